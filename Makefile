@@ -1,0 +1,218 @@
+# snug -- `make` builds ./snug, libsnug.a and libsnug.so; `make help` lists what else there is.
+
+MODE    ?= release
+PREFIX  ?= /usr/local
+DESTDIR ?=
+VERSION := $(shell sed -n 's/.*SNUG_VERSION_STRING "\(.*\)"/\1/p' include/snug.h)
+SOMAJOR := $(firstword $(subst ., ,$(VERSION)))
+
+BUILD := build/$(MODE)
+# V=1 shows whole commands.
+ifeq ($(V),1)
+  say := @true
+  run :=
+else
+  say := @printf '  %-5s %s\n'
+  run := @
+endif
+
+# All cores, unless the caller says how many.
+ifeq ($(MAKELEVEL)$(filter -j% --jobserver%,$(MAKEFLAGS)),0)
+  MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 2)
+endif
+
+# What configure finds decides how to compile.  These goals compile nothing themselves, and some of
+# them must run on a machine that has no compiler yet, so they do not cause configure to run.
+PLAIN_GOALS := setup test demo layers format format-check clean help uninstall
+ifneq ($(filter-out $(PLAIN_GOALS),$(or $(MAKECMDGOALS),all)),)
+  -include build/config.mk
+endif
+
+WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Werror -Wno-override-init
+CPPFLAGS += -D_GNU_SOURCE -Iinclude -Isrc $(CONFIG_CPPFLAGS)
+CFLAGS   += -std=c11 -g -fPIC -fvisibility=hidden $(WARNINGS) $(CONFIG_OPENMP)
+LDLIBS   += $(CONFIG_LIBS)
+ifeq ($(MODE),release)
+  CFLAGS += -O2 -fno-math-errno
+else ifeq ($(MODE),debug)
+  CFLAGS += -O0 -DSNUG_DEBUG
+else ifeq ($(MODE),asan)
+  CFLAGS += -O1 -DSNUG_DEBUG -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+else
+  $(error MODE is release, debug or asan, not "$(MODE)")
+endif
+
+# The fast kernels are compiled once per instruction level and chosen when the program starts.
+FAST_FLAGS       := -O3 -fno-trapping-math -fno-signed-zeros -fassociative-math -ffp-contract=fast
+LEVEL_FLAGS_base :=
+LEVEL_FLAGS_v3   := -march=x86-64-v3
+LEVEL_FLAGS_v4   := -march=x86-64-v4 -mprefer-vector-width=512
+
+FAST_SRC := $(sort $(wildcard src/cpu/fast_*.c))
+CLI_SRC  := $(sort $(wildcard src/cli/*.c))
+LIB_SRC  := $(filter-out $(FAST_SRC) $(CLI_SRC),$(sort $(wildcard src/*/*.c)))
+LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) \
+            $(foreach l,$(CONFIG_LEVELS),$(FAST_SRC:%.c=$(BUILD)/%.$(l).o))
+CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/%.o)
+
+TEST_SRC     := $(sort $(wildcard tests/*/test_*.c))
+TEST_BIN     := $(TEST_SRC:%.c=$(BUILD)/%)
+TEST_LIB     := $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard tests/support/*.c)))
+TEST_SCRIPTS := $(sort $(wildcard tests/*/*.sh))
+EXAMPLE_SRC  := $(sort $(wildcard examples/*.c))
+EXAMPLE_BIN  := $(EXAMPLE_SRC:%.c=$(BUILD)/%)
+
+ifeq ($(MODE),release)
+all: snug libsnug.a libsnug.so
+else
+all: $(BUILD)/snug $(BUILD)/libsnug.a
+endif
+.DEFAULT_GOAL := all
+
+# ---- building ---------------------------------------------------------------------------------
+
+snug libsnug.a libsnug.so: %: $(BUILD)/%
+	@cp $< $@.tmp && mv $@.tmp $@
+
+build/config.mk: tools/configure.sh
+	@tools/configure.sh "$(CC)" $@
+
+# Rewritten only when the flags change, and then everything is compiled again.
+FLAGS := $(CC) $(CPPFLAGS) $(CFLAGS) $(FAST_FLAGS) $(foreach l,base v3 v4,$(LEVEL_FLAGS_$(l)))
+$(BUILD)/flags: FORCE
+	@mkdir -p $(@D)
+	@echo '$(FLAGS)' >$@.$$$$; if cmp -s $@.$$$$ $@; then rm $@.$$$$; else mv $@.$$$$ $@; fi
+
+$(BUILD)/libsnug.a: $(LIB_OBJ)
+	$(say) AR $@
+	@rm -f $@
+	$(run)$(AR) rcs $@ $^
+$(BUILD)/libsnug.so: $(LIB_OBJ)
+	$(say) LINK $@
+	$(run)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libsnug.so.$(SOMAJOR) -o $@ $^ $(LDLIBS)
+$(BUILD)/snug: $(CLI_OBJ) $(BUILD)/libsnug.a
+	$(say) LINK $@
+	$(run)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+$(BUILD)/%.o: %.c build/config.mk $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(say) CC $<
+	$(run)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
+
+define FAST_RULE
+$(BUILD)/src/cpu/fast_%.$(1).o: src/cpu/fast_%.c build/config.mk $(BUILD)/flags
+	@mkdir -p $$(@D)
+	$(say) CC '$$< ($(1))'
+	$(run)$(CC) $(CPPFLAGS) $(CFLAGS) $(FAST_FLAGS) $(LEVEL_FLAGS_$(1)) -DSNUG_LEVEL=$(1) \
+	    -MMD -MP -c -o $$@ $$<
+endef
+$(foreach l,base v3 v4,$(eval $(call FAST_RULE,$(l))))
+
+# Every tests/*/test_*.c is one program on cmocka.
+$(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_LIB) $(BUILD)/libsnug.a
+	$(say) LINK $@
+	$(run)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
+$(BUILD)/tests/%.o: private CPPFLAGS += -Itests
+
+# Examples see the public header only.
+$(BUILD)/examples/%: examples/%.c $(BUILD)/libsnug.a include/snug.h
+	@mkdir -p $(@D)
+	$(say) CC $<
+	$(run)$(CC) -Iinclude $(CFLAGS) $(LDFLAGS) -o $@ $< $(BUILD)/libsnug.a $(LDLIBS)
+
+tests-bin: $(TEST_BIN)
+examples: $(EXAMPLE_BIN)
+.SECONDARY:
+
+-include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_LIB:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d)
+
+# ---- trying it --------------------------------------------------------------------------------
+
+setup:
+	@tools/setup.sh
+
+# The library in both builds; the examples and the scripts with the release build.
+test:
+	@tools/setup.sh
+	@$(MAKE) --no-print-directory MODE=release all tests-bin examples
+	@$(MAKE) --no-print-directory MODE=asan tests-bin
+	@$(MAKE) --no-print-directory run-tests
+
+run-tests:
+	@SNUG=$(CURDIR)/snug tools/run-tests.sh tools/layers.sh $(TEST_SRC:%.c=build/release/%) \
+	    $(TEST_SRC:%.c=build/asan/%) $(EXAMPLE_SRC:%.c=build/release/%) $(TEST_SCRIPTS)
+
+# One build's unit tests only: `make check`, `make check MODE=debug`, `make check ONLY=ir`.
+check: all tests-bin
+	@tools/run-tests.sh $(foreach t,$(TEST_BIN),$(if $(findstring $(ONLY),$(t)),$(t)))
+
+demo:
+	@tools/setup.sh
+	@$(MAKE) --no-print-directory MODE=release all
+	@tools/demo.sh
+
+# ---- keeping it clean -------------------------------------------------------------------------
+
+layers:
+	@tools/layers.sh
+
+LINT_SRC  := $(LIB_SRC) $(FAST_SRC) $(CLI_SRC)
+# OpenMP is left out: without it the pragmas are comments, and clang needs no omp.h of its own.
+LINT_CPP   = $(filter-out -DSNUG_OPENMP,$(CPPFLAGS)) -DSNUG_LEVEL=base
+lint:
+	@tools/setup.sh --lint
+	@printf '%s\n' $(LINT_SRC) | xargs -P "$$(nproc)" -n 1 sh -c 'clang-tidy --quiet "$$@" -- \
+	    -std=c11 -Wno-unknown-pragmas $(LINT_CPP) 2>/dev/null' clang-tidy
+	@cppcheck --quiet --std=c11 --enable=warning,performance,portability --inline-suppr \
+	    --suppress=missingIncludeSystem --suppress=invalidFunctionArg --error-exitcode=1 -j "$$(nproc)" $(LINT_CPP) \
+	    --template='{file}:{line}: {severity}: {message} [{id}]' $(LINT_SRC)
+	@echo "lint: no findings"
+
+FORMATTED = $(shell find src include tests examples -name '*.[ch]')
+format:
+	@tools/setup.sh --lint
+	@clang-format -i $(FORMATTED)
+format-check:
+	@tools/setup.sh --lint
+	@clang-format --dry-run --Werror $(FORMATTED)
+
+# ---- installing -------------------------------------------------------------------------------
+
+INSTALLED := bin/snug include/snug.h lib/libsnug.a lib/libsnug.so.$(VERSION) \
+             lib/libsnug.so.$(SOMAJOR) lib/libsnug.so lib/pkgconfig/snug.pc share/man/man1/snug.1
+
+install: all
+	@install -d $(addprefix $(DESTDIR)$(PREFIX)/,$(sort $(dir $(INSTALLED))))
+	@install -m 755 snug $(DESTDIR)$(PREFIX)/bin/snug
+	@install -m 644 include/snug.h $(DESTDIR)$(PREFIX)/include/snug.h
+	@install -m 644 libsnug.a $(DESTDIR)$(PREFIX)/lib/libsnug.a
+	@install -m 755 libsnug.so $(DESTDIR)$(PREFIX)/lib/libsnug.so.$(VERSION)
+	@ln -sf libsnug.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libsnug.so.$(SOMAJOR)
+	@ln -sf libsnug.so.$(SOMAJOR) $(DESTDIR)$(PREFIX)/lib/libsnug.so
+	@printf '%s\n' 'prefix=$(PREFIX)' 'Name: snug' \
+	    'Description: train neural networks inside a memory budget' 'Version: $(VERSION)' \
+	    'Cflags: -I$${prefix}/include' 'Libs: -L$${prefix}/lib -lsnug' \
+	    'Libs.private: $(CONFIG_OPENMP) $(CONFIG_LIBS)' >$(DESTDIR)$(PREFIX)/lib/pkgconfig/snug.pc
+	@install -m 644 docs/snug.1 $(DESTDIR)$(PREFIX)/share/man/man1/snug.1
+	@echo "installed under $(DESTDIR)$(PREFIX): $(INSTALLED)"
+
+uninstall:
+	@rm -f $(addprefix $(DESTDIR)$(PREFIX)/,$(INSTALLED))
+	@echo "removed from $(DESTDIR)$(PREFIX): $(INSTALLED)"
+
+clean:
+	rm -rf build snug libsnug.a libsnug.so
+
+help:
+	@echo 'make                 ./snug, libsnug.a, libsnug.so     MODE=debug or asan: in build/MODE'
+	@echo 'make setup           install what is missing (Debian, Ubuntu); test and demo begin with it'
+	@echo 'make test            all tests, release and asan+ubsan builds; what CI runs'
+	@echo 'make check ONLY=ir   unit tests of one build whose path contains ir'
+	@echo 'make demo            plan, train and sample a small model, about a minute'
+	@echo 'make layers          who includes whom      make lint      clang-tidy and cppcheck'
+	@echo 'make format          clang-format, in place make format-check'
+	@echo 'make install         PREFIX=$(PREFIX) DESTDIR=; make uninstall takes it back'
+	@echo 'make clean           V=1: show commands     -jN: default is all cores'
+
+.PHONY: all tests-bin examples setup test run-tests check demo layers lint format format-check \
+        install uninstall clean help FORCE

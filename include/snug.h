@@ -1,0 +1,228 @@
+/*
+ * snug.h -- train neural networks inside a memory budget; know where every byte goes before it starts.
+ *
+ * This is the whole public interface.  Three objects and the verbs on them:
+ *
+ *     snug_model    what is trained: a preset, a Hugging Face folder, or a network built by hand
+ *     snug_recipe   how: batch, precision, optimizer, budget... as key = value
+ *     snug_plan     where the bytes go, exact, without touching a device
+ *     snug_trainer  the run: one allocation, exactly as planned, then step after step
+ *
+ * Rules that hold everywhere:
+ *   - A function that can fail returns enum snug_status and, if `err` is not NULL, leaves one line
+ *     in it that says what is wrong, where, and what to do.  The library never exits and never prints.
+ *   - Strings that a function returns as `char *` belong to the caller: free them with snug_free().
+ *   - Objects are not shared between threads; different objects may be used by different threads.
+ */
+#ifndef SNUG_H
+#define SNUG_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SNUG_VERSION_MAJOR  0
+#define SNUG_VERSION_MINOR  1
+#define SNUG_VERSION_PATCH  0
+#define SNUG_VERSION_STRING "0.1.0"
+
+#if defined(__GNUC__)
+#define SNUG_API __attribute__((visibility("default")))
+#else
+#define SNUG_API
+#endif
+
+/* ---- status ------------------------------------------------------------------------------ */
+
+#define SNUG_STATUS_LIST(X)                                                                        \
+    X(OK, 0, "done")                                                                               \
+    X(NO_MEMORY, 1, "the host is out of memory")                                                   \
+    X(BAD_ARGUMENT, 2, "an argument or a flag is wrong")                                           \
+    X(BAD_PROGRAM, 3, "the program is not well formed")                                            \
+    X(BAD_FILE, 4, "a file is missing, damaged or of another kind")                                \
+    X(IO_ERROR, 5, "reading or writing failed")                                                    \
+    X(OVER_BUDGET, 6, "the plan does not fit the memory budget")                                   \
+    X(UNSUPPORTED, 7, "this build or machine cannot do that")                                      \
+    X(DIVERGED, 8, "the loss is no longer a finite number")                                        \
+    X(MISMATCH, 9, "two things that must agree do not")                                            \
+    X(INTERRUPTED, 10, "stopped on request")
+
+enum snug_status {
+#define SNUG_STATUS_ENUM(name, value, text) SNUG_##name = value,
+    SNUG_STATUS_LIST(SNUG_STATUS_ENUM)
+#undef SNUG_STATUS_ENUM
+};
+
+struct snug_error {
+    enum snug_status status;
+    char message[512];
+};
+
+SNUG_API const char *snug_status_name(enum snug_status status); /* "BAD_FILE" */
+SNUG_API const char *snug_status_text(enum snug_status status);
+SNUG_API const char *snug_version(void); /* of the library that runs, not of this header */
+SNUG_API char *snug_build_info(void);    /* version, libraries, instruction sets: several lines */
+SNUG_API void snug_free(void *text);
+
+/* ---- models ------------------------------------------------------------------------------ */
+
+typedef struct snug_model snug_model;
+
+/* A preset ("gpt2"), sizes ("mlp:784-512-10"), "psi:7.5e9", or a path to a Hugging Face folder. */
+SNUG_API enum snug_status snug_model_open(const char *spec, snug_model **model,
+                                          struct snug_error *err);
+SNUG_API void snug_model_free(snug_model *model);
+SNUG_API int64_t snug_model_parameters(const snug_model *model);
+
+/* A network of your own.  Build it for one sample: every input and activation has a leading batch
+ * dimension that you do not write.  A tensor is a number; a negative one is an earlier mistake, and
+ * whatever is built on it fails too, so check once, at snug_model_finish(). */
+typedef int32_t snug_tensor;
+enum snug_type { SNUG_TYPE_F32, SNUG_TYPE_I32 };
+enum snug_activation { SNUG_NONE, SNUG_RELU, SNUG_GELU, SNUG_SIGMOID, SNUG_TANH };
+
+SNUG_API snug_model *snug_model_new(const char *name); /* NULL: out of memory */
+SNUG_API snug_tensor snug_input(snug_model *m, const char *name, enum snug_type type, int n_dims,
+                                const int64_t *dims);
+SNUG_API snug_tensor snug_linear(snug_model *m, snug_tensor x, const char *name, int64_t n_out);
+SNUG_API snug_tensor snug_activate(snug_model *m, snug_tensor x, enum snug_activation fn);
+SNUG_API snug_tensor snug_add(snug_model *m, snug_tensor a, snug_tensor b);
+SNUG_API snug_tensor snug_layernorm(snug_model *m, snug_tensor x, const char *name);
+SNUG_API snug_tensor snug_embedding(snug_model *m, snug_tensor ids, const char *name, int64_t rows,
+                                    int64_t width);
+/* Token rows plus learned position rows: ids [T] -> [T, width]. */
+SNUG_API snug_tensor snug_embedding_with_positions(snug_model *m, snug_tensor ids, const char *name,
+                                                   int64_t rows, const char *positions_name,
+                                                   int64_t max_positions, int64_t width);
+/* qkv [T, 3 x width], causal self-attention over `heads` heads -> [T, width]. */
+SNUG_API snug_tensor snug_attention(snug_model *m, snug_tensor qkv, int64_t heads);
+/* The loss is the last thing built; it adds the input "target" by itself. */
+SNUG_API snug_tensor snug_cross_entropy(snug_model *m, snug_tensor logits);
+SNUG_API snug_tensor snug_mean_squared_error(snug_model *m, snug_tensor output);
+SNUG_API enum snug_status snug_model_finish(snug_model *m, struct snug_error *err);
+
+/* ---- recipes ----------------------------------------------------------------------------- */
+
+typedef struct snug_recipe snug_recipe;
+
+SNUG_API snug_recipe *snug_recipe_new(void); /* all defaults; NULL: out of memory */
+SNUG_API void snug_recipe_free(snug_recipe *recipe);
+/* Keys are the long flags without dashes ("micro-batch"), values as typed on a command line. */
+SNUG_API enum snug_status snug_recipe_set(snug_recipe *recipe, const char *key, const char *value,
+                                          struct snug_error *err);
+SNUG_API enum snug_status snug_recipe_read(snug_recipe *recipe, const char *path,
+                                           struct snug_error *err);
+SNUG_API int snug_recipe_has_key(const char *key);
+SNUG_API char *snug_recipe_help(void); /* the table of keys, values and defaults */
+
+/* ---- plans ------------------------------------------------------------------------------- */
+
+typedef struct snug_plan snug_plan;
+
+struct snug_ledger { /* bytes at the moment of the peak; the six kinds add up to total */
+    int64_t parameters, gradients, optimizer, activations, temporary, fragmentation, total;
+    int64_t n_parameters;     /* trained numbers */
+    int64_t lower_bound;      /* most bytes ever live at once: no placement can need less */
+    int64_t forward_flops, recompute_flops, step_flops;
+    double step_seconds;      /* estimate for the declared device */
+    int64_t peak_op;          /* index in the program */
+    int64_t n_ops;
+    int64_t budget;           /* 0: none was given */
+};
+
+/* Plans one optimizer step.  Over budget is not an error here: see ledger.budget. */
+SNUG_API enum snug_status snug_plan_make(const snug_model *model, const snug_recipe *recipe,
+                                         snug_plan **plan, struct snug_error *err);
+SNUG_API void snug_plan_free(snug_plan *plan);
+SNUG_API void snug_plan_ledger(const snug_plan *plan, struct snug_ledger *ledger);
+SNUG_API char *snug_plan_text(const snug_plan *plan, int color); /* table, bars, advice; 80 columns */
+SNUG_API char *snug_plan_json(const snug_plan *plan);
+/* SNUG_OVER_BUDGET and a line with the nearest configuration that fits, or SNUG_OK. */
+SNUG_API enum snug_status snug_plan_check_budget(const snug_plan *plan, struct snug_error *err);
+/* The program in text after the named pass ("model" before any, "last" after all). */
+SNUG_API enum snug_status snug_dump(const snug_model *model, const snug_recipe *recipe,
+                                    const char *after_pass, char **text, struct snug_error *err);
+
+/* ---- training ---------------------------------------------------------------------------- */
+
+typedef struct snug_trainer snug_trainer;
+
+struct snug_train_options {
+    const char *data;      /* NULL: random */
+    const char *out;       /* NULL: nothing is saved */
+    int64_t steps;         /* 0: by epochs; both 0: 100 steps */
+    double epochs;
+    int64_t eval_every;    /* 0: at the end only; negative: never */
+    int64_t eval_batches;  /* 0: all of the held-out data, at most 100 batches of text */
+    int64_t save_every;    /* 0: at the end only */
+    int resume;            /* continue the run in `out` */
+};
+
+struct snug_metrics { /* one step */
+    int64_t step, n_steps, tokens; /* step counts from 1; tokens (or samples) of this step */
+    double loss, lr, grad_norm, ms, per_second;
+    int skipped;           /* fp16 overflow: no update was made */
+    int has_validation, has_accuracy, saved;
+    double val_loss, val_accuracy;
+};
+
+struct snug_summary {
+    int64_t steps, planned_bytes, allocated_bytes, runtime_bytes, measured_peak_bytes;
+    double loss, per_second;
+    const char *unit; /* "tokens" or "samples" */
+};
+
+/* Called after every step.  Return 0 to go on, anything else to save and stop. */
+typedef int snug_progress_fn(const struct snug_metrics *metrics, void *user);
+
+/* Refuses (SNUG_OVER_BUDGET) before a byte of the plan is allocated. */
+SNUG_API enum snug_status snug_trainer_open(const snug_model *model, const snug_recipe *recipe,
+                                            const struct snug_train_options *options,
+                                            snug_trainer **trainer, struct snug_error *err);
+SNUG_API enum snug_status snug_trainer_run(snug_trainer *trainer, snug_progress_fn *progress,
+                                           void *user, struct snug_error *err);
+SNUG_API void snug_trainer_summary(const snug_trainer *trainer, struct snug_summary *summary);
+SNUG_API void snug_trainer_free(snug_trainer *trainer);
+
+/* Step by step, with data of your own (open with options.data = "none").  `inputs` has one pointer
+ * per model input in the order they were built, target last: a whole batch each, float or int32. */
+SNUG_API enum snug_status snug_trainer_step(snug_trainer *trainer, const void *const *inputs,
+                                            struct snug_metrics *metrics, struct snug_error *err);
+/* Copies a weight, an optimizer state or an output of the last step out as floats. */
+SNUG_API enum snug_status snug_trainer_read(snug_trainer *trainer, const char *tensor,
+                                            float *values, int64_t n_values,
+                                            struct snug_error *err);
+
+/* ---- after training ---------------------------------------------------------------------- */
+
+struct snug_eval_result {
+    int64_t n; /* tokens or samples seen */
+    double loss, perplexity, accuracy;
+    int has_accuracy;
+};
+SNUG_API enum snug_status snug_eval(const char *run, const char *data, const snug_recipe *recipe,
+                                    struct snug_eval_result *result, struct snug_error *err);
+
+struct snug_generate_options {
+    const char *prompt;
+    int64_t n_tokens;   /* how many to sample */
+    double temperature; /* 0: always the likeliest */
+    int64_t top_k;      /* 0: all */
+    uint64_t seed;
+};
+/* Called with each piece of text as it is sampled; return nonzero to stop. */
+typedef int snug_text_fn(const char *text, size_t length, void *user);
+SNUG_API enum snug_status snug_generate(const char *run, const struct snug_generate_options *options,
+                                        const snug_recipe *recipe, snug_text_fn *emit, void *user,
+                                        struct snug_error *err);
+/* What is in a checkpoint, a safetensors file or a data file. */
+SNUG_API enum snug_status snug_inspect(const char *path, char **text, struct snug_error *err);
+SNUG_API char *snug_ops_table(void); /* every op: reference, cpu, cuda, gradient */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,170 @@
+/*
+ * info_api.c -- questions that need no run: version, ops, what is in a file.
+ */
+#include "base/fd.h"
+#include "base/text.h"
+#include "data/data.h"
+#include "exec/backend.h"
+#include "io/checkpoint.h"
+#include "io/json.h"
+#include "pass/autodiff.h"
+#include "report/report.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+const char *snug_version(void)
+{
+    return SNUG_VERSION_STRING;
+}
+
+char *snug_build_info(void)
+{
+    struct text out = {0};
+    text_add(&out, "snug %s\n", SNUG_VERSION_STRING);
+    backend_cpu_describe(&out);
+#ifdef SNUG_ZLIB
+    text_add(&out, "zlib: reads gzip data\n");
+#else
+    text_add(&out, "without zlib: gzip data must be unpacked first\n");
+#endif
+    return text_take(&out);
+}
+
+void snug_free(void *text)
+{
+    free(text);
+}
+
+char *snug_ops_table(void)
+{
+    struct report_op rows[OP_COUNT];
+    for (int i = 0; i < OP_COUNT; i++) {
+        enum op_kind kind = (enum op_kind)i;
+        rows[i] = (struct report_op){.name = op_infos[i].name,
+                                     .reference = backend_cpu_has_reference(kind) ? "yes" : "",
+                                     .cpu = backend_cpu_fast_rows(kind),
+                                     .gradient = gradient_rule_of(kind) != NULL ? "yes" : ""};
+    }
+    return report_ops_table(rows, OP_COUNT);
+}
+
+/* ---- inspect ------------------------------------------------------------------------------------- */
+
+static void add_tensors(struct safetensors *st, struct text *out)
+{
+    char bytes[TEXT_SIZE_MAX], count[TEXT_SIZE_MAX + 8];
+    int64_t total_bytes = 0, total_elems = 0;
+    for (int i = 0; i < safetensors_count(st); i++) {
+        const struct st_entry *e = safetensors_entry(st, i);
+        struct text shape = {0};
+        for (int d = 0; d < e->shape.n_dims; d++)
+            text_add(&shape, "%s%lld", d == 0 ? "" : " x ", (long long)e->shape.dim[d]);
+        text_add(out, "  %-38s %-5s %-18s %10s\n", e->name,
+                 e->dtype < DTYPE_COUNT ? dtype_name(e->dtype) : "?",
+                 shape.data == NULL ? "" : shape.data, text_size(e->n_bytes, bytes));
+        text_free(&shape);
+        total_bytes += e->n_bytes;
+        total_elems += shape_elems(&e->shape);
+    }
+    text_add(out, "  %d tensors, %s numbers, %s\n", safetensors_count(st),
+             text_count(total_elems, count), text_size(total_bytes, bytes));
+}
+
+static enum snug_status inspect_run(const char *path, struct text *out, struct snug_error *err)
+{
+    static const char *const files[] = {"model.safetensors", "optimizer.safetensors"};
+    struct checkpoint *checkpoint;
+    json_t *state = NULL;
+    TRY(checkpoint_open(path, &checkpoint, err));
+    const char *text = checkpoint_state(checkpoint);
+    enum snug_status status = json_parse(text, strlen(text), path, &state, err);
+    int64_t step = 0, n_steps = 0;
+    const char *model = "";
+    if (status == SNUG_OK)
+        status = json_get_integer(state, path, "step", 0, INT64_MAX, &step, err);
+    if (status == SNUG_OK)
+        status = json_get_integer(state, path, "n_steps", 0, INT64_MAX, &n_steps, err);
+    if (status == SNUG_OK)
+        status = json_get_string(state, path, "model", &model, err);
+    if (status == SNUG_OK)
+        text_add(out, "%s: a run of %s, step %lld of %lld\n", path, model, (long long)step,
+                 (long long)n_steps);
+    for (int i = 0; i < 2 && status == SNUG_OK; i++) {
+        struct safetensors *st = checkpoint_find(checkpoint, files[i]);
+        if (st == NULL)
+            continue;
+        text_add(out, "%s\n", files[i]);
+        add_tensors(st, out);
+    }
+    json_decref(state);
+    checkpoint_close(checkpoint);
+    return status;
+}
+
+static bool ends_in(const char *path, const char *ending)
+{
+    size_t n = strlen(path), m = strlen(ending);
+    return n >= m && strcmp(path + n - m, ending) == 0;
+}
+
+static enum snug_status inspect_safetensors(const char *path, struct text *out,
+                                            struct snug_error *err)
+{
+    struct safetensors *st;
+    TRY(safetensors_open(path, &st, err));
+    text_add(out, "%s\n", path);
+    add_tensors(st, out);
+    safetensors_close(st);
+    return SNUG_OK;
+}
+
+/* Opens a path as a data set: tokens first, then images. */
+static enum snug_status inspect_data(const char *path, struct text *out, struct snug_error *err)
+{
+    struct data *data;
+    struct data_request tokens = {.spec = path, .target = DATA_TARGET_TOKENS, .sample_elems = 1,
+                                  .target_elems = 1, .n_classes = 65536};
+    struct data_request images = {.spec = path, .target = DATA_TARGET_CLASS, .sample_elems = 784,
+                                  .target_elems = 1, .n_classes = 256};
+    bool is_tokens = true;
+    if (data_open(&tokens, &data, err) != SNUG_OK) {
+        is_tokens = false;
+        if (data_open(&images, &data, NULL) != SNUG_OK)
+            return err == NULL ? SNUG_BAD_FILE : err->status;
+    }
+    char train[TEXT_SIZE_MAX + 8], held_out[TEXT_SIZE_MAX + 8];
+    text_add(out, "%s: %s, %s %s for training and %s held out\n", path, data_kind(data),
+             text_count(data_n_samples(data, DATA_TRAIN), train), is_tokens ? "tokens" : "samples",
+             text_count(data_n_samples(data, DATA_HELD_OUT), held_out));
+    data_close(data);
+    return SNUG_OK;
+}
+
+enum snug_status snug_inspect(const char *path, char **text, struct snug_error *err)
+{
+    struct text out = {0};
+    struct stat info;
+    *text = NULL;
+    bool is_folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+    enum snug_status status;
+    if (is_folder && checkpoint_exists(path)) {
+        status = inspect_run(path, &out, err);
+    } else if (ends_in(path, ".safetensors")) {
+        status = inspect_safetensors(path, &out, err);
+    } else if (is_folder) {
+        char *inside = path_join(path, "model.safetensors", "");
+        bool has_model = inside != NULL && stat(inside, &info) == 0;
+        status = has_model ? inspect_safetensors(inside, &out, err) : inspect_data(path, &out, err);
+        free(inside);
+    } else {
+        status = inspect_data(path, &out, err);
+    }
+    if (status != SNUG_OK) {
+        text_free(&out);
+        return status;
+    }
+    *text = text_take(&out);
+    return *text == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory") : SNUG_OK;
+}

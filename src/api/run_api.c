@@ -1,0 +1,270 @@
+/*
+ * run_api.c -- what is done with a saved run: evaluate it, sample from it.
+ */
+#include "api/open.h"
+
+#include "base/fd.h"
+#include "base/rng.h"
+#include "io/checkpoint.h"
+#include "io/json.h"
+#include "train/weights.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum snug_status open_weights(const char *run, const struct session *session, struct exec *exec,
+                              struct snug_error *err)
+{
+    if (!checkpoint_exists(run)) { /* a Hugging Face folder */
+        struct safetensors *st;
+        char *path = path_join(run, "model.safetensors", "");
+        if (path == NULL)
+            return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+        enum snug_status status = safetensors_open(path, &st, err);
+        free(path);
+        TRY(status);
+        status = weights_load(session, exec, st, err);
+        safetensors_close(st);
+        return status;
+    }
+    struct checkpoint *checkpoint;
+    TRY(checkpoint_open(run, &checkpoint, err));
+    struct safetensors *st = checkpoint_find(checkpoint, "model.safetensors");
+    enum snug_status status =
+        st == NULL ? snug_fail(err, SNUG_BAD_FILE, "%s has no model.safetensors", run)
+                   : weights_load(session, exec, st, err);
+    if (status == SNUG_OK)
+        status = checkpoint_verify(checkpoint, "model.safetensors", err);
+    checkpoint_close(checkpoint);
+    return status;
+}
+
+/* The saved state as JSON, NULL where there is none. */
+static json_t *state_of(const char *run)
+{
+    struct checkpoint *checkpoint;
+    json_t *state = NULL;
+    if (!checkpoint_exists(run) || checkpoint_open(run, &checkpoint, NULL) != SNUG_OK)
+        return NULL;
+    const char *text = checkpoint_state(checkpoint);
+    if (json_parse(text, strlen(text), run, &state, NULL) != SNUG_OK)
+        state = NULL;
+    checkpoint_close(checkpoint);
+    return state;
+}
+
+char *open_data_spec(const char *run)
+{
+    json_t *state = state_of(run), *data;
+    const char *spec;
+    char *out = NULL;
+    if (state != NULL && json_get_object(state, run, "data", &data, NULL) == SNUG_OK &&
+        json_get_string(data, run, "spec", &spec, NULL) == SNUG_OK)
+        out = strdup(spec);
+    json_decref(state);
+    return out;
+}
+
+int64_t open_seq(const char *run)
+{
+    json_t *state = state_of(run), *recipe;
+    const char *text;
+    int64_t seq = 0;
+    if (state != NULL && json_get_object(state, run, "recipe", &recipe, NULL) == SNUG_OK &&
+        json_get_string(recipe, run, "seq", &text, NULL) == SNUG_OK)
+        text_parse_count(text, &seq);
+    json_decref(state);
+    return seq;
+}
+
+/* ---- eval ---------------------------------------------------------------------------------------- */
+
+static enum snug_status evaluate(const char *run, struct data *data, struct session_request *q,
+                                 struct snug_eval_result *result, struct snug_error *err)
+{
+    struct evaluator evaluator;
+    TRY(evaluator_make(&evaluator, q, NULL, data, 0, err));
+    enum snug_status status = open_weights(run, &evaluator.session, evaluator.exec, err);
+    if (status == SNUG_OK)
+        status = evaluator_run(&evaluator, 0, result, err);
+    evaluator_free(&evaluator);
+    return status;
+}
+
+enum snug_status snug_eval(const char *run, const char *data_spec, const snug_recipe *recipe,
+                           struct snug_eval_result *result, struct snug_error *err)
+{
+    struct snug_model *model = calloc(1, sizeof *model);
+    struct session session = {0};
+    struct data *data = NULL;
+    char *own_spec = NULL;
+    if (model == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    struct session_request q = {.model = model, .recipe = recipe};
+    enum snug_status status = open_model_folder(run, model, err);
+    if (status != SNUG_OK)
+        goto done;
+    q.micro_batch = recipe->micro_batch > 0 ? recipe->micro_batch
+                    : recipe->batch > 0     ? recipe->batch
+                    : model_is_language(model) ? 4
+                                               : 128;
+    q.batch = q.micro_batch;
+    q.seq = recipe->seq > 0 || !model_is_language(model) ? recipe->seq : open_seq(run);
+    if (data_spec == NULL)
+        data_spec = own_spec = open_data_spec(run);
+    struct data_needs needs;
+    status = session_make(&q, &session, err);
+    if (status == SNUG_OK)
+        status = needs_of(&session.prog, &needs, err);
+    if (status == SNUG_OK)
+        status = needs_open_data(&session, &needs, data_spec, (uint64_t)recipe->seed, &data, err);
+    if (status == SNUG_OK)
+        status = evaluate(run, data, &q, result, err);
+done:
+    data_close(data);
+    session_free(&session);
+    free(own_spec);
+    snug_model_free(model);
+    return status;
+}
+
+/* ---- generate -------------------------------------------------------------------------------------- */
+
+struct sampler {
+    struct snug_model *model;
+    const snug_recipe *recipe;
+    const char *run;
+    struct session session;
+    struct exec *exec;
+    int64_t window;  /* tokens that the present program takes */
+    int32_t *tokens; /* all so far */
+    int64_t n_tokens;
+    double *weights; /* per token of the vocabulary, for sampling */
+};
+
+/* A program as long as needed and not longer: short texts are sampled fast. */
+static enum snug_status ensure_window(struct sampler *s, int64_t need, struct snug_error *err)
+{
+    int64_t most = s->model->gpt2.n_positions, window = 32;
+    if (s->exec != NULL && need <= s->window)
+        return SNUG_OK;
+    while (window < need)
+        window *= 2;
+    window = window > most ? most : window;
+    if (s->exec != NULL && window == s->window)
+        return SNUG_OK;
+    exec_free(s->exec);
+    session_free(&s->session);
+    s->exec = NULL;
+    struct session_request q = {.model = s->model, .recipe = s->recipe,
+                                .purpose = MODEL_FOR_LOGITS, .batch = 1, .micro_batch = 1,
+                                .seq = window};
+    TRY(session_make(&q, &s->session, err));
+    TRY(exec_create(&s->session.prog, &s->session.plan, s->session.backend, &s->session.facts, NULL,
+                    &s->exec, err));
+    s->window = window;
+    return open_weights(s->run, &s->session, s->exec, err);
+}
+
+static int descending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+/* The token at which the running sum passes a random share; a scratch copy finds the top-k limit. */
+static int64_t pick(struct sampler *s, const struct snug_generate_options *o, int64_t vocabulary,
+                    int64_t position)
+{
+    double *w = s->weights, *sorted = s->weights + vocabulary;
+    int64_t best = 0;
+    for (int64_t i = 1; i < vocabulary; i++)
+        best = w[i] > w[best] ? i : best;
+    if (o->temperature <= 0)
+        return best;
+    double most = w[best], limit = -INFINITY, sum = 0;
+    if (o->top_k > 0 && o->top_k < vocabulary) {
+        memcpy(sorted, w, (size_t)vocabulary * sizeof *sorted);
+        qsort(sorted, (size_t)vocabulary, sizeof *sorted, descending);
+        limit = sorted[o->top_k - 1];
+    }
+    for (int64_t i = 0; i < vocabulary; i++) {
+        w[i] = w[i] < limit ? 0 : exp((w[i] - most) / o->temperature);
+        sum += w[i];
+    }
+    double left = rng_uniform(o->seed, rng_hash_string("sample"), (uint64_t)position) * sum;
+    for (int64_t i = 0; i < vocabulary; i++) {
+        left -= w[i];
+        if (left < 0)
+            return i;
+    }
+    return best;
+}
+
+static enum snug_status next_token(struct sampler *s, const struct snug_generate_options *o,
+                                   int32_t *token, struct snug_error *err)
+{
+    TRY(ensure_window(s, s->n_tokens, err));
+    const struct program *prog = &s->session.prog;
+    int64_t used = s->n_tokens < s->window ? s->n_tokens : s->window;
+    int32_t *input = exec_data(s->exec, program_find(prog, "tokens"));
+    memset(input, 0, (size_t)s->window * sizeof *input); /* what follows cannot look back */
+    memcpy(input, s->tokens + s->n_tokens - used, (size_t)used * sizeof *input);
+    exec_scalars(s->exec)[SCALAR_row] = (double)(used - 1);
+    TRY(exec_run(s->exec, NULL, NULL, err));
+    tensor_id logits = program_find(prog, "logits");
+    int64_t vocabulary = s->model->gpt2.vocab_size;
+    for (int64_t i = 0; i < vocabulary; i++)
+        s->weights[i] = dtype_load(prog->tensors[logits].dtype, exec_data(s->exec, logits), i);
+    *token = (int32_t)pick(s, o, vocabulary, s->n_tokens);
+    return SNUG_OK;
+}
+
+static enum snug_status sample(struct sampler *s, const struct snug_generate_options *o,
+                               snug_text_fn *emit, void *user, struct snug_error *err)
+{
+    size_t n_prompt = strlen(o->prompt);
+    int64_t vocabulary = s->model->gpt2.vocab_size;
+    s->tokens = malloc((n_prompt + (size_t)o->n_tokens + 1) * sizeof *s->tokens);
+    s->weights = malloc(2 * (size_t)vocabulary * sizeof *s->weights);
+    if (s->tokens == NULL || s->weights == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    for (size_t i = 0; i < n_prompt; i++)
+        s->tokens[s->n_tokens++] = (unsigned char)o->prompt[i];
+    if (s->n_tokens == 0)
+        s->tokens[s->n_tokens++] = '\n';
+    for (int64_t i = 0; i < o->n_tokens; i++) {
+        int32_t token;
+        TRY(next_token(s, o, &token, err));
+        s->tokens[s->n_tokens++] = token;
+        char byte = (char)token;
+        if (emit(&byte, 1, user) != 0)
+            break;
+    }
+    return SNUG_OK;
+}
+
+enum snug_status snug_generate(const char *run, const struct snug_generate_options *options,
+                               const snug_recipe *recipe, snug_text_fn *emit, void *user,
+                               struct snug_error *err)
+{
+    struct sampler s = {.run = run, .recipe = recipe};
+    s.model = calloc(1, sizeof *s.model);
+    if (s.model == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    enum snug_status status = open_model_folder(run, s.model, err);
+    if (status == SNUG_OK && (!model_is_language(s.model) || s.model->gpt2.vocab_size > 256))
+        status = snug_fail(err, SNUG_UNSUPPORTED,
+                           "%s is not a language model over bytes: this version samples text from "
+                           "models with at most 256 tokens",
+                           run);
+    if (status == SNUG_OK)
+        status = sample(&s, options, emit, user, err);
+    exec_free(s.exec);
+    session_free(&s.session);
+    free(s.tokens);
+    free(s.weights);
+    snug_model_free(s.model);
+    return status;
+}

@@ -1,0 +1,58 @@
+/*
+ * fd.c -- opening and reading files; see fd.h.
+ */
+#include "base/fd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum snug_status fd_open_read(const char *path, int *fd, int64_t *n_bytes, struct snug_error *err)
+{
+    /* O_NONBLOCK: a FIFO is refused below instead of waited for */
+    struct stat info;
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (*fd < 0)
+        return snug_fail(err, SNUG_BAD_FILE, "%s: cannot open it: %s", path, strerror(errno));
+    if (fstat(*fd, &info) == 0 && S_ISREG(info.st_mode)) {
+        *n_bytes = info.st_size;
+        return SNUG_OK;
+    }
+    close(*fd);
+    *fd = -1;
+    return snug_fail(err, SNUG_BAD_FILE, "%s: not a regular file", path);
+}
+
+enum snug_status fd_read_at(int fd, const char *path, void *out, int64_t n_bytes,
+                            int64_t offset_bytes, struct snug_error *err)
+{
+    char *to = out;
+    int64_t done = 0;
+    while (done < n_bytes) {
+        ssize_t got = pread(fd, to + done, (size_t)(n_bytes - done), offset_bytes + done);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return snug_fail(err, SNUG_IO_ERROR, "%s: reading at byte %lld failed: %s", path,
+                             (long long)(offset_bytes + done), strerror(errno));
+        if (got == 0)
+            return snug_fail(err, SNUG_BAD_FILE,
+                             "%s: the file ends at byte %lld, %lld bytes too early", path,
+                             (long long)(offset_bytes + done), (long long)(n_bytes - done));
+        done += got;
+    }
+    return SNUG_OK;
+}
+
+char *path_join(const char *dir, const char *name, const char *suffix)
+{
+    size_t bytes = strlen(dir) + strlen(name) + strlen(suffix) + 2;
+    char *path = malloc(bytes);
+    if (path != NULL)
+        snprintf(path, bytes, "%s/%s%s", dir, name, suffix);
+    return path;
+}

@@ -1,0 +1,22 @@
+/*
+ * fd.h -- opening files, and reading from a place, all or nothing.
+ *
+ * Data sets and checkpoints are read with pread straight to where the bytes belong; a file that
+ * ends too early or a disk that fails is one line that names the file.
+ */
+#ifndef SNUG_BASE_FD_H
+#define SNUG_BASE_FD_H
+
+#include "base/status.h"
+
+/* Opens a regular file for reading and says how long it is.  *fd is -1 after a failure. */
+enum snug_status fd_open_read(const char *path, int *fd, int64_t *n_bytes, struct snug_error *err);
+
+/* Reads exactly n_bytes at offset_bytes; `path` is for the message. */
+enum snug_status fd_read_at(int fd, const char *path, void *out, int64_t n_bytes,
+                            int64_t offset_bytes, struct snug_error *err);
+
+/* "DIR/NAME" plus a suffix, the caller's; NULL: out of memory. */
+char *path_join(const char *dir, const char *name, const char *suffix);
+
+#endif

@@ -1,0 +1,32 @@
+/*
+ * text.h -- a string that grows, and numbers as people write them.
+ */
+#ifndef SNUG_BASE_TEXT_H
+#define SNUG_BASE_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct text { /* all zeros is the empty text */
+    char *data; /* ends in NUL unless NULL */
+    size_t length, capacity;
+    bool failed; /* out of memory; later adds do nothing */
+};
+
+void text_add(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void text_add_bytes(struct text *text, const char *bytes, size_t length);
+char *text_take(struct text *text); /* the caller's now; NULL if anything failed */
+void text_free(struct text *text);
+
+/* "24G", "512M", "1.5G", "1024": binary units.  "1.5e9" and "117": plain.  False: not a number, or
+ * negative, or more than an int64 holds. */
+bool text_parse_size(const char *text, int64_t *bytes);
+bool text_parse_count(const char *text, int64_t *count); /* a whole number; 1e9 is one */
+bool text_parse_real(const char *text, double *value);   /* finite, nothing after it */
+
+enum { TEXT_SIZE_MAX = 24 };
+const char *text_size(int64_t bytes, char out[TEXT_SIZE_MAX]);  /* "1.46 GiB" */
+const char *text_count(int64_t n, char out[TEXT_SIZE_MAX + 8]); /* "1,557,611,200" */
+
+#endif

@@ -1,0 +1,289 @@
+/*
+ * args.c -- reads the flags of one command.
+ *
+ * A flag is `--name value` or `--name=value`.  Besides a command's own flags, every key of a recipe
+ * is a flag.  Recipe files are read first and flags are set after them, so a flag wins over a file
+ * wherever it stands on the line.
+ */
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* All the recipe keys there will be.  Those that the library does not know yet get an answer that
+ * says so; those that it knows are what a misspelled flag is compared with. */
+static const char *const recipe_keys[] = {
+    "device",     "threads",   "batch",    "micro-batch",     "seq",      "precision",
+    "master",     "optimizer", "opt",      "state-bits",      "update",   "lr",
+    "clip",       "schedule",  "warmup",   "weight-decay",    "scale-lr", "base-batch",
+    "checkpoint", "memory",    "lora",     "lora-on",         "offload",  "ranks",
+    "parallel",   "zero",      "pipeline", "label-smoothing", "stages",   "dropout",
+    "seed",       "tokenizer", "lr-end",   "kernels",
+};
+enum { N_RECIPE_KEYS = sizeof recipe_keys / sizeof recipe_keys[0], FLAGS_MOST = 16 };
+
+struct setting { /* of a recipe, in the order typed */
+    const char *key, *value;
+};
+
+struct parser {
+    struct args *args;
+    char **argv;
+    int argc, next;
+    struct setting *settings; /* room for argc */
+    int n_settings;
+    struct snug_error err;
+};
+
+static bool wrong(struct parser *parser, int exit_status)
+{
+    parser->args->exit_status = exit_status;
+    return false;
+}
+
+static struct flag *find_flag(const struct args *args, const char *name)
+{
+    for (int i = 0; i < args->n_flags; i++)
+        if (strcmp(args->flags[i].name, name) == 0)
+            return &args->flags[i];
+    return NULL;
+}
+
+bool args_given(const struct args *args, const char *flag_name)
+{
+    const struct flag *flag = find_flag(args, flag_name);
+    return flag != NULL && flag->given;
+}
+
+static bool unknown_flag(struct parser *parser, const char *name)
+{
+    const struct args *args = parser->args;
+    const char *words[FLAGS_MOST + N_RECIPE_KEYS + 2] = {"help"};
+    int n_words = 1;
+    for (int i = 0; i < args->n_flags && i < FLAGS_MOST; i++)
+        words[n_words++] = args->flags[i].name;
+    if (args->takes_recipe)
+        words[n_words++] = "recipe";
+    for (int i = 0; i < N_RECIPE_KEYS && args->takes_recipe; i++) {
+        if (snug_recipe_has_key(recipe_keys[i]))
+            words[n_words++] = recipe_keys[i];
+        else if (strcmp(name, recipe_keys[i]) == 0)
+            return wrong(parser, cli_usage_error("--%s is not in this version", name));
+    }
+    const char *near = suggest_nearest(name, words, n_words);
+    if (near != NULL)
+        return wrong(parser, cli_usage_error("snug %s has no flag --%s; did you mean --%s?",
+                                             args->command, name, near));
+    return wrong(parser, cli_usage_error("snug %s has no flag --%s; snug help %s lists them all",
+                                         args->command, name, args->command));
+}
+
+/* The text after `=`, or the next word unless that is a flag too. */
+static const char *take_value(struct parser *parser, const char *inline_value)
+{
+    if (inline_value != NULL)
+        return inline_value;
+    if (parser->next < parser->argc && strncmp(parser->argv[parser->next], "--", 2) != 0)
+        return parser->argv[parser->next++];
+    return NULL;
+}
+
+static bool parse_real(const char *text, double *value)
+{
+    char *end;
+    if (*text == '\0' || *text == ' ')
+        return false;
+    *value = strtod(text, &end);
+    return *end == '\0' && isfinite(*value);
+}
+
+static bool parse_count(const char *text, int64_t *count)
+{
+    double real;
+    char *end;
+    errno = 0;
+    long long whole = strtoll(text, &end, 10);
+    if (*text != ' ' && end != text && *end == '\0' && errno == 0) {
+        *count = whole;
+        return true;
+    }
+    if (!parse_real(text, &real) || real != floor(real) || fabs(real) > 9e15)
+        return false;
+    *count = (int64_t)real; /* 1e6 */
+    return true;
+}
+
+static bool set_flag(struct parser *parser, struct flag *flag, const char *text)
+{
+    int64_t count;
+    double real;
+    switch (flag->kind) {
+    case FLAG_SWITCH:
+        *(bool *)flag->value = true;
+        return true;
+    case FLAG_TEXT:
+        *(const char **)flag->value = text;
+        return true;
+    case FLAG_COUNT:
+        if (!parse_count(text, &count) || (double)count < flag->least)
+            break;
+        *(int64_t *)flag->value = count;
+        return true;
+    case FLAG_REAL:
+        if (!parse_real(text, &real) || real < flag->least)
+            break;
+        *(double *)flag->value = real;
+        return true;
+    }
+    return wrong(parser,
+                 cli_usage_error("--%s needs a%s number of at least %g, not \"%s\"", flag->name,
+                                 flag->kind == FLAG_COUNT ? " whole" : "", flag->least, text));
+}
+
+static bool take_own_flag(struct parser *parser, struct flag *flag, const char *inline_value)
+{
+    const char *value = NULL;
+    if (flag->given)
+        return wrong(parser, cli_usage_error("--%s is given twice; keep one", flag->name));
+    if (flag->kind == FLAG_SWITCH && inline_value != NULL)
+        return wrong(parser, cli_usage_error("--%s takes no value", flag->name));
+    if (flag->kind != FLAG_SWITCH && (value = take_value(parser, inline_value)) == NULL)
+        return wrong(parser, cli_usage_error("--%s needs a value; see snug help %s", flag->name,
+                                             parser->args->command));
+    flag->given = true;
+    return set_flag(parser, flag, value);
+}
+
+/* Files may pile up (the later one wins); a key may not. */
+static bool take_recipe_flag(struct parser *parser, const char *name, const char *inline_value)
+{
+    const char *value = take_value(parser, inline_value);
+    bool is_file = strcmp(name, "recipe") == 0;
+    if (value == NULL)
+        return wrong(parser, cli_usage_error("--%s needs a value; see snug help %s", name,
+                                             parser->args->command));
+    for (int i = 0; i < parser->n_settings && !is_file; i++)
+        if (strcmp(parser->settings[i].key, name) == 0)
+            return wrong(parser, cli_usage_error("--%s is given twice; keep one", name));
+    parser->settings[parser->n_settings++] = (struct setting){name, value};
+    return true;
+}
+
+static bool take_flag(struct parser *parser, char *word)
+{
+    struct args *args = parser->args;
+    char *name = word + 2;
+    char *equals = strchr(name, '=');
+    const char *inline_value = NULL;
+    if (equals != NULL) {
+        *equals = '\0';
+        inline_value = equals + 1;
+    }
+    if (strcmp(name, "help") == 0)
+        return wrong(parser, help_print(stdout, args->command));
+    struct flag *flag = find_flag(args, name);
+    if (flag != NULL)
+        return take_own_flag(parser, flag, inline_value);
+    if (args->takes_recipe && (strcmp(name, "recipe") == 0 || snug_recipe_has_key(name)))
+        return take_recipe_flag(parser, name, inline_value);
+    return unknown_flag(parser, name);
+}
+
+static bool take_operand(struct parser *parser, const char *word)
+{
+    struct args *args = parser->args;
+    if (args->n_operands == args->most_operands) {
+        if (args->most_operands == 0)
+            return wrong(parser, cli_usage_error("snug %s takes no operand; \"%s\" is one too many",
+                                                 args->command, word));
+        return wrong(parser, cli_usage_error("snug %s takes %s; \"%s\" is one too many",
+                                             args->command, args->operand_names, word));
+    }
+    args->operands[args->n_operands++] = word;
+    return true;
+}
+
+static bool take_words(struct parser *parser)
+{
+    bool flags_ended = false;
+    while (parser->next < parser->argc) {
+        char *word = parser->argv[parser->next++];
+        bool is_flag = !flags_ended && word[0] == '-' && word[1] != '\0';
+        bool ok;
+        if (is_flag && strcmp(word, "--") == 0) {
+            flags_ended = true;
+            continue;
+        }
+        if (is_flag && strcmp(word, "-h") == 0)
+            ok = wrong(parser, help_print(stdout, parser->args->command));
+        else if (is_flag && word[1] != '-')
+            ok = wrong(parser,
+                       cli_usage_error("snug %s has no flag %s; flags are spelled out, as in --%s",
+                                       parser->args->command, word,
+                                       parser->args->takes_recipe ? "batch" : "help"));
+        else if (is_flag)
+            ok = take_flag(parser, word);
+        else
+            ok = take_operand(parser, word);
+        if (!ok)
+            return false;
+    }
+    return true;
+}
+
+static void add_to_line(char *line, size_t room, const struct setting *setting)
+{
+    size_t length = strlen(line);
+    snprintf(line + length, room - length, "%s--%s %s", length > 0 ? " " : "", setting->key,
+             setting->value);
+}
+
+static bool apply_settings(struct parser *parser)
+{
+    struct args *args = parser->args;
+    enum snug_status status = SNUG_OK;
+    for (int files = 1; files >= 0; files--)
+        for (int i = 0; i < parser->n_settings && status == SNUG_OK; i++) {
+            const struct setting *setting = &parser->settings[i];
+            bool is_file = strcmp(setting->key, "recipe") == 0;
+            if (is_file != (files == 1))
+                continue;
+            status =
+                is_file ? snug_recipe_read(args->recipe, setting->value, &parser->err)
+                        : snug_recipe_set(args->recipe, setting->key, setting->value, &parser->err);
+            add_to_line(args->recipe_line, sizeof args->recipe_line, setting);
+        }
+    return status == SNUG_OK || wrong(parser, cli_fail(&parser->err));
+}
+
+bool args_parse(struct args *args, int argc, char **argv)
+{
+    struct parser parser = {.args = args, .argv = argv, .argc = argc, .next = 1};
+    bool ok = false;
+    parser.settings = calloc((size_t)argc + 1, sizeof *parser.settings);
+    args->recipe = args->takes_recipe ? snug_recipe_new() : NULL;
+    if (parser.settings == NULL || (args->takes_recipe && args->recipe == NULL)) {
+        parser.err.status = SNUG_NO_MEMORY;
+        args->exit_status = cli_fail(&parser.err);
+        goto done;
+    }
+    if (!take_words(&parser))
+        goto done;
+    if (args->n_operands < args->least_operands) {
+        args->exit_status = cli_usage_error("snug %s needs %s; see snug help %s", args->command,
+                                            args->operand_names, args->command);
+        goto done;
+    }
+    ok = apply_settings(&parser);
+done:
+    free(parser.settings);
+    return ok;
+}
+
+void args_free(struct args *args)
+{
+    snug_recipe_free(args->recipe);
+    args->recipe = NULL;
+}

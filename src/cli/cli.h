@@ -1,0 +1,109 @@
+/*
+ * cli.h -- what the commands of the program share.
+ *
+ * The program is a thin coat over include/snug.h: it reads the command line, calls the library, and
+ * prints.  Results go to standard output; an error is one line on standard error.
+ */
+#ifndef SNUG_CLI_CLI_H
+#define SNUG_CLI_CLI_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "snug.h"
+
+enum cli_exit {
+    CLI_DONE = 0,
+    CLI_FAILED = 1,
+    CLI_WRONG_USAGE = 2,
+    CLI_OVER_BUDGET = 3,
+    CLI_STOPPED = 130 /* 128 + SIGINT, as shells count */
+};
+
+/* ---- main.c: errors ---- */
+
+/* Both print "snug: ..." on standard error and return the exit status that goes with it. */
+int cli_fail(const struct snug_error *err);
+int cli_usage_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* A remark on standard error in the same form. */
+void cli_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Prints and frees text of the library; NULL is out of memory.  Returns an exit status. */
+int cli_print_text(char *text);
+
+/* ---- args.c: the command line of one command ---- */
+
+enum flag_kind { FLAG_SWITCH, FLAG_COUNT, FLAG_REAL, FLAG_TEXT };
+
+struct flag {
+    const char *name; /* without dashes */
+    enum flag_kind kind;
+    void *value;  /* bool, int64_t, double or const char *, by kind; stays as it is if not given */
+    double least; /* of a count or a real */
+    bool given;
+};
+
+enum { ARGS_POSITIONAL_MOST = 2 };
+
+struct args {
+    const char *command;
+    const char *operand_names; /* for messages: "MODEL [DATA]" */
+    int least_operands, most_operands;
+    struct flag *flags;
+    int n_flags;
+    bool takes_recipe;
+    /* filled by args_parse: */
+    const char *operands[ARGS_POSITIONAL_MOST];
+    int n_operands;
+    snug_recipe *recipe;   /* NULL unless takes_recipe */
+    char recipe_line[512]; /* the recipe's flags as given: "--batch 32 --precision bf16" */
+    int exit_status;       /* when args_parse returns false */
+};
+
+/* argv[0] is the command.  False: help was printed or an error was; return args->exit_status.
+ * Call args_free in either case. */
+bool args_parse(struct args *args, int argc, char **argv);
+void args_free(struct args *args);
+bool args_given(const struct args *args, const char *flag_name);
+
+/* ---- suggest.c ---- */
+
+/* The word nearest to `typed`, or NULL if none is near.  NULL words are skipped. */
+const char *suggest_nearest(const char *typed, const char *const *words, int n_words);
+
+/* ---- help.c ---- */
+
+int help_print(FILE *to, const char *command); /* NULL: the overview; returns an exit status */
+void help_usage(FILE *to);                     /* the short form */
+
+/* ---- screen.c: terminals and numbers ---- */
+
+bool screen_is_live(FILE *stream); /* a terminal that can redraw a line */
+bool screen_has_color(FILE *stream);
+int screen_columns(FILE *stream); /* at most 80 */
+/* Writes bytes; on a terminal, control characters other than newline and tab become '?'. */
+void screen_write(FILE *stream, const char *bytes, size_t length);
+
+enum { NUMBER_MAX = 40 };
+const char *number_count(int64_t n, char out[NUMBER_MAX]);         /* "1,234,567" */
+const char *number_size(int64_t bytes, char out[NUMBER_MAX]);      /* "1.15 GiB" */
+const char *number_rate(double per_second, char out[NUMBER_MAX]);  /* "12,345" or "3.2" */
+const char *number_loss(double loss, char out[NUMBER_MAX]);        /* "3.2101" */
+const char *number_duration(double seconds, char out[NUMBER_MAX]); /* "4m12s" */
+void json_number(FILE *to, const char *key, double value, const char *after);
+
+/* ---- interrupt.c ---- */
+
+/* From here on the first SIGINT or SIGTERM is remembered and the second one kills. */
+void interrupt_watch(void);
+bool interrupt_asked(void);
+
+/* ---- commands: argv[0] is the command; each returns an exit status ---- */
+
+int cmd_plan(int argc, char **argv);
+int cmd_train(int argc, char **argv);
+int cmd_eval(int argc, char **argv);
+int cmd_generate(int argc, char **argv);
+int cmd_inspect(int argc, char **argv);
+int cmd_ops(int argc, char **argv);
+
+#endif

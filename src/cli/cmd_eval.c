@@ -1,0 +1,58 @@
+/*
+ * cmd_eval.c -- snug eval: how good a saved run is.
+ */
+#include "cli/cli.h"
+
+#include <inttypes.h>
+
+static void print_json(const struct snug_eval_result *result)
+{
+    printf("{\"n\": %" PRId64 ", ", result->n);
+    json_number(stdout, "loss", result->loss, ", ");
+    if (result->has_accuracy)
+        json_number(stdout, "accuracy", result->accuracy, ", ");
+    json_number(stdout, "perplexity", result->perplexity, "}\n");
+}
+
+/* A classifier is read by its accuracy, a language model by its perplexity. */
+static void print_result(const struct snug_eval_result *result)
+{
+    char number[NUMBER_MAX];
+    printf("loss        %s\n", number_loss(result->loss, number));
+    if (result->has_accuracy)
+        printf("accuracy    %.2f%%\n", 100 * result->accuracy);
+    else
+        printf("perplexity  %.6g\n", result->perplexity);
+    printf("over        %s %s\n", number_count(result->n, number),
+           result->has_accuracy ? "samples" : "tokens");
+}
+
+int cmd_eval(int argc, char **argv)
+{
+    bool json = false;
+    struct flag flags[] = {
+        {.name = "json", .kind = FLAG_SWITCH, .value = &json},
+    };
+    struct args args = {
+        .command = "eval",
+        .operand_names = "RUN [DATA]",
+        .least_operands = 1,
+        .most_operands = 2,
+        .flags = flags,
+        .n_flags = sizeof flags / sizeof flags[0],
+        .takes_recipe = true,
+    };
+    struct snug_error err = {0};
+    struct snug_eval_result result;
+    int status = CLI_DONE;
+    if (!args_parse(&args, argc, argv))
+        status = args.exit_status;
+    else if (snug_eval(args.operands[0], args.operands[1], args.recipe, &result, &err) != SNUG_OK)
+        status = cli_fail(&err);
+    else if (json)
+        print_json(&result);
+    else
+        print_result(&result);
+    args_free(&args);
+    return status;
+}

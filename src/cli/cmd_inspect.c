@@ -1,0 +1,26 @@
+/*
+ * cmd_inspect.c -- snug inspect: what is in a file or a run.
+ */
+#include "cli/cli.h"
+
+#include <string.h>
+
+int cmd_inspect(int argc, char **argv)
+{
+    struct args args = {
+        .command = "inspect",
+        .operand_names = "FILE or RUN",
+        .least_operands = 1,
+        .most_operands = 1,
+    };
+    struct snug_error err = {0};
+    char *text = NULL;
+    if (!args_parse(&args, argc, argv))
+        return args.exit_status;
+    if (snug_inspect(args.operands[0], &text, &err) != SNUG_OK)
+        return cli_fail(&err);
+    /* Names in it come from a file of unknown origin: keep control characters off terminals. */
+    screen_write(stdout, text, strlen(text));
+    snug_free(text);
+    return CLI_DONE;
+}

@@ -1,0 +1,231 @@
+/*
+ * cmd_train.c -- snug train: says what it is about to do, does it, says what it took.
+ */
+#include "cli/cli.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "cli/progress.h"
+
+struct train {
+    struct args args;
+    struct snug_train_options options;
+    bool json, quiet, resume;
+    snug_model *model;
+    snug_trainer *trainer;
+    struct progress progress;
+    struct snug_summary summary;
+};
+
+static bool check_flags(struct train *train)
+{
+    const struct args *args = &train->args;
+    const char *needs_out = train->resume                    ? "resume"
+                            : args_given(args, "save-every") ? "save-every"
+                                                             : NULL;
+    if (args_given(args, "steps") && args_given(args, "epochs"))
+        cli_usage_error("--steps and --epochs both say how long to train; keep one");
+    else if (args_given(args, "epochs") && train->options.epochs == 0)
+        cli_usage_error("--epochs needs a number above 0");
+    else if (needs_out != NULL && train->options.out == NULL)
+        cli_usage_error("--%s needs the folder of the run: --out DIR", needs_out);
+    else
+        return true;
+    return false;
+}
+
+/* Breaks between flags so that a long recipe stays in 80 columns under its label. */
+static void print_recipe(const char *recipe_line)
+{
+    static const char label[] = "recipe  ";
+    size_t room = 80 - (sizeof label - 1);
+    fputs(label, stdout);
+    while (strlen(recipe_line) > room) {
+        size_t cut = room;
+        while (cut > 0 && strncmp(recipe_line + cut, " --", 3) != 0)
+            cut--;
+        if (cut == 0)
+            break;
+        printf("%.*s\n%*s", (int)cut, recipe_line, (int)sizeof label - 1, "");
+        recipe_line += cut + 1;
+    }
+    printf("%s\n", recipe_line[0] != '\0' ? recipe_line : "defaults");
+}
+
+/* The plan is made for the header and dropped: the trainer makes its own from the same recipe. */
+static enum snug_status print_header(struct train *train, struct snug_error *err)
+{
+    char parameters[NUMBER_MAX], total[NUMBER_MAX], size[NUMBER_MAX];
+    const char *data = train->options.data != NULL ? train->options.data : "random numbers";
+    snug_plan *plan = NULL;
+    struct snug_ledger ledger;
+    enum snug_status status = snug_plan_make(train->model, train->args.recipe, &plan, err);
+    if (status != SNUG_OK)
+        return status;
+    snug_plan_ledger(plan, &ledger);
+    snug_plan_free(plan);
+    printf("model   %s, %s parameters\n", train->args.operands[0],
+           number_count(snug_model_parameters(train->model), parameters));
+    printf("data    %s\n", data);
+    print_recipe(train->args.recipe_line);
+    printf("plan    %s bytes (%s)\n\n", number_count(ledger.total, total),
+           number_size(ledger.total, size));
+    fflush(stdout);
+    return SNUG_OK;
+}
+
+/* The live line needs a terminal on standard error and nobody reading along on standard output;
+ * with --json that is kept for the one line of JSON. */
+static void choose_progress(struct train *train)
+{
+    FILE *lines_to = train->json ? stderr : stdout;
+    bool live = screen_is_live(stderr) && (train->json || screen_is_live(stdout));
+    if (train->quiet)
+        progress_begin(&train->progress, PROGRESS_NONE, lines_to);
+    else if (live)
+        progress_begin(&train->progress, PROGRESS_LIVE, stderr);
+    else
+        progress_begin(&train->progress, PROGRESS_LINES, lines_to);
+}
+
+static void print_json(const struct train *train)
+{
+    const struct snug_summary *summary = &train->summary;
+    const struct snug_metrics *validation = &train->progress.last_validation;
+    bool samples = summary->unit != NULL && strcmp(summary->unit, "samples") == 0;
+    printf("{\"steps\": %" PRId64 ", ", summary->steps);
+    json_number(stdout, "loss", summary->loss, ", ");
+    printf("\"planned_bytes\": %" PRId64 ", \"allocated_bytes\": %" PRId64
+           ", \"runtime_bytes\": %" PRId64 ", \"measured_peak_bytes\": %" PRId64 ", ",
+           summary->planned_bytes, summary->allocated_bytes, summary->runtime_bytes,
+           summary->measured_peak_bytes);
+    if (validation->has_validation)
+        json_number(stdout, "val_loss", validation->val_loss, ", ");
+    if (validation->has_accuracy)
+        json_number(stdout, "val_accuracy", validation->val_accuracy, ", ");
+    if (samples)
+        json_number(stdout, "samples_per_s", summary->per_second, ", ");
+    json_number(stdout, "tokens_per_s", summary->per_second, "}\n");
+}
+
+static void print_bytes(const char *label, int64_t bytes, const char *remark)
+{
+    char count[NUMBER_MAX], size[NUMBER_MAX];
+    printf("%-15s %18s bytes  %8s%s%s\n", label, number_count(bytes, count),
+           number_size(bytes, size), remark[0] != '\0' ? "  " : "", remark);
+}
+
+static void print_table(const struct train *train)
+{
+    const struct snug_summary *summary = &train->summary;
+    const struct snug_metrics *validation = &train->progress.last_validation;
+    char number[NUMBER_MAX], steps[NUMBER_MAX], remark[80];
+    int64_t apart = summary->allocated_bytes - summary->planned_bytes;
+    bool bold = screen_has_color(stdout);
+    if (!train->quiet)
+        putchar('\n');
+    printf("%-15s %s%s%s after %s step%s\n", "loss", bold ? "\033[1m" : "",
+           number_loss(summary->loss, number), bold ? "\033[0m" : "",
+           number_count(summary->steps, steps), summary->steps == 1 ? "" : "s");
+    if (validation->has_validation) {
+        printf("%-15s %s", "validation loss", number_loss(validation->val_loss, number));
+        if (validation->has_accuracy)
+            printf(", accuracy %.2f%%", 100 * validation->val_accuracy);
+        putchar('\n');
+    }
+    printf("%-15s %s %s/s\n", "speed", number_rate(summary->per_second, number),
+           summary->unit != NULL ? summary->unit : "tokens");
+    print_bytes("planned", summary->planned_bytes, "");
+    snprintf(remark, sizeof remark, "%s from the plan", number_count(apart, number));
+    print_bytes("allocated", summary->allocated_bytes, apart == 0 ? "as planned" : remark);
+    print_bytes("runtime", summary->runtime_bytes, "beside the plan");
+    print_bytes("measured peak", summary->measured_peak_bytes, "of the process");
+    if (train->options.out != NULL)
+        printf("%-15s %s\n", "saved in", train->options.out);
+}
+
+/* Returns the exit status of a run that ended, whole or on request. */
+static int report(struct train *train, bool stopped)
+{
+    long long step = (long long)train->progress.last.step;
+    snug_trainer_summary(train->trainer, &train->summary);
+    if (train->json)
+        print_json(train);
+    else
+        print_table(train);
+    if (!stopped)
+        return CLI_DONE;
+    if (train->options.out == NULL) {
+        cli_note("stopped at step %lld; nothing is saved without --out", step);
+        return CLI_STOPPED;
+    }
+    cli_note("stopped at step %lld; saved in %s, --resume goes on from there", step,
+             train->options.out);
+    return CLI_DONE;
+}
+
+static int run(struct train *train)
+{
+    struct snug_error err = {0};
+    choose_progress(train);
+    if (snug_model_open(train->args.operands[0], &train->model, &err) != SNUG_OK)
+        return cli_fail(&err);
+    if (!train->quiet && !train->json && print_header(train, &err) != SNUG_OK)
+        return cli_fail(&err);
+    if (snug_trainer_open(train->model, train->args.recipe, &train->options, &train->trainer,
+                          &err) != SNUG_OK)
+        return cli_fail(&err);
+    snug_trainer_summary(train->trainer, &train->summary);
+    interrupt_watch();
+    progress_start_clock(&train->progress, train->summary.unit);
+    enum snug_status status =
+        snug_trainer_run(train->trainer, progress_step, &train->progress, &err);
+    progress_end(&train->progress);
+    if (status != SNUG_OK && status != SNUG_INTERRUPTED)
+        return cli_fail(&err);
+    bool cut_short = train->progress.last.step < train->progress.last.n_steps;
+    return report(train, status == SNUG_INTERRUPTED || (interrupt_asked() && cut_short));
+}
+
+int cmd_train(int argc, char **argv)
+{
+    struct train train = {0};
+    struct snug_train_options *options = &train.options;
+    struct flag flags[] = {
+        {.name = "steps", .kind = FLAG_COUNT, .value = &options->steps, .least = 1},
+        {.name = "epochs", .kind = FLAG_REAL, .value = &options->epochs},
+        {.name = "out", .kind = FLAG_TEXT, .value = &options->out},
+        {.name = "resume", .kind = FLAG_SWITCH, .value = &train.resume},
+        {.name = "eval-every", .kind = FLAG_COUNT, .value = &options->eval_every, .least = -1},
+        {.name = "eval-batches", .kind = FLAG_COUNT, .value = &options->eval_batches},
+        {.name = "save-every", .kind = FLAG_COUNT, .value = &options->save_every},
+        {.name = "json", .kind = FLAG_SWITCH, .value = &train.json},
+        {.name = "quiet", .kind = FLAG_SWITCH, .value = &train.quiet},
+    };
+    int status = CLI_WRONG_USAGE;
+    train.args = (struct args){
+        .command = "train",
+        .operand_names = "MODEL [DATA]",
+        .least_operands = 1,
+        .most_operands = 2,
+        .flags = flags,
+        .n_flags = sizeof flags / sizeof flags[0],
+        .takes_recipe = true,
+    };
+    if (!args_parse(&train.args, argc, argv)) {
+        status = train.args.exit_status;
+        goto done;
+    }
+    options->data = train.args.n_operands > 1 ? train.args.operands[1] : NULL;
+    options->resume = train.resume;
+    if (!check_flags(&train))
+        goto done;
+    status = run(&train);
+done:
+    snug_trainer_free(train.trainer);
+    snug_model_free(train.model);
+    args_free(&train.args);
+    return status;
+}

@@ -1,0 +1,166 @@
+/*
+ * help.c -- the help screens: 80 columns, an example first where one says more than a list.
+ */
+#include "cli/cli.h"
+
+#include <string.h>
+
+struct topic {
+    const char *command;
+    const char *text;
+    bool has_recipe; /* the library's table of keys follows */
+};
+
+static const char overview[] =
+    "snug trains neural networks inside a memory budget, and says where every byte\n"
+    "goes before it starts.\n"
+    "\n"
+    "  snug plan MODEL                  where the bytes go; needs no device, no data\n"
+    "  snug train MODEL [DATA]          train, in exactly the memory planned\n"
+    "  snug eval RUN [DATA]             loss, perplexity or accuracy of a saved run\n"
+    "  snug generate RUN --prompt TEXT  sample from a language model\n"
+    "  snug inspect FILE|RUN            what is in a checkpoint or a data file\n"
+    "  snug ops                         every op: reference, cpu, cuda, gradient\n"
+    "  snug help COMMAND                flags and examples of one command\n"
+    "  snug --version                   version, libraries, instruction sets\n"
+    "\n"
+    "Start here:\n"
+    "  snug plan gpt2 --batch 8\n"
+    "  snug train mlp fashion-mnist --epochs 1 --out run\n"
+    "  snug eval run\n"
+    "\n"
+    "Exit status: 0 done, 1 failed, 2 the command line is wrong, 3 does not fit the\n"
+    "budget. NO_COLOR turns colour off.\n";
+
+static const char model_and_data[] =
+    "\n"
+    "MODEL  a preset: mlp, gpt-nano, gpt2, gpt2-medium, gpt2-large, gpt2-xl,\n"
+    "       gpt3-175b\n"
+    "       sizes: mlp:784-512-512-10\n"
+    "       psi:7.5e9, that many parameters and nothing else (plan only)\n"
+    "       a folder with a Hugging Face config.json (and model.safetensors)\n";
+
+static const struct topic topics[] = {
+    {"plan",
+     "usage: snug plan MODEL [recipe] [--json | --quiet | --dump PASS]\n"
+     "\n"
+     "Prints where the bytes of one training step go at its fullest moment. Needs no\n"
+     "device, no weights and no data. With --memory, exit status 3 says that the plan\n"
+     "does not fit.\n"
+     "\n"
+     "  snug plan gpt2                        the model's own length, batch 8\n"
+     "  snug plan gpt2-xl --batch 8 --precision bf16\n"
+     "  snug plan gpt2 --batch 32 --micro-batch 4 --memory 8G\n"
+     "  snug plan gpt2 --json | jq .bytes.total\n"
+     "\n"
+     "  --json          the plan as one JSON object\n"
+     "  --quiet         the total alone\n"
+     "  --dump PASS     the program in text after a pass: model before any, last\n"
+     "                  after all\n",
+     true},
+    {"train",
+     "usage: snug train MODEL [DATA] [recipe] [--steps N | --epochs N] [--out DIR]\n"
+     "\n"
+     "Trains. The memory is allocated once, exactly as planned, before the first step.\n"
+     "Ctrl-C saves (with --out) and stops; a second one ends the program at once.\n"
+     "\n"
+     "  snug train mlp fashion-mnist --epochs 5 --batch 64 --out run\n"
+     "  snug train gpt-nano input.txt --steps 500 --batch 12 --lr 1e-3 --out nano\n"
+     "  snug train gpt-nano input.txt --steps 1000 --out nano --resume\n"
+     "  snug train gpt2 --steps 3 --batch 4 --json        measure, with random data\n"
+     "\n"
+     "  --steps N         optimizer steps (100 if neither is given)\n"
+     "  --epochs N        passes over the data; 0.5 is half of one\n"
+     "  --out DIR         where the run is saved; nothing is saved without it\n"
+     "  --resume          go on with the run in --out\n"
+     "  --eval-every N    steps between looks at held-out data; 0 at the end only,\n"
+     "                    -1 never\n"
+     "  --eval-batches N  batches per look; 0 all (of text, at most 100)\n"
+     "  --save-every N    steps between checkpoints; 0 at the end only\n"
+     "  --json            end with one line of JSON; progress goes to standard error\n"
+     "  --quiet           no header, no progress\n"
+     "\n"
+     "DATA   random (default), fashion-mnist, a text file or a folder of text, token\n"
+     "       shards *.bin, or a folder of IDX files. Names are looked for in\n"
+     "       $SNUG_DATA, then in ../shared/data.\n",
+     true},
+    {"eval",
+     "usage: snug eval RUN [DATA] [recipe] [--json]\n"
+     "\n"
+     "Measures a saved run on held-out data: accuracy of a classifier, perplexity of\n"
+     "a language model. Without DATA, on what it was trained with.\n"
+     "\n"
+     "  snug eval run\n"
+     "  snug eval nano other.txt --batch 8\n"
+     "\n"
+     "  --json          one JSON object: n, loss, perplexity or accuracy\n"
+     "\n"
+     "Flags of the recipe that matter here: --device, --threads, --batch.\n",
+     false},
+    {"generate",
+     "usage: snug generate RUN --prompt TEXT [--tokens N] [--temperature X] ...\n"
+     "\n"
+     "Prints the prompt and goes on from it, token by token.\n"
+     "\n"
+     "  snug generate nano --prompt \"ROMEO:\" --tokens 300\n"
+     "  snug generate nano --prompt \"To be\" --temperature 0      always the likeliest\n"
+     "\n"
+     "  --prompt TEXT       what to go on from (--prompt=--text if it begins with --)\n"
+     "  --tokens N          how many to sample (100)\n"
+     "  --temperature X     1 as learned, below 1 safer, 0 always the likeliest (1)\n"
+     "  --top-k N           sample from the N likeliest; 0 from all (0)\n"
+     "  --seed N            the same seed gives the same text (1)\n",
+     false},
+    {"inspect",
+     "usage: snug inspect FILE|RUN\n"
+     "\n"
+     "Prints what is in a run, a safetensors file or a data file.\n"
+     "\n"
+     "  snug inspect run\n"
+     "  snug inspect run/model.safetensors\n",
+     false},
+    {"ops",
+     "usage: snug ops\n"
+     "\n"
+     "Prints every op that a program is made of, and what exists for it: the plain C\n"
+     "reference, the fast CPU kernel, the CUDA kernel, the gradient rule.\n",
+     false},
+};
+
+void help_usage(FILE *to)
+{
+    fputs("usage: snug COMMAND ...    commands: plan train eval generate inspect ops\n"
+          "       snug help           what they do      snug plan gpt2    a first look\n",
+          to);
+}
+
+static int print_recipe(FILE *to)
+{
+    char *table = snug_recipe_help();
+    if (table == NULL) {
+        cli_note("%s", snug_status_text(SNUG_NO_MEMORY));
+        return CLI_FAILED;
+    }
+    fprintf(to, "\nRecipe (flags, or key = value lines in a file given as --recipe FILE):\n\n%s",
+            table);
+    snug_free(table);
+    return CLI_DONE;
+}
+
+int help_print(FILE *to, const char *command)
+{
+    if (command == NULL) {
+        fputs(overview, to);
+        return CLI_DONE;
+    }
+    for (size_t i = 0; i < sizeof topics / sizeof topics[0]; i++) {
+        if (strcmp(command, topics[i].command) != 0)
+            continue;
+        fputs(topics[i].text, to);
+        if (!topics[i].has_recipe)
+            return CLI_DONE;
+        fputs(model_and_data, to);
+        return print_recipe(to);
+    }
+    return CLI_FAILED;
+}

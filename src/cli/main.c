@@ -1,0 +1,154 @@
+/*
+ * main.c -- finds the command, runs it, and makes sure that what it printed has arrived.
+ */
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <string.h>
+#include <unistd.h>
+
+struct command {
+    const char *name;
+    int (*run)(int argc, char **argv); /* NULL: promised for a later version */
+};
+
+static const struct command commands[] = {
+    {"plan", cmd_plan},       {"train", cmd_train}, {"eval", cmd_eval}, {"generate", cmd_generate},
+    {"inspect", cmd_inspect}, {"ops", cmd_ops},     {"fit", NULL},      {"bench", NULL},
+    {"data", NULL},
+};
+enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
+
+/* One line, whatever a file name or a value smuggles in. */
+static void print_line(const char *format, va_list args)
+{
+    char line[1024];
+    vsnprintf(line, sizeof line, format, args);
+    for (char *c = line; *c != '\0'; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7F)
+            *c = '?';
+    fflush(stdout);
+    fprintf(stderr, "snug: %s\n", line);
+}
+
+void cli_note(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    print_line(format, args);
+    va_end(args);
+}
+
+int cli_usage_error(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    print_line(format, args);
+    va_end(args);
+    return CLI_WRONG_USAGE;
+}
+
+int cli_fail(const struct snug_error *err)
+{
+    cli_note("%s", err->message[0] != '\0' ? err->message : snug_status_text(err->status));
+    switch (err->status) {
+    case SNUG_BAD_ARGUMENT:
+        return CLI_WRONG_USAGE;
+    case SNUG_OVER_BUDGET:
+        return CLI_OVER_BUDGET;
+    default:
+        return CLI_FAILED;
+    }
+}
+
+int cli_print_text(char *text)
+{
+    if (text == NULL) {
+        cli_note("%s", snug_status_text(SNUG_NO_MEMORY));
+        return CLI_FAILED;
+    }
+    size_t length = strlen(text);
+    fputs(text, stdout);
+    if (length == 0 || text[length - 1] != '\n')
+        putchar('\n');
+    snug_free(text);
+    return CLI_DONE;
+}
+
+/* A standard stream that arrives closed would give its number to the next file we open, and
+ * messages would land in a checkpoint.  /dev/null, open the wrong way round, keeps the number
+ * taken and still makes every write fail. */
+static void hold_standard_streams(void)
+{
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) == -1 && errno == EBADF)
+            if (open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) != fd)
+                _exit(CLI_FAILED);
+}
+
+static int unknown_command(const char *name)
+{
+    const char *names[N_COMMANDS + 1] = {"help"};
+    for (int i = 0; i < N_COMMANDS; i++)
+        names[i + 1] = commands[i].run == NULL ? NULL : commands[i].name;
+    const char *near = suggest_nearest(name, names, N_COMMANDS + 1);
+    if (near != NULL)
+        return cli_usage_error("there is no command \"%s\"; did you mean %s?", name, near);
+    return cli_usage_error("there is no command \"%s\"; snug help lists them all", name);
+}
+
+static int help_command(int argc, char **argv)
+{
+    if (argc > 2)
+        return cli_usage_error("snug help takes one command, not %d", argc - 1);
+    const char *name = argc == 2 ? argv[1] : NULL;
+    if (name == NULL || strcmp(name, "help") == 0 || strcmp(name, "--help") == 0)
+        return help_print(stdout, NULL);
+    for (int i = 0; i < N_COMMANDS; i++)
+        if (strcmp(name, commands[i].name) == 0 && commands[i].run != NULL)
+            return help_print(stdout, name);
+        else if (strcmp(name, commands[i].name) == 0)
+            return cli_usage_error("snug %s is not in this version", name);
+    return unknown_command(name);
+}
+
+static int run(int argc, char **argv)
+{
+    if (argc == 0) {
+        help_usage(stderr);
+        return CLI_WRONG_USAGE;
+    }
+    const char *name = argv[0];
+    if (strcmp(name, "help") == 0 || strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
+        return help_command(argc, argv);
+    if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0)
+        return cli_print_text(snug_build_info());
+    if (name[0] == '-')
+        return cli_usage_error("a command comes first, then its flags: snug COMMAND %s", name);
+    for (int i = 0; i < N_COMMANDS; i++)
+        if (strcmp(name, commands[i].name) == 0)
+            return commands[i].run != NULL
+                       ? commands[i].run(argc, argv)
+                       : cli_usage_error("snug %s is not in this version", name);
+    return unknown_command(name);
+}
+
+int main(int argc, char **argv)
+{
+    hold_standard_streams();
+    int status = argc > 0 ? run(argc - 1, argv + 1) : CLI_WRONG_USAGE;
+
+    errno = 0;
+    bool lost = ferror(stdout) != 0;
+    if (fflush(stdout) != 0)
+        lost = true;
+    if (lost) {
+        fprintf(stderr, "snug: cannot write to standard output%s%s\n", errno != 0 ? ": " : "",
+                errno != 0 ? strerror(errno) : "");
+        if (status == CLI_DONE)
+            status = CLI_FAILED;
+    }
+    return status;
+}

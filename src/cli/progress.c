@@ -1,0 +1,158 @@
+/*
+ * progress.c -- draws the progress of a run.
+ *
+ *     step 120/5000  loss 3.2101  lr 3.00e-04  12,345 tokens/s  4m12s left
+ *
+ * On a terminal this line is redrawn in place, at most ten times a second.  In a log it is printed
+ * for the first and the last step and about twenty times between, and once a minute if that is
+ * more often.  A step that was evaluated or saved gets a line of its own in both.
+ */
+#include "cli/progress.h"
+
+#include <stdarg.h>
+#include <time.h>
+
+#include "cli/cli.h"
+
+enum { LINES_BETWEEN = 20, LINE_MAX_BYTES = 256 };
+static const double redraw_s = 0.1;
+static const double silence_s = 60;
+
+static double now_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+void progress_begin(struct progress *progress, enum progress_mode mode, FILE *to)
+{
+    *progress = (struct progress){.mode = mode, .to = to, .unit = "tokens"};
+    progress_start_clock(progress, NULL);
+}
+
+void progress_start_clock(struct progress *progress, const char *unit)
+{
+    if (unit != NULL)
+        progress->unit = unit;
+    progress->begun_s = progress->drawn_s = now_s();
+}
+
+/* By the steps of this session alone: a resumed run does not count what came before. */
+static double seconds_left(const struct progress *progress, const struct snug_metrics *metrics)
+{
+    int64_t n_done = metrics->step - progress->first_step + 1;
+    int64_t n_left = metrics->n_steps - metrics->step;
+    return (now_s() - progress->begun_s) / (double)n_done * (double)n_left;
+}
+
+/* "step  60/400", as wide for every step of a run.  Returns the length. */
+static int format_head(const struct snug_metrics *metrics, char line[LINE_MAX_BYTES])
+{
+    int width = snprintf(NULL, 0, "%lld", (long long)metrics->n_steps);
+    return snprintf(line, LINE_MAX_BYTES, "step %*lld/%lld", width, (long long)metrics->step,
+                    (long long)metrics->n_steps);
+}
+
+static int append(char line[LINE_MAX_BYTES], int length, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+static int append(char line[LINE_MAX_BYTES], int length, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    length += vsnprintf(line + length, (size_t)(LINE_MAX_BYTES - length), format, args);
+    va_end(args);
+    return length < LINE_MAX_BYTES ? length : LINE_MAX_BYTES - 1;
+}
+
+static void format_step(const struct progress *progress, const struct snug_metrics *metrics,
+                        char line[LINE_MAX_BYTES])
+{
+    char number[NUMBER_MAX];
+    int length = format_head(metrics, line);
+    length =
+        append(line, length, "  loss %s  lr %.2e", number_loss(metrics->loss, number), metrics->lr);
+    length =
+        append(line, length, "  %s %s/s", number_rate(metrics->per_second, number), progress->unit);
+    if (metrics->skipped) /* fp16 looks for its scale: rare, and the time left can wait */
+        append(line, length, "  skipped");
+    else if (metrics->step < metrics->n_steps)
+        append(line, length, "  %s left", number_duration(seconds_left(progress, metrics), number));
+}
+
+static void format_events(const struct snug_metrics *metrics, char line[LINE_MAX_BYTES])
+{
+    char number[NUMBER_MAX];
+    int length = format_head(metrics, line);
+    if (metrics->has_validation)
+        length =
+            append(line, length, "  validation loss %s", number_loss(metrics->val_loss, number));
+    if (metrics->has_accuracy)
+        length = append(line, length, "  accuracy %.2f%%", 100 * metrics->val_accuracy);
+    if (metrics->saved)
+        append(line, length, "  saved");
+}
+
+static void clear_line(struct progress *progress)
+{
+    if (progress->line_is_open)
+        fputs("\r\033[K", progress->to);
+    progress->line_is_open = false;
+}
+
+/* The last column stays free: writing there wraps on some terminals. */
+static void draw_live(struct progress *progress, const char *line)
+{
+    clear_line(progress);
+    fprintf(progress->to, "%.*s", screen_columns(progress->to) - 1, line);
+    progress->line_is_open = true;
+}
+
+static bool is_due(const struct progress *progress, const struct snug_metrics *metrics, double now)
+{
+    if (metrics->step == progress->first_step || metrics->step == metrics->n_steps)
+        return true;
+    if (progress->mode == PROGRESS_LIVE)
+        return now - progress->drawn_s >= redraw_s;
+    int64_t stride = metrics->n_steps / LINES_BETWEEN;
+    return stride <= 1 || metrics->step % stride == 0 || now - progress->drawn_s >= silence_s;
+}
+
+int progress_step(const struct snug_metrics *metrics, void *user)
+{
+    struct progress *progress = user;
+    char line[LINE_MAX_BYTES];
+    double now = now_s();
+    bool has_event = metrics->has_validation || metrics->saved;
+    if (progress->last.step == 0)
+        progress->first_step = metrics->step;
+    progress->last = *metrics;
+    if (metrics->has_validation)
+        progress->last_validation = *metrics;
+
+    if (progress->mode != PROGRESS_NONE && (has_event || is_due(progress, metrics, now))) {
+        if (has_event && progress->mode == PROGRESS_LIVE) {
+            clear_line(progress);
+            format_events(metrics, line);
+            fprintf(progress->to, "%s\n", line);
+        }
+        format_step(progress, metrics, line);
+        if (progress->mode == PROGRESS_LIVE)
+            draw_live(progress, line);
+        else
+            fprintf(progress->to, "%s\n", line);
+        if (has_event && progress->mode == PROGRESS_LINES) {
+            format_events(metrics, line);
+            fprintf(progress->to, "%s\n", line);
+        }
+        fflush(progress->to);
+        progress->drawn_s = now;
+    }
+    return interrupt_asked();
+}
+
+void progress_end(struct progress *progress)
+{
+    clear_line(progress);
+    fflush(progress->to);
+}

@@ -1,0 +1,110 @@
+/*
+ * cpu.h -- what the files of this folder share: loops compiled per instruction level, and the rows
+ * that are built on matrix products.
+ */
+#ifndef SNUG_CPU_CPU_H
+#define SNUG_CPU_CPU_H
+
+#include "cpu/level.h"
+#include "cpu/product.h"
+#include "exec/backend.h"
+
+/* A piece of a tensor: elements from `begin` on.  data NULL: left out. */
+struct span {
+    enum dtype dtype;
+    void *data;
+    int64_t begin;
+};
+
+/* What is left to do after a product made n_rows rows of x W^T in fp32:
+ * v = acc + bias; before = v; y = act(v).  acc may be the place of `before` or of y. */
+struct linear_finish {
+    int64_t n_rows, width;
+    float *acc;
+    const float *bias; /* NULL: none */
+    enum act act;
+    struct span before, y;
+};
+
+/* Rows of logits, each `pitch` floats after the one before.  Writes lse if write_lse, else reads
+ * it; losses (unless NULL) gets lse - logit of target per row; if make_gradient the logits become
+ * factor * (softmax - onehot), computed from the fp32 lse in either case. */
+struct head_rows {
+    int64_t n_rows, n_classes, pitch;
+    float *logits, *lse;
+    const int32_t *targets;
+    double *losses;
+    bool write_lse, make_gradient;
+    float factor;
+};
+
+/* The loops between and inside products; fast_linear.c and fast_product.c, one set per level.
+ * All cut their work by shapes alone: the bits do not depend on the number of threads. */
+struct cpu_loops {
+    void (*widen)(int threads, struct span from, int64_t n, float *to);
+    void (*narrow)(int threads, struct span to, int64_t n, const float *from, bool add);
+    void (*finish_linear)(int threads, const struct linear_finish *todo);
+    void (*sum_columns)(int threads, struct span from, int64_t n_rows, int64_t width,
+                        struct span sums, bool add);
+    void (*finish_head)(int threads, const struct head_rows *todo);
+    void (*product)(int threads, const struct product_shape *shape, const float *a, const float *b,
+                    float *c, bool add, float *work);
+};
+const struct cpu_loops *cpu_loops(void); /* of the level in use */
+
+#define CPU_DECLARE(level)                                                                         \
+    extern const struct cpu_loops fast_loops_##level;                                              \
+    void fast_product_##level(int threads, const struct product_shape *shape, const float *a,      \
+                              const float *b, float *c, bool add, float *work);
+LEVEL_LIST(CPU_DECLARE)
+#undef CPU_DECLARE
+
+/* Rows of rows_linear.c and rows_head.c. */
+const struct kernel *rows_linear(int *n_rows);
+const struct kernel *rows_head(int *n_rows);
+
+/* Every id must lie in [0, limit); the message names the tensor, the place and the id. */
+enum snug_status ref_check_ids(const struct operand *ids, int64_t limit, struct snug_error *err);
+
+/* ---- workspaces ---------------------------------------------------------------------------- */
+
+/* Pieces of a workspace are taken one after the other, each on its own cache line. */
+static inline size_t work_take(size_t *total, size_t bytes)
+{
+    size_t at = *total;
+    *total += (bytes + 63) / 64 * 64;
+    return at;
+}
+
+static inline float *work_at(void *work, size_t offset)
+{
+    return (float *)(void *)((char *)work + offset);
+}
+
+static inline size_t f32_bytes(int64_t n_elems)
+{
+    return (size_t)n_elems * sizeof(float);
+}
+
+static inline bool dtype_is_product(enum dtype dtype)
+{
+    return dtype == DTYPE_f32 || dtype == DTYPE_bf16 || dtype == DTYPE_f16;
+}
+
+static inline struct span span_of(const struct operand *operand, int64_t begin)
+{
+    enum dtype dtype = operand->data != NULL ? operand->tensor->dtype : DTYPE_f32;
+    return (struct span){dtype, operand->data, begin};
+}
+
+/* `n` elements to read as fp32: in place, or widened into `buffer`. */
+static inline const float *span_view(const struct cpu_loops *loops, int threads, struct span from,
+                                     int64_t n, float *buffer)
+{
+    if (from.dtype == DTYPE_f32)
+        return (const float *)from.data + from.begin;
+    loops->widen(threads, from, n, buffer);
+    return buffer;
+}
+
+#endif

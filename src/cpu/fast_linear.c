@@ -1,0 +1,168 @@
+/*
+ * fast_linear.c -- what the linear rows and the head do between products: widen, narrow, bias and
+ * activation, column sums, softmax.  One set of loops per instruction level.
+ */
+#include "cpu/cpu.h"
+#include "cpu/fast_common.h"
+
+enum {
+    STRIPE_COLS = 128, /* of a column sum: one thread's buffers stay in the first cache */
+    STRIPE_ROWS = 64   /* added in fp32 before they join the fp64 sum */
+};
+
+static void widen(int threads, struct span from, int64_t n, float *to)
+{
+    int64_t n_blocks = divide_up(n, LEAST_PER_PART);
+#pragma omp parallel for schedule(static) num_threads(threads) if (n_blocks > 1)
+    for (int64_t i = 0; i < n_blocks; i++) {
+        int64_t at = i * LEAST_PER_PART;
+        load_f32(from.dtype, from.data, from.begin + at, least(LEAST_PER_PART, n - at), to + at);
+    }
+}
+
+static void narrow_block(struct span to, int64_t at, int64_t n, const float *from, bool add)
+{
+    if (!add) {
+        store_f32(to.dtype, to.data, to.begin + at, n, from);
+        return;
+    }
+    float sum[BLOCK_ELEMS];
+    load_f32(to.dtype, to.data, to.begin + at, n, sum);
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        sum[i] += from[i];
+    store_f32(to.dtype, to.data, to.begin + at, n, sum);
+}
+
+static void narrow(int threads, struct span to, int64_t n, const float *from, bool add)
+{
+    int64_t n_blocks = divide_up(n, BLOCK_ELEMS);
+#pragma omp parallel for schedule(static) num_threads(threads) if (n_blocks > 8)
+    for (int64_t i = 0; i < n_blocks; i++) {
+        int64_t at = i * BLOCK_ELEMS;
+        narrow_block(to, at, least(BLOCK_ELEMS, n - at), from + at, add);
+    }
+}
+
+static void finish_block(const struct linear_finish *todo, int64_t row, int64_t col, int64_t n)
+{
+    int64_t at = row * todo->width + col;
+    float buffer[BLOCK_ELEMS];
+    float *v = todo->acc + at;
+    if (todo->bias != NULL) {
+        const float *bias = todo->bias + col;
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            v[i] += bias[i];
+    }
+    if (todo->before.data != NULL)
+        store_f32(todo->before.dtype, todo->before.data, todo->before.begin + at, n, v);
+    float *y = todo->act == ACT_none
+                   ? v
+                   : target_f32(todo->y.dtype, todo->y.data, todo->y.begin + at, buffer);
+    if (todo->act != ACT_none)
+        act_block(todo->act, n, v, y);
+    store_f32(todo->y.dtype, todo->y.data, todo->y.begin + at, n, y);
+}
+
+static void finish_linear(int threads, const struct linear_finish *todo)
+{
+    int64_t n_blocks = divide_up(todo->width, BLOCK_ELEMS);
+#pragma omp parallel for schedule(static) num_threads(threads)                                     \
+    if (todo->n_rows * todo->width > LEAST_PER_PART)
+    for (int64_t row = 0; row < todo->n_rows; row++)
+        for (int64_t j = 0; j < n_blocks; j++)
+            finish_block(todo, row, j * BLOCK_ELEMS,
+                         least(BLOCK_ELEMS, todo->width - j * BLOCK_ELEMS));
+}
+
+static void sum_stripe(struct span from, int64_t n_rows, int64_t width, int64_t col, int64_t n,
+                       double *sums)
+{
+    float part[STRIPE_COLS], buffer[STRIPE_COLS];
+    for (int64_t j = 0; j < n; j++)
+        sums[j] = 0.0;
+    for (int64_t top = 0; top < n_rows; top += STRIPE_ROWS) {
+        int64_t end = least(n_rows, top + STRIPE_ROWS);
+        memset(part, 0, sizeof part);
+        for (int64_t row = top; row < end; row++) {
+            const float *x = view_f32(from.dtype, from.data, from.begin + row * width + col, n,
+                                      buffer);
+#pragma omp simd
+            for (int64_t j = 0; j < n; j++)
+                part[j] += x[j];
+        }
+        for (int64_t j = 0; j < n; j++)
+            sums[j] += (double)part[j];
+    }
+}
+
+static void sum_columns(int threads, struct span from, int64_t n_rows, int64_t width,
+                        struct span sums, bool add)
+{
+    int64_t n_stripes = divide_up(width, STRIPE_COLS);
+#pragma omp parallel for schedule(static) num_threads(threads)                                     \
+    if (n_rows * width > LEAST_PER_PART)
+    for (int64_t i = 0; i < n_stripes; i++) {
+        double total[STRIPE_COLS];
+        float rounded[STRIPE_COLS];
+        int64_t col = i * STRIPE_COLS, n = least(STRIPE_COLS, width - col);
+        sum_stripe(from, n_rows, width, col, n, total);
+        for (int64_t j = 0; j < n; j++)
+            rounded[j] = (float)total[j];
+        narrow_block(sums, col, n, rounded, add);
+    }
+}
+
+/* ---- the head ------------------------------------------------------------------------------ */
+
+static double row_lse(const float *logits, int64_t n)
+{
+    float top = logits[0];
+#pragma omp simd reduction(max : top)
+    for (int64_t i = 0; i < n; i++)
+        top = logits[i] > top ? logits[i] : top;
+    double sum = 0.0;
+    for (int64_t at = 0; at < n; at += BLOCK_ELEMS) {
+        float part = 0.0f;
+        int64_t end = least(n, at + BLOCK_ELEMS);
+#pragma omp simd reduction(+ : part)
+        for (int64_t i = at; i < end; i++)
+            part += exp_f32(logits[i] - top);
+        sum += (double)part;
+    }
+    return (double)top + log(sum);
+}
+
+static void finish_head(int threads, const struct head_rows *todo)
+{
+#pragma omp parallel for schedule(static) num_threads(threads)                                     \
+    if (todo->n_rows * todo->n_classes > LEAST_PER_PART)
+    for (int64_t row = 0; row < todo->n_rows; row++) {
+        float *logits = todo->logits + row * todo->pitch;
+        int32_t target = todo->targets[row];
+        if (todo->write_lse) {
+            double lse = row_lse(logits, todo->n_classes);
+            todo->lse[row] = (float)lse;
+            if (todo->losses != NULL)
+                todo->losses[row] = lse - (double)logits[target];
+        }
+        if (!todo->make_gradient)
+            continue;
+        float lse = todo->lse[row], factor = todo->factor;
+        float at_target = factor * (expf(logits[target] - lse) - 1.0f);
+#pragma omp simd
+        for (int64_t i = 0; i < todo->n_classes; i++)
+            logits[i] = factor * exp_f32(logits[i] - lse);
+        logits[target] = at_target;
+    }
+}
+
+const struct cpu_loops LEVEL(fast_loops) = {
+    .widen = widen,
+    .narrow = narrow,
+    .finish_linear = finish_linear,
+    .sum_columns = sum_columns,
+    .finish_head = finish_head,
+    .product = LEVEL(fast_product),
+};

@@ -1,0 +1,255 @@
+/*
+ * fast_norm.c -- layernorm, add + layernorm, and the gradient of both.
+ *
+ * A row is read once: it stays in the first cache for the mean, the variance (about the mean, so
+ * nothing cancels) and the result.  The gradient sums dgamma and dbeta over rows: each part of the
+ * rows has its own fp32 sums in the workspace, added up in the order of the parts.
+ *
+ * The fused form normalises the sum as it was stored, so it gives the bits of add, then layernorm.
+ */
+#include "cpu/fast_common.h"
+
+/* Workspace, floats (w: width rounded up to a cache line):
+ *     forward    gamma w, beta w, then per part: row w, second row w, result w
+ *     gradient   gamma w, then per part: dy w, x w, r w, result w, dgamma w, dbeta w
+ */
+enum { FORWARD_SHARED = 2, FORWARD_PART = 3, GRAD_SHARED = 1, GRAD_PART = 6 };
+
+static int norm_parts(const struct device_facts *facts, const struct tensor *x)
+{
+    return (int)least(count_parts(facts, shape_elems(&x->shape)), shape_rows(&x->shape));
+}
+
+static size_t norm_work_bytes(const struct program *prog, const struct op *op,
+                              const struct device_facts *facts, int n_shared, int n_per_part)
+{
+    const struct tensor *x = program_tensor(prog, op->in[0]);
+    int64_t n_lines = n_shared + (int64_t)n_per_part * norm_parts(facts, x);
+    return (size_t)(n_lines * padded_floats(shape_last(&x->shape))) * sizeof(float);
+}
+
+/* ---- forward ----------------------------------------------------------------------------- */
+
+/* The operands of either form; NULL second: plain layernorm. */
+struct norm {
+    const struct operand *x, *second;
+    const struct operand *sum, *y;
+    float *mean, *rstd;
+    const float *gamma, *beta;
+    int64_t width;
+    float eps;
+};
+
+static bool layernorm_fits(const struct program *prog, const struct op *op)
+{
+    return floats_fit(prog, op, 0, 0, 6);
+}
+
+static bool add_layernorm_fits(const struct program *prog, const struct op *op)
+{
+    return floats_fit(prog, op, 0, 0, 12);
+}
+
+static size_t forward_work_bytes(const struct program *prog, const struct op *op,
+                                 const struct device_facts *facts)
+{
+    return norm_work_bytes(prog, op, facts, FORWARD_SHARED, FORWARD_PART);
+}
+
+/* a + b into the sum, rounded as it is stored; returns it as fp32. */
+static const float *add_row(const struct norm *norm, int64_t begin, float *buffer_a, float *buffer_b)
+{
+    int64_t n = norm->width;
+    enum dtype dtype = norm->sum->tensor->dtype;
+    const float *a = view_f32(norm->x->tensor->dtype, norm->x->data, begin, n, buffer_a);
+    const float *b = view_f32(norm->second->tensor->dtype, norm->second->data, begin, n, buffer_b);
+    float *sum = target_f32(dtype, norm->sum->data, begin, buffer_a);
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        sum[i] = a[i] + b[i];
+    store_f32(dtype, norm->sum->data, begin, n, sum);
+    return view_f32(dtype, norm->sum->data, begin, n, buffer_a);
+}
+
+static void norm_row(const struct norm *norm, int64_t row, float *buffers, int64_t pitch)
+{
+    int64_t n = norm->width, begin = row * n;
+    const float *x = norm->second != NULL
+                         ? add_row(norm, begin, buffers, buffers + pitch)
+                         : view_f32(norm->x->tensor->dtype, norm->x->data, begin, n, buffers);
+    float total = 0.0f, squares = 0.0f;
+#pragma omp simd reduction(+ : total)
+    for (int64_t i = 0; i < n; i++)
+        total += x[i];
+    float mean = total / (float)n;
+#pragma omp simd reduction(+ : squares)
+    for (int64_t i = 0; i < n; i++)
+        squares += (x[i] - mean) * (x[i] - mean);
+    float rstd = 1.0f / sqrtf(squares / (float)n + norm->eps);
+
+    enum dtype dtype = norm->y->tensor->dtype;
+    float *y = target_f32(dtype, norm->y->data, begin, buffers + 2 * pitch);
+    const float *gamma = norm->gamma, *beta = norm->beta;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        y[i] = fmadd((x[i] - mean) * rstd, gamma[i], beta[i]);
+    store_f32(dtype, norm->y->data, begin, n, y);
+    norm->mean[row] = mean;
+    norm->rstd[row] = rstd;
+}
+
+/* The operands of layernorm start at input 0 and output 0, of the fused form one later. */
+static void run_forward(const struct kernel_call *call, bool fused)
+{
+    const struct operand *in = call->in + fused, *out = call->out + fused;
+    const struct tensor *x = call->in[0].tensor;
+    int64_t n_rows = shape_rows(&x->shape), width = shape_last(&x->shape);
+    int64_t pitch = padded_floats(width);
+    int n_parts = norm_parts(call->facts, x);
+    float *work = call->work;
+    struct norm norm = {
+        .x = &call->in[0], .second = fused ? &call->in[1] : NULL,
+        .sum = &call->out[0], .y = &out[0], .mean = out[1].data, .rstd = out[2].data,
+        .gamma = view_f32(in[1].tensor->dtype, in[1].data, 0, width, work),
+        .beta = view_f32(in[2].tensor->dtype, in[2].data, 0, width, work + pitch),
+        .width = width, .eps = (float)call->op->attrs.eps,
+    };
+#pragma omp parallel for schedule(static) num_threads(n_parts)
+    for (int part = 0; part < n_parts; part++) {
+        float *buffers = work + (FORWARD_SHARED + FORWARD_PART * part) * pitch;
+        struct range range = part_range(n_rows, n_parts, part, 1);
+        for (int64_t row = range.begin; row < range.end; row++)
+            norm_row(&norm, row, buffers, pitch);
+    }
+}
+
+static enum snug_status run_layernorm(const struct kernel_call *call, struct snug_error *err)
+{
+    (void)err;
+    run_forward(call, false);
+    return SNUG_OK;
+}
+
+static enum snug_status run_add_layernorm(const struct kernel_call *call, struct snug_error *err)
+{
+    (void)err;
+    run_forward(call, true);
+    return SNUG_OK;
+}
+
+/* ---- gradient ---------------------------------------------------------------------------- */
+
+static bool grad_fits(const struct program *prog, const struct op *op)
+{
+    return floats_fit(prog, op, 0, 1u << 3 | 1u << 4, 0);
+}
+
+static size_t grad_work_bytes(const struct program *prog, const struct op *op,
+                              const struct device_facts *facts)
+{
+    return norm_work_bytes(prog, op, facts, GRAD_SHARED, GRAD_PART);
+}
+
+/* With h = (x - mean) rstd and g = dy gamma:  dx = rstd (g - mean(g) - h mean(g h)) (+ r). */
+static void grad_row(const struct kernel_call *call, const float *gamma, int64_t row, int64_t n,
+                     float *buffers, int64_t pitch)
+{
+    int64_t begin = row * n;
+    const float *dy = in_view(call, 0, begin, n, buffers);
+    const float *x = in_view(call, 1, begin, n, buffers + pitch);
+    bool has_r = call->op->n_in > 5 && call->in[5].data != NULL;
+    const float *r = has_r ? in_view(call, 5, begin, n, buffers + 2 * pitch) : NULL;
+    float *dgamma = buffers + 4 * pitch, *dbeta = buffers + 5 * pitch;
+    float mean = ((const float *)call->in[3].data)[row];
+    float rstd = ((const float *)call->in[4].data)[row];
+    float sum_g = 0.0f, sum_gh = 0.0f;
+#pragma omp simd reduction(+ : sum_g, sum_gh)
+    for (int64_t i = 0; i < n; i++) {
+        float h = (x[i] - mean) * rstd;
+        float g = dy[i] * gamma[i];
+        sum_g += g;
+        sum_gh = fmadd(g, h, sum_gh);
+        dgamma[i] = fmadd(dy[i], h, dgamma[i]);
+        dbeta[i] += dy[i];
+    }
+    if (call->out[0].data == NULL) /* only the sums are wanted */
+        return;
+    float *dx = out_target(call, 0, begin, buffers + 3 * pitch);
+    float mean_g = sum_g / (float)n, mean_gh = sum_gh / (float)n;
+    if (r != NULL) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) {
+            float h = (x[i] - mean) * rstd;
+            dx[i] = fmadd(rstd, fmadd(dy[i], gamma[i], -mean_g) - h * mean_gh, r[i]);
+        }
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) {
+            float h = (x[i] - mean) * rstd;
+            dx[i] = rstd * (fmadd(dy[i], gamma[i], -mean_g) - h * mean_gh);
+        }
+    }
+    out_store(call, 0, begin, n, dx);
+}
+
+/* out[k] (+)= the parts' sums, part after part, if it is wanted; overwrites the first part's. */
+static void reduce_parts(const struct kernel_call *call, int k, int64_t width, int n_parts,
+                         float *first, int64_t part_floats)
+{
+    if (call->out[k].data == NULL)
+        return;
+    for (int part = 1; part < n_parts; part++) {
+        const float *other = first + part * part_floats;
+#pragma omp simd
+        for (int64_t i = 0; i < width; i++)
+            first[i] += other[i];
+    }
+    if (call->add) {
+        float old[BLOCK_ELEMS];
+        for (int64_t at = 0; at < width; at += BLOCK_ELEMS) {
+            int64_t count = least(BLOCK_ELEMS, width - at);
+            load_f32(call->out[k].tensor->dtype, call->out[k].data, at, count, old);
+            for (int64_t i = 0; i < count; i++)
+                first[at + i] += old[i];
+        }
+    }
+    out_store(call, k, 0, width, first);
+}
+
+static enum snug_status run_grad(const struct kernel_call *call, struct snug_error *err)
+{
+    (void)err;
+    const struct tensor *x = call->in[0].tensor;
+    int64_t n_rows = shape_rows(&x->shape), width = shape_last(&x->shape);
+    int64_t pitch = padded_floats(width);
+    int n_parts = norm_parts(call->facts, x);
+    float *work = call->work;
+    const float *gamma = in_view(call, 2, 0, width, work);
+    float *parts = work + GRAD_SHARED * pitch;
+#pragma omp parallel for schedule(static) num_threads(n_parts)
+    for (int part = 0; part < n_parts; part++) {
+        float *buffers = parts + part * GRAD_PART * pitch;
+        memset(buffers + 4 * pitch, 0, (size_t)(2 * pitch) * sizeof(float));
+        struct range range = part_range(n_rows, n_parts, part, 1);
+        for (int64_t row = range.begin; row < range.end; row++)
+            grad_row(call, gamma, row, width, buffers, pitch);
+    }
+    reduce_parts(call, 1, width, n_parts, parts + 4 * pitch, GRAD_PART * pitch);
+    reduce_parts(call, 2, width, n_parts, parts + 5 * pitch, GRAD_PART * pitch);
+    return SNUG_OK;
+}
+
+static const struct kernel rows[] = {
+    {.kind = OP_layernorm, .name = ROW_NAME, .supports = layernorm_fits,
+     .workspace_bytes = forward_work_bytes, .run = run_layernorm},
+    {.kind = OP_add_layernorm, .name = ROW_NAME, .supports = add_layernorm_fits,
+     .workspace_bytes = forward_work_bytes, .run = run_add_layernorm},
+    {.kind = OP_layernorm_grad, .name = ROW_NAME, .supports = grad_fits,
+     .workspace_bytes = grad_work_bytes, .run = run_grad},
+};
+
+const struct kernel *LEVEL(fast_norm_rows)(int *n_rows)
+{
+    *n_rows = (int)(sizeof rows / sizeof *rows);
+    return rows;
+}

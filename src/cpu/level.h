@@ -1,0 +1,55 @@
+/*
+ * level.h -- the same fast source, compiled once per instruction level.
+ *
+ * The Makefile compiles every fast_*.c for each level that the compiler knows (base, v3, v4: the
+ * x86-64 feature levels) with -DSNUG_LEVEL=<level>.  Inside such a file LEVEL(name) is name_v4 and
+ * so on; everything but the one exported function is static, so the copies never meet.  Which copy
+ * runs is decided when an op is planned, from what the CPU says (table.c).
+ *
+ * A family with rows exports one function:
+ *
+ *     const struct kernel *LEVEL(fast_norm_rows)(int *n_rows) { ... static const array ... }
+ *
+ * To add a family, write fast_NAME.c and add NAME to FAST_FAMILIES.
+ */
+#ifndef SNUG_CPU_LEVEL_H
+#define SNUG_CPU_LEVEL_H
+
+#include "exec/backend.h"
+
+/* In the order in which the table asks them; the first row that supports an op runs it. */
+#define FAST_FAMILIES(X, level)                                                                    \
+    X(norm, level)                                                                                 \
+    X(attention, level)                                                                            \
+    X(elementwise, level)                                                                          \
+    X(loss, level)                                                                                 \
+    X(embedding, level)                                                                            \
+    X(optimizer, level)
+
+/* The levels of this build, lowest first.  SNUG_LEVEL_v3 and _v4 come from tools/configure.sh. */
+#ifdef SNUG_LEVEL_v3
+#define LEVEL_LIST_V3(X) X(v3)
+#else
+#define LEVEL_LIST_V3(X)
+#endif
+#ifdef SNUG_LEVEL_v4
+#define LEVEL_LIST_V4(X) X(v4)
+#else
+#define LEVEL_LIST_V4(X)
+#endif
+#define LEVEL_LIST(X) X(base) LEVEL_LIST_V3(X) LEVEL_LIST_V4(X)
+
+#define LEVEL_PASTE(name, level) name##_##level
+#define LEVEL_PASTE_EXPANDED(name, level) LEVEL_PASTE(name, level)
+#ifdef SNUG_LEVEL
+#define LEVEL(name) LEVEL_PASTE_EXPANDED(name, SNUG_LEVEL)
+#endif
+
+#define LEVEL_DECLARE_FAMILY(family, level)                                                        \
+    const struct kernel *fast_##family##_rows_##level(int *n_rows);
+#define LEVEL_DECLARE(level) FAST_FAMILIES(LEVEL_DECLARE_FAMILY, level)
+LEVEL_LIST(LEVEL_DECLARE)
+#undef LEVEL_DECLARE
+#undef LEVEL_DECLARE_FAMILY
+
+#endif

@@ -1,0 +1,393 @@
+/*
+ * product_onednn.c -- products by oneDNN's matmul, kept inside a booked workspace.
+ *
+ * Only the brgemm implementations ("brg...") are taken: they keep every buffer in the scratchpad,
+ * which we own.  The "gemm:jit" ones ask for none and then malloc up to 17 MiB inside each call.
+ * Where brgemm is missing (a CPU without AVX-512 on oneDNN 2) or wants more than the bound, our own
+ * loops serve (fast_product.c), in the same workspace.
+ *
+ * The bound, per thread, from the sizes of brgemm's blocks:
+ *     A as stored      16 KiB + 512 B x min(k, 512)    a transposed copy of B: 64 columns, k <= 1024
+ *     A transposed     16 KiB + 1344 B x min(k, 512)   a transposed copy of A: up to 256 rows, and B
+ * With A transposed and a long k brgemm sums in parallel over k, in one copy of C per thread (39 GiB
+ * for the head of GPT-2 on 64 threads).  So k is cut into pieces of 512 that are added in order; this
+ * costs nothing that we could measure, and is what the bound rests on.
+ *
+ * Measured (2.6.3, 2 cores of Zen 4, fp32 FMA peak 233 GFLOP/s), 4096 rows, layers of GPT-2 124M
+ * (768 x 2304, 768 x 768, 768 x 3072, 3072 x 768), in GFLOP/s:
+ *     forward 208..220    data gradient 214..220    weight gradient 208..221    head 196..212
+ * gemm:jit is within 5% either way.  A call still makes 6 or 7 small mallocs (264 bytes in all) for
+ * its map of arguments: oneDNN has no entry without them.  They are freed before it returns.
+ */
+#include "cpu/cpu.h"
+
+#if defined(SNUG_ONEDNN)
+
+#include <oneapi/dnnl/dnnl.h>
+#include <stdlib.h>
+#include <string.h>
+#if defined(SNUG_OPENMP)
+#include <omp.h>
+#endif
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+#include "base/text.h"
+
+enum { PIECE_K = 512 };
+
+/* One primitive with the objects that it is called with; all zeros: not made. */
+struct call {
+    dnnl_primitive_t primitive;
+    dnnl_memory_t a, b, c, scratch;
+};
+
+struct product {
+    struct product_shape shape;
+    int threads;
+    const struct cpu_loops *plain; /* not NULL: our own loops, no oneDNN */
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+    struct call calls[2][2]; /* [the last piece, shorter][add] */
+};
+
+/* ---- what differs between oneDNN 2 and 3 ------------------------------------------------------ */
+
+#if DNNL_VERSION_MAJOR >= 3
+typedef dnnl_memory_desc_t matrix_desc;
+typedef const_dnnl_memory_desc_t matrix_desc_view;
+
+static dnnl_status_t desc_make(matrix_desc *desc, const dnnl_dims_t dims, const dnnl_dims_t steps)
+{
+    return dnnl_memory_desc_create_with_strides(desc, 2, dims, dnnl_f32, steps);
+}
+
+static void desc_free(matrix_desc *desc)
+{
+    if (*desc != NULL)
+        dnnl_memory_desc_destroy(*desc);
+}
+
+static matrix_desc_view desc_view(const matrix_desc *desc)
+{
+    return *desc;
+}
+
+static dnnl_status_t append_sum(dnnl_post_ops_t ops)
+{
+    return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_f32);
+}
+
+/* The first implementation that `fits`, or an error. */
+static dnnl_status_t find_implementation(dnnl_engine_t engine, const matrix_desc desc[3],
+                                         dnnl_primitive_attr_t attr,
+                                         bool (*fits)(const_dnnl_primitive_desc_t, size_t),
+                                         size_t bound, dnnl_primitive_desc_t *found)
+{
+    dnnl_status_t status = dnnl_matmul_primitive_desc_create(found, engine, desc[0], desc[1], NULL,
+                                                             desc[2], attr);
+    while (status == dnnl_success && !fits(*found, bound))
+        status = dnnl_primitive_desc_next_impl(*found);
+    return status;
+}
+#else
+typedef dnnl_memory_desc_t matrix_desc;
+typedef const dnnl_memory_desc_t *matrix_desc_view;
+
+static dnnl_status_t desc_make(matrix_desc *desc, const dnnl_dims_t dims, const dnnl_dims_t steps)
+{
+    return dnnl_memory_desc_init_by_strides(desc, 2, dims, dnnl_f32, steps);
+}
+
+static void desc_free(matrix_desc *desc)
+{
+    (void)desc;
+}
+
+static matrix_desc_view desc_view(const matrix_desc *desc)
+{
+    return desc;
+}
+
+static dnnl_status_t append_sum(dnnl_post_ops_t ops)
+{
+    return dnnl_post_ops_append_sum(ops, 1.0f);
+}
+
+static dnnl_status_t find_implementation(dnnl_engine_t engine, const matrix_desc desc[3],
+                                         dnnl_primitive_attr_t attr,
+                                         bool (*fits)(const_dnnl_primitive_desc_t, size_t),
+                                         size_t bound, dnnl_primitive_desc_t *found)
+{
+    dnnl_matmul_desc_t matmul;
+    dnnl_primitive_desc_iterator_t each = NULL;
+    dnnl_status_t status = dnnl_matmul_desc_init(&matmul, &desc[0], &desc[1], NULL, &desc[2]);
+    if (status == dnnl_success)
+        status = dnnl_primitive_desc_iterator_create(&each, &matmul, attr, engine, NULL);
+    while (status == dnnl_success) {
+        *found = dnnl_primitive_desc_iterator_fetch(each);
+        if (*found == NULL) {
+            status = dnnl_out_of_memory;
+        } else if (fits(*found, bound)) {
+            break;
+        } else {
+            dnnl_primitive_desc_destroy(*found);
+            *found = NULL;
+            status = dnnl_primitive_desc_iterator_next(each);
+        }
+    }
+    if (each != NULL)
+        dnnl_primitive_desc_iterator_destroy(each);
+    return status;
+}
+#endif
+
+/* ---- booking ---------------------------------------------------------------------------------- */
+
+static size_t brgemm_bound(const struct product_shape *shape, int threads)
+{
+    size_t depth = (size_t)(shape->k < PIECE_K ? shape->k : PIECE_K);
+    return (size_t)threads * (16384 + depth * (shape->a_transposed ? 1344 : 512));
+}
+
+size_t product_work_bytes(const struct product_shape *shape, int threads)
+{
+    size_t brgemm = brgemm_bound(shape, threads);
+    size_t plain = product_plain_work_bytes(shape, threads);
+    return brgemm > plain ? brgemm : plain;
+}
+
+/* ---- preparing -------------------------------------------------------------------------------- */
+
+/* Some hypervisors show AMX but hide the leaf with its palettes, and oneDNN 2.6 dies there of an
+ * illegal instruction.  True: AMX must not be used. */
+static bool hides_tile_palettes(void)
+{
+#if defined(__x86_64__)
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    bool has_amx = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 24 & 1u);
+    bool has_palettes = __get_cpuid_count(0x1d, 0, &a, &b, &c, &d) && a >= 1;
+    return has_amx && !has_palettes;
+#else
+    return false;
+#endif
+}
+
+/* oneDNN takes the cap once a process, before its first primitive, and refuses it later: then an
+ * earlier product has set it already. */
+static void cap_instructions(void)
+{
+#if defined(__x86_64__)
+    if (hides_tile_palettes())
+        (void)dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core_bf16);
+#endif
+}
+
+static bool brgemm_fits(const_dnnl_primitive_desc_t pd, size_t bound)
+{
+    const char *name = NULL;
+    if (dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, (void *)&name) != dnnl_success)
+        return false;
+    matrix_desc_view scratch = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+    return strncmp(name, "brg", 3) == 0 && dnnl_memory_desc_get_size(scratch) <= bound;
+}
+
+static dnnl_status_t make_attributes(bool add, dnnl_primitive_attr_t *attr)
+{
+    dnnl_post_ops_t ops = NULL;
+    dnnl_status_t status = dnnl_primitive_attr_create(attr);
+    if (status == dnnl_success)
+        status = dnnl_primitive_attr_set_scratchpad_mode(*attr, dnnl_scratchpad_mode_user);
+    if (status == dnnl_success && add)
+        status = dnnl_post_ops_create(&ops);
+    if (status == dnnl_success && add)
+        status = append_sum(ops);
+    if (status == dnnl_success && add)
+        status = dnnl_primitive_attr_set_post_ops(*attr, ops);
+    if (ops != NULL)
+        dnnl_post_ops_destroy(ops);
+    return status;
+}
+
+static dnnl_status_t make_memories(struct call *call, dnnl_engine_t engine,
+                                   const matrix_desc desc[3], dnnl_primitive_desc_t pd)
+{
+    dnnl_memory_t *memories[3] = {&call->a, &call->b, &call->c};
+    dnnl_status_t status = dnnl_success;
+    for (int i = 0; i < 3 && status == dnnl_success; i++)
+        status = dnnl_memory_create(memories[i], desc_view(&desc[i]), engine, DNNL_MEMORY_NONE);
+    if (status == dnnl_success)
+        status = dnnl_memory_create(&call->scratch,
+                                    dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0),
+                                    engine, DNNL_MEMORY_NONE);
+    return status;
+}
+
+static dnnl_status_t make_call(struct product *product, int64_t k, bool add, struct call *call)
+{
+    const struct product_shape *s = &product->shape;
+    const dnnl_dims_t dims[3] = {{s->m, k}, {k, s->n}, {s->m, s->n}};
+    const dnnl_dims_t steps[3] = {{s->a_transposed ? 1 : s->lda, s->a_transposed ? s->lda : 1},
+                                  {s->b_transposed ? 1 : s->ldb, s->b_transposed ? s->ldb : 1},
+                                  {s->ldc, 1}};
+    matrix_desc desc[3];
+    memset(desc, 0, sizeof desc);
+    dnnl_primitive_attr_t attr = NULL;
+    dnnl_primitive_desc_t pd = NULL;
+    dnnl_status_t status = make_attributes(add, &attr);
+    for (int i = 0; i < 3 && status == dnnl_success; i++)
+        status = desc_make(&desc[i], dims[i], steps[i]);
+    if (status == dnnl_success)
+        status = find_implementation(product->engine, desc, attr, brgemm_fits,
+                                     brgemm_bound(s, product->threads), &pd);
+    if (status == dnnl_success)
+        status = dnnl_primitive_create(&call->primitive, pd);
+    if (status == dnnl_success)
+        status = make_memories(call, product->engine, desc, pd);
+    if (pd != NULL)
+        dnnl_primitive_desc_destroy(pd);
+    for (int i = 0; i < 3; i++)
+        desc_free(&desc[i]);
+    if (attr != NULL)
+        dnnl_primitive_attr_destroy(attr);
+    return status;
+}
+
+static int64_t piece_k(const struct product_shape *shape)
+{
+    return shape->a_transposed && shape->k > PIECE_K ? PIECE_K : shape->k;
+}
+
+/* Every call that product_run can make: the first piece sets unless it may add, later ones add. */
+static dnnl_status_t make_calls(struct product *product)
+{
+    const struct product_shape *s = &product->shape;
+    int64_t piece = piece_k(s), tail = s->k % piece;
+    bool adds = s->may_add || s->k > piece;
+    dnnl_status_t status = dnnl_engine_create(&product->engine, dnnl_cpu, 0);
+    if (status == dnnl_success)
+        status = dnnl_stream_create(&product->stream, product->engine, dnnl_stream_default_flags);
+    if (status == dnnl_success)
+        status = make_call(product, piece, false, &product->calls[0][0]);
+    if (status == dnnl_success && adds)
+        status = make_call(product, piece, true, &product->calls[0][1]);
+    if (status == dnnl_success && tail > 0)
+        status = make_call(product, tail, true, &product->calls[1][1]);
+    return status;
+}
+
+static void drop_calls(struct product *product)
+{
+    for (int i = 0; i < 4; i++) {
+        struct call *call = &product->calls[i / 2][i % 2];
+        dnnl_memory_t memories[4] = {call->a, call->b, call->c, call->scratch};
+        for (int j = 0; j < 4; j++)
+            if (memories[j] != NULL)
+                dnnl_memory_destroy(memories[j]);
+        if (call->primitive != NULL)
+            dnnl_primitive_destroy(call->primitive);
+        memset(call, 0, sizeof *call);
+    }
+    if (product->stream != NULL)
+        dnnl_stream_destroy(product->stream);
+    if (product->engine != NULL)
+        dnnl_engine_destroy(product->engine);
+    product->stream = NULL;
+    product->engine = NULL;
+}
+
+enum snug_status product_prepare(const struct product_shape *shape, int threads,
+                                 struct product **product, struct snug_error *err)
+{
+    struct product *made = calloc(1, sizeof *made);
+    *product = made;
+    if (made == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "no memory to prepare a matrix product");
+    made->shape = *shape;
+    made->threads = threads;
+#if defined(SNUG_OPENMP)
+    omp_set_num_threads(threads); /* oneDNN cuts its blocks by this number, here and now */
+#endif
+    cap_instructions();
+    dnnl_status_t status = make_calls(made);
+    if (status == dnnl_success)
+        return SNUG_OK;
+    drop_calls(made);
+    if (status == dnnl_out_of_memory) {
+        free(made);
+        *product = NULL;
+        return snug_fail(err, SNUG_NO_MEMORY, "oneDNN: no memory to prepare a matrix product");
+    }
+    made->plain = cpu_loops();
+    return SNUG_OK;
+}
+
+void product_release(struct product *product)
+{
+    if (product != NULL)
+        drop_calls(product);
+    free(product);
+}
+
+/* ---- running ---------------------------------------------------------------------------------- */
+
+/* oneDNN wants writable pointers for what it only reads. */
+static void *writable(const float *data)
+{
+    union {
+        const float *from;
+        void *to;
+    } both = {data};
+    return both.to;
+}
+
+static dnnl_status_t run_call(const struct call *call, dnnl_stream_t stream, const float *a,
+                              const float *b, float *c, void *work)
+{
+    dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, call->a},
+                              {DNNL_ARG_WEIGHTS, call->b},
+                              {DNNL_ARG_DST, call->c},
+                              {DNNL_ARG_SCRATCHPAD, call->scratch}};
+    void *data[] = {writable(a), writable(b), c, work};
+    dnnl_status_t status = dnnl_success;
+    for (int i = 0; i < 4 && status == dnnl_success; i++)
+        status = dnnl_memory_set_data_handle(args[i].memory, data[i]);
+    if (status == dnnl_success)
+        status = dnnl_primitive_execute(call->primitive, stream, 4, args);
+    return status;
+}
+
+enum snug_status product_run(const struct product *product, const float *a, const float *b,
+                             float *c, bool add, void *work, struct snug_error *err)
+{
+    const struct product_shape *s = &product->shape;
+    if (product->plain != NULL) {
+        product->plain->product(product->threads, s, a, b, c, add, work);
+        return SNUG_OK;
+    }
+    int64_t piece = piece_k(s);
+    dnnl_status_t status = dnnl_success;
+    for (int64_t at = 0; at < s->k && status == dnnl_success; at += piece) {
+        const struct call *call = &product->calls[s->k - at < piece][add || at > 0];
+        status = run_call(call, product->stream, a + at * (s->a_transposed ? s->lda : 1),
+                          b + at * (s->b_transposed ? 1 : s->ldb), c, work);
+    }
+    if (status == dnnl_success)
+        status = dnnl_stream_wait(product->stream);
+    if (status != dnnl_success)
+        return snug_fail(err, status == dnnl_out_of_memory ? SNUG_NO_MEMORY : SNUG_UNSUPPORTED,
+                         "oneDNN: a product of %lld x %lld by %lld x %lld failed with status %d",
+                         (long long)s->m, (long long)s->k, (long long)s->k, (long long)s->n,
+                         (int)status);
+    return SNUG_OK;
+}
+
+void product_describe(struct text *out)
+{
+    const dnnl_version_t *version = dnnl_version();
+    text_add(out, "oneDNN %d.%d.%d%s\n", version->major, version->minor, version->patch,
+             hides_tile_palettes() ? ", capped at AVX-512 (the CPU hides its tile palettes)" : "");
+}
+
+#endif

@@ -1,0 +1,358 @@
+/*
+ * rows_head.c -- logits, softmax, loss and their gradients, a chunk of rows at a time.
+ *
+ * For GPT-2 and 4096 rows the logits would be 785 MiB; they exist for one chunk of rows only, at
+ * most 64 MiB, in the workspace, and the softmax's gradient takes their place:
+ *
+ *     for each chunk of rows of x
+ *         for each block of rows of W:   logits[chunk, block] = x W^T
+ *         lse, loss; logits <- factor * (softmax - onehot)
+ *         for each block of W:           dx += dlogits[chunk, block] W;  dW[block] (+)= dlogits^T x
+ *
+ * An fp32 W is one block, read where it is.  A 16-bit W is widened a block at a time (16 MiB), once
+ * for the logits and once for dx of each chunk: about 5% of the time, instead of a whole fp32 copy
+ * of the vocabulary.  A 16-bit dW is summed in fp32 in the workspace and rounded once: whole if
+ * there are several chunks (4 bytes x V x C), else a block at a time.
+ *
+ * One walk serves all three ops; each takes the steps that it needs, so the fused op gives the bits
+ * of the two that it replaces.
+ */
+#include "cpu/cpu.h"
+
+#include <stdlib.h>
+
+enum { LOGITS_BYTES = 64 << 20, BLOCK_BYTES = 16 << 20, ROWS_STEP = 16 };
+
+/* Which operand is what, in the three ops. */
+struct places {
+    bool has_loss, has_gradient;
+    int targets, scalars;          /* inputs; x is 0 and W is 1 */
+    int lse_in, lse_out;           /* -1: not there */
+    int loss, dx, dw;              /* outputs */
+};
+
+static struct places places_of(enum op_kind kind)
+{
+    switch (kind) {
+    case OP_linear_cross_entropy:
+        return (struct places){true, false, 2, -1, -1, 1, 0, -1, -1};
+    case OP_linear_cross_entropy_grad:
+        return (struct places){false, true, 2, 4, 3, -1, -1, 0, 1};
+    default: /* linear_cross_entropy_train */
+        return (struct places){true, true, 2, 3, -1, 1, 0, 2, 3};
+    }
+}
+
+enum part { PART_logits, PART_dx, PART_dw, PART_COUNT };
+
+struct layout {
+    int64_t n_rows, width, n_classes;
+    int64_t chunk_rows, block_classes, pitch; /* pitch: floats between rows of logits */
+    bool wants[PART_COUNT];
+    bool dw_whole; /* the fp32 sum of a 16-bit dW is all of it, not a block */
+    size_t logits, losses, x, w, dx, dw, product, total;
+};
+
+struct prepared {
+    struct layout layout;
+    int threads;
+    const struct cpu_loops *loops;
+    struct product *products[PART_COUNT][2][2]; /* [shorter last chunk][shorter last block] */
+};
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static bool supports(const struct program *prog, const struct op *op)
+{
+    struct places at = places_of(op->kind);
+    const tensor_id floats[] = {op->in[0], op->in[1], at.has_gradient ? op->out[at.dx] : TENSOR_NONE,
+                                at.has_gradient ? op->out[at.dw] : TENSOR_NONE};
+    const tensor_id f32s[] = {at.lse_in >= 0 ? op->in[at.lse_in] : op->out[at.lse_out],
+                              at.has_loss ? op->out[at.loss] : TENSOR_NONE};
+    for (size_t i = 0; i < sizeof floats / sizeof *floats; i++)
+        if (floats[i] != TENSOR_NONE && !dtype_is_product(program_tensor(prog, floats[i])->dtype))
+            return false;
+    for (size_t i = 0; i < sizeof f32s / sizeof *f32s; i++)
+        if (f32s[i] != TENSOR_NONE && program_tensor(prog, f32s[i])->dtype != DTYPE_f32)
+            return false;
+    return true;
+}
+
+static struct product_shape part_shape(const struct layout *layout, enum part part, int64_t rows,
+                                       int64_t classes)
+{
+    int64_t width = layout->width, pitch = layout->pitch;
+    switch (part) {
+    case PART_logits:
+        return (struct product_shape){.m = rows, .n = classes, .k = width, .b_transposed = true,
+                                      .lda = width, .ldb = width, .ldc = pitch};
+    case PART_dx:
+        return (struct product_shape){.m = rows, .n = width, .k = classes, .lda = pitch,
+                                      .ldb = width, .ldc = width, .may_add = true};
+    default: /* PART_dw */
+        return (struct product_shape){.m = classes, .n = width, .k = rows, .a_transposed = true,
+                                      .lda = pitch, .ldb = width, .ldc = width, .may_add = true};
+    }
+}
+
+/* The shape of one of the products of an op; false if the op never needs it. */
+static bool nth_shape(const struct layout *layout, int part, int last_chunk, int last_block,
+                      struct product_shape *shape)
+{
+    int64_t rows = last_chunk ? layout->n_rows % layout->chunk_rows : layout->chunk_rows;
+    int64_t classes = last_block ? layout->n_classes % layout->block_classes : layout->block_classes;
+    if (!layout->wants[part] || rows == 0 || classes == 0)
+        return false;
+    *shape = part_shape(layout, (enum part)part, rows, classes);
+    return true;
+}
+
+static size_t products_work_bytes(const struct layout *layout, int threads)
+{
+    size_t most = 0;
+    struct product_shape shape;
+    for (int i = 0; i < PART_COUNT * 4; i++)
+        if (nth_shape(layout, i / 4, i / 2 % 2, i % 2, &shape)) {
+            size_t bytes = product_work_bytes(&shape, threads);
+            most = bytes > most ? bytes : most;
+        }
+    return most;
+}
+
+/* As many as fit into `bytes`, in whole steps, but at least one. */
+static int64_t rows_in(int64_t bytes, int64_t row_bytes)
+{
+    int64_t n = bytes / row_bytes;
+    return n >= ROWS_STEP ? n / ROWS_STEP * ROWS_STEP : n > 1 ? n : 1;
+}
+
+static bool is_half(const struct program *prog, tensor_id id)
+{
+    return id != TENSOR_NONE && program_tensor(prog, id)->dtype != DTYPE_f32;
+}
+
+static struct layout layout_of(const struct program *prog, const struct op *op,
+                               const struct device_facts *facts)
+{
+    struct places at = places_of(op->kind);
+    const struct shape *x = &program_tensor(prog, op->in[0])->shape;
+    const struct shape *w = &program_tensor(prog, op->in[1])->shape;
+    struct layout l = {.n_rows = shape_rows(x), .width = shape_last(x), .n_classes = shape_rows(w)};
+    tensor_id dx = at.has_gradient ? op->out[at.dx] : TENSOR_NONE;
+    tensor_id dw = at.has_gradient ? op->out[at.dw] : TENSOR_NONE;
+
+    l.pitch = (l.n_classes + 15) / 16 * 16;
+    l.chunk_rows = least(l.n_rows, rows_in(LOGITS_BYTES, l.pitch * 4));
+    bool by_blocks = is_half(prog, op->in[1]) || is_half(prog, dw);
+    l.block_classes = by_blocks ? least(l.n_classes, rows_in(BLOCK_BYTES, l.width * 4)) : l.n_classes;
+    l.dw_whole = l.n_rows > l.chunk_rows;
+    l.wants[PART_logits] = true;
+    l.wants[PART_dx] = dx != TENSOR_NONE;
+    l.wants[PART_dw] = dw != TENSOR_NONE;
+
+    l.logits = work_take(&l.total, f32_bytes(l.chunk_rows * l.pitch));
+    if (at.has_loss)
+        l.losses = work_take(&l.total, (size_t)l.chunk_rows * sizeof(double));
+    if (is_half(prog, op->in[0]))
+        l.x = work_take(&l.total, f32_bytes(l.chunk_rows * l.width));
+    if (is_half(prog, op->in[1]))
+        l.w = work_take(&l.total, f32_bytes(l.block_classes * l.width));
+    if (is_half(prog, dx))
+        l.dx = work_take(&l.total, f32_bytes(l.chunk_rows * l.width));
+    if (is_half(prog, dw))
+        l.dw = work_take(&l.total,
+                         f32_bytes((l.dw_whole ? l.n_classes : l.block_classes) * l.width));
+    l.product = work_take(&l.total, products_work_bytes(&l, facts->threads));
+    return l;
+}
+
+static size_t workspace_bytes(const struct program *prog, const struct op *op,
+                              const struct device_facts *facts)
+{
+    return layout_of(prog, op, facts).total;
+}
+
+static void release(void *prepared)
+{
+    struct prepared *p = prepared;
+    for (int i = 0; p != NULL && i < PART_COUNT * 4; i++)
+        product_release(p->products[i / 4][i / 2 % 2][i % 2]);
+    free(p);
+}
+
+static enum snug_status prepare(const struct program *prog, const struct op *op,
+                                const struct device_facts *facts, void **prepared,
+                                struct snug_error *err)
+{
+    struct prepared *p = calloc(1, sizeof *p);
+    if (p == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to prepare it",
+                         op_infos[op->kind].name);
+    p->layout = layout_of(prog, op, facts);
+    p->threads = facts->threads;
+    p->loops = cpu_loops();
+    struct product_shape shape;
+    enum snug_status status = SNUG_OK;
+    for (int i = 0; i < PART_COUNT * 4 && status == SNUG_OK; i++)
+        if (nth_shape(&p->layout, i / 4, i / 2 % 2, i % 2, &shape))
+            status = product_prepare(&shape, p->threads, &p->products[i / 4][i / 2 % 2][i % 2], err);
+    if (status == SNUG_OK)
+        *prepared = p;
+    else
+        release(p);
+    return status;
+}
+
+/* ---- the walk --------------------------------------------------------------------------------- */
+
+struct walk {
+    const struct kernel_call *call;
+    const struct prepared *p;
+    const struct layout *layout;
+    struct places at;
+    int64_t row, n_rows;  /* this chunk */
+    const float *x;       /* its rows */
+    float *logits, *dx;
+};
+
+static const struct product *product_for(const struct walk *walk, enum part part, int64_t n_classes)
+{
+    const struct layout *l = walk->layout;
+    return walk->p->products[part][walk->n_rows < l->chunk_rows][n_classes < l->block_classes];
+}
+
+static const float *w_block(const struct walk *walk, int64_t first, int64_t n_classes)
+{
+    const struct layout *l = walk->layout;
+    return span_view(walk->p->loops, walk->p->threads,
+                     span_of(&walk->call->in[1], first * l->width), n_classes * l->width,
+                     work_at(walk->call->work, l->w));
+}
+
+static enum snug_status make_logits(const struct walk *walk, struct snug_error *err)
+{
+    const struct layout *l = walk->layout;
+    for (int64_t first = 0; first < l->n_classes; first += l->block_classes) {
+        int64_t n = least(l->block_classes, l->n_classes - first);
+        TRY(product_run(product_for(walk, PART_logits, n), walk->x, w_block(walk, first, n),
+                        walk->logits + first, false, work_at(walk->call->work, l->product), err));
+    }
+    return SNUG_OK;
+}
+
+static enum snug_status add_to_dx(const struct walk *walk, struct snug_error *err)
+{
+    const struct layout *l = walk->layout;
+    const struct operand *out = &walk->call->out[walk->at.dx];
+    for (int64_t first = 0; first < l->n_classes; first += l->block_classes) {
+        int64_t n = least(l->block_classes, l->n_classes - first);
+        TRY(product_run(product_for(walk, PART_dx, n), walk->logits + first,
+                        w_block(walk, first, n), walk->dx, first > 0,
+                        work_at(walk->call->work, l->product), err));
+    }
+    if (out->tensor->dtype != DTYPE_f32)
+        walk->p->loops->narrow(walk->p->threads, span_of(out, walk->row * l->width),
+                               walk->n_rows * l->width, walk->dx, false);
+    return SNUG_OK;
+}
+
+static enum snug_status add_to_dw(const struct walk *walk, struct snug_error *err)
+{
+    const struct layout *l = walk->layout;
+    const struct operand *out = &walk->call->out[walk->at.dw];
+    bool direct = out->tensor->dtype == DTYPE_f32;
+    bool is_last = walk->row + walk->n_rows == l->n_rows;
+    float *whole = direct ? out->data : work_at(walk->call->work, l->dw);
+    for (int64_t first = 0; first < l->n_classes; first += l->block_classes) {
+        int64_t n = least(l->block_classes, l->n_classes - first);
+        float *sum = direct || l->dw_whole ? whole + first * l->width : whole;
+        TRY(product_run(product_for(walk, PART_dw, n), walk->logits + first, walk->x, sum,
+                        walk->row > 0 || (direct && walk->call->add),
+                        work_at(walk->call->work, l->product), err));
+        if (!direct && is_last)
+            walk->p->loops->narrow(walk->p->threads, span_of(out, first * l->width), n * l->width,
+                                   sum, walk->call->add);
+    }
+    return SNUG_OK;
+}
+
+static float grad_factor(const struct walk *walk)
+{
+    if (!walk->at.has_gradient)
+        return 0.0f;
+    const double *scalars = walk->call->in[walk->at.scalars].data;
+    return (float)(walk->call->op->attrs.weight * scalars[SCALAR_loss_scale] /
+                   (double)walk->layout->n_rows);
+}
+
+static enum snug_status walk_chunk(struct walk *walk, double *total, struct snug_error *err)
+{
+    const struct kernel_call *call = walk->call;
+    const struct prepared *p = walk->p;
+    const struct layout *l = walk->layout;
+    struct operand lse = walk->at.lse_in >= 0 ? call->in[walk->at.lse_in]
+                                              : call->out[walk->at.lse_out];
+    walk->x = span_view(p->loops, p->threads, span_of(&call->in[0], walk->row * l->width),
+                        walk->n_rows * l->width, work_at(call->work, l->x));
+    if (l->wants[PART_dx]) {
+        const struct operand *dx = &call->out[walk->at.dx];
+        walk->dx = dx->tensor->dtype == DTYPE_f32 ? (float *)dx->data + walk->row * l->width
+                                                  : work_at(call->work, l->dx);
+    }
+    TRY(make_logits(walk, err));
+    struct head_rows rows = {
+        .n_rows = walk->n_rows, .n_classes = l->n_classes, .pitch = l->pitch,
+        .logits = walk->logits, .lse = (float *)lse.data + walk->row,
+        .targets = (const int32_t *)call->in[walk->at.targets].data + walk->row,
+        .losses = walk->at.has_loss ? (double *)(void *)work_at(call->work, l->losses) : NULL,
+        .write_lse = walk->at.lse_out >= 0, .make_gradient = walk->at.has_gradient,
+        .factor = grad_factor(walk)};
+    p->loops->finish_head(p->threads, &rows);
+    for (int64_t i = 0; rows.losses != NULL && i < walk->n_rows; i++)
+        *total += rows.losses[i];
+    if (l->wants[PART_dx])
+        TRY(add_to_dx(walk, err));
+    if (l->wants[PART_dw])
+        TRY(add_to_dw(walk, err));
+    return SNUG_OK;
+}
+
+static enum snug_status run(const struct kernel_call *call, struct snug_error *err)
+{
+    const struct prepared *p = call->prepared;
+    const struct layout *l = &p->layout;
+    struct walk walk = {.call = call, .p = p, .layout = l, .at = places_of(call->op->kind),
+                        .logits = work_at(call->work, l->logits)};
+    TRY(ref_check_ids(&call->in[walk.at.targets], l->n_classes, err));
+
+    double total = 0.0;
+    for (walk.row = 0; walk.row < l->n_rows; walk.row += l->chunk_rows) {
+        walk.n_rows = least(l->chunk_rows, l->n_rows - walk.row);
+        TRY(walk_chunk(&walk, &total, err));
+    }
+    if (walk.at.has_loss) {
+        float *loss = call->out[walk.at.loss].data;
+        double mean = call->op->attrs.weight * total / (double)l->n_rows;
+        *loss = (float)((call->add ? (double)*loss : 0.0) + mean);
+    }
+    return SNUG_OK;
+}
+
+static const struct kernel rows[] = {
+#define ROW(op_kind)                                                                               \
+    {.kind = OP_##op_kind, .name = PRODUCT_NAME, .supports = supports,                             \
+     .workspace_bytes = workspace_bytes, .prepare = prepare, .release = release, .run = run}
+    ROW(linear_cross_entropy),
+    ROW(linear_cross_entropy_grad),
+    ROW(linear_cross_entropy_train),
+#undef ROW
+};
+
+const struct kernel *rows_head(int *n_rows)
+{
+    *n_rows = (int)(sizeof rows / sizeof *rows);
+    return rows;
+}

@@ -1,0 +1,204 @@
+/*
+ * table.c -- the CPU backend: which kernel runs an op, the memory, the threads.
+ *
+ * The rows come from four places, asked in this order: linear layers and the head on matrix products
+ * (rows_*.c), the fast families at the highest instruction level that this CPU has (fast_*.c), the
+ * same at lower levels, the reference (ref_*.c).  SNUG_CPU_LEVEL=base|v3|v4 in the environment asks
+ * for a lower level, to test it or to compare bits between machines.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#if defined(SNUG_OPENMP)
+#include <omp.h>
+#endif
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
+
+#include "base/text.h"
+#include "cpu/cpu.h"
+#include "cpu/level.h"
+#include "cpu/ref.h"
+
+enum { HUGE_PAGE_BYTES = 2 << 20, FLUSH_AND_ZERO_DENORMALS = 0x8040 };
+
+/* ---- instruction levels ----------------------------------------------------------------------- */
+
+static bool cpu_runs_base(void)
+{
+    return true;
+}
+
+#if defined(SNUG_LEVEL_v3)
+static bool cpu_runs_v3(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("f16c") && __builtin_cpu_supports("bmi2");
+}
+#endif
+
+#if defined(SNUG_LEVEL_v4)
+static bool cpu_runs_v4(void)
+{
+    return cpu_runs_v3() && __builtin_cpu_supports("avx512f") &&
+           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd");
+}
+#endif
+
+typedef const struct kernel *rows_fn(int *n_rows);
+
+#define FAMILY_FN(family, level) fast_##family##_rows_##level,
+#define LEVEL_FAMILIES(level)                                                                      \
+    static rows_fn *const families_##level[] = {FAST_FAMILIES(FAMILY_FN, level)};
+LEVEL_LIST(LEVEL_FAMILIES)
+
+static const struct level {
+    const char *name;
+    bool (*cpu_runs)(void);
+    rows_fn *const *families;
+    const struct cpu_loops *loops;
+} levels[] = {
+#define LEVEL_ROW(level) {#level, cpu_runs_##level, families_##level, &fast_loops_##level},
+    LEVEL_LIST(LEVEL_ROW)
+#undef LEVEL_ROW
+};
+
+enum {
+    N_LEVELS = sizeof levels / sizeof *levels,
+    N_FAMILIES = sizeof families_base / sizeof *families_base
+};
+
+static rows_fn *const product_families[] = {rows_linear, rows_head};
+enum { N_PRODUCT_FAMILIES = sizeof product_families / sizeof *product_families };
+
+/* The highest level of this CPU, or the one that the environment asks for if the CPU has it. */
+static int level_in_use(void)
+{
+    const char *asked = getenv("SNUG_CPU_LEVEL");
+    for (int i = N_LEVELS - 1; asked != NULL && i >= 0; i--)
+        if (strcmp(levels[i].name, asked) == 0 && levels[i].cpu_runs())
+            return i;
+    int best = N_LEVELS - 1;
+    while (best > 0 && !levels[best].cpu_runs())
+        best--;
+    return best;
+}
+
+const struct cpu_loops *cpu_loops(void)
+{
+    return levels[level_in_use()].loops;
+}
+
+/* ---- choosing a row --------------------------------------------------------------------------- */
+
+/* The first row of the kind in some families; prog NULL: whatever it supports. */
+static const struct kernel *find_row(rows_fn *const *families, int n_families,
+                                     const struct program *prog, const struct op *op,
+                                     enum op_kind kind)
+{
+    for (int f = 0; f < n_families; f++) {
+        int n_rows = 0;
+        const struct kernel *rows = families[f](&n_rows);
+        for (int i = 0; i < n_rows; i++)
+            if (rows[i].kind == kind &&
+                (prog == NULL || rows[i].supports == NULL || rows[i].supports(prog, op)))
+                return &rows[i];
+    }
+    return NULL;
+}
+
+static const struct kernel *find_fast_row(const struct program *prog, const struct op *op,
+                                          enum op_kind kind)
+{
+    const struct kernel *row = find_row(product_families, N_PRODUCT_FAMILIES, prog, op, kind);
+    for (int i = level_in_use(); row == NULL && i >= 0; i--)
+        row = find_row(levels[i].families, N_FAMILIES, prog, op, kind);
+    return row;
+}
+
+static const struct kernel *choose(const struct program *prog, const struct op *op,
+                                   const struct device_facts *facts)
+{
+    const struct kernel *row = facts->reference_only ? NULL : find_fast_row(prog, op, op->kind);
+    return row != NULL ? row : ref_row(op->kind);
+}
+
+const char *backend_cpu_fast_rows(enum op_kind kind)
+{
+    const struct kernel *row = find_fast_row(NULL, NULL, kind);
+    return row != NULL ? row->name : ""; /* one row a kind, today */
+}
+
+bool backend_cpu_has_reference(enum op_kind kind)
+{
+    return ref_row(kind) != NULL;
+}
+
+/* ---- memory and threads ----------------------------------------------------------------------- */
+
+static void *alloc_block(size_t bytes)
+{
+    void *block = mmap(NULL, bytes > 0 ? bytes : 1, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (block == MAP_FAILED)
+        return NULL;
+#if defined(MADV_HUGEPAGE)
+    if (bytes >= HUGE_PAGE_BYTES)
+        (void)madvise(block, bytes, MADV_HUGEPAGE); /* a hint: a kernel may not know it */
+#endif
+    return block;
+}
+
+static void release_block(void *block, size_t bytes)
+{
+    if (block != NULL)
+        munmap(block, bytes > 0 ? bytes : 1);
+}
+
+/* Denormal numbers cost a hundred cycles each and carry nothing that training needs. */
+static void set_float_mode(void)
+{
+#if defined(__SSE__)
+    _mm_setcsr(_mm_getcsr() | FLUSH_AND_ZERO_DENORMALS);
+#endif
+}
+
+static void thread_begin(const struct device_facts *facts)
+{
+#if defined(SNUG_OPENMP)
+    omp_set_dynamic(0);
+    omp_set_num_threads(facts->threads);
+#pragma omp parallel num_threads(facts->threads)
+#else
+    (void)facts;
+#endif
+    set_float_mode();
+}
+
+const struct backend *backend_cpu(void)
+{
+    static const struct backend backend = {.name = "cpu",
+                                           .alignment = 64,
+                                           .choose = choose,
+                                           .alloc = alloc_block,
+                                           .release = release_block,
+                                           .thread_begin = thread_begin};
+    return &backend;
+}
+
+void backend_cpu_describe(struct text *out)
+{
+    product_describe(out);
+#if defined(SNUG_OPENMP)
+    int n_threads = omp_get_max_threads();
+    text_add(out, "OpenMP, %d thread%s\n", n_threads, n_threads == 1 ? "" : "s");
+#else
+    text_add(out, "without OpenMP: one thread\n");
+#endif
+    text_add(out, "kernels:");
+    for (int i = 0; i < N_LEVELS; i++)
+        text_add(out, " %s", levels[i].name);
+    text_add(out, ", this CPU runs %s\n", levels[level_in_use()].name);
+}

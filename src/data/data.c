@@ -1,0 +1,134 @@
+/*
+ * data.c -- finds what a data spec means and hands out its samples.
+ */
+#include "data/source.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/fd.h"
+
+static enum snug_status no_memory(struct snug_error *err)
+{
+    return snug_fail(err, SNUG_NO_MEMORY, "data: no memory for the name of a file");
+}
+
+/* Takes `folder`, or fails to; *found stays NULL where there is no such thing. */
+static enum snug_status try_place(const char *folder, const char *below, const char *name,
+                                  char **found, struct snug_error *err)
+{
+    if (*found != NULL || folder == NULL || *folder == '\0')
+        return SNUG_OK;
+    struct stat info;
+    char *parent = path_join(folder, below, "");
+    char *path = parent == NULL ? NULL : path_join(parent, name, "");
+    free(parent);
+    if (path == NULL)
+        return no_memory(err);
+    if (stat(path, &info) == 0)
+        *found = path;
+    else
+        free(path);
+    return SNUG_OK;
+}
+
+/* What is typed is a path if there is such a path, else the name of a set in the known places. */
+static enum snug_status find(const char *spec, char **path, struct snug_error *err)
+{
+    struct stat info;
+    *path = NULL;
+    if (stat(spec, &info) == 0) {
+        *path = strdup(spec);
+        return *path == NULL ? no_memory(err) : SNUG_OK;
+    }
+    int reason = errno;
+    if (*spec == '\0' || strchr(spec, '/') != NULL || reason != ENOENT)
+        return snug_fail(err, SNUG_BAD_FILE, "data '%s': %s", spec, strerror(reason));
+    const char *cache = getenv("XDG_CACHE_HOME");
+    TRY(try_place(getenv("SNUG_DATA"), ".", spec, path, err));
+    TRY(try_place("../shared/data", ".", spec, path, err));
+    if (cache != NULL && *cache != '\0')
+        TRY(try_place(cache, "snug", spec, path, err));
+    else
+        TRY(try_place(getenv("HOME"), ".cache/snug", spec, path, err));
+    if (*path != NULL)
+        return SNUG_OK;
+    return snug_fail(
+        err, SNUG_BAD_FILE,
+        "data '%s': no such file or folder here, nor a set of that name in $SNUG_DATA, "
+        "../shared/data or the cache; give a path or set SNUG_DATA",
+        spec);
+}
+
+static enum snug_status check_request(const struct data_request *request, struct snug_error *err)
+{
+    bool wants_classes = request->target != DATA_TARGET_REAL;
+    int64_t target_elems = request->target == DATA_TARGET_TOKENS  ? request->sample_elems
+                           : request->target == DATA_TARGET_CLASS ? 1
+                                                                  : request->target_elems;
+    if (request->sample_elems < 1 || request->sample_elems > INT32_MAX ||
+        request->target_elems != target_elems || request->target_elems < 1 ||
+        (wants_classes && (request->n_classes < 1 || request->n_classes > INT32_MAX)))
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "data: cannot serve samples of %lld numbers with targets of %lld among "
+                         "%lld classes",
+                         (long long)request->sample_elems, (long long)request->target_elems,
+                         (long long)request->n_classes);
+    return SNUG_OK;
+}
+
+enum snug_status data_open(const struct data_request *request, struct data **data,
+                           struct snug_error *err)
+{
+    char *path;
+    *data = NULL;
+    TRY(check_request(request, err));
+    if (request->spec == NULL || strcmp(request->spec, "random") == 0)
+        return source_open_random(request, data, err);
+    TRY(find(request->spec, &path, err));
+    enum snug_status status = source_is_idx(path) ? source_open_idx(path, request, data, err)
+                                                  : source_open_tokens(path, request, data, err);
+    free(path);
+    return status;
+}
+
+void data_close(struct data *data)
+{
+    if (data != NULL)
+        data->close(data);
+}
+
+const char *data_kind(const struct data *data)
+{
+    return data->kind;
+}
+
+int64_t data_n_samples(const struct data *data, enum data_split split)
+{
+    return data->n_samples[split];
+}
+
+uint64_t data_fingerprint(const struct data *data)
+{
+    return data->fingerprint;
+}
+
+enum snug_status data_fill(struct data *data, enum data_split split, int64_t first, int64_t n,
+                           void *input, void *target, struct snug_error *err)
+{
+    const int64_t elem_bytes = 4; /* i32 and f32 alike */
+    if (first < 0 || n < 0)
+        return snug_fail(err, SNUG_BAD_ARGUMENT, "data: samples %lld + %lld do not exist",
+                         (long long)first, (long long)n);
+    if (data->n_samples[split] < 1)
+        return snug_fail(err, SNUG_BAD_FILE,
+                         "data: the held-out part is shorter than one sample; give more data or a "
+                         "shorter sequence");
+    for (int64_t i = 0; i < n; i++)
+        TRY(data->fill(data, split, first + i,
+                       (char *)input + i * data->request.sample_elems * elem_bytes,
+                       (char *)target + i * data->request.target_elems * elem_bytes, err));
+    return SNUG_OK;
+}

@@ -1,0 +1,112 @@
+/*
+ * gunzip.c -- makes a gzip file readable at any place without holding it in memory.
+ *
+ * It is inflated into a file that has no name, so nothing is left behind whatever happens.
+ */
+#include "data/source.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#ifdef SNUG_ZLIB
+#include <zlib.h>
+
+#include "base/fd.h"
+
+enum { CHUNK_BYTES = 1 << 16 };
+static const int64_t MAX_BYTES = (int64_t)16 << 30; /* a bomb, not a data set */
+
+static int open_nameless(void)
+{
+    const char *const places[] = {getenv("TMPDIR"), "/var/tmp", "/tmp"};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        if (places[i] == NULL || *places[i] == '\0')
+            continue;
+        char *path = path_join(places[i], "snug-XXXXXX", "");
+        int fd = path == NULL ? -1 : mkstemp(path);
+        if (fd >= 0)
+            unlink(path);
+        free(path);
+        if (fd >= 0)
+            return fd;
+    }
+    return -1;
+}
+
+static bool write_all(int fd, const char *bytes, size_t n_bytes)
+{
+    while (n_bytes > 0) {
+        ssize_t put = write(fd, bytes, n_bytes);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put <= 0)
+            return false;
+        bytes += put;
+        n_bytes -= (size_t)put;
+    }
+    return true;
+}
+
+static enum snug_status inflate_into(gzFile gz, const char *path, int fd, int64_t *n_bytes,
+                                     struct snug_error *err)
+{
+    char chunk[CHUNK_BYTES];
+    int code = Z_OK;
+    *n_bytes = 0;
+    for (;;) {
+        int got = gzread(gz, chunk, sizeof chunk);
+        const char *reason = gzerror(gz, &code);
+        if (got < 0 || code == Z_BUF_ERROR) /* Z_BUF_ERROR: the end is missing */
+            return snug_fail(err, SNUG_BAD_FILE, "%s: damaged or cut short (%s); download it again",
+                             path, reason);
+        if (got == 0)
+            return SNUG_OK;
+        if (gzdirect(gz))
+            return snug_fail(err, SNUG_BAD_FILE, "%s: not a gzip file in spite of its name", path);
+        *n_bytes += got;
+        if (*n_bytes > MAX_BYTES)
+            return snug_fail(err, SNUG_BAD_FILE,
+                             "%s: inflates to more than 16 GiB; unpack it "
+                             "yourself if that is right",
+                             path);
+        if (!write_all(fd, chunk, (size_t)got))
+            return snug_fail(err, SNUG_IO_ERROR,
+                             "%s: no room to unpack it: %s; set TMPDIR to a folder with space",
+                             path, strerror(errno));
+    }
+}
+
+enum snug_status source_gunzip(const char *path, int *fd, int64_t *n_bytes, struct snug_error *err)
+{
+    *fd = -1;
+    gzFile gz = gzopen(path, "rbe");
+    if (gz == NULL)
+        return snug_fail(err, SNUG_BAD_FILE, "%s: cannot open it: %s", path, strerror(errno));
+    int out = open_nameless();
+    enum snug_status status =
+        out < 0 ? snug_fail(err, SNUG_IO_ERROR,
+                            "%s: no temporary file to unpack it into: %s; set TMPDIR", path,
+                            strerror(errno))
+                : inflate_into(gz, path, out, n_bytes, err);
+    gzclose(gz);
+    if (status == SNUG_OK)
+        *fd = out;
+    else if (out >= 0)
+        close(out);
+    return status;
+}
+
+#else
+
+enum snug_status source_gunzip(const char *path, int *fd, int64_t *n_bytes, struct snug_error *err)
+{
+    *fd = -1;
+    *n_bytes = 0;
+    return snug_fail(err, SNUG_UNSUPPORTED,
+                     "%s: this build cannot read gzip (no zlib); unpack it with: gunzip %s", path,
+                     path);
+}
+
+#endif

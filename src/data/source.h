@@ -1,0 +1,50 @@
+/*
+ * source.h -- what a kind of data must offer to data.c.  Private to this folder.
+ *
+ * Each kind is a struct that begins with struct data, made by one function below, which also checks
+ * that the data suits the request; `spec` is the name that messages use.
+ */
+#ifndef SNUG_DATA_SOURCE_H
+#define SNUG_DATA_SOURCE_H
+
+#include <stdbool.h>
+
+#include "data/data.h"
+
+struct data {
+    /* Writes the sample at `position` of the endless order. */
+    enum snug_status (*fill)(struct data *data, enum data_split split, int64_t position,
+                             void *input, void *target, struct snug_error *err);
+    void (*close)(struct data *data); /* frees the whole struct */
+    struct data_request request;      /* its spec is NULL: the caller's string may be gone */
+    const char *kind;
+    int64_t n_samples[2]; /* by split */
+    uint64_t fingerprint;
+};
+
+enum snug_status source_open_random(const struct data_request *request, struct data **data,
+                                    struct snug_error *err);
+enum snug_status source_open_tokens(const char *path, const struct data_request *request,
+                                    struct data **data, struct snug_error *err);
+enum snug_status source_open_idx(const char *folder, const struct data_request *request,
+                                 struct data **data, struct snug_error *err);
+bool source_is_idx(const char *folder);
+
+/* A sorted list of the regular files below `folder`, hidden ones and links left out. */
+struct file_list {
+    char **paths;
+    int n, capacity;
+};
+enum snug_status file_list_folder(const char *folder, bool recursive, struct file_list *list,
+                                  struct snug_error *err);
+void file_list_free(struct file_list *list);
+
+/* Inflates a gzip file into a file without a name, so that it can be read at any place. */
+enum snug_status source_gunzip(const char *path, int *fd, int64_t *n_bytes, struct snug_error *err);
+
+static inline uint64_t source_mix(uint64_t hash, uint64_t value) /* for fingerprints */
+{
+    return (hash ^ value) * 0x100000001b3u ^ hash >> 29;
+}
+
+#endif

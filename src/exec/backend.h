@@ -1,0 +1,66 @@
+/*
+ * backend.h -- what a device must offer: a table of kernels, and memory to put a plan in.
+ *
+ * A kernel is asked three times: when planned, how much workspace it wants (a function of shapes
+ * and of the declared device, nothing else); before the first step, to prepare (make JIT code,
+ * library handles; may allocate); in a step, to run (may not allocate).
+ */
+#ifndef SNUG_EXEC_BACKEND_H
+#define SNUG_EXEC_BACKEND_H
+
+#include "ir/program.h"
+
+struct device_facts { /* declared, so that a plan can be made anywhere */
+    int threads;
+    bool reference_only; /* plain loops for every op */
+};
+
+struct operand {
+    void *data;                  /* NULL: left out */
+    const struct tensor *tensor; /* NULL: left out */
+};
+
+struct kernel_call {
+    const struct op *op;
+    const struct device_facts *facts;
+    struct operand in[MAX_INPUTS], out[MAX_OUTPUTS];
+    void *work; /* as many bytes as workspace_bytes said, 64-byte aligned; NULL if it said 0 */
+    void *prepared; /* what prepare made */
+    bool add;       /* outputs that accumulate: += (true) or = (false) */
+};
+
+struct kernel {
+    enum op_kind kind;
+    const char *name; /* of the row: "reference", "avx512", "onednn"... */
+    /* NULL: every case of the op. */
+    bool (*supports)(const struct program *prog, const struct op *op);
+    size_t (*workspace_bytes)(const struct program *prog, const struct op *op,
+                              const struct device_facts *facts); /* NULL: none */
+    enum snug_status (*prepare)(const struct program *prog, const struct op *op,
+                                const struct device_facts *facts, void **prepared,
+                                struct snug_error *err); /* NULL: nothing to prepare */
+    void (*release)(void *prepared);
+    enum snug_status (*run)(const struct kernel_call *call, struct snug_error *err);
+};
+
+struct backend {
+    const char *name;
+    int alignment; /* of every tensor in the arena, bytes */
+    /* The row that runs this op; NULL if the backend has none. */
+    const struct kernel *(*choose)(const struct program *prog, const struct op *op,
+                                   const struct device_facts *facts);
+    void *(*alloc)(size_t bytes); /* the arena; untouched pages, NULL on failure */
+    void (*release)(void *block, size_t bytes);
+    void (*thread_begin)(const struct device_facts *facts); /* before running: threads, float modes */
+};
+
+const struct backend *backend_cpu(void);
+
+/* For `snug ops`: the names of all rows of a kind, comma separated, reference excluded. */
+const char *backend_cpu_fast_rows(enum op_kind kind);
+bool backend_cpu_has_reference(enum op_kind kind);
+/* One line a library: "oneDNN 2.6.3 (avx512 cap)", "OpenMP 4.5", "isa avx512"... */
+struct text;
+void backend_cpu_describe(struct text *out);
+
+#endif

@@ -1,0 +1,211 @@
+/*
+ * exec.c -- the executor: calls are laid out once, then a run is a loop over them.
+ */
+#include "exec/exec.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+struct exec {
+    const struct program *prog;
+    const struct plan *plan;
+    const struct backend *backend;
+    struct device_facts facts;
+    unsigned char *arena;
+    int64_t arena_bytes;
+    bool owns_arena;
+    struct kernel_call *calls; /* per op */
+    const struct kernel **kernels;
+};
+
+static struct operand operand_of(const struct exec *exec, tensor_id id)
+{
+    if (id == TENSOR_NONE)
+        return (struct operand){0};
+    return (struct operand){exec_data(exec, id), &exec->prog->tensors[id]};
+}
+
+static enum snug_status prepare(struct exec *exec, int i, struct snug_error *err)
+{
+    const struct op *op = &exec->prog->ops[i];
+    struct kernel_call *call = &exec->calls[i];
+    const struct kernel *kernel = exec->backend->choose(exec->prog, op, &exec->facts);
+    if (kernel == NULL)
+        return snug_fail(err, SNUG_UNSUPPORTED, "op %d (%s): the %s backend has no kernel for it", i,
+                         op_infos[op->kind].name, exec->backend->name);
+    *call = (struct kernel_call){.op = op, .facts = &exec->facts};
+    for (int k = 0; k < op->n_in; k++)
+        call->in[k] = operand_of(exec, op->in[k]);
+    for (int k = 0; k < op->n_out; k++)
+        call->out[k] = operand_of(exec, op->out[k]);
+    if (op->work != TENSOR_NONE)
+        call->work = exec_data(exec, op->work);
+    size_t wanted = kernel->workspace_bytes == NULL
+                        ? 0
+                        : kernel->workspace_bytes(exec->prog, op, &exec->facts);
+    if (wanted > (op->work == TENSOR_NONE ? 0 : (size_t)tensor_bytes(exec->prog, op->work)))
+        return snug_fail(err, SNUG_MISMATCH,
+                         "op %d (%s) wants %zu bytes of workspace but was planned for another "
+                         "machine or thread count",
+                         i, op_infos[op->kind].name, wanted);
+    exec->kernels[i] = kernel;
+    if (kernel->prepare != NULL)
+        TRY(kernel->prepare(exec->prog, op, &exec->facts, &call->prepared, err));
+    return SNUG_OK;
+}
+
+enum snug_status exec_create(const struct program *prog, const struct plan *plan,
+                             const struct backend *backend, const struct device_facts *facts,
+                             struct exec *shared, struct exec **out, struct snug_error *err)
+{
+    struct exec *exec = calloc(1, sizeof *exec);
+    enum snug_status status = SNUG_OK;
+    *out = NULL;
+    if (exec == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    exec->prog = prog;
+    exec->plan = plan;
+    exec->backend = backend;
+    exec->facts = *facts;
+    exec->arena_bytes = plan->arena_bytes;
+    exec->owns_arena = shared == NULL;
+    exec->calls = calloc((size_t)prog->n_ops + 1, sizeof *exec->calls);
+    exec->kernels = calloc((size_t)prog->n_ops + 1, sizeof(struct kernel *));
+    if (exec->calls == NULL || exec->kernels == NULL) {
+        status = snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    } else if (shared != NULL) {
+        exec->arena = shared->arena;
+        if (plan->arena_bytes > shared->arena_bytes)
+            status = snug_fail(err, SNUG_MISMATCH, "%s does not fit the arena it is to share",
+                               prog->name);
+    } else {
+        exec->arena = backend->alloc((size_t)plan->arena_bytes);
+        if (exec->arena == NULL)
+            status = snug_fail(err, SNUG_NO_MEMORY,
+                               "the machine does not give the planned %lld bytes; plan a smaller "
+                               "--micro-batch or set --memory",
+                               (long long)plan->arena_bytes);
+    }
+    backend->thread_begin(&exec->facts);
+    for (int i = 0; i < prog->n_ops && status == SNUG_OK; i++)
+        status = prepare(exec, i, err);
+    if (status != SNUG_OK) {
+        exec_free(exec);
+        return status;
+    }
+    *out = exec;
+    return SNUG_OK;
+}
+
+void exec_free(struct exec *exec)
+{
+    if (exec == NULL)
+        return;
+    for (int i = 0; exec->kernels != NULL && exec->calls != NULL && i < exec->prog->n_ops; i++)
+        if (exec->kernels[i] != NULL && exec->kernels[i]->release != NULL &&
+            exec->calls[i].prepared != NULL)
+            exec->kernels[i]->release(exec->calls[i].prepared);
+    if (exec->owns_arena && exec->arena != NULL)
+        exec->backend->release(exec->arena, (size_t)exec->arena_bytes);
+    free(exec->calls);
+    free(exec->kernels);
+    free(exec);
+}
+
+int64_t exec_allocated_bytes(const struct exec *exec)
+{
+    return exec->arena_bytes;
+}
+
+void *exec_data(const struct exec *exec, tensor_id id)
+{
+    return exec->plan->offset[id] < 0 ? NULL : exec->arena + exec->plan->offset[id];
+}
+
+double *exec_scalars(const struct exec *exec)
+{
+    return exec->prog->scalars == TENSOR_NONE ? NULL : exec_data(exec, exec->prog->scalars);
+}
+
+static enum snug_status run_op(struct exec *exec, int i, int micro, struct snug_error *err)
+{
+    struct kernel_call *call = &exec->calls[i];
+    enum accumulate mode = call->op->attrs.accumulate;
+    call->add = mode == ACC_yes || (mode == ACC_after_first && micro > 0);
+    return exec->kernels[i]->run(call, err);
+}
+
+enum snug_status exec_run(struct exec *exec, exec_feed *feed, void *user, struct snug_error *err)
+{
+    const struct program *prog = exec->prog;
+    int body_end = program_body_end(prog);
+    for (int i = 0; i < prog->body_begin; i++)
+        TRY(run_op(exec, i, 0, err));
+    for (int micro = 0; micro < prog->n_repeat; micro++) {
+        if (feed != NULL)
+            TRY(feed(user, micro, err));
+        for (int i = prog->body_begin; i < body_end; i++)
+            TRY(run_op(exec, i, micro, err));
+    }
+    for (int i = body_end; i < prog->n_ops; i++)
+        TRY(run_op(exec, i, 0, err));
+    return SNUG_OK;
+}
+
+static bool all_finite(const struct operand *operand)
+{
+    const struct tensor *t = operand->tensor;
+    if (t == NULL || !dtype_is_float(t->dtype))
+        return true;
+    int64_t n = shape_elems(&t->shape);
+    for (int64_t i = 0; i < n; i++)
+        if (!isfinite(dtype_load(t->dtype, operand->data, i)))
+            return false;
+    return true;
+}
+
+enum snug_status exec_find_nonfinite(struct exec *exec, exec_feed *feed, void *user,
+                                     const char **name, struct snug_error *err)
+{
+    const struct program *prog = exec->prog;
+    *name = NULL;
+    for (int i = 0; i < prog->n_tensors; i++) {
+        struct operand parameter = {exec_data(exec, i), &prog->tensors[i]};
+        if (prog->tensors[i].role == ROLE_parameter && !all_finite(&parameter)) {
+            *name = prog->tensors[i].name;
+            return SNUG_OK;
+        }
+    }
+    for (int micro = 0; micro < prog->n_repeat; micro++) {
+        if (feed != NULL)
+            TRY(feed(user, micro, err));
+        for (int i = prog->body_begin; i < program_body_end(prog); i++) {
+            TRY(run_op(exec, i, micro, err));
+            for (int k = 0; k < prog->ops[i].n_out; k++)
+                if (!all_finite(&exec->calls[i].out[k])) {
+                    *name = exec->calls[i].out[k].tensor->name;
+                    return SNUG_OK;
+                }
+        }
+    }
+    return SNUG_OK;
+}
+
+int64_t exec_resident_bytes(const struct exec *exec)
+{
+    enum { PAGES_AT_ONCE = 4096 };
+    unsigned char present[PAGES_AT_ONCE];
+    int64_t page = sysconf(_SC_PAGESIZE), resident = 0;
+    for (int64_t at = 0; at < exec->arena_bytes; at += PAGES_AT_ONCE * page) {
+        int64_t left = exec->arena_bytes - at;
+        int64_t span = left < PAGES_AT_ONCE * page ? left : PAGES_AT_ONCE * page;
+        if (mincore(exec->arena + at, (size_t)span, present) != 0)
+            return exec->arena_bytes; /* not a mapping: count it as present */
+        for (int64_t i = 0; i < (span + page - 1) / page; i++)
+            resident += (present[i] & 1) ? page : 0;
+    }
+    return resident;
+}

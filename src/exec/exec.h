@@ -1,0 +1,37 @@
+/*
+ * exec.h -- run a planned program: one allocation, then op after op.
+ */
+#ifndef SNUG_EXEC_EXEC_H
+#define SNUG_EXEC_EXEC_H
+
+#include "exec/backend.h"
+#include "plan/plan.h"
+
+struct exec;
+
+/* Allocates the arena of the plan, chooses and prepares every kernel.  The program, plan and facts
+ * must outlive it.  `shared`: run in the arena of another exec instead (plan_make_over). */
+enum snug_status exec_create(const struct program *prog, const struct plan *plan,
+                             const struct backend *backend, const struct device_facts *facts,
+                             struct exec *shared, struct exec **exec, struct snug_error *err);
+void exec_free(struct exec *exec);
+
+int64_t exec_allocated_bytes(const struct exec *exec);
+void *exec_data(const struct exec *exec, tensor_id id); /* NULL for a tensor without a place */
+double *exec_scalars(const struct exec *exec);          /* NULL if the program has none */
+
+/* Fills the input tensors of micro-batch `micro`. */
+typedef enum snug_status exec_feed(void *user, int micro, struct snug_error *err);
+
+/* One run of the program; no allocation happens in it. */
+enum snug_status exec_run(struct exec *exec, exec_feed *feed, void *user, struct snug_error *err);
+
+/* The body once more (forward and backward, no updates), looking at every result: *name is the first
+ * tensor that holds a number that is not finite, or NULL.  For the message of a run that diverged. */
+enum snug_status exec_find_nonfinite(struct exec *exec, exec_feed *feed, void *user,
+                                     const char **name, struct snug_error *err);
+
+/* Bytes of the arena that are in memory now, as the kernel counts pages. */
+int64_t exec_resident_bytes(const struct exec *exec);
+
+#endif

@@ -1,0 +1,410 @@
+/*
+ * checkpoint.c -- saving and opening the folder of a run; see checkpoint.h for the scheme.
+ */
+#include "io/checkpoint.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "io/json.h"
+
+#define STATE_NAME "state.json"
+#define FILES_KEY  "files"
+#define NEW_SUFFIX ".new"
+enum { OPEN_ATTEMPTS = 3 };
+
+static enum snug_status no_memory(const char *dir, struct snug_error *err)
+{
+    return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to handle the checkpoint", dir);
+}
+
+/* ---- which file is meant ----------------------------------------------------------------- */
+
+struct identity { /* what state.json says of a file */
+    int64_t n_bytes;
+    uint32_t crc;
+    const char *save;
+};
+
+static enum snug_status read_identity(const char *where, const char *name, const json_t *record,
+                                      struct identity *identity, struct snug_error *err)
+{
+    const char *crc;
+    char *end;
+    if (strchr(name, '/') != NULL || !json_is_object(record))
+        return snug_fail(err, SNUG_BAD_FILE, "%s: its entry for the file '%s' is not valid", where,
+                         name);
+    TRY(json_get_integer(record, where, "bytes", 0, INT64_MAX, &identity->n_bytes, err));
+    TRY(json_get_string(record, where, "crc32", &crc, err));
+    TRY(json_get_string(record, where, "save", &identity->save, err));
+    errno = 0;
+    unsigned long value = strtoul(crc, &end, 16);
+    if (end == crc || *end != '\0' || errno != 0 || value > UINT32_MAX)
+        return snug_fail(err, SNUG_BAD_FILE, "%s: \"crc32\" of '%s' is not a checksum", where,
+                         name);
+    identity->crc = (uint32_t)value;
+    return SNUG_OK;
+}
+
+static bool has_identity(const struct safetensors *st, const struct identity *identity)
+{
+    const char *save = safetensors_metadata(st, SAFETENSORS_SAVE);
+    return save != NULL && strcmp(save, identity->save) == 0 &&
+           safetensors_file_bytes(st) == identity->n_bytes;
+}
+
+/* Opens DIR/NAME plus suffix if it is the file that is meant; *st is NULL if it is another. */
+static enum snug_status open_if_meant(const char *dir, const char *name, const char *suffix,
+                                      const struct identity *identity, struct safetensors **st,
+                                      struct snug_error *err)
+{
+    char *path = path_join(dir, name, suffix);
+    *st = NULL;
+    if (path == NULL)
+        return no_memory(dir, err);
+    enum snug_status status = safetensors_open(path, st, err);
+    free(path);
+    if (status == SNUG_OK && !has_identity(*st, identity)) {
+        safetensors_close(*st);
+        *st = NULL;
+    }
+    return status;
+}
+
+/* ---- saving ------------------------------------------------------------------------------ */
+
+enum snug_status checkpoint_make_dir(const char *dir, struct snug_error *err)
+{
+    struct stat info;
+    char *path = strdup(dir);
+    if (path == NULL)
+        return no_memory(dir, err);
+    int made = 0;
+    for (char *slash = path; made == 0 && slash != NULL && *path != '\0';) {
+        slash = strchr(slash + 1, '/');
+        if (slash != NULL)
+            *slash = '\0';
+        made = mkdir(path, 0777) == 0 || errno == EEXIST || errno == EISDIR ? 0 : errno;
+        if (slash != NULL)
+            *slash = '/';
+    }
+    free(path);
+    if (stat(dir, &info) != 0)
+        return snug_fail(err, SNUG_BAD_ARGUMENT, "%s: cannot make this folder: %s", dir,
+                         strerror(made != 0 ? made : errno));
+    if (!S_ISDIR(info.st_mode))
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "%s: is a file, not a folder; give the run another name", dir);
+    if (access(dir, W_OK | X_OK) != 0)
+        return snug_fail(err, SNUG_BAD_ARGUMENT, "%s: cannot write to this folder: %s", dir,
+                         strerror(errno));
+    return SNUG_OK;
+}
+
+enum snug_status checkpoint_write_text(const char *dir, const char *name, const char *text,
+                                       struct file_faults *faults, struct snug_error *err)
+{
+    char *path = path_join(dir, name, "");
+    if (path == NULL)
+        return no_memory(dir, err);
+    enum snug_status status = file_write_atomic(path, text, strlen(text), faults, err);
+    free(path);
+    return status;
+}
+
+static enum snug_status move_into_place(const char *dir, const char *name,
+                                        struct file_faults *faults, struct snug_error *err)
+{
+    char *from = path_join(dir, name, NEW_SUFFIX), *to = path_join(dir, name, "");
+    enum snug_status status =
+        from == NULL || to == NULL ? no_memory(dir, err) : file_rename(from, to, faults, err);
+    free(from);
+    free(to);
+    return status;
+}
+
+/* Finishes step 3 of a save that was cut off there: its `.new` files must not be written over. */
+static enum snug_status settle(const char *dir, struct file_faults *faults, struct snug_error *err)
+{
+    json_t *state = NULL, *record;
+    const char *name;
+    bool moved = false;
+    enum snug_status status = SNUG_OK;
+    char *path = path_join(dir, STATE_NAME, "");
+    if (path == NULL)
+        return no_memory(dir, err);
+    if (json_read_object(path, &state, NULL) != SNUG_OK)
+        goto done; /* no checkpoint, or none that could be saved from harm */
+    json_object_foreach(json_object_get(state, FILES_KEY), name, record)
+    {
+        struct identity identity;
+        struct safetensors *present, *fresh = NULL;
+        if (read_identity(path, name, record, &identity, NULL) != SNUG_OK)
+            continue;
+        open_if_meant(dir, name, "", &identity, &present, NULL);
+        if (present == NULL)
+            open_if_meant(dir, name, NEW_SUFFIX, &identity, &fresh, NULL);
+        if (fresh != NULL) {
+            status = move_into_place(dir, name, faults, err);
+            moved = true;
+        }
+        safetensors_close(present);
+        safetensors_close(fresh);
+        if (status != SNUG_OK)
+            goto done;
+    }
+    if (moved)
+        status = file_sync_folder(dir, faults, err);
+done:
+    json_decref(state);
+    free(path);
+    return status;
+}
+
+/* Writes NAME.new and describes it in `records`. */
+static enum snug_status write_new(const char *dir, const struct checkpoint_file *file,
+                                  json_t *records, struct file_faults *faults,
+                                  struct snug_error *err)
+{
+    /* Hugging Face's loader asks for "format" */
+    static const char *const metadata[] = {"format", "pt", NULL};
+    struct safetensors *st = NULL;
+    char crc_text[16];
+    uint32_t crc;
+    char *path = path_join(dir, file->name, NEW_SUFFIX);
+    if (path == NULL)
+        return no_memory(dir, err);
+    enum snug_status status =
+        safetensors_write(path, file->entries, file->n, metadata, &crc, faults, err);
+    if (status == SNUG_OK)
+        status = safetensors_open(path, &st, err);
+    if (status == SNUG_OK) {
+        snprintf(crc_text, sizeof crc_text, "%08" PRIx32, crc);
+        json_t *record =
+            json_pack("{s:I, s:s, s:s}", "bytes", (json_int_t)safetensors_file_bytes(st), "crc32",
+                      crc_text, "save", safetensors_metadata(st, SAFETENSORS_SAVE));
+        if (json_object_set_new(records, file->name, record) != 0)
+            status = no_memory(dir, err);
+    }
+    safetensors_close(st);
+    free(path);
+    return status;
+}
+
+static void remove_new(const char *dir, const struct checkpoint_file *files, int n_files,
+                       struct file_faults *faults)
+{
+    for (int i = 0; i < n_files; i++) {
+        char *path = path_join(dir, files[i].name, NEW_SUFFIX);
+        if (path != NULL)
+            file_remove(path, faults);
+        free(path);
+    }
+}
+
+static enum snug_status parse_state(const char *dir, const char *text, json_t **state,
+                                    struct snug_error *err)
+{
+    TRY(json_parse(text, strlen(text), dir, state, err));
+    if (!json_is_object(*state) || json_object_get(*state, FILES_KEY) != NULL)
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "%s: the state must be a JSON object without \"%s\"", dir, FILES_KEY);
+    return SNUG_OK;
+}
+
+enum snug_status checkpoint_save(const char *dir, const struct checkpoint_file *files, int n_files,
+                                 const char *state, struct file_faults *faults,
+                                 struct snug_error *err)
+{
+    json_t *root = NULL, *records = json_object();
+    char *state_path = path_join(dir, STATE_NAME, "");
+    enum snug_status status = parse_state(dir, state, &root, err);
+    if (status == SNUG_OK && (records == NULL || state_path == NULL))
+        status = no_memory(dir, err);
+    if (status != SNUG_OK || (status = settle(dir, faults, err)) != SNUG_OK)
+        goto done;
+
+    for (int i = 0; i < n_files && status == SNUG_OK; i++)
+        status = write_new(dir, &files[i], records, faults, err);
+    if (status == SNUG_OK)
+        status = file_sync_folder(dir, faults, err);
+    if (status == SNUG_OK && json_object_set(root, FILES_KEY, records) != 0)
+        status = no_memory(dir, err);
+    if (status != SNUG_OK) {
+        remove_new(dir, files, n_files, faults);
+        goto done;
+    }
+
+    /* If this fails the `.new` files stay: a disk that reports a failure may yet have renamed. */
+    status = json_write(state_path, root, faults, err);
+    for (int i = 0; i < n_files && status == SNUG_OK; i++)
+        status = move_into_place(dir, files[i].name, faults, err);
+    if (status == SNUG_OK)
+        status = file_sync_folder(dir, faults, err);
+done:
+    json_decref(root);
+    json_decref(records);
+    free(state_path);
+    return status;
+}
+
+/* ---- opening ----------------------------------------------------------------------------- */
+
+struct checkpoint {
+    char *dir, *state;
+    int n_files;
+    struct opened {
+        char *name;
+        struct safetensors *st;
+        uint32_t crc;
+    } * files;
+};
+
+bool checkpoint_exists(const char *dir)
+{
+    char *path = path_join(dir, STATE_NAME, "");
+    bool exists = path != NULL && access(path, F_OK) == 0;
+    free(path);
+    return exists;
+}
+
+static enum snug_status open_meant(const char *dir, const char *name,
+                                   const struct identity *identity, struct safetensors **st,
+                                   struct snug_error *err)
+{
+    enum snug_status status = open_if_meant(dir, name, "", identity, st, err);
+    if (*st == NULL && open_if_meant(dir, name, NEW_SUFFIX, identity, st, NULL) == SNUG_NO_MEMORY)
+        return no_memory(dir, err);
+    if (*st != NULL)
+        return SNUG_OK;
+    if (status != SNUG_OK) /* missing or damaged: it has been said */
+        return status;
+    return snug_fail(err, SNUG_BAD_FILE,
+                     "%s/%s: is not the file that state.json was saved with; the checkpoint is not "
+                     "complete",
+                     dir, name);
+}
+
+static enum snug_status open_files(struct checkpoint *checkpoint, const char *state_path,
+                                   json_t *records, struct snug_error *err)
+{
+    const char *name;
+    json_t *record;
+    checkpoint->files = calloc(json_object_size(records) + 1, sizeof *checkpoint->files);
+    if (checkpoint->files == NULL)
+        return no_memory(checkpoint->dir, err);
+    json_object_foreach(records, name, record)
+    {
+        struct opened *file = &checkpoint->files[checkpoint->n_files];
+        struct identity identity;
+        TRY(read_identity(state_path, name, record, &identity, err));
+        TRY(open_meant(checkpoint->dir, name, &identity, &file->st, err));
+        checkpoint->n_files++;
+        file->crc = identity.crc;
+        file->name = strdup(name);
+        if (file->name == NULL)
+            return no_memory(checkpoint->dir, err);
+    }
+    return SNUG_OK;
+}
+
+static enum snug_status open_once(const char *dir, struct checkpoint **out, struct snug_error *err)
+{
+    json_t *state = NULL, *records;
+    struct checkpoint *checkpoint = calloc(1, sizeof *checkpoint);
+    char *path = path_join(dir, STATE_NAME, "");
+    enum snug_status status = SNUG_OK;
+    if (checkpoint == NULL || path == NULL || (checkpoint->dir = strdup(dir)) == NULL) {
+        status = no_memory(dir, err);
+        goto done;
+    }
+    if (!checkpoint_exists(dir)) {
+        status =
+            snug_fail(err, SNUG_BAD_FILE, "%s: no saved run here (%s is missing)", dir, STATE_NAME);
+        goto done;
+    }
+    if ((status = json_read_object(path, &state, err)) != SNUG_OK ||
+        (status = json_get_object(state, path, FILES_KEY, &records, err)) != SNUG_OK ||
+        (status = open_files(checkpoint, path, records, err)) != SNUG_OK)
+        goto done;
+    json_object_del(state, FILES_KEY);
+    checkpoint->state = json_dumps(state, JSON_COMPACT);
+    if (checkpoint->state == NULL)
+        status = no_memory(dir, err);
+done:
+    json_decref(state);
+    free(path);
+    if (status == SNUG_OK)
+        *out = checkpoint;
+    else
+        checkpoint_close(checkpoint);
+    return status;
+}
+
+enum snug_status checkpoint_open(const char *dir, struct checkpoint **checkpoint,
+                                 struct snug_error *err)
+{
+    enum snug_status status = SNUG_OK;
+    *checkpoint = NULL;
+    /* again, because the run may be saving right now and files change their names under us */
+    for (int attempt = 0; attempt < OPEN_ATTEMPTS; attempt++) {
+        status = open_once(dir, checkpoint, err);
+        if (status == SNUG_OK)
+            break;
+    }
+    return status;
+}
+
+void checkpoint_close(struct checkpoint *checkpoint)
+{
+    if (checkpoint == NULL)
+        return;
+    for (int i = 0; i < checkpoint->n_files; i++) {
+        safetensors_close(checkpoint->files[i].st);
+        free(checkpoint->files[i].name);
+    }
+    free(checkpoint->files);
+    free(checkpoint->dir);
+    free(checkpoint->state);
+    free(checkpoint);
+}
+
+const char *checkpoint_state(const struct checkpoint *checkpoint)
+{
+    return checkpoint->state;
+}
+
+static struct opened *find_opened(const struct checkpoint *checkpoint, const char *name)
+{
+    for (int i = 0; i < checkpoint->n_files; i++)
+        if (strcmp(checkpoint->files[i].name, name) == 0)
+            return &checkpoint->files[i];
+    return NULL;
+}
+
+struct safetensors *checkpoint_find(const struct checkpoint *checkpoint, const char *name)
+{
+    const struct opened *file = find_opened(checkpoint, name);
+    return file == NULL ? NULL : file->st;
+}
+
+enum snug_status checkpoint_verify(const struct checkpoint *checkpoint, const char *name,
+                                   struct snug_error *err)
+{
+    uint32_t crc;
+    const struct opened *file = find_opened(checkpoint, name);
+    if (file == NULL)
+        return snug_fail(err, SNUG_BAD_FILE, "%s: the checkpoint has no %s", checkpoint->dir, name);
+    TRY(safetensors_crc(file->st, &crc, err));
+    if (crc != file->crc)
+        return snug_fail(err, SNUG_BAD_FILE,
+                         "%s: damaged: its checksum is %08" PRIx32 " and should be %08" PRIx32,
+                         safetensors_path(file->st), crc, file->crc);
+    return SNUG_OK;
+}

@@ -1,0 +1,247 @@
+/*
+ * hf_config.c -- reading and writing config.json; see hf_config.h.
+ */
+#include "io/hf_config.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/fd.h"
+#include "io/json.h"
+
+#define CONFIG_NAME "config.json"
+#define PREFIX      "transformer."
+#define MLP_TYPE    "snug-mlp"
+
+/* The first row of a function is the name that is written; gelu is the tanh form. */
+static const struct {
+    const char *name;
+    enum act act;
+} activations[] = {{"gelu_new", ACT_gelu},  {"gelu_pytorch_tanh", ACT_gelu},
+                   {"gelu_fast", ACT_gelu}, {"relu", ACT_relu},
+                   {"tanh", ACT_tanh},      {"sigmoid", ACT_sigmoid},
+                   {"linear", ACT_none}};
+
+static const char *const loss_names[] = {
+    [HF_CROSS_ENTROPY] = "cross_entropy", [HF_MEAN_SQUARED_ERROR] = "mean_squared_error"};
+
+static enum snug_status get_activation(const json_t *root, const char *path, const char *key,
+                                       enum act *act, struct snug_error *err)
+{
+    const char *name;
+    TRY(json_get_string(root, path, key, &name, err));
+    for (size_t i = 0; i < sizeof activations / sizeof *activations; i++)
+        if (strcmp(name, activations[i].name) == 0) {
+            *act = activations[i].act;
+            return SNUG_OK;
+        }
+    return snug_fail(err, SNUG_UNSUPPORTED,
+                     "%s: \"%s\" is \"%s\"; gelu_new, relu, tanh, sigmoid and linear are known",
+                     path, key, name);
+}
+
+static const char *activation_name(enum act act)
+{
+    for (size_t i = 0; i < sizeof activations / sizeof *activations; i++)
+        if (activations[i].act == act)
+            return activations[i].name;
+    return "linear";
+}
+
+/* ---- GPT-2 ------------------------------------------------------------------------------- */
+
+/* Switches that change what the model computes must be at the value that snug computes. */
+static enum snug_status check_switches(const json_t *root, const char *path, struct snug_error *err)
+{
+    static const struct {
+        const char *key;
+        bool known;
+    } switches[] = {{"scale_attn_weights", true},
+                    {"scale_attn_by_inverse_layer_idx", false},
+                    {"add_cross_attention", false}};
+    for (size_t i = 0; i < sizeof switches / sizeof *switches; i++) {
+        bool value = switches[i].known;
+        if (json_has(root, switches[i].key))
+            TRY(json_get_bool(root, path, switches[i].key, &value, err));
+        if (value != switches[i].known)
+            return snug_fail(err, SNUG_UNSUPPORTED, "%s: \"%s\": %s is not supported", path,
+                             switches[i].key, value ? "true" : "false");
+    }
+    return SNUG_OK;
+}
+
+static enum snug_status read_gpt2(const json_t *root, const char *path, struct hf_gpt2 *gpt2,
+                                  struct snug_error *err)
+{
+    int64_t n_inner;
+    *gpt2 = (struct hf_gpt2){
+        .layer_norm_epsilon = 1e-5, .activation = ACT_gelu, .tie_word_embeddings = true};
+    TRY(json_get_integer(root, path, "n_layer", 1, 100000, &gpt2->n_layer, err));
+    TRY(json_get_integer(root, path, "n_head", 1, 100000, &gpt2->n_head, err));
+    TRY(json_get_integer(root, path, "n_embd", 1, 10000000, &gpt2->n_embd, err));
+    TRY(json_get_integer(root, path, "n_positions", 1, INT32_MAX, &gpt2->n_positions, err));
+    TRY(json_get_integer(root, path, "vocab_size", 1, INT32_MAX, &gpt2->vocab_size, err));
+    if (gpt2->n_embd % gpt2->n_head != 0)
+        return snug_fail(err, SNUG_BAD_FILE,
+                         "%s: \"n_embd\" (%lld) is not a multiple of \"n_head\" (%lld)", path,
+                         (long long)gpt2->n_embd, (long long)gpt2->n_head);
+    if (json_has(root, "n_inner")) {
+        TRY(json_get_integer(root, path, "n_inner", 1, INT64_MAX, &n_inner, err));
+        if (n_inner != 4 * gpt2->n_embd)
+            return snug_fail(err, SNUG_UNSUPPORTED,
+                             "%s: \"n_inner\": %lld is not supported; it must be 4 x n_embd = %lld",
+                             path, (long long)n_inner, (long long)(4 * gpt2->n_embd));
+    }
+    if (json_has(root, "layer_norm_epsilon"))
+        TRY(json_get_real(root, path, "layer_norm_epsilon", &gpt2->layer_norm_epsilon, err));
+    if (!(gpt2->layer_norm_epsilon > 0) || !isfinite(gpt2->layer_norm_epsilon))
+        return snug_fail(err, SNUG_BAD_FILE, "%s: \"layer_norm_epsilon\" must be above 0", path);
+    if (json_has(root, "activation_function"))
+        TRY(get_activation(root, path, "activation_function", &gpt2->activation, err));
+    if (json_has(root, "tie_word_embeddings"))
+        TRY(json_get_bool(root, path, "tie_word_embeddings", &gpt2->tie_word_embeddings, err));
+    return check_switches(root, path, err);
+}
+
+static const char *torch_name(enum dtype dtype)
+{
+    return dtype == DTYPE_bf16 ? "bfloat16" : dtype == DTYPE_f16 ? "float16" : "float32";
+}
+
+static json_t *gpt2_json(const struct hf_gpt2 *gpt2, enum dtype dtype)
+{
+    const struct {
+        const char *key;
+        json_t *value;
+    } members[] = {
+        {"model_type", json_string("gpt2")},
+        {"architectures", json_pack("[s]", "GPT2LMHeadModel")},
+        {"activation_function", json_string(activation_name(gpt2->activation))},
+        {"n_layer", json_integer(gpt2->n_layer)},
+        {"n_head", json_integer(gpt2->n_head)},
+        {"n_embd", json_integer(gpt2->n_embd)},
+        {"n_inner", json_null()},
+        {"n_positions", json_integer(gpt2->n_positions)},
+        {"n_ctx", json_integer(gpt2->n_positions)},
+        {"vocab_size", json_integer(gpt2->vocab_size)},
+        {"layer_norm_epsilon", json_real(gpt2->layer_norm_epsilon)},
+        {"tie_word_embeddings", json_boolean(gpt2->tie_word_embeddings)},
+        {"initializer_range", json_real(0.02)},
+        {"embd_pdrop", json_real(0)},
+        {"attn_pdrop", json_real(0)},
+        {"resid_pdrop", json_real(0)},
+        {"torch_dtype", json_string(torch_name(dtype))},
+    };
+    json_t *root = json_object();
+    bool failed = false;
+    for (size_t i = 0; i < sizeof members / sizeof *members; i++)
+        failed = json_object_set_new(root, members[i].key, members[i].value) != 0 || failed;
+    if (!failed)
+        return root;
+    json_decref(root);
+    return NULL;
+}
+
+/* ---- mlp --------------------------------------------------------------------------------- */
+
+static enum snug_status read_mlp(const json_t *root, const char *path, struct hf_mlp *mlp,
+                                 struct snug_error *err)
+{
+    const json_t *sizes = json_object_get(root, "sizes");
+    const char *loss;
+    *mlp = (struct hf_mlp){0};
+    if (json_array_size(sizes) < 2 || json_array_size(sizes) > HF_MAX_SIZES)
+        return snug_fail(err, SNUG_BAD_FILE, "%s: \"sizes\" must be a list of 2 to %d numbers",
+                         path, HF_MAX_SIZES);
+    mlp->n_sizes = (int)json_array_size(sizes);
+    for (int i = 0; i < mlp->n_sizes; i++) {
+        const json_t *size = json_array_get(sizes, (size_t)i);
+        mlp->sizes[i] = json_integer_value(size);
+        if (!json_is_integer(size) || mlp->sizes[i] < 1 || mlp->sizes[i] > INT32_MAX)
+            return snug_fail(err, SNUG_BAD_FILE,
+                             "%s: \"sizes\": number %d of the list is not a size", path, i + 1);
+    }
+    TRY(get_activation(root, path, "activation", &mlp->activation, err));
+    TRY(json_get_string(root, path, "loss", &loss, err));
+    for (int i = 0; i < 2; i++)
+        if (strcmp(loss, loss_names[i]) == 0) {
+            mlp->loss = (enum hf_loss)i;
+            return SNUG_OK;
+        }
+    return snug_fail(err, SNUG_UNSUPPORTED, "%s: \"loss\" is \"%s\"; %s and %s are known", path,
+                     loss, loss_names[0], loss_names[1]);
+}
+
+static json_t *mlp_json(const struct hf_mlp *mlp)
+{
+    json_t *sizes = json_array();
+    for (int i = 0; i < mlp->n_sizes; i++)
+        json_array_append_new(sizes, json_integer(mlp->sizes[i]));
+    return json_pack("{s:s, s:o, s:s, s:s}", "model_type", MLP_TYPE, "sizes", sizes, "activation",
+                     activation_name(mlp->activation), "loss", loss_names[mlp->loss]);
+}
+
+/* ---- both -------------------------------------------------------------------------------- */
+
+static enum snug_status read_file(const char *path, struct hf_config *config,
+                                  struct snug_error *err)
+{
+    json_t *root;
+    const char *type;
+    TRY(json_read_object(path, &root, err));
+    enum snug_status status = json_get_string(root, path, "model_type", &type, err);
+    if (status != SNUG_OK) {
+        /* said */
+    } else if (strcmp(type, "gpt2") == 0) {
+        config->model = HF_GPT2;
+        status = read_gpt2(root, path, &config->gpt2, err);
+    } else if (strcmp(type, MLP_TYPE) == 0) {
+        config->model = HF_MLP;
+        status = read_mlp(root, path, &config->mlp, err);
+    } else {
+        status = snug_fail(err, SNUG_UNSUPPORTED,
+                           "%s: \"model_type\": \"%s\" is not supported; gpt2 and %s are", path,
+                           type, MLP_TYPE);
+    }
+    json_decref(root);
+    return status;
+}
+
+enum snug_status hf_config_read(const char *path, struct hf_config *config, struct snug_error *err)
+{
+    struct stat info;
+    *config = (struct hf_config){0};
+    if (stat(path, &info) != 0 || !S_ISDIR(info.st_mode))
+        return read_file(path, config, err);
+    char *inside = path_join(path, CONFIG_NAME, "");
+    if (inside == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to open it", path);
+    enum snug_status status = read_file(inside, config, err);
+    free(inside);
+    return status;
+}
+
+char *hf_config_text(const struct hf_config *config, enum dtype dtype)
+{
+    json_t *root =
+        config->model == HF_GPT2 ? gpt2_json(&config->gpt2, dtype) : mlp_json(&config->mlp);
+    char *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
+    json_decref(root);
+    return text;
+}
+
+const struct st_entry *hf_find_tensor(const struct safetensors *st, const char *name)
+{
+    const struct st_entry *entry = safetensors_find(st, name);
+    char longer[256];
+    if (entry != NULL)
+        return entry;
+    if (strncmp(name, PREFIX, sizeof PREFIX - 1) == 0)
+        return safetensors_find(st, name + sizeof PREFIX - 1);
+    if ((size_t)snprintf(longer, sizeof longer, PREFIX "%s", name) >= sizeof longer)
+        return NULL;
+    return safetensors_find(st, longer);
+}

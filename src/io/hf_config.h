@@ -1,0 +1,43 @@
+/*
+ * hf_config.h -- config.json: GPT-2 as Hugging Face's libraries write it, and our own `mlp`.
+ */
+#ifndef SNUG_IO_HF_CONFIG_H
+#define SNUG_IO_HF_CONFIG_H
+
+#include "io/safetensors.h"
+
+enum hf_model { HF_GPT2, HF_MLP };
+enum hf_loss { HF_CROSS_ENTROPY, HF_MEAN_SQUARED_ERROR };
+enum { HF_MAX_SIZES = 64 };
+
+struct hf_gpt2 {
+    int64_t n_layer, n_head, n_embd, n_positions, vocab_size;
+    double layer_norm_epsilon;
+    enum act activation;
+    bool tie_word_embeddings;
+};
+
+struct hf_mlp {
+    int n_sizes;
+    int64_t sizes[HF_MAX_SIZES]; /* 784, 512, 10: inputs, hidden, outputs */
+    enum act activation;         /* between the layers */
+    enum hf_loss loss;
+};
+
+struct hf_config {
+    enum hf_model model;
+    struct hf_gpt2 gpt2; /* the one that `model` says */
+    struct hf_mlp mlp;
+};
+
+/* `path`: config.json itself, or the folder that holds it.  What would make the model compute
+ * something else than snug does is refused by its name. */
+enum snug_status hf_config_read(const char *path, struct hf_config *config, struct snug_error *err);
+
+/* The text of config.json, the caller's; NULL: out of memory.  dtype: of the saved weights. */
+char *hf_config_text(const struct hf_config *config, enum dtype dtype);
+
+/* A tensor by its name, with or without the prefix "transformer." on either side; or NULL. */
+const struct st_entry *hf_find_tensor(const struct safetensors *st, const char *name);
+
+#endif

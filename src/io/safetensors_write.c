@@ -1,0 +1,144 @@
+/*
+ * safetensors_write.c -- writing safetensors files; see safetensors.h.
+ *
+ * The data goes first and the header last: it holds a checksum of the data, which is known only
+ * then, in a field of fixed width, so its length is known before.  A file that was not finished
+ * begins with zeros and is not safetensors.
+ */
+#include "io/safetensors.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/text.h"
+#include "io/json.h"
+
+enum { PREFIX_BYTES = 8, ALIGN_BYTES = 8 };
+
+/* Checks sizes, and finds the order in the file: wide types first. */
+static enum snug_status lay_out(const char *path, const struct st_entry *entries, int n,
+                                struct st_entry *placed, struct snug_error *err)
+{
+    int64_t at = 0, n_bytes;
+    int n_placed = 0;
+    for (size_t width = 8; width > 0; width /= 2)
+        for (int i = 0; i < n; i++) {
+            if (dtype_bytes(entries[i].dtype) != width)
+                continue;
+            if (!safetensors_tensor_bytes(&entries[i].shape, (int64_t)width, &n_bytes))
+                return snug_fail(err, SNUG_BAD_ARGUMENT, "%s: tensor '%s' is larger than any file",
+                                 path, entries[i].name);
+            placed[n_placed] = entries[i];
+            placed[n_placed].offset_bytes = at; /* from the beginning of the data */
+            placed[n_placed++].n_bytes = n_bytes;
+            if (__builtin_add_overflow(at, n_bytes, &at))
+                return snug_fail(err, SNUG_BAD_ARGUMENT, "%s: more bytes than a file holds", path);
+        }
+    return SNUG_OK;
+}
+
+static json_t *shape_json(const struct shape *shape)
+{
+    json_t *dims = json_array();
+    for (int i = 0; i < shape->n_dims; i++)
+        json_array_append_new(dims, json_integer(shape->dim[i]));
+    return dims;
+}
+
+/* Prefix and header; padded with spaces so that the data begins aligned. */
+static enum snug_status make_header(const char *path, const struct st_entry *placed, int n,
+                                    const char *const *metadata, uint32_t data_crc,
+                                    struct text *out, struct snug_error *err)
+{
+    char save[16];
+    json_t *header = json_object(), *notes = json_object();
+    snprintf(save, sizeof save, "%08" PRIx32, data_crc);
+    for (int i = 0; metadata != NULL && metadata[i] != NULL; i += 2)
+        json_object_set_new(notes, metadata[i], json_string(metadata[i + 1]));
+    json_object_set_new(notes, SAFETENSORS_SAVE, json_string(save));
+    json_object_set_new(header, "__metadata__", notes);
+    for (int i = 0; i < n; i++) {
+        const struct st_entry *entry = &placed[i];
+        json_t *item = json_pack(
+            "{s:s, s:o, s:[I, I]}", "dtype", dtype_safetensors_name(entry->dtype), "shape",
+            shape_json(&entry->shape), "data_offsets", (json_int_t)entry->offset_bytes,
+            (json_int_t)(entry->offset_bytes + entry->n_bytes));
+        json_object_set_new(header, entry->name, item);
+    }
+    enum snug_status status = SNUG_OK;
+    char *dumped =
+        json_object_size(header) == (size_t)n + 1 ? json_dumps(header, JSON_COMPACT) : NULL;
+    uint64_t length = dumped == NULL ? 0 : strlen(dumped);
+    uint64_t padded = (length + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
+    text_add_bytes(out, (const char *)&padded, PREFIX_BYTES);
+    if (dumped != NULL)
+        text_add(out, "%s%*s", dumped, (int)(padded - length), "");
+    if (json_object_size(header) != (size_t)n + 1)
+        status = snug_fail(err, SNUG_BAD_ARGUMENT,
+                           "%s: two tensors of one name, or a name that is not UTF-8", path);
+    else if (dumped == NULL || out->failed)
+        status = snug_fail(err, SNUG_NO_MEMORY, "%s: no memory for the header", path);
+    free(dumped);
+    json_decref(header);
+    return status;
+}
+
+static enum snug_status write_tensors(int fd, const char *path, const struct st_entry *placed,
+                                      int n, int64_t data_begin, uint32_t *crc, int64_t *n_bytes,
+                                      struct file_faults *faults, struct snug_error *err)
+{
+    *crc = 0;
+    *n_bytes = 0;
+    for (int i = 0; i < n; i++) {
+        TRY(file_write_at(fd, path, placed[i].data, placed[i].n_bytes,
+                          data_begin + placed[i].offset_bytes, crc, faults, err));
+        *n_bytes += placed[i].n_bytes;
+    }
+    return SNUG_OK;
+}
+
+enum snug_status safetensors_write(const char *path, const struct st_entry *entries, int n,
+                                   const char *const *metadata, uint32_t *crc,
+                                   struct file_faults *faults, struct snug_error *err)
+{
+    struct text header = {0};
+    int fd = -1;
+    bool created = false;
+    uint32_t data_crc;
+    int64_t data_bytes;
+    struct st_entry *placed = calloc((size_t)n + 1, sizeof *placed);
+    enum snug_status status = SNUG_OK;
+    if (placed == NULL) {
+        status = snug_fail(err, SNUG_NO_MEMORY, "%s: no memory for its index", path);
+        goto done;
+    }
+    if ((status = lay_out(path, entries, n, placed, err)) != SNUG_OK ||
+        (status = make_header(path, placed, n, metadata, 0, &header, err)) != SNUG_OK ||
+        (status = file_create(path, &fd, faults, err)) != SNUG_OK)
+        goto done;
+    created = true;
+    status = write_tensors(fd, path, placed, n, (int64_t)header.length, &data_crc, &data_bytes,
+                           faults, err);
+    if (status != SNUG_OK)
+        goto done;
+    text_free(&header);
+    if ((status = make_header(path, placed, n, metadata, data_crc, &header, err)) != SNUG_OK ||
+        (status = file_write_at(fd, path, header.data, (int64_t)header.length, 0, NULL, faults,
+                                err)) != SNUG_OK)
+        goto done;
+    status = file_finish(fd, path, faults, err);
+    fd = -1;
+    if (crc != NULL)
+        *crc = file_crc32_join(file_crc32(0, header.data, header.length), data_crc, data_bytes);
+done:
+    if (fd >= 0)
+        close(fd);
+    if (status != SNUG_OK && created)
+        file_remove(path, faults);
+    text_free(&header);
+    free(placed);
+    return status;
+}

@@ -1,0 +1,94 @@
+/*
+ * cost.c -- what an op costs: floating-point operations, and the bytes of its operands.
+ *
+ * Only products count exactly; elementwise work counts one operation per element read or written,
+ * since its time is its bytes.
+ */
+#include "ir/program.h"
+
+typedef double cost_rule(const struct program *prog, const struct op *op);
+
+static double elems(const struct program *prog, tensor_id id)
+{
+    return id == TENSOR_NONE ? 0 : (double)tensor_elems(prog, id);
+}
+
+static double cost_elementwise(const struct program *prog, const struct op *op)
+{
+    double n = 0;
+    for (int k = 0; k < op->n_out; k++)
+        n += elems(prog, op->out[k]);
+    return n;
+}
+
+static double cost_norm(const struct program *prog, const struct op *op)
+{
+    return 8 * elems(prog, op->in[0]);
+}
+
+static double cost_linear(const struct program *prog, const struct op *op)
+{
+    return 2 * (double)shape_rows(&prog->tensors[op->in[0]].shape) * elems(prog, op->in[1]);
+}
+
+static double cost_linear_w(const struct program *prog, const struct op *op)
+{
+    return 2 * elems(prog, op->in[0]) * (double)shape_last(&prog->tensors[op->in[1]].shape);
+}
+
+/* Causal: half of the T x T products q k^T and p v, 2 T D flops per query and head each. */
+static double attention_products(const struct program *prog, tensor_id qkv, double n_products)
+{
+    const struct shape *s = &prog->tensors[qkv].shape;
+    return n_products * (double)s->dim[0] * (double)s->dim[1] * (double)s->dim[1] *
+           (double)s->dim[2] / 3;
+}
+
+static double cost_attention(const struct program *prog, const struct op *op)
+{
+    return attention_products(prog, op->in[0], 2);
+}
+
+static double cost_attention_grad(const struct program *prog, const struct op *op)
+{
+    return attention_products(prog, op->in[1], 5);
+}
+
+static double cost_head(const struct program *prog, const struct op *op)
+{
+    return cost_linear(prog, op);
+}
+
+static double cost_head_grad(const struct program *prog, const struct op *op)
+{
+    return 3 * cost_linear(prog, op);
+}
+
+static double cost_head_train(const struct program *prog, const struct op *op)
+{
+    return 3 * cost_linear(prog, op);
+}
+
+double op_flops(const struct program *prog, const struct op *op)
+{
+    static cost_rule *const rules[OP_COUNT] = {
+#define OP(kind, in_min, in_max, out_min, out_max, flags, inplace, accumulates, keeps_f32, attrs,  \
+           shape, gradient, cost)                                                                  \
+    [OP_##kind] = cost_##cost,
+#include "ir/ops.def"
+#undef OP
+    };
+    return rules[op->kind](prog, op);
+}
+
+double op_moved_bytes(const struct program *prog, const struct op *op)
+{
+    double bytes = 0;
+    for (int k = 0; k < op->n_in; k++)
+        if (op->in[k] != TENSOR_NONE)
+            bytes += (double)tensor_bytes(prog, op->in[k]);
+    for (int k = 0; k < op->n_out; k++)
+        if (op->out[k] != TENSOR_NONE)
+            bytes += (double)tensor_bytes(prog, op->out[k]);
+    return bytes;
+}

@@ -1,0 +1,244 @@
+/*
+ * dump.c -- a program as text that parse.c reads back: for people, tests and bug reports.
+ *
+ * A dump is most wanted when a program is broken, so nothing here trusts an id or an enum: what is
+ * out of range prints as `?` and its number, which the parser refuses.
+ */
+#include "ir/text_form.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+
+#define COUNT(list) ((int)(sizeof(list) / sizeof *(list)))
+
+static const char *const role_list[] = {
+#define WORD(name) #name,
+    ROLE_LIST(WORD)
+#undef WORD
+};
+static const char *const dtype_list[] = {
+#define WORD(name, bytes, safetensors) #name,
+    DTYPE_LIST(WORD)
+#undef WORD
+};
+static const char *const init_list[] = {"none", "zeros", "ones", "normal", "uniform"};
+static const char *const act_list[] = {"none", "relu", "gelu", "sigmoid", "tanh"};
+static const char *const accumulate_list[] = {"no", "yes", "after_first"};
+_Static_assert(INIT_uniform == 4 && ACT_tanh == 4 && ACC_after_first == 2,
+               "a word for every value: extend the lists above");
+
+const struct words role_words = {role_list, COUNT(role_list)};
+const struct words dtype_words = {dtype_list, COUNT(dtype_list)};
+const struct words init_words = {init_list, COUNT(init_list)};
+
+const struct attr_row attr_rows[ATTR_COUNT] = {
+#define FORM_act        .form = ATTR_FORM_word, .words = {act_list, COUNT(act_list)}
+#define FORM_accumulate .form = ATTR_FORM_word, .words = {accumulate_list, COUNT(accumulate_list)}
+#define FORM_integer    .form = ATTR_FORM_integer
+#define FORM_real       .form = ATTR_FORM_real
+#define ROW(type, field, value) \
+    {.name = #field, .offset = offsetof(struct attrs, field), FORM_##type},
+    ATTR_LIST(ROW)
+#undef ROW
+};
+
+bool is_bare_letter(char letter)
+{
+    return (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') ||
+           (letter >= '0' && letter <= '9') || letter == '.' || letter == '_' || letter == '-' ||
+           letter == '/';
+}
+
+/* The shortest decimal that reads back as the same bits, without the + of an exponent. */
+static void add_real(struct text *out, double value)
+{
+    char digits[40];
+    for (int precision = 1; precision <= 17; precision++) {
+        snprintf(digits, sizeof digits, "%.*g", precision, value);
+        if (strtod(digits, NULL) == value)
+            break;
+    }
+    char *plus = strchr(digits, '+');
+    if (plus != NULL)
+        memmove(plus, plus + 1, strlen(plus));
+    text_add(out, "%s", digits);
+}
+
+static void add_word(struct text *out, struct words words, int value)
+{
+    if (value >= 0 && value < words.count)
+        text_add(out, "%s", words.word[value]);
+    else
+        text_add(out, "?%d", value);
+}
+
+static void add_name(struct text *out, const char *name)
+{
+    size_t n_bare = 0;
+    while (is_bare_letter(name[n_bare]))
+        n_bare++;
+    if (n_bare > 0 && name[n_bare] == '\0' && strcmp(name, "_") != 0) {
+        text_add_bytes(out, name, n_bare);
+        return;
+    }
+    text_add(out, "\"");
+    for (; *name != '\0'; name++) {
+        unsigned char letter = (unsigned char)*name;
+        if (letter < ' ' || letter == 127 || letter == '"' || letter == '\\')
+            text_add(out, "\\x%02x", letter);
+        else
+            text_add_bytes(out, name, 1);
+    }
+    text_add(out, "\"");
+}
+
+static void add_tensor_name(struct text *out, const struct program *prog, tensor_id id)
+{
+    if (id == TENSOR_NONE)
+        text_add(out, "_");
+    else if (id < 0 || id >= prog->n_tensors)
+        text_add(out, "?%d", id);
+    else
+        add_name(out, prog->tensors[id].name);
+}
+
+static void pad_to(struct text *out, size_t line_start, size_t column)
+{
+    do
+        text_add(out, " ");
+    while (!out->failed && out->length < line_start + column);
+}
+
+static void add_tensor(struct text *out, const struct program *prog, const struct tensor *t,
+                       size_t name_width)
+{
+    size_t start = out->length, after_name = strlen("tensor ") + name_width + 1;
+    text_add(out, "tensor ");
+    add_name(out, t->name);
+    pad_to(out, start, after_name);
+    add_word(out, role_words, (int)t->role);
+    pad_to(out, start, after_name + strlen("activation "));
+    add_word(out, dtype_words, (int)t->dtype);
+    pad_to(out, start, after_name + strlen("activation bf16 "));
+    text_add(out, "[");
+    for (int d = 0; d < t->shape.n_dims && d < MAX_DIMS; d++)
+        text_add(out, "%s%lld", d == 0 ? "" : " ", (long long)t->shape.dim[d]);
+    text_add(out, "]");
+    if (t->base != TENSOR_NONE) {
+        text_add(out, " view=");
+        add_tensor_name(out, prog, t->base);
+    }
+    if (t->base != TENSOR_NONE || t->offset_elems != 0)
+        text_add(out, "%s+%lld", t->base == TENSOR_NONE ? " view=_" : "",
+                 (long long)t->offset_elems);
+    if (t->lane != 0)
+        text_add(out, " lane=%d", t->lane);
+    if (t->persistent)
+        text_add(out, " persistent");
+    if (t->is_output)
+        text_add(out, " output");
+    if (t->decays)
+        text_add(out, " decays");
+    bool has_scale = t->init_scale < 0 || t->init_scale > 0;
+    if (t->init != INIT_none || has_scale) {
+        text_add(out, " init=");
+        add_word(out, init_words, (int)t->init);
+    }
+    if (has_scale) {
+        text_add(out, ":");
+        add_real(out, t->init_scale);
+    }
+    text_add(out, "\n");
+}
+
+/* ` {eps=1e-05, ...`: one attribute if it differs from its default; the caller closes the brace. */
+static bool add_attr(struct text *out, const struct attr_row *row, const struct attrs *attrs,
+                     const char *before)
+{
+    static const struct attrs defaults = {ATTR_LIST(ATTR_DEFAULT)};
+    const char *field = (const char *)attrs + row->offset;
+    const char *usual = (const char *)&defaults + row->offset;
+    size_t bytes = row->form == ATTR_FORM_word ? sizeof(int) : 8;
+    if (memcmp(field, usual, bytes) == 0)
+        return false;
+    text_add(out, "%s%s=", before, row->name);
+    if (row->form == ATTR_FORM_word) {
+        int value;
+        memcpy(&value, field, sizeof value);
+        add_word(out, row->words, value);
+    } else if (row->form == ATTR_FORM_integer) {
+        int64_t value;
+        memcpy(&value, field, sizeof value);
+        text_add(out, "%lld", (long long)value);
+    } else {
+        double value;
+        memcpy(&value, field, sizeof value);
+        add_real(out, value);
+    }
+    return true;
+}
+_Static_assert(sizeof(enum act) == sizeof(int) && sizeof(enum accumulate) == sizeof(int),
+               "attributes that are words are read as int");
+
+static void add_operands(struct text *out, const struct program *prog, int n, const tensor_id *ids)
+{
+    for (int k = 0; k < n; k++) {
+        text_add(out, "%s", k == 0 ? "" : ", ");
+        add_tensor_name(out, prog, ids[k]);
+    }
+}
+
+static void add_op(struct text *out, const struct program *prog, const struct op *op)
+{
+    add_operands(out, prog, op->n_out < MAX_OUTPUTS ? op->n_out : MAX_OUTPUTS, op->out);
+    if ((unsigned)op->kind >= OP_COUNT) {
+        text_add(out, " = ?%d\n", (int)op->kind);
+        return;
+    }
+    const struct op_info *info = &op_infos[op->kind];
+    text_add(out, " = %s ", info->name);
+    add_operands(out, prog, op->n_in < MAX_INPUTS ? op->n_in : MAX_INPUTS, op->in);
+    bool any = false;
+    for (int i = 0; i < ATTR_COUNT; i++)
+        if (info->attrs >> i & 1)
+            any |= add_attr(out, &attr_rows[i], &op->attrs, any ? ", " : " {");
+    text_add(out, "%s", any ? "}" : "");
+    if (op->work != TENSOR_NONE) {
+        text_add(out, " work=");
+        add_tensor_name(out, prog, op->work);
+    }
+    text_add(out, "\n");
+}
+
+void program_dump(const struct program *prog, struct text *out)
+{
+    enum { WIDEST_COLUMN = 40 };
+    text_add(out, "program ");
+    add_name(out, prog->name);
+    text_add(out, "\n");
+    if (prog->body_begin != 0 || prog->body_end != 0 || prog->n_repeat != 1)
+        text_add(out, "body %d %d x %d\n", prog->body_begin, prog->body_end, prog->n_repeat);
+    if (prog->loss != TENSOR_NONE) {
+        text_add(out, "loss ");
+        add_tensor_name(out, prog, prog->loss);
+        text_add(out, "\n");
+    }
+    if (prog->scalars != TENSOR_NONE) {
+        text_add(out, "scalars ");
+        add_tensor_name(out, prog, prog->scalars);
+        text_add(out, "\n");
+    }
+    size_t name_width = 0;
+    for (int i = 0; i < prog->n_tensors; i++) {
+        size_t width = strlen(prog->tensors[i].name);
+        if (width > name_width && width <= WIDEST_COLUMN)
+            name_width = width;
+    }
+    for (int i = 0; i < prog->n_tensors; i++)
+        add_tensor(out, prog, &prog->tensors[i], name_width);
+    for (int i = 0; i < prog->n_ops; i++)
+        add_op(out, prog, &prog->ops[i]);
+}

@@ -1,0 +1,574 @@
+/*
+ * parse.c -- reads the text form of a program (docs/program.md) back into a program.
+ *
+ * The text is cut into statements, a statement into tokens, and it is walked twice: first the
+ * tensors are made, then everything that names them is read.  So a statement may name a tensor that
+ * is declared below it, as a view may whose base was added by a later pass.  Any bytes are accepted
+ * as input; whatever is not a program gives one line with the line number and what was expected.
+ *
+ * What is checked here is what a line can be wrong in by itself, and all that keeps the program
+ * safe to walk: names, counts, ranges.  The rules between lines are verify.c's.
+ */
+#include "ir/text_form.h"
+
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+
+enum { END = 0, WORD = 256, QUOTED }; /* kinds of tokens; punctuation is its own kind */
+static const char punctuation[] = "=,{}[]+:";
+
+/* Sums of sizes and offsets stay far inside an int64 in whatever is computed from them later. */
+static const int64_t most_elems = 100000000000000000;
+
+struct token {
+    int kind;
+    const char *text;   /* ends in NUL; escapes resolved */
+    const char *source; /* as it was written, for messages */
+    int source_length;
+};
+
+struct parser {
+    const char *at;       /* next character */
+    int line;             /* of `at` */
+    struct token *tokens; /* of the statement at hand, END last */
+    int n_tokens, capacity, next;
+    int statement_line;
+    char *letters; /* the texts of the tokens */
+    size_t n_letters;
+    struct program *prog;
+    struct snug_error *err;
+    bool saw_body, saw_loss, saw_scalars;
+    char shown[64];
+};
+
+__attribute__((format(printf, 2, 3))) static enum snug_status fail(struct parser *p,
+                                                                   const char *format, ...)
+{
+    char what[400];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    return snug_fail(p->err, SNUG_BAD_PROGRAM, "line %d: %s", p->statement_line, what);
+}
+
+/* ---- characters to tokens ------------------------------------------------------------------- */
+
+static struct token *add_token(struct parser *p, int kind, const char *source)
+{
+    void *grown = p->tokens;
+    bool ok = array_grow(&grown, &p->capacity, p->n_tokens + 1, sizeof *p->tokens);
+    p->tokens = grown;
+    if (!ok)
+        return NULL;
+    struct token *token = &p->tokens[p->n_tokens++];
+    *token = (struct token){.kind = kind, .text = p->letters + p->n_letters, .source = source};
+    return token;
+}
+
+static void add_letter(struct parser *p, char letter)
+{
+    p->letters[p->n_letters++] = letter;
+}
+
+static int hex_digit(char letter)
+{
+    static const char digits[] = "0123456789abcdef";
+    const char *found = letter == '\0' ? NULL : strchr(digits, letter);
+    return found == NULL ? -1 : (int)(found - digits);
+}
+
+/* After the opening quote: bytes as they are, and \xHH. */
+static enum snug_status read_quoted(struct parser *p)
+{
+    for (; *p->at != '"'; p->at++) {
+        unsigned char letter = (unsigned char)*p->at;
+        if (letter < ' ' || letter == 127)
+            return fail(p, "a quoted name must end in \" on the same line");
+        if (letter == '\\') {
+            int high = p->at[1] == 'x' ? hex_digit(p->at[2]) : -1;
+            int low = high < 0 ? -1 : hex_digit(p->at[3]);
+            if (low < 0 || high + low == 0)
+                return fail(p, "in a quoted name, \\ is followed by x and two digits 0-9 a-f, "
+                               "not both 0");
+            letter = (unsigned char)(16 * high + low);
+            p->at += 3;
+        }
+        add_letter(p, (char)letter);
+    }
+    p->at++;
+    return SNUG_OK;
+}
+
+static enum snug_status read_token(struct parser *p)
+{
+    const char *source = p->at;
+    char first = *source;
+    int kind = is_bare_letter(first) ? WORD : first == '"' ? QUOTED : first;
+    if (kind == first && strchr(punctuation, first) == NULL) {
+        unsigned char code = (unsigned char)first;
+        if (code > ' ' && code < 127)
+            return fail(p,
+                        "unexpected character '%c'; quote names that have others than letters, "
+                        "digits and . _ - /",
+                        first);
+        return fail(p, "unexpected byte 0x%02x; a program is plain text", code);
+    }
+    struct token *token = add_token(p, kind, source);
+    if (token == NULL)
+        return snug_fail(p->err, SNUG_NO_MEMORY, "parse: out of memory");
+    if (kind == QUOTED) {
+        p->at++;
+        TRY(read_quoted(p));
+    } else if (kind == WORD) {
+        while (is_bare_letter(*p->at))
+            add_letter(p, *p->at++);
+    } else {
+        p->at++;
+    }
+    add_letter(p, '\0');
+    ptrdiff_t length = p->at - source;
+    token->source_length = length > INT_MAX ? INT_MAX : (int)length;
+    return SNUG_OK;
+}
+
+/* Reads the next statement that has tokens; *more is false at the end of the text. */
+static enum snug_status read_statement(struct parser *p, bool *more)
+{
+    p->n_tokens = p->next = 0;
+    p->n_letters = 0;
+    for (;;) {
+        char letter = *p->at;
+        if (letter == '#') {
+            p->at += strcspn(p->at, "\n");
+        } else if (letter == ' ' || letter == '\t' || letter == '\r') {
+            p->at++;
+        } else if (letter == '\n' || letter == ';' || letter == '\0') {
+            if (p->n_tokens > 0 || letter == '\0')
+                break; /* left for the next call, which skips it */
+            p->line += letter == '\n';
+            p->at++;
+        } else {
+            p->statement_line = p->line;
+            TRY(read_token(p));
+        }
+    }
+    *more = p->n_tokens > 0;
+    if (add_token(p, END, p->at) == NULL)
+        return snug_fail(p->err, SNUG_NO_MEMORY, "parse: out of memory");
+    return SNUG_OK;
+}
+
+/* ---- tokens to values ----------------------------------------------------------------------- */
+
+static const struct token *peek(const struct parser *p)
+{
+    return &p->tokens[p->next];
+}
+
+static const struct token *take(struct parser *p)
+{
+    const struct token *token = &p->tokens[p->next];
+    p->next += token->kind != END;
+    return token;
+}
+
+static bool accept(struct parser *p, int kind)
+{
+    if (peek(p)->kind != kind)
+        return false;
+    take(p);
+    return true;
+}
+
+static bool is_word(const struct token *token, const char *word)
+{
+    return token->kind == WORD && strcmp(token->text, word) == 0;
+}
+
+/* What stands there, for a message: as written, cut if long. */
+static const char *show(struct parser *p, const struct token *token)
+{
+    enum { MOST = 40 };
+    const char *quote = token->kind == QUOTED ? "" : "\"";
+    if (token->kind == END)
+        return "the end of the statement";
+    snprintf(p->shown, sizeof p->shown, "%s%.*s%s%s", quote,
+             token->source_length < MOST ? token->source_length : MOST, token->source,
+             token->source_length > MOST ? "..." : "", quote);
+    return p->shown;
+}
+
+static enum snug_status expect(struct parser *p, int kind, const char *where)
+{
+    if (accept(p, kind))
+        return SNUG_OK;
+    return fail(p, "expected \"%c\" %s, found %s", kind, where, show(p, peek(p)));
+}
+
+static enum snug_status expect_end(struct parser *p)
+{
+    if (peek(p)->kind == END)
+        return SNUG_OK;
+    return fail(p, "%s is too much; the statement should end before it", show(p, peek(p)));
+}
+
+static enum snug_status read_integer(struct parser *p, const char *what, int64_t least,
+                                     int64_t most, int64_t *value)
+{
+    const struct token *token = take(p);
+    if (token->kind != WORD || !text_parse_count(token->text, value) || *value < least ||
+        *value > most)
+        return fail(p, "%s is a whole number from %lld to %lld, not %s", what, (long long)least,
+                    (long long)most, show(p, token));
+    return SNUG_OK;
+}
+
+static enum snug_status read_real(struct parser *p, const char *what, double *value)
+{
+    const struct token *token = take(p);
+    if (token->kind != WORD || !text_parse_real(token->text, value))
+        return fail(p, "%s is a finite number, not %s", what, show(p, token));
+    return SNUG_OK;
+}
+
+static enum snug_status read_word(struct parser *p, const char *what, struct words words,
+                                  int *value)
+{
+    const struct token *token = take(p);
+    char all[200] = "";
+    size_t used = 0;
+    for (int i = 0; i < words.count; i++) {
+        if (is_word(token, words.word[i])) {
+            *value = i;
+            return SNUG_OK;
+        }
+        used += (size_t)snprintf(all + used, sizeof all - used, "%s%s", i == 0 ? "" : ", ",
+                                 words.word[i]);
+        if (used >= sizeof all)
+            used = sizeof all - 1;
+    }
+    return fail(p, "%s is one of %s, not %s", what, all, show(p, token));
+}
+
+static bool is_name(const struct token *token)
+{
+    return token->kind == QUOTED || (token->kind == WORD && strcmp(token->text, "_") != 0);
+}
+
+/* A tensor by name, or _ for none. */
+static enum snug_status read_operand(struct parser *p, tensor_id *id)
+{
+    const struct token *token = take(p);
+    *id = TENSOR_NONE;
+    if (is_word(token, "_"))
+        return SNUG_OK;
+    if (!is_name(token))
+        return fail(p, "expected the name of a tensor or _, found %s", show(p, token));
+    *id = program_find(p->prog, token->text);
+    if (*id == TENSOR_NONE)
+        return fail(p,
+                    "tensor %s is not declared; declare it in a line tensor NAME ROLE TYPE [DIMS]",
+                    show(p, token));
+    return SNUG_OK;
+}
+
+/* ---- statements ----------------------------------------------------------------------------- */
+
+static enum snug_status read_shape(struct parser *p, enum dtype dtype, struct shape *shape)
+{
+    TRY(expect(p, '[', "before the dimensions"));
+    int64_t elems = 1;
+    do {
+        int64_t dim;
+        if (shape->n_dims == MAX_DIMS)
+            return fail(p, "a shape has at most %d dimensions and ends in ], found %s", MAX_DIMS,
+                        show(p, peek(p)));
+        TRY(read_integer(p, "a dimension", 1, most_elems, &dim));
+        if (dim > most_elems / elems)
+            return fail(p, "the shape has more than 1e17 elements of %s",
+                        dtype_words.word[(int)dtype]);
+        elems *= dim;
+        shape->dim[shape->n_dims++] = dim;
+    } while (!accept(p, ']'));
+    return SNUG_OK;
+}
+
+/* One of the words after a tensor's shape. */
+static enum snug_status read_tensor_word(struct parser *p, struct tensor *tensor, bool with_views)
+{
+    const struct token *key = take(p);
+    int64_t number;
+    int word;
+    if (is_word(key, "persistent")) {
+        tensor->persistent = true;
+    } else if (is_word(key, "output")) {
+        tensor->is_output = true;
+    } else if (is_word(key, "decays")) {
+        tensor->decays = true;
+    } else if (is_word(key, "lane")) {
+        TRY(expect(p, '=', "after lane"));
+        TRY(read_integer(p, "lane", INT_MIN, INT_MAX, &number));
+        tensor->lane = (int)number;
+    } else if (is_word(key, "view")) {
+        TRY(expect(p, '=', "after view"));
+        if (with_views)
+            TRY(read_operand(p, &tensor->base));
+        else
+            take(p);
+        TRY(expect(p, '+', "and an offset in elements after the base of a view"));
+        TRY(read_integer(p, "the offset of a view", 0, most_elems, &tensor->offset_elems));
+    } else if (is_word(key, "init")) {
+        TRY(expect(p, '=', "after init"));
+        TRY(read_word(p, "init", init_words, &word));
+        tensor->init = (enum init)word;
+        if (accept(p, ':'))
+            TRY(read_real(p, "the scale of init", &tensor->init_scale));
+    } else {
+        return fail(p,
+                    "after its shape a tensor may have view=BASE+OFFSET, lane=N, persistent, "
+                    "output, decays and init=WORD:SCALE, not %s",
+                    show(p, key));
+    }
+    return SNUG_OK;
+}
+
+/* tensor NAME ROLE TYPE [DIMS] WORDS: made in the first walk, given its base in the second. */
+static enum snug_status read_tensor(struct parser *p, bool first_walk)
+{
+    struct tensor tensor = {TENSOR_INIT};
+    const struct token *name = take(p);
+    int role, dtype;
+    tensor.name = name->text;
+    if (!is_name(name))
+        return fail(p, "expected a name after tensor, found %s", show(p, name));
+    if (first_walk && program_find(p->prog, tensor.name) != TENSOR_NONE)
+        return fail(p, "tensor %s is declared twice; names are unique", show(p, name));
+    TRY(read_word(p, "the role of a tensor", role_words, &role));
+    TRY(read_word(p, "the type of a tensor", dtype_words, &dtype));
+    tensor.role = (enum role)role;
+    tensor.dtype = (enum dtype)dtype;
+    TRY(read_shape(p, tensor.dtype, &tensor.shape));
+    while (peek(p)->kind != END)
+        TRY(read_tensor_word(p, &tensor, !first_walk));
+    tensor_id id;
+    if (first_walk)
+        return program_add_tensor(p->prog, &tensor, &id, p->err);
+    id = program_find(p->prog, tensor.name);
+    p->prog->tensors[id].base = tensor.base;
+    return SNUG_OK;
+}
+
+static enum snug_status read_attrs(struct parser *p, const struct op_info *info,
+                                   struct attrs *attrs)
+{
+    do {
+        const struct token *key = take(p);
+        const struct attr_row *row = NULL;
+        for (int i = 0; i < ATTR_COUNT; i++)
+            if ((info->attrs >> i & 1) && is_word(key, attr_rows[i].name))
+                row = &attr_rows[i];
+        if (row == NULL)
+            return fail(p, "%s has no attribute %s", info->name, show(p, key));
+        TRY(expect(p, '=', "after the name of an attribute"));
+        char *field = (char *)attrs + row->offset;
+        if (row->form == ATTR_FORM_word) {
+            int value;
+            TRY(read_word(p, row->name, row->words, &value));
+            memcpy(field, &value, sizeof value);
+        } else if (row->form == ATTR_FORM_integer) {
+            int64_t value;
+            TRY(read_integer(p, row->name, INT_MIN, INT_MAX, &value));
+            memcpy(field, &value, sizeof value);
+        } else {
+            double value;
+            TRY(read_real(p, row->name, &value));
+            memcpy(field, &value, sizeof value);
+        }
+    } while (accept(p, ','));
+    return expect(p, '}', "after the attributes");
+}
+
+/* A list of operands, possibly empty. */
+static enum snug_status read_operands(struct parser *p, const char *what, int most, int *n,
+                                      tensor_id *ids)
+{
+    *n = 0;
+    int kind = peek(p)->kind;
+    bool is_work = is_word(peek(p), "work") && p->tokens[p->next + 1].kind == '=';
+    if (kind == '=' || kind == '{' || kind == END || (is_work && p->next > 0))
+        return SNUG_OK;
+    do {
+        if (*n == most)
+            return fail(p, "too many %s: no op has more than %d", what, most);
+        TRY(read_operand(p, &ids[(*n)++]));
+    } while (accept(p, ','));
+    return SNUG_OK;
+}
+
+static enum snug_status check_count(struct parser *p, const char *op, const char *what, int n,
+                                    int least, int most)
+{
+    if (n >= least && n <= most)
+        return SNUG_OK;
+    if (least == most)
+        return fail(p, "%s has %d %s, not %d; write _ for one that is left out", op, most, what, n);
+    return fail(p, "%s has %d to %d %s, not %d; write _ for one that is left out", op, least, most,
+                what, n);
+}
+
+/* OUTPUTS = KIND INPUTS {ATTRIBUTES} work=TENSOR */
+static enum snug_status read_op(struct parser *p)
+{
+    tensor_id in[MAX_INPUTS], out[MAX_OUTPUTS], work = TENSOR_NONE;
+    int n_in, n_out, kind = 0;
+    struct attrs attrs = ATTRS();
+    if (is_name(&p->tokens[0]) && p->tokens[1].kind != '=' && p->tokens[1].kind != ',')
+        return fail(p,
+                    "%s does not begin a statement; one is program, tensor, body, loss, scalars "
+                    "or OUTPUTS = OP INPUTS",
+                    show(p, peek(p)));
+    TRY(read_operands(p, "outputs", MAX_OUTPUTS, &n_out, out));
+    TRY(expect(p, '=', "after the outputs"));
+    const struct token *name = take(p);
+    while (kind < OP_COUNT && !is_word(name, op_infos[kind].name))
+        kind++;
+    if (kind == OP_COUNT)
+        return fail(p, "unknown op %s; `snug ops` lists them", show(p, name));
+    const struct op_info *info = &op_infos[kind];
+    TRY(read_operands(p, "inputs", MAX_INPUTS, &n_in, in));
+    TRY(check_count(p, info->name, "inputs", n_in, info->min_in, info->max_in));
+    TRY(check_count(p, info->name, "outputs", n_out, info->min_out, info->max_out));
+    if (accept(p, '{'))
+        TRY(read_attrs(p, info, &attrs));
+    if (is_word(peek(p), "work")) {
+        take(p);
+        TRY(expect(p, '=', "after work"));
+        TRY(read_operand(p, &work));
+    }
+    TRY(expect_end(p));
+    TRY(program_add_op(p->prog, (enum op_kind)kind, &attrs, n_in, in, n_out, out, p->err));
+    p->prog->ops[p->prog->n_ops - 1].work = work;
+    return SNUG_OK;
+}
+
+static enum snug_status read_body(struct parser *p)
+{
+    int64_t begin, end, repeat;
+    TRY(read_integer(p, "the first op of the body", 0, INT_MAX, &begin));
+    TRY(read_integer(p, "the end of the body (0: the last op)", 0, INT_MAX, &end));
+    if (!is_word(take(p), "x"))
+        return fail(p, "a body is written as: body BEGIN END x REPEATS");
+    TRY(read_integer(p, "the number of repeats", 1, INT_MAX, &repeat));
+    p->prog->body_begin = (int)begin;
+    p->prog->body_end = (int)end;
+    p->prog->n_repeat = (int)repeat;
+    return expect_end(p);
+}
+
+static enum snug_status read_special(struct parser *p, tensor_id *id)
+{
+    TRY(read_operand(p, id));
+    return expect_end(p);
+}
+
+static enum snug_status mark_once(struct parser *p, bool *saw, const char *what)
+{
+    if (*saw)
+        return fail(p, "%s is given twice", what);
+    *saw = true;
+    return SNUG_OK;
+}
+
+/* The statement at hand.  A first word that = or , follows is a tensor, whatever its name. */
+static enum snug_status read_one(struct parser *p, bool first_walk)
+{
+    bool is_op = p->tokens[1].kind == '=' || p->tokens[1].kind == ',';
+    const struct token *first = peek(p);
+    p->next = !is_op;
+    if (!is_op && is_word(first, "tensor"))
+        return read_tensor(p, first_walk);
+    if (!is_op && is_word(first, "program"))
+        return fail(p, "program comes first and once");
+    if (first_walk)
+        return SNUG_OK;
+    if (!is_op && is_word(first, "body")) {
+        TRY(mark_once(p, &p->saw_body, "body"));
+        return read_body(p);
+    }
+    if (!is_op && is_word(first, "loss")) {
+        TRY(mark_once(p, &p->saw_loss, "loss"));
+        return read_special(p, &p->prog->loss);
+    }
+    if (!is_op && is_word(first, "scalars")) {
+        TRY(mark_once(p, &p->saw_scalars, "scalars"));
+        return read_special(p, &p->prog->scalars);
+    }
+    p->next = 0;
+    return read_op(p);
+}
+
+/* `program NAME`, if the text begins with it. */
+static enum snug_status read_header(struct parser *p, const char **name, bool *found)
+{
+    bool more;
+    *name = "";
+    TRY(read_statement(p, &more));
+    *found =
+        more && is_word(peek(p), "program") && p->tokens[1].kind != '=' && p->tokens[1].kind != ',';
+    if (!*found)
+        return SNUG_OK;
+    take(p);
+    const struct token *token = take(p);
+    if (token->kind != WORD && token->kind != QUOTED)
+        return fail(p, "expected a name after program, found %s", show(p, token));
+    *name = token->text;
+    return expect_end(p);
+}
+
+static enum snug_status read_all(struct parser *p, const char *text)
+{
+    const char *name;
+    bool more, has_header;
+    TRY(read_header(p, &name, &has_header));
+    TRY(program_init(p->prog, name, p->err));
+    const char *start = has_header ? p->at : text;
+    int start_line = has_header ? p->line : 1;
+    for (int walk = 1; walk <= 2; walk++) {
+        p->at = start;
+        p->line = start_line;
+        for (;;) {
+            TRY(read_statement(p, &more));
+            if (!more)
+                break;
+            TRY(read_one(p, walk == 1));
+        }
+    }
+    int end = program_body_end(p->prog);
+    if (p->prog->body_begin > end || end > p->prog->n_ops)
+        return fail(p, "the body, ops %d to %d, does not fit the program's %d ops",
+                    p->prog->body_begin, end, p->prog->n_ops);
+    return SNUG_OK;
+}
+
+enum snug_status program_parse(const char *text, struct program *prog, struct snug_error *err)
+{
+    struct parser p = {.at = text, .line = 1, .statement_line = 1, .prog = prog, .err = err};
+    enum snug_status status;
+    *prog = (struct program){.loss = TENSOR_NONE, .scalars = TENSOR_NONE};
+    p.letters = malloc(2 * strlen(text) + 2); /* at worst a NUL after every letter */
+    if (p.letters == NULL)
+        status = snug_fail(err, SNUG_NO_MEMORY, "parse: no memory for %zu letters", strlen(text));
+    else
+        status = read_all(&p, text);
+    if (status != SNUG_OK)
+        program_free(prog);
+    free(p.letters);
+    free(p.tokens);
+    return status;
+}

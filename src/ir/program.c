@@ -1,0 +1,257 @@
+/*
+ * program.c -- building programs: tensors with unique names, ops, copies, and shape arithmetic.
+ */
+#include "ir/program.h"
+
+#include "base/rng.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const struct op_info op_infos[OP_COUNT] = {
+#define OP(kind, in_min, in_max, out_min, out_max, flags, inplace, accumulates, keeps_f32, attrs,  \
+           shape, gradient, cost)                                                                  \
+    [OP_##kind] = {#kind,       in_min, in_max, out_min,     out_max,                              \
+                   flags,       inplace, accumulates, keeps_f32, attrs},
+#include "ir/ops.def"
+#undef OP
+};
+
+static enum snug_status no_memory(struct snug_error *err)
+{
+    return snug_fail(err, SNUG_NO_MEMORY, "out of memory while building a program");
+}
+
+enum snug_status program_init(struct program *prog, const char *name, struct snug_error *err)
+{
+    *prog = (struct program){.n_repeat = 1, .loss = TENSOR_NONE, .scalars = TENSOR_NONE};
+    prog->name = arena_copy_string(&prog->arena, name);
+    return prog->name == NULL ? no_memory(err) : SNUG_OK;
+}
+
+void program_free(struct program *prog)
+{
+    arena_free(&prog->arena);
+    free(prog->tensors);
+    free(prog->ops);
+    free(prog->name_table);
+    *prog = (struct program){.loss = TENSOR_NONE, .scalars = TENSOR_NONE};
+}
+
+/* ---- names: open addressing, at most half full -------------------------------------------- */
+
+static int32_t *name_slot(const struct program *prog, const char *name)
+{
+    uint64_t mask = (uint64_t)prog->name_table_size - 1;
+    uint64_t at = rng_hash_string(name) & mask;
+    while (prog->name_table[at] != 0 &&
+           strcmp(prog->tensors[prog->name_table[at] - 1].name, name) != 0)
+        at = (at + 1) & mask;
+    return &prog->name_table[at];
+}
+
+static bool name_table_reserve(struct program *prog)
+{
+    if (prog->name_table_size > 2 * prog->n_tensors + 2)
+        return true;
+    int size = prog->name_table_size == 0 ? 64 : 2 * prog->name_table_size;
+    int32_t *table = calloc((size_t)size, sizeof *table);
+    if (table == NULL)
+        return false;
+    free(prog->name_table);
+    prog->name_table = table;
+    prog->name_table_size = size;
+    for (int i = 0; i < prog->n_tensors; i++)
+        *name_slot(prog, prog->tensors[i].name) = i + 1;
+    return true;
+}
+
+tensor_id program_find(const struct program *prog, const char *name)
+{
+    return prog->name_table_size == 0 ? TENSOR_NONE : *name_slot(prog, name) - 1;
+}
+
+/* ---- tensors and ops ------------------------------------------------------------------------ */
+
+enum snug_status program_add_tensor(struct program *prog, const struct tensor *tensor, tensor_id *id,
+                                    struct snug_error *err)
+{
+    void *grown = prog->tensors;
+    bool ok = array_grow(&grown, &prog->tensor_capacity, prog->n_tensors + 1, sizeof *prog->tensors);
+    prog->tensors = grown;
+    if (!ok || !name_table_reserve(prog))
+        return no_memory(err);
+    char *name = arena_copy_string(&prog->arena, tensor->name);
+    for (int suffix = 2; name != NULL && *name_slot(prog, name) != 0; suffix++)
+        name = arena_format(&prog->arena, "%s.%d", tensor->name, suffix);
+    if (name == NULL)
+        return no_memory(err);
+    int32_t *slot = name_slot(prog, name);
+    *id = prog->n_tensors++;
+    prog->tensors[*id] = *tensor;
+    prog->tensors[*id].name = name;
+    *slot = *id + 1;
+    return SNUG_OK;
+}
+
+enum snug_status program_add_op(struct program *prog, enum op_kind kind, const struct attrs *attrs,
+                                int n_in, const tensor_id *in, int n_out, const tensor_id *out,
+                                struct snug_error *err)
+{
+    void *grown = prog->ops;
+    bool ok = array_grow(&grown, &prog->op_capacity, prog->n_ops + 1, sizeof *prog->ops);
+    prog->ops = grown;
+    if (!ok)
+        return no_memory(err);
+    if (n_in > MAX_INPUTS || n_out > MAX_OUTPUTS)
+        return snug_fail(err, SNUG_BAD_PROGRAM, "%s: %d inputs and %d outputs are too many",
+                         op_infos[kind].name, n_in, n_out);
+    struct op *op = &prog->ops[prog->n_ops++];
+    *op = (struct op){.kind = kind,
+                      .n_in = n_in,
+                      .n_out = n_out,
+                      .work = TENSOR_NONE,
+                      .attrs = attrs == NULL ? ATTRS() : *attrs};
+    for (int k = 0; k < MAX_INPUTS; k++)
+        op->in[k] = k < n_in ? in[k] : TENSOR_NONE;
+    for (int k = 0; k < MAX_OUTPUTS; k++)
+        op->out[k] = k < n_out ? out[k] : TENSOR_NONE;
+    return SNUG_OK;
+}
+
+enum snug_status program_emit(struct program *prog, enum op_kind kind, const struct attrs *attrs,
+                              int n_in, const tensor_id *in, const char *name, int n_out,
+                              tensor_id *ids, struct snug_error *err)
+{
+    tensor_id none[MAX_OUTPUTS] = {TENSOR_NONE, TENSOR_NONE, TENSOR_NONE,
+                                   TENSOR_NONE, TENSOR_NONE, TENSOR_NONE};
+    struct shape shapes[MAX_OUTPUTS];
+    TRY(program_add_op(prog, kind, attrs, n_in, in, n_out, none, err));
+    int at = prog->n_ops - 1;
+    enum snug_status status = op_shapes(prog, &prog->ops[at], shapes, err);
+    enum dtype dtype = DTYPE_f32;
+    for (int k = n_in - 1; k >= 0; k--)
+        if (in[k] != TENSOR_NONE && in[k] != prog->scalars &&
+            dtype_is_float(prog->tensors[in[k]].dtype))
+            dtype = prog->tensors[in[k]].dtype;
+    for (int k = 0; k < n_out && status == SNUG_OK; k++) {
+        char *own = k == 0 ? arena_copy_string(&prog->arena, name)
+                           : arena_format(&prog->arena, "%s.%d", name, k);
+        if (own == NULL) {
+            status = no_memory(err);
+            break;
+        }
+        bool wide = (op_infos[kind].keeps_f32 >> k & 1) && dtype != DTYPE_f64;
+        struct tensor made = {TENSOR_INIT, .name = own, .dtype = wide ? DTYPE_f32 : dtype,
+                              .role = ROLE_activation, .shape = shapes[k]};
+        status = program_add_tensor(prog, &made, &ids[k], err);
+        prog->ops[at].out[k] = ids[k];
+    }
+    if (status != SNUG_OK)
+        prog->n_ops = at;
+    return status;
+}
+
+enum snug_status program_scalars(struct program *prog, tensor_id *id, struct snug_error *err)
+{
+    if (prog->scalars == TENSOR_NONE) {
+        struct tensor table = {TENSOR_INIT, .name = "scalars", .dtype = DTYPE_f64,
+                               .role = ROLE_temporary, .shape = {1, {SCALAR_COUNT}},
+                               .persistent = true};
+        TRY(program_add_tensor(prog, &table, &prog->scalars, err));
+    }
+    *id = prog->scalars;
+    return SNUG_OK;
+}
+
+void program_set_ops(struct program *prog, struct op *ops, int n_ops)
+{
+    free(prog->ops);
+    prog->ops = ops;
+    prog->n_ops = prog->op_capacity = n_ops;
+}
+
+void program_remove_ops(struct program *prog, const bool *gone)
+{
+    int n_kept = 0, body_begin = 0, body_end = 0;
+    for (int i = 0; i < prog->n_ops; i++) {
+        body_begin += i < prog->body_begin && !gone[i];
+        body_end += i < prog->body_end && !gone[i];
+        if (!gone[i])
+            prog->ops[n_kept++] = prog->ops[i];
+    }
+    prog->body_begin = body_begin;
+    prog->body_end = body_end;
+    prog->n_ops = n_kept;
+}
+
+enum snug_status program_copy(struct program *to, const struct program *from, struct snug_error *err)
+{
+    TRY(program_init(to, from->name, err));
+    for (int i = 0; i < from->n_tensors; i++) {
+        tensor_id id;
+        TRY(program_add_tensor(to, &from->tensors[i], &id, err));
+    }
+    struct op *ops = malloc((size_t)(from->n_ops + 1) * sizeof *ops);
+    if (ops == NULL)
+        return no_memory(err);
+    if (from->n_ops > 0)
+        memcpy(ops, from->ops, (size_t)from->n_ops * sizeof *ops);
+    program_set_ops(to, ops, from->n_ops);
+    to->body_begin = from->body_begin;
+    to->body_end = from->body_end;
+    to->n_repeat = from->n_repeat;
+    to->loss = from->loss;
+    to->scalars = from->scalars;
+    return SNUG_OK;
+}
+
+/* ---- arithmetic of shapes ------------------------------------------------------------------- */
+
+int64_t shape_elems(const struct shape *shape)
+{
+    int64_t n = 1;
+    for (int d = 0; d < shape->n_dims; d++)
+        n *= shape->dim[d];
+    return n;
+}
+
+int64_t shape_last(const struct shape *shape)
+{
+    return shape->n_dims == 0 ? 1 : shape->dim[shape->n_dims - 1];
+}
+
+int64_t shape_rows(const struct shape *shape)
+{
+    int64_t n = 1;
+    for (int d = 0; d < shape->n_dims - 1; d++)
+        n *= shape->dim[d];
+    return n;
+}
+
+bool shape_equal(const struct shape *a, const struct shape *b)
+{
+    if (a->n_dims != b->n_dims)
+        return false;
+    for (int d = 0; d < a->n_dims; d++)
+        if (a->dim[d] != b->dim[d])
+            return false;
+    return true;
+}
+
+int64_t tensor_elems(const struct program *prog, tensor_id id)
+{
+    return shape_elems(&prog->tensors[id].shape);
+}
+
+int64_t tensor_bytes(const struct program *prog, tensor_id id)
+{
+    return tensor_elems(prog, id) * (int64_t)dtype_bytes(prog->tensors[id].dtype);
+}
+
+tensor_id tensor_root(const struct program *prog, tensor_id id)
+{
+    tensor_id base = prog->tensors[id].base;
+    return base == TENSOR_NONE ? id : base;
+}

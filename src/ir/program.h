@@ -1,0 +1,231 @@
+/*
+ * program.h -- a training step as data: tensors, ops in execution order, nothing else.
+ *
+ * Ids are indices into the program's arrays and never change meaning; passes add tensors and ops
+ * and rewrite the list of ops.  A program is all that one rank does in one optimizer step:
+ *
+ *     ops:  [0 .. body_begin)  once, before      (nothing, today)
+ *           [body_begin .. body_end)  n_repeat times: forward and backward of one micro-batch
+ *           [body_end .. n_ops)  once, after: gradient norm and updates
+ *
+ * A tensor has one writer, with three exceptions that verify.c knows: an op that updates a tensor
+ * in place names it among its inputs and its outputs; an output that accumulates (+=) follows the
+ * writer before it; views share the bytes of their base.
+ */
+#ifndef SNUG_IR_PROGRAM_H
+#define SNUG_IR_PROGRAM_H
+
+#include "base/arena.h"
+#include "base/dtype.h"
+#include "base/status.h"
+
+enum { MAX_DIMS = 6, MAX_INPUTS = 8, MAX_OUTPUTS = 6 };
+
+typedef int32_t tensor_id;
+enum { TENSOR_NONE = -1 };
+
+/* The ledger's kinds, and inputs (booked with the activations). */
+#define ROLE_LIST(X)                                                                               \
+    X(input)                                                                                       \
+    X(parameter)                                                                                   \
+    X(gradient)                                                                                    \
+    X(optimizer)                                                                                   \
+    X(activation)                                                                                  \
+    X(temporary)
+enum role {
+#define ROLE_ENUM(name) ROLE_##name,
+    ROLE_LIST(ROLE_ENUM)
+#undef ROLE_ENUM
+        ROLE_COUNT
+};
+
+enum init { INIT_none, INIT_zeros, INIT_ones, INIT_normal, INIT_uniform }; /* scale: deviation or bound */
+
+struct shape {
+    int n_dims;
+    int64_t dim[MAX_DIMS];
+};
+
+struct tensor {
+    const char *name; /* unique in the program; owned by its arena */
+    enum dtype dtype;
+    enum role role;
+    struct shape shape;
+    tensor_id base;       /* a view: whose bytes these are (never itself a view), or TENSOR_NONE */
+    int64_t offset_elems; /* of the view in its base, in elements of the view's own type */
+    int lane;             /* 0 compute; tensors of different lanes never share bytes */
+    bool persistent;      /* lives from step to step: weights, states, the scalar table */
+    bool is_output;       /* read by whoever runs the program */
+    bool decays;          /* parameter: weight decay applies */
+    enum init init;
+    double init_scale;
+};
+
+/* Attributes of all ops in one flat struct; a row of ops.def says which ones its op reads. */
+enum act { ACT_none, ACT_relu, ACT_gelu, ACT_sigmoid, ACT_tanh }; /* gelu: the tanh form of GPT-2 */
+enum accumulate { ACC_no, ACC_yes, ACC_after_first };             /* after_first: += but in micro-batch 0 */
+
+/*    type        name           default */
+#define ATTR_LIST(X)                                                                               \
+    X(act, act, ACT_none)                                                                          \
+    X(accumulate, accumulate, ACC_no)                                                              \
+    X(integer, heads, 1)                                                                           \
+    X(integer, in_out, 0)                                                                          \
+    X(integer, dynamic_scale, 0)                                                                   \
+    X(real, eps, 1e-5)                                                                             \
+    X(real, weight, 1.0)                                                                           \
+    X(real, max_norm, 0.0)                                                                         \
+    X(real, beta1, 0.9)                                                                            \
+    X(real, beta2, 0.999)                                                                          \
+    X(real, decay, 0.0)
+
+typedef enum act attr_type_act;
+typedef enum accumulate attr_type_accumulate;
+typedef int64_t attr_type_integer;
+typedef double attr_type_real;
+
+struct attrs {
+#define ATTR_FIELD(type, name, value) attr_type_##type name;
+    ATTR_LIST(ATTR_FIELD)
+#undef ATTR_FIELD
+};
+
+enum attr_index {
+#define ATTR_INDEX(type, name, value) ATTR_INDEX_##name,
+    ATTR_LIST(ATTR_INDEX)
+#undef ATTR_INDEX
+        ATTR_COUNT
+};
+enum attr_mask {
+#define ATTR_MASK(type, name, value) A_##name = 1 << ATTR_INDEX_##name,
+    ATTR_LIST(ATTR_MASK)
+#undef ATTR_MASK
+};
+
+#define ATTR_DEFAULT(type, name, value) .name = (value),
+#define ATTRS(...) ((struct attrs){ATTR_LIST(ATTR_DEFAULT) __VA_ARGS__})
+
+enum op_kind {
+#define OP(kind, ...) OP_##kind,
+#include "ir/ops.def"
+#undef OP
+    OP_COUNT
+};
+
+enum { EFFECT = 1 };
+
+struct op {
+    enum op_kind kind;
+    int n_in, n_out;
+    tensor_id in[MAX_INPUTS], out[MAX_OUTPUTS]; /* TENSOR_NONE: left out */
+    tensor_id work;                             /* workspace booked for the kernel, or TENSOR_NONE */
+    struct attrs attrs;
+};
+
+struct op_info {
+    const char *name;
+    int min_in, max_in, min_out, max_out;
+    unsigned flags, inplace, accumulates, keeps_f32, attrs;
+};
+extern const struct op_info op_infos[OP_COUNT];
+
+/* Numbers that change from step to step: a persistent f64 tensor that kernels read. */
+#define SCALAR_LIST(X)                                                                             \
+    X(lr)                                                                                          \
+    X(loss_scale)    /* 1 unless fp16 */                                                           \
+    X(update_count)  /* updates made so far, skipped steps not counted; Adam's t */                \
+    X(good_steps)    /* since the loss scale last changed */                                       \
+    X(grad_norm)     /* of the unscaled gradients, before clipping */                              \
+    X(clip)          /* multiply gradients by this: clipping and 1 / loss_scale together */        \
+    X(skip)          /* 1: gradients are not finite, make no update */                             \
+    X(row)           /* for take_row */
+enum scalar {
+#define SCALAR_ENUM(name) SCALAR_##name,
+    SCALAR_LIST(SCALAR_ENUM)
+#undef SCALAR_ENUM
+        SCALAR_COUNT
+};
+
+struct program {
+    struct arena arena; /* names */
+    char *name;
+    struct tensor *tensors;
+    int n_tensors, tensor_capacity;
+    struct op *ops;
+    int n_ops, op_capacity;
+    int body_begin, body_end, n_repeat; /* body_end 0: all ops are the body */
+    tensor_id loss, scalars;            /* TENSOR_NONE where there is none */
+    int32_t *name_table;                /* hash of names -> tensor id + 1; owned by program.c */
+    int name_table_size;
+};
+
+enum snug_status program_init(struct program *prog, const char *name, struct snug_error *err);
+void program_free(struct program *prog);
+enum snug_status program_copy(struct program *to, const struct program *from, struct snug_error *err);
+
+/* Copies *tensor in; its name is made unique by a suffix ".2", ".3"... if it is taken.
+ * Zero-initialised fields of interest: base must be set to TENSOR_NONE (use TENSOR_INIT). */
+enum snug_status program_add_tensor(struct program *prog, const struct tensor *tensor, tensor_id *id,
+                                    struct snug_error *err);
+#define TENSOR_INIT .base = TENSOR_NONE
+
+/* Appends an op with outputs that exist already.  work is TENSOR_NONE. */
+enum snug_status program_add_op(struct program *prog, enum op_kind kind, const struct attrs *attrs,
+                                int n_in, const tensor_id *in, int n_out, const tensor_id *out,
+                                struct snug_error *err);
+
+/* Appends an op and makes its outputs: activations named NAME, NAME.1..., shapes by the shape rule,
+ * type of input 0 (its first float input) or fp32 where the row keeps it.  ids gets n_out ids. */
+enum snug_status program_emit(struct program *prog, enum op_kind kind, const struct attrs *attrs,
+                              int n_in, const tensor_id *in, const char *name, int n_out,
+                              tensor_id *ids, struct snug_error *err);
+
+/* The scalar table of the program, made on first use. */
+enum snug_status program_scalars(struct program *prog, tensor_id *id, struct snug_error *err);
+
+/* Takes over a malloc'ed list of ops in place of the present one. */
+void program_set_ops(struct program *prog, struct op *ops, int n_ops);
+
+/* Drops the ops with gone[i]; the three sections keep their ops. */
+void program_remove_ops(struct program *prog, const bool *gone);
+
+tensor_id program_find(const struct program *prog, const char *name); /* or TENSOR_NONE */
+
+static inline const struct tensor *program_tensor(const struct program *prog, tensor_id id)
+{
+    return &prog->tensors[id];
+}
+
+int64_t shape_elems(const struct shape *shape);
+int64_t shape_rows(const struct shape *shape); /* all but the last dimension together */
+int64_t shape_last(const struct shape *shape);
+bool shape_equal(const struct shape *a, const struct shape *b);
+int64_t tensor_elems(const struct program *prog, tensor_id id);
+int64_t tensor_bytes(const struct program *prog, tensor_id id);
+tensor_id tensor_root(const struct program *prog, tensor_id id); /* its base, or itself */
+
+/* shape.c: what the outputs of an op must look like.  out has MAX_OUTPUTS places. */
+enum snug_status op_shapes(const struct program *prog, const struct op *op, struct shape *out,
+                           struct snug_error *err);
+/* Re-derives every shape from the inputs after dimension 0 of the inputs became `batch`. */
+enum snug_status program_set_batch(struct program *prog, int64_t batch, struct snug_error *err);
+
+/* verify.c: all rules that a program must obey; the message names op and tensor. */
+enum snug_status program_verify(const struct program *prog, struct snug_error *err);
+
+/* cost.c: floating-point operations and bytes moved by one execution. */
+double op_flops(const struct program *prog, const struct op *op);
+double op_moved_bytes(const struct program *prog, const struct op *op);
+
+/* dump.c, parse.c: the text form.  parse(dump(p)) is p. */
+struct text;
+void program_dump(const struct program *prog, struct text *out);
+enum snug_status program_parse(const char *text, struct program *prog, struct snug_error *err);
+
+/* True once the body's ops are passed: used by every walk that has to know the three sections. */
+static inline int program_body_end(const struct program *prog)
+{
+    return prog->body_end == 0 ? prog->n_ops : prog->body_end;
+}
+
+#endif

@@ -1,0 +1,302 @@
+/*
+ * shape.c -- the shape rule of every op: what its outputs must look like, given its inputs.
+ *
+ * One function per rule named in ops.def.  A rule sets out[k] for each output; n_dims -1 says that
+ * the rule has nothing to say about it (updates in place).  Errors name the op and its operands.
+ */
+#include "ir/program.h"
+
+enum { UNCHECKED = -1 };
+
+typedef enum snug_status shape_rule(const struct program *prog, const struct op *op,
+                                    struct shape *out, struct snug_error *err);
+
+static const struct shape *in_shape(const struct program *prog, const struct op *op, int k)
+{
+    return &prog->tensors[op->in[k]].shape;
+}
+
+static enum snug_status wrong(const struct program *prog, const struct op *op, int k,
+                              const char *expected, struct snug_error *err)
+{
+    return snug_fail(err, SNUG_BAD_PROGRAM, "%s: operand \"%s\" should be %s",
+                     op_infos[op->kind].name, prog->tensors[op->in[k]].name, expected);
+}
+
+static struct shape vector(int64_t n)
+{
+    return (struct shape){1, {n}};
+}
+
+static struct shape with_last(const struct shape *shape, int64_t last)
+{
+    struct shape out = *shape;
+    out.dim[out.n_dims - 1] = last;
+    return out;
+}
+
+static enum snug_status shape_none(const struct program *prog, const struct op *op,
+                                   struct shape *out, struct snug_error *err)
+{
+    (void)prog, (void)err;
+    for (int k = 0; k < op->n_out; k++)
+        out[k].n_dims = UNCHECKED;
+    return SNUG_OK;
+}
+
+static enum snug_status shape_one(const struct program *prog, const struct op *op,
+                                  struct shape *out, struct snug_error *err)
+{
+    (void)prog, (void)op, (void)err;
+    out[0] = vector(1);
+    return SNUG_OK;
+}
+
+static enum snug_status shape_same(const struct program *prog, const struct op *op,
+                                   struct shape *out, struct snug_error *err)
+{
+    out[0] = *in_shape(prog, op, 0);
+    if ((op->kind == OP_add || op->kind == OP_act_grad || op->kind == OP_mse_grad) &&
+        !shape_equal(&out[0], in_shape(prog, op, 1)))
+        return wrong(prog, op, 1, "of the same shape as the first", err);
+    return SNUG_OK;
+}
+
+static enum snug_status shape_embedding(const struct program *prog, const struct op *op,
+                                        struct shape *out, struct snug_error *err)
+{
+    const struct shape *ids = in_shape(prog, op, 0), *table = in_shape(prog, op, 1);
+    if (prog->tensors[op->in[0]].dtype != DTYPE_i32 || ids->n_dims < 1 || ids->n_dims >= MAX_DIMS)
+        return wrong(prog, op, 0, "i32 ids", err);
+    if (table->n_dims != 2)
+        return wrong(prog, op, 1, "a table of rows", err);
+    if (op->n_in > 2 && op->in[2] != TENSOR_NONE) {
+        const struct shape *positions = in_shape(prog, op, 2);
+        if (positions->n_dims != 2 || positions->dim[1] != table->dim[1] ||
+            positions->dim[0] < shape_last(ids))
+            return wrong(prog, op, 2, "position rows as wide as the table, one per time step", err);
+    }
+    out[0] = *ids;
+    out[0].dim[out[0].n_dims++] = table->dim[1];
+    return SNUG_OK;
+}
+
+static enum snug_status shape_linear(const struct program *prog, const struct op *op,
+                                     struct shape *out, struct snug_error *err)
+{
+    const struct shape *x = in_shape(prog, op, 0), *w = in_shape(prog, op, 1);
+    if (x->n_dims < 1 || w->n_dims != 2)
+        return wrong(prog, op, 1, "a matrix", err);
+    int64_t n_in = w->dim[op->attrs.in_out ? 0 : 1], n_out = w->dim[op->attrs.in_out ? 1 : 0];
+    if (shape_last(x) != n_in)
+        return wrong(prog, op, 1, "a matrix whose input side is as wide as x", err);
+    if (op->n_in > 2 && op->in[2] != TENSOR_NONE && tensor_elems(prog, op->in[2]) != n_out)
+        return wrong(prog, op, 2, "a bias as long as the output is wide", err);
+    out[0] = out[1] = with_last(x, n_out);
+    return SNUG_OK;
+}
+
+static enum snug_status check_norm(const struct program *prog, const struct op *op, int gamma,
+                                   int64_t width, struct snug_error *err)
+{
+    for (int k = gamma; k < gamma + 2; k++)
+        if (tensor_elems(prog, op->in[k]) != width)
+            return wrong(prog, op, k, "a vector as long as x is wide", err);
+    return SNUG_OK;
+}
+
+static enum snug_status shape_layernorm(const struct program *prog, const struct op *op,
+                                        struct shape *out, struct snug_error *err)
+{
+    const struct shape *x = in_shape(prog, op, 0);
+    TRY(check_norm(prog, op, 1, shape_last(x), err));
+    out[0] = *x;
+    out[1] = out[2] = vector(shape_rows(x));
+    return SNUG_OK;
+}
+
+static enum snug_status shape_add_layernorm(const struct program *prog, const struct op *op,
+                                            struct shape *out, struct snug_error *err)
+{
+    const struct shape *x = in_shape(prog, op, 0);
+    if (!shape_equal(x, in_shape(prog, op, 1)))
+        return wrong(prog, op, 1, "of the same shape as the first", err);
+    TRY(check_norm(prog, op, 2, shape_last(x), err));
+    out[0] = out[1] = *x;
+    out[2] = out[3] = vector(shape_rows(x));
+    return SNUG_OK;
+}
+
+static enum snug_status shape_attention(const struct program *prog, const struct op *op,
+                                        struct shape *out, struct snug_error *err)
+{
+    const struct shape *qkv = in_shape(prog, op, 0);
+    int64_t heads = op->attrs.heads;
+    if (qkv->n_dims != 3 || heads < 1 || qkv->dim[2] % (3 * heads) != 0)
+        return wrong(prog, op, 0, "[batch, time, 3 x width] with a width that the heads divide", err);
+    out[0] = with_last(qkv, qkv->dim[2] / 3);
+    out[1] = (struct shape){3, {qkv->dim[0], heads, qkv->dim[1]}};
+    return SNUG_OK;
+}
+
+static enum snug_status check_targets(const struct program *prog, const struct op *op, int k,
+                                      int64_t rows, struct snug_error *err)
+{
+    if (prog->tensors[op->in[k]].dtype != DTYPE_i32 || tensor_elems(prog, op->in[k]) != rows)
+        return wrong(prog, op, k, "one i32 class per row", err);
+    return SNUG_OK;
+}
+
+static enum snug_status shape_cross_entropy(const struct program *prog, const struct op *op,
+                                            struct shape *out, struct snug_error *err)
+{
+    int64_t rows = shape_rows(in_shape(prog, op, 0));
+    TRY(check_targets(prog, op, 1, rows, err));
+    out[0] = vector(1);
+    out[1] = vector(rows);
+    return SNUG_OK;
+}
+
+static enum snug_status shape_mse(const struct program *prog, const struct op *op,
+                                  struct shape *out, struct snug_error *err)
+{
+    if (!shape_equal(in_shape(prog, op, 0), in_shape(prog, op, 1)))
+        return wrong(prog, op, 1, "a target of the output's shape", err);
+    out[0] = vector(1);
+    return SNUG_OK;
+}
+
+static enum snug_status check_head(const struct program *prog, const struct op *op,
+                                   struct snug_error *err)
+{
+    const struct shape *x = in_shape(prog, op, 0), *w = in_shape(prog, op, 1);
+    if (w->n_dims != 2 || w->dim[1] != shape_last(x))
+        return wrong(prog, op, 1, "[vocabulary, width of x]", err);
+    return check_targets(prog, op, 2, shape_rows(x), err);
+}
+
+static enum snug_status shape_linear_cross_entropy(const struct program *prog, const struct op *op,
+                                                   struct shape *out, struct snug_error *err)
+{
+    TRY(check_head(prog, op, err));
+    out[0] = vector(1);
+    out[1] = vector(shape_rows(in_shape(prog, op, 0)));
+    return SNUG_OK;
+}
+
+static enum snug_status shape_linear_cross_entropy_grad(const struct program *prog,
+                                                        const struct op *op, struct shape *out,
+                                                        struct snug_error *err)
+{
+    TRY(check_head(prog, op, err));
+    out[0] = *in_shape(prog, op, 0);
+    out[1] = *in_shape(prog, op, 1);
+    return SNUG_OK;
+}
+
+static enum snug_status shape_linear_cross_entropy_train(const struct program *prog,
+                                                         const struct op *op, struct shape *out,
+                                                         struct snug_error *err)
+{
+    TRY(shape_linear_cross_entropy(prog, op, out, err));
+    return shape_linear_cross_entropy_grad(prog, op, out + 2, err);
+}
+
+static enum snug_status shape_take_row(const struct program *prog, const struct op *op,
+                                       struct shape *out, struct snug_error *err)
+{
+    const struct shape *x = in_shape(prog, op, 0);
+    if (x->n_dims != 3)
+        return wrong(prog, op, 0, "[batch, time, width]", err);
+    out[0] = (struct shape){2, {x->dim[0], x->dim[2]}};
+    return SNUG_OK;
+}
+
+static enum snug_status shape_embedding_grad(const struct program *prog, const struct op *op,
+                                             struct shape *out, struct snug_error *err)
+{
+    (void)err;
+    out[0] = *in_shape(prog, op, 2);
+    out[1].n_dims = UNCHECKED;
+    if (op->in[3] != TENSOR_NONE)
+        out[1] = *in_shape(prog, op, 3);
+    return SNUG_OK;
+}
+
+static enum snug_status shape_linear_grad_x(const struct program *prog, const struct op *op,
+                                            struct shape *out, struct snug_error *err)
+{
+    const struct shape *dy = in_shape(prog, op, 0), *w = in_shape(prog, op, 1);
+    if (w->n_dims != 2 || w->dim[op->attrs.in_out ? 1 : 0] != shape_last(dy))
+        return wrong(prog, op, 1, "a matrix whose output side is as wide as dy", err);
+    out[0] = with_last(dy, w->dim[op->attrs.in_out ? 0 : 1]);
+    return SNUG_OK;
+}
+
+static enum snug_status shape_linear_grad_w(const struct program *prog, const struct op *op,
+                                            struct shape *out, struct snug_error *err)
+{
+    const struct shape *x = in_shape(prog, op, 0), *dy = in_shape(prog, op, 1);
+    if (shape_rows(x) != shape_rows(dy))
+        return wrong(prog, op, 1, "a gradient with as many rows as x", err);
+    int64_t n_in = shape_last(x), n_out = shape_last(dy);
+    out[0] = (struct shape){2, {op->attrs.in_out ? n_in : n_out, op->attrs.in_out ? n_out : n_in}};
+    out[1] = vector(n_out);
+    return SNUG_OK;
+}
+
+static enum snug_status shape_layernorm_grad(const struct program *prog, const struct op *op,
+                                             struct shape *out, struct snug_error *err)
+{
+    const struct shape *dy = in_shape(prog, op, 0);
+    if (!shape_equal(dy, in_shape(prog, op, 1)))
+        return wrong(prog, op, 1, "of the same shape as dy", err);
+    out[0] = *dy;
+    out[1] = out[2] = vector(shape_last(dy));
+    return SNUG_OK;
+}
+
+static enum snug_status shape_attention_grad(const struct program *prog, const struct op *op,
+                                             struct shape *out, struct snug_error *err)
+{
+    (void)err;
+    out[0] = *in_shape(prog, op, 1);
+    return SNUG_OK;
+}
+
+enum snug_status op_shapes(const struct program *prog, const struct op *op, struct shape *out,
+                           struct snug_error *err)
+{
+    static shape_rule *const rules[OP_COUNT] = {
+#define OP(kind, in_min, in_max, out_min, out_max, flags, inplace, accumulates, keeps_f32, attrs,  \
+           shape, gradient, cost)                                                                  \
+    [OP_##kind] = shape_##shape,
+#include "ir/ops.def"
+#undef OP
+    };
+    const struct op_info *info = &op_infos[op->kind];
+    if (op->n_in < info->min_in || op->n_in > info->max_in)
+        return snug_fail(err, SNUG_BAD_PROGRAM, "%s: %d inputs, %d to %d are right", info->name,
+                         op->n_in, info->min_in, info->max_in);
+    for (int k = 0; k < info->min_in; k++)
+        if (op->in[k] == TENSOR_NONE && (info->flags & EFFECT) == 0)
+            return snug_fail(err, SNUG_BAD_PROGRAM, "%s: input %d is left out but is needed",
+                             info->name, k);
+    return rules[op->kind](prog, op, out, err);
+}
+
+enum snug_status program_set_batch(struct program *prog, int64_t batch, struct snug_error *err)
+{
+    for (int i = 0; i < prog->n_tensors; i++)
+        if (prog->tensors[i].role == ROLE_input)
+            prog->tensors[i].shape.dim[0] = batch;
+    for (int i = 0; i < prog->n_ops; i++) {
+        struct shape shapes[MAX_OUTPUTS];
+        const struct op *op = &prog->ops[i];
+        TRY(op_shapes(prog, op, shapes, err));
+        for (int k = 0; k < op->n_out; k++)
+            if (op->out[k] != TENSOR_NONE && shapes[k].n_dims != UNCHECKED)
+                prog->tensors[op->out[k]].shape = shapes[k];
+    }
+    return SNUG_OK;
+}

@@ -1,0 +1,30 @@
+/*
+ * text_form.h -- what the printer and the parser of programs have to agree on: words, attributes
+ * and the letters of a bare name.  docs/program.md describes the form.
+ */
+#ifndef SNUG_IR_TEXT_FORM_H
+#define SNUG_IR_TEXT_FORM_H
+
+#include "ir/program.h"
+
+struct words { /* the words of an enum, in its order */
+    const char *const *word;
+    int count;
+};
+
+extern const struct words role_words, dtype_words, init_words;
+
+enum attr_form { ATTR_FORM_word, ATTR_FORM_integer, ATTR_FORM_real };
+
+struct attr_row {
+    const char *name;
+    enum attr_form form;
+    size_t offset; /* in struct attrs */
+    struct words words;
+};
+extern const struct attr_row attr_rows[ATTR_COUNT];
+
+/* Letters, digits and . _ - / make a bare word; any other name is written in quotes. */
+bool is_bare_letter(char letter);
+
+#endif

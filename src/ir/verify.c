@@ -1,0 +1,137 @@
+/*
+ * verify.c -- the rules of a well-formed program, checked after every pass in tests and debug builds.
+ *
+ * Every id is in range; operand counts and shapes obey the op's row; a tensor is written before it
+ * is read, by one op, except for in-place updates (named as input and output), accumulation into
+ * what an earlier op wrote, and views (whose base counts as written with its parts); statistics stay
+ * fp32; views lie inside their base.
+ */
+#include "ir/program.h"
+
+#include <stdlib.h>
+
+struct state {
+    const struct program *prog;
+    bool *written; /* per tensor; of a view: its root is marked too */
+    struct snug_error *err;
+    int at;
+};
+
+static enum snug_status bad(struct state *s, const char *what, tensor_id id)
+{
+    return snug_fail(s->err, SNUG_BAD_PROGRAM, "%s: op %d (%s): tensor \"%s\" %s", s->prog->name,
+                     s->at, op_infos[s->prog->ops[s->at].kind].name,
+                     id == TENSOR_NONE ? "_" : s->prog->tensors[id].name, what);
+}
+
+static enum snug_status verify_tensor(const struct program *prog, int i, struct snug_error *err)
+{
+    const struct tensor *t = &prog->tensors[i];
+    const char *wrong = NULL;
+    if (t->shape.n_dims < 1 || t->shape.n_dims > MAX_DIMS)
+        wrong = "has no dimension, or too many";
+    double elems = 1;
+    for (int d = 0; wrong == NULL && d < t->shape.n_dims; d++) {
+        elems *= (double)t->shape.dim[d];
+        if (t->shape.dim[d] < 1)
+            wrong = "has a dimension below 1";
+    }
+    if (elems > 1e17)
+        wrong = "is larger than any machine";
+    if (wrong == NULL && t->base != TENSOR_NONE) {
+        if (t->base < 0 || t->base >= prog->n_tensors || t->base == i)
+            wrong = "is a view of nothing";
+        else if (prog->tensors[t->base].base != TENSOR_NONE)
+            wrong = "is a view of a view";
+        else if (t->offset_elems < 0 ||
+                 (t->offset_elems + shape_elems(&t->shape)) * (int64_t)dtype_bytes(t->dtype) >
+                     tensor_bytes(prog, t->base))
+            wrong = "reaches beyond its base";
+    }
+    if (wrong != NULL)
+        return snug_fail(err, SNUG_BAD_PROGRAM, "%s: tensor \"%s\" %s", prog->name, t->name, wrong);
+    return SNUG_OK;
+}
+
+static bool is_input_of(const struct op *op, tensor_id id)
+{
+    for (int k = 0; k < op->n_in; k++)
+        if (op->in[k] == id)
+            return true;
+    return false;
+}
+
+static enum snug_status verify_inputs(struct state *s, const struct op *op)
+{
+    for (int k = 0; k < op->n_in; k++) {
+        tensor_id id = op->in[k];
+        if (id == TENSOR_NONE)
+            continue;
+        if (id < 0 || id >= s->prog->n_tensors)
+            return bad(s, "does not exist (input id out of range)", TENSOR_NONE);
+        const struct tensor *t = &s->prog->tensors[id];
+        if (t->role != ROLE_input && !t->persistent && !s->written[id])
+            return bad(s, "is read before it is written", id);
+    }
+    return SNUG_OK;
+}
+
+static enum snug_status verify_outputs(struct state *s, const struct op *op)
+{
+    const struct op_info *info = &op_infos[op->kind];
+    struct shape shapes[MAX_OUTPUTS];
+    TRY(op_shapes(s->prog, op, shapes, s->err));
+    if (op->n_out < info->min_out || op->n_out > info->max_out)
+        return bad(s, "is not the right number of outputs", op->out[0]);
+    for (int k = 0; k < op->n_out; k++) {
+        tensor_id id = op->out[k];
+        if (id == TENSOR_NONE)
+            continue;
+        if (id < 0 || id >= s->prog->n_tensors)
+            return bad(s, "does not exist (output id out of range)", TENSOR_NONE);
+        const struct tensor *t = &s->prog->tensors[id];
+        bool updates = is_input_of(op, id);
+        bool adds = (info->accumulates >> k & 1) && op->attrs.accumulate == ACC_yes;
+        if (t->role == ROLE_input)
+            return bad(s, "is an input of the program and cannot be written", id);
+        if (adds && !s->written[id] && !t->persistent)
+            return bad(s, "is added to before it is written", id);
+        if (!adds && !updates && s->written[id])
+            return bad(s, "is written twice", id);
+        if (updates && (info->flags & EFFECT) == 0)
+            return bad(s, "is input and output of an op that does not update in place", id);
+        if (shapes[k].n_dims >= 0 && !shape_equal(&shapes[k], &t->shape))
+            return bad(s, "does not have the shape that the op gives it", id);
+        if ((info->keeps_f32 >> k & 1) && t->dtype != DTYPE_f32 && t->dtype != DTYPE_f64)
+            return bad(s, "must stay fp32", id);
+        s->written[id] = true;
+        s->written[tensor_root(s->prog, id)] = true;
+    }
+    return SNUG_OK;
+}
+
+enum snug_status program_verify(const struct program *prog, struct snug_error *err)
+{
+    for (int i = 0; i < prog->n_tensors; i++)
+        TRY(verify_tensor(prog, i, err));
+    int body_end = program_body_end(prog);
+    if (prog->n_repeat < 1 || prog->body_begin < 0 || prog->body_begin > body_end ||
+        body_end > prog->n_ops)
+        return snug_fail(err, SNUG_BAD_PROGRAM, "%s: body %d..%d x %d does not fit %d ops",
+                         prog->name, prog->body_begin, body_end, prog->n_repeat, prog->n_ops);
+    struct state s = {.prog = prog, .err = err};
+    s.written = calloc((size_t)prog->n_tensors + 1, sizeof *s.written);
+    if (s.written == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "verify: no memory for %d flags", prog->n_tensors);
+    enum snug_status status = SNUG_OK;
+    for (s.at = 0; s.at < prog->n_ops && status == SNUG_OK; s.at++) {
+        const struct op *op = &prog->ops[s.at];
+        status = verify_inputs(&s, op);
+        if (status == SNUG_OK)
+            status = verify_outputs(&s, op);
+        if (status == SNUG_OK && (op->work < TENSOR_NONE || op->work >= prog->n_tensors))
+            status = bad(&s, "does not exist (workspace id out of range)", TENSOR_NONE);
+    }
+    free(s.written);
+    return status;
+}

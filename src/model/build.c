@@ -1,0 +1,65 @@
+/*
+ * build.c -- one layer at a time: parameters with their start values, then the op.
+ */
+#include "model/model.h"
+
+#include <stdio.h>
+
+enum { NAME_MAX_BYTES = 256 };
+
+enum snug_status build_parameter(struct program *prog, const char *name, const struct shape *shape,
+                                 enum init init, double scale, tensor_id *id,
+                                 struct snug_error *err)
+{
+    struct tensor t = {TENSOR_INIT, .name = name, .dtype = DTYPE_f32, .role = ROLE_parameter,
+                       .shape = *shape, .persistent = true, .decays = shape->n_dims >= 2,
+                       .init = init, .init_scale = scale};
+    if (program_find(prog, name) != TENSOR_NONE)
+        return snug_fail(err, SNUG_BAD_ARGUMENT, "two layers are named so that both have \"%s\"",
+                         name);
+    return program_add_tensor(prog, &t, id, err);
+}
+
+enum snug_status build_input(struct program *prog, const char *name, enum dtype dtype,
+                             const struct shape *shape, tensor_id *id, struct snug_error *err)
+{
+    struct tensor t = {TENSOR_INIT, .name = name, .dtype = dtype, .role = ROLE_input,
+                       .shape = *shape};
+    return program_add_tensor(prog, &t, id, err);
+}
+
+enum snug_status build_linear(struct program *prog, tensor_id x, const struct linear_spec *spec,
+                              tensor_id *y, struct snug_error *err)
+{
+    char name[NAME_MAX_BYTES];
+    tensor_id weight, bias;
+    int64_t n_in = shape_last(&prog->tensors[x].shape);
+    struct shape matrix = {2, {spec->n_out, n_in}}, vector = {1, {spec->n_out}};
+    if (spec->in_out)
+        matrix = (struct shape){2, {n_in, spec->n_out}};
+    snprintf(name, sizeof name, "%s.weight", spec->name);
+    TRY(build_parameter(prog, name, &matrix, spec->init, spec->init_scale, &weight, err));
+    snprintf(name, sizeof name, "%s.bias", spec->name);
+    TRY(build_parameter(prog, name, &vector, spec->bias_scale == 0 ? INIT_zeros : INIT_uniform,
+                        spec->bias_scale, &bias, err));
+    struct attrs attrs = ATTRS(.in_out = spec->in_out);
+    return program_emit(prog, OP_linear, &attrs, 3, (tensor_id[]){x, weight, bias}, spec->name, 1, y,
+                        err);
+}
+
+enum snug_status build_layernorm(struct program *prog, tensor_id x, const char *name, double eps,
+                                 tensor_id *y, struct snug_error *err)
+{
+    char full[NAME_MAX_BYTES];
+    tensor_id gamma, beta, out[3];
+    struct shape vector = {1, {shape_last(&prog->tensors[x].shape)}};
+    snprintf(full, sizeof full, "%s.weight", name);
+    TRY(build_parameter(prog, full, &vector, INIT_ones, 0, &gamma, err));
+    snprintf(full, sizeof full, "%s.bias", name);
+    TRY(build_parameter(prog, full, &vector, INIT_zeros, 0, &beta, err));
+    struct attrs attrs = ATTRS(.eps = eps);
+    TRY(program_emit(prog, OP_layernorm, &attrs, 3, (tensor_id[]){x, gamma, beta}, name, 3, out,
+                     err));
+    *y = out[0];
+    return SNUG_OK;
+}

@@ -1,0 +1,80 @@
+/*
+ * model.h -- what a model is inside: how to write its forward program down, and how it was named.
+ */
+#ifndef SNUG_MODEL_MODEL_H
+#define SNUG_MODEL_MODEL_H
+
+#include "ir/program.h"
+
+enum model_family { MODEL_mlp, MODEL_gpt2, MODEL_psi, MODEL_custom };
+enum model_loss { LOSS_cross_entropy, LOSS_mse };
+
+struct gpt2_shape {
+    int64_t n_layer, n_head, n_embd, n_positions, vocab_size;
+    double layer_norm_epsilon;
+    enum act activation;
+};
+
+enum { MLP_SIZES_MAX = 64 };
+struct mlp_shape {
+    int n_sizes;
+    int64_t sizes[MLP_SIZES_MAX];
+    enum act activation;
+    enum model_loss loss;
+};
+
+struct snug_model {
+    enum model_family family;
+    char name[128];
+    struct gpt2_shape gpt2;
+    struct mlp_shape mlp;
+    int64_t psi;
+    char *weights_path;   /* a safetensors file to start from; NULL: random */
+    struct program built; /* custom: the forward program of one sample */
+    bool finished;        /* custom: snug_model_finish succeeded */
+    struct snug_error err; /* custom: the first mistake */
+};
+
+enum model_purpose {
+    MODEL_FOR_LOSS,  /* ends in the loss */
+    MODEL_FOR_LOGITS /* language model: logits of one position; else the loss program, output kept */
+};
+
+/* The forward program for `batch` samples.  seq 0: the model's own length. */
+enum snug_status model_forward(const struct snug_model *model, enum model_purpose purpose,
+                               int64_t batch, int64_t seq, struct program *prog,
+                               struct snug_error *err);
+bool model_is_language(const struct snug_model *model);
+int64_t model_count_parameters(const struct program *prog);
+
+/* Each family's own file. */
+enum snug_status gpt2_forward(const struct gpt2_shape *shape, enum model_purpose purpose,
+                              int64_t seq, struct program *prog, struct snug_error *err);
+enum snug_status mlp_forward(const struct mlp_shape *shape, struct program *prog,
+                             struct snug_error *err);
+
+/* Presets and "mlp:..." and "psi:...": SNUG_BAD_ARGUMENT with the list of names if it is none. */
+enum snug_status model_from_name(const char *spec, struct snug_model *model,
+                                 struct snug_error *err);
+/* True if the spec names a preset or has the form of one ("mlp:", "psi:"). */
+bool model_is_name(const char *spec);
+
+/* build.c: adding one layer to a program; each makes its parameters. */
+struct linear_spec {
+    const char *name; /* parameters NAME.weight and NAME.bias */
+    int64_t n_out;
+    bool in_out;          /* weight [in, out] as GPT-2's files have it, else [out, in] */
+    enum init init;
+    double init_scale, bias_scale; /* bias_scale 0: zeros */
+};
+enum snug_status build_parameter(struct program *prog, const char *name, const struct shape *shape,
+                                 enum init init, double scale, tensor_id *id,
+                                 struct snug_error *err);
+enum snug_status build_linear(struct program *prog, tensor_id x, const struct linear_spec *spec,
+                              tensor_id *y, struct snug_error *err);
+enum snug_status build_layernorm(struct program *prog, tensor_id x, const char *name, double eps,
+                                 tensor_id *y, struct snug_error *err);
+enum snug_status build_input(struct program *prog, const char *name, enum dtype dtype,
+                             const struct shape *shape, tensor_id *id, struct snug_error *err);
+
+#endif

@@ -1,0 +1,164 @@
+/*
+ * registry.c -- models by name: the presets, "mlp:784-512-10,act=gelu,loss=mse" and "psi:7.5e9".
+ */
+#include "base/text.h"
+#include "model/model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    struct gpt2_shape shape;
+} gpt2_presets[] = {
+    /*               layers heads  width  length  vocabulary */
+    {"gpt2",        {12,    12,    768,   1024,   50257, 1e-5, ACT_gelu}},
+    {"gpt2-medium", {24,    16,    1024,  1024,   50257, 1e-5, ACT_gelu}},
+    {"gpt2-large",  {36,    20,    1280,  1024,   50257, 1e-5, ACT_gelu}},
+    {"gpt2-xl",     {48,    25,    1600,  1024,   50257, 1e-5, ACT_gelu}},
+    {"gpt-nano",    {6,     6,     384,   256,    256,   1e-5, ACT_gelu}},
+    {"gpt3-175b",   {96,    96,    12288, 2048,   50257, 1e-5, ACT_gelu}},
+};
+enum { N_GPT2_PRESETS = (int)(sizeof gpt2_presets / sizeof *gpt2_presets) };
+
+static const char mlp_default[] = "mlp:784-512-512-10";
+static const char all_names[] =
+    "mlp, mlp:784-512-10, gpt-nano, gpt2, gpt2-medium, gpt2-large, gpt2-xl, gpt3-175b, psi:1.5e9, "
+    "or a folder with config.json";
+
+bool model_is_name(const char *spec)
+{
+    for (int i = 0; i < N_GPT2_PRESETS; i++)
+        if (strcmp(spec, gpt2_presets[i].name) == 0)
+            return true;
+    return strcmp(spec, "mlp") == 0 || strncmp(spec, "mlp:", 4) == 0 ||
+           strncmp(spec, "psi:", 4) == 0;
+}
+
+static enum snug_status mlp_option(const char *option, struct mlp_shape *m, struct snug_error *err)
+{
+    static const struct {
+        const char *text;
+        enum act act;
+    } acts[] = {{"act=relu", ACT_relu}, {"act=gelu", ACT_gelu}, {"act=sigmoid", ACT_sigmoid},
+                {"act=tanh", ACT_tanh}};
+    for (size_t i = 0; i < sizeof acts / sizeof *acts; i++)
+        if (strcmp(option, acts[i].text) == 0) {
+            m->activation = acts[i].act;
+            return SNUG_OK;
+        }
+    if (strcmp(option, "loss=cross_entropy") == 0)
+        m->loss = LOSS_cross_entropy;
+    else if (strcmp(option, "loss=mse") == 0)
+        m->loss = LOSS_mse;
+    else
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "mlp: \"%.60s\" is none of act=relu|gelu|sigmoid|tanh, "
+                         "loss=cross_entropy|mse",
+                         option);
+    return SNUG_OK;
+}
+
+static enum snug_status parse_mlp(const char *spec, struct mlp_shape *m, struct snug_error *err)
+{
+    char copy[512], *rest;
+    *m = (struct mlp_shape){.activation = ACT_relu};
+    if (snprintf(copy, sizeof copy, "%s", spec + 4) >= (int)sizeof copy)
+        return snug_fail(err, SNUG_BAD_ARGUMENT, "mlp: the description is too long");
+    char *sizes = strtok_r(copy, ",", &rest);
+    for (char *option = strtok_r(NULL, ",", &rest); option != NULL;
+         option = strtok_r(NULL, ",", &rest))
+        TRY(mlp_option(option, m, err));
+    for (char *size = sizes == NULL ? NULL : strtok_r(sizes, "-", &rest); size != NULL;
+         size = strtok_r(NULL, "-", &rest)) {
+        int64_t n;
+        if (m->n_sizes == MLP_SIZES_MAX)
+            return snug_fail(err, SNUG_BAD_ARGUMENT, "mlp: more than %d sizes", MLP_SIZES_MAX);
+        if (!text_parse_count(size, &n) || n < 1 || n > 1 << 28)
+            return snug_fail(err, SNUG_BAD_ARGUMENT,
+                             "mlp: \"%.40s\" is not a layer size; write mlp:784-512-10", size);
+        m->sizes[m->n_sizes++] = n;
+    }
+    if (m->n_sizes < 2)
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "mlp: at least an input and an output size are needed: mlp:784-512-10");
+    return SNUG_OK;
+}
+
+enum snug_status model_from_name(const char *spec, struct snug_model *model, struct snug_error *err)
+{
+    snprintf(model->name, sizeof model->name, "%s", spec);
+    for (int i = 0; i < N_GPT2_PRESETS; i++)
+        if (strcmp(spec, gpt2_presets[i].name) == 0) {
+            model->family = MODEL_gpt2;
+            model->gpt2 = gpt2_presets[i].shape;
+            return SNUG_OK;
+        }
+    if (strcmp(spec, "mlp") == 0 || strncmp(spec, "mlp:", 4) == 0) {
+        model->family = MODEL_mlp;
+        return parse_mlp(strcmp(spec, "mlp") == 0 ? mlp_default : spec, &model->mlp, err);
+    }
+    if (strncmp(spec, "psi:", 4) == 0) {
+        model->family = MODEL_psi;
+        if (!text_parse_count(spec + 4, &model->psi) || model->psi < 1 ||
+            model->psi > (int64_t)1e16)
+            return snug_fail(err, SNUG_BAD_ARGUMENT,
+                             "psi: \"%.40s\" is not a number of parameters; write psi:7.5e9",
+                             spec + 4);
+        return SNUG_OK;
+    }
+    return snug_fail(err, SNUG_BAD_ARGUMENT, "there is no model \"%.100s\"; models are: %s", spec,
+                     all_names);
+}
+
+bool model_is_language(const struct snug_model *model)
+{
+    return model->family == MODEL_gpt2;
+}
+
+int64_t model_count_parameters(const struct program *prog)
+{
+    int64_t n = 0;
+    for (int i = 0; i < prog->n_tensors; i++)
+        if (prog->tensors[i].role == ROLE_parameter)
+            n += tensor_elems(prog, i);
+    return n;
+}
+
+enum snug_status model_forward(const struct snug_model *model, enum model_purpose purpose,
+                               int64_t batch, int64_t seq, struct program *prog,
+                               struct snug_error *err)
+{
+    if (seq != 0 && model->family != MODEL_gpt2)
+        return snug_fail(err, SNUG_BAD_ARGUMENT, "%s has no sequences: leave --seq out",
+                         model->name);
+    if (model->family == MODEL_custom) {
+        if (!model->finished)
+            return snug_fail(err, SNUG_BAD_ARGUMENT,
+                             "%s: call snug_model_finish before using the model", model->name);
+        TRY(program_copy(prog, &model->built, err));
+        return program_set_batch(prog, batch, err);
+    }
+    TRY(program_init(prog, model->name, err));
+    tensor_id id;
+    switch (model->family) {
+    case MODEL_psi:
+        return build_parameter(prog, "psi", &(struct shape){1, {model->psi}}, INIT_zeros, 0, &id,
+                               err);
+    case MODEL_mlp:
+        TRY(mlp_forward(&model->mlp, prog, err));
+        break;
+    case MODEL_gpt2:
+        if (seq > model->gpt2.n_positions)
+            return snug_fail(err, SNUG_BAD_ARGUMENT,
+                             "--seq %lld is longer than %s can take: it has %lld positions",
+                             (long long)seq, model->name, (long long)model->gpt2.n_positions);
+        TRY(gpt2_forward(&model->gpt2, purpose, seq == 0 ? model->gpt2.n_positions : seq, prog,
+                         err));
+        break;
+    case MODEL_custom:
+        break;
+    }
+    return program_set_batch(prog, batch, err);
+}

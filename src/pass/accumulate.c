@@ -1,0 +1,34 @@
+/*
+ * accumulate.c -- several micro-batches per step.
+ *
+ * Forward and backward become the program's repeated body.  Whatever an op writes that outlives one
+ * micro-batch (gradients of parameters, the loss) is written by the first and added to by the later
+ * ones, and the loss is weighted so that the sum is the mean over the whole batch.
+ *
+ * needs: forward and backward, no updates yet    keeps: order, ids    breaks: nothing
+ * cost:  O(ops)
+ */
+#include "pass/pass.h"
+
+enum snug_status pass_accumulate(struct program *prog, struct pass_env *env)
+{
+    prog->body_begin = 0;
+    prog->body_end = prog->n_ops;
+    prog->n_repeat = env->n_micro;
+    if (env->n_micro == 1)
+        return SNUG_OK;
+    for (int i = 0; i < prog->n_ops; i++) {
+        struct op *op = &prog->ops[i];
+        const struct op_info *info = &op_infos[op->kind];
+        if (info->attrs & A_weight)
+            op->attrs.weight = 1.0 / env->n_micro;
+        for (int k = 0; k < op->n_out; k++) {
+            tensor_id id = op->out[k];
+            bool outlives = id != TENSOR_NONE &&
+                            (id == prog->loss || prog->tensors[id].role == ROLE_gradient);
+            if (outlives && (info->accumulates >> k & 1) && op->attrs.accumulate == ACC_no)
+                op->attrs.accumulate = ACC_after_first;
+        }
+    }
+    return SNUG_OK;
+}

@@ -1,0 +1,165 @@
+/*
+ * autodiff.c -- the backward half of the program.
+ *
+ * Walk the forward ops from last to first; each op's rule (gradients.c) emits the ops that turn the
+ * gradients of its outputs into those of its inputs.  What a rule reads of the forward half is what
+ * has to be kept: saved tensors are not declared, they fall out of lifetimes.
+ *
+ * A tensor that feeds several ops gets several contributions.  For activations they are added by an
+ * `add`; a parameter's gradient is one tensor, which the first op writes and the others add to.
+ *
+ * needs: a forward program that ends in a loss (or no ops at all: model states only)
+ * keeps: forward ops and ids    breaks: nothing
+ * cost:  O(ops + tensors)
+ */
+#include "pass/autodiff.h"
+
+tensor_id autodiff_of(const struct autodiff *ad, tensor_id id)
+{
+    return id == TENSOR_NONE ? TENSOR_NONE : ad->grad[id];
+}
+
+bool autodiff_wants(const struct autodiff *ad, tensor_id id)
+{
+    return id != TENSOR_NONE && ad->wanted[id];
+}
+
+static enum snug_status new_gradient(struct autodiff *ad, tensor_id of, bool of_parameter,
+                                     tensor_id *id)
+{
+    const struct tensor *t = &ad->prog->tensors[of];
+    char *name = arena_format(ad->env->scratch, "d.%s", t->name);
+    if (name == NULL)
+        return snug_fail(ad->env->err, SNUG_NO_MEMORY, "autodiff: out of memory");
+    struct tensor grad = {TENSOR_INIT, .name = name, .dtype = t->dtype, .shape = t->shape,
+                          .role = of_parameter ? ROLE_gradient : ROLE_activation};
+    return program_add_tensor(ad->prog, &grad, id, ad->env->err);
+}
+
+enum snug_status autodiff_give(struct autodiff *ad, tensor_id to, tensor_id grad)
+{
+    if (!autodiff_wants(ad, to) || grad == TENSOR_NONE)
+        return SNUG_OK;
+    tensor_id before = ad->grad[to], sum;
+    if (ad->prog->tensors[to].role == ROLE_parameter) {
+        struct attrs attrs = ATTRS(.accumulate = before == TENSOR_NONE ? ACC_no : ACC_yes);
+        if (before == TENSOR_NONE)
+            TRY(new_gradient(ad, to, true, &ad->grad[to]));
+        return program_add_op(ad->prog, OP_accumulate, &attrs, 1, &grad, 1, &ad->grad[to],
+                              ad->env->err);
+    }
+    if (before == TENSOR_NONE) {
+        ad->grad[to] = grad;
+        return SNUG_OK;
+    }
+    TRY(new_gradient(ad, to, false, &sum));
+    ad->grad[to] = sum;
+    return program_add_op(ad->prog, OP_add, NULL, 2, (tensor_id[]){before, grad}, 1, &sum,
+                          ad->env->err);
+}
+
+enum snug_status autodiff_emit(struct autodiff *ad, enum op_kind kind, const struct attrs *attrs,
+                               int n_in, const tensor_id *in, int n_out, const tensor_id *to)
+{
+    tensor_id out[MAX_OUTPUTS] = {TENSOR_NONE};
+    bool give[MAX_OUTPUTS] = {false};
+    struct attrs own = attrs == NULL ? ATTRS() : *attrs;
+
+    /* One flag covers all accumulating outputs of an op, so it may add only if all have a past. */
+    bool all_have_past = true, any = false;
+    for (int k = 0; k < n_out; k++)
+        if ((op_infos[kind].accumulates >> k & 1) && to[k] != TENSOR_NONE &&
+            ad->prog->tensors[to[k]].role == ROLE_parameter) {
+            any = true;
+            all_have_past &= ad->grad[to[k]] != TENSOR_NONE;
+        }
+    own.accumulate = any && all_have_past ? ACC_yes : ACC_no;
+
+    for (int k = 0; k < n_out; k++) {
+        out[k] = TENSOR_NONE;
+        if (to[k] == TENSOR_NONE)
+            continue;
+        bool direct = (op_infos[kind].accumulates >> k & 1) &&
+                      ad->prog->tensors[to[k]].role == ROLE_parameter;
+        if (direct && own.accumulate == ACC_yes) {
+            out[k] = ad->grad[to[k]];
+        } else {
+            bool is_parameter_gradient = direct && ad->grad[to[k]] == TENSOR_NONE;
+            TRY(new_gradient(ad, to[k], is_parameter_gradient, &out[k]));
+            if (is_parameter_gradient)
+                ad->grad[to[k]] = out[k];
+            else
+                give[k] = true;
+        }
+    }
+    TRY(program_add_op(ad->prog, kind, &own, n_in, in, n_out, out, ad->env->err));
+    for (int k = 0; k < n_out; k++)
+        if (give[k])
+            TRY(autodiff_give(ad, to[k], out[k]));
+    return SNUG_OK;
+}
+
+static void mark_wanted(struct autodiff *ad, int n_tensors, int n_ops)
+{
+    for (int i = 0; i < n_tensors; i++)
+        ad->wanted[i] = ad->prog->tensors[i].role == ROLE_parameter;
+    for (int i = 0; i < n_ops; i++) {
+        const struct op *op = &ad->prog->ops[i];
+        bool wanted = false;
+        for (int k = 0; k < op->n_in; k++)
+            wanted |= autodiff_wants(ad, op->in[k]);
+        for (int k = 0; k < op->n_out; k++)
+            if (op->out[k] != TENSOR_NONE)
+                ad->wanted[op->out[k]] = wanted;
+    }
+}
+
+/* A model without ops is its parameters alone: their gradients exist, nobody writes them. */
+static enum snug_status states_only(struct autodiff *ad, int n_tensors)
+{
+    for (int i = 0; i < n_tensors; i++)
+        if (ad->prog->tensors[i].role == ROLE_parameter) {
+            TRY(new_gradient(ad, i, true, &ad->grad[i]));
+            ad->prog->tensors[ad->grad[i]].persistent = true;
+        }
+    return SNUG_OK;
+}
+
+enum snug_status pass_autodiff(struct program *prog, struct pass_env *env)
+{
+    int n_tensors = prog->n_tensors, n_ops = prog->n_ops;
+    struct autodiff ad = {.prog = prog, .env = env};
+    ad.grad = arena_alloc(env->scratch, (size_t)(n_tensors + 1) * sizeof *ad.grad);
+    ad.wanted = arena_zeros(env->scratch, (size_t)n_tensors + 1, sizeof *ad.wanted);
+    if (ad.grad == NULL || ad.wanted == NULL)
+        return snug_fail(env->err, SNUG_NO_MEMORY, "autodiff: no scratch for %d tensors", n_tensors);
+    for (int i = 0; i < n_tensors; i++)
+        ad.grad[i] = TENSOR_NONE;
+    if (n_ops == 0)
+        return states_only(&ad, n_tensors);
+    if (prog->loss == TENSOR_NONE)
+        return snug_fail(env->err, SNUG_BAD_PROGRAM, "%s has no loss: end the model with one",
+                         prog->name);
+    TRY(program_scalars(prog, &ad.scalars, env->err));
+    mark_wanted(&ad, n_tensors, n_ops);
+    if (!ad.wanted[prog->loss])
+        return snug_fail(env->err, SNUG_BAD_PROGRAM,
+                         "%s: the loss does not depend on any parameter", prog->name);
+
+    for (int i = n_ops - 1; i >= 0; i--) {
+        struct op op = prog->ops[i]; /* a copy: the array moves as ops are added */
+        bool reached = false, wanted = false;
+        for (int k = 0; k < op.n_out; k++)
+            reached |= op.out[k] == prog->loss || autodiff_of(&ad, op.out[k]) != TENSOR_NONE;
+        for (int k = 0; k < op.n_in; k++)
+            wanted |= autodiff_wants(&ad, op.in[k]);
+        if (!reached || !wanted)
+            continue;
+        gradient_rule *rule = gradient_rule_of(op.kind);
+        if (rule == NULL)
+            return snug_fail(env->err, SNUG_BAD_PROGRAM, "op %d (%s) has no gradient", i,
+                             op_infos[op.kind].name);
+        TRY(rule(&ad, &op));
+    }
+    return SNUG_OK;
+}

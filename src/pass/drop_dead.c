@@ -1,0 +1,42 @@
+/*
+ * drop_dead.c -- remove the ops whose results nobody reads.
+ *
+ * Walk the ops from last to first with one flag per tensor: "something later reads this".  An op
+ * stays if it acts outside the program or if one of its results is flagged or is an output, and an
+ * op that stays flags what it reads.  An op that adds to a tensor (+=) does not end the need for
+ * the op that wrote it first.
+ *
+ * needs: nothing    keeps: op order, tensor ids    breaks: nothing
+ * cost:  O(ops + tensors), one bool per tensor of scratch
+ */
+#include "pass/pass.h"
+
+enum snug_status pass_drop_dead(struct program *prog, struct pass_env *env)
+{
+    bool *read_later = arena_zeros(env->scratch, (size_t)prog->n_tensors + 1, sizeof *read_later);
+    bool *dead = arena_zeros(env->scratch, (size_t)prog->n_ops + 1, sizeof *dead);
+    if (read_later == NULL || dead == NULL)
+        return snug_fail(env->err, SNUG_NO_MEMORY, "drop_dead: no scratch for %d flags",
+                         prog->n_tensors);
+    for (int i = prog->n_ops - 1; i >= 0; i--) {
+        const struct op *op = &prog->ops[i];
+        bool wanted = (op_infos[op->kind].flags & EFFECT) != 0;
+        for (int k = 0; k < op->n_out; k++)
+            if (op->out[k] != TENSOR_NONE)
+                wanted |= read_later[tensor_root(prog, op->out[k])] ||
+                          prog->tensors[op->out[k]].is_output;
+        dead[i] = !wanted;
+        for (int k = 0; wanted && k < op->n_in; k++)
+            if (op->in[k] != TENSOR_NONE)
+                read_later[tensor_root(prog, op->in[k])] = true;
+    }
+    int n_dead = 0;
+    for (int i = 0; i < prog->n_ops; i++)
+        n_dead += dead[i];
+    if (n_dead == prog->n_ops && n_dead > 0)
+        return snug_fail(env->err, SNUG_BAD_PROGRAM,
+                         "drop_dead: all %d ops are dead; no output or update is left",
+                         prog->n_ops);
+    program_remove_ops(prog, dead);
+    return SNUG_OK;
+}

@@ -1,0 +1,118 @@
+/*
+ * gradients.c -- the gradient rule of every op that has one.
+ *
+ * A rule reads the gradients of the op's outputs and emits the ops that give its inputs theirs.
+ * Weight gradients come before data gradients: they are the last readers of the saved input, whose
+ * bytes the data gradient can then take.
+ */
+#include "pass/autodiff.h"
+
+static tensor_id if_wanted(const struct autodiff *ad, tensor_id id)
+{
+    return autodiff_wants(ad, id) ? id : TENSOR_NONE;
+}
+
+static tensor_id operand(const struct op *op, int k)
+{
+    return k < op->n_in ? op->in[k] : TENSOR_NONE;
+}
+
+static enum snug_status gradient_embedding(struct autodiff *ad, const struct op *op)
+{
+    tensor_id table = op->in[1], positions = operand(op, 2);
+    bool both = positions != TENSOR_NONE;
+    return autodiff_emit(ad, OP_embedding_grad, NULL, both ? 4 : 3,
+                         (tensor_id[]){op->in[0], autodiff_of(ad, op->out[0]), table, positions},
+                         both ? 2 : 1, (tensor_id[]){table, positions});
+}
+
+static enum snug_status gradient_linear(struct autodiff *ad, const struct op *op)
+{
+    tensor_id x = op->in[0], w = op->in[1], bias = operand(op, 2);
+    tensor_id dy = autodiff_of(ad, op->out[0]);
+    struct attrs layout = ATTRS(.in_out = op->attrs.in_out);
+    if (op->attrs.act != ACT_none) {
+        tensor_id before = op->n_out > 1 ? op->out[1] : TENSOR_NONE;
+        if (before == TENSOR_NONE)
+            return snug_fail(ad->env->err, SNUG_BAD_PROGRAM,
+                             "linear with an activation needs its second output for the gradient");
+        struct attrs act = ATTRS(.act = op->attrs.act);
+        TRY(autodiff_emit(ad, OP_act_grad, &act, 2, (tensor_id[]){dy, before}, 1, &before));
+        dy = autodiff_of(ad, before);
+    }
+    if (autodiff_wants(ad, w) || autodiff_wants(ad, bias))
+        TRY(autodiff_emit(ad, OP_linear_grad_w, &layout, 2, (tensor_id[]){x, dy},
+                          autodiff_wants(ad, bias) ? 2 : 1, (tensor_id[]){w, bias}));
+    if (autodiff_wants(ad, x))
+        TRY(autodiff_emit(ad, OP_linear_grad_x, &layout, 2, (tensor_id[]){dy, w}, 1, &x));
+    return SNUG_OK;
+}
+
+static enum snug_status gradient_act(struct autodiff *ad, const struct op *op)
+{
+    return autodiff_emit(ad, OP_act_grad, &op->attrs, 2,
+                         (tensor_id[]){autodiff_of(ad, op->out[0]), op->in[0]}, 1, op->in);
+}
+
+static enum snug_status gradient_add(struct autodiff *ad, const struct op *op)
+{
+    tensor_id dy = autodiff_of(ad, op->out[0]);
+    TRY(autodiff_give(ad, op->in[0], dy));
+    return autodiff_give(ad, op->in[1], dy);
+}
+
+static enum snug_status gradient_cast(struct autodiff *ad, const struct op *op)
+{
+    return autodiff_emit(ad, OP_cast, NULL, 1, (tensor_id[]){autodiff_of(ad, op->out[0])}, 1,
+                         op->in);
+}
+
+static enum snug_status gradient_layernorm(struct autodiff *ad, const struct op *op)
+{
+    tensor_id x = op->in[0], gamma = op->in[1], beta = op->in[2];
+    return autodiff_emit(
+        ad, OP_layernorm_grad, NULL, 5,
+        (tensor_id[]){autodiff_of(ad, op->out[0]), x, gamma, op->out[1], op->out[2]}, 3,
+        (tensor_id[]){x, gamma, beta});
+}
+
+static enum snug_status gradient_attention(struct autodiff *ad, const struct op *op)
+{
+    return autodiff_emit(
+        ad, OP_attention_grad, &op->attrs, 4,
+        (tensor_id[]){autodiff_of(ad, op->out[0]), op->in[0], op->out[0], op->out[1]}, 1, op->in);
+}
+
+static enum snug_status gradient_cross_entropy(struct autodiff *ad, const struct op *op)
+{
+    return autodiff_emit(ad, OP_cross_entropy_grad, &op->attrs, 4,
+                         (tensor_id[]){op->in[0], op->in[1], op->out[1], ad->scalars}, 1, op->in);
+}
+
+static enum snug_status gradient_mse(struct autodiff *ad, const struct op *op)
+{
+    return autodiff_emit(ad, OP_mse_grad, &op->attrs, 3,
+                         (tensor_id[]){op->in[0], op->in[1], ad->scalars}, 1, op->in);
+}
+
+static enum snug_status gradient_linear_cross_entropy(struct autodiff *ad, const struct op *op)
+{
+    return autodiff_emit(
+        ad, OP_linear_cross_entropy_grad, &op->attrs, 5,
+        (tensor_id[]){op->in[0], op->in[1], op->in[2], op->out[1], ad->scalars}, 2,
+        (tensor_id[]){if_wanted(ad, op->in[0]), op->in[1]});
+}
+
+#define gradient_none NULL
+
+gradient_rule *gradient_rule_of(enum op_kind kind)
+{
+    static gradient_rule *const rules[OP_COUNT] = {
+#define OP(name, in_min, in_max, out_min, out_max, flags, inplace, accumulates, keeps_f32, attrs,  \
+           shape, gradient, cost)                                                                  \
+    [OP_##name] = gradient_##gradient,
+#include "ir/ops.def"
+#undef OP
+    };
+    return rules[kind];
+}

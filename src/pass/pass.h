@@ -1,0 +1,41 @@
+/*
+ * pass.h -- a pass: program in, program out.
+ *
+ * The pipeline is the table in pipeline.c.  Every pass leaves a program that program_verify accepts;
+ * debug builds check that after each one, and any of them can be dumped by name.
+ */
+#ifndef SNUG_PASS_PASS_H
+#define SNUG_PASS_PASS_H
+
+#include "ir/program.h"
+
+struct optimizer;
+
+struct pass_env {
+    struct arena *scratch; /* freed by the caller after the pipeline */
+    struct snug_error *err;
+
+    bool train;         /* false: forward only, for eval and generate */
+    enum dtype compute; /* f32, bf16, f16 */
+    bool master;        /* 16-bit weights keep an fp32 copy as optimizer state */
+    int n_micro;        /* micro-batches accumulated per step */
+
+    const struct optimizer *optimizer;
+    double beta1, beta2, eps, weight_decay, max_norm;
+
+    /* How much workspace the kernel of an op wants; `device` is handed back. */
+    size_t (*workspace_bytes)(const void *device, const struct program *prog, const struct op *op);
+    const void *device;
+};
+
+typedef enum snug_status pass_fn(struct program *prog, struct pass_env *env);
+
+pass_fn pass_precision, pass_autodiff, pass_accumulate, pass_optimizer, pass_fuse, pass_drop_dead,
+    pass_book;
+
+/* Runs the table up to and including the pass named `last` (NULL: all of them; "model": none). */
+enum snug_status pass_run(struct program *prog, struct pass_env *env, const char *last);
+/* The names, in order, separated by spaces: for messages. */
+const char *pass_names(void);
+
+#endif

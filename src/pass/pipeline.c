@@ -1,0 +1,64 @@
+/*
+ * pipeline.c -- the table of passes: which, in what order, and when.
+ */
+#include "pass/pass.h"
+
+#include <string.h>
+
+static bool always(const struct pass_env *env)
+{
+    (void)env;
+    return true;
+}
+
+static bool in_training(const struct pass_env *env)
+{
+    return env->train;
+}
+
+static bool in_16_bits(const struct pass_env *env)
+{
+    return env->compute != DTYPE_f32;
+}
+
+static const struct {
+    const char *name;
+    pass_fn *run;
+    bool (*enabled)(const struct pass_env *env);
+} passes[] = {
+    {"precision", pass_precision, in_16_bits},   /* dtypes, casts of inputs */
+    {"autodiff", pass_autodiff, in_training},    /* the backward half */
+    {"accumulate", pass_accumulate, in_training}, /* micro-batches as a repeated body */
+    {"optimizer", pass_optimizer, in_training},  /* gradient norm, states, updates */
+    {"fuse", pass_fuse, always},                 /* as coarse as the best kernels */
+    {"drop_dead", pass_drop_dead, always},       /* what nobody reads */
+    {"book", pass_book, always},                 /* workspaces of the kernels, as tensors */
+};
+enum { N_PASSES = (int)(sizeof passes / sizeof *passes) };
+
+const char *pass_names(void)
+{
+    return "model precision autodiff accumulate optimizer fuse drop_dead book";
+}
+
+enum snug_status pass_run(struct program *prog, struct pass_env *env, const char *last)
+{
+    if (last != NULL && strcmp(last, "model") == 0)
+        return SNUG_OK;
+    for (int i = 0; i < N_PASSES; i++) {
+        if (passes[i].enabled(env))
+            TRY(passes[i].run(prog, env));
+#ifdef SNUG_DEBUG
+        struct snug_error broken;
+        if (program_verify(prog, &broken) != SNUG_OK)
+            return snug_fail(env->err, SNUG_BAD_PROGRAM, "after pass %s: %.400s", passes[i].name,
+                             broken.message);
+#endif
+        if (last != NULL && strcmp(last, passes[i].name) == 0)
+            return SNUG_OK;
+    }
+    if (last != NULL && strcmp(last, "last") != 0)
+        return snug_fail(env->err, SNUG_BAD_ARGUMENT, "there is no pass \"%s\"; the passes are: %s",
+                         last, pass_names());
+    return SNUG_OK;
+}

@@ -1,0 +1,248 @@
+/*
+ * check.c -- a stranger looks at a plan.
+ *
+ * It knows nothing of lifetimes, blocks or orders.  It plays the program on a strip of bytes, each of
+ * which remembers which tensor was last written there: a write stamps its range with the tensor, a
+ * read demands that the whole range still bears the right stamp.  A repeated body is played twice,
+ * which is enough: the second round starts from the state that every later one starts from.  Then
+ * the step is played once more, so that what must live from step to step is seen to have lived.
+ *
+ * On top of that: output and workspace of one op must not lie on each other or on its inputs, except
+ * where its row allows output 0 to lie exactly on an input; lanes must not share bytes at all.
+ */
+#include "plan/plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct stamp { /* bytes [start, next stamp's start) were last written as `owner` */
+    int64_t start;
+    tensor_id owner;
+};
+
+struct strip {
+    const struct program *prog;
+    const int64_t *offset;
+    struct stamp *stamps; /* by start; the first starts at 0; a last one stands at the end */
+    int n_stamps, capacity;
+    struct snug_error *err;
+    int op;
+};
+
+enum { NOBODY = -1 };
+
+static const char *name_of(const struct strip *s, tensor_id id)
+{
+    return id < 0 ? "nothing" : s->prog->tensors[id].name;
+}
+
+static int64_t begin_of(const struct strip *s, tensor_id id)
+{
+    return s->offset[id];
+}
+
+static int64_t end_of(const struct strip *s, tensor_id id)
+{
+    return s->offset[id] + tensor_bytes(s->prog, id);
+}
+
+static int stamp_at(const struct strip *s, int64_t byte) /* index of the stamp that covers it */
+{
+    int low = 0, high = s->n_stamps;
+    while (high - low > 1) {
+        int mid = (low + high) / 2;
+        if (s->stamps[mid].start <= byte)
+            low = mid;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+static enum snug_status write_range(struct strip *s, int64_t start, int64_t end, tensor_id owner)
+{
+    void *grown = s->stamps;
+    bool ok = array_grow(&grown, &s->capacity, s->n_stamps + 2, sizeof *s->stamps);
+    s->stamps = grown;
+    if (!ok)
+        return snug_fail(s->err, SNUG_NO_MEMORY, "check: out of memory");
+    int first = stamp_at(s, start), last = stamp_at(s, end - 1);
+    struct stamp fresh[3];
+    int n_fresh = 0;
+    if (s->stamps[first].start < start)
+        fresh[n_fresh++] = s->stamps[first];
+    fresh[n_fresh++] = (struct stamp){start, owner};
+    int64_t last_end = last + 1 < s->n_stamps ? s->stamps[last + 1].start : INT64_MAX;
+    if (end < last_end)
+        fresh[n_fresh++] = (struct stamp){end, s->stamps[last].owner};
+    int removed = last - first + 1;
+    memmove(s->stamps + first + n_fresh, s->stamps + last + 1,
+            (size_t)(s->n_stamps - last - 1) * sizeof *s->stamps);
+    memcpy(s->stamps + first, fresh, (size_t)n_fresh * sizeof *fresh);
+    s->n_stamps += n_fresh - removed;
+    return SNUG_OK;
+}
+
+/* Views write under the name of their base: parts of one tensor belong together. */
+static enum snug_status write_tensor(struct strip *s, tensor_id id)
+{
+    return write_range(s, begin_of(s, id), end_of(s, id), tensor_root(s->prog, id));
+}
+
+static enum snug_status read_tensor(struct strip *s, tensor_id id)
+{
+    tensor_id owner = tensor_root(s->prog, id);
+    int64_t end = end_of(s, id);
+    for (int i = stamp_at(s, begin_of(s, id)); i < s->n_stamps && s->stamps[i].start < end; i++)
+        if (s->stamps[i].owner != owner)
+            return snug_fail(s->err, SNUG_BAD_PROGRAM,
+                             "plan is wrong: op %d (%s) reads \"%s\" at byte %lld, where \"%s\" "
+                             "was written since",
+                             s->op, op_infos[s->prog->ops[s->op].kind].name, name_of(s, id),
+                             (long long)s->stamps[i].start, name_of(s, s->stamps[i].owner));
+    return SNUG_OK;
+}
+
+static bool overlap(const struct strip *s, tensor_id a, tensor_id b)
+{
+    return begin_of(s, a) < end_of(s, b) && begin_of(s, b) < end_of(s, a);
+}
+
+static enum snug_status clash(struct strip *s, tensor_id a, tensor_id b)
+{
+    return snug_fail(s->err, SNUG_BAD_PROGRAM,
+                     "plan is wrong: in op %d (%s), \"%s\" and \"%s\" share bytes", s->op,
+                     op_infos[s->prog->ops[s->op].kind].name, name_of(s, a), name_of(s, b));
+}
+
+static enum snug_status check_operands(struct strip *s, const struct op *op)
+{
+    tensor_id all[MAX_OUTPUTS + 1];
+    int n = 0;
+    for (int k = 0; k < op->n_out; k++)
+        if (op->out[k] != TENSOR_NONE)
+            all[n++] = op->out[k];
+    if (op->work != TENSOR_NONE)
+        all[n++] = op->work;
+    for (int a = 0; a < n; a++) {
+        for (int b = a + 1; b < n; b++)
+            if (overlap(s, all[a], all[b]))
+                return clash(s, all[a], all[b]);
+        for (int k = 0; k < op->n_in; k++) {
+            if (op->in[k] == TENSOR_NONE || op->in[k] == all[a] || !overlap(s, op->in[k], all[a]))
+                continue;
+            bool in_place = all[a] == op->out[0] && (op_infos[op->kind].inplace >> k & 1) &&
+                            begin_of(s, op->in[k]) == begin_of(s, all[a]) &&
+                            end_of(s, op->in[k]) == end_of(s, all[a]);
+            if (!in_place)
+                return clash(s, op->in[k], all[a]);
+        }
+    }
+    return SNUG_OK;
+}
+
+static enum snug_status play_op(struct strip *s, int micro_batch)
+{
+    const struct op *op = &s->prog->ops[s->op];
+    TRY(check_operands(s, op));
+    for (int k = 0; k < op->n_in; k++)
+        if (op->in[k] != TENSOR_NONE)
+            TRY(read_tensor(s, op->in[k]));
+    if (op->work != TENSOR_NONE)
+        TRY(write_range(s, begin_of(s, op->work), end_of(s, op->work), NOBODY));
+    for (int k = 0; k < op->n_out; k++) {
+        if (op->out[k] == TENSOR_NONE)
+            continue;
+        bool adds = (op_infos[op->kind].accumulates >> k & 1) &&
+                    (op->attrs.accumulate == ACC_yes ||
+                     (op->attrs.accumulate == ACC_after_first && micro_batch > 0));
+        if (adds)
+            TRY(read_tensor(s, op->out[k]));
+        TRY(write_tensor(s, op->out[k]));
+    }
+    return SNUG_OK;
+}
+
+static enum snug_status play_step(struct strip *s)
+{
+    const struct program *prog = s->prog;
+    int body_end = program_body_end(prog), rounds = prog->n_repeat > 1 ? 2 : 1;
+    for (s->op = 0; s->op < prog->body_begin; s->op++)
+        TRY(play_op(s, 0));
+    for (int round = 0; round < rounds; round++) {
+        for (int i = 0; i < prog->n_tensors; i++)
+            if (prog->tensors[i].role == ROLE_input && s->offset[i] >= 0)
+                TRY(write_tensor(s, i));
+        for (s->op = prog->body_begin; s->op < body_end; s->op++)
+            TRY(play_op(s, round));
+    }
+    for (s->op = body_end; s->op < prog->n_ops; s->op++)
+        TRY(play_op(s, 0));
+    s->op = prog->n_ops - 1; /* for the message */
+    for (int i = 0; i < prog->n_tensors && prog->n_ops > 0; i++)
+        if ((prog->tensors[i].persistent || prog->tensors[i].is_output) && s->offset[i] >= 0)
+            TRY(read_tensor(s, i));
+    return SNUG_OK;
+}
+
+static enum snug_status check_bounds(const struct program *prog, const int64_t *offset,
+                                     int64_t arena_bytes, struct snug_error *err)
+{
+    int64_t low[PLAN_LANES_MAX], high[PLAN_LANES_MAX] = {0};
+    for (int lane = 0; lane < PLAN_LANES_MAX; lane++)
+        low[lane] = INT64_MAX;
+    for (int i = 0; i < prog->n_tensors; i++) {
+        const struct tensor *t = &prog->tensors[i];
+        if (offset[i] < 0)
+            continue;
+        int64_t end = offset[i] + tensor_bytes(prog, i);
+        if (end > arena_bytes || t->lane < 0 || t->lane >= PLAN_LANES_MAX)
+            return snug_fail(err, SNUG_BAD_PROGRAM,
+                             "plan is wrong: \"%s\" ends at byte %lld of an arena of %lld", t->name,
+                             (long long)end, (long long)arena_bytes);
+        if (t->base != TENSOR_NONE &&
+            offset[i] != offset[t->base] + t->offset_elems * (int64_t)dtype_bytes(t->dtype))
+            return snug_fail(err, SNUG_BAD_PROGRAM, "plan is wrong: \"%s\" is not in its base",
+                             t->name);
+        low[t->lane] = offset[i] < low[t->lane] ? offset[i] : low[t->lane];
+        high[t->lane] = end > high[t->lane] ? end : high[t->lane];
+    }
+    for (int a = 0; a < PLAN_LANES_MAX; a++)
+        for (int b = a + 1; b < PLAN_LANES_MAX; b++)
+            if (low[a] < high[b] && low[b] < high[a])
+                return snug_fail(err, SNUG_BAD_PROGRAM,
+                                 "plan is wrong: lanes %d and %d share bytes", a, b);
+    return SNUG_OK;
+}
+
+enum snug_status plan_check(const struct program *prog, const int64_t *offset, int64_t arena_bytes,
+                            struct snug_error *err)
+{
+    TRY(check_bounds(prog, offset, arena_bytes, err));
+    for (int i = 0; i < prog->n_ops; i++) {
+        const struct op *op = &prog->ops[i];
+        for (int k = 0; k < op->n_in + op->n_out + 1; k++) {
+            tensor_id id = k < op->n_in               ? op->in[k]
+                           : k < op->n_in + op->n_out ? op->out[k - op->n_in]
+                                                      : op->work;
+            if (id != TENSOR_NONE && offset[id] < 0)
+                return snug_fail(err, SNUG_BAD_PROGRAM, "plan is wrong: \"%s\" has no place",
+                                 prog->tensors[id].name);
+        }
+    }
+    struct strip s = {.prog = prog, .offset = offset, .err = err, .capacity = 64, .n_stamps = 1};
+    s.stamps = malloc((size_t)s.capacity * sizeof *s.stamps);
+    if (s.stamps == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "check: out of memory");
+    s.stamps[0] = (struct stamp){0, NOBODY};
+    enum snug_status status = SNUG_OK;
+    for (int i = 0; i < prog->n_tensors && status == SNUG_OK; i++)
+        if (prog->tensors[i].persistent && prog->tensors[i].base == TENSOR_NONE && offset[i] >= 0) {
+            s.op = 0;
+            status = write_tensor(&s, i);
+        }
+    for (int step = 0; step < 2 && status == SNUG_OK; step++)
+        status = play_step(&s);
+    free(s.stamps);
+    return status;
+}

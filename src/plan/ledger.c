@@ -1,0 +1,171 @@
+/*
+ * ledger.c -- a plan from end to end, and the sum of it all: the peak, who holds bytes there, and
+ * what a step costs.
+ */
+#include "plan/plan.h"
+
+#include <stdlib.h>
+
+static int find_peak(const struct plan *plan, int n_ops, int64_t *delta)
+{
+    int64_t alive = 0, most = -1;
+    int peak = 0;
+    for (int i = 0; i < plan->n_blocks; i++) {
+        delta[plan->blocks[i].first] += plan->blocks[i].bytes;
+        delta[plan->blocks[i].last + 1] -= plan->blocks[i].bytes;
+    }
+    for (int i = 0; i < (n_ops > 0 ? n_ops : 1); i++) {
+        alive += delta[i];
+        if (alive > most) {
+            most = alive;
+            peak = i;
+        }
+    }
+    return peak;
+}
+
+static void add_costs(const struct program *prog, const struct device_rates *rates,
+                      struct plan *plan)
+{
+    int body_end = program_body_end(prog);
+    int loss_op = -1;
+    for (int i = 0; i < prog->n_ops; i++)
+        for (int k = 0; k < prog->ops[i].n_out; k++)
+            if (prog->ops[i].out[k] == prog->loss && prog->loss != TENSOR_NONE)
+                loss_op = i;
+    for (int i = 0; i < prog->n_ops; i++) {
+        double flops = op_flops(prog, &prog->ops[i]);
+        double by_flops = flops / rates->flops;
+        double by_bytes = op_moved_bytes(prog, &prog->ops[i]) / rates->bytes;
+        double times = i >= prog->body_begin && i < body_end ? prog->n_repeat : 1;
+        plan->step_flops += times * flops;
+        plan->step_seconds += times * (by_flops > by_bytes ? by_flops : by_bytes);
+        if (i <= loss_op) /* of the fused head, a third is forward */
+            plan->forward_flops +=
+                times * (prog->ops[i].kind == OP_linear_cross_entropy_train ? flops / 3 : flops);
+    }
+}
+
+enum snug_status plan_ledger(const struct program *prog, const struct device_rates *rates,
+                             struct plan *plan, struct snug_error *err)
+{
+    int64_t *delta = calloc((size_t)prog->n_ops + 2, sizeof *delta);
+    int *owner = malloc(((size_t)plan->n_blocks + 1) * sizeof *owner);
+    if (delta == NULL || owner == NULL) {
+        free(delta);
+        free(owner);
+        return snug_fail(err, SNUG_NO_MEMORY, "ledger: no memory for %d ops", prog->n_ops);
+    }
+    plan->peak_op = find_peak(plan, prog->n_ops, delta);
+    for (int i = 0; i < plan->n_blocks; i++)
+        owner[i] = -1;
+    for (int i = 0; i < prog->n_tensors; i++) { /* tensors of a block follow each other in time */
+        int block = plan->block_of[i];
+        if (block < 0 || prog->tensors[i].base != TENSOR_NONE ||
+            plan->alive_from[i] > plan->peak_op || plan->alive_to[i] < plan->peak_op)
+            continue;
+        if (owner[block] < 0 || plan->alive_from[i] > plan->alive_from[owner[block]])
+            owner[block] = i;
+    }
+    for (int i = 0; i < plan->n_blocks; i++)
+        if (owner[i] >= 0) {
+            plan->at_peak[prog->tensors[owner[i]].role] += plan->blocks[i].bytes;
+            plan->lower_bound += plan->blocks[i].bytes;
+        }
+    plan->fragmentation = plan->arena_bytes - plan->lower_bound;
+    add_costs(prog, rates, plan);
+    free(delta);
+    free(owner);
+    return SNUG_OK;
+}
+
+static enum snug_status set_offsets(const struct program *prog, struct plan *plan,
+                                    struct snug_error *err)
+{
+    plan->offset = malloc(((size_t)prog->n_tensors + 1) * sizeof *plan->offset);
+    if (plan->offset == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "plan: no memory for %d offsets", prog->n_tensors);
+    for (int i = 0; i < prog->n_tensors; i++) {
+        const struct tensor *t = &prog->tensors[i];
+        int block = plan->block_of[i];
+        plan->offset[i] = block < 0 ? -1
+                                    : plan->blocks[block].offset +
+                                          t->offset_elems * (int64_t)dtype_bytes(t->dtype);
+    }
+    return SNUG_OK;
+}
+
+enum snug_status plan_make(const struct program *prog, int alignment,
+                           const struct device_rates *rates, struct plan *plan,
+                           struct snug_error *err)
+{
+    *plan = (struct plan){0};
+    enum snug_status status = plan_lifetimes(prog, plan, err);
+    if (status == SNUG_OK)
+        status = plan_place(plan->blocks, plan->n_blocks, prog->n_ops, alignment, 0,
+                            &plan->persistent_bytes, &plan->arena_bytes, err);
+    if (status == SNUG_OK)
+        status = set_offsets(prog, plan, err);
+    if (status == SNUG_OK)
+        status = plan_ledger(prog, rates, plan, err);
+#ifdef SNUG_DEBUG
+    if (status == SNUG_OK)
+        status = plan_check(prog, plan->offset, plan->arena_bytes, err);
+#endif
+    if (status != SNUG_OK)
+        plan_free(plan);
+    return status;
+}
+
+/* Takes the persistent blocks out of the list: they have their places already. */
+static enum snug_status use_host_places(const struct program *prog, const struct program *host,
+                                        const struct plan *host_plan, struct plan *plan,
+                                        struct snug_error *err)
+{
+    for (int i = 0; i < prog->n_tensors; i++) {
+        const struct tensor *t = &prog->tensors[i];
+        if (!t->persistent || plan->block_of[i] < 0)
+            continue;
+        tensor_id at = program_find(host, t->name);
+        if (at == TENSOR_NONE || tensor_bytes(host, at) != tensor_bytes(prog, i) ||
+            host_plan->offset[at] < 0)
+            return snug_fail(err, SNUG_BAD_PROGRAM, "plan: \"%s\" is not in the other program",
+                             t->name);
+        plan->blocks[plan->block_of[i]].offset = host_plan->offset[at];
+    }
+    return SNUG_OK;
+}
+
+enum snug_status plan_make_over(const struct program *prog, const struct program *host,
+                                const struct plan *host_plan, int alignment, struct plan *plan,
+                                struct snug_error *err)
+{
+    *plan = (struct plan){0};
+    int64_t persistent_end;
+    enum snug_status status = plan_lifetimes(prog, plan, err);
+    int n_persistent = 0; /* plan_lifetimes puts them first */
+    while (status == SNUG_OK && n_persistent < plan->n_blocks &&
+           plan->blocks[n_persistent].persistent)
+        n_persistent++;
+    if (status == SNUG_OK)
+        status = use_host_places(prog, host, host_plan, plan, err);
+    if (status == SNUG_OK)
+        status = plan_place(plan->blocks + n_persistent, plan->n_blocks - n_persistent, prog->n_ops,
+                            alignment, host_plan->persistent_bytes, &persistent_end,
+                            &plan->arena_bytes, err);
+    if (status == SNUG_OK)
+        status = set_offsets(prog, plan, err);
+    if (status != SNUG_OK)
+        plan_free(plan);
+    return status;
+}
+
+void plan_free(struct plan *plan)
+{
+    free(plan->block_of);
+    free(plan->alive_from);
+    free(plan->alive_to);
+    free(plan->blocks);
+    free(plan->offset);
+    *plan = (struct plan){0};
+}

@@ -1,0 +1,138 @@
+/*
+ * lifetime.c -- from a program to blocks: who is alive from which op to which, and who may follow
+ * whom on the same bytes.
+ *
+ * A tensor lives from its first writer to its last reader; a base lives as long as all its views.
+ * Inputs are filled when the body starts.  In a repeated body two kinds live through all of it:
+ * what an op adds to after the first micro-batch, and what was made before the body and is read in it.
+ *
+ * In place: where the row of an op allows output 0 to lie on input k, and that input dies there and
+ * has the same bytes, the two become one block.
+ */
+#include "plan/plan.h"
+
+#include <stdlib.h>
+
+static void touch(struct plan *plan, tensor_id root, int op)
+{
+    if (plan->alive_from[root] < 0 || op < plan->alive_from[root])
+        plan->alive_from[root] = op;
+    if (op > plan->alive_to[root])
+        plan->alive_to[root] = op;
+}
+
+static void find_lifetimes(const struct program *prog, struct plan *plan)
+{
+    int body_end = program_body_end(prog);
+    for (int i = 0; i < prog->n_ops; i++) {
+        const struct op *op = &prog->ops[i];
+        for (int k = 0; k < op->n_in; k++)
+            if (op->in[k] != TENSOR_NONE)
+                touch(plan, tensor_root(prog, op->in[k]), i);
+        for (int k = 0; k < op->n_out; k++) {
+            if (op->out[k] == TENSOR_NONE)
+                continue;
+            tensor_id root = tensor_root(prog, op->out[k]);
+            touch(plan, root, i);
+            if ((op_infos[op->kind].accumulates >> k & 1) &&
+                op->attrs.accumulate == ACC_after_first) {
+                touch(plan, root, prog->body_begin);
+                touch(plan, root, body_end - 1);
+            }
+        }
+        if (op->work != TENSOR_NONE)
+            touch(plan, op->work, i);
+    }
+    for (int i = 0; i < prog->n_tensors; i++) {
+        const struct tensor *t = &prog->tensors[i];
+        if (t->base != TENSOR_NONE)
+            continue;
+        bool touched = plan->alive_from[i] >= 0;
+        if (t->role == ROLE_input && touched)
+            touch(plan, i, prog->body_begin);
+        if (t->is_output && touched)
+            touch(plan, i, prog->n_ops - 1);
+        if (touched && prog->n_repeat > 1 && plan->alive_from[i] < prog->body_begin &&
+            plan->alive_to[i] >= prog->body_begin)
+            touch(plan, i, body_end - 1);
+        if (t->persistent) {
+            plan->alive_from[i] = 0;
+            plan->alive_to[i] = prog->n_ops > 0 ? prog->n_ops - 1 : 0;
+        }
+    }
+}
+
+/* May output 0 of op i lie on the bytes of its input k? */
+static bool may_follow(const struct program *prog, const struct plan *plan, int i, int k)
+{
+    const struct op *op = &prog->ops[i];
+    tensor_id in = op->in[k], out = op->out[0];
+    if (k >= op->n_in || in == TENSOR_NONE || out == TENSOR_NONE || in == out)
+        return false;
+    const struct tensor *from = &prog->tensors[in], *to = &prog->tensors[out];
+    for (int other = 0; other < op->n_in; other++)
+        if (other != k && op->in[other] == in)
+            return false;
+    return (op_infos[op->kind].inplace >> k & 1) && from->base == TENSOR_NONE &&
+           to->base == TENSOR_NONE && !from->persistent && !to->persistent && !from->is_output &&
+           from->role != ROLE_input && from->lane == to->lane && plan->alive_to[in] == i &&
+           plan->alive_from[out] == i && tensor_bytes(prog, in) == tensor_bytes(prog, out);
+}
+
+static void add_block(const struct program *prog, struct plan *plan, tensor_id root)
+{
+    const struct tensor *t = &prog->tensors[root];
+    plan->block_of[root] = plan->n_blocks;
+    plan->blocks[plan->n_blocks++] = (struct block){.bytes = tensor_bytes(prog, root),
+                                                    .first = plan->alive_from[root],
+                                                    .last = plan->alive_to[root],
+                                                    .lane = t->lane,
+                                                    .persistent = t->persistent};
+}
+
+static void make_blocks(const struct program *prog, struct plan *plan)
+{
+    for (int i = 0; i < prog->n_tensors; i++) /* in their order: it is the order in the arena */
+        if (prog->tensors[i].persistent && prog->tensors[i].base == TENSOR_NONE)
+            add_block(prog, plan, i);
+    for (int i = 0; i < prog->n_ops; i++) {
+        const struct op *op = &prog->ops[i];
+        for (int k = 0; k < MAX_INPUTS && op->n_out > 0; k++)
+            if (may_follow(prog, plan, i, k) && plan->block_of[op->in[k]] >= 0 &&
+                plan->block_of[op->out[0]] < 0) {
+                struct block *shared = &plan->blocks[plan->block_of[op->in[k]]];
+                plan->block_of[op->out[0]] = plan->block_of[op->in[k]];
+                shared->last = plan->alive_to[op->out[0]];
+            }
+        for (int k = 0; k < op->n_in; k++)
+            if (op->in[k] != TENSOR_NONE && plan->block_of[tensor_root(prog, op->in[k])] < 0)
+                add_block(prog, plan, tensor_root(prog, op->in[k]));
+        for (int k = 0; k < op->n_out; k++)
+            if (op->out[k] != TENSOR_NONE && plan->block_of[tensor_root(prog, op->out[k])] < 0)
+                add_block(prog, plan, tensor_root(prog, op->out[k]));
+        if (op->work != TENSOR_NONE && plan->block_of[op->work] < 0)
+            add_block(prog, plan, op->work);
+    }
+    for (int i = 0; i < prog->n_tensors; i++)
+        if (prog->tensors[i].base != TENSOR_NONE)
+            plan->block_of[i] = plan->block_of[prog->tensors[i].base];
+}
+
+enum snug_status plan_lifetimes(const struct program *prog, struct plan *plan,
+                                struct snug_error *err)
+{
+    size_t n = (size_t)prog->n_tensors + 1;
+    plan->n_tensors = prog->n_tensors;
+    plan->block_of = malloc(n * sizeof *plan->block_of);
+    plan->alive_from = malloc(n * sizeof *plan->alive_from);
+    plan->alive_to = malloc(n * sizeof *plan->alive_to);
+    plan->blocks = malloc(n * sizeof *plan->blocks);
+    if (plan->block_of == NULL || plan->alive_from == NULL || plan->alive_to == NULL ||
+        plan->blocks == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "plan: no memory for %d tensors", prog->n_tensors);
+    for (int i = 0; i < prog->n_tensors; i++)
+        plan->block_of[i] = plan->alive_from[i] = plan->alive_to[i] = -1;
+    find_lifetimes(prog, plan);
+    make_blocks(prog, plan);
+    return SNUG_OK;
+}

@@ -1,0 +1,297 @@
+/*
+ * place.c -- offsets for blocks: an old puzzle (rectangles in a strip: time is fixed, height free).
+ *
+ * NP-hard, so greedy, and the best of a few orders.  Persistent blocks stand at the bottom of lane
+ * 0, one on the other.  Every other block, in the order of the day, goes into the tightest gap that
+ * the blocks already placed leave free during its life.  Orders tried: large first, long-lived
+ * first, area (bytes x life) first, time of birth.  The first order that reaches the lower bound wins.
+ *
+ * That costs O(n^2) per order.  Programs with more than GREEDY_MAX blocks take one sweep in order of
+ * time instead, best fit over a list of gaps: O(n x gaps).
+ */
+#include "plan/plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { GREEDY_MAX = 12000 };
+
+struct placer {
+    struct block *blocks;
+    int *order;   /* of the blocks of the present lane, persistent ones excluded */
+    int *placed;  /* block indices by offset */
+    int64_t *best; /* offsets of the best order so far, per block */
+    int n_blocks, alignment;
+};
+
+static int64_t align_up(int64_t bytes, int64_t alignment)
+{
+    return (bytes + alignment - 1) / alignment * alignment;
+}
+
+/* ---- orders ---------------------------------------------------------------------------------- */
+
+static double life(const struct block *b)
+{
+    return (double)(b->last - b->first + 1);
+}
+
+typedef double key_fn(const struct block *block); /* larger goes first */
+
+static double key_bytes(const struct block *b)
+{
+    return (double)b->bytes;
+}
+
+static double key_life(const struct block *b)
+{
+    return life(b) * 1e3 + (double)b->bytes * 1e-15;
+}
+
+static double key_area(const struct block *b)
+{
+    return life(b) * (double)b->bytes;
+}
+
+static double key_birth(const struct block *b)
+{
+    return -(double)b->first;
+}
+
+static key_fn *const keys[] = {key_bytes, key_area, key_life, key_birth};
+
+struct keyed {
+    double key;
+    int block;
+};
+
+static int by_key(const void *a, const void *b)
+{
+    const struct keyed *x = a, *y = b;
+    if (x->key != y->key)
+        return x->key > y->key ? -1 : 1;
+    return x->block - y->block; /* a total order: the same plan everywhere */
+}
+
+static bool sort_order(struct placer *p, int n, key_fn *key)
+{
+    struct keyed *keyed = malloc((size_t)n * sizeof *keyed);
+    if (keyed == NULL)
+        return false;
+    for (int i = 0; i < n; i++)
+        keyed[i] = (struct keyed){key(&p->blocks[p->order[i]]), p->order[i]};
+    qsort(keyed, (size_t)n, sizeof *keyed, by_key);
+    for (int i = 0; i < n; i++)
+        p->order[i] = keyed[i].block;
+    free(keyed);
+    return true;
+}
+
+/* ---- greedy: the tightest gap during the block's life ---------------------------------------- */
+
+static int64_t place_greedy(struct placer *p, int n, int64_t floor)
+{
+    int64_t top = floor;
+    int n_placed = 0;
+    for (int i = 0; i < n; i++) {
+        struct block *b = &p->blocks[p->order[i]];
+        int64_t end = floor, best_offset = -1, best_gap = INT64_MAX;
+        for (int j = 0; j < n_placed; j++) {
+            const struct block *other = &p->blocks[p->placed[j]];
+            if (other->last < b->first || other->first > b->last)
+                continue;
+            int64_t gap = other->offset - end;
+            if (gap >= b->bytes && gap < best_gap) {
+                best_gap = gap;
+                best_offset = end;
+            }
+            int64_t after = align_up(other->offset + other->bytes, p->alignment);
+            if (after > end)
+                end = after;
+        }
+        b->offset = best_offset >= 0 ? best_offset : end;
+        if (b->offset + b->bytes > top)
+            top = b->offset + b->bytes;
+        int low = 0, high = n_placed; /* keep placed[] sorted by offset */
+        while (low < high) {
+            int mid = (low + high) / 2;
+            if (p->blocks[p->placed[mid]].offset <= b->offset)
+                low = mid + 1;
+            else
+                high = mid;
+        }
+        memmove(p->placed + low + 1, p->placed + low, (size_t)(n_placed - low) * sizeof *p->placed);
+        p->placed[low] = p->order[i];
+        n_placed++;
+    }
+    return top;
+}
+
+/* ---- sweep: in order of time, for very long programs ------------------------------------------ */
+
+struct gap {
+    int64_t start, end;
+};
+
+static int by_death(const void *a, const void *b)
+{
+    const struct keyed *x = a, *y = b;
+    return x->key != y->key ? (x->key < y->key ? -1 : 1) : x->block - y->block;
+}
+
+static void release(struct gap *gaps, int *n_gaps, int64_t start, int64_t end)
+{
+    int low = 0, high = *n_gaps;
+    while (low < high) {
+        int mid = (low + high) / 2;
+        if (gaps[mid].start < start)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    bool joins_left = low > 0 && gaps[low - 1].end == start;
+    bool joins_right = low < *n_gaps && gaps[low].start == end;
+    if (joins_left && joins_right) {
+        gaps[low - 1].end = gaps[low].end;
+        memmove(gaps + low, gaps + low + 1, (size_t)(--*n_gaps - low) * sizeof *gaps);
+    } else if (joins_left) {
+        gaps[low - 1].end = end;
+    } else if (joins_right) {
+        gaps[low].start = start;
+    } else {
+        memmove(gaps + low + 1, gaps + low, (size_t)(*n_gaps - low) * sizeof *gaps);
+        gaps[low] = (struct gap){start, end};
+        ++*n_gaps;
+    }
+}
+
+/* order is by birth.  Returns -1 when out of memory. */
+static int64_t place_sweep(struct placer *p, int n, int64_t floor)
+{
+    struct keyed *deaths = malloc((size_t)n * sizeof *deaths);
+    struct gap *gaps = malloc(((size_t)n + 2) * sizeof *gaps);
+    int64_t top = floor, used = floor;
+    if (deaths == NULL || gaps == NULL) {
+        used = -1;
+        goto done;
+    }
+    for (int i = 0; i < n; i++)
+        deaths[i] = (struct keyed){p->blocks[p->order[i]].last, p->order[i]};
+    qsort(deaths, (size_t)n, sizeof *deaths, by_death);
+    int n_gaps = 0, next_death = 0;
+    for (int i = 0; i < n; i++) {
+        struct block *b = &p->blocks[p->order[i]];
+        while (next_death < n && deaths[next_death].key < b->first) {
+            const struct block *dead = &p->blocks[deaths[next_death++].block];
+            release(gaps, &n_gaps, dead->offset,
+                    dead->offset + align_up(dead->bytes, p->alignment));
+        }
+        int64_t want = align_up(b->bytes, p->alignment);
+        int best = -1;
+        for (int g = 0; g < n_gaps; g++)
+            if (gaps[g].end - gaps[g].start >= want &&
+                (best < 0 || gaps[g].end - gaps[g].start < gaps[best].end - gaps[best].start))
+                best = g;
+        if (best >= 0) {
+            b->offset = gaps[best].start;
+            gaps[best].start += want;
+            if (gaps[best].start == gaps[best].end)
+                memmove(gaps + best, gaps + best + 1, (size_t)(--n_gaps - best) * sizeof *gaps);
+        } else {
+            if (n_gaps > 0 && gaps[n_gaps - 1].end == top) /* the last gap is at the top: extend it */
+                top = gaps[--n_gaps].start;
+            b->offset = top;
+            top += want;
+        }
+        if (b->offset + b->bytes > used)
+            used = b->offset + b->bytes;
+    }
+done:
+    free(deaths);
+    free(gaps);
+    return used;
+}
+
+/* ---- one lane --------------------------------------------------------------------------------- */
+
+static int64_t most_alive(const struct placer *p, int n, int n_ops, int64_t *delta)
+{
+    memset(delta, 0, ((size_t)n_ops + 2) * sizeof *delta);
+    for (int i = 0; i < n; i++) {
+        const struct block *b = &p->blocks[p->order[i]];
+        delta[b->first] += b->bytes;
+        delta[b->last + 1] -= b->bytes;
+    }
+    int64_t alive = 0, most = 0;
+    for (int i = 0; i <= n_ops; i++) {
+        alive += delta[i];
+        most = alive > most ? alive : most;
+    }
+    return most;
+}
+
+static int64_t place_lane(struct placer *p, int n, int64_t floor, int64_t lower)
+{
+    int64_t best_top = -1;
+    if (n > GREEDY_MAX)
+        return sort_order(p, n, key_birth) ? place_sweep(p, n, floor) : -1;
+    for (size_t k = 0; k < sizeof keys / sizeof *keys && best_top != floor + lower; k++) {
+        if (!sort_order(p, n, keys[k]))
+            return -1;
+        int64_t top = place_greedy(p, n, floor);
+        if (best_top >= 0 && top >= best_top)
+            continue;
+        best_top = top;
+        for (int i = 0; i < n; i++)
+            p->best[p->order[i]] = p->blocks[p->order[i]].offset;
+    }
+    for (int i = 0; i < n; i++)
+        p->blocks[p->order[i]].offset = p->best[p->order[i]];
+    return best_top;
+}
+
+enum snug_status plan_place(struct block *blocks, int n_blocks, int n_ops, int alignment,
+                            int64_t floor, int64_t *persistent_end, int64_t *arena_bytes,
+                            struct snug_error *err)
+{
+    struct placer p = {.blocks = blocks, .n_blocks = n_blocks, .alignment = alignment};
+    enum snug_status status = SNUG_OK;
+    int64_t top = floor;
+    int64_t *delta = malloc(((size_t)n_ops + 2) * sizeof *delta);
+    p.order = malloc(((size_t)n_blocks + 1) * sizeof *p.order);
+    p.placed = malloc(((size_t)n_blocks + 1) * sizeof *p.placed);
+    p.best = malloc(((size_t)n_blocks + 1) * sizeof *p.best);
+    if (delta == NULL || p.order == NULL || p.placed == NULL || p.best == NULL) {
+        status = snug_fail(err, SNUG_NO_MEMORY, "plan: no memory to place %d blocks", n_blocks);
+        goto done;
+    }
+    for (int lane = 0; lane < PLAN_LANES_MAX; lane++) {
+        int n = 0;
+        for (int i = 0; i < n_blocks; i++) {
+            if (blocks[i].lane != lane)
+                continue;
+            if (blocks[i].persistent) {
+                blocks[i].offset = align_up(top, alignment);
+                top = blocks[i].offset + blocks[i].bytes;
+            } else {
+                p.order[n++] = i;
+            }
+        }
+        if (lane == 0)
+            *persistent_end = align_up(top, alignment);
+        if (n == 0)
+            continue;
+        top = place_lane(&p, n, align_up(top, alignment), most_alive(&p, n, n_ops, delta));
+        if (top < 0) {
+            status = snug_fail(err, SNUG_NO_MEMORY, "plan: no memory to place %d blocks", n);
+            goto done;
+        }
+    }
+    *arena_bytes = top;
+done:
+    free(delta);
+    free(p.order);
+    free(p.placed);
+    free(p.best);
+    return status;
+}

@@ -1,0 +1,98 @@
+/*
+ * plan_json.c -- the plan as one JSON object, keys and order as promised to scripts.
+ *
+ * Written by hand: the object is flat, its order is part of what is diffed from run to run, and
+ * bytes must stay integers of 64 bits.
+ */
+#include "report/report.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/text.h"
+
+/* Length of the valid UTF-8 sequence at s, or 0.  Overlong forms and surrogates are not valid. */
+static size_t utf8_length(const unsigned char *s)
+{
+    static const struct {
+        unsigned char first_low, first_high, second_low, second_high;
+        size_t length;
+    } forms[] = {
+        {0xC2, 0xDF, 0x80, 0xBF, 2}, {0xE0, 0xE0, 0xA0, 0xBF, 3}, {0xE1, 0xEC, 0x80, 0xBF, 3},
+        {0xED, 0xED, 0x80, 0x9F, 3}, {0xEE, 0xEF, 0x80, 0xBF, 3}, {0xF0, 0xF0, 0x90, 0xBF, 4},
+        {0xF1, 0xF3, 0x80, 0xBF, 4}, {0xF4, 0xF4, 0x80, 0x8F, 4},
+    };
+    if (s[0] < 0x80)
+        return 1;
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        if (s[0] < forms[i].first_low || s[0] > forms[i].first_high)
+            continue;
+        if (s[1] < forms[i].second_low || s[1] > forms[i].second_high)
+            return 0;
+        for (size_t k = 2; k < forms[i].length; k++)
+            if ((s[k] & 0xC0) != 0x80)
+                return 0;
+        return forms[i].length;
+    }
+    return 0;
+}
+
+void report_json_string(struct text *out, const char *value)
+{
+    const unsigned char *s = (const unsigned char *)value;
+    text_add(out, "\"");
+    while (*s != '\0') {
+        size_t length = utf8_length(s);
+        if (length == 0) {
+            text_add(out, "\\ufffd");
+            length = 1;
+        } else if (*s == '"' || *s == '\\') {
+            text_add(out, "\\%c", *s);
+        } else if (*s < 0x20 || *s == 0x7F) {
+            text_add(out, "\\u%04x", *s);
+        } else {
+            text_add_bytes(out, (const char *)s, length);
+        }
+        s += length;
+    }
+    text_add(out, "\"");
+}
+
+static void add_integer(struct text *out, const char *key, int64_t value, const char *after)
+{
+    text_add(out, "\"%s\": %" PRId64 "%s", key, value, after);
+}
+
+char *report_plan_json(const struct report_plan *plan)
+{
+    const struct snug_ledger *ledger = &plan->ledger;
+    struct text out = {0}, name = {0};
+    text_add(&out, "{\"model\": ");
+    report_json_string(&out, plan->model);
+    text_add(&out, ", ");
+    add_integer(&out, "parameters", ledger->n_parameters, ", \"bytes\": {");
+    add_integer(&out, "parameters", ledger->parameters, ", ");
+    add_integer(&out, "gradients", ledger->gradients, ", ");
+    add_integer(&out, "optimizer", ledger->optimizer, ", ");
+    add_integer(&out, "activations", ledger->activations, ", ");
+    add_integer(&out, "temporary", ledger->temporary, ", ");
+    add_integer(&out, "fragmentation", ledger->fragmentation, ", ");
+    add_integer(&out, "total", ledger->total, "}, \"peak\": {");
+    add_integer(&out, "op", ledger->peak_op, ", \"name\": ");
+    text_add(&name, "%s", plan->peak_kind == NULL ? "" : plan->peak_kind);
+    if (plan->peak_name != NULL && plan->peak_name[0] != '\0')
+        text_add(&name, " %s", plan->peak_name);
+    if (name.failed)
+        out.failed = true;
+    else
+        report_json_string(&out, name.data);
+    text_add(&out, "}, ");
+    add_integer(&out, "recompute_flops", ledger->recompute_flops, ", ");
+    add_integer(&out, "forward_flops", ledger->forward_flops, ", ");
+    text_add(&out, "\"step_seconds\": %.9g, ",
+             isfinite(ledger->step_seconds) ? ledger->step_seconds : 0.0);
+    add_integer(&out, "ranks", plan->n_ranks, "}\n");
+    text_free(&name);
+    return text_take(&out);
+}

@@ -1,0 +1,273 @@
+/*
+ * plan_text.c -- the ledger on a terminal: who takes the bytes, and what would give some back.
+ *
+ *     gpt2: batch 32 x 1024, fp32, adamw
+ *
+ *       parameters      497,759,232   475 MiB    6.4%  ▊
+ *       ...
+ *       total         7,741,241,344  7.21 GiB
+ *
+ * The bytes are exact and add up; the bars are drawn in eighths of a cell against the largest kind.
+ */
+#include "report/report.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/text.h"
+
+enum {
+    PAGE_WIDTH = 80,
+    KIND_WIDTH = 13,
+    HUMAN_WIDTH = 8,
+    BAR_MOST = 30,
+    LABEL_WIDTH = 15,
+    N_KINDS = 6
+};
+
+struct style { /* empty strings without colour */
+    const char *bold, *bar, *warning, *off;
+};
+static const struct style plain = {"", "", "", ""};
+static const struct style colored = {"\033[1m", "\033[36m", "\033[31m", "\033[0m"};
+
+struct kind {
+    const char *name;
+    const char *subject; /* opens the advice, with its verb */
+    int64_t bytes;
+};
+
+static void list_kinds(const struct snug_ledger *ledger, struct kind kinds[N_KINDS])
+{
+    const struct kind all[N_KINDS] = {
+        {"parameters", "Parameters are", ledger->parameters},
+        {"gradients", "Gradients are", ledger->gradients},
+        {"optimizer", "Optimizer states are", ledger->optimizer},
+        {"activations", "Activations are", ledger->activations},
+        {"temporary", "Temporary buffers are", ledger->temporary},
+        {"fragmentation", "Fragmentation is", ledger->fragmentation},
+    };
+    memcpy(kinds, all, sizeof all);
+}
+
+static const struct kind *largest_kind(const struct kind kinds[N_KINDS])
+{
+    const struct kind *largest = &kinds[0];
+    for (int i = 1; i < N_KINDS; i++)
+        if (kinds[i].bytes > largest->bytes)
+            largest = &kinds[i];
+    return largest;
+}
+
+static double share_of(int64_t part, int64_t whole)
+{
+    return whole > 0 ? (double)part / (double)whole : 0.0;
+}
+
+/* At least a sliver for anything that is not zero: a kind that exists is seen to exist. */
+static void add_bar(struct text *out, double share, int width)
+{
+    static const char *const eighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+    long n_eighths = lround(share * width * 8);
+    if (n_eighths == 0 && share > 0)
+        n_eighths = 1;
+    for (long i = 0; i < n_eighths / 8; i++)
+        text_add(out, "█");
+    text_add(out, "%s", eighths[n_eighths % 8]);
+}
+
+static void add_table(struct text *out, const struct snug_ledger *ledger, const struct style *style)
+{
+    struct kind kinds[N_KINDS];
+    char count[TEXT_SIZE_MAX + 8], size[TEXT_SIZE_MAX];
+    list_kinds(ledger, kinds);
+    int64_t largest = largest_kind(kinds)->bytes;
+    int bytes_width = (int)strlen(text_count(ledger->total, count));
+    if (bytes_width < 5)
+        bytes_width = 5;
+    int bar_width = PAGE_WIDTH - 2 - KIND_WIDTH - 2 - bytes_width - 2 - HUMAN_WIDTH - 2 - 6 - 2;
+    if (bar_width > BAR_MOST)
+        bar_width = BAR_MOST;
+
+    text_add(out, "  %-*s  %*s  %*s  %6s\n", KIND_WIDTH, "", bytes_width, "bytes", HUMAN_WIDTH,
+             "size", "share");
+    for (int i = 0; i < N_KINDS; i++) {
+        double share = share_of(kinds[i].bytes, ledger->total);
+        text_add(out, "  %-*s  %*s  %*s  %5.1f%%", KIND_WIDTH, kinds[i].name, bytes_width,
+                 text_count(kinds[i].bytes, count), HUMAN_WIDTH, text_size(kinds[i].bytes, size),
+                 100 * share);
+        if (kinds[i].bytes > 0) {
+            text_add(out, "  %s", style->bar);
+            add_bar(out, share_of(kinds[i].bytes, largest), bar_width);
+            text_add(out, "%s", style->off);
+        }
+        text_add(out, "\n");
+    }
+    text_add(out, "  %s%-*s  %*s  %*s%s\n", style->bold, KIND_WIDTH, "total", bytes_width,
+             text_count(ledger->total, count), HUMAN_WIDTH, text_size(ledger->total, size),
+             style->off);
+}
+
+/* "874 GFLOP" */
+static const char *flops_text(int64_t flops, char out[32])
+{
+    static const char *const units[] = {"FLOP",  "kFLOP", "MFLOP", "GFLOP",
+                                        "TFLOP", "PFLOP", "EFLOP"};
+    double value = (double)flops;
+    int unit = 0;
+    while (value >= 999.5 && unit < 6) {
+        value /= 1000;
+        unit++;
+    }
+    snprintf(out, 32, "%.*f %s",
+             unit == 0 || value >= 99.95 ? 0
+             : value < 9.995             ? 2
+                                         : 1,
+             value, units[unit]);
+    return out;
+}
+
+static const char *seconds_text(double seconds, char out[32])
+{
+    if (seconds >= 100)
+        snprintf(out, 32, "%.0f s", seconds);
+    else if (seconds >= 1)
+        snprintf(out, 32, "%.1f s", seconds);
+    else if (seconds >= 1e-3)
+        snprintf(out, 32, "%.3g ms", seconds * 1e3);
+    else
+        snprintf(out, 32, "%.3g us", seconds * 1e6);
+    return out;
+}
+
+static void add_label(struct text *out, const char *label)
+{
+    text_add(out, "  %-*s", LABEL_WIDTH, label);
+}
+
+/* Names can be long: keep the tail, where the layer's part is told apart. */
+static void add_peak(struct text *out, const struct report_plan *plan)
+{
+    char index[TEXT_SIZE_MAX + 8], n_ops[TEXT_SIZE_MAX + 8], head[160];
+    const char *name = plan->peak_name == NULL ? "" : plan->peak_name;
+    int length =
+        snprintf(head, sizeof head, "op %s of %s, %s", text_count(plan->ledger.peak_op, index),
+                 text_count(plan->ledger.n_ops, n_ops), plan->peak_kind);
+    int room = PAGE_WIDTH - 2 - LABEL_WIDTH - length - 1;
+    int name_length = (int)strlen(name);
+    add_label(out, "peak at");
+    text_add(out, "%s", head);
+    if (name_length > 0 && name_length <= room)
+        text_add(out, " %s", name);
+    else if (name_length > 0 && room > 12)
+        text_add(out, " ...%s", name + name_length - (room - 3));
+    text_add(out, "\n");
+}
+
+/* The budget is for the plan and the runtime beside it, so both are held against it. */
+static void add_budget(struct text *out, const struct report_plan *plan, const struct style *style)
+{
+    char size[TEXT_SIZE_MAX];
+    int64_t spare = plan->ledger.budget - plan->ledger.total - plan->runtime_bytes;
+    add_label(out, "budget");
+    text_add(out, "%s: %sthe plan ", text_size(plan->ledger.budget, size),
+             spare < 0 ? style->warning : "");
+    if (plan->runtime_bytes > 0)
+        text_add(out, "and %s of runtime ", text_size(plan->runtime_bytes, size));
+    if (spare >= 0)
+        text_add(out, "leave%s %s\n", plan->runtime_bytes > 0 ? "" : "s", text_size(spare, size));
+    else
+        text_add(out, "%s %s over%s\n", plan->runtime_bytes > 0 ? "are" : "is",
+                 text_size(-spare, size), style->off);
+}
+
+static void add_facts(struct text *out, const struct report_plan *plan, const struct style *style)
+{
+    const struct snug_ledger *ledger = &plan->ledger;
+    char count[TEXT_SIZE_MAX + 8], forward[32], step[32], again[32];
+    add_label(out, "trained");
+    text_add(out, "%s parameters\n", text_count(ledger->n_parameters, count));
+    add_label(out, "lower bound");
+    text_add(out, "%s bytes; fragmentation is %.2f%% of it\n",
+             text_count(ledger->lower_bound, count),
+             100 * share_of(ledger->total - ledger->lower_bound, ledger->lower_bound));
+    if (plan->peak_kind != NULL)
+        add_peak(out, plan);
+    if (ledger->step_flops > 0) {
+        add_label(out, "compute");
+        text_add(out, "%s a step, of which forward %s", flops_text(ledger->step_flops, step),
+                 flops_text(ledger->forward_flops, forward));
+        if (ledger->recompute_flops > 0)
+            text_add(out, ", recomputed %s", flops_text(ledger->recompute_flops, again));
+        text_add(out, "\n");
+    }
+    if (ledger->step_seconds > 0) {
+        add_label(out, "time");
+        text_add(out, "about %s a step (estimate)\n", seconds_text(ledger->step_seconds, step));
+    }
+    if (plan->n_ranks > 1) {
+        add_label(out, "ranks");
+        text_add(out, "%s; the bytes are those of the fullest\n", text_count(plan->n_ranks, count));
+    }
+    if (ledger->budget > 0)
+        add_budget(out, plan, style);
+}
+
+/* Breaks at blanks so that no line is longer than PAGE_WIDTH. */
+static void add_wrapped(struct text *out, const char *sentence)
+{
+    size_t length = strlen(sentence);
+    while (length > PAGE_WIDTH) {
+        size_t cut = PAGE_WIDTH;
+        while (cut > 0 && sentence[cut] != ' ')
+            cut--;
+        if (cut == 0)
+            break;
+        text_add(out, "%.*s\n", (int)cut, sentence);
+        sentence += cut + 1;
+        length -= cut + 1;
+    }
+    text_add(out, "%s\n", sentence);
+}
+
+static void add_advice(struct text *out, const struct report_plan *plan)
+{
+    struct kind kinds[N_KINDS];
+    char sentence[400], size[TEXT_SIZE_MAX];
+    const struct report_alternative *best = NULL;
+    list_kinds(&plan->ledger, kinds);
+    const struct kind *largest = largest_kind(kinds);
+    if (largest->bytes == 0)
+        return;
+    for (int i = 0; i < plan->n_alternatives; i++)
+        if (plan->alternatives[i].total_bytes < plan->ledger.total &&
+            (best == NULL || plan->alternatives[i].total_bytes < best->total_bytes))
+            best = &plan->alternatives[i];
+
+    int length = snprintf(sentence, sizeof sentence, "%s %.0f%% of it", largest->subject,
+                          100 * share_of(largest->bytes, plan->ledger.total));
+    char *rest = sentence + length;
+    size_t room = sizeof sentence - (size_t)length;
+    if (best == NULL)
+        snprintf(rest, room, ".");
+    else
+        snprintf(rest, room, "; %s would bring the total to %s.", best->flag,
+                 text_size(best->total_bytes, size));
+    text_add(out, "\n");
+    add_wrapped(out, sentence);
+}
+
+char *report_plan_text(const struct report_plan *plan, int color)
+{
+    struct text out = {0};
+    const struct style *style = color ? &colored : &plain;
+    bool has_recipe = plan->recipe != NULL && plan->recipe[0] != '\0';
+    text_add(&out, "%s%s%s%s%s\n\n", style->bold, plan->model, style->off, has_recipe ? ": " : "",
+             has_recipe ? plan->recipe : "");
+    add_table(&out, &plan->ledger, style);
+    text_add(&out, "\n");
+    add_facts(&out, plan, style);
+    add_advice(&out, plan);
+    return text_take(&out);
+}

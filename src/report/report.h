@@ -1,0 +1,45 @@
+/*
+ * report.h -- plans and tables as people and programs read them.
+ *
+ * Plain structs in, malloc'ed text out (NULL: out of memory).  Nothing here plans, prices or looks
+ * up: whoever calls has the numbers.  Text keeps to 80 columns and ends in a newline.
+ */
+#ifndef SNUG_REPORT_REPORT_H
+#define SNUG_REPORT_REPORT_H
+
+#include <stdint.h>
+
+#include "snug.h"
+
+struct report_alternative { /* the same plan with one thing changed */
+    const char *flag;       /* as typed: "--micro-batch 4" */
+    int64_t total_bytes;
+};
+
+struct report_plan {
+    const char *model;  /* "gpt2" */
+    const char *recipe; /* "batch 32 x 1024, bf16, adamw"; NULL or "": left out */
+    struct snug_ledger ledger;
+    const char *peak_kind; /* kind of the op at the peak, "linear_grad_w"; NULL: no program (psi) */
+    const char *peak_name; /* what it writes, "h.11.mlp.c_fc.weight.grad"; may be NULL */
+    int64_t runtime_bytes; /* expected beside the plan and held against the budget; 0: unknown */
+    int64_t n_ranks;
+    const struct report_alternative *alternatives; /* in any order; the smallest total is advised */
+    int n_alternatives;
+};
+
+/* Title, a table of the six kinds with bars, the facts of the plan, one sentence of advice. */
+char *report_plan_text(const struct report_plan *plan, int color);
+/* One object on one line, keys as promised to scripts ("peak": op is the index in the program). */
+char *report_plan_json(const struct report_plan *plan);
+
+struct report_op { /* a cell that is NULL or "" prints as a dash */
+    const char *name, *reference, *cpu, *cuda, *gradient;
+};
+char *report_ops_table(const struct report_op *rows, int n_rows);
+
+/* Adds a JSON string with its quotes.  Bytes that are not valid UTF-8 become U+FFFD. */
+struct text;
+void report_json_string(struct text *out, const char *value);
+
+#endif

@@ -1,0 +1,218 @@
+/*
+ * checkpoints.c -- a run on disk: what is saved, and how it goes on.
+ *
+ * model.safetensors holds the parameters, optimizer.safetensors the optimizer's states and masters,
+ * state.json everything else that the next step depends on: the step, the seed, the position in the
+ * data, the recipe, the loss scale.  A resumed run takes the very steps that the first would have taken.
+ */
+#include "base/fd.h"
+#include "io/checkpoint.h"
+#include "io/hf_config.h"
+#include "io/json.h"
+#include "train/trainer.h"
+#include "train/weights.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static char *config_text(const struct snug_trainer *t)
+{
+    struct hf_config config;
+    switch (t->model->family) {
+    case MODEL_gpt2: {
+        const struct gpt2_shape *g = &t->model->gpt2;
+        config = (struct hf_config){.model = HF_GPT2,
+                                    .gpt2 = {g->n_layer, g->n_head, g->n_embd, g->n_positions,
+                                             g->vocab_size, g->layer_norm_epsilon, g->activation,
+                                             true}};
+        return hf_config_text(&config, t->recipe.precision);
+    }
+    case MODEL_mlp: {
+        const struct mlp_shape *m = &t->model->mlp;
+        config = (struct hf_config){
+            .model = HF_MLP,
+            .mlp = {.n_sizes = m->n_sizes, .activation = m->activation,
+                    .loss = m->loss == LOSS_mse ? HF_MEAN_SQUARED_ERROR : HF_CROSS_ENTROPY}};
+        memcpy(config.mlp.sizes, m->sizes, sizeof m->sizes);
+        return hf_config_text(&config, t->recipe.precision);
+    }
+    case MODEL_psi:
+    case MODEL_custom:
+        break;
+    }
+    struct text text = {0};
+    text_add(&text, "{\"model_type\": \"snug-custom\"}\n");
+    return text_take(&text);
+}
+
+/* The folder, config.json, plan.json and the log of metrics. */
+enum snug_status trainer_begin_run(struct snug_trainer *t, struct snug_error *err)
+{
+    snug_plan *plan = NULL;
+    char *config = NULL, *plan_json = NULL, *path = NULL;
+    enum snug_status status = checkpoint_make_dir(t->out, err);
+    if (status == SNUG_OK)
+        status = snug_plan_make(t->model, &t->recipe, &plan, err);
+    if (status != SNUG_OK)
+        goto done;
+    config = config_text(t);
+    plan_json = snug_plan_json(plan);
+    path = path_join(t->out, "metrics.jsonl", "");
+    if (config == NULL || plan_json == NULL || path == NULL) {
+        status = snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+        goto done;
+    }
+    status = checkpoint_write_text(t->out, "config.json", config, NULL, err);
+    if (status == SNUG_OK)
+        status = checkpoint_write_text(t->out, "plan.json", plan_json, NULL, err);
+    if (status == SNUG_OK)
+        status = metrics_open(path, t->step, &t->metrics, err);
+done:
+    snug_plan_free(plan);
+    free(config);
+    free(plan_json);
+    free(path);
+    return status;
+}
+
+static json_t *recipe_json(const snug_recipe *recipe)
+{
+    struct text lines = {0};
+    json_t *object = json_object();
+    recipe_write(recipe, &lines);
+    char *rest, *line = lines.data == NULL ? NULL : strtok_r(lines.data, "\n", &rest);
+    for (; line != NULL && object != NULL; line = strtok_r(NULL, "\n", &rest)) {
+        char *equals = strstr(line, " = ");
+        *equals = '\0';
+        json_object_set_new(object, line, json_string(equals + 3));
+    }
+    text_free(&lines);
+    return object;
+}
+
+static char *state_text(const struct snug_trainer *t)
+{
+    const double *scalars = exec_scalars(t->exec);
+    char fingerprint[32];
+    snprintf(fingerprint, sizeof fingerprint, "%016llx",
+             t->data == NULL ? 0ull : (unsigned long long)data_fingerprint(t->data));
+    json_t *state = json_pack(
+        "{s:i, s:s, s:I, s:I, s:I, s:I, s:{s:s, s:s, s:s}, s:{s:f, s:f, s:f}, s:o}", "format", 1,
+        "model", t->model->name, "step", (json_int_t)t->step, "n_steps", (json_int_t)t->n_steps,
+        "seed", (json_int_t)t->recipe.seed, "samples_seen",
+        (json_int_t)(t->step * t->session.batch), "data", "spec",
+        t->data_spec == NULL ? "random" : t->data_spec, "kind",
+        t->data == NULL ? "given" : data_kind(t->data), "fingerprint", fingerprint, "scalars",
+        "loss_scale", scalars[SCALAR_loss_scale], "update_count", scalars[SCALAR_update_count],
+        "good_steps", scalars[SCALAR_good_steps], "recipe", recipe_json(&t->recipe));
+    char *text = state == NULL ? NULL : json_dumps(state, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+    json_decref(state);
+    return text;
+}
+
+enum snug_status trainer_save(struct snug_trainer *t, struct snug_error *err)
+{
+    struct st_entry *model = NULL, *optimizer = NULL;
+    int n_model = 0, n_optimizer = 0;
+    char *state = state_text(t);
+    enum snug_status status =
+        state == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory while saving") : SNUG_OK;
+    if (status == SNUG_OK)
+        status = weights_entries(&t->session, t->exec, ROLE_parameter, &model, &n_model, err);
+    if (status == SNUG_OK)
+        status =
+            weights_entries(&t->session, t->exec, ROLE_optimizer, &optimizer, &n_optimizer, err);
+    if (status == SNUG_OK) {
+        struct checkpoint_file files[] = {
+            {.name = "model.safetensors", .entries = model, .n = n_model},
+            {.name = "optimizer.safetensors", .entries = optimizer, .n = n_optimizer}};
+        status = checkpoint_save(t->out, files, 2, state, NULL, err);
+    }
+    if (status == SNUG_OK)
+        t->saved_step = t->step;
+    free(state);
+    free(model);
+    free(optimizer);
+    return status;
+}
+
+static enum snug_status same_data(const struct snug_trainer *t, const json_t *state,
+                                  struct snug_error *err)
+{
+    json_t *data;
+    const char *saved, *spec;
+    char fingerprint[32];
+    if (t->data == NULL)
+        return SNUG_OK;
+    TRY(json_get_object(state, t->out, "data", &data, err));
+    TRY(json_get_string(data, t->out, "fingerprint", &saved, err));
+    TRY(json_get_string(data, t->out, "spec", &spec, err));
+    snprintf(fingerprint, sizeof fingerprint, "%016llx",
+             (unsigned long long)data_fingerprint(t->data));
+    if (strcmp(saved, fingerprint) != 0)
+        return snug_fail(err, SNUG_MISMATCH,
+                         "%s was trained on other data (\"%s\") than \"%s\": the run would not "
+                         "continue as it began",
+                         t->out, spec, t->data_spec == NULL ? "random" : t->data_spec);
+    return SNUG_OK;
+}
+
+/* The recipe may change on the way (a new learning rate), but not what the order of samples hangs on. */
+static enum snug_status restore_state(struct snug_trainer *t, const json_t *state,
+                                      struct snug_error *err)
+{
+    int64_t seen, seed, step, n_steps;
+    json_t *scalars;
+    const char *model;
+    double *table = exec_scalars(t->exec);
+    TRY(json_get_string(state, t->out, "model", &model, err));
+    if (strcmp(model, t->model->name) != 0)
+        return snug_fail(err, SNUG_MISMATCH, "%s is a run of %s, not of %s", t->out, model,
+                         t->model->name);
+    TRY(json_get_integer(state, t->out, "step", 0, INT64_MAX / 2, &step, err));
+    TRY(json_get_integer(state, t->out, "n_steps", 0, INT64_MAX / 2, &n_steps, err));
+    TRY(json_get_integer(state, t->out, "seed", 0, INT64_MAX, &seed, err));
+    TRY(json_get_integer(state, t->out, "samples_seen", 0, INT64_MAX / 2, &seen, err));
+    TRY(json_get_object(state, t->out, "scalars", &scalars, err));
+    TRY(json_get_real(scalars, t->out, "loss_scale", &table[SCALAR_loss_scale], err));
+    TRY(json_get_real(scalars, t->out, "update_count", &table[SCALAR_update_count], err));
+    TRY(json_get_real(scalars, t->out, "good_steps", &table[SCALAR_good_steps], err));
+    TRY(same_data(t, state, err));
+    if (seed != t->recipe.seed || seen != step * t->session.batch)
+        return snug_fail(err, SNUG_MISMATCH,
+                         "%s was trained with seed %lld and batch %lld: the order of samples "
+                         "would change; give the same",
+                         t->out, (long long)seed, (long long)(step == 0 ? 0 : seen / step));
+    t->step = step;
+    if (t->options.steps <= 0 && t->options.epochs <= 0)
+        t->n_steps = n_steps;
+    return SNUG_OK;
+}
+
+enum snug_status trainer_resume(struct snug_trainer *t, struct snug_error *err)
+{
+    static const struct {
+        const char *name;
+        enum role role;
+    } files[] = {{"model.safetensors", ROLE_parameter}, {"optimizer.safetensors", ROLE_optimizer}};
+    struct checkpoint *checkpoint = NULL;
+    json_t *state = NULL;
+    TRY(checkpoint_open(t->out, &checkpoint, err));
+    const char *text = checkpoint_state(checkpoint);
+    enum snug_status status = json_parse(text, strlen(text), t->out, &state, err);
+    if (status == SNUG_OK)
+        status = restore_state(t, state, err);
+    for (int i = 0; i < 2 && status == SNUG_OK; i++) {
+        struct safetensors *st = checkpoint_find(checkpoint, files[i].name);
+        if (st == NULL)
+            status = snug_fail(err, SNUG_BAD_FILE, "%s has no %s", t->out, files[i].name);
+        if (status == SNUG_OK)
+            status = weights_restore(&t->session, t->exec, files[i].role, st, err);
+        if (status == SNUG_OK)
+            status = checkpoint_verify(checkpoint, files[i].name, err);
+    }
+    t->saved_step = t->step;
+    json_decref(state);
+    checkpoint_close(checkpoint);
+    return status;
+}

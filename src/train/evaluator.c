@@ -1,0 +1,135 @@
+/*
+ * evaluator.c -- the forward program on held-out data.
+ *
+ * During training it runs in the arena of the training step, above the weights, where nothing is
+ * alive between two steps: evaluation costs no memory.  Its micro-batch is cut until it fits there.
+ *
+ * Models whose outputs exist whole (all but the fused language-model head) are scored on the host,
+ * row by row, so that a last batch that is not full counts exactly.
+ */
+#include "train/trainer.h"
+
+#include <math.h>
+
+static enum snug_status feed(void *user, int micro, struct snug_error *err)
+{
+    struct evaluator *e = user;
+    (void)micro;
+    return data_fill(e->data, DATA_HELD_OUT, e->first, e->session.micro_batch,
+                     exec_data(e->exec, e->needs.input), exec_data(e->exec, e->needs.target_input),
+                     err);
+}
+
+enum snug_status evaluator_make(struct evaluator *e, const struct session_request *request,
+                                struct exec *shared, struct data *data, int64_t arena_limit,
+                                struct snug_error *err)
+{
+    struct session_request q = *request;
+    int64_t n = data == NULL ? 0 : data_n_samples(data, DATA_HELD_OUT);
+    *e = (struct evaluator){.data = data};
+    if (n > 0 && n < q.micro_batch)
+        q.micro_batch = n;
+    for (;; q.micro_batch = (q.micro_batch + 1) / 2) {
+        q.batch = q.micro_batch;
+        TRY(session_make(&q, &e->session, err));
+        if (arena_limit == 0 || e->session.plan.arena_bytes <= arena_limit)
+            break;
+        session_free(&e->session);
+        if (q.micro_batch == 1)
+            return snug_fail(err, SNUG_OVER_BUDGET, "the evaluation does not fit the arena");
+    }
+    enum snug_status status = needs_of(&e->session.prog, &e->needs, err);
+    if (status == SNUG_OK)
+        status = exec_create(&e->session.prog, &e->session.plan, e->session.backend,
+                             &e->session.facts, shared, &e->exec, err);
+    if (status != SNUG_OK)
+        session_free(&e->session);
+    return status;
+}
+
+void evaluator_free(struct evaluator *e)
+{
+    exec_free(e->exec);
+    session_free(&e->session);
+}
+
+struct score {
+    double loss_sum;
+    int64_t n, n_right;
+};
+
+/* Scores the first `rows` rows of the present batch from the outputs. */
+static void score_rows(const struct evaluator *e, int64_t rows, struct score *score)
+{
+    const struct program *prog = &e->session.prog;
+    const struct tensor *out = &prog->tensors[e->needs.output];
+    const void *values = exec_data(e->exec, e->needs.output);
+    const void *targets = exec_data(e->exec, e->needs.target_input);
+    int64_t width = shape_last(&out->shape);
+    for (int64_t r = 0; r < rows; r++) {
+        if (e->needs.target == DATA_TARGET_REAL) {
+            double sum = 0;
+            for (int64_t k = 0; k < width; k++) {
+                double gap = dtype_load(out->dtype, values, r * width + k) -
+                             (double)((const float *)targets)[r * width + k];
+                sum += gap * gap;
+            }
+            score->loss_sum += sum / (double)width;
+            continue;
+        }
+        int64_t target = ((const int32_t *)targets)[r], best = 0;
+        double most = -INFINITY, sum = 0;
+        for (int64_t k = 0; k < width; k++) {
+            double x = dtype_load(out->dtype, values, r * width + k);
+            if (x > most) {
+                most = x;
+                best = k;
+            }
+        }
+        for (int64_t k = 0; k < width; k++)
+            sum += exp(dtype_load(out->dtype, values, r * width + k) - most);
+        score->loss_sum +=
+            most + log(sum) - dtype_load(out->dtype, values, r * width + target);
+        score->n_right += best == target;
+    }
+    score->n += rows;
+}
+
+enum snug_status evaluator_run(struct evaluator *e, int64_t max_batches,
+                               struct snug_eval_result *result, struct snug_error *err)
+{
+    const struct program *prog = &e->session.prog;
+    int64_t n = data_n_samples(e->data, DATA_HELD_OUT), micro = e->session.micro_batch;
+    bool whole_outputs = e->needs.output != TENSOR_NONE;
+    int64_t rows_per_sample =
+        whole_outputs ? shape_rows(&prog->tensors[e->needs.output].shape) / micro : 0;
+    int64_t n_batches = whole_outputs ? (n + micro - 1) / micro : n / micro;
+    struct score score = {0};
+    if (n_batches < 1)
+        return snug_fail(err, SNUG_BAD_FILE,
+                         "there is no held-out data to evaluate on: less than one sequence");
+    if (max_batches > 0 && n_batches > max_batches)
+        n_batches = max_batches;
+    for (int64_t b = 0; b < n_batches; b++) {
+        e->first = b * micro;
+        TRY(exec_run(e->exec, feed, e, err));
+        int64_t samples = n - e->first < micro ? n - e->first : micro;
+        if (whole_outputs) {
+            score_rows(e, samples * rows_per_sample, &score);
+        } else {
+            int64_t tokens = tensor_elems(prog, e->needs.target_input);
+            double loss = dtype_load(prog->tensors[prog->loss].dtype,
+                                     exec_data(e->exec, prog->loss), 0);
+            score.loss_sum += loss * (double)tokens;
+            score.n += tokens;
+        }
+    }
+    double loss = score.loss_sum / (double)score.n;
+    *result = (struct snug_eval_result){
+        .n = score.n,
+        .loss = loss,
+        .perplexity = exp(loss),
+        .accuracy = (double)score.n_right / (double)score.n,
+        .has_accuracy = whole_outputs && e->needs.target == DATA_TARGET_CLASS};
+    return SNUG_OK;
+}

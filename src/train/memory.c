@@ -1,0 +1,40 @@
+/*
+ * memory.c -- what the operating system says this process holds.
+ */
+#include "train/trainer.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+
+/* A line "VmRSS:   1234 kB" of /proc/self/status, in bytes; -1 where there is no such file. */
+static int64_t status_line(const char *key)
+{
+    FILE *file = fopen("/proc/self/status", "r");
+    char line[256];
+    int64_t bytes = -1;
+    size_t length = strlen(key);
+    while (file != NULL && bytes < 0 && fgets(line, sizeof line, file) != NULL) {
+        long long kib;
+        if (strncmp(line, key, length) == 0 && sscanf(line + length, ": %lld", &kib) == 1)
+            bytes = (int64_t)kib * 1024;
+    }
+    if (file != NULL)
+        fclose(file);
+    return bytes;
+}
+
+int64_t process_resident_bytes(void)
+{
+    int64_t bytes = status_line("VmRSS");
+    return bytes < 0 ? process_peak_bytes() : bytes;
+}
+
+int64_t process_peak_bytes(void)
+{
+    struct rusage usage;
+    int64_t bytes = status_line("VmHWM");
+    if (bytes < 0 && getrusage(RUSAGE_SELF, &usage) == 0)
+        bytes = (int64_t)usage.ru_maxrss * 1024;
+    return bytes;
+}

@@ -1,0 +1,38 @@
+/*
+ * recipe.h -- how to train: everything that plan, train and eval take from flags or a recipe file.
+ */
+#ifndef SNUG_TRAIN_RECIPE_H
+#define SNUG_TRAIN_RECIPE_H
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "base/text.h"
+#include "optim/optim.h"
+
+enum schedule { SCHEDULE_constant, SCHEDULE_linear, SCHEDULE_cosine };
+
+struct snug_recipe {
+    int threads;                     /* 0: all cores */
+    bool reference_kernels;
+    int64_t batch, micro_batch, seq; /* 0: the model's default */
+    enum dtype precision;
+    const struct optimizer *optimizer;
+    double beta1, beta2, eps;
+    double lr, weight_decay; /* NAN: the optimizer's default */
+    double clip;             /* 0: none */
+    enum schedule schedule;
+    int64_t warmup;
+    double lr_end; /* fraction of lr at the last step of linear and cosine */
+    int64_t memory; /* bytes, 0: no budget */
+    int64_t seed;
+};
+
+double recipe_lr(const struct snug_recipe *recipe);
+double recipe_weight_decay(const struct snug_recipe *recipe);
+/* The learning rate of step `step` (from 0) of n_steps. */
+double recipe_lr_at(const struct snug_recipe *recipe, int64_t step, int64_t n_steps);
+int recipe_threads(const struct snug_recipe *recipe);
+/* All keys with their values, as `key = value` lines that snug_recipe_read takes back. */
+void recipe_write(const struct snug_recipe *recipe, struct text *out);
+
+#endif

@@ -1,0 +1,159 @@
+/*
+ * session.c -- model -> passes -> plan, for every purpose.
+ */
+#include "train/session.h"
+
+#include "pass/pass.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What the generic CPU of the time estimate does, per thread and for the machine. */
+static const double cpu_flops_per_thread = 60e9;
+static const double cpu_bytes_per_s = 24e9;
+
+static const int64_t default_batch_language = 8, default_batch_other = 128;
+
+static size_t workspace_of(const void *device, const struct program *prog, const struct op *op)
+{
+    const struct session *s = device;
+    const struct kernel *kernel = s->backend->choose(prog, op, &s->facts);
+    return kernel == NULL || kernel->workspace_bytes == NULL
+               ? 0
+               : kernel->workspace_bytes(prog, op, &s->facts);
+}
+
+static enum snug_status set_sizes(const struct session_request *q, struct session *s,
+                                  struct snug_error *err)
+{
+    const struct snug_recipe *r = q->recipe;
+    bool language = model_is_language(q->model);
+    s->batch = q->batch > 0   ? q->batch
+               : r->batch > 0 ? r->batch
+               : language     ? default_batch_language
+                              : default_batch_other;
+    s->micro_batch = q->micro_batch > 0   ? q->micro_batch
+                     : r->micro_batch > 0 ? r->micro_batch
+                                          : s->batch;
+    s->seq = q->seq > 0 ? q->seq : r->seq;
+    if (language && s->seq == 0)
+        s->seq = q->model->gpt2.n_positions;
+    if (s->micro_batch > s->batch || s->batch % s->micro_batch != 0)
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "--batch %lld is not divisible by --micro-batch %lld: choose a divisor",
+                         (long long)s->batch, (long long)s->micro_batch);
+    if (s->batch / s->micro_batch > 1 << 20)
+        return snug_fail(err, SNUG_BAD_ARGUMENT, "more than a million micro-batches per step");
+    return SNUG_OK;
+}
+
+/* Without a backward half, what the loss reads is of interest too: predictions. */
+static void keep_outputs(struct program *prog)
+{
+    for (int i = 0; i < prog->n_ops; i++)
+        if (prog->ops[i].kind == OP_cross_entropy || prog->ops[i].kind == OP_mse)
+            prog->tensors[prog->ops[i].in[0]].is_output = true;
+}
+
+enum snug_status session_program(const struct session_request *q, const char *last_pass,
+                                 struct session *s, struct snug_error *err)
+{
+    const struct snug_recipe *r = q->recipe;
+    struct arena scratch = {0};
+    *s = (struct session){.backend = backend_cpu(),
+                          .facts = {.threads = recipe_threads(r),
+                                    .reference_only = r->reference_kernels}};
+    TRY(set_sizes(q, s, err));
+    int64_t seq = model_is_language(q->model) ? s->seq : r->seq;
+    enum snug_status status =
+        model_forward(q->model, q->purpose, s->micro_batch, seq, &s->prog, err);
+    if (status == SNUG_OK && !q->train)
+        keep_outputs(&s->prog);
+    if (status == SNUG_OK) {
+        s->n_parameters = model_count_parameters(&s->prog);
+        struct pass_env env = {.scratch = &scratch,
+                               .err = err,
+                               .train = q->train,
+                               .compute = r->precision,
+                               .master = true,
+                               .n_micro = (int)(s->batch / s->micro_batch),
+                               .optimizer = r->optimizer,
+                               .beta1 = r->beta1,
+                               .beta2 = r->beta2,
+                               .eps = r->eps,
+                               .weight_decay = recipe_weight_decay(r),
+                               .max_norm = r->clip,
+                               .workspace_bytes = workspace_of,
+                               .device = s};
+        status = pass_run(&s->prog, &env, last_pass);
+    }
+    arena_free(&scratch);
+    if (status != SNUG_OK)
+        session_free(s);
+    return status;
+}
+
+enum snug_status session_make(const struct session_request *q, struct session *s,
+                              struct snug_error *err)
+{
+    TRY(session_program(q, NULL, s, err));
+    struct device_rates rates = {.flops = cpu_flops_per_thread * s->facts.threads,
+                                 .bytes = cpu_bytes_per_s};
+    enum snug_status status =
+        q->over != NULL ? plan_make_over(&s->prog, &q->over->prog, &q->over->plan,
+                                         s->backend->alignment, &s->plan, err)
+                        : plan_make(&s->prog, s->backend->alignment, &rates, &s->plan, err);
+    if (status != SNUG_OK)
+        session_free(s);
+    return status;
+}
+
+void session_free(struct session *s)
+{
+    program_free(&s->prog);
+    plan_free(&s->plan);
+}
+
+/* A bare process, the libraries' code and the JIT code of the products: about 60 MiB as measured
+ * here, and stacks of the threads. */
+int64_t session_expected_runtime_bytes(const struct session *s)
+{
+    return ((int64_t)64 << 20) + (int64_t)s->facts.threads * (1 << 20);
+}
+
+void session_ledger(const struct session *s, const struct snug_recipe *recipe,
+                    struct snug_ledger *ledger)
+{
+    const struct plan *p = &s->plan;
+    *ledger = (struct snug_ledger){
+        .parameters = p->at_peak[ROLE_parameter],
+        .gradients = p->at_peak[ROLE_gradient],
+        .optimizer = p->at_peak[ROLE_optimizer],
+        .activations = p->at_peak[ROLE_activation] + p->at_peak[ROLE_input],
+        .temporary = p->at_peak[ROLE_temporary],
+        .fragmentation = p->fragmentation,
+        .total = p->arena_bytes,
+        .n_parameters = s->n_parameters,
+        .lower_bound = p->lower_bound,
+        .forward_flops = (int64_t)p->forward_flops,
+        .step_flops = (int64_t)p->step_flops,
+        .step_seconds = p->step_seconds,
+        .peak_op = p->peak_op,
+        .n_ops = s->prog.n_ops,
+        .budget = recipe->memory,
+    };
+}
+
+void session_describe(const struct session *s, const struct snug_recipe *recipe, struct text *out)
+{
+    text_add(out, "batch %lld", (long long)s->batch);
+    if (s->seq > 0)
+        text_add(out, " x %lld", (long long)s->seq);
+    if (s->micro_batch != s->batch)
+        text_add(out, " in %lld micro-batches", (long long)(s->batch / s->micro_batch));
+    text_add(out, ", %s, %s",
+             recipe->precision == DTYPE_f32    ? "fp32"
+             : recipe->precision == DTYPE_bf16 ? "bf16"
+                                               : "fp16",
+             recipe->optimizer->name);
+}

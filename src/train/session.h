@@ -1,0 +1,48 @@
+/*
+ * session.h -- from a model and a recipe to a planned program: what plan, train, eval and generate
+ * share, so that there is one truth.
+ */
+#ifndef SNUG_TRAIN_SESSION_H
+#define SNUG_TRAIN_SESSION_H
+
+#include "exec/exec.h"
+#include "model/model.h"
+#include "plan/plan.h"
+#include "train/recipe.h"
+
+struct session {
+    struct program prog;
+    struct plan plan;
+    struct device_facts facts;
+    const struct backend *backend;
+    int64_t batch, micro_batch, seq, n_parameters; /* seq 0: no sequences */
+};
+
+struct session_request {
+    const struct snug_model *model;
+    const struct snug_recipe *recipe;
+    enum model_purpose purpose;
+    bool train;
+    int64_t batch, micro_batch, seq; /* 0: from the recipe, then the model's default */
+    const struct session *over;      /* plan in the arena of this one, or NULL */
+};
+
+enum snug_status session_make(const struct session_request *request, struct session *session,
+                              struct snug_error *err);
+void session_free(struct session *session);
+
+/* The program after the named pass, without a plan. */
+enum snug_status session_program(const struct session_request *request, const char *last_pass,
+                                 struct session *session, struct snug_error *err);
+
+/* What the process takes beside the plan, as a bound used before anything runs. */
+int64_t session_expected_runtime_bytes(const struct session *session);
+
+void session_ledger(const struct session *session, const struct snug_recipe *recipe,
+                    struct snug_ledger *ledger);
+
+/* "batch 32 x 1024 in 4 micro-batches, bf16, adamw" */
+void session_describe(const struct session *session, const struct snug_recipe *recipe,
+                      struct text *out);
+
+#endif

@@ -1,0 +1,338 @@
+/*
+ * trainer.c -- the training loop: feed, run, look, log, save.
+ */
+#include "train/trainer.h"
+
+#include "io/checkpoint.h"
+#include "train/weights.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { TEXT_EVAL_BATCHES = 100, DEFAULT_STEPS = 100 };
+
+static enum snug_status feed(void *user, int micro, struct snug_error *err)
+{
+    struct snug_trainer *t = user;
+    const struct program *prog = &t->session.prog;
+    if (t->given != NULL) { /* the caller's batch: the micro-batch is a slice of it */
+        int at = 0;
+        for (int id = 0; id < prog->n_tensors; id++)
+            if (prog->tensors[id].role == ROLE_input) {
+                size_t bytes = (size_t)tensor_bytes(prog, id);
+                memcpy(exec_data(t->exec, id), (const char *)t->given[at++] + (size_t)micro * bytes,
+                       bytes);
+            }
+        return SNUG_OK;
+    }
+    int64_t first = t->step * t->session.batch + micro * t->session.micro_batch;
+    return data_fill(t->data, DATA_TRAIN, first, t->session.micro_batch,
+                     exec_data(t->exec, t->needs.input), exec_data(t->exec, t->needs.target_input),
+                     err);
+}
+
+/* ---- opening -------------------------------------------------------------------------------------- */
+
+static enum snug_status check_budget(const struct snug_trainer *t, struct snug_error *err)
+{
+    snug_plan *plan;
+    if (t->recipe.memory == 0)
+        return SNUG_OK;
+    TRY(snug_plan_make(t->model, &t->recipe, &plan, err));
+    enum snug_status status = snug_plan_check_budget(plan, err);
+    snug_plan_free(plan);
+    return status;
+}
+
+static enum snug_status count_steps(struct snug_trainer *t, struct snug_error *err)
+{
+    const struct snug_train_options *o = &t->options;
+    t->n_steps = o->steps > 0 ? o->steps : DEFAULT_STEPS;
+    if (o->steps <= 0 && o->epochs > 0) {
+        if (t->data == NULL)
+            return snug_fail(err, SNUG_BAD_ARGUMENT, "epochs need a data set: give steps instead");
+        double samples = o->epochs * (double)data_n_samples(t->data, DATA_TRAIN);
+        t->n_steps = (int64_t)ceil(samples / (double)t->session.batch);
+    }
+    if (t->data != NULL && data_n_samples(t->data, DATA_TRAIN) < t->session.batch &&
+        t->needs.target != DATA_TARGET_TOKENS)
+        return snug_fail(err, SNUG_BAD_FILE,
+                         "the data set has %lld samples, less than one batch of %lld",
+                         (long long)data_n_samples(t->data, DATA_TRAIN),
+                         (long long)t->session.batch);
+    return SNUG_OK;
+}
+
+static enum snug_status open_data(struct snug_trainer *t, struct snug_error *err)
+{
+    if (t->data_spec != NULL && strcmp(t->data_spec, "none") == 0)
+        return SNUG_OK;
+    return needs_open_data(&t->session, &t->needs, t->data_spec, (uint64_t)t->recipe.seed, &t->data,
+                           err);
+}
+
+static enum snug_status load_weights(struct snug_trainer *t, struct snug_error *err)
+{
+    struct safetensors *st;
+    weights_init(&t->session, t->exec, (uint64_t)t->recipe.seed);
+    if (t->model->weights_path == NULL)
+        return SNUG_OK;
+    TRY(safetensors_open(t->model->weights_path, &st, err));
+    enum snug_status status = weights_load(&t->session, t->exec, st, err);
+    safetensors_close(st);
+    return status;
+}
+
+static enum snug_status make_evaluator(struct snug_trainer *t, struct snug_error *err)
+{
+    if (t->data == NULL || t->options.eval_every < 0 ||
+        data_n_samples(t->data, DATA_HELD_OUT) < 1)
+        return SNUG_OK;
+    struct session_request q = {.model = t->model, .recipe = &t->recipe,
+                                .micro_batch = t->session.micro_batch, .over = &t->session};
+    TRY(evaluator_make(&t->evaluator, &q, t->exec, t->data, t->session.plan.arena_bytes, err));
+    t->can_evaluate = true;
+    return SNUG_OK;
+}
+
+static enum snug_status open_all(struct snug_trainer *t, struct snug_error *err)
+{
+    struct session_request q = {.model = t->model, .recipe = &t->recipe, .train = true};
+    TRY(session_make(&q, &t->session, err));
+    TRY(needs_of(&t->session.prog, &t->needs, err));
+    TRY(check_budget(t, err));
+    TRY(open_data(t, err));
+    TRY(count_steps(t, err));
+    if (t->out != NULL && !t->options.resume && checkpoint_exists(t->out))
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "%s already holds a run: continue it with --resume or choose another --out",
+                         t->out);
+    TRY(exec_create(&t->session.prog, &t->session.plan, t->session.backend, &t->session.facts, NULL,
+                    &t->exec, err));
+    if (t->options.resume) {
+        weights_init(&t->session, t->exec, (uint64_t)t->recipe.seed);
+        TRY(trainer_resume(t, err));
+    } else {
+        TRY(load_weights(t, err));
+    }
+    t->first_step = t->step;
+    TRY(make_evaluator(t, err));
+    return t->out == NULL ? SNUG_OK : trainer_begin_run(t, err);
+}
+
+enum snug_status snug_trainer_open(const snug_model *model, const snug_recipe *recipe,
+                                   const struct snug_train_options *options, snug_trainer **out,
+                                   struct snug_error *err)
+{
+    struct snug_trainer *t = calloc(1, sizeof *t);
+    *out = NULL;
+    if (t == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    t->model = model;
+    t->recipe = *recipe;
+    t->options = *options;
+    t->saved_step = -1;
+    t->loss = NAN;
+    t->data_spec = options->data == NULL ? NULL : strdup(options->data);
+    t->out = options->out == NULL ? NULL : strdup(options->out);
+    enum snug_status status;
+    if ((options->data != NULL && t->data_spec == NULL) || (options->out != NULL && t->out == NULL))
+        status = snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    else if (options->resume && t->out == NULL)
+        status = snug_fail(err, SNUG_BAD_ARGUMENT, "--resume needs --out DIR: which run?");
+    else
+        status = open_all(t, err);
+    if (status != SNUG_OK) {
+        snug_trainer_free(t);
+        return status;
+    }
+    *out = t;
+    return SNUG_OK;
+}
+
+void snug_trainer_free(snug_trainer *t)
+{
+    if (t == NULL)
+        return;
+    if (t->can_evaluate)
+        evaluator_free(&t->evaluator);
+    metrics_close(t->metrics);
+    data_close(t->data);
+    exec_free(t->exec);
+    session_free(&t->session);
+    free(t->data_spec);
+    free(t->out);
+    free(t);
+}
+
+/* ---- one step ---------------------------------------------------------------------------------------- */
+
+static double now_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static enum snug_status diverged(struct snug_trainer *t, const char *what, struct snug_error *err)
+{
+    const char *name;
+    struct snug_error inner = {0};
+    if (exec_find_nonfinite(t->exec, feed, t, &name, &inner) != SNUG_OK || name == NULL)
+        name = "none when run again";
+    return snug_fail(err, SNUG_DIVERGED,
+                     "step %lld: the %s is not finite; the first tensor that is not: \"%s\"; "
+                     "%s%s; try a lower --lr",
+                     (long long)(t->step + 1), what, name,
+                     t->saved_step >= 0 ? "the last good checkpoint is in " : "nothing was saved",
+                     t->saved_step >= 0 ? t->out : "");
+}
+
+static enum snug_status one_step(struct snug_trainer *t, struct snug_metrics *m,
+                                 struct snug_error *err)
+{
+    const struct program *prog = &t->session.prog;
+    double *scalars = exec_scalars(t->exec);
+    double lr = recipe_lr_at(&t->recipe, t->step, t->n_steps);
+    double begin = now_seconds();
+    scalars[SCALAR_lr] = lr;
+    TRY(exec_run(t->exec, feed, t, err));
+    double seconds = now_seconds() - begin;
+    double loss = dtype_load(prog->tensors[prog->loss].dtype, exec_data(t->exec, prog->loss), 0);
+    bool skipped = scalars[SCALAR_skip] != 0;
+    if (!isfinite(loss))
+        return diverged(t, "loss", err);
+    if (skipped && t->recipe.precision != DTYPE_f16)
+        return diverged(t, "gradient", err);
+    t->step++;
+    t->loss = loss;
+    t->seconds += seconds;
+    if (t->step == t->first_step + 1)
+        t->runtime_bytes = process_resident_bytes() - exec_resident_bytes(t->exec);
+    int64_t per_sample = t->session.seq > 0 ? t->session.seq : 1;
+    *m = (struct snug_metrics){.step = t->step, .n_steps = t->n_steps,
+                               .tokens = t->session.batch * per_sample, .loss = loss, .lr = lr,
+                               .grad_norm = scalars[SCALAR_grad_norm], .ms = seconds * 1e3,
+                               .skipped = skipped};
+    m->per_second = (double)m->tokens / seconds;
+    return SNUG_OK;
+}
+
+static enum snug_status log_step(struct snug_trainer *t, const struct snug_metrics *m,
+                                 struct snug_error *err)
+{
+    if (t->metrics == NULL)
+        return SNUG_OK;
+    struct text line = {0};
+    text_add(&line, "{\"step\": %lld, \"loss\": %.9g, \"lr\": %.9g", (long long)m->step, m->loss,
+             m->lr);
+    if (isfinite(m->grad_norm))
+        text_add(&line, ", \"grad_norm\": %.9g", m->grad_norm);
+    else
+        text_add(&line, ", \"grad_norm\": null, \"skipped\": true");
+    text_add(&line, ", \"tokens\": %lld, \"ms\": %.3f, \"tokens_per_s\": %.1f", (long long)m->tokens,
+             m->ms, m->per_second);
+    if (m->has_validation)
+        text_add(&line, ", \"val_loss\": %.9g", m->val_loss);
+    if (m->has_accuracy)
+        text_add(&line, ", \"val_accuracy\": %.6f", m->val_accuracy);
+    text_add(&line, "}");
+    enum snug_status status = line.failed ? snug_fail(err, SNUG_NO_MEMORY, "out of memory")
+                                          : metrics_append(t->metrics, line.data, NULL, err);
+    text_free(&line);
+    return status;
+}
+
+static enum snug_status evaluate(struct snug_trainer *t, struct snug_metrics *m,
+                                 struct snug_error *err)
+{
+    struct snug_eval_result result;
+    int64_t most = t->options.eval_batches > 0                   ? t->options.eval_batches
+                   : t->needs.target == DATA_TARGET_TOKENS ? TEXT_EVAL_BATCHES
+                                                                 : 0;
+    TRY(evaluator_run(&t->evaluator, most, &result, err));
+    m->has_validation = 1;
+    m->val_loss = result.loss;
+    m->has_accuracy = result.has_accuracy;
+    m->val_accuracy = result.accuracy;
+    return SNUG_OK;
+}
+
+static bool is_due(int64_t step, int64_t every, int64_t n_steps)
+{
+    return step == n_steps || (every > 0 && step % every == 0);
+}
+
+enum snug_status snug_trainer_run(snug_trainer *t, snug_progress_fn *progress, void *user,
+                                  struct snug_error *err)
+{
+    if (t->data == NULL)
+        return snug_fail(err, SNUG_BAD_ARGUMENT, "no data: feed steps with snug_trainer_step");
+    bool stop = false;
+    while (t->step < t->n_steps && !stop) {
+        struct snug_metrics m;
+        TRY(one_step(t, &m, err));
+        if (t->can_evaluate && is_due(t->step, t->options.eval_every, t->n_steps))
+            TRY(evaluate(t, &m, err));
+        TRY(log_step(t, &m, err));
+        bool save = t->out != NULL && is_due(t->step, t->options.save_every, t->n_steps);
+        if (save)
+            TRY(trainer_save(t, err));
+        m.saved = save;
+        stop = progress != NULL && progress(&m, user) != 0;
+    }
+    if (stop && t->out != NULL && t->saved_step != t->step)
+        TRY(trainer_save(t, err));
+    int64_t beside = process_resident_bytes() - exec_resident_bytes(t->exec);
+    t->runtime_bytes = beside > t->runtime_bytes ? beside : t->runtime_bytes;
+    return stop && t->step < t->n_steps
+               ? snug_fail(err, SNUG_INTERRUPTED, "stopped at step %lld", (long long)t->step)
+               : SNUG_OK;
+}
+
+enum snug_status snug_trainer_step(snug_trainer *t, const void *const *inputs,
+                                   struct snug_metrics *metrics, struct snug_error *err)
+{
+    struct snug_metrics m;
+    t->given = inputs;
+    enum snug_status status = one_step(t, &m, err);
+    t->given = NULL;
+    if (status == SNUG_OK && metrics != NULL)
+        *metrics = m;
+    return status;
+}
+
+enum snug_status snug_trainer_read(snug_trainer *t, const char *tensor, float *values,
+                                   int64_t n_values, struct snug_error *err)
+{
+    const struct program *prog = &t->session.prog;
+    tensor_id id = program_find(prog, tensor);
+    if (id == TENSOR_NONE || exec_data(t->exec, id) == NULL)
+        return snug_fail(err, SNUG_BAD_ARGUMENT, "the program has no tensor \"%s\"", tensor);
+    if (!prog->tensors[id].persistent && !prog->tensors[id].is_output)
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "\"%s\" lives inside a step only; weights, states and outputs can be read",
+                         tensor);
+    if (tensor_elems(prog, id) != n_values)
+        return snug_fail(err, SNUG_BAD_ARGUMENT, "\"%s\" has %lld numbers, not %lld", tensor,
+                         (long long)tensor_elems(prog, id), (long long)n_values);
+    for (int64_t i = 0; i < n_values; i++)
+        values[i] = (float)dtype_load(prog->tensors[id].dtype, exec_data(t->exec, id), i);
+    return SNUG_OK;
+}
+
+void snug_trainer_summary(const snug_trainer *t, struct snug_summary *s)
+{
+    int64_t per_sample = t->session.seq > 0 ? t->session.seq : 1;
+    double done = (double)((t->step - t->first_step) * t->session.batch * per_sample);
+    *s = (struct snug_summary){.steps = t->step,
+                               .planned_bytes = t->session.plan.arena_bytes,
+                               .allocated_bytes = exec_allocated_bytes(t->exec),
+                               .runtime_bytes = t->runtime_bytes,
+                               .measured_peak_bytes = process_peak_bytes(),
+                               .loss = t->loss,
+                               .per_second = t->seconds > 0 ? done / t->seconds : 0,
+                               .unit = t->session.seq > 0 ? "tokens" : "samples"};
+}

@@ -1,0 +1,67 @@
+/*
+ * trainer.h -- a run: session, executor, data, step counter; and its evaluation on held-out data.
+ */
+#ifndef SNUG_TRAIN_TRAINER_H
+#define SNUG_TRAIN_TRAINER_H
+
+#include "data/data.h"
+#include "io/metrics.h"
+#include "train/session.h"
+
+/* What the loss op of a program says about the data that it wants. */
+struct data_needs {
+    enum data_target target;
+    tensor_id input, target_input; /* TENSOR_NONE: the model has other inputs than one and a target */
+    tensor_id output;              /* logits or values that the loss reads; TENSOR_NONE: never whole */
+    int64_t n_classes;
+};
+enum snug_status needs_of(const struct program *prog, struct data_needs *needs,
+                          struct snug_error *err);
+enum snug_status needs_open_data(const struct session *session, const struct data_needs *needs,
+                                 const char *spec, uint64_t seed, struct data **data,
+                                 struct snug_error *err);
+
+/* Forward only, on the held-out split. */
+struct evaluator {
+    struct session session;
+    struct exec *exec;
+    struct data_needs needs;
+    struct data *data; /* borrowed */
+    int64_t first;     /* of the batch being fed */
+};
+enum snug_status evaluator_make(struct evaluator *evaluator, const struct session_request *request,
+                                struct exec *shared, struct data *data, int64_t arena_limit,
+                                struct snug_error *err);
+enum snug_status evaluator_run(struct evaluator *evaluator, int64_t max_batches,
+                               struct snug_eval_result *result, struct snug_error *err);
+void evaluator_free(struct evaluator *evaluator);
+
+struct snug_trainer {
+    const snug_model *model; /* borrowed */
+    snug_recipe recipe;
+    struct snug_train_options options;
+    char *data_spec, *out;
+    struct session session;
+    struct exec *exec;
+    struct data_needs needs;
+    struct data *data; /* NULL: steps are fed by the caller */
+    struct evaluator evaluator;
+    bool can_evaluate;
+    struct metrics *metrics;
+    int64_t step, n_steps, first_step; /* steps done; the goal; where this process began */
+    const void *const *given; /* the caller's inputs of the present step */
+    double loss, seconds;
+    int64_t runtime_bytes;
+    int64_t saved_step; /* -1: never */
+};
+
+/* checkpoints.c */
+enum snug_status trainer_save(struct snug_trainer *trainer, struct snug_error *err);
+enum snug_status trainer_resume(struct snug_trainer *trainer, struct snug_error *err);
+enum snug_status trainer_begin_run(struct snug_trainer *trainer, struct snug_error *err);
+
+/* memory.c: what the operating system says of this process. */
+int64_t process_resident_bytes(void);
+int64_t process_peak_bytes(void);
+
+#endif

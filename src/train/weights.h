@@ -1,0 +1,25 @@
+/*
+ * weights.h -- numbers for the persistent tensors: start values, files, checkpoints.
+ */
+#ifndef SNUG_TRAIN_WEIGHTS_H
+#define SNUG_TRAIN_WEIGHTS_H
+
+#include "io/safetensors.h"
+#include "train/session.h"
+
+/* Seeded start values of parameters, zeros for states, the scalar table at its beginning. */
+void weights_init(const struct session *session, struct exec *exec, uint64_t seed);
+
+/* Parameters from a file of any float type; a master copy gets the file's own precision.  Tensors that
+ * are missing, of another shape, or that the model has no use for are refused by name. */
+enum snug_status weights_load(const struct session *session, struct exec *exec,
+                              struct safetensors *st, struct snug_error *err);
+
+/* All tensors of one role, exactly as they are: what a checkpoint holds.  entries is malloc'ed. */
+enum snug_status weights_entries(const struct session *session, struct exec *exec, enum role role,
+                                 struct st_entry **entries, int *n, struct snug_error *err);
+/* And back: same names, types and shapes, or refused. */
+enum snug_status weights_restore(const struct session *session, struct exec *exec, enum role role,
+                                 struct safetensors *st, struct snug_error *err);
+
+#endif

@@ -1,0 +1,467 @@
+#!/bin/sh
+# The command line against bad input: every mistake gets its exit status and one line that says what
+# is wrong, and leaves every file as it was.
+#
+# usage: [SNUG=./snug] tests/cli/test_cli.sh [-v]
+#
+# A row of the tables below is   status | words, words | arguments of snug
+# and passes when snug exits with that status, prints exactly one line on standard error that begins
+# with "snug: " and has all the words (in any case), and no file under the working folder changed.
+# The arguments are read by the shell, in a folder with what `prepare` puts there.  The output is
+# TAP; -v shows the line that each row got.
+set -u
+
+snug=${SNUG:-$(dirname "$0")/../../snug}
+snug=$(realpath "$snug") || exit 1
+verbose=0
+[ "${1:-}" = -v ] && verbose=1
+work=$(mktemp -d) || exit 1
+logs=$(mktemp -d) || exit 1
+: >"$logs/err"
+tiny_disk=
+clean_up() {
+    [ -z "$tiny_disk" ] || umount "$tiny_disk" 2>/dev/null
+    rm -rf "$work" "$logs"
+}
+trap clean_up EXIT
+trap 'exit 1' INT TERM
+cd "$work" || exit 1
+unset SNUG_DATA NO_COLOR
+passed=0
+failed=0
+skipped=0
+
+report() { # ok|not ok, NAME
+    echo "$1 $((passed + failed + skipped)) - $2"
+    { [ $verbose = 0 ] && [ "$1" = ok ]; } || sed 's/^/#     /' "$logs/err"
+}
+pass() { # NAME
+    passed=$((passed + 1))
+    report ok "$1"
+}
+fail() { # NAME WHY
+    failed=$((failed + 1))
+    report 'not ok' "$1"
+    echo "#     $2"
+}
+skip() { # WHY
+    skipped=$((skipped + 1))
+    echo "skip: $1"
+    echo "ok $((passed + failed + skipped)) # SKIP $1"
+}
+check() { # NAME WHY COMMAND...: passes when the command succeeds
+    name=$1
+    why=$2
+    shift 2
+    if "$@"; then pass "$name"; else fail "$name" "$why"; fi
+}
+
+# Names, sizes and contents of all files here.
+fingerprint() { find . -type f -exec cksum {} + 2>/dev/null | sort; find . -type d | sort; }
+
+run() { # ARGUMENTS...: leaves $status, $logs/out, $logs/err
+    timeout 60 "$snug" "$@" >"$logs/out" 2>"$logs/err" </dev/null
+    status=$?
+}
+
+one_line_with() { # WORDS, WORDS: prints what is missing, if anything is
+    complaints "$1" | paste -sd ';' -
+}
+complaints() {
+    [ "$(wc -l <"$logs/err")" -eq 1 ] || { echo "not one line on standard error"; return; }
+    grep -q '^snug: ' "$logs/err" || { echo "the line does not begin with snug:"; return; }
+    printf '%s\n' "$1" | tr ',' '\n' | while read -r word; do
+        grep -qiF -e "$word" "$logs/err" || echo "the line lacks \"$word\""
+    done
+}
+
+bad_row() { # STATUS WORDS ARGUMENTS
+    before=$(fingerprint)
+    eval "run $3"
+    complaint=$(one_line_with "$2")
+    if [ $status -ne "$1" ]; then
+        fail "snug $3" "exit status $status, not $1"
+    elif [ -n "$complaint" ]; then
+        fail "snug $3" "$complaint"
+    elif [ "$before" != "$(fingerprint)" ]; then
+        fail "snug $3" "files changed"
+    else
+        pass "snug $3"
+    fi
+}
+
+table() { # rows on standard input
+    while IFS='|' read -r row_status row_words row_args; do
+        case $row_status in '' | \#*) continue ;; esac
+        # shellcheck disable=SC2086,SC2116 # blanks around the bars go
+        bad_row $row_status "$(echo $row_words)" "${row_args# }"
+    done
+}
+
+# ---- files ---------------------------------------------------------------------------------
+
+little_endian() { # NUMBER BYTES
+    number=$1
+    count=$2
+    while [ "$count" -gt 0 ]; do
+        # shellcheck disable=SC2059 # the octal escape is the format
+        printf "\\$(printf %03o $((number % 256)))"
+        number=$((number / 256))
+        count=$((count - 1))
+    done
+}
+
+header_bytes() { od -An -tu8 -N8 "$1" | tr -d ' '; }
+header() { tail -c +9 "$1" | head -c "$(header_bytes "$1")"; }
+body() { tail -c +$(($(header_bytes "$1") + 9)) "$1"; }
+
+# weights NAME SED-SCRIPT: a folder with the good run's config and its weights, the header edited.
+# (Only these two: a run also has sums that would catch the edit before the reader does.)
+weights() {
+    mkdir "$1" || exit 1
+    cp run/config.json "$1"
+    header run/model.safetensors | sed "$2" >"$logs/header"
+    {
+        little_endian "$(wc -c <"$logs/header")" 8
+        cat "$logs/header"
+        body run/model.safetensors
+    } >"$1/model.safetensors"
+}
+
+copy_weights() { # NAME: the same, unedited
+    mkdir "$1" && cp run/config.json run/model.safetensors "$1" || exit 1
+}
+
+idx() { # MAGIC COUNT SIDES... : big-endian header of an IDX file, and that many zeros
+    # shellcheck disable=SC2059 # octal escapes
+    printf "$1"
+    shift
+    product=1
+    for side in "$@"; do
+        # shellcheck disable=SC2059
+        printf "\\000\\000\\$(printf %03o $((side / 256)))\\$(printf %03o $((side % 256)))"
+        product=$((product * side))
+    done
+    head -c $product /dev/zero
+}
+
+shard() { # TOKEN COUNT: llm.c's layout
+    little_endian 20240520 4
+    little_endian 1 4
+    little_endian "$2" 4
+    head -c 1012 /dev/zero
+    i=0
+    while [ $i -lt "$2" ]; do
+        little_endian "$1" 2
+        i=$((i + 1))
+    done
+}
+
+prepare() {
+    mkdir tiny
+    printf '%s' '{"model_type": "gpt2", "vocab_size": 128, "n_positions": 16, "n_embd": 8,
+"n_layer": 1, "n_head": 2}' >tiny/config.json
+    awk 'BEGIN { for (i = 0; i < 200; i++) printf "line %d of a text to train with\n", i }' >text.txt
+    : >empty.txt
+    printf 'short' >short.txt
+    printf 'caf\303\251 %s' "$(cat text.txt)" >beyond.txt # bytes above the vocabulary of 128
+    shard 7 600 >good.bin
+    shard 999 600 >beyond.bin
+    head -c 1100 good.bin >cut.bin
+    head -c 7 good.bin >odd.bin
+    for set in digits cut magic labels; do
+        mkdir $set
+        idx '\000\000\010\003' 20 2 2 >$set/train-images-idx3-ubyte
+        idx '\000\000\010\001' 20 >$set/train-labels-idx1-ubyte
+        idx '\000\000\010\003' 10 2 2 >$set/t10k-images-idx3-ubyte
+        idx '\000\000\010\001' 10 >$set/t10k-labels-idx1-ubyte
+    done
+    head -c 50 digits/train-images-idx3-ubyte >cut/train-images-idx3-ubyte
+    printf 'PK\003\004 this is something else entirely' >magic/train-images-idx3-ubyte
+    idx '\000\000\010\001' 7 >labels/train-labels-idx1-ubyte
+    echo 'batch = 2' >good.recipe
+    echo 'bathc = 2' >bad.recipe
+    echo 'a regular file' >file
+
+    run train tiny text.txt --steps 2 --batch 2 --out run
+    [ $status -eq 0 ] || { fail "a good run to start from" "exit status $status"; return 1; }
+    run train mlp:4-8-3 digits --steps 2 --batch 4 --out other
+    [ $status -eq 0 ] || { fail "a good classifier to start from" "exit status $status"; return 1; }
+
+    copy_weights whole
+    copy_weights cut-weights
+    head -c $(($(wc -c <run/model.safetensors) - 10)) run/model.safetensors >cut-weights/model.safetensors
+    copy_weights long-header
+    { little_endian 99999999 8; tail -c +9 run/model.safetensors; } >long-header/model.safetensors
+    copy_weights stub
+    printf 'abc' >stub/model.safetensors
+    weights bad-json 's/}$/,,/'
+    weights wrong-dtype 's/\("[a-z.]*wte.weight": *{[^}]*"dtype": *\)"F32"/\1"I32"/'
+    weights odd-dtype 's/\("[a-z.]*wte.weight": *{[^}]*"dtype": *\)"F32"/\1"Q7"/'
+    weights wrong-shape 's/\("[a-z.]*wte.weight": *{[^}]*"shape": *\[\)128, *8/\18,128/'
+    weights far-offset 's/\("[a-z.]*wte.weight": *{[^}]*"data_offsets": *\[\)[0-9]*, *[0-9]*/\1999990000,999994096/'
+    weights overlap 's/\("[a-z.]*wte.weight": *{[^}]*"data_offsets": *\[\)[0-9]*, *[0-9]*/\132,4128/'
+    weights missing 's/wte\.weight/xyz.weight/'
+    weights extra 's/"\([a-z.]*\)wte.weight": *\({[^}]*}\)/"surplus":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},&/'
+    weights twice 's/"[a-z.]*wte.weight": *{[^}]*}/&,&/'
+    for name in wrong-dtype odd-dtype wrong-shape far-offset overlap missing extra twice; do
+        cmp -s $name/model.safetensors run/model.safetensors && fail "$name" "the edit did not take"
+    done
+    mkdir bad-config
+    echo '{"model_type": "gpt2", ' >bad-config/config.json
+    mkdir odd-config
+    echo '{"model_type": "quantum"}' >odd-config/config.json
+    return 0
+}
+
+# ---- tables --------------------------------------------------------------------------------
+
+words_and_flags() {
+    table <<'END'
+# commands
+2 | no command, hlep, help                 | hlep
+2 | no command, trian, train               | trian gpt2
+2 | fit, not in this version               | fit gpt2 --memory 1G
+2 | not in this version                    | help bench
+2 | command comes first                    | --batch 3
+2 | needs MODEL                            | plan
+2 | one too many, surplus                  | plan gpt2 surplus
+2 | needs MODEL                            | train --steps 3
+2 | needs RUN                              | eval
+2 | --prompt                               | generate run
+2 | no operand                             | ops all
+# flags
+2 | --bathc, did you mean --batch?         | plan gpt2 --bathc 3
+2 | --stpes, did you mean --steps?         | train gpt2 --stpes 3
+2 | --xyzzy                                | plan gpt2 --xyzzy 1
+2 | -b                                     | plan gpt2 -b 3
+2 | --batch needs a value                  | plan gpt2 --batch
+2 | --batch needs a value                  | plan gpt2 --batch --json
+2 | --batch, twice                         | plan gpt2 --batch 2 --batch=3
+2 | --json, twice                          | plan gpt2 --json --json
+2 | --json takes no value                  | plan gpt2 --json=yes
+2 | --steps, whole number                  | train tiny --steps many
+2 | --steps, at least 1                    | train tiny --steps 0
+2 | --steps, --epochs                      | train tiny --steps 1 --epochs 1
+2 | --epochs                               | train tiny --epochs 0
+2 | --resume, --out                        | train tiny --resume
+2 | --save-every, --out                    | train tiny --save-every 2
+2 | --temperature                          | generate run --prompt a --temperature -1
+2 | --zero 2, version                      | plan gpt2 --zero 2
+2 | --device, cuda, version                | plan gpt2 --device cuda
+2 | --tokenizer, version                   | plan gpt2 --tokenizer x
+# values
+2 | batch                                  | plan gpt2 --batch 0
+2 | batch                                  | plan gpt2 --batch -3
+2 | batch                                  | plan gpt2 --batch 2.5
+2 | batch                                  | plan gpt2 --batch ""
+2 | precision, fp8                         | plan gpt2 --precision fp8
+2 | optimizer, adamm                       | plan gpt2 --optimizer adamm
+2 | memory, lots                           | plan gpt2 --memory lots
+2 | lr                                     | plan gpt2 --lr nan
+2 | schedule                               | plan gpt2 --schedule square
+2 | batch, micro-batch, 3, 8               | plan gpt2 --batch 8 --micro-batch 3
+2 | batch, micro-batch                     | train tiny text.txt --batch 3 --micro-batch 2 --out new
+2 | seq, 1024                              | plan gpt2 --seq 1025
+2 | seq, 16                                | train tiny text.txt --seq 17 --out new
+2 | pass, nosuch                           | plan gpt2 --dump nosuch
+2 | bathc                                  | plan gpt2 --recipe bad.recipe
+1 | nosuch.recipe                          | plan gpt2 --recipe nosuch.recipe
+# models
+2 | gtp2, gpt2                             | plan gtp2
+2 | mlp                                    | plan mlp:784
+2 | mlp                                    | plan mlp:784-x-10
+2 | psi                                    | plan psi:lots
+1 | bad-config                             | plan bad-config
+1 | quantum                                | plan odd-config
+# budget
+3 | budget, 100 MiB, smallest, --memory    | plan gpt2 --batch 8 --memory 100M
+3 | budget, this fits: --batch 8, micro    | plan gpt2 --batch 8 --memory 5G
+3 | budget, 1 B                            | plan gpt2 --memory 1
+3 | budget, 1.00 KiB                       | train tiny text.txt --memory 1K --out new
+3 | budget, 64.0 MiB                       | train gpt2-xl --memory 64M --out new
+END
+}
+
+data_and_files() {
+    table <<'END'
+# data
+1 | nosuch.txt                             | train tiny nosuch.txt --steps 1 --out new
+1 | empty                                  | train tiny empty.txt --steps 1 --out new
+1 | short.txt, tokens                      | train tiny short.txt --steps 1 --out new
+1 | vocabulary, 128                        | train tiny beyond.txt --steps 50 --batch 8 --out new
+1 | 999, vocabulary                        | train tiny beyond.bin --steps 1 --out new
+1 | cut short                              | train tiny cut.bin --steps 1 --out new
+1 | odd                                    | train tiny odd.bin --steps 1 --out new
+1 | cut short                              | train mlp:4-8-3 cut --steps 1 --out new
+1 | not an IDX                             | train mlp:4-8-3 magic --steps 1 --out new
+1 | labels, 7                              | train mlp:4-8-3 labels --steps 1 --out new
+1 | 9, 4                                   | train mlp:9-8-3 digits --steps 1 --out new
+1 | tokens                                 | train mlp:4-8-3 text.txt --steps 1 --out new
+1 | images                                 | train tiny digits --steps 1 --out new
+1 | psi                                    | train psi:1e6 --steps 1 --out new
+# weights
+1 | model.safetensors, header              | train long-header text.txt --steps 1 --out new
+1 | model.safetensors                      | train stub text.txt --steps 1 --out new
+1 | model.safetensors                      | train cut-weights text.txt --steps 1 --out new
+1 | model.safetensors, JSON                | train bad-json text.txt --steps 1 --out new
+1 | wte.weight, I32                        | train wrong-dtype text.txt --steps 1 --out new
+1 | wte.weight, Q7                         | train odd-dtype text.txt --steps 1 --out new
+1 | wte.weight, 128                        | train wrong-shape text.txt --steps 1 --out new
+1 | wte.weight                             | train far-offset text.txt --steps 1 --out new
+1 | overlap                                | train overlap text.txt --steps 1 --out new
+1 | wte.weight                             | train missing text.txt --steps 1 --out new
+1 | surplus                                | train extra text.txt --steps 1 --out new
+1 | wte.weight, twice                      | train twice text.txt --steps 1 --out new
+1 | model.safetensors                      | inspect long-header/model.safetensors
+1 | overlap                                | inspect overlap/model.safetensors
+# runs
+1 | nosuch                                 | eval nosuch
+1 | nosuch                                 | generate nosuch --prompt a
+1 | nosuch                                 | inspect nosuch
+1 | tiny                                   | eval tiny text.txt
+1 | other                                  | generate other --prompt a
+1 | other                                  | train tiny text.txt --steps 4 --batch 2 --out other --resume
+1 | nosuch                                 | train tiny text.txt --steps 4 --out nosuch --resume
+# places that cannot be written
+2 | file                                   | train tiny text.txt --steps 1 --out file/new
+2 | file                                   | train tiny text.txt --steps 1 --out file
+2 | proc                                   | train tiny text.txt --steps 1 --out /proc/new
+END
+}
+
+# ---- checks that need more than a row --------------------------------------------------------
+
+full_standard_output() {
+    "$snug" plan gpt2 >/dev/full 2>"$logs/err"
+    status=$?
+    check "plan to a full disk" "exit status $status" test $status -eq 1
+    check "plan to a full disk: says so" "no word of it" grep -q 'standard output' "$logs/err"
+    "$snug" plan gpt2 >&- 2>"$logs/err"
+    status=$?
+    check "plan with standard output closed" "exit status $status" test $status -eq 1
+}
+
+# A file-size limit stands in for a full disk: writes fail in the middle of a file in the same way.
+full_disk() {
+    cp -r run kept
+    before=$(cd kept && fingerprint)
+    (
+        trap '' XFSZ
+        ulimit -f 1
+        exec timeout 60 "$snug" train tiny text.txt --steps 4 --batch 2 --out kept --resume
+    ) >"$logs/out" 2>"$logs/err"
+    status=$?
+    check "no room for a checkpoint" "exit status $status" test $status -eq 1
+    # metrics.jsonl only grows; all else is the last checkpoint
+    check "no room: the last checkpoint stays" "it changed" \
+        test "$(echo "$before" | grep -v metrics)" = "$(cd kept && fingerprint | grep -v metrics)"
+    run eval kept text.txt
+    check "no room: the last checkpoint loads" "exit status $status" test $status -eq 0
+    rm -rf kept
+
+    mkdir disk
+    if mount -t tmpfs -o size=96k none disk 2>/dev/null; then
+        tiny_disk=$work/disk
+        run train tiny text.txt --steps 1 --batch 2 --out disk/run
+        check "a disk of 96 KiB" "exit status $status" test $status -eq 1
+        check "a disk of 96 KiB: nothing half-written" "there is a checkpoint that does not load" \
+            test ! -e disk/run/model.safetensors
+        umount disk
+        tiny_disk=
+    else
+        skip "a small disk: this user may not mount one"
+    fi
+    rmdir disk
+}
+
+not_finite() {
+    cp -r run kept
+    before=$(cd kept && fingerprint | grep -v metrics)
+    run train tiny text.txt --steps 40 --batch 2 --out kept --resume --lr 1e30
+    check "a loss that is not finite" "exit status $status" test $status -eq 1
+    complaint=$(one_line_with "step, finite")
+    check "a loss that is not finite: the line" "$complaint" test -z "$complaint"
+    check "a loss that is not finite: the last checkpoint stays" "it changed" \
+        test "$before" = "$(cd kept && fingerprint | grep -v metrics)"
+    rm -rf kept
+}
+
+# Ctrl-C saves and ends well; without --out it says that nothing was saved.
+interrupted() {
+    "$snug" train tiny text.txt --steps 100000000 --batch 2 --out stopped >"$logs/out" 2>"$logs/err" &
+    wait_and_interrupt $!
+    check "interrupted with --out" "exit status $status" test $status -eq 0
+    check "interrupted with --out: says where" "no word of it" \
+        grep -q 'stopped at step [0-9]*; saved in stopped' "$logs/err"
+    run eval stopped text.txt
+    check "interrupted: the run loads" "exit status $status" test $status -eq 0
+    rm -rf stopped
+    "$snug" train tiny text.txt --steps 100000000 --batch 2 >"$logs/out" 2>"$logs/err" &
+    wait_and_interrupt $!
+    check "interrupted without --out" "exit status $status" test $status -eq 130
+}
+
+# SIGTERM, because a shell starts background jobs with SIGINT ignored.
+wait_and_interrupt() { # PID
+    tries=0
+    until grep -q '^step' "$logs/out" || [ $tries -ge 100 ]; do
+        sleep 0.1
+        tries=$((tries + 1))
+    done
+    kill -TERM "$1" 2>/dev/null
+    wait "$1"
+    status=$?
+}
+
+# What works, in the form that scripts rely on.
+good_output() {
+    run plan gpt2 --json
+    six=$(sed -n 's/.*"bytes": {\([^}]*\)}.*/\1/p' "$logs/out" | tr ',' '\n' | awk -F: '
+        /total/ { total = $2; next } { sum += $2 } END { print (sum == total && total > 0) }')
+    check "plan --json: six kinds add up" "they do not" test "$six" = 1
+    run train tiny text.txt --steps 3 --batch 2 --json
+    check "train --json" "exit status $status" test $status -eq 0
+    check "train --json: standard output is one line" "it is not" \
+        test "$(wc -l <"$logs/out")" -eq 1
+    for key in steps loss planned_bytes allocated_bytes runtime_bytes measured_peak_bytes \
+        tokens_per_s; do
+        check "train --json: $key" "missing" grep -q "\"$key\": [0-9]" "$logs/out"
+    done
+    planned=$(sed 's/.*"planned_bytes": \([0-9]*\).*/\1/' "$logs/out")
+    allocated=$(sed 's/.*"allocated_bytes": \([0-9]*\).*/\1/' "$logs/out")
+    check "train --json: planned equals allocated" "$planned and $allocated" \
+        test "$planned" = "$allocated"
+    run train tiny text.txt --steps 3 --batch 2 --quiet --eval-every -1
+    check "train --quiet: no progress" "there is some" sh -c "! grep -q ^step '$logs/out'"
+    run plan gpt2
+    check "plan: no colour in a pipe" "there is some" sh -c "! grep -q '\[1m' '$logs/out'"
+    run generate run --prompt ab --tokens 5
+    check "generate: goes on from the prompt" "it does not" grep -q '^ab' "$logs/out"
+    for command in plan train eval generate inspect ops; do
+        run help $command
+        cp "$logs/out" "$logs/help"
+        run $command --help
+        check "help $command" "exit status $status" test $status -eq 0
+        check "help $command: both ways alike" "they differ" cmp -s "$logs/help" "$logs/out"
+        wide=$(awk 'length > 80' "$logs/out")
+        check "help $command: 80 columns" "$wide" test -z "$wide"
+    done
+    run --version
+    check "--version" "exit status $status" test $status -eq 0
+    run
+    check "snug alone" "exit status $status" test $status -eq 2
+}
+
+if prepare; then
+    words_and_flags
+    data_and_files
+    full_standard_output
+    full_disk
+    not_finite
+    interrupted
+    good_output
+fi
+echo "1..$((passed + failed + skipped))"
+echo "cli: $passed passed, $failed failed"
+[ $failed -eq 0 ]

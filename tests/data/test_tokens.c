@@ -1,0 +1,429 @@
+/*
+ * test_tokens.c -- random data, text and token shards: what a sample is, where the splits lie, that
+ * the order is a function of the seed and the place alone, and what is refused in which words.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "data/data.h"
+#include "support/files.h"
+
+#define LENGTH(array) (sizeof(array) / sizeof *(array))
+enum { T = 4 };
+
+static struct data_request tokens_request(const char *spec, int64_t vocabulary)
+{
+    return (struct data_request){.spec = spec,
+                                 .target = DATA_TARGET_TOKENS,
+                                 .sample_elems = T,
+                                 .target_elems = T,
+                                 .n_classes = vocabulary,
+                                 .seed = 7};
+}
+
+static struct data *open_good(const struct data_request *request)
+{
+    struct data *data;
+    struct snug_error err = {0};
+    if (data_open(request, &data, &err) != SNUG_OK)
+        fail_msg("cannot open '%s': %s", request->spec, err.message);
+    return data;
+}
+
+static void fill_good(struct data *data, enum data_split split, int64_t first, int64_t n,
+                      void *input, void *target)
+{
+    struct snug_error err = {0};
+    if (data_fill(data, split, first, n, input, target, &err) != SNUG_OK)
+        fail_msg("cannot fill: %s", err.message);
+}
+
+/* llm.c's layout, with n_tokens ids that count up from `from`. */
+static void write_llmc(const char *dir, const char *name, int n_tokens, int from)
+{
+    struct {
+        int32_t head[256];
+        uint16_t ids[1000];
+    } file = {.head = {20240520, 1, n_tokens}};
+    for (int i = 0; i < n_tokens; i++)
+        file.ids[i] = (uint16_t)(from + i);
+    files_write(dir, name, &file, sizeof file.head + 2 * (size_t)n_tokens);
+}
+
+static void write_raw(const char *dir, const char *name, int n_tokens, int from)
+{
+    uint16_t ids[1000];
+    for (int i = 0; i < n_tokens; i++)
+        ids[i] = (uint16_t)(from + i);
+    files_write(dir, name, ids, 2 * (size_t)n_tokens);
+}
+
+/* ---- what a sample is --------------------------------------------------------------------- */
+
+/* The stream counts up from `base`: each window must, and must stay in its split. */
+static void check_counting(struct data *data, int base, int n_train, int n_total)
+{
+    int32_t input[3 * T], target[3 * T];
+    int n_seen[1000] = {0};
+    assert_int_equal(data_n_samples(data, DATA_TRAIN), (n_train - 1) / T);
+    assert_int_equal(data_n_samples(data, DATA_HELD_OUT), (n_total - n_train - 1) / T);
+    for (int64_t first = 0; first < 6 * n_train; first += 3) {
+        fill_good(data, DATA_TRAIN, first, 3, input, target);
+        for (int i = 0; i < 3 * T; i++) {
+            assert_int_equal(target[i], input[i] + 1);
+            assert_int_equal(input[i], input[i / T * T] + i % T);
+            assert_in_range(input[i], base, base + n_train - 2);
+            n_seen[input[i] - base]++;
+        }
+    }
+    for (int i = 0; i < n_train - 1; i++) /* every place is drawn sooner or later */
+        assert_true(n_seen[i] > 0);
+    int64_t n_held_out = data_n_samples(data, DATA_HELD_OUT);
+    for (int64_t k = 0; k < 2 * n_held_out; k++) { /* in order, and round again */
+        fill_good(data, DATA_HELD_OUT, k, 1, input, target);
+        for (int i = 0; i < T; i++) {
+            assert_int_equal(input[i], base + n_train + k % n_held_out * T + i);
+            assert_int_equal(target[i], input[i] + 1);
+        }
+    }
+}
+
+static void test_streams(void **state)
+{
+    static const struct {
+        const char *spec, *kind;
+        int base, n_train, n_total;
+    } rows[] = {
+        {"raw.bin", "token shards (nanoGPT)", 300, 90, 100},
+        {"llmc.bin", "token shards (llm.c)", 1000, 45, 51},
+        {"shards", "token shards (llm.c)", 0, 60, 90},
+        {"mixed", "token shards (mixed)", 0, 54, 60},
+        {"only_val", "token shards (nanoGPT)", 5, 90, 100},
+        {"text", "text bytes", 'A', 43, 48},
+        {"text/file.txt", "text bytes", 'A', 14, 16},
+    };
+    char dir[FILES_PATH_MAX], text[64];
+    (void)state;
+    files_make_dir(dir);
+    write_raw(dir, "raw.bin", 100, 300);
+    write_llmc(dir, "llmc.bin", 51, 1000);
+    files_make_subdir(dir, "shards"); /* val sorts before train and yet comes after it */
+    write_llmc(dir, "shards/a_val_0.bin", 30, 60);
+    write_llmc(dir, "shards/b_train_0.bin", 30, 0);
+    write_llmc(dir, "shards/b_train_1.bin", 30, 30);
+    files_write_text(dir, "shards/notes.txt", "not tokens");
+    files_make_subdir(dir, "mixed");
+    write_llmc(dir, "mixed/a.bin", 30, 0);
+    write_raw(dir, "mixed/b.bin", 30, 30);
+    files_make_subdir(dir, "only_val");
+    write_raw(dir, "only_val/val.bin", 100, 5);
+    files_make_subdir(dir, "text"); /* "file.txt" < "sub/..." < "tail"; the rest is left out */
+    files_make_subdir(dir, "text/sub");
+    files_make_subdir(dir, "text/.git");
+    for (int i = 0; i < 48; i++)
+        text[i] = (char)('A' + i);
+    files_write(dir, "text/file.txt", text, 16);
+    files_write(dir, "text/sub/b", text + 16, 3);
+    files_write(dir, "text/sub/c", text + 19, 1);
+    files_write(dir, "text/sub/empty", text, 0);
+    files_write(dir, "text/tail", text + 20, 28);
+    files_write(dir, "text/.hidden", "x", 1);
+    files_write(dir, "text/.git/x", "x", 1);
+    files_write(dir, "text/picture", "x\0y", 3);
+    assert_int_equal(symlink("file.txt", files_path(dir, "text/link")), 0);
+    assert_int_equal(symlink("..", files_path(dir, "text/loop")), 0);
+
+    for (size_t i = 0; i < LENGTH(rows); i++) {
+        struct data_request request = tokens_request(files_path(dir, rows[i].spec), 65536);
+        struct data *data = open_good(&request);
+        print_message("    %s\n", rows[i].spec);
+        assert_string_equal(data_kind(data), rows[i].kind);
+        check_counting(data, rows[i].base, rows[i].n_train, rows[i].n_total);
+        data_close(data);
+    }
+    files_remove_dir(dir);
+}
+
+/* ---- order -------------------------------------------------------------------------------- */
+
+static void check_order(const struct data_request *request)
+{
+    enum { N = 24 };
+    int64_t in = request->sample_elems, out = request->target_elems;
+    struct data *a = open_good(request), *b = open_good(request);
+    struct data_request reseeded = *request;
+    reseeded.seed++;
+    struct data *c = open_good(&reseeded);
+    int32_t *x = malloc((size_t)(3 * N * in) * 4), *y = malloc((size_t)(3 * N * out) * 4);
+    fill_good(a, DATA_TRAIN, 0, N, x, y);
+    for (int64_t k = N - 1; k >= 0; k--) /* one by one, from the end, in another object */
+        fill_good(b, DATA_TRAIN, k, 1, x + (N + k) * in, y + (N + k) * out);
+    fill_good(c, DATA_TRAIN, 0, N, x + 2 * N * in, y + 2 * N * out);
+    assert_memory_equal(x, x + N * in, (size_t)(N * in) * 4);
+    assert_memory_equal(y, y + N * out, (size_t)(N * out) * 4);
+    assert_int_not_equal(memcmp(x, x + 2 * N * in, (size_t)(N * in) * 4), 0);
+    assert_true(data_fingerprint(a) == data_fingerprint(c));
+    free(x);
+    free(y);
+    data_close(a);
+    data_close(b);
+    data_close(c);
+}
+
+static void test_order(void **state)
+{
+    char dir[FILES_PATH_MAX];
+    (void)state;
+    files_make_dir(dir);
+    write_raw(dir, "raw.bin", 900, 0);
+    struct data_request raw = tokens_request(files_path(dir, "raw.bin"), 900);
+    check_order(&raw);
+    struct data_request random = tokens_request("random", 50257);
+    check_order(&random);
+    random = (struct data_request){NULL, DATA_TARGET_CLASS, 784, 1, 10, 3};
+    check_order(&random);
+    random = (struct data_request){"random", DATA_TARGET_REAL, 5, 3, 0, 3};
+    check_order(&random);
+    files_remove_dir(dir);
+}
+
+static void test_fingerprint(void **state)
+{
+    char dir[FILES_PATH_MAX];
+    uint64_t prints[4];
+    (void)state;
+    files_make_dir(dir);
+    write_raw(dir, "a.bin", 100, 0);
+    write_raw(dir, "same.bin", 100, 0);
+    write_raw(dir, "longer.bin", 101, 0);
+    files_write_text(dir, "text", "0123456789012345678901234567890123456789");
+    static const char *const names[] = {"a.bin", "same.bin", "longer.bin", "text"};
+    for (size_t i = 0; i < 4; i++) {
+        struct data_request request = tokens_request(files_path(dir, names[i]), 256);
+        struct data *data = open_good(&request);
+        prints[i] = data_fingerprint(data);
+        data_close(data);
+    }
+    assert_true(prints[0] == prints[1]); /* a file may be moved */
+    assert_true(prints[0] != prints[2] && prints[0] != prints[3] && prints[2] != prints[3]);
+    files_remove_dir(dir);
+}
+
+static void test_random_values(void **state)
+{
+    enum { N = 200 };
+    static float input[N * 784];
+    static int32_t target[N];
+    double sum = 0, squares = 0;
+    int n_of_class[10] = {0};
+    (void)state;
+    struct data_request request = {"random", DATA_TARGET_CLASS, 784, 1, 10, 5};
+    struct data *data = open_good(&request);
+    fill_good(data, DATA_TRAIN, 1000, N, input, target);
+    for (int i = 0; i < N * 784; i++) {
+        sum += input[i];
+        squares += (double)input[i] * input[i];
+    }
+    double n = N * 784;
+    assert_true(sum / n > -0.02 && sum / n < 0.02);
+    assert_true(squares / n > 0.98 && squares / n < 1.02);
+    for (int i = 0; i < N; i++) {
+        assert_in_range(target[i], 0, 9);
+        n_of_class[target[i]]++;
+    }
+    for (int i = 0; i < 10; i++)
+        assert_in_range(n_of_class[i], 5, 40);
+    float held_out[784];
+    fill_good(data, DATA_HELD_OUT, 1000, 1, held_out, target);
+    assert_int_not_equal(memcmp(held_out, input, sizeof held_out), 0);
+    assert_true(data_n_samples(data, DATA_HELD_OUT) > 0);
+    data_close(data);
+}
+
+/* ---- what is refused ---------------------------------------------------------------------- */
+
+static const struct {
+    const char *name, *file;
+    const void *bytes; /* NULL: no file is made */
+    size_t n_bytes;
+    enum snug_status status;
+    const char *words;
+} rows[] = {
+    {"missing", "a/b.txt", NULL, 0, SNUG_BAD_FILE, "No such file"},
+    {"empty text", "e.txt", "", 0, SNUG_BAD_FILE, "the file is empty"},
+    {"empty shard", "e.bin", "", 0, SNUG_BAD_FILE, "the file is empty"},
+    {"short text", "s.txt", "abcde", 5, SNUG_MISMATCH,
+     "5 tokens, 4 of them for training, but one sequence needs 5"},
+    {"short shard", "s.bin", "abcdef", 6, SNUG_MISMATCH, "3 tokens, 2 of them"},
+    {"odd shard", "o.bin", "abcdefg", 7, SNUG_BAD_FILE, "odd number of bytes (7)"},
+    {"not text", "n.txt", "abc\0efghijkl", 12, SNUG_BAD_FILE, "not text (byte 3 is NUL)"},
+    {"llm.c model", "m.bin", (const uint32_t[8]){20240326, 3}, 32, SNUG_BAD_FILE, "an llm.c model"},
+    {"llm.c other", "m.bin", (const uint32_t[8]){20241101, 3}, 32, SNUG_BAD_FILE,
+     "of another kind"},
+    {"llama tokens", "m.bin", (const uint32_t[8]){20240801, 7}, 32, SNUG_BAD_FILE, "32 bits"},
+    {"PyTorch", "m.bin", "PK\3\4PK\3\4PK\3\4", 12, SNUG_BAD_FILE, "a zip file"},
+    {"header cut short", "c.bin", (const uint32_t[8]){20240520, 1, 9}, 32, SNUG_BAD_FILE,
+     "the header alone is 1024"},
+    {"tokens cut short", "c.bin", (const uint32_t[258]){20240520, 1, 9}, 1032, SNUG_BAD_FILE,
+     "promises 9 tokens and there are 4"},
+    {"tokens too many", "c.bin", (const uint32_t[258]){20240520, 1, 3}, 1032, SNUG_BAD_FILE,
+     "2 bytes are left after the 3 tokens"},
+    {"version", "c.bin", (const uint32_t[258]){20240520, 2, 4}, 1032, SNUG_BAD_FILE, "version 2"},
+};
+
+static void test_refused(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < LENGTH(rows); i++) {
+        char dir[FILES_PATH_MAX];
+        struct data *data;
+        struct snug_error err = {0};
+        files_make_dir(dir);
+        if (rows[i].bytes != NULL)
+            files_write(dir, rows[i].file, rows[i].bytes, rows[i].n_bytes);
+        struct data_request request = tokens_request(files_path(dir, rows[i].file), 256);
+        enum snug_status status = data_open(&request, &data, &err);
+        if (status != rows[i].status || strstr(err.message, rows[i].words) == NULL ||
+            strstr(err.message, rows[i].file) == NULL)
+            fail_msg("row '%s': status %d, '%s'", rows[i].name, status, err.message);
+        assert_null(data);
+        files_remove_dir(dir);
+    }
+}
+
+static void expect_refusal(const struct data_request *request, enum snug_status wanted,
+                           const char *words)
+{
+    struct data *data;
+    struct snug_error err = {0};
+    enum snug_status status = data_open(request, &data, &err);
+    if (status != wanted || strstr(err.message, words) == NULL)
+        fail_msg("'%s': status %d, '%s'", request->spec, status, err.message);
+}
+
+static void test_refused_otherwise(void **state)
+{
+    char dir[FILES_PATH_MAX];
+    (void)state;
+    files_make_dir(dir);
+    struct data_request request = tokens_request(dir, 256);
+    expect_refusal(&request, SNUG_BAD_FILE, "the folder has no text");
+    files_write(dir, "x.bin", "", 0);
+    expect_refusal(&request, SNUG_BAD_FILE, "the folder has no tokens");
+    request.spec = "no-such-set";
+    expect_refusal(&request, SNUG_BAD_FILE, "set SNUG_DATA");
+    request.spec = "";
+    expect_refusal(&request, SNUG_BAD_FILE, "data ''");
+    request.spec = "/dev/null";
+    expect_refusal(&request, SNUG_BAD_FILE, "not a regular file");
+    request = (struct data_request){dir, DATA_TARGET_CLASS, 784, 1, 10, 1};
+    expect_refusal(&request, SNUG_MISMATCH, "does not take tokens");
+    request.n_classes = 0;
+    expect_refusal(&request, SNUG_BAD_ARGUMENT, "among 0 classes");
+    files_remove_dir(dir);
+}
+
+static void test_refused_while_reading(void **state)
+{
+    char dir[FILES_PATH_MAX];
+    int32_t input[T], target[T];
+    struct snug_error err = {0};
+    (void)state;
+    files_make_dir(dir);
+    write_raw(dir, "raw.bin", 100, 0);
+    struct data_request request = tokens_request(files_path(dir, "raw.bin"), 95);
+    struct data *data = open_good(&request);
+    fill_good(data, DATA_HELD_OUT, 0, 1, input, target); /* 90..94 */
+    assert_int_equal(data_fill(data, DATA_HELD_OUT, 1, 1, input, target, &err), SNUG_MISMATCH);
+    assert_non_null(strstr(err.message, "raw.bin: token id 95 at position 95, but the model's "
+                                        "vocabulary is 95"));
+    assert_int_equal(truncate(files_path(dir, "raw.bin"), 20), 0);
+    assert_int_equal(data_fill(data, DATA_HELD_OUT, 0, 1, input, target, &err), SNUG_BAD_FILE);
+    assert_non_null(strstr(err.message, "bytes too early"));
+    data_close(data);
+
+    write_raw(dir, "raw.bin", 100, 0);
+    data = open_good(&request);
+    assert_int_equal(truncate(files_path(dir, "raw.bin"), 199), 0);
+    assert_int_equal(data_fill(data, DATA_HELD_OUT, 0, 1, input, target, &err), SNUG_BAD_FILE);
+    assert_non_null(strstr(err.message, "was 200 bytes long"));
+    assert_int_equal(unlink(files_path(dir, "raw.bin")), 0);
+    assert_int_equal(data_fill(data, DATA_HELD_OUT, 0, 1, input, target, &err), SNUG_BAD_FILE);
+    data_close(data);
+
+    files_write_text(dir, "few", "0123456789"); /* one byte is held out: not a window */
+    request = tokens_request(files_path(dir, "few"), 256);
+    data = open_good(&request);
+    assert_int_equal(data_n_samples(data, DATA_HELD_OUT), 0);
+    assert_int_equal(data_fill(data, DATA_HELD_OUT, 0, 1, input, target, &err), SNUG_BAD_FILE);
+    assert_non_null(strstr(err.message, "held-out part is shorter"));
+    assert_int_equal(data_fill(data, DATA_TRAIN, -1, 1, input, target, &err), SNUG_BAD_ARGUMENT);
+    data_close(data);
+    files_remove_dir(dir);
+}
+
+/* ---- names -------------------------------------------------------------------------------- */
+
+static void test_named_sets(void **state)
+{
+    char dir[FILES_PATH_MAX];
+    (void)state;
+    files_make_dir(dir);
+    files_make_subdir(dir, "snug");
+    files_make_subdir(dir, "snug/my-set");
+    files_write_text(dir, "snug/my-set/x", "0123456789");
+    struct data_request request = tokens_request("my-set", 256);
+    setenv("XDG_CACHE_HOME", dir, 1);
+    unsetenv("SNUG_DATA");
+    data_close(open_good(&request)); /* in the cache */
+    setenv("SNUG_DATA", files_path(dir, "snug"), 1);
+    setenv("XDG_CACHE_HOME", "/nowhere", 1);
+    data_close(open_good(&request));
+    setenv("SNUG_DATA", "/nowhere", 1);
+    expect_refusal(&request, SNUG_BAD_FILE, "my-set");
+    files_remove_dir(dir);
+}
+
+static void test_tiny_shakespeare(void **state)
+{
+    (void)state;
+    const char *spec = "../shared/data/tinyshakespeare";
+    if (access(spec, F_OK) != 0) {
+        print_message("    skipped: %s is missing\n", spec);
+        skip();
+    }
+    struct data_request request = {spec, DATA_TARGET_TOKENS, 256, 256, 256, 1};
+    int32_t input[256], target[256];
+    struct data *data = open_good(&request);
+    assert_string_equal(data_kind(data), "text bytes");
+    assert_int_equal(data_n_samples(data, DATA_TRAIN), (1003854 - 1) / 256);
+    assert_int_equal(data_n_samples(data, DATA_HELD_OUT), (111540 - 1) / 256);
+    fill_good(data, DATA_HELD_OUT, 0, 1, input, target);
+    assert_int_equal(input[0], '?');
+    fill_good(data, DATA_TRAIN, 123456789, 1, input, target);
+    data_close(data);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_fingerprint),
+        cmocka_unit_test(test_random_values),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_refused_otherwise),
+        cmocka_unit_test(test_refused_while_reading),
+        cmocka_unit_test(test_named_sets),
+        cmocka_unit_test(test_tiny_shakespeare),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,333 @@
+/*
+ * test_checkpoint.c -- a checkpoint is the old one or the new one, never a mix: every operation of
+ * a save is made to fail, and every one is made the last of the process.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "io/checkpoint.h"
+#include "support/files.h"
+
+enum { N_WEIGHTS = 37 };
+
+/* A run whose every number is its generation, so that a mix shows. */
+static enum snug_status save(const char *dir, int generation, struct file_faults *faults,
+                             struct snug_error *err)
+{
+    float w[N_WEIGHTS], m[N_WEIGHTS];
+    double count = generation;
+    char state[64];
+    for (int i = 0; i < N_WEIGHTS; i++) {
+        w[i] = (float)generation;
+        m[i] = (float)-generation;
+    }
+    const struct st_entry model[] = {
+        {.name = "w", .dtype = DTYPE_f32, .shape = {1, {N_WEIGHTS}}, .data = w}};
+    const struct st_entry optimizer[] = {
+        {.name = "w.m", .dtype = DTYPE_f32, .shape = {1, {N_WEIGHTS}}, .data = m},
+        {.name = "count", .dtype = DTYPE_f64, .shape = {0}, .data = &count}};
+    const struct checkpoint_file files[] = {{"model.safetensors", model, 1},
+                                            {"optimizer.safetensors", optimizer, 2}};
+    snprintf(state, sizeof state, "{\"step\": %d, \"recipe\": {\"lr\": 0.1}}", generation);
+    return checkpoint_save(dir, files, 2, state, faults, err);
+}
+
+static void read_all_equal(struct checkpoint *checkpoint, const char *name, double expected)
+{
+    struct safetensors *st = checkpoint_find(checkpoint, name);
+    struct snug_error err = {0};
+    assert_non_null(st);
+    for (int k = 0; k < safetensors_count(st); k++) {
+        const struct st_entry *entry = safetensors_entry(st, k);
+        char values[8 * N_WEIGHTS];
+        assert_int_equal(safetensors_read(st, entry, values, &err), SNUG_OK);
+        double wanted = entry->dtype == DTYPE_f64 ? -expected : expected;
+        for (int64_t i = 0; i < entry->n_bytes / (int64_t)dtype_bytes(entry->dtype); i++)
+            assert_true(dtype_load(entry->dtype, values, i) == wanted);
+    }
+    enum snug_status status = checkpoint_verify(checkpoint, name, &err);
+    assert_string_equal(err.message, "");
+    assert_int_equal(status, SNUG_OK);
+}
+
+/* The generation that is in the folder; the test fails if it is not whole. */
+static int load(const char *dir)
+{
+    struct checkpoint *checkpoint;
+    struct snug_error err = {0};
+    int generation;
+    enum snug_status status = checkpoint_open(dir, &checkpoint, &err);
+    if (status != SNUG_OK)
+        fail_msg("cannot open: %s", err.message);
+    assert_int_equal(
+        sscanf(checkpoint_state(checkpoint), "{\"step\":%d,\"recipe\":{\"lr\":0.1", &generation),
+        1);
+    read_all_equal(checkpoint, "model.safetensors", generation);
+    read_all_equal(checkpoint, "optimizer.safetensors", -generation);
+    assert_null(checkpoint_find(checkpoint, "other"));
+    checkpoint_close(checkpoint);
+    return generation;
+}
+
+static void test_every_failure(void **state)
+{
+    (void)state;
+    for (int crash = 0; crash < 2; crash++) {
+        char dir[FILES_PATH_MAX];
+        struct snug_error err = {0};
+        int n_injected = 0, n_old = 0, n_new = 0, generation = 1;
+        files_make_dir(dir);
+        assert_int_equal(save(dir, generation, NULL, &err), SNUG_OK);
+        assert_int_equal(load(dir), 1);
+        for (int64_t n = 1;; n++) {
+            struct file_faults faults = {.fail_at = n, .crash = crash};
+            int before = generation;
+            enum snug_status status = save(dir, before + 1, &faults, &err);
+            generation = load(dir);
+            if (status == SNUG_OK) {
+                assert_int_equal(generation, before + 1);
+                break;
+            }
+            assert_int_equal(status, SNUG_IO_ERROR);
+            n_injected++;
+            n_old += generation == before;
+            n_new += generation == before + 1;
+            assert_true(generation == before || generation == before + 1);
+        }
+        assert_true(n_injected >= 15);
+        assert_true(n_old >= 8 && n_new >= 2); /* both sides of the instant that decides */
+        files_remove_dir(dir);
+    }
+}
+
+/* Killed after state.json was replaced, then killed at every operation of the save after that. */
+static void test_crash_after_crash(void **state)
+{
+    char dir[FILES_PATH_MAX];
+    struct snug_error err = {0};
+    int n_injected = 0;
+    (void)state;
+    for (int64_t n = 1;; n++) {
+        files_make_dir(dir);
+        int generation = 1;
+        assert_int_equal(save(dir, generation, NULL, &err), SNUG_OK);
+        for (int64_t at = 1; generation == 1; at++) { /* the first place where the new one holds */
+            struct file_faults first = {.fail_at = at, .crash = true};
+            assert_int_equal(save(dir, 2, &first, &err), SNUG_IO_ERROR);
+            generation = load(dir);
+        }
+        assert_int_equal(access(files_path(dir, "model.safetensors.new"), F_OK), 0);
+        struct file_faults second = {.fail_at = n, .crash = true};
+        enum snug_status status = save(dir, 3, &second, &err);
+        generation = load(dir);
+        assert_true(generation == 2 || generation == 3);
+        assert_int_equal(save(dir, 4, NULL, &err), SNUG_OK); /* and it goes on from there */
+        assert_int_equal(load(dir), 4);
+        assert_int_not_equal(access(files_path(dir, "model.safetensors.new"), F_OK), 0);
+        files_remove_dir(dir);
+        if (status == SNUG_OK)
+            break;
+        n_injected++;
+    }
+    assert_true(n_injected >= 15);
+}
+
+/* The same with a real process and a real kill, at moments that differ; a slow or busy disk is given
+ * more time until some saves were done. */
+static void test_kill(void **state)
+{
+    char dir[FILES_PATH_MAX];
+    struct snug_error err = {0};
+    int last = 1;
+    useconds_t longest = 2000;
+    (void)state;
+    files_make_dir(dir);
+    assert_int_equal(save(dir, last, NULL, &err), SNUG_OK);
+    for (int round = 0; round < 30 || last < 10; round++) {
+        pid_t child = fork();
+        assert_true(child >= 0 && round < 300);
+        if (child == 0)
+            for (int generation = last + 1;; generation++)
+                if (save(dir, generation, NULL, NULL) != SNUG_OK)
+                    _exit(1);
+        int ended;
+        usleep(500 + (useconds_t)round * 1370 % longest);
+        assert_int_equal(kill(child, SIGKILL), 0);
+        assert_int_equal(waitpid(child, &ended, 0), child);
+        assert_true(WIFSIGNALED(ended));
+        int now = load(dir);
+        assert_true(now >= last);
+        if (now == last && longest < 100000)
+            longest *= 2;
+        last = now;
+    }
+    files_remove_dir(dir);
+}
+
+static void test_first_save_fails(void **state)
+{
+    char dir[FILES_PATH_MAX];
+    struct snug_error err = {0};
+    struct checkpoint *checkpoint;
+    struct file_faults faults = {.fail_at = 3};
+    (void)state;
+    files_make_dir(dir);
+    assert_false(checkpoint_exists(dir));
+    assert_int_equal(save(dir, 1, &faults, &err), SNUG_IO_ERROR);
+    assert_false(checkpoint_exists(dir));
+    assert_int_equal(checkpoint_open(dir, &checkpoint, &err), SNUG_BAD_FILE);
+    assert_non_null(strstr(err.message, "no saved run here"));
+    assert_int_not_equal(access(files_path(dir, "model.safetensors.new"), F_OK), 0);
+    assert_int_equal(save(dir, 1, NULL, &err), SNUG_OK);
+    assert_true(checkpoint_exists(dir));
+    files_remove_dir(dir);
+}
+
+static void test_same_numbers_same_bytes(void **state)
+{
+    char a[FILES_PATH_MAX], b[FILES_PATH_MAX];
+    struct snug_error err = {0};
+    (void)state;
+    files_make_dir(a);
+    files_make_dir(b);
+    assert_int_equal(save(a, 1, NULL, &err), SNUG_OK);
+    assert_int_equal(save(a, 2, NULL, &err), SNUG_OK);
+    assert_int_equal(save(b, 2, NULL, &err), SNUG_OK);
+    static const char *const names[] = {"model.safetensors", "optimizer.safetensors", "state.json"};
+    for (size_t i = 0; i < 3; i++) {
+        size_t a_bytes, b_bytes;
+        char *in_a = files_read(files_path(a, names[i]), &a_bytes);
+        char *in_b = files_read(files_path(b, names[i]), &b_bytes);
+        assert_int_equal(a_bytes, b_bytes);
+        assert_memory_equal(in_a, in_b, a_bytes);
+        free(in_a);
+        free(in_b);
+    }
+    files_remove_dir(a);
+    files_remove_dir(b);
+}
+
+static void test_damage(void **state)
+{
+    static const struct {
+        const char *name, *file, *text; /* NULL: flip the last byte; "": remove */
+        const char *words;
+    } rows[] = {
+        {"model of another save", "model.safetensors", "other", "state.json was saved with"},
+        {"model cut short", "model.safetensors", "xx", "too short"},
+        {"model gone", "optimizer.safetensors", "", "No such file"},
+        {"state is not JSON", "state.json", "{", "not valid JSON"},
+        {"state without files", "state.json", "{\"step\": 1}", "\"files\" is missing"},
+        {"state with a path", "state.json",
+         "{\"files\": {\"../m\": {\"bytes\": 1, \"crc32\": \"0\", \"save\": \"0\"}}}",
+         "is not valid"},
+        {"state with a bad sum", "state.json",
+         "{\"files\": {\"m\": {\"bytes\": 1, \"crc32\": \"xyz\", \"save\": \"0\"}}}",
+         "not a checksum"},
+        {"a flipped bit", "model.safetensors", NULL, "damaged: its checksum"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char dir[FILES_PATH_MAX], other[FILES_PATH_MAX];
+        struct snug_error err = {0};
+        struct checkpoint *checkpoint;
+        files_make_dir(dir);
+        files_make_dir(other);
+        assert_int_equal(save(dir, 1, NULL, &err), SNUG_OK);
+        assert_int_equal(save(other, 2, NULL, &err), SNUG_OK);
+        const char *path = files_path(dir, rows[i].file);
+        size_t n_bytes;
+        char *whole = files_read(path, &n_bytes);
+        if (rows[i].text == NULL) {
+            whole[n_bytes - 1] ^= 1;
+            files_write(dir, rows[i].file, whole, n_bytes);
+        } else if (strcmp(rows[i].text, "other") == 0) {
+            assert_int_equal(rename(files_path(other, rows[i].file), path), 0);
+        } else if (*rows[i].text == '\0') {
+            assert_int_equal(unlink(path), 0);
+        } else {
+            files_write_text(dir, rows[i].file, rows[i].text);
+        }
+        free(whole);
+        enum snug_status status = checkpoint_open(dir, &checkpoint, &err);
+        if (status == SNUG_OK)
+            status = checkpoint_verify(checkpoint, "model.safetensors", &err);
+        if (status != SNUG_BAD_FILE || strstr(err.message, rows[i].words) == NULL)
+            fail_msg("row '%s': %s", rows[i].name, err.message);
+        checkpoint_close(checkpoint);
+        assert_int_equal(save(dir, 3, NULL, &err), SNUG_OK); /* a broken folder can be saved into */
+        assert_int_equal(load(dir), 3);
+        files_remove_dir(dir);
+        files_remove_dir(other);
+    }
+}
+
+static void test_make_dir(void **state)
+{
+    char dir[FILES_PATH_MAX];
+    struct snug_error err = {0};
+    struct stat info;
+    (void)state;
+    files_make_dir(dir);
+    assert_int_equal(checkpoint_make_dir(files_path(dir, "a/b/c/"), &err), SNUG_OK);
+    assert_int_equal(checkpoint_make_dir(files_path(dir, "a/b/c"), &err), SNUG_OK);
+    assert_int_equal(stat(files_path(dir, "a/b/c"), &info), 0);
+    files_write_text(dir, "f", "x");
+    assert_int_equal(checkpoint_make_dir(files_path(dir, "f"), &err), SNUG_BAD_ARGUMENT);
+    assert_non_null(strstr(err.message, "is a file"));
+    assert_int_equal(checkpoint_make_dir(files_path(dir, "f/x"), &err), SNUG_BAD_ARGUMENT);
+    assert_non_null(strstr(err.message, "cannot make this folder: Not a directory"));
+    assert_int_equal(checkpoint_make_dir("", &err), SNUG_BAD_ARGUMENT);
+    if (geteuid() != 0) { /* root may write everywhere */
+        assert_int_equal(chmod(files_path(dir, "a"), 0555), 0);
+        assert_int_equal(checkpoint_make_dir(files_path(dir, "a"), &err), SNUG_BAD_ARGUMENT);
+        assert_non_null(strstr(err.message, "cannot write"));
+        assert_int_equal(chmod(files_path(dir, "a"), 0755), 0);
+    }
+    assert_int_equal(checkpoint_write_text(dir, "plan.json", "{}\n", NULL, &err), SNUG_OK);
+    size_t n_bytes;
+    char *text = files_read(files_path(dir, "plan.json"), &n_bytes);
+    assert_string_equal(text, "{}\n");
+    free(text);
+    files_remove_dir(dir);
+}
+
+static void test_bad_state(void **state)
+{
+    char dir[FILES_PATH_MAX];
+    struct snug_error err = {0};
+    (void)state;
+    files_make_dir(dir);
+    assert_int_equal(checkpoint_save(dir, NULL, 0, "[]", NULL, &err), SNUG_BAD_ARGUMENT);
+    assert_int_equal(checkpoint_save(dir, NULL, 0, "{\"files\": 1}", NULL, &err),
+                     SNUG_BAD_ARGUMENT);
+    assert_int_equal(checkpoint_save(dir, NULL, 0, "{", NULL, &err), SNUG_BAD_FILE);
+    assert_false(checkpoint_exists(dir));
+    files_remove_dir(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_failure),
+        cmocka_unit_test(test_crash_after_crash),
+        cmocka_unit_test(test_kill),
+        cmocka_unit_test(test_first_save_fails),
+        cmocka_unit_test(test_same_numbers_same_bytes),
+        cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_make_dir),
+        cmocka_unit_test(test_bad_state),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,196 @@
+/*
+ * test_report.c -- the plan as text and as JSON: exact, in 80 columns, safe against odd names.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "base/text.h"
+#include "report/report.h"
+
+static const struct report_alternative alternatives[] = {
+    {"--precision bf16", 4500000000},
+    {"--micro-batch 4", 3350000000},
+    {"--optimizer sgd", 9999999999}, /* worse than the plan itself */
+};
+
+static struct report_plan example(void)
+{
+    struct report_plan plan = {
+        .model = "gpt2",
+        .recipe = "batch 32 x 1024, micro-batch 8, fp32, adamw",
+        .ledger = {.parameters = 497759232,
+                   .gradients = 497759232,
+                   .optimizer = 995518464,
+                   .activations = 5242880000,
+                   .temporary = 206045184,
+                   .fragmentation = 12,
+                   .total = 7439962124,
+                   .n_parameters = 124439808,
+                   .lower_bound = 7439962112,
+                   .forward_flops = 8937000000000,
+                   .step_flops = 27000000000000,
+                   .step_seconds = 21.75,
+                   .peak_op = 312,
+                   .n_ops = 1024},
+        .peak_kind = "linear_grad_w",
+        .peak_name = "h.11.mlp.c_fc.weight.grad",
+        .n_ranks = 1,
+        .alternatives = alternatives,
+        .n_alternatives = 3,
+    };
+    return plan;
+}
+
+/* Characters, not bytes: the bars are three bytes each. */
+static int widest_line(const char *text)
+{
+    int widest = 0, width = 0;
+    for (; *text != '\0'; text++) {
+        if (*text == '\n')
+            width = 0;
+        else if (((unsigned char)*text & 0xC0) != 0x80)
+            width++;
+        widest = width > widest ? width : widest;
+    }
+    return widest;
+}
+
+static void assert_text_has(const struct report_plan *plan, const char *words)
+{
+    char *text = report_plan_text(plan, 0);
+    assert_non_null(text);
+    if (strstr(text, words) == NULL)
+        fail_msg("\"%s\" is not in:\n%s", words, text);
+    assert_true(widest_line(text) <= 80);
+    assert_null(strchr(text, '\033'));
+    free(text);
+}
+
+static void text_is_exact(void **state)
+{
+    (void)state;
+    struct report_plan plan = example();
+    static const char *const expected[] = {
+        "gpt2: batch 32 x 1024, micro-batch 8, fp32, adamw\n",
+        "  activations    5,242,880,000  4.88 GiB   70.5%  █",
+        "  fragmentation             12      12 B    0.0%  ▏\n",
+        "  total          7,439,962,124  6.93 GiB\n",
+        "op 312 of 1,024, linear_grad_w h.11.mlp.c_fc.weight.grad\n",
+        "27.0 TFLOP a step, of which forward 8.94 TFLOP\n",
+        "\nActivations are 70% of it; --micro-batch 4 would bring the total to 3.12 GiB.\n",
+    };
+    for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++)
+        assert_text_has(&plan, expected[i]);
+    char *colored = report_plan_text(&plan, 1);
+    assert_non_null(strstr(colored, "\033[1m"));
+    free(colored);
+}
+
+static void text_keeps_to_the_page(void **state)
+{
+    (void)state;
+    struct report_plan plan = example();
+    plan.peak_name = "transformer.h.95.a.name.so.long.that.it.cannot.be.shown.whole.weight.grad";
+    assert_text_has(&plan, "weight.grad\n");
+    plan.n_alternatives = 0;
+    assert_text_has(&plan, "\nActivations are 70% of it.\n");
+    plan.ledger.optimizer = 2100000000000000;
+    plan.ledger.total += 2100000000000000 - 995518464;
+    assert_text_has(&plan, "\nOptimizer states are 100% of it.\n");
+    plan.ledger = (struct snug_ledger){0}; /* nothing at all: no division by it */
+    plan.peak_kind = NULL;
+    assert_text_has(&plan, "total");
+}
+
+static void budget_counts_the_runtime(void **state)
+{
+    (void)state;
+    struct report_plan plan = example();
+    plan.ledger.budget = plan.ledger.total + 100;
+    assert_text_has(&plan, "the plan leaves 100 B\n");
+    plan.runtime_bytes = 150;
+    assert_text_has(&plan, "the plan and 150 B of runtime are 50 B over\n");
+}
+
+static void json_says_the_same(void **state)
+{
+    (void)state;
+    static const char *const kinds[] = {"parameters",  "gradients", "optimizer",
+                                        "activations", "temporary", "fragmentation"};
+    struct report_plan plan = example();
+    char *text = report_plan_json(&plan);
+    json_t *json = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    json_t *bytes = json_object_get(json, "bytes");
+    json_int_t sum = 0;
+    assert_non_null(json);
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        assert_true(json_is_integer(json_object_get(bytes, kinds[i])));
+        sum += json_integer_value(json_object_get(bytes, kinds[i]));
+    }
+    assert_int_equal(sum, plan.ledger.total);
+    assert_int_equal(json_integer_value(json_object_get(bytes, "total")), plan.ledger.total);
+    assert_int_equal(json_integer_value(json_object_get(json, "parameters")), 124439808);
+    assert_int_equal(json_integer_value(json_object_get(json, "ranks")), 1);
+    assert_true(json_real_value(json_object_get(json, "step_seconds")) == 21.75);
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(json, "peak"), "op")), 312);
+    assert_string_equal(json_string_value(json_object_get(json_object_get(json, "peak"), "name")),
+                        "linear_grad_w h.11.mlp.c_fc.weight.grad");
+    json_decref(json);
+    free(text);
+}
+
+static void strings_are_escaped(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *value, *expected;
+    } rows[] = {
+        {"", "\"\""},
+        {"a\"b\\c", "\"a\\\"b\\\\c\""},
+        {"line\nend\t\001", "\"line\\u000aend\\u0009\\u0001\""},
+        {"caf\303\251 \342\226\210", "\"caf\303\251 \342\226\210\""},
+        {"cut \303", "\"cut \\ufffd\""},
+        {"overlong \300\257", "\"overlong \\ufffd\\ufffd\""},
+        {"surrogate \355\240\200", "\"surrogate \\ufffd\\ufffd\\ufffd\""},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct text out = {0};
+        report_json_string(&out, rows[i].value);
+        assert_string_equal(out.data, rows[i].expected);
+        text_free(&out);
+    }
+}
+
+static void ops_that_are_missing_show(void **state)
+{
+    (void)state;
+    static const struct report_op rows[] = {
+        {"linear", "yes", "oneDNN", NULL, "yes"},
+        {"adamw", "yes", "v4", "", NULL},
+    };
+    char *table = report_ops_table(rows, 2);
+    assert_string_equal(table, "op      reference  cpu     cuda  gradient\n"
+                               "linear  yes        oneDNN  -     yes\n"
+                               "adamw   yes        v4      -     -\n");
+    free(table);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(text_is_exact),
+        cmocka_unit_test(text_keeps_to_the_page),
+        cmocka_unit_test(budget_counts_the_runtime),
+        cmocka_unit_test(json_says_the_same),
+        cmocka_unit_test(strings_are_escaped),
+        cmocka_unit_test(ops_that_are_missing_show),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

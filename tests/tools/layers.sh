@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# tools/layers.sh must pass as the tree stands and must see each kind of include that breaks a rule.
+set -eu
+cd "$(dirname "$0")/../.."
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+cp -r src "$tmp/src"
+tools/layers.sh "$tmp" >/dev/null
+
+# must_fail FILE LINE WORDS: with this line added, layers.sh fails and names the file
+must_fail() {
+    cp -r src "$tmp/again"
+    mkdir -p "$tmp/bad/src" "$(dirname "$tmp/again/$1")"
+    rm -rf "$tmp/bad/src" && mv "$tmp/again" "$tmp/bad/src"
+    printf '%s\n' "$2" >>"$tmp/bad/src/$1"
+    if said=$(tools/layers.sh "$tmp/bad"); then
+        echo "not seen: $2 in src/$1"
+        exit 1
+    fi
+    case "$said" in *"src/$1:"*"$3"*) ;; *)
+        echo "said \"$said\", without src/$1 and \"$3\""
+        exit 1
+        ;;
+    esac
+}
+must_fail base/text.c '#include "ir/program.h"' 'src/base may not include "ir/program.h"'
+must_fail ir/shape.c '  #  include "plan/plan.h"' 'may not include'
+must_fail cli/main.c '#include "base/text.h"' 'src/cli may not include'
+must_fail cpu/ref_table.c '#include "exec/exec.h"' 'may not include'
+must_fail ir/shape.c '#include "program.h"' 'write it from src/'
+must_fail pass/new_pass.c '#include "plan/plan.h"' 'may not include'
+must_fail plan/place.c '#include <mpi.h>' 'only src/comm may include <mpi.h>'
+must_fail novel/thing.c '#include "base/text.h"' 'has no rule'
+mkdir -p "$tmp/empty/src"
+if tools/layers.sh "$tmp/empty" >/dev/null 2>&1; then
+    echo "an empty tree passed"
+    exit 1
+fi

@@ -1,0 +1,71 @@
+#!/bin/sh
+# Looks for the libraries that snug can use and writes what it found as make variables.
+# usage: tools/configure.sh CC OUTPUT      Set SNUG_WITHOUT="onednn blas zlib openmp" to leave some out.
+set -eu
+cc=$1
+out=$2
+probe_dir=$(mktemp -d)
+trap 'rm -rf "$probe_dir"' EXIT
+
+# probe NAME CODE FLAGS...: does a program with this code compile and link?
+probe() {
+    name=$1
+    code=$2
+    shift 2
+    case " ${SNUG_WITHOUT:-} " in *" $name "*) return 1 ;; esac
+    printf '%s\n' "$code" >"$probe_dir/probe.c"
+    "$cc" "$probe_dir/probe.c" -o "$probe_dir/probe" "$@" 2>/dev/null
+}
+
+cppflags=
+libs=
+found=
+missing=
+
+use() { # NAME MACRO LIBS
+    found="$found $1"
+    [ -z "$2" ] || cppflags="$cppflags -D$2"
+    libs="$libs $3"
+}
+
+if ! command -v ${cc%% *} >/dev/null; then
+    echo "configure: there is no compiler \"$cc\"; install one with: make setup, or set CC" >&2
+    exit 1
+fi
+if ! probe jansson '#include <jansson.h>
+int main(void) { return json_object() == 0; }' -ljansson; then
+    echo "configure: jansson is missing; install it with: tools/setup.sh (Debian: libjansson-dev)" >&2
+    exit 1
+fi
+use jansson '' -ljansson
+if probe openmp 'int main(void) { return 0; }' -fopenmp; then use openmp SNUG_OPENMP ''; openmp=-fopenmp; else missing="$missing openmp"; openmp=-Wno-unknown-pragmas; fi
+if probe zlib '#include <zlib.h>
+int main(void) { return zlibVersion() == 0; }' -lz; then use zlib SNUG_ZLIB -lz; else missing="$missing zlib"; fi
+if probe onednn '#include <oneapi/dnnl/dnnl.h>
+int main(void) { return dnnl_version() == 0; }' -ldnnl; then use onednn SNUG_ONEDNN -ldnnl; else missing="$missing onednn"; fi
+# BLAS serves only where oneDNN is missing: no reason to load both.
+case "$found" in *onednn*) ;; *)
+if probe blas '#include <cblas.h>
+int main(void) { float a = 1, c = 0; cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 1, 1, 1, 1, &a, 1, &a, 1, 0, &c, 1); return c != 1; }' -lopenblas; then use blas SNUG_BLAS -lopenblas
+elif probe blas '#include <cblas.h>
+int main(void) { float a = 1, c = 0; cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 1, 1, 1, 1, &a, 1, &a, 1, 0, &c, 1); return c != 1; }' -lcblas -lblas; then use blas SNUG_BLAS '-lcblas -lblas'
+else missing="$missing blas"; fi
+;; esac
+levels=base
+if probe x86 'int main(void) { return __builtin_cpu_supports("avx2"); }' -march=x86-64-v3; then levels="$levels v3"; fi
+if probe x86 'int main(void) { return __builtin_cpu_supports("avx512f"); }' -march=x86-64-v4; then levels="$levels v4"; fi
+
+for level in $levels; do cppflags="$cppflags -DSNUG_LEVEL_$level"; done
+
+mkdir -p "$(dirname "$out")"
+cat >"$out.tmp" <<END
+# written by tools/configure.sh; delete it to look again
+CONFIG_FOUND := $found
+CONFIG_MISSING := $missing
+CONFIG_CPPFLAGS := $cppflags
+CONFIG_LIBS := $libs -lm
+CONFIG_OPENMP := $openmp
+CONFIG_LEVELS := $levels
+END
+mv "$out.tmp" "$out"
+echo "configure: found$found; missing:${missing:- nothing}; instruction levels: $levels"

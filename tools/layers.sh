@@ -1,0 +1,89 @@
+#!/bin/sh
+# Checks who may include whom: every #include "..." under src/ against the table below.
+# usage: tools/layers.sh [ROOT]      Prints each include that breaks a rule; status 1 if any does.
+set -eu
+cd "${1:-$(dirname "$0")/..}"
+
+# folder: what it may include beside itself and snug.h -- whole folders, or single headers.
+rules='
+base:
+ir:     base
+model:  base ir
+optim:  base ir pass
+pass:   base ir optim
+plan:   base ir
+comm:   base
+data:   base
+exec:   base ir plan comm/comm.h
+cpu:    base ir exec/backend.h
+cuda:   base ir exec/backend.h
+io:     base ir
+report: base ir plan
+train:  base ir model optim pass plan comm data exec io report
+api:    base ir model optim pass plan comm data exec io report train
+cli:
+'
+# Headers of devices and of other ranks stay where their kind of code lives.
+foreign='
+cuda|cublas|cudnn   cuda
+nccl|mpi\.h         comm
+dnnl|cblas          cpu
+'
+
+find src -name '*.[ch]' -o -name '*.def' -o -name '*.cu' -o -name '*.cuh' | sort |
+    RULES=$rules FOREIGN=$foreign xargs awk '
+BEGIN {
+    n = split(ENVIRON["RULES"], lines, "\n")
+    for (i = 1; i <= n; i++) {
+        n_words = split(lines[i], words, /[: ]+/)
+        if (n_words == 0)
+            continue
+        known[words[1]] = 1
+        allowed[words[1], words[1]] = 1
+        for (k = 2; k <= n_words; k++)
+            if (words[k] != "")
+                allowed[words[1], words[k]] = 1
+    }
+    n = split(ENVIRON["FOREIGN"], lines, "\n")
+    for (i = 1; i <= n; i++)
+        if (split(lines[i], words, / +/) == 2)
+            home[words[1]] = words[2]
+}
+function report(what) {
+    printf "%s:%d: %s\n", FILENAME, FNR, what
+    n_broken++
+}
+FNR == 1 {
+    split(FILENAME, path, "/")
+    folder = path[2]
+    if (!(folder in known))
+        report("folder src/" folder " has no rule; add one to tools/layers.sh")
+    n_files++
+}
+/^[ \t]*#[ \t]*include[ \t]*"/ {
+    split($0, quoted, "\"")
+    target = quoted[2]
+    n_includes++
+    if (target == "snug.h" || folder == "")
+        next
+    if (split(target, part, "/") != 2)
+        report("\"" target "\": write it from src/, as \"folder/file.h\"")
+    else if (!((folder, part[1]) in allowed) && !((folder, target) in allowed))
+        report("src/" folder " may not include \"" target "\"")
+}
+/^[ \t]*#[ \t]*include[ \t]*</ {
+    for (pattern in home)
+        if ($0 ~ pattern && folder != home[pattern])
+            report("only src/" home[pattern] " may include " $NF)
+}
+END {
+    if (n_broken > 0) {
+        printf "layers: %d includes break the rules of tools/layers.sh\n", n_broken
+        exit 1
+    }
+    if (n_includes == 0) {
+        print "layers: found no include at all; is this the root of snug?"
+        exit 1
+    }
+    printf "layers: %d files, %d includes, all as they should be\n", n_files, n_includes
+}'

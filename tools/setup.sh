@@ -1,0 +1,127 @@
+#!/bin/sh
+# Installs what building and testing snug needs and this machine lacks; does nothing if all is there.
+# usage: tools/setup.sh [--lint]      --lint: also clang-format, clang-tidy and cppcheck
+#
+# Debian and Ubuntu: through apt-get, with sudo unless root, without questions.  Elsewhere it only
+# says what to install.  Nothing else on the machine is changed.
+set -eu
+cd "$(dirname "$0")/.."
+
+lint=no
+case "${1:-}" in
+'') ;;
+--lint) lint=yes ;;
+*)
+    echo "usage: tools/setup.sh [--lint]" >&2
+    exit 2
+    ;;
+esac
+
+cc=${CC:-cc}
+command -v "$cc" >/dev/null 2>&1 || cc=gcc
+
+has_command() { command -v "$1" >/dev/null 2>&1; }
+has_header() { echo "#include <$1>" | "$cc" -E -xc - >/dev/null 2>&1; }
+# cmocka.h wants four headers before it
+has_cmocka() {
+    printf '#include <%s>\n' stdarg.h stddef.h stdint.h setjmp.h cmocka.h |
+        "$cc" -E -xc - >/dev/null 2>&1
+}
+
+is_offered() { apt-cache show "$1" >/dev/null 2>&1; }
+# oneDNN, or a BLAS where there is no oneDNN to be had
+has_products() {
+    has_header oneapi/dnnl/dnnl.h || { has_header cblas.h && ! is_offered libdnnl-dev; }
+}
+
+# need PACKAGE WHY CHECK...: notes the package if the check fails
+packages=
+reasons=
+need() {
+    package=$1
+    why=$2
+    shift 2
+    "$@" && return 0
+    packages="$packages $package"
+    reasons="$reasons  $package: $why
+"
+}
+
+find_missing() {
+    packages=
+    reasons=
+    need gcc "the C compiler" has_command "$cc"
+    need libc6-dev "the C library's headers" has_header stdlib.h
+    need make "runs the build" has_command make
+    need pkg-config "tells other programs how to link libsnug; a test uses it" has_command pkg-config
+    need libjansson-dev "JSON: plans, configs, checkpoints" has_header jansson.h
+    need zlib1g-dev "compressed data sets, checksums" has_header zlib.h
+    need libcmocka-dev "the unit tests" has_cmocka
+    need libdnnl-dev "oneDNN: fast matrix products" has_products
+    if [ "$lint" = yes ]; then
+        need clang-format "make format" has_command clang-format
+        need clang-tidy "make lint" has_command clang-tidy
+        need cppcheck "make lint" has_command cppcheck
+    fi
+}
+
+find_missing
+[ -n "$packages" ] || exit 0
+
+printf 'setup: this machine lacks what snug is built with:\n%s' "$reasons"
+
+if ! has_command apt-get; then
+    echo "setup: this is neither Debian nor Ubuntu; install the equivalents of:$packages" >&2
+    exit 1
+fi
+root=
+if [ "$(id -u)" -ne 0 ]; then
+    if ! has_command sudo; then
+        echo "setup: not root, and there is no sudo; as root, run: apt-get install$packages" >&2
+        exit 1
+    fi
+    root=sudo
+fi
+
+apt() { $root env DEBIAN_FRONTEND=noninteractive apt-get -q "$@" </dev/null; }
+
+for package in $packages; do
+    if ! is_offered "$package"; then
+        echo "setup: apt-get update (the package lists here do not know $package)"
+        apt update >/dev/null || echo "setup: apt-get update had errors; going on" >&2
+        break
+    fi
+done
+case " $packages " in
+*' libdnnl-dev '*)
+    if ! is_offered libdnnl-dev; then
+        echo "setup: libdnnl-dev is not offered here; taking libopenblas-dev (slower) in its place"
+        packages=$(echo "$packages" | sed 's/libdnnl-dev/libopenblas-dev/')
+    fi
+    ;;
+esac
+
+install_all() { # shellcheck disable=SC2086 -- a list of packages
+    apt install -y --no-install-recommends $packages
+}
+echo "setup: ${root:+sudo }apt-get install$packages"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+if ! install_all >"$log" 2>&1; then
+    echo "setup: that failed; once more after apt-get update"
+    apt update >/dev/null || true
+    if ! install_all >"$log" 2>&1; then
+        tail -n 20 "$log" >&2
+        echo "setup: apt-get could not install$packages; see its last lines above" >&2
+        exit 1
+    fi
+fi
+rm -f build/config.mk # made before these libraries were here; make looks again
+
+cc=${CC:-cc}
+find_missing
+if [ -n "$packages" ]; then
+    printf 'setup: installed, and still not found:\n%s' "$reasons" >&2
+    exit 1
+fi
+echo "setup: done"
