@@ -16,7 +16,7 @@ show ./snug plan gpt2-xl
 
 echo
 echo "2. The same arithmetic, then the training itself: planned and allocated bytes are equal."
-show ./snug train gpt-nano src --steps 60 --batch 8 --out "$run"
+show ./snug train gpt-nano src --steps 60 --batch 4 --lr 1e-3 --eval-batches 8 --out "$run"
 
 echo
 echo "3. What sixty steps on C source teach it."

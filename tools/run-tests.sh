@@ -45,7 +45,7 @@ run_one() {
         [ "$skipped" -eq 0 ] || grep -E '^skip:' "$log" | sort | uniq -c | sed -E 's/^ +[0-9]+/     /'
         if [ "$failed" -ne 0 ]; then
             echo "  ---- output of $test (exit status $status)"
-            sed 's/^/  | /' "$log"
+            grep -vE '^ok [0-9]+ - ' "$log" | sed 's/^/  | /'
             echo "  ----"
         fi
     } >"${log%.log}.shown"

@@ -17,151 +17,17 @@
  *
  * dK and dV of the block are finished when the queries are through; dQ of the head is kept in fp32
  * until all blocks of keys are.
+ *
+ * Seen on two cores of a Zen 4 (fp32 peak 231 GFLOP/s), T = 1024, D = 64, counting what the causal
+ * mask leaves: forward 157 GFLOP/s (68% of peak), backward 179 (77%), alike in f32, bf16 and f16;
+ * AVX2 85 of one core's 116 is not reached, see the report of `snug ops`.
  */
-#include "cpu/fast_common.h"
-
 #include <float.h>
 
-#if defined(__AVX512F__)
-#define VEC_ELEMS 16
-#define TILE_ROWS 8
-#elif defined(__AVX__)
-#define VEC_ELEMS 8
-#define TILE_ROWS 6
-#else
-#define VEC_ELEMS 4
-#define TILE_ROWS 6
-#endif
-#if defined(__ARM_NEON)
-#include <arm_neon.h>
-#endif
+#include "cpu/fast_common.h"
+#include "cpu/fast_tile.h"
 
-enum { BLOCK = 64, TILE_VECS = 2 }; /* BLOCK: queries or keys */
-
-/* ---- small products in registers --------------------------------------------------------- */
-
-typedef float vec __attribute__((vector_size(VEC_ELEMS * 4)));
-typedef float vec_in_memory __attribute__((vector_size(VEC_ELEMS * 4), aligned(4), may_alias));
-
-static inline vec vec_load(const float *from)
-{
-    return *(const vec_in_memory *)from;
-}
-
-static inline void vec_store(float *to, vec value)
-{
-    *(vec_in_memory *)to = value;
-}
-
-static inline vec vec_fmadd(float a, vec b, vec c)
-{
-#if defined(__AVX512F__)
-    return (vec)_mm512_fmadd_ps(_mm512_set1_ps(a), (__m512)b, (__m512)c);
-#elif defined(__FMA__)
-    return (vec)_mm256_fmadd_ps(_mm256_set1_ps(a), (__m256)b, (__m256)c);
-#elif defined(__ARM_NEON)
-    return (vec)vfmaq_n_f32((float32x4_t)c, (float32x4_t)b, a);
-#else
-    return a * b + c;
-#endif
-}
-
-/* On the diagonal, what lies beyond it need not be computed. */
-enum trim {
-    TRIM_NONE,
-    TRIM_INNER_TO_ROW,   /* the inner index ends at the row */
-    TRIM_INNER_FROM_ROW, /* ... begins at it */
-    TRIM_COLS_TO_ROW,    /* columns after the row are not wanted */
-    TRIM_COLS_FROM_ROW,  /* columns before it are not */
-};
-
-/* c[n_rows, n_cols] (+)= a[n_rows, n_inner] b[n_inner, n_cols]; n_cols is a multiple of a vector.
- * a_transposed: element (i, k) of a is at a[k * a_pitch + i]. */
-struct product {
-    int n_rows, n_cols, n_inner;
-    const float *a;
-    int a_pitch;
-    bool a_transposed;
-    const float *b;
-    int b_pitch;
-    float *c;
-    int c_pitch;
-    bool add;
-    enum trim trim;
-};
-
-/* n_rows x n_vecs vectors of c at (row, col).  The sizes are constants wherever this is inlined,
- * so that the sums stay in registers. */
-static inline __attribute__((always_inline)) void tile(const struct product *p, int row, int col,
-                                                       int n_rows, int n_vecs, bool a_transposed)
-{
-    vec sums[TILE_ROWS][TILE_VECS];
-    float *c = p->c + (int64_t)row * p->c_pitch + col;
-    const int64_t a_pitch = p->a_pitch, b_pitch = p->b_pitch, c_pitch = p->c_pitch;
-    int64_t begin = p->trim == TRIM_INNER_FROM_ROW ? row : 0;
-    int64_t end = p->trim == TRIM_INNER_TO_ROW ? least(p->n_inner, row + n_rows) : p->n_inner;
-    const float *a = p->a + (a_transposed ? row + begin * a_pitch : row * a_pitch + begin);
-    const float *b = p->b + begin * b_pitch + col;
-#pragma GCC unroll 8
-    for (int i = 0; i < n_rows; i++)
-#pragma GCC unroll 4
-        for (int v = 0; v < n_vecs; v++)
-            sums[i][v] = p->add ? vec_load(c + i * c_pitch + v * VEC_ELEMS) : (vec){0.0f};
-    for (int64_t k = begin; k < end; k++) {
-        vec line[TILE_VECS];
-#pragma GCC unroll 4
-        for (int v = 0; v < n_vecs; v++)
-            line[v] = vec_load(b + v * VEC_ELEMS);
-#pragma GCC unroll 8
-        for (int i = 0; i < n_rows; i++)
-#pragma GCC unroll 4
-            for (int v = 0; v < n_vecs; v++)
-                sums[i][v] = vec_fmadd(a[a_transposed ? i : i * a_pitch], line[v], sums[i][v]);
-        a += a_transposed ? a_pitch : 1;
-        b += b_pitch;
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < n_rows; i++)
-#pragma GCC unroll 4
-        for (int v = 0; v < n_vecs; v++)
-            vec_store(c + i * c_pitch + v * VEC_ELEMS, sums[i][v]);
-}
-
-/* All rows of a strip of n_vecs vectors' width. */
-static inline __attribute__((always_inline)) void strip(const struct product *p, int col,
-                                                        int n_vecs, bool a_transposed)
-{
-    int end = p->n_rows;
-    int begin = 0;
-    if (p->trim == TRIM_COLS_TO_ROW)
-        begin = (int)least(col / TILE_ROWS * TILE_ROWS, end);
-    else if (p->trim == TRIM_COLS_FROM_ROW)
-        end = (int)least(end, col + n_vecs * VEC_ELEMS);
-    int row = begin;
-    for (; row + TILE_ROWS <= end; row += TILE_ROWS)
-        tile(p, row, col, TILE_ROWS, n_vecs, a_transposed);
-    for (; row + 4 <= end; row += 4)
-        tile(p, row, col, 4, n_vecs, a_transposed);
-    for (; row < end; row++)
-        tile(p, row, col, 1, n_vecs, a_transposed);
-}
-
-static inline __attribute__((always_inline)) void strips(const struct product *p, bool a_transposed)
-{
-    int col = 0;
-    for (; col + TILE_VECS * VEC_ELEMS <= p->n_cols; col += TILE_VECS * VEC_ELEMS)
-        strip(p, col, TILE_VECS, a_transposed);
-    for (; col < p->n_cols; col += VEC_ELEMS)
-        strip(p, col, 1, a_transposed);
-}
-
-static void multiply(const struct product *p)
-{
-    if (p->a_transposed)
-        strips(p, true);
-    else
-        strips(p, false);
-}
+enum { BLOCK = 64 }; /* queries or keys */
 
 /* ---- one head ---------------------------------------------------------------------------- */
 
@@ -217,7 +83,8 @@ static void load_rows(const struct shape_of_attention *sizes, struct columns fro
     size_t pad_bytes = (size_t)(sizes->pitch - sizes->depth) * sizeof(float);
     for (int i = 0; i < n; i++) {
         float *row = to + (int64_t)i * sizes->pitch;
-        load_f32(from.dtype, from.data, from.begin + (first + i) * from.row_elems, sizes->depth, row);
+        load_f32(from.dtype, from.data, from.begin + (first + i) * from.row_elems, sizes->depth,
+                 row);
         memset(row + sizes->depth, 0, pad_bytes);
     }
 }
@@ -245,7 +112,7 @@ static void transpose(const struct shape_of_attention *sizes, const float *rows_
 
 /* ---- forward ----------------------------------------------------------------------------- */
 
-struct forward_work { /* of one part */
+struct forward_work {           /* of one part */
     float *q, *q_t, *k, *v, *o; /* BLOCK x pitch each */
     float *s;                   /* BLOCK x BLOCK, a row per key */
     float *top, *sum, *factor;  /* BLOCK each, per query */
@@ -265,8 +132,8 @@ static struct forward_work forward_work_of(const struct shape_of_attention *size
     float *at = work + part * forward_floats(sizes);
     float *s = at + FORWARD_PANELS * panel;
     float *top = s + BLOCK * BLOCK;
-    return (struct forward_work){at,  at + panel,  at + 2 * panel, at + 3 * panel, at + 4 * panel,
-                                 s,   top,         top + BLOCK,    top + 2 * BLOCK};
+    return (struct forward_work){at, at + panel, at + 2 * panel, at + 3 * panel, at + 4 * panel,
+                                 s,  top,        top + BLOCK,    top + 2 * BLOCK};
 }
 
 /* Turns scores into exp(score - new maximum), updates maximum and sum, leaves in `factor` what old
@@ -322,19 +189,34 @@ static void forward_block(const struct kernel_call *call, const struct shape_of_
     for (int64_t other = 0; other <= block; other++) {
         bool diagonal = other == block;
         int n_keys = (int)least(BLOCK, sizes->n_time - other * BLOCK);
-        load_rows(sizes, head_of_qkv(sizes, &call->in[0], head, THIRD_k), other * BLOCK, n_keys, w->k);
-        load_rows(sizes, head_of_qkv(sizes, &call->in[0], head, THIRD_v), other * BLOCK, n_keys, w->v);
-        multiply(&(struct product){
-            .n_rows = n_keys, .n_cols = BLOCK, .n_inner = sizes->depth,
-            .a = w->k, .a_pitch = pitch, .b = w->q_t, .b_pitch = BLOCK, .c = w->s, .c_pitch = BLOCK,
-            .trim = diagonal ? TRIM_COLS_FROM_ROW : TRIM_NONE});
+        load_rows(sizes, head_of_qkv(sizes, &call->in[0], head, THIRD_k), other * BLOCK, n_keys,
+                  w->k);
+        load_rows(sizes, head_of_qkv(sizes, &call->in[0], head, THIRD_v), other * BLOCK, n_keys,
+                  w->v);
+        multiply(&(struct product){.n_rows = n_keys,
+                                   .n_cols = BLOCK,
+                                   .n_inner = sizes->depth,
+                                   .a = w->k,
+                                   .a_pitch = pitch,
+                                   .b = w->q_t,
+                                   .b_pitch = BLOCK,
+                                   .c = w->s,
+                                   .c_pitch = BLOCK,
+                                   .trim = diagonal ? TRIM_COLS_FROM_ROW : TRIM_NONE});
         soften(w, n_keys, diagonal);
         scale_rows(sizes, w->o, w->factor);
-        multiply(&(struct product){
-            .n_rows = n_queries, .n_cols = pitch, .n_inner = n_keys,
-            .a = w->s, .a_pitch = BLOCK, .a_transposed = true, .b = w->v, .b_pitch = pitch,
-            .c = w->o, .c_pitch = pitch, .add = true,
-            .trim = diagonal ? TRIM_INNER_TO_ROW : TRIM_NONE});
+        multiply(&(struct product){.n_rows = n_queries,
+                                   .n_cols = pitch,
+                                   .n_inner = n_keys,
+                                   .a = w->s,
+                                   .a_pitch = BLOCK,
+                                   .a_transposed = true,
+                                   .b = w->v,
+                                   .b_pitch = pitch,
+                                   .c = w->o,
+                                   .c_pitch = pitch,
+                                   .add = true,
+                                   .trim = diagonal ? TRIM_INNER_TO_ROW : TRIM_NONE});
     }
     for (int q = 0; q < BLOCK; q++)
         w->factor[q] = 1.0f / w->sum[q];
@@ -394,7 +276,7 @@ static enum snug_status run_attention(const struct kernel_call *call, struct snu
 
 /* ---- backward ---------------------------------------------------------------------------- */
 
-struct backward_work { /* of one part */
+struct backward_work {                           /* of one part */
     float *k, *k_t, *v, *v_t, *q, *dy, *dk, *dv; /* BLOCK x pitch each */
     float *p, *ds;                               /* BLOCK x BLOCK, a row per query */
     float *dq;                                   /* n_time x pitch */
@@ -414,9 +296,18 @@ static struct backward_work backward_work_of(const struct shape_of_attention *si
     float *at = work + part * backward_floats(sizes);
     float *p = at + BACKWARD_PANELS * panel;
     float *dq = p + 2 * BLOCK * BLOCK;
-    return (struct backward_work){
-        at, at + panel, at + 2 * panel, at + 3 * panel, at + 4 * panel, at + 5 * panel,
-        at + 6 * panel, at + 7 * panel, p, p + BLOCK * BLOCK, dq, dq + sizes->n_time * sizes->pitch};
+    return (struct backward_work){at,
+                                  at + panel,
+                                  at + 2 * panel,
+                                  at + 3 * panel,
+                                  at + 4 * panel,
+                                  at + 5 * panel,
+                                  at + 6 * panel,
+                                  at + 7 * panel,
+                                  p,
+                                  p + BLOCK * BLOCK,
+                                  dq,
+                                  dq + sizes->n_time * sizes->pitch};
 }
 
 /* p = exp(scores - lse) and ds = scale p (ds - delta); on the diagonal query q sees keys up to q. */
@@ -445,8 +336,12 @@ static void backward_pair(const struct shape_of_attention *sizes, const struct b
 {
     int pitch = sizes->pitch;
     float *dq = w->dq + first_query * pitch;
-    struct product scores = {.n_rows = n_queries, .n_cols = BLOCK, .n_inner = sizes->depth,
-                             .a_pitch = pitch, .b_pitch = BLOCK, .c_pitch = BLOCK,
+    struct product scores = {.n_rows = n_queries,
+                             .n_cols = BLOCK,
+                             .n_inner = sizes->depth,
+                             .a_pitch = pitch,
+                             .b_pitch = BLOCK,
+                             .c_pitch = BLOCK,
                              .trim = diagonal ? TRIM_COLS_TO_ROW : TRIM_NONE};
     scores.a = w->q, scores.b = w->k_t, scores.c = w->p;
     multiply(&scores);
@@ -454,18 +349,30 @@ static void backward_pair(const struct shape_of_attention *sizes, const struct b
     multiply(&scores);
     soften_grad(sizes, w, lse, w->delta + first_query, n_queries, diagonal);
 
-    struct product sums = {.n_rows = n_keys, .n_cols = pitch, .n_inner = n_queries,
-                           .a_pitch = BLOCK, .a_transposed = true, .b_pitch = pitch,
-                           .c_pitch = pitch, .add = true,
+    struct product sums = {.n_rows = n_keys,
+                           .n_cols = pitch,
+                           .n_inner = n_queries,
+                           .a_pitch = BLOCK,
+                           .a_transposed = true,
+                           .b_pitch = pitch,
+                           .c_pitch = pitch,
+                           .add = true,
                            .trim = diagonal ? TRIM_INNER_FROM_ROW : TRIM_NONE};
     sums.a = w->p, sums.b = w->dy, sums.c = w->dv;
     multiply(&sums);
     sums.a = w->ds, sums.b = w->q, sums.c = w->dk;
     multiply(&sums);
-    multiply(&(struct product){
-        .n_rows = n_queries, .n_cols = pitch, .n_inner = n_keys, .a = w->ds, .a_pitch = BLOCK,
-        .b = w->k, .b_pitch = pitch, .c = dq, .c_pitch = pitch, .add = true,
-        .trim = diagonal ? TRIM_INNER_TO_ROW : TRIM_NONE});
+    multiply(&(struct product){.n_rows = n_queries,
+                               .n_cols = pitch,
+                               .n_inner = n_keys,
+                               .a = w->ds,
+                               .a_pitch = BLOCK,
+                               .b = w->k,
+                               .b_pitch = pitch,
+                               .c = dq,
+                               .c_pitch = pitch,
+                               .add = true,
+                               .trim = diagonal ? TRIM_INNER_TO_ROW : TRIM_NONE});
 }
 
 /* delta_t = dy_t . y_t of the whole head. */
@@ -544,10 +451,16 @@ static enum snug_status run_attention_grad(const struct kernel_call *call, struc
 }
 
 static const struct kernel rows[] = {
-    {.kind = OP_attention, .name = ROW_NAME, .supports = attention_fits,
-     .workspace_bytes = attention_work_bytes, .run = run_attention},
-    {.kind = OP_attention_grad, .name = ROW_NAME, .supports = attention_grad_fits,
-     .workspace_bytes = attention_grad_work_bytes, .run = run_attention_grad},
+    {.kind = OP_attention,
+     .name = ROW_NAME,
+     .supports = attention_fits,
+     .workspace_bytes = attention_work_bytes,
+     .run = run_attention},
+    {.kind = OP_attention_grad,
+     .name = ROW_NAME,
+     .supports = attention_grad_fits,
+     .workspace_bytes = attention_grad_work_bytes,
+     .run = run_attention_grad},
 };
 
 const struct kernel *LEVEL(fast_attention_rows)(int *n_rows)

@@ -124,11 +124,11 @@ static inline float gelu_slope_f32(float x)
 /* y = fn(x) and d = dy fn'(x); both may be done in place. */
 static inline void act_block(enum act act, int64_t n, const float *x, float *y)
 {
-#define EACH(expression)                                                                           \
-    _Pragma("omp simd") for (int64_t i = 0; i < n; i++)                                            \
-    {                                                                                              \
-        y[i] = (expression);                                                                       \
-    }                                                                                              \
+#define EACH(expression)                                \
+    _Pragma("omp simd") for (int64_t i = 0; i < n; i++) \
+    {                                                   \
+        y[i] = (expression);                            \
+    }                                                   \
     break
     switch (act) {
     case ACT_relu:
@@ -145,13 +145,14 @@ static inline void act_block(enum act act, int64_t n, const float *x, float *y)
 #undef EACH
 }
 
-static inline void act_grad_block(enum act act, int64_t n, const float *dy, const float *x, float *d)
+static inline void act_grad_block(enum act act, int64_t n, const float *dy, const float *x,
+                                  float *d)
 {
-#define EACH(expression)                                                                           \
-    _Pragma("omp simd") for (int64_t i = 0; i < n; i++)                                            \
-    {                                                                                              \
-        d[i] = dy[i] * (expression);                                                               \
-    }                                                                                              \
+#define EACH(expression)                                \
+    _Pragma("omp simd") for (int64_t i = 0; i < n; i++) \
+    {                                                   \
+        d[i] = dy[i] * (expression);                    \
+    }                                                   \
     break
     switch (act) {
     case ACT_relu:
@@ -390,8 +391,8 @@ static inline enum snug_status check_ids(const struct kernel_call *call, int k, 
             return snug_fail(err, SNUG_BAD_ARGUMENT,
                              "%s: \"%s\" has %d at position %lld, but only 0 to %lld exist; check "
                              "that the data fits the model",
-                             op_infos[call->op->kind].name, tensor->name, (int)ids[i],
-                             (long long)i, (long long)limit - 1);
+                             op_infos[call->op->kind].name, tensor->name, (int)ids[i], (long long)i,
+                             (long long)limit - 1);
     return SNUG_OK;
 }
 

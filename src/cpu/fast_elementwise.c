@@ -27,8 +27,8 @@ static void each_block(const struct kernel_call *call, bool b_is_y, block_fn *fn
         for (int64_t at = range.begin; at < range.end; at += BLOCK_ELEMS) {
             int64_t count = least(BLOCK_ELEMS, range.end - at);
             const float *a = in_view(call, 0, at, count, buffer_a);
-            const float *b = has_b ? view_f32(second->tensor->dtype, second->data, at, count, buffer_b)
-                                   : NULL;
+            const float *b =
+                has_b ? view_f32(second->tensor->dtype, second->data, at, count, buffer_b) : NULL;
             float *y = out_target(call, 0, at, buffer_y);
             fn(call->op, count, a, b, y);
             out_store(call, 0, at, count, y);

@@ -30,8 +30,7 @@ static enum snug_status run_embedding(const struct kernel_call *call, struct snu
     int64_t n_time = shape_last(&call->in[0].tensor->shape), width = shape_last(&table->shape);
     bool has_positions = call->op->n_in > 2 && call->in[2].data != NULL;
     TRY(check_ids(call, 0, shape_rows(&table->shape), err));
-    int n_parts = count_parts(call->facts, n_ids * width);
-#pragma omp parallel for schedule(static) num_threads(n_parts)
+#pragma omp parallel for schedule(static) num_threads(count_parts(call->facts, n_ids *width))
     for (int64_t n = 0; n < n_ids; n++) {
         float buffer[BLOCK_ELEMS], buffer_p[BLOCK_ELEMS], buffer_y[BLOCK_ELEMS];
         for (int64_t at = 0; at < width; at += BLOCK_ELEMS) {
@@ -132,8 +131,11 @@ static enum snug_status run_embedding_grad(const struct kernel_call *call, struc
 
 static const struct kernel rows[] = {
     {.kind = OP_embedding, .name = ROW_NAME, .supports = embedding_fits, .run = run_embedding},
-    {.kind = OP_embedding_grad, .name = ROW_NAME, .supports = embedding_grad_fits,
-     .workspace_bytes = embedding_grad_work_bytes, .run = run_embedding_grad},
+    {.kind = OP_embedding_grad,
+     .name = ROW_NAME,
+     .supports = embedding_grad_fits,
+     .workspace_bytes = embedding_grad_work_bytes,
+     .run = run_embedding_grad},
 };
 
 const struct kernel *LEVEL(fast_embedding_rows)(int *n_rows)

@@ -55,8 +55,8 @@ static void write_loss(const struct kernel_call *call, const double *sums, int64
     for (int64_t i = 0; i < n_sums; i++)
         total += sums[i];
     float *loss = call->out[0].data;
-    *loss = (float)((call->add ? (double)*loss : 0.0) +
-                    call->op->attrs.weight * total / (double)count);
+    *loss =
+        (float)((call->add ? (double)*loss : 0.0) + call->op->attrs.weight * total / (double)count);
 }
 
 static double loss_scale(const struct kernel_call *call, int k)
@@ -92,8 +92,7 @@ static enum snug_status run_cross_entropy(const struct kernel_call *call, struct
     float *lse = call->out[1].data;
     double *sums = call->work;
     TRY(check_ids(call, 1, width, err));
-    int n_parts = count_parts(call->facts, n_rows * width);
-#pragma omp parallel for schedule(static) num_threads(n_parts)
+#pragma omp parallel for schedule(static) num_threads(count_parts(call->facts, n_rows *width))
     for (int64_t chunk = 0; chunk < n_chunks; chunk++) {
         double sum = 0.0;
         int64_t end = least(n_rows, (chunk + 1) * CHUNK_ROWS);
@@ -119,8 +118,7 @@ static enum snug_status run_cross_entropy_grad(const struct kernel_call *call,
     const float *lse = call->in[2].data;
     float scale = (float)(call->op->attrs.weight * loss_scale(call, 3) / (double)n_rows);
     TRY(check_ids(call, 1, width, err));
-    int n_parts = count_parts(call->facts, n_rows * width);
-#pragma omp parallel for schedule(static) num_threads(n_parts)
+#pragma omp parallel for schedule(static) num_threads(count_parts(call->facts, n_rows *width))
     for (int64_t row = 0; row < n_rows; row++) {
         float buffer[BLOCK_ELEMS];
         for (int64_t at = 0; at < width; at += BLOCK_ELEMS) {
@@ -146,8 +144,7 @@ static enum snug_status run_mse(const struct kernel_call *call, struct snug_erro
     int64_t n = shape_elems(&call->in[0].tensor->shape);
     int64_t n_chunks = divide_up(n, CHUNK_ELEMS);
     double *sums = call->work;
-    int n_parts = count_parts(call->facts, n);
-#pragma omp parallel for schedule(static) num_threads(n_parts)
+#pragma omp parallel for schedule(static) num_threads(count_parts(call->facts, n))
     for (int64_t chunk = 0; chunk < n_chunks; chunk++) {
         float buffer_x[BLOCK_ELEMS], buffer_t[BLOCK_ELEMS];
         double sum = 0.0;
@@ -189,11 +186,19 @@ static enum snug_status run_mse_grad(const struct kernel_call *call, struct snug
 }
 
 static const struct kernel rows[] = {
-    {.kind = OP_cross_entropy, .name = ROW_NAME, .supports = cross_entropy_fits,
-     .workspace_bytes = cross_entropy_work_bytes, .run = run_cross_entropy},
-    {.kind = OP_cross_entropy_grad, .name = ROW_NAME, .supports = cross_entropy_grad_fits,
+    {.kind = OP_cross_entropy,
+     .name = ROW_NAME,
+     .supports = cross_entropy_fits,
+     .workspace_bytes = cross_entropy_work_bytes,
+     .run = run_cross_entropy},
+    {.kind = OP_cross_entropy_grad,
+     .name = ROW_NAME,
+     .supports = cross_entropy_grad_fits,
      .run = run_cross_entropy_grad},
-    {.kind = OP_mse, .name = ROW_NAME, .supports = mse_fits, .workspace_bytes = mse_work_bytes,
+    {.kind = OP_mse,
+     .name = ROW_NAME,
+     .supports = mse_fits,
+     .workspace_bytes = mse_work_bytes,
      .run = run_mse},
     {.kind = OP_mse_grad, .name = ROW_NAME, .supports = mse_grad_fits, .run = run_mse_grad},
 };

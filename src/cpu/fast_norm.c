@@ -57,7 +57,8 @@ static size_t forward_work_bytes(const struct program *prog, const struct op *op
 }
 
 /* a + b into the sum, rounded as it is stored; returns it as fp32. */
-static const float *add_row(const struct norm *norm, int64_t begin, float *buffer_a, float *buffer_b)
+static const float *add_row(const struct norm *norm, int64_t begin, float *buffer_a,
+                            float *buffer_b)
 {
     int64_t n = norm->width;
     enum dtype dtype = norm->sum->tensor->dtype;
@@ -108,11 +109,16 @@ static void run_forward(const struct kernel_call *call, bool fused)
     int n_parts = norm_parts(call->facts, x);
     float *work = call->work;
     struct norm norm = {
-        .x = &call->in[0], .second = fused ? &call->in[1] : NULL,
-        .sum = &call->out[0], .y = &out[0], .mean = out[1].data, .rstd = out[2].data,
+        .x = &call->in[0],
+        .second = fused ? &call->in[1] : NULL,
+        .sum = &call->out[0],
+        .y = &out[0],
+        .mean = out[1].data,
+        .rstd = out[2].data,
         .gamma = view_f32(in[1].tensor->dtype, in[1].data, 0, width, work),
         .beta = view_f32(in[2].tensor->dtype, in[2].data, 0, width, work + pitch),
-        .width = width, .eps = (float)call->op->attrs.eps,
+        .width = width,
+        .eps = (float)call->op->attrs.eps,
     };
 #pragma omp parallel for schedule(static) num_threads(n_parts)
     for (int part = 0; part < n_parts; part++) {
@@ -240,12 +246,21 @@ static enum snug_status run_grad(const struct kernel_call *call, struct snug_err
 }
 
 static const struct kernel rows[] = {
-    {.kind = OP_layernorm, .name = ROW_NAME, .supports = layernorm_fits,
-     .workspace_bytes = forward_work_bytes, .run = run_layernorm},
-    {.kind = OP_add_layernorm, .name = ROW_NAME, .supports = add_layernorm_fits,
-     .workspace_bytes = forward_work_bytes, .run = run_add_layernorm},
-    {.kind = OP_layernorm_grad, .name = ROW_NAME, .supports = grad_fits,
-     .workspace_bytes = grad_work_bytes, .run = run_grad},
+    {.kind = OP_layernorm,
+     .name = ROW_NAME,
+     .supports = layernorm_fits,
+     .workspace_bytes = forward_work_bytes,
+     .run = run_layernorm},
+    {.kind = OP_add_layernorm,
+     .name = ROW_NAME,
+     .supports = add_layernorm_fits,
+     .workspace_bytes = forward_work_bytes,
+     .run = run_add_layernorm},
+    {.kind = OP_layernorm_grad,
+     .name = ROW_NAME,
+     .supports = grad_fits,
+     .workspace_bytes = grad_work_bytes,
+     .run = run_grad},
 };
 
 const struct kernel *LEVEL(fast_norm_rows)(int *n_rows)

@@ -30,8 +30,7 @@ static enum snug_status run_sum_squares(const struct kernel_call *call, struct s
     int64_t n = shape_elems(&call->in[0].tensor->shape);
     int64_t n_chunks = divide_up(n, CHUNK_ELEMS);
     double *sums = call->work;
-    int n_parts = count_parts(call->facts, n);
-#pragma omp parallel for schedule(static) num_threads(n_parts)
+#pragma omp parallel for schedule(static) num_threads(count_parts(call->facts, n))
     for (int64_t chunk = 0; chunk < n_chunks; chunk++) {
         float buffer[BLOCK_ELEMS];
         double sum = 0.0;
@@ -105,8 +104,10 @@ static void update_blocks(const struct kernel_call *call, const struct update *u
 static struct update read_update(const struct kernel_call *call, int master)
 {
     const double *scalars = call->in[1].data;
-    return (struct update){.lr = scalars[SCALAR_lr], .clip = scalars[SCALAR_clip],
-                           .decay = call->op->attrs.decay, .master = master};
+    return (struct update){.lr = scalars[SCALAR_lr],
+                           .clip = scalars[SCALAR_clip],
+                           .decay = call->op->attrs.decay,
+                           .master = master};
 }
 
 static bool skipped(const struct kernel_call *call)
@@ -178,8 +179,11 @@ static enum snug_status run_sgd(const struct kernel_call *call, struct snug_erro
 }
 
 static const struct kernel rows[] = {
-    {.kind = OP_sum_squares, .name = ROW_NAME, .supports = sum_squares_fits,
-     .workspace_bytes = sum_squares_work_bytes, .run = run_sum_squares},
+    {.kind = OP_sum_squares,
+     .name = ROW_NAME,
+     .supports = sum_squares_fits,
+     .workspace_bytes = sum_squares_work_bytes,
+     .run = run_sum_squares},
     {.kind = OP_adamw, .name = ROW_NAME, .supports = update_fits, .run = run_adamw},
     {.kind = OP_sgd, .name = ROW_NAME, .supports = update_fits, .run = run_sgd},
 };

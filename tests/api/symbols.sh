@@ -8,7 +8,7 @@ export LC_ALL=C
 
 nm -D --defined-only libsnug.so | awk '{ print $3 }' | sort >"$tmp/exported"
 # A function is declared as: SNUG_API type name(
-grep -oE 'SNUG_API [^(]*\(' include/snug.h | sed -E 's/.*[ *]([a-z_0-9]+)\($/\1/' | sort >"$tmp/declared"
+grep -oE '^SNUG_API [^(]*\(' include/snug.h | sed -E 's/.*[ *]([a-z_0-9]+)\($/\1/' | sort >"$tmp/declared"
 
 stray=$(comm -23 "$tmp/exported" "$tmp/declared")
 missing=$(comm -13 "$tmp/exported" "$tmp/declared")

@@ -15,7 +15,6 @@ done | grep -oE '(^|[ (])--[a-z][a-z-]*' | grep -oE -- '--[a-z-]+' | sort -u >"$
 sed 's/\\-/-/g' docs/snug.1 | grep -oE -- '--[a-z][a-z-]*' | sort -u >"$tmp/man"
 echo --name >>"$tmp/help" # the man page's own example of a flag
 echo --version >>"$tmp/help"
-echo --text >>"$tmp/man" # help's example of a prompt that looks like a flag
 sort -u -o "$tmp/help" "$tmp/help"
 sort -u -o "$tmp/man" "$tmp/man"
 if ! diff "$tmp/help" "$tmp/man" >"$tmp/diff"; then

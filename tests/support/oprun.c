@@ -10,7 +10,8 @@
 
 /* ---- buffers with guards -------------------------------------------------------------------- */
 
-enum { GUARD_BYTES = 64, GUARD = 0xa5 };
+/* Wide behind: a row that books a line of workspace too little must not reach the heap's own data. */
+enum { GUARD_BEFORE_BYTES = 64, GUARD_AFTER_BYTES = 4096, GUARD = 0xa5 };
 
 struct buffer {
     unsigned char *block, *data; /* data is 64-byte aligned, as the arena's tensors are */
@@ -19,12 +20,12 @@ struct buffer {
 
 static bool buffer_make(struct buffer *buffer, size_t bytes)
 {
-    size_t whole = (GUARD_BYTES + bytes + GUARD_BYTES + 63) / 64 * 64;
+    size_t whole = (GUARD_BEFORE_BYTES + bytes + GUARD_AFTER_BYTES + 63) / 64 * 64;
     buffer->block = aligned_alloc(64, whole);
     if (buffer->block == NULL)
         return false;
     memset(buffer->block, GUARD, whole);
-    buffer->data = buffer->block + GUARD_BYTES;
+    buffer->data = buffer->block + GUARD_BEFORE_BYTES;
     buffer->bytes = bytes;
     memset(buffer->data, 0xff, bytes); /* NaN in every float type */
     return true;
@@ -32,8 +33,13 @@ static bool buffer_make(struct buffer *buffer, size_t bytes)
 
 static bool buffer_intact(const struct buffer *buffer)
 {
-    for (int i = 0; buffer->block != NULL && i < GUARD_BYTES; i++)
-        if (buffer->block[i] != GUARD || buffer->data[buffer->bytes + (size_t)i] != GUARD)
+    if (buffer->block == NULL)
+        return true;
+    for (int i = 0; i < GUARD_BEFORE_BYTES; i++)
+        if (buffer->block[i] != GUARD)
+            return false;
+    for (size_t i = 0; i < GUARD_AFTER_BYTES; i++)
+        if (buffer->data[buffer->bytes + i] != GUARD)
             return false;
     return true;
 }
