@@ -4,6 +4,7 @@
 #include "report/report.h"
 #include "train/session.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +16,10 @@ struct snug_plan {
     const snug_model *model; /* borrowed: only while the plan is made */
     snug_recipe recipe;
     char model_name[128];
-    char nearest[160]; /* flags of the nearest configuration that fits the budget, or "" */
-    int64_t nearest_total, smallest_total;
+    struct {
+        char flags[96];
+        int64_t total; /* 0: none */
+    } nearest, smallest; /* over budget: the nearest recipe that fits, and the smallest of all */
     struct {
         char flag[64];
         int64_t total;
@@ -85,29 +88,28 @@ static void find_nearest(snug_plan *plan)
 {
     const struct session *s = &plan->session;
     int64_t room = plan->recipe.memory - session_expected_runtime_bytes(s);
-    plan->smallest_total = s->plan.arena_bytes;
-    for (int narrow = 0; narrow < 2; narrow++) {
+    bool can_narrow = plan->recipe.precision == DTYPE_f32;
+    for (int narrow = 0; narrow <= can_narrow; narrow++) {
         snug_recipe other = plan->recipe;
         other.batch = s->batch;
-        if (narrow && other.precision != DTYPE_f32)
-            break;
         if (narrow)
             other.precision = DTYPE_bf16;
-        for (int64_t m = narrow ? s->micro_batch : smaller_micro_batch(s->batch, s->micro_batch,
-                                                                       s->micro_batch - 1);
-             m > 0; m = smaller_micro_batch(s->batch, m, (m + 1) / 2)) {
+        for (int64_t m = s->micro_batch; m > 0;
+             m = smaller_micro_batch(s->batch, m, (m + 1) / 2)) {
             int64_t total;
             other.micro_batch = m;
             if (!total_of(plan->model, &other, &total))
                 return;
-            if (total < plan->smallest_total)
-                plan->smallest_total = total;
-            if (total > room)
+            if (plan->smallest.total > 0 && total >= plan->smallest.total)
                 continue;
-            snprintf(plan->nearest, sizeof plan->nearest, "--batch %lld --micro-batch %lld%s",
-                     (long long)s->batch, (long long)m, narrow ? " --precision bf16" : "");
-            plan->nearest_total = total;
-            return;
+            plan->smallest.total = total;
+            snprintf(plan->smallest.flags, sizeof plan->smallest.flags,
+                     "--batch %lld --micro-batch %lld%s", (long long)s->batch, (long long)m,
+                     narrow ? " --precision bf16" : "");
+            if (total <= room) {
+                plan->nearest = plan->smallest;
+                return;
+            }
         }
     }
 }
@@ -162,21 +164,25 @@ enum snug_status snug_plan_check_budget(const snug_plan *plan, struct snug_error
         other[TEXT_SIZE_MAX];
     if (!over_budget(plan))
         return SNUG_OK;
+    int64_t beside = session_expected_runtime_bytes(&plan->session);
     text_size(plan->session.plan.arena_bytes, planned);
-    text_size(session_expected_runtime_bytes(&plan->session), runtime);
+    text_size(beside, runtime);
     text_size(plan->recipe.memory, budget);
-    if (plan->nearest[0] != '\0')
+    if (plan->nearest.total > 0)
         return snug_fail(err, SNUG_OVER_BUDGET,
-                         "%s needs %s + %s of runtime, over the budget of %s; this fits: %s (%s)",
-                         plan->model_name, planned, runtime, budget, plan->nearest,
-                         text_size(plan->nearest_total, other));
+                         "%s needs %s and %s of runtime, over the budget of %s; this fits: %s (%s)",
+                         plan->model_name, planned, runtime, budget, plan->nearest.flags,
+                         text_size(plan->nearest.total, other));
+    if (plan->smallest.total == 0)
+        return snug_fail(err, SNUG_OVER_BUDGET, "%s needs %s, over the budget of %s",
+                         plan->model_name, planned, budget);
+    /* rounded up to a tenth of a GiB, so that the advice can be typed */
+    double tenths = ceil((double)(plan->smallest.total + beside) / (double)(1 << 30) * 10);
     return snug_fail(err, SNUG_OVER_BUDGET,
-                     "%s needs %s + %s of runtime, over the budget of %s; the smallest of its "
-                     "recipes needs %s: take --memory of at least that plus the runtime",
-                     plan->model_name, planned, runtime, budget,
-                     text_size(plan->smallest_total > 0 ? plan->smallest_total
-                                                        : plan->session.plan.arena_bytes,
-                               other));
+                     "%s needs %s and %s of runtime, over the budget of %s; the smallest that "
+                     "fits: %s --memory %.1fG",
+                     plan->model_name, planned, runtime, budget, plan->smallest.flags,
+                     tenths / 10);
 }
 
 /* ---- reports ----------------------------------------------------------------------------------- */

@@ -10,6 +10,7 @@
 #include "train/weights.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -221,6 +222,14 @@ static enum snug_status next_token(struct sampler *s, const struct snug_generate
     return SNUG_OK;
 }
 
+/* Tokens are bytes; those beyond 255, of a larger vocabulary, have no text here: <1234>. */
+static int emit_token(int32_t token, snug_text_fn *emit, void *user)
+{
+    char text[16] = {(char)token};
+    int length = token < 256 ? 1 : snprintf(text, sizeof text, "<%d>", (int)token);
+    return emit(text, (size_t)length, user);
+}
+
 static enum snug_status sample(struct sampler *s, const struct snug_generate_options *o,
                                snug_text_fn *emit, void *user, struct snug_error *err)
 {
@@ -230,16 +239,21 @@ static enum snug_status sample(struct sampler *s, const struct snug_generate_opt
     s->weights = malloc(2 * (size_t)vocabulary * sizeof *s->weights);
     if (s->tokens == NULL || s->weights == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
-    for (size_t i = 0; i < n_prompt; i++)
-        s->tokens[s->n_tokens++] = (unsigned char)o->prompt[i];
+    for (size_t i = 0; i < n_prompt; i++) {
+        unsigned char byte = (unsigned char)o->prompt[i];
+        if (byte >= vocabulary)
+            return snug_fail(err, SNUG_BAD_ARGUMENT,
+                             "byte %zu of the prompt is %d, the model knows %lld tokens", i, byte,
+                             (long long)vocabulary);
+        s->tokens[s->n_tokens++] = byte;
+    }
     if (s->n_tokens == 0)
-        s->tokens[s->n_tokens++] = '\n';
+        s->tokens[s->n_tokens++] = '\n' < vocabulary ? '\n' : 0;
     for (int64_t i = 0; i < o->n_tokens; i++) {
         int32_t token;
         TRY(next_token(s, o, &token, err));
         s->tokens[s->n_tokens++] = token;
-        char byte = (char)token;
-        if (emit(&byte, 1, user) != 0)
+        if (emit_token(token, emit, user) != 0)
             break;
     }
     return SNUG_OK;
@@ -254,10 +268,8 @@ enum snug_status snug_generate(const char *run, const struct snug_generate_optio
     if (s.model == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     enum snug_status status = open_model_folder(run, s.model, err);
-    if (status == SNUG_OK && (!model_is_language(s.model) || s.model->gpt2.vocab_size > 256))
-        status = snug_fail(err, SNUG_UNSUPPORTED,
-                           "%s is not a language model over bytes: this version samples text from "
-                           "models with at most 256 tokens",
+    if (status == SNUG_OK && !model_is_language(s.model))
+        status = snug_fail(err, SNUG_UNSUPPORTED, "%s is not a language model: nothing to sample",
                            run);
     if (status == SNUG_OK)
         status = sample(&s, options, emit, user, err);

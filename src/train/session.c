@@ -121,6 +121,11 @@ int64_t session_expected_runtime_bytes(const struct session *s)
     return ((int64_t)64 << 20) + (int64_t)s->facts.threads * (1 << 20);
 }
 
+static int64_t whole(double flops)
+{
+    return flops < 9.2e18 ? (int64_t)flops : INT64_MAX;
+}
+
 void session_ledger(const struct session *s, const struct snug_recipe *recipe,
                     struct snug_ledger *ledger)
 {
@@ -135,8 +140,8 @@ void session_ledger(const struct session *s, const struct snug_recipe *recipe,
         .total = p->arena_bytes,
         .n_parameters = s->n_parameters,
         .lower_bound = p->lower_bound,
-        .forward_flops = (int64_t)p->forward_flops,
-        .step_flops = (int64_t)p->step_flops,
+        .forward_flops = whole(p->forward_flops),
+        .step_flops = whole(p->step_flops),
         .step_seconds = p->step_seconds,
         .peak_op = p->peak_op,
         .n_ops = s->prog.n_ops,
