@@ -10,7 +10,8 @@
 
 enum { BATCH = 256, STEPS = 400 };
 
-static void draw_batch(float *xy, int32_t *which) /* points of two spirals, and which one each is of */
+static void draw_batch(float *xy,
+                       int32_t *which) /* points of two spirals, and which one each is of */
 {
     for (int i = 0; i < BATCH; i++) {
         double t = 0.3 + 3 * (double)rand() / RAND_MAX, turn = rand() % 2;

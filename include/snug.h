@@ -37,17 +37,17 @@ extern "C" {
 
 /* ---- status ------------------------------------------------------------------------------ */
 
-#define SNUG_STATUS_LIST(X)                                                                        \
-    X(OK, 0, "done")                                                                               \
-    X(NO_MEMORY, 1, "the host is out of memory")                                                   \
-    X(BAD_ARGUMENT, 2, "an argument or a flag is wrong")                                           \
-    X(BAD_PROGRAM, 3, "the program is not well formed")                                            \
-    X(BAD_FILE, 4, "a file is missing, damaged or of another kind")                                \
-    X(IO_ERROR, 5, "reading or writing failed")                                                    \
-    X(OVER_BUDGET, 6, "the plan does not fit the memory budget")                                   \
-    X(UNSUPPORTED, 7, "this build or machine cannot do that")                                      \
-    X(DIVERGED, 8, "the loss is no longer a finite number")                                        \
-    X(MISMATCH, 9, "two things that must agree do not")                                            \
+#define SNUG_STATUS_LIST(X)                                         \
+    X(OK, 0, "done")                                                \
+    X(NO_MEMORY, 1, "the host is out of memory")                    \
+    X(BAD_ARGUMENT, 2, "an argument or a flag is wrong")            \
+    X(BAD_PROGRAM, 3, "the program is not well formed")             \
+    X(BAD_FILE, 4, "a file is missing, damaged or of another kind") \
+    X(IO_ERROR, 5, "reading or writing failed")                     \
+    X(OVER_BUDGET, 6, "the plan does not fit the memory budget")    \
+    X(UNSUPPORTED, 7, "this build or machine cannot do that")       \
+    X(DIVERGED, 8, "the loss is no longer a finite number")         \
+    X(MISMATCH, 9, "two things that must agree do not")             \
     X(INTERRUPTED, 10, "stopped on request")
 
 enum snug_status {
@@ -124,13 +124,13 @@ typedef struct snug_plan snug_plan;
 
 struct snug_ledger { /* bytes at the moment of the peak; the six kinds add up to total */
     int64_t parameters, gradients, optimizer, activations, temporary, fragmentation, total;
-    int64_t n_parameters;     /* trained numbers */
-    int64_t lower_bound;      /* most bytes ever live at once: no placement can need less */
+    int64_t n_parameters; /* trained numbers */
+    int64_t lower_bound;  /* most bytes ever live at once: no placement can need less */
     int64_t forward_flops, recompute_flops, step_flops;
-    double step_seconds;      /* estimate for the declared device */
-    int64_t peak_op;          /* index in the program */
+    double step_seconds; /* estimate for the declared device */
+    int64_t peak_op;     /* index in the program */
     int64_t n_ops;
-    int64_t budget;           /* 0: none was given */
+    int64_t budget; /* 0: none was given */
 };
 
 /* Plans one optimizer step.  Over budget is not an error here: see ledger.budget. */
@@ -138,7 +138,8 @@ SNUG_API enum snug_status snug_plan_make(const snug_model *model, const snug_rec
                                          snug_plan **plan, struct snug_error *err);
 SNUG_API void snug_plan_free(snug_plan *plan);
 SNUG_API void snug_plan_ledger(const snug_plan *plan, struct snug_ledger *ledger);
-SNUG_API char *snug_plan_text(const snug_plan *plan, int color); /* table, bars, advice; 80 columns */
+SNUG_API char *snug_plan_text(const snug_plan *plan,
+                              int color); /* table, bars, advice; 80 columns */
 SNUG_API char *snug_plan_json(const snug_plan *plan);
 /* SNUG_OVER_BUDGET and a line with the nearest configuration that fits, or SNUG_OK. */
 SNUG_API enum snug_status snug_plan_check_budget(const snug_plan *plan, struct snug_error *err);
@@ -151,20 +152,20 @@ SNUG_API enum snug_status snug_dump(const snug_model *model, const snug_recipe *
 typedef struct snug_trainer snug_trainer;
 
 struct snug_train_options {
-    const char *data;      /* NULL: random */
-    const char *out;       /* NULL: nothing is saved */
-    int64_t steps;         /* 0: by epochs; both 0: 100 steps */
+    const char *data; /* NULL: random */
+    const char *out;  /* NULL: nothing is saved */
+    int64_t steps;    /* 0: by epochs; both 0: 100 steps */
     double epochs;
-    int64_t eval_every;    /* 0: at the end only; negative: never */
-    int64_t eval_batches;  /* 0: all of the held-out data, at most 100 batches of text */
-    int64_t save_every;    /* 0: at the end only */
-    int resume;            /* continue the run in `out` */
+    int64_t eval_every;   /* 0: at the end only; negative: never */
+    int64_t eval_batches; /* 0: all of the held-out data, at most 100 batches of text */
+    int64_t save_every;   /* 0: at the end only */
+    int resume;           /* continue the run in `out` */
 };
 
-struct snug_metrics { /* one step */
+struct snug_metrics {              /* one step */
     int64_t step, n_steps, tokens; /* step counts from 1; tokens (or samples) of this step */
     double loss, lr, grad_norm, ms, per_second;
-    int skipped;           /* fp16 overflow: no update was made */
+    int skipped; /* fp16 overflow: no update was made */
     int has_validation, has_accuracy, saved;
     double val_loss, val_accuracy;
 };
@@ -215,7 +216,8 @@ struct snug_generate_options {
 };
 /* Called with each piece of text as it is sampled; return nonzero to stop. */
 typedef int snug_text_fn(const char *text, size_t length, void *user);
-SNUG_API enum snug_status snug_generate(const char *run, const struct snug_generate_options *options,
+SNUG_API enum snug_status snug_generate(const char *run,
+                                        const struct snug_generate_options *options,
                                         const snug_recipe *recipe, snug_text_fn *emit, void *user,
                                         struct snug_error *err);
 /* What is in a checkpoint, a safetensors file or a data file. */

@@ -124,10 +124,16 @@ static enum snug_status inspect_safetensors(const char *path, struct text *out,
 static enum snug_status inspect_data(const char *path, struct text *out, struct snug_error *err)
 {
     struct data *data;
-    struct data_request tokens = {.spec = path, .target = DATA_TARGET_TOKENS, .sample_elems = 1,
-                                  .target_elems = 1, .n_classes = 65536};
-    struct data_request images = {.spec = path, .target = DATA_TARGET_CLASS, .sample_elems = 784,
-                                  .target_elems = 1, .n_classes = 256};
+    struct data_request tokens = {.spec = path,
+                                  .target = DATA_TARGET_TOKENS,
+                                  .sample_elems = 1,
+                                  .target_elems = 1,
+                                  .n_classes = 65536};
+    struct data_request images = {.spec = path,
+                                  .target = DATA_TARGET_CLASS,
+                                  .sample_elems = 784,
+                                  .target_elems = 1,
+                                  .n_classes = 256};
     bool is_tokens = true;
     if (data_open(&tokens, &data, err) != SNUG_OK) {
         is_tokens = false;

@@ -17,9 +17,8 @@ static void use_config(const struct hf_config *config, struct snug_model *model)
     if (config->model == HF_GPT2) {
         const struct hf_gpt2 *g = &config->gpt2;
         model->family = MODEL_gpt2;
-        model->gpt2 = (struct gpt2_shape){g->n_layer,     g->n_head,
-                                          g->n_embd,      g->n_positions,
-                                          g->vocab_size,  g->layer_norm_epsilon,
+        model->gpt2 = (struct gpt2_shape){g->n_layer,     g->n_head,     g->n_embd,
+                                          g->n_positions, g->vocab_size, g->layer_norm_epsilon,
                                           g->activation};
         return;
     }

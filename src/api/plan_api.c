@@ -18,7 +18,7 @@ struct snug_plan {
     char model_name[128];
     struct {
         char flags[96];
-        int64_t total; /* 0: none */
+        int64_t total;   /* 0: none */
     } nearest, smallest; /* over budget: the nearest recipe that fits, and the smallest of all */
     struct {
         char flag[64];
@@ -94,8 +94,7 @@ static void find_nearest(snug_plan *plan)
         other.batch = s->batch;
         if (narrow)
             other.precision = DTYPE_bf16;
-        for (int64_t m = s->micro_batch; m > 0;
-             m = smaller_micro_batch(s->batch, m, (m + 1) / 2)) {
+        for (int64_t m = s->micro_batch; m > 0; m = smaller_micro_batch(s->batch, m, (m + 1) / 2)) {
             int64_t total;
             other.micro_batch = m;
             if (!total_of(plan->model, &other, &total))
@@ -121,8 +120,8 @@ static bool over_budget(const snug_plan *plan)
                plan->recipe.memory;
 }
 
-enum snug_status snug_plan_make(const snug_model *model, const snug_recipe *recipe,
-                                snug_plan **out, struct snug_error *err)
+enum snug_status snug_plan_make(const snug_model *model, const snug_recipe *recipe, snug_plan **out,
+                                struct snug_error *err)
 {
     snug_plan *plan = calloc(1, sizeof *plan);
     *out = NULL;
@@ -181,8 +180,7 @@ enum snug_status snug_plan_check_budget(const snug_plan *plan, struct snug_error
     return snug_fail(err, SNUG_OVER_BUDGET,
                      "%s needs %s and %s of runtime, over the budget of %s; the smallest that "
                      "fits: %s --memory %.1fG",
-                     plan->model_name, planned, runtime, budget, plan->smallest.flags,
-                     tenths / 10);
+                     plan->model_name, planned, runtime, budget, plan->smallest.flags, tenths / 10);
 }
 
 /* ---- reports ----------------------------------------------------------------------------------- */
@@ -192,7 +190,9 @@ static char *report(const snug_plan *plan, int color, bool json)
     const struct session *s = &plan->session;
     struct text recipe = {0};
     struct report_alternative alternatives[MAX_ALTERNATIVES];
-    struct report_plan r = {.model = plan->model_name, .n_ranks = 1, .alternatives = alternatives,
+    struct report_plan r = {.model = plan->model_name,
+                            .n_ranks = 1,
+                            .alternatives = alternatives,
                             .n_alternatives = plan->n_alternatives};
     if (s->prog.loss != TENSOR_NONE) {
         session_describe(s, &plan->recipe, &recipe);
@@ -206,8 +206,8 @@ static char *report(const snug_plan *plan, int color, bool json)
     snug_plan_ledger(plan, &r.ledger);
     r.runtime_bytes = session_expected_runtime_bytes(s);
     for (int i = 0; i < plan->n_alternatives; i++)
-        alternatives[i] = (struct report_alternative){plan->alternatives[i].flag,
-                                                      plan->alternatives[i].total};
+        alternatives[i] =
+            (struct report_alternative){plan->alternatives[i].flag, plan->alternatives[i].total};
     char *out = json ? report_plan_json(&r) : report_plan_text(&r, color);
     text_free(&recipe);
     return out;

@@ -106,8 +106,8 @@ enum snug_status snug_eval(const char *run, const char *data_spec, const snug_re
     enum snug_status status = open_model_folder(run, model, err);
     if (status != SNUG_OK)
         goto done;
-    q.micro_batch = recipe->micro_batch > 0 ? recipe->micro_batch
-                    : recipe->batch > 0     ? recipe->batch
+    q.micro_batch = recipe->micro_batch > 0    ? recipe->micro_batch
+                    : recipe->batch > 0        ? recipe->batch
                     : model_is_language(model) ? 4
                                                : 128;
     q.batch = q.micro_batch;
@@ -158,8 +158,11 @@ static enum snug_status ensure_window(struct sampler *s, int64_t need, struct sn
     exec_free(s->exec);
     session_free(&s->session);
     s->exec = NULL;
-    struct session_request q = {.model = s->model, .recipe = s->recipe,
-                                .purpose = MODEL_FOR_LOGITS, .batch = 1, .micro_batch = 1,
+    struct session_request q = {.model = s->model,
+                                .recipe = s->recipe,
+                                .purpose = MODEL_FOR_LOGITS,
+                                .batch = 1,
+                                .micro_batch = 1,
                                 .seq = window};
     TRY(session_make(&q, &s->session, err));
     TRY(exec_create(&s->session.prog, &s->session.plan, s->session.backend, &s->session.facts, NULL,
@@ -269,8 +272,8 @@ enum snug_status snug_generate(const char *run, const struct snug_generate_optio
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     enum snug_status status = open_model_folder(run, s.model, err);
     if (status == SNUG_OK && !model_is_language(s.model))
-        status = snug_fail(err, SNUG_UNSUPPORTED, "%s is not a language model: nothing to sample",
-                           run);
+        status =
+            snug_fail(err, SNUG_UNSUPPORTED, "%s is not a language model: nothing to sample", run);
     if (status == SNUG_OK)
         status = sample(&s, options, emit, user, err);
     exec_free(s.exec);

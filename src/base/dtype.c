@@ -92,7 +92,8 @@ uint16_t f16_from_f32(float value)
         return (uint16_t)(sign | 0x7e00u);
     if (mag >= 0x477ff000u) /* rounds to 65536 or more */
         return (uint16_t)(sign | 0x7c00u);
-    if (mag < 0x38800000u) { /* below 2^-14: a multiple of 2^-24; adding 0.5 rounds to nearest even */
+    if (mag <
+        0x38800000u) { /* below 2^-14: a multiple of 2^-24; adding 0.5 rounds to nearest even */
         float shifted = float_of(mag) + 0.5f;
         return (uint16_t)(sign | (bits_of(shifted) - bits_of(0.5f)));
     }

@@ -12,12 +12,12 @@
 #include <stdint.h>
 
 /*        name  bytes  safetensors */
-#define DTYPE_LIST(X)                                                                              \
-    X(f64, 8, "F64")                                                                               \
-    X(f32, 4, "F32")                                                                               \
-    X(bf16, 2, "BF16")                                                                             \
-    X(f16, 2, "F16")                                                                               \
-    X(i32, 4, "I32")                                                                               \
+#define DTYPE_LIST(X)  \
+    X(f64, 8, "F64")   \
+    X(f32, 4, "F32")   \
+    X(bf16, 2, "BF16") \
+    X(f16, 2, "F16")   \
+    X(i32, 4, "I32")   \
     X(u8, 1, "U8")
 
 enum dtype {

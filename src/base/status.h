@@ -15,11 +15,11 @@
 enum snug_status snug_fail(struct snug_error *err, enum snug_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-#define TRY(call)                                                                                  \
-    do {                                                                                           \
-        enum snug_status try_status_ = (call);                                                     \
-        if (try_status_ != SNUG_OK)                                                                \
-            return try_status_;                                                                    \
+#define TRY(call)                              \
+    do {                                       \
+        enum snug_status try_status_ = (call); \
+        if (try_status_ != SNUG_OK)            \
+            return try_status_;                \
     } while (0)
 
 #endif

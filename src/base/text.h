@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct text { /* all zeros is the empty text */
+struct text {   /* all zeros is the empty text */
     char *data; /* ends in NUL unless NULL */
     size_t length, capacity;
     bool failed; /* out of memory; later adds do nothing */

@@ -52,9 +52,9 @@ struct cpu_loops {
 };
 const struct cpu_loops *cpu_loops(void); /* of the level in use */
 
-#define CPU_DECLARE(level)                                                                         \
-    extern const struct cpu_loops fast_loops_##level;                                              \
-    void fast_product_##level(int threads, const struct product_shape *shape, const float *a,      \
+#define CPU_DECLARE(level)                                                                    \
+    extern const struct cpu_loops fast_loops_##level;                                         \
+    void fast_product_##level(int threads, const struct product_shape *shape, const float *a, \
                               const float *b, float *c, bool add, float *work);
 LEVEL_LIST(CPU_DECLARE)
 #undef CPU_DECLARE

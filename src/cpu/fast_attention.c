@@ -18,9 +18,10 @@
  * dK and dV of the block are finished when the queries are through; dQ of the head is kept in fp32
  * until all blocks of keys are.
  *
- * Seen on two cores of a Zen 4 (fp32 peak 231 GFLOP/s), T = 1024, D = 64, counting what the causal
- * mask leaves: forward 157 GFLOP/s (68% of peak), backward 179 (77%), alike in f32, bf16 and f16;
- * AVX2 85 of one core's 116 is not reached, see the report of `snug ops`.
+ * GFLOP/s per core, Zen 4 with an fp32 peak of 116, T = 1024, D = 64, counting only what the causal
+ * mask leaves (f32; 16-bit types within 4%, but f16 at base, which converts one by one):
+ *
+ *     v4  forward 76 (66% of peak)  backward 85 (73%)      v3  71, 82      base  27, 31
  */
 #include <float.h>
 
@@ -310,7 +311,7 @@ static struct backward_work backward_work_of(const struct shape_of_attention *si
                                   dq + sizes->n_time * sizes->pitch};
 }
 
-/* p = exp(scores - lse) and ds = scale p (ds - delta); on the diagonal query q sees keys up to q. */
+/* p = exp(scores - lse) and ds = scale p (ds - delta); diagonal: query q sees keys 0 to q. */
 static void soften_grad(const struct shape_of_attention *sizes, const struct backward_work *w,
                         const float *lse, const float *delta, int n_queries, bool diagonal)
 {

@@ -280,7 +280,7 @@ static inline void out_store(const struct kernel_call *call, int k, int64_t begi
 
 /* ---- sums -------------------------------------------------------------------------------- */
 
-/* Kept out of line: inlined beside two kinds of storage, gcc gives up on vectors for one of them. */
+/* Kept out of line: inlined beside two kinds of storage, gcc gives up on vectors for one. */
 #define OUT_OF_LINE __attribute__((noinline, unused))
 
 /* The sum of squares, of (a - b) if b is not NULL, in fp64. */

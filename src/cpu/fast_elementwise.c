@@ -3,6 +3,9 @@
  *
  * All of them read one or two tensors and write one of the same size, block by block, each block
  * in the first cache.  Results may lie on an operand: a block is read before it is written.
+ *
+ * One Zen 4 core, v4, 3.1M elements, ms in f32 (bf16): add 1.0 (0.7), gelu 1.6 (2.1), its gradient
+ * 2.0 (2.6), tanh 1.6 (2.1).
  */
 #include "cpu/fast_common.h"
 

@@ -68,8 +68,8 @@ static void finish_block(const struct linear_finish *todo, int64_t row, int64_t 
 static void finish_linear(int threads, const struct linear_finish *todo)
 {
     int64_t n_blocks = divide_up(todo->width, BLOCK_ELEMS);
-#pragma omp parallel for schedule(static) num_threads(threads)                                     \
-    if (todo->n_rows * todo->width > LEAST_PER_PART)
+#pragma omp parallel for schedule(static) \
+    num_threads(threads) if (todo->n_rows * todo->width > LEAST_PER_PART)
     for (int64_t row = 0; row < todo->n_rows; row++)
         for (int64_t j = 0; j < n_blocks; j++)
             finish_block(todo, row, j * BLOCK_ELEMS,
@@ -86,8 +86,8 @@ static void sum_stripe(struct span from, int64_t n_rows, int64_t width, int64_t 
         int64_t end = least(n_rows, top + STRIPE_ROWS);
         memset(part, 0, sizeof part);
         for (int64_t row = top; row < end; row++) {
-            const float *x = view_f32(from.dtype, from.data, from.begin + row * width + col, n,
-                                      buffer);
+            const float *x =
+                view_f32(from.dtype, from.data, from.begin + row * width + col, n, buffer);
 #pragma omp simd
             for (int64_t j = 0; j < n; j++)
                 part[j] += x[j];
@@ -101,8 +101,7 @@ static void sum_columns(int threads, struct span from, int64_t n_rows, int64_t w
                         struct span sums, bool add)
 {
     int64_t n_stripes = divide_up(width, STRIPE_COLS);
-#pragma omp parallel for schedule(static) num_threads(threads)                                     \
-    if (n_rows * width > LEAST_PER_PART)
+#pragma omp parallel for schedule(static) num_threads(threads) if (n_rows * width > LEAST_PER_PART)
     for (int64_t i = 0; i < n_stripes; i++) {
         double total[STRIPE_COLS];
         float rounded[STRIPE_COLS];
@@ -136,8 +135,8 @@ static double row_lse(const float *logits, int64_t n)
 
 static void finish_head(int threads, const struct head_rows *todo)
 {
-#pragma omp parallel for schedule(static) num_threads(threads)                                     \
-    if (todo->n_rows * todo->n_classes > LEAST_PER_PART)
+#pragma omp parallel for schedule(static) \
+    num_threads(threads) if (todo->n_rows * todo->n_classes > LEAST_PER_PART)
     for (int64_t row = 0; row < todo->n_rows; row++) {
         float *logits = todo->logits + row * todo->pitch;
         int32_t target = todo->targets[row];

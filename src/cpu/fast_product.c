@@ -97,8 +97,9 @@ static void pack_b(const struct step *step, const float *b, int threads)
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t j = 0; j < n_strips; j++) {
         int64_t col = j * TILE_COLS;
-        pack_strip(step->b_packed + col * step->n_k, TILE_COLS, least(TILE_COLS, step->n_cols - col),
-                   step->n_k, b + (step->col + col) * across + step->depth * along, across, along);
+        pack_strip(step->b_packed + col * step->n_k, TILE_COLS,
+                   least(TILE_COLS, step->n_cols - col), step->n_k,
+                   b + (step->col + col) * across + step->depth * along, across, along);
     }
 }
 

@@ -18,12 +18,12 @@
 #include "exec/backend.h"
 
 /* In the order in which the table asks them; the first row that supports an op runs it. */
-#define FAST_FAMILIES(X, level)                                                                    \
-    X(norm, level)                                                                                 \
-    X(attention, level)                                                                            \
-    X(elementwise, level)                                                                          \
-    X(loss, level)                                                                                 \
-    X(embedding, level)                                                                            \
+#define FAST_FAMILIES(X, level) \
+    X(norm, level)              \
+    X(attention, level)         \
+    X(elementwise, level)       \
+    X(loss, level)              \
+    X(embedding, level)         \
     X(optimizer, level)
 
 /* The levels of this build, lowest first.  SNUG_LEVEL_v3 and _v4 come from tools/configure.sh. */
@@ -39,13 +39,13 @@
 #endif
 #define LEVEL_LIST(X) X(base) LEVEL_LIST_V3(X) LEVEL_LIST_V4(X)
 
-#define LEVEL_PASTE(name, level) name##_##level
+#define LEVEL_PASTE(name, level)          name##_##level
 #define LEVEL_PASTE_EXPANDED(name, level) LEVEL_PASTE(name, level)
 #ifdef SNUG_LEVEL
 #define LEVEL(name) LEVEL_PASTE_EXPANDED(name, SNUG_LEVEL)
 #endif
 
-#define LEVEL_DECLARE_FAMILY(family, level)                                                        \
+#define LEVEL_DECLARE_FAMILY(family, level) \
     const struct kernel *fast_##family##_rows_##level(int *n_rows);
 #define LEVEL_DECLARE(level) FAST_FAMILIES(LEVEL_DECLARE_FAMILY, level)
 LEVEL_LIST(LEVEL_DECLARE)

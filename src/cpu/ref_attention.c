@@ -25,9 +25,7 @@ struct head { /* one head of one sequence: where its columns begin */
 
 static struct head head_at(const struct operand *qkv, int64_t n_heads, int64_t b, int64_t h)
 {
-    struct head head = {.qkv = qkv,
-                        .n_time = qkv->tensor->shape.dim[1],
-                        .width = last(qkv) / 3};
+    struct head head = {.qkv = qkv, .n_time = qkv->tensor->shape.dim[1], .width = last(qkv) / 3};
     head.depth = head.width / n_heads;
     head.first_row = b * head.n_time;
     head.column = h * head.depth;
@@ -51,8 +49,8 @@ static int64_t y_at(const struct head *head, int64_t t)
 
 static double score(const struct head *head, int64_t t, int64_t j)
 {
-    return head->scale * dot(head->qkv, at(head, PART_q, t), 1, head->qkv, at(head, PART_k, j), 1,
-                             head->depth);
+    return head->scale *
+           dot(head->qkv, at(head, PART_q, t), 1, head->qkv, at(head, PART_k, j), 1, head->depth);
 }
 
 int64_t ref_attention_work_elems(const struct shape *qkv)
@@ -105,8 +103,8 @@ struct head_grad {
     struct head head;
     const struct operand *dy, *lse, *dqkv;
     int64_t lse_begin;
-    double *delta;    /* [T] */
-    double *acc[2];   /* [D] each */
+    double *delta;  /* [T] */
+    double *acc[2]; /* [D] each */
 };
 
 /* p[t,j] and ds[t,j] as the head of this file has them. */

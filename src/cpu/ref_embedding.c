@@ -10,8 +10,8 @@ static enum snug_status check(const struct operand *ids, const struct operand *t
 {
     if (positions->tensor != NULL && last(ids) > rows(positions))
         return snug_fail(err, SNUG_BAD_ARGUMENT, "%s: %lld positions, but %s has %lld rows",
-                         ids->tensor->name, (long long)last(ids),
-                         positions->tensor->name, (long long)rows(positions));
+                         ids->tensor->name, (long long)last(ids), positions->tensor->name,
+                         (long long)rows(positions));
     return ref_check_ids(ids, rows(table), err);
 }
 

@@ -7,7 +7,7 @@
 #include "exec/backend.h"
 
 /* ref_KIND runs the op KIND. */
-#define OP(kind, ...)                                                                              \
+#define OP(kind, ...) \
     enum snug_status ref_##kind(const struct kernel_call *call, struct snug_error *err);
 #include "ir/ops.def"
 #undef OP

@@ -17,8 +17,8 @@ static size_t workspace_bytes(const struct program *prog, const struct op *op,
         n_doubles = ref_attention_work_elems(&program_tensor(prog, op->in[0])->shape);
         break;
     case OP_attention_grad:
-        n_doubles = ref_attention_grad_work_elems(&program_tensor(prog, op->in[1])->shape,
-                                                  op->attrs.heads);
+        n_doubles =
+            ref_attention_grad_work_elems(&program_tensor(prog, op->in[1])->shape, op->attrs.heads);
         break;
     case OP_linear_cross_entropy_grad:
     case OP_linear_cross_entropy_train:
@@ -31,10 +31,10 @@ static size_t workspace_bytes(const struct program *prog, const struct op *op,
 }
 
 static const struct kernel table[OP_COUNT] = {
-#define OP(op_kind, ...)                                                                           \
-    [OP_##op_kind] = {.kind = OP_##op_kind,                                                        \
-                      .name = "reference",                                                         \
-                      .workspace_bytes = workspace_bytes,                                          \
+#define OP(op_kind, ...)                                  \
+    [OP_##op_kind] = {.kind = OP_##op_kind,               \
+                      .name = "reference",                \
+                      .workspace_bytes = workspace_bytes, \
                       .run = ref_##op_kind},
 #include "ir/ops.def"
 #undef OP
@@ -53,8 +53,7 @@ enum snug_status ref_check_ids(const struct operand *ids, int64_t limit, struct 
             return snug_fail(err, SNUG_BAD_ARGUMENT,
                              "%s: id %d at position %lld is outside 0..%lld; check the data and "
                              "the vocabulary of the model",
-                             ids->tensor->name, (int)values[i], (long long)i,
-                             (long long)limit - 1);
+                             ids->tensor->name, (int)values[i], (long long)i, (long long)limit - 1);
     return SNUG_OK;
 }
 

@@ -26,9 +26,9 @@ enum { LOGITS_BYTES = 64 << 20, BLOCK_BYTES = 16 << 20, ROWS_STEP = 16 };
 /* Which operand is what, in the three ops. */
 struct places {
     bool has_loss, has_gradient;
-    int targets, scalars;          /* inputs; x is 0 and W is 1 */
-    int lse_in, lse_out;           /* -1: not there */
-    int loss, dx, dw;              /* outputs */
+    int targets, scalars; /* inputs; x is 0 and W is 1 */
+    int lse_in, lse_out;  /* -1: not there */
+    int loss, dx, dw;     /* outputs */
 };
 
 static struct places places_of(enum op_kind kind)
@@ -68,7 +68,8 @@ static int64_t least(int64_t a, int64_t b)
 static bool supports(const struct program *prog, const struct op *op)
 {
     struct places at = places_of(op->kind);
-    const tensor_id floats[] = {op->in[0], op->in[1], at.has_gradient ? op->out[at.dx] : TENSOR_NONE,
+    const tensor_id floats[] = {op->in[0], op->in[1],
+                                at.has_gradient ? op->out[at.dx] : TENSOR_NONE,
                                 at.has_gradient ? op->out[at.dw] : TENSOR_NONE};
     const tensor_id f32s[] = {at.lse_in >= 0 ? op->in[at.lse_in] : op->out[at.lse_out],
                               at.has_loss ? op->out[at.loss] : TENSOR_NONE};
@@ -87,14 +88,30 @@ static struct product_shape part_shape(const struct layout *layout, enum part pa
     int64_t width = layout->width, pitch = layout->pitch;
     switch (part) {
     case PART_logits:
-        return (struct product_shape){.m = rows, .n = classes, .k = width, .b_transposed = true,
-                                      .lda = width, .ldb = width, .ldc = pitch};
+        return (struct product_shape){.m = rows,
+                                      .n = classes,
+                                      .k = width,
+                                      .b_transposed = true,
+                                      .lda = width,
+                                      .ldb = width,
+                                      .ldc = pitch};
     case PART_dx:
-        return (struct product_shape){.m = rows, .n = width, .k = classes, .lda = pitch,
-                                      .ldb = width, .ldc = width, .may_add = true};
+        return (struct product_shape){.m = rows,
+                                      .n = width,
+                                      .k = classes,
+                                      .lda = pitch,
+                                      .ldb = width,
+                                      .ldc = width,
+                                      .may_add = layout->block_classes < layout->n_classes};
     default: /* PART_dw */
-        return (struct product_shape){.m = classes, .n = width, .k = rows, .a_transposed = true,
-                                      .lda = pitch, .ldb = width, .ldc = width, .may_add = true};
+        return (struct product_shape){.m = classes,
+                                      .n = width,
+                                      .k = rows,
+                                      .a_transposed = true,
+                                      .lda = pitch,
+                                      .ldb = width,
+                                      .ldc = width,
+                                      .may_add = true};
     }
 }
 
@@ -102,11 +119,12 @@ static struct product_shape part_shape(const struct layout *layout, enum part pa
 static bool nth_shape(const struct layout *layout, int part, int last_chunk, int last_block,
                       struct product_shape *shape)
 {
-    int64_t rows = last_chunk ? layout->n_rows % layout->chunk_rows : layout->chunk_rows;
-    int64_t classes = last_block ? layout->n_classes % layout->block_classes : layout->block_classes;
-    if (!layout->wants[part] || rows == 0 || classes == 0)
+    const struct layout *l = layout;
+    int64_t n_rows = last_chunk ? l->n_rows % l->chunk_rows : l->chunk_rows;
+    int64_t n_classes = last_block ? l->n_classes % l->block_classes : l->block_classes;
+    if (!l->wants[part] || n_rows == 0 || n_classes == 0)
         return false;
-    *shape = part_shape(layout, (enum part)part, rows, classes);
+    *shape = part_shape(l, (enum part)part, n_rows, n_classes);
     return true;
 }
 
@@ -147,7 +165,9 @@ static struct layout layout_of(const struct program *prog, const struct op *op,
     l.pitch = (l.n_classes + 15) / 16 * 16;
     l.chunk_rows = least(l.n_rows, rows_in(LOGITS_BYTES, l.pitch * 4));
     bool by_blocks = is_half(prog, op->in[1]) || is_half(prog, dw);
-    l.block_classes = by_blocks ? least(l.n_classes, rows_in(BLOCK_BYTES, l.width * 4)) : l.n_classes;
+    l.block_classes = l.n_classes;
+    if (by_blocks)
+        l.block_classes = least(l.n_classes, rows_in(BLOCK_BYTES, l.width * 4));
     l.dw_whole = l.n_rows > l.chunk_rows;
     l.wants[PART_logits] = true;
     l.wants[PART_dx] = dx != TENSOR_NONE;
@@ -163,8 +183,8 @@ static struct layout layout_of(const struct program *prog, const struct op *op,
     if (is_half(prog, dx))
         l.dx = work_take(&l.total, f32_bytes(l.chunk_rows * l.width));
     if (is_half(prog, dw))
-        l.dw = work_take(&l.total,
-                         f32_bytes((l.dw_whole ? l.n_classes : l.block_classes) * l.width));
+        l.dw =
+            work_take(&l.total, f32_bytes((l.dw_whole ? l.n_classes : l.block_classes) * l.width));
     l.product = work_take(&l.total, products_work_bytes(&l, facts->threads));
     return l;
 }
@@ -198,7 +218,8 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
     enum snug_status status = SNUG_OK;
     for (int i = 0; i < PART_COUNT * 4 && status == SNUG_OK; i++)
         if (nth_shape(&p->layout, i / 4, i / 2 % 2, i % 2, &shape))
-            status = product_prepare(&shape, p->threads, &p->products[i / 4][i / 2 % 2][i % 2], err);
+            status =
+                product_prepare(&shape, p->threads, &p->products[i / 4][i / 2 % 2][i % 2], err);
     if (status == SNUG_OK)
         *prepared = p;
     else
@@ -206,15 +227,15 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
     return status;
 }
 
-/* ---- the walk --------------------------------------------------------------------------------- */
+/* ---- the walk ------------------------------------------------------------------------------ */
 
 struct walk {
     const struct kernel_call *call;
     const struct prepared *p;
     const struct layout *layout;
     struct places at;
-    int64_t row, n_rows;  /* this chunk */
-    const float *x;       /* its rows */
+    int64_t row, n_rows; /* this chunk */
+    const float *x;      /* its rows */
     float *logits, *dx;
 };
 
@@ -293,8 +314,8 @@ static enum snug_status walk_chunk(struct walk *walk, double *total, struct snug
     const struct kernel_call *call = walk->call;
     const struct prepared *p = walk->p;
     const struct layout *l = walk->layout;
-    struct operand lse = walk->at.lse_in >= 0 ? call->in[walk->at.lse_in]
-                                              : call->out[walk->at.lse_out];
+    struct operand lse =
+        walk->at.lse_in >= 0 ? call->in[walk->at.lse_in] : call->out[walk->at.lse_out];
     walk->x = span_view(p->loops, p->threads, span_of(&call->in[0], walk->row * l->width),
                         walk->n_rows * l->width, work_at(call->work, l->x));
     if (l->wants[PART_dx]) {
@@ -304,11 +325,15 @@ static enum snug_status walk_chunk(struct walk *walk, double *total, struct snug
     }
     TRY(make_logits(walk, err));
     struct head_rows rows = {
-        .n_rows = walk->n_rows, .n_classes = l->n_classes, .pitch = l->pitch,
-        .logits = walk->logits, .lse = (float *)lse.data + walk->row,
+        .n_rows = walk->n_rows,
+        .n_classes = l->n_classes,
+        .pitch = l->pitch,
+        .logits = walk->logits,
+        .lse = (float *)lse.data + walk->row,
         .targets = (const int32_t *)call->in[walk->at.targets].data + walk->row,
         .losses = walk->at.has_loss ? (double *)(void *)work_at(call->work, l->losses) : NULL,
-        .write_lse = walk->at.lse_out >= 0, .make_gradient = walk->at.has_gradient,
+        .write_lse = walk->at.lse_out >= 0,
+        .make_gradient = walk->at.has_gradient,
         .factor = grad_factor(walk)};
     p->loops->finish_head(p->threads, &rows);
     for (int64_t i = 0; rows.losses != NULL && i < walk->n_rows; i++)
@@ -324,7 +349,10 @@ static enum snug_status run(const struct kernel_call *call, struct snug_error *e
 {
     const struct prepared *p = call->prepared;
     const struct layout *l = &p->layout;
-    struct walk walk = {.call = call, .p = p, .layout = l, .at = places_of(call->op->kind),
+    struct walk walk = {.call = call,
+                        .p = p,
+                        .layout = l,
+                        .at = places_of(call->op->kind),
                         .logits = work_at(call->work, l->logits)};
     TRY(ref_check_ids(&call->in[walk.at.targets], l->n_classes, err));
 
@@ -342,9 +370,11 @@ static enum snug_status run(const struct kernel_call *call, struct snug_error *e
 }
 
 static const struct kernel rows[] = {
-#define ROW(op_kind)                                                                               \
-    {.kind = OP_##op_kind, .name = PRODUCT_NAME, .supports = supports,                             \
-     .workspace_bytes = workspace_bytes, .prepare = prepare, .release = release, .run = run}
+#define ROW(op_kind)                                                                           \
+    {                                                                                          \
+        .kind = OP_##op_kind, .name = PRODUCT_NAME, .supports = supports,                      \
+        .workspace_bytes = workspace_bytes, .prepare = prepare, .release = release, .run = run \
+    }
     ROW(linear_cross_entropy),
     ROW(linear_cross_entropy_grad),
     ROW(linear_cross_entropy_train),

@@ -94,9 +94,13 @@ static struct layout times_matrix_layout(const struct program *prog, const struc
     /* Few rows keep a chunk in the cache, but every thread wants its share. */
     layout.chunk_rows = least_rows(layout.n_rows, facts->threads <= 2 ? 256 : 128 * facts->threads);
     bool matrix_is_n_k = (op->kind == OP_linear) != (op->attrs.in_out != 0);
-    layout.shape = (struct product_shape){.m = layout.chunk_rows, .n = n, .k = k,
+    layout.shape = (struct product_shape){.m = layout.chunk_rows,
+                                          .n = n,
+                                          .k = k,
                                           .b_transposed = matrix_is_n_k,
-                                          .lda = k, .ldb = matrix_is_n_k ? k : n, .ldc = n};
+                                          .lda = k,
+                                          .ldb = matrix_is_n_k ? k : n,
+                                          .ldc = n};
     if (!is_f32(matrix))
         layout.matrix = work_take(&layout.total, f32_bytes(n * k));
     if (bias != NULL && !is_f32(bias))
@@ -115,14 +119,21 @@ static struct layout grad_w_layout(const struct program *prog, const struct op *
 {
     const struct tensor *x = input(prog, op, 0), *dy = input(prog, op, 1);
     const struct tensor *dw = output(prog, op, 0);
-    struct layout layout = {.n_rows = shape_rows(&x->shape), .width_in = shape_last(&x->shape),
-                            .width_out = shape_last(&dy->shape), .splits_k = true};
+    struct layout layout = {.n_rows = shape_rows(&x->shape),
+                            .width_in = shape_last(&x->shape),
+                            .width_out = shape_last(&dy->shape),
+                            .splits_k = true};
     int64_t m = op->attrs.in_out ? layout.width_in : layout.width_out;
     int64_t n = op->attrs.in_out ? layout.width_out : layout.width_in;
 
     layout.chunk_rows = is_f32(x) && is_f32(dy) ? layout.n_rows : least_rows(layout.n_rows, 512);
-    layout.shape = (struct product_shape){.m = m, .n = n, .k = layout.chunk_rows,
-                                          .a_transposed = true, .lda = m, .ldb = n, .ldc = n,
+    layout.shape = (struct product_shape){.m = m,
+                                          .n = n,
+                                          .k = layout.chunk_rows,
+                                          .a_transposed = true,
+                                          .lda = m,
+                                          .ldb = n,
+                                          .ldc = n,
                                           .may_add = true};
     if (dw == NULL)
         return layout; /* a bias alone needs no product */
@@ -203,9 +214,9 @@ static enum snug_status run_times_matrix(const struct kernel_call *call, struct 
     const struct layout *layout = &p->layout;
     const struct operand *bias = &call->in[2], *y = &call->out[0], *before = &call->out[1];
     bool is_linear = call->op->kind == OP_linear;
-    const float *matrix = span_view(p->loops, p->threads, span_of(&call->in[1], 0),
-                                    layout->width_in * layout->width_out,
-                                    work_at(call->work, layout->matrix));
+    const float *matrix =
+        span_view(p->loops, p->threads, span_of(&call->in[1], 0),
+                  layout->width_in * layout->width_out, work_at(call->work, layout->matrix));
     struct linear_finish finish = {.width = layout->width_out,
                                    .act = is_linear ? call->op->attrs.act : ACT_none};
     if (is_linear && bias->data != NULL)
@@ -214,9 +225,9 @@ static enum snug_status run_times_matrix(const struct kernel_call *call, struct 
 
     for (int64_t row = 0; row < layout->n_rows; row += layout->chunk_rows) {
         int64_t n = least_rows(layout->chunk_rows, layout->n_rows - row);
-        const float *rows_in = span_view(p->loops, p->threads,
-                                         span_of(&call->in[0], row * layout->width_in),
-                                         n * layout->width_in, work_at(call->work, layout->left));
+        const float *rows_in =
+            span_view(p->loops, p->threads, span_of(&call->in[0], row * layout->width_in),
+                      n * layout->width_in, work_at(call->work, layout->left));
         finish.n_rows = n;
         finish.acc = chunk_target(call, layout, row);
         finish.before = span_of(before, row * layout->width_out);
@@ -262,9 +273,11 @@ static enum snug_status run_grad_w(const struct kernel_call *call, struct snug_e
 }
 
 static const struct kernel rows[] = {
-#define ROW(op_kind, runner)                                                                       \
-    {.kind = OP_##op_kind, .name = PRODUCT_NAME, .supports = supports,                             \
-     .workspace_bytes = workspace_bytes, .prepare = prepare, .release = release, .run = runner}
+#define ROW(op_kind, runner)                                                                      \
+    {                                                                                             \
+        .kind = OP_##op_kind, .name = PRODUCT_NAME, .supports = supports,                         \
+        .workspace_bytes = workspace_bytes, .prepare = prepare, .release = release, .run = runner \
+    }
     ROW(linear, run_times_matrix),
     ROW(linear_grad_x, run_times_matrix),
     ROW(linear_grad_w, run_grad_w),

@@ -1,10 +1,10 @@
 /*
  * table.c -- the CPU backend: which kernel runs an op, the memory, the threads.
  *
- * The rows come from four places, asked in this order: linear layers and the head on matrix products
- * (rows_*.c), the fast families at the highest instruction level that this CPU has (fast_*.c), the
- * same at lower levels, the reference (ref_*.c).  SNUG_CPU_LEVEL=base|v3|v4 in the environment asks
- * for a lower level, to test it or to compare bits between machines.
+ * The rows come from four places, asked in this order: linear layers and the head on matrix
+ * products (rows_*.c), the fast families at the highest instruction level that this CPU has
+ * (fast_*.c), the same at lower levels, the reference (ref_*.c).  SNUG_CPU_LEVEL=base|v3|v4 in the
+ * environment asks for a lower level, to test it or to compare bits between machines.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +23,7 @@
 
 enum { HUGE_PAGE_BYTES = 2 << 20, FLUSH_AND_ZERO_DENORMALS = 0x8040 };
 
-/* ---- instruction levels ----------------------------------------------------------------------- */
+/* ---- instruction levels -------------------------------------------------------------------- */
 
 static bool cpu_runs_base(void)
 {
@@ -50,7 +50,7 @@ static bool cpu_runs_v4(void)
 typedef const struct kernel *rows_fn(int *n_rows);
 
 #define FAMILY_FN(family, level) fast_##family##_rows_##level,
-#define LEVEL_FAMILIES(level)                                                                      \
+#define LEVEL_FAMILIES(level) \
     static rows_fn *const families_##level[] = {FAST_FAMILIES(FAMILY_FN, level)};
 LEVEL_LIST(LEVEL_FAMILIES)
 
@@ -91,7 +91,7 @@ const struct cpu_loops *cpu_loops(void)
     return levels[level_in_use()].loops;
 }
 
-/* ---- choosing a row --------------------------------------------------------------------------- */
+/* ---- choosing a row ------------------------------------------------------------------------ */
 
 /* The first row of the kind in some families; prog NULL: whatever it supports. */
 static const struct kernel *find_row(rows_fn *const *families, int n_families,
@@ -136,7 +136,7 @@ bool backend_cpu_has_reference(enum op_kind kind)
     return ref_row(kind) != NULL;
 }
 
-/* ---- memory and threads ----------------------------------------------------------------------- */
+/* ---- memory and threads -------------------------------------------------------------------- */
 
 static void *alloc_block(size_t bytes)
 {

@@ -24,7 +24,7 @@ struct kernel_call {
     const struct op *op;
     const struct device_facts *facts;
     struct operand in[MAX_INPUTS], out[MAX_OUTPUTS];
-    void *work; /* as many bytes as workspace_bytes said, 64-byte aligned; NULL if it said 0 */
+    void *work;     /* as many bytes as workspace_bytes said, 64-byte aligned; NULL if it said 0 */
     void *prepared; /* what prepare made */
     bool add;       /* outputs that accumulate: += (true) or = (false) */
 };
@@ -51,7 +51,8 @@ struct backend {
                                    const struct device_facts *facts);
     void *(*alloc)(size_t bytes); /* the arena; untouched pages, NULL on failure */
     void (*release)(void *block, size_t bytes);
-    void (*thread_begin)(const struct device_facts *facts); /* before running: threads, float modes */
+    void (*thread_begin)(
+        const struct device_facts *facts); /* before running: threads, float modes */
 };
 
 const struct backend *backend_cpu(void);

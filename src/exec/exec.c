@@ -34,8 +34,8 @@ static enum snug_status prepare(struct exec *exec, int i, struct snug_error *err
     struct kernel_call *call = &exec->calls[i];
     const struct kernel *kernel = exec->backend->choose(exec->prog, op, &exec->facts);
     if (kernel == NULL)
-        return snug_fail(err, SNUG_UNSUPPORTED, "op %d (%s): the %s backend has no kernel for it", i,
-                         op_infos[op->kind].name, exec->backend->name);
+        return snug_fail(err, SNUG_UNSUPPORTED, "op %d (%s): the %s backend has no kernel for it",
+                         i, op_infos[op->kind].name, exec->backend->name);
     *call = (struct kernel_call){.op = op, .facts = &exec->facts};
     for (int k = 0; k < op->n_in; k++)
         call->in[k] = operand_of(exec, op->in[k]);
@@ -43,9 +43,8 @@ static enum snug_status prepare(struct exec *exec, int i, struct snug_error *err
         call->out[k] = operand_of(exec, op->out[k]);
     if (op->work != TENSOR_NONE)
         call->work = exec_data(exec, op->work);
-    size_t wanted = kernel->workspace_bytes == NULL
-                        ? 0
-                        : kernel->workspace_bytes(exec->prog, op, &exec->facts);
+    size_t wanted =
+        kernel->workspace_bytes == NULL ? 0 : kernel->workspace_bytes(exec->prog, op, &exec->facts);
     if (wanted > (op->work == TENSOR_NONE ? 0 : (size_t)tensor_bytes(exec->prog, op->work)))
         return snug_fail(err, SNUG_MISMATCH,
                          "op %d (%s) wants %zu bytes of workspace but was planned for another "

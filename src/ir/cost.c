@@ -72,8 +72,8 @@ static double cost_head_train(const struct program *prog, const struct op *op)
 double op_flops(const struct program *prog, const struct op *op)
 {
     static cost_rule *const rules[OP_COUNT] = {
-#define OP(kind, in_min, in_max, out_min, out_max, flags, inplace, accumulates, keeps_f32, attrs,  \
-           shape, gradient, cost)                                                                  \
+#define OP(kind, in_min, in_max, out_min, out_max, flags, inplace, accumulates, keeps_f32, attrs, \
+           shape, gradient, cost)                                                                 \
     [OP_##kind] = cost_##cost,
 #include "ir/ops.def"
 #undef OP

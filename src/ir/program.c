@@ -10,10 +10,10 @@
 #include <string.h>
 
 const struct op_info op_infos[OP_COUNT] = {
-#define OP(kind, in_min, in_max, out_min, out_max, flags, inplace, accumulates, keeps_f32, attrs,  \
-           shape, gradient, cost)                                                                  \
-    [OP_##kind] = {#kind,       in_min, in_max, out_min,     out_max,                              \
-                   flags,       inplace, accumulates, keeps_f32, attrs},
+#define OP(kind, in_min, in_max, out_min, out_max, flags, inplace, accumulates, keeps_f32, attrs, \
+           shape, gradient, cost)                                                                 \
+    [OP_##kind] = {#kind, in_min,  in_max,      out_min,   out_max,                               \
+                   flags, inplace, accumulates, keeps_f32, attrs},
 #include "ir/ops.def"
 #undef OP
 };
@@ -74,11 +74,12 @@ tensor_id program_find(const struct program *prog, const char *name)
 
 /* ---- tensors and ops ------------------------------------------------------------------------ */
 
-enum snug_status program_add_tensor(struct program *prog, const struct tensor *tensor, tensor_id *id,
-                                    struct snug_error *err)
+enum snug_status program_add_tensor(struct program *prog, const struct tensor *tensor,
+                                    tensor_id *id, struct snug_error *err)
 {
     void *grown = prog->tensors;
-    bool ok = array_grow(&grown, &prog->tensor_capacity, prog->n_tensors + 1, sizeof *prog->tensors);
+    bool ok =
+        array_grow(&grown, &prog->tensor_capacity, prog->n_tensors + 1, sizeof *prog->tensors);
     prog->tensors = grown;
     if (!ok || !name_table_reserve(prog))
         return no_memory(err);
@@ -156,8 +157,11 @@ enum snug_status program_emit(struct program *prog, enum op_kind kind, const str
 enum snug_status program_scalars(struct program *prog, tensor_id *id, struct snug_error *err)
 {
     if (prog->scalars == TENSOR_NONE) {
-        struct tensor table = {TENSOR_INIT, .name = "scalars", .dtype = DTYPE_f64,
-                               .role = ROLE_temporary, .shape = {1, {SCALAR_COUNT}},
+        struct tensor table = {TENSOR_INIT,
+                               .name = "scalars",
+                               .dtype = DTYPE_f64,
+                               .role = ROLE_temporary,
+                               .shape = {1, {SCALAR_COUNT}},
                                .persistent = true};
         TRY(program_add_tensor(prog, &table, &prog->scalars, err));
     }
@@ -186,7 +190,8 @@ void program_remove_ops(struct program *prog, const bool *gone)
     prog->n_ops = n_kept;
 }
 
-enum snug_status program_copy(struct program *to, const struct program *from, struct snug_error *err)
+enum snug_status program_copy(struct program *to, const struct program *from,
+                              struct snug_error *err)
 {
     TRY(program_init(to, from->name, err));
     for (int i = 0; i < from->n_tensors; i++) {

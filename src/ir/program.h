@@ -25,12 +25,12 @@ typedef int32_t tensor_id;
 enum { TENSOR_NONE = -1 };
 
 /* The ledger's kinds, and inputs (booked with the activations). */
-#define ROLE_LIST(X)                                                                               \
-    X(input)                                                                                       \
-    X(parameter)                                                                                   \
-    X(gradient)                                                                                    \
-    X(optimizer)                                                                                   \
-    X(activation)                                                                                  \
+#define ROLE_LIST(X) \
+    X(input)         \
+    X(parameter)     \
+    X(gradient)      \
+    X(optimizer)     \
+    X(activation)    \
     X(temporary)
 enum role {
 #define ROLE_ENUM(name) ROLE_##name,
@@ -39,7 +39,13 @@ enum role {
         ROLE_COUNT
 };
 
-enum init { INIT_none, INIT_zeros, INIT_ones, INIT_normal, INIT_uniform }; /* scale: deviation or bound */
+enum init {
+    INIT_none,
+    INIT_zeros,
+    INIT_ones,
+    INIT_normal,
+    INIT_uniform
+}; /* scale: deviation or bound */
 
 struct shape {
     int n_dims;
@@ -63,20 +69,20 @@ struct tensor {
 
 /* Attributes of all ops in one flat struct; a row of ops.def says which ones its op reads. */
 enum act { ACT_none, ACT_relu, ACT_gelu, ACT_sigmoid, ACT_tanh }; /* gelu: the tanh form of GPT-2 */
-enum accumulate { ACC_no, ACC_yes, ACC_after_first };             /* after_first: += but in micro-batch 0 */
+enum accumulate { ACC_no, ACC_yes, ACC_after_first }; /* after_first: += but in micro-batch 0 */
 
 /*    type        name           default */
-#define ATTR_LIST(X)                                                                               \
-    X(act, act, ACT_none)                                                                          \
-    X(accumulate, accumulate, ACC_no)                                                              \
-    X(integer, heads, 1)                                                                           \
-    X(integer, in_out, 0)                                                                          \
-    X(integer, dynamic_scale, 0)                                                                   \
-    X(real, eps, 1e-5)                                                                             \
-    X(real, weight, 1.0)                                                                           \
-    X(real, max_norm, 0.0)                                                                         \
-    X(real, beta1, 0.9)                                                                            \
-    X(real, beta2, 0.999)                                                                          \
+#define ATTR_LIST(X)                  \
+    X(act, act, ACT_none)             \
+    X(accumulate, accumulate, ACC_no) \
+    X(integer, heads, 1)              \
+    X(integer, in_out, 0)             \
+    X(integer, dynamic_scale, 0)      \
+    X(real, eps, 1e-5)                \
+    X(real, weight, 1.0)              \
+    X(real, max_norm, 0.0)            \
+    X(real, beta1, 0.9)               \
+    X(real, beta2, 0.999)             \
     X(real, decay, 0.0)
 
 typedef enum act attr_type_act;
@@ -103,7 +109,7 @@ enum attr_mask {
 };
 
 #define ATTR_DEFAULT(type, name, value) .name = (value),
-#define ATTRS(...) ((struct attrs){ATTR_LIST(ATTR_DEFAULT) __VA_ARGS__})
+#define ATTRS(...)                      ((struct attrs){ATTR_LIST(ATTR_DEFAULT) __VA_ARGS__})
 
 enum op_kind {
 #define OP(kind, ...) OP_##kind,
@@ -118,7 +124,7 @@ struct op {
     enum op_kind kind;
     int n_in, n_out;
     tensor_id in[MAX_INPUTS], out[MAX_OUTPUTS]; /* TENSOR_NONE: left out */
-    tensor_id work;                             /* workspace booked for the kernel, or TENSOR_NONE */
+    tensor_id work; /* workspace booked for the kernel, or TENSOR_NONE */
     struct attrs attrs;
 };
 
@@ -130,15 +136,15 @@ struct op_info {
 extern const struct op_info op_infos[OP_COUNT];
 
 /* Numbers that change from step to step: a persistent f64 tensor that kernels read. */
-#define SCALAR_LIST(X)                                                                             \
-    X(lr)                                                                                          \
-    X(loss_scale)    /* 1 unless fp16 */                                                           \
-    X(update_count)  /* updates made so far, skipped steps not counted; Adam's t */                \
-    X(good_steps)    /* since the loss scale last changed */                                       \
-    X(grad_norm)     /* of the unscaled gradients, before clipping */                              \
-    X(clip)          /* multiply gradients by this: clipping and 1 / loss_scale together */        \
-    X(skip)          /* 1: gradients are not finite, make no update */                             \
-    X(row)           /* for take_row */
+#define SCALAR_LIST(X)                                                                     \
+    X(lr)                                                                                  \
+    X(loss_scale)   /* 1 unless fp16 */                                                    \
+    X(update_count) /* updates made so far, skipped steps not counted; Adam's t */         \
+    X(good_steps)   /* since the loss scale last changed */                                \
+    X(grad_norm)    /* of the unscaled gradients, before clipping */                       \
+    X(clip)         /* multiply gradients by this: clipping and 1 / loss_scale together */ \
+    X(skip)         /* 1: gradients are not finite, make no update */                      \
+    X(row)          /* for take_row */
 enum scalar {
 #define SCALAR_ENUM(name) SCALAR_##name,
     SCALAR_LIST(SCALAR_ENUM)
@@ -161,12 +167,13 @@ struct program {
 
 enum snug_status program_init(struct program *prog, const char *name, struct snug_error *err);
 void program_free(struct program *prog);
-enum snug_status program_copy(struct program *to, const struct program *from, struct snug_error *err);
+enum snug_status program_copy(struct program *to, const struct program *from,
+                              struct snug_error *err);
 
 /* Copies *tensor in; its name is made unique by a suffix ".2", ".3"... if it is taken.
  * Zero-initialised fields of interest: base must be set to TENSOR_NONE (use TENSOR_INIT). */
-enum snug_status program_add_tensor(struct program *prog, const struct tensor *tensor, tensor_id *id,
-                                    struct snug_error *err);
+enum snug_status program_add_tensor(struct program *prog, const struct tensor *tensor,
+                                    tensor_id *id, struct snug_error *err);
 #define TENSOR_INIT .base = TENSOR_NONE
 
 /* Appends an op with outputs that exist already.  work is TENSOR_NONE. */

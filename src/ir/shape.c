@@ -133,7 +133,8 @@ static enum snug_status shape_attention(const struct program *prog, const struct
     const struct shape *qkv = in_shape(prog, op, 0);
     int64_t heads = op->attrs.heads;
     if (qkv->n_dims != 3 || heads < 1 || qkv->dim[2] % (3 * heads) != 0)
-        return wrong(prog, op, 0, "[batch, time, 3 x width] with a width that the heads divide", err);
+        return wrong(prog, op, 0, "[batch, time, 3 x width] with a width that the heads divide",
+                     err);
     out[0] = with_last(qkv, qkv->dim[2] / 3);
     out[1] = (struct shape){3, {qkv->dim[0], heads, qkv->dim[1]}};
     return SNUG_OK;
@@ -268,8 +269,8 @@ enum snug_status op_shapes(const struct program *prog, const struct op *op, stru
                            struct snug_error *err)
 {
     static shape_rule *const rules[OP_COUNT] = {
-#define OP(kind, in_min, in_max, out_min, out_max, flags, inplace, accumulates, keeps_f32, attrs,  \
-           shape, gradient, cost)                                                                  \
+#define OP(kind, in_min, in_max, out_min, out_max, flags, inplace, accumulates, keeps_f32, attrs, \
+           shape, gradient, cost)                                                                 \
     [OP_##kind] = shape_##shape,
 #include "ir/ops.def"
 #undef OP

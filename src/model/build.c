@@ -11,9 +11,15 @@ enum snug_status build_parameter(struct program *prog, const char *name, const s
                                  enum init init, double scale, tensor_id *id,
                                  struct snug_error *err)
 {
-    struct tensor t = {TENSOR_INIT, .name = name, .dtype = DTYPE_f32, .role = ROLE_parameter,
-                       .shape = *shape, .persistent = true, .decays = shape->n_dims >= 2,
-                       .init = init, .init_scale = scale};
+    struct tensor t = {TENSOR_INIT,
+                       .name = name,
+                       .dtype = DTYPE_f32,
+                       .role = ROLE_parameter,
+                       .shape = *shape,
+                       .persistent = true,
+                       .decays = shape->n_dims >= 2,
+                       .init = init,
+                       .init_scale = scale};
     if (program_find(prog, name) != TENSOR_NONE)
         return snug_fail(err, SNUG_BAD_ARGUMENT, "two layers are named so that both have \"%s\"",
                          name);
@@ -43,8 +49,8 @@ enum snug_status build_linear(struct program *prog, tensor_id x, const struct li
     TRY(build_parameter(prog, name, &vector, spec->bias_scale == 0 ? INIT_zeros : INIT_uniform,
                         spec->bias_scale, &bias, err));
     struct attrs attrs = ATTRS(.in_out = spec->in_out);
-    return program_emit(prog, OP_linear, &attrs, 3, (tensor_id[]){x, weight, bias}, spec->name, 1, y,
-                        err);
+    return program_emit(prog, OP_linear, &attrs, 3, (tensor_id[]){x, weight, bias}, spec->name, 1,
+                        y, err);
 }
 
 enum snug_status build_layernorm(struct program *prog, tensor_id x, const char *name, double eps,

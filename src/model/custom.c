@@ -85,8 +85,11 @@ snug_tensor snug_linear(snug_model *m, snug_tensor x, const char *name, int64_t 
         return TENSOR_NONE;
     }
     double bound = 1 / sqrt((double)shape_last(&m->built.tensors[x].shape));
-    struct linear_spec spec = {.name = name, .n_out = n_out, .init = INIT_uniform,
-                               .init_scale = bound, .bias_scale = bound};
+    struct linear_spec spec = {.name = name,
+                               .n_out = n_out,
+                               .init = INIT_uniform,
+                               .init_scale = bound,
+                               .bias_scale = bound};
     build_linear(&m->built, x, &spec, &y, &m->err);
     return result(m, y);
 }
@@ -160,8 +163,8 @@ snug_tensor snug_embedding_with_positions(snug_model *m, snug_tensor ids, const 
     if (!usable(m, ids, name))
         return TENSOR_NONE;
     tensor_id rows_id = table(m, name, rows, width);
-    tensor_id positions = m->err.status != SNUG_OK ? TENSOR_NONE
-                                                   : table(m, positions_name, max_positions, width);
+    tensor_id positions =
+        m->err.status != SNUG_OK ? TENSOR_NONE : table(m, positions_name, max_positions, width);
     if (m->err.status != SNUG_OK)
         return TENSOR_NONE;
     return emit(m, OP_embedding, NULL, 3, (tensor_id[]){ids, rows_id, positions}, "embedding", 1);

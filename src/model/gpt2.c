@@ -61,8 +61,7 @@ static enum snug_status head(struct program *prog, enum model_purpose purpose, t
     }
     tensor_id row, scalars;
     TRY(program_scalars(prog, &scalars, err));
-    TRY(program_emit(prog, OP_take_row, NULL, 2, (tensor_id[]){x, scalars}, "last", 1, &row,
-                     err));
+    TRY(program_emit(prog, OP_take_row, NULL, 2, (tensor_id[]){x, scalars}, "last", 1, &row, err));
     TRY(program_emit(prog, OP_linear, NULL, 2, (tensor_id[]){row, wte}, "logits", 1, out, err));
     prog->tensors[out[0]].is_output = true;
     return SNUG_OK;

@@ -19,8 +19,11 @@ enum snug_status mlp_forward(const struct mlp_shape *m, struct program *prog,
         char name[64];
         double bound = 1 / sqrt((double)m->sizes[i - 1]);
         snprintf(name, sizeof name, "layers.%d", i - 1);
-        struct linear_spec linear = {.name = name, .n_out = m->sizes[i], .init = INIT_uniform,
-                                     .init_scale = bound, .bias_scale = bound};
+        struct linear_spec linear = {.name = name,
+                                     .n_out = m->sizes[i],
+                                     .init = INIT_uniform,
+                                     .init_scale = bound,
+                                     .bias_scale = bound};
         TRY(build_linear(prog, x, &linear, &x, err));
         if (i < m->n_sizes - 1)
             TRY(program_emit(prog, OP_act, &act, 1, &x, "act", 1, &x, err));

@@ -29,9 +29,9 @@ struct snug_model {
     struct gpt2_shape gpt2;
     struct mlp_shape mlp;
     int64_t psi;
-    char *weights_path;   /* a safetensors file to start from; NULL: random */
-    struct program built; /* custom: the forward program of one sample */
-    bool finished;        /* custom: snug_model_finish succeeded */
+    char *weights_path;    /* a safetensors file to start from; NULL: random */
+    struct program built;  /* custom: the forward program of one sample */
+    bool finished;         /* custom: snug_model_finish succeeded */
     struct snug_error err; /* custom: the first mistake */
 };
 
@@ -63,7 +63,7 @@ bool model_is_name(const char *spec);
 struct linear_spec {
     const char *name; /* parameters NAME.weight and NAME.bias */
     int64_t n_out;
-    bool in_out;          /* weight [in, out] as GPT-2's files have it, else [out, in] */
+    bool in_out; /* weight [in, out] as GPT-2's files have it, else [out, in] */
     enum init init;
     double init_scale, bias_scale; /* bias_scale 0: zeros */
 };

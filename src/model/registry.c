@@ -12,13 +12,13 @@ static const struct {
     const char *name;
     struct gpt2_shape shape;
 } gpt2_presets[] = {
-    /*               layers heads  width  length  vocabulary */
-    {"gpt2",        {12,    12,    768,   1024,   50257, 1e-5, ACT_gelu}},
-    {"gpt2-medium", {24,    16,    1024,  1024,   50257, 1e-5, ACT_gelu}},
-    {"gpt2-large",  {36,    20,    1280,  1024,   50257, 1e-5, ACT_gelu}},
-    {"gpt2-xl",     {48,    25,    1600,  1024,   50257, 1e-5, ACT_gelu}},
-    {"gpt-nano",    {6,     6,     384,   256,    256,   1e-5, ACT_gelu}},
-    {"gpt3-175b",   {96,    96,    12288, 2048,   50257, 1e-5, ACT_gelu}},
+    /* layers, heads, width, length, vocabulary */
+    {"gpt2", {12, 12, 768, 1024, 50257, 1e-5, ACT_gelu}},
+    {"gpt2-medium", {24, 16, 1024, 1024, 50257, 1e-5, ACT_gelu}},
+    {"gpt2-large", {36, 20, 1280, 1024, 50257, 1e-5, ACT_gelu}},
+    {"gpt2-xl", {48, 25, 1600, 1024, 50257, 1e-5, ACT_gelu}},
+    {"gpt-nano", {6, 6, 384, 256, 256, 1e-5, ACT_gelu}},
+    {"gpt3-175b", {96, 96, 12288, 2048, 50257, 1e-5, ACT_gelu}},
 };
 enum { N_GPT2_PRESETS = (int)(sizeof gpt2_presets / sizeof *gpt2_presets) };
 
@@ -41,7 +41,9 @@ static enum snug_status mlp_option(const char *option, struct mlp_shape *m, stru
     static const struct {
         const char *text;
         enum act act;
-    } acts[] = {{"act=relu", ACT_relu}, {"act=gelu", ACT_gelu}, {"act=sigmoid", ACT_sigmoid},
+    } acts[] = {{"act=relu", ACT_relu},
+                {"act=gelu", ACT_gelu},
+                {"act=sigmoid", ACT_sigmoid},
                 {"act=tanh", ACT_tanh}};
     for (size_t i = 0; i < sizeof acts / sizeof *acts; i++)
         if (strcmp(option, acts[i].text) == 0) {

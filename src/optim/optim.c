@@ -32,7 +32,12 @@ enum snug_status optim_add_state(const struct optim_target *target, const char *
     char *name = arena_format(&target->prog->arena, "%s.%s", prefix, weight->name);
     if (name == NULL)
         return snug_fail(target->err, SNUG_NO_MEMORY, "optimizer: out of memory");
-    struct tensor state = {TENSOR_INIT, .name = name, .dtype = dtype, .role = ROLE_optimizer,
-                           .shape = weight->shape, .persistent = true, .init = INIT_zeros};
+    struct tensor state = {TENSOR_INIT,
+                           .name = name,
+                           .dtype = dtype,
+                           .role = ROLE_optimizer,
+                           .shape = weight->shape,
+                           .persistent = true,
+                           .init = INIT_zeros};
     return program_add_tensor(target->prog, &state, id, target->err);
 }

@@ -16,7 +16,7 @@ struct optim_target { /* one parameter, ready to be updated */
 
 struct optimizer {
     const char *name;
-    const char *about;          /* one line for the help */
+    const char *about; /* one line for the help */
     double default_lr, default_decay;
     enum snug_status (*emit)(const struct optim_target *target); /* states, then the update op */
 };

@@ -15,17 +15,19 @@ enum snug_status pass_accumulate(struct program *prog, struct pass_env *env)
     prog->body_begin = 0;
     prog->body_end = prog->n_ops;
     prog->n_repeat = env->n_micro;
-    if (env->n_micro == 1)
+    if (prog->n_ops == 0) /* model states only: nothing to repeat */
+        prog->n_repeat = 1;
+    if (prog->n_repeat == 1)
         return SNUG_OK;
     for (int i = 0; i < prog->n_ops; i++) {
         struct op *op = &prog->ops[i];
         const struct op_info *info = &op_infos[op->kind];
         if (info->attrs & A_weight)
-            op->attrs.weight = 1.0 / env->n_micro;
+            op->attrs.weight /= env->n_micro;
         for (int k = 0; k < op->n_out; k++) {
             tensor_id id = op->out[k];
-            bool outlives = id != TENSOR_NONE &&
-                            (id == prog->loss || prog->tensors[id].role == ROLE_gradient);
+            bool outlives =
+                id != TENSOR_NONE && (id == prog->loss || prog->tensors[id].role == ROLE_gradient);
             if (outlives && (info->accumulates >> k & 1) && op->attrs.accumulate == ACC_no)
                 op->attrs.accumulate = ACC_after_first;
         }

@@ -132,7 +132,8 @@ enum snug_status pass_autodiff(struct program *prog, struct pass_env *env)
     ad.grad = arena_alloc(env->scratch, (size_t)(n_tensors + 1) * sizeof *ad.grad);
     ad.wanted = arena_zeros(env->scratch, (size_t)n_tensors + 1, sizeof *ad.wanted);
     if (ad.grad == NULL || ad.wanted == NULL)
-        return snug_fail(env->err, SNUG_NO_MEMORY, "autodiff: no scratch for %d tensors", n_tensors);
+        return snug_fail(env->err, SNUG_NO_MEMORY, "autodiff: no scratch for %d tensors",
+                         n_tensors);
     for (int i = 0; i < n_tensors; i++)
         ad.grad[i] = TENSOR_NONE;
     if (n_ops == 0)

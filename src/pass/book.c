@@ -18,9 +18,8 @@ enum snug_status pass_book(struct program *prog, struct pass_env *env)
         if (bytes == 0)
             continue;
         char *name = arena_format(env->scratch, "work.%d.%s", i, op_infos[prog->ops[i].kind].name);
-        struct tensor work = {TENSOR_INIT, .name = name == NULL ? "work" : name,
-                              .dtype = DTYPE_u8, .role = ROLE_temporary,
-                              .shape = {1, {(int64_t)bytes}}};
+        struct tensor work = {TENSOR_INIT, .name = name == NULL ? "work" : name, .dtype = DTYPE_u8,
+                              .role = ROLE_temporary, .shape = {1, {(int64_t)bytes}}};
         TRY(program_add_tensor(prog, &work, &prog->ops[i].work, env->err));
     }
     return SNUG_OK;

@@ -2,8 +2,9 @@
  * drop_dead.c -- remove the ops whose results nobody reads.
  *
  * Walk the ops from last to first with one flag per tensor: "something later reads this".  An op
- * stays if it acts outside the program or if one of its results is flagged or is an output, and an
- * op that stays flags what it reads.  An op that adds to a tensor (+=) does not end the need for
+ * stays if it acts outside the program or if one of its results is flagged, and an op that stays
+ * flags what it reads.  Outputs and what lives from step to step are flagged from the start; a part
+ * and its base count as one.  An op that adds to a tensor (+=) does not end the need for
  * the op that wrote it first.
  *
  * needs: nothing    keeps: op order, tensor ids    breaks: nothing
@@ -18,13 +19,15 @@ enum snug_status pass_drop_dead(struct program *prog, struct pass_env *env)
     if (read_later == NULL || dead == NULL)
         return snug_fail(env->err, SNUG_NO_MEMORY, "drop_dead: no scratch for %d flags",
                          prog->n_tensors);
+    for (int i = 0; i < prog->n_tensors; i++)
+        if (prog->tensors[i].is_output || prog->tensors[i].persistent)
+            read_later[tensor_root(prog, i)] = true;
     for (int i = prog->n_ops - 1; i >= 0; i--) {
         const struct op *op = &prog->ops[i];
         bool wanted = (op_infos[op->kind].flags & EFFECT) != 0;
         for (int k = 0; k < op->n_out; k++)
             if (op->out[k] != TENSOR_NONE)
-                wanted |= read_later[tensor_root(prog, op->out[k])] ||
-                          prog->tensors[op->out[k]].is_output;
+                wanted |= read_later[tensor_root(prog, op->out[k])];
         dead[i] = !wanted;
         for (int k = 0; wanted && k < op->n_in; k++)
             if (op->in[k] != TENSOR_NONE)

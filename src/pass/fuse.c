@@ -85,8 +85,8 @@ static void fuse_linear_act(struct fuse *f, int at)
     struct op *linear = live_writer(f, act->in[0], OP_linear);
     if (linear == NULL || linear->attrs.act != ACT_none)
         return;
-    bool before_is_read = f->uses.n_readers[act->in[0]] > 1 ||
-                          f->prog->tensors[act->in[0]].is_output;
+    bool before_is_read =
+        f->uses.n_readers[act->in[0]] > 1 || f->prog->tensors[act->in[0]].is_output;
     f->uses.writer[act->out[0]] = f->uses.writer[act->in[0]];
     linear->attrs.act = act->attrs.act;
     linear->n_out = before_is_read ? 2 : 1;

@@ -97,10 +97,9 @@ static enum snug_status gradient_mse(struct autodiff *ad, const struct op *op)
 
 static enum snug_status gradient_linear_cross_entropy(struct autodiff *ad, const struct op *op)
 {
-    return autodiff_emit(
-        ad, OP_linear_cross_entropy_grad, &op->attrs, 5,
-        (tensor_id[]){op->in[0], op->in[1], op->in[2], op->out[1], ad->scalars}, 2,
-        (tensor_id[]){if_wanted(ad, op->in[0]), op->in[1]});
+    return autodiff_emit(ad, OP_linear_cross_entropy_grad, &op->attrs, 5,
+                         (tensor_id[]){op->in[0], op->in[1], op->in[2], op->out[1], ad->scalars}, 2,
+                         (tensor_id[]){if_wanted(ad, op->in[0]), op->in[1]});
 }
 
 #define gradient_none NULL
@@ -108,8 +107,8 @@ static enum snug_status gradient_linear_cross_entropy(struct autodiff *ad, const
 gradient_rule *gradient_rule_of(enum op_kind kind)
 {
     static gradient_rule *const rules[OP_COUNT] = {
-#define OP(name, in_min, in_max, out_min, out_max, flags, inplace, accumulates, keeps_f32, attrs,  \
-           shape, gradient, cost)                                                                  \
+#define OP(name, in_min, in_max, out_min, out_max, flags, inplace, accumulates, keeps_f32, attrs, \
+           shape, gradient, cost)                                                                 \
     [OP_##name] = gradient_##gradient,
 #include "ir/ops.def"
 #undef OP

@@ -34,8 +34,12 @@ static enum snug_status emit_norm(struct program *prog, struct pass_env *env, in
     for (int i = 0; i < n_tensors; i++) {
         if (prog->tensors[i].role != ROLE_gradient)
             continue;
-        struct tensor part = {.name = "norm.part", .dtype = DTYPE_f64, .role = ROLE_temporary,
-                              .shape = {1, {1}}, .base = parts, .offset_elems = at++};
+        struct tensor part = {.name = "norm.part",
+                              .dtype = DTYPE_f64,
+                              .role = ROLE_temporary,
+                              .shape = {1, {1}},
+                              .base = parts,
+                              .offset_elems = at++};
         tensor_id id;
         TRY(program_add_tensor(prog, &part, &id, env->err));
         TRY(program_add_op(prog, OP_sum_squares, NULL, 1, (tensor_id[]){i}, 1, &id, env->err));
@@ -59,10 +63,15 @@ enum snug_status pass_optimizer(struct program *prog, struct pass_env *env)
     for (int i = 0; i < n_tensors; i++) {
         if (prog->tensors[i].role != ROLE_parameter)
             continue;
-        struct optim_target target = {
-            .prog = prog, .scalars = scalars, .weight = i, .master = TENSOR_NONE, .err = env->err,
-            .beta1 = env->beta1, .beta2 = env->beta2, .eps = env->eps,
-            .decay = prog->tensors[i].decays ? env->weight_decay : 0};
+        struct optim_target target = {.prog = prog,
+                                      .scalars = scalars,
+                                      .weight = i,
+                                      .master = TENSOR_NONE,
+                                      .err = env->err,
+                                      .beta1 = env->beta1,
+                                      .beta2 = env->beta2,
+                                      .eps = env->eps,
+                                      .decay = prog->tensors[i].decays ? env->weight_decay : 0};
         target.grad = gradient_of(prog, env, i);
         if (target.grad == TENSOR_NONE)
             continue; /* not trained */

@@ -26,13 +26,13 @@ static const struct {
     pass_fn *run;
     bool (*enabled)(const struct pass_env *env);
 } passes[] = {
-    {"precision", pass_precision, in_16_bits},   /* dtypes, casts of inputs */
-    {"autodiff", pass_autodiff, in_training},    /* the backward half */
+    {"precision", pass_precision, in_16_bits},    /* dtypes, casts of inputs */
+    {"autodiff", pass_autodiff, in_training},     /* the backward half */
     {"accumulate", pass_accumulate, in_training}, /* micro-batches as a repeated body */
-    {"optimizer", pass_optimizer, in_training},  /* gradient norm, states, updates */
-    {"fuse", pass_fuse, always},                 /* as coarse as the best kernels */
-    {"drop_dead", pass_drop_dead, always},       /* what nobody reads */
-    {"book", pass_book, always},                 /* workspaces of the kernels, as tensors */
+    {"optimizer", pass_optimizer, in_training},   /* gradient norm, states, updates */
+    {"fuse", pass_fuse, always},                  /* as coarse as the best kernels */
+    {"drop_dead", pass_drop_dead, always},        /* what nobody reads */
+    {"book", pass_book, always},                  /* workspaces of the kernels, as tensors */
 };
 enum { N_PASSES = (int)(sizeof passes / sizeof *passes) };
 

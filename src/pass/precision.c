@@ -26,8 +26,8 @@ static enum snug_status cast_input(struct program *prog, struct pass_env *env, t
             used |= prog->ops[i].in[k] == input && !is_target(&prog->ops[i], k);
     if (!used)
         return SNUG_OK;
-    char *name = arena_format(env->scratch, "%s.%s", prog->tensors[input].name,
-                              dtype_name(env->compute));
+    char *name =
+        arena_format(env->scratch, "%s.%s", prog->tensors[input].name, dtype_name(env->compute));
     struct tensor narrow = {TENSOR_INIT, .name = name == NULL ? "cast" : name,
                             .dtype = env->compute, .role = ROLE_activation,
                             .shape = prog->tensors[input].shape};

@@ -76,8 +76,9 @@ static enum snug_status write_range(struct strip *s, int64_t start, int64_t end,
     if (end < last_end)
         fresh[n_fresh++] = (struct stamp){end, s->stamps[last].owner};
     int removed = last - first + 1;
-    memmove(s->stamps + first + n_fresh, s->stamps + last + 1,
-            (size_t)(s->n_stamps - last - 1) * sizeof *s->stamps);
+    if (n_fresh != removed)
+        memmove(s->stamps + first + n_fresh, s->stamps + last + 1,
+                (size_t)(s->n_stamps - last - 1) * sizeof *s->stamps);
     memcpy(s->stamps + first, fresh, (size_t)n_fresh * sizeof *fresh);
     s->n_stamps += n_fresh - removed;
     return SNUG_OK;

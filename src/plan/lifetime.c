@@ -41,17 +41,18 @@ static void find_lifetimes(const struct program *prog, struct plan *plan)
             }
         }
         if (op->work != TENSOR_NONE)
-            touch(plan, op->work, i);
+            touch(plan, tensor_root(prog, op->work), i);
     }
     for (int i = 0; i < prog->n_tensors; i++) {
         const struct tensor *t = &prog->tensors[i];
+        tensor_id root = tensor_root(prog, i);
+        if (t->is_output && plan->alive_from[root] >= 0) /* a part that is one keeps its base */
+            touch(plan, root, prog->n_ops - 1);
         if (t->base != TENSOR_NONE)
             continue;
         bool touched = plan->alive_from[i] >= 0;
         if (t->role == ROLE_input && touched)
             touch(plan, i, prog->body_begin);
-        if (t->is_output && touched)
-            touch(plan, i, prog->n_ops - 1);
         if (touched && prog->n_repeat > 1 && plan->alive_from[i] < prog->body_begin &&
             plan->alive_to[i] >= prog->body_begin)
             touch(plan, i, body_end - 1);
@@ -60,6 +61,16 @@ static void find_lifetimes(const struct program *prog, struct plan *plan)
             plan->alive_to[i] = prog->n_ops > 0 ? prog->n_ops - 1 : 0;
         }
     }
+}
+
+/* Is the tensor, or a part of it, read after the last op?  Looked for at the last op only: before it
+ * an output is not at its end. */
+static bool is_kept(const struct program *prog, tensor_id root, int i)
+{
+    for (int t = 0; i == prog->n_ops - 1 && t < prog->n_tensors; t++)
+        if (prog->tensors[t].is_output && tensor_root(prog, t) == root)
+            return true;
+    return false;
 }
 
 /* May output 0 of op i lie on the bytes of its input k? */
@@ -71,12 +82,16 @@ static bool may_follow(const struct program *prog, const struct plan *plan, int 
         return false;
     const struct tensor *from = &prog->tensors[in], *to = &prog->tensors[out];
     for (int other = 0; other < op->n_in; other++)
-        if (other != k && op->in[other] == in)
+        if (other != k && op->in[other] != TENSOR_NONE && tensor_root(prog, op->in[other]) == in)
             return false;
+    if (prog->n_repeat > 1 && i == program_body_end(prog) - 1 &&
+        plan->alive_from[in] <= prog->body_begin)
+        return false; /* lives through the body: the next round reads it again */
     return (op_infos[op->kind].inplace >> k & 1) && from->base == TENSOR_NONE &&
-           to->base == TENSOR_NONE && !from->persistent && !to->persistent && !from->is_output &&
+           to->base == TENSOR_NONE && !from->persistent && !to->persistent &&
            from->role != ROLE_input && from->lane == to->lane && plan->alive_to[in] == i &&
-           plan->alive_from[out] == i && tensor_bytes(prog, in) == tensor_bytes(prog, out);
+           plan->alive_from[out] == i && tensor_bytes(prog, in) == tensor_bytes(prog, out) &&
+           !is_kept(prog, in, i);
 }
 
 static void add_block(const struct program *prog, struct plan *plan, tensor_id root)
@@ -110,8 +125,8 @@ static void make_blocks(const struct program *prog, struct plan *plan)
         for (int k = 0; k < op->n_out; k++)
             if (op->out[k] != TENSOR_NONE && plan->block_of[tensor_root(prog, op->out[k])] < 0)
                 add_block(prog, plan, tensor_root(prog, op->out[k]));
-        if (op->work != TENSOR_NONE && plan->block_of[op->work] < 0)
-            add_block(prog, plan, op->work);
+        if (op->work != TENSOR_NONE && plan->block_of[tensor_root(prog, op->work)] < 0)
+            add_block(prog, plan, tensor_root(prog, op->work));
     }
     for (int i = 0; i < prog->n_tensors; i++)
         if (prog->tensors[i].base != TENSOR_NONE)

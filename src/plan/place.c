@@ -18,8 +18,8 @@ enum { GREEDY_MAX = 12000 };
 
 struct placer {
     struct block *blocks;
-    int *order;   /* of the blocks of the present lane, persistent ones excluded */
-    int *placed;  /* block indices by offset */
+    int *order;    /* of the blocks of the present lane, persistent ones excluded */
+    int *placed;   /* block indices by offset */
     int64_t *best; /* offsets of the best order so far, per block */
     int n_blocks, alignment;
 };
@@ -198,7 +198,8 @@ static int64_t place_sweep(struct placer *p, int n, int64_t floor)
             if (gaps[best].start == gaps[best].end)
                 memmove(gaps + best, gaps + best + 1, (size_t)(--n_gaps - best) * sizeof *gaps);
         } else {
-            if (n_gaps > 0 && gaps[n_gaps - 1].end == top) /* the last gap is at the top: extend it */
+            if (n_gaps > 0 &&
+                gaps[n_gaps - 1].end == top) /* the last gap is at the top: extend it */
                 top = gaps[--n_gaps].start;
             b->offset = top;
             top += want;

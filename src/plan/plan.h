@@ -24,7 +24,8 @@ struct block {
 
 struct plan {
     int n_tensors;
-    int *block_of;   /* per tensor: its block, -1 for a tensor that no op touches; views: their base's */
+    int *
+        block_of; /* per tensor: its block, -1 for a tensor that no op touches; views: their base's */
     int *alive_from; /* per root tensor: first and last op; -1 where none */
     int *alive_to;
     struct block *blocks;
@@ -33,10 +34,10 @@ struct plan {
     int64_t arena_bytes;
     int64_t persistent_bytes; /* where the persistent blocks of lane 0 end */
 
-    int64_t lower_bound;            /* most bytes alive at once */
-    int peak_op;                    /* where */
-    int64_t at_peak[ROLE_COUNT];    /* bytes by role there; inputs apart */
-    int64_t fragmentation;          /* arena_bytes - lower_bound */
+    int64_t lower_bound;         /* most bytes alive at once */
+    int peak_op;                 /* where */
+    int64_t at_peak[ROLE_COUNT]; /* bytes by role there; inputs apart */
+    int64_t fragmentation;       /* arena_bytes - lower_bound */
     double forward_flops, step_flops, step_seconds;
 };
 

@@ -21,20 +21,21 @@ static char *config_text(const struct snug_trainer *t)
     switch (t->model->family) {
     case MODEL_gpt2: {
         const struct gpt2_shape *g = &t->model->gpt2;
-        config = (struct hf_config){.model = HF_GPT2,
-                                    .gpt2 = {g->n_layer, g->n_head, g->n_embd, g->n_positions,
-                                             g->vocab_size, g->layer_norm_epsilon, g->activation,
-                                             true}};
-        return hf_config_text(&config, t->recipe.precision);
+        config =
+            (struct hf_config){.model = HF_GPT2,
+                               .gpt2 = {g->n_layer, g->n_head, g->n_embd, g->n_positions,
+                                        g->vocab_size, g->layer_norm_epsilon, g->activation, true}};
+        return hf_config_text(&config, recipe_dtype(&t->recipe));
     }
     case MODEL_mlp: {
         const struct mlp_shape *m = &t->model->mlp;
         config = (struct hf_config){
             .model = HF_MLP,
-            .mlp = {.n_sizes = m->n_sizes, .activation = m->activation,
+            .mlp = {.n_sizes = m->n_sizes,
+                    .activation = m->activation,
                     .loss = m->loss == LOSS_mse ? HF_MEAN_SQUARED_ERROR : HF_CROSS_ENTROPY}};
         memcpy(config.mlp.sizes, m->sizes, sizeof m->sizes);
-        return hf_config_text(&config, t->recipe.precision);
+        return hf_config_text(&config, recipe_dtype(&t->recipe));
     }
     case MODEL_psi:
     case MODEL_custom:

@@ -88,8 +88,7 @@ static void score_rows(const struct evaluator *e, int64_t rows, struct score *sc
         }
         for (int64_t k = 0; k < width; k++)
             sum += exp(dtype_load(out->dtype, values, r * width + k) - most);
-        score->loss_sum +=
-            most + log(sum) - dtype_load(out->dtype, values, r * width + target);
+        score->loss_sum += most + log(sum) - dtype_load(out->dtype, values, r * width + target);
         score->n_right += best == target;
     }
     score->n += rows;
@@ -118,18 +117,18 @@ enum snug_status evaluator_run(struct evaluator *e, int64_t max_batches,
             score_rows(e, samples * rows_per_sample, &score);
         } else {
             int64_t tokens = tensor_elems(prog, e->needs.target_input);
-            double loss = dtype_load(prog->tensors[prog->loss].dtype,
-                                     exec_data(e->exec, prog->loss), 0);
+            double loss =
+                dtype_load(prog->tensors[prog->loss].dtype, exec_data(e->exec, prog->loss), 0);
             score.loss_sum += loss * (double)tokens;
             score.n += tokens;
         }
     }
     double loss = score.loss_sum / (double)score.n;
-    *result = (struct snug_eval_result){
-        .n = score.n,
-        .loss = loss,
-        .perplexity = exp(loss),
-        .accuracy = (double)score.n_right / (double)score.n,
-        .has_accuracy = whole_outputs && e->needs.target == DATA_TARGET_CLASS};
+    *result = (struct snug_eval_result){.n = score.n,
+                                        .loss = loss,
+                                        .perplexity = exp(loss),
+                                        .accuracy = (double)score.n_right / (double)score.n,
+                                        .has_accuracy =
+                                            whole_outputs && e->needs.target == DATA_TARGET_CLASS};
     return SNUG_OK;
 }

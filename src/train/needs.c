@@ -18,13 +18,13 @@ enum snug_status needs_of(const struct program *prog, struct data_needs *needs,
 {
     const struct op *op = loss_op(prog);
     int n_inputs = 0;
-    *needs = (struct data_needs){.input = TENSOR_NONE, .target_input = TENSOR_NONE,
-                                 .output = TENSOR_NONE};
+    *needs = (struct data_needs){
+        .input = TENSOR_NONE, .target_input = TENSOR_NONE, .output = TENSOR_NONE};
     if (op == NULL)
         return snug_fail(err, SNUG_UNSUPPORTED,
                          "%s has no loss: it can be planned, not trained or evaluated", prog->name);
-    bool head_fused = op->kind == OP_linear_cross_entropy ||
-                      op->kind == OP_linear_cross_entropy_train;
+    bool head_fused =
+        op->kind == OP_linear_cross_entropy || op->kind == OP_linear_cross_entropy_train;
     needs->target_input = op->in[head_fused ? 2 : 1];
     if (head_fused) {
         needs->n_classes = prog->tensors[op->in[1]].shape.dim[0];
@@ -42,10 +42,11 @@ enum snug_status needs_of(const struct program *prog, struct data_needs *needs,
         return SNUG_OK;
     }
     bool tokens = prog->tensors[needs->input].dtype == DTYPE_i32;
-    needs->target = op->kind == OP_mse                                  ? DATA_TARGET_REAL
-                    : tokens && tensor_elems(prog, needs->target_input) ==
-                                    tensor_elems(prog, needs->input)    ? DATA_TARGET_TOKENS
-                                                                        : DATA_TARGET_CLASS;
+    needs->target =
+        op->kind == OP_mse ? DATA_TARGET_REAL
+        : tokens && tensor_elems(prog, needs->target_input) == tensor_elems(prog, needs->input)
+            ? DATA_TARGET_TOKENS
+            : DATA_TARGET_CLASS;
     return SNUG_OK;
 }
 

@@ -10,277 +10,237 @@
 #include <string.h>
 #include <unistd.h>
 
-struct key;
-typedef bool set_fn(snug_recipe *recipe, const char *value);
-typedef void get_fn(const snug_recipe *recipe, struct text *out);
+enum { MAX_THREADS = 1024 };
 
-/* ---- one setter and getter per kind of value ------------------------------------------------- */
+enum kind {
+    FIXED,  /* only the value named in `values` is there in this version */
+    COUNT,  /* int64, at least `least` */
+    REAL,   /* double, from `least` to `most` */
+    CHOICE, /* one of the names in `choices` */
+    OWN     /* functions of its own */
+};
 
-static bool set_count(const char *value, int64_t least, int64_t *out)
+struct choice {
+    const char *name;
+    int value;
+};
+
+struct key {
+    const char *name, *values, *about;
+    enum kind kind;
+    size_t field; /* where in the recipe */
+    double least, most;
+    const struct choice *choices; /* ends in a NULL name */
+    bool (*set)(snug_recipe *recipe, const char *value);
+    void (*get)(const snug_recipe *recipe,
+                struct text *out); /* adds nothing: left at its default */
+};
+
+/* ---- values with rules of their own ---------------------------------------------------------- */
+
+static bool set_threads(snug_recipe *recipe, const char *value)
 {
     int64_t n;
-    if (!text_parse_count(value, &n) || n < least || n > (int64_t)1e15)
+    if (!text_parse_count(value, &n) || n < 1 || n > MAX_THREADS)
         return false;
-    *out = n;
+    recipe->threads = (int)n;
     return true;
 }
 
-static bool set_real(const char *value, double least, double *out)
+static void get_threads(const snug_recipe *recipe, struct text *out)
 {
-    double x;
-    if (!text_parse_real(value, &x) || x < least)
-        return false;
-    *out = x;
-    return true;
+    if (recipe->threads > 0)
+        text_add(out, "%d", recipe->threads);
 }
 
-static bool set_threads(snug_recipe *r, const char *v)
+static bool set_optimizer(snug_recipe *recipe, const char *value)
 {
-    int64_t n;
-    if (!set_count(v, 1, &n) || n > 1024)
-        return false;
-    r->threads = (int)n;
-    return true;
+    const struct optimizer *found = optimizer_find(value);
+    if (found != NULL)
+        recipe->optimizer = found;
+    return found != NULL;
 }
 
-static bool set_batch(snug_recipe *r, const char *v)
+static void get_optimizer(const snug_recipe *recipe, struct text *out)
 {
-    return set_count(v, 1, &r->batch);
+    text_add(out, "%s", recipe->optimizer->name);
 }
 
-static bool set_micro_batch(snug_recipe *r, const char *v)
-{
-    return set_count(v, 1, &r->micro_batch);
-}
-
-static bool set_seq(snug_recipe *r, const char *v)
-{
-    return set_count(v, 1, &r->seq);
-}
-
-static bool set_precision(snug_recipe *r, const char *v)
-{
-    static const struct {
-        const char *name;
-        enum dtype dtype;
-    } known[] = {{"fp32", DTYPE_f32}, {"bf16", DTYPE_bf16}, {"fp16", DTYPE_f16}};
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (strcmp(v, known[i].name) == 0) {
-            r->precision = known[i].dtype;
-            return true;
-        }
-    return false;
-}
-
-static bool set_optimizer(snug_recipe *r, const char *v)
-{
-    const struct optimizer *found = optimizer_find(v);
-    if (found == NULL)
-        return false;
-    r->optimizer = found;
-    return true;
-}
-
-/* beta1=0.9,beta2=0.95,eps=1e-8 */
-static bool set_opt(snug_recipe *r, const char *v)
+/* beta1=0.9,beta2=0.95,eps=1e-8: any of them */
+static bool set_opt(snug_recipe *recipe, const char *value)
 {
     char copy[256], *rest;
-    if (snprintf(copy, sizeof copy, "%s", v) >= (int)sizeof copy)
+    if (snprintf(copy, sizeof copy, "%s", value) >= (int)sizeof copy)
         return false;
     for (char *pair = strtok_r(copy, ",", &rest); pair != NULL; pair = strtok_r(NULL, ",", &rest)) {
         char *equals = strchr(pair, '=');
         double x;
-        if (equals == NULL || !set_real(equals + 1, 0, &x))
+        if (equals == NULL || !text_parse_real(equals + 1, &x) || x < 0)
             return false;
         *equals = '\0';
         if (strcmp(pair, "beta1") == 0 && x < 1)
-            r->beta1 = x;
+            recipe->beta1 = x;
         else if (strcmp(pair, "beta2") == 0 && x < 1)
-            r->beta2 = x;
+            recipe->beta2 = x;
         else if (strcmp(pair, "eps") == 0)
-            r->eps = x;
+            recipe->eps = x;
         else
             return false;
     }
     return true;
 }
 
-static bool set_lr(snug_recipe *r, const char *v)
+static void get_opt(const snug_recipe *recipe, struct text *out)
 {
-    return set_real(v, 0, &r->lr);
+    text_add(out, "beta1=%.17g,beta2=%.17g,eps=%.17g", recipe->beta1, recipe->beta2, recipe->eps);
 }
 
-static bool set_weight_decay(snug_recipe *r, const char *v)
+static bool set_memory(snug_recipe *recipe, const char *value)
 {
-    return set_real(v, 0, &r->weight_decay);
+    return text_parse_size(value, &recipe->memory) && recipe->memory > 0;
 }
 
-static bool set_clip(snug_recipe *r, const char *v)
+static void get_memory(const snug_recipe *recipe, struct text *out)
 {
-    return set_real(v, 0, &r->clip);
-}
-
-static const char *const schedule_names[] = {"constant", "linear", "cosine"};
-
-static bool set_schedule(snug_recipe *r, const char *v)
-{
-    for (int i = 0; i < 3; i++)
-        if (strcmp(v, schedule_names[i]) == 0) {
-            r->schedule = (enum schedule)i;
-            return true;
-        }
-    return false;
-}
-
-static bool set_warmup(snug_recipe *r, const char *v)
-{
-    return set_count(v, 0, &r->warmup);
-}
-
-static bool set_lr_end(snug_recipe *r, const char *v)
-{
-    return set_real(v, 0, &r->lr_end) && r->lr_end <= 1;
-}
-
-static bool set_memory(snug_recipe *r, const char *v)
-{
-    return text_parse_size(v, &r->memory) && r->memory > 0;
-}
-
-static bool set_seed(snug_recipe *r, const char *v)
-{
-    return set_count(v, 0, &r->seed);
-}
-
-static bool set_kernels(snug_recipe *r, const char *v)
-{
-    r->reference_kernels = strcmp(v, "reference") == 0;
-    return r->reference_kernels || strcmp(v, "fast") == 0;
-}
-
-static void get_threads(const snug_recipe *r, struct text *t)
-{
-    if (r->threads > 0)
-        text_add(t, "%d", r->threads);
-}
-
-#define GET_COUNT(field)                                                                           \
-    static void get_##field(const snug_recipe *r, struct text *t)                                  \
-    {                                                                                              \
-        if (r->field > 0)                                                                          \
-            text_add(t, "%lld", (long long)r->field);                                              \
-    }
-GET_COUNT(batch)
-GET_COUNT(micro_batch)
-GET_COUNT(seq)
-GET_COUNT(warmup)
-GET_COUNT(memory)
-
-static void get_seed(const snug_recipe *r, struct text *t)
-{
-    text_add(t, "%lld", (long long)r->seed);
-}
-
-static void get_precision(const snug_recipe *r, struct text *t)
-{
-    text_add(t, "%s", r->precision == DTYPE_f32    ? "fp32"
-                      : r->precision == DTYPE_bf16 ? "bf16"
-                                                   : "fp16");
-}
-
-static void get_optimizer(const snug_recipe *r, struct text *t)
-{
-    text_add(t, "%s", r->optimizer->name);
-}
-
-static void get_opt(const snug_recipe *r, struct text *t)
-{
-    text_add(t, "beta1=%.17g,beta2=%.17g,eps=%.17g", r->beta1, r->beta2, r->eps);
-}
-
-static void get_lr(const snug_recipe *r, struct text *t)
-{
-    text_add(t, "%.17g", recipe_lr(r));
-}
-
-static void get_weight_decay(const snug_recipe *r, struct text *t)
-{
-    text_add(t, "%.17g", recipe_weight_decay(r));
-}
-
-static void get_clip(const snug_recipe *r, struct text *t)
-{
-    text_add(t, "%.17g", r->clip);
-}
-
-static void get_schedule(const snug_recipe *r, struct text *t)
-{
-    text_add(t, "%s", schedule_names[r->schedule]);
-}
-
-static void get_lr_end(const snug_recipe *r, struct text *t)
-{
-    text_add(t, "%.17g", r->lr_end);
-}
-
-static void get_kernels(const snug_recipe *r, struct text *t)
-{
-    text_add(t, "%s", r->reference_kernels ? "reference" : "fast");
+    if (recipe->memory > 0)
+        text_add(out, "%lld", (long long)recipe->memory);
 }
 
 /* ---- the table --------------------------------------------------------------------------------- */
 
-static const struct key {
-    const char *name, *values, *about;
-    set_fn *set;       /* NULL: only the first of `values` is there in this version */
-    get_fn *get;
-} keys[] = {
-    {"device", "cpu", "where it runs", NULL, NULL},
-    {"threads", "all cores", "how many threads", set_threads, get_threads},
-    {"batch", "a number", "samples or sequences per optimizer step", set_batch, get_batch},
+static const struct choice precisions[] = {
+    {"fp32", DTYPE_f32}, {"bf16", DTYPE_bf16}, {"fp16", DTYPE_f16}, {NULL, 0}};
+static const struct choice schedules[] = {{"constant", SCHEDULE_constant},
+                                          {"linear", SCHEDULE_linear},
+                                          {"cosine", SCHEDULE_cosine},
+                                          {NULL, 0}};
+static const struct choice kernels[] = {{"fast", 0}, {"reference", 1}, {NULL, 0}};
+
+#define FIELD(name) offsetof(struct snug_recipe, name)
+#define ANY         1e15
+
+static const struct key keys[] = {
+    {"device", "cpu", "where it runs", .kind = FIXED},
+    {"threads", "all cores", "how many threads", .kind = OWN, .set = set_threads,
+     .get = get_threads},
+    {"batch", "a number", "samples or sequences per optimizer step", .kind = COUNT,
+     .field = FIELD(batch), .least = 1, .most = ANY},
     {"micro-batch", "the batch", "of those per forward pass; gradients are accumulated",
-     set_micro_batch, get_micro_batch},
-    {"seq", "the model's own length", "tokens per sequence", set_seq, get_seq},
-    {"precision", "fp32, bf16, fp16", "16 bits keep an fp32 master of the weights", set_precision,
-     get_precision},
-    {"master", "fp32", "the master copy of 16-bit weights", NULL, NULL},
-    {"optimizer", "adamw, adam, sgd", "how weights are updated", set_optimizer, get_optimizer},
-    {"opt", "beta1=0.9,beta2=0.95,eps=1e-8", "constants of the optimizer", set_opt, get_opt},
-    {"state-bits", "32", "bits of an optimizer state", NULL, NULL},
-    {"update", "end", "when weights are updated", NULL, NULL},
-    {"lr", "3e-4 (sgd: 0.1)", "learning rate", set_lr, get_lr},
-    {"weight-decay", "0.1 (adam, sgd: 0)", "on matrices, not on biases and norms", set_weight_decay,
-     get_weight_decay},
-    {"clip", "1", "largest gradient norm; 0: no clipping", set_clip, get_clip},
-    {"schedule", "constant, linear, cosine", "of the learning rate", set_schedule, get_schedule},
-    {"warmup", "0", "steps over which it rises from 0", set_warmup, get_warmup},
-    {"lr-end", "0.1", "its last value, as a fraction of --lr", set_lr_end, get_lr_end},
-    {"scale-lr", "none", "scaling of --lr with the batch", NULL, NULL},
-    {"checkpoint", "none", "which activations are computed again", NULL, NULL},
-    {"memory", "no budget", "bytes the process may hold: 24G, 512M; refused if over it", set_memory,
-     get_memory},
-    {"lora", "0", "rank of low-rank adapters", NULL, NULL},
-    {"offload", "none", "what is kept outside the device's memory", NULL, NULL},
-    {"ranks", "1", "processes that share the work", NULL, NULL},
-    {"parallel", "ddp", "how ranks share the work", NULL, NULL},
-    {"zero", "0", "what is sharded over ranks", NULL, NULL},
-    {"pipeline", "none", "how layers are split over ranks", NULL, NULL},
-    {"stages", "1", "pipeline stages", NULL, NULL},
-    {"dropout", "0", "probability of dropping an activation", NULL, NULL},
-    {"label-smoothing", "0", "share of the target spread over all classes", NULL, NULL},
-    {"seed", "1", "of weights and of the order of samples", set_seed, get_seed},
-    {"kernels", "fast, reference", "reference: plain loops that define correct", set_kernels,
-     get_kernels},
+     .kind = COUNT, .field = FIELD(micro_batch), .least = 1, .most = ANY},
+    {"seq", "the model's own length", "tokens per sequence", .kind = COUNT, .field = FIELD(seq),
+     .least = 1, .most = ANY},
+    {"precision", "fp32, bf16, fp16", "16 bits keep an fp32 master of the weights", .kind = CHOICE,
+     .field = FIELD(precision), .choices = precisions},
+    {"master", "fp32", "the master copy of 16-bit weights", .kind = FIXED},
+    {"optimizer", "adamw, adam, sgd", "how weights are updated", .kind = OWN, .set = set_optimizer,
+     .get = get_optimizer},
+    {"opt", "beta1=0.9,beta2=0.95,eps=1e-8", "constants of the optimizer", .kind = OWN,
+     .set = set_opt, .get = get_opt},
+    {"state-bits", "32", "bits of an optimizer state", .kind = FIXED},
+    {"update", "end", "when weights are updated", .kind = FIXED},
+    {"lr", "3e-4 (sgd: 0.1)", "learning rate", .kind = REAL, .field = FIELD(lr), .least = 0,
+     .most = 1e300},
+    {"weight-decay", "0.1 (adam, sgd: 0)", "on matrices, not on biases and norms", .kind = REAL,
+     .field = FIELD(weight_decay), .least = 0, .most = 1e300},
+    {"clip", "1", "largest gradient norm; 0: no clipping", .kind = REAL, .field = FIELD(clip),
+     .least = 0, .most = 1e300},
+    {"schedule", "constant, linear, cosine", "of the learning rate", .kind = CHOICE,
+     .field = FIELD(schedule), .choices = schedules},
+    {"warmup", "0", "steps over which it rises from 0", .kind = COUNT, .field = FIELD(warmup),
+     .least = 0, .most = ANY},
+    {"lr-end", "0.1", "its last value, as a fraction of --lr", .kind = REAL, .field = FIELD(lr_end),
+     .least = 0, .most = 1},
+    {"scale-lr", "none", "scaling of --lr with the batch", .kind = FIXED},
+    {"checkpoint", "none", "which activations are computed again", .kind = FIXED},
+    {"memory", "no budget", "bytes the process may hold: 24G, 512M; refused if over it",
+     .kind = OWN, .set = set_memory, .get = get_memory},
+    {"lora", "0", "rank of low-rank adapters", .kind = FIXED},
+    {"offload", "none", "what is kept outside the device's memory", .kind = FIXED},
+    {"ranks", "1", "processes that share the work", .kind = FIXED},
+    {"parallel", "ddp", "how ranks share the work", .kind = FIXED},
+    {"zero", "0", "what is sharded over ranks", .kind = FIXED},
+    {"pipeline", "none", "how layers are split over ranks", .kind = FIXED},
+    {"stages", "1", "pipeline stages", .kind = FIXED},
+    {"dropout", "0", "probability of dropping an activation", .kind = FIXED},
+    {"label-smoothing", "0", "share of the target spread over all classes", .kind = FIXED},
+    {"seed", "1", "of weights and of the order of samples", .kind = COUNT, .field = FIELD(seed),
+     .least = 0, .most = ANY},
+    {"kernels", "fast, reference", "reference: plain loops that define correct", .kind = CHOICE,
+     .field = FIELD(kernels), .choices = kernels},
 };
 enum { N_KEYS = (int)(sizeof keys / sizeof *keys) };
+
+static bool set_value(snug_recipe *recipe, const struct key *key, const char *value)
+{
+    void *field = (char *)recipe + key->field;
+    int64_t n;
+    double x;
+    switch (key->kind) {
+    case FIXED:
+        return strcmp(value, key->values) == 0;
+    case COUNT:
+        if (!text_parse_count(value, &n) || (double)n < key->least || (double)n > key->most)
+            return false;
+        *(int64_t *)field = n;
+        return true;
+    case REAL:
+        if (!text_parse_real(value, &x) || x < key->least || x > key->most)
+            return false;
+        *(double *)field = x;
+        return true;
+    case CHOICE:
+        for (const struct choice *c = key->choices; c->name != NULL; c++)
+            if (strcmp(value, c->name) == 0) {
+                *(int *)field = c->value;
+                return true;
+            }
+        return false;
+    case OWN:
+        return key->set(recipe, value);
+    }
+    return false;
+}
+
+/* Adds the value as set_value takes it back, or nothing where the model or optimizer decides. */
+static void get_value(const snug_recipe *recipe, const struct key *key, struct text *out)
+{
+    const void *field = (const char *)recipe + key->field;
+    switch (key->kind) {
+    case FIXED:
+        break;
+    case COUNT:
+        if (*(const int64_t *)field > 0 || key->least == 0)
+            text_add(out, "%lld", (long long)*(const int64_t *)field);
+        break;
+    case REAL:
+        if (!isnan(*(const double *)field))
+            text_add(out, "%.17g", *(const double *)field);
+        break;
+    case CHOICE:
+        for (const struct choice *c = key->choices; c->name != NULL; c++)
+            if (c->value == *(const int *)field)
+                text_add(out, "%s", c->name);
+        break;
+    case OWN:
+        key->get(recipe, out);
+        break;
+    }
+}
 
 snug_recipe *snug_recipe_new(void)
 {
     snug_recipe *recipe = malloc(sizeof *recipe);
     if (recipe != NULL)
-        *recipe = (snug_recipe){.precision = DTYPE_f32, .optimizer = &optimizer_adamw,
-                                .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .lr = NAN,
-                                .weight_decay = NAN, .clip = 1, .lr_end = 0.1, .seed = 1};
+        *recipe = (snug_recipe){.precision = DTYPE_f32,
+                                .optimizer = &optimizer_adamw,
+                                .beta1 = 0.9,
+                                .beta2 = 0.95,
+                                .eps = 1e-8,
+                                .lr = NAN,
+                                .weight_decay = NAN,
+                                .clip = 1,
+                                .lr_end = 0.1,
+                                .seed = 1};
     return recipe;
 }
 
@@ -309,16 +269,13 @@ enum snug_status snug_recipe_set(snug_recipe *recipe, const char *name, const ch
     if (key == NULL)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
                          "there is no recipe key \"%.60s\"; `snug help train` lists them", name);
-    if (key->set == NULL) {
-        if (strcmp(value, key->values) == 0)
-            return SNUG_OK;
+    if (set_value(recipe, key, value))
+        return SNUG_OK;
+    if (key->kind == FIXED)
         return snug_fail(err, SNUG_BAD_ARGUMENT, "--%s %.60s is not in this version, only %s is",
                          name, value, key->values);
-    }
-    if (!key->set(recipe, value))
-        return snug_fail(err, SNUG_BAD_ARGUMENT, "--%s: \"%.60s\" is not a value for it; it takes: %s",
-                         name, value, key->values);
-    return SNUG_OK;
+    return snug_fail(err, SNUG_BAD_ARGUMENT, "--%s: \"%.60s\" is not a value for it; it takes: %s",
+                     name, value, key->values);
 }
 
 static char *trim(char *text)
@@ -346,8 +303,8 @@ enum snug_status snug_recipe_read(snug_recipe *recipe, const char *path, struct 
         if (*name == '\0')
             continue;
         if (equals == NULL) {
-            status = snug_fail(err, SNUG_BAD_ARGUMENT, "recipe %s, line %d: write key = value", path,
-                               number);
+            status = snug_fail(err, SNUG_BAD_ARGUMENT, "recipe %s, line %d: write key = value",
+                               path, number);
             break;
         }
         *equals = '\0';
@@ -364,7 +321,7 @@ char *snug_recipe_help(void)
 {
     struct text t = {0};
     for (int i = 0; i < N_KEYS; i++) {
-        if (keys[i].set == NULL)
+        if (keys[i].kind == FIXED)
             continue;
         text_add(&t, "  --%-13s %s\n", keys[i].name, keys[i].about);
         text_add(&t, "  %15s default first: %s\n", "", keys[i].values);
@@ -376,12 +333,24 @@ void recipe_write(const struct snug_recipe *recipe, struct text *out)
 {
     for (int i = 0; i < N_KEYS; i++) {
         struct text value = {0};
-        if (keys[i].get != NULL)
-            keys[i].get(recipe, &value);
+        get_value(recipe, &keys[i], &value);
         if (value.length > 0)
             text_add(out, "%s = %s\n", keys[i].name, value.data);
         text_free(&value);
     }
+}
+
+enum dtype recipe_dtype(const struct snug_recipe *recipe)
+{
+    return (enum dtype)recipe->precision;
+}
+
+const char *recipe_precision_name(const struct snug_recipe *recipe)
+{
+    for (const struct choice *c = precisions; c->name != NULL; c++)
+        if (c->value == recipe->precision)
+            return c->name;
+    return "?";
 }
 
 double recipe_lr(const struct snug_recipe *recipe)
@@ -402,13 +371,13 @@ double recipe_lr_at(const struct snug_recipe *recipe, int64_t step, int64_t n_st
     int64_t left = n_steps - recipe->warmup;
     double done = left <= 1 ? 0 : (double)(step - recipe->warmup) / (double)(left - 1);
     done = done > 1 ? 1 : done;
-    switch (recipe->schedule) {
+    switch ((enum schedule)recipe->schedule) {
     case SCHEDULE_constant:
         return lr;
     case SCHEDULE_linear:
         return lr * (1 - (1 - recipe->lr_end) * done);
     case SCHEDULE_cosine:
-        return lr * (recipe->lr_end + (1 - recipe->lr_end) * 0.5 * (1 + cos(3.14159265358979 * done)));
+        return lr * (recipe->lr_end + (1 - recipe->lr_end) * 0.5 * (1 + cos(acos(-1) * done)));
     }
     return lr;
 }
@@ -416,5 +385,8 @@ double recipe_lr_at(const struct snug_recipe *recipe, int64_t step, int64_t n_st
 int recipe_threads(const struct snug_recipe *recipe)
 {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    return recipe->threads > 0 ? recipe->threads : cores < 1 ? 1 : cores > 1024 ? 1024 : (int)cores;
+    return recipe->threads > 0   ? recipe->threads
+           : cores < 1           ? 1
+           : cores > MAX_THREADS ? MAX_THREADS
+                                 : (int)cores;
 }

@@ -13,20 +13,22 @@ enum schedule { SCHEDULE_constant, SCHEDULE_linear, SCHEDULE_cosine };
 
 struct snug_recipe {
     int threads;                     /* 0: all cores */
-    bool reference_kernels;
+    int kernels;                     /* 0: fast, 1: reference */
     int64_t batch, micro_batch, seq; /* 0: the model's default */
-    enum dtype precision;
+    int precision;                   /* enum dtype */
     const struct optimizer *optimizer;
     double beta1, beta2, eps;
     double lr, weight_decay; /* NAN: the optimizer's default */
     double clip;             /* 0: none */
-    enum schedule schedule;
+    int schedule;            /* enum schedule */
     int64_t warmup;
-    double lr_end; /* fraction of lr at the last step of linear and cosine */
+    double lr_end;  /* fraction of lr at the last step of linear and cosine */
     int64_t memory; /* bytes, 0: no budget */
     int64_t seed;
 };
 
+enum dtype recipe_dtype(const struct snug_recipe *recipe);
+const char *recipe_precision_name(const struct snug_recipe *recipe); /* "bf16" */
 double recipe_lr(const struct snug_recipe *recipe);
 double recipe_weight_decay(const struct snug_recipe *recipe);
 /* The learning rate of step `step` (from 0) of n_steps. */

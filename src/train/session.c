@@ -60,9 +60,9 @@ enum snug_status session_program(const struct session_request *q, const char *la
 {
     const struct snug_recipe *r = q->recipe;
     struct arena scratch = {0};
-    *s = (struct session){.backend = backend_cpu(),
-                          .facts = {.threads = recipe_threads(r),
-                                    .reference_only = r->reference_kernels}};
+    *s = (struct session){
+        .backend = backend_cpu(),
+        .facts = {.threads = recipe_threads(r), .reference_only = r->kernels != 0}};
     TRY(set_sizes(q, s, err));
     int64_t seq = model_is_language(q->model) ? s->seq : r->seq;
     enum snug_status status =
@@ -74,7 +74,7 @@ enum snug_status session_program(const struct session_request *q, const char *la
         struct pass_env env = {.scratch = &scratch,
                                .err = err,
                                .train = q->train,
-                               .compute = r->precision,
+                               .compute = recipe_dtype(r),
                                .master = true,
                                .n_micro = (int)(s->batch / s->micro_batch),
                                .optimizer = r->optimizer,
@@ -156,9 +156,5 @@ void session_describe(const struct session *s, const struct snug_recipe *recipe,
         text_add(out, " x %lld", (long long)s->seq);
     if (s->micro_batch != s->batch)
         text_add(out, " in %lld micro-batches", (long long)(s->batch / s->micro_batch));
-    text_add(out, ", %s, %s",
-             recipe->precision == DTYPE_f32    ? "fp32"
-             : recipe->precision == DTYPE_bf16 ? "bf16"
-                                               : "fp16",
-             recipe->optimizer->name);
+    text_add(out, ", %s, %s", recipe_precision_name(recipe), recipe->optimizer->name);
 }

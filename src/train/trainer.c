@@ -58,10 +58,9 @@ static enum snug_status count_steps(struct snug_trainer *t, struct snug_error *e
     }
     if (t->data != NULL && data_n_samples(t->data, DATA_TRAIN) < t->session.batch &&
         t->needs.target != DATA_TARGET_TOKENS)
-        return snug_fail(err, SNUG_BAD_FILE,
-                         "the data set has %lld samples, less than one batch of %lld",
-                         (long long)data_n_samples(t->data, DATA_TRAIN),
-                         (long long)t->session.batch);
+        return snug_fail(
+            err, SNUG_BAD_FILE, "the data set has %lld samples, less than one batch of %lld",
+            (long long)data_n_samples(t->data, DATA_TRAIN), (long long)t->session.batch);
     return SNUG_OK;
 }
 
@@ -87,11 +86,12 @@ static enum snug_status load_weights(struct snug_trainer *t, struct snug_error *
 
 static enum snug_status make_evaluator(struct snug_trainer *t, struct snug_error *err)
 {
-    if (t->data == NULL || t->options.eval_every < 0 ||
-        data_n_samples(t->data, DATA_HELD_OUT) < 1)
+    if (t->data == NULL || t->options.eval_every < 0 || data_n_samples(t->data, DATA_HELD_OUT) < 1)
         return SNUG_OK;
-    struct session_request q = {.model = t->model, .recipe = &t->recipe,
-                                .micro_batch = t->session.micro_batch, .over = &t->session};
+    struct session_request q = {.model = t->model,
+                                .recipe = &t->recipe,
+                                .micro_batch = t->session.micro_batch,
+                                .over = &t->session};
     TRY(evaluator_make(&t->evaluator, &q, t->exec, t->data, t->session.plan.arena_bytes, err));
     t->can_evaluate = true;
     return SNUG_OK;
@@ -106,9 +106,9 @@ static enum snug_status open_all(struct snug_trainer *t, struct snug_error *err)
     TRY(open_data(t, err));
     TRY(count_steps(t, err));
     if (t->out != NULL && !t->options.resume && checkpoint_exists(t->out))
-        return snug_fail(err, SNUG_BAD_ARGUMENT,
-                         "%s already holds a run: continue it with --resume or choose another --out",
-                         t->out);
+        return snug_fail(
+            err, SNUG_BAD_ARGUMENT,
+            "%s already holds a run: continue it with --resume or choose another --out", t->out);
     TRY(exec_create(&t->session.prog, &t->session.plan, t->session.backend, &t->session.facts, NULL,
                     &t->exec, err));
     if (t->options.resume) {
@@ -212,9 +212,13 @@ static enum snug_status one_step(struct snug_trainer *t, struct snug_metrics *m,
     if (t->step == t->first_step + 1)
         t->runtime_bytes = process_resident_bytes() - exec_resident_bytes(t->exec);
     int64_t per_sample = t->session.seq > 0 ? t->session.seq : 1;
-    *m = (struct snug_metrics){.step = t->step, .n_steps = t->n_steps,
-                               .tokens = t->session.batch * per_sample, .loss = loss, .lr = lr,
-                               .grad_norm = scalars[SCALAR_grad_norm], .ms = seconds * 1e3,
+    *m = (struct snug_metrics){.step = t->step,
+                               .n_steps = t->n_steps,
+                               .tokens = t->session.batch * per_sample,
+                               .loss = loss,
+                               .lr = lr,
+                               .grad_norm = scalars[SCALAR_grad_norm],
+                               .ms = seconds * 1e3,
                                .skipped = skipped};
     m->per_second = (double)m->tokens / seconds;
     return SNUG_OK;
@@ -232,8 +236,8 @@ static enum snug_status log_step(struct snug_trainer *t, const struct snug_metri
         text_add(&line, ", \"grad_norm\": %.9g", m->grad_norm);
     else
         text_add(&line, ", \"grad_norm\": null, \"skipped\": true");
-    text_add(&line, ", \"tokens\": %lld, \"ms\": %.3f, \"tokens_per_s\": %.1f", (long long)m->tokens,
-             m->ms, m->per_second);
+    text_add(&line, ", \"tokens\": %lld, \"ms\": %.3f, \"tokens_per_s\": %.1f",
+             (long long)m->tokens, m->ms, m->per_second);
     if (m->has_validation)
         text_add(&line, ", \"val_loss\": %.9g", m->val_loss);
     if (m->has_accuracy)
@@ -249,9 +253,9 @@ static enum snug_status evaluate(struct snug_trainer *t, struct snug_metrics *m,
                                  struct snug_error *err)
 {
     struct snug_eval_result result;
-    int64_t most = t->options.eval_batches > 0                   ? t->options.eval_batches
+    int64_t most = t->options.eval_batches > 0             ? t->options.eval_batches
                    : t->needs.target == DATA_TARGET_TOKENS ? TEXT_EVAL_BATCHES
-                                                                 : 0;
+                                                           : 0;
     TRY(evaluator_run(&t->evaluator, most, &result, err));
     m->has_validation = 1;
     m->val_loss = result.loss;

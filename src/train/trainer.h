@@ -11,8 +11,9 @@
 /* What the loss op of a program says about the data that it wants. */
 struct data_needs {
     enum data_target target;
-    tensor_id input, target_input; /* TENSOR_NONE: the model has other inputs than one and a target */
-    tensor_id output;              /* logits or values that the loss reads; TENSOR_NONE: never whole */
+    tensor_id input,
+        target_input; /* TENSOR_NONE: the model has other inputs than one and a target */
+    tensor_id output; /* logits or values that the loss reads; TENSOR_NONE: never whole */
     int64_t n_classes;
 };
 enum snug_status needs_of(const struct program *prog, struct data_needs *needs,
@@ -49,7 +50,7 @@ struct snug_trainer {
     bool can_evaluate;
     struct metrics *metrics;
     int64_t step, n_steps, first_step; /* steps done; the goal; where this process began */
-    const void *const *given; /* the caller's inputs of the present step */
+    const void *const *given;          /* the caller's inputs of the present step */
     double loss, seconds;
     int64_t runtime_bytes;
     int64_t saved_step; /* -1: never */

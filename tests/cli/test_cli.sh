@@ -27,6 +27,7 @@ trap clean_up EXIT
 trap 'exit 1' INT TERM
 cd "$work" || exit 1
 unset SNUG_DATA NO_COLOR
+export OMP_WAIT_POLICY=passive # threads that spin for each other crawl on a busy machine
 passed=0
 failed=0
 skipped=0
@@ -129,6 +130,10 @@ weights() {
     } >"$1/model.safetensors"
 }
 
+field() { # TENSOR FIELD VALUE: a sed script that sets a string or a list of a tensor's entry
+    printf 's/\\("%s": *{[^}]*"%s": *\\)[["][^]"]*[]"]/\\1%s/' "$1" "$2" "$3"
+}
+
 copy_weights() { # NAME: the same, unedited
     mkdir "$1" && cp run/config.json run/model.safetensors "$1" || exit 1
 }
@@ -162,14 +167,15 @@ prepare() {
     mkdir tiny
     printf '%s' '{"model_type": "gpt2", "vocab_size": 128, "n_positions": 16, "n_embd": 8,
 "n_layer": 1, "n_head": 2}' >tiny/config.json
-    awk 'BEGIN { for (i = 0; i < 200; i++) printf "line %d of a text to train with\n", i }' >text.txt
+    awk 'BEGIN { for (i = 0; i < 200; i++) print "line " i " of a text to train with" }' >text.txt
     : >empty.txt
     printf 'short' >short.txt
     sed "s/text/$(printf 'caf\303\251')/" text.txt >beyond.txt # bytes above the vocabulary of 128
     shard 7 600 >good.bin
     shard 999 600 >beyond.bin
     head -c 1100 good.bin >cut.bin
-    head -c 7 good.bin >odd.bin
+    printf 'abcdefg' >odd.bin
+    printf 'PK\003\004 and more of a zip' >magic.bin
     for set in digits cut magic labels; do
         mkdir $set
         idx '\000\000\010\003' 20 2 2 >$set/train-images-idx3-ubyte
@@ -191,21 +197,24 @@ prepare() {
 
     copy_weights whole
     copy_weights cut-weights
-    head -c $(($(wc -c <run/model.safetensors) - 10)) run/model.safetensors >cut-weights/model.safetensors
+    head -c "$(($(wc -c <run/model.safetensors) - 10))" run/model.safetensors \
+        >cut-weights/model.safetensors
     copy_weights long-header
     { little_endian 99999999 8; tail -c +9 run/model.safetensors; } >long-header/model.safetensors
     copy_weights stub
     printf 'abc' >stub/model.safetensors
     weights bad-json 's/}$/,,/'
-    weights wrong-dtype 's/\("[a-z.]*wte.weight": *{[^}]*"dtype": *\)"F32"/\1"I32"/'
-    weights odd-dtype 's/\("[a-z.]*wte.weight": *{[^}]*"dtype": *\)"F32"/\1"Q7"/'
-    weights wrong-shape 's/\("[a-z.]*wte.weight": *{[^}]*"shape": *\[\)128, *8/\18,128/'
-    weights far-offset 's/\("[a-z.]*wte.weight": *{[^}]*"data_offsets": *\[\)[0-9]*, *[0-9]*/\1999990000,999994096/'
-    weights overlap 's/\("[a-z.]*wte.weight": *{[^}]*"data_offsets": *\[\)[0-9]*, *[0-9]*/\132,4128/'
+    weights wrong-dtype "$(field wte.weight dtype '"I32"')"
+    weights odd-dtype "$(field wte.weight dtype '"Q7"')"
+    weights wrong-shape "$(field wte.weight shape '[8,128]')"
+    weights far-offset "$(field wte.weight data_offsets '[999990000,999994096]')"
+    weights unused-bytes "$(field wte.weight data_offsets '[32,4128]')"
+    weights shared-bytes "$(field ln_f.bias data_offsets '[0,32]')"
     weights missing 's/wte\.weight/xyz.weight/'
-    weights extra 's/"\([a-z.]*\)wte.weight": *\({[^}]*}\)/"surplus":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},&/'
-    weights twice 's/"[a-z.]*wte.weight": *{[^}]*}/&,&/'
-    for name in wrong-dtype odd-dtype wrong-shape far-offset overlap missing extra twice; do
+    weights extra 's/^{/{"surplus":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},/'
+    weights same-key 's/"[a-z.]*wte.weight": *{[^}]*}/&,&/'
+    for name in wrong-dtype odd-dtype wrong-shape far-offset unused-bytes shared-bytes missing \
+        extra same-key; do
         cmp -s $name/model.safetensors run/model.safetensors && fail "$name" "the edit did not take"
     done
     mkdir bad-config
@@ -273,7 +282,7 @@ words_and_flags() {
 2 | mlp                                    | plan mlp:784
 2 | mlp                                    | plan mlp:784-x-10
 2 | psi                                    | plan psi:lots
-1 | bad-config                             | plan bad-config
+1 | config.json, JSON                      | plan bad-config
 1 | quantum                                | plan odd-config
 # budget
 3 | budget, 100 MiB, smallest, --memory    | plan gpt2 --batch 8 --memory 100M
@@ -288,12 +297,13 @@ data_and_files() {
     table <<'END'
 # data
 1 | nosuch.txt                             | train tiny nosuch.txt --steps 1 --out new
-1 | empty                                  | train tiny empty.txt --steps 1 --out new
+1 | is empty                               | train tiny empty.txt --steps 1 --out new
 1 | short.txt, tokens                      | train tiny short.txt --steps 1 --out new
-1 | vocabulary, 128                        | train tiny beyond.txt --steps 50 --batch 8 --out new
-1 | 999, vocabulary                        | train tiny beyond.bin --steps 1 --out new
+1 | 195, vocabulary, 128                   | train tiny beyond.txt --steps 50 --batch 8
+1 | 999, vocabulary, 128                   | train tiny beyond.bin --steps 1
 1 | cut short                              | train tiny cut.bin --steps 1 --out new
-1 | odd                                    | train tiny odd.bin --steps 1 --out new
+1 | a zip file                             | train tiny magic.bin --steps 1 --out new
+1 | odd number                             | train tiny odd.bin --steps 1 --out new
 1 | cut short                              | train mlp:4-8-3 cut --steps 1 --out new
 1 | not an IDX                             | train mlp:4-8-3 magic --steps 1 --out new
 1 | labels, 7                              | train mlp:4-8-3 labels --steps 1 --out new
@@ -309,26 +319,27 @@ data_and_files() {
 1 | wte.weight, I32                        | train wrong-dtype text.txt --steps 1 --out new
 1 | wte.weight, Q7                         | train odd-dtype text.txt --steps 1 --out new
 1 | wte.weight, 128                        | train wrong-shape text.txt --steps 1 --out new
-1 | wte.weight                             | train far-offset text.txt --steps 1 --out new
-1 | overlap                                | train overlap text.txt --steps 1 --out new
-1 | wte.weight                             | train missing text.txt --steps 1 --out new
+1 | wte.weight, outside                    | train far-offset text.txt --steps 1 --out new
+1 | a hole, wte.weight                     | train unused-bytes text.txt --steps 1 --out new
+1 | ln_f.bias, overlaps                    | train shared-bytes text.txt --steps 1 --out new
+1 | no tensor, wte.weight                  | train missing text.txt --steps 1 --out new
 1 | surplus                                | train extra text.txt --steps 1 --out new
-1 | wte.weight, twice                      | train twice text.txt --steps 1 --out new
+1 | wte.weight, duplicate                  | train same-key text.txt --steps 1 --out new
 1 | model.safetensors                      | inspect long-header/model.safetensors
-1 | overlap                                | inspect overlap/model.safetensors
+1 | ln_f.bias, overlaps                    | inspect shared-bytes/model.safetensors
 # runs
-1 | nosuch                                 | eval nosuch
-1 | nosuch                                 | generate nosuch --prompt a
-1 | nosuch                                 | inspect nosuch
-1 | tiny                                   | eval tiny text.txt
-1 | other                                  | generate other --prompt a
-1 | other                                  | train tiny text.txt --steps 4 --batch 2 --out other --resume
-1 | nosuch                                 | train tiny text.txt --steps 4 --out nosuch --resume
-2 | run, --resume                          | train tiny text.txt --steps 1 --out run
+1 | nosuch, cannot open                    | eval nosuch
+1 | nosuch, cannot open                    | generate nosuch --prompt a
+1 | nosuch, no such file                   | inspect nosuch
+1 | tiny/model.safetensors                 | eval tiny text.txt
+1 | not a language model                   | generate other --prompt a
+1 | other, mlp:4-8-3, tiny                 | train tiny text.txt --steps 4 --out other --resume
+1 | nosuch, no saved run                   | train tiny text.txt --steps 4 --out nosuch --resume
+2 | already holds a run, --resume          | train tiny text.txt --steps 1 --out run
 # places that cannot be written
-2 | file                                   | train tiny text.txt --steps 1 --out file/new
-2 | file                                   | train tiny text.txt --steps 1 --out file
-2 | proc                                   | train tiny text.txt --steps 1 --out /proc/new
+2 | file/new, cannot make                  | train tiny text.txt --steps 1 --out file/new
+2 | is a file                              | train tiny text.txt --steps 1 --out file
+2 | cannot make                            | train tiny text.txt --steps 1 --out /proc/new
 END
 }
 
@@ -377,6 +388,16 @@ full_disk() {
     rmdir disk
 }
 
+# Tokens are read as they are needed, so this one is met when the run has begun.
+bad_token_in_a_run() {
+    run train tiny beyond.bin --steps 1 --out new
+    check "a bad token in a run" "exit status $status" test $status -eq 1
+    check "a bad token in a run: no checkpoint" "there is one" test ! -e new/state.json
+    run train tiny text.txt --steps 1 --out new
+    check "a bad token in a run: the folder is free" "exit status $status" test $status -eq 0
+    rm -rf new
+}
+
 not_finite() {
     cp -r run kept
     before=$(cd kept && fingerprint | grep -v metrics)
@@ -391,7 +412,8 @@ not_finite() {
 
 # Ctrl-C saves and ends well; without --out it says that nothing was saved.
 interrupted() {
-    "$snug" train tiny text.txt --steps 100000000 --batch 2 --out stopped >"$logs/out" 2>"$logs/err" &
+    "$snug" train tiny text.txt --steps 100000000 --batch 2 --out stopped \
+        >"$logs/out" 2>"$logs/err" &
     wait_and_interrupt $!
     check "interrupted with --out" "exit status $status" test $status -eq 0
     check "interrupted with --out: says where" "no word of it" \
@@ -460,6 +482,7 @@ if prepare; then
     data_and_files
     full_standard_output
     full_disk
+    bad_token_in_a_run
     not_finite
     interrupted
     good_output

@@ -1,6 +1,6 @@
 /*
- * test_ops.c -- every op case, three ways: fast rows against the reference, gradients against finite
- * differences, and (with -t) time.
+ * test_ops.c -- every op case, three ways: fast rows against the reference, gradients against
+ * finite differences, and (with -t) time.
  *
  *   test_ops              compare and check; -v adds a line for each op, type and row
  *   test_ops -t           times the rows at the `time` sizes instead
@@ -97,9 +97,11 @@ static void compare_outputs(struct context *ctx, const struct opcase *c, const s
         }
         if (!(error <= (is_reference ? 0.0 : allowed))) {
             char what[200];
-            snprintf(what, sizeof what, "output %s is off by %.3g, %.3g allowed (%s, on input %d, "
-                     "%d threads)", tensor->name, error, allowed, run->add ? "+=" : "=",
-                     run->inplace, run->facts.threads);
+            snprintf(what, sizeof what,
+                     "output %s is off by %.3g, %.3g allowed (%s, on input %d, "
+                     "%d threads)",
+                     tensor->name, error, allowed, run->add ? "+=" : "=", run->inplace,
+                     run->facts.threads);
             problem(ctx, c, op, run->row->name, triple->level, what);
         }
     }
@@ -144,9 +146,8 @@ static void check_row(struct context *ctx, const struct opcase *c, int op_index,
     const struct op *op = &c->prog.ops[op_index];
     const struct backend *cpu = backend_cpu();
     for (int i = 0; i < (reference_only ? 1 : COUNT(thread_counts)); i++) {
-        struct row_run run = {.facts = {.threads = thread_counts[i],
-                                        .reference_only = reference_only},
-                              .add = add};
+        struct row_run run = {
+            .facts = {.threads = thread_counts[i], .reference_only = reference_only}, .add = add};
         run.row = cpu->choose(&c->prog, op, &run.facts);
         if (run.row == NULL) {
             problem(ctx, c, op, "none", level, "the backend has no row for it");
@@ -170,8 +171,8 @@ static void compare_op(struct context *ctx, struct opcase *c, int op_index, enum
     const struct op *op = &c->prog.ops[op_index];
     bool accumulates = op_infos[op->kind].accumulates != 0;
     for (int add = 0; add < (accumulates ? 2 : 1); add++) {
-        struct row_run run = {.row = ref_row(op->kind), .facts = {.threads = 1}, .inplace = -1,
-                              .add = add != 0};
+        struct row_run run = {
+            .row = ref_row(op->kind), .facts = {.threads = 1}, .inplace = -1, .add = add != 0};
         struct row_result right = {0};
         struct snug_error err = {0};
         if (oprun(c, op_index, &run, &right, &err) != SNUG_OK)
@@ -193,7 +194,8 @@ static void compare_case(struct context *ctx, const struct case_text *text, enum
 {
     struct opcase c;
     struct snug_error err = {0};
-    enum snug_status status = opcase_build(text, use, index, dtype, SEED + (uint64_t)index, &c, &err);
+    enum snug_status status =
+        opcase_build(text, use, index, dtype, SEED + (uint64_t)index, &c, &err);
     for (int i = 0; status == SNUG_OK && i < c.prog.n_ops; i++) {
         compare_op(ctx, &c, i, dtype);
         status = oprun_step(&c, i, ref_row(c.prog.ops[i].kind), &err);
@@ -431,8 +433,8 @@ static void test_accumulating_adds_to_what_was_there(void **state)
 static void test_every_op_has_cases(void **state)
 {
     static const char *const gradient_rules[OP_COUNT] = {
-#define OP(kind, in_min, in_max, out_min, out_max, flags, inplace, accumulates, keeps_f32, attrs,  \
-           shape, gradient, cost)                                                                  \
+#define OP(kind, in_min, in_max, out_min, out_max, flags, inplace, accumulates, keeps_f32, attrs, \
+           shape, gradient, cost)                                                                 \
     [OP_##kind] = #gradient,
 #include "ir/ops.def"
 #undef OP
@@ -480,7 +482,8 @@ static void time_case(const struct case_text *text, int index, enum dtype dtype)
         if (status != SNUG_OK)
             break;
         printf("    %-28s %-12s %9.3f ms %8.2f Gflop/s %7.2f GB/s\n", op_infos[op->kind].name,
-               run.row->name, 1e3 * run.best_seconds, 1e-9 * op_flops(&c.prog, op) / run.best_seconds,
+               run.row->name, 1e3 * run.best_seconds,
+               1e-9 * op_flops(&c.prog, op) / run.best_seconds,
                1e-9 * op_moved_bytes(&c.prog, op) / run.best_seconds);
         status = oprun_step(&c, i, run.row, &err);
     }

@@ -69,13 +69,15 @@ enum snug_status case_list_read(const char *folder, struct case_list *list, stru
     memset(list, 0, sizeof *list);
     int n = scandir(folder, &entries, is_case_file, alphasort);
     if (n < 0)
-        return snug_fail(err, SNUG_BAD_FILE, "%s: %s; run from the root of the repository, or set "
-                         "SNUG_CASES", folder, strerror(errno));
+        return snug_fail(err, SNUG_BAD_FILE,
+                         "%s: %s; run from the root of the repository, or set "
+                         "SNUG_CASES",
+                         folder, strerror(errno));
     enum snug_status status = SNUG_OK;
     for (int i = 0; i < n; i++) {
         if (status == SNUG_OK)
-            status = read_file(list, arena_format(&list->arena, "%s/%s", folder,
-                                                  entries[i]->d_name), err);
+            status = read_file(
+                list, arena_format(&list->arena, "%s/%s", folder, entries[i]->d_name), err);
         free(entries[i]);
     }
     free(entries);
@@ -414,10 +416,13 @@ enum snug_status opcase_build(const struct case_text *text, enum case_use use, i
                               struct snug_error *err)
 {
     *c = (struct opcase){.seed = seed};
-    struct builder b = {.c = c, .case_name = text->name, .sizes = text->use[use][index],
-                        .dtype = dtype, .err = err};
-    snprintf(c->label, sizeof c->label, "%s%s %s seed %llu", text->name, b.sizes,
-             dtype_name(dtype), (unsigned long long)seed);
+    struct builder b = {.c = c,
+                        .case_name = text->name,
+                        .sizes = text->use[use][index],
+                        .dtype = dtype,
+                        .err = err};
+    snprintf(c->label, sizeof c->label, "%s%s %s seed %llu", text->name, b.sizes, dtype_name(dtype),
+             (unsigned long long)seed);
     TRY(program_init(&c->prog, text->name, err));
     for (int i = 0; i < text->n_lines; i++) {
         char line[256];

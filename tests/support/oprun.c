@@ -10,7 +10,7 @@
 
 /* ---- buffers with guards -------------------------------------------------------------------- */
 
-/* Wide behind: a row that books a line of workspace too little must not reach the heap's own data. */
+/* Wide behind: a row that books too little workspace must not reach the heap's own data. */
 enum { GUARD_BEFORE_BYTES = 64, GUARD_AFTER_BYTES = 4096, GUARD = 0xa5 };
 
 struct buffer {
@@ -108,9 +108,8 @@ static enum snug_status lay_out(struct bench *bench, const struct row_run *run,
         bench->call.out[k] =
             operand(bench, op->out[k], shared < 0 ? &bench->out[k] : &bench->in[shared]);
     }
-    size_t work_bytes = run->row->workspace_bytes == NULL
-                            ? 0
-                            : run->row->workspace_bytes(prog, op, &run->facts);
+    size_t work_bytes =
+        run->row->workspace_bytes == NULL ? 0 : run->row->workspace_bytes(prog, op, &run->facts);
     if (work_bytes > 0)
         ok = ok && buffer_make(&bench->work, work_bytes);
     bench->call.work = bench->work.data;
@@ -225,8 +224,7 @@ enum snug_status oprun_step(struct opcase *c, int op_index, const struct kernel 
     enum snug_status status = oprun(c, op_index, &run, &result, err);
     for (int k = 0; status == SNUG_OK && k < op->n_out; k++)
         if (op->out[k] != TENSOR_NONE)
-            memcpy(c->data[op->out[k]], result.out[k],
-                   (size_t)tensor_bytes(&c->prog, op->out[k]));
+            memcpy(c->data[op->out[k]], result.out[k], (size_t)tensor_bytes(&c->prog, op->out[k]));
     row_result_free(&result);
     return status;
 }
@@ -254,8 +252,8 @@ double oprun_error(const struct tensor *tensor, const void *a, const void *b)
  * The reference rounds once, at the end.  A fast row computes in f32 and may, in the 16-bit types,
  * round one or two intermediates (probabilities, slopes of scores) to the type under test.
  *
- *   f32            a sum of K terms in f32 wanders by about 2^-24 sqrt(K) of its size; 1e-5 covers K up
- *                  to a thousand with room for approximations of exp and tanh
+ *   f32            a sum of K terms in f32 wanders by about 2^-24 sqrt(K) of its size; 1e-5 covers
+ *                  K up to a thousand with room for approximations of exp and tanh
  *   bf16, f16      the last rounding may go the other way: 1 unit (2^-8, 2^-11); two rounded
  *                  intermediates and their sum: 4 units of bf16 (2^-6), 4 of f16 (2^-9)
  *   f32 output of  what may be rounded is an intermediate, and averages out: one unit of the type
@@ -268,8 +266,8 @@ double oprun_tolerance(const struct opcase *c, const struct op *op, int output, 
     for (int k = 0; k < op->n_in; k++)
         if (op->in[k] != TENSOR_NONE) {
             const struct shape *shape = &program_tensor(&c->prog, op->in[k])->shape;
-            int64_t n = shape_rows(shape) > shape_last(shape) ? shape_rows(shape)
-                                                              : shape_last(shape);
+            int64_t n =
+                shape_rows(shape) > shape_last(shape) ? shape_rows(shape) : shape_last(shape);
             longest = n > longest ? n : longest;
         }
     double f32_tolerance = 1e-5 * fmax(1.0, sqrt((double)longest / 1024.0));

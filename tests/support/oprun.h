@@ -23,8 +23,8 @@ struct row_result {
 
 /*
  * Copies the op's operands from c->data into buffers with guard bytes at both ends, gives the row
- * exactly the workspace that it books, and runs it.  Outputs start as NaN, or as random values where
- * the row adds to them.  SNUG_MISMATCH: a guard byte or an input changed.  c is as before.
+ * exactly the workspace that it books, and runs it.  Outputs start as NaN, or as random values
+ * where the row adds to them.  SNUG_MISMATCH: a guard byte or an input changed.  c is as before.
  */
 enum snug_status oprun(const struct opcase *c, int op_index, struct row_run *run,
                        struct row_result *result, struct snug_error *err);

@@ -1,0 +1,157 @@
+/*
+ * test_presets.c -- the plans that people will ask for: every preset in every precision, checked, with
+ * at most 1% of fragmentation; the arithmetic of model states; an evaluation in the same arena.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "train/session.h"
+
+static const char *const presets[] = {"mlp",        "gpt-nano", "gpt2",     "gpt2-medium",
+                                      "gpt2-large", "gpt2-xl",  "gpt3-175b"};
+static const char *const precisions[] = {"fp32", "bf16", "fp16"};
+enum { N_PRESETS = (int)(sizeof presets / sizeof *presets), N_PRECISIONS = 3, BATCH = 4 };
+
+struct asked {
+    struct snug_model model;
+    snug_recipe *recipe;
+    struct session session;
+};
+
+static void ask(struct asked *a, const char *name, const char *precision, const char *optimizer,
+                int64_t micro_batch)
+{
+    struct snug_error err = {0};
+    memset(a, 0, sizeof *a);
+    a->recipe = snug_recipe_new();
+    assert_non_null(a->recipe);
+    if (model_from_name(name, &a->model, &err) != SNUG_OK ||
+        snug_recipe_set(a->recipe, "precision", precision, &err) != SNUG_OK ||
+        snug_recipe_set(a->recipe, "optimizer", optimizer, &err) != SNUG_OK ||
+        snug_recipe_set(a->recipe, "threads", "8", &err) != SNUG_OK)
+        fail_msg("%s: %s", name, err.message);
+    struct session_request request = {.model = &a->model, .recipe = a->recipe, .train = true,
+                                      .batch = BATCH, .micro_batch = micro_batch};
+    if (session_make(&request, &a->session, &err) != SNUG_OK)
+        fail_msg("%s %s: %s", name, precision, err.message);
+}
+
+static void forget(struct asked *a)
+{
+    session_free(&a->session);
+    snug_recipe_free(a->recipe);
+}
+
+static void test_fragmentation(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_PRESETS; i++) {
+        double worst = 0;
+        int n_ops = 0;
+        for (int p = 0; p < N_PRECISIONS; p++)
+            for (int64_t micro_batch = BATCH; micro_batch >= 1; micro_batch /= BATCH) {
+                struct asked a;
+                struct snug_error err = {0};
+                ask(&a, presets[i], precisions[p], "adamw", micro_batch);
+                const struct plan *plan = &a.session.plan;
+                if (plan_check(&a.session.prog, plan->offset, plan->arena_bytes, &err) != SNUG_OK)
+                    fail_msg("%s %s: %s", presets[i], precisions[p], err.message);
+                double part = (double)plan->fragmentation / (double)plan->arena_bytes;
+                worst = part > worst ? part : worst;
+                n_ops = a.session.prog.n_ops;
+                if (part > 0.01)
+                    fail_msg("%s %s, micro-batch %d of %d: fragmentation %.2f%%", presets[i],
+                             precisions[p], (int)micro_batch, BATCH, 100 * part);
+                forget(&a);
+            }
+        print_message("%-12s %5d ops, fragmentation at most %.4f%%\n", presets[i], n_ops,
+                      100 * worst);
+    }
+}
+
+/* Bytes a parameter: the table that everybody quotes, 2 + 2 + 12 for mixed precision with Adam. */
+static const struct {
+    const char *model, *precision, *optimizer;
+    int64_t parameters, gradients, states;
+} psi_rows[] = {
+    {"psi:1.5e9", "fp16", "adam", 3000000000, 3000000000, 18000000000},
+    {"psi:1.5e9", "bf16", "adamw", 3000000000, 3000000000, 18000000000},
+    {"psi:1.5e9", "fp32", "adam", 6000000000, 6000000000, 12000000000},
+    {"psi:1.5e9", "fp32", "sgd", 6000000000, 6000000000, 0},
+    {"psi:1.5e9", "fp16", "sgd", 3000000000, 3000000000, 6000000000},
+    {"psi:7.5e9", "fp16", "adam", 15000000000, 15000000000, 90000000000},
+};
+
+static void test_psi(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof psi_rows / sizeof *psi_rows; i++)
+        for (int64_t micro_batch = BATCH; micro_batch >= 1; micro_batch /= BATCH) {
+            struct asked a;
+            struct snug_ledger ledger;
+            ask(&a, psi_rows[i].model, psi_rows[i].precision, psi_rows[i].optimizer, micro_batch);
+            session_ledger(&a.session, a.recipe, &ledger);
+            assert_int_equal(ledger.parameters, psi_rows[i].parameters);
+            assert_int_equal(ledger.gradients, psi_rows[i].gradients);
+            assert_int_equal(ledger.optimizer, psi_rows[i].states);
+            assert_int_equal(ledger.activations, 0);
+            assert_int_equal(ledger.temporary, 0);
+            assert_int_equal(ledger.fragmentation, 0);
+            assert_int_equal(ledger.total, psi_rows[i].parameters + psi_rows[i].gradients +
+                                               psi_rows[i].states);
+            assert_int_equal(a.session.prog.n_repeat, 1); /* nothing to repeat */
+            forget(&a);
+        }
+}
+
+/* The second program sees the first one's weights and touches nothing else that lives on. */
+static void test_over(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        for (int p = 0; p < N_PRECISIONS; p++) {
+            struct asked a;
+            struct session eval;
+            struct snug_error err = {0};
+            ask(&a, presets[i], precisions[p], "adamw", 1);
+            struct session_request request = {.model = &a.model, .recipe = a.recipe,
+                                              .batch = BATCH, .over = &a.session};
+            if (session_make(&request, &eval, &err) != SNUG_OK ||
+                plan_check(&eval.prog, eval.plan.offset, eval.plan.arena_bytes, &err) != SNUG_OK)
+                fail_msg("%s: %s", presets[i], err.message);
+            const struct program *host = &a.session.prog;
+            const int64_t *place = a.session.plan.offset;
+            for (int t = 0; t < eval.prog.n_tensors; t++) {
+                int64_t at = eval.plan.offset[t];
+                if (at < 0)
+                    continue;
+                tensor_id twin = program_find(host, eval.prog.tensors[t].name);
+                if (eval.prog.tensors[t].persistent)
+                    assert_int_equal(at, place[twin]);
+                for (int h = 0; h < host->n_tensors && !eval.prog.tensors[t].persistent; h++)
+                    if (host->tensors[h].persistent && place[h] >= 0 &&
+                        at < place[h] + tensor_bytes(host, h) &&
+                        place[h] < at + tensor_bytes(&eval.prog, t))
+                        fail_msg("%s: \"%s\" lies on the weights", presets[i],
+                                 eval.prog.tensors[t].name);
+            }
+            session_free(&eval);
+            forget(&a);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_psi),
+        cmocka_unit_test(test_over),
+        cmocka_unit_test(test_fragmentation),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

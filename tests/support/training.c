@@ -1,0 +1,56 @@
+/*
+ * training.c -- what the tests of training share; see training.h.
+ */
+#include "support/training.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+void must(enum snug_status status, const struct snug_error *err)
+{
+    if (status != SNUG_OK)
+        fail_msg("%s: %s", snug_status_name(status), err->message);
+}
+
+snug_recipe *recipe_of(const char *keys)
+{
+    char copy[512], *rest;
+    struct snug_error err;
+    snug_recipe *recipe = snug_recipe_new();
+    assert_non_null(recipe);
+    assert_true(snprintf(copy, sizeof copy, "%s", keys) < (int)sizeof copy);
+    for (char *key = strtok_r(copy, " ", &rest); key != NULL; key = strtok_r(NULL, " ", &rest)) {
+        char *equals = strchr(key, '=');
+        assert_non_null(equals);
+        *equals = '\0';
+        must(snug_recipe_set(recipe, key, equals + 1, &err), &err);
+    }
+    return recipe;
+}
+
+snug_model *model_of(const char *spec)
+{
+    struct snug_error err;
+    snug_model *model = NULL;
+    must(snug_model_open(spec, &model, &err), &err);
+    return model;
+}
+
+double relative_error(const double *found, const double *truth, int64_t n)
+{
+    double difference = 0, size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        difference += (found[i] - truth[i]) * (found[i] - truth[i]);
+        size += truth[i] * truth[i];
+    }
+    if (difference == 0)
+        return 0;
+    double error = sqrt(difference / size);
+    return isnan(error) ? INFINITY : error;
+}

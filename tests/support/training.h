@@ -1,0 +1,21 @@
+/*
+ * training.h -- what the tests of training share: recipes in one line, errors between tensors.
+ */
+#ifndef TESTS_SUPPORT_TRAINING_H
+#define TESTS_SUPPORT_TRAINING_H
+
+#include "train/recipe.h"
+
+/* Fails the test with the library's own message unless status is SNUG_OK. */
+void must(enum snug_status status, const struct snug_error *err);
+
+/* "lr=1e-3 threads=1 opt=beta1=0.9,beta2=0.95": defaults with these keys set.  Free it. */
+snug_recipe *recipe_of(const char *keys);
+
+/* Opens the model or fails the test. */
+snug_model *model_of(const char *spec);
+
+/* |found - truth| / |truth| in the Euclidean norm; NaN or a difference from 0 is infinite. */
+double relative_error(const double *found, const double *truth, int64_t n);
+
+#endif
