@@ -6,7 +6,8 @@
 # A test that is skipped says why in a line that begins with "skip:"; a script skips with status 77.
 # The last line is `N passed, N failed`, and `, N skipped` if any were; the status is 1 if any failed.
 set -u
-export CMOCKA_MESSAGE_OUTPUT=TAP LC_ALL=C
+# Waiting threads sleep: several tests run at a time on as many cores.
+export CMOCKA_MESSAGE_OUTPUT=TAP LC_ALL=C OMP_WAIT_POLICY=passive
 
 # run_one RESULTS TEST: runs it, leaves "passed failed skipped" in a file, prints its line.
 run_one() {

@@ -12,6 +12,7 @@ enum {
 
 static void widen(int threads, struct span from, int64_t n, float *to)
 {
+    (void)threads; /* without OpenMP */
     int64_t n_blocks = divide_up(n, LEAST_PER_PART);
 #pragma omp parallel for schedule(static) num_threads(threads) if (n_blocks > 1)
     for (int64_t i = 0; i < n_blocks; i++) {
@@ -36,6 +37,7 @@ static void narrow_block(struct span to, int64_t at, int64_t n, const float *fro
 
 static void narrow(int threads, struct span to, int64_t n, const float *from, bool add)
 {
+    (void)threads; /* without OpenMP */
     int64_t n_blocks = divide_up(n, BLOCK_ELEMS);
 #pragma omp parallel for schedule(static) num_threads(threads) if (n_blocks > 8)
     for (int64_t i = 0; i < n_blocks; i++) {
@@ -67,6 +69,7 @@ static void finish_block(const struct linear_finish *todo, int64_t row, int64_t 
 
 static void finish_linear(int threads, const struct linear_finish *todo)
 {
+    (void)threads; /* without OpenMP */
     int64_t n_blocks = divide_up(todo->width, BLOCK_ELEMS);
 #pragma omp parallel for schedule(static) \
     num_threads(threads) if (todo->n_rows * todo->width > LEAST_PER_PART)
@@ -100,6 +103,7 @@ static void sum_stripe(struct span from, int64_t n_rows, int64_t width, int64_t 
 static void sum_columns(int threads, struct span from, int64_t n_rows, int64_t width,
                         struct span sums, bool add)
 {
+    (void)threads; /* without OpenMP */
     int64_t n_stripes = divide_up(width, STRIPE_COLS);
 #pragma omp parallel for schedule(static) num_threads(threads) if (n_rows * width > LEAST_PER_PART)
     for (int64_t i = 0; i < n_stripes; i++) {
@@ -135,6 +139,7 @@ static double row_lse(const float *logits, int64_t n)
 
 static void finish_head(int threads, const struct head_rows *todo)
 {
+    (void)threads; /* without OpenMP */
 #pragma omp parallel for schedule(static) \
     num_threads(threads) if (todo->n_rows * todo->n_classes > LEAST_PER_PART)
     for (int64_t row = 0; row < todo->n_rows; row++) {

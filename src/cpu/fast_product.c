@@ -91,6 +91,7 @@ struct step {
 
 static void pack_b(const struct step *step, const float *b, int threads)
 {
+    (void)threads; /* without OpenMP */
     const struct product_shape *s = step->shape;
     int64_t across = s->b_transposed ? s->ldb : 1, along = s->b_transposed ? 1 : s->ldb;
     int64_t n_strips = divide_up(step->n_cols, TILE_COLS);

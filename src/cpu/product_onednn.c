@@ -14,10 +14,10 @@
  * GiB for a 50257 x 3072 gradient on 64 threads.  So k is cut into pieces of 512 that are added in
  * order; this costs nothing that we could measure, and is what the bound rests on.
  *
- * Measured (oneDNN 2.6.3, 2 cores of Zen 4, fp32 FMA peak 233 GFLOP/s), 4096 rows, layers of GPT-2 124M
- * (768 x 2304, 768 x 768, 768 x 3072, 3072 x 768), in GFLOP/s:
- *     forward 208..220    data gradient 214..220    weight gradient 208..221    head 196..212
- * gemm:jit is within 5% either way.  A call still makes 6 or 7 small mallocs (264 bytes in all) for
+ * Measured with oneDNN 2.6.3 on 2 cores of Zen 4 (fp32 FMA peak 233 GFLOP/s), 4096 rows and the
+ * layers of GPT-2 124M (768 x 2304, 768 x 768, 768 x 3072, 3072 x 768), in GFLOP/s:
+ *     forward 208..225   data gradient 208..227   weight gradient 209..221   head 192..212
+ * gemm:jit is within 7% either way.  A call still makes 6 or 7 small mallocs (264 bytes in all) for
  * its map of arguments: oneDNN has no entry without them.  They are freed before it returns.
  */
 #include "cpu/cpu.h"

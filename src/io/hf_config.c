@@ -113,6 +113,8 @@ static const char *torch_name(enum dtype dtype)
 
 static json_t *gpt2_json(const struct hf_gpt2 *gpt2, enum dtype dtype)
 {
+    enum { END_OF_TEXT = 50256 }; /* what transformers takes for granted unless it is told */
+    bool has_end_of_text = gpt2->vocab_size > END_OF_TEXT;
     const struct {
         const char *key;
         json_t *value;
@@ -130,6 +132,8 @@ static json_t *gpt2_json(const struct hf_gpt2 *gpt2, enum dtype dtype)
         {"layer_norm_epsilon", json_real(gpt2->layer_norm_epsilon)},
         {"tie_word_embeddings", json_boolean(gpt2->tie_word_embeddings)},
         {"initializer_range", json_real(0.02)},
+        {"bos_token_id", has_end_of_text ? json_integer(END_OF_TEXT) : json_null()},
+        {"eos_token_id", has_end_of_text ? json_integer(END_OF_TEXT) : json_null()},
         {"embd_pdrop", json_real(0)},
         {"attn_pdrop", json_real(0)},
         {"resid_pdrop", json_real(0)},

@@ -14,6 +14,8 @@
  */
 #include "pass/autodiff.h"
 
+#include <string.h>
+
 tensor_id autodiff_of(const struct autodiff *ad, tensor_id id)
 {
     return id == TENSOR_NONE ? TENSOR_NONE : ad->grad[id];
@@ -28,12 +30,18 @@ static enum snug_status new_gradient(struct autodiff *ad, tensor_id of, bool of_
                                      tensor_id *id)
 {
     const struct tensor *t = &ad->prog->tensors[of];
-    char *name = arena_format(ad->env->scratch, "d.%s", t->name);
+    bool is_share = !of_parameter && t->role == ROLE_parameter;
+    char *name = arena_format(ad->env->scratch, is_share ? "d.%s.share" : "d.%s", t->name);
     if (name == NULL)
         return snug_fail(ad->env->err, SNUG_NO_MEMORY, "autodiff: out of memory");
     struct tensor grad = {TENSOR_INIT, .name = name, .dtype = t->dtype, .shape = t->shape,
                           .role = of_parameter ? ROLE_gradient : ROLE_activation};
-    return program_add_tensor(ad->prog, &grad, id, ad->env->err);
+    TRY(program_add_tensor(ad->prog, &grad, id, ad->env->err));
+    if (of_parameter && strcmp(name, ad->prog->tensors[*id].name) != 0) /* optimizer.c looks for it */
+        return snug_fail(ad->env->err, SNUG_BAD_PROGRAM,
+                         "the name \"%s\" is taken, but the gradient of \"%s\" needs it: rename one",
+                         name, ad->prog->tensors[of].name);
+    return SNUG_OK;
 }
 
 enum snug_status autodiff_give(struct autodiff *ad, tensor_id to, tensor_id grad)
@@ -58,6 +66,28 @@ enum snug_status autodiff_give(struct autodiff *ad, tensor_id to, tensor_id grad
                           ad->env->err);
 }
 
+/* One flag covers all accumulating outputs of an op.  They go straight into the gradients only if all
+ * are parameters' and all of these have a past, or none has; else each goes through a tensor of its
+ * own, which no later pass may turn into a sum over micro-batches. */
+static bool outputs_are_alike(const struct autodiff *ad, enum op_kind kind, int n_out,
+                              const tensor_id *to, bool *have_past)
+{
+    int n_seen = 0;
+    for (int k = 0; k < n_out; k++) {
+        if ((op_infos[kind].accumulates >> k & 1) == 0 || to[k] == TENSOR_NONE)
+            continue;
+        bool past = ad->grad[to[k]] != TENSOR_NONE;
+        if (ad->prog->tensors[to[k]].role != ROLE_parameter || (n_seen > 0 && past != *have_past))
+            return false;
+        for (int before = 0; before < k; before++)
+            if (to[before] == to[k])
+                return false;
+        *have_past = past;
+        n_seen++;
+    }
+    return true;
+}
+
 enum snug_status autodiff_emit(struct autodiff *ad, enum op_kind kind, const struct attrs *attrs,
                                int n_in, const tensor_id *in, int n_out, const tensor_id *to)
 {
@@ -65,28 +95,19 @@ enum snug_status autodiff_emit(struct autodiff *ad, enum op_kind kind, const str
     bool give[MAX_OUTPUTS] = {false};
     struct attrs own = attrs == NULL ? ATTRS() : *attrs;
 
-    /* One flag covers all accumulating outputs of an op, so it may add only if all have a past. */
-    bool all_have_past = true, any = false;
-    for (int k = 0; k < n_out; k++)
-        if ((op_infos[kind].accumulates >> k & 1) && to[k] != TENSOR_NONE &&
-            ad->prog->tensors[to[k]].role == ROLE_parameter) {
-            any = true;
-            all_have_past &= ad->grad[to[k]] != TENSOR_NONE;
-        }
-    own.accumulate = any && all_have_past ? ACC_yes : ACC_no;
-
+    bool have_past = false;
+    bool all_alike = outputs_are_alike(ad, kind, n_out, to, &have_past);
+    own.accumulate = all_alike && have_past ? ACC_yes : ACC_no;
     for (int k = 0; k < n_out; k++) {
         out[k] = TENSOR_NONE;
         if (to[k] == TENSOR_NONE)
             continue;
-        bool direct = (op_infos[kind].accumulates >> k & 1) &&
-                      ad->prog->tensors[to[k]].role == ROLE_parameter;
-        if (direct && own.accumulate == ACC_yes) {
+        bool direct = all_alike && (op_infos[kind].accumulates >> k & 1);
+        if (direct && have_past) {
             out[k] = ad->grad[to[k]];
         } else {
-            bool is_parameter_gradient = direct && ad->grad[to[k]] == TENSOR_NONE;
-            TRY(new_gradient(ad, to[k], is_parameter_gradient, &out[k]));
-            if (is_parameter_gradient)
+            TRY(new_gradient(ad, to[k], direct, &out[k]));
+            if (direct)
                 ad->grad[to[k]] = out[k];
             else
                 give[k] = true;
@@ -157,6 +178,10 @@ enum snug_status pass_autodiff(struct program *prog, struct pass_env *env)
         if (!reached || !wanted)
             continue;
         gradient_rule *rule = gradient_rule_of(op.kind);
+        if (op.out[0] == prog->loss && (op_infos[op.kind].attrs & A_weight) == 0)
+            return snug_fail(env->err, SNUG_BAD_PROGRAM,
+                             "op %d (%s) writes the loss but is no loss: end the model with one", i,
+                             op_infos[op.kind].name);
         if (rule == NULL)
             return snug_fail(env->err, SNUG_BAD_PROGRAM, "op %d (%s) has no gradient", i,
                              op_infos[op.kind].name);

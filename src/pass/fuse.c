@@ -8,50 +8,88 @@
  *     d = layernorm_grad ...; s = add r, d     ->  s = layernorm_grad ..., r
  *     linear_cross_entropy; its _grad          ->  linear_cross_entropy_train (logits made once)
  *
- * The swallowed op's place is left empty and compacted at the end.  An op moves only over ops that do
- * not touch what it reads or writes; since tensors have one writer, it is enough that everything it
- * reads is written before its new place.
+ * The swallowed op's place is left empty and compacted at the end.  An op moves only over ops that
+ * neither write what it reads nor touch what it writes; parts count as their base.
  *
- * needs: autodiff and optimizer done    keeps: ids, fp32 results to the bit    breaks: nothing
- * cost:  O(ops + tensors)
+ * needs: autodiff and optimizer done    keeps: ids, results (but for a rounding that falls away)
+ * breaks: nothing
+ * cost:  O(tensors + ops x the ops between the two, which are few)
  */
 #include "pass/pass.h"
 
-struct uses { /* per tensor: how many ops read it, which op writes it first */
-    int *n_readers, *writer;
-};
-
 struct fuse {
     struct program *prog;
-    struct uses uses;
-    bool *gone; /* per op: swallowed */
+    int *n_readers; /* per root: ops that read it or a part of it; one more if it outlives the step */
+    int *writer;    /* per tensor: the op that writes it first, -1: none */
+    bool *gone;     /* per op: swallowed */
 };
 
 static void count_uses(struct fuse *f)
 {
-    for (int i = 0; i < f->prog->n_tensors; i++) {
-        f->uses.n_readers[i] = 0;
-        f->uses.writer[i] = -1;
-    }
+    for (int i = 0; i < f->prog->n_tensors; i++)
+        f->writer[i] = -1;
+    for (int i = 0; i < f->prog->n_tensors; i++)
+        if (f->prog->tensors[i].is_output || f->prog->tensors[i].persistent)
+            f->n_readers[tensor_root(f->prog, i)]++;
     for (int i = 0; i < f->prog->n_ops; i++) {
         const struct op *op = &f->prog->ops[i];
         for (int k = 0; k < op->n_in; k++)
             if (op->in[k] != TENSOR_NONE)
-                f->uses.n_readers[op->in[k]]++;
+                f->n_readers[tensor_root(f->prog, op->in[k])]++;
         for (int k = 0; k < op->n_out; k++)
-            if (op->out[k] != TENSOR_NONE && f->uses.writer[op->out[k]] < 0)
-                f->uses.writer[op->out[k]] = i;
+            if (op->out[k] != TENSOR_NONE && f->writer[op->out[k]] < 0)
+                f->writer[op->out[k]] = i;
     }
 }
 
-static bool written_before(const struct fuse *f, tensor_id id, int place)
+static int n_readers(const struct fuse *f, tensor_id id)
 {
-    return f->uses.writer[id] < place; /* -1: a parameter or an input, there from the start */
+    return f->n_readers[tensor_root(f->prog, id)];
+}
+
+static bool has_root(const struct fuse *f, int n, const tensor_id *ids, tensor_id root)
+{
+    for (int k = 0; k < n; k++)
+        if (ids[k] != TENSOR_NONE && tensor_root(f->prog, ids[k]) == root)
+            return true;
+    return false;
+}
+
+/* Does any of the ops [begin, end) write the tensor or a part of it? */
+static bool is_written(const struct fuse *f, tensor_id id, int begin, int end)
+{
+    for (int i = begin; id != TENSOR_NONE && i < end; i++)
+        if (!f->gone[i] &&
+            has_root(f, f->prog->ops[i].n_out, f->prog->ops[i].out, tensor_root(f->prog, id)))
+            return true;
+    return false;
+}
+
+static bool is_read(const struct fuse *f, tensor_id id, int begin, int end)
+{
+    for (int i = begin; id != TENSOR_NONE && i < end; i++)
+        if (!f->gone[i] &&
+            has_root(f, f->prog->ops[i].n_in, f->prog->ops[i].in, tensor_root(f->prog, id)))
+            return true;
+    return false;
+}
+
+static bool is_touched(const struct fuse *f, tensor_id id, int begin, int end)
+{
+    return is_read(f, id, begin, end) || is_written(f, id, begin, end);
+}
+
+/* All that an op reads and writes moves with it. */
+static void set_writer(struct fuse *f, const struct op *op, int at)
+{
+    for (int k = 0; k < op->n_out; k++)
+        if (op->out[k] != TENSOR_NONE)
+            f->writer[op->out[k]] = at;
 }
 
 static struct op *live_writer(struct fuse *f, tensor_id id, enum op_kind kind)
 {
-    int at = f->uses.writer[id];
+    int at = f->writer[id];
     return at >= 0 && !f->gone[at] && f->prog->ops[at].kind == kind ? &f->prog->ops[at] : NULL;
 }
 
@@ -60,21 +98,23 @@ static void fuse_add_layernorm(struct fuse *f, int at)
 {
     struct op *norm = &f->prog->ops[at];
     struct op *add = live_writer(f, norm->in[0], OP_add);
-    if (add == NULL || !written_before(f, norm->in[1], f->uses.writer[norm->in[0]]) ||
-        !written_before(f, norm->in[2], f->uses.writer[norm->in[0]]))
+    int place = f->writer[norm->in[0]];
+    if (add == NULL || is_written(f, norm->in[0], place + 1, at) ||
+        is_written(f, norm->in[1], place, at) || is_written(f, norm->in[2], place, at))
         return;
-    int place = f->uses.writer[norm->in[0]];
+    for (int k = 0; k < 3; k++)
+        if (is_touched(f, norm->out[k], place, at))
+            return;
     struct op fused = *norm;
     fused.kind = OP_add_layernorm;
     fused.n_in = fused.n_out = 4;
     fused.in[0] = add->in[0], fused.in[1] = add->in[1];
     fused.in[2] = norm->in[1], fused.in[3] = norm->in[2];
     fused.out[0] = add->out[0];
-    for (int k = 0; k < 3; k++) {
+    for (int k = 0; k < 3; k++)
         fused.out[k + 1] = norm->out[k];
-        f->uses.writer[norm->out[k]] = place;
-    }
     *add = fused;
+    set_writer(f, add, place);
     f->gone[at] = true;
 }
 
@@ -83,15 +123,17 @@ static void fuse_linear_act(struct fuse *f, int at)
 {
     struct op *act = &f->prog->ops[at];
     struct op *linear = live_writer(f, act->in[0], OP_linear);
-    if (linear == NULL || linear->attrs.act != ACT_none)
+    int place = f->writer[act->in[0]];
+    if (linear == NULL || linear->attrs.act != ACT_none || linear->n_out > 1 ||
+        act->out[0] == TENSOR_NONE || is_written(f, act->in[0], place + 1, at) ||
+        is_touched(f, act->out[0], place, at))
         return;
-    bool before_is_read =
-        f->uses.n_readers[act->in[0]] > 1 || f->prog->tensors[act->in[0]].is_output;
-    f->uses.writer[act->out[0]] = f->uses.writer[act->in[0]];
+    bool before_is_read = n_readers(f, act->in[0]) > 1;
     linear->attrs.act = act->attrs.act;
     linear->n_out = before_is_read ? 2 : 1;
     linear->out[1] = before_is_read ? linear->out[0] : TENSOR_NONE;
     linear->out[0] = act->out[0];
+    set_writer(f, linear, place);
     f->gone[at] = true;
 }
 
@@ -102,49 +144,56 @@ static void fuse_norm_grad_add(struct fuse *f, int at)
     for (int k = 0; k < 2; k++) {
         tensor_id part = add->in[k], rest = add->in[1 - k];
         struct op *norm = live_writer(f, part, OP_layernorm_grad);
-        if (norm == NULL || norm->n_in != 5 || norm->out[0] != part ||
-            f->uses.n_readers[part] != 1 || !written_before(f, rest, f->uses.writer[part]))
+        int place = f->writer[part];
+        if (norm == NULL || norm->n_in != 5 || norm->out[0] != part || n_readers(f, part) != 1 ||
+            is_written(f, part, place + 1, at) || is_written(f, rest, place, at) ||
+            is_touched(f, add->out[0], place, at))
             continue;
         norm->in[5] = rest;
         norm->n_in = 6;
         norm->out[0] = add->out[0];
-        f->uses.writer[add->out[0]] = f->uses.writer[part];
+        set_writer(f, norm, place);
         f->gone[at] = true;
         return;
     }
 }
 
-/* The head's forward and backward walk the same chunks of logits: one walk for both. */
+/* The head's forward and backward walk the same chunks of logits: one walk for both, at the place of
+ * the gradient. */
 static void fuse_head(struct fuse *f, int at)
 {
     struct op *grad = &f->prog->ops[at];
     struct op *head = live_writer(f, grad->in[3], OP_linear_cross_entropy);
-    if (head == NULL || head->in[0] != grad->in[0] || head->in[1] != grad->in[1] ||
-        head->in[2] != grad->in[2] || grad->out[0] == TENSOR_NONE ||
-        head->attrs.accumulate != grad->attrs.accumulate)
+    if (head == NULL || grad->out[0] == TENSOR_NONE ||
+        head->attrs.accumulate != grad->attrs.accumulate ||
+        head->attrs.weight != grad->attrs.weight)
         return;
-    struct op fused = *grad; /* at the place of the gradient; nobody between reads loss or lse */
-    int from = f->uses.writer[grad->in[3]];
-    if (f->uses.n_readers[head->out[1]] != 1 || f->uses.n_readers[head->out[0]] != 0)
-        return;
+    int from = f->writer[grad->in[3]];
+    for (int k = 0; k < 3; k++)
+        if (head->in[k] != grad->in[k] || is_written(f, head->in[k], from, at))
+            return;
+    for (int k = 0; k < 2; k++)
+        if (is_touched(f, head->out[k], from + 1, at))
+            return;
+    struct op fused = *grad;
     fused.kind = OP_linear_cross_entropy_train;
     fused.n_in = fused.n_out = 4;
     fused.in[3] = grad->in[4], fused.in[4] = TENSOR_NONE;
     fused.out[0] = head->out[0], fused.out[1] = head->out[1];
     fused.out[2] = grad->out[0], fused.out[3] = grad->out[1];
     *grad = fused;
+    set_writer(f, grad, at);
     f->gone[from] = true;
-    f->uses.writer[head->out[0]] = f->uses.writer[head->out[1]] = at;
 }
 
 enum snug_status pass_fuse(struct program *prog, struct pass_env *env)
 {
     size_t n_tensors = (size_t)prog->n_tensors + 1;
     struct fuse f = {.prog = prog};
-    f.uses.n_readers = arena_zeros(env->scratch, n_tensors, sizeof(int));
-    f.uses.writer = arena_zeros(env->scratch, n_tensors, sizeof(int));
+    f.n_readers = arena_zeros(env->scratch, n_tensors, sizeof(int));
+    f.writer = arena_zeros(env->scratch, n_tensors, sizeof(int));
     f.gone = arena_zeros(env->scratch, (size_t)prog->n_ops + 1, sizeof *f.gone);
-    if (f.uses.n_readers == NULL || f.uses.writer == NULL || f.gone == NULL)
+    if (f.n_readers == NULL || f.writer == NULL || f.gone == NULL)
         return snug_fail(env->err, SNUG_NO_MEMORY, "fuse: no scratch for %d tensors",
                          prog->n_tensors);
     count_uses(&f);

@@ -21,8 +21,18 @@ static enum snug_status gradient_embedding(struct autodiff *ad, const struct op 
 {
     tensor_id table = op->in[1], positions = operand(op, 2);
     bool both = positions != TENSOR_NONE;
+    tensor_id dy = autodiff_of(ad, op->out[0]);
+    if (both &&
+        (autodiff_of(ad, table) == TENSOR_NONE) != (autodiff_of(ad, positions) == TENSOR_NONE)) {
+        /* the head has the table too: its gradient is added to, that of the positions is written */
+        TRY(autodiff_emit(ad, OP_embedding_grad, NULL, 3, (tensor_id[]){op->in[0], dy, table}, 1,
+                          &table));
+        return autodiff_emit(ad, OP_embedding_grad, NULL, 4,
+                             (tensor_id[]){op->in[0], dy, table, positions}, 2,
+                             (tensor_id[]){TENSOR_NONE, positions});
+    }
     return autodiff_emit(ad, OP_embedding_grad, NULL, both ? 4 : 3,
-                         (tensor_id[]){op->in[0], autodiff_of(ad, op->out[0]), table, positions},
+                         (tensor_id[]){op->in[0], dy, table, positions},
                          both ? 2 : 1, (tensor_id[]){table, positions});
 }
 

@@ -34,7 +34,8 @@ static enum snug_status emit_norm(struct program *prog, struct pass_env *env, in
     for (int i = 0; i < n_tensors; i++) {
         if (prog->tensors[i].role != ROLE_gradient)
             continue;
-        struct tensor part = {.name = "norm.part",
+        char *name = arena_format(env->scratch, "norm.part.%d", at);
+        struct tensor part = {.name = name == NULL ? "norm.part" : name,
                               .dtype = DTYPE_f64,
                               .role = ROLE_temporary,
                               .shape = {1, {1}},

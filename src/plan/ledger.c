@@ -124,7 +124,7 @@ static enum snug_status use_host_places(const struct program *prog, const struct
 {
     for (int i = 0; i < prog->n_tensors; i++) {
         const struct tensor *t = &prog->tensors[i];
-        if (!t->persistent || plan->block_of[i] < 0)
+        if (!t->persistent || t->base != TENSOR_NONE || plan->block_of[i] < 0)
             continue;
         tensor_id at = program_find(host, t->name);
         if (at == TENSOR_NONE || tensor_bytes(host, at) != tensor_bytes(prog, i) ||
@@ -155,6 +155,10 @@ enum snug_status plan_make_over(const struct program *prog, const struct program
                             &plan->arena_bytes, err);
     if (status == SNUG_OK)
         status = set_offsets(prog, plan, err);
+#ifdef SNUG_DEBUG
+    if (status == SNUG_OK)
+        status = plan_check(prog, plan->offset, plan->arena_bytes, err);
+#endif
     if (status != SNUG_OK)
         plan_free(plan);
     return status;

@@ -4,7 +4,12 @@
  * NP-hard, so greedy, and the best of a few orders.  Persistent blocks stand at the bottom of lane
  * 0, one on the other.  Every other block, in the order of the day, goes into the tightest gap that
  * the blocks already placed leave free during its life.  Orders tried: large first, long-lived
- * first, area (bytes x life) first, time of birth.  The first order that reaches the lower bound wins.
+ * first, area (bytes x life) first, time of birth, two ends.  The first order that reaches the lower
+ * bound wins.
+ *
+ * Two ends is for backward halves, in which what was saved dies, the last first, while gradients
+ * come to stay.  Gradients pile up from the bottom; what was saved hangs from the lower bound, the
+ * longest life on top, so that each death leaves its bytes next to the pile that grows.
  *
  * That costs O(n^2) per order.  Programs with more than GREEDY_MAX blocks take one sweep in order of
  * time instead, best fit over a list of gaps: O(n x gaps).
@@ -22,6 +27,8 @@ struct placer {
     int *placed;   /* block indices by offset */
     int64_t *best; /* offsets of the best order so far, per block */
     int n_blocks, alignment;
+    int peak;         /* op with the most bytes alive in the present lane */
+    int64_t ceiling; /* floor + the most bytes alive, padded */
 };
 
 static int64_t align_up(int64_t bytes, int64_t alignment)
@@ -36,29 +43,44 @@ static double life(const struct block *b)
     return (double)(b->last - b->first + 1);
 }
 
-typedef double key_fn(const struct block *block); /* larger goes first */
+typedef double key_fn(const struct placer *p, const struct block *block); /* larger goes first */
 
-static double key_bytes(const struct block *b)
+static double key_bytes(const struct placer *p, const struct block *b)
 {
+    (void)p;
     return (double)b->bytes;
 }
 
-static double key_life(const struct block *b)
+static double key_life(const struct placer *p, const struct block *b)
 {
+    (void)p;
     return life(b) * 1e3 + (double)b->bytes * 1e-15;
 }
 
-static double key_area(const struct block *b)
+static double key_area(const struct placer *p, const struct block *b)
 {
+    (void)p;
     return life(b) * (double)b->bytes;
 }
 
-static double key_birth(const struct block *b)
+static double key_birth(const struct placer *p, const struct block *b)
 {
+    (void)p;
     return -(double)b->first;
 }
 
-static key_fn *const keys[] = {key_bytes, key_area, key_life, key_birth};
+/* More of its life lies after the peak than before. */
+static bool is_late(const struct placer *p, const struct block *b)
+{
+    return b->first + b->last > 2 * p->peak;
+}
+
+static double key_two_ends(const struct placer *p, const struct block *b)
+{
+    return is_late(p, b) ? 1e12 - (double)b->first : life(b);
+}
+
+static key_fn *const keys[] = {key_bytes, key_area, key_life, key_birth, key_two_ends};
 
 struct keyed {
     double key;
@@ -79,7 +101,7 @@ static bool sort_order(struct placer *p, int n, key_fn *key)
     if (keyed == NULL)
         return false;
     for (int i = 0; i < n; i++)
-        keyed[i] = (struct keyed){key(&p->blocks[p->order[i]]), p->order[i]};
+        keyed[i] = (struct keyed){key(p, &p->blocks[p->order[i]]), p->order[i]};
     qsort(keyed, (size_t)n, sizeof *keyed, by_key);
     for (int i = 0; i < n; i++)
         p->order[i] = keyed[i].block;
@@ -89,30 +111,41 @@ static bool sort_order(struct placer *p, int n, key_fn *key)
 
 /* ---- greedy: the tightest gap during the block's life ---------------------------------------- */
 
-static int64_t place_greedy(struct placer *p, int n, int64_t floor)
+/* hang: at the upper end of the gap, and the space under the ceiling is a gap too. */
+static int64_t find_gap(const struct placer *p, const struct block *b, int n_placed, int64_t floor,
+                        bool hang)
+{
+    int64_t end = floor, best_start = -1, best_gap = INT64_MAX;
+    for (int j = 0; j < n_placed; j++) {
+        const struct block *other = &p->blocks[p->placed[j]];
+        if (other->last < b->first || other->first > b->last)
+            continue;
+        int64_t gap = other->offset - end;
+        if (gap >= b->bytes && gap < best_gap) {
+            best_gap = gap;
+            best_start = end;
+        }
+        int64_t after = align_up(other->offset + other->bytes, p->alignment);
+        if (after > end)
+            end = after;
+    }
+    int64_t bytes = align_up(b->bytes, p->alignment);
+    if (hang && p->ceiling - end >= bytes && p->ceiling - end < best_gap)
+        return p->ceiling - bytes;
+    if (best_start < 0)
+        return end;
+    return hang ? best_start + best_gap - bytes : best_start;
+}
+
+static int64_t place_greedy(struct placer *p, int n, int64_t floor, bool two_ends)
 {
     int64_t top = floor;
-    int n_placed = 0;
     for (int i = 0; i < n; i++) {
         struct block *b = &p->blocks[p->order[i]];
-        int64_t end = floor, best_offset = -1, best_gap = INT64_MAX;
-        for (int j = 0; j < n_placed; j++) {
-            const struct block *other = &p->blocks[p->placed[j]];
-            if (other->last < b->first || other->first > b->last)
-                continue;
-            int64_t gap = other->offset - end;
-            if (gap >= b->bytes && gap < best_gap) {
-                best_gap = gap;
-                best_offset = end;
-            }
-            int64_t after = align_up(other->offset + other->bytes, p->alignment);
-            if (after > end)
-                end = after;
-        }
-        b->offset = best_offset >= 0 ? best_offset : end;
+        b->offset = find_gap(p, b, i, floor, two_ends && !is_late(p, b));
         if (b->offset + b->bytes > top)
             top = b->offset + b->bytes;
-        int low = 0, high = n_placed; /* keep placed[] sorted by offset */
+        int low = 0, high = i; /* keep placed[] sorted by offset */
         while (low < high) {
             int mid = (low + high) / 2;
             if (p->blocks[p->placed[mid]].offset <= b->offset)
@@ -120,9 +153,8 @@ static int64_t place_greedy(struct placer *p, int n, int64_t floor)
             else
                 high = mid;
         }
-        memmove(p->placed + low + 1, p->placed + low, (size_t)(n_placed - low) * sizeof *p->placed);
+        memmove(p->placed + low + 1, p->placed + low, (size_t)(i - low) * sizeof *p->placed);
         p->placed[low] = p->order[i];
-        n_placed++;
     }
     return top;
 }
@@ -215,18 +247,23 @@ done:
 
 /* ---- one lane --------------------------------------------------------------------------------- */
 
-static int64_t most_alive(const struct placer *p, int n, int n_ops, int64_t *delta)
+/* The most bytes alive at once, blocks padded to `alignment`, and where. */
+static int64_t most_alive(const struct placer *p, int n, int n_ops, int alignment, int64_t *delta,
+                          int *peak)
 {
     memset(delta, 0, ((size_t)n_ops + 2) * sizeof *delta);
     for (int i = 0; i < n; i++) {
         const struct block *b = &p->blocks[p->order[i]];
-        delta[b->first] += b->bytes;
-        delta[b->last + 1] -= b->bytes;
+        delta[b->first] += align_up(b->bytes, alignment);
+        delta[b->last + 1] -= align_up(b->bytes, alignment);
     }
     int64_t alive = 0, most = 0;
     for (int i = 0; i <= n_ops; i++) {
         alive += delta[i];
-        most = alive > most ? alive : most;
+        if (alive > most) {
+            most = alive;
+            *peak = i;
+        }
     }
     return most;
 }
@@ -239,7 +276,7 @@ static int64_t place_lane(struct placer *p, int n, int64_t floor, int64_t lower)
     for (size_t k = 0; k < sizeof keys / sizeof *keys && best_top != floor + lower; k++) {
         if (!sort_order(p, n, keys[k]))
             return -1;
-        int64_t top = place_greedy(p, n, floor);
+        int64_t top = place_greedy(p, n, floor, keys[k] == key_two_ends);
         if (best_top >= 0 && top >= best_top)
             continue;
         best_top = top;
@@ -266,7 +303,11 @@ enum snug_status plan_place(struct block *blocks, int n_blocks, int n_ops, int a
         status = snug_fail(err, SNUG_NO_MEMORY, "plan: no memory to place %d blocks", n_blocks);
         goto done;
     }
-    for (int lane = 0; lane < PLAN_LANES_MAX; lane++) {
+    for (int i = 0; i < n_blocks && status == SNUG_OK; i++)
+        if (blocks[i].lane < 0 || blocks[i].lane >= PLAN_LANES_MAX)
+            status = snug_fail(err, SNUG_BAD_PROGRAM, "plan: there is no lane %d, only 0 to %d",
+                               blocks[i].lane, PLAN_LANES_MAX - 1);
+    for (int lane = 0; lane < PLAN_LANES_MAX && status == SNUG_OK; lane++) {
         int n = 0;
         for (int i = 0; i < n_blocks; i++) {
             if (blocks[i].lane != lane)
@@ -282,7 +323,9 @@ enum snug_status plan_place(struct block *blocks, int n_blocks, int n_ops, int a
             *persistent_end = align_up(top, alignment);
         if (n == 0)
             continue;
-        top = place_lane(&p, n, align_up(top, alignment), most_alive(&p, n, n_ops, delta));
+        int64_t base = align_up(top, alignment);
+        p.ceiling = base + most_alive(&p, n, n_ops, alignment, delta, &p.peak);
+        top = place_lane(&p, n, base, most_alive(&p, n, n_ops, 1, delta, &p.peak));
         if (top < 0) {
             status = snug_fail(err, SNUG_NO_MEMORY, "plan: no memory to place %d blocks", n);
             goto done;

@@ -1,11 +1,12 @@
 /*
- * memory.c -- what the operating system says this process holds.
+ * memory.c -- what the operating system says: how much this process holds, how much it may.
  */
 #include "train/trainer.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 /* A line "VmRSS:   1234 kB" of /proc/self/status, in bytes; -1 where there is no such file. */
 static int64_t status_line(const char *key)
@@ -36,5 +37,17 @@ int64_t process_peak_bytes(void)
     int64_t bytes = status_line("VmHWM");
     if (bytes < 0 && getrusage(RUSAGE_SELF, &usage) == 0)
         bytes = (int64_t)usage.ru_maxrss * 1024;
+    return bytes;
+}
+
+int64_t machine_bytes(void)
+{
+    int64_t bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE);
+    FILE *file = fopen("/sys/fs/cgroup/memory.max", "r"); /* a container's share */
+    long long limit;
+    if (file != NULL && fscanf(file, "%lld", &limit) == 1 && limit > 0 && limit < bytes)
+        bytes = limit;
+    if (file != NULL)
+        fclose(file);
     return bytes;
 }

@@ -35,12 +35,17 @@ static enum snug_status feed(void *user, int micro, struct snug_error *err)
 
 /* ---- opening -------------------------------------------------------------------------------------- */
 
+/* Without a budget the machine is the budget: a run that cannot end well does not begin. */
 static enum snug_status check_budget(const struct snug_trainer *t, struct snug_error *err)
 {
     snug_plan *plan;
-    if (t->recipe.memory == 0)
+    snug_recipe recipe = t->recipe;
+    int64_t machine = machine_bytes();
+    if (recipe.memory == 0 || recipe.memory > machine)
+        recipe.memory = machine;
+    if (t->session.plan.arena_bytes + session_expected_runtime_bytes(&t->session) <= recipe.memory)
         return SNUG_OK;
-    TRY(snug_plan_make(t->model, &t->recipe, &plan, err));
+    TRY(snug_plan_make(t->model, &recipe, &plan, err));
     enum snug_status status = snug_plan_check_budget(plan, err);
     snug_plan_free(plan);
     return status;

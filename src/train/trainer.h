@@ -61,8 +61,9 @@ enum snug_status trainer_save(struct snug_trainer *trainer, struct snug_error *e
 enum snug_status trainer_resume(struct snug_trainer *trainer, struct snug_error *err);
 enum snug_status trainer_begin_run(struct snug_trainer *trainer, struct snug_error *err);
 
-/* memory.c: what the operating system says of this process. */
+/* memory.c: what the operating system says. */
 int64_t process_resident_bytes(void);
 int64_t process_peak_bytes(void);
+int64_t machine_bytes(void); /* all that this machine or container has */
 
 #endif

@@ -412,29 +412,35 @@ not_finite() {
 
 # Ctrl-C saves and ends well; without --out it says that nothing was saved.
 interrupted() {
-    "$snug" train tiny text.txt --steps 100000000 --batch 2 --out stopped \
-        >"$logs/out" 2>"$logs/err" &
-    wait_and_interrupt $!
+    run_until_interrupted --out stopped
     check "interrupted with --out" "exit status $status" test $status -eq 0
     check "interrupted with --out: says where" "no word of it" \
         grep -q 'stopped at step [0-9]*; saved in stopped' "$logs/err"
     run eval stopped text.txt
     check "interrupted: the run loads" "exit status $status" test $status -eq 0
     rm -rf stopped
-    "$snug" train tiny text.txt --steps 100000000 --batch 2 >"$logs/out" 2>"$logs/err" &
-    wait_and_interrupt $!
+    run_until_interrupted
     check "interrupted without --out" "exit status $status" test $status -eq 130
 }
 
-# SIGTERM, because a shell starts background jobs with SIGINT ignored.
-wait_and_interrupt() { # PID
+# Waits for the first step's line, then asks it to stop: by SIGTERM, because a shell starts
+# background jobs with SIGINT ignored.  Thirty seconds later it is past asking.
+run_until_interrupted() { # FLAGS...
+    : >"$logs/out" # else an older line would do
+    "$snug" train tiny text.txt --steps 100000000 --batch 2 "$@" >"$logs/out" 2>"$logs/err" &
+    pid=$!
     tries=0
-    until grep -q '^step' "$logs/out" || [ $tries -ge 100 ]; do
+    until grep -q '^step' "$logs/out" || [ $tries -ge 300 ]; do
         sleep 0.1
         tries=$((tries + 1))
     done
-    kill -TERM "$1" 2>/dev/null
-    wait "$1"
+    kill -TERM $pid
+    while kill -0 $pid 2>/dev/null && [ $tries -lt 600 ]; do
+        sleep 0.1
+        tries=$((tries + 1))
+    done
+    [ $tries -lt 600 ] || kill -KILL $pid
+    wait $pid
     status=$?
 }
 

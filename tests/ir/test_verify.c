@@ -1,0 +1,222 @@
+/*
+ * test_verify.c -- broken programs and the words with which each is refused.
+ *
+ * Rows in the text form where the form can say it; what only a broken pass could make (ids and counts
+ * out of range) is made by hand.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "ir/program.h"
+
+#define LENGTH(array) (sizeof(array) / sizeof *(array))
+
+#define DECLARE                                                                                  \
+    "program p; tensor x input f32 [2 4]; tensor t input i32 [2]; "                              \
+    "tensor w parameter f32 [4 4] persistent; tensor gm parameter f32 [4] persistent; "          \
+    "tensor s temporary f64 [8] persistent; tensor a activation f32 [2 4]; "                     \
+    "tensor b activation f32 [2 4]; tensor c activation f32 [2 4]; "                             \
+    "tensor l activation f32 [1]; tensor lse activation f32 [2]; tensor g gradient f32 [4 4]; "
+
+static const struct {
+    const char *name, *text, *words; /* words NULL: a good program */
+} rows[] = {
+    {"nothing at all", "", NULL},
+    {"a chain", DECLARE "a = act x; b = add a, x", NULL},
+    {"what lives from step to step is there", DECLARE "a = linear x, w", NULL},
+    {"an update in place", DECLARE "g = linear_grad_w x, x; w = sgd g, s, w", NULL},
+    {"adding to what was written", DECLARE "a = act x; a = accumulate x {accumulate=yes}", NULL},
+    {"adding after the first micro-batch",
+     DECLARE "a = accumulate x {accumulate=after_first}; body 0 1 x 3", NULL},
+    {"parts, then the whole",
+     DECLARE "tensor q activation f32 [8]; tensor q1 activation f32 [2 4] view=q+0; "
+             "tensor r activation f32 [8]; q1 = act x; r = act q",
+     NULL},
+    {"left-out results", DECLARE "a, _, _ = layernorm x, gm, gm", NULL},
+
+    {"read before written", DECLARE "b = act a", "op 0 (act): tensor \"a\" is read before it is written"},
+    {"read before written, later", DECLARE "b = act x; c = add b, a; a = act x",
+     "op 1 (add): tensor \"a\" is read before it is written"},
+    {"written twice", DECLARE "a = act x; a = act x", "op 1 (act): tensor \"a\" is written twice"},
+    {"written again by a later sum", DECLARE "a = accumulate x; a = accumulate x",
+     "tensor \"a\" is written twice"},
+    {"added to before written", DECLARE "a = accumulate x {accumulate=yes}",
+     "tensor \"a\" is added to before it is written"},
+    {"wrong shape", DECLARE "l = act x", "\"l\" does not have the shape that the op gives it"},
+    {"operands that do not fit", DECLARE "a = act x; b = add a, l", "read before it is written"},
+    {"operands of two shapes", DECLARE "a = add x, w", "operand \"w\" should be of the same shape"},
+    {"a matrix too narrow", DECLARE "a = linear x, gm", "operand \"gm\" should be a matrix"},
+    {"targets of a wrong type", DECLARE "a = act x; l, lse = cross_entropy a, x",
+     "operand \"x\" should be one i32 class per row"},
+    {"a needed operand is left out", DECLARE "a = add x, _", "input 1 is left out but is needed"},
+    {"a narrow statistic",
+     DECLARE "tensor n activation bf16 [1]; n, lse = cross_entropy x, t", "\"n\" must stay fp32"},
+    {"input written", DECLARE "x = act x", "\"x\" is an input of the program and cannot be written"},
+    {"in place without effect", DECLARE "a = act x; a = act a",
+     "op 1 (act): tensor \"a\""},
+    {"a weight as input and output of a plain op", DECLARE "w = act w",
+     "\"w\" is input and output of an op that does not update in place"},
+    {"a view beyond its base", DECLARE "tensor v activation f32 [4] view=a+5",
+     "tensor \"v\" reaches beyond its base"},
+    {"a wider view beyond its base", DECLARE "tensor v activation f64 [5] view=a+0",
+     "tensor \"v\" reaches beyond its base"},
+    {"a view of a view",
+     DECLARE "tensor v activation f32 [4] view=a+0; tensor u activation f32 [2] view=v+0",
+     "tensor \"u\" is a view of a view"},
+    {"a view of itself", DECLARE "tensor v activation f32 [4] view=v+0", "is a view of nothing"},
+};
+
+static void test_rows(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < LENGTH(rows); i++) {
+        struct snug_error err = {0};
+        struct program prog;
+        if (program_parse(rows[i].text, &prog, &err) != SNUG_OK)
+            fail_msg("%s: %s", rows[i].name, err.message);
+        enum snug_status status = program_verify(&prog, &err);
+        if (rows[i].words == NULL && status != SNUG_OK)
+            fail_msg("%s: %s", rows[i].name, err.message);
+        if (rows[i].words != NULL &&
+            (status != SNUG_BAD_PROGRAM || strstr(err.message, rows[i].words) == NULL))
+            fail_msg("%s: status %d, \"%s\" and not \"%s\"", rows[i].name, (int)status, err.message,
+                     rows[i].words);
+        assert_int_equal(program_verify(&prog, NULL), status);
+        program_free(&prog);
+    }
+}
+
+/* ---- what the text form cannot say ----------------------------------------------------------- */
+
+static void too_many_dims(struct program *p)
+{
+    p->tensors[0].shape.n_dims = MAX_DIMS + 1;
+}
+static void no_dims(struct program *p)
+{
+    p->tensors[0].shape.n_dims = 0;
+}
+static void empty_dim(struct program *p)
+{
+    p->tensors[0].shape.dim[1] = 0;
+}
+static void huge_dim(struct program *p)
+{
+    p->tensors[0].shape.dim[0] = p->tensors[0].shape.dim[1] = INT64_C(1) << 40;
+}
+static void base_out_of_range(struct program *p)
+{
+    p->tensors[0].base = p->n_tensors;
+}
+static void negative_offset(struct program *p)
+{
+    p->tensors[p->ops[0].out[0]].base = 0;
+    p->tensors[p->ops[0].out[0]].offset_elems = -1;
+}
+static void input_out_of_range(struct program *p)
+{
+    p->ops[0].in[0] = p->n_tensors;
+}
+static void input_below_range(struct program *p)
+{
+    p->ops[0].in[0] = -2;
+}
+static void output_out_of_range(struct program *p)
+{
+    p->ops[0].out[0] = 9999;
+}
+static void work_out_of_range(struct program *p)
+{
+    p->ops[0].work = p->n_tensors;
+}
+static void too_few_inputs(struct program *p)
+{
+    p->ops[0].n_in = 0;
+}
+static void too_many_inputs(struct program *p)
+{
+    p->ops[0].n_in = 2;
+}
+static void too_many_outputs(struct program *p)
+{
+    p->ops[0].n_out = 2;
+}
+static void no_outputs(struct program *p)
+{
+    p->ops[0].n_out = 0;
+}
+static void body_too_long(struct program *p)
+{
+    p->body_end = 2;
+}
+static void body_backwards(struct program *p)
+{
+    p->body_begin = 1, p->body_end = 1, p->n_ops = 0;
+}
+static void body_negative(struct program *p)
+{
+    p->body_begin = -1;
+}
+static void body_never(struct program *p)
+{
+    p->n_repeat = 0;
+}
+
+static const struct {
+    const char *name;
+    void (*damage)(struct program *prog);
+    const char *words;
+} damages[] = {
+    {"too many dimensions", too_many_dims, "has no dimension, or too many"},
+    {"no dimensions", no_dims, "has no dimension, or too many"},
+    {"an empty dimension", empty_dim, "has a dimension below 1"},
+    {"too many elements", huge_dim, "is larger than any machine"},
+    {"base out of range", base_out_of_range, "is a view of nothing"},
+    {"view before its base", negative_offset, "reaches beyond its base"},
+    {"input out of range", input_out_of_range, "input id out of range"},
+    {"input below range", input_below_range, "input id out of range"},
+    {"output out of range", output_out_of_range, "output id out of range"},
+    {"workspace out of range", work_out_of_range, "workspace id out of range"},
+    {"too few inputs", too_few_inputs, "0 inputs, 1 to 1 are right"},
+    {"too many inputs", too_many_inputs, "2 inputs, 1 to 1 are right"},
+    {"too many outputs", too_many_outputs, "is not the right number of outputs"},
+    {"no outputs", no_outputs, "is not the right number of outputs"},
+    {"body beyond the ops", body_too_long, "body 0..2 x 1 does not fit 1 ops"},
+    {"body of a program without ops", body_backwards, "does not fit 0 ops"},
+    {"body that starts before the program", body_negative, "does not fit"},
+    {"body that never runs", body_never, "body 0..1 x 0 does not fit"},
+};
+
+static void test_damage(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < LENGTH(damages); i++) {
+        struct snug_error err = {0};
+        struct program prog;
+        assert_int_equal(program_parse("program p; tensor x input f32 [2 4]; "
+                                       "tensor a activation f32 [2 4]; a = act x",
+                                       &prog, &err),
+                         SNUG_OK);
+        assert_int_equal(program_verify(&prog, &err), SNUG_OK);
+        damages[i].damage(&prog);
+        enum snug_status status = program_verify(&prog, &err);
+        if (status != SNUG_BAD_PROGRAM || strstr(err.message, damages[i].words) == NULL)
+            fail_msg("%s: status %d, \"%s\" and not \"%s\"", damages[i].name, (int)status,
+                     err.message, damages[i].words);
+        program_free(&prog);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_damage),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,438 @@
+/*
+ * test_passes.c -- what each pass does to small programs in the text form, a row per behaviour.
+ *
+ * A row names a pass, a program and the ops that must come out; rows that are refused name words of
+ * the message.  All rows share one list of declarations: a tensor that no op names does no harm.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/text.h"
+#include "optim/optim.h"
+#include "pass/pass.h"
+
+#define LENGTH(array) (sizeof(array) / sizeof *(array))
+
+#define A(name) "tensor " name " activation f32 [2 4]; "
+#define P(name, dims) "tensor " name " parameter f32 " dims " persistent "
+static const char declarations[] =
+    "tensor x input f32 [2 4]; tensor y input f32 [2 4]; tensor t input i32 [2]; "
+    "tensor i input i32 [2 3]; "
+    P("w", "[4 4]") "decays; " P("w2", "[4 4]") "decays; " P("bias", "[4]") "; " P("bias2", "[4]") "; "
+    P("gm", "[4]") "; " P("bt", "[4]") "; " P("e", "[9 4]") "decays; " P("pos", "[5 4]") "decays; "
+    "tensor s temporary f64 [8] persistent; scalars s; "
+    A("a") A("b") A("c") A("d") A("f") A("h")
+    "tensor em activation f32 [2 3 4]; tensor i6 input i32 [2 3]; "
+    "tensor o activation f32 [2 4] output; tensor l activation f32 [1] output; "
+    "tensor lse activation f32 [2]; tensor lse6 activation f32 [6]; "
+    "tensor mean activation f32 [2]; tensor rstd activation f32 [2]; "
+    "tensor part activation f32 [2 4] view=whole+8; tensor whole activation f32 [16] output; "
+    "tensor half activation f32 [1 4] view=o+4; tensor seen activation f32 [1 4] view=h+4 output; "
+    "tensor state optimizer f32 [2 4] persistent; ";
+static const char gradients[] =
+    "tensor dw gradient f32 [4 4]; tensor dg gradient f32 [4]; tensor db gradient f32 [4]; "
+    "tensor de gradient f32 [9 4]; tensor dem activation f32 [2 3 4]; ";
+
+#define NORM_A "a = act x {act=relu}; "
+
+struct row {
+    const char *name;
+    pass_fn *pass;
+    const char *text, *expected; /* ops joined by "; ", or words of the message */
+    enum snug_status status;
+    enum dtype compute;
+    int n_micro;
+};
+#define OK SNUG_OK, DTYPE_f32, 1
+#define NO SNUG_BAD_PROGRAM, DTYPE_f32, 1
+
+/* clang-format off */
+static const struct row rows[] = {
+    /* ---- drop_dead ---- */
+    {"unread result goes", pass_drop_dead,
+     "a = act x; o = act x", "o = act x", OK},
+    {"what the dead read dies with them", pass_drop_dead,
+     "a = act x; b = act a; c = add a, b; o = act x", "o = act x", OK},
+    {"effect keeps reads", pass_drop_dead,
+     "dw = linear_grad_w x, y; w = sgd dw, s, w", "dw = linear_grad_w x, y; w = sgd dw, s, w", OK},
+    {"an accumulate chain stays", pass_drop_dead,
+     "a = accumulate x; a = accumulate y {accumulate=yes}; o = act a",
+     "a = accumulate x; a = accumulate y {accumulate=yes}; o = act a", OK},
+    {"an unread chain goes", pass_drop_dead,
+     "a = accumulate x; a = accumulate y {accumulate=yes}; o = act x", "o = act x", OK},
+    {"one read result of several is enough", pass_drop_dead,
+     "a, mean, rstd = layernorm x, gm, bt; o, dg, db = layernorm_grad y, x, gm, mean, rstd",
+     "a, mean, rstd = layernorm x, gm, bt; o, dg, db = layernorm_grad y, x, gm, mean, rstd", OK},
+    {"a part of an output stays", pass_drop_dead,
+     "part = act x", "part = act x", OK},
+    {"a whole whose part is an output stays", pass_drop_dead,
+     "h = act x", "h = act x", OK},
+    {"what lives from step to step stays", pass_drop_dead,
+     "state = accumulate x {accumulate=yes}", "state = accumulate x {accumulate=yes}", OK},
+    {"all dead is refused", pass_drop_dead,
+     "a = act x; b = act a", "all 2 ops are dead", NO},
+
+    /* ---- fuse ---- */
+    {"add and norm", pass_fuse,
+     "a = add x, y; b, mean, rstd = layernorm a, gm, bt {eps=0.5}; o = add a, b",
+     "a, b, mean, rstd = add_layernorm x, y, gm, bt {eps=0.5}; o = add a, b", OK},
+    {"add and norm in training: an update of gamma comes later", pass_fuse,
+     "a = add x, y; b, mean, rstd = layernorm a, gm, bt; gm = sgd dg, s, gm",
+     "a, b, mean, rstd = add_layernorm x, y, gm, bt; gm = sgd dg, s, gm", OK},
+    {"add and norm with an update of gamma between", pass_fuse,
+     "a = add x, y; gm = sgd dg, s, gm; b, mean, rstd = layernorm a, gm, bt",
+     "a = add x, y; gm = sgd dg, s, gm; b, mean, rstd = layernorm a, gm, bt", OK},
+    {"add and norm with an addition to the sum between", pass_fuse,
+     "a = add x, y; a = accumulate x {accumulate=yes}; b, mean, rstd = layernorm a, gm, bt",
+     "a = add x, y; a = accumulate x {accumulate=yes}; b, mean, rstd = layernorm a, gm, bt", OK},
+    {"add and norm without statistics", pass_fuse,
+     "a = add x, y; b, _, _ = layernorm a, gm, bt", "a, b, _, _ = add_layernorm x, y, gm, bt", OK},
+    {"linear and act, the value before is read", pass_fuse,
+     "a = linear x, w, bias {in_out=1}; b = act a {act=gelu}; c = act_grad y, a {act=gelu}",
+     "b, a = linear x, w, bias {act=gelu, in_out=1}; c = act_grad y, a {act=gelu}", OK},
+    {"linear and act, the value before is not read", pass_fuse,
+     "a = linear x, w, bias; o = act a {act=relu}", "o = linear x, w, bias {act=relu}", OK},
+    {"linear and act, the value before is an output", pass_fuse,
+     "o = linear x, w; a = act o {act=relu}", "a, o = linear x, w {act=relu}", OK},
+    {"linear and act, a part of the value before is an output", pass_fuse,
+     "h = linear x, w; a = act h {act=relu}", "a, h = linear x, w {act=relu}", OK},
+    {"linear has an act already", pass_fuse,
+     "a = linear x, w {act=relu}; o = act a {act=tanh}",
+     "a = linear x, w {act=relu}; o = act a {act=tanh}", OK},
+    {"linear and two acts: the first is taken", pass_fuse,
+     "a = linear x, w; b = act a {act=relu}; c = act a {act=tanh}",
+     "b, a = linear x, w {act=relu}; c = act a {act=tanh}", OK},
+    {"linear and act with an addition between", pass_fuse,
+     "a = linear x, w; a = accumulate x {accumulate=yes}; b = act a {act=relu}",
+     "a = linear x, w; a = accumulate x {accumulate=yes}; b = act a {act=relu}", OK},
+    {"linear and an act without a result", pass_fuse,
+     "a = linear x, w; _ = act a {act=relu}", "a = linear x, w; _ = act a {act=relu}", OK},
+    {"norm gradient and add", pass_fuse,
+     NORM_A "b, dg, db = layernorm_grad y, x, gm, mean, rstd {accumulate=yes}; c = add a, b",
+     NORM_A "c, dg, db = layernorm_grad y, x, gm, mean, rstd, a {accumulate=yes}", OK},
+    {"norm gradient and add, turned round", pass_fuse,
+     NORM_A "b, dg, db = layernorm_grad y, x, gm, mean, rstd; c = add b, a",
+     NORM_A "c, dg, db = layernorm_grad y, x, gm, mean, rstd, a", OK},
+    {"norm gradient with several readers", pass_fuse,
+     NORM_A "b, dg, db = layernorm_grad y, x, gm, mean, rstd; c = add a, b; d = act b",
+     NORM_A "b, dg, db = layernorm_grad y, x, gm, mean, rstd; c = add a, b; d = act b", OK},
+    {"norm gradient that is an output", pass_fuse,
+     NORM_A "o, dg, db = layernorm_grad y, x, gm, mean, rstd; c = add a, o",
+     NORM_A "o, dg, db = layernorm_grad y, x, gm, mean, rstd; c = add a, o", OK},
+    {"norm gradient, the rest comes later", pass_fuse,
+     "b, dg, db = layernorm_grad y, x, gm, mean, rstd; a = act x; c = add a, b",
+     "b, dg, db = layernorm_grad y, x, gm, mean, rstd; a = act x; c = add a, b", OK},
+    {"norm gradient, the rest is added to later", pass_fuse,
+     NORM_A "b, dg, db = layernorm_grad y, x, gm, mean, rstd; a = accumulate x {accumulate=yes}; "
+     "c = add a, b",
+     NORM_A "b, dg, db = layernorm_grad y, x, gm, mean, rstd; a = accumulate x {accumulate=yes}; "
+     "c = add a, b", OK},
+    {"norm gradient that has a rest already", pass_fuse,
+     NORM_A "b, dg, db = layernorm_grad y, x, gm, mean, rstd, a; c = add a, b",
+     NORM_A "b, dg, db = layernorm_grad y, x, gm, mean, rstd, a; c = add a, b", OK},
+    {"a norm gradient twice", pass_fuse,
+     "b, dg, db = layernorm_grad y, x, gm, mean, rstd; c = add b, b",
+     "b, dg, db = layernorm_grad y, x, gm, mean, rstd; c = add b, b", OK},
+    {"head", pass_fuse,
+     "l, lse6 = linear_cross_entropy em, e, i {weight=0.5}; "
+     "dem, de = linear_cross_entropy_grad em, e, i, lse6, s {weight=0.5}",
+     "l, lse6, dem, de = linear_cross_entropy_train em, e, i, s {weight=0.5}", OK},
+    {"head, sums over micro-batches", pass_fuse,
+     "l, lse6 = linear_cross_entropy em, e, i {accumulate=after_first}; "
+     "dem, de = linear_cross_entropy_grad em, e, i, lse6, s {accumulate=after_first}",
+     "l, lse6, dem, de = linear_cross_entropy_train em, e, i, s {accumulate=after_first}", OK},
+    {"head whose gradient adds and whose loss does not", pass_fuse,
+     "l, lse6 = linear_cross_entropy em, e, i; "
+     "dem, de = linear_cross_entropy_grad em, e, i, lse6, s {accumulate=yes}",
+     "l, lse6 = linear_cross_entropy em, e, i; "
+     "dem, de = linear_cross_entropy_grad em, e, i, lse6, s {accumulate=yes}", OK},
+    {"head with two weights", pass_fuse,
+     "l, lse6 = linear_cross_entropy em, e, i; "
+     "dem, de = linear_cross_entropy_grad em, e, i, lse6, s {weight=0.5}",
+     "l, lse6 = linear_cross_entropy em, e, i; "
+     "dem, de = linear_cross_entropy_grad em, e, i, lse6, s {weight=0.5}", OK},
+    {"head of other targets", pass_fuse,
+     "l, lse6 = linear_cross_entropy em, e, i; "
+     "dem, de = linear_cross_entropy_grad em, e, i6, lse6, s",
+     "l, lse6 = linear_cross_entropy em, e, i; "
+     "dem, de = linear_cross_entropy_grad em, e, i6, lse6, s", OK},
+    {"head whose loss is read before the gradient", pass_fuse,
+     "l, lse6 = linear_cross_entropy em, e, i; d = act l; "
+     "dem, de = linear_cross_entropy_grad em, e, i, lse6, s",
+     "l, lse6 = linear_cross_entropy em, e, i; d = act l; "
+     "dem, de = linear_cross_entropy_grad em, e, i, lse6, s", OK},
+
+    /* ---- precision ---- */
+    {"inputs are cast once", pass_precision,
+     "a = add x, x; b = act x", "x.bf16 = cast x; a = add x.bf16, x.bf16; b = act x.bf16",
+     SNUG_OK, DTYPE_bf16, 1},
+    {"the target of a regression is not", pass_precision,
+     "loss l; a = act x; l = mse a, y", "x.f16 = cast x; a = act x.f16; l = mse a, y",
+     SNUG_OK, DTYPE_f16, 1},
+
+    /* ---- autodiff ---- */
+    {"a linear layer", pass_autodiff,
+     "loss l; a = linear x, w, bias; l, lse = cross_entropy a, t",
+     "a = linear x, w, bias; l, lse = cross_entropy a, t; d.a = cross_entropy_grad a, t, lse, s; "
+     "d.w, d.bias = linear_grad_w x, d.a", OK},
+    {"a tied weight has one gradient", pass_autodiff,
+     "loss l; a = linear x, w; b = linear a, w; l = mse b, y",
+     "a = linear x, w; b = linear a, w; l = mse b, y; d.b = mse_grad b, y, s; "
+     "d.w = linear_grad_w a, d.b; d.a = linear_grad_x d.b, w; "
+     "d.w = linear_grad_w x, d.a {accumulate=yes}", OK},
+    {"a tied weight beside a bias of its own", pass_autodiff,
+     "loss l; a = linear x, w, bias; b = linear a, w, bias2; l = mse b, y",
+     "a = linear x, w, bias; b = linear a, w, bias2; l = mse b, y; d.b = mse_grad b, y, s; "
+     "d.w, d.bias2 = linear_grad_w a, d.b; d.a = linear_grad_x d.b, w; "
+     "d.w.share, d.bias.share = linear_grad_w x, d.a; d.w = accumulate d.w.share {accumulate=yes}; "
+     "d.bias = accumulate d.bias.share", OK},
+    {"a table that is the head too", pass_autodiff,
+     "loss l; em = embedding i, e, pos; l, lse6 = linear_cross_entropy em, e, i6",
+     "em = embedding i, e, pos; l, lse6 = linear_cross_entropy em, e, i6; "
+     "d.em, d.e = linear_cross_entropy_grad em, e, i6, lse6, s; "
+     "d.e = embedding_grad i, d.em, e {accumulate=yes}; _, d.pos = embedding_grad i, d.em, e, pos",
+     OK},
+    {"a diamond", pass_autodiff,
+     "loss l; a = linear x, w; b = act a {act=relu}; c = act a {act=tanh}; d = add b, c; "
+     "l = mse d, y",
+     "a = linear x, w; b = act a {act=relu}; c = act a {act=tanh}; d = add b, c; l = mse d, y; "
+     "d.d = mse_grad d, y, s; d.a = act_grad d.d, a {act=tanh}; "
+     "d.a.2 = act_grad d.d, a {act=relu}; d.a.3 = add d.a, d.a.2; d.w = linear_grad_w x, d.a.3", OK},
+    {"an unused branch gets no gradient", pass_autodiff,
+     "loss l; a = linear x, w; b = linear x, w2; l = mse a, y",
+     "a = linear x, w; b = linear x, w2; l = mse a, y; d.a = mse_grad a, y, s; "
+     "d.w = linear_grad_w x, d.a", OK},
+    {"data needs no gradient", pass_autodiff,
+     "loss l; a = act x; b = linear a, w; l = mse b, y",
+     "a = act x; b = linear a, w; l = mse b, y; d.b = mse_grad b, y, s; "
+     "d.w = linear_grad_w a, d.b", OK},
+    {"an op without gradient is refused", pass_autodiff,
+     "loss l; a = linear x, w; b = accumulate a; l = mse b, y", "op 1 (accumulate) has no gradient", NO},
+    {"no loss is refused", pass_autodiff, "a = linear x, w", "has no loss", NO},
+    {"a loss that is none is refused", pass_autodiff,
+     "loss l; tensor l1 activation f32 [1]; tensor l2 activation f32 [1]; a = linear x, w; "
+     "l1 = mse a, y; l2 = mse a, x; l = add l1, l2", "writes the loss but is no loss", NO},
+    {"a loss of nothing that learns is refused", pass_autodiff,
+     "loss l; a = act x; l = mse a, y", "does not depend on any parameter", NO},
+    {"a taken name is refused", pass_autodiff,
+     "loss l; tensor d.w activation f32 [2 4]; d.w = linear x, w; l = mse d.w, y",
+     "\"d.w\" is taken", NO},
+
+    /* ---- accumulate ---- */
+    {"one micro-batch changes nothing", pass_accumulate,
+     "loss l; l = mse x, y; a = mse_grad x, y, s; dw = linear_grad_w x, a",
+     "l = mse x, y; a = mse_grad x, y, s; dw = linear_grad_w x, a", OK},
+    {"sums and weights", pass_accumulate,
+     "loss l; l = mse x, y; a = mse_grad x, y, s {weight=0.5}; dw = linear_grad_w x, a; "
+     "dw = linear_grad_w y, a {accumulate=yes}; b = accumulate a",
+     "l = mse x, y {accumulate=after_first, weight=0.25}; a = mse_grad x, y, s {weight=0.125}; "
+     "dw = linear_grad_w x, a {accumulate=after_first}; dw = linear_grad_w y, a {accumulate=yes}; "
+     "b = accumulate a", SNUG_OK, DTYPE_f32, 4},
+};
+/* clang-format on */
+
+static struct pass_env env_of(struct arena *scratch, struct snug_error *err)
+{
+    return (struct pass_env){.scratch = scratch, .err = err, .train = true, .compute = DTYPE_f32,
+                             .master = true, .n_micro = 1, .optimizer = &optimizer_adamw,
+                             .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.5};
+}
+
+/* The ops of a program, joined by "; ". */
+static char *ops_of(const struct program *prog)
+{
+    struct text all = {0}, ops = {0};
+    char *rest;
+    program_dump(prog, &all);
+    for (char *line = strtok_r(all.data, "\n", &rest); line != NULL;
+         line = strtok_r(NULL, "\n", &rest))
+        if (strstr(line, " = ") != NULL && strncmp(line, "tensor ", 7) != 0)
+            text_add(&ops, "%s%s", ops.length == 0 ? "" : "; ", line);
+    text_free(&all);
+    return text_take(&ops);
+}
+
+static void parse_row(const char *name, const char *more, const char *text, struct program *prog)
+{
+    struct snug_error err = {0};
+    struct text whole = {0};
+    text_add(&whole, "program p; %s%s%s", declarations, more, text);
+    if (program_parse(whole.data, prog, &err) != SNUG_OK)
+        fail_msg("%s: %s", name, err.message);
+    text_free(&whole);
+}
+
+static void test_rows(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < LENGTH(rows); i++) {
+        const struct row *row = &rows[i];
+        struct snug_error err = {0};
+        struct arena scratch = {0};
+        struct program prog;
+        parse_row(row->name, gradients, row->text, &prog);
+        struct pass_env env = env_of(&scratch, &err);
+        env.compute = row->compute;
+        env.n_micro = row->n_micro;
+        enum snug_status status = row->pass(&prog, &env);
+        if (status != row->status)
+            fail_msg("%s: status %d (%s)", row->name, (int)status, err.message);
+        if (status != SNUG_OK) {
+            if (strstr(err.message, row->expected) == NULL)
+                fail_msg("%s: says \"%s\" and not \"%s\"", row->name, err.message, row->expected);
+        } else {
+            char *ops = ops_of(&prog);
+            if (strcmp(ops, row->expected) != 0)
+                fail_msg("%s:\n  gives  %s\n  not    %s", row->name, ops, row->expected);
+            free(ops);
+        }
+        program_free(&prog);
+        arena_free(&scratch);
+    }
+}
+
+static const struct tensor *tensor_of(const struct program *prog, const char *name)
+{
+    tensor_id id = program_find(prog, name);
+    if (id == TENSOR_NONE)
+        fail_msg("there is no tensor \"%s\"", name);
+    return &prog->tensors[id];
+}
+
+static void test_precision_types(void **state)
+{
+    (void)state;
+    for (enum dtype compute = DTYPE_bf16; compute <= DTYPE_f16; compute++) {
+        struct arena scratch = {0};
+        struct snug_error err = {0};
+        struct program prog;
+        parse_row("types", "",
+                  "loss l; a, mean, rstd = layernorm x, gm, bt; b = linear a, w; l = mse b, y",
+                  &prog);
+        struct pass_env env = env_of(&scratch, &err);
+        env.compute = compute;
+        assert_int_equal(pass_precision(&prog, &env), SNUG_OK);
+        assert_int_equal(program_verify(&prog, &err), SNUG_OK);
+        static const char *const narrow[] = {"w", "gm", "bt", "a", "b"};
+        static const char *const wide[] = {"x", "y", "l", "mean", "rstd"};
+        for (int i = 0; i < 5; i++) {
+            assert_int_equal(tensor_of(&prog, narrow[i])->dtype, compute);
+            assert_int_equal(tensor_of(&prog, wide[i])->dtype, DTYPE_f32);
+        }
+        assert_int_equal(tensor_of(&prog, "t")->dtype, DTYPE_i32);
+        assert_int_equal(tensor_of(&prog, "s")->dtype, DTYPE_f64);
+        program_free(&prog);
+        arena_free(&scratch);
+    }
+}
+
+/* ---- optimizer ------------------------------------------------------------------------------- */
+
+static const struct {
+    const struct optimizer *optimizer;
+    enum dtype compute;
+    const char *update_w, *update_bias;
+    int n_states; /* for w and bias together */
+} optimizer_rows[] = {
+    {&optimizer_adamw, DTYPE_f32, "w, m.w, v.w = adamw d.w, s, w, m.w, v.w {eps=1e-08, decay=0.5}",
+     "bias, m.bias, v.bias = adamw d.bias, s, bias, m.bias, v.bias {eps=1e-08}", 4},
+    {&optimizer_adamw, DTYPE_bf16,
+     "w, m.w, v.w, master.w = adamw d.w, s, w, m.w, v.w, master.w {eps=1e-08, decay=0.5}",
+     "bias, m.bias, v.bias, master.bias = adamw d.bias, s, bias, m.bias, v.bias, master.bias "
+     "{eps=1e-08}",
+     6},
+    {&optimizer_sgd, DTYPE_f32, "w = sgd d.w, s, w {decay=0.5}", "bias = sgd d.bias, s, bias", 0},
+    {&optimizer_sgd, DTYPE_f16, "w, master.w = sgd d.w, s, w, master.w {decay=0.5}",
+     "bias, master.bias = sgd d.bias, s, bias, master.bias", 2},
+};
+
+static void test_optimizer(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < LENGTH(optimizer_rows); i++) {
+        struct arena scratch = {0};
+        struct snug_error err = {0};
+        struct program prog;
+        parse_row("optimizer", "", "loss l; a = linear x, w, bias; l, lse = cross_entropy a, t", &prog);
+        struct pass_env env = env_of(&scratch, &err);
+        env.optimizer = optimizer_rows[i].optimizer;
+        env.compute = optimizer_rows[i].compute;
+        env.max_norm = 2;
+        if ((env.compute != DTYPE_f32 && pass_precision(&prog, &env) != SNUG_OK) ||
+            pass_autodiff(&prog, &env) != SNUG_OK || pass_accumulate(&prog, &env) != SNUG_OK ||
+            pass_optimizer(&prog, &env) != SNUG_OK || program_verify(&prog, &err) != SNUG_OK)
+            fail_msg("row %d: %s", (int)i, err.message);
+        char *ops = ops_of(&prog), norm[200];
+        snprintf(norm, sizeof norm,
+                 "; norm.part.0 = sum_squares d.w; norm.part.1 = sum_squares d.bias; "
+                 "s = grad_norm norm.parts, s {%smax_norm=2}; %s",
+                 env.compute == DTYPE_f16 ? "dynamic_scale=1, " : "", optimizer_rows[i].update_w);
+        if (strstr(ops, norm) == NULL || strstr(ops, optimizer_rows[i].update_bias) == NULL)
+            fail_msg("row %d: %s", (int)i, ops);
+        int n_states = 0;
+        for (int t = 0; t < prog.n_tensors; t++) {
+            const struct tensor *tensor = &prog.tensors[t];
+            bool is_state = tensor->role == ROLE_optimizer && strcmp(tensor->name, "state") != 0;
+            n_states += is_state;
+            if (is_state)
+                assert_true(tensor->persistent && tensor->dtype == DTYPE_f32);
+        }
+        assert_int_equal(n_states, optimizer_rows[i].n_states);
+        assert_int_equal(program_find(&prog, "m.w2"), TENSOR_NONE); /* not trained, no state */
+        assert_int_equal(prog.body_end, 4 + (env.compute != DTYPE_f32));
+        free(ops);
+        program_free(&prog);
+        arena_free(&scratch);
+    }
+}
+
+/* ---- book ------------------------------------------------------------------------------------ */
+
+static size_t wants(const void *device, const struct program *prog, const struct op *op)
+{
+    (void)prog;
+    return op->kind == OP_linear ? *(const size_t *)device : 0;
+}
+
+static void test_book(void **state)
+{
+    (void)state;
+    struct arena scratch = {0};
+    struct snug_error err = {0};
+    struct program prog;
+    size_t bytes = 100;
+    parse_row("book", "", "a = linear x, w; b = act a; o = linear b, w", &prog);
+    struct pass_env env = env_of(&scratch, &err);
+    assert_int_equal(pass_book(&prog, &env), SNUG_OK); /* no device: nothing is booked */
+    assert_int_equal(prog.ops[0].work, TENSOR_NONE);
+    env.workspace_bytes = wants;
+    env.device = &bytes;
+    assert_int_equal(pass_book(&prog, &env), SNUG_OK);
+    assert_int_equal(prog.ops[1].work, TENSOR_NONE);
+    for (int i = 0; i < 3; i += 2) {
+        assert_int_not_equal(prog.ops[i].work, TENSOR_NONE);
+        assert_int_equal(tensor_bytes(&prog, prog.ops[i].work), 100);
+        assert_int_equal(prog.tensors[prog.ops[i].work].role, ROLE_temporary);
+    }
+    assert_int_not_equal(prog.ops[0].work, prog.ops[2].work);
+    program_free(&prog);
+    arena_free(&scratch);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_precision_types),
+        cmocka_unit_test(test_optimizer),
+        cmocka_unit_test(test_book),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
