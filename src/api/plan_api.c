@@ -88,8 +88,8 @@ static void find_nearest(snug_plan *plan)
 {
     const struct session *s = &plan->session;
     int64_t room = plan->recipe.memory - session_expected_runtime_bytes(s);
-    bool can_narrow = plan->recipe.precision == DTYPE_f32;
-    for (int narrow = 0; narrow <= can_narrow; narrow++) {
+    int n_widths = plan->recipe.precision == DTYPE_f32 ? 2 : 1; /* as asked for, then bf16 */
+    for (int narrow = 0; narrow < n_widths; narrow++) {
         snug_recipe other = plan->recipe;
         other.batch = s->batch;
         if (narrow)

@@ -40,6 +40,14 @@ void product_release(struct product *product); /* NULL is fine */
 enum snug_status product_run(const struct product *product, const float *a, const float *b,
                              float *c, bool add, void *work, struct snug_error *err);
 
+/* A product that one thread makes in less time than it takes to wake another is left to one. */
+static inline int product_threads(const struct product_shape *shape, int threads)
+{
+    const double least_flops_to_share = 4e6;
+    double flops = 2.0 * (double)shape->m * (double)shape->n * (double)shape->k;
+    return flops < least_flops_to_share ? 1 : threads;
+}
+
 struct text;
 void product_describe(struct text *out); /* one line a library */
 

@@ -306,12 +306,15 @@ enum snug_status product_prepare(const struct product_shape *shape, int threads,
     if (made == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "no memory to prepare a matrix product");
     made->shape = *shape;
-    made->threads = threads;
-#if defined(SNUG_OPENMP)
-    omp_set_num_threads(threads); /* oneDNN cuts its blocks by this number, here and now */
-#endif
+    made->threads = product_threads(shape, threads);
     cap_instructions();
+#if defined(SNUG_OPENMP)
+    omp_set_num_threads(made->threads); /* oneDNN cuts its blocks by this number, here and now */
+#endif
     dnnl_status_t status = make_calls(made);
+#if defined(SNUG_OPENMP)
+    omp_set_num_threads(threads);
+#endif
     if (status == dnnl_success)
         return SNUG_OK;
     drop_calls(made);

@@ -80,10 +80,10 @@ static int level_in_use(void)
     for (int i = N_LEVELS - 1; asked != NULL && i >= 0; i--)
         if (strcmp(levels[i].name, asked) == 0 && levels[i].cpu_runs())
             return i;
-    int best = N_LEVELS - 1;
-    while (best > 0 && !levels[best].cpu_runs())
-        best--;
-    return best;
+    for (int i = N_LEVELS - 1; i >= 0; i--)
+        if (levels[i].cpu_runs())
+            return i;
+    return 0; /* base: every CPU runs it */
 }
 
 const struct cpu_loops *cpu_loops(void)

@@ -72,8 +72,8 @@ static enum snug_status parse_mlp(const char *spec, struct mlp_shape *m, struct 
     for (char *option = strtok_r(NULL, ",", &rest); option != NULL;
          option = strtok_r(NULL, ",", &rest))
         TRY(mlp_option(option, m, err));
-    for (char *size = sizes == NULL ? NULL : strtok_r(sizes, "-", &rest); size != NULL;
-         size = strtok_r(NULL, "-", &rest)) {
+    while (sizes != NULL) {
+        char *size = strsep(&sizes, "-");
         int64_t n;
         if (m->n_sizes == MLP_SIZES_MAX)
             return snug_fail(err, SNUG_BAD_ARGUMENT, "mlp: more than %d sizes", MLP_SIZES_MAX);

@@ -37,10 +37,12 @@ static enum snug_status new_gradient(struct autodiff *ad, tensor_id of, bool of_
     struct tensor grad = {TENSOR_INIT, .name = name, .dtype = t->dtype, .shape = t->shape,
                           .role = of_parameter ? ROLE_gradient : ROLE_activation};
     TRY(program_add_tensor(ad->prog, &grad, id, ad->env->err));
-    if (of_parameter && strcmp(name, ad->prog->tensors[*id].name) != 0) /* optimizer.c looks for it */
-        return snug_fail(ad->env->err, SNUG_BAD_PROGRAM,
-                         "the name \"%s\" is taken, but the gradient of \"%s\" needs it: rename one",
-                         name, ad->prog->tensors[of].name);
+    if (of_parameter &&
+        strcmp(name, ad->prog->tensors[*id].name) != 0) /* optimizer.c looks for it */
+        return snug_fail(
+            ad->env->err, SNUG_BAD_PROGRAM,
+            "the name \"%s\" is taken, but the gradient of \"%s\" needs it: rename one", name,
+            ad->prog->tensors[of].name);
     return SNUG_OK;
 }
 

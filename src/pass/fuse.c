@@ -19,9 +19,10 @@
 
 struct fuse {
     struct program *prog;
-    int *n_readers; /* per root: ops that read it or a part of it; one more if it outlives the step */
-    int *writer;    /* per tensor: the op that writes it first, -1: none */
-    bool *gone;     /* per op: swallowed */
+    int *
+        n_readers; /* per root: ops that read it or a part of it; one more if it outlives the step */
+    int *writer;   /* per tensor: the op that writes it first, -1: none */
+    bool *gone;    /* per op: swallowed */
 };
 
 static void count_uses(struct fuse *f)

@@ -32,8 +32,8 @@ static enum snug_status gradient_embedding(struct autodiff *ad, const struct op 
                              (tensor_id[]){TENSOR_NONE, positions});
     }
     return autodiff_emit(ad, OP_embedding_grad, NULL, both ? 4 : 3,
-                         (tensor_id[]){op->in[0], dy, table, positions},
-                         both ? 2 : 1, (tensor_id[]){table, positions});
+                         (tensor_id[]){op->in[0], dy, table, positions}, both ? 2 : 1,
+                         (tensor_id[]){table, positions});
 }
 
 static enum snug_status gradient_linear(struct autodiff *ad, const struct op *op)

@@ -2,8 +2,8 @@
  * check.c -- a stranger looks at a plan.
  *
  * It knows nothing of lifetimes, blocks or orders.  It plays the program on a strip of bytes, each of
- * which remembers which tensor was last written there: a write stamps its range with the tensor, a
- * read demands that the whole range still bears the right stamp.  A repeated body is played twice,
+ * which remembers as which tensor it was last written: a write puts the tensor's name on its range, a
+ * read demands that the whole range still bears the right name.  A repeated body is played twice,
  * which is enough: the second round starts from the state that every later one starts from.  Then
  * the step is played once more, so that what must live from step to step is seen to have lived.
  *
@@ -13,18 +13,14 @@
 #include "plan/plan.h"
 
 #include <stdlib.h>
-#include <string.h>
 
-struct stamp { /* bytes [start, next stamp's start) were last written as `owner` */
-    int64_t start;
-    tensor_id owner;
-};
-
-struct strip {
+struct
+    strip { /* cut wherever a tensor begins or ends: piece i is the bytes [edge[i], edge[i + 1]) */
     const struct program *prog;
     const int64_t *offset;
-    struct stamp *stamps; /* by start; the first starts at 0; a last one stands at the end */
-    int n_stamps, capacity;
+    int64_t *edge;    /* rising; the last one ends the last piece */
+    tensor_id *owner; /* per piece: as what it was last written */
+    int n_edges;
     struct snug_error *err;
     int op;
 };
@@ -46,12 +42,40 @@ static int64_t end_of(const struct strip *s, tensor_id id)
     return s->offset[id] + tensor_bytes(s->prog, id);
 }
 
-static int stamp_at(const struct strip *s, int64_t byte) /* index of the stamp that covers it */
+static int by_byte(const void *a, const void *b)
 {
-    int low = 0, high = s->n_stamps;
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static enum snug_status cut(struct strip *s)
+{
+    size_t n = 2 * (size_t)s->prog->n_tensors + 1;
+    s->edge = malloc(n * sizeof *s->edge);
+    s->owner = malloc(n * sizeof *s->owner);
+    if (s->edge == NULL || s->owner == NULL)
+        return snug_fail(s->err, SNUG_NO_MEMORY, "check: out of memory");
+    int n_all = 0;
+    for (int i = 0; i < s->prog->n_tensors; i++)
+        if (s->offset[i] >= 0) {
+            s->edge[n_all++] = begin_of(s, i);
+            s->edge[n_all++] = end_of(s, i);
+        }
+    qsort(s->edge, (size_t)n_all, sizeof *s->edge, by_byte);
+    for (int i = 0; i < n_all; i++)
+        if (s->n_edges == 0 || s->edge[i] != s->edge[s->n_edges - 1])
+            s->edge[s->n_edges++] = s->edge[i];
+    for (int i = 0; i < s->n_edges; i++)
+        s->owner[i] = NOBODY;
+    return SNUG_OK;
+}
+
+static int first_piece(const struct strip *s, tensor_id id)
+{
+    int low = 0, high = s->n_edges;
     while (high - low > 1) {
         int mid = (low + high) / 2;
-        if (s->stamps[mid].start <= byte)
+        if (s->edge[mid] <= begin_of(s, id))
             low = mid;
         else
             high = mid;
@@ -59,48 +83,30 @@ static int stamp_at(const struct strip *s, int64_t byte) /* index of the stamp t
     return low;
 }
 
-static enum snug_status write_range(struct strip *s, int64_t start, int64_t end, tensor_id owner)
+static void write_as(struct strip *s, tensor_id id, tensor_id owner)
 {
-    void *grown = s->stamps;
-    bool ok = array_grow(&grown, &s->capacity, s->n_stamps + 2, sizeof *s->stamps);
-    s->stamps = grown;
-    if (!ok)
-        return snug_fail(s->err, SNUG_NO_MEMORY, "check: out of memory");
-    int first = stamp_at(s, start), last = stamp_at(s, end - 1);
-    struct stamp fresh[3];
-    int n_fresh = 0;
-    if (s->stamps[first].start < start)
-        fresh[n_fresh++] = s->stamps[first];
-    fresh[n_fresh++] = (struct stamp){start, owner};
-    int64_t last_end = last + 1 < s->n_stamps ? s->stamps[last + 1].start : INT64_MAX;
-    if (end < last_end)
-        fresh[n_fresh++] = (struct stamp){end, s->stamps[last].owner};
-    int removed = last - first + 1;
-    if (n_fresh != removed)
-        memmove(s->stamps + first + n_fresh, s->stamps + last + 1,
-                (size_t)(s->n_stamps - last - 1) * sizeof *s->stamps);
-    memcpy(s->stamps + first, fresh, (size_t)n_fresh * sizeof *fresh);
-    s->n_stamps += n_fresh - removed;
-    return SNUG_OK;
+    int64_t end = end_of(s, id);
+    for (int i = first_piece(s, id); s->edge[i] < end; i++)
+        s->owner[i] = owner;
 }
 
 /* Views write under the name of their base: parts of one tensor belong together. */
-static enum snug_status write_tensor(struct strip *s, tensor_id id)
+static void write_tensor(struct strip *s, tensor_id id)
 {
-    return write_range(s, begin_of(s, id), end_of(s, id), tensor_root(s->prog, id));
+    write_as(s, id, tensor_root(s->prog, id));
 }
 
 static enum snug_status read_tensor(struct strip *s, tensor_id id)
 {
     tensor_id owner = tensor_root(s->prog, id);
     int64_t end = end_of(s, id);
-    for (int i = stamp_at(s, begin_of(s, id)); i < s->n_stamps && s->stamps[i].start < end; i++)
-        if (s->stamps[i].owner != owner)
+    for (int i = first_piece(s, id); s->edge[i] < end; i++)
+        if (s->owner[i] != owner)
             return snug_fail(s->err, SNUG_BAD_PROGRAM,
                              "plan is wrong: op %d (%s) reads \"%s\" at byte %lld, where \"%s\" "
                              "was written since",
                              s->op, op_infos[s->prog->ops[s->op].kind].name, name_of(s, id),
-                             (long long)s->stamps[i].start, name_of(s, s->stamps[i].owner));
+                             (long long)s->edge[i], name_of(s, s->owner[i]));
     return SNUG_OK;
 }
 
@@ -150,7 +156,7 @@ static enum snug_status play_op(struct strip *s, int micro_batch)
         if (op->in[k] != TENSOR_NONE)
             TRY(read_tensor(s, op->in[k]));
     if (op->work != TENSOR_NONE)
-        TRY(write_range(s, begin_of(s, op->work), end_of(s, op->work), NOBODY));
+        write_as(s, op->work, NOBODY);
     for (int k = 0; k < op->n_out; k++) {
         if (op->out[k] == TENSOR_NONE)
             continue;
@@ -159,7 +165,7 @@ static enum snug_status play_op(struct strip *s, int micro_batch)
                      (op->attrs.accumulate == ACC_after_first && micro_batch > 0));
         if (adds)
             TRY(read_tensor(s, op->out[k]));
-        TRY(write_tensor(s, op->out[k]));
+        write_tensor(s, op->out[k]);
     }
     return SNUG_OK;
 }
@@ -173,7 +179,7 @@ static enum snug_status play_step(struct strip *s)
     for (int round = 0; round < rounds; round++) {
         for (int i = 0; i < prog->n_tensors; i++)
             if (prog->tensors[i].role == ROLE_input && s->offset[i] >= 0)
-                TRY(write_tensor(s, i));
+                write_tensor(s, i);
         for (s->op = prog->body_begin; s->op < body_end; s->op++)
             TRY(play_op(s, round));
     }
@@ -231,19 +237,14 @@ enum snug_status plan_check(const struct program *prog, const int64_t *offset, i
                                  prog->tensors[id].name);
         }
     }
-    struct strip s = {.prog = prog, .offset = offset, .err = err, .capacity = 64, .n_stamps = 1};
-    s.stamps = malloc((size_t)s.capacity * sizeof *s.stamps);
-    if (s.stamps == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "check: out of memory");
-    s.stamps[0] = (struct stamp){0, NOBODY};
-    enum snug_status status = SNUG_OK;
+    struct strip s = {.prog = prog, .offset = offset, .err = err};
+    enum snug_status status = cut(&s);
     for (int i = 0; i < prog->n_tensors && status == SNUG_OK; i++)
-        if (prog->tensors[i].persistent && prog->tensors[i].base == TENSOR_NONE && offset[i] >= 0) {
-            s.op = 0;
-            status = write_tensor(&s, i);
-        }
+        if (prog->tensors[i].persistent && prog->tensors[i].base == TENSOR_NONE && offset[i] >= 0)
+            write_tensor(&s, i);
     for (int step = 0; step < 2 && status == SNUG_OK; step++)
         status = play_step(&s);
-    free(s.stamps);
+    free(s.edge);
+    free(s.owner);
     return status;
 }

@@ -27,7 +27,7 @@ struct placer {
     int *placed;   /* block indices by offset */
     int64_t *best; /* offsets of the best order so far, per block */
     int n_blocks, alignment;
-    int peak;         /* op with the most bytes alive in the present lane */
+    int peak;        /* op with the most bytes alive in the present lane */
     int64_t ceiling; /* floor + the most bytes alive, padded */
 };
 

@@ -121,13 +121,13 @@ static const struct choice kernels[] = {{"fast", 0}, {"reference", 1}, {NULL, 0}
 
 static const struct key keys[] = {
     {"device", "cpu", "where it runs", .kind = FIXED},
-    {"threads", "all cores", "how many threads", .kind = OWN, .set = set_threads,
+    {"threads", "all cores, or a number", "how many threads", .kind = OWN, .set = set_threads,
      .get = get_threads},
-    {"batch", "a number", "samples or sequences per optimizer step", .kind = COUNT,
+    {"batch", "8 (mlp: 128), or any number from 1", "samples or sequences per optimizer step", .kind = COUNT,
      .field = FIELD(batch), .least = 1, .most = ANY},
-    {"micro-batch", "the batch", "of those per forward pass; gradients are accumulated",
+    {"micro-batch", "the batch, or a divisor of it", "of those per forward pass; gradients are accumulated",
      .kind = COUNT, .field = FIELD(micro_batch), .least = 1, .most = ANY},
-    {"seq", "the model's own length", "tokens per sequence", .kind = COUNT, .field = FIELD(seq),
+    {"seq", "the model's own length, or less", "tokens per sequence", .kind = COUNT, .field = FIELD(seq),
      .least = 1, .most = ANY},
     {"precision", "fp32, bf16, fp16", "16 bits keep an fp32 master of the weights", .kind = CHOICE,
      .field = FIELD(precision), .choices = precisions},
@@ -152,7 +152,7 @@ static const struct key keys[] = {
      .least = 0, .most = 1},
     {"scale-lr", "none", "scaling of --lr with the batch", .kind = FIXED},
     {"checkpoint", "none", "which activations are computed again", .kind = FIXED},
-    {"memory", "no budget", "bytes the process may hold: 24G, 512M; refused if over it",
+    {"memory", "no budget, or a size such as 24G or 512M", "what the process may hold in all; a plan over it is refused",
      .kind = OWN, .set = set_memory, .get = get_memory},
     {"lora", "0", "rank of low-rank adapters", .kind = FIXED},
     {"offload", "none", "what is kept outside the device's memory", .kind = FIXED},
@@ -324,7 +324,7 @@ char *snug_recipe_help(void)
         if (keys[i].kind == FIXED)
             continue;
         text_add(&t, "  --%-13s %s\n", keys[i].name, keys[i].about);
-        text_add(&t, "  %15s default first: %s\n", "", keys[i].values);
+        text_add(&t, "  %15s %s\n", "", keys[i].values);
     }
     return text_take(&t);
 }

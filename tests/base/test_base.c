@@ -89,7 +89,8 @@ static void test_all_patterns(void **state)
             if (isnan(truth)) {
                 if (!isnan(wide) || !isnan(value_of(f, back)))
                     fail_msg("%s %04x: a NaN is lost", f->name, bits);
-            } else if ((double)wide != truth || (signbit(wide) != 0) != (bits >= 0x8000) || back != bits) {
+            } else if ((double)wide != truth || (signbit(wide) != 0) != (bits >= 0x8000) ||
+                       back != bits) {
                 fail_msg("%s %04x: is %g, read as %g, back as %04x", f->name, bits, truth,
                          (double)wide, back);
             }
@@ -103,7 +104,8 @@ static void check_rounding(float value)
         double got = value_of(f, f->narrow(value));
         double want = rounded(f, (double)value);
         if (isnan(value) ? !isnan(got) : got != want || (signbit(got) != 0) != (signbit(want) != 0))
-            fail_msg("%s of %a (%08x): %a, not %a", f->name, (double)value, bits_of(value), got, want);
+            fail_msg("%s of %a (%08x): %a, not %a", f->name, (double)value, bits_of(value), got,
+                     want);
     }
 }
 
@@ -161,23 +163,54 @@ static const struct {
     const char *text;
     bool ok;
     int64_t value;
-} size_rows[] = {
-    {"0", true, 0},          {"1024", true, 1024},       {"1K", true, 1024},
-    {"1k", true, 1024},      {"512M", true, 536870912},  {"24G", true, 25769803776},
-    {"1.5G", true, 1610612736}, {"2T", true, 2199023255552}, {"1.5e9", true, 1500000000},
-    {"1KiB", true, 1024},    {"1kb", true, 1024},        {"10B", true, 10},
-    {"0.5K", true, 512},     {"8191P", false, 0},        {"", false, 0},
-    {"G", false, 0},         {"B", false, 0},            {"-1", false, 0},
-    {"-1G", false, 0},       {"1GG", false, 0},          {"1 G", false, 0},
-    {"nan", false, 0},       {"inf", false, 0},          {"1e30", false, 0},
-    {"9000000000G", false, 0}, {"twelve", false, 0},     {" 1", false, 0},
-}, count_rows[] = {
-    {"0", true, 0},          {"117", true, 117},         {"-5", true, -5},
-    {"1e9", true, 1000000000}, {"1.5e9", true, 1500000000}, {"9223372036854775807", true, INT64_MAX},
-    {"9223372036854775808", false, 0}, {"1e19", false, 0}, {"1.5", false, 0},
-    {"1e-1", false, 0},      {"", false, 0},             {" 1", false, 0},
-    {"1 ", false, 0},        {"1x", false, 0},           {"nan", false, 0},
-    {"infinity", false, 0},  {"1,000", false, 0},
+} size_rows[] =
+    {
+        {"0", true, 0},
+        {"1024", true, 1024},
+        {"1K", true, 1024},
+        {"1k", true, 1024},
+        {"512M", true, 536870912},
+        {"24G", true, 25769803776},
+        {"1.5G", true, 1610612736},
+        {"2T", true, 2199023255552},
+        {"1.5e9", true, 1500000000},
+        {"1KiB", true, 1024},
+        {"1kb", true, 1024},
+        {"10B", true, 10},
+        {"0.5K", true, 512},
+        {"8191P", false, 0},
+        {"", false, 0},
+        {"G", false, 0},
+        {"B", false, 0},
+        {"-1", false, 0},
+        {"-1G", false, 0},
+        {"1GG", false, 0},
+        {"1 G", false, 0},
+        {"nan", false, 0},
+        {"inf", false, 0},
+        {"1e30", false, 0},
+        {"9000000000G", false, 0},
+        {"twelve", false, 0},
+        {" 1", false, 0},
+},
+  count_rows[] = {
+      {"0", true, 0},
+      {"117", true, 117},
+      {"-5", true, -5},
+      {"1e9", true, 1000000000},
+      {"1.5e9", true, 1500000000},
+      {"9223372036854775807", true, INT64_MAX},
+      {"9223372036854775808", false, 0},
+      {"1e19", false, 0},
+      {"1.5", false, 0},
+      {"1e-1", false, 0},
+      {"", false, 0},
+      {" 1", false, 0},
+      {"1 ", false, 0},
+      {"1x", false, 0},
+      {"nan", false, 0},
+      {"infinity", false, 0},
+      {"1,000", false, 0},
 };
 
 static void test_sizes_and_counts(void **state)
@@ -210,9 +243,9 @@ static void test_reals(void **state)
         bool ok;
         double value;
     } rows[] = {
-        {"0.1", true, 0.1}, {"-3e-4", true, -3e-4}, {"1e308", true, 1e308}, {"5", true, 5},
-        {"1e309", false, 0}, {"nan", false, 0},     {"-inf", false, 0},     {"", false, 0},
-        {" 1", false, 0},    {"1 ", false, 0},      {"1e", false, 0},       {"x", false, 0},
+        {"0.1", true, 0.1},  {"-3e-4", true, -3e-4}, {"1e308", true, 1e308}, {"5", true, 5},
+        {"1e309", false, 0}, {"nan", false, 0},      {"-inf", false, 0},     {"", false, 0},
+        {" 1", false, 0},    {"1 ", false, 0},       {"1e", false, 0},       {"x", false, 0},
     };
     for (size_t i = 0; i < LENGTH(rows); i++) {
         double value = -77;

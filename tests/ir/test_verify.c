@@ -16,11 +16,11 @@
 
 #define LENGTH(array) (sizeof(array) / sizeof *(array))
 
-#define DECLARE                                                                                  \
-    "program p; tensor x input f32 [2 4]; tensor t input i32 [2]; "                              \
-    "tensor w parameter f32 [4 4] persistent; tensor gm parameter f32 [4] persistent; "          \
-    "tensor s temporary f64 [8] persistent; tensor a activation f32 [2 4]; "                     \
-    "tensor b activation f32 [2 4]; tensor c activation f32 [2 4]; "                             \
+#define DECLARE                                                                         \
+    "program p; tensor x input f32 [2 4]; tensor t input i32 [2]; "                     \
+    "tensor w parameter f32 [4 4] persistent; tensor gm parameter f32 [4] persistent; " \
+    "tensor s temporary f64 [8] persistent; tensor a activation f32 [2 4]; "            \
+    "tensor b activation f32 [2 4]; tensor c activation f32 [2 4]; "                    \
     "tensor l activation f32 [1]; tensor lse activation f32 [2]; tensor g gradient f32 [4 4]; "
 
 static const struct {
@@ -39,7 +39,8 @@ static const struct {
      NULL},
     {"left-out results", DECLARE "a, _, _ = layernorm x, gm, gm", NULL},
 
-    {"read before written", DECLARE "b = act a", "op 0 (act): tensor \"a\" is read before it is written"},
+    {"read before written", DECLARE "b = act a",
+     "op 0 (act): tensor \"a\" is read before it is written"},
     {"read before written, later", DECLARE "b = act x; c = add b, a; a = act x",
      "op 1 (add): tensor \"a\" is read before it is written"},
     {"written twice", DECLARE "a = act x; a = act x", "op 1 (act): tensor \"a\" is written twice"},
@@ -54,11 +55,11 @@ static const struct {
     {"targets of a wrong type", DECLARE "a = act x; l, lse = cross_entropy a, x",
      "operand \"x\" should be one i32 class per row"},
     {"a needed operand is left out", DECLARE "a = add x, _", "input 1 is left out but is needed"},
-    {"a narrow statistic",
-     DECLARE "tensor n activation bf16 [1]; n, lse = cross_entropy x, t", "\"n\" must stay fp32"},
-    {"input written", DECLARE "x = act x", "\"x\" is an input of the program and cannot be written"},
-    {"in place without effect", DECLARE "a = act x; a = act a",
-     "op 1 (act): tensor \"a\""},
+    {"a narrow statistic", DECLARE "tensor n activation bf16 [1]; n, lse = cross_entropy x, t",
+     "\"n\" must stay fp32"},
+    {"input written", DECLARE "x = act x",
+     "\"x\" is an input of the program and cannot be written"},
+    {"in place without effect", DECLARE "a = act x; a = act a", "op 1 (act): tensor \"a\""},
     {"a weight as input and output of a plain op", DECLARE "w = act w",
      "\"w\" is input and output of an op that does not update in place"},
     {"a view beyond its base", DECLARE "tensor v activation f32 [4] view=a+5",

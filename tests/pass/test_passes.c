@@ -20,25 +20,25 @@
 
 #define LENGTH(array) (sizeof(array) / sizeof *(array))
 
-#define A(name) "tensor " name " activation f32 [2 4]; "
-#define P(name, dims) "tensor " name " parameter f32 " dims " persistent "
 static const char declarations[] =
-    "tensor x input f32 [2 4]; tensor y input f32 [2 4]; tensor t input i32 [2]; "
-    "tensor i input i32 [2 3]; "
-    P("w", "[4 4]") "decays; " P("w2", "[4 4]") "decays; " P("bias", "[4]") "; " P("bias2", "[4]") "; "
-    P("gm", "[4]") "; " P("bt", "[4]") "; " P("e", "[9 4]") "decays; " P("pos", "[5 4]") "decays; "
-    "tensor s temporary f64 [8] persistent; scalars s; "
-    A("a") A("b") A("c") A("d") A("f") A("h")
-    "tensor em activation f32 [2 3 4]; tensor i6 input i32 [2 3]; "
-    "tensor o activation f32 [2 4] output; tensor l activation f32 [1] output; "
-    "tensor lse activation f32 [2]; tensor lse6 activation f32 [6]; "
-    "tensor mean activation f32 [2]; tensor rstd activation f32 [2]; "
-    "tensor part activation f32 [2 4] view=whole+8; tensor whole activation f32 [16] output; "
-    "tensor half activation f32 [1 4] view=o+4; tensor seen activation f32 [1 4] view=h+4 output; "
-    "tensor state optimizer f32 [2 4] persistent; ";
+    "tensor x input f32 [2 4]; tensor y input f32 [2 4]; tensor t input i32 [2]\n"
+    "tensor i input i32 [2 3]; tensor i6 input i32 [2 3]\n"
+    "tensor w parameter f32 [4 4] persistent decays; tensor bias parameter f32 [4] persistent\n"
+    "tensor w2 parameter f32 [4 4] persistent decays; tensor bias2 parameter f32 [4] persistent\n"
+    "tensor gm parameter f32 [4] persistent; tensor bt parameter f32 [4] persistent\n"
+    "tensor e parameter f32 [9 4] persistent decays; tensor pos parameter f32 [5 4] persistent\n"
+    "tensor s temporary f64 [8] persistent; scalars s\n"
+    "tensor a activation f32 [2 4]; tensor b activation f32 [2 4]; tensor c activation f32 [2 4]\n"
+    "tensor d activation f32 [2 4]; tensor h activation f32 [2 4]\n"
+    "tensor seen activation f32 [1 4] view=h+4 output; tensor o activation f32 [2 4] output\n"
+    "tensor part activation f32 [2 4] view=whole+8; tensor whole activation f32 [16] output\n"
+    "tensor em activation f32 [2 3 4]; tensor lse6 activation f32 [6]\n"
+    "tensor l activation f32 [1] output; tensor lse activation f32 [2]\n"
+    "tensor mean activation f32 [2]; tensor rstd activation f32 [2]\n"
+    "tensor state optimizer f32 [2 4] persistent\n";
 static const char gradients[] =
-    "tensor dw gradient f32 [4 4]; tensor dg gradient f32 [4]; tensor db gradient f32 [4]; "
-    "tensor de gradient f32 [9 4]; tensor dem activation f32 [2 3 4]; ";
+    "tensor dw gradient f32 [4 4]; tensor dg gradient f32 [4]; tensor db gradient f32 [4]\n"
+    "tensor de gradient f32 [9 4]; tensor dem activation f32 [2 3 4]\n";
 
 #define NORM_A "a = act x {act=relu}; "
 
@@ -240,9 +240,17 @@ static const struct row rows[] = {
 
 static struct pass_env env_of(struct arena *scratch, struct snug_error *err)
 {
-    return (struct pass_env){.scratch = scratch, .err = err, .train = true, .compute = DTYPE_f32,
-                             .master = true, .n_micro = 1, .optimizer = &optimizer_adamw,
-                             .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.5};
+    return (struct pass_env){.scratch = scratch,
+                             .err = err,
+                             .train = true,
+                             .compute = DTYPE_f32,
+                             .master = true,
+                             .n_micro = 1,
+                             .optimizer = &optimizer_adamw,
+                             .beta1 = 0.9,
+                             .beta2 = 0.999,
+                             .eps = 1e-8,
+                             .weight_decay = 0.5};
 }
 
 /* The ops of a program, joined by "; ". */
@@ -360,7 +368,8 @@ static void test_optimizer(void **state)
         struct arena scratch = {0};
         struct snug_error err = {0};
         struct program prog;
-        parse_row("optimizer", "", "loss l; a = linear x, w, bias; l, lse = cross_entropy a, t", &prog);
+        parse_row("optimizer", "", "loss l; a = linear x, w, bias; l, lse = cross_entropy a, t",
+                  &prog);
         struct pass_env env = env_of(&scratch, &err);
         env.optimizer = optimizer_rows[i].optimizer;
         env.compute = optimizer_rows[i].compute;

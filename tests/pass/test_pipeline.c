@@ -19,9 +19,9 @@
 
 #define LENGTH(array) (sizeof(array) / sizeof *(array))
 
-static const char *const presets[] = {"gpt-nano",    "mlp",        "mlp:5-4-3,loss=mse", "gpt2",
-                                      "gpt2-medium", "gpt2-large", "gpt2-xl",            "gpt3-175b",
-                                      "psi:1e6"};
+static const char *const presets[] = {"gpt-nano", "mlp",         "mlp:5-4-3,loss=mse",
+                                      "gpt2",     "gpt2-medium", "gpt2-large",
+                                      "gpt2-xl",  "gpt3-175b",   "psi:1e6"};
 static const char *const precisions[] = {"fp32", "bf16", "fp16"};
 enum { N_WITH_TEXT = 3 }; /* the first presets go through the text form too */
 
@@ -53,12 +53,14 @@ static void check_stages(const char *preset, const char *precision, bool train, 
     assert_int_equal(model_from_name(preset, &model, &err), SNUG_OK);
     assert_int_equal(snug_recipe_set(recipe, "precision", precision, &err), SNUG_OK);
     snprintf(names, sizeof names, "%s", pass_names());
-    for (char *pass = strtok_r(names, " ", &rest); pass != NULL; pass = strtok_r(NULL, " ", &rest)) {
+    for (char *pass = strtok_r(names, " ", &rest); pass != NULL;
+         pass = strtok_r(NULL, " ", &rest)) {
         char what[200];
         struct session session;
-        struct session_request request = {.model = &model, .recipe = recipe, .train = train,
-                                          .batch = 8, .micro_batch = 2};
-        snprintf(what, sizeof what, "%s %s%s after %s", preset, precision, train ? "" : " eval", pass);
+        struct session_request request = {
+            .model = &model, .recipe = recipe, .train = train, .batch = 8, .micro_batch = 2};
+        snprintf(what, sizeof what, "%s %s%s after %s", preset, precision, train ? "" : " eval",
+                 pass);
         if (session_program(&request, pass, &session, &err) != SNUG_OK ||
             program_verify(&session.prog, &err) != SNUG_OK)
             fail_msg("%s: %s", what, err.message);
@@ -88,7 +90,9 @@ static void test_unknown_pass(void **state)
     struct arena scratch = {0};
     struct pass_env env = {.scratch = &scratch, .err = &err, .n_micro = 1};
     assert_int_equal(program_parse("tensor x input f32 [1]; tensor o activation f32 [1] output; "
-                                   "o = act x", &prog, &err), SNUG_OK);
+                                   "o = act x",
+                                   &prog, &err),
+                     SNUG_OK);
     assert_int_equal(pass_run(&prog, &env, "fusion"), SNUG_BAD_ARGUMENT);
     assert_non_null(strstr(err.message, "no pass \"fusion\""));
     program_free(&prog);
@@ -170,9 +174,13 @@ static void run_model(struct run *r, const struct subject *subject, int n_micro,
     struct snug_error err = {0};
     memset(r, 0, sizeof *r);
     r->facts = (struct device_facts){.threads = 1, .reference_only = true};
-    struct pass_env env = {.scratch = &r->scratch, .err = &err, .train = true,
-                           .compute = DTYPE_f32, .n_micro = n_micro,
-                           .workspace_bytes = workspace_of, .device = &r->facts};
+    struct pass_env env = {.scratch = &r->scratch,
+                           .err = &err,
+                           .train = true,
+                           .compute = DTYPE_f32,
+                           .n_micro = n_micro,
+                           .workspace_bytes = workspace_of,
+                           .device = &r->facts};
     enum snug_status status = forward_of(subject, SAMPLES / n_micro, &r->prog, &err);
     if (status == SNUG_OK)
         status = pass_autodiff(&r->prog, &env);
@@ -277,8 +285,11 @@ static void make_subjects(struct subject subjects[N_SUBJECTS])
     for (int i = 0; i < N_SUBJECTS; i++)
         if (subjects[i].text == NULL)
             assert_int_equal(model_from_name(subjects[i].name, &subjects[i].model, NULL), SNUG_OK);
-    subjects[0].model.gpt2 = (struct gpt2_shape){.n_layer = 2, .n_head = 2, .n_embd = WIDTH,
-                                                 .n_positions = SEQ + 1, .vocab_size = VOCABULARY,
+    subjects[0].model.gpt2 = (struct gpt2_shape){.n_layer = 2,
+                                                 .n_head = 2,
+                                                 .n_embd = WIDTH,
+                                                 .n_positions = SEQ + 1,
+                                                 .vocab_size = VOCABULARY,
                                                  .layer_norm_epsilon = 1e-5,
                                                  .activation = ACT_gelu};
 }

@@ -272,27 +272,29 @@ static void test_short_lives(void **state)
 
 /* ---- named cases: what once went or could go wrong ------------------------------------------- */
 
-#define HEAD "tensor p parameter f32 [4] persistent; tensor x input f32 [4]; "
+#define HEAD    "tensor p parameter f32 [4] persistent; tensor x input f32 [4]; "
 #define T(name) "tensor " name " activation f32 [4]; "
 
 static const struct {
     const char *name, *text, *apart[2]; /* these two must not share bytes */
-} named_rows[] = {
-    {"a sum over micro-batches is not overwritten by the last op of the body",
-     HEAD T("g") T("y") "body 0 2 x 2; g = accumulate x {accumulate=after_first}; y = act g",
-     {"g", "y"}},
-    {"what was made before the body is there in every round",
-     HEAD T("a") T("y") "body 1 2 x 2; a = act p; y = act a",
-     {"a", "y"}},
-    {"a part that is an output keeps its base",
-     HEAD T("b") "tensor v activation f32 [2] view=b+2 output; " T("y") T("z")
-         "b = act x; y = act p; z = act y",
-     {"b", "y"}},
-    {"an input read through a part too is not taken over in place",
-     HEAD T("a") "tensor v activation f32 [4] view=a+0; " T("y")
-         "tensor gm parameter f32 [4] persistent; tensor s parameter f32 [1] persistent; " T("dg")
-             T("db") "a = act x; y, dg, db = layernorm_grad a, v, gm, s, s",
-     {"a", "y"}},
+} named_rows[] =
+    {
+        {"a sum over micro-batches is not overwritten by the last op of the body",
+         HEAD T("g") T("y") "body 0 2 x 2; g = accumulate x {accumulate=after_first}; y = act g",
+         {"g", "y"}},
+        {"what was made before the body is there in every round",
+         HEAD T("a") T("y") "body 1 2 x 2; a = act p; y = act a",
+         {"a", "y"}},
+        {"a part that is an output keeps its base",
+         HEAD T("b") "tensor v activation f32 [2] view=b+2 output; " T("y")
+             T("z") "b = act x; y = act p; z = act y",
+         {"b", "y"}},
+        {"an input read through a part too is not taken over in place",
+         HEAD T("a") "tensor v activation f32 [4] view=a+0; " T(
+             "y") "tensor gm parameter f32 [4] persistent; tensor s parameter f32 [1] "
+                  "persistent; " T("dg")
+                      T("db") "a = act x; y, dg, db = layernorm_grad a, v, gm, s, s",
+         {"a", "y"}},
 };
 
 static void test_named_rows(void **state)
@@ -341,8 +343,12 @@ static void make_long(struct program *prog, int n_ops)
         char name[24];
         bool forward = i < depth;
         snprintf(name, sizeof name, "t%d", i);
-        struct tensor t = {TENSOR_INIT, .name = name, .dtype = DTYPE_f32, .role = ROLE_activation,
-                           .shape = {1, {sizes[dice_roll(&dice, 8)]}}, .is_output = i == 2 * depth - 1};
+        struct tensor t = {TENSOR_INIT,
+                           .name = name,
+                           .dtype = DTYPE_f32,
+                           .role = ROLE_activation,
+                           .shape = {1, {sizes[dice_roll(&dice, 8)]}},
+                           .is_output = i == 2 * depth - 1};
         tensor_id out, in[2] = {at, at};
         if (!forward)
             in[1] = saved[2 * depth - 1 - i];
@@ -367,8 +373,8 @@ static void test_long_program(void **state)
     make(&prog, &plan, 0);
     double planned = seconds();
     assert_int_equal(plan_check(&prog, plan.offset, plan.arena_bytes, NULL), SNUG_OK);
-    print_message("%d ops: planned in %.2f s, checked in %.2f s, fragmentation %.3f%%\n", prog.n_ops,
-                  planned - start, seconds() - planned,
+    print_message("%d ops: planned in %.2f s, checked in %.2f s, fragmentation %.3f%%\n",
+                  prog.n_ops, planned - start, seconds() - planned,
                   100 * (double)plan.fragmentation / (double)plan.arena_bytes);
     assert_true(plan.fragmentation * 10 <= plan.arena_bytes);
     plan_free(&plan);
@@ -378,12 +384,9 @@ static void test_long_program(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_named_rows),
-        cmocka_unit_test(test_random_programs),
-        cmocka_unit_test(test_lower_bound),
-        cmocka_unit_test(test_same_plan_twice),
-        cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_short_lives),
+        cmocka_unit_test(test_named_rows),   cmocka_unit_test(test_random_programs),
+        cmocka_unit_test(test_lower_bound),  cmocka_unit_test(test_same_plan_twice),
+        cmocka_unit_test(test_damage),       cmocka_unit_test(test_short_lives),
         cmocka_unit_test(test_long_program),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

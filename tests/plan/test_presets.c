@@ -36,8 +36,11 @@ static void ask(struct asked *a, const char *name, const char *precision, const 
         snug_recipe_set(a->recipe, "optimizer", optimizer, &err) != SNUG_OK ||
         snug_recipe_set(a->recipe, "threads", "8", &err) != SNUG_OK)
         fail_msg("%s: %s", name, err.message);
-    struct session_request request = {.model = &a->model, .recipe = a->recipe, .train = true,
-                                      .batch = BATCH, .micro_batch = micro_batch};
+    struct session_request request = {.model = &a->model,
+                                      .recipe = a->recipe,
+                                      .train = true,
+                                      .batch = BATCH,
+                                      .micro_batch = micro_batch};
     if (session_make(&request, &a->session, &err) != SNUG_OK)
         fail_msg("%s %s: %s", name, precision, err.message);
 }
@@ -103,8 +106,8 @@ static void test_psi(void **state)
             assert_int_equal(ledger.activations, 0);
             assert_int_equal(ledger.temporary, 0);
             assert_int_equal(ledger.fragmentation, 0);
-            assert_int_equal(ledger.total, psi_rows[i].parameters + psi_rows[i].gradients +
-                                               psi_rows[i].states);
+            assert_int_equal(ledger.total,
+                             psi_rows[i].parameters + psi_rows[i].gradients + psi_rows[i].states);
             assert_int_equal(a.session.prog.n_repeat, 1); /* nothing to repeat */
             forget(&a);
         }
@@ -120,8 +123,8 @@ static void test_over(void **state)
             struct session eval;
             struct snug_error err = {0};
             ask(&a, presets[i], precisions[p], "adamw", 1);
-            struct session_request request = {.model = &a.model, .recipe = a.recipe,
-                                              .batch = BATCH, .over = &a.session};
+            struct session_request request = {
+                .model = &a.model, .recipe = a.recipe, .batch = BATCH, .over = &a.session};
             if (session_make(&request, &eval, &err) != SNUG_OK ||
                 plan_check(&eval.prog, eval.plan.offset, eval.plan.arena_bytes, &err) != SNUG_OK)
                 fail_msg("%s: %s", presets[i], err.message);

@@ -71,7 +71,8 @@ static void note_all(struct history *h)
 {
     const struct program *prog = h->prog;
     for (int i = 0; i < prog->n_tensors; i++)
-        if (prog->tensors[i].persistent && prog->tensors[i].base == TENSOR_NONE && h->offset[i] >= 0)
+        if (prog->tensors[i].persistent && prog->tensors[i].base == TENSOR_NONE &&
+            h->offset[i] >= 0)
             note(h, i, h->now++, true, false);
     for (int step = 0; step < 2; step++) {
         for (int i = 0; i < prog->body_begin; i++)
@@ -102,8 +103,8 @@ static bool reads_its_own(const struct history *h, int r, bool *seen)
         const struct access *write = &h->list[w];
         if (!write->writes || write->time >= read->time || !meet(h, read->id, write->id))
             continue;
-        bool own = !write->is_work &&
-                   tensor_root(h->prog, write->id) == tensor_root(h->prog, read->id);
+        bool own =
+            !write->is_work && tensor_root(h->prog, write->id) == tensor_root(h->prog, read->id);
         for (int64_t at = begin_of(h, write->id); at < end_of(h, write->id); at++) {
             if (at < begin || at >= end_of(h, read->id) || seen[at - begin])
                 continue;

@@ -60,8 +60,8 @@ static tensor_id draw_like(struct drawer *d, tensor_id model)
 static enum snug_status add_tensor(struct drawer *d, const char *name, enum role role,
                                    const struct shape *shape, bool persistent, tensor_id *id)
 {
-    struct tensor t = {TENSOR_INIT, .name = name, .dtype = DTYPE_f32, .role = role,
-                       .shape = *shape, .persistent = persistent};
+    struct tensor t = {TENSOR_INIT,  .name = name,    .dtype = DTYPE_f32,
+                       .role = role, .shape = *shape, .persistent = persistent};
     if (role == ROLE_activation) {
         t.dtype = chance(d, 4) ? DTYPE_bf16 : DTYPE_f32;
         t.is_output = chance(d, 12);
@@ -84,8 +84,8 @@ static enum snug_status add_op(struct drawer *d, enum op_kind kind, const struct
                                int n_in, const tensor_id *in, int n_out, tensor_id *out)
 {
     struct shape shapes[MAX_OUTPUTS];
-    struct op probe = {.kind = kind, .n_in = n_in, .n_out = n_out,
-                       .attrs = attrs == NULL ? ATTRS() : *attrs};
+    struct op probe = {
+        .kind = kind, .n_in = n_in, .n_out = n_out, .attrs = attrs == NULL ? ATTRS() : *attrs};
     for (int k = 0; k < MAX_INPUTS; k++)
         probe.in[k] = k < n_in ? in[k] : TENSOR_NONE;
     TRY(op_shapes(d->prog, &probe, shapes, d->err));
@@ -101,8 +101,7 @@ static enum snug_status add_op(struct drawer *d, enum op_kind kind, const struct
     TRY(program_add_op(d->prog, kind, attrs, n_in, in, n_out, out, d->err));
     if (chance(d, 4)) {
         struct tensor work = {TENSOR_INIT, .name = "work", .dtype = DTYPE_u8,
-                              .role = ROLE_temporary,
-                              .shape = {1, {1 + dice_roll(&d->dice, 700)}}};
+                              .role = ROLE_temporary, .shape = {1, {1 + dice_roll(&d->dice, 700)}}};
         tensor_id id;
         TRY(program_add_tensor(d->prog, &work, &id, d->err));
         d->prog->ops[d->prog->n_ops - 1].work = id;
@@ -167,8 +166,11 @@ static enum snug_status draw_views(struct drawer *d, tensor_id x)
     int64_t n = shape_elems(shape_of(d, x)), gap = dice_roll(&d->dice, 3);
     tensor_id base, part;
     TRY(add_tensor(d, "base", ROLE_activation, &(struct shape){1, {2 * n + gap}}, false, &base));
-    struct tensor view = {.name = "part", .dtype = d->prog->tensors[base].dtype,
-                          .role = ROLE_activation, .base = base, .shape = *shape_of(d, x),
+    struct tensor view = {.name = "part",
+                          .dtype = d->prog->tensors[base].dtype,
+                          .role = ROLE_activation,
+                          .base = base,
+                          .shape = *shape_of(d, x),
                           .lane = d->prog->tensors[base].lane};
     if (chance(d, 2)) { /* the parts, then the whole */
         for (int k = 0; k < 2; k++) {
