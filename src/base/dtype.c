@@ -136,6 +136,19 @@ double dtype_load(enum dtype dtype, const void *data, int64_t index)
     return NAN;
 }
 
+/* To the float next to value whose last bit is set, unless value is a float: rounding that to 16
+ * bits gives what rounding value itself would, where rounding twice to nearest would not. */
+static float round_to_odd(double value)
+{
+    float nearest = (float)value;
+    if ((double)nearest == value || !isfinite(nearest) || isnan(value))
+        return nearest;
+    uint32_t bits = bits_of(nearest);
+    if (fabs((double)nearest) > fabs(value))
+        bits--;
+    return float_of(bits | 1u);
+}
+
 void dtype_store(enum dtype dtype, void *data, int64_t index, double value)
 {
     switch (dtype) {
@@ -146,10 +159,10 @@ void dtype_store(enum dtype dtype, void *data, int64_t index, double value)
         ((float *)data)[index] = (float)value;
         break;
     case DTYPE_bf16:
-        ((uint16_t *)data)[index] = bf16_from_f32((float)value);
+        ((uint16_t *)data)[index] = bf16_from_f32(round_to_odd(value));
         break;
     case DTYPE_f16:
-        ((uint16_t *)data)[index] = f16_from_f32((float)value);
+        ((uint16_t *)data)[index] = f16_from_f32(round_to_odd(value));
         break;
     case DTYPE_i32:
         ((int32_t *)data)[index] = (int32_t)value;

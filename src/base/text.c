@@ -75,7 +75,7 @@ bool text_parse_real(const char *text, double *value)
 {
     char *end;
     errno = 0;
-    if (*text == '\0' || *text == ' ')
+    if (strspn(text, "+-.0123456789eE") != strlen(text)) /* no blanks, no hex, no "nan" */
         return false;
     double parsed = strtod(text, &end);
     if (end == text || *end != '\0' || !isfinite(parsed))
@@ -90,7 +90,7 @@ bool text_parse_count(const char *text, int64_t *count)
     char *end;
     errno = 0;
     long long whole = strtoll(text, &end, 10);
-    if (end != text && *end == '\0' && errno == 0 && *text != ' ') {
+    if (strspn(text, "+-0123456789") == strlen(text) && end != text && errno == 0) {
         *count = whole;
         return true;
     }
@@ -143,7 +143,8 @@ const char *text_size(int64_t bytes, char out[TEXT_SIZE_MAX])
 const char *text_count(int64_t n, char out[TEXT_SIZE_MAX + 8])
 {
     char digits[TEXT_SIZE_MAX];
-    int length = snprintf(digits, sizeof digits, "%lld", (long long)(n < 0 ? -n : n));
+    uint64_t magnitude = n < 0 ? 0 - (uint64_t)n : (uint64_t)n;
+    int length = snprintf(digits, sizeof digits, "%llu", (unsigned long long)magnitude);
     char *to = out;
     if (n < 0)
         *to++ = '-';

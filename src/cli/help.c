@@ -141,8 +141,9 @@ static int print_recipe(FILE *to)
         cli_note("%s", snug_status_text(SNUG_NO_MEMORY));
         return CLI_FAILED;
     }
-    fprintf(to, "\nRecipe: flags, or key = value lines in a file given as --recipe FILE. The\n"
-    "second line of each says what it takes, the default first.\n\n%s",
+    fprintf(to,
+            "\nRecipe: flags, or key = value lines in a file given as --recipe FILE. The\n"
+            "second line of each says what it takes, the default first.\n\n%s",
             table);
     snug_free(table);
     return CLI_DONE;

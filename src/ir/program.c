@@ -185,6 +185,8 @@ void program_remove_ops(struct program *prog, const bool *gone)
         if (!gone[i])
             prog->ops[n_kept++] = prog->ops[i];
     }
+    if (prog->body_end > 0 && body_end == 0)
+        prog->n_repeat = 1; /* nothing is left to repeat */
     prog->body_begin = body_begin;
     prog->body_end = body_end;
     prog->n_ops = n_kept;

@@ -38,16 +38,27 @@ static enum snug_status verify_tensor(const struct program *prog, int i, struct 
     }
     if (elems > 1e17)
         wrong = "is larger than any machine";
-    if (wrong == NULL && t->base != TENSOR_NONE) {
-        if (t->base < 0 || t->base >= prog->n_tensors || t->base == i)
-            wrong = "is a view of nothing";
-        else if (prog->tensors[t->base].base != TENSOR_NONE)
-            wrong = "is a view of a view";
-        else if (t->offset_elems < 0 ||
-                 (t->offset_elems + shape_elems(&t->shape)) * (int64_t)dtype_bytes(t->dtype) >
-                     tensor_bytes(prog, t->base))
-            wrong = "reaches beyond its base";
-    }
+    if (wrong != NULL)
+        return snug_fail(err, SNUG_BAD_PROGRAM, "%s: tensor \"%s\" %s", prog->name, t->name, wrong);
+    return SNUG_OK;
+}
+
+static enum snug_status verify_view(const struct program *prog, int i, struct snug_error *err)
+{
+    const struct tensor *t = &prog->tensors[i];
+    const char *wrong = NULL;
+    if (t->base == TENSOR_NONE)
+        return SNUG_OK;
+    if (t->base < 0 || t->base >= prog->n_tensors || t->base == i)
+        wrong = "is a view of nothing";
+    else if (prog->tensors[t->base].base != TENSOR_NONE)
+        wrong = "is a view of a view";
+    else if (t->offset_elems < 0 || t->offset_elems > (int64_t)1e17 ||
+             (t->offset_elems + shape_elems(&t->shape)) * (int64_t)dtype_bytes(t->dtype) >
+                 tensor_bytes(prog, t->base))
+        wrong = "reaches beyond its base";
+    else if (t->lane != prog->tensors[t->base].lane)
+        wrong = "is not in the lane of its base";
     if (wrong != NULL)
         return snug_fail(err, SNUG_BAD_PROGRAM, "%s: tensor \"%s\" %s", prog->name, t->name, wrong);
     return SNUG_OK;
@@ -70,7 +81,8 @@ static enum snug_status verify_inputs(struct state *s, const struct op *op)
         if (id < 0 || id >= s->prog->n_tensors)
             return bad(s, "does not exist (input id out of range)", TENSOR_NONE);
         const struct tensor *t = &s->prog->tensors[id];
-        if (t->role != ROLE_input && !t->persistent && !s->written[id])
+        if (t->role != ROLE_input && !t->persistent && !s->written[id] &&
+            !s->written[tensor_root(s->prog, id)])
             return bad(s, "is read before it is written", id);
     }
     return SNUG_OK;
@@ -82,7 +94,9 @@ static enum snug_status verify_outputs(struct state *s, const struct op *op)
     struct shape shapes[MAX_OUTPUTS];
     TRY(op_shapes(s->prog, op, shapes, s->err));
     if (op->n_out < info->min_out || op->n_out > info->max_out)
-        return bad(s, "is not the right number of outputs", op->out[0]);
+        return snug_fail(s->err, SNUG_BAD_PROGRAM,
+                         "%s: op %d (%s): %d is not the right number of outputs", s->prog->name,
+                         s->at, info->name, op->n_out);
     for (int k = 0; k < op->n_out; k++) {
         tensor_id id = op->out[k];
         if (id == TENSOR_NONE)
@@ -110,15 +124,35 @@ static enum snug_status verify_outputs(struct state *s, const struct op *op)
     return SNUG_OK;
 }
 
-enum snug_status program_verify(const struct program *prog, struct snug_error *err)
+/* What the walk below takes for granted: kinds and counts that index into tables and arrays. */
+static enum snug_status verify_counts(const struct program *prog, struct snug_error *err)
 {
-    for (int i = 0; i < prog->n_tensors; i++)
-        TRY(verify_tensor(prog, i, err));
     int body_end = program_body_end(prog);
     if (prog->n_repeat < 1 || prog->body_begin < 0 || prog->body_begin > body_end ||
         body_end > prog->n_ops)
         return snug_fail(err, SNUG_BAD_PROGRAM, "%s: body %d..%d x %d does not fit %d ops",
                          prog->name, prog->body_begin, body_end, prog->n_repeat, prog->n_ops);
+    if (prog->loss < TENSOR_NONE || prog->loss >= prog->n_tensors || prog->scalars < TENSOR_NONE ||
+        prog->scalars >= prog->n_tensors)
+        return snug_fail(err, SNUG_BAD_PROGRAM, "%s: the loss or the scalar table does not exist",
+                         prog->name);
+    for (int i = 0; i < prog->n_ops; i++) {
+        const struct op *op = &prog->ops[i];
+        if ((int)op->kind < 0 || op->kind >= OP_COUNT || op->n_in < 0 || op->n_in > MAX_INPUTS ||
+            op->n_out < 0 || op->n_out > MAX_OUTPUTS)
+            return snug_fail(err, SNUG_BAD_PROGRAM, "%s: op %d is of no kind or has no count",
+                             prog->name, i);
+    }
+    return SNUG_OK;
+}
+
+enum snug_status program_verify(const struct program *prog, struct snug_error *err)
+{
+    for (int i = 0; i < prog->n_tensors; i++)
+        TRY(verify_tensor(prog, i, err));
+    for (int i = 0; i < prog->n_tensors; i++)
+        TRY(verify_view(prog, i, err));
+    TRY(verify_counts(prog, err));
     struct state s = {.prog = prog, .err = err};
     s.written = calloc((size_t)prog->n_tensors + 1, sizeof *s.written);
     if (s.written == NULL)

@@ -68,9 +68,9 @@ enum snug_status autodiff_give(struct autodiff *ad, tensor_id to, tensor_id grad
                           ad->env->err);
 }
 
-/* One flag covers all accumulating outputs of an op.  They go straight into the gradients only if all
- * are parameters' and all of these have a past, or none has; else each goes through a tensor of its
- * own, which no later pass may turn into a sum over micro-batches. */
+/* One flag covers all accumulating outputs of an op.  They go straight into the gradients only
+ * if all are parameters' and all of these have a past, or none has; else each goes through a
+ * tensor of its own, which no later pass may turn into a sum over micro-batches. */
 static bool outputs_are_alike(const struct autodiff *ad, enum op_kind kind, int n_out,
                               const tensor_id *to, bool *have_past)
 {

@@ -19,10 +19,9 @@
 
 struct fuse {
     struct program *prog;
-    int *
-        n_readers; /* per root: ops that read it or a part of it; one more if it outlives the step */
-    int *writer;   /* per tensor: the op that writes it first, -1: none */
-    bool *gone;    /* per op: swallowed */
+    int *n_readers; /* per root: ops that read it or a part; one more if it outlives the step */
+    int *writer;    /* per tensor: the op that writes it first, -1: none */
+    bool *gone;     /* per op: swallowed */
 };
 
 static void count_uses(struct fuse *f)
@@ -159,8 +158,8 @@ static void fuse_norm_grad_add(struct fuse *f, int at)
     }
 }
 
-/* The head's forward and backward walk the same chunks of logits: one walk for both, at the place of
- * the gradient. */
+/* The head's forward and backward walk the same chunks of logits: one walk for both, at the
+ * place of the gradient. */
 static void fuse_head(struct fuse *f, int at)
 {
     struct op *grad = &f->prog->ops[at];

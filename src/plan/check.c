@@ -1,21 +1,23 @@
 /*
  * check.c -- a stranger looks at a plan.
  *
- * It knows nothing of lifetimes, blocks or orders.  It plays the program on a strip of bytes, each of
- * which remembers as which tensor it was last written: a write puts the tensor's name on its range, a
- * read demands that the whole range still bears the right name.  A repeated body is played twice,
- * which is enough: the second round starts from the state that every later one starts from.  Then
- * the step is played once more, so that what must live from step to step is seen to have lived.
+ * It knows nothing of lifetimes, blocks or orders.  It plays the program on a strip of bytes, each
+ * of which remembers as which tensor it was last written: a write puts the tensor's name on its
+ * range, a read demands that the whole range still bears the right name.  A repeated body is
+ * played twice, which is enough: the second round starts from the state that every later one
+ * starts from.  Then the step is played once more, so that what must live from step to step is
+ * seen to have lived.
  *
- * On top of that: output and workspace of one op must not lie on each other or on its inputs, except
- * where its row allows output 0 to lie exactly on an input; lanes must not share bytes at all.
+ * On top of that: output and workspace of one op must not lie on each other or on its inputs,
+ * except where its row allows output 0 to lie exactly on an input; lanes must not share bytes at
+ * all.
  */
 #include "plan/plan.h"
 
 #include <stdlib.h>
 
-struct
-    strip { /* cut wherever a tensor begins or ends: piece i is the bytes [edge[i], edge[i + 1]) */
+/* Cut wherever a tensor begins or ends: piece i is the bytes [edge[i], edge[i + 1]). */
+struct strip {
     const struct program *prog;
     const int64_t *offset;
     int64_t *edge;    /* rising; the last one ends the last piece */

@@ -4,7 +4,8 @@
  *
  * A tensor lives from its first writer to its last reader; a base lives as long as all its views.
  * Inputs are filled when the body starts.  In a repeated body two kinds live through all of it:
- * what an op adds to after the first micro-batch, and what was made before the body and is read in it.
+ * what an op adds to after the first micro-batch, and what was made before the body and is read in
+ * it.
  *
  * In place: where the row of an op allows output 0 to lie on input k, and that input dies there and
  * has the same bytes, the two become one block.
@@ -63,8 +64,8 @@ static void find_lifetimes(const struct program *prog, struct plan *plan)
     }
 }
 
-/* Is the tensor, or a part of it, read after the last op?  Looked for at the last op only: before it
- * an output is not at its end. */
+/* Is the tensor, or a part of it, read after the last op?  Looked for at the last op only:
+ * before it an output is not at its end. */
 static bool is_kept(const struct program *prog, tensor_id root, int i)
 {
     for (int t = 0; i == prog->n_ops - 1 && t < prog->n_tensors; t++)

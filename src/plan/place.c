@@ -2,17 +2,17 @@
  * place.c -- offsets for blocks: an old puzzle (rectangles in a strip: time is fixed, height free).
  *
  * NP-hard, so greedy, and the best of a few orders.  Persistent blocks stand at the bottom of lane
- * 0, one on the other.  Every other block, in the order of the day, goes into the tightest gap that
- * the blocks already placed leave free during its life.  Orders tried: large first, long-lived
- * first, area (bytes x life) first, time of birth, two ends.  The first order that reaches the lower
- * bound wins.
+ * 0, one on the other.  Every other block, in the order of the day, goes into the tightest gap
+ * that the blocks already placed leave free during its life.  Orders tried: large first,
+ * long-lived first, area (bytes x life) first, time of birth, two ends.  The first order that
+ * reaches the lower bound wins.
  *
  * Two ends is for backward halves, in which what was saved dies, the last first, while gradients
  * come to stay.  Gradients pile up from the bottom; what was saved hangs from the lower bound, the
  * longest life on top, so that each death leaves its bytes next to the pile that grows.
  *
- * That costs O(n^2) per order.  Programs with more than GREEDY_MAX blocks take one sweep in order of
- * time instead, best fit over a list of gaps: O(n x gaps).
+ * That costs O(n^2) per order.  Programs with more than GREEDY_MAX blocks take one sweep in order
+ * of time instead, best fit over a list of gaps: O(n x gaps).
  */
 #include "plan/plan.h"
 
@@ -159,7 +159,7 @@ static int64_t place_greedy(struct placer *p, int n, int64_t floor, bool two_end
     return top;
 }
 
-/* ---- sweep: in order of time, for very long programs ------------------------------------------ */
+/* ---- sweep: in order of time, for very long programs ----------------------------------------- */
 
 struct gap {
     int64_t start, end;
@@ -245,7 +245,7 @@ done:
     return used;
 }
 
-/* ---- one lane --------------------------------------------------------------------------------- */
+/* ---- one lane -------------------------------------------------------------------------------- */
 
 /* The most bytes alive at once, blocks padded to `alignment`, and where. */
 static int64_t most_alive(const struct placer *p, int n, int n_ops, int alignment, int64_t *delta,

@@ -1,5 +1,6 @@
 /*
- * test_base.c -- element types to the last bit, numbers as people write them, random numbers, arenas.
+ * test_base.c -- element types to the last bit, numbers as people write them, random numbers,
+ * arenas.
  */
 #include <float.h>
 #include <math.h>
@@ -34,7 +35,7 @@ static uint32_t bits_of(float value)
     return bits;
 }
 
-/* ---- 16-bit floats ---------------------------------------------------------------------------- */
+/* ---- 16-bit floats --------------------------------------------------------------------------- */
 
 struct format {
     const char *name;
@@ -157,7 +158,7 @@ static void test_dtypes(void **state)
     assert_false(dtype_parse_safetensors("f32", &found));
 }
 
-/* ---- numbers as text --------------------------------------------------------------------------- */
+/* ---- numbers as text ------------------------------------------------------------------------- */
 
 static const struct {
     const char *text;
@@ -300,7 +301,7 @@ static void test_text_grows(void **state)
     free(taken);
 }
 
-/* ---- random numbers ----------------------------------------------------------------------------- */
+/* ---- random numbers -------------------------------------------------------------------------- */
 
 static void test_permute(void **state)
 {
@@ -349,7 +350,8 @@ static void test_moments(void **state)
     assert_true(fabs(uniform_squares / N - 1.0 / 3) < 5 * sqrt(4.0 / 45 / N));
 }
 
-/* Known answers of Philox 4x32-10 (Random123's kat_vectors): counter and key all zeros, all ones. */
+/* Known answers of Philox 4x32-10 (Random123's kat_vectors): counter and key all zeros, all
+ * ones. */
 static void test_philox(void **state)
 {
     (void)state;
@@ -357,7 +359,7 @@ static void test_philox(void **state)
     assert_true(rng_u64(UINT64_MAX, UINT64_MAX, UINT64_MAX) == UINT64_C(0x408f276d41c83b0e));
 }
 
-/* ---- arenas ------------------------------------------------------------------------------------- */
+/* ---- arenas ---------------------------------------------------------------------------------- */
 
 static void test_arena(void **state)
 {

@@ -1,8 +1,8 @@
 /*
  * test_verify.c -- broken programs and the words with which each is refused.
  *
- * Rows in the text form where the form can say it; what only a broken pass could make (ids and counts
- * out of range) is made by hand.
+ * Rows in the text form where the form can say it; what only a broken pass could make (ids and
+ * counts out of range) is made by hand.
  */
 #include <setjmp.h>
 #include <stdarg.h>

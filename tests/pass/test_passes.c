@@ -204,7 +204,8 @@ static const struct row rows[] = {
      "l = mse d, y",
      "a = linear x, w; b = act a {act=relu}; c = act a {act=tanh}; d = add b, c; l = mse d, y; "
      "d.d = mse_grad d, y, s; d.a = act_grad d.d, a {act=tanh}; "
-     "d.a.2 = act_grad d.d, a {act=relu}; d.a.3 = add d.a, d.a.2; d.w = linear_grad_w x, d.a.3", OK},
+     "d.a.2 = act_grad d.d, a {act=relu}; d.a.3 = add d.a, d.a.2; "
+     "d.w = linear_grad_w x, d.a.3", OK},
     {"an unused branch gets no gradient", pass_autodiff,
      "loss l; a = linear x, w; b = linear x, w2; l = mse a, y",
      "a = linear x, w; b = linear x, w2; l = mse a, y; d.a = mse_grad a, y, s; "
@@ -214,7 +215,8 @@ static const struct row rows[] = {
      "a = act x; b = linear a, w; l = mse b, y; d.b = mse_grad b, y, s; "
      "d.w = linear_grad_w a, d.b", OK},
     {"an op without gradient is refused", pass_autodiff,
-     "loss l; a = linear x, w; b = accumulate a; l = mse b, y", "op 1 (accumulate) has no gradient", NO},
+     "loss l; a = linear x, w; b = accumulate a; l = mse b, y",
+     "op 1 (accumulate) has no gradient", NO},
     {"no loss is refused", pass_autodiff, "a = linear x, w", "has no loss", NO},
     {"a loss that is none is refused", pass_autodiff,
      "loss l; tensor l1 activation f32 [1]; tensor l2 activation f32 [1]; a = linear x, w; "

@@ -1,6 +1,6 @@
 /*
- * test_pipeline.c -- all passes on whole models: every stage of every preset is a good program that the
- * text form carries; and passes that must not change what is computed do not.
+ * test_pipeline.c -- all passes on whole models: every stage of every preset is a good program
+ * that the text form carries; and passes that must not change what is computed do not.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -260,7 +260,8 @@ static const char head_text[] =
     "tensor l activation f32 [1] output; "
     "tensor lse activation f32 [20]; "
     "a = embedding i, e, p; b = linear a, u; l, lse = linear_cross_entropy b, e, t";
-/* One weight in two layers with two biases: gradients that have a past beside some that have none. */
+/* One weight in two layers with two biases: gradients that have a past beside some that have
+ * none. */
 static const char tied_text[] =
     "loss l; tensor x input f32 [4 8]; tensor y input f32 [4 8]; "
     "tensor w parameter f32 [8 8] persistent; tensor p parameter f32 [8] persistent; "

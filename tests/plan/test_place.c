@@ -1,10 +1,10 @@
 /*
- * test_place.c -- the planner against programs that nobody would write, and the checker against plans
- * that nobody should accept.
+ * test_place.c -- the planner against programs that nobody would write, and the checker against
+ * plans that nobody should accept.
  *
- * A thousand random programs are planned and checked.  Then the plans are damaged: blocks are moved,
- * swapped, shifted, the arena is cut, lives are made an op too short.  plan_check must say no exactly
- * where an oracle that knows nothing but reads and writes says no.
+ * A thousand random programs are planned and checked.  Then the plans are damaged: blocks are
+ * moved, swapped, shifted, the arena is cut, lives are made an op too short.  plan_check must say
+ * no exactly where an oracle that knows nothing but reads and writes says no.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -50,8 +50,8 @@ static void make(const struct program *prog, struct plan *plan, uint64_t seed)
 
 /* ---- good plans ----------------------------------------------------------------------------- */
 
-/* The most bytes alive at once if every block is as long as its alignment makes it: what no order of
- * placing can get below. */
+/* The most bytes alive at once if every block is as long as its alignment makes it: what no
+ * order of placing can get below. */
 static int64_t most_padded(const struct plan *plan, int n_ops)
 {
     int64_t most = 0;
@@ -227,7 +227,8 @@ static void test_damage(void **state)
     }
 }
 
-/* Lives that end an op too early, all of them or one: what a planner with a wrong `last` would do. */
+/* Lives that end an op too early, all of them or one: what a planner with a wrong `last` would
+ * do. */
 static void shorten(struct block *blocks, int n_blocks, bool all, struct dice *dice)
 {
     int only = dice_roll(dice, n_blocks);
@@ -277,24 +278,22 @@ static void test_short_lives(void **state)
 
 static const struct {
     const char *name, *text, *apart[2]; /* these two must not share bytes */
-} named_rows[] =
-    {
-        {"a sum over micro-batches is not overwritten by the last op of the body",
-         HEAD T("g") T("y") "body 0 2 x 2; g = accumulate x {accumulate=after_first}; y = act g",
-         {"g", "y"}},
-        {"what was made before the body is there in every round",
-         HEAD T("a") T("y") "body 1 2 x 2; a = act p; y = act a",
-         {"a", "y"}},
-        {"a part that is an output keeps its base",
-         HEAD T("b") "tensor v activation f32 [2] view=b+2 output; " T("y")
-             T("z") "b = act x; y = act p; z = act y",
-         {"b", "y"}},
-        {"an input read through a part too is not taken over in place",
-         HEAD T("a") "tensor v activation f32 [4] view=a+0; " T(
-             "y") "tensor gm parameter f32 [4] persistent; tensor s parameter f32 [1] "
-                  "persistent; " T("dg")
-                      T("db") "a = act x; y, dg, db = layernorm_grad a, v, gm, s, s",
-         {"a", "y"}},
+} named_rows[] = {
+    {"a sum over micro-batches is not overwritten by the last op of the body",
+     HEAD T("g") T("y") "body 0 2 x 2; g = accumulate x {accumulate=after_first}; y = act g",
+     {"g", "y"}},
+    {"what was made before the body is there in every round",
+     HEAD T("a") T("y") "body 1 2 x 2; a = act p; y = act a",
+     {"a", "y"}},
+    {"a part that is an output keeps its base",
+     HEAD T("b") "tensor v activation f32 [2] view=b+2 output; " T("y")
+         T("z") "b = act x; y = act p; z = act y",
+     {"b", "y"}},
+    {"an input read through a part too is not taken over in place",
+     HEAD T("a") "tensor v activation f32 [4] view=a+0; " T(
+         "y") "tensor gm parameter f32 [4] persistent; tensor s parameter f32 [1] "
+              "persistent; " T("dg") T("db") "a = act x; y, dg, db = layernorm_grad a, v, gm, s, s",
+     {"a", "y"}},
 };
 
 static void test_named_rows(void **state)
@@ -325,8 +324,8 @@ static double seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Forward and backward of a very deep network, sizes drawn: every backward op reads what the forward
- * op at the same depth left, except for a sixteenth that die young and leave holes. */
+/* Forward and backward of a very deep network, sizes drawn: every backward op reads what the
+ * forward op at the same depth left, except for a sixteenth that die young and leave holes. */
 static void make_long(struct program *prog, int n_ops)
 {
     struct dice dice = {.seed = 7};

@@ -1,7 +1,7 @@
 /*
- * random_program.h -- programs that nobody would write, for whoever must cope with any of them: ragged
- * sizes, three sections, repeated bodies, views, lanes, updates in place, workspaces, left-out
- * operands, results that nobody reads.
+ * random_program.h -- programs that nobody would write, for whoever must cope with any of them:
+ * ragged sizes, three sections, repeated bodies, views, lanes, updates in place, workspaces,
+ * left-out operands, results that nobody reads.
  */
 #ifndef SNUG_TESTS_RANDOM_PROGRAM_H
 #define SNUG_TESTS_RANDOM_PROGRAM_H
