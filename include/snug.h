@@ -13,6 +13,7 @@
  *     in it that says what is wrong, where, and what to do.  The library never exits and never prints.
  *   - Strings that a function returns as `char *` belong to the caller: free them with snug_free().
  *   - Objects are not shared between threads; different objects may be used by different threads.
+ *   - A model must outlive the plans and trainers made from it; a recipe is copied.
  */
 #ifndef SNUG_H
 #define SNUG_H
@@ -76,6 +77,8 @@ SNUG_API enum snug_status snug_model_open(const char *spec, snug_model **model,
                                           struct snug_error *err);
 SNUG_API void snug_model_free(snug_model *model);
 SNUG_API int64_t snug_model_parameters(const snug_model *model);
+/* The file or run that its weights come from; NULL: they start at random, seeded. */
+SNUG_API const char *snug_model_weights(const snug_model *model);
 
 /* A network of your own.  Build it for one sample: every input and activation has a leading batch
  * dimension that you do not write.  A tensor is a number; a negative one is an earlier mistake, and
@@ -116,6 +119,7 @@ SNUG_API enum snug_status snug_recipe_set(snug_recipe *recipe, const char *key, 
 SNUG_API enum snug_status snug_recipe_read(snug_recipe *recipe, const char *path,
                                            struct snug_error *err);
 SNUG_API int snug_recipe_has_key(const char *key);
+SNUG_API const char *snug_recipe_key(int index); /* every key there is; NULL past the last */
 SNUG_API char *snug_recipe_help(void); /* the table of keys, values and defaults */
 
 /* ---- plans ------------------------------------------------------------------------------- */
@@ -157,7 +161,7 @@ struct snug_train_options {
     int64_t steps;    /* 0: by epochs; both 0: 100 steps */
     double epochs;
     int64_t eval_every;   /* 0: at the end only; negative: never */
-    int64_t eval_batches; /* 0: all of the held-out data, at most 100 batches of text */
+    int64_t eval_batches; /* of --batch; 0: all held-out data, of text at most 131,072 tokens */
     int64_t save_every;   /* 0: at the end only */
     int resume;           /* continue the run in `out` */
 };
@@ -183,6 +187,8 @@ typedef int snug_progress_fn(const struct snug_metrics *metrics, void *user);
 SNUG_API enum snug_status snug_trainer_open(const snug_model *model, const snug_recipe *recipe,
                                             const struct snug_train_options *options,
                                             snug_trainer **trainer, struct snug_error *err);
+/* Model, data, recipe and plan in a few lines: what is about to happen. */
+SNUG_API char *snug_trainer_describe(const snug_trainer *trainer);
 SNUG_API enum snug_status snug_trainer_run(snug_trainer *trainer, snug_progress_fn *progress,
                                            void *user, struct snug_error *err);
 SNUG_API void snug_trainer_summary(const snug_trainer *trainer, struct snug_summary *summary);
@@ -192,6 +198,8 @@ SNUG_API void snug_trainer_free(snug_trainer *trainer);
  * per model input in the order they were built, target last: a whole batch each, float or int32. */
 SNUG_API enum snug_status snug_trainer_step(snug_trainer *trainer, const void *const *inputs,
                                             struct snug_metrics *metrics, struct snug_error *err);
+/* Writes a checkpoint of the run in options.out now. */
+SNUG_API enum snug_status snug_trainer_save(snug_trainer *trainer, struct snug_error *err);
 /* Copies a weight, an optimizer state or an output of the last step out as floats. */
 SNUG_API enum snug_status snug_trainer_read(snug_trainer *trainer, const char *tensor,
                                             float *values, int64_t n_values,

@@ -7,18 +7,19 @@ run=build/demo-run
 rm -rf "$run"
 
 show() {
-    printf '\n\033[1m$ %s\033[0m\n' "$*" | if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then cat; else sed 's/\x1b\[[0-9]*m//g'; fi
+    if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then printf '\n\033[1m$ %s\033[0m\n' "$*"; else printf '\n$ %s\n' "$*"; fi
     "$@"
 }
 
 echo "1. Where would the bytes go? No device, no weights, no data are needed to know."
-show ./snug plan gpt2-xl
+show ./snug plan gpt2-xl --batch 32 --precision bf16
 
 echo
-echo "2. The same arithmetic, then the training itself: planned and allocated bytes are equal."
-show ./snug train gpt-nano src --steps 60 --batch 4 --lr 1e-3 --eval-batches 8 --out "$run"
+echo "2. The same arithmetic for a small model, then the training itself, on the source of snug."
+show ./snug train gpt-nano src --seq 128 --batch 8 --steps 150 --lr 2e-3 --warmup 15 \
+    --schedule cosine --eval-batches 8 --out "$run"
 
 echo
-echo "3. What sixty steps on C source teach it."
-show ./snug generate "$run" --prompt '/* '
+echo "3. What a minute of C teaches it."
+show ./snug generate "$run" --prompt '/*' --tokens 300 --temperature 0.7
 echo

@@ -4,6 +4,7 @@
 #include "api/open.h"
 
 #include "base/fd.h"
+#include "io/checkpoint.h"
 #include "io/hf_config.h"
 
 #include <stdio.h>
@@ -40,23 +41,50 @@ static char *folder_of(const char *path)
     return slash == NULL ? strdup(".") : strndup(path, (size_t)(slash - path));
 }
 
+static bool folder_has(const char *folder, const char *file)
+{
+    char *path = path_join(folder, file, "");
+    bool found = path != NULL && access(path, F_OK) == 0;
+    free(path);
+    return found;
+}
+
+/* Which weights the folder has; none at all means a random start, but not beside files that hold some. */
+static enum snug_status find_weights(const char *folder, bool *found, struct snug_error *err)
+{
+    static const char *const others[] = {"pytorch_model.bin", "model.safetensors.index.json",
+                                         "pytorch_model.bin.index.json", "tf_model.h5"};
+    *found = checkpoint_exists(folder) || folder_has(folder, "model.safetensors");
+    for (size_t i = 0; !*found && i < sizeof others / sizeof *others; i++)
+        if (folder_has(folder, others[i]))
+            return snug_fail(err, SNUG_UNSUPPORTED,
+                             "%s has its weights in %s: save them as one model.safetensors", folder,
+                             others[i]);
+    return SNUG_OK;
+}
+
 enum snug_status open_model_folder(const char *path, struct snug_model *model,
                                    struct snug_error *err)
 {
     struct hf_config config;
+    bool has_weights;
     TRY(hf_config_read(path, &config, err));
     use_config(&config, model);
     snprintf(model->name, sizeof model->name, "%s", path);
-    char *folder = folder_of(path);
-    char *weights = folder == NULL ? NULL : path_join(folder, "model.safetensors", "");
-    free(folder);
-    if (weights == NULL)
+    model->weights_folder = folder_of(path);
+    if (model->weights_folder == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
-    if (access(weights, F_OK) == 0)
-        model->weights_path = weights;
-    else
-        free(weights);
+    TRY(find_weights(model->weights_folder, &has_weights, err));
+    if (!has_weights) {
+        free(model->weights_folder);
+        model->weights_folder = NULL;
+    }
     return SNUG_OK;
+}
+
+const char *snug_model_weights(const snug_model *model)
+{
+    return model->weights_folder;
 }
 
 enum snug_status snug_model_open(const char *spec, snug_model **out, struct snug_error *err)
@@ -78,10 +106,9 @@ enum snug_status snug_model_open(const char *spec, snug_model **out, struct snug
 
 int64_t snug_model_parameters(const snug_model *model)
 {
-    struct program prog;
-    if (model_forward(model, MODEL_FOR_LOSS, 1, 0, &prog, NULL) != SNUG_OK)
-        return 0;
-    int64_t n = model_count_parameters(&prog);
+    struct program prog = {0};
+    enum snug_status status = model_forward(model, MODEL_FOR_LOSS, 1, 0, &prog, NULL);
+    int64_t n = status == SNUG_OK ? model_count_parameters(&prog) : 0;
     program_free(&prog);
     return n;
 }

@@ -11,11 +11,10 @@
 enum snug_status open_model_folder(const char *path, struct snug_model *model,
                                    struct snug_error *err);
 
-/* Weights of a run or Hugging Face folder into a forward-only executor. */
-enum snug_status open_weights(const char *run, const struct session *session, struct exec *exec,
-                              struct snug_error *err);
 /* What the run was trained on; NULL if it does not say.  The caller's. */
 char *open_data_spec(const char *run);
+/* Whether it was trained on bytes of text. */
+bool open_is_bytes(const char *run);
 /* The length of its sequences, 0 if it does not say. */
 int64_t open_seq(const char *run);
 

@@ -7,39 +7,13 @@
 #include "base/rng.h"
 #include "io/checkpoint.h"
 #include "io/json.h"
+#include "train/budget.h"
 #include "train/weights.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum snug_status open_weights(const char *run, const struct session *session, struct exec *exec,
-                              struct snug_error *err)
-{
-    if (!checkpoint_exists(run)) { /* a Hugging Face folder */
-        struct safetensors *st;
-        char *path = path_join(run, "model.safetensors", "");
-        if (path == NULL)
-            return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
-        enum snug_status status = safetensors_open(path, &st, err);
-        free(path);
-        TRY(status);
-        status = weights_load(session, exec, st, err);
-        safetensors_close(st);
-        return status;
-    }
-    struct checkpoint *checkpoint;
-    TRY(checkpoint_open(run, &checkpoint, err));
-    struct safetensors *st = checkpoint_find(checkpoint, "model.safetensors");
-    enum snug_status status =
-        st == NULL ? snug_fail(err, SNUG_BAD_FILE, "%s has no model.safetensors", run)
-                   : weights_load(session, exec, st, err);
-    if (status == SNUG_OK)
-        status = checkpoint_verify(checkpoint, "model.safetensors", err);
-    checkpoint_close(checkpoint);
-    return status;
-}
 
 /* The saved state as JSON, NULL where there is none. */
 static json_t *state_of(const char *run)
@@ -67,6 +41,17 @@ char *open_data_spec(const char *run)
     return out;
 }
 
+bool open_is_bytes(const char *run)
+{
+    json_t *state = state_of(run), *data;
+    const char *kind;
+    bool is_bytes = state != NULL && json_get_object(state, run, "data", &data, NULL) == SNUG_OK &&
+                    json_get_string(data, run, "kind", &kind, NULL) == SNUG_OK &&
+                    strstr(kind, "bytes") != NULL;
+    json_decref(state);
+    return is_bytes;
+}
+
 int64_t open_seq(const char *run)
 {
     json_t *state = state_of(run), *recipe;
@@ -85,10 +70,10 @@ static enum snug_status evaluate(const char *run, struct data *data, struct sess
                                  struct snug_eval_result *result, struct snug_error *err)
 {
     struct evaluator evaluator;
-    TRY(evaluator_make(&evaluator, q, NULL, data, 0, err));
-    enum snug_status status = open_weights(run, &evaluator.session, evaluator.exec, err);
+    TRY(evaluator_make(&evaluator, q, NULL, data, INT64_MAX, 0, err));
+    enum snug_status status = weights_load_folder(&evaluator.session, evaluator.exec, run, err);
     if (status == SNUG_OK)
-        status = evaluator_run(&evaluator, 0, result, err);
+        status = evaluator_run(&evaluator, result, err);
     evaluator_free(&evaluator);
     return status;
 }
@@ -117,6 +102,8 @@ enum snug_status snug_eval(const char *run, const char *data_spec, const snug_re
     struct data_needs needs;
     status = session_make(&q, &session, err);
     if (status == SNUG_OK)
+        status = budget_check_forward(&session, recipe, model->name, err);
+    if (status == SNUG_OK)
         status = needs_of(&session.prog, &needs, err);
     if (status == SNUG_OK)
         status = needs_open_data(&session, &needs, data_spec, (uint64_t)recipe->seed, &data, err);
@@ -138,10 +125,10 @@ struct sampler {
     const char *run;
     struct session session;
     struct exec *exec;
-    int64_t window;  /* tokens that the present program takes */
-    int32_t *tokens; /* all so far */
-    int64_t n_tokens;
-    double *weights; /* per token of the vocabulary, for sampling */
+    int64_t window;             /* tokens that the present program takes */
+    int32_t *tokens;            /* the last ones, at most as many as the model has positions */
+    int64_t n_tokens, position; /* in the buffer; sampled and given so far */
+    double *weights;            /* per token of the vocabulary, for sampling */
 };
 
 /* A program as long as needed and not longer: short texts are sampled fast. */
@@ -165,10 +152,11 @@ static enum snug_status ensure_window(struct sampler *s, int64_t need, struct sn
                                 .micro_batch = 1,
                                 .seq = window};
     TRY(session_make(&q, &s->session, err));
+    TRY(budget_check_forward(&s->session, s->recipe, s->model->name, err));
     TRY(exec_create(&s->session.prog, &s->session.plan, s->session.backend, &s->session.facts, NULL,
                     &s->exec, err));
     s->window = window;
-    return open_weights(s->run, &s->session, s->exec, err);
+    return weights_load_folder(&s->session, s->exec, s->run, err);
 }
 
 static int descending(const void *a, const void *b)
@@ -221,7 +209,7 @@ static enum snug_status next_token(struct sampler *s, const struct snug_generate
     int64_t vocabulary = s->model->gpt2.vocab_size;
     for (int64_t i = 0; i < vocabulary; i++)
         s->weights[i] = dtype_load(prog->tensors[logits].dtype, exec_data(s->exec, logits), i);
-    *token = (int32_t)pick(s, o, vocabulary, s->n_tokens);
+    *token = (int32_t)pick(s, o, vocabulary, s->position);
     return SNUG_OK;
 }
 
@@ -233,12 +221,21 @@ static int emit_token(int32_t token, snug_text_fn *emit, void *user)
     return emit(text, (size_t)length, user);
 }
 
+/* Appends a token; the oldest goes when the model cannot look back that far. */
+static void push(struct sampler *s, int32_t token)
+{
+    if (s->n_tokens == s->model->gpt2.n_positions)
+        memmove(s->tokens, s->tokens + 1, (size_t)--s->n_tokens * sizeof *s->tokens);
+    s->tokens[s->n_tokens++] = token;
+    s->position++;
+}
+
 static enum snug_status sample(struct sampler *s, const struct snug_generate_options *o,
                                snug_text_fn *emit, void *user, struct snug_error *err)
 {
     size_t n_prompt = strlen(o->prompt);
     int64_t vocabulary = s->model->gpt2.vocab_size;
-    s->tokens = malloc((n_prompt + (size_t)o->n_tokens + 1) * sizeof *s->tokens);
+    s->tokens = malloc((size_t)s->model->gpt2.n_positions * sizeof *s->tokens);
     s->weights = malloc(2 * (size_t)vocabulary * sizeof *s->weights);
     if (s->tokens == NULL || s->weights == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
@@ -248,14 +245,14 @@ static enum snug_status sample(struct sampler *s, const struct snug_generate_opt
             return snug_fail(err, SNUG_BAD_ARGUMENT,
                              "byte %zu of the prompt is %d, the model knows %lld tokens", i, byte,
                              (long long)vocabulary);
-        s->tokens[s->n_tokens++] = byte;
+        push(s, byte);
     }
     if (s->n_tokens == 0)
-        s->tokens[s->n_tokens++] = '\n' < vocabulary ? '\n' : 0;
+        push(s, '\n' < vocabulary ? '\n' : 0);
     for (int64_t i = 0; i < o->n_tokens; i++) {
         int32_t token;
         TRY(next_token(s, o, &token, err));
-        s->tokens[s->n_tokens++] = token;
+        push(s, token);
         if (emit_token(token, emit, user) != 0)
             break;
     }

@@ -12,17 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* All the recipe keys there will be.  Those that the library does not know yet get an answer that
- * says so; those that it knows are what a misspelled flag is compared with. */
-static const char *const recipe_keys[] = {
-    "device",     "threads",   "batch",    "micro-batch",     "seq",      "precision",
-    "master",     "optimizer", "opt",      "state-bits",      "update",   "lr",
-    "clip",       "schedule",  "warmup",   "weight-decay",    "scale-lr", "base-batch",
-    "checkpoint", "memory",    "lora",     "lora-on",         "offload",  "ranks",
-    "parallel",   "zero",      "pipeline", "label-smoothing", "stages",   "dropout",
-    "seed",       "tokenizer", "lr-end",   "kernels",
-};
-enum { N_RECIPE_KEYS = sizeof recipe_keys / sizeof recipe_keys[0], FLAGS_MOST = 16 };
+enum { WORDS_MOST = 128 }; /* that a misspelled flag is compared with */
 
 struct setting { /* of a recipe, in the order typed */
     const char *key, *value;
@@ -60,18 +50,14 @@ bool args_given(const struct args *args, const char *flag_name)
 static bool unknown_flag(struct parser *parser, const char *name)
 {
     const struct args *args = parser->args;
-    const char *words[FLAGS_MOST + N_RECIPE_KEYS + 2] = {"help"};
-    int n_words = 1;
-    for (int i = 0; i < args->n_flags && i < FLAGS_MOST; i++)
+    const char *words[WORDS_MOST] = {"help", args->takes_recipe ? "recipe" : NULL};
+    const char *key;
+    int n_words = 2;
+    for (int i = 0; i < args->n_flags && n_words < WORDS_MOST; i++)
         words[n_words++] = args->flags[i].name;
-    if (args->takes_recipe)
-        words[n_words++] = "recipe";
-    for (int i = 0; i < N_RECIPE_KEYS && args->takes_recipe; i++) {
-        if (snug_recipe_has_key(recipe_keys[i]))
-            words[n_words++] = recipe_keys[i];
-        else if (strcmp(name, recipe_keys[i]) == 0)
-            return wrong(parser, cli_usage_error("--%s is not in this version", name));
-    }
+    for (int i = 0; args->takes_recipe && (key = snug_recipe_key(i)) != NULL; i++)
+        if (n_words < WORDS_MOST)
+            words[n_words++] = key;
     const char *near = suggest_nearest(name, words, n_words);
     if (near != NULL)
         return wrong(parser, cli_usage_error("snug %s has no flag --%s; did you mean --%s?",

@@ -17,7 +17,7 @@ enum cli_exit {
     CLI_FAILED = 1,
     CLI_WRONG_USAGE = 2,
     CLI_OVER_BUDGET = 3,
-    CLI_STOPPED = 130 /* 128 + SIGINT, as shells count */
+    CLI_STOPPED = 130 /* on request, with nothing saved; 128 + SIGINT, as shells count */
 };
 
 /* ---- main.c: errors ---- */
@@ -83,6 +83,7 @@ int screen_columns(FILE *stream); /* at most 80 */
 /* Writes bytes; on a terminal, control characters other than newline and tab become '?'. */
 void screen_write(FILE *stream, const char *bytes, size_t length);
 
+/* Counts and sizes are at least 0. */
 enum { NUMBER_MAX = 40 };
 const char *number_count(int64_t n, char out[NUMBER_MAX]);         /* "1,234,567" */
 const char *number_size(int64_t bytes, char out[NUMBER_MAX]);      /* "1.15 GiB" */

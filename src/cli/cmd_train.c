@@ -36,44 +36,15 @@ static bool check_flags(struct train *train)
     return false;
 }
 
-/* Breaks between flags so that a long recipe stays in 80 columns under its label. */
-static void print_recipe(const char *recipe_line)
+static int print_header(const struct train *train)
 {
-    static const char label[] = "recipe  ";
-    size_t room = 80 - (sizeof label - 1);
-    fputs(label, stdout);
-    while (strlen(recipe_line) > room) {
-        size_t cut = room;
-        while (cut > 0 && strncmp(recipe_line + cut, " --", 3) != 0)
-            cut--;
-        if (cut == 0)
-            break;
-        printf("%.*s\n%*s", (int)cut, recipe_line, (int)sizeof label - 1, "");
-        recipe_line += cut + 1;
-    }
-    printf("%s\n", recipe_line[0] != '\0' ? recipe_line : "defaults");
-}
-
-/* The plan is made for the header and dropped: the trainer makes its own from the same recipe. */
-static enum snug_status print_header(struct train *train, struct snug_error *err)
-{
-    char parameters[NUMBER_MAX], total[NUMBER_MAX], size[NUMBER_MAX];
-    const char *data = train->options.data != NULL ? train->options.data : "random numbers";
-    snug_plan *plan = NULL;
-    struct snug_ledger ledger;
-    enum snug_status status = snug_plan_make(train->model, train->args.recipe, &plan, err);
-    if (status != SNUG_OK)
-        return status;
-    snug_plan_ledger(plan, &ledger);
-    snug_plan_free(plan);
-    printf("model   %s, %s parameters\n", train->args.operands[0],
-           number_count(snug_model_parameters(train->model), parameters));
-    printf("data    %s\n", data);
-    print_recipe(train->args.recipe_line);
-    printf("plan    %s bytes (%s)\n\n", number_count(ledger.total, total),
-           number_size(ledger.total, size));
+    char *header = snug_trainer_describe(train->trainer);
+    if (header == NULL)
+        return cli_fail(&(struct snug_error){SNUG_NO_MEMORY, "out of memory"});
+    printf("%s\n", header);
     fflush(stdout);
-    return SNUG_OK;
+    snug_free(header);
+    return CLI_DONE;
 }
 
 /* The live line needs a terminal on standard error and nobody reading along on standard output;
@@ -90,7 +61,7 @@ static void choose_progress(struct train *train)
         progress_begin(&train->progress, PROGRESS_LINES, lines_to);
 }
 
-static void print_json(const struct train *train)
+static void print_json(const struct train *train, bool stopped)
 {
     const struct snug_summary *summary = &train->summary;
     const struct snug_metrics *validation = &train->progress.last_validation;
@@ -101,6 +72,8 @@ static void print_json(const struct train *train)
            ", \"runtime_bytes\": %" PRId64 ", \"measured_peak_bytes\": %" PRId64 ", ",
            summary->planned_bytes, summary->allocated_bytes, summary->runtime_bytes,
            summary->measured_peak_bytes);
+    if (stopped)
+        fputs("\"stopped\": true, ", stdout);
     if (validation->has_validation)
         json_number(stdout, "val_loss", validation->val_loss, ", ");
     if (validation->has_accuracy)
@@ -121,8 +94,8 @@ static void print_table(const struct train *train)
 {
     const struct snug_summary *summary = &train->summary;
     const struct snug_metrics *validation = &train->progress.last_validation;
-    char number[NUMBER_MAX], steps[NUMBER_MAX], remark[80];
-    int64_t apart = summary->allocated_bytes - summary->planned_bytes;
+    char number[NUMBER_MAX], steps[NUMBER_MAX];
+    bool as_planned = summary->allocated_bytes == summary->planned_bytes;
     bool bold = screen_has_color(stdout);
     if (!train->quiet)
         putchar('\n');
@@ -138,31 +111,49 @@ static void print_table(const struct train *train)
     printf("%-15s %s %s/s\n", "speed", number_rate(summary->per_second, number),
            summary->unit != NULL ? summary->unit : "tokens");
     print_bytes("planned", summary->planned_bytes, "");
-    snprintf(remark, sizeof remark, "%s from the plan", number_count(apart, number));
-    print_bytes("allocated", summary->allocated_bytes, apart == 0 ? "as planned" : remark);
+    print_bytes("allocated", summary->allocated_bytes,
+                as_planned ? "as planned" : "not as planned");
     print_bytes("runtime", summary->runtime_bytes, "beside the plan");
     print_bytes("measured peak", summary->measured_peak_bytes, "of the process");
     if (train->options.out != NULL)
         printf("%-15s %s\n", "saved in", train->options.out);
 }
 
+/* A resumed run that had nothing left to do. */
+static int report_finished(const struct train *train)
+{
+    const struct snug_train_options *options = &train->options;
+    long long step = (long long)train->summary.steps;
+    long long asked = options->steps > 0 ? (long long)options->steps : step;
+    FILE *to = train->json ? stderr : stdout;
+    if (!train->json || !train->quiet)
+        fprintf(to, "already at step %lld of %lld: give a larger --%s to go on\n", step, asked,
+                options->epochs > 0 ? "epochs" : "steps");
+    if (train->json)
+        print_json(train, false);
+    return CLI_DONE;
+}
+
 /* Returns the exit status of a run that ended, whole or on request. */
 static int report(struct train *train, bool stopped)
 {
-    long long step = (long long)train->progress.last.step;
+    const struct snug_metrics *last = &train->progress.last;
     snug_trainer_summary(train->trainer, &train->summary);
+    if (last->step == 0)
+        return report_finished(train);
     if (train->json)
-        print_json(train);
+        print_json(train, stopped);
     else
         print_table(train);
     if (!stopped)
         return CLI_DONE;
     if (train->options.out == NULL) {
-        cli_note("stopped at step %lld; nothing is saved without --out", step);
+        cli_note("stopped at step %lld of %lld; nothing is saved without --out",
+                 (long long)last->step, (long long)last->n_steps);
         return CLI_STOPPED;
     }
-    cli_note("stopped at step %lld; saved in %s, --resume goes on from there", step,
-             train->options.out);
+    cli_note("stopped at step %lld of %lld; saved in %s; continue with --resume",
+             (long long)last->step, (long long)last->n_steps, train->options.out);
     return CLI_DONE;
 }
 
@@ -172,11 +163,11 @@ static int run(struct train *train)
     choose_progress(train);
     if (snug_model_open(train->args.operands[0], &train->model, &err) != SNUG_OK)
         return cli_fail(&err);
-    if (!train->quiet && !train->json && print_header(train, &err) != SNUG_OK)
-        return cli_fail(&err);
     if (snug_trainer_open(train->model, train->args.recipe, &train->options, &train->trainer,
                           &err) != SNUG_OK)
         return cli_fail(&err);
+    if (!train->quiet && !train->json && print_header(train) != CLI_DONE)
+        return CLI_FAILED;
     snug_trainer_summary(train->trainer, &train->summary);
     interrupt_watch();
     progress_start_clock(&train->progress, train->summary.unit);

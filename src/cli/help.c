@@ -30,13 +30,13 @@ static const char overview[] =
     "  snug eval run\n"
     "\n"
     "Exit status: 0 done, 1 failed, 2 the command line is wrong, 3 does not fit the\n"
-    "budget. NO_COLOR turns colour off.\n";
+    "budget, 130 stopped by Ctrl-C with nothing saved. NO_COLOR turns colour off.\n";
 
 static const char model_and_data[] =
     "\n"
     "MODEL  a preset: mlp, gpt-nano, gpt2, gpt2-medium, gpt2-large, gpt2-xl,\n"
     "       gpt3-175b\n"
-    "       sizes: mlp:784-512-512-10\n"
+    "       sizes: mlp:784-512-512-10, mlp:784-512-10,act=gelu,loss=mse\n"
     "       psi:7.5e9, that many parameters and nothing else (plan only)\n"
     "       a folder with a Hugging Face config.json (and model.safetensors)\n";
 
@@ -62,7 +62,9 @@ static const struct topic topics[] = {
      "usage: snug train MODEL [DATA] [recipe] [--steps N | --epochs N] [--out DIR]\n"
      "\n"
      "Trains. The memory is allocated once, exactly as planned, before the first step.\n"
-     "Ctrl-C saves (with --out) and stops; a second one ends the program at once.\n"
+     "Ctrl-C after a step saves with --out and exits with 0: --resume goes on from\n"
+     "there. Without --out nothing is saved and the exit status is 130. A second\n"
+     "Ctrl-C ends the program at once.\n"
      "\n"
      "  snug train mlp fashion-mnist --epochs 5 --batch 64 --out run\n"
      "  snug train gpt-nano input.txt --steps 500 --batch 12 --lr 1e-3 --out nano\n"
@@ -72,17 +74,19 @@ static const struct topic topics[] = {
      "  --steps N         optimizer steps (100 if neither is given)\n"
      "  --epochs N        passes over the data; 0.5 is half of one\n"
      "  --out DIR         where the run is saved; nothing is saved without it\n"
-     "  --resume          go on with the run in --out\n"
+     "  --resume          go on with the run in --out; the recipe is the saved one\n"
+     "                    where no flag says otherwise\n"
      "  --eval-every N    steps between looks at held-out data; 0 at the end only,\n"
      "                    -1 never\n"
-     "  --eval-batches N  batches per look; 0 all (of text, at most 100)\n"
+     "  --eval-batches N  batches per look; 0 all (of text, at most 131,072 tokens)\n"
      "  --save-every N    steps between checkpoints; 0 at the end only\n"
-     "  --json            end with one line of JSON; progress goes to standard error\n"
-     "  --quiet           no header, no progress\n"
+     "  --json            end with one line of JSON (with \"stopped\": true after\n"
+     "                    Ctrl-C); progress goes to standard error\n"
+     "  --quiet           no header, no progress; the summary is still printed\n"
      "\n"
      "DATA   random (default), fashion-mnist, a text file or a folder of text, token\n"
      "       shards *.bin, or a folder of IDX files. Names are looked for in\n"
-     "       $SNUG_DATA, then in ../shared/data.\n",
+     "       $SNUG_DATA, ../shared/data and the cache (~/.cache/snug).\n",
      true},
     {"eval",
      "usage: snug eval RUN [DATA] [recipe] [--json]\n"

@@ -49,10 +49,9 @@ const char *number_count(int64_t n, char out[NUMBER_MAX])
 {
     char digits[NUMBER_MAX];
     int length = snprintf(digits, sizeof digits, "%lld", (long long)n);
-    int first = digits[0] == '-';
     char *to = out;
     for (int i = 0; i < length; i++) {
-        if (i > first && (length - i) % 3 == 0)
+        if (i > 0 && (length - i) % 3 == 0)
             *to++ = ',';
         *to++ = digits[i];
     }
@@ -65,11 +64,11 @@ const char *number_size(int64_t bytes, char out[NUMBER_MAX])
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     double value = (double)bytes;
     int unit = 0;
-    while (fabs(value) >= 1000 && unit < 6) {
+    while (value >= 1000 && unit < 6) {
         value /= 1024;
         unit++;
     }
-    int decimals = unit == 0 || fabs(value) >= 100 ? 0 : fabs(value) < 10 ? 2 : 1;
+    int decimals = unit == 0 || value >= 100 ? 0 : value < 10 ? 2 : 1;
     snprintf(out, NUMBER_MAX, "%.*f %s", decimals, value, units[unit]);
     return out;
 }

@@ -63,9 +63,6 @@ LEVEL_LIST(CPU_DECLARE)
 const struct kernel *rows_linear(int *n_rows);
 const struct kernel *rows_head(int *n_rows);
 
-/* Every id must lie in [0, limit); the message names the tensor, the place and the id. */
-enum snug_status ref_check_ids(const struct operand *ids, int64_t limit, struct snug_error *err);
-
 /* ---- workspaces ---------------------------------------------------------------------------- */
 
 /* Pieces of a workspace are taken one after the other, each on its own cache line. */

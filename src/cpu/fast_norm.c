@@ -2,8 +2,9 @@
  * fast_norm.c -- layernorm, add + layernorm, and the gradient of both.
  *
  * A row is read once: it stays in the first cache for the mean, the variance (about the mean, so
- * nothing cancels) and the result.  The gradient sums dgamma and dbeta over rows: each part of the
- * rows has its own fp32 sums in the workspace, added up in the order of the parts.
+ * nothing cancels) and the result.  The gradient sums dgamma and dbeta over rows: each bundle of
+ * rows has its own fp32 sums in the workspace, added up in the order of the bundles.  Bundles are cut
+ * by the shape alone, so the bits do not depend on how many threads share them.
  *
  * The fused form normalises the sum as it was stored, so it gives the bits of add, then layernorm.
  *
@@ -14,20 +15,25 @@
 
 /* Workspace, floats (w: width rounded up to a cache line):
  *     forward    gamma w, beta w, then per part: row w, second row w, result w
- *     gradient   gamma w, then per part: dy w, x w, r w, result w, dgamma w, dbeta w
+ *     gradient   gamma w, then per part: dy w, x w, r w, result w, then per bundle: dgamma w, dbeta w
  */
-enum { FORWARD_SHARED = 2, FORWARD_PART = 3, GRAD_SHARED = 1, GRAD_PART = 6 };
+enum { FORWARD_SHARED = 2, FORWARD_PART = 3, GRAD_SHARED = 1, GRAD_PART = 4, GRAD_BUNDLE = 2 };
+enum { BUNDLES_MAX = 64 };
 
 static int norm_parts(const struct device_facts *facts, const struct tensor *x)
 {
     return (int)least(count_parts(facts, shape_elems(&x->shape)), shape_rows(&x->shape));
 }
 
-static size_t norm_work_bytes(const struct program *prog, const struct op *op,
-                              const struct device_facts *facts, int n_shared, int n_per_part)
+/* Bundles of rows whose sums are kept apart. */
+static int norm_bundles(const struct tensor *x)
 {
-    const struct tensor *x = program_tensor(prog, op->in[0]);
-    int64_t n_lines = n_shared + (int64_t)n_per_part * norm_parts(facts, x);
+    int64_t n_bundles = least(BUNDLES_MAX, divide_up(shape_elems(&x->shape), LEAST_PER_PART));
+    return (int)least(n_bundles, shape_rows(&x->shape));
+}
+
+static size_t lines_bytes(const struct tensor *x, int64_t n_lines)
+{
     return (size_t)(n_lines * padded_floats(shape_last(&x->shape))) * sizeof(float);
 }
 
@@ -56,7 +62,8 @@ static bool add_layernorm_fits(const struct program *prog, const struct op *op)
 static size_t forward_work_bytes(const struct program *prog, const struct op *op,
                                  const struct device_facts *facts)
 {
-    return norm_work_bytes(prog, op, facts, FORWARD_SHARED, FORWARD_PART);
+    const struct tensor *x = program_tensor(prog, op->in[0]);
+    return lines_bytes(x, FORWARD_SHARED + FORWARD_PART * norm_parts(facts, x));
 }
 
 /* a + b into the sum, rounded as it is stored; returns it as fp32. */
@@ -156,19 +163,21 @@ static bool grad_fits(const struct program *prog, const struct op *op)
 static size_t grad_work_bytes(const struct program *prog, const struct op *op,
                               const struct device_facts *facts)
 {
-    return norm_work_bytes(prog, op, facts, GRAD_SHARED, GRAD_PART);
+    const struct tensor *x = program_tensor(prog, op->in[0]);
+    return lines_bytes(x, GRAD_SHARED + GRAD_PART * norm_parts(facts, x) +
+                              GRAD_BUNDLE * norm_bundles(x));
 }
 
 /* With h = (x - mean) rstd and g = dy gamma:  dx = rstd (g - mean(g) - h mean(g h)) (+ r). */
 static void grad_row(const struct kernel_call *call, const float *gamma, int64_t row, int64_t n,
-                     float *buffers, int64_t pitch)
+                     float *buffers, float *sums, int64_t pitch)
 {
     int64_t begin = row * n;
     const float *dy = in_view(call, 0, begin, n, buffers);
     const float *x = in_view(call, 1, begin, n, buffers + pitch);
     bool has_r = call->op->n_in > 5 && call->in[5].data != NULL;
     const float *r = has_r ? in_view(call, 5, begin, n, buffers + 2 * pitch) : NULL;
-    float *dgamma = buffers + 4 * pitch, *dbeta = buffers + 5 * pitch;
+    float *dgamma = sums, *dbeta = sums + pitch;
     float mean = ((const float *)call->in[3].data)[row];
     float rstd = ((const float *)call->in[4].data)[row];
     float sum_g = 0.0f, sum_gh = 0.0f;
@@ -201,14 +210,14 @@ static void grad_row(const struct kernel_call *call, const float *gamma, int64_t
     out_store(call, 0, begin, n, dx);
 }
 
-/* out[k] (+)= the parts' sums, part after part, if it is wanted; overwrites the first part's. */
-static void reduce_parts(const struct kernel_call *call, int k, int64_t width, int n_parts,
-                         float *first, int64_t part_floats)
+/* out[k] (+)= the sums, bundle after bundle, if it is wanted; overwrites the first one's. */
+static void add_bundles(const struct kernel_call *call, int k, int64_t width, int n_bundles,
+                        float *first, int64_t bundle_floats)
 {
     if (call->out[k].data == NULL)
         return;
-    for (int part = 1; part < n_parts; part++) {
-        const float *other = first + part * part_floats;
+    for (int bundle = 1; bundle < n_bundles; bundle++) {
+        const float *other = first + bundle * bundle_floats;
 #pragma omp simd
         for (int64_t i = 0; i < width; i++)
             first[i] += other[i];
@@ -231,20 +240,24 @@ static enum snug_status run_grad(const struct kernel_call *call, struct snug_err
     const struct tensor *x = call->in[0].tensor;
     int64_t n_rows = shape_rows(&x->shape), width = shape_last(&x->shape);
     int64_t pitch = padded_floats(width);
-    int n_parts = norm_parts(call->facts, x);
+    int n_bundles = norm_bundles(x), n_parts = norm_parts(call->facts, x);
     float *work = call->work;
     const float *gamma = in_view(call, 2, 0, width, work);
-    float *parts = work + GRAD_SHARED * pitch;
+    float *sums = work + (GRAD_SHARED + GRAD_PART * n_parts) * pitch;
 #pragma omp parallel for schedule(static) num_threads(n_parts)
     for (int part = 0; part < n_parts; part++) {
-        float *buffers = parts + part * GRAD_PART * pitch;
-        memset(buffers + 4 * pitch, 0, (size_t)(2 * pitch) * sizeof(float));
-        struct range range = part_range(n_rows, n_parts, part, 1);
-        for (int64_t row = range.begin; row < range.end; row++)
-            grad_row(call, gamma, row, width, buffers, pitch);
+        float *buffers = work + (GRAD_SHARED + GRAD_PART * part) * pitch;
+        struct range mine = part_range(n_bundles, n_parts, part, 1);
+        for (int64_t bundle = mine.begin; bundle < mine.end; bundle++) {
+            float *own = sums + bundle * GRAD_BUNDLE * pitch;
+            memset(own, 0, (size_t)(GRAD_BUNDLE * pitch) * sizeof(float));
+            struct range range = part_range(n_rows, n_bundles, (int)bundle, 1);
+            for (int64_t row = range.begin; row < range.end; row++)
+                grad_row(call, gamma, row, width, buffers, own, pitch);
+        }
     }
-    reduce_parts(call, 1, width, n_parts, parts + 4 * pitch, GRAD_PART * pitch);
-    reduce_parts(call, 2, width, n_parts, parts + 5 * pitch, GRAD_PART * pitch);
+    add_bundles(call, 1, width, n_bundles, sums, GRAD_BUNDLE * pitch);
+    add_bundles(call, 2, width, n_bundles, sums + pitch, GRAD_BUNDLE * pitch);
     return SNUG_OK;
 }
 

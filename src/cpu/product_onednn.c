@@ -309,11 +309,12 @@ enum snug_status product_prepare(const struct product_shape *shape, int threads,
     made->threads = product_threads(shape, threads);
     cap_instructions();
 #if defined(SNUG_OPENMP)
+    int threads_before = omp_get_max_threads();
     omp_set_num_threads(made->threads); /* oneDNN cuts its blocks by this number, here and now */
 #endif
     dnnl_status_t status = make_calls(made);
 #if defined(SNUG_OPENMP)
-    omp_set_num_threads(threads);
+    omp_set_num_threads(threads_before);
 #endif
     if (status == dnnl_success)
         return SNUG_OK;

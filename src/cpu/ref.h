@@ -12,4 +12,7 @@
 
 const struct kernel *ref_row(enum op_kind kind); /* NULL: no such op */
 
+/* Every id must lie in [0, limit); the message names the tensor, the place and the id. */
+enum snug_status ref_check_ids(const struct operand *ids, int64_t limit, struct snug_error *err);
+
 #endif

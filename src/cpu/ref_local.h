@@ -4,7 +4,7 @@
 #ifndef SNUG_CPU_REF_LOCAL_H
 #define SNUG_CPU_REF_LOCAL_H
 
-#include "exec/backend.h"
+#include "cpu/ref.h"
 
 /* ref_KIND runs the op KIND. */
 #define OP(kind, ...) \
@@ -20,9 +20,6 @@ int64_t ref_head_grad_work_elems(const struct shape *x);
 /* fn(x) and fn'(x) */
 double ref_fn(enum act fn, double x);
 double ref_fn_slope(enum act fn, double x);
-
-/* Every id must lie in [0, limit); the message names the tensor, the place and the id. */
-enum snug_status ref_check_ids(const struct operand *ids, int64_t limit, struct snug_error *err);
 
 static inline bool present(const struct operand *x)
 {

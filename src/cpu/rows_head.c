@@ -18,6 +18,7 @@
  * of the two that it replaces.
  */
 #include "cpu/cpu.h"
+#include "cpu/ref.h"
 
 #include <stdlib.h>
 

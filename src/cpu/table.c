@@ -157,24 +157,48 @@ static void release_block(void *block, size_t bytes)
         munmap(block, bytes > 0 ? bytes : 1);
 }
 
-/* Denormal numbers cost a hundred cycles each and carry nothing that training needs. */
-static void set_float_mode(void)
+static unsigned get_float_mode(void)
 {
 #if defined(__SSE__)
-    _mm_setcsr(_mm_getcsr() | FLUSH_AND_ZERO_DENORMALS);
+    return _mm_getcsr();
+#else
+    return 0;
 #endif
 }
 
-static void thread_begin(const struct device_facts *facts)
+/* Of this thread and of those that OpenMP keeps for it.  A new thread has the mode of the one that
+ * made it, so all of them had the caller's before. */
+static void set_float_mode(int threads, unsigned mode)
 {
+    (void)threads; /* without OpenMP */
+    (void)mode;
+#if defined(__SSE__)
+#pragma omp parallel num_threads(threads)
+    _mm_setcsr(mode);
+#endif
+}
+
+/* Denormal numbers cost a hundred cycles each and carry nothing that training needs. */
+static struct run_modes run_begin(const struct device_facts *facts)
+{
+    struct run_modes modes = {.float_mode = get_float_mode()};
 #if defined(SNUG_OPENMP)
+    modes.threads = omp_get_max_threads();
+    modes.dynamic_threads = omp_get_dynamic() != 0;
     omp_set_dynamic(0);
     omp_set_num_threads(facts->threads);
-#pragma omp parallel num_threads(facts->threads)
-#else
-    (void)facts;
 #endif
-    set_float_mode();
+    set_float_mode(facts->threads, modes.float_mode | FLUSH_AND_ZERO_DENORMALS);
+    return modes;
+}
+
+static void run_end(const struct device_facts *facts, const struct run_modes *modes)
+{
+    set_float_mode(facts->threads, modes->float_mode);
+#if defined(SNUG_OPENMP)
+    omp_set_num_threads(modes->threads);
+    omp_set_dynamic(modes->dynamic_threads);
+#endif
 }
 
 const struct backend *backend_cpu(void)
@@ -184,7 +208,8 @@ const struct backend *backend_cpu(void)
                                            .choose = choose,
                                            .alloc = alloc_block,
                                            .release = release_block,
-                                           .thread_begin = thread_begin};
+                                           .run_begin = run_begin,
+                                           .run_end = run_end};
     return &backend;
 }
 

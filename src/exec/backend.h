@@ -43,6 +43,12 @@ struct kernel {
     enum snug_status (*run)(const struct kernel_call *call, struct snug_error *err);
 };
 
+struct run_modes { /* what run_begin found in the calling thread, for run_end to give back */
+    int threads;
+    bool dynamic_threads;
+    unsigned float_mode;
+};
+
 struct backend {
     const char *name;
     int alignment; /* of every tensor in the arena, bytes */
@@ -51,8 +57,10 @@ struct backend {
                                    const struct device_facts *facts);
     void *(*alloc)(size_t bytes); /* the arena; untouched pages, NULL on failure */
     void (*release)(void *block, size_t bytes);
-    void (*thread_begin)(
-        const struct device_facts *facts); /* before running: threads, float modes */
+    /* Around every run of kernels: thread count and float modes are set for it, and are the
+     * caller's again after it. */
+    struct run_modes (*run_begin)(const struct device_facts *facts);
+    void (*run_end)(const struct device_facts *facts, const struct run_modes *modes);
 };
 
 const struct backend *backend_cpu(void);

@@ -88,7 +88,6 @@ enum snug_status exec_create(const struct program *prog, const struct plan *plan
                                "--micro-batch or set --memory",
                                (long long)plan->arena_bytes);
     }
-    backend->thread_begin(&exec->facts);
     for (int i = 0; i < prog->n_ops && status == SNUG_OK; i++)
         status = prepare(exec, i, err);
     if (status != SNUG_OK) {
@@ -137,7 +136,8 @@ static enum snug_status run_op(struct exec *exec, int i, int micro, struct snug_
     return exec->kernels[i]->run(call, err);
 }
 
-enum snug_status exec_run(struct exec *exec, exec_feed *feed, void *user, struct snug_error *err)
+static enum snug_status run_all(struct exec *exec, exec_feed *feed, void *user,
+                                struct snug_error *err)
 {
     const struct program *prog = exec->prog;
     int body_end = program_body_end(prog);
@@ -154,6 +154,14 @@ enum snug_status exec_run(struct exec *exec, exec_feed *feed, void *user, struct
     return SNUG_OK;
 }
 
+enum snug_status exec_run(struct exec *exec, exec_feed *feed, void *user, struct snug_error *err)
+{
+    struct run_modes modes = exec->backend->run_begin(&exec->facts);
+    enum snug_status status = run_all(exec, feed, user, err);
+    exec->backend->run_end(&exec->facts, &modes);
+    return status;
+}
+
 static bool all_finite(const struct operand *operand)
 {
     const struct tensor *t = operand->tensor;
@@ -166,8 +174,8 @@ static bool all_finite(const struct operand *operand)
     return true;
 }
 
-enum snug_status exec_find_nonfinite(struct exec *exec, exec_feed *feed, void *user,
-                                     const char **name, struct snug_error *err)
+static enum snug_status find_nonfinite(struct exec *exec, exec_feed *feed, void *user,
+                                       const char **name, struct snug_error *err)
 {
     const struct program *prog = exec->prog;
     *name = NULL;
@@ -191,6 +199,15 @@ enum snug_status exec_find_nonfinite(struct exec *exec, exec_feed *feed, void *u
         }
     }
     return SNUG_OK;
+}
+
+enum snug_status exec_find_nonfinite(struct exec *exec, exec_feed *feed, void *user,
+                                     const char **name, struct snug_error *err)
+{
+    struct run_modes modes = exec->backend->run_begin(&exec->facts);
+    enum snug_status status = find_nonfinite(exec, feed, user, name, err);
+    exec->backend->run_end(&exec->facts, &modes);
+    return status;
 }
 
 int64_t exec_resident_bytes(const struct exec *exec)

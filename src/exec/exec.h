@@ -23,7 +23,8 @@ double *exec_scalars(const struct exec *exec);          /* NULL if the program h
 /* Fills the input tensors of micro-batch `micro`. */
 typedef enum snug_status exec_feed(void *user, int micro, struct snug_error *err);
 
-/* One run of the program; no allocation happens in it. */
+/* One run of the program; no allocation happens in it.  It sets thread count and float modes for
+ * itself and gives the caller's back. */
 enum snug_status exec_run(struct exec *exec, exec_feed *feed, void *user, struct snug_error *err);
 
 /* The body once more (forward and backward, no updates), looking at every result: *name is the first

@@ -62,13 +62,15 @@ static bool has_identity(const struct safetensors *st, const struct identity *id
 /* Opens DIR/NAME plus suffix if it is the file that is meant; *st is NULL if it is another. */
 static enum snug_status open_if_meant(const char *dir, const char *name, const char *suffix,
                                       const struct identity *identity, struct safetensors **st,
-                                      struct snug_error *err)
+                                      struct file_faults *faults, struct snug_error *err)
 {
     char *path = path_join(dir, name, suffix);
     *st = NULL;
     if (path == NULL)
         return no_memory(dir, err);
-    enum snug_status status = safetensors_open(path, st, err);
+    enum snug_status status = file_count_read(path, faults, err);
+    if (status == SNUG_OK)
+        status = safetensors_open(path, st, err);
     free(path);
     if (status == SNUG_OK && !has_identity(*st, identity)) {
         safetensors_close(*st);
@@ -129,34 +131,60 @@ static enum snug_status move_into_place(const char *dir, const char *name,
     return status;
 }
 
-/* Finishes step 3 of a save that was cut off there: its `.new` files must not be written over. */
+/* Certainly not there: a file that cannot be looked at may hold what is dear to someone. */
+static bool is_absent(const char *dir, const char *name, const char *suffix)
+{
+    struct stat info;
+    char *path = path_join(dir, name, suffix);
+    bool absent = path != NULL && lstat(path, &info) != 0 && errno == ENOENT;
+    free(path);
+    return absent;
+}
+
+/* Moves NAME.new into its place if it is the file that is meant.  SNUG_OK says that NAME.new, if
+ * there is one, is of no use to anybody. */
+static enum snug_status settle_file(const char *dir, const char *name,
+                                    const struct identity *identity, bool *moved,
+                                    struct file_faults *faults, struct snug_error *err)
+{
+    struct safetensors *st;
+    enum snug_status status = open_if_meant(dir, name, "", identity, &st, faults, err);
+    bool is_settled = st != NULL;
+    safetensors_close(st);
+    if (is_settled || (status != SNUG_OK && status != SNUG_BAD_FILE))
+        return status;
+    if (is_absent(dir, name, NEW_SUFFIX))
+        return SNUG_OK; /* nothing that could be saved from harm */
+    TRY(open_if_meant(dir, name, NEW_SUFFIX, identity, &st, faults, err));
+    if (st == NULL)
+        return SNUG_OK;
+    safetensors_close(st);
+    *moved = true;
+    return move_into_place(dir, name, faults, err);
+}
+
+/* Finishes step 3 of a save that was cut off there: its `.new` files must not be written over.  For
+ * the same reason a state.json that is there and cannot be read stops the save: the `.new` files
+ * may be the only checkpoint. */
 static enum snug_status settle(const char *dir, struct file_faults *faults, struct snug_error *err)
 {
-    json_t *state = NULL, *record;
+    json_t *state = NULL, *records, *record;
     const char *name;
     bool moved = false;
-    enum snug_status status = SNUG_OK;
+    if (is_absent(dir, STATE_NAME, ""))
+        return SNUG_OK;
     char *path = path_join(dir, STATE_NAME, "");
     if (path == NULL)
         return no_memory(dir, err);
-    if (json_read_object(path, &state, NULL) != SNUG_OK)
-        goto done; /* no checkpoint, or none that could be saved from harm */
-    json_object_foreach(json_object_get(state, FILES_KEY), name, record)
+    enum snug_status status = file_count_read(path, faults, err);
+    if (status != SNUG_OK || (status = json_read_object(path, &state, err)) != SNUG_OK ||
+        (status = json_get_object(state, path, FILES_KEY, &records, err)) != SNUG_OK)
+        goto done;
+    json_object_foreach(records, name, record)
     {
         struct identity identity;
-        struct safetensors *present, *fresh = NULL;
-        if (read_identity(path, name, record, &identity, NULL) != SNUG_OK)
-            continue;
-        open_if_meant(dir, name, "", &identity, &present, NULL);
-        if (present == NULL)
-            open_if_meant(dir, name, NEW_SUFFIX, &identity, &fresh, NULL);
-        if (fresh != NULL) {
-            status = move_into_place(dir, name, faults, err);
-            moved = true;
-        }
-        safetensors_close(present);
-        safetensors_close(fresh);
-        if (status != SNUG_OK)
+        if ((status = read_identity(path, name, record, &identity, err)) != SNUG_OK ||
+            (status = settle_file(dir, name, &identity, &moved, faults, err)) != SNUG_OK)
             goto done;
     }
     if (moved)
@@ -165,6 +193,19 @@ done:
     json_decref(state);
     free(path);
     return status;
+}
+
+/* What is in the folder is made safe before anything in it is written over. */
+static enum snug_status prepare(const char *dir, struct file_faults *faults, struct snug_error *err)
+{
+    struct snug_error why = {0};
+    enum snug_status status = settle(dir, faults, &why);
+    if (status == SNUG_OK)
+        return SNUG_OK;
+    const char *advice = status == SNUG_BAD_FILE
+                             ? "; nothing was saved: move what is there away, or save elsewhere"
+                             : "";
+    return snug_fail(err, status, "%.400s%s", why.message, advice);
 }
 
 /* Writes NAME.new and describes it in `records`. */
@@ -227,7 +268,7 @@ enum snug_status checkpoint_save(const char *dir, const struct checkpoint_file *
     enum snug_status status = parse_state(dir, state, &root, err);
     if (status == SNUG_OK && (records == NULL || state_path == NULL))
         status = no_memory(dir, err);
-    if (status != SNUG_OK || (status = settle(dir, faults, err)) != SNUG_OK)
+    if (status != SNUG_OK || (status = prepare(dir, faults, err)) != SNUG_OK)
         goto done;
 
     for (int i = 0; i < n_files && status == SNUG_OK; i++)
@@ -278,8 +319,9 @@ static enum snug_status open_meant(const char *dir, const char *name,
                                    const struct identity *identity, struct safetensors **st,
                                    struct snug_error *err)
 {
-    enum snug_status status = open_if_meant(dir, name, "", identity, st, err);
-    if (*st == NULL && open_if_meant(dir, name, NEW_SUFFIX, identity, st, NULL) == SNUG_NO_MEMORY)
+    enum snug_status status = open_if_meant(dir, name, "", identity, st, NULL, err);
+    if (*st == NULL &&
+        open_if_meant(dir, name, NEW_SUFFIX, identity, st, NULL, NULL) == SNUG_NO_MEMORY)
         return no_memory(dir, err);
     if (*st != NULL)
         return SNUG_OK;

@@ -57,6 +57,12 @@ enum snug_status file_read_all(const char *path, int64_t max_bytes, char **text,
     return SNUG_OK;
 }
 
+enum snug_status file_count_read(const char *path, struct file_faults *faults,
+                                 struct snug_error *err)
+{
+    return must_fail(faults) ? failed(err, path, "read it") : SNUG_OK;
+}
+
 enum snug_status file_create(const char *path, int *fd, struct file_faults *faults,
                              struct snug_error *err)
 {

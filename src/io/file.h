@@ -2,8 +2,9 @@
  * file.h -- writing files so that they are whole or not there, and checksums.
  *
  * Every function that changes the disk takes a struct file_faults, NULL but in tests: it counts the
- * operations (create, write, sync, rename, remove) and makes the Nth one fail, so that a test can
- * walk through every place where a disk may fill up or a process may die.
+ * operations (create, write, sync, rename, remove, and those reads that a save depends on) and makes
+ * the Nth one fail, so that a test can walk through every place where a disk may fill up or break or
+ * a process may die.
  */
 #ifndef SNUG_IO_FILE_H
 #define SNUG_IO_FILE_H
@@ -22,6 +23,10 @@ struct file_faults {
 /* The whole file and a NUL after it, the caller's.  Refuses more than max_bytes. */
 enum snug_status file_read_all(const char *path, int64_t max_bytes, char **text, size_t *n_bytes,
                                struct snug_error *err);
+
+/* Called ahead of a read that decides what is written: a failure there is an operation too. */
+enum snug_status file_count_read(const char *path, struct file_faults *faults,
+                                 struct snug_error *err);
 
 /* PATH.tmp, sync, rename, sync of the folder: at any instant PATH is the old file or the new. */
 enum snug_status file_write_atomic(const char *path, const void *bytes, size_t n_bytes,

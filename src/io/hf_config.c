@@ -61,14 +61,16 @@ static enum snug_status check_switches(const json_t *root, const char *path, str
         bool known;
     } switches[] = {{"scale_attn_weights", true},
                     {"scale_attn_by_inverse_layer_idx", false},
-                    {"add_cross_attention", false}};
+                    {"add_cross_attention", false},
+                    {"tie_word_embeddings", true}};
     for (size_t i = 0; i < sizeof switches / sizeof *switches; i++) {
         bool value = switches[i].known;
         if (json_has(root, switches[i].key))
             TRY(json_get_bool(root, path, switches[i].key, &value, err));
         if (value != switches[i].known)
-            return snug_fail(err, SNUG_UNSUPPORTED, "%s: \"%s\": %s is not supported", path,
-                             switches[i].key, value ? "true" : "false");
+            return snug_fail(err, SNUG_UNSUPPORTED,
+                             "%s: \"%s\": %s is not supported; snug computes a GPT-2 with %s", path,
+                             switches[i].key, value ? "true" : "false", value ? "false" : "true");
     }
     return SNUG_OK;
 }
@@ -77,8 +79,7 @@ static enum snug_status read_gpt2(const json_t *root, const char *path, struct h
                                   struct snug_error *err)
 {
     int64_t n_inner;
-    *gpt2 = (struct hf_gpt2){
-        .layer_norm_epsilon = 1e-5, .activation = ACT_gelu, .tie_word_embeddings = true};
+    *gpt2 = (struct hf_gpt2){.layer_norm_epsilon = 1e-5, .activation = ACT_gelu};
     TRY(json_get_integer(root, path, "n_layer", 1, 100000, &gpt2->n_layer, err));
     TRY(json_get_integer(root, path, "n_head", 1, 100000, &gpt2->n_head, err));
     TRY(json_get_integer(root, path, "n_embd", 1, 10000000, &gpt2->n_embd, err));
@@ -101,8 +102,6 @@ static enum snug_status read_gpt2(const json_t *root, const char *path, struct h
         return snug_fail(err, SNUG_BAD_FILE, "%s: \"layer_norm_epsilon\" must be above 0", path);
     if (json_has(root, "activation_function"))
         TRY(get_activation(root, path, "activation_function", &gpt2->activation, err));
-    if (json_has(root, "tie_word_embeddings"))
-        TRY(json_get_bool(root, path, "tie_word_embeddings", &gpt2->tie_word_embeddings, err));
     return check_switches(root, path, err);
 }
 
@@ -130,7 +129,7 @@ static json_t *gpt2_json(const struct hf_gpt2 *gpt2, enum dtype dtype)
         {"n_ctx", json_integer(gpt2->n_positions)},
         {"vocab_size", json_integer(gpt2->vocab_size)},
         {"layer_norm_epsilon", json_real(gpt2->layer_norm_epsilon)},
-        {"tie_word_embeddings", json_boolean(gpt2->tie_word_embeddings)},
+        {"tie_word_embeddings", json_true()},
         {"initializer_range", json_real(0.02)},
         {"bos_token_id", has_end_of_text ? json_integer(END_OF_TEXT) : json_null()},
         {"eos_token_id", has_end_of_text ? json_integer(END_OF_TEXT) : json_null()},

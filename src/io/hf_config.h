@@ -14,7 +14,6 @@ struct hf_gpt2 {
     int64_t n_layer, n_head, n_embd, n_positions, vocab_size;
     double layer_norm_epsilon;
     enum act activation;
-    bool tie_word_embeddings;
 };
 
 struct hf_mlp {

@@ -216,12 +216,24 @@ enum snug_status program_copy(struct program *to, const struct program *from,
 
 /* ---- arithmetic of shapes ------------------------------------------------------------------- */
 
-int64_t shape_elems(const struct shape *shape)
+/* Stops at INT64_MAX: what is too large stays too large until program_check_sizes sees it. */
+static int64_t times(int64_t a, int64_t b)
+{
+    int64_t product;
+    return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
+}
+
+static int64_t product_of(const int64_t *dim, int n_dims)
 {
     int64_t n = 1;
-    for (int d = 0; d < shape->n_dims; d++)
-        n *= shape->dim[d];
+    for (int d = 0; d < n_dims; d++)
+        n = times(n, dim[d]);
     return n;
+}
+
+int64_t shape_elems(const struct shape *shape)
+{
+    return product_of(shape->dim, shape->n_dims);
 }
 
 int64_t shape_last(const struct shape *shape)
@@ -231,10 +243,7 @@ int64_t shape_last(const struct shape *shape)
 
 int64_t shape_rows(const struct shape *shape)
 {
-    int64_t n = 1;
-    for (int d = 0; d < shape->n_dims - 1; d++)
-        n *= shape->dim[d];
-    return n;
+    return product_of(shape->dim, shape->n_dims - 1);
 }
 
 bool shape_equal(const struct shape *a, const struct shape *b)
@@ -254,11 +263,44 @@ int64_t tensor_elems(const struct program *prog, tensor_id id)
 
 int64_t tensor_bytes(const struct program *prog, tensor_id id)
 {
-    return tensor_elems(prog, id) * (int64_t)dtype_bytes(prog->tensors[id].dtype);
+    return times(tensor_elems(prog, id), (int64_t)dtype_bytes(prog->tensors[id].dtype));
 }
 
 tensor_id tensor_root(const struct program *prog, tensor_id id)
 {
     tensor_id base = prog->tensors[id].base;
     return base == TENSOR_NONE ? id : base;
+}
+
+/* ---- sizes ---------------------------------------------------------------------------------- */
+
+static enum snug_status too_large(const struct program *prog, const struct tensor *t,
+                                  struct snug_error *err)
+{
+    double n_elems = 1;
+    for (int d = 0; d < t->shape.n_dims; d++)
+        n_elems *= (double)t->shape.dim[d];
+    return snug_fail(err, SNUG_BAD_ARGUMENT, "%s: tensor \"%s\" would have %.2g elements: choose %s",
+                     prog->name, t->name, n_elems,
+                     t->persistent ? "a smaller model" : "a smaller --batch or --seq");
+}
+
+enum snug_status program_check_sizes(const struct program *prog, struct snug_error *err)
+{
+    double total_bytes = 0;
+    for (int i = 0; i < prog->n_tensors; i++) {
+        const struct tensor *t = &prog->tensors[i];
+        if (shape_elems(&t->shape) > TENSOR_ELEMS_MAX)
+            return too_large(prog, t, err);
+        if (t->offset_elems > TENSOR_ELEMS_MAX)
+            return snug_fail(err, SNUG_BAD_PROGRAM, "%s: tensor \"%s\" reaches beyond its base",
+                             prog->name, t->name);
+        total_bytes += t->base == TENSOR_NONE ? (double)tensor_bytes(prog, i) : 0;
+    }
+    if (total_bytes > (double)PROGRAM_BYTES_MAX)
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "%s: all tensors together would have %.2g bytes: choose a smaller --batch "
+                         "or --seq",
+                         prog->name, total_bytes);
+    return SNUG_OK;
 }

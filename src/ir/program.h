@@ -203,6 +203,7 @@ static inline const struct tensor *program_tensor(const struct program *prog, te
     return &prog->tensors[id];
 }
 
+/* Products of dimensions stop at INT64_MAX; program_check_sizes refuses them. */
 int64_t shape_elems(const struct shape *shape);
 int64_t shape_rows(const struct shape *shape); /* all but the last dimension together */
 int64_t shape_last(const struct shape *shape);
@@ -211,10 +212,18 @@ int64_t tensor_elems(const struct program *prog, tensor_id id);
 int64_t tensor_bytes(const struct program *prog, tensor_id id);
 tensor_id tensor_root(const struct program *prog, tensor_id id); /* its base, or itself */
 
+/* No machine holds more.  Twice as much still fits an int64, so that whoever adds up the tensors of a
+ * program that was checked need not look at each sum. */
+#define TENSOR_ELEMS_MAX  INT64_C(100000000000000000)
+#define PROGRAM_BYTES_MAX INT64_C(4000000000000000000)
+/* Refuses larger programs.  To be asked before products of dimensions are taken elsewhere. */
+enum snug_status program_check_sizes(const struct program *prog, struct snug_error *err);
+
 /* shape.c: what the outputs of an op must look like.  out has MAX_OUTPUTS places. */
 enum snug_status op_shapes(const struct program *prog, const struct op *op, struct shape *out,
                            struct snug_error *err);
-/* Re-derives every shape from the inputs after dimension 0 of the inputs became `batch`. */
+/* Re-derives every shape from the inputs after dimension 0 of the inputs became `batch`; checks the
+ * sizes that come of it. */
 enum snug_status program_set_batch(struct program *prog, int64_t batch, struct snug_error *err);
 
 /* verify.c: all rules that a program must obey; the message names op and tensor. */

@@ -299,5 +299,5 @@ enum snug_status program_set_batch(struct program *prog, int64_t batch, struct s
             if (op->out[k] != TENSOR_NONE && shapes[k].n_dims != UNCHECKED)
                 prog->tensors[op->out[k]].shape = shapes[k];
     }
-    return SNUG_OK;
+    return program_check_sizes(prog, err);
 }

@@ -30,13 +30,10 @@ static enum snug_status verify_tensor(const struct program *prog, int i, struct 
     const char *wrong = NULL;
     if (t->shape.n_dims < 1 || t->shape.n_dims > MAX_DIMS)
         wrong = "has no dimension, or too many";
-    double elems = 1;
-    for (int d = 0; wrong == NULL && d < t->shape.n_dims; d++) {
-        elems *= (double)t->shape.dim[d];
+    for (int d = 0; wrong == NULL && d < t->shape.n_dims; d++)
         if (t->shape.dim[d] < 1)
             wrong = "has a dimension below 1";
-    }
-    if (elems > 1e17)
+    if (wrong == NULL && shape_elems(&t->shape) > TENSOR_ELEMS_MAX)
         wrong = "is larger than any machine";
     if (wrong != NULL)
         return snug_fail(err, SNUG_BAD_PROGRAM, "%s: tensor \"%s\" %s", prog->name, t->name, wrong);
@@ -53,7 +50,7 @@ static enum snug_status verify_view(const struct program *prog, int i, struct sn
         wrong = "is a view of nothing";
     else if (prog->tensors[t->base].base != TENSOR_NONE)
         wrong = "is a view of a view";
-    else if (t->offset_elems < 0 || t->offset_elems > (int64_t)1e17 ||
+    else if (t->offset_elems < 0 || t->offset_elems > TENSOR_ELEMS_MAX ||
              (t->offset_elems + shape_elems(&t->shape)) * (int64_t)dtype_bytes(t->dtype) >
                  tensor_bytes(prog, t->base))
         wrong = "reaches beyond its base";

@@ -29,7 +29,7 @@ void snug_model_free(snug_model *model)
     if (model == NULL)
         return;
     program_free(&model->built);
-    free(model->weights_path);
+    free(model->weights_folder);
     free(model);
 }
 
@@ -209,6 +209,20 @@ snug_tensor snug_mean_squared_error(snug_model *m, snug_tensor output)
     return add_loss(m, output, OP_mse, DTYPE_f32, &shape, 1);
 }
 
+static void check_inputs_are_read(snug_model *m)
+{
+    const struct program *prog = &m->built;
+    for (int id = 0; id < prog->n_tensors; id++) {
+        bool read = prog->tensors[id].role != ROLE_input;
+        for (int i = 0; i < prog->n_ops && !read; i++)
+            for (int k = 0; k < prog->ops[i].n_in; k++)
+                read |= prog->ops[i].in[k] == id;
+        if (!read)
+            snug_fail(&m->err, SNUG_BAD_ARGUMENT, "%s: nothing reads the input \"%s\"", m->name,
+                      prog->tensors[id].name);
+    }
+}
+
 enum snug_status snug_model_finish(snug_model *m, struct snug_error *err)
 {
     if (m == NULL)
@@ -217,6 +231,8 @@ enum snug_status snug_model_finish(snug_model *m, struct snug_error *err)
         snug_fail(&m->err, SNUG_BAD_ARGUMENT, "%s: end the model with a loss", m->name);
     if (m->err.status == SNUG_OK)
         program_verify(&m->built, &m->err);
+    if (m->err.status == SNUG_OK)
+        check_inputs_are_read(m);
     if (m->err.status != SNUG_OK) {
         if (err != NULL)
             *err = m->err;

@@ -29,7 +29,7 @@ struct snug_model {
     struct gpt2_shape gpt2;
     struct mlp_shape mlp;
     int64_t psi;
-    char *weights_path;    /* a safetensors file to start from; NULL: random */
+    char *weights_folder;  /* a run or a Hugging Face folder to start from; NULL: random */
     struct program built;  /* custom: the forward program of one sample */
     bool finished;         /* custom: snug_model_finish succeeded */
     struct snug_error err; /* custom: the first mistake */

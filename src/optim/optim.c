@@ -11,18 +11,14 @@ static const struct optimizer *const optimizers[] = {
     &optimizer_adam,
     &optimizer_sgd,
 };
+enum { N_OPTIMIZERS = (int)(sizeof optimizers / sizeof *optimizers) };
 
 const struct optimizer *optimizer_find(const char *name)
 {
-    for (size_t i = 0; i < sizeof optimizers / sizeof *optimizers; i++)
+    for (int i = 0; i < N_OPTIMIZERS; i++)
         if (strcmp(optimizers[i]->name, name) == 0)
             return optimizers[i];
     return NULL;
-}
-
-const char *optimizer_names(void)
-{
-    return "adamw, adam, sgd";
 }
 
 enum snug_status optim_add_state(const struct optim_target *target, const char *prefix,
@@ -32,6 +28,10 @@ enum snug_status optim_add_state(const struct optim_target *target, const char *
     char *name = arena_format(&target->prog->arena, "%s.%s", prefix, weight->name);
     if (name == NULL)
         return snug_fail(target->err, SNUG_NO_MEMORY, "optimizer: out of memory");
+    if (program_find(target->prog, name) != TENSOR_NONE)
+        return snug_fail(target->err, SNUG_BAD_PROGRAM,
+                         "the name \"%s\" is taken, but the optimizer needs it for \"%s\": rename one",
+                         name, weight->name);
     struct tensor state = {TENSOR_INIT,
                            .name = name,
                            .dtype = dtype,

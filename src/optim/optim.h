@@ -24,7 +24,6 @@ struct optimizer {
 extern const struct optimizer optimizer_adamw, optimizer_adam, optimizer_sgd;
 
 const struct optimizer *optimizer_find(const char *name); /* NULL: none of that name */
-const char *optimizer_names(void);                        /* "adamw, adam, sgd" */
 
 /* Adds a state tensor PREFIX.WEIGHT of the weight's shape, zero at the start. */
 enum snug_status optim_add_state(const struct optim_target *target, const char *prefix,

@@ -15,6 +15,7 @@
 #include "plan/plan.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* Cut wherever a tensor begins or ends: piece i is the bytes [edge[i], edge[i + 1]). */
 struct strip {
@@ -195,11 +196,8 @@ static enum snug_status play_step(struct strip *s)
 }
 
 static enum snug_status check_bounds(const struct program *prog, const int64_t *offset,
-                                     int64_t arena_bytes, struct snug_error *err)
+                                     int64_t arena_bytes, int alignment, struct snug_error *err)
 {
-    int64_t low[PLAN_LANES_MAX], high[PLAN_LANES_MAX] = {0};
-    for (int lane = 0; lane < PLAN_LANES_MAX; lane++)
-        low[lane] = INT64_MAX;
     for (int i = 0; i < prog->n_tensors; i++) {
         const struct tensor *t = &prog->tensors[i];
         if (offset[i] < 0)
@@ -209,25 +207,42 @@ static enum snug_status check_bounds(const struct program *prog, const int64_t *
             return snug_fail(err, SNUG_BAD_PROGRAM,
                              "plan is wrong: \"%s\" ends at byte %lld of an arena of %lld", t->name,
                              (long long)end, (long long)arena_bytes);
+        if (t->base == TENSOR_NONE && offset[i] % alignment != 0)
+            return snug_fail(err, SNUG_BAD_PROGRAM,
+                             "plan is wrong: \"%s\" begins at byte %lld, not at a multiple of %d",
+                             t->name, (long long)offset[i], alignment);
         if (t->base != TENSOR_NONE &&
             offset[i] != offset[t->base] + t->offset_elems * (int64_t)dtype_bytes(t->dtype))
             return snug_fail(err, SNUG_BAD_PROGRAM, "plan is wrong: \"%s\" is not in its base",
                              t->name);
-        low[t->lane] = offset[i] < low[t->lane] ? offset[i] : low[t->lane];
-        high[t->lane] = end > high[t->lane] ? end : high[t->lane];
     }
-    for (int a = 0; a < PLAN_LANES_MAX; a++)
-        for (int b = a + 1; b < PLAN_LANES_MAX; b++)
-            if (low[a] < high[b] && low[b] < high[a])
-                return snug_fail(err, SNUG_BAD_PROGRAM,
-                                 "plan is wrong: lanes %d and %d share bytes", a, b);
     return SNUG_OK;
 }
 
-enum snug_status plan_check(const struct program *prog, const int64_t *offset, int64_t arena_bytes,
-                            struct snug_error *err)
+/* Of all tensors on a piece, none may be in another lane than the first. */
+static enum snug_status check_lanes(struct strip *s)
 {
-    TRY(check_bounds(prog, offset, arena_bytes, err));
+    const struct tensor *tensors = s->prog->tensors;
+    for (int i = 0; i < s->prog->n_tensors; i++) {
+        int64_t end = s->offset[i] < 0 ? 0 : end_of(s, i);
+        for (int at = end == 0 ? 0 : first_piece(s, i); at < s->n_edges && s->edge[at] < end; at++)
+            if (s->owner[at] == NOBODY)
+                s->owner[at] = i;
+            else if (tensors[s->owner[at]].lane != tensors[i].lane)
+                return snug_fail(s->err, SNUG_BAD_PROGRAM,
+                                 "plan is wrong: \"%s\" of lane %d and \"%s\" of lane %d share "
+                                 "bytes",
+                                 name_of(s, s->owner[at]), tensors[s->owner[at]].lane,
+                                 name_of(s, i), tensors[i].lane);
+    }
+    for (int at = 0; at < s->n_edges; at++)
+        s->owner[at] = NOBODY;
+    return SNUG_OK;
+}
+
+static enum snug_status check_places(const struct program *prog, const int64_t *offset,
+                                     struct snug_error *err)
+{
     for (int i = 0; i < prog->n_ops; i++) {
         const struct op *op = &prog->ops[i];
         for (int k = 0; k < op->n_in + op->n_out + 1; k++) {
@@ -239,8 +254,18 @@ enum snug_status plan_check(const struct program *prog, const int64_t *offset, i
                                  prog->tensors[id].name);
         }
     }
+    return SNUG_OK;
+}
+
+enum snug_status plan_check(const struct program *prog, const int64_t *offset, int64_t arena_bytes,
+                            int alignment, struct snug_error *err)
+{
+    TRY(check_bounds(prog, offset, arena_bytes, alignment, err));
+    TRY(check_places(prog, offset, err));
     struct strip s = {.prog = prog, .offset = offset, .err = err};
     enum snug_status status = cut(&s);
+    if (status == SNUG_OK)
+        status = check_lanes(&s);
     for (int i = 0; i < prog->n_tensors && status == SNUG_OK; i++)
         if (prog->tensors[i].persistent && prog->tensors[i].base == TENSOR_NONE && offset[i] >= 0)
             write_tensor(&s, i);
@@ -249,4 +274,45 @@ enum snug_status plan_check(const struct program *prog, const int64_t *offset, i
     free(s.edge);
     free(s.owner);
     return status;
+}
+
+/* ---- on the arena of another program --------------------------------------------------------- */
+
+/* Tensor `id` of prog against the persistent ones of the host. */
+static enum snug_status check_on_host(const struct program *prog, const int64_t *offset,
+                                      tensor_id id, const struct program *host,
+                                      const int64_t *host_offset, struct snug_error *err)
+{
+    const struct tensor *t = &prog->tensors[id];
+    int64_t begin = offset[id], end = begin + tensor_bytes(prog, id);
+    bool found = false;
+    for (int h = 0; h < host->n_tensors; h++) {
+        const struct tensor *other = &host->tensors[h];
+        int64_t host_end = host_offset[h] + tensor_bytes(host, h);
+        if (!other->persistent || other->base != TENSOR_NONE || host_offset[h] < 0 ||
+            begin >= host_end || host_offset[h] >= end)
+            continue;
+        bool is_itself = t->persistent && strcmp(t->name, other->name) == 0 &&
+                         begin == host_offset[h] && end == host_end;
+        if (!is_itself)
+            return snug_fail(err, SNUG_BAD_PROGRAM,
+                             "plan is wrong: \"%s\" of %s lies on \"%s\" of %s, which lives on",
+                             t->name, prog->name, other->name, host->name);
+        found = true;
+    }
+    if (t->persistent && !found)
+        return snug_fail(err, SNUG_BAD_PROGRAM, "plan is wrong: \"%s\" is not where %s has it",
+                         t->name, host->name);
+    return SNUG_OK;
+}
+
+enum snug_status plan_check_over(const struct program *prog, const int64_t *offset,
+                                 int64_t arena_bytes, int alignment, const struct program *host,
+                                 const int64_t *host_offset, struct snug_error *err)
+{
+    TRY(plan_check(prog, offset, arena_bytes, alignment, err));
+    for (int i = 0; i < prog->n_tensors; i++)
+        if (offset[i] >= 0 && prog->tensors[i].base == TENSOR_NONE) /* views: seen with them */
+            TRY(check_on_host(prog, offset, i, host, host_offset, err));
+    return SNUG_OK;
 }

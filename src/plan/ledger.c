@@ -95,73 +95,72 @@ static enum snug_status set_offsets(const struct program *prog, struct plan *pla
     return SNUG_OK;
 }
 
-enum snug_status plan_make(const struct program *prog, int alignment,
-                           const struct device_rates *rates, struct plan *plan,
-                           struct snug_error *err)
-{
-    *plan = (struct plan){0};
-    enum snug_status status = plan_lifetimes(prog, plan, err);
-    if (status == SNUG_OK)
-        status = plan_place(plan->blocks, plan->n_blocks, prog->n_ops, alignment, 0,
-                            &plan->persistent_bytes, &plan->arena_bytes, err);
-    if (status == SNUG_OK)
-        status = set_offsets(prog, plan, err);
-    if (status == SNUG_OK)
-        status = plan_ledger(prog, rates, plan, err);
-#ifdef SNUG_DEBUG
-    if (status == SNUG_OK)
-        status = plan_check(prog, plan->offset, plan->arena_bytes, err);
-#endif
-    if (status != SNUG_OK)
-        plan_free(plan);
-    return status;
-}
-
-/* Takes the persistent blocks out of the list: they have their places already. */
+/* Gives the persistent blocks their places; plan_lifetimes puts them first. */
 static enum snug_status use_host_places(const struct program *prog, const struct program *host,
                                         const struct plan *host_plan, struct plan *plan,
-                                        struct snug_error *err)
+                                        int *n_placed, struct snug_error *err)
 {
     for (int i = 0; i < prog->n_tensors; i++) {
         const struct tensor *t = &prog->tensors[i];
         if (!t->persistent || t->base != TENSOR_NONE || plan->block_of[i] < 0)
             continue;
         tensor_id at = program_find(host, t->name);
-        if (at == TENSOR_NONE || tensor_bytes(host, at) != tensor_bytes(prog, i) ||
-            host_plan->offset[at] < 0)
+        if (at == TENSOR_NONE || !host->tensors[at].persistent ||
+            host->tensors[at].dtype != t->dtype ||
+            tensor_bytes(host, at) != tensor_bytes(prog, i) || host_plan->offset[at] < 0)
             return snug_fail(err, SNUG_BAD_PROGRAM, "plan: \"%s\" is not in the other program",
                              t->name);
         plan->blocks[plan->block_of[i]].offset = host_plan->offset[at];
     }
+    while (*n_placed < plan->n_blocks && plan->blocks[*n_placed].persistent)
+        ++*n_placed;
     return SNUG_OK;
+}
+
+/* host NULL: an arena of its own.  rates NULL: no ledger. */
+static enum snug_status make(const struct program *prog, const struct program *host,
+                             const struct plan *host_plan, int alignment,
+                             const struct device_rates *rates, struct plan *plan,
+                             struct snug_error *err)
+{
+    *plan = (struct plan){0};
+    int n_placed = 0;
+    enum snug_status status = program_check_sizes(prog, err);
+    if (status == SNUG_OK)
+        status = plan_lifetimes(prog, plan, err);
+    if (status == SNUG_OK && host != NULL)
+        status = use_host_places(prog, host, host_plan, plan, &n_placed, err);
+    if (status == SNUG_OK)
+        status = plan_place(plan->blocks + n_placed, plan->n_blocks - n_placed, prog->n_ops,
+                            alignment, host != NULL ? host_plan->persistent_bytes : 0,
+                            &plan->persistent_bytes, &plan->arena_bytes, err);
+    if (status == SNUG_OK)
+        status = set_offsets(prog, plan, err);
+    if (status == SNUG_OK && rates != NULL)
+        status = plan_ledger(prog, rates, plan, err);
+#ifdef SNUG_DEBUG
+    if (status == SNUG_OK)
+        status = host != NULL ? plan_check_over(prog, plan->offset, plan->arena_bytes, alignment,
+                                                host, host_plan->offset, err)
+                              : plan_check(prog, plan->offset, plan->arena_bytes, alignment, err);
+#endif
+    if (status != SNUG_OK)
+        plan_free(plan);
+    return status;
+}
+
+enum snug_status plan_make(const struct program *prog, int alignment,
+                           const struct device_rates *rates, struct plan *plan,
+                           struct snug_error *err)
+{
+    return make(prog, NULL, NULL, alignment, rates, plan, err);
 }
 
 enum snug_status plan_make_over(const struct program *prog, const struct program *host,
                                 const struct plan *host_plan, int alignment, struct plan *plan,
                                 struct snug_error *err)
 {
-    *plan = (struct plan){0};
-    int64_t persistent_end;
-    enum snug_status status = plan_lifetimes(prog, plan, err);
-    int n_persistent = 0; /* plan_lifetimes puts them first */
-    while (status == SNUG_OK && n_persistent < plan->n_blocks &&
-           plan->blocks[n_persistent].persistent)
-        n_persistent++;
-    if (status == SNUG_OK)
-        status = use_host_places(prog, host, host_plan, plan, err);
-    if (status == SNUG_OK)
-        status = plan_place(plan->blocks + n_persistent, plan->n_blocks - n_persistent, prog->n_ops,
-                            alignment, host_plan->persistent_bytes, &persistent_end,
-                            &plan->arena_bytes, err);
-    if (status == SNUG_OK)
-        status = set_offsets(prog, plan, err);
-#ifdef SNUG_DEBUG
-    if (status == SNUG_OK)
-        status = plan_check(prog, plan->offset, plan->arena_bytes, err);
-#endif
-    if (status != SNUG_OK)
-        plan_free(plan);
-    return status;
+    return make(prog, host, host_plan, alignment, NULL, plan, err);
 }
 
 void plan_free(struct plan *plan)

@@ -1,8 +1,8 @@
 /*
  * place.c -- offsets for blocks: an old puzzle (rectangles in a strip: time is fixed, height free).
  *
- * NP-hard, so greedy, and the best of a few orders.  Persistent blocks stand at the bottom of lane
- * 0, one on the other.  Every other block, in the order of the day, goes into the tightest gap
+ * NP-hard, so greedy, and the best of a few orders.  Persistent blocks stand at the bottom of
+ * their lane, one on the other.  Every other block, in the order of the day, goes into the tightest gap
  * that the blocks already placed leave free during its life.  Orders tried: large first,
  * long-lived first, area (bytes x life) first, time of birth, two ends.  The first order that
  * reaches the lower bound wins.
@@ -20,6 +20,9 @@
 #include <string.h>
 
 enum { GREEDY_MAX = 12000 };
+
+/* No order piles blocks up to more than twice their sum. */
+#define PLACED_BYTES_MAX INT64_C(4500000000000000000)
 
 struct placer {
     struct block *blocks;
@@ -288,12 +291,32 @@ static int64_t place_lane(struct placer *p, int n, int64_t floor, int64_t lower)
     return best_top;
 }
 
+static enum snug_status check_blocks(const struct block *blocks, int n_blocks, int alignment,
+                                     int64_t floor, struct snug_error *err)
+{
+    int64_t sum = floor;
+    for (int i = 0; i < n_blocks; i++) {
+        if (blocks[i].lane < 0 || blocks[i].lane >= PLAN_LANES_MAX)
+            return snug_fail(err, SNUG_BAD_PROGRAM, "plan: there is no lane %d, only 0 to %d",
+                             blocks[i].lane, PLAN_LANES_MAX - 1);
+        if (__builtin_add_overflow(sum, blocks[i].bytes, &sum) ||
+            __builtin_add_overflow(sum, alignment, &sum) || sum > PLACED_BYTES_MAX)
+            return snug_fail(err, SNUG_BAD_ARGUMENT,
+                             "plan: the tensors are more than %.2g bytes: choose a smaller --batch "
+                             "or --seq",
+                             (double)PLACED_BYTES_MAX);
+    }
+    return SNUG_OK;
+}
+
 enum snug_status plan_place(struct block *blocks, int n_blocks, int n_ops, int alignment,
                             int64_t floor, int64_t *persistent_end, int64_t *arena_bytes,
                             struct snug_error *err)
 {
     struct placer p = {.blocks = blocks, .n_blocks = n_blocks, .alignment = alignment};
-    enum snug_status status = SNUG_OK;
+    enum snug_status status = check_blocks(blocks, n_blocks, alignment, floor, err);
+    if (status != SNUG_OK)
+        return status;
     int64_t top = floor;
     int64_t *delta = malloc(((size_t)n_ops + 2) * sizeof *delta);
     p.order = malloc(((size_t)n_blocks + 1) * sizeof *p.order);
@@ -303,11 +326,8 @@ enum snug_status plan_place(struct block *blocks, int n_blocks, int n_ops, int a
         status = snug_fail(err, SNUG_NO_MEMORY, "plan: no memory to place %d blocks", n_blocks);
         goto done;
     }
-    for (int i = 0; i < n_blocks && status == SNUG_OK; i++)
-        if (blocks[i].lane < 0 || blocks[i].lane >= PLAN_LANES_MAX)
-            status = snug_fail(err, SNUG_BAD_PROGRAM, "plan: there is no lane %d, only 0 to %d",
-                               blocks[i].lane, PLAN_LANES_MAX - 1);
-    for (int lane = 0; lane < PLAN_LANES_MAX && status == SNUG_OK; lane++) {
+    *persistent_end = align_up(floor, alignment);
+    for (int lane = 0; lane < PLAN_LANES_MAX; lane++) {
         int n = 0;
         for (int i = 0; i < n_blocks; i++) {
             if (blocks[i].lane != lane)
@@ -315,12 +335,11 @@ enum snug_status plan_place(struct block *blocks, int n_blocks, int n_ops, int a
             if (blocks[i].persistent) {
                 blocks[i].offset = align_up(top, alignment);
                 top = blocks[i].offset + blocks[i].bytes;
+                *persistent_end = align_up(top, alignment);
             } else {
                 p.order[n++] = i;
             }
         }
-        if (lane == 0)
-            *persistent_end = align_up(top, alignment);
         if (n == 0)
             continue;
         int64_t base = align_up(top, alignment);

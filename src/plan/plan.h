@@ -32,7 +32,7 @@ struct plan {
     int n_blocks;
     int64_t *offset; /* per tensor, -1 for none: bytes from the start of the arena */
     int64_t arena_bytes;
-    int64_t persistent_bytes; /* where the persistent blocks of lane 0 end */
+    int64_t persistent_bytes; /* where the last persistent block of any lane ends */
 
     int64_t lower_bound;         /* most bytes alive at once */
     int peak_op;                 /* where */
@@ -51,8 +51,8 @@ enum snug_status plan_make(const struct program *prog, int alignment,
 void plan_free(struct plan *plan);
 
 /* A second program (an evaluation) on the arena of a first: persistent tensors are found by name in
- * the host and keep its places, all others lie above the host's persistent bytes, where nothing of
- * the host is alive between two of its runs.  arena_bytes says how far it reaches. */
+ * the host and keep its places, all others lie above the host's persistent bytes of every lane, where
+ * nothing of the host is alive between two of its runs.  arena_bytes says how far it reaches. */
 enum snug_status plan_make_over(const struct program *prog, const struct program *host,
                                 const struct plan *host_plan, int alignment, struct plan *plan,
                                 struct snug_error *err);
@@ -60,16 +60,24 @@ enum snug_status plan_make_over(const struct program *prog, const struct program
 /* The stages, in order; plan_make runs them all. */
 enum snug_status plan_lifetimes(const struct program *prog, struct plan *plan,
                                 struct snug_error *err);
-/* floor: first free byte.  persistent_end: where the persistent blocks end (with alignment). */
+/* floor: first free byte.  persistent_end: where the last persistent block of any lane ends, rounded
+ * up to the alignment. */
 enum snug_status plan_place(struct block *blocks, int n_blocks, int n_ops, int alignment,
                             int64_t floor, int64_t *persistent_end, int64_t *arena_bytes,
                             struct snug_error *err);
 enum snug_status plan_ledger(const struct program *prog, const struct device_rates *rates,
                              struct plan *plan, struct snug_error *err);
 
-/* Proves, without the code above, that every op reads what was written for it: SNUG_OK, or a line
- * that names the op and the two tensors.  offset is per tensor (-1: nowhere). */
+/* Proves, without the code above, that every op reads what was written for it and that tensors (but
+ * for views) begin at multiples of `alignment`: SNUG_OK, or a line that names the op and the two
+ * tensors.  offset is per tensor (-1: nowhere). */
 enum snug_status plan_check(const struct program *prog, const int64_t *offset, int64_t arena_bytes,
-                            struct snug_error *err);
+                            int alignment, struct snug_error *err);
+
+/* The same for a program on the arena of a host, and that no tensor lies on a persistent byte of the
+ * host, but for the persistent ones, which lie exactly where the host has them. */
+enum snug_status plan_check_over(const struct program *prog, const int64_t *offset,
+                                 int64_t arena_bytes, int alignment, const struct program *host,
+                                 const int64_t *host_offset, struct snug_error *err);
 
 #endif

@@ -6,14 +6,19 @@
  * data, the recipe, the loss scale.  A resumed run takes the very steps that the first would have taken.
  */
 #include "base/fd.h"
+#include "base/rng.h"
 #include "io/checkpoint.h"
 #include "io/hf_config.h"
 #include "io/json.h"
+#include "train/plan_json.h"
 #include "train/trainer.h"
 #include "train/weights.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+enum { IDENTITY_MAX = 32 };
 
 static char *config_text(const struct snug_trainer *t)
 {
@@ -21,10 +26,9 @@ static char *config_text(const struct snug_trainer *t)
     switch (t->model->family) {
     case MODEL_gpt2: {
         const struct gpt2_shape *g = &t->model->gpt2;
-        config =
-            (struct hf_config){.model = HF_GPT2,
-                               .gpt2 = {g->n_layer, g->n_head, g->n_embd, g->n_positions,
-                                        g->vocab_size, g->layer_norm_epsilon, g->activation, true}};
+        config = (struct hf_config){.model = HF_GPT2,
+                                    .gpt2 = {g->n_layer, g->n_head, g->n_embd, g->n_positions,
+                                             g->vocab_size, g->layer_norm_epsilon, g->activation}};
         return hf_config_text(&config, recipe_dtype(&t->recipe));
     }
     case MODEL_mlp: {
@@ -46,33 +50,77 @@ static char *config_text(const struct snug_trainer *t)
     return text_take(&text);
 }
 
+/* Never write over a model that is not a run of ours. */
+static enum snug_status check_folder_is_free(const char *dir, struct snug_error *err)
+{
+    static const char *const ours[] = {"state.json", "plan.json"};
+    static const char *const theirs[] = {"model.safetensors", "config.json"};
+    for (size_t i = 0; i < 2; i++) {
+        char *mark = path_join(dir, ours[i], ""), *file = path_join(dir, theirs[i], "");
+        bool foreign =
+            mark != NULL && file != NULL && access(file, F_OK) == 0 && access(mark, F_OK) != 0;
+        free(mark);
+        free(file);
+        if (foreign)
+            return snug_fail(err, SNUG_BAD_ARGUMENT,
+                             "%s holds a model already (%s): choose another --out", dir, theirs[i]);
+    }
+    return SNUG_OK;
+}
+
+enum snug_status trainer_check_out(const struct snug_trainer *t, struct snug_error *err)
+{
+    if (t->options.resume && !checkpoint_exists(t->out))
+        return snug_fail(err, SNUG_BAD_FILE,
+                         "%s holds no checkpoint to resume: start without --resume", t->out);
+    if (t->options.resume)
+        return SNUG_OK;
+    if (checkpoint_exists(t->out))
+        return snug_fail(
+            err, SNUG_BAD_ARGUMENT,
+            "%s already holds a run: continue it with --resume or choose another --out", t->out);
+    return check_folder_is_free(t->out, err);
+}
+
 /* The folder, config.json, plan.json and the log of metrics. */
 enum snug_status trainer_begin_run(struct snug_trainer *t, struct snug_error *err)
 {
-    snug_plan *plan = NULL;
-    char *config = NULL, *plan_json = NULL, *path = NULL;
-    enum snug_status status = checkpoint_make_dir(t->out, err);
-    if (status == SNUG_OK)
-        status = snug_plan_make(t->model, &t->recipe, &plan, err);
-    if (status != SNUG_OK)
-        goto done;
-    config = config_text(t);
-    plan_json = snug_plan_json(plan);
-    path = path_join(t->out, "metrics.jsonl", "");
-    if (config == NULL || plan_json == NULL || path == NULL) {
+    TRY(checkpoint_make_dir(t->out, err));
+    char *config = config_text(t);
+    char *plan = plan_json(&t->session, &t->recipe, t->model->name);
+    char *path = path_join(t->out, "metrics.jsonl", "");
+    enum snug_status status = SNUG_OK;
+    if (config == NULL || plan == NULL || path == NULL)
         status = snug_fail(err, SNUG_NO_MEMORY, "out of memory");
-        goto done;
-    }
-    status = checkpoint_write_text(t->out, "config.json", config, NULL, err);
     if (status == SNUG_OK)
-        status = checkpoint_write_text(t->out, "plan.json", plan_json, NULL, err);
+        status = checkpoint_write_text(t->out, "plan.json", plan, NULL, err);
+    if (status == SNUG_OK)
+        status = checkpoint_write_text(t->out, "config.json", config, NULL, err);
     if (status == SNUG_OK)
         status = metrics_open(path, t->step, &t->metrics, err);
-done:
-    snug_plan_free(plan);
     free(config);
-    free(plan_json);
+    free(plan);
     free(path);
+    return status;
+}
+
+/* What the model computes, whatever it is called: a hash of its forward program. */
+static enum snug_status identity_of(const snug_model *model, char out[IDENTITY_MAX],
+                                    struct snug_error *err)
+{
+    struct program prog = {0};
+    struct text text = {0};
+    enum snug_status status = model_forward(model, MODEL_FOR_LOSS, 1, 0, &prog, err);
+    if (status == SNUG_OK) {
+        prog.name[0] = '\0';
+        program_dump(&prog, &text);
+        if (text.failed)
+            status = snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+        else
+            snprintf(out, IDENTITY_MAX, "%016llx", (unsigned long long)rng_hash_string(text.data));
+    }
+    text_free(&text);
+    program_free(&prog);
     return status;
 }
 
@@ -91,21 +139,39 @@ static json_t *recipe_json(const snug_recipe *recipe)
     return object;
 }
 
+/* The recipe with what the model and the machine decided filled in: the next process may be on
+ * another machine, and has to take the same steps. */
+static snug_recipe effective_recipe(const struct snug_trainer *t)
+{
+    snug_recipe recipe = t->recipe;
+    recipe.batch = t->session.batch;
+    recipe.micro_batch = t->session.micro_batch;
+    recipe.seq = t->session.seq;
+    recipe.threads = t->session.facts.threads;
+    recipe.lr = recipe_lr(&t->recipe);
+    recipe.weight_decay = recipe_weight_decay(&t->recipe);
+    return recipe;
+}
+
 static char *state_text(const struct snug_trainer *t)
 {
+    char identity[IDENTITY_MAX];
+    snug_recipe recipe = effective_recipe(t);
+    if (identity_of(t->model, identity, NULL) != SNUG_OK)
+        return NULL;
     const double *scalars = exec_scalars(t->exec);
     char fingerprint[32];
     snprintf(fingerprint, sizeof fingerprint, "%016llx",
              t->data == NULL ? 0ull : (unsigned long long)data_fingerprint(t->data));
     json_t *state = json_pack(
-        "{s:i, s:s, s:I, s:I, s:I, s:I, s:{s:s, s:s, s:s}, s:{s:f, s:f, s:f}, s:o}", "format", 1,
-        "model", t->model->name, "step", (json_int_t)t->step, "n_steps", (json_int_t)t->n_steps,
-        "seed", (json_int_t)t->recipe.seed, "samples_seen",
+        "{s:i, s:s, s:s, s:I, s:I, s:I, s:I, s:{s:s, s:s, s:s}, s:{s:f, s:f, s:f}, s:o}", "format",
+        1, "model", t->model->name, "identity", identity, "step", (json_int_t)t->step, "n_steps",
+        (json_int_t)t->n_steps, "seed", (json_int_t)t->recipe.seed, "samples_seen",
         (json_int_t)(t->step * t->session.batch), "data", "spec",
         t->data_spec == NULL ? "random" : t->data_spec, "kind",
         t->data == NULL ? "given" : data_kind(t->data), "fingerprint", fingerprint, "scalars",
         "loss_scale", scalars[SCALAR_loss_scale], "update_count", scalars[SCALAR_update_count],
-        "good_steps", scalars[SCALAR_good_steps], "recipe", recipe_json(&t->recipe));
+        "good_steps", scalars[SCALAR_good_steps], "recipe", recipe_json(&recipe));
     char *text = state == NULL ? NULL : json_dumps(state, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
     json_decref(state);
     return text;
@@ -113,6 +179,13 @@ static char *state_text(const struct snug_trainer *t)
 
 enum snug_status trainer_save(struct snug_trainer *t, struct snug_error *err)
 {
+    const char *broken = weights_find_nonfinite(&t->session, t->exec);
+    if (broken != NULL)
+        return snug_fail(
+            err, SNUG_DIVERGED,
+            "step %lld: \"%s\" is no longer finite, so nothing is saved over %s; try a "
+            "lower --lr",
+            (long long)t->step, broken, t->saved_step >= 0 ? "the last good checkpoint" : t->out);
     struct st_entry *model = NULL, *optimizer = NULL;
     int n_model = 0, n_optimizer = 0;
     char *state = state_text(t);
@@ -158,18 +231,27 @@ static enum snug_status same_data(const struct snug_trainer *t, const json_t *st
     return SNUG_OK;
 }
 
-/* The recipe may change on the way (a new learning rate), but not what the order of samples hangs on. */
+static enum snug_status same_model(const struct snug_trainer *t, const json_t *state,
+                                   struct snug_error *err)
+{
+    const char *name, *saved;
+    char identity[IDENTITY_MAX];
+    TRY(json_get_string(state, t->out, "model", &name, err));
+    TRY(json_get_string(state, t->out, "identity", &saved, err));
+    TRY(identity_of(t->model, identity, err));
+    if (strcmp(saved, identity) != 0)
+        return snug_fail(err, SNUG_MISMATCH, "%s is a run of %s, not of %s", t->out, name,
+                         t->model->name);
+    return SNUG_OK;
+}
+
+/* What the order of samples hangs on must not change on the way; other keys may. */
 static enum snug_status restore_state(struct snug_trainer *t, const json_t *state,
                                       struct snug_error *err)
 {
     int64_t seen, seed, step, n_steps;
     json_t *scalars;
-    const char *model;
     double *table = exec_scalars(t->exec);
-    TRY(json_get_string(state, t->out, "model", &model, err));
-    if (strcmp(model, t->model->name) != 0)
-        return snug_fail(err, SNUG_MISMATCH, "%s is a run of %s, not of %s", t->out, model,
-                         t->model->name);
     TRY(json_get_integer(state, t->out, "step", 0, INT64_MAX / 2, &step, err));
     TRY(json_get_integer(state, t->out, "n_steps", 0, INT64_MAX / 2, &n_steps, err));
     TRY(json_get_integer(state, t->out, "seed", 0, INT64_MAX, &seed, err));
@@ -182,12 +264,54 @@ static enum snug_status restore_state(struct snug_trainer *t, const json_t *stat
     if (seed != t->recipe.seed || seen != step * t->session.batch)
         return snug_fail(err, SNUG_MISMATCH,
                          "%s was trained with seed %lld and batch %lld: the order of samples "
-                         "would change; give the same",
+                         "would change; leave both out or give the same",
                          t->out, (long long)seed, (long long)(step == 0 ? 0 : seen / step));
     t->step = step;
     if (t->options.steps <= 0 && t->options.epochs <= 0)
         t->n_steps = n_steps;
     return SNUG_OK;
+}
+
+static enum snug_status read_state(const struct checkpoint *checkpoint, const char *dir,
+                                   json_t **state, struct snug_error *err)
+{
+    const char *text = checkpoint_state(checkpoint);
+    return json_parse(text, strlen(text), dir, state, err);
+}
+
+static enum snug_status inherit_data(struct snug_trainer *t, const json_t *state,
+                                     struct snug_error *err)
+{
+    json_t *data;
+    const char *spec;
+    TRY(json_get_object(state, t->out, "data", &data, err));
+    TRY(json_get_string(data, t->out, "spec", &spec, err));
+    t->data_spec = strdup(spec);
+    return t->data_spec != NULL ? SNUG_OK : snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+}
+
+enum snug_status trainer_inherit(struct snug_trainer *t, struct snug_error *err)
+{
+    struct checkpoint *checkpoint;
+    json_t *state = NULL, *recipe, *value;
+    const char *key;
+    TRY(checkpoint_open(t->out, &checkpoint, err));
+    enum snug_status status = read_state(checkpoint, t->out, &state, err);
+    if (status == SNUG_OK)
+        status = same_model(t, state, err);
+    if (status == SNUG_OK)
+        status = json_get_object(state, t->out, "recipe", &recipe, err);
+    if (status == SNUG_OK)
+        json_object_foreach(recipe, key, value)
+        {
+            if (status == SNUG_OK && json_is_string(value))
+                status = recipe_inherit(&t->recipe, key, json_string_value(value), err);
+        }
+    if (status == SNUG_OK && t->data_spec == NULL)
+        status = inherit_data(t, state, err);
+    json_decref(state);
+    checkpoint_close(checkpoint);
+    return status;
 }
 
 enum snug_status trainer_resume(struct snug_trainer *t, struct snug_error *err)
@@ -199,8 +323,7 @@ enum snug_status trainer_resume(struct snug_trainer *t, struct snug_error *err)
     struct checkpoint *checkpoint = NULL;
     json_t *state = NULL;
     TRY(checkpoint_open(t->out, &checkpoint, err));
-    const char *text = checkpoint_state(checkpoint);
-    enum snug_status status = json_parse(text, strlen(text), t->out, &state, err);
+    enum snug_status status = read_state(checkpoint, t->out, &state, err);
     if (status == SNUG_OK)
         status = restore_state(t, state, err);
     for (int i = 0; i < 2 && status == SNUG_OK; i++) {

@@ -20,28 +20,61 @@ static enum snug_status feed(void *user, int micro, struct snug_error *err)
                      err);
 }
 
+/* How many samples are scored: the same whatever the micro-batch is.  Where a last batch that is not
+ * full cannot be scored (the fused head gives a mean), a multiple of 16 that many batches divide. */
+static int64_t samples_to_score(const struct evaluator *e, const struct program *prog,
+                                int64_t per_batch, int64_t max_samples)
+{
+    enum { MAX_TOKENS = 131072, MULTIPLE = 16 };
+    int64_t n = data_n_samples(e->data, DATA_HELD_OUT);
+    if (e->needs.output != TENSOR_NONE)
+        return max_samples > 0 && max_samples < n ? max_samples : n;
+    int64_t tokens = tensor_elems(prog, e->needs.target_input) / per_batch;
+    int64_t most = max_samples > 0           ? max_samples
+                   : MAX_TOKENS / tokens < 1 ? 1
+                                             : MAX_TOKENS / tokens;
+    n = most < n ? most : n;
+    return n >= MULTIPLE ? n / MULTIPLE * MULTIPLE : n;
+}
+
+static int64_t divisor_up_to(int64_t n, int64_t most)
+{
+    int64_t d = most < n ? most : n;
+    while (d > 1 && n % d != 0)
+        d--;
+    return d < 1 ? 1 : d;
+}
+
 enum snug_status evaluator_make(struct evaluator *e, const struct session_request *request,
-                                struct exec *shared, struct data *data, int64_t arena_limit,
-                                struct snug_error *err)
+                                struct exec *shared, struct data *data, int64_t max_samples,
+                                int64_t arena_limit, struct snug_error *err)
 {
     struct session_request q = *request;
-    int64_t n = data == NULL ? 0 : data_n_samples(data, DATA_HELD_OUT);
     *e = (struct evaluator){.data = data};
-    if (n > 0 && n < q.micro_batch)
-        q.micro_batch = n;
+    if (data_n_samples(data, DATA_HELD_OUT) < 1)
+        return snug_fail(err, SNUG_BAD_FILE,
+                         "there is no held-out data to evaluate on: less than one sequence");
     for (;; q.micro_batch = (q.micro_batch + 1) / 2) {
         q.batch = q.micro_batch;
         TRY(session_make(&q, &e->session, err));
-        if (arena_limit == 0 || e->session.plan.arena_bytes <= arena_limit)
+        enum snug_status status = needs_of(&e->session.prog, &e->needs, err);
+        e->n_samples = status != SNUG_OK
+                           ? 0
+                           : samples_to_score(e, &e->session.prog, q.micro_batch, max_samples);
+        int64_t micro = e->needs.output != TENSOR_NONE ? q.micro_batch
+                                                       : divisor_up_to(e->n_samples, q.micro_batch);
+        if (status == SNUG_OK && micro == q.micro_batch &&
+            (arena_limit == 0 || e->session.plan.arena_bytes <= arena_limit))
             break;
         session_free(&e->session);
-        if (q.micro_batch == 1)
+        TRY(status);
+        if (micro < q.micro_batch)
+            q.micro_batch = 2 * micro; /* halved by the loop: the divisor itself */
+        else if (q.micro_batch == 1)
             return snug_fail(err, SNUG_OVER_BUDGET, "the evaluation does not fit the arena");
     }
-    enum snug_status status = needs_of(&e->session.prog, &e->needs, err);
-    if (status == SNUG_OK)
-        status = exec_create(&e->session.prog, &e->session.plan, e->session.backend,
-                             &e->session.facts, shared, &e->exec, err);
+    enum snug_status status = exec_create(&e->session.prog, &e->session.plan, e->session.backend,
+                                          &e->session.facts, shared, &e->exec, err);
     if (status != SNUG_OK)
         session_free(&e->session);
     return status;
@@ -94,23 +127,16 @@ static void score_rows(const struct evaluator *e, int64_t rows, struct score *sc
     score->n += rows;
 }
 
-enum snug_status evaluator_run(struct evaluator *e, int64_t max_batches,
-                               struct snug_eval_result *result, struct snug_error *err)
+enum snug_status evaluator_run(struct evaluator *e, struct snug_eval_result *result,
+                               struct snug_error *err)
 {
     const struct program *prog = &e->session.prog;
-    int64_t n = data_n_samples(e->data, DATA_HELD_OUT), micro = e->session.micro_batch;
+    int64_t n = e->n_samples, micro = e->session.micro_batch;
     bool whole_outputs = e->needs.output != TENSOR_NONE;
     int64_t rows_per_sample =
         whole_outputs ? shape_rows(&prog->tensors[e->needs.output].shape) / micro : 0;
-    int64_t n_batches = whole_outputs ? (n + micro - 1) / micro : n / micro;
     struct score score = {0};
-    if (n_batches < 1)
-        return snug_fail(err, SNUG_BAD_FILE,
-                         "there is no held-out data to evaluate on: less than one sequence");
-    if (max_batches > 0 && n_batches > max_batches)
-        n_batches = max_batches;
-    for (int64_t b = 0; b < n_batches; b++) {
-        e->first = b * micro;
+    for (e->first = 0; e->first < n; e->first += micro) {
         TRY(exec_run(e->exec, feed, e, err));
         int64_t samples = n - e->first < micro ? n - e->first : micro;
         if (whole_outputs) {

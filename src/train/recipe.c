@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,12 +124,13 @@ static const struct key keys[] = {
     {"device", "cpu", "where it runs", .kind = FIXED},
     {"threads", "all cores, or a number", "how many threads", .kind = OWN, .set = set_threads,
      .get = get_threads},
-    {"batch", "8 (mlp: 128), or any number from 1", "samples or sequences per optimizer step", .kind = COUNT,
-     .field = FIELD(batch), .least = 1, .most = ANY},
-    {"micro-batch", "the batch, or a divisor of it", "of those per forward pass; gradients are accumulated",
-     .kind = COUNT, .field = FIELD(micro_batch), .least = 1, .most = ANY},
-    {"seq", "the model's own length, or less", "tokens per sequence", .kind = COUNT, .field = FIELD(seq),
-     .least = 1, .most = ANY},
+    {"batch", "8 (mlp: 128), or any number from 1", "samples or sequences per optimizer step",
+     .kind = COUNT, .field = FIELD(batch), .least = 1, .most = ANY},
+    {"micro-batch", "the batch, or a divisor of it",
+     "of those per forward pass; gradients are accumulated", .kind = COUNT,
+     .field = FIELD(micro_batch), .least = 1, .most = ANY},
+    {"seq", "the model's own length, or less", "tokens per sequence", .kind = COUNT,
+     .field = FIELD(seq), .least = 1, .most = ANY},
     {"precision", "fp32, bf16, fp16", "16 bits keep an fp32 master of the weights", .kind = CHOICE,
      .field = FIELD(precision), .choices = precisions},
     {"master", "fp32", "the master copy of 16-bit weights", .kind = FIXED},
@@ -152,8 +154,9 @@ static const struct key keys[] = {
      .least = 0, .most = 1},
     {"scale-lr", "none", "scaling of --lr with the batch", .kind = FIXED},
     {"checkpoint", "none", "which activations are computed again", .kind = FIXED},
-    {"memory", "no budget, or a size such as 24G or 512M", "what the process may hold in all; a plan over it is refused",
-     .kind = OWN, .set = set_memory, .get = get_memory},
+    {"memory", "no budget, or a size such as 24G or 512M",
+     "what the process may hold in all; a plan over it is refused", .kind = OWN, .set = set_memory,
+     .get = get_memory},
     {"lora", "0", "rank of low-rank adapters", .kind = FIXED},
     {"offload", "none", "what is kept outside the device's memory", .kind = FIXED},
     {"ranks", "1", "processes that share the work", .kind = FIXED},
@@ -169,6 +172,7 @@ static const struct key keys[] = {
      .field = FIELD(kernels), .choices = kernels},
 };
 enum { N_KEYS = (int)(sizeof keys / sizeof *keys) };
+_Static_assert(N_KEYS <= 64, "recipe.given has a bit per key");
 
 static bool set_value(snug_recipe *recipe, const struct key *key, const char *value)
 {
@@ -262,20 +266,47 @@ int snug_recipe_has_key(const char *name)
     return find_key(name) != NULL;
 }
 
+const char *snug_recipe_key(int index)
+{
+    return index >= 0 && index < N_KEYS ? keys[index].name : NULL;
+}
+
+static enum snug_status set_key(snug_recipe *recipe, const struct key *key, const char *value,
+                                struct snug_error *err)
+{
+    if (set_value(recipe, key, value))
+        return SNUG_OK;
+    if (key->kind == FIXED)
+        return snug_fail(err, SNUG_BAD_ARGUMENT, "--%s %.60s is not in this version, only %s is",
+                         key->name, value, key->values);
+    return snug_fail(err, SNUG_BAD_ARGUMENT, "--%s: \"%.60s\" is not a value for it; it takes: %s",
+                     key->name, value, key->values);
+}
+
+static enum snug_status no_such_key(const char *name, struct snug_error *err)
+{
+    return snug_fail(err, SNUG_BAD_ARGUMENT,
+                     "there is no recipe key \"%.60s\"; `snug help train` lists them", name);
+}
+
 enum snug_status snug_recipe_set(snug_recipe *recipe, const char *name, const char *value,
                                  struct snug_error *err)
 {
     const struct key *key = find_key(name);
     if (key == NULL)
-        return snug_fail(err, SNUG_BAD_ARGUMENT,
-                         "there is no recipe key \"%.60s\"; `snug help train` lists them", name);
-    if (set_value(recipe, key, value))
-        return SNUG_OK;
-    if (key->kind == FIXED)
-        return snug_fail(err, SNUG_BAD_ARGUMENT, "--%s %.60s is not in this version, only %s is",
-                         name, value, key->values);
-    return snug_fail(err, SNUG_BAD_ARGUMENT, "--%s: \"%.60s\" is not a value for it; it takes: %s",
-                     name, value, key->values);
+        return no_such_key(name, err);
+    TRY(set_key(recipe, key, value, err));
+    recipe->given |= (uint64_t)1 << (key - keys);
+    return SNUG_OK;
+}
+
+enum snug_status recipe_inherit(struct snug_recipe *recipe, const char *name, const char *value,
+                                struct snug_error *err)
+{
+    const struct key *key = find_key(name);
+    if (key == NULL)
+        return no_such_key(name, err);
+    return recipe->given >> (key - keys) & 1 ? SNUG_OK : set_key(recipe, key, value, err);
 }
 
 static char *trim(char *text)
@@ -345,12 +376,21 @@ enum dtype recipe_dtype(const struct snug_recipe *recipe)
     return (enum dtype)recipe->precision;
 }
 
+static const char *choice_name(const struct choice *choices, int value)
+{
+    while (choices->name != NULL && choices->value != value)
+        choices++;
+    return choices->name == NULL ? "?" : choices->name;
+}
+
 const char *recipe_precision_name(const struct snug_recipe *recipe)
 {
-    for (const struct choice *c = precisions; c->name != NULL; c++)
-        if (c->value == recipe->precision)
-            return c->name;
-    return "?";
+    return choice_name(precisions, recipe->precision);
+}
+
+const char *recipe_schedule_name(const struct snug_recipe *recipe)
+{
+    return choice_name(schedules, recipe->schedule);
 }
 
 double recipe_lr(const struct snug_recipe *recipe)
@@ -382,11 +422,16 @@ double recipe_lr_at(const struct snug_recipe *recipe, int64_t step, int64_t n_st
     return lr;
 }
 
+/* The cores that this process may use: fewer than the machine has in a container or under a scheduler. */
 int recipe_threads(const struct snug_recipe *recipe)
 {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    return recipe->threads > 0   ? recipe->threads
-           : cores < 1           ? 1
-           : cores > MAX_THREADS ? MAX_THREADS
-                                 : (int)cores;
+#ifdef __linux__
+    cpu_set_t allowed;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0)
+        cores = CPU_COUNT(&allowed);
+#endif
+    if (recipe->threads > 0)
+        return recipe->threads;
+    return cores < 1 ? 1 : cores > MAX_THREADS ? MAX_THREADS : (int)cores;
 }

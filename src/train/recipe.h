@@ -25,15 +25,20 @@ struct snug_recipe {
     double lr_end;  /* fraction of lr at the last step of linear and cosine */
     int64_t memory; /* bytes, 0: no budget */
     int64_t seed;
+    uint64_t given; /* bit k: key k of the table was set by the user */
 };
 
 enum dtype recipe_dtype(const struct snug_recipe *recipe);
 const char *recipe_precision_name(const struct snug_recipe *recipe); /* "bf16" */
+const char *recipe_schedule_name(const struct snug_recipe *recipe);
 double recipe_lr(const struct snug_recipe *recipe);
 double recipe_weight_decay(const struct snug_recipe *recipe);
 /* The learning rate of step `step` (from 0) of n_steps. */
 double recipe_lr_at(const struct snug_recipe *recipe, int64_t step, int64_t n_steps);
 int recipe_threads(const struct snug_recipe *recipe);
+/* Sets a key unless the user did: what a resumed run takes over from the run as it was saved. */
+enum snug_status recipe_inherit(struct snug_recipe *recipe, const char *key, const char *value,
+                                struct snug_error *err);
 /* All keys with their values, as `key = value` lines that snug_recipe_read takes back. */
 void recipe_write(const struct snug_recipe *recipe, struct text *out);
 

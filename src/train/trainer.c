@@ -3,7 +3,7 @@
  */
 #include "train/trainer.h"
 
-#include "io/checkpoint.h"
+#include "train/budget.h"
 #include "train/weights.h"
 
 #include <math.h>
@@ -11,7 +11,8 @@
 #include <string.h>
 #include <time.h>
 
-enum { TEXT_EVAL_BATCHES = 100, DEFAULT_STEPS = 100 };
+enum { DEFAULT_STEPS = 100 };
+static const double most_steps = 1e15;
 
 static enum snug_status feed(void *user, int micro, struct snug_error *err)
 {
@@ -35,22 +36,6 @@ static enum snug_status feed(void *user, int micro, struct snug_error *err)
 
 /* ---- opening -------------------------------------------------------------------------------------- */
 
-/* Without a budget the machine is the budget: a run that cannot end well does not begin. */
-static enum snug_status check_budget(const struct snug_trainer *t, struct snug_error *err)
-{
-    snug_plan *plan;
-    snug_recipe recipe = t->recipe;
-    int64_t machine = machine_bytes();
-    if (recipe.memory == 0 || recipe.memory > machine)
-        recipe.memory = machine;
-    if (t->session.plan.arena_bytes + session_expected_runtime_bytes(&t->session) <= recipe.memory)
-        return SNUG_OK;
-    TRY(snug_plan_make(t->model, &recipe, &plan, err));
-    enum snug_status status = snug_plan_check_budget(plan, err);
-    snug_plan_free(plan);
-    return status;
-}
-
 static enum snug_status count_steps(struct snug_trainer *t, struct snug_error *err)
 {
     const struct snug_train_options *o = &t->options;
@@ -59,7 +44,11 @@ static enum snug_status count_steps(struct snug_trainer *t, struct snug_error *e
         if (t->data == NULL)
             return snug_fail(err, SNUG_BAD_ARGUMENT, "epochs need a data set: give steps instead");
         double samples = o->epochs * (double)data_n_samples(t->data, DATA_TRAIN);
-        t->n_steps = (int64_t)ceil(samples / (double)t->session.batch);
+        double steps = ceil(samples / (double)t->session.batch);
+        if (steps > most_steps)
+            return snug_fail(err, SNUG_BAD_ARGUMENT, "--epochs %g is more than %g steps", o->epochs,
+                             most_steps);
+        t->n_steps = (int64_t)steps;
     }
     if (t->data != NULL && data_n_samples(t->data, DATA_TRAIN) < t->session.batch &&
         t->needs.target != DATA_TARGET_TOKENS)
@@ -77,18 +66,6 @@ static enum snug_status open_data(struct snug_trainer *t, struct snug_error *err
                            err);
 }
 
-static enum snug_status load_weights(struct snug_trainer *t, struct snug_error *err)
-{
-    struct safetensors *st;
-    weights_init(&t->session, t->exec, (uint64_t)t->recipe.seed);
-    if (t->model->weights_path == NULL)
-        return SNUG_OK;
-    TRY(safetensors_open(t->model->weights_path, &st, err));
-    enum snug_status status = weights_load(&t->session, t->exec, st, err);
-    safetensors_close(st);
-    return status;
-}
-
 static enum snug_status make_evaluator(struct snug_trainer *t, struct snug_error *err)
 {
     if (t->data == NULL || t->options.eval_every < 0 || data_n_samples(t->data, DATA_HELD_OUT) < 1)
@@ -97,31 +74,32 @@ static enum snug_status make_evaluator(struct snug_trainer *t, struct snug_error
                                 .recipe = &t->recipe,
                                 .micro_batch = t->session.micro_batch,
                                 .over = &t->session};
-    TRY(evaluator_make(&t->evaluator, &q, t->exec, t->data, t->session.plan.arena_bytes, err));
+    int64_t max_samples = t->options.eval_batches * t->session.batch;
+    TRY(evaluator_make(&t->evaluator, &q, t->exec, t->data, max_samples,
+                       t->session.plan.arena_bytes, err));
     t->can_evaluate = true;
     return SNUG_OK;
 }
 
 static enum snug_status open_all(struct snug_trainer *t, struct snug_error *err)
 {
+    if (t->out != NULL)
+        TRY(trainer_check_out(t, err));
+    if (t->options.resume)
+        TRY(trainer_inherit(t, err));
     struct session_request q = {.model = t->model, .recipe = &t->recipe, .train = true};
     TRY(session_make(&q, &t->session, err));
     TRY(needs_of(&t->session.prog, &t->needs, err));
-    TRY(check_budget(t, err));
+    TRY(budget_check_run(t->model, &t->recipe, &t->session, err));
     TRY(open_data(t, err));
     TRY(count_steps(t, err));
-    if (t->out != NULL && !t->options.resume && checkpoint_exists(t->out))
-        return snug_fail(
-            err, SNUG_BAD_ARGUMENT,
-            "%s already holds a run: continue it with --resume or choose another --out", t->out);
     TRY(exec_create(&t->session.prog, &t->session.plan, t->session.backend, &t->session.facts, NULL,
                     &t->exec, err));
-    if (t->options.resume) {
-        weights_init(&t->session, t->exec, (uint64_t)t->recipe.seed);
+    weights_init(&t->session, t->exec, (uint64_t)t->recipe.seed);
+    if (t->options.resume)
         TRY(trainer_resume(t, err));
-    } else {
-        TRY(load_weights(t, err));
-    }
+    else if (t->model->weights_folder != NULL)
+        TRY(weights_load_folder(&t->session, t->exec, t->model->weights_folder, err));
     t->first_step = t->step;
     TRY(make_evaluator(t, err));
     return t->out == NULL ? SNUG_OK : trainer_begin_run(t, err);
@@ -202,6 +180,7 @@ static enum snug_status one_step(struct snug_trainer *t, struct snug_metrics *m,
     double *scalars = exec_scalars(t->exec);
     double lr = recipe_lr_at(&t->recipe, t->step, t->n_steps);
     double begin = now_seconds();
+    bool scale_is_least = scalars[SCALAR_loss_scale] <= 1;
     scalars[SCALAR_lr] = lr;
     TRY(exec_run(t->exec, feed, t, err));
     double seconds = now_seconds() - begin;
@@ -209,7 +188,8 @@ static enum snug_status one_step(struct snug_trainer *t, struct snug_metrics *m,
     bool skipped = scalars[SCALAR_skip] != 0;
     if (!isfinite(loss))
         return diverged(t, "loss", err);
-    if (skipped && t->recipe.precision != DTYPE_f16)
+    if (skipped &&
+        scale_is_least) /* nothing left to scale down: the gradients themselves overflow */
         return diverged(t, "gradient", err);
     t->step++;
     t->loss = loss;
@@ -258,10 +238,11 @@ static enum snug_status evaluate(struct snug_trainer *t, struct snug_metrics *m,
                                  struct snug_error *err)
 {
     struct snug_eval_result result;
-    int64_t most = t->options.eval_batches > 0             ? t->options.eval_batches
-                   : t->needs.target == DATA_TARGET_TOKENS ? TEXT_EVAL_BATCHES
-                                                           : 0;
-    TRY(evaluator_run(&t->evaluator, most, &result, err));
+    TRY(evaluator_run(&t->evaluator, &result, err));
+    if (!isfinite(result.loss))
+        return snug_fail(err, SNUG_DIVERGED,
+                         "step %lld: the validation loss is not finite; try a lower --lr",
+                         (long long)t->step);
     m->has_validation = 1;
     m->val_loss = result.loss;
     m->has_accuracy = result.has_accuracy;
@@ -294,6 +275,11 @@ enum snug_status snug_trainer_run(snug_trainer *t, snug_progress_fn *progress, v
     }
     if (stop && t->out != NULL && t->saved_step != t->step)
         TRY(trainer_save(t, err));
+    const char *broken = t->out != NULL ? NULL : weights_find_nonfinite(&t->session, t->exec);
+    if (broken != NULL)
+        return snug_fail(err, SNUG_DIVERGED,
+                         "step %lld: \"%s\" is no longer finite; try a lower --lr",
+                         (long long)t->step, broken);
     int64_t beside = process_resident_bytes() - exec_resident_bytes(t->exec);
     t->runtime_bytes = beside > t->runtime_bytes ? beside : t->runtime_bytes;
     return stop && t->step < t->n_steps
@@ -305,12 +291,27 @@ enum snug_status snug_trainer_step(snug_trainer *t, const void *const *inputs,
                                    struct snug_metrics *metrics, struct snug_error *err)
 {
     struct snug_metrics m;
+    const struct program *prog = &t->session.prog;
+    for (int id = 0, at = 0; id < prog->n_tensors; id++)
+        if (prog->tensors[id].role == ROLE_input && (inputs == NULL || inputs[at++] == NULL))
+            return snug_fail(err, SNUG_BAD_ARGUMENT, "no data for the input \"%s\"",
+                             prog->tensors[id].name);
     t->given = inputs;
     enum snug_status status = one_step(t, &m, err);
     t->given = NULL;
+    if (status == SNUG_OK)
+        status = log_step(t, &m, err);
     if (status == SNUG_OK && metrics != NULL)
         *metrics = m;
     return status;
+}
+
+enum snug_status snug_trainer_save(snug_trainer *t, struct snug_error *err)
+{
+    if (t->out == NULL)
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "the trainer was opened without a folder to save in");
+    return trainer_save(t, err);
 }
 
 enum snug_status snug_trainer_read(snug_trainer *t, const char *tensor, float *values,
@@ -330,6 +331,35 @@ enum snug_status snug_trainer_read(snug_trainer *t, const char *tensor, float *v
     for (int64_t i = 0; i < n_values; i++)
         values[i] = (float)dtype_load(prog->tensors[id].dtype, exec_data(t->exec, id), i);
     return SNUG_OK;
+}
+
+char *snug_trainer_describe(const snug_trainer *t)
+{
+    char count[TEXT_SIZE_MAX + 8], held_out[TEXT_SIZE_MAX + 8], bytes[TEXT_SIZE_MAX];
+    struct text out = {0};
+    text_add(&out, "model   %s, %s parameters\n", t->model->name,
+             text_count(t->session.n_parameters, count));
+    if (t->options.resume)
+        text_add(&out, "weights %s, step %lld of %lld\n", t->out, (long long)t->step,
+                 (long long)t->n_steps);
+    else if (t->model->weights_folder != NULL)
+        text_add(&out, "weights %s\n", t->model->weights_folder);
+    else
+        text_add(&out, "weights random, seed %lld\n", (long long)t->recipe.seed);
+    if (t->data != NULL)
+        text_add(&out, "data    %s: %s, %s %s and %s held out\n",
+                 t->data_spec == NULL ? "random" : t->data_spec, data_kind(t->data),
+                 text_count(data_n_samples(t->data, DATA_TRAIN), count),
+                 t->session.seq > 0 ? "sequences" : "samples",
+                 text_count(data_n_samples(t->data, DATA_HELD_OUT), held_out));
+    text_add(&out, "recipe  ");
+    session_describe(&t->session, &t->recipe, &out);
+    text_add(&out, ", lr %g %s", recipe_lr(&t->recipe), recipe_schedule_name(&t->recipe));
+    if (t->recipe.warmup > 0)
+        text_add(&out, ", warm-up %lld", (long long)t->recipe.warmup);
+    text_add(&out, "\nplan    %s bytes (%s)\n", text_count(t->session.plan.arena_bytes, count),
+             text_size(t->session.plan.arena_bytes, bytes));
+    return text_take(&out);
 }
 
 void snug_trainer_summary(const snug_trainer *t, struct snug_summary *s)

@@ -28,13 +28,17 @@ struct evaluator {
     struct exec *exec;
     struct data_needs needs;
     struct data *data; /* borrowed */
+    int64_t n_samples; /* to score */
     int64_t first;     /* of the batch being fed */
 };
+/* On at most max_samples (0: all, but not more than 131,072 tokens of text), which does not depend on
+ * the micro-batch; request->micro_batch is the most that is run at once.  `shared`: in its arena, of
+ * arena_limit bytes. */
 enum snug_status evaluator_make(struct evaluator *evaluator, const struct session_request *request,
-                                struct exec *shared, struct data *data, int64_t arena_limit,
-                                struct snug_error *err);
-enum snug_status evaluator_run(struct evaluator *evaluator, int64_t max_batches,
-                               struct snug_eval_result *result, struct snug_error *err);
+                                struct exec *shared, struct data *data, int64_t max_samples,
+                                int64_t arena_limit, struct snug_error *err);
+enum snug_status evaluator_run(struct evaluator *evaluator, struct snug_eval_result *result,
+                               struct snug_error *err);
 void evaluator_free(struct evaluator *evaluator);
 
 struct snug_trainer {
@@ -57,6 +61,10 @@ struct snug_trainer {
 };
 
 /* checkpoints.c */
+/* Before anything is built: may --out be written to, is there something to resume? */
+enum snug_status trainer_check_out(const struct snug_trainer *trainer, struct snug_error *err);
+/* The saved recipe, for every key that the user did not give, and the data if none was. */
+enum snug_status trainer_inherit(struct snug_trainer *trainer, struct snug_error *err);
 enum snug_status trainer_save(struct snug_trainer *trainer, struct snug_error *err);
 enum snug_status trainer_resume(struct snug_trainer *trainer, struct snug_error *err);
 enum snug_status trainer_begin_run(struct snug_trainer *trainer, struct snug_error *err);

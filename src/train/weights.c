@@ -3,9 +3,11 @@
  */
 #include "train/weights.h"
 
+#include "base/fd.h"
 #include "base/rng.h"
 #include "io/hf_config.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +16,8 @@ static tensor_id master_of(const struct program *prog, tensor_id parameter)
 {
     char name[512];
     snprintf(name, sizeof name, "master.%s", prog->tensors[parameter].name);
-    return program_find(prog, name);
+    tensor_id id = program_find(prog, name);
+    return id != TENSOR_NONE && prog->tensors[id].role == ROLE_optimizer ? id : TENSOR_NONE;
 }
 
 static double start_value(const struct tensor *t, uint64_t seed, uint64_t stream, int64_t i)
@@ -42,8 +45,8 @@ void weights_init(const struct session *session, struct exec *exec, uint64_t see
         if (!t->persistent || data == NULL || t->base != TENSOR_NONE)
             continue;
         if (t->role != ROLE_parameter) {
-            tensor_id starts_as_weight = t->init == INIT_none && t->role == ROLE_optimizer;
-            if (!starts_as_weight)
+            bool is_master = t->init == INIT_none && t->role == ROLE_optimizer;
+            if (!is_master) /* which is filled with its weight */
                 memset(data, 0, (size_t)tensor_bytes(prog, id));
             continue;
         }
@@ -93,37 +96,74 @@ static enum snug_status wrong_shape(const struct safetensors *st, const struct s
     return SNUG_MISMATCH;
 }
 
+enum { PIECE_ELEMS = 8192 };
+
+/* Elements [at, at + count) of an entry, in the file's type. */
+static enum snug_status read_piece(struct safetensors *st, const struct st_entry *entry, int64_t at,
+                                   int64_t count, double buffer[PIECE_ELEMS],
+                                   struct snug_error *err)
+{
+    int64_t size = (int64_t)dtype_bytes(entry->dtype);
+    struct st_entry piece = *entry;
+    piece.offset_bytes += at * size;
+    piece.n_bytes = count * size;
+    return safetensors_read(st, &piece, buffer, err);
+}
+
+static int64_t piece_at(int64_t n, int64_t at)
+{
+    return n - at < PIECE_ELEMS ? n - at : PIECE_ELEMS;
+}
+
 /* Reads by pieces through a small buffer where the types differ. */
 static enum snug_status read_as(struct safetensors *st, const struct st_entry *entry,
                                 enum dtype dtype, void *out, struct snug_error *err)
 {
-    enum { PIECE_ELEMS = 8192 };
     double buffer[PIECE_ELEMS]; /* room for the widest type */
+    int64_t n = shape_elems(&entry->shape);
     if (entry->dtype == dtype)
         return safetensors_read(st, entry, out, err);
-    int64_t size = (int64_t)dtype_bytes(entry->dtype), n = shape_elems(&entry->shape);
     for (int64_t at = 0; at < n; at += PIECE_ELEMS) {
-        int64_t count = n - at < PIECE_ELEMS ? n - at : PIECE_ELEMS;
-        struct st_entry piece = *entry;
-        piece.offset_bytes += at * size;
-        piece.n_bytes = count * size;
-        TRY(safetensors_read(st, &piece, buffer, err));
-        for (int64_t i = 0; i < count; i++)
+        TRY(read_piece(st, entry, at, piece_at(n, at), buffer, err));
+        for (int64_t i = 0; i < piece_at(n, at); i++)
             dtype_store(dtype, out, at + i, dtype_load(entry->dtype, buffer, i));
     }
     return SNUG_OK;
 }
 
-/* Hugging Face's older files hold the causal mask and the tied head as tensors: no news in them. */
+static bool ends_in(const char *name, const char *ending)
+{
+    size_t n = strlen(name), m = strlen(ending);
+    return n >= m && strcmp(name + n - m, ending) == 0;
+}
+
+/* Files may hold the tied head once more: it must be the token table, since that is what is run. */
+static enum snug_status check_tied_head(struct safetensors *st, const struct st_entry *head,
+                                        struct snug_error *err)
+{
+    const struct st_entry *table = hf_find_tensor(st, "wte.weight");
+    double a[PIECE_ELEMS], b[PIECE_ELEMS];
+    bool same = table != NULL && head->dtype == table->dtype && head->dtype < DTYPE_COUNT &&
+                shape_equal(&head->shape, &table->shape);
+    int64_t n = same ? shape_elems(&head->shape) : 0;
+    for (int64_t at = 0; at < n && same; at += PIECE_ELEMS) {
+        TRY(read_piece(st, head, at, piece_at(n, at), a, err));
+        TRY(read_piece(st, table, at, piece_at(n, at), b, err));
+        same = memcmp(a, b, (size_t)piece_at(n, at) * dtype_bytes(head->dtype)) == 0;
+    }
+    if (!same)
+        return snug_fail(err, SNUG_UNSUPPORTED,
+                         "%s has a head of its own (\"%s\"), not tied to the token table: snug "
+                         "trains tied heads",
+                         safetensors_path(st), head->name);
+    return SNUG_OK;
+}
+
+/* Hugging Face's older files hold the causal mask as tensors: no news in them. */
 static bool is_ignorable(const char *name)
 {
-    static const char *const endings[] = {".attn.bias", ".attn.masked_bias", "lm_head.weight"};
-    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
-        size_t n = strlen(name), m = strlen(endings[i]);
-        if (n >= m && strcmp(name + n - m, endings[i]) == 0)
-            return true;
-    }
-    return false;
+    return ends_in(name, ".attn.bias") || ends_in(name, ".attn.masked_bias") ||
+           ends_in(name, "lm_head.weight");
 }
 
 enum snug_status weights_load(const struct session *session, struct exec *exec,
@@ -131,8 +171,12 @@ enum snug_status weights_load(const struct session *session, struct exec *exec,
 {
     const struct program *prog = &session->prog;
     int n_used = 0;
-    for (int k = 0; k < safetensors_count(st); k++)
-        n_used += is_ignorable(safetensors_entry(st, k)->name);
+    for (int k = 0; k < safetensors_count(st); k++) {
+        const struct st_entry *entry = safetensors_entry(st, k);
+        n_used += is_ignorable(entry->name);
+        if (ends_in(entry->name, "lm_head.weight"))
+            TRY(check_tied_head(st, entry, err));
+    }
     for (int id = 0; id < prog->n_tensors; id++) {
         const struct tensor *t = &prog->tensors[id];
         if (t->role != ROLE_parameter)
@@ -160,6 +204,52 @@ enum snug_status weights_load(const struct session *session, struct exec *exec,
                              safetensors_path(st), name);
     }
     return SNUG_OK;
+}
+
+enum snug_status weights_load_folder(const struct session *session, struct exec *exec,
+                                     const char *folder, struct snug_error *err)
+{
+    static const char file[] = "model.safetensors";
+    struct checkpoint *checkpoint = NULL;
+    struct safetensors *st = NULL;
+    enum snug_status status;
+    bool is_run = checkpoint_exists(folder);
+    if (is_run) {
+        TRY(checkpoint_open(folder, &checkpoint, err));
+        st = checkpoint_find(checkpoint, file);
+        status = st != NULL ? SNUG_OK : snug_fail(err, SNUG_BAD_FILE, "%s has no %s", folder, file);
+    } else {
+        char *path = path_join(folder, file, "");
+        status = path == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory")
+                              : safetensors_open(path, &st, err);
+        free(path);
+    }
+    if (status == SNUG_OK)
+        status = weights_load(session, exec, st, err);
+    if (status == SNUG_OK && is_run)
+        status = checkpoint_verify(checkpoint, file, err);
+    if (!is_run)
+        safetensors_close(st);
+    checkpoint_close(checkpoint);
+    return status;
+}
+
+const char *weights_find_nonfinite(const struct session *session, const struct exec *exec)
+{
+    const struct program *prog = &session->prog;
+    for (int id = 0; id < prog->n_tensors; id++) {
+        const struct tensor *t = &prog->tensors[id];
+        const void *data = exec_data(exec, id);
+        if (!t->persistent || data == NULL || t->base != TENSOR_NONE || id == prog->scalars)
+            continue;
+        int64_t n = tensor_elems(prog, id), n_bad = 0;
+#pragma omp parallel for schedule(static) reduction(+ : n_bad)
+        for (int64_t i = 0; i < n; i++)
+            n_bad += !isfinite(dtype_load(t->dtype, data, i));
+        if (n_bad > 0)
+            return t->name;
+    }
+    return NULL;
 }
 
 /* ---- checkpoints ------------------------------------------------------------------------------------ */

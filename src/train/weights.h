@@ -4,7 +4,7 @@
 #ifndef SNUG_TRAIN_WEIGHTS_H
 #define SNUG_TRAIN_WEIGHTS_H
 
-#include "io/safetensors.h"
+#include "io/checkpoint.h"
 #include "train/session.h"
 
 /* Seeded start values of parameters, zeros for states, the scalar table at its beginning. */
@@ -14,6 +14,13 @@ void weights_init(const struct session *session, struct exec *exec, uint64_t see
  * are missing, of another shape, or that the model has no use for are refused by name. */
 enum snug_status weights_load(const struct session *session, struct exec *exec,
                               struct safetensors *st, struct snug_error *err);
+
+/* The weights of a folder: of the checkpoint if it is a run, else of its model.safetensors. */
+enum snug_status weights_load_folder(const struct session *session, struct exec *exec,
+                                     const char *folder, struct snug_error *err);
+
+/* The first parameter or optimizer state with a number that is not finite; NULL: none. */
+const char *weights_find_nonfinite(const struct session *session, const struct exec *exec);
 
 /* All tensors of one role, exactly as they are: what a checkpoint holds.  entries is malloc'ed. */
 enum snug_status weights_entries(const struct session *session, struct exec *exec, enum role role,

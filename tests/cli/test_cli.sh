@@ -221,6 +221,8 @@ prepare() {
     echo '{"model_type": "gpt2", ' >bad-config/config.json
     mkdir odd-config
     echo '{"model_type": "quantum"}' >odd-config/config.json
+    mkdir untied
+    sed 's/}/, "tie_word_embeddings": false}/' tiny/config.json >untied/config.json
     return 0
 }
 
@@ -259,7 +261,8 @@ words_and_flags() {
 2 | --temperature                          | generate run --prompt a --temperature -1
 2 | --zero 2, version                      | plan gpt2 --zero 2
 2 | --device, cuda, version                | plan gpt2 --device cuda
-2 | --tokenizer, version                   | plan gpt2 --tokenizer x
+2 | no flag --tokenizer                    | plan gpt2 --tokenizer x
+2 | --micro-bacth, mean --micro-batch?     | plan gpt2 --micro-bacth 2
 # values
 2 | batch                                  | plan gpt2 --batch 0
 2 | batch                                  | plan gpt2 --batch -3
@@ -284,8 +287,9 @@ words_and_flags() {
 2 | psi                                    | plan psi:lots
 1 | config.json, JSON                      | plan bad-config
 1 | quantum                                | plan odd-config
+1 | config.json, tie_word_embeddings, false | plan untied
 # budget
-3 | budget, 100 MiB, smallest, --memory    | plan gpt2 --batch 8 --memory 100M
+3 | budget, 100 MiB, smallest, --micro-batch | plan gpt2 --batch 8 --memory 100M
 3 | budget, this fits: --batch 8, micro    | plan gpt2 --batch 8 --memory 5G
 3 | budget, 1 B                            | plan gpt2 --memory 1
 3 | budget, 1.00 KiB                       | train tiny text.txt --memory 1K --out new
@@ -334,7 +338,7 @@ data_and_files() {
 1 | tiny/model.safetensors                 | eval tiny text.txt
 1 | not a language model                   | generate other --prompt a
 1 | other, mlp:4-8-3, tiny                 | train tiny text.txt --steps 4 --out other --resume
-1 | nosuch, no saved run                   | train tiny text.txt --steps 4 --out nosuch --resume
+1 | nosuch, no checkpoint                  | train tiny text.txt --steps 4 --out nosuch --resume
 2 | already holds a run, --resume          | train tiny text.txt --steps 1 --out run
 # places that cannot be written
 2 | file/new, cannot make                  | train tiny text.txt --steps 1 --out file/new
@@ -412,25 +416,52 @@ not_finite() {
 
 # Ctrl-C saves and ends well; without --out it says that nothing was saved.
 interrupted() {
-    run_until_interrupted --out stopped
+    run_until_interrupted out --out stopped
     check "interrupted with --out" "exit status $status" test $status -eq 0
     check "interrupted with --out: says where" "no word of it" \
-        grep -q 'stopped at step [0-9]*; saved in stopped' "$logs/err"
+        grep -q 'stopped at step [0-9]* of 100000000; saved in stopped; continue with --resume$' \
+        "$logs/err"
     run eval stopped text.txt
     check "interrupted: the run loads" "exit status $status" test $status -eq 0
     rm -rf stopped
-    run_until_interrupted
+    run_until_interrupted out
     check "interrupted without --out" "exit status $status" test $status -eq 130
+    check "interrupted without --out: says so" "no word of it" \
+        grep -q 'stopped at step [0-9]* of 100000000; nothing is saved without --out$' "$logs/err"
+    run_until_interrupted err --json
+    check "interrupted with --json" "exit status $status" test $status -eq 130
+    check "interrupted with --json: one line says so" "no word of it" \
+        grep -q '^{"steps": [0-9].*"stopped": true.*}$' "$logs/out"
+}
+
+# A run that is resumed with nothing left to do is a success that changes no checkpoint.
+resumed_at_the_end() {
+    cp -r run kept
+    before=$(cd kept && fingerprint)
+    run train tiny text.txt --steps 2 --batch 2 --out kept --resume
+    check "resumed at the end" "exit status $status" test $status -eq 0
+    check "resumed at the end: says so" "no word of it" \
+        grep -q '^already at step 2 of 2: give a larger --steps to go on$' "$logs/out"
+    check "resumed at the end: no summary" "there is one" sh -c "! grep -q ^loss '$logs/out'"
+    run train tiny text.txt --steps 2 --batch 2 --out kept --resume --json
+    check "resumed at the end with --json" "exit status $status" test $status -eq 0
+    check "resumed at the end with --json: no loss" "there is one" \
+        grep -q '^{"steps": 2, "loss": null, .*}$' "$logs/out"
+    check "resumed at the end: the run stays" "it changed" \
+        test "$before" = "$(cd kept && fingerprint)"
+    rm -rf kept
 }
 
 # Waits for the first step's line, then asks it to stop: by SIGTERM, because a shell starts
 # background jobs with SIGINT ignored.  Thirty seconds later it is past asking.
-run_until_interrupted() { # FLAGS...
-    : >"$logs/out" # else an older line would do
+run_until_interrupted() { # out|err, where progress goes; FLAGS...
+    progress=$logs/$1
+    shift
+    : >"$progress" # else an older line would do
     "$snug" train tiny text.txt --steps 100000000 --batch 2 "$@" >"$logs/out" 2>"$logs/err" &
     pid=$!
     tries=0
-    until grep -q '^step' "$logs/out" || [ $tries -ge 300 ]; do
+    until grep -q '^step' "$progress" || [ $tries -ge 300 ]; do
         sleep 0.1
         tries=$((tries + 1))
     done
@@ -464,6 +495,7 @@ good_output() {
         test "$planned" = "$allocated"
     run train tiny text.txt --steps 3 --batch 2 --quiet --eval-every -1
     check "train --quiet: no progress" "there is some" sh -c "! grep -q ^step '$logs/out'"
+    check "train --quiet: the summary" "there is none" grep -q '^measured peak' "$logs/out"
     run plan gpt2
     check "plan: no colour in a pipe" "there is some" sh -c "! grep -q '\[1m' '$logs/out'"
     run generate run --prompt ab --tokens 5
@@ -491,6 +523,7 @@ if prepare; then
     bad_token_in_a_run
     not_finite
     interrupted
+    resumed_at_the_end
     good_output
 fi
 echo "1..$((passed + failed + skipped))"

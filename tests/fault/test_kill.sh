@@ -33,6 +33,8 @@ train() { # DIR FLAGS...
     "$snug" train gpt-nano text $recipe --steps 40 --save-every 10 --out "$dir" --quiet "$@"
 }
 
+resume() { "$snug" train gpt-nano --out "$1" --resume --quiet; } # the run knows the rest
+
 check "40 steps straight" train straight
 check "the same again" train again
 check "two runs with the same seed and threads are identical" same straight again
@@ -54,7 +56,7 @@ for instant in model.safetensors.new optimizer.safetensors.new state.json; do
     wait "$pid" 2>/dev/null
     check "killed at $instant: a checkpoint of step 10, 20 or later is there" \
         test "$(steps_of killed)" -ge 10
-    check "killed at $instant, at step $(steps_of killed): resumes" train killed --resume
+    check "killed at $instant, at step $(steps_of killed): resumes" resume killed
     check "killed at $instant: the same bytes as the run that was not" same straight killed
 done
 check "all three processes were killed in the middle" test "$hit" -eq 3

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -111,6 +112,21 @@ static void test_every_failure(void **state)
     }
 }
 
+/* Generation 2, of which only state.json has reached its place: the process died right after. */
+static void save_cut_off(const char *dir)
+{
+    enum { N_AFTER = 3 }; /* two renames and a sync follow */
+    struct snug_error err = {0};
+    struct file_faults faults = {0};
+    assert_int_equal(save(dir, 1, NULL, &err), SNUG_OK);
+    assert_int_equal(save(dir, 1, &faults, &err), SNUG_OK);
+    faults = (struct file_faults){.fail_at = faults.calls - N_AFTER + 1, .crash = true};
+    assert_int_equal(save(dir, 2, &faults, &err), SNUG_IO_ERROR);
+    assert_int_equal(load(dir), 2);
+    assert_int_equal(access(files_path(dir, "model.safetensors.new"), F_OK), 0);
+    assert_int_equal(access(files_path(dir, "optimizer.safetensors.new"), F_OK), 0);
+}
+
 /* Killed after state.json was replaced, then killed at every operation of the save after that. */
 static void test_crash_after_crash(void **state)
 {
@@ -120,17 +136,10 @@ static void test_crash_after_crash(void **state)
     (void)state;
     for (int64_t n = 1;; n++) {
         files_make_dir(dir);
-        int generation = 1;
-        assert_int_equal(save(dir, generation, NULL, &err), SNUG_OK);
-        for (int64_t at = 1; generation == 1; at++) { /* the first place where the new one holds */
-            struct file_faults first = {.fail_at = at, .crash = true};
-            assert_int_equal(save(dir, 2, &first, &err), SNUG_IO_ERROR);
-            generation = load(dir);
-        }
-        assert_int_equal(access(files_path(dir, "model.safetensors.new"), F_OK), 0);
-        struct file_faults second = {.fail_at = n, .crash = true};
-        enum snug_status status = save(dir, 3, &second, &err);
-        generation = load(dir);
+        save_cut_off(dir);
+        struct file_faults faults = {.fail_at = n, .crash = true};
+        enum snug_status status = save(dir, 3, &faults, &err);
+        int generation = load(dir);
         assert_true(generation == 2 || generation == 3);
         assert_int_equal(save(dir, 4, NULL, &err), SNUG_OK); /* and it goes on from there */
         assert_int_equal(load(dir), 4);
@@ -141,6 +150,103 @@ static void test_crash_after_crash(void **state)
         n_injected++;
     }
     assert_true(n_injected >= 15);
+}
+
+/* ---- a checkpoint that cannot be read is not written over ---- */
+
+static void make_folder(const char *path)
+{
+    assert_int_equal(mkdir(path, 0777), 0);
+}
+static void make_link_to_itself(const char *path)
+{
+    assert_int_equal(symlink(path, path), 0);
+}
+static void make_broken_text(const char *path)
+{
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs("{\"step\": 2, ", file);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* Only generation 2's .new files are left of it; one file at a time is put out of reach. */
+static void test_out_of_reach(void **state)
+{
+    static const struct {
+        const char *name, *file;
+        void (*replace)(const char *path);
+        const char *words;
+    } rows[] = {
+        {"state is a folder", "state.json", make_folder, "not a regular file"},
+        {"state links to itself", "state.json", make_link_to_itself, "cannot open it"},
+        {"state is cut short", "state.json", make_broken_text, "not valid JSON"},
+        {"new model is a folder", "model.safetensors.new", make_folder, "not a regular file"},
+        {"new model links to itself", "model.safetensors.new", make_link_to_itself,
+         "cannot open it"},
+        {"new model is cut short", "model.safetensors.new", make_broken_text, "header"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char dir[FILES_PATH_MAX];
+        struct snug_error err = {0};
+        files_make_dir(dir);
+        save_cut_off(dir);
+        assert_int_equal(rename(files_path(dir, rows[i].file), files_path(dir, "aside")), 0);
+        rows[i].replace(files_path(dir, rows[i].file));
+        enum snug_status status = save(dir, 3, NULL, &err);
+        if (status != SNUG_BAD_FILE || strstr(err.message, rows[i].words) == NULL ||
+            strstr(err.message, "nothing was saved") == NULL)
+            fail_msg("row '%s': status %d, '%s'", rows[i].name, status, err.message);
+        assert_int_equal(remove(files_path(dir, rows[i].file)), 0);
+        assert_int_equal(rename(files_path(dir, "aside"), files_path(dir, rows[i].file)), 0);
+        assert_int_equal(load(dir), 2);
+        assert_int_equal(save(dir, 3, NULL, &err), SNUG_OK); /* and it goes on once it is back */
+        assert_int_equal(load(dir), 3);
+        files_remove_dir(dir);
+    }
+}
+
+/* Every read and write of the save after it fails once. */
+static void test_failure_after_crash(void **state)
+{
+    enum snug_status status = SNUG_IO_ERROR;
+    int n_injected = 0;
+    (void)state;
+    for (int64_t n = 1; status != SNUG_OK; n++) {
+        char dir[FILES_PATH_MAX];
+        struct snug_error err = {0};
+        struct file_faults faults = {.fail_at = n};
+        files_make_dir(dir);
+        save_cut_off(dir);
+        status = save(dir, 3, &faults, &err);
+        int generation = load(dir);
+        assert_true(status == SNUG_OK ? generation == 3 : generation == 2 || generation == 3);
+        n_injected += status != SNUG_OK;
+        files_remove_dir(dir);
+    }
+    assert_true(n_injected >= 20);
+}
+
+/* No file can be opened at all: as when a process has as many open as it may. */
+static void test_no_descriptors(void **state)
+{
+    char dir[FILES_PATH_MAX];
+    struct snug_error err = {0};
+    struct rlimit before, none;
+    (void)state;
+    files_make_dir(dir);
+    save_cut_off(dir);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    none = before;
+    none.rlim_cur = 0;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    enum snug_status status = save(dir, 3, NULL, &err);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_not_equal(status, SNUG_OK);
+    assert_non_null(strstr(err.message, "state.json: cannot open it: Too many open files"));
+    assert_int_equal(load(dir), 2);
+    files_remove_dir(dir);
 }
 
 /* The same with a real process and a real kill, at moments that differ; a slow or busy disk is given
@@ -266,7 +372,12 @@ static void test_damage(void **state)
         if (status != SNUG_BAD_FILE || strstr(err.message, rows[i].words) == NULL)
             fail_msg("row '%s': %s", rows[i].name, err.message);
         checkpoint_close(checkpoint);
-        assert_int_equal(save(dir, 3, NULL, &err), SNUG_OK); /* a broken folder can be saved into */
+        if (strcmp(rows[i].file, "state.json") == 0) { /* what it was is not known: keep off */
+            assert_int_equal(save(dir, 3, NULL, &err), SNUG_BAD_FILE);
+            assert_non_null(strstr(err.message, rows[i].words));
+            assert_int_equal(unlink(files_path(dir, "state.json")), 0);
+        }
+        assert_int_equal(save(dir, 3, NULL, &err), SNUG_OK); /* lost weights are written anew */
         assert_int_equal(load(dir), 3);
         files_remove_dir(dir);
         files_remove_dir(other);
@@ -320,13 +431,11 @@ static void test_bad_state(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_failure),
-        cmocka_unit_test(test_crash_after_crash),
-        cmocka_unit_test(test_kill),
-        cmocka_unit_test(test_first_save_fails),
-        cmocka_unit_test(test_same_numbers_same_bytes),
-        cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_make_dir),
+        cmocka_unit_test(test_every_failure),    cmocka_unit_test(test_crash_after_crash),
+        cmocka_unit_test(test_out_of_reach),     cmocka_unit_test(test_failure_after_crash),
+        cmocka_unit_test(test_no_descriptors),   cmocka_unit_test(test_kill),
+        cmocka_unit_test(test_first_save_fails), cmocka_unit_test(test_same_numbers_same_bytes),
+        cmocka_unit_test(test_damage),           cmocka_unit_test(test_make_dir),
         cmocka_unit_test(test_bad_state),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

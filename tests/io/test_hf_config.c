@@ -38,6 +38,9 @@ static const struct {
      "\"scale_attn_by_inverse_layer_idx\": true"},
     {"unscaled", "{" GPT2 ", \"scale_attn_weights\": false}", SNUG_UNSUPPORTED,
      "\"scale_attn_weights\": false"},
+    {"untied", "{" GPT2 ", \"tie_word_embeddings\": false}", SNUG_UNSUPPORTED,
+     "\"tie_word_embeddings\": false is not supported"},
+    {"tied", "{" GPT2 ", \"tie_word_embeddings\": true}", SNUG_OK, ""},
     {"cross attention", "{" GPT2 ", \"add_cross_attention\": true}", SNUG_UNSUPPORTED, "add_cross"},
     {"another model", "{\"model_type\": \"llama\"}", SNUG_UNSUPPORTED,
      "\"llama\" is not supported"},
@@ -82,7 +85,6 @@ static void test_rows(void **state)
         if (status == SNUG_OK) {
             assert_int_equal(config.model, HF_GPT2);
             assert_int_equal(config.gpt2.n_positions, 64);
-            assert_true(config.gpt2.tie_word_embeddings);
             assert_true(config.gpt2.layer_norm_epsilon == 1e-5);
             assert_int_equal(config.gpt2.activation, ACT_gelu);
         }
@@ -93,8 +95,8 @@ static void test_rows(void **state)
 static void test_round_trip(void **state)
 {
     const struct hf_config configs[] = {
-        {.model = HF_GPT2, .gpt2 = {12, 12, 768, 1024, 50257, 1e-5, ACT_gelu, true}},
-        {.model = HF_GPT2, .gpt2 = {1, 2, 8, 16, 11, 1e-6, ACT_relu, false}},
+        {.model = HF_GPT2, .gpt2 = {12, 12, 768, 1024, 50257, 1e-5, ACT_gelu}},
+        {.model = HF_GPT2, .gpt2 = {1, 2, 8, 16, 11, 1e-6, ACT_relu}},
         {.model = HF_MLP, .mlp = {3, {784, 512, 10}, ACT_relu, HF_CROSS_ENTROPY}},
         {.model = HF_MLP, .mlp = {2, {3, 1}, ACT_tanh, HF_MEAN_SQUARED_ERROR}},
     };
@@ -114,8 +116,7 @@ static void test_round_trip(void **state)
         assert_true(a->n_layer == b->n_layer && a->n_head == b->n_head && a->n_embd == b->n_embd &&
                     a->n_positions == b->n_positions && a->vocab_size == b->vocab_size &&
                     a->layer_norm_epsilon == b->layer_norm_epsilon &&
-                    a->activation == b->activation &&
-                    a->tie_word_embeddings == b->tie_word_embeddings);
+                    a->activation == b->activation);
         const struct hf_mlp *c = &configs[i].mlp, *d = &back.mlp;
         assert_true(c->n_sizes == d->n_sizes && c->activation == d->activation &&
                     c->loss == d->loss && memcmp(c->sizes, d->sizes, sizeof c->sizes) == 0);

@@ -430,7 +430,7 @@ static void test_documented_program(void **state)
     size_t n = fread(page, 1, sizeof page - 1, file);
     fclose(file);
     page[n] = '\0';
-    char *begin = strstr(page, "program tiny");
+    char *begin = strstr(page, "program \"mlp:");
     assert_non_null(begin);
     *strstr(begin, "```") = '\0';
 

@@ -157,11 +157,11 @@ static void check_row(struct context *ctx, const struct opcase *c, int op_index,
             return;
         struct triple spare = {.kind = op->kind, .dtype = dtype, .row = run.row, .level = level};
         struct triple *triple = reference_only ? &spare : triple_of(ctx, spare);
-        if (cpu->thread_begin != NULL)
-            cpu->thread_begin(&run.facts);
+        struct run_modes modes = cpu->run_begin(&run.facts);
         for (run.inplace = -1; run.inplace < op->n_in; run.inplace++)
             if (run.inplace < 0 || may_lie_on(&c->prog, op, run.inplace))
                 check_run(ctx, c, op_index, &run, right, triple);
+        cpu->run_end(&run.facts, &modes);
     }
 }
 
@@ -469,8 +469,7 @@ static void time_case(const struct case_text *text, int index, enum dtype dtype)
     struct row_run run = {.inplace = -1};
     run.facts.threads = threads == NULL ? 1 : atoi(threads);
     enum snug_status status = opcase_build(text, CASE_time, index, dtype, SEED, &c, &err);
-    if (cpu->thread_begin != NULL)
-        cpu->thread_begin(&run.facts);
+    struct run_modes modes = cpu->run_begin(&run.facts);
     printf("%s, %d threads\n", c.label, run.facts.threads);
     for (int i = 0; status == SNUG_OK && i < c.prog.n_ops; i++) {
         const struct op *op = &c.prog.ops[i];
@@ -489,6 +488,7 @@ static void time_case(const struct case_text *text, int index, enum dtype dtype)
     }
     if (status != SNUG_OK)
         printf("    %s\n", err.message);
+    cpu->run_end(&run.facts, &modes);
     opcase_free(&c);
 }
 

@@ -76,7 +76,7 @@ static void test_random_programs(void **state)
         struct plan plan;
         draw(&prog, seed);
         make(&prog, &plan, seed);
-        if (plan_check(&prog, plan.offset, plan.arena_bytes, &err) != SNUG_OK)
+        if (plan_check(&prog, plan.offset, plan.arena_bytes, ALIGNMENT, &err) != SNUG_OK)
             fail_msg("seed %d: %s", (int)seed, err.message);
         if (oracle_plan_is_wrong(&prog, plan.offset, plan.arena_bytes) ||
             oracle_lanes_meet(&prog, plan.offset))
@@ -184,7 +184,7 @@ static void judge(const struct program *prog, const int64_t *offset, int64_t are
                   struct tally *tally, uint64_t seed, const char *what)
 {
     bool wrong = oracle_plan_is_wrong(prog, offset, arena_bytes) || oracle_lanes_meet(prog, offset);
-    bool refused = plan_check(prog, offset, arena_bytes, NULL) != SNUG_OK;
+    bool refused = plan_check(prog, offset, arena_bytes, ALIGNMENT, NULL) != SNUG_OK;
     tally->n++;
     tally->harmful += wrong;
     tally->caught += wrong && refused;
@@ -305,7 +305,7 @@ static void test_named_rows(void **state)
         struct plan plan;
         if (program_parse(named_rows[i].text, &prog, &err) != SNUG_OK ||
             plan_make(&prog, ALIGNMENT, &rates, &plan, &err) != SNUG_OK ||
-            plan_check(&prog, plan.offset, plan.arena_bytes, &err) != SNUG_OK)
+            plan_check(&prog, plan.offset, plan.arena_bytes, ALIGNMENT, &err) != SNUG_OK)
             fail_msg("%s: %s", named_rows[i].name, err.message);
         tensor_id a = program_find(&prog, named_rows[i].apart[0]);
         tensor_id b = program_find(&prog, named_rows[i].apart[1]);
@@ -371,7 +371,7 @@ static void test_long_program(void **state)
     double start = seconds();
     make(&prog, &plan, 0);
     double planned = seconds();
-    assert_int_equal(plan_check(&prog, plan.offset, plan.arena_bytes, NULL), SNUG_OK);
+    assert_int_equal(plan_check(&prog, plan.offset, plan.arena_bytes, ALIGNMENT, NULL), SNUG_OK);
     print_message("%d ops: planned in %.2f s, checked in %.2f s, fragmentation %.3f%%\n",
                   prog.n_ops, planned - start, seconds() - planned,
                   100 * (double)plan.fragmentation / (double)plan.arena_bytes);

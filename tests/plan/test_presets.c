@@ -64,7 +64,8 @@ static void test_fragmentation(void **state)
                 struct snug_error err = {0};
                 ask(&a, presets[i], precisions[p], "adamw", micro_batch);
                 const struct plan *plan = &a.session.plan;
-                if (plan_check(&a.session.prog, plan->offset, plan->arena_bytes, &err) != SNUG_OK)
+                if (plan_check(&a.session.prog, plan->offset, plan->arena_bytes,
+                               a.session.backend->alignment, &err) != SNUG_OK)
                     fail_msg("%s %s: %s", presets[i], precisions[p], err.message);
                 double part = (double)plan->fragmentation / (double)plan->arena_bytes;
                 worst = part > worst ? part : worst;
@@ -127,7 +128,9 @@ static void test_over(void **state)
             struct session_request request = {
                 .model = &a.model, .recipe = a.recipe, .batch = BATCH, .over = &a.session};
             if (session_make(&request, &eval, &err) != SNUG_OK ||
-                plan_check(&eval.prog, eval.plan.offset, eval.plan.arena_bytes, &err) != SNUG_OK)
+                plan_check_over(&eval.prog, eval.plan.offset, eval.plan.arena_bytes,
+                                eval.backend->alignment, &a.session.prog, a.session.plan.offset,
+                                &err) != SNUG_OK)
                 fail_msg("%s: %s", presets[i], err.message);
             const struct program *host = &a.session.prog;
             const int64_t *place = a.session.plan.offset;

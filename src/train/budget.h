@@ -1,0 +1,36 @@
+/*
+ * budget.h -- does a plan fit, and what would: other recipes, priced by planning them.
+ */
+#ifndef SNUG_TRAIN_BUDGET_H
+#define SNUG_TRAIN_BUDGET_H
+
+#include "train/session.h"
+
+struct priced_recipe {
+    char flags[96]; /* what to type: "--micro-batch 4" */
+    int64_t total_bytes;
+};
+
+/* The same plan with one flag changed, each priced; returns how many there are. */
+enum { BUDGET_ALTERNATIVES = 4 };
+int budget_alternatives(const struct snug_model *model, const struct snug_recipe *recipe,
+                        const struct session *session,
+                        struct priced_recipe out[BUDGET_ALTERNATIVES]);
+
+/* The plan and the runtime beside it against `limit_bytes`, called `limit_name` in the message
+ * ("the budget", "this machine's memory").  Over it: SNUG_OVER_BUDGET, and the nearest recipe that
+ * fits, or else the smallest. */
+enum snug_status budget_check(const struct snug_model *model, const struct snug_recipe *recipe,
+                              const struct session *session, int64_t limit_bytes,
+                              const char *limit_name, struct snug_error *err);
+
+/* For a run on this machine: against --memory, or against all the memory there is. */
+enum snug_status budget_check_run(const struct snug_model *model, const struct snug_recipe *recipe,
+                                  const struct session *session, struct snug_error *err);
+
+/* The same for a forward-only session, which has no smaller neighbours to offer. */
+enum snug_status budget_check_forward(const struct session *session,
+                                      const struct snug_recipe *recipe, const char *name,
+                                      struct snug_error *err);
+
+#endif
