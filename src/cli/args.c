@@ -219,13 +219,6 @@ static bool take_words(struct parser *parser)
     return true;
 }
 
-static void add_to_line(char *line, size_t room, const struct setting *setting)
-{
-    size_t length = strlen(line);
-    snprintf(line + length, room - length, "%s--%s %s", length > 0 ? " " : "", setting->key,
-             setting->value);
-}
-
 static bool apply_settings(struct parser *parser)
 {
     struct args *args = parser->args;
@@ -239,7 +232,6 @@ static bool apply_settings(struct parser *parser)
             status =
                 is_file ? snug_recipe_read(args->recipe, setting->value, &parser->err)
                         : snug_recipe_set(args->recipe, setting->key, setting->value, &parser->err);
-            add_to_line(args->recipe_line, sizeof args->recipe_line, setting);
         }
     return status == SNUG_OK || wrong(parser, cli_fail(&parser->err));
 }

@@ -54,9 +54,8 @@ struct args {
     /* filled by args_parse: */
     const char *operands[ARGS_POSITIONAL_MOST];
     int n_operands;
-    snug_recipe *recipe;   /* NULL unless takes_recipe */
-    char recipe_line[512]; /* the recipe's flags as given: "--batch 32 --precision bf16" */
-    int exit_status;       /* when args_parse returns false */
+    snug_recipe *recipe; /* NULL unless takes_recipe */
+    int exit_status;     /* when args_parse returns false */
 };
 
 /* argv[0] is the command.  False: help was printed or an error was; return args->exit_status.

@@ -97,7 +97,7 @@ static const struct topic topics[] = {
      "  snug eval run\n"
      "  snug eval nano other.txt --batch 8\n"
      "\n"
-     "  --json          one JSON object: n, loss, perplexity or accuracy\n"
+     "  --json          one JSON object: n, loss, perplexity, a classifier's accuracy\n"
      "\n"
      "Flags of the recipe that matter here: --device, --threads, --batch.\n",
      false},
