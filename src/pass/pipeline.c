@@ -21,24 +21,33 @@ static bool in_16_bits(const struct pass_env *env)
     return env->compute != DTYPE_f32;
 }
 
+/* clang-format off */
+#define PASS_LIST(X)                                                                               \
+    X(precision,  in_16_bits)  /* dtypes, casts of inputs */                                       \
+    X(autodiff,   in_training) /* the backward half */                                             \
+    X(accumulate, in_training) /* micro-batches as a repeated body */                              \
+    X(optimizer,  in_training) /* gradient norm, states, updates */                                \
+    X(fuse,       always)      /* as coarse as the best kernels */                                 \
+    X(drop_dead,  always)      /* what nobody reads */                                             \
+    X(book,       always)      /* workspaces of the kernels, as tensors */
+/* clang-format on */
+
 static const struct {
     const char *name;
     pass_fn *run;
     bool (*enabled)(const struct pass_env *env);
 } passes[] = {
-    {"precision", pass_precision, in_16_bits},    /* dtypes, casts of inputs */
-    {"autodiff", pass_autodiff, in_training},     /* the backward half */
-    {"accumulate", pass_accumulate, in_training}, /* micro-batches as a repeated body */
-    {"optimizer", pass_optimizer, in_training},   /* gradient norm, states, updates */
-    {"fuse", pass_fuse, always},                  /* as coarse as the best kernels */
-    {"drop_dead", pass_drop_dead, always},        /* what nobody reads */
-    {"book", pass_book, always},                  /* workspaces of the kernels, as tensors */
+#define PASS_ROW(name, enabled) {#name, pass_##name, enabled},
+    PASS_LIST(PASS_ROW)
+#undef PASS_ROW
 };
 enum { N_PASSES = (int)(sizeof passes / sizeof *passes) };
 
 const char *pass_names(void)
 {
-    return "model precision autodiff accumulate optimizer fuse drop_dead book";
+#define PASS_WORD(name, enabled) " " #name
+    return "model" PASS_LIST(PASS_WORD);
+#undef PASS_WORD
 }
 
 enum snug_status pass_run(struct program *prog, struct pass_env *env, const char *last)
