@@ -6,8 +6,9 @@
  * computes goes to target_f32(), and store_f32() writes it back where that was a buffer.  So one
  * body serves f32, bf16 and f16.
  *
- * Jobs are cut into parts that depend on shapes and on the declared thread count only, never on
- * which thread comes first, so the same program gives the same bits from run to run.
+ * Each number is computed by one part of a job, or is a sum over pieces that are cut by the shapes
+ * and added in order.  So the bits depend neither on how many threads there are nor on which comes
+ * first.
  *
  * Everything is static: each file that includes this is compiled once per instruction level.
  */

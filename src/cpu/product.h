@@ -3,7 +3,9 @@
  *
  * Row-major, with leading dimensions.  Made by oneDNN where the build has it, else by a BLAS, else
  * by our own loops.  Workspace is booked from the shape and the thread count alone; no
- * implementation may use more.  The same product on the same thread count gives the same bits.
+ * implementation may use more.  The same product on the same thread count gives the same bits; with
+ * our own loops and with oneDNN (which sums k in order; tests/ops/test_threads.c watches it) on any
+ * thread count and however the rows of C are cut, with a BLAS as it pleases.
  */
 #ifndef SNUG_CPU_PRODUCT_H
 #define SNUG_CPU_PRODUCT_H

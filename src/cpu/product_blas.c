@@ -16,6 +16,7 @@
 
 struct product {
     struct product_shape shape;
+    int threads;
 };
 
 size_t product_work_bytes(const struct product_shape *shape, int threads)
@@ -38,12 +39,7 @@ enum snug_status product_prepare(const struct product_shape *shape, int threads,
     *product = malloc(sizeof **product);
     if (*product == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "no memory to prepare a matrix product");
-    (*product)->shape = *shape;
-#if defined(OPENBLAS_VERSION)
-    openblas_set_num_threads(threads);
-#else
-    (void)threads;
-#endif
+    **product = (struct product){*shape, threads};
     return SNUG_OK;
 }
 
@@ -52,15 +48,30 @@ void product_release(struct product *product)
     free(product);
 }
 
+/* OpenBLAS has one number of threads for the whole process: the caller's is given back. */
+static int exchange_threads(int threads)
+{
+#if defined(OPENBLAS_VERSION)
+    int before = openblas_get_num_threads();
+    if (before != threads)
+        openblas_set_num_threads(threads);
+    return before;
+#else
+    return threads;
+#endif
+}
+
 enum snug_status product_run(const struct product *product, const float *a, const float *b,
                              float *c, bool add, void *work, struct snug_error *err)
 {
     (void)work;
     (void)err;
     const struct product_shape *s = &product->shape;
+    int threads_before = exchange_threads(product->threads);
     cblas_sgemm(CblasRowMajor, s->a_transposed ? CblasTrans : CblasNoTrans,
                 s->b_transposed ? CblasTrans : CblasNoTrans, (int)s->m, (int)s->n, (int)s->k, 1.0f,
                 a, (int)s->lda, b, (int)s->ldb, add ? 1.0f : 0.0f, c, (int)s->ldc);
+    (void)exchange_threads(threads_before);
     return SNUG_OK;
 }
 

@@ -91,7 +91,8 @@ static struct layout times_matrix_layout(const struct program *prog, const struc
     int64_t k = shape_last(&rows_in->shape), n = shape_last(&y->shape);
     struct layout layout = {.n_rows = shape_rows(&rows_in->shape), .width_in = k, .width_out = n};
 
-    /* Few rows keep a chunk in the cache, but every thread wants its share. */
+    /* Few rows keep a chunk in the cache, but every thread wants its share.  Where the rows are cut
+     * changes no bits: each is a sum over k of its own. */
     layout.chunk_rows = least_rows(layout.n_rows, facts->threads <= 2 ? 256 : 128 * facts->threads);
     bool matrix_is_n_k = (op->kind == OP_linear) != (op->attrs.in_out != 0);
     layout.shape = (struct product_shape){.m = layout.chunk_rows,

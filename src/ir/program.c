@@ -280,9 +280,9 @@ static enum snug_status too_large(const struct program *prog, const struct tenso
     double n_elems = 1;
     for (int d = 0; d < t->shape.n_dims; d++)
         n_elems *= (double)t->shape.dim[d];
-    return snug_fail(err, SNUG_BAD_ARGUMENT, "%s: tensor \"%s\" would have %.2g elements: choose %s",
-                     prog->name, t->name, n_elems,
-                     t->persistent ? "a smaller model" : "a smaller --batch or --seq");
+    return snug_fail(err, SNUG_BAD_ARGUMENT,
+                     "%s: tensor \"%s\" would have %.2g elements: choose %s", prog->name, t->name,
+                     n_elems, t->persistent ? "a smaller model" : "a smaller --batch or --seq");
 }
 
 enum snug_status program_check_sizes(const struct program *prog, struct snug_error *err)

@@ -213,11 +213,83 @@ static void test_damage(void **state)
     }
 }
 
+/* ---- sizes ----------------------------------------------------------------------------------- */
+
+#define SIZED                                                                                \
+    "program p; tensor x input f32 [2 1024 768]; tensor gm parameter f32 [768] persistent; " \
+    "tensor y activation f32 [2 1024 768]; tensor mean activation f32 [2048]; "              \
+    "tensor rstd activation f32 [2048]; y, mean, rstd = layernorm x, gm, gm"
+
+static const struct {
+    int64_t batch;
+    const char *words; /* NULL: not too large */
+} sizes[] = {
+    {1, NULL},
+    {1000000000, NULL},
+    {100000000000, NULL},
+    {1000000000000,
+     "p: tensor \"x\" would have 7.9e+17 elements: choose a smaller --batch or --seq"},
+    {INT64_C(1000000000000000), "tensor \"x\" would have 7.9e+20 elements"},
+    {INT64_C(1) << 44, "tensor \"x\" would have"}, /* 2^63.6 elements */
+    {INT64_C(1) << 54, "tensor \"x\" would have"}, /* rows are 2^64: they would wrap to 0 */
+    {INT64_MAX, "tensor \"x\" would have 7.3e+24 elements"},
+};
+
+static void test_sizes(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < LENGTH(sizes); i++) {
+        struct snug_error err = {0};
+        struct program prog;
+        assert_int_equal(program_parse(SIZED, &prog, &err), SNUG_OK);
+        enum snug_status status = program_set_batch(&prog, sizes[i].batch, &err);
+        assert_int_equal(program_check_sizes(&prog, NULL), status);
+        if (sizes[i].words == NULL
+                ? status != SNUG_OK
+                : status != SNUG_BAD_ARGUMENT || strstr(err.message, sizes[i].words) == NULL)
+            fail_msg("batch %lld: status %d, \"%s\"", (long long)sizes[i].batch, (int)status,
+                     err.message);
+        program_free(&prog);
+    }
+}
+
+/* Each tensor is within bounds, their sum is not; views add nothing to it. */
+static void test_sum_of_sizes(void **state)
+{
+    (void)state;
+    struct snug_error err = {0};
+    struct program prog;
+    struct tensor t = {TENSOR_INIT, .name = "t", .dtype = DTYPE_f64, .role = ROLE_activation,
+                       .shape = {1, {TENSOR_ELEMS_MAX}}};
+    struct tensor view = {.base = 0,
+                          .name = "v",
+                          .dtype = DTYPE_f64,
+                          .role = ROLE_activation,
+                          .shape = {1, {TENSOR_ELEMS_MAX}}};
+    tensor_id id;
+    assert_int_equal(program_init(&prog, "p", &err), SNUG_OK);
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(program_add_tensor(&prog, &t, &id, &err), SNUG_OK);
+    assert_int_equal(program_add_tensor(&prog, &view, &id, &err), SNUG_OK);
+    assert_int_equal(program_check_sizes(&prog, &err), SNUG_OK);
+    assert_int_equal(program_add_tensor(&prog, &t, &id, &err), SNUG_OK);
+    assert_int_equal(program_check_sizes(&prog, &err), SNUG_BAD_ARGUMENT);
+    assert_string_equal(err.message, "p: all tensors together would have 4.8e+18 bytes: choose a "
+                                     "smaller --batch or --seq");
+    prog.tensors[0].shape.dim[0]++;
+    prog.tensors[0].persistent = true;
+    assert_int_equal(program_check_sizes(&prog, &err), SNUG_BAD_ARGUMENT);
+    assert_non_null(strstr(err.message, "choose a smaller model"));
+    program_free(&prog);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_sum_of_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -289,7 +289,8 @@ static void check_ledger(const struct session *s, const snug_recipe *recipe, str
             models[c.model].model, keys, (long long)l.n_parameters, (long long)l.parameters,
             (long long)l.optimizer, (long long)sum, (long long)l.total,
             (long long)s->plan.arena_bytes);
-    must(plan_check(&s->prog, s->plan.offset, s->plan.arena_bytes, s->backend->alignment, &err), &err);
+    must(plan_check(&s->prog, s->plan.offset, s->plan.arena_bytes, s->backend->alignment, &err),
+         &err);
 }
 
 /* Weights, data and states of zero, as fresh pages are: enough for every kernel to run. */

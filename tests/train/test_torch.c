@@ -174,7 +174,8 @@ static void plan_keeping_gradients(const snug_model *model, const snug_recipe *r
     for (int i = 0; i < s->prog.n_tensors; i++)
         s->prog.tensors[i].is_output |= s->prog.tensors[i].role == ROLE_gradient;
     must(plan_make(&s->prog, s->backend->alignment, &rates, &s->plan, &err), &err);
-    must(plan_check(&s->prog, s->plan.offset, s->plan.arena_bytes, s->backend->alignment, &err), &err);
+    must(plan_check(&s->prog, s->plan.offset, s->plan.arena_bytes, s->backend->alignment, &err),
+         &err);
 }
 
 static int compare_gradients(const struct session *s, struct exec *exec, const struct way *way,
