@@ -20,6 +20,7 @@ static const char overview[] =
     "  snug eval RUN [DATA]             loss, perplexity or accuracy of a saved run\n"
     "  snug generate RUN --prompt TEXT  sample from a language model\n"
     "  snug inspect FILE|RUN            what is in a checkpoint or a data file\n"
+    "  snug bench cpu [MODEL]           what this machine does; a step, op by op\n"
     "  snug ops                         every op: reference, cpu, cuda, gradient\n"
     "  snug help COMMAND                flags and examples of one command\n"
     "  snug --version                   version, libraries, instruction sets\n"
@@ -123,6 +124,16 @@ static const struct topic topics[] = {
      "  snug inspect run\n"
      "  snug inspect run/model.safetensors\n",
      false},
+    {"bench",
+     "usage: snug bench cpu [MODEL] [recipe]\n"
+     "\n"
+     "Measures what this machine does at best, then times a training step of MODEL\n"
+     "(gpt-nano) op by op on random data: time, share, rate, and how much of the time\n"
+     "the limit alone would take.\n"
+     "\n"
+     "  snug bench cpu\n"
+     "  snug bench cpu gpt2 --batch 4 --seq 256 --threads 2\n",
+     true},
     {"ops",
      "usage: snug ops\n"
      "\n"
@@ -133,7 +144,7 @@ static const struct topic topics[] = {
 
 void help_usage(FILE *to)
 {
-    fputs("usage: snug COMMAND ...    commands: plan train eval generate inspect ops\n"
+    fputs("usage: snug COMMAND ...    commands: plan train eval generate inspect bench ops\n"
           "       snug help           what they do      snug plan gpt2    a first look\n",
           to);
 }

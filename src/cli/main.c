@@ -16,7 +16,7 @@ struct command {
 
 static const struct command commands[] = {
     {"plan", cmd_plan},       {"train", cmd_train}, {"eval", cmd_eval}, {"generate", cmd_generate},
-    {"inspect", cmd_inspect}, {"ops", cmd_ops},     {"fit", NULL},      {"bench", NULL},
+    {"inspect", cmd_inspect}, {"ops", cmd_ops},     {"fit", NULL},      {"bench", cmd_bench},
     {"data", NULL},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };

@@ -49,15 +49,20 @@ struct cpu_loops {
     void (*finish_head)(int threads, const struct head_rows *todo);
     void (*product)(int threads, const struct product_shape *shape, const float *a, const float *b,
                     float *c, bool add, float *work);
+    double (*fma_flops)(int threads, int64_t n_rounds); /* operations made: for the limits */
 };
 const struct cpu_loops *cpu_loops(void); /* of the level in use */
 
 #define CPU_DECLARE(level)                                                                    \
     extern const struct cpu_loops fast_loops_##level;                                         \
     void fast_product_##level(int threads, const struct product_shape *shape, const float *a, \
-                              const float *b, float *c, bool add, float *work);
+                              const float *b, float *c, bool add, float *work);                     \
+    double fast_fma_flops_##level(int threads, int64_t n_rounds);
 LEVEL_LIST(CPU_DECLARE)
 #undef CPU_DECLARE
+
+/* limits.c: what this machine does at best. */
+bool cpu_measure(const struct device_facts *facts, struct device_limits *limits);
 
 /* Rows of rows_linear.c and rows_head.c. */
 const struct kernel *rows_linear(int *n_rows);

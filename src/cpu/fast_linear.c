@@ -169,4 +169,5 @@ const struct cpu_loops LEVEL(fast_loops) = {
     .sum_columns = sum_columns,
     .finish_head = finish_head,
     .product = LEVEL(fast_product),
+    .fma_flops = LEVEL(fast_fma_flops),
 };

@@ -209,7 +209,8 @@ const struct backend *backend_cpu(void)
                                            .alloc = alloc_block,
                                            .release = release_block,
                                            .run_begin = run_begin,
-                                           .run_end = run_end};
+                                           .run_end = run_end,
+                                           .measure = cpu_measure};
     return &backend;
 }
 

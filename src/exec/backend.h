@@ -49,6 +49,11 @@ struct run_modes { /* what run_begin found in the calling thread, for run_end to
     unsigned float_mode;
 };
 
+struct device_limits { /* what the device can do at best, per second */
+    double f32_flops;
+    double read_bytes, copy_bytes; /* copy: read and written bytes together */
+};
+
 struct backend {
     const char *name;
     int alignment; /* of every tensor in the arena, bytes */
@@ -61,6 +66,8 @@ struct backend {
      * caller's again after it. */
     struct run_modes (*run_begin)(const struct device_facts *facts);
     void (*run_end)(const struct device_facts *facts, const struct run_modes *modes);
+    /* Measures for about a second; allocates.  False: out of memory. */
+    bool (*measure)(const struct device_facts *facts, struct device_limits *limits);
 };
 
 const struct backend *backend_cpu(void);

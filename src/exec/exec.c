@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 struct exec {
@@ -19,6 +20,7 @@ struct exec {
     bool owns_arena;
     struct kernel_call *calls; /* per op */
     const struct kernel **kernels;
+    double *op_seconds; /* NULL: nobody asks how long ops take */
 };
 
 static struct operand operand_of(const struct exec *exec, tensor_id id)
@@ -128,12 +130,29 @@ double *exec_scalars(const struct exec *exec)
     return exec->prog->scalars == TENSOR_NONE ? NULL : exec_data(exec, exec->prog->scalars);
 }
 
+static double now_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
 static enum snug_status run_op(struct exec *exec, int i, int micro, struct snug_error *err)
 {
     struct kernel_call *call = &exec->calls[i];
     enum accumulate mode = call->op->attrs.accumulate;
     call->add = mode == ACC_yes || (mode == ACC_after_first && micro > 0);
-    return exec->kernels[i]->run(call, err);
+    if (exec->op_seconds == NULL)
+        return exec->kernels[i]->run(call, err);
+    double begin = now_seconds();
+    enum snug_status status = exec->kernels[i]->run(call, err);
+    exec->op_seconds[i] += now_seconds() - begin;
+    return status;
+}
+
+void exec_time_ops(struct exec *exec, double *op_seconds)
+{
+    exec->op_seconds = op_seconds;
 }
 
 static enum snug_status run_all(struct exec *exec, exec_feed *feed, void *user,

@@ -234,7 +234,9 @@ words_and_flags() {
 2 | no command, hlep, help                 | hlep
 2 | no command, trian, train               | trian gpt2
 2 | fit, not in this version               | fit gpt2 --memory 1G
-2 | not in this version                    | help bench
+2 | not in this version                    | help fit
+2 | no bench, gpu, cpu                     | bench gpu
+2 | needs cpu                              | bench
 2 | command comes first                    | --batch 3
 2 | needs MODEL                            | plan
 2 | one too many, surplus                  | plan gpt2 surplus
@@ -480,6 +482,9 @@ good_output() {
     run plan gpt2 --json
     six=$(sed -n 's/.*"bytes": {\([^}]*\)}.*/\1/p' "$logs/out" | tr ',' '\n' | awk -F: '
         /total/ { total = $2; next } { sum += $2 } END { print (sum == total && total > 0) }')
+    "$snug" bench cpu mlp:8-4-2 --batch 4 --threads 1 >"$logs/out" 2>"$logs/err"
+    check "bench: the limits and the sum" "they are not there" \
+        sh -c "grep -q 'GFLOP/s' '$logs/out' && grep -q '^  all .*of the limit' '$logs/out'"
     check "plan --json: six kinds add up" "they do not" test "$six" = 1
     run train tiny text.txt --steps 3 --batch 2 --json
     check "train --json" "exit status $status" test $status -eq 0
@@ -500,7 +505,7 @@ good_output() {
     check "plan: no colour in a pipe" "there is some" sh -c "! grep -q '\[1m' '$logs/out'"
     run generate run --prompt ab --tokens 5
     check "generate: goes on from the prompt" "it does not" grep -q '^ab' "$logs/out"
-    for command in plan train eval generate inspect ops; do
+    for command in plan train eval generate inspect bench ops; do
         run help $command
         cp "$logs/out" "$logs/help"
         run $command --help

@@ -1,0 +1,30 @@
+/*
+ * cmd_bench.c -- snug bench: what this machine does, and where a step's time goes.
+ */
+#include "cli/cli.h"
+
+int cmd_bench(int argc, char **argv)
+{
+    struct args args = {
+        .command = "bench",
+        .operand_names = "cpu [MODEL]",
+        .least_operands = 1,
+        .most_operands = 2,
+        .takes_recipe = true,
+    };
+    struct snug_error err = {0};
+    snug_model *model = NULL;
+    char *text = NULL;
+    int status = CLI_DONE;
+    if (!args_parse(&args, argc, argv))
+        status = args.exit_status;
+    else if (snug_model_open(args.operands[1] != NULL ? args.operands[1] : "gpt-nano", &model,
+                             &err) != SNUG_OK ||
+             snug_bench(args.operands[0], model, args.recipe, &text, &err) != SNUG_OK)
+        status = cli_fail(&err);
+    else
+        status = cli_print_text(text);
+    snug_model_free(model);
+    args_free(&args);
+    return status;
+}
