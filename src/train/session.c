@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* What the generic CPU of the time estimate does, per thread and for the machine. */
-static const double cpu_flops_per_thread = 60e9;
+static const double cpu_flops_per_thread = 80e9;
 static const double cpu_bytes_per_s = 24e9;
 
 static const int64_t default_batch_language = 8, default_batch_other = 128;
