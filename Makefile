@@ -48,11 +48,18 @@ LEVEL_FLAGS_base :=
 LEVEL_FLAGS_v3   := -march=x86-64-v3
 LEVEL_FLAGS_v4   := -march=x86-64-v4 -mprefer-vector-width=512
 
+# Products on tiles, compiled with the instructions where the compiler knows them and, for the tests
+# of every machine, with plain C in their place.
+AMX_FLAGS_amx      := $(LEVEL_FLAGS_v4) -mamx-tile -mamx-bf16
+AMX_FLAGS_emulated := -DSNUG_AMX_EMULATED
+
+AMX_SRC  := src/cpu/amx_product.c
 FAST_SRC := $(sort $(wildcard src/cpu/fast_*.c))
 CLI_SRC  := $(sort $(wildcard src/cli/*.c))
-LIB_SRC  := $(filter-out $(FAST_SRC) $(CLI_SRC),$(sort $(wildcard src/*/*.c)))
+LIB_SRC  := $(filter-out $(FAST_SRC) $(AMX_SRC) $(CLI_SRC),$(sort $(wildcard src/*/*.c)))
 LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) \
-            $(foreach l,$(CONFIG_LEVELS),$(FAST_SRC:%.c=$(BUILD)/%.$(l).o))
+            $(foreach l,$(CONFIG_LEVELS),$(FAST_SRC:%.c=$(BUILD)/%.$(l).o)) \
+            $(foreach l,emulated $(CONFIG_AMX),$(AMX_SRC:%.c=$(BUILD)/%.$(l).o))
 CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/%.o)
 
 TEST_SRC     := $(sort $(wildcard tests/*/test_*.c))
@@ -78,7 +85,8 @@ build/config.mk: tools/configure.sh
 	@tools/configure.sh "$(CC)" $@
 
 # Rewritten only when the flags change, and then everything is compiled again.
-FLAGS := $(CC) $(CPPFLAGS) $(CFLAGS) $(FAST_FLAGS) $(foreach l,base v3 v4,$(LEVEL_FLAGS_$(l)))
+FLAGS := $(CC) $(CPPFLAGS) $(CFLAGS) $(FAST_FLAGS) $(foreach l,base v3 v4,$(LEVEL_FLAGS_$(l))) \
+         $(AMX_FLAGS_amx) $(AMX_FLAGS_emulated)
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
 	@echo '$(FLAGS)' >$@.$$$$; if cmp -s $@.$$$$ $@; then rm $@.$$$$; else mv $@.$$$$ $@; fi
@@ -107,6 +115,14 @@ $(BUILD)/src/cpu/fast_%.$(1).o: src/cpu/fast_%.c build/config.mk $(BUILD)/flags
 	    -MMD -MP -c -o $$@ $$<
 endef
 $(foreach l,base v3 v4,$(eval $(call FAST_RULE,$(l))))
+
+define AMX_RULE
+$(BUILD)/src/cpu/amx_%.$(1).o: src/cpu/amx_%.c build/config.mk $(BUILD)/flags
+	@mkdir -p $$(@D)
+	$(say) CC '$$< ($(1))'
+	$(run)$(CC) $(CPPFLAGS) $(CFLAGS) -O3 $(AMX_FLAGS_$(1)) -MMD -MP -c -o $$@ $$<
+endef
+$(foreach l,amx emulated,$(eval $(call AMX_RULE,$(l))))
 
 # Every tests/*/test_*.c is one program on cmocka.
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_LIB) $(BUILD)/libsnug.a
@@ -156,10 +172,11 @@ demo:
 layers:
 	@tools/layers.sh
 
-LINT_SRC  := $(LIB_SRC) $(FAST_SRC) $(CLI_SRC)
+LINT_SRC  := $(LIB_SRC) $(FAST_SRC) $(AMX_SRC) $(CLI_SRC)
 # Without OpenMP clang needs no omp.h of its own; older clangs do not know the names of the features
 # that the higher levels ask for.
-LINT_CPP   = $(filter-out -DSNUG_OPENMP -DSNUG_LEVEL_v%,$(CPPFLAGS)) -DSNUG_LEVEL=base
+LINT_CPP   = $(filter-out -DSNUG_OPENMP -DSNUG_LEVEL_v% -DSNUG_AMX,$(CPPFLAGS)) \
+              -DSNUG_LEVEL=base -DSNUG_AMX_EMULATED
 lint:
 	@tools/setup.sh --lint
 	@printf '%s\n' $(LINT_SRC) | xargs -P "$$(nproc)" -n 1 sh -c 'clang-tidy --quiet "$$@" -- \

@@ -55,6 +55,13 @@ levels=base
 if probe x86 'int main(void) { return __builtin_cpu_supports("avx2"); }' -march=x86-64-v3; then levels="$levels v3"; fi
 if probe x86 'int main(void) { return __builtin_cpu_supports("avx512f"); }' -march=x86-64-v4; then levels="$levels v4"; fi
 
+# Tiles: the instructions of src/cpu/amx_product.c, in a file of their own.
+amx=
+case "$levels" in *v4*)
+if probe amx '#include <sys/syscall.h>
+int main(void) { __asm__ volatile("tdpbf16ps %tmm0, %tmm1, %tmm2"); return SYS_arch_prctl; }' -mamx-tile -mamx-bf16; then amx=amx; cppflags="$cppflags -DSNUG_AMX"; fi
+;; esac
+
 for level in $levels; do cppflags="$cppflags -DSNUG_LEVEL_$level"; done
 
 mkdir -p "$(dirname "$out")"
@@ -66,6 +73,7 @@ CONFIG_CPPFLAGS := $cppflags
 CONFIG_LIBS := $libs -lm
 CONFIG_OPENMP := $openmp
 CONFIG_LEVELS := $levels
+CONFIG_AMX := $amx
 END
 mv "$out.tmp" "$out"
-echo "configure: found$found; missing:${missing:- nothing}; instruction levels: $levels"
+echo "configure: found$found; missing:${missing:- nothing}; instruction levels: $levels${amx:+ }$amx"

@@ -46,11 +46,11 @@ static void narrow(int threads, struct span to, int64_t n, const float *from, bo
     }
 }
 
-static void finish_block(const struct linear_finish *todo, int64_t row, int64_t col, int64_t n)
+static void finish_block(const struct linear_finish *todo, int64_t row, int64_t col, int64_t n,
+                         float *v)
 {
     int64_t at = row * todo->width + col;
     float buffer[BLOCK_ELEMS];
-    float *v = todo->acc + at;
     if (todo->bias != NULL) {
         const float *bias = todo->bias + col;
 #pragma omp simd
@@ -76,7 +76,15 @@ static void finish_linear(int threads, const struct linear_finish *todo)
     for (int64_t row = 0; row < todo->n_rows; row++)
         for (int64_t j = 0; j < n_blocks; j++)
             finish_block(todo, row, j * BLOCK_ELEMS,
-                         least(BLOCK_ELEMS, todo->width - j * BLOCK_ELEMS));
+                         least(BLOCK_ELEMS, todo->width - j * BLOCK_ELEMS),
+                         todo->acc + row * todo->width + j * BLOCK_ELEMS);
+}
+
+static void finish_piece(const struct linear_finish *todo, int64_t row, int64_t n_rows, int64_t col,
+                         int64_t n_cols, float *acc, int64_t pitch)
+{
+    for (int64_t r = 0; r < n_rows; r++)
+        finish_block(todo, row + r, col, n_cols, acc + r * pitch);
 }
 
 static void sum_stripe(struct span from, int64_t n_rows, int64_t width, int64_t col, int64_t n,
@@ -166,6 +174,7 @@ const struct cpu_loops LEVEL(fast_loops) = {
     .widen = widen,
     .narrow = narrow,
     .finish_linear = finish_linear,
+    .finish_piece = finish_piece,
     .sum_columns = sum_columns,
     .finish_head = finish_head,
     .product = LEVEL(fast_product),

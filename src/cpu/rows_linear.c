@@ -8,10 +8,25 @@
  *
  * linear_grad_w sums over rows.  In fp32 it is one product; with a 16-bit operand it is one per
  * chunk, added up in dW itself or, if that is 16-bit, in fp32 in the workspace, rounded once.
+ *
+ * Where the CPU has tiles, products of two bf16 operands go without widening (product16.h): all
+ * rows at once, finished piece by piece, and in linear_grad_w by longer chunks.  Which way an op
+ * goes is decided when it is prepared; the workspace is enough for both, so that a plan does not
+ * depend on the machine that makes it.
  */
 #include "cpu/cpu.h"
+#include "cpu/product16.h"
 
 #include <stdlib.h>
+
+enum { TILED_CHUNK_ROWS = 1024 }; /* of linear_grad_w: so many rows of x are packed at a time */
+
+/* The workspace of an op on tiles. */
+struct tiled {
+    bool fits;                  /* both operands are bf16 */
+    struct product_shape shape; /* of all rows; in grad_w of a full chunk */
+    size_t bias, acc, product, total;
+};
 
 /* Where things are.  An offset into the workspace means something only if its user needs it. */
 struct layout {
@@ -20,12 +35,14 @@ struct layout {
     struct product_shape shape;  /* of a full chunk */
     bool splits_k;               /* the rows are k (grad_w), else m */
     size_t matrix, bias, left, right, acc, product, total;
+    struct tiled tiled;
 };
 
 struct prepared {
     struct layout layout;
     int threads;
     const struct cpu_loops *loops;
+    product16_fn *product16;     /* NULL: not on tiles */
     struct product *full, *tail; /* a chunk, and the shorter last one */
 };
 
@@ -81,6 +98,32 @@ static int64_t least_rows(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+/* `bias` and `sum`: fp32 copies of so many elements, or 0. */
+static void book_tiled(struct layout *layout, int64_t bias, int64_t sum,
+                       const struct tensor *const operands[2], int threads)
+{
+    struct tiled *tiled = &layout->tiled;
+    tiled->fits = operands[0]->dtype == DTYPE_bf16 && operands[1]->dtype == DTYPE_bf16;
+    if (!tiled->fits)
+        return;
+    int64_t rows = layout->n_rows, tail_rows = rows;
+    if (layout->splits_k && rows > TILED_CHUNK_ROWS) {
+        tail_rows = rows % TILED_CHUNK_ROWS;
+        rows = TILED_CHUNK_ROWS;
+    }
+    tiled->shape = shape_for(layout, rows);
+    size_t product = product16_plan(&tiled->shape, threads).total;
+    if (tail_rows > 0) { /* fewer rows, but they may be cut otherwise */
+        struct product_shape tail = shape_for(layout, tail_rows);
+        size_t tail_bytes = product16_plan(&tail, threads).total;
+        product = tail_bytes > product ? tail_bytes : product;
+    }
+    tiled->bias = work_take(&tiled->total, f32_bytes(bias));
+    tiled->acc = work_take(&tiled->total, f32_bytes(sum));
+    tiled->product = work_take(&tiled->total, product);
+    layout->total = tiled->total > layout->total ? tiled->total : layout->total;
+}
+
 /* linear: rows x [I] times W^T; linear_grad_x: rows dy [O] times W. */
 static struct layout times_matrix_layout(const struct program *prog, const struct op *op,
                                          const struct device_facts *facts)
@@ -111,6 +154,8 @@ static struct layout times_matrix_layout(const struct program *prog, const struc
     if (!is_f32(y) && !is_f32(before))
         layout.acc = work_take(&layout.total, f32_bytes(layout.chunk_rows * n));
     layout.product = work_take(&layout.total, both_work_bytes(&layout, facts->threads));
+    book_tiled(&layout, bias != NULL && !is_f32(bias) ? n : 0, 0,
+               (const struct tensor *const[]){rows_in, matrix}, facts->threads);
     return layout;
 }
 
@@ -145,6 +190,8 @@ static struct layout grad_w_layout(const struct program *prog, const struct op *
     if (!is_f32(dw))
         layout.acc = work_take(&layout.total, f32_bytes(m * n));
     layout.product = work_take(&layout.total, both_work_bytes(&layout, facts->threads));
+    book_tiled(&layout, 0, is_f32(dw) ? 0 : m * n, (const struct tensor *const[]){x, dy},
+               facts->threads);
     return layout;
 }
 
@@ -182,9 +229,10 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
     p->layout = layout_of(prog, op, facts);
     p->threads = facts->threads;
     p->loops = cpu_loops();
+    p->product16 = p->layout.tiled.fits ? cpu_product16() : NULL;
     enum snug_status status = SNUG_OK;
     int64_t tail_rows = p->layout.n_rows % p->layout.chunk_rows;
-    if (output(prog, op, 0) != NULL) {
+    if (output(prog, op, 0) != NULL && p->product16 == NULL) {
         struct product_shape full = shape_for(&p->layout, p->layout.chunk_rows);
         struct product_shape tail = shape_for(&p->layout, tail_rows);
         status = product_prepare(&full, p->threads, &p->full, err);
@@ -209,12 +257,35 @@ static float *chunk_target(const struct kernel_call *call, const struct layout *
     return work_at(call->work, layout->acc);
 }
 
+static void run_times_matrix_tiled(const struct kernel_call *call)
+{
+    const struct prepared *p = call->prepared;
+    const struct layout *layout = &p->layout;
+    const struct operand *bias = &call->in[2];
+    bool is_linear = call->op->kind == OP_linear;
+    struct linear_finish finish = {.n_rows = layout->n_rows,
+                                   .width = layout->width_out,
+                                   .act = is_linear ? call->op->attrs.act : ACT_none,
+                                   .before = span_of(&call->out[1], 0),
+                                   .y = span_of(&call->out[0], 0)};
+    if (is_linear && bias->data != NULL)
+        finish.bias = span_view(p->loops, p->threads, span_of(bias, 0), layout->width_out,
+                                work_at(call->work, layout->tiled.bias));
+    struct product16_out out = {.finish = &finish, .loops = p->loops};
+    p->product16(p->threads, &layout->tiled.shape, call->in[0].data, call->in[1].data, &out,
+                 work_at(call->work, layout->tiled.product));
+}
+
 static enum snug_status run_times_matrix(const struct kernel_call *call, struct snug_error *err)
 {
     const struct prepared *p = call->prepared;
     const struct layout *layout = &p->layout;
     const struct operand *bias = &call->in[2], *y = &call->out[0], *before = &call->out[1];
     bool is_linear = call->op->kind == OP_linear;
+    if (p->product16 != NULL) {
+        run_times_matrix_tiled(call);
+        return SNUG_OK;
+    }
     const float *matrix =
         span_view(p->loops, p->threads, span_of(&call->in[1], 0),
                   layout->width_in * layout->width_out, work_at(call->work, layout->matrix));
@@ -242,11 +313,48 @@ static enum snug_status run_times_matrix(const struct kernel_call *call, struct 
     return SNUG_OK;
 }
 
+static void sum_grad_w_tiled(const struct kernel_call *call, float *sum, bool add)
+{
+    const struct prepared *p = call->prepared;
+    const struct layout *layout = &p->layout;
+    bool in_out = call->op->attrs.in_out != 0;
+    const uint16_t *left = call->in[in_out ? 0 : 1].data, *right = call->in[in_out ? 1 : 0].data;
+    int64_t chunk_rows = layout->tiled.shape.k;
+    for (int64_t row = 0; row < layout->n_rows; row += chunk_rows) {
+        struct product_shape shape =
+            shape_for(layout, least_rows(chunk_rows, layout->n_rows - row));
+        struct product16_out out = {.c = sum, .add = add || row > 0};
+        p->product16(p->threads, &shape, left + row * shape.lda, right + row * shape.ldb, &out,
+                     work_at(call->work, layout->tiled.product));
+    }
+}
+
+static enum snug_status sum_grad_w(const struct kernel_call *call, float *sum, bool add,
+                                   struct snug_error *err)
+{
+    const struct prepared *p = call->prepared;
+    const struct layout *layout = &p->layout;
+    bool in_out = call->op->attrs.in_out != 0;
+    for (int64_t row = 0; row < layout->n_rows; row += layout->chunk_rows) {
+        int64_t n = least_rows(layout->chunk_rows, layout->n_rows - row);
+        const float *x =
+            span_view(p->loops, p->threads, span_of(&call->in[0], row * layout->width_in),
+                      n * layout->width_in, work_at(call->work, layout->left));
+        const float *dy =
+            span_view(p->loops, p->threads, span_of(&call->in[1], row * layout->width_out),
+                      n * layout->width_out, work_at(call->work, layout->right));
+        TRY(product_run(n == layout->chunk_rows ? p->full : p->tail, in_out ? x : dy,
+                        in_out ? dy : x, sum, add || row > 0, work_at(call->work, layout->product),
+                        err));
+    }
+    return SNUG_OK;
+}
+
 static enum snug_status run_grad_w(const struct kernel_call *call, struct snug_error *err)
 {
     const struct prepared *p = call->prepared;
     const struct layout *layout = &p->layout;
-    const struct operand *x = &call->in[0], *dy = &call->in[1];
+    const struct operand *dy = &call->in[1];
     const struct operand *dw = &call->out[0], *dbias = &call->out[1];
 
     if (dbias->data != NULL)
@@ -255,18 +363,13 @@ static enum snug_status run_grad_w(const struct kernel_call *call, struct snug_e
     if (dw->data == NULL)
         return SNUG_OK;
     bool direct = is_f32(dw->tensor);
-    float *sum = direct ? dw->data : work_at(call->work, layout->acc);
-    for (int64_t row = 0; row < layout->n_rows; row += layout->chunk_rows) {
-        int64_t n = least_rows(layout->chunk_rows, layout->n_rows - row);
-        const float *x_rows = span_view(p->loops, p->threads, span_of(x, row * layout->width_in),
-                                        n * layout->width_in, work_at(call->work, layout->left));
-        const float *dy_rows = span_view(p->loops, p->threads, span_of(dy, row * layout->width_out),
-                                         n * layout->width_out, work_at(call->work, layout->right));
-        bool in_out = call->op->attrs.in_out != 0;
-        TRY(product_run(n == layout->chunk_rows ? p->full : p->tail, in_out ? x_rows : dy_rows,
-                        in_out ? dy_rows : x_rows, sum, row > 0 || (direct && call->add),
-                        work_at(call->work, layout->product), err));
-    }
+    bool on_tiles = p->product16 != NULL;
+    size_t acc = on_tiles ? layout->tiled.acc : layout->acc;
+    float *sum = direct ? dw->data : work_at(call->work, acc);
+    if (on_tiles)
+        sum_grad_w_tiled(call, sum, direct && call->add);
+    else
+        TRY(sum_grad_w(call, sum, direct && call->add, err));
     if (!direct)
         p->loops->narrow(p->threads, span_of(dw, 0), layout->shape.m * layout->shape.n, sum,
                          call->add);

@@ -4,7 +4,9 @@
  * The rows come from four places, asked in this order: linear layers and the head on matrix
  * products (rows_*.c), the fast families at the highest instruction level that this CPU has
  * (fast_*.c), the same at lower levels, the reference (ref_*.c).  SNUG_CPU_LEVEL=base|v3|v4 in the
- * environment asks for a lower level, to test it or to compare bits between machines.
+ * environment asks for a lower level, to test it or to compare bits between machines.  Above v4 is
+ * amx: the same rows, with products of bf16 on tiles (product16.h).  amx-emulated is the highest
+ * level of the CPU with the tiles in plain C, to test them anywhere.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -15,10 +17,16 @@
 #if defined(__SSE__)
 #include <xmmintrin.h>
 #endif
+#if defined(SNUG_AMX)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include "base/text.h"
 #include "cpu/cpu.h"
 #include "cpu/level.h"
+#include "cpu/product16.h"
 #include "cpu/ref.h"
 
 enum { HUGE_PAGE_BYTES = 2 << 20, FLUSH_AND_ZERO_DENORMALS = 0x8040 };
@@ -89,6 +97,42 @@ static int level_in_use(void)
 const struct cpu_loops *cpu_loops(void)
 {
     return levels[level_in_use()].loops;
+}
+
+/* ---- tiles --------------------------------------------------------------------------------- */
+
+#if defined(SNUG_AMX)
+/* The CPU has tiles, the system saves them, and it lets this process use them.  The last is asked
+ * for here, once a process is enough and more do no harm.  The leaf with the palettes is not asked:
+ * some hypervisors hide it, and palette 1 is the only one there is. */
+static bool cpu_runs_amx(void)
+{
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_TILE_DATA = 18 };
+    const unsigned bf16_and_tile = 1u << 22 | 1u << 24, os_saves = 1u << 27, tile_state = 3u << 17;
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    if (!cpu_runs_v4() || !__get_cpuid(1, &a, &b, &c, &d) || (c & os_saves) == 0)
+        return false;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & bf16_and_tile) != bf16_and_tile)
+        return false;
+    __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
+    return (a & tile_state) == tile_state &&
+           syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_TILE_DATA) == 0;
+}
+#endif
+
+product16_fn *cpu_product16(void)
+{
+    const char *asked = getenv("SNUG_CPU_LEVEL");
+    if (asked != NULL && strcmp(asked, "amx-emulated") == 0)
+        return product16_emulated;
+#if defined(SNUG_AMX)
+    for (int i = 0; asked != NULL && i < N_LEVELS; i++)
+        if (strcmp(levels[i].name, asked) == 0 && levels[i].cpu_runs())
+            return NULL; /* a lower level */
+    if (cpu_runs_amx())
+        return product16_amx;
+#endif
+    return NULL;
 }
 
 /* ---- choosing a row ------------------------------------------------------------------------ */
@@ -226,5 +270,12 @@ void backend_cpu_describe(struct text *out)
     text_add(out, "kernels:");
     for (int i = 0; i < N_LEVELS; i++)
         text_add(out, " %s", levels[i].name);
-    text_add(out, ", this CPU runs %s\n", levels[level_in_use()].name);
+    product16_fn *product16 = cpu_product16();
+#if defined(SNUG_AMX)
+    text_add(out, " amx");
+#endif
+    text_add(out, ", this CPU runs %s%s\n", levels[level_in_use()].name,
+             product16 == NULL                 ? ""
+             : product16 == product16_emulated ? ", amx-emulated"
+                                               : " and amx");
 }

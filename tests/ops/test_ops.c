@@ -24,7 +24,7 @@
 enum { SEED = 20240229, MAX_TRIPLES = 2000, MAX_PRINTED = 30 };
 
 static const enum dtype compared_types[] = {DTYPE_f32, DTYPE_bf16, DTYPE_f16};
-static const char *const levels[] = {"base", "v3", "v4"};
+static const char *const levels[] = {"base", "v3", "v4", "amx", "amx-emulated"};
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
 struct triple { /* an op, a type and a row that were compared */

@@ -20,7 +20,7 @@
 enum { SEED = 20240301, MAX_PRINTED = 20, MOST_THREADS = 3 };
 
 static const enum dtype types[] = {DTYPE_f32, DTYPE_bf16, DTYPE_f16};
-static const char *const levels[] = {"base", "v3", "v4"};
+static const char *const levels[] = {"base", "v3", "v4", "amx", "amx-emulated"};
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
 /* Sizes for the cases of this name, besides their own, as they stand after the word `sizes`. */
