@@ -66,6 +66,9 @@ TEST_SRC     := $(sort $(wildcard tests/*/test_*.c))
 TEST_BIN     := $(TEST_SRC:%.c=$(BUILD)/%)
 TEST_LIB     := $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard tests/support/*.c)))
 TEST_SCRIPTS := $(sort $(wildcard tests/*/*.sh))
+BENCH_SRC    := $(sort $(wildcard bench/*.c))
+BENCH_LIB    := $(BUILD)/tests/support/opcase.o $(BUILD)/tests/support/oprun.o
+BENCH_BIN    := $(BENCH_SRC:%.c=$(BUILD)/%)
 EXAMPLE_SRC  := $(sort $(wildcard examples/*.c))
 EXAMPLE_BIN  := $(EXAMPLE_SRC:%.c=$(BUILD)/%)
 
@@ -130,6 +133,13 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_LIB) $(BUILD)/libsnug.a
 	$(run)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
 $(BUILD)/tests/%.o: private CPPFLAGS += -Itests
 
+# Benches run the shipped kernels as the tests do.
+$(BUILD)/bench/%: $(BUILD)/bench/%.o $(BENCH_LIB) $(BUILD)/libsnug.a
+	$(say) LINK $@
+	$(run)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+$(BUILD)/bench/%.o: private CPPFLAGS += -Itests
+$(BUILD)/bench/%.o: private CFLAGS += $(if $(CONFIG_AMX),-mamx-tile)
+
 # Examples see the public header only.
 $(BUILD)/examples/%: examples/%.c $(BUILD)/libsnug.a include/snug.h
 	@mkdir -p $(@D)
@@ -137,10 +147,12 @@ $(BUILD)/examples/%: examples/%.c $(BUILD)/libsnug.a include/snug.h
 	$(run)$(CC) -Iinclude $(CFLAGS) $(LDFLAGS) -o $@ $< $(BUILD)/libsnug.a $(LDLIBS)
 
 tests-bin: $(TEST_BIN)
+bench-bin: $(BENCH_BIN)
 examples: $(EXAMPLE_BIN)
 .SECONDARY:
 
--include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_LIB:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d)
+-include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_LIB:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d) \
+         $(BENCH_SRC:%.c=$(BUILD)/%.d)
 
 # ---- trying it --------------------------------------------------------------------------------
 
@@ -186,7 +198,7 @@ lint:
 	    --template='{file}:{line}: {severity}: {message} [{id}]' $(LINT_SRC)
 	@echo "lint: no findings"
 
-FORMATTED = $(shell find src include tests examples -name '*.[ch]')
+FORMATTED = $(shell find src include tests bench examples -name '*.[ch]')
 format:
 	@tools/setup.sh --lint
 	@clang-format -i $(FORMATTED)
@@ -227,10 +239,11 @@ help:
 	@echo 'make test            all tests, release and asan+ubsan builds; what CI runs'
 	@echo 'make check ONLY=ir   unit tests of one build whose path contains ir'
 	@echo 'make demo            plan, train and sample a small model, about a minute'
+	@echo 'make bench-bin       build/release/bench/*: rates of kernels'
 	@echo 'make layers          who includes whom      make lint      clang-tidy and cppcheck'
 	@echo 'make format          clang-format, in place make format-check'
 	@echo 'make install         PREFIX=$(PREFIX) DESTDIR=; make uninstall takes it back'
 	@echo 'make clean           V=1: show commands     -jN: default is all cores'
 
-.PHONY: all tests-bin examples setup test run-tests check demo layers lint format format-check \
+.PHONY: all tests-bin bench-bin examples setup test run-tests check demo layers lint format format-check \
         install uninstall clean help FORCE

@@ -24,7 +24,6 @@
 enum { SEED = 20240229, MAX_TRIPLES = 2000, MAX_PRINTED = 30 };
 
 static const enum dtype compared_types[] = {DTYPE_f32, DTYPE_bf16, DTYPE_f16};
-static const char *const levels[] = {"base", "v3", "v4", "amx", "amx-emulated"};
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
 struct triple { /* an op, a type and a row that were compared */
@@ -179,11 +178,10 @@ static void compare_op(struct context *ctx, struct opcase *c, int op_index, enum
             problem(ctx, c, op, "reference", "", err.message);
         else
             check_row(ctx, c, op_index, run.add, &right, "", dtype, true);
-        for (int i = 0; right.out[0] != NULL && i < COUNT(levels); i++) {
-            setenv("SNUG_CPU_LEVEL", levels[i], 1);
-            check_row(ctx, c, op_index, run.add, &right, levels[i], dtype, false);
-        }
-        unsetenv("SNUG_CPU_LEVEL");
+        for (int i = 0; right.out[0] != NULL && i < N_OPRUN_LEVELS; i++)
+            if (oprun_set_level(oprun_levels[i]))
+                check_row(ctx, c, op_index, run.add, &right, oprun_levels[i], dtype, false);
+        oprun_set_level(NULL);
         row_result_free(&right);
     }
     ctx->has_case[op->kind][dtype] = true;
@@ -271,12 +269,13 @@ static void refuse_ids_of_case(struct context *ctx, const struct case_text *text
             int32_t above = (int32_t)c.fills[op->in[k]].below;
             refuse_id(ctx, &c, i, k, -1, NULL);
             refuse_id(ctx, &c, i, k, above, NULL);
-            for (int l = 0; l < COUNT(levels); l++) {
-                setenv("SNUG_CPU_LEVEL", levels[l], 1);
-                refuse_id(ctx, &c, i, k, -1, levels[l]);
-                refuse_id(ctx, &c, i, k, above, levels[l]);
+            for (int l = 0; l < N_OPRUN_LEVELS; l++) {
+                if (!oprun_set_level(oprun_levels[l]))
+                    continue;
+                refuse_id(ctx, &c, i, k, -1, oprun_levels[l]);
+                refuse_id(ctx, &c, i, k, above, oprun_levels[l]);
             }
-            unsetenv("SNUG_CPU_LEVEL");
+            oprun_set_level(NULL);
         }
         assert_int_equal(oprun_step(&c, i, ref_row(op->kind), &err), SNUG_OK);
     }

@@ -20,7 +20,6 @@
 enum { SEED = 20240301, MAX_PRINTED = 20, MOST_THREADS = 3 };
 
 static const enum dtype types[] = {DTYPE_f32, DTYPE_bf16, DTYPE_f16};
-static const char *const levels[] = {"base", "v3", "v4", "amx", "amx-emulated"};
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
 /* Sizes for the cases of this name, besides their own, as they stand after the word `sizes`. */
@@ -90,12 +89,13 @@ static void check_case(const struct case_text *text, enum case_use use, int inde
         fail_msg("%s: %s", text->name, err.message);
     for (int i = 0; i < c.prog.n_ops; i++) {
         const struct op *op = &c.prog.ops[i];
-        for (int level = 0; level < COUNT(levels); level++) {
-            setenv("SNUG_CPU_LEVEL", levels[level], 1);
+        for (int level = 0; level < N_OPRUN_LEVELS; level++) {
+            if (!oprun_set_level(oprun_levels[level]))
+                continue;
             for (int add = 0; add < (op_infos[op->kind].accumulates != 0 ? 2 : 1); add++)
-                check_op(&c, i, levels[level], add != 0, tally);
+                check_op(&c, i, oprun_levels[level], add != 0, tally);
         }
-        unsetenv("SNUG_CPU_LEVEL");
+        oprun_set_level(NULL);
         const struct device_facts one_thread = {.threads = 1};
         const struct kernel *row = backend_cpu()->choose(&c.prog, op, &one_thread);
         if (oprun_step(&c, i, row, &err) != SNUG_OK)

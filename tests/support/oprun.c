@@ -4,9 +4,32 @@
 #include "support/oprun.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#include "cpu/product16.h"
+
+/* ---- levels --------------------------------------------------------------------------------- */
+
+const char *const oprun_levels[N_OPRUN_LEVELS] = {"base", "v3", "v4", "amx", "amx-emulated"};
+
+bool oprun_set_level(const char *level)
+{
+    static bool said = false;
+    if (level == NULL) {
+        unsetenv("SNUG_CPU_LEVEL");
+        return true;
+    }
+    setenv("SNUG_CPU_LEVEL", level, 1);
+    bool is_there = strncmp(level, "amx", 3) != 0 || cpu_product16() != NULL;
+    if (!is_there && !said) {
+        printf("level %s is skipped: this CPU, system or build has no AMX\n", level);
+        said = true;
+    }
+    return is_there;
+}
 
 /* ---- buffers with guards -------------------------------------------------------------------- */
 

@@ -30,6 +30,12 @@ enum snug_status oprun(const struct opcase *c, int op_index, struct row_run *run
                        struct row_result *result, struct snug_error *err);
 void row_result_free(struct row_result *result);
 
+/* The instruction levels, for tests that try each.  Setting one says whether it is there to be
+ * tried; the first time that tiles are not, it also prints so.  NULL: back to the default. */
+enum { N_OPRUN_LEVELS = 5 };
+extern const char *const oprun_levels[N_OPRUN_LEVELS];
+bool oprun_set_level(const char *level);
+
 /* Runs the row and leaves its results in c->data. */
 enum snug_status oprun_step(struct opcase *c, int op_index, const struct kernel *row,
                             struct snug_error *err);

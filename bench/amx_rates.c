@@ -1,0 +1,184 @@
+/*
+ * amx_rates.c -- how fast the linear ops are on tiles, beside what the CPU could do at most.
+ *
+ *   amx_rates [-e] [-r ROWS] [-n REPEATS] [THREADS]
+ *
+ * The shapes are those of GPT-2 124M.  Each op runs as in a training step, once at level amx (-e:
+ * amx-emulated, to try the program on any machine) and once at level v4 (the operands widened to
+ * fp32); the results are compared, and a difference beyond rounding is an error.  The peak is that
+ * of a loop of multiplications that touches no memory, on as many threads.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "cpu/product16.h"
+#include "support/oprun.h"
+
+enum { SEED = 20240303 };
+
+static double now_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+#if defined(SNUG_AMX)
+/* Four sums, as in the kernel; what the tiles hold does not matter: zeros take as long. */
+static void multiply_in_registers(int64_t n)
+{
+    static const struct {
+        unsigned char palette, start_row, reserved[14];
+        unsigned short row_bytes[16];
+        unsigned char rows[16];
+    } config = {.palette = 1,
+                .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
+                .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
+    __asm__ volatile("ldtilecfg %0" ::"m"(config) : "memory");
+    for (int64_t i = 0; i < n; i++)
+        __asm__ volatile("tdpbf16ps %%tmm6, %%tmm4, %%tmm0\n\t"
+                         "tdpbf16ps %%tmm7, %%tmm4, %%tmm1\n\t"
+                         "tdpbf16ps %%tmm6, %%tmm5, %%tmm2\n\t"
+                         "tdpbf16ps %%tmm7, %%tmm5, %%tmm3" ::
+                             : "memory");
+    __asm__ volatile("tilerelease" ::: "memory");
+}
+
+static double peak_flops(int threads)
+{
+    const int64_t n = 1000000;
+    double best = INFINITY;
+    for (int i = 0; i < 5; i++) {
+        double begin = now_seconds();
+#pragma omp parallel for schedule(static) num_threads(threads)
+        for (int t = 0; t < threads; t++)
+            multiply_in_registers(n);
+        best = fmin(best, now_seconds() - begin);
+    }
+    return (double)n * threads * 4 * (2.0 * 16 * 16 * 32) / best;
+}
+#else
+static double peak_flops(int threads)
+{
+    (void)threads;
+    return NAN;
+}
+#endif
+
+static const char *const ops_text[] = {"in x float N,I",
+                                       "in w float O,I scale=0.1",
+                                       "in b float O",
+                                       "in dy float N,O",
+                                       "y = linear x w b",
+                                       "dx = linear_grad_x dy w",
+                                       "dw = linear_grad_w x dy",
+                                       "dw32:f32 = linear_grad_w x dy"};
+static const struct {
+    const char *name;
+    int in, out;
+} layers[] = {{"qkv", 768, 2304}, {"proj", 768, 768}, {"fc", 768, 3072}, {"fcproj", 3072, 768}};
+#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
+
+struct totals {
+    double flops, seconds[2];
+    int n_wrong;
+};
+
+/* One op both ways; the fp32 gradient is added to, as by a second micro step. */
+static enum snug_status compare(const struct opcase *c, int op_index, int threads, int n_repeat,
+                                const char *const levels[2], struct totals *totals,
+                                struct snug_error *err)
+{
+    const struct op *op = &c->prog.ops[op_index];
+    const struct tensor *out = program_tensor(&c->prog, op->out[0]);
+    struct row_result result[2] = {{{0}}, {{0}}};
+    double seconds[2] = {0, 0}, flops = op_flops(&c->prog, op);
+    enum snug_status status = SNUG_OK;
+    for (int i = 0; i < 2 && status == SNUG_OK; i++) {
+        struct row_run run = {.facts = {.threads = threads}, .inplace = -1, .n_repeat = n_repeat};
+        run.add = op->kind == OP_linear_grad_w && out->dtype == DTYPE_f32;
+        setenv("SNUG_CPU_LEVEL", levels[i], 1);
+        run.row = backend_cpu()->choose(&c->prog, op, &run.facts);
+        struct run_modes modes = backend_cpu()->run_begin(&run.facts);
+        status = oprun(c, op_index, &run, &result[i], err);
+        backend_cpu()->run_end(&run.facts, &modes);
+        seconds[i] = run.best_seconds;
+        totals->seconds[i] += run.best_seconds;
+    }
+    totals->flops += flops;
+    if (status == SNUG_OK) {
+        double allowed = out->dtype == DTYPE_f32 ? 1e-5 : 1.0 / 128;
+        double error = oprun_error(out, result[0].out[0], result[1].out[0]);
+        totals->n_wrong += !(error <= allowed);
+        printf("  %-14s %-4s%s %8.2f ms %6.3f TFLOP/s %8.2f ms %6.3f TFLOP/s   %.1e%s\n",
+               op_infos[op->kind].name, dtype_name(out->dtype),
+               op->kind == OP_linear_grad_w && out->dtype == DTYPE_f32 ? " +=" : "   ",
+               1e3 * seconds[0], 1e-12 * flops / seconds[0], 1e3 * seconds[1],
+               1e-12 * flops / seconds[1], error, error <= allowed ? "" : "  WRONG");
+        fflush(stdout);
+    }
+    row_result_free(&result[0]);
+    row_result_free(&result[1]);
+    return status;
+}
+
+static enum snug_status time_layer(int layer, int n_rows, int threads, int n_repeat,
+                                   const char *const levels[2], struct totals *totals,
+                                   struct snug_error *err)
+{
+    char sizes[80];
+    struct case_text text = {.name = layers[layer].name, .n_lines = COUNT(ops_text)};
+    struct opcase c;
+    snprintf(sizes, sizeof sizes, " N=%d I=%d O=%d", n_rows, layers[layer].in, layers[layer].out);
+    memcpy(text.line, ops_text, sizeof ops_text);
+    text.use[CASE_time][text.n_uses[CASE_time]++] = sizes;
+    enum snug_status status = opcase_build(&text, CASE_time, 0, DTYPE_bf16, SEED, &c, err);
+    if (status == SNUG_OK)
+        printf("%s: %d rows, %d to %d\n", layers[layer].name, n_rows, layers[layer].in,
+               layers[layer].out);
+    for (int i = 0; i < c.prog.n_ops && status == SNUG_OK; i++)
+        status = compare(&c, i, threads, n_repeat, levels, totals, err);
+    opcase_free(&c);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    const char *levels[2] = {"amx", "v4"};
+    int threads = 1, n_rows = 4096, n_repeat = 7;
+    struct totals totals = {0};
+    struct snug_error err = {0};
+    enum snug_status status = SNUG_OK;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "-e") == 0)
+            levels[0] = "amx-emulated";
+        else if (strcmp(argv[i], "-r") == 0 && i + 1 < argc)
+            n_rows = atoi(argv[++i]);
+        else if (strcmp(argv[i], "-n") == 0 && i + 1 < argc)
+            n_repeat = atoi(argv[++i]);
+        else
+            threads = atoi(argv[i]);
+    }
+    if (threads < 1 || n_rows < 1 || n_repeat < 1)
+        return fprintf(stderr, "usage: %s [-e] [-r ROWS] [-n REPEATS] [THREADS]\n", argv[0]), 2;
+    setenv("SNUG_CPU_LEVEL", levels[0], 1);
+    product16_fn *product = cpu_product16();
+    if (product == NULL)
+        return fprintf(stderr, "this CPU, system or build has no AMX; -e emulates it\n"), 1;
+    double peak = product == product16_emulated ? NAN : peak_flops(threads);
+    printf("%d thread%s, tiles in registers only: %.3f TFLOP/s\n", threads,
+           threads == 1 ? "" : "s", 1e-12 * peak);
+    printf("  %-22s %-26s %-26s   difference\n", "", levels[0], levels[1]);
+    for (int i = 0; i < COUNT(layers) && status == SNUG_OK; i++)
+        status = time_layer(i, n_rows, threads, n_repeat, levels, &totals, &err);
+    if (status != SNUG_OK)
+        return fprintf(stderr, "%s\n", err.message), 1;
+    printf("together: %.3f TFLOP/s at %s (%.0f%% of the peak), %.3f at %s; %s\n",
+           1e-12 * totals.flops / totals.seconds[0], levels[0],
+           100 * totals.flops / totals.seconds[0] / peak, 1e-12 * totals.flops / totals.seconds[1],
+           levels[1], totals.n_wrong == 0 ? "all results agree" : "SOME RESULTS ARE WRONG");
+    return totals.n_wrong == 0 ? 0 : 1;
+}
