@@ -14,10 +14,14 @@
  * of the vocabulary.  A 16-bit dW is summed in fp32 in the workspace and rounded once: whole if
  * there are several chunks (4 bytes x V x C), else a block at a time.
  *
+ * Where x, W and the gradients are bf16 and the CPU has tiles (product16.h), W is read where it is and
+ * dlogits are rounded to bf16 for the two products of the backward half, as autocast does.
+ *
  * One walk serves all three ops; each takes the steps that it needs, so the fused op gives the bits
  * of the two that it replaces.
  */
 #include "cpu/cpu.h"
+#include "cpu/product16.h"
 #include "cpu/ref.h"
 
 #include <stdlib.h>
@@ -51,13 +55,15 @@ struct layout {
     int64_t chunk_rows, block_classes, pitch; /* pitch: floats between rows of logits */
     bool wants[PART_COUNT];
     bool dw_whole; /* the fp32 sum of a 16-bit dW is all of it, not a block */
-    size_t logits, losses, x, w, dx, dw, product, total;
+    bool tiled;    /* everything is bf16: tiles serve where the CPU has them */
+    size_t logits, losses, x, w, dlogits16, dx, dw, product, total;
 };
 
 struct prepared {
     struct layout layout;
     int threads;
     const struct cpu_loops *loops;
+    product16_fn *product16; /* not NULL: on tiles, and no products are prepared */
     struct product *products[PART_COUNT][2][2]; /* [shorter last chunk][shorter last block] */
 };
 
@@ -137,6 +143,8 @@ static size_t products_work_bytes(const struct layout *layout, int threads)
         if (nth_shape(layout, i / 4, i / 2 % 2, i % 2, &shape)) {
             size_t bytes = product_work_bytes(&shape, threads);
             most = bytes > most ? bytes : most;
+            bytes = layout->tiled ? product16_plan(&shape, threads).total : 0;
+            most = bytes > most ? bytes : most;
         }
     return most;
 }
@@ -151,6 +159,11 @@ static int64_t rows_in(int64_t bytes, int64_t row_bytes)
 static bool is_half(const struct program *prog, tensor_id id)
 {
     return id != TENSOR_NONE && program_tensor(prog, id)->dtype != DTYPE_f32;
+}
+
+static bool is_bf16(const struct program *prog, tensor_id id)
+{
+    return id == TENSOR_NONE || program_tensor(prog, id)->dtype == DTYPE_bf16;
 }
 
 static struct layout layout_of(const struct program *prog, const struct op *op,
@@ -174,13 +187,21 @@ static struct layout layout_of(const struct program *prog, const struct op *op,
     l.wants[PART_dx] = dx != TENSOR_NONE;
     l.wants[PART_dw] = dw != TENSOR_NONE;
 
+    l.tiled = is_bf16(prog, op->in[0]) && is_bf16(prog, op->in[1]) && is_bf16(prog, dx) &&
+              is_bf16(prog, dw);
+
     l.logits = work_take(&l.total, f32_bytes(l.chunk_rows * l.pitch));
     if (at.has_loss)
         l.losses = work_take(&l.total, (size_t)l.chunk_rows * sizeof(double));
+    size_t begin = l.total; /* of what is widened, or on tiles of the dlogits that are rounded */
     if (is_half(prog, op->in[0]))
         l.x = work_take(&l.total, f32_bytes(l.chunk_rows * l.width));
     if (is_half(prog, op->in[1]))
         l.w = work_take(&l.total, f32_bytes(l.block_classes * l.width));
+    size_t end = begin;
+    if (l.tiled && at.has_gradient)
+        l.dlogits16 = work_take(&end, (size_t)(l.chunk_rows * l.pitch) * sizeof(uint16_t));
+    l.total = end > l.total ? end : l.total;
     if (is_half(prog, dx))
         l.dx = work_take(&l.total, f32_bytes(l.chunk_rows * l.width));
     if (is_half(prog, dw))
@@ -215,9 +236,10 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
     p->layout = layout_of(prog, op, facts);
     p->threads = facts->threads;
     p->loops = cpu_loops();
+    p->product16 = p->layout.tiled ? cpu_product16() : NULL;
     struct product_shape shape;
     enum snug_status status = SNUG_OK;
-    for (int i = 0; i < PART_COUNT * 4 && status == SNUG_OK; i++)
+    for (int i = 0; i < PART_COUNT * 4 && status == SNUG_OK && p->product16 == NULL; i++)
         if (nth_shape(&p->layout, i / 4, i / 2 % 2, i % 2, &shape))
             status =
                 product_prepare(&shape, p->threads, &p->products[i / 4][i / 2 % 2][i % 2], err);
@@ -240,10 +262,14 @@ struct walk {
     float *logits, *dx;
 };
 
-static const struct product *product_for(const struct walk *walk, enum part part, int64_t n_classes)
+static const uint16_t *half_at(const struct operand *operand, int64_t first)
 {
-    const struct layout *l = walk->layout;
-    return walk->p->products[part][walk->n_rows < l->chunk_rows][n_classes < l->block_classes];
+    return (const uint16_t *)operand->data + first;
+}
+
+static uint16_t *dlogits16(const struct walk *walk)
+{
+    return (uint16_t *)(void *)work_at(walk->call->work, walk->layout->dlogits16);
 }
 
 static const float *w_block(const struct walk *walk, int64_t first, int64_t n_classes)
@@ -254,13 +280,35 @@ static const float *w_block(const struct walk *walk, int64_t first, int64_t n_cl
                      work_at(walk->call->work, l->w));
 }
 
+/* One of the three products for the classes [first, first + n) of this chunk: C (+)= ... */
+static enum snug_status multiply(const struct walk *walk, enum part part, int64_t first, int64_t n,
+                                 float *c, bool add, struct snug_error *err)
+{
+    const struct layout *l = walk->layout;
+    const struct kernel_call *call = walk->call;
+    void *work = work_at(call->work, l->product);
+    if (walk->p->product16 != NULL) {
+        struct product_shape shape = part_shape(l, part, walk->n_rows, n);
+        const uint16_t *x = half_at(&call->in[0], walk->row * l->width);
+        const uint16_t *w = half_at(&call->in[1], first * l->width);
+        const uint16_t *d = dlogits16(walk) + first;
+        walk->p->product16(walk->p->threads, &shape, part == PART_logits ? x : d,
+                           part == PART_dw ? x : w, &(struct product16_out){.c = c, .add = add},
+                           work);
+        return SNUG_OK;
+    }
+    const struct product *product =
+        walk->p->products[part][walk->n_rows < l->chunk_rows][n < l->block_classes];
+    return product_run(product, part == PART_logits ? walk->x : walk->logits + first,
+                       part == PART_dw ? walk->x : w_block(walk, first, n), c, add, work, err);
+}
+
 static enum snug_status make_logits(const struct walk *walk, struct snug_error *err)
 {
     const struct layout *l = walk->layout;
     for (int64_t first = 0; first < l->n_classes; first += l->block_classes) {
         int64_t n = least(l->block_classes, l->n_classes - first);
-        TRY(product_run(product_for(walk, PART_logits, n), walk->x, w_block(walk, first, n),
-                        walk->logits + first, false, work_at(walk->call->work, l->product), err));
+        TRY(multiply(walk, PART_logits, first, n, walk->logits + first, false, err));
     }
     return SNUG_OK;
 }
@@ -271,9 +319,7 @@ static enum snug_status add_to_dx(const struct walk *walk, struct snug_error *er
     const struct operand *out = &walk->call->out[walk->at.dx];
     for (int64_t first = 0; first < l->n_classes; first += l->block_classes) {
         int64_t n = least(l->block_classes, l->n_classes - first);
-        TRY(product_run(product_for(walk, PART_dx, n), walk->logits + first,
-                        w_block(walk, first, n), walk->dx, first > 0,
-                        work_at(walk->call->work, l->product), err));
+        TRY(multiply(walk, PART_dx, first, n, walk->dx, first > 0, err));
     }
     if (out->tensor->dtype != DTYPE_f32)
         walk->p->loops->narrow(walk->p->threads, span_of(out, walk->row * l->width),
@@ -291,9 +337,8 @@ static enum snug_status add_to_dw(const struct walk *walk, struct snug_error *er
     for (int64_t first = 0; first < l->n_classes; first += l->block_classes) {
         int64_t n = least(l->block_classes, l->n_classes - first);
         float *sum = direct || l->dw_whole ? whole + first * l->width : whole;
-        TRY(product_run(product_for(walk, PART_dw, n), walk->logits + first, walk->x, sum,
-                        walk->row > 0 || (direct && walk->call->add),
-                        work_at(walk->call->work, l->product), err));
+        TRY(multiply(walk, PART_dw, first, n, sum, walk->row > 0 || (direct && walk->call->add),
+                     err));
         if (!direct && is_last)
             walk->p->loops->narrow(walk->p->threads, span_of(out, first * l->width), n * l->width,
                                    sum, walk->call->add);
@@ -317,8 +362,9 @@ static enum snug_status walk_chunk(struct walk *walk, double *total, struct snug
     const struct layout *l = walk->layout;
     struct operand lse =
         walk->at.lse_in >= 0 ? call->in[walk->at.lse_in] : call->out[walk->at.lse_out];
-    walk->x = span_view(p->loops, p->threads, span_of(&call->in[0], walk->row * l->width),
-                        walk->n_rows * l->width, work_at(call->work, l->x));
+    if (p->product16 == NULL)
+        walk->x = span_view(p->loops, p->threads, span_of(&call->in[0], walk->row * l->width),
+                            walk->n_rows * l->width, work_at(call->work, l->x));
     if (l->wants[PART_dx]) {
         const struct operand *dx = &call->out[walk->at.dx];
         walk->dx = dx->tensor->dtype == DTYPE_f32 ? (float *)dx->data + walk->row * l->width
@@ -339,6 +385,9 @@ static enum snug_status walk_chunk(struct walk *walk, double *total, struct snug
     p->loops->finish_head(p->threads, &rows);
     for (int64_t i = 0; rows.losses != NULL && i < walk->n_rows; i++)
         *total += rows.losses[i];
+    if (p->product16 != NULL && walk->at.has_gradient)
+        p->loops->narrow(p->threads, (struct span){DTYPE_bf16, dlogits16(walk), 0},
+                         walk->n_rows * l->pitch, walk->logits, false);
     if (l->wants[PART_dx])
         TRY(add_to_dx(walk, err));
     if (l->wants[PART_dw])
