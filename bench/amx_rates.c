@@ -169,8 +169,8 @@ int main(int argc, char **argv)
     if (product == NULL)
         return fprintf(stderr, "this CPU, system or build has no AMX; -e emulates it\n"), 1;
     double peak = product == product16_emulated ? NAN : peak_flops(threads);
-    printf("%d thread%s, tiles in registers only: %.3f TFLOP/s\n", threads,
-           threads == 1 ? "" : "s", 1e-12 * peak);
+    printf("%d thread%s, tiles in registers only: %.3f TFLOP/s\n", threads, threads == 1 ? "" : "s",
+           1e-12 * peak);
     printf("  %-22s %-26s %-26s   difference\n", "", levels[0], levels[1]);
     for (int i = 0; i < COUNT(layers) && status == SNUG_OK; i++)
         status = time_layer(i, n_rows, threads, n_repeat, levels, &totals, &err);

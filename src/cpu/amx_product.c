@@ -79,8 +79,7 @@ static void tile_multiply(struct tiles *tiles, int c, int a, int b)
             }
         }
         for (int j = 0; j < SIDE; j++)
-            tiles->reg[c][r][j] =
-                float_bits(bits_float(tiles->reg[c][r][j]) + (even[j] + odd[j]));
+            tiles->reg[c][r][j] = float_bits(bits_float(tiles->reg[c][r][j]) + (even[j] + odd[j]));
     }
 }
 
@@ -116,24 +115,22 @@ static inline void tiles_end(struct tiles *tiles)
 
 #define tile_zero(tiles, t) ((void)(tiles), tile_zero_(t))
 #define tile_zero_(t)       __extension__({ __asm__ volatile("tilezero %%tmm" #t ::: "memory"); })
-#define tile_load(tiles, t, from, step_bytes)                             \
-    __extension__({                                                       \
-        (void)(tiles);                                                    \
-        __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(from),     \
-                         "r"((int64_t)(step_bytes))                       \
-                         : "memory");                                     \
+#define tile_load(tiles, t, from, step_bytes)                                                    \
+    __extension__({                                                                              \
+        (void)(tiles);                                                                           \
+        __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(from), "r"((int64_t)(step_bytes)) \
+                         : "memory");                                                            \
     })
-#define tile_store(tiles, t, to, step_bytes)                              \
-    __extension__({                                                       \
-        (void)(tiles);                                                    \
-        __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(to),   \
-                         "r"((int64_t)(step_bytes))                       \
-                         : "memory");                                     \
+#define tile_store(tiles, t, to, step_bytes)                                                       \
+    __extension__({                                                                                \
+        (void)(tiles);                                                                             \
+        __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(to), "r"((int64_t)(step_bytes)) \
+                         : "memory");                                                              \
     })
-#define tile_multiply(tiles, c, a, b)                                                     \
-    __extension__({                                                                       \
-        (void)(tiles);                                                                    \
-        __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::: "memory");    \
+#define tile_multiply(tiles, c, a, b)                                                  \
+    __extension__({                                                                    \
+        (void)(tiles);                                                                 \
+        __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::: "memory"); \
     })
 
 #endif
@@ -184,7 +181,7 @@ static inline void transpose(const uint32_t *from, uint32_t *to)
 #pragma GCC unroll 16
     for (int r = 0; r < SIDE; r++)
         in[r] = _mm512_load_si512(from + r * SIDE);
-    /* Inside each 128-bit lane: 4 x 4 blocks of four rows. */
+        /* Inside each 128-bit lane: 4 x 4 blocks of four rows. */
 #pragma GCC unroll 4
     for (int q = 0; q < SIDE; q += 4) {
         __m512i low01 = _mm512_unpacklo_epi32(in[q], in[q + 1]);
@@ -279,13 +276,27 @@ static int64_t n_pack_runs(const struct packing *p)
     return p->k_contiguous ? p->n_strips : p->n_depths;
 }
 
+/* A strip at one step of k is 32 lines of the matrix, far from each other: more than the CPU
+ * follows on its own. */
+static inline void expect_lines(const struct packing *p, int64_t strip, int64_t depth)
+{
+    int64_t n_across = least(STRIP, p->n_across - strip * STRIP);
+    int64_t n_k = least(DEPTH, p->n_k - depth * DEPTH);
+    int64_t n_lines = p->k_contiguous ? n_across : n_k;
+    int64_t down = p->k_contiguous ? strip * STRIP : depth * DEPTH;
+    int64_t along = p->k_contiguous ? depth * DEPTH : strip * STRIP;
+    for (int64_t i = 0; i < n_lines; i++)
+        __builtin_prefetch(p->from + (down + i) * p->pitch + along, 0, 3);
+}
+
 static void pack_run(const struct packing *p, int64_t run)
 {
     int64_t n = p->k_contiguous ? p->n_depths : p->n_strips;
+    int64_t ahead = p->k_contiguous ? 2 : 1; /* steps of k; else a whole run */
     for (int64_t i = 0; i < n; i++) {
         int64_t strip = p->k_contiguous ? run : i, depth = p->k_contiguous ? i : run;
-        uint32_t *to =
-            (uint32_t *)(void *)(p->to + (strip * p->n_depths + depth) * 2 * TILE_ELEMS);
+        expect_lines(p, strip, depth + ahead);
+        uint32_t *to = (uint32_t *)(void *)(p->to + (strip * p->n_depths + depth) * 2 * TILE_ELEMS);
         pack_tile(p, strip * STRIP, depth * DEPTH, to);
         pack_tile(p, strip * STRIP + SIDE, depth * DEPTH, to + SIDE * SIDE);
     }
@@ -331,12 +342,13 @@ static void run_block(const struct job *job, struct tiles *tiles, const uint16_t
     int64_t n_depths = job->plan.n_depths, group = job->plan.group_cols;
     for (int64_t col = cols.begin; col < cols.end; col += group) {
         int64_t n_cols = least(group, cols.end - col);
+        const uint16_t *b = job->b_packed + col * n_depths * DEPTH;
         for (int64_t row = rows.begin; row < rows.end; row += STRIP) {
             const uint16_t *a_strip = a + (row - rows.begin) * n_depths * DEPTH;
+            int64_t n_rows = least(STRIP, rows.end - row);
             for (int64_t j = 0; j < n_cols; j += STRIP)
-                multiply_strips(tiles, n_depths, a_strip,
-                                job->b_packed + (col + j) * n_depths * DEPTH, c + j, group);
-            deliver(job, c, row, least(STRIP, rows.end - row), col, n_cols);
+                multiply_strips(tiles, n_depths, a_strip, b + j * n_depths * DEPTH, c + j, group);
+            deliver(job, c, row, n_rows, col, n_cols);
         }
     }
 }
@@ -369,14 +381,11 @@ static void run_part(const struct job *job, int part)
     tiles_end(&tiles);
 }
 
-void PRODUCT16(int threads, const struct product_shape *shape, const uint16_t *a,
-               const uint16_t *b, const struct product16_out *out, void *work)
+void PRODUCT16(int threads, const struct product_shape *shape, const uint16_t *a, const uint16_t *b,
+               const struct product16_out *out, void *work)
 {
-    struct job job = {.shape = shape,
-                      .plan = product16_plan(shape, threads),
-                      .a = a,
-                      .out = out,
-                      .work = work};
+    struct job job = {
+        .shape = shape, .plan = product16_plan(shape, threads), .a = a, .out = out, .work = work};
     uint16_t *b_packed = (void *)(job.work + job.plan.b);
     struct packing packing = {.from = b,
                               .pitch = shape->ldb,

@@ -51,10 +51,8 @@ static inline struct product16_plan product16_plan(const struct product_shape *s
 {
     struct product16_plan plan = {.n_depths = (shape->k + DEPTH - 1) / DEPTH};
     int64_t strip_bytes = plan.n_depths * 2 * TILE_ELEMS * 2;
-    plan.block_rows =
-        product16_cut(shape->m, PRODUCT16_MOST_ROWS, PRODUCT16_A_BYTES, strip_bytes);
-    plan.group_cols =
-        product16_cut(shape->n, PRODUCT16_MOST_COLS, PRODUCT16_B_BYTES, strip_bytes);
+    plan.block_rows = product16_cut(shape->m, PRODUCT16_MOST_ROWS, PRODUCT16_A_BYTES, strip_bytes);
+    plan.group_cols = product16_cut(shape->n, PRODUCT16_MOST_COLS, PRODUCT16_B_BYTES, strip_bytes);
     plan.a_bytes = (size_t)(plan.block_rows / STRIP * strip_bytes);
     plan.c_bytes = (size_t)(STRIP * plan.group_cols) * sizeof(float);
     plan.b = work_take(&plan.total, (size_t)(product16_strips(shape->n) * strip_bytes));
