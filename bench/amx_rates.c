@@ -12,19 +12,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "cpu/product16.h"
 #include "support/oprun.h"
 
 enum { SEED = 20240303 };
-
-static double now_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 #if defined(SNUG_AMX)
 /* Four sums, as in the kernel; what the tiles hold does not matter: zeros take as long. */
@@ -52,11 +45,11 @@ static double peak_flops(int threads)
     const int64_t n = 1000000;
     double best = INFINITY;
     for (int i = 0; i < 5; i++) {
-        double begin = now_seconds();
+        double begin = clock_seconds();
 #pragma omp parallel for schedule(static) num_threads(threads)
         for (int t = 0; t < threads; t++)
             multiply_in_registers(n);
-        best = fmin(best, now_seconds() - begin);
+        best = fmin(best, clock_seconds() - begin);
     }
     return (double)n * threads * 4 * (2.0 * 16 * 16 * 32) / best;
 }

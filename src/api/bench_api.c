@@ -2,6 +2,7 @@
  * bench_api.c -- measurements of this machine, as text to read and to paste into a report.
  */
 #include "train/bench.h"
+#include "train/budget.h"
 
 #include <string.h>
 
@@ -40,21 +41,27 @@ enum snug_status snug_bench(const char *what, const snug_model *model, const snu
     if (strcmp(what, "cpu") != 0)
         return snug_fail(err, SNUG_BAD_ARGUMENT, "there is no bench \"%.40s\"; there is: cpu",
                          what);
-    TRY(bench_step(model, recipe, STEPS, &result, err));
     struct session_request q = {.model = model, .recipe = recipe, .train = true};
     TRY(session_make(&q, &session, err));
-    struct text out = {0};
-    text_add(&out, "this machine, %d thread%s\n", session.facts.threads,
-             session.facts.threads == 1 ? "" : "s");
-    text_add(&out, "  fp32 multiply-add %10.1f GFLOP/s\n", result.limits.f32_flops * 1e-9);
-    text_add(&out, "  memory, read      %10.1f GB/s\n", result.limits.read_bytes * 1e-9);
-    text_add(&out, "  memory, copy      %10.1f GB/s, read and written\n\n",
-             result.limits.copy_bytes * 1e-9);
-    text_add(&out, "a step of %s: ", model->name);
-    session_describe(&session, recipe, &out);
-    text_add(&out, "; median of %d\n", STEPS);
-    add_step(&out, &result, session.seq > 0 ? "tokens" : "samples");
+    enum snug_status status = budget_check_run(model, recipe, &session, err);
+    if (status == SNUG_OK)
+        status = bench_step(&session, STEPS, &result, err);
+    if (status == SNUG_OK) {
+        struct text out = {0};
+        text_add(&out, "this machine, %d thread%s\n", session.facts.threads,
+                 session.facts.threads == 1 ? "" : "s");
+        text_add(&out, "  fp32 multiply-add %10.1f GFLOP/s\n", result.limits.f32_flops * 1e-9);
+        text_add(&out, "  memory, read      %10.1f GB/s\n", result.limits.read_bytes * 1e-9);
+        text_add(&out, "  memory, copy      %10.1f GB/s, read and written\n\n",
+                 result.limits.copy_bytes * 1e-9);
+        text_add(&out, "a step of %s: ", model->name);
+        session_describe(&session, recipe, &out);
+        text_add(&out, "; median of %d\n", STEPS);
+        add_step(&out, &result, session.seq > 0 ? "tokens" : "samples");
+        *text = text_take(&out);
+        if (*text == NULL)
+            status = snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    }
     session_free(&session);
-    *text = text_take(&out);
-    return *text == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory") : SNUG_OK;
+    return status;
 }

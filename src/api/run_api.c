@@ -8,6 +8,7 @@
 #include "io/checkpoint.h"
 #include "io/json.h"
 #include "train/budget.h"
+#include "train/trainer.h"
 #include "train/weights.h"
 
 #include <math.h>
@@ -29,7 +30,8 @@ static json_t *state_of(const char *run)
     return state;
 }
 
-char *open_data_spec(const char *run)
+/* What the run was trained on; NULL if it does not say.  The caller's. */
+static char *data_spec_of(const char *run)
 {
     json_t *state = state_of(run), *data;
     const char *spec;
@@ -41,7 +43,8 @@ char *open_data_spec(const char *run)
     return out;
 }
 
-bool open_is_bytes(const char *run)
+/* Whether it was trained on bytes of text. */
+static bool is_of_bytes(const char *run)
 {
     json_t *state = state_of(run), *data;
     const char *kind;
@@ -52,7 +55,8 @@ bool open_is_bytes(const char *run)
     return is_bytes;
 }
 
-int64_t open_seq(const char *run)
+/* The length of its sequences, 0 if it does not say. */
+static int64_t seq_of(const char *run)
 {
     json_t *state = state_of(run), *recipe;
     const char *text;
@@ -96,9 +100,9 @@ enum snug_status snug_eval(const char *run, const char *data_spec, const snug_re
                     : model_is_language(model) ? 4
                                                : 128;
     q.batch = q.micro_batch;
-    q.seq = recipe->seq > 0 || !model_is_language(model) ? recipe->seq : open_seq(run);
+    q.seq = recipe->seq > 0 || !model_is_language(model) ? recipe->seq : seq_of(run);
     if (data_spec == NULL)
-        data_spec = own_spec = open_data_spec(run);
+        data_spec = own_spec = data_spec_of(run);
     struct data_needs needs;
     status = session_make(&q, &session, err);
     if (status == SNUG_OK)
@@ -271,6 +275,15 @@ enum snug_status snug_generate(const char *run, const struct snug_generate_optio
     if (status == SNUG_OK && !model_is_language(s.model))
         status =
             snug_fail(err, SNUG_UNSUPPORTED, "%s is not a language model: nothing to sample", run);
+    if (status == SNUG_OK && s.model->gpt2.vocab_size > 256 && !is_of_bytes(run))
+        status =
+            snug_fail(err, SNUG_UNSUPPORTED,
+                      "%s speaks in tokens of a tokenizer, which this version does not have: it "
+                      "samples from models trained on bytes of text",
+                      run);
+    if (status == SNUG_OK && options->n_tokens < 0)
+        status = snug_fail(err, SNUG_BAD_ARGUMENT, "cannot sample %lld tokens",
+                           (long long)options->n_tokens);
     if (status == SNUG_OK)
         status = sample(&s, options, emit, user, err);
     exec_free(s.exec);

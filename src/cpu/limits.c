@@ -6,27 +6,21 @@
  */
 #include "cpu/cpu.h"
 
+#include "base/clock.h"
+
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { TRIES = 7 };
-
-static double now_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 static double best_flops(int threads)
 {
     const struct cpu_loops *loops = cpu_loops();
     double best = 0;
     for (int i = 0; i < TRIES; i++) {
-        double begin = now_seconds();
+        double begin = clock_seconds();
         double flops = loops->fma_flops(threads, 1 << 22);
-        double rate = flops / (now_seconds() - begin);
+        double rate = flops / (clock_seconds() - begin);
         best = rate > best ? rate : best;
     }
     return best;
@@ -64,11 +58,11 @@ bool cpu_measure(const struct device_facts *facts, struct device_limits *limits)
         copy_all(threads, to, from, n_bytes);
         volatile uint64_t sink = 0;
         for (int i = 0; i < TRIES; i++) {
-            double begin = now_seconds();
+            double begin = clock_seconds();
             sink += read_all(threads, (const uint64_t *)(const void *)from, n_bytes / 8);
-            double middle = now_seconds();
+            double middle = clock_seconds();
             copy_all(threads, to, from, n_bytes);
-            double end = now_seconds();
+            double end = clock_seconds();
             double read = (double)n_bytes / (middle - begin);
             double copy = 2 * (double)n_bytes / (end - middle);
             limits->read_bytes = read > limits->read_bytes ? read : limits->read_bytes;

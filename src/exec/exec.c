@@ -3,11 +3,12 @@
  */
 #include "exec/exec.h"
 
+#include "base/clock.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 struct exec {
@@ -130,13 +131,6 @@ double *exec_scalars(const struct exec *exec)
     return exec->prog->scalars == TENSOR_NONE ? NULL : exec_data(exec, exec->prog->scalars);
 }
 
-static double now_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 static enum snug_status run_op(struct exec *exec, int i, int micro, struct snug_error *err)
 {
     struct kernel_call *call = &exec->calls[i];
@@ -144,9 +138,9 @@ static enum snug_status run_op(struct exec *exec, int i, int micro, struct snug_
     call->add = mode == ACC_yes || (mode == ACC_after_first && micro > 0);
     if (exec->op_seconds == NULL)
         return exec->kernels[i]->run(call, err);
-    double begin = now_seconds();
+    double begin = clock_seconds();
     enum snug_status status = exec->kernels[i]->run(call, err);
-    exec->op_seconds[i] += now_seconds() - begin;
+    exec->op_seconds[i] += clock_seconds() - begin;
     return status;
 }
 

@@ -7,16 +7,14 @@
  */
 #include "train/bench.h"
 
-#include "train/budget.h"
 #include "train/trainer.h"
 #include "train/weights.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 struct bench {
-    struct session session;
+    const struct session *session;
     struct exec *exec;
     struct data_needs needs;
     struct data *data;
@@ -27,7 +25,7 @@ struct bench {
 static enum snug_status feed(void *user, int micro, struct snug_error *err)
 {
     struct bench *b = user;
-    return data_fill(b->data, DATA_TRAIN, micro * b->session.micro_batch, b->session.micro_batch,
+    return data_fill(b->data, DATA_TRAIN, micro * b->session->micro_batch, b->session->micro_batch,
                      exec_data(b->exec, b->needs.input), exec_data(b->exec, b->needs.target_input),
                      err);
 }
@@ -73,9 +71,9 @@ static void add_op(const struct program *prog, int i, double seconds, struct ben
 static enum snug_status time_steps(struct bench *b, int n_steps, struct bench_result *r,
                                    struct snug_error *err)
 {
-    const struct program *prog = &b->session.prog;
+    const struct program *prog = &b->session->prog;
     size_t n_ops = (size_t)prog->n_ops;
-    weights_init(&b->session, b->exec, 1);
+    weights_init(b->session, b->exec, 1);
     exec_scalars(b->exec)[SCALAR_lr] = 1e-6;
     TRY(exec_run(b->exec, feed, b, err));
     for (int step = 0; step < n_steps; step++) {
@@ -92,28 +90,24 @@ static enum snug_status time_steps(struct bench *b, int n_steps, struct bench_re
         r->step_seconds += r->rows[i].seconds;
         r->floor_seconds += r->rows[i].floor_seconds;
     }
-    r->tokens = b->session.batch * (b->session.seq > 0 ? b->session.seq : 1);
+    r->tokens = b->session->batch * (b->session->seq > 0 ? b->session->seq : 1);
     return SNUG_OK;
 }
 
-enum snug_status bench_step(const struct snug_model *model, const struct snug_recipe *recipe,
-                            int n_steps, struct bench_result *result, struct snug_error *err)
+enum snug_status bench_step(const struct session *session, int n_steps, struct bench_result *result,
+                            struct snug_error *err)
 {
-    struct bench b = {0};
-    struct session_request q = {.model = model, .recipe = recipe, .train = true};
+    struct bench b = {.session = session};
     *result = (struct bench_result){0};
-    TRY(session_make(&q, &b.session, err));
-    enum snug_status status = needs_of(&b.session.prog, &b.needs, err);
+    enum snug_status status = needs_of(&session->prog, &b.needs, err);
     if (status == SNUG_OK)
-        status = budget_check_run(model, recipe, &b.session, err);
-    if (status == SNUG_OK)
-        status = needs_open_data(&b.session, &b.needs, "random", 1, &b.data, err);
-    if (status == SNUG_OK && !b.session.backend->measure(&b.session.facts, &result->limits))
+        status = needs_open_data(session, &b.needs, "random", 1, &b.data, err);
+    if (status == SNUG_OK && !session->backend->measure(&session->facts, &result->limits))
         status = snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     if (status == SNUG_OK)
-        status = exec_create(&b.session.prog, &b.session.plan, b.session.backend, &b.session.facts,
+        status = exec_create(&session->prog, &session->plan, session->backend, &session->facts,
                              NULL, &b.exec, err);
-    size_t n_ops = (size_t)b.session.prog.n_ops;
+    size_t n_ops = (size_t)session->prog.n_ops;
     b.one = malloc((n_ops + 1) * sizeof *b.one);
     b.seconds = malloc((n_ops + 1) * (size_t)n_steps * sizeof *b.seconds);
     if (status == SNUG_OK && (b.one == NULL || b.seconds == NULL))
@@ -124,6 +118,5 @@ enum snug_status bench_step(const struct snug_model *model, const struct snug_re
     free(b.seconds);
     exec_free(b.exec);
     data_close(b.data);
-    session_free(&b.session);
     return status;
 }

@@ -23,8 +23,8 @@ struct bench_result {
     int64_t tokens;
 };
 
-/* Runs n_steps steps (after one that does not count) of the model on random data. */
-enum snug_status bench_step(const struct snug_model *model, const struct snug_recipe *recipe,
-                            int n_steps, struct bench_result *result, struct snug_error *err);
+/* Runs n_steps training steps (after one that does not count) of a session on random data. */
+enum snug_status bench_step(const struct session *session, int n_steps, struct bench_result *result,
+                            struct snug_error *err);
 
 #endif

@@ -3,13 +3,13 @@
  */
 #include "train/trainer.h"
 
+#include "base/clock.h"
 #include "train/budget.h"
 #include "train/weights.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { DEFAULT_STEPS = 100 };
 static const double most_steps = 1e15;
@@ -152,13 +152,6 @@ void snug_trainer_free(snug_trainer *t)
 
 /* ---- one step ---------------------------------------------------------------------------------------- */
 
-static double now_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 static enum snug_status diverged(struct snug_trainer *t, const char *what, struct snug_error *err)
 {
     const char *name;
@@ -179,11 +172,11 @@ static enum snug_status one_step(struct snug_trainer *t, struct snug_metrics *m,
     const struct program *prog = &t->session.prog;
     double *scalars = exec_scalars(t->exec);
     double lr = recipe_lr_at(&t->recipe, t->step, t->n_steps);
-    double begin = now_seconds();
+    double begin = clock_seconds();
     bool scale_is_least = scalars[SCALAR_loss_scale] <= 1;
     scalars[SCALAR_lr] = lr;
     TRY(exec_run(t->exec, feed, t, err));
-    double seconds = now_seconds() - begin;
+    double seconds = clock_seconds() - begin;
     double loss = dtype_load(prog->tensors[prog->loss].dtype, exec_data(t->exec, prog->loss), 0);
     bool skipped = scalars[SCALAR_skip] != 0;
     if (!isfinite(loss))

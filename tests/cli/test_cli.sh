@@ -195,6 +195,11 @@ prepare() {
     run train mlp:4-8-3 digits --steps 2 --batch 4 --out other
     [ $status -eq 0 ] || { fail "a good classifier to start from" "exit status $status"; return 1; }
 
+    mkdir wordy
+    sed 's/"vocab_size": *[0-9]*/"vocab_size": 300/' tiny/config.json >wordy/config.json
+    run train wordy --steps 1 --batch 2 --out words
+    [ $status -eq 0 ] || { fail "a model of tokens to start from" "exit status $status"; return 1; }
+
     copy_weights whole
     copy_weights cut-weights
     head -c "$(($(wc -c <run/model.safetensors) - 10))" run/model.safetensors \
@@ -339,6 +344,7 @@ data_and_files() {
 1 | nosuch, no such file                   | inspect nosuch
 1 | tiny/model.safetensors                 | eval tiny text.txt
 1 | not a language model                   | generate other --prompt a
+1 | words, tokenizer                       | generate words --prompt a
 1 | other, mlp:4-8-3, tiny                 | train tiny text.txt --steps 4 --out other --resume
 1 | nosuch, no checkpoint                  | train tiny text.txt --steps 4 --out nosuch --resume
 2 | already holds a run, --resume          | train tiny text.txt --steps 1 --out run
