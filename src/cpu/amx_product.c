@@ -14,126 +14,9 @@
  * for each step of k.
  *
  * Each number of C is summed over k in order by one thread: same bits for any number of threads.
- *
- * Compiled with SNUG_AMX_EMULATED the tile instructions are plain C that rounds as they do.
  */
-#include "cpu/cpu.h"
-#include "cpu/fast_common.h"
+#include "cpu/amx_tiles.h"
 #include "cpu/product16.h"
-
-#if defined(__AVX512F__)
-#include <immintrin.h>
-#endif
-
-enum { SIDE = 16 }; /* of a tile, in units of 4 bytes */
-
-/* ---- tiles --------------------------------------------------------------------------------- */
-
-#if defined(SNUG_AMX_EMULATED)
-
-#define PRODUCT16 product16_emulated
-
-struct tiles {
-    uint32_t reg[8][SIDE][SIDE];
-};
-
-static void tiles_begin(struct tiles *tiles)
-{
-    memset(tiles, 0, sizeof *tiles);
-}
-
-static void tiles_end(struct tiles *tiles)
-{
-    (void)tiles;
-}
-
-static void tile_zero(struct tiles *tiles, int t)
-{
-    memset(tiles->reg[t], 0, sizeof tiles->reg[t]);
-}
-
-static void tile_load(struct tiles *tiles, int t, const void *from, int64_t step_bytes)
-{
-    for (int r = 0; r < SIDE; r++)
-        memcpy(tiles->reg[t][r], (const char *)from + r * step_bytes, sizeof tiles->reg[t][r]);
-}
-
-static void tile_store(const struct tiles *tiles, int t, void *to, int64_t step_bytes)
-{
-    for (int r = 0; r < SIDE; r++)
-        memcpy((char *)to + r * step_bytes, tiles->reg[t][r], sizeof tiles->reg[t][r]);
-}
-
-/* As Intel's manual has it: even and odd k are summed apart, then together, then onto C.  A product
- * of two bf16 is exact in fp32, so it does not matter that this one is not fused. */
-static void tile_multiply(struct tiles *tiles, int c, int a, int b)
-{
-    for (int r = 0; r < SIDE; r++) {
-        float even[SIDE] = {0}, odd[SIDE] = {0};
-        for (int p = 0; p < SIDE; p++) {
-            uint32_t pair = tiles->reg[a][r][p];
-            float a_even = bits_float(pair << 16), a_odd = bits_float(pair & 0xffff0000u);
-            for (int j = 0; j < SIDE; j++) {
-                even[j] += a_even * bits_float(tiles->reg[b][p][j] << 16);
-                odd[j] += a_odd * bits_float(tiles->reg[b][p][j] & 0xffff0000u);
-            }
-        }
-        for (int j = 0; j < SIDE; j++)
-            tiles->reg[c][r][j] = float_bits(bits_float(tiles->reg[c][r][j]) + (even[j] + odd[j]));
-    }
-}
-
-#else
-
-#define PRODUCT16 product16_amx
-
-/* The registers are the CPU's; a compiler does not use them on its own. */
-struct tiles {
-    char none;
-};
-
-/* Assembly, because gcc's own functions do not say what memory they read. */
-static inline void tiles_begin(struct tiles *tiles)
-{
-    static const struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } config = {.palette = 1,
-                .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
-                .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
-    _Static_assert(sizeof config == 64, "what ldtilecfg reads");
-    (void)tiles;
-    __asm__ volatile("ldtilecfg %0" ::"m"(config) : "memory");
-}
-
-static inline void tiles_end(struct tiles *tiles)
-{
-    (void)tiles;
-    __asm__ volatile("tilerelease" ::: "memory");
-}
-
-#define tile_zero(tiles, t) ((void)(tiles), tile_zero_(t))
-#define tile_zero_(t)       __extension__({ __asm__ volatile("tilezero %%tmm" #t ::: "memory"); })
-#define tile_load(tiles, t, from, step_bytes)                                                    \
-    __extension__({                                                                              \
-        (void)(tiles);                                                                           \
-        __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(from), "r"((int64_t)(step_bytes)) \
-                         : "memory");                                                            \
-    })
-#define tile_store(tiles, t, to, step_bytes)                                                       \
-    __extension__({                                                                                \
-        (void)(tiles);                                                                             \
-        __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(to), "r"((int64_t)(step_bytes)) \
-                         : "memory");                                                              \
-    })
-#define tile_multiply(tiles, c, a, b)                                                  \
-    __extension__({                                                                    \
-        (void)(tiles);                                                                 \
-        __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::: "memory"); \
-    })
-
-#endif
 
 /* 32 rows of A by 32 columns of B, all of k; c gets the sum. */
 static void multiply_strips(struct tiles *tiles, int64_t n_depths, const uint16_t *a,
@@ -156,9 +39,9 @@ static void multiply_strips(struct tiles *tiles, int64_t n_depths, const uint16_
         b += 2 * TILE_ELEMS;
     }
     tile_store(tiles, 0, c, pitch * 4);
-    tile_store(tiles, 1, c + SIDE, pitch * 4);
-    tile_store(tiles, 2, c + SIDE * pitch, pitch * 4);
-    tile_store(tiles, 3, c + SIDE * pitch + SIDE, pitch * 4);
+    tile_store(tiles, 1, c + TILE_SIDE, pitch * 4);
+    tile_store(tiles, 2, c + TILE_SIDE * pitch, pitch * 4);
+    tile_store(tiles, 3, c + TILE_SIDE * pitch + TILE_SIDE, pitch * 4);
 }
 
 /* ---- packing ------------------------------------------------------------------------------- */
@@ -173,89 +56,44 @@ struct packing {
     int64_t n_strips, n_depths;
 };
 
-#if defined(__AVX512F__)
-
-static inline void transpose(const uint32_t *from, uint32_t *to)
-{
-    __m512i in[SIDE], mid[SIDE];
-#pragma GCC unroll 16
-    for (int r = 0; r < SIDE; r++)
-        in[r] = _mm512_load_si512(from + r * SIDE);
-        /* Inside each 128-bit lane: 4 x 4 blocks of four rows. */
-#pragma GCC unroll 4
-    for (int q = 0; q < SIDE; q += 4) {
-        __m512i low01 = _mm512_unpacklo_epi32(in[q], in[q + 1]);
-        __m512i high01 = _mm512_unpackhi_epi32(in[q], in[q + 1]);
-        __m512i low23 = _mm512_unpacklo_epi32(in[q + 2], in[q + 3]);
-        __m512i high23 = _mm512_unpackhi_epi32(in[q + 2], in[q + 3]);
-        mid[q] = _mm512_unpacklo_epi64(low01, low23);
-        mid[q + 1] = _mm512_unpackhi_epi64(low01, low23);
-        mid[q + 2] = _mm512_unpacklo_epi64(high01, high23);
-        mid[q + 3] = _mm512_unpackhi_epi64(high01, high23);
-    }
-    /* mid[4i + j], lane l: column 4l + j of rows 4i to 4i+3.  Then the lanes are a 4 x 4 each. */
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; j++) {
-        __m512i low01 = _mm512_shuffle_i32x4(mid[j], mid[j + 4], 0x44);
-        __m512i high01 = _mm512_shuffle_i32x4(mid[j], mid[j + 4], 0xee);
-        __m512i low23 = _mm512_shuffle_i32x4(mid[j + 8], mid[j + 12], 0x44);
-        __m512i high23 = _mm512_shuffle_i32x4(mid[j + 8], mid[j + 12], 0xee);
-        _mm512_store_si512(to + j * SIDE, _mm512_shuffle_i32x4(low01, low23, 0x88));
-        _mm512_store_si512(to + (j + 4) * SIDE, _mm512_shuffle_i32x4(low01, low23, 0xdd));
-        _mm512_store_si512(to + (j + 8) * SIDE, _mm512_shuffle_i32x4(high01, high23, 0x88));
-        _mm512_store_si512(to + (j + 12) * SIDE, _mm512_shuffle_i32x4(high01, high23, 0xdd));
-    }
-}
-
-#else
-
-static inline void transpose(const uint32_t *from, uint32_t *to)
-{
-    for (int r = 0; r < SIDE; r++)
-        for (int j = 0; j < SIDE; j++)
-            to[j * SIDE + r] = from[r * SIDE + j];
-}
-
-#endif
-
 /* Rows are `across`, each with its pairs of k as they lie in memory. */
 static inline void copy_pairs(const struct packing *p, int64_t across, int64_t k, uint32_t *block)
 {
-    int64_t n_rows = least(SIDE, p->n_across - across), n_k = least(DEPTH, p->n_k - k);
+    int64_t n_rows = least(TILE_SIDE, p->n_across - across), n_k = least(TILE_DEPTH, p->n_k - k);
     const uint16_t *from = p->from + across * p->pitch + k;
-    if (n_rows == SIDE && n_k == DEPTH) {
-        for (int r = 0; r < SIDE; r++)
-            memcpy(block + r * SIDE, from + r * p->pitch, DEPTH * sizeof *from);
+    if (n_rows == TILE_SIDE && n_k == TILE_DEPTH) {
+        for (int r = 0; r < TILE_SIDE; r++)
+            memcpy(block + r * TILE_SIDE, from + r * p->pitch, TILE_DEPTH * sizeof *from);
         return;
     }
     memset(block, 0, TILE_ELEMS * sizeof *from);
     for (int64_t r = 0; r < n_rows; r++)
-        memcpy(block + r * SIDE, from + r * p->pitch, (size_t)n_k * sizeof *from);
+        memcpy(block + r * TILE_SIDE, from + r * p->pitch, (size_t)n_k * sizeof *from);
 }
 
 /* Rows are pairs of k, each made from two rows of the matrix. */
 static inline void make_pairs(const struct packing *p, int64_t across, int64_t k, uint32_t *block)
 {
-    int64_t n_cols = least(SIDE, p->n_across - across), n_k = least(DEPTH, p->n_k - k);
+    int64_t n_cols = least(TILE_SIDE, p->n_across - across), n_k = least(TILE_DEPTH, p->n_k - k);
     const uint16_t *from = p->from + k * p->pitch + across;
-    if (n_cols == SIDE && n_k == DEPTH) {
-        for (int r = 0; r < SIDE; r++) {
+    if (n_cols == TILE_SIDE && n_k == TILE_DEPTH) {
+        for (int r = 0; r < TILE_SIDE; r++) {
             const uint16_t *even = from + 2 * r * p->pitch, *odd = even + p->pitch;
 #pragma omp simd
-            for (int j = 0; j < SIDE; j++)
-                block[r * SIDE + j] = (uint32_t)even[j] | (uint32_t)odd[j] << 16;
+            for (int j = 0; j < TILE_SIDE; j++)
+                block[r * TILE_SIDE + j] = (uint32_t)even[j] | (uint32_t)odd[j] << 16;
         }
         return;
     }
     memset(block, 0, TILE_ELEMS * sizeof *from);
     for (int64_t i = 0; i < n_k; i++)
         for (int64_t j = 0; j < n_cols; j++)
-            block[i / 2 * SIDE + j] |= (uint32_t)from[i * p->pitch + j] << (i % 2 * 16);
+            block[i / 2 * TILE_SIDE + j] |= (uint32_t)from[i * p->pitch + j] << (i % 2 * 16);
 }
 
 static inline void pack_tile(const struct packing *p, int64_t across, int64_t k, uint32_t *to)
 {
-    _Alignas(64) uint32_t block[SIDE * SIDE];
+    _Alignas(64) uint32_t block[TILE_SIDE * TILE_SIDE];
     bool transposed = p->k_contiguous == p->pairs_down;
     uint32_t *made = transposed ? block : to;
     if (across >= p->n_across) {
@@ -267,7 +105,7 @@ static inline void pack_tile(const struct packing *p, int64_t across, int64_t k,
     else
         make_pairs(p, across, k, made);
     if (transposed)
-        transpose(block, to);
+        tile_transpose(block, to);
 }
 
 /* Memory is read along what is contiguous in it: a strip at a time, or a step of k at a time. */
@@ -281,10 +119,10 @@ static int64_t n_pack_runs(const struct packing *p)
 static inline void expect_lines(const struct packing *p, int64_t strip, int64_t depth)
 {
     int64_t n_across = least(STRIP, p->n_across - strip * STRIP);
-    int64_t n_k = least(DEPTH, p->n_k - depth * DEPTH);
+    int64_t n_k = least(TILE_DEPTH, p->n_k - depth * TILE_DEPTH);
     int64_t n_lines = p->k_contiguous ? n_across : n_k;
-    int64_t down = p->k_contiguous ? strip * STRIP : depth * DEPTH;
-    int64_t along = p->k_contiguous ? depth * DEPTH : strip * STRIP;
+    int64_t down = p->k_contiguous ? strip * STRIP : depth * TILE_DEPTH;
+    int64_t along = p->k_contiguous ? depth * TILE_DEPTH : strip * STRIP;
     for (int64_t i = 0; i < n_lines; i++)
         __builtin_prefetch(p->from + (down + i) * p->pitch + along, 0, 3);
 }
@@ -297,8 +135,8 @@ static void pack_run(const struct packing *p, int64_t run)
         int64_t strip = p->k_contiguous ? run : i, depth = p->k_contiguous ? i : run;
         expect_lines(p, strip, depth + ahead);
         uint32_t *to = (uint32_t *)(void *)(p->to + (strip * p->n_depths + depth) * 2 * TILE_ELEMS);
-        pack_tile(p, strip * STRIP, depth * DEPTH, to);
-        pack_tile(p, strip * STRIP + SIDE, depth * DEPTH, to + SIDE * SIDE);
+        pack_tile(p, strip * STRIP, depth * TILE_DEPTH, to);
+        pack_tile(p, strip * STRIP + TILE_SIDE, depth * TILE_DEPTH, to + TILE_SIDE * TILE_SIDE);
     }
 }
 
@@ -342,12 +180,13 @@ static void run_block(const struct job *job, struct tiles *tiles, const uint16_t
     int64_t n_depths = job->plan.n_depths, group = job->plan.group_cols;
     for (int64_t col = cols.begin; col < cols.end; col += group) {
         int64_t n_cols = least(group, cols.end - col);
-        const uint16_t *b = job->b_packed + col * n_depths * DEPTH;
+        const uint16_t *b = job->b_packed + col * n_depths * TILE_DEPTH;
         for (int64_t row = rows.begin; row < rows.end; row += STRIP) {
-            const uint16_t *a_strip = a + (row - rows.begin) * n_depths * DEPTH;
+            const uint16_t *a_strip = a + (row - rows.begin) * n_depths * TILE_DEPTH;
             int64_t n_rows = least(STRIP, rows.end - row);
             for (int64_t j = 0; j < n_cols; j += STRIP)
-                multiply_strips(tiles, n_depths, a_strip, b + j * n_depths * DEPTH, c + j, group);
+                multiply_strips(tiles, n_depths, a_strip, b + j * n_depths * TILE_DEPTH, c + j,
+                                group);
             deliver(job, c, row, n_rows, col, n_cols);
         }
     }
@@ -381,8 +220,8 @@ static void run_part(const struct job *job, int part)
     tiles_end(&tiles);
 }
 
-void PRODUCT16(int threads, const struct product_shape *shape, const uint16_t *a, const uint16_t *b,
-               const struct product16_out *out, void *work)
+void TILED(product16)(int threads, const struct product_shape *shape, const uint16_t *a,
+                      const uint16_t *b, const struct product16_out *out, void *work)
 {
     struct job job = {
         .shape = shape, .plan = product16_plan(shape, threads), .a = a, .out = out, .work = work};

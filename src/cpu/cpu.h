@@ -59,10 +59,17 @@ const struct cpu_loops *cpu_loops(void); /* of the level in use */
 #define CPU_DECLARE(level)                                                                    \
     extern const struct cpu_loops fast_loops_##level;                                         \
     void fast_product_##level(int threads, const struct product_shape *shape, const float *a, \
-                              const float *b, float *c, bool add, float *work);                     \
+                              const float *b, float *c, bool add, float *work);               \
     double fast_fma_flops_##level(int threads, int64_t n_rounds);
 LEVEL_LIST(CPU_DECLARE)
 #undef CPU_DECLARE
+
+/* A tile register of AMX: rows of 64 bytes. */
+enum {
+    TILE_SIDE = 16,   /* rows, and fp32 columns */
+    TILE_DEPTH = 32,  /* bf16 columns */
+    TILE_ELEMS = 512, /* of bf16: 1 KiB */
+};
 
 /* limits.c: what this machine does at best. */
 bool cpu_measure(const struct device_facts *facts, struct device_limits *limits);

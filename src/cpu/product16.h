@@ -11,9 +11,7 @@
 #include "cpu/cpu.h"
 
 enum {
-    STRIP = 32,      /* rows of A, columns of B: two tiles of 16 */
-    DEPTH = 32,      /* of a tile, in k */
-    TILE_ELEMS = 512 /* 16 rows of 64 bytes */
+    STRIP = 32 /* rows of A, columns of B: two tiles of 16 */
 };
 
 /* What a thread works on at a time.  A block of A (all of k) stays in the second cache (2 MiB on
@@ -49,7 +47,7 @@ static inline int64_t product16_cut(int64_t n, int64_t most, int64_t bytes, int6
 
 static inline struct product16_plan product16_plan(const struct product_shape *shape, int threads)
 {
-    struct product16_plan plan = {.n_depths = (shape->k + DEPTH - 1) / DEPTH};
+    struct product16_plan plan = {.n_depths = (shape->k + TILE_DEPTH - 1) / TILE_DEPTH};
     int64_t strip_bytes = plan.n_depths * 2 * TILE_ELEMS * 2;
     plan.block_rows = product16_cut(shape->m, PRODUCT16_MOST_ROWS, PRODUCT16_A_BYTES, strip_bytes);
     plan.group_cols = product16_cut(shape->n, PRODUCT16_MOST_COLS, PRODUCT16_B_BYTES, strip_bytes);

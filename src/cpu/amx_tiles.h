@@ -1,0 +1,173 @@
+/*
+ * amx_tiles.h -- the eight tile registers: 16 rows of 64 bytes each, products of bf16 pairs into fp32.
+ *
+ *   tile of A: 16 rows x 32 k                tile of B: 16 pairs of k x 16 columns
+ *     row r:  k0 k1 k2 ... k31                 pair p: (k2p,k2p+1) of column 0, of column 1 ...
+ *
+ * tile_multiply: C[16 x 16 fp32] += A B.  Compiled with SNUG_AMX_EMULATED the instructions are plain
+ * C that rounds as they do, so that any machine can test what is written with them: such a file is
+ * compiled twice (AMX_SRC in the Makefile), and TILED(name) is name_amx or name_emulated.
+ */
+#ifndef SNUG_CPU_AMX_TILES_H
+#define SNUG_CPU_AMX_TILES_H
+
+#include "cpu/cpu.h"
+#include "cpu/fast_common.h"
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+#if defined(SNUG_AMX_EMULATED)
+
+#define TILED(name) name##_emulated
+
+struct tiles {
+    uint32_t reg[8][TILE_SIDE][TILE_SIDE];
+};
+
+static inline void tiles_begin(struct tiles *tiles)
+{
+    memset(tiles, 0, sizeof *tiles);
+}
+
+static void tiles_end(struct tiles *tiles)
+{
+    (void)tiles;
+}
+
+static inline void tile_zero(struct tiles *tiles, int t)
+{
+    memset(tiles->reg[t], 0, sizeof tiles->reg[t]);
+}
+
+static inline void tile_load(struct tiles *tiles, int t, const void *from, int64_t step_bytes)
+{
+    for (int r = 0; r < TILE_SIDE; r++)
+        memcpy(tiles->reg[t][r], (const char *)from + r * step_bytes, sizeof tiles->reg[t][r]);
+}
+
+static inline void tile_store(const struct tiles *tiles, int t, void *to, int64_t step_bytes)
+{
+    for (int r = 0; r < TILE_SIDE; r++)
+        memcpy((char *)to + r * step_bytes, tiles->reg[t][r], sizeof tiles->reg[t][r]);
+}
+
+/* As Intel's manual has it: even and odd k are summed apart, then together, then onto C.  A product
+ * of two bf16 is exact in fp32, so it does not matter that this one is not fused. */
+static inline void tile_multiply(struct tiles *tiles, int c, int a, int b)
+{
+    for (int r = 0; r < TILE_SIDE; r++) {
+        float even[TILE_SIDE] = {0}, odd[TILE_SIDE] = {0};
+        for (int p = 0; p < TILE_SIDE; p++) {
+            uint32_t pair = tiles->reg[a][r][p];
+            float a_even = bits_float(pair << 16), a_odd = bits_float(pair & 0xffff0000u);
+            for (int j = 0; j < TILE_SIDE; j++) {
+                even[j] += a_even * bits_float(tiles->reg[b][p][j] << 16);
+                odd[j] += a_odd * bits_float(tiles->reg[b][p][j] & 0xffff0000u);
+            }
+        }
+        for (int j = 0; j < TILE_SIDE; j++)
+            tiles->reg[c][r][j] = float_bits(bits_float(tiles->reg[c][r][j]) + (even[j] + odd[j]));
+    }
+}
+
+#else
+
+#define TILED(name) name##_amx
+
+/* The registers are the CPU's; a compiler does not use them on its own. */
+struct tiles {
+    char none;
+};
+
+/* Assembly, because gcc's own functions do not say what memory they read. */
+static inline void tiles_begin(struct tiles *tiles)
+{
+    static const struct {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } config = {.palette = 1,
+                .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
+                .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
+    _Static_assert(sizeof config == 64, "what ldtilecfg reads");
+    (void)tiles;
+    __asm__ volatile("ldtilecfg %0" ::"m"(config) : "memory");
+}
+
+static inline void tiles_end(struct tiles *tiles)
+{
+    (void)tiles;
+    __asm__ volatile("tilerelease" ::: "memory");
+}
+
+#define tile_zero(tiles, t) ((void)(tiles), tile_zero_(t))
+#define tile_zero_(t)       __extension__({ __asm__ volatile("tilezero %%tmm" #t ::: "memory"); })
+#define tile_load(tiles, t, from, step_bytes)                                                    \
+    __extension__({                                                                              \
+        (void)(tiles);                                                                           \
+        __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(from), "r"((int64_t)(step_bytes)) \
+                         : "memory");                                                            \
+    })
+#define tile_store(tiles, t, to, step_bytes)                                                       \
+    __extension__({                                                                                \
+        (void)(tiles);                                                                             \
+        __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(to), "r"((int64_t)(step_bytes)) \
+                         : "memory");                                                              \
+    })
+#define tile_multiply(tiles, c, a, b)                                                  \
+    __extension__({                                                                    \
+        (void)(tiles);                                                                 \
+        __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::: "memory"); \
+    })
+
+#endif
+
+/* A tile as a square of pairs, turned: what was a row of A is a column of B, and back. */
+#if defined(__AVX512F__)
+
+static inline void tile_transpose(const uint32_t *from, uint32_t *to)
+{
+    __m512i in[TILE_SIDE], mid[TILE_SIDE];
+#pragma GCC unroll 16
+    for (int r = 0; r < TILE_SIDE; r++)
+        in[r] = _mm512_load_si512(from + r * TILE_SIDE);
+        /* Inside each 128-bit lane: 4 x 4 blocks of four rows. */
+#pragma GCC unroll 4
+    for (int q = 0; q < TILE_SIDE; q += 4) {
+        __m512i low01 = _mm512_unpacklo_epi32(in[q], in[q + 1]);
+        __m512i high01 = _mm512_unpackhi_epi32(in[q], in[q + 1]);
+        __m512i low23 = _mm512_unpacklo_epi32(in[q + 2], in[q + 3]);
+        __m512i high23 = _mm512_unpackhi_epi32(in[q + 2], in[q + 3]);
+        mid[q] = _mm512_unpacklo_epi64(low01, low23);
+        mid[q + 1] = _mm512_unpackhi_epi64(low01, low23);
+        mid[q + 2] = _mm512_unpacklo_epi64(high01, high23);
+        mid[q + 3] = _mm512_unpackhi_epi64(high01, high23);
+    }
+    /* mid[4i + j], lane l: column 4l + j of rows 4i to 4i+3.  Then the lanes are a 4 x 4 each. */
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) {
+        __m512i low01 = _mm512_shuffle_i32x4(mid[j], mid[j + 4], 0x44);
+        __m512i high01 = _mm512_shuffle_i32x4(mid[j], mid[j + 4], 0xee);
+        __m512i low23 = _mm512_shuffle_i32x4(mid[j + 8], mid[j + 12], 0x44);
+        __m512i high23 = _mm512_shuffle_i32x4(mid[j + 8], mid[j + 12], 0xee);
+        _mm512_store_si512(to + j * TILE_SIDE, _mm512_shuffle_i32x4(low01, low23, 0x88));
+        _mm512_store_si512(to + (j + 4) * TILE_SIDE, _mm512_shuffle_i32x4(low01, low23, 0xdd));
+        _mm512_store_si512(to + (j + 8) * TILE_SIDE, _mm512_shuffle_i32x4(high01, high23, 0x88));
+        _mm512_store_si512(to + (j + 12) * TILE_SIDE, _mm512_shuffle_i32x4(high01, high23, 0xdd));
+    }
+}
+
+#else
+
+static inline void tile_transpose(const uint32_t *from, uint32_t *to)
+{
+    for (int r = 0; r < TILE_SIDE; r++)
+        for (int j = 0; j < TILE_SIDE; j++)
+            to[j * TILE_SIDE + r] = from[r * TILE_SIDE + j];
+}
+
+#endif
+
+#endif
