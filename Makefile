@@ -50,7 +50,7 @@ LEVEL_FLAGS_v4   := -march=x86-64-v4 -mprefer-vector-width=512
 
 # Products on tiles, compiled with the instructions where the compiler knows them and, for the tests
 # of every machine, with plain C in their place.
-AMX_FLAGS_amx      := $(LEVEL_FLAGS_v4) -mamx-tile -mamx-bf16
+AMX_FLAGS_amx      := $(LEVEL_FLAGS_v4) -mamx-tile -mamx-bf16 -mavx512bf16
 AMX_FLAGS_emulated := -DSNUG_AMX_EMULATED
 
 AMX_SRC  := src/cpu/amx_product.c

@@ -1,48 +1,19 @@
 /*
  * amx_product.c -- products of bf16 matrices on AMX tiles.
  *
- * Both operands are first laid out as the tiles want them, in strips of 32 rows of A and 32 columns
- * of B; a strip is two tiles for each 32 of k, one after the other:
- *
- *   tile of A: 16 rows x 32 k                tile of B: 16 pairs of k x 16 columns
- *     row r:  k0 k1 k2 ... k31                 pair p: (k2p,k2p+1) of column 0, of column 1 ...
- *
- * In units of a pair (4 bytes) one is the transpose of the other.  What a matrix has contiguous in
- * memory, k or the other way, decides whether a tile is copied or transposed, and whether the pairs
- * must first be made from two rows.  What is missing at the edges is zero, so that the innermost
- * loop knows nothing of them: four tiles of C stay in registers while two of A and two of B come by
- * for each step of k.
+ * Both operands are first laid out as the tiles want them (amx_tiles.h), in strips of 32 rows of A
+ * and 32 columns of B; a strip is two tiles for each 32 of k, one after the other.  In units of a
+ * pair (4 bytes) a tile of A is the transpose of one of B.  What a matrix has contiguous in memory,
+ * k or the other way, decides whether a tile is copied or transposed, and whether the pairs must
+ * first be made from two rows.  What is missing at the edges is zero, so that the innermost loop
+ * knows nothing of them: four tiles of C stay in registers while two of A and two of B come by for
+ * each step of k.  Meanwhile the rest of the core finishes the block before (amx_finish.h).
  *
  * Each number of C is summed over k in order by one thread: same bits for any number of threads.
  */
+#include "cpu/amx_finish.h"
 #include "cpu/amx_tiles.h"
 #include "cpu/product16.h"
-
-/* 32 rows of A by 32 columns of B, all of k; c gets the sum. */
-static void multiply_strips(struct tiles *tiles, int64_t n_depths, const uint16_t *a,
-                            const uint16_t *b, float *c, int64_t pitch)
-{
-    tile_zero(tiles, 0);
-    tile_zero(tiles, 1);
-    tile_zero(tiles, 2);
-    tile_zero(tiles, 3);
-    for (int64_t i = 0; i < n_depths; i++) {
-        tile_load(tiles, 4, a, 64);
-        tile_load(tiles, 6, b, 64);
-        tile_multiply(tiles, 0, 4, 6);
-        tile_load(tiles, 7, b + TILE_ELEMS, 64);
-        tile_multiply(tiles, 1, 4, 7);
-        tile_load(tiles, 5, a + TILE_ELEMS, 64);
-        tile_multiply(tiles, 2, 5, 6);
-        tile_multiply(tiles, 3, 5, 7);
-        a += 2 * TILE_ELEMS;
-        b += 2 * TILE_ELEMS;
-    }
-    tile_store(tiles, 0, c, pitch * 4);
-    tile_store(tiles, 1, c + TILE_SIDE, pitch * 4);
-    tile_store(tiles, 2, c + TILE_SIDE * pitch, pitch * 4);
-    tile_store(tiles, 3, c + TILE_SIDE * pitch + TILE_SIDE, pitch * 4);
-}
 
 /* ---- packing ------------------------------------------------------------------------------- */
 
@@ -140,55 +111,180 @@ static void pack_run(const struct packing *p, int64_t run)
     }
 }
 
+static void pack(const struct packing *p)
+{
+    for (int64_t i = 0; i < n_pack_runs(p); i++)
+        pack_run(p, i);
+}
+
 /* ---- the product --------------------------------------------------------------------------- */
 
 struct job {
     const struct product_shape *shape;
     struct product16_plan plan;
-    const uint16_t *a, *b_packed;
+    const uint16_t *a, *b;
     const struct product16_out *out;
     char *work;
-    int parts_m, parts_n;
 };
 
-/* One strip of rows by one group of columns leaves the cache. */
-static void deliver(const struct job *job, float *c, int64_t row, int64_t n_rows, int64_t col,
-                    int64_t n_cols)
+/* A block of C, 32 x 32 in four tiles, whose rows are not all finished yet. */
+struct unfinished {
+    const float *c;
+    int64_t row, col;
+    int n_rows, n_cols, next;
+};
+
+struct worker {
+    const struct job *job;
+    struct tiles tiles;
+    uint16_t *a, *b; /* packed: a block of A, and of B unless that is shared */
+    float *c;
+    struct unfinished before;
+};
+
+static inline void finish_some(struct worker *w, int n)
 {
-    const struct product16_out *out = job->out;
-    int64_t pitch = job->plan.group_cols;
-    if (out->finish != NULL) {
-        out->loops->finish_piece(out->finish, row, n_rows, col, n_cols, c, pitch);
-        return;
-    }
-    for (int64_t r = 0; r < n_rows; r++) {
-        float *to = out->c + (row + r) * job->shape->ldc + col;
-        const float *from = c + r * pitch;
-        if (!out->add) {
-            memcpy(to, from, (size_t)n_cols * sizeof *to);
-            continue;
-        }
-#pragma omp simd
-        for (int64_t j = 0; j < n_cols; j++)
-            to[j] += from[j];
+    struct unfinished *u = &w->before;
+    for (; n > 0 && u->next < u->n_rows; n--, u->next++) {
+        int tile = u->next / TILE_SIDE * 2, line = u->next % TILE_SIDE;
+        finish_row(w->job->out, u->row + u->next, u->col, u->n_cols,
+                   u->c + (tile * TILE_SIDE + line) * TILE_SIDE);
     }
 }
 
-static void run_block(const struct job *job, struct tiles *tiles, const uint16_t *a, float *c,
-                      struct range rows, struct range cols)
+/* Asks for the strip of B some steps ahead: the CPU on its own begins too late. */
+static inline void expect_strip(const uint16_t *b)
 {
-    int64_t n_depths = job->plan.n_depths, group = job->plan.group_cols;
-    for (int64_t col = cols.begin; col < cols.end; col += group) {
-        int64_t n_cols = least(group, cols.end - col);
-        const uint16_t *b = job->b_packed + col * n_depths * TILE_DEPTH;
-        for (int64_t row = rows.begin; row < rows.end; row += STRIP) {
-            const uint16_t *a_strip = a + (row - rows.begin) * n_depths * TILE_DEPTH;
-            int64_t n_rows = least(STRIP, rows.end - row);
-            for (int64_t j = 0; j < n_cols; j += STRIP)
-                multiply_strips(tiles, n_depths, a_strip, b + j * n_depths * TILE_DEPTH, c + j,
-                                group);
-            deliver(job, c, row, n_rows, col, n_cols);
+    enum { AHEAD = 2, LINE = 32 };
+    b += AHEAD * 2 * TILE_ELEMS;
+    for (int i = 0; i < 2 * TILE_ELEMS; i += LINE)
+        __builtin_prefetch(b + i, 0, 3);
+}
+
+/* c[32 x 32] = or += 32 rows of A by 32 columns of B, n_depths steps of k. */
+static void multiply_strips(struct worker *w, int64_t n_depths, const uint16_t *a,
+                            const uint16_t *b, float *c, bool add)
+{
+    enum { LINE_BYTES = 64, TILE_FLOATS = TILE_SIDE * TILE_SIDE };
+    struct tiles *tiles = &w->tiles;
+    int rows_a_step = (int)((STRIP + n_depths - 1) / n_depths);
+    if (add) {
+        tile_load(tiles, 0, c, LINE_BYTES);
+        tile_load(tiles, 1, c + TILE_FLOATS, LINE_BYTES);
+        tile_load(tiles, 2, c + 2 * TILE_FLOATS, LINE_BYTES);
+        tile_load(tiles, 3, c + 3 * TILE_FLOATS, LINE_BYTES);
+    } else {
+        tile_zero(tiles, 0);
+        tile_zero(tiles, 1);
+        tile_zero(tiles, 2);
+        tile_zero(tiles, 3);
+    }
+    for (int64_t i = 0; i < n_depths; i++) {
+        tile_load(tiles, 4, a, LINE_BYTES);
+        tile_load(tiles, 6, b, LINE_BYTES);
+        tile_multiply(tiles, 0, 4, 6);
+        tile_load(tiles, 7, b + TILE_ELEMS, LINE_BYTES);
+        tile_multiply(tiles, 1, 4, 7);
+        tile_load(tiles, 5, a + TILE_ELEMS, LINE_BYTES);
+        tile_multiply(tiles, 2, 5, 6);
+        tile_multiply(tiles, 3, 5, 7);
+        expect_strip(b);
+        finish_some(w, rows_a_step);
+        a += 2 * TILE_ELEMS;
+        b += 2 * TILE_ELEMS;
+    }
+    tile_store(tiles, 0, c, LINE_BYTES);
+    tile_store(tiles, 1, c + TILE_FLOATS, LINE_BYTES);
+    tile_store(tiles, 2, c + 2 * TILE_FLOATS, LINE_BYTES);
+    tile_store(tiles, 3, c + 3 * TILE_FLOATS, LINE_BYTES);
+}
+
+/* Steps of k that a chunk has. */
+static struct range chunk_of(const struct product16_plan *plan, int64_t first_depth)
+{
+    return (struct range){first_depth, least(first_depth + plan->chunk_depths, plan->n_depths)};
+}
+
+/* `depths` of the rows of A, packed with room for n_depths a strip. */
+static void pack_a(const struct job *job, struct range rows, struct range depths, uint16_t *to)
+{
+    const struct product_shape *s = job->shape;
+    int64_t k = depths.begin * TILE_DEPTH;
+    pack(&(struct packing){
+        .from = job->a + (s->a_transposed ? k * s->lda + rows.begin : rows.begin * s->lda + k),
+        .pitch = s->lda,
+        .n_across = rows.end - rows.begin,
+        .n_k = least(depths.end * TILE_DEPTH, s->k) - k,
+        .k_contiguous = !s->a_transposed,
+        .to = to,
+        .n_strips = product16_strips(rows.end - rows.begin),
+        .n_depths = depths.end - depths.begin});
+}
+
+static struct packing packing_of_b(const struct job *job, struct range cols, struct range depths,
+                                   uint16_t *to)
+{
+    const struct product_shape *s = job->shape;
+    int64_t k = depths.begin * TILE_DEPTH;
+    return (struct packing){
+        .from = job->b + (s->b_transposed ? cols.begin * s->ldb + k : k * s->ldb + cols.begin),
+        .pitch = s->ldb,
+        .n_across = cols.end - cols.begin,
+        .n_k = least(depths.end * TILE_DEPTH, s->k) - k,
+        .k_contiguous = s->b_transposed,
+        .pairs_down = true,
+        .to = to,
+        .n_strips = product16_strips(cols.end - cols.begin),
+        .n_depths = depths.end - depths.begin};
+}
+
+/* One chunk of k for a block of C.  Blocks of 32 x 32 are finished by the last chunk, each while
+ * the next is multiplied. */
+static void run_chunk(struct worker *w, struct range rows, struct range cols, struct range depths)
+{
+    const struct job *job = w->job;
+    const struct product16_plan *plan = &job->plan;
+    bool is_first = depths.begin == 0, is_last = depths.end == plan->n_depths;
+    int64_t chunk = depths.end - depths.begin, n_done = 0;
+    int64_t a_step = (plan->keeps_a ? plan->n_depths : chunk) * 2 * TILE_ELEMS;
+    int64_t b_step = (plan->shares_b ? plan->n_depths : chunk) * 2 * TILE_ELEMS;
+    const uint16_t *a = w->a + (plan->keeps_a ? depths.begin * 2 * TILE_ELEMS : 0);
+    const uint16_t *b = w->b;
+    if (plan->shares_b)
+        b += (cols.begin / STRIP * plan->n_depths + depths.begin) * 2 * TILE_ELEMS;
+    for (int64_t col = cols.begin; col < cols.end; col += STRIP, b += b_step)
+        for (int64_t row = rows.begin; row < rows.end; row += STRIP, n_done++) {
+            bool whole_k = is_first && is_last;
+            float *c = w->c + (whole_k ? n_done % 2 : n_done) * STRIP * STRIP;
+            multiply_strips(w, chunk, a + (row - rows.begin) / STRIP * a_step, b, c, !is_first);
+            if (!is_last)
+                continue;
+            finish_some(w, STRIP);
+            w->before = (struct unfinished){
+                c, row, col, (int)least(STRIP, rows.end - row), (int)least(STRIP, cols.end - col),
+                0};
         }
+}
+
+static void run_block(struct worker *w, struct range rows, struct range cols)
+{
+    const struct job *job = w->job;
+    const struct product16_plan *plan = &job->plan;
+    if (plan->keeps_a)
+        pack_a(job, rows, (struct range){0, plan->n_depths}, w->a);
+    for (int64_t col = cols.begin; col < cols.end; col += plan->block_cols) {
+        struct range block = {col, least(col + plan->block_cols, cols.end)};
+        for (int64_t depth = 0; depth < plan->n_depths; depth += plan->chunk_depths) {
+            struct range depths = chunk_of(plan, depth);
+            if (!plan->keeps_a)
+                pack_a(job, rows, depths, w->a);
+            if (!plan->shares_b) {
+                struct packing packing = packing_of_b(job, block, depths, w->b);
+                pack(&packing);
+            }
+            run_chunk(w, rows, block, depths);
+        }
+        finish_some(w, STRIP); /* its place is taken by the next block's sums */
     }
 }
 
@@ -196,54 +292,42 @@ static void run_part(const struct job *job, int part)
 {
     const struct product_shape *s = job->shape;
     const struct product16_plan *plan = &job->plan;
-    struct range rows = part_range(s->m, job->parts_m, part / job->parts_n, STRIP);
-    struct range cols = part_range(s->n, job->parts_n, part % job->parts_n, STRIP);
-    uint16_t *a_packed = (void *)(job->work + plan->a + (size_t)part * plan->a_bytes);
-    float *c = (void *)(job->work + plan->c + (size_t)part * plan->c_bytes);
-    struct tiles tiles;
+    struct range rows = part_range(s->m, plan->parts_m, part / plan->parts_n, STRIP);
+    int64_t col_step = job->out->how == FINISH_lse ? HEAD_SLICE : STRIP;
+    struct range cols = part_range(s->n, plan->parts_n, part % plan->parts_n, col_step);
+    char *own = job->work + plan->threads + (size_t)part * plan->thread_bytes;
+    struct worker w = {
+        .job = job,
+        .a = (void *)own,
+        .b = (void *)(plan->shares_b ? job->work + plan->shared_b : own + plan->a_bytes),
+        .c = (void *)(own + plan->a_bytes + plan->b_bytes)};
 
-    tiles_begin(&tiles);
-    for (int64_t row = rows.begin; row < rows.end; row += plan->block_rows) {
-        struct range block = {row, least(row + plan->block_rows, rows.end)};
-        struct packing packing = {.from = job->a + row * (s->a_transposed ? 1 : s->lda),
-                                  .pitch = s->lda,
-                                  .n_across = block.end - row,
-                                  .n_k = s->k,
-                                  .k_contiguous = !s->a_transposed,
-                                  .to = a_packed,
-                                  .n_strips = product16_strips(block.end - row),
-                                  .n_depths = plan->n_depths};
-        for (int64_t i = 0; i < n_pack_runs(&packing); i++)
-            pack_run(&packing, i);
-        run_block(job, &tiles, a_packed, c, block, cols);
-    }
-    tiles_end(&tiles);
+    tiles_begin(&w.tiles);
+    for (int64_t row = rows.begin; row < rows.end; row += plan->block_rows)
+        run_block(&w, (struct range){row, least(row + plan->block_rows, rows.end)}, cols);
+    tiles_end(&w.tiles);
 }
 
 void TILED(product16)(int threads, const struct product_shape *shape, const uint16_t *a,
                       const uint16_t *b, const struct product16_out *out, void *work)
 {
-    struct job job = {
-        .shape = shape, .plan = product16_plan(shape, threads), .a = a, .out = out, .work = work};
-    uint16_t *b_packed = (void *)(job.work + job.plan.b);
-    struct packing packing = {.from = b,
-                              .pitch = shape->ldb,
-                              .n_across = shape->n,
-                              .n_k = shape->k,
-                              .k_contiguous = shape->b_transposed,
-                              .pairs_down = true,
-                              .to = b_packed,
-                              .n_strips = product16_strips(shape->n),
-                              .n_depths = job.plan.n_depths};
-    job.b_packed = b_packed;
-    threads = product_threads(shape, threads);
-    job.parts_m = (int)least(threads, product16_strips(shape->m));
-    job.parts_n = (int)least(threads / job.parts_m, product16_strips(shape->n));
-    int n_parts = job.parts_m * job.parts_n;
-    int64_t n_runs = n_pack_runs(&packing);
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t i = 0; i < n_runs; i++)
-        pack_run(&packing, i);
+    struct job job = {.shape = shape,
+                      .plan = product16_plan(shape, threads),
+                      .a = a,
+                      .b = b,
+                      .out = out,
+                      .work = work};
+    const struct product16_plan *plan = &job.plan;
+    int n_parts = plan->parts_m * plan->parts_n;
+    if (plan->shares_b) {
+        struct packing packing =
+            packing_of_b(&job, (struct range){0, shape->n}, (struct range){0, plan->n_depths},
+                         (void *)(job.work + plan->shared_b));
+        int64_t n_runs = n_pack_runs(&packing);
+#pragma omp parallel for schedule(static) num_threads(n_parts)
+        for (int64_t i = 0; i < n_runs; i++)
+            pack_run(&packing, i);
+    }
 #pragma omp parallel for schedule(static) num_threads(n_parts)
     for (int part = 0; part < n_parts; part++)
         run_part(&job, part);

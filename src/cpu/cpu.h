@@ -44,9 +44,6 @@ struct cpu_loops {
     void (*widen)(int threads, struct span from, int64_t n, float *to);
     void (*narrow)(int threads, struct span to, int64_t n, const float *from, bool add);
     void (*finish_linear)(int threads, const struct linear_finish *todo);
-    /* The same for a piece of at most 1024 columns that lies at acc, `pitch` floats a row. */
-    void (*finish_piece)(const struct linear_finish *todo, int64_t row, int64_t n_rows, int64_t col,
-                         int64_t n_cols, float *acc, int64_t pitch);
     void (*sum_columns)(int threads, struct span from, int64_t n_rows, int64_t width,
                         struct span sums, bool add);
     void (*finish_head)(int threads, const struct head_rows *todo);

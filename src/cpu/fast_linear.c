@@ -80,13 +80,6 @@ static void finish_linear(int threads, const struct linear_finish *todo)
                          todo->acc + row * todo->width + j * BLOCK_ELEMS);
 }
 
-static void finish_piece(const struct linear_finish *todo, int64_t row, int64_t n_rows, int64_t col,
-                         int64_t n_cols, float *acc, int64_t pitch)
-{
-    for (int64_t r = 0; r < n_rows; r++)
-        finish_block(todo, row + r, col, n_cols, acc + r * pitch);
-}
-
 static void sum_stripe(struct span from, int64_t n_rows, int64_t width, int64_t col, int64_t n,
                        double *sums)
 {
@@ -174,7 +167,6 @@ const struct cpu_loops LEVEL(fast_loops) = {
     .widen = widen,
     .narrow = narrow,
     .finish_linear = finish_linear,
-    .finish_piece = finish_piece,
     .sum_columns = sum_columns,
     .finish_head = finish_head,
     .product = LEVEL(fast_product),

@@ -1,9 +1,11 @@
 /*
- * product16.h -- products of bf16 matrices on tile instructions:  C[m,n] (+)= op(A)[m,k] op(B)[k,n]
+ * product16.h -- products of bf16 matrices on tile instructions:  C[m,n] = op(A)[m,k] op(B)[k,n]
  *
  * amx_product.c makes them, compiled twice: with the AMX instructions, and with plain C in their
  * place, which any machine can test.  What they book is here and is the same for both, a function
- * of the shape and the thread count alone.  Bits do not depend on the thread count.
+ * of the shape and the thread count alone.  C is never stored as such: each row of a block is
+ * finished (bias, activation, rounding, softmax) on its way out.  Bits do not depend on the thread
+ * count.
  */
 #ifndef SNUG_CPU_PRODUCT16_H
 #define SNUG_CPU_PRODUCT16_H
@@ -14,59 +16,113 @@ enum {
     STRIP = 32 /* rows of A, columns of B: two tiles of 16 */
 };
 
-/* What a thread works on at a time.  A block of A (all of k) stays in the second cache (2 MiB on
- * the CPUs that have tiles) while groups of columns of B pass by it; of C there is one strip of
- * rows, as wide as a group.  k is never cut: who must cut it (rows of a weight gradient) adds. */
+/* What a thread works on at a time.  A block of A stays in the second cache (2 MiB on the CPUs that
+ * have tiles) while the strips of B pass by it.  Where k is long (the rows of a weight gradient) it
+ * is cut: then a block of C stays there too, and collects what each chunk of k adds. */
 enum {
-    PRODUCT16_A_BYTES = 1280 << 10,
+    PRODUCT16_A_BYTES = 1600 << 10,
     PRODUCT16_B_BYTES = 384 << 10,
-    PRODUCT16_MOST_ROWS = 512,
-    PRODUCT16_MOST_COLS = 256
+    PRODUCT16_FEW_ROWS = 512, /* so many are cheaper packed by every thread than shared out */
+    PRODUCT16_WHOLE_K = 3072, /* longer ones are cut ... */
+    PRODUCT16_CHUNK_K = 512,  /* ... into this */
+    PRODUCT16_CHUNK_ROWS = 384,
+    PRODUCT16_CHUNK_COLS = 512,
+    PRODUCT16_KEPT_K = 8192 /* a block of A is packed for all chunks at once up to this */
 };
 
 struct product16_plan {
-    int64_t n_depths;               /* steps of k */
-    int64_t block_rows, group_cols; /* whole strips */
-    size_t b, a, c, total;          /* the packed B, shared; then a block of A and C per thread */
-    size_t a_bytes, c_bytes;        /* of one thread */
+    int parts_m, parts_n;
+    int64_t n_depths, chunk_depths; /* steps of k: all, and of one chunk */
+    int64_t block_rows, block_cols; /* whole strips */
+    bool shares_b;                  /* B is packed whole before; else by each thread as it goes */
+    bool keeps_a;                   /* all chunks of a block of A */
+    size_t a_bytes, b_bytes, c_bytes;
+    size_t shared_b, threads, thread_bytes, total;
 };
+
+static inline int64_t product16_least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
 
 static inline int64_t product16_strips(int64_t n)
 {
     return (n + STRIP - 1) / STRIP;
 }
 
-/* As many strips as fit into the bytes, at least one, in elements. */
-static inline int64_t product16_cut(int64_t n, int64_t most, int64_t bytes, int64_t strip_bytes)
+/* n_strips in equal blocks of at most `most` strips (at least one). */
+static inline int64_t product16_block(int64_t n_strips, int64_t most)
 {
-    int64_t strips = bytes / strip_bytes;
-    strips = strips > most / STRIP ? most / STRIP : strips;
-    strips = strips > product16_strips(n) ? product16_strips(n) : strips;
-    return (strips > 1 ? strips : 1) * STRIP;
+    most = most > 1 ? most : 1;
+    int64_t n_blocks = (n_strips + most - 1) / most;
+    return (n_strips + n_blocks - 1) / n_blocks;
 }
 
 static inline struct product16_plan product16_plan(const struct product_shape *shape, int threads)
 {
     struct product16_plan plan = {.n_depths = (shape->k + TILE_DEPTH - 1) / TILE_DEPTH};
-    int64_t strip_bytes = plan.n_depths * 2 * TILE_ELEMS * 2;
-    plan.block_rows = product16_cut(shape->m, PRODUCT16_MOST_ROWS, PRODUCT16_A_BYTES, strip_bytes);
-    plan.group_cols = product16_cut(shape->n, PRODUCT16_MOST_COLS, PRODUCT16_B_BYTES, strip_bytes);
-    plan.a_bytes = (size_t)(plan.block_rows / STRIP * strip_bytes);
-    plan.c_bytes = (size_t)(STRIP * plan.group_cols) * sizeof(float);
-    plan.b = work_take(&plan.total, (size_t)(product16_strips(shape->n) * strip_bytes));
-    plan.a = work_take(&plan.total, plan.a_bytes * (size_t)threads);
-    plan.c = work_take(&plan.total, plan.c_bytes * (size_t)threads);
+    int64_t strips_m = product16_strips(shape->m), strips_n = product16_strips(shape->n);
+    bool in_chunks = shape->k > PRODUCT16_WHOLE_K;
+    plan.chunk_depths = in_chunks ? PRODUCT16_CHUNK_K / TILE_DEPTH : plan.n_depths;
+
+    threads = product_threads(shape, threads);
+    bool few_rows = !shape->a_transposed && shape->m <= PRODUCT16_FEW_ROWS;
+    int first = (int)product16_least(threads, few_rows ? strips_n : strips_m);
+    int second = (int)product16_least(threads / first, few_rows ? strips_m : strips_n);
+    plan.parts_m = few_rows ? second : first;
+    plan.parts_n = few_rows ? first : second;
+
+    int64_t part_m = (strips_m + plan.parts_m - 1) / plan.parts_m;
+    int64_t part_n = (strips_n + plan.parts_n - 1) / plan.parts_n;
+    int64_t strip_bytes = plan.chunk_depths * 2 * TILE_ELEMS * 2;
+    int64_t block_m = product16_block(part_m, in_chunks ? PRODUCT16_CHUNK_ROWS / STRIP
+                                                        : PRODUCT16_A_BYTES / strip_bytes);
+    plan.shares_b = !shape->a_transposed && part_m > block_m;
+    int64_t block_n = part_n;
+    if (in_chunks || !plan.shares_b)
+        block_n = product16_block(part_n, in_chunks ? PRODUCT16_CHUNK_COLS / STRIP
+                                                    : PRODUCT16_B_BYTES / strip_bytes);
+    plan.block_rows = block_m * STRIP;
+    plan.block_cols = block_n * STRIP;
+    plan.keeps_a = shape->k <= PRODUCT16_KEPT_K;
+
+    int64_t a_depths = plan.keeps_a ? plan.n_depths : plan.chunk_depths;
+    int64_t n_c = in_chunks ? block_m * block_n : 2;
+    plan.a_bytes = (size_t)(block_m * a_depths * 2 * TILE_ELEMS * 2);
+    plan.b_bytes = plan.shares_b ? 0 : (size_t)(block_n * strip_bytes);
+    plan.c_bytes = (size_t)(n_c * STRIP * STRIP) * sizeof(float);
+    plan.thread_bytes = plan.a_bytes + plan.b_bytes + plan.c_bytes;
+    if (plan.shares_b)
+        plan.shared_b =
+            work_take(&plan.total, (size_t)(strips_n * plan.n_depths * 2 * TILE_ELEMS * 2));
+    plan.threads =
+        work_take(&plan.total, plan.thread_bytes * (size_t)(plan.parts_m * plan.parts_n));
     return plan;
 }
 
-/* Where a product goes: to c (shape.ldc floats between rows), or through `finish` (whose acc is not
- * used) to where that says, a piece at a time while it is in the cache. */
+/* What becomes of a row of sums v.  Where a tensor is meant, `begin` is its element of row 0,
+ * column 0, and a row is `pitch` elements. */
 struct product16_out {
-    float *c;
-    bool add; /* +=, else = */
-    const struct linear_finish *finish;
-    const struct cpu_loops *loops; /* with finish */
+    enum {
+        FINISH_store,  /* v += bias; before = v; y (+)= fn(v), or v fn'(slope_at) */
+        FINISH_lse,    /* logits: maximum and sum of exponentials so far, and what the target got */
+        FINISH_softmax /* logits: y = factor * (exp(v - lse) - onehot) */
+    } how;
+    int64_t pitch;
+    struct span y, before, slope_at; /* data NULL: left out; the first two are not read but by += */
+    const float *bias;               /* NULL: none */
+    enum act act;
+    bool add;
+    /* Of the head; rows are counted from 0, columns are classes from first_class on. */
+    const int32_t *targets;
+    int64_t first_class;
+    float *running; /* HEAD_LANES maxima, then as many sums, for each slice of columns of a row */
+    int64_t n_slices;
+    float *picked; /* a row */
+    const float *lse;
+    float factor;
 };
+enum { HEAD_LANES = 16, HEAD_SLICE = 1024 /* columns */ };
 
 /* work: what product16_plan says, 64-byte aligned. */
 typedef void product16_fn(int threads, const struct product_shape *shape, const uint16_t *a,

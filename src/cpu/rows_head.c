@@ -14,14 +14,14 @@
  * of the vocabulary.  A 16-bit dW is summed in fp32 in the workspace and rounded once: whole if
  * there are several chunks (4 bytes x V x C), else a block at a time.
  *
- * Where x, W and the gradients are bf16 and the CPU has tiles (product16.h), W is read where it is and
- * dlogits are rounded to bf16 for the two products of the backward half, as autocast does.
+ * Where x and W are bf16 and the CPU has tiles, head16.c does it all otherwise.  Which way an op goes
+ * is decided when it is prepared; the workspace is enough for both.
  *
  * One walk serves all three ops; each takes the steps that it needs, so the fused op gives the bits
  * of the two that it replaces.
  */
 #include "cpu/cpu.h"
-#include "cpu/product16.h"
+#include "cpu/head16.h"
 #include "cpu/ref.h"
 
 #include <stdlib.h>
@@ -54,9 +54,12 @@ struct layout {
     int64_t n_rows, width, n_classes;
     int64_t chunk_rows, block_classes, pitch; /* pitch: floats between rows of logits */
     bool wants[PART_COUNT];
-    bool dw_whole; /* the fp32 sum of a 16-bit dW is all of it, not a block */
-    bool tiled;    /* everything is bf16: tiles serve where the CPU has them */
-    size_t logits, losses, x, w, dlogits16, dx, dw, product, total;
+    bool dw_whole;   /* the fp32 sum of a 16-bit dW is all of it, not a block */
+    bool fits_tiles; /* x and W are bf16 */
+    struct head16 tiled;
+    size_t logits, losses, x, w, dx, dw, product; /* products of fp32 */
+    size_t tiled_losses, tiled_work;
+    size_t total;
 };
 
 struct prepared {
@@ -143,8 +146,6 @@ static size_t products_work_bytes(const struct layout *layout, int threads)
         if (nth_shape(layout, i / 4, i / 2 % 2, i % 2, &shape)) {
             size_t bytes = product_work_bytes(&shape, threads);
             most = bytes > most ? bytes : most;
-            bytes = layout->tiled ? product16_plan(&shape, threads).total : 0;
-            most = bytes > most ? bytes : most;
         }
     return most;
 }
@@ -161,9 +162,29 @@ static bool is_half(const struct program *prog, tensor_id id)
     return id != TENSOR_NONE && program_tensor(prog, id)->dtype != DTYPE_f32;
 }
 
-static bool is_bf16(const struct program *prog, tensor_id id)
+/* The workspace of the head on tiles, if it may run there. */
+static void book_tiled(const struct program *prog, const struct op *op,
+                       const struct device_facts *facts, struct layout *l)
 {
-    return id == TENSOR_NONE || program_tensor(prog, id)->dtype == DTYPE_bf16;
+    struct places at = places_of(op->kind);
+    l->fits_tiles = program_tensor(prog, op->in[0])->dtype == DTYPE_bf16 &&
+                    program_tensor(prog, op->in[1])->dtype == DTYPE_bf16;
+    if (!l->fits_tiles)
+        return;
+    l->tiled = (struct head16){.n_rows = l->n_rows,
+                               .width = l->width,
+                               .n_classes = l->n_classes,
+                               .threads = facts->threads,
+                               .makes_lse = at.lse_out >= 0,
+                               .wants_dx = l->wants[PART_dx],
+                               .wants_dw = l->wants[PART_dw]};
+    if (l->wants[PART_dx])
+        l->tiled.dx_is_f32 = !is_half(prog, op->out[at.dx]);
+    size_t total = 0;
+    if (at.has_loss)
+        l->tiled_losses = work_take(&total, (size_t)l->n_rows * sizeof(double));
+    l->tiled_work = work_take(&total, head16_work_bytes(&l->tiled));
+    l->total = total > l->total ? total : l->total;
 }
 
 static struct layout layout_of(const struct program *prog, const struct op *op,
@@ -187,27 +208,20 @@ static struct layout layout_of(const struct program *prog, const struct op *op,
     l.wants[PART_dx] = dx != TENSOR_NONE;
     l.wants[PART_dw] = dw != TENSOR_NONE;
 
-    l.tiled = is_bf16(prog, op->in[0]) && is_bf16(prog, op->in[1]) && is_bf16(prog, dx) &&
-              is_bf16(prog, dw);
-
     l.logits = work_take(&l.total, f32_bytes(l.chunk_rows * l.pitch));
     if (at.has_loss)
         l.losses = work_take(&l.total, (size_t)l.chunk_rows * sizeof(double));
-    size_t begin = l.total; /* of what is widened, or on tiles of the dlogits that are rounded */
     if (is_half(prog, op->in[0]))
         l.x = work_take(&l.total, f32_bytes(l.chunk_rows * l.width));
     if (is_half(prog, op->in[1]))
         l.w = work_take(&l.total, f32_bytes(l.block_classes * l.width));
-    size_t end = begin;
-    if (l.tiled && at.has_gradient)
-        l.dlogits16 = work_take(&end, (size_t)(l.chunk_rows * l.pitch) * sizeof(uint16_t));
-    l.total = end > l.total ? end : l.total;
     if (is_half(prog, dx))
         l.dx = work_take(&l.total, f32_bytes(l.chunk_rows * l.width));
     if (is_half(prog, dw))
         l.dw =
             work_take(&l.total, f32_bytes((l.dw_whole ? l.n_classes : l.block_classes) * l.width));
     l.product = work_take(&l.total, products_work_bytes(&l, facts->threads));
+    book_tiled(prog, op, facts, &l);
     return l;
 }
 
@@ -236,7 +250,7 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
     p->layout = layout_of(prog, op, facts);
     p->threads = facts->threads;
     p->loops = cpu_loops();
-    p->product16 = p->layout.tiled ? cpu_product16() : NULL;
+    p->product16 = p->layout.fits_tiles ? cpu_product16() : NULL;
     struct product_shape shape;
     enum snug_status status = SNUG_OK;
     for (int i = 0; i < PART_COUNT * 4 && status == SNUG_OK && p->product16 == NULL; i++)
@@ -262,16 +276,6 @@ struct walk {
     float *logits, *dx;
 };
 
-static const uint16_t *half_at(const struct operand *operand, int64_t first)
-{
-    return (const uint16_t *)operand->data + first;
-}
-
-static uint16_t *dlogits16(const struct walk *walk)
-{
-    return (uint16_t *)(void *)work_at(walk->call->work, walk->layout->dlogits16);
-}
-
 static const float *w_block(const struct walk *walk, int64_t first, int64_t n_classes)
 {
     const struct layout *l = walk->layout;
@@ -285,18 +289,7 @@ static enum snug_status multiply(const struct walk *walk, enum part part, int64_
                                  float *c, bool add, struct snug_error *err)
 {
     const struct layout *l = walk->layout;
-    const struct kernel_call *call = walk->call;
-    void *work = work_at(call->work, l->product);
-    if (walk->p->product16 != NULL) {
-        struct product_shape shape = part_shape(l, part, walk->n_rows, n);
-        const uint16_t *x = half_at(&call->in[0], walk->row * l->width);
-        const uint16_t *w = half_at(&call->in[1], first * l->width);
-        const uint16_t *d = dlogits16(walk) + first;
-        walk->p->product16(walk->p->threads, &shape, part == PART_logits ? x : d,
-                           part == PART_dw ? x : w, &(struct product16_out){.c = c, .add = add},
-                           work);
-        return SNUG_OK;
-    }
+    void *work = work_at(walk->call->work, l->product);
     const struct product *product =
         walk->p->products[part][walk->n_rows < l->chunk_rows][n < l->block_classes];
     return product_run(product, part == PART_logits ? walk->x : walk->logits + first,
@@ -362,9 +355,8 @@ static enum snug_status walk_chunk(struct walk *walk, double *total, struct snug
     const struct layout *l = walk->layout;
     struct operand lse =
         walk->at.lse_in >= 0 ? call->in[walk->at.lse_in] : call->out[walk->at.lse_out];
-    if (p->product16 == NULL)
-        walk->x = span_view(p->loops, p->threads, span_of(&call->in[0], walk->row * l->width),
-                            walk->n_rows * l->width, work_at(call->work, l->x));
+    walk->x = span_view(p->loops, p->threads, span_of(&call->in[0], walk->row * l->width),
+                        walk->n_rows * l->width, work_at(call->work, l->x));
     if (l->wants[PART_dx]) {
         const struct operand *dx = &call->out[walk->at.dx];
         walk->dx = dx->tensor->dtype == DTYPE_f32 ? (float *)dx->data + walk->row * l->width
@@ -385,14 +377,37 @@ static enum snug_status walk_chunk(struct walk *walk, double *total, struct snug
     p->loops->finish_head(p->threads, &rows);
     for (int64_t i = 0; rows.losses != NULL && i < walk->n_rows; i++)
         *total += rows.losses[i];
-    if (p->product16 != NULL && walk->at.has_gradient)
-        p->loops->narrow(p->threads, (struct span){DTYPE_bf16, dlogits16(walk), 0},
-                         walk->n_rows * l->pitch, walk->logits, false);
     if (l->wants[PART_dx])
         TRY(add_to_dx(walk, err));
     if (l->wants[PART_dw])
         TRY(add_to_dw(walk, err));
     return SNUG_OK;
+}
+
+static double run_tiled(const struct walk *walk)
+{
+    const struct kernel_call *call = walk->call;
+    const struct prepared *p = walk->p;
+    const struct layout *l = walk->layout;
+    const struct places *at = &walk->at;
+    const struct operand none = {0};
+    const struct operand *lse = at->lse_in >= 0 ? &call->in[at->lse_in] : &call->out[at->lse_out];
+    double *losses = at->has_loss ? (double *)(void *)work_at(call->work, l->tiled_losses) : NULL;
+    struct head16_operands operands = {
+        .x = call->in[0].data,
+        .w = call->in[1].data,
+        .targets = call->in[at->targets].data,
+        .lse = lse->data,
+        .losses = losses,
+        .factor = grad_factor(walk),
+        .dx = span_of(l->wants[PART_dx] ? &call->out[at->dx] : &none, 0),
+        .dw = span_of(l->wants[PART_dw] ? &call->out[at->dw] : &none, 0),
+        .add_dw = call->add};
+    head16_run(&l->tiled, &operands, p->product16, p->loops, work_at(call->work, l->tiled_work));
+    double total = 0.0;
+    for (int64_t row = 0; losses != NULL && row < l->n_rows; row++)
+        total += losses[row];
+    return total;
 }
 
 static enum snug_status run(const struct kernel_call *call, struct snug_error *err)
@@ -406,8 +421,8 @@ static enum snug_status run(const struct kernel_call *call, struct snug_error *e
                         .logits = work_at(call->work, l->logits)};
     TRY(ref_check_ids(&call->in[walk.at.targets], l->n_classes, err));
 
-    double total = 0.0;
-    for (walk.row = 0; walk.row < l->n_rows; walk.row += l->chunk_rows) {
+    double total = p->product16 != NULL ? run_tiled(&walk) : 0.0;
+    for (walk.row = 0; p->product16 == NULL && walk.row < l->n_rows; walk.row += l->chunk_rows) {
         walk.n_rows = least(l->chunk_rows, l->n_rows - walk.row);
         TRY(walk_chunk(&walk, &total, err));
     }

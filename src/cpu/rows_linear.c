@@ -9,23 +9,20 @@
  * linear_grad_w sums over rows.  In fp32 it is one product; with a 16-bit operand it is one per
  * chunk, added up in dW itself or, if that is 16-bit, in fp32 in the workspace, rounded once.
  *
- * Where the CPU has tiles, products of two bf16 operands go without widening (product16.h): all
- * rows at once, finished piece by piece, and in linear_grad_w by longer chunks.  Which way an op
- * goes is decided when it is prepared; the workspace is enough for both, so that a plan does not
- * depend on the machine that makes it.
+ * Where the CPU has tiles, products of two bf16 operands go without widening (product16.h), all rows
+ * at once, and are finished on their way out.  Which way an op goes is decided when it is prepared;
+ * the workspace is enough for both, so that a plan does not depend on the machine that makes it.
  */
 #include "cpu/cpu.h"
 #include "cpu/product16.h"
 
 #include <stdlib.h>
 
-enum { TILED_CHUNK_ROWS = 1024 }; /* of linear_grad_w: so many rows of x are packed at a time */
-
 /* The workspace of an op on tiles. */
 struct tiled {
     bool fits;                  /* both operands are bf16 */
-    struct product_shape shape; /* of all rows; in grad_w of a full chunk */
-    size_t bias, acc, product, total;
+    struct product_shape shape; /* of all rows */
+    size_t bias, product, total;
 };
 
 /* Where things are.  An offset into the workspace means something only if its user needs it. */
@@ -98,29 +95,17 @@ static int64_t least_rows(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* `bias` and `sum`: fp32 copies of so many elements, or 0. */
-static void book_tiled(struct layout *layout, int64_t bias, int64_t sum,
-                       const struct tensor *const operands[2], int threads)
+/* `bias`: an fp32 copy of so many elements, or 0. */
+static void book_tiled(struct layout *layout, int64_t bias, const struct tensor *left,
+                       const struct tensor *right, int threads)
 {
     struct tiled *tiled = &layout->tiled;
-    tiled->fits = operands[0]->dtype == DTYPE_bf16 && operands[1]->dtype == DTYPE_bf16;
+    tiled->fits = left->dtype == DTYPE_bf16 && right->dtype == DTYPE_bf16;
     if (!tiled->fits)
         return;
-    int64_t rows = layout->n_rows, tail_rows = rows;
-    if (layout->splits_k && rows > TILED_CHUNK_ROWS) {
-        tail_rows = rows % TILED_CHUNK_ROWS;
-        rows = TILED_CHUNK_ROWS;
-    }
-    tiled->shape = shape_for(layout, rows);
-    size_t product = product16_plan(&tiled->shape, threads).total;
-    if (tail_rows > 0) { /* fewer rows, but they may be cut otherwise */
-        struct product_shape tail = shape_for(layout, tail_rows);
-        size_t tail_bytes = product16_plan(&tail, threads).total;
-        product = tail_bytes > product ? tail_bytes : product;
-    }
+    tiled->shape = shape_for(layout, layout->n_rows);
     tiled->bias = work_take(&tiled->total, f32_bytes(bias));
-    tiled->acc = work_take(&tiled->total, f32_bytes(sum));
-    tiled->product = work_take(&tiled->total, product);
+    tiled->product = work_take(&tiled->total, product16_plan(&tiled->shape, threads).total);
     layout->total = tiled->total > layout->total ? tiled->total : layout->total;
 }
 
@@ -154,8 +139,7 @@ static struct layout times_matrix_layout(const struct program *prog, const struc
     if (!is_f32(y) && !is_f32(before))
         layout.acc = work_take(&layout.total, f32_bytes(layout.chunk_rows * n));
     layout.product = work_take(&layout.total, both_work_bytes(&layout, facts->threads));
-    book_tiled(&layout, bias != NULL && !is_f32(bias) ? n : 0, 0,
-               (const struct tensor *const[]){rows_in, matrix}, facts->threads);
+    book_tiled(&layout, bias != NULL && !is_f32(bias) ? n : 0, rows_in, matrix, facts->threads);
     return layout;
 }
 
@@ -190,8 +174,7 @@ static struct layout grad_w_layout(const struct program *prog, const struct op *
     if (!is_f32(dw))
         layout.acc = work_take(&layout.total, f32_bytes(m * n));
     layout.product = work_take(&layout.total, both_work_bytes(&layout, facts->threads));
-    book_tiled(&layout, 0, is_f32(dw) ? 0 : m * n, (const struct tensor *const[]){x, dy},
-               facts->threads);
+    book_tiled(&layout, 0, x, dy, facts->threads);
     return layout;
 }
 
@@ -263,15 +246,14 @@ static void run_times_matrix_tiled(const struct kernel_call *call)
     const struct layout *layout = &p->layout;
     const struct operand *bias = &call->in[2];
     bool is_linear = call->op->kind == OP_linear;
-    struct linear_finish finish = {.n_rows = layout->n_rows,
-                                   .width = layout->width_out,
-                                   .act = is_linear ? call->op->attrs.act : ACT_none,
-                                   .before = span_of(&call->out[1], 0),
-                                   .y = span_of(&call->out[0], 0)};
+    struct product16_out out = {.how = FINISH_store,
+                                .pitch = layout->width_out,
+                                .act = is_linear ? call->op->attrs.act : ACT_none,
+                                .before = span_of(&call->out[1], 0),
+                                .y = span_of(&call->out[0], 0)};
     if (is_linear && bias->data != NULL)
-        finish.bias = span_view(p->loops, p->threads, span_of(bias, 0), layout->width_out,
-                                work_at(call->work, layout->tiled.bias));
-    struct product16_out out = {.finish = &finish, .loops = p->loops};
+        out.bias = span_view(p->loops, p->threads, span_of(bias, 0), layout->width_out,
+                             work_at(call->work, layout->tiled.bias));
     p->product16(p->threads, &layout->tiled.shape, call->in[0].data, call->in[1].data, &out,
                  work_at(call->work, layout->tiled.product));
 }
@@ -313,20 +295,18 @@ static enum snug_status run_times_matrix(const struct kernel_call *call, struct 
     return SNUG_OK;
 }
 
-static void sum_grad_w_tiled(const struct kernel_call *call, float *sum, bool add)
+static void run_grad_w_tiled(const struct kernel_call *call)
 {
     const struct prepared *p = call->prepared;
     const struct layout *layout = &p->layout;
     bool in_out = call->op->attrs.in_out != 0;
     const uint16_t *left = call->in[in_out ? 0 : 1].data, *right = call->in[in_out ? 1 : 0].data;
-    int64_t chunk_rows = layout->tiled.shape.k;
-    for (int64_t row = 0; row < layout->n_rows; row += chunk_rows) {
-        struct product_shape shape =
-            shape_for(layout, least_rows(chunk_rows, layout->n_rows - row));
-        struct product16_out out = {.c = sum, .add = add || row > 0};
-        p->product16(p->threads, &shape, left + row * shape.lda, right + row * shape.ldb, &out,
-                     work_at(call->work, layout->tiled.product));
-    }
+    struct product16_out out = {.how = FINISH_store,
+                                .pitch = layout->shape.n,
+                                .y = span_of(&call->out[0], 0),
+                                .add = call->add};
+    p->product16(p->threads, &layout->tiled.shape, left, right, &out,
+                 work_at(call->work, layout->tiled.product));
 }
 
 static enum snug_status sum_grad_w(const struct kernel_call *call, float *sum, bool add,
@@ -362,14 +342,13 @@ static enum snug_status run_grad_w(const struct kernel_call *call, struct snug_e
                               span_of(dbias, 0), call->add);
     if (dw->data == NULL)
         return SNUG_OK;
+    if (p->product16 != NULL) {
+        run_grad_w_tiled(call);
+        return SNUG_OK;
+    }
     bool direct = is_f32(dw->tensor);
-    bool on_tiles = p->product16 != NULL;
-    size_t acc = on_tiles ? layout->tiled.acc : layout->acc;
-    float *sum = direct ? dw->data : work_at(call->work, acc);
-    if (on_tiles)
-        sum_grad_w_tiled(call, sum, direct && call->add);
-    else
-        TRY(sum_grad_w(call, sum, direct && call->add, err));
+    float *sum = direct ? dw->data : work_at(call->work, layout->acc);
+    TRY(sum_grad_w(call, sum, direct && call->add, err));
     if (!direct)
         p->loops->narrow(p->threads, span_of(dw, 0), layout->shape.m * layout->shape.n, sum,
                          call->add);

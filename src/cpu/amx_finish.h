@@ -1,0 +1,130 @@
+/*
+ * amx_finish.h -- what happens to a row of 32 sums on its way out of a product on tiles.
+ *
+ * The tile unit works for hundreds of cycles on a block of C without the rest of the core: these
+ * rows are finished meanwhile, between its instructions, so they should need no more than that
+ * time.  Rows at the right edge have fewer columns; each function is compiled for the full row and
+ * for any.
+ */
+#ifndef SNUG_CPU_AMX_FINISH_H
+#define SNUG_CPU_AMX_FINISH_H
+
+#include <float.h>
+
+#include "cpu/amx_tiles.h"
+#include "cpu/product16.h"
+
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+ALWAYS_INLINE void finish_to(struct span to, int64_t at, int n, const float *v)
+{
+#if defined(__AVX512BF16__)
+    if (to.dtype == DTYPE_bf16 && n == STRIP) {
+        __m512bh half = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(v + TILE_SIDE), _mm512_loadu_ps(v));
+        _mm512_storeu_si512((uint16_t *)to.data + to.begin + at, (__m512i)half);
+        return;
+    }
+#endif
+    store_f32(to.dtype, to.data, to.begin + at, n, v);
+}
+
+ALWAYS_INLINE void finish_store(const struct product16_out *out, int64_t row, int64_t col, int n,
+                                float *v)
+{
+    int64_t at = row * out->pitch + col;
+    float other[STRIP];
+    if (out->bias != NULL)
+#pragma omp simd
+        for (int j = 0; j < n; j++)
+            v[j] += out->bias[col + j];
+    if (out->before.data != NULL)
+        finish_to(out->before, at, n, v);
+    if (out->slope_at.data != NULL) {
+        load_f32(out->slope_at.dtype, out->slope_at.data, out->slope_at.begin + at, n, other);
+        act_grad_block(out->act, n, v, other, v);
+    } else if (out->act != ACT_none) {
+        act_block(out->act, n, v, v);
+    }
+    if (out->add) {
+        load_f32(out->y.dtype, out->y.data, out->y.begin + at, n, other);
+#pragma omp simd
+        for (int j = 0; j < n; j++)
+            v[j] += other[j];
+    }
+    finish_to(out->y, at, n, v);
+}
+
+/* Each of 16 lanes keeps its own maximum and sum: nothing is added across until the row is through.
+ * Columns that are not there count as nothing. */
+ALWAYS_INLINE void finish_lse(const struct product16_out *out, int64_t row, int64_t col, int n,
+                              float *v)
+{
+    int64_t slice = row * out->n_slices + col / HEAD_SLICE;
+    float *top = out->running + slice * 2 * HEAD_LANES, *sum = top + HEAD_LANES;
+    float highest[HEAD_LANES];
+    int64_t target = out->targets[row] - out->first_class - col;
+    bool grew = false;
+    if (target >= 0 && target < n)
+        out->picked[row] = v[target];
+    for (int j = n; j < STRIP; j++)
+        v[j] = -FLT_MAX;
+#pragma omp simd reduction(| : grew)
+    for (int i = 0; i < HEAD_LANES; i++) {
+        float both = v[i] > v[i + HEAD_LANES] ? v[i] : v[i + HEAD_LANES];
+        highest[i] = both > top[i] ? both : top[i];
+        grew |= both > top[i];
+    }
+    if (grew)
+#pragma omp simd
+        for (int i = 0; i < HEAD_LANES; i++) {
+            sum[i] *= exp_f32(top[i] - highest[i]);
+            top[i] = highest[i];
+        }
+#pragma omp simd
+    for (int i = 0; i < HEAD_LANES; i++)
+        sum[i] += exp_f32(v[i] - highest[i]) + exp_f32(v[i + HEAD_LANES] - highest[i]);
+}
+
+ALWAYS_INLINE void finish_softmax(const struct product16_out *out, int64_t row, int64_t col, int n,
+                                  float *v)
+{
+    float lse = out->lse[row], factor = out->factor;
+    int64_t target = out->targets[row] - out->first_class - col;
+#pragma omp simd
+    for (int j = 0; j < n; j++)
+        v[j] = factor * exp_f32(v[j] - lse);
+    if (target >= 0 && target < n)
+        v[target] -= factor;
+    finish_to(out->y, row * out->pitch + col, n, v);
+}
+
+ALWAYS_INLINE void finish_columns(const struct product16_out *out, int64_t row, int64_t col, int n,
+                                  float *v)
+{
+    switch (out->how) {
+    case FINISH_store:
+        finish_store(out, row, col, n, v);
+        break;
+    case FINISH_lse:
+        finish_lse(out, row, col, n, v);
+        break;
+    case FINISH_softmax:
+        finish_softmax(out, row, col, n, v);
+        break;
+    }
+}
+
+/* c: the row's half in the left tile; that in the right one is a tile further. */
+static inline void finish_row(const struct product16_out *out, int64_t row, int64_t col, int n,
+                              const float *c)
+{
+    _Alignas(64) float v[STRIP];
+    memcpy(v, c, TILE_SIDE * sizeof *v);
+    memcpy(v + TILE_SIDE, c + TILE_SIDE * TILE_SIDE, TILE_SIDE * sizeof *v);
+    if (n == STRIP)
+        finish_columns(out, row, col, STRIP, v);
+    else
+        finish_columns(out, row, col, n, v);
+}
+
+#endif

@@ -1,0 +1,31 @@
+/*
+ * head16.h -- the language-model head on tiles: logits, softmax, loss and gradients in bf16.
+ */
+#ifndef SNUG_CPU_HEAD16_H
+#define SNUG_CPU_HEAD16_H
+
+#include "cpu/product16.h"
+
+struct head16 {
+    int64_t n_rows, width, n_classes;
+    int threads;
+    bool makes_lse; /* else it is given */
+    bool wants_dx, wants_dw;
+    bool dx_is_f32; /* summed where it is, else in the workspace */
+};
+
+struct head16_operands {
+    const uint16_t *x, *w;
+    const int32_t *targets;
+    float *lse;
+    double *losses; /* one a row; NULL: none wanted */
+    float factor;   /* of the gradient */
+    struct span dx, dw;
+    bool add_dw;
+};
+
+size_t head16_work_bytes(const struct head16 *head);
+void head16_run(const struct head16 *head, const struct head16_operands *operands,
+                product16_fn *product16, const struct cpu_loops *loops, void *work);
+
+#endif
