@@ -9,8 +9,11 @@
  * knows nothing of them: four tiles of C stay in registers while two of A and two of B come by for
  * each step of k.  Meanwhile the rest of the core finishes the block before (amx_finish.h).
  *
- * Each number of C is summed over k in order by one thread: same bits for any number of threads.
+ * Each number of C is summed over k in order by one thread: same bits for any number of threads,
+ * whichever of them makes a block.
  */
+#include <stdatomic.h>
+
 #include "cpu/amx_finish.h"
 #include "cpu/amx_tiles.h"
 #include "cpu/product16.h"
@@ -111,7 +114,7 @@ static void pack_run(const struct packing *p, int64_t run)
     }
 }
 
-static void pack(const struct packing *p)
+static void pack_all(const struct packing *p)
 {
     for (int64_t i = 0; i < n_pack_runs(p); i++)
         pack_run(p, i);
@@ -125,6 +128,8 @@ struct job {
     const uint16_t *a, *b;
     const struct product16_out *out;
     char *work;
+    int64_t item_cols, n_row_items, n_col_items;
+    atomic_llong next; /* the first item that nobody has taken */
 };
 
 /* A block of C, 32 x 32 in four tiles, whose rows are not all finished yet. */
@@ -138,6 +143,7 @@ struct worker {
     const struct job *job;
     struct tiles tiles;
     uint16_t *a, *b; /* packed: a block of A, and of B unless that is shared */
+    int64_t a_row;   /* where the block of A begins, if all of it is there; -1: it is not */
     float *c;
     struct unfinished before;
 };
@@ -199,18 +205,12 @@ static void multiply_strips(struct worker *w, int64_t n_depths, const uint16_t *
     tile_store(tiles, 3, c + 3 * TILE_FLOATS, LINE_BYTES);
 }
 
-/* Steps of k that a chunk has. */
-static struct range chunk_of(const struct product16_plan *plan, int64_t first_depth)
-{
-    return (struct range){first_depth, least(first_depth + plan->chunk_depths, plan->n_depths)};
-}
-
 /* `depths` of the rows of A, packed with room for n_depths a strip. */
 static void pack_a(const struct job *job, struct range rows, struct range depths, uint16_t *to)
 {
     const struct product_shape *s = job->shape;
     int64_t k = depths.begin * TILE_DEPTH;
-    pack(&(struct packing){
+    pack_all(&(struct packing){
         .from = job->a + (s->a_transposed ? k * s->lda + rows.begin : rows.begin * s->lda + k),
         .pitch = s->lda,
         .n_across = rows.end - rows.begin,
@@ -270,41 +270,50 @@ static void run_block(struct worker *w, struct range rows, struct range cols)
 {
     const struct job *job = w->job;
     const struct product16_plan *plan = &job->plan;
-    if (plan->keeps_a)
+    if (plan->keeps_a && w->a_row != rows.begin) {
         pack_a(job, rows, (struct range){0, plan->n_depths}, w->a);
-    for (int64_t col = cols.begin; col < cols.end; col += plan->block_cols) {
-        struct range block = {col, least(col + plan->block_cols, cols.end)};
-        for (int64_t depth = 0; depth < plan->n_depths; depth += plan->chunk_depths) {
-            struct range depths = chunk_of(plan, depth);
-            if (!plan->keeps_a)
-                pack_a(job, rows, depths, w->a);
-            if (!plan->shares_b) {
-                struct packing packing = packing_of_b(job, block, depths, w->b);
-                pack(&packing);
-            }
-            run_chunk(w, rows, block, depths);
-        }
-        finish_some(w, STRIP); /* its place is taken by the next block's sums */
+        w->a_row = rows.begin;
     }
+    for (int64_t depth = 0; depth < plan->n_depths; depth += plan->chunk_depths) {
+        struct range depths = {depth, least(depth + plan->chunk_depths, plan->n_depths)};
+        if (!plan->keeps_a)
+            pack_a(job, rows, depths, w->a);
+        if (!plan->shares_b) {
+            struct packing packing = packing_of_b(job, cols, depths, w->b);
+            pack_all(&packing);
+        }
+        run_chunk(w, rows, cols, depths);
+    }
+    finish_some(w, STRIP); /* its place is taken by the next block's sums */
 }
 
-static void run_part(const struct job *job, int part)
+/* Items go along the rows of blocks, so that a thread finds its block of A packed mostly. */
+static void run_item(struct worker *w, int64_t item)
 {
+    const struct job *job = w->job;
     const struct product_shape *s = job->shape;
-    const struct product16_plan *plan = &job->plan;
-    struct range rows = part_range(s->m, plan->parts_m, part / plan->parts_n, STRIP);
-    int64_t col_step = job->out->how == FINISH_lse ? HEAD_SLICE : STRIP;
-    struct range cols = part_range(s->n, plan->parts_n, part % plan->parts_n, col_step);
-    char *own = job->work + plan->threads + (size_t)part * plan->thread_bytes;
-    struct worker w = {
-        .job = job,
-        .a = (void *)own,
-        .b = (void *)(plan->shares_b ? job->work + plan->shared_b : own + plan->a_bytes),
-        .c = (void *)(own + plan->a_bytes + plan->b_bytes)};
+    int64_t row = item / job->n_col_items * job->plan.block_rows;
+    int64_t begin = item % job->n_col_items * job->item_cols;
+    int64_t end = least(begin + job->item_cols, s->n);
+    struct range rows = {row, least(row + job->plan.block_rows, s->m)};
+    for (int64_t col = begin; col < end; col += job->plan.block_cols)
+        run_block(w, rows, (struct range){col, least(col + job->plan.block_cols, end)});
+}
 
+static void run_worker(struct job *job, int thread)
+{
+    const struct product16_plan *plan = &job->plan;
+    char *own = job->work + plan->own + (size_t)thread * plan->own_bytes;
+    char *b = plan->shares_b ? job->work + plan->shared_b : own + plan->a_bytes;
+    struct worker w = {.job = job,
+                       .a = (void *)own,
+                       .b = (void *)b,
+                       .a_row = -1,
+                       .c = (void *)(own + plan->a_bytes + plan->b_bytes)};
+    int64_t item, n_items = job->n_row_items * job->n_col_items;
     tiles_begin(&w.tiles);
-    for (int64_t row = rows.begin; row < rows.end; row += plan->block_rows)
-        run_block(&w, (struct range){row, least(row + plan->block_rows, rows.end)}, cols);
+    while ((item = atomic_fetch_add(&job->next, 1)) < n_items)
+        run_item(&w, item);
     tiles_end(&w.tiles);
 }
 
@@ -318,17 +327,20 @@ void TILED(product16)(int threads, const struct product_shape *shape, const uint
                       .out = out,
                       .work = work};
     const struct product16_plan *plan = &job.plan;
-    int n_parts = plan->parts_m * plan->parts_n;
+    job.item_cols = out->how == FINISH_lse ? HEAD_SLICE : plan->block_cols;
+    job.n_row_items = divide_up(shape->m, plan->block_rows);
+    job.n_col_items = divide_up(shape->n, job.item_cols);
+    atomic_init(&job.next, 0);
     if (plan->shares_b) {
+        struct range all_cols = {0, shape->n}, all_depths = {0, plan->n_depths};
         struct packing packing =
-            packing_of_b(&job, (struct range){0, shape->n}, (struct range){0, plan->n_depths},
-                         (void *)(job.work + plan->shared_b));
+            packing_of_b(&job, all_cols, all_depths, (void *)(job.work + plan->shared_b));
         int64_t n_runs = n_pack_runs(&packing);
-#pragma omp parallel for schedule(static) num_threads(n_parts)
+#pragma omp parallel for schedule(static) num_threads(plan->threads)
         for (int64_t i = 0; i < n_runs; i++)
             pack_run(&packing, i);
     }
-#pragma omp parallel for schedule(static) num_threads(n_parts)
-    for (int part = 0; part < n_parts; part++)
-        run_part(&job, part);
+#pragma omp parallel for schedule(static) num_threads(plan->threads)
+    for (int thread = 0; thread < plan->threads; thread++)
+        run_worker(&job, thread);
 }

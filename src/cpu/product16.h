@@ -16,13 +16,17 @@ enum {
     STRIP = 32 /* rows of A, columns of B: two tiles of 16 */
 };
 
-/* What a thread works on at a time.  A block of A stays in the second cache (2 MiB on the CPUs that
- * have tiles) while the strips of B pass by it.  Where k is long (the rows of a weight gradient) it
- * is cut: then a block of C stays there too, and collects what each chunk of k adds. */
+/* The work is cut into blocks of C by the shape alone, and a thread that is done with one takes the
+ * next: cores that share their host with others are not equally fast.
+ *
+ * A block of A stays in the second cache (2 MiB on the CPUs that have tiles) while the strips of B
+ * pass by it.  Where k is long (the rows of a weight gradient) it is cut: then a block of C stays
+ * there too, and collects what each chunk of k adds. */
 enum {
     PRODUCT16_A_BYTES = 1600 << 10,
     PRODUCT16_B_BYTES = 384 << 10,
-    PRODUCT16_FEW_ROWS = 512, /* so many are cheaper packed by every thread than shared out */
+    PRODUCT16_MOST_ROWS = 512,
+    PRODUCT16_MOST_COLS = 256,
     PRODUCT16_WHOLE_K = 3072, /* longer ones are cut ... */
     PRODUCT16_CHUNK_K = 512,  /* ... into this */
     PRODUCT16_CHUNK_ROWS = 384,
@@ -31,28 +35,26 @@ enum {
 };
 
 struct product16_plan {
-    int parts_m, parts_n;
-    int64_t n_depths, chunk_depths; /* steps of k: all, and of one chunk */
-    int64_t block_rows, block_cols; /* whole strips */
-    bool shares_b;                  /* B is packed whole before; else by each thread as it goes */
-    bool keeps_a;                   /* all chunks of a block of A */
-    size_t a_bytes, b_bytes, c_bytes;
-    size_t shared_b, threads, thread_bytes, total;
+    int threads;
+    int64_t n_depths, chunk_depths;   /* steps of k: all, and of one chunk */
+    int64_t block_rows, block_cols;   /* whole strips */
+    bool shares_b;                    /* B is packed whole before; else by each thread as it goes */
+    bool keeps_a;                     /* all chunks of a block of A */
+    size_t a_bytes, b_bytes, c_bytes; /* of a thread */
+    size_t shared_b, own, own_bytes, total;
 };
-
-static inline int64_t product16_least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 static inline int64_t product16_strips(int64_t n)
 {
     return (n + STRIP - 1) / STRIP;
 }
 
-/* n_strips in equal blocks of at most `most` strips (at least one). */
-static inline int64_t product16_block(int64_t n_strips, int64_t most)
+/* n_strips in equal blocks of at most `most` and at most so many as fit into `bytes`; at least 1. */
+static inline int64_t product16_block(int64_t n_strips, int64_t most, int64_t bytes,
+                                      int64_t strip_bytes)
 {
+    int64_t fit = bytes / strip_bytes;
+    most = fit < most ? fit : most;
     most = most > 1 ? most : 1;
     int64_t n_blocks = (n_strips + most - 1) / most;
     return (n_strips + n_blocks - 1) / n_blocks;
@@ -60,43 +62,33 @@ static inline int64_t product16_block(int64_t n_strips, int64_t most)
 
 static inline struct product16_plan product16_plan(const struct product_shape *shape, int threads)
 {
-    struct product16_plan plan = {.n_depths = (shape->k + TILE_DEPTH - 1) / TILE_DEPTH};
+    struct product16_plan plan = {.threads = product_threads(shape, threads),
+                                  .n_depths = (shape->k + TILE_DEPTH - 1) / TILE_DEPTH,
+                                  .keeps_a = shape->k <= PRODUCT16_KEPT_K};
     int64_t strips_m = product16_strips(shape->m), strips_n = product16_strips(shape->n);
     bool in_chunks = shape->k > PRODUCT16_WHOLE_K;
     plan.chunk_depths = in_chunks ? PRODUCT16_CHUNK_K / TILE_DEPTH : plan.n_depths;
 
-    threads = product_threads(shape, threads);
-    bool few_rows = !shape->a_transposed && shape->m <= PRODUCT16_FEW_ROWS;
-    int first = (int)product16_least(threads, few_rows ? strips_n : strips_m);
-    int second = (int)product16_least(threads / first, few_rows ? strips_m : strips_n);
-    plan.parts_m = few_rows ? second : first;
-    plan.parts_n = few_rows ? first : second;
-
-    int64_t part_m = (strips_m + plan.parts_m - 1) / plan.parts_m;
-    int64_t part_n = (strips_n + plan.parts_n - 1) / plan.parts_n;
-    int64_t strip_bytes = plan.chunk_depths * 2 * TILE_ELEMS * 2;
-    int64_t block_m = product16_block(part_m, in_chunks ? PRODUCT16_CHUNK_ROWS / STRIP
-                                                        : PRODUCT16_A_BYTES / strip_bytes);
-    plan.shares_b = !shape->a_transposed && part_m > block_m;
-    int64_t block_n = part_n;
-    if (in_chunks || !plan.shares_b)
-        block_n = product16_block(part_n, in_chunks ? PRODUCT16_CHUNK_COLS / STRIP
-                                                    : PRODUCT16_B_BYTES / strip_bytes);
+    const int64_t depth_bytes = 2 * TILE_ELEMS * 2; /* of a strip */
+    int64_t strip_bytes = plan.chunk_depths * depth_bytes;
+    int64_t most_rows = in_chunks ? PRODUCT16_CHUNK_ROWS : PRODUCT16_MOST_ROWS;
+    int64_t most_cols = in_chunks ? PRODUCT16_CHUNK_COLS : PRODUCT16_MOST_COLS;
+    int64_t block_m = product16_block(strips_m, most_rows / STRIP, PRODUCT16_A_BYTES, strip_bytes);
+    plan.shares_b = !shape->a_transposed && strips_m > block_m;
+    int64_t b_bytes = plan.shares_b || in_chunks ? INT64_MAX : PRODUCT16_B_BYTES;
+    int64_t block_n = product16_block(strips_n, most_cols / STRIP, b_bytes, strip_bytes);
     plan.block_rows = block_m * STRIP;
     plan.block_cols = block_n * STRIP;
-    plan.keeps_a = shape->k <= PRODUCT16_KEPT_K;
 
     int64_t a_depths = plan.keeps_a ? plan.n_depths : plan.chunk_depths;
     int64_t n_c = in_chunks ? block_m * block_n : 2;
-    plan.a_bytes = (size_t)(block_m * a_depths * 2 * TILE_ELEMS * 2);
+    plan.a_bytes = (size_t)(block_m * a_depths * depth_bytes);
     plan.b_bytes = plan.shares_b ? 0 : (size_t)(block_n * strip_bytes);
     plan.c_bytes = (size_t)(n_c * STRIP * STRIP) * sizeof(float);
-    plan.thread_bytes = plan.a_bytes + plan.b_bytes + plan.c_bytes;
+    plan.own_bytes = plan.a_bytes + plan.b_bytes + plan.c_bytes;
     if (plan.shares_b)
-        plan.shared_b =
-            work_take(&plan.total, (size_t)(strips_n * plan.n_depths * 2 * TILE_ELEMS * 2));
-    plan.threads =
-        work_take(&plan.total, plan.thread_bytes * (size_t)(plan.parts_m * plan.parts_n));
+        plan.shared_b = work_take(&plan.total, (size_t)(strips_n * plan.n_depths * depth_bytes));
+    plan.own = work_take(&plan.total, plan.own_bytes * (size_t)plan.threads);
     return plan;
 }
 
@@ -122,7 +114,7 @@ struct product16_out {
     const float *lse;
     float factor;
 };
-enum { HEAD_LANES = 16, HEAD_SLICE = 1024 /* columns */ };
+enum { HEAD_LANES = 16, HEAD_SLICE = 1024 /* columns: made by one thread, in order */ };
 
 /* work: what product16_plan says, 64-byte aligned. */
 typedef void product16_fn(int threads, const struct product_shape *shape, const uint16_t *a,
