@@ -17,13 +17,14 @@ struct span {
 };
 
 /* What is left to do after a product made n_rows rows of x W^T in fp32:
- * v = acc + bias; before = v; y = act(v).  acc may be the place of `before` or of y. */
+ * v = acc + bias; before = v; y = act(v), or v act'(slope_at) where that is given.  acc may be the
+ * place of `before` or of y; y may be that of slope_at. */
 struct linear_finish {
     int64_t n_rows, width;
     float *acc;
     const float *bias; /* NULL: none */
     enum act act;
-    struct span before, y;
+    struct span before, y, slope_at; /* data NULL: left out */
 };
 
 /* Rows of logits, each `pitch` floats after the one before.  Writes lse if write_lse, else reads

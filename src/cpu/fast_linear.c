@@ -59,6 +59,14 @@ static void finish_block(const struct linear_finish *todo, int64_t row, int64_t 
     }
     if (todo->before.data != NULL)
         store_f32(todo->before.dtype, todo->before.data, todo->before.begin + at, n, v);
+    const struct span *slope_at = &todo->slope_at;
+    if (slope_at->data != NULL) {
+        act_grad_block(todo->act, n, v,
+                       view_f32(slope_at->dtype, slope_at->data, slope_at->begin + at, n, buffer),
+                       v);
+        store_f32(todo->y.dtype, todo->y.data, todo->y.begin + at, n, v);
+        return;
+    }
     float *y = todo->act == ACT_none
                    ? v
                    : target_f32(todo->y.dtype, todo->y.data, todo->y.begin + at, buffer);

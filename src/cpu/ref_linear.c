@@ -37,13 +37,18 @@ enum snug_status ref_linear(const struct kernel_call *call, struct snug_error *e
 enum snug_status ref_linear_grad_x(const struct kernel_call *call, struct snug_error *err)
 {
     (void)err;
-    const struct operand *dy = &call->in[0], *w = &call->in[1], *dx = &call->out[0];
+    const struct operand *dy = &call->in[0], *w = &call->in[1], *before = &call->in[2];
+    const struct operand *dx = &call->out[0];
     int64_t n_rows = rows(dy), n_out = last(dy), n_in = last(dx);
     struct layout at = weight_layout(call->op, n_out, n_in);
 
     for (int64_t n = 0; n < n_rows; n++)
-        for (int64_t i = 0; i < n_in; i++)
-            store(dx, n * n_in + i, dot(dy, n * n_out, 1, w, i * at.step_i, at.step_o, n_out));
+        for (int64_t i = 0; i < n_in; i++) {
+            double value = dot(dy, n * n_out, 1, w, i * at.step_i, at.step_o, n_out);
+            if (present(before))
+                value *= ref_fn_slope(call->op->attrs.act, load(before, n * n_in + i));
+            store(dx, n * n_in + i, value);
+        }
     return SNUG_OK;
 }
 

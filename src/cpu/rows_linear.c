@@ -31,6 +31,7 @@ struct layout {
     int64_t width_in, width_out; /* of the rows that go in and come out; of x and dy in grad_w */
     struct product_shape shape;  /* of a full chunk */
     bool splits_k;               /* the rows are k (grad_w), else m */
+    bool acc_apart;              /* a product goes to the workspace first, not to the result */
     size_t matrix, bias, left, right, acc, product, total;
     struct tiled tiled;
 };
@@ -114,7 +115,9 @@ static struct layout times_matrix_layout(const struct program *prog, const struc
                                          const struct device_facts *facts)
 {
     const struct tensor *rows_in = input(prog, op, 0), *matrix = input(prog, op, 1);
-    const struct tensor *bias = input(prog, op, 2);
+    const struct tensor *third = input(prog, op, 2);
+    const struct tensor *bias = op->kind == OP_linear ? third : NULL;
+    const struct tensor *slope_at = op->kind == OP_linear ? NULL : third;
     const struct tensor *y = output(prog, op, 0), *before = output(prog, op, 1);
     int64_t k = shape_last(&rows_in->shape), n = shape_last(&y->shape);
     struct layout layout = {.n_rows = shape_rows(&rows_in->shape), .width_in = k, .width_out = n};
@@ -136,7 +139,8 @@ static struct layout times_matrix_layout(const struct program *prog, const struc
         layout.bias = work_take(&layout.total, f32_bytes(n));
     if (!is_f32(rows_in))
         layout.left = work_take(&layout.total, f32_bytes(layout.chunk_rows * k));
-    if (!is_f32(y) && !is_f32(before))
+    layout.acc_apart = slope_at != NULL || (!is_f32(y) && !is_f32(before));
+    if (layout.acc_apart)
         layout.acc = work_take(&layout.total, f32_bytes(layout.chunk_rows * n));
     layout.product = work_take(&layout.total, both_work_bytes(&layout, facts->threads));
     book_tiled(&layout, bias != NULL && !is_f32(bias) ? n : 0, rows_in, matrix, facts->threads);
@@ -229,41 +233,59 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
     return status;
 }
 
-/* Where the product of a chunk goes: straight to an fp32 result, or to the workspace. */
+/* Where the product of a chunk goes: straight to an fp32 result, or to the workspace (it may not
+ * where y lies on what is still to be read). */
 static float *chunk_target(const struct kernel_call *call, const struct layout *layout, int64_t row)
 {
     const struct operand *y = &call->out[0], *before = &call->out[1];
-    if (before->data != NULL && is_f32(before->tensor))
-        return (float *)before->data + row * layout->width_out;
-    if (is_f32(y->tensor))
-        return (float *)y->data + row * layout->width_out;
-    return work_at(call->work, layout->acc);
+    if (layout->acc_apart)
+        return work_at(call->work, layout->acc);
+    bool to_before = before->data != NULL && is_f32(before->tensor);
+    return (float *)(to_before ? before : y)->data + row * layout->width_out;
+}
+
+/* What is done to a product of all rows: bias and activation, or an activation's slope. */
+static struct linear_finish finish_of(const struct kernel_call *call, size_t bias_copy)
+{
+    const struct prepared *p = call->prepared;
+    const struct layout *layout = &p->layout;
+    const struct operand *third = &call->in[2];
+    bool is_linear = call->op->kind == OP_linear;
+    struct linear_finish finish = {.n_rows = layout->n_rows,
+                                   .width = layout->width_out,
+                                   .act = call->op->attrs.act,
+                                   .before = span_of(&call->out[1], 0),
+                                   .y = span_of(&call->out[0], 0)};
+    if (third->data == NULL)
+        finish.act = is_linear ? finish.act : ACT_none;
+    else if (is_linear)
+        finish.bias = span_view(p->loops, p->threads, span_of(third, 0), layout->width_out,
+                                work_at(call->work, bias_copy));
+    else
+        finish.slope_at = span_of(third, 0);
+    return finish;
 }
 
 static void run_times_matrix_tiled(const struct kernel_call *call)
 {
     const struct prepared *p = call->prepared;
-    const struct layout *layout = &p->layout;
-    const struct operand *bias = &call->in[2];
-    bool is_linear = call->op->kind == OP_linear;
+    const struct tiled *tiled = &p->layout.tiled;
+    struct linear_finish finish = finish_of(call, tiled->bias);
     struct product16_out out = {.how = FINISH_store,
-                                .pitch = layout->width_out,
-                                .act = is_linear ? call->op->attrs.act : ACT_none,
-                                .before = span_of(&call->out[1], 0),
-                                .y = span_of(&call->out[0], 0)};
-    if (is_linear && bias->data != NULL)
-        out.bias = span_view(p->loops, p->threads, span_of(bias, 0), layout->width_out,
-                             work_at(call->work, layout->tiled.bias));
-    p->product16(p->threads, &layout->tiled.shape, call->in[0].data, call->in[1].data, &out,
-                 work_at(call->work, layout->tiled.product));
+                                .pitch = finish.width,
+                                .bias = finish.bias,
+                                .act = finish.act,
+                                .before = finish.before,
+                                .slope_at = finish.slope_at,
+                                .y = finish.y};
+    p->product16(p->threads, &tiled->shape, call->in[0].data, call->in[1].data, &out,
+                 work_at(call->work, tiled->product));
 }
 
 static enum snug_status run_times_matrix(const struct kernel_call *call, struct snug_error *err)
 {
     const struct prepared *p = call->prepared;
     const struct layout *layout = &p->layout;
-    const struct operand *bias = &call->in[2], *y = &call->out[0], *before = &call->out[1];
-    bool is_linear = call->op->kind == OP_linear;
     if (p->product16 != NULL) {
         run_times_matrix_tiled(call);
         return SNUG_OK;
@@ -271,25 +293,21 @@ static enum snug_status run_times_matrix(const struct kernel_call *call, struct 
     const float *matrix =
         span_view(p->loops, p->threads, span_of(&call->in[1], 0),
                   layout->width_in * layout->width_out, work_at(call->work, layout->matrix));
-    struct linear_finish finish = {.width = layout->width_out,
-                                   .act = is_linear ? call->op->attrs.act : ACT_none};
-    if (is_linear && bias->data != NULL)
-        finish.bias = span_view(p->loops, p->threads, span_of(bias, 0), layout->width_out,
-                                work_at(call->work, layout->bias));
-
+    struct linear_finish finish = finish_of(call, layout->bias);
+    bool nothing_left = is_f32(call->out[0].tensor) && finish.before.data == NULL &&
+                        finish.bias == NULL && finish.act == ACT_none && !layout->acc_apart;
     for (int64_t row = 0; row < layout->n_rows; row += layout->chunk_rows) {
         int64_t n = least_rows(layout->chunk_rows, layout->n_rows - row);
         const float *rows_in =
             span_view(p->loops, p->threads, span_of(&call->in[0], row * layout->width_in),
                       n * layout->width_in, work_at(call->work, layout->left));
+        int64_t first = row * layout->width_out;
         finish.n_rows = n;
         finish.acc = chunk_target(call, layout, row);
-        finish.before = span_of(before, row * layout->width_out);
-        finish.y = span_of(y, row * layout->width_out);
+        finish.before.begin = finish.y.begin = finish.slope_at.begin = first;
         TRY(product_run(n == layout->chunk_rows ? p->full : p->tail, rows_in, matrix, finish.acc,
                         false, work_at(call->work, layout->product), err));
-        bool in_place = is_f32(y->tensor) && before->data == NULL;
-        if (!in_place || finish.bias != NULL || finish.act != ACT_none)
+        if (!nothing_left)
             p->loops->finish_linear(p->threads, &finish);
     }
     return SNUG_OK;

@@ -231,6 +231,8 @@ static enum snug_status shape_linear_grad_x(const struct program *prog, const st
     if (w->n_dims != 2 || w->dim[op->attrs.in_out ? 1 : 0] != shape_last(dy))
         return wrong(prog, op, 1, "a matrix whose output side is as wide as dy", err);
     out[0] = with_last(dy, w->dim[op->attrs.in_out ? 0 : 1]);
+    if (op->n_in > 2 && op->in[2] != TENSOR_NONE && !shape_equal(&out[0], in_shape(prog, op, 2)))
+        return wrong(prog, op, 2, "of the shape of the result", err);
     return SNUG_OK;
 }
 

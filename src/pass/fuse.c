@@ -6,6 +6,7 @@
  *     s = add a, b; y = layernorm s            ->  s, y = add_layernorm a, b
  *     p = linear x, w; y = act p               ->  y, p = linear x, w {act}
  *     d = layernorm_grad ...; s = add r, d     ->  s = layernorm_grad ..., r
+ *     d = linear_grad_x ...; e = act_grad d, p ->  e = linear_grad_x ..., p {act}
  *     linear_cross_entropy; its _grad          ->  linear_cross_entropy_train (logits made once)
  *
  * The swallowed op's place is left empty and compacted at the end.  An op moves only over ops that
@@ -158,6 +159,24 @@ static void fuse_norm_grad_add(struct fuse *f, int at)
     }
 }
 
+/* d = linear_grad_x dy, w; e = act_grad d, p: the act's gradient straight from the product. */
+static void fuse_act_grad(struct fuse *f, int at)
+{
+    struct op *act = &f->prog->ops[at];
+    struct op *grad = live_writer(f, act->in[0], OP_linear_grad_x);
+    int place = f->writer[act->in[0]];
+    if (grad == NULL || grad->n_in != 2 || n_readers(f, act->in[0]) != 1 ||
+        act->out[0] == TENSOR_NONE || is_written(f, act->in[0], place + 1, at) ||
+        is_written(f, act->in[1], place, at) || is_touched(f, act->out[0], place, at))
+        return;
+    grad->in[2] = act->in[1];
+    grad->n_in = 3;
+    grad->attrs.act = act->attrs.act;
+    grad->out[0] = act->out[0];
+    set_writer(f, grad, place);
+    f->gone[at] = true;
+}
+
 /* The head's forward and backward walk the same chunks of logits: one walk for both, at the
  * place of the gradient. */
 static void fuse_head(struct fuse *f, int at)
@@ -207,6 +226,9 @@ enum snug_status pass_fuse(struct program *prog, struct pass_env *env)
             break;
         case OP_add:
             fuse_norm_grad_add(&f, i);
+            break;
+        case OP_act_grad:
+            fuse_act_grad(&f, i);
             break;
         case OP_linear_cross_entropy_grad:
             fuse_head(&f, i);
