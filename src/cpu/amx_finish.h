@@ -16,16 +16,30 @@
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-ALWAYS_INLINE void finish_to(struct span to, int64_t at, int n, const float *v)
+/* around_cache: nobody reads it soon, so its lines are neither fetched first nor kept. */
+ALWAYS_INLINE void finish_to(struct span to, int64_t at, int n, const float *v, bool around_cache)
 {
+    (void)around_cache;
 #if defined(__AVX512BF16__)
     if (to.dtype == DTYPE_bf16 && n == STRIP) {
+        __m512i *place = (void *)((uint16_t *)to.data + to.begin + at);
         __m512bh half = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(v + TILE_SIDE), _mm512_loadu_ps(v));
-        _mm512_storeu_si512((uint16_t *)to.data + to.begin + at, (__m512i)half);
+        if (around_cache && (uintptr_t)place % sizeof half == 0)
+            _mm512_stream_si512(place, (__m512i)half);
+        else
+            _mm512_storeu_si512(place, (__m512i)half);
         return;
     }
 #endif
     store_f32(to.dtype, to.data, to.begin + at, n, v);
+}
+
+/* What was stored around the cache is there for all threads after this. */
+static inline void finish_stores(void)
+{
+#if defined(__AVX512F__)
+    _mm_sfence();
+#endif
 }
 
 ALWAYS_INLINE void finish_store(const struct product16_out *out, int64_t row, int64_t col, int n,
@@ -38,7 +52,7 @@ ALWAYS_INLINE void finish_store(const struct product16_out *out, int64_t row, in
         for (int j = 0; j < n; j++)
             v[j] += out->bias[col + j];
     if (out->before.data != NULL)
-        finish_to(out->before, at, n, v);
+        finish_to(out->before, at, n, v, out->around_cache);
     if (out->slope_at.data != NULL) {
         load_f32(out->slope_at.dtype, out->slope_at.data, out->slope_at.begin + at, n, other);
         act_grad_block(out->act, n, v, other, v);
@@ -51,7 +65,7 @@ ALWAYS_INLINE void finish_store(const struct product16_out *out, int64_t row, in
         for (int j = 0; j < n; j++)
             v[j] += other[j];
     }
-    finish_to(out->y, at, n, v);
+    finish_to(out->y, at, n, v, out->around_cache);
 }
 
 /* Each of 16 lanes keeps its own maximum and sum: nothing is added across until the row is through.
@@ -95,7 +109,7 @@ ALWAYS_INLINE void finish_softmax(const struct product16_out *out, int64_t row, 
         v[j] = factor * exp_f32(v[j] - lse);
     if (target >= 0 && target < n)
         v[target] -= factor;
-    finish_to(out->y, row * out->pitch + col, n, v);
+    finish_to(out->y, row * out->pitch + col, n, v, false);
 }
 
 ALWAYS_INLINE void finish_columns(const struct product16_out *out, int64_t row, int64_t col, int n,

@@ -315,6 +315,7 @@ static void run_worker(struct job *job, int thread)
     while ((item = atomic_fetch_add(&job->next, 1)) < n_items)
         run_item(&w, item);
     tiles_end(&w.tiles);
+    finish_stores();
 }
 
 void TILED(product16)(int threads, const struct product_shape *shape, const uint16_t *a,

@@ -105,6 +105,7 @@ struct product16_out {
     const float *bias;               /* NULL: none */
     enum act act;
     bool add;
+    bool around_cache; /* store y and before so: they are large, and read much later */
     /* Of the head; rows are counted from 0, columns are classes from first_class on. */
     const int32_t *targets;
     int64_t first_class;

@@ -18,6 +18,8 @@
 
 #include <stdlib.h>
 
+enum { CACHED_ELEMS = 4 << 20 }; /* results that are larger are stored around the caches */
+
 /* The workspace of an op on tiles. */
 struct tiled {
     bool fits;                  /* both operands are bf16 */
@@ -277,7 +279,8 @@ static void run_times_matrix_tiled(const struct kernel_call *call)
                                 .act = finish.act,
                                 .before = finish.before,
                                 .slope_at = finish.slope_at,
-                                .y = finish.y};
+                                .y = finish.y,
+                                .around_cache = finish.n_rows * finish.width > CACHED_ELEMS};
     p->product16(p->threads, &tiled->shape, call->in[0].data, call->in[1].data, &out,
                  work_at(call->work, tiled->product));
 }
