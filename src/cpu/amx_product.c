@@ -1,13 +1,9 @@
 /*
  * amx_product.c -- products of bf16 matrices on AMX tiles.
  *
- * Both operands are first laid out as the tiles want them (amx_tiles.h), in strips of 32 rows of A
- * and 32 columns of B; a strip is two tiles for each 32 of k, one after the other.  In units of a
- * pair (4 bytes) a tile of A is the transpose of one of B.  What a matrix has contiguous in memory,
- * k or the other way, decides whether a tile is copied or transposed, and whether the pairs must
- * first be made from two rows.  What is missing at the edges is zero, so that the innermost loop
- * knows nothing of them: four tiles of C stay in registers while two of A and two of B come by for
- * each step of k.  Meanwhile the rest of the core finishes the block before (amx_finish.h).
+ * Both operands are packed into strips (amx_strips.h), so that the innermost loop knows nothing of
+ * edges and layouts: four tiles of C stay in registers while two of A and two of B come by for each
+ * step of k.  Meanwhile the rest of the core finishes the block before (amx_finish.h).
  *
  * Each number of C is summed over k in order by one thread: same bits for any number of threads,
  * whichever of them makes a block.
@@ -15,112 +11,8 @@
 #include <stdatomic.h>
 
 #include "cpu/amx_finish.h"
-#include "cpu/amx_tiles.h"
+#include "cpu/amx_strips.h"
 #include "cpu/product16.h"
-
-/* ---- packing ------------------------------------------------------------------------------- */
-
-/* A matrix seen as `across` (rows of A, columns of B) by k, and where its strips go. */
-struct packing {
-    const uint16_t *from;
-    int64_t pitch; /* elements between what is not contiguous */
-    int64_t n_across, n_k;
-    bool k_contiguous, pairs_down; /* pairs_down: a tile is pairs by columns, as of B */
-    uint16_t *to;
-    int64_t n_strips, n_depths;
-};
-
-/* Rows are `across`, each with its pairs of k as they lie in memory. */
-static inline void copy_pairs(const struct packing *p, int64_t across, int64_t k, uint32_t *block)
-{
-    int64_t n_rows = least(TILE_SIDE, p->n_across - across), n_k = least(TILE_DEPTH, p->n_k - k);
-    const uint16_t *from = p->from + across * p->pitch + k;
-    if (n_rows == TILE_SIDE && n_k == TILE_DEPTH) {
-        for (int r = 0; r < TILE_SIDE; r++)
-            memcpy(block + r * TILE_SIDE, from + r * p->pitch, TILE_DEPTH * sizeof *from);
-        return;
-    }
-    memset(block, 0, TILE_ELEMS * sizeof *from);
-    for (int64_t r = 0; r < n_rows; r++)
-        memcpy(block + r * TILE_SIDE, from + r * p->pitch, (size_t)n_k * sizeof *from);
-}
-
-/* Rows are pairs of k, each made from two rows of the matrix. */
-static inline void make_pairs(const struct packing *p, int64_t across, int64_t k, uint32_t *block)
-{
-    int64_t n_cols = least(TILE_SIDE, p->n_across - across), n_k = least(TILE_DEPTH, p->n_k - k);
-    const uint16_t *from = p->from + k * p->pitch + across;
-    if (n_cols == TILE_SIDE && n_k == TILE_DEPTH) {
-        for (int r = 0; r < TILE_SIDE; r++) {
-            const uint16_t *even = from + 2 * r * p->pitch, *odd = even + p->pitch;
-#pragma omp simd
-            for (int j = 0; j < TILE_SIDE; j++)
-                block[r * TILE_SIDE + j] = (uint32_t)even[j] | (uint32_t)odd[j] << 16;
-        }
-        return;
-    }
-    memset(block, 0, TILE_ELEMS * sizeof *from);
-    for (int64_t i = 0; i < n_k; i++)
-        for (int64_t j = 0; j < n_cols; j++)
-            block[i / 2 * TILE_SIDE + j] |= (uint32_t)from[i * p->pitch + j] << (i % 2 * 16);
-}
-
-static inline void pack_tile(const struct packing *p, int64_t across, int64_t k, uint32_t *to)
-{
-    _Alignas(64) uint32_t block[TILE_SIDE * TILE_SIDE];
-    bool transposed = p->k_contiguous == p->pairs_down;
-    uint32_t *made = transposed ? block : to;
-    if (across >= p->n_across) {
-        memset(to, 0, TILE_ELEMS * sizeof(uint16_t));
-        return;
-    }
-    if (p->k_contiguous)
-        copy_pairs(p, across, k, made);
-    else
-        make_pairs(p, across, k, made);
-    if (transposed)
-        tile_transpose(block, to);
-}
-
-/* Memory is read along what is contiguous in it: a strip at a time, or a step of k at a time. */
-static int64_t n_pack_runs(const struct packing *p)
-{
-    return p->k_contiguous ? p->n_strips : p->n_depths;
-}
-
-/* A strip at one step of k is 32 lines of the matrix, far from each other: more than the CPU
- * follows on its own. */
-static inline void expect_lines(const struct packing *p, int64_t strip, int64_t depth)
-{
-    int64_t n_across = least(STRIP, p->n_across - strip * STRIP);
-    int64_t n_k = least(TILE_DEPTH, p->n_k - depth * TILE_DEPTH);
-    int64_t n_lines = p->k_contiguous ? n_across : n_k;
-    int64_t down = p->k_contiguous ? strip * STRIP : depth * TILE_DEPTH;
-    int64_t along = p->k_contiguous ? depth * TILE_DEPTH : strip * STRIP;
-    for (int64_t i = 0; i < n_lines; i++)
-        __builtin_prefetch(p->from + (down + i) * p->pitch + along, 0, 3);
-}
-
-static void pack_run(const struct packing *p, int64_t run)
-{
-    int64_t n = p->k_contiguous ? p->n_depths : p->n_strips;
-    int64_t ahead = p->k_contiguous ? 2 : 1; /* steps of k; else a whole run */
-    for (int64_t i = 0; i < n; i++) {
-        int64_t strip = p->k_contiguous ? run : i, depth = p->k_contiguous ? i : run;
-        expect_lines(p, strip, depth + ahead);
-        uint32_t *to = (uint32_t *)(void *)(p->to + (strip * p->n_depths + depth) * 2 * TILE_ELEMS);
-        pack_tile(p, strip * STRIP, depth * TILE_DEPTH, to);
-        pack_tile(p, strip * STRIP + TILE_SIDE, depth * TILE_DEPTH, to + TILE_SIDE * TILE_SIDE);
-    }
-}
-
-static void pack_all(const struct packing *p)
-{
-    for (int64_t i = 0; i < n_pack_runs(p); i++)
-        pack_run(p, i);
-}
-
-/* ---- the product --------------------------------------------------------------------------- */
 
 struct job {
     const struct product_shape *shape;
@@ -168,8 +60,8 @@ static inline void expect_strip(const uint16_t *b)
 }
 
 /* c[32 x 32] = or += 32 rows of A by 32 columns of B, n_depths steps of k. */
-static void multiply_strips(struct worker *w, int64_t n_depths, const uint16_t *a,
-                            const uint16_t *b, float *c, bool add)
+static void multiply_and_finish(struct worker *w, int64_t n_depths, const uint16_t *a,
+                                const uint16_t *b, float *c, bool add)
 {
     enum { LINE_BYTES = 64, TILE_FLOATS = TILE_SIDE * TILE_SIDE };
     struct tiles *tiles = &w->tiles;
@@ -256,7 +148,7 @@ static void run_chunk(struct worker *w, struct range rows, struct range cols, st
         for (int64_t row = rows.begin; row < rows.end; row += STRIP, n_done++) {
             bool whole_k = is_first && is_last;
             float *c = w->c + (whole_k ? n_done % 2 : n_done) * STRIP * STRIP;
-            multiply_strips(w, chunk, a + (row - rows.begin) / STRIP * a_step, b, c, !is_first);
+            multiply_and_finish(w, chunk, a + (row - rows.begin) / STRIP * a_step, b, c, !is_first);
             if (!is_last)
                 continue;
             finish_some(w, STRIP);

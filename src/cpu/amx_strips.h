@@ -1,0 +1,156 @@
+/*
+ * amx_strips.h -- matrices laid out as tiles want them, and the product of two such strips.
+ *
+ * A strip is 32 rows of A or 32 columns of B: two tiles for each 32 of k, one after the other:
+ *
+ *   tile of A: 16 rows x 32 k                tile of B: 16 pairs of k x 16 columns
+ *     row r:  k0 k1 k2 ... k31                 pair p: (k2p,k2p+1) of column 0, of column 1 ...
+ *
+ * In units of a pair (4 bytes) one is the transpose of the other.  What a matrix has contiguous in
+ * memory, k or the other way, decides whether a tile is copied or transposed, and whether the pairs
+ * must first be made from two rows.  What is missing at the edges is zero, so that the innermost
+ * loop knows nothing of them: four tiles of C stay in registers while two of A and two of B come by
+ * for each step of k.
+ */
+#ifndef SNUG_CPU_AMX_STRIPS_H
+#define SNUG_CPU_AMX_STRIPS_H
+
+#include "cpu/amx_tiles.h"
+#include "cpu/product16.h"
+
+/* A strip by a strip, all of k: c, 32 x 32 in rows of `pitch` floats, gets the sum or is added to. */
+static inline void multiply_strips(struct tiles *tiles, int64_t n_depths, const uint16_t *a,
+                                   const uint16_t *b, float *c, int64_t pitch, bool add)
+{
+    if (add) {
+        tile_load(tiles, 0, c, pitch * 4);
+        tile_load(tiles, 1, c + TILE_SIDE, pitch * 4);
+        tile_load(tiles, 2, c + TILE_SIDE * pitch, pitch * 4);
+        tile_load(tiles, 3, c + TILE_SIDE * pitch + TILE_SIDE, pitch * 4);
+    } else {
+        tile_zero(tiles, 0);
+        tile_zero(tiles, 1);
+        tile_zero(tiles, 2);
+        tile_zero(tiles, 3);
+    }
+    for (int64_t i = 0; i < n_depths; i++) {
+        tile_load(tiles, 4, a, 64);
+        tile_load(tiles, 6, b, 64);
+        tile_multiply(tiles, 0, 4, 6);
+        tile_load(tiles, 7, b + TILE_ELEMS, 64);
+        tile_multiply(tiles, 1, 4, 7);
+        tile_load(tiles, 5, a + TILE_ELEMS, 64);
+        tile_multiply(tiles, 2, 5, 6);
+        tile_multiply(tiles, 3, 5, 7);
+        a += 2 * TILE_ELEMS;
+        b += 2 * TILE_ELEMS;
+    }
+    tile_store(tiles, 0, c, pitch * 4);
+    tile_store(tiles, 1, c + TILE_SIDE, pitch * 4);
+    tile_store(tiles, 2, c + TILE_SIDE * pitch, pitch * 4);
+    tile_store(tiles, 3, c + TILE_SIDE * pitch + TILE_SIDE, pitch * 4);
+}
+
+/* ---- packing ------------------------------------------------------------------------------- */
+
+/* A matrix seen as `across` (rows of A, columns of B) by k, and where its strips go. */
+struct packing {
+    const uint16_t *from;
+    int64_t pitch; /* elements between what is not contiguous */
+    int64_t n_across, n_k;
+    bool k_contiguous, pairs_down; /* pairs_down: a tile is pairs by columns, as of B */
+    bool pairs_apart;              /* pairs are k and k + 16, not k and k + 1; k not contiguous */
+    uint16_t *to;
+    int64_t n_strips, n_depths;
+};
+
+/* Rows are `across`, each with its pairs of k as they lie in memory. */
+static inline void copy_pairs(const struct packing *p, int64_t across, int64_t k, uint32_t *block)
+{
+    int64_t n_rows = least(TILE_SIDE, p->n_across - across), n_k = least(TILE_DEPTH, p->n_k - k);
+    const uint16_t *from = p->from + across * p->pitch + k;
+    if (n_rows == TILE_SIDE && n_k == TILE_DEPTH) {
+        for (int r = 0; r < TILE_SIDE; r++)
+            memcpy(block + r * TILE_SIDE, from + r * p->pitch, TILE_DEPTH * sizeof *from);
+        return;
+    }
+    memset(block, 0, TILE_ELEMS * sizeof *from);
+    for (int64_t r = 0; r < n_rows; r++)
+        memcpy(block + r * TILE_SIDE, from + r * p->pitch, (size_t)n_k * sizeof *from);
+}
+
+/* Rows are pairs of k, each made from two rows of the matrix. */
+static inline void make_pairs(const struct packing *p, int64_t across, int64_t k, uint32_t *block)
+{
+    int64_t n_cols = least(TILE_SIDE, p->n_across - across), n_k = least(TILE_DEPTH, p->n_k - k);
+    const uint16_t *from = p->from + k * p->pitch + across;
+    if (n_cols == TILE_SIDE && n_k == TILE_DEPTH) {
+        int64_t to_next = (p->pairs_apart ? 1 : 2) * p->pitch;
+        int64_t to_other = (p->pairs_apart ? TILE_SIDE : 1) * p->pitch;
+        for (int r = 0; r < TILE_SIDE; r++) {
+            const uint16_t *even = from + r * to_next, *odd = even + to_other;
+#pragma omp simd
+            for (int j = 0; j < TILE_SIDE; j++)
+                block[r * TILE_SIDE + j] = (uint32_t)even[j] | (uint32_t)odd[j] << 16;
+        }
+        return;
+    }
+    memset(block, 0, TILE_ELEMS * sizeof *from);
+    for (int64_t i = 0; i < n_k; i++) {
+        int64_t pair = p->pairs_apart ? i % TILE_SIDE : i / 2;
+        int64_t half = p->pairs_apart ? i / TILE_SIDE : i % 2;
+        for (int64_t j = 0; j < n_cols; j++)
+            block[pair * TILE_SIDE + j] |= (uint32_t)from[i * p->pitch + j] << (half * 16);
+    }
+}
+
+static inline void pack_tile(const struct packing *p, int64_t across, int64_t k, uint32_t *to)
+{
+    _Alignas(64) uint32_t block[TILE_SIDE * TILE_SIDE];
+    bool transposed = p->k_contiguous == p->pairs_down;
+    uint32_t *made = transposed ? block : to;
+    if (across >= p->n_across) {
+        memset(to, 0, TILE_ELEMS * sizeof(uint16_t));
+        return;
+    }
+    if (p->k_contiguous)
+        copy_pairs(p, across, k, made);
+    else
+        make_pairs(p, across, k, made);
+    if (transposed)
+        tile_transpose(block, to);
+}
+
+/* Memory is read along what is contiguous in it: a strip at a time, or a step of k at a time. */
+static inline int64_t n_pack_runs(const struct packing *p)
+{
+    return p->k_contiguous ? p->n_strips : p->n_depths;
+}
+
+/* A strip at one step of k is 32 lines of the matrix, far from each other: more than the CPU
+ * follows on its own. */
+static inline void expect_lines(const struct packing *p, int64_t strip, int64_t depth)
+{
+    int64_t n_across = least(STRIP, p->n_across - strip * STRIP);
+    int64_t n_k = least(TILE_DEPTH, p->n_k - depth * TILE_DEPTH);
+    int64_t n_lines = p->k_contiguous ? n_across : n_k;
+    int64_t down = p->k_contiguous ? strip * STRIP : depth * TILE_DEPTH;
+    int64_t along = p->k_contiguous ? depth * TILE_DEPTH : strip * STRIP;
+    for (int64_t i = 0; i < n_lines; i++)
+        __builtin_prefetch(p->from + (down + i) * p->pitch + along, 0, 3);
+}
+
+static inline void pack_run(const struct packing *p, int64_t run)
+{
+    int64_t n = p->k_contiguous ? p->n_depths : p->n_strips;
+    int64_t ahead = p->k_contiguous ? 2 : 1; /* steps of k; else a whole run */
+    for (int64_t i = 0; i < n; i++) {
+        int64_t strip = p->k_contiguous ? run : i, depth = p->k_contiguous ? i : run;
+        expect_lines(p, strip, depth + ahead);
+        uint32_t *to = (uint32_t *)(void *)(p->to + (strip * p->n_depths + depth) * 2 * TILE_ELEMS);
+        pack_tile(p, strip * STRIP, depth * TILE_DEPTH, to);
+        pack_tile(p, strip * STRIP + TILE_SIDE, depth * TILE_DEPTH, to + TILE_SIDE * TILE_SIDE);
+    }
+}
+
+#endif
