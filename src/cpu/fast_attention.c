@@ -18,6 +18,9 @@
  * dK and dV of the block are finished when the queries are through; dQ of the head is kept in fp32
  * until all blocks of keys are.
  *
+ * On a CPU with tiles, bf16 goes another way (attention16.h).  Which is decided when the op is
+ * prepared; the workspace is enough for both.
+ *
  * GFLOP/s per core, Zen 4 with an fp32 peak of 116, T = 1024, D = 64, counting only what the causal
  * mask leaves (f32; 16-bit types within 4%, but f16 at base, which converts one by one):
  *
@@ -25,6 +28,7 @@
  */
 #include <float.h>
 
+#include "cpu/attention16.h"
 #include "cpu/fast_common.h"
 #include "cpu/fast_tile.h"
 
@@ -246,18 +250,63 @@ static int parts_of(const struct device_facts *facts, int64_t n_jobs)
     return parts < 1 ? 1 : (int)parts;
 }
 
+/* On tiles: every tensor but lse is bf16. */
+static bool all_bf16(const struct program *prog, const struct op *op)
+{
+    for (int k = 0; k < op->n_in; k++)
+        if (program_tensor(prog, op->in[k])->dtype != DTYPE_bf16 &&
+            !(op->kind == OP_attention_grad && k == 3))
+            return false;
+    return program_tensor(prog, op->out[0])->dtype == DTYPE_bf16;
+}
+
+static struct attention16 shape16(const struct shape_of_attention *sizes)
+{
+    return (struct attention16){sizes->n_batch, sizes->n_time, sizes->n_heads, sizes->depth};
+}
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* prepared: the functions on tiles, or NULL. */
+static enum snug_status prepare_attention(const struct program *prog, const struct op *op,
+                                          const struct device_facts *facts, void **prepared,
+                                          struct snug_error *err)
+{
+    (void)facts, (void)err;
+    const struct tensor *qkv = program_tensor(prog, op->in[op->kind == OP_attention ? 0 : 1]);
+    struct shape_of_attention sizes = sizes_of(&qkv->shape, op->attrs.heads);
+    struct attention16 shape = shape16(&sizes);
+    bool on_tiles = all_bf16(prog, op) && attention16_serves(&shape);
+    *prepared = on_tiles ? (void *)(uintptr_t)cpu_attention16() : NULL;
+    return SNUG_OK;
+}
+
 static size_t attention_work_bytes(const struct program *prog, const struct op *op,
                                    const struct device_facts *facts)
 {
     struct shape_of_attention sizes =
         sizes_of(&program_tensor(prog, op->in[0])->shape, op->attrs.heads);
-    return (size_t)(parts_of(facts, count_pairs(&sizes)) * forward_floats(&sizes)) * sizeof(float);
+    size_t bytes = f32_bytes(parts_of(facts, count_pairs(&sizes)) * forward_floats(&sizes));
+    struct attention16 shape = shape16(&sizes);
+    struct attention16_plan plan = attention16_plan(&shape, facts->threads);
+    bool may_use_tiles = all_bf16(prog, op) && attention16_serves(&shape);
+    return may_use_tiles ? larger(bytes, (size_t)plan.n_parts * plan.part_bytes) : bytes;
 }
 
 static enum snug_status run_attention(const struct kernel_call *call, struct snug_error *err)
 {
     (void)err;
     struct shape_of_attention sizes = sizes_of(&call->in[0].tensor->shape, call->op->attrs.heads);
+    const struct attention16_fns *fns = call->prepared;
+    if (fns != NULL) {
+        struct attention16 shape = shape16(&sizes);
+        fns->forward(&shape, call->facts->threads, call->in[0].data, call->out[0].data,
+                     call->out[1].data, call->work);
+        return SNUG_OK;
+    }
     int64_t n_pairs = count_pairs(&sizes), pairs_per_head = divide_up(sizes.n_blocks, 2);
     int n_parts = parts_of(call->facts, n_pairs);
 #pragma omp parallel for schedule(static) num_threads(n_parts)
@@ -432,13 +481,24 @@ static size_t attention_grad_work_bytes(const struct program *prog, const struct
     struct shape_of_attention sizes =
         sizes_of(&program_tensor(prog, op->in[1])->shape, op->attrs.heads);
     int n_parts = parts_of(facts, sizes.n_batch * sizes.n_heads);
-    return (size_t)(n_parts * backward_floats(&sizes)) * sizeof(float);
+    size_t bytes = f32_bytes(n_parts * backward_floats(&sizes));
+    struct attention16 shape = shape16(&sizes);
+    struct attention16_grad_plan plan = attention16_grad_plan(&shape, facts->threads);
+    bool may_use_tiles = all_bf16(prog, op) && attention16_serves(&shape);
+    return may_use_tiles ? larger(bytes, (size_t)plan.n_parts * plan.part_bytes) : bytes;
 }
 
 static enum snug_status run_attention_grad(const struct kernel_call *call, struct snug_error *err)
 {
     (void)err;
     struct shape_of_attention sizes = sizes_of(&call->in[1].tensor->shape, call->op->attrs.heads);
+    const struct attention16_fns *fns = call->prepared;
+    if (fns != NULL) {
+        struct attention16 shape = shape16(&sizes);
+        fns->backward(&shape, call->facts->threads, call->in[0].data, call->in[1].data,
+                      call->in[2].data, call->in[3].data, call->out[0].data, call->work);
+        return SNUG_OK;
+    }
     int64_t n_jobs = sizes.n_batch * sizes.n_heads;
     int n_parts = parts_of(call->facts, n_jobs);
 #pragma omp parallel for schedule(static) num_threads(n_parts)
@@ -456,11 +516,13 @@ static const struct kernel rows[] = {
      .name = ROW_NAME,
      .supports = attention_fits,
      .workspace_bytes = attention_work_bytes,
+     .prepare = prepare_attention,
      .run = run_attention},
     {.kind = OP_attention_grad,
      .name = ROW_NAME,
      .supports = attention_grad_fits,
      .workspace_bytes = attention_grad_work_bytes,
+     .prepare = prepare_attention,
      .run = run_attention_grad},
 };
 

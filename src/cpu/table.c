@@ -5,7 +5,7 @@
  * products (rows_*.c), the fast families at the highest instruction level that this CPU has
  * (fast_*.c), the same at lower levels, the reference (ref_*.c).  SNUG_CPU_LEVEL=base|v3|v4 in the
  * environment asks for a lower level, to test it or to compare bits between machines.  Above v4 is
- * amx: the same rows, with products of bf16 on tiles (product16.h).  amx-emulated is the highest
+ * amx: the same rows, with products and attention of bf16 on tiles (product16.h, attention16.h).  amx-emulated is the highest
  * level of the CPU with the tiles in plain C, to test them anywhere.
  */
 #include <stdlib.h>
@@ -24,9 +24,9 @@
 #endif
 
 #include "base/text.h"
+#include "cpu/attention16.h"
 #include "cpu/cpu.h"
 #include "cpu/level.h"
-#include "cpu/product16.h"
 #include "cpu/ref.h"
 
 enum { HUGE_PAGE_BYTES = 2 << 20, FLUSH_AND_ZERO_DENORMALS = 0x8040 };
@@ -120,19 +120,43 @@ static bool cpu_runs_amx(void)
 }
 #endif
 
-product16_fn *cpu_product16(void)
+enum tile_unit { TILES_none, TILES_emulated, TILES_amx };
+
+static enum tile_unit tiles_in_use(void)
 {
     const char *asked = getenv("SNUG_CPU_LEVEL");
     if (asked != NULL && strcmp(asked, "amx-emulated") == 0)
-        return product16_emulated;
+        return TILES_emulated;
 #if defined(SNUG_AMX)
     for (int i = 0; asked != NULL && i < N_LEVELS; i++)
         if (strcmp(levels[i].name, asked) == 0 && levels[i].cpu_runs())
-            return NULL; /* a lower level */
+            return TILES_none; /* a lower level */
     if (cpu_runs_amx())
-        return product16_amx;
+        return TILES_amx;
 #endif
-    return NULL;
+    return TILES_none;
+}
+
+product16_fn *cpu_product16(void)
+{
+    static product16_fn *const fns[] = {
+        [TILES_emulated] = product16_emulated,
+#if defined(SNUG_AMX)
+        [TILES_amx] = product16_amx,
+#endif
+    };
+    return fns[tiles_in_use()];
+}
+
+const struct attention16_fns *cpu_attention16(void)
+{
+    static const struct attention16_fns *const fns[] = {
+        [TILES_emulated] = &attention16_emulated,
+#if defined(SNUG_AMX)
+        [TILES_amx] = &attention16_amx,
+#endif
+    };
+    return fns[tiles_in_use()];
 }
 
 /* ---- choosing a row ------------------------------------------------------------------------ */

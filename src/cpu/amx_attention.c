@@ -1,0 +1,612 @@
+/*
+ * amx_attention.c -- causal self-attention and its gradient for bf16 on AMX tiles.
+ *
+ * The same sums as in fast_attention.c, but strips of 32 keys meet strips of 32 queries, and all
+ * products are products of strips (amx_strips.h) into squares of 32 x 32.  Scores are transposed, a
+ * row per key and a column per query: what belongs to a query (maximum, sum, lse, delta) is then a
+ * vector beside every row.  A head is packed once:
+ *
+ *   forward, by strip of queries      S^T = K Q^T     O^T += V^T P^T
+ *   backward, by block of keys        S^T = K Q^T     dP^T = V dY^T
+ *                                     dV += P^T dY    dK += dS^T Q    dQ^T += K^T dS^T
+ *
+ * P and dS are rounded to bf16 where they become an operand; sums over them are fp32.  A row of P^T
+ * or dS^T has queries i and i + 16 beside each other, because that takes a shift instead of a
+ * shuffle; dY and Q are packed to match.  Exponents are in units of ln 2, and the scale of the
+ * scores is part of their factor; that of dS is left to dQ and dK.
+ *
+ * Forward, the maximum of a query is only raised when a score is 2^8 times above it: any value near
+ * the maximum will do, and sums must be multiplied only when it moves.
+ *
+ * The tiles and the vector unit work at the same time: the scores of the next strip are asked for
+ * before this strip's exponentials.  On a core that starts a tile product of 16 x 16 x 32 every 16
+ * cycles and two vector operations each cycle, 16 x 16 scores at D = 64 are 4 products forward (64
+ * cycles) and 16 exponentials with sum and rounding (112), and backward 10 products (160) and 152.
+ */
+#include <float.h>
+
+#include "cpu/amx_strips.h"
+#include "cpu/attention16.h"
+
+#define LOG2_E 1.44269504f
+#define LN_2   0.693147181f
+
+/* ---- numbers ------------------------------------------------------------------------------- */
+
+/* 2^x to 3e-6 relative, a hundredth of the rounding of what it is for.  At and below -127 the
+ * result is exactly 0, between there and -126 it is only tiny; x is at most 127; NaN stays NaN.  As
+ * exp_f32, but the power of two is added to the exponent. */
+static inline float exp2_rough(float x)
+{
+    x = x < -127.0f ? -127.0f : x;
+    x = x > 127.0f ? 127.0f : x;
+    uint32_t shifted = float_bits(x + 12582912.0f);
+    float r = x - (bits_float(shifted) - 12582912.0f);
+    float p = 9.58285304e-3f;
+    p = fmadd(p, r, 5.59064247e-2f);
+    p = fmadd(p, r, 2.40240986e-1f);
+    p = fmadd(p, r, 6.93124193e-1f);
+    p = fmadd(p, r, 1.0f);
+    return bits_float(float_bits(p) + (shifted << 23));
+}
+
+/* Two numbers as bf16, `low` first in memory.  Ties go away from zero: one instruction less than to
+ * even, and one number in 65536. */
+static inline uint32_t bf16_pair(float low, float high)
+{
+    return (float_bits(low) + 0x8000u) >> 16 | ((float_bits(high) + 0x8000u) & 0xffff0000u);
+}
+
+/* ---- one head ------------------------------------------------------------------------------ */
+
+/* Rows of `depth` numbers, n_time of them, each row_elems after the one before. */
+struct rows16 {
+    const uint16_t *first;
+    int64_t n_time, depth, row_elems;
+};
+
+enum third { THIRD_q, THIRD_k, THIRD_v };
+
+static int64_t qkv_begin(const struct attention16 *shape, int64_t head, enum third third)
+{
+    int64_t b = head / shape->n_heads, h = head % shape->n_heads;
+    int64_t width = shape->n_heads * shape->depth;
+    return b * shape->n_time * 3 * width + third * width + h * shape->depth;
+}
+
+static int64_t y_begin(const struct attention16 *shape, int64_t head)
+{
+    int64_t b = head / shape->n_heads, h = head % shape->n_heads;
+    return (b * shape->n_time * shape->n_heads + h) * shape->depth;
+}
+
+static struct rows16 head_of_qkv(const struct attention16 *shape, const uint16_t *qkv, int64_t head,
+                                 enum third third)
+{
+    return (struct rows16){qkv + qkv_begin(shape, head, third), shape->n_time, shape->depth,
+                           3 * shape->n_heads * shape->depth};
+}
+
+static struct rows16 head_of_y(const struct attention16 *shape, const uint16_t *y, int64_t head)
+{
+    return (struct rows16){y + y_begin(shape, head), shape->n_time, shape->depth,
+                           shape->n_heads * shape->depth};
+}
+
+/* Strips of rows [first, first + n): for S^T and dP^T, where k is the depth. */
+static void pack_along_depth(const struct rows16 *rows, int64_t first, int64_t n, bool is_b,
+                             uint16_t *to)
+{
+    struct packing packing = {.from = rows->first + first * rows->row_elems,
+                              .pitch = rows->row_elems,
+                              .n_across = least(n, rows->n_time - first),
+                              .n_k = rows->depth,
+                              .k_contiguous = true,
+                              .pairs_down = is_b,
+                              .to = to,
+                              .n_strips = product16_strips(n),
+                              .n_depths = product16_strips(rows->depth)};
+    for (int64_t i = 0; i < n_pack_runs(&packing); i++)
+        pack_run(&packing, i);
+}
+
+/* Strips of the depth, where k is the time.  Of B: pairs of queries, i and i + 16. */
+static void pack_along_time(const struct rows16 *rows, int64_t first, int64_t n, bool is_b,
+                            uint16_t *to)
+{
+    struct packing packing = {.from = rows->first + first * rows->row_elems,
+                              .pitch = rows->row_elems,
+                              .n_across = rows->depth,
+                              .n_k = least(n, rows->n_time - first),
+                              .pairs_down = is_b,
+                              .pairs_apart = is_b,
+                              .to = to,
+                              .n_strips = product16_strips(rows->depth),
+                              .n_depths = product16_strips(n)};
+    for (int64_t i = 0; i < n_pack_runs(&packing); i++)
+        pack_run(&packing, i);
+}
+
+/* Where keys and queries are the same strip: key k is seen by queries k and later. */
+static void hide_future(float *scores)
+{
+    for (int k = 0; k < STRIP; k++)
+        for (int q = 0; q < k; q++)
+            scores[k * STRIP + q] = -FLT_MAX;
+}
+
+/* Squares with a row per depth and a column per query, times a factor per query, as rows of
+ * queries: 16 of them, from column `first` of the squares on. */
+static void turn_squares(const float *squares, int64_t n_wide, int first, const float *factor,
+                         float *to, int64_t pitch)
+{
+    _Alignas(64) uint32_t block[TILE_SIDE * TILE_SIDE], turned[TILE_SIDE * TILE_SIDE];
+    for (int64_t d = 0; d < n_wide * STRIP; d += TILE_SIDE) {
+        const float *from = squares + d * STRIP + first;
+        for (int r = 0; r < TILE_SIDE; r++)
+#pragma omp simd
+            for (int j = 0; j < TILE_SIDE; j++)
+                block[r * TILE_SIDE + j] = float_bits(from[r * STRIP + j] * factor[j]);
+        tile_transpose(block, turned);
+        for (int r = 0; r < TILE_SIDE; r++)
+            memcpy(to + r * pitch + d, turned + r * TILE_SIDE, TILE_SIDE * sizeof *to);
+    }
+}
+
+/* A strip of queries from its squares to rows of a tensor. */
+static void store_turned(const float *squares, int64_t n_wide, const float *factor, int64_t n_rows,
+                         int64_t depth, int64_t row_elems, uint16_t *to)
+{
+    float rows[TILE_SIDE * ATTENTION16_MOST_DEPTH];
+    int64_t pitch = n_wide * STRIP;
+    for (int first = 0; first < n_rows; first += TILE_SIDE) {
+        turn_squares(squares, n_wide, first, factor + first, rows, pitch);
+        for (int64_t r = 0; r < least(TILE_SIDE, n_rows - first); r++)
+            bf16_store(to + (first + r) * row_elems, depth, rows + r * pitch);
+    }
+}
+
+/* ---- forward ------------------------------------------------------------------------------- */
+
+struct forward {
+    const struct attention16 *shape;
+    struct attention16_plan plan;
+    const uint16_t *qkv;
+    uint16_t *y;
+    float *lse;
+    float factor; /* of scores, to be exponents of 2 */
+};
+
+struct forward_part {
+    uint16_t *k, *v_t, *q_t;
+    float *scores;                  /* two squares, used in turn */
+    uint16_t *weights;              /* P^T as an operand, of strips of keys that have not met V */
+    float *sums;                    /* O^T: n_wide squares */
+    float top[STRIP], total[STRIP]; /* per query: near the largest exponent; sum of weights */
+};
+
+static void *part_at(void *work, size_t part_bytes, int part, size_t offset)
+{
+    return (char *)work + (size_t)part * part_bytes + offset;
+}
+
+/* O^T += V^T P^T for the strips of keys [first, end); the first of all begin the sum. */
+static void add_values(struct tiles *tiles, const struct forward *f, struct forward_part *w,
+                       int64_t first, int64_t end)
+{
+    for (int64_t i = 0; i < f->plan.n_wide; i++)
+        multiply_strips(tiles, end - first,
+                        w->v_t + (i * f->plan.n_strips + first) * STRIP_DEPTH_ELEMS, w->weights,
+                        w->sums + i * SQUARE, STRIP, first > 0);
+}
+
+/* The largest exponent of each query; whether one is so far above `top` that this must move. */
+static bool find_largest(const float *restrict scores, float factor, const float *restrict top,
+                         float *restrict largest)
+{
+    const float far = 8.0f;
+    memcpy(largest, scores, STRIP * sizeof *largest);
+    for (int k = 1; k < STRIP; k++)
+#pragma omp simd
+        for (int q = 0; q < STRIP; q++)
+            largest[q] = scores[k * STRIP + q] > largest[q] ? scores[k * STRIP + q] : largest[q];
+    int n_far = 0;
+#pragma omp simd reduction(+ : n_far)
+    for (int q = 0; q < STRIP; q++) {
+        largest[q] *= factor;
+        n_far += largest[q] > top[q] + far;
+    }
+    return n_far > 0;
+}
+
+static void raise_top(const struct forward *f, struct forward_part *w, const float *largest,
+                      bool has_sums)
+{
+    float change[STRIP];
+#pragma omp simd
+    for (int q = 0; q < STRIP; q++) {
+        float top = largest[q] > w->top[q] ? largest[q] : w->top[q];
+        change[q] = exp2_rough(w->top[q] - top);
+        w->total[q] *= change[q];
+        w->top[q] = top;
+    }
+    for (int64_t d = 0; has_sums && d < f->plan.n_wide * STRIP; d++)
+#pragma omp simd
+        for (int q = 0; q < STRIP; q++)
+            w->sums[d * STRIP + q] *= change[q];
+}
+
+/* Scores become weights: 16 pairs of keys for each half of the queries. */
+static void soften(const float *restrict scores, float factor, const float *restrict top,
+                   float *restrict total, uint32_t *restrict weights)
+{
+    for (int half = 0; half < STRIP; half += TILE_SIDE)
+        for (int pair = 0; pair < TILE_SIDE; pair++) {
+            const float *even = scores + 2 * pair * STRIP + half, *odd = even + STRIP;
+            uint32_t *to = weights + (half + pair) * TILE_SIDE;
+#pragma omp simd
+            for (int j = 0; j < TILE_SIDE; j++) {
+                float p_even = exp2_rough(fmadd(even[j], factor, -top[half + j]));
+                float p_odd = exp2_rough(fmadd(odd[j], factor, -top[half + j]));
+                total[half + j] += p_even + p_odd;
+                to[j] = bf16_pair(p_even, p_odd);
+            }
+        }
+}
+
+static void finish_strip(const struct forward *f, struct forward_part *w, int64_t head,
+                         int64_t first)
+{
+    const struct attention16 *shape = f->shape;
+    int64_t n = least(STRIP, shape->n_time - first), row_elems = shape->n_heads * shape->depth;
+    float *lse = f->lse + head * shape->n_time + first;
+    float factor[STRIP];
+    for (int q = 0; q < STRIP; q++)
+        factor[q] = 1.0f / w->total[q];
+    for (int64_t q = 0; q < n; q++)
+        lse[q] = w->top[q] * LN_2 + logf(w->total[q]);
+    store_turned(w->sums, f->plan.n_wide, factor, n, shape->depth, row_elems,
+                 f->y + y_begin(shape, head) + first * row_elems);
+}
+
+static void forward_strip(struct tiles *tiles, const struct forward *f, struct forward_part *w,
+                          int64_t head, int64_t strip)
+{
+    struct rows16 q = head_of_qkv(f->shape, f->qkv, head, THIRD_q);
+    int64_t n_wide = f->plan.n_wide, done = 0; /* strips of keys that are in the sums */
+    pack_along_depth(&q, strip * STRIP, STRIP, true, w->q_t);
+    for (int i = 0; i < STRIP; i++) {
+        w->top[i] = -FLT_MAX;
+        w->total[i] = 0.0f;
+    }
+    multiply_strips(tiles, n_wide, w->k, w->q_t, w->scores, STRIP, false);
+    for (int64_t i = 0; i <= strip; i++) {
+        float *scores = w->scores + i % 2 * SQUARE, largest[STRIP];
+        if (i < strip)
+            multiply_strips(tiles, n_wide, w->k + (i + 1) * n_wide * STRIP_DEPTH_ELEMS, w->q_t,
+                            w->scores + (i + 1) % 2 * SQUARE, STRIP, false);
+        else
+            hide_future(scores);
+        if (find_largest(scores, f->factor, w->top, largest)) {
+            if (i > done)
+                add_values(tiles, f, w, done, i);
+            done = i;
+            raise_top(f, w, largest, i > 0);
+        }
+        uint16_t *weights = w->weights + (i - done) * STRIP_DEPTH_ELEMS;
+        soften(scores, f->factor, w->top, w->total, (uint32_t *)(void *)weights);
+        if (i + 1 - done == ATTENTION16_PANEL || i == strip) {
+            add_values(tiles, f, w, done, i + 1);
+            done = i + 1;
+        }
+    }
+    finish_strip(f, w, head, strip * STRIP);
+}
+
+static void forward_part(const struct forward *f, int part, void *work)
+{
+    const struct attention16_plan *plan = &f->plan;
+    struct forward_part w = {.k = part_at(work, plan->part_bytes, part, plan->k),
+                             .v_t = part_at(work, plan->part_bytes, part, plan->v_t),
+                             .q_t = part_at(work, plan->part_bytes, part, plan->q_t),
+                             .scores = part_at(work, plan->part_bytes, part, plan->scores),
+                             .weights = part_at(work, plan->part_bytes, part, plan->weights),
+                             .sums = part_at(work, plan->part_bytes, part, plan->sums)};
+    int64_t n_jobs = f->shape->n_batch * f->shape->n_heads * plan->n_slices, packed = -1;
+    struct range range = part_range(n_jobs, plan->n_parts, part, 1);
+    struct tiles tiles;
+    tiles_begin(&tiles);
+    for (int64_t job = range.begin; job < range.end; job++) {
+        int64_t head = job / plan->n_slices;
+        if (head != packed) {
+            struct rows16 k = head_of_qkv(f->shape, f->qkv, head, THIRD_k);
+            struct rows16 v = head_of_qkv(f->shape, f->qkv, head, THIRD_v);
+            pack_along_depth(&k, 0, k.n_time, false, w.k);
+            pack_along_time(&v, 0, v.n_time, false, w.v_t);
+            packed = head;
+        }
+        for (int64_t i = job % plan->n_slices; i < plan->n_strips; i += plan->n_slices)
+            forward_strip(&tiles, f, &w, head, i);
+    }
+    tiles_end(&tiles);
+}
+
+static float scale_of(const struct attention16 *shape)
+{
+    return (float)(1.0 / sqrt((double)shape->depth));
+}
+
+static void forward(const struct attention16 *shape, int threads, const uint16_t *qkv, uint16_t *y,
+                    float *lse, void *work)
+{
+    struct forward f = {.shape = shape,
+                        .plan = attention16_plan(shape, threads),
+                        .qkv = qkv,
+                        .y = y,
+                        .lse = lse,
+                        .factor = scale_of(shape) * LOG2_E};
+#pragma omp parallel for schedule(static) num_threads(f.plan.n_parts)
+    for (int part = 0; part < f.plan.n_parts; part++)
+        forward_part(&f, part, work);
+}
+
+/* ---- backward ------------------------------------------------------------------------------ */
+
+struct backward {
+    const struct attention16 *shape;
+    struct attention16_grad_plan plan;
+    const uint16_t *dy, *qkv, *y;
+    const float *lse;
+    uint16_t *dqkv;
+    float scale, factor; /* factor: of scores, to be exponents of 2 */
+};
+
+struct backward_part {
+    uint16_t *q, *q_t, *dy, *dy_t, *k, *k_t, *v;
+    float *dq_t, *dk, *dv;      /* squares: [strip][n_wide] */
+    float *lse, *delta;         /* per query; lse in units of ln 2 */
+    float *scores;              /* S^T and dP^T, twice, used in turn */
+    uint16_t *weights, *slopes; /* P^T and dS^T as A: [keys][ATTENTION16_QUERIES] */
+    uint16_t *slopes_t;         /* dS^T as B: [queries][ATTENTION16_KEYS] */
+};
+
+/* Strips of keys and of queries that meet. */
+struct meeting {
+    struct range keys, queries;
+};
+
+static bool sees(int64_t query_strip, int64_t key_strip)
+{
+    return query_strip >= key_strip;
+}
+
+/* delta_t = dy_t . y_t and lse, padded with zeros: queries that are not there have weights of 1 and
+ * slopes of 0, and meet rows of zeros. */
+static void prepare_queries(const struct backward *b, int64_t head, struct backward_part *w)
+{
+    struct rows16 dy = head_of_y(b->shape, b->dy, head), y = head_of_y(b->shape, b->y, head);
+    const float *lse = b->lse + head * dy.n_time;
+    float a[ATTENTION16_MOST_DEPTH], c[ATTENTION16_MOST_DEPTH];
+    for (int64_t t = 0; t < b->plan.n_strips * STRIP; t++) {
+        float sum = 0.0f;
+        if (t < dy.n_time) {
+            load_f32(DTYPE_bf16, dy.first, t * dy.row_elems, dy.depth, a);
+            load_f32(DTYPE_bf16, y.first, t * y.row_elems, y.depth, c);
+#pragma omp simd reduction(+ : sum)
+            for (int64_t d = 0; d < dy.depth; d++)
+                sum += a[d] * c[d];
+        }
+        w->delta[t] = sum;
+        w->lse[t] = t < dy.n_time ? lse[t] * LOG2_E : 0.0f;
+    }
+}
+
+/* P = 2^(S - lse), dS = P (dP - delta): two keys and 2 x 16 queries at a time, because that is what
+ * lies together in the operands. */
+static void find_slopes(const float *restrict s, const float *restrict dp, float factor,
+                        const float *restrict lse, const float *restrict delta,
+                        uint32_t *restrict weights, uint32_t *restrict slopes,
+                        uint32_t *restrict slopes_t)
+{
+    enum { HALF = TILE_SIDE, NEXT_KEY = STRIP };
+    for (int pair = 0; pair < TILE_SIDE; pair++) {
+        const float *s0 = s + 2 * pair * STRIP, *dp0 = dp + 2 * pair * STRIP;
+        uint32_t *p_to = weights + 2 * pair * TILE_SIDE, *ds_to = slopes + 2 * pair * TILE_SIDE;
+        uint32_t *ds_t_to = slopes_t + pair * TILE_SIDE;
+#pragma omp simd
+        for (int j = 0; j < TILE_SIDE; j++) {
+            float lse0 = lse[j], lse1 = lse[j + HALF], delta0 = delta[j], delta1 = delta[j + HALF];
+            float p00 = exp2_rough(fmadd(s0[j], factor, -lse0));
+            float p01 = exp2_rough(fmadd(s0[j + HALF], factor, -lse1));
+            float p10 = exp2_rough(fmadd(s0[j + NEXT_KEY], factor, -lse0));
+            float p11 = exp2_rough(fmadd(s0[j + NEXT_KEY + HALF], factor, -lse1));
+            float ds00 = p00 * (dp0[j] - delta0);
+            float ds01 = p01 * (dp0[j + HALF] - delta1);
+            float ds10 = p10 * (dp0[j + NEXT_KEY] - delta0);
+            float ds11 = p11 * (dp0[j + NEXT_KEY + HALF] - delta1);
+            p_to[j] = bf16_pair(p00, p01);
+            p_to[j + TILE_SIDE] = bf16_pair(p10, p11);
+            ds_to[j] = bf16_pair(ds00, ds01);
+            ds_to[j + TILE_SIDE] = bf16_pair(ds10, ds11);
+            ds_t_to[j] = bf16_pair(ds00, ds10);
+            ds_t_to[j + TILE_SIDE * TILE_SIDE] = bf16_pair(ds01, ds11);
+        }
+    }
+}
+
+/* S^T and dP^T of one strip of keys (of the block) and one of queries (of the head). */
+static void find_scores(struct tiles *tiles, const struct backward *b, struct backward_part *w,
+                        int64_t key, int64_t query, float *scores)
+{
+    int64_t n_wide = b->plan.n_wide, strip = n_wide * STRIP_DEPTH_ELEMS;
+    multiply_strips(tiles, n_wide, w->k + key * strip, w->q_t + query * strip, scores, STRIP,
+                    false);
+    multiply_strips(tiles, n_wide, w->v + key * strip, w->dy_t + query * strip, scores + SQUARE,
+                    STRIP, false);
+}
+
+/* The next pair of strips that see each other; false: that was the last. */
+static bool next_pair(const struct meeting *m, int64_t *key, int64_t *query)
+{
+    do
+        if (++*query == m->queries.end) {
+            *query = m->queries.begin;
+            ++*key;
+        }
+    while (*key < m->keys.end && !sees(*query, *key));
+    return *key < m->keys.end;
+}
+
+static void find_operands(struct tiles *tiles, const struct backward *b, struct backward_part *w,
+                          const struct meeting *m)
+{
+    int64_t key = m->keys.begin, query = m->queries.begin;
+    float *scores = w->scores, *others = w->scores + 2 * SQUARE;
+    find_scores(tiles, b, w, 0, query, scores);
+    for (bool more = true; more;) {
+        int64_t now_key = key, now_query = query;
+        more = next_pair(m, &key, &query);
+        if (more)
+            find_scores(tiles, b, w, key - m->keys.begin, query, others);
+        if (now_key == now_query)
+            hide_future(scores);
+        int64_t i = now_key - m->keys.begin, j = now_query - m->queries.begin;
+        int64_t as_a = (i * ATTENTION16_QUERIES + j) * STRIP_DEPTH_ELEMS;
+        int64_t as_b = (j * ATTENTION16_KEYS + i) * STRIP_DEPTH_ELEMS;
+        find_slopes(scores, scores + SQUARE, b->factor, w->lse + now_query * STRIP,
+                    w->delta + now_query * STRIP, (uint32_t *)(void *)(w->weights + as_a),
+                    (uint32_t *)(void *)(w->slopes + as_a),
+                    (uint32_t *)(void *)(w->slopes_t + as_b));
+        float *swap = scores;
+        scores = others;
+        others = swap;
+    }
+}
+
+/* dV += P^T dY, dK += dS^T Q, dQ^T += K^T dS^T; the first queries and the first keys begin sums. */
+static void add_gradients(struct tiles *tiles, const struct backward *b, struct backward_part *w,
+                          const struct meeting *m)
+{
+    int64_t n_wide = b->plan.n_wide, n_strips = b->plan.n_strips;
+    for (int64_t key = m->keys.begin; key < m->keys.end; key++) {
+        int64_t i = key - m->keys.begin;
+        int64_t from = key > m->queries.begin ? key : m->queries.begin;
+        int64_t a = (i * ATTENTION16_QUERIES + from - m->queries.begin) * STRIP_DEPTH_ELEMS;
+        bool add = m->queries.begin > m->keys.begin;
+        for (int64_t d = 0; d < n_wide && from < m->queries.end; d++) {
+            int64_t other = (d * n_strips + from) * STRIP_DEPTH_ELEMS, n = m->queries.end - from;
+            float *dv = w->dv + (i * n_wide + d) * SQUARE, *dk = w->dk + (i * n_wide + d) * SQUARE;
+            multiply_strips(tiles, n, w->weights + a, w->dy + other, dv, STRIP, add);
+            multiply_strips(tiles, n, w->slopes + a, w->q + other, dk, STRIP, add);
+        }
+    }
+    for (int64_t query = m->queries.begin; query < m->queries.end; query++) {
+        int64_t j = query - m->queries.begin, n_keys = m->keys.end - m->keys.begin;
+        for (int64_t d = 0; d < n_wide; d++)
+            multiply_strips(tiles, least(m->keys.end, query + 1) - m->keys.begin,
+                            w->k_t + d * n_keys * STRIP_DEPTH_ELEMS,
+                            w->slopes_t + j * ATTENTION16_KEYS * STRIP_DEPTH_ELEMS,
+                            w->dq_t + (query * n_wide + d) * SQUARE, STRIP, m->keys.begin > 0);
+    }
+}
+
+/* Squares with a row per key, times a factor, to rows of dqkv. */
+static void store_keys(const struct backward *b, const float *squares, float factor, int64_t head,
+                       enum third third, struct range keys)
+{
+    const struct attention16 *shape = b->shape;
+    int64_t n_wide = b->plan.n_wide, row_elems = 3 * shape->n_heads * shape->depth;
+    uint16_t *to = b->dqkv + qkv_begin(shape, head, third);
+    float row[ATTENTION16_MOST_DEPTH];
+    for (int64_t t = keys.begin * STRIP; t < least(keys.end * STRIP, shape->n_time); t++) {
+        int64_t i = t / STRIP - keys.begin;
+        for (int64_t d = 0; d < n_wide; d++) {
+            const float *from = squares + (i * n_wide + d) * SQUARE + t % STRIP * STRIP;
+#pragma omp simd
+            for (int j = 0; j < STRIP; j++)
+                row[d * STRIP + j] = from[j] * factor;
+        }
+        bf16_store(to + t * row_elems, shape->depth, row);
+    }
+}
+
+static void store_queries(const struct backward *b, const struct backward_part *w, int64_t head)
+{
+    const struct attention16 *shape = b->shape;
+    int64_t n_wide = b->plan.n_wide, row_elems = 3 * shape->n_heads * shape->depth;
+    uint16_t *to = b->dqkv + qkv_begin(shape, head, THIRD_q);
+    float factor[STRIP];
+    for (int q = 0; q < STRIP; q++)
+        factor[q] = b->scale;
+    for (int64_t i = 0; i < b->plan.n_strips; i++)
+        store_turned(w->dq_t + i * n_wide * SQUARE, n_wide, factor,
+                     least(STRIP, shape->n_time - i * STRIP), shape->depth, row_elems,
+                     to + i * STRIP * row_elems);
+}
+
+static void backward_head(struct tiles *tiles, const struct backward *b, struct backward_part *w,
+                          int64_t head)
+{
+    const struct attention16 *shape = b->shape;
+    struct rows16 q = head_of_qkv(shape, b->qkv, head, THIRD_q);
+    struct rows16 k = head_of_qkv(shape, b->qkv, head, THIRD_k);
+    struct rows16 v = head_of_qkv(shape, b->qkv, head, THIRD_v);
+    struct rows16 dy = head_of_y(shape, b->dy, head);
+    int64_t n_strips = b->plan.n_strips;
+    prepare_queries(b, head, w);
+    pack_along_depth(&q, 0, q.n_time, true, w->q_t);
+    pack_along_time(&q, 0, q.n_time, true, w->q);
+    pack_along_depth(&dy, 0, q.n_time, true, w->dy_t);
+    pack_along_time(&dy, 0, q.n_time, true, w->dy);
+    for (int64_t key = 0; key < n_strips; key += ATTENTION16_KEYS) {
+        struct range keys = {key, least(key + ATTENTION16_KEYS, n_strips)};
+        int64_t first = key * STRIP, n = (keys.end - key) * STRIP;
+        pack_along_depth(&k, first, n, false, w->k);
+        pack_along_depth(&v, first, n, false, w->v);
+        pack_along_time(&k, first, n, false, w->k_t);
+        for (int64_t query = key; query < n_strips; query += ATTENTION16_QUERIES) {
+            struct meeting m = {keys, {query, least(query + ATTENTION16_QUERIES, n_strips)}};
+            find_operands(tiles, b, w, &m);
+            add_gradients(tiles, b, w, &m);
+        }
+        store_keys(b, w->dk, b->scale, head, THIRD_k, keys);
+        store_keys(b, w->dv, 1.0f, head, THIRD_v, keys);
+    }
+    store_queries(b, w, head);
+}
+
+static void backward_part(const struct backward *b, int part, void *work)
+{
+    const struct attention16_grad_plan *plan = &b->plan;
+#define AT(name) .name = part_at(work, plan->part_bytes, part, plan->name)
+    struct backward_part w = {AT(q),      AT(q_t),     AT(dy),     AT(dy_t),    AT(k),   AT(k_t),
+                              AT(v),      AT(dq_t),    AT(dk),     AT(dv),      AT(lse), AT(delta),
+                              AT(scores), AT(weights), AT(slopes), AT(slopes_t)};
+#undef AT
+    struct range heads = part_range(b->shape->n_batch * b->shape->n_heads, plan->n_parts, part, 1);
+    struct tiles tiles;
+    tiles_begin(&tiles);
+    for (int64_t head = heads.begin; head < heads.end; head++)
+        backward_head(&tiles, b, &w, head);
+    tiles_end(&tiles);
+}
+
+static void backward(const struct attention16 *shape, int threads, const uint16_t *dy,
+                     const uint16_t *qkv, const uint16_t *y, const float *lse, uint16_t *dqkv,
+                     void *work)
+{
+    struct backward b = {.shape = shape,
+                         .plan = attention16_grad_plan(shape, threads),
+                         .dy = dy,
+                         .qkv = qkv,
+                         .y = y,
+                         .lse = lse,
+                         .dqkv = dqkv,
+                         .scale = scale_of(shape),
+                         .factor = scale_of(shape) * LOG2_E};
+#pragma omp parallel for schedule(static) num_threads(b.plan.n_parts)
+    for (int part = 0; part < b.plan.n_parts; part++)
+        backward_part(&b, part, work);
+}
+
+const struct attention16_fns TILED(attention16) = {forward, backward};
