@@ -25,37 +25,12 @@
  */
 #include <float.h>
 
+#include "cpu/amx_lanes.h"
 #include "cpu/amx_strips.h"
 #include "cpu/attention16.h"
 
 #define LOG2_E 1.44269504f
 #define LN_2   0.693147181f
-
-/* ---- numbers ------------------------------------------------------------------------------- */
-
-/* 2^x to 3e-6 relative, a hundredth of the rounding of what it is for.  At and below -127 the
- * result is exactly 0, between there and -126 it is only tiny; x is at most 127; NaN stays NaN.  As
- * exp_f32, but the power of two is added to the exponent. */
-static inline float exp2_rough(float x)
-{
-    x = x < -127.0f ? -127.0f : x;
-    x = x > 127.0f ? 127.0f : x;
-    uint32_t shifted = float_bits(x + 12582912.0f);
-    float r = x - (bits_float(shifted) - 12582912.0f);
-    float p = 9.58285304e-3f;
-    p = fmadd(p, r, 5.59064247e-2f);
-    p = fmadd(p, r, 2.40240986e-1f);
-    p = fmadd(p, r, 6.93124193e-1f);
-    p = fmadd(p, r, 1.0f);
-    return bits_float(float_bits(p) + (shifted << 23));
-}
-
-/* Two numbers as bf16, `low` first in memory.  Ties go away from zero: one instruction less than to
- * even, and one number in 65536. */
-static inline uint32_t bf16_pair(float low, float high)
-{
-    return (float_bits(low) + 0x8000u) >> 16 | ((float_bits(high) + 0x8000u) & 0xffff0000u);
-}
 
 /* ---- one head ------------------------------------------------------------------------------ */
 
@@ -201,57 +176,55 @@ static void add_values(struct tiles *tiles, const struct forward *f, struct forw
 }
 
 /* The largest exponent of each query; whether one is so far above `top` that this must move. */
-static bool find_largest(const float *restrict scores, float factor, const float *restrict top,
-                         float *restrict largest)
+static bool find_largest(const float *scores, float factor, const float *top, float *largest)
 {
-    const float far = 8.0f;
-    memcpy(largest, scores, STRIP * sizeof *largest);
-    for (int k = 1; k < STRIP; k++)
-#pragma omp simd
-        for (int q = 0; q < STRIP; q++)
-            largest[q] = scores[k * STRIP + q] > largest[q] ? scores[k * STRIP + q] : largest[q];
-    int n_far = 0;
-#pragma omp simd reduction(+ : n_far)
-    for (int q = 0; q < STRIP; q++) {
-        largest[q] *= factor;
-        n_far += largest[q] > top[q] + far;
+    const struct lanes far = lanes_all(8.0f);
+    bool any = false;
+    for (int half = 0; half < STRIP; half += TILE_SIDE) {
+        struct lanes even = lanes_load(scores + half), odd = lanes_load(scores + STRIP + half);
+        for (int k = 2; k < STRIP; k += 2) {
+            even = lanes_max(lanes_load(scores + k * STRIP + half), even);
+            odd = lanes_max(lanes_load(scores + (k + 1) * STRIP + half), odd);
+        }
+        struct lanes most = lanes_multiply(lanes_max(even, odd), lanes_all(factor));
+        lanes_store(largest + half, most);
+        any |= lanes_any_above(most, lanes_add(lanes_load(top + half), far));
     }
-    return n_far > 0;
+    return any;
 }
 
 static void raise_top(const struct forward *f, struct forward_part *w, const float *largest,
                       bool has_sums)
 {
-    float change[STRIP];
-#pragma omp simd
-    for (int q = 0; q < STRIP; q++) {
-        float top = largest[q] > w->top[q] ? largest[q] : w->top[q];
-        change[q] = exp2_rough(w->top[q] - top);
-        w->total[q] *= change[q];
-        w->top[q] = top;
+    for (int half = 0; half < STRIP; half += TILE_SIDE) {
+        struct lanes old = lanes_load(w->top + half);
+        struct lanes top = lanes_max(lanes_load(largest + half), old);
+        struct lanes change = lanes_exp2(old, lanes_all(1.0f), top);
+        lanes_store(w->total + half, lanes_multiply(lanes_load(w->total + half), change));
+        lanes_store(w->top + half, top);
+        for (int64_t d = 0; has_sums && d < f->plan.n_wide * STRIP; d++) {
+            float *sums = w->sums + d * STRIP + half;
+            lanes_store(sums, lanes_multiply(lanes_load(sums), change));
+        }
     }
-    for (int64_t d = 0; has_sums && d < f->plan.n_wide * STRIP; d++)
-#pragma omp simd
-        for (int q = 0; q < STRIP; q++)
-            w->sums[d * STRIP + q] *= change[q];
 }
 
 /* Scores become weights: 16 pairs of keys for each half of the queries. */
-static void soften(const float *restrict scores, float factor, const float *restrict top,
-                   float *restrict total, uint32_t *restrict weights)
+static void soften(const float *scores, float scores_factor, const float *top, float *total,
+                   uint32_t *weights)
 {
-    for (int half = 0; half < STRIP; half += TILE_SIDE)
+    const struct lanes factor = lanes_all(scores_factor);
+    for (int half = 0; half < STRIP; half += TILE_SIDE) {
+        struct lanes less = lanes_load(top + half), sum = lanes_load(total + half);
         for (int pair = 0; pair < TILE_SIDE; pair++) {
-            const float *even = scores + 2 * pair * STRIP + half, *odd = even + STRIP;
-            uint32_t *to = weights + (half + pair) * TILE_SIDE;
-#pragma omp simd
-            for (int j = 0; j < TILE_SIDE; j++) {
-                float p_even = exp2_rough(fmadd(even[j], factor, -top[half + j]));
-                float p_odd = exp2_rough(fmadd(odd[j], factor, -top[half + j]));
-                total[half + j] += p_even + p_odd;
-                to[j] = bf16_pair(p_even, p_odd);
-            }
+            const float *from = scores + 2 * pair * STRIP + half;
+            struct lanes even = lanes_exp2(lanes_load(from), factor, less);
+            struct lanes odd = lanes_exp2(lanes_load(from + STRIP), factor, less);
+            sum = lanes_add(sum, lanes_add(even, odd));
+            lanes_store_pairs(weights + (half + pair) * TILE_SIDE, even, odd);
         }
+        lanes_store(total + half, sum);
+    }
 }
 
 static void finish_strip(const struct forward *f, struct forward_part *w, int64_t head,
@@ -401,36 +374,44 @@ static void prepare_queries(const struct backward *b, int64_t head, struct backw
     }
 }
 
-/* P = 2^(S - lse), dS = P (dP - delta): two keys and 2 x 16 queries at a time, because that is what
- * lies together in the operands. */
-static void find_slopes(const float *restrict s, const float *restrict dp, float factor,
-                        const float *restrict lse, const float *restrict delta,
-                        uint32_t *restrict weights, uint32_t *restrict slopes,
-                        uint32_t *restrict slopes_t)
+/* P = 2^(S - lse) of one key and 16 queries, and dS = P (dP - delta). */
+struct weight_slope {
+    struct lanes p, ds;
+};
+
+static inline struct weight_slope weight_slope(const float *s, const float *dp, struct lanes factor,
+                                               struct lanes lse, struct lanes delta)
 {
-    enum { HALF = TILE_SIDE, NEXT_KEY = STRIP };
+    struct weight_slope at = {.p = lanes_exp2(lanes_load(s), factor, lse)};
+    at.ds = lanes_multiply(at.p, lanes_subtract(lanes_load(dp), delta));
+    return at;
+}
+
+/* Two keys and 2 x 16 queries at a time, because that is what lies together in the operands. */
+static void find_slopes(const float *s, const float *dp, float scores_factor, const float *lse,
+                        const float *delta, uint32_t *weights, uint32_t *slopes, uint32_t *slopes_t)
+{
+    enum { HALF = TILE_SIDE, NEXT = STRIP };
+    const struct lanes factor = lanes_all(scores_factor);
+    const struct lanes lse0 = lanes_load(lse), lse1 = lanes_load(lse + HALF);
+    const struct lanes delta0 = lanes_load(delta), delta1 = lanes_load(delta + HALF);
     for (int pair = 0; pair < TILE_SIDE; pair++) {
-        const float *s0 = s + 2 * pair * STRIP, *dp0 = dp + 2 * pair * STRIP;
-        uint32_t *p_to = weights + 2 * pair * TILE_SIDE, *ds_to = slopes + 2 * pair * TILE_SIDE;
-        uint32_t *ds_t_to = slopes_t + pair * TILE_SIDE;
-#pragma omp simd
-        for (int j = 0; j < TILE_SIDE; j++) {
-            float lse0 = lse[j], lse1 = lse[j + HALF], delta0 = delta[j], delta1 = delta[j + HALF];
-            float p00 = exp2_rough(fmadd(s0[j], factor, -lse0));
-            float p01 = exp2_rough(fmadd(s0[j + HALF], factor, -lse1));
-            float p10 = exp2_rough(fmadd(s0[j + NEXT_KEY], factor, -lse0));
-            float p11 = exp2_rough(fmadd(s0[j + NEXT_KEY + HALF], factor, -lse1));
-            float ds00 = p00 * (dp0[j] - delta0);
-            float ds01 = p01 * (dp0[j + HALF] - delta1);
-            float ds10 = p10 * (dp0[j + NEXT_KEY] - delta0);
-            float ds11 = p11 * (dp0[j + NEXT_KEY + HALF] - delta1);
-            p_to[j] = bf16_pair(p00, p01);
-            p_to[j + TILE_SIDE] = bf16_pair(p10, p11);
-            ds_to[j] = bf16_pair(ds00, ds01);
-            ds_to[j + TILE_SIDE] = bf16_pair(ds10, ds11);
-            ds_t_to[j] = bf16_pair(ds00, ds10);
-            ds_t_to[j + TILE_SIDE * TILE_SIDE] = bf16_pair(ds01, ds11);
-        }
+        struct weight_slope a = weight_slope(s, dp, factor, lse0, delta0);
+        struct weight_slope b = weight_slope(s + HALF, dp + HALF, factor, lse1, delta1);
+        lanes_store_pairs(weights, a.p, b.p);
+        lanes_store_pairs(slopes, a.ds, b.ds);
+        struct weight_slope c = weight_slope(s + NEXT, dp + NEXT, factor, lse0, delta0);
+        struct weight_slope d =
+            weight_slope(s + NEXT + HALF, dp + NEXT + HALF, factor, lse1, delta1);
+        lanes_store_pairs(weights + TILE_SIDE, c.p, d.p);
+        lanes_store_pairs(slopes + TILE_SIDE, c.ds, d.ds);
+        lanes_store_pairs(slopes_t, a.ds, c.ds);
+        lanes_store_pairs(slopes_t + TILE_SIDE * TILE_SIDE, b.ds, d.ds);
+        s += 2 * STRIP;
+        dp += 2 * STRIP;
+        weights += 2 * TILE_SIDE;
+        slopes += 2 * TILE_SIDE;
+        slopes_t += TILE_SIDE;
     }
 }
 

@@ -1,0 +1,167 @@
+/*
+ * amx_lanes.h -- what stands between two tile products: 16 floats at a time, a row of a tile.
+ *
+ * With AVX-512, which every CPU with tiles has, an operation is an instruction or two; elsewhere it
+ * is a loop, so that the emulated tiles run anywhere.
+ */
+#ifndef SNUG_CPU_AMX_LANES_H
+#define SNUG_CPU_AMX_LANES_H
+
+#include "cpu/cpu.h"
+#include "cpu/fast_common.h"
+
+#if defined(__AVX512F__) && defined(__AVX512DQ__)
+#include <immintrin.h>
+
+struct lanes {
+    __m512 v;
+};
+
+#define LANES(value) ((struct lanes){value})
+
+static inline struct lanes lanes_load(const float *from)
+{
+    return LANES(_mm512_loadu_ps(from));
+}
+
+static inline void lanes_store(float *to, struct lanes a)
+{
+    _mm512_storeu_ps(to, a.v);
+}
+
+static inline struct lanes lanes_all(float value)
+{
+    return LANES(_mm512_set1_ps(value));
+}
+
+static inline struct lanes lanes_add(struct lanes a, struct lanes b)
+{
+    return LANES(_mm512_add_ps(a.v, b.v));
+}
+
+static inline struct lanes lanes_subtract(struct lanes a, struct lanes b)
+{
+    return LANES(_mm512_sub_ps(a.v, b.v));
+}
+
+static inline struct lanes lanes_multiply(struct lanes a, struct lanes b)
+{
+    return LANES(_mm512_mul_ps(a.v, b.v));
+}
+
+static inline struct lanes lanes_max(struct lanes a, struct lanes b)
+{
+    return LANES(_mm512_max_ps(a.v, b.v));
+}
+
+static inline bool lanes_any_above(struct lanes a, struct lanes b)
+{
+    return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ) != 0;
+}
+
+/* 2^(x factor - less) to 3e-6 relative, a hundredth of the rounding of what it is for.  2^x is the
+ * polynomial at the fraction of x, times 2 to the integer below. */
+static inline struct lanes lanes_exp2(struct lanes x, struct lanes factor, struct lanes less)
+{
+    __m512 e = _mm512_fmsub_ps(x.v, factor.v, less.v);
+    __m512 r = _mm512_reduce_ps(e, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    __m512 p = _mm512_set1_ps(0.013534168f);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.0520114604f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.241442757f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.693003834f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.00000259f));
+    return LANES(_mm512_scalef_ps(p, e));
+}
+
+/* Both as bf16, `low` first in memory.  Ties go away from zero: two instructions less than to even,
+ * for one number in 65536. */
+static inline void lanes_store_pairs(uint32_t *to, struct lanes low, struct lanes high)
+{
+    __m512i half = _mm512_set1_epi32(0x8000), upper = _mm512_set1_epi32((int)0xffff0000u);
+    __m512i a = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(low.v), half), 16);
+    __m512i b = _mm512_add_epi32(_mm512_castps_si512(high.v), half);
+    _mm512_storeu_si512(to, _mm512_ternarylogic_epi32(a, b, upper, 0xf8)); /* a | (b & upper) */
+}
+
+#undef LANES
+
+#else
+
+struct lanes {
+    float v[TILE_SIDE];
+};
+
+#define EACH_LANE for (int i = 0; i < TILE_SIDE; i++)
+
+static inline struct lanes lanes_load(const float *from)
+{
+    struct lanes a;
+    memcpy(a.v, from, sizeof a.v);
+    return a;
+}
+
+static inline void lanes_store(float *to, struct lanes a)
+{
+    memcpy(to, a.v, sizeof a.v);
+}
+
+static inline struct lanes lanes_all(float value)
+{
+    struct lanes a;
+    EACH_LANE a.v[i] = value;
+    return a;
+}
+
+static inline struct lanes lanes_add(struct lanes a, struct lanes b)
+{
+    EACH_LANE a.v[i] += b.v[i];
+    return a;
+}
+
+static inline struct lanes lanes_subtract(struct lanes a, struct lanes b)
+{
+    EACH_LANE a.v[i] -= b.v[i];
+    return a;
+}
+
+static inline struct lanes lanes_multiply(struct lanes a, struct lanes b)
+{
+    EACH_LANE a.v[i] *= b.v[i];
+    return a;
+}
+
+static inline struct lanes lanes_max(struct lanes a, struct lanes b)
+{
+    EACH_LANE a.v[i] = a.v[i] > b.v[i] ? a.v[i] : b.v[i];
+    return a;
+}
+
+static inline bool lanes_any_above(struct lanes a, struct lanes b)
+{
+    bool any = false;
+    EACH_LANE any |= a.v[i] > b.v[i];
+    return any;
+}
+
+/* exp_f32 holds its argument, so what is far below must be made 0 here. */
+static inline struct lanes lanes_exp2(struct lanes x, struct lanes factor, struct lanes less)
+{
+    EACH_LANE
+    {
+        float e = fmadd(x.v[i], factor.v[i], -less.v[i]);
+        x.v[i] = e < -126.0f ? 0.0f : exp_f32(e * 0.693147181f);
+    }
+    return x;
+}
+
+static inline void lanes_store_pairs(uint32_t *to, struct lanes low, struct lanes high)
+{
+    EACH_LANE to[i] =
+        (float_bits(low.v[i]) + 0x8000u) >> 16 | ((float_bits(high.v[i]) + 0x8000u) & 0xffff0000u);
+}
+
+#undef EACH_LANE
+
+#endif
+
+#endif
