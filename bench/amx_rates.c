@@ -1,9 +1,10 @@
 /*
- * amx_rates.c -- how fast the linear ops are on tiles, beside what the CPU could do at most.
+ * amx_rates.c -- how fast linear ops and attention are on tiles, beside what the CPU could do at most.
  *
  *   amx_rates [-e] [-r ROWS] [-n REPEATS] [THREADS]
  *
- * The shapes are those of GPT-2 124M.  Each op runs as in a training step, once at level amx (-e:
+ * The shapes are those of GPT-2 124M, attention in sequences of 1024 rows (of all, if there are
+ * fewer) and counting only what the causal mask leaves.  Each op runs as in a training step, once at level amx (-e:
  * amx-emulated, to try the program on any machine) and once at level v4 (the operands widened to
  * fp32); the results are compared, and a difference beyond rounding is an error.  The peak is that
  * of a loop of multiplications that touches no memory, on as many threads.
@@ -103,7 +104,10 @@ static enum snug_status compare(const struct opcase *c, int op_index, int thread
     }
     totals->flops += flops;
     if (status == SNUG_OK) {
-        double allowed = out->dtype == DTYPE_f32 ? 1e-5 : 1.0 / 128;
+        bool is_linear = op->kind != OP_attention && op->kind != OP_attention_grad;
+        double allowed = !is_linear                ? oprun_tolerance(c, op, 0, DTYPE_bf16)
+                         : out->dtype == DTYPE_f32 ? 1e-5
+                                                   : 1.0 / 128;
         double error = oprun_error(out, result[0].out[0], result[1].out[0]);
         totals->n_wrong += !(error <= allowed);
         printf("  %-14s %-4s%s %8.2f ms %6.3f TFLOP/s %8.2f ms %6.3f TFLOP/s   %.1e%s\n",
@@ -138,11 +142,50 @@ static enum snug_status time_layer(int layer, int n_rows, int threads, int n_rep
     return status;
 }
 
+/* The gradient reads what the forward op leaves. */
+static enum snug_status time_attention(int n_rows, int threads, int n_repeat,
+                                       const char *const levels[2], struct totals *totals,
+                                       struct snug_error *err)
+{
+    static const char *const attention_text[] = {"in qkv float B,T,2304", "in dy float B,T,768",
+                                                 "y lse = attention qkv heads=12",
+                                                 "dqkv = attention_grad dy qkv y lse heads=12"};
+    char sizes[80];
+    struct case_text text = {.name = "attention", .n_lines = COUNT(attention_text)};
+    struct opcase c;
+    int n_time = n_rows < 1024 ? n_rows : 1024;
+    snprintf(sizes, sizeof sizes, " B=%d T=%d", n_rows / n_time, n_time);
+    memcpy(text.line, attention_text, sizeof attention_text);
+    text.use[CASE_time][text.n_uses[CASE_time]++] = sizes;
+    enum snug_status status = opcase_build(&text, CASE_time, 0, DTYPE_bf16, SEED, &c, err);
+    if (status == SNUG_OK)
+        printf("attention: %d of %d rows, 12 heads of 64\n", n_rows / n_time, n_time);
+    for (int i = 0; i < c.prog.n_ops && status == SNUG_OK; i++) {
+        const struct device_facts one_thread = {.threads = 1};
+        status = compare(&c, i, threads, n_repeat, levels, totals, err);
+        if (status == SNUG_OK && i + 1 < c.prog.n_ops)
+            status =
+                oprun_step(&c, i, backend_cpu()->choose(&c.prog, &c.prog.ops[i], &one_thread), err);
+    }
+    opcase_free(&c);
+    return status;
+}
+
+static void print_totals(const char *what, const struct totals *totals, double peak,
+                         const char *const levels[2])
+{
+    printf("%s together: %.3f TFLOP/s at %s (%.0f%% of the peak), %.3f at %s; %s\n", what,
+           1e-12 * totals->flops / totals->seconds[0], levels[0],
+           100 * totals->flops / totals->seconds[0] / peak,
+           1e-12 * totals->flops / totals->seconds[1], levels[1],
+           totals->n_wrong == 0 ? "all results agree" : "SOME RESULTS ARE WRONG");
+}
+
 int main(int argc, char **argv)
 {
     const char *levels[2] = {"amx", "v4"};
     int threads = 1, n_rows = 4096, n_repeat = 7;
-    struct totals totals = {0};
+    struct totals linear = {0}, attention = {0};
     struct snug_error err = {0};
     enum snug_status status = SNUG_OK;
     for (int i = 1; i < argc; i++) {
@@ -166,12 +209,13 @@ int main(int argc, char **argv)
            1e-12 * peak);
     printf("  %-22s %-26s %-26s   difference\n", "", levels[0], levels[1]);
     for (int i = 0; i < COUNT(layers) && status == SNUG_OK; i++)
-        status = time_layer(i, n_rows, threads, n_repeat, levels, &totals, &err);
+        status = time_layer(i, n_rows, threads, n_repeat, levels, &linear, &err);
+    if (status == SNUG_OK)
+        print_totals("linear", &linear, peak, levels);
+    if (status == SNUG_OK)
+        status = time_attention(n_rows, threads, n_repeat, levels, &attention, &err);
     if (status != SNUG_OK)
         return fprintf(stderr, "%s\n", err.message), 1;
-    printf("together: %.3f TFLOP/s at %s (%.0f%% of the peak), %.3f at %s; %s\n",
-           1e-12 * totals.flops / totals.seconds[0], levels[0],
-           100 * totals.flops / totals.seconds[0] / peak, 1e-12 * totals.flops / totals.seconds[1],
-           levels[1], totals.n_wrong == 0 ? "all results agree" : "SOME RESULTS ARE WRONG");
-    return totals.n_wrong == 0 ? 0 : 1;
+    print_totals("attention", &attention, peak, levels);
+    return linear.n_wrong + attention.n_wrong == 0 ? 0 : 1;
 }

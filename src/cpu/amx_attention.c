@@ -69,37 +69,42 @@ static struct rows16 head_of_y(const struct attention16 *shape, const uint16_t *
 }
 
 /* Strips of rows [first, first + n): for S^T and dP^T, where k is the depth. */
-static void pack_along_depth(const struct rows16 *rows, int64_t first, int64_t n, bool is_b,
-                             uint16_t *to)
+static struct packing along_depth(const struct rows16 *rows, int64_t first, int64_t n, bool is_b,
+                                  uint16_t *to)
 {
-    struct packing packing = {.from = rows->first + first * rows->row_elems,
-                              .pitch = rows->row_elems,
-                              .n_across = least(n, rows->n_time - first),
-                              .n_k = rows->depth,
-                              .k_contiguous = true,
-                              .pairs_down = is_b,
-                              .to = to,
-                              .n_strips = product16_strips(n),
-                              .n_depths = product16_strips(rows->depth)};
-    for (int64_t i = 0; i < n_pack_runs(&packing); i++)
-        pack_run(&packing, i);
+    return (struct packing){.from = rows->first + first * rows->row_elems,
+                            .pitch = rows->row_elems,
+                            .n_across = least(n, rows->n_time - first),
+                            .n_k = rows->depth,
+                            .k_contiguous = true,
+                            .pairs_down = is_b,
+                            .to = to,
+                            .n_strips = product16_strips(n),
+                            .n_depths = product16_strips(rows->depth)};
 }
 
 /* Strips of the depth, where k is the time.  Of B: pairs of queries, i and i + 16. */
-static void pack_along_time(const struct rows16 *rows, int64_t first, int64_t n, bool is_b,
-                            uint16_t *to)
+static struct packing along_time(const struct rows16 *rows, int64_t first, int64_t n, bool is_b,
+                                 uint16_t *to)
 {
-    struct packing packing = {.from = rows->first + first * rows->row_elems,
-                              .pitch = rows->row_elems,
-                              .n_across = rows->depth,
-                              .n_k = least(n, rows->n_time - first),
-                              .pairs_down = is_b,
-                              .pairs_apart = is_b,
-                              .to = to,
-                              .n_strips = product16_strips(rows->depth),
-                              .n_depths = product16_strips(n)};
-    for (int64_t i = 0; i < n_pack_runs(&packing); i++)
-        pack_run(&packing, i);
+    return (struct packing){.from = rows->first + first * rows->row_elems,
+                            .pitch = rows->row_elems,
+                            .n_across = rows->depth,
+                            .n_k = least(n, rows->n_time - first),
+                            .pairs_down = is_b,
+                            .pairs_apart = is_b,
+                            .to = to,
+                            .n_strips = product16_strips(rows->depth),
+                            .n_depths = product16_strips(n)};
+}
+
+/* A run of either packing is a strip of time: what comes from the same rows is packed together. */
+static void pack_all(const struct packing *packings, int n_packings)
+{
+    int64_t n_runs = n_pack_runs(&packings[0]);
+    for (int64_t run = 0; run < n_runs; run++)
+        for (int i = 0; i < n_packings; i++)
+            pack_run(&packings[i], run);
 }
 
 /* Where keys and queries are the same strip: key k is seen by queries k and later. */
@@ -110,35 +115,22 @@ static void hide_future(float *scores)
             scores[k * STRIP + q] = -FLT_MAX;
 }
 
-/* Squares with a row per depth and a column per query, times a factor per query, as rows of
- * queries: 16 of them, from column `first` of the squares on. */
-static void turn_squares(const float *squares, int64_t n_wide, int first, const float *factor,
-                         float *to, int64_t pitch)
+/* A strip of queries to rows of a tensor, times a factor per query, from squares with a row per
+ * depth and a column per query. */
+static void store_turned(const float *squares, const float *factor, int64_t n_rows, int64_t depth,
+                         int64_t row_elems, uint16_t *to)
 {
-    _Alignas(64) uint32_t block[TILE_SIDE * TILE_SIDE], turned[TILE_SIDE * TILE_SIDE];
-    for (int64_t d = 0; d < n_wide * STRIP; d += TILE_SIDE) {
-        const float *from = squares + d * STRIP + first;
-        for (int r = 0; r < TILE_SIDE; r++)
-#pragma omp simd
-            for (int j = 0; j < TILE_SIDE; j++)
-                block[r * TILE_SIDE + j] = float_bits(from[r * STRIP + j] * factor[j]);
-        tile_transpose(block, turned);
-        for (int r = 0; r < TILE_SIDE; r++)
-            memcpy(to + r * pitch + d, turned + r * TILE_SIDE, TILE_SIDE * sizeof *to);
-    }
-}
-
-/* A strip of queries from its squares to rows of a tensor. */
-static void store_turned(const float *squares, int64_t n_wide, const float *factor, int64_t n_rows,
-                         int64_t depth, int64_t row_elems, uint16_t *to)
-{
-    float rows[TILE_SIDE * ATTENTION16_MOST_DEPTH];
-    int64_t pitch = n_wide * STRIP;
-    for (int first = 0; first < n_rows; first += TILE_SIDE) {
-        turn_squares(squares, n_wide, first, factor + first, rows, pitch);
-        for (int64_t r = 0; r < least(TILE_SIDE, n_rows - first); r++)
-            bf16_store(to + (first + r) * row_elems, depth, rows + r * pitch);
-    }
+    _Alignas(64) uint32_t turned[TILE_SIDE * TILE_SIDE];
+    for (int64_t row = 0; row < n_rows; row += TILE_SIDE)
+        for (int64_t d = 0; d < depth; d += TILE_SIDE) {
+            tile_transpose(squares + d * STRIP + row, STRIP * sizeof *squares, turned);
+            for (int64_t r = 0; r < least(TILE_SIDE, n_rows - row); r++) {
+                struct lanes values = lanes_load_bits(turned + r * TILE_SIDE);
+                lanes_store_bf16(to + (row + r) * row_elems + d,
+                                 lanes_multiply(values, lanes_all(factor[row + r])),
+                                 least(TILE_SIDE, depth - d));
+            }
+        }
 }
 
 /* ---- forward ------------------------------------------------------------------------------- */
@@ -238,7 +230,7 @@ static void finish_strip(const struct forward *f, struct forward_part *w, int64_
         factor[q] = 1.0f / w->total[q];
     for (int64_t q = 0; q < n; q++)
         lse[q] = w->top[q] * LN_2 + logf(w->total[q]);
-    store_turned(w->sums, f->plan.n_wide, factor, n, shape->depth, row_elems,
+    store_turned(w->sums, factor, n, shape->depth, row_elems,
                  f->y + y_begin(shape, head) + first * row_elems);
 }
 
@@ -247,7 +239,8 @@ static void forward_strip(struct tiles *tiles, const struct forward *f, struct f
 {
     struct rows16 q = head_of_qkv(f->shape, f->qkv, head, THIRD_q);
     int64_t n_wide = f->plan.n_wide, done = 0; /* strips of keys that are in the sums */
-    pack_along_depth(&q, strip * STRIP, STRIP, true, w->q_t);
+    struct packing q_t = along_depth(&q, strip * STRIP, STRIP, true, w->q_t);
+    pack_all(&q_t, 1);
     for (int i = 0; i < STRIP; i++) {
         w->top[i] = -FLT_MAX;
         w->total[i] = 0.0f;
@@ -294,8 +287,9 @@ static void forward_part(const struct forward *f, int part, void *work)
         if (head != packed) {
             struct rows16 k = head_of_qkv(f->shape, f->qkv, head, THIRD_k);
             struct rows16 v = head_of_qkv(f->shape, f->qkv, head, THIRD_v);
-            pack_along_depth(&k, 0, k.n_time, false, w.k);
-            pack_along_time(&v, 0, v.n_time, false, w.v_t);
+            pack_all((struct packing[]){along_depth(&k, 0, k.n_time, false, w.k),
+                                        along_time(&v, 0, v.n_time, false, w.v_t)},
+                     2);
             packed = head;
         }
         for (int64_t i = job % plan->n_slices; i < plan->n_strips; i += plan->n_slices)
@@ -359,17 +353,15 @@ static void prepare_queries(const struct backward *b, int64_t head, struct backw
 {
     struct rows16 dy = head_of_y(b->shape, b->dy, head), y = head_of_y(b->shape, b->y, head);
     const float *lse = b->lse + head * dy.n_time;
-    float a[ATTENTION16_MOST_DEPTH], c[ATTENTION16_MOST_DEPTH];
     for (int64_t t = 0; t < b->plan.n_strips * STRIP; t++) {
-        float sum = 0.0f;
-        if (t < dy.n_time) {
-            load_f32(DTYPE_bf16, dy.first, t * dy.row_elems, dy.depth, a);
-            load_f32(DTYPE_bf16, y.first, t * y.row_elems, y.depth, c);
-#pragma omp simd reduction(+ : sum)
-            for (int64_t d = 0; d < dy.depth; d++)
-                sum += a[d] * c[d];
+        struct lanes sum = lanes_all(0.0f);
+        for (int64_t d = 0; d < dy.depth && t < dy.n_time; d += TILE_SIDE) {
+            int64_t n = least(TILE_SIDE, dy.depth - d);
+            struct lanes slope = lanes_load_bf16(dy.first + t * dy.row_elems + d, n);
+            struct lanes value = lanes_load_bf16(y.first + t * y.row_elems + d, n);
+            sum = lanes_add(sum, lanes_multiply(slope, value));
         }
-        w->delta[t] = sum;
+        w->delta[t] = lanes_sum(sum);
         w->lse[t] = t < dy.n_time ? lse[t] * LOG2_E : 0.0f;
     }
 }
@@ -498,16 +490,13 @@ static void store_keys(const struct backward *b, const float *squares, float fac
     const struct attention16 *shape = b->shape;
     int64_t n_wide = b->plan.n_wide, row_elems = 3 * shape->n_heads * shape->depth;
     uint16_t *to = b->dqkv + qkv_begin(shape, head, third);
-    float row[ATTENTION16_MOST_DEPTH];
     for (int64_t t = keys.begin * STRIP; t < least(keys.end * STRIP, shape->n_time); t++) {
-        int64_t i = t / STRIP - keys.begin;
-        for (int64_t d = 0; d < n_wide; d++) {
-            const float *from = squares + (i * n_wide + d) * SQUARE + t % STRIP * STRIP;
-#pragma omp simd
-            for (int j = 0; j < STRIP; j++)
-                row[d * STRIP + j] = from[j] * factor;
+        const float *row = squares + (t / STRIP - keys.begin) * n_wide * SQUARE + t % STRIP * STRIP;
+        for (int64_t d = 0; d < shape->depth; d += TILE_SIDE) {
+            struct lanes values = lanes_load(row + d / STRIP * SQUARE + d % STRIP);
+            lanes_store_bf16(to + t * row_elems + d, lanes_multiply(values, lanes_all(factor)),
+                             least(TILE_SIDE, shape->depth - d));
         }
-        bf16_store(to + t * row_elems, shape->depth, row);
     }
 }
 
@@ -520,9 +509,8 @@ static void store_queries(const struct backward *b, const struct backward_part *
     for (int q = 0; q < STRIP; q++)
         factor[q] = b->scale;
     for (int64_t i = 0; i < b->plan.n_strips; i++)
-        store_turned(w->dq_t + i * n_wide * SQUARE, n_wide, factor,
-                     least(STRIP, shape->n_time - i * STRIP), shape->depth, row_elems,
-                     to + i * STRIP * row_elems);
+        store_turned(w->dq_t + i * n_wide * SQUARE, factor, least(STRIP, shape->n_time - i * STRIP),
+                     shape->depth, row_elems, to + i * STRIP * row_elems);
 }
 
 static void backward_head(struct tiles *tiles, const struct backward *b, struct backward_part *w,
@@ -534,17 +522,19 @@ static void backward_head(struct tiles *tiles, const struct backward *b, struct 
     struct rows16 v = head_of_qkv(shape, b->qkv, head, THIRD_v);
     struct rows16 dy = head_of_y(shape, b->dy, head);
     int64_t n_strips = b->plan.n_strips;
+    pack_all((struct packing[]){along_depth(&q, 0, q.n_time, true, w->q_t),
+                                along_time(&q, 0, q.n_time, true, w->q),
+                                along_depth(&dy, 0, q.n_time, true, w->dy_t),
+                                along_time(&dy, 0, q.n_time, true, w->dy)},
+             4);
     prepare_queries(b, head, w);
-    pack_along_depth(&q, 0, q.n_time, true, w->q_t);
-    pack_along_time(&q, 0, q.n_time, true, w->q);
-    pack_along_depth(&dy, 0, q.n_time, true, w->dy_t);
-    pack_along_time(&dy, 0, q.n_time, true, w->dy);
     for (int64_t key = 0; key < n_strips; key += ATTENTION16_KEYS) {
         struct range keys = {key, least(key + ATTENTION16_KEYS, n_strips)};
         int64_t first = key * STRIP, n = (keys.end - key) * STRIP;
-        pack_along_depth(&k, first, n, false, w->k);
-        pack_along_depth(&v, first, n, false, w->v);
-        pack_along_time(&k, first, n, false, w->k_t);
+        pack_all((struct packing[]){along_depth(&k, first, n, false, w->k),
+                                    along_time(&k, first, n, false, w->k_t),
+                                    along_depth(&v, first, n, false, w->v)},
+                 3);
         for (int64_t query = key; query < n_strips; query += ATTENTION16_QUERIES) {
             struct meeting m = {keys, {query, least(query + ATTENTION16_QUERIES, n_strips)}};
             find_operands(tiles, b, w, &m);

@@ -10,7 +10,7 @@
 #include "cpu/cpu.h"
 #include "cpu/fast_common.h"
 
-#if defined(__AVX512F__) && defined(__AVX512DQ__)
+#if defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__)
 #include <immintrin.h>
 
 struct lanes {
@@ -24,9 +24,39 @@ static inline struct lanes lanes_load(const float *from)
     return LANES(_mm512_loadu_ps(from));
 }
 
+static inline struct lanes lanes_load_bits(const uint32_t *from)
+{
+    return LANES(_mm512_castsi512_ps(_mm512_loadu_si512(from)));
+}
+
 static inline void lanes_store(float *to, struct lanes a)
 {
     _mm512_storeu_ps(to, a.v);
+}
+
+/* n bf16, zeros behind them; n at most 16. */
+static inline struct lanes lanes_load_bf16(const uint16_t *from, int64_t n)
+{
+    __mmask16 mask = (__mmask16)((1u << n) - 1);
+    __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, from));
+    return LANES(_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16)));
+}
+
+/* The first n, to the nearest, ties to even. */
+static inline void lanes_store_bf16(uint16_t *to, struct lanes a, int64_t n)
+{
+    __mmask16 mask = (__mmask16)((1u << n) - 1);
+    __m512i bits = _mm512_castps_si512(a.v), one = _mm512_set1_epi32(1);
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), one);
+    __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+    __mmask16 nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
+    rounded = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
+    _mm512_mask_cvtepi32_storeu_epi16(to, mask, _mm512_srli_epi32(rounded, 16));
+}
+
+static inline float lanes_sum(struct lanes a)
+{
+    return _mm512_reduce_add_ps(a.v);
 }
 
 static inline struct lanes lanes_all(float value)
@@ -100,9 +130,35 @@ static inline struct lanes lanes_load(const float *from)
     return a;
 }
 
+static inline struct lanes lanes_load_bits(const uint32_t *from)
+{
+    struct lanes a;
+    memcpy(a.v, from, sizeof a.v);
+    return a;
+}
+
 static inline void lanes_store(float *to, struct lanes a)
 {
     memcpy(to, a.v, sizeof a.v);
+}
+
+static inline struct lanes lanes_load_bf16(const uint16_t *from, int64_t n)
+{
+    struct lanes a = {{0}};
+    load_f32(DTYPE_bf16, from, 0, n, a.v);
+    return a;
+}
+
+static inline void lanes_store_bf16(uint16_t *to, struct lanes a, int64_t n)
+{
+    bf16_store(to, n, a.v);
+}
+
+static inline float lanes_sum(struct lanes a)
+{
+    float sum = 0.0f;
+    EACH_LANE sum += a.v[i];
+    return sum;
 }
 
 static inline struct lanes lanes_all(float value)

@@ -108,9 +108,15 @@ static inline void pack_tile(const struct packing *p, int64_t across, int64_t k,
 {
     _Alignas(64) uint32_t block[TILE_SIDE * TILE_SIDE];
     bool transposed = p->k_contiguous == p->pairs_down;
+    bool whole = p->n_across - across >= TILE_SIDE && p->n_k - k >= TILE_DEPTH;
     uint32_t *made = transposed ? block : to;
     if (across >= p->n_across) {
         memset(to, 0, TILE_ELEMS * sizeof(uint16_t));
+        return;
+    }
+    if (transposed && p->k_contiguous && whole) {
+        int64_t step_bytes = p->pitch * (int64_t)sizeof *p->from;
+        tile_transpose(p->from + across * p->pitch + k, step_bytes, to);
         return;
     }
     if (p->k_contiguous)
@@ -118,7 +124,7 @@ static inline void pack_tile(const struct packing *p, int64_t across, int64_t k,
     else
         make_pairs(p, across, k, made);
     if (transposed)
-        tile_transpose(block, to);
+        tile_transpose(block, TILE_SIDE * sizeof *block, to);
 }
 
 /* Memory is read along what is contiguous in it: a strip at a time, or a step of k at a time. */
@@ -143,10 +149,13 @@ static inline void expect_lines(const struct packing *p, int64_t strip, int64_t 
 static inline void pack_run(const struct packing *p, int64_t run)
 {
     int64_t n = p->k_contiguous ? p->n_depths : p->n_strips;
-    int64_t ahead = p->k_contiguous ? 2 : 1; /* steps of k; else a whole run */
     for (int64_t i = 0; i < n; i++) {
         int64_t strip = p->k_contiguous ? run : i, depth = p->k_contiguous ? i : run;
-        expect_lines(p, strip, depth + ahead);
+        int64_t ahead = i + 2; /* steps of k, maybe of the next run; else a whole run */
+        if (p->k_contiguous)
+            expect_lines(p, run + ahead / n, ahead % n);
+        else
+            expect_lines(p, i, run + 1);
         uint32_t *to = (uint32_t *)(void *)(p->to + (strip * p->n_depths + depth) * 2 * TILE_ELEMS);
         pack_tile(p, strip * STRIP, depth * TILE_DEPTH, to);
         pack_tile(p, strip * STRIP + TILE_SIDE, depth * TILE_DEPTH, to + TILE_SIDE * TILE_SIDE);

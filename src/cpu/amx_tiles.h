@@ -124,15 +124,16 @@ static inline void tiles_end(struct tiles *tiles)
 
 #endif
 
-/* A tile as a square of pairs, turned: what was a row of A is a column of B, and back. */
+/* A tile as a square of pairs, turned: what was a row of A is a column of B, and back.  Rows lie
+ * step_bytes apart in `from`; `to` is a whole tile on a cache line. */
 #if defined(__AVX512F__)
 
-static inline void tile_transpose(const uint32_t *from, uint32_t *to)
+static inline void tile_transpose(const void *from, int64_t step_bytes, uint32_t *to)
 {
     __m512i in[TILE_SIDE], mid[TILE_SIDE];
 #pragma GCC unroll 16
     for (int r = 0; r < TILE_SIDE; r++)
-        in[r] = _mm512_load_si512(from + r * TILE_SIDE);
+        in[r] = _mm512_loadu_si512((const char *)from + r * step_bytes);
         /* Inside each 128-bit lane: 4 x 4 blocks of four rows. */
 #pragma GCC unroll 4
     for (int q = 0; q < TILE_SIDE; q += 4) {
@@ -161,11 +162,11 @@ static inline void tile_transpose(const uint32_t *from, uint32_t *to)
 
 #else
 
-static inline void tile_transpose(const uint32_t *from, uint32_t *to)
+static inline void tile_transpose(const void *from, int64_t step_bytes, uint32_t *to)
 {
     for (int r = 0; r < TILE_SIDE; r++)
         for (int j = 0; j < TILE_SIDE; j++)
-            to[j * TILE_SIDE + r] = from[r * TILE_SIDE + j];
+            memcpy(to + j * TILE_SIDE + r, (const char *)from + r * step_bytes + 4 * j, sizeof *to);
 }
 
 #endif
