@@ -48,8 +48,9 @@ LEVEL_FLAGS_base :=
 LEVEL_FLAGS_v3   := -march=x86-64-v3
 LEVEL_FLAGS_v4   := -march=x86-64-v4 -mprefer-vector-width=512
 
-# Products and attention on tiles, compiled with the instructions where the compiler knows them and, for the tests
-# of every machine, with plain C in their place.
+# Products and attention on tiles, compiled with the instructions where the compiler knows them and,
+# for the tests of every machine, with plain C in their place.  To test what stands between the tiles
+# as CPUs that have them run it: AMX_FLAGS_emulated='-DSNUG_AMX_EMULATED -march=x86-64-v4'.
 AMX_FLAGS_amx      := $(LEVEL_FLAGS_v4) -mamx-tile -mamx-bf16 -mavx512bf16
 AMX_FLAGS_emulated := -DSNUG_AMX_EMULATED
 

@@ -1,5 +1,5 @@
 /*
- * amx_rates.c -- how fast linear ops and attention are on tiles, beside what the CPU could do at most.
+ * amx_rates.c -- how fast linear ops and attention are on tiles, beside the CPU's peak.
  *
  *   amx_rates [-e] [-r ROWS] [-n REPEATS] [THREADS]
  *

@@ -59,7 +59,7 @@ if probe x86 'int main(void) { return __builtin_cpu_supports("avx512f"); }' -mar
 amx=
 case "$levels" in *v4*)
 if probe amx '#include <sys/syscall.h>
-int main(void) { __asm__ volatile("tdpbf16ps %tmm0, %tmm1, %tmm2"); return SYS_arch_prctl; }' -mamx-tile -mamx-bf16; then amx=amx; cppflags="$cppflags -DSNUG_AMX"; fi
+int main(void) { __asm__ volatile("tdpbf16ps %tmm0, %tmm1, %tmm2"); return SYS_arch_prctl; }' -mamx-tile -mamx-bf16 -mavx512bf16; then amx=amx; cppflags="$cppflags -DSNUG_AMX"; fi
 ;; esac
 
 for level in $levels; do cppflags="$cppflags -DSNUG_LEVEL_$level"; done

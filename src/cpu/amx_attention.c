@@ -19,9 +19,10 @@
  * the maximum will do, and sums must be multiplied only when it moves.
  *
  * The tiles and the vector unit work at the same time: the scores of the next strip are asked for
- * before this strip's exponentials.  On a core that starts a tile product of 16 x 16 x 32 every 16
- * cycles and two vector operations each cycle, 16 x 16 scores at D = 64 are 4 products forward (64
- * cycles) and 16 exponentials with sum and rounding (112), and backward 10 products (160) and 152.
+ * before this strip's exponentials.  A core starts a tile product of 16 x 16 x 32 every 16 cycles
+ * and two vector operations each cycle.  By that count 16 x 16 scores at D = 64 are, forward, 4
+ * products (64 cycles) and 16 exponentials with maximum, sum and rounding (88); backward, 10
+ * products (160) and 16 exponentials with slopes and two roundings (112).
  */
 #include <float.h>
 

@@ -18,7 +18,7 @@
 #include "cpu/amx_tiles.h"
 #include "cpu/product16.h"
 
-/* A strip by a strip, all of k: c, 32 x 32 in rows of `pitch` floats, gets the sum or is added to. */
+/* A strip by a strip, all of k: c, 32 rows of `pitch` floats, gets the sum or is added to. */
 static inline void multiply_strips(struct tiles *tiles, int64_t n_depths, const uint16_t *a,
                                    const uint16_t *b, float *c, int64_t pitch, bool add)
 {
@@ -151,9 +151,8 @@ static inline void pack_run(const struct packing *p, int64_t run)
     int64_t n = p->k_contiguous ? p->n_depths : p->n_strips;
     for (int64_t i = 0; i < n; i++) {
         int64_t strip = p->k_contiguous ? run : i, depth = p->k_contiguous ? i : run;
-        int64_t ahead = i + 2; /* steps of k, maybe of the next run; else a whole run */
         if (p->k_contiguous)
-            expect_lines(p, run + ahead / n, ahead % n);
+            expect_lines(p, run + (i + 2) / n, (i + 2) % n); /* two steps of k ahead */
         else
             expect_lines(p, i, run + 1);
         uint32_t *to = (uint32_t *)(void *)(p->to + (strip * p->n_depths + depth) * 2 * TILE_ELEMS);

@@ -280,7 +280,7 @@ static enum snug_status prepare_attention(const struct program *prog, const stru
     struct shape_of_attention sizes = sizes_of(&qkv->shape, op->attrs.heads);
     struct attention16 shape = shape16(&sizes);
     bool on_tiles = all_bf16(prog, op) && attention16_serves(&shape);
-    *prepared = on_tiles ? (void *)(uintptr_t)cpu_attention16() : NULL;
+    *prepared = on_tiles ? (void *)cpu_attention16() : NULL;
     return SNUG_OK;
 }
 

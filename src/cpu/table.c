@@ -109,10 +109,13 @@ static bool cpu_runs_amx(void)
 {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_TILE_DATA = 18 };
     const unsigned bf16_and_tile = 1u << 22 | 1u << 24, os_saves = 1u << 27, tile_state = 3u << 17;
+    const unsigned vector_bf16 = 1u << 5;
     unsigned a = 0, b = 0, c = 0, d = 0;
     if (!cpu_runs_v4() || !__get_cpuid(1, &a, &b, &c, &d) || (c & os_saves) == 0)
         return false;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & bf16_and_tile) != bf16_and_tile)
+        return false;
+    if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || (a & vector_bf16) == 0)
         return false;
     __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
     return (a & tile_state) == tile_state &&
