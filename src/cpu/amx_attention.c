@@ -25,6 +25,7 @@
  * products (160) and 16 exponentials with slopes and two roundings (112).
  */
 #include <float.h>
+#include <stdatomic.h>
 
 #include "cpu/amx_lanes.h"
 #include "cpu/amx_strips.h"
@@ -97,15 +98,6 @@ static struct packing along_time(const struct rows16 *rows, int64_t first, int64
                             .to = to,
                             .n_strips = product16_strips(rows->depth),
                             .n_depths = product16_strips(n)};
-}
-
-/* A run of either packing is a strip of time: what comes from the same rows is packed together. */
-static void pack_all(const struct packing *packings, int n_packings)
-{
-    int64_t n_runs = n_pack_runs(&packings[0]);
-    for (int64_t run = 0; run < n_runs; run++)
-        for (int i = 0; i < n_packings; i++)
-            pack_run(&packings[i], run);
 }
 
 /* Where keys and queries are the same strip: key k is seen by queries k and later. */
@@ -270,7 +262,8 @@ static void forward_strip(struct tiles *tiles, const struct forward *f, struct f
     finish_strip(f, w, head, strip * STRIP);
 }
 
-static void forward_part(const struct forward *f, int part, void *work)
+/* Jobs go to whichever part is free: cores that share their host are not equally fast. */
+static void forward_part(const struct forward *f, int part, atomic_llong *next, void *work)
 {
     const struct attention16_plan *plan = &f->plan;
     struct forward_part w = {.k = part_at(work, plan->part_bytes, part, plan->k),
@@ -279,11 +272,11 @@ static void forward_part(const struct forward *f, int part, void *work)
                              .scores = part_at(work, plan->part_bytes, part, plan->scores),
                              .weights = part_at(work, plan->part_bytes, part, plan->weights),
                              .sums = part_at(work, plan->part_bytes, part, plan->sums)};
-    int64_t n_jobs = f->shape->n_batch * f->shape->n_heads * plan->n_slices, packed = -1;
-    struct range range = part_range(n_jobs, plan->n_parts, part, 1);
+    int64_t n_jobs = f->shape->n_batch * f->shape->n_heads * plan->n_slices;
+    int64_t job, packed = -1;
     struct tiles tiles;
     tiles_begin(&tiles);
-    for (int64_t job = range.begin; job < range.end; job++) {
+    while ((job = atomic_fetch_add(next, 1)) < n_jobs) {
         int64_t head = job / plan->n_slices;
         if (head != packed) {
             struct rows16 k = head_of_qkv(f->shape, f->qkv, head, THIRD_k);
@@ -313,9 +306,11 @@ static void forward(const struct attention16 *shape, int threads, const uint16_t
                         .y = y,
                         .lse = lse,
                         .factor = scale_of(shape) * LOG2_E};
+    atomic_llong next;
+    atomic_init(&next, 0);
 #pragma omp parallel for schedule(static) num_threads(f.plan.n_parts)
     for (int part = 0; part < f.plan.n_parts; part++)
-        forward_part(&f, part, work);
+        forward_part(&f, part, &next, work);
 }
 
 /* ---- backward ------------------------------------------------------------------------------ */
@@ -547,7 +542,7 @@ static void backward_head(struct tiles *tiles, const struct backward *b, struct 
     store_queries(b, w, head);
 }
 
-static void backward_part(const struct backward *b, int part, void *work)
+static void backward_part(const struct backward *b, int part, atomic_llong *next, void *work)
 {
     const struct attention16_grad_plan *plan = &b->plan;
 #define AT(name) .name = part_at(work, plan->part_bytes, part, plan->name)
@@ -555,10 +550,10 @@ static void backward_part(const struct backward *b, int part, void *work)
                               AT(v),      AT(dq_t),    AT(dk),     AT(dv),      AT(lse), AT(delta),
                               AT(scores), AT(weights), AT(slopes), AT(slopes_t)};
 #undef AT
-    struct range heads = part_range(b->shape->n_batch * b->shape->n_heads, plan->n_parts, part, 1);
+    int64_t head, n_heads = b->shape->n_batch * b->shape->n_heads;
     struct tiles tiles;
     tiles_begin(&tiles);
-    for (int64_t head = heads.begin; head < heads.end; head++)
+    while ((head = atomic_fetch_add(next, 1)) < n_heads)
         backward_head(&tiles, b, &w, head);
     tiles_end(&tiles);
 }
@@ -576,9 +571,11 @@ static void backward(const struct attention16 *shape, int threads, const uint16_
                          .dqkv = dqkv,
                          .scale = scale_of(shape),
                          .factor = scale_of(shape) * LOG2_E};
+    atomic_llong next;
+    atomic_init(&next, 0);
 #pragma omp parallel for schedule(static) num_threads(b.plan.n_parts)
     for (int part = 0; part < b.plan.n_parts; part++)
-        backward_part(&b, part, work);
+        backward_part(&b, part, &next, work);
 }
 
 const struct attention16_fns TILED(attention16) = {forward, backward};

@@ -102,15 +102,16 @@ static void pack_a(const struct job *job, struct range rows, struct range depths
 {
     const struct product_shape *s = job->shape;
     int64_t k = depths.begin * TILE_DEPTH;
-    pack_all(&(struct packing){
-        .from = job->a + (s->a_transposed ? k * s->lda + rows.begin : rows.begin * s->lda + k),
-        .pitch = s->lda,
-        .n_across = rows.end - rows.begin,
-        .n_k = least(depths.end * TILE_DEPTH, s->k) - k,
-        .k_contiguous = !s->a_transposed,
-        .to = to,
-        .n_strips = product16_strips(rows.end - rows.begin),
-        .n_depths = depths.end - depths.begin});
+    pack_all(&(struct packing){.from = job->a + (s->a_transposed ? k * s->lda + rows.begin
+                                                                 : rows.begin * s->lda + k),
+                               .pitch = s->lda,
+                               .n_across = rows.end - rows.begin,
+                               .n_k = least(depths.end * TILE_DEPTH, s->k) - k,
+                               .k_contiguous = !s->a_transposed,
+                               .to = to,
+                               .n_strips = product16_strips(rows.end - rows.begin),
+                               .n_depths = depths.end - depths.begin},
+             1);
 }
 
 static struct packing packing_of_b(const struct job *job, struct range cols, struct range depths,
@@ -172,7 +173,7 @@ static void run_block(struct worker *w, struct range rows, struct range cols)
             pack_a(job, rows, depths, w->a);
         if (!plan->shares_b) {
             struct packing packing = packing_of_b(job, cols, depths, w->b);
-            pack_all(&packing);
+            pack_all(&packing, 1);
         }
         run_chunk(w, rows, cols, depths);
     }

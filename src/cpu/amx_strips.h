@@ -161,4 +161,13 @@ static inline void pack_run(const struct packing *p, int64_t run)
     }
 }
 
+/* Packings of the same run count, side by side: what comes from the same rows is read together. */
+static inline void pack_all(const struct packing *packings, int n_packings)
+{
+    int64_t n_runs = n_pack_runs(&packings[0]);
+    for (int64_t run = 0; run < n_runs; run++)
+        for (int i = 0; i < n_packings; i++)
+            pack_run(&packings[i], run);
+}
+
 #endif
