@@ -1,9 +1,10 @@
 /*
  * amx_product.c -- products of bf16 matrices on AMX tiles.
  *
- * Both operands are packed into strips (amx_strips.h), so that the innermost loop knows nothing of
- * edges and layouts: four tiles of C stay in registers while two of A and two of B come by for each
- * step of k.  Meanwhile the rest of the core finishes the block before (amx_finish.h).
+ * Both operands are packed into strips (amx_strips.h).  k is cut into chunks that let a strip of B
+ * stay in the first cache while the strips of a block of A pass by it from the second, where the
+ * block of C is that they add to.  Meanwhile the rest of the core finishes, row by row, the block
+ * before (amx_finish.h).
  *
  * Each number of C is summed over k in order by one thread: same bits for any number of threads,
  * whichever of them makes a block.
@@ -38,6 +39,8 @@ struct worker {
     int64_t a_row;   /* where the block of A begins, if all of it is there; -1: it is not */
     float *c;
     struct unfinished before;
+    int rows_a_step;         /* of it, finished between two steps of k */
+    const uint16_t *b_ahead; /* in the strip of B that comes next */
 };
 
 static inline void finish_some(struct worker *w, int n)
@@ -50,13 +53,14 @@ static inline void finish_some(struct worker *w, int n)
     }
 }
 
-/* Asks for the strip of B some steps ahead: the CPU on its own begins too late. */
-static inline void expect_strip(const uint16_t *b)
+/* Between two steps of k: some rows of the block before, and a line of the strip of B to come. */
+static inline void finish_meanwhile(void *user)
 {
-    enum { AHEAD = 2, LINE = 32 };
-    b += AHEAD * 2 * TILE_ELEMS;
-    for (int i = 0; i < 2 * TILE_ELEMS; i += LINE)
-        __builtin_prefetch(b + i, 0, 3);
+    enum { LINE = 32 };
+    struct worker *w = user;
+    __builtin_prefetch(w->b_ahead, 0, 2);
+    w->b_ahead += LINE;
+    finish_some(w, w->rows_a_step);
 }
 
 /* c[32 x 32] = or += 32 rows of A by 32 columns of B, n_depths steps of k. */
@@ -64,37 +68,10 @@ static void multiply_and_finish(struct worker *w, int64_t n_depths, const uint16
                                 const uint16_t *b, float *c, bool add)
 {
     enum { LINE_BYTES = 64, TILE_FLOATS = TILE_SIDE * TILE_SIDE };
-    struct tiles *tiles = &w->tiles;
-    int rows_a_step = (int)((STRIP + n_depths - 1) / n_depths);
-    if (add) {
-        tile_load(tiles, 0, c, LINE_BYTES);
-        tile_load(tiles, 1, c + TILE_FLOATS, LINE_BYTES);
-        tile_load(tiles, 2, c + 2 * TILE_FLOATS, LINE_BYTES);
-        tile_load(tiles, 3, c + 3 * TILE_FLOATS, LINE_BYTES);
-    } else {
-        tile_zero(tiles, 0);
-        tile_zero(tiles, 1);
-        tile_zero(tiles, 2);
-        tile_zero(tiles, 3);
-    }
-    for (int64_t i = 0; i < n_depths; i++) {
-        tile_load(tiles, 4, a, LINE_BYTES);
-        tile_load(tiles, 6, b, LINE_BYTES);
-        tile_multiply(tiles, 0, 4, 6);
-        tile_load(tiles, 7, b + TILE_ELEMS, LINE_BYTES);
-        tile_multiply(tiles, 1, 4, 7);
-        tile_load(tiles, 5, a + TILE_ELEMS, LINE_BYTES);
-        tile_multiply(tiles, 2, 5, 6);
-        tile_multiply(tiles, 3, 5, 7);
-        expect_strip(b);
-        finish_some(w, rows_a_step);
-        a += 2 * TILE_ELEMS;
-        b += 2 * TILE_ELEMS;
-    }
-    tile_store(tiles, 0, c, LINE_BYTES);
-    tile_store(tiles, 1, c + TILE_FLOATS, LINE_BYTES);
-    tile_store(tiles, 2, c + 2 * TILE_FLOATS, LINE_BYTES);
-    tile_store(tiles, 3, c + 3 * TILE_FLOATS, LINE_BYTES);
+    w->rows_a_step = (int)divide_up(STRIP, 2 * n_depths);
+    for (int half = 0; half < 2; half++)
+        multiply_half(&w->tiles, n_depths, a + half * TILE_ELEMS, b, c + half * 2 * TILE_FLOATS,
+                      TILE_FLOATS, LINE_BYTES, add, finish_meanwhile, w);
 }
 
 /* `depths` of the rows of A, packed with room for n_depths a strip. */
@@ -145,7 +122,8 @@ static void run_chunk(struct worker *w, struct range rows, struct range cols, st
     const uint16_t *b = w->b;
     if (plan->shares_b)
         b += (cols.begin / STRIP * plan->n_depths + depths.begin) * 2 * TILE_ELEMS;
-    for (int64_t col = cols.begin; col < cols.end; col += STRIP, b += b_step)
+    for (int64_t col = cols.begin; col < cols.end; col += STRIP, b += b_step) {
+        w->b_ahead = b + b_step;
         for (int64_t row = rows.begin; row < rows.end; row += STRIP, n_done++) {
             bool whole_k = is_first && is_last;
             float *c = w->c + (whole_k ? n_done % 2 : n_done) * STRIP * STRIP;
@@ -157,6 +135,7 @@ static void run_chunk(struct worker *w, struct range rows, struct range cols, st
                 c, row, col, (int)least(STRIP, rows.end - row), (int)least(STRIP, cols.end - col),
                 0};
         }
+    }
 }
 
 static void run_block(struct worker *w, struct range rows, struct range cols)

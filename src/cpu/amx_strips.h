@@ -9,8 +9,7 @@
  * In units of a pair (4 bytes) one is the transpose of the other.  What a matrix has contiguous in
  * memory, k or the other way, decides whether a tile is copied or transposed, and whether the pairs
  * must first be made from two rows.  What is missing at the edges is zero, so that the innermost
- * loop knows nothing of them: four tiles of C stay in registers while two of A and two of B come by
- * for each step of k.
+ * loop knows nothing of them: two tiles of C stay in registers while those of A and B come by.
  */
 #ifndef SNUG_CPU_AMX_STRIPS_H
 #define SNUG_CPU_AMX_STRIPS_H
@@ -18,37 +17,51 @@
 #include "cpu/amx_tiles.h"
 #include "cpu/product16.h"
 
+/* What the rest of the core does between two steps of k. */
+typedef void meanwhile_fn(void *user);
+
+/* Half a strip of A (16 rows) by a strip of B, n_depths steps of k: c gets the sum or is added to.
+ * c: two tiles, `right` floats apart, with rows of row_bytes.
+ *
+ * Four of the eight registers are in use, two of them for C.  More of C would save loads, but the
+ * CPU has only about 11 places for tiles to be in while the other hardware thread of the core is
+ * busy, and each register with something in it takes one: then a multiplication with its loads
+ * takes 27 ns with all 8 in use, 20 with 7, 17 with 5, 15 with 4.  Alone on the core it is 7 in all
+ * cases.  (Operands in the first cache; bench/results/cpu-2026-11.md.) */
+static inline __attribute__((always_inline)) void
+multiply_half(struct tiles *tiles, int64_t n_depths, const uint16_t *a, const uint16_t *b, float *c,
+              int64_t right, int64_t row_bytes, bool add, meanwhile_fn *meanwhile, void *user)
+{
+    enum { LINE_BYTES = 64 };
+    if (add) {
+        tile_load(tiles, 0, c, row_bytes);
+        tile_load(tiles, 1, c + right, row_bytes);
+    } else {
+        tile_zero(tiles, 0);
+        tile_zero(tiles, 1);
+    }
+    for (int64_t i = 0; i < n_depths; i++) {
+        tile_load(tiles, 3, b, LINE_BYTES);
+        tile_load(tiles, 2, a, LINE_BYTES);
+        tile_multiply(tiles, 0, 2, 3);
+        tile_load(tiles, 3, b + TILE_ELEMS, LINE_BYTES);
+        tile_multiply(tiles, 1, 2, 3);
+        if (meanwhile != NULL)
+            meanwhile(user);
+        a += 2 * TILE_ELEMS;
+        b += 2 * TILE_ELEMS;
+    }
+    tile_store(tiles, 0, c, row_bytes);
+    tile_store(tiles, 1, c + right, row_bytes);
+}
+
 /* A strip by a strip, all of k: c, 32 rows of `pitch` floats, gets the sum or is added to. */
 static inline void multiply_strips(struct tiles *tiles, int64_t n_depths, const uint16_t *a,
                                    const uint16_t *b, float *c, int64_t pitch, bool add)
 {
-    if (add) {
-        tile_load(tiles, 0, c, pitch * 4);
-        tile_load(tiles, 1, c + TILE_SIDE, pitch * 4);
-        tile_load(tiles, 2, c + TILE_SIDE * pitch, pitch * 4);
-        tile_load(tiles, 3, c + TILE_SIDE * pitch + TILE_SIDE, pitch * 4);
-    } else {
-        tile_zero(tiles, 0);
-        tile_zero(tiles, 1);
-        tile_zero(tiles, 2);
-        tile_zero(tiles, 3);
-    }
-    for (int64_t i = 0; i < n_depths; i++) {
-        tile_load(tiles, 4, a, 64);
-        tile_load(tiles, 6, b, 64);
-        tile_multiply(tiles, 0, 4, 6);
-        tile_load(tiles, 7, b + TILE_ELEMS, 64);
-        tile_multiply(tiles, 1, 4, 7);
-        tile_load(tiles, 5, a + TILE_ELEMS, 64);
-        tile_multiply(tiles, 2, 5, 6);
-        tile_multiply(tiles, 3, 5, 7);
-        a += 2 * TILE_ELEMS;
-        b += 2 * TILE_ELEMS;
-    }
-    tile_store(tiles, 0, c, pitch * 4);
-    tile_store(tiles, 1, c + TILE_SIDE, pitch * 4);
-    tile_store(tiles, 2, c + TILE_SIDE * pitch, pitch * 4);
-    tile_store(tiles, 3, c + TILE_SIDE * pitch + TILE_SIDE, pitch * 4);
+    for (int half = 0; half < 2; half++)
+        multiply_half(tiles, n_depths, a + half * TILE_ELEMS, b, c + half * TILE_SIDE * pitch,
+                      TILE_SIDE, pitch * (int64_t)sizeof *c, add, NULL, NULL);
 }
 
 /* ---- packing ------------------------------------------------------------------------------- */

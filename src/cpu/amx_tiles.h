@@ -1,5 +1,5 @@
 /*
- * amx_tiles.h -- the eight tile registers: 16 rows of 64 bytes each, products of bf16 pairs into fp32.
+ * amx_tiles.h -- tile registers, four of the eight: 16 rows of 64 bytes each, products of bf16 pairs into fp32.
  *
  *   tile of A: 16 rows x 32 k                tile of B: 16 pairs of k x 16 columns
  *     row r:  k0 k1 k2 ... k31                 pair p: (k2p,k2p+1) of column 0, of column 1 ...
@@ -23,7 +23,7 @@
 #define TILED(name) name##_emulated
 
 struct tiles {
-    uint32_t reg[8][TILE_SIDE][TILE_SIDE];
+    uint32_t reg[4][TILE_SIDE][TILE_SIDE];
 };
 
 static inline void tiles_begin(struct tiles *tiles)
@@ -88,9 +88,7 @@ static inline void tiles_begin(struct tiles *tiles)
         uint8_t palette, start_row, reserved[14];
         uint16_t row_bytes[16];
         uint8_t rows[16];
-    } config = {.palette = 1,
-                .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
-                .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
+    } config = {.palette = 1, .row_bytes = {64, 64, 64, 64}, .rows = {16, 16, 16, 16}};
     _Static_assert(sizeof config == 64, "what ldtilecfg reads");
     (void)tiles;
     __asm__ volatile("ldtilecfg %0" ::"m"(config) : "memory");

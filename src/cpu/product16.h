@@ -19,18 +19,19 @@ enum {
 /* The work is cut into blocks of C by the shape alone, and a thread that is done with one takes the
  * next: cores that share their host with others are not equally fast.
  *
- * A block of A stays in the second cache (2 MiB on the CPUs that have tiles) while the strips of B
- * pass by it.  Where k is long (the rows of a weight gradient) it is cut: then a block of C stays
- * there too, and collects what each chunk of k adds. */
+ * k is cut into chunks.  A strip of B, as deep as a chunk, stays in the first cache (48 KiB on the
+ * CPUs that have tiles); a block of A and one of C, which collects what each chunk adds, stay in the
+ * second (2 MiB).  Where k is very long (the rows of a weight gradient) a block of A does not fit and
+ * comes by chunks too. */
 enum {
-    PRODUCT16_A_BYTES = 1600 << 10,
-    PRODUCT16_B_BYTES = 384 << 10,
+    PRODUCT16_CHUNK_K = 384,
+    PRODUCT16_A_BYTES = 1200 << 10,
+    PRODUCT16_LEAST_ROWS = 192,
     PRODUCT16_MOST_ROWS = 512,
-    PRODUCT16_MOST_COLS = 256,
-    PRODUCT16_WHOLE_K = 3072, /* longer ones are cut ... */
-    PRODUCT16_CHUNK_K = 512,  /* ... into this */
-    PRODUCT16_CHUNK_ROWS = 384,
-    PRODUCT16_CHUNK_COLS = 512,
+    PRODUCT16_COLS = 256,
+    PRODUCT16_LONG_K = 3072, /* from here on: */
+    PRODUCT16_LONG_ROWS = 384,
+    PRODUCT16_LONG_COLS = 512,
     PRODUCT16_KEPT_K = 8192 /* a block of A is packed for all chunks at once up to this */
 };
 
@@ -49,15 +50,21 @@ static inline int64_t product16_strips(int64_t n)
     return (n + STRIP - 1) / STRIP;
 }
 
-/* n_strips in equal blocks of at most `most` and at most so many as fit into `bytes`; at least 1. */
-static inline int64_t product16_block(int64_t n_strips, int64_t most, int64_t bytes,
-                                      int64_t strip_bytes)
+/* n_strips in equal blocks of at most `most`. */
+static inline int64_t product16_block(int64_t n_strips, int64_t most)
 {
-    int64_t fit = bytes / strip_bytes;
-    most = fit < most ? fit : most;
-    most = most > 1 ? most : 1;
     int64_t n_blocks = (n_strips + most - 1) / most;
     return (n_strips + n_blocks - 1) / n_blocks;
+}
+
+static inline int64_t product16_most_rows(int64_t k, int64_t strip_bytes)
+{
+    int64_t rows = PRODUCT16_A_BYTES / strip_bytes * STRIP;
+    if (k > PRODUCT16_LONG_K)
+        return PRODUCT16_LONG_ROWS;
+    return rows < PRODUCT16_LEAST_ROWS  ? PRODUCT16_LEAST_ROWS
+           : rows > PRODUCT16_MOST_ROWS ? PRODUCT16_MOST_ROWS
+                                        : rows;
 }
 
 static inline struct product16_plan product16_plan(const struct product_shape *shape, int threads)
@@ -65,25 +72,23 @@ static inline struct product16_plan product16_plan(const struct product_shape *s
     struct product16_plan plan = {.threads = product_threads(shape, threads),
                                   .n_depths = (shape->k + TILE_DEPTH - 1) / TILE_DEPTH,
                                   .keeps_a = shape->k <= PRODUCT16_KEPT_K};
+    const int64_t depth_bytes = 2 * TILE_ELEMS * 2; /* of a strip */
     int64_t strips_m = product16_strips(shape->m), strips_n = product16_strips(shape->n);
-    bool in_chunks = shape->k > PRODUCT16_WHOLE_K;
+    bool in_chunks = shape->k > PRODUCT16_CHUNK_K;
     plan.chunk_depths = in_chunks ? PRODUCT16_CHUNK_K / TILE_DEPTH : plan.n_depths;
 
-    const int64_t depth_bytes = 2 * TILE_ELEMS * 2; /* of a strip */
-    int64_t strip_bytes = plan.chunk_depths * depth_bytes;
-    int64_t most_rows = in_chunks ? PRODUCT16_CHUNK_ROWS : PRODUCT16_MOST_ROWS;
-    int64_t most_cols = in_chunks ? PRODUCT16_CHUNK_COLS : PRODUCT16_MOST_COLS;
-    int64_t block_m = product16_block(strips_m, most_rows / STRIP, PRODUCT16_A_BYTES, strip_bytes);
-    plan.shares_b = !shape->a_transposed && strips_m > block_m;
-    int64_t b_bytes = plan.shares_b || in_chunks ? INT64_MAX : PRODUCT16_B_BYTES;
-    int64_t block_n = product16_block(strips_n, most_cols / STRIP, b_bytes, strip_bytes);
+    int64_t most_rows = product16_most_rows(shape->k, plan.n_depths * depth_bytes);
+    int64_t most_cols = shape->k > PRODUCT16_LONG_K ? PRODUCT16_LONG_COLS : PRODUCT16_COLS;
+    int64_t block_m = product16_block(strips_m, most_rows / STRIP);
+    int64_t block_n = product16_block(strips_n, most_cols / STRIP);
     plan.block_rows = block_m * STRIP;
     plan.block_cols = block_n * STRIP;
+    plan.shares_b = !shape->a_transposed && strips_m > block_m;
 
     int64_t a_depths = plan.keeps_a ? plan.n_depths : plan.chunk_depths;
     int64_t n_c = in_chunks ? block_m * block_n : 2;
     plan.a_bytes = (size_t)(block_m * a_depths * depth_bytes);
-    plan.b_bytes = plan.shares_b ? 0 : (size_t)(block_n * strip_bytes);
+    plan.b_bytes = plan.shares_b ? 0 : (size_t)(block_n * plan.chunk_depths * depth_bytes);
     plan.c_bytes = (size_t)(n_c * STRIP * STRIP) * sizeof(float);
     plan.own_bytes = plan.a_bytes + plan.b_bytes + plan.c_bytes;
     if (plan.shares_b)
