@@ -31,8 +31,7 @@
 #include "cpu/amx_strips.h"
 #include "cpu/attention16.h"
 
-#define LOG2_E 1.44269504f
-#define LN_2   0.693147181f
+#define LN_2 0.693147181f
 
 /* ---- one head ------------------------------------------------------------------------------ */
 

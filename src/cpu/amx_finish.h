@@ -9,12 +9,15 @@
 #ifndef SNUG_CPU_AMX_FINISH_H
 #define SNUG_CPU_AMX_FINISH_H
 
-#include <float.h>
-
-#include "cpu/amx_tiles.h"
+#include "cpu/amx_lanes.h"
 #include "cpu/product16.h"
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+static inline const char *span_address(struct span span, int64_t at)
+{
+    return (const char *)span.data + (span.begin + at) * (span.dtype == DTYPE_f32 ? 4 : 2);
+}
 
 /* around_cache: nobody reads it soon, so its lines are neither fetched first nor kept. */
 ALWAYS_INLINE void finish_to(struct span to, int64_t at, int n, const float *v, bool around_cache)
@@ -74,41 +77,37 @@ ALWAYS_INLINE void finish_lse(const struct product16_out *out, int64_t row, int6
                               float *v)
 {
     int64_t slice = row * out->n_slices + col / HEAD_SLICE;
-    float *top = out->running + slice * 2 * HEAD_LANES, *sum = top + HEAD_LANES;
-    float highest[HEAD_LANES];
+    float *top_at = out->running + slice * 2 * HEAD_LANES, *sum_at = top_at + HEAD_LANES;
     int64_t target = out->targets[row] - out->first_class - col;
-    bool grew = false;
     if (target >= 0 && target < n)
         out->picked[row] = v[target];
     for (int j = n; j < STRIP; j++)
-        v[j] = -FLT_MAX;
-#pragma omp simd reduction(| : grew)
-    for (int i = 0; i < HEAD_LANES; i++) {
-        float both = v[i] > v[i + HEAD_LANES] ? v[i] : v[i + HEAD_LANES];
-        highest[i] = both > top[i] ? both : top[i];
-        grew |= both > top[i];
+        v[j] = HEAD_LOWEST;
+    struct lanes left = lanes_load(v), right = lanes_load(v + HEAD_LANES);
+    struct lanes both = lanes_max(left, right), top = lanes_load(top_at);
+    struct lanes sum = lanes_load(sum_at), log2_e = lanes_all(LOG2_E);
+    if (lanes_any_above(both, top)) {
+        struct lanes higher = lanes_max(both, top);
+        struct lanes less = lanes_multiply(higher, log2_e);
+        sum = lanes_multiply(sum, lanes_exp2(top, log2_e, less));
+        top = higher;
+        lanes_store(top_at, top);
     }
-    if (grew)
-#pragma omp simd
-        for (int i = 0; i < HEAD_LANES; i++) {
-            sum[i] *= exp_f32(top[i] - highest[i]);
-            top[i] = highest[i];
-        }
-#pragma omp simd
-    for (int i = 0; i < HEAD_LANES; i++)
-        sum[i] += exp_f32(v[i] - highest[i]) + exp_f32(v[i + HEAD_LANES] - highest[i]);
+    struct lanes less = lanes_multiply(top, log2_e);
+    lanes_store(sum_at, lanes_add(sum, lanes_add(lanes_exp2(left, log2_e, less),
+                                                 lanes_exp2(right, log2_e, less))));
 }
 
 ALWAYS_INLINE void finish_softmax(const struct product16_out *out, int64_t row, int64_t col, int n,
                                   float *v)
 {
-    float lse = out->lse[row], factor = out->factor;
+    struct lanes factor = lanes_all(out->factor), log2_e = lanes_all(LOG2_E);
+    struct lanes less = lanes_multiply(lanes_all(out->lse[row]), log2_e);
     int64_t target = out->targets[row] - out->first_class - col;
-#pragma omp simd
-    for (int j = 0; j < n; j++)
-        v[j] = factor * exp_f32(v[j] - lse);
+    for (int j = 0; j < STRIP; j += TILE_SIDE)
+        lanes_store(v + j, lanes_multiply(factor, lanes_exp2(lanes_load(v + j), log2_e, less)));
     if (target >= 0 && target < n)
-        v[target] -= factor;
+        v[target] -= out->factor;
     finish_to(out->y, row * out->pitch + col, n, v, false);
 }
 
@@ -125,6 +124,18 @@ ALWAYS_INLINE void finish_columns(const struct product16_out *out, int64_t row, 
     case FINISH_softmax:
         finish_softmax(out, row, col, n, v);
         break;
+    }
+}
+
+/* Asks for the lines of a row that will be finished soon. */
+static inline void expect_row(const struct product16_out *out, int64_t row, int64_t col)
+{
+    int64_t at = row * out->pitch + col;
+    if (out->slope_at.data != NULL)
+        __builtin_prefetch(span_address(out->slope_at, at), 0, 2);
+    if (out->y.data != NULL && !out->around_cache) {
+        __builtin_prefetch(span_address(out->y, at), 1, 2);
+        __builtin_prefetch(span_address(out->y, at + TILE_SIDE), 1, 2);
     }
 }
 

@@ -10,6 +10,8 @@
 #include "cpu/cpu.h"
 #include "cpu/fast_common.h"
 
+#define LOG2_E 1.44269504f
+
 #if defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__)
 #include <immintrin.h>
 

@@ -39,7 +39,7 @@ struct worker {
     int64_t a_row;   /* where the block of A begins, if all of it is there; -1: it is not */
     float *c;
     struct unfinished before;
-    int rows_a_step;         /* of it, finished between two steps of k */
+    int64_t n_steps, due;    /* steps of k in which to finish it; due / n_steps rows are late */
     const uint16_t *b_ahead; /* in the strip of B that comes next */
 };
 
@@ -60,7 +60,9 @@ static inline void finish_meanwhile(void *user)
     struct worker *w = user;
     __builtin_prefetch(w->b_ahead, 0, 2);
     w->b_ahead += LINE;
-    finish_some(w, w->rows_a_step);
+    w->due += STRIP;
+    for (; w->due >= w->n_steps; w->due -= w->n_steps)
+        finish_some(w, 1);
 }
 
 /* c[32 x 32] = or += 32 rows of A by 32 columns of B, n_depths steps of k. */
@@ -68,7 +70,8 @@ static void multiply_and_finish(struct worker *w, int64_t n_depths, const uint16
                                 const uint16_t *b, float *c, bool add)
 {
     enum { LINE_BYTES = 64, TILE_FLOATS = TILE_SIDE * TILE_SIDE };
-    w->rows_a_step = (int)divide_up(STRIP, 2 * n_depths);
+    w->n_steps = 2 * n_depths;
+    w->due = 0;
     for (int half = 0; half < 2; half++)
         multiply_half(&w->tiles, n_depths, a + half * TILE_ELEMS, b, c + half * 2 * TILE_FLOATS,
                       TILE_FLOATS, LINE_BYTES, add, finish_meanwhile, w);
@@ -127,6 +130,8 @@ static void run_chunk(struct worker *w, struct range rows, struct range cols, st
         for (int64_t row = rows.begin; row < rows.end; row += STRIP, n_done++) {
             bool whole_k = is_first && is_last;
             float *c = w->c + (whole_k ? n_done % 2 : n_done) * STRIP * STRIP;
+            for (int i = 0; is_last && i < STRIP; i++)
+                expect_row(job->out, row + i, col);
             multiply_and_finish(w, chunk, a + (row - rows.begin) / STRIP * a_step, b, c, !is_first);
             if (!is_last)
                 continue;

@@ -15,7 +15,6 @@
  */
 #include "cpu/head16.h"
 
-#include <float.h>
 #include <math.h>
 
 enum {
@@ -122,7 +121,7 @@ static void begin_rows(const struct walk *walk)
     int64_t n_states = walk->head->n_rows * walk->layout.n_slices;
     for (int64_t i = 0; i < n_states; i++)
         for (int lane = 0; lane < HEAD_LANES; lane++) {
-            running[(2 * i) * HEAD_LANES + lane] = -FLT_MAX;
+            running[(2 * i) * HEAD_LANES + lane] = HEAD_LOWEST;
             running[(2 * i + 1) * HEAD_LANES + lane] = 0.0f;
         }
 }
@@ -147,7 +146,7 @@ static void end_row(const struct walk *walk, int64_t row)
     int64_t n_slices = walk->layout.n_slices;
     const float *states =
         work_at(walk->work, walk->layout.running) + row * n_slices * 2 * HEAD_LANES;
-    double top = -FLT_MAX, sum = 0.0;
+    double top = (double)HEAD_LOWEST, sum = 0.0;
     for (int64_t i = 0; i < n_slices; i++)
         for (int lane = 0; lane < HEAD_LANES; lane++)
             top = fmax(top, (double)states[2 * i * HEAD_LANES + lane]);

@@ -120,6 +120,7 @@ struct product16_out {
     const float *lse;
     float factor;
 };
+#define HEAD_LOWEST (-1e30f) /* no logit is lower */
 enum { HEAD_LANES = 16, HEAD_SLICE = 1024 /* columns: made by one thread, in order */ };
 
 /* work: what product16_plan says, 64-byte aligned. */
