@@ -54,7 +54,7 @@ LEVEL_FLAGS_v4   := -march=x86-64-v4 -mprefer-vector-width=512
 AMX_FLAGS_amx      := $(LEVEL_FLAGS_v4) -mamx-tile -mamx-bf16 -mavx512bf16
 AMX_FLAGS_emulated := -DSNUG_AMX_EMULATED
 
-AMX_SRC  := src/cpu/amx_product.c src/cpu/amx_attention.c
+AMX_SRC  := $(sort $(wildcard src/cpu/amx_*.c))
 FAST_SRC := $(sort $(wildcard src/cpu/fast_*.c))
 CLI_SRC  := $(sort $(wildcard src/cli/*.c))
 LIB_SRC  := $(filter-out $(FAST_SRC) $(AMX_SRC) $(CLI_SRC),$(sort $(wildcard src/*/*.c)))

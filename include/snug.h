@@ -230,9 +230,10 @@ SNUG_API enum snug_status snug_generate(const char *run,
                                         struct snug_error *err);
 /* What is in a checkpoint, a safetensors file or a data file. */
 SNUG_API enum snug_status snug_inspect(const char *path, char **text, struct snug_error *err);
-/* what "cpu": rates of this machine, then a step of the model op by op, each beside its limit. */
+/* what "cpu": the limits of this machine, kernels of the model alone, then a step of it op by op, each
+ * beside its limit; tables, or one JSON object. */
 SNUG_API enum snug_status snug_bench(const char *what, const snug_model *model,
-                                     const snug_recipe *recipe, char **text,
+                                     const snug_recipe *recipe, int as_json, char **text,
                                      struct snug_error *err);
 SNUG_API char *snug_ops_table(void); /* every op: reference, cpu, cuda, gradient */
 

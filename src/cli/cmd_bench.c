@@ -5,11 +5,15 @@
 
 int cmd_bench(int argc, char **argv)
 {
+    bool json = false;
+    struct flag flags[] = {{.name = "json", .kind = FLAG_SWITCH, .value = &json}};
     struct args args = {
         .command = "bench",
         .operand_names = "cpu [MODEL]",
         .least_operands = 1,
         .most_operands = 2,
+        .flags = flags,
+        .n_flags = sizeof flags / sizeof flags[0],
         .takes_recipe = true,
     };
     struct snug_error err = {0};
@@ -20,7 +24,7 @@ int cmd_bench(int argc, char **argv)
         status = args.exit_status;
     else if (snug_model_open(args.operands[1] != NULL ? args.operands[1] : "gpt-nano", &model,
                              &err) != SNUG_OK ||
-             snug_bench(args.operands[0], model, args.recipe, &text, &err) != SNUG_OK)
+             snug_bench(args.operands[0], model, args.recipe, json, &text, &err) != SNUG_OK)
         status = cli_fail(&err);
     else
         status = cli_print_text(text);

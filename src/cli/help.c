@@ -125,14 +125,18 @@ static const struct topic topics[] = {
      "  snug inspect run/model.safetensors\n",
      false},
     {"bench",
-     "usage: snug bench cpu [MODEL] [recipe]\n"
+     "usage: snug bench cpu [MODEL] [recipe] [--json]\n"
      "\n"
-     "Measures what this machine does at best, then times a training step of MODEL\n"
-     "(gpt-nano) op by op on random data: time, share, rate, and how much of the time\n"
-     "the limit alone would take.\n"
+     "Measures what this machine does at best: multiply-adds in registers (FMA),\n"
+     "products of tiles where the CPU has them (AMX), memory. Then the kernels of a\n"
+     "training step of MODEL (gpt-nano), each alone, and the step itself op by op on\n"
+     "random data: time, share, rate, and how much of the time the limit alone would\n"
+     "take.\n"
      "\n"
      "  snug bench cpu\n"
-     "  snug bench cpu gpt2 --batch 4 --seq 256 --threads 2\n",
+     "  snug bench cpu gpt2 --batch 4 --seq 256 --threads 2\n"
+     "\n"
+     "  --json          the same as one JSON object\n",
      true},
     {"ops",
      "usage: snug ops\n"

@@ -69,6 +69,12 @@ enum {
     TILE_ELEMS = 512, /* of bf16: 1 KiB */
 };
 
+/* amx_limits.c: operations made by products of tiles that touch no memory, for the limits. */
+double tile_flops_emulated(int threads, int64_t n_rounds);
+#if defined(SNUG_AMX)
+double tile_flops_amx(int threads, int64_t n_rounds);
+#endif
+
 /* limits.c: what this machine does at best. */
 bool cpu_measure(const struct device_facts *facts, struct device_limits *limits);
 

@@ -1,29 +1,42 @@
 /*
- * limits.c -- what this machine does at best: multiply-adds in registers, bytes from memory.
+ * limits.c -- what this machine does at best: multiply-adds in registers and tiles, bytes from memory.
  *
- * Each is tried several times for some tens of milliseconds and the best is taken: what others on
- * the machine take away is no property of it.
+ * Each is tried many times for a few milliseconds and the best is taken: what others on the machine
+ * take away is no property of it.
  */
 #include "cpu/cpu.h"
 
 #include "base/clock.h"
+#include "cpu/product16.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { TRIES = 7 };
+enum { FLOPS_TRIES = 40, BYTES_TRIES = 12 };
 
-static double best_flops(int threads)
+/* make: runs so many rounds and says how many operations they were. */
+static double best_flops(double (*make)(int threads, int64_t n_rounds), int threads,
+                         int64_t n_rounds)
 {
-    const struct cpu_loops *loops = cpu_loops();
     double best = 0;
-    for (int i = 0; i < TRIES; i++) {
+    for (int i = 0; i < FLOPS_TRIES; i++) {
         double begin = clock_seconds();
-        double flops = loops->fma_flops(threads, 1 << 22);
+        double flops = make(threads, n_rounds);
         double rate = flops / (clock_seconds() - begin);
         best = rate > best ? rate : best;
     }
     return best;
+}
+
+/* 0 unless the tiles in use are the CPU's own. */
+static double best_tile_flops(int threads)
+{
+#if defined(SNUG_AMX)
+    if (cpu_product16() == product16_amx)
+        return best_flops(tile_flops_amx, threads, 100000);
+#endif
+    (void)threads;
+    return 0;
 }
 
 /* Each thread its own part, the same in every try: pages stay with the thread that touched them. */
@@ -46,6 +59,20 @@ static void copy_all(int threads, unsigned char *to, const unsigned char *from, 
         memcpy(to + at, from + at, PIECE);
 }
 
+static void update_all(int threads, uint64_t *words, int64_t n_words)
+{
+    (void)threads; /* without OpenMP */
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t i = 0; i < n_words; i++)
+        words[i] += 1;
+}
+
+static void keep_best(double *best, double bytes, double begin, double end)
+{
+    double rate = bytes / (end - begin);
+    *best = rate > *best ? rate : *best;
+}
+
 bool cpu_measure(const struct device_facts *facts, struct device_limits *limits)
 {
     const int64_t n_bytes = (int64_t)128 << 20; /* larger than any cache */
@@ -57,18 +84,20 @@ bool cpu_measure(const struct device_facts *facts, struct device_limits *limits)
         memset(from, 1, (size_t)n_bytes);
         copy_all(threads, to, from, n_bytes);
         volatile uint64_t sink = 0;
-        for (int i = 0; i < TRIES; i++) {
-            double begin = clock_seconds();
+        for (int i = 0; i < BYTES_TRIES; i++) {
+            double start = clock_seconds();
             sink += read_all(threads, (const uint64_t *)(const void *)from, n_bytes / 8);
-            double middle = clock_seconds();
+            double read = clock_seconds();
             copy_all(threads, to, from, n_bytes);
-            double end = clock_seconds();
-            double read = (double)n_bytes / (middle - begin);
-            double copy = 2 * (double)n_bytes / (end - middle);
-            limits->read_bytes = read > limits->read_bytes ? read : limits->read_bytes;
-            limits->copy_bytes = copy > limits->copy_bytes ? copy : limits->copy_bytes;
+            double copied = clock_seconds();
+            update_all(threads, (uint64_t *)(void *)from, n_bytes / 8);
+            double updated = clock_seconds();
+            keep_best(&limits->read_bytes, (double)n_bytes, start, read);
+            keep_best(&limits->copy_bytes, 2 * (double)n_bytes, read, copied);
+            keep_best(&limits->update_bytes, 2 * (double)n_bytes, copied, updated);
         }
-        limits->f32_flops = best_flops(threads);
+        limits->f32_flops = best_flops(cpu_loops()->fma_flops, threads, 1 << 20);
+        limits->bf16_flops = best_tile_flops(threads);
     }
     free(from);
     free(to);

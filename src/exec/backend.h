@@ -51,7 +51,10 @@ struct run_modes { /* what run_begin found in the calling thread, for run_end to
 
 struct device_limits { /* what the device can do at best, per second */
     double f32_flops;
-    double read_bytes, copy_bytes; /* copy: read and written bytes together */
+    double bf16_flops; /* of tile instructions; 0: none, products widen to fp32 */
+    /* copy, update in place: read and written bytes together; update spares what a store to other
+     * lines costs, and no op can do better */
+    double read_bytes, copy_bytes, update_bytes;
 };
 
 struct backend {

@@ -69,26 +69,39 @@ static double cost_head_train(const struct program *prog, const struct op *op)
     return 3 * cost_linear(prog, op);
 }
 
-double op_flops(const struct program *prog, const struct op *op)
-{
-    static cost_rule *const rules[OP_COUNT] = {
+static cost_rule *const rules[OP_COUNT] = {
 #define OP(kind, in_min, in_max, out_min, out_max, flags, inplace, accumulates, keeps_f32, attrs, \
            shape, gradient, cost)                                                                 \
     [OP_##kind] = cost_##cost,
 #include "ir/ops.def"
 #undef OP
-    };
+};
+
+bool op_is_product(enum op_kind kind)
+{
+    return rules[kind] != cost_elementwise && rules[kind] != cost_norm;
+}
+
+double op_flops(const struct program *prog, const struct op *op)
+{
     return rules[op->kind](prog, op);
+}
+
+static double operand_bytes(const struct program *prog, const tensor_id *ids, int n)
+{
+    double bytes = 0;
+    for (int k = 0; k < n; k++)
+        if (ids[k] != TENSOR_NONE)
+            bytes += (double)tensor_bytes(prog, ids[k]);
+    return bytes;
+}
+
+double op_read_bytes(const struct program *prog, const struct op *op)
+{
+    return operand_bytes(prog, op->in, op->n_in);
 }
 
 double op_moved_bytes(const struct program *prog, const struct op *op)
 {
-    double bytes = 0;
-    for (int k = 0; k < op->n_in; k++)
-        if (op->in[k] != TENSOR_NONE)
-            bytes += (double)tensor_bytes(prog, op->in[k]);
-    for (int k = 0; k < op->n_out; k++)
-        if (op->out[k] != TENSOR_NONE)
-            bytes += (double)tensor_bytes(prog, op->out[k]);
-    return bytes;
+    return op_read_bytes(prog, op) + operand_bytes(prog, op->out, op->n_out);
 }

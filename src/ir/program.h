@@ -229,8 +229,10 @@ enum snug_status program_set_batch(struct program *prog, int64_t batch, struct s
 /* verify.c: all rules that a program must obey; the message names op and tensor. */
 enum snug_status program_verify(const struct program *prog, struct snug_error *err);
 
-/* cost.c: floating-point operations and bytes moved by one execution. */
+/* cost.c: floating-point operations of one execution, bytes read, and bytes read and written. */
 double op_flops(const struct program *prog, const struct op *op);
+bool op_is_product(enum op_kind kind); /* its flops are those of matrix products */
+double op_read_bytes(const struct program *prog, const struct op *op);
 double op_moved_bytes(const struct program *prog, const struct op *op);
 
 /* dump.c, parse.c: the text form.  parse(dump(p)) is p. */

@@ -38,6 +38,35 @@ struct report_op { /* a cell that is NULL or "" prints as a dash */
 };
 char *report_ops_table(const struct report_op *rows, int n_rows);
 
+struct report_rate {  /* one kernel, or all ops of one kind in a step */
+    const char *op;   /* its name */
+    const char *type; /* "bf16"; of a kernel, else NULL */
+    char shape[40];   /* "4096 x 768 to 3072"; of a kernel */
+    int n_calls;      /* in a step */
+    double seconds, flops, bytes;
+    double floor_seconds; /* what the limits alone would take */
+    const char *limit;    /* the one that counts: "AMX", "FMA", "memory" */
+};
+
+enum { REPORT_RATES_MOST = 64 };
+
+struct report_bench {
+    const char *model, *recipe;
+    int threads, n_steps;
+    /* The limits, a second.  amx_flops 0: no tiles. */
+    double fma_flops, amx_flops, read_bytes, copy_bytes, update_bytes;
+    struct report_rate kernels[REPORT_RATES_MOST], ops[REPORT_RATES_MOST];
+    int n_kernels, n_ops;
+    double step_seconds, floor_seconds;
+    int64_t step_tokens;
+    const char *unit;                         /* "tokens" or "samples" */
+    double product_flops, best_product_flops; /* of all products of a step; of a kernel, a second */
+};
+
+/* The limits, the kernels beside them, the step op by op, and the step beside its products. */
+char *report_bench_text(const struct report_bench *bench);
+char *report_bench_json(const struct report_bench *bench); /* the same on one line */
+
 /* Adds a JSON string with its quotes.  Bytes that are not valid UTF-8 become U+FFFD. */
 struct text;
 void report_json_string(struct text *out, const char *value);

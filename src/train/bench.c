@@ -2,14 +2,16 @@
  * bench.c -- time the ops of a training step, as they are run, and hold them against the limits.
  *
  * The step is the one that `train` runs: same program, plan and kernels.  Of each op the median over
- * the steps counts; kinds are summed.  The floor of an op is its flops over the FMA rate or its bytes
- * over the copy rate of memory, whichever is longer; small tensors in the cache can be below it.
+ * the steps counts; kinds are summed.  The floor of an op is its flops over the rate of multiply-adds
+ * (of tiles, where they serve: products of bf16) or its bytes over the rate of memory (reads alone,
+ * or all of them), whichever is longer; small tensors in the cache can be below it.
  */
 #include "train/bench.h"
 
 #include "train/trainer.h"
 #include "train/weights.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,7 +40,7 @@ static int ascending(const void *a, const void *b)
 
 static int longest_first(const void *a, const void *b)
 {
-    const struct bench_row *x = a, *y = b;
+    const struct report_rate *x = a, *y = b;
     return x->seconds < y->seconds ? 1 : x->seconds > y->seconds ? -1 : 0;
 }
 
@@ -48,28 +50,46 @@ static double median_of(double *values, int n)
     return values[n / 2];
 }
 
-static void add_op(const struct program *prog, int i, double seconds, struct bench_result *r)
+void bench_add_op(struct report_rate *row, const struct session *session, const struct op *op,
+                  double times, double seconds, const struct device_limits *limits)
 {
-    const struct op *op = &prog->ops[i];
-    double times = i >= prog->body_begin && i < program_body_end(prog) ? prog->n_repeat : 1;
+    const struct program *prog = &session->prog;
+    bool on_tiles = limits->bf16_flops > 0 && !session->facts.reference_only &&
+                    op_is_product(op->kind) && prog->tensors[op->in[0]].dtype == DTYPE_bf16;
     double flops = times * op_flops(prog, op), bytes = times * op_moved_bytes(prog, op);
-    double by_flops = flops / r->limits.f32_flops, by_bytes = bytes / r->limits.copy_bytes;
-    struct bench_row *row = r->rows;
-    while (row < r->rows + r->n_rows && row->kind != op->kind)
-        row++;
-    if (row == r->rows + r->n_rows) {
-        *row = (struct bench_row){.kind = op->kind};
-        r->n_rows++;
-    }
+    double by_flops = flops / (on_tiles ? limits->bf16_flops : limits->f32_flops);
+    double by_bytes =
+        fmax(times * op_read_bytes(prog, op) / limits->read_bytes, bytes / limits->update_bytes);
+    bool wins = fmax(by_flops, by_bytes) >= row->floor_seconds; /* the larger part names the row */
+    if (wins)
+        row->limit = by_flops < by_bytes ? "memory" : on_tiles ? "AMX" : "FMA";
     row->n_calls += (int)times;
     row->seconds += seconds;
     row->flops += flops;
     row->bytes += bytes;
-    row->floor_seconds += by_flops > by_bytes ? by_flops : by_bytes;
+    row->floor_seconds += fmax(by_flops, by_bytes);
 }
 
-static enum snug_status time_steps(struct bench *b, int n_steps, struct bench_result *r,
-                                   struct snug_error *err)
+static void add_op(const struct session *session, int i, double seconds,
+                   const struct device_limits *limits, struct report_bench *r)
+{
+    const struct program *prog = &session->prog;
+    const struct op *op = &prog->ops[i];
+    double times = i >= prog->body_begin && i < program_body_end(prog) ? prog->n_repeat : 1;
+    struct report_rate *row = r->ops;
+    while (row < r->ops + r->n_ops && row->op != op_infos[op->kind].name)
+        row++;
+    if (row == r->ops + r->n_ops) {
+        *row = (struct report_rate){.op = op_infos[op->kind].name};
+        r->n_ops++;
+    }
+    bench_add_op(row, session, op, times, seconds, limits);
+    if (op_is_product(op->kind))
+        r->product_flops += times * op_flops(prog, op);
+}
+
+static enum snug_status time_steps(struct bench *b, int n_steps, const struct device_limits *limits,
+                                   struct report_bench *r, struct snug_error *err)
 {
     const struct program *prog = &b->session->prog;
     size_t n_ops = (size_t)prog->n_ops;
@@ -84,39 +104,56 @@ static enum snug_status time_steps(struct bench *b, int n_steps, struct bench_re
             b->seconds[i * (size_t)n_steps + (size_t)step] = b->one[i];
     }
     for (size_t i = 0; i < n_ops; i++)
-        add_op(prog, (int)i, median_of(b->seconds + i * (size_t)n_steps, n_steps), r);
-    qsort(r->rows, (size_t)r->n_rows, sizeof *r->rows, longest_first);
-    for (int i = 0; i < r->n_rows; i++) {
-        r->step_seconds += r->rows[i].seconds;
-        r->floor_seconds += r->rows[i].floor_seconds;
+        add_op(b->session, (int)i, median_of(b->seconds + i * (size_t)n_steps, n_steps), limits, r);
+    qsort(r->ops, (size_t)r->n_ops, sizeof *r->ops, longest_first);
+    for (int i = 0; i < r->n_ops; i++) {
+        r->step_seconds += r->ops[i].seconds;
+        r->floor_seconds += r->ops[i].floor_seconds;
     }
-    r->tokens = b->session->batch * (b->session->seq > 0 ? b->session->seq : 1);
+    r->n_steps = n_steps;
+    r->step_tokens = b->session->batch * (b->session->seq > 0 ? b->session->seq : 1);
+    r->unit = b->session->seq > 0 ? "tokens" : "samples";
     return SNUG_OK;
 }
 
-enum snug_status bench_step(const struct session *session, int n_steps, struct bench_result *result,
-                            struct snug_error *err)
+static enum snug_status bench_step(const struct session *session, int n_steps,
+                                   const struct device_limits *limits, struct report_bench *r,
+                                   struct snug_error *err)
 {
     struct bench b = {.session = session};
-    *result = (struct bench_result){0};
+    size_t n_ops = (size_t)session->prog.n_ops;
     enum snug_status status = needs_of(&session->prog, &b.needs, err);
     if (status == SNUG_OK)
         status = needs_open_data(session, &b.needs, "random", 1, &b.data, err);
-    if (status == SNUG_OK && !session->backend->measure(&session->facts, &result->limits))
-        status = snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     if (status == SNUG_OK)
         status = exec_create(&session->prog, &session->plan, session->backend, &session->facts,
                              NULL, &b.exec, err);
-    size_t n_ops = (size_t)session->prog.n_ops;
     b.one = malloc((n_ops + 1) * sizeof *b.one);
     b.seconds = malloc((n_ops + 1) * (size_t)n_steps * sizeof *b.seconds);
     if (status == SNUG_OK && (b.one == NULL || b.seconds == NULL))
         status = snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     if (status == SNUG_OK)
-        status = time_steps(&b, n_steps, result, err);
+        status = time_steps(&b, n_steps, limits, r, err);
     free(b.one);
     free(b.seconds);
     exec_free(b.exec);
     data_close(b.data);
     return status;
+}
+
+enum snug_status bench_run(const struct session *session, int n_steps, const char *type,
+                           struct report_bench *bench, struct snug_error *err)
+{
+    struct device_limits limits;
+    _Static_assert((int)OP_COUNT <= (int)REPORT_RATES_MOST, "a row for every kind");
+    if (!session->backend->measure(&session->facts, &limits))
+        return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    bench->threads = session->facts.threads;
+    bench->fma_flops = limits.f32_flops;
+    bench->amx_flops = limits.bf16_flops;
+    bench->read_bytes = limits.read_bytes;
+    bench->copy_bytes = limits.copy_bytes;
+    bench->update_bytes = limits.update_bytes;
+    TRY(bench_kernels(session, type, &limits, bench, err));
+    return bench_step(session, n_steps, &limits, bench, err);
 }

@@ -1,30 +1,25 @@
 /*
- * bench.h -- a training step as a table of ops: time, rate, and how far from the machine's limit.
+ * bench.h -- what this machine does with a model: single kernels and a whole training step, each
+ * beside the limit that it could reach.
  */
 #ifndef SNUG_TRAIN_BENCH_H
 #define SNUG_TRAIN_BENCH_H
 
+#include "report/report.h"
 #include "train/session.h"
 
-struct bench_row { /* all ops of one kind */
-    enum op_kind kind;
-    int n_calls; /* per step */
-    double seconds, flops, bytes;
-    double
-        floor_seconds; /* the least that the limits allow: flops or bytes, whichever takes longer */
-};
+/* Measures the limits, then the kernels of a session's step, then n_steps steps on random data (after
+ * one that does not count).  Model, recipe and type names are the caller's to set before. */
+enum snug_status bench_run(const struct session *session, int n_steps, const char *type,
+                           struct report_bench *bench, struct snug_error *err);
 
-struct bench_result {
-    struct device_limits limits;
-    struct bench_row rows[OP_COUNT]; /* kinds that occur, the longest first */
-    int n_rows;
-    double step_seconds; /* the median step, and what its ops add up to */
-    double floor_seconds;
-    int64_t tokens;
-};
+/* bench_kernels.c: the largest op of each kind of interest, lifted out of the step and run alone. */
+enum snug_status bench_kernels(const struct session *session, const char *type,
+                               const struct device_limits *limits, struct report_bench *bench,
+                               struct snug_error *err);
 
-/* Runs n_steps training steps (after one that does not count) of a session on random data. */
-enum snug_status bench_step(const struct session *session, int n_steps, struct bench_result *result,
-                            struct snug_error *err);
+/* Adds one op that took `seconds` for `times` executions to a row, and says what limits the row. */
+void bench_add_op(struct report_rate *row, const struct session *session, const struct op *op,
+                  double times, double seconds, const struct device_limits *limits);
 
 #endif

@@ -93,12 +93,29 @@ enum snug_status session_program(const struct session_request *q, const char *la
     return status;
 }
 
+static struct device_rates rates_of(const struct session *s)
+{
+    return (struct device_rates){.flops = cpu_flops_per_thread * s->facts.threads,
+                                 .bytes = cpu_bytes_per_s};
+}
+
+enum snug_status session_plan_program(struct session *s, struct snug_error *err)
+{
+    struct arena scratch = {0};
+    struct device_rates rates = rates_of(s);
+    struct pass_env env = {
+        .scratch = &scratch, .err = err, .workspace_bytes = workspace_of, .device = s};
+    enum snug_status status = pass_book(&s->prog, &env);
+    arena_free(&scratch);
+    return status != SNUG_OK ? status
+                             : plan_make(&s->prog, s->backend->alignment, &rates, &s->plan, err);
+}
+
 enum snug_status session_make(const struct session_request *q, struct session *s,
                               struct snug_error *err)
 {
     TRY(session_program(q, NULL, s, err));
-    struct device_rates rates = {.flops = cpu_flops_per_thread * s->facts.threads,
-                                 .bytes = cpu_bytes_per_s};
+    struct device_rates rates = rates_of(s);
     enum snug_status status =
         q->over != NULL ? plan_make_over(&s->prog, &q->over->prog, &q->over->plan,
                                          s->backend->alignment, &s->plan, err)

@@ -35,6 +35,9 @@ void session_free(struct session *session);
 enum snug_status session_program(const struct session_request *request, const char *last_pass,
                                  struct session *session, struct snug_error *err);
 
+/* Books and plans the program of a session that has backend and facts: one made by hand. */
+enum snug_status session_plan_program(struct session *session, struct snug_error *err);
+
 /* What the process takes beside the plan, as a bound used before anything runs. */
 int64_t session_expected_runtime_bytes(const struct session *session);
 

@@ -489,8 +489,16 @@ good_output() {
     six=$(sed -n 's/.*"bytes": {\([^}]*\)}.*/\1/p' "$logs/out" | tr ',' '\n' | awk -F: '
         /total/ { total = $2; next } { sum += $2 } END { print (sum == total && total > 0) }')
     "$snug" bench cpu mlp:8-4-2 --batch 4 --threads 1 >"$logs/out" 2>"$logs/err"
-    check "bench: the limits and the sum" "they are not there" \
-        sh -c "grep -q 'GFLOP/s' '$logs/out' && grep -q '^  all .*of the limit' '$logs/out'"
+    check "bench: limits, kernels, step and products" "they are not there" \
+        sh -c "grep -q 'TFLOP/s  FMA' '$logs/out' && grep -q '^kernels alone' '$logs/out' &&
+               grep -q '^  all .*100.0%' '$logs/out' && grep -q 'the step runs at .* of that' '$logs/out'"
+    wide=$(awk 'length > 80' "$logs/out")
+    check "bench: 80 columns" "$wide" test -z "$wide"
+    run bench cpu mlp:8-4-2 --batch 4 --threads 1 --json
+    check "bench --json: one line" "exit status $status" test "$(wc -l <"$logs/out")" -eq 1
+    for key in limits kernels ops step; do
+        check "bench --json: $key" "missing" grep -q "\"$key\": [[{]" "$logs/out"
+    done
     check "plan --json: six kinds add up" "they do not" test "$six" = 1
     run train tiny text.txt --steps 3 --batch 2 --json
     check "train --json" "exit status $status" test $status -eq 0

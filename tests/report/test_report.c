@@ -1,5 +1,5 @@
 /*
- * test_report.c -- the plan as text and as JSON: exact, in 80 columns, safe against odd names.
+ * test_report.c -- plans and rates as text and as JSON: exact, in 80 columns, safe against odd names.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -182,6 +182,100 @@ static void ops_that_are_missing_show(void **state)
     free(table);
 }
 
+/* A machine with tiles: what most machines that run this test cannot show. */
+static struct report_bench bench_example(void)
+{
+    return (struct report_bench){
+        .model = "gpt2",
+        .recipe = "batch 4 x 1024, bf16, adamw",
+        .threads = 2,
+        .n_steps = 5,
+        .fma_flops = 0.345e12,
+        .amx_flops = 5.65e12,
+        .read_bytes = 28e9,
+        .copy_bytes = 24e9,
+        .update_bytes = 38e9,
+        .kernels = {{.op = "linear_grad_w",
+                     .type = "bf16",
+                     .shape = "4096 x 3072 to 768",
+                     .seconds = 0.010,
+                     .flops = 20e9,
+                     .bytes = 36e6,
+                     .floor_seconds = 0.0035,
+                     .limit = "AMX"}},
+        .n_kernels = 1,
+        .ops = {{.op = "linear_cross_entropy_train",
+                 .n_calls = 1,
+                 .seconds = 1.5,
+                 .flops = 0.95e12,
+                 .bytes = 3e8,
+                 .floor_seconds = 0.168,
+                 .limit = "AMX"},
+                {.op = "adamw",
+                 .n_calls = 148,
+                 .seconds = 0.5,
+                 .flops = 3e8,
+                 .bytes = 4e9,
+                 .floor_seconds = 0.1,
+                 .limit = "memory"}},
+        .n_ops = 2,
+        .step_seconds = 2,
+        .floor_seconds = 0.268,
+        .step_tokens = 4096,
+        .unit = "tokens",
+        .product_flops = 3e12,
+        .best_product_flops = 2e12,
+    };
+}
+
+static void bench_is_exact(void **state)
+{
+    (void)state;
+    static const char *const expected[] = {
+        "this machine at best, 2 threads\n",
+        "  bf16 products of tile registers   5.650 TFLOP/s  AMX\n",
+        "  linear_grad_w  bf16 4096 x 3072 to 768     10.000  2.000 TFLOP/s   35% AMX\n",
+        "a step of gpt2: batch 4 x 1024, bf16, adamw; median of 5\n",
+        "  linear_cross_entropy_train     1  1500.000  75.0%  0.633 TFLOP/s   11% AMX\n",
+        "  adamw                        148   500.000  25.0%    8.0 GB/s      20% memory\n",
+        "  all                               2000.000 100.0%                  13%\n",
+        "2048.0 tokens/s\n",
+        "they alone would take\n1.5 s: the step runs at 75% of that.\n",
+    };
+    struct report_bench bench = bench_example();
+    char *text = report_bench_text(&bench);
+    for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++)
+        if (strstr(text, expected[i]) == NULL)
+            fail_msg("\"%s\" is not in:\n%s", expected[i], text);
+    assert_true(widest_line(text) <= 80);
+    free(text);
+    bench.amx_flops = 0;
+    text = report_bench_text(&bench);
+    assert_null(strstr(text, "tile"));
+    free(text);
+}
+
+static void bench_json_has_all(void **state)
+{
+    (void)state;
+    struct report_bench bench = bench_example();
+    char *text = report_bench_json(&bench);
+    json_t *json = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    assert_non_null(json);
+    json_t *kernel = json_array_get(json_object_get(json, "kernels"), 0);
+    json_t *op = json_array_get(json_object_get(json, "ops"), 1);
+    json_t *limits = json_object_get(json, "limits"), *step = json_object_get(json, "step");
+    assert_true(json_number_value(json_object_get(limits, "amx_flops_per_s")) == 5.65e12);
+    assert_string_equal(json_string_value(json_object_get(kernel, "shape")), "4096 x 3072 to 768");
+    assert_string_equal(json_string_value(json_object_get(kernel, "limit")), "AMX");
+    assert_int_equal(json_integer_value(json_object_get(op, "calls")), 148);
+    assert_true(json_number_value(json_object_get(op, "limit_seconds")) == 0.1);
+    assert_int_equal(json_integer_value(json_object_get(step, "tokens")), 4096);
+    assert_true(json_number_value(json_object_get(step, "product_flops")) == 3e12);
+    json_decref(json);
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -191,6 +285,8 @@ int main(void)
         cmocka_unit_test(json_says_the_same),
         cmocka_unit_test(strings_are_escaped),
         cmocka_unit_test(ops_that_are_missing_show),
+        cmocka_unit_test(bench_is_exact),
+        cmocka_unit_test(bench_json_has_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

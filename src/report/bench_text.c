@@ -1,0 +1,158 @@
+/*
+ * bench_text.c -- rates of a machine beside its limits, as tables to tune by and to paste.
+ */
+#include "report/report.h"
+
+#include <string.h>
+
+#include "base/text.h"
+
+static double percent(double part, double whole)
+{
+    return whole > 0 ? 100 * part / whole : 0;
+}
+
+static void add_flops(struct text *out, double flops)
+{
+    text_add(out, "%7.3f TFLOP/s", flops * 1e-12);
+}
+
+static void add_limit(struct text *out, const char *what, const char *limit, double flops,
+                      double bytes)
+{
+    text_add(out, "  %-32s", what);
+    if (flops > 0)
+        add_flops(out, flops);
+    else
+        text_add(out, "%7.1f GB/s", bytes * 1e-9);
+    if (limit != NULL)
+        text_add(out, "%*s%s", flops > 0 ? 2 : 5, "", limit);
+    text_add(out, "\n");
+}
+
+static void add_limits(struct text *out, const struct report_bench *b)
+{
+    text_add(out, "this machine at best, %d thread%s\n", b->threads, b->threads == 1 ? "" : "s");
+    add_limit(out, "fp32 multiply-add in registers", "FMA", b->fma_flops, 0);
+    if (b->amx_flops > 0)
+        add_limit(out, "bf16 products of tile registers", "AMX", b->amx_flops, 0);
+    add_limit(out, "read memory", "memory, of what is read", 0, b->read_bytes);
+    add_limit(out, "copy memory, read + written", NULL, 0, b->copy_bytes);
+    add_limit(out, "update memory, read + written", "memory, of all bytes", 0, b->update_bytes);
+}
+
+/* The last columns of both tables: rate, percent of the limit, which. */
+static void add_rate(struct text *out, const struct report_rate *row)
+{
+    double seconds = row->seconds > 0 ? row->seconds : 1e-9;
+    if (strcmp(row->limit, "memory") == 0)
+        text_add(out, "%7.1f GB/s   ", row->bytes / seconds * 1e-9);
+    else
+        add_flops(out, row->flops / seconds);
+    text_add(out, " %4.0f%% %s\n", percent(row->floor_seconds, seconds), row->limit);
+}
+
+static void add_kernels(struct text *out, const struct report_bench *b)
+{
+    text_add(out, "\nkernels alone: the largest of each kind in a step; best of some runs\n");
+    text_add(out, "  %-14s %-4s %-20s %8s %11s %12s\n", "op", "type", "shape", "ms", "rate",
+             "of limit");
+    for (int i = 0; i < b->n_kernels; i++) {
+        const struct report_rate *row = &b->kernels[i];
+        text_add(out, "  %-14s %-4s %-20s %8.3f", row->op, row->type, row->shape,
+                 row->seconds * 1e3);
+        add_rate(out, row);
+    }
+}
+
+static void add_step(struct text *out, const struct report_bench *b)
+{
+    text_add(out, "\na step of %s: %s; median of %d\n", b->model, b->recipe, b->n_steps);
+    text_add(out, "  %-26s %5s %9s %6s %11s %12s\n", "op", "calls", "ms", "share", "rate",
+             "of limit");
+    for (int i = 0; i < b->n_ops; i++) {
+        const struct report_rate *row = &b->ops[i];
+        text_add(out, "  %-26s %5d %9.3f %5.1f%%", row->op, row->n_calls, row->seconds * 1e3,
+                 percent(row->seconds, b->step_seconds));
+        add_rate(out, row);
+    }
+    text_add(out, "  %-26s %5s %9.3f %5.1f%% %14s %4.0f%%\n", "all", "", b->step_seconds * 1e3,
+             100.0, "", percent(b->floor_seconds, b->step_seconds));
+    text_add(out, "\n%.1f %s/s\n", (double)b->step_tokens / b->step_seconds, b->unit);
+}
+
+/* The bar to tune for: nothing but products, each as fast as the fastest above. */
+static void add_products(struct text *out, const struct report_bench *b)
+{
+    if (!(b->best_product_flops > 0))
+        return;
+    double alone = b->product_flops / b->best_product_flops;
+    text_add(out,
+             "The matrix products of a step (linear, attention, head) are %.3g TFLOP.\n"
+             "At the best rate of a product above, %.3g TFLOP/s, they alone would take\n"
+             "%.3g s: the step runs at %.0f%% of that.\n",
+             b->product_flops * 1e-12, b->best_product_flops * 1e-12, alone,
+             percent(alone, b->step_seconds));
+}
+
+char *report_bench_text(const struct report_bench *bench)
+{
+    struct text out = {0};
+    add_limits(&out, bench);
+    add_kernels(&out, bench);
+    add_step(&out, bench);
+    add_products(&out, bench);
+    return text_take(&out);
+}
+
+/* ---- JSON ---------------------------------------------------------------------------------- */
+
+static void add_string(struct text *out, const char *key, const char *value)
+{
+    text_add(out, "\"%s\": ", key);
+    report_json_string(out, value);
+    text_add(out, ", ");
+}
+
+static void add_rows(struct text *out, const char *key, const struct report_rate *rows, int n_rows)
+{
+    text_add(out, "\"%s\": [", key);
+    for (int i = 0; i < n_rows; i++) {
+        const struct report_rate *row = &rows[i];
+        text_add(out, i == 0 ? "{" : ", {");
+        add_string(out, "op", row->op);
+        if (row->type != NULL) {
+            add_string(out, "type", row->type);
+            add_string(out, "shape", row->shape);
+        } else {
+            text_add(out, "\"calls\": %d, ", row->n_calls);
+        }
+        add_string(out, "limit", row->limit);
+        text_add(out,
+                 "\"seconds\": %.6g, \"flops\": %.6g, \"bytes\": %.6g, \"limit_seconds\": %.6g}",
+                 row->seconds, row->flops, row->bytes, row->floor_seconds);
+    }
+    text_add(out, "]");
+}
+
+char *report_bench_json(const struct report_bench *b)
+{
+    struct text out = {0};
+    text_add(&out, "{");
+    add_string(&out, "model", b->model);
+    add_string(&out, "recipe", b->recipe);
+    text_add(&out,
+             "\"threads\": %d, \"limits\": {\"fma_flops_per_s\": %.6g, \"amx_flops_per_s\": %.6g, "
+             "\"read_bytes_per_s\": %.6g, \"copy_bytes_per_s\": %.6g, "
+             "\"update_bytes_per_s\": %.6g}, ",
+             b->threads, b->fma_flops, b->amx_flops, b->read_bytes, b->copy_bytes, b->update_bytes);
+    add_rows(&out, "kernels", b->kernels, b->n_kernels);
+    text_add(&out, ", ");
+    add_rows(&out, "ops", b->ops, b->n_ops);
+    text_add(&out,
+             ", \"step\": {\"seconds\": %.6g, \"limit_seconds\": %.6g, \"%s\": %lld, "
+             "\"product_flops\": %.6g, \"best_product_flops_per_s\": %.6g}}\n",
+             b->step_seconds, b->floor_seconds, b->unit, (long long)b->step_tokens,
+             b->product_flops, b->best_product_flops);
+    return text_take(&out);
+}
