@@ -10,6 +10,8 @@
 
 #include "base/fd.h"
 
+enum { LEAST_TO_SHARE = 16 }; /* samples: fewer are read before another thread is awake */
+
 static enum snug_status no_memory(struct snug_error *err)
 {
     return snug_fail(err, SNUG_NO_MEMORY, "data: no memory for the name of a file");
@@ -126,9 +128,21 @@ enum snug_status data_fill(struct data *data, enum data_split split, int64_t fir
         return snug_fail(err, SNUG_BAD_FILE,
                          "data: the held-out part is shorter than one sample; give more data or a "
                          "shorter sequence");
-    for (int64_t i = 0; i < n; i++)
-        TRY(data->fill(data, split, first + i,
-                       (char *)input + i * data->request.sample_elems * elem_bytes,
-                       (char *)target + i * data->request.target_elems * elem_bytes, err));
-    return SNUG_OK;
+    enum snug_status worst = SNUG_OK;
+#pragma omp parallel for schedule(static) if (data->fills_in_any_thread && n >= LEAST_TO_SHARE)
+    for (int64_t i = 0; i < n; i++) {
+        struct snug_error own;
+        enum snug_status status = data->fill(
+            data, split, first + i, (char *)input + i * data->request.sample_elems * elem_bytes,
+            (char *)target + i * data->request.target_elems * elem_bytes, &own);
+        if (status != SNUG_OK) {
+#pragma omp critical(data_fill_error)
+            {
+                worst = status;
+                if (err != NULL)
+                    *err = own;
+            }
+        }
+    }
+    return worst;
 }

@@ -34,7 +34,7 @@ struct idx {
     struct data data;
     struct idx_file images[2], labels[2]; /* by split */
     float pixel[256];                     /* what each byte becomes */
-    unsigned char *row;                   /* one image as bytes */
+    unsigned char *classes[2];            /* all labels: a byte each, not worth a read each */
 };
 
 static void close_idx(struct data *data)
@@ -47,8 +47,8 @@ static void close_idx(struct data *data)
                 close(files[k]->fd);
             free(files[k]->path);
         }
+        free(idx->classes[split]);
     }
-    free(idx->row);
     free(idx);
 }
 
@@ -56,20 +56,20 @@ static enum snug_status fill(struct data *data, enum data_split split, int64_t p
                              void *input, void *target, struct snug_error *err)
 {
     struct idx *idx = (struct idx *)data;
-    struct idx_file *images = &idx->images[split], *labels = &idx->labels[split];
+    struct idx_file *images = &idx->images[split];
     uint64_t n = (uint64_t)images->n, place = (uint64_t)position % n;
     if (split == DATA_TRAIN)
         place = rng_permute(data->request.seed, (uint64_t)position / n, place, n);
+    /* The bytes are read to the end of where their floats will be: float i never lies on a byte
+     * after i. */
     float *pixels = input;
-    int32_t *wanted = target;
-    unsigned char label;
-    TRY(fd_read_at(images->fd, images->path, idx->row, images->item_bytes,
-                   images->header_bytes + (int64_t)place * images->item_bytes, err));
-    TRY(fd_read_at(labels->fd, labels->path, &label, 1, labels->header_bytes + (int64_t)place,
+    const unsigned char *bytes = (unsigned char *)input + 3 * images->item_bytes;
+    TRY(fd_read_at(images->fd, images->path, (unsigned char *)input + 3 * images->item_bytes,
+                   images->item_bytes, images->header_bytes + (int64_t)place * images->item_bytes,
                    err));
     for (int64_t i = 0; i < images->item_bytes; i++)
-        pixels[i] = idx->pixel[idx->row[i]];
-    *wanted = label;
+        pixels[i] = idx->pixel[bytes[i]];
+    *(int32_t *)target = idx->classes[split][place];
     return SNUG_OK;
 }
 
@@ -201,6 +201,17 @@ static enum snug_status check_labels(const struct idx_file *labels, int64_t n_cl
     return SNUG_OK;
 }
 
+static enum snug_status load_labels(struct idx *idx, enum data_split split, struct snug_error *err)
+{
+    const struct idx_file *labels = &idx->labels[split];
+    idx->classes[split] = malloc((size_t)labels->n);
+    if (idx->classes[split] == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory for %lld labels", labels->path,
+                         (long long)labels->n);
+    return fd_read_at(labels->fd, labels->path, idx->classes[split], labels->n,
+                      labels->header_bytes, err);
+}
+
 static enum snug_status open_split(struct idx *idx, const char *folder, enum data_split split,
                                    struct snug_error *err)
 {
@@ -219,7 +230,8 @@ static enum snug_status open_split(struct idx *idx, const char *folder, enum dat
     idx->data.n_samples[split] = images->n;
     idx->data.fingerprint = source_mix(source_mix(idx->data.fingerprint, (uint64_t)images->n),
                                        (uint64_t)images->item_bytes);
-    return check_labels(labels, idx->data.request.n_classes, err);
+    TRY(check_labels(labels, idx->data.request.n_classes, err));
+    return load_labels(idx, split, err);
 }
 
 static enum snug_status open_set(struct idx *idx, const char *folder, struct snug_error *err)
@@ -230,11 +242,7 @@ static enum snug_status open_set(struct idx *idx, const char *folder, struct snu
                          folder);
     for (int split = 0; split < 2; split++)
         TRY(open_split(idx, folder, (enum data_split)split, err));
-    TRY(measure_pixels(idx, err));
-    idx->row = malloc((size_t)idx->data.request.sample_elems);
-    if (idx->row == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory for one image", folder);
-    return SNUG_OK;
+    return measure_pixels(idx, err);
 }
 
 enum snug_status source_open_idx(const char *folder, const struct data_request *request,
@@ -246,6 +254,7 @@ enum snug_status source_open_idx(const char *folder, const struct data_request *
     *idx = (struct idx){.data = {.fill = fill,
                                  .close = close_idx,
                                  .request = *request,
+                                 .fills_in_any_thread = true,
                                  .kind = "idx images",
                                  .fingerprint = rng_hash_string("idx images")},
                         .images = {{.fd = -1}, {.fd = -1}},

@@ -15,6 +15,7 @@ struct data {
     /* Writes the sample at `position` of the endless order. */
     enum snug_status (*fill)(struct data *data, enum data_split split, int64_t position,
                              void *input, void *target, struct snug_error *err);
+    bool fills_in_any_thread;         /* several calls of fill may run at a time */
     void (*close)(struct data *data); /* frees the whole struct */
     struct data_request request;      /* its spec is NULL: the caller's string may be gone */
     const char *kind;
