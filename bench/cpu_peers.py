@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""snug and PyTorch side by side: the same GPT-2 training step, alternating in one run.
+"""snug and PyTorch side by side: the same training step, alternating in one run.
 
-usage: bench/cpu_peers.py [--size 124M] [--batch 4] [--seq 64] [--precision fp32] [--threads 2]
-                          [--rounds 3] [--steps 3] [--python python3]
-Machines are shared and noisy: each round runs both, and the ratio is the median of the rounds'.
-PyTorch is whatever `--python` has (Debian: python3-torch with /usr/bin/python3).
+usage: bench/cpu_peers.py [--size 124M|350M|nano|mlp] [--batch N] [--seq 64] [--precision fp32]
+                          [--threads 2] [--rounds 3] [--steps N] [--python python3] [--data FOLDER]
+The sizes are GPT-2's on random tokens, batch 4; mlp is snug's own on Fashion-MNIST (in FOLDER), batch
+128, without clipping on either side.  Machines are shared and noisy: each round runs both, and the
+ratio is the median of the rounds'.  PyTorch is whatever `--python` has (Debian: python3-torch with
+/usr/bin/python3).
 """
 import argparse
 import json
@@ -13,7 +15,7 @@ import subprocess
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-SNUG_MODELS = {"nano": "gpt-nano", "124M": "gpt2", "350M": "gpt2-medium"}
+SNUG_MODELS = {"nano": "gpt-nano", "124M": "gpt2", "350M": "gpt2-medium", "mlp": "mlp"}
 
 
 def last_json(command):
@@ -28,34 +30,43 @@ def median(values):
 
 
 def run_snug(a):
-    out = last_json([os.path.join(HERE, "..", "snug"), "train", SNUG_MODELS[a.size], "--batch",
-                     str(a.batch), "--seq", str(a.seq), "--precision", a.precision, "--threads",
+    what = [a.data, "--clip", "0"] if a.size == "mlp" else ["--seq", str(a.seq)]
+    out = last_json([os.path.join(HERE, "..", "snug"), "train", SNUG_MODELS[a.size], *what,
+                     "--batch", str(a.batch), "--precision", a.precision, "--threads",
                      str(a.threads), "--steps", str(a.steps + 1), "--eval-every", "-1", "--json"])
     return out["tokens_per_s"], out["measured_peak_bytes"]
 
 
 def run_torch(a):
-    out = last_json([a.python, os.path.join(HERE, "torch_gpt2.py"), a.size, str(a.batch),
-                     str(a.seq), a.precision, str(a.steps), str(a.threads)])
-    return out["tokens_per_s"], out["peak_bytes"], out["peer"]
+    what = ["torch_mlp.py", a.data, str(a.batch)] if a.size == "mlp" else [
+        "torch_gpt2.py", a.size, str(a.batch), str(a.seq)]
+    out = last_json([a.python, os.path.join(HERE, what[0]), *what[1:], a.precision, str(a.steps),
+                     str(a.threads)])
+    return out["per_s"], out["peak_bytes"], out["peer"]
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name, kind, value in (("size", str, "124M"), ("batch", int, 4), ("seq", int, 64),
+    for name, kind, value in (("size", str, "124M"), ("batch", int, 0), ("seq", int, 64),
                               ("precision", str, "fp32"), ("threads", int, 2), ("rounds", int, 3),
-                              ("steps", int, 3), ("python", str, "python3")):
+                              ("steps", int, 0), ("python", str, "python3"),
+                              ("data", str, os.path.join(HERE, "../../shared/data/fashion-mnist"))):
         p.add_argument("--" + name, type=kind, default=value)
     a = p.parse_args()
-    print(f"GPT-2 {a.size}, batch {a.batch} x {a.seq}, {a.precision}, {a.threads} threads, AdamW")
-    print(f"{'round':>5} {'snug tok/s':>12} {'torch tok/s':>12} {'ratio':>7} {'snug GiB':>9} "
-          f"{'torch GiB':>10}")
+    is_mlp = a.size == "mlp"
+    a.batch = a.batch or (128 if is_mlp else 4)
+    a.steps = a.steps or (1000 if is_mlp else 3)
+    unit = "samples" if is_mlp else "tokens"
+    print(f"{'mlp' if is_mlp else 'GPT-2 ' + a.size}, batch {a.batch}"
+          f"{'' if is_mlp else f' x {a.seq}'}, {a.precision}, {a.threads} threads, AdamW")
+    print(f"{'round':>5} {'snug ' + unit + '/s':>15} {'torch ' + unit + '/s':>16} {'ratio':>7} "
+          f"{'snug GiB':>9} {'torch GiB':>10}")
     ratios = []
     for i in range(a.rounds):
         ours, our_peak = run_snug(a)
         theirs, their_peak, peer = run_torch(a)
         ratios.append(ours / theirs)
-        print(f"{i + 1:>5} {ours:>12.1f} {theirs:>12.1f} {ours / theirs:>7.2f} "
+        print(f"{i + 1:>5} {ours:>15.1f} {theirs:>16.1f} {ours / theirs:>7.2f} "
               f"{our_peak / 2**30:>9.2f} {their_peak / 2**30:>10.2f}", flush=True)
     print(f"{peer}: snug is {median(ratios):.2f} times as fast (median of {a.rounds} rounds)")
 

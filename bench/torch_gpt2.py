@@ -84,7 +84,7 @@ def main():
         times.append(time.perf_counter() - begin)
     median = sorted(times)[len(times) // 2]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps({"peer": "torch " + torch.__version__, "tokens_per_s": batch * seq / median,
+    print(json.dumps({"peer": "torch " + torch.__version__, "per_s": batch * seq / median,
                       "ms": median * 1e3, "peak_bytes": peak}))
 
 
