@@ -6,6 +6,8 @@
  */
 #include "ir/program.h"
 
+#include <math.h>
+
 typedef double cost_rule(const struct program *prog, const struct op *op);
 
 static double elems(const struct program *prog, tensor_id id)
@@ -87,21 +89,32 @@ double op_flops(const struct program *prog, const struct op *op)
     return rules[op->kind](prog, op);
 }
 
-static double operand_bytes(const struct program *prog, const tensor_id *ids, int n)
+/* Of a table no more moves than the rows that are looked up in it. */
+static double most_bytes(const struct program *prog, const struct op *op)
 {
-    double bytes = 0;
+    if (op->kind == OP_embedding)
+        return (double)tensor_bytes(prog, op->out[0]);
+    if (op->kind == OP_embedding_grad)
+        return (double)tensor_bytes(prog, op->in[1]);
+    return INFINITY;
+}
+
+static double operand_bytes(const struct program *prog, const struct op *op, const tensor_id *ids,
+                            int n)
+{
+    double bytes = 0, most = most_bytes(prog, op);
     for (int k = 0; k < n; k++)
         if (ids[k] != TENSOR_NONE)
-            bytes += (double)tensor_bytes(prog, ids[k]);
+            bytes += fmin((double)tensor_bytes(prog, ids[k]), most);
     return bytes;
 }
 
 double op_read_bytes(const struct program *prog, const struct op *op)
 {
-    return operand_bytes(prog, op->in, op->n_in);
+    return operand_bytes(prog, op, op->in, op->n_in);
 }
 
 double op_moved_bytes(const struct program *prog, const struct op *op)
 {
-    return op_read_bytes(prog, op) + operand_bytes(prog, op->out, op->n_out);
+    return op_read_bytes(prog, op) + operand_bytes(prog, op, op->out, op->n_out);
 }
