@@ -20,7 +20,7 @@ echo '{"model_type": "gpt2", "n_layer": 4, "n_embd": 128, "n_head": 4, "n_positi
 train() { # NAME FLAGS...: leaves a line "step loss" per step in NAME
     name=$1
     shift
-    ./snug train "$dir/model" "$text" --batch 4 --steps "$steps" --lr 1e-3 --warmup 20 --eval-every -1 \
+    ./snug train "$dir/model" "$text" --batch 4 --steps "$steps" --eval-every -1 \
         --threads "$threads" --quiet --out "$dir/run.$name" "$@" >/dev/null
     sed -E 's/.*"step": ([0-9]+), "loss": ([0-9.e+-]+),.*/\1 \2/' "$dir/run.$name/metrics.jsonl" >"$dir/$name"
 }
