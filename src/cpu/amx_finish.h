@@ -71,6 +71,12 @@ ALWAYS_INLINE void finish_store(const struct product16_out *out, int64_t row, in
     finish_to(out->y, at, n, v, out->around_cache);
 }
 
+/* e^(x - top).  The difference comes first: x and top may be large, and are exact. */
+ALWAYS_INLINE struct lanes exp_above(struct lanes x, struct lanes top)
+{
+    return lanes_exp2(lanes_subtract(x, top), lanes_all(LOG2_E), lanes_all(0.0f));
+}
+
 /* Each of 16 lanes keeps its own maximum and sum: nothing is added across until the row is through.
  * Columns that are not there count as nothing. */
 ALWAYS_INLINE void finish_lse(const struct product16_out *out, int64_t row, int64_t col, int n,
@@ -85,27 +91,24 @@ ALWAYS_INLINE void finish_lse(const struct product16_out *out, int64_t row, int6
         v[j] = HEAD_LOWEST;
     struct lanes left = lanes_load(v), right = lanes_load(v + HEAD_LANES);
     struct lanes both = lanes_max(left, right), top = lanes_load(top_at);
-    struct lanes sum = lanes_load(sum_at), log2_e = lanes_all(LOG2_E);
+    struct lanes sum = lanes_load(sum_at);
     if (lanes_any_above(both, top)) {
         struct lanes higher = lanes_max(both, top);
-        struct lanes less = lanes_multiply(higher, log2_e);
-        sum = lanes_multiply(sum, lanes_exp2(top, log2_e, less));
+        sum = lanes_multiply(sum, exp_above(top, higher));
         top = higher;
         lanes_store(top_at, top);
     }
-    struct lanes less = lanes_multiply(top, log2_e);
-    lanes_store(sum_at, lanes_add(sum, lanes_add(lanes_exp2(left, log2_e, less),
-                                                 lanes_exp2(right, log2_e, less))));
+    sum = lanes_add(sum, lanes_add(exp_above(left, top), exp_above(right, top)));
+    lanes_store(sum_at, sum);
 }
 
 ALWAYS_INLINE void finish_softmax(const struct product16_out *out, int64_t row, int64_t col, int n,
                                   float *v)
 {
-    struct lanes factor = lanes_all(out->factor), log2_e = lanes_all(LOG2_E);
-    struct lanes less = lanes_multiply(lanes_all(out->lse[row]), log2_e);
+    struct lanes factor = lanes_all(out->factor), lse = lanes_all(out->lse[row]);
     int64_t target = out->targets[row] - out->first_class - col;
     for (int j = 0; j < STRIP; j += TILE_SIDE)
-        lanes_store(v + j, lanes_multiply(factor, lanes_exp2(lanes_load(v + j), log2_e, less)));
+        lanes_store(v + j, lanes_multiply(factor, exp_above(lanes_load(v + j), lse)));
     if (target >= 0 && target < n)
         v[target] -= out->factor;
     finish_to(out->y, row * out->pitch + col, n, v, false);
