@@ -49,10 +49,12 @@ LEVEL_FLAGS_v3   := -march=x86-64-v3
 LEVEL_FLAGS_v4   := -march=x86-64-v4 -mprefer-vector-width=512
 
 # Products and attention on tiles, compiled with the instructions where the compiler knows them and,
-# for the tests of every machine, with plain C in their place.  To test what stands between the tiles
-# as CPUs that have them run it: AMX_FLAGS_emulated='-DSNUG_AMX_EMULATED -march=x86-64-v4'.
-AMX_FLAGS_amx      := $(LEVEL_FLAGS_v4) -mamx-tile -mamx-bf16 -mavx512bf16
-AMX_FLAGS_emulated := -DSNUG_AMX_EMULATED
+# for the tests of every machine, with plain C in their place.  One of the emulated
+# copies has AVX-512 between the tiles, as the real one.
+AMX_FLAGS_amx         := $(LEVEL_FLAGS_v4) -mamx-tile -mamx-bf16 -mavx512bf16
+AMX_FLAGS_emulated    := -DSNUG_AMX_EMULATED
+AMX_FLAGS_emulated_v4 := -DSNUG_AMX_EMULATED $(LEVEL_FLAGS_v4)
+AMX_COPIES := emulated $(if $(filter v4,$(CONFIG_LEVELS)),emulated_v4) $(CONFIG_AMX)
 
 AMX_SRC  := $(sort $(wildcard src/cpu/amx_*.c))
 FAST_SRC := $(sort $(wildcard src/cpu/fast_*.c))
@@ -60,7 +62,7 @@ CLI_SRC  := $(sort $(wildcard src/cli/*.c))
 LIB_SRC  := $(filter-out $(FAST_SRC) $(AMX_SRC) $(CLI_SRC),$(sort $(wildcard src/*/*.c)))
 LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) \
             $(foreach l,$(CONFIG_LEVELS),$(FAST_SRC:%.c=$(BUILD)/%.$(l).o)) \
-            $(foreach l,emulated $(CONFIG_AMX),$(AMX_SRC:%.c=$(BUILD)/%.$(l).o))
+            $(foreach l,$(AMX_COPIES),$(AMX_SRC:%.c=$(BUILD)/%.$(l).o))
 CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/%.o)
 
 TEST_SRC     := $(sort $(wildcard tests/*/test_*.c))
@@ -90,7 +92,7 @@ build/config.mk: tools/configure.sh
 
 # Rewritten only when the flags change, and then everything is compiled again.
 FLAGS := $(CC) $(CPPFLAGS) $(CFLAGS) $(FAST_FLAGS) $(foreach l,base v3 v4,$(LEVEL_FLAGS_$(l))) \
-         $(AMX_FLAGS_amx) $(AMX_FLAGS_emulated)
+         $(AMX_FLAGS_amx) $(AMX_FLAGS_emulated_v4)
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
 	@echo '$(FLAGS)' >$@.$$$$; if cmp -s $@.$$$$ $@; then rm $@.$$$$; else mv $@.$$$$ $@; fi
@@ -124,9 +126,9 @@ define AMX_RULE
 $(BUILD)/src/cpu/amx_%.$(1).o: src/cpu/amx_%.c build/config.mk $(BUILD)/flags
 	@mkdir -p $$(@D)
 	$(say) CC '$$< ($(1))'
-	$(run)$(CC) $(CPPFLAGS) $(CFLAGS) -O3 $(AMX_FLAGS_$(1)) -MMD -MP -c -o $$@ $$<
+	$(run)$(CC) $(CPPFLAGS) $(CFLAGS) -O3 $(AMX_FLAGS_$(1)) -DSNUG_TILES=$(1) -MMD -MP -c -o $$@ $$<
 endef
-$(foreach l,amx emulated,$(eval $(call AMX_RULE,$(l))))
+$(foreach l,amx emulated emulated_v4,$(eval $(call AMX_RULE,$(l))))
 
 # Every tests/*/test_*.c is one program on cmocka.
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_LIB) $(BUILD)/libsnug.a
@@ -139,7 +141,6 @@ $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BENCH_LIB) $(BUILD)/libsnug.a
 	$(say) LINK $@
 	$(run)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $(BUILD)/bench/%.o: private CPPFLAGS += -Itests
-$(BUILD)/bench/%.o: private CFLAGS += $(if $(CONFIG_AMX),-mamx-tile)
 
 # Examples see the public header only.
 $(BUILD)/examples/%: examples/%.c $(BUILD)/libsnug.a include/snug.h
@@ -189,7 +190,7 @@ LINT_SRC  := $(LIB_SRC) $(FAST_SRC) $(AMX_SRC) $(CLI_SRC)
 # Without OpenMP clang needs no omp.h of its own; older clangs do not know the names of the features
 # that the higher levels ask for.
 LINT_CPP   = $(filter-out -DSNUG_OPENMP -DSNUG_LEVEL_v% -DSNUG_AMX,$(CPPFLAGS)) \
-              -DSNUG_LEVEL=base -DSNUG_AMX_EMULATED
+              -DSNUG_LEVEL=base -DSNUG_AMX_EMULATED -DSNUG_TILES=emulated
 lint:
 	@tools/setup.sh --lint
 	@printf '%s\n' $(LINT_SRC) | xargs -P "$$(nproc)" -n 1 sh -c 'clang-tidy --quiet "$$@" -- \

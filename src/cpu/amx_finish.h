@@ -45,6 +45,18 @@ static inline void finish_stores(void)
 #endif
 }
 
+ALWAYS_INLINE void apply_gelu(float *v)
+{
+    for (int j = 0; j < STRIP; j += TILE_SIDE)
+        lanes_store(v + j, lanes_gelu(lanes_load(v + j)));
+}
+
+ALWAYS_INLINE void multiply_gelu_slope(float *v, const float *x)
+{
+    for (int j = 0; j < STRIP; j += TILE_SIDE)
+        lanes_store(v + j, lanes_multiply(lanes_load(v + j), lanes_gelu_slope(lanes_load(x + j))));
+}
+
 ALWAYS_INLINE void finish_store(const struct product16_out *out, int64_t row, int64_t col, int n,
                                 float *v)
 {
@@ -58,7 +70,12 @@ ALWAYS_INLINE void finish_store(const struct product16_out *out, int64_t row, in
         finish_to(out->before, at, n, v, out->around_cache);
     if (out->slope_at.data != NULL) {
         load_f32(out->slope_at.dtype, out->slope_at.data, out->slope_at.begin + at, n, other);
-        act_grad_block(out->act, n, v, other, v);
+        if (n == STRIP && out->act == ACT_gelu && out->y.dtype == DTYPE_bf16)
+            multiply_gelu_slope(v, other);
+        else
+            act_grad_block(out->act, n, v, other, v);
+    } else if (n == STRIP && out->act == ACT_gelu && out->y.dtype == DTYPE_bf16) {
+        apply_gelu(v);
     } else if (out->act != ACT_none) {
         act_block(out->act, n, v, v);
     }

@@ -6,7 +6,8 @@
  *
  * tile_multiply: C[16 x 16 fp32] += A B.  Compiled with SNUG_AMX_EMULATED the instructions are plain
  * C that rounds as they do, so that any machine can test what is written with them: such a file is
- * compiled twice (AMX_SRC in the Makefile), and TILED(name) is name_amx or name_emulated.
+ * compiled several times (AMX_SRC in the Makefile), and TILED(name) is name_amx, name_emulated or
+ * name_emulated_v4: the last has the AVX-512 code that stands between the real instructions.
  */
 #ifndef SNUG_CPU_AMX_TILES_H
 #define SNUG_CPU_AMX_TILES_H
@@ -14,13 +15,13 @@
 #include "cpu/cpu.h"
 #include "cpu/fast_common.h"
 
+#define TILED(name) LEVEL_PASTE_EXPANDED(name, SNUG_TILES)
+
 #if defined(__AVX512F__)
 #include <immintrin.h>
 #endif
 
 #if defined(SNUG_AMX_EMULATED)
-
-#define TILED(name) name##_emulated
 
 struct tiles {
     uint32_t reg[4][TILE_SIDE][TILE_SIDE];
@@ -73,8 +74,6 @@ static inline void tile_multiply(struct tiles *tiles, int c, int a, int b)
 }
 
 #else
-
-#define TILED(name) name##_amx
 
 /* The registers are the CPU's; a compiler does not use them on its own. */
 struct tiles {

@@ -123,6 +123,9 @@ struct attention16_fns {
 };
 
 extern const struct attention16_fns attention16_emulated;
+#if defined(SNUG_LEVEL_v4)
+extern const struct attention16_fns attention16_emulated_v4;
+#endif
 #if defined(SNUG_AMX)
 extern const struct attention16_fns attention16_amx;
 #endif

@@ -128,6 +128,9 @@ typedef void product16_fn(int threads, const struct product_shape *shape, const 
                           const uint16_t *b, const struct product16_out *out, void *work);
 
 product16_fn product16_emulated;
+#if defined(SNUG_LEVEL_v4)
+product16_fn product16_emulated_v4;
+#endif
 #if defined(SNUG_AMX)
 product16_fn product16_amx;
 #endif

@@ -5,8 +5,8 @@
  * products (rows_*.c), the fast families at the highest instruction level that this CPU has
  * (fast_*.c), the same at lower levels, the reference (ref_*.c).  SNUG_CPU_LEVEL=base|v3|v4 in the
  * environment asks for a lower level, to test it or to compare bits between machines.  Above v4 is
- * amx: the same rows, with products and attention of bf16 on tiles (product16.h, attention16.h).  amx-emulated is the highest
- * level of the CPU with the tiles in plain C, to test them anywhere.
+ * amx: the same rows, with products and attention of bf16 on tiles (product16.h, attention16.h).
+ * amx-emulated is the highest level of the CPU with the tiles in plain C, to test them anywhere.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -52,6 +52,11 @@ static bool cpu_runs_v4(void)
     return cpu_runs_v3() && __builtin_cpu_supports("avx512f") &&
            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd");
+}
+#else
+static bool cpu_runs_v4(void)
+{
+    return false;
 }
 #endif
 
@@ -123,13 +128,13 @@ static bool cpu_runs_amx(void)
 }
 #endif
 
-enum tile_unit { TILES_none, TILES_emulated, TILES_amx };
+enum tile_unit { TILES_none, TILES_emulated, TILES_emulated_v4, TILES_amx };
 
 static enum tile_unit tiles_in_use(void)
 {
     const char *asked = getenv("SNUG_CPU_LEVEL");
     if (asked != NULL && strcmp(asked, "amx-emulated") == 0)
-        return TILES_emulated;
+        return cpu_runs_v4() ? TILES_emulated_v4 : TILES_emulated;
 #if defined(SNUG_AMX)
     for (int i = 0; asked != NULL && i < N_LEVELS; i++)
         if (strcmp(levels[i].name, asked) == 0 && levels[i].cpu_runs())
@@ -144,6 +149,9 @@ product16_fn *cpu_product16(void)
 {
     static product16_fn *const fns[] = {
         [TILES_emulated] = product16_emulated,
+#if defined(SNUG_LEVEL_v4)
+        [TILES_emulated_v4] = product16_emulated_v4,
+#endif
 #if defined(SNUG_AMX)
         [TILES_amx] = product16_amx,
 #endif
@@ -155,6 +163,9 @@ const struct attention16_fns *cpu_attention16(void)
 {
     static const struct attention16_fns *const fns[] = {
         [TILES_emulated] = &attention16_emulated,
+#if defined(SNUG_LEVEL_v4)
+        [TILES_emulated_v4] = &attention16_emulated_v4,
+#endif
 #if defined(SNUG_AMX)
         [TILES_amx] = &attention16_amx,
 #endif
@@ -297,12 +308,12 @@ void backend_cpu_describe(struct text *out)
     text_add(out, "kernels:");
     for (int i = 0; i < N_LEVELS; i++)
         text_add(out, " %s", levels[i].name);
-    product16_fn *product16 = cpu_product16();
 #if defined(SNUG_AMX)
     text_add(out, " amx");
 #endif
+    enum tile_unit unit = tiles_in_use();
     text_add(out, ", this CPU runs %s%s\n", levels[level_in_use()].name,
-             product16 == NULL                 ? ""
-             : product16 == product16_emulated ? ", amx-emulated"
-                                               : " and amx");
+             unit == TILES_none  ? ""
+             : unit == TILES_amx ? " and amx"
+                                 : ", amx-emulated");
 }
