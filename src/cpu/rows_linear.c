@@ -124,9 +124,13 @@ static struct layout times_matrix_layout(const struct program *prog, const struc
     int64_t k = shape_last(&rows_in->shape), n = shape_last(&y->shape);
     struct layout layout = {.n_rows = shape_rows(&rows_in->shape), .width_in = k, .width_out = n};
 
-    /* Few rows keep a chunk in the cache, but every thread wants its share.  Where the rows are cut
+    /* Few rows keep a chunk in the cache, but every thread wants its share, and each product packs
+     * the matrix anew: what need not be widened goes in longer chunks.  Where the rows are cut
      * changes no bits: each is a sum over k of its own. */
-    layout.chunk_rows = least_rows(layout.n_rows, facts->threads <= 2 ? 256 : 128 * facts->threads);
+    int64_t most_rows = facts->threads <= 2 ? 256 : 128 * facts->threads;
+    if (is_f32(rows_in) && is_f32(matrix) && is_f32(y))
+        most_rows *= 4;
+    layout.chunk_rows = least_rows(layout.n_rows, most_rows);
     bool matrix_is_n_k = (op->kind == OP_linear) != (op->attrs.in_out != 0);
     layout.shape = (struct product_shape){.m = layout.chunk_rows,
                                           .n = n,
