@@ -43,7 +43,6 @@ struct worker {
     int64_t a_row;   /* where the block of A begins, if all of it is there; -1: it is not */
     float *c;
     struct unfinished before;
-    int64_t n_steps, due;    /* steps of k in which to finish it; due / n_steps rows are late */
     const uint16_t *b_ahead; /* in the strip of B that comes next */
 };
 
@@ -57,16 +56,30 @@ static inline void finish_some(struct worker *w, int n)
     }
 }
 
-/* Between two steps of k: some rows of the block before, and a line of the strip of B to come. */
-static inline void finish_meanwhile(void *user)
+/* What is done between two steps of k: some rows of the block before are finished, so that all are
+ * when the steps are through, and a line of the strip of B to come is asked for. */
+struct meanwhile {
+    struct worker *w;
+    int64_t n_steps, due; /* due / n_steps rows are late */
+    const uint16_t *b_ahead;
+};
+
+enum { LINE = 32 }; /* bf16 numbers of a cache line */
+
+static inline __attribute__((always_inline)) void expect_meanwhile(void *user)
 {
-    enum { LINE = 32 };
-    struct worker *w = user;
-    __builtin_prefetch(w->b_ahead, 0, 2);
-    w->b_ahead += LINE;
-    w->due += STRIP;
-    for (; w->due >= w->n_steps; w->due -= w->n_steps)
-        finish_some(w, 1);
+    struct meanwhile *m = user;
+    __builtin_prefetch(m->b_ahead, 0, 2);
+    m->b_ahead += LINE;
+}
+
+static inline __attribute__((always_inline)) void finish_meanwhile(void *user)
+{
+    struct meanwhile *m = user;
+    expect_meanwhile(m);
+    m->due += STRIP;
+    for (; m->due >= m->n_steps; m->due -= m->n_steps)
+        finish_some(m->w, 1);
 }
 
 /* c[32 x 32] = or += 32 rows of A by 32 columns of B, n_depths steps of k. */
@@ -74,11 +87,19 @@ static void multiply_and_finish(struct worker *w, int64_t n_depths, const uint16
                                 const uint16_t *b, float *c, bool add)
 {
     enum { LINE_BYTES = 64, TILE_FLOATS = TILE_SIDE * TILE_SIDE };
-    w->n_steps = 2 * n_depths;
-    w->due = 0;
-    for (int half = 0; half < 2; half++)
-        multiply_half(&w->tiles, n_depths, a + half * TILE_ELEMS, b, c + half * 2 * TILE_FLOATS,
-                      TILE_FLOATS, LINE_BYTES, add, finish_meanwhile, w);
+    struct meanwhile m = {.w = w, .n_steps = 2 * n_depths, .b_ahead = w->b_ahead};
+    bool has_rows = w->before.next < w->before.n_rows;
+    for (int half = 0; half < 2; half++) {
+        const uint16_t *rows = a + half * TILE_ELEMS;
+        float *sums = c + half * 2 * TILE_FLOATS;
+        if (has_rows)
+            multiply_half(&w->tiles, n_depths, rows, b, sums, TILE_FLOATS, LINE_BYTES, add,
+                          finish_meanwhile, &m);
+        else
+            multiply_half(&w->tiles, n_depths, rows, b, sums, TILE_FLOATS, LINE_BYTES, add,
+                          expect_meanwhile, &m);
+    }
+    w->b_ahead = m.b_ahead;
 }
 
 /* `depths` of the rows of A, packed with room for n_depths a strip. */
@@ -199,6 +220,17 @@ static void run_worker(struct job *job, int thread)
     finish_stores();
 }
 
+/* Wide items pack a block of A least often; but there must be some for every thread to choose
+ * from. */
+static int64_t item_cols(const struct job *job)
+{
+    enum { ITEMS_A_THREAD = 4 };
+    int64_t step = job->out->how == FINISH_lse ? HEAD_SLICE : job->plan.block_cols;
+    int64_t n_steps = divide_up(job->shape->n, step);
+    int64_t n_wanted = divide_up(ITEMS_A_THREAD * job->plan.threads, job->n_row_items);
+    return divide_up(n_steps, least(n_wanted, n_steps)) * step;
+}
+
 void TILED(product16)(int threads, const struct product_shape *shape, const uint16_t *a,
                       const uint16_t *b, const struct product16_out *out, void *work)
 {
@@ -209,8 +241,8 @@ void TILED(product16)(int threads, const struct product_shape *shape, const uint
                       .out = out,
                       .work = work};
     const struct product16_plan *plan = &job.plan;
-    job.item_cols = out->how == FINISH_lse ? HEAD_SLICE : plan->block_cols;
     job.n_row_items = divide_up(shape->m, plan->block_rows);
+    job.item_cols = item_cols(&job);
     job.n_col_items = divide_up(shape->n, job.item_cols);
     atomic_init(&job.next, 0);
     if (plan->shares_b) {

@@ -140,6 +140,48 @@ static inline void pack_tile(const struct packing *p, int64_t across, int64_t k,
         tile_transpose(block, TILE_SIDE * sizeof *block, to);
 }
 
+/* Both tiles of a whole strip, 32 columns of 32 k: a line of memory holds a row of both. */
+static inline void make_strip_pairs(const struct packing *p, int64_t across, int64_t k,
+                                    uint32_t *left, uint32_t *right)
+{
+#if defined(__AVX512BW__)
+    const uint16_t *from = p->from + k * p->pitch + across;
+    int64_t to_next = (p->pairs_apart ? 1 : 2) * p->pitch;
+    int64_t to_other = (p->pairs_apart ? TILE_SIDE : 1) * p->pitch;
+    /* Words are paired inside lanes of 128 bits, so four columns lie in one and four in the other. */
+    const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
+    const __m512i second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+    for (int r = 0; r < TILE_SIDE; r++) {
+        __m512i even = _mm512_loadu_si512(from + r * to_next);
+        __m512i odd = _mm512_loadu_si512(from + r * to_next + to_other);
+        __m512i low = _mm512_unpacklo_epi16(even, odd), high = _mm512_unpackhi_epi16(even, odd);
+        _mm512_storeu_si512(left + r * TILE_SIDE, _mm512_permutex2var_epi64(low, first, high));
+        _mm512_storeu_si512(right + r * TILE_SIDE, _mm512_permutex2var_epi64(low, second, high));
+    }
+#else
+    make_pairs(p, across, k, left);
+    make_pairs(p, across + TILE_SIDE, k, right);
+#endif
+}
+
+/* One step of k of a strip. */
+static inline void pack_strip(const struct packing *p, int64_t across, int64_t k, uint32_t *to)
+{
+    enum { TILE_PAIRS = TILE_SIDE * TILE_SIDE };
+    bool whole = p->n_across - across >= STRIP && p->n_k - k >= TILE_DEPTH;
+    if (p->k_contiguous || !whole) {
+        pack_tile(p, across, k, to);
+        pack_tile(p, across + TILE_SIDE, k, to + TILE_PAIRS);
+    } else if (p->pairs_down) {
+        make_strip_pairs(p, across, k, to, to + TILE_PAIRS);
+    } else {
+        _Alignas(64) uint32_t left[TILE_PAIRS], right[TILE_PAIRS];
+        make_strip_pairs(p, across, k, left, right);
+        tile_transpose(left, TILE_SIDE * sizeof *left, to);
+        tile_transpose(right, TILE_SIDE * sizeof *right, to + TILE_PAIRS);
+    }
+}
+
 /* Memory is read along what is contiguous in it: a strip at a time, or a step of k at a time. */
 static inline int64_t n_pack_runs(const struct packing *p)
 {
@@ -155,8 +197,13 @@ static inline void expect_lines(const struct packing *p, int64_t strip, int64_t 
     int64_t n_lines = p->k_contiguous ? n_across : n_k;
     int64_t down = p->k_contiguous ? strip * STRIP : depth * TILE_DEPTH;
     int64_t along = p->k_contiguous ? depth * TILE_DEPTH : strip * STRIP;
-    for (int64_t i = 0; i < n_lines; i++)
-        __builtin_prefetch(p->from + (down + i) * p->pitch + along, 0, 3);
+    for (int64_t i = 0; i < n_lines; i++) {
+        const uint16_t *line = p->from + (down + i) * p->pitch + along;
+        if (p->k_contiguous)
+            __builtin_prefetch(line, 0, 3);
+        else
+            __builtin_prefetch(line, 0, 2); /* a whole run ahead: too much for the first cache */
+    }
 }
 
 static inline void pack_run(const struct packing *p, int64_t run)
@@ -169,8 +216,7 @@ static inline void pack_run(const struct packing *p, int64_t run)
         else
             expect_lines(p, i, run + 1);
         uint32_t *to = (uint32_t *)(void *)(p->to + (strip * p->n_depths + depth) * 2 * TILE_ELEMS);
-        pack_tile(p, strip * STRIP, depth * TILE_DEPTH, to);
-        pack_tile(p, strip * STRIP + TILE_SIDE, depth * TILE_DEPTH, to + TILE_SIDE * TILE_SIDE);
+        pack_strip(p, strip * STRIP, depth * TILE_DEPTH, to);
     }
 }
 

@@ -29,10 +29,13 @@ enum {
     PRODUCT16_LEAST_ROWS = 192,
     PRODUCT16_MOST_ROWS = 512,
     PRODUCT16_COLS = 256,
-    PRODUCT16_LONG_K = 3072, /* from here on: */
+    PRODUCT16_LONG_K = 3072, /* from here on, where each thread packs its own B: */
     PRODUCT16_LONG_ROWS = 384,
     PRODUCT16_LONG_COLS = 512,
-    PRODUCT16_KEPT_K = 8192 /* a block of A is packed for all chunks at once up to this */
+    PRODUCT16_LONG_SHARED_ROWS = 256, /* ... and where B is packed before: */
+    PRODUCT16_LONG_SHARED_COLS = 768,
+    PRODUCT16_SHARED_BYTES = 8 << 20, /* for a weight gradient, at most this much of B is */
+    PRODUCT16_KEPT_K = 8192           /* a block of A is packed for all chunks at once up to this */
 };
 
 struct product16_plan {
@@ -57,11 +60,10 @@ static inline int64_t product16_block(int64_t n_strips, int64_t most)
     return (n_strips + n_blocks - 1) / n_blocks;
 }
 
-static inline int64_t product16_most_rows(int64_t k, int64_t strip_bytes)
+/* Rows of a block where k is not long. */
+static inline int64_t product16_most_rows(int64_t strip_bytes)
 {
     int64_t rows = PRODUCT16_A_BYTES / strip_bytes * STRIP;
-    if (k > PRODUCT16_LONG_K)
-        return PRODUCT16_LONG_ROWS;
     return rows < PRODUCT16_LEAST_ROWS  ? PRODUCT16_LEAST_ROWS
            : rows > PRODUCT16_MOST_ROWS ? PRODUCT16_MOST_ROWS
                                         : rows;
@@ -77,13 +79,20 @@ static inline struct product16_plan product16_plan(const struct product_shape *s
     bool in_chunks = shape->k > PRODUCT16_CHUNK_K;
     plan.chunk_depths = in_chunks ? PRODUCT16_CHUNK_K / TILE_DEPTH : plan.n_depths;
 
-    int64_t most_rows = product16_most_rows(shape->k, plan.n_depths * depth_bytes);
-    int64_t most_cols = shape->k > PRODUCT16_LONG_K ? PRODUCT16_LONG_COLS : PRODUCT16_COLS;
+    int64_t strip_bytes = plan.n_depths * depth_bytes;
+    bool is_long = shape->k > PRODUCT16_LONG_K;
+    bool may_share = !shape->a_transposed || strips_n * strip_bytes <= PRODUCT16_SHARED_BYTES;
+    int64_t most_rows = !is_long    ? product16_most_rows(strip_bytes)
+                        : may_share ? PRODUCT16_LONG_SHARED_ROWS
+                                    : PRODUCT16_LONG_ROWS;
+    int64_t most_cols = !is_long    ? PRODUCT16_COLS
+                        : may_share ? PRODUCT16_LONG_SHARED_COLS
+                                    : PRODUCT16_LONG_COLS;
     int64_t block_m = product16_block(strips_m, most_rows / STRIP);
     int64_t block_n = product16_block(strips_n, most_cols / STRIP);
     plan.block_rows = block_m * STRIP;
     plan.block_cols = block_n * STRIP;
-    plan.shares_b = !shape->a_transposed && strips_m > block_m;
+    plan.shares_b = may_share && strips_m > block_m;
 
     int64_t a_depths = plan.keeps_a ? plan.n_depths : plan.chunk_depths;
     int64_t n_c = in_chunks ? block_m * block_n : 2;
