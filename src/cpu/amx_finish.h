@@ -155,7 +155,8 @@ static inline void expect_row(const struct product16_out *out, int64_t row, int6
         __builtin_prefetch(span_address(out->slope_at, at), 0, 2);
     if (out->y.data != NULL && !out->around_cache) {
         __builtin_prefetch(span_address(out->y, at), 1, 2);
-        __builtin_prefetch(span_address(out->y, at + TILE_SIDE), 1, 2);
+        if (out->y.dtype == DTYPE_f32) /* 32 of them are two lines */
+            __builtin_prefetch(span_address(out->y, at + TILE_SIDE), 1, 2);
     }
 }
 
