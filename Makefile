@@ -53,7 +53,7 @@ LEVEL_FLAGS_v4   := -march=x86-64-v4 -mprefer-vector-width=512
 # copies has AVX-512 between the tiles, as the real one.
 AMX_FLAGS_amx         := $(LEVEL_FLAGS_v4) -mamx-tile -mamx-bf16 -mavx512bf16
 AMX_FLAGS_emulated    := -DSNUG_AMX_EMULATED
-AMX_FLAGS_emulated_v4 := -DSNUG_AMX_EMULATED $(LEVEL_FLAGS_v4)
+AMX_FLAGS_emulated_v4 := -DSNUG_AMX_EMULATED $(LEVEL_FLAGS_v4) -mavx512bf16
 AMX_COPIES := emulated $(if $(filter v4,$(CONFIG_LEVELS)),emulated_v4) $(CONFIG_AMX)
 
 AMX_SRC  := $(sort $(wildcard src/cpu/amx_*.c))
@@ -135,6 +135,8 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_LIB) $(BUILD)/libsnug.a
 	$(say) LINK $@
 	$(run)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
 $(BUILD)/tests/%.o: private CPPFLAGS += -Itests
+# What it tests is compiled so, too.
+$(BUILD)/tests/ops/test_lanes.o: private CFLAGS += $(if $(filter v4,$(CONFIG_LEVELS)),$(LEVEL_FLAGS_v4))
 
 # Benches run the shipped kernels as the tests do.
 $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BENCH_LIB) $(BUILD)/libsnug.a

@@ -97,7 +97,7 @@ static inline struct lanes lanes_fmadd(struct lanes a, struct lanes b, struct la
     return LANES(_mm512_fmadd_ps(a.v, b.v, c.v));
 }
 
-/* 1 / a to 1e-8 relative, for a whose inverse is a normal number: one step of Newton's from the
+/* 1 / a to 2e-7 relative, for a whose inverse is a normal number: one step of Newton's from the
  * CPU's estimate, a third of the time of a division. */
 static inline struct lanes lanes_inverse(struct lanes a)
 {
@@ -261,7 +261,7 @@ static inline void lanes_store_pairs(uint32_t *to, struct lanes low, struct lane
 #endif
 
 /* Both parts of gelu and of its slope, to what bf16 can tell: e^-2u and the sigmoid of 2u, where
- * gelu(x) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3).  2^120 stands for all that is larger. */
+ * gelu(x) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3).  2^120 stands for all above. */
 static inline void lanes_sigmoid_2u(struct lanes x, struct lanes *e, struct lanes *sigmoid)
 {
     struct lanes square = lanes_multiply(x, x), one = lanes_all(1.0f);

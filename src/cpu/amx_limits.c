@@ -1,11 +1,11 @@
 /*
- * amx_limits.c -- as many tile products as the tile registers allow: the limit that products of bf16
- * are measured against.
+ * amx_limits.c -- as many tile products as the tile registers allow: the limit that products of
+ * bf16 are measured against.
  */
 #include "cpu/amx_tiles.h"
 
-/* Two sums, as in a kernel, and something in the tiles: the CPU knows which are empty, and those are
- * cheaper. */
+/* Two sums, as in a kernel, and something in the tiles: the CPU knows which are empty, and those
+ * are cheaper. */
 static void multiply_in_registers(int64_t n_rounds)
 {
     static const uint16_t halves[TILE_ELEMS] = {0x3f00, 0xbf00};

@@ -160,7 +160,6 @@ static void run_chunk(struct worker *w, struct range rows, struct range cols, st
             multiply_and_finish(w, chunk, a + (row - rows.begin) / STRIP * a_step, b, c, !is_first);
             if (!is_last)
                 continue;
-            finish_some(w, STRIP);
             w->before = (struct unfinished){
                 c, row, col, (int)least(STRIP, rows.end - row), (int)least(STRIP, cols.end - col),
                 0};

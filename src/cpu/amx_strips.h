@@ -148,7 +148,7 @@ static inline void make_strip_pairs(const struct packing *p, int64_t across, int
     const uint16_t *from = p->from + k * p->pitch + across;
     int64_t to_next = (p->pairs_apart ? 1 : 2) * p->pitch;
     int64_t to_other = (p->pairs_apart ? TILE_SIDE : 1) * p->pitch;
-    /* Words are paired inside lanes of 128 bits, so four columns lie in one and four in the other. */
+    /* Words are paired inside lanes of 128 bits: four columns in one, four in the other. */
     const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
     const __m512i second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
     for (int r = 0; r < TILE_SIDE; r++) {

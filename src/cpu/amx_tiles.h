@@ -1,11 +1,12 @@
 /*
- * amx_tiles.h -- tile registers, four of the eight: 16 rows of 64 bytes each, products of bf16 pairs into fp32.
+ * amx_tiles.h -- tile registers, four of the eight: 16 rows of 64 bytes each, and products of bf16
+ * pairs into fp32.
  *
  *   tile of A: 16 rows x 32 k                tile of B: 16 pairs of k x 16 columns
  *     row r:  k0 k1 k2 ... k31                 pair p: (k2p,k2p+1) of column 0, of column 1 ...
  *
- * tile_multiply: C[16 x 16 fp32] += A B.  Compiled with SNUG_AMX_EMULATED the instructions are plain
- * C that rounds as they do, so that any machine can test what is written with them: such a file is
+ * tile_multiply: C[16 x 16 fp32] += A B.  Compiled with SNUG_AMX_EMULATED the instructions are
+ * plain C that rounds as they do, so that any machine can test what is written with them: such a file is
  * compiled several times (AMX_SRC in the Makefile), and TILED(name) is name_amx, name_emulated or
  * name_emulated_v4: the last has the AVX-512 code that stands between the real instructions.
  */

@@ -7,8 +7,9 @@
  *                                   dx += dlogits W;  dW = dlogits^T x
  *
  * The logits are made twice, because it costs less than to keep them: for GPT-2 and 4096 rows they
- * would be 785 MiB in fp32, and with whole rows in chunks dW would be read and written once a chunk.
- * This way dW of a block is finished in one go, and what is kept is dlogits of a block and dx.
+ * would be 785 MiB in fp32, and with whole rows in short chunks dW would be read and written once a
+ * chunk.  This way dW of a block is finished in one go, and what is kept is dlogits of a block and
+ * dx.  Rows are cut at 16384 only, to bound that: there a 16-bit dW is rounded once a chunk.
  *
  * Each row's sum is kept in slices of columns (product16.h) that are the same for any number of
  * threads, so the bits are.
@@ -20,7 +21,8 @@
 enum {
     DLOGITS_BYTES = 16 << 20, /* more only where 1024 classes need it */
     LEAST_CLASSES = 1024,
-    MOST_CLASSES = 8192
+    MOST_CLASSES = 8192,
+    MOST_ROWS = 16384
 };
 
 struct layout {
@@ -100,9 +102,21 @@ static struct layout layout_of(const struct head16 *head)
     return l;
 }
 
+/* The head of some of the rows. */
+static struct head16 with_rows(const struct head16 *head, int64_t n_rows)
+{
+    struct head16 part = *head;
+    part.n_rows = n_rows;
+    return part;
+}
+
 size_t head16_work_bytes(const struct head16 *head)
 {
-    return layout_of(head).total;
+    struct head16 full = with_rows(head, least(head->n_rows, MOST_ROWS));
+    struct head16 tail = with_rows(head, head->n_rows % full.n_rows);
+    size_t bytes = layout_of(&full).total;
+    size_t tail_bytes = tail.n_rows > 0 ? layout_of(&tail).total : 0;
+    return bytes > tail_bytes ? bytes : tail_bytes;
 }
 
 /* ---- running it ---------------------------------------------------------------------------- */
@@ -197,8 +211,8 @@ static void add_gradients(const struct walk *walk, int64_t first, int64_t n_clas
     }
 }
 
-void head16_run(const struct head16 *head, const struct head16_operands *operands,
-                product16_fn *product16, const struct cpu_loops *loops, void *work)
+static void run_rows(const struct head16 *head, const struct head16_operands *operands,
+                     product16_fn *product16, const struct cpu_loops *loops, void *work)
 {
     struct walk walk = {head, operands, layout_of(head), product16, work};
     int64_t block = walk.layout.block_classes;
@@ -217,4 +231,20 @@ void head16_run(const struct head16 *head, const struct head16_operands *operand
     if (head->wants_dx && !head->dx_is_f32)
         loops->narrow(head->threads, operands->dx, head->n_rows * head->width,
                       work_at(work, walk.layout.dx), false);
+}
+
+void head16_run(const struct head16 *head, const struct head16_operands *operands,
+                product16_fn *product16, const struct cpu_loops *loops, void *work)
+{
+    for (int64_t row = 0; row < head->n_rows; row += MOST_ROWS) {
+        struct head16 part = with_rows(head, least(MOST_ROWS, head->n_rows - row));
+        struct head16_operands rows = *operands;
+        rows.x += row * head->width;
+        rows.targets += row;
+        rows.lse += row;
+        rows.losses = operands->losses != NULL ? operands->losses + row : NULL;
+        rows.dx.begin += row * head->width;
+        rows.add_dw = operands->add_dw || row > 0;
+        run_rows(&part, &rows, product16, loops, work);
+    }
 }

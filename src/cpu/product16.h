@@ -1,8 +1,8 @@
 /*
  * product16.h -- products of bf16 matrices on tile instructions:  C[m,n] = op(A)[m,k] op(B)[k,n]
  *
- * amx_product.c makes them, compiled twice: with the AMX instructions, and with plain C in their
- * place, which any machine can test.  What they book is here and is the same for both, a function
+ * amx_product.c makes them, compiled with the AMX instructions and with plain C in their place, which
+ * any machine can test.  What they book is here and is the same for both, a function
  * of the shape and the thread count alone.  C is never stored as such: each row of a block is
  * finished (bias, activation, rounding, softmax) on its way out.  Bits do not depend on the thread
  * count.
@@ -21,8 +21,8 @@ enum {
  *
  * k is cut into chunks.  A strip of B, as deep as a chunk, stays in the first cache (48 KiB on the
  * CPUs that have tiles); a block of A and one of C, which collects what each chunk adds, stay in the
- * second (2 MiB).  Where k is very long (the rows of a weight gradient) a block of A does not fit and
- * comes by chunks too. */
+ * second (2 MiB).  Where k is very long (the rows of a weight gradient) only the present chunk of a
+ * block of A does. */
 enum {
     PRODUCT16_CHUNK_K = 384,
     PRODUCT16_A_BYTES = 1200 << 10,

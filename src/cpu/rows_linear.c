@@ -18,7 +18,7 @@
 
 #include <stdlib.h>
 
-enum { CACHED_ELEMS = 4 << 20 }; /* results that are larger are stored around the caches */
+enum { CACHED_ELEMS = 1 << 20 }; /* results that are larger are stored around the caches */
 
 /* The workspace of an op on tiles. */
 struct tiled {

@@ -17,8 +17,10 @@
 #if defined(__SSE__)
 #include <xmmintrin.h>
 #endif
-#if defined(SNUG_AMX)
+#if defined(__x86_64__)
 #include <cpuid.h>
+#endif
+#if defined(SNUG_AMX)
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -106,6 +108,17 @@ const struct cpu_loops *cpu_loops(void)
 
 /* ---- tiles --------------------------------------------------------------------------------- */
 
+/* AVX-512 that rounds to bf16, which the code between tile instructions does. */
+static bool cpu_runs_vector_bf16(void)
+{
+#if defined(__x86_64__)
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 5) != 0;
+#else
+    return false;
+#endif
+}
+
 #if defined(SNUG_AMX)
 /* The CPU has tiles, the system saves them, and it lets this process use them.  The last is asked
  * for here, once a process is enough and more do no harm.  The leaf with the palettes is not asked:
@@ -114,13 +127,12 @@ static bool cpu_runs_amx(void)
 {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_TILE_DATA = 18 };
     const unsigned bf16_and_tile = 1u << 22 | 1u << 24, os_saves = 1u << 27, tile_state = 3u << 17;
-    const unsigned vector_bf16 = 1u << 5;
     unsigned a = 0, b = 0, c = 0, d = 0;
     if (!cpu_runs_v4() || !__get_cpuid(1, &a, &b, &c, &d) || (c & os_saves) == 0)
         return false;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & bf16_and_tile) != bf16_and_tile)
         return false;
-    if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || (a & vector_bf16) == 0)
+    if (!cpu_runs_vector_bf16())
         return false;
     __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
     return (a & tile_state) == tile_state &&
@@ -134,7 +146,7 @@ static enum tile_unit tiles_in_use(void)
 {
     const char *asked = getenv("SNUG_CPU_LEVEL");
     if (asked != NULL && strcmp(asked, "amx-emulated") == 0)
-        return cpu_runs_v4() ? TILES_emulated_v4 : TILES_emulated;
+        return cpu_runs_v4() && cpu_runs_vector_bf16() ? TILES_emulated_v4 : TILES_emulated;
 #if defined(SNUG_AMX)
     for (int i = 0; asked != NULL && i < N_LEVELS; i++)
         if (strcmp(levels[i].name, asked) == 0 && levels[i].cpu_runs())

@@ -128,7 +128,8 @@ enum snug_status data_fill(struct data *data, enum data_split split, int64_t fir
         return snug_fail(err, SNUG_BAD_FILE,
                          "data: the held-out part is shorter than one sample; give more data or a "
                          "shorter sequence");
-    enum snug_status worst = SNUG_OK;
+    enum snug_status first_status = SNUG_OK;
+    int64_t first_wrong = n; /* so that the message does not depend on who comes first */
 #pragma omp parallel for schedule(static) if (data->fills_in_any_thread && n >= LEAST_TO_SHARE)
     for (int64_t i = 0; i < n; i++) {
         struct snug_error own;
@@ -137,12 +138,13 @@ enum snug_status data_fill(struct data *data, enum data_split split, int64_t fir
             (char *)target + i * data->request.target_elems * elem_bytes, &own);
         if (status != SNUG_OK) {
 #pragma omp critical(data_fill_error)
-            {
-                worst = status;
+            if (i < first_wrong) {
+                first_wrong = i;
+                first_status = status;
                 if (err != NULL)
                     *err = own;
             }
         }
     }
-    return worst;
+    return first_status;
 }

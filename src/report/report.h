@@ -44,8 +44,9 @@ struct report_rate {  /* one kernel, or all ops of one kind in a step */
     char shape[40];   /* "4096 x 768 to 3072"; of a kernel */
     int n_calls;      /* in a step */
     double seconds, flops, bytes;
-    double floor_seconds; /* what the limits alone would take */
-    const char *limit;    /* the one that counts: "AMX", "FMA", "memory" */
+    double floor_seconds;  /* what the limits alone would take */
+    double memory_seconds; /* of that, where memory is the limit */
+    const char *limit;     /* the one that counts: "AMX", "FMA", "memory" */
 };
 
 enum { REPORT_RATES_MOST = 64 };

@@ -50,24 +50,33 @@ static double median_of(double *values, int n)
     return values[n / 2];
 }
 
+/* A product of which all operands are bf16: what tiles can do. */
+static bool all_bf16(const struct program *prog, const struct op *op)
+{
+    int n_operands = op->kind == OP_attention ? 1 : 2;
+    bool all = op_is_product(op->kind);
+    for (int k = 0; k < n_operands; k++)
+        all = all && prog->tensors[op->in[k]].dtype == DTYPE_bf16;
+    return all;
+}
+
 void bench_add_op(struct report_rate *row, const struct session *session, const struct op *op,
                   double times, double seconds, const struct device_limits *limits)
 {
     const struct program *prog = &session->prog;
-    bool on_tiles = limits->bf16_flops > 0 && !session->facts.reference_only &&
-                    op_is_product(op->kind) && prog->tensors[op->in[0]].dtype == DTYPE_bf16;
+    bool on_tiles = limits->bf16_flops > 0 && !session->facts.reference_only && all_bf16(prog, op);
     double flops = times * op_flops(prog, op), bytes = times * op_moved_bytes(prog, op);
     double by_flops = flops / (on_tiles ? limits->bf16_flops : limits->f32_flops);
     double by_bytes =
         fmax(times * op_read_bytes(prog, op) / limits->read_bytes, bytes / limits->update_bytes);
-    bool wins = fmax(by_flops, by_bytes) >= row->floor_seconds; /* the larger part names the row */
-    if (wins)
-        row->limit = by_flops < by_bytes ? "memory" : on_tiles ? "AMX" : "FMA";
     row->n_calls += (int)times;
     row->seconds += seconds;
     row->flops += flops;
     row->bytes += bytes;
     row->floor_seconds += fmax(by_flops, by_bytes);
+    row->memory_seconds += by_flops < by_bytes ? by_bytes : 0;
+    bool by_memory = row->memory_seconds > row->floor_seconds / 2;
+    row->limit = by_memory ? "memory" : on_tiles ? "AMX" : "FMA";
 }
 
 static void add_op(const struct session *session, int i, double seconds,
