@@ -120,7 +120,7 @@ SNUG_API enum snug_status snug_recipe_read(snug_recipe *recipe, const char *path
                                            struct snug_error *err);
 SNUG_API int snug_recipe_has_key(const char *key);
 SNUG_API const char *snug_recipe_key(int index); /* every key there is; NULL past the last */
-SNUG_API char *snug_recipe_help(void); /* the table of keys, values and defaults */
+SNUG_API char *snug_recipe_help(void);           /* the table of keys, values and defaults */
 
 /* ---- plans ------------------------------------------------------------------------------- */
 

@@ -29,9 +29,10 @@ enum snug_status optim_add_state(const struct optim_target *target, const char *
     if (name == NULL)
         return snug_fail(target->err, SNUG_NO_MEMORY, "optimizer: out of memory");
     if (program_find(target->prog, name) != TENSOR_NONE)
-        return snug_fail(target->err, SNUG_BAD_PROGRAM,
-                         "the name \"%s\" is taken, but the optimizer needs it for \"%s\": rename one",
-                         name, weight->name);
+        return snug_fail(
+            target->err, SNUG_BAD_PROGRAM,
+            "the name \"%s\" is taken, but the optimizer needs it for \"%s\": rename one", name,
+            weight->name);
     struct tensor state = {TENSOR_INIT,
                            .name = name,
                            .dtype = dtype,
