@@ -137,7 +137,7 @@ enum snug_status data_fill(struct data *data, enum data_split split, int64_t fir
             data, split, first + i, (char *)input + i * data->request.sample_elems * elem_bytes,
             (char *)target + i * data->request.target_elems * elem_bytes, &own);
         if (status != SNUG_OK) {
-#pragma omp critical(data_fill_error)
+#pragma omp critical
             if (i < first_wrong) {
                 first_wrong = i;
                 first_status = status;

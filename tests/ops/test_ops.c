@@ -213,7 +213,9 @@ static void test_rows_agree_with_the_reference(void **state)
         for (int t = 0; t < COUNT(compared_types); t++)
             for (int use = CASE_sizes; use <= CASE_small; use++)
                 for (int k = 0; k < ctx->cases.cases[i].n_uses[use]; k++)
-                    if (is_wanted(ctx, &ctx->cases.cases[i]))
+                    if (is_wanted(ctx, &ctx->cases.cases[i]) &&
+                        opcase_is_for(&ctx->cases.cases[i], (enum case_use)use, k,
+                                      compared_types[t]))
                         compare_case(ctx, &ctx->cases.cases[i], (enum case_use)use, k,
                                      compared_types[t]);
     for (int i = 0; ctx->verbose && i < ctx->n_triples; i++) {

@@ -411,6 +411,14 @@ static enum snug_status allocate(struct opcase *c, struct snug_error *err)
     return c->data == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory") : SNUG_OK;
 }
 
+bool opcase_is_for(const struct case_text *text, enum case_use use, int index, enum dtype dtype)
+{
+    const char *only = strstr(text->use[use][index], " only=");
+    const char *name = dtype_name(dtype);
+    size_t length = only == NULL ? 0 : strcspn(only + 6, " ");
+    return only == NULL || (length == strlen(name) && strncmp(only + 6, name, length) == 0);
+}
+
 enum snug_status opcase_build(const struct case_text *text, enum case_use use, int index,
                               enum dtype dtype, uint64_t seed, struct opcase *c,
                               struct snug_error *err)

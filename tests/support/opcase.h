@@ -25,6 +25,8 @@
 
 #include "ir/program.h"
 
+/* only=TYPE among the sizes: they are for that type under test alone (what only its kernels tell
+ * apart need not be run by all). */
 enum case_use { CASE_sizes, CASE_small, CASE_time, CASE_USES };
 
 enum { MAX_CASE_LINES = 40, MAX_CASE_PAIRS = 8, MAX_CASES = 64 };
@@ -69,6 +71,8 @@ struct opcase {
     int n_functional, n_gradient;
 };
 
+/* Are these sizes for this type? */
+bool opcase_is_for(const struct case_text *text, enum case_use use, int index, enum dtype dtype);
 enum snug_status opcase_build(const struct case_text *text, enum case_use use, int index,
                               enum dtype dtype, uint64_t seed, struct opcase *c,
                               struct snug_error *err);
