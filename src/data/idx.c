@@ -204,7 +204,7 @@ static enum snug_status check_labels(const struct idx_file *labels, int64_t n_cl
 static enum snug_status load_labels(struct idx *idx, enum data_split split, struct snug_error *err)
 {
     const struct idx_file *labels = &idx->labels[split];
-    idx->classes[split] = malloc((size_t)labels->n);
+    idx->classes[split] = malloc((size_t)labels->n + 1); /* none is no error here */
     if (idx->classes[split] == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory for %lld labels", labels->path,
                          (long long)labels->n);
