@@ -54,7 +54,7 @@ LEVEL_FLAGS_v4   := -march=x86-64-v4 -mprefer-vector-width=512
 AMX_FLAGS_amx         := $(LEVEL_FLAGS_v4) -mamx-tile -mamx-bf16 -mavx512bf16
 AMX_FLAGS_emulated    := -DSNUG_AMX_EMULATED
 AMX_FLAGS_emulated_v4 := -DSNUG_AMX_EMULATED $(LEVEL_FLAGS_v4) -mavx512bf16
-AMX_COPIES := emulated $(if $(filter v4,$(CONFIG_LEVELS)),emulated_v4) $(CONFIG_AMX)
+AMX_COPIES := emulated $(if $(CONFIG_AMX),emulated_v4 amx)
 
 AMX_SRC  := $(sort $(wildcard src/cpu/amx_*.c))
 FAST_SRC := $(sort $(wildcard src/cpu/fast_*.c))
@@ -62,7 +62,8 @@ CLI_SRC  := $(sort $(wildcard src/cli/*.c))
 LIB_SRC  := $(filter-out $(FAST_SRC) $(AMX_SRC) $(CLI_SRC),$(sort $(wildcard src/*/*.c)))
 LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) \
             $(foreach l,$(CONFIG_LEVELS),$(FAST_SRC:%.c=$(BUILD)/%.$(l).o)) \
-            $(foreach l,$(AMX_COPIES),$(AMX_SRC:%.c=$(BUILD)/%.$(l).o))
+            $(filter-out $(BUILD)/src/cpu/amx_limits.emulated%, \
+              $(foreach l,$(AMX_COPIES),$(AMX_SRC:%.c=$(BUILD)/%.$(l).o)))
 CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/%.o)
 
 TEST_SRC     := $(sort $(wildcard tests/*/test_*.c))

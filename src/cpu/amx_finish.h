@@ -19,7 +19,8 @@ static inline const char *span_address(struct span span, int64_t at)
     return (const char *)span.data + (span.begin + at) * (span.dtype == DTYPE_f32 ? 4 : 2);
 }
 
-/* around_cache: nobody reads it soon, so its lines are neither fetched first nor kept. */
+/* around_cache: it would not stay there till it is read, so its lines are neither fetched first nor
+ * kept. */
 ALWAYS_INLINE void finish_to(struct span to, int64_t at, int n, const float *v, bool around_cache)
 {
     (void)around_cache;

@@ -102,38 +102,31 @@ static void multiply_and_finish(struct worker *w, int64_t n_depths, const uint16
     w->b_ahead = m.b_ahead;
 }
 
-/* `depths` of the rows of A, packed with room for n_depths a strip. */
-static void pack_a(const struct job *job, struct range rows, struct range depths, uint16_t *to)
+/* Some rows of A, or columns of B, by some steps of k. */
+static struct packing packing_of(const struct job *job, bool is_b, struct range across,
+                                 struct range depths, uint16_t *to)
 {
     const struct product_shape *s = job->shape;
-    int64_t k = depths.begin * TILE_DEPTH;
-    pack_all(&(struct packing){.from = job->a + (s->a_transposed ? k * s->lda + rows.begin
-                                                                 : rows.begin * s->lda + k),
-                               .pitch = s->lda,
-                               .n_across = rows.end - rows.begin,
-                               .n_k = least(depths.end * TILE_DEPTH, s->k) - k,
-                               .k_contiguous = !s->a_transposed,
-                               .to = to,
-                               .n_strips = product16_strips(rows.end - rows.begin),
-                               .n_depths = depths.end - depths.begin},
-             1);
+    bool k_contiguous = is_b ? s->b_transposed : !s->a_transposed;
+    int64_t pitch = is_b ? s->ldb : s->lda, k = depths.begin * TILE_DEPTH;
+    return (struct packing){.from = (is_b ? job->b : job->a) + (k_contiguous
+                                                                    ? across.begin * pitch + k
+                                                                    : k * pitch + across.begin),
+                            .pitch = pitch,
+                            .n_across = across.end - across.begin,
+                            .n_k = least(depths.end * TILE_DEPTH, s->k) - k,
+                            .k_contiguous = k_contiguous,
+                            .pairs_down = is_b,
+                            .to = to,
+                            .n_strips = product16_strips(across.end - across.begin),
+                            .n_depths = depths.end - depths.begin};
 }
 
-static struct packing packing_of_b(const struct job *job, struct range cols, struct range depths,
-                                   uint16_t *to)
+static void pack_block(const struct job *job, bool is_b, struct range across, struct range depths,
+                       uint16_t *to)
 {
-    const struct product_shape *s = job->shape;
-    int64_t k = depths.begin * TILE_DEPTH;
-    return (struct packing){
-        .from = job->b + (s->b_transposed ? cols.begin * s->ldb + k : k * s->ldb + cols.begin),
-        .pitch = s->ldb,
-        .n_across = cols.end - cols.begin,
-        .n_k = least(depths.end * TILE_DEPTH, s->k) - k,
-        .k_contiguous = s->b_transposed,
-        .pairs_down = true,
-        .to = to,
-        .n_strips = product16_strips(cols.end - cols.begin),
-        .n_depths = depths.end - depths.begin};
+    struct packing packing = packing_of(job, is_b, across, depths, to);
+    pack_all(&packing, 1);
 }
 
 /* One chunk of k for a block of C.  Blocks of 32 x 32 are finished by the last chunk, each while
@@ -172,17 +165,15 @@ static void run_block(struct worker *w, struct range rows, struct range cols)
     const struct job *job = w->job;
     const struct product16_plan *plan = &job->plan;
     if (plan->keeps_a && w->a_row != rows.begin) {
-        pack_a(job, rows, (struct range){0, plan->n_depths}, w->a);
+        pack_block(job, false, rows, (struct range){0, plan->n_depths}, w->a);
         w->a_row = rows.begin;
     }
     for (int64_t depth = 0; depth < plan->n_depths; depth += plan->chunk_depths) {
         struct range depths = {depth, least(depth + plan->chunk_depths, plan->n_depths)};
         if (!plan->keeps_a)
-            pack_a(job, rows, depths, w->a);
-        if (!plan->shares_b) {
-            struct packing packing = packing_of_b(job, cols, depths, w->b);
-            pack_all(&packing, 1);
-        }
+            pack_block(job, false, rows, depths, w->a);
+        if (!plan->shares_b)
+            pack_block(job, true, cols, depths, w->b);
         run_chunk(w, rows, cols, depths);
     }
     finish_some(w, STRIP); /* its place is taken by the next block's sums */
@@ -247,7 +238,7 @@ void TILED(product16)(int threads, const struct product_shape *shape, const uint
     if (plan->shares_b) {
         struct range all_cols = {0, shape->n}, all_depths = {0, plan->n_depths};
         struct packing packing =
-            packing_of_b(&job, all_cols, all_depths, (void *)(job.work + plan->shared_b));
+            packing_of(&job, true, all_cols, all_depths, (void *)(job.work + plan->shared_b));
         int64_t n_runs = n_pack_runs(&packing);
 #pragma omp parallel for schedule(static) num_threads(plan->threads)
         for (int64_t i = 0; i < n_runs; i++)

@@ -1,12 +1,8 @@
 /*
  * amx_strips.h -- matrices laid out as tiles want them, and the product of two such strips.
  *
- * A strip is 32 rows of A or 32 columns of B: two tiles for each 32 of k, one after the other:
- *
- *   tile of A: 16 rows x 32 k                tile of B: 16 pairs of k x 16 columns
- *     row r:  k0 k1 k2 ... k31                 pair p: (k2p,k2p+1) of column 0, of column 1 ...
- *
- * In units of a pair (4 bytes) one is the transpose of the other.  What a matrix has contiguous in
+ * A strip is 32 rows of A or 32 columns of B: two tiles (amx_tiles.h) for each 32 of k, one after
+ * the other.  In units of a pair (4 bytes) a tile of A is the transpose of one of B.  What a matrix has contiguous in
  * memory, k or the other way, decides whether a tile is copied or transposed, and whether the pairs
  * must first be made from two rows.  What is missing at the edges is zero, so that the innermost
  * loop knows nothing of them: two tiles of C stay in registers while those of A and B come by.

@@ -6,9 +6,10 @@
  *     row r:  k0 k1 k2 ... k31                 pair p: (k2p,k2p+1) of column 0, of column 1 ...
  *
  * tile_multiply: C[16 x 16 fp32] += A B.  Compiled with SNUG_AMX_EMULATED the instructions are
- * plain C that rounds as they do, so that any machine can test what is written with them: such a file is
- * compiled several times (AMX_SRC in the Makefile), and TILED(name) is name_amx, name_emulated or
- * name_emulated_v4: the last has the AVX-512 code that stands between the real instructions.
+ * plain C that rounds as they do, so that any machine can test what is written with them: such a
+ * file is compiled several times (AMX_SRC in the Makefile), and TILED(name) is name_amx,
+ * name_emulated or name_emulated_v4: the last has the AVX-512 code that stands between the real
+ * instructions.
  */
 #ifndef SNUG_CPU_AMX_TILES_H
 #define SNUG_CPU_AMX_TILES_H

@@ -123,11 +123,8 @@ struct attention16_fns {
 };
 
 extern const struct attention16_fns attention16_emulated;
-#if defined(SNUG_LEVEL_v4)
-extern const struct attention16_fns attention16_emulated_v4;
-#endif
 #if defined(SNUG_AMX)
-extern const struct attention16_fns attention16_amx;
+extern const struct attention16_fns attention16_emulated_v4, attention16_amx;
 #endif
 
 /* Those in use; NULL: this CPU, or the level asked for, has no tiles. */

@@ -9,6 +9,11 @@
 #include "cpu/product.h"
 #include "exec/backend.h"
 
+static inline int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
 /* A piece of a tensor: elements from `begin` on.  data NULL: left out. */
 struct span {
     enum dtype dtype;
@@ -70,7 +75,6 @@ enum {
 };
 
 /* amx_limits.c: operations made by products of tiles that touch no memory, for the limits. */
-double tile_flops_emulated(int threads, int64_t n_rounds);
 #if defined(SNUG_AMX)
 double tile_flops_amx(int threads, int64_t n_rounds);
 #endif

@@ -18,7 +18,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "cpu/level.h"
+#include "cpu/cpu.h"
 #include "exec/backend.h"
 
 #if defined(__F16C__)
@@ -344,11 +344,6 @@ static inline bool floats_fit(const struct program *prog, const struct op *op, u
 }
 
 /* ---- parts ------------------------------------------------------------------------------- */
-
-static inline int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 static inline int64_t divide_up(int64_t a, int64_t b)
 {

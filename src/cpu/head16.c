@@ -30,11 +30,6 @@ struct layout {
     size_t running, picked, dlogits, dx, product, total;
 };
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 static int64_t block_classes(const struct head16 *head)
 {
     int64_t n = DLOGITS_BYTES / (2 * head->n_rows) / STRIP * STRIP;

@@ -1,5 +1,6 @@
 /*
- * limits.c -- what this machine does at best: multiply-adds in registers and tiles, bytes from memory.
+ * limits.c -- what this machine does at best: multiply-adds in registers and tiles, bytes from
+ * memory.
  *
  * Each is tried many times for a few milliseconds and the best is taken: what others on the machine
  * take away is no property of it.

@@ -1,9 +1,9 @@
 /*
  * product16.h -- products of bf16 matrices on tile instructions:  C[m,n] = op(A)[m,k] op(B)[k,n]
  *
- * amx_product.c makes them, compiled with the AMX instructions and with plain C in their place, which
- * any machine can test.  What they book is here and is the same for both, a function
- * of the shape and the thread count alone.  C is never stored as such: each row of a block is
+ * amx_product.c makes them, compiled with the AMX instructions and with plain C in their place, for
+ * any machine to test.  What they book is here and is the same for both, a function of the shape and
+ * the thread count alone.  C is never stored as such: each row of a block is
  * finished (bias, activation, rounding, softmax) on its way out.  Bits do not depend on the thread
  * count.
  */
@@ -119,7 +119,7 @@ struct product16_out {
     const float *bias;               /* NULL: none */
     enum act act;
     bool add;
-    bool around_cache; /* store y and before so: they are large, and read much later */
+    bool around_cache; /* store y and before so: larger than what a core can cache */
     /* Of the head; rows are counted from 0, columns are classes from first_class on. */
     const int32_t *targets;
     int64_t first_class;
@@ -137,11 +137,8 @@ typedef void product16_fn(int threads, const struct product_shape *shape, const 
                           const uint16_t *b, const struct product16_out *out, void *work);
 
 product16_fn product16_emulated;
-#if defined(SNUG_LEVEL_v4)
-product16_fn product16_emulated_v4;
-#endif
 #if defined(SNUG_AMX)
-product16_fn product16_amx;
+product16_fn product16_emulated_v4, product16_amx;
 #endif
 
 /* The one in use; NULL: this CPU, or the level asked for, has no tiles. */

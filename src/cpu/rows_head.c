@@ -70,11 +70,6 @@ struct prepared {
     struct product *products[PART_COUNT][2][2]; /* [shorter last chunk][shorter last block] */
 };
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 static bool supports(const struct program *prog, const struct op *op)
 {
     struct places at = places_of(op->kind);

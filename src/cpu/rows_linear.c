@@ -93,11 +93,6 @@ static size_t both_work_bytes(const struct layout *layout, int threads)
     return bytes;
 }
 
-static int64_t least_rows(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* `bias`: an fp32 copy of so many elements, or 0. */
 static void book_tiled(struct layout *layout, int64_t bias, const struct tensor *left,
                        const struct tensor *right, int threads)
@@ -130,7 +125,7 @@ static struct layout times_matrix_layout(const struct program *prog, const struc
     int64_t most_rows = facts->threads <= 2 ? 256 : 128 * facts->threads;
     if (is_f32(rows_in) && is_f32(matrix) && is_f32(y))
         most_rows *= 4;
-    layout.chunk_rows = least_rows(layout.n_rows, most_rows);
+    layout.chunk_rows = least(layout.n_rows, most_rows);
     bool matrix_is_n_k = (op->kind == OP_linear) != (op->attrs.in_out != 0);
     layout.shape = (struct product_shape){.m = layout.chunk_rows,
                                           .n = n,
@@ -166,7 +161,7 @@ static struct layout grad_w_layout(const struct program *prog, const struct op *
     int64_t m = op->attrs.in_out ? layout.width_in : layout.width_out;
     int64_t n = op->attrs.in_out ? layout.width_out : layout.width_in;
 
-    layout.chunk_rows = is_f32(x) && is_f32(dy) ? layout.n_rows : least_rows(layout.n_rows, 512);
+    layout.chunk_rows = is_f32(x) && is_f32(dy) ? layout.n_rows : least(layout.n_rows, 512);
     layout.shape = (struct product_shape){.m = m,
                                           .n = n,
                                           .k = layout.chunk_rows,
@@ -259,15 +254,14 @@ static struct linear_finish finish_of(const struct kernel_call *call, size_t bia
     bool is_linear = call->op->kind == OP_linear;
     struct linear_finish finish = {.n_rows = layout->n_rows,
                                    .width = layout->width_out,
-                                   .act = call->op->attrs.act,
+                                   .act = is_linear || third->data != NULL ? call->op->attrs.act
+                                                                           : ACT_none,
                                    .before = span_of(&call->out[1], 0),
                                    .y = span_of(&call->out[0], 0)};
-    if (third->data == NULL)
-        finish.act = is_linear ? finish.act : ACT_none;
-    else if (is_linear)
+    if (third->data != NULL && is_linear)
         finish.bias = span_view(p->loops, p->threads, span_of(third, 0), layout->width_out,
                                 work_at(call->work, bias_copy));
-    else
+    else if (third->data != NULL)
         finish.slope_at = span_of(third, 0);
     return finish;
 }
@@ -304,7 +298,7 @@ static enum snug_status run_times_matrix(const struct kernel_call *call, struct 
     bool nothing_left = is_f32(call->out[0].tensor) && finish.before.data == NULL &&
                         finish.bias == NULL && finish.act == ACT_none && !layout->acc_apart;
     for (int64_t row = 0; row < layout->n_rows; row += layout->chunk_rows) {
-        int64_t n = least_rows(layout->chunk_rows, layout->n_rows - row);
+        int64_t n = least(layout->chunk_rows, layout->n_rows - row);
         const float *rows_in =
             span_view(p->loops, p->threads, span_of(&call->in[0], row * layout->width_in),
                       n * layout->width_in, work_at(call->work, layout->left));
@@ -341,7 +335,7 @@ static enum snug_status sum_grad_w(const struct kernel_call *call, float *sum, b
     const struct layout *layout = &p->layout;
     bool in_out = call->op->attrs.in_out != 0;
     for (int64_t row = 0; row < layout->n_rows; row += layout->chunk_rows) {
-        int64_t n = least_rows(layout->chunk_rows, layout->n_rows - row);
+        int64_t n = least(layout->chunk_rows, layout->n_rows - row);
         const float *x =
             span_view(p->loops, p->threads, span_of(&call->in[0], row * layout->width_in),
                       n * layout->width_in, work_at(call->work, layout->left));

@@ -17,10 +17,8 @@
 #if defined(__SSE__)
 #include <xmmintrin.h>
 #endif
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 #if defined(SNUG_AMX)
+#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -54,11 +52,6 @@ static bool cpu_runs_v4(void)
     return cpu_runs_v3() && __builtin_cpu_supports("avx512f") &&
            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd");
-}
-#else
-static bool cpu_runs_v4(void)
-{
-    return false;
 }
 #endif
 
@@ -108,18 +101,14 @@ const struct cpu_loops *cpu_loops(void)
 
 /* ---- tiles --------------------------------------------------------------------------------- */
 
-/* AVX-512 that rounds to bf16, which the code between tile instructions does. */
-static bool cpu_runs_vector_bf16(void)
+#if defined(SNUG_AMX)
+/* AVX-512 that rounds to bf16: what stands between tile instructions. */
+static bool cpu_runs_v4_bf16(void)
 {
-#if defined(__x86_64__)
     unsigned a = 0, b = 0, c = 0, d = 0;
-    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 5) != 0;
-#else
-    return false;
-#endif
+    return cpu_runs_v4() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 5) != 0;
 }
 
-#if defined(SNUG_AMX)
 /* The CPU has tiles, the system saves them, and it lets this process use them.  The last is asked
  * for here, once a process is enough and more do no harm.  The leaf with the palettes is not asked:
  * some hypervisors hide it, and palette 1 is the only one there is. */
@@ -128,11 +117,9 @@ static bool cpu_runs_amx(void)
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_TILE_DATA = 18 };
     const unsigned bf16_and_tile = 1u << 22 | 1u << 24, os_saves = 1u << 27, tile_state = 3u << 17;
     unsigned a = 0, b = 0, c = 0, d = 0;
-    if (!cpu_runs_v4() || !__get_cpuid(1, &a, &b, &c, &d) || (c & os_saves) == 0)
+    if (!cpu_runs_v4_bf16() || !__get_cpuid(1, &a, &b, &c, &d) || (c & os_saves) == 0)
         return false;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & bf16_and_tile) != bf16_and_tile)
-        return false;
-    if (!cpu_runs_vector_bf16())
         return false;
     __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
     return (a & tile_state) == tile_state &&
@@ -145,26 +132,25 @@ enum tile_unit { TILES_none, TILES_emulated, TILES_emulated_v4, TILES_amx };
 static enum tile_unit tiles_in_use(void)
 {
     const char *asked = getenv("SNUG_CPU_LEVEL");
-    if (asked != NULL && strcmp(asked, "amx-emulated") == 0)
-        return cpu_runs_v4() && cpu_runs_vector_bf16() ? TILES_emulated_v4 : TILES_emulated;
+    bool emulates = asked != NULL && strcmp(asked, "amx-emulated") == 0;
 #if defined(SNUG_AMX)
+    if (emulates && cpu_runs_v4_bf16())
+        return TILES_emulated_v4;
     for (int i = 0; asked != NULL && i < N_LEVELS; i++)
         if (strcmp(levels[i].name, asked) == 0 && levels[i].cpu_runs())
             return TILES_none; /* a lower level */
-    if (cpu_runs_amx())
+    if (!emulates && cpu_runs_amx())
         return TILES_amx;
 #endif
-    return TILES_none;
+    return emulates ? TILES_emulated : TILES_none;
 }
 
 product16_fn *cpu_product16(void)
 {
     static product16_fn *const fns[] = {
         [TILES_emulated] = product16_emulated,
-#if defined(SNUG_LEVEL_v4)
-        [TILES_emulated_v4] = product16_emulated_v4,
-#endif
 #if defined(SNUG_AMX)
+        [TILES_emulated_v4] = product16_emulated_v4,
         [TILES_amx] = product16_amx,
 #endif
     };
@@ -175,10 +161,8 @@ const struct attention16_fns *cpu_attention16(void)
 {
     static const struct attention16_fns *const fns[] = {
         [TILES_emulated] = &attention16_emulated,
-#if defined(SNUG_LEVEL_v4)
-        [TILES_emulated_v4] = &attention16_emulated_v4,
-#endif
 #if defined(SNUG_AMX)
+        [TILES_emulated_v4] = &attention16_emulated_v4,
         [TILES_amx] = &attention16_amx,
 #endif
     };
