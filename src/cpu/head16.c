@@ -155,10 +155,13 @@ static void end_row(const struct walk *walk, int64_t row)
     int64_t n_slices = walk->layout.n_slices;
     const float *states =
         work_at(walk->work, walk->layout.running) + row * n_slices * 2 * HEAD_LANES;
-    double top = (double)HEAD_LOWEST, sum = 0.0;
+    float highest = HEAD_LOWEST; /* no fmax: gcc 12 for arm64 dies of it here */
     for (int64_t i = 0; i < n_slices; i++)
-        for (int lane = 0; lane < HEAD_LANES; lane++)
-            top = fmax(top, (double)states[2 * i * HEAD_LANES + lane]);
+        for (int lane = 0; lane < HEAD_LANES; lane++) {
+            float state = states[2 * i * HEAD_LANES + lane];
+            highest = state > highest ? state : highest;
+        }
+    double top = (double)highest, sum = 0.0;
     for (int64_t i = 0; i < n_slices; i++)
         for (int lane = 0; lane < HEAD_LANES; lane++) {
             const float *state = states + 2 * i * HEAD_LANES + lane;
