@@ -1,5 +1,6 @@
 /*
- * test_lanes.c -- the vector functions that stand between tile instructions, against libm in double.
+ * test_lanes.c -- the vector functions that stand between tile instructions, against libm in
+ * double.
  *
  * bf16 would hide errors of a percent in the op cases.  Compiled with AVX-512 where the compiler
  * knows it (see the Makefile), as the kernels are; a CPU without it skips.
@@ -66,7 +67,9 @@ static double gelu_slope(double x)
 static void test_functions(void **state)
 {
     (void)state;
-    assert_true(largest_error(power_of_2, exp2, -100, 100, 0) < 4e-6);
+    /* In plain C the exponent is rounded once more, which is 100 ln 2 / 2^24 = 4.1e-6 at the ends. */
+    assert_true(largest_error(power_of_2, exp2, -30, 30, 0) < 4e-6);
+    assert_true(largest_error(power_of_2, exp2, -100, 100, 0) < 6e-6);
     assert_true(largest_error(lanes_inverse, inverse, 1, 1e4, 0) < 2e-7);
     assert_true(largest_error(lanes_inverse, inverse, 1e30, 1e36, 0) < 2e-7);
     assert_true(largest_error(lanes_gelu, gelu, -6, 6, 1e-6) < 1e-5);
