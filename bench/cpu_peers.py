@@ -13,6 +13,7 @@ import json
 import os
 import subprocess
 import sys
+from statistics import median
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SNUG_MODELS = {"nano": "gpt-nano", "124M": "gpt2", "350M": "gpt2-medium", "mlp": "mlp"}
@@ -23,10 +24,6 @@ def last_json(command):
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}\nended with {done.returncode}: {done.stderr.strip()[-400:]}")
     return json.loads(done.stdout.strip().splitlines()[-1])
-
-
-def median(values):
-    return sorted(values)[len(values) // 2]
 
 
 def run_snug(a):

@@ -11,7 +11,9 @@
  *
  * TFLOP/s on two cores of a Xeon whose other hardware threads are busy, GPT-2's layers, 4096 rows,
  * packing and finishing included: forward 0.98 to 1.18, data gradient 1.02 to 1.92, weight gradient
- * 0.85 to 1.43.  Multiplications with loads from the first cache alone: 2.2; in registers: 5.4.
+ * 0.85 to 1.43.  oneDNN's own (through PyTorch 2.11, no bias, no activation) on the same cores:
+ * forward 0.73 to 0.90, data gradient 0.68 to 1.59, weight gradient 0.66 to 0.74.  The limits:
+ * multiplications with loads from the first cache alone 2.2, in registers 5.4.
  */
 #include <stdatomic.h>
 

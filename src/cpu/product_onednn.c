@@ -4,7 +4,8 @@
  * Only the brgemm implementations ("brg...") are taken: they keep every buffer in the scratchpad,
  * which we own.  The "gemm:jit" ones ask for none and then malloc up to 17 MiB inside each call.
  * Where brgemm is missing (a CPU without AVX-512 on oneDNN 2) or wants more than the bound, our own
- * loops serve (fast_product.c), in the same workspace.
+ * loops serve (fast_product.c), in the same workspace.  So they do where the rows of C are further
+ * apart than they are long (ldc > n): brgemm wants none of that.
  *
  * The bound, per thread, from the sizes of brgemm's blocks, checked on 7,290 shapes and 1 to 64
  * threads (all but a few with n >= 4096, k > 50,000 and += keep to it):
@@ -13,6 +14,11 @@
  * With A transposed and a long k brgemm sums in parallel over k, in one copy of C per thread: 37
  * GiB for a 50257 x 3072 gradient on 64 threads.  So k is cut into pieces of 512 that are added in
  * order; this costs nothing that we could measure, and is what the bound rests on.
+ *
+ * brgemm reads a B that is not transposed where it is.  If its rows are a multiple of 4096 bytes
+ * apart, but not a power of two (those it copies), they all fall on the same lines of the first
+ * cache: GPT-2's 3072 columns ran at 0.15 TFLOP/s on two cores of a Xeon, the others at 0.25 to 0.3.
+ * Such a B is packed by oneDNN's reorder first, a piece of k at a time: 0.21 to 0.27.
  *
  * Measured with oneDNN 2.6.3 on 2 cores of Zen 4 (fp32 FMA peak 233 GFLOP/s), 4096 rows and the
  * layers of GPT-2 124M (768 x 2304, 768 x 768, 768 x 3072, 3072 x 768), in GFLOP/s:
@@ -40,8 +46,8 @@ enum { PIECE_K = 512, LEAST_K = 16 }; /* brgemm pads a short k */
 
 /* One primitive with the objects that it is called with; all zeros: not made. */
 struct call {
-    dnnl_primitive_t primitive;
-    dnnl_memory_t a, b, c, scratch;
+    dnnl_primitive_t primitive, pack;          /* pack: of B, or NULL */
+    dnnl_memory_t a, b, c, scratch, as_stored; /* as_stored: B before it is packed */
 };
 
 struct product {
@@ -62,6 +68,11 @@ typedef const_dnnl_memory_desc_t matrix_desc_view;
 static dnnl_status_t desc_make(matrix_desc *desc, const dnnl_dims_t dims, const dnnl_dims_t steps)
 {
     return dnnl_memory_desc_create_with_strides(desc, 2, dims, dnnl_f32, steps);
+}
+
+static dnnl_status_t desc_make_any(matrix_desc *desc, const dnnl_dims_t dims)
+{
+    return dnnl_memory_desc_create_with_tag(desc, 2, dims, dnnl_f32, dnnl_format_tag_any);
 }
 
 static void desc_free(matrix_desc *desc)
@@ -99,6 +110,11 @@ typedef const dnnl_memory_desc_t *matrix_desc_view;
 static dnnl_status_t desc_make(matrix_desc *desc, const dnnl_dims_t dims, const dnnl_dims_t steps)
 {
     return dnnl_memory_desc_init_by_strides(desc, 2, dims, dnnl_f32, steps);
+}
+
+static dnnl_status_t desc_make_any(matrix_desc *desc, const dnnl_dims_t dims)
+{
+    return dnnl_memory_desc_init_by_tag(desc, 2, dims, dnnl_f32, dnnl_format_tag_any);
 }
 
 static void desc_free(matrix_desc *desc)
@@ -146,6 +162,26 @@ static dnnl_status_t find_implementation(dnnl_engine_t engine, const matrix_desc
 
 /* ---- booking ------------------------------------------------------------------------------- */
 
+static int64_t piece_k(const struct product_shape *shape)
+{
+    return shape->a_transposed && shape->k > PIECE_K ? PIECE_K : shape->k;
+}
+
+/* It pays from some rows of A on. */
+static bool packs_b(const struct product_shape *shape)
+{
+    enum { CACHE_WAY_FLOATS = 1024, LEAST_ROWS = 64 };
+    bool collides = shape->ldb % CACHE_WAY_FLOATS == 0 && (shape->ldb & (shape->ldb - 1)) != 0;
+    return !shape->b_transposed && collides && shape->m >= LEAST_ROWS;
+}
+
+/* A packed piece of B, in whole blocks of 16 x 64. */
+static size_t packed_bytes(const struct product_shape *shape)
+{
+    return packs_b(shape) ? f32_bytes((piece_k(shape) + 15) / 16 * 16 * ((shape->n + 63) / 64 * 64))
+                          : 0;
+}
+
 static size_t brgemm_bound(const struct product_shape *shape, int threads)
 {
     size_t depth = (size_t)(shape->k < LEAST_K ? LEAST_K : shape->k < PIECE_K ? shape->k : PIECE_K);
@@ -154,7 +190,9 @@ static size_t brgemm_bound(const struct product_shape *shape, int threads)
 
 size_t product_work_bytes(const struct product_shape *shape, int threads)
 {
-    size_t brgemm = brgemm_bound(shape, threads);
+    size_t brgemm = 0;
+    work_take(&brgemm, packed_bytes(shape));
+    work_take(&brgemm, brgemm_bound(shape, threads));
     size_t plain = product_plain_work_bytes(shape, threads);
     return brgemm > plain ? brgemm : plain;
 }
@@ -212,16 +250,36 @@ static dnnl_status_t make_attributes(bool add, dnnl_primitive_attr_t *attr)
 }
 
 static dnnl_status_t make_memories(struct call *call, dnnl_engine_t engine,
-                                   const matrix_desc desc[3], dnnl_primitive_desc_t pd)
+                                   dnnl_primitive_desc_t pd)
 {
-    dnnl_memory_t *memories[3] = {&call->a, &call->b, &call->c};
+    static const dnnl_query_t queries[4] = {dnnl_query_src_md, dnnl_query_weights_md,
+                                            dnnl_query_dst_md, dnnl_query_scratchpad_md};
+    dnnl_memory_t *memories[4] = {&call->a, &call->b, &call->c, &call->scratch};
     dnnl_status_t status = dnnl_success;
-    for (int i = 0; i < 3 && status == dnnl_success; i++)
-        status = dnnl_memory_create(memories[i], desc_view(&desc[i]), engine, DNNL_MEMORY_NONE);
-    if (status == dnnl_success)
-        status = dnnl_memory_create(&call->scratch,
-                                    dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0),
+    for (int i = 0; i < 4 && status == dnnl_success; i++)
+        status = dnnl_memory_create(memories[i], dnnl_primitive_desc_query_md(pd, queries[i], 0),
                                     engine, DNNL_MEMORY_NONE);
+    return status;
+}
+
+/* B as it is stored, to what the product wants; there must be room, and no need for more. */
+static dnnl_status_t make_pack(struct call *call, dnnl_engine_t engine, matrix_desc_view stored,
+                               matrix_desc_view packed, size_t room, dnnl_primitive_attr_t attr)
+{
+    if (dnnl_memory_desc_get_size(packed) > room)
+        return dnnl_unimplemented;
+    dnnl_primitive_desc_t pd = NULL;
+    dnnl_status_t status =
+        dnnl_reorder_primitive_desc_create(&pd, stored, engine, packed, engine, attr);
+    if (status == dnnl_success && dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(
+                                      pd, dnnl_query_scratchpad_md, 0)) > 0)
+        status = dnnl_unimplemented;
+    if (status == dnnl_success)
+        status = dnnl_primitive_create(&call->pack, pd);
+    if (status == dnnl_success)
+        status = dnnl_memory_create(&call->as_stored, stored, engine, DNNL_MEMORY_NONE);
+    if (pd != NULL)
+        dnnl_primitive_desc_destroy(pd);
     return status;
 }
 
@@ -232,32 +290,36 @@ static dnnl_status_t make_call(struct product *product, int64_t k, bool add, str
     const dnnl_dims_t steps[3] = {{s->a_transposed ? 1 : s->lda, s->a_transposed ? s->lda : 1},
                                   {s->b_transposed ? 1 : s->ldb, s->b_transposed ? s->ldb : 1},
                                   {s->ldc, 1}};
-    matrix_desc desc[3];
+    matrix_desc desc[4]; /* A, B, C; B as it is stored where it is packed */
     memset(desc, 0, sizeof desc);
-    dnnl_primitive_attr_t attr = NULL;
+    dnnl_primitive_attr_t attr = NULL, plain_attr = NULL;
     dnnl_primitive_desc_t pd = NULL;
     dnnl_status_t status = make_attributes(add, &attr);
     for (int i = 0; i < 3 && status == dnnl_success; i++)
-        status = desc_make(&desc[i], dims[i], steps[i]);
+        status = desc_make(&desc[i == 1 && packs_b(s) ? 3 : i], dims[i], steps[i]);
+    if (status == dnnl_success && packs_b(s))
+        status = desc_make_any(&desc[1], dims[1]);
     if (status == dnnl_success)
         status = find_implementation(product->engine, desc, attr, brgemm_fits,
                                      brgemm_bound(s, product->threads), &pd);
     if (status == dnnl_success)
         status = dnnl_primitive_create(&call->primitive, pd);
     if (status == dnnl_success)
-        status = make_memories(call, product->engine, desc, pd);
+        status = make_memories(call, product->engine, pd);
+    if (status == dnnl_success && packs_b(s))
+        status = make_attributes(false, &plain_attr);
+    if (status == dnnl_success && packs_b(s))
+        status = make_pack(call, product->engine, desc_view(&desc[3]),
+                           dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0),
+                           packed_bytes(s), plain_attr);
     if (pd != NULL)
         dnnl_primitive_desc_destroy(pd);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 4; i++)
         desc_free(&desc[i]);
-    if (attr != NULL)
-        dnnl_primitive_attr_destroy(attr);
+    for (int i = 0; i < 2; i++)
+        if ((i == 0 ? attr : plain_attr) != NULL)
+            dnnl_primitive_attr_destroy(i == 0 ? attr : plain_attr);
     return status;
-}
-
-static int64_t piece_k(const struct product_shape *shape)
-{
-    return shape->a_transposed && shape->k > PIECE_K ? PIECE_K : shape->k;
 }
 
 /* Every call that product_run can make: the first piece sets unless it may add, later ones add. */
@@ -282,12 +344,14 @@ static void drop_calls(struct product *product)
 {
     for (int i = 0; i < 4; i++) {
         struct call *call = &product->calls[i / 2][i % 2];
-        dnnl_memory_t memories[4] = {call->a, call->b, call->c, call->scratch};
-        for (int j = 0; j < 4; j++)
+        dnnl_memory_t memories[5] = {call->a, call->b, call->c, call->scratch, call->as_stored};
+        for (int j = 0; j < 5; j++)
             if (memories[j] != NULL)
                 dnnl_memory_destroy(memories[j]);
         if (call->primitive != NULL)
             dnnl_primitive_destroy(call->primitive);
+        if (call->pack != NULL)
+            dnnl_primitive_destroy(call->pack);
         memset(call, 0, sizeof *call);
     }
     if (product->stream != NULL)
@@ -347,19 +411,32 @@ static void *writable(const float *data)
     return both.to;
 }
 
-static dnnl_status_t run_call(const struct call *call, dnnl_stream_t stream, const float *a,
-                              const float *b, float *c, void *work)
+static dnnl_status_t execute(dnnl_primitive_t primitive, dnnl_stream_t stream, int n,
+                             const dnnl_exec_arg_t args[], void *const data[])
 {
+    dnnl_status_t status = dnnl_success;
+    for (int i = 0; i < n && status == dnnl_success; i++)
+        status = dnnl_memory_set_data_handle(args[i].memory, data[i]);
+    return status == dnnl_success ? dnnl_primitive_execute(primitive, stream, n, args) : status;
+}
+
+/* packed: room for a packed B, if it is to be packed. */
+static dnnl_status_t run_call(const struct call *call, dnnl_stream_t stream, const float *a,
+                              const float *b, float *c, float *packed, float *scratch)
+{
+    dnnl_status_t status = dnnl_success;
+    if (call->pack != NULL) {
+        dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, call->as_stored}, {DNNL_ARG_TO, call->b}};
+        status = execute(call->pack, stream, 2, args, (void *[]){writable(b), packed});
+        b = packed;
+    }
     dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, call->a},
                               {DNNL_ARG_WEIGHTS, call->b},
                               {DNNL_ARG_DST, call->c},
                               {DNNL_ARG_SCRATCHPAD, call->scratch}};
-    void *data[] = {writable(a), writable(b), c, work};
-    dnnl_status_t status = dnnl_success;
-    for (int i = 0; i < 4 && status == dnnl_success; i++)
-        status = dnnl_memory_set_data_handle(args[i].memory, data[i]);
     if (status == dnnl_success)
-        status = dnnl_primitive_execute(call->primitive, stream, 4, args);
+        status = execute(call->primitive, stream, 4, args,
+                         (void *[]){writable(a), writable(b), c, scratch});
     return status;
 }
 
@@ -372,11 +449,14 @@ enum snug_status product_run(const struct product *product, const float *a, cons
         return SNUG_OK;
     }
     int64_t piece = piece_k(s);
+    size_t offset = 0;
+    float *packed = work_at(work, work_take(&offset, packed_bytes(s)));
     dnnl_status_t status = dnnl_success;
     for (int64_t at = 0; at < s->k && status == dnnl_success; at += piece) {
         const struct call *call = &product->calls[s->k - at < piece][add || at > 0];
-        status = run_call(call, product->stream, a + at * (s->a_transposed ? s->lda : 1),
-                          b + at * (s->b_transposed ? 1 : s->ldb), c, work);
+        status =
+            run_call(call, product->stream, a + at * (s->a_transposed ? s->lda : 1),
+                     b + at * (s->b_transposed ? 1 : s->ldb), c, packed, work_at(work, offset));
     }
     if (status == dnnl_success)
         status = dnnl_stream_wait(product->stream);
