@@ -77,7 +77,7 @@ for source in $(git ls-files 'tests/*/test_*.c'); do
 done
 if [ $# -eq 0 ]; then
     for case in act attention embedding cross_entropy linear_in_out mse layernorm accumulate cast take_row \
-        sum_squares adamw sgd; do
+        sum_squares update_; do
         add tests/ops/test_ops "tests/ops/$case" -c "$case"
     done
 fi

@@ -4,6 +4,8 @@
 set -eu
 cd "${1:-$(dirname "$0")/..}"
 
+# Kernels take the rules of the optimizers from where they are written down: optim/rules.h, which is
+# functions only.
 # folder: what it may include beside itself and snug.h -- whole folders, or single headers.
 rules='
 base:
@@ -15,8 +17,8 @@ plan:   base ir
 comm:   base
 data:   base
 exec:   base ir plan comm/comm.h
-cpu:    base ir exec/backend.h
-cuda:   base ir exec/backend.h
+cpu:    base ir exec/backend.h optim/rules.h
+cuda:   base ir exec/backend.h optim/rules.h
 io:     base ir
 report: base ir plan
 train:  base ir model optim pass plan comm data exec io report

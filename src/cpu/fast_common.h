@@ -82,6 +82,34 @@ static inline float exp_f32(float x)
     return p * bits_float((shifted << 23) + 0x3f800000u);
 }
 
+/* ln x for normal x > 0 to about 2e-7; the polynomial is that of Cephes.  x = m 2^e with m in
+ * sqrt(1/2)..sqrt(2). */
+static inline float log_f32(float x)
+{
+    uint32_t bits = float_bits(x), shifted = bits - 0x3f3504f3u; /* sqrt(1/2) */
+    float e = (float)((int32_t)shifted >> 23);
+    float r = bits_float((shifted & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
+    float p = 7.0376836292e-2f;
+    p = fmadd(p, r, -1.1514610310e-1f);
+    p = fmadd(p, r, 1.1676998740e-1f);
+    p = fmadd(p, r, -1.2420140846e-1f);
+    p = fmadd(p, r, 1.4249322787e-1f);
+    p = fmadd(p, r, -1.6668057665e-1f);
+    p = fmadd(p, r, 2.0000714765e-1f);
+    p = fmadd(p, r, -2.4999993993e-1f);
+    p = fmadd(p, r, 3.3333331174e-1f);
+    float square = r * r;
+    p = fmadd(p * r, square, e * -2.12194440e-4f);
+    p = fmadd(-0.5f, square, p) + r;
+    return fmadd(e, 0.693359375f, p);
+}
+
+/* x^p for x >= 0, p > 0 and results that are normal numbers. */
+static inline float power_f32(float x, float p)
+{
+    return x < 1.17549435e-38f ? 0.0f : exp_f32(p * log_f32(x));
+}
+
 static inline float sigmoid_f32(float x)
 {
     return 1.0f / (1.0f + exp_f32(-x));

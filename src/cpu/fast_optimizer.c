@@ -1,14 +1,20 @@
 /*
- * fast_optimizer.c -- sum_squares, adamw and sgd: each byte of a parameter's state moves once.
+ * fast_optimizer.c -- sum_squares and update: each byte of a parameter's state moves once.
  *
- * An update reads g, W, m, v and the fp32 master copy block by block and writes all of them before
- * the next block.  sum_squares adds in fp64, chunk by chunk of fixed size and then over the chunks
+ * An update reads g, W, the states and the fp32 master copy block by block and writes all of them
+ * before the next block; the rules come from src/optim in fp32.  sum_squares adds in fp64, chunk by chunk of fixed size and then over the chunks
  * in order: the norm has the same bits with any number of threads.
  *
  * One Zen 4 core, v4, 12.6M parameters: adamw 42 GB/s in f32 (28 bytes a parameter), 36 GB/s in
  * bf16 with an fp32 master (30 bytes); sum_squares 30 GB/s.
  */
+#include "base/code_map.h"
+#include "base/rng.h"
 #include "cpu/fast_common.h"
+
+#define RULE_REAL        float
+#define RULE_POWER(x, p) power_f32(x, p)
+#include "optim/rules.h"
 
 enum { CHUNK_ELEMS = 16 * BLOCK_ELEMS };
 
@@ -53,131 +59,168 @@ static enum snug_status run_sum_squares(const struct kernel_call *call, struct s
 
 /* ---- updates ----------------------------------------------------------------------------- */
 
-enum { MAX_STATES = 4 };
-
-/* What an update changes, in the order of the op's outputs; a block of each as fp32. */
+/* A block of what an update changes, as fp32: in place where the tensor is, else in buffers. */
 struct block {
     int64_t at, count;
     const float *g;
-    float *state[MAX_STATES]; /* NULL: left out */
+    float *w, *state[MAX_STATES];
 };
 
 struct update {
-    double lr, clip, decay;
-    float beta1, beta2, rest1, rest2, eps, step_size, root_scale; /* Adam's; rest is 1 - beta */
-    int master; /* which state is the master copy, if there is one */
+    struct rule_now now;
+    const double *options;
+    float clip;
+    int n_states;
+    struct code_map maps[MAX_STATES]; /* of the states in codes */
 };
 
-typedef void update_fn(const struct update *update, const struct block *block, float *p);
+typedef void steps_fn(const struct update *update, const struct block *block);
 
-/* W is state 0.  Steps on p (the master copy where there is one) and leaves the rounded p in W. */
-static void update_blocks(const struct kernel_call *call, const struct update *update,
-                          update_fn *step)
-{
-    int64_t n = shape_elems(&call->in[0].tensor->shape);
-    int n_parts = count_parts(call->facts, n);
-    int n_states = call->op->n_out;
-#pragma omp parallel for schedule(static) num_threads(n_parts)
-    for (int part = 0; part < n_parts; part++) {
-        float buffer_g[BLOCK_ELEMS], buffers[MAX_STATES][BLOCK_ELEMS];
-        struct range range = part_range(n, n_parts, part, BLOCK_ELEMS);
-        for (int64_t at = range.begin; at < range.end; at += BLOCK_ELEMS) {
-            struct block block = {.at = at, .count = least(BLOCK_ELEMS, range.end - at)};
-            block.g = in_view(call, 0, at, block.count, buffer_g);
-            for (int k = 0; k < n_states; k++) {
-                const struct operand *state = &call->out[k];
-                if (state->data == NULL)
-                    continue;
-                block.state[k] = target_f32(state->tensor->dtype, state->data, at, buffers[k]);
-                if (block.state[k] == buffers[k])
-                    load_f32(state->tensor->dtype, state->data, at, block.count, buffers[k]);
-            }
-            bool has_master = update->master < n_states && block.state[update->master] != NULL;
-            float *p = block.state[has_master ? update->master : 0];
-            step(update, &block, p);
-            if (has_master)
-                block.state[0] = p;
-            for (int k = 0; k < n_states; k++)
-                if (block.state[k] != NULL)
-                    out_store(call, k, at, block.count, block.state[k]);
-        }
+/* The loop of each rule.  Constants and states are copied to where no store can reach them, so that
+ * the compiler keeps them in registers. */
+#define RULE(name)                                                                               \
+    static OUT_OF_LINE void steps_##name(const struct update *update, const struct block *block) \
+    {                                                                                            \
+        struct name##_options o;                                                                 \
+        struct name##_exact_constants exact;                                                     \
+        struct name##_constants k;                                                               \
+        memcpy(&o, update->options, sizeof o);                                                   \
+        prepare_##name(&o, &update->now, &exact);                                                \
+        round_constants(sizeof k / sizeof(float), (const double *)&exact, (float *)&k);          \
+        const float *g = block->g;                                                               \
+        float *p = block->w, clip = update->clip, *state[MAX_STATES];                            \
+        memcpy(state, block->state, sizeof state);                                               \
+        _Pragma("omp simd") for (int64_t i = 0; i < block->count; i++)                           \
+        {                                                                                        \
+            struct name##_states s;                                                              \
+            float w = p[i];                                                                      \
+            for (int j = 0; j < name##_n_states; j++)                                            \
+                ((float *)&s)[j] = state[j][i];                                                  \
+            step_##name(&k, g[i] * clip, &w, &s);                                                \
+            for (int j = 0; j < name##_n_states; j++)                                            \
+                state[j][i] = ((float *)&s)[j];                                                  \
+            p[i] = w;                                                                            \
+        }                                                                                        \
     }
+
+static inline void round_constants(size_t n, const double *exact, float *rounded)
+{
+    for (size_t i = 0; i < n; i++)
+        rounded[i] = (float)exact[i];
 }
 
-static struct update read_update(const struct kernel_call *call, int master)
+#include "ir/rules.def"
+#undef RULE
+
+static steps_fn *const rule_steps[RULE_COUNT] = {
+#define RULE(name) steps_##name,
+#include "ir/rules.def"
+#undef RULE
+};
+
+/* Elements of an operand as fp32, in place or in `buffer`. */
+static float *open_numbers(const struct operand *x, const struct block *block, float *buffer)
 {
-    const double *scalars = call->in[1].data;
-    return (struct update){.lr = scalars[SCALAR_lr],
-                           .clip = scalars[SCALAR_clip],
-                           .decay = call->op->attrs.decay,
-                           .master = master};
+    float *place = target_f32(x->tensor->dtype, x->data, block->at, buffer);
+    if (place == buffer)
+        load_f32(x->tensor->dtype, x->data, block->at, block->count, buffer);
+    return place;
 }
 
-static bool skipped(const struct kernel_call *call)
+static void round_by_chance(const struct kernel_call *call, const struct operand *x,
+                            const struct block *block, const float *from)
 {
-    return ((const double *)call->in[1].data)[SCALAR_skip] != 0.0;
+    const double *scalars = call->in[UPDATE_SCALARS].data;
+    uint64_t key = rng_u64((uint64_t)scalars[SCALAR_seed], rng_hash_string(x->tensor->name),
+                           (uint64_t)scalars[SCALAR_update_count]);
+    uint16_t *to = (uint16_t *)x->data + block->at;
+    uint64_t at = (uint64_t)block->at;
+    if (x->tensor->dtype == DTYPE_f16) {
+        for (int64_t i = 0; i < block->count; i++)
+            to[i] = rng_round_f16(from[i], rng_bits32(key, at + (uint64_t)i));
+        return;
+    }
+#pragma omp simd
+    for (int64_t i = 0; i < block->count; i++)
+        to[i] = rng_round_bf16(from[i], rng_bits32(key, at + (uint64_t)i));
+}
+
+static void close_numbers(const struct kernel_call *call, const struct operand *x,
+                          const struct block *block, const float *from)
+{
+    if (call->op->attrs.stochastic && x->tensor->dtype != DTYPE_f32)
+        round_by_chance(call, x, block, from);
+    else
+        store_f32(x->tensor->dtype, x->data, block->at, block->count, from);
+}
+
+/* Opens all that changes, makes the steps, and stores it again. */
+static void update_block(const struct kernel_call *call, const struct update *update,
+                         struct block *block)
+{
+    float buffer_g[BLOCK_ELEMS], buffer_w[BLOCK_ELEMS], buffers[MAX_STATES][BLOCK_ELEMS];
+    const struct operand *w = &call->in[UPDATE_WEIGHT], *master = &call->in[UPDATE_MASTER];
+    const struct operand *stepped = master->data != NULL ? master : w;
+    block->g = in_view(call, UPDATE_GRADIENT, block->at, block->count, buffer_g);
+    block->w = open_numbers(stepped, block, buffer_w);
+    for (int j = 0; j < update->n_states; j++) {
+        const struct operand *state = &call->in[UPDATE_STATES + 2 * j], *scales = state + 1;
+        block->state[j] = buffers[j];
+        if (scales->data != NULL)
+            codes_load(&update->maps[j], state->data, scales->data, block->at, block->count,
+                       buffers[j]);
+        else
+            block->state[j] = open_numbers(state, block, buffers[j]);
+    }
+    rule_steps[call->op->attrs.rule](update, block);
+    for (int j = 0; j < update->n_states; j++) {
+        const struct operand *state = &call->in[UPDATE_STATES + 2 * j], *scales = state + 1;
+        if (scales->data != NULL)
+            codes_store(&update->maps[j], state->data, scales->data, block->at, block->count,
+                        buffers[j]);
+        else
+            close_numbers(call, state, block, block->state[j]);
+    }
+    close_numbers(call, stepped, block, block->w);
+    if (stepped == master)
+        store_f32(w->tensor->dtype, w->data, block->at, block->count, block->w);
 }
 
 static bool update_fits(const struct program *prog, const struct op *op)
 {
-    return floats_fit(prog, op, 1u << 1, 0, 0);
+    unsigned others = 1u << UPDATE_SCALARS;
+    for (int k = UPDATE_STATES; k + 1 < op->n_in; k += 2)
+        if (op->in[k + 1] != TENSOR_NONE)
+            others |= 1u << k; /* codes */
+    return operands_fit(prog, op->n_in, op->in, others, 0);
 }
 
-static void adamw_block(const struct update *update, const struct block *block, float *p)
-{
-    const float *g = block->g;
-    float *m = block->state[1], *v = block->state[2];
-    float keep = (float)(1.0 - update->lr * update->decay), clip = (float)update->clip;
-    float beta1 = update->beta1, beta2 = update->beta2, eps = update->eps;
-    float rest1 = update->rest1, rest2 = update->rest2;
-    float step_size = update->step_size, root_scale = update->root_scale;
-#pragma omp simd
-    for (int64_t i = 0; i < block->count; i++) {
-        float gradient = g[i] * clip;
-        float moment = fmadd(rest1, gradient, beta1 * m[i]);
-        float variance = fmadd(rest2 * gradient, gradient, beta2 * v[i]);
-        m[i] = moment;
-        v[i] = variance;
-        p[i] = p[i] * keep - step_size * (moment / fmadd(sqrtf(variance), root_scale, eps));
-    }
-}
-
-static enum snug_status run_adamw(const struct kernel_call *call, struct snug_error *err)
+static enum snug_status run_update(const struct kernel_call *call, struct snug_error *err)
 {
     (void)err;
-    if (skipped(call))
-        return SNUG_OK;
     const struct attrs *attrs = &call->op->attrs;
-    double t = ((const double *)call->in[1].data)[SCALAR_update_count];
-    struct update update = read_update(call, 3);
-    update.beta1 = (float)attrs->beta1;
-    update.beta2 = (float)attrs->beta2;
-    update.rest1 = (float)(1.0 - attrs->beta1); /* in fp32 it would be off by 5e-5 */
-    update.rest2 = (float)(1.0 - attrs->beta2);
-    update.eps = (float)attrs->eps;
-    update.step_size = (float)(update.lr / (1.0 - pow(attrs->beta1, t)));
-    update.root_scale = (float)(1.0 / sqrt(1.0 - pow(attrs->beta2, t)));
-    update_blocks(call, &update, adamw_block);
-    return SNUG_OK;
-}
-
-static void sgd_block(const struct update *update, const struct block *block, float *p)
-{
-    const float *g = block->g;
-    float keep = (float)(1.0 - update->lr * update->decay);
-    float step_size = (float)(update->lr * update->clip);
-#pragma omp simd
-    for (int64_t i = 0; i < block->count; i++)
-        p[i] = p[i] * keep - step_size * g[i];
-}
-
-static enum snug_status run_sgd(const struct kernel_call *call, struct snug_error *err)
-{
-    (void)err;
-    if (skipped(call))
+    const double *scalars = call->in[UPDATE_SCALARS].data;
+    if (scalars[SCALAR_skip] != 0.0)
         return SNUG_OK;
-    struct update update = read_update(call, 1);
-    update_blocks(call, &update, sgd_block);
+    struct update update = {.now = {.lr = scalars[SCALAR_lr] * attrs->lr_factor,
+                                    .decay = attrs->decay,
+                                    .t = scalars[SCALAR_update_count],
+                                    .n_steps = scalars[SCALAR_n_steps]},
+                            .options = attrs->options.value,
+                            .clip = (float)scalars[SCALAR_clip],
+                            .n_states = update_n_states(call->op)};
+    for (int j = 0; j < update.n_states && attrs->state_bits != 0; j++)
+        code_map_make(&update.maps[j], (int)attrs->state_bits, (attrs->positive >> j & 1) == 0);
+    int64_t n = shape_elems(&call->in[UPDATE_WEIGHT].tensor->shape);
+    int n_parts = count_parts(call->facts, n);
+#pragma omp parallel for schedule(static) num_threads(n_parts)
+    for (int part = 0; part < n_parts; part++) {
+        struct range range = part_range(n, n_parts, part, BLOCK_ELEMS);
+        for (int64_t at = range.begin; at < range.end; at += BLOCK_ELEMS) {
+            struct block block = {.at = at, .count = least(BLOCK_ELEMS, range.end - at)};
+            update_block(call, &update, &block);
+        }
+    }
     return SNUG_OK;
 }
 
@@ -187,8 +230,7 @@ static const struct kernel rows[] = {
      .supports = sum_squares_fits,
      .workspace_bytes = sum_squares_work_bytes,
      .run = run_sum_squares},
-    {.kind = OP_adamw, .name = ROW_NAME, .supports = update_fits, .run = run_adamw},
-    {.kind = OP_sgd, .name = ROW_NAME, .supports = update_fits, .run = run_sgd},
+    {.kind = OP_update, .name = ROW_NAME, .supports = update_fits, .run = run_update},
 };
 
 const struct kernel *LEVEL(fast_optimizer_rows)(int *n_rows)

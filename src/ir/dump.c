@@ -27,6 +27,11 @@ static const char *const dtype_list[] = {
 static const char *const init_list[] = {"none", "zeros", "ones", "normal", "uniform"};
 static const char *const act_list[] = {"none", "relu", "gelu", "sigmoid", "tanh"};
 static const char *const accumulate_list[] = {"no", "yes", "after_first"};
+static const char *const rule_list[] = {
+#define RULE(name) #name,
+#include "ir/rules.def"
+#undef RULE
+};
 _Static_assert(INIT_uniform == 4 && ACT_tanh == 4 && ACC_after_first == 2,
                "a word for every value: extend the lists above");
 
@@ -39,11 +44,22 @@ const struct attr_row attr_rows[ATTR_COUNT] = {
 #define FORM_accumulate .form = ATTR_FORM_word, .words = {accumulate_list, COUNT(accumulate_list)}
 #define FORM_integer    .form = ATTR_FORM_integer
 #define FORM_real       .form = ATTR_FORM_real
+#define FORM_rule       .form = ATTR_FORM_word, .words = {rule_list, COUNT(rule_list)}
+#define FORM_reals      .form = ATTR_FORM_reals
 #define ROW(type, field, value) \
     {.name = #field, .offset = offsetof(struct attrs, field), FORM_##type},
     ATTR_LIST(ROW)
 #undef ROW
 };
+
+size_t attr_form_bytes(enum attr_form form)
+{
+    static const size_t bytes[] = {[ATTR_FORM_word] = sizeof(int),
+                                   [ATTR_FORM_integer] = sizeof(int64_t),
+                                   [ATTR_FORM_real] = sizeof(double),
+                                   [ATTR_FORM_reals] = sizeof(struct reals)};
+    return bytes[form];
+}
 
 bool is_bare_letter(char letter)
 {
@@ -154,6 +170,21 @@ static void add_tensor(struct text *out, const struct program *prog, const struc
     text_add(out, "\n");
 }
 
+/* `[0.9 0.95]`: zeros at the end are left out */
+static void add_reals(struct text *out, const char *field)
+{
+    struct reals reals;
+    int n = MAX_OPTIONS;
+    memcpy(&reals, field, sizeof reals);
+    while (n > 0 && reals.value[n - 1] == 0)
+        n--;
+    for (int i = 0; i < n; i++) {
+        text_add(out, i == 0 ? "[" : " ");
+        add_real(out, reals.value[i]);
+    }
+    text_add(out, n == 0 ? "[0]" : "]");
+}
+
 /* ` {eps=1e-05, ...`: one attribute if it differs from its default; the caller closes the brace. */
 static bool add_attr(struct text *out, const struct attr_row *row, const struct attrs *attrs,
                      const char *before)
@@ -161,8 +192,7 @@ static bool add_attr(struct text *out, const struct attr_row *row, const struct 
     static const struct attrs defaults = {ATTR_LIST(ATTR_DEFAULT)};
     const char *field = (const char *)attrs + row->offset;
     const char *usual = (const char *)&defaults + row->offset;
-    size_t bytes = row->form == ATTR_FORM_word ? sizeof(int) : 8;
-    if (memcmp(field, usual, bytes) == 0)
+    if (memcmp(field, usual, attr_form_bytes(row->form)) == 0)
         return false;
     text_add(out, "%s%s=", before, row->name);
     if (row->form == ATTR_FORM_word) {
@@ -173,6 +203,8 @@ static bool add_attr(struct text *out, const struct attr_row *row, const struct 
         int64_t value;
         memcpy(&value, field, sizeof value);
         text_add(out, "%lld", (long long)value);
+    } else if (row->form == ATTR_FORM_reals) {
+        add_reals(out, field);
     } else {
         double value;
         memcpy(&value, field, sizeof value);
@@ -180,7 +212,8 @@ static bool add_attr(struct text *out, const struct attr_row *row, const struct 
     }
     return true;
 }
-_Static_assert(sizeof(enum act) == sizeof(int) && sizeof(enum accumulate) == sizeof(int),
+_Static_assert(sizeof(enum act) == sizeof(int) && sizeof(enum accumulate) == sizeof(int) &&
+                   sizeof(enum rule) == sizeof(int),
                "attributes that are words are read as int");
 
 static void add_operands(struct text *out, const struct program *prog, int n, const tensor_id *ids)

@@ -364,6 +364,20 @@ static enum snug_status read_tensor(struct parser *p, bool first_walk)
     return SNUG_OK;
 }
 
+/* [0.9 0.95 1e-08] */
+static enum snug_status read_reals(struct parser *p, const char *what, struct reals *reals)
+{
+    int n = 0;
+    TRY(expect(p, '[', "before a list of numbers"));
+    do {
+        if (n == MAX_OPTIONS)
+            return fail(p, "%s has at most %d numbers and ends in ], found %s", what, MAX_OPTIONS,
+                        show(p, peek(p)));
+        TRY(read_real(p, what, &reals->value[n++]));
+    } while (!accept(p, ']'));
+    return SNUG_OK;
+}
+
 static enum snug_status read_attrs(struct parser *p, const struct op_info *info,
                                    struct attrs *attrs)
 {
@@ -384,6 +398,10 @@ static enum snug_status read_attrs(struct parser *p, const struct op_info *info,
         } else if (row->form == ATTR_FORM_integer) {
             int64_t value;
             TRY(read_integer(p, row->name, INT_MIN, INT_MAX, &value));
+            memcpy(field, &value, sizeof value);
+        } else if (row->form == ATTR_FORM_reals) {
+            struct reals value = {{0}};
+            TRY(read_reals(p, row->name, &value));
             memcpy(field, &value, sizeof value);
         } else {
             double value;

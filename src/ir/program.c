@@ -125,8 +125,9 @@ enum snug_status program_emit(struct program *prog, enum op_kind kind, const str
                               int n_in, const tensor_id *in, const char *name, int n_out,
                               tensor_id *ids, struct snug_error *err)
 {
-    tensor_id none[MAX_OUTPUTS] = {TENSOR_NONE, TENSOR_NONE, TENSOR_NONE,
-                                   TENSOR_NONE, TENSOR_NONE, TENSOR_NONE};
+    tensor_id none[MAX_OUTPUTS];
+    for (int k = 0; k < MAX_OUTPUTS; k++)
+        none[k] = TENSOR_NONE;
     struct shape shapes[MAX_OUTPUTS];
     TRY(program_add_op(prog, kind, attrs, n_in, in, n_out, none, err));
     int at = prog->n_ops - 1;

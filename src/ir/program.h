@@ -19,7 +19,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 
-enum { MAX_DIMS = 6, MAX_INPUTS = 8, MAX_OUTPUTS = 6 };
+enum { MAX_DIMS = 6, MAX_INPUTS = 12, MAX_OUTPUTS = 10, MAX_STATES = 4, MAX_OPTIONS = 8 };
 
 typedef int32_t tensor_id;
 enum { TENSOR_NONE = -1 };
@@ -70,6 +70,16 @@ struct tensor {
 /* Attributes of all ops in one flat struct; a row of ops.def says which ones its op reads. */
 enum act { ACT_none, ACT_relu, ACT_gelu, ACT_sigmoid, ACT_tanh }; /* gelu: the tanh form of GPT-2 */
 enum accumulate { ACC_no, ACC_yes, ACC_after_first }; /* after_first: += but in micro-batch 0 */
+enum rule {                                           /* of the op update */
+            RULE_none = -1,
+#define RULE(name) RULE_##name,
+#include "ir/rules.def"
+#undef RULE
+            RULE_COUNT
+};
+struct reals {
+    double value[MAX_OPTIONS]; /* those that are not given are 0 */
+};
 
 /*    type        name           default */
 #define ATTR_LIST(X)                  \
@@ -81,14 +91,20 @@ enum accumulate { ACC_no, ACC_yes, ACC_after_first }; /* after_first: += but in 
     X(real, eps, 1e-5)                \
     X(real, weight, 1.0)              \
     X(real, max_norm, 0.0)            \
-    X(real, beta1, 0.9)               \
-    X(real, beta2, 0.999)             \
-    X(real, decay, 0.0)
+    X(rule, rule, RULE_none)          \
+    X(reals, options, {{0}})          \
+    X(real, decay, 0.0)               \
+    X(real, lr_factor, 1.0)           \
+    X(integer, state_bits, 0)         \
+    X(integer, positive, 0)           \
+    X(integer, stochastic, 0)
 
 typedef enum act attr_type_act;
 typedef enum accumulate attr_type_accumulate;
 typedef int64_t attr_type_integer;
 typedef double attr_type_real;
+typedef enum rule attr_type_rule;
+typedef struct reals attr_type_reals;
 
 struct attrs {
 #define ATTR_FIELD(type, name, value) attr_type_##type name;
@@ -108,7 +124,7 @@ enum attr_mask {
 #undef ATTR_MASK
 };
 
-#define ATTR_DEFAULT(type, name, value) .name = (value),
+#define ATTR_DEFAULT(type, name, value) .name = value,
 #define ATTRS(...)                      ((struct attrs){ATTR_LIST(ATTR_DEFAULT) __VA_ARGS__})
 
 enum op_kind {
@@ -128,6 +144,13 @@ struct op {
     struct attrs attrs;
 };
 
+/* The operands of update: inputs; output k is input k + UPDATE_WEIGHT. */
+enum { UPDATE_GRADIENT, UPDATE_SCALARS, UPDATE_WEIGHT, UPDATE_MASTER, UPDATE_STATES };
+static inline int update_n_states(const struct op *op)
+{
+    return op->n_in > UPDATE_STATES ? (op->n_in - UPDATE_STATES + 1) / 2 : 0;
+}
+
 struct op_info {
     const char *name;
     int min_in, max_in, min_out, max_out;
@@ -144,7 +167,9 @@ extern const struct op_info op_infos[OP_COUNT];
     X(grad_norm)    /* of the unscaled gradients, before clipping */                       \
     X(clip)         /* multiply gradients by this: clipping and 1 / loss_scale together */ \
     X(skip)         /* 1: gradients are not finite, make no update */                      \
-    X(row)          /* for take_row */
+    X(row)          /* for take_row */                                                     \
+    X(n_steps)      /* of the whole run */                                                 \
+    X(seed)         /* of the run: for rounding by chance */
 enum scalar {
 #define SCALAR_ENUM(name) SCALAR_##name,
     SCALAR_LIST(SCALAR_ENUM)

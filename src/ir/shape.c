@@ -6,6 +6,8 @@
  */
 #include "ir/program.h"
 
+#include "base/code_map.h"
+
 enum { UNCHECKED = -1 };
 
 typedef enum snug_status shape_rule(const struct program *prog, const struct op *op,
@@ -42,6 +44,45 @@ static enum snug_status shape_none(const struct program *prog, const struct op *
     for (int k = 0; k < op->n_out; k++)
         out[k].n_dims = UNCHECKED;
     return SNUG_OK;
+}
+
+/* A state is as large as the weight, in a float type, or in codes with a scale a block. */
+static enum snug_status check_state(const struct program *prog, const struct op *op, int k,
+                                    struct snug_error *err)
+{
+    const struct tensor *state = &prog->tensors[op->in[k]];
+    tensor_id scales = k + 1 < op->n_in ? op->in[k + 1] : TENSOR_NONE;
+    int64_t n = tensor_elems(prog, op->in[UPDATE_WEIGHT]), bits = op->attrs.state_bits;
+    if (scales == TENSOR_NONE)
+        return dtype_is_float(state->dtype) && shape_elems(&state->shape) == n
+                   ? SNUG_OK
+                   : wrong(prog, op, k, "of a float type and as large as the weight", err);
+    if (bits != 8 && bits != 4)
+        return wrong(prog, op, k + 1, "left out, or state_bits 8 or 4", err);
+    if (state->dtype != DTYPE_u8 || shape_elems(&state->shape) != code_bytes((int)bits, n))
+        return wrong(prog, op, k, "u8 codes, of 8 or 4 bits as state_bits says", err);
+    if (prog->tensors[scales].dtype != DTYPE_f32 ||
+        tensor_elems(prog, scales) != code_blocks((int)bits, n))
+        return wrong(prog, op, k + 1, "f32, one scale a block", err);
+    return SNUG_OK;
+}
+
+static enum snug_status shape_update(const struct program *prog, const struct op *op,
+                                     struct shape *out, struct snug_error *err)
+{
+    if (op->in[UPDATE_GRADIENT] == TENSOR_NONE || op->in[UPDATE_WEIGHT] == TENSOR_NONE ||
+        (unsigned)op->attrs.rule >= RULE_COUNT)
+        return snug_fail(err, SNUG_BAD_PROGRAM, "update: needs a gradient, a weight and a rule");
+    int64_t n = tensor_elems(prog, op->in[UPDATE_WEIGHT]);
+    if (tensor_elems(prog, op->in[UPDATE_GRADIENT]) != n)
+        return wrong(prog, op, UPDATE_GRADIENT, "as large as the weight", err);
+    if (op->n_in > UPDATE_MASTER && op->in[UPDATE_MASTER] != TENSOR_NONE &&
+        tensor_elems(prog, op->in[UPDATE_MASTER]) != n)
+        return wrong(prog, op, UPDATE_MASTER, "as large as the weight", err);
+    for (int k = UPDATE_STATES; k < op->n_in; k += 2)
+        if (op->in[k] != TENSOR_NONE)
+            TRY(check_state(prog, op, k, err));
+    return shape_none(prog, op, out, err);
 }
 
 static enum snug_status shape_one(const struct program *prog, const struct op *op,

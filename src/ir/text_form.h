@@ -14,7 +14,7 @@ struct words { /* the words of an enum, in its order */
 
 extern const struct words role_words, dtype_words, init_words;
 
-enum attr_form { ATTR_FORM_word, ATTR_FORM_integer, ATTR_FORM_real };
+enum attr_form { ATTR_FORM_word, ATTR_FORM_integer, ATTR_FORM_real, ATTR_FORM_reals };
 
 struct attr_row {
     const char *name;
@@ -23,6 +23,8 @@ struct attr_row {
     struct words words;
 };
 extern const struct attr_row attr_rows[ATTR_COUNT];
+
+size_t attr_form_bytes(enum attr_form form);
 
 /* Letters, digits and . _ - / make a bare word; any other name is written in quotes. */
 bool is_bare_letter(char letter);

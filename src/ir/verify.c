@@ -121,6 +121,15 @@ static enum snug_status verify_outputs(struct state *s, const struct op *op)
     return SNUG_OK;
 }
 
+/* An update changes what it reads, in the order in which it reads it. */
+static enum snug_status verify_update(struct state *s, const struct op *op)
+{
+    for (int k = 0; k < op->n_out; k++)
+        if (k + UPDATE_WEIGHT >= op->n_in || op->out[k] != op->in[k + UPDATE_WEIGHT])
+            return bad(s, "is not the input that this output should be", op->out[k]);
+    return SNUG_OK;
+}
+
 /* What the walk below takes for granted: kinds and counts that index into tables and arrays. */
 static enum snug_status verify_counts(const struct program *prog, struct snug_error *err)
 {
@@ -160,6 +169,8 @@ enum snug_status program_verify(const struct program *prog, struct snug_error *e
         status = verify_inputs(&s, op);
         if (status == SNUG_OK)
             status = verify_outputs(&s, op);
+        if (status == SNUG_OK && op->kind == OP_update)
+            status = verify_update(&s, op);
         if (status == SNUG_OK && (op->work < TENSOR_NONE || op->work >= prog->n_tensors))
             status = bad(&s, "does not exist (workspace id out of range)", TENSOR_NONE);
     }

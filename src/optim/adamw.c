@@ -1,38 +1,35 @@
 /*
- * adamw.c -- Adam with decoupled weight decay (Loshchilov and Hutter), and Adam itself: decay 0.
+ * adamw.c -- Adam with decoupled weight decay (Loshchilov and Hutter).
  *
  *     m = b1 m + (1-b1) g      v = b2 v + (1-b2) g^2
  *     W -= lr decay W          W -= lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps)
  *
- * state: m, v in fp32: 8 bytes a parameter.
+ * state: m, v: 8 bytes a parameter.
  */
-#include "optim/optim.h"
+#include "optim/rule.h"
 
-static enum snug_status emit(const struct optim_target *t)
+STATES(adamw, m, v)
+OPTIONS(adamw, beta1, beta2, eps)
+CONSTANTS(adamw, keep, beta1, rest1, beta2, rest2, step, root_scale, eps)
+
+PREPARE(adamw)
 {
-    tensor_id m, v;
-    TRY(optim_add_state(t, "m", DTYPE_f32, &m));
-    TRY(optim_add_state(t, "v", DTYPE_f32, &v));
-    struct attrs attrs =
-        ATTRS(.beta1 = t->beta1, .beta2 = t->beta2, .eps = t->eps, .decay = t->decay);
-    bool has_master = t->master != TENSOR_NONE;
-    return program_add_op(t->prog, OP_adamw, &attrs, has_master ? 6 : 5,
-                          (tensor_id[]){t->grad, t->scalars, t->weight, m, v, t->master},
-                          has_master ? 4 : 3, (tensor_id[]){t->weight, m, v, t->master}, t->err);
+    k->keep = 1 - now->lr * now->decay;
+    k->beta1 = o->beta1;
+    k->rest1 = 1 - o->beta1;
+    k->beta2 = o->beta2;
+    k->rest2 = 1 - o->beta2;
+    k->step = now->lr / (1 - pow(o->beta1, now->t));
+    k->root_scale = 1 / sqrt(1 - pow(o->beta2, now->t));
+    k->eps = o->eps;
 }
 
-const struct optimizer optimizer_adamw = {
-    .name = "adamw",
-    .about = "Adam with decoupled weight decay",
-    .default_lr = 3e-4,
-    .default_decay = 0.1,
-    .emit = emit,
-};
+STEP(adamw)
+{
+    s->m = k->beta1 * s->m + k->rest1 * g;
+    s->v = k->beta2 * s->v + k->rest2 * g * g;
+    *w = k->keep * *w - k->step * (s->m / (root(s->v) * k->root_scale + k->eps));
+}
 
-const struct optimizer optimizer_adam = {
-    .name = "adam",
-    .about = "Adam: adamw without decay",
-    .default_lr = 3e-4,
-    .default_decay = 0,
-    .emit = emit,
-};
+OPTIMIZER(adamw, .about = "Adam with decoupled weight decay", .default_lr = 3e-4,
+          .default_decay = 0.1, .defaults = {0.9, 0.95, 1e-8}, .positive = "v")

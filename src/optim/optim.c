@@ -1,17 +1,40 @@
 /*
- * optim.c -- the list of optimizers, and the making of a state tensor.
+ * optim.c -- the list of optimizers, their options by name, and the states and the op of a rule.
  */
 #include "optim/optim.h"
+
+#include "base/code_map.h"
+#include "base/text.h"
 
 #include <stdio.h>
 #include <string.h>
 
+enum { NAME_MOST = 32, LEAST_CODED_ELEMS = 4096 };
+
+/* Those that have no rule of their own. */
+#define OTHER_OPTIMIZERS(X) \
+    X(adam)                 \
+    X(adam_8bit)            \
+    X(adam_4bit)            \
+    X(cyclic_lr)
+#define OTHER_DECLARE(id) extern const struct optimizer optimizer_##id;
+OTHER_OPTIMIZERS(OTHER_DECLARE)
+#undef OTHER_DECLARE
+
 static const struct optimizer *const optimizers[] = {
-    &optimizer_adamw,
-    &optimizer_adam,
-    &optimizer_sgd,
+#define RULE(name) &optimizer_##name,
+#include "ir/rules.def"
+#undef RULE
+#define OTHER_ADDRESS(id) &optimizer_##id,
+    OTHER_OPTIMIZERS(OTHER_ADDRESS)
+#undef OTHER_ADDRESS
 };
 enum { N_OPTIMIZERS = (int)(sizeof optimizers / sizeof *optimizers) };
+
+const struct optimizer *optimizer_at(int index)
+{
+    return index >= 0 && index < N_OPTIMIZERS ? optimizers[index] : NULL;
+}
 
 const struct optimizer *optimizer_find(const char *name)
 {
@@ -21,8 +44,102 @@ const struct optimizer *optimizer_find(const char *name)
     return NULL;
 }
 
+void optimizer_list_names(struct text *out)
+{
+    for (int i = 0; i < N_OPTIMIZERS; i++)
+        text_add(out, "%s%s", i == 0 ? "" : ", ", optimizers[i]->name);
+}
+
+/* Where its rule, states and options are described. */
+static const struct optimizer *owner(const struct optimizer *optimizer)
+{
+    return optimizer->like != NULL ? optimizer->like : optimizer;
+}
+
+/* Word `index` of "m, v"; false: there are fewer. */
+static bool word_at(const char *list, int index, char word[NAME_MOST])
+{
+    if (list == NULL || *list == '\0')
+        return false;
+    for (; index > 0; index--) {
+        list = strstr(list, ", ");
+        if (list == NULL)
+            return false;
+        list += 2;
+    }
+    snprintf(word, NAME_MOST, "%.*s", (int)strcspn(list, ","), list);
+    return true;
+}
+
+static int find_word(const char *list, const char *wanted)
+{
+    char word[NAME_MOST];
+    for (int i = 0; word_at(list, i, word); i++)
+        if (strcmp(word, wanted) == 0)
+            return i;
+    return -1;
+}
+
+/* ---- options ------------------------------------------------------------------------------- */
+
+void optimizer_default_options(const struct optimizer *optimizer, double values[MAX_OPTIONS])
+{
+    memcpy(values, owner(optimizer)->defaults, sizeof optimizer->defaults);
+}
+
+/* A name means the same everywhere: these weigh the old against the new, and 1 would never learn. */
+static bool is_share(const char *name)
+{
+    return find_word("beta1, beta2, beta3, mu, rho, gamma", name) >= 0;
+}
+
+static enum snug_status read_option(const struct optimizer *optimizer, const char *name,
+                                    const char *value, double values[MAX_OPTIONS],
+                                    struct snug_error *err)
+{
+    const char *all = owner(optimizer)->options;
+    int at = find_word(all, name);
+    double x;
+    if (at < 0)
+        return snug_fail(err, SNUG_BAD_ARGUMENT, "--opt: %s has no option \"%.40s\"; it has: %s",
+                         optimizer->name, name, all == NULL || *all == '\0' ? "none" : all);
+    if (!text_parse_real(value, &x) || x < 0 || (is_share(name) && x >= 1))
+        return snug_fail(err, SNUG_BAD_ARGUMENT, "--opt: %s=%.40s: it takes a number from 0%s",
+                         name, value, is_share(name) ? " to below 1" : "");
+    values[at] = x;
+    return SNUG_OK;
+}
+
+enum snug_status optimizer_read_options(const struct optimizer *optimizer, const char *text,
+                                        double values[MAX_OPTIONS], struct snug_error *err)
+{
+    while (*text != '\0') {
+        char pair[2 * NAME_MOST];
+        size_t length = strcspn(text, ",");
+        snprintf(pair, sizeof pair, "%.*s", (int)length, text);
+        char *equals = strchr(pair, '=');
+        if (equals == NULL || length >= sizeof pair)
+            return snug_fail(err, SNUG_BAD_ARGUMENT, "--opt: \"%.60s\": write name=value,...",
+                             pair);
+        *equals = '\0';
+        TRY(read_option(optimizer, pair, equals + 1, values, err));
+        text += length + (text[length] == ',');
+    }
+    return SNUG_OK;
+}
+
+void optimizer_write_options(const struct optimizer *optimizer, const double *values,
+                             struct text *out)
+{
+    char name[NAME_MOST];
+    for (int i = 0; word_at(owner(optimizer)->options, i, name); i++)
+        text_add(out, "%s%s=%.17g", i == 0 ? "" : ",", name, values[i]);
+}
+
+/* ---- states -------------------------------------------------------------------------------- */
+
 enum snug_status optim_add_state(const struct optim_target *target, const char *prefix,
-                                 enum dtype dtype, tensor_id *id)
+                                 enum dtype dtype, const struct shape *shape, tensor_id *id)
 {
     const struct tensor *weight = &target->prog->tensors[target->weight];
     char *name = arena_format(&target->prog->arena, "%s.%s", prefix, weight->name);
@@ -37,8 +154,52 @@ enum snug_status optim_add_state(const struct optim_target *target, const char *
                            .name = name,
                            .dtype = dtype,
                            .role = ROLE_optimizer,
-                           .shape = weight->shape,
+                           .shape = shape != NULL ? *shape : weight->shape,
                            .persistent = true,
                            .init = INIT_zeros};
     return program_add_tensor(target->prog, &state, id, target->err);
+}
+
+/* One state of a rule as state_bits says: the tensor, and its scales or TENSOR_NONE. */
+static enum snug_status add_rule_state(const struct optim_target *t, const char *name,
+                                       tensor_id pair[2])
+{
+    int64_t n = tensor_elems(t->prog, t->weight);
+    bool coded = t->state_bits <= 8 && n >= LEAST_CODED_ELEMS;
+    pair[1] = TENSOR_NONE;
+    if (!coded)
+        return optim_add_state(t, name, t->state_bits == 16 ? DTYPE_bf16 : DTYPE_f32, NULL, pair);
+    char scales[NAME_MOST + 8];
+    snprintf(scales, sizeof scales, "%s.scales", name);
+    struct shape halves = {1, {code_bytes(4, n)}}, blocks = {1, {code_blocks(t->state_bits, n)}};
+    TRY(optim_add_state(t, name, DTYPE_u8, t->state_bits == 4 ? &halves : NULL, &pair[0]));
+    return optim_add_state(t, scales, DTYPE_f32, &blocks, &pair[1]);
+}
+
+static bool is_16_bits(const struct optim_target *t, tensor_id id)
+{
+    return dtype_bytes(t->prog->tensors[id].dtype) == 2;
+}
+
+enum snug_status optim_emit_rule(const struct optim_target *t)
+{
+    const struct optimizer *rule = owner(t->optimizer);
+    tensor_id in[MAX_INPUTS] = {t->grad, t->scalars, t->weight, t->master};
+    struct attrs attrs = ATTRS(.rule = rule->rule, .decay = t->decay, .lr_factor = t->lr_factor);
+    char name[NAME_MOST];
+    int n = UPDATE_STATES;
+    memcpy(attrs.options.value, t->options, sizeof attrs.options);
+    attrs.stochastic = is_16_bits(t, t->weight) && t->master == TENSOR_NONE;
+    for (int i = 0; word_at(rule->states, i, name); i++, n += 2) {
+        TRY(add_rule_state(t, name, &in[n]));
+        if (in[n + 1] != TENSOR_NONE)
+            attrs.state_bits = t->state_bits;
+        if (in[n + 1] != TENSOR_NONE && find_word(rule->positive, name) >= 0)
+            attrs.positive |= 1 << i;
+        attrs.stochastic |= is_16_bits(t, in[n]);
+    }
+    while (in[n - 1] == TENSOR_NONE)
+        n--;
+    return program_add_op(t->prog, OP_update, &attrs, n, in, n - UPDATE_WEIGHT, in + UPDATE_WEIGHT,
+                          t->err);
 }

@@ -3,21 +3,21 @@
  *
  * state: none.
  */
-#include "optim/optim.h"
+#include "optim/rule.h"
 
-static enum snug_status emit(const struct optim_target *t)
+NO_STATES(sgd)
+NO_OPTIONS(sgd)
+CONSTANTS(sgd, lr, keep)
+
+PREPARE(sgd)
 {
-    struct attrs attrs = ATTRS(.decay = t->decay);
-    bool has_master = t->master != TENSOR_NONE;
-    return program_add_op(t->prog, OP_sgd, &attrs, has_master ? 4 : 3,
-                          (tensor_id[]){t->grad, t->scalars, t->weight, t->master},
-                          has_master ? 2 : 1, (tensor_id[]){t->weight, t->master}, t->err);
+    k->lr = now->lr;
+    k->keep = 1 - now->lr * now->decay;
 }
 
-const struct optimizer optimizer_sgd = {
-    .name = "sgd",
-    .about = "plain gradient descent",
-    .default_lr = 0.1,
-    .default_decay = 0,
-    .emit = emit,
-};
+STEP(sgd)
+{
+    *w = k->keep * *w - k->lr * g;
+}
+
+OPTIMIZER(sgd, .about = "plain gradient descent", .default_lr = 0.1)

@@ -3,12 +3,12 @@
  *
  * The norm is always computed: it is in the metrics, it clips where asked, and a step whose
  * gradients are not finite (fp16 overflow, a diverged run) must not touch the weights.
- * 16-bit weights get an fp32 master, booked as optimizer state.
+ * 16-bit weights get an fp32 master, booked as optimizer state, unless the recipe wants none.
  *
  * A program without a loss (psi:N) has no numbers to compute with: only the states are added.
  *
  * needs: gradients of the parameters    keeps: ops so far, ids    breaks: nothing
- * cost:  O(tensors)
+ * cost:  O(ops + tensors)
  */
 #include "optim/optim.h"
 #include "pass/pass.h"
@@ -51,36 +51,82 @@ static enum snug_status emit_norm(struct program *prog, struct pass_env *env, in
                           env->err);
 }
 
+/* What parameters are to the model, for optimizers that treat kinds apart; other tensors get a kind
+ * that nobody reads.  A table that is also the head (tied) is an embedding. */
+static void mark_kinds(const struct program *prog, enum optim_kind *kinds)
+{
+    tensor_id logits = TENSOR_NONE;
+    for (int i = 0; i < prog->n_tensors; i++)
+        kinds[i] = prog->tensors[i].shape.n_dims < 2 ? OPTIM_vector : OPTIM_matrix;
+    for (int i = prog->n_ops - 1; i >= 0; i--) { /* embeddings last: they come first in a model */
+        const struct op *op = &prog->ops[i];
+        if (op->kind == OP_cross_entropy)
+            logits = op->in[0];
+        bool is_head =
+            op->kind == OP_linear_cross_entropy || (op->kind == OP_linear && op->out[0] == logits);
+        if (is_head)
+            kinds[op->in[1]] = OPTIM_head;
+        for (int k = 1; op->kind == OP_embedding && k < op->n_in; k++)
+            if (op->in[k] != TENSOR_NONE)
+                kinds[op->in[k]] = OPTIM_embedding;
+    }
+}
+
+static enum snug_status make_target(struct program *prog, struct pass_env *env, tensor_id weight,
+                                    tensor_id grad, tensor_id scalars, struct optim_target *target)
+{
+    const struct tensor *t = &prog->tensors[weight];
+    *target = (struct optim_target){.prog = prog,
+                                    .grad = grad,
+                                    .scalars = scalars,
+                                    .weight = weight,
+                                    .master = TENSOR_NONE,
+                                    .optimizer = env->optimizer,
+                                    .options = env->options,
+                                    .decay = t->decays ? env->weight_decay : 0,
+                                    .lr_factor = 1,
+                                    .state_bits = env->state_bits,
+                                    .err = env->err};
+    if (!env->master || t->dtype == DTYPE_f32)
+        return SNUG_OK;
+    TRY(optim_add_state(target, "master", DTYPE_f32, NULL, &target->master));
+    prog->tensors[target->master].init = INIT_none; /* starts as the weight */
+    return SNUG_OK;
+}
+
+static enum snug_status emit_updates(const struct optimizer *optimizer,
+                                     const struct optim_target *targets, int n)
+{
+    if (optimizer->emit_all != NULL)
+        return optimizer->emit_all(targets, n);
+    for (int i = 0; i < n; i++)
+        TRY(optimizer->emit(&targets[i]));
+    return SNUG_OK;
+}
+
 enum snug_status pass_optimizer(struct program *prog, struct pass_env *env)
 {
     tensor_id scalars = TENSOR_NONE;
-    int n_tensors = prog->n_tensors, n_gradients = 0;
+    int n_tensors = prog->n_tensors, n_gradients = 0, n_targets = 0;
     for (int i = 0; i < n_tensors; i++)
         n_gradients += prog->tensors[i].role == ROLE_gradient;
     if (prog->loss != TENSOR_NONE) {
         TRY(program_scalars(prog, &scalars, env->err));
         TRY(emit_norm(prog, env, n_gradients, scalars));
     }
+    struct optim_target *targets =
+        arena_zeros(env->scratch, (size_t)n_gradients + 1, sizeof *targets);
+    enum optim_kind *kinds = arena_zeros(env->scratch, (size_t)prog->n_tensors, sizeof *kinds);
+    if (targets == NULL || kinds == NULL)
+        return snug_fail(env->err, SNUG_NO_MEMORY, "optimizer: out of memory");
+    mark_kinds(prog, kinds);
     for (int i = 0; i < n_tensors; i++) {
-        if (prog->tensors[i].role != ROLE_parameter)
-            continue;
-        struct optim_target target = {.prog = prog,
-                                      .scalars = scalars,
-                                      .weight = i,
-                                      .master = TENSOR_NONE,
-                                      .err = env->err,
-                                      .beta1 = env->beta1,
-                                      .beta2 = env->beta2,
-                                      .eps = env->eps,
-                                      .decay = prog->tensors[i].decays ? env->weight_decay : 0};
-        target.grad = gradient_of(prog, env, i);
-        if (target.grad == TENSOR_NONE)
+        tensor_id grad =
+            prog->tensors[i].role == ROLE_parameter ? gradient_of(prog, env, i) : TENSOR_NONE;
+        if (grad == TENSOR_NONE)
             continue; /* not trained */
-        if (env->master && prog->tensors[i].dtype != DTYPE_f32) {
-            TRY(optim_add_state(&target, "master", DTYPE_f32, &target.master));
-            prog->tensors[target.master].init = INIT_none; /* starts as the weight */
-        }
-        TRY(env->optimizer->emit(&target));
+        TRY(make_target(prog, env, i, grad, scalars, &targets[n_targets]));
+        targets[n_targets++].kind = kinds[i];
     }
-    return SNUG_OK;
+    return emit_updates(env->optimizer, targets, n_targets);
 }

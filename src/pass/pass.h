@@ -21,7 +21,9 @@ struct pass_env {
     int n_micro;        /* micro-batches accumulated per step */
 
     const struct optimizer *optimizer;
-    double beta1, beta2, eps, weight_decay, max_norm;
+    const double *options; /* the optimizer's, in its order */
+    int state_bits;        /* of an optimizer state: 32, 16, 8, 4 */
+    double weight_decay, max_norm;
 
     /* How much workspace the kernel of an op wants; `device` is handed back. */
     size_t (*workspace_bytes)(const void *device, const struct program *prog, const struct op *op);

@@ -34,7 +34,8 @@ struct key {
     const struct choice *choices; /* ends in a NULL name */
     bool (*set)(snug_recipe *recipe, const char *value);
     void (*get)(const snug_recipe *recipe,
-                struct text *out); /* adds nothing: left at its default */
+                struct text *out);  /* adds nothing: left at its default */
+    void (*list)(struct text *out); /* the values, where a list of its own says them */
 };
 
 /* ---- values with rules of their own ---------------------------------------------------------- */
@@ -67,33 +68,17 @@ static void get_optimizer(const snug_recipe *recipe, struct text *out)
     text_add(out, "%s", recipe->optimizer->name);
 }
 
-/* beta1=0.9,beta2=0.95,eps=1e-8: any of them */
+/* The optimizer may be named after its options: they are kept as text, and read when both are known. */
 static bool set_opt(snug_recipe *recipe, const char *value)
 {
-    char copy[256], *rest;
-    if (snprintf(copy, sizeof copy, "%s", value) >= (int)sizeof copy)
-        return false;
-    for (char *pair = strtok_r(copy, ",", &rest); pair != NULL; pair = strtok_r(NULL, ",", &rest)) {
-        char *equals = strchr(pair, '=');
-        double x;
-        if (equals == NULL || !text_parse_real(equals + 1, &x) || x < 0)
-            return false;
-        *equals = '\0';
-        if (strcmp(pair, "beta1") == 0 && x < 1)
-            recipe->beta1 = x;
-        else if (strcmp(pair, "beta2") == 0 && x < 1)
-            recipe->beta2 = x;
-        else if (strcmp(pair, "eps") == 0)
-            recipe->eps = x;
-        else
-            return false;
-    }
-    return true;
+    return snprintf(recipe->opt, sizeof recipe->opt, "%s", value) < (int)sizeof recipe->opt;
 }
 
 static void get_opt(const snug_recipe *recipe, struct text *out)
 {
-    text_add(out, "beta1=%.17g,beta2=%.17g,eps=%.17g", recipe->beta1, recipe->beta2, recipe->eps);
+    double values[MAX_OPTIONS];
+    if (recipe_options(recipe, values, NULL) == SNUG_OK)
+        optimizer_write_options(recipe->optimizer, values, out);
 }
 
 static bool set_memory(snug_recipe *recipe, const char *value)
@@ -114,7 +99,10 @@ static const struct choice precisions[] = {
 static const struct choice schedules[] = {{"constant", SCHEDULE_constant},
                                           {"linear", SCHEDULE_linear},
                                           {"cosine", SCHEDULE_cosine},
+                                          {"cyclic", SCHEDULE_cyclic},
                                           {NULL, 0}};
+static const struct choice masters[] = {{"fp32", 0}, {"none", 1}, {NULL, 0}};
+static const struct choice state_bits[] = {{"32", 32}, {"16", 16}, {"8", 8}, {"4", 4}, {NULL, 0}};
 static const struct choice kernels[] = {{"fast", 0}, {"reference", 1}, {NULL, 0}};
 
 #define FIELD(name) offsetof(struct snug_recipe, name)
@@ -133,21 +121,26 @@ static const struct key keys[] = {
      .field = FIELD(seq), .least = 1, .most = ANY},
     {"precision", "fp32, bf16, fp16", "16 bits keep an fp32 master of the weights", .kind = CHOICE,
      .field = FIELD(precision), .choices = precisions},
-    {"master", "fp32", "the master copy of 16-bit weights", .kind = FIXED},
-    {"optimizer", "adamw, adam, sgd", "how weights are updated", .kind = OWN, .set = set_optimizer,
-     .get = get_optimizer},
-    {"opt", "beta1=0.9,beta2=0.95,eps=1e-8", "constants of the optimizer", .kind = OWN,
-     .set = set_opt, .get = get_opt},
-    {"state-bits", "32", "bits of an optimizer state", .kind = FIXED},
+    {"master", "fp32, none", "the master copy of 16-bit weights; none: they are rounded by chance",
+     .kind = CHOICE, .field = FIELD(no_master), .choices = masters},
+    {"optimizer", NULL, "how weights are updated", .kind = OWN, .set = set_optimizer,
+     .get = get_optimizer, .list = optimizer_list_names},
+    {"opt", "name=value,... (adamw: beta1=0.9,beta2=0.95,eps=1e-8)", "options of the optimizer",
+     .kind = OWN, .set = set_opt, .get = get_opt},
+    {"state-bits", "32 (adam-8bit: 8, adam-4bit: 4), 16, 8, 4", "bits of an optimizer state",
+     .kind = CHOICE, .field = FIELD(state_bits), .choices = state_bits},
     {"update", "end", "when weights are updated", .kind = FIXED},
-    {"lr", "3e-4 (sgd: 0.1)", "learning rate", .kind = REAL, .field = FIELD(lr), .least = 0,
+    {"lr", "the optimizer's (adamw: 3e-4, sgd: 0.1)", "learning rate", .kind = REAL,
+     .field = FIELD(lr), .least = 0, .most = 1e300},
+    {"weight-decay", "the optimizer's (adamw: 0.1, adam, sgd: 0)",
+     "on matrices, not on biases and norms", .kind = REAL, .field = FIELD(weight_decay), .least = 0,
      .most = 1e300},
-    {"weight-decay", "0.1 (adam, sgd: 0)", "on matrices, not on biases and norms", .kind = REAL,
-     .field = FIELD(weight_decay), .least = 0, .most = 1e300},
     {"clip", "1", "largest gradient norm; 0: no clipping", .kind = REAL, .field = FIELD(clip),
      .least = 0, .most = 1e300},
-    {"schedule", "constant, linear, cosine", "of the learning rate", .kind = CHOICE,
-     .field = FIELD(schedule), .choices = schedules},
+    {"schedule", "constant (cyclic-lr: cyclic), linear, cosine, cyclic", "of the learning rate",
+     .kind = CHOICE, .field = FIELD(schedule), .choices = schedules},
+    {"cycles", "2", "of the cyclic schedule: each a warm-up and a cosine", .kind = COUNT,
+     .field = FIELD(cycles), .least = 1, .most = ANY},
     {"warmup", "0", "steps over which it rises from 0", .kind = COUNT, .field = FIELD(warmup),
      .least = 0, .most = ANY},
     {"lr-end", "0.1", "its last value, as a fraction of --lr", .kind = REAL, .field = FIELD(lr_end),
@@ -237,13 +230,11 @@ snug_recipe *snug_recipe_new(void)
     if (recipe != NULL)
         *recipe = (snug_recipe){.precision = DTYPE_f32,
                                 .optimizer = &optimizer_adamw,
-                                .beta1 = 0.9,
-                                .beta2 = 0.95,
-                                .eps = 1e-8,
                                 .lr = NAN,
                                 .weight_decay = NAN,
                                 .clip = 1,
                                 .lr_end = 0.1,
+                                .cycles = 2,
                                 .seed = 1};
     return recipe;
 }
@@ -271,6 +262,14 @@ const char *snug_recipe_key(int index)
     return index >= 0 && index < N_KEYS ? keys[index].name : NULL;
 }
 
+static void add_values(const struct key *key, struct text *out)
+{
+    if (key->list != NULL)
+        key->list(out);
+    else
+        text_add(out, "%s", key->values);
+}
+
 static enum snug_status set_key(snug_recipe *recipe, const struct key *key, const char *value,
                                 struct snug_error *err)
 {
@@ -279,8 +278,12 @@ static enum snug_status set_key(snug_recipe *recipe, const struct key *key, cons
     if (key->kind == FIXED)
         return snug_fail(err, SNUG_BAD_ARGUMENT, "--%s %.60s is not in this version, only %s is",
                          key->name, value, key->values);
-    return snug_fail(err, SNUG_BAD_ARGUMENT, "--%s: \"%.60s\" is not a value for it; it takes: %s",
-                     key->name, value, key->values);
+    struct text values = {0};
+    add_values(key, &values);
+    snug_fail(err, SNUG_BAD_ARGUMENT, "--%s: \"%.60s\" is not a value for it; it takes: %.300s",
+              key->name, value, values.data == NULL ? "?" : values.data);
+    text_free(&values);
+    return SNUG_BAD_ARGUMENT;
 }
 
 static enum snug_status no_such_key(const char *name, struct snug_error *err)
@@ -355,7 +358,9 @@ char *snug_recipe_help(void)
         if (keys[i].kind == FIXED)
             continue;
         text_add(&t, "  --%-13s %s\n", keys[i].name, keys[i].about);
-        text_add(&t, "  %15s %s\n", "", keys[i].values);
+        text_add(&t, "  %15s ", "");
+        add_values(&keys[i], &t);
+        text_add(&t, "\n");
     }
     return text_take(&t);
 }
@@ -388,9 +393,33 @@ const char *recipe_precision_name(const struct snug_recipe *recipe)
     return choice_name(precisions, recipe->precision);
 }
 
+static enum schedule schedule_of(const struct snug_recipe *recipe)
+{
+    const char *usual = recipe->optimizer->schedule;
+    if (recipe->schedule != SCHEDULE_optimizers)
+        return (enum schedule)recipe->schedule;
+    for (const struct choice *c = schedules; usual != NULL && c->name != NULL; c++)
+        if (strcmp(c->name, usual) == 0)
+            return (enum schedule)c->value;
+    return SCHEDULE_constant;
+}
+
 const char *recipe_schedule_name(const struct snug_recipe *recipe)
 {
-    return choice_name(schedules, recipe->schedule);
+    return choice_name(schedules, (int)schedule_of(recipe));
+}
+
+enum snug_status recipe_options(const struct snug_recipe *recipe, double values[MAX_OPTIONS],
+                                struct snug_error *err)
+{
+    optimizer_default_options(recipe->optimizer, values);
+    return optimizer_read_options(recipe->optimizer, recipe->opt, values, err);
+}
+
+int recipe_state_bits(const struct snug_recipe *recipe)
+{
+    int usual = recipe->optimizer->state_bits;
+    return recipe->state_bits != 0 ? recipe->state_bits : usual != 0 ? usual : 32;
 }
 
 double recipe_lr(const struct snug_recipe *recipe)
@@ -406,17 +435,26 @@ double recipe_weight_decay(const struct snug_recipe *recipe)
 double recipe_lr_at(const struct snug_recipe *recipe, int64_t step, int64_t n_steps)
 {
     double lr = recipe_lr(recipe);
+    enum schedule schedule = schedule_of(recipe);
+    if (schedule == SCHEDULE_cyclic) { /* within the present cycle; the last takes what is over */
+        int64_t length = n_steps / recipe->cycles > 0 ? n_steps / recipe->cycles : 1;
+        int64_t cycle = step / length < recipe->cycles ? step / length : recipe->cycles - 1;
+        step -= cycle * length;
+        n_steps = cycle == recipe->cycles - 1 ? n_steps - cycle * length : length;
+    }
     if (step < recipe->warmup)
         return lr * (double)(step + 1) / (double)recipe->warmup;
     int64_t left = n_steps - recipe->warmup;
     double done = left <= 1 ? 0 : (double)(step - recipe->warmup) / (double)(left - 1);
     done = done > 1 ? 1 : done;
-    switch ((enum schedule)recipe->schedule) {
+    switch (schedule) {
+    case SCHEDULE_optimizers:
     case SCHEDULE_constant:
         return lr;
     case SCHEDULE_linear:
         return lr * (1 - (1 - recipe->lr_end) * done);
     case SCHEDULE_cosine:
+    case SCHEDULE_cyclic:
         return lr * (recipe->lr_end + (1 - recipe->lr_end) * 0.5 * (1 + cos(acos(-1) * done)));
     }
     return lr;

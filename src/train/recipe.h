@@ -9,7 +9,15 @@
 #include "base/text.h"
 #include "optim/optim.h"
 
-enum schedule { SCHEDULE_constant, SCHEDULE_linear, SCHEDULE_cosine };
+enum schedule {
+    SCHEDULE_optimizers, /* whatever the optimizer is meant to have */
+    SCHEDULE_constant,
+    SCHEDULE_linear,
+    SCHEDULE_cosine,
+    SCHEDULE_cyclic
+};
+
+enum { OPT_TEXT_MAX = 256 };
 
 struct snug_recipe {
     int threads;                     /* 0: all cores */
@@ -17,11 +25,13 @@ struct snug_recipe {
     int64_t batch, micro_batch, seq; /* 0: the model's default */
     int precision;                   /* enum dtype */
     const struct optimizer *optimizer;
-    double beta1, beta2, eps;
+    char opt[OPT_TEXT_MAX];  /* its options as given: read when the optimizer is known */
+    int state_bits;          /* 0: the optimizer's default */
+    int no_master;           /* 1: 16-bit weights alone */
     double lr, weight_decay; /* NAN: the optimizer's default */
     double clip;             /* 0: none */
     int schedule;            /* enum schedule */
-    int64_t warmup;
+    int64_t warmup, cycles;
     double lr_end;  /* fraction of lr at the last step of linear and cosine */
     int64_t memory; /* bytes, 0: no budget */
     int64_t seed;
@@ -31,6 +41,10 @@ struct snug_recipe {
 enum dtype recipe_dtype(const struct snug_recipe *recipe);
 const char *recipe_precision_name(const struct snug_recipe *recipe); /* "bf16" */
 const char *recipe_schedule_name(const struct snug_recipe *recipe);
+/* The options of the optimizer, its defaults where none are given. */
+enum snug_status recipe_options(const struct snug_recipe *recipe, double values[MAX_OPTIONS],
+                                struct snug_error *err);
+int recipe_state_bits(const struct snug_recipe *recipe);
 double recipe_lr(const struct snug_recipe *recipe);
 double recipe_weight_decay(const struct snug_recipe *recipe);
 /* The learning rate of step `step` (from 0) of n_steps. */

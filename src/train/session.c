@@ -60,10 +60,12 @@ enum snug_status session_program(const struct session_request *q, const char *la
 {
     const struct snug_recipe *r = q->recipe;
     struct arena scratch = {0};
+    double options[MAX_OPTIONS];
     *s = (struct session){
         .backend = backend_cpu(),
         .facts = {.threads = recipe_threads(r), .reference_only = r->kernels != 0}};
     TRY(set_sizes(q, s, err));
+    TRY(recipe_options(r, options, err));
     int64_t seq = model_is_language(q->model) ? s->seq : r->seq;
     enum snug_status status =
         model_forward(q->model, q->purpose, s->micro_batch, seq, &s->prog, err);
@@ -75,12 +77,11 @@ enum snug_status session_program(const struct session_request *q, const char *la
                                .err = err,
                                .train = q->train,
                                .compute = recipe_dtype(r),
-                               .master = true,
+                               .master = !r->no_master,
                                .n_micro = (int)(s->batch / s->micro_batch),
                                .optimizer = r->optimizer,
-                               .beta1 = r->beta1,
-                               .beta2 = r->beta2,
-                               .eps = r->eps,
+                               .options = options,
+                               .state_bits = recipe_state_bits(r),
                                .weight_decay = recipe_weight_decay(r),
                                .max_norm = r->clip,
                                .workspace_bytes = workspace_of,

@@ -175,6 +175,8 @@ static enum snug_status one_step(struct snug_trainer *t, struct snug_metrics *m,
     double begin = clock_seconds();
     bool scale_is_least = scalars[SCALAR_loss_scale] <= 1;
     scalars[SCALAR_lr] = lr;
+    scalars[SCALAR_n_steps] = (double)t->n_steps;
+    scalars[SCALAR_seed] = (double)t->recipe.seed;
     TRY(exec_run(t->exec, feed, t, err));
     double seconds = clock_seconds() - begin;
     double loss = dtype_load(prog->tensors[prog->loss].dtype, exec_data(t->exec, prog->loss), 0);

@@ -238,6 +238,14 @@ static void add_random_op(struct dice *dice, struct program *prog)
 #define RANDOM_accumulate (enum accumulate) roll(dice, ACC_after_first + 1)
 #define RANDOM_integer    (int32_t) rng_u64(dice->seed, 3, dice->index++)
 #define RANDOM_real       random_real(dice)
+#define RANDOM_rule       (enum rule) roll(dice, RULE_COUNT)
+#define RANDOM_reals                                \
+    (struct reals)                                  \
+    {                                               \
+        {                                           \
+            random_real(dice), 0, random_real(dice) \
+        }                                           \
+    }
 #define RANDOM_ATTR(type, field, value)                  \
     if ((info->attrs & A_##field) != 0 && roll(dice, 2)) \
         attrs.field = RANDOM_##type;

@@ -29,7 +29,7 @@ static const struct {
     {"nothing at all", "", NULL},
     {"a chain", DECLARE "a = act x; b = add a, x", NULL},
     {"what lives from step to step is there", DECLARE "a = linear x, w", NULL},
-    {"an update in place", DECLARE "g = linear_grad_w x, x; w = sgd g, s, w", NULL},
+    {"an update in place", DECLARE "g = linear_grad_w x, x; w = update g, s, w {rule=sgd}", NULL},
     {"adding to what was written", DECLARE "a = act x; a = accumulate x {accumulate=yes}", NULL},
     {"adding after the first micro-batch",
      DECLARE "a = accumulate x {accumulate=after_first}; body 0 1 x 3", NULL},

@@ -21,16 +21,19 @@ enum { SEED = 7, N = 5, N_STEPS = 3 };
 
 static const struct case_text adamw_text = {
     .name = "adamw",
-    .line = {"in g float 5", "in s scalars", "in w float 5", "in m f32 5", "in v f32 5 positive",
-             "in master f32 5", "w m v = adamw g s w m v beta1=0.8 beta2=0.95 eps=1e-3 decay=0.1",
-             "w m v master = adamw g s w m v master beta1=0.8 beta2=0.95 eps=1e-3 decay=0.1"},
+    .line =
+        {"in g float 5", "in s scalars", "in w float 5", "in m f32 5", "in v f32 5 positive",
+         "in master f32 5",
+         "w _ m _ v = update g s w _ m _ v rule=adamw options=0.8,0.95,1e-3 decay=0.1",
+         "w master m _ v = update g s w master m _ v rule=adamw options=0.8,0.95,1e-3 decay=0.1"},
     .n_lines = 8,
     .use = {[CASE_sizes] = {""}},
 };
 static const struct case_text sgd_text = {
     .name = "sgd",
     .line = {"in g float 5", "in s scalars", "in w float 5", "in master f32 5",
-             "w = sgd g s w decay=0.1", "w master = sgd g s w master decay=0.1"},
+             "w = update g s w rule=sgd decay=0.1",
+             "w master = update g s w master rule=sgd decay=0.1"},
     .n_lines = 6,
     .use = {[CASE_sizes] = {""}},
 };

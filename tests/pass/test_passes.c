@@ -61,7 +61,7 @@ static const struct row rows[] = {
     {"what the dead read dies with them", pass_drop_dead,
      "a = act x; b = act a; c = add a, b; o = act x", "o = act x", OK},
     {"effect keeps reads", pass_drop_dead,
-     "dw = linear_grad_w x, y; w = sgd dw, s, w", "dw = linear_grad_w x, y; w = sgd dw, s, w", OK},
+     "dw = linear_grad_w x, y; w = update dw, s, w {rule=sgd}", "dw = linear_grad_w x, y; w = update dw, s, w {rule=sgd}", OK},
     {"an accumulate chain stays", pass_drop_dead,
      "a = accumulate x; a = accumulate y {accumulate=yes}; o = act a",
      "a = accumulate x; a = accumulate y {accumulate=yes}; o = act a", OK},
@@ -84,11 +84,11 @@ static const struct row rows[] = {
      "a = add x, y; b, mean, rstd = layernorm a, gm, bt {eps=0.5}; o = add a, b",
      "a, b, mean, rstd = add_layernorm x, y, gm, bt {eps=0.5}; o = add a, b", OK},
     {"add and norm in training: an update of gamma comes later", pass_fuse,
-     "a = add x, y; b, mean, rstd = layernorm a, gm, bt; gm = sgd dg, s, gm",
-     "a, b, mean, rstd = add_layernorm x, y, gm, bt; gm = sgd dg, s, gm", OK},
+     "a = add x, y; b, mean, rstd = layernorm a, gm, bt; gm = update dg, s, gm {rule=sgd}",
+     "a, b, mean, rstd = add_layernorm x, y, gm, bt; gm = update dg, s, gm {rule=sgd}", OK},
     {"add and norm with an update of gamma between", pass_fuse,
-     "a = add x, y; gm = sgd dg, s, gm; b, mean, rstd = layernorm a, gm, bt",
-     "a = add x, y; gm = sgd dg, s, gm; b, mean, rstd = layernorm a, gm, bt", OK},
+     "a = add x, y; gm = update dg, s, gm {rule=sgd}; b, mean, rstd = layernorm a, gm, bt",
+     "a = add x, y; gm = update dg, s, gm {rule=sgd}; b, mean, rstd = layernorm a, gm, bt", OK},
     {"add and norm with an addition to the sum between", pass_fuse,
      "a = add x, y; a = accumulate x {accumulate=yes}; b, mean, rstd = layernorm a, gm, bt",
      "a = add x, y; a = accumulate x {accumulate=yes}; b, mean, rstd = layernorm a, gm, bt", OK},
@@ -252,6 +252,8 @@ static const struct row rows[] = {
 };
 /* clang-format on */
 
+static const double options[MAX_OPTIONS] = {0.9, 0.999, 1e-8};
+
 static struct pass_env env_of(struct arena *scratch, struct snug_error *err)
 {
     return (struct pass_env){.scratch = scratch,
@@ -261,9 +263,8 @@ static struct pass_env env_of(struct arena *scratch, struct snug_error *err)
                              .master = true,
                              .n_micro = 1,
                              .optimizer = &optimizer_adamw,
-                             .beta1 = 0.9,
-                             .beta2 = 0.999,
-                             .eps = 1e-8,
+                             .options = options,
+                             .state_bits = 32,
                              .weight_decay = 0.5};
 }
 
@@ -363,16 +364,27 @@ static const struct {
     const char *update_w, *update_bias;
     int n_states; /* for w and bias together */
 } optimizer_rows[] = {
-    {&optimizer_adamw, DTYPE_f32, "w, m.w, v.w = adamw d.w, s, w, m.w, v.w {eps=1e-08, decay=0.5}",
-     "bias, m.bias, v.bias = adamw d.bias, s, bias, m.bias, v.bias {eps=1e-08}", 4},
+    {&optimizer_adamw, DTYPE_f32,
+     "w, _, m.w, _, v.w = update d.w, s, w, _, m.w, _, v.w "
+     "{rule=adamw, options=[0.9 0.999 1e-08], decay=0.5}",
+     "bias, _, m.bias, _, v.bias = update d.bias, s, bias, _, m.bias, _, v.bias "
+     "{rule=adamw, options=[0.9 0.999 1e-08]}",
+     4},
     {&optimizer_adamw, DTYPE_bf16,
-     "w, m.w, v.w, master.w = adamw d.w, s, w, m.w, v.w, master.w {eps=1e-08, decay=0.5}",
-     "bias, m.bias, v.bias, master.bias = adamw d.bias, s, bias, m.bias, v.bias, master.bias "
-     "{eps=1e-08}",
+     "w, master.w, m.w, _, v.w = update d.w, s, w, master.w, m.w, _, v.w "
+     "{rule=adamw, options=[0.9 0.999 1e-08], decay=0.5}",
+     "bias, master.bias, m.bias, _, v.bias = update d.bias, s, bias, master.bias, m.bias, _, "
+     "v.bias "
+     "{rule=adamw, options=[0.9 0.999 1e-08]}",
      6},
-    {&optimizer_sgd, DTYPE_f32, "w = sgd d.w, s, w {decay=0.5}", "bias = sgd d.bias, s, bias", 0},
-    {&optimizer_sgd, DTYPE_f16, "w, master.w = sgd d.w, s, w, master.w {decay=0.5}",
-     "bias, master.bias = sgd d.bias, s, bias, master.bias", 2},
+    {&optimizer_sgd, DTYPE_f32,
+     "w = update d.w, s, w {rule=sgd, options=[0.9 0.999 1e-08], decay=0.5}",
+     "bias = update d.bias, s, bias {rule=sgd, options=[0.9 0.999 1e-08]}", 0},
+    {&optimizer_sgd, DTYPE_f16,
+     "w, master.w = update d.w, s, w, master.w {rule=sgd, options=[0.9 0.999 1e-08], decay=0.5}",
+     "bias, master.bias = update d.bias, s, bias, master.bias {rule=sgd, options=[0.9 0.999 "
+     "1e-08]}",
+     2},
 };
 
 static void test_optimizer(void **state)
@@ -392,7 +404,7 @@ static void test_optimizer(void **state)
             pass_autodiff(&prog, &env) != SNUG_OK || pass_accumulate(&prog, &env) != SNUG_OK ||
             pass_optimizer(&prog, &env) != SNUG_OK || program_verify(&prog, &err) != SNUG_OK)
             fail_msg("row %d: %s", (int)i, err.message);
-        char *ops = ops_of(&prog), norm[200];
+        char *ops = ops_of(&prog), norm[400];
         snprintf(norm, sizeof norm,
                  "; norm.part.0 = sum_squares d.w; norm.part.1 = sum_squares d.bias; "
                  "s = grad_norm norm.parts, s {%smax_norm=2}; %s",

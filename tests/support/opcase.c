@@ -258,6 +258,14 @@ static bool read_attr(const struct builder *b, char *word, struct attrs *attrs)
             memcpy(field, &value, sizeof value);
             return true;
         }
+        if (row->form == ATTR_FORM_reals) { /* 0.9,0.95 */
+            struct reals reals = {{0}};
+            char *text = equals + 1;
+            for (int k = 0; k < MAX_OPTIONS && *text != '\0'; k++, text += *text == ',')
+                reals.value[k] = strtod(text, &text);
+            memcpy(field, &reals, sizeof reals);
+            return *text == '\0';
+        }
         if (row->form == ATTR_FORM_integer) {
             bool ok = read_size(b, equals + 1, &whole);
             memcpy(field, &whole, sizeof whole);

@@ -294,6 +294,6 @@ double oprun_tolerance(const struct opcase *c, const struct op *op, int output, 
             longest = n > longest ? n : longest;
         }
     double f32_tolerance = 1e-5 * fmax(1.0, sqrt((double)longest / 1024.0));
-    bool narrow = program_tensor(&c->prog, op->out[output])->dtype == dtype;
-    return fmax(f32_tolerance, narrow ? 4.0 * unit[dtype] : unit[dtype]);
+    enum dtype own = program_tensor(&c->prog, op->out[output])->dtype;
+    return fmax(f32_tolerance, fmax(4.0 * unit[own], unit[dtype]));
 }

@@ -92,6 +92,8 @@ static enum snug_status add_op(struct drawer *d, enum op_kind kind, const struct
     for (int k = 0; k < n_out; k++) {
         if (out[k] != TENSOR_NONE)
             continue; /* given */
+        if (shapes[k].n_dims < 0)
+            continue; /* of an update, which makes nothing new */
         if (k > 0 && chance(d, 6))
             continue; /* left out */
         TRY(add_tensor(d, "t", ROLE_activation, &shapes[k], false, &out[k]));
@@ -202,9 +204,11 @@ static enum snug_status draw_update(struct drawer *d, tensor_id grad)
     TRY(add_tensor(d, "m", ROLE_optimizer, shape_of(d, grad), true, &m));
     TRY(add_tensor(d, "v", ROLE_optimizer, shape_of(d, grad), true, &v));
     TRY(program_scalars(d->prog, &s, d->err));
-    tensor_id out[3] = {w, m, v};
-    return chance(d, 2) ? add_op(d, OP_sgd, NULL, 3, (tensor_id[]){grad, s, w}, 1, out)
-                        : add_op(d, OP_adamw, NULL, 5, (tensor_id[]){grad, s, w, m, v}, 3, out);
+    tensor_id out[5] = {w, TENSOR_NONE, m, TENSOR_NONE, v};
+    struct attrs adamw = ATTRS(.rule = RULE_adamw), sgd = ATTRS(.rule = RULE_sgd);
+    return chance(d, 2) ? add_op(d, OP_update, &sgd, 3, (tensor_id[]){grad, s, w}, 1, out)
+                        : add_op(d, OP_update, &adamw, 7,
+                                 (tensor_id[]){grad, s, w, TENSOR_NONE, m, TENSOR_NONE, v}, 5, out);
 }
 
 static enum snug_status draw_op(struct drawer *d)

@@ -89,7 +89,7 @@ static void kernels_are_lifted(void **state)
     (void)state;
     static const char *const kinds[] = {"linear",         "linear_grad_x",  "linear_grad_w",
                                         "attention",      "attention_grad", "layernorm",
-                                        "layernorm_grad", "adamw"};
+                                        "layernorm_grad", "update"};
     struct report_bench bench;
     run("batch=2 threads=1 precision=bf16", "bf16", &bench);
     assert_int_equal(bench.n_kernels, 3 + 8); /* the products in fp32 too */
@@ -104,7 +104,7 @@ static void kernels_are_lifted(void **state)
                         "16 x 72 to 24");
     assert_string_equal(find(bench.kernels, bench.n_kernels, "linear_grad_w", "bf16")->shape,
                         "16 x 24 to 72");
-    assert_string_equal(find(bench.kernels, bench.n_kernels, "adamw", "bf16")->shape, "8388608");
+    assert_string_equal(find(bench.kernels, bench.n_kernels, "update", "bf16")->shape, "8388608");
     assert_true(bench.best_product_flops > 0);
 }
 

@@ -1,0 +1,36 @@
+/*
+ * amsgrad.c -- AMSGrad (Reddi, Kale and Kumar), as PyTorch's Adam(amsgrad=True), decay decoupled:
+ *
+ *     m, v as in Adam      vmax = max(vmax, v)      W -= lr decay W
+ *     W -= lr (m / (1-b1^t)) / (sqrt(vmax / (1-b2^t)) + eps)
+ *
+ * state: m, v, vmax: 12 bytes a parameter.
+ */
+#include "optim/rule.h"
+
+STATES(amsgrad, m, v, vmax)
+OPTIONS(amsgrad, beta1, beta2, eps)
+CONSTANTS(amsgrad, keep, beta1, rest1, beta2, rest2, step, root_scale, eps)
+
+PREPARE(amsgrad)
+{
+    k->keep = 1 - now->lr * now->decay;
+    k->beta1 = o->beta1;
+    k->rest1 = 1 - o->beta1;
+    k->beta2 = o->beta2;
+    k->rest2 = 1 - o->beta2;
+    k->step = now->lr / (1 - pow(o->beta1, now->t));
+    k->root_scale = 1 / sqrt(1 - pow(o->beta2, now->t));
+    k->eps = o->eps;
+}
+
+STEP(amsgrad)
+{
+    s->m = k->beta1 * s->m + k->rest1 * g;
+    s->v = k->beta2 * s->v + k->rest2 * g * g;
+    s->vmax = larger(s->vmax, s->v);
+    *w = k->keep * *w - k->step * (s->m / (root(s->vmax) * k->root_scale + k->eps));
+}
+
+OPTIMIZER(amsgrad, .about = "Adam whose variance never falls", .default_lr = 3e-4,
+          .defaults = {0.9, 0.999, 1e-8}, .positive = "v, vmax")

@@ -1,0 +1,39 @@
+/*
+ * generalized_adam.c -- NadamW with switches (AlgoPerf's Generalized Adam):
+ *
+ *     m = b1 m + (1-b1) g      v = b2 v + (1-b2) g^2      u = nesterov ? b1 m + (1-b1) g : m
+ *     W -= lr decay W          W -= lr (u / (1-b1^t)) / (precondition ? sqrt(v / (1-b2^t)) + eps : 1)
+ *
+ * precondition=0 is the heavy ball.  state: m, v: 8 bytes a parameter.
+ */
+#include "optim/rule.h"
+
+STATES(generalized_adam, m, v)
+OPTIONS(generalized_adam, beta1, beta2, eps, nesterov, precondition)
+CONSTANTS(generalized_adam, keep, beta1, rest1, beta2, rest2, of_m, of_g, step, root_scale, eps)
+
+PREPARE(generalized_adam)
+{
+    k->keep = 1 - now->lr * now->decay;
+    k->beta1 = o->beta1;
+    k->rest1 = 1 - o->beta1;
+    k->beta2 = o->beta2;
+    k->rest2 = 1 - o->beta2;
+    k->of_m = o->nesterov != 0 ? o->beta1 : 1;
+    k->of_g = o->nesterov != 0 ? 1 - o->beta1 : 0;
+    k->step = now->lr / (1 - pow(o->beta1, now->t));
+    k->root_scale = o->precondition != 0 ? 1 / sqrt(1 - pow(o->beta2, now->t)) : 0;
+    k->eps = o->precondition != 0 ? o->eps : 1; /* divides by 1 */
+}
+
+STEP(generalized_adam)
+{
+    s->m = k->beta1 * s->m + k->rest1 * g;
+    s->v = k->beta2 * s->v + k->rest2 * g * g;
+    real u = k->of_m * s->m + k->of_g * g;
+    *w = k->keep * *w - k->step * (u / (root(s->v) * k->root_scale + k->eps));
+}
+
+OPTIMIZER(generalized_adam, .name = "generalized-adam",
+          .about = "NadamW with Nesterov and the preconditioner as options", .default_lr = 3e-4,
+          .default_decay = 0.1, .defaults = {0.9, 0.999, 1e-8, 1, 1}, .positive = "v")
