@@ -4,34 +4,31 @@
 #include "base/code_map.h"
 
 #include <math.h>
-#include <stdlib.h>
-
-static int by_value(const void *a, const void *b)
-{
-    float x = *(const float *)a, y = *(const float *)b;
-    return (x > y) - (x < y);
-}
 
 void code_map_make(struct code_map *map, int bits, bool is_signed)
 {
-    int n_decades = bits - 1, n = 0;
+    int n_decades = bits - 1, n = 1; /* codes above that of 0 are numbered from 1 */
+    struct code_finder *f = &map->finder;
+    f->zero = is_signed ? (1 << n_decades) - 1 : 0;
     map->bits = bits;
+    float *value = map->value + f->zero;
+    value[0] = 0.0f;
     for (int e = 0; e < n_decades; e++) {
         int n_parts = 1 << (is_signed ? e : e + 1);
-        for (int part = 0; part < n_parts; part++) {
-            double middle = 0.1 + 0.9 * (part + 0.5) / n_parts;
-            float value = (float)(middle * pow(10, e - n_decades + 1));
-            map->value[n++] = value;
+        double decade = pow(10, e - n_decades + 1), part = 0.9 * decade / n_parts;
+        double first = 0.1 * decade + 0.5 * part;
+        f->from[e] = (float)((first + (e == 0 ? 0 : (double)value[n - 1])) / 2);
+        f->scale[e] = (float)(1 / part);
+        f->start[e] = (float)(n - 0.1 * decade / part);
+        f->last[e] = (float)(n + n_parts - 1);
+        for (int k = 0; k < n_parts; k++, n++) {
+            value[n] = (float)(first + k * part);
             if (is_signed)
-                map->value[n++] = -value;
+                value[-n] = -value[n];
         }
     }
-    map->value[n++] = 0.0f;
-    map->value[n++] = 1.0f;
-    qsort(map->value, (size_t)n, sizeof *map->value, by_value);
-    for (int c = 0; c + 1 < n; c++)
-        map->bound[c] = (map->value[c] + map->value[c + 1]) / 2;
-    map->bound[n - 1] = INFINITY;
+    value[n] = 1.0f;
+    f->one = (value[n - 1] + 1.0f) / 2;
     if (!is_signed)
-        map->bound[0] = 0.0f; /* above 0 is never 0 */
+        f->from[0] = 0.0f; /* above 0 is never 0 */
 }

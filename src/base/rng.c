@@ -3,8 +3,6 @@
  */
 #include "base/rng.h"
 
-#include "base/dtype.h"
-
 #include <math.h>
 
 struct block {
@@ -53,21 +51,6 @@ double rng_normal(uint64_t seed, uint64_t stream, uint64_t index)
     struct block b = philox(seed, stream, index);
     double radius = sqrt(-2.0 * log(1.0 - unit(b.word[0], b.word[1])));
     return radius * cos(6.283185307179586476925 * unit(b.word[2], b.word[3]));
-}
-
-uint16_t rng_round_f16(float x, uint32_t random)
-{
-    double size = fabs((double)x), unit = 0x1p-24; /* the spacing below 2^-14 */
-    if (!(size < 65504.0))
-        return f16_from_f32(x);
-    if (size >= 0x1p-14) {
-        int exponent;
-        frexp(size, &exponent);
-        unit = ldexp(1.0, exponent - 11);
-    }
-    double steps = size / unit, low = floor(steps);
-    bool up = (double)random * 0x1p-32 < steps - low;
-    return f16_from_f32((float)copysign((up ? low + 1 : low) * unit, (double)x));
 }
 
 uint64_t rng_hash_string(const char *text) /* FNV-1a */

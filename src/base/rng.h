@@ -42,7 +42,21 @@ static inline uint16_t rng_round_bf16(float x, uint32_t random)
         (bits & 0x7f800000u) == 0x7f800000u ? bits | (bits & 0xffffu ? 0x400000u : 0) : rounded;
     return (uint16_t)(rounded >> 16);
 }
-uint16_t rng_round_f16(float x, uint32_t random);
+
+/* The same for f16, as a float that f16 holds exactly.  Above 2^-14 its neighbours differ in the last
+ * of 10 bits, below by 2^-24; beyond the largest there is nothing to choose. */
+static inline float rng_round_f16(float x, uint32_t random)
+{
+    float size = x < 0 ? -x : x, small = size < 0x1p-14f ? size : 0.0f, rounded;
+    int32_t steps = (int32_t)(small * 0x1p24f + (float)(random >> 8) * 0x1p-24f);
+    uint32_t bits;
+    memcpy(&bits, &size, sizeof bits);
+    bits = (bits + (random >> 19)) & ~0x1fffu;
+    memcpy(&rounded, &bits, sizeof rounded);
+    rounded = size < 0x1p-14f ? (float)steps * 0x1p-24f : rounded;
+    rounded = size < 65504.0f ? rounded : size;
+    return x < 0 ? -rounded : rounded;
+}
 
 /* A permutation of 0..n-1 without storing it: where `index` goes.  A Feistel network over the next
  * power of four, walked until it lands inside. */

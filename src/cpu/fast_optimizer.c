@@ -66,31 +66,47 @@ struct block {
     float *w, *state[MAX_STATES];
 };
 
+enum { CONSTANTS_MOST = 16 };
+
 struct update {
-    struct rule_now now;
-    const double *options;
+    float constants[CONSTANTS_MOST]; /* of the rule */
     float clip;
     int n_states;
     struct code_map maps[MAX_STATES]; /* of the states in codes */
 };
 
+typedef void prepare_fn(const struct rule_now *now, const double *options, float *constants);
 typedef void steps_fn(const struct update *update, const struct block *block);
 
-/* The loop of each rule.  Constants and states are copied to where no store can reach them, so that
- * the compiler keeps them in registers. */
+static inline void round_constants(size_t n, const double *exact, float *rounded)
+{
+    for (size_t i = 0; i < n; i++)
+        rounded[i] = (float)exact[i];
+}
+
+/* The constants and the loop of each rule.  Constants and states are copied to where no store can
+ * reach them, so that the compiler keeps them in registers.  Not `omp simd`: gcc makes no vectors of a
+ * struct that is private to it. */
 #define RULE(name)                                                                               \
-    static OUT_OF_LINE void steps_##name(const struct update *update, const struct block *block) \
+    static void constants_##name(const struct rule_now *now, const double *options,              \
+                                 float *constants)                                               \
     {                                                                                            \
         struct name##_options o;                                                                 \
         struct name##_exact_constants exact;                                                     \
+        _Static_assert(sizeof exact <= CONSTANTS_MOST * sizeof(double), "more constants");       \
+        memcpy(&o, options, sizeof o);                                                           \
+        prepare_##name(&o, now, &exact);                                                         \
+        round_constants(sizeof exact / sizeof(double), (const double *)&exact, constants);       \
+    }                                                                                            \
+    static OUT_OF_LINE void steps_##name(const struct update *update, const struct block *block) \
+    {                                                                                            \
         struct name##_constants k;                                                               \
-        memcpy(&o, update->options, sizeof o);                                                   \
-        prepare_##name(&o, &update->now, &exact);                                                \
-        round_constants(sizeof k / sizeof(float), (const double *)&exact, (float *)&k);          \
         const float *g = block->g;                                                               \
         float *p = block->w, clip = update->clip, *state[MAX_STATES];                            \
+        int64_t count = block->count;                                                            \
+        memcpy(&k, update->constants, sizeof k);                                                 \
         memcpy(state, block->state, sizeof state);                                               \
-        _Pragma("omp simd") for (int64_t i = 0; i < block->count; i++)                           \
+        _Pragma("GCC ivdep") for (int64_t i = 0; i < count; i++)                                 \
         {                                                                                        \
             struct name##_states s;                                                              \
             float w = p[i];                                                                      \
@@ -102,18 +118,14 @@ typedef void steps_fn(const struct update *update, const struct block *block);
             p[i] = w;                                                                            \
         }                                                                                        \
     }
-
-static inline void round_constants(size_t n, const double *exact, float *rounded)
-{
-    for (size_t i = 0; i < n; i++)
-        rounded[i] = (float)exact[i];
-}
-
 #include "ir/rules.def"
 #undef RULE
 
-static steps_fn *const rule_steps[RULE_COUNT] = {
-#define RULE(name) steps_##name,
+static const struct {
+    prepare_fn *prepare;
+    steps_fn *steps;
+} rules[RULE_COUNT] = {
+#define RULE(name) {constants_##name, steps_##name},
 #include "ir/rules.def"
 #undef RULE
 };
@@ -136,8 +148,10 @@ static void round_by_chance(const struct kernel_call *call, const struct operand
     uint16_t *to = (uint16_t *)x->data + block->at;
     uint64_t at = (uint64_t)block->at;
     if (x->tensor->dtype == DTYPE_f16) {
+        float rounded[BLOCK_ELEMS];
         for (int64_t i = 0; i < block->count; i++)
-            to[i] = rng_round_f16(from[i], rng_bits32(key, at + (uint64_t)i));
+            rounded[i] = rng_round_f16(from[i], rng_bits32(key, at + (uint64_t)i));
+        f16_store(to, block->count, rounded);
         return;
     }
 #pragma omp simd
@@ -172,7 +186,7 @@ static void update_block(const struct kernel_call *call, const struct update *up
         else
             block->state[j] = open_numbers(state, block, buffers[j]);
     }
-    rule_steps[call->op->attrs.rule](update, block);
+    rules[call->op->attrs.rule].steps(update, block);
     for (int j = 0; j < update->n_states; j++) {
         const struct operand *state = &call->in[UPDATE_STATES + 2 * j], *scales = state + 1;
         if (scales->data != NULL)
@@ -202,13 +216,13 @@ static enum snug_status run_update(const struct kernel_call *call, struct snug_e
     const double *scalars = call->in[UPDATE_SCALARS].data;
     if (scalars[SCALAR_skip] != 0.0)
         return SNUG_OK;
-    struct update update = {.now = {.lr = scalars[SCALAR_lr] * attrs->lr_factor,
-                                    .decay = attrs->decay,
-                                    .t = scalars[SCALAR_update_count],
-                                    .n_steps = scalars[SCALAR_n_steps]},
-                            .options = attrs->options.value,
-                            .clip = (float)scalars[SCALAR_clip],
+    struct rule_now now = {.lr = scalars[SCALAR_lr] * attrs->lr_factor,
+                           .decay = attrs->decay,
+                           .t = scalars[SCALAR_update_count],
+                           .n_steps = scalars[SCALAR_n_steps]};
+    struct update update = {.clip = (float)scalars[SCALAR_clip],
                             .n_states = update_n_states(call->op)};
+    rules[attrs->rule].prepare(&now, attrs->options.value, update.constants);
     for (int j = 0; j < update.n_states && attrs->state_bits != 0; j++)
         code_map_make(&update.maps[j], (int)attrs->state_bits, (attrs->positive >> j & 1) == 0);
     int64_t n = shape_elems(&call->in[UPDATE_WEIGHT].tensor->shape);

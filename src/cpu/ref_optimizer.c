@@ -124,7 +124,7 @@ static void store_numbers(const struct kernel_call *call, const struct operand *
         uint32_t random = rng_bits32(key, (uint64_t)i);
         float value = (float)from[i - at];
         to[i] = x->tensor->dtype == DTYPE_bf16 ? rng_round_bf16(value, random)
-                                               : rng_round_f16(value, random);
+                                               : f16_from_f32(rng_round_f16(value, random));
     }
 }
 
