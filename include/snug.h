@@ -164,6 +164,7 @@ struct snug_train_options {
     int64_t eval_batches; /* of --batch; 0: all held-out data, of text at most 131,072 tokens */
     int64_t save_every;   /* 0: at the end only */
     int resume;           /* continue the run in `out` */
+    int weights_only;     /* with resume: the optimizer's state begins anew */
 };
 
 struct snug_metrics {              /* one step */

@@ -12,7 +12,7 @@
 struct train {
     struct args args;
     struct snug_train_options options;
-    bool json, quiet, resume;
+    bool json, quiet, resume, weights_only;
     snug_model *model;
     snug_trainer *trainer;
     struct progress progress;
@@ -22,7 +22,8 @@ struct train {
 static bool check_flags(struct train *train)
 {
     const struct args *args = &train->args;
-    const char *needs_out = train->resume                    ? "resume"
+    const char *needs_out = train->weights_only              ? "resume-weights-only"
+                            : train->resume                  ? "resume"
                             : args_given(args, "save-every") ? "save-every"
                                                              : NULL;
     if (args_given(args, "steps") && args_given(args, "epochs"))
@@ -189,6 +190,7 @@ int cmd_train(int argc, char **argv)
         {.name = "epochs", .kind = FLAG_REAL, .value = &options->epochs},
         {.name = "out", .kind = FLAG_TEXT, .value = &options->out},
         {.name = "resume", .kind = FLAG_SWITCH, .value = &train.resume},
+        {.name = "resume-weights-only", .kind = FLAG_SWITCH, .value = &train.weights_only},
         {.name = "eval-every", .kind = FLAG_COUNT, .value = &options->eval_every, .least = -1},
         {.name = "eval-batches", .kind = FLAG_COUNT, .value = &options->eval_batches},
         {.name = "save-every", .kind = FLAG_COUNT, .value = &options->save_every},
@@ -210,7 +212,8 @@ int cmd_train(int argc, char **argv)
         goto done;
     }
     options->data = train.args.n_operands > 1 ? train.args.operands[1] : NULL;
-    options->resume = train.resume;
+    options->resume = train.resume || train.weights_only;
+    options->weights_only = train.weights_only;
     if (!check_flags(&train))
         goto done;
     status = run(&train);

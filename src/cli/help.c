@@ -77,6 +77,8 @@ static const struct topic topics[] = {
      "  --out DIR         where the run is saved; nothing is saved without it\n"
      "  --resume          go on with the run in --out; the recipe is the saved one\n"
      "                    where no flag says otherwise\n"
+     "  --resume-weights-only  the same, but the optimizer's state begins anew: for\n"
+     "                    another --optimizer, --precision, --master or --state-bits\n"
      "  --eval-every N    steps between looks at held-out data; 0 at the end only,\n"
      "                    -1 never\n"
      "  --eval-batches N  batches per look; 0 all (of text, at most 131,072 tokens)\n"

@@ -57,6 +57,7 @@ int budget_alternatives(const struct snug_model *model, const struct snug_recipe
         add_alternative(model, &other, "--precision bf16", out, &n);
     other = *recipe;
     other.optimizer = &optimizer_sgd;
+    other.opt[0] = '\0';
     if (recipe->optimizer != &optimizer_sgd)
         add_alternative(model, &other, "--optimizer sgd", out, &n);
     return n;

@@ -150,6 +150,8 @@ static snug_recipe effective_recipe(const struct snug_trainer *t)
     recipe.threads = t->session.facts.threads;
     recipe.lr = recipe_lr(&t->recipe);
     recipe.weight_decay = recipe_weight_decay(&t->recipe);
+    recipe.state_bits = recipe_state_bits(&t->recipe);
+    recipe.schedule = (int)recipe_schedule(&t->recipe);
     return recipe;
 }
 
@@ -257,9 +259,11 @@ static enum snug_status restore_state(struct snug_trainer *t, const json_t *stat
     TRY(json_get_integer(state, t->out, "seed", 0, INT64_MAX, &seed, err));
     TRY(json_get_integer(state, t->out, "samples_seen", 0, INT64_MAX / 2, &seen, err));
     TRY(json_get_object(state, t->out, "scalars", &scalars, err));
-    TRY(json_get_real(scalars, t->out, "loss_scale", &table[SCALAR_loss_scale], err));
-    TRY(json_get_real(scalars, t->out, "update_count", &table[SCALAR_update_count], err));
-    TRY(json_get_real(scalars, t->out, "good_steps", &table[SCALAR_good_steps], err));
+    if (!t->options.weights_only) {
+        TRY(json_get_real(scalars, t->out, "loss_scale", &table[SCALAR_loss_scale], err));
+        TRY(json_get_real(scalars, t->out, "update_count", &table[SCALAR_update_count], err));
+        TRY(json_get_real(scalars, t->out, "good_steps", &table[SCALAR_good_steps], err));
+    }
     TRY(same_data(t, state, err));
     if (seed != t->recipe.seed || seen != step * t->session.batch)
         return snug_fail(err, SNUG_MISMATCH,
@@ -290,6 +294,47 @@ static enum snug_status inherit_data(struct snug_trainer *t, const json_t *state
     return t->data_spec != NULL ? SNUG_OK : snug_fail(err, SNUG_NO_MEMORY, "out of memory");
 }
 
+static const char *saved_value(const json_t *recipe, const char *key)
+{
+    return json_string_value(json_object_get(recipe, key));
+}
+
+/* Keys that mean something for the saved optimizer only are not taken over by another. */
+static bool is_inherited(const struct snug_trainer *t, const json_t *recipe, const char *key)
+{
+    static const char *const its_own[] = {"opt", "lr", "weight-decay", "state-bits", "schedule"};
+    const char *saved = saved_value(recipe, "optimizer");
+    struct snug_recipe probe = t->recipe;
+    if (saved == NULL || recipe_inherit(&probe, "optimizer", saved, NULL) != SNUG_OK ||
+        strcmp(probe.optimizer->name, saved) == 0)
+        return true;
+    for (size_t i = 0; i < sizeof its_own / sizeof *its_own; i++)
+        if (strcmp(its_own[i], key) == 0)
+            return false;
+    return true;
+}
+
+/* The states of a run go on with the optimizer, and in the types, that made them. */
+static enum snug_status same_states(const struct snug_trainer *t, const json_t *saved,
+                                    struct snug_error *err)
+{
+    static const char *const keys[] = {"precision", "optimizer", "master", "state-bits"};
+    snug_recipe recipe = t->recipe;
+    recipe.state_bits = recipe_state_bits(&t->recipe);
+    json_t *now = recipe_json(&recipe);
+    enum snug_status status = SNUG_OK;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys && status == SNUG_OK; i++) {
+        const char *was = saved_value(saved, keys[i]), *is = saved_value(now, keys[i]);
+        if (was != NULL && is != NULL && strcmp(was, is) != 0)
+            status = snug_fail(err, SNUG_MISMATCH,
+                               "%s was trained with --%s %s, not %s: leave it out, or start the "
+                               "optimizer's state anew with --resume-weights-only",
+                               t->out, keys[i], was, is);
+    }
+    json_decref(now);
+    return status;
+}
+
 enum snug_status trainer_inherit(struct snug_trainer *t, struct snug_error *err)
 {
     struct checkpoint *checkpoint;
@@ -304,9 +349,11 @@ enum snug_status trainer_inherit(struct snug_trainer *t, struct snug_error *err)
     if (status == SNUG_OK)
         json_object_foreach(recipe, key, value)
         {
-            if (status == SNUG_OK && json_is_string(value))
+            if (status == SNUG_OK && json_is_string(value) && is_inherited(t, recipe, key))
                 status = recipe_inherit(&t->recipe, key, json_string_value(value), err);
         }
+    if (status == SNUG_OK && !t->options.weights_only)
+        status = same_states(t, recipe, err);
     if (status == SNUG_OK && t->data_spec == NULL)
         status = inherit_data(t, state, err);
     json_decref(state);
@@ -326,11 +373,14 @@ enum snug_status trainer_resume(struct snug_trainer *t, struct snug_error *err)
     enum snug_status status = read_state(checkpoint, t->out, &state, err);
     if (status == SNUG_OK)
         status = restore_state(t, state, err);
-    for (int i = 0; i < 2 && status == SNUG_OK; i++) {
+    int n_files = t->options.weights_only ? 1 : 2;
+    for (int i = 0; i < n_files && status == SNUG_OK; i++) {
         struct safetensors *st = checkpoint_find(checkpoint, files[i].name);
         if (st == NULL)
             status = snug_fail(err, SNUG_BAD_FILE, "%s has no %s", t->out, files[i].name);
-        if (status == SNUG_OK)
+        if (status == SNUG_OK && t->options.weights_only) /* of any type; masters as well */
+            status = weights_load(&t->session, t->exec, st, err);
+        else if (status == SNUG_OK)
             status = weights_restore(&t->session, t->exec, files[i].role, st, err);
         if (status == SNUG_OK)
             status = checkpoint_verify(checkpoint, files[i].name, err);

@@ -393,7 +393,7 @@ const char *recipe_precision_name(const struct snug_recipe *recipe)
     return choice_name(precisions, recipe->precision);
 }
 
-static enum schedule schedule_of(const struct snug_recipe *recipe)
+enum schedule recipe_schedule(const struct snug_recipe *recipe)
 {
     const char *usual = recipe->optimizer->schedule;
     if (recipe->schedule != SCHEDULE_optimizers)
@@ -406,7 +406,7 @@ static enum schedule schedule_of(const struct snug_recipe *recipe)
 
 const char *recipe_schedule_name(const struct snug_recipe *recipe)
 {
-    return choice_name(schedules, (int)schedule_of(recipe));
+    return choice_name(schedules, (int)recipe_schedule(recipe));
 }
 
 enum snug_status recipe_options(const struct snug_recipe *recipe, double values[MAX_OPTIONS],
@@ -435,7 +435,7 @@ double recipe_weight_decay(const struct snug_recipe *recipe)
 double recipe_lr_at(const struct snug_recipe *recipe, int64_t step, int64_t n_steps)
 {
     double lr = recipe_lr(recipe);
-    enum schedule schedule = schedule_of(recipe);
+    enum schedule schedule = recipe_schedule(recipe);
     if (schedule == SCHEDULE_cyclic) { /* within the present cycle; the last takes what is over */
         int64_t length = n_steps / recipe->cycles > 0 ? n_steps / recipe->cycles : 1;
         int64_t cycle = step / length < recipe->cycles ? step / length : recipe->cycles - 1;

@@ -45,6 +45,7 @@ const char *recipe_schedule_name(const struct snug_recipe *recipe);
 enum snug_status recipe_options(const struct snug_recipe *recipe, double values[MAX_OPTIONS],
                                 struct snug_error *err);
 int recipe_state_bits(const struct snug_recipe *recipe);
+enum schedule recipe_schedule(const struct snug_recipe *recipe);
 double recipe_lr(const struct snug_recipe *recipe);
 double recipe_weight_decay(const struct snug_recipe *recipe);
 /* The learning rate of step `step` (from 0) of n_steps. */

@@ -175,4 +175,8 @@ void session_describe(const struct session *s, const struct snug_recipe *recipe,
     if (s->micro_batch != s->batch)
         text_add(out, " in %lld micro-batches", (long long)(s->batch / s->micro_batch));
     text_add(out, ", %s, %s", recipe_precision_name(recipe), recipe->optimizer->name);
+    if (recipe->state_bits != 0 && recipe->state_bits != 32)
+        text_add(out, " with states of %d bits", recipe->state_bits);
+    if (recipe->no_master && recipe->precision != DTYPE_f32)
+        text_add(out, ", no master");
 }
