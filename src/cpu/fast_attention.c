@@ -18,8 +18,11 @@
  * dK and dV of the block are finished when the queries are through; dQ of the head is kept in fp32
  * until all blocks of keys are.
  *
- * On a CPU with tiles, bf16 goes another way (attention16.h).  Which is decided when the op is
- * prepared; the workspace is enough for both.
+ * With dropout, the mask M (0 or 1 / (1 - rate)) is made where two blocks meet, forward and backward:
+ * P in O and in dV, and dP, are times M; the sum of exponentials and P in dS are not.
+ *
+ * On a CPU with tiles, bf16 without dropout goes another way (attention16.h).  Which is decided when
+ * the op is prepared; the workspace is enough for both.
  *
  * GFLOP/s per core, Zen 4 with an fp32 peak of 116, T = 1024, D = 64, counting only what the causal
  * mask leaves (f32; 16-bit types within 4%, but f16 at base, which converts one by one):
@@ -29,6 +32,7 @@
 #include <float.h>
 
 #include "cpu/attention16.h"
+#include "cpu/dropout.h"
 #include "cpu/fast_common.h"
 #include "cpu/fast_tile.h"
 
@@ -41,6 +45,7 @@ struct shape_of_attention {
     int depth, pitch; /* of a head: D, and D rounded up to whole vectors */
     int64_t n_blocks; /* of queries, or of keys */
     float scale;
+    struct dropout dropout;
 };
 
 static struct shape_of_attention sizes_of(const struct shape *qkv, int64_t n_heads)
@@ -170,6 +175,26 @@ static void soften(const struct forward_work *w, int n_keys, bool diagonal)
     }
 }
 
+/* Where the mask of a query's row begins: it is numbered by head, query and key. */
+static uint64_t mask_row(const struct shape_of_attention *sizes, int64_t head, int64_t query)
+{
+    return (uint64_t)((head * sizes->n_time + query) * sizes->n_time);
+}
+
+/* Drops some of the block's softened scores, and scales the others. */
+static void drop_scores(const struct shape_of_attention *sizes, const struct forward_work *w,
+                        int n_keys, uint64_t first_index)
+{
+    struct dropout dropout = sizes->dropout;
+    uint64_t step = (uint64_t)sizes->n_time;
+    for (int k = 0; k < n_keys; k++) {
+        float *restrict s = w->s + k * BLOCK;
+#pragma omp simd
+        for (int q = 0; q < BLOCK; q++)
+            s[q] *= dropout_factor(&dropout, first_index + (uint64_t)k + (uint64_t)q * step);
+    }
+}
+
 /* Each row of o times its query's factor. */
 static void scale_rows(const struct shape_of_attention *sizes, float *o, const float *factor)
 {
@@ -209,6 +234,9 @@ static void forward_block(const struct kernel_call *call, const struct shape_of_
                                    .c_pitch = BLOCK,
                                    .trim = diagonal ? TRIM_COLS_FROM_ROW : TRIM_NONE});
         soften(w, n_keys, diagonal);
+        if (sizes->dropout.below > 0)
+            drop_scores(sizes, w, n_keys,
+                        mask_row(sizes, head, first) + (uint64_t)(other * BLOCK));
         scale_rows(sizes, w->o, w->factor);
         multiply(&(struct product){.n_rows = n_queries,
                                    .n_cols = pitch,
@@ -234,7 +262,7 @@ static void forward_block(const struct kernel_call *call, const struct shape_of_
 
 static bool attention_fits(const struct program *prog, const struct op *op)
 {
-    return floats_fit(prog, op, 0, 0, 1u << 1);
+    return floats_fit(prog, op, 1u << 1, 0, 1u << 1);
 }
 
 /* Work is handed out in pairs of blocks of queries, the i-th and the i-th from the end: the second
@@ -250,9 +278,11 @@ static int parts_of(const struct device_facts *facts, int64_t n_jobs)
     return parts < 1 ? 1 : (int)parts;
 }
 
-/* On tiles: every tensor but lse is bf16. */
-static bool all_bf16(const struct program *prog, const struct op *op)
+/* On tiles: nothing is dropped, and every tensor but lse is bf16. */
+static bool suits_tiles(const struct program *prog, const struct op *op)
 {
+    if (op->attrs.dropout > 0)
+        return false;
     for (int k = 0; k < op->n_in; k++)
         if (program_tensor(prog, op->in[k])->dtype != DTYPE_bf16 &&
             !(op->kind == OP_attention_grad && k == 3))
@@ -279,7 +309,7 @@ static enum snug_status prepare_attention(const struct program *prog, const stru
     const struct tensor *qkv = program_tensor(prog, op->in[op->kind == OP_attention ? 0 : 1]);
     struct shape_of_attention sizes = sizes_of(&qkv->shape, op->attrs.heads);
     struct attention16 shape = shape16(&sizes);
-    bool on_tiles = all_bf16(prog, op) && attention16_serves(&shape);
+    bool on_tiles = suits_tiles(prog, op) && attention16_serves(&shape);
     *prepared = on_tiles ? (void *)cpu_attention16() : NULL;
     return SNUG_OK;
 }
@@ -292,7 +322,7 @@ static size_t attention_work_bytes(const struct program *prog, const struct op *
     size_t bytes = f32_bytes(parts_of(facts, count_pairs(&sizes)) * forward_floats(&sizes));
     struct attention16 shape = shape16(&sizes);
     struct attention16_plan plan = attention16_plan(&shape, facts->threads);
-    bool may_use_tiles = all_bf16(prog, op) && attention16_serves(&shape);
+    bool may_use_tiles = suits_tiles(prog, op) && attention16_serves(&shape);
     return may_use_tiles ? larger(bytes, (size_t)plan.n_parts * plan.part_bytes) : bytes;
 }
 
@@ -307,6 +337,7 @@ static enum snug_status run_attention(const struct kernel_call *call, struct snu
                      call->out[1].data, call->work);
         return SNUG_OK;
     }
+    sizes.dropout = dropout_of(call, 1);
     int64_t n_pairs = count_pairs(&sizes), pairs_per_head = divide_up(sizes.n_blocks, 2);
     int n_parts = parts_of(call->facts, n_pairs);
 #pragma omp parallel for schedule(static) num_threads(n_parts)
@@ -379,11 +410,25 @@ static void soften_grad(const struct shape_of_attention *sizes, const struct bac
     }
 }
 
+/* dP or P of the block, a row per query, times the mask. */
+static void drop_scores_by_query(const struct shape_of_attention *sizes, float *restrict x,
+                                 int n_queries, uint64_t first_index)
+{
+    struct dropout dropout = sizes->dropout;
+    for (int q = 0; q < n_queries; q++) {
+        uint64_t index = first_index + (uint64_t)q * (uint64_t)sizes->n_time;
+#pragma omp simd
+        for (int k = 0; k < BLOCK; k++)
+            x[q * BLOCK + k] *= dropout_factor(&dropout, index + (uint64_t)k);
+    }
+}
+
 /* One block of queries against one block of keys. */
 static void backward_pair(const struct shape_of_attention *sizes, const struct backward_work *w,
                           const float *lse, int64_t first_query, int n_queries, int n_keys,
-                          bool diagonal)
+                          bool diagonal, uint64_t mask_index)
 {
+    bool drops = sizes->dropout.below > 0;
     int pitch = sizes->pitch;
     float *dq = w->dq + first_query * pitch;
     struct product scores = {.n_rows = n_queries,
@@ -397,7 +442,11 @@ static void backward_pair(const struct shape_of_attention *sizes, const struct b
     multiply(&scores);
     scores.a = w->dy, scores.b = w->v_t, scores.c = w->ds;
     multiply(&scores);
+    if (drops)
+        drop_scores_by_query(sizes, w->ds, n_queries, mask_index);
     soften_grad(sizes, w, lse, w->delta + first_query, n_queries, diagonal);
+    if (drops)
+        drop_scores_by_query(sizes, w->p, n_queries, mask_index);
 
     struct product sums = {.n_rows = n_keys,
                            .n_cols = pitch,
@@ -462,7 +511,8 @@ static void backward_head(const struct kernel_call *call, const struct shape_of_
             int n_queries = (int)least(BLOCK, n_time - queries);
             load_rows(sizes, head_of_qkv(sizes, qkv, head, THIRD_q), queries, n_queries, w->q);
             load_rows(sizes, head_of_y(sizes, &call->in[0], head), queries, n_queries, w->dy);
-            backward_pair(sizes, w, lse + queries, queries, n_queries, n_keys, queries == keys);
+            backward_pair(sizes, w, lse + queries, queries, n_queries, n_keys, queries == keys,
+                          mask_row(sizes, head, queries) + (uint64_t)keys);
         }
         store_rows(sizes, head_of_qkv(sizes, dqkv, head, THIRD_k), keys, n_keys, w->dk);
         store_rows(sizes, head_of_qkv(sizes, dqkv, head, THIRD_v), keys, n_keys, w->dv);
@@ -472,7 +522,7 @@ static void backward_head(const struct kernel_call *call, const struct shape_of_
 
 static bool attention_grad_fits(const struct program *prog, const struct op *op)
 {
-    return floats_fit(prog, op, 0, 1u << 3, 0);
+    return floats_fit(prog, op, 1u << 4, 1u << 3, 0);
 }
 
 static size_t attention_grad_work_bytes(const struct program *prog, const struct op *op,
@@ -484,7 +534,7 @@ static size_t attention_grad_work_bytes(const struct program *prog, const struct
     size_t bytes = f32_bytes(n_parts * backward_floats(&sizes));
     struct attention16 shape = shape16(&sizes);
     struct attention16_grad_plan plan = attention16_grad_plan(&shape, facts->threads);
-    bool may_use_tiles = all_bf16(prog, op) && attention16_serves(&shape);
+    bool may_use_tiles = suits_tiles(prog, op) && attention16_serves(&shape);
     return may_use_tiles ? larger(bytes, (size_t)plan.n_parts * plan.part_bytes) : bytes;
 }
 
@@ -499,6 +549,7 @@ static enum snug_status run_attention_grad(const struct kernel_call *call, struc
                       call->in[2].data, call->in[3].data, call->out[0].data, call->work);
         return SNUG_OK;
     }
+    sizes.dropout = dropout_of(call, 4);
     int64_t n_jobs = sizes.n_batch * sizes.n_heads;
     int n_parts = parts_of(call->facts, n_jobs);
 #pragma omp parallel for schedule(static) num_threads(n_parts)

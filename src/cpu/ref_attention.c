@@ -10,10 +10,13 @@
  * Gradient, with delta_t = dy_t . y_t and  ds[t,j] = scale p[t,j] (dy_t . v_j - delta_t):
  *     dq_t = sum_j ds[t,j] k_j     dk_j = sum_t ds[t,j] q_t     dv_j = sum_t p[t,j] dy_t
  *
- * p and ds are computed again wherever they are needed: no T x T matrix, ever.
+ * With dropout, m[t,j] is 0 or 1 / (1 - rate), and p in y and in dv, and dy_t . v_j, are times m.
+ *
+ * p, ds and m are computed again wherever they are needed: no T x T matrix, ever.
  */
 #include <math.h>
 
+#include "cpu/dropout.h"
 #include "cpu/ref_local.h"
 
 struct head { /* one head of one sequence: where its columns begin */
@@ -21,11 +24,24 @@ struct head { /* one head of one sequence: where its columns begin */
     int64_t n_time, width, depth; /* T, C, D */
     int64_t first_row, column;    /* of the sequence in the batch; of the head in C */
     double scale;
+    struct dropout dropout;
+    int64_t index; /* of the head in the batch */
 };
 
-static struct head head_at(const struct operand *qkv, int64_t n_heads, int64_t b, int64_t h)
+static double kept(const struct head *head, int64_t t, int64_t j)
 {
-    struct head head = {.qkv = qkv, .n_time = qkv->tensor->shape.dim[1], .width = last(qkv) / 3};
+    return (double)dropout_factor(
+        &head->dropout, (uint64_t)((head->index * head->n_time + t) * head->n_time + j));
+}
+
+static struct head head_at(const struct operand *qkv, int64_t n_heads, int64_t b, int64_t h,
+                           struct dropout dropout)
+{
+    struct head head = {.qkv = qkv,
+                        .n_time = qkv->tensor->shape.dim[1],
+                        .width = last(qkv) / 3,
+                        .dropout = dropout,
+                        .index = b * n_heads + h};
     head.depth = head.width / n_heads;
     head.first_row = b * head.n_time;
     head.column = h * head.depth;
@@ -69,7 +85,7 @@ static void attend(const struct head *head, const struct operand *y, const struc
         }
         double log_total = log_sum_value(&sum);
         for (int64_t j = 0; j <= t; j++)
-            p[j] = exp(p[j] - log_total);
+            p[j] = kept(head, t, j) * exp(p[j] - log_total);
         for (int64_t d = 0; d < head->depth; d++) {
             double value = 0.0;
             for (int64_t j = 0; j <= t; j++)
@@ -87,7 +103,7 @@ enum snug_status ref_attention(const struct kernel_call *call, struct snug_error
     int64_t n_batch = qkv->tensor->shape.dim[0], n_heads = call->op->attrs.heads;
     for (int64_t b = 0; b < n_batch; b++)
         for (int64_t h = 0; h < n_heads; h++) {
-            struct head head = head_at(qkv, n_heads, b, h);
+            struct head head = head_at(qkv, n_heads, b, h, dropout_of(call, 1));
             attend(&head, &call->out[0], &call->out[1], (b * n_heads + h) * head.n_time,
                    call->work);
         }
@@ -107,13 +123,14 @@ struct head_grad {
     double *acc[2]; /* [D] each */
 };
 
-/* p[t,j] and ds[t,j] as the head of this file has them. */
+/* m[t,j] p[t,j] and ds[t,j] as the head of this file has them. */
 static double weight_grad(const struct head_grad *grad, int64_t t, int64_t j, double *p)
 {
     const struct head *head = &grad->head;
-    *p = exp(score(head, t, j) - load(grad->lse, grad->lse_begin + t));
+    double whole = exp(score(head, t, j) - load(grad->lse, grad->lse_begin + t));
     double dp = dot(grad->dy, y_at(head, t), 1, head->qkv, at(head, PART_v, j), 1, head->depth);
-    return head->scale * *p * (dp - grad->delta[t]);
+    *p = kept(head, t, j) * whole;
+    return head->scale * whole * (kept(head, t, j) * dp - grad->delta[t]);
 }
 
 /* acc += factor * x[begin .. begin + D) */
@@ -171,7 +188,7 @@ enum snug_status ref_attention_grad(const struct kernel_call *call, struct snug_
     struct head_grad grad = {.dy = &call->in[0], .lse = &call->in[3], .dqkv = &call->out[0]};
     for (int64_t b = 0; b < n_batch; b++)
         for (int64_t h = 0; h < n_heads; h++) {
-            grad.head = head_at(qkv, n_heads, b, h);
+            grad.head = head_at(qkv, n_heads, b, h, dropout_of(call, 4));
             grad.lse_begin = (b * n_heads + h) * grad.head.n_time;
             grad.delta = call->work;
             grad.acc[0] = grad.delta + grad.head.n_time;

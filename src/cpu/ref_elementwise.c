@@ -1,10 +1,11 @@
 /*
- * ref_elementwise.c -- reference: activations, add, cast, accumulate, take_row.
+ * ref_elementwise.c -- reference: activations, add, dropout, cast, accumulate, take_row.
  *
  * Each element is loaded before its place is stored, so all of them may run in place.
  */
 #include <math.h>
 
+#include "cpu/dropout.h"
 #include "cpu/ref_local.h"
 
 /* gelu(x) = x/2 (1 + tanh(u(x))), u(x) = sqrt(2/pi) (x + 0.044715 x^3) */
@@ -85,6 +86,18 @@ enum snug_status ref_add(const struct kernel_call *call, struct snug_error *err)
     const struct operand *a = &call->in[0], *b = &call->in[1], *y = &call->out[0];
     for (int64_t i = 0, n = elems(y); i < n; i++)
         store(y, i, load(a, i) + load(b, i));
+    return SNUG_OK;
+}
+
+enum snug_status ref_dropout(const struct kernel_call *call, struct snug_error *err)
+{
+    (void)err;
+    const struct operand *x = &call->in[0], *y = &call->out[0];
+    struct dropout dropout = dropout_of(call, 1);
+    for (int64_t i = 0, n = elems(y); i < n; i++) {
+        double factor = (double)dropout_factor(&dropout, (uint64_t)i);
+        store(y, i, factor == 0.0 ? 0.0 : factor * load(x, i));
+    }
     return SNUG_OK;
 }
 

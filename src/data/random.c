@@ -10,17 +10,10 @@
 
 #include <stdlib.h>
 
+#include "base/counter_random.h"
 #include "base/rng.h"
 
 enum { N_TRAIN = 65536, N_HELD_OUT = 1024 }; /* an "epoch" of something endless: a round number */
-
-static uint64_t hash(uint64_t key, uint64_t index) /* splitmix64 */
-{
-    uint64_t z = key + (index + 1) * 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
 
 static int32_t below(uint64_t bits, int64_t n) /* uniform in 0..n-1; n fits in 31 bits */
 {
@@ -30,7 +23,7 @@ static int32_t below(uint64_t bits, int64_t n) /* uniform in 0..n-1; n fits in 3
 /* The sum of eight uniform numbers, mean 0 and deviation 1: close enough to a normal one. */
 static float nearly_normal(uint64_t key, uint64_t index)
 {
-    uint64_t a = hash(key, 2 * index), b = hash(key, 2 * index + 1);
+    uint64_t a = counter_hash(key, 2 * index), b = counter_hash(key, 2 * index + 1);
     uint64_t lanes = 0x0000ffff0000ffffu;
     uint64_t pairs = (a & lanes) + ((a >> 16) & lanes) + (b & lanes) + ((b >> 16) & lanes);
     int32_t sum = (int32_t)(uint32_t)((pairs >> 32) + (pairs & 0xffffffffu));
@@ -52,12 +45,12 @@ static enum snug_status fill(struct data *data, enum data_split split, int64_t p
     (void)err;
     if (request->target == DATA_TARGET_TOKENS) {
         for (uint64_t i = 0; i < n; i++)
-            tokens[i] = below(hash(key, i), request->n_classes);
+            tokens[i] = below(counter_hash(key, i), request->n_classes);
         for (uint64_t i = 0; i < n; i++)
-            wanted[i] = i + 1 < n ? tokens[i + 1] : below(hash(key, n), request->n_classes);
+            wanted[i] = i + 1 < n ? tokens[i + 1] : below(counter_hash(key, n), request->n_classes);
         return SNUG_OK;
     }
-    uint64_t target_key = hash(key, UINT64_MAX / 2);
+    uint64_t target_key = counter_hash(key, UINT64_MAX / 2);
     for (uint64_t i = 0; i < n; i++)
         numbers[i] = nearly_normal(key, i);
     if (request->target == DATA_TARGET_CLASS)

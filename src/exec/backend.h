@@ -27,6 +27,7 @@ struct kernel_call {
     void *work;     /* as many bytes as workspace_bytes said, 64-byte aligned; NULL if it said 0 */
     void *prepared; /* what prepare made */
     bool add;       /* outputs that accumulate: += (true) or = (false) */
+    int micro;      /* which micro-batch of the step, from 0 */
 };
 
 struct kernel {

@@ -136,6 +136,7 @@ static enum snug_status run_op(struct exec *exec, int i, int micro, struct snug_
     struct kernel_call *call = &exec->calls[i];
     enum accumulate mode = call->op->attrs.accumulate;
     call->add = mode == ACC_yes || (mode == ACC_after_first && micro > 0);
+    call->micro = micro;
     if (exec->op_seconds == NULL)
         return exec->kernels[i]->run(call, err);
     double begin = clock_seconds();

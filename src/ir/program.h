@@ -97,7 +97,10 @@ struct reals {
     X(real, lr_factor, 1.0)           \
     X(integer, state_bits, 0)         \
     X(integer, positive, 0)           \
-    X(integer, stochastic, 0)
+    X(integer, stochastic, 0)         \
+    X(real, dropout, 0.0)             \
+    X(integer, site, 0)               \
+    X(real, smoothing, 0.0)
 
 typedef enum act attr_type_act;
 typedef enum accumulate attr_type_accumulate;
@@ -169,7 +172,8 @@ extern const struct op_info op_infos[OP_COUNT];
     X(skip)         /* 1: gradients are not finite, make no update */                      \
     X(row)          /* for take_row */                                                     \
     X(n_steps)      /* of the whole run */                                                 \
-    X(seed)         /* of the run: for rounding by chance */
+    X(seed)         /* of the run: keys the rounding by chance and the masks of dropout */ \
+    X(step)         /* its steps so far: the masks' as well */
 enum scalar {
 #define SCALAR_ENUM(name) SCALAR_##name,
     SCALAR_LIST(SCALAR_ENUM)

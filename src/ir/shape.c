@@ -326,6 +326,10 @@ enum snug_status op_shapes(const struct program *prog, const struct op *op, stru
         if (op->in[k] == TENSOR_NONE && (info->flags & EFFECT) == 0)
             return snug_fail(err, SNUG_BAD_PROGRAM, "%s: input %d is left out but is needed",
                              info->name, k);
+    if ((info->attrs & A_dropout) && op->attrs.dropout > 0 &&
+        (op->n_in < info->max_in || op->in[info->max_in - 1] == TENSOR_NONE))
+        return snug_fail(err, SNUG_BAD_PROGRAM,
+                         "%s: dropout needs the scalar table as the last input", info->name);
     return rules[op->kind](prog, op, out, err);
 }
 

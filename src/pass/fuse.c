@@ -4,6 +4,7 @@
  * Each rewrite looks at one op and at an earlier or later op that it can swallow:
  *
  *     s = add a, b; y = layernorm s            ->  s, y = add_layernorm a, b
+ *     ...; b = dropout c; add_layernorm a, b   ->  s, y = add_layernorm a, c {dropout}
  *     p = linear x, w; y = act p               ->  y, p = linear x, w {act}
  *     d = layernorm_grad ...; s = add r, d     ->  s = layernorm_grad ..., r
  *     d = linear_grad_x ...; e = act_grad d, p ->  e = linear_grad_x ..., p {act}
@@ -94,6 +95,28 @@ static struct op *live_writer(struct fuse *f, tensor_id id, enum op_kind kind)
     return at >= 0 && !f->gone[at] && f->prog->ops[at].kind == kind ? &f->prog->ops[at] : NULL;
 }
 
+/* b = dropout c; s, y, mean, rstd = add_layernorm a, b, gamma, beta: c is dropped as it is added. */
+static void fuse_dropout(struct fuse *f, int at)
+{
+    struct op *norm = &f->prog->ops[at];
+    for (int k = 0; k < 2; k++) {
+        tensor_id part = norm->in[k], rest = norm->in[1 - k];
+        struct op *dropout = live_writer(f, part, OP_dropout);
+        int place = f->writer[part];
+        if (dropout == NULL || n_readers(f, part) != 1 || is_written(f, part, place + 1, at) ||
+            is_written(f, dropout->in[0], place, at) || is_written(f, dropout->in[1], place, at))
+            continue;
+        norm->in[0] = rest;
+        norm->in[1] = dropout->in[0];
+        norm->in[4] = dropout->in[1];
+        norm->n_in = 5;
+        norm->attrs.dropout = dropout->attrs.dropout;
+        norm->attrs.site = dropout->attrs.site;
+        f->gone[place] = true;
+        return;
+    }
+}
+
 /* s = add a, b; y, mean, rstd = layernorm s, gamma, beta: at the place of the add. */
 static void fuse_add_layernorm(struct fuse *f, int at)
 {
@@ -117,6 +140,7 @@ static void fuse_add_layernorm(struct fuse *f, int at)
     *add = fused;
     set_writer(f, add, place);
     f->gone[at] = true;
+    fuse_dropout(f, place);
 }
 
 /* p = linear x, w, b; y = act p: at the place of the linear; p stays as its second output. */
@@ -185,7 +209,8 @@ static void fuse_head(struct fuse *f, int at)
     struct op *head = live_writer(f, grad->in[3], OP_linear_cross_entropy);
     if (head == NULL || grad->out[0] == TENSOR_NONE ||
         head->attrs.accumulate != grad->attrs.accumulate ||
-        head->attrs.weight != grad->attrs.weight)
+        head->attrs.weight != grad->attrs.weight ||
+        head->attrs.smoothing != grad->attrs.smoothing)
         return;
     int from = f->writer[grad->in[3]];
     for (int k = 0; k < 3; k++)

@@ -71,6 +71,13 @@ static enum snug_status gradient_add(struct autodiff *ad, const struct op *op)
     return autodiff_give(ad, op->in[1], dy);
 }
 
+/* The same op on dy: it makes the same mask again. */
+static enum snug_status gradient_dropout(struct autodiff *ad, const struct op *op)
+{
+    return autodiff_emit(ad, OP_dropout, &op->attrs, 2,
+                         (tensor_id[]){autodiff_of(ad, op->out[0]), op->in[1]}, 1, op->in);
+}
+
 static enum snug_status gradient_cast(struct autodiff *ad, const struct op *op)
 {
     return autodiff_emit(ad, OP_cast, NULL, 1, (tensor_id[]){autodiff_of(ad, op->out[0])}, 1,
@@ -88,9 +95,11 @@ static enum snug_status gradient_layernorm(struct autodiff *ad, const struct op 
 
 static enum snug_status gradient_attention(struct autodiff *ad, const struct op *op)
 {
-    return autodiff_emit(
-        ad, OP_attention_grad, &op->attrs, 4,
-        (tensor_id[]){autodiff_of(ad, op->out[0]), op->in[0], op->out[0], op->out[1]}, 1, op->in);
+    tensor_id scalars = operand(op, 1); /* where probabilities are dropped */
+    return autodiff_emit(ad, OP_attention_grad, &op->attrs, scalars == TENSOR_NONE ? 4 : 5,
+                         (tensor_id[]){autodiff_of(ad, op->out[0]), op->in[0], op->out[0],
+                                       op->out[1], scalars},
+                         1, op->in);
 }
 
 static enum snug_status gradient_cross_entropy(struct autodiff *ad, const struct op *op)

@@ -19,6 +19,7 @@ struct pass_env {
     enum dtype compute; /* f32, bf16, f16 */
     bool master;        /* 16-bit weights keep an fp32 copy as optimizer state */
     int n_micro;        /* micro-batches accumulated per step */
+    double dropout, label_smoothing;
 
     const struct optimizer *optimizer;
     const double *options; /* the optimizer's, in its order */
@@ -32,7 +33,7 @@ struct pass_env {
 
 typedef enum snug_status pass_fn(struct program *prog, struct pass_env *env);
 
-pass_fn pass_precision, pass_autodiff, pass_accumulate, pass_optimizer, pass_fuse, pass_drop_dead,
+pass_fn pass_regularize, pass_precision, pass_autodiff, pass_accumulate, pass_optimizer, pass_fuse, pass_drop_dead,
     pass_book;
 
 /* Runs the table up to and including the pass named `last` (NULL: all of them; "model": none). */

@@ -21,8 +21,14 @@ static bool in_16_bits(const struct pass_env *env)
     return env->compute != DTYPE_f32;
 }
 
+static bool is_regularized(const struct pass_env *env)
+{
+    return env->train && (env->dropout > 0 || env->label_smoothing > 0);
+}
+
 /* clang-format off */
 #define PASS_LIST(X)                                                                               \
+    X(regularize, is_regularized) /* dropout, label smoothing */                                   \
     X(precision,  in_16_bits)  /* dtypes, casts of inputs */                                       \
     X(autodiff,   in_training) /* the backward half */                                             \
     X(accumulate, in_training) /* micro-batches as a repeated body */                              \

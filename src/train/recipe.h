@@ -32,8 +32,9 @@ struct snug_recipe {
     double clip;             /* 0: none */
     int schedule;            /* enum schedule */
     int64_t warmup, cycles;
-    double lr_end;  /* fraction of lr at the last step of linear and cosine */
-    int64_t memory; /* bytes, 0: no budget */
+    double lr_end;                   /* fraction of lr at the last step of linear and cosine */
+    double dropout, label_smoothing; /* 0: none */
+    int64_t memory;                  /* bytes, 0: no budget */
     int64_t seed;
     uint64_t given; /* bit k: key k of the table was set by the user */
 };

@@ -79,6 +79,8 @@ enum snug_status session_program(const struct session_request *q, const char *la
                                .compute = recipe_dtype(r),
                                .master = !r->no_master,
                                .n_micro = (int)(s->batch / s->micro_batch),
+                               .dropout = r->dropout,
+                               .label_smoothing = r->label_smoothing,
                                .optimizer = r->optimizer,
                                .options = options,
                                .state_bits = recipe_state_bits(r),
@@ -179,4 +181,8 @@ void session_describe(const struct session *s, const struct snug_recipe *recipe,
         text_add(out, " with states of %d bits", recipe->state_bits);
     if (recipe->no_master && recipe->precision != DTYPE_f32)
         text_add(out, ", no master");
+    if (recipe->dropout > 0)
+        text_add(out, ", dropout %g", recipe->dropout);
+    if (recipe->label_smoothing > 0)
+        text_add(out, ", label smoothing %g", recipe->label_smoothing);
 }

@@ -177,6 +177,7 @@ static enum snug_status one_step(struct snug_trainer *t, struct snug_metrics *m,
     scalars[SCALAR_lr] = lr;
     scalars[SCALAR_n_steps] = (double)t->n_steps;
     scalars[SCALAR_seed] = (double)t->recipe.seed;
+    scalars[SCALAR_step] = (double)t->step;
     TRY(exec_run(t->exec, feed, t, err));
     double seconds = clock_seconds() - begin;
     double loss = dtype_load(prog->tensors[prog->loss].dtype, exec_data(t->exec, prog->loss), 0);

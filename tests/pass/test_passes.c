@@ -92,6 +92,25 @@ static const struct row rows[] = {
     {"add and norm with an addition to the sum between", pass_fuse,
      "a = add x, y; a = accumulate x {accumulate=yes}; b, mean, rstd = layernorm a, gm, bt",
      "a = add x, y; a = accumulate x {accumulate=yes}; b, mean, rstd = layernorm a, gm, bt", OK},
+    {"dropout, add and norm", pass_fuse,
+     "a = dropout y, s {dropout=0.5, site=3}; b = add x, a; c, mean, rstd = layernorm b, gm, bt",
+     "b, c, mean, rstd = add_layernorm x, y, gm, bt, s {dropout=0.5, site=3}", OK},
+    {"dropout, add and norm, turned round", pass_fuse,
+     "a = dropout y, s {dropout=0.5}; b = add a, x; c, mean, rstd = layernorm b, gm, bt",
+     "b, c, mean, rstd = add_layernorm x, y, gm, bt, s {dropout=0.5}", OK},
+    {"two dropouts of one sum: the first is taken", pass_fuse,
+     "a = dropout y, s {dropout=0.5}; h = dropout x, s {dropout=0.5, site=1}; b = add a, h; "
+     "c, mean, rstd = layernorm b, gm, bt",
+     "h = dropout x, s {dropout=0.5, site=1}; b, c, mean, rstd = add_layernorm h, y, gm, bt, s "
+     "{dropout=0.5}", OK},
+    {"dropout that others read", pass_fuse,
+     "a = dropout y, s {dropout=0.5}; b = add x, a; c, mean, rstd = layernorm b, gm, bt; o = act a",
+     "a = dropout y, s {dropout=0.5}; b, c, mean, rstd = add_layernorm x, a, gm, bt; o = act a", OK},
+    {"dropout of what is written between", pass_fuse,
+     "h = accumulate y; a = dropout h, s {dropout=0.5}; h = accumulate x {accumulate=yes}; "
+     "b = add x, a; c, mean, rstd = layernorm b, gm, bt",
+     "h = accumulate y; a = dropout h, s {dropout=0.5}; h = accumulate x {accumulate=yes}; "
+     "b, c, mean, rstd = add_layernorm x, a, gm, bt", OK},
     {"add and norm without statistics", pass_fuse,
      "a = add x, y; b, _, _ = layernorm a, gm, bt", "a, b, _, _ = add_layernorm x, y, gm, bt", OK},
     {"linear and act, the value before is read", pass_fuse,
@@ -321,6 +340,62 @@ static void test_rows(void **state)
     }
 }
 
+/* ---- regularize ------------------------------------------------------------------------------ */
+
+static const struct {
+    const char *name, *text, *expected;
+    double dropout, smoothing;
+    enum snug_status status;
+} regularize_rows[] = {
+    {"after the activation of a linear layer",
+     "a = linear x, w; b = act a {act=relu}; c = linear b, w; l, lse = cross_entropy c, t",
+     "a = linear x, w; b = act a {act=relu}; b.dropout = dropout b, s {dropout=0.5}; "
+     "c = linear b.dropout, w; l, lse = cross_entropy c, t",
+     0.5, 0, SNUG_OK},
+    {"at the end of a branch, and not inside it",
+     "a = linear x, w; b = act a {act=relu}; c = linear b, w; d = add x, c; "
+     "l, lse = cross_entropy d, t",
+     "a = linear x, w; b = act a {act=relu}; c = linear b, w; "
+     "c.dropout = dropout c, s {dropout=0.5}; d = add x, c.dropout; l, lse = cross_entropy d, t",
+     0.5, 0, SNUG_OK},
+    {"after the embedding", "em = embedding i, e, pos; l, lse6 = linear_cross_entropy em, e, i6",
+     "em = embedding i, e, pos; em.dropout = dropout em, s {dropout=0.25}; "
+     "l, lse6 = linear_cross_entropy em.dropout, e, i6 {smoothing=0.1}",
+     0.25, 0.1, SNUG_OK},
+    {"smoothing alone", "a = linear x, w; l, lse = cross_entropy a, t",
+     "a = linear x, w; l, lse = cross_entropy a, t {smoothing=0.1}", 0, 0.1, SNUG_OK},
+    {"no place for dropout", "a = linear x, w; l, lse = cross_entropy a, t", "no place for it", 0.5,
+     0, SNUG_UNSUPPORTED},
+    {"no classes to smooth", "a = linear x, w; l = mse a, y", "no classes to smooth", 0, 0.1,
+     SNUG_UNSUPPORTED},
+};
+
+static void test_regularize(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < LENGTH(regularize_rows); i++) {
+        struct arena scratch = {0};
+        struct snug_error err = {0};
+        struct program prog;
+        parse_row(regularize_rows[i].name, "", regularize_rows[i].text, &prog);
+        struct pass_env env = env_of(&scratch, &err);
+        env.dropout = regularize_rows[i].dropout;
+        env.label_smoothing = regularize_rows[i].smoothing;
+        enum snug_status status = pass_regularize(&prog, &env);
+        assert_int_equal(status, regularize_rows[i].status);
+        char *ops = status == SNUG_OK ? ops_of(&prog) : strdup(err.message);
+        if (status == SNUG_OK ? strcmp(ops, regularize_rows[i].expected) != 0
+                              : strstr(ops, regularize_rows[i].expected) == NULL)
+            fail_msg("%s:\n  gives  %s\n  not    %s", regularize_rows[i].name, ops,
+                     regularize_rows[i].expected);
+        if (status == SNUG_OK && program_verify(&prog, &err) != SNUG_OK)
+            fail_msg("%s: %s", regularize_rows[i].name, err.message);
+        free(ops);
+        program_free(&prog);
+        arena_free(&scratch);
+    }
+}
+
 static const struct tensor *tensor_of(const struct program *prog, const char *name)
 {
     tensor_id id = program_find(prog, name);
@@ -465,6 +540,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_regularize),
         cmocka_unit_test(test_precision_types),
         cmocka_unit_test(test_optimizer),
         cmocka_unit_test(test_book),

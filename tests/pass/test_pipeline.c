@@ -52,6 +52,10 @@ static void check_stages(const char *preset, const char *precision, bool train, 
     assert_non_null(recipe);
     assert_int_equal(model_from_name(preset, &model, &err), SNUG_OK);
     assert_int_equal(snug_recipe_set(recipe, "precision", precision, &err), SNUG_OK);
+    if (strstr(preset, "mse") == NULL && strcmp(precision, "bf16") == 0) {
+        assert_int_equal(snug_recipe_set(recipe, "dropout", "0.1", &err), SNUG_OK);
+        assert_int_equal(snug_recipe_set(recipe, "label-smoothing", "0.1", &err), SNUG_OK);
+    }
     snprintf(names, sizeof names, "%s", pass_names());
     for (char *pass = strtok_r(names, " ", &rest); pass != NULL;
          pass = strtok_r(NULL, " ", &rest)) {
