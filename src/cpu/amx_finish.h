@@ -124,11 +124,13 @@ ALWAYS_INLINE void finish_softmax(const struct product16_out *out, int64_t row, 
                                   float *v)
 {
     struct lanes factor = lanes_all(out->factor), lse = lanes_all(out->lse[row]);
+    struct lanes each = lanes_all(out->labels.each);
     int64_t target = out->targets[row] - out->first_class - col;
     for (int j = 0; j < STRIP; j += TILE_SIDE)
-        lanes_store(v + j, lanes_multiply(factor, exp_above(lanes_load(v + j), lse)));
+        lanes_store(
+            v + j, lanes_multiply(factor, lanes_subtract(exp_above(lanes_load(v + j), lse), each)));
     if (target >= 0 && target < n)
-        v[target] -= out->factor;
+        v[target] -= out->factor * out->labels.target;
     finish_to(out->y, row * out->pitch + col, n, v, false);
 }
 

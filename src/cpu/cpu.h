@@ -32,9 +32,20 @@ struct linear_finish {
     struct span before, y, slope_at; /* data NULL: left out */
 };
 
+/* What a row of classes should be: `each` everywhere, and `target` more at its target.  With label
+ * smoothing s these are s / classes and 1 - s. */
+struct labels {
+    float target, each;
+};
+
+static inline struct labels labels_of(double smoothing, int64_t n_classes)
+{
+    return (struct labels){(float)(1.0 - smoothing), (float)(smoothing / (double)n_classes)};
+}
+
 /* Rows of logits, each `pitch` floats after the one before.  Writes lse if write_lse, else reads
  * it; losses (unless NULL) gets lse - logit of target per row; if make_gradient the logits become
- * factor * (softmax - onehot), computed from the fp32 lse in either case. */
+ * factor * (softmax - labels), computed from the fp32 lse in either case. */
 struct head_rows {
     int64_t n_rows, n_classes, pitch;
     float *logits, *lse;
@@ -42,6 +53,7 @@ struct head_rows {
     double *losses;
     bool write_lse, make_gradient;
     float factor;
+    struct labels labels;
 };
 
 /* The loops between and inside products; fast_linear.c and fast_product.c, one set per level.

@@ -235,8 +235,7 @@ static void forward_block(const struct kernel_call *call, const struct shape_of_
                                    .trim = diagonal ? TRIM_COLS_FROM_ROW : TRIM_NONE});
         soften(w, n_keys, diagonal);
         if (sizes->dropout.below > 0)
-            drop_scores(sizes, w, n_keys,
-                        mask_row(sizes, head, first) + (uint64_t)(other * BLOCK));
+            drop_scores(sizes, w, n_keys, mask_row(sizes, head, first) + (uint64_t)(other * BLOCK));
         scale_rows(sizes, w->o, w->factor);
         multiply(&(struct product){.n_rows = n_queries,
                                    .n_cols = pitch,

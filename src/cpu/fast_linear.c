@@ -163,10 +163,11 @@ static void finish_head(int threads, const struct head_rows *todo)
         if (!todo->make_gradient)
             continue;
         float lse = todo->lse[row], factor = todo->factor;
-        float at_target = factor * (expf(logits[target] - lse) - 1.0f);
+        float each = todo->labels.each, hit = todo->labels.target + each;
+        float at_target = factor * (expf(logits[target] - lse) - hit);
 #pragma omp simd
         for (int64_t i = 0; i < todo->n_classes; i++)
-            logits[i] = factor * exp_f32(logits[i] - lse);
+            logits[i] = factor * (exp_f32(logits[i] - lse) - each);
         logits[target] = at_target;
     }
 }

@@ -83,6 +83,20 @@ static double row_lse(const struct kernel_call *call, int64_t begin, int64_t wid
     return (double)top + log(sum);
 }
 
+static double row_sum(const struct kernel_call *call, int64_t begin, int64_t width)
+{
+    float buffer[BLOCK_ELEMS];
+    double sum = 0.0;
+    for (int64_t at = 0; at < width; at += BLOCK_ELEMS) {
+        int64_t count = least(BLOCK_ELEMS, width - at);
+        const float *x = in_view(call, 0, begin + at, count, buffer);
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = 0; i < count; i++)
+            sum += (double)x[i];
+    }
+    return sum;
+}
+
 static enum snug_status run_cross_entropy(const struct kernel_call *call, struct snug_error *err)
 {
     const struct tensor *logits = call->in[0].tensor;
@@ -90,7 +104,7 @@ static enum snug_status run_cross_entropy(const struct kernel_call *call, struct
     int64_t n_chunks = divide_up(n_rows, CHUNK_ROWS);
     const int32_t *targets = call->in[1].data;
     float *lse = call->out[1].data;
-    double *sums = call->work;
+    double *sums = call->work, smoothing = call->op->attrs.smoothing;
     TRY(check_ids(call, 1, width, err));
 #pragma omp parallel for schedule(static) num_threads(count_parts(call->facts, n_rows *width))
     for (int64_t chunk = 0; chunk < n_chunks; chunk++) {
@@ -101,7 +115,9 @@ static enum snug_status run_cross_entropy(const struct kernel_call *call, struct
             double value = row_lse(call, row * width, width);
             load_f32(logits->dtype, call->in[0].data, row * width + targets[row], 1, &hit);
             lse[row] = (float)value;
-            sum += value - (double)hit;
+            sum += value - (1.0 - smoothing) * (double)hit;
+            if (smoothing > 0)
+                sum -= smoothing / (double)width * row_sum(call, row * width, width);
         }
         sums[chunk] = sum;
     }
@@ -117,6 +133,7 @@ static enum snug_status run_cross_entropy_grad(const struct kernel_call *call,
     const int32_t *targets = call->in[1].data;
     const float *lse = call->in[2].data;
     float scale = (float)(call->op->attrs.weight * loss_scale(call, 3) / (double)n_rows);
+    struct labels labels = labels_of(call->op->attrs.smoothing, width);
     TRY(check_ids(call, 1, width, err));
 #pragma omp parallel for schedule(static) num_threads(count_parts(call->facts, n_rows *width))
     for (int64_t row = 0; row < n_rows; row++) {
@@ -128,10 +145,10 @@ static enum snug_status run_cross_entropy_grad(const struct kernel_call *call,
             float row_top = lse[row];
 #pragma omp simd
             for (int64_t i = 0; i < count; i++)
-                dx[i] = scale * exp_f32(x[i] - row_top);
+                dx[i] = scale * (exp_f32(x[i] - row_top) - labels.each);
             int64_t target = targets[row] - at;
             if (target >= 0 && target < count)
-                dx[target] -= scale;
+                dx[target] -= scale * labels.target;
             out_store(call, 0, begin, count, dx);
         }
     }

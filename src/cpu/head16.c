@@ -189,7 +189,8 @@ static void add_gradients(const struct walk *walk, int64_t first, int64_t n_clas
                                     .targets = in->targets,
                                     .first_class = first,
                                     .lse = in->lse,
-                                    .factor = in->factor};
+                                    .factor = in->factor,
+                                    .labels = in->labels};
     walk->product16(head->threads, &shape, in->x, w, &softmax, work);
     if (head->wants_dx) {
         struct span sum = {DTYPE_f32, work_at(walk->work, l->dx), 0};

@@ -20,6 +20,7 @@ struct head16_operands {
     float *lse;
     double *losses; /* one a row; NULL: none wanted */
     float factor;   /* of the gradient */
+    struct labels labels;
     struct span dx, dw;
     bool add_dw;
 };

@@ -112,7 +112,7 @@ struct product16_out {
     enum {
         FINISH_store,  /* v += bias; before = v; y (+)= fn(v), or v fn'(slope_at) */
         FINISH_lse,    /* logits: maximum and sum of exponentials so far, and what the target got */
-        FINISH_softmax /* logits: y = factor * (exp(v - lse) - onehot) */
+        FINISH_softmax /* logits: y = factor * (exp(v - lse) - labels) */
     } how;
     int64_t pitch;
     struct span y, before, slope_at; /* data NULL: left out; the first two are not read but by += */
@@ -128,6 +128,7 @@ struct product16_out {
     float *picked; /* a row */
     const float *lse;
     float factor;
+    struct labels labels;
 };
 #define HEAD_LOWEST (-1e30f) /* no logit is lower */
 enum { HEAD_LANES = 16, HEAD_SLICE = 1024 /* columns: made by one thread, in order */ };

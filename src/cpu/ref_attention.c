@@ -30,8 +30,8 @@ struct head { /* one head of one sequence: where its columns begin */
 
 static double kept(const struct head *head, int64_t t, int64_t j)
 {
-    return (double)dropout_factor(
-        &head->dropout, (uint64_t)((head->index * head->n_time + t) * head->n_time + j));
+    return (double)dropout_factor(&head->dropout,
+                                  (uint64_t)((head->index * head->n_time + t) * head->n_time + j));
 }
 
 static struct head head_at(const struct operand *qkv, int64_t n_heads, int64_t b, int64_t h,

@@ -13,6 +13,13 @@ static double grad_factor(const struct kernel_call *call, const struct operand *
     return call->op->attrs.weight * load(scalars, SCALAR_loss_scale) / (double)n;
 }
 
+/* The label of a class with label smoothing. */
+static double label(const struct kernel_call *call, int64_t n_classes, bool is_target)
+{
+    double smoothing = call->op->attrs.smoothing;
+    return smoothing / (double)n_classes + (is_target ? 1.0 - smoothing : 0.0);
+}
+
 enum snug_status ref_cross_entropy(const struct kernel_call *call, struct snug_error *err)
 {
     const struct operand *logits = &call->in[0], *targets = &call->in[1];
@@ -23,9 +30,13 @@ enum snug_status ref_cross_entropy(const struct kernel_call *call, struct snug_e
     TRY(ref_check_ids(targets, n_classes, err));
     for (int64_t n = 0; n < n_rows; n++) {
         struct log_sum sum = {0};
-        for (int64_t k = 0; k < n_classes; k++)
-            log_sum_add(&sum, load(logits, n * n_classes + k));
-        total += log_sum_value(&sum) - load(logits, n * n_classes + target[n]);
+        double right = 0.0; /* the logit as the labels want it */
+        for (int64_t k = 0; k < n_classes; k++) {
+            double value = load(logits, n * n_classes + k);
+            log_sum_add(&sum, value);
+            right += label(call, n_classes, k == target[n]) * value;
+        }
+        total += log_sum_value(&sum) - right;
         store(&call->out[1], n, log_sum_value(&sum));
     }
     store_or_add(&call->out[0], 0, call->op->attrs.weight * total / (double)n_rows, call->add);
@@ -44,7 +55,7 @@ enum snug_status ref_cross_entropy_grad(const struct kernel_call *call, struct s
         for (int64_t k = 0; k < n_classes; k++) {
             int64_t i = n * n_classes + k;
             double p = exp(load(logits, i) - load(lse, n));
-            store(&call->out[0], i, factor * (p - (k == target[n] ? 1.0 : 0.0)));
+            store(&call->out[0], i, factor * (p - label(call, n_classes, k == target[n])));
         }
     return SNUG_OK;
 }
@@ -77,15 +88,16 @@ enum snug_status ref_mse_grad(const struct kernel_call *call, struct snug_error 
 /* ---- the head: logits = x W^T, never stored -------------------------------------------------- */
 
 struct lm_head {
+    const struct kernel_call *call;
     const struct operand *x, *w, *targets, *lse;
     const int32_t *target;
     int64_t n_rows, n_classes, width;
 };
 
-static struct lm_head head_of(const struct operand *x, const struct operand *w,
-                              const struct operand *targets, const struct operand *lse)
+static struct lm_head head_of(const struct kernel_call *call, const struct operand *lse)
 {
-    return (struct lm_head){x, w, targets, lse, targets->data, rows(x), rows(w), last(x)};
+    const struct operand *x = &call->in[0], *w = &call->in[1], *targets = &call->in[2];
+    return (struct lm_head){call, x, w, targets, lse, targets->data, rows(x), rows(w), last(x)};
 }
 
 static double logit(const struct lm_head *head, int64_t n, int64_t v)
@@ -100,9 +112,13 @@ static enum snug_status head_loss(const struct kernel_call *call, const struct l
     TRY(ref_check_ids(head->targets, head->n_classes, err));
     for (int64_t n = 0; n < head->n_rows; n++) {
         struct log_sum sum = {0};
-        for (int64_t v = 0; v < head->n_classes; v++)
-            log_sum_add(&sum, logit(head, n, v));
-        total += log_sum_value(&sum) - logit(head, n, head->target[n]);
+        double right = 0.0;
+        for (int64_t v = 0; v < head->n_classes; v++) {
+            double value = logit(head, n, v);
+            log_sum_add(&sum, value);
+            right += label(call, head->n_classes, v == head->target[n]) * value;
+        }
+        total += log_sum_value(&sum) - right;
         store(head->lse, n, log_sum_value(&sum));
     }
     store_or_add(loss, 0, call->op->attrs.weight * total / (double)head->n_rows, call->add);
@@ -112,7 +128,8 @@ static enum snug_status head_loss(const struct kernel_call *call, const struct l
 /* The slope of the loss by logit (n,v), before the factor. */
 static double logit_grad(const struct lm_head *head, int64_t n, int64_t v)
 {
-    return exp(logit(head, n, v) - load(head->lse, n)) - (v == head->target[n] ? 1.0 : 0.0);
+    return exp(logit(head, n, v) - load(head->lse, n)) -
+           label(head->call, head->n_classes, v == head->target[n]);
 }
 
 int64_t ref_head_grad_work_elems(const struct shape *x)
@@ -158,21 +175,21 @@ static enum snug_status head_grad(const struct kernel_call *call, const struct l
 
 enum snug_status ref_linear_cross_entropy(const struct kernel_call *call, struct snug_error *err)
 {
-    struct lm_head head = head_of(&call->in[0], &call->in[1], &call->in[2], &call->out[1]);
+    struct lm_head head = head_of(call, &call->out[1]);
     return head_loss(call, &head, &call->out[0], err);
 }
 
 enum snug_status ref_linear_cross_entropy_grad(const struct kernel_call *call,
                                                struct snug_error *err)
 {
-    struct lm_head head = head_of(&call->in[0], &call->in[1], &call->in[2], &call->in[3]);
+    struct lm_head head = head_of(call, &call->in[3]);
     return head_grad(call, &head, &call->in[4], &call->out[0], &call->out[1], err);
 }
 
 enum snug_status ref_linear_cross_entropy_train(const struct kernel_call *call,
                                                 struct snug_error *err)
 {
-    struct lm_head head = head_of(&call->in[0], &call->in[1], &call->in[2], &call->out[1]);
+    struct lm_head head = head_of(call, &call->out[1]);
     TRY(head_loss(call, &head, &call->out[0], err));
     return head_grad(call, &head, &call->in[3], &call->out[2], &call->out[3], err);
 }

@@ -6,7 +6,7 @@
  *
  *     for each chunk of rows of x
  *         for each block of rows of W:   logits[chunk, block] = x W^T
- *         lse, loss; logits <- factor * (softmax - onehot)
+ *         lse, loss; logits <- factor * (softmax - labels)
  *         for each block of W:           dx += dlogits[chunk, block] W;  dW[block] (+)= dlogits^T x
  *
  * An fp32 W is one block, read where it is.  Rows of logits lie side by side, because oneDNN's fast
@@ -17,6 +17,9 @@
  * chunk: about 5% of the time, instead of a whole fp32 copy of the vocabulary.  A 16-bit dW is
  * summed in fp32 in the workspace and rounded once: whole if there are several chunks (4 bytes x V
  * x C), else a block at a time.
+ *
+ * The loss of smoothed labels needs the sum of all logits besides: the column sums of x times those
+ * of W, two walks over operands instead of one over the logits.
  *
  * Where x and W are bf16 and the CPU has tiles, head16.c does it all otherwise.  Which way an op goes
  * is decided when it is prepared; the workspace is enough for both.
@@ -61,6 +64,7 @@ struct layout {
     bool dw_whole;   /* the fp32 sum of a 16-bit dW is all of it, not a block */
     bool fits_tiles; /* x and W are bf16 */
     struct head16 tiled;
+    size_t column_sums_bytes; /* of x, then of W, at the beginning of the workspace */
     size_t logits, losses, x, w, dx, dw, product; /* products of fp32 */
     size_t tiled_losses, tiled_work;
     size_t total;
@@ -179,7 +183,7 @@ static void book_tiled(const struct program *prog, const struct op *op,
                                .wants_dw = l->wants[PART_dw]};
     if (l->wants[PART_dx])
         l->tiled.dx_is_f32 = !is_half(prog, op->out[at.dx]);
-    size_t total = 0;
+    size_t total = l->column_sums_bytes;
     if (at.has_loss)
         l->tiled_losses = work_take(&total, (size_t)l->n_rows * sizeof(double));
     l->tiled_work = work_take(&total, head16_work_bytes(&l->tiled));
@@ -206,6 +210,9 @@ static struct layout layout_of(const struct program *prog, const struct op *op,
     l.wants[PART_dx] = dx != TENSOR_NONE;
     l.wants[PART_dw] = dw != TENSOR_NONE;
 
+    if (at.has_loss && op->attrs.smoothing > 0)
+        work_take(&l.column_sums_bytes, 2 * f32_bytes(l.width));
+    l.total = l.column_sums_bytes;
     l.logits = work_take(&l.total, f32_bytes(l.chunk_rows * l.n_classes));
     if (at.has_loss)
         l.losses = work_take(&l.total, (size_t)l.chunk_rows * sizeof(double));
@@ -371,7 +378,8 @@ static enum snug_status walk_chunk(struct walk *walk, double *total, struct snug
         .losses = walk->at.has_loss ? (double *)(void *)work_at(call->work, l->losses) : NULL,
         .write_lse = walk->at.lse_out >= 0,
         .make_gradient = walk->at.has_gradient,
-        .factor = grad_factor(walk)};
+        .factor = grad_factor(walk),
+        .labels = labels_of(call->op->attrs.smoothing, l->n_classes)};
     p->loops->finish_head(p->threads, &rows);
     for (int64_t i = 0; rows.losses != NULL && i < walk->n_rows; i++)
         *total += rows.losses[i];
@@ -398,6 +406,7 @@ static double run_tiled(const struct walk *walk)
         .lse = lse->data,
         .losses = losses,
         .factor = grad_factor(walk),
+        .labels = labels_of(call->op->attrs.smoothing, l->n_classes),
         .dx = span_of(l->wants[PART_dx] ? &call->out[at->dx] : &none, 0),
         .dw = span_of(l->wants[PART_dw] ? &call->out[at->dw] : &none, 0),
         .add_dw = call->add};
@@ -406,6 +415,27 @@ static double run_tiled(const struct walk *walk)
     for (int64_t row = 0; losses != NULL && row < l->n_rows; row++)
         total += losses[row];
     return total;
+}
+
+/* From the sum over rows of lse - logit of target: that of lse - (1 - s) logit of target - s mean
+ * logit. */
+static double smooth_total(const struct walk *walk, double total)
+{
+    const struct kernel_call *call = walk->call;
+    const struct layout *l = walk->layout;
+    const struct cpu_loops *loops = walk->p->loops;
+    double smoothing = call->op->attrs.smoothing, lse_sum = 0.0, logit_sum = 0.0;
+    float *x_sums = call->work, *w_sums = x_sums + l->width;
+    const float *lse = call->out[walk->at.lse_out].data;
+    struct span x = {DTYPE_f32, x_sums, 0}, w = {DTYPE_f32, w_sums, 0};
+    loops->sum_columns(walk->p->threads, span_of(&call->in[0], 0), l->n_rows, l->width, x, false);
+    loops->sum_columns(walk->p->threads, span_of(&call->in[1], 0), l->n_classes, l->width, w,
+                       false);
+    for (int64_t row = 0; row < l->n_rows; row++)
+        lse_sum += (double)lse[row];
+    for (int64_t c = 0; c < l->width; c++)
+        logit_sum += (double)x_sums[c] * (double)w_sums[c];
+    return (1.0 - smoothing) * total + smoothing * (lse_sum - logit_sum / (double)l->n_classes);
 }
 
 static enum snug_status run(const struct kernel_call *call, struct snug_error *err)
@@ -424,6 +454,8 @@ static enum snug_status run(const struct kernel_call *call, struct snug_error *e
         walk.n_rows = least(l->chunk_rows, l->n_rows - walk.row);
         TRY(walk_chunk(&walk, &total, err));
     }
+    if (walk.at.has_loss && call->op->attrs.smoothing > 0)
+        total = smooth_total(&walk, total);
     if (walk.at.has_loss) {
         float *loss = call->out[walk.at.loss].data;
         double mean = call->op->attrs.weight * total / (double)l->n_rows;

@@ -209,8 +209,7 @@ static void fuse_head(struct fuse *f, int at)
     struct op *head = live_writer(f, grad->in[3], OP_linear_cross_entropy);
     if (head == NULL || grad->out[0] == TENSOR_NONE ||
         head->attrs.accumulate != grad->attrs.accumulate ||
-        head->attrs.weight != grad->attrs.weight ||
-        head->attrs.smoothing != grad->attrs.smoothing)
+        head->attrs.weight != grad->attrs.weight || head->attrs.smoothing != grad->attrs.smoothing)
         return;
     int from = f->writer[grad->in[3]];
     for (int k = 0; k < 3; k++)

@@ -96,10 +96,10 @@ static enum snug_status gradient_layernorm(struct autodiff *ad, const struct op 
 static enum snug_status gradient_attention(struct autodiff *ad, const struct op *op)
 {
     tensor_id scalars = operand(op, 1); /* where probabilities are dropped */
-    return autodiff_emit(ad, OP_attention_grad, &op->attrs, scalars == TENSOR_NONE ? 4 : 5,
-                         (tensor_id[]){autodiff_of(ad, op->out[0]), op->in[0], op->out[0],
-                                       op->out[1], scalars},
-                         1, op->in);
+    return autodiff_emit(
+        ad, OP_attention_grad, &op->attrs, scalars == TENSOR_NONE ? 4 : 5,
+        (tensor_id[]){autodiff_of(ad, op->out[0]), op->in[0], op->out[0], op->out[1], scalars}, 1,
+        op->in);
 }
 
 static enum snug_status gradient_cross_entropy(struct autodiff *ad, const struct op *op)
