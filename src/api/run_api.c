@@ -55,17 +55,37 @@ static bool is_of_bytes(const char *run)
     return is_bytes;
 }
 
-/* The length of its sequences, 0 if it does not say. */
-static int64_t seq_of(const char *run)
+/* A value of its recipe; NULL if it does not say.  The caller's. */
+static char *recipe_value_of(const char *run, const char *key)
 {
     json_t *state = state_of(run), *recipe;
     const char *text;
-    int64_t seq = 0;
+    char *out = NULL;
     if (state != NULL && json_get_object(state, run, "recipe", &recipe, NULL) == SNUG_OK &&
-        json_get_string(recipe, run, "seq", &text, NULL) == SNUG_OK)
-        text_parse_count(text, &seq);
+        json_get_string(recipe, run, key, &text, NULL) == SNUG_OK)
+        out = strdup(text);
     json_decref(state);
+    return out;
+}
+
+/* The length of its sequences, 0 if it does not say. */
+static int64_t seq_of(const char *run)
+{
+    char *text = recipe_value_of(run, "seq");
+    int64_t seq = 0;
+    if (text != NULL)
+        text_parse_count(text, &seq);
+    free(text);
     return seq;
+}
+
+/* The loss that it was trained on, unless the user asks for another. */
+static void inherit_loss(const char *run, struct snug_recipe *recipe)
+{
+    char *loss = recipe_value_of(run, "loss");
+    if (loss != NULL)
+        (void)recipe_inherit(recipe, "loss", loss, NULL);
+    free(loss);
 }
 
 /* ---- eval ---------------------------------------------------------------------------------------- */
@@ -91,10 +111,12 @@ enum snug_status snug_eval(const char *run, const char *data_spec, const snug_re
     char *own_spec = NULL;
     if (model == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
-    struct session_request q = {.model = model, .recipe = recipe};
+    struct snug_recipe own = *recipe;
+    struct session_request q = {.model = model, .recipe = &own};
     enum snug_status status = open_model_folder(run, model, err);
     if (status != SNUG_OK)
         goto done;
+    inherit_loss(run, &own);
     q.micro_batch = recipe->micro_batch > 0    ? recipe->micro_batch
                     : recipe->batch > 0        ? recipe->batch
                     : model_is_language(model) ? 4
@@ -110,7 +132,7 @@ enum snug_status snug_eval(const char *run, const char *data_spec, const snug_re
     if (status == SNUG_OK)
         status = needs_of(&session.prog, &needs, err);
     if (status == SNUG_OK)
-        status = needs_open_data(&session, &needs, data_spec, (uint64_t)recipe->seed, &data, err);
+        status = needs_open_data(&session, &needs, data_spec, q.recipe, &data, err);
     if (status == SNUG_OK)
         status = evaluate(run, data, &q, result, err);
 done:

@@ -57,11 +57,12 @@ static enum snug_status find(const char *spec, char **path, struct snug_error *e
         TRY(try_place(getenv("HOME"), ".cache/snug", spec, path, err));
     if (*path != NULL)
         return SNUG_OK;
+    bool is_known = strcmp(spec, "fashion-mnist") == 0 || strcmp(spec, "cifar-10") == 0;
     return snug_fail(
         err, SNUG_BAD_FILE,
         "data '%s': no such file or folder here, nor a set of that name in $SNUG_DATA, "
-        "../shared/data or the cache; give a path or set SNUG_DATA",
-        spec);
+        "../shared/data or the cache; give a path or set SNUG_DATA%s%s",
+        spec, is_known ? ", or download it: snug data " : "", is_known ? spec : "");
 }
 
 static enum snug_status check_request(const struct data_request *request, struct snug_error *err)
@@ -81,19 +82,39 @@ static enum snug_status check_request(const struct data_request *request, struct
     return SNUG_OK;
 }
 
+static enum snug_status no_images(const char *spec, struct snug_error *err)
+{
+    return snug_fail(err, SNUG_BAD_ARGUMENT, "--augment is for images, and data '%s' is not", spec);
+}
+
 enum snug_status data_open(const struct data_request *request, struct data **data,
                            struct snug_error *err)
 {
     char *path;
     *data = NULL;
     TRY(check_request(request, err));
-    if (request->spec == NULL || strcmp(request->spec, "random") == 0)
+    bool is_random = request->spec == NULL || strcmp(request->spec, "random") == 0;
+    if (is_random && request->augment == DATA_AUGMENT_none)
         return source_open_random(request, data, err);
+    if (is_random)
+        return no_images("random", err);
     TRY(find(request->spec, &path, err));
-    enum snug_status status = source_is_idx(path) ? source_open_idx(path, request, data, err)
-                                                  : source_open_tokens(path, request, data, err);
+    enum snug_status status;
+    if (source_is_idx(path))
+        status = source_open_idx(path, request, data, err);
+    else if (source_is_cifar(path))
+        status = source_open_cifar(path, request, data, err);
+    else if (request->augment != DATA_AUGMENT_none)
+        status = no_images(request->spec, err);
+    else
+        status = source_open_tokens(path, request, data, err);
     free(path);
     return status;
+}
+
+bool data_has_classes(const struct data *data)
+{
+    return data->has_classes;
 }
 
 void data_close(struct data *data)

@@ -9,14 +9,21 @@
  *     text             a file, or a folder of files: bytes are tokens
  *     token shards     *.bin as llm.c or nanoGPT write them
  *     IDX images       MNIST's format: a folder with four files, plain or gzip
+ *     CIFAR-10         the binary version: a folder with data_batch_*.bin and test_batch.bin
+ *
+ * Images are channels x height x width floats, as PyTorch has them.  Where a model wants numbers and
+ * not a class (mean squared error), the target of an image is one-hot.
  */
 #ifndef SNUG_DATA_DATA_H
 #define SNUG_DATA_DATA_H
+
+#include <stdbool.h>
 
 #include "base/status.h"
 
 enum data_split { DATA_TRAIN, DATA_HELD_OUT };
 enum data_target { DATA_TARGET_TOKENS, DATA_TARGET_CLASS, DATA_TARGET_REAL };
+enum data_augment { DATA_AUGMENT_none = 0, DATA_AUGMENT_flip = 1, DATA_AUGMENT_shift = 2 };
 
 struct data_request {
     const char *spec; /* "random", "fashion-mnist", a path; NULL is random */
@@ -26,6 +33,8 @@ struct data_request {
     int64_t target_elems; /* TOKENS: T; CLASS: 1; REAL: floats per target */
     int64_t n_classes;    /* vocabulary or classes */
     uint64_t seed;
+    int64_t channels, height, width; /* of an image; 0: the model takes any of sample_elems */
+    int augment;                     /* enum data_augment; of training images only */
 };
 
 struct data;
@@ -35,6 +44,9 @@ enum snug_status data_open(const struct data_request *request, struct data **dat
 void data_close(struct data *data);
 
 const char *data_kind(const struct data *data); /* "text bytes", "token shards (llm.c)"... */
+
+/* Targets are classes, whether as numbers or one-hot: a right answer can be told from a wrong one. */
+bool data_has_classes(const struct data *data);
 
 /* Per epoch; of token streams the windows that do not overlap.  Held out, there may be none. */
 int64_t data_n_samples(const struct data *data, enum data_split split);

@@ -1,8 +1,8 @@
 /*
  * folder.c -- the files of a folder in an order that does not depend on the file system.
  *
- * Hidden files and folders and symbolic links are left out: a checked-out repository is read
- * without its .git, and nothing is read twice.
+ * Hidden files and folders are left out and, in a tree, symbolic links: a checked-out repository is
+ * read without its .git, and nothing is read twice.
  */
 #include "data/source.h"
 
@@ -25,8 +25,8 @@ void file_list_free(struct file_list *list)
     *list = (struct file_list){0};
 }
 
-static enum snug_status walk(const char *folder, int depth, struct file_list *list,
-                             struct snug_error *err)
+static enum snug_status walk(const char *folder, int depth, bool follow_links,
+                             struct file_list *list, struct snug_error *err)
 {
     enum snug_status status = SNUG_OK;
     struct dirent *item;
@@ -42,13 +42,13 @@ static enum snug_status walk(const char *folder, int depth, struct file_list *li
         if (path == NULL ||
             !array_grow((void **)&list->paths, &list->capacity, list->n + 1, sizeof *list->paths)) {
             status = snug_fail(err, SNUG_NO_MEMORY, "%s: no memory for its list of files", folder);
-        } else if (lstat(path, &info) != 0) {
+        } else if ((follow_links ? stat(path, &info) : lstat(path, &info)) != 0) {
             /* gone since readdir: as if it had never been there */
         } else if (S_ISREG(info.st_mode)) {
             list->paths[list->n++] = path;
             path = NULL;
         } else if (S_ISDIR(info.st_mode) && depth > 1) {
-            status = walk(path, depth - 1, list, err);
+            status = walk(path, depth - 1, follow_links, list, err);
         }
         free(path);
     }
@@ -65,7 +65,7 @@ enum snug_status file_list_folder(const char *folder, bool recursive, struct fil
                                   struct snug_error *err)
 {
     *list = (struct file_list){0};
-    enum snug_status status = walk(folder, recursive ? MAX_DEPTH : 1, list, err);
+    enum snug_status status = walk(folder, recursive ? MAX_DEPTH : 1, !recursive, list, err);
     if (status != SNUG_OK)
         file_list_free(list);
     else if (list->n > 1)

@@ -16,6 +16,7 @@ struct data {
     enum snug_status (*fill)(struct data *data, enum data_split split, int64_t position,
                              void *input, void *target, struct snug_error *err);
     bool fills_in_any_thread;         /* several calls of fill may run at a time */
+    bool has_classes;                 /* as data_has_classes */
     void (*close)(struct data *data); /* frees the whole struct */
     struct data_request request;      /* its spec is NULL: the caller's string may be gone */
     const char *kind;
@@ -30,8 +31,12 @@ enum snug_status source_open_tokens(const char *path, const struct data_request 
 enum snug_status source_open_idx(const char *folder, const struct data_request *request,
                                  struct data **data, struct snug_error *err);
 bool source_is_idx(const char *folder);
+enum snug_status source_open_cifar(const char *folder, const struct data_request *request,
+                                   struct data **data, struct snug_error *err);
+bool source_is_cifar(const char *folder);
 
-/* A sorted list of the regular files below `folder`, hidden ones and links left out. */
+/* A sorted list of the regular files in or below `folder`; hidden ones are left out, and links if it
+ * is recursive. */
 struct file_list {
     char **paths;
     int n, capacity;

@@ -44,6 +44,8 @@ enum model_purpose {
 enum snug_status model_forward(const struct snug_model *model, enum model_purpose purpose,
                                int64_t batch, int64_t seq, struct program *prog,
                                struct snug_error *err);
+/* Ends the program in this loss instead of its own. */
+enum snug_status model_set_loss(struct program *prog, enum model_loss loss, struct snug_error *err);
 bool model_is_language(const struct snug_model *model);
 int64_t model_count_parameters(const struct program *prog);
 

@@ -133,7 +133,8 @@ static enum snug_status bench_step(const struct session *session, int n_steps,
     size_t n_ops = (size_t)session->prog.n_ops;
     enum snug_status status = needs_of(&session->prog, &b.needs, err);
     if (status == SNUG_OK)
-        status = needs_open_data(session, &b.needs, "random", 1, &b.data, err);
+        status = needs_open_data(session, &b.needs, "random", &(struct snug_recipe){.seed = 1},
+                                 &b.data, err);
     if (status == SNUG_OK)
         status = exec_create(&session->prog, &session->plan, session->backend, &session->facts,
                              NULL, &b.exec, err);

@@ -91,6 +91,21 @@ struct score {
     int64_t n, n_right;
 };
 
+/* Where the largest of n numbers is, the first of equals. */
+static int64_t largest(enum dtype dtype, const void *values, int64_t begin, int64_t n)
+{
+    int64_t best = 0;
+    double most = -INFINITY;
+    for (int64_t k = 0; k < n; k++) {
+        double x = dtype_load(dtype, values, begin + k);
+        if (x > most) {
+            most = x;
+            best = k;
+        }
+    }
+    return best;
+}
+
 /* Scores the first `rows` rows of the present batch from the outputs. */
 static void score_rows(const struct evaluator *e, int64_t rows, struct score *score)
 {
@@ -100,25 +115,20 @@ static void score_rows(const struct evaluator *e, int64_t rows, struct score *sc
     const void *targets = exec_data(e->exec, e->needs.target_input);
     int64_t width = shape_last(&out->shape);
     for (int64_t r = 0; r < rows; r++) {
+        int64_t best = largest(out->dtype, values, r * width, width);
         if (e->needs.target == DATA_TARGET_REAL) {
-            double sum = 0;
+            double gaps = 0;
             for (int64_t k = 0; k < width; k++) {
                 double gap = dtype_load(out->dtype, values, r * width + k) -
                              (double)((const float *)targets)[r * width + k];
-                sum += gap * gap;
+                gaps += gap * gap;
             }
-            score->loss_sum += sum / (double)width;
+            score->loss_sum += gaps / (double)width;
+            score->n_right += best == largest(DTYPE_f32, targets, r * width, width);
             continue;
         }
-        int64_t target = ((const int32_t *)targets)[r], best = 0;
-        double most = -INFINITY, sum = 0;
-        for (int64_t k = 0; k < width; k++) {
-            double x = dtype_load(out->dtype, values, r * width + k);
-            if (x > most) {
-                most = x;
-                best = k;
-            }
-        }
+        int64_t target = ((const int32_t *)targets)[r];
+        double most = dtype_load(out->dtype, values, r * width + best), sum = 0;
         for (int64_t k = 0; k < width; k++)
             sum += exp(dtype_load(out->dtype, values, r * width + k) - most);
         score->loss_sum += most + log(sum) - dtype_load(out->dtype, values, r * width + target);
@@ -150,11 +160,12 @@ enum snug_status evaluator_run(struct evaluator *e, struct snug_eval_result *res
         }
     }
     double loss = score.loss_sum / (double)score.n;
-    *result = (struct snug_eval_result){.n = score.n,
-                                        .loss = loss,
-                                        .perplexity = exp(loss),
-                                        .accuracy = (double)score.n_right / (double)score.n,
-                                        .has_accuracy =
-                                            whole_outputs && e->needs.target == DATA_TARGET_CLASS};
+    *result = (struct snug_eval_result){
+        .n = score.n,
+        .loss = loss,
+        .perplexity = exp(loss),
+        .accuracy = (double)score.n_right / (double)score.n,
+        .has_accuracy =
+            whole_outputs && (e->needs.target == DATA_TARGET_CLASS || data_has_classes(e->data))};
     return SNUG_OK;
 }

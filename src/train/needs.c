@@ -51,8 +51,8 @@ enum snug_status needs_of(const struct program *prog, struct data_needs *needs,
 }
 
 enum snug_status needs_open_data(const struct session *session, const struct data_needs *needs,
-                                 const char *spec, uint64_t seed, struct data **data,
-                                 struct snug_error *err)
+                                 const char *spec, const struct snug_recipe *recipe,
+                                 struct data **data, struct snug_error *err)
 {
     const struct program *prog = &session->prog;
     if (needs->input == TENSOR_NONE)
@@ -65,6 +65,13 @@ enum snug_status needs_open_data(const struct session *session, const struct dat
         .sample_elems = tensor_elems(prog, needs->input) / session->micro_batch,
         .target_elems = tensor_elems(prog, needs->target_input) / session->micro_batch,
         .n_classes = needs->n_classes,
-        .seed = seed};
+        .seed = (uint64_t)recipe->seed,
+        .augment = recipe->augment};
+    const struct shape *input = &prog->tensors[needs->input].shape;
+    if (input->n_dims == 4) { /* of images */
+        request.channels = input->dim[1];
+        request.height = input->dim[2];
+        request.width = input->dim[3];
+    }
     return data_open(&request, data, err);
 }

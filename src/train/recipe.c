@@ -3,6 +3,8 @@
  */
 #include "train/recipe.h"
 
+#include "data/data.h"
+
 #include <errno.h>
 #include <math.h>
 #include <sched.h>
@@ -96,11 +98,20 @@ static void get_memory(const snug_recipe *recipe, struct text *out)
 
 static const struct choice precisions[] = {
     {"fp32", DTYPE_f32}, {"bf16", DTYPE_bf16}, {"fp16", DTYPE_f16}, {NULL, 0}};
-static const struct choice schedules[] = {{"constant", SCHEDULE_constant},
-                                          {"linear", SCHEDULE_linear},
-                                          {"cosine", SCHEDULE_cosine},
-                                          {"cyclic", SCHEDULE_cyclic},
-                                          {NULL, 0}};
+static const struct choice schedules[] = {
+    {"constant", SCHEDULE_constant}, {"linear", SCHEDULE_linear}, {"cosine", SCHEDULE_cosine},
+    {"cyclic", SCHEDULE_cyclic},     {"wsd", SCHEDULE_wsd},       {NULL, 0}};
+static const struct choice scalings[] = {
+    {"none", SCALE_LR_none}, {"linear", SCALE_LR_linear}, {"sqrt", SCALE_LR_sqrt}, {NULL, 0}};
+static const struct choice losses[] = {{"model", RECIPE_LOSS_model},
+                                       {"cross-entropy", RECIPE_LOSS_cross_entropy},
+                                       {"mse", RECIPE_LOSS_mse},
+                                       {NULL, 0}};
+static const struct choice augments[] = {{"none", DATA_AUGMENT_none},
+                                         {"flip", DATA_AUGMENT_flip},
+                                         {"shift", DATA_AUGMENT_shift},
+                                         {"flip+shift", DATA_AUGMENT_flip | DATA_AUGMENT_shift},
+                                         {NULL, 0}};
 static const struct choice masters[] = {{"fp32", 0}, {"none", 1}, {NULL, 0}};
 static const struct choice state_bits[] = {{"32", 32}, {"16", 16}, {"8", 8}, {"4", 4}, {NULL, 0}};
 static const struct choice kernels[] = {{"fast", 0}, {"reference", 1}, {NULL, 0}};
@@ -137,15 +148,25 @@ static const struct key keys[] = {
      .most = 1e300},
     {"clip", "1", "largest gradient norm; 0: no clipping", .kind = REAL, .field = FIELD(clip),
      .least = 0, .most = 1e300},
-    {"schedule", "constant (cyclic-lr: cyclic), linear, cosine, cyclic", "of the learning rate",
-     .kind = CHOICE, .field = FIELD(schedule), .choices = schedules},
-    {"cycles", "2", "of the cyclic schedule: each a warm-up and a cosine", .kind = COUNT,
-     .field = FIELD(cycles), .least = 1, .most = ANY},
+    {"schedule", "constant (cyclic-lr: cyclic), linear, cosine, cyclic, wsd",
+     "of the learning rate", .kind = CHOICE, .field = FIELD(schedule), .choices = schedules},
     {"warmup", "0", "steps over which it rises from 0", .kind = COUNT, .field = FIELD(warmup),
      .least = 0, .most = ANY},
     {"lr-end", "0.1", "its last value, as a fraction of --lr", .kind = REAL, .field = FIELD(lr_end),
      .least = 0, .most = 1},
-    {"scale-lr", "none", "scaling of --lr with the batch", .kind = FIXED},
+    {"cycles", "4, or any number from 1", "of --schedule cyclic: warm-up and cosine each",
+     .kind = COUNT, .field = FIELD(cycles), .least = 1, .most = 1e6},
+    {"decay-from", "0.8", "of --schedule wsd: share of the steps after which it falls",
+     .kind = REAL, .field = FIELD(decay_from), .least = 0, .most = 1},
+    {"scale-lr", "none, linear, sqrt", "multiply --lr by batch / --base-batch, or its root",
+     .kind = CHOICE, .field = FIELD(scale_lr), .choices = scalings},
+    {"base-batch", "none, or a number from 1", "the batch that --lr was tuned for", .kind = COUNT,
+     .field = FIELD(base_batch), .least = 1, .most = ANY},
+    {"loss", "model, cross-entropy, mse", "the model's own, or another at its end", .kind = CHOICE,
+     .field = FIELD(loss), .choices = losses},
+    {"augment", "none, flip, shift, flip+shift",
+     "images in training: left and right, by up to 4 pixels", .kind = CHOICE,
+     .field = FIELD(augment), .choices = augments},
     {"checkpoint", "none", "which activations are computed again", .kind = FIXED},
     {"memory", "no budget, or a size such as 24G or 512M",
      "what the process may hold in all; a plan over it is refused", .kind = OWN, .set = set_memory,
@@ -236,7 +257,8 @@ snug_recipe *snug_recipe_new(void)
                                 .weight_decay = NAN,
                                 .clip = 1,
                                 .lr_end = 0.1,
-                                .cycles = 2,
+                                .cycles = 4,
+                                .decay_from = 0.8,
                                 .seed = 1};
     return recipe;
 }
@@ -432,34 +454,6 @@ double recipe_lr(const struct snug_recipe *recipe)
 double recipe_weight_decay(const struct snug_recipe *recipe)
 {
     return isnan(recipe->weight_decay) ? recipe->optimizer->default_decay : recipe->weight_decay;
-}
-
-double recipe_lr_at(const struct snug_recipe *recipe, int64_t step, int64_t n_steps)
-{
-    double lr = recipe_lr(recipe);
-    enum schedule schedule = recipe_schedule(recipe);
-    if (schedule == SCHEDULE_cyclic) { /* within the present cycle; the last takes what is over */
-        int64_t length = n_steps / recipe->cycles > 0 ? n_steps / recipe->cycles : 1;
-        int64_t cycle = step / length < recipe->cycles ? step / length : recipe->cycles - 1;
-        step -= cycle * length;
-        n_steps = cycle == recipe->cycles - 1 ? n_steps - cycle * length : length;
-    }
-    if (step < recipe->warmup)
-        return lr * (double)(step + 1) / (double)recipe->warmup;
-    int64_t left = n_steps - recipe->warmup;
-    double done = left <= 1 ? 0 : (double)(step - recipe->warmup) / (double)(left - 1);
-    done = done > 1 ? 1 : done;
-    switch (schedule) {
-    case SCHEDULE_optimizers:
-    case SCHEDULE_constant:
-        return lr;
-    case SCHEDULE_linear:
-        return lr * (1 - (1 - recipe->lr_end) * done);
-    case SCHEDULE_cosine:
-    case SCHEDULE_cyclic:
-        return lr * (recipe->lr_end + (1 - recipe->lr_end) * 0.5 * (1 + cos(acos(-1) * done)));
-    }
-    return lr;
 }
 
 /* The cores that this process may use: fewer than the machine has in a container or under a scheduler. */

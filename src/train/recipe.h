@@ -14,8 +14,11 @@ enum schedule {
     SCHEDULE_constant,
     SCHEDULE_linear,
     SCHEDULE_cosine,
-    SCHEDULE_cyclic
+    SCHEDULE_cyclic,
+    SCHEDULE_wsd
 };
+enum lr_scaling { SCALE_LR_none, SCALE_LR_linear, SCALE_LR_sqrt };
+enum recipe_loss { RECIPE_LOSS_model, RECIPE_LOSS_cross_entropy, RECIPE_LOSS_mse };
 
 enum { OPT_TEXT_MAX = 256 };
 
@@ -31,8 +34,14 @@ struct snug_recipe {
     double lr, weight_decay; /* NAN: the optimizer's default */
     double clip;             /* 0: none */
     int schedule;            /* enum schedule */
-    int64_t warmup, cycles;
-    double lr_end;                   /* fraction of lr at the last step of linear and cosine */
+    int64_t warmup;
+    double lr_end;      /* fraction of lr at the last step of linear, cosine, wsd and of a cycle */
+    int64_t cycles;     /* of cyclic */
+    double decay_from;  /* of wsd: share of the steps */
+    int scale_lr;       /* enum lr_scaling */
+    int64_t base_batch; /* that lr was tuned for; 0: not said */
+    int loss;           /* enum recipe_loss */
+    int augment;        /* enum data_augment */
     double dropout, label_smoothing; /* 0: none */
     int64_t memory;                  /* bytes, 0: no budget */
     int64_t seed;
@@ -47,10 +56,17 @@ enum snug_status recipe_options(const struct snug_recipe *recipe, double values[
                                 struct snug_error *err);
 int recipe_state_bits(const struct snug_recipe *recipe);
 enum schedule recipe_schedule(const struct snug_recipe *recipe);
-double recipe_lr(const struct snug_recipe *recipe);
+double recipe_lr(const struct snug_recipe *recipe); /* before it is scaled with the batch */
 double recipe_weight_decay(const struct snug_recipe *recipe);
+/* schedule.c */
+double recipe_scaled_lr(const struct snug_recipe *recipe, int64_t batch);
 /* The learning rate of step `step` (from 0) of n_steps. */
-double recipe_lr_at(const struct snug_recipe *recipe, int64_t step, int64_t n_steps);
+double recipe_lr_at(const struct snug_recipe *recipe, int64_t batch, int64_t step, int64_t n_steps);
+/* Refuses keys that contradict each other; those that depend on how long the run is, apart. */
+enum snug_status recipe_check(const struct snug_recipe *recipe, struct snug_error *err);
+enum snug_status recipe_check_steps(const struct snug_recipe *recipe, int64_t n_steps,
+                                    struct snug_error *err);
+
 int recipe_threads(const struct snug_recipe *recipe);
 /* Sets a key unless the user did: what a resumed run takes over from the run as it was saved. */
 enum snug_status recipe_inherit(struct snug_recipe *recipe, const char *key, const char *value,

@@ -64,11 +64,15 @@ enum snug_status session_program(const struct session_request *q, const char *la
     *s = (struct session){
         .backend = backend_cpu(),
         .facts = {.threads = recipe_threads(r), .reference_only = r->kernels != 0}};
+    TRY(recipe_check(r, err));
     TRY(set_sizes(q, s, err));
     TRY(recipe_options(r, options, err));
     int64_t seq = model_is_language(q->model) ? s->seq : r->seq;
     enum snug_status status =
         model_forward(q->model, q->purpose, s->micro_batch, seq, &s->prog, err);
+    if (status == SNUG_OK && r->loss != RECIPE_LOSS_model)
+        status = model_set_loss(&s->prog,
+                                r->loss == RECIPE_LOSS_mse ? LOSS_mse : LOSS_cross_entropy, err);
     if (status == SNUG_OK && !q->train)
         keep_outputs(&s->prog);
     if (status == SNUG_OK) {

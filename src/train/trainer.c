@@ -62,8 +62,7 @@ static enum snug_status open_data(struct snug_trainer *t, struct snug_error *err
 {
     if (t->data_spec != NULL && strcmp(t->data_spec, "none") == 0)
         return SNUG_OK;
-    return needs_open_data(&t->session, &t->needs, t->data_spec, (uint64_t)t->recipe.seed, &t->data,
-                           err);
+    return needs_open_data(&t->session, &t->needs, t->data_spec, &t->recipe, &t->data, err);
 }
 
 static enum snug_status make_evaluator(struct snug_trainer *t, struct snug_error *err)
@@ -101,6 +100,7 @@ static enum snug_status open_all(struct snug_trainer *t, struct snug_error *err)
     else if (t->model->weights_folder != NULL)
         TRY(weights_load_folder(&t->session, t->exec, t->model->weights_folder, err));
     t->first_step = t->step;
+    TRY(recipe_check_steps(&t->recipe, t->n_steps, err));
     TRY(make_evaluator(t, err));
     return t->out == NULL ? SNUG_OK : trainer_begin_run(t, err);
 }
@@ -171,7 +171,7 @@ static enum snug_status one_step(struct snug_trainer *t, struct snug_metrics *m,
 {
     const struct program *prog = &t->session.prog;
     double *scalars = exec_scalars(t->exec);
-    double lr = recipe_lr_at(&t->recipe, t->step, t->n_steps);
+    double lr = recipe_lr_at(&t->recipe, t->session.batch, t->step, t->n_steps);
     double begin = clock_seconds();
     bool scale_is_least = scalars[SCALAR_loss_scale] <= 1;
     scalars[SCALAR_lr] = lr;
@@ -350,7 +350,8 @@ char *snug_trainer_describe(const snug_trainer *t)
                  text_count(data_n_samples(t->data, DATA_HELD_OUT), held_out));
     text_add(&out, "recipe  ");
     session_describe(&t->session, &t->recipe, &out);
-    text_add(&out, ", lr %g %s", recipe_lr(&t->recipe), recipe_schedule_name(&t->recipe));
+    text_add(&out, ", lr %g %s", recipe_scaled_lr(&t->recipe, t->session.batch),
+             recipe_schedule_name(&t->recipe));
     if (t->recipe.warmup > 0)
         text_add(&out, ", warm-up %lld", (long long)t->recipe.warmup);
     text_add(&out, "\nplan    %s bytes (%s)\n", text_count(t->session.plan.arena_bytes, count),

@@ -19,8 +19,8 @@ struct data_needs {
 enum snug_status needs_of(const struct program *prog, struct data_needs *needs,
                           struct snug_error *err);
 enum snug_status needs_open_data(const struct session *session, const struct data_needs *needs,
-                                 const char *spec, uint64_t seed, struct data **data,
-                                 struct snug_error *err);
+                                 const char *spec, const struct snug_recipe *recipe,
+                                 struct data **data, struct snug_error *err);
 
 /* Forward only, on the held-out split. */
 struct evaluator {

@@ -22,9 +22,10 @@
 #define LENGTH(array) (sizeof(array) / sizeof *(array))
 enum { N_TRAIN = 20, N_TEST = 7, ROWS = 2, COLUMNS = 3, PIXELS = ROWS * COLUMNS };
 
-#define SMALL                                     \
-    {                                             \
-        NULL, DATA_TARGET_CLASS, PIXELS, 1, 10, 1 \
+#define SMALL                                                                                    \
+    {                                                                                            \
+        .target = DATA_TARGET_CLASS, .sample_elems = PIXELS, .target_elems = 1, .n_classes = 10, \
+        .seed = 1                                                                                \
     }
 static const struct data_request small = SMALL;
 
@@ -203,7 +204,11 @@ static const struct {
      -1,
      0,
      0,
-     {NULL, DATA_TARGET_CLASS, 784, 1, 10, 1},
+     {.target = DATA_TARGET_CLASS,
+      .sample_elems = 784,
+      .target_elems = 1,
+      .n_classes = 10,
+      .seed = 1},
      SNUG_MISMATCH,
      "images are 2 x 3 = 6 numbers, but the model takes 784"},
     {"label too large",
@@ -211,15 +216,23 @@ static const struct {
      -1,
      0,
      0,
-     {NULL, DATA_TARGET_CLASS, PIXELS, 1, 9, 1},
+     {.target = DATA_TARGET_CLASS,
+      .sample_elems = PIXELS,
+      .target_elems = 1,
+      .n_classes = 9,
+      .seed = 1},
      SNUG_MISMATCH,
-     "2 labels are class 9, but the model has 9 classes"},
+     "sample 9 has label 9, but the model has 9 classes, 0 to 8"},
     {"a language model",
      "",
      -1,
      0,
      0,
-     {NULL, DATA_TARGET_TOKENS, PIXELS, PIXELS, 10, 1},
+     {.target = DATA_TARGET_TOKENS,
+      .sample_elems = PIXELS,
+      .target_elems = PIXELS,
+      .n_classes = 10,
+      .seed = 1},
      SNUG_MISMATCH,
      "is images with classes"},
 };
@@ -277,7 +290,11 @@ static void test_fashion_mnist(void **state)
         print_message("    skipped: fashion-mnist is not in ../shared/data or $SNUG_DATA\n");
         skip();
     }
-    struct data_request request = {NULL, DATA_TARGET_CLASS, 784, 1, 10, 1};
+    struct data_request request = {.target = DATA_TARGET_CLASS,
+                                   .sample_elems = 784,
+                                   .target_elems = 1,
+                                   .n_classes = 10,
+                                   .seed = 1};
     float image[784];
     int32_t label;
     struct snug_error err;

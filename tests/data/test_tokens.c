@@ -188,9 +188,19 @@ static void test_order(void **state)
     check_order(&raw);
     struct data_request random = tokens_request("random", 50257);
     check_order(&random);
-    random = (struct data_request){NULL, DATA_TARGET_CLASS, 784, 1, 10, 3};
+    random = (struct data_request){.spec = NULL,
+                                   .target = DATA_TARGET_CLASS,
+                                   .sample_elems = 784,
+                                   .target_elems = 1,
+                                   .n_classes = 10,
+                                   .seed = 3};
     check_order(&random);
-    random = (struct data_request){"random", DATA_TARGET_REAL, 5, 3, 0, 3};
+    random = (struct data_request){.spec = "random",
+                                   .target = DATA_TARGET_REAL,
+                                   .sample_elems = 5,
+                                   .target_elems = 3,
+                                   .n_classes = 0,
+                                   .seed = 3};
     check_order(&random);
     files_remove_dir(dir);
 }
@@ -225,7 +235,12 @@ static void test_random_values(void **state)
     double sum = 0, squares = 0;
     int n_of_class[10] = {0};
     (void)state;
-    struct data_request request = {"random", DATA_TARGET_CLASS, 784, 1, 10, 5};
+    struct data_request request = {.spec = "random",
+                                   .target = DATA_TARGET_CLASS,
+                                   .sample_elems = 784,
+                                   .target_elems = 1,
+                                   .n_classes = 10,
+                                   .seed = 5};
     struct data *data = open_good(&request);
     fill_good(data, DATA_TRAIN, 1000, N, input, target);
     for (int i = 0; i < N * 784; i++) {
@@ -324,7 +339,12 @@ static void test_refused_otherwise(void **state)
     expect_refusal(&request, SNUG_BAD_FILE, "data ''");
     request.spec = "/dev/null";
     expect_refusal(&request, SNUG_BAD_FILE, "not a regular file");
-    request = (struct data_request){dir, DATA_TARGET_CLASS, 784, 1, 10, 1};
+    request = (struct data_request){.spec = dir,
+                                    .target = DATA_TARGET_CLASS,
+                                    .sample_elems = 784,
+                                    .target_elems = 1,
+                                    .n_classes = 10,
+                                    .seed = 1};
     expect_refusal(&request, SNUG_MISMATCH, "does not take tokens");
     request.n_classes = 0;
     expect_refusal(&request, SNUG_BAD_ARGUMENT, "among 0 classes");
@@ -400,7 +420,12 @@ static void test_tiny_shakespeare(void **state)
         print_message("    skipped: %s is missing\n", spec);
         skip();
     }
-    struct data_request request = {spec, DATA_TARGET_TOKENS, 256, 256, 256, 1};
+    struct data_request request = {.spec = spec,
+                                   .target = DATA_TARGET_TOKENS,
+                                   .sample_elems = 256,
+                                   .target_elems = 256,
+                                   .n_classes = 256,
+                                   .seed = 1};
     int32_t input[256], target[256];
     struct data *data = open_good(&request);
     assert_string_equal(data_kind(data), "text bytes");

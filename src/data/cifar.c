@@ -1,0 +1,117 @@
+/*
+ * cifar.c -- CIFAR-10 in its binary version, as its publisher packs it.
+ *
+ *     data_batch_1.bin ... data_batch_5.bin, and test_batch.bin held out; each a row of records:
+ *     1 byte label, 1024 bytes red, 1024 green, 1024 blue (32 x 32 each, row by row)
+ *
+ * The files lie in the folder or, as the archive unpacks, in cifar-10-batches-bin below it.  Fewer
+ * batches will do, and batches of any length.
+ */
+#include "data/images.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+
+enum { CHANNELS = 3, SIDE = 32, RECORD_BYTES = 1 + CHANNELS * SIDE * SIDE, BATCHES_MOST = 5 };
+
+/* Where the files are: the folder itself or the one below it; NULL: neither.  The caller's. */
+static char *find_home(const char *folder)
+{
+    static const char *const below[] = {".", "cifar-10-batches-bin"};
+    for (int i = 0; i < 2; i++) {
+        char *home = i == 0 ? strdup(folder) : path_join(folder, below[i], "");
+        char *first = home == NULL ? NULL : path_join(home, "data_batch_1.bin", "");
+        bool found = first != NULL && access(first, F_OK) == 0;
+        free(first);
+        if (found)
+            return home;
+        free(home);
+    }
+    return NULL;
+}
+
+bool source_is_cifar(const char *folder)
+{
+    char *home = find_home(folder);
+    free(home);
+    return home != NULL;
+}
+
+static enum snug_status open_batch(struct images *images, const char *home, const char *name,
+                                   enum data_split split, struct snug_error *err)
+{
+    struct image_file *file = images_add_file(images, split);
+    int64_t n_bytes;
+    file->path = path_join(home, name, "");
+    if (file->path == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to open it", home);
+    TRY(fd_open_read(file->path, &file->fd, &n_bytes, err));
+    if (n_bytes < 1 || n_bytes % RECORD_BYTES != 0)
+        return snug_fail(err, SNUG_BAD_FILE,
+                         "%s: %s: %lld bytes are no whole number of images of %d bytes", file->path,
+                         n_bytes < 1 ? "empty" : "cut short", (long long)n_bytes, RECORD_BYTES);
+    file->n = n_bytes / RECORD_BYTES;
+    file->skip_bytes = 1;
+    return SNUG_OK;
+}
+
+static enum snug_status load_labels(struct images *images, enum data_split split,
+                                    struct snug_error *err)
+{
+    struct image_split *s = &images->splits[split];
+    int64_t n = 0, done = 0;
+    for (int i = 0; i < s->n_files; i++)
+        n += s->files[i].n;
+    s->classes = malloc((size_t)n);
+    if (s->classes == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory for %lld labels", s->files[0].path,
+                         (long long)n);
+    for (int i = 0; i < s->n_files; i++) {
+        const struct image_file *file = &s->files[i];
+        for (int64_t k = 0; k < file->n; k++)
+            TRY(fd_read_at(file->fd, file->path, s->classes + done + k, 1, k * RECORD_BYTES, err));
+        TRY(images_check_labels(images, file->path, s->classes + done, file->n, err));
+        done += file->n;
+    }
+    return SNUG_OK;
+}
+
+static enum snug_status open_set(struct images *images, const char *home, struct snug_error *err)
+{
+    for (int i = 1; i <= BATCHES_MOST; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "data_batch_%d.bin", i);
+        char *path = path_join(home, name, "");
+        bool there = path != NULL && access(path, F_OK) == 0;
+        free(path);
+        if (there)
+            TRY(open_batch(images, home, name, DATA_TRAIN, err));
+    }
+    TRY(open_batch(images, home, "test_batch.bin", DATA_HELD_OUT, err));
+    images->channels = CHANNELS, images->height = SIDE, images->width = SIDE;
+    for (int split = 0; split < 2; split++)
+        TRY(load_labels(images, (enum data_split)split, err));
+    return images_ready(images, home, err);
+}
+
+enum snug_status source_open_cifar(const char *folder, const struct data_request *request,
+                                   struct data **data, struct snug_error *err)
+{
+    char *home = find_home(folder);
+    struct images *images = home == NULL ? NULL : images_new("cifar-10 images", request);
+    enum snug_status status = SNUG_OK;
+    if (images == NULL)
+        status = snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to open it", folder);
+    else
+        status = open_set(images, home, err);
+    if (status == SNUG_OK)
+        *data = &images->data;
+    else if (images != NULL)
+        data_close(&images->data);
+    free(home);
+    return status;
+}

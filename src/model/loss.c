@@ -1,0 +1,54 @@
+/*
+ * loss.c -- another loss at the end of a model than its own.
+ *
+ * A classifier can be trained on the mean squared error against one-hot targets, a network that ends
+ * in numbers on cross-entropy.  Only the last op and what the target looks like change.
+ */
+#include "model/model.h"
+
+static struct op *loss_op(struct program *prog)
+{
+    for (int i = 0; i < prog->n_ops; i++)
+        if (prog->loss != TENSOR_NONE && prog->ops[i].out[0] == prog->loss)
+            return &prog->ops[i];
+    return NULL;
+}
+
+static enum snug_status to_cross_entropy(struct program *prog, struct op *op,
+                                         struct snug_error *err)
+{
+    struct tensor *target = &prog->tensors[op->in[1]];
+    struct tensor lse = {TENSOR_INIT, .name = "loss.1", .dtype = DTYPE_f32, .role = ROLE_activation,
+                         .shape = {1, {shape_rows(&target->shape)}}};
+    target->dtype = DTYPE_i32;
+    target->shape.n_dims--;
+    op->kind = OP_cross_entropy;
+    op->n_out = 2;
+    return program_add_tensor(prog, &lse, &op->out[1], err);
+}
+
+static void to_mse(struct program *prog, struct op *op)
+{
+    struct tensor *target = &prog->tensors[op->in[1]];
+    target->dtype = DTYPE_f32;
+    target->shape = prog->tensors[op->in[0]].shape;
+    op->kind = OP_mse;
+    op->n_out = 1; /* nobody reads the logarithms of sums */
+}
+
+enum snug_status model_set_loss(struct program *prog, enum model_loss loss, struct snug_error *err)
+{
+    struct op *op = loss_op(prog);
+    if (op == NULL) /* nothing to train */
+        return SNUG_OK;
+    if (op->kind == OP_linear_cross_entropy && loss == LOSS_mse)
+        return snug_fail(err, SNUG_UNSUPPORTED,
+                         "--loss mse is for classifiers: %s predicts tokens, and its logits are "
+                         "never all there",
+                         prog->name);
+    if (op->kind == OP_cross_entropy && loss == LOSS_mse)
+        to_mse(prog, op);
+    else if (op->kind == OP_mse && loss == LOSS_cross_entropy)
+        return to_cross_entropy(prog, op, err);
+    return SNUG_OK;
+}

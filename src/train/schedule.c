@@ -1,0 +1,122 @@
+/*
+ * schedule.c -- the learning rate of every step.
+ *
+ * All but `constant` first rise over --warmup steps.  What follows, as a share of --lr:
+ *
+ *     linear, cosine   down to --lr-end at the last step
+ *     wsd              1 (warm-up, stable), from --decay-from of the steps on down to --lr-end
+ *     cyclic           the steps in --cycles equal parts, each warm-up and cosine again
+ *
+ * --lr itself may be scaled with the batch: tuned at --base-batch, it is multiplied by the ratio of
+ * the batches, or by its root.
+ */
+#include "train/recipe.h"
+
+#include <math.h>
+
+double recipe_scaled_lr(const struct snug_recipe *recipe, int64_t batch)
+{
+    double lr = recipe_lr(recipe);
+    double ratio = recipe->base_batch > 0 ? (double)batch / (double)recipe->base_batch : 1.0;
+    switch ((enum lr_scaling)recipe->scale_lr) {
+    case SCALE_LR_none:
+        break;
+    case SCALE_LR_linear:
+        return lr * ratio;
+    case SCALE_LR_sqrt:
+        return lr * sqrt(ratio);
+    }
+    return lr;
+}
+
+/* Steps of a stretch of which the first `warmup` rise. */
+struct stretch {
+    int64_t at, length; /* steps done of it, and in all */
+};
+
+/* From 0 at the first step after the warm-up to 1 at the last of all. */
+static double share_done(struct stretch s, int64_t warmup)
+{
+    int64_t left = s.length - warmup;
+    double done = left <= 1 ? 0 : (double)(s.at - warmup) / (double)(left - 1);
+    return done > 1 ? 1 : done;
+}
+
+static double cosine(double done, double end)
+{
+    return end + (1 - end) * 0.5 * (1 + cos(acos(-1) * done));
+}
+
+/* Where part k of a run begins; parts differ by a step where they do not divide it. */
+static int64_t cycle_begin(int64_t n_steps, int64_t n_cycles, int64_t k)
+{
+    return n_steps / n_cycles * k + n_steps % n_cycles * k / n_cycles;
+}
+
+static struct stretch cycle_of(int64_t step, int64_t n_steps, int64_t n_cycles)
+{
+    int64_t k = (int64_t)((double)step / (double)n_steps * (double)n_cycles);
+    while (k > 0 && cycle_begin(n_steps, n_cycles, k) > step)
+        k--;
+    while (k < n_cycles - 1 && cycle_begin(n_steps, n_cycles, k + 1) <= step)
+        k++;
+    int64_t begin = cycle_begin(n_steps, n_cycles, k);
+    return (struct stretch){step - begin, cycle_begin(n_steps, n_cycles, k + 1) - begin};
+}
+
+double recipe_lr_at(const struct snug_recipe *recipe, int64_t batch, int64_t step, int64_t n_steps)
+{
+    double lr = recipe_scaled_lr(recipe, batch), end = recipe->lr_end;
+    struct stretch all = {step, n_steps};
+    if (recipe_schedule(recipe) == SCHEDULE_cyclic)
+        all = cycle_of(step, n_steps, recipe->cycles);
+    if (all.at < recipe->warmup)
+        return lr * (double)(all.at + 1) / (double)recipe->warmup;
+    double done = share_done(all, recipe->warmup);
+    switch (recipe_schedule(recipe)) {
+    case SCHEDULE_optimizers:
+    case SCHEDULE_constant:
+        return lr;
+    case SCHEDULE_linear:
+        return lr * (1 - (1 - end) * done);
+    case SCHEDULE_cosine:
+    case SCHEDULE_cyclic:
+        return lr * cosine(done, end);
+    case SCHEDULE_wsd: {
+        int64_t begin = (int64_t)floor(recipe->decay_from * (double)n_steps);
+        if (step < begin)
+            return lr;
+        done = fmin(1, (double)(step - begin + 1) / (double)(n_steps - begin));
+        return lr * (1 - (1 - end) * done);
+    }
+    }
+    return lr;
+}
+
+enum snug_status recipe_check(const struct snug_recipe *recipe, struct snug_error *err)
+{
+    if (recipe->scale_lr != SCALE_LR_none && recipe->base_batch == 0)
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "--scale-lr needs --base-batch: the batch that --lr was tuned for");
+    if (recipe->scale_lr == SCALE_LR_none && recipe->base_batch > 0)
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "--base-batch says nothing without --scale-lr linear or sqrt");
+    return SNUG_OK;
+}
+
+enum snug_status recipe_check_steps(const struct snug_recipe *recipe, int64_t n_steps,
+                                    struct snug_error *err)
+{
+    if (recipe_schedule(recipe) == SCHEDULE_cyclic && n_steps / recipe->cycles <= recipe->warmup)
+        return snug_fail(
+            err, SNUG_BAD_ARGUMENT,
+            "--cycles %lld of %lld steps leave no step after --warmup %lld: take fewer "
+            "or longer ones",
+            (long long)recipe->cycles, (long long)n_steps, (long long)recipe->warmup);
+    if (recipe_schedule(recipe) == SCHEDULE_wsd &&
+        (double)recipe->warmup > recipe->decay_from * (double)n_steps)
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "--warmup %lld of %lld steps ends after --decay-from %g",
+                         (long long)recipe->warmup, (long long)n_steps, recipe->decay_from);
+    return SNUG_OK;
+}
