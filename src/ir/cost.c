@@ -71,6 +71,22 @@ static double cost_head_train(const struct program *prog, const struct op *op)
     return 3 * cost_linear(prog, op);
 }
 
+/* Each number of the image on the output side meets the weights of its channel once: forward that
+ * image is y, in the gradient of x it is dy. */
+static double cost_conv2d(const struct program *prog, const struct op *op)
+{
+    const struct shape *w = &prog->tensors[op->in[1]].shape;
+    double made = elems(prog, op->kind == OP_conv2d ? op->out[0] : op->in[0]);
+    return 2 * made * (double)(w->dim[1] * w->dim[2] * w->dim[3]);
+}
+
+static double cost_conv2d_grad_w(const struct program *prog, const struct op *op)
+{
+    const struct attrs *a = &op->attrs;
+    double channels = (double)shape_last(&prog->tensors[op->in[0]].shape) / (double)a->groups;
+    return 2 * elems(prog, op->in[1]) * channels * (double)(a->kernel_h * a->kernel_w);
+}
+
 static cost_rule *const rules[OP_COUNT] = {
 #define OP(kind, in_min, in_max, out_min, out_max, flags, inplace, accumulates, keeps_f32, attrs, \
            shape, gradient, cost)                                                                 \

@@ -145,7 +145,11 @@ enum snug_status program_emit(struct program *prog, enum op_kind kind, const str
             break;
         }
         bool wide = (op_infos[kind].keeps_f32 >> k & 1) && dtype != DTYPE_f64;
-        struct tensor made = {TENSOR_INIT, .name = own, .dtype = wide ? DTYPE_f32 : dtype,
+        bool is_place = kind == OP_maxpool && k == 1;
+        struct tensor made = {TENSOR_INIT, .name = own,
+                              .dtype = is_place ? DTYPE_u8
+                                       : wide   ? DTYPE_f32
+                                                : dtype,
                               .role = ROLE_activation, .shape = shapes[k]};
         status = program_add_tensor(prog, &made, &ids[k], err);
         prog->ops[at].out[k] = ids[k];

@@ -88,6 +88,14 @@ struct reals {
     X(integer, heads, 1)              \
     X(integer, in_out, 0)             \
     X(integer, dynamic_scale, 0)      \
+    X(integer, stride, 1)             \
+    X(integer, pad, 0)                \
+    X(integer, groups, 1)             \
+    X(integer, kernel_h, 1)           \
+    X(integer, kernel_w, 1)           \
+    X(integer, height, 0)             \
+    X(integer, width, 0)              \
+    X(real, momentum, 0.1)            \
     X(real, eps, 1e-5)                \
     X(real, weight, 1.0)              \
     X(real, max_norm, 0.0)            \

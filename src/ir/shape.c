@@ -308,6 +308,192 @@ static enum snug_status shape_attention_grad(const struct program *prog, const s
     return SNUG_OK;
 }
 
+/* ---- images -------------------------------------------------------------------------------- */
+
+/* How many places a window has along one side; below 1: none. */
+static int64_t window_places(int64_t side, int64_t kernel, const struct attrs *attrs)
+{
+    int64_t slack = side + 2 * attrs->pad - kernel;
+    return slack < 0 ? 0 : slack / attrs->stride + 1;
+}
+
+/* The image that a window makes of x, with `channels`; its window must fit and be in range. */
+static enum snug_status slide(const struct program *prog, const struct op *op, int64_t kernel_h,
+                              int64_t kernel_w, int64_t channels, struct shape *out,
+                              struct snug_error *err)
+{
+    const struct shape *x = in_shape(prog, op, 0);
+    const struct attrs *a = &op->attrs;
+    if (x->n_dims != 4)
+        return wrong(prog, op, 0, "images [count, height, width, channels]", err);
+    if (a->stride < 1 || a->pad < 0 || kernel_h < 1 || kernel_w < 1 || a->stride > INT16_MAX ||
+        a->pad > INT16_MAX || kernel_h > INT16_MAX || kernel_w > INT16_MAX)
+        return snug_fail(err, SNUG_BAD_PROGRAM, "%s: stride, pad or kernel is out of range",
+                         op_infos[op->kind].name);
+    *out = (struct shape){4,
+                          {x->dim[0], window_places(x->dim[1], kernel_h, a),
+                           window_places(x->dim[2], kernel_w, a), channels}};
+    if (out->dim[1] < 1 || out->dim[2] < 1)
+        return wrong(prog, op, 0, "as large as the window", err);
+    return SNUG_OK;
+}
+
+static enum snug_status shape_conv2d(const struct program *prog, const struct op *op,
+                                     struct shape *out, struct snug_error *err)
+{
+    const struct shape *x = in_shape(prog, op, 0), *w = in_shape(prog, op, 1);
+    int64_t groups = op->attrs.groups;
+    if (x->n_dims != 4)
+        return wrong(prog, op, 0, "images [count, height, width, channels]", err);
+    if (w->n_dims != 4 || groups < 1 || w->dim[0] % groups != 0 || w->dim[1] * groups != x->dim[3])
+        return wrong(prog, op, 1, "[out, channels of x / groups, height, width]", err);
+    if (op->n_in > 2 && op->in[2] != TENSOR_NONE && tensor_elems(prog, op->in[2]) != w->dim[0])
+        return wrong(prog, op, 2, "a bias as long as there are channels in the result", err);
+    return slide(prog, op, w->dim[2], w->dim[3], w->dim[0], &out[0], err);
+}
+
+static enum snug_status shape_conv2d_grad_x(const struct program *prog, const struct op *op,
+                                            struct shape *out, struct snug_error *err)
+{
+    const struct shape *dy = in_shape(prog, op, 0), *w = in_shape(prog, op, 1);
+    const struct attrs *a = &op->attrs;
+    if (w->n_dims != 4 || dy->n_dims != 4 || a->stride < 1 || a->groups < 1 ||
+        w->dim[0] != dy->dim[3] || window_places(a->height, w->dim[2], a) != dy->dim[1] ||
+        window_places(a->width, w->dim[3], a) != dy->dim[2])
+        return wrong(prog, op, 0, "the image that W makes of height x width", err);
+    out[0] = (struct shape){4, {dy->dim[0], a->height, a->width, w->dim[1] * a->groups}};
+    return SNUG_OK;
+}
+
+static enum snug_status shape_conv2d_grad_w(const struct program *prog, const struct op *op,
+                                            struct shape *out, struct snug_error *err)
+{
+    const struct shape *x = in_shape(prog, op, 0), *dy = in_shape(prog, op, 1);
+    const struct attrs *a = &op->attrs;
+    struct shape made;
+    TRY(slide(prog, op, a->kernel_h, a->kernel_w, shape_last(dy), &made, err));
+    if (!shape_equal(dy, &made) || a->groups < 1 || x->dim[3] % a->groups != 0 ||
+        dy->dim[3] % a->groups != 0)
+        return wrong(prog, op, 1, "the image that the window makes of x", err);
+    out[0] = (struct shape){4, {dy->dim[3], x->dim[3] / a->groups, a->kernel_h, a->kernel_w}};
+    out[1] = vector(dy->dim[3]);
+    return SNUG_OK;
+}
+
+/* gamma and what follows it up to input `end` belong to channels; r has the shape of x. */
+static enum snug_status check_batchnorm(const struct program *prog, const struct op *op, int gamma,
+                                        int end, int r, struct snug_error *err)
+{
+    const struct shape *x = in_shape(prog, op, 0);
+    if (op->attrs.act != ACT_none && op->attrs.act != ACT_relu)
+        return snug_fail(err, SNUG_BAD_PROGRAM, "%s: act should be none or relu",
+                         op_infos[op->kind].name);
+    for (int k = gamma; k < end; k++)
+        if (k != r && tensor_elems(prog, op->in[k]) != shape_last(x))
+            return wrong(prog, op, k, "a vector as long as there are channels", err);
+    if (r > 0 && r < op->n_in && op->in[r] != TENSOR_NONE && !shape_equal(x, in_shape(prog, op, r)))
+        return wrong(prog, op, r, "of the same shape as the first", err);
+    return SNUG_OK;
+}
+
+static enum snug_status shape_batchnorm(const struct program *prog, const struct op *op,
+                                        struct shape *out, struct snug_error *err)
+{
+    TRY(check_batchnorm(prog, op, 1, 3, 3, err));
+    out[0] = *in_shape(prog, op, 0);
+    out[1] = out[2] = vector(shape_last(&out[0]));
+    return SNUG_OK;
+}
+
+static enum snug_status shape_batchnorm_eval(const struct program *prog, const struct op *op,
+                                             struct shape *out, struct snug_error *err)
+{
+    TRY(check_batchnorm(prog, op, 1, 5, 5, err));
+    out[0] = *in_shape(prog, op, 0);
+    return SNUG_OK;
+}
+
+static enum snug_status shape_batchnorm_grad(const struct program *prog, const struct op *op,
+                                             struct shape *out, struct snug_error *err)
+{
+    TRY(check_batchnorm(prog, op, 2, 6, 6, err));
+    out[0] = out[3] = *in_shape(prog, op, 0);
+    if (!shape_equal(&out[0], in_shape(prog, op, 1)))
+        return wrong(prog, op, 1, "of the same shape as dy", err);
+    out[1] = out[2] = vector(shape_last(&out[0]));
+    return SNUG_OK;
+}
+
+static enum snug_status shape_maxpool(const struct program *prog, const struct op *op,
+                                      struct shape *out, struct snug_error *err)
+{
+    const struct attrs *a = &op->attrs;
+    if (a->kernel_h > 15 || a->kernel_w > 15 || 2 * a->pad > a->kernel_h ||
+        2 * a->pad > a->kernel_w)
+        return snug_fail(err, SNUG_BAD_PROGRAM,
+                         "maxpool: windows are up to 15 x 15 and the pad is at most half of one");
+    TRY(slide(prog, op, a->kernel_h, a->kernel_w, shape_last(in_shape(prog, op, 0)), &out[0], err));
+    out[1] = out[0];
+    return SNUG_OK;
+}
+
+static enum snug_status shape_maxpool_grad(const struct program *prog, const struct op *op,
+                                           struct shape *out, struct snug_error *err)
+{
+    const struct shape *dy = in_shape(prog, op, 0);
+    const struct attrs *a = &op->attrs;
+    if (!shape_equal(dy, in_shape(prog, op, 1)) || prog->tensors[op->in[1]].dtype != DTYPE_u8)
+        return wrong(prog, op, 1, "u8 places of the shape of dy", err);
+    if (dy->n_dims != 4 || a->stride < 1 ||
+        window_places(a->height, a->kernel_h, a) != dy->dim[1] ||
+        window_places(a->width, a->kernel_w, a) != dy->dim[2])
+        return wrong(prog, op, 0, "the image that the window makes of height x width", err);
+    out[0] = (struct shape){4, {dy->dim[0], a->height, a->width, dy->dim[3]}};
+    return SNUG_OK;
+}
+
+static enum snug_status shape_meanpool(const struct program *prog, const struct op *op,
+                                       struct shape *out, struct snug_error *err)
+{
+    const struct shape *x = in_shape(prog, op, 0);
+    if (x->n_dims < 3)
+        return wrong(prog, op, 0, "[count, .., channels]", err);
+    out[0] = (struct shape){2, {x->dim[0], shape_last(x)}};
+    return SNUG_OK;
+}
+
+static enum snug_status shape_meanpool_grad(const struct program *prog, const struct op *op,
+                                            struct shape *out, struct snug_error *err)
+{
+    const struct shape *dy = in_shape(prog, op, 0);
+    const struct attrs *a = &op->attrs;
+    if (dy->n_dims != 2 || a->width < 1 || a->height < 0)
+        return wrong(prog, op, 0, "[count, channels]", err);
+    out[0] = a->height == 0 ? (struct shape){3, {dy->dim[0], a->width, dy->dim[1]}}
+                            : (struct shape){4, {dy->dim[0], a->height, a->width, dy->dim[1]}};
+    return SNUG_OK;
+}
+
+static enum snug_status shape_channels_last(const struct program *prog, const struct op *op,
+                                            struct shape *out, struct snug_error *err)
+{
+    const struct shape *x = in_shape(prog, op, 0);
+    if (x->n_dims != 4)
+        return wrong(prog, op, 0, "images [count, channels, height, width]", err);
+    out[0] = (struct shape){4, {x->dim[0], x->dim[2], x->dim[3], x->dim[1]}};
+    return SNUG_OK;
+}
+
+static enum snug_status shape_channels_first(const struct program *prog, const struct op *op,
+                                             struct shape *out, struct snug_error *err)
+{
+    const struct shape *x = in_shape(prog, op, 0);
+    if (x->n_dims != 4)
+        return wrong(prog, op, 0, "images [count, height, width, channels]", err);
+    out[0] = (struct shape){4, {x->dim[0], x->dim[3], x->dim[1], x->dim[2]}};
+    return SNUG_OK;
+}
+
 enum snug_status op_shapes(const struct program *prog, const struct op *op, struct shape *out,
                            struct snug_error *err)
 {

@@ -121,6 +121,66 @@ static enum snug_status gradient_linear_cross_entropy(struct autodiff *ad, const
                          (tensor_id[]){if_wanted(ad, op->in[0]), op->in[1]});
 }
 
+static enum snug_status gradient_conv2d(struct autodiff *ad, const struct op *op)
+{
+    tensor_id x = op->in[0], w = op->in[1], bias = operand(op, 2);
+    tensor_id dy = autodiff_of(ad, op->out[0]);
+    const struct shape *image = &ad->prog->tensors[x].shape, *kernel = &ad->prog->tensors[w].shape;
+    struct attrs attrs = op->attrs;
+    attrs.kernel_h = kernel->dim[2], attrs.kernel_w = kernel->dim[3];
+    struct attrs of_image = op->attrs;
+    of_image.height = image->dim[1], of_image.width = image->dim[2];
+    if (autodiff_wants(ad, w) || autodiff_wants(ad, bias))
+        TRY(autodiff_emit(ad, OP_conv2d_grad_w, &attrs, 2, (tensor_id[]){x, dy},
+                          autodiff_wants(ad, bias) ? 2 : 1, (tensor_id[]){w, bias}));
+    if (autodiff_wants(ad, x))
+        TRY(autodiff_emit(ad, OP_conv2d_grad_x, &of_image, 2, (tensor_id[]){dy, w}, 1, &x));
+    return SNUG_OK;
+}
+
+/* relu's sign is computed again from x, unless r went into it: then y says it. */
+static enum snug_status gradient_batchnorm(struct autodiff *ad, const struct op *op)
+{
+    tensor_id x = op->in[0], gamma = op->in[1], beta = op->in[2], r = operand(op, 3);
+    tensor_id dy = autodiff_of(ad, op->out[0]);
+    bool masks = op->attrs.act != ACT_none, masks_r = masks && r != TENSOR_NONE;
+    TRY(autodiff_emit(ad, OP_batchnorm_grad, &op->attrs, masks_r ? 7 : 6,
+                      (tensor_id[]){dy, x, gamma, beta, op->out[1], op->out[2], op->out[0]},
+                      masks_r && autodiff_wants(ad, r) ? 4 : 3, (tensor_id[]){x, gamma, beta, r}));
+    return masks ? SNUG_OK : autodiff_give(ad, r, dy);
+}
+
+static enum snug_status gradient_maxpool(struct autodiff *ad, const struct op *op)
+{
+    const struct shape *x = &ad->prog->tensors[op->in[0]].shape;
+    struct attrs attrs = op->attrs;
+    attrs.height = x->dim[1], attrs.width = x->dim[2];
+    return autodiff_emit(ad, OP_maxpool_grad, &attrs, 2,
+                         (tensor_id[]){autodiff_of(ad, op->out[0]), op->out[1]}, 1, op->in);
+}
+
+static enum snug_status gradient_meanpool(struct autodiff *ad, const struct op *op)
+{
+    const struct shape *x = &ad->prog->tensors[op->in[0]].shape;
+    bool is_image = x->n_dims == 4;
+    struct attrs attrs = ATTRS(.height = is_image ? x->dim[1] : 0,
+                               .width = shape_rows(x) / x->dim[0] / (is_image ? x->dim[1] : 1));
+    return autodiff_emit(ad, OP_meanpool_grad, &attrs, 1,
+                         (tensor_id[]){autodiff_of(ad, op->out[0])}, 1, op->in);
+}
+
+static enum snug_status gradient_channels_last(struct autodiff *ad, const struct op *op)
+{
+    return autodiff_emit(ad, OP_channels_first, NULL, 1, (tensor_id[]){autodiff_of(ad, op->out[0])},
+                         1, op->in);
+}
+
+static enum snug_status gradient_channels_first(struct autodiff *ad, const struct op *op)
+{
+    return autodiff_emit(ad, OP_channels_last, NULL, 1, (tensor_id[]){autodiff_of(ad, op->out[0])},
+                         1, op->in);
+}
+
 #define gradient_none NULL
 
 gradient_rule *gradient_rule_of(enum op_kind kind)
