@@ -24,7 +24,9 @@
     X(elementwise, level)       \
     X(loss, level)              \
     X(embedding, level)         \
-    X(optimizer, level)
+    X(optimizer, level)         \
+    X(conv, level)              \
+    X(conv_w, level)
 
 /* The levels of this build, lowest first.  SNUG_LEVEL_v3 and _v4 come from tools/configure.sh. */
 #ifdef SNUG_LEVEL_v3
