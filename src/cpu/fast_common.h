@@ -397,6 +397,16 @@ static inline struct range part_range(int64_t n, int n_parts, int part, int64_t 
                           least(n, n_steps * (part + 1) / n_parts * step)};
 }
 
+/* The next of n items that threads share; n or more: none is left.  Cores of a shared host are not
+ * equally fast, so threads take work instead of being given shares. */
+static inline int64_t next_item(int64_t *counter)
+{
+    int64_t item;
+#pragma omp atomic capture
+    item = (*counter)++;
+    return item;
+}
+
 /* Floats rounded up so that pieces of a workspace start on cache lines. */
 static inline int64_t padded_floats(int64_t n)
 {

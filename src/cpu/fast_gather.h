@@ -138,13 +138,4 @@ static inline int64_t padded_columns(int64_t n)
     return padded_floats(n);
 }
 
-/* The next of n items that threads share; n or more: none is left. */
-static inline int64_t next_item(int64_t *counter)
-{
-    int64_t item;
-#pragma omp atomic capture
-    item = (*counter)++;
-    return item;
-}
-
 #endif

@@ -26,7 +26,9 @@
     X(embedding, level)         \
     X(optimizer, level)         \
     X(conv, level)              \
-    X(conv_w, level)
+    X(conv_w, level)            \
+    X(batchnorm, level)         \
+    X(pool, level)
 
 /* The levels of this build, lowest first.  SNUG_LEVEL_v3 and _v4 come from tools/configure.sh. */
 #ifdef SNUG_LEVEL_v3
