@@ -13,6 +13,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+static enum snug_status use_vision(const struct hf_vision *v, struct snug_model *model,
+                                   struct snug_error *err)
+{
+    model->family = MODEL_vision;
+    if (strchr(v->network, ':') != NULL || !vision_find(v->network, &model->vision))
+        return snug_fail(err, SNUG_UNSUPPORTED, "there is no network for images \"%s\"",
+                         v->network);
+    model->vision = (struct vision_shape){model->vision.net, v->channels,  v->height,
+                                          v->width,          v->n_classes, true};
+    return vision_check(&model->vision, err);
+}
+
 static void use_config(const struct hf_config *config, struct snug_model *model)
 {
     if (config->model == HF_GPT2) {
@@ -69,7 +81,10 @@ enum snug_status open_model_folder(const char *path, struct snug_model *model,
     struct hf_config config;
     bool has_weights;
     TRY(hf_config_read(path, &config, err));
-    use_config(&config, model);
+    if (config.model == HF_VISION)
+        TRY(use_vision(&config.vision, model, err));
+    else
+        use_config(&config, model);
     snprintf(model->name, sizeof model->name, "%s", path);
     model->weights_folder = folder_of(path);
     if (model->weights_folder == NULL)

@@ -16,7 +16,7 @@
 
 #include "base/fd.h"
 
-enum { CHANNELS = 3, SIDE = 32, RECORD_BYTES = 1 + CHANNELS * SIDE * SIDE, BATCHES_MOST = 5 };
+enum { CHANNELS = 3, SIDE = 32, N_CLASSES = 10, RECORD_BYTES = 1 + CHANNELS * SIDE * SIDE, BATCHES_MOST = 5 };
 
 /* Where the files are: the folder itself or the one below it; NULL: neither.  The caller's. */
 static char *find_home(const char *folder)
@@ -39,6 +39,11 @@ bool source_is_cifar(const char *folder)
     char *home = find_home(folder);
     free(home);
     return home != NULL;
+}
+
+struct data_image source_cifar_image(void)
+{
+    return (struct data_image){CHANNELS, SIDE, SIDE, N_CLASSES};
 }
 
 static enum snug_status open_batch(struct images *images, const char *home, const char *name,

@@ -117,6 +117,22 @@ bool data_has_classes(const struct data *data)
     return data->has_classes;
 }
 
+enum snug_status data_find_image(const char *spec, struct data_image *image, struct snug_error *err)
+{
+    char *path;
+    *image = (struct data_image){0};
+    if (spec == NULL || strcmp(spec, "random") == 0)
+        return SNUG_OK;
+    TRY(find(spec, &path, err));
+    enum snug_status status = SNUG_OK;
+    if (source_is_idx(path))
+        status = source_idx_image(path, image, err);
+    else if (source_is_cifar(path))
+        *image = source_cifar_image();
+    free(path);
+    return status;
+}
+
 void data_close(struct data *data)
 {
     if (data != NULL)

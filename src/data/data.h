@@ -37,6 +37,13 @@ struct data_request {
     int augment;                     /* enum data_augment; of training images only */
 };
 
+/* The images of a set; channels 0: it has none, or they are as large as one likes (random). */
+struct data_image {
+    int64_t channels, height, width, n_classes;
+};
+enum snug_status data_find_image(const char *spec, struct data_image *image,
+                                 struct snug_error *err);
+
 struct data;
 
 enum snug_status data_open(const struct data_request *request, struct data **data,

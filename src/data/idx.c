@@ -194,3 +194,44 @@ enum snug_status source_open_idx(const char *folder, const struct data_request *
         data_close(&images->data);
     return status;
 }
+
+/* How many classes a file of labels knows: one more than its largest. */
+static enum snug_status count_classes(const struct image_file *labels, int64_t *n_classes,
+                                      struct snug_error *err)
+{
+    unsigned char block[4096];
+    *n_classes = 1;
+    for (int64_t at = 0, n; at < labels->n; at += n) {
+        n = labels->n - at < (int64_t)sizeof block ? labels->n - at : (int64_t)sizeof block;
+        TRY(fd_read_at(labels->fd, labels->path, block, n, labels->header_bytes + at, err));
+        for (int64_t i = 0; i < n; i++)
+            *n_classes = block[i] >= *n_classes ? block[i] + 1 : *n_classes;
+    }
+    return SNUG_OK;
+}
+
+enum snug_status source_idx_image(const char *folder, struct data_image *image,
+                                  struct snug_error *err)
+{
+    struct image_file files[2] = {{.fd = -1}, {.fd = -1}};
+    int64_t dim[MAX_IDX_DIMS] = {0}, n_labels[MAX_IDX_DIMS], n_classes = 1;
+    const char *paths[2];
+    struct file_list list = {0};
+    enum snug_status status = file_list_folder(folder, false, &list, err);
+    for (int k = 0; k < 2 && status == SNUG_OK; k++) {
+        status = find_part(&list, folder, DATA_TRAIN, k == 0 ? image_ending : label_ending,
+                           &paths[k], err);
+        if (status == SNUG_OK)
+            status = open_part(paths[k], k == 0 ? 3 : 1, &files[k], k == 0 ? dim : n_labels, err);
+    }
+    if (status == SNUG_OK)
+        status = count_classes(&files[1], &n_classes, err);
+    *image = (struct data_image){1, dim[1], dim[2], n_classes};
+    for (int k = 0; k < 2; k++) {
+        if (files[k].fd >= 0)
+            close(files[k].fd);
+        free(files[k].path);
+    }
+    file_list_free(&list);
+    return status;
+}

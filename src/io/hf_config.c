@@ -15,6 +15,7 @@
 #define CONFIG_NAME "config.json"
 #define PREFIX      "transformer."
 #define MLP_TYPE    "snug-mlp"
+#define VISION_TYPE "snug-vision"
 
 /* The first row of a function is the name that is written; gelu is the tanh form. */
 static const struct {
@@ -187,7 +188,33 @@ static json_t *mlp_json(const struct hf_mlp *mlp)
                      activation_name(mlp->activation), "loss", loss_names[mlp->loss]);
 }
 
-/* ---- both -------------------------------------------------------------------------------- */
+/* ---- networks for images ------------------------------------------------------------------ */
+
+static enum snug_status read_vision(const json_t *root, const char *path, struct hf_vision *vision,
+                                    struct snug_error *err)
+{
+    const char *network;
+    *vision = (struct hf_vision){0};
+    TRY(json_get_string(root, path, "network", &network, err));
+    TRY(json_get_integer(root, path, "num_channels", 1, INT16_MAX, &vision->channels, err));
+    TRY(json_get_integer(root, path, "image_height", 1, INT16_MAX, &vision->height, err));
+    TRY(json_get_integer(root, path, "image_width", 1, INT16_MAX, &vision->width, err));
+    TRY(json_get_integer(root, path, "num_classes", 1, INT32_MAX, &vision->n_classes, err));
+    if ((size_t)snprintf(vision->network, sizeof vision->network, "%s", network) >=
+        sizeof vision->network)
+        return snug_fail(err, SNUG_BAD_FILE, "%s: \"network\" is too long", path);
+    return SNUG_OK;
+}
+
+static json_t *vision_json(const struct hf_vision *vision)
+{
+    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:I}", "model_type", VISION_TYPE, "network",
+                     vision->network, "num_channels", (json_int_t)vision->channels, "image_height",
+                     (json_int_t)vision->height, "image_width", (json_int_t)vision->width,
+                     "num_classes", (json_int_t)vision->n_classes);
+}
+
+/* ---- all -------------------------------------------------------------------------------- */
 
 static enum snug_status read_file(const char *path, struct hf_config *config,
                                   struct snug_error *err)
@@ -204,10 +231,13 @@ static enum snug_status read_file(const char *path, struct hf_config *config,
     } else if (strcmp(type, MLP_TYPE) == 0) {
         config->model = HF_MLP;
         status = read_mlp(root, path, &config->mlp, err);
+    } else if (strcmp(type, VISION_TYPE) == 0) {
+        config->model = HF_VISION;
+        status = read_vision(root, path, &config->vision, err);
     } else {
         status = snug_fail(err, SNUG_UNSUPPORTED,
-                           "%s: \"model_type\": \"%s\" is not supported; gpt2 and %s are", path,
-                           type, MLP_TYPE);
+                           "%s: \"model_type\": \"%s\" is not supported; gpt2, %s and %s are", path,
+                           type, MLP_TYPE, VISION_TYPE);
     }
     json_decref(root);
     return status;
@@ -229,8 +259,9 @@ enum snug_status hf_config_read(const char *path, struct hf_config *config, stru
 
 char *hf_config_text(const struct hf_config *config, enum dtype dtype)
 {
-    json_t *root =
-        config->model == HF_GPT2 ? gpt2_json(&config->gpt2, dtype) : mlp_json(&config->mlp);
+    json_t *root = config->model == HF_GPT2  ? gpt2_json(&config->gpt2, dtype)
+                   : config->model == HF_MLP ? mlp_json(&config->mlp)
+                                             : vision_json(&config->vision);
     char *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
     json_decref(root);
     return text;

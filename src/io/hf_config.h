@@ -1,12 +1,13 @@
 /*
- * hf_config.h -- config.json: GPT-2 as Hugging Face's libraries write it, and our own `mlp`.
+ * hf_config.h -- config.json: GPT-2 as Hugging Face's libraries write it, our own `mlp` and networks for
+ * images.
  */
 #ifndef SNUG_IO_HF_CONFIG_H
 #define SNUG_IO_HF_CONFIG_H
 
 #include "io/safetensors.h"
 
-enum hf_model { HF_GPT2, HF_MLP };
+enum hf_model { HF_GPT2, HF_MLP, HF_VISION };
 enum hf_loss { HF_CROSS_ENTROPY, HF_MEAN_SQUARED_ERROR };
 enum { HF_MAX_SIZES = 64 };
 
@@ -23,10 +24,16 @@ struct hf_mlp {
     enum hf_loss loss;
 };
 
+struct hf_vision {
+    char network[32]; /* "resnet18" */
+    int64_t channels, height, width, n_classes;
+};
+
 struct hf_config {
     enum hf_model model;
     struct hf_gpt2 gpt2; /* the one that `model` says */
     struct hf_mlp mlp;
+    struct hf_vision vision;
 };
 
 /* `path`: config.json itself, or the folder that holds it.  What would make the model compute

@@ -24,14 +24,16 @@ enum { MAX_DIMS = 6, MAX_INPUTS = 12, MAX_OUTPUTS = 10, MAX_STATES = 4, MAX_OPTI
 typedef int32_t tensor_id;
 enum { TENSOR_NONE = -1 };
 
-/* The ledger's kinds, and inputs (booked with the activations). */
+/* The ledger's kinds, inputs (booked with the activations), and buffers (booked with the parameters):
+ * what is saved with a model but moved by the forward pass, as running averages are. */
 #define ROLE_LIST(X) \
     X(input)         \
     X(parameter)     \
     X(gradient)      \
     X(optimizer)     \
     X(activation)    \
-    X(temporary)
+    X(temporary)     \
+    X(buffer)
 enum role {
 #define ROLE_ENUM(name) ROLE_##name,
     ROLE_LIST(ROLE_ENUM)

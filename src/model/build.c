@@ -69,3 +69,51 @@ enum snug_status build_layernorm(struct program *prog, tensor_id x, const char *
     *y = out[0];
     return SNUG_OK;
 }
+
+enum snug_status build_conv(struct program *prog, tensor_id x, const struct conv_spec *spec,
+                            tensor_id *y, struct snug_error *err)
+{
+    char name[NAME_MAX_BYTES];
+    tensor_id in[3] = {x};
+    struct shape kernel = {
+        4, {spec->n_out, shape_last(&prog->tensors[x].shape), spec->kernel, spec->kernel}};
+    snprintf(name, sizeof name, "%s.weight", spec->name);
+    TRY(build_parameter(prog, name, &kernel, spec->init, spec->init_scale, &in[1], err));
+    snprintf(name, sizeof name, "%s.bias", spec->name);
+    if (spec->has_bias)
+        TRY(build_parameter(prog, name, &(struct shape){1, {spec->n_out}}, INIT_zeros, 0, &in[2],
+                            err));
+    struct attrs attrs = ATTRS(.stride = spec->stride, .pad = spec->pad);
+    return program_emit(prog, OP_conv2d, &attrs, spec->has_bias ? 3 : 2, in, spec->name, 1, y, err);
+}
+
+static enum snug_status build_buffer(struct program *prog, const char *name,
+                                     const struct shape *shape, enum init init, tensor_id *id,
+                                     struct snug_error *err)
+{
+    struct tensor t = {TENSOR_INIT,     .name = name,       .dtype = DTYPE_f32, .role = ROLE_buffer,
+                       .shape = *shape, .persistent = true, .init = init};
+    return program_add_tensor(prog, &t, id, err);
+}
+
+enum snug_status build_batchnorm(struct program *prog, tensor_id x, const char *name, enum act act,
+                                 tensor_id r, tensor_id *y, struct snug_error *err)
+{
+    char full[NAME_MAX_BYTES];
+    tensor_id in[4] = {x, TENSOR_NONE, TENSOR_NONE, r}, out[3], running[2];
+    struct shape vector = {1, {shape_last(&prog->tensors[x].shape)}};
+    snprintf(full, sizeof full, "%s.weight", name);
+    TRY(build_parameter(prog, full, &vector, INIT_ones, 0, &in[1], err));
+    snprintf(full, sizeof full, "%s.bias", name);
+    TRY(build_parameter(prog, full, &vector, INIT_zeros, 0, &in[2], err));
+    snprintf(full, sizeof full, "%s.running_mean", name);
+    TRY(build_buffer(prog, full, &vector, INIT_zeros, &running[0], err));
+    snprintf(full, sizeof full, "%s.running_var", name);
+    TRY(build_buffer(prog, full, &vector, INIT_ones, &running[1], err));
+    struct attrs attrs = ATTRS(.act = act);
+    TRY(program_emit(prog, OP_batchnorm, &attrs, r == TENSOR_NONE ? 3 : 4, in, name, 3, out, err));
+    *y = out[0];
+    return program_add_op(prog, OP_batchnorm_update, NULL, 5,
+                          (tensor_id[]){out[1], out[2], running[0], running[1], x}, 2, running,
+                          err);
+}

@@ -6,7 +6,7 @@
 
 #include "ir/program.h"
 
-enum model_family { MODEL_mlp, MODEL_gpt2, MODEL_psi, MODEL_custom };
+enum model_family { MODEL_mlp, MODEL_gpt2, MODEL_psi, MODEL_custom, MODEL_vision };
 enum model_loss { LOSS_cross_entropy, LOSS_mse };
 
 struct gpt2_shape {
@@ -23,11 +23,19 @@ struct mlp_shape {
     enum model_loss loss;
 };
 
+enum vision_net { VISION_cnn, VISION_resnet18, VISION_resnet50 };
+struct vision_shape {
+    enum vision_net net;
+    int64_t channels, height, width, n_classes;
+    bool given; /* by the user or a file; else the preset's own, and data may decide */
+};
+
 struct snug_model {
     enum model_family family;
     char name[128];
     struct gpt2_shape gpt2;
     struct mlp_shape mlp;
+    struct vision_shape vision;
     int64_t psi;
     char *weights_folder;  /* a run or a Hugging Face folder to start from; NULL: random */
     struct program built;  /* custom: the forward program of one sample */
@@ -55,6 +63,13 @@ enum snug_status gpt2_forward(const struct gpt2_shape *shape, enum model_purpose
 enum snug_status mlp_forward(const struct mlp_shape *shape, struct program *prog,
                              struct snug_error *err);
 
+enum snug_status vision_forward(const struct vision_shape *shape, struct program *prog,
+                                struct snug_error *err);
+const char *vision_name(enum vision_net net);                   /* "resnet18" */
+bool vision_find(const char *name, struct vision_shape *shape); /* the preset, its own size */
+/* Sizes of images that a network can take: SNUG_BAD_ARGUMENT says what is wrong. */
+enum snug_status vision_check(const struct vision_shape *shape, struct snug_error *err);
+
 /* Presets and "mlp:..." and "psi:...": SNUG_BAD_ARGUMENT with the list of names if it is none. */
 enum snug_status model_from_name(const char *spec, struct snug_model *model,
                                  struct snug_error *err);
@@ -76,6 +91,19 @@ enum snug_status build_linear(struct program *prog, tensor_id x, const struct li
                               tensor_id *y, struct snug_error *err);
 enum snug_status build_layernorm(struct program *prog, tensor_id x, const char *name, double eps,
                                  tensor_id *y, struct snug_error *err);
+struct conv_spec {
+    const char *name; /* parameters NAME.weight and, if has_bias, NAME.bias (zeros) */
+    int64_t n_out, kernel, stride, pad;
+    bool has_bias;
+    enum init init;
+    double init_scale;
+};
+enum snug_status build_conv(struct program *prog, tensor_id x, const struct conv_spec *spec,
+                            tensor_id *y, struct snug_error *err);
+/* Parameters NAME.weight and NAME.bias, buffers NAME.running_mean and NAME.running_var; r may be
+ * TENSOR_NONE. */
+enum snug_status build_batchnorm(struct program *prog, tensor_id x, const char *name, enum act act,
+                                 tensor_id r, tensor_id *y, struct snug_error *err);
 enum snug_status build_input(struct program *prog, const char *name, enum dtype dtype,
                              const struct shape *shape, tensor_id *id, struct snug_error *err);
 

@@ -22,13 +22,44 @@ static const struct {
 };
 enum { N_GPT2_PRESETS = (int)(sizeof gpt2_presets / sizeof *gpt2_presets) };
 
+static const struct vision_shape vision_presets[] = {
+    {VISION_cnn, 1, 28, 28, 10, false},
+    {VISION_resnet18, 3, 224, 224, 1000, false},
+    {VISION_resnet50, 3, 224, 224, 1000, false},
+};
+static const char *const vision_names[] = {
+    [VISION_cnn] = "cnn", [VISION_resnet18] = "resnet18", [VISION_resnet50] = "resnet50"};
+enum { N_VISION_PRESETS = (int)(sizeof vision_presets / sizeof *vision_presets) };
+
 static const char mlp_default[] = "mlp:784-512-512-10";
 static const char all_names[] =
-    "mlp, mlp:784-512-10, gpt-nano, gpt2, gpt2-medium, gpt2-large, gpt2-xl, gpt3-175b, psi:1.5e9, "
+    "mlp, mlp:784-512-10, cnn, resnet18, resnet50, resnet18:3x32x32,classes=10, gpt-nano, gpt2, "
+    "gpt2-medium, gpt2-large, gpt2-xl, gpt3-175b, psi:1.5e9, "
     "or a folder with config.json";
+
+const char *vision_name(enum vision_net net)
+{
+    return vision_names[net];
+}
+
+bool vision_find(const char *name, struct vision_shape *shape)
+{
+    size_t length = strcspn(name, ":");
+    for (int i = 0; i < N_VISION_PRESETS; i++) {
+        const char *own = vision_names[vision_presets[i].net];
+        if (strlen(own) == length && strncmp(own, name, length) == 0) {
+            *shape = vision_presets[i];
+            return true;
+        }
+    }
+    return false;
+}
 
 bool model_is_name(const char *spec)
 {
+    struct vision_shape vision;
+    if (vision_find(spec, &vision))
+        return true;
     for (int i = 0; i < N_GPT2_PRESETS; i++)
         if (strcmp(spec, gpt2_presets[i].name) == 0)
             return true;
@@ -88,6 +119,41 @@ static enum snug_status parse_mlp(const char *spec, struct mlp_shape *m, struct 
     return SNUG_OK;
 }
 
+enum snug_status vision_check(const struct vision_shape *v, struct snug_error *err)
+{
+    if (v->channels < 1 || v->channels > 1024 || v->height < 1 || v->height > 16384 ||
+        v->width < 1 || v->width > 16384 || v->n_classes < 1 || v->n_classes > 1 << 24)
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "%s: images of %lld x %lld x %lld in %lld classes are out of range",
+                         vision_name(v->net), (long long)v->channels, (long long)v->height,
+                         (long long)v->width, (long long)v->n_classes);
+    return SNUG_OK;
+}
+
+/* "resnet18:3x32x32" or "resnet18:3x32x32,classes=10" */
+static enum snug_status parse_vision(const char *spec, struct vision_shape *v,
+                                     struct snug_error *err)
+{
+    long long channels, height, width, classes = v->n_classes;
+    const char *sizes = strchr(spec, ':');
+    int end = 0;
+    if (sizes == NULL)
+        return SNUG_OK;
+    bool good = sscanf(sizes, ":%6lldx%6lldx%6lld%n", &channels, &height, &width, &end) == 3;
+    if (good && sizes[end] == ',') {
+        sizes += end;
+        end = 0;
+        good = sscanf(sizes, ",classes=%9lld%n", &classes, &end) == 1;
+    }
+    if (!good || sizes[end] != '\0')
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "\"%.60s\": write channels, height and width as %s:3x32x32, and "
+                         ",classes=10 behind it if there are not %lld",
+                         spec, vision_name(v->net), (long long)v->n_classes);
+    *v = (struct vision_shape){v->net, channels, height, width, classes, true};
+    return vision_check(v, err);
+}
+
 enum snug_status model_from_name(const char *spec, struct snug_model *model, struct snug_error *err)
 {
     snprintf(model->name, sizeof model->name, "%s", spec);
@@ -100,6 +166,10 @@ enum snug_status model_from_name(const char *spec, struct snug_model *model, str
     if (strcmp(spec, "mlp") == 0 || strncmp(spec, "mlp:", 4) == 0) {
         model->family = MODEL_mlp;
         return parse_mlp(strcmp(spec, "mlp") == 0 ? mlp_default : spec, &model->mlp, err);
+    }
+    if (vision_find(spec, &model->vision)) {
+        model->family = MODEL_vision;
+        return parse_vision(spec, &model->vision, err);
     }
     if (strncmp(spec, "psi:", 4) == 0) {
         model->family = MODEL_psi;
@@ -150,6 +220,9 @@ enum snug_status model_forward(const struct snug_model *model, enum model_purpos
                                err);
     case MODEL_mlp:
         TRY(mlp_forward(&model->mlp, prog, err));
+        break;
+    case MODEL_vision:
+        TRY(vision_forward(&model->vision, prog, err));
         break;
     case MODEL_gpt2:
         if (seq > model->gpt2.n_positions)

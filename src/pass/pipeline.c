@@ -16,6 +16,11 @@ static bool in_training(const struct pass_env *env)
     return env->train;
 }
 
+static bool not_in_training(const struct pass_env *env)
+{
+    return !env->train;
+}
+
 static bool in_16_bits(const struct pass_env *env)
 {
     return env->compute != DTYPE_f32;
@@ -28,6 +33,7 @@ static bool is_regularized(const struct pass_env *env)
 
 /* clang-format off */
 #define PASS_LIST(X)                                                                               \
+    X(inference,  not_in_training) /* running averages for those of the batch */                   \
     X(regularize, is_regularized) /* dropout, label smoothing */                                   \
     X(precision,  in_16_bits)  /* dtypes, casts of inputs */                                       \
     X(autodiff,   in_training) /* the backward half */                                             \

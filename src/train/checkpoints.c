@@ -41,6 +41,16 @@ static char *config_text(const struct snug_trainer *t)
         memcpy(config.mlp.sizes, m->sizes, sizeof m->sizes);
         return hf_config_text(&config, recipe_dtype(&t->recipe));
     }
+    case MODEL_vision: {
+        const struct vision_shape *v = &t->model->vision;
+        config = (struct hf_config){.model = HF_VISION,
+                                    .vision = {.channels = v->channels,
+                                               .height = v->height,
+                                               .width = v->width,
+                                               .n_classes = v->n_classes}};
+        snprintf(config.vision.network, sizeof config.vision.network, "%s", vision_name(v->net));
+        return hf_config_text(&config, recipe_dtype(&t->recipe));
+    }
     case MODEL_psi:
     case MODEL_custom:
         break;
@@ -342,6 +352,10 @@ enum snug_status trainer_inherit(struct snug_trainer *t, struct snug_error *err)
     const char *key;
     TRY(checkpoint_open(t->out, &checkpoint, err));
     enum snug_status status = read_state(checkpoint, t->out, &state, err);
+    if (status == SNUG_OK && t->data_spec == NULL)
+        status = inherit_data(t, state, err);
+    if (status == SNUG_OK)
+        status = trainer_fit_model(t, err);
     if (status == SNUG_OK)
         status = same_model(t, state, err);
     if (status == SNUG_OK)
@@ -354,8 +368,6 @@ enum snug_status trainer_inherit(struct snug_trainer *t, struct snug_error *err)
         }
     if (status == SNUG_OK && !t->options.weights_only)
         status = same_states(t, recipe, err);
-    if (status == SNUG_OK && t->data_spec == NULL)
-        status = inherit_data(t, state, err);
     json_decref(state);
     checkpoint_close(checkpoint);
     return status;

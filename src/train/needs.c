@@ -68,10 +68,11 @@ enum snug_status needs_open_data(const struct session *session, const struct dat
         .seed = (uint64_t)recipe->seed,
         .augment = recipe->augment};
     const struct shape *input = &prog->tensors[needs->input].shape;
-    if (input->n_dims == 4) { /* of images */
-        request.channels = input->dim[1];
-        request.height = input->dim[2];
-        request.width = input->dim[3];
+    if (input->n_dims == 4) { /* of images; a single plane may be last (see model/vision.c) */
+        bool plane_last = input->dim[3] == 1;
+        request.channels = plane_last ? 1 : input->dim[1];
+        request.height = input->dim[plane_last ? 1 : 2];
+        request.width = input->dim[plane_last ? 2 : 3];
     }
     return data_open(&request, data, err);
 }

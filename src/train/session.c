@@ -155,7 +155,7 @@ void session_ledger(const struct session *s, const struct snug_recipe *recipe,
 {
     const struct plan *p = &s->plan;
     *ledger = (struct snug_ledger){
-        .parameters = p->at_peak[ROLE_parameter],
+        .parameters = p->at_peak[ROLE_parameter] + p->at_peak[ROLE_buffer],
         .gradients = p->at_peak[ROLE_gradient],
         .optimizer = p->at_peak[ROLE_optimizer],
         .activations = p->at_peak[ROLE_activation] + p->at_peak[ROLE_input],

@@ -80,12 +80,29 @@ static enum snug_status make_evaluator(struct snug_trainer *t, struct snug_error
     return SNUG_OK;
 }
 
+enum snug_status trainer_fit_model(struct snug_trainer *t, struct snug_error *err)
+{
+    struct data_image image;
+    if (t->model->family != MODEL_vision || t->model->vision.given || t->data_spec == NULL ||
+        strcmp(t->data_spec, "none") == 0)
+        return SNUG_OK;
+    TRY(data_find_image(t->data_spec, &image, err));
+    if (image.channels == 0)
+        return SNUG_OK;
+    t->fitted = *t->model;
+    t->fitted.vision = (struct vision_shape){t->model->vision.net, image.channels,  image.height,
+                                             image.width,          image.n_classes, true};
+    t->model = &t->fitted;
+    return vision_check(&t->model->vision, err);
+}
+
 static enum snug_status open_all(struct snug_trainer *t, struct snug_error *err)
 {
     if (t->out != NULL)
         TRY(trainer_check_out(t, err));
     if (t->options.resume)
         TRY(trainer_inherit(t, err));
+    TRY(trainer_fit_model(t, err));
     struct session_request q = {.model = t->model, .recipe = &t->recipe, .train = true};
     TRY(session_make(&q, &t->session, err));
     TRY(needs_of(&t->session.prog, &t->needs, err));

@@ -42,7 +42,8 @@ enum snug_status evaluator_run(struct evaluator *evaluator, struct snug_eval_res
 void evaluator_free(struct evaluator *evaluator);
 
 struct snug_trainer {
-    const snug_model *model; /* borrowed */
+    const snug_model *model; /* borrowed, or `fitted` */
+    snug_model fitted;       /* the model at the size of the data's images */
     snug_recipe recipe;
     struct snug_train_options options;
     char *data_spec, *out;
@@ -68,6 +69,9 @@ enum snug_status trainer_inherit(struct snug_trainer *trainer, struct snug_error
 enum snug_status trainer_save(struct snug_trainer *trainer, struct snug_error *err);
 enum snug_status trainer_resume(struct snug_trainer *trainer, struct snug_error *err);
 enum snug_status trainer_begin_run(struct snug_trainer *trainer, struct snug_error *err);
+
+/* A network for images whose size nobody gave takes that of the data. */
+enum snug_status trainer_fit_model(struct snug_trainer *trainer, struct snug_error *err);
 
 /* memory.c: what the operating system says. */
 int64_t process_resident_bytes(void);

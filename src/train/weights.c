@@ -20,6 +20,12 @@ static tensor_id master_of(const struct program *prog, tensor_id parameter)
     return id != TENSOR_NONE && prog->tensors[id].role == ROLE_optimizer ? id : TENSOR_NONE;
 }
 
+/* What model.safetensors holds. */
+static bool is_of_model(const struct tensor *t)
+{
+    return t->role == ROLE_parameter || t->role == ROLE_buffer;
+}
+
 static double start_value(const struct tensor *t, uint64_t seed, uint64_t stream, int64_t i)
 {
     switch (t->init) {
@@ -44,7 +50,7 @@ void weights_init(const struct session *session, struct exec *exec, uint64_t see
         void *data = exec_data(exec, id);
         if (!t->persistent || data == NULL || t->base != TENSOR_NONE)
             continue;
-        if (t->role != ROLE_parameter) {
+        if (!is_of_model(t)) {
             bool is_master = t->init == INIT_none && t->role == ROLE_optimizer;
             if (!is_master) /* which is filled with its weight */
                 memset(data, 0, (size_t)tensor_bytes(prog, id));
@@ -159,11 +165,12 @@ static enum snug_status check_tied_head(struct safetensors *st, const struct st_
     return SNUG_OK;
 }
 
-/* Hugging Face's older files hold the causal mask as tensors: no news in them. */
+/* Hugging Face's older files hold the causal mask as tensors, PyTorch's a count of batches for each norm:
+ * no news in them. */
 static bool is_ignorable(const char *name)
 {
     return ends_in(name, ".attn.bias") || ends_in(name, ".attn.masked_bias") ||
-           ends_in(name, "lm_head.weight");
+           ends_in(name, "lm_head.weight") || ends_in(name, ".num_batches_tracked");
 }
 
 enum snug_status weights_load(const struct session *session, struct exec *exec,
@@ -179,7 +186,7 @@ enum snug_status weights_load(const struct session *session, struct exec *exec,
     }
     for (int id = 0; id < prog->n_tensors; id++) {
         const struct tensor *t = &prog->tensors[id];
-        if (t->role != ROLE_parameter)
+        if (!is_of_model(t))
             continue;
         const struct st_entry *entry = hf_find_tensor(st, t->name);
         if (entry == NULL)
@@ -198,7 +205,7 @@ enum snug_status weights_load(const struct session *session, struct exec *exec,
         const char *name = safetensors_entry(st, k)->name;
         const char *bare = strncmp(name, "transformer.", 12) == 0 ? name + 12 : name;
         tensor_id id = program_find(prog, bare);
-        if (!is_ignorable(name) && (id == TENSOR_NONE || prog->tensors[id].role != ROLE_parameter))
+        if (!is_ignorable(name) && (id == TENSOR_NONE || !is_of_model(&prog->tensors[id])))
             return snug_fail(err, SNUG_MISMATCH,
                              "%s has a tensor \"%s\" that the model has no place for",
                              safetensors_path(st), name);
@@ -257,8 +264,9 @@ const char *weights_find_nonfinite(const struct session *session, const struct e
 static bool is_saved(const struct program *prog, const struct exec *exec, tensor_id id,
                      enum role role)
 {
-    return prog->tensors[id].role == role && prog->tensors[id].persistent &&
-           exec_data(exec, id) != NULL;
+    const struct tensor *t = &prog->tensors[id];
+    bool has_role = role == ROLE_parameter ? is_of_model(t) : t->role == role;
+    return has_role && t->persistent && exec_data(exec, id) != NULL;
 }
 
 enum snug_status weights_entries(const struct session *session, struct exec *exec, enum role role,

@@ -22,7 +22,7 @@ enum snug_status weights_load_folder(const struct session *session, struct exec 
 /* The first parameter or optimizer state with a number that is not finite; NULL: none. */
 const char *weights_find_nonfinite(const struct session *session, const struct exec *exec);
 
-/* All tensors of one role, exactly as they are: what a checkpoint holds.  entries is malloc'ed. */
+/* All tensors of one role (buffers go with parameters), exactly as they are: what a checkpoint holds.  entries is malloc'ed. */
 enum snug_status weights_entries(const struct session *session, struct exec *exec, enum role role,
                                  struct st_entry **entries, int *n, struct snug_error *err);
 /* And back: same names, types and shapes, or refused. */

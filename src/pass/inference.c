@@ -1,0 +1,50 @@
+/*
+ * inference.c -- what a network does differently when it is not trained.
+ *
+ * Batch norm takes the running averages that training left in place of those of the batch, so that
+ * the answer for a sample does not depend on its neighbours; and the averages no longer move.
+ *
+ * needs: a forward program    keeps: tensor ids    breaks: nothing
+ * cost:  O(ops + tensors)
+ */
+#include "pass/pass.h"
+
+static enum snug_status use_averages(struct program *prog, struct op *norm, const int *update_of,
+                                     struct snug_error *err)
+{
+    int update = update_of[norm->out[1]];
+    if (update < 0)
+        return snug_fail(err, SNUG_BAD_PROGRAM,
+                         "\"%s\" is normalised over the batch and has no running averages to be "
+                         "evaluated with",
+                         prog->tensors[norm->out[0]].name);
+    bool has_r = norm->n_in > 3 && norm->in[3] != TENSOR_NONE;
+    norm->in[5] = has_r ? norm->in[3] : TENSOR_NONE;
+    norm->in[3] = prog->ops[update].in[2];
+    norm->in[4] = prog->ops[update].in[3];
+    norm->kind = OP_batchnorm_eval;
+    norm->n_in = has_r ? 6 : 5;
+    norm->n_out = 1;
+    return SNUG_OK;
+}
+
+enum snug_status pass_inference(struct program *prog, struct pass_env *env)
+{
+    int *update_of = arena_alloc(env->scratch, ((size_t)prog->n_tensors + 1) * sizeof *update_of);
+    bool *gone = arena_zeros(env->scratch, (size_t)prog->n_ops + 1, sizeof *gone);
+    if (update_of == NULL || gone == NULL)
+        return snug_fail(env->err, SNUG_NO_MEMORY, "inference: no scratch for %d tensors",
+                         prog->n_tensors);
+    for (int i = 0; i < prog->n_tensors; i++)
+        update_of[i] = -1;
+    for (int i = 0; i < prog->n_ops; i++)
+        if (prog->ops[i].kind == OP_batchnorm_update) {
+            update_of[prog->ops[i].in[0]] = i;
+            gone[i] = true;
+        }
+    for (int i = 0; i < prog->n_ops; i++)
+        if (prog->ops[i].kind == OP_batchnorm)
+            TRY(use_averages(prog, &prog->ops[i], update_of, env->err));
+    program_remove_ops(prog, gone);
+    return SNUG_OK;
+}
