@@ -4,8 +4,10 @@
  * NP-hard, so greedy, and the best of a few orders.  Persistent blocks stand at the bottom of
  * their lane, one on the other.  Every other block, in the order of the day, goes into the tightest gap
  * that the blocks already placed leave free during its life.  Orders tried: large first,
- * long-lived first, area (bytes x life) first, time of birth, two ends.  The first order that
- * reaches the lower bound wins.
+ * long-lived first, area (bytes x life) first, time of birth, two ends.  After each, the block that
+ * stands highest goes to the front of the order and all are placed again, a few times: what found no
+ * gap when it came last may choose when it comes first.  The first order that reaches the lower bound
+ * wins.
  *
  * Two ends is for backward halves, in which what was saved dies, the last first, while gradients
  * come to stay.  Gradients pile up from the bottom; what was saved hangs from the lower bound, the
@@ -19,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GREEDY_MAX = 12000 };
+enum { GREEDY_MAX = 12000, LIFT_MAX = 3000, N_LIFTS = 32 }; /* blocks, blocks, tries an order */
 
 /* No order piles blocks up to more than twice their sum. */
 #define PLACED_BYTES_MAX INT64_C(4500000000000000000)
@@ -271,20 +273,38 @@ static int64_t most_alive(const struct placer *p, int n, int n_ops, int alignmen
     return most;
 }
 
+/* The block that stands highest becomes the first of the order. */
+static void lift_highest(struct placer *p, int n)
+{
+    int highest = 0;
+    for (int i = 1; i < n; i++) {
+        const struct block *b = &p->blocks[p->order[i]], *most = &p->blocks[p->order[highest]];
+        if (b->offset + b->bytes > most->offset + most->bytes)
+            highest = i;
+    }
+    int block = p->order[highest];
+    memmove(p->order + 1, p->order, (size_t)highest * sizeof *p->order);
+    p->order[0] = block;
+}
+
 static int64_t place_lane(struct placer *p, int n, int64_t floor, int64_t lower)
 {
     int64_t best_top = -1;
+    int n_tries = n <= LIFT_MAX ? N_LIFTS : 1;
     if (n > GREEDY_MAX)
         return sort_order(p, n, key_birth) ? place_sweep(p, n, floor) : -1;
     for (size_t k = 0; k < sizeof keys / sizeof *keys && best_top != floor + lower; k++) {
         if (!sort_order(p, n, keys[k]))
             return -1;
-        int64_t top = place_greedy(p, n, floor, keys[k] == key_two_ends);
-        if (best_top >= 0 && top >= best_top)
-            continue;
-        best_top = top;
-        for (int i = 0; i < n; i++)
-            p->best[p->order[i]] = p->blocks[p->order[i]].offset;
+        for (int try = 0; try < n_tries && best_top != floor + lower; try++) {
+            int64_t top = place_greedy(p, n, floor, keys[k] == key_two_ends);
+            if (best_top < 0 || top < best_top) {
+                best_top = top;
+                for (int i = 0; i < n; i++)
+                    p->best[p->order[i]] = p->blocks[p->order[i]].offset;
+            }
+            lift_highest(p, n);
+        }
     }
     for (int i = 0; i < n; i++)
         p->blocks[p->order[i]].offset = p->best[p->order[i]];

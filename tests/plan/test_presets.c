@@ -14,8 +14,17 @@
 
 #include "train/session.h"
 
-static const char *const presets[] = {"mlp",        "gpt-nano", "gpt2",     "gpt2-medium",
-                                      "gpt2-large", "gpt2-xl",  "gpt3-175b"};
+static const char *const presets[] = {"mlp",
+                                      "gpt-nano",
+                                      "gpt2",
+                                      "gpt2-medium",
+                                      "gpt2-large",
+                                      "gpt2-xl",
+                                      "gpt3-175b",
+                                      "cnn",
+                                      "resnet18",
+                                      "resnet50",
+                                      "resnet18:1x28x28,classes=10"};
 static const char *const precisions[] = {"fp32", "bf16", "fp16"};
 enum { N_PRESETS = (int)(sizeof presets / sizeof *presets), N_PRECISIONS = 3, BATCH = 4 };
 
@@ -77,6 +86,25 @@ static void test_fragmentation(void **state)
             }
         print_message("%-12s %5d ops, fragmentation at most %.4f%%\n", presets[i], n_ops,
                       100 * worst);
+    }
+}
+
+/* As torchvision counts them; running averages are no parameters. */
+static void test_parameter_counts(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model;
+        int64_t parameters;
+    } rows[] = {{"resnet18", 11689512},
+                {"resnet50", 25557032},
+                {"resnet18:3x32x32,classes=10", 11173962},
+                {"cnn", 94186}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct asked a;
+        ask(&a, rows[i].model, "fp32", "sgd", 1);
+        assert_int_equal(a.session.n_parameters, rows[i].parameters);
+        forget(&a);
     }
 }
 
@@ -157,6 +185,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_psi),
+        cmocka_unit_test(test_parameter_counts),
         cmocka_unit_test(test_over),
         cmocka_unit_test(test_fragmentation),
     };
