@@ -99,24 +99,47 @@ static void clear_sums(const struct norm *n)
 
 /* ---- forward ----------------------------------------------------------------------------- */
 
-static void moments_panel(const struct kernel_call *call, const struct norm *n, int64_t begin,
-                          int64_t n_rows, double *sums, float *buffers)
+/* sum += g and other += g (x - middle) over the rows of a panel; g NULL: x - middle.  The number of rows is a constant where this is inlined, or the loop over channels is no vector
+ * code. */
+static inline __attribute__((always_inline)) void
+add_rows(int64_t n_rows, int64_t width, const float *restrict x, const float *restrict g,
+         const float *restrict middle, double *restrict sum, double *restrict other)
 {
-    int64_t width = n->width;
-    const float *x = in_view(call, 0, begin, n_rows * width, buffers);
-    const float *first = n->line[LINE_first];
-    double *sum = sums, *square = sums + n->pitch;
 #pragma omp simd
     for (int64_t c = 0; c < width; c++) {
         float s = 0.0f, q = 0.0f;
+#pragma GCC unroll 8
         for (int64_t row = 0; row < n_rows; row++) {
-            float d = x[row * width + c] - first[c];
-            s += d;
-            q = fmadd(d, d, q);
+            float d = x[row * width + c] - middle[c];
+            float with = g != NULL ? g[row * width + c] : d;
+            s += with;
+            q = fmadd(d, with, q);
         }
         sum[c] += (double)s;
-        square[c] += (double)q;
+        other[c] += (double)q;
     }
+}
+
+/* g NULL: moments of x about `middle`; else the sums of g and of g (x - middle). */
+static void add_panel(const struct norm *n, int64_t n_rows, const float *x, const float *g,
+                      const float *middle, double *sums)
+{
+    double *other = sums + n->pitch;
+    if (n_rows == PANEL && g == NULL)
+        add_rows(PANEL, n->width, x, NULL, middle, sums, other);
+    else if (n_rows == PANEL)
+        add_rows(PANEL, n->width, x, g, middle, sums, other);
+    else
+        for (int64_t row = 0; row < n_rows; row++)
+            add_rows(1, n->width, x + row * n->width, g == NULL ? NULL : g + row * n->width, middle,
+                     sums, other);
+}
+
+static void moments_panel(const struct kernel_call *call, const struct norm *n, int64_t begin,
+                          int64_t n_rows, double *sums, float *buffers)
+{
+    const float *x = in_view(call, 0, begin, n_rows * n->width, buffers);
+    add_panel(n, n_rows, x, NULL, n->line[LINE_first], sums);
 }
 
 /* y = relu((x - mean) scale + beta (+ r)); r is the last input. */
@@ -228,22 +251,9 @@ static const float *open_panel(const struct kernel_call *call, const struct norm
 static void grad_sums_panel(const struct kernel_call *call, const struct norm *n, int64_t begin,
                             int64_t n_rows, double *sums, float *buffers)
 {
-    int64_t width = n->width;
-    const float *x = in_view(call, 1, begin, n_rows * width, buffers);
+    const float *x = in_view(call, 1, begin, n_rows * n->width, buffers);
     const float *g = open_panel(call, n, x, begin, n_rows, buffers);
-    const float *mean = n->line[LINE_mean];
-    double *sum = sums, *product = sums + n->pitch;
-#pragma omp simd
-    for (int64_t c = 0; c < width; c++) {
-        float s = 0.0f, q = 0.0f;
-        for (int64_t row = 0; row < n_rows; row++) {
-            float value = g[row * width + c];
-            s += value;
-            q = fmadd(value, x[row * width + c] - mean[c], q);
-        }
-        sum[c] += (double)s;
-        product[c] += (double)q;
-    }
+    add_panel(n, n_rows, x, g, n->line[LINE_mean], sums);
 }
 
 /* dx = scale (g - k1 - (x - mean) k2), dr = g; dx may lie on dy or x, so dr is written first. */

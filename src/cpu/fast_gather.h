@@ -93,6 +93,35 @@ static inline void gather_run(const struct gather *g, int64_t row, int64_t colum
     }
 }
 
+#if defined(__AVX512F__)
+/* A window row of at most a vector: one load and one store, with what lies outside masked away. */
+static inline void gather_short_run(const struct gather *g, int64_t row, int64_t column, int64_t n,
+                                    float *to)
+{
+    int64_t start = column * g->n_channels, stop = g->w.from_side * g->n_channels;
+    int64_t low = start < 0 ? least(-start, n) : 0;
+    int64_t high = start + n > stop ? stop - start : n;
+    unsigned there = high <= low ? 0 : (1u << high) - (1u << low);
+    const float *from = (const float *)g->from + row * stop + start;
+    _mm512_mask_storeu_ps(to, (__mmask16)((1u << n) - 1),
+                          _mm512_maskz_loadu_ps((__mmask16)there, from));
+}
+#endif
+
+/* Numbers [begin, end) of a window row whose first column is `column`; the image row is there. */
+static inline void gather_window_row(const struct gather *g, int64_t row, int64_t column,
+                                     int64_t begin, int64_t end, float *to)
+{
+#if defined(__AVX512F__)
+    if (end - begin <= VEC_ELEMS && begin == 0 && g->dtype == DTYPE_f32 &&
+        g->n_channels == g->from_channels) {
+        gather_short_run(g, row, column, end, to);
+        return;
+    }
+#endif
+    gather_run(g, row, column, begin, end, to);
+}
+
 /* to[n_rows, k_end - k_begin] = those columns of rows first .. of A. */
 static inline void gather_rows(const struct gather *g, int64_t first, int64_t n_rows,
                                int64_t k_begin, int64_t k_end, float *to)
@@ -110,7 +139,7 @@ static inline void gather_rows(const struct gather *g, int64_t first, int64_t n_
             if (row < 0 || row >= g->h.from_side)
                 memset(place, 0, (size_t)(end - begin) * sizeof *to);
             else
-                gather_run(g, n * g->h.from_side + row, column, begin, end, place);
+                gather_window_row(g, n * g->h.from_side + row, column, begin, end, place);
             at += end - begin;
         }
         if (++w == g->w.n_pixels) {

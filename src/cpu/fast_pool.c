@@ -69,11 +69,15 @@ static enum snug_status run_maxpool(const struct kernel_call *call, struct snug_
     return SNUG_OK;
 }
 
-/* The window whose tap k meets row (or column) `at`; -1: none. */
-static int64_t meeting(int64_t at, int64_t k, int64_t places, const struct attrs *a)
+/* The windows that row (or column) `at` is in: tap first + i stride of window `window` - i. */
+struct meeting {
+    int64_t first, window;
+};
+
+static struct meeting meeting_at(int64_t at, const struct attrs *a)
 {
-    int64_t from = at + a->pad - k;
-    return from >= 0 && from % a->stride == 0 && from / a->stride < places ? from / a->stride : -1;
+    int32_t from = (int32_t)(at + a->pad), stride = (int32_t)a->stride;
+    return (struct meeting){from % stride, from / stride};
 }
 
 /* One pixel of dx. */
@@ -82,12 +86,14 @@ static void sum_of_windows(const struct kernel_call *call, const struct pool *p,
 {
     const struct attrs *a = p->attrs;
     const struct operand *dy = &call->in[0];
-    float sum[BLOCK_C] = {0}, buffer[BLOCK_C];
-    for (int64_t kh = 0; kh < a->kernel_h; kh++) {
-        int64_t row = meeting(h, kh, p->y_height, a);
-        for (int64_t kw = 0; row >= 0 && kw < a->kernel_w; kw++) {
-            int64_t column = meeting(w, kw, p->y_width, a);
-            if (column < 0)
+    float sum[BLOCK_C], buffer[BLOCK_C];
+    memset(sum, 0, (size_t)n_c * sizeof *sum);
+    struct meeting down = meeting_at(h, a), right = meeting_at(w, a);
+    int64_t row = down.window;
+    for (int64_t kh = down.first; kh < a->kernel_h; kh += a->stride, row--) {
+        int64_t column = right.window;
+        for (int64_t kw = right.first; kw < a->kernel_w; kw += a->stride, column--) {
+            if (row < 0 || row >= p->y_height || column < 0 || column >= p->y_width)
                 continue;
             int64_t from = ((n * p->y_height + row) * p->y_width + column) * p->channels + c;
             const float *d = view_f32(dy->tensor->dtype, dy->data, from, n_c, buffer);
