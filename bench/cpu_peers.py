@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """snug and PyTorch side by side: the same training step, alternating in one run.
 
-usage: bench/cpu_peers.py [--size 124M|350M|nano|mlp] [--batch N] [--seq 64] [--precision fp32]
+usage: bench/cpu_peers.py [--size 124M|350M|nano|mlp|cnn|resnet18] [--batch N] [--seq 64] [--precision fp32]
                           [--threads 2] [--rounds 3] [--steps N] [--python python3] [--data FOLDER]
-The sizes are GPT-2's on random tokens, batch 4; mlp is snug's own on Fashion-MNIST (in FOLDER), batch
-128, without clipping on either side.  Machines are shared and noisy: each round runs both, and the
+                          [--layout last|first]
+The sizes are GPT-2's on random tokens, batch 4; mlp, cnn and resnet18 are snug's own on Fashion-MNIST (in
+FOLDER), batch 128 (resnet18: 32), without clipping on either side; PyTorch keeps the channels of
+images as --layout says.  Machines are shared and noisy: each round runs both, and the
 ratio is the median of the rounds'.  PyTorch is whatever `--python` has (Debian: python3-torch with
 /usr/bin/python3).
 """
@@ -16,7 +18,8 @@ import sys
 from statistics import median
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-SNUG_MODELS = {"nano": "gpt-nano", "124M": "gpt2", "350M": "gpt2-medium", "mlp": "mlp"}
+SNUG_MODELS = {"nano": "gpt-nano", "124M": "gpt2", "350M": "gpt2-medium"}
+IMAGES = {"mlp": (128, 1000), "cnn": (128, 40), "resnet18": (32, 5)}  # batch, steps
 
 
 def last_json(command):
@@ -27,18 +30,19 @@ def last_json(command):
 
 
 def run_snug(a):
-    what = [a.data, "--clip", "0"] if a.size == "mlp" else ["--seq", str(a.seq)]
-    out = last_json([os.path.join(HERE, "..", "snug"), "train", SNUG_MODELS[a.size], *what,
+    what = [a.data, "--clip", "0"] if a.size in IMAGES else ["--seq", str(a.seq)]
+    out = last_json([os.path.join(HERE, "..", "snug"), "train", SNUG_MODELS.get(a.size, a.size), *what,
                      "--batch", str(a.batch), "--precision", a.precision, "--threads",
                      str(a.threads), "--steps", str(a.steps + 1), "--eval-every", "-1", "--json"])
     return out["tokens_per_s"], out["measured_peak_bytes"]
 
 
 def run_torch(a):
-    what = ["torch_mlp.py", a.data, str(a.batch)] if a.size == "mlp" else [
+    what = ["torch_mlp.py", a.data, str(a.batch)] if a.size in IMAGES else [
         "torch_gpt2.py", a.size, str(a.batch), str(a.seq)]
+    which = [a.size, a.layout] if a.size in IMAGES else []
     out = last_json([a.python, os.path.join(HERE, what[0]), *what[1:], a.precision, str(a.steps),
-                     str(a.threads)])
+                     str(a.threads), *which])
     return out["per_s"], out["peak_bytes"], out["peer"]
 
 
@@ -46,16 +50,16 @@ def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name, kind, value in (("size", str, "124M"), ("batch", int, 0), ("seq", int, 64),
                               ("precision", str, "fp32"), ("threads", int, 2), ("rounds", int, 3),
-                              ("steps", int, 0), ("python", str, "python3"),
+                              ("steps", int, 0), ("python", str, "python3"), ("layout", str, "last"),
                               ("data", str, os.path.join(HERE, "../../shared/data/fashion-mnist"))):
         p.add_argument("--" + name, type=kind, default=value)
     a = p.parse_args()
-    is_mlp = a.size == "mlp"
-    a.batch = a.batch or (128 if is_mlp else 4)
-    a.steps = a.steps or (1000 if is_mlp else 3)
-    unit = "samples" if is_mlp else "tokens"
-    print(f"{'mlp' if is_mlp else 'GPT-2 ' + a.size}, batch {a.batch}"
-          f"{'' if is_mlp else f' x {a.seq}'}, {a.precision}, {a.threads} threads, AdamW")
+    is_images = a.size in IMAGES
+    batch, steps = IMAGES.get(a.size, (4, 3))
+    a.batch, a.steps = a.batch or batch, a.steps or steps
+    unit = "samples" if is_images else "tokens"
+    print(f"{a.size if is_images else 'GPT-2 ' + a.size}, batch {a.batch}"
+          f"{'' if is_images else f' x {a.seq}'}, {a.precision}, {a.threads} threads, AdamW")
     print(f"{'round':>5} {'snug ' + unit + '/s':>15} {'torch ' + unit + '/s':>16} {'ratio':>7} "
           f"{'snug GiB':>9} {'torch GiB':>10}")
     ratios = []

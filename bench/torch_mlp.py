@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""The peer: snug's `mlp` (784-512-512-10, ReLU, cross-entropy, AdamW) in PyTorch on the CPU.
+"""The peers of snug's networks for Fashion-MNIST in PyTorch on the CPU: cross-entropy, AdamW.
 
-usage: torch_mlp.py FOLDER BATCH PRECISION STEPS THREADS
+usage: torch_mlp.py FOLDER BATCH PRECISION STEPS THREADS [MODEL [LAYOUT]]
     FOLDER     IDX files of Fashion-MNIST, gzipped      PRECISION  fp32 | bf16 (autocast)
+    MODEL      mlp (784-512-512-10, ReLU) | cnn | resnet18 (as snug has them for 28 x 28)
+    LAYOUT     last | first: where the channels of images are
 The images lie in memory as floats, shuffled before the clock starts, so that a batch is a slice: no
 DataLoader is in the way.  Prints one JSON line: samples per second over all steps, peak bytes.
 """
@@ -24,17 +26,58 @@ def read_idx(folder, name, header_bytes):
     return torch.frombuffer(data, dtype=torch.uint8)
 
 
+class Block(nn.Module):
+    def __init__(self, n_in, n_out, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(n_in, n_out, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(n_out)
+        self.conv2 = nn.Conv2d(n_out, n_out, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(n_out)
+        self.downsample = None
+        if stride != 1 or n_in != n_out:
+            self.downsample = nn.Sequential(nn.Conv2d(n_in, n_out, 1, stride, bias=False),
+                                            nn.BatchNorm2d(n_out))
+
+    def forward(self, x):
+        r = x if self.downsample is None else self.downsample(x)
+        y = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        return F.relu(self.bn2(self.conv2(y)) + r, inplace=True)
+
+
+def unit(n_in, n_out):
+    return [nn.Conv2d(n_in, n_out, 3, 1, 1, bias=False), nn.BatchNorm2d(n_out), nn.ReLU(True)]
+
+
+def make_model(name):
+    if name == "mlp":
+        return nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(),
+                             nn.Linear(512, 10))
+    if name == "cnn":
+        layers, width = [*unit(1, 32), nn.MaxPool2d(2), *unit(32, 64), nn.MaxPool2d(2),
+                         *unit(64, 128)], 128
+    else:
+        layers, width = unit(1, 64), 64
+        for n_out, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+            layers += [Block(width, n_out, stride), Block(n_out, n_out, 1)]
+            width = n_out
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10))
+
+
 def main():
     folder, precision = sys.argv[1], sys.argv[3]
     batch, steps, threads = int(sys.argv[2]), int(sys.argv[4]), int(sys.argv[5])
+    name = sys.argv[6] if len(sys.argv) > 6 else "mlp"
+    layout = torch.channels_last if sys.argv[7:] != ["first"] else torch.contiguous_format
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     labels = read_idx(folder, "train-labels-idx1-ubyte", 8).long()
     images = (read_idx(folder, "train-images-idx3-ubyte", 16).view(-1, 784) / 255 - 0.2860) / 0.3530
     order = torch.randperm(len(labels))
     images, labels = images[order], labels[order]
-    model = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(),
-                          nn.Linear(512, 10))
+    model = make_model(name)
+    if name != "mlp":
+        images = images.view(-1, 1, 28, 28).contiguous(memory_format=layout)
+        model = model.to(memory_format=layout)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1, foreach=True)
 
     def step(i):
@@ -45,7 +88,7 @@ def main():
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    for i in range(50):
+    for i in range(50 if name == "mlp" else 2):
         step(i)
     begin = time.perf_counter()
     for i in range(steps):
