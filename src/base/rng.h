@@ -48,7 +48,7 @@ static inline uint16_t rng_round_bf16(float x, uint32_t random)
 static inline float rng_round_f16(float x, uint32_t random)
 {
     float size = x < 0 ? -x : x, small = size < 0x1p-14f ? size : 0.0f, rounded;
-    int32_t steps = (int32_t)(small * 0x1p24f + (float)(random >> 8) * 0x1p-24f);
+    int32_t steps = (int32_t)(small * 0x1p24f + (float)(random >> 19) * 0x1p-13f);
     uint32_t bits;
     memcpy(&bits, &size, sizeof bits);
     bits = (bits + (random >> 19)) & ~0x1fffu;

@@ -148,6 +148,49 @@ static void test_a_weight_is_its_master_rounded(void **state)
     }
 }
 
+/* Steps of a tenth of what bf16 can tell apart: each weight makes them in the mean, because every
+ * update and every tensor has chances of its own. */
+static void test_small_steps_count_in_the_mean(void **state)
+{
+    (void)state;
+    enum { N_WEIGHTS = 300, N_TIMES = 400 };
+    static const struct case_text text = {
+        .name = "chance",
+        .line = {"in g float 300", "in s scalars clip=1 lr=1", "in w float 300", "in w2 float 300",
+                 "w = update g s w rule=sgd stochastic=1",
+                 "w2 = update g s w2 rule=sgd stochastic=1"},
+        .n_lines = 6,
+        .use = {[CASE_sizes] = {""}},
+    };
+    struct opcase c;
+    build(&text, DTYPE_bf16, &c);
+    uint16_t *w[2] = {data(&c, "w"), data(&c, "w2")}, *g = data(&c, "g");
+    double *s = data(&c, "s");
+    for (int i = 0; i < N_WEIGHTS; i++) {
+        w[0][i] = w[1][i] = bf16_from_f32(1.0f);
+        g[i] = bf16_from_f32(-0x1p-7f / 10); /* 2^-7: the spacing above 1 */
+    }
+    for (int t = 1; t <= N_TIMES; t++) {
+        s[SCALAR_update_count] = t;
+        s[SCALAR_seed] = SEED;
+        if (t > 1 && t % 8 == 0)
+            assert_memory_not_equal(w[0], w[1], N_WEIGHTS * sizeof *w[0]);
+        step(&c, 0);
+        step(&c, 1);
+    }
+    double tenth = (double)bf16_to_f32(bf16_from_f32(0x1p-7f / 10)) * 0x1p7;
+    double expected = N_TIMES * tenth, deviation = sqrt(N_TIMES * tenth * (1 - tenth)), mean = 0;
+    for (int i = 0; i < N_WEIGHTS; i++) {
+        double steps = ((double)bf16_to_f32(w[0][i]) - 1) * 0x1p7;
+        if (!(fabs(steps - expected) < 5 * deviation))
+            fail_msg("weight %d made %g steps, not about %g", i, steps, expected);
+        mean += steps / N_WEIGHTS;
+    }
+    if (!(fabs(mean - expected) < 5 * deviation / sqrt(N_WEIGHTS)))
+        fail_msg("in the mean %g steps, not %g", mean, expected);
+    opcase_free(&c);
+}
+
 static void test_a_skipped_step_changes_nothing(void **state)
 {
     (void)state;
@@ -329,6 +372,7 @@ int main(void)
         cmocka_unit_test(test_adamw_makes_the_steps_of_the_paper),
         cmocka_unit_test(test_sgd_makes_its_steps),
         cmocka_unit_test(test_a_weight_is_its_master_rounded),
+        cmocka_unit_test(test_small_steps_count_in_the_mean),
         cmocka_unit_test(test_a_skipped_step_changes_nothing),
         cmocka_unit_test(test_grad_norm_clips_skips_and_scales),
         cmocka_unit_test(test_take_row_refuses_a_row_that_is_not_there),

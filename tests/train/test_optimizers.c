@@ -1,0 +1,304 @@
+/*
+ * test_optimizers.c -- every optimizer by its name: the bytes of its states, runs that are saved and
+ * go on as if never stopped, the same bits with any number of threads, and the errors of --opt and
+ * of a resume that does not fit.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "support/files.h"
+#include "support/training.h"
+#include "train/session.h"
+
+#define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
+
+/* ---- bytes of states ------------------------------------------------------------------------- */
+
+static const struct {
+    const char *keys;
+    double bytes; /* a parameter */
+} state_rows[] = {
+    {"optimizer=sgd", 0},
+    {"optimizer=momentum", 4},
+    {"optimizer=adagrad", 4},
+    {"optimizer=rmsprop", 4},
+    {"optimizer=adadelta", 8},
+    {"optimizer=adam", 8},
+    {"optimizer=amsgrad", 12},
+    {"optimizer=adamw", 8},
+    {"optimizer=nadamw", 8},
+    {"optimizer=generalized-adam", 8},
+    {"optimizer=nadamp", 8},
+    {"optimizer=cyclic-lr", 8},
+    {"optimizer=lion", 4},
+    {"optimizer=adam-8bit", 2 + 2 * 4 / 256.0},
+    {"optimizer=adam-4bit", 1 + 2 * 4 / 128.0},
+    {"optimizer=adamw state-bits=8", 2 + 2 * 4 / 256.0},
+    {"optimizer=lion state-bits=4", 0.5 + 4 / 128.0},
+    {"optimizer=amsgrad state-bits=16", 6},
+    {"optimizer=adam-8bit state-bits=32", 8},
+    {"optimizer=adamw precision=bf16", 12},
+    {"optimizer=adamw precision=bf16 master=none", 8},
+    {"optimizer=adam-8bit precision=bf16 master=none", 2 + 2 * 4 / 256.0},
+};
+
+static void test_bytes_of_states(void **state)
+{
+    (void)state;
+    static const double n_parameters = 1e9; /* of blocks that are whole */
+    snug_model *model = model_of("psi:1e9");
+    for (int i = 0; i < LENGTH(state_rows); i++) {
+        struct snug_error err;
+        struct session session;
+        struct snug_ledger ledger;
+        snug_recipe *recipe = recipe_of(state_rows[i].keys);
+        struct session_request q = {.model = model, .recipe = recipe, .train = true};
+        must(session_make(&q, &session, &err), &err);
+        session_ledger(&session, recipe, &ledger);
+        if (ledger.optimizer != (int64_t)(state_rows[i].bytes * n_parameters))
+            fail_msg("%s: %lld bytes of states", state_rows[i].keys, (long long)ledger.optimizer);
+        session_free(&session);
+        snug_recipe_free(recipe);
+    }
+    snug_model_free(model);
+}
+
+/* ---- runs ------------------------------------------------------------------------------------ */
+
+/* A layer large enough for codes and for more than one thread, and others that stay fp32. */
+static const char model_name[] = "mlp:128-160-10";
+enum { N_STEPS = 6 };
+
+static void train(const char *keys, int steps, const char *out, bool resume)
+{
+    struct snug_error err;
+    snug_model *model = model_of(model_name);
+    snug_recipe *recipe = recipe_of(keys);
+    snug_trainer *trainer = NULL;
+    struct snug_train_options options = {
+        .steps = steps, .out = out, .resume = resume, .eval_every = -1};
+    must(snug_trainer_open(model, recipe, &options, &trainer, &err), &err);
+    must(snug_trainer_run(trainer, NULL, NULL, &err), &err);
+    struct snug_summary summary;
+    snug_trainer_summary(trainer, &summary);
+    if (summary.allocated_bytes != summary.planned_bytes || !isfinite(summary.loss))
+        fail_msg("%s: loss %g, planned %lld, allocated %lld", keys, summary.loss,
+                 (long long)summary.planned_bytes, (long long)summary.allocated_bytes);
+    snug_trainer_free(trainer);
+    snug_recipe_free(recipe);
+    snug_model_free(model);
+}
+
+static void expect_same_file(const char *keys, const char *a, const char *b, const char *name)
+{
+    size_t n_a, n_b;
+    char *bytes_a = files_read(files_path(a, name), &n_a);
+    char *bytes_b = files_read(files_path(b, name), &n_b);
+    if (n_a != n_b || memcmp(bytes_a, bytes_b, n_a) != 0)
+        fail_msg("%s: %s differs", keys, name);
+    free(bytes_a);
+    free(bytes_b);
+}
+
+/* Straight with one thread; in two parts, with two. */
+static void check_run(const char *keys, const char *more)
+{
+    char dir[FILES_PATH_MAX], straight[FILES_PATH_MAX], parts[FILES_PATH_MAX], all[160];
+    files_make_dir(dir);
+    snprintf(straight, sizeof straight, "%s", files_path(dir, "straight"));
+    snprintf(parts, sizeof parts, "%s", files_path(dir, "parts"));
+    snprintf(all, sizeof all, "%s%s batch=8 schedule=constant threads=1", keys, more);
+    train(all, N_STEPS, straight, false);
+    snprintf(all, sizeof all, "%s%s batch=8 schedule=constant threads=2", keys, more);
+    train(all, N_STEPS / 2, parts, false);
+    train("", N_STEPS, parts, true);
+    expect_same_file(all, straight, parts, "model.safetensors");
+    expect_same_file(all, straight, parts, "optimizer.safetensors");
+    files_remove_dir(dir);
+}
+
+static void test_every_optimizer_resumes_to_the_bit(void **state)
+{
+    (void)state;
+    static const char *const more[] = {
+        "", " precision=bf16 master=none", " precision=bf16 state-bits=8",
+        " precision=fp16 master=none state-bits=16", " state-bits=4"};
+    int n = 0;
+    for (const struct optimizer *o; (o = optimizer_at(n)) != NULL; n++)
+        for (int k = 0; k < LENGTH(more); k++) {
+            char keys[64];
+            snprintf(keys, sizeof keys, "optimizer=%s", o->name);
+            check_run(keys, more[k]);
+        }
+    assert_true(n >= 15);
+}
+
+static void test_the_reference_takes_the_same_chances(void **state)
+{
+    (void)state;
+    char dir[FILES_PATH_MAX], a[FILES_PATH_MAX], b[FILES_PATH_MAX];
+    size_t n_a, n_b;
+    int n_off = 0;
+    files_make_dir(dir);
+    snprintf(a, sizeof a, "%s", files_path(dir, "a"));
+    snprintf(b, sizeof b, "%s", files_path(dir, "b"));
+    train("optimizer=sgd precision=bf16 master=none batch=8", 1, a, false);
+    train("optimizer=sgd precision=bf16 master=none batch=8 kernels=reference", 1, b, false);
+    char *bytes_a = files_read(files_path(a, "model.safetensors"), &n_a);
+    char *bytes_b = files_read(files_path(b, "model.safetensors"), &n_b);
+    assert_int_equal(n_a, n_b);
+    for (size_t i = 0; i < n_a; i++)
+        n_off += bytes_a[i] != bytes_b[i];
+    /* of 22,000 weights: gradients that differ in their last bits may tip a few */
+    if (n_off > 440)
+        fail_msg("%d bytes differ", n_off);
+    free(bytes_a);
+    free(bytes_b);
+    files_remove_dir(dir);
+}
+
+/* ---- errors ---------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *keys, *says;
+} opt_rows[] = {
+    {"optimizer=sgd opt=beta1=0.9", "sgd has no option \"beta1\"; it has: none"},
+    {"optimizer=lion opt=mu=0.9", "lion has no option \"mu\"; it has: beta1, beta2"},
+    {"opt=mu=0.9 optimizer=adam-8bit", "adam-8bit has no option \"mu\"; it has: beta1, beta2, eps"},
+    {"opt=beta1=much", "beta1=much"},
+    {"opt=beta1=1", "beta1=1"},
+    {"opt=eps=-1", "eps=-1"},
+    {"opt=beta1", "name=value"},
+    {"opt=beta1=0.8,,", "name=value"},
+};
+
+static void test_wrong_options_are_named(void **state)
+{
+    (void)state;
+    snug_model *model = model_of(model_name);
+    for (int i = 0; i < LENGTH(opt_rows); i++) {
+        struct snug_error err;
+        struct session session;
+        snug_recipe *recipe = recipe_of(opt_rows[i].keys);
+        struct session_request q = {.model = model, .recipe = recipe, .train = true};
+        assert_int_equal(session_make(&q, &session, &err), SNUG_BAD_ARGUMENT);
+        if (strstr(err.message, opt_rows[i].says) == NULL)
+            fail_msg("%s: %s", opt_rows[i].keys, err.message);
+        snug_recipe_free(recipe);
+    }
+    snug_model_free(model);
+}
+
+static const struct {
+    const char *keys, *says;
+} resume_rows[] = {
+    {"optimizer=lion", "--optimizer adamw, not lion"},
+    {"state-bits=8", "--state-bits 32, not 8"},
+    {"precision=bf16", "--precision fp32, not bf16"},
+    {"optimizer=adam", "--optimizer adamw, not adam"},
+};
+
+static void test_a_resume_that_does_not_fit(void **state)
+{
+    (void)state;
+    char dir[FILES_PATH_MAX], out[FILES_PATH_MAX];
+    files_make_dir(dir);
+    snprintf(out, sizeof out, "%s", files_path(dir, "run"));
+    train("opt=beta1=0.8 batch=8", 2, out, false);
+    snug_model *model = model_of(model_name);
+    for (int i = 0; i < LENGTH(resume_rows); i++) {
+        struct snug_error err;
+        snug_trainer *trainer = NULL;
+        snug_recipe *recipe = recipe_of(resume_rows[i].keys);
+        struct snug_train_options options = {
+            .steps = 4 + i, .out = out, .resume = 1, .eval_every = -1};
+        assert_int_equal(snug_trainer_open(model, recipe, &options, &trainer, &err), SNUG_MISMATCH);
+        if (strstr(err.message, resume_rows[i].says) == NULL ||
+            strstr(err.message, "--resume-weights-only") == NULL)
+            fail_msg("%s: %s", resume_rows[i].keys, err.message);
+        snug_recipe_free(recipe);
+    }
+    snug_model_free(model);
+    files_remove_dir(dir);
+}
+
+static void read_weights(const char *out, const char *keys, int weights_only, float *w, float *m)
+{
+    struct snug_error err;
+    snug_trainer *trainer = NULL;
+    snug_model *model = model_of(model_name);
+    snug_recipe *recipe = recipe_of(keys);
+    struct snug_train_options options = {
+        .steps = 4, .out = out, .resume = 1, .weights_only = weights_only, .eval_every = -1};
+    must(snug_trainer_open(model, recipe, &options, &trainer, &err), &err);
+    must(snug_trainer_read(trainer, "layers.1.weight", w, 1600, &err), &err);
+    must(snug_trainer_read(trainer, "m.layers.1.weight", m, 1600, &err), &err);
+    snug_trainer_free(trainer);
+    snug_recipe_free(recipe);
+    snug_model_free(model);
+}
+
+static void test_weights_only_begins_states_anew(void **state)
+{
+    (void)state;
+    char dir[FILES_PATH_MAX], out[FILES_PATH_MAX];
+    static float right[1600], w[1600], m[1600], zeros[1600];
+    files_make_dir(dir);
+    snprintf(out, sizeof out, "%s", files_path(dir, "run"));
+    train("opt=beta1=0.8 batch=8", 2, out, false);
+    read_weights(out, "", 0, right, m);
+    assert_memory_not_equal(m, zeros, sizeof m);
+    read_weights(out, "optimizer=lion", 1, w, m);
+    assert_memory_equal(w, right, sizeof w);
+    assert_memory_equal(m, zeros, sizeof m);
+    read_weights(out, "", 1, w, m);
+    assert_memory_equal(w, right, sizeof w);
+    assert_memory_equal(m, zeros, sizeof m);
+    files_remove_dir(dir);
+}
+
+/* ---- schedules ------------------------------------------------------------------------------- */
+
+static void test_cyclic_schedule(void **state)
+{
+    (void)state;
+    snug_recipe *recipe = recipe_of("optimizer=cyclic-lr lr=1 warmup=2 lr-end=0.1 cycles=3");
+    /* 32 steps: cycles of 10, 10 and 12 */
+    static const double begins[] = {0, 10, 20}, lengths[] = {10, 10, 12};
+    for (int c = 0; c < 3; c++)
+        for (int i = 0; i < (int)lengths[c]; i++) {
+            double done = (i - 2) / (lengths[c] - 3);
+            double right = i < 2 ? (i + 1) / 2.0 : 0.1 + 0.9 * 0.5 * (1 + cos(acos(-1) * done));
+            double lr = recipe_lr_at(recipe, (int64_t)begins[c] + i, 32);
+            if (!(fabs(lr - right) < 1e-12))
+                fail_msg("cycle %d, step %d: %g, not %g", c, i, lr, right);
+        }
+    snug_recipe_free(recipe);
+    recipe = recipe_of("optimizer=cyclic-lr schedule=constant lr=0.5");
+    assert_true(recipe_lr_at(recipe, 7, 10) == 0.5);
+    snug_recipe_free(recipe);
+    recipe = recipe_of("schedule=cyclic cycles=5 lr=1"); /* more cycles than steps */
+    assert_true(recipe_lr_at(recipe, 2, 3) == 1);
+    snug_recipe_free(recipe);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bytes_of_states),
+        cmocka_unit_test(test_every_optimizer_resumes_to_the_bit),
+        cmocka_unit_test(test_the_reference_takes_the_same_chances),
+        cmocka_unit_test(test_wrong_options_are_named),
+        cmocka_unit_test(test_a_resume_that_does_not_fit),
+        cmocka_unit_test(test_weights_only_begins_states_anew),
+        cmocka_unit_test(test_cyclic_schedule),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
