@@ -166,7 +166,7 @@ enum snug_status program_scalars(struct program *prog, tensor_id *id, struct snu
                                .name = "scalars",
                                .dtype = DTYPE_f64,
                                .role = ROLE_temporary,
-                               .shape = {1, {SCALAR_COUNT}},
+                               .shape = {1, {(SCALAR_COUNT + 7) / 8 * 8}}, /* whole cache lines */
                                .persistent = true};
         TRY(program_add_tensor(prog, &table, &prog->scalars, err));
     }

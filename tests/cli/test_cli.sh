@@ -264,6 +264,7 @@ words_and_flags() {
 2 | --steps, --epochs                      | train tiny --steps 1 --epochs 1
 2 | --epochs                               | train tiny --epochs 0
 2 | --resume, --out                        | train tiny --resume
+2 | --resume-weights-only, --out           | train tiny --resume-weights-only
 2 | --save-every, --out                    | train tiny --save-every 2
 2 | --temperature                          | generate run --prompt a --temperature -1
 2 | --zero 2, version                      | plan gpt2 --zero 2
@@ -276,7 +277,12 @@ words_and_flags() {
 2 | batch                                  | plan gpt2 --batch 2.5
 2 | batch                                  | plan gpt2 --batch ""
 2 | precision, fp8                         | plan gpt2 --precision fp8
-2 | optimizer, adamm                       | plan gpt2 --optimizer adamm
+2 | optimizer, adamm, lion                 | plan gpt2 --optimizer adamm
+2 | sgd has no option, beta1, it has       | plan gpt2 --opt beta1=0.9 --optimizer sgd
+2 | momentum, beta1, mu, nesterov          | plan gpt2 --optimizer momentum --opt beta1=0.9
+2 | opt, eps=small, number                 | plan gpt2 --opt eps=small
+2 | state-bits, 32, 16, 8, 4               | plan gpt2 --state-bits 2
+2 | master, none                           | plan gpt2 --master some
 2 | memory, lots                           | plan gpt2 --memory lots
 2 | lr                                     | plan gpt2 --lr nan
 2 | schedule                               | plan gpt2 --schedule square
@@ -346,6 +352,8 @@ data_and_files() {
 1 | not a language model                   | generate other --prompt a
 1 | words, tokenizer                       | generate words --prompt a
 1 | other, mlp:4-8-3, tiny                 | train tiny text.txt --steps 4 --out other --resume
+1 | run, adamw, lion, --resume-weights-only | train tiny text.txt --steps 9 --out run --resume --optimizer lion
+1 | run, state-bits, --resume-weights-only | train tiny text.txt --steps 9 --out run --resume --state-bits 8
 1 | nosuch, no checkpoint                  | train tiny text.txt --steps 4 --out nosuch --resume
 2 | already holds a run, --resume          | train tiny text.txt --steps 1 --out run
 # places that cannot be written

@@ -41,7 +41,7 @@ struct context {
     bool verbose;
     struct triple triples[MAX_TRIPLES];
     int n_triples, n_runs, n_failures;
-    bool has_case[OP_COUNT][DTYPE_COUNT], has_gradient[OP_COUNT];
+    bool has_case[OP_COUNT][DTYPE_COUNT], has_gradient[OP_COUNT], has_rule[RULE_COUNT];
 };
 
 static void problem(struct context *ctx, const struct opcase *c, const struct op *op,
@@ -199,6 +199,8 @@ static void compare_op(struct context *ctx, struct opcase *c, int op_index, enum
         row_result_free(&right);
     }
     ctx->has_case[op->kind][dtype] = true;
+    if (op->kind == OP_update)
+        ctx->has_rule[op->attrs.rule] = true;
 }
 
 static void compare_case(struct context *ctx, const struct case_text *text, enum case_use use,
@@ -470,6 +472,11 @@ static void test_every_op_has_cases(void **state)
             n_missing++;
         }
     }
+    for (int rule = 0; rule < RULE_COUNT; rule++)
+        if (!ctx->has_rule[rule]) {
+            print_error("rule %d of ir/rules.def has no case\n", rule);
+            n_missing++;
+        }
     assert_int_equal(n_missing, 0);
 }
 
