@@ -94,14 +94,20 @@ struct rule_now {      /* what PREPARE may read */
 
 RULE_FUNCTION real root(real x)
 {
+#ifdef __cplusplus /* CUDA */
+    return sqrt(x);
+#else
     return _Generic(x, float : sqrtf, double : sqrt)(x);
+#endif
 }
 
 /* x^p, x not negative.  A kernel with a faster one says so. */
 RULE_FUNCTION real power(real x, real p)
 {
-#ifdef RULE_POWER
+#if defined(RULE_POWER)
     return RULE_POWER(x, p);
+#elif defined(__cplusplus)
+    return pow(x, p);
 #else
     return _Generic(x, float : powf, double : pow)(x, p);
 #endif

@@ -132,7 +132,7 @@ static const struct key keys[] = {
      .field = FIELD(seq), .least = 1, .most = ANY},
     {"precision", "fp32, bf16, fp16", "16 bits keep an fp32 master of the weights", .kind = CHOICE,
      .field = FIELD(precision), .choices = precisions},
-    {"master", "fp32, none", "the master copy of 16-bit weights; none: they are rounded by chance",
+    {"master", "fp32, none", "copy of 16-bit weights; none: they are rounded by chance",
      .kind = CHOICE, .field = FIELD(no_master), .choices = masters},
     {"optimizer", NULL, "how weights are updated", .kind = OWN, .set = set_optimizer,
      .get = get_optimizer, .list = optimizer_list_names},
@@ -375,6 +375,24 @@ enum snug_status snug_recipe_read(snug_recipe *recipe, const char *path, struct 
     return status;
 }
 
+/* Indented, broken between words where a line would be longer than 80 columns. */
+static void add_wrapped(struct text *out, const char *words)
+{
+    enum { INDENT = 18, WIDTH = 80 };
+    size_t column = 0;
+    for (const char *rest = words; *rest != '\0';) {
+        size_t length = strcspn(rest, " ");
+        if (column > 0 && column + 1 + length > WIDTH) {
+            text_add(out, "\n");
+            column = 0;
+        }
+        text_add(out, "%*s%.*s", column == 0 ? INDENT : 1, "", (int)length, rest);
+        column += length + (column == 0 ? INDENT : 1);
+        rest += length + strspn(rest + length, " ");
+    }
+    text_add(out, "\n");
+}
+
 char *snug_recipe_help(void)
 {
     struct text t = {0};
@@ -382,9 +400,10 @@ char *snug_recipe_help(void)
         if (keys[i].kind == FIXED)
             continue;
         text_add(&t, "  --%-13s %s\n", keys[i].name, keys[i].about);
-        text_add(&t, "  %15s ", "");
-        add_values(&keys[i], &t);
-        text_add(&t, "\n");
+        struct text values = {0};
+        add_values(&keys[i], &values);
+        add_wrapped(&t, values.data == NULL ? "" : values.data);
+        text_free(&values);
     }
     return text_take(&t);
 }
