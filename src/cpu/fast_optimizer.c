@@ -108,7 +108,7 @@ static inline void round_constants(size_t n, const double *exact, float *rounded
         memcpy(state, block->state, sizeof state);                                               \
         _Pragma("GCC ivdep") for (int64_t i = 0; i < count; i++)                                 \
         {                                                                                        \
-            struct name##_states s;                                                              \
+            struct name##_states s = {0};                                                        \
             float w = p[i];                                                                      \
             for (int j = 0; j < name##_n_states; j++)                                            \
                 ((float *)&s)[j] = state[j][i];                                                  \

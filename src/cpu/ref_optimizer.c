@@ -85,7 +85,7 @@ typedef void steps_fn(const struct rule_now *now, const double *options, const d
         prepare_##name(&o, now, &exact);                                                         \
         memcpy(&k, &exact, sizeof k);                                                            \
         for (int64_t i = 0; i < cells->count; i++) {                                             \
-            struct name##_states s;                                                              \
+            struct name##_states s = {0};                                                        \
             for (int j = 0; j < name##_n_states; j++)                                            \
                 ((double *)&s)[j] = cells->state[j][i];                                          \
             step_##name(&k, g[i], &cells->w[i], &s);                                             \

@@ -6,6 +6,7 @@
 #ifndef SNUG_OPTIM_RULES_H
 #define SNUG_OPTIM_RULES_H
 
+/* NOLINTBEGIN(bugprone-suspicious-include): a rule is written once, in a file of its own */
 #include "optim/adadelta.c"
 #include "optim/adagrad.c"
 #include "optim/adamw.c"
@@ -17,5 +18,6 @@
 #include "optim/nadamw.c"
 #include "optim/rmsprop.c"
 #include "optim/sgd.c"
+/* NOLINTEND(bugprone-suspicious-include) */
 
 #endif
