@@ -124,8 +124,9 @@ static inline void round_constants(size_t n, const double *exact, float *rounded
 static const struct {
     prepare_fn *prepare;
     steps_fn *steps;
+    int n_states;
 } rules[RULE_COUNT] = {
-#define RULE(name) {constants_##name, steps_##name},
+#define RULE(name) {constants_##name, steps_##name, name##_n_states},
 #include "ir/rules.def"
 #undef RULE
 };
@@ -211,9 +212,9 @@ static bool update_fits(const struct program *prog, const struct op *op)
 
 static enum snug_status run_update(const struct kernel_call *call, struct snug_error *err)
 {
-    (void)err;
     const struct attrs *attrs = &call->op->attrs;
     const double *scalars = call->in[UPDATE_SCALARS].data;
+    TRY(update_check_states(call, rules[attrs->rule].n_states, err));
     if (scalars[SCALAR_skip] != 0.0)
         return SNUG_OK;
     struct rule_now now = {.lr = scalars[SCALAR_lr] * attrs->lr_factor,

@@ -96,8 +96,11 @@ typedef void steps_fn(const struct rule_now *now, const double *options, const d
 #include "ir/rules.def"
 #undef RULE
 
-static steps_fn *const rule_steps[RULE_COUNT] = {
-#define RULE(name) steps_##name,
+static const struct {
+    steps_fn *steps;
+    int n_states;
+} rules[RULE_COUNT] = {
+#define RULE(name) {steps_##name, name##_n_states},
 #include "ir/rules.def"
 #undef RULE
 };
@@ -163,13 +166,13 @@ static void store_weight(const struct kernel_call *call, const struct cells *cel
 
 enum snug_status ref_update(const struct kernel_call *call, struct snug_error *err)
 {
-    (void)err;
     const struct attrs *attrs = &call->op->attrs;
     const struct operand *g = &call->in[UPDATE_GRADIENT], *scalars = &call->in[UPDATE_SCALARS];
     const struct operand *w = &call->in[UPDATE_WEIGHT], *master = &call->in[UPDATE_MASTER];
     int n_states = update_n_states(call->op);
     struct code_map maps[MAX_STATES];
     struct cells cells;
+    TRY(update_check_states(call, rules[attrs->rule].n_states, err));
     if (load(scalars, SCALAR_skip) != 0.0)
         return SNUG_OK;
     struct rule_now now = {.lr = load(scalars, SCALAR_lr) * attrs->lr_factor,
@@ -189,7 +192,7 @@ enum snug_status ref_update(const struct kernel_call *call, struct snug_error *e
         for (int j = 0; j < n_states; j++)
             load_state(&call->in[UPDATE_STATES + 2 * j], &call->in[UPDATE_STATES + 2 * j + 1],
                        &maps[j], at, cells.count, cells.state[j]);
-        rule_steps[attrs->rule](&now, attrs->options.value, gradient, &cells);
+        rules[attrs->rule].steps(&now, attrs->options.value, gradient, &cells);
         for (int j = 0; j < n_states; j++)
             store_state(call, j, &maps[j], &cells);
         store_weight(call, &cells);

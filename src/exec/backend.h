@@ -30,6 +30,17 @@ struct kernel_call {
     int micro;      /* which micro-batch of the step, from 0 */
 };
 
+/* For kernels of update: are the rule's states there? */
+static inline enum snug_status update_check_states(const struct kernel_call *call, int n_states,
+                                                   struct snug_error *err)
+{
+    for (int j = 0; j < n_states; j++)
+        if (update_n_states(call->op) != n_states || call->in[UPDATE_STATES + 2 * j].data == NULL)
+            return snug_fail(err, SNUG_BAD_PROGRAM, "update of \"%s\": the rule has %d states",
+                             call->in[UPDATE_WEIGHT].tensor->name, n_states);
+    return SNUG_OK;
+}
+
 struct kernel {
     enum op_kind kind;
     const char *name; /* of the row: "reference", "avx512", "onednn"... */

@@ -23,6 +23,10 @@
     "tensor b activation f32 [2 4]; tensor c activation f32 [2 4]; "                    \
     "tensor l activation f32 [1]; tensor lse activation f32 [2]; tensor g gradient f32 [4 4]; "
 
+#define UPDATE                                                                                   \
+    DECLARE "tensor m optimizer f32 [4 4] persistent; tensor c8 optimizer u8 [4 4] persistent; " \
+            "tensor k8 optimizer f32 [1] persistent; "
+
 static const struct {
     const char *name, *text, *words; /* words NULL: a good program */
 } rows[] = {
@@ -62,6 +66,29 @@ static const struct {
     {"in place without effect", DECLARE "a = act x; a = act a", "op 1 (act): tensor \"a\""},
     {"a weight as input and output of a plain op", DECLARE "w = act w",
      "\"w\" is input and output of an op that does not update in place"},
+    {"an update with a state and codes",
+     UPDATE "g = linear_grad_w x, x; w, _, m, _, c8, k8 = update g, s, w, _, m, _, c8, k8 "
+            "{rule=adamw, state_bits=8}",
+     NULL},
+    {"an update without a rule", DECLARE "g = linear_grad_w x, x; w = update g, s, w",
+     "update: needs a gradient, a weight and a rule"},
+    {"an update of another size", DECLARE "gm = update x, s, gm {rule=sgd}",
+     "operand \"x\" should be as large as the weight"},
+    {"a state of another size", UPDATE "w, _, gm = update w, s, w, _, gm {rule=momentum}",
+     "operand \"gm\" should be of a float type and as large as the weight"},
+    {"codes without a scale", UPDATE "w, _, c8 = update w, s, w, _, c8 {rule=momentum}",
+     "operand \"c8\" should be of a float type"},
+    {"codes of no number of bits",
+     UPDATE "w, _, c8, k8 = update w, s, w, _, c8, k8 {rule=momentum}",
+     "operand \"k8\" should be left out, or state_bits 8 or 4"},
+    {"codes of other bits",
+     UPDATE "w, _, c8, k8 = update w, s, w, _, c8, k8 {rule=momentum, state_bits=4}",
+     "operand \"c8\" should be u8 codes"},
+    {"too few scales",
+     UPDATE "w, _, c8, l = update w, s, w, _, c8, gm {rule=momentum, state_bits=8}",
+     "operand \"gm\" should be f32, one scale a block"},
+    {"an update that makes another state", UPDATE "w, _, c = update w, s, w, _, m {rule=momentum}",
+     "\"c\" is not the input that this output should be"},
     {"a view beyond its base", DECLARE "tensor v activation f32 [4] view=a+5",
      "tensor \"v\" reaches beyond its base"},
     {"a wider view beyond its base", DECLARE "tensor v activation f64 [5] view=a+0",

@@ -191,6 +191,31 @@ static void test_small_steps_count_in_the_mean(void **state)
     opcase_free(&c);
 }
 
+static void test_a_rule_without_its_states_is_refused(void **state)
+{
+    (void)state;
+    static const struct case_text text = {
+        .name = "stateless",
+        .line = {"in g float 5", "in s scalars", "in w float 5", "in m f32 5",
+                 "w = update g s w rule=momentum", "w _ m = update g s w _ m rule=adamw"},
+        .n_lines = 6,
+        .use = {[CASE_sizes] = {""}},
+    };
+    struct opcase c;
+    build(&text, DTYPE_f32, &c);
+    for (int i = 0; i < c.prog.n_ops; i++) {
+        struct device_facts facts = {.threads = 1};
+        const struct kernel *rows[] = {ref_row(OP_update),
+                                       backend_cpu()->choose(&c.prog, &c.prog.ops[i], &facts)};
+        for (int r = 0; r < COUNT(rows); r++) {
+            struct snug_error err = {0};
+            assert_int_equal(oprun_step(&c, i, rows[r], &err), SNUG_BAD_PROGRAM);
+            assert_non_null(strstr(err.message, "update of \"w\": the rule has"));
+        }
+    }
+    opcase_free(&c);
+}
+
 static void test_a_skipped_step_changes_nothing(void **state)
 {
     (void)state;
@@ -373,6 +398,7 @@ int main(void)
         cmocka_unit_test(test_sgd_makes_its_steps),
         cmocka_unit_test(test_a_weight_is_its_master_rounded),
         cmocka_unit_test(test_small_steps_count_in_the_mean),
+        cmocka_unit_test(test_a_rule_without_its_states_is_refused),
         cmocka_unit_test(test_a_skipped_step_changes_nothing),
         cmocka_unit_test(test_grad_norm_clips_skips_and_scales),
         cmocka_unit_test(test_take_row_refuses_a_row_that_is_not_there),
