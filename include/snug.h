@@ -236,6 +236,12 @@ SNUG_API enum snug_status snug_inspect(const char *path, char **text, struct snu
 SNUG_API enum snug_status snug_bench(const char *what, const snug_model *model,
                                      const snug_recipe *recipe, int as_json, char **text,
                                      struct snug_error *err);
+/* Downloads a named data set ("fashion-mnist", "cifar-10") with the program curl, checks it against
+ * the published md5 and says each thing it does in a line.  folder NULL: where the name is looked for;
+ * from NULL: the publisher's address. */
+typedef void snug_say_fn(const char *line, void *user);
+SNUG_API enum snug_status snug_data_fetch(const char *name, const char *folder, const char *from,
+                                          snug_say_fn *say, void *user, struct snug_error *err);
 SNUG_API char *snug_ops_table(void); /* every op: reference, cpu, cuda, gradient */
 
 #ifdef __cplusplus

@@ -20,6 +20,7 @@ static const char overview[] =
     "  snug eval RUN [DATA]             loss, perplexity or accuracy of a saved run\n"
     "  snug generate RUN --prompt TEXT  sample from a language model\n"
     "  snug inspect FILE|RUN            what is in a checkpoint or a data file\n"
+    "  snug data NAME [FOLDER]          download a data set, and check it\n"
     "  snug bench cpu [MODEL]           what this machine does; a step, op by op\n"
     "  snug ops                         every op: reference, cpu, cuda, gradient\n"
     "  snug help COMMAND                flags and examples of one command\n"
@@ -126,6 +127,22 @@ static const struct topic topics[] = {
      "  snug inspect run\n"
      "  snug inspect run/model.safetensors\n",
      false},
+    {"data",
+     "usage: snug data NAME [FOLDER] [--from URL]\n"
+     "\n"
+     "Downloads a data set from its publisher with the program curl and checks it: a\n"
+     "file appears under its name when its md5 is the published one. What a broken\n"
+     "download left is gone on with, and what is there already is not fetched again.\n"
+     "\n"
+     "  snug data fashion-mnist\n"
+     "  snug data cifar-10 /data/cifar-10\n"
+     "\n"
+     "NAME    fashion-mnist (30 MB), cifar-10 (170 MB; unpacked, 184 MB more)\n"
+     "FOLDER  where its files go; without it, $SNUG_DATA/NAME or the cache\n"
+     "        (~/.cache/snug/NAME), where train finds it by its name\n"
+     "\n"
+     "  --from URL      another server that has the same files\n",
+     false},
     {"bench",
      "usage: snug bench cpu [MODEL] [recipe] [--json]\n"
      "\n"
@@ -151,8 +168,8 @@ static const struct topic topics[] = {
 
 void help_usage(FILE *to)
 {
-    fputs("usage: snug COMMAND ...    commands: plan train eval generate inspect bench ops\n"
-          "       snug help           what they do      snug plan gpt2    a first look\n",
+    fputs("usage: snug COMMAND   commands: plan train eval generate inspect bench data ops\n"
+          "       snug help      what they do      snug plan gpt2    a first look\n",
           to);
 }
 

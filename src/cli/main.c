@@ -17,7 +17,7 @@ struct command {
 static const struct command commands[] = {
     {"plan", cmd_plan},       {"train", cmd_train}, {"eval", cmd_eval}, {"generate", cmd_generate},
     {"inspect", cmd_inspect}, {"ops", cmd_ops},     {"fit", NULL},      {"bench", cmd_bench},
-    {"data", NULL},
+    {"data", cmd_data},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 

@@ -1,0 +1,11 @@
+/*
+ * data_api.c -- data sets from their publishers, by name.
+ */
+#include "data/fetch.h"
+
+enum snug_status snug_data_fetch(const char *name, const char *folder, const char *from,
+                                 snug_say_fn *say, void *user, struct snug_error *err)
+{
+    const struct fetch_set *set = fetch_find(name, err);
+    return set == NULL ? SNUG_BAD_ARGUMENT : fetch_set_to(set, folder, from, say, user, err);
+}

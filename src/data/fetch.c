@@ -1,0 +1,349 @@
+/*
+ * fetch.c -- downloads a data set with the program curl and checks what came.
+ *
+ * A file is downloaded as NAME.part and takes its name when its md5 is the published one, so that a
+ * file under its own name is whole.  What a broken download left is gone on with; if the result is not
+ * right then, it is taken from the beginning once.  An archive is unpacked beside its place and moved
+ * there.
+ */
+#include "data/fetch.h"
+
+#include <errno.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/md5.h"
+#include "base/text.h"
+
+extern char **environ;
+
+static const struct fetch_set sets[] = {
+    {"fashion-mnist",
+     "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+     {{"train-images-idx3-ubyte.gz", "8d4fb7e6c68d591d4c3dfef9ec88bf0d"},
+      {"train-labels-idx1-ubyte.gz", "25c81989df183df01b3e8a0aad5dffbe"},
+      {"t10k-images-idx3-ubyte.gz", "bef4ecab320f06d8554ea6380940ec79"},
+      {"t10k-labels-idx1-ubyte.gz", "bb300cfdad3c16e7a12a480ee83cd310"}},
+     NULL},
+    {"cifar-10",
+     "https://www.cs.toronto.edu/~kriz",
+     {{"cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"}},
+     "cifar-10-batches-bin"},
+};
+enum { N_SETS = (int)(sizeof sets / sizeof *sets) };
+
+static const struct fetch_set *find(const char *name)
+{
+    for (int i = 0; i < N_SETS; i++)
+        if (strcmp(sets[i].name, name) == 0)
+            return &sets[i];
+    return NULL;
+}
+
+int fetch_knows(const char *name)
+{
+    return find(name) != NULL;
+}
+
+const struct fetch_set *fetch_find(const char *name, struct snug_error *err)
+{
+    const struct fetch_set *set = find(name);
+    if (set == NULL)
+        snug_fail(err, SNUG_BAD_ARGUMENT,
+                  "there is no data set \"%.60s\" to download; there are: %s, %s", name,
+                  sets[0].name, sets[1].name);
+    return set;
+}
+
+struct fetch {
+    const struct fetch_set *set;
+    const char *folder, *from;
+    snug_say_fn *say;
+    void *user;
+    struct snug_error *err;
+};
+
+static void say(const struct fetch *f, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static void say(const struct fetch *f, const char *format, ...)
+{
+    char line[600];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    if (f->say != NULL)
+        f->say(line, f->user);
+}
+
+static enum snug_status no_memory(const struct fetch *f)
+{
+    return snug_fail(f->err, SNUG_NO_MEMORY, "%s: out of memory", f->set->name);
+}
+
+/* What is wrong, and how to go on without us. */
+static enum snug_status by_hand(const struct fetch *f, const char *what)
+{
+    struct text names = {0};
+    for (int i = 0; i < FETCH_FILES_MAX && f->set->files[i].name != NULL; i++)
+        text_add(&names, "%s%s", i > 0 ? ", " : "", f->set->files[i].name);
+    enum snug_status status =
+        snug_fail(f->err, SNUG_BAD_FILE, "%s: %.120s; get %s from %s and put %s into %s",
+                  f->set->name, what, names.data == NULL ? "its files" : names.data, f->from,
+                  f->set->unpacks_to == NULL ? "them" : "what is in it", f->folder);
+    text_free(&names);
+    return status;
+}
+
+/* ---- programs ---------------------------------------------------------------------------- */
+
+/* Runs a program and waits for it; `words` is the first line that it writes on standard error. */
+static int run_program(char *const argv[], char *words, size_t n_words)
+{
+    int ends[2], exit_status = -1;
+    pid_t child;
+    posix_spawn_file_actions_t actions;
+    words[0] = '\0';
+    if (pipe(ends) != 0)
+        return snprintf(words, n_words, "%s: %s", argv[0], strerror(errno)), -1;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", 0, 0);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], STDERR_FILENO);
+    posix_spawn_file_actions_addclose(&actions, ends[0]);
+    posix_spawn_file_actions_addclose(&actions, ends[1]);
+    int reason = posix_spawnp(&child, argv[0], &actions, NULL, argv, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    close(ends[1]);
+    if (reason != 0) {
+        snprintf(words, n_words, "the program %s: %s", argv[0], strerror(reason));
+    } else {
+        size_t length = 0;
+        char rest[256];
+        for (ssize_t n; (n = read(ends[0], length + 1 < n_words ? words + length : rest,
+                                  length + 1 < n_words ? n_words - 1 - length : sizeof rest)) > 0;)
+            length += length + 1 < n_words ? (size_t)n : 0;
+        words[length] = '\0';
+        words[strcspn(words, "\n")] = '\0';
+        int state;
+        while (waitpid(child, &state, 0) < 0 && errno == EINTR) {
+        }
+        exit_status = WIFEXITED(state) ? WEXITSTATUS(state) : -1;
+    }
+    close(ends[0]);
+    return exit_status;
+}
+
+static int run_curl(const char *url, const char *path, char *words, size_t n_words)
+{
+    char *argv[] = {"curl",
+                    "--fail",
+                    "--location",
+                    "--silent",
+                    "--show-error",
+                    "--connect-timeout",
+                    "30",
+                    "--speed-limit",
+                    "1",
+                    "--speed-time",
+                    "60",
+                    "--continue-at",
+                    "-",
+                    "--output",
+                    (char *)path,
+                    (char *)url,
+                    NULL};
+    return run_program(argv, words, n_words);
+}
+
+/* ---- files ------------------------------------------------------------------------------- */
+
+/* mkdir -p */
+static enum snug_status make_folder(const struct fetch *f, const char *folder)
+{
+    char *path = strdup(folder);
+    if (path == NULL)
+        return no_memory(f);
+    enum snug_status status = SNUG_OK;
+    for (char *at = path + 1; status == SNUG_OK; at++) {
+        char kept = *at;
+        if (kept != '/' && kept != '\0')
+            continue;
+        *at = '\0';
+        if (mkdir(path, 0777) != 0 && errno != EEXIST)
+            status = snug_fail(f->err, SNUG_BAD_FILE, "%s: cannot make the folder: %s", path,
+                               strerror(errno));
+        *at = kept;
+        if (kept == '\0')
+            break;
+    }
+    free(path);
+    return status;
+}
+
+static int64_t size_of(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 ? (int64_t)info.st_size : -1;
+}
+
+/* Does the file have this md5?  One that is not there does not. */
+static enum snug_status matches(const char *path, const char *md5, bool *fits,
+                                struct snug_error *err)
+{
+    enum { CHUNK_BYTES = 1 << 16 };
+    unsigned char chunk[CHUNK_BYTES];
+    char found[MD5_TEXT_MAX];
+    struct md5 sum;
+    int fd;
+    int64_t n_bytes;
+    *fits = false;
+    if (access(path, F_OK) != 0)
+        return SNUG_OK;
+    TRY(fd_open_read(path, &fd, &n_bytes, err));
+    md5_begin(&sum);
+    enum snug_status status = SNUG_OK;
+    for (int64_t at = 0, n; at < n_bytes && status == SNUG_OK; at += n) {
+        n = n_bytes - at < CHUNK_BYTES ? n_bytes - at : CHUNK_BYTES;
+        status = fd_read_at(fd, path, chunk, n, at, err);
+        md5_add(&sum, chunk, (size_t)n);
+    }
+    close(fd);
+    md5_end(&sum, found);
+    *fits = status == SNUG_OK && strcmp(found, md5) == 0;
+    return status;
+}
+
+/* One call of curl for what is missing of `part`.  *fits: it is whole and right now. */
+static enum snug_status download(const struct fetch *f, const char *name, const char *md5,
+                                 const char *part, bool *fits)
+{
+    char words[200], size[TEXT_SIZE_MAX];
+    int64_t before = size_of(part);
+    char *url = path_join(f->from, name, "");
+    if (url == NULL)
+        return no_memory(f);
+    if (before > 0)
+        say(f, "%s: going on after %s", name, text_size(before, size));
+    else
+        say(f, "%s: downloading", name);
+    int exit_status = run_curl(url, part, words, sizeof words);
+    free(url);
+    TRY(matches(part, md5, fits, f->err));
+    if (*fits)
+        return SNUG_OK;
+    bool was_started = before > 0, is_whole = exit_status == 0;
+    enum { HTTP_ERROR = 22, RANGE_ERROR = 33 };
+    if (was_started && (is_whole || exit_status == HTTP_ERROR || exit_status == RANGE_ERROR)) {
+        unlink(part); /* what was there does not belong to it */
+        return SNUG_OK;
+    }
+    if (!is_whole)
+        return by_hand(f, words[0] != '\0' ? words : "curl failed");
+    unlink(part);
+    return by_hand(f, "what came does not have the published md5");
+}
+
+static enum snug_status fetch_file(const struct fetch *f, const char *name, const char *md5)
+{
+    char size[TEXT_SIZE_MAX];
+    char *path = path_join(f->folder, name, ""), *part = path_join(f->folder, name, ".part");
+    bool fits = false;
+    enum snug_status status = path == NULL || part == NULL ? no_memory(f) : SNUG_OK;
+    if (status == SNUG_OK)
+        status = matches(path, md5, &fits, f->err);
+    if (status == SNUG_OK && fits) {
+        say(f, "%s: there already, md5 as published", name);
+        goto done;
+    }
+    if (status == SNUG_OK && access(path, F_OK) == 0)
+        say(f, "%s: there, but its md5 is not the published one: it is replaced", name);
+    if (status == SNUG_OK)
+        status = matches(part, md5, &fits, f->err);
+    for (int attempt = 0; attempt < 2 && status == SNUG_OK && !fits; attempt++)
+        status = download(f, name, md5, part, &fits);
+    if (status == SNUG_OK && !fits)
+        status = by_hand(f, "what came does not have the published md5");
+    if (status == SNUG_OK && rename(part, path) != 0)
+        status =
+            snug_fail(f->err, SNUG_BAD_FILE, "%s: cannot rename it: %s", part, strerror(errno));
+    if (status == SNUG_OK)
+        say(f, "%s: %s, md5 as published", name, text_size(size_of(path), size));
+done:
+    free(path);
+    free(part);
+    return status;
+}
+
+/* Beside its place first, so that a folder under the right name is whole. */
+static enum snug_status unpack(const struct fetch *f)
+{
+    char words[200];
+    const char *name = f->set->files[0].name;
+    char *archive = path_join(f->folder, name, ""), *place = path_join(f->folder, ".unpacking", "");
+    char *from = place == NULL ? NULL : path_join(place, f->set->unpacks_to, "");
+    char *to = path_join(f->folder, f->set->unpacks_to, "");
+    enum snug_status status = SNUG_OK;
+    if (archive == NULL || from == NULL || to == NULL) {
+        status = no_memory(f);
+    } else if (access(to, F_OK) == 0) {
+        say(f, "%s: unpacked already", f->set->unpacks_to);
+    } else {
+        char *argv[] = {"tar", "-xzf", archive, "-C", place, NULL};
+        status = make_folder(f, place);
+        if (status == SNUG_OK && run_program(argv, words, sizeof words) != 0)
+            status = snug_fail(f->err, SNUG_BAD_FILE, "%s: cannot unpack it: %s", archive, words);
+        if (status == SNUG_OK && rename(from, to) != 0)
+            status =
+                snug_fail(f->err, SNUG_BAD_FILE, "%s: cannot rename it: %s", from, strerror(errno));
+        if (status == SNUG_OK)
+            say(f, "%s: unpacked to %s", name, f->set->unpacks_to);
+        rmdir(place);
+    }
+    free(archive);
+    free(place);
+    free(from);
+    free(to);
+    return status;
+}
+
+/* $SNUG_DATA, or the cache: where the set is looked for by its name.  The caller's. */
+static char *default_folder(const char *name)
+{
+    const char *data = getenv("SNUG_DATA"), *cache = getenv("XDG_CACHE_HOME");
+    const char *home = getenv("HOME");
+    char *parent = data != NULL && *data != '\0'     ? strdup(data)
+                   : cache != NULL && *cache != '\0' ? path_join(cache, "snug", "")
+                   : home != NULL && *home != '\0'   ? path_join(home, ".cache/snug", "")
+                                                     : strdup(".");
+    char *folder = parent == NULL ? NULL : path_join(parent, name, "");
+    free(parent);
+    return folder;
+}
+
+enum snug_status fetch_set_to(const struct fetch_set *set, const char *folder, const char *from,
+                              snug_say_fn *say_line, void *user, struct snug_error *err)
+{
+    char *own = folder == NULL ? default_folder(set->name) : strdup(folder);
+    struct fetch f = {set, own, from == NULL ? set->from : from, say_line, user, err};
+    if (own == NULL)
+        return no_memory(&f);
+    enum snug_status status = make_folder(&f, own);
+    if (status == SNUG_OK)
+        say(&f, "%s: from %s to %s", set->name, f.from, own);
+    for (int i = 0; i < FETCH_FILES_MAX && set->files[i].name != NULL && status == SNUG_OK; i++)
+        status = fetch_file(&f, set->files[i].name, set->files[i].md5);
+    if (status == SNUG_OK && set->unpacks_to != NULL)
+        status = unpack(&f);
+    if (status == SNUG_OK)
+        say(&f, "%s: complete in %s", set->name, own);
+    free(own);
+    return status;
+}
