@@ -42,7 +42,7 @@ struct flag {
     bool given;
 };
 
-enum { ARGS_POSITIONAL_MOST = 2 };
+enum { ARGS_POSITIONAL_MOST = 3 };
 
 struct args {
     const char *command;

@@ -22,6 +22,7 @@ static const char overview[] =
     "  snug inspect FILE|RUN            what is in a checkpoint or a data file\n"
     "  snug data NAME [FOLDER]          download a data set, and check it\n"
     "  snug bench cpu [MODEL]           what this machine does; a step, op by op\n"
+    "  snug bench large-batch           what a larger batch does to the test error\n"
     "  snug ops                         every op: reference, cpu, cuda, gradient\n"
     "  snug help COMMAND                flags and examples of one command\n"
     "  snug --version                   version, libraries, instruction sets\n"
@@ -88,9 +89,10 @@ static const struct topic topics[] = {
      "                    Ctrl-C); progress goes to standard error\n"
      "  --quiet           no header, no progress; the summary is still printed\n"
      "\n"
-     "DATA   random (default), fashion-mnist, a text file or a folder of text, token\n"
-     "       shards *.bin, or a folder of IDX files. Names are looked for in\n"
-     "       $SNUG_DATA, ../shared/data and the cache (~/.cache/snug).\n",
+     "DATA   random (default), fashion-mnist, cifar-10, a text file or a folder of\n"
+     "       text, token shards *.bin, a folder of IDX files or of CIFAR-10's binary\n"
+     "       files. Names are looked for in $SNUG_DATA, ../shared/data and the cache\n"
+     "       (~/.cache/snug); snug data NAME downloads one.\n",
      true},
     {"eval",
      "usage: snug eval RUN [DATA] [recipe] [--json]\n"
@@ -145,8 +147,9 @@ static const struct topic topics[] = {
      false},
     {"bench",
      "usage: snug bench cpu [MODEL] [recipe] [--json]\n"
+     "       snug bench large-batch [MODEL [DATA]] [recipe] [--large N] ...\n"
      "\n"
-     "Measures what this machine does at best: multiply-adds in registers (FMA),\n"
+     "cpu measures what this machine does at best: multiply-adds in registers (FMA),\n"
      "products of tiles where the CPU has them (AMX), memory. Then the kernels of a\n"
      "training step of MODEL (gpt-nano), each alone, and the step itself op by op on\n"
      "random data: time, share, rate, and how much of the time the limit alone would\n"
@@ -156,6 +159,16 @@ static const struct topic topics[] = {
      "  snug bench cpu\n"
      "  snug bench cpu gpt2 --batch 4 --seq 256 --threads 2\n"
      "\n"
+     "large-batch trains MODEL (mlp) on DATA (fashion-mnist) at --batch (64) and at\n"
+     "--large, as many epochs each: --lr unchanged, times the root of their ratio and\n"
+     "times their ratio, without warm-up and with it (--warmup steps, or a tenth of\n"
+     "all). It prints the test errors, mean and deviation over seeds.\n"
+     "\n"
+     "  snug bench large-batch mlp fashion-mnist --optimizer sgd --lr 0.1 --epochs 2\n"
+     "\n"
+     "  --large N       the large batch (4096)\n"
+     "  --epochs N      of every run (5)\n"
+     "  --seeds N       runs of every row, from --seed on (3)\n"
      "  --json          the same as one JSON object\n",
      true},
     {"ops",

@@ -240,7 +240,15 @@ words_and_flags() {
 2 | no command, trian, train               | trian gpt2
 2 | fit, not in this version               | fit gpt2 --memory 1G
 2 | not in this version                    | help fit
-2 | no bench, gpu, cpu                     | bench gpu
+2 | no bench, gpu, cpu, large-batch        | bench gpu
+2 | one too many, c                        | bench cpu mlp:4-3 c
+2 | --large is for, large-batch            | bench cpu --large 8
+2 | --large 8, not larger, --batch 8       | bench large-batch mlp:4-3 digits --batch 8 --large 8
+2 | --seeds, at least 1                    | bench large-batch --seeds 0
+2 | needs NAME                             | data
+2 | no data set, mnits, fashion-mnist      | data mnits
+1 | curl, get train-images, put them into  | data fashion-mnist digits --from http://127.0.0.1:9
+1 | cannot make the folder                 | data cifar-10 text.txt/below
 2 | needs cpu                              | bench
 2 | command comes first                    | --batch 3
 2 | needs MODEL                            | plan
@@ -285,7 +293,15 @@ words_and_flags() {
 2 | master, none                           | plan gpt2 --master some
 2 | memory, lots                           | plan gpt2 --memory lots
 2 | lr                                     | plan gpt2 --lr nan
-2 | schedule                               | plan gpt2 --schedule square
+2 | schedule, wsd                          | plan gpt2 --schedule square
+2 | --scale-lr needs --base-batch          | plan gpt2 --scale-lr sqrt
+2 | --base-batch, --scale-lr               | plan gpt2 --base-batch 64
+2 | dropout, 0.99                          | plan gpt2 --dropout 1
+2 | label-smoothing                        | plan gpt2 --label-smoothing -0.1
+1 | no place, dropout                      | plan mlp:4-3 --dropout 0.1
+1 | mse, classifiers                       | plan gpt2 --loss mse
+2 | augment, flip+shift                    | plan gpt2 --augment shift+flip
+2 | --augment, images                      | train tiny text.txt --augment flip --out new
 2 | batch, micro-batch, 3, 8               | plan gpt2 --batch 8 --micro-batch 3
 2 | batch, micro-batch                     | train tiny text.txt --batch 3 --micro-batch 2 --out new
 2 | seq, 1024                              | plan gpt2 --seq 1025
@@ -507,6 +523,14 @@ good_output() {
     for key in limits kernels ops step; do
         check "bench --json: $key" "missing" grep -q "\"$key\": [[{]" "$logs/out"
     done
+    "$snug" bench large-batch mlp:4-8-3 digits --batch 2 --large 4 --epochs 1 --seeds 2 \
+        --threads 1 >"$logs/out" 2>"$logs/err"
+    check "bench large-batch: a table of seven rows" "there is none" \
+        test "$(grep -cE '^ +[24] +[0-9.e-]+ ' "$logs/out")" -eq 7
+    check "bench large-batch: a line a run on standard error" "it is not" \
+        test "$(grep -c '^batch ' "$logs/err")" -eq 14
+    wide=$(awk 'length > 80' "$logs/out")
+    check "bench large-batch: 80 columns" "$wide" test -z "$wide"
     check "plan --json: six kinds add up" "they do not" test "$six" = 1
     run train tiny text.txt --steps 3 --batch 2 --json
     check "train --json" "exit status $status" test $status -eq 0
@@ -527,7 +551,7 @@ good_output() {
     check "plan: no colour in a pipe" "there is some" sh -c "! grep -q '\[1m' '$logs/out'"
     run generate run --prompt ab --tokens 5
     check "generate: goes on from the prompt" "it does not" grep -q '^ab' "$logs/out"
-    for command in plan train eval generate inspect bench ops; do
+    for command in plan train eval generate inspect data bench ops; do
         run help $command
         cp "$logs/out" "$logs/help"
         run $command --help
