@@ -34,8 +34,7 @@ struct pass_env {
 typedef enum snug_status pass_fn(struct program *prog, struct pass_env *env);
 
 pass_fn pass_inference, pass_regularize, pass_precision, pass_autodiff, pass_accumulate,
-    pass_optimizer, pass_fuse, pass_drop_dead,
-    pass_book;
+    pass_optimizer, pass_fuse, pass_drop_dead, pass_book;
 
 /* Runs the table up to and including the pass named `last` (NULL: all of them; "model": none). */
 enum snug_status pass_run(struct program *prog, struct pass_env *env, const char *last);
