@@ -213,6 +213,13 @@ static const struct row rows[] = {
      "loss l; a = linear x, w, bias; l, lse = cross_entropy a, t",
      "a = linear x, w, bias; l, lse = cross_entropy a, t; d.a = cross_entropy_grad a, t, lse, s; "
      "d.w, d.bias = linear_grad_w x, d.a", OK},
+    {"dropout: the same mask again", pass_autodiff,
+     "loss l; a = linear x, w; b = dropout a, s {dropout=0.5, site=3}; "
+     "l, lse = cross_entropy b, t {smoothing=0.1}",
+     "a = linear x, w; b = dropout a, s {dropout=0.5, site=3}; "
+     "l, lse = cross_entropy b, t {smoothing=0.1}; "
+     "d.b = cross_entropy_grad b, t, lse, s {smoothing=0.1}; "
+     "d.a = dropout d.b, s {dropout=0.5, site=3}; d.w = linear_grad_w x, d.a", OK},
     {"a tied weight has one gradient", pass_autodiff,
      "loss l; a = linear x, w; b = linear a, w; l = mse b, y",
      "a = linear x, w; b = linear a, w; l = mse b, y; d.b = mse_grad b, y, s; "
