@@ -359,6 +359,13 @@ static const struct {
      "a = linear x, w; b = act a {act=relu}; b.dropout = dropout b, s {dropout=0.5}; "
      "c = linear b.dropout, w; l, lse = cross_entropy c, t",
      0.5, 0, SNUG_OK},
+    {"every site has its number",
+     "a = act x; b = linear a, w; c = act b; d = linear c, w2; h = act d; "
+     "l, lse = cross_entropy h, t",
+     "a = act x; b = linear a, w; c = act b; c.dropout = dropout c, s {dropout=0.5}; "
+     "d = linear c.dropout, w2; h = act d; h.dropout = dropout h, s {dropout=0.5, site=1}; "
+     "l, lse = cross_entropy h.dropout, t",
+     0.5, 0, SNUG_OK},
     {"at the end of a branch, and not inside it",
      "a = linear x, w; b = act a {act=relu}; c = linear b, w; d = add x, c; "
      "l, lse = cross_entropy d, t",
