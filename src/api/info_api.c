@@ -129,17 +129,16 @@ static enum snug_status inspect_data(const char *path, struct text *out, struct 
                                   .sample_elems = 1,
                                   .target_elems = 1,
                                   .n_classes = 65536};
-    struct data_request images = {.spec = path,
-                                  .target = DATA_TARGET_CLASS,
-                                  .sample_elems = 784,
-                                  .target_elems = 1,
-                                  .n_classes = 256};
-    bool is_tokens = true;
-    if (data_open(&tokens, &data, err) != SNUG_OK) {
-        is_tokens = false;
-        if (data_open(&images, &data, NULL) != SNUG_OK)
-            return err == NULL ? SNUG_BAD_FILE : err->status;
+    struct data_request images = {
+        .spec = path, .target = DATA_TARGET_CLASS, .target_elems = 1, .n_classes = 256};
+    static const int64_t image_elems[] = {28 * 28, 3 * 32 * 32}; /* MNIST's kin, CIFAR-10 */
+    bool is_tokens = data_open(&tokens, &data, err) == SNUG_OK, is_open = is_tokens;
+    for (int i = 0; i < 2 && !is_open; i++) {
+        images.sample_elems = image_elems[i];
+        is_open = data_open(&images, &data, NULL) == SNUG_OK;
     }
+    if (!is_open)
+        return err == NULL ? SNUG_BAD_FILE : err->status;
     char train[TEXT_SIZE_MAX + 8], held_out[TEXT_SIZE_MAX + 8];
     text_add(out, "%s: %s, %s %s for training and %s held out\n", path, data_kind(data),
              text_count(data_n_samples(data, DATA_TRAIN), train), is_tokens ? "tokens" : "samples",

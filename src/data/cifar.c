@@ -71,7 +71,7 @@ static enum snug_status load_labels(struct images *images, enum data_split split
     int64_t n = 0, done = 0;
     for (int i = 0; i < s->n_files; i++)
         n += s->files[i].n;
-    s->classes = malloc((size_t)n);
+    s->classes = malloc((size_t)n + 1); /* none is no error here */
     if (s->classes == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory for %lld labels", s->files[0].path,
                          (long long)n);

@@ -142,7 +142,7 @@ static enum snug_status load_labels(struct images *images, enum data_split split
     if (labels->n != file->n)
         return snug_fail(err, SNUG_BAD_FILE, "%s: %lld labels for the %lld images of %s",
                          labels->path, (long long)labels->n, (long long)file->n, file->path);
-    *classes = malloc((size_t)labels->n);
+    *classes = malloc((size_t)labels->n + 1); /* none is no error here */
     if (*classes == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory for %lld labels", labels->path,
                          (long long)labels->n);
