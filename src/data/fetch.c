@@ -105,6 +105,20 @@ static enum snug_status by_hand(const struct fetch *f, const char *what)
 
 /* ---- programs ---------------------------------------------------------------------------- */
 
+/* Reads all there is and keeps its first line, as much of it as `words` holds. */
+static void read_line(int fd, char *words, size_t n_words)
+{
+    char chunk[256] = "";
+    size_t length = 0;
+    for (ssize_t n; (n = read(fd, chunk, sizeof chunk)) > 0;) {
+        size_t room = n_words - 1 - length, taken = (size_t)n < room ? (size_t)n : room;
+        memcpy(words + length, chunk, taken);
+        length += taken;
+    }
+    words[length] = '\0';
+    words[strcspn(words, "\n")] = '\0';
+}
+
 /* Runs a program and waits for it; `words` is the first line that it writes on standard error. */
 static int run_program(char *const argv[], char *words, size_t n_words)
 {
@@ -125,13 +139,7 @@ static int run_program(char *const argv[], char *words, size_t n_words)
     if (reason != 0) {
         snprintf(words, n_words, "the program %s: %s", argv[0], strerror(reason));
     } else {
-        size_t length = 0;
-        char rest[256];
-        for (ssize_t n; (n = read(ends[0], length + 1 < n_words ? words + length : rest,
-                                  length + 1 < n_words ? n_words - 1 - length : sizeof rest)) > 0;)
-            length += length + 1 < n_words ? (size_t)n : 0;
-        words[length] = '\0';
-        words[strcspn(words, "\n")] = '\0';
+        read_line(ends[0], words, n_words);
         int state;
         while (waitpid(child, &state, 0) < 0 && errno == EINTR) {
         }
