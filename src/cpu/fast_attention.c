@@ -1,5 +1,5 @@
 /*
- * fast_attention.c -- causal self-attention and its gradient, block by block.
+ * fast_attention.c -- self-attention, causal or of all to all, and its gradient, block by block.
  *
  * The T x T matrix of scores never exists: a block of 64 queries meets the blocks of 64 keys that
  * it may see, one after the other, and everything that two blocks need stays in the second cache.
@@ -46,14 +46,17 @@ struct shape_of_attention {
     int64_t n_blocks; /* of queries, or of keys */
     float scale;
     struct dropout dropout;
+    bool causal; /* a query sees no later keys */
 };
 
-static struct shape_of_attention sizes_of(const struct shape *qkv, int64_t n_heads)
+static struct shape_of_attention sizes_of(const struct shape *qkv, const struct attrs *attrs)
 {
-    struct shape_of_attention sizes = {
-        .n_time = qkv->dim[qkv->n_dims - 2], .width = shape_last(qkv) / 3, .n_heads = n_heads};
+    struct shape_of_attention sizes = {.n_time = qkv->dim[qkv->n_dims - 2],
+                                       .width = shape_last(qkv) / 3,
+                                       .n_heads = attrs->heads,
+                                       .causal = attrs->causal != 0};
     sizes.n_batch = shape_rows(qkv) / sizes.n_time;
-    sizes.depth = (int)(sizes.width / n_heads);
+    sizes.depth = (int)(sizes.width / sizes.n_heads);
     sizes.pitch = (int)padded_floats(sizes.depth);
     sizes.n_blocks = divide_up(sizes.n_time, BLOCK);
     sizes.scale = (float)(1.0 / sqrt((double)sizes.depth));
@@ -216,8 +219,9 @@ static void forward_block(const struct kernel_call *call, const struct shape_of_
         w->top[q] = -FLT_MAX;
         w->sum[q] = 0.0f;
     }
-    for (int64_t other = 0; other <= block; other++) {
-        bool diagonal = other == block;
+    int64_t last = sizes->causal ? block : sizes->n_blocks - 1;
+    for (int64_t other = 0; other <= last; other++) {
+        bool diagonal = sizes->causal && other == block;
         int n_keys = (int)least(BLOCK, sizes->n_time - other * BLOCK);
         load_rows(sizes, head_of_qkv(sizes, &call->in[0], head, THIRD_k), other * BLOCK, n_keys,
                   w->k);
@@ -277,10 +281,10 @@ static int parts_of(const struct device_facts *facts, int64_t n_jobs)
     return parts < 1 ? 1 : (int)parts;
 }
 
-/* On tiles: nothing is dropped, and every tensor but lse is bf16. */
+/* On tiles: causal, nothing is dropped, and every tensor but lse is bf16. */
 static bool suits_tiles(const struct program *prog, const struct op *op)
 {
-    if (op->attrs.dropout > 0)
+    if (!op->attrs.causal || op->attrs.dropout > 0)
         return false;
     for (int k = 0; k < op->n_in; k++)
         if (program_tensor(prog, op->in[k])->dtype != DTYPE_bf16 &&
@@ -306,7 +310,7 @@ static enum snug_status prepare_attention(const struct program *prog, const stru
 {
     (void)facts, (void)err;
     const struct tensor *qkv = program_tensor(prog, op->in[op->kind == OP_attention ? 0 : 1]);
-    struct shape_of_attention sizes = sizes_of(&qkv->shape, op->attrs.heads);
+    struct shape_of_attention sizes = sizes_of(&qkv->shape, &op->attrs);
     struct attention16 shape = shape16(&sizes);
     bool on_tiles = suits_tiles(prog, op) && attention16_serves(&shape);
     *prepared = on_tiles ? (void *)cpu_attention16() : NULL;
@@ -316,8 +320,7 @@ static enum snug_status prepare_attention(const struct program *prog, const stru
 static size_t attention_work_bytes(const struct program *prog, const struct op *op,
                                    const struct device_facts *facts)
 {
-    struct shape_of_attention sizes =
-        sizes_of(&program_tensor(prog, op->in[0])->shape, op->attrs.heads);
+    struct shape_of_attention sizes = sizes_of(&program_tensor(prog, op->in[0])->shape, &op->attrs);
     size_t bytes = f32_bytes(parts_of(facts, count_pairs(&sizes)) * forward_floats(&sizes));
     struct attention16 shape = shape16(&sizes);
     struct attention16_plan plan = attention16_plan(&shape, facts->threads);
@@ -328,7 +331,7 @@ static size_t attention_work_bytes(const struct program *prog, const struct op *
 static enum snug_status run_attention(const struct kernel_call *call, struct snug_error *err)
 {
     (void)err;
-    struct shape_of_attention sizes = sizes_of(&call->in[0].tensor->shape, call->op->attrs.heads);
+    struct shape_of_attention sizes = sizes_of(&call->in[0].tensor->shape, &call->op->attrs);
     const struct attention16_fns *fns = call->prepared;
     if (fns != NULL) {
         struct attention16 shape = shape16(&sizes);
@@ -506,11 +509,12 @@ static void backward_head(const struct kernel_call *call, const struct shape_of_
         transpose(sizes, w->v, n_keys, 1.0f, w->v_t);
         memset(w->dk, 0, (size_t)panel * sizeof(float));
         memset(w->dv, 0, (size_t)panel * sizeof(float));
-        for (int64_t queries = keys; queries < n_time; queries += BLOCK) {
+        for (int64_t queries = sizes->causal ? keys : 0; queries < n_time; queries += BLOCK) {
             int n_queries = (int)least(BLOCK, n_time - queries);
             load_rows(sizes, head_of_qkv(sizes, qkv, head, THIRD_q), queries, n_queries, w->q);
             load_rows(sizes, head_of_y(sizes, &call->in[0], head), queries, n_queries, w->dy);
-            backward_pair(sizes, w, lse + queries, queries, n_queries, n_keys, queries == keys,
+            backward_pair(sizes, w, lse + queries, queries, n_queries, n_keys,
+                          sizes->causal && queries == keys,
                           mask_row(sizes, head, queries) + (uint64_t)keys);
         }
         store_rows(sizes, head_of_qkv(sizes, dqkv, head, THIRD_k), keys, n_keys, w->dk);
@@ -527,8 +531,7 @@ static bool attention_grad_fits(const struct program *prog, const struct op *op)
 static size_t attention_grad_work_bytes(const struct program *prog, const struct op *op,
                                         const struct device_facts *facts)
 {
-    struct shape_of_attention sizes =
-        sizes_of(&program_tensor(prog, op->in[1])->shape, op->attrs.heads);
+    struct shape_of_attention sizes = sizes_of(&program_tensor(prog, op->in[1])->shape, &op->attrs);
     int n_parts = parts_of(facts, sizes.n_batch * sizes.n_heads);
     size_t bytes = f32_bytes(n_parts * backward_floats(&sizes));
     struct attention16 shape = shape16(&sizes);
@@ -540,7 +543,7 @@ static size_t attention_grad_work_bytes(const struct program *prog, const struct
 static enum snug_status run_attention_grad(const struct kernel_call *call, struct snug_error *err)
 {
     (void)err;
-    struct shape_of_attention sizes = sizes_of(&call->in[1].tensor->shape, call->op->attrs.heads);
+    struct shape_of_attention sizes = sizes_of(&call->in[1].tensor->shape, &call->op->attrs);
     const struct attention16_fns *fns = call->prepared;
     if (fns != NULL) {
         struct attention16 shape = shape16(&sizes);

@@ -1,5 +1,5 @@
 /*
- * fast_pool.c -- pools of images and the change of their layout: one pass over memory each.
+ * fast_pool.c -- pools of images, positions and the change of layout: one pass over memory each.
  *
  * Channels are last, so a tap of a window is a vector operation over channels.  The gradient of
  * maxpool gathers: each pixel of dx asks the windows that it is in, so no two threads write to one
@@ -166,6 +166,61 @@ static enum snug_status run_meanpool_grad(const struct kernel_call *call, struct
     return SNUG_OK;
 }
 
+/* ---- positions --------------------------------------------------------------------------- */
+
+/* Rows are BLOCK_C numbers of all channels of all positions. */
+static enum snug_status run_add_positions(const struct kernel_call *call, struct snug_error *err)
+{
+    (void)err;
+    int64_t period = shape_elems(&call->in[1].tensor->shape);
+    int64_t count = shape_elems(&call->in[0].tensor->shape) / period;
+    int64_t n_blocks = divide_up(period, BLOCK_C);
+    int n_parts = count_parts(call->facts, count * period);
+#pragma omp parallel for schedule(static) num_threads(n_parts)
+    for (int64_t i = 0; i < count * n_blocks; i++) {
+        float x[BLOCK_C], buffer[BLOCK_C];
+        int64_t at = i % n_blocks * BLOCK_C, n = least(BLOCK_C, period - at);
+        int64_t place = i / n_blocks * period + at;
+        load_f32(call->in[0].tensor->dtype, call->in[0].data, place, n, x);
+        const float *positions = in_view(call, 1, at, n, buffer);
+#pragma omp simd
+        for (int64_t k = 0; k < n; k++)
+            x[k] += positions[k];
+        out_store(call, 0, place, n, x);
+    }
+    return SNUG_OK;
+}
+
+/* dx may lie on dy; then it is there already. */
+static enum snug_status run_add_positions_grad(const struct kernel_call *call,
+                                               struct snug_error *err)
+{
+    (void)err;
+    const struct shape *dy = &call->in[0].tensor->shape;
+    int64_t count = dy->dim[0], period = shape_elems(dy) / count;
+    int n_parts = count_parts(call->facts, count * period);
+    bool has_positions = call->op->n_out > 1 && call->out[1].data != NULL;
+    bool writes_dx = call->out[0].data != NULL && call->out[0].data != call->in[0].data;
+#pragma omp parallel for schedule(static) num_threads(n_parts)
+    for (int64_t at = 0; at < period; at += BLOCK_C) {
+        float sum[BLOCK_C] = {0}, buffer[BLOCK_C];
+        int64_t n = least(BLOCK_C, period - at);
+        if (has_positions && call->add)
+            load_f32(call->out[1].tensor->dtype, call->out[1].data, at, n, sum);
+        for (int64_t i = 0; i < count; i++) {
+            const float *d = in_view(call, 0, i * period + at, n, buffer);
+#pragma omp simd
+            for (int64_t k = 0; k < n; k++)
+                sum[k] += d[k];
+            if (writes_dx)
+                out_store(call, 0, i * period + at, n, d);
+        }
+        if (has_positions)
+            out_store(call, 1, at, n, sum);
+    }
+    return SNUG_OK;
+}
+
 /* ---- layouts ----------------------------------------------------------------------------- */
 
 /* [N,A,B] to [N,B,A], numbers of so many bytes. */
@@ -237,6 +292,11 @@ static const struct kernel rows[] = {
      .run = run_maxpool_grad},
     {.kind = OP_meanpool, .name = ROW_NAME, .supports = all_floats, .run = run_meanpool},
     {.kind = OP_meanpool_grad, .name = ROW_NAME, .supports = all_floats, .run = run_meanpool_grad},
+    {.kind = OP_add_positions, .name = ROW_NAME, .supports = all_floats, .run = run_add_positions},
+    {.kind = OP_add_positions_grad,
+     .name = ROW_NAME,
+     .supports = all_floats,
+     .run = run_add_positions_grad},
     {.kind = OP_channels_last, .name = ROW_NAME, .supports = layout_fits, .run = run_channels_last},
     {.kind = OP_channels_first,
      .name = ROW_NAME,

@@ -1,11 +1,11 @@
 /*
- * ref_attention.c -- reference: causal self-attention, one row of scores at a time.
+ * ref_attention.c -- reference: self-attention, causal or of all to all, one row of scores at a time.
  *
  * A row of qkv holds q, k and v, C numbers each; head h owns columns h*D .. (h+1)*D of each:
  *
  *     [ q: h0 h1 .. | k: h0 h1 .. | v: h0 h1 .. ]       D = C / H, scale = 1 / sqrt(D)
  *
- *     p[t,j] = exp(scale q_t . k_j - lse_t)  for j <= t,       y_t = sum over j of p[t,j] v_j
+ *     p[t,j] = exp(scale q_t . k_j - lse_t)  for j <= t if causal,  y_t = sum over j of p[t,j] v_j
  *
  * Gradient, with delta_t = dy_t . y_t and  ds[t,j] = scale p[t,j] (dy_t . v_j - delta_t):
  *     dq_t = sum_j ds[t,j] k_j     dk_j = sum_t ds[t,j] q_t     dv_j = sum_t p[t,j] dy_t
@@ -24,6 +24,7 @@ struct head { /* one head of one sequence: where its columns begin */
     int64_t n_time, width, depth; /* T, C, D */
     int64_t first_row, column;    /* of the sequence in the batch; of the head in C */
     double scale;
+    bool causal;
     struct dropout dropout;
     int64_t index; /* of the head in the batch */
 };
@@ -34,19 +35,31 @@ static double kept(const struct head *head, int64_t t, int64_t j)
                                   (uint64_t)((head->index * head->n_time + t) * head->n_time + j));
 }
 
-static struct head head_at(const struct operand *qkv, int64_t n_heads, int64_t b, int64_t h,
-                           struct dropout dropout)
+static struct head head_at(const struct operand *qkv, const struct attrs *attrs, int64_t b,
+                           int64_t h, struct dropout dropout)
 {
     struct head head = {.qkv = qkv,
                         .n_time = qkv->tensor->shape.dim[1],
                         .width = last(qkv) / 3,
+                        .causal = attrs->causal != 0,
                         .dropout = dropout,
-                        .index = b * n_heads + h};
-    head.depth = head.width / n_heads;
+                        .index = b * attrs->heads + h};
+    head.depth = head.width / attrs->heads;
     head.first_row = b * head.n_time;
     head.column = h * head.depth;
     head.scale = 1.0 / sqrt((double)head.depth);
     return head;
+}
+
+/* How many keys query t sees, and the first query that sees key j. */
+static int64_t keys_of(const struct head *head, int64_t t)
+{
+    return head->causal ? t + 1 : head->n_time;
+}
+
+static int64_t first_query(const struct head *head, int64_t j)
+{
+    return head->causal ? j : 0;
 }
 
 enum part { PART_q, PART_k, PART_v };
@@ -79,16 +92,16 @@ static void attend(const struct head *head, const struct operand *y, const struc
 {
     for (int64_t t = 0; t < head->n_time; t++) {
         struct log_sum sum = {0};
-        for (int64_t j = 0; j <= t; j++) {
+        for (int64_t j = 0; j < keys_of(head, t); j++) {
             p[j] = score(head, t, j);
             log_sum_add(&sum, p[j]);
         }
         double log_total = log_sum_value(&sum);
-        for (int64_t j = 0; j <= t; j++)
+        for (int64_t j = 0; j < keys_of(head, t); j++)
             p[j] = kept(head, t, j) * exp(p[j] - log_total);
         for (int64_t d = 0; d < head->depth; d++) {
             double value = 0.0;
-            for (int64_t j = 0; j <= t; j++)
+            for (int64_t j = 0; j < keys_of(head, t); j++)
                 value += p[j] * load(head->qkv, at(head, PART_v, j) + d);
             store(y, y_at(head, t) + d, value);
         }
@@ -103,7 +116,7 @@ enum snug_status ref_attention(const struct kernel_call *call, struct snug_error
     int64_t n_batch = qkv->tensor->shape.dim[0], n_heads = call->op->attrs.heads;
     for (int64_t b = 0; b < n_batch; b++)
         for (int64_t h = 0; h < n_heads; h++) {
-            struct head head = head_at(qkv, n_heads, b, h, dropout_of(call, 1));
+            struct head head = head_at(qkv, &call->op->attrs, b, h, dropout_of(call, 1));
             attend(&head, &call->out[0], &call->out[1], (b * n_heads + h) * head.n_time,
                    call->work);
         }
@@ -163,14 +176,14 @@ static void attend_grad(const struct head_grad *grad, const struct operand *y)
         grad->delta[t] = dot(grad->dy, y_at(head, t), 1, y, y_at(head, t), 1, depth);
     for (int64_t t = 0; t < n_time; t++) {
         clear(acc0, depth);
-        for (int64_t j = 0; j <= t; j++)
+        for (int64_t j = 0; j < keys_of(head, t); j++)
             add_scaled(acc0, weight_grad(grad, t, j, &p), head->qkv, at(head, PART_k, j), depth);
         write_part(grad, PART_q, t, acc0);
     }
     for (int64_t j = 0; j < n_time; j++) {
         clear(acc0, depth);
         clear(acc1, depth);
-        for (int64_t t = j; t < n_time; t++) {
+        for (int64_t t = first_query(head, j); t < n_time; t++) {
             double ds = weight_grad(grad, t, j, &p);
             add_scaled(acc0, ds, head->qkv, at(head, PART_q, t), depth);
             add_scaled(acc1, p, grad->dy, y_at(head, t), depth);
@@ -188,7 +201,7 @@ enum snug_status ref_attention_grad(const struct kernel_call *call, struct snug_
     struct head_grad grad = {.dy = &call->in[0], .lse = &call->in[3], .dqkv = &call->out[0]};
     for (int64_t b = 0; b < n_batch; b++)
         for (int64_t h = 0; h < n_heads; h++) {
-            grad.head = head_at(qkv, n_heads, b, h, dropout_of(call, 4));
+            grad.head = head_at(qkv, &call->op->attrs, b, h, dropout_of(call, 4));
             grad.lse_begin = (b * n_heads + h) * grad.head.n_time;
             grad.delta = call->work;
             grad.acc[0] = grad.delta + grad.head.n_time;

@@ -1,5 +1,5 @@
 /*
- * ref_image.c -- reference: convolutions, pools and the change of layout of images.
+ * ref_image.c -- reference: convolutions, pools, positions and the change of layout of images.
  *
  * Images are [N,H,W,C].  A window at (h, w) of y covers rows h * stride - pad + kh of x, and so on;
  * what lies outside the image is zero to a convolution and not there to a pool.
@@ -271,6 +271,33 @@ enum snug_status ref_meanpool_grad(const struct kernel_call *call, struct snug_e
             for (int64_t c = 0; c < channels; c++)
                 store(dx, (n * n_pixels + p) * channels + c,
                       load(dy, n * channels + c) / (double)n_pixels);
+    return SNUG_OK;
+}
+
+/* ---- positions ------------------------------------------------------------------------------ */
+
+enum snug_status ref_add_positions(const struct kernel_call *call, struct snug_error *err)
+{
+    (void)err;
+    const struct operand *x = &call->in[0], *positions = &call->in[1];
+    for (int64_t i = 0, n = elems(x), period = elems(positions); i < n; i++)
+        store(&call->out[0], i, load(x, i) + load(positions, i % period));
+    return SNUG_OK;
+}
+
+enum snug_status ref_add_positions_grad(const struct kernel_call *call, struct snug_error *err)
+{
+    (void)err;
+    const struct operand *dy = &call->in[0], *dx = &call->out[0], *dpositions = &call->out[1];
+    int64_t n = elems(dy), period = n / dy->tensor->shape.dim[0];
+    for (int64_t i = 0; present(dpositions) && i < period; i++) {
+        double sum = 0.0;
+        for (int64_t at = i; at < n; at += period)
+            sum += load(dy, at);
+        store_or_add(dpositions, i, sum, call->add);
+    }
+    for (int64_t i = 0; present(dx) && i < n; i++)
+        store(dx, i, load(dy, i));
     return SNUG_OK;
 }
 

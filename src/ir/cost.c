@@ -38,9 +38,11 @@ static double cost_linear_w(const struct program *prog, const struct op *op)
     return 2 * elems(prog, op->in[0]) * (double)shape_last(&prog->tensors[op->in[1]].shape);
 }
 
-/* Causal: half of the T x T products q k^T and p v, 2 T D flops per query and head each. */
-static double attention_products(const struct program *prog, tensor_id qkv, double n_products)
+/* Products like q k^T and p v: 2 T D flops per query and head each, half of that if causal. */
+static double attention_products(const struct program *prog, const struct op *op, tensor_id qkv,
+                                 double n_products)
 {
+    n_products *= op->attrs.causal ? 1 : 2;
     const struct shape *s = &prog->tensors[qkv].shape;
     return n_products * (double)s->dim[0] * (double)s->dim[1] * (double)s->dim[1] *
            (double)s->dim[2] / 3;
@@ -48,12 +50,12 @@ static double attention_products(const struct program *prog, tensor_id qkv, doub
 
 static double cost_attention(const struct program *prog, const struct op *op)
 {
-    return attention_products(prog, op->in[0], 2);
+    return attention_products(prog, op, op->in[0], 2);
 }
 
 static double cost_attention_grad(const struct program *prog, const struct op *op)
 {
-    return attention_products(prog, op->in[1], 5);
+    return attention_products(prog, op, op->in[1], 5);
 }
 
 static double cost_head(const struct program *prog, const struct op *op)

@@ -97,6 +97,7 @@ struct reals {
     X(integer, kernel_w, 1)           \
     X(integer, height, 0)             \
     X(integer, width, 0)              \
+    X(integer, causal, 1)             \
     X(real, momentum, 0.1)            \
     X(real, eps, 1e-5)                \
     X(real, weight, 1.0)              \

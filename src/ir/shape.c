@@ -474,6 +474,32 @@ static enum snug_status shape_meanpool_grad(const struct program *prog, const st
     return SNUG_OK;
 }
 
+static enum snug_status shape_add_positions(const struct program *prog, const struct op *op,
+                                            struct shape *out, struct snug_error *err)
+{
+    const struct shape *x = in_shape(prog, op, 0), *positions = in_shape(prog, op, 1);
+    if (x->n_dims < 3)
+        return wrong(prog, op, 0, "[count, .., channels]", err);
+    out[0] = (struct shape){3, {x->dim[0], shape_rows(x) / x->dim[0], shape_last(x)}};
+    if (positions->n_dims != 3 || positions->dim[0] != 1 || positions->dim[1] != out[0].dim[1] ||
+        positions->dim[2] != out[0].dim[2])
+        return wrong(prog, op, 1, "[1, rows of a sample, channels]", err);
+    return SNUG_OK;
+}
+
+static enum snug_status shape_add_positions_grad(const struct program *prog, const struct op *op,
+                                                 struct shape *out, struct snug_error *err)
+{
+    const struct shape *dy = in_shape(prog, op, 0);
+    const struct attrs *a = &op->attrs;
+    if (dy->n_dims != 3 || (a->height == 0 ? 1 : a->height) * a->width != dy->dim[1])
+        return wrong(prog, op, 0, "[count, height x width, channels]", err);
+    out[0] =
+        a->height == 0 ? *dy : (struct shape){4, {dy->dim[0], a->height, a->width, dy->dim[2]}};
+    out[1] = (struct shape){3, {1, dy->dim[1], dy->dim[2]}};
+    return SNUG_OK;
+}
+
 static enum snug_status shape_channels_last(const struct program *prog, const struct op *op,
                                             struct shape *out, struct snug_error *err)
 {

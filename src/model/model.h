@@ -23,7 +23,7 @@ struct mlp_shape {
     enum model_loss loss;
 };
 
-enum vision_net { VISION_cnn, VISION_resnet18, VISION_resnet50 };
+enum vision_net { VISION_cnn, VISION_resnet18, VISION_resnet50, VISION_vit_tiny };
 struct vision_shape {
     enum vision_net net;
     int64_t channels, height, width, n_classes;

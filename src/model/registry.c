@@ -26,16 +26,19 @@ static const struct vision_shape vision_presets[] = {
     {VISION_cnn, 1, 28, 28, 10, false},
     {VISION_resnet18, 3, 224, 224, 1000, false},
     {VISION_resnet50, 3, 224, 224, 1000, false},
+    {VISION_vit_tiny, 3, 224, 224, 1000, false},
 };
-static const char *const vision_names[] = {
-    [VISION_cnn] = "cnn", [VISION_resnet18] = "resnet18", [VISION_resnet50] = "resnet50"};
+static const char *const vision_names[] = {[VISION_cnn] = "cnn",
+                                           [VISION_resnet18] = "resnet18",
+                                           [VISION_resnet50] = "resnet50",
+                                           [VISION_vit_tiny] = "vit-tiny"};
 enum { N_VISION_PRESETS = (int)(sizeof vision_presets / sizeof *vision_presets) };
 
 static const char mlp_default[] = "mlp:784-512-512-10";
-static const char all_names[] =
-    "mlp, mlp:784-512-10, cnn, resnet18, resnet50, resnet18:3x32x32,classes=10, gpt-nano, gpt2, "
-    "gpt2-medium, gpt2-large, gpt2-xl, gpt3-175b, psi:1.5e9, "
-    "or a folder with config.json";
+static const char all_names[] = "mlp, mlp:784-512-10, cnn, resnet18, resnet50, vit-tiny, "
+                                "resnet18:3x32x32,classes=10, gpt-nano, gpt2, "
+                                "gpt2-medium, gpt2-large, gpt2-xl, gpt3-175b, psi:1.5e9, "
+                                "or a folder with config.json";
 
 const char *vision_name(enum vision_net net)
 {

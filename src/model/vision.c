@@ -140,6 +140,67 @@ static enum snug_status resnet(const struct maker *m, const struct vision_shape 
     return linear(m, "fc", v->n_classes, x);
 }
 
+/* ---- transformer --------------------------------------------------------------------------- */
+
+enum { VIT_WIDTH = 192, VIT_LAYERS = 12, VIT_HEADS = 3 };
+static const double vit_eps = 1e-6, vit_deviation = 0.02;
+
+static enum snug_status vit_linear(const struct maker *m, const char *name, int64_t n_out,
+                                   tensor_id x, tensor_id *y)
+{
+    struct linear_spec spec = {
+        .name = name, .n_out = n_out, .init = INIT_normal, .init_scale = vit_deviation};
+    return build_linear(m->prog, x, &spec, y, m->err);
+}
+
+static enum snug_status vit_block(const struct maker *m, int layer, tensor_id *x)
+{
+    char name[NAME_MAX_BYTES];
+    tensor_id t, qkv, out[2], sum;
+    struct attrs heads = ATTRS(.heads = VIT_HEADS, .causal = 0), gelu = ATTRS(.act = ACT_gelu);
+#define NAME(suffix) (snprintf(name, sizeof name, "blocks.%d." suffix, layer), name)
+    TRY(build_layernorm(m->prog, *x, NAME("norm1"), vit_eps, &t, m->err));
+    TRY(vit_linear(m, NAME("attn.qkv"), (int64_t)3 * VIT_WIDTH, t, &qkv));
+    TRY(program_emit(m->prog, OP_attention, &heads, 1, &qkv, NAME("attn"), 2, out, m->err));
+    TRY(vit_linear(m, NAME("attn.proj"), VIT_WIDTH, out[0], &t));
+    TRY(program_emit(m->prog, OP_add, NULL, 2, (tensor_id[]){*x, t}, NAME("attn.residual"), 1, &sum,
+                     m->err));
+    TRY(build_layernorm(m->prog, sum, NAME("norm2"), vit_eps, &t, m->err));
+    TRY(vit_linear(m, NAME("mlp.fc1"), (int64_t)4 * VIT_WIDTH, t, &t));
+    TRY(program_emit(m->prog, OP_act, &gelu, 1, &t, NAME("mlp.act"), 1, &t, m->err));
+    TRY(vit_linear(m, NAME("mlp.fc2"), VIT_WIDTH, t, &t));
+    return program_emit(m->prog, OP_add, NULL, 2, (tensor_id[]){sum, t}, NAME("mlp.residual"), 1, x,
+                        m->err);
+#undef NAME
+}
+
+/* Patches by a convolution as wide as its stride, then rows of patches that all see each other. */
+static enum snug_status vit(const struct maker *m, const struct vision_shape *v, tensor_id *x)
+{
+    int64_t patch = v->height <= SMALL && v->width <= SMALL ? 4 : 16;
+    struct conv_spec conv = {.name = "patch_embed.proj",
+                             .n_out = VIT_WIDTH,
+                             .kernel = patch,
+                             .stride = patch,
+                             .has_bias = true,
+                             .init = INIT_normal,
+                             .init_scale = vit_deviation};
+    tensor_id positions;
+    TRY(build_conv(m->prog, *x, &conv, x, m->err));
+    const struct shape *patches = shape_of(m, *x);
+    struct shape table = {3, {1, patches->dim[1] * patches->dim[2], VIT_WIDTH}};
+    TRY(build_parameter(m->prog, "pos_embed", &table, INIT_normal, vit_deviation, &positions,
+                        m->err));
+    m->prog->tensors[positions].decays = false;
+    TRY(program_emit(m->prog, OP_add_positions, NULL, 2, (tensor_id[]){*x, positions}, "embedding",
+                     1, x, m->err));
+    for (int layer = 0; layer < VIT_LAYERS; layer++)
+        TRY(vit_block(m, layer, x));
+    TRY(program_emit(m->prog, OP_meanpool, NULL, 1, x, "mean", 1, x, m->err));
+    TRY(build_layernorm(m->prog, *x, "fc_norm", vit_eps, x, m->err));
+    return vit_linear(m, "head", v->n_classes, *x, x);
+}
+
 /* ---- all of them --------------------------------------------------------------------------- */
 
 static enum snug_status images(const struct maker *m, const struct vision_shape *v, tensor_id *x)
@@ -158,7 +219,18 @@ enum snug_status vision_forward(const struct vision_shape *v, struct program *pr
     struct maker m = {prog, err};
     tensor_id x, target, out[2];
     TRY(images(&m, v, &x));
-    TRY(v->net == VISION_cnn ? cnn(&m, v, &x) : resnet(&m, v, &x));
+    switch (v->net) {
+    case VISION_cnn:
+        TRY(cnn(&m, v, &x));
+        break;
+    case VISION_resnet18:
+    case VISION_resnet50:
+        TRY(resnet(&m, v, &x));
+        break;
+    case VISION_vit_tiny:
+        TRY(vit(&m, v, &x));
+        break;
+    }
     TRY(build_input(prog, "target", DTYPE_i32, &(struct shape){1, {1}}, &target, err));
     TRY(program_emit(prog, OP_cross_entropy, NULL, 2, (tensor_id[]){x, target}, "loss", 2, out,
                      err));

@@ -159,14 +159,27 @@ static enum snug_status gradient_maxpool(struct autodiff *ad, const struct op *o
                          (tensor_id[]){autodiff_of(ad, op->out[0]), op->out[1]}, 1, op->in);
 }
 
+/* Height and width of what was flattened into rows; height 0: a sequence. */
+static struct attrs attrs_of_rows(const struct shape *x)
+{
+    bool is_image = x->n_dims == 4;
+    return ATTRS(.height = is_image ? x->dim[1] : 0,
+                 .width = shape_rows(x) / x->dim[0] / (is_image ? x->dim[1] : 1));
+}
+
 static enum snug_status gradient_meanpool(struct autodiff *ad, const struct op *op)
 {
-    const struct shape *x = &ad->prog->tensors[op->in[0]].shape;
-    bool is_image = x->n_dims == 4;
-    struct attrs attrs = ATTRS(.height = is_image ? x->dim[1] : 0,
-                               .width = shape_rows(x) / x->dim[0] / (is_image ? x->dim[1] : 1));
+    struct attrs attrs = attrs_of_rows(&ad->prog->tensors[op->in[0]].shape);
     return autodiff_emit(ad, OP_meanpool_grad, &attrs, 1,
                          (tensor_id[]){autodiff_of(ad, op->out[0])}, 1, op->in);
+}
+
+static enum snug_status gradient_add_positions(struct autodiff *ad, const struct op *op)
+{
+    struct attrs attrs = attrs_of_rows(&ad->prog->tensors[op->in[0]].shape);
+    return autodiff_emit(ad, OP_add_positions_grad, &attrs, 1,
+                         (tensor_id[]){autodiff_of(ad, op->out[0])}, 2,
+                         (tensor_id[]){if_wanted(ad, op->in[0]), if_wanted(ad, op->in[1])});
 }
 
 static enum snug_status gradient_channels_last(struct autodiff *ad, const struct op *op)

@@ -24,7 +24,9 @@ static const char *const presets[] = {"mlp",
                                       "cnn",
                                       "resnet18",
                                       "resnet50",
-                                      "resnet18:1x28x28,classes=10"};
+                                      "resnet18:1x28x28,classes=10",
+                                      "vit-tiny",
+                                      "vit-tiny:1x28x28,classes=10"};
 static const char *const precisions[] = {"fp32", "bf16", "fp16"};
 enum { N_PRESETS = (int)(sizeof presets / sizeof *presets), N_PRECISIONS = 3, BATCH = 4 };
 
@@ -99,6 +101,7 @@ static void test_parameter_counts(void **state)
     } rows[] = {{"resnet18", 11689512},
                 {"resnet50", 25557032},
                 {"resnet18:3x32x32,classes=10", 11173962},
+                {"vit-tiny", 5717032},
                 {"cnn", 94186}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct asked a;
