@@ -37,8 +37,9 @@ static const char overview[] =
 
 static const char model_and_data[] =
     "\n"
-    "MODEL  a preset: mlp, gpt-nano, gpt2, gpt2-medium, gpt2-large, gpt2-xl,\n"
-    "       gpt3-175b\n"
+    "MODEL  a preset: mlp, cnn, resnet18, resnet50, vit-tiny, gpt-nano, gpt2,\n"
+    "       gpt2-medium, gpt2-large, gpt2-xl, gpt3-175b\n"
+    "       images: resnet18:3x32x32,classes=10 (else the data decides their size)\n"
     "       sizes: mlp:784-512-512-10, mlp:784-512-10,act=gelu,loss=mse\n"
     "       psi:7.5e9, that many parameters and nothing else (plan only)\n"
     "       a folder with a Hugging Face config.json (and model.safetensors)\n";

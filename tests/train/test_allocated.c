@@ -447,7 +447,10 @@ static void test_steps_allocate_nothing(void **state)
     for (size_t p = 0; p < LENGTH(precisions); p++) {
         check_steps("mlp", "batch=4", precisions[p].name, 1);
         check_steps("gpt-nano", "batch=4 seq=16", precisions[p].name, 1);
+        check_steps("cnn", "batch=4", precisions[p].name, 2);
     }
+    check_steps("resnet18:3x8x8,classes=10", "batch=4", "fp32", 2);
+    check_steps("vit-tiny:1x28x28,classes=10", "batch=4", "fp32", 1);
     check_steps("gpt-nano", "batch=4 seq=16", "fp32", 2);
     check_steps("gpt-nano", "batch=4 seq=16 dropout=0.1 label-smoothing=0.1", "bf16", 2);
 }
