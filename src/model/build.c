@@ -76,7 +76,7 @@ enum snug_status build_conv(struct program *prog, tensor_id x, const struct conv
     char name[NAME_MAX_BYTES];
     tensor_id in[3] = {x};
     struct shape kernel = {
-        4, {spec->n_out, shape_last(&prog->tensors[x].shape), spec->kernel, spec->kernel}};
+        4, {spec->n_out, shape_last(&prog->tensors[x].shape), spec->kernel_h, spec->kernel_w}};
     snprintf(name, sizeof name, "%s.weight", spec->name);
     TRY(build_parameter(prog, name, &kernel, spec->init, spec->init_scale, &in[1], err));
     snprintf(name, sizeof name, "%s.bias", spec->name);

@@ -93,7 +93,7 @@ enum snug_status build_layernorm(struct program *prog, tensor_id x, const char *
                                  tensor_id *y, struct snug_error *err);
 struct conv_spec {
     const char *name; /* parameters NAME.weight and, if has_bias, NAME.bias (zeros) */
-    int64_t n_out, kernel, stride, pad;
+    int64_t n_out, kernel_h, kernel_w, stride, pad;
     bool has_bias;
     enum init init;
     double init_scale;

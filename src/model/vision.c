@@ -43,7 +43,8 @@ static enum snug_status unit(const struct maker *m, tensor_id x, struct unit u, 
     tensor_id t;
     struct conv_spec conv = {.name = u.conv,
                              .n_out = u.n_out,
-                             .kernel = u.kernel,
+                             .kernel_h = u.kernel,
+                             .kernel_w = u.kernel,
                              .stride = u.stride,
                              .pad = u.kernel / 2,
                              .init = INIT_normal,
@@ -73,7 +74,8 @@ static enum snug_status linear(const struct maker *m, const char *name, int64_t 
     return build_linear(m->prog, *x, &spec, x, m->err);
 }
 
-/* Three convolutions, halving the image after each of the first two. */
+/* Three convolutions, the image halved after each, and a last one with a window as large as what is left:
+ * a linear layer over all of it. */
 static enum snug_status cnn(const struct maker *m, const struct vision_shape *v, tensor_id *x)
 {
     for (int i = 0; i < 3; i++) {
@@ -81,11 +83,20 @@ static enum snug_status cnn(const struct maker *m, const struct vision_shape *v,
         snprintf(conv, sizeof conv, "conv%d", i + 1);
         snprintf(norm, sizeof norm, "bn%d", i + 1);
         TRY(unit(m, *x, (struct unit){conv, norm, 32 << i, 3, 1, TENSOR_NONE, false}, x));
-        if (i < 2 && shape_of(m, *x)->dim[1] > 1 && shape_of(m, *x)->dim[2] > 1)
+        if (shape_of(m, *x)->dim[1] > 1 && shape_of(m, *x)->dim[2] > 1)
             TRY(maxpool(m, 2, 0, x));
     }
-    TRY(program_emit(m->prog, OP_meanpool, NULL, 1, x, "mean", 1, x, m->err));
-    return linear(m, "fc", v->n_classes, x);
+    const struct shape *rest = shape_of(m, *x);
+    struct conv_spec last = {.name = "fc",
+                             .n_out = v->n_classes,
+                             .kernel_h = rest->dim[1],
+                             .kernel_w = rest->dim[2],
+                             .stride = 1,
+                             .has_bias = true,
+                             .init = INIT_uniform,
+                             .init_scale =
+                                 1 / sqrt((double)(rest->dim[1] * rest->dim[2] * rest->dim[3]))};
+    return build_conv(m->prog, *x, &last, x, m->err);
 }
 
 /* Two 3 x 3 convolutions, or 1 x 1, 3 x 3 and 1 x 1 with four times the width at the end. */
@@ -180,7 +191,8 @@ static enum snug_status vit(const struct maker *m, const struct vision_shape *v,
     int64_t patch = v->height <= SMALL && v->width <= SMALL ? 4 : 16;
     struct conv_spec conv = {.name = "patch_embed.proj",
                              .n_out = VIT_WIDTH,
-                             .kernel = patch,
+                             .kernel_h = patch,
+                             .kernel_w = patch,
                              .stride = patch,
                              .has_bias = true,
                              .init = INIT_normal,

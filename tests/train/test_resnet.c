@@ -65,7 +65,8 @@ static tensor_id unit(struct program *prog, tensor_id x, const char *conv, const
     tensor_id y;
     struct conv_spec spec = {.name = conv,
                              .n_out = n_out,
-                             .kernel = kernel,
+                             .kernel_h = kernel,
+                             .kernel_w = kernel,
                              .stride = stride,
                              .pad = kernel / 2,
                              .init = INIT_normal,
