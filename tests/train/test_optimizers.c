@@ -277,31 +277,6 @@ static void test_weights_only_begins_states_anew(void **state)
     files_remove_dir(dir);
 }
 
-/* ---- schedules ------------------------------------------------------------------------------- */
-
-static void test_cyclic_schedule(void **state)
-{
-    (void)state;
-    snug_recipe *recipe = recipe_of("optimizer=cyclic-lr lr=1 warmup=2 lr-end=0.1 cycles=3");
-    /* 32 steps: cycles of 10, 10 and 12 */
-    static const double begins[] = {0, 10, 20}, lengths[] = {10, 10, 12};
-    for (int c = 0; c < 3; c++)
-        for (int i = 0; i < (int)lengths[c]; i++) {
-            double done = (i - 2) / (lengths[c] - 3);
-            double right = i < 2 ? (i + 1) / 2.0 : 0.1 + 0.9 * 0.5 * (1 + cos(acos(-1) * done));
-            double lr = recipe_lr_at(recipe, (int64_t)begins[c] + i, 32);
-            if (!(fabs(lr - right) < 1e-12))
-                fail_msg("cycle %d, step %d: %g, not %g", c, i, lr, right);
-        }
-    snug_recipe_free(recipe);
-    recipe = recipe_of("optimizer=cyclic-lr schedule=constant lr=0.5");
-    assert_true(recipe_lr_at(recipe, 7, 10) == 0.5);
-    snug_recipe_free(recipe);
-    recipe = recipe_of("schedule=cyclic cycles=5 lr=1"); /* more cycles than steps */
-    assert_true(recipe_lr_at(recipe, 2, 3) == 1);
-    snug_recipe_free(recipe);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -311,7 +286,6 @@ int main(void)
         cmocka_unit_test(test_wrong_options_are_named),
         cmocka_unit_test(test_a_resume_that_does_not_fit),
         cmocka_unit_test(test_weights_only_begins_states_anew),
-        cmocka_unit_test(test_cyclic_schedule),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
