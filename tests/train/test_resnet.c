@@ -1,6 +1,6 @@
 /*
  * test_resnet.c -- a small residual network against PyTorch: three steps of SGD, running statistics,
- * and an evaluation with them.
+ * and an evaluation with them; and a run on images of a size of their own, stopped and resumed.
  *
  * The oracle is fixtures/resnet-tiny, made in float64 by fixtures/make_resnet.py; each tensor must be
  * within 1e-5 of it.  The network is put together from the layers of src/model, so that it stays small.
@@ -257,8 +257,78 @@ static void test_three_steps(void **state)
     print_message("# three steps: largest relative error %.2e\n", worst);
 }
 
+/* ---- a run ------------------------------------------------------------------------------------- */
+
+enum { SIDE_H = 11, SIDE_W = 9, N_IMAGES = 40, N_LABELS = 6 };
+
+/* Images of 11 x 9 in 6 classes, as MNIST has them. */
+static void write_images(const char *dir)
+{
+    static const char *const names[2][2] = {{"train-images-idx3-ubyte", "train-labels-idx1-ubyte"},
+                                            {"t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"}};
+    unsigned char images[16 + N_IMAGES * SIDE_H * SIDE_W] = {0, 0, 8, 3,      0, 0, 0, N_IMAGES,
+                                                             0, 0, 0, SIDE_H, 0, 0, 0, SIDE_W};
+    unsigned char labels[8 + N_IMAGES] = {0, 0, 8, 1, 0, 0, 0, N_IMAGES};
+    for (size_t i = 16; i < sizeof images; i++)
+        images[i] = (unsigned char)(i * i % 251);
+    for (size_t i = 8; i < sizeof labels; i++)
+        labels[i] = (unsigned char)(i % N_LABELS);
+    for (int split = 0; split < 2; split++) {
+        files_write(dir, names[split][0], images, sizeof images);
+        files_write(dir, names[split][1], labels, sizeof labels);
+    }
+}
+
+/* Steps up to `steps`, saved in `out`. */
+static void run_to(const char *data, const char *out, int steps, bool resume)
+{
+    struct snug_error err;
+    snug_model *model = model_of("cnn");
+    snug_recipe *recipe = recipe_of("batch=8 threads=2");
+    snug_trainer *trainer = NULL;
+    struct snug_train_options options = {
+        .data = resume ? NULL : data, .out = out, .steps = steps, .resume = resume};
+    must(snug_trainer_open(model, recipe, &options, &trainer, &err), &err);
+    assert_int_equal(trainer->model->vision.channels, 1);
+    assert_int_equal(trainer->model->vision.height, SIDE_H);
+    assert_int_equal(trainer->model->vision.width, SIDE_W);
+    assert_int_equal(trainer->model->vision.n_classes, N_LABELS);
+    must(snug_trainer_run(trainer, NULL, NULL, &err), &err);
+    snug_trainer_free(trainer);
+    snug_recipe_free(recipe);
+    snug_model_free(model);
+}
+
+static void test_run_is_resumed(void **state)
+{
+    (void)state;
+    char dir[FILES_PATH_MAX];
+    size_t n_whole, n_resumed;
+    files_make_dir(dir);
+    write_images(dir);
+    char whole[FILES_PATH_MAX + 8], resumed[FILES_PATH_MAX + 8];
+    snprintf(whole, sizeof whole, "%s/a", dir);
+    snprintf(resumed, sizeof resumed, "%s/b", dir);
+    run_to(dir, whole, 4, false);
+    run_to(dir, resumed, 2, false);
+    run_to(dir, resumed, 4, true);
+    char *a = files_read(files_path(whole, "model.safetensors"), &n_whole);
+    char *b = files_read(files_path(resumed, "model.safetensors"), &n_resumed);
+    assert_int_equal(n_whole, n_resumed);
+    assert_memory_equal(a, b, n_whole); /* running averages are in it */
+    assert_non_null(strstr(a + 8, "bn1.running_var"));
+    free(a);
+    free(b);
+    snug_model *model = model_of(whole); /* by its config.json */
+    assert_int_equal(model->vision.height, SIDE_H);
+    assert_int_equal(model->vision.n_classes, N_LABELS);
+    snug_model_free(model);
+    files_remove_dir(dir);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_three_steps)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_three_steps),
+                                       cmocka_unit_test(test_run_is_resumed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
