@@ -25,6 +25,8 @@
     X(loss, level)              \
     X(embedding, level)         \
     X(optimizer, level)         \
+    X(direction, level)         \
+    X(average, level)           \
     X(conv, level)              \
     X(conv_w, level)            \
     X(batchnorm, level)         \

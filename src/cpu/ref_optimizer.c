@@ -175,10 +175,7 @@ enum snug_status ref_update(const struct kernel_call *call, struct snug_error *e
     TRY(update_check_states(call, rules[attrs->rule].n_states, err));
     if (load(scalars, SCALAR_skip) != 0.0)
         return SNUG_OK;
-    struct rule_now now = {.lr = load(scalars, SCALAR_lr) * attrs->lr_factor,
-                           .decay = attrs->decay,
-                           .t = load(scalars, SCALAR_update_count),
-                           .n_steps = load(scalars, SCALAR_n_steps)};
+    struct rule_now now = rule_now(attrs, scalars->data);
     for (int j = 0; j < n_states && attrs->state_bits != 0; j++)
         code_map_make(&maps[j], (int)attrs->state_bits, (attrs->positive >> j & 1) == 0);
     for (int64_t n = elems(w), at = 0; at < n; at += BLOCK_ELEMS) {
@@ -186,7 +183,7 @@ enum snug_status ref_update(const struct kernel_call *call, struct snug_error *e
         cells.at = at;
         cells.count = n - at < BLOCK_ELEMS ? n - at : BLOCK_ELEMS;
         for (int64_t i = 0; i < cells.count; i++) {
-            gradient[i] = load(g, at + i) * load(scalars, SCALAR_clip);
+            gradient[i] = load(g, at + i) * rule_factor(attrs, scalars->data);
             cells.w[i] = load(present(master) ? master : w, at + i);
         }
         for (int j = 0; j < n_states; j++)

@@ -24,15 +24,16 @@ static const char *const dtype_list[] = {
     DTYPE_LIST(WORD)
 #undef WORD
 };
-static const char *const init_list[] = {"none", "zeros", "ones", "normal", "uniform"};
+static const char *const init_list[] = {"none", "zeros", "ones", "normal", "uniform", "weight"};
 static const char *const act_list[] = {"none", "relu", "gelu", "sigmoid", "tanh"};
 static const char *const accumulate_list[] = {"no", "yes", "after_first"};
+static const char *const average_list[] = {"none", "schedule_free", "queue", "ema"};
 static const char *const rule_list[] = {
 #define RULE(name) #name,
 #include "ir/rules.def"
 #undef RULE
 };
-_Static_assert(INIT_uniform == 4 && ACT_tanh == 4 && ACC_after_first == 2,
+_Static_assert(INIT_weight == 5 && ACT_tanh == 4 && ACC_after_first == 2 && AVERAGE_ema == 3,
                "a word for every value: extend the lists above");
 
 const struct words role_words = {role_list, COUNT(role_list)};
@@ -42,6 +43,7 @@ const struct words init_words = {init_list, COUNT(init_list)};
 const struct attr_row attr_rows[ATTR_COUNT] = {
 #define FORM_act        .form = ATTR_FORM_word, .words = {act_list, COUNT(act_list)}
 #define FORM_accumulate .form = ATTR_FORM_word, .words = {accumulate_list, COUNT(accumulate_list)}
+#define FORM_average    .form = ATTR_FORM_word, .words = {average_list, COUNT(average_list)}
 #define FORM_integer    .form = ATTR_FORM_integer
 #define FORM_real       .form = ATTR_FORM_real
 #define FORM_rule       .form = ATTR_FORM_word, .words = {rule_list, COUNT(rule_list)}

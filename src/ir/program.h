@@ -46,8 +46,9 @@ enum init {
     INIT_zeros,
     INIT_ones,
     INIT_normal,
-    INIT_uniform
-}; /* scale: deviation or bound */
+    INIT_uniform,
+    INIT_weight /* a state PREFIX.WEIGHT that starts as WEIGHT */
+};              /* scale: deviation or bound */
 
 struct shape {
     int n_dims;
@@ -72,7 +73,13 @@ struct tensor {
 /* Attributes of all ops in one flat struct; a row of ops.def says which ones its op reads. */
 enum act { ACT_none, ACT_relu, ACT_gelu, ACT_sigmoid, ACT_tanh }; /* gelu: the tanh form of GPT-2 */
 enum accumulate { ACC_no, ACC_yes, ACC_after_first }; /* after_first: += but in micro-batch 0 */
-enum rule {                                           /* of the op update */
+enum average {                                        /* of the weights, for evaluation */
+               AVERAGE_none,
+               AVERAGE_schedule_free, /* (W - (1-beta1) z) / beta1 */
+               AVERAGE_queue,         /* the mean of the last copies */
+               AVERAGE_ema            /* a running mean */
+};
+enum rule { /* of the op update */
             RULE_none = -1,
 #define RULE(name) RULE_##name,
 #include "ir/rules.def"
@@ -102,6 +109,7 @@ struct reals {
     X(real, eps, 1e-5)                \
     X(real, weight, 1.0)              \
     X(real, max_norm, 0.0)            \
+    X(average, average, AVERAGE_none) \
     X(rule, rule, RULE_none)          \
     X(reals, options, {{0}})          \
     X(real, decay, 0.0)               \
@@ -109,6 +117,9 @@ struct reals {
     X(integer, state_bits, 0)         \
     X(integer, positive, 0)           \
     X(integer, stochastic, 0)         \
+    X(integer, direction, 0)          \
+    X(integer, relative, 0)           \
+    X(real, eta, 1.0)                 \
     X(real, dropout, 0.0)             \
     X(integer, site, 0)               \
     X(real, smoothing, 0.0)
@@ -117,6 +128,7 @@ typedef enum act attr_type_act;
 typedef enum accumulate attr_type_accumulate;
 typedef int64_t attr_type_integer;
 typedef double attr_type_real;
+typedef enum average attr_type_average;
 typedef enum rule attr_type_rule;
 typedef struct reals attr_type_reals;
 
@@ -173,18 +185,28 @@ struct op_info {
 extern const struct op_info op_infos[OP_COUNT];
 
 /* Numbers that change from step to step: a persistent f64 tensor that kernels read. */
-#define SCALAR_LIST(X)                                                                     \
-    X(lr)                                                                                  \
-    X(loss_scale)   /* 1 unless fp16 */                                                    \
-    X(update_count) /* updates made so far, skipped steps not counted; Adam's t */         \
-    X(good_steps)   /* since the loss scale last changed */                                \
-    X(grad_norm)    /* of the unscaled gradients, before clipping */                       \
-    X(clip)         /* multiply gradients by this: clipping and 1 / loss_scale together */ \
-    X(skip)         /* 1: gradients are not finite, make no update */                      \
-    X(row)          /* for take_row */                                                     \
-    X(n_steps)      /* of the whole run */                                                 \
-    X(seed)         /* of the run: keys the rounding by chance and the masks of dropout */ \
-    X(step)         /* its steps so far: the masks' as well */
+#define SCALAR_LIST(X)                                                                             \
+    X(lr)                                                                                          \
+    X(loss_scale)      /* 1 unless fp16 */                                                         \
+    X(update_count)    /* updates made so far, skipped steps not counted; Adam's t */              \
+    X(good_steps)      /* since the loss scale last changed */                                     \
+    X(grad_norm)       /* of the unscaled gradients, before clipping */                            \
+    X(clip)            /* multiply gradients by this: clipping and 1 / loss_scale together */      \
+    X(skip)            /* 1: gradients are not finite, make no update */                           \
+    X(row)             /* for take_row */                                                          \
+    X(n_steps)         /* of the whole run */                                                      \
+    X(seed)            /* of the run: keys the rounding by chance and the masks of dropout */      \
+    X(step)            /* its steps so far: the masks' as well */                                  \
+    X(direction_lr)    /* of the tensor that is updated next: by the op that made its direction */ \
+    X(direction_scale) /* and what its numbers are multiplied with */                              \
+    X(lr_most)         /* the largest learning rate so far */                                      \
+    X(average_sum)     /* of the weights with which steps count in the average */                  \
+    X(average_share)   /* of this step in it */                                                    \
+    X(n_kept)          /* copies of the weights that went into averages */                         \
+    X(keeps)           /* 1: this step makes one more */                                           \
+    X(d)               /* Prodigy's: how far the start is from the solution, estimated */          \
+    X(d_before)        /* this step's update */                                                    \
+    X(d_numerator)     /* of its estimate */
 enum scalar {
 #define SCALAR_ENUM(name) SCALAR_##name,
     SCALAR_LIST(SCALAR_ENUM)

@@ -85,6 +85,76 @@ static enum snug_status shape_update(const struct program *prog, const struct op
     return shape_none(prog, op, out, err);
 }
 
+/* The direction of a step is as the gradient; tensors of more than two dimensions count as matrices
+ * [first, rest], those of one keep a number for each element. */
+static enum snug_status shape_adafactor(const struct program *prog, const struct op *op,
+                                        struct shape *out, struct snug_error *err)
+{
+    bool has_columns = op->n_in > 4 && op->in[4] != TENSOR_NONE;
+    TRY(shape_none(prog, op, out, err));
+    if (op->in[0] == TENSOR_NONE || op->in[2] == TENSOR_NONE || op->in[3] == TENSOR_NONE)
+        return snug_fail(err, SNUG_BAD_PROGRAM, "adafactor: needs a gradient, a weight and rows");
+    const struct shape *g = in_shape(prog, op, 0);
+    int64_t n = shape_elems(g), n_rows = g->n_dims < 2 ? n : g->dim[0];
+    if (has_columns != (g->n_dims >= 2))
+        return wrong(prog, op, 0, "a matrix where there are columns, else a vector", err);
+    if (tensor_elems(prog, op->in[2]) != n)
+        return wrong(prog, op, 2, "as large as the gradient", err);
+    if (tensor_elems(prog, op->in[3]) != n_rows)
+        return wrong(prog, op, 3, "a number for each row", err);
+    if (has_columns && tensor_elems(prog, op->in[4]) != n / n_rows)
+        return wrong(prog, op, 4, "a number for each column", err);
+    out[0] = *g;
+    return SNUG_OK;
+}
+
+static enum snug_status shape_amos(const struct program *prog, const struct op *op,
+                                   struct shape *out, struct snug_error *err)
+{
+    TRY(shape_none(prog, op, out, err));
+    if (op->in[0] == TENSOR_NONE || op->in[2] == TENSOR_NONE || op->in[3] == TENSOR_NONE ||
+        op->in[4] == TENSOR_NONE)
+        return snug_fail(err, SNUG_BAD_PROGRAM, "amos: needs a gradient, a weight, v and b");
+    const struct shape *g = in_shape(prog, op, 0);
+    int64_t n = shape_elems(g), n_numbers = tensor_elems(prog, op->in[3]);
+    if (tensor_elems(prog, op->in[2]) != n)
+        return wrong(prog, op, 2, "as large as the gradient", err);
+    if (n_numbers != 1 && n_numbers != g->dim[0])
+        return wrong(prog, op, 3, "one number, or one for each row", err);
+    if (tensor_elems(prog, op->in[4]) != 1)
+        return wrong(prog, op, 4, "one number", err);
+    out[0] = *g;
+    return SNUG_OK;
+}
+
+static enum snug_status shape_prodigy_sums(const struct program *prog, const struct op *op,
+                                           struct shape *out, struct snug_error *err)
+{
+    TRY(shape_none(prog, op, out, err));
+    for (int k = 0; k < op->n_in; k++)
+        if (k != 1 && (op->in[k] == TENSOR_NONE ||
+                       tensor_elems(prog, op->in[k]) != tensor_elems(prog, op->in[0])))
+            return snug_fail(err, SNUG_BAD_PROGRAM,
+                             "prodigy_sums: all are as large as the gradient");
+    out[0] = vector(2);
+    return SNUG_OK;
+}
+
+/* z or a running mean is as large as the weight, a queue holds whole copies of it. */
+static enum snug_status shape_average(const struct program *prog, const struct op *op,
+                                      struct shape *out, struct snug_error *err)
+{
+    bool queue = op->attrs.average == AVERAGE_queue;
+    if (op->in[1] == TENSOR_NONE || op->in[2] == TENSOR_NONE)
+        return snug_fail(err, SNUG_BAD_PROGRAM, "%s: needs a weight and what is kept of it",
+                         op_infos[op->kind].name);
+    int64_t n = tensor_elems(prog, op->in[1]), kept = tensor_elems(prog, op->in[2]);
+    if (queue ? kept % n != 0 : kept != n)
+        return wrong(prog, op, 2, queue ? "copies of the weight" : "as large as the weight", err);
+    out[0] = *in_shape(prog, op, op->kind == OP_average_keep ? 2 : 1);
+    return SNUG_OK;
+}
+
 static enum snug_status shape_one(const struct program *prog, const struct op *op,
                                   struct shape *out, struct snug_error *err)
 {

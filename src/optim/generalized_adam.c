@@ -2,9 +2,10 @@
  * generalized_adam.c -- NadamW with switches (AlgoPerf's Generalized Adam):
  *
  *     m = b1 m + (1-b1) g      v = b2 v + (1-b2) g^2      u = nesterov ? b1 m + (1-b1) g : m
- *     W -= lr decay W          W -= lr (u / (1-b1^t)) / (precondition ? sqrt(v / (1-b2^t)) + eps : 1)
+ *     W -= lr decay W          W -= lr (u / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps)
  *
- * precondition=0 is the heavy ball.  state: m, v: 8 bytes a parameter.
+ * precondition=0 is the heavy ball: m = b1 m + g, u = nesterov ? g + b1 m : m, W -= lr decay W + lr u.
+ * state: m, v: 8 bytes a parameter.
  */
 #include "optim/rule.h"
 
@@ -19,11 +20,17 @@ PREPARE(generalized_adam)
     k->rest1 = 1 - o->beta1;
     k->beta2 = o->beta2;
     k->rest2 = 1 - o->beta2;
-    k->of_m = o->nesterov != 0 ? o->beta1 : 1;
-    k->of_g = o->nesterov != 0 ? 1 - o->beta1 : 0;
     k->step = now->lr / (1 - pow(o->beta1, now->t));
-    k->root_scale = o->precondition != 0 ? 1 / sqrt(1 - pow(o->beta2, now->t)) : 0;
-    k->eps = o->precondition != 0 ? o->eps : 1; /* divides by 1 */
+    k->root_scale = 1 / sqrt(1 - pow(o->beta2, now->t));
+    k->eps = o->eps;
+    if (o->precondition == 0) {
+        k->rest1 = 1;
+        k->step = now->lr;
+        k->root_scale = 0;
+        k->eps = 1; /* divides by 1 */
+    }
+    k->of_m = o->nesterov != 0 ? o->beta1 : 1;
+    k->of_g = o->nesterov != 0 ? k->rest1 : 0;
 }
 
 STEP(generalized_adam)

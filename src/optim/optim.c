@@ -16,7 +16,10 @@ enum { NAME_MOST = 32, LEAST_CODED_ELEMS = 4096 };
     X(adam)                 \
     X(adam_8bit)            \
     X(adam_4bit)            \
-    X(cyclic_lr)
+    X(cyclic_lr)            \
+    X(lawa_queue)           \
+    X(lawa_ema)             \
+    X(amos)
 #define OTHER_DECLARE(id) extern const struct optimizer optimizer_##id;
 OTHER_OPTIMIZERS(OTHER_DECLARE)
 #undef OTHER_DECLARE
@@ -50,7 +53,7 @@ void optimizer_list_names(struct text *out)
         text_add(out, "%s%s", i == 0 ? "" : ", ", optimizers[i]->name);
 }
 
-/* Where its rule, states and options are described. */
+/* Where its rule and states are described. */
 static const struct optimizer *owner(const struct optimizer *optimizer)
 {
     return optimizer->like != NULL ? optimizer->like : optimizer;
@@ -82,22 +85,28 @@ static int find_word(const char *list, const char *wanted)
 
 /* ---- options ------------------------------------------------------------------------------- */
 
+/* Where its options are described. */
+static const struct optimizer *options_owner(const struct optimizer *optimizer)
+{
+    return optimizer->options != NULL ? optimizer : owner(optimizer);
+}
+
 void optimizer_default_options(const struct optimizer *optimizer, double values[MAX_OPTIONS])
 {
-    memcpy(values, owner(optimizer)->defaults, sizeof optimizer->defaults);
+    memcpy(values, options_owner(optimizer)->defaults, sizeof optimizer->defaults);
 }
 
 /* A name means the same everywhere: these weigh the old against the new, and 1 would never learn. */
 static bool is_share(const char *name)
 {
-    return find_word("beta1, beta2, beta3, mu, rho, gamma", name) >= 0;
+    return find_word("beta, beta1, beta2, beta3, mu, rho, gamma", name) >= 0;
 }
 
 static enum snug_status read_option(const struct optimizer *optimizer, const char *name,
                                     const char *value, double values[MAX_OPTIONS],
                                     struct snug_error *err)
 {
-    const char *all = owner(optimizer)->options;
+    const char *all = options_owner(optimizer)->options;
     int at = find_word(all, name);
     double x;
     if (at < 0)
@@ -132,7 +141,7 @@ void optimizer_write_options(const struct optimizer *optimizer, const double *va
                              struct text *out)
 {
     char name[NAME_MOST];
-    for (int i = 0; word_at(owner(optimizer)->options, i, name); i++)
+    for (int i = 0; word_at(options_owner(optimizer)->options, i, name); i++)
         text_add(out, "%s%s=%.17g", i == 0 ? "" : ",", name, values[i]);
 }
 
@@ -160,6 +169,35 @@ enum snug_status optim_add_state(const struct optim_target *target, const char *
     return program_add_tensor(target->prog, &state, id, target->err);
 }
 
+enum snug_status optim_add_copy(const struct optim_target *t, const char *prefix, tensor_id *id)
+{
+    char *name = arena_format(&t->prog->arena, "%s.%s", prefix, t->prog->tensors[t->weight].name);
+    if (name == NULL)
+        return snug_fail(t->err, SNUG_NO_MEMORY, "optimizer: out of memory");
+    *id = program_find(t->prog, name);
+    if (*id != TENSOR_NONE && t->prog->tensors[*id].init == INIT_weight)
+        return SNUG_OK;
+    TRY(optim_add_state(t, prefix, DTYPE_f32, NULL, id));
+    t->prog->tensors[*id].init = INIT_weight;
+    return SNUG_OK;
+}
+
+enum snug_status optim_add_direction(const struct optim_target *target, tensor_id *id)
+{
+    const struct program *prog = target->prog;
+    enum dtype dtype = prog->tensors[target->grad].dtype;
+    *id = target->grad;
+    if (target->scalars == TENSOR_NONE)
+        return SNUG_OK; /* no loss: nothing will run, and such a gradient is never free */
+    char *name = arena_format(&target->prog->arena, "step.%s", prog->tensors[target->weight].name);
+    if (name == NULL)
+        return snug_fail(target->err, SNUG_NO_MEMORY, "optimizer: out of memory");
+    struct tensor step = {TENSOR_INIT, .name = name,
+                          .dtype = dtype == DTYPE_f16 ? DTYPE_f32 : dtype, /* steps are small */
+                          .role = ROLE_temporary, .shape = prog->tensors[target->grad].shape};
+    return program_add_tensor(target->prog, &step, id, target->err);
+}
+
 /* One state of a rule as state_bits says: the tensor, and its scales or TENSOR_NONE. */
 static enum snug_status add_rule_state(const struct optim_target *t, const char *name,
                                        tensor_id pair[2])
@@ -167,6 +205,8 @@ static enum snug_status add_rule_state(const struct optim_target *t, const char 
     int64_t n = tensor_elems(t->prog, t->weight);
     bool coded = t->state_bits <= 8 && n >= LEAST_CODED_ELEMS;
     pair[1] = TENSOR_NONE;
+    if (find_word(owner(t->optimizer)->copies, name) >= 0)
+        return optim_add_copy(t, name, pair);
     if (!coded)
         return optim_add_state(t, name, t->state_bits == 16 ? DTYPE_bf16 : DTYPE_f32, NULL, pair);
     char scales[NAME_MOST + 8];
@@ -181,11 +221,27 @@ static bool is_16_bits(const struct optim_target *t, tensor_id id)
     return dtype_bytes(t->prog->tensors[id].dtype) == 2;
 }
 
+enum snug_status optim_check_schedule_free(const struct optim_target *t)
+{
+    return t->options[0] > 0 ? SNUG_OK
+                             : snug_fail(t->err, SNUG_BAD_ARGUMENT,
+                                         "--opt: %s needs a beta1 above 0", t->optimizer->name);
+}
+
+enum snug_status optim_add_average_clock(const struct optim_target *t)
+{
+    struct attrs attrs = ATTRS(.average = t->optimizer->average);
+    memcpy(attrs.options.value, t->options, sizeof attrs.options);
+    return program_add_op(t->prog, OP_average_clock, &attrs, 1, &t->scalars, 1, &t->scalars,
+                          t->err);
+}
+
 enum snug_status optim_emit_rule(const struct optim_target *t)
 {
     const struct optimizer *rule = owner(t->optimizer);
     tensor_id in[MAX_INPUTS] = {t->grad, t->scalars, t->weight, t->master};
-    struct attrs attrs = ATTRS(.rule = rule->rule, .decay = t->decay, .lr_factor = t->lr_factor);
+    struct attrs attrs = ATTRS(.rule = rule->rule, .decay = t->decay, .lr_factor = t->lr_factor,
+                               .direction = t->direction);
     char name[NAME_MOST];
     int n = UPDATE_STATES;
     memcpy(attrs.options.value, t->options, sizeof attrs.options);

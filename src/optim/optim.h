@@ -19,22 +19,38 @@ struct optim_target { /* one parameter, ready to be updated */
     const struct optimizer *optimizer;
     const double *options; /* the optimizer's, in its order */
     double decay, lr_factor;
+    bool in_out;    /* the weight is stored [inputs, outputs] of its layer, not the other way */
+    double lr;      /* --lr or the optimizer's default */
+    bool direction; /* grad is what optim_add_direction made: see the op update */
     int state_bits; /* 32, 16: bf16; 8, 4: codes where the tensor is large enough */
     struct snug_error *err;
+};
+
+struct optim_rate {                /* a learning rate's place in the run */
+    double lr, t, n_steps, warmup; /* --lr; this step, from 1; of the run; of its beginning */
 };
 
 struct optimizer {
     const char *name;
     const char *about;            /* one line for the help */
-    const struct optimizer *like; /* whose rule, states and options it has; NULL: its own */
+    const struct optimizer *like; /* whose rule and states it has; NULL: its own */
     enum rule rule;
-    const char *states;           /* "m, v": a tensor m.WEIGHT and v.WEIGHT each */
-    const char *positive;         /* those of them that are never negative */
-    const char *options;          /* "beta1, beta2, eps" */
+    const char *states;   /* "m, v": a tensor m.WEIGHT and v.WEIGHT each */
+    const char *positive; /* those of them that are never negative */
+    const char *copies;   /* those that start as the weight, and are always fp32 */
+    /* "beta1, beta2, eps": those that the rule reads first.  NULL: as `like`, with its defaults. */
+    const char *options;
     double defaults[MAX_OPTIONS]; /* of the options */
     double default_lr, default_decay;
-    int state_bits;       /* 0: 32 */
-    const char *schedule; /* of the learning rate, where the user names none; NULL: constant */
+    int state_bits; /* 0: 32 */
+    /* What evaluation and saved models use in the place of the weights: an average of them, made from
+     * the states AVERAGE_STATE.WEIGHT. */
+    enum average average;
+    const char *average_state;
+    /* --lr where neither the user nor default_lr gives one, from the states of the program. */
+    double (*usual_lr)(const struct program *prog, double n_steps, double warmup);
+    /* The learning rate of a step, for those that have a schedule of their own; NULL: --schedule. */
+    double (*lr_at)(const struct optim_rate *rate, const double *options);
     /* Adds the states of one parameter, then the ops that update it. */
     enum snug_status (*emit)(const struct optim_target *target);
     /* Instead of emit, for those that need numbers of all parameters at once. */
@@ -65,5 +81,19 @@ enum snug_status optim_emit_rule(const struct optim_target *target);
 /* Adds a state tensor PREFIX.WEIGHT of any shape (NULL: the weight's), zero at the start. */
 enum snug_status optim_add_state(const struct optim_target *target, const char *prefix,
                                  enum dtype dtype, const struct shape *shape, tensor_id *id);
+
+/* Adds a state PREFIX.WEIGHT in fp32 that starts as the weight, or finds the one that was added before. */
+enum snug_status optim_add_copy(const struct optim_target *target, const char *prefix,
+                                tensor_id *id);
+
+/* Refuses a beta1 of 0 (the first option), with which x cannot be told from y and z. */
+enum snug_status optim_check_schedule_free(const struct optim_target *target);
+
+/* Adds the op that says once a step, before all updates, how the step counts in the average. */
+enum snug_status optim_add_average_clock(const struct optim_target *target);
+
+/* Adds a tensor step.WEIGHT for the direction of a step that an op makes of the gradient and the op update
+ * then takes.  It can lie on the gradient. */
+enum snug_status optim_add_direction(const struct optim_target *target, tensor_id *id);
 
 #endif

@@ -45,9 +45,11 @@ typedef double real;
 #define RULE_FUNCTION static inline __attribute__((unused))
 #endif
 
-struct rule_now {      /* what PREPARE may read */
-    double lr, decay;  /* of this tensor */
-    double t, n_steps; /* this update, from 1; how many the run will make */
+struct rule_now {         /* what PREPARE may read */
+    double lr, decay;     /* of this tensor */
+    double t, n_steps;    /* this update, from 1; how many the run will make */
+    double average_share; /* of this update in the average of the weights */
+    double d, d_before;   /* Prodigy's estimate with and without this gradient */
 };
 
 /* A struct of numbers can be walked as an array of them: the kernels fill it so. */

@@ -6,8 +6,11 @@
 #ifndef SNUG_OPTIM_RULES_H
 #define SNUG_OPTIM_RULES_H
 
+#include "ir/program.h"
+
 /* NOLINTBEGIN(bugprone-suspicious-include): a rule is written once, in a file of its own */
 #include "optim/adadelta.c"
+#include "optim/adafactor.c"
 #include "optim/adagrad.c"
 #include "optim/adamw.c"
 #include "optim/amsgrad.c"
@@ -17,7 +20,28 @@
 #include "optim/nadamp.c"
 #include "optim/nadamw.c"
 #include "optim/rmsprop.c"
+#include "optim/schedule_free_adamw.c"
+#include "optim/schedule_free_prodigy.c"
 #include "optim/sgd.c"
 /* NOLINTEND(bugprone-suspicious-include) */
+
+/* What PREPARE may read, for one op `update`. */
+static inline struct rule_now rule_now(const struct attrs *attrs, const double *scalars)
+{
+    return (struct rule_now){.lr = attrs->direction ? scalars[SCALAR_direction_lr]
+                                                    : scalars[SCALAR_lr] * attrs->lr_factor,
+                             .decay = attrs->decay,
+                             .t = scalars[SCALAR_update_count],
+                             .n_steps = scalars[SCALAR_n_steps],
+                             .average_share = scalars[SCALAR_average_share],
+                             .d = scalars[SCALAR_d],
+                             .d_before = scalars[SCALAR_d_before]};
+}
+
+/* What gradients, or directions, are multiplied with. */
+static inline double rule_factor(const struct attrs *attrs, const double *scalars)
+{
+    return scalars[attrs->direction ? SCALAR_direction_scale : SCALAR_clip];
+}
 
 #endif

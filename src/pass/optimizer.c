@@ -53,13 +53,15 @@ static enum snug_status emit_norm(struct program *prog, struct pass_env *env, in
 
 /* What parameters are to the model, for optimizers that treat kinds apart; other tensors get a kind
  * that nobody reads.  A table that is also the head (tied) is an embedding. */
-static void mark_kinds(const struct program *prog, enum optim_kind *kinds)
+static void mark_kinds(const struct program *prog, enum optim_kind *kinds, bool *in_out)
 {
     tensor_id logits = TENSOR_NONE;
     for (int i = 0; i < prog->n_tensors; i++)
         kinds[i] = prog->tensors[i].shape.n_dims < 2 ? OPTIM_vector : OPTIM_matrix;
     for (int i = prog->n_ops - 1; i >= 0; i--) { /* embeddings last: they come first in a model */
         const struct op *op = &prog->ops[i];
+        if (op->kind == OP_linear)
+            in_out[op->in[1]] = op->attrs.in_out != 0;
         if (op->kind == OP_cross_entropy)
             logits = op->in[0];
         bool is_head =
@@ -85,12 +87,13 @@ static enum snug_status make_target(struct program *prog, struct pass_env *env, 
                                     .options = env->options,
                                     .decay = t->decays ? env->weight_decay : 0,
                                     .lr_factor = 1,
+                                    .lr = env->lr,
                                     .state_bits = env->state_bits,
                                     .err = env->err};
     if (!env->master || t->dtype == DTYPE_f32)
         return SNUG_OK;
     TRY(optim_add_state(target, "master", DTYPE_f32, NULL, &target->master));
-    prog->tensors[target->master].init = INIT_none; /* starts as the weight */
+    prog->tensors[target->master].init = INIT_weight;
     return SNUG_OK;
 }
 
@@ -117,15 +120,17 @@ enum snug_status pass_optimizer(struct program *prog, struct pass_env *env)
     struct optim_target *targets =
         arena_zeros(env->scratch, (size_t)n_gradients + 1, sizeof *targets);
     enum optim_kind *kinds = arena_zeros(env->scratch, (size_t)prog->n_tensors, sizeof *kinds);
-    if (targets == NULL || kinds == NULL)
+    bool *in_out = arena_zeros(env->scratch, (size_t)prog->n_tensors, sizeof *in_out);
+    if (targets == NULL || kinds == NULL || in_out == NULL)
         return snug_fail(env->err, SNUG_NO_MEMORY, "optimizer: out of memory");
-    mark_kinds(prog, kinds);
+    mark_kinds(prog, kinds, in_out);
     for (int i = 0; i < n_tensors; i++) {
         tensor_id grad =
             prog->tensors[i].role == ROLE_parameter ? gradient_of(prog, env, i) : TENSOR_NONE;
         if (grad == TENSOR_NONE)
             continue; /* not trained */
         TRY(make_target(prog, env, i, grad, scalars, &targets[n_targets]));
+        targets[n_targets].in_out = in_out[i];
         targets[n_targets++].kind = kinds[i];
     }
     return emit_updates(env->optimizer, targets, n_targets);

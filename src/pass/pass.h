@@ -24,7 +24,10 @@ struct pass_env {
     const struct optimizer *optimizer;
     const double *options; /* the optimizer's, in its order */
     int state_bits;        /* of an optimizer state: 32, 16, 8, 4 */
-    double weight_decay, max_norm;
+    double lr, weight_decay, max_norm;
+
+    const struct program *run; /* whose averages of weights are evaluated; NULL: the weights are */
+    bool averages_only;        /* nothing but those averages, as outputs */
 
     /* How much workspace the kernel of an op wants; `device` is handed back. */
     size_t (*workspace_bytes)(const void *device, const struct program *prog, const struct op *op);
@@ -33,8 +36,8 @@ struct pass_env {
 
 typedef enum snug_status pass_fn(struct program *prog, struct pass_env *env);
 
-pass_fn pass_inference, pass_regularize, pass_precision, pass_autodiff, pass_accumulate,
-    pass_optimizer, pass_fuse, pass_drop_dead, pass_book;
+pass_fn pass_inference, pass_regularize, pass_precision, pass_average, pass_autodiff,
+    pass_accumulate, pass_optimizer, pass_fuse, pass_drop_dead, pass_book;
 
 /* Runs the table up to and including the pass named `last` (NULL: all of them; "model": none). */
 enum snug_status pass_run(struct program *prog, struct pass_env *env, const char *last);

@@ -1,6 +1,7 @@
 /*
  * pipeline.c -- the table of passes: which, in what order, and when.
  */
+#include "optim/optim.h"
 #include "pass/pass.h"
 
 #include <string.h>
@@ -21,6 +22,11 @@ static bool not_in_training(const struct pass_env *env)
     return !env->train;
 }
 
+static bool beside_averages(const struct pass_env *env)
+{
+    return env->run != NULL && env->optimizer->average != AVERAGE_none;
+}
+
 static bool in_16_bits(const struct pass_env *env)
 {
     return env->compute != DTYPE_f32;
@@ -36,6 +42,7 @@ static bool is_regularized(const struct pass_env *env)
     X(inference,  not_in_training) /* running averages for those of the batch */                   \
     X(regularize, is_regularized) /* dropout, label smoothing */                                   \
     X(precision,  in_16_bits)  /* dtypes, casts of inputs */                                       \
+    X(average,    beside_averages) /* of the weights, in their place */                            \
     X(autodiff,   in_training) /* the backward half */                                             \
     X(accumulate, in_training) /* micro-batches as a repeated body */                              \
     X(optimizer,  in_training) /* gradient norm, states, updates */                                \

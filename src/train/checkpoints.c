@@ -1,8 +1,8 @@
 /*
  * checkpoints.c -- a run on disk: what is saved, and how it goes on.
  *
- * model.safetensors holds the parameters, optimizer.safetensors the optimizer's states and masters,
- * state.json everything else that the next step depends on: the step, the seed, the position in the
+ * model.safetensors holds the parameters, optimizer.safetensors the optimizer's states and masters (and
+ * the parameters of an optimizer that averages them: the model then has the averages), state.json everything else that the next step depends on: the step, the seed, the position in the
  * data, the recipe, the loss scale.  A resumed run takes the very steps that the first would have taken.
  */
 #include "base/fd.h"
@@ -161,8 +161,45 @@ static snug_recipe effective_recipe(const struct snug_trainer *t)
     recipe.lr = recipe_lr(&t->recipe);
     recipe.weight_decay = recipe_weight_decay(&t->recipe);
     recipe.state_bits = recipe_state_bits(&t->recipe);
-    recipe.schedule = (int)recipe_schedule(&t->recipe);
     return recipe;
+}
+
+/* Those that a step takes from the one before. */
+static const struct {
+    const char *name;
+    enum scalar at;
+    bool is_new; /* runs that were saved without it have 0 */
+} kept_scalars[] = {
+    {"loss_scale", SCALAR_loss_scale, false},
+    {"update_count", SCALAR_update_count, false},
+    {"good_steps", SCALAR_good_steps, false},
+    {"lr_most", SCALAR_lr_most, true},
+    {"average_sum", SCALAR_average_sum, true},
+    {"n_kept", SCALAR_n_kept, true},
+    {"d", SCALAR_d, true},
+    {"d_numerator", SCALAR_d_numerator, true},
+};
+enum { N_KEPT_SCALARS = sizeof kept_scalars / sizeof *kept_scalars };
+
+static json_t *scalars_json(const double *scalars)
+{
+    json_t *object = json_object();
+    for (int i = 0; i < N_KEPT_SCALARS && object != NULL; i++)
+        json_object_set_new(object, kept_scalars[i].name, json_real(scalars[kept_scalars[i].at]));
+    return object;
+}
+
+static enum snug_status restore_scalars(const struct snug_trainer *t, const json_t *state,
+                                        struct snug_error *err)
+{
+    json_t *scalars;
+    double *table = exec_scalars(t->exec);
+    TRY(json_get_object(state, t->out, "scalars", &scalars, err));
+    for (int i = 0; i < N_KEPT_SCALARS; i++)
+        if (!kept_scalars[i].is_new || json_object_get(scalars, kept_scalars[i].name) != NULL)
+            TRY(json_get_real(scalars, t->out, kept_scalars[i].name, &table[kept_scalars[i].at],
+                              err));
+    return SNUG_OK;
 }
 
 static char *state_text(const struct snug_trainer *t)
@@ -171,22 +208,44 @@ static char *state_text(const struct snug_trainer *t)
     snug_recipe recipe = effective_recipe(t);
     if (identity_of(t->model, identity, NULL) != SNUG_OK)
         return NULL;
-    const double *scalars = exec_scalars(t->exec);
     char fingerprint[32];
     snprintf(fingerprint, sizeof fingerprint, "%016llx",
              t->data == NULL ? 0ull : (unsigned long long)data_fingerprint(t->data));
-    json_t *state = json_pack(
-        "{s:i, s:s, s:s, s:I, s:I, s:I, s:I, s:{s:s, s:s, s:s}, s:{s:f, s:f, s:f}, s:o}", "format",
-        1, "model", t->model->name, "identity", identity, "step", (json_int_t)t->step, "n_steps",
-        (json_int_t)t->n_steps, "seed", (json_int_t)t->recipe.seed, "samples_seen",
-        (json_int_t)(t->step * t->session.batch), "data", "spec",
-        t->data_spec == NULL ? "random" : t->data_spec, "kind",
-        t->data == NULL ? "given" : data_kind(t->data), "fingerprint", fingerprint, "scalars",
-        "loss_scale", scalars[SCALAR_loss_scale], "update_count", scalars[SCALAR_update_count],
-        "good_steps", scalars[SCALAR_good_steps], "recipe", recipe_json(&recipe));
+    json_t *state =
+        json_pack("{s:i, s:s, s:s, s:I, s:I, s:I, s:I, s:{s:s, s:s, s:s}, s:o, s:o}", "format", 1,
+                  "model", t->model->name, "identity", identity, "step", (json_int_t)t->step,
+                  "n_steps", (json_int_t)t->n_steps, "seed", (json_int_t)t->recipe.seed,
+                  "samples_seen", (json_int_t)(t->step * t->session.batch), "data", "spec",
+                  t->data_spec == NULL ? "random" : t->data_spec, "kind",
+                  t->data == NULL ? "given" : data_kind(t->data), "fingerprint", fingerprint,
+                  "scalars", scalars_json(exec_scalars(t->exec)), "recipe", recipe_json(&recipe));
     char *text = state == NULL ? NULL : json_dumps(state, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
     json_decref(state);
     return text;
+}
+
+enum { MODEL_FILE, OPTIMIZER_FILE, N_FILES };
+static const char *const file_names[N_FILES] = {"model.safetensors", "optimizer.safetensors"};
+
+/* Which tensors a file brings back: a model of averages brings nothing. */
+static unsigned roles_in(const struct snug_trainer *t, int file)
+{
+    const unsigned weights = 1u << ROLE_parameter, states = 1u << ROLE_optimizer;
+    if (t->recipe.optimizer->average != AVERAGE_none)
+        return file == MODEL_FILE ? 0 : weights | states;
+    return file == MODEL_FILE ? weights : states;
+}
+
+/* The model as it is used: the parameters or their averages. */
+static enum snug_status model_entries(struct snug_trainer *t, struct st_entry **entries, int *n,
+                                      struct snug_error *err)
+{
+    if (t->averages_exec != NULL)
+        TRY(exec_run(t->averages_exec, NULL, NULL, err));
+    TRY(weights_entries(&t->session, t->exec, 1u << ROLE_parameter, entries, n, err));
+    if (t->averages_exec != NULL)
+        weights_use_averages(&t->averages, t->averages_exec, *entries, *n);
+    return SNUG_OK;
 }
 
 enum snug_status trainer_save(struct snug_trainer *t, struct snug_error *err)
@@ -204,15 +263,15 @@ enum snug_status trainer_save(struct snug_trainer *t, struct snug_error *err)
     enum snug_status status =
         state == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory while saving") : SNUG_OK;
     if (status == SNUG_OK)
-        status = weights_entries(&t->session, t->exec, ROLE_parameter, &model, &n_model, err);
+        status = model_entries(t, &model, &n_model, err);
     if (status == SNUG_OK)
-        status =
-            weights_entries(&t->session, t->exec, ROLE_optimizer, &optimizer, &n_optimizer, err);
+        status = weights_entries(&t->session, t->exec, roles_in(t, OPTIMIZER_FILE), &optimizer,
+                                 &n_optimizer, err);
     if (status == SNUG_OK) {
-        struct checkpoint_file files[] = {
-            {.name = "model.safetensors", .entries = model, .n = n_model},
-            {.name = "optimizer.safetensors", .entries = optimizer, .n = n_optimizer}};
-        status = checkpoint_save(t->out, files, 2, state, NULL, err);
+        struct checkpoint_file files[N_FILES] = {
+            {.name = file_names[MODEL_FILE], .entries = model, .n = n_model},
+            {.name = file_names[OPTIMIZER_FILE], .entries = optimizer, .n = n_optimizer}};
+        status = checkpoint_save(t->out, files, N_FILES, state, NULL, err);
     }
     if (status == SNUG_OK)
         t->saved_step = t->step;
@@ -262,18 +321,12 @@ static enum snug_status restore_state(struct snug_trainer *t, const json_t *stat
                                       struct snug_error *err)
 {
     int64_t seen, seed, step, n_steps;
-    json_t *scalars;
-    double *table = exec_scalars(t->exec);
     TRY(json_get_integer(state, t->out, "step", 0, INT64_MAX / 2, &step, err));
     TRY(json_get_integer(state, t->out, "n_steps", 0, INT64_MAX / 2, &n_steps, err));
     TRY(json_get_integer(state, t->out, "seed", 0, INT64_MAX, &seed, err));
     TRY(json_get_integer(state, t->out, "samples_seen", 0, INT64_MAX / 2, &seen, err));
-    TRY(json_get_object(state, t->out, "scalars", &scalars, err));
-    if (!t->options.weights_only) {
-        TRY(json_get_real(scalars, t->out, "loss_scale", &table[SCALAR_loss_scale], err));
-        TRY(json_get_real(scalars, t->out, "update_count", &table[SCALAR_update_count], err));
-        TRY(json_get_real(scalars, t->out, "good_steps", &table[SCALAR_good_steps], err));
-    }
+    if (!t->options.weights_only)
+        TRY(restore_scalars(t, state, err));
     TRY(same_data(t, state, err));
     if (seed != t->recipe.seed || seen != step * t->session.batch)
         return snug_fail(err, SNUG_MISMATCH,
@@ -373,30 +426,32 @@ enum snug_status trainer_inherit(struct snug_trainer *t, struct snug_error *err)
     return status;
 }
 
+/* The weights of any type with --resume-weights-only (masters and averages begin as they), else all. */
+static enum snug_status restore_file(struct snug_trainer *t, const struct checkpoint *checkpoint,
+                                     int file, struct snug_error *err)
+{
+    const char *name = file_names[file];
+    struct safetensors *st = checkpoint_find(checkpoint, name);
+    if (st == NULL)
+        return snug_fail(err, SNUG_BAD_FILE, "%s has no %s", t->out, name);
+    if (t->options.weights_only)
+        TRY(weights_load(&t->session, t->exec, st, err));
+    else
+        TRY(weights_restore(&t->session, t->exec, roles_in(t, file), st, err));
+    return checkpoint_verify(checkpoint, name, err);
+}
+
 enum snug_status trainer_resume(struct snug_trainer *t, struct snug_error *err)
 {
-    static const struct {
-        const char *name;
-        enum role role;
-    } files[] = {{"model.safetensors", ROLE_parameter}, {"optimizer.safetensors", ROLE_optimizer}};
     struct checkpoint *checkpoint = NULL;
     json_t *state = NULL;
     TRY(checkpoint_open(t->out, &checkpoint, err));
     enum snug_status status = read_state(checkpoint, t->out, &state, err);
     if (status == SNUG_OK)
         status = restore_state(t, state, err);
-    int n_files = t->options.weights_only ? 1 : 2;
-    for (int i = 0; i < n_files && status == SNUG_OK; i++) {
-        struct safetensors *st = checkpoint_find(checkpoint, files[i].name);
-        if (st == NULL)
-            status = snug_fail(err, SNUG_BAD_FILE, "%s has no %s", t->out, files[i].name);
-        if (status == SNUG_OK && t->options.weights_only) /* of any type; masters as well */
-            status = weights_load(&t->session, t->exec, st, err);
-        else if (status == SNUG_OK)
-            status = weights_restore(&t->session, t->exec, files[i].role, st, err);
-        if (status == SNUG_OK)
-            status = checkpoint_verify(checkpoint, files[i].name, err);
-    }
+    for (int file = 0; file < N_FILES && status == SNUG_OK; file++)
+        if (t->options.weights_only ? file == MODEL_FILE : roles_in(t, file) != 0)
+            status = restore_file(t, checkpoint, file, err);
     t->saved_step = t->step;
     json_decref(state);
     checkpoint_close(checkpoint);

@@ -141,15 +141,16 @@ static const struct key keys[] = {
     {"state-bits", "32 (adam-8bit: 8, adam-4bit: 4), 16, 8, 4", "bits of an optimizer state",
      .kind = CHOICE, .field = FIELD(state_bits), .choices = state_bits},
     {"update", "end", "when weights are updated", .kind = FIXED},
-    {"lr", "the optimizer's (adamw: 3e-4, sgd: 0.1)", "learning rate", .kind = REAL,
-     .field = FIELD(lr), .least = 0, .most = 1e300},
+    {"lr", "the optimizer's (adamw: 3e-4, sgd: 0.1, adafactor, amos: theirs)", "learning rate",
+     .kind = REAL, .field = FIELD(lr), .least = 0, .most = 1e300},
     {"weight-decay", "the optimizer's (adamw: 0.1, adam, sgd: 0)",
      "on matrices, not on biases and norms", .kind = REAL, .field = FIELD(weight_decay), .least = 0,
      .most = 1e300},
     {"clip", "1", "largest gradient norm; 0: no clipping", .kind = REAL, .field = FIELD(clip),
      .least = 0, .most = 1e300},
-    {"schedule", "constant (cyclic-lr: cyclic), linear, cosine, cyclic, wsd",
-     "of the learning rate", .kind = CHOICE, .field = FIELD(schedule), .choices = schedules},
+    {"schedule", "constant, linear, cosine, cyclic, wsd",
+     "of the learning rate (cyclic-lr: its own)", .kind = CHOICE, .field = FIELD(schedule),
+     .choices = schedules},
     {"warmup", "0", "steps over which it rises from 0", .kind = COUNT, .field = FIELD(warmup),
      .least = 0, .most = ANY},
     {"lr-end", "0.1", "its last value, as a fraction of --lr", .kind = REAL, .field = FIELD(lr_end),
@@ -436,20 +437,9 @@ const char *recipe_precision_name(const struct snug_recipe *recipe)
     return choice_name(precisions, recipe->precision);
 }
 
-enum schedule recipe_schedule(const struct snug_recipe *recipe)
-{
-    const char *usual = recipe->optimizer->schedule;
-    if (recipe->schedule != SCHEDULE_optimizers)
-        return (enum schedule)recipe->schedule;
-    for (const struct choice *c = schedules; usual != NULL && c->name != NULL; c++)
-        if (strcmp(c->name, usual) == 0)
-            return (enum schedule)c->value;
-    return SCHEDULE_constant;
-}
-
 const char *recipe_schedule_name(const struct snug_recipe *recipe)
 {
-    return choice_name(schedules, (int)recipe_schedule(recipe));
+    return choice_name(schedules, recipe->schedule);
 }
 
 enum snug_status recipe_options(const struct snug_recipe *recipe, double values[MAX_OPTIONS],

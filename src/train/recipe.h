@@ -10,7 +10,6 @@
 #include "optim/optim.h"
 
 enum schedule {
-    SCHEDULE_optimizers, /* whatever the optimizer is meant to have */
     SCHEDULE_constant,
     SCHEDULE_linear,
     SCHEDULE_cosine,
@@ -55,7 +54,6 @@ const char *recipe_schedule_name(const struct snug_recipe *recipe);
 enum snug_status recipe_options(const struct snug_recipe *recipe, double values[MAX_OPTIONS],
                                 struct snug_error *err);
 int recipe_state_bits(const struct snug_recipe *recipe);
-enum schedule recipe_schedule(const struct snug_recipe *recipe);
 double recipe_lr(const struct snug_recipe *recipe); /* before it is scaled with the batch */
 double recipe_weight_decay(const struct snug_recipe *recipe);
 /* schedule.c */

@@ -67,14 +67,18 @@ static struct stretch cycle_of(int64_t step, int64_t n_steps, int64_t n_cycles)
 double recipe_lr_at(const struct snug_recipe *recipe, int64_t batch, int64_t step, int64_t n_steps)
 {
     double lr = recipe_scaled_lr(recipe, batch), end = recipe->lr_end;
+    double options[MAX_OPTIONS];
+    if (recipe->optimizer->lr_at != NULL && recipe_options(recipe, options, NULL) == SNUG_OK) {
+        struct optim_rate rate = {lr, (double)(step + 1), (double)n_steps, (double)recipe->warmup};
+        return recipe->optimizer->lr_at(&rate, options);
+    }
     struct stretch all = {step, n_steps};
-    if (recipe_schedule(recipe) == SCHEDULE_cyclic)
+    if (recipe->schedule == SCHEDULE_cyclic)
         all = cycle_of(step, n_steps, recipe->cycles);
     if (all.at < recipe->warmup)
         return lr * (double)(all.at + 1) / (double)recipe->warmup;
     double done = share_done(all, recipe->warmup);
-    switch (recipe_schedule(recipe)) {
-    case SCHEDULE_optimizers:
+    switch ((enum schedule)recipe->schedule) {
     case SCHEDULE_constant:
         return lr;
     case SCHEDULE_linear:
@@ -107,13 +111,13 @@ enum snug_status recipe_check(const struct snug_recipe *recipe, struct snug_erro
 enum snug_status recipe_check_steps(const struct snug_recipe *recipe, int64_t n_steps,
                                     struct snug_error *err)
 {
-    if (recipe_schedule(recipe) == SCHEDULE_cyclic && n_steps / recipe->cycles <= recipe->warmup)
+    if (recipe->schedule == SCHEDULE_cyclic && n_steps / recipe->cycles <= recipe->warmup)
         return snug_fail(
             err, SNUG_BAD_ARGUMENT,
             "--cycles %lld of %lld steps leave no step after --warmup %lld: take fewer "
             "or longer ones",
             (long long)recipe->cycles, (long long)n_steps, (long long)recipe->warmup);
-    if (recipe_schedule(recipe) == SCHEDULE_wsd &&
+    if (recipe->schedule == SCHEDULE_wsd &&
         (double)recipe->warmup > recipe->decay_from * (double)n_steps)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
                          "--warmup %lld of %lld steps ends after --decay-from %g",

@@ -88,8 +88,11 @@ enum snug_status session_program(const struct session_request *q, const char *la
                                .optimizer = r->optimizer,
                                .options = options,
                                .state_bits = recipe_state_bits(r),
+                               .lr = recipe_lr(r),
                                .weight_decay = recipe_weight_decay(r),
                                .max_norm = r->clip,
+                               .run = q->over != NULL ? &q->over->prog : NULL,
+                               .averages_only = q->averages_only,
                                .workspace_bytes = workspace_of,
                                .device = s};
         status = pass_run(&s->prog, &env, last_pass);
@@ -118,6 +121,32 @@ enum snug_status session_plan_program(struct session *s, struct snug_error *err)
                              : plan_make(&s->prog, s->backend->alignment, &rates, &s->plan, err);
 }
 
+/* Evaluating at averages of the weights, a sample at a time, and saving them take place in the arena of
+ * the run: it is made so large.  Mostly it is already, by the gradients. */
+static enum snug_status make_room_for_averages(const struct session_request *q, struct session *s,
+                                               struct snug_error *err)
+{
+    for (int only = 0; only < 2; only++) { /* evaluating, saving */
+        struct session beside;
+        struct session_request request = {.model = q->model,
+                                          .recipe = q->recipe,
+                                          .batch = 1,
+                                          .micro_batch = 1,
+                                          .seq = s->seq,
+                                          .over = s,
+                                          .averages_only = only};
+        TRY(session_make(&request, &beside, err));
+        int64_t more = beside.plan.arena_bytes - s->plan.arena_bytes;
+        session_free(&beside);
+        if (more > 0) {
+            s->plan.arena_bytes += more;
+            s->plan.lower_bound += more;
+            s->plan.at_peak[ROLE_temporary] += more;
+        }
+    }
+    return SNUG_OK;
+}
+
 enum snug_status session_make(const struct session_request *q, struct session *s,
                               struct snug_error *err)
 {
@@ -127,6 +156,9 @@ enum snug_status session_make(const struct session_request *q, struct session *s
         q->over != NULL ? plan_make_over(&s->prog, &q->over->prog, &q->over->plan,
                                          s->backend->alignment, &s->plan, err)
                         : plan_make(&s->prog, s->backend->alignment, &rates, &s->plan, err);
+    bool averages = q->train && q->recipe->optimizer->average != AVERAGE_none;
+    if (status == SNUG_OK && averages && s->prog.loss != TENSOR_NONE)
+        status = make_room_for_averages(q, s, err);
     if (status != SNUG_OK)
         session_free(s);
     return status;

@@ -24,7 +24,8 @@ struct session_request {
     enum model_purpose purpose;
     bool train;
     int64_t batch, micro_batch, seq; /* 0: from the recipe, then the model's default */
-    const struct session *over;      /* plan in the arena of this one, or NULL */
+    const struct session *over;      /* plan in the arena of this run, or NULL */
+    bool averages_only;              /* of that run's weights, as outputs, and nothing else */
 };
 
 enum snug_status session_make(const struct session_request *request, struct session *session,

@@ -96,6 +96,22 @@ enum snug_status trainer_fit_model(struct snug_trainer *t, struct snug_error *er
     return vision_check(&t->model->vision, err);
 }
 
+/* In the memory of the gradients, which are as large. */
+static enum snug_status make_averages(struct snug_trainer *t, struct snug_error *err)
+{
+    if (t->out == NULL || t->recipe.optimizer->average == AVERAGE_none)
+        return SNUG_OK;
+    struct session_request q = {.model = t->model,
+                                .recipe = &t->recipe,
+                                .micro_batch = t->session.micro_batch,
+                                .batch = t->session.micro_batch,
+                                .over = &t->session,
+                                .averages_only = true};
+    TRY(session_make(&q, &t->averages, err));
+    return exec_create(&t->averages.prog, &t->averages.plan, t->averages.backend,
+                       &t->averages.facts, t->exec, &t->averages_exec, err);
+}
+
 static enum snug_status open_all(struct snug_trainer *t, struct snug_error *err)
 {
     if (t->out != NULL)
@@ -109,6 +125,9 @@ static enum snug_status open_all(struct snug_trainer *t, struct snug_error *err)
     TRY(budget_check_run(t->model, &t->recipe, &t->session, err));
     TRY(open_data(t, err));
     TRY(count_steps(t, err));
+    if (recipe_lr(&t->recipe) <= 0 && t->recipe.optimizer->usual_lr != NULL)
+        t->recipe.lr = t->recipe.optimizer->usual_lr(&t->session.prog, (double)t->n_steps,
+                                                     (double)t->recipe.warmup);
     TRY(exec_create(&t->session.prog, &t->session.plan, t->session.backend, &t->session.facts, NULL,
                     &t->exec, err));
     weights_init(&t->session, t->exec, (uint64_t)t->recipe.seed);
@@ -119,6 +138,7 @@ static enum snug_status open_all(struct snug_trainer *t, struct snug_error *err)
     t->first_step = t->step;
     TRY(recipe_check_steps(&t->recipe, t->n_steps, err));
     TRY(make_evaluator(t, err));
+    TRY(make_averages(t, err));
     return t->out == NULL ? SNUG_OK : trainer_begin_run(t, err);
 }
 
@@ -158,6 +178,8 @@ void snug_trainer_free(snug_trainer *t)
         return;
     if (t->can_evaluate)
         evaluator_free(&t->evaluator);
+    exec_free(t->averages_exec);
+    session_free(&t->averages);
     metrics_close(t->metrics);
     data_close(t->data);
     exec_free(t->exec);
@@ -368,7 +390,8 @@ char *snug_trainer_describe(const snug_trainer *t)
     text_add(&out, "recipe  ");
     session_describe(&t->session, &t->recipe, &out);
     text_add(&out, ", lr %g %s", recipe_scaled_lr(&t->recipe, t->session.batch),
-             recipe_schedule_name(&t->recipe));
+             t->recipe.optimizer->lr_at != NULL ? "by the optimizer"
+                                                : recipe_schedule_name(&t->recipe));
     if (t->recipe.warmup > 0)
         text_add(&out, ", warm-up %lld", (long long)t->recipe.warmup);
     text_add(&out, "\nplan    %s bytes (%s)\n", text_count(t->session.plan.arena_bytes, count),

@@ -53,6 +53,8 @@ struct snug_trainer {
     struct data *data; /* NULL: steps are fed by the caller */
     struct evaluator evaluator;
     bool can_evaluate;
+    struct session averages;    /* what is saved in the place of the weights */
+    struct exec *averages_exec; /* NULL: the weights are */
     struct metrics *metrics;
     int64_t step, n_steps, first_step; /* steps done; the goal; where this process began */
     const void *const *given;          /* the caller's inputs of the present step */

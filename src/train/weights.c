@@ -37,9 +37,31 @@ static double start_value(const struct tensor *t, uint64_t seed, uint64_t stream
         return t->init_scale * (2 * rng_uniform(seed, stream, (uint64_t)i) - 1);
     case INIT_none:
     case INIT_zeros:
+    case INIT_weight:
         break;
     }
     return 0;
+}
+
+/* The states that start as their weight, once the weights have numbers.  Masters have theirs already. */
+static void start_copies(const struct session *session, struct exec *exec)
+{
+    const struct program *prog = &session->prog;
+    for (int id = 0; id < prog->n_tensors; id++) {
+        const struct tensor *t = &prog->tensors[id];
+        const char *dot = strchr(t->name, '.');
+        if (t->init != INIT_weight || t->role != ROLE_optimizer || dot == NULL)
+            continue;
+        tensor_id weight = program_find(prog, dot + 1), master = master_of(prog, weight);
+        tensor_id from = master != TENSOR_NONE ? master : weight;
+        enum dtype dtype = prog->tensors[from].dtype;
+        const void *data = exec_data(exec, from);
+        void *copy = exec_data(exec, id);
+        int64_t n = from != id ? tensor_elems(prog, id) : 0;
+#pragma omp parallel for schedule(static)
+        for (int64_t i = 0; i < n; i++)
+            dtype_store(t->dtype, copy, i, dtype_load(dtype, data, i));
+    }
 }
 
 void weights_init(const struct session *session, struct exec *exec, uint64_t seed)
@@ -51,8 +73,7 @@ void weights_init(const struct session *session, struct exec *exec, uint64_t see
         if (!t->persistent || data == NULL || t->base != TENSOR_NONE)
             continue;
         if (!is_of_model(t)) {
-            bool is_master = t->init == INIT_none && t->role == ROLE_optimizer;
-            if (!is_master) /* which is filled with its weight */
+            if (t->init != INIT_weight)
                 memset(data, 0, (size_t)tensor_bytes(prog, id));
             continue;
         }
@@ -68,6 +89,7 @@ void weights_init(const struct session *session, struct exec *exec, uint64_t see
             dtype_store(t->dtype, data, i, (double)value);
         }
     }
+    start_copies(session, exec);
     double *scalars = exec_scalars(exec);
     if (scalars != NULL) {
         scalars[SCALAR_clip] = 1;
@@ -210,6 +232,7 @@ enum snug_status weights_load(const struct session *session, struct exec *exec,
                              "%s has a tensor \"%s\" that the model has no place for",
                              safetensors_path(st), name);
     }
+    start_copies(session, exec);
     return SNUG_OK;
 }
 
@@ -262,14 +285,14 @@ const char *weights_find_nonfinite(const struct session *session, const struct e
 /* ---- checkpoints ------------------------------------------------------------------------------------ */
 
 static bool is_saved(const struct program *prog, const struct exec *exec, tensor_id id,
-                     enum role role)
+                     unsigned roles)
 {
     const struct tensor *t = &prog->tensors[id];
-    bool has_role = role == ROLE_parameter ? is_of_model(t) : t->role == role;
-    return has_role && t->persistent && exec_data(exec, id) != NULL;
+    enum role role = is_of_model(t) ? ROLE_parameter : t->role;
+    return (roles >> role & 1) != 0 && t->persistent && exec_data(exec, id) != NULL;
 }
 
-enum snug_status weights_entries(const struct session *session, struct exec *exec, enum role role,
+enum snug_status weights_entries(const struct session *session, struct exec *exec, unsigned roles,
                                  struct st_entry **entries, int *n, struct snug_error *err)
 {
     const struct program *prog = &session->prog;
@@ -278,7 +301,7 @@ enum snug_status weights_entries(const struct session *session, struct exec *exe
     if (*entries == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory while saving");
     for (int id = 0; id < prog->n_tensors; id++)
-        if (is_saved(prog, exec, id, role))
+        if (is_saved(prog, exec, id, roles))
             (*entries)[(*n)++] = (struct st_entry){.name = prog->tensors[id].name,
                                                    .dtype = prog->tensors[id].dtype,
                                                    .shape = prog->tensors[id].shape,
@@ -286,17 +309,29 @@ enum snug_status weights_entries(const struct session *session, struct exec *exe
     return SNUG_OK;
 }
 
-enum snug_status weights_restore(const struct session *session, struct exec *exec, enum role role,
+void weights_use_averages(const struct session *averages, struct exec *exec,
+                          struct st_entry *entries, int n)
+{
+    char name[512];
+    for (int i = 0; i < n; i++) {
+        snprintf(name, sizeof name, "average.%s", entries[i].name);
+        tensor_id id = program_find(&averages->prog, name);
+        if (id != TENSOR_NONE)
+            entries[i].data = exec_data(exec, id);
+    }
+}
+
+enum snug_status weights_restore(const struct session *session, struct exec *exec, unsigned roles,
                                  struct safetensors *st, struct snug_error *err)
 {
     const struct program *prog = &session->prog;
     int n = 0;
     for (int id = 0; id < prog->n_tensors; id++)
-        n += is_saved(prog, exec, id, role);
+        n += is_saved(prog, exec, id, roles);
     for (int k = 0; k < safetensors_count(st); k++) { /* in file order: the checksum is free */
         const struct st_entry *entry = safetensors_entry(st, k);
         tensor_id id = program_find(prog, entry->name);
-        if (id == TENSOR_NONE || !is_saved(prog, exec, id, role))
+        if (id == TENSOR_NONE || !is_saved(prog, exec, id, roles))
             return snug_fail(err, SNUG_MISMATCH,
                              "%s holds \"%s\", which this model and optimizer do not have",
                              safetensors_path(st), entry->name);

@@ -22,11 +22,15 @@ enum snug_status weights_load_folder(const struct session *session, struct exec 
 /* The first parameter or optimizer state with a number that is not finite; NULL: none. */
 const char *weights_find_nonfinite(const struct session *session, const struct exec *exec);
 
-/* All tensors of one role (buffers go with parameters), exactly as they are: what a checkpoint holds.  entries is malloc'ed. */
-enum snug_status weights_entries(const struct session *session, struct exec *exec, enum role role,
+/* All tensors of some roles (bit ROLE_...; buffers go with parameters), exactly as they are: what a
+ * checkpoint holds.  entries is malloc'ed. */
+enum snug_status weights_entries(const struct session *session, struct exec *exec, unsigned roles,
                                  struct st_entry **entries, int *n, struct snug_error *err);
 /* And back: same names, types and shapes, or refused. */
-enum snug_status weights_restore(const struct session *session, struct exec *exec, enum role role,
+enum snug_status weights_restore(const struct session *session, struct exec *exec, unsigned roles,
                                  struct safetensors *st, struct snug_error *err);
+/* The outputs average.WEIGHT of `averages` take the places of the weights in entries. */
+void weights_use_averages(const struct session *averages, struct exec *exec,
+                          struct st_entry *entries, int n);
 
 #endif

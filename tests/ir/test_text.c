@@ -214,7 +214,7 @@ static void add_random_tensor(struct dice *dice, struct program *prog)
                             .persistent = roll(dice, 2),
                             .is_output = roll(dice, 2),
                             .decays = roll(dice, 2),
-                            .init = (enum init)roll(dice, INIT_uniform + 1),
+                            .init = (enum init)roll(dice, INIT_weight + 1),
                             .init_scale = roll(dice, 2) ? random_real(dice) : 0};
     for (int d = 0; d < tensor.shape.n_dims; d++)
         tensor.shape.dim[d] = 1 + roll(dice, 100);
@@ -236,6 +236,7 @@ static void add_random_op(struct dice *dice, struct program *prog)
         out[k] = random_id(dice, prog);
 #define RANDOM_act        (enum act) roll(dice, ACT_tanh + 1)
 #define RANDOM_accumulate (enum accumulate) roll(dice, ACC_after_first + 1)
+#define RANDOM_average    (enum average) roll(dice, AVERAGE_ema + 1)
 #define RANDOM_integer    (int32_t) rng_u64(dice->seed, 3, dice->index++)
 #define RANDOM_real       random_real(dice)
 #define RANDOM_rule       (enum rule) roll(dice, RULE_COUNT)

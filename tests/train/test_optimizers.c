@@ -38,6 +38,13 @@ static const struct {
     {"optimizer=nadamp", 8},
     {"optimizer=cyclic-lr", 8},
     {"optimizer=lion", 4},
+    {"optimizer=adafactor", 4}, /* a vector: see below */
+    {"optimizer=schedule-free-adamw", 8},
+    {"optimizer=schedule-free-prodigy", 16},
+    {"optimizer=lawa-ema", 12},
+    {"optimizer=lawa-queue", 8 + 4 * 10},
+    {"optimizer=lawa-queue opt=k=3 precision=bf16", 12 + 2 * 3},
+    {"optimizer=schedule-free-adamw state-bits=8", 5 + 4 / 256.0},
     {"optimizer=adam-8bit", 2 + 2 * 4 / 256.0},
     {"optimizer=adam-4bit", 1 + 2 * 4 / 128.0},
     {"optimizer=adamw state-bits=8", 2 + 2 * 4 / 256.0},
@@ -70,13 +77,50 @@ static void test_bytes_of_states(void **state)
     snug_model_free(model);
 }
 
+enum { ROWS = 4096, COLUMNS = 1024, WEIGHTS = ROWS * COLUMNS }; /* and ROWS biases */
+
+static const struct {
+    const char *keys;
+    int64_t numbers;
+} matrix_rows[] = {
+    {"optimizer=adafactor", ROWS + COLUMNS + ROWS},
+    {"optimizer=adafactor opt=beta1=0.9", ROWS + COLUMNS + ROWS + WEIGHTS + ROWS},
+    {"optimizer=adafactor opt=beta1=0.9 state-bits=32", ROWS + COLUMNS + ROWS + WEIGHTS + ROWS},
+    {"optimizer=amos", WEIGHTS + ROWS + 4}, /* v and b of each */
+};
+
+static void test_states_of_a_matrix(void **state)
+{
+    (void)state;
+    snug_model *model = model_of("mlp:1024-4096");
+    for (int i = 0; i < LENGTH(matrix_rows); i++) {
+        struct snug_error err;
+        struct snug_ledger ledger;
+        snug_plan *plan = NULL;
+        snug_recipe *recipe = recipe_of(matrix_rows[i].keys);
+        must(snug_plan_make(model, recipe, &plan, &err), &err);
+        snug_plan_ledger(plan, &ledger);
+        if (ledger.optimizer != 4 * matrix_rows[i].numbers)
+            fail_msg("%s: %lld bytes of states", matrix_rows[i].keys, (long long)ledger.optimizer);
+        snug_plan_free(plan);
+        snug_recipe_free(recipe);
+    }
+    snug_model_free(model);
+}
+
 /* ---- runs ------------------------------------------------------------------------------------ */
 
 /* A layer large enough for codes and for more than one thread, and others that stay fp32. */
 static const char model_name[] = "mlp:128-160-10";
 enum { N_STEPS = 6 };
 
-static void train(const char *keys, int steps, const char *out, bool resume)
+static int stop_at(const struct snug_metrics *m, void *step)
+{
+    return m->step == *(const int *)step;
+}
+
+/* stop: after this step, 0: not. */
+static void train_until(const char *keys, int steps, int stop, const char *out, bool resume)
 {
     struct snug_error err;
     snug_model *model = model_of(model_name);
@@ -85,7 +129,9 @@ static void train(const char *keys, int steps, const char *out, bool resume)
     struct snug_train_options options = {
         .steps = steps, .out = out, .resume = resume, .eval_every = -1};
     must(snug_trainer_open(model, recipe, &options, &trainer, &err), &err);
-    must(snug_trainer_run(trainer, NULL, NULL, &err), &err);
+    enum snug_status status = snug_trainer_run(trainer, stop_at, &stop, &err);
+    if (stop == 0 || status != SNUG_INTERRUPTED)
+        must(status, &err);
     struct snug_summary summary;
     snug_trainer_summary(trainer, &summary);
     if (summary.allocated_bytes != summary.planned_bytes || !isfinite(summary.loss))
@@ -94,6 +140,11 @@ static void train(const char *keys, int steps, const char *out, bool resume)
     snug_trainer_free(trainer);
     snug_recipe_free(recipe);
     snug_model_free(model);
+}
+
+static void train(const char *keys, int steps, const char *out, bool resume)
+{
+    train_until(keys, steps, 0, out, resume);
 }
 
 static void expect_same_file(const char *keys, const char *a, const char *b, const char *name)
@@ -117,7 +168,7 @@ static void check_run(const char *keys, const char *more)
     snprintf(all, sizeof all, "%s%s batch=8 schedule=constant threads=1", keys, more);
     train(all, N_STEPS, straight, false);
     snprintf(all, sizeof all, "%s%s batch=8 schedule=constant threads=2", keys, more);
-    train(all, N_STEPS / 2, parts, false);
+    train_until(all, N_STEPS, N_STEPS / 2, parts, false);
     train("", N_STEPS, parts, true);
     expect_same_file(all, straight, parts, "model.safetensors");
     expect_same_file(all, straight, parts, "optimizer.safetensors");
@@ -137,7 +188,7 @@ static void test_every_optimizer_resumes_to_the_bit(void **state)
             snprintf(keys, sizeof keys, "optimizer=%s", o->name);
             check_run(keys, more[k]);
         }
-    assert_true(n >= 15);
+    assert_true(n >= 21);
 }
 
 static int count_different(const char *a, const char *b, const char *name)
@@ -277,15 +328,44 @@ static void test_weights_only_begins_states_anew(void **state)
     files_remove_dir(dir);
 }
 
+/* ---- schedules ------------------------------------------------------------------------------- */
+
+/* Its own schedule: ten steps, cycles of 3 1/3 with one step of warm-up each. */
+static void test_cyclic_lr(void **state)
+{
+    (void)state;
+    snug_recipe *recipe =
+        recipe_of("optimizer=cyclic-lr schedule=linear lr=1 warmup=1 opt=cycles=3,lr-min=0.1");
+    static const double third = 1 / 3.0;
+    const double shares[10] = {1,
+                               0.5 * (1 + cos(acos(-1) * 1 / (7 * third))),
+                               0.5 * (1 + cos(acos(-1) * 2 / (7 * third))),
+                               2 * third,
+                               0.5 * (1 + cos(acos(-1) * 2 / 7.0)),
+                               0.5 * (1 + cos(acos(-1) * 5 / 7.0)),
+                               third,
+                               0.5 * (1 + cos(acos(-1) * 1 / 7.0)),
+                               0.5 * (1 + cos(acos(-1) * 4 / 7.0)),
+                               0};
+    for (int i = 0; i < 10; i++) {
+        double lr = recipe_lr_at(recipe, 1, i, 10), right = 0.1 + 0.9 * shares[i];
+        if (!(fabs(lr - right) < 1e-12))
+            fail_msg("step %d: %.15g, not %.15g", i + 1, lr, right);
+    }
+    snug_recipe_free(recipe);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes_of_states),
+        cmocka_unit_test(test_states_of_a_matrix),
         cmocka_unit_test(test_every_optimizer_resumes_to_the_bit),
         cmocka_unit_test(test_the_reference_takes_the_same_chances),
         cmocka_unit_test(test_wrong_options_are_named),
         cmocka_unit_test(test_a_resume_that_does_not_fit),
         cmocka_unit_test(test_weights_only_begins_states_anew),
+        cmocka_unit_test(test_cyclic_lr),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

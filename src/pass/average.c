@@ -1,0 +1,123 @@
+/*
+ * average.c -- an evaluation beside a training run reads averages of the weights, where the optimizer of
+ * that run has them.
+ *
+ * Each op that reads such a weight gets an op `average` before it, which makes the average from the weight
+ * and the states of the run; the numbers live until that op has read them.  Nothing of the run is changed,
+ * so nothing has to be undone, and an evaluation needs memory for one averaged weight at a time.
+ *
+ * To save the model, averages_only: no other ops, and all averages are outputs, called average.WEIGHT.
+ *
+ * needs: types of the weights    keeps: ids    breaks: nothing
+ * cost:  O(ops + tensors)
+ */
+#include "optim/optim.h"
+#include "pass/pass.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct averaging {
+    struct program *prog;
+    struct pass_env *env;
+    tensor_id scalars;
+    struct op *ops; /* the new list */
+    int n_ops, capacity;
+};
+
+static enum snug_status no_memory(const struct averaging *a)
+{
+    return snug_fail(a->env->err, SNUG_NO_MEMORY, "average: out of memory");
+}
+
+/* PREFIX.WEIGHT of the run as a tensor of this program; TENSOR_NONE: the run has none. */
+static enum snug_status borrow(struct averaging *a, const char *prefix, tensor_id weight,
+                               tensor_id *id)
+{
+    const struct program *run = a->env->run;
+    char *name = arena_format(&a->prog->arena, "%s.%s", prefix, a->prog->tensors[weight].name);
+    if (name == NULL)
+        return no_memory(a);
+    *id = program_find(a->prog, name);
+    tensor_id there = program_find(run, name);
+    if (*id != TENSOR_NONE || there == TENSOR_NONE || run->tensors[there].role != ROLE_optimizer)
+        return SNUG_OK;
+    struct tensor borrowed = run->tensors[there];
+    borrowed.name = name;
+    return program_add_tensor(a->prog, &borrowed, id, a->env->err);
+}
+
+static enum snug_status append(struct averaging *a, const struct op *op)
+{
+    if (a->n_ops == a->capacity) {
+        int capacity = 2 * a->capacity + 16;
+        struct op *ops = realloc(a->ops, (size_t)capacity * sizeof *ops);
+        if (ops == NULL)
+            return no_memory(a);
+        a->ops = ops;
+        a->capacity = capacity;
+    }
+    a->ops[a->n_ops++] = *op;
+    return SNUG_OK;
+}
+
+/* Adds the op; *id becomes the average, and stays the weight where there is none. */
+static enum snug_status average(struct averaging *a, tensor_id *id)
+{
+    const struct optimizer *optimizer = a->env->optimizer;
+    tensor_id weight = *id, master, kept;
+    if (a->prog->tensors[weight].role != ROLE_parameter)
+        return SNUG_OK;
+    TRY(borrow(a, optimizer->average_state, weight, &kept));
+    if (kept == TENSOR_NONE)
+        return SNUG_OK; /* not trained */
+    TRY(borrow(a, "master", weight, &master));
+    struct tensor t = a->prog->tensors[weight];
+    t.name = arena_format(&a->prog->arena, "average.%s", t.name);
+    t.role = ROLE_activation;
+    t.persistent = false;
+    t.is_output = a->env->averages_only;
+    if (t.name == NULL)
+        return no_memory(a);
+    TRY(program_add_tensor(a->prog, &t, id, a->env->err));
+    bool from_master = master != TENSOR_NONE && optimizer->average != AVERAGE_queue;
+    struct op op = {.kind = OP_average,
+                    .n_in = 3,
+                    .n_out = 1,
+                    .in = {a->scalars, from_master ? master : weight, kept},
+                    .out = {*id},
+                    .work = TENSOR_NONE,
+                    .attrs = ATTRS(.average = optimizer->average)};
+    memcpy(op.attrs.options.value, a->env->options, sizeof op.attrs.options);
+    return append(a, &op);
+}
+
+static enum snug_status rewrite(struct averaging *a)
+{
+    int n_tensors = a->prog->n_tensors;
+    for (int id = 0; a->env->averages_only && id < n_tensors; id++)
+        TRY(average(a, &(tensor_id){id}));
+    for (int i = 0; !a->env->averages_only && i < a->prog->n_ops; i++) {
+        struct op op = a->prog->ops[i];
+        for (int k = 0; k < op.n_in; k++)
+            if (op.in[k] != TENSOR_NONE)
+                TRY(average(a, &op.in[k]));
+        TRY(append(a, &op));
+    }
+    return SNUG_OK;
+}
+
+enum snug_status pass_average(struct program *prog, struct pass_env *env)
+{
+    struct averaging a = {.prog = prog, .env = env};
+    TRY(program_scalars(prog, &a.scalars, env->err));
+    enum snug_status status = rewrite(&a);
+    if (status != SNUG_OK) {
+        free(a.ops);
+        return status;
+    }
+    if (env->averages_only)
+        prog->loss = TENSOR_NONE;
+    program_set_ops(prog, a.ops, a.n_ops);
+    return SNUG_OK;
+}
