@@ -1,6 +1,6 @@
 #!/bin/sh
 # Looks for the libraries that snug can use and writes what it found as make variables.
-# usage: tools/configure.sh CC OUTPUT      Set SNUG_WITHOUT="onednn blas zlib openmp" to leave some out.
+# usage: tools/configure.sh CC OUTPUT      Set SNUG_WITHOUT="onednn blas lapack zlib openmp" to leave some out.
 set -eu
 cc=$1
 out=$2
@@ -51,6 +51,10 @@ elif probe blas '#include <cblas.h>
 int main(void) { float a = 1, c = 0; cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 1, 1, 1, 1, &a, 1, &a, 1, 0, &c, 1); return c != 1; }' -lcblas -lblas; then use blas SNUG_BLAS '-lcblas -lblas'
 else missing="$missing blas"; fi
 ;; esac
+# LAPACK: eigenvectors for shampoo, caspr and soap; loaded when they run, so nothing is linked here.
+if probe lapack '#include <dlfcn.h>
+int main(void) { return dlopen(0, RTLD_NOW) == 0; }' -ldl; then use lapack SNUG_LAPACK -ldl
+else missing="$missing lapack"; fi
 levels=base
 if probe x86 'int main(void) { return __builtin_cpu_supports("avx2"); }' -march=x86-64-v3; then levels="$levels v3"; fi
 if probe x86 'int main(void) { return __builtin_cpu_supports("avx512f"); }' -march=x86-64-v4; then levels="$levels v4"; fi

@@ -34,6 +34,9 @@ has_products() {
     has_header oneapi/dnnl/dnnl.h || { has_header cblas.h && ! is_offered libdnnl-dev; }
 }
 
+links() { echo 'int main(void) { return 0; }' | "$cc" -xc - -o /dev/null "$@" >/dev/null 2>&1; }
+has_lapack() { links -lopenblas || links -llapack -lblas; }
+
 # need PACKAGE WHY CHECK...: notes the package if the check fails
 packages=
 reasons=
@@ -58,6 +61,7 @@ find_missing() {
     need zlib1g-dev "compressed data sets, checksums" has_header zlib.h
     need libcmocka-dev "the unit tests" has_cmocka
     need libdnnl-dev "oneDNN: fast matrix products" has_products
+    need libopenblas-dev "LAPACK: eigenvectors for shampoo, caspr and soap" has_lapack
     if [ "$lint" = yes ]; then
         need clang-format "make format" has_command clang-format
         need clang-tidy "make lint" has_command clang-tidy

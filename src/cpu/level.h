@@ -27,6 +27,7 @@
     X(optimizer, level)         \
     X(direction, level)         \
     X(average, level)           \
+    X(matrix, level)            \
     X(conv, level)              \
     X(conv_w, level)            \
     X(batchnorm, level)         \

@@ -16,6 +16,7 @@
 int64_t ref_attention_work_elems(const struct shape *qkv);
 int64_t ref_attention_grad_work_elems(const struct shape *qkv, int64_t heads);
 int64_t ref_head_grad_work_elems(const struct shape *x);
+size_t ref_matrix_work_bytes(const struct program *prog, const struct op *op); /* in bytes */
 
 /* fn(x) and fn'(x) */
 double ref_fn(enum act fn, double x);

@@ -24,6 +24,11 @@ static size_t workspace_bytes(const struct program *prog, const struct op *op,
     case OP_linear_cross_entropy_train:
         n_doubles = ref_head_grad_work_elems(&program_tensor(prog, op->in[0])->shape);
         break;
+    case OP_orthogonalize:
+    case OP_shampoo:
+    case OP_caspr:
+    case OP_soap:
+        return ref_matrix_work_bytes(prog, op);
     default:
         break;
     }

@@ -28,6 +28,7 @@
 #include "cpu/cpu.h"
 #include "cpu/level.h"
 #include "cpu/ref.h"
+#include "cpu/spectral.h"
 
 enum { HUGE_PAGE_BYTES = 2 << 20, FLUSH_AND_ZERO_DENORMALS = 0x8040 };
 
@@ -295,6 +296,7 @@ const struct backend *backend_cpu(void)
 void backend_cpu_describe(struct text *out)
 {
     product_describe(out);
+    spectral_describe(out);
 #if defined(SNUG_OPENMP)
     int n_threads = omp_get_max_threads();
     text_add(out, "OpenMP, %d thread%s\n", n_threads, n_threads == 1 ? "" : "s");

@@ -16,7 +16,13 @@
 
 #include "base/fd.h"
 
-enum { CHANNELS = 3, SIDE = 32, N_CLASSES = 10, RECORD_BYTES = 1 + CHANNELS * SIDE * SIDE, BATCHES_MOST = 5 };
+enum {
+    CHANNELS = 3,
+    SIDE = 32,
+    N_CLASSES = 10,
+    RECORD_BYTES = 1 + CHANNELS * SIDE * SIDE,
+    BATCHES_MOST = 5
+};
 
 /* Where the files are: the folder itself or the one below it; NULL: neither.  The caller's. */
 static char *find_home(const char *folder)

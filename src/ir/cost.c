@@ -4,7 +4,7 @@
  * Only products count exactly; elementwise work counts one operation per element read or written,
  * since its time is its bytes.
  */
-#include "ir/program.h"
+#include "ir/matrix.h"
 
 #include <math.h>
 
@@ -87,6 +87,28 @@ static double cost_conv2d_grad_w(const struct program *prog, const struct op *op
     const struct attrs *a = &op->attrs;
     double channels = (double)shape_last(&prog->tensors[op->in[0]].shape) / (double)a->groups;
     return 2 * elems(prog, op->in[1]) * channels * (double)(a->kernel_h * a->kernel_w);
+}
+
+/* Three products an iteration: X X^T, its square, and that times X. */
+static double cost_orthogonalize(const struct program *prog, const struct op *op)
+{
+    struct matrix m = matrix_of(&prog->tensors[op->in[MATRIX_GRADIENT]].shape, 1);
+    double n = (double)matrix_least(m.rows, m.cols);
+    double elems_of_x = (double)m.rows * (double)m.cols;
+    return op->attrs.options.value[ORTHOGONALIZE_steps] * (4 * n * elems_of_x + 2 * n * n * n);
+}
+
+/* The statistics of both sides, and the gradient between two matrices (soap: there and back); roots,
+ * which are not made at every step, do not count. */
+static double cost_precondition(const struct program *prog, const struct op *op)
+{
+    bool is_soap = op->kind == OP_soap;
+    double block = op->attrs.options.value[is_soap ? SOAP_max_dim : PRECONDITION_block];
+    struct matrix m = matrix_of(&prog->tensors[op->in[MATRIX_GRADIENT]].shape, 1);
+    double rows = (double)m.rows, cols = (double)m.cols;
+    double left = is_soap && rows > block ? 0 : fmin(rows, block);
+    double right = is_soap && cols > block ? 0 : fmin(cols, block);
+    return (is_soap ? 6 : 4) * rows * cols * (left + right);
 }
 
 static cost_rule *const rules[OP_COUNT] = {

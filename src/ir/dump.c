@@ -28,6 +28,7 @@ static const char *const init_list[] = {"none", "zeros", "ones", "normal", "unif
 static const char *const act_list[] = {"none", "relu", "gelu", "sigmoid", "tanh"};
 static const char *const accumulate_list[] = {"no", "yes", "after_first"};
 static const char *const average_list[] = {"none", "schedule_free", "queue", "ema"};
+static const char *const direction_list[] = {"none", "scaled", "as_is"};
 static const char *const rule_list[] = {
 #define RULE(name) #name,
 #include "ir/rules.def"
@@ -44,6 +45,7 @@ const struct attr_row attr_rows[ATTR_COUNT] = {
 #define FORM_act        .form = ATTR_FORM_word, .words = {act_list, COUNT(act_list)}
 #define FORM_accumulate .form = ATTR_FORM_word, .words = {accumulate_list, COUNT(accumulate_list)}
 #define FORM_average    .form = ATTR_FORM_word, .words = {average_list, COUNT(average_list)}
+#define FORM_direction  .form = ATTR_FORM_word, .words = {direction_list, COUNT(direction_list)}
 #define FORM_integer    .form = ATTR_FORM_integer
 #define FORM_real       .form = ATTR_FORM_real
 #define FORM_rule       .form = ATTR_FORM_word, .words = {rule_list, COUNT(rule_list)}

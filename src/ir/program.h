@@ -79,7 +79,8 @@ enum average {                                        /* of the weights, for eva
                AVERAGE_queue,         /* the mean of the last copies */
                AVERAGE_ema            /* a running mean */
 };
-enum rule { /* of the op update */
+enum direction { DIRECTION_none, DIRECTION_scaled, DIRECTION_as_is }; /* of the op update */
+enum rule {                                                           /* of it as well */
             RULE_none = -1,
 #define RULE(name) RULE_##name,
 #include "ir/rules.def"
@@ -91,40 +92,41 @@ struct reals {
 };
 
 /*    type        name           default */
-#define ATTR_LIST(X)                  \
-    X(act, act, ACT_none)             \
-    X(accumulate, accumulate, ACC_no) \
-    X(integer, heads, 1)              \
-    X(integer, in_out, 0)             \
-    X(integer, dynamic_scale, 0)      \
-    X(integer, stride, 1)             \
-    X(integer, pad, 0)                \
-    X(integer, groups, 1)             \
-    X(integer, kernel_h, 1)           \
-    X(integer, kernel_w, 1)           \
-    X(integer, height, 0)             \
-    X(integer, width, 0)              \
-    X(integer, causal, 1)             \
-    X(real, momentum, 0.1)            \
-    X(real, eps, 1e-5)                \
-    X(real, weight, 1.0)              \
-    X(real, max_norm, 0.0)            \
-    X(average, average, AVERAGE_none) \
-    X(rule, rule, RULE_none)          \
-    X(reals, options, {{0}})          \
-    X(real, decay, 0.0)               \
-    X(real, lr_factor, 1.0)           \
-    X(integer, state_bits, 0)         \
-    X(integer, positive, 0)           \
-    X(integer, stochastic, 0)         \
-    X(integer, direction, 0)          \
-    X(integer, relative, 0)           \
-    X(real, eta, 1.0)                 \
-    X(real, dropout, 0.0)             \
-    X(integer, site, 0)               \
+#define ATTR_LIST(X)                        \
+    X(act, act, ACT_none)                   \
+    X(accumulate, accumulate, ACC_no)       \
+    X(integer, heads, 1)                    \
+    X(integer, in_out, 0)                   \
+    X(integer, dynamic_scale, 0)            \
+    X(integer, stride, 1)                   \
+    X(integer, pad, 0)                      \
+    X(integer, groups, 1)                   \
+    X(integer, kernel_h, 1)                 \
+    X(integer, kernel_w, 1)                 \
+    X(integer, height, 0)                   \
+    X(integer, width, 0)                    \
+    X(integer, causal, 1)                   \
+    X(real, momentum, 0.1)                  \
+    X(real, eps, 1e-5)                      \
+    X(real, weight, 1.0)                    \
+    X(real, max_norm, 0.0)                  \
+    X(average, average, AVERAGE_none)       \
+    X(rule, rule, RULE_none)                \
+    X(reals, options, {{0}})                \
+    X(real, decay, 0.0)                     \
+    X(real, lr_factor, 1.0)                 \
+    X(integer, state_bits, 0)               \
+    X(integer, positive, 0)                 \
+    X(integer, stochastic, 0)               \
+    X(direction, direction, DIRECTION_none) \
+    X(integer, relative, 0)                 \
+    X(real, eta, 1.0)                       \
+    X(real, dropout, 0.0)                   \
+    X(integer, site, 0)                     \
     X(real, smoothing, 0.0)
 
 typedef enum act attr_type_act;
+typedef enum direction attr_type_direction;
 typedef enum accumulate attr_type_accumulate;
 typedef int64_t attr_type_integer;
 typedef double attr_type_real;

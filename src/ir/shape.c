@@ -7,6 +7,7 @@
 #include "ir/program.h"
 
 #include "base/code_map.h"
+#include "ir/matrix.h"
 
 enum { UNCHECKED = -1 };
 
@@ -152,6 +153,47 @@ static enum snug_status shape_average(const struct program *prog, const struct o
     if (queue ? kept % n != 0 : kept != n)
         return wrong(prog, op, 2, queue ? "copies of the weight" : "as large as the weight", err);
     out[0] = *in_shape(prog, op, op->kind == OP_average_keep ? 2 : 1);
+    return SNUG_OK;
+}
+
+/* How large a state of these ops is, one that is left out 0. */
+static int64_t direction_state_elems(const struct op *op, int k, const struct shape *g)
+{
+    bool is_soap = op->kind == OP_soap,
+         is_left = k == STATE_l || k == STATE_pl || k == STATE_l_then;
+    if (k == STATE_m || k == STATE_v)
+        return shape_elems(g);
+    if (is_soap && (k >= op->n_in - MATRIX_STATES || op->in[MATRIX_STATES + k] == TENSOR_NONE))
+        return 0;
+    struct matrix m =
+        matrix_of(g, is_soap ? INT64_MAX : (int64_t)op->attrs.options.value[PRECONDITION_block]);
+    if (is_soap)
+        return is_left ? m.rows * m.rows : m.cols * m.cols;
+    return is_left ? matrix_left_elems(&m) : matrix_right_elems(&m);
+}
+
+/* u is like g; the states are as large as ir/matrix.h says. */
+static enum snug_status shape_direction(const struct program *prog, const struct op *op,
+                                        struct shape *out, struct snug_error *err)
+{
+    if (op->in[MATRIX_GRADIENT] == TENSOR_NONE)
+        return snug_fail(err, SNUG_BAD_PROGRAM, "%s: needs a gradient", op_infos[op->kind].name);
+    bool in_blocks = op->kind == OP_shampoo || op->kind == OP_caspr;
+    double block = op->attrs.options.value[PRECONDITION_block];
+    if (in_blocks && !(block >= 1 && block <= MATRIX_SIDE_MOST))
+        return snug_fail(err, SNUG_BAD_PROGRAM, "%s: blocks are of 1 to %d rows, not %g",
+                         op_infos[op->kind].name, MATRIX_SIDE_MOST, block);
+    TRY(shape_none(prog, op, out, err));
+    out[0] = *in_shape(prog, op, MATRIX_GRADIENT);
+    for (int k = 0; k < op->n_in - MATRIX_STATES; k++) {
+        tensor_id id = op->in[MATRIX_STATES + k];
+        int64_t n = id == TENSOR_NONE ? 0 : tensor_elems(prog, id);
+        if (n != direction_state_elems(op, k, &out[0]) ||
+            (id != TENSOR_NONE && !dtype_is_float(prog->tensors[id].dtype)))
+            return snug_fail(err, SNUG_BAD_PROGRAM, "%s: state %d has %lld numbers, %lld are right",
+                             op_infos[op->kind].name, k, (long long)n,
+                             (long long)direction_state_elems(op, k, &out[0]));
+    }
     return SNUG_OK;
 }
 

@@ -130,6 +130,20 @@ static enum snug_status verify_update(struct state *s, const struct op *op)
     return SNUG_OK;
 }
 
+/* So does an op that makes a direction, but for the direction. */
+static enum snug_status verify_direction(struct state *s, const struct op *op)
+{
+    for (int k = 1; k < op->n_out; k++)
+        if (k + 1 >= op->n_in || op->out[k] != op->in[k + 1])
+            return bad(s, "is not the input that this output should be", op->out[k]);
+    return SNUG_OK;
+}
+
+static bool makes_direction(enum op_kind kind)
+{
+    return kind == OP_orthogonalize || kind == OP_shampoo || kind == OP_caspr || kind == OP_soap;
+}
+
 /* What the walk below takes for granted: kinds and counts that index into tables and arrays. */
 static enum snug_status verify_counts(const struct program *prog, struct snug_error *err)
 {
@@ -171,6 +185,8 @@ enum snug_status program_verify(const struct program *prog, struct snug_error *e
             status = verify_outputs(&s, op);
         if (status == SNUG_OK && op->kind == OP_update)
             status = verify_update(&s, op);
+        if (status == SNUG_OK && makes_direction(op->kind))
+            status = verify_direction(&s, op);
         if (status == SNUG_OK && (op->work < TENSOR_NONE || op->work >= prog->n_tensors))
             status = bad(&s, "does not exist (workspace id out of range)", TENSOR_NONE);
     }

@@ -53,7 +53,7 @@ static enum snug_status emit(const struct optim_target *t)
                        t->err));
     struct optim_target step = *t;
     step.grad = out[0];
-    step.direction = true;
+    step.direction = DIRECTION_scaled;
     if (t->options[0] <= 0) /* beta1: no m */
         step.optimizer = &optimizer_sgd;
     return optim_emit_rule(&step);

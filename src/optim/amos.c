@@ -59,7 +59,7 @@ static enum snug_status emit(const struct optim_target *t)
     struct optim_target step = *t;
     step.optimizer = &optimizer_adafactor;
     step.grad = out[0];
-    step.direction = true;
+    step.direction = DIRECTION_scaled;
     step.decay = 0;
     return optim_emit_rule(&step);
 }

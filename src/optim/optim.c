@@ -5,6 +5,7 @@
 
 #include "base/code_map.h"
 #include "base/text.h"
+#include "ir/matrix.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -19,7 +20,10 @@ enum { NAME_MOST = 32, LEAST_CODED_ELEMS = 4096 };
     X(cyclic_lr)            \
     X(lawa_queue)           \
     X(lawa_ema)             \
-    X(amos)
+    X(amos)                 \
+    X(muon)                 \
+    X(shampoo)              \
+    X(caspr)
 #define OTHER_DECLARE(id) extern const struct optimizer optimizer_##id;
 OTHER_OPTIMIZERS(OTHER_DECLARE)
 #undef OTHER_DECLARE
@@ -99,7 +103,7 @@ void optimizer_default_options(const struct optimizer *optimizer, double values[
 /* A name means the same everywhere: these weigh the old against the new, and 1 would never learn. */
 static bool is_share(const char *name)
 {
-    return find_word("beta, beta1, beta2, beta3, mu, rho, gamma", name) >= 0;
+    return find_word("beta, beta1, beta2, beta3, shampoo-beta, mu, rho, gamma", name) >= 0;
 }
 
 static enum snug_status read_option(const struct optimizer *optimizer, const char *name,
@@ -244,7 +248,8 @@ enum snug_status optim_emit_rule(const struct optim_target *t)
                                .direction = t->direction);
     char name[NAME_MOST];
     int n = UPDATE_STATES;
-    memcpy(attrs.options.value, t->options, sizeof attrs.options);
+    if (t->options != NULL)
+        memcpy(attrs.options.value, t->options, sizeof attrs.options);
     attrs.stochastic = is_16_bits(t, t->weight) && t->master == TENSOR_NONE;
     for (int i = 0; word_at(rule->states, i, name); i++, n += 2) {
         TRY(add_rule_state(t, name, &in[n]));
@@ -258,4 +263,28 @@ enum snug_status optim_emit_rule(const struct optim_target *t)
         n--;
     return program_add_op(t->prog, OP_update, &attrs, n, in, n - UPDATE_WEIGHT, in + UPDATE_WEIGHT,
                           t->err);
+}
+
+enum snug_status optim_emit_direction(const struct optim_target *t, enum op_kind kind,
+                                      const double options[MAX_OPTIONS], int n_states,
+                                      const tensor_id *states, const struct optim_target *apply)
+{
+    const struct tensor *weight = &t->prog->tensors[t->weight];
+    struct tensor direction = {TENSOR_INIT,
+                               .name = arena_format(&t->prog->arena, "u.%s", weight->name),
+                               .dtype = DTYPE_f32, .role = ROLE_temporary, .shape = weight->shape};
+    if (direction.name == NULL)
+        return snug_fail(t->err, SNUG_NO_MEMORY, "optimizer: out of memory");
+    tensor_id in[MAX_INPUTS] = {t->grad, t->scalars}, out[MAX_OUTPUTS];
+    struct attrs attrs = ATTRS();
+    memcpy(attrs.options.value, options, sizeof attrs.options);
+    TRY(program_add_tensor(t->prog, &direction, &out[0], t->err));
+    memcpy(in + MATRIX_STATES, states, (size_t)n_states * sizeof *states);
+    memcpy(out + 1, states, (size_t)n_states * sizeof *states);
+    TRY(program_add_op(t->prog, kind, &attrs, MATRIX_STATES + n_states, in, 1 + n_states, out,
+                       t->err));
+    struct optim_target applied = *apply;
+    applied.grad = out[0];
+    applied.direction = DIRECTION_as_is;
+    return optim_emit_rule(&applied);
 }

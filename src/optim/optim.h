@@ -16,13 +16,13 @@ struct optim_target { /* one parameter, ready to be updated */
     tensor_id grad, scalars, weight;
     tensor_id master; /* fp32 copy of a 16-bit weight, or TENSOR_NONE */
     enum optim_kind kind;
+    bool in_out; /* the weight is stored [inputs, outputs] of its layer, not the other way */
     const struct optimizer *optimizer;
     const double *options; /* the optimizer's, in its order */
     double decay, lr_factor;
-    bool in_out;    /* the weight is stored [inputs, outputs] of its layer, not the other way */
-    double lr;      /* --lr or the optimizer's default */
-    bool direction; /* grad is what optim_add_direction made: see the op update */
-    int state_bits; /* 32, 16: bf16; 8, 4: codes where the tensor is large enough */
+    double lr;                /* --lr or the optimizer's default */
+    enum direction direction; /* grad is one that an op has made: see the op update */
+    int state_bits;           /* 32, 16: bf16; 8, 4: codes where the tensor is large enough */
     struct snug_error *err;
 };
 
@@ -77,6 +77,13 @@ void optimizer_write_options(const struct optimizer *optimizer, const double *va
  * some tensors to another calls it with a target whose optimizer, options, decay and lr_factor are
  * those of the other. */
 enum snug_status optim_emit_rule(const struct optim_target *target);
+
+/* For optimizers that work on whole matrices: an op of this kind makes a direction of the gradient and
+ * the states, which `apply` then subtracts: another's rule without states (sgd's, say).  Options are
+ * those of the op. */
+enum snug_status optim_emit_direction(const struct optim_target *target, enum op_kind kind,
+                                      const double options[MAX_OPTIONS], int n_states,
+                                      const tensor_id *states, const struct optim_target *apply);
 
 /* Adds a state tensor PREFIX.WEIGHT of any shape (NULL: the weight's), zero at the start. */
 enum snug_status optim_add_state(const struct optim_target *target, const char *prefix,

@@ -23,13 +23,15 @@
 #include "optim/schedule_free_adamw.c"
 #include "optim/schedule_free_prodigy.c"
 #include "optim/sgd.c"
+#include "optim/soap.c"
 /* NOLINTEND(bugprone-suspicious-include) */
 
 /* What PREPARE may read, for one op `update`. */
 static inline struct rule_now rule_now(const struct attrs *attrs, const double *scalars)
 {
-    return (struct rule_now){.lr = attrs->direction ? scalars[SCALAR_direction_lr]
-                                                    : scalars[SCALAR_lr] * attrs->lr_factor,
+    return (struct rule_now){.lr = attrs->direction == DIRECTION_scaled
+                                       ? scalars[SCALAR_direction_lr]
+                                       : scalars[SCALAR_lr] * attrs->lr_factor,
                              .decay = attrs->decay,
                              .t = scalars[SCALAR_update_count],
                              .n_steps = scalars[SCALAR_n_steps],
@@ -41,7 +43,15 @@ static inline struct rule_now rule_now(const struct attrs *attrs, const double *
 /* What gradients, or directions, are multiplied with. */
 static inline double rule_factor(const struct attrs *attrs, const double *scalars)
 {
-    return scalars[attrs->direction ? SCALAR_direction_scale : SCALAR_clip];
+    switch (attrs->direction) {
+    case DIRECTION_scaled:
+        return scalars[SCALAR_direction_scale];
+    case DIRECTION_as_is:
+        return 1;
+    case DIRECTION_none:
+        break;
+    }
+    return scalars[SCALAR_clip];
 }
 
 #endif

@@ -60,12 +60,12 @@ static void mark_kinds(const struct program *prog, enum optim_kind *kinds, bool 
         kinds[i] = prog->tensors[i].shape.n_dims < 2 ? OPTIM_vector : OPTIM_matrix;
     for (int i = prog->n_ops - 1; i >= 0; i--) { /* embeddings last: they come first in a model */
         const struct op *op = &prog->ops[i];
-        if (op->kind == OP_linear)
-            in_out[op->in[1]] = op->attrs.in_out != 0;
         if (op->kind == OP_cross_entropy)
             logits = op->in[0];
         bool is_head =
             op->kind == OP_linear_cross_entropy || (op->kind == OP_linear && op->out[0] == logits);
+        if (op->kind == OP_linear)
+            in_out[op->in[1]] = op->attrs.in_out != 0;
         if (is_head)
             kinds[op->in[1]] = OPTIM_head;
         for (int k = 1; op->kind == OP_embedding && k < op->n_in; k++)

@@ -41,6 +41,11 @@ static const struct {
     {"linear_cross_entropy", " N=1 T=301 C=96 V=1031"},
     {"linear_cross_entropy", " N=1 T=31 C=768 V=257"},
     {"attention", " B=2 T=130 H=3 D=32"},
+    {"orthogonalize", " N=131 C=300 S=0"},
+    {"orthogonalize", " N=300 C=131 S=0"},
+    {"shampoo", " N=131 C=150 B=140 L=34322 R=19700 S=0"},
+    {"caspr", " N=131 C=150 B=140 L=34322 R=19700 S=0"},
+    {"soap_both", " N=131 C=150 S=0"},
 };
 
 struct tally {

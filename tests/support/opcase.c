@@ -258,11 +258,15 @@ static bool read_attr(const struct builder *b, char *word, struct attrs *attrs)
             memcpy(field, &value, sizeof value);
             return true;
         }
-        if (row->form == ATTR_FORM_reals) { /* 0.9,0.95 */
+        if (row->form == ATTR_FORM_reals) { /* 0.9,0.95,N */
             struct reals reals = {{0}};
             char *text = equals + 1;
-            for (int k = 0; k < MAX_OPTIONS && *text != '\0'; k++, text += *text == ',')
-                reals.value[k] = strtod(text, &text);
+            for (int k = 0; k < MAX_OPTIONS && *text != '\0'; k++, text += *text == ',') {
+                char size[24];
+                bool is_size = look_up(b, text, strcspn(text, ","), size);
+                reals.value[k] = is_size ? strtod(size, NULL) : strtod(text, &text);
+                text += is_size ? strcspn(text, ",") : 0;
+            }
             memcpy(field, &reals, sizeof reals);
             return *text == '\0';
         }

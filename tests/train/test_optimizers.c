@@ -56,54 +56,79 @@ static const struct {
     {"optimizer=adam-8bit precision=bf16 master=none", 2 + 2 * 4 / 256.0},
 };
 
+static int64_t bytes_of_states(snug_model *model, const char *keys)
+{
+    struct snug_error err;
+    struct session session;
+    struct snug_ledger ledger;
+    snug_recipe *recipe = recipe_of(keys);
+    struct session_request q = {.model = model, .recipe = recipe, .train = true};
+    must(session_make(&q, &session, &err), &err);
+    session_ledger(&session, recipe, &ledger);
+    session_free(&session);
+    snug_recipe_free(recipe);
+    return ledger.optimizer;
+}
+
 static void test_bytes_of_states(void **state)
 {
     (void)state;
     static const double n_parameters = 1e9; /* of blocks that are whole */
     snug_model *model = model_of("psi:1e9");
     for (int i = 0; i < LENGTH(state_rows); i++) {
-        struct snug_error err;
-        struct session session;
-        struct snug_ledger ledger;
-        snug_recipe *recipe = recipe_of(state_rows[i].keys);
-        struct session_request q = {.model = model, .recipe = recipe, .train = true};
-        must(session_make(&q, &session, &err), &err);
-        session_ledger(&session, recipe, &ledger);
-        if (ledger.optimizer != (int64_t)(state_rows[i].bytes * n_parameters))
-            fail_msg("%s: %lld bytes of states", state_rows[i].keys, (long long)ledger.optimizer);
-        session_free(&session);
-        snug_recipe_free(recipe);
+        int64_t bytes = bytes_of_states(model, state_rows[i].keys);
+        if (bytes != (int64_t)(state_rows[i].bytes * n_parameters))
+            fail_msg("%s: %lld bytes of states", state_rows[i].keys, (long long)bytes);
     }
     snug_model_free(model);
 }
 
-enum { ROWS = 4096, COLUMNS = 1024, WEIGHTS = ROWS * COLUMNS }; /* and ROWS biases */
+/* Of weights 160 x 128 and, the head, 10 x 160, with biases: 22,080 numbers in matrices, 170 others. */
+static const struct {
+    const char *keys;
+    int64_t bytes;
+} matrix_rows[] = {
+    {"optimizer=muon", 4 * 20480 + 8 * (1600 + 170)},
+    {"optimizer=muon precision=bf16", 4 * 20480 + 8 * (1600 + 170) + 4 * 22250},
+    /* blocks of 64: 3 x 2 and 1 x 3; squares of their rows, then of their columns */
+    {"optimizer=shampoo opt=block=64", 8 * 22250 + 8 * (18432 + 300 + 24576 + 9216)},
+    {"optimizer=caspr opt=block=64", 8 * 22250 + 12 * (18432 + 300) + 8 * (24576 + 9216)},
+    {"optimizer=soap", 8 * 22250 + 8 * (25600 + 16384 + 100 + 25600)},
+    {"optimizer=soap opt=max-dim=150", 8 * 22250 + 8 * (16384 + 100)},
+};
+
+static void test_bytes_of_matrix_states(void **state)
+{
+    (void)state;
+    snug_model *model = model_of("mlp:128-160-10");
+    for (int i = 0; i < LENGTH(matrix_rows); i++) {
+        int64_t bytes = bytes_of_states(model, matrix_rows[i].keys);
+        if (bytes != matrix_rows[i].bytes)
+            fail_msg("%s: %lld bytes of states", matrix_rows[i].keys, (long long)bytes);
+    }
+    snug_model_free(model);
+}
+
+/* The parts of an n x m matrix: a weight of 4096 x 1024 and as many biases as it has rows. */
+enum { ROWS = 4096, COLUMNS = 1024, WEIGHTS = ROWS * COLUMNS };
 
 static const struct {
     const char *keys;
     int64_t numbers;
-} matrix_rows[] = {
+} factored_rows[] = {
     {"optimizer=adafactor", ROWS + COLUMNS + ROWS},
     {"optimizer=adafactor opt=beta1=0.9", ROWS + COLUMNS + ROWS + WEIGHTS + ROWS},
-    {"optimizer=adafactor opt=beta1=0.9 state-bits=32", ROWS + COLUMNS + ROWS + WEIGHTS + ROWS},
     {"optimizer=amos", WEIGHTS + ROWS + 4}, /* v and b of each */
 };
 
-static void test_states_of_a_matrix(void **state)
+static void test_bytes_of_factored_states(void **state)
 {
     (void)state;
     snug_model *model = model_of("mlp:1024-4096");
-    for (int i = 0; i < LENGTH(matrix_rows); i++) {
-        struct snug_error err;
-        struct snug_ledger ledger;
-        snug_plan *plan = NULL;
-        snug_recipe *recipe = recipe_of(matrix_rows[i].keys);
-        must(snug_plan_make(model, recipe, &plan, &err), &err);
-        snug_plan_ledger(plan, &ledger);
-        if (ledger.optimizer != 4 * matrix_rows[i].numbers)
-            fail_msg("%s: %lld bytes of states", matrix_rows[i].keys, (long long)ledger.optimizer);
-        snug_plan_free(plan);
-        snug_recipe_free(recipe);
+    for (int i = 0; i < LENGTH(factored_rows); i++) {
+        int64_t bytes = bytes_of_states(model, factored_rows[i].keys);
+        if (bytes != 4 * factored_rows[i].numbers)
+            fail_msg("%s: %lld bytes of states", factored_rows[i].keys, (long long)bytes);
     }
     snug_model_free(model);
 }
@@ -189,6 +214,15 @@ static void test_every_optimizer_resumes_to_the_bit(void **state)
             check_run(keys, more[k]);
         }
     assert_true(n >= 21);
+}
+
+/* With roots before and after the interruption. */
+static void test_roots_resume_to_the_bit(void **state)
+{
+    (void)state;
+    check_run("optimizer=shampoo opt=every=2,block=50", "");
+    check_run("optimizer=caspr opt=every=2,start=2,block=50", " precision=bf16");
+    check_run("optimizer=soap opt=every=2", "");
 }
 
 static int count_different(const char *a, const char *b, const char *name)
@@ -359,8 +393,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes_of_states),
-        cmocka_unit_test(test_states_of_a_matrix),
+        cmocka_unit_test(test_bytes_of_factored_states),
+        cmocka_unit_test(test_bytes_of_matrix_states),
         cmocka_unit_test(test_every_optimizer_resumes_to_the_bit),
+        cmocka_unit_test(test_roots_resume_to_the_bit),
         cmocka_unit_test(test_the_reference_takes_the_same_chances),
         cmocka_unit_test(test_wrong_options_are_named),
         cmocka_unit_test(test_a_resume_that_does_not_fit),
