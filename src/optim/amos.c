@@ -42,8 +42,8 @@ static double tau_of(double k)
 
 static enum snug_status emit(const struct optim_target *t)
 {
-    const struct shape *shape = &t->prog->tensors[t->weight].shape;
-    struct shape one = {1, {1}}, rows = {1, {shape->dim[0]}};
+    const struct shape shape = t->prog->tensors[t->weight].shape; /* tensors move as some are added */
+    struct shape one = {1, {1}}, rows = {1, {shape.dim[0]}};
     tensor_id in[] = {t->grad, t->scalars, t->master != TENSOR_NONE ? t->master : t->weight,
                       TENSOR_NONE, TENSOR_NONE};
     tensor_id out[] = {TENSOR_NONE, t->scalars, TENSOR_NONE, TENSOR_NONE};
@@ -51,7 +51,7 @@ static enum snug_status emit(const struct optim_target *t)
     memcpy(attrs.options.value, t->options, sizeof attrs.options);
     TRY(optim_add_state(t, "v", DTYPE_f32, t->kind == OPTIM_embedding ? &rows : &one, &in[3]));
     attrs.options.value[OPTION_tau] =
-        tau_of((double)shape_elems(shape) / (double)tensor_elems(t->prog, in[3]));
+        tau_of((double)shape_elems(&shape) / (double)tensor_elems(t->prog, in[3]));
     TRY(optim_add_state(t, "b", DTYPE_f32, &one, &in[4]));
     TRY(optim_add_direction(t, &out[0]));
     memcpy(out + 2, in + 3, 2 * sizeof *out);

@@ -49,8 +49,8 @@ static enum snug_status add_side(const struct optim_target *t, const char *stati
 
 static enum snug_status emit_soap(const struct optim_target *t)
 {
-    const struct shape *shape = &t->prog->tensors[t->weight].shape;
-    struct matrix w = matrix_of(shape, 1);
+    const struct shape shape = t->prog->tensors[t->weight].shape; /* tensors move as some are added */
+    struct matrix w = matrix_of(&shape, 1);
     double options[MAX_OPTIONS];
     memcpy(options, t->options, sizeof options);
     TRY(optim_whole_option(t, "every", 1e15, &options[SOAP_every]));
@@ -62,9 +62,9 @@ static enum snug_status emit_soap(const struct optim_target *t)
         states[k] = TENSOR_NONE;
     TRY(optim_add_state(t, "m", DTYPE_f32, NULL, &states[STATE_m]));
     TRY(optim_add_state(t, "v", DTYPE_f32, NULL, &states[STATE_v]));
-    if (shape->n_dims >= 2 && (double)w.rows <= options[SOAP_max_dim])
+    if (shape.n_dims >= 2 && (double)w.rows <= options[SOAP_max_dim])
         TRY(add_side(t, "l", "ql", w.rows, &states[STATE_l], &states[STATE_pl]));
-    if (shape->n_dims >= 2 && (double)w.cols <= options[SOAP_max_dim])
+    if (shape.n_dims >= 2 && (double)w.cols <= options[SOAP_max_dim])
         TRY(add_side(t, "r", "qr", w.cols, &states[STATE_r], &states[STATE_pr]));
     int n_states = STATE_pr + 1;
     while (states[n_states - 1] == TENSOR_NONE)

@@ -29,7 +29,7 @@
  * apart need not be run by all). */
 enum case_use { CASE_sizes, CASE_small, CASE_time, CASE_USES };
 
-enum { MAX_CASE_LINES = 40, MAX_CASE_PAIRS = 8, MAX_CASES = 64 };
+enum { MAX_CASE_LINES = 40, MAX_CASE_PAIRS = 8, MAX_CASES = 96 };
 
 struct case_text {
     const char *name;
