@@ -42,7 +42,7 @@ static double tau_of(double k)
 
 static enum snug_status emit(const struct optim_target *t)
 {
-    const struct shape shape = t->prog->tensors[t->weight].shape; /* tensors move as some are added */
+    const struct shape shape = t->prog->tensors[t->weight].shape; /* a copy: tensors may move */
     struct shape one = {1, {1}}, rows = {1, {shape.dim[0]}};
     tensor_id in[] = {t->grad, t->scalars, t->master != TENSOR_NONE ? t->master : t->weight,
                       TENSOR_NONE, TENSOR_NONE};

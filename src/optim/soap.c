@@ -49,7 +49,7 @@ static enum snug_status add_side(const struct optim_target *t, const char *stati
 
 static enum snug_status emit_soap(const struct optim_target *t)
 {
-    const struct shape shape = t->prog->tensors[t->weight].shape; /* tensors move as some are added */
+    const struct shape shape = t->prog->tensors[t->weight].shape; /* a copy: tensors may move */
     struct matrix w = matrix_of(&shape, 1);
     double options[MAX_OPTIONS];
     memcpy(options, t->options, sizeof options);
