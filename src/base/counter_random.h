@@ -1,9 +1,9 @@
 /*
  * counter_random.h -- random bits as a function of a key and a counter, cheap enough for every element.
  *
- * Masks of dropout and the like are never stored: whoever needs one makes it again from its key and
- * the index of the element, in any order, on any thread.  rng.h is the careful generator, for what is
- * drawn once; this one costs two multiplications and compiles to vector code.
+ * Masks of dropout and roundings by chance are never stored: whoever needs one makes it again from its
+ * key and the index of the element, in any order, on any thread.  rng.h is the careful generator, for
+ * what is drawn once; these cost a few multiplications and compile to vector code.
  */
 #ifndef SNUG_BASE_COUNTER_RANDOM_H
 #define SNUG_BASE_COUNTER_RANDOM_H
@@ -20,10 +20,19 @@ static inline uint64_t counter_hash(uint64_t key, uint64_t index)
     return z ^ (z >> 31);
 }
 
-/* Uniform in 0 .. 2^32 - 1. */
+/* lowbias32 (Wellons), a hash of 32 bits */
+static inline uint32_t counter_hash32(uint32_t x)
+{
+    x = (x ^ x >> 16) * 0x7feb352du;
+    x = (x ^ x >> 15) * 0x846ca68bu;
+    return x ^ x >> 16;
+}
+
+/* Uniform in 0 .. 2^32 - 1, for every element: two rounds, keyed before each. */
 static inline uint32_t counter_random(uint64_t key, uint64_t index)
 {
-    return (uint32_t)(counter_hash(key, index) >> 32);
+    uint32_t high = (uint32_t)(key >> 32) + (uint32_t)(index >> 32) * 0x9e3779b9u;
+    return counter_hash32(counter_hash32((uint32_t)index ^ (uint32_t)key) + high);
 }
 
 #endif

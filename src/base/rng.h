@@ -15,22 +15,6 @@ double rng_uniform(uint64_t seed, uint64_t stream, uint64_t index); /* [0, 1) */
 double rng_normal(uint64_t seed, uint64_t stream, uint64_t index);  /* mean 0, deviation 1 */
 uint64_t rng_hash_string(const char *text);                         /* a stream from a name */
 
-/* 32 bits of element `index` of a stream whose key is rng_u64(seed, stream, step): two rounds of the
- * multiply-xorshift hash lowbias32, keyed before each.  Weaker than Philox but a few instructions that
- * vectorize; for rounding by chance, where each element of each update needs its own bits. */
-static inline uint32_t rng_hash32(uint32_t x)
-{
-    x = (x ^ x >> 16) * 0x7feb352du;
-    x = (x ^ x >> 15) * 0x846ca68bu;
-    return x ^ x >> 16;
-}
-
-static inline uint32_t rng_bits32(uint64_t key, uint64_t index)
-{
-    uint32_t high = (uint32_t)(key >> 32) + (uint32_t)(index >> 32) * 0x9e3779b9u;
-    return rng_hash32(rng_hash32((uint32_t)index ^ (uint32_t)key) + high);
-}
-
 /* Rounding by chance: up with the probability (x - low) / (high - low), low and high the neighbours
  * of x in 16 bits, so that the mean of many roundings is x.  Infinities and NaN stay. */
 static inline uint16_t rng_round_bf16(float x, uint32_t random)

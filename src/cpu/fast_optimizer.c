@@ -9,6 +9,7 @@
  * bf16 with an fp32 master (30 bytes); sum_squares 30 GB/s.
  */
 #include "base/code_map.h"
+#include "base/counter_random.h"
 #include "base/rng.h"
 #include "cpu/fast_common.h"
 
@@ -151,13 +152,13 @@ static void round_by_chance(const struct kernel_call *call, const struct operand
     if (x->tensor->dtype == DTYPE_f16) {
         float rounded[BLOCK_ELEMS];
         for (int64_t i = 0; i < block->count; i++)
-            rounded[i] = rng_round_f16(from[i], rng_bits32(key, at + (uint64_t)i));
+            rounded[i] = rng_round_f16(from[i], counter_random(key, at + (uint64_t)i));
         f16_store(to, block->count, rounded);
         return;
     }
 #pragma omp simd
     for (int64_t i = 0; i < block->count; i++)
-        to[i] = rng_round_bf16(from[i], rng_bits32(key, at + (uint64_t)i));
+        to[i] = rng_round_bf16(from[i], counter_random(key, at + (uint64_t)i));
 }
 
 static void close_numbers(const struct kernel_call *call, const struct operand *x,

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/code_map.h"
+#include "base/counter_random.h"
 #include "base/rng.h"
 #include "cpu/ref_local.h"
 
@@ -124,7 +125,7 @@ static void store_numbers(const struct kernel_call *call, const struct operand *
                            (uint64_t)load(scalars, SCALAR_update_count));
     uint16_t *to = x->data;
     for (int64_t i = at; i < at + n; i++) {
-        uint32_t random = rng_bits32(key, (uint64_t)i);
+        uint32_t random = counter_random(key, (uint64_t)i);
         float value = (float)from[i - at];
         to[i] = x->tensor->dtype == DTYPE_bf16 ? rng_round_bf16(value, random)
                                                : f16_from_f32(rng_round_f16(value, random));

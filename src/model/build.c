@@ -34,6 +34,17 @@ enum snug_status build_input(struct program *prog, const char *name, enum dtype 
     return program_add_tensor(prog, &t, id, err);
 }
 
+enum snug_status build_class_loss(struct program *prog, tensor_id logits, struct snug_error *err)
+{
+    tensor_id target, out[2];
+    TRY(build_input(prog, "target", DTYPE_i32, &(struct shape){1, {1}}, &target, err));
+    TRY(program_emit(prog, OP_cross_entropy, NULL, 2, (tensor_id[]){logits, target}, "loss", 2, out,
+                     err));
+    prog->loss = out[0];
+    prog->tensors[out[0]].is_output = true;
+    return SNUG_OK;
+}
+
 enum snug_status build_linear(struct program *prog, tensor_id x, const struct linear_spec *spec,
                               tensor_id *y, struct snug_error *err)
 {

@@ -12,7 +12,7 @@
 enum snug_status mlp_forward(const struct mlp_shape *m, struct program *prog,
                              struct snug_error *err)
 {
-    tensor_id x, target, out[2];
+    tensor_id x, target, loss;
     TRY(build_input(prog, "x", DTYPE_f32, &(struct shape){2, {1, m->sizes[0]}}, &x, err));
     struct attrs act = ATTRS(.act = m->activation);
     for (int i = 1; i < m->n_sizes; i++) {
@@ -29,15 +29,11 @@ enum snug_status mlp_forward(const struct mlp_shape *m, struct program *prog,
             TRY(program_emit(prog, OP_act, &act, 1, &x, "act", 1, &x, err));
     }
     int64_t width = m->sizes[m->n_sizes - 1];
-    if (m->loss == LOSS_mse) {
-        TRY(build_input(prog, "target", DTYPE_f32, &(struct shape){2, {1, width}}, &target, err));
-        TRY(program_emit(prog, OP_mse, NULL, 2, (tensor_id[]){x, target}, "loss", 1, out, err));
-    } else {
-        TRY(build_input(prog, "target", DTYPE_i32, &(struct shape){1, {1}}, &target, err));
-        TRY(program_emit(prog, OP_cross_entropy, NULL, 2, (tensor_id[]){x, target}, "loss", 2, out,
-                         err));
-    }
-    prog->loss = out[0];
-    prog->tensors[out[0]].is_output = true;
+    if (m->loss != LOSS_mse)
+        return build_class_loss(prog, x, err);
+    TRY(build_input(prog, "target", DTYPE_f32, &(struct shape){2, {1, width}}, &target, err));
+    TRY(program_emit(prog, OP_mse, NULL, 2, (tensor_id[]){x, target}, "loss", 1, &loss, err));
+    prog->loss = loss;
+    prog->tensors[loss].is_output = true;
     return SNUG_OK;
 }

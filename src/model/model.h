@@ -106,5 +106,7 @@ enum snug_status build_batchnorm(struct program *prog, tensor_id x, const char *
                                  tensor_id r, tensor_id *y, struct snug_error *err);
 enum snug_status build_input(struct program *prog, const char *name, enum dtype dtype,
                              const struct shape *shape, tensor_id *id, struct snug_error *err);
+/* The end of a classifier: the cross-entropy of `logits`, one row a sample, with an input "target". */
+enum snug_status build_class_loss(struct program *prog, tensor_id logits, struct snug_error *err);
 
 #endif

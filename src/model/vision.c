@@ -229,7 +229,7 @@ enum snug_status vision_forward(const struct vision_shape *v, struct program *pr
                                 struct snug_error *err)
 {
     struct maker m = {prog, err};
-    tensor_id x, target, out[2];
+    tensor_id x;
     TRY(images(&m, v, &x));
     switch (v->net) {
     case VISION_cnn:
@@ -243,10 +243,5 @@ enum snug_status vision_forward(const struct vision_shape *v, struct program *pr
         TRY(vit(&m, v, &x));
         break;
     }
-    TRY(build_input(prog, "target", DTYPE_i32, &(struct shape){1, {1}}, &target, err));
-    TRY(program_emit(prog, OP_cross_entropy, NULL, 2, (tensor_id[]){x, target}, "loss", 2, out,
-                     err));
-    prog->loss = out[0];
-    prog->tensors[out[0]].is_output = true;
-    return SNUG_OK;
+    return build_class_loss(prog, x, err);
 }

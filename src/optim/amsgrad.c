@@ -6,22 +6,15 @@
  *
  * state: m, v, vmax: 12 bytes a parameter.
  */
-#include "optim/rule.h"
+#include "optim/moments.h"
 
 STATES(amsgrad, m, v, vmax)
 OPTIONS(amsgrad, beta1, beta2, eps)
-CONSTANTS(amsgrad, keep, beta1, rest1, beta2, rest2, step, root_scale, eps)
+CONSTANTS(amsgrad, MOMENT_CONSTANTS)
 
 PREPARE(amsgrad)
 {
-    k->keep = 1 - now->lr * now->decay;
-    k->beta1 = o->beta1;
-    k->rest1 = 1 - o->beta1;
-    k->beta2 = o->beta2;
-    k->rest2 = 1 - o->beta2;
-    k->step = now->lr / (1 - pow(o->beta1, now->t));
-    k->root_scale = 1 / sqrt(1 - pow(o->beta2, now->t));
-    k->eps = o->eps;
+    PREPARE_MOMENTS(k, o, now);
 }
 
 STEP(amsgrad)

@@ -7,22 +7,15 @@
  * precondition=0 is the heavy ball: m = b1 m + g, u = nesterov ? g + b1 m : m, W -= lr decay W + lr u.
  * state: m, v: 8 bytes a parameter.
  */
-#include "optim/rule.h"
+#include "optim/moments.h"
 
 STATES(generalized_adam, m, v)
 OPTIONS(generalized_adam, beta1, beta2, eps, nesterov, precondition)
-CONSTANTS(generalized_adam, keep, beta1, rest1, beta2, rest2, of_m, of_g, step, root_scale, eps)
+CONSTANTS(generalized_adam, MOMENT_CONSTANTS, of_m, of_g)
 
 PREPARE(generalized_adam)
 {
-    k->keep = 1 - now->lr * now->decay;
-    k->beta1 = o->beta1;
-    k->rest1 = 1 - o->beta1;
-    k->beta2 = o->beta2;
-    k->rest2 = 1 - o->beta2;
-    k->step = now->lr / (1 - pow(o->beta1, now->t));
-    k->root_scale = 1 / sqrt(1 - pow(o->beta2, now->t));
-    k->eps = o->eps;
+    PREPARE_MOMENTS(k, o, now);
     if (o->precondition == 0) {
         k->rest1 = 1;
         k->step = now->lr;

@@ -5,23 +5,17 @@
  *
  * state: m, v: 8 bytes a parameter.
  */
-#include "optim/rule.h"
+#include "optim/moments.h"
 
 STATES(nadamp, m, v)
 OPTIONS(nadamp, beta1, beta2, eps, p)
-CONSTANTS(nadamp, keep, beta1, rest1, beta2, rest2, step, unbias, exponent, eps)
+CONSTANTS(nadamp, MOMENT_CONSTANTS, unbias, exponent)
 
 PREPARE(nadamp)
 {
-    k->keep = 1 - now->lr * now->decay;
-    k->beta1 = o->beta1;
-    k->rest1 = 1 - o->beta1;
-    k->beta2 = o->beta2;
-    k->rest2 = 1 - o->beta2;
-    k->step = now->lr / (1 - pow(o->beta1, now->t));
+    PREPARE_MOMENTS(k, o, now);
     k->unbias = 1 / (1 - pow(o->beta2, now->t));
     k->exponent = 1 / o->p;
-    k->eps = o->eps;
 }
 
 STEP(nadamp)

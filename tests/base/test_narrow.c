@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "base/code_map.h"
+#include "base/counter_random.h"
 #include "base/dtype.h"
 #include "base/rng.h"
 
@@ -176,7 +177,7 @@ static void test_roundings_are_neighbours_and_right_in_the_mean(void **state)
             double x = (double)numbers[i], unit = unit_at(dtype, numbers[i]), sum = 0;
             uint64_t key = rng_u64(SEED, (uint64_t)i, 1);
             for (uint64_t k = 0; k < N; k++) {
-                double y = rounded(dtype, numbers[i], rng_bits32(key, k));
+                double y = rounded(dtype, numbers[i], counter_random(key, k));
                 if (!(fabs(y - x) < unit))
                     fail_msg("%s: %.9g became %.9g", dtype_name(dtype), x, y);
                 sum += y - x;
@@ -193,7 +194,7 @@ static void test_what_fits_is_not_rounded(void **state)
     (void)state;
     for (uint32_t bits = 0; bits < 0x10000; bits++)
         for (uint64_t k = 0; k < 4; k++) {
-            uint32_t random = k == 0 ? 0xffffffffu : rng_bits32(k, bits);
+            uint32_t random = k == 0 ? 0xffffffffu : counter_random(k, bits);
             float x = bf16_to_f32((uint16_t)bits), y = f16_to_f32((uint16_t)bits);
             if (isnan(x))
                 assert_true(isnan(bf16_to_f32(rng_round_bf16(x, random))));
@@ -216,7 +217,7 @@ static void test_random_bits_are_even(void **state)
             int count[BINS] = {0};
             for (uint64_t k = 0; k < N; k++) {
                 uint64_t key = rng_u64(SEED, 3, by_step ? k : 5);
-                count[rng_bits32(key, by_step ? 77 : k) >> shift & 255]++;
+                count[counter_random(key, by_step ? 77 : k) >> shift & 255]++;
             }
             double chi2 = 0, expected = (double)N / BINS;
             for (int b = 0; b < BINS; b++)

@@ -17,6 +17,7 @@
 #endif
 
 #include "data/data.h"
+#include "support/data_sets.h"
 #include "support/files.h"
 
 #define LENGTH(array) (sizeof(array) / sizeof *(array))
@@ -56,17 +57,6 @@ static void write_set(const char *dir)
     files_write(dir, "train-labels-idx1-ubyte", bytes, make_labels(bytes, N_TRAIN));
     files_write(dir, "t10k-images-idx3-ubyte", bytes, make_images(bytes, N_TEST, 1));
     files_write(dir, "t10k-labels-idx1-ubyte", bytes, make_labels(bytes, N_TEST));
-}
-
-static struct data *open_good(const char *spec, const struct data_request *like)
-{
-    struct data_request request = *like;
-    struct data *data;
-    struct snug_error err = {0};
-    request.spec = spec;
-    if (data_open(&request, &data, &err) != SNUG_OK)
-        fail_msg("cannot open '%s': %s", spec, err.message);
-    return data;
 }
 
 /* Every image once an epoch, with its own label, and in another order the next time. */
@@ -114,7 +104,7 @@ static void test_plain(void **state)
     (void)state;
     files_make_dir(dir);
     write_set(dir);
-    struct data *data = open_good(dir, &small);
+    struct data *data = open_data(dir, &small);
     check_set(data);
     data_close(data);
     files_remove_dir(dir);
@@ -146,7 +136,7 @@ static void test_gzip(void **state)
     write_set(dir);
     compress_file(dir, "train-images-idx3-ubyte", name);
     compress_file(dir, "t10k-labels-idx1-ubyte", "t10k-labels-idx1-ubyte.gz");
-    struct data *data = open_good(dir, &small);
+    struct data *data = open_data(dir, &small);
     check_set(data);
     data_close(data);
 
@@ -298,7 +288,7 @@ static void test_fashion_mnist(void **state)
     float image[784];
     int32_t label;
     struct snug_error err;
-    struct data *data = open_good("fashion-mnist", &request);
+    struct data *data = open_data("fashion-mnist", &request);
     assert_int_equal(data_n_samples(data, DATA_TRAIN), 60000);
     assert_int_equal(data_n_samples(data, DATA_HELD_OUT), 10000);
     assert_int_equal(data_fill(data, DATA_HELD_OUT, 0, 1, image, &label, &err), SNUG_OK);

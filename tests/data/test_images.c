@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "data/data.h"
+#include "support/data_sets.h"
 #include "support/files.h"
 
 enum { SIDE = 32, PLANE = SIDE * SIDE, ELEMS = 3 * PLANE, RECORD = ELEMS + 1 };
@@ -48,17 +49,6 @@ static void write_cifar(const char *dir)
     write_batch(dir, "test_batch.bin", 7, N_TEST, 0);
 }
 
-static struct data *open_good(const char *spec, const struct data_request *like)
-{
-    struct data_request request = *like;
-    struct data *data;
-    struct snug_error err = {0};
-    request.spec = spec;
-    if (data_open(&request, &data, &err) != SNUG_OK)
-        fail_msg("cannot open '%s': %s", spec, err.message);
-    return data;
-}
-
 static void fill(struct data *data, enum data_split split, int64_t at, float *image, void *target)
 {
     struct snug_error err = {0};
@@ -80,7 +70,7 @@ static void test_cifar(void **state)
             files_make_subdir(dir, homes[h]);
         snprintf(home, sizeof home, "%s/%s", dir, homes[h]);
         write_cifar(home);
-        struct data *data = open_good(dir, &cifar);
+        struct data *data = open_data(dir, &cifar);
         assert_string_equal(data_kind(data), "cifar-10 images");
         assert_int_equal(data_n_samples(data, DATA_TRAIN), N_TRAIN);
         assert_int_equal(data_n_samples(data, DATA_HELD_OUT), N_TEST);
@@ -215,7 +205,7 @@ static void test_idx_names(void **state)
         files_make_dir(dir);
         write_part(dir, names[i][0]);
         write_part(dir, names[i][1]);
-        struct data *data = open_good(dir, &idx);
+        struct data *data = open_data(dir, &idx);
         assert_int_equal(data_n_samples(data, DATA_TRAIN), 3);
         data_close(data);
         if (i == 2) {
@@ -241,7 +231,7 @@ static void test_one_hot(void **state)
     write_part(dir, "test");
     request.target = DATA_TARGET_REAL;
     request.target_elems = 4;
-    struct data *data = open_good(dir, &request);
+    struct data *data = open_data(dir, &request);
     for (int k = 0; k < 3; k++) {
         fill(data, DATA_HELD_OUT, k, image, target);
         for (int i = 0; i < 4; i++)
@@ -278,9 +268,9 @@ static void check_augmented(const char *dir, int augment, struct found *found)
     struct data_request request = idx;
     float plain[PIXELS], got[PIXELS], again[PIXELS];
     int32_t label, other;
-    struct data *before = open_good(dir, &request);
+    struct data *before = open_data(dir, &request);
     request.augment = augment;
-    struct data *data = open_good(dir, &request), *second = open_good(dir, &request);
+    struct data *data = open_data(dir, &request), *second = open_data(dir, &request);
     /* byte v is (v / 255 - mean) / deviation: a straight line through bytes 1 and 2 */
     fill(before, DATA_HELD_OUT, 0, plain, &label);
     float black = 2 * plain[0] - plain[1];

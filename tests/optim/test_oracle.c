@@ -69,16 +69,6 @@ static struct safetensors *fixture(const char *model, const char *name)
     return st;
 }
 
-static void read_raw(struct safetensors *st, const char *name, void *out, size_t n_bytes)
-{
-    struct snug_error err;
-    const struct st_entry *entry = safetensors_find(st, name);
-    if (entry == NULL)
-        fail_msg("%s holds no %s", safetensors_path(st), name);
-    assert_int_equal(entry->n_bytes, n_bytes);
-    must(safetensors_read(st, entry, out, &err), &err);
-}
-
 static void open_truth(const struct one_case *c, struct truth *truth)
 {
     char name[NAME_MAX_CHARS + 32];

@@ -42,6 +42,16 @@ snug_model *model_of(const char *spec)
     return model;
 }
 
+void read_raw(struct safetensors *st, const char *name, void *out, size_t n_bytes)
+{
+    struct snug_error err;
+    const struct st_entry *entry = safetensors_find(st, name);
+    if (entry == NULL)
+        fail_msg("%s holds no %s", safetensors_path(st), name);
+    assert_int_equal(entry->n_bytes, n_bytes);
+    must(safetensors_read(st, entry, out, &err), &err);
+}
+
 double relative_error(const double *found, const double *truth, int64_t n)
 {
     double difference = 0, size = 0;

@@ -4,6 +4,7 @@
 #ifndef TESTS_SUPPORT_TRAINING_H
 #define TESTS_SUPPORT_TRAINING_H
 
+#include "io/safetensors.h"
 #include "train/recipe.h"
 
 /* Fails the test with the library's own message unless status is SNUG_OK. */
@@ -14,6 +15,9 @@ snug_recipe *recipe_of(const char *keys);
 
 /* Opens the model or fails the test. */
 snug_model *model_of(const char *spec);
+
+/* The bytes of the tensor `name`, which must be there and of that size. */
+void read_raw(struct safetensors *st, const char *name, void *out, size_t n_bytes);
 
 /* |found - truth| / |truth| in the Euclidean norm; NaN or a difference from 0 is infinite. */
 double relative_error(const double *found, const double *truth, int64_t n);

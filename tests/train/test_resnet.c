@@ -47,15 +47,6 @@ static struct safetensors *fixture(const char *name)
     return st;
 }
 
-static void read_raw(struct safetensors *st, const char *name, void *out, size_t n_bytes)
-{
-    struct snug_error err;
-    const struct st_entry *entry = safetensors_find(st, name);
-    assert_non_null(entry);
-    assert_int_equal(entry->n_bytes, n_bytes);
-    must(safetensors_read(st, entry, out, &err), &err);
-}
-
 /* ---- the network ------------------------------------------------------------------------------- */
 
 static tensor_id unit(struct program *prog, tensor_id x, const char *conv, const char *norm,

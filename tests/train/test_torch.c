@@ -48,15 +48,6 @@ static struct safetensors *fixture(const char *name)
     return st;
 }
 
-static void read_raw(struct safetensors *st, const char *name, void *out, size_t n_bytes)
-{
-    struct snug_error err;
-    const struct st_entry *entry = safetensors_find(st, name);
-    assert_non_null(entry);
-    assert_int_equal(entry->n_bytes, n_bytes);
-    must(safetensors_read(st, entry, out, &err), &err);
-}
-
 /* The float32 tensor `entry`, as doubles. */
 static int64_t read_truth(struct safetensors *st, const struct st_entry *entry, double *truth)
 {
