@@ -60,6 +60,21 @@ static inline int64_t product16_block(int64_t n_strips, int64_t most)
     return (n_strips + n_blocks - 1) / n_blocks;
 }
 
+/* Smaller blocks where there would be fewer of them than threads, as for the weight gradient of a
+ * narrow layer; the least still has four tiles of sums for each that it packs. */
+static inline void product16_spread(int64_t strips_m, int64_t strips_n, int threads,
+                                    int64_t *block_m, int64_t *block_n)
+{
+    enum { LEAST_STRIPS = 2 };
+    while (((strips_m + *block_m - 1) / *block_m) * ((strips_n + *block_n - 1) / *block_n) <
+           threads) {
+        int64_t *larger = *block_m >= *block_n ? block_m : block_n;
+        if (*larger <= LEAST_STRIPS)
+            return;
+        *larger = (*larger + 1) / 2;
+    }
+}
+
 /* Rows of a block where k is not long. */
 static inline int64_t product16_most_rows(int64_t strip_bytes)
 {
@@ -90,6 +105,7 @@ static inline struct product16_plan product16_plan(const struct product_shape *s
                                     : PRODUCT16_LONG_COLS;
     int64_t block_m = product16_block(strips_m, most_rows / STRIP);
     int64_t block_n = product16_block(strips_n, most_cols / STRIP);
+    product16_spread(strips_m, strips_n, plan.threads, &block_m, &block_n);
     plan.block_rows = block_m * STRIP;
     plan.block_cols = block_n * STRIP;
     plan.shares_b = may_share && strips_m > block_m;
