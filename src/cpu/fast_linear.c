@@ -7,7 +7,9 @@
 
 enum {
     STRIPE_COLS = 128, /* of a column sum: one thread's buffers stay in the first cache */
-    STRIPE_ROWS = 64   /* added in fp32 before they join the fp64 sum */
+    STRIPE_ROWS = 64,  /* added in fp32 before they join the fp64 sum */
+    GROUP_STRIPES = 8, /* summed together: 128 KiB of the stack */
+    MOST_PIECES = 16   /* of rows */
 };
 
 static void widen(int threads, struct span from, int64_t n, float *to)
@@ -88,14 +90,14 @@ static void finish_linear(int threads, const struct linear_finish *todo)
                          todo->acc + row * todo->width + j * BLOCK_ELEMS);
 }
 
-static void sum_stripe(struct span from, int64_t n_rows, int64_t width, int64_t col, int64_t n,
+static void sum_stripe(struct span from, struct range rows, int64_t width, int64_t col, int64_t n,
                        double *sums)
 {
     float part[STRIPE_COLS], buffer[STRIPE_COLS];
     for (int64_t j = 0; j < n; j++)
         sums[j] = 0.0;
-    for (int64_t top = 0; top < n_rows; top += STRIPE_ROWS) {
-        int64_t end = least(n_rows, top + STRIPE_ROWS);
+    for (int64_t top = rows.begin; top < rows.end; top += STRIPE_ROWS) {
+        int64_t end = least(rows.end, top + STRIPE_ROWS);
         memset(part, 0, sizeof part);
         for (int64_t row = top; row < end; row++) {
             const float *x =
@@ -109,20 +111,42 @@ static void sum_stripe(struct span from, int64_t n_rows, int64_t width, int64_t 
     }
 }
 
+/* The sums of one stripe from those of its pieces, in order. */
+static void join_pieces(double (*pieces)[STRIPE_COLS], int64_t n_pieces, struct span sums,
+                        int64_t col, int64_t n, bool add)
+{
+    float rounded[STRIPE_COLS];
+    for (int64_t j = 0; j < n; j++) {
+        double total = 0.0;
+        for (int64_t i = 0; i < n_pieces; i++)
+            total += pieces[i][j];
+        rounded[j] = (float)total;
+    }
+    narrow_block(sums, col, n, rounded, add);
+}
+
+/* A narrow matrix has few stripes: they are cut into pieces of rows, by the shape alone, so that
+ * there is some for every thread. */
 static void sum_columns(int threads, struct span from, int64_t n_rows, int64_t width,
                         struct span sums, bool add)
 {
     (void)threads; /* without OpenMP */
-    int64_t n_stripes = divide_up(width, STRIPE_COLS);
+    double pieces[GROUP_STRIPES][MOST_PIECES][STRIPE_COLS];
+    int64_t piece_rows = divide_up(divide_up(n_rows, MOST_PIECES), STRIPE_ROWS) * STRIPE_ROWS;
+    int64_t n_pieces = divide_up(n_rows, piece_rows);
+    for (int64_t first = 0; first < width; first += GROUP_STRIPES * STRIPE_COLS) {
+        int64_t n_stripes = least(GROUP_STRIPES, divide_up(width - first, STRIPE_COLS));
 #pragma omp parallel for schedule(static) num_threads(threads) if (n_rows * width > LEAST_PER_PART)
-    for (int64_t i = 0; i < n_stripes; i++) {
-        double total[STRIPE_COLS];
-        float rounded[STRIPE_COLS];
-        int64_t col = i * STRIPE_COLS, n = least(STRIPE_COLS, width - col);
-        sum_stripe(from, n_rows, width, col, n, total);
-        for (int64_t j = 0; j < n; j++)
-            rounded[j] = (float)total[j];
-        narrow_block(sums, col, n, rounded, add);
+        for (int64_t i = 0; i < n_stripes * n_pieces; i++) {
+            int64_t stripe = i % n_stripes, piece = i / n_stripes;
+            int64_t col = first + stripe * STRIPE_COLS, row = piece * piece_rows;
+            sum_stripe(from, (struct range){row, least(n_rows, row + piece_rows)}, width, col,
+                       least(STRIPE_COLS, width - col), pieces[stripe][piece]);
+        }
+        for (int64_t stripe = 0; stripe < n_stripes; stripe++) {
+            int64_t col = first + stripe * STRIPE_COLS;
+            join_pieces(pieces[stripe], n_pieces, sums, col, least(STRIPE_COLS, width - col), add);
+        }
     }
 }
 
