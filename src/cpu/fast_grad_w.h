@@ -10,7 +10,10 @@
 
 #include "cpu/fast_common.h"
 
-enum { OUT_BLOCK = 16 }; /* outputs that are laid out at a time */
+enum {
+    OUT_BLOCK = 16, /* outputs that are laid out at a time */
+    RUN = 144       /* numbers of each of them: one by one, every store would meet another page */
+};
 
 struct weight_sums {
     int64_t n_pieces, n_groups, n_taps, n_channels, n_out; /* channels, outputs: of a group */
@@ -29,30 +32,41 @@ static inline int64_t sums_at(const struct weight_sums *s, int64_t piece, int64_
     return (((piece * s->n_groups + group) * s->n_taps + tap) * s->n_channels + channel) * s->pitch;
 }
 
+/* to[n, OUT_BLOCK]: the sums of all pieces for numbers first .. of [channel, tap]. */
+static void add_pieces(const struct weight_sums *s, const float *sums, int64_t group,
+                       int64_t first_out, int64_t first, int64_t n, float *to)
+{
+    for (int64_t i = 0; i < n; i++) {
+        int64_t channel = (first + i) / s->n_taps, tap = (first + i) % s->n_taps;
+        const float *line = sums + sums_at(s, 0, group, tap, channel) + first_out;
+        float *total = to + i * OUT_BLOCK;
+        memcpy(total, line, OUT_BLOCK * sizeof *total);
+        for (int64_t piece = 1; piece < s->n_pieces; piece++)
+            for (int j = 0; j < OUT_BLOCK; j++)
+                total[j] += line[piece * piece_floats(s) + j];
+    }
+}
+
 /* dW[o, c, taps] (+)= the sums of all pieces, for OUT_BLOCK outputs of a group. */
 static void lay_out_block(const struct kernel_call *call, const struct weight_sums *s,
                           const float *sums, int64_t group, int64_t first_out)
 {
     const struct operand *dw = &call->out[0];
-    int64_t n = least(OUT_BLOCK, s->n_out - first_out);
-    for (int64_t c = 0; c < s->n_channels; c++)
-        for (int64_t tap = 0; tap < s->n_taps; tap++) {
-            const float *line = sums + sums_at(s, 0, group, tap, c) + first_out;
-            float total[OUT_BLOCK];
-            memcpy(total, line, sizeof total);
-            for (int64_t piece = 1; piece < s->n_pieces; piece++)
-                for (int j = 0; j < OUT_BLOCK; j++)
-                    total[j] += line[piece * piece_floats(s) + j];
-            for (int64_t j = 0; j < n; j++) {
-                int64_t at =
-                    ((group * s->n_out + first_out + j) * s->n_channels + c) * s->n_taps + tap;
-                float old = 0.0f;
-                if (call->add)
-                    load_f32(dw->tensor->dtype, dw->data, at, 1, &old);
-                total[j] += old;
-                store_f32(dw->tensor->dtype, dw->data, at, 1, &total[j]);
-            }
+    int64_t n_out = least(OUT_BLOCK, s->n_out - first_out), per_out = s->n_channels * s->n_taps;
+    float totals[RUN * OUT_BLOCK], row[RUN];
+    for (int64_t first = 0; first < per_out; first += RUN) {
+        int64_t n = least(RUN, per_out - first);
+        add_pieces(s, sums, group, first_out, first, n, totals);
+        for (int64_t j = 0; j < n_out; j++) {
+            int64_t at = (group * s->n_out + first_out + j) * per_out + first;
+            memset(row, 0, sizeof row);
+            if (call->add)
+                load_f32(dw->tensor->dtype, dw->data, at, n, row);
+            for (int64_t i = 0; i < n; i++)
+                row[i] += totals[i * OUT_BLOCK + j];
+            store_f32(dw->tensor->dtype, dw->data, at, n, row);
         }
+    }
 }
 
 static void lay_out_weights(const struct kernel_call *call, const struct weight_sums *s,

@@ -103,43 +103,32 @@ static inline void weights_of_points(const vec u[PATCH], vec w[KERNEL])
 
 typedef void direction(const vec *from, vec *to);
 
-/* to[n_to, n_to] = fn in each direction of from[n_from, n_from].  Sizes and fn are constants wherever
- * this is inlined. */
+/* fn in each direction, for n numbers side by side.  Element k of from is at from[k][0 .. n), of to at
+ * to + k * pitch.  Sizes and fn are constants wherever this is inlined; what is between the two
+ * directions is more than the registers hold. */
 static inline __attribute__((always_inline)) void
-both_directions(direction *fn, int n_from, int n_to, const vec *from, vec *to)
-{
-    vec half[PATCH * PATCH]; /* [n_to, n_from] */
-    SMALL_LOOP
-    for (int j = 0; j < n_from; j++) {
-        vec column[PATCH], made[PATCH];
-        SMALL_LOOP
-        for (int i = 0; i < n_from; i++)
-            column[i] = from[i * n_from + j];
-        fn(column, made);
-        SMALL_LOOP
-        for (int i = 0; i < n_to; i++)
-            half[i * n_from + j] = made[i];
-    }
-    SMALL_LOOP
-    for (int i = 0; i < n_to; i++)
-        fn(half + i * n_from, to + i * n_to);
-}
-
-/* The same for n numbers side by side: element k of from is at from[k][0 .. n), of to at to + k * pitch. */
-static inline __attribute__((always_inline)) void transform_to_points(direction *fn, int n_from,
-                                                                      const float *const *from,
-                                                                      int64_t n, float *to,
-                                                                      int64_t pitch)
+transform_to_points(direction *fn, int n_from, const float *const *from, int64_t n, float *to,
+                    int64_t pitch)
 {
     for (int64_t at = 0; at < n; at += VEC_ELEMS) {
-        vec in[POINTS], out[POINTS];
-#pragma GCC unroll 36
-        for (int k = 0; k < n_from * n_from; k++)
-            in[k] = vec_load(from[k] + at);
-        both_directions(fn, n_from, PATCH, in, out);
-#pragma GCC unroll 36
-        for (int k = 0; k < POINTS; k++)
-            vec_store(to + k * pitch + at, out[k]);
+        vec between[PATCH][PATCH], line[PATCH], made[PATCH];
+        SMALL_LOOP
+        for (int j = 0; j < n_from; j++) {
+            SMALL_LOOP
+            for (int i = 0; i < n_from; i++)
+                line[i] = vec_load(from[i * n_from + j] + at);
+            fn(line, made);
+            SMALL_LOOP
+            for (int i = 0; i < PATCH; i++)
+                between[i][j] = made[i];
+        }
+        SMALL_LOOP
+        for (int i = 0; i < PATCH; i++) {
+            fn(between[i], made);
+            SMALL_LOOP
+            for (int j = 0; j < PATCH; j++)
+                vec_store(to + (i * PATCH + j) * pitch + at, made[j]);
+        }
     }
 }
 
@@ -149,14 +138,24 @@ transform_from_points(direction *fn, int n_to, const float *from, int64_t pitch,
                       const float *bias, float *const *to)
 {
     for (int64_t at = 0; at < n; at += VEC_ELEMS) {
-        vec in[POINTS], out[POINTS], shift = vec_load(bias + at);
-#pragma GCC unroll 36
-        for (int k = 0; k < POINTS; k++)
-            in[k] = vec_load(from + k * pitch + at);
-        both_directions(fn, PATCH, n_to, in, out);
-#pragma GCC unroll 36
-        for (int k = 0; k < n_to * n_to; k++)
-            vec_store(to[k] + at, out[k] + shift);
+        vec between[PATCH][PATCH], line[PATCH], made[PATCH], shift = vec_load(bias + at);
+        SMALL_LOOP
+        for (int j = 0; j < PATCH; j++) {
+            SMALL_LOOP
+            for (int i = 0; i < PATCH; i++)
+                line[i] = vec_load(from + (i * PATCH + j) * pitch + at);
+            fn(line, made);
+            SMALL_LOOP
+            for (int i = 0; i < n_to; i++)
+                between[i][j] = made[i];
+        }
+        SMALL_LOOP
+        for (int i = 0; i < n_to; i++) {
+            fn(between[i], made);
+            SMALL_LOOP
+            for (int j = 0; j < n_to; j++)
+                vec_store(to[i * n_to + j] + at, made[j] + shift);
+        }
     }
 }
 
