@@ -10,11 +10,12 @@
 #include "cpu/fast_winograd.h"
 
 enum {
-    STRIP = 32,       /* columns of packed weights */
-    PANEL = 128,      /* outputs whose weights are at the points at a time */
-    CHUNK = 32,       /* tiles */
-    WEIGHT_ROWS = 16, /* that are brought to the points at a time */
-    ITEMS_WANTED = 2  /* per thread and panel */
+    STRIP = 32,              /* columns of packed weights */
+    PANEL_MAX = 128,         /* outputs whose weights are at the points at a time */
+    PANEL_ELEMS = 128 * 256, /* of the weights at each point: they stay in the third cache */
+    CHUNK = 32,              /* tiles */
+    WEIGHT_ROWS = 16,        /* that are brought to the points at a time */
+    ITEMS_WANTED = 2         /* per thread and panel */
 };
 
 struct conv {
@@ -39,7 +40,8 @@ static struct conv conv_of(const struct op *op, const struct tensor *from, const
         .columns = t[3],
         .backward = op->kind == OP_conv2d_grad_x};
     c.pad = c.backward ? KERNEL - 1 - op->attrs.pad : op->attrs.pad;
-    c.panel = least(PANEL, c.columns);
+    int64_t panel = least(PANEL_MAX, PANEL_ELEMS / c.from.channels / STRIP * STRIP);
+    c.panel = least(panel < STRIP ? STRIP : panel, c.columns);
     c.chunk = least(CHUNK, c.tiling.n_tiles);
     c.group = c.panel;
     int64_t n_chunks = divide_up(c.tiling.n_tiles, CHUNK);
@@ -47,7 +49,7 @@ static struct conv conv_of(const struct op *op, const struct tensor *from, const
         c.group = divide_up(c.group / 2, STRIP) * STRIP;
     c.u_pitch = c.from.channels * divide_up(c.panel, STRIP) * STRIP + CACHE_LINE;
     c.v_pitch = CHUNK * CHANNELS_AT_ONCE + CACHE_LINE;
-    c.m_pitch = CHUNK * c.panel + CACHE_LINE;
+    c.m_pitch = CHUNK * c.group + CACHE_LINE;
     return c;
 }
 
@@ -157,7 +159,7 @@ static void multiply_item(const struct conv *c, const struct item *item, const f
 static void store_tile(const struct kernel_call *call, const struct conv *c, struct place at,
                        int64_t first, int64_t n, const float *m, const float *bias)
 {
-    float spare[SIDE * SIDE * PANEL], *pixels[SIDE * SIDE];
+    float spare[SIDE * SIDE * PANEL_MAX], *pixels[SIDE * SIDE];
     int64_t places[SIDE * SIDE]; /* -1: outside */
     enum dtype dtype = call->out[0].tensor->dtype;
     for (int k = 0; k < SIDE * SIDE; k++) {
@@ -165,7 +167,7 @@ static void store_tile(const struct kernel_call *call, const struct conv *c, str
         bool inside = row < c->height && column < c->width;
         places[k] =
             inside ? ((at.image * c->height + row) * c->width + column) * c->columns + first : -1;
-        pixels[k] = spare + k * PANEL;
+        pixels[k] = spare + k * PANEL_MAX;
         if (inside)
             pixels[k] = out_target(call, 0, places[k], pixels[k]);
     }
@@ -178,7 +180,7 @@ static void store_tile(const struct kernel_call *call, const struct conv *c, str
 static void run_item(const struct kernel_call *call, const struct conv *c, int64_t panel,
                      const struct item *item, const float *u, float *part)
 {
-    float *m = part + POINTS * c->v_pitch, bias[PANEL] = {0.0f};
+    float *m = part + POINTS * c->v_pitch, bias[PANEL_MAX] = {0.0f};
     int64_t first = panel + item->column;
     if (call->op->n_in > 2 && call->in[2].data != NULL)
         load_f32(call->in[2].tensor->dtype, call->in[2].data, first, item->n_columns, bias);
