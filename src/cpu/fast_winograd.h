@@ -30,6 +30,7 @@ enum {
     POINTS = 36, /* PATCH * PATCH */
     TAPS = 9,
     CHANNELS_AT_ONCE = 64, /* of a patch */
+    COVERED_MOST = 3,      /* pixels of tiles for each pixel of the result */
     CACHE_LINE = 16        /* floats: points lie this much apart, or they would share cache sets */
 };
 
@@ -106,9 +107,10 @@ typedef void direction(const vec *from, vec *to);
 /* fn in each direction, for n numbers side by side.  Element k of from is at from[k][0 .. n), of to at
  * to + k * pitch.  Sizes and fn are constants wherever this is inlined; what is between the two
  * directions is more than the registers hold. */
-static inline __attribute__((always_inline)) void
-transform_to_points(direction *fn, int n_from, const float *const *from, int64_t n, float *to,
-                    int64_t pitch)
+static inline __attribute__((always_inline)) void transform_to_points(direction *fn, int n_from,
+                                                                      const float *const *from,
+                                                                      int64_t n, float *to,
+                                                                      int64_t pitch)
 {
     for (int64_t at = 0; at < n; at += VEC_ELEMS) {
         vec between[PATCH][PATCH], line[PATCH], made[PATCH];
@@ -235,7 +237,8 @@ static inline void patch_points(const struct picture *x, const struct tiling *ti
 
 /* ---- which convolutions -------------------------------------------------------------------- */
 
-/* Channels are whole vectors of every level.  The figures are in fast_winograd.c. */
+/* By shape alone.  Channels are whole vectors of every level.  Tiles cover more than the image where its
+ * sides are no multiples of 4, and that may take away what is saved: see fast_winograd.c. */
 static inline bool winograd_is_faster(const struct attrs *a, int64_t kernel_h, int64_t kernel_w,
                                       int64_t channels_in, int64_t channels_out, int64_t height,
                                       int64_t width)
@@ -243,7 +246,7 @@ static inline bool winograd_is_faster(const struct attrs *a, int64_t kernel_h, i
     int64_t covered = divide_up(height, SIDE) * divide_up(width, SIDE) * SIDE * SIDE;
     return kernel_h == KERNEL && kernel_w == KERNEL && a->stride == 1 && a->groups == 1 &&
            a->pad < KERNEL && channels_in % 16 == 0 && channels_out % 16 == 0 &&
-           channels_in >= 32 && channels_out >= 32 && covered <= 2 * height * width;
+           covered <= COVERED_MOST * height * width;
 }
 
 #endif
