@@ -6,25 +6,24 @@
  * The sum is over all pixels of the batch.  dW is cut into blocks that threads take one at a time;
  * a small dW has few blocks, so the pixels are cut as well, into pieces with a sum each, added in
  * order at the end.  Blocks and pieces are cut by the shapes alone: same bits for any number of
- * threads.  Sums are kept [tap, channel, out] in the workspace and turned into W's layout when they
- * are added up.
+ * threads.  fast_grad_w.h adds the pieces up.
  */
 #include "cpu/fast_gather.h"
+#include "cpu/fast_grad_w.h"
 
 enum {
     BLOCK_K = 192,     /* rows of a block of dW */
     BLOCK_O = 256,     /* and its columns */
     CHUNK = 128,       /* pixels that are gathered at a time */
     ITEMS_WANTED = 32, /* blocks x pieces */
-    PIECE_MIN = 1024,  /* pixels */
-    OUT_BLOCK = 16     /* outputs that are laid out at a time */
+    PIECE_MIN = 1024   /* pixels */
 };
 
 struct grad {
-    struct gather gather;             /* of group 0 */
-    int64_t n_groups, n_out, all_out; /* per group, of dy */
-    int64_t pitch;                    /* of the sums: n_out, padded */
-    int64_t n_blocks_k, n_blocks_o, n_pieces;
+    struct gather gather; /* of group 0 */
+    int64_t all_out;      /* of dy */
+    struct weight_sums sums;
+    int64_t n_blocks_k, n_blocks_o;
     bool copies_dy; /* not fp32, or not whole vectors */
 };
 
@@ -32,9 +31,7 @@ static struct grad grad_of(const struct op *op, const struct tensor *x, const st
 {
     const struct attrs *a = &op->attrs;
     const int64_t *from = x->shape.dim, *to = dy->shape.dim;
-    struct grad w = {.n_groups = a->groups,
-                     .n_out = to[3] / a->groups,
-                     .all_out = to[3],
+    struct grad w = {.all_out = to[3],
                      .copies_dy = dy->dtype != DTYPE_f32 || to[3] / a->groups % 16 != 0};
     struct gather *g = &w.gather;
     g->dtype = x->dtype;
@@ -44,18 +41,22 @@ static struct grad grad_of(const struct op *op, const struct tensor *x, const st
     g->w = axis_forward(from[2], to[2], a->kernel_w, a);
     g->depth = a->kernel_h * a->kernel_w * g->n_channels;
     g->n_pixels = to[0] * to[1] * to[2];
-    w.pitch = padded_columns(w.n_out);
+    w.sums = (struct weight_sums){.n_groups = a->groups,
+                                  .n_taps = a->kernel_h * a->kernel_w,
+                                  .n_channels = g->n_channels,
+                                  .n_out = to[3] / a->groups,
+                                  .pitch = padded_columns(to[3] / a->groups)};
     w.n_blocks_k = divide_up(g->depth, BLOCK_K);
-    w.n_blocks_o = divide_up(w.n_out, BLOCK_O);
-    int64_t n_blocks = w.n_groups * w.n_blocks_k * w.n_blocks_o;
-    w.n_pieces = least(divide_up(ITEMS_WANTED, n_blocks), divide_up(g->n_pixels, PIECE_MIN));
+    w.n_blocks_o = divide_up(w.sums.n_out, BLOCK_O);
+    int64_t n_blocks = a->groups * w.n_blocks_k * w.n_blocks_o;
+    w.sums.n_pieces = least(divide_up(ITEMS_WANTED, n_blocks), divide_up(g->n_pixels, PIECE_MIN));
     return w;
 }
 
-/* Workspace, floats: the sums [piece, group, depth, pitch], then per part: A, dy. */
+/* Workspace, floats: the sums, then per part: A, dy. */
 static int64_t sums_floats(const struct grad *w)
 {
-    return w->n_pieces * w->n_groups * w->gather.depth * w->pitch;
+    return w->sums.n_pieces * piece_floats(&w->sums);
 }
 
 static int64_t rows_floats(const struct grad *w)
@@ -65,7 +66,7 @@ static int64_t rows_floats(const struct grad *w)
 
 static int64_t part_floats(const struct grad *w)
 {
-    return rows_floats(w) + (w->copies_dy ? CHUNK * least(BLOCK_O, w->pitch) : 0);
+    return rows_floats(w) + (w->copies_dy ? CHUNK * least(BLOCK_O, w->sums.pitch) : 0);
 }
 
 static size_t workspace_bytes(const struct program *prog, const struct op *op,
@@ -88,10 +89,10 @@ static struct item item_at(const struct grad *w, int64_t i)
     i /= w->n_blocks_o;
     item.k = i % w->n_blocks_k * BLOCK_K;
     i /= w->n_blocks_k;
-    item.group = i % w->n_groups;
-    item.piece = i / w->n_groups;
+    item.group = i % w->sums.n_groups;
+    item.piece = i / w->sums.n_groups;
     item.n_k = least(BLOCK_K, w->gather.depth - item.k);
-    item.n_o = least(BLOCK_O, w->pitch - item.o);
+    item.n_o = least(BLOCK_O, w->sums.pitch - item.o);
     return item;
 }
 
@@ -101,12 +102,12 @@ static const float *dy_rows(const struct kernel_call *call, const struct grad *w
                             int64_t *pitch)
 {
     const struct operand *dy = &call->in[1];
-    int64_t begin = first * w->all_out + item->group * w->n_out + item->o;
+    int64_t begin = first * w->all_out + item->group * w->sums.n_out + item->o;
     if (!w->copies_dy) {
         *pitch = w->all_out;
         return (const float *)dy->data + begin;
     }
-    int64_t there = least(item->n_o, w->n_out - item->o);
+    int64_t there = least(item->n_o, w->sums.n_out - item->o);
     *pitch = item->n_o;
     for (int64_t p = 0; p < n; p++) {
         float *row = buffer + p * item->n_o;
@@ -122,8 +123,8 @@ static void sum_item(const struct kernel_call *call, const struct grad *w, struc
     struct gather g = w->gather;
     g.first_channel = item.group * g.n_channels;
     bool direct = gather_is_image(&g);
-    struct range range = part_range(g.n_pixels, (int)w->n_pieces, (int)item.piece, 1);
-    float *c = sums + ((item.piece * w->n_groups + item.group) * g.depth + item.k) * w->pitch;
+    struct range range = part_range(g.n_pixels, (int)w->sums.n_pieces, (int)item.piece, 1);
+    float *c = sums + sums_at(&w->sums, item.piece, item.group, 0, item.k);
     for (int64_t first = range.begin; first < range.end; first += CHUNK) {
         int64_t n = least(CHUNK, range.end - first), a_pitch = item.n_k, b_pitch;
         const float *a = buffers;
@@ -143,66 +144,27 @@ static void sum_item(const struct kernel_call *call, const struct grad *w, struc
                                    .b = b,
                                    .b_pitch = (int)b_pitch,
                                    .c = c + item.o,
-                                   .c_pitch = (int)w->pitch,
+                                   .c_pitch = (int)w->sums.pitch,
                                    .add = first > range.begin});
     }
-}
-
-/* dW[o, c, taps] (+)= the sums of all pieces, for OUT_BLOCK outputs of a group. */
-static void lay_out(const struct kernel_call *call, const struct grad *w, const float *sums,
-                    int64_t group, int64_t first_out)
-{
-    const struct gather *g = &w->gather;
-    const struct operand *dw = &call->out[0];
-    int64_t n_taps = g->h.n_taps * g->w.n_taps;
-    int64_t n = least(OUT_BLOCK, w->n_out - first_out),
-            per_piece = w->n_groups * g->depth * w->pitch;
-    for (int64_t c = 0; c < g->n_channels; c++)
-        for (int64_t tap = 0; tap < n_taps; tap++) {
-            const float *line =
-                sums + (group * g->depth + tap * g->n_channels + c) * w->pitch + first_out;
-            float total[OUT_BLOCK];
-            memcpy(total, line, sizeof total);
-            for (int64_t piece = 1; piece < w->n_pieces; piece++)
-                for (int j = 0; j < OUT_BLOCK; j++)
-                    total[j] += line[piece * per_piece + j];
-            for (int64_t j = 0; j < n; j++) {
-                int64_t at =
-                    ((group * w->n_out + first_out + j) * g->n_channels + c) * n_taps + tap;
-                float old = 0.0f;
-                if (call->add)
-                    load_f32(dw->tensor->dtype, dw->data, at, 1, &old);
-                total[j] += old;
-                store_f32(dw->tensor->dtype, dw->data, at, 1, &total[j]);
-            }
-        }
 }
 
 static enum snug_status run(const struct kernel_call *call, struct snug_error *err)
 {
     (void)err;
-    const struct operand *dy = &call->in[1], *dbias = &call->out[1];
-    struct grad w = grad_of(call->op, call->in[0].tensor, dy->tensor);
+    struct grad w = grad_of(call->op, call->in[0].tensor, call->in[1].tensor);
     float *sums = call->work, *parts = sums + sums_floats(&w);
-    int threads = call->facts->threads;
     w.gather.from = call->in[0].data;
-    if (call->op->n_out > 1 && dbias->data != NULL)
-        cpu_loops()->sum_columns(threads, span_of(dy, 0), w.gather.n_pixels, w.all_out,
-                                 span_of(dbias, 0), call->add);
+    sum_bias(call);
     if (call->out[0].data == NULL)
         return SNUG_OK;
-    int64_t n_items = w.n_pieces * w.n_groups * w.n_blocks_k * w.n_blocks_o, taken = 0;
-    int n_parts = (int)least(threads, n_items);
+    int64_t n_items = w.sums.n_pieces * w.sums.n_groups * w.n_blocks_k * w.n_blocks_o, taken = 0;
+    int n_parts = (int)least(call->facts->threads, n_items);
 #pragma omp parallel for schedule(static, 1) num_threads(n_parts)
     for (int part = 0; part < n_parts; part++)
         for (int64_t i = next_item(&taken); i < n_items; i = next_item(&taken))
             sum_item(call, &w, item_at(&w, i), sums, parts + part * part_floats(&w));
-    int64_t blocks_per_group = divide_up(w.n_out, OUT_BLOCK);
-    int64_t n_out_blocks = blocks_per_group * w.n_groups;
-    n_parts = count_parts(call->facts, w.n_groups * w.gather.depth * w.pitch);
-#pragma omp parallel for schedule(static) num_threads(n_parts)
-    for (int64_t i = 0; i < n_out_blocks; i++)
-        lay_out(call, &w, sums, i / blocks_per_group, i % blocks_per_group * OUT_BLOCK);
+    lay_out_weights(call, &w.sums, sums);
     return SNUG_OK;
 }
 

@@ -28,6 +28,8 @@
     X(direction, level)         \
     X(average, level)           \
     X(matrix, level)            \
+    X(winograd, level)          \
+    X(winograd_w, level)        \
     X(conv, level)              \
     X(conv_w, level)            \
     X(batchnorm, level)         \
