@@ -23,7 +23,7 @@ enum { N_STEPS = 20 };
 static const struct row {
     const char *model, *keys;
     enum update_place place;
-    double loss_scale; /* at the start; 0: as it comes */
+    double loss_scale; /* at the start, 0: as it comes; above 2^16 steps are skipped */
     int n_steps;
 } rows[] = {
     {"gpt-nano", "batch=2 seq=16 clip=0", UPDATES_IN_BACKWARD, 0, N_STEPS},
@@ -39,12 +39,15 @@ static const struct row {
     {SMALL, "batch=4 micro-batch=2 seq=10 clip=0 precision=bf16 master=none", UPDATES_IN_LAST, 0,
      N_STEPS},
     {SMALL, "batch=4 seq=10 dropout=0.2", UPDATES_IN_SECOND, 0, N_STEPS},
-    {SMALL, "batch=4 seq=10 precision=fp16", UPDATES_IN_SECOND, 0, N_STEPS},
+    {SMALL, "batch=4 seq=10 precision=fp16", UPDATES_IN_SECOND, 0x1p10, N_STEPS},
     {SMALL, "batch=4 seq=10 precision=fp16 clip=0", UPDATES_IN_SECOND, 0x1p24, N_STEPS},
     {SMALL, "batch=4 micro-batch=2 seq=10 precision=fp16 clip=0", UPDATES_WAIT, 0x1p24, N_STEPS},
     {"mlp:16-32-10", "batch=8 schedule=cosine warmup=3", UPDATES_IN_SECOND, 0, N_STEPS},
     {"mlp:16-32-10", "batch=8 clip=0 schedule=cosine warmup=3", UPDATES_IN_BACKWARD, 0, N_STEPS},
     {"mlp:16-32-10,loss=mse", "batch=8 micro-batch=4 clip=0", UPDATES_IN_LAST, 0, N_STEPS},
+    {"mlp:784-64-10", "batch=8 clip=0 optimizer=adam-8bit", UPDATES_IN_BACKWARD, 0, N_STEPS},
+    {"mlp:784-64-10", "batch=8 optimizer=adam-4bit", UPDATES_IN_SECOND, 0, N_STEPS},
+    {"mlp:784-64-10", "batch=8 clip=0 state-bits=16", UPDATES_IN_BACKWARD, 0, N_STEPS},
     {"cnn", "batch=4", UPDATES_IN_SECOND, 0, 5}, /* batch norm: its averages move once a step */
     {"cnn", "batch=4 clip=0", UPDATES_IN_BACKWARD, 0, 5},
     {"cnn", "batch=4 micro-batch=2 clip=0", UPDATES_IN_LAST, 0, 5},
@@ -80,6 +83,7 @@ static snug_trainer *train(const snug_model *model, const struct row *row, const
     must(snug_trainer_open(model, recipe, &options, &t, &err), &err);
     if (row->loss_scale > 0)
         exec_scalars(t->exec)[SCALAR_loss_scale] = row->loss_scale;
+    exec_scalars(t->exec)[SCALAR_good_steps] = 1995; /* so that a scale grows at the fifth */
     memset(history, 0, sizeof *history);
     if (snug_trainer_run(t, note, history, &err) != SNUG_OK)
         fail_msg("%s %s: %s", row->model, keys, err.message);
@@ -149,7 +153,7 @@ static void check_row(const struct row *row)
                      row->model, row->keys, i + 1, in_backward.loss[i], in_backward.norm[i],
                      at_end.loss[i], at_end.norm[i]);
     assert_int_equal(at_end.n_skipped, in_backward.n_skipped);
-    assert_true((row->loss_scale > 0) == (at_end.n_skipped > 0));
+    assert_true((row->loss_scale > 0x1p16) == (at_end.n_skipped > 0));
     compare(row, a, b);
     snug_trainer_free(a);
     snug_trainer_free(b);
