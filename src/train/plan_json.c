@@ -11,7 +11,7 @@ static const char *updates_text(const struct session *s, const struct snug_recip
         return NULL;
     switch (s->update_place) {
     case UPDATES_AT_END:
-        return "none are run";
+        return "model states alone: all gradients are counted";
     case UPDATES_WAIT:
         return is_fp16 ? "at the end: accumulated gradients wait for fp16's loss scale"
                        : "at the end: sums wait for the norm (--clip 0: they do not)";
