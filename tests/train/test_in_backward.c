@@ -278,6 +278,60 @@ static void test_gradients_do_not_add_up(void **state)
     assert_int_equal(summed, at_end);
 }
 
+/* A direction that is made of such a sum in the last micro-batch lies on it. */
+static void test_a_sum_is_used_up_in_place(void **state)
+{
+    (void)state;
+    int64_t pair, bytes[2];
+    static const char *const places[] = {"end", "in-backward"};
+    for (int i = 0; i < 2; i++) {
+        char keys[120];
+        snprintf(keys, sizeof keys,
+                 "batch=2 micro-batch=1 seq=64 clip=0 optimizer=adafactor update=%s", places[i]);
+        plan_gradients("gpt2", keys, &pair, &bytes[i]);
+    }
+    assert_int_equal(bytes[0], bytes[1]);
+}
+
+/* What a user reads in the plan: where the updates are, what that costs and what would change it. */
+static void test_the_plan_says_so(void **state)
+{
+    (void)state;
+    static const char *const lines[][2] = {
+        {"update=in-backward",
+         "  updates        backward twice, to clip (--clip 0: once), +37.0 kFLOP a step\n"},
+        {"update=in-backward clip=0",
+         "  updates        in backward: a gradient lives until its update\n"},
+        {"update=in-backward precision=fp16 clip=0",
+         "  updates        backward twice, for the loss scale of fp16, +"},
+        {"update=in-backward micro-batch=2 clip=0",
+         "  updates        in the last micro-batch; gradients live through all of them\n"},
+        {"update=in-backward micro-batch=2",
+         "  updates        at the end: sums wait for the norm (--clip 0: they do not)\n"},
+        {"update=in-backward micro-batch=2 precision=fp16",
+         "  updates        at the end: accumulated gradients wait for fp16's loss scale\n"},
+        {"update=end", NULL},
+    };
+    snug_model *model = model_of("mlp:16-32-10");
+    for (size_t i = 0; i < LENGTH(lines); i++) {
+        char keys[100];
+        struct snug_error err;
+        snug_plan *plan = NULL;
+        snprintf(keys, sizeof keys, "batch=16 %s", lines[i][0]);
+        snug_recipe *recipe = recipe_of(keys);
+        must(snug_plan_make(model, recipe, &plan, &err), &err);
+        char *text = snug_plan_text(plan, 0);
+        assert_non_null(text);
+        bool silent = strstr(text, "  updates  ") == NULL;
+        if (lines[i][1] == NULL ? !silent : strstr(text, lines[i][1]) == NULL)
+            fail_msg("%s:\n%s", keys, text);
+        free(text);
+        snug_plan_free(plan);
+        snug_recipe_free(recipe);
+    }
+    snug_model_free(model);
+}
+
 /* ---- numbers that are not finite --------------------------------------------------------------- */
 
 /* One weight's gradient overflows: that weight and its states stay as they were, the step is an error. */
@@ -312,6 +366,8 @@ int main(void)
         cmocka_unit_test(test_same_bits),
         cmocka_unit_test(test_every_optimizer),
         cmocka_unit_test(test_gradients_do_not_add_up),
+        cmocka_unit_test(test_a_sum_is_used_up_in_place),
+        cmocka_unit_test(test_the_plan_says_so),
         cmocka_unit_test(test_a_gradient_that_is_not_finite),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
