@@ -111,8 +111,7 @@ static enum snug_status verify_outputs(struct state *s, const struct op *op)
             return bad(s, "is an input of the program and cannot be written", id);
         if (adds && !s->written[id] && !t->persistent)
             return bad(s, "is added to before it is written", id);
-        if (op->in_last && (info->accumulates >> k & 1) &&
-            op->attrs.accumulate == ACC_after_first)
+        if (op->in_last && (info->accumulates >> k & 1) && op->attrs.accumulate == ACC_after_first)
             return bad(s, "is added to in the last micro-batch only, written in none before", id);
         if (!adds && !updates && s->written[id])
             return bad(s, "is written twice", id);

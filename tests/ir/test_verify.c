@@ -48,8 +48,7 @@ static const struct {
      DECLARE "g = linear_grad_w x, x {accumulate=after_first}; "
              "w = update g, s, w {rule=sgd} last; a = linear x, w; body 0 3 x 3",
      NULL},
-    {"in the last micro-batch, but after all",
-     DECLARE "a = act x; b = act a last; body 0 1 x 3",
+    {"in the last micro-batch, but after all", DECLARE "a = act x; b = act a last; body 0 1 x 3",
      "op 1 (act) runs in the last micro-batch, but is not in the body"},
     {"made in the last micro-batch, read in every one",
      DECLARE "a = act x last; b = act a; body 0 2 x 3",
