@@ -41,25 +41,68 @@ static void next_loss_scale(const struct operand *scalars, bool skip)
     store(scalars, SCALAR_good_steps, good_steps);
 }
 
+/* From the sums of squares: the norm, and whether there is one. */
+static double set_norm(const struct operand *parts, const struct operand *scalars)
+{
+    double total = 0.0;
+    for (int64_t i = 0, n = elems(parts); i < n; i++)
+        total += load(parts, i);
+    double norm = sqrt(total) / load(scalars, SCALAR_loss_scale);
+    store(scalars, SCALAR_grad_norm, norm);
+    store(scalars, SCALAR_skip, isfinite(norm) ? 0.0 : 1.0);
+    return norm;
+}
+
+static void count_update(const struct operand *scalars)
+{
+    store(scalars, SCALAR_update_count, load(scalars, SCALAR_update_count) + 1.0);
+}
+
 enum snug_status ref_grad_norm(const struct kernel_call *call, struct snug_error *err)
 {
     (void)err;
     const struct attrs *attrs = &call->op->attrs;
-    const struct operand *parts = &call->in[0], *scalars = &call->out[0];
-    double total = 0.0, loss_scale = load(scalars, SCALAR_loss_scale);
-    for (int64_t i = 0, n = elems(parts); i < n; i++)
-        total += load(parts, i);
-
-    double norm = sqrt(total) / loss_scale;
+    const struct operand *scalars = &call->out[0];
+    double norm = set_norm(&call->in[0], scalars);
     bool skip = !isfinite(norm);
     double clip = attrs->max_norm > 0.0 ? fmin(1.0, attrs->max_norm / (norm + 1e-6)) : 1.0;
-    store(scalars, SCALAR_grad_norm, norm);
-    store(scalars, SCALAR_skip, skip ? 1.0 : 0.0);
-    store(scalars, SCALAR_clip, skip ? 0.0 : clip / loss_scale);
+    store(scalars, SCALAR_clip, skip ? 0.0 : clip / load(scalars, SCALAR_loss_scale));
     if (!skip)
-        store(scalars, SCALAR_update_count, load(scalars, SCALAR_update_count) + 1.0);
+        count_update(scalars);
     if (attrs->dynamic_scale)
         next_loss_scale(scalars, skip);
+    return SNUG_OK;
+}
+
+enum snug_status ref_open_updates(const struct kernel_call *call, struct snug_error *err)
+{
+    (void)err;
+    const struct operand *scalars = &call->out[0];
+    store(scalars, SCALAR_clip, 1.0 / load(scalars, SCALAR_loss_scale));
+    store(scalars, SCALAR_skip, 0.0);
+    count_update(scalars);
+    return SNUG_OK;
+}
+
+enum snug_status ref_check_gradient(const struct kernel_call *call, struct snug_error *err)
+{
+    (void)err;
+    store(&call->out[0], SCALAR_skip, isfinite(load(&call->in[0], 0)) ? 0.0 : 1.0);
+    return SNUG_OK;
+}
+
+enum snug_status ref_close_updates(const struct kernel_call *call, struct snug_error *err)
+{
+    (void)err;
+    set_norm(&call->in[0], &call->out[0]);
+    return SNUG_OK;
+}
+
+enum snug_status ref_next_loss_scale(const struct kernel_call *call, struct snug_error *err)
+{
+    (void)err;
+    const struct operand *scalars = &call->out[0];
+    next_loss_scale(scalars, load(scalars, SCALAR_skip) != 0.0);
     return SNUG_OK;
 }
 

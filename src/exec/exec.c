@@ -161,7 +161,8 @@ static enum snug_status run_all(struct exec *exec, exec_feed *feed, void *user,
         if (feed != NULL)
             TRY(feed(user, micro, err));
         for (int i = prog->body_begin; i < body_end; i++)
-            TRY(run_op(exec, i, micro, err));
+            if (op_runs_in(prog, &prog->ops[i], micro))
+                TRY(run_op(exec, i, micro, err));
     }
     for (int i = body_end; i < prog->n_ops; i++)
         TRY(run_op(exec, i, 0, err));
@@ -188,6 +189,17 @@ static bool all_finite(const struct operand *operand)
     return true;
 }
 
+/* Updates can stand in the body too: to look must not change the run. */
+static bool changes_run(const struct program *prog, const struct op *op)
+{
+    for (int k = 0; k < op->n_out; k++) {
+        const struct tensor *t = op->out[k] == TENSOR_NONE ? NULL : &prog->tensors[op->out[k]];
+        if (t != NULL && t->persistent && t->role != ROLE_buffer)
+            return true;
+    }
+    return false;
+}
+
 static enum snug_status find_nonfinite(struct exec *exec, exec_feed *feed, void *user,
                                        const char **name, struct snug_error *err)
 {
@@ -204,6 +216,8 @@ static enum snug_status find_nonfinite(struct exec *exec, exec_feed *feed, void 
         if (feed != NULL)
             TRY(feed(user, micro, err));
         for (int i = prog->body_begin; i < program_body_end(prog); i++) {
+            if (!op_runs_in(prog, &prog->ops[i], micro) || changes_run(prog, &prog->ops[i]))
+                continue;
             TRY(run_op(exec, i, micro, err));
             for (int k = 0; k < prog->ops[i].n_out; k++)
                 if (!all_finite(&exec->calls[i].out[k])) {

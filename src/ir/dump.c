@@ -247,7 +247,7 @@ static void add_op(struct text *out, const struct program *prog, const struct op
         text_add(out, " work=");
         add_tensor_name(out, prog, op->work);
     }
-    text_add(out, "\n");
+    text_add(out, op->in_last ? " last\n" : "\n");
 }
 
 void program_dump(const struct program *prog, struct text *out)

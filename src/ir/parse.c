@@ -440,7 +440,7 @@ static enum snug_status check_count(struct parser *p, const char *op, const char
                 what, n);
 }
 
-/* OUTPUTS = KIND INPUTS {ATTRIBUTES} work=TENSOR */
+/* OUTPUTS = KIND INPUTS {ATTRIBUTES} work=TENSOR last */
 static enum snug_status read_op(struct parser *p)
 {
     tensor_id in[MAX_INPUTS], out[MAX_OUTPUTS], work = TENSOR_NONE;
@@ -469,9 +469,13 @@ static enum snug_status read_op(struct parser *p)
         TRY(expect(p, '=', "after work"));
         TRY(read_operand(p, &work));
     }
+    bool in_last = is_word(peek(p), "last");
+    if (in_last)
+        take(p);
     TRY(expect_end(p));
     TRY(program_add_op(p->prog, (enum op_kind)kind, &attrs, n_in, in, n_out, out, p->err));
     p->prog->ops[p->prog->n_ops - 1].work = work;
+    p->prog->ops[p->prog->n_ops - 1].in_last = in_last;
     return SNUG_OK;
 }
 

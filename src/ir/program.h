@@ -8,6 +8,9 @@
  *           [body_begin .. body_end)  n_repeat times: forward and backward of one micro-batch
  *           [body_end .. n_ops)  once, after: gradient norm and updates
  *
+ * An op of the body can be marked `in_last`: it runs in the last micro-batch only, when what was
+ * summed over all of them is complete.
+ *
  * A tensor has one writer, with three exceptions that verify.c knows: an op that updates a tensor
  * in place names it among its inputs and its outputs; an output that accumulates (+=) follows the
  * writer before it; views share the bytes of their base.
@@ -169,6 +172,7 @@ struct op {
     int n_in, n_out;
     tensor_id in[MAX_INPUTS], out[MAX_OUTPUTS]; /* TENSOR_NONE: left out */
     tensor_id work; /* workspace booked for the kernel, or TENSOR_NONE */
+    bool in_last;   /* of the body: runs in the last micro-batch only */
     struct attrs attrs;
 };
 
@@ -308,6 +312,17 @@ enum snug_status program_parse(const char *text, struct program *prog, struct sn
 static inline int program_body_end(const struct program *prog)
 {
     return prog->body_end == 0 ? prog->n_ops : prog->body_end;
+}
+
+/* Does an op run in this micro-batch?  And how often does op i run in a step? */
+static inline bool op_runs_in(const struct program *prog, const struct op *op, int micro)
+{
+    return !op->in_last || micro == prog->n_repeat - 1;
+}
+static inline int program_op_runs(const struct program *prog, int i)
+{
+    bool repeats = i >= prog->body_begin && i < program_body_end(prog) && !prog->ops[i].in_last;
+    return repeats ? prog->n_repeat : 1;
 }
 
 #endif

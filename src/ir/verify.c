@@ -4,7 +4,7 @@
  * Every id is in range; operand counts and shapes obey the op's row; a tensor is written before it
  * is read, by one op, except for in-place updates (named as input and output), accumulation into
  * what an earlier op wrote, and views (whose base counts as written with its parts); statistics stay
- * fp32; views lie inside their base.
+ * fp32; views lie inside their base.  What is made in the last micro-batch only is not read in every.
  */
 #include "ir/program.h"
 
@@ -13,6 +13,7 @@
 struct state {
     const struct program *prog;
     bool *written; /* per tensor; of a view: its root is marked too */
+    bool *in_last; /* per root: written in the last micro-batch only */
     struct snug_error *err;
     int at;
 };
@@ -81,6 +82,9 @@ static enum snug_status verify_inputs(struct state *s, const struct op *op)
         if (t->role != ROLE_input && !t->persistent && !s->written[id] &&
             !s->written[tensor_root(s->prog, id)])
             return bad(s, "is read before it is written", id);
+        if (!op->in_last && s->at < program_body_end(s->prog) &&
+            s->in_last[tensor_root(s->prog, id)])
+            return bad(s, "is written in the last micro-batch only, but read in every one", id);
     }
     return SNUG_OK;
 }
@@ -107,6 +111,8 @@ static enum snug_status verify_outputs(struct state *s, const struct op *op)
             return bad(s, "is an input of the program and cannot be written", id);
         if (adds && !s->written[id] && !t->persistent)
             return bad(s, "is added to before it is written", id);
+        if (op->in_last && (info->accumulates >> k & 1) && op->attrs.accumulate == ACC_after_first)
+            return bad(s, "is added to in the last micro-batch only, written in none before", id);
         if (!adds && !updates && s->written[id])
             return bad(s, "is written twice", id);
         if (updates && (info->flags & EFFECT) == 0)
@@ -117,6 +123,7 @@ static enum snug_status verify_outputs(struct state *s, const struct op *op)
             return bad(s, "must stay fp32", id);
         s->written[id] = true;
         s->written[tensor_root(s->prog, id)] = true;
+        s->in_last[tensor_root(s->prog, id)] |= op->in_last && !t->persistent;
     }
     return SNUG_OK;
 }
@@ -162,6 +169,10 @@ static enum snug_status verify_counts(const struct program *prog, struct snug_er
             op->n_out < 0 || op->n_out > MAX_OUTPUTS)
             return snug_fail(err, SNUG_BAD_PROGRAM, "%s: op %d is of no kind or has no count",
                              prog->name, i);
+        if (op->in_last && (i < prog->body_begin || i >= body_end))
+            return snug_fail(err, SNUG_BAD_PROGRAM,
+                             "%s: op %d (%s) runs in the last micro-batch, but is not in the body",
+                             prog->name, i, op_infos[op->kind].name);
     }
     return SNUG_OK;
 }
@@ -174,10 +185,11 @@ enum snug_status program_verify(const struct program *prog, struct snug_error *e
         TRY(verify_view(prog, i, err));
     TRY(verify_counts(prog, err));
     struct state s = {.prog = prog, .err = err};
-    s.written = calloc((size_t)prog->n_tensors + 1, sizeof *s.written);
-    if (s.written == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "verify: no memory for %d flags", prog->n_tensors);
     enum snug_status status = SNUG_OK;
+    s.written = calloc((size_t)prog->n_tensors + 1, sizeof *s.written);
+    s.in_last = calloc((size_t)prog->n_tensors + 1, sizeof *s.in_last);
+    if (s.written == NULL || s.in_last == NULL)
+        status = snug_fail(err, SNUG_NO_MEMORY, "verify: no memory for %d flags", prog->n_tensors);
     for (s.at = 0; s.at < prog->n_ops && status == SNUG_OK; s.at++) {
         const struct op *op = &prog->ops[s.at];
         status = verify_inputs(&s, op);
@@ -191,5 +203,6 @@ enum snug_status program_verify(const struct program *prog, struct snug_error *e
             status = bad(&s, "does not exist (workspace id out of range)", TENSOR_NONE);
     }
     free(s.written);
+    free(s.in_last);
     return status;
 }

@@ -11,6 +11,14 @@
 
 struct optimizer;
 
+enum update_place {
+    UPDATES_AT_END,
+    UPDATES_WAIT, /* at the end: with accumulation the norm is known no earlier */
+    UPDATES_IN_BACKWARD,
+    UPDATES_IN_LAST,  /* in the backward half of the last micro-batch */
+    UPDATES_IN_SECOND /* backward twice: for the norm, then with the updates */
+};
+
 struct pass_env {
     struct arena *scratch; /* freed by the caller after the pipeline */
     struct snug_error *err;
@@ -25,6 +33,7 @@ struct pass_env {
     const double *options; /* the optimizer's, in its order */
     int state_bits;        /* of an optimizer state: 32, 16, 8, 4 */
     double lr, weight_decay, max_norm;
+    bool in_backward; /* updates as soon as gradients are complete */
 
     const struct program *run; /* whose averages of weights are evaluated; NULL: the weights are */
     bool averages_only;        /* nothing but those averages, as outputs */
@@ -32,12 +41,16 @@ struct pass_env {
     /* How much workspace the kernel of an op wants; `device` is handed back. */
     size_t (*workspace_bytes)(const void *device, const struct program *prog, const struct op *op);
     const void *device;
+
+    /* What pass_in_backward could do, for whoever explains the plan. */
+    enum update_place update_place;
+    double repeated_flops; /* a step, of the second backward half */
 };
 
 typedef enum snug_status pass_fn(struct program *prog, struct pass_env *env);
 
 pass_fn pass_inference, pass_regularize, pass_precision, pass_average, pass_autodiff,
-    pass_accumulate, pass_optimizer, pass_fuse, pass_drop_dead, pass_book;
+    pass_accumulate, pass_optimizer, pass_fuse, pass_drop_dead, pass_in_backward, pass_book;
 
 /* Runs the table up to and including the pass named `last` (NULL: all of them; "model": none). */
 enum snug_status pass_run(struct program *prog, struct pass_env *env, const char *last);

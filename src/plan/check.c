@@ -4,9 +4,9 @@
  * It knows nothing of lifetimes, blocks or orders.  It plays the program on a strip of bytes, each
  * of which remembers as which tensor it was last written: a write puts the tensor's name on its
  * range, a read demands that the whole range still bears the right name.  A repeated body is
- * played twice, which is enough: the second round starts from the state that every later one
- * starts from.  Then the step is played once more, so that what must live from step to step is
- * seen to have lived.
+ * played up to three times, first, between and last, which is enough: the second round starts from
+ * the state that every later one starts from, and some ops run in the last only.  Then the step is
+ * played once more, so that what must live from step to step is seen to have lived.
  *
  * On top of that: output and workspace of one op must not lie on each other or on its inputs,
  * except where its row allows output 0 to lie exactly on an input; lanes must not share bytes at
@@ -176,7 +176,7 @@ static enum snug_status play_op(struct strip *s, int micro_batch)
 static enum snug_status play_step(struct strip *s)
 {
     const struct program *prog = s->prog;
-    int body_end = program_body_end(prog), rounds = prog->n_repeat > 1 ? 2 : 1;
+    int body_end = program_body_end(prog), rounds = prog->n_repeat < 3 ? prog->n_repeat : 3;
     for (s->op = 0; s->op < prog->body_begin; s->op++)
         TRY(play_op(s, 0));
     for (int round = 0; round < rounds; round++) {
@@ -184,7 +184,8 @@ static enum snug_status play_step(struct strip *s)
             if (prog->tensors[i].role == ROLE_input && s->offset[i] >= 0)
                 write_tensor(s, i);
         for (s->op = prog->body_begin; s->op < body_end; s->op++)
-            TRY(play_op(s, round));
+            if (!prog->ops[s->op].in_last || round == rounds - 1)
+                TRY(play_op(s, round));
     }
     for (s->op = body_end; s->op < prog->n_ops; s->op++)
         TRY(play_op(s, 0));

@@ -27,7 +27,6 @@ static int find_peak(const struct plan *plan, int n_ops, int64_t *delta)
 static void add_costs(const struct program *prog, const struct device_rates *rates,
                       struct plan *plan)
 {
-    int body_end = program_body_end(prog);
     int loss_op = -1;
     for (int i = 0; i < prog->n_ops; i++)
         for (int k = 0; k < prog->ops[i].n_out; k++)
@@ -37,7 +36,7 @@ static void add_costs(const struct program *prog, const struct device_rates *rat
         double flops = op_flops(prog, &prog->ops[i]);
         double by_flops = flops / rates->flops;
         double by_bytes = op_moved_bytes(prog, &prog->ops[i]) / rates->bytes;
-        double times = i >= prog->body_begin && i < body_end ? prog->n_repeat : 1;
+        double times = program_op_runs(prog, i);
         plan->step_flops += times * flops;
         plan->step_seconds += times * (by_flops > by_bytes ? by_flops : by_bytes);
         if (i <= loss_op) /* of the fused head, a third is forward */

@@ -8,7 +8,8 @@
  * it.
  *
  * In place: where the row of an op allows output 0 to lie on input k, and that input dies there and
- * has the same bytes, the two become one block.
+ * has the same bytes, the two become one block.  In an op of the last micro-batch even a sum over all
+ * of them can die: nobody adds to it any more.
  */
 #include "plan/plan.h"
 
@@ -22,19 +23,23 @@ static void touch(struct plan *plan, tensor_id root, int op)
         plan->alive_to[root] = op;
 }
 
-static void find_lifetimes(const struct program *prog, struct plan *plan)
+/* last_use: per root, the last op that names it */
+static void find_lifetimes(const struct program *prog, struct plan *plan, int *last_use)
 {
     int body_end = program_body_end(prog);
     for (int i = 0; i < prog->n_ops; i++) {
         const struct op *op = &prog->ops[i];
         for (int k = 0; k < op->n_in; k++)
-            if (op->in[k] != TENSOR_NONE)
+            if (op->in[k] != TENSOR_NONE) {
                 touch(plan, tensor_root(prog, op->in[k]), i);
+                last_use[tensor_root(prog, op->in[k])] = i;
+            }
         for (int k = 0; k < op->n_out; k++) {
             if (op->out[k] == TENSOR_NONE)
                 continue;
             tensor_id root = tensor_root(prog, op->out[k]);
             touch(plan, root, i);
+            last_use[root] = i;
             if ((op_infos[op->kind].accumulates >> k & 1) &&
                 op->attrs.accumulate == ACC_after_first) {
                 touch(plan, root, prog->body_begin);
@@ -64,18 +69,18 @@ static void find_lifetimes(const struct program *prog, struct plan *plan)
     }
 }
 
-/* Is the tensor, or a part of it, read after the last op?  Looked for at the last op only:
- * before it an output is not at its end. */
-static bool is_kept(const struct program *prog, tensor_id root, int i)
+/* Is the tensor, or a part of it, read after the last op? */
+static bool is_kept(const struct program *prog, tensor_id root)
 {
-    for (int t = 0; i == prog->n_ops - 1 && t < prog->n_tensors; t++)
+    for (int t = 0; t < prog->n_tensors; t++)
         if (prog->tensors[t].is_output && tensor_root(prog, t) == root)
             return true;
     return false;
 }
 
 /* May output 0 of op i lie on the bytes of its input k? */
-static bool may_follow(const struct program *prog, const struct plan *plan, int i, int k)
+static bool may_follow(const struct program *prog, const struct plan *plan, const int *last_use,
+                       int i, int k)
 {
     const struct op *op = &prog->ops[i];
     tensor_id in = op->in[k], out = op->out[0];
@@ -85,14 +90,18 @@ static bool may_follow(const struct program *prog, const struct plan *plan, int 
     for (int other = 0; other < op->n_in; other++)
         if (other != k && op->in[other] != TENSOR_NONE && tensor_root(prog, op->in[other]) == in)
             return false;
-    if (prog->n_repeat > 1 && i == program_body_end(prog) - 1 &&
+    if (prog->n_repeat > 1 && i == program_body_end(prog) - 1 && !op->in_last &&
         plan->alive_from[in] <= prog->body_begin)
         return false; /* lives through the body: the next round reads it again */
+    bool dies_in_last =
+        op->in_last && last_use[in] == i && plan->alive_to[in] < program_body_end(prog);
+    bool dies = plan->alive_to[in] == i || dies_in_last;
+    bool ends_step = i == prog->n_ops - 1 || dies_in_last; /* else an output is not at its end */
     return (op_infos[op->kind].inplace >> k & 1) && from->base == TENSOR_NONE &&
            to->base == TENSOR_NONE && !from->persistent && !to->persistent &&
-           from->role != ROLE_input && from->lane == to->lane && plan->alive_to[in] == i &&
+           from->role != ROLE_input && from->lane == to->lane && dies &&
            plan->alive_from[out] == i && tensor_bytes(prog, in) == tensor_bytes(prog, out) &&
-           !is_kept(prog, in, i);
+           !(ends_step && is_kept(prog, in));
 }
 
 static void add_block(const struct program *prog, struct plan *plan, tensor_id root)
@@ -106,7 +115,7 @@ static void add_block(const struct program *prog, struct plan *plan, tensor_id r
                                                     .persistent = t->persistent};
 }
 
-static void make_blocks(const struct program *prog, struct plan *plan)
+static void make_blocks(const struct program *prog, struct plan *plan, const int *last_use)
 {
     for (int i = 0; i < prog->n_tensors; i++) /* in their order: it is the order in the arena */
         if (prog->tensors[i].persistent && prog->tensors[i].base == TENSOR_NONE)
@@ -114,11 +123,12 @@ static void make_blocks(const struct program *prog, struct plan *plan)
     for (int i = 0; i < prog->n_ops; i++) {
         const struct op *op = &prog->ops[i];
         for (int k = 0; k < MAX_INPUTS && op->n_out > 0; k++)
-            if (may_follow(prog, plan, i, k) && plan->block_of[op->in[k]] >= 0 &&
+            if (may_follow(prog, plan, last_use, i, k) && plan->block_of[op->in[k]] >= 0 &&
                 plan->block_of[op->out[0]] < 0) {
                 struct block *shared = &plan->blocks[plan->block_of[op->in[k]]];
                 plan->block_of[op->out[0]] = plan->block_of[op->in[k]];
-                shared->last = plan->alive_to[op->out[0]];
+                if (plan->alive_to[op->out[0]] > shared->last)
+                    shared->last = plan->alive_to[op->out[0]];
             }
         for (int k = 0; k < op->n_in; k++)
             if (op->in[k] != TENSOR_NONE && plan->block_of[tensor_root(prog, op->in[k])] < 0)
@@ -143,12 +153,16 @@ enum snug_status plan_lifetimes(const struct program *prog, struct plan *plan,
     plan->alive_from = malloc(n * sizeof *plan->alive_from);
     plan->alive_to = malloc(n * sizeof *plan->alive_to);
     plan->blocks = malloc(n * sizeof *plan->blocks);
+    int *last_use = calloc(n, sizeof *last_use);
     if (plan->block_of == NULL || plan->alive_from == NULL || plan->alive_to == NULL ||
-        plan->blocks == NULL)
+        plan->blocks == NULL || last_use == NULL) {
+        free(last_use);
         return snug_fail(err, SNUG_NO_MEMORY, "plan: no memory for %d tensors", prog->n_tensors);
+    }
     for (int i = 0; i < prog->n_tensors; i++)
         plan->block_of[i] = plan->alive_from[i] = plan->alive_to[i] = -1;
-    find_lifetimes(prog, plan);
-    make_blocks(prog, plan);
+    find_lifetimes(prog, plan, last_use);
+    make_blocks(prog, plan, last_use);
+    free(last_use);
     return SNUG_OK;
 }

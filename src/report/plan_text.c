@@ -202,6 +202,13 @@ static void add_facts(struct text *out, const struct report_plan *plan, const st
             text_add(out, ", recomputed %s", flops_text(ledger->recompute_flops, again));
         text_add(out, "\n");
     }
+    if (plan->updates != NULL) {
+        add_label(out, "updates");
+        text_add(out, "%s", plan->updates);
+        if (plan->updates_flops > 0)
+            text_add(out, ", +%s a step", flops_text(plan->updates_flops, again));
+        text_add(out, "\n");
+    }
     if (ledger->step_seconds > 0) {
         add_label(out, "time");
         text_add(out, "about %s a step (estimate)\n", seconds_text(ledger->step_seconds, step));

@@ -25,6 +25,8 @@ struct report_plan {
     const char *peak_name; /* what it writes, "h.11.mlp.c_fc.weight.grad"; may be NULL */
     int64_t runtime_bytes; /* expected beside the plan and held against the budget; 0: unknown */
     int64_t n_ranks;
+    const char *updates;   /* when weights are updated, if not at the end as always; NULL: so */
+    int64_t updates_flops; /* what that costs, a step */
     const struct report_alternative *alternatives; /* in any order; the smallest total is advised */
     int n_alternatives;
 };

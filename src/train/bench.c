@@ -84,7 +84,7 @@ static void add_op(const struct session *session, int i, double seconds,
 {
     const struct program *prog = &session->prog;
     const struct op *op = &prog->ops[i];
-    double times = i >= prog->body_begin && i < program_body_end(prog) ? prog->n_repeat : 1;
+    double times = program_op_runs(prog, i);
     struct report_rate *row = r->ops;
     while (row < r->ops + r->n_ops && row->op != op_infos[op->kind].name)
         row++;

@@ -3,6 +3,29 @@
  */
 #include "train/plan_json.h"
 
+/* One line: what --update in-backward comes to, and what would change it. */
+static const char *updates_text(const struct session *s, const struct snug_recipe *recipe)
+{
+    bool is_fp16 = recipe->precision == DTYPE_f16;
+    if (!recipe->in_backward)
+        return NULL;
+    switch (s->update_place) {
+    case UPDATES_AT_END:
+        return "model states alone: all gradients are counted";
+    case UPDATES_WAIT:
+        return is_fp16 ? "at the end: accumulated gradients wait for fp16's loss scale"
+                       : "at the end: sums wait for the norm (--clip 0: they do not)";
+    case UPDATES_IN_BACKWARD:
+        return "in backward: a gradient lives until its update";
+    case UPDATES_IN_LAST:
+        return "in the last micro-batch; gradients live through all of them";
+    case UPDATES_IN_SECOND:
+        return is_fp16 ? "backward twice, for the loss scale of fp16"
+                       : "backward twice, to clip (--clip 0: once)";
+    }
+    return NULL;
+}
+
 void plan_report(const struct session *s, const struct snug_recipe *recipe, const char *model_name,
                  struct text *line, struct report_plan *report)
 {
@@ -16,6 +39,8 @@ void plan_report(const struct session *s, const struct snug_recipe *recipe, cons
                 report->peak_name = s->prog.tensors[op->out[k]].name;
     }
     report->recipe = line->data;
+    report->updates = updates_text(s, recipe);
+    report->updates_flops = (int64_t)s->repeated_flops;
     report->runtime_bytes = session_expected_runtime_bytes(s);
     session_ledger(s, recipe, &report->ledger);
 }

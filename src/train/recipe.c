@@ -114,6 +114,7 @@ static const struct choice augments[] = {{"none", DATA_AUGMENT_none},
                                          {NULL, 0}};
 static const struct choice masters[] = {{"fp32", 0}, {"none", 1}, {NULL, 0}};
 static const struct choice state_bits[] = {{"32", 32}, {"16", 16}, {"8", 8}, {"4", 4}, {NULL, 0}};
+static const struct choice updates[] = {{"end", 0}, {"in-backward", 1}, {NULL, 0}};
 static const struct choice kernels[] = {{"fast", 0}, {"reference", 1}, {NULL, 0}};
 
 #define FIELD(name) offsetof(struct snug_recipe, name)
@@ -140,7 +141,8 @@ static const struct key keys[] = {
      .kind = OWN, .set = set_opt, .get = get_opt},
     {"state-bits", "32 (adam-8bit: 8, adam-4bit: 4), 16, 8, 4", "bits of an optimizer state",
      .kind = CHOICE, .field = FIELD(state_bits), .choices = state_bits},
-    {"update", "end", "when weights are updated", .kind = FIXED},
+    {"update", "end, in-backward", "when weights are updated; in-backward: gradients do not add up",
+     .kind = CHOICE, .field = FIELD(in_backward), .choices = updates},
     {"lr", "the optimizer's (adamw: 3e-4, sgd: 0.1, adafactor, amos: theirs)", "learning rate",
      .kind = REAL, .field = FIELD(lr), .least = 0, .most = 1e300},
     {"weight-decay", "the optimizer's (adamw: 0.1, adam, sgd: 0)",

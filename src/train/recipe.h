@@ -32,6 +32,7 @@ struct snug_recipe {
     int no_master;           /* 1: 16-bit weights alone */
     double lr, weight_decay; /* NAN: the optimizer's default */
     double clip;             /* 0: none */
+    int in_backward;         /* 1: updates as soon as gradients are complete */
     int schedule;            /* enum schedule */
     int64_t warmup;
     double lr_end;      /* fraction of lr at the last step of linear, cosine, wsd and of a cycle */

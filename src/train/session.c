@@ -3,8 +3,6 @@
  */
 #include "train/session.h"
 
-#include "pass/pass.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -91,11 +89,14 @@ enum snug_status session_program(const struct session_request *q, const char *la
                                .lr = recipe_lr(r),
                                .weight_decay = recipe_weight_decay(r),
                                .max_norm = r->clip,
+                               .in_backward = r->in_backward != 0,
                                .run = q->over != NULL ? &q->over->prog : NULL,
                                .averages_only = q->averages_only,
                                .workspace_bytes = workspace_of,
                                .device = s};
         status = pass_run(&s->prog, &env, last_pass);
+        s->update_place = env.update_place;
+        s->repeated_flops = env.repeated_flops;
     }
     arena_free(&scratch);
     if (status != SNUG_OK)
@@ -217,6 +218,8 @@ void session_describe(const struct session *s, const struct snug_recipe *recipe,
         text_add(out, " with states of %d bits", recipe->state_bits);
     if (recipe->no_master && recipe->precision != DTYPE_f32)
         text_add(out, ", no master");
+    if (recipe->in_backward)
+        text_add(out, ", update in backward");
     if (recipe->dropout > 0)
         text_add(out, ", dropout %g", recipe->dropout);
     if (recipe->label_smoothing > 0)

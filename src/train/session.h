@@ -7,6 +7,7 @@
 
 #include "exec/exec.h"
 #include "model/model.h"
+#include "pass/pass.h"
 #include "plan/plan.h"
 #include "train/recipe.h"
 
@@ -16,6 +17,8 @@ struct session {
     struct device_facts facts;
     const struct backend *backend;
     int64_t batch, micro_batch, seq, n_parameters; /* seq 0: no sequences */
+    enum update_place update_place;                /* where --update in-backward has put them */
+    double repeated_flops;                         /* a step, of a second backward half */
 };
 
 struct session_request {

@@ -95,7 +95,7 @@ void weights_init(const struct session *session, struct exec *exec, uint64_t see
         scalars[SCALAR_clip] = 1;
         scalars[SCALAR_loss_scale] = 1;
         for (int i = 0; i < prog->n_ops; i++)
-            if (prog->ops[i].kind == OP_grad_norm && prog->ops[i].attrs.dynamic_scale)
+            if (prog->ops[i].attrs.dynamic_scale || prog->ops[i].kind == OP_next_loss_scale)
                 scalars[SCALAR_loss_scale] = 65536;
     }
 }

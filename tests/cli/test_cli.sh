@@ -291,6 +291,8 @@ words_and_flags() {
 2 | opt, eps=small, number                 | plan gpt2 --opt eps=small
 2 | state-bits, 32, 16, 8, 4               | plan gpt2 --state-bits 2
 2 | master, none                           | plan gpt2 --master some
+2 | update, end, in-backward               | plan gpt2 --update never
+2 | --update in-backward, --optimizer schedule-free-prodigy, --update end | plan mlp --update in-backward --optimizer schedule-free-prodigy
 2 | memory, lots                           | plan gpt2 --memory lots
 2 | lr                                     | plan gpt2 --lr nan
 2 | schedule, wsd                          | plan gpt2 --schedule square

@@ -254,6 +254,7 @@ static void add_random_op(struct dice *dice, struct program *prog)
     ATTR_LIST(RANDOM_ATTR)
     assert_int_equal(program_add_op(prog, kind, &attrs, n_in, in, n_out, out, NULL), SNUG_OK);
     prog->ops[prog->n_ops - 1].work = random_id(dice, prog);
+    prog->ops[prog->n_ops - 1].in_last = roll(dice, 4) == 0;
 }
 
 static void make_random(struct program *prog, uint64_t seed)
@@ -289,6 +290,7 @@ static void assert_same_op(const struct op *a, const struct op *b)
     assert_memory_equal(a->in, b->in, sizeof a->in);
     assert_memory_equal(a->out, b->out, sizeof a->out);
     assert_int_equal(a->work, b->work);
+    assert_int_equal(a->in_last, b->in_last);
 #define SAME_ATTR(type, field, value) \
     assert_memory_equal(&a->attrs.field, &b->attrs.field, sizeof a->attrs.field);
     ATTR_LIST(SAME_ATTR)

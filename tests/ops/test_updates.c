@@ -245,9 +245,10 @@ struct norm_row {
     const char *behaviour, *op;
     double part[2];
     struct norm_state before;
-    double norm, clip, skip;
+    double norm, clip, skip; /* UNTOUCHED: the op leaves it as it was */
     struct norm_state after;
 };
+#define UNTOUCHED (-1.0)
 
 static const struct norm_row norm_rows[] = {
     {"no limit, no clipping", "s = grad_norm parts s", {9, 16}, {1, 4, 0}, 5, 1, 0, {1, 5, 0}},
@@ -333,6 +334,62 @@ static const struct norm_row norm_rows[] = {
      0x1p-24,
      0,
      {0x1p24, 5, 0}},
+    {"opened: counted, not clipped",
+     "s = open_updates s",
+     {9, 16},
+     {4, 7, 3},
+     UNTOUCHED,
+     0.25,
+     0,
+     {4, 8, 3}},
+    {"checked: finite",
+     "s = check_gradient parts s",
+     {9, NAN},
+     {4, 7, 3},
+     UNTOUCHED,
+     UNTOUCHED,
+     0,
+     {4, 7, 3}},
+    {"checked: not a number",
+     "s = check_gradient parts s",
+     {NAN, 9},
+     {4, 7, 3},
+     UNTOUCHED,
+     UNTOUCHED,
+     1,
+     {4, 7, 3}},
+    {"closed: the norm, and no count",
+     "s = close_updates parts s",
+     {36, 64},
+     {2, 7, 3},
+     5,
+     UNTOUCHED,
+     0,
+     {2, 7, 3}},
+    {"closed: infinite",
+     "s = close_updates parts s",
+     {36, INFINITY},
+     {2, 7, 3},
+     INFINITY,
+     UNTOUCHED,
+     1,
+     {2, 7, 3}},
+    {"the next scale after a skip",
+     "s = next_loss_scale s",
+     {0, 0},
+     {8, 4, 1999},
+     UNTOUCHED,
+     UNTOUCHED,
+     1,
+     {4, 4, 0}},
+    {"the next scale after 2000 steps",
+     "s = next_loss_scale s",
+     {0, 0},
+     {8, 4, 1999},
+     UNTOUCHED,
+     UNTOUCHED,
+     0,
+     {16, 4, 0}},
 };
 
 static void check_scalar(const struct norm_row *row, const char *name, double got, double right)
@@ -359,6 +416,9 @@ static void test_grad_norm_clips_skips_and_scales(void **state)
         s[SCALAR_loss_scale] = row->before.loss_scale;
         s[SCALAR_update_count] = row->before.update_count;
         s[SCALAR_good_steps] = row->before.good_steps;
+        bool reads_skip = strstr(row->op, "next_loss_scale") != NULL;
+        s[SCALAR_skip] = reads_skip ? row->skip : 1 - row->skip;
+        s[SCALAR_grad_norm] = s[SCALAR_clip] = UNTOUCHED;
         step(&c, 0);
         check_scalar(row, "grad_norm", s[SCALAR_grad_norm], row->norm);
         check_scalar(row, "clip", s[SCALAR_clip], row->clip);

@@ -17,6 +17,7 @@
 #include "base/text.h"
 #include "optim/optim.h"
 #include "pass/pass.h"
+#include "support/ops_text.h"
 
 #define LENGTH(array) (sizeof(array) / sizeof *(array))
 
@@ -292,20 +293,6 @@ static struct pass_env env_of(struct arena *scratch, struct snug_error *err)
                              .options = options,
                              .state_bits = 32,
                              .weight_decay = 0.5};
-}
-
-/* The ops of a program, joined by "; ". */
-static char *ops_of(const struct program *prog)
-{
-    struct text all = {0}, ops = {0};
-    char *rest;
-    program_dump(prog, &all);
-    for (char *line = strtok_r(all.data, "\n", &rest); line != NULL;
-         line = strtok_r(NULL, "\n", &rest))
-        if (strstr(line, " = ") != NULL && strncmp(line, "tensor ", 7) != 0)
-            text_add(&ops, "%s%s", ops.length == 0 ? "" : "; ", line);
-    text_free(&all);
-    return text_take(&ops);
 }
 
 static void parse_row(const char *name, const char *more, const char *text, struct program *prog)

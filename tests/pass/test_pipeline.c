@@ -56,6 +56,10 @@ static void check_stages(const char *preset, const char *precision, bool train, 
         assert_int_equal(snug_recipe_set(recipe, "dropout", "0.1", &err), SNUG_OK);
         assert_int_equal(snug_recipe_set(recipe, "label-smoothing", "0.1", &err), SNUG_OK);
     }
+    if (strcmp(precision, "fp32") == 0) {
+        assert_int_equal(snug_recipe_set(recipe, "update", "in-backward", &err), SNUG_OK);
+        assert_int_equal(snug_recipe_set(recipe, "clip", "0", &err), SNUG_OK);
+    }
     snprintf(names, sizeof names, "%s", pass_names());
     for (char *pass = strtok_r(names, " ", &rest); pass != NULL;
          pass = strtok_r(NULL, " ", &rest)) {

@@ -100,6 +100,10 @@ static void text_keeps_to_the_page(void **state)
     struct report_plan plan = example();
     plan.peak_name = "transformer.h.95.a.name.so.long.that.it.cannot.be.shown.whole.weight.grad";
     assert_text_has(&plan, "weight.grad\n");
+    plan.updates = "backward twice, to clip (--clip 0: once)";
+    plan.updates_flops = 18100000000000;
+    assert_text_has(&plan, "  updates        backward twice, to clip (--clip 0: once), "
+                           "+18.1 TFLOP a step\n");
     plan.n_alternatives = 0;
     assert_text_has(&plan, "\nActivations are 70% of it.\n");
     plan.ledger.optimizer = 2100000000000000;

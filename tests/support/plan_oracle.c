@@ -77,12 +77,13 @@ static void note_all(struct history *h)
     for (int step = 0; step < 2; step++) {
         for (int i = 0; i < prog->body_begin; i++)
             note_op(h, &prog->ops[i], 0);
-        for (int round = 0; round < (prog->n_repeat > 1 ? 2 : 1); round++) {
+        for (int round = 0; round < prog->n_repeat; round++) {
             for (int i = 0; i < prog->n_tensors; i++)
                 if (prog->tensors[i].role == ROLE_input && h->offset[i] >= 0)
                     note(h, i, h->now++, true, false);
             for (int i = prog->body_begin; i < program_body_end(prog); i++)
-                note_op(h, &prog->ops[i], round);
+                if (!prog->ops[i].in_last || round + 1 == prog->n_repeat)
+                    note_op(h, &prog->ops[i], round);
         }
         for (int i = program_body_end(prog); i < prog->n_ops; i++)
             note_op(h, &prog->ops[i], 0);

@@ -237,6 +237,20 @@ static enum snug_status draw_op(struct drawer *d)
     }
 }
 
+/* An op of the body that runs in the last round only: what it makes is not there for the others. */
+static enum snug_status draw_op_of_body(struct drawer *d)
+{
+    int n_ops = d->prog->n_ops, n_pool = d->n_pool;
+    TRY(draw_op(d));
+    struct op *op = &d->prog->ops[n_ops];
+    bool makes_new = d->prog->n_ops == n_ops + 1 && op->attrs.accumulate == ACC_no;
+    if (makes_new && chance(d, 5)) {
+        op->in_last = true;
+        d->n_pool = n_pool;
+    }
+    return SNUG_OK;
+}
+
 enum snug_status random_program(struct program *prog, uint64_t seed, int n_ops, unsigned features,
                                 struct snug_error *err)
 {
@@ -261,7 +275,7 @@ enum snug_status random_program(struct program *prog, uint64_t seed, int n_ops, 
     }
     d.in_body = true;
     do
-        TRY(draw_op(&d));
+        TRY(draw_op_of_body(&d));
     while (prog->n_ops < n_ops - n_after);
     d.in_body = false;
     prog->body_end = prog->n_ops;

@@ -53,7 +53,8 @@ static void run(const char *keys, const char *type, struct report_bench *bench)
     double flops = 0;
     int n_calls = 0, n_ops = 0;
     for (int i = 0; i < session.prog.n_ops; i++) {
-        int times = i < session.prog.body_end ? session.prog.n_repeat : 1;
+        bool once = i >= session.prog.body_end || session.prog.ops[i].in_last;
+        int times = once ? 1 : session.prog.n_repeat;
         n_ops += times;
         if (op_is_product(session.prog.ops[i].kind))
             flops += times * op_flops(&session.prog, &session.prog.ops[i]);

@@ -1,0 +1,353 @@
+/*
+ * in_backward.c -- a weight is updated as soon as its gradient is complete, and the gradient dies.
+ *
+ * The updates that pass_optimizer left at the end move into the backward half: to the first place where
+ * no op of this step will write the gradient or read the weight again (a table that is also the head is
+ * written and read at both ends).  The ops are the same, on the same numbers: so are their results.
+ *
+ *     nothing needs the norm     ...; g; sum_squares g; check_gradient; update      and close_updates last
+ *     clipping, a loss scale     ...; g; sum_squares g;   grad_norm;   ... again; g.again; update
+ *
+ * Clipping, and the skip of a step that overflows in fp16, need the norm of all gradients before the first
+ * update.  So there the backward half runs twice: once for the norm, each gradient dying at its sum of
+ * squares, and again with the updates.  The forward half runs once; what it saved lives through both.
+ * The next loss scale is set after the second, which still reads the present one.
+ *
+ * With several micro-batches gradients are sums and live through all of them.  The updates then run in
+ * the last one (in_last); with a norm to wait for they stay at the end, since nothing would be gained.
+ *
+ * needs: the final ops but for workspaces: body, then sum_squares, grad_norm, and update by update
+ * keeps: ids, results    breaks: nothing
+ * cost:  O(ops + tensors)
+ */
+#include "optim/optim.h"
+#include "pass/pass.h"
+
+#include <stdlib.h>
+
+struct group { /* the ops [begin, end) of one weight, sum_squares apart */
+    tensor_id grad;
+    int begin, end;
+    int norm_op;       /* its sum_squares */
+    int complete;      /* the op of the body that writes the gradient last */
+    int place;         /* the op of the body after which all of them can run */
+    int next_complete; /* groups of the same op are chained, -1: the last */
+    int next_place;
+};
+
+struct moving {
+    struct program *prog;
+    struct pass_env *env;
+    struct group *groups;
+    int n_groups;
+    int norm_at;                  /* grad_norm */
+    int *at_complete, *at_place;  /* per op of the body: the first group of its chain, -1: none */
+    int *last_touch, *last_write; /* per root: ops of the body, -1: none */
+    tensor_id *again;             /* per tensor: what stands for it in the second half */
+    struct op *ops;               /* the new list */
+    int n_ops, capacity;
+};
+
+static enum snug_status no_memory(const struct moving *m)
+{
+    return snug_fail(m->env->err, SNUG_NO_MEMORY, "in_backward: out of memory");
+}
+
+/* ---- what is there ---------------------------------------------------------------------------- */
+
+static void find_touches(struct moving *m)
+{
+    const struct program *prog = m->prog;
+    for (int i = 0; i < prog->n_tensors; i++)
+        m->last_touch[i] = m->last_write[i] = -1;
+    for (int i = 0; i < program_body_end(prog); i++) {
+        const struct op *op = &prog->ops[i];
+        for (int k = 0; k < op->n_in; k++)
+            if (op->in[k] != TENSOR_NONE)
+                m->last_touch[tensor_root(prog, op->in[k])] = i;
+        for (int k = 0; k < op->n_out; k++)
+            if (op->out[k] != TENSOR_NONE) {
+                m->last_touch[tensor_root(prog, op->out[k])] = i;
+                m->last_write[tensor_root(prog, op->out[k])] = i;
+            }
+    }
+}
+
+static tensor_id gradient_read_by(const struct program *prog, const struct op *op)
+{
+    for (int k = 0; k < op->n_in; k++)
+        if (op->in[k] != TENSOR_NONE && prog->tensors[op->in[k]].role == ROLE_gradient)
+            return op->in[k];
+    return TENSOR_NONE;
+}
+
+static int later(int a, int b)
+{
+    return a > b ? a : b;
+}
+
+/* After the last op that touches anything but numbers of the step (scalars) that the group changes. */
+static void find_place(struct moving *m, struct group *g)
+{
+    const struct program *prog = m->prog;
+    g->complete = m->last_write[tensor_root(prog, g->grad)];
+    g->place = m->last_touch[tensor_root(prog, g->grad)];
+    for (int i = g->begin; i < g->end; i++)
+        for (int k = 0; k < prog->ops[i].n_out; k++) {
+            tensor_id id = prog->ops[i].out[k];
+            if (id != TENSOR_NONE && id != prog->scalars)
+                g->place = later(g->place, m->last_touch[tensor_root(prog, id)]);
+        }
+}
+
+/* The end of the step: an op that reads a gradient begins the ops of its weight. */
+static enum snug_status find_groups(struct moving *m)
+{
+    const struct program *prog = m->prog;
+    int *norm_of = arena_zeros(m->env->scratch, (size_t)prog->n_tensors + 1, sizeof *norm_of);
+    bool *seen = arena_zeros(m->env->scratch, (size_t)prog->n_tensors + 1, sizeof *seen);
+    m->groups = arena_zeros(m->env->scratch, (size_t)prog->n_ops + 1, sizeof *m->groups);
+    if (norm_of == NULL || seen == NULL || m->groups == NULL)
+        return no_memory(m);
+    m->norm_at = -1;
+    for (int i = program_body_end(prog); i < prog->n_ops; i++) {
+        const struct op *op = &prog->ops[i];
+        tensor_id grad = gradient_read_by(prog, op);
+        if (op->kind == OP_sum_squares && grad != TENSOR_NONE) {
+            norm_of[grad] = i;
+        } else if (op->kind == OP_grad_norm) {
+            m->norm_at = i;
+        } else if (grad != TENSOR_NONE) {
+            if (seen[grad])
+                return snug_fail(m->env->err, SNUG_BAD_ARGUMENT,
+                                 "--update in-backward: --optimizer %s needs sums over all "
+                                 "gradients before its first update; use --update end",
+                                 m->env->optimizer->name);
+            seen[grad] = true;
+            m->groups[m->n_groups++] = (struct group){.grad = grad, .begin = i, .end = i};
+        }
+        if (m->n_groups > 0)
+            m->groups[m->n_groups - 1].end = i + 1;
+    }
+    for (int i = 0; i < m->n_groups; i++)
+        m->groups[i].norm_op = norm_of[m->groups[i].grad];
+    return SNUG_OK;
+}
+
+/* Each chain holds its groups in the order of the list. */
+static void chain_groups(struct moving *m)
+{
+    for (int i = 0; i < m->prog->n_ops; i++)
+        m->at_complete[i] = m->at_place[i] = -1;
+    for (int i = m->n_groups - 1; i >= 0; i--) {
+        struct group *g = &m->groups[i];
+        find_place(m, g);
+        g->next_complete = m->at_complete[g->complete];
+        m->at_complete[g->complete] = i;
+        g->next_place = m->at_place[g->place];
+        m->at_place[g->place] = i;
+    }
+}
+
+static enum snug_status look(struct moving *m)
+{
+    size_t n_tensors = (size_t)m->prog->n_tensors + 1, n_ops = (size_t)m->prog->n_ops + 1;
+    m->last_touch = arena_zeros(m->env->scratch, n_tensors, sizeof(int));
+    m->last_write = arena_zeros(m->env->scratch, n_tensors, sizeof(int));
+    m->at_complete = arena_zeros(m->env->scratch, n_ops, sizeof(int));
+    m->at_place = arena_zeros(m->env->scratch, n_ops, sizeof(int));
+    m->again = arena_zeros(m->env->scratch, n_tensors, sizeof *m->again);
+    if (m->last_touch == NULL || m->last_write == NULL || m->at_complete == NULL ||
+        m->at_place == NULL || m->again == NULL)
+        return no_memory(m);
+    TRY(find_groups(m));
+    find_touches(m);
+    chain_groups(m);
+    return SNUG_OK;
+}
+
+/* ---- the new list ----------------------------------------------------------------------------- */
+
+static enum snug_status append(struct moving *m, const struct op *op)
+{
+    void *grown = m->ops;
+    bool ok = array_grow(&grown, &m->capacity, m->n_ops + 1, sizeof *m->ops);
+    m->ops = grown;
+    if (!ok)
+        return no_memory(m);
+    m->ops[m->n_ops++] = *op;
+    return SNUG_OK;
+}
+
+/* An op of the step as it was, in every micro-batch or in the last. */
+static enum snug_status append_old(struct moving *m, int i, bool in_last)
+{
+    struct op op = m->prog->ops[i];
+    op.in_last |= in_last;
+    return append(m, &op);
+}
+
+/* An op of this kind that changes the scalars; `in` is its other input, or TENSOR_NONE. */
+static enum snug_status append_scalar_op(struct moving *m, enum op_kind kind, tensor_id in,
+                                         bool in_last)
+{
+    tensor_id scalars = m->prog->scalars;
+    struct op op = {.kind = kind, .n_out = 1, .work = TENSOR_NONE, .attrs = ATTRS()};
+    for (int k = 0; k < MAX_INPUTS; k++)
+        op.in[k] = TENSOR_NONE;
+    for (int k = 0; k < MAX_OUTPUTS; k++)
+        op.out[k] = TENSOR_NONE;
+    if (in != TENSOR_NONE)
+        op.in[op.n_in++] = in;
+    op.in[op.n_in++] = scalars;
+    op.out[0] = scalars;
+    op.in_last = in_last;
+    return append(m, &op);
+}
+
+/* What an optimizer says once a step, before all updates: the ops between the norm and the first. */
+static enum snug_status append_before_updates(struct moving *m, bool in_last)
+{
+    int end = m->n_groups > 0 ? m->groups[0].begin : m->prog->n_ops;
+    for (int i = m->norm_at + 1; i < end; i++)
+        TRY(append_old(m, i, in_last));
+    return SNUG_OK;
+}
+
+/* ---- one backward half ------------------------------------------------------------------------ */
+
+static enum snug_status update_once(struct moving *m)
+{
+    const struct program *prog = m->prog;
+    bool in_last = prog->n_repeat > 1, opened = false;
+    for (int i = 0; i < program_body_end(prog); i++) {
+        TRY(append_old(m, i, false));
+        for (int at = m->at_place[i]; at >= 0; at = m->groups[at].next_place) {
+            const struct group *g = &m->groups[at];
+            if (!opened) {
+                TRY(append_scalar_op(m, OP_open_updates, TENSOR_NONE, in_last));
+                TRY(append_before_updates(m, in_last));
+            }
+            opened = true;
+            TRY(append_old(m, g->norm_op, in_last));
+            TRY(append_scalar_op(m, OP_check_gradient, prog->ops[g->norm_op].out[0], in_last));
+            for (int k = g->begin; k < g->end; k++)
+                TRY(append_old(m, k, in_last));
+        }
+    }
+    m->prog->body_end = m->n_ops;
+    m->env->update_place = in_last ? UPDATES_IN_LAST : UPDATES_IN_BACKWARD;
+    return append_scalar_op(m, OP_close_updates, prog->ops[m->norm_at].in[0], false);
+}
+
+/* ---- two backward halves ---------------------------------------------------------------------- */
+
+/* The first op that runs twice: the one after the loss, or that of the loss if it makes a gradient too. */
+static int backward_begin(const struct program *prog)
+{
+    int begin = 0;
+    bool makes_gradient = false;
+    for (int i = 0; i < program_body_end(prog); i++)
+        for (int k = 0; k < prog->ops[i].n_out; k++)
+            if (prog->ops[i].out[k] == prog->loss)
+                begin = i;
+    for (int k = 0; k < prog->ops[begin].n_out; k++) {
+        tensor_id id = prog->ops[begin].out[k];
+        makes_gradient |= id != TENSOR_NONE && prog->tensors[id].role == ROLE_gradient;
+    }
+    return makes_gradient ? begin : begin + 1;
+}
+
+static enum snug_status add_again(struct moving *m, tensor_id id)
+{
+    struct tensor t = m->prog->tensors[id];
+    if (t.persistent || m->again[id] != id)
+        return SNUG_OK;
+    if (t.base != TENSOR_NONE) {
+        TRY(add_again(m, t.base));
+        t.base = m->again[t.base];
+    }
+    t.name = arena_format(m->env->scratch, "%s.again", t.name);
+    t.is_output = false;
+    if (t.name == NULL)
+        return no_memory(m);
+    return program_add_tensor(m->prog, &t, &m->again[id], m->env->err);
+}
+
+/* An op on the tensors of the second half; outputs that it has not yet are made. */
+static enum snug_status append_again(struct moving *m, int i, bool makes)
+{
+    struct op op = m->prog->ops[i];
+    for (int k = 0; k < op.n_in; k++)
+        if (op.in[k] != TENSOR_NONE)
+            op.in[k] = m->again[op.in[k]];
+    for (int k = 0; k < op.n_out; k++)
+        if (op.out[k] != TENSOR_NONE) {
+            if (makes)
+                TRY(add_again(m, op.out[k]));
+            op.out[k] = m->again[op.out[k]];
+        }
+    return append(m, &op);
+}
+
+static enum snug_status append_second_half(struct moving *m, int begin, int end)
+{
+    for (int i = begin; i < end; i++) {
+        if ((op_infos[m->prog->ops[i].kind].flags & EFFECT) == 0) { /* an effect happens once */
+            TRY(append_again(m, i, true));
+            m->env->repeated_flops += op_flops(m->prog, &m->prog->ops[i]);
+        }
+        for (int at = m->at_place[i]; at >= 0; at = m->groups[at].next_place)
+            for (int k = m->groups[at].begin; k < m->groups[at].end; k++)
+                TRY(append_again(m, k, false));
+    }
+    return SNUG_OK;
+}
+
+static enum snug_status update_in_second(struct moving *m)
+{
+    struct program *prog = m->prog;
+    int begin = backward_begin(prog), end = program_body_end(prog);
+    struct op norm = prog->ops[m->norm_at];
+    bool dynamic_scale = norm.attrs.dynamic_scale != 0;
+    for (int i = 0; i < prog->n_tensors; i++)
+        m->again[i] = i;
+    for (int i = 0; i < end; i++) {
+        TRY(append_old(m, i, false));
+        for (int at = m->at_complete[i]; at >= 0; at = m->groups[at].next_complete)
+            TRY(append_old(m, m->groups[at].norm_op, false));
+    }
+    int body_end = m->n_ops;
+    norm.attrs.dynamic_scale = 0;
+    TRY(append(m, &norm));
+    TRY(append_before_updates(m, false));
+    TRY(append_second_half(m, begin, end));
+    if (dynamic_scale)
+        TRY(append_scalar_op(m, OP_next_loss_scale, TENSOR_NONE, false));
+    prog->body_end = body_end;
+    m->env->update_place = UPDATES_IN_SECOND;
+    return SNUG_OK;
+}
+
+enum snug_status pass_in_backward(struct program *prog, struct pass_env *env)
+{
+    struct moving m = {.prog = prog, .env = env};
+    if (prog->loss == TENSOR_NONE)
+        return SNUG_OK; /* model states only: nothing runs */
+    TRY(look(&m));
+    if (m.norm_at < 0 || m.n_groups == 0)
+        return SNUG_OK;
+    const struct attrs *norm = &prog->ops[m.norm_at].attrs;
+    bool waits = norm->max_norm > 0 || norm->dynamic_scale != 0;
+    if (waits && prog->n_repeat > 1) {
+        env->update_place = UPDATES_WAIT;
+        return SNUG_OK;
+    }
+    enum snug_status status = waits ? update_in_second(&m) : update_once(&m);
+    if (status != SNUG_OK) {
+        free(m.ops);
+        return status;
+    }
+    program_set_ops(prog, m.ops, m.n_ops);
+    return SNUG_OK;
+}

@@ -1,0 +1,12 @@
+/*
+ * ops_text.h -- the ops of a program as one line, for tests of passes.
+ */
+#ifndef TESTS_SUPPORT_OPS_TEXT_H
+#define TESTS_SUPPORT_OPS_TEXT_H
+
+#include "ir/program.h"
+
+/* The ops in the text form, joined by "; ".  Free it. */
+char *ops_of(const struct program *prog);
+
+#endif
