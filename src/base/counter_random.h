@@ -28,11 +28,21 @@ static inline uint32_t counter_hash32(uint32_t x)
     return x ^ x >> 16;
 }
 
-/* Uniform in 0 .. 2^32 - 1, for every element: two rounds, keyed before each. */
+/* Uniform in 0 .. 2^32 - 1, for every element: two rounds, keyed before each.  The second key is the
+ * same for 2^32 indices in a row, so a loop over few of them need only handle 32 bits. */
+static inline uint32_t counter_second_key(uint64_t key, uint64_t index)
+{
+    return (uint32_t)(key >> 32) + (uint32_t)(index >> 32) * 0x9e3779b9u;
+}
+
+static inline uint32_t counter_random_32(uint32_t key, uint32_t second_key, uint32_t index)
+{
+    return counter_hash32(counter_hash32(index ^ key) + second_key);
+}
+
 static inline uint32_t counter_random(uint64_t key, uint64_t index)
 {
-    uint32_t high = (uint32_t)(key >> 32) + (uint32_t)(index >> 32) * 0x9e3779b9u;
-    return counter_hash32(counter_hash32((uint32_t)index ^ (uint32_t)key) + high);
+    return counter_random_32((uint32_t)key, counter_second_key(key, index), (uint32_t)index);
 }
 
 #endif

@@ -1,7 +1,7 @@
 /*
  * amx_attention.c -- causal self-attention and its gradient for bf16 on AMX tiles.
  *
- * The same sums as in fast_attention.c, but strips of 32 keys meet strips of 32 queries, and all
+ * The same sums as in fast_attention.h, but strips of 32 keys meet strips of 32 queries, and all
  * products are products of strips (amx_strips.h) into squares of 32 x 32.  Scores are transposed, a
  * row per key and a column per query: what belongs to a query (maximum, sum, lse, delta) is then a
  * vector beside every row.  A head is packed once:

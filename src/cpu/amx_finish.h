@@ -24,6 +24,14 @@ static inline const char *span_address(struct span span, int64_t at)
 ALWAYS_INLINE void finish_to(struct span to, int64_t at, int n, const float *v, bool around_cache)
 {
     (void)around_cache;
+#if defined(__AVX512F__)
+    float *line = (float *)to.data + to.begin + at;
+    if (around_cache && to.dtype == DTYPE_f32 && n == STRIP && (uintptr_t)line % 64 == 0) {
+        _mm512_stream_ps(line, _mm512_loadu_ps(v));
+        _mm512_stream_ps(line + TILE_SIDE, _mm512_loadu_ps(v + TILE_SIDE));
+        return;
+    }
+#endif
 #if defined(__AVX512BF16__)
     if (to.dtype == DTYPE_bf16 && n == STRIP) {
         __m512i *place = (void *)((uint16_t *)to.data + to.begin + at);
@@ -105,6 +113,8 @@ ALWAYS_INLINE void finish_lse(const struct product16_out *out, int64_t row, int6
     int64_t target = out->targets[row] - out->first_class - col;
     if (target >= 0 && target < n)
         out->picked[row] = v[target];
+    if (out->y.data != NULL)
+        finish_to(out->y, row * out->pitch + col, n, v, out->around_cache);
     for (int j = n; j < STRIP; j++)
         v[j] = HEAD_LOWEST;
     struct lanes left = lanes_load(v), right = lanes_load(v + HEAD_LANES);

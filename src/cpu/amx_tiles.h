@@ -16,12 +16,9 @@
 
 #include "cpu/cpu.h"
 #include "cpu/fast_common.h"
+#include "cpu/square.h"
 
 #define TILED(name) LEVEL_PASTE_EXPANDED(name, SNUG_TILES)
-
-#if defined(__AVX512F__)
-#include <immintrin.h>
-#endif
 
 #if defined(SNUG_AMX_EMULATED)
 
@@ -124,50 +121,10 @@ static inline void tiles_end(struct tiles *tiles)
 #endif
 
 /* A tile as a square of pairs, turned: what was a row of A is a column of B, and back.  Rows lie
- * step_bytes apart in `from`; `to` is a whole tile on a cache line. */
-#if defined(__AVX512F__)
-
+ * step_bytes apart in `from`; `to` is a whole tile. */
 static inline void tile_transpose(const void *from, int64_t step_bytes, uint32_t *to)
 {
-    __m512i in[TILE_SIDE], mid[TILE_SIDE];
-#pragma GCC unroll 16
-    for (int r = 0; r < TILE_SIDE; r++)
-        in[r] = _mm512_loadu_si512((const char *)from + r * step_bytes);
-        /* Inside each 128-bit lane: 4 x 4 blocks of four rows. */
-#pragma GCC unroll 4
-    for (int q = 0; q < TILE_SIDE; q += 4) {
-        __m512i low01 = _mm512_unpacklo_epi32(in[q], in[q + 1]);
-        __m512i high01 = _mm512_unpackhi_epi32(in[q], in[q + 1]);
-        __m512i low23 = _mm512_unpacklo_epi32(in[q + 2], in[q + 3]);
-        __m512i high23 = _mm512_unpackhi_epi32(in[q + 2], in[q + 3]);
-        mid[q] = _mm512_unpacklo_epi64(low01, low23);
-        mid[q + 1] = _mm512_unpackhi_epi64(low01, low23);
-        mid[q + 2] = _mm512_unpacklo_epi64(high01, high23);
-        mid[q + 3] = _mm512_unpackhi_epi64(high01, high23);
-    }
-    /* mid[4i + j], lane l: column 4l + j of rows 4i to 4i+3.  Then the lanes are a 4 x 4 each. */
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; j++) {
-        __m512i low01 = _mm512_shuffle_i32x4(mid[j], mid[j + 4], 0x44);
-        __m512i high01 = _mm512_shuffle_i32x4(mid[j], mid[j + 4], 0xee);
-        __m512i low23 = _mm512_shuffle_i32x4(mid[j + 8], mid[j + 12], 0x44);
-        __m512i high23 = _mm512_shuffle_i32x4(mid[j + 8], mid[j + 12], 0xee);
-        _mm512_store_si512(to + j * TILE_SIDE, _mm512_shuffle_i32x4(low01, low23, 0x88));
-        _mm512_store_si512(to + (j + 4) * TILE_SIDE, _mm512_shuffle_i32x4(low01, low23, 0xdd));
-        _mm512_store_si512(to + (j + 8) * TILE_SIDE, _mm512_shuffle_i32x4(high01, high23, 0x88));
-        _mm512_store_si512(to + (j + 12) * TILE_SIDE, _mm512_shuffle_i32x4(high01, high23, 0xdd));
-    }
+    square_transpose(from, step_bytes, to, TILE_SIDE * sizeof *to);
 }
-
-#else
-
-static inline void tile_transpose(const void *from, int64_t step_bytes, uint32_t *to)
-{
-    for (int r = 0; r < TILE_SIDE; r++)
-        for (int j = 0; j < TILE_SIDE; j++)
-            memcpy(to + j * TILE_SIDE + r, (const char *)from + r * step_bytes + 4 * j, sizeof *to);
-}
-
-#endif
 
 #endif

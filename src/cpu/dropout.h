@@ -38,6 +38,25 @@ static inline float dropout_factor(const struct dropout *d, uint64_t index)
     return counter_random(d->key, index) < d->below ? 0.0f : d->scale;
 }
 
+/* What the elements first, first + step ... are multiplied by. */
+static inline void dropout_factors(const struct dropout *d, uint64_t first, uint64_t step, int n,
+                                   float *factors)
+{
+    uint32_t key = (uint32_t)d->key, second_key = counter_second_key(d->key, first);
+    uint32_t low = (uint32_t)first, low_step = (uint32_t)step, below = d->below;
+    float scale = d->scale;
+    if (first >> 32 == (first + (uint64_t)n * step) >> 32) {
+#pragma omp simd
+        for (int i = 0; i < n; i++)
+            factors[i] = counter_random_32(key, second_key, low + (uint32_t)i * low_step) < below
+                             ? 0.0f
+                             : scale;
+    } else {
+        for (int i = 0; i < n; i++)
+            factors[i] = dropout_factor(d, first + (uint64_t)i * step);
+    }
+}
+
 /* y = x where it is kept, scaled; y may lie on x.  What is dropped is 0 whatever it was. */
 static inline void dropout_block(const struct dropout *d, int64_t begin, int64_t n, const float *x,
                                  float *y)

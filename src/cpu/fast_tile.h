@@ -2,56 +2,22 @@
  * fast_tile.h -- small matrix products whose operands are in the cache and whose sums are in
  * registers.
  *
- * For blocks inside a kernel (attention): no packing, no threads, any number of rows.  A tile of
- * TILE_ROWS x TILE_VECS vectors of c is summed over the inner index: per step, TILE_VECS loads of b
- * and TILE_ROWS broadcasts of a feed their product of fused multiply-adds.
+ * For blocks inside a kernel (attention, convolutions): no packing, no threads, any number of rows.
+ * A tile of rows x vectors of c is summed over the inner index: per step, a load of b a vector and a
+ * broadcast of a a row feed their product of fused multiply-adds.  With 32 registers, where there are
+ * columns enough, 6 x 4: 10 loads for 24 multiply-adds, where 8 x 2 takes 10 for 16, and a block of 64
+ * columns reads a only once.
  */
 #ifndef SNUG_CPU_FAST_TILE_H
 #define SNUG_CPU_FAST_TILE_H
 
-#include "cpu/fast_common.h"
+#include "cpu/fast_vec.h"
 
 #if defined(__AVX512F__)
-#define VEC_ELEMS 16
-#define TILE_ROWS 8
-#elif defined(__AVX__)
-#define VEC_ELEMS 8
-#define TILE_ROWS 6
+enum { TILE_ROWS = 8, TILE_VECS = 2, WIDE_ROWS = 6, WIDE_VECS = 4 };
 #else
-#define VEC_ELEMS 4
-#define TILE_ROWS 6
+enum { TILE_ROWS = 6, TILE_VECS = 2, WIDE_ROWS = 6, WIDE_VECS = 2 };
 #endif
-#if defined(__aarch64__)
-#include <arm_neon.h>
-#endif
-
-enum { TILE_VECS = 2 };
-
-typedef float vec __attribute__((vector_size(VEC_ELEMS * 4)));
-typedef float vec_in_memory __attribute__((vector_size(VEC_ELEMS * 4), aligned(4), may_alias));
-
-static inline vec vec_load(const float *from)
-{
-    return *(const vec_in_memory *)from;
-}
-
-static inline void vec_store(float *to, vec value)
-{
-    *(vec_in_memory *)to = value;
-}
-
-static inline vec vec_fmadd(float a, vec b, vec c)
-{
-#if defined(__AVX512F__)
-    return (vec)_mm512_fmadd_ps(_mm512_set1_ps(a), (__m512)b, (__m512)c);
-#elif defined(__FMA__)
-    return (vec)_mm256_fmadd_ps(_mm256_set1_ps(a), (__m256)b, (__m256)c);
-#elif defined(__aarch64__)
-    return (vec)vfmaq_n_f32((float32x4_t)c, (float32x4_t)b, a);
-#else
-    return a * b + c;
-#endif
-}
 
 /* On the diagonal, what lies beyond it need not be computed. */
 enum trim {
@@ -82,7 +48,7 @@ struct product {
 static inline __attribute__((always_inline)) void tile(const struct product *p, int row, int col,
                                                        int n_rows, int n_vecs, bool a_transposed)
 {
-    vec sums[TILE_ROWS][TILE_VECS];
+    vec sums[TILE_ROWS][WIDE_VECS];
     float *c = p->c + (int64_t)row * p->c_pitch + col;
     const int64_t a_pitch = p->a_pitch, b_pitch = p->b_pitch, c_pitch = p->c_pitch;
     int64_t begin = p->trim == TRIM_INNER_FROM_ROW ? row : 0;
@@ -95,7 +61,7 @@ static inline __attribute__((always_inline)) void tile(const struct product *p, 
         for (int v = 0; v < n_vecs; v++)
             sums[i][v] = p->add ? vec_load(c + i * c_pitch + v * VEC_ELEMS) : (vec){0.0f};
     for (int64_t k = begin; k < end; k++) {
-        vec line[TILE_VECS];
+        vec line[WIDE_VECS];
 #pragma GCC unroll 4
         for (int v = 0; v < n_vecs; v++)
             line[v] = vec_load(b + v * VEC_ELEMS);
@@ -103,7 +69,8 @@ static inline __attribute__((always_inline)) void tile(const struct product *p, 
         for (int i = 0; i < n_rows; i++)
 #pragma GCC unroll 4
             for (int v = 0; v < n_vecs; v++)
-                sums[i][v] = vec_fmadd(a[a_transposed ? i : i * a_pitch], line[v], sums[i][v]);
+                sums[i][v] =
+                    vec_fmadd(vec_all(a[a_transposed ? i : i * a_pitch]), line[v], sums[i][v]);
         a += a_transposed ? a_pitch : 1;
         b += b_pitch;
     }
@@ -114,32 +81,37 @@ static inline __attribute__((always_inline)) void tile(const struct product *p, 
             vec_store(c + i * c_pitch + v * VEC_ELEMS, sums[i][v]);
 }
 
-/* All rows of a strip of n_vecs vectors' width. */
-static inline __attribute__((always_inline)) void strip(const struct product *p, int col,
-                                                        int n_vecs, bool a_transposed)
+/* All rows of a strip of n_vecs vectors' width, tile_rows at a time. */
+static inline __attribute__((always_inline)) void
+strip(const struct product *p, int col, int tile_rows, int n_vecs, bool a_transposed)
 {
     int end = p->n_rows;
     int begin = 0;
     if (p->trim == TRIM_COLS_TO_ROW)
-        begin = (int)least(col / TILE_ROWS * TILE_ROWS, end);
+        begin = (int)least(col / tile_rows * tile_rows, end);
     else if (p->trim == TRIM_COLS_FROM_ROW)
         end = (int)least(end, col + n_vecs * VEC_ELEMS);
     int row = begin;
-    for (; row + TILE_ROWS <= end; row += TILE_ROWS)
-        tile(p, row, col, TILE_ROWS, n_vecs, a_transposed);
+    for (; row + tile_rows <= end; row += tile_rows)
+        tile(p, row, col, tile_rows, n_vecs, a_transposed);
     for (; row + 4 <= end; row += 4)
         tile(p, row, col, 4, n_vecs, a_transposed);
     for (; row < end; row++)
         tile(p, row, col, 1, n_vecs, a_transposed);
 }
 
+/* Columns can be trimmed only by whole strips, so those are not wide then. */
 static inline __attribute__((always_inline)) void strips(const struct product *p, bool a_transposed)
 {
+    bool trims_cols = p->trim == TRIM_COLS_TO_ROW || p->trim == TRIM_COLS_FROM_ROW;
     int col = 0;
+    if (WIDE_VECS > TILE_VECS && !trims_cols)
+        for (; col + WIDE_VECS * VEC_ELEMS <= p->n_cols; col += WIDE_VECS * VEC_ELEMS)
+            strip(p, col, WIDE_ROWS, WIDE_VECS, a_transposed);
     for (; col + TILE_VECS * VEC_ELEMS <= p->n_cols; col += TILE_VECS * VEC_ELEMS)
-        strip(p, col, TILE_VECS, a_transposed);
+        strip(p, col, TILE_ROWS, TILE_VECS, a_transposed);
     for (; col < p->n_cols; col += VEC_ELEMS)
-        strip(p, col, 1, a_transposed);
+        strip(p, col, TILE_ROWS, 1, a_transposed);
 }
 
 static void multiply(const struct product *p)

@@ -12,6 +12,8 @@ struct head16 {
     bool makes_lse; /* else it is given */
     bool wants_dx, wants_dw;
     bool dx_is_f32; /* summed where it is, else in the workspace */
+    bool dw_is_f32;
+    bool keeps_logits; /* head16.c decides it */
 };
 
 struct head16_operands {

@@ -21,6 +21,7 @@
 #define FAST_FAMILIES(X, level) \
     X(norm, level)              \
     X(attention, level)         \
+    X(attention_grad, level)    \
     X(elementwise, level)       \
     X(loss, level)              \
     X(embedding, level)         \

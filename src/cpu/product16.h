@@ -123,7 +123,7 @@ static inline struct product16_plan product16_plan(const struct product_shape *s
 }
 
 /* What becomes of a row of sums v.  Where a tensor is meant, `begin` is its element of row 0,
- * column 0, and a row is `pitch` elements. */
+ * column 0, and a row is `pitch` elements.  FINISH_lse leaves v in y besides, if there is one. */
 struct product16_out {
     enum {
         FINISH_store,  /* v += bias; before = v; y (+)= fn(v), or v fn'(slope_at) */

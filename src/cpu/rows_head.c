@@ -183,6 +183,8 @@ static void book_tiled(const struct program *prog, const struct op *op,
                                .wants_dw = l->wants[PART_dw]};
     if (l->wants[PART_dx])
         l->tiled.dx_is_f32 = !is_half(prog, op->out[at.dx]);
+    if (l->wants[PART_dw])
+        l->tiled.dw_is_f32 = !is_half(prog, op->out[at.dw]);
     size_t total = l->column_sums_bytes;
     if (at.has_loss)
         l->tiled_losses = work_take(&total, (size_t)l->n_rows * sizeof(double));

@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "base/counter_random.h"
+#include "cpu/dropout.h"
 #include "cpu/ref.h"
 #include "support/oprun.h"
 
@@ -152,6 +153,22 @@ static void test_the_generator(void **state)
         assert_true(counter_hash(1234567, i) == right[i]);
 }
 
+/* Many at once are made from half of the index; where the other half changes, it must be noticed. */
+static void test_many_factors_are_those_of_each(void **state)
+{
+    (void)state;
+    static const uint64_t firsts[] = {0, 12345, 0x1p32 - 20, 0x1p32 - 64, 0x3p32 + 5};
+    static const uint64_t steps[] = {1, 1000};
+    const struct dropout dropout = {.key = 0x123456789abcdefu, .below = 1u << 31, .scale = 2.0f};
+    float factors[64];
+    for (size_t i = 0; i < sizeof firsts / sizeof *firsts; i++)
+        for (size_t k = 0; k < sizeof steps / sizeof *steps; k++) {
+            dropout_factors(&dropout, firsts[i], steps[k], 64, factors);
+            for (uint64_t n = 0; n < 64; n++)
+                assert_true(factors[n] == dropout_factor(&dropout, firsts[i] + n * steps[k]));
+        }
+}
+
 static void test_what_is_dropped_is_zero(void **state)
 {
     (void)state;
@@ -176,6 +193,7 @@ int main(void)
         cmocka_unit_test(test_everybody_makes_the_same_mask),
         cmocka_unit_test(test_seed_step_and_site_key_the_mask),
         cmocka_unit_test(test_the_generator),
+        cmocka_unit_test(test_many_factors_are_those_of_each),
         cmocka_unit_test(test_what_is_dropped_is_zero),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
