@@ -3,8 +3,6 @@
  */
 #include "train/session.h"
 
-#include "pass/pass.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -76,6 +74,10 @@ enum snug_status session_program(const struct session_request *q, const char *la
     if (status == SNUG_OK && !q->train)
         keep_outputs(&s->prog);
     if (status == SNUG_OK) {
+        struct checkpointing checkpoint = {.how = (enum checkpoint_how)r->checkpoint,
+                                           .every = r->checkpoint_every,
+                                           .room_bytes = q->room_bytes > 0 ? q->room_bytes
+                                                                           : INT64_MAX};
         s->n_parameters = model_count_parameters(&s->prog);
         struct pass_env env = {.scratch = &scratch,
                                .err = err,
@@ -85,6 +87,7 @@ enum snug_status session_program(const struct session_request *q, const char *la
                                .n_micro = (int)(s->batch / s->micro_batch),
                                .dropout = r->dropout,
                                .label_smoothing = r->label_smoothing,
+                               .checkpoint = checkpoint,
                                .optimizer = r->optimizer,
                                .options = options,
                                .state_bits = recipe_state_bits(r),
@@ -96,6 +99,7 @@ enum snug_status session_program(const struct session_request *q, const char *la
                                .workspace_bytes = workspace_of,
                                .device = s};
         status = pass_run(&s->prog, &env, last_pass);
+        s->checkpoint = env.checkpoint;
     }
     arena_free(&scratch);
     if (status != SNUG_OK)
@@ -150,6 +154,13 @@ static enum snug_status make_room_for_averages(const struct session_request *q, 
 enum snug_status session_make(const struct session_request *q, struct session *s,
                               struct snug_error *err)
 {
+    bool fits_itself = q->train && q->recipe->checkpoint == CHECKPOINT_auto;
+    return fits_itself ? session_make_fitting(q, s, err) : session_make_once(q, s, err);
+}
+
+enum snug_status session_make_once(const struct session_request *q, struct session *s,
+                                   struct snug_error *err)
+{
     TRY(session_program(q, NULL, s, err));
     struct device_rates rates = rates_of(s);
     enum snug_status status =
@@ -198,6 +209,7 @@ void session_ledger(const struct session *s, const struct snug_recipe *recipe,
         .lower_bound = p->lower_bound,
         .forward_flops = whole(p->forward_flops),
         .step_flops = whole(p->step_flops),
+        .recompute_flops = whole(p->recompute_flops),
         .step_seconds = p->step_seconds,
         .peak_op = p->peak_op,
         .n_ops = s->prog.n_ops,
@@ -217,6 +229,10 @@ void session_describe(const struct session *s, const struct snug_recipe *recipe,
         text_add(out, " with states of %d bits", recipe->state_bits);
     if (recipe->no_master && recipe->precision != DTYPE_f32)
         text_add(out, ", no master");
+    if (recipe->checkpoint != CHECKPOINT_none) {
+        text_add(out, ", checkpoint ");
+        recipe_checkpoint_name(recipe, out);
+    }
     if (recipe->dropout > 0)
         text_add(out, ", dropout %g", recipe->dropout);
     if (recipe->label_smoothing > 0)
