@@ -7,8 +7,9 @@
 #include "ir/program.h"
 
 struct forward_block {
-    int begin, end;  /* ops */
-    tensor_id input; /* the one activation that crosses into it; TENSOR_NONE: the program's inputs */
+    int begin, end; /* ops */
+    tensor_id
+        input; /* the one activation that crosses into it; TENSOR_NONE: the program's inputs */
 };
 
 /*     [what comes before the layers]  layer  layer ... layer  [what comes after, with the loss]

@@ -103,8 +103,8 @@ static int64_t option_needs(const struct solver *s, int a, int b, int option)
 {
     const struct chain_block *block = block_at(s->chain, a);
     int64_t forward = in_units(s, chain_forward_bytes(s->chain, a, option)) + s->after[b];
-    int64_t backward = in_units(s, backward_bytes(block, option)) + s->after[a] +
-                       in_units(s, block->gradient);
+    int64_t backward =
+        in_units(s, backward_bytes(block, option)) + s->after[a] + in_units(s, block->gradient);
     return larger(forward, backward);
 }
 

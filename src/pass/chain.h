@@ -48,7 +48,7 @@ struct chain_step {
 /* What is on top of the block's input when the block runs forward with an option, with the result. */
 int64_t chain_forward_bytes(const struct chain *chain, int block, int option);
 
-/* The least room with which there is a way; what is enough to keep everything (option 0). */
+/* A room with which there is a way, mostly the least; what is enough to keep everything (option 0). */
 int64_t chain_least_room(const struct chain *chain);
 int64_t chain_most_room(const struct chain *chain);
 

@@ -308,8 +308,7 @@ enum snug_status selective_chain(const struct halves *h, struct chain *chain)
 {
     struct play play;
     TRY(play_init(&play, h));
-    struct chain_block *blocks =
-        arena_zeros(h->env->scratch, (size_t)h->blocks.n, sizeof *blocks);
+    struct chain_block *blocks = arena_zeros(h->env->scratch, (size_t)h->blocks.n, sizeof *blocks);
     int64_t *delta = arena_alloc(h->env->scratch, ((size_t)play.capacity + 2) * sizeof *delta);
     if (blocks == NULL || delta == NULL)
         return snug_fail(h->env->err, SNUG_NO_MEMORY, "checkpoint: out of memory");
