@@ -61,6 +61,15 @@ static void backward(struct plan_of_steps *s, int block)
     s->list[s->n++] = (struct step){.backward = true, .block = block};
 }
 
+static void plan_none(struct plan_of_steps *s)
+{
+    int n = s->halves->blocks.n;
+    for (int i = 0; i < n; i++)
+        forward(s, i, s->all, true);
+    for (int i = n - 1; i >= 0; i--)
+        backward(s, i);
+}
+
 static enum snug_status plan_cheap(struct plan_of_steps *s)
 {
     int n = s->halves->blocks.n;
@@ -96,6 +105,10 @@ static void plan_segments(struct plan_of_steps *s, int64_t length)
     const struct blocks *blocks = &s->halves->blocks;
     int n = blocks->n, first = blocks->first_layer;
     int last = first + (int)((blocks->n_layers - 1) / length * length); /* of the last segment */
+    if (last == first) {
+        plan_none(s);
+        return;
+    }
     for (int i = 0; i < n; i++)
         forward(s, i, i >= last ? s->all : NULL,
                 i >= last || i < first || (i - first) % length == 0);
@@ -123,15 +136,6 @@ static void join_pairs(struct blocks *blocks)
             blocks->list[n++] = blocks->list[i];
     }
     blocks->n = n;
-}
-
-static void plan_none(struct plan_of_steps *s)
-{
-    int n = s->halves->blocks.n;
-    for (int i = 0; i < n; i++)
-        forward(s, i, s->all, true);
-    for (int i = n - 1; i >= 0; i--)
-        backward(s, i);
 }
 
 /* About room / N_ROOMS, and such that the inputs of blocks (and what has as many numbers, which is

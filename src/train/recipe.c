@@ -84,9 +84,9 @@ static void get_opt(const snug_recipe *recipe, struct text *out)
         optimizer_write_options(recipe->optimizer, values, out);
 }
 
-static const struct choice checkpoints[] = {
-    {"none", CHECKPOINT_none}, {"cheap", CHECKPOINT_cheap}, {"all", CHECKPOINT_all},
-    {"sqrt", CHECKPOINT_sqrt}, {"auto", CHECKPOINT_auto},   {NULL, 0}};
+static const struct choice checkpoints[] = {{"none", CHECKPOINT_none}, {"cheap", CHECKPOINT_cheap},
+                                            {"all", CHECKPOINT_all},   {"sqrt", CHECKPOINT_sqrt},
+                                            {"auto", CHECKPOINT_auto}, {NULL, 0}};
 
 static bool set_checkpoint(snug_recipe *recipe, const char *value)
 {

@@ -50,7 +50,7 @@ struct snug_recipe {
 };
 
 enum dtype recipe_dtype(const struct snug_recipe *recipe);
-const char *recipe_precision_name(const struct snug_recipe *recipe); /* "bf16" */
+const char *recipe_precision_name(const struct snug_recipe *recipe);             /* "bf16" */
 void recipe_checkpoint_name(const struct snug_recipe *recipe, struct text *out); /* "every:2" */
 const char *recipe_schedule_name(const struct snug_recipe *recipe);
 /* The options of the optimizer, its defaults where none are given. */

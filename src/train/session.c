@@ -76,8 +76,8 @@ enum snug_status session_program(const struct session_request *q, const char *la
     if (status == SNUG_OK) {
         struct checkpointing checkpoint = {.how = (enum checkpoint_how)r->checkpoint,
                                            .every = r->checkpoint_every,
-                                           .room_bytes = q->room_bytes > 0 ? q->room_bytes
-                                                                           : INT64_MAX};
+                                           .room_bytes =
+                                               q->room_bytes > 0 ? q->room_bytes : INT64_MAX};
         s->n_parameters = model_count_parameters(&s->prog);
         struct pass_env env = {.scratch = &scratch,
                                .err = err,
