@@ -55,6 +55,7 @@ static const struct topic topics[] = {
      "  snug plan gpt2                        the model's own length, batch 8\n"
      "  snug plan gpt2-xl --batch 8 --precision bf16\n"
      "  snug plan gpt2 --batch 32 --micro-batch 4 --memory 8G\n"
+     "  snug plan gpt2-xl --batch 8 --precision bf16 --memory 28G --checkpoint auto\n"
      "  snug plan gpt2 --json | jq .bytes.total\n"
      "\n"
      "  --json          the plan as one JSON object\n"

@@ -83,10 +83,12 @@ ALWAYS_INLINE void finish_store(const struct product16_out *out, int64_t row, in
             multiply_gelu_slope(v, other);
         else
             act_grad_block(out->act, n, v, other, v);
-    } else if (n == STRIP && out->act == ACT_gelu && out->y.dtype == DTYPE_bf16) {
-        apply_gelu(v);
     } else if (out->act != ACT_none) {
-        act_block(out->act, n, v, v);
+        round_as(out->y.dtype, n, v, v); /* what an act after a linear would read */
+        if (out->act == ACT_gelu && out->y.dtype == DTYPE_bf16)
+            apply_gelu(v); /* columns that are not there as well */
+        else
+            act_block(out->act, n, v, v);
     }
     if (out->add) {
         load_f32(out->y.dtype, out->y.data, out->y.begin + at, n, other);

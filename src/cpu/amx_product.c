@@ -250,3 +250,13 @@ void TILED(product16)(int threads, const struct product_shape *shape, const uint
     for (int thread = 0; thread < plan->threads; thread++)
         run_worker(&job, thread);
 }
+
+static void gelu(int64_t n, const uint16_t *x, uint16_t *y)
+{
+    for (int64_t at = 0; at < n; at += TILE_SIDE) {
+        int64_t count = least(TILE_SIDE, n - at);
+        lanes_store_bf16(y + at, lanes_gelu(lanes_load_bf16(x + at, count)), count);
+    }
+}
+
+const struct gelu16 TILED(gelu16) = {gelu};

@@ -290,6 +290,18 @@ static inline void store_f32(enum dtype dtype, void *data, int64_t begin, int64_
         memcpy((float *)data + begin, from, (size_t)n * sizeof *from);
 }
 
+/* x as a tensor of that type would give it back, n at most BLOCK_ELEMS: x itself, or in `buffer`,
+ * which may be x. */
+static inline const float *round_as(enum dtype dtype, int64_t n, const float *x, float *buffer)
+{
+    uint16_t half[BLOCK_ELEMS];
+    if (dtype == DTYPE_f32)
+        return x;
+    store_f32(dtype, half, 0, n, x);
+    load_f32(dtype, half, 0, n, buffer);
+    return buffer;
+}
+
 static inline const float *in_view(const struct kernel_call *call, int k, int64_t begin, int64_t n,
                                    float *buffer)
 {

@@ -9,6 +9,7 @@
  */
 #include "cpu/dropout.h"
 #include "cpu/fast_common.h"
+#include "cpu/product16.h"
 
 typedef void block_fn(const struct op *op, int64_t n, const float *a, const float *b, float *y);
 
@@ -61,6 +62,20 @@ static void fn_block(const struct op *op, int64_t n, const float *a, const float
     act_block(op->attrs.act, n, a, y);
 }
 
+/* gelu in bf16 on a CPU with tiles is that of the products there: a linear layer with its activation
+ * and the activation alone give the same bits. */
+static enum snug_status prepare_act(const struct program *prog, const struct op *op,
+                                    const struct device_facts *facts, void **prepared,
+                                    struct snug_error *err)
+{
+    (void)facts;
+    (void)err;
+    bool in_bf16 = program_tensor(prog, op->in[0])->dtype == DTYPE_bf16 &&
+                   program_tensor(prog, op->out[0])->dtype == DTYPE_bf16;
+    *prepared = in_bf16 && op->attrs.act == ACT_gelu ? (void *)cpu_gelu16() : NULL;
+    return SNUG_OK;
+}
+
 static void fn_grad_block(const struct op *op, int64_t n, const float *a, const float *b, float *y)
 {
     act_grad_block(op->attrs.act, n, a, b, y);
@@ -87,9 +102,25 @@ static enum snug_status run_accumulate(const struct kernel_call *call, struct sn
     return SNUG_OK;
 }
 
+static void run_gelu16(const struct kernel_call *call, const struct gelu16 *gelu)
+{
+    int64_t n = shape_elems(&call->out[0].tensor->shape);
+    int n_parts = count_parts(call->facts, n);
+#pragma omp parallel for schedule(static) num_threads(n_parts)
+    for (int part = 0; part < n_parts; part++) {
+        struct range range = part_range(n, n_parts, part, BLOCK_ELEMS);
+        gelu->run(range.end - range.begin, (const uint16_t *)call->in[0].data + range.begin,
+                  (uint16_t *)call->out[0].data + range.begin);
+    }
+}
+
 static enum snug_status run_act(const struct kernel_call *call, struct snug_error *err)
 {
     (void)err;
+    if (call->prepared != NULL) {
+        run_gelu16(call, call->prepared);
+        return SNUG_OK;
+    }
     each_block(call, false, fn_block);
     return SNUG_OK;
 }
@@ -128,7 +159,11 @@ static enum snug_status run_dropout(const struct kernel_call *call, struct snug_
 }
 
 static const struct kernel rows[] = {
-    {.kind = OP_act, .name = ROW_NAME, .supports = all_floats, .run = run_act},
+    {.kind = OP_act,
+     .name = ROW_NAME,
+     .supports = all_floats,
+     .prepare = prepare_act,
+     .run = run_act},
     {.kind = OP_act_grad, .name = ROW_NAME, .supports = all_floats, .run = run_act_grad},
     {.kind = OP_add, .name = ROW_NAME, .supports = all_floats, .run = run_add},
     {.kind = OP_dropout, .name = ROW_NAME, .supports = dropout_fits, .run = run_dropout},

@@ -72,8 +72,8 @@ static void finish_block(const struct linear_finish *todo, int64_t row, int64_t 
     float *y = todo->act == ACT_none
                    ? v
                    : target_f32(todo->y.dtype, todo->y.data, todo->y.begin + at, buffer);
-    if (todo->act != ACT_none)
-        act_block(todo->act, n, v, y);
+    if (todo->act != ACT_none) /* of what an act after a linear would read */
+        act_block(todo->act, n, round_as(todo->y.dtype, n, v, buffer), y);
     store_f32(todo->y.dtype, todo->y.data, todo->y.begin + at, n, y);
 }
 

@@ -68,6 +68,14 @@ static size_t forward_work_bytes(const struct program *prog, const struct op *op
     return lines_bytes(x, FORWARD_SHARED + FORWARD_PART * norm_parts(facts, x));
 }
 
+/* A row as it would be stored by a dropout of its own. */
+static const float *round_row(enum dtype dtype, int64_t n, float *row)
+{
+    for (int64_t at = 0; dtype != DTYPE_f32 && at < n; at += BLOCK_ELEMS)
+        round_as(dtype, least(BLOCK_ELEMS, n - at), row + at, row + at);
+    return row;
+}
+
 /* a + b into the sum, rounded as it is stored; returns it as fp32. */
 static const float *add_row(const struct norm *norm, int64_t begin, float *buffer_a,
                             float *buffer_b)
@@ -79,7 +87,7 @@ static const float *add_row(const struct norm *norm, int64_t begin, float *buffe
     float *sum = target_f32(dtype, norm->sum->data, begin, buffer_a);
     if (norm->dropout.below > 0) {
         dropout_block(&norm->dropout, begin, n, b, buffer_b);
-        b = buffer_b;
+        b = round_row(norm->second->tensor->dtype, n, buffer_b);
     }
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)

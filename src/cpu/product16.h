@@ -161,4 +161,14 @@ product16_fn product16_emulated_v4, product16_amx;
 /* The one in use; NULL: this CPU, or the level asked for, has no tiles. */
 product16_fn *cpu_product16(void);
 
+/* y = gelu(x) with the bits that a product with that activation gives; y may be x. */
+struct gelu16 {
+    void (*run)(int64_t n, const uint16_t *x, uint16_t *y);
+};
+extern const struct gelu16 gelu16_emulated;
+#if defined(SNUG_AMX)
+extern const struct gelu16 gelu16_emulated_v4, gelu16_amx;
+#endif
+const struct gelu16 *cpu_gelu16(void); /* NULL with cpu_product16 */
+
 #endif

@@ -29,7 +29,9 @@ enum snug_status ref_linear(const struct kernel_call *call, struct snug_error *e
                 value += load(bias, o);
             if (present(before))
                 store(before, n * n_out + o, value);
-            store(y, n * n_out + o, ref_fn(call->op->attrs.act, value));
+            if (call->op->attrs.act != ACT_none) /* of what an act after a linear would read */
+                value = ref_fn(call->op->attrs.act, as_stored(y, value));
+            store(y, n * n_out + o, value);
         }
     return SNUG_OK;
 }

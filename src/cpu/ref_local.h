@@ -52,6 +52,14 @@ static inline void store(const struct operand *x, int64_t index, double value)
     dtype_store(x->tensor->dtype, x->data, index, value);
 }
 
+/* A number as the tensor would give it back. */
+static inline double as_stored(const struct operand *x, double value)
+{
+    double bits = 0.0; /* room for any float */
+    dtype_store(x->tensor->dtype, &bits, 0, value);
+    return dtype_load(x->tensor->dtype, &bits, 0);
+}
+
 /* += or =, for the outputs that accumulate; one that is left out takes nothing. */
 static inline void store_or_add(const struct operand *x, int64_t index, double value, bool add)
 {

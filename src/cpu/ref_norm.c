@@ -46,7 +46,8 @@ enum snug_status ref_add_layernorm(const struct kernel_call *call, struct snug_e
     (void)err;
     for (int64_t i = 0, n = elems(&out[0]); i < n; i++) {
         double factor = (double)dropout_factor(&dropout, (uint64_t)i);
-        store(&out[0], i, load(&in[0], i) + (factor == 0.0 ? 0.0 : factor * load(&in[1], i)));
+        double dropped = factor == 0.0 ? 0.0 : as_stored(&in[1], factor * load(&in[1], i));
+        store(&out[0], i, load(&in[0], i) + dropped);
     }
     normalise(&out[0], &in[2], &in[3], &out[1], &out[2], &out[3], call->op->attrs.eps);
     return SNUG_OK;

@@ -158,6 +158,18 @@ product16_fn *cpu_product16(void)
     return fns[tiles_in_use()];
 }
 
+const struct gelu16 *cpu_gelu16(void)
+{
+    static const struct gelu16 *const fns[] = {
+        [TILES_emulated] = &gelu16_emulated,
+#if defined(SNUG_AMX)
+        [TILES_emulated_v4] = &gelu16_emulated_v4,
+        [TILES_amx] = &gelu16_amx,
+#endif
+    };
+    return fns[tiles_in_use()];
+}
+
 const struct attention16_fns *cpu_attention16(void)
 {
     static const struct attention16_fns *const fns[] = {

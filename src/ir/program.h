@@ -69,6 +69,7 @@ struct tensor {
     bool persistent;      /* lives from step to step: weights, states, the scalar table */
     bool is_output;       /* read by whoever runs the program */
     bool decays;          /* parameter: weight decay applies */
+    bool recomputed;      /* a second copy of an activation, made by the op that made the first */
     enum init init;
     double init_scale;
 };

@@ -9,7 +9,7 @@
  * `add`; a parameter's gradient is one tensor, which the first op writes and the others add to.
  *
  * needs: a forward program that ends in a loss (or no ops at all: model states only)
- * keeps: forward ops and ids    breaks: nothing
+ * keeps: forward ops and ids    breaks: nothing    leaves: env->backward_begin
  * cost:  O(ops + tensors)
  */
 #include "pass/autodiff.h"
@@ -154,7 +154,9 @@ enum snug_status pass_autodiff(struct program *prog, struct pass_env *env)
     struct autodiff ad = {.prog = prog, .env = env};
     ad.grad = arena_alloc(env->scratch, (size_t)(n_tensors + 1) * sizeof *ad.grad);
     ad.wanted = arena_zeros(env->scratch, (size_t)n_tensors + 1, sizeof *ad.wanted);
-    if (ad.grad == NULL || ad.wanted == NULL)
+    env->n_forward = n_ops;
+    env->backward_begin = arena_zeros(env->scratch, (size_t)n_ops + 1, sizeof(int));
+    if (ad.grad == NULL || ad.wanted == NULL || env->backward_begin == NULL)
         return snug_fail(env->err, SNUG_NO_MEMORY, "autodiff: no scratch for %d tensors",
                          n_tensors);
     for (int i = 0; i < n_tensors; i++)
@@ -171,6 +173,7 @@ enum snug_status pass_autodiff(struct program *prog, struct pass_env *env)
                          "%s: the loss does not depend on any parameter", prog->name);
 
     for (int i = n_ops - 1; i >= 0; i--) {
+        env->backward_begin[i] = prog->n_ops;
         struct op op = prog->ops[i]; /* a copy: the array moves as ops are added */
         bool reached = false, wanted = false;
         for (int k = 0; k < op.n_out; k++)

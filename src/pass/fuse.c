@@ -13,7 +13,8 @@
  * The swallowed op's place is left empty and compacted at the end.  An op moves only over ops that
  * neither write what it reads nor touch what it writes; parts count as their base.
  *
- * needs: autodiff and optimizer done    keeps: ids, results (but for a rounding that falls away)
+ * needs: autodiff and optimizer done    keeps: ids, results of the forward half to the
+ * last bit (tests/ops/test_fused.c), those of the backward half but for a rounding that falls away
  * breaks: nothing
  * cost:  O(tensors + ops x the ops between the two, which are few)
  */

@@ -19,6 +19,24 @@ enum update_place {
     UPDATES_IN_SECOND /* backward twice: for the norm, then with the updates */
 };
 
+/* Which activations are computed again in the backward half instead of being kept. */
+enum checkpoint_how {
+    CHECKPOINT_none,
+    CHECKPOINT_cheap, /* what is cheap: activation functions, norms, dropout */
+    CHECKPOINT_all,   /* everything, from the inputs, for each layer anew */
+    CHECKPOINT_sqrt,  /* about sqrt(layers) segments, whose inputs are kept */
+    CHECKPOINT_every, /* segments of `every` layers */
+    CHECKPOINT_auto   /* the least work with which `room_bytes` are enough */
+};
+struct checkpointing {
+    enum checkpoint_how how;
+    int64_t every;
+    int64_t room_bytes; /* auto: for activations, temporaries and gradients that come in the body */
+    /* Found by auto: the least room for which there is a way, and what is enough for all.  Both are
+     * estimates; the plan says what is true. */
+    int64_t least_bytes, most_bytes;
+};
+
 struct pass_env {
     struct arena *scratch; /* freed by the caller after the pipeline */
     struct snug_error *err;
@@ -28,6 +46,12 @@ struct pass_env {
     bool master;        /* 16-bit weights keep an fp32 copy as optimizer state */
     int n_micro;        /* micro-batches accumulated per step */
     double dropout, label_smoothing;
+    struct checkpointing checkpoint;
+
+    /* Left by autodiff for checkpoint: the gradient of forward op i is the ops from
+     * backward_begin[i] up to backward_begin[i - 1], of op 0 up to the last. */
+    int *backward_begin;
+    int n_forward;
 
     const struct optimizer *optimizer;
     const double *options; /* the optimizer's, in its order */
@@ -50,7 +74,8 @@ struct pass_env {
 typedef enum snug_status pass_fn(struct program *prog, struct pass_env *env);
 
 pass_fn pass_inference, pass_regularize, pass_precision, pass_average, pass_autodiff,
-    pass_accumulate, pass_optimizer, pass_fuse, pass_drop_dead, pass_in_backward, pass_book;
+    pass_checkpoint, pass_accumulate, pass_optimizer, pass_fuse, pass_drop_dead, pass_in_backward,
+    pass_book;
 
 /* Runs the table up to and including the pass named `last` (NULL: all of them; "model": none). */
 enum snug_status pass_run(struct program *prog, struct pass_env *env, const char *last);

@@ -32,6 +32,11 @@ static bool in_16_bits(const struct pass_env *env)
     return env->compute != DTYPE_f32;
 }
 
+static bool recomputes(const struct pass_env *env)
+{
+    return env->train && env->checkpoint.how != CHECKPOINT_none;
+}
+
 static bool is_regularized(const struct pass_env *env)
 {
     return env->train && (env->dropout > 0 || env->label_smoothing > 0);
@@ -49,6 +54,7 @@ static bool updates_in_backward(const struct pass_env *env)
     X(precision,  in_16_bits)  /* dtypes, casts of inputs */                                       \
     X(average,    beside_averages) /* of the weights, in their place */                            \
     X(autodiff,   in_training) /* the backward half */                                             \
+    X(checkpoint, recomputes)  /* activations made again, not kept */                              \
     X(accumulate, in_training) /* micro-batches as a repeated body */                              \
     X(optimizer,  in_training) /* gradient norm, states, updates */                                \
     X(fuse,       always)      /* as coarse as the best kernels */                                 \

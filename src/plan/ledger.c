@@ -24,6 +24,11 @@ static int find_peak(const struct plan *plan, int n_ops, int64_t *delta)
     return peak;
 }
 
+static bool is_recomputed(const struct program *prog, const struct op *op)
+{
+    return op->n_out > 0 && op->out[0] != TENSOR_NONE && prog->tensors[op->out[0]].recomputed;
+}
+
 static void add_costs(const struct program *prog, const struct device_rates *rates,
                       struct plan *plan)
 {
@@ -38,6 +43,8 @@ static void add_costs(const struct program *prog, const struct device_rates *rat
         double by_bytes = op_moved_bytes(prog, &prog->ops[i]) / rates->bytes;
         double times = program_op_runs(prog, i);
         plan->step_flops += times * flops;
+        if (is_recomputed(prog, &prog->ops[i]))
+            plan->recompute_flops += times * flops;
         plan->step_seconds += times * (by_flops > by_bytes ? by_flops : by_bytes);
         if (i <= loss_op) /* of the fused head, a third is forward */
             plan->forward_flops +=

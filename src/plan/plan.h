@@ -38,7 +38,7 @@ struct plan {
     int peak_op;                 /* where */
     int64_t at_peak[ROLE_COUNT]; /* bytes by role there; inputs apart */
     int64_t fragmentation;       /* arena_bytes - lower_bound */
-    double forward_flops, step_flops, step_seconds;
+    double forward_flops, recompute_flops, step_flops, step_seconds;
 };
 
 struct device_rates { /* roofline: what the declared device does a second */

@@ -198,8 +198,6 @@ static void add_facts(struct text *out, const struct report_plan *plan, const st
         add_label(out, "compute");
         text_add(out, "%s a step, of which forward %s", flops_text(ledger->step_flops, step),
                  flops_text(ledger->forward_flops, forward));
-        if (ledger->recompute_flops > 0)
-            text_add(out, ", recomputed %s", flops_text(ledger->recompute_flops, again));
         text_add(out, "\n");
     }
     if (plan->updates != NULL) {
@@ -208,6 +206,12 @@ static void add_facts(struct text *out, const struct report_plan *plan, const st
         if (plan->updates_flops > 0)
             text_add(out, ", +%s a step", flops_text(plan->updates_flops, again));
         text_add(out, "\n");
+    }
+    if (ledger->recompute_flops > 0) {
+        add_label(out, "recomputed");
+        text_add(out, "%s, %.3g%% of forward; in the step above\n",
+                 flops_text(ledger->recompute_flops, again),
+                 100 * share_of(ledger->recompute_flops, ledger->forward_flops));
     }
     if (ledger->step_seconds > 0) {
         add_label(out, "time");

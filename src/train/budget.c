@@ -43,6 +43,8 @@ int budget_alternatives(const struct snug_model *model, const struct snug_recipe
 {
     int n = 0;
     struct snug_recipe other = *recipe;
+    if (recipe->checkpoint == CHECKPOINT_auto)
+        return 0; /* every one of them fills the same budget */
     int64_t quarter = smaller_micro_batch(s->batch, s->micro_batch, (s->micro_batch + 3) / 4);
     if (quarter > 0 && s->prog.loss != TENSOR_NONE) {
         char flags[64];

@@ -4,6 +4,7 @@
 #include "train/recipe.h"
 
 #include "data/data.h"
+#include "pass/pass.h"
 
 #include <errno.h>
 #include <math.h>
@@ -81,6 +82,36 @@ static void get_opt(const snug_recipe *recipe, struct text *out)
     double values[MAX_OPTIONS];
     if (recipe_options(recipe, values, NULL) == SNUG_OK)
         optimizer_write_options(recipe->optimizer, values, out);
+}
+
+static const struct choice checkpoints[] = {{"none", CHECKPOINT_none}, {"cheap", CHECKPOINT_cheap},
+                                            {"all", CHECKPOINT_all},   {"sqrt", CHECKPOINT_sqrt},
+                                            {"auto", CHECKPOINT_auto}, {NULL, 0}};
+
+static bool set_checkpoint(snug_recipe *recipe, const char *value)
+{
+    static const char every[] = "every:";
+    const size_t length = sizeof every - 1;
+    int64_t n;
+    for (const struct choice *c = checkpoints; c->name != NULL; c++)
+        if (strcmp(value, c->name) == 0) {
+            recipe->checkpoint = c->value;
+            return true;
+        }
+    if (strncmp(value, every, length) != 0 || !text_parse_count(value + length, &n) || n < 1)
+        return false;
+    recipe->checkpoint = CHECKPOINT_every;
+    recipe->checkpoint_every = n;
+    return true;
+}
+
+void recipe_checkpoint_name(const struct snug_recipe *recipe, struct text *out)
+{
+    if (recipe->checkpoint == CHECKPOINT_every)
+        text_add(out, "every:%lld", (long long)recipe->checkpoint_every);
+    for (const struct choice *c = checkpoints; c->name != NULL; c++)
+        if (c->value == recipe->checkpoint)
+            text_add(out, "%s", c->name);
 }
 
 static bool set_memory(snug_recipe *recipe, const char *value)
@@ -170,7 +201,9 @@ static const struct key keys[] = {
     {"augment", "none, flip, shift, flip+shift",
      "images in training: left and right, by up to 4 pixels", .kind = CHOICE,
      .field = FIELD(augment), .choices = augments},
-    {"checkpoint", "none", "which activations are computed again", .kind = FIXED},
+    {"checkpoint", "none, cheap, sqrt, every:K (layers), all, auto (what --memory needs)",
+     "activations computed again in backward, not kept", .kind = OWN, .set = set_checkpoint,
+     .get = recipe_checkpoint_name},
     {"memory", "no budget, or a size such as 24G or 512M",
      "what the process may hold in all; a plan over it is refused", .kind = OWN, .set = set_memory,
      .get = get_memory},

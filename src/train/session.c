@@ -74,6 +74,10 @@ enum snug_status session_program(const struct session_request *q, const char *la
     if (status == SNUG_OK && !q->train)
         keep_outputs(&s->prog);
     if (status == SNUG_OK) {
+        struct checkpointing checkpoint = {.how = (enum checkpoint_how)r->checkpoint,
+                                           .every = r->checkpoint_every,
+                                           .room_bytes =
+                                               q->room_bytes > 0 ? q->room_bytes : INT64_MAX};
         s->n_parameters = model_count_parameters(&s->prog);
         struct pass_env env = {.scratch = &scratch,
                                .err = err,
@@ -83,6 +87,7 @@ enum snug_status session_program(const struct session_request *q, const char *la
                                .n_micro = (int)(s->batch / s->micro_batch),
                                .dropout = r->dropout,
                                .label_smoothing = r->label_smoothing,
+                               .checkpoint = checkpoint,
                                .optimizer = r->optimizer,
                                .options = options,
                                .state_bits = recipe_state_bits(r),
@@ -97,6 +102,7 @@ enum snug_status session_program(const struct session_request *q, const char *la
         status = pass_run(&s->prog, &env, last_pass);
         s->update_place = env.update_place;
         s->repeated_flops = env.repeated_flops;
+        s->checkpoint = env.checkpoint;
     }
     arena_free(&scratch);
     if (status != SNUG_OK)
@@ -151,6 +157,13 @@ static enum snug_status make_room_for_averages(const struct session_request *q, 
 enum snug_status session_make(const struct session_request *q, struct session *s,
                               struct snug_error *err)
 {
+    bool fits_itself = q->train && q->recipe->checkpoint == CHECKPOINT_auto;
+    return fits_itself ? session_make_fitting(q, s, err) : session_make_once(q, s, err);
+}
+
+enum snug_status session_make_once(const struct session_request *q, struct session *s,
+                                   struct snug_error *err)
+{
     TRY(session_program(q, NULL, s, err));
     struct device_rates rates = rates_of(s);
     enum snug_status status =
@@ -199,6 +212,7 @@ void session_ledger(const struct session *s, const struct snug_recipe *recipe,
         .lower_bound = p->lower_bound,
         .forward_flops = whole(p->forward_flops),
         .step_flops = whole(p->step_flops),
+        .recompute_flops = whole(p->recompute_flops),
         .step_seconds = p->step_seconds,
         .peak_op = p->peak_op,
         .n_ops = s->prog.n_ops,
@@ -220,6 +234,10 @@ void session_describe(const struct session *s, const struct snug_recipe *recipe,
         text_add(out, ", no master");
     if (recipe->in_backward)
         text_add(out, ", update in backward");
+    if (recipe->checkpoint != CHECKPOINT_none) {
+        text_add(out, ", checkpoint ");
+        recipe_checkpoint_name(recipe, out);
+    }
     if (recipe->dropout > 0)
         text_add(out, ", dropout %g", recipe->dropout);
     if (recipe->label_smoothing > 0)

@@ -19,6 +19,7 @@ struct session {
     int64_t batch, micro_batch, seq, n_parameters; /* seq 0: no sequences */
     enum update_place update_place;                /* where --update in-backward has put them */
     double repeated_flops;                         /* a step, of a second backward half */
+    struct checkpointing checkpoint;               /* as the pass left it */
 };
 
 struct session_request {
@@ -29,11 +30,20 @@ struct session_request {
     int64_t batch, micro_batch, seq; /* 0: from the recipe, then the model's default */
     const struct session *over;      /* plan in the arena of this run, or NULL */
     bool averages_only;              /* of that run's weights, as outputs, and nothing else */
+    int64_t room_bytes;              /* --checkpoint auto: see struct checkpointing; 0: no end */
 };
 
 enum snug_status session_make(const struct session_request *request, struct session *session,
                               struct snug_error *err);
 void session_free(struct session *session);
+
+/* auto_checkpoint.c: --checkpoint auto, where session_make comes past it: program and plan with the
+ * least work done twice that fit --memory; if none do, with the smallest plan that was found. */
+enum snug_status session_make_fitting(const struct session_request *request,
+                                      struct session *session, struct snug_error *err);
+/* One program and its plan; auto: with request->room_bytes. */
+enum snug_status session_make_once(const struct session_request *request, struct session *session,
+                                   struct snug_error *err);
 
 /* The program after the named pass, without a plan. */
 enum snug_status session_program(const struct session_request *request, const char *last_pass,

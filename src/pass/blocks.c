@@ -1,0 +1,191 @@
+/*
+ * blocks.c -- where a forward program can be cut, and which pieces are its layers.
+ *
+ * It can be cut between two ops if one activation alone crosses: what comes after then depends on
+ * nothing else of what came before, so that activation is all that has to be kept to make the rest
+ * again.
+ *
+ * Layers are told by the names of their parameters, up to the first number: "h.3" of
+ * "h.3.attn.c_attn.weight", "layer1.0" of "layer1.0.conv1.weight".  A network without numbers has a
+ * layer for each product (convolution, linear).  Between the last op of a layer that has parameters and the
+ * first of the next, the cut is where the least crosses, and there as early as can be: an
+ * activation function then belongs to the layer that reads it.  Layers with no cut between them are
+ * one.
+ */
+#include "pass/blocks.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct key { /* which layer: a part of a parameter's name, or the number of a product */
+    const char *text;
+    size_t length;
+    int product;
+};
+
+struct finder {
+    const struct program *prog;
+    int n_forward;
+    tensor_id *cut; /* per op: what alone crosses to it from those before; TENSOR_NONE: no cut */
+    struct blocks *blocks;
+};
+
+bool blocks_may_drop(const struct program *prog, tensor_id id)
+{
+    const struct tensor *t = &prog->tensors[id];
+    return t->role == ROLE_activation && t->base == TENSOR_NONE && !t->persistent &&
+           !t->is_output && id != prog->loss;
+}
+
+static enum snug_status find_cuts(struct finder *f, struct arena *scratch, struct snug_error *err)
+{
+    const struct program *prog = f->prog;
+    size_t n_tensors = (size_t)prog->n_tensors + 1, n_ops = (size_t)f->n_forward + 2;
+    int *written = arena_zeros(scratch, n_tensors, sizeof *written); /* op + 1 */
+    int *read = arena_zeros(scratch, n_tensors, sizeof *read);       /* the last op */
+    int *n_crossing = arena_zeros(scratch, n_ops, sizeof *n_crossing);
+    int64_t *ids = arena_zeros(scratch, n_ops, sizeof *ids); /* their sum */
+    f->cut = arena_zeros(scratch, n_ops, sizeof *f->cut);
+    if (written == NULL || read == NULL || n_crossing == NULL || ids == NULL || f->cut == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "checkpoint: no scratch for %d ops", f->n_forward);
+    for (int i = 0; i < f->n_forward; i++) {
+        const struct op *op = &prog->ops[i];
+        for (int k = 0; k < op->n_in; k++)
+            if (op->in[k] != TENSOR_NONE)
+                read[tensor_root(prog, op->in[k])] = i;
+        for (int k = 0; k < op->n_out; k++)
+            if (op->out[k] != TENSOR_NONE && written[tensor_root(prog, op->out[k])] == 0)
+                written[tensor_root(prog, op->out[k])] = i + 1;
+    }
+    for (int t = 0; t < prog->n_tensors; t++)
+        if (written[t] > 0 && !prog->tensors[t].persistent && read[t] >= written[t]) {
+            n_crossing[written[t]]++, ids[written[t]] += t;
+            n_crossing[read[t] + 1]--, ids[read[t] + 1] -= t;
+        }
+    for (int i = 0; i < f->n_forward; i++) {
+        if (i > 0)
+            n_crossing[i] += n_crossing[i - 1], ids[i] += ids[i - 1];
+        bool one = n_crossing[i] == 1 && blocks_may_drop(prog, (tensor_id)ids[i]);
+        f->cut[i] = one ? (tensor_id)ids[i] : TENSOR_NONE;
+    }
+    return SNUG_OK;
+}
+
+/* "h.3" of "h.3.attn.c_attn.weight"; 0: no part of the name is a number. */
+static size_t layer_length(const char *name)
+{
+    for (const char *part = name; *part != '\0';) {
+        size_t length = strcspn(part, ".");
+        if (length > 0 && strspn(part, "0123456789") == length)
+            return (size_t)(part - name) + length;
+        part += length + (part[length] == '.');
+    }
+    return 0;
+}
+
+static bool reads_parameter(const struct program *prog, const struct op *op)
+{
+    for (int k = 0; k < op->n_in; k++)
+        if (op->in[k] != TENSOR_NONE && prog->tensors[op->in[k]].role == ROLE_parameter)
+            return true;
+    return false;
+}
+
+static bool has_key(const struct finder *f, int at, bool by_products, struct key *key)
+{
+    const struct op *op = &f->prog->ops[at];
+    if (by_products) {
+        *key = (struct key){.product = at};
+        return op_is_product(op->kind) && reads_parameter(f->prog, op) && at < f->n_forward - 1;
+    }
+    for (int k = 0; k < op->n_in; k++) {
+        if (op->in[k] == TENSOR_NONE || f->prog->tensors[op->in[k]].role != ROLE_parameter)
+            continue;
+        const char *name = f->prog->tensors[op->in[k]].name;
+        *key = (struct key){.text = name, .length = layer_length(name), .product = -1};
+        if (key->length > 0)
+            return true;
+    }
+    return false;
+}
+
+static bool same_key(struct key a, struct key b)
+{
+    return a.product == b.product && a.length == b.length &&
+           (a.length == 0 || memcmp(a.text, b.text, a.length) == 0);
+}
+
+/* The cut after op `after` and at or before op `upto` where the least crosses; -1: none. */
+static int best_cut(const struct finder *f, int after, int upto)
+{
+    int best = -1;
+    for (int i = after + 1; i <= upto; i++)
+        if (f->cut[i] != TENSOR_NONE &&
+            (best < 0 || tensor_bytes(f->prog, f->cut[i]) < tensor_bytes(f->prog, f->cut[best])))
+            best = i;
+    return best;
+}
+
+static void add_block(struct finder *f, int begin)
+{
+    struct blocks *b = f->blocks;
+    if (b->n > 0)
+        b->list[b->n - 1].end = begin;
+    b->list[b->n++] = (struct forward_block){
+        .begin = begin, .end = f->n_forward, .input = begin == 0 ? TENSOR_NONE : f->cut[begin]};
+}
+
+/* The first op after the last layer that has parameters of its own, or the loss. */
+static int tail_op(const struct finder *f, int after)
+{
+    for (int i = after + 1; i < f->n_forward; i++)
+        if (reads_parameter(f->prog, &f->prog->ops[i]))
+            return i;
+    return f->n_forward - 1;
+}
+
+static void make_blocks(struct finder *f, bool by_products)
+{
+    struct blocks *b = f->blocks;
+    struct key present = {0}, key;
+    int last = -1; /* op of the present layer that has parameters */
+    add_block(f, 0);
+    for (int i = 0; i < f->n_forward; i++) {
+        if (!has_key(f, i, by_products, &key))
+            continue;
+        bool is_first = b->n_layers == 0;
+        if (is_first || !same_key(key, present)) {
+            int cut = best_cut(f, last, i);
+            if (cut > 0)
+                add_block(f, cut);
+            if (is_first)
+                b->first_layer = b->n - 1;
+            b->n_layers = b->n - b->first_layer;
+        }
+        present = key;
+        last = i;
+    }
+    if (b->n_layers == 0)
+        b->n_layers = 1; /* a single piece */
+    int cut = best_cut(f, last, tail_op(f, last));
+    if (cut > 0)
+        add_block(f, cut); /* else the last layer is what comes after as well */
+}
+
+enum snug_status blocks_find(const struct program *prog, int n_forward, struct arena *scratch,
+                             struct blocks *blocks, struct snug_error *err)
+{
+    struct finder f = {.prog = prog, .n_forward = n_forward, .blocks = blocks};
+    *blocks = (struct blocks){0};
+    TRY(find_cuts(&f, scratch, err));
+    blocks->list = arena_zeros(scratch, (size_t)n_forward + 2, sizeof *blocks->list);
+    if (blocks->list == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "checkpoint: no scratch for %d ops", n_forward);
+    bool by_products = true;
+    for (int i = 0; i < n_forward; i++) {
+        struct key key;
+        by_products = by_products && !has_key(&f, i, false, &key);
+    }
+    make_blocks(&f, by_products);
+    return SNUG_OK;
+}

@@ -1,0 +1,290 @@
+/*
+ * recompute.c -- rewrite the backward half so that it makes again what is not kept.
+ *
+ * Nothing of the forward half changes: a tensor is "not kept" when nobody reads it late any more.  A
+ * backward op that would read it reads a copy instead, and before it come the forward ops that make the
+ * copy, from whatever is there.  The copies are made by the same ops from the same numbers, so they have
+ * the same bits; fuse.c then sees the same neighbours and fuses both alike.
+ *
+ * Ops that act outside their results (running averages of batchnorm) are never run again: the backward half
+ * does not read what they write.
+ */
+#include "pass/recompute.h"
+
+#include <stdlib.h>
+
+/* ---- what is where --------------------------------------------------------------------------- */
+
+int halves_backward_begin(const struct halves *h, int block)
+{
+    return h->env->backward_begin[h->blocks.list[block].end - 1];
+}
+
+int halves_backward_end(const struct halves *h, int block)
+{
+    return block > 0 ? halves_backward_begin(h, block - 1) : h->prog->n_ops;
+}
+
+tensor_id halves_result(const struct halves *h, int block)
+{
+    return block + 1 < h->blocks.n ? h->blocks.list[block + 1].input : TENSOR_NONE;
+}
+
+bool halves_keeps(const struct halves *h, int block, const bool *keeps, tensor_id id)
+{
+    int at = h->writer[id] - h->blocks.list[block].begin;
+    return keeps != NULL && h->saved[id] && keeps[at];
+}
+
+static bool may_run_again(const struct program *prog, const struct op *op)
+{
+    for (int k = 0; k < op->n_out; k++)
+        if (op->out[k] != TENSOR_NONE && !blocks_may_drop(prog, op->out[k]))
+            return false;
+    return (op_infos[op->kind].flags & EFFECT) == 0;
+}
+
+enum snug_status halves_find(struct program *prog, struct pass_env *env, struct halves *h)
+{
+    size_t n = (size_t)prog->n_tensors + 1;
+    *h = (struct halves){.prog = prog, .env = env, .n_forward = env->n_forward};
+    TRY(blocks_find(prog, env->n_forward, env->scratch, &h->blocks, env->err));
+    h->n_tensors = prog->n_tensors;
+    h->writer = arena_alloc(env->scratch, n * sizeof *h->writer);
+    h->saved = arena_zeros(env->scratch, n, sizeof *h->saved);
+    h->last_reader = arena_zeros(env->scratch, n, sizeof *h->last_reader);
+    if (h->writer == NULL || h->saved == NULL || h->last_reader == NULL)
+        return snug_fail(env->err, SNUG_NO_MEMORY, "checkpoint: no scratch for %d tensors",
+                         prog->n_tensors);
+    for (int i = 0; i < prog->n_tensors; i++)
+        h->writer[i] = -1;
+    for (int i = 0; i < prog->n_ops; i++) {
+        const struct op *op = &prog->ops[i];
+        for (int k = 0; k < op->n_out && i < h->n_forward && may_run_again(prog, op); k++)
+            if (op->out[k] != TENSOR_NONE)
+                h->writer[op->out[k]] = i;
+        for (int k = 0; k < op->n_in; k++)
+            if (op->in[k] != TENSOR_NONE) {
+                h->saved[op->in[k]] |= i >= h->n_forward;
+                h->last_reader[op->in[k]] = i;
+            }
+    }
+    return SNUG_OK;
+}
+
+/* ---- making what is missing ------------------------------------------------------------------ */
+
+enum snug_status maker_init(struct maker *maker, const struct halves *h)
+{
+    maker->halves = h;
+    maker->valid = arena_zeros(h->env->scratch, (size_t)h->n_tensors + 1, sizeof(bool));
+    maker->wanted = arena_zeros(h->env->scratch, (size_t)h->n_forward + 1, sizeof(bool));
+    if (maker->valid == NULL || maker->wanted == NULL)
+        return snug_fail(h->env->err, SNUG_NO_MEMORY, "checkpoint: no scratch for %d tensors",
+                         h->n_tensors);
+    return SNUG_OK;
+}
+
+/* Marks the ops that make those of the tensors that are missing; how many are new. */
+static int want(struct maker *m, int n, const tensor_id *ids, int *last)
+{
+    int n_new = 0;
+    for (int k = 0; k < n; k++) {
+        if (ids[k] == TENSOR_NONE || ids[k] >= m->halves->n_tensors || m->valid[ids[k]])
+            continue;
+        int writer = m->halves->writer[ids[k]];
+        if (writer < 0 || m->wanted[writer])
+            continue;
+        m->wanted[writer] = true;
+        *last = writer > *last ? writer : *last;
+        n_new++;
+    }
+    return n_new;
+}
+
+enum snug_status maker_provide(struct maker *m, int n, const tensor_id *ids)
+{
+    const struct program *prog = m->halves->prog;
+    int last = -1, first, n_left = want(m, n, ids, &last);
+    for (first = last; n_left > 0; first--)
+        if (m->wanted[first])
+            n_left += want(m, prog->ops[first].n_in, prog->ops[first].in, &last) - 1;
+    for (int i = first + 1; i <= last; i++) {
+        if (!m->wanted[i])
+            continue;
+        m->wanted[i] = false;
+        TRY(m->run(m, i));
+        for (int k = 0; k < prog->ops[i].n_out; k++)
+            if (prog->ops[i].out[k] != TENSOR_NONE)
+                m->valid[prog->ops[i].out[k]] = true;
+    }
+    return SNUG_OK;
+}
+
+/* What fuse.c joins with the op before it must find nothing between the two. */
+static bool joins(const struct op *op, const struct op *before)
+{
+    return op->kind == OP_act_grad && op->in[0] == before->out[0];
+}
+
+enum snug_status maker_backward(struct maker *m, int block)
+{
+    int end = halves_backward_end(m->halves, block);
+    for (int i = halves_backward_begin(m->halves, block); i < end; i++) {
+        const struct op *op = &m->halves->prog->ops[i];
+        TRY(maker_provide(m, op->n_in, op->in));
+        if (i + 1 < end && joins(op + 1, op))
+            TRY(maker_provide(m, op[1].n_in, op[1].in));
+        TRY(m->backward(m, i));
+    }
+    return SNUG_OK;
+}
+
+/* ---- the rewrite ----------------------------------------------------------------------------- */
+
+struct rewrite {
+    struct program *prog;
+    struct pass_env *env;
+    tensor_id *copy; /* per tensor: the one to read */
+    struct op *ops;
+    int n_ops, capacity;
+    bool *has_run, *keeps_now; /* per block */
+};
+
+static enum snug_status add_op(struct rewrite *r, const struct op *op)
+{
+    if (r->n_ops == r->capacity) {
+        int capacity = 2 * r->capacity + 64;
+        struct op *ops = realloc(r->ops, (size_t)capacity * sizeof *ops);
+        if (ops == NULL)
+            return snug_fail(r->env->err, SNUG_NO_MEMORY, "checkpoint: no memory for %d ops",
+                             capacity);
+        r->ops = ops;
+        r->capacity = capacity;
+    }
+    r->ops[r->n_ops++] = *op;
+    return SNUG_OK;
+}
+
+static void read_copies(const struct rewrite *r, struct op *op, int n_tensors)
+{
+    for (int k = 0; k < op->n_in; k++)
+        if (op->in[k] != TENSOR_NONE && op->in[k] < n_tensors)
+            op->in[k] = r->copy[op->in[k]];
+}
+
+static enum snug_status run_again(struct maker *m, int at)
+{
+    struct rewrite *r = m->user;
+    struct op op = r->prog->ops[at];
+    read_copies(r, &op, m->halves->n_tensors);
+    for (int k = 0; k < op.n_out; k++) {
+        if (op.out[k] == TENSOR_NONE)
+            continue;
+        tensor_id original = op.out[k];
+        struct tensor copy = r->prog->tensors[original];
+        char *name = arena_format(r->env->scratch, "%s.again", copy.name);
+        copy.name = name == NULL ? "again" : name;
+        copy.recomputed = true;
+        TRY(program_add_tensor(r->prog, &copy, &op.out[k], r->env->err));
+        if (!m->valid[original])
+            r->copy[original] = op.out[k];
+    }
+    return add_op(r, &op);
+}
+
+static enum snug_status run_backward(struct maker *m, int at)
+{
+    struct rewrite *r = m->user;
+    struct op op = r->prog->ops[at];
+    read_copies(r, &op, m->halves->n_tensors);
+    return add_op(r, &op);
+}
+
+/* The tensors of a block that are not kept are gone; `all`: with its result. */
+static void forget(struct maker *m, int block, const bool *keeps, bool all)
+{
+    const struct halves *h = m->halves;
+    tensor_id result = halves_result(h, block);
+    for (int i = h->blocks.list[block].begin; i < h->blocks.list[block].end; i++)
+        for (int k = 0; k < h->prog->ops[i].n_out; k++) {
+            tensor_id id = h->prog->ops[i].out[k];
+            if (id != TENSOR_NONE && h->writer[id] == i && (all || id != result) &&
+                !halves_keeps(h, block, keeps, id))
+                m->valid[id] = false;
+        }
+}
+
+static void forget_input(struct maker *m, const struct rewrite *r, int block)
+{
+    tensor_id input = m->halves->blocks.list[block].input;
+    if (input != TENSOR_NONE && !r->keeps_now[block - 1])
+        m->valid[input] = false;
+}
+
+/* All that it is to keep, and its result if the next block is to run. */
+static enum snug_status run_block(struct maker *m, const struct step *step, bool passes_on)
+{
+    const struct halves *h = m->halves;
+    tensor_id result = halves_result(h, step->block);
+    for (int i = h->blocks.list[step->block].begin; i < h->blocks.list[step->block].end; i++)
+        for (int k = 0; k < h->prog->ops[i].n_out; k++) {
+            tensor_id id = h->prog->ops[i].out[k];
+            if (id != TENSOR_NONE && h->writer[id] == i && id != result &&
+                halves_keeps(h, step->block, step->keeps, id))
+                TRY(maker_provide(m, 1, &id));
+        }
+    return passes_on ? maker_provide(m, 1, &result) : SNUG_OK;
+}
+
+static enum snug_status take_step(struct maker *m, struct rewrite *r, const struct step *step,
+                                  bool passes_on)
+{
+    const struct halves *h = m->halves;
+    int block = step->block;
+    if (step->backward) {
+        TRY(maker_backward(m, block));
+        r->keeps_now[block] = false;
+        forget(m, block, NULL, true);
+        forget_input(m, r, block);
+        return SNUG_OK;
+    }
+    if (r->has_run[block])
+        TRY(run_block(m, step, passes_on));
+    for (int i = h->blocks.list[block].begin; !r->has_run[block] && i < h->blocks.list[block].end;
+         i++)
+        for (int k = 0; k < h->prog->ops[i].n_out; k++)
+            if (h->prog->ops[i].out[k] != TENSOR_NONE)
+                m->valid[h->prog->ops[i].out[k]] = true;
+    r->has_run[block] = true;
+    r->keeps_now[block] = step->keeps != NULL;
+    forget(m, block, step->keeps, false);
+    if (!step->keeps_input)
+        forget_input(m, r, block);
+    return SNUG_OK;
+}
+
+enum snug_status recompute(const struct halves *h, const struct step *steps, int n_steps)
+{
+    struct rewrite r = {.prog = h->prog, .env = h->env};
+    struct maker maker = {.run = run_again, .backward = run_backward, .user = &r};
+    TRY(maker_init(&maker, h));
+    size_t n_blocks = (size_t)h->blocks.n;
+    r.copy = arena_alloc(h->env->scratch, ((size_t)h->n_tensors + 1) * sizeof *r.copy);
+    r.has_run = arena_zeros(h->env->scratch, n_blocks, sizeof *r.has_run);
+    r.keeps_now = arena_zeros(h->env->scratch, n_blocks, sizeof *r.keeps_now);
+    if (r.copy == NULL || r.has_run == NULL || r.keeps_now == NULL)
+        return snug_fail(h->env->err, SNUG_NO_MEMORY, "checkpoint: out of memory");
+    for (int i = 0; i < h->n_tensors; i++)
+        r.copy[i] = i;
+    enum snug_status status = SNUG_OK;
+    for (int i = 0; i < h->n_forward && status == SNUG_OK; i++)
+        status = add_op(&r, &h->prog->ops[i]);
+    for (int i = 0; i < n_steps && status == SNUG_OK; i++)
+        status = take_step(&maker, &r, &steps[i], i + 1 < n_steps && !steps[i + 1].backward);
+    if (status == SNUG_OK)
+        program_set_ops(h->prog, r.ops, r.n_ops);
+    else
+        free(r.ops);
+    return status;
+}

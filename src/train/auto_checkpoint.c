@@ -1,0 +1,80 @@
+/*
+ * auto_checkpoint.c -- --checkpoint auto: from an estimate of the room to a plan that fits.
+ *
+ * The pass finds the least work for a given room, but it counts blocks and knows neither fused ops nor
+ * placement.  The plan is the truth.  So the room is searched for: the largest whose real plan fits the
+ * budget.  First no limit: what fits needs nothing made twice.  Then the least room: if that does not fit,
+ * nothing does, and its plan is the answer that budget.c refuses.  Between the two, by halves.
+ */
+#include "train/session.h"
+
+enum { N_HALVINGS = 12 };
+
+static bool fits(const struct session *s, const struct snug_recipe *recipe)
+{
+    return s->plan.arena_bytes + session_expected_runtime_bytes(s) <= recipe->memory;
+}
+
+/* Is a to be preferred? */
+static bool is_better(const struct session *a, const struct session *b,
+                      const struct snug_recipe *recipe)
+{
+    if (fits(a, recipe) != fits(b, recipe))
+        return fits(a, recipe);
+    return fits(a, recipe) ? a->plan.recompute_flops < b->plan.recompute_flops
+                           : a->plan.arena_bytes < b->plan.arena_bytes;
+}
+
+/* Plans with that room; *s becomes the better of the two. */
+static enum snug_status try_room(struct session_request *q, int64_t room_bytes, struct session *s,
+                                 bool *does_fit, struct snug_error *err)
+{
+    struct session other;
+    q->room_bytes = room_bytes;
+    TRY(session_make_once(q, &other, err));
+    *does_fit = fits(&other, q->recipe);
+    if (is_better(&other, s, q->recipe)) {
+        session_free(s);
+        *s = other;
+    } else {
+        session_free(&other);
+    }
+    return SNUG_OK;
+}
+
+static enum snug_status search(struct session_request *q, struct session *s, struct snug_error *err)
+{
+    int64_t low = s->checkpoint.least_bytes, high = s->checkpoint.most_bytes;
+    bool does_fit;
+    TRY(try_room(q, low, s, &does_fit, err));
+    if (!does_fit) {
+        TRY(try_room(q, 1, s, &does_fit, err)); /* everything made again, from the inputs */
+        return SNUG_OK;
+    }
+    for (int i = 0; i < N_HALVINGS && high - low > high / 256; i++) {
+        int64_t middle = low + (high - low) / 2;
+        TRY(try_room(q, middle, s, &does_fit, err));
+        if (does_fit)
+            low = middle;
+        else
+            high = middle;
+    }
+    return SNUG_OK;
+}
+
+enum snug_status session_make_fitting(const struct session_request *request, struct session *s,
+                                      struct snug_error *err)
+{
+    struct session_request q = *request;
+    if (q.recipe->memory <= 0)
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "--checkpoint auto keeps what a budget allows: say it with --memory");
+    q.room_bytes = 0;
+    TRY(session_make_once(&q, s, err));
+    if (s->prog.loss == TENSOR_NONE || fits(s, q.recipe))
+        return SNUG_OK;
+    enum snug_status status = search(&q, s, err);
+    if (status != SNUG_OK)
+        session_free(s);
+    return status;
+}

@@ -1,0 +1,241 @@
+/*
+ * test_checkpoint.c -- checkpointing as it is seen in programs and plans: layers are found in all
+ * presets, nothing that acts outside the program runs twice, the ways come in the order of their memory,
+ * a budget is kept to, and the figures that were promised hold.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "support/training.h"
+#include "train/session.h"
+
+#define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
+
+static enum snug_status plan(const char *model_spec, const char *keys, struct session *s,
+                             struct snug_error *err)
+{
+    snug_model *model = model_of(model_spec);
+    snug_recipe *recipe = recipe_of(keys);
+    struct session_request q = {.model = model, .recipe = recipe, .train = true};
+    enum snug_status status = session_make(&q, s, err);
+    snug_model_free(model);
+    snug_recipe_free(recipe);
+    return status;
+}
+
+static void must_plan(const char *model, const char *keys, struct session *s)
+{
+    struct snug_error err = {0};
+    if (plan(model, keys, s, &err) != SNUG_OK)
+        fail_msg("%s, %s: %s", model, keys, err.message);
+    if (program_verify(&s->prog, &err) != SNUG_OK ||
+        plan_check(&s->prog, s->plan.offset, s->plan.arena_bytes, s->backend->alignment, &err) !=
+            SNUG_OK)
+        fail_msg("%s, %s: %s", model, keys, err.message);
+}
+
+/* ---- layers ---------------------------------------------------------------------------------- */
+
+static void test_layers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model;
+        int n_layers;
+    } rows[] = {{"gpt2", 12},     {"gpt-nano", 6}, {"mlp:9-8-7-6-5", 4},
+                {"cnn", 4},       {"resnet18", 8}, {"resnet50", 16},
+                {"vit-tiny", 12}, {"gpt2-xl", 48}, {"mlp:9-8,loss=mse", 1}};
+    for (int i = 0; i < LENGTH(rows); i++) {
+        struct session s;
+        struct snug_error err = {0};
+        char keys[100], told[100];
+        snprintf(keys, sizeof keys, "checkpoint=every:%d", rows[i].n_layers);
+        must_plan(rows[i].model, keys, &s);
+        if (s.plan.recompute_flops > 0) /* one segment, and it ends in the loss */
+            fail_msg("%s, %s: something is computed again", rows[i].model, keys);
+        session_free(&s);
+        snprintf(keys, sizeof keys, "checkpoint=every:%d", rows[i].n_layers + 1);
+        snprintf(told, sizeof told, "has %d layer", rows[i].n_layers);
+        assert_int_equal(plan(rows[i].model, keys, &s, &err), SNUG_BAD_ARGUMENT);
+        if (strstr(err.message, told) == NULL)
+            fail_msg("%s: \"%s\" does not say that it %ss", rows[i].model, err.message, told);
+    }
+}
+
+/* ---- programs -------------------------------------------------------------------------------- */
+
+static int count_ops(const struct program *prog, enum op_kind kind)
+{
+    int n = 0;
+    for (int i = 0; i < prog->n_ops; i++)
+        n += prog->ops[i].kind == kind;
+    return n;
+}
+
+static void test_effects_happen_once(void **state)
+{
+    (void)state;
+    static const char *const ways[] = {"cheap", "every:1", "sqrt", "all"};
+    struct session none, s;
+    must_plan("resnet18:3x32x32,classes=10", "batch=2 micro-batch=1", &none);
+    for (int i = 0; i < LENGTH(ways); i++) {
+        char keys[100];
+        snprintf(keys, sizeof keys, "batch=2 micro-batch=1 checkpoint=%s", ways[i]);
+        must_plan("resnet18:3x32x32,classes=10", keys, &s);
+        assert_int_equal(count_ops(&s.prog, OP_batchnorm_update),
+                         count_ops(&none.prog, OP_batchnorm_update));
+        assert_true(count_ops(&s.prog, OP_batchnorm) > count_ops(&none.prog, OP_batchnorm));
+        session_free(&s);
+    }
+    session_free(&none);
+}
+
+/* Fused ops stay fused, and the head is one op: its forward is not made again. */
+static void test_ops_of_every_1(void **state)
+{
+    (void)state;
+    struct session none, s;
+    must_plan("gpt2", "batch=2", &none);
+    must_plan("gpt2", "batch=2 checkpoint=every:1", &s);
+    static const enum op_kind same[] = {OP_linear_grad_x,
+                                        OP_linear_grad_w,
+                                        OP_act_grad,
+                                        OP_add,
+                                        OP_act,
+                                        OP_attention_grad,
+                                        OP_linear_cross_entropy_train};
+    for (int i = 0; i < LENGTH(same); i++)
+        assert_int_equal(count_ops(&s.prog, same[i]), count_ops(&none.prog, same[i]));
+    /* of 12 layers all but the last; of each, not the projection that ends it */
+    assert_int_equal(count_ops(&s.prog, OP_attention), 12 + 11);
+    assert_int_equal(count_ops(&s.prog, OP_linear), 4 * 12 + 3 * 11);
+    session_free(&none);
+    session_free(&s);
+}
+
+static void test_cheap_has_no_products(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"gpt-nano", "cnn", "resnet18", "vit-tiny", "mlp"};
+    for (int m = 0; m < LENGTH(models); m++) {
+        struct session s;
+        must_plan(models[m], "batch=2 checkpoint=cheap", &s);
+        assert_true(s.plan.recompute_flops > 0);
+        for (int i = 0; i < s.prog.n_ops; i++)
+            if (s.prog.tensors[s.prog.ops[i].out[0]].recomputed &&
+                op_is_product(s.prog.ops[i].kind))
+                fail_msg("%s: a %s is made again", models[m], op_infos[s.prog.ops[i].kind].name);
+        session_free(&s);
+    }
+}
+
+/* ---- bytes ----------------------------------------------------------------------------------- */
+
+static void test_order(void **state)
+{
+    (void)state;
+    static const char *const ways[] = {"none", "cheap", "sqrt", "every:1", "all"};
+    static const char *const models[] = {"gpt2", "gpt2-medium"};
+    for (int m = 0; m < LENGTH(models); m++) {
+        int64_t before = INT64_MAX;
+        for (int i = 0; i < LENGTH(ways); i++) {
+            struct session s;
+            char keys[100];
+            snprintf(keys, sizeof keys, "batch=16 precision=bf16 checkpoint=%s", ways[i]);
+            must_plan(models[m], keys, &s);
+            if (s.plan.arena_bytes > before)
+                fail_msg("%s: %s takes %lld bytes, more than the way before it", models[m], ways[i],
+                         (long long)s.plan.arena_bytes);
+            if (s.plan.fragmentation * 100 > s.plan.lower_bound)
+                fail_msg("%s, %s: more than 1%% of fragmentation", models[m], ways[i]);
+            before = s.plan.arena_bytes;
+            session_free(&s);
+        }
+    }
+}
+
+/* auto fits whatever is between all and none, with less work the more there is. */
+static void test_auto(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"gpt2", "resnet18:3x32x32,classes=10",
+                                         "mlp:784-512-512-10"};
+    static const char *const batches[] = {"batch=8 precision=bf16", "batch=64",
+                                          "batch=4096 micro-batch=1024"};
+    for (int m = 0; m < LENGTH(models); m++) {
+        struct session none, all, s;
+        char keys[200];
+        must_plan(models[m], batches[m], &none);
+        snprintf(keys, sizeof keys, "%s checkpoint=all", batches[m]);
+        must_plan(models[m], keys, &all);
+        int64_t beside = session_expected_runtime_bytes(&all);
+        int64_t least = all.plan.arena_bytes, most = none.plan.arena_bytes;
+        double before = all.plan.recompute_flops;
+        for (int i = 0; i <= 4; i++) {
+            int64_t memory = least + (most - least) * i / 4 + beside;
+            snprintf(keys, sizeof keys, "%s checkpoint=auto memory=%lld", batches[m],
+                     (long long)memory);
+            must_plan(models[m], keys, &s);
+            if (s.plan.arena_bytes + beside > memory)
+                fail_msg("%s: %lld bytes and %lld beside are over %lld", models[m],
+                         (long long)s.plan.arena_bytes, (long long)beside, (long long)memory);
+            if (s.plan.recompute_flops > before)
+                fail_msg("%s: more memory, but more work: %g and not %g", models[m],
+                         s.plan.recompute_flops, before);
+            before = s.plan.recompute_flops;
+            session_free(&s);
+        }
+        assert_true(before == 0); /* all fits */
+        session_free(&none);
+        session_free(&all);
+    }
+    struct session s;
+    struct snug_error err = {0};
+    assert_int_equal(plan("gpt2", "checkpoint=auto", &s, &err), SNUG_BAD_ARGUMENT);
+    assert_non_null(strstr(err.message, "--memory"));
+}
+
+/* GPT-2 XL, 32 sequences of 1024, bf16, adamw. */
+static void test_figures(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keys;
+        double total, rest; /* bytes; rest: activations and temporaries; 0: any */
+    } rows[] = {{"checkpoint=none", 108e9, 0},
+                {"checkpoint=cheap", 80e9, 0},
+                {"checkpoint=every:1", 0, 8.5e9},
+                {"checkpoint=every:1 micro-batch=4", 0, 1.5e9},
+                {"checkpoint=auto memory=32G", 0x1p30 * 32, 0},
+                {"checkpoint=auto memory=24G micro-batch=8", 0x1p30 * 24, 0}};
+    for (int i = 0; i < LENGTH(rows); i++) {
+        struct session s;
+        char keys[200];
+        snprintf(keys, sizeof keys, "batch=32 seq=1024 precision=bf16 threads=8 %s", rows[i].keys);
+        must_plan("gpt2-xl", keys, &s);
+        double rest = (double)(s.plan.at_peak[ROLE_activation] + s.plan.at_peak[ROLE_input] +
+                               s.plan.at_peak[ROLE_temporary]);
+        if ((rows[i].total > 0 && (double)s.plan.arena_bytes > rows[i].total) ||
+            (rows[i].rest > 0 && rest > rows[i].rest))
+            fail_msg("%s: %.4g bytes, of which activations and temporaries %.4g", rows[i].keys,
+                     (double)s.plan.arena_bytes, rest);
+        session_free(&s);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_layers),         cmocka_unit_test(test_effects_happen_once),
+        cmocka_unit_test(test_ops_of_every_1), cmocka_unit_test(test_cheap_has_no_products),
+        cmocka_unit_test(test_order),          cmocka_unit_test(test_auto),
+        cmocka_unit_test(test_figures),
+    };
+    return cmocka_run_group_tests_name("checkpoint", tests, NULL, NULL);
+}
