@@ -1,5 +1,5 @@
 /*
- * amx_attention.c -- causal self-attention and its gradient for bf16 on AMX tiles.
+ * amx_attention.c -- self-attention, causal or of all to all, and its gradient for bf16 on AMX tiles.
  *
  * The same sums as in fast_attention.h, but strips of 32 keys meet strips of 32 queries, and all
  * products are products of strips (amx_strips.h) into squares of 32 x 32.  Scores are transposed, a
@@ -15,6 +15,8 @@
  * shuffle; dY and Q are packed to match.  Exponents are in units of ln 2, and the scale of the
  * scores is part of their factor; that of dS is left to dQ and dK.
  *
+ * With dropout, the mask of two strips is made beside them and meets the weights in registers.
+ *
  * Forward, the maximum of a query is only raised when a score is 2^8 times above it: any value near
  * the maximum will do, and sums must be multiplied only when it moves.
  *
@@ -24,106 +26,11 @@
  * products (64 cycles) and 16 exponentials with maximum, sum and rounding (88); backward, 10
  * products (160) and 16 exponentials with slopes and two roundings (112).
  */
-#include <float.h>
 #include <stdatomic.h>
 
-#include "cpu/amx_lanes.h"
-#include "cpu/amx_strips.h"
-#include "cpu/attention16.h"
+#include "cpu/amx_attention.h"
 
 #define LN_2 0.693147181f
-
-/* ---- one head ------------------------------------------------------------------------------ */
-
-/* Rows of `depth` numbers, n_time of them, each row_elems after the one before. */
-struct rows16 {
-    const uint16_t *first;
-    int64_t n_time, depth, row_elems;
-};
-
-enum third { THIRD_q, THIRD_k, THIRD_v };
-
-static int64_t qkv_begin(const struct attention16 *shape, int64_t head, enum third third)
-{
-    int64_t b = head / shape->n_heads, h = head % shape->n_heads;
-    int64_t width = shape->n_heads * shape->depth;
-    return b * shape->n_time * 3 * width + third * width + h * shape->depth;
-}
-
-static int64_t y_begin(const struct attention16 *shape, int64_t head)
-{
-    int64_t b = head / shape->n_heads, h = head % shape->n_heads;
-    return (b * shape->n_time * shape->n_heads + h) * shape->depth;
-}
-
-static struct rows16 head_of_qkv(const struct attention16 *shape, const uint16_t *qkv, int64_t head,
-                                 enum third third)
-{
-    return (struct rows16){qkv + qkv_begin(shape, head, third), shape->n_time, shape->depth,
-                           3 * shape->n_heads * shape->depth};
-}
-
-static struct rows16 head_of_y(const struct attention16 *shape, const uint16_t *y, int64_t head)
-{
-    return (struct rows16){y + y_begin(shape, head), shape->n_time, shape->depth,
-                           shape->n_heads * shape->depth};
-}
-
-/* Strips of rows [first, first + n): for S^T and dP^T, where k is the depth. */
-static struct packing along_depth(const struct rows16 *rows, int64_t first, int64_t n, bool is_b,
-                                  uint16_t *to)
-{
-    return (struct packing){.from = rows->first + first * rows->row_elems,
-                            .pitch = rows->row_elems,
-                            .n_across = least(n, rows->n_time - first),
-                            .n_k = rows->depth,
-                            .k_contiguous = true,
-                            .pairs_down = is_b,
-                            .to = to,
-                            .n_strips = product16_strips(n),
-                            .n_depths = product16_strips(rows->depth)};
-}
-
-/* Strips of the depth, where k is the time.  Of B: pairs of queries, i and i + 16. */
-static struct packing along_time(const struct rows16 *rows, int64_t first, int64_t n, bool is_b,
-                                 uint16_t *to)
-{
-    return (struct packing){.from = rows->first + first * rows->row_elems,
-                            .pitch = rows->row_elems,
-                            .n_across = rows->depth,
-                            .n_k = least(n, rows->n_time - first),
-                            .pairs_down = is_b,
-                            .pairs_apart = is_b,
-                            .to = to,
-                            .n_strips = product16_strips(rows->depth),
-                            .n_depths = product16_strips(n)};
-}
-
-/* Where keys and queries are the same strip: key k is seen by queries k and later. */
-static void hide_future(float *scores)
-{
-    for (int k = 0; k < STRIP; k++)
-        for (int q = 0; q < k; q++)
-            scores[k * STRIP + q] = -FLT_MAX;
-}
-
-/* A strip of queries to rows of a tensor, times a factor per query, from squares with a row per
- * depth and a column per query. */
-static void store_turned(const float *squares, const float *factor, int64_t n_rows, int64_t depth,
-                         int64_t row_elems, uint16_t *to)
-{
-    _Alignas(64) uint32_t turned[TILE_SIDE * TILE_SIDE];
-    for (int64_t row = 0; row < n_rows; row += TILE_SIDE)
-        for (int64_t d = 0; d < depth; d += TILE_SIDE) {
-            tile_transpose(squares + d * STRIP + row, STRIP * sizeof *squares, turned);
-            for (int64_t r = 0; r < least(TILE_SIDE, n_rows - row); r++) {
-                struct lanes values = lanes_load_bits(turned + r * TILE_SIDE);
-                lanes_store_bf16(to + (row + r) * row_elems + d,
-                                 lanes_multiply(values, lanes_all(factor[row + r])),
-                                 least(TILE_SIDE, depth - d));
-            }
-        }
-}
 
 /* ---- forward ------------------------------------------------------------------------------- */
 
@@ -193,22 +100,35 @@ static void raise_top(const struct forward *f, struct forward_part *w, const flo
     }
 }
 
-/* Scores become weights: 16 pairs of keys for each half of the queries. */
-static void soften(const float *scores, float scores_factor, const float *top, float *total,
-                   uint32_t *weights)
+/* Scores become weights: 16 pairs of keys for each half of the queries.  What is dropped still counts
+ * in the sum. */
+static inline __attribute__((always_inline)) void soften_by(const float *scores,
+                                                            float scores_factor, const float *top,
+                                                            float *total, const float *mask,
+                                                            uint32_t *weights)
 {
     const struct lanes factor = lanes_all(scores_factor);
     for (int half = 0; half < STRIP; half += TILE_SIDE) {
         struct lanes less = lanes_load(top + half), sum = lanes_load(total + half);
         for (int pair = 0; pair < TILE_SIDE; pair++) {
-            const float *from = scores + 2 * pair * STRIP + half;
-            struct lanes even = lanes_exp2(lanes_load(from), factor, less);
-            struct lanes odd = lanes_exp2(lanes_load(from + STRIP), factor, less);
+            int at = 2 * pair * STRIP + half;
+            struct lanes even = lanes_exp2(lanes_load(scores + at), factor, less);
+            struct lanes odd = lanes_exp2(lanes_load(scores + at + STRIP), factor, less);
             sum = lanes_add(sum, lanes_add(even, odd));
-            lanes_store_pairs(weights + (half + pair) * TILE_SIDE, even, odd);
+            lanes_store_pairs(weights + (half + pair) * TILE_SIDE, masked(even, mask, at),
+                              masked(odd, mask, at + STRIP));
         }
         lanes_store(total + half, sum);
     }
+}
+
+static void soften(const float *scores, float factor, const float *top, float *total,
+                   const float *mask, uint32_t *weights)
+{
+    if (mask == NULL)
+        soften_by(scores, factor, top, total, NULL, weights);
+    else
+        soften_by(scores, factor, top, total, mask, weights);
 }
 
 static void finish_strip(const struct forward *f, struct forward_part *w, int64_t head,
@@ -231,6 +151,7 @@ static void forward_strip(struct tiles *tiles, const struct forward *f, struct f
 {
     struct rows16 q = head_of_qkv(f->shape, f->qkv, head, THIRD_q);
     int64_t n_wide = f->plan.n_wide, done = 0; /* strips of keys that are in the sums */
+    int64_t last = f->shape->causal ? strip : f->plan.n_strips - 1;
     struct packing q_t = along_depth(&q, strip * STRIP, STRIP, true, w->q_t);
     pack_all(&q_t, 1);
     for (int i = 0; i < STRIP; i++) {
@@ -238,13 +159,12 @@ static void forward_strip(struct tiles *tiles, const struct forward *f, struct f
         w->total[i] = 0.0f;
     }
     multiply_strips(tiles, n_wide, w->k, w->q_t, w->scores, STRIP, false);
-    for (int64_t i = 0; i <= strip; i++) {
-        float *scores = w->scores + i % 2 * SQUARE, largest[STRIP];
-        if (i < strip)
+    for (int64_t i = 0; i <= last; i++) {
+        float *scores = w->scores + i % 2 * SQUARE, largest[STRIP], mask[SQUARE];
+        if (i < last)
             multiply_strips(tiles, n_wide, w->k + (i + 1) * n_wide * STRIP_DEPTH_ELEMS, w->q_t,
                             w->scores + (i + 1) % 2 * SQUARE, STRIP, false);
-        else
-            hide_future(scores);
+        hide(f->shape, i, strip, scores);
         if (find_largest(scores, f->factor, w->top, largest)) {
             if (i > done)
                 add_values(tiles, f, w, done, i);
@@ -252,8 +172,9 @@ static void forward_strip(struct tiles *tiles, const struct forward *f, struct f
             raise_top(f, w, largest, i > 0);
         }
         uint16_t *weights = w->weights + (i - done) * STRIP_DEPTH_ELEMS;
-        soften(scores, f->factor, w->top, w->total, (uint32_t *)(void *)weights);
-        if (i + 1 - done == ATTENTION16_PANEL || i == strip) {
+        soften(scores, f->factor, w->top, w->total, mask_of(f->shape, head, i, strip, mask),
+               (uint32_t *)(void *)weights);
+        if (i + 1 - done == ATTENTION16_PANEL || i == last) {
             add_values(tiles, f, w, done, i + 1);
             done = i + 1;
         }
@@ -335,11 +256,13 @@ struct backward_part {
 /* Strips of keys and of queries that meet. */
 struct meeting {
     struct range keys, queries;
+    int64_t head;
+    bool causal;
 };
 
-static bool sees(int64_t query_strip, int64_t key_strip)
+static bool sees(const struct meeting *m, int64_t query_strip, int64_t key_strip)
 {
-    return query_strip >= key_strip;
+    return !m->causal || query_strip >= key_strip;
 }
 
 /* delta_t = dy_t . y_t and lse, padded with zeros: queries that are not there have weights of 1 and
@@ -361,45 +284,57 @@ static void prepare_queries(const struct backward *b, int64_t head, struct backw
     }
 }
 
-/* P = 2^(S - lse) of one key and 16 queries, and dS = P (dP - delta). */
+/* P = 2^(S - lse) of one key and 16 queries, and dS = P (dP - delta).  With a mask, dP is times it and
+ * so is P in the end. */
 struct weight_slope {
     struct lanes p, ds;
 };
 
-static inline struct weight_slope weight_slope(const float *s, const float *dp, struct lanes factor,
-                                               struct lanes lse, struct lanes delta)
+static inline __attribute__((always_inline)) struct weight_slope
+weight_slope(const float *s, const float *dp, const float *mask, int at, struct lanes factor,
+             struct lanes lse, struct lanes delta)
 {
-    struct weight_slope at = {.p = lanes_exp2(lanes_load(s), factor, lse)};
-    at.ds = lanes_multiply(at.p, lanes_subtract(lanes_load(dp), delta));
-    return at;
+    struct lanes p = lanes_exp2(lanes_load(s + at), factor, lse);
+    struct lanes slope = masked(lanes_load(dp + at), mask, at);
+    return (struct weight_slope){masked(p, mask, at),
+                                 lanes_multiply(p, lanes_subtract(slope, delta))};
 }
 
 /* Two keys and 2 x 16 queries at a time, because that is what lies together in the operands. */
-static void find_slopes(const float *s, const float *dp, float scores_factor, const float *lse,
-                        const float *delta, uint32_t *weights, uint32_t *slopes, uint32_t *slopes_t)
+static inline __attribute__((always_inline)) void
+find_slopes_by(const float *s, const float *dp, const float *mask, float scores_factor,
+               const float *lse, const float *delta, uint32_t *weights, uint32_t *slopes,
+               uint32_t *slopes_t)
 {
     enum { HALF = TILE_SIDE, NEXT = STRIP };
     const struct lanes factor = lanes_all(scores_factor);
     const struct lanes lse0 = lanes_load(lse), lse1 = lanes_load(lse + HALF);
     const struct lanes delta0 = lanes_load(delta), delta1 = lanes_load(delta + HALF);
-    for (int pair = 0; pair < TILE_SIDE; pair++) {
-        struct weight_slope a = weight_slope(s, dp, factor, lse0, delta0);
-        struct weight_slope b = weight_slope(s + HALF, dp + HALF, factor, lse1, delta1);
+    for (int at = 0; at < SQUARE; at += 2 * STRIP) {
+        struct weight_slope a = weight_slope(s, dp, mask, at, factor, lse0, delta0);
+        struct weight_slope b = weight_slope(s, dp, mask, at + HALF, factor, lse1, delta1);
         lanes_store_pairs(weights, a.p, b.p);
         lanes_store_pairs(slopes, a.ds, b.ds);
-        struct weight_slope c = weight_slope(s + NEXT, dp + NEXT, factor, lse0, delta0);
-        struct weight_slope d =
-            weight_slope(s + NEXT + HALF, dp + NEXT + HALF, factor, lse1, delta1);
+        struct weight_slope c = weight_slope(s, dp, mask, at + NEXT, factor, lse0, delta0);
+        struct weight_slope d = weight_slope(s, dp, mask, at + NEXT + HALF, factor, lse1, delta1);
         lanes_store_pairs(weights + TILE_SIDE, c.p, d.p);
         lanes_store_pairs(slopes + TILE_SIDE, c.ds, d.ds);
         lanes_store_pairs(slopes_t, a.ds, c.ds);
         lanes_store_pairs(slopes_t + TILE_SIDE * TILE_SIDE, b.ds, d.ds);
-        s += 2 * STRIP;
-        dp += 2 * STRIP;
         weights += 2 * TILE_SIDE;
         slopes += 2 * TILE_SIDE;
         slopes_t += TILE_SIDE;
     }
+}
+
+static void find_slopes(const float *s, const float *dp, const float *mask, float factor,
+                        const float *lse, const float *delta, uint32_t *weights, uint32_t *slopes,
+                        uint32_t *slopes_t)
+{
+    if (mask == NULL)
+        find_slopes_by(s, dp, NULL, factor, lse, delta, weights, slopes, slopes_t);
+    else
+        find_slopes_by(s, dp, mask, factor, lse, delta, weights, slopes, slopes_t);
 }
 
 /* S^T and dP^T of one strip of keys (of the block) and one of queries (of the head). */
@@ -421,7 +356,7 @@ static bool next_pair(const struct meeting *m, int64_t *key, int64_t *query)
             *query = m->queries.begin;
             ++*key;
         }
-    while (*key < m->keys.end && !sees(*query, *key));
+    while (*key < m->keys.end && !sees(m, *query, *key));
     return *key < m->keys.end;
 }
 
@@ -429,21 +364,20 @@ static void find_operands(struct tiles *tiles, const struct backward *b, struct 
                           const struct meeting *m)
 {
     int64_t key = m->keys.begin, query = m->queries.begin;
-    float *scores = w->scores, *others = w->scores + 2 * SQUARE;
+    float *scores = w->scores, *others = w->scores + 2 * SQUARE, mask[SQUARE];
     find_scores(tiles, b, w, 0, query, scores);
     for (bool more = true; more;) {
         int64_t now_key = key, now_query = query;
         more = next_pair(m, &key, &query);
         if (more)
             find_scores(tiles, b, w, key - m->keys.begin, query, others);
-        if (now_key == now_query)
-            hide_future(scores);
+        hide(b->shape, now_key, now_query, scores);
         int64_t i = now_key - m->keys.begin, j = now_query - m->queries.begin;
         int64_t as_a = (i * ATTENTION16_QUERIES + j) * STRIP_DEPTH_ELEMS;
         int64_t as_b = (j * ATTENTION16_KEYS + i) * STRIP_DEPTH_ELEMS;
-        find_slopes(scores, scores + SQUARE, b->factor, w->lse + now_query * STRIP,
-                    w->delta + now_query * STRIP, (uint32_t *)(void *)(w->weights + as_a),
-                    (uint32_t *)(void *)(w->slopes + as_a),
+        find_slopes(scores, scores + SQUARE, mask_of(b->shape, m->head, now_key, now_query, mask),
+                    b->factor, w->lse + now_query * STRIP, w->delta + now_query * STRIP,
+                    (uint32_t *)(void *)(w->weights + as_a), (uint32_t *)(void *)(w->slopes + as_a),
                     (uint32_t *)(void *)(w->slopes_t + as_b));
         float *swap = scores;
         scores = others;
@@ -458,9 +392,9 @@ static void add_gradients(struct tiles *tiles, const struct backward *b, struct 
     int64_t n_wide = b->plan.n_wide, n_strips = b->plan.n_strips;
     for (int64_t key = m->keys.begin; key < m->keys.end; key++) {
         int64_t i = key - m->keys.begin;
-        int64_t from = key > m->queries.begin ? key : m->queries.begin;
+        int64_t from = m->causal && key > m->queries.begin ? key : m->queries.begin;
         int64_t a = (i * ATTENTION16_QUERIES + from - m->queries.begin) * STRIP_DEPTH_ELEMS;
-        bool add = m->queries.begin > m->keys.begin;
+        bool add = m->queries.begin > (m->causal ? m->keys.begin : 0);
         for (int64_t d = 0; d < n_wide && from < m->queries.end; d++) {
             int64_t other = (d * n_strips + from) * STRIP_DEPTH_ELEMS, n = m->queries.end - from;
             float *dv = w->dv + (i * n_wide + d) * SQUARE, *dk = w->dk + (i * n_wide + d) * SQUARE;
@@ -470,9 +404,9 @@ static void add_gradients(struct tiles *tiles, const struct backward *b, struct 
     }
     for (int64_t query = m->queries.begin; query < m->queries.end; query++) {
         int64_t j = query - m->queries.begin, n_keys = m->keys.end - m->keys.begin;
+        int64_t end = m->causal ? least(m->keys.end, query + 1) : m->keys.end;
         for (int64_t d = 0; d < n_wide; d++)
-            multiply_strips(tiles, least(m->keys.end, query + 1) - m->keys.begin,
-                            w->k_t + d * n_keys * STRIP_DEPTH_ELEMS,
+            multiply_strips(tiles, end - m->keys.begin, w->k_t + d * n_keys * STRIP_DEPTH_ELEMS,
                             w->slopes_t + j * ATTENTION16_KEYS * STRIP_DEPTH_ELEMS,
                             w->dq_t + (query * n_wide + d) * SQUARE, STRIP, m->keys.begin > 0);
     }
@@ -530,8 +464,10 @@ static void backward_head(struct tiles *tiles, const struct backward *b, struct 
                                     along_time(&k, first, n, false, w->k_t),
                                     along_depth(&v, first, n, false, w->v)},
                  3);
-        for (int64_t query = key; query < n_strips; query += ATTENTION16_QUERIES) {
-            struct meeting m = {keys, {query, least(query + ATTENTION16_QUERIES, n_strips)}};
+        for (int64_t query = shape->causal ? key : 0; query < n_strips;
+             query += ATTENTION16_QUERIES) {
+            struct meeting m = {
+                keys, {query, least(query + ATTENTION16_QUERIES, n_strips)}, head, shape->causal};
             find_operands(tiles, b, w, &m);
             add_gradients(tiles, b, w, &m);
         }

@@ -1,5 +1,5 @@
 /*
- * attention16.h -- causal self-attention and its gradient for bf16, on tile instructions.
+ * attention16.h -- self-attention and its gradient for bf16, on tile instructions.
  *
  * amx_attention.c makes them, compiled twice like amx_product.c.  What they book is here and is a
  * function of the shapes and the thread count alone, so that a plan does not depend on the CPU.
@@ -8,6 +8,7 @@
 #ifndef SNUG_CPU_ATTENTION16_H
 #define SNUG_CPU_ATTENTION16_H
 
+#include "cpu/dropout.h"
 #include "cpu/product16.h"
 
 enum {
@@ -23,6 +24,8 @@ enum {
 
 struct attention16 {
     int64_t n_batch, n_time, n_heads, depth;
+    bool causal;            /* a query sees no later keys */
+    struct dropout dropout; /* of weights; not known, and not needed, when a plan is made */
 };
 
 static inline bool attention16_serves(const struct attention16 *shape)

@@ -234,6 +234,7 @@ static enum snug_status run_attention(const struct kernel_call *call, struct snu
 {
     (void)err;
     struct shape_of_attention sizes = sizes_of(&call->in[0].tensor->shape, &call->op->attrs);
+    sizes.dropout = dropout_of(call, 1);
     const struct attention16_fns *fns = call->prepared;
     if (fns != NULL) {
         struct attention16 shape = shape16(&sizes);
@@ -241,7 +242,6 @@ static enum snug_status run_attention(const struct kernel_call *call, struct snu
                      call->out[1].data, call->work);
         return SNUG_OK;
     }
-    sizes.dropout = dropout_of(call, 1);
     int64_t n_slices = slices_of(&sizes, call->facts->threads), next = 0;
     int64_t n_jobs = count_jobs(&sizes, call->facts->threads);
     int n_parts = parts_of(call->facts, n_jobs);

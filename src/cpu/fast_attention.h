@@ -22,7 +22,7 @@
  * With dropout, the mask M (0 or 1 / (1 - rate)) is made where two blocks meet, forward and backward:
  * P in O and in dV, and dP, are times M; the sum of exponentials and P in dS are not.
  *
- * On a CPU with tiles, bf16 without dropout goes another way (attention16.h).  Which is decided when
+ * On a CPU with tiles, bf16 goes another way (attention16.h).  Which is decided when
  * the op is prepared; the workspace is enough for both.
  *
  * The floor: a vector of 16 scores at D = 64 is 128 multiply-adds forward and 320 backward, beside an
@@ -170,21 +170,24 @@ static inline int parts_of(const struct device_facts *facts, int64_t n_jobs)
     return parts < 1 ? 1 : (int)parts;
 }
 
-/* On tiles: causal, nothing is dropped, and every tensor but lse is bf16. */
+/* On tiles: every tensor is bf16, but for lse and the scalar table. */
 static inline bool suits_tiles(const struct program *prog, const struct op *op)
 {
-    if (!op->attrs.causal || op->attrs.dropout > 0)
-        return false;
-    for (int k = 0; k < op->n_in; k++)
-        if (program_tensor(prog, op->in[k])->dtype != DTYPE_bf16 &&
-            !(op->kind == OP_attention_grad && k == 3))
+    int n_bf16 = op->kind == OP_attention ? 1 : 3;
+    for (int k = 0; k < n_bf16; k++)
+        if (program_tensor(prog, op->in[k])->dtype != DTYPE_bf16)
             return false;
     return program_tensor(prog, op->out[0])->dtype == DTYPE_bf16;
 }
 
 static inline struct attention16 shape16(const struct shape_of_attention *sizes)
 {
-    return (struct attention16){sizes->n_batch, sizes->n_time, sizes->n_heads, sizes->depth};
+    return (struct attention16){.n_batch = sizes->n_batch,
+                                .n_time = sizes->n_time,
+                                .n_heads = sizes->n_heads,
+                                .depth = sizes->depth,
+                                .causal = sizes->causal,
+                                .dropout = sizes->dropout};
 }
 
 static inline size_t larger(size_t a, size_t b)

@@ -194,6 +194,7 @@ static enum snug_status run_attention_grad(const struct kernel_call *call, struc
 {
     (void)err;
     struct shape_of_attention sizes = sizes_of(&call->in[1].tensor->shape, &call->op->attrs);
+    sizes.dropout = dropout_of(call, 4);
     const struct attention16_fns *fns = call->prepared;
     if (fns != NULL) {
         struct attention16 shape = shape16(&sizes);
@@ -201,7 +202,6 @@ static enum snug_status run_attention_grad(const struct kernel_call *call, struc
                       call->in[2].data, call->in[3].data, call->out[0].data, call->work);
         return SNUG_OK;
     }
-    sizes.dropout = dropout_of(call, 4);
     int64_t n_jobs = sizes.n_batch * sizes.n_heads, next = 0;
     int n_parts = parts_of(call->facts, n_jobs);
 #pragma omp parallel for schedule(static) num_threads(n_parts)
