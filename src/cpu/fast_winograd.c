@@ -1,25 +1,27 @@
 /*
  * fast_winograd.c -- conv2d and conv2d_grad_x, 3 x 3 of stride 1, by fast_winograd.h.
  *
- * The gradient of x is the same convolution over dy with the weights turned by half a turn.  For each
- * panel of outputs the weights are brought to the points once, all threads together; then threads
- * take chunks of tiles: the patches of a few channels go to the points, in the second cache, 36
- * products add them up there, and the sums come back as pixels.  Each sum is over channels in an
- * order that the shape alone decides; how tiles and panels are shared out changes no bits.
+ * The gradient of x is the same convolution over dy with the weights turned by half a turn.  For
+ * each panel of outputs the weights are brought to the points once, all threads together; then
+ * threads take chunks of tiles: the patches of a few channels go to the points, in the second
+ * cache, 36 products add them up there, and the sums come back as pixels.  Each sum is over
+ * channels in an order that the shape alone decides; how tiles and panels are shared out changes
+ * no bits.
  *
- * The floor, for a tile and 16 numbers of each kind: 36 products of channels x outputs instead of 144,
- * so 4 times fewer where tiles fit (28 x 28, 4 x 4), 3.1 where they cover 8 x 8 for 7 x 7.  Beside them
- * a patch takes 36 loads, 144 additions and multiplications and 36 stores to the second cache for each
- * 16 channels, and coming back about as much for each 16 outputs: an eighth of the products with 64
- * channels, a sixteenth with 128.  Weights grow from 9 numbers to 36, which is what is left to pay where
- * there are few tiles for many channels (4 x 4 of 512).
+ * The floor, for a tile and 16 numbers of each kind: 36 products of channels x outputs instead of
+ * 144, so 4 times fewer where tiles fit (28 x 28, 4 x 4), 3.1 where they cover 8 x 8 for 7 x 7.
+ * Beside them a patch takes 36 loads, 144 additions and multiplications and 36 stores to the
+ * second cache for each 16 channels, and coming back about as much for each 16 outputs: an eighth
+ * of the products with 64 channels, a sixteenth with 128.  Weights grow from 9 numbers to 36,
+ * which is what is left to pay where there are few tiles for many channels (4 x 4 of 512).
+ * That is counted; with 64 channels the transforms were seen to take half as long as the products.
  *
  * Against fast_conv.c, times as fast on one core of a Zen 4 (conv2d, conv2d_grad_x, conv2d_grad_w):
  *
- *     N 32  28 x 28   64 channels  3.0 3.0 3.0        N 8  28 x 28  16 to 16   2.6 2.6 2.6
- *     N 32  14 x 14  128           2.5 2.4 2.3        N 1  28 x 28  64         3.1 3.2 3.4
- *     N 32   7 x  7  256           2.3 2.4 2.5        N 1   4 x  4  512        1.2 1.0 1.5
- *     N 32   4 x  4  512           1.9 1.9 2.5        N 32  5 x  5  64         1.3 1.3 1.4
+ *     N 32  28 x 28   64 channels  2.9 2.9 2.6        N 8  28 x 28  16 to 16   2.6 2.6 2.6
+ *     N 32  14 x 14  128           2.4 2.3 2.4        N 1  28 x 28  64         3.1 3.2 3.4
+ *     N 32   7 x  7  256           2.3 1.9 2.4        N 1   4 x  4  512        1.2 1.0 1.5
+ *     N 32   4 x  4  512           2.3 2.2 2.6        N 32  5 x  5  64         1.3 1.3 1.4
  *                                                     N 32  2 x  2  64         0.8 0.8 1.1
  */
 #include "cpu/fast_winograd.h"
@@ -84,8 +86,9 @@ static size_t workspace_bytes(const struct program *prog, const struct op *op,
 
 /* ---- weights ------------------------------------------------------------------------------- */
 
-/* to[row, tap, column] of W, for some rows (channels of what is read) and columns (of the result).  W is
- * [out, in, 3, 3]: forward a column of it is one piece, backward a row is, and taps are turned. */
+/* to[row, tap, column] of W, for some rows (channels of what is read) and columns (of the
+ * result).  W is [out, in, 3, 3]: forward a column of it is one piece, backward a row is, and
+ * taps are turned. */
 static void copy_taps(const struct kernel_call *call, const struct conv *c, int64_t row,
                       int64_t n_rows, int64_t column, int64_t n_columns, float *to)
 {

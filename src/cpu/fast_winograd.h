@@ -4,16 +4,16 @@
  * Winograd's F(4 x 4, 3 x 3): 4 x 4 pixels of y see 6 x 6 pixels of x, a patch.  A polynomial of
  * degree 5 is known by its values at 6 points, so in each direction
  *
- *     y = A' ((G w) . (B' x))             A' is 4 x 6, G is 6 x 3, B' is 6 x 6, . is element by element
+ *     y = A' ((G w) . (B' x))      A' is 4 x 6, G is 6 x 3, B' is 6 x 6, . element by element
  *
- * and in two directions each patch and each 3 x 3 of weights becomes 36 numbers, one for each pair of
- * points; the sum over channels is made there, so it is 36 products of matrices [tiles, channels]
- * [channels, outputs] instead of 9 times 16 of them for the same pixels.  The gradient of W is the
- * same read backwards: dw = G' ((A dy) . (B' x)), summed over tiles.
+ * and in two directions each patch and each 3 x 3 of weights becomes 36 numbers, one for each pair
+ * of points; the sum over channels is made there, so it is 36 products of matrices [tiles,
+ * channels] [channels, outputs] instead of 9 times 16 of them for the same pixels.  The gradient
+ * of W is the same read backwards: dw = G' ((A dy) . (B' x)), summed over tiles.
  *
- * The points are 0, +-sqrt(1/2), +-sqrt(2) and infinity.  With the usual 0, +-1, +-2 the sums lose 2 to
- * 5 times as much: largest error over largest result with 256 channels 1.8e-5, here 3.6e-6, and 0.8e-6
- * with F(2 x 2, 3 x 3), which multiplies 1.8 times as often as this.
+ * The points are 0, +-sqrt(1/2), +-sqrt(2) and infinity.  With the usual 0, +-1, +-2 the sums lose
+ * 4 to 5 times as much: largest error over largest result with 256 channels 1.8e-5, here 3.6e-6,
+ * and 0.8e-6 with F(2 x 2, 3 x 3), which multiplies 1.8 times as often as this.
  *
  * Everything is static: each file that includes this is compiled once per instruction level.
  */
@@ -104,9 +104,9 @@ static inline void weights_of_points(const vec u[PATCH], vec w[KERNEL])
 
 typedef void direction(const vec *from, vec *to);
 
-/* fn in each direction, for n numbers side by side.  Element k of from is at from[k][0 .. n), of to at
- * to + k * pitch.  Sizes and fn are constants wherever this is inlined; what is between the two
- * directions is more than the registers hold. */
+/* fn in each direction, for n numbers side by side.  Element k of from is at from[k][0 .. n), of
+ * to at to + k * pitch.  Sizes and fn are constants wherever this is inlined; what is between
+ * the two directions is more than the registers hold. */
 static inline __attribute__((always_inline)) void transform_to_points(direction *fn, int n_from,
                                                                       const float *const *from,
                                                                       int64_t n, float *to,
@@ -203,7 +203,8 @@ static inline int64_t pixel_of(const struct picture *p, int64_t image, int64_t r
 
 static const float no_pixel[CHANNELS_AT_ONCE]; /* outside the image */
 
-/* pixels[side * side]: where n channels of each pixel of a square are, in `wide` if they are not fp32. */
+/* pixels[side * side]: where n channels of each pixel of a square are, in `wide` if they are not
+ * fp32. */
 static inline void find_pixels(const struct picture *p, struct place at, int side, int64_t channel,
                                int64_t n, float *wide, const float **pixels)
 {
@@ -218,8 +219,8 @@ static inline void find_pixels(const struct picture *p, struct place at, int sid
         }
 }
 
-/* V[36, n_tiles, n]: the points of n channels of the patches of some tiles.  A patch begins `pad` pixels
- * before its tile, above and to the left. */
+/* V[36, n_tiles, n]: the points of n channels of the patches of some tiles.  A patch begins
+ * `pad` pixels before its tile, above and to the left. */
 static inline void patch_points(const struct picture *x, const struct tiling *tiling, int64_t pad,
                                 int64_t first_tile, int64_t n_tiles, int64_t channel, int64_t n,
                                 float *v, int64_t pitch)
@@ -237,8 +238,9 @@ static inline void patch_points(const struct picture *x, const struct tiling *ti
 
 /* ---- which convolutions -------------------------------------------------------------------- */
 
-/* By shape alone.  Channels are whole vectors of every level.  Tiles cover more than the image where its
- * sides are no multiples of 4, and that may take away what is saved: see fast_winograd.c. */
+/* By shape alone.  Channels are whole vectors of every level.  Tiles cover more than the image
+ * where its sides are no multiples of 4, and that may take away what is saved: see
+ * fast_winograd.c. */
 static inline bool winograd_is_faster(const struct attrs *a, int64_t kernel_h, int64_t kernel_w,
                                       int64_t channels_in, int64_t channels_out, int64_t height,
                                       int64_t width)

@@ -3,10 +3,11 @@
  *
  *     dW = G' (sum over tiles of (B' x) . (A dy))
  *
- * dW is cut into blocks of channels and outputs, and the tiles into pieces; threads take a block of a
- * piece at a time.  A few tiles of x and of dy are brought to the points in the second cache, 36
- * products add them to the block's sums there, and the sums come back as 9 taps.  Blocks and pieces
- * are cut by the shapes alone: same bits for any number of threads.  fast_grad_w.h adds the pieces up.
+ * dW is cut into blocks of channels and outputs, and the tiles into pieces; threads take a block
+ * of a piece at a time.  A few tiles of x and of dy are brought to the points in the second cache,
+ * 36 products add them to the block's sums there, and the sums come back as 9 taps.  Blocks and
+ * pieces are cut by the shapes alone: same bits for any number of threads.  fast_grad_w.h adds the
+ * pieces up.
  */
 #include "cpu/fast_grad_w.h"
 #include "cpu/fast_winograd.h"
