@@ -64,8 +64,9 @@ struct tensor {
     int64_t offset_elems; /* of the view in its base, in elements of the view's own type */
     int lane;             /* 0 compute; tensors of different lanes never share bytes */
     bool persistent;      /* lives from step to step: weights, states, the scalar table */
-    bool is_output;       /* read by whoever runs the program */
-    bool decays;          /* parameter: weight decay applies */
+    bool stored;    /* lies in the store, outside the arena: only fetch, stash, settle name it */
+    bool is_output; /* read by whoever runs the program */
+    bool decays;    /* parameter: weight decay applies */
     enum init init;
     double init_scale;
 };
@@ -162,7 +163,7 @@ enum op_kind {
     OP_COUNT
 };
 
-enum { EFFECT = 1 };
+enum { EFFECT = 1, COPIES = 2 };
 
 struct op {
     enum op_kind kind;
@@ -308,6 +309,19 @@ enum snug_status program_parse(const char *text, struct program *prog, struct sn
 static inline int program_body_end(const struct program *prog)
 {
     return prog->body_end == 0 ? prog->n_ops : prog->body_end;
+}
+
+/* The last op of the section that op i is in.
+ *
+ * Ops whose row says COPIES run on a lane of their own, in their order, beside the others.  Such an op
+ * begins when the ops before it are done.  It is done when an op that reads what it or a later copy wrote
+ * begins, or the last op of its section; after that one, nothing is under way. */
+static inline int program_section_last(const struct program *prog, int i)
+{
+    int body_end = program_body_end(prog);
+    return i < prog->body_begin ? prog->body_begin - 1
+           : i < body_end       ? body_end - 1
+                                : prog->n_ops - 1;
 }
 
 #endif
