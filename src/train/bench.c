@@ -102,7 +102,7 @@ static enum snug_status time_steps(struct bench *b, int n_steps, const struct de
 {
     const struct program *prog = &b->session->prog;
     size_t n_ops = (size_t)prog->n_ops;
-    weights_init(b->session, b->exec, 1);
+    TRY(weights_init(b->session, b->exec, 1, err));
     exec_scalars(b->exec)[SCALAR_lr] = 1e-6;
     TRY(exec_run(b->exec, feed, b, err));
     for (int step = 0; step < n_steps; step++) {

@@ -205,7 +205,7 @@ static void gradients_one_way(const struct way *way, const struct batches *batch
     plan_keeping_gradients(model, recipe, &s);
     must(exec_create(&s.prog, &s.plan, s.backend, &s.facts, NULL, &exec, &err), &err);
     struct safetensors *start = fixture("model.safetensors");
-    weights_init(&s, exec, 1);
+    must(weights_init(&s, exec, 1, &err), &err);
     must(weights_load(&s, exec, start, &err), &err);
     safetensors_close(start);
 
