@@ -11,6 +11,8 @@
 
 struct optimizer;
 
+enum offload { OFFLOAD_none, OFFLOAD_states = 1, OFFLOAD_activations = 2 }; /* or both */
+
 struct pass_env {
     struct arena *scratch; /* freed by the caller after the pipeline */
     struct snug_error *err;
@@ -25,6 +27,7 @@ struct pass_env {
     const double *options; /* the optimizer's, in its order */
     int state_bits;        /* of an optimizer state: 32, 16, 8, 4 */
     double lr, weight_decay, max_norm;
+    unsigned offload; /* bits of enum offload */
 
     const struct program *run; /* whose averages of weights are evaluated; NULL: the weights are */
     bool averages_only;        /* nothing but those averages, as outputs */
@@ -37,7 +40,7 @@ struct pass_env {
 typedef enum snug_status pass_fn(struct program *prog, struct pass_env *env);
 
 pass_fn pass_inference, pass_regularize, pass_precision, pass_average, pass_autodiff,
-    pass_accumulate, pass_optimizer, pass_fuse, pass_drop_dead, pass_book;
+    pass_accumulate, pass_optimizer, pass_fuse, pass_drop_dead, pass_offload, pass_book;
 
 /* Runs the table up to and including the pass named `last` (NULL: all of them; "model": none). */
 enum snug_status pass_run(struct program *prog, struct pass_env *env, const char *last);

@@ -37,6 +37,11 @@ static bool is_regularized(const struct pass_env *env)
     return env->train && (env->dropout > 0 || env->label_smoothing > 0);
 }
 
+static bool is_offloaded(const struct pass_env *env)
+{
+    return env->offload != OFFLOAD_none;
+}
+
 /* clang-format off */
 #define PASS_LIST(X)                                                                               \
     X(inference,  not_in_training) /* running averages for those of the batch */                   \
@@ -48,6 +53,7 @@ static bool is_regularized(const struct pass_env *env)
     X(optimizer,  in_training) /* gradient norm, states, updates */                                \
     X(fuse,       always)      /* as coarse as the best kernels */                                 \
     X(drop_dead,  always)      /* what nobody reads */                                             \
+    X(offload,    is_offloaded) /* states and activations to the store, and back */                \
     X(book,       always)      /* workspaces of the kernels, as tensors */
 /* clang-format on */
 

@@ -42,6 +42,7 @@ struct snug_recipe {
     int loss;           /* enum recipe_loss */
     int augment;        /* enum data_augment */
     double dropout, label_smoothing; /* 0: none */
+    int offload;                     /* bits of enum offload */
     int64_t memory;                  /* bytes, 0: no budget */
     int64_t seed;
     uint64_t given; /* bit k: key k of the table was set by the user */
@@ -49,6 +50,7 @@ struct snug_recipe {
 
 enum dtype recipe_dtype(const struct snug_recipe *recipe);
 const char *recipe_precision_name(const struct snug_recipe *recipe); /* "bf16" */
+const char *recipe_offload_name(const struct snug_recipe *recipe);
 const char *recipe_schedule_name(const struct snug_recipe *recipe);
 /* The options of the optimizer, its defaults where none are given. */
 enum snug_status recipe_options(const struct snug_recipe *recipe, double values[MAX_OPTIONS],
