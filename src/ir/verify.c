@@ -148,23 +148,22 @@ static bool makes_direction(enum op_kind kind)
     return kind == OP_orthogonalize || kind == OP_shampoo || kind == OP_caspr || kind == OP_soap;
 }
 
+/* Copies alone name what is stored, settle that and what they wrote. */
 static enum snug_status verify_stored(struct state *s, const struct op *op)
 {
-    bool from_store = op->kind == OP_fetch || op->kind == OP_settle,
-         to_store = op->kind == OP_stash;
-    for (int k = 0; k < op->n_in; k++)
-        if (op->in[k] != TENSOR_NONE && s->prog->tensors[op->in[k]].stored != from_store)
-            return bad(s, from_store ? "should be stored" : "is stored, not in the arena",
+    const struct tensor *tensors = s->prog->tensors;
+    for (int k = 0; k < op->n_in && op->kind != OP_settle; k++)
+        if (op->in[k] != TENSOR_NONE && tensors[op->in[k]].stored != (op->kind == OP_fetch))
+            return bad(s, op->kind == OP_fetch ? "should be stored" : "is not in the arena",
                        op->in[k]);
     for (int k = 0; k < op->n_out; k++)
-        if (op->out[k] != TENSOR_NONE && s->prog->tensors[op->out[k]].stored != to_store)
-            return bad(s, to_store ? "should be stored" : "is stored, not in the arena",
+        if (op->out[k] != TENSOR_NONE && tensors[op->out[k]].stored != (op->kind == OP_stash))
+            return bad(s, op->kind == OP_stash ? "should be stored" : "is not in the arena",
                        op->out[k]);
-    if ((op_infos[op->kind].flags & COPIES) != 0 && op->out[0] == TENSOR_NONE)
-        return bad(s, "is where the copy should go", op->out[0]);
-    if ((op_infos[op->kind].flags & COPIES) != 0 &&
-        s->prog->tensors[op->in[0]].dtype != s->prog->tensors[op->out[0]].dtype)
-        return bad(s, "is not of the type of what it is copied from", op->out[0]);
+    if ((op_infos[op->kind].flags & COPIES) == 0)
+        return SNUG_OK;
+    if (op->out[0] == TENSOR_NONE || tensors[op->in[0]].dtype != tensors[op->out[0]].dtype)
+        return bad(s, "is not of the type of what is copied to it", op->out[0]);
     return SNUG_OK;
 }
 

@@ -7,8 +7,11 @@
  * before it, so that it is under way while that one computes:
  *
  *     fetch 1 | (norm of the gradients)
- *     fetch 2 | update 1, stash 1
- *     fetch 3 | update 2, stash 2 ...
+ *     settle 1, fetch 2 | update 1, stash 1
+ *     settle 2, fetch 3 | update 2, stash 2 ...
+ *
+ * Copies run in their order, so when fetch 3 is there, so is stash 1: to settle it before fetch 4 costs
+ * nothing and makes three visits the most that have bytes at once.
  *
  * An update is elementwise: of a large tensor it is made in pieces, each a visit of its own, so that the
  * staging is small.  Other ops take their states whole.
@@ -251,8 +254,10 @@ static enum snug_status append_visit(struct visits *s, const struct visit *v)
         program_section_last(prog, next->first) != program_section_last(prog, v->first))
         next = NULL;
     bool ahead = next != NULL && is_apart(prog, v, next);
-    if (ahead)
+    if (ahead) {
+        TRY(rewrite_append_copy(&s->rewrite, OP_settle, v->staging[v->n_tensors - 1], TENSOR_NONE));
         TRY(append_fetches(s, next));
+    }
     if (v->is_piece)
         TRY(rewrite_append(&s->rewrite, &v->op));
     for (int i = v->first; i <= v->last && !v->is_piece; i++)
