@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -171,14 +172,52 @@ static void end_run(void)
     program_free(&run.prog);
 }
 
+/* The CPU's store, but it takes its time: whoever does not wait for a copy is sure to be too early. */
+static struct {
+    enum snug_status (*read)(struct store *, int64_t, void *, int64_t, struct snug_error *);
+    enum snug_status (*write)(struct store *, int64_t, const void *, int64_t, struct snug_error *);
+} fast;
+
+static void dawdle(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+}
+
+static enum snug_status slow_read(struct store *store, int64_t at, void *to, int64_t n,
+                                  struct snug_error *err)
+{
+    dawdle();
+    return fast.read(store, at, to, n, err);
+}
+
+static enum snug_status slow_write(struct store *store, int64_t at, const void *from, int64_t n,
+                                   struct snug_error *err)
+{
+    dawdle();
+    return fast.write(store, at, from, n, err);
+}
+
+static enum snug_status open_slow(const struct device_facts *facts, int64_t n_bytes,
+                                  struct store **store, struct snug_error *err)
+{
+    TRY(backend_cpu()->open_store(facts, n_bytes, store, err));
+    fast.read = (*store)->read;
+    fast.write = (*store)->write;
+    (*store)->read = slow_read;
+    (*store)->write = slow_write;
+    return SNUG_OK;
+}
+
 static void test_run(void **state)
 {
     (void)state;
     struct snug_error err;
     float found[4096];
+    struct backend backend = *backend_cpu();
+    backend.open_store = open_slow;
     make_run();
     assert_int_equal(run.plan.store_bytes, 2 * 4096 * 4);
-    must(exec_create(&run.prog, &run.plan, backend_cpu(), &run.facts, NULL, &run.exec, &err), &err);
+    must(exec_create(&run.prog, &run.plan, &backend, &run.facts, NULL, &run.exec, &err), &err);
     assert_null(exec_data(run.exec, program_find(&run.prog, "state")));
     tensor_id id = program_find(&run.prog, "state");
     for (int step = 1; step <= 3; step++) {
