@@ -267,6 +267,16 @@ static enum snug_status finish_copies(struct exec *exec, struct snug_error *err)
     return exec->copies == NULL ? SNUG_OK : copies_finish(exec->copies, err);
 }
 
+/* Waiting counts as time of the op that waits. */
+static enum snug_status wait_for_copy(struct exec *exec, int i, struct snug_error *err)
+{
+    double begin = clock_seconds();
+    TRY(copies_wait(exec->copies, exec->number[exec->waits_for[i]], err));
+    if (exec->op_seconds != NULL)
+        exec->op_seconds[i] += clock_seconds() - begin;
+    return SNUG_OK;
+}
+
 /* Ops [begin, end), a whole section. */
 static enum snug_status run_section(struct exec *exec, int begin, int end, int micro,
                                     struct snug_error *err)
@@ -277,7 +287,7 @@ static enum snug_status run_section(struct exec *exec, int begin, int end, int m
             continue;
         }
         if (exec->waits_for[i] >= begin)
-            TRY(copies_wait(exec->copies, exec->number[exec->waits_for[i]], err));
+            TRY(wait_for_copy(exec, i, err));
         TRY(run_op(exec, i, micro, err));
     }
     return finish_copies(exec, err);

@@ -86,6 +86,8 @@ static void add_op(const struct session *session, int i, double seconds,
     const struct op *op = &prog->ops[i];
     double times = i >= prog->body_begin && i < program_body_end(prog) ? prog->n_repeat : 1;
     struct report_rate *row = r->ops;
+    if (op_infos[op->kind].flags & COPIES)
+        return; /* beside the others: what they are waited for counts with the op that waits */
     while (row < r->ops + r->n_ops && row->op != op_infos[op->kind].name)
         row++;
     if (row == r->ops + r->n_ops) {

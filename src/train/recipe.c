@@ -181,7 +181,7 @@ static const struct key keys[] = {
      .get = get_memory},
     {"lora", "0", "rank of low-rank adapters", .kind = FIXED},
     {"offload", "none, states, activations, states+activations",
-     "what is kept in a file on disk (--out, or TMPDIR) and brought in when needed", .kind = CHOICE,
+     "what is kept in a file on disk and brought in when needed", .kind = CHOICE,
      .field = FIELD(offload), .choices = offloads},
     {"ranks", "1", "processes that share the work", .kind = FIXED},
     {"parallel", "ddp", "how ranks share the work", .kind = FIXED},

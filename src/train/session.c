@@ -11,7 +11,7 @@
 /* What the generic CPU of the time estimate does, per thread and for the machine. */
 static const double cpu_flops_per_thread = 80e9;
 static const double cpu_bytes_per_s = 24e9;
-static const double cpu_stored_bytes_per_s = 2e9; /* to and from a disk, as SSDs have it */
+static const double cpu_stored_bytes_per_s = 3e9; /* past the page cache: docs/offload.md */
 
 static const int64_t default_batch_language = 8, default_batch_other = 128;
 

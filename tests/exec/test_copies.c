@@ -156,7 +156,7 @@ static enum snug_status feed(void *user, int micro, struct snug_error *err)
 static void make_run(void)
 {
     struct snug_error err;
-    struct device_rates rates = {1e9, 1e9, 1e9};
+    struct device_rates rates = {.flops = 1e9, .bytes = 1e9, .stored_bytes = 1e9};
     memset(&run, 0, sizeof run);
     run.facts.threads = 1;
     must(program_parse(program_text, &run.prog, &err), &err);
