@@ -28,7 +28,8 @@ enum {
     NEAR_OPS = 4,          /* ops of one visit are no further apart */
     VISIT_TENSORS = 16,    /* and touch no more */
     PIECE_ELEMS = 1 << 20, /* of an update, at least: 4 MiB of fp32 */
-    PIECES_MOST = 16       /* of a tensor: programs stay short */
+    PIECES = 16,           /* of a tensor, so that programs stay short, */
+    PIECE_UNITS_MOST = 16  /* unless a piece would be more than this many times the least */
 };
 _Static_assert(PIECE_ELEMS % CODE_BLOCK_8 == 0 && PIECE_ELEMS % CODE_BLOCK_4 == 0,
                "a piece is whole blocks of codes");
@@ -132,7 +133,8 @@ static int64_t piece_elems(const struct program *prog, const struct op *op)
             return 0;
     int64_t n = tensor_elems(prog, op->in[UPDATE_WEIGHT]);
     int64_t n_units = (n + PIECE_ELEMS - 1) / PIECE_ELEMS;
-    return (n_units + PIECES_MOST - 1) / PIECES_MOST * PIECE_ELEMS;
+    int64_t n_each = (n_units + PIECES - 1) / PIECES;
+    return (n_each < PIECE_UNITS_MOST ? n_each : PIECE_UNITS_MOST) * PIECE_ELEMS;
 }
 
 /* The part of an operand that belongs to elements [from, from + count) of the weight. */

@@ -30,29 +30,36 @@ struct run {
     snug_trainer *trainer;
     snug_model *model;
     snug_recipe *recipe;
-    double losses[STEPS_MOST];
+    double losses[STEPS_MOST], val_losses[STEPS_MOST];
 };
 
 static int note_loss(const struct snug_metrics *m, void *user)
 {
     struct run *run = user;
     run->losses[m->step - 1] = m->loss;
+    run->val_losses[m->step - 1] = m->has_validation ? m->val_loss : 0;
     return 0;
 }
 
-static struct run train(const char *spec, const char *keys, const char *more, int64_t steps,
-                        const char *out, bool resume)
+static struct run train_evaluated(const char *spec, const char *keys, const char *more,
+                                  int64_t steps, const char *out, bool resume, int64_t eval_every)
 {
     char all[400];
     struct snug_error err;
     struct run run = {.model = model_of(spec)};
     struct snug_train_options options = {
-        .steps = steps, .eval_every = -1, .out = out, .resume = resume};
+        .steps = steps, .eval_every = eval_every, .out = out, .resume = resume};
     snprintf(all, sizeof all, "%s %s", keys, more);
     run.recipe = recipe_of(all);
     must(snug_trainer_open(run.model, run.recipe, &options, &run.trainer, &err), &err);
     must(snug_trainer_run(run.trainer, note_loss, &run, &err), &err);
     return run;
+}
+
+static struct run train(const char *spec, const char *keys, const char *more, int64_t steps,
+                        const char *out, bool resume)
+{
+    return train_evaluated(spec, keys, more, steps, out, resume, -1);
 }
 
 static void end(struct run *run)
@@ -236,6 +243,40 @@ static void test_resumed(void **state)
     }
 }
 
+/* Averages of the weights are made from states, which are in the store: for evaluation and for the saved
+ * model. */
+static void test_averages(void **state)
+{
+    (void)state;
+    static const char *const optimizers[] = {"schedule-free-adamw", "schedule-free-prodigy",
+                                             "lawa-ema", "lawa-queue opt=k=2,every=1"};
+    for (size_t i = 0; i < sizeof optimizers / sizeof *optimizers; i++) {
+        char dir[FILES_PATH_MAX], keys[200];
+        size_t n_bytes[2];
+        char *saved[2];
+        double val_losses[2][STEPS_MOST];
+        files_make_dir(dir);
+        snprintf(keys, sizeof keys, "batch=4 seq=10 threads=1 precision=bf16 optimizer=%s",
+                 optimizers[i]);
+        for (int k = 0; k < 2; k++) {
+            const char *out = files_path(dir, k == 0 ? "none" : "states");
+            struct run run =
+                train_evaluated("tests/optim/fixtures/small", keys, k == 0 ? "" : "offload=states",
+                                N_SHORT_STEPS, out, false, 1);
+            memcpy(val_losses[k], run.val_losses, sizeof val_losses[k]);
+            end(&run);
+            saved[k] = files_read(files_path(out, "model.safetensors"), &n_bytes[k]);
+        }
+        assert_true(val_losses[0][0] > 0);
+        assert_memory_equal(val_losses[0], val_losses[1], N_SHORT_STEPS * sizeof(double));
+        assert_int_equal(n_bytes[0], n_bytes[1]);
+        assert_memory_equal(saved[0], saved[1], n_bytes[0]);
+        free(saved[0]);
+        free(saved[1]);
+        files_remove_dir(dir);
+    }
+}
+
 static enum snug_status open_offloaded(const char *out, struct snug_error *err)
 {
     snug_model *model = model_of("mlp:64-64-10");
@@ -338,7 +379,7 @@ int main(void)
         cmocka_unit_test(test_ledger),     cmocka_unit_test(test_no_room),
         cmocka_unit_test(test_no_folder),  cmocka_unit_test(test_resumed),
         cmocka_unit_test(test_pieces),     cmocka_unit_test(test_every_optimizer),
-        cmocka_unit_test(test_same_steps),
+        cmocka_unit_test(test_same_steps), cmocka_unit_test(test_averages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
