@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "base/text.h"
 #include "exec/copies.h"
 #include "exec/exec.h"
 #include "support/training.h"
@@ -153,16 +154,21 @@ static enum snug_status feed(void *user, int micro, struct snug_error *err)
     return SNUG_OK;
 }
 
-static void make_run(void)
+static void make_run_of(const char *text)
 {
     struct snug_error err;
     struct device_rates rates = {.flops = 1e9, .bytes = 1e9, .stored_bytes = 1e9};
     memset(&run, 0, sizeof run);
     run.facts.threads = 1;
-    must(program_parse(program_text, &run.prog, &err), &err);
+    must(program_parse(text, &run.prog, &err), &err);
     must(program_verify(&run.prog, &err), &err);
     must(plan_make(&run.prog, 64, &rates, &run.plan, &err), &err);
     must(plan_check(&run.prog, run.plan.offset, run.plan.arena_bytes, 64, &err), &err);
+}
+
+static void make_run(void)
+{
+    make_run_of(program_text);
 }
 
 static void end_run(void)
@@ -178,9 +184,11 @@ static struct {
     enum snug_status (*write)(struct store *, int64_t, const void *, int64_t, struct snug_error *);
 } fast;
 
+static long dawdle_ns = 5000000;
+
 static void dawdle(void)
 {
-    nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    nanosleep(&(struct timespec){.tv_nsec = dawdle_ns}, NULL);
 }
 
 static enum snug_status slow_read(struct store *store, int64_t at, void *to, int64_t n,
@@ -299,13 +307,112 @@ static void test_lives(void **state)
     end_run();
 }
 
+/* ---- all together ------------------------------------------------------------------------------------ */
+
+enum { N_PROGRAMS = 150, RANDOM_OPS = 40, ELEMS = 64, VALUES_MOST = RANDOM_OPS + 1 };
+
+struct simulated { /* what every tensor holds, each at a place of its own */
+    double number[VALUES_MOST][ELEMS];
+    bool stored[VALUES_MOST];
+    int n;
+};
+
+static int roll(uint64_t *dice, int n)
+{
+    *dice = *dice * 6364136223846793005u + 1442695040888963407u;
+    return (int)((*dice >> 33) % (uint64_t)n);
+}
+
+/* One of those so far that is stored, or is not; 0, the input, if there is none. */
+static int pick(uint64_t *dice, const struct simulated *s, bool stored)
+{
+    for (int tries = 0; tries < 20; tries++) {
+        int t = roll(dice, s->n);
+        if (s->stored[t] == stored)
+            return t;
+    }
+    return 0;
+}
+
+/* Adds an op and what it makes. */
+static void add_random(uint64_t *dice, struct simulated *s, struct text *tensors, struct text *ops)
+{
+    int kind = roll(dice, 8), made = s->n, a = pick(dice, s, kind < 3), b = pick(dice, s, false);
+    bool fetches = kind < 3 && s->stored[a], stashes = kind >= 3 && kind < 5;
+    if (kind == 5) {
+        text_add(ops, "_ = settle t%d\n", roll(dice, 2) ? a : pick(dice, s, true));
+        return;
+    }
+    const char *name = fetches ? "fetch" : stashes ? "stash" : "add";
+    text_add(tensors, "tensor t%d activation f32 [%d]%s\n", made, ELEMS,
+             stashes              ? " stored"
+             : roll(dice, 6) == 0 ? " output"
+                                  : "");
+    text_add(ops, "t%d = %s t%d", made, name, a);
+    if (!fetches && !stashes)
+        text_add(ops, ", t%d", b);
+    text_add(ops, "\n");
+    for (int i = 0; i < ELEMS; i++)
+        s->number[made][i] = s->number[a][i] + (fetches || stashes ? 0 : s->number[b][i]);
+    s->stored[made] = stashes;
+    s->n++;
+}
+
+static enum snug_status feed_random(void *user, int micro, struct snug_error *err)
+{
+    (void)user, (void)micro, (void)err;
+    float *x = exec_data(run.exec, program_find(&run.prog, "t0"));
+    for (int i = 0; i < ELEMS; i++)
+        x[i] = (float)i;
+    return SNUG_OK;
+}
+
+/* Programs of sums and copies: every output is as if each op had run alone. */
+static void test_random_programs(void **state)
+{
+    (void)state;
+    int n_outputs = 0;
+    struct backend backend = *backend_cpu();
+    backend.open_store = open_slow;
+    dawdle_ns = 20000;
+    for (uint64_t seed = 1; seed <= N_PROGRAMS; seed++) {
+        static struct simulated s;
+        struct text tensors = {0}, ops = {0}, all = {0};
+        struct snug_error err;
+        uint64_t dice = seed;
+        s = (struct simulated){.n = 1};
+        for (int i = 0; i < ELEMS; i++)
+            s.number[0][i] = i;
+        for (int i = 0; i < RANDOM_OPS; i++)
+            add_random(&dice, &s, &tensors, &ops);
+        text_add(&all, "program random; tensor t0 input f32 [%d]\n%s%s", ELEMS, tensors.data,
+                 ops.data);
+        make_run_of(all.data);
+        must(exec_create(&run.prog, &run.plan, &backend, &run.facts, NULL, &run.exec, &err), &err);
+        must(exec_run(run.exec, feed_random, NULL, &err), &err);
+        for (int id = 0; id < run.prog.n_tensors; id++) {
+            const float *found = exec_data(run.exec, id);
+            for (int i = 0; run.prog.tensors[id].is_output && i < ELEMS; i++)
+                if (found[i] != (float)s.number[id][i])
+                    fail_msg("seed %d: t%d[%d] is %g, not %g\n%s", (int)seed, id, i,
+                             (double)found[i], s.number[id][i], all.data);
+            n_outputs += run.prog.tensors[id].is_output;
+        }
+        end_run();
+        text_free(&tensors);
+        text_free(&ops);
+        text_free(&all);
+    }
+    assert_true(n_outputs > 2 * N_PROGRAMS);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_order),       cmocka_unit_test(test_beside),
         cmocka_unit_test(test_failure),     cmocka_unit_test(test_store),
         cmocka_unit_test(test_lives),       cmocka_unit_test(test_run),
-        cmocka_unit_test(test_broken_disk),
+        cmocka_unit_test(test_broken_disk), cmocka_unit_test(test_random_programs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
