@@ -291,12 +291,22 @@ static enum snug_status append_all(struct visits *s)
     return SNUG_OK;
 }
 
+/* A program beside a run finds a state where the run has it. */
+static bool is_offloaded(const struct pass_env *env, const struct tensor *t)
+{
+    tensor_id there =
+        env->train || env->run == NULL ? TENSOR_NONE : program_find(env->run, t->name);
+    return t->role == ROLE_optimizer && t->persistent &&
+           (env->train || (there != TENSOR_NONE && env->run->tensors[there].stored));
+}
+
 enum snug_status offload_states(struct program *prog, struct pass_env *env)
 {
     struct visits s = {.rewrite = {.prog = prog, .env = env}};
-    for (int i = 0; env->train && i < prog->n_tensors; i++)
-        if (prog->tensors[i].role == ROLE_optimizer && prog->tensors[i].persistent)
-            prog->tensors[i].stored = true;
+    for (int i = 0; i < prog->n_tensors; i++)
+        prog->tensors[i].stored |= is_offloaded(env, &prog->tensors[i]);
+    for (int i = 0; i < prog->n_tensors; i++) /* parts of them */
+        prog->tensors[i].stored |= prog->tensors[tensor_root(prog, i)].stored;
     enum snug_status status = find_visits(&s);
     if (status == SNUG_OK)
         status = append_all(&s);

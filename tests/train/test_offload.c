@@ -126,6 +126,18 @@ static void expect_stored(const struct run *run, const char *offload)
     must(plan_check_store(&s->prog, s->plan.stored_at, s->plan.store_bytes, &err), &err);
 }
 
+/* The programs beside the run read states too. */
+static void verify_programs(const struct run *run)
+{
+    const struct snug_trainer *t = run->trainer;
+    struct snug_error err;
+    must(program_verify(&t->session.prog, &err), &err);
+    if (t->can_evaluate)
+        must(program_verify(&t->evaluator.session.prog, &err), &err);
+    if (t->averages_exec != NULL)
+        must(program_verify(&t->averages.prog, &err), &err);
+}
+
 /* ---- the same bits --------------------------------------------------------------------------------- */
 
 static void test_same_steps(void **state)
@@ -169,6 +181,7 @@ static void test_every_optimizer(void **state)
                 train("tests/optim/fixtures/small", keys, "", N_SHORT_STEPS, NULL, false);
             struct run run = train("tests/optim/fixtures/small", keys, "offload=states",
                                    N_SHORT_STEPS, NULL, false);
+            verify_programs(&run);
             expect_same(&none, &run, 0, N_SHORT_STEPS, keys);
             end(&none);
             end(&run);
@@ -263,6 +276,7 @@ static void test_averages(void **state)
             struct run run =
                 train_evaluated("tests/optim/fixtures/small", keys, k == 0 ? "" : "offload=states",
                                 N_SHORT_STEPS, out, false, 1);
+            verify_programs(&run);
             memcpy(val_losses[k], run.val_losses, sizeof val_losses[k]);
             end(&run);
             saved[k] = files_read(files_path(out, "model.safetensors"), &n_bytes[k]);
