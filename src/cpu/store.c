@@ -1,12 +1,12 @@
 /*
  * store.c -- the CPU's store: a file without a name, read and written at offsets.
  *
- * The file is unlinked as soon as it is there, so that nothing is left behind however the process ends.
- * All its bytes are allocated before the first is used: a disk that is too full is found out before the
- * start of a run, not in its middle.
+ * The file is unlinked as soon as it is there, so that nothing is left behind however the process
+ * ends. All its bytes are allocated before the first is used: a disk that is too full is found out
+ * before the start of a run, not in its middle.
  *
- * pread and pwrite, not a mapping: pages of a mapping count as the process's own while they are mapped, and
- * to map them costs more than the copy (docs/offload.md has the rates).
+ * pread and pwrite, not a mapping: pages of a mapping count as the process's own while they are
+ * mapped, and to map them costs more than the copy (docs/offload.md has the rates).
  */
 #include <errno.h>
 #include <fcntl.h>

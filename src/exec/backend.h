@@ -30,8 +30,8 @@ struct operand {
     void *data;                  /* NULL: left out, or stored */
     const struct tensor *tensor; /* NULL: left out */
     int64_t stored_at;           /* its place in the store */
-    /* Of a part, or of a copy in staging: whose numbers these are, and where in it they begin, so that
-     * random numbers do not depend on where a tensor lies.  NULL: its own. */
+    /* Of a part, or of a copy in staging: whose numbers these are, and where in it they begin, so
+     * that random numbers do not depend on where a tensor lies.  NULL: its own. */
     const char *whole_name;
     int64_t whole_from;
 };

@@ -19,8 +19,8 @@ void copies_free(struct copies *copies); /* waits for what is under way */
 
 /* The number of the op, to wait for. */
 int64_t copies_issue(struct copies *copies, int op);
-/* Until op `number` and all before it are done.  After a failure no copy runs any more, and every wait
- * returns that failure, until copies_finish. */
+/* Until op `number` and all before it are done.  After a failure no copy runs any more, and every
+ * wait returns that failure, until copies_finish. */
 enum snug_status copies_wait(struct copies *copies, int64_t number, struct snug_error *err);
 /* Until all are; a failure is reported and forgotten. */
 enum snug_status copies_finish(struct copies *copies, struct snug_error *err);

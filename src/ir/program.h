@@ -313,9 +313,9 @@ static inline int program_body_end(const struct program *prog)
 
 /* The last op of the section that op i is in.
  *
- * Ops whose row says COPIES run on a lane of their own, in their order, beside the others.  Such an op
- * begins when the ops before it are done.  It is done when an op that reads what it or a later copy wrote
- * begins, or the last op of its section; after that one, nothing is under way. */
+ * Ops whose row says COPIES run on a lane of their own, in their order, beside the others.  Such an
+ * op begins when the ops before it are done.  It is done when an op that reads what it or a later
+ * copy wrote begins, or the last op of its section; after that one, nothing is under way. */
 static inline int program_section_last(const struct program *prog, int i)
 {
     int body_end = program_body_end(prog);

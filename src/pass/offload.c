@@ -1,9 +1,10 @@
 /*
  * offload.c -- tensors that wait for long wait in the store: a file on disk, or the host's memory.
  *
- * The pass knows of the store only that it is not the arena.  It marks tensors as stored and adds the
- * ops that copy: fetch, stash, settle.  Copies run beside the other ops, so each fetch stands early enough
- * to be done when it is needed; how long bytes are taken by a copy is for the planner to find out.
+ * The pass knows of the store only that it is not the arena.  It marks tensors as stored and adds
+ * the ops that copy: fetch, stash, settle.  Copies run beside the other ops, so each fetch stands
+ * early enough to be done when it is needed; how long bytes are taken by a copy is for the planner
+ * to find out.
  *
  *     offload_states.c        optimizer states and masters: all of them, brought in for each update
  *     offload_activations.c   what the backward half reads long after the forward half wrote it

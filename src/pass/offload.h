@@ -20,8 +20,8 @@ enum snug_status rewrite_append(struct rewrite *r, const struct op *op);
 /* fetch, stash (from, to), or settle (from, TENSOR_NONE) */
 enum snug_status rewrite_append_copy(struct rewrite *r, enum op_kind kind, tensor_id from,
                                      tensor_id to);
-/* To be called before anything is appended that belongs before op i of the old list, or to it: sections
- * begin where they did. */
+/* To be called before anything is appended that belongs before op i of the old list, or to it:
+ * sections begin where they did. */
 void rewrite_reach(struct rewrite *r, int i);
 /* The new list takes the place of the old one, or is thrown away after a failure. */
 enum snug_status rewrite_finish(struct rewrite *r, enum snug_status status);

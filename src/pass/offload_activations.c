@@ -1,10 +1,10 @@
 /*
  * offload_activations.c -- what is kept for the backward half waits in the store.
  *
- * Of the ops that touch an activation, the two neighbours that are furthest apart are, mostly, its last
- * use forward and its first use backward.  If many ops lie between them and it is large, it is stashed
- * after the one and fetched ahead of the other; the ops from there on read the copy.  What is used
- * again soon (by the last layers) stays where it is.
+ * Of the ops that touch an activation, the two neighbours that are furthest apart are, mostly, its
+ * last use forward and its first use backward.  If many ops lie between them and it is large, it is
+ * stashed after the one and fetched ahead of the other; the ops from there on read the copy.  What
+ * is used again soon (by the last layers) stays where it is.
  *
  *     forward     op a, stash A, ... op b, stash B, ... settle A, op c, stash C
  *     backward    fetch C, ... fetch B | op that reads C, ...

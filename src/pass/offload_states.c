@@ -1,23 +1,23 @@
 /*
  * offload_states.c -- optimizer states and masters live in the store and visit the arena.
  *
- * Ops that share states and stand close together (a direction, and the update that takes it) are one
- * visit: what it touches is fetched into staging before its first op, the ops work on the staging, and what
- * they changed is stashed after its last.  The fetch of a visit stands before the ops of the visit
- * before it, so that it is under way while that one computes:
+ * Ops that share states and stand close together (a direction, and the update that takes it) are
+ * one visit: what it touches is fetched into staging before its first op, the ops work on the
+ * staging, and what they changed is stashed after its last.  The fetch of a visit stands before the
+ * ops of the visit before it, so that it is under way while that one computes:
  *
  *     fetch 1 | (norm of the gradients)
  *     settle 1, fetch 2 | update 1, stash 1
  *     settle 2, fetch 3 | update 2, stash 2 ...
  *
- * Copies run in their order, so when fetch 3 is there, so is stash 1: to settle it before fetch 4 costs
- * nothing and makes three visits the most that have bytes at once.
+ * Copies run in their order, so when fetch 3 is there, so is stash 1: to settle it before fetch 4
+ * costs nothing and makes three visits the most that have bytes at once.
  *
- * An update is elementwise: of a large tensor it is made in pieces, each a visit of its own, so that the
- * staging is small.  Other ops take their states whole.
+ * An update is elementwise: of a large tensor it is made in pieces, each a visit of its own, so
+ * that the staging is small.  Other ops take their states whole.
  *
- * A program that reads averages beside a run (pass/average.c) reads states of the run, stored there: the
- * same visits, and nothing to stash.
+ * A program that reads averages beside a run (pass/average.c) reads states of the run, stored
+ * there: the same visits, and nothing to stash.
  */
 #include "base/code_map.h"
 #include "pass/offload.h"
@@ -121,7 +121,7 @@ static enum snug_status stage_operands(struct visits *s, struct visit *v, struct
     return SNUG_OK;
 }
 
-/* ---- pieces ----------------------------------------------------------------------------------- */
+/* ---- pieces ---------------------------------------------------------------------------------- */
 
 /* Elements of the weight in a piece; 0: the op is not cut. */
 static int64_t piece_elems(const struct program *prog, const struct op *op)
@@ -183,7 +183,7 @@ static enum snug_status add_piece(struct visits *s, int i, int64_t from, int64_t
     return stage_operands(s, v, op);
 }
 
-/* ---- the new list ----------------------------------------------------------------------------- */
+/* ---- the new list ---------------------------------------------------------------------------- */
 
 static enum snug_status add_pieces(struct visits *s, int i, int64_t piece)
 {
@@ -247,7 +247,7 @@ static bool is_apart(const struct program *prog, const struct visit *v, const st
     return true;
 }
 
-/* A visit, its stashes, and around it the fetches of the next one, if that is in the same section. */
+/* A visit, its stashes, and the fetches of the next one if that is in the same section. */
 static enum snug_status append_visit(struct visits *s, const struct visit *v)
 {
     struct program *prog = s->rewrite.prog;

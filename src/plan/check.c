@@ -10,8 +10,9 @@
  *
  * On top of that: output and workspace of one op must not lie on each other or on its inputs,
  * except where its row allows output 0 to lie exactly on an input; lanes must not share bytes at
- * all.  A copy is under way from its op on, until an op reads what it or a later copy wrote or the last op
- * of the section comes: till then nobody but other copies may write what it reads, or touch what it writes.
+ * all.  A copy is under way from its op on, until an op reads what it or a later copy wrote or the
+ * last op of the section comes: till then nobody but other copies may write what it reads, or touch
+ * what it writes.
  */
 #include "plan/plan.h"
 

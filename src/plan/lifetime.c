@@ -27,8 +27,8 @@ static void touch(const struct program *prog, struct plan *plan, tensor_id root,
         plan->alive_to[root] = op;
 }
 
-/* The newest of the copies from `oldest` on whose results op i reads, or -1: for that one it waits, and the
- * last op of a section for all.  copied_by: per root, the last copy that wrote it. */
+/* The newest of the copies from `oldest` on whose results op i reads, or -1: for that one it waits,
+ * and the last op of a section for all.  copied_by: per root, the last copy that wrote it. */
 static int waits_for(const struct program *prog, const int *copied_by, int i, int oldest,
                      int newest)
 {

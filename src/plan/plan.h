@@ -64,7 +64,7 @@ enum snug_status plan_make_over(const struct program *prog, const struct program
 /* The stages, in order; plan_make runs them all. */
 enum snug_status plan_lifetimes(const struct program *prog, struct plan *plan,
                                 struct snug_error *err);
-/* store.c: places of the stored tensors; host NULL: one after the other, else those of the host, by name. */
+/* store.c: places of the stored tensors, one after the other, or those of the host, by name. */
 enum snug_status plan_place_stored(const struct program *prog, const struct program *host,
                                    const struct plan *host_plan, int alignment, struct plan *plan,
                                    struct snug_error *err);

@@ -1,8 +1,8 @@
 /*
  * store.c -- places outside the arena, for the tensors that a program keeps in the store.
  *
- * One after the other, each at a place of its own: the store is a file or the host's memory, of which
- * there is plenty, and a place that nobody shares needs no lifetimes.
+ * One after the other, each at a place of its own: the store is a file or the host's memory, of
+ * which there is plenty, and a place that nobody shares needs no lifetimes.
  */
 #include "plan/plan.h"
 

@@ -16,7 +16,8 @@
 #include "exec/exec.h"
 #include "support/training.h"
 
-/* ---- the lane -------------------------------------------------------------------------------------- */
+/* ---- the lane
+ * -------------------------------------------------------------------------------------- */
 
 enum { N_OPS = 1000, N_RING = 7 };
 
@@ -94,7 +95,8 @@ static void test_failure(void **state)
     copies_free(copies);
 }
 
-/* ---- the store ------------------------------------------------------------------------------------- */
+/* ---- the store
+ * ------------------------------------------------------------------------------------- */
 
 static void test_store(void **state)
 {
@@ -120,10 +122,11 @@ static void test_store(void **state)
     assert_non_null(strstr(err.message, "1152921504606846976 bytes"));
 }
 
-/* ---- the executor ---------------------------------------------------------------------------------- */
+/* ---- the executor
+ * ---------------------------------------------------------------------------------- */
 
-/* Two rounds of a body that stashes and fetches, then a state that visits: what was stashed comes back,
- * though its bytes were used for others in between. */
+/* Two rounds of a body that stashes and fetches, then a state that visits: what was stashed comes
+ * back, though its bytes were used for others in between. */
 static const char program_text[] =
     "program copies; body 0 8 x 2\n"
     "tensor x input f32 [4096]\n"
@@ -178,7 +181,7 @@ static void end_run(void)
     program_free(&run.prog);
 }
 
-/* The CPU's store, but it takes its time: whoever does not wait for a copy is sure to be too early. */
+/* The CPU's store, but it takes its time: who does not wait for a copy is sure to be too early. */
 static struct {
     enum snug_status (*read)(struct store *, int64_t, void *, int64_t, struct snug_error *);
     enum snug_status (*write)(struct store *, int64_t, const void *, int64_t, struct snug_error *);
@@ -273,7 +276,8 @@ static void test_broken_disk(void **state)
     end_run();
 }
 
-/* ---- the planner ------------------------------------------------------------------------------------ */
+/* ---- the planner
+ * ------------------------------------------------------------------------------------ */
 
 static int alive_to(const char *name)
 {
@@ -307,7 +311,8 @@ static void test_lives(void **state)
     end_run();
 }
 
-/* ---- all together ------------------------------------------------------------------------------------ */
+/* ---- all together
+ * ------------------------------------------------------------------------------------ */
 
 enum { N_PROGRAMS = 150, RANDOM_OPS = 40, ELEMS = 64, VALUES_MOST = RANDOM_OPS + 1 };
 

@@ -27,10 +27,10 @@
     DECLARE "tensor m optimizer f32 [4 4] persistent; tensor c8 optimizer u8 [4 4] persistent; " \
             "tensor k8 optimizer f32 [1] persistent; "
 
-#define STORED                                                                                   \
-    DECLARE                                                                                      \
-        "tensor k activation f32 [2 4] stored; tensor m optimizer f32 [2 4] persistent stored; " \
-        "tensor h activation bf16 [2 4]; "
+#define STORED                                                                               \
+    DECLARE                                                                                  \
+    "tensor k activation f32 [2 4] stored; tensor m optimizer f32 [2 4] persistent stored; " \
+    "tensor h activation bf16 [2 4]; "
 
 static const struct {
     const char *name, *text, *words; /* words NULL: a good program */

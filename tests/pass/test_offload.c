@@ -1,5 +1,6 @@
 /*
- * test_offload.c -- where the pass offload puts its copies, in programs in the text form and in a model.
+ * test_offload.c -- where the pass offload puts its copies, in programs in the text form and in a
+ * model.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +15,8 @@
 #include "support/training.h"
 #include "train/session.h"
 
-/* ---- states: a row per behaviour -------------------------------------------------------------------- */
+/* ---- states: a row per behaviour
+ * -------------------------------------------------------------------- */
 
 static const char declarations[] =
     "tensor x input f32 [4]; tensor s temporary f64 [24] persistent; scalars s\n"
@@ -84,7 +86,8 @@ static void test_states(void **state)
     }
 }
 
-/* ---- activations: what must hold in every program ----------------------------------------------------- */
+/* ---- activations: what must hold in every program
+ * ----------------------------------------------------- */
 
 static int first_reader(const struct program *prog, tensor_id id)
 {

@@ -1,9 +1,9 @@
 /*
  * test_offload.c -- what is offloaded changes nothing but where the bytes are.
  *
- * A run with states or activations in the store takes the very steps of one without: losses, weights
- * and states to the bit, with any optimizer, type and number of threads, also when it was saved and
- * resumed on the way.  And the plan says what it costs.
+ * A run with states or activations in the store takes the very steps of one without: losses,
+ * weights and states to the bit, with any optimizer, type and number of threads, also when it was
+ * saved and resumed on the way.  And the plan says what it costs.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -138,7 +138,8 @@ static void verify_programs(const struct run *run)
         must(program_verify(&t->averages.prog, &err), &err);
 }
 
-/* ---- the same bits --------------------------------------------------------------------------------- */
+/* ---- the same bits
+ * --------------------------------------------------------------------------------- */
 
 static void test_same_steps(void **state)
 {
@@ -224,7 +225,8 @@ static void test_pieces(void **state)
     }
 }
 
-/* ---- on disk --------------------------------------------------------------------------------------- */
+/* ---- on disk
+ * --------------------------------------------------------------------------------------- */
 
 static void test_resumed(void **state)
 {
@@ -256,8 +258,8 @@ static void test_resumed(void **state)
     }
 }
 
-/* Averages of the weights are made from states, which are in the store: for evaluation and for the saved
- * model. */
+/* Averages of the weights are made from states, which are in the store: for evaluation and for the
+ * saved model. */
 static void test_averages(void **state)
 {
     (void)state;
@@ -310,7 +312,7 @@ static void expect_words(const struct snug_error *err, const char *word)
         fail_msg("\"%s\" does not say \"%s\"", err->message, word);
 }
 
-/* A limit on the size of files stands for a disk that is full: the system refuses at the same call. */
+/* A limit on the size of files stands for a disk that is full. */
 static void test_no_room(void **state)
 {
     (void)state;
@@ -350,7 +352,8 @@ static void test_no_folder(void **state)
     must(open_offloaded(NULL, &err), &err);
 }
 
-/* ---- the plan -------------------------------------------------------------------------------------- */
+/* ---- the plan
+ * -------------------------------------------------------------------------------------- */
 
 static void test_ledger(void **state)
 {
