@@ -134,7 +134,8 @@ struct snug_ledger { /* bytes at the moment of the peak; the six kinds add up to
     double step_seconds; /* estimate for the declared device */
     int64_t peak_op;     /* index in the program */
     int64_t n_ops;
-    int64_t budget; /* 0: none was given */
+    int64_t budget;    /* 0: none was given */
+    int64_t offloaded; /* bytes outside the device's memory: beside the total, no part of it */
 };
 
 /* Plans one optimizer step.  Over budget is not an error here: see ledger.budget. */

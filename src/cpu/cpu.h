@@ -95,6 +95,10 @@ double tile_flops_amx(int threads, int64_t n_rounds);
 /* limits.c: what this machine does at best. */
 bool cpu_measure(const struct device_facts *facts, struct device_limits *limits);
 
+/* store.c: a file that has no name. */
+enum snug_status cpu_open_store(const struct device_facts *facts, int64_t n_bytes,
+                                struct store **store, struct snug_error *err);
+
 /* Rows of rows_linear.c and rows_head.c. */
 const struct kernel *rows_linear(int *n_rows);
 const struct kernel *rows_head(int *n_rows);

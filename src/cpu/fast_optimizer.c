@@ -145,10 +145,10 @@ static void round_by_chance(const struct kernel_call *call, const struct operand
                             const struct block *block, const float *from)
 {
     const double *scalars = call->in[UPDATE_SCALARS].data;
-    uint64_t key = rng_u64((uint64_t)scalars[SCALAR_seed], rng_hash_string(x->tensor->name),
+    uint64_t key = rng_u64((uint64_t)scalars[SCALAR_seed], rng_hash_string(operand_name(x)),
                            (uint64_t)scalars[SCALAR_update_count]);
     uint16_t *to = (uint16_t *)x->data + block->at;
-    uint64_t at = (uint64_t)block->at;
+    uint64_t at = (uint64_t)(x->whole_from + block->at);
     if (x->tensor->dtype == DTYPE_f16) {
         float rounded[BLOCK_ELEMS];
         for (int64_t i = 0; i < block->count; i++)

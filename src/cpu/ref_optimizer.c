@@ -164,11 +164,11 @@ static void store_numbers(const struct kernel_call *call, const struct operand *
         return;
     }
     const struct operand *scalars = &call->in[UPDATE_SCALARS];
-    uint64_t key = rng_u64((uint64_t)load(scalars, SCALAR_seed), rng_hash_string(x->tensor->name),
+    uint64_t key = rng_u64((uint64_t)load(scalars, SCALAR_seed), rng_hash_string(operand_name(x)),
                            (uint64_t)load(scalars, SCALAR_update_count));
     uint16_t *to = x->data;
     for (int64_t i = at; i < at + n; i++) {
-        uint32_t random = counter_random(key, (uint64_t)i);
+        uint32_t random = counter_random(key, (uint64_t)(x->whole_from + i));
         float value = (float)from[i - at];
         to[i] = x->tensor->dtype == DTYPE_bf16 ? rng_round_bf16(value, random)
                                                : f16_from_f32(rng_round_f16(value, random));

@@ -299,6 +299,8 @@ const struct backend *backend_cpu(void)
                                            .choose = choose,
                                            .alloc = alloc_block,
                                            .release = release_block,
+                                           .store_place = "a file on disk",
+                                           .open_store = cpu_open_store,
                                            .run_begin = run_begin,
                                            .run_end = run_end,
                                            .measure = cpu_measure};

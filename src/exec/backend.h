@@ -13,12 +13,33 @@
 struct device_facts { /* declared, so that a plan can be made anywhere */
     int threads;
     bool reference_only; /* plain loops for every op */
+    /* Where a store that is a file is made; NULL: the system's folder for temporary files. */
+    const char *store_folder;
+};
+
+/* Memory outside the device, for tensors that are stored.  Any thread may call. */
+struct store {
+    enum snug_status (*read)(struct store *store, int64_t at, void *to, int64_t n_bytes,
+                             struct snug_error *err);
+    enum snug_status (*write)(struct store *store, int64_t at, const void *from, int64_t n_bytes,
+                              struct snug_error *err);
+    void (*close)(struct store *store);
 };
 
 struct operand {
-    void *data;                  /* NULL: left out */
+    void *data;                  /* NULL: left out, or stored */
     const struct tensor *tensor; /* NULL: left out */
+    int64_t stored_at;           /* its place in the store */
+    /* Of a part, or of a copy in staging: whose numbers these are, and where in it they begin, so
+     * that random numbers do not depend on where a tensor lies.  NULL: its own. */
+    const char *whole_name;
+    int64_t whole_from;
 };
+
+static inline const char *operand_name(const struct operand *x)
+{
+    return x->whole_name != NULL ? x->whole_name : x->tensor->name;
+}
 
 struct kernel_call {
     const struct op *op;
@@ -28,6 +49,7 @@ struct kernel_call {
     void *prepared; /* what prepare made */
     bool add;       /* outputs that accumulate: += (true) or = (false) */
     int micro;      /* which micro-batch of the step, from 0 */
+    struct store *store; /* NULL: nothing is stored */
 };
 
 /* For kernels of update: are the rule's states there? */
@@ -77,6 +99,10 @@ struct backend {
                                    const struct device_facts *facts);
     void *(*alloc)(size_t bytes); /* the arena; untouched pages, NULL on failure */
     void (*release)(void *block, size_t bytes);
+    const char *store_place; /* where a store lies, in a few words */
+    /* A store whose bytes are 0 and are there: what cannot be had is refused now, not later. */
+    enum snug_status (*open_store)(const struct device_facts *facts, int64_t n_bytes,
+                                   struct store **store, struct snug_error *err);
     /* Around every run of kernels: thread count and float modes are set for it, and are the
      * caller's again after it. */
     struct run_modes (*run_begin)(const struct device_facts *facts);

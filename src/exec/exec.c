@@ -1,9 +1,13 @@
 /*
  * exec.c -- the executor: calls are laid out once, then a run is a loop over them.
+ *
+ * Copies are handed to a thread of their own; an op that has to come after one waits for it, as
+ * program_section_last says.  What waits for what is known before the first run.
  */
 #include "exec/exec.h"
 
 #include "base/clock.h"
+#include "exec/copies.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -22,13 +26,24 @@ struct exec {
     struct kernel_call *calls; /* per op */
     const struct kernel **kernels;
     double *op_seconds; /* NULL: nobody asks how long ops take */
+    struct store *store;
+    struct copies *copies; /* NULL: the program has none */
+    tensor_id *fetched;    /* per tensor: of which it is a copy in staging, or TENSOR_NONE */
+    int *waits_for;        /* per op: the copy that must be done before it, or -1 */
+    int64_t *number;       /* per copy: the one that it was given when last issued */
 };
 
 static struct operand operand_of(const struct exec *exec, tensor_id id)
 {
     if (id == TENSOR_NONE)
         return (struct operand){0};
-    return (struct operand){exec_data(exec, id), &exec->prog->tensors[id]};
+    const struct program *prog = exec->prog;
+    tensor_id own = exec->fetched[id] != TENSOR_NONE ? exec->fetched[id] : id;
+    return (struct operand){.data = exec_data(exec, id),
+                            .tensor = &prog->tensors[id],
+                            .stored_at = exec->plan->stored_at[id],
+                            .whole_name = prog->tensors[tensor_root(prog, own)].name,
+                            .whole_from = prog->tensors[own].offset_elems};
 }
 
 static enum snug_status prepare(struct exec *exec, int i, struct snug_error *err)
@@ -39,7 +54,7 @@ static enum snug_status prepare(struct exec *exec, int i, struct snug_error *err
     if (kernel == NULL)
         return snug_fail(err, SNUG_UNSUPPORTED, "op %d (%s): the %s backend has no kernel for it",
                          i, op_infos[op->kind].name, exec->backend->name);
-    *call = (struct kernel_call){.op = op, .facts = &exec->facts};
+    *call = (struct kernel_call){.op = op, .facts = &exec->facts, .store = exec->store};
     for (int k = 0; k < op->n_in; k++)
         call->in[k] = operand_of(exec, op->in[k]);
     for (int k = 0; k < op->n_out; k++)
@@ -57,6 +72,68 @@ static enum snug_status prepare(struct exec *exec, int i, struct snug_error *err
     if (kernel->prepare != NULL)
         TRY(kernel->prepare(exec->prog, op, &exec->facts, &call->prepared, err));
     return SNUG_OK;
+}
+
+static bool is_copy(const struct program *prog, int i)
+{
+    return (op_infos[prog->ops[i].kind].flags & COPIES) != 0;
+}
+
+/* One number for each op: which copy it waits for.  copied_by is for a number each tensor. */
+static void find_waits(struct exec *exec, int *copied_by)
+{
+    const struct program *prog = exec->prog;
+    int newest = -1;
+    for (int t = 0; t < prog->n_tensors; t++) {
+        copied_by[t] = -1;
+        exec->fetched[t] = TENSOR_NONE;
+    }
+    for (int i = 0; i < prog->n_ops; i++) {
+        const struct op *op = &prog->ops[i];
+        bool is_last = i == program_section_last(prog, i);
+        exec->waits_for[i] = is_last ? newest : -1;
+        for (int k = 0; k < op->n_in && !is_copy(prog, i); k++)
+            if (op->in[k] != TENSOR_NONE &&
+                copied_by[tensor_root(prog, op->in[k])] > exec->waits_for[i])
+                exec->waits_for[i] = copied_by[tensor_root(prog, op->in[k])];
+        if (is_copy(prog, i))
+            copied_by[tensor_root(prog, op->out[0])] = newest = i;
+        if (op->kind == OP_fetch)
+            exec->fetched[op->out[0]] = op->in[0];
+    }
+}
+
+static enum snug_status run_op(struct exec *exec, int i, int micro, struct snug_error *err);
+
+static enum snug_status run_copy(void *user, int i, struct snug_error *err)
+{
+    return run_op(user, i, 0, err);
+}
+
+/* The lane of copies, and a store unless it is another's. */
+static enum snug_status open_lane(struct exec *exec, struct exec *shared, struct snug_error *err)
+{
+    const struct program *prog = exec->prog;
+    int n_copies = 0;
+    size_t n = (size_t)(prog->n_ops > prog->n_tensors ? prog->n_ops : prog->n_tensors) + 1;
+    int *copied_by = malloc(n * sizeof *copied_by);
+    exec->fetched = malloc(n * sizeof *exec->fetched);
+    exec->waits_for = malloc(n * sizeof *exec->waits_for);
+    exec->number = malloc(n * sizeof *exec->number);
+    if (copied_by == NULL || exec->fetched == NULL || exec->waits_for == NULL ||
+        exec->number == NULL) {
+        free(copied_by);
+        return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    }
+    find_waits(exec, copied_by);
+    free(copied_by);
+    for (int i = 0; i < prog->n_ops; i++)
+        n_copies += is_copy(prog, i);
+    if (shared != NULL)
+        exec->store = shared->store;
+    else if (exec->plan->store_bytes > 0)
+        TRY(exec->backend->open_store(&exec->facts, exec->plan->store_bytes, &exec->store, err));
+    return n_copies == 0 ? SNUG_OK : copies_create(n_copies, run_copy, exec, &exec->copies, err);
 }
 
 enum snug_status exec_create(const struct program *prog, const struct plan *plan,
@@ -91,6 +168,8 @@ enum snug_status exec_create(const struct program *prog, const struct plan *plan
                                "--micro-batch or set --memory",
                                (long long)plan->arena_bytes);
     }
+    if (status == SNUG_OK)
+        status = open_lane(exec, shared, err);
     for (int i = 0; i < prog->n_ops && status == SNUG_OK; i++)
         status = prepare(exec, i, err);
     if (status != SNUG_OK) {
@@ -105,6 +184,9 @@ void exec_free(struct exec *exec)
 {
     if (exec == NULL)
         return;
+    copies_free(exec->copies);
+    if (exec->owns_arena && exec->store != NULL)
+        exec->store->close(exec->store);
     for (int i = 0; exec->kernels != NULL && exec->calls != NULL && i < exec->prog->n_ops; i++)
         if (exec->kernels[i] != NULL && exec->kernels[i]->release != NULL &&
             exec->calls[i].prepared != NULL)
@@ -113,6 +195,9 @@ void exec_free(struct exec *exec)
         exec->backend->release(exec->arena, (size_t)exec->arena_bytes);
     free(exec->calls);
     free(exec->kernels);
+    free(exec->fetched);
+    free(exec->waits_for);
+    free(exec->number);
     free(exec);
 }
 
@@ -124,6 +209,33 @@ int64_t exec_allocated_bytes(const struct exec *exec)
 void *exec_data(const struct exec *exec, tensor_id id)
 {
     return exec->plan->offset[id] < 0 ? NULL : exec->arena + exec->plan->offset[id];
+}
+
+bool exec_holds(const struct exec *exec, tensor_id id)
+{
+    return exec->plan->offset[id] >= 0 || exec->plan->stored_at[id] >= 0;
+}
+
+enum snug_status exec_read(const struct exec *exec, tensor_id id, int64_t at_bytes, int64_t n_bytes,
+                           void *to, struct snug_error *err)
+{
+    const unsigned char *data = exec_data(exec, id);
+    if (data == NULL)
+        return exec->store->read(exec->store, exec->plan->stored_at[id] + at_bytes, to, n_bytes,
+                                 err);
+    memcpy(to, data + at_bytes, (size_t)n_bytes);
+    return SNUG_OK;
+}
+
+enum snug_status exec_write(const struct exec *exec, tensor_id id, int64_t at_bytes,
+                            int64_t n_bytes, const void *from, struct snug_error *err)
+{
+    unsigned char *data = exec_data(exec, id);
+    if (data == NULL)
+        return exec->store->write(exec->store, exec->plan->stored_at[id] + at_bytes, from, n_bytes,
+                                  err);
+    memcpy(data + at_bytes, from, (size_t)n_bytes);
+    return SNUG_OK;
 }
 
 double *exec_scalars(const struct exec *exec)
@@ -150,29 +262,58 @@ void exec_time_ops(struct exec *exec, double *op_seconds)
     exec->op_seconds = op_seconds;
 }
 
+static enum snug_status finish_copies(struct exec *exec, struct snug_error *err)
+{
+    return exec->copies == NULL ? SNUG_OK : copies_finish(exec->copies, err);
+}
+
+/* Waiting counts as time of the op that waits. */
+static enum snug_status wait_for_copy(struct exec *exec, int i, struct snug_error *err)
+{
+    double begin = clock_seconds();
+    TRY(copies_wait(exec->copies, exec->number[exec->waits_for[i]], err));
+    if (exec->op_seconds != NULL)
+        exec->op_seconds[i] += clock_seconds() - begin;
+    return SNUG_OK;
+}
+
+/* Ops [begin, end), a whole section. */
+static enum snug_status run_section(struct exec *exec, int begin, int end, int micro,
+                                    struct snug_error *err)
+{
+    for (int i = begin; i < end; i++) {
+        if (!op_runs_in(exec->prog, &exec->prog->ops[i], micro))
+            continue;
+        if (is_copy(exec->prog, i)) {
+            exec->number[i] = copies_issue(exec->copies, i);
+            continue;
+        }
+        if (exec->waits_for[i] >= begin)
+            TRY(wait_for_copy(exec, i, err));
+        TRY(run_op(exec, i, micro, err));
+    }
+    return finish_copies(exec, err);
+}
+
 static enum snug_status run_all(struct exec *exec, exec_feed *feed, void *user,
                                 struct snug_error *err)
 {
     const struct program *prog = exec->prog;
     int body_end = program_body_end(prog);
-    for (int i = 0; i < prog->body_begin; i++)
-        TRY(run_op(exec, i, 0, err));
+    TRY(run_section(exec, 0, prog->body_begin, 0, err));
     for (int micro = 0; micro < prog->n_repeat; micro++) {
         if (feed != NULL)
             TRY(feed(user, micro, err));
-        for (int i = prog->body_begin; i < body_end; i++)
-            if (op_runs_in(prog, &prog->ops[i], micro))
-                TRY(run_op(exec, i, micro, err));
+        TRY(run_section(exec, prog->body_begin, body_end, micro, err));
     }
-    for (int i = body_end; i < prog->n_ops; i++)
-        TRY(run_op(exec, i, 0, err));
-    return SNUG_OK;
+    return run_section(exec, body_end, prog->n_ops, 0, err);
 }
 
 enum snug_status exec_run(struct exec *exec, exec_feed *feed, void *user, struct snug_error *err)
 {
     struct run_modes modes = exec->backend->run_begin(&exec->facts);
     enum snug_status status = run_all(exec, feed, user, err);
+    (void)finish_copies(exec, NULL); /* after a failure some may be under way */
     exec->backend->run_end(&exec->facts, &modes);
     return status;
 }
@@ -180,7 +321,7 @@ enum snug_status exec_run(struct exec *exec, exec_feed *feed, void *user, struct
 static bool all_finite(const struct operand *operand)
 {
     const struct tensor *t = operand->tensor;
-    if (t == NULL || !dtype_is_float(t->dtype))
+    if (t == NULL || operand->data == NULL || !dtype_is_float(t->dtype))
         return true;
     int64_t n = shape_elems(&t->shape);
     for (int64_t i = 0; i < n; i++)
@@ -206,7 +347,7 @@ static enum snug_status find_nonfinite(struct exec *exec, exec_feed *feed, void 
     const struct program *prog = exec->prog;
     *name = NULL;
     for (int i = 0; i < prog->n_tensors; i++) {
-        struct operand parameter = {exec_data(exec, i), &prog->tensors[i]};
+        struct operand parameter = {.data = exec_data(exec, i), .tensor = &prog->tensors[i]};
         if (prog->tensors[i].role == ROLE_parameter && !all_finite(&parameter)) {
             *name = prog->tensors[i].name;
             return SNUG_OK;

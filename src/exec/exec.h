@@ -9,16 +9,25 @@
 
 struct exec;
 
-/* Allocates the arena of the plan, chooses and prepares every kernel.  The program, plan and facts
- * must outlive it.  `shared`: run in the arena of another exec instead (plan_make_over). */
+/* Allocates the arena and the store of the plan, chooses and prepares every kernel.  The program,
+ * plan and facts must outlive it.  `shared`: run in those of another exec instead (plan_make_over).
+ */
 enum snug_status exec_create(const struct program *prog, const struct plan *plan,
                              const struct backend *backend, const struct device_facts *facts,
                              struct exec *shared, struct exec **exec, struct snug_error *err);
 void exec_free(struct exec *exec);
 
 int64_t exec_allocated_bytes(const struct exec *exec);
-void *exec_data(const struct exec *exec, tensor_id id); /* NULL for a tensor without a place */
-double *exec_scalars(const struct exec *exec);          /* NULL if the program has none */
+void *exec_data(const struct exec *exec, tensor_id id); /* NULL: not in the arena */
+
+/* For tensors that may be in the store: is it there or in the arena; bytes of it from there, and to
+ * there. Not while a run is under way; otherwise from any thread. */
+bool exec_holds(const struct exec *exec, tensor_id id);
+enum snug_status exec_read(const struct exec *exec, tensor_id id, int64_t at_bytes, int64_t n_bytes,
+                           void *to, struct snug_error *err);
+enum snug_status exec_write(const struct exec *exec, tensor_id id, int64_t at_bytes,
+                            int64_t n_bytes, const void *from, struct snug_error *err);
+double *exec_scalars(const struct exec *exec); /* NULL if the program has none */
 
 /* Fills the input tensors of micro-batch `micro`. */
 typedef enum snug_status exec_feed(void *user, int micro, struct snug_error *err);
@@ -27,8 +36,9 @@ typedef enum snug_status exec_feed(void *user, int micro, struct snug_error *err
  * itself and gives the caller's back. */
 enum snug_status exec_run(struct exec *exec, exec_feed *feed, void *user, struct snug_error *err);
 
-/* The body once more (forward and backward, no updates), looking at every result: *name is the first
- * tensor that holds a number that is not finite, or NULL.  For the message of a run that diverged. */
+/* The body once more (forward and backward, no updates), looking at every result: *name is the
+ * first tensor that holds a number that is not finite, or NULL.  For the message of a run that
+ * diverged. */
 enum snug_status exec_find_nonfinite(struct exec *exec, exec_feed *feed, void *user,
                                      const char **name, struct snug_error *err);
 

@@ -14,11 +14,18 @@
 #include "io/file.h"
 #include "ir/program.h"
 
+/* Gives bytes of a tensor that is not in memory, and that its owner knows as `id`. */
+typedef enum snug_status st_read_fn(const void *owner, int id, int64_t at_bytes, int64_t n_bytes,
+                                    void *to, struct snug_error *err);
+
 struct st_entry {
     const char *name;
     enum dtype dtype; /* DTYPE_COUNT: a type of the format that snug has no use for */
     struct shape shape;
-    void *data;                    /* writer: source; reader: NULL */
+    void *data;       /* writer: source; reader: NULL */
+    st_read_fn *read; /* writer: source, if data is NULL */
+    const void *owner;
+    int id;
     int64_t offset_bytes, n_bytes; /* in the file, from its beginning; the writer ignores them */
 };
 

@@ -16,7 +16,7 @@
 #include "base/text.h"
 #include "io/json.h"
 
-enum { PREFIX_BYTES = 8, ALIGN_BYTES = 8 };
+enum { PREFIX_BYTES = 8, ALIGN_BYTES = 8, PIECE_BYTES = 1 << 16 };
 
 /* Checks sizes, and finds the order in the file: wide types first. */
 static enum snug_status lay_out(const char *path, const struct st_entry *entries, int n,
@@ -86,6 +86,20 @@ static enum snug_status make_header(const char *path, const struct st_entry *pla
     return status;
 }
 
+/* Through a small buffer: what is not in memory is not brought there whole. */
+static enum snug_status write_read(int fd, const char *path, const struct st_entry *entry,
+                                   int64_t begin, uint32_t *crc, struct file_faults *faults,
+                                   struct snug_error *err)
+{
+    unsigned char piece[PIECE_BYTES];
+    for (int64_t at = 0; at < entry->n_bytes; at += PIECE_BYTES) {
+        int64_t left = entry->n_bytes - at, n = left < PIECE_BYTES ? left : PIECE_BYTES;
+        TRY(entry->read(entry->owner, entry->id, at, n, piece, err));
+        TRY(file_write_at(fd, path, piece, n, begin + at, crc, faults, err));
+    }
+    return SNUG_OK;
+}
+
 static enum snug_status write_tensors(int fd, const char *path, const struct st_entry *placed,
                                       int n, int64_t data_begin, uint32_t *crc, int64_t *n_bytes,
                                       struct file_faults *faults, struct snug_error *err)
@@ -93,8 +107,10 @@ static enum snug_status write_tensors(int fd, const char *path, const struct st_
     *crc = 0;
     *n_bytes = 0;
     for (int i = 0; i < n; i++) {
-        TRY(file_write_at(fd, path, placed[i].data, placed[i].n_bytes,
-                          data_begin + placed[i].offset_bytes, crc, faults, err));
+        int64_t begin = data_begin + placed[i].offset_bytes;
+        TRY(placed[i].read == NULL ? file_write_at(fd, path, placed[i].data, placed[i].n_bytes,
+                                                   begin, crc, faults, err)
+                                   : write_read(fd, path, &placed[i], begin, crc, faults, err));
         *n_bytes += placed[i].n_bytes;
     }
     return SNUG_OK;

@@ -23,6 +23,13 @@ static double cost_elementwise(const struct program *prog, const struct op *op)
     return n;
 }
 
+static double cost_none(const struct program *prog, const struct op *op)
+{
+    (void)prog;
+    (void)op;
+    return 0;
+}
+
 static double cost_norm(const struct program *prog, const struct op *op)
 {
     return 8 * elems(prog, op->in[0]);
@@ -121,7 +128,7 @@ static cost_rule *const rules[OP_COUNT] = {
 
 bool op_is_product(enum op_kind kind)
 {
-    return rules[kind] != cost_elementwise && rules[kind] != cost_norm;
+    return rules[kind] != cost_elementwise && rules[kind] != cost_norm && rules[kind] != cost_none;
 }
 
 double op_flops(const struct program *prog, const struct op *op)
@@ -143,6 +150,8 @@ static double operand_bytes(const struct program *prog, const struct op *op, con
                             int n)
 {
     double bytes = 0, most = most_bytes(prog, op);
+    if (op->kind == OP_settle) /* names a tensor, and does not read it */
+        return 0;
     for (int k = 0; k < n; k++)
         if (ids[k] != TENSOR_NONE)
             bytes += fmin((double)tensor_bytes(prog, ids[k]), most);

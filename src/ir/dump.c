@@ -158,6 +158,8 @@ static void add_tensor(struct text *out, const struct program *prog, const struc
         text_add(out, " lane=%d", t->lane);
     if (t->persistent)
         text_add(out, " persistent");
+    if (t->stored)
+        text_add(out, " stored");
     if (t->is_output)
         text_add(out, " output");
     if (t->decays)

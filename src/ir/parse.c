@@ -307,6 +307,8 @@ static enum snug_status read_tensor_word(struct parser *p, struct tensor *tensor
     int word;
     if (is_word(key, "persistent")) {
         tensor->persistent = true;
+    } else if (is_word(key, "stored")) {
+        tensor->stored = true;
     } else if (is_word(key, "output")) {
         tensor->is_output = true;
     } else if (is_word(key, "decays")) {
@@ -334,7 +336,7 @@ static enum snug_status read_tensor_word(struct parser *p, struct tensor *tensor
     } else {
         return fail(p,
                     "after its shape a tensor may have view=BASE+OFFSET, lane=N, persistent, "
-                    "output, decays, recomputed and init=WORD:SCALE, not %s",
+                    "stored, output, decays, recomputed and init=WORD:SCALE, not %s",
                     show(p, key));
     }
     return SNUG_OK;

@@ -67,6 +67,7 @@ struct tensor {
     int64_t offset_elems; /* of the view in its base, in elements of the view's own type */
     int lane;             /* 0 compute; tensors of different lanes never share bytes */
     bool persistent;      /* lives from step to step: weights, states, the scalar table */
+    bool stored;          /* lies in the store, outside the arena: only copies name it */
     bool is_output;       /* read by whoever runs the program */
     bool decays;          /* parameter: weight decay applies */
     bool recomputed;      /* a second copy of an activation, made by the op that made the first */
@@ -166,7 +167,7 @@ enum op_kind {
     OP_COUNT
 };
 
-enum { EFFECT = 1 };
+enum { EFFECT = 1, COPIES = 2 };
 
 struct op {
     enum op_kind kind;
@@ -324,6 +325,19 @@ static inline int program_op_runs(const struct program *prog, int i)
 {
     bool repeats = i >= prog->body_begin && i < program_body_end(prog) && !prog->ops[i].in_last;
     return repeats ? prog->n_repeat : 1;
+}
+
+/* The last op of the section that op i is in.
+ *
+ * Ops whose row says COPIES run on a lane of their own, in their order, beside the others.  Such an
+ * op begins when the ops before it are done.  It is done when an op that reads what it or a later
+ * copy wrote begins, or the last op of its section; after that one, nothing is under way. */
+static inline int program_section_last(const struct program *prog, int i)
+{
+    int body_end = program_body_end(prog);
+    return i < prog->body_begin ? prog->body_begin - 1
+           : i < body_end       ? body_end - 1
+                                : prog->n_ops - 1;
 }
 
 #endif

@@ -5,6 +5,7 @@
  * is read, by one op, except for in-place updates (named as input and output), accumulation into
  * what an earlier op wrote, and views (whose base counts as written with its parts); statistics stay
  * fp32; views lie inside their base.  What is made in the last micro-batch only is not read in every.
+ * What is stored is named by copies only, which may write it more than once if it is persistent.
  */
 #include "ir/program.h"
 
@@ -57,6 +58,8 @@ static enum snug_status verify_view(const struct program *prog, int i, struct sn
         wrong = "reaches beyond its base";
     else if (t->lane != prog->tensors[t->base].lane)
         wrong = "is not in the lane of its base";
+    else if (t->stored != prog->tensors[t->base].stored)
+        wrong = "is not where its base is";
     if (wrong != NULL)
         return snug_fail(err, SNUG_BAD_PROGRAM, "%s: tensor \"%s\" %s", prog->name, t->name, wrong);
     return SNUG_OK;
@@ -79,8 +82,9 @@ static enum snug_status verify_inputs(struct state *s, const struct op *op)
         if (id < 0 || id >= s->prog->n_tensors)
             return bad(s, "does not exist (input id out of range)", TENSOR_NONE);
         const struct tensor *t = &s->prog->tensors[id];
-        if (t->role != ROLE_input && !t->persistent && !s->written[id] &&
-            !s->written[tensor_root(s->prog, id)])
+        tensor_id root = tensor_root(s->prog, id);
+        if (t->role != ROLE_input && !t->persistent && !s->prog->tensors[root].persistent &&
+            !s->written[id] && !s->written[root])
             return bad(s, "is read before it is written", id);
         if (!op->in_last && s->at < program_body_end(s->prog) &&
             s->in_last[tensor_root(s->prog, id)])
@@ -113,7 +117,7 @@ static enum snug_status verify_outputs(struct state *s, const struct op *op)
             return bad(s, "is added to before it is written", id);
         if (op->in_last && (info->accumulates >> k & 1) && op->attrs.accumulate == ACC_after_first)
             return bad(s, "is added to in the last micro-batch only, written in none before", id);
-        if (!adds && !updates && s->written[id])
+        if (!adds && !updates && s->written[id] && !(t->stored && t->persistent))
             return bad(s, "is written twice", id);
         if (updates && (info->flags & EFFECT) == 0)
             return bad(s, "is input and output of an op that does not update in place", id);
@@ -149,6 +153,25 @@ static enum snug_status verify_direction(struct state *s, const struct op *op)
 static bool makes_direction(enum op_kind kind)
 {
     return kind == OP_orthogonalize || kind == OP_shampoo || kind == OP_caspr || kind == OP_soap;
+}
+
+/* Copies alone name what is stored, settle that and what they wrote. */
+static enum snug_status verify_stored(struct state *s, const struct op *op)
+{
+    const struct tensor *tensors = s->prog->tensors;
+    for (int k = 0; k < op->n_in && op->kind != OP_settle; k++)
+        if (op->in[k] != TENSOR_NONE && tensors[op->in[k]].stored != (op->kind == OP_fetch))
+            return bad(s, op->kind == OP_fetch ? "should be stored" : "is not in the arena",
+                       op->in[k]);
+    for (int k = 0; k < op->n_out; k++)
+        if (op->out[k] != TENSOR_NONE && tensors[op->out[k]].stored != (op->kind == OP_stash))
+            return bad(s, op->kind == OP_stash ? "should be stored" : "is not in the arena",
+                       op->out[k]);
+    if ((op_infos[op->kind].flags & COPIES) == 0)
+        return SNUG_OK;
+    if (op->out[0] == TENSOR_NONE || tensors[op->in[0]].dtype != tensors[op->out[0]].dtype)
+        return bad(s, "is not of the type of what is copied to it", op->out[0]);
+    return SNUG_OK;
 }
 
 /* What the walk below takes for granted: kinds and counts that index into tables and arrays. */
@@ -195,6 +218,8 @@ enum snug_status program_verify(const struct program *prog, struct snug_error *e
         status = verify_inputs(&s, op);
         if (status == SNUG_OK)
             status = verify_outputs(&s, op);
+        if (status == SNUG_OK)
+            status = verify_stored(&s, op);
         if (status == SNUG_OK && op->kind == OP_update)
             status = verify_update(&s, op);
         if (status == SNUG_OK && makes_direction(op->kind))

@@ -36,6 +36,7 @@ struct checkpointing {
      * estimates; the plan says what is true. */
     int64_t least_bytes, most_bytes;
 };
+enum offload { OFFLOAD_none, OFFLOAD_states = 1, OFFLOAD_activations = 2 }; /* or both */
 
 struct pass_env {
     struct arena *scratch; /* freed by the caller after the pipeline */
@@ -58,6 +59,7 @@ struct pass_env {
     int state_bits;        /* of an optimizer state: 32, 16, 8, 4 */
     double lr, weight_decay, max_norm;
     bool in_backward; /* updates as soon as gradients are complete */
+    unsigned offload; /* bits of enum offload */
 
     const struct program *run; /* whose averages of weights are evaluated; NULL: the weights are */
     bool averages_only;        /* nothing but those averages, as outputs */
@@ -75,7 +77,7 @@ typedef enum snug_status pass_fn(struct program *prog, struct pass_env *env);
 
 pass_fn pass_inference, pass_regularize, pass_precision, pass_average, pass_autodiff,
     pass_checkpoint, pass_accumulate, pass_optimizer, pass_fuse, pass_drop_dead, pass_in_backward,
-    pass_book;
+    pass_offload, pass_book;
 
 /* Runs the table up to and including the pass named `last` (NULL: all of them; "model": none). */
 enum snug_status pass_run(struct program *prog, struct pass_env *env, const char *last);

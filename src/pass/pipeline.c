@@ -47,6 +47,11 @@ static bool updates_in_backward(const struct pass_env *env)
     return env->train && env->in_backward;
 }
 
+static bool is_offloaded(const struct pass_env *env)
+{
+    return env->offload != OFFLOAD_none;
+}
+
 /* clang-format off */
 #define PASS_LIST(X)                                                                               \
     X(inference,  not_in_training) /* running averages for those of the batch */                   \
@@ -60,6 +65,7 @@ static bool updates_in_backward(const struct pass_env *env)
     X(fuse,       always)      /* as coarse as the best kernels */                                 \
     X(drop_dead,  always)      /* what nobody reads */                                             \
     X(in_backward, updates_in_backward) /* updates where gradients are complete */                 \
+    X(offload,    is_offloaded) /* states and activations to the store, and back */                \
     X(book,       always)      /* workspaces of the kernels, as tensors */
 /* clang-format on */
 

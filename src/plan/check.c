@@ -10,7 +10,9 @@
  *
  * On top of that: output and workspace of one op must not lie on each other or on its inputs,
  * except where its row allows output 0 to lie exactly on an input; lanes must not share bytes at
- * all.
+ * all.  A copy is under way from its op on, until an op reads what it or a later copy wrote or the
+ * last op of the section comes: till then nobody but other copies may write what it reads, or touch
+ * what it writes.
  */
 #include "plan/plan.h"
 
@@ -26,6 +28,8 @@ struct strip {
     int n_edges;
     struct snug_error *err;
     int op;
+    int *under_way; /* copies, in their order */
+    int n_under_way;
 };
 
 enum { NOBODY = -1 };
@@ -125,12 +129,17 @@ static enum snug_status clash(struct strip *s, tensor_id a, tensor_id b)
                      op_infos[s->prog->ops[s->op].kind].name, name_of(s, a), name_of(s, b));
 }
 
+static bool lies_in_arena(const struct strip *s, tensor_id id)
+{
+    return id != TENSOR_NONE && !s->prog->tensors[id].stored;
+}
+
 static enum snug_status check_operands(struct strip *s, const struct op *op)
 {
     tensor_id all[MAX_OUTPUTS + 1];
     int n = 0;
     for (int k = 0; k < op->n_out; k++)
-        if (op->out[k] != TENSOR_NONE)
+        if (lies_in_arena(s, op->out[k]))
             all[n++] = op->out[k];
     if (op->work != TENSOR_NONE)
         all[n++] = op->work;
@@ -139,7 +148,8 @@ static enum snug_status check_operands(struct strip *s, const struct op *op)
             if (overlap(s, all[a], all[b]))
                 return clash(s, all[a], all[b]);
         for (int k = 0; k < op->n_in; k++) {
-            if (op->in[k] == TENSOR_NONE || op->in[k] == all[a] || !overlap(s, op->in[k], all[a]))
+            if (!lies_in_arena(s, op->in[k]) || op->in[k] == all[a] ||
+                !overlap(s, op->in[k], all[a]))
                 continue;
             bool in_place = all[a] == op->out[0] && (op_infos[op->kind].inplace >> k & 1) &&
                             begin_of(s, op->in[k]) == begin_of(s, all[a]) &&
@@ -151,17 +161,67 @@ static enum snug_status check_operands(struct strip *s, const struct op *op)
     return SNUG_OK;
 }
 
+static bool is_copy(const struct strip *s, int op)
+{
+    return (op_infos[s->prog->ops[op].kind].flags & COPIES) != 0;
+}
+
+/* Takes out of the list what is done when the present op begins. */
+static void finish_copies(struct strip *s)
+{
+    const struct op *op = &s->prog->ops[s->op];
+    int n_done = s->op == program_section_last(s->prog, s->op) ? s->n_under_way : 0;
+    for (int i = n_done; i < s->n_under_way; i++)
+        for (int k = 0; k < op->n_in; k++)
+            if (op->in[k] != TENSOR_NONE &&
+                tensor_root(s->prog, op->in[k]) ==
+                    tensor_root(s->prog, s->prog->ops[s->under_way[i]].out[0]))
+                n_done = i + 1;
+    s->n_under_way -= n_done;
+    memmove(s->under_way, s->under_way + n_done, (size_t)s->n_under_way * sizeof *s->under_way);
+}
+
+/* A tensor of the present op against the copies under way. */
+static enum snug_status check_beside_copies(struct strip *s, tensor_id id, bool writes)
+{
+    for (int i = 0; id != TENSOR_NONE && s->offset[id] >= 0 && i < s->n_under_way; i++) {
+        const struct op *copy = &s->prog->ops[s->under_way[i]];
+        if (s->offset[copy->out[0]] >= 0 && overlap(s, copy->out[0], id))
+            return clash(s, copy->out[0], id);
+        if (writes && s->offset[copy->in[0]] >= 0 && overlap(s, copy->in[0], id))
+            return clash(s, copy->in[0], id);
+    }
+    return SNUG_OK;
+}
+
+static enum snug_status play_lanes(struct strip *s, const struct op *op)
+{
+    if (is_copy(s, s->op)) {
+        s->under_way[s->n_under_way++] = s->op;
+        return SNUG_OK;
+    }
+    finish_copies(s);
+    for (int k = 0; k < op->n_in; k++)
+        TRY(check_beside_copies(s, op->in[k], false));
+    for (int k = 0; k < op->n_out; k++)
+        TRY(check_beside_copies(s, op->out[k], true));
+    return check_beside_copies(s, op->work, true);
+}
+
 static enum snug_status play_op(struct strip *s, int micro_batch)
 {
     const struct op *op = &s->prog->ops[s->op];
+    TRY(play_lanes(s, op));
     TRY(check_operands(s, op));
+    if (s->op == program_section_last(s->prog, s->op))
+        s->n_under_way = 0;
     for (int k = 0; k < op->n_in; k++)
-        if (op->in[k] != TENSOR_NONE)
+        if (lies_in_arena(s, op->in[k]))
             TRY(read_tensor(s, op->in[k]));
     if (op->work != TENSOR_NONE)
         write_as(s, op->work, NOBODY);
     for (int k = 0; k < op->n_out; k++) {
-        if (op->out[k] == TENSOR_NONE)
+        if (!lies_in_arena(s, op->out[k]))
             continue;
         bool adds = (op_infos[op->kind].accumulates >> k & 1) &&
                     (op->attrs.accumulate == ACC_yes ||
@@ -250,7 +310,7 @@ static enum snug_status check_places(const struct program *prog, const int64_t *
             tensor_id id = k < op->n_in               ? op->in[k]
                            : k < op->n_in + op->n_out ? op->out[k - op->n_in]
                                                       : op->work;
-            if (id != TENSOR_NONE && offset[id] < 0)
+            if (id != TENSOR_NONE && prog->tensors[id].stored != (offset[id] < 0))
                 return snug_fail(err, SNUG_BAD_PROGRAM, "plan is wrong: \"%s\" has no place",
                                  prog->tensors[id].name);
         }
@@ -265,6 +325,9 @@ enum snug_status plan_check(const struct program *prog, const int64_t *offset, i
     TRY(check_places(prog, offset, err));
     struct strip s = {.prog = prog, .offset = offset, .err = err};
     enum snug_status status = cut(&s);
+    s.under_way = malloc(((size_t)prog->n_ops + 1) * sizeof *s.under_way);
+    if (status == SNUG_OK && s.under_way == NULL)
+        status = snug_fail(err, SNUG_NO_MEMORY, "check: out of memory");
     if (status == SNUG_OK)
         status = check_lanes(&s);
     for (int i = 0; i < prog->n_tensors && status == SNUG_OK; i++)
@@ -274,6 +337,49 @@ enum snug_status plan_check(const struct program *prog, const int64_t *offset, i
         status = play_step(&s);
     free(s.edge);
     free(s.owner);
+    free(s.under_way);
+    return status;
+}
+
+struct stored {
+    int64_t begin, end;
+    tensor_id id;
+};
+
+static int by_begin(const void *a, const void *b)
+{
+    return by_byte(&((const struct stored *)a)->begin, &((const struct stored *)b)->begin);
+}
+
+static enum snug_status check_stored(const struct program *prog, struct stored *all, int n,
+                                     int64_t store_bytes, struct snug_error *err)
+{
+    qsort(all, (size_t)n, sizeof *all, by_begin);
+    for (int i = 0; i < n; i++) {
+        if (all[i].begin < 0 || all[i].end > store_bytes)
+            return snug_fail(err, SNUG_BAD_PROGRAM,
+                             "plan is wrong: \"%s\" is not inside the store's %lld bytes",
+                             prog->tensors[all[i].id].name, (long long)store_bytes);
+        if (i > 0 && all[i].begin < all[i - 1].end)
+            return snug_fail(err, SNUG_BAD_PROGRAM,
+                             "plan is wrong: \"%s\" and \"%s\" share bytes of the store",
+                             prog->tensors[all[i - 1].id].name, prog->tensors[all[i].id].name);
+    }
+    return SNUG_OK;
+}
+
+enum snug_status plan_check_store(const struct program *prog, const int64_t *stored_at,
+                                  int64_t store_bytes, struct snug_error *err)
+{
+    int n = 0;
+    struct stored *all = malloc(((size_t)prog->n_tensors + 1) * sizeof *all);
+    if (all == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "check: out of memory");
+    for (int i = 0; i < prog->n_tensors; i++)
+        if (prog->tensors[i].stored && prog->tensors[i].base == TENSOR_NONE)
+            all[n++] = (struct stored){stored_at[i], stored_at[i] + tensor_bytes(prog, i), i};
+    enum snug_status status = check_stored(prog, all, n, store_bytes, err);
+    free(all);
     return status;
 }
 

@@ -33,6 +33,7 @@ static void add_costs(const struct program *prog, const struct device_rates *rat
                       struct plan *plan)
 {
     int loss_op = -1;
+    double lane_seconds = 0, copy_seconds = 0; /* of the section so far */
     for (int i = 0; i < prog->n_ops; i++)
         for (int k = 0; k < prog->ops[i].n_out; k++)
             if (prog->ops[i].out[k] == prog->loss && prog->loss != TENSOR_NONE)
@@ -45,7 +46,15 @@ static void add_costs(const struct program *prog, const struct device_rates *rat
         plan->step_flops += times * flops;
         if (is_recomputed(prog, &prog->ops[i]))
             plan->recompute_flops += times * flops;
-        plan->step_seconds += times * (by_flops > by_bytes ? by_flops : by_bytes);
+        if (op_infos[prog->ops[i].kind].flags & COPIES)
+            copy_seconds += times * op_read_bytes(prog, &prog->ops[i]) / rates->stored_bytes;
+        else
+            lane_seconds += times * (by_flops > by_bytes ? by_flops : by_bytes);
+        if (i ==
+            program_section_last(prog, i)) { /* the shorter of the two is hidden by the other */
+            plan->step_seconds += lane_seconds > copy_seconds ? lane_seconds : copy_seconds;
+            lane_seconds = copy_seconds = 0;
+        }
         if (i <= loss_op) /* of the fused head, a third is forward */
             plan->forward_flops +=
                 times * (prog->ops[i].kind == OP_linear_cross_entropy_train ? flops / 3 : flops);
@@ -142,6 +151,8 @@ static enum snug_status make(const struct program *prog, const struct program *h
                             &plan->persistent_bytes, &plan->arena_bytes, err);
     if (status == SNUG_OK)
         status = set_offsets(prog, plan, err);
+    if (status == SNUG_OK)
+        status = plan_place_stored(prog, host, host_plan, alignment, plan, err);
     if (status == SNUG_OK && rates != NULL)
         status = plan_ledger(prog, rates, plan, err);
 #ifdef SNUG_DEBUG
@@ -149,6 +160,8 @@ static enum snug_status make(const struct program *prog, const struct program *h
         status = host != NULL ? plan_check_over(prog, plan->offset, plan->arena_bytes, alignment,
                                                 host, host_plan->offset, err)
                               : plan_check(prog, plan->offset, plan->arena_bytes, alignment, err);
+    if (status == SNUG_OK)
+        status = plan_check_store(prog, plan->stored_at, plan->store_bytes, err);
 #endif
     if (status != SNUG_OK)
         plan_free(plan);
@@ -176,5 +189,6 @@ void plan_free(struct plan *plan)
     free(plan->alive_to);
     free(plan->blocks);
     free(plan->offset);
+    free(plan->stored_at);
     *plan = (struct plan){0};
 }

@@ -7,6 +7,9 @@
  * what an op adds to after the first micro-batch, and what was made before the body and is read in
  * it.
  *
+ * What a copy reads or writes is alive until the copy is done, which is at a later op (see
+ * program_section_last).  What is stored takes no part.
+ *
  * In place: where the row of an op allows output 0 to lie on input k, and that input dies there and
  * has the same bytes, the two become one block.  In an op of the last micro-batch even a sum over all
  * of them can die: nobody adds to it any more.
@@ -14,16 +17,67 @@
 #include "plan/plan.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-static void touch(struct plan *plan, tensor_id root, int op)
+static void touch(const struct program *prog, struct plan *plan, tensor_id root, int op)
 {
+    if (prog->tensors[root].stored)
+        return;
     if (plan->alive_from[root] < 0 || op < plan->alive_from[root])
         plan->alive_from[root] = op;
     if (op > plan->alive_to[root])
         plan->alive_to[root] = op;
 }
 
-/* last_use: per root, the last op that names it */
+/* The newest of the copies from `oldest` on whose results op i reads, or -1: for that one it waits,
+ * and the last op of a section for all.  copied_by: per root, the last copy that wrote it. */
+static int waits_for(const struct program *prog, const int *copied_by, int i, int oldest,
+                     int newest)
+{
+    const struct op *op = &prog->ops[i];
+    int found = i == program_section_last(prog, i) ? newest : -1;
+    for (int k = 0; k < op->n_in; k++)
+        if (op->in[k] != TENSOR_NONE && copied_by[tensor_root(prog, op->in[k])] > found)
+            found = copied_by[tensor_root(prog, op->in[k])];
+    return found >= oldest ? found : -1;
+}
+
+/* Copies are done in their order: those from `first` to `last` when op `done` begins. */
+static void end_copies(const struct program *prog, struct plan *plan, int first, int last, int done)
+{
+    for (int i = first; i <= last; i++)
+        if (op_infos[prog->ops[i].kind].flags & COPIES) {
+            touch(prog, plan, tensor_root(prog, prog->ops[i].in[0]), done);
+            touch(prog, plan, tensor_root(prog, prog->ops[i].out[0]), done);
+        }
+}
+
+/* copied_by: a number for each tensor, -1 at first. */
+static void extend_by_copies(const struct program *prog, struct plan *plan, int *copied_by)
+{
+    int oldest = 0, newest = -1; /* of the copies that are under way */
+    for (int i = 0; i < prog->n_ops; i++) {
+        if (op_infos[prog->ops[i].kind].flags & COPIES) {
+            copied_by[tensor_root(prog, prog->ops[i].out[0])] = newest = i;
+        } else {
+            int done = waits_for(prog, copied_by, i, oldest, newest);
+            end_copies(prog, plan, oldest, done, i);
+            oldest = done >= 0 ? done + 1 : oldest;
+        }
+        if (i == program_section_last(prog, i)) {
+            end_copies(prog, plan, oldest, newest, i);
+            oldest = i + 1;
+        }
+    }
+}
+
+static void use(int *last_use, tensor_id root, int i)
+{
+    if (i > last_use[root])
+        last_use[root] = i;
+}
+
+/* last_use: per root, the last op that names it, or at which a copy of it is done */
 static void find_lifetimes(const struct program *prog, struct plan *plan, int *last_use)
 {
     int body_end = program_body_end(prog);
@@ -31,37 +85,37 @@ static void find_lifetimes(const struct program *prog, struct plan *plan, int *l
         const struct op *op = &prog->ops[i];
         for (int k = 0; k < op->n_in; k++)
             if (op->in[k] != TENSOR_NONE) {
-                touch(plan, tensor_root(prog, op->in[k]), i);
-                last_use[tensor_root(prog, op->in[k])] = i;
+                touch(prog, plan, tensor_root(prog, op->in[k]), i);
+                use(last_use, tensor_root(prog, op->in[k]), i);
             }
         for (int k = 0; k < op->n_out; k++) {
             if (op->out[k] == TENSOR_NONE)
                 continue;
             tensor_id root = tensor_root(prog, op->out[k]);
-            touch(plan, root, i);
-            last_use[root] = i;
+            touch(prog, plan, root, i);
+            use(last_use, root, i);
             if ((op_infos[op->kind].accumulates >> k & 1) &&
                 op->attrs.accumulate == ACC_after_first) {
-                touch(plan, root, prog->body_begin);
-                touch(plan, root, body_end - 1);
+                touch(prog, plan, root, prog->body_begin);
+                touch(prog, plan, root, body_end - 1);
             }
         }
         if (op->work != TENSOR_NONE)
-            touch(plan, tensor_root(prog, op->work), i);
+            touch(prog, plan, tensor_root(prog, op->work), i);
     }
     for (int i = 0; i < prog->n_tensors; i++) {
         const struct tensor *t = &prog->tensors[i];
         tensor_id root = tensor_root(prog, i);
         if (t->is_output && plan->alive_from[root] >= 0) /* a part that is one keeps its base */
-            touch(plan, root, prog->n_ops - 1);
-        if (t->base != TENSOR_NONE)
+            touch(prog, plan, root, prog->n_ops - 1);
+        if (t->base != TENSOR_NONE || t->stored)
             continue;
         bool touched = plan->alive_from[i] >= 0;
         if (t->role == ROLE_input && touched)
-            touch(plan, i, prog->body_begin);
+            touch(prog, plan, i, prog->body_begin);
         if (touched && prog->n_repeat > 1 && plan->alive_from[i] < prog->body_begin &&
             plan->alive_to[i] >= prog->body_begin)
-            touch(plan, i, body_end - 1);
+            touch(prog, plan, i, body_end - 1);
         if (t->persistent) {
             plan->alive_from[i] = 0;
             plan->alive_to[i] = prog->n_ops > 0 ? prog->n_ops - 1 : 0;
@@ -107,6 +161,8 @@ static bool may_follow(const struct program *prog, const struct plan *plan, cons
 static void add_block(const struct program *prog, struct plan *plan, tensor_id root)
 {
     const struct tensor *t = &prog->tensors[root];
+    if (t->stored)
+        return;
     plan->block_of[root] = plan->n_blocks;
     plan->blocks[plan->n_blocks++] = (struct block){.bytes = tensor_bytes(prog, root),
                                                     .first = plan->alive_from[root],
@@ -161,6 +217,10 @@ enum snug_status plan_lifetimes(const struct program *prog, struct plan *plan,
     }
     for (int i = 0; i < prog->n_tensors; i++)
         plan->block_of[i] = plan->alive_from[i] = plan->alive_to[i] = -1;
+    extend_by_copies(prog, plan, plan->block_of); /* as scratch, for a start */
+    for (int i = 0; i < prog->n_tensors; i++)
+        plan->block_of[i] = -1;
+    memcpy(last_use, plan->alive_to, (size_t)prog->n_tensors * sizeof *last_use);
     find_lifetimes(prog, plan, last_use);
     make_blocks(prog, plan, last_use);
     free(last_use);

@@ -92,7 +92,10 @@ char *report_plan_json(const struct report_plan *plan)
     add_integer(&out, "forward_flops", ledger->forward_flops, ", ");
     text_add(&out, "\"step_seconds\": %.9g, ",
              isfinite(ledger->step_seconds) ? ledger->step_seconds : 0.0);
-    add_integer(&out, "ranks", plan->n_ranks, "}\n");
+    add_integer(&out, "ranks", plan->n_ranks, ", \"offloaded\": {");
+    add_integer(&out, "bytes", ledger->offloaded, ", \"where\": ");
+    report_json_string(&out, ledger->offloaded > 0 ? plan->offloaded_to : "");
+    text_add(&out, "}}\n");
     text_free(&name);
     return text_take(&out);
 }

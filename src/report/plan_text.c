@@ -192,6 +192,13 @@ static void add_facts(struct text *out, const struct report_plan *plan, const st
     text_add(out, "%s bytes; fragmentation is %.2f%% of it\n",
              text_count(ledger->lower_bound, count),
              100 * share_of(ledger->total - ledger->lower_bound, ledger->lower_bound));
+    if (ledger->offloaded > 0) {
+        char size[TEXT_SIZE_MAX];
+        add_label(out, "offloaded");
+        text_add(out, "%s bytes (%s) to %s, beside the total\n",
+                 text_count(ledger->offloaded, count), text_size(ledger->offloaded, size),
+                 plan->offloaded_to);
+    }
     if (plan->peak_kind != NULL)
         add_peak(out, plan);
     if (ledger->step_flops > 0) {

@@ -24,6 +24,7 @@ struct report_plan {
     const char *peak_kind; /* kind of the op at the peak, "linear_grad_w"; NULL: no program (psi) */
     const char *peak_name; /* what it writes, "h.11.mlp.c_fc.weight.grad"; may be NULL */
     int64_t runtime_bytes; /* expected beside the plan and held against the budget; 0: unknown */
+    const char *offloaded_to; /* where ledger.offloaded lies: "a file on disk" */
     int64_t n_ranks;
     const char *updates;   /* when weights are updated, if not at the end as always; NULL: so */
     int64_t updates_flops; /* what that costs, a step */

@@ -86,6 +86,8 @@ static void add_op(const struct session *session, int i, double seconds,
     const struct op *op = &prog->ops[i];
     double times = program_op_runs(prog, i);
     struct report_rate *row = r->ops;
+    if (op_infos[op->kind].flags & COPIES)
+        return; /* beside the others: what they are waited for counts with the op that waits */
     while (row < r->ops + r->n_ops && row->op != op_infos[op->kind].name)
         row++;
     if (row == r->ops + r->n_ops) {
@@ -102,7 +104,7 @@ static enum snug_status time_steps(struct bench *b, int n_steps, const struct de
 {
     const struct program *prog = &b->session->prog;
     size_t n_ops = (size_t)prog->n_ops;
-    weights_init(b->session, b->exec, 1);
+    TRY(weights_init(b->session, b->exec, 1, err));
     exec_scalars(b->exec)[SCALAR_lr] = 1e-6;
     TRY(exec_run(b->exec, feed, b, err));
     for (int step = 0; step < n_steps; step++) {

@@ -250,7 +250,8 @@ static enum snug_status model_entries(struct snug_trainer *t, struct st_entry **
 
 enum snug_status trainer_save(struct snug_trainer *t, struct snug_error *err)
 {
-    const char *broken = weights_find_nonfinite(&t->session, t->exec);
+    const char *broken;
+    TRY(weights_find_nonfinite(&t->session, t->exec, &broken, err));
     if (broken != NULL)
         return snug_fail(
             err, SNUG_DIVERGED,

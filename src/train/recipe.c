@@ -143,6 +143,12 @@ static const struct choice augments[] = {{"none", DATA_AUGMENT_none},
                                          {"shift", DATA_AUGMENT_shift},
                                          {"flip+shift", DATA_AUGMENT_flip | DATA_AUGMENT_shift},
                                          {NULL, 0}};
+static const struct choice offloads[] = {
+    {"none", OFFLOAD_none},
+    {"states", OFFLOAD_states},
+    {"activations", OFFLOAD_activations},
+    {"states+activations", OFFLOAD_states | OFFLOAD_activations},
+    {NULL, 0}};
 static const struct choice masters[] = {{"fp32", 0}, {"none", 1}, {NULL, 0}};
 static const struct choice state_bits[] = {{"32", 32}, {"16", 16}, {"8", 8}, {"4", 4}, {NULL, 0}};
 static const struct choice updates[] = {{"end", 0}, {"in-backward", 1}, {NULL, 0}};
@@ -208,7 +214,9 @@ static const struct key keys[] = {
      "what the process may hold in all; a plan over it is refused", .kind = OWN, .set = set_memory,
      .get = get_memory},
     {"lora", "0", "rank of low-rank adapters", .kind = FIXED},
-    {"offload", "none", "what is kept outside the device's memory", .kind = FIXED},
+    {"offload", "none, states, activations, states+activations",
+     "what is kept in a file on disk and brought in when needed", .kind = CHOICE,
+     .field = FIELD(offload), .choices = offloads},
     {"ranks", "1", "processes that share the work", .kind = FIXED},
     {"parallel", "ddp", "how ranks share the work", .kind = FIXED},
     {"zero", "0", "what is sharded over ranks", .kind = FIXED},
@@ -470,6 +478,11 @@ static const char *choice_name(const struct choice *choices, int value)
 const char *recipe_precision_name(const struct snug_recipe *recipe)
 {
     return choice_name(precisions, recipe->precision);
+}
+
+const char *recipe_offload_name(const struct snug_recipe *recipe)
+{
+    return choice_name(offloads, recipe->offload);
 }
 
 const char *recipe_schedule_name(const struct snug_recipe *recipe)

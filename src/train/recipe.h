@@ -45,6 +45,7 @@ struct snug_recipe {
     double dropout, label_smoothing; /* 0: none */
     int checkpoint;                  /* enum checkpoint_how */
     int64_t checkpoint_every;        /* layers, of CHECKPOINT_every */
+    int offload;                     /* bits of enum offload */
     int64_t memory;                  /* bytes, 0: no budget */
     int64_t seed;
     uint64_t given; /* bit k: key k of the table was set by the user */
@@ -53,6 +54,7 @@ struct snug_recipe {
 enum dtype recipe_dtype(const struct snug_recipe *recipe);
 const char *recipe_precision_name(const struct snug_recipe *recipe);             /* "bf16" */
 void recipe_checkpoint_name(const struct snug_recipe *recipe, struct text *out); /* "every:2" */
+const char *recipe_offload_name(const struct snug_recipe *recipe);
 const char *recipe_schedule_name(const struct snug_recipe *recipe);
 /* The options of the optimizer, its defaults where none are given. */
 enum snug_status recipe_options(const struct snug_recipe *recipe, double values[MAX_OPTIONS],

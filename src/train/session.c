@@ -9,6 +9,7 @@
 /* What the generic CPU of the time estimate does, per thread and for the machine. */
 static const double cpu_flops_per_thread = 80e9;
 static const double cpu_bytes_per_s = 24e9;
+static const double cpu_stored_bytes_per_s = 3e9; /* past the page cache: docs/offload.md */
 
 static const int64_t default_batch_language = 8, default_batch_other = 128;
 
@@ -95,6 +96,7 @@ enum snug_status session_program(const struct session_request *q, const char *la
                                .weight_decay = recipe_weight_decay(r),
                                .max_norm = r->clip,
                                .in_backward = r->in_backward != 0,
+                               .offload = (unsigned)r->offload,
                                .run = q->over != NULL ? &q->over->prog : NULL,
                                .averages_only = q->averages_only,
                                .workspace_bytes = workspace_of,
@@ -113,7 +115,8 @@ enum snug_status session_program(const struct session_request *q, const char *la
 static struct device_rates rates_of(const struct session *s)
 {
     return (struct device_rates){.flops = cpu_flops_per_thread * s->facts.threads,
-                                 .bytes = cpu_bytes_per_s};
+                                 .bytes = cpu_bytes_per_s,
+                                 .stored_bytes = cpu_stored_bytes_per_s};
 }
 
 enum snug_status session_plan_program(struct session *s, struct snug_error *err)
@@ -217,6 +220,7 @@ void session_ledger(const struct session *s, const struct snug_recipe *recipe,
         .peak_op = p->peak_op,
         .n_ops = s->prog.n_ops,
         .budget = recipe->memory,
+        .offloaded = p->store_bytes,
     };
 }
 
@@ -242,4 +246,6 @@ void session_describe(const struct session *s, const struct snug_recipe *recipe,
         text_add(out, ", dropout %g", recipe->dropout);
     if (recipe->label_smoothing > 0)
         text_add(out, ", label smoothing %g", recipe->label_smoothing);
+    if (recipe->offload != OFFLOAD_none)
+        text_add(out, ", %s offloaded", recipe_offload_name(recipe));
 }

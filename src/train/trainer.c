@@ -112,6 +112,17 @@ static enum snug_status make_averages(struct snug_trainer *t, struct snug_error 
                        &t->averages.facts, t->exec, &t->averages_exec, err);
 }
 
+/* What is offloaded goes to the run's folder, if it has one. */
+static enum snug_status make_exec(struct snug_trainer *t, struct snug_error *err)
+{
+    bool has_store = t->session.plan.store_bytes > 0;
+    if (has_store && t->out != NULL)
+        TRY(checkpoint_make_dir(t->out, err));
+    t->session.facts.store_folder = t->out;
+    return exec_create(&t->session.prog, &t->session.plan, t->session.backend, &t->session.facts,
+                       NULL, &t->exec, err);
+}
+
 static enum snug_status open_all(struct snug_trainer *t, struct snug_error *err)
 {
     if (t->out != NULL)
@@ -128,9 +139,8 @@ static enum snug_status open_all(struct snug_trainer *t, struct snug_error *err)
     if (recipe_lr(&t->recipe) <= 0 && t->recipe.optimizer->usual_lr != NULL)
         t->recipe.lr = t->recipe.optimizer->usual_lr(&t->session.prog, (double)t->n_steps,
                                                      (double)t->recipe.warmup);
-    TRY(exec_create(&t->session.prog, &t->session.plan, t->session.backend, &t->session.facts, NULL,
-                    &t->exec, err));
-    weights_init(&t->session, t->exec, (uint64_t)t->recipe.seed);
+    TRY(make_exec(t, err));
+    TRY(weights_init(&t->session, t->exec, (uint64_t)t->recipe.seed, err));
     if (t->options.resume)
         TRY(trainer_resume(t, err));
     else if (t->model->weights_folder != NULL)
@@ -310,7 +320,9 @@ enum snug_status snug_trainer_run(snug_trainer *t, snug_progress_fn *progress, v
     }
     if (stop && t->out != NULL && t->saved_step != t->step)
         TRY(trainer_save(t, err));
-    const char *broken = t->out != NULL ? NULL : weights_find_nonfinite(&t->session, t->exec);
+    const char *broken = NULL;
+    if (t->out == NULL)
+        TRY(weights_find_nonfinite(&t->session, t->exec, &broken, err));
     if (broken != NULL)
         return snug_fail(err, SNUG_DIVERGED,
                          "step %lld: \"%s\" is no longer finite; try a lower --lr",
@@ -354,7 +366,7 @@ enum snug_status snug_trainer_read(snug_trainer *t, const char *tensor, float *v
 {
     const struct program *prog = &t->session.prog;
     tensor_id id = program_find(prog, tensor);
-    if (id == TENSOR_NONE || exec_data(t->exec, id) == NULL)
+    if (id == TENSOR_NONE || !exec_holds(t->exec, id))
         return snug_fail(err, SNUG_BAD_ARGUMENT, "the program has no tensor \"%s\"", tensor);
     if (!prog->tensors[id].persistent && !prog->tensors[id].is_output)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
@@ -363,9 +375,7 @@ enum snug_status snug_trainer_read(snug_trainer *t, const char *tensor, float *v
     if (tensor_elems(prog, id) != n_values)
         return snug_fail(err, SNUG_BAD_ARGUMENT, "\"%s\" has %lld numbers, not %lld", tensor,
                          (long long)tensor_elems(prog, id), (long long)n_values);
-    for (int64_t i = 0; i < n_values; i++)
-        values[i] = (float)dtype_load(prog->tensors[id].dtype, exec_data(t->exec, id), i);
-    return SNUG_OK;
+    return weights_read(&t->session, t->exec, id, values, err);
 }
 
 char *snug_trainer_describe(const snug_trainer *t)
@@ -396,6 +406,10 @@ char *snug_trainer_describe(const snug_trainer *t)
         text_add(&out, ", warm-up %lld", (long long)t->recipe.warmup);
     text_add(&out, "\nplan    %s bytes (%s)\n", text_count(t->session.plan.arena_bytes, count),
              text_size(t->session.plan.arena_bytes, bytes));
+    if (t->session.plan.store_bytes > 0)
+        text_add(&out, "store   %s bytes (%s) in %s\n",
+                 text_count(t->session.plan.store_bytes, count),
+                 text_size(t->session.plan.store_bytes, bytes), t->session.backend->store_place);
     return text_take(&out);
 }
 

@@ -43,8 +43,72 @@ static double start_value(const struct tensor *t, uint64_t seed, uint64_t stream
     return 0;
 }
 
+/* Tensors are walked in pieces: they may lie in the store, which is not memory. */
+enum { PIECE_ELEMS = 8192 };
+
+static int64_t piece_at(int64_t n, int64_t at)
+{
+    return n - at < PIECE_ELEMS ? n - at : PIECE_ELEMS;
+}
+
+/* `n` elements from `at` on, in their own type. */
+static enum snug_status get_piece(const struct session *session, const struct exec *exec,
+                                  tensor_id id, int64_t at, int64_t n, void *to,
+                                  struct snug_error *err)
+{
+    int64_t size = (int64_t)dtype_bytes(session->prog.tensors[id].dtype);
+    return exec_read(exec, id, at * size, n * size, to, err);
+}
+
+static enum snug_status put_piece(const struct session *session, struct exec *exec, tensor_id id,
+                                  int64_t at, int64_t n, const void *from, struct snug_error *err)
+{
+    int64_t size = (int64_t)dtype_bytes(session->prog.tensors[id].dtype);
+    return exec_write(exec, id, at * size, n * size, from, err);
+}
+
+typedef enum snug_status piece_fn(void *user, int64_t at, int64_t n, struct snug_error *err);
+
+/* All pieces of n_elems, by all threads; the first failure that is seen is the one reported. */
+static enum snug_status for_pieces(int64_t n_elems, piece_fn *run, void *user,
+                                   struct snug_error *err)
+{
+    enum snug_status status = SNUG_OK;
+#pragma omp parallel for schedule(static)
+    for (int64_t at = 0; at < n_elems; at += PIECE_ELEMS) {
+        struct snug_error error = {0};
+        enum snug_status of_piece = run(user, at, piece_at(n_elems, at), &error);
+        if (of_piece != SNUG_OK) {
+#pragma omp critical(weights_failure)
+            status = snug_fail(err, of_piece, "%s", error.message);
+        }
+    }
+    return status;
+}
+
+struct pieces { /* of `id`, from what the function of the piece does */
+    const struct session *session;
+    struct exec *exec;
+    tensor_id id, other;
+    uint64_t seed, stream;
+    int64_t n_bad;
+};
+
+static enum snug_status copy_piece(void *user, int64_t at, int64_t n, struct snug_error *err)
+{
+    const struct pieces *p = user;
+    const struct tensor *to = &p->session->prog.tensors[p->id];
+    const struct tensor *from = &p->session->prog.tensors[p->other];
+    double read[PIECE_ELEMS], made[PIECE_ELEMS]; /* room for the widest type */
+    TRY(get_piece(p->session, p->exec, p->other, at, n, read, err));
+    for (int64_t i = 0; i < n; i++)
+        dtype_store(to->dtype, made, i, dtype_load(from->dtype, read, i));
+    return put_piece(p->session, p->exec, p->id, at, n, made, err);
+}
+
 /* The states that start as their weight, once the weights have numbers.  Masters have theirs already. */
-static void start_copies(const struct session *session, struct exec *exec)
+static enum snug_status start_copies(const struct session *session, struct exec *exec,
+                                     struct snug_error *err)
 {
     const struct program *prog = &session->prog;
     for (int id = 0; id < prog->n_tensors; id++) {
@@ -54,42 +118,55 @@ static void start_copies(const struct session *session, struct exec *exec)
             continue;
         tensor_id weight = program_find(prog, dot + 1), master = master_of(prog, weight);
         tensor_id from = master != TENSOR_NONE ? master : weight;
-        enum dtype dtype = prog->tensors[from].dtype;
-        const void *data = exec_data(exec, from);
-        void *copy = exec_data(exec, id);
-        int64_t n = from != id ? tensor_elems(prog, id) : 0;
-#pragma omp parallel for schedule(static)
-        for (int64_t i = 0; i < n; i++)
-            dtype_store(t->dtype, copy, i, dtype_load(dtype, data, i));
+        struct pieces pieces = {.session = session, .exec = exec, .id = id, .other = from};
+        if (from != id)
+            TRY(for_pieces(tensor_elems(prog, id), copy_piece, &pieces, err));
     }
+    return SNUG_OK;
 }
 
-void weights_init(const struct session *session, struct exec *exec, uint64_t seed)
+static enum snug_status start_piece(void *user, int64_t at, int64_t n, struct snug_error *err)
+{
+    const struct pieces *p = user;
+    const struct tensor *t = &p->session->prog.tensors[p->id];
+    void *data = exec_data(p->exec, p->id);
+    float wide[PIECE_ELEMS];
+    for (int64_t i = 0; i < n; i++) {
+        wide[i] = (float)start_value(t, p->seed, p->stream, at + i);
+        dtype_store(t->dtype, data, at + i, (double)wide[i]);
+    }
+    return p->other == TENSOR_NONE ? SNUG_OK
+                                   : put_piece(p->session, p->exec, p->other, at, n, wide, err);
+}
+
+static enum snug_status clear_piece(void *user, int64_t at, int64_t n, struct snug_error *err)
+{
+    static const double zeros[PIECE_ELEMS];
+    const struct pieces *p = user;
+    return put_piece(p->session, p->exec, p->id, at, n, zeros, err);
+}
+
+enum snug_status weights_init(const struct session *session, struct exec *exec, uint64_t seed,
+                              struct snug_error *err)
 {
     const struct program *prog = &session->prog;
     for (int id = 0; id < prog->n_tensors; id++) {
         const struct tensor *t = &prog->tensors[id];
-        void *data = exec_data(exec, id);
-        if (!t->persistent || data == NULL || t->base != TENSOR_NONE)
+        struct pieces pieces = {.session = session,
+                                .exec = exec,
+                                .id = id,
+                                .other = TENSOR_NONE,
+                                .seed = seed,
+                                .stream = rng_hash_string(t->name)};
+        if (!t->persistent || !exec_holds(exec, id) || t->base != TENSOR_NONE)
             continue;
-        if (!is_of_model(t)) {
-            if (t->init != INIT_weight)
-                memset(data, 0, (size_t)tensor_bytes(prog, id));
-            continue;
-        }
-        tensor_id master = master_of(prog, id);
-        float *wide = master == TENSOR_NONE ? NULL : exec_data(exec, master);
-        uint64_t stream = rng_hash_string(t->name);
-        int64_t n = tensor_elems(prog, id);
-#pragma omp parallel for schedule(static)
-        for (int64_t i = 0; i < n; i++) {
-            float value = (float)start_value(t, seed, stream, i);
-            if (wide != NULL)
-                wide[i] = value;
-            dtype_store(t->dtype, data, i, (double)value);
-        }
+        if (is_of_model(t))
+            pieces.other = master_of(prog, id);
+        if (is_of_model(t) || t->init != INIT_weight)
+            TRY(for_pieces(tensor_elems(prog, id), is_of_model(t) ? start_piece : clear_piece,
+                           &pieces, err));
     }
-    start_copies(session, exec);
+    TRY(start_copies(session, exec, err));
     double *scalars = exec_scalars(exec);
     if (scalars != NULL) {
         scalars[SCALAR_clip] = 1;
@@ -98,6 +175,7 @@ void weights_init(const struct session *session, struct exec *exec, uint64_t see
             if (prog->ops[i].attrs.dynamic_scale || prog->ops[i].kind == OP_next_loss_scale)
                 scalars[SCALAR_loss_scale] = 65536;
     }
+    return SNUG_OK;
 }
 
 /* ---- from a file ---------------------------------------------------------------------------------- */
@@ -124,8 +202,6 @@ static enum snug_status wrong_shape(const struct safetensors *st, const struct s
     return SNUG_MISMATCH;
 }
 
-enum { PIECE_ELEMS = 8192 };
-
 /* Elements [at, at + count) of an entry, in the file's type. */
 static enum snug_status read_piece(struct safetensors *st, const struct st_entry *entry, int64_t at,
                                    int64_t count, double buffer[PIECE_ELEMS],
@@ -138,23 +214,22 @@ static enum snug_status read_piece(struct safetensors *st, const struct st_entry
     return safetensors_read(st, &piece, buffer, err);
 }
 
-static int64_t piece_at(int64_t n, int64_t at)
+/* Reads straight to where the tensor lies, or by pieces where the types differ or it is stored. */
+static enum snug_status read_to(const struct session *session, struct exec *exec, tensor_id id,
+                                struct safetensors *st, const struct st_entry *entry,
+                                struct snug_error *err)
 {
-    return n - at < PIECE_ELEMS ? n - at : PIECE_ELEMS;
-}
-
-/* Reads by pieces through a small buffer where the types differ. */
-static enum snug_status read_as(struct safetensors *st, const struct st_entry *entry,
-                                enum dtype dtype, void *out, struct snug_error *err)
-{
-    double buffer[PIECE_ELEMS]; /* room for the widest type */
+    double read[PIECE_ELEMS], made[PIECE_ELEMS]; /* room for the widest type */
+    enum dtype dtype = session->prog.tensors[id].dtype;
     int64_t n = shape_elems(&entry->shape);
-    if (entry->dtype == dtype)
-        return safetensors_read(st, entry, out, err);
+    if (entry->dtype == dtype && exec_data(exec, id) != NULL)
+        return safetensors_read(st, entry, exec_data(exec, id), err);
     for (int64_t at = 0; at < n; at += PIECE_ELEMS) {
-        TRY(read_piece(st, entry, at, piece_at(n, at), buffer, err));
-        for (int64_t i = 0; i < piece_at(n, at); i++)
-            dtype_store(dtype, out, at + i, dtype_load(entry->dtype, buffer, i));
+        TRY(read_piece(st, entry, at, piece_at(n, at), read, err));
+        for (int64_t i = 0; entry->dtype != dtype && i < piece_at(n, at); i++)
+            dtype_store(dtype, made, i, dtype_load(entry->dtype, read, i));
+        TRY(put_piece(session, exec, id, at, piece_at(n, at), entry->dtype != dtype ? made : read,
+                      err));
     }
     return SNUG_OK;
 }
@@ -219,8 +294,8 @@ enum snug_status weights_load(const struct session *session, struct exec *exec,
             return wrong_shape(st, entry, t, err);
         tensor_id master = master_of(prog, id);
         if (master != TENSOR_NONE)
-            TRY(read_as(st, entry, DTYPE_f32, exec_data(exec, master), err));
-        TRY(read_as(st, entry, t->dtype, exec_data(exec, id), err));
+            TRY(read_to(session, exec, master, st, entry, err));
+        TRY(read_to(session, exec, id, st, entry, err));
         n_used++;
     }
     for (int k = 0; k < safetensors_count(st) && n_used < safetensors_count(st); k++) {
@@ -232,8 +307,7 @@ enum snug_status weights_load(const struct session *session, struct exec *exec,
                              "%s has a tensor \"%s\" that the model has no place for",
                              safetensors_path(st), name);
     }
-    start_copies(session, exec);
-    return SNUG_OK;
+    return start_copies(session, exec, err);
 }
 
 enum snug_status weights_load_folder(const struct session *session, struct exec *exec,
@@ -264,22 +338,50 @@ enum snug_status weights_load_folder(const struct session *session, struct exec 
     return status;
 }
 
-const char *weights_find_nonfinite(const struct session *session, const struct exec *exec)
+static enum snug_status look_at_piece(void *user, int64_t at, int64_t n, struct snug_error *err)
+{
+    struct pieces *p = user;
+    enum dtype dtype = p->session->prog.tensors[p->id].dtype;
+    double read[PIECE_ELEMS];
+    int64_t n_bad = 0;
+    TRY(get_piece(p->session, p->exec, p->id, at, n, read, err));
+    for (int64_t i = 0; i < n; i++)
+        n_bad += !isfinite(dtype_load(dtype, read, i));
+#pragma omp atomic
+    p->n_bad += n_bad;
+    return SNUG_OK;
+}
+
+enum snug_status weights_find_nonfinite(const struct session *session, struct exec *exec,
+                                        const char **name, struct snug_error *err)
 {
     const struct program *prog = &session->prog;
-    for (int id = 0; id < prog->n_tensors; id++) {
+    *name = NULL;
+    for (int id = 0; id < prog->n_tensors && *name == NULL; id++) {
         const struct tensor *t = &prog->tensors[id];
-        const void *data = exec_data(exec, id);
-        if (!t->persistent || data == NULL || t->base != TENSOR_NONE || id == prog->scalars)
+        struct pieces pieces = {.session = session, .exec = exec, .id = id};
+        if (!t->persistent || !exec_holds(exec, id) || t->base != TENSOR_NONE ||
+            id == prog->scalars || !dtype_is_float(t->dtype))
             continue;
-        int64_t n = tensor_elems(prog, id), n_bad = 0;
-#pragma omp parallel for schedule(static) reduction(+ : n_bad)
-        for (int64_t i = 0; i < n; i++)
-            n_bad += !isfinite(dtype_load(t->dtype, data, i));
-        if (n_bad > 0)
-            return t->name;
+        TRY(for_pieces(tensor_elems(prog, id), look_at_piece, &pieces, err));
+        if (pieces.n_bad > 0)
+            *name = t->name;
     }
-    return NULL;
+    return SNUG_OK;
+}
+
+enum snug_status weights_read(const struct session *session, struct exec *exec, tensor_id id,
+                              float *values, struct snug_error *err)
+{
+    enum dtype dtype = session->prog.tensors[id].dtype;
+    double read[PIECE_ELEMS];
+    int64_t n = tensor_elems(&session->prog, id);
+    for (int64_t at = 0; at < n; at += PIECE_ELEMS) {
+        TRY(get_piece(session, exec, id, at, piece_at(n, at), read, err));
+        for (int64_t i = 0; i < piece_at(n, at); i++)
+            values[at + i] = (float)dtype_load(dtype, read, i);
+    }
+    return SNUG_OK;
 }
 
 /* ---- checkpoints ------------------------------------------------------------------------------------ */
@@ -289,7 +391,13 @@ static bool is_saved(const struct program *prog, const struct exec *exec, tensor
 {
     const struct tensor *t = &prog->tensors[id];
     enum role role = is_of_model(t) ? ROLE_parameter : t->role;
-    return (roles >> role & 1) != 0 && t->persistent && exec_data(exec, id) != NULL;
+    return (roles >> role & 1) != 0 && t->persistent && exec_holds(exec, id);
+}
+
+static enum snug_status read_stored(const void *owner, int id, int64_t at_bytes, int64_t n_bytes,
+                                    void *to, struct snug_error *err)
+{
+    return exec_read(owner, id, at_bytes, n_bytes, to, err);
 }
 
 enum snug_status weights_entries(const struct session *session, struct exec *exec, unsigned roles,
@@ -302,10 +410,14 @@ enum snug_status weights_entries(const struct session *session, struct exec *exe
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory while saving");
     for (int id = 0; id < prog->n_tensors; id++)
         if (is_saved(prog, exec, id, roles))
-            (*entries)[(*n)++] = (struct st_entry){.name = prog->tensors[id].name,
-                                                   .dtype = prog->tensors[id].dtype,
-                                                   .shape = prog->tensors[id].shape,
-                                                   .data = exec_data(exec, id)};
+            (*entries)[(*n)++] =
+                (struct st_entry){.name = prog->tensors[id].name,
+                                  .dtype = prog->tensors[id].dtype,
+                                  .shape = prog->tensors[id].shape,
+                                  .data = exec_data(exec, id),
+                                  .read = exec_data(exec, id) == NULL ? read_stored : NULL,
+                                  .owner = exec,
+                                  .id = id};
     return SNUG_OK;
 }
 
@@ -338,7 +450,7 @@ enum snug_status weights_restore(const struct session *session, struct exec *exe
         if (entry->dtype != prog->tensors[id].dtype ||
             !shape_equal(&entry->shape, &prog->tensors[id].shape))
             return wrong_shape(st, entry, &prog->tensors[id], err);
-        TRY(safetensors_read(st, entry, exec_data(exec, id), err));
+        TRY(read_to(session, exec, id, st, entry, err));
         n--;
     }
     if (n > 0)

@@ -8,7 +8,8 @@
 #include "train/session.h"
 
 /* Seeded start values of parameters, zeros for states, the scalar table at its beginning. */
-void weights_init(const struct session *session, struct exec *exec, uint64_t seed);
+enum snug_status weights_init(const struct session *session, struct exec *exec, uint64_t seed,
+                              struct snug_error *err);
 
 /* Parameters from a file of any float type; a master copy gets the file's own precision.  Tensors that
  * are missing, of another shape, or that the model has no use for are refused by name. */
@@ -19,8 +20,13 @@ enum snug_status weights_load(const struct session *session, struct exec *exec,
 enum snug_status weights_load_folder(const struct session *session, struct exec *exec,
                                      const char *folder, struct snug_error *err);
 
-/* The first parameter or optimizer state with a number that is not finite; NULL: none. */
-const char *weights_find_nonfinite(const struct session *session, const struct exec *exec);
+/* *name is the first parameter or optimizer state with a number that is not finite; NULL: none. */
+enum snug_status weights_find_nonfinite(const struct session *session, struct exec *exec,
+                                        const char **name, struct snug_error *err);
+
+/* All numbers of a tensor, wherever it lies. */
+enum snug_status weights_read(const struct session *session, struct exec *exec, tensor_id id,
+                              float *values, struct snug_error *err);
 
 /* All tensors of some roles (bit ROLE_...; buffers go with parameters), exactly as they are: what a
  * checkpoint holds.  entries is malloc'ed. */

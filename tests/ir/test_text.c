@@ -30,8 +30,9 @@ static const struct {
     {"comments and blank lines", "# a\n\n ; ;\t# b ; tensor\nprogram p # c\r\n", "program p\n"},
     {"a tensor", "program p\ntensor x input f32 [2 3]",
      "program p\ntensor x input      f32  [2 3]\n"},
-    {"every word", "tensor w parameter bf16 [5] decays init=normal:2e-2 output persistent lane=3",
-     "program \"\"\ntensor w parameter  bf16 [5] lane=3 persistent output decays "
+    {"every word",
+     "tensor w parameter bf16 [5] decays init=normal:2e-2 output stored persistent lane=3",
+     "program \"\"\ntensor w parameter  bf16 [5] lane=3 persistent stored output decays "
      "init=normal:0.02\n"},
     {"a view above its base", "tensor v gradient f32 [2] view=b+4; tensor b gradient f32 [8]",
      "program \"\"\ntensor v gradient   f32  [2] view=b+4\ntensor b gradient   f32  [8]\n"},
@@ -212,6 +213,7 @@ static void add_random_tensor(struct dice *dice, struct program *prog)
                             .base = TENSOR_NONE,
                             .lane = roll(dice, 3),
                             .persistent = roll(dice, 2),
+                            .stored = roll(dice, 2),
                             .is_output = roll(dice, 2),
                             .decays = roll(dice, 2),
                             .init = (enum init)roll(dice, INIT_weight + 1),
@@ -306,6 +308,7 @@ static void assert_same_tensor(const struct tensor *a, const struct tensor *b)
     assert_int_equal(a->offset_elems, b->offset_elems);
     assert_int_equal(a->lane, b->lane);
     assert_int_equal(a->persistent, b->persistent);
+    assert_int_equal(a->stored, b->stored);
     assert_int_equal(a->is_output, b->is_output);
     assert_int_equal(a->decays, b->decays);
     assert_int_equal(a->init, b->init);

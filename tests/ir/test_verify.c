@@ -27,6 +27,11 @@
     DECLARE "tensor m optimizer f32 [4 4] persistent; tensor c8 optimizer u8 [4 4] persistent; " \
             "tensor k8 optimizer f32 [1] persistent; "
 
+#define STORED                                                                               \
+    DECLARE                                                                                  \
+    "tensor k activation f32 [2 4] stored; tensor m optimizer f32 [2 4] persistent stored; " \
+    "tensor h activation bf16 [2 4]; "
+
 static const struct {
     const char *name, *text, *words; /* words NULL: a good program */
 } rows[] = {
@@ -103,6 +108,22 @@ static const struct {
      "operand \"gm\" should be f32, one scale a block"},
     {"an update that makes another state", UPDATE "w, _, c = update w, s, w, _, m {rule=momentum}",
      "\"c\" is not the input that this output should be"},
+    {"to the store and back", STORED "a = act x; k = stash a; _ = settle k; b = fetch k; c = act b",
+     NULL},
+    {"a state is stashed again", STORED "a = fetch m; m = stash a; b = fetch m; m = stash b", NULL},
+    {"settling what was fetched", STORED "a = fetch m; _ = settle a; b = act a", NULL},
+    {"a part of what lives on", DECLARE "tensor w1 temporary f32 [2 4] view=w+8; a = act w1", NULL},
+    {"what is stored is no operand", STORED "a = act m", "tensor \"m\" is not in the arena"},
+    {"nor a result", STORED "k = act x", "tensor \"k\" is not in the arena"},
+    {"fetched from the arena", STORED "a = act x; b = fetch a", "\"a\" should be stored"},
+    {"stashed in the arena", STORED "a = act x; b = stash a", "\"b\" should be stored"},
+    {"fetched before it is stashed", STORED "a = fetch k", "\"k\" is read before it is written"},
+    {"an activation is stashed again", STORED "a = act x; k = stash a; b = act x; k = stash b",
+     "\"k\" is written twice"},
+    {"fetched as another type", STORED "h = fetch m", "is not of the type of what is copied to it"},
+    {"fetched to nowhere", STORED "_ = fetch m", "is not of the type of what is copied to it"},
+    {"a part that is not where the whole is", STORED "tensor m1 temporary f32 [4] view=m+0",
+     "tensor \"m1\" is not where its base is"},
     {"a view beyond its base", DECLARE "tensor v activation f32 [4] view=a+5",
      "tensor \"v\" reaches beyond its base"},
     {"a wider view beyond its base", DECLARE "tensor v activation f64 [5] view=a+0",

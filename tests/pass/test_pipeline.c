@@ -205,8 +205,8 @@ static void run_model(struct run *r, const struct subject *subject, int n_micro,
     if (status == SNUG_OK)
         status = program_verify(&r->prog, &err);
     if (status == SNUG_OK)
-        status = plan_make(&r->prog, backend_cpu()->alignment, &(struct device_rates){1, 1},
-                           &r->plan, &err);
+        status = plan_make(&r->prog, backend_cpu()->alignment,
+                           &(struct device_rates){.flops = 1, .bytes = 1}, &r->plan, &err);
     if (status == SNUG_OK)
         status = exec_create(&r->prog, &r->plan, backend_cpu(), &r->facts, NULL, &r->exec, &err);
     if (status == SNUG_OK) {

@@ -104,7 +104,7 @@ static void fill_operands(struct bench *bench, const struct row_run *run)
 
 static struct operand operand(const struct bench *bench, tensor_id id, const struct buffer *buffer)
 {
-    return (struct operand){buffer->data, program_tensor(&bench->c->prog, id)};
+    return (struct operand){.data = buffer->data, .tensor = program_tensor(&bench->c->prog, id)};
 }
 
 static enum snug_status lay_out(struct bench *bench, const struct row_run *run,

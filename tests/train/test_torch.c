@@ -160,7 +160,7 @@ static void plan_keeping_gradients(const snug_model *model, const snug_recipe *r
 {
     struct snug_error err;
     struct session_request q = {.model = model, .recipe = recipe, .train = true};
-    struct device_rates rates = {1e9, 1e9};
+    struct device_rates rates = {.flops = 1e9, .bytes = 1e9};
     must(session_program(&q, NULL, s, &err), &err);
     for (int i = 0; i < s->prog.n_tensors; i++)
         s->prog.tensors[i].is_output |= s->prog.tensors[i].role == ROLE_gradient;
@@ -205,7 +205,7 @@ static void gradients_one_way(const struct way *way, const struct batches *batch
     plan_keeping_gradients(model, recipe, &s);
     must(exec_create(&s.prog, &s.plan, s.backend, &s.facts, NULL, &exec, &err), &err);
     struct safetensors *start = fixture("model.safetensors");
-    weights_init(&s, exec, 1);
+    must(weights_init(&s, exec, 1, &err), &err);
     must(weights_load(&s, exec, start, &err), &err);
     safetensors_close(start);
 

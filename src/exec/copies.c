@@ -1,0 +1,140 @@
+/*
+ * copies.c -- the lane of copies; see copies.h.
+ *
+ * A ring of ops, two counters and two conditions.  Both threads sleep when they have nothing to do.
+ */
+#include "exec/copies.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+struct copies {
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t issued, done;
+    int *ring; /* ops, at their number modulo most */
+    int most;
+    int64_t n_issued, n_done;
+    bool stop;
+    copies_run *run;
+    void *user;
+    enum snug_status status; /* of the first op that failed */
+    struct snug_error error;
+};
+
+/* The next op; false: there will be none. */
+static bool take(struct copies *c, int *op)
+{
+    pthread_mutex_lock(&c->mutex);
+    while (c->n_done == c->n_issued && !c->stop)
+        pthread_cond_wait(&c->issued, &c->mutex);
+    bool found = c->n_done < c->n_issued;
+    if (found)
+        *op = c->ring[c->n_done % c->most];
+    pthread_mutex_unlock(&c->mutex);
+    return found;
+}
+
+static void *work(void *argument)
+{
+    struct copies *c = argument;
+    int op;
+    while (take(c, &op)) {
+        struct snug_error error = {0};
+        /* status is written by this thread, and by copies_finish when this one sleeps */
+        enum snug_status status = c->status == SNUG_OK ? c->run(c->user, op, &error) : SNUG_OK;
+        pthread_mutex_lock(&c->mutex);
+        if (status != SNUG_OK) {
+            c->status = status;
+            c->error = error;
+        }
+        c->n_done++;
+        pthread_cond_signal(&c->done);
+        pthread_mutex_unlock(&c->mutex);
+    }
+    return NULL;
+}
+
+/* Signals are for the thread that runs the program. */
+static int start(struct copies *c)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&c->thread, NULL, work, c);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
+enum snug_status copies_create(int most, copies_run *run, void *user, struct copies **copies,
+                               struct snug_error *err)
+{
+    struct copies *c = calloc(1, sizeof *c);
+    int *ring = calloc((size_t)most + 1, sizeof *ring);
+    if (c == NULL || ring == NULL) {
+        free(c);
+        free(ring);
+        return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    }
+    c->ring = ring;
+    c->most = most;
+    c->run = run;
+    c->user = user;
+    pthread_mutex_init(&c->mutex, NULL);
+    pthread_cond_init(&c->issued, NULL);
+    pthread_cond_init(&c->done, NULL);
+    if (start(c) != 0) {
+        free(ring);
+        free(c);
+        return snug_fail(err, SNUG_NO_MEMORY, "the system gives no thread for the copies");
+    }
+    *copies = c;
+    return SNUG_OK;
+}
+
+void copies_free(struct copies *c)
+{
+    if (c == NULL)
+        return;
+    pthread_mutex_lock(&c->mutex);
+    c->stop = true;
+    pthread_cond_signal(&c->issued);
+    pthread_mutex_unlock(&c->mutex);
+    pthread_join(c->thread, NULL);
+    pthread_cond_destroy(&c->issued);
+    pthread_cond_destroy(&c->done);
+    pthread_mutex_destroy(&c->mutex);
+    free(c->ring);
+    free(c);
+}
+
+int64_t copies_issue(struct copies *c, int op)
+{
+    pthread_mutex_lock(&c->mutex);
+    c->ring[c->n_issued % c->most] = op;
+    int64_t number = c->n_issued++;
+    pthread_cond_signal(&c->issued);
+    pthread_mutex_unlock(&c->mutex);
+    return number;
+}
+
+enum snug_status copies_wait(struct copies *c, int64_t number, struct snug_error *err)
+{
+    pthread_mutex_lock(&c->mutex);
+    while (c->n_done <= number)
+        pthread_cond_wait(&c->done, &c->mutex);
+    enum snug_status status = c->status;
+    if (status != SNUG_OK)
+        snug_fail(err, status, "%s", c->error.message);
+    pthread_mutex_unlock(&c->mutex);
+    return status;
+}
+
+enum snug_status copies_finish(struct copies *c, struct snug_error *err)
+{
+    enum snug_status status = copies_wait(c, c->n_issued - 1, err);
+    c->status = SNUG_OK;
+    return status;
+}

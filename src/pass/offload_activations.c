@@ -1,0 +1,179 @@
+/*
+ * offload_activations.c -- what is kept for the backward half waits in the store.
+ *
+ * Of the ops that touch an activation, the two neighbours that are furthest apart are, mostly, its
+ * last use forward and its first use backward.  If many ops lie between them and it is large, it is
+ * stashed after the one and fetched ahead of the other; the ops from there on read the copy.  What
+ * is used again soon (by the last layers) stays where it is.
+ *
+ *     forward     op a, stash A, ... op b, stash B, ... settle A, op c, stash C
+ *     backward    fetch C, ... fetch B | op that reads C, ...
+ *
+ * The bytes of a stashed tensor are free when somebody waits for its copy: settle does, two stashes
+ * later, so that forward never has more than two of them under way.
+ */
+#include "pass/offload.h"
+
+#include <stdlib.h>
+
+enum {
+    LEAST_BYTES = 1 << 16,
+    AHEAD_OPS =
+        12,      /* that a fetch stands before its first reader: about a block of a transformer */
+    FAR_OPS = 36 /* between two uses, at least: it has to pay */
+};
+
+struct use {              /* of a tensor, while the ops are walked */
+    int last;             /* op that touched it last, -1: none */
+    int gap_from, gap_to; /* the two neighbours that are furthest apart */
+    bool unfit;
+};
+
+struct kept { /* one that is offloaded */
+    tensor_id original, stored, fetched;
+    int stash_after, fetch_before, read_at; /* ops */
+};
+
+struct keeping {
+    struct rewrite rewrite;
+    struct kept *kept;
+    tensor_id *copy_of; /* per tensor: the one that later ops read, or TENSOR_NONE */
+    int *read_at;       /* from that op on */
+    int n_kept;
+};
+
+static void note_use(struct use *use, int i)
+{
+    if (use->last >= 0 && i - use->last > use->gap_to - use->gap_from) {
+        use->gap_from = use->last;
+        use->gap_to = i;
+    }
+    use->last = i;
+}
+
+/* Writing after the gap is nothing that a copy could stand for. */
+static void note_writes(struct use *uses, const struct op *op)
+{
+    for (int k = 0; k < op->n_out; k++)
+        if (op->out[k] != TENSOR_NONE && uses[op->out[k]].gap_to > 0)
+            uses[op->out[k]].unfit = true;
+}
+
+static void note_uses(const struct program *prog, struct use *uses)
+{
+    int body_end = program_body_end(prog);
+    for (int t = 0; t < prog->n_tensors; t++) {
+        const struct tensor *tensor = &prog->tensors[t];
+        uses[t] = (struct use){.last = -1};
+        uses[t].unfit = tensor->role != ROLE_activation || tensor->persistent ||
+                        tensor->is_output || tensor->base != TENSOR_NONE ||
+                        tensor_bytes(prog, t) < LEAST_BYTES;
+    }
+    for (int t = 0; t < prog->n_tensors; t++)
+        if (prog->tensors[t].base != TENSOR_NONE) /* has parts */
+            uses[prog->tensors[t].base].unfit = true;
+    for (int i = 0; i < prog->n_ops; i++) {
+        const struct op *op = &prog->ops[i];
+        for (int k = 0; k < op->n_in + op->n_out; k++) {
+            tensor_id id = k < op->n_in ? op->in[k] : op->out[k - op->n_in];
+            if (id == TENSOR_NONE)
+                continue;
+            note_use(&uses[id], i);
+            uses[id].unfit |= i < prog->body_begin || i >= body_end;
+        }
+        note_writes(uses, op);
+    }
+}
+
+static int by_fetch(const void *a, const void *b)
+{
+    const struct kept *x = a, *y = b;
+    if (x->fetch_before != y->fetch_before)
+        return x->fetch_before - y->fetch_before;
+    return x->read_at != y->read_at ? x->read_at - y->read_at : x->original - y->original;
+}
+
+static int by_stash(const void *a, const void *b)
+{
+    const struct kept *x = a, *y = b;
+    return x->stash_after != y->stash_after ? x->stash_after - y->stash_after
+                                            : x->original - y->original;
+}
+
+static enum snug_status choose(struct keeping *s, const struct use *uses, int n_tensors)
+{
+    for (int t = 0; t < n_tensors; t++) {
+        if (uses[t].unfit || uses[t].gap_to - uses[t].gap_from < FAR_OPS)
+            continue;
+        struct kept *kept = &s->kept[s->n_kept++];
+        *kept = (struct kept){.original = t,
+                              .stash_after = uses[t].gap_from,
+                              .fetch_before = uses[t].gap_to - AHEAD_OPS,
+                              .read_at = uses[t].gap_to};
+        TRY(rewrite_add_like(&s->rewrite, "kept", t, ROLE_activation, true, &kept->stored));
+        TRY(rewrite_add_like(&s->rewrite, "fetched", t, ROLE_temporary, false, &kept->fetched));
+        s->copy_of[t] = kept->fetched;
+        s->read_at[t] = kept->read_at;
+    }
+    return SNUG_OK;
+}
+
+/* Stashes of what op i used last; each waits for the one before the last. */
+static enum snug_status append_stashes(struct keeping *s, const struct kept *by_time, int *at,
+                                       int i)
+{
+    for (; *at < s->n_kept && by_time[*at].stash_after == i; ++*at) {
+        if (*at >= 2)
+            TRY(rewrite_append_copy(&s->rewrite, OP_settle, by_time[*at - 2].stored, TENSOR_NONE,
+                                    false));
+        TRY(rewrite_append_copy(&s->rewrite, OP_stash, by_time[*at].original, by_time[*at].stored,
+                                false));
+    }
+    return SNUG_OK;
+}
+
+static enum snug_status append_all(struct keeping *s, const struct kept *by_time, int n_tensors)
+{
+    struct program *prog = s->rewrite.prog;
+    int n_stashed = 0, n_fetched = 0;
+    for (int i = 0; i < prog->n_ops; i++) {
+        rewrite_reach(&s->rewrite, i);
+        for (; n_fetched < s->n_kept && s->kept[n_fetched].fetch_before == i; n_fetched++)
+            TRY(rewrite_append_copy(&s->rewrite, OP_fetch, s->kept[n_fetched].stored,
+                                    s->kept[n_fetched].fetched, false));
+        struct op op = prog->ops[i];
+        for (int k = 0; k < op.n_in; k++)
+            if (op.in[k] != TENSOR_NONE && op.in[k] < n_tensors &&
+                s->copy_of[op.in[k]] != TENSOR_NONE && i >= s->read_at[op.in[k]])
+                op.in[k] = s->copy_of[op.in[k]];
+        TRY(rewrite_append(&s->rewrite, &op));
+        TRY(append_stashes(s, by_time, &n_stashed, i));
+    }
+    rewrite_reach(&s->rewrite, prog->n_ops);
+    return SNUG_OK;
+}
+
+enum snug_status offload_activations(struct program *prog, struct pass_env *env)
+{
+    struct keeping s = {.rewrite = {.prog = prog, .env = env}};
+    int n_tensors = prog->n_tensors;
+    size_t n = (size_t)n_tensors + 1;
+    struct use *uses = arena_alloc(env->scratch, n * sizeof *uses);
+    struct kept *by_time = arena_alloc(env->scratch, n * sizeof *by_time);
+    s.kept = arena_alloc(env->scratch, n * sizeof *s.kept);
+    s.copy_of = arena_alloc(env->scratch, n * sizeof *s.copy_of);
+    s.read_at = arena_alloc(env->scratch, n * sizeof *s.read_at);
+    if (uses == NULL || by_time == NULL || s.kept == NULL || s.copy_of == NULL || s.read_at == NULL)
+        return rewrite_no_memory(&s.rewrite);
+    for (int t = 0; t < n_tensors; t++)
+        s.copy_of[t] = TENSOR_NONE;
+    note_uses(prog, uses);
+    enum snug_status status = choose(&s, uses, n_tensors);
+    for (int i = 0; i < s.n_kept; i++)
+        by_time[i] = s.kept[i];
+    qsort(by_time, (size_t)s.n_kept, sizeof *by_time, by_stash);
+    qsort(s.kept, (size_t)s.n_kept, sizeof *s.kept, by_fetch);
+    if (status == SNUG_OK)
+        status = append_all(&s, by_time, n_tensors);
+    return rewrite_finish(&s.rewrite, status);
+}

@@ -1,0 +1,318 @@
+/*
+ * offload_states.c -- optimizer states and masters live in the store and visit the arena.
+ *
+ * Ops that share states and stand close together (a direction, and the update that takes it) are
+ * one visit: what it touches is fetched into staging before its first op, the ops work on the
+ * staging, and what they changed is stashed after its last.  The fetch of a visit stands before the
+ * ops of the visit before it, so that it is under way while that one computes:
+ *
+ *     fetch 1 | (norm of the gradients)
+ *     settle 1, fetch 2 | update 1, stash 1
+ *     settle 2, fetch 3 | update 2, stash 2 ...
+ *
+ * Copies run in their order, so when fetch 3 is there, so is stash 1: to settle it before fetch 4
+ * costs nothing and makes three visits the most that have bytes at once.
+ *
+ * An update is elementwise: of a large tensor it is made in pieces, each a visit of its own, so
+ * that the staging is small.  Other ops take their states whole.
+ *
+ * A program that reads averages beside a run (pass/average.c) reads states of the run, stored
+ * there: the same visits, and nothing to stash.
+ */
+#include "base/code_map.h"
+#include "pass/offload.h"
+
+#include <stdlib.h>
+
+enum {
+    NEAR_OPS = 4,          /* ops of one visit are no further apart */
+    VISIT_TENSORS = 16,    /* and touch no more */
+    PIECE_ELEMS = 1 << 20, /* of an update, at least: 4 MiB of fp32 */
+    PIECES = 16,           /* of a tensor, so that programs stay short, */
+    PIECE_UNITS_MOST = 16  /* unless a piece would be more than this many times the least */
+};
+_Static_assert(PIECE_ELEMS % CODE_BLOCK_8 == 0 && PIECE_ELEMS % CODE_BLOCK_4 == 0,
+               "a piece is whole blocks of codes");
+
+struct visit {
+    int first, last; /* ops */
+    int n_tensors;
+    tensor_id stored[VISIT_TENSORS]; /* what it touches: states, or parts of them */
+    tensor_id staging[VISIT_TENSORS];
+    bool changed[VISIT_TENSORS];
+    bool in_last;  /* it is made in the last micro-batch only */
+    bool is_piece; /* `op` is what it runs, in place of op first */
+    struct op op;
+};
+
+struct visits {
+    struct rewrite rewrite;
+    struct visit *visits;
+    int n_visits, capacity;
+};
+
+static int find_tensor(const struct visit *v, tensor_id stored)
+{
+    for (int t = 0; t < v->n_tensors; t++)
+        if (v->stored[t] == stored)
+            return t;
+    return -1;
+}
+
+/* Copies that are there already (of activations) stay as they are. */
+static bool touches_store(const struct program *prog, const struct op *op)
+{
+    if ((op_infos[op->kind].flags & COPIES) != 0 || op->kind == OP_settle)
+        return false;
+    for (int k = 0; k < op->n_in; k++)
+        if (op->in[k] != TENSOR_NONE && prog->tensors[op->in[k]].stored)
+            return true;
+    return false;
+}
+
+/* Does op i go on with the visit? */
+static bool continues(const struct program *prog, const struct visit *v, int i)
+{
+    const struct op *op = &prog->ops[i];
+    bool shares = false;
+    int n_new = 0;
+    for (int k = 0; k < op->n_in; k++)
+        if (op->in[k] != TENSOR_NONE && prog->tensors[op->in[k]].stored) {
+            bool known = find_tensor(v, op->in[k]) >= 0;
+            shares |= known;
+            n_new += !known;
+        }
+    return shares && !v->is_piece && i - v->last <= NEAR_OPS &&
+           v->n_tensors + n_new <= VISIT_TENSORS &&
+           program_section_last(prog, i) == program_section_last(prog, v->first);
+}
+
+static enum snug_status add_visit(struct visits *s, int i, struct visit **visit)
+{
+    void *grown = s->visits;
+    if (!array_grow(&grown, &s->capacity, s->n_visits + 1, sizeof *s->visits))
+        return rewrite_no_memory(&s->rewrite);
+    s->visits = grown;
+    *visit = &s->visits[s->n_visits++];
+    **visit = (struct visit){.first = i, .last = i, .in_last = s->rewrite.prog->ops[i].in_last};
+    return SNUG_OK;
+}
+
+/* Takes the stored operands of an op into the visit; they become staging. */
+static enum snug_status stage_operands(struct visits *s, struct visit *v, struct op *op)
+{
+    const struct program *prog = s->rewrite.prog;
+    for (int k = 0; k < op->n_in; k++) {
+        tensor_id id = op->in[k];
+        if (id == TENSOR_NONE || !prog->tensors[id].stored)
+            continue;
+        int t = find_tensor(v, id);
+        if (t < 0) {
+            t = v->n_tensors++;
+            v->stored[t] = id;
+            TRY(rewrite_add_like(&s->rewrite, "staged", id, ROLE_temporary, false, &v->staging[t]));
+        }
+        op->in[k] = v->staging[t];
+        for (int j = 0; j < op->n_out; j++)
+            if (op->out[j] == id) {
+                op->out[j] = v->staging[t];
+                v->changed[t] = true;
+            }
+    }
+    return SNUG_OK;
+}
+
+/* ---- pieces ---------------------------------------------------------------------------------- */
+
+/* Elements of the weight in a piece; 0: the op is not cut. */
+static int64_t piece_elems(const struct program *prog, const struct op *op)
+{
+    if (op->kind != OP_update || tensor_elems(prog, op->in[UPDATE_WEIGHT]) <= PIECE_ELEMS)
+        return 0;
+    for (int k = 0; k < op->n_in; k++) /* a part has no parts */
+        if (op->in[k] != TENSOR_NONE && prog->tensors[op->in[k]].base != TENSOR_NONE)
+            return 0;
+    int64_t n = tensor_elems(prog, op->in[UPDATE_WEIGHT]);
+    int64_t n_units = (n + PIECE_ELEMS - 1) / PIECE_ELEMS;
+    int64_t n_each = (n_units + PIECES - 1) / PIECES;
+    return (n_each < PIECE_UNITS_MOST ? n_each : PIECE_UNITS_MOST) * PIECE_ELEMS;
+}
+
+/* The part of an operand that belongs to elements [from, from + count) of the weight. */
+static enum snug_status add_part(struct visits *s, const struct op *op, int k, int64_t from,
+                                 int64_t count, tensor_id *id)
+{
+    struct rewrite *r = &s->rewrite;
+    int bits = (int)op->attrs.state_bits;
+    const struct tensor *whole = &r->prog->tensors[*id];
+    struct tensor part = {.dtype = whole->dtype,
+                          .role = ROLE_temporary,
+                          .base = *id,
+                          .lane = whole->lane,
+                          .stored = whole->stored,
+                          .offset_elems = from,
+                          .shape = {1, {count}}};
+    bool in_pairs = k >= UPDATE_STATES; /* a state, and its scales or none */
+    bool is_scales = in_pairs && (k - UPDATE_STATES) % 2 == 1;
+    bool is_codes = in_pairs && !is_scales && k + 1 < op->n_in && op->in[k + 1] != TENSOR_NONE;
+    if (is_codes) {
+        part.offset_elems = code_bytes(bits, from);
+        part.shape.dim[0] = code_bytes(bits, count);
+    } else if (is_scales) {
+        part.offset_elems = from / code_block_elems(bits);
+        part.shape.dim[0] = code_blocks(bits, count);
+    }
+    part.name = arena_format(r->env->scratch, "%s.from.%lld", whole->name, (long long)from);
+    if (part.name == NULL)
+        return rewrite_no_memory(r);
+    return program_add_tensor(r->prog, &part, id, r->env->err);
+}
+
+/* The update op i on `count` elements from `from` on, as a visit. */
+static enum snug_status add_piece(struct visits *s, int i, int64_t from, int64_t count)
+{
+    struct visit *v;
+    TRY(add_visit(s, i, &v));
+    struct op whole = s->rewrite.prog->ops[i], *op = &v->op;
+    v->is_piece = true;
+    *op = whole;
+    for (int k = 0; k < op->n_in; k++)
+        if (k != UPDATE_SCALARS && op->in[k] != TENSOR_NONE)
+            TRY(add_part(s, &whole, k, from, count, &op->in[k]));
+    for (int k = 0; k < op->n_out; k++)
+        op->out[k] = op->in[k + UPDATE_WEIGHT];
+    return stage_operands(s, v, op);
+}
+
+/* ---- the new list ---------------------------------------------------------------------------- */
+
+static enum snug_status add_pieces(struct visits *s, int i, int64_t piece)
+{
+    const struct program *prog = s->rewrite.prog;
+    int64_t n = tensor_elems(prog, prog->ops[i].in[UPDATE_WEIGHT]);
+    for (int64_t from = 0; from < n; from += piece)
+        TRY(add_piece(s, i, from, n - from < piece ? n - from : piece));
+    return SNUG_OK;
+}
+
+static enum snug_status find_visits(struct visits *s)
+{
+    struct program *prog = s->rewrite.prog;
+    for (int i = 0; i < prog->n_ops; i++) {
+        if (!touches_store(prog, &prog->ops[i]))
+            continue;
+        struct visit *v = s->n_visits > 0 ? &s->visits[s->n_visits - 1] : NULL;
+        bool goes_on = v != NULL && continues(prog, v, i);
+        int64_t piece = goes_on ? 0 : piece_elems(prog, &prog->ops[i]);
+        if (piece > 0) {
+            TRY(add_pieces(s, i, piece));
+            continue;
+        }
+        if (!goes_on)
+            TRY(add_visit(s, i, &v));
+        v->last = i;
+        TRY(stage_operands(s, v, &prog->ops[i]));
+    }
+    return SNUG_OK;
+}
+
+static enum snug_status append_fetches(struct visits *s, const struct visit *v)
+{
+    for (int t = 0; t < v->n_tensors; t++)
+        TRY(rewrite_append_copy(&s->rewrite, OP_fetch, v->stored[t], v->staging[t], v->in_last));
+    return SNUG_OK;
+}
+
+static enum snug_status append_stashes(struct visits *s, const struct visit *v)
+{
+    for (int t = 0; t < v->n_tensors; t++)
+        if (v->changed[t])
+            TRY(rewrite_append_copy(&s->rewrite, OP_stash, v->staging[t], v->stored[t],
+                                    v->in_last));
+    return SNUG_OK;
+}
+
+static bool overlap(const struct program *prog, tensor_id a, tensor_id b)
+{
+    int64_t a_from = prog->tensors[a].offset_elems, b_from = prog->tensors[b].offset_elems;
+    return tensor_root(prog, a) == tensor_root(prog, b) &&
+           a_from < b_from + tensor_elems(prog, b) && b_from < a_from + tensor_elems(prog, a);
+}
+
+/* May what `next` needs be fetched before `v` has stashed? */
+static bool is_apart(const struct program *prog, const struct visit *v, const struct visit *next)
+{
+    for (int t = 0; t < next->n_tensors; t++)
+        for (int u = 0; u < v->n_tensors; u++)
+            if (v->changed[u] && overlap(prog, v->stored[u], next->stored[t]))
+                return false;
+    return true;
+}
+
+/* A visit, its stashes, and the fetches of the next one if that is in the same section. */
+static enum snug_status append_visit(struct visits *s, const struct visit *v)
+{
+    struct program *prog = s->rewrite.prog;
+    const struct visit *next = v + 1 < s->visits + s->n_visits ? v + 1 : NULL;
+    if (next != NULL &&
+        program_section_last(prog, next->first) != program_section_last(prog, v->first))
+        next = NULL;
+    bool ahead = next != NULL && is_apart(prog, v, next);
+    if (ahead) {
+        TRY(rewrite_append_copy(&s->rewrite, OP_settle, v->staging[v->n_tensors - 1], TENSOR_NONE,
+                                v->in_last));
+        TRY(append_fetches(s, next));
+    }
+    if (v->is_piece)
+        TRY(rewrite_append(&s->rewrite, &v->op));
+    for (int i = v->first; i <= v->last && !v->is_piece; i++)
+        TRY(rewrite_append(&s->rewrite, &prog->ops[i]));
+    TRY(append_stashes(s, v));
+    return next != NULL && !ahead ? append_fetches(s, next) : SNUG_OK;
+}
+
+static enum snug_status append_all(struct visits *s)
+{
+    struct program *prog = s->rewrite.prog;
+    int at = 0; /* the visit that comes next */
+    for (int i = 0; i < prog->n_ops; i++) {
+        rewrite_reach(&s->rewrite, i);
+        bool begins = i == 0 || program_section_last(prog, i) != program_section_last(prog, i - 1);
+        if (begins && at < s->n_visits &&
+            program_section_last(prog, s->visits[at].first) == program_section_last(prog, i))
+            TRY(append_fetches(s, &s->visits[at]));
+        if (at == s->n_visits || s->visits[at].first != i) {
+            TRY(rewrite_append(&s->rewrite, &prog->ops[i]));
+            continue;
+        }
+        for (int first = i; at < s->n_visits && s->visits[at].first == first; at++) {
+            TRY(append_visit(s, &s->visits[at]));
+            i = s->visits[at].last;
+        }
+    }
+    rewrite_reach(&s->rewrite, prog->n_ops);
+    return SNUG_OK;
+}
+
+/* A program beside a run finds a state where the run has it. */
+static bool is_offloaded(const struct pass_env *env, const struct tensor *t)
+{
+    tensor_id there =
+        env->train || env->run == NULL ? TENSOR_NONE : program_find(env->run, t->name);
+    return t->role == ROLE_optimizer && t->persistent &&
+           (env->train || (there != TENSOR_NONE && env->run->tensors[there].stored));
+}
+
+enum snug_status offload_states(struct program *prog, struct pass_env *env)
+{
+    struct visits s = {.rewrite = {.prog = prog, .env = env}};
+    for (int i = 0; i < prog->n_tensors; i++)
+        prog->tensors[i].stored |= is_offloaded(env, &prog->tensors[i]);
+    for (int i = 0; i < prog->n_tensors; i++) /* parts of them */
+        prog->tensors[i].stored |= prog->tensors[tensor_root(prog, i)].stored;
+    enum snug_status status = find_visits(&s);
+    if (status == SNUG_OK)
+        status = append_all(&s);
+    free(s.visits);
+    return rewrite_finish(&s.rewrite, status);
+}

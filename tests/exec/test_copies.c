@@ -1,0 +1,423 @@
+/*
+ * test_copies.c -- the lane of copies, the store, and both under the executor.
+ */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "base/text.h"
+#include "exec/copies.h"
+#include "exec/exec.h"
+#include "support/training.h"
+
+/* ---- the lane
+ * -------------------------------------------------------------------------------------- */
+
+enum { N_OPS = 1000, N_RING = 7 };
+
+struct log {
+    int ops[N_OPS], n_ops;
+    int fails_at;
+    pthread_mutex_t gate; /* held by the test: nothing gets on */
+};
+
+static enum snug_status note(void *user, int op, struct snug_error *err)
+{
+    struct log *log = user;
+    pthread_mutex_lock(&log->gate);
+    log->ops[log->n_ops++] = op;
+    pthread_mutex_unlock(&log->gate);
+    return op == log->fails_at ? snug_fail(err, SNUG_IO_ERROR, "op %d broke", op) : SNUG_OK;
+}
+
+static void test_order(void **state)
+{
+    (void)state;
+    struct log log = {.fails_at = -1, .gate = PTHREAD_MUTEX_INITIALIZER};
+    struct copies *copies = NULL;
+    struct snug_error err;
+    must(copies_create(N_RING, note, &log, &copies, &err), &err);
+    for (int op = 0; op < N_OPS; op++) {
+        int64_t number = copies_issue(copies, 3 * op);
+        if (op % N_RING == N_RING - 1) { /* no more than the ring holds */
+            must(copies_wait(copies, number, &err), &err);
+            assert_int_equal(log.n_ops, op + 1);
+        }
+    }
+    must(copies_finish(copies, &err), &err);
+    assert_int_equal(log.n_ops, N_OPS);
+    for (int op = 0; op < N_OPS; op++)
+        assert_int_equal(log.ops[op], 3 * op);
+    copies_free(copies);
+}
+
+/* Issuing does not wait: the copies are held back until the test has issued them all. */
+static void test_beside(void **state)
+{
+    (void)state;
+    struct log log = {.fails_at = -1, .gate = PTHREAD_MUTEX_INITIALIZER};
+    struct copies *copies = NULL;
+    struct snug_error err;
+    must(copies_create(N_RING, note, &log, &copies, &err), &err);
+    pthread_mutex_lock(&log.gate);
+    for (int op = 0; op < N_RING; op++)
+        copies_issue(copies, op);
+    assert_int_equal(log.n_ops, 0);
+    pthread_mutex_unlock(&log.gate);
+    must(copies_wait(copies, 2, &err), &err);
+    assert_true(log.n_ops >= 3);
+    copies_free(copies); /* with some under way */
+    assert_int_equal(log.n_ops, N_RING);
+}
+
+static void test_failure(void **state)
+{
+    (void)state;
+    struct log log = {.fails_at = 2, .gate = PTHREAD_MUTEX_INITIALIZER};
+    struct copies *copies = NULL;
+    struct snug_error err = {0};
+    must(copies_create(N_RING, note, &log, &copies, &err), &err);
+    for (int op = 0; op < 5; op++)
+        copies_issue(copies, op);
+    assert_int_equal(copies_wait(copies, 4, &err), SNUG_IO_ERROR);
+    assert_string_equal(err.message, "op 2 broke");
+    assert_int_equal(log.n_ops, 3); /* none after it */
+    assert_int_equal(copies_finish(copies, &err), SNUG_IO_ERROR);
+    copies_issue(copies, 7);
+    must(copies_finish(copies, &err), &err); /* forgotten */
+    assert_int_equal(log.ops[3], 7);
+    copies_free(copies);
+}
+
+/* ---- the store
+ * ------------------------------------------------------------------------------------- */
+
+static void test_store(void **state)
+{
+    (void)state;
+    enum { BYTES = 300000 };
+    static unsigned char wrote[BYTES], read[BYTES];
+    struct device_facts facts = {.threads = 1};
+    struct store *store = NULL;
+    struct snug_error err = {0};
+    must(backend_cpu()->open_store(&facts, BYTES, &store, &err), &err);
+    must(store->read(store, 0, read, BYTES, &err), &err);
+    assert_memory_equal(read, wrote, BYTES); /* zeros */
+    for (int i = 0; i < BYTES; i++)
+        wrote[i] = (unsigned char)(i * 7 + i / 256);
+    must(store->write(store, 64, wrote + 64, BYTES - 64, &err), &err);
+    must(store->write(store, 0, wrote, 64, &err), &err);
+    must(store->read(store, 1, read, BYTES - 1, &err), &err);
+    assert_memory_equal(read, wrote + 1, BYTES - 1);
+    assert_int_equal(store->read(store, BYTES - 1, read, 2, &err), SNUG_IO_ERROR);
+    store->close(store);
+    assert_int_equal(backend_cpu()->open_store(&facts, INT64_C(1) << 60, &store, &err),
+                     SNUG_OVER_BUDGET); /* no disk has that */
+    assert_non_null(strstr(err.message, "1152921504606846976 bytes"));
+}
+
+/* ---- the executor
+ * ---------------------------------------------------------------------------------- */
+
+/* Two rounds of a body that stashes and fetches, then a state that visits: what was stashed comes
+ * back, though its bytes were used for others in between. */
+static const char program_text[] =
+    "program copies; body 0 8 x 2\n"
+    "tensor x input f32 [4096]\n"
+    "tensor a activation f32 [4096]; tensor b activation f32 [4096]\n"
+    "tensor c activation f32 [4096]; tensor back temporary f32 [4096]\n"
+    "tensor kept activation f32 [4096] stored\n"
+    "tensor y activation f32 [4096] output\n"
+    "tensor state optimizer f32 [4096] persistent stored; tensor staged temporary f32 [4096]\n"
+    "tensor next temporary f32 [4096]\n"
+    "a = add x, x; kept = stash a; b = add x, x; _ = settle kept; c = add b, b\n"
+    "back = fetch kept; y = accumulate back {accumulate=after_first}\n"
+    "y = accumulate c {accumulate=yes}\n"
+    "staged = fetch state; next = add staged, y; state = stash next\n";
+
+static struct {
+    struct program prog;
+    struct plan plan;
+    struct device_facts facts;
+    struct exec *exec;
+} run;
+
+static enum snug_status feed(void *user, int micro, struct snug_error *err)
+{
+    (void)user, (void)err;
+    float *x = exec_data(run.exec, program_find(&run.prog, "x"));
+    for (int i = 0; i < 4096; i++)
+        x[i] = (float)(i + micro);
+    return SNUG_OK;
+}
+
+static void make_run_of(const char *text)
+{
+    struct snug_error err;
+    struct device_rates rates = {.flops = 1e9, .bytes = 1e9, .stored_bytes = 1e9};
+    memset(&run, 0, sizeof run);
+    run.facts.threads = 1;
+    must(program_parse(text, &run.prog, &err), &err);
+    must(program_verify(&run.prog, &err), &err);
+    must(plan_make(&run.prog, 64, &rates, &run.plan, &err), &err);
+    must(plan_check(&run.prog, run.plan.offset, run.plan.arena_bytes, 64, &err), &err);
+}
+
+static void make_run(void)
+{
+    make_run_of(program_text);
+}
+
+static void end_run(void)
+{
+    exec_free(run.exec);
+    plan_free(&run.plan);
+    program_free(&run.prog);
+}
+
+/* The CPU's store, but it takes its time: who does not wait for a copy is sure to be too early. */
+static struct {
+    enum snug_status (*read)(struct store *, int64_t, void *, int64_t, struct snug_error *);
+    enum snug_status (*write)(struct store *, int64_t, const void *, int64_t, struct snug_error *);
+} fast;
+
+static long dawdle_ns = 5000000;
+
+static void dawdle(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = dawdle_ns}, NULL);
+}
+
+static enum snug_status slow_read(struct store *store, int64_t at, void *to, int64_t n,
+                                  struct snug_error *err)
+{
+    dawdle();
+    return fast.read(store, at, to, n, err);
+}
+
+static enum snug_status slow_write(struct store *store, int64_t at, const void *from, int64_t n,
+                                   struct snug_error *err)
+{
+    dawdle();
+    return fast.write(store, at, from, n, err);
+}
+
+static enum snug_status open_slow(const struct device_facts *facts, int64_t n_bytes,
+                                  struct store **store, struct snug_error *err)
+{
+    TRY(backend_cpu()->open_store(facts, n_bytes, store, err));
+    fast.read = (*store)->read;
+    fast.write = (*store)->write;
+    (*store)->read = slow_read;
+    (*store)->write = slow_write;
+    return SNUG_OK;
+}
+
+static void test_run(void **state)
+{
+    (void)state;
+    struct snug_error err;
+    float found[4096];
+    struct backend backend = *backend_cpu();
+    backend.open_store = open_slow;
+    make_run();
+    assert_int_equal(run.plan.store_bytes, 2 * 4096 * 4);
+    must(exec_create(&run.prog, &run.plan, &backend, &run.facts, NULL, &run.exec, &err), &err);
+    assert_null(exec_data(run.exec, program_find(&run.prog, "state")));
+    tensor_id id = program_find(&run.prog, "state");
+    for (int step = 1; step <= 3; step++) {
+        must(exec_run(run.exec, feed, NULL, &err), &err);
+        must(exec_read(run.exec, id, 0, sizeof found, found, &err), &err);
+        for (int i = 0; i < 4096; i++) /* (2 + 4) (i + i + 1) a step */
+            if (found[i] != (float)(step * 6 * (2 * i + 1)))
+                fail_msg("step %d: element %d is %g", step, i, (double)found[i]);
+    }
+    found[5] = -1;
+    must(exec_write(run.exec, id, 20, 4, &found[5], &err), &err);
+    must(exec_read(run.exec, id, 20, 4, found, &err), &err);
+    assert_true(found[0] == -1.0f);
+    end_run();
+}
+
+static enum snug_status broken_write(struct store *store, int64_t at, const void *from, int64_t n,
+                                     struct snug_error *err)
+{
+    (void)store, (void)at, (void)from, (void)n;
+    return snug_fail(err, SNUG_IO_ERROR, "the disk broke");
+}
+
+static enum snug_status open_broken(const struct device_facts *facts, int64_t n_bytes,
+                                    struct store **store, struct snug_error *err)
+{
+    TRY(backend_cpu()->open_store(facts, n_bytes, store, err));
+    (*store)->write = broken_write;
+    return SNUG_OK;
+}
+
+/* A copy that fails ends the run with its own message, also the next one. */
+static void test_broken_disk(void **state)
+{
+    (void)state;
+    struct snug_error err;
+    struct backend backend = *backend_cpu();
+    backend.open_store = open_broken;
+    make_run();
+    must(exec_create(&run.prog, &run.plan, &backend, &run.facts, NULL, &run.exec, &err), &err);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(exec_run(run.exec, feed, NULL, &err), SNUG_IO_ERROR);
+        assert_string_equal(err.message, "the disk broke");
+    }
+    end_run();
+}
+
+/* ---- the planner
+ * ------------------------------------------------------------------------------------ */
+
+static int alive_to(const char *name)
+{
+    return run.plan.alive_to[program_find(&run.prog, name)];
+}
+
+static void test_lives(void **state)
+{
+    (void)state;
+    struct snug_error err;
+    make_run();
+    assert_int_equal(alive_to("a"), 3);     /* its copy is done when settle begins */
+    assert_int_equal(alive_to("next"), 10); /* and that one at the end */
+    assert_int_equal(run.plan.block_of[program_find(&run.prog, "kept")], -1);
+
+    /* b is written while a may still be read: they must not share bytes, and c may have them */
+    int64_t *offset = run.plan.offset;
+    tensor_id a = program_find(&run.prog, "a"), b = program_find(&run.prog, "b");
+    int64_t was = offset[b];
+    offset[b] = offset[a];
+    assert_int_equal(plan_check(&run.prog, offset, run.plan.arena_bytes, 64, &err),
+                     SNUG_BAD_PROGRAM);
+    assert_non_null(strstr(err.message, "\"a\" and \"b\" share bytes"));
+    offset[b] = was;
+
+    int64_t *stored_at = run.plan.stored_at;
+    must(plan_check_store(&run.prog, stored_at, run.plan.store_bytes, &err), &err);
+    stored_at[program_find(&run.prog, "kept")] = 64;
+    assert_int_equal(plan_check_store(&run.prog, stored_at, run.plan.store_bytes, &err),
+                     SNUG_BAD_PROGRAM);
+    end_run();
+}
+
+/* ---- all together
+ * ------------------------------------------------------------------------------------ */
+
+enum { N_PROGRAMS = 150, RANDOM_OPS = 40, ELEMS = 64, VALUES_MOST = RANDOM_OPS + 1 };
+
+struct simulated { /* what every tensor holds, each at a place of its own */
+    double number[VALUES_MOST][ELEMS];
+    bool stored[VALUES_MOST];
+    int n;
+};
+
+static int roll(uint64_t *dice, int n)
+{
+    *dice = *dice * 6364136223846793005u + 1442695040888963407u;
+    return (int)((*dice >> 33) % (uint64_t)n);
+}
+
+/* One of those so far that is stored, or is not; 0, the input, if there is none. */
+static int pick(uint64_t *dice, const struct simulated *s, bool stored)
+{
+    for (int tries = 0; tries < 20; tries++) {
+        int t = roll(dice, s->n);
+        if (s->stored[t] == stored)
+            return t;
+    }
+    return 0;
+}
+
+/* Adds an op and what it makes. */
+static void add_random(uint64_t *dice, struct simulated *s, struct text *tensors, struct text *ops)
+{
+    int kind = roll(dice, 8), made = s->n, a = pick(dice, s, kind < 3), b = pick(dice, s, false);
+    bool fetches = kind < 3 && s->stored[a], stashes = kind >= 3 && kind < 5;
+    if (kind == 5) {
+        text_add(ops, "_ = settle t%d\n", roll(dice, 2) ? a : pick(dice, s, true));
+        return;
+    }
+    const char *name = fetches ? "fetch" : stashes ? "stash" : "add";
+    text_add(tensors, "tensor t%d activation f32 [%d]%s\n", made, ELEMS,
+             stashes              ? " stored"
+             : roll(dice, 6) == 0 ? " output"
+                                  : "");
+    text_add(ops, "t%d = %s t%d", made, name, a);
+    if (!fetches && !stashes)
+        text_add(ops, ", t%d", b);
+    text_add(ops, "\n");
+    for (int i = 0; i < ELEMS; i++)
+        s->number[made][i] = s->number[a][i] + (fetches || stashes ? 0 : s->number[b][i]);
+    s->stored[made] = stashes;
+    s->n++;
+}
+
+static enum snug_status feed_random(void *user, int micro, struct snug_error *err)
+{
+    (void)user, (void)micro, (void)err;
+    float *x = exec_data(run.exec, program_find(&run.prog, "t0"));
+    for (int i = 0; i < ELEMS; i++)
+        x[i] = (float)i;
+    return SNUG_OK;
+}
+
+/* Programs of sums and copies: every output is as if each op had run alone. */
+static void test_random_programs(void **state)
+{
+    (void)state;
+    int n_outputs = 0;
+    struct backend backend = *backend_cpu();
+    backend.open_store = open_slow;
+    dawdle_ns = 20000;
+    for (uint64_t seed = 1; seed <= N_PROGRAMS; seed++) {
+        static struct simulated s;
+        struct text tensors = {0}, ops = {0}, all = {0};
+        struct snug_error err;
+        uint64_t dice = seed;
+        s = (struct simulated){.n = 1};
+        for (int i = 0; i < ELEMS; i++)
+            s.number[0][i] = i;
+        for (int i = 0; i < RANDOM_OPS; i++)
+            add_random(&dice, &s, &tensors, &ops);
+        text_add(&all, "program random; tensor t0 input f32 [%d]\n%s%s", ELEMS, tensors.data,
+                 ops.data);
+        make_run_of(all.data);
+        must(exec_create(&run.prog, &run.plan, &backend, &run.facts, NULL, &run.exec, &err), &err);
+        must(exec_run(run.exec, feed_random, NULL, &err), &err);
+        for (int id = 0; id < run.prog.n_tensors; id++) {
+            const float *found = exec_data(run.exec, id);
+            for (int i = 0; run.prog.tensors[id].is_output && i < ELEMS; i++)
+                if (found[i] != (float)s.number[id][i])
+                    fail_msg("seed %d: t%d[%d] is %g, not %g\n%s", (int)seed, id, i,
+                             (double)found[i], s.number[id][i], all.data);
+            n_outputs += run.prog.tensors[id].is_output;
+        }
+        end_run();
+        text_free(&tensors);
+        text_free(&ops);
+        text_free(&all);
+    }
+    assert_true(n_outputs > 2 * N_PROGRAMS);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_order),       cmocka_unit_test(test_beside),
+        cmocka_unit_test(test_failure),     cmocka_unit_test(test_store),
+        cmocka_unit_test(test_lives),       cmocka_unit_test(test_run),
+        cmocka_unit_test(test_broken_disk), cmocka_unit_test(test_random_programs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
