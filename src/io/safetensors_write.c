@@ -16,7 +16,7 @@
 #include "base/text.h"
 #include "io/json.h"
 
-enum { PREFIX_BYTES = 8, ALIGN_BYTES = 8 };
+enum { PREFIX_BYTES = 8, ALIGN_BYTES = 8, PIECE_ELEMS = 8192 };
 
 /* Checks sizes, and finds the order in the file: wide types first. */
 static enum snug_status lay_out(const char *path, const struct st_entry *entries, int n,
@@ -86,6 +86,20 @@ static enum snug_status make_header(const char *path, const struct st_entry *pla
     return status;
 }
 
+static enum snug_status write_made(int fd, const char *path, const struct st_entry *entry,
+                                   int64_t begin, uint32_t *crc, struct file_faults *faults,
+                                   struct snug_error *err)
+{
+    double piece[PIECE_ELEMS]; /* room for the widest type */
+    int64_t width = (int64_t)dtype_bytes(entry->dtype), n = entry->n_bytes / width;
+    for (int64_t at = 0; at < n; at += PIECE_ELEMS) {
+        int64_t count = n - at < PIECE_ELEMS ? n - at : PIECE_ELEMS;
+        entry->fill(entry, at, count, piece);
+        TRY(file_write_at(fd, path, piece, count * width, begin + at * width, crc, faults, err));
+    }
+    return SNUG_OK;
+}
+
 static enum snug_status write_tensors(int fd, const char *path, const struct st_entry *placed,
                                       int n, int64_t data_begin, uint32_t *crc, int64_t *n_bytes,
                                       struct file_faults *faults, struct snug_error *err)
@@ -93,8 +107,12 @@ static enum snug_status write_tensors(int fd, const char *path, const struct st_
     *crc = 0;
     *n_bytes = 0;
     for (int i = 0; i < n; i++) {
-        TRY(file_write_at(fd, path, placed[i].data, placed[i].n_bytes,
-                          data_begin + placed[i].offset_bytes, crc, faults, err));
+        int64_t begin = data_begin + placed[i].offset_bytes;
+        if (placed[i].fill != NULL)
+            TRY(write_made(fd, path, &placed[i], begin, crc, faults, err));
+        else
+            TRY(file_write_at(fd, path, placed[i].data, placed[i].n_bytes, begin, crc, faults,
+                              err));
         *n_bytes += placed[i].n_bytes;
     }
     return SNUG_OK;

@@ -311,6 +311,8 @@ static enum snug_status read_tensor_word(struct parser *p, struct tensor *tensor
         tensor->is_output = true;
     } else if (is_word(key, "decays")) {
         tensor->decays = true;
+    } else if (is_word(key, "frozen")) {
+        tensor->frozen = true;
     } else if (is_word(key, "lane")) {
         TRY(expect(p, '=', "after lane"));
         TRY(read_integer(p, "lane", INT_MIN, INT_MAX, &number));
@@ -332,7 +334,7 @@ static enum snug_status read_tensor_word(struct parser *p, struct tensor *tensor
     } else {
         return fail(p,
                     "after its shape a tensor may have view=BASE+OFFSET, lane=N, persistent, "
-                    "output, decays and init=WORD:SCALE, not %s",
+                    "output, decays, frozen and init=WORD:SCALE, not %s",
                     show(p, key));
     }
     return SNUG_OK;

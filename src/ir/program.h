@@ -66,6 +66,7 @@ struct tensor {
     bool persistent;      /* lives from step to step: weights, states, the scalar table */
     bool is_output;       /* read by whoever runs the program */
     bool decays;          /* parameter: weight decay applies */
+    bool frozen;          /* parameter, buffer: not trained, so it has no gradient and no states */
     enum init init;
     double init_scale;
 };

@@ -1,6 +1,6 @@
 /*
- * shape_update.c -- the shape rules of the ops that update weights and average them: what a direction and
- * each state must be as large as.  Such ops work in place: most outputs are not checked.
+ * shape_update.c -- the shape rules of the ops that update weights and average them,
+ * and of decode: what a direction, each state and codes must be as large as.  Such ops work in place: most outputs are not checked.
  */
 #include "base/code_map.h"
 #include "ir/matrix.h"
@@ -154,4 +154,21 @@ enum snug_status shape_direction(const struct program *prog, const struct op *op
                              (long long)direction_state_elems(op, k, &out[0]));
     }
     return SNUG_OK;
+}
+
+/* Codes do not say the shape of what they stand for, only how many there are. */
+enum snug_status shape_decode(const struct program *prog, const struct op *op, struct shape *out,
+                              struct snug_error *err)
+{
+    int bits = (int)op->attrs.state_bits;
+    int64_t n = op->out[0] == TENSOR_NONE ? 0 : tensor_elems(prog, op->out[0]);
+    if (bits != 8 && bits != 4)
+        return wrong(prog, op, 0, "of state_bits 8 or 4", err);
+    if (prog->tensors[op->in[0]].dtype != DTYPE_u8 ||
+        tensor_elems(prog, op->in[0]) != code_bytes(bits, n))
+        return wrong(prog, op, 0, "u8 codes, as many as the result is large", err);
+    if (prog->tensors[op->in[1]].dtype != DTYPE_f32 ||
+        tensor_elems(prog, op->in[1]) != code_blocks(bits, n))
+        return wrong(prog, op, 1, "f32, one scale a block", err);
+    return shape_none(prog, op, out, err);
 }

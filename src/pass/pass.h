@@ -11,6 +11,8 @@
 
 struct optimizer;
 
+enum lora_on { LORA_ON_attention, LORA_ON_mlp, LORA_ON_all };
+
 struct pass_env {
     struct arena *scratch; /* freed by the caller after the pipeline */
     struct snug_error *err;
@@ -20,6 +22,13 @@ struct pass_env {
     bool master;        /* 16-bit weights keep an fp32 copy as optimizer state */
     int n_micro;        /* micro-batches accumulated per step */
     double dropout, label_smoothing;
+
+    int lora_rank; /* of adapters; 0: all parameters are trained */
+    enum lora_on lora_on;
+    double lora_scale; /* alpha / rank */
+    int base_bits;     /* of frozen matrices: 16, 8, 4; 0: as all weights */
+    bool *coded;       /* per tensor of the model, n_coded: is it kept in those?  Set by lora */
+    int n_coded;
 
     const struct optimizer *optimizer;
     const double *options; /* the optimizer's, in its order */
@@ -36,8 +45,8 @@ struct pass_env {
 
 typedef enum snug_status pass_fn(struct program *prog, struct pass_env *env);
 
-pass_fn pass_inference, pass_regularize, pass_precision, pass_average, pass_autodiff,
-    pass_accumulate, pass_optimizer, pass_fuse, pass_drop_dead, pass_book;
+pass_fn pass_inference, pass_regularize, pass_lora, pass_precision, pass_average, pass_autodiff,
+    pass_decode, pass_accumulate, pass_optimizer, pass_fuse, pass_drop_dead, pass_book;
 
 /* Runs the table up to and including the pass named `last` (NULL: all of them; "model": none). */
 enum snug_status pass_run(struct program *prog, struct pass_env *env, const char *last);

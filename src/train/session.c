@@ -55,6 +55,15 @@ static void keep_outputs(struct program *prog)
             prog->tensors[prog->ops[i].in[0]].is_output = true;
 }
 
+static int64_t count_trained(const struct program *prog)
+{
+    int64_t n = 0;
+    for (int i = 0; i < prog->n_tensors; i++)
+        if (prog->tensors[i].role == ROLE_parameter && !prog->tensors[i].frozen)
+            n += tensor_elems(prog, i);
+    return n;
+}
+
 enum snug_status session_program(const struct session_request *q, const char *last_pass,
                                  struct session *s, struct snug_error *err)
 {
@@ -85,6 +94,11 @@ enum snug_status session_program(const struct session_request *q, const char *la
                                .n_micro = (int)(s->batch / s->micro_batch),
                                .dropout = r->dropout,
                                .label_smoothing = r->label_smoothing,
+                               .lora_rank = (int)r->lora,
+                               .lora_on = (enum lora_on)r->lora_on,
+                               .lora_scale = r->lora > 0 ? recipe_lora_alpha(r) / (double)r->lora
+                                                         : 0,
+                               .base_bits = r->lora_base,
                                .optimizer = r->optimizer,
                                .options = options,
                                .state_bits = recipe_state_bits(r),
@@ -96,6 +110,7 @@ enum snug_status session_program(const struct session_request *q, const char *la
                                .workspace_bytes = workspace_of,
                                .device = s};
         status = pass_run(&s->prog, &env, last_pass);
+        s->n_trained = count_trained(&s->prog);
     }
     arena_free(&scratch);
     if (status != SNUG_OK)
@@ -195,6 +210,7 @@ void session_ledger(const struct session *s, const struct snug_recipe *recipe,
         .fragmentation = p->fragmentation,
         .total = p->arena_bytes,
         .n_parameters = s->n_parameters,
+        .n_trained = s->n_trained,
         .lower_bound = p->lower_bound,
         .forward_flops = whole(p->forward_flops),
         .step_flops = whole(p->step_flops),
@@ -217,6 +233,10 @@ void session_describe(const struct session *s, const struct snug_recipe *recipe,
         text_add(out, " with states of %d bits", recipe->state_bits);
     if (recipe->no_master && recipe->precision != DTYPE_f32)
         text_add(out, ", no master");
+    if (recipe->lora > 0)
+        text_add(out, ", lora %lld on %s", (long long)recipe->lora, recipe_lora_on_name(recipe));
+    if (recipe->lora_base != 0)
+        text_add(out, " beside %d bits", recipe->lora_base);
     if (recipe->dropout > 0)
         text_add(out, ", dropout %g", recipe->dropout);
     if (recipe->label_smoothing > 0)

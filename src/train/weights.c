@@ -6,6 +6,8 @@
 #include "base/fd.h"
 #include "base/rng.h"
 #include "io/hf_config.h"
+#include "train/adapter.h"
+#include "train/stored.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -20,10 +22,21 @@ static tensor_id master_of(const struct program *prog, tensor_id parameter)
     return id != TENSOR_NONE && prog->tensors[id].role == ROLE_optimizer ? id : TENSOR_NONE;
 }
 
-/* What model.safetensors holds. */
 static bool is_of_model(const struct tensor *t)
 {
     return t->role == ROLE_parameter || t->role == ROLE_buffer;
+}
+
+/* Is it in model.safetensors by its name?  Adapters are in a file of their own, scales go with codes. */
+static bool is_in_model_file(const struct program *prog, tensor_id id)
+{
+    return is_of_model(&prog->tensors[id]) && !adapter_has(prog, id) && !stored_is_scales(prog, id);
+}
+
+/* How many elements the piece that begins here has. */
+static int64_t piece_at(int64_t n, int64_t at)
+{
+    return n - at < STORED_PIECE ? n - at : STORED_PIECE;
 }
 
 static double start_value(const struct tensor *t, uint64_t seed, uint64_t stream, int64_t i)
@@ -43,8 +56,8 @@ static double start_value(const struct tensor *t, uint64_t seed, uint64_t stream
     return 0;
 }
 
-/* The states that start as their weight, once the weights have numbers.  Masters have theirs already. */
-static void start_copies(const struct session *session, struct exec *exec)
+/* Masters have theirs already. */
+void weights_start_copies(const struct session *session, struct exec *exec)
 {
     const struct program *prog = &session->prog;
     for (int id = 0; id < prog->n_tensors; id++) {
@@ -64,6 +77,27 @@ static void start_copies(const struct session *session, struct exec *exec)
     }
 }
 
+static void start_parameter(const struct program *prog, struct exec *exec, tensor_id id,
+                            uint64_t seed)
+{
+    const struct tensor *t = &prog->tensors[id];
+    struct stored weight = stored_of(prog, exec, id);
+    tensor_id master = master_of(prog, id);
+    float *wide = master == TENSOR_NONE ? NULL : exec_data(exec, master);
+    uint64_t stream = rng_hash_string(t->name);
+    int64_t n = shape_elems(&weight.shape);
+#pragma omp parallel for schedule(static)
+    for (int64_t at = 0; at < n; at += STORED_PIECE) {
+        float values[STORED_PIECE];
+        int64_t count = piece_at(n, at);
+        for (int64_t i = 0; i < count; i++)
+            values[i] = (float)start_value(t, seed, stream, at + i);
+        if (wide != NULL)
+            memcpy(wide + at, values, (size_t)count * sizeof *wide);
+        stored_put(&weight, at, count, values);
+    }
+}
+
 void weights_init(const struct session *session, struct exec *exec, uint64_t seed)
 {
     const struct program *prog = &session->prog;
@@ -72,24 +106,12 @@ void weights_init(const struct session *session, struct exec *exec, uint64_t see
         void *data = exec_data(exec, id);
         if (!t->persistent || data == NULL || t->base != TENSOR_NONE)
             continue;
-        if (!is_of_model(t)) {
-            if (t->init != INIT_weight)
-                memset(data, 0, (size_t)tensor_bytes(prog, id));
-            continue;
-        }
-        tensor_id master = master_of(prog, id);
-        float *wide = master == TENSOR_NONE ? NULL : exec_data(exec, master);
-        uint64_t stream = rng_hash_string(t->name);
-        int64_t n = tensor_elems(prog, id);
-#pragma omp parallel for schedule(static)
-        for (int64_t i = 0; i < n; i++) {
-            float value = (float)start_value(t, seed, stream, i);
-            if (wide != NULL)
-                wide[i] = value;
-            dtype_store(t->dtype, data, i, (double)value);
-        }
+        if (is_of_model(t) && !stored_is_scales(prog, id))
+            start_parameter(prog, exec, id, seed);
+        else if (t->init != INIT_weight)
+            memset(data, 0, (size_t)tensor_bytes(prog, id));
     }
-    start_copies(session, exec);
+    weights_start_copies(session, exec);
     double *scalars = exec_scalars(exec);
     if (scalars != NULL) {
         scalars[SCALAR_clip] = 1;
@@ -111,24 +133,23 @@ static void shape_text(const struct shape *shape, struct text *out)
 }
 
 static enum snug_status wrong_shape(const struct safetensors *st, const struct st_entry *entry,
-                                    const struct tensor *t, struct snug_error *err)
+                                    const struct shape *shape, enum dtype dtype,
+                                    struct snug_error *err)
 {
     struct text text = {0};
     text_add(&text, "%s: tensor \"%s\" is %s ", safetensors_path(st), entry->name,
              entry->dtype < DTYPE_COUNT ? dtype_name(entry->dtype) : "of an unknown type");
     shape_text(&entry->shape, &text);
-    text_add(&text, ", the model has %s ", dtype_name(t->dtype));
-    shape_text(&t->shape, &text);
+    text_add(&text, ", the model has %s ", dtype_name(dtype));
+    shape_text(shape, &text);
     snug_fail(err, SNUG_MISMATCH, "%s", text.data == NULL ? "shapes differ" : text.data);
     text_free(&text);
     return SNUG_MISMATCH;
 }
 
-enum { PIECE_ELEMS = 8192 };
-
 /* Elements [at, at + count) of an entry, in the file's type. */
 static enum snug_status read_piece(struct safetensors *st, const struct st_entry *entry, int64_t at,
-                                   int64_t count, double buffer[PIECE_ELEMS],
+                                   int64_t count, double buffer[STORED_PIECE],
                                    struct snug_error *err)
 {
     int64_t size = (int64_t)dtype_bytes(entry->dtype);
@@ -138,25 +159,57 @@ static enum snug_status read_piece(struct safetensors *st, const struct st_entry
     return safetensors_read(st, &piece, buffer, err);
 }
 
-static int64_t piece_at(int64_t n, int64_t at)
-{
-    return n - at < PIECE_ELEMS ? n - at : PIECE_ELEMS;
-}
-
 /* Reads by pieces through a small buffer where the types differ. */
 static enum snug_status read_as(struct safetensors *st, const struct st_entry *entry,
                                 enum dtype dtype, void *out, struct snug_error *err)
 {
-    double buffer[PIECE_ELEMS]; /* room for the widest type */
+    double buffer[STORED_PIECE]; /* room for the widest type */
     int64_t n = shape_elems(&entry->shape);
     if (entry->dtype == dtype)
         return safetensors_read(st, entry, out, err);
-    for (int64_t at = 0; at < n; at += PIECE_ELEMS) {
+    for (int64_t at = 0; at < n; at += STORED_PIECE) {
         TRY(read_piece(st, entry, at, piece_at(n, at), buffer, err));
         for (int64_t i = 0; i < piece_at(n, at); i++)
             dtype_store(dtype, out, at + i, dtype_load(entry->dtype, buffer, i));
     }
     return SNUG_OK;
+}
+
+enum snug_status weights_read_f32(struct safetensors *st, const struct st_entry *entry, float *out,
+                                  struct snug_error *err)
+{
+    return read_as(st, entry, DTYPE_f32, out, err);
+}
+
+/* The same into codes: the numbers pass through fp32. */
+static enum snug_status read_codes(struct safetensors *st, const struct st_entry *entry,
+                                   const struct stored *weight, struct snug_error *err)
+{
+    double buffer[STORED_PIECE];
+    float values[STORED_PIECE];
+    int64_t n = shape_elems(&entry->shape);
+    for (int64_t at = 0; at < n; at += STORED_PIECE) {
+        TRY(read_piece(st, entry, at, piece_at(n, at), buffer, err));
+        for (int64_t i = 0; i < piece_at(n, at); i++)
+            values[i] = (float)dtype_load(entry->dtype, buffer, i);
+        stored_put(weight, at, piece_at(n, at), values);
+    }
+    return SNUG_OK;
+}
+
+enum snug_status weights_read(const struct session *session, struct exec *exec, tensor_id id,
+                              struct safetensors *st, const struct st_entry *entry,
+                              struct snug_error *err)
+{
+    struct stored weight = stored_of(&session->prog, exec, id);
+    tensor_id master = master_of(&session->prog, id);
+    if (!shape_equal(&entry->shape, &weight.shape) || entry->dtype >= DTYPE_COUNT ||
+        !dtype_is_float(entry->dtype))
+        return wrong_shape(st, entry, &weight.shape, weight.dtype, err);
+    if (master != TENSOR_NONE)
+        TRY(read_as(st, entry, DTYPE_f32, exec_data(exec, master), err));
+    return weight.scales != NULL ? read_codes(st, entry, &weight, err)
+                                 : read_as(st, entry, weight.kept, weight.data, err);
 }
 
 static bool ends_in(const char *name, const char *ending)
@@ -170,11 +223,11 @@ static enum snug_status check_tied_head(struct safetensors *st, const struct st_
                                         struct snug_error *err)
 {
     const struct st_entry *table = hf_find_tensor(st, "wte.weight");
-    double a[PIECE_ELEMS], b[PIECE_ELEMS];
+    double a[STORED_PIECE], b[STORED_PIECE];
     bool same = table != NULL && head->dtype == table->dtype && head->dtype < DTYPE_COUNT &&
                 shape_equal(&head->shape, &table->shape);
     int64_t n = same ? shape_elems(&head->shape) : 0;
-    for (int64_t at = 0; at < n && same; at += PIECE_ELEMS) {
+    for (int64_t at = 0; at < n && same; at += STORED_PIECE) {
         TRY(read_piece(st, head, at, piece_at(n, at), a, err));
         TRY(read_piece(st, table, at, piece_at(n, at), b, err));
         same = memcmp(a, b, (size_t)piece_at(n, at) * dtype_bytes(head->dtype)) == 0;
@@ -208,31 +261,25 @@ enum snug_status weights_load(const struct session *session, struct exec *exec,
     }
     for (int id = 0; id < prog->n_tensors; id++) {
         const struct tensor *t = &prog->tensors[id];
-        if (!is_of_model(t))
+        if (!is_in_model_file(prog, id))
             continue;
         const struct st_entry *entry = hf_find_tensor(st, t->name);
         if (entry == NULL)
             return snug_fail(err, SNUG_MISMATCH, "%s has no tensor \"%s\", which the model needs",
                              safetensors_path(st), t->name);
-        if (!shape_equal(&entry->shape, &t->shape) || entry->dtype >= DTYPE_COUNT ||
-            !dtype_is_float(entry->dtype))
-            return wrong_shape(st, entry, t, err);
-        tensor_id master = master_of(prog, id);
-        if (master != TENSOR_NONE)
-            TRY(read_as(st, entry, DTYPE_f32, exec_data(exec, master), err));
-        TRY(read_as(st, entry, t->dtype, exec_data(exec, id), err));
+        TRY(weights_read(session, exec, id, st, entry, err));
         n_used++;
     }
     for (int k = 0; k < safetensors_count(st) && n_used < safetensors_count(st); k++) {
         const char *name = safetensors_entry(st, k)->name;
         const char *bare = strncmp(name, "transformer.", 12) == 0 ? name + 12 : name;
         tensor_id id = program_find(prog, bare);
-        if (!is_ignorable(name) && (id == TENSOR_NONE || !is_of_model(&prog->tensors[id])))
+        if (!is_ignorable(name) && (id == TENSOR_NONE || !is_in_model_file(prog, id)))
             return snug_fail(err, SNUG_MISMATCH,
                              "%s has a tensor \"%s\" that the model has no place for",
                              safetensors_path(st), name);
     }
-    start_copies(session, exec);
+    weights_start_copies(session, exec);
     return SNUG_OK;
 }
 
@@ -289,7 +336,7 @@ static bool is_saved(const struct program *prog, const struct exec *exec, tensor
 {
     const struct tensor *t = &prog->tensors[id];
     enum role role = is_of_model(t) ? ROLE_parameter : t->role;
-    return (roles >> role & 1) != 0 && t->persistent && exec_data(exec, id) != NULL;
+    return (roles >> role & 1) != 0 && t->persistent && !t->frozen && exec_data(exec, id) != NULL;
 }
 
 enum snug_status weights_entries(const struct session *session, struct exec *exec, unsigned roles,
@@ -330,14 +377,14 @@ enum snug_status weights_restore(const struct session *session, struct exec *exe
         n += is_saved(prog, exec, id, roles);
     for (int k = 0; k < safetensors_count(st); k++) { /* in file order: the checksum is free */
         const struct st_entry *entry = safetensors_entry(st, k);
-        tensor_id id = program_find(prog, entry->name);
+        tensor_id id = program_find(prog, peft_bare_name(entry->name));
         if (id == TENSOR_NONE || !is_saved(prog, exec, id, roles))
             return snug_fail(err, SNUG_MISMATCH,
                              "%s holds \"%s\", which this model and optimizer do not have",
                              safetensors_path(st), entry->name);
         if (entry->dtype != prog->tensors[id].dtype ||
             !shape_equal(&entry->shape, &prog->tensors[id].shape))
-            return wrong_shape(st, entry, &prog->tensors[id], err);
+            return wrong_shape(st, entry, &prog->tensors[id].shape, prog->tensors[id].dtype, err);
         TRY(safetensors_read(st, entry, exec_data(exec, id), err));
         n--;
     }
