@@ -45,6 +45,7 @@ static enum snug_status gradient_linear(struct autodiff *ad, const struct op *op
         TRY(autodiff_emit(ad, OP_act_grad, &act, 2, (tensor_id[]){dy, before}, 1, &before));
         dy = autodiff_of(ad, before);
     }
+    TRY(autodiff_give(ad, operand(op, 3), dy));
     if (autodiff_wants(ad, w) || autodiff_wants(ad, bias))
         TRY(autodiff_emit(ad, OP_linear_grad_w, &layout, 2, (tensor_id[]){x, dy},
                           autodiff_wants(ad, bias) ? 2 : 1, (tensor_id[]){w, bias}));

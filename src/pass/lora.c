@@ -2,15 +2,14 @@
  * lora.c -- low-rank adapters: the model stays as it is, two thin matrices beside some of its linear
  * layers are trained.
  *
- *     y = linear x, W, bias     ->  y.base = linear x, W, bias
- *                                   y.down = linear x, A            [.., r]
+ *     y = linear x, W, bias     ->  y.down = linear x, A            [.., r]
  *                                   y.scaled = scale y.down         alpha / r
  *                                   y.up = linear y.scaled, B
- *                                   y = add y.base, y.up
+ *                                   y = linear x, W, bias, y.up
  *
  * A [r, in] starts as PyTorch starts a linear layer, B [out, r] at zero: the first step computes what
- * the model computed.  The factor is applied where it is cheapest, on r numbers a row.  A and B are called LAYER.lora_A.weight and
- * LAYER.lora_B.weight, and are laid out as PEFT lays them out.
+ * the model computed, to the last bit.  The factor is applied where it is cheapest, on r numbers a row.
+ * A and B are called LAYER.lora_A.weight and LAYER.lora_B.weight and lie as PEFT has them.
  *
  * All other parameters are frozen: autodiff makes no gradient for them, so they have no states either.
  * Which linear layers are attention's and which are an mlp's is read off their neighbours: q, k and v
@@ -68,7 +67,7 @@ static enum place place_of(const struct program *prog, const struct op *op)
 
 static bool is_adapted(const struct program *prog, const struct pass_env *env, const struct op *op)
 {
-    if (op->kind != OP_linear || prog->tensors[op->in[1]].role != ROLE_parameter)
+    if (op->kind != OP_linear || op->n_in > 3 || prog->tensors[op->in[1]].role != ROLE_parameter)
         return false;
     switch (place_of(prog, op)) {
     case PLACE_none:
@@ -88,10 +87,6 @@ static enum snug_status check_rank(const struct program *prog, const struct pass
 {
     const struct tensor *w = &prog->tensors[op->in[1]];
     int64_t most = w->shape.dim[0] < w->shape.dim[1] ? w->shape.dim[0] : w->shape.dim[1];
-    if (op->attrs.act != ACT_none)
-        return snug_fail(env->err, SNUG_UNSUPPORTED,
-                         "--lora: \"%s\" has its activation inside; write it as a layer of its own",
-                         w->name);
     if (env->lora_rank < 1 || env->lora_rank > most)
         return snug_fail(env->err, SNUG_BAD_ARGUMENT,
                          "--lora %d: \"%s\" is %lld x %lld, its adapters have a rank from 1 to %lld",
@@ -156,7 +151,7 @@ static struct op op_of(enum op_kind kind, tensor_id a, tensor_id b, tensor_id ou
                        .attrs = ATTRS()};
 }
 
-enum { OPS_OF_ADAPTER = 5 };
+enum { OPS_OF_ADAPTER = 4 };
 
 static enum snug_status adapt(struct program *prog, struct pass_env *env, const struct op *linear,
                               struct op ops[OPS_OF_ADAPTER])
@@ -165,20 +160,21 @@ static enum snug_status adapt(struct program *prog, struct pass_env *env, const 
     const char *name = prog->tensors[linear->in[1]].name;
     int64_t rank = env->lora_rank;
     int64_t n_in = w.dim[linear->attrs.in_out ? 0 : 1], n_out = w.dim[linear->attrs.in_out ? 1 : 0];
-    tensor_id a, b, base, down, scaled, up, y = linear->out[0];
+    tensor_id a, b, down, scaled, up, y = linear->out[0];
     TRY(add_matrix(prog, env, name, ".lora_A.weight", (struct shape){2, {rank, n_in}}, &a));
     TRY(add_matrix(prog, env, name, ".lora_B.weight", (struct shape){2, {n_out, rank}}, &b));
-    TRY(add_part(prog, env, y, ".base", n_out, &base));
     TRY(add_part(prog, env, y, ".down", rank, &down));
     TRY(add_part(prog, env, y, ".scaled", rank, &scaled));
     TRY(add_part(prog, env, y, ".up", n_out, &up));
-    ops[0] = *linear;
-    ops[0].out[0] = base;
-    ops[1] = op_of(OP_linear, linear->in[0], a, down);
-    ops[2] = op_of(OP_scale, down, TENSOR_NONE, scaled);
-    ops[2].attrs.options.value[0] = env->lora_scale;
-    ops[3] = op_of(OP_linear, scaled, b, up);
-    ops[4] = op_of(OP_add, base, up, y);
+    ops[0] = op_of(OP_linear, linear->in[0], a, down);
+    ops[1] = op_of(OP_scale, down, TENSOR_NONE, scaled);
+    ops[1].attrs.options.value[0] = env->lora_scale;
+    ops[2] = op_of(OP_linear, scaled, b, up);
+    ops[3] = *linear;
+    if (linear->n_in < 3)
+        ops[3].in[2] = TENSOR_NONE;
+    ops[3].in[3] = up;
+    ops[3].n_in = 4;
     return SNUG_OK;
 }
 
