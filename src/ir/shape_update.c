@@ -156,19 +156,22 @@ enum snug_status shape_direction(const struct program *prog, const struct op *op
     return SNUG_OK;
 }
 
-/* Codes do not say the shape of what they stand for, only how many there are. */
+/* Codes do not say the shape of what they stand for. */
 enum snug_status shape_decode(const struct program *prog, const struct op *op, struct shape *out,
                               struct snug_error *err)
 {
     int bits = (int)op->attrs.state_bits;
-    int64_t n = op->out[0] == TENSOR_NONE ? 0 : tensor_elems(prog, op->out[0]);
+    int64_t height = op->attrs.height, width = op->attrs.width;
     if (bits != 8 && bits != 4)
         return wrong(prog, op, 0, "of state_bits 8 or 4", err);
+    if (height < 1 || width < 1 || height > TENSOR_ELEMS_MAX / width)
+        return snug_fail(err, SNUG_BAD_PROGRAM, "decode: height or width is out of range");
     if (prog->tensors[op->in[0]].dtype != DTYPE_u8 ||
-        tensor_elems(prog, op->in[0]) != code_bytes(bits, n))
-        return wrong(prog, op, 0, "u8 codes, as many as the result is large", err);
+        tensor_elems(prog, op->in[0]) != code_bytes(bits, height * width))
+        return wrong(prog, op, 0, "u8 codes of height x width numbers", err);
     if (prog->tensors[op->in[1]].dtype != DTYPE_f32 ||
-        tensor_elems(prog, op->in[1]) != code_blocks(bits, n))
+        tensor_elems(prog, op->in[1]) != code_blocks(bits, height * width))
         return wrong(prog, op, 1, "f32, one scale a block", err);
-    return shape_none(prog, op, out, err);
+    out[0] = (struct shape){2, {height, width}};
+    return SNUG_OK;
 }

@@ -64,7 +64,10 @@ static enum snug_status make_decode(struct program *prog, struct pass_env *env,
                           .in = {codes, m->scales},
                           .out = {*id},
                           .work = TENSOR_NONE,
-                          .attrs = ATTRS(.state_bits = is_cast ? 0 : env->base_bits)};
+                          .attrs = ATTRS()};
+    if (!is_cast)
+        decode->attrs = ATTRS(.state_bits = env->base_bits, .height = t.shape.dim[0],
+                              .width = t.shape.dim[1]);
     return SNUG_OK;
 }
 
