@@ -12,10 +12,10 @@
 
 /* Members that would make the adapter something else than W + scale B A.  Absent, null, false, empty and
  * "none" all say no. */
-static const char *const refused[] = {"use_dora",        "modules_to_save", "rank_pattern",
-                                      "alpha_pattern",   "layer_replication", "trainable_token_indices",
-                                      "lora_bias",       "megatron_config", "use_qalora",
-                                      "target_parameters"};
+static const char *const refused[] = {
+    "use_dora",          "modules_to_save",         "rank_pattern", "alpha_pattern",
+    "layer_replication", "trainable_token_indices", "lora_bias",    "megatron_config",
+    "use_qalora",        "target_parameters"};
 
 static bool says_no(const json_t *value)
 {
@@ -29,8 +29,8 @@ static enum snug_status check_kind(const json_t *root, const char *path, struct 
     const char *type, *bias = "none";
     TRY(json_get_string(root, path, "peft_type", &type, err));
     if (strcmp(type, "LORA") != 0)
-        return snug_fail(err, SNUG_UNSUPPORTED, "%s: \"peft_type\": \"%.60s\" is not supported; LORA is",
-                         path, type);
+        return snug_fail(err, SNUG_UNSUPPORTED,
+                         "%s: \"peft_type\": \"%.60s\" is not supported; LORA is", path, type);
     if (json_has(root, "bias"))
         TRY(json_get_string(root, path, "bias", &bias, err));
     if (strcmp(bias, "none") != 0)
@@ -39,7 +39,8 @@ static enum snug_status check_kind(const json_t *root, const char *path, struct 
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         if (!says_no(json_object_get(root, refused[i])))
             return snug_fail(err, SNUG_UNSUPPORTED,
-                             "%s: \"%s\" is not supported: only W + scale B A is", path, refused[i]);
+                             "%s: \"%s\" is not supported: only W + scale B A is", path,
+                             refused[i]);
     return SNUG_OK;
 }
 
@@ -54,8 +55,7 @@ static enum snug_status read_config(const json_t *root, const char *path,
         return snug_fail(err, SNUG_BAD_FILE, "%s: \"lora_alpha\" must be above 0", path);
     if (json_has(root, "use_rslora"))
         TRY(json_get_bool(root, path, "use_rslora", &by_root, err));
-    config->scale =
-        config->alpha / (by_root ? sqrt((double)config->rank) : (double)config->rank);
+    config->scale = config->alpha / (by_root ? sqrt((double)config->rank) : (double)config->rank);
     return SNUG_OK;
 }
 
@@ -83,12 +83,12 @@ char *peft_config_text(const struct peft_config *config)
     json_t *alpha = config->alpha == floor(config->alpha) && fabs(config->alpha) < 1e15
                         ? json_integer((json_int_t)config->alpha)
                         : json_real(config->alpha);
-    json_t *root = json_pack(
-        "{s:s, s:o?, s:b, s:b, s:b, s:I, s:o, s:f, s:s, s:o}", "peft_type", "LORA", "task_type",
-        config->is_gpt2 ? json_string("CAUSAL_LM") : json_null(), "fan_in_fan_out",
-        config->is_gpt2 ? 1 : 0, "inference_mode", 1, "init_lora_weights", 1, "r",
-        (json_int_t)config->rank, "lora_alpha", alpha, "lora_dropout", 0.0, "bias", "none",
-        "target_modules", targets);
+    json_t *root =
+        json_pack("{s:s, s:o?, s:b, s:b, s:b, s:I, s:o, s:f, s:s, s:o}", "peft_type", "LORA",
+                  "task_type", config->is_gpt2 ? json_string("CAUSAL_LM") : json_null(),
+                  "fan_in_fan_out", config->is_gpt2 ? 1 : 0, "inference_mode", 1,
+                  "init_lora_weights", 1, "r", (json_int_t)config->rank, "lora_alpha", alpha,
+                  "lora_dropout", 0.0, "bias", "none", "target_modules", targets);
     if (root != NULL)
         json_object_set_new(root, "base_model_name_or_path",
                             config->base == NULL ? json_null() : json_string(config->base));

@@ -66,8 +66,8 @@ static enum snug_status make_decode(struct program *prog, struct pass_env *env,
                           .work = TENSOR_NONE,
                           .attrs = ATTRS()};
     if (!is_cast)
-        decode->attrs = ATTRS(.state_bits = env->base_bits, .height = t.shape.dim[0],
-                              .width = t.shape.dim[1]);
+        decode->attrs =
+            ATTRS(.state_bits = env->base_bits, .height = t.shape.dim[0], .width = t.shape.dim[1]);
     return SNUG_OK;
 }
 

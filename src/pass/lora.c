@@ -88,10 +88,11 @@ static enum snug_status check_rank(const struct program *prog, const struct pass
     const struct tensor *w = &prog->tensors[op->in[1]];
     int64_t most = w->shape.dim[0] < w->shape.dim[1] ? w->shape.dim[0] : w->shape.dim[1];
     if (env->lora_rank < 1 || env->lora_rank > most)
-        return snug_fail(env->err, SNUG_BAD_ARGUMENT,
-                         "--lora %d: \"%s\" is %lld x %lld, its adapters have a rank from 1 to %lld",
-                         env->lora_rank, w->name, (long long)w->shape.dim[0],
-                         (long long)w->shape.dim[1], (long long)most);
+        return snug_fail(
+            env->err, SNUG_BAD_ARGUMENT,
+            "--lora %d: \"%s\" is %lld x %lld, its adapters have a rank from 1 to %lld",
+            env->lora_rank, w->name, (long long)w->shape.dim[0], (long long)w->shape.dim[1],
+            (long long)most);
     return SNUG_OK;
 }
 

@@ -19,7 +19,8 @@
 
 static const char declarations[] =
     "program p\n"
-    "tensor x input f32 [2 3 4]; tensor y input f32 [2 3 4]; tensor s temporary f64 [32] persistent\n"
+    "tensor x input f32 [2 3 4]; tensor y input f32 [2 3 4]; tensor s temporary f64 [32] "
+    "persistent\n"
     "tensor qkv.weight parameter f32 [4 12] persistent decays\n"
     "tensor qkv.bias parameter f32 [12] persistent\n"
     "tensor proj.weight parameter f32 [4 4] persistent\n"
@@ -37,7 +38,7 @@ static const char declarations[] =
 #define MLP  "f = linear p, fc; g = act f {act=gelu}; o = linear g, out.weight; "
 #define LAST "z = linear o, last.weight; l = mse z, y"
 
-#define ADAPTED(y, x, layer) \
+#define ADAPTED(y, x, layer)                                                   \
     y ".down = linear " x ", " layer ".lora_A.weight; " y ".scaled = scale " y \
       ".down {options=[0.5]}; " y ".up = linear " y ".scaled, " layer ".lora_B.weight; "
 
@@ -46,44 +47,91 @@ static const struct row {
     enum lora_on on;
     int rank;
     enum snug_status status;
-} rows[] = {
-    {"attention: what it reads", QKV PROJ MLP LAST,
-     ADAPTED("q", "x", "qkv") "q = linear x, qkv.weight, qkv.bias, q.up {in_out=1}; "
-                              "a, lse = attention q {heads=2}; " PROJ MLP LAST,
-     LORA_ON_attention, 2, SNUG_OK},
-    {"mlp: before and after the activation", QKV PROJ MLP LAST,
-     QKV PROJ ADAPTED("f", "p", "fc") "f = linear p, fc, _, f.up; g = act f {act=gelu}; " ADAPTED(
-         "o", "g", "out") "o = linear g, out.weight, _, o.up; " LAST,
-     LORA_ON_mlp, 2, SNUG_OK},
-    {"all: both, and the projection", QKV PROJ MLP LAST,
-     ADAPTED("q", "x", "qkv") "q = linear x, qkv.weight, qkv.bias, q.up {in_out=1}; "
-                              "a, lse = attention q {heads=2}; " ADAPTED(
-                                  "p", "a", "proj") "p = linear a, proj.weight, _, p.up; "
-         ADAPTED("f", "p", "fc") "f = linear p, fc, _, f.up; g = act f {act=gelu}; " ADAPTED(
-             "o", "g", "out") "o = linear g, out.weight, _, o.up; " LAST,
-     LORA_ON_all, 2, SNUG_OK},
-    {"an activation that is dropped is one",
-     "f = linear x, fc; g = act f {act=gelu}; d = dropout g, s {dropout=0.5}; o = linear d, "
-     "out.weight; l = mse o, y",
-     ADAPTED("f", "x", "fc") "f = linear x, fc, _, f.up; g = act f {act=gelu}; d = dropout g, s "
-                             "{dropout=0.5}; " ADAPTED(
-                                 "o", "d", "out") "o = linear d, out.weight, _, o.up; l = mse o, y",
-     LORA_ON_all, 4, SNUG_OK},
-    {"the largest rank", QKV "l = mse a, y",
-     ADAPTED("q", "x", "qkv") "q = linear x, qkv.weight, qkv.bias, q.up {in_out=1}; "
-                              "a, lse = attention q {heads=2}; l = mse a, y",
-     LORA_ON_attention, 4, SNUG_OK},
-    {"a larger one", QKV "l = mse a, y", "\"qkv.weight\" is 4 x 12, its adapters have a rank from 1 to 4",
-     LORA_ON_attention, 5, SNUG_BAD_ARGUMENT},
-    {"no attention", MLP LAST, "has no linear layer that attention reads; --lora-on all",
-     LORA_ON_attention, 2, SNUG_UNSUPPORTED},
-    {"no mlp", QKV "l = mse a, y", "beside an activation; --lora-on all takes", LORA_ON_mlp, 2,
-     SNUG_UNSUPPORTED},
-    {"neither", "z = linear x, last.weight; l = mse z, y", "convolutions and embeddings have no",
-     LORA_ON_all, 2, SNUG_UNSUPPORTED},
-    {"one matrix twice", "f = linear x, fc; g = act f; o = linear g, out.weight; f = linear o, fc; "
-                         "g = act f; l = mse o, y",
-     "\"fc.lora_A.weight\" is taken", LORA_ON_mlp, 2, SNUG_BAD_PROGRAM},
+} rows
+    [] =
+        {
+            {"attention: what it reads", QKV PROJ MLP LAST,
+             ADAPTED("q", "x", "qkv") "q = linear x, qkv.weight, qkv.bias, q.up {in_out=1}; "
+                                      "a, lse = attention q {heads=2}; " PROJ MLP LAST,
+             LORA_ON_attention, 2, SNUG_OK},
+            {"mlp: before and after the activation", QKV PROJ MLP LAST,
+             QKV PROJ ADAPTED("f", "p", "fc") "f = linear p, fc, _, f.up; g = act f "
+                                              "{act=gelu}; " ADAPTED(
+                                                  "o", "g",
+                                                  "out") "o = linear g, out.weight, _, o.up; " LAST,
+             LORA_ON_mlp, 2, SNUG_OK},
+            {"all: both, and the projection", QKV PROJ MLP LAST,
+             ADAPTED("q", "x", "qkv") "q = linear x, qkv.weight, qkv.bias, q.up {in_out=1}; "
+                                      "a, lse = attention q {heads=2}; " ADAPTED(
+                                          "p",
+                                          "a", "proj") "p = linear a, proj.weight, _, "
+                                                       "p.up; " ADAPTED("f", "p",
+                                                                        "fc") "f = linear p, fc, "
+                                                                              "_, f.up; g = act f "
+                                                                              "{act=gelu};"
+                                                                              " " ADAPTED("o", "g",
+                                                                                          "out") "o"
+                                                                                                 " "
+                                                                                                 "="
+                                                                                                 " "
+                                                                                                 "l"
+                                                                                                 "i"
+                                                                                                 "n"
+                                                                                                 "e"
+                                                                                                 "a"
+                                                                                                 "r"
+                                                                                                 " "
+                                                                                                 "g"
+                                                                                                 ","
+                                                                                                 " "
+                                                                                                 "o"
+                                                                                                 "u"
+                                                                                                 "t"
+                                                                                                 "."
+                                                                                                 "w"
+                                                                                                 "e"
+                                                                                                 "i"
+                                                                                                 "g"
+                                                                                                 "h"
+                                                                                                 "t"
+                                                                                                 ","
+                                                                                                 " "
+                                                                                                 "_"
+                                                                                                 ","
+                                                                                                 " "
+                                                                                                 "o"
+                                                                                                 "."
+                                                                                                 "u"
+                                                                                                 "p"
+                                                                                                 ";"
+                                                                                                 " " LAST,
+             LORA_ON_all, 2, SNUG_OK},
+            {"an activation that is dropped is one",
+             "f = linear x, fc; g = act f {act=gelu}; d = dropout g, s {dropout=0.5}; o = linear "
+             "d, "
+             "out.weight; l = mse o, y",
+             ADAPTED("f", "x",
+                     "fc") "f = linear x, fc, _, f.up; g = act f {act=gelu}; d = dropout g, s "
+                           "{dropout=0.5}; " ADAPTED(
+                               "o", "d", "out") "o = linear d, out.weight, _, o.up; l = mse o, y",
+             LORA_ON_all, 4, SNUG_OK},
+            {"the largest rank", QKV "l = mse a, y",
+             ADAPTED("q", "x", "qkv") "q = linear x, qkv.weight, qkv.bias, q.up {in_out=1}; "
+                                      "a, lse = attention q {heads=2}; l = mse a, y",
+             LORA_ON_attention, 4, SNUG_OK},
+            {"a larger one", QKV "l = mse a, y",
+             "\"qkv.weight\" is 4 x 12, its adapters have a rank from 1 to 4", LORA_ON_attention, 5,
+             SNUG_BAD_ARGUMENT},
+            {"no attention", MLP LAST, "has no linear layer that attention reads; --lora-on all",
+             LORA_ON_attention, 2, SNUG_UNSUPPORTED},
+            {"no mlp", QKV "l = mse a, y", "beside an activation; --lora-on all takes", LORA_ON_mlp,
+             2, SNUG_UNSUPPORTED},
+            {"neither", "z = linear x, last.weight; l = mse z, y",
+             "convolutions and embeddings have no", LORA_ON_all, 2, SNUG_UNSUPPORTED},
+            {"one matrix twice",
+             "f = linear x, fc; g = act f; o = linear g, out.weight; f = linear o, fc; "
+             "g = act f; l = mse o, y",
+             "\"fc.lora_A.weight\" is taken", LORA_ON_mlp, 2, SNUG_BAD_PROGRAM},
 };
 
 /* The ops of a program, joined by "; ". */
@@ -126,9 +174,8 @@ static void test_rows(void **state)
         parse(rows[i].ops, &prog);
         enum snug_status status = pass_lora(&prog, &env);
         char *ops = status == SNUG_OK ? ops_of(&prog) : strdup(err.message);
-        if (status != rows[i].status ||
-            (status == SNUG_OK ? strcmp(ops, rows[i].expected) != 0
-                               : strstr(ops, rows[i].expected) == NULL))
+        if (status != rows[i].status || (status == SNUG_OK ? strcmp(ops, rows[i].expected) != 0
+                                                           : strstr(ops, rows[i].expected) == NULL))
             fail_msg("%s:\n  gives  %s\n  not    %s", rows[i].name, ops, rows[i].expected);
         if (status == SNUG_OK && program_verify(&prog, &err) != SNUG_OK)
             fail_msg("%s: %s", rows[i].name, err.message);
