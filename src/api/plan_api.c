@@ -24,9 +24,8 @@ enum snug_status snug_plan_make(const snug_model *model, const snug_recipe *reci
     plan->model = model;
     plan->recipe = *recipe;
     struct session_request q = {.model = model, .recipe = &plan->recipe, .train = true};
-    enum snug_status status = recipe->lora_from[0] == '\0'
-                                  ? SNUG_OK
-                                  : adapter_read_recipe(&plan->recipe, err);
+    enum snug_status status =
+        recipe->lora_from[0] == '\0' ? SNUG_OK : adapter_read_recipe(&plan->recipe, err);
     if (status == SNUG_OK)
         status = session_make(&q, &plan->session, err);
     if (status != SNUG_OK) {

@@ -105,8 +105,7 @@ static enum snug_status evaluate(const char *run, const char *adapter, struct da
 {
     struct evaluator evaluator;
     TRY(evaluator_make(&evaluator, q, NULL, data, INT64_MAX, 0, err));
-    enum snug_status status = 
-        load_weights(&evaluator.session, evaluator.exec, run, adapter, err);
+    enum snug_status status = load_weights(&evaluator.session, evaluator.exec, run, adapter, err);
     if (status == SNUG_OK)
         status = evaluator_run(&evaluator, result, err);
     evaluator_free(&evaluator);

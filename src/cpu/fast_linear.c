@@ -58,8 +58,8 @@ static void finish_block(const struct linear_finish *todo, int64_t row, int64_t 
             v[i] += bias[i];
     }
     if (todo->more.data != NULL) {
-        const float *more = view_f32(todo->more.dtype, todo->more.data, todo->more.begin + at, n,
-                                     buffer);
+        const float *more =
+            view_f32(todo->more.dtype, todo->more.data, todo->more.begin + at, n, buffer);
 #pragma omp simd
         for (int64_t i = 0; i < n; i++)
             v[i] += more[i];

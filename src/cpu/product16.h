@@ -117,7 +117,7 @@ struct product16_out {
     int64_t pitch;
     /* data NULL: left out; the first two are not read but by +=, and y may lie on more */
     struct span y, before, slope_at, more;
-    const float *bias;               /* NULL: none */
+    const float *bias; /* NULL: none */
     enum act act;
     bool add;
     bool around_cache; /* store y and before so: larger than what a core can cache */

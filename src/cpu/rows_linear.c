@@ -140,7 +140,8 @@ static struct layout times_matrix_layout(const struct program *prog, const struc
         layout.bias = work_take(&layout.total, f32_bytes(n));
     if (!is_f32(rows_in))
         layout.left = work_take(&layout.total, f32_bytes(layout.chunk_rows * k));
-    layout.acc_apart = slope_at != NULL || input(prog, op, 3) != NULL || (!is_f32(y) && !is_f32(before));
+    layout.acc_apart =
+        slope_at != NULL || input(prog, op, 3) != NULL || (!is_f32(y) && !is_f32(before));
     if (layout.acc_apart)
         layout.acc = work_take(&layout.total, f32_bytes(layout.chunk_rows * n));
     layout.product = work_take(&layout.total, both_work_bytes(&layout, facts->threads));

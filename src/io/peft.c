@@ -10,8 +10,8 @@
 #include "base/fd.h"
 #include "io/json.h"
 
-/* Members that would make the adapter something else than W + scale B A.  Absent, null, false, empty and
- * "none" all say no. */
+/* Members that would make the adapter something else than W + scale B A.  Absent, null, false and
+ * empty all say no. */
 static const char *const refused[] = {
     "use_dora",          "modules_to_save",         "rank_pattern", "alpha_pattern",
     "layer_replication", "trainable_token_indices", "lora_bias",    "megatron_config",

@@ -3,8 +3,8 @@
  * adapter_model.safetensors.
  *
  * A tensor of the adapter is called base_model.model.MODULE.lora_A.weight [rank, in] and
- * ...lora_B.weight [out, rank], whatever the layout of the matrix beside it.  MODULE is the name that
- * transformers has for the layer: for GPT-2 it begins with "transformer.".
+ * ...lora_B.weight [out, rank], whatever the layout of the matrix beside it.  MODULE is the name
+ * that transformers has for the layer: for GPT-2 it begins with "transformer.".
  */
 #ifndef SNUG_IO_PEFT_H
 #define SNUG_IO_PEFT_H
@@ -27,8 +27,8 @@ struct peft_config {
     int n_targets;
 };
 
-/* What a reader needs of FOLDER/adapter_config.json.  Adapters that are not plain LoRA, or that hold more
- * than it, are refused by the name of the key. */
+/* What a reader needs of FOLDER/adapter_config.json.  Adapters that are not plain LoRA, or that
+ * hold more than it, are refused by the name of the key. */
 enum snug_status peft_config_read(const char *folder, struct peft_config *config,
                                   struct snug_error *err);
 char *peft_config_text(const struct peft_config *config); /* the caller's; NULL: out of memory */

@@ -134,8 +134,7 @@ enum snug_status autodiff_emit(struct autodiff *ad, enum op_kind kind, const str
 static void mark_wanted(struct autodiff *ad, int n_tensors, int n_ops)
 {
     for (int i = 0; i < n_tensors; i++)
-        ad->wanted[i] =
-            ad->prog->tensors[i].role == ROLE_parameter && !ad->prog->tensors[i].frozen;
+        ad->wanted[i] = ad->prog->tensors[i].role == ROLE_parameter && !ad->prog->tensors[i].frozen;
     for (int i = 0; i < n_ops; i++) {
         const struct op *op = &ad->prog->ops[i];
         bool wanted = false;

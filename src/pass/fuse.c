@@ -213,9 +213,9 @@ static void fuse_act_grad(struct fuse *f, int at)
     struct op *grad = live_writer(f, act->in[0], OP_linear_grad_x);
     int place = f->writer[act->in[0]];
     bool has_act = grad != NULL && grad->n_in > 2 && grad->in[2] != TENSOR_NONE;
-    if (grad == NULL || has_act || n_readers(f, act->in[0]) != 1 ||
-        act->out[0] == TENSOR_NONE || is_written(f, act->in[0], place + 1, at) ||
-        is_written(f, act->in[1], place, at) || is_touched(f, act->out[0], place, at))
+    if (grad == NULL || has_act || n_readers(f, act->in[0]) != 1 || act->out[0] == TENSOR_NONE ||
+        is_written(f, act->in[0], place + 1, at) || is_written(f, act->in[1], place, at) ||
+        is_touched(f, act->out[0], place, at))
         return;
     grad->in[2] = act->in[1];
     grad->n_in = grad->n_in < 3 ? 3 : grad->n_in;

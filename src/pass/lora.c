@@ -1,23 +1,24 @@
 /*
- * lora.c -- low-rank adapters: the model stays as it is, two thin matrices beside some of its linear
- * layers are trained.
+ * lora.c -- low-rank adapters: the model stays as it is, two thin matrices beside some of its
+ * linear layers are trained.
  *
  *     y = linear x, W, bias     ->  y.down = linear x, A            [.., r]
  *                                   y.scaled = scale y.down         alpha / r
  *                                   y.up = linear y.scaled, B
  *                                   y = linear x, W, bias, y.up
  *
- * A [r, in] starts as PyTorch starts a linear layer, B [out, r] at zero: the first step computes what
- * the model computed, to the last bit.  The factor is applied where it is cheapest, on r numbers a row.
- * A and B are called LAYER.lora_A.weight and LAYER.lora_B.weight and lie as PEFT has them.
+ * A [r, in] starts as PyTorch starts a linear layer, B [out, r] at zero: the first step computes
+ * what the model computed, to the last bit.  The factor is applied where it is cheapest, on r
+ * numbers a row.  A and B are called LAYER.lora_A.weight and LAYER.lora_B.weight and lie as PEFT
+ * has them.
  *
- * All other parameters are frozen: autodiff makes no gradient for them, so they have no states either.
- * Which linear layers are attention's and which are an mlp's is read off their neighbours: q, k and v
- * are read by attention, its projection reads it, and the layers of an mlp stand before or after an
- * activation.
+ * All other parameters are frozen: autodiff makes no gradient for them, so they have no states.
+ * Which linear layers are attention's and which are an mlp's is read off their neighbours: q, k
+ * and v are read by attention, its projection reads it, and the layers of an mlp stand before or
+ * after an activation.
  *
- * Frozen matrices that only linear layers read may be kept in fewer bits: they are chosen here, before
- * other passes add readers; decode.c rewrites them.
+ * Frozen matrices that only linear layers read may be kept in fewer bits: they are chosen here,
+ * before other passes add readers; decode.c rewrites them.
  *
  * needs: a forward program, dropout in its place    keeps: tensor ids, results    breaks: nothing
  * cost:  O(ops x ops + tensors)

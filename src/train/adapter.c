@@ -53,10 +53,10 @@ bool adapter_has(const struct program *prog, tensor_id id)
     return weight != TENSOR_NONE && prog->tensors[weight].frozen;
 }
 
-/* ---- W + scale B A ------------------------------------------------------------------------------- */
+/* ---- W + scale B A ---------------------------------------------------------------------------- */
 
-/* Row r, column c of what is added is scale * rows[r] . cols[c]: for a matrix [out, in] rows are those of
- * B and cols are A's columns, for one that lies [in, out] the other way round. */
+/* Row r, column c of what is added is scale * rows[r] . cols[c]: for a matrix [out, in] rows are
+ * those of B and cols are A's columns, for one that lies [in, out] the other way round. */
 struct delta {
     int64_t rank, n_rows, n_cols;
     float scale;
@@ -105,7 +105,7 @@ static bool lies_in_out(const struct program *prog, tensor_id weight)
     return false;
 }
 
-/* ---- from a folder ----------------------------------------------------------------------------- */
+/* ---- from a folder ---------------------------------------------------------------------------- */
 
 /* The parts of an adapter's file, both of one layer. */
 struct part_pair {
@@ -195,7 +195,7 @@ static enum snug_status check_pair(const struct program *prog, const struct safe
     return SNUG_OK;
 }
 
-/* Room for what is added to a matrix with n_out + n_in rows and columns, and for A and B as read. */
+/* The room holds A and B as read, and as rows and columns of what is added. */
 static enum snug_status merge_pair(const struct session *session, struct exec *exec,
                                    struct safetensors *st, const struct part_pair *pair,
                                    const struct peft_config *config, struct snug_error *err)
@@ -264,7 +264,7 @@ enum snug_status adapter_merge(const struct session *session, struct exec *exec,
     return status;
 }
 
-/* ---- a run's ------------------------------------------------------------------------------------ */
+/* ---- a run's ---------------------------------------------------------------------------------- */
 
 /* "h.0.attn.c_attn" -> "attn.c_attn": what follows the last number is the same in every block. */
 static const char *end_of_layer(const char *layer)

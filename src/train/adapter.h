@@ -1,5 +1,5 @@
 /*
- * adapter.h -- adapters beside frozen matrices: on disk as PEFT has them, and added into the matrices.
+ * adapter.h -- adapters beside frozen matrices: on disk as PEFT has them, and added into them.
  *
  * A run with adapters has both: RUN/adapter/ holds the adapter alone, and RUN/model.safetensors the
  * model with W + scale B A in the place of W.  They lie in two folders because transformers adds an
@@ -18,7 +18,7 @@ bool adapter_has(const struct program *prog, tensor_id id);
 
 /* The folder's adapter_config.json decides over rank and alpha of a recipe that starts from it. */
 enum snug_status adapter_read_recipe(struct snug_recipe *recipe, struct snug_error *err);
-/* A and B, and their masters, from an adapter's folder; there must be those of the program and no more. */
+/* A and B, and their masters, from an adapter; there must be those of the program and no more. */
 enum snug_status adapter_load_file(const struct session *session, struct exec *exec,
                                    struct safetensors *st, struct snug_error *err);
 enum snug_status adapter_load(const struct session *session, struct exec *exec, const char *folder,
@@ -34,15 +34,15 @@ char *adapter_config_text(const struct session *session, const struct snug_recip
 /* The checksum of all that is frozen: a run goes on with the base that it began with. */
 uint32_t adapter_base_crc(const struct session *session, const struct exec *exec);
 
-/* What is saved of a run.  parts: A and B under PEFT's names; model: all frozen parameters as the model
- * knows them, with what the parts add. */
+/* What is saved of a run.  parts: A and B under PEFT's names; model: all frozen parameters as the
+ * model knows them, with what the parts add. */
 struct adapter_files {
     struct st_entry *parts, *model;
     int n_parts, n_model;
     struct adapter_merger *merger;
 };
-/* entries: A and B as they are to be saved, under their own names; they must stay until the files are
- * freed. */
+/* entries: A and B as they are to be saved, under their own names; they must stay until the files
+ * are freed. */
 enum snug_status adapter_files_make(const struct session *session, struct exec *exec,
                                     const struct snug_recipe *recipe, bool is_gpt2,
                                     const struct st_entry *entries, int n,

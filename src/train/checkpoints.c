@@ -297,7 +297,7 @@ static unsigned roles_in(const struct snug_trainer *t, int file)
 
 /* What was trained as it is used: the parameters or their averages. */
 static enum snug_status trained_entries(struct snug_trainer *t, struct st_entry **entries, int *n,
-                                      struct snug_error *err)
+                                        struct snug_error *err)
 {
     if (t->averages_exec != NULL)
         TRY(exec_run(t->averages_exec, NULL, NULL, err));

@@ -126,10 +126,8 @@ static const struct choice augments[] = {{"none", DATA_AUGMENT_none},
                                          {NULL, 0}};
 static const struct choice masters[] = {{"fp32", 0}, {"none", 1}, {NULL, 0}};
 static const struct choice state_bits[] = {{"32", 32}, {"16", 16}, {"8", 8}, {"4", 4}, {NULL, 0}};
-static const struct choice lora_places[] = {{"attention", LORA_ON_attention},
-                                            {"mlp", LORA_ON_mlp},
-                                            {"all", LORA_ON_all},
-                                            {NULL, 0}};
+static const struct choice lora_places[] = {
+    {"attention", LORA_ON_attention}, {"mlp", LORA_ON_mlp}, {"all", LORA_ON_all}, {NULL, 0}};
 static const struct choice lora_bases[] = {{"16", 16}, {"8", 8}, {"4", 4}, {NULL, 0}};
 static const struct choice kernels[] = {{"fast", 0}, {"reference", 1}, {NULL, 0}};
 

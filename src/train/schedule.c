@@ -106,7 +106,7 @@ enum snug_status recipe_check(const struct snug_recipe *recipe, struct snug_erro
     if (recipe->scale_lr == SCALE_LR_none && recipe->base_batch > 0)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
                          "--base-batch says nothing without --scale-lr linear or sqrt");
-    const char *idle = recipe->lora > 0                      ? NULL
+    const char *idle = recipe->lora > 0                       ? NULL
                        : recipe->lora_on != LORA_ON_attention ? "lora-on"
                        : !isnan(recipe->lora_alpha)           ? "lora-alpha"
                        : recipe->lora_base != 0               ? "lora-base"

@@ -96,8 +96,8 @@ enum snug_status session_program(const struct session_request *q, const char *la
                                .label_smoothing = r->label_smoothing,
                                .lora_rank = (int)r->lora,
                                .lora_on = (enum lora_on)r->lora_on,
-                               .lora_scale = r->lora > 0 ? recipe_lora_alpha(r) / (double)r->lora
-                                                         : 0,
+                               .lora_scale =
+                                   r->lora > 0 ? recipe_lora_alpha(r) / (double)r->lora : 0,
                                .base_bits = r->lora_base,
                                .optimizer = r->optimizer,
                                .options = options,

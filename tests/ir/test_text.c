@@ -30,7 +30,8 @@ static const struct {
     {"comments and blank lines", "# a\n\n ; ;\t# b ; tensor\nprogram p # c\r\n", "program p\n"},
     {"a tensor", "program p\ntensor x input f32 [2 3]",
      "program p\ntensor x input      f32  [2 3]\n"},
-    {"every word", "tensor w parameter bf16 [5] frozen decays init=normal:2e-2 output persistent lane=3",
+    {"every word",
+     "tensor w parameter bf16 [5] frozen decays init=normal:2e-2 output persistent lane=3",
      "program \"\"\ntensor w parameter  bf16 [5] lane=3 persistent output decays frozen "
      "init=normal:0.02\n"},
     {"a view above its base", "tensor v gradient f32 [2] view=b+4; tensor b gradient f32 [8]",

@@ -33,106 +33,61 @@ static const char declarations[] =
     "tensor d activation f32 [2 3 8]; tensor o activation f32 [2 3 4]; tensor z activation f32 "
     "[2 3 4]\n"
     "tensor l activation f32 [1] output; loss l; scalars s\n";
+/* clang-format off */
 #define QKV  "q = linear x, qkv.weight, qkv.bias {in_out=1}; a, lse = attention q {heads=2}; "
 #define PROJ "p = linear a, proj.weight; "
 #define MLP  "f = linear p, fc; g = act f {act=gelu}; o = linear g, out.weight; "
 #define LAST "z = linear o, last.weight; l = mse z, y"
 
-#define ADAPTED(y, x, layer)                                                   \
-    y ".down = linear " x ", " layer ".lora_A.weight; " y ".scaled = scale " y \
-      ".down {options=[0.5]}; " y ".up = linear " y ".scaled, " layer ".lora_B.weight; "
+#define ADAPTED(y, x, layer) \
+    y ".down = linear " x ", " layer ".lora_A.weight; " \
+    y ".scaled = scale " y ".down {options=[0.5]}; " \
+    y ".up = linear " y ".scaled, " layer ".lora_B.weight; "
+#define ADAPTED_QKV \
+    ADAPTED("q", "x", "qkv") "q = linear x, qkv.weight, qkv.bias, q.up {in_out=1}; " \
+    "a, lse = attention q {heads=2}; "
+#define ADAPTED_MLP(x) \
+    ADAPTED("f", x, "fc") "f = linear " x ", fc, _, f.up; g = act f {act=gelu}; " \
+    ADAPTED("o", "g", "out") "o = linear g, out.weight, _, o.up; "
 
 static const struct row {
     const char *name, *ops, *expected; /* all ops, or words of the message */
     enum lora_on on;
     int rank;
     enum snug_status status;
-} rows
-    [] =
-        {
-            {"attention: what it reads", QKV PROJ MLP LAST,
-             ADAPTED("q", "x", "qkv") "q = linear x, qkv.weight, qkv.bias, q.up {in_out=1}; "
-                                      "a, lse = attention q {heads=2}; " PROJ MLP LAST,
-             LORA_ON_attention, 2, SNUG_OK},
-            {"mlp: before and after the activation", QKV PROJ MLP LAST,
-             QKV PROJ ADAPTED("f", "p", "fc") "f = linear p, fc, _, f.up; g = act f "
-                                              "{act=gelu}; " ADAPTED(
-                                                  "o", "g",
-                                                  "out") "o = linear g, out.weight, _, o.up; " LAST,
-             LORA_ON_mlp, 2, SNUG_OK},
-            {"all: both, and the projection", QKV PROJ MLP LAST,
-             ADAPTED("q", "x", "qkv") "q = linear x, qkv.weight, qkv.bias, q.up {in_out=1}; "
-                                      "a, lse = attention q {heads=2}; " ADAPTED(
-                                          "p",
-                                          "a", "proj") "p = linear a, proj.weight, _, "
-                                                       "p.up; " ADAPTED("f", "p",
-                                                                        "fc") "f = linear p, fc, "
-                                                                              "_, f.up; g = act f "
-                                                                              "{act=gelu};"
-                                                                              " " ADAPTED("o", "g",
-                                                                                          "out") "o"
-                                                                                                 " "
-                                                                                                 "="
-                                                                                                 " "
-                                                                                                 "l"
-                                                                                                 "i"
-                                                                                                 "n"
-                                                                                                 "e"
-                                                                                                 "a"
-                                                                                                 "r"
-                                                                                                 " "
-                                                                                                 "g"
-                                                                                                 ","
-                                                                                                 " "
-                                                                                                 "o"
-                                                                                                 "u"
-                                                                                                 "t"
-                                                                                                 "."
-                                                                                                 "w"
-                                                                                                 "e"
-                                                                                                 "i"
-                                                                                                 "g"
-                                                                                                 "h"
-                                                                                                 "t"
-                                                                                                 ","
-                                                                                                 " "
-                                                                                                 "_"
-                                                                                                 ","
-                                                                                                 " "
-                                                                                                 "o"
-                                                                                                 "."
-                                                                                                 "u"
-                                                                                                 "p"
-                                                                                                 ";"
-                                                                                                 " " LAST,
-             LORA_ON_all, 2, SNUG_OK},
-            {"an activation that is dropped is one",
-             "f = linear x, fc; g = act f {act=gelu}; d = dropout g, s {dropout=0.5}; o = linear "
-             "d, "
-             "out.weight; l = mse o, y",
-             ADAPTED("f", "x",
-                     "fc") "f = linear x, fc, _, f.up; g = act f {act=gelu}; d = dropout g, s "
-                           "{dropout=0.5}; " ADAPTED(
-                               "o", "d", "out") "o = linear d, out.weight, _, o.up; l = mse o, y",
-             LORA_ON_all, 4, SNUG_OK},
-            {"the largest rank", QKV "l = mse a, y",
-             ADAPTED("q", "x", "qkv") "q = linear x, qkv.weight, qkv.bias, q.up {in_out=1}; "
-                                      "a, lse = attention q {heads=2}; l = mse a, y",
-             LORA_ON_attention, 4, SNUG_OK},
-            {"a larger one", QKV "l = mse a, y",
-             "\"qkv.weight\" is 4 x 12, its adapters have a rank from 1 to 4", LORA_ON_attention, 5,
-             SNUG_BAD_ARGUMENT},
-            {"no attention", MLP LAST, "has no linear layer that attention reads; --lora-on all",
-             LORA_ON_attention, 2, SNUG_UNSUPPORTED},
-            {"no mlp", QKV "l = mse a, y", "beside an activation; --lora-on all takes", LORA_ON_mlp,
-             2, SNUG_UNSUPPORTED},
-            {"neither", "z = linear x, last.weight; l = mse z, y",
-             "convolutions and embeddings have no", LORA_ON_all, 2, SNUG_UNSUPPORTED},
-            {"one matrix twice",
-             "f = linear x, fc; g = act f; o = linear g, out.weight; f = linear o, fc; "
-             "g = act f; l = mse o, y",
-             "\"fc.lora_A.weight\" is taken", LORA_ON_mlp, 2, SNUG_BAD_PROGRAM},
+} rows[] = {
+    {"attention: what it reads", QKV PROJ MLP LAST, ADAPTED_QKV PROJ MLP LAST,
+     LORA_ON_attention, 2, SNUG_OK},
+    {"mlp: before and after the activation", QKV PROJ MLP LAST, QKV PROJ ADAPTED_MLP("p") LAST,
+     LORA_ON_mlp, 2, SNUG_OK},
+    {"all: both, and the projection", QKV PROJ MLP LAST,
+     ADAPTED_QKV ADAPTED("p", "a", "proj") "p = linear a, proj.weight, _, p.up; "
+     ADAPTED_MLP("p") LAST,
+     LORA_ON_all, 2, SNUG_OK},
+    {"an activation that is dropped is one",
+     "f = linear x, fc; g = act f {act=gelu}; d = dropout g, s {dropout=0.5}; "
+     "o = linear d, out.weight; l = mse o, y",
+     ADAPTED("f", "x", "fc") "f = linear x, fc, _, f.up; g = act f {act=gelu}; "
+     "d = dropout g, s {dropout=0.5}; "
+     ADAPTED("o", "d", "out") "o = linear d, out.weight, _, o.up; l = mse o, y",
+     LORA_ON_all, 4, SNUG_OK},
+    {"the largest rank", QKV "l = mse a, y", ADAPTED_QKV "l = mse a, y",
+     LORA_ON_attention, 4, SNUG_OK},
+    {"a larger one", QKV "l = mse a, y",
+     "\"qkv.weight\" is 4 x 12, its adapters have a rank from 1 to 4",
+     LORA_ON_attention, 5, SNUG_BAD_ARGUMENT},
+    {"no attention", MLP LAST, "has no linear layer that attention reads; --lora-on all",
+     LORA_ON_attention, 2, SNUG_UNSUPPORTED},
+    {"no mlp", QKV "l = mse a, y", "beside an activation; --lora-on all takes",
+     LORA_ON_mlp, 2, SNUG_UNSUPPORTED},
+    {"neither", "z = linear x, last.weight; l = mse z, y", "convolutions and embeddings have no",
+     LORA_ON_all, 2, SNUG_UNSUPPORTED},
+    {"one matrix twice",
+     "f = linear x, fc; g = act f; o = linear g, out.weight; f = linear o, fc; g = act f; "
+     "l = mse o, y",
+     "\"fc.lora_A.weight\" is taken", LORA_ON_mlp, 2, SNUG_BAD_PROGRAM},
 };
+/* clang-format on */
 
 /* The ops of a program, joined by "; ". */
 static char *ops_of(const struct program *prog)
