@@ -13,9 +13,10 @@
 /* Members that would make the adapter something else than W + scale B A.  Absent, null, false and
  * empty all say no. */
 static const char *const refused[] = {
-    "use_dora",          "modules_to_save",         "rank_pattern", "alpha_pattern",
-    "layer_replication", "trainable_token_indices", "lora_bias",    "megatron_config",
-    "use_qalora",        "target_parameters"};
+    "use_dora",          "modules_to_save",         "rank_pattern",
+    "alpha_pattern",     "layer_replication",       "trainable_token_indices",
+    "lora_bias",         "megatron_config",         "use_qalora",
+    "target_parameters", "alora_invocation_tokens", "arrow_config"};
 
 static bool says_no(const json_t *value)
 {
