@@ -205,7 +205,9 @@ static void choose_coded(const struct program *prog, struct pass_env *env)
                 env->coded[prog->ops[i].in[k]] = false;
 }
 
-static enum snug_status rewrite(struct program *prog, struct pass_env *env, struct op *ops)
+/* The new list of ops; *n_ops of them. */
+static enum snug_status rewrite(struct program *prog, struct pass_env *env, struct op *ops,
+                                int *n_ops)
 {
     int n = 0, n_adapters = 0;
     for (int i = 0; i < prog->n_ops; i++) {
@@ -220,10 +222,8 @@ static enum snug_status rewrite(struct program *prog, struct pass_env *env, stru
         n += OPS_OF_ADAPTER;
         n_adapters++;
     }
-    if (n_adapters == 0)
-        return no_place(prog, env);
-    program_set_ops(prog, ops, n);
-    return SNUG_OK;
+    *n_ops = n;
+    return n_adapters == 0 ? no_place(prog, env) : SNUG_OK;
 }
 
 enum snug_status pass_lora(struct program *prog, struct pass_env *env)
@@ -239,8 +239,11 @@ enum snug_status pass_lora(struct program *prog, struct pass_env *env)
         prog->tensors[i].frozen =
             prog->tensors[i].role == ROLE_parameter || prog->tensors[i].role == ROLE_buffer;
     choose_coded(prog, env);
-    enum snug_status status = rewrite(prog, env, ops);
-    if (status != SNUG_OK)
+    int n_ops = 0;
+    enum snug_status status = rewrite(prog, env, ops, &n_ops);
+    if (status == SNUG_OK)
+        program_set_ops(prog, ops, n_ops);
+    else
         free(ops);
     return status;
 }
