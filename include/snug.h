@@ -128,7 +128,8 @@ typedef struct snug_plan snug_plan;
 
 struct snug_ledger { /* bytes at the moment of the peak; the six kinds add up to total */
     int64_t parameters, gradients, optimizer, activations, temporary, fragmentation, total;
-    int64_t n_parameters; /* trained numbers */
+    int64_t n_parameters; /* of the model */
+    int64_t n_trained;    /* all of those, or the adapters beside them */
     int64_t lower_bound;  /* most bytes ever live at once: no placement can need less */
     int64_t forward_flops, recompute_flops, step_flops;
     double step_seconds; /* estimate for the declared device */

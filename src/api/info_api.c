@@ -7,6 +7,7 @@
 #include "exec/backend.h"
 #include "io/checkpoint.h"
 #include "io/json.h"
+#include "io/peft.h"
 #include "pass/autodiff.h"
 #include "report/report.h"
 
@@ -74,7 +75,8 @@ static void add_tensors(struct safetensors *st, struct text *out)
 
 static enum snug_status inspect_run(const char *path, struct text *out, struct snug_error *err)
 {
-    static const char *const files[] = {"model.safetensors", "optimizer.safetensors"};
+    static const char *const files[] = {"model.safetensors", "adapter/" PEFT_MODEL_NAME,
+                                        "optimizer.safetensors"};
     struct checkpoint *checkpoint;
     json_t *state = NULL;
     TRY(checkpoint_open(path, &checkpoint, err));
@@ -91,7 +93,7 @@ static enum snug_status inspect_run(const char *path, struct text *out, struct s
     if (status == SNUG_OK)
         text_add(out, "%s: a run of %s, step %lld of %lld\n", path, model, (long long)step,
                  (long long)n_steps);
-    for (int i = 0; i < 2 && status == SNUG_OK; i++) {
+    for (int i = 0; i < 3 && status == SNUG_OK; i++) {
         struct safetensors *st = checkpoint_find(checkpoint, files[i]);
         if (st == NULL)
             continue;
@@ -161,6 +163,11 @@ enum snug_status snug_inspect(const char *path, char **text, struct snug_error *
     } else if (is_folder) {
         char *inside = path_join(path, "model.safetensors", "");
         bool has_model = inside != NULL && stat(inside, &info) == 0;
+        if (inside != NULL && !has_model) {
+            free(inside);
+            inside = path_join(path, PEFT_MODEL_NAME, "");
+            has_model = inside != NULL && stat(inside, &info) == 0;
+        }
         status = has_model ? inspect_safetensors(inside, &out, err) : inspect_data(path, &out, err);
         free(inside);
     } else {

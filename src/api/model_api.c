@@ -6,6 +6,7 @@
 #include "base/fd.h"
 #include "io/checkpoint.h"
 #include "io/hf_config.h"
+#include "io/peft.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -80,6 +81,10 @@ enum snug_status open_model_folder(const char *path, struct snug_model *model,
 {
     struct hf_config config;
     bool has_weights;
+    if (folder_has(path, PEFT_CONFIG_NAME) && !folder_has(path, "config.json"))
+        return snug_fail(err, SNUG_UNSUPPORTED,
+                         "%s holds an adapter and no model: name the model, and --lora-from %s",
+                         path, path);
     TRY(hf_config_read(path, &config, err));
     if (config.model == HF_VISION)
         TRY(use_vision(&config.vision, model, err));

@@ -2,6 +2,7 @@
  * plan_api.c -- plans as the public interface gives them: ledger, text, JSON, the budget, dumps.
  */
 #include "report/report.h"
+#include "train/adapter.h"
 #include "train/budget.h"
 #include "train/plan_json.h"
 
@@ -22,8 +23,11 @@ enum snug_status snug_plan_make(const snug_model *model, const snug_recipe *reci
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     plan->model = model;
     plan->recipe = *recipe;
-    struct session_request q = {.model = model, .recipe = recipe, .train = true};
-    enum snug_status status = session_make(&q, &plan->session, err);
+    struct session_request q = {.model = model, .recipe = &plan->recipe, .train = true};
+    enum snug_status status =
+        recipe->lora_from[0] == '\0' ? SNUG_OK : adapter_read_recipe(&plan->recipe, err);
+    if (status == SNUG_OK)
+        status = session_make(&q, &plan->session, err);
     if (status != SNUG_OK) {
         free(plan);
         return status;

@@ -7,6 +7,7 @@
 #include "base/rng.h"
 #include "io/checkpoint.h"
 #include "io/json.h"
+#include "train/adapter.h"
 #include "train/budget.h"
 #include "train/trainer.h"
 #include "train/weights.h"
@@ -88,14 +89,23 @@ static void inherit_loss(const char *run, struct snug_recipe *recipe)
     free(loss);
 }
 
+/* The weights of the run, with the adapter of --lora-from added. */
+static enum snug_status load_weights(const struct session *session, struct exec *exec,
+                                     const char *run, const char *adapter, struct snug_error *err)
+{
+    TRY(weights_load_folder(session, exec, run, err));
+    return adapter[0] == '\0' ? SNUG_OK : adapter_merge(session, exec, adapter, err);
+}
+
 /* ---- eval ---------------------------------------------------------------------------------------- */
 
-static enum snug_status evaluate(const char *run, struct data *data, struct session_request *q,
-                                 struct snug_eval_result *result, struct snug_error *err)
+static enum snug_status evaluate(const char *run, const char *adapter, struct data *data,
+                                 struct session_request *q, struct snug_eval_result *result,
+                                 struct snug_error *err)
 {
     struct evaluator evaluator;
     TRY(evaluator_make(&evaluator, q, NULL, data, INT64_MAX, 0, err));
-    enum snug_status status = weights_load_folder(&evaluator.session, evaluator.exec, run, err);
+    enum snug_status status = load_weights(&evaluator.session, evaluator.exec, run, adapter, err);
     if (status == SNUG_OK)
         status = evaluator_run(&evaluator, result, err);
     evaluator_free(&evaluator);
@@ -117,6 +127,7 @@ enum snug_status snug_eval(const char *run, const char *data_spec, const snug_re
     if (status != SNUG_OK)
         goto done;
     inherit_loss(run, &own);
+    recipe_clear_lora(&own); /* what a run saved has its adapters in it */
     q.micro_batch = recipe->micro_batch > 0    ? recipe->micro_batch
                     : recipe->batch > 0        ? recipe->batch
                     : model_is_language(model) ? 4
@@ -134,7 +145,7 @@ enum snug_status snug_eval(const char *run, const char *data_spec, const snug_re
     if (status == SNUG_OK)
         status = needs_open_data(&session, &needs, data_spec, q.recipe, &data, err);
     if (status == SNUG_OK)
-        status = evaluate(run, data, &q, result, err);
+        status = evaluate(run, recipe->lora_from, data, &q, result, err);
 done:
     data_close(data);
     session_free(&session);
@@ -148,7 +159,7 @@ done:
 struct sampler {
     struct snug_model *model;
     const snug_recipe *recipe;
-    const char *run;
+    const char *run, *adapter;
     struct session session;
     struct exec *exec;
     int64_t window;             /* tokens that the present program takes */
@@ -182,7 +193,7 @@ static enum snug_status ensure_window(struct sampler *s, int64_t need, struct sn
     TRY(exec_create(&s->session.prog, &s->session.plan, s->session.backend, &s->session.facts, NULL,
                     &s->exec, err));
     s->window = window;
-    return weights_load_folder(&s->session, s->exec, s->run, err);
+    return load_weights(&s->session, s->exec, s->run, s->adapter, err);
 }
 
 static int descending(const void *a, const void *b)
@@ -289,7 +300,9 @@ enum snug_status snug_generate(const char *run, const struct snug_generate_optio
                                const snug_recipe *recipe, snug_text_fn *emit, void *user,
                                struct snug_error *err)
 {
-    struct sampler s = {.run = run, .recipe = recipe};
+    struct snug_recipe own = *recipe;
+    struct sampler s = {.run = run, .recipe = &own, .adapter = recipe->lora_from};
+    recipe_clear_lora(&own);
     s.model = calloc(1, sizeof *s.model);
     if (s.model == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");

@@ -107,7 +107,7 @@ static const struct topic topics[] = {
      "\n"
      "  --json          one JSON object: n, loss, perplexity, a classifier's accuracy\n"
      "\n"
-     "Flags of the recipe that matter here: --device, --threads, --batch.\n",
+     "Flags of the recipe that matter here: --device, --threads, --batch, --lora-from.\n",
      false},
     {"generate",
      "usage: snug generate RUN --prompt TEXT [--tokens N] [--temperature X] ...\n"
@@ -121,7 +121,8 @@ static const struct topic topics[] = {
      "  --tokens N          how many to sample (100)\n"
      "  --temperature X     1 as learned, below 1 safer, 0 always the likeliest (1)\n"
      "  --top-k N           sample from the N likeliest; 0 from all (0)\n"
-     "  --seed N            the same seed gives the same text (1)\n",
+     "  --seed N            the same seed gives the same text (1)\n"
+     "  --lora-from DIR     an adapter that is added to the model\n",
      false},
     {"inspect",
      "usage: snug inspect FILE|RUN\n"

@@ -75,6 +75,12 @@ ALWAYS_INLINE void finish_store(const struct product16_out *out, int64_t row, in
 #pragma omp simd
         for (int j = 0; j < n; j++)
             v[j] += out->bias[col + j];
+    if (out->more.data != NULL) {
+        load_f32(out->more.dtype, out->more.data, out->more.begin + at, n, other);
+#pragma omp simd
+        for (int j = 0; j < n; j++)
+            v[j] += other[j];
+    }
     if (out->before.data != NULL)
         finish_to(out->before, at, n, v, out->around_cache);
     if (out->slope_at.data != NULL) {
@@ -168,6 +174,8 @@ static inline void expect_row(const struct product16_out *out, int64_t row, int6
     int64_t at = row * out->pitch + col;
     if (out->slope_at.data != NULL)
         __builtin_prefetch(span_address(out->slope_at, at), 0, 2);
+    if (out->more.data != NULL)
+        __builtin_prefetch(span_address(out->more, at), 0, 2);
     if (out->y.data != NULL && !out->around_cache) {
         __builtin_prefetch(span_address(out->y, at), 1, 2);
         if (out->y.dtype == DTYPE_f32) /* 32 of them are two lines */

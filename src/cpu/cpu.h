@@ -22,14 +22,14 @@ struct span {
 };
 
 /* What is left to do after a product made n_rows rows of x W^T in fp32:
- * v = acc + bias; before = v; y = act(v), or v act'(slope_at) where that is given.  acc may be the
- * place of `before` or of y; y may be that of slope_at. */
+ * v = acc + bias + more; before = v; y = act(v), or v act'(slope_at) where that is given.  acc may be
+ * the place of `before` or of y; y may be that of slope_at or, with acc elsewhere, of more. */
 struct linear_finish {
     int64_t n_rows, width;
     float *acc;
     const float *bias; /* NULL: none */
     enum act act;
-    struct span before, y, slope_at; /* data NULL: left out */
+    struct span before, y, slope_at, more; /* data NULL: left out */
 };
 
 /* What a row of classes should be: `each` everywhere, and `target` more at its target.  With label

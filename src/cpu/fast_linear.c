@@ -59,6 +59,13 @@ static void finish_block(const struct linear_finish *todo, int64_t row, int64_t 
         for (int64_t i = 0; i < n; i++)
             v[i] += bias[i];
     }
+    if (todo->more.data != NULL) {
+        const float *more =
+            view_f32(todo->more.dtype, todo->more.data, todo->more.begin + at, n, buffer);
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            v[i] += more[i];
+    }
     if (todo->before.data != NULL)
         store_f32(todo->before.dtype, todo->before.data, todo->before.begin + at, n, v);
     const struct span *slope_at = &todo->slope_at;

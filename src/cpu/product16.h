@@ -126,13 +126,14 @@ static inline struct product16_plan product16_plan(const struct product_shape *s
  * column 0, and a row is `pitch` elements.  FINISH_lse leaves v in y besides, if there is one. */
 struct product16_out {
     enum {
-        FINISH_store,  /* v += bias; before = v; y (+)= fn(v), or v fn'(slope_at) */
+        FINISH_store,  /* v += bias + more; before = v; y (+)= fn(v), or v fn'(slope_at) */
         FINISH_lse,    /* logits: maximum and sum of exponentials so far, and what the target got */
         FINISH_softmax /* logits: y = factor * (exp(v - lse) - labels) */
     } how;
     int64_t pitch;
-    struct span y, before, slope_at; /* data NULL: left out; the first two are not read but by += */
-    const float *bias;               /* NULL: none */
+    /* data NULL: left out; the first two are not read but by +=, and y may lie on more */
+    struct span y, before, slope_at, more;
+    const float *bias; /* NULL: none */
     enum act act;
     bool add;
     bool around_cache; /* store y and before so: larger than what a core can cache */

@@ -1,10 +1,11 @@
 /*
- * ref_elementwise.c -- reference: activations, add, dropout, cast, accumulate, take_row.
+ * ref_elementwise.c -- reference: activations, add, scale, decode, dropout, cast, accumulate, take_row.
  *
  * Each element is loaded before its place is stored, so all of them may run in place.
  */
 #include <math.h>
 
+#include "base/code_map.h"
 #include "cpu/dropout.h"
 #include "cpu/ref_local.h"
 
@@ -86,6 +87,33 @@ enum snug_status ref_add(const struct kernel_call *call, struct snug_error *err)
     const struct operand *a = &call->in[0], *b = &call->in[1], *y = &call->out[0];
     for (int64_t i = 0, n = elems(y); i < n; i++)
         store(y, i, load(a, i) + load(b, i));
+    return SNUG_OK;
+}
+
+enum snug_status ref_scale(const struct kernel_call *call, struct snug_error *err)
+{
+    (void)err;
+    const struct operand *x = &call->in[0], *y = &call->out[0];
+    double factor = call->op->attrs.options.value[0];
+    for (int64_t i = 0, n = elems(y); i < n; i++)
+        store(y, i, factor * load(x, i));
+    return SNUG_OK;
+}
+
+/* Codes name fp32 numbers: so much of the result is exact. */
+enum snug_status ref_decode(const struct kernel_call *call, struct snug_error *err)
+{
+    (void)err;
+    const uint8_t *codes = call->in[0].data;
+    const float *scales = call->in[1].data;
+    const struct operand *y = &call->out[0];
+    struct code_map map;
+    code_map_make(&map, (int)call->op->attrs.state_bits, true);
+    int64_t block = code_block_elems(map.bits);
+    for (int64_t i = 0, n = elems(y); i < n; i++) {
+        int code = map.bits == 8 ? codes[i] : codes[i / 2] >> (i % 2 * 4) & 15;
+        store(y, i, (double)(map.value[code] * scales[i / block]));
+    }
     return SNUG_OK;
 }
 

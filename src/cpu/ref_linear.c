@@ -17,7 +17,8 @@ static struct layout weight_layout(const struct op *op, int64_t n_out, int64_t n
 enum snug_status ref_linear(const struct kernel_call *call, struct snug_error *err)
 {
     (void)err;
-    const struct operand *x = &call->in[0], *w = &call->in[1], *bias = &call->in[2];
+    const struct operand *x = &call->in[0], *w = &call->in[1], *bias = &call->in[2],
+                         *r = &call->in[3];
     const struct operand *y = &call->out[0], *before = &call->out[1];
     int64_t n_rows = rows(x), n_in = last(x), n_out = last(y);
     struct layout at = weight_layout(call->op, n_out, n_in);
@@ -27,6 +28,8 @@ enum snug_status ref_linear(const struct kernel_call *call, struct snug_error *e
             double value = dot(x, n * n_in, 1, w, o * at.step_o, at.step_i, n_in);
             if (present(bias))
                 value += load(bias, o);
+            if (present(r))
+                value += load(r, n * n_out + o);
             if (present(before))
                 store(before, n * n_out + o, value);
             if (call->op->attrs.act != ACT_none) /* of what an act after a linear would read */
@@ -39,7 +42,8 @@ enum snug_status ref_linear(const struct kernel_call *call, struct snug_error *e
 enum snug_status ref_linear_grad_x(const struct kernel_call *call, struct snug_error *err)
 {
     (void)err;
-    const struct operand *dy = &call->in[0], *w = &call->in[1], *before = &call->in[2];
+    const struct operand *dy = &call->in[0], *w = &call->in[1], *before = &call->in[2],
+                         *r = &call->in[3];
     const struct operand *dx = &call->out[0];
     int64_t n_rows = rows(dy), n_out = last(dy), n_in = last(dx);
     struct layout at = weight_layout(call->op, n_out, n_in);
@@ -47,6 +51,8 @@ enum snug_status ref_linear_grad_x(const struct kernel_call *call, struct snug_e
     for (int64_t n = 0; n < n_rows; n++)
         for (int64_t i = 0; i < n_in; i++) {
             double value = dot(dy, n * n_out, 1, w, i * at.step_i, at.step_o, n_out);
+            if (present(r))
+                value += load(r, n * n_in + i);
             if (present(before))
                 value *= ref_fn_slope(call->op->attrs.act, load(before, n * n_in + i));
             store(dx, n * n_in + i, value);

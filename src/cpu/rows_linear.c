@@ -140,7 +140,8 @@ static struct layout times_matrix_layout(const struct program *prog, const struc
         layout.bias = work_take(&layout.total, f32_bytes(n));
     if (!is_f32(rows_in))
         layout.left = work_take(&layout.total, f32_bytes(layout.chunk_rows * k));
-    layout.acc_apart = slope_at != NULL || (!is_f32(y) && !is_f32(before));
+    layout.acc_apart =
+        slope_at != NULL || input(prog, op, 3) != NULL || (!is_f32(y) && !is_f32(before));
     if (layout.acc_apart)
         layout.acc = work_take(&layout.total, f32_bytes(layout.chunk_rows * n));
     layout.product = work_take(&layout.total, both_work_bytes(&layout, facts->threads));
@@ -245,7 +246,8 @@ static float *chunk_target(const struct kernel_call *call, const struct layout *
     return (float *)(to_before ? before : y)->data + row * layout->width_out;
 }
 
-/* What is done to a product of all rows: bias and activation, or an activation's slope. */
+/* What is done to a product of all rows: bias, what is added, and activation, or an activation's
+ * slope. */
 static struct linear_finish finish_of(const struct kernel_call *call, size_t bias_copy)
 {
     const struct prepared *p = call->prepared;
@@ -256,6 +258,7 @@ static struct linear_finish finish_of(const struct kernel_call *call, size_t bia
                                    .width = layout->width_out,
                                    .act = is_linear || third->data != NULL ? call->op->attrs.act
                                                                            : ACT_none,
+                                   .more = span_of(&call->in[3], 0),
                                    .before = span_of(&call->out[1], 0),
                                    .y = span_of(&call->out[0], 0)};
     if (third->data != NULL && is_linear)
@@ -277,6 +280,7 @@ static void run_times_matrix_tiled(const struct kernel_call *call)
                                 .act = finish.act,
                                 .before = finish.before,
                                 .slope_at = finish.slope_at,
+                                .more = finish.more,
                                 .y = finish.y,
                                 .around_cache = finish.n_rows * finish.width > CACHED_ELEMS};
     p->product16(p->threads, &tiled->shape, call->in[0].data, call->in[1].data, &out,
@@ -306,6 +310,7 @@ static enum snug_status run_times_matrix(const struct kernel_call *call, struct 
         finish.n_rows = n;
         finish.acc = chunk_target(call, layout, row);
         finish.before.begin = finish.y.begin = finish.slope_at.begin = first;
+        finish.more.begin = first;
         TRY(product_run(n == layout->chunk_rows ? p->full : p->tail, rows_in, matrix, finish.acc,
                         false, work_at(call->work, layout->product), err));
         if (!nothing_left)

@@ -32,12 +32,20 @@ struct identity { /* what state.json says of a file */
     const char *save;
 };
 
+/* A file of the folder, or of one inside it: nothing that leads elsewhere. */
+static bool is_inside(const char *name)
+{
+    const char *slash = strchr(name, '/');
+    return name[0] != '/' && name[0] != '.' &&
+           (slash == NULL || (strchr(slash + 1, '/') == NULL && slash[1] != '.'));
+}
+
 static enum snug_status read_identity(const char *where, const char *name, const json_t *record,
                                       struct identity *identity, struct snug_error *err)
 {
     const char *crc;
     char *end;
-    if (strchr(name, '/') != NULL || !json_is_object(record))
+    if (!is_inside(name) || !json_is_object(record))
         return snug_fail(err, SNUG_BAD_FILE, "%s: its entry for the file '%s' is not valid", where,
                          name);
     TRY(json_get_integer(record, where, "bytes", 0, INT64_MAX, &identity->n_bytes, err));
@@ -131,6 +139,22 @@ static enum snug_status move_into_place(const char *dir, const char *name,
     return status;
 }
 
+/* A name that was written or renamed is safe once its folder is. */
+static enum snug_status sync_folder_of(const char *dir, const char *name,
+                                       struct file_faults *faults, struct snug_error *err)
+{
+    const char *slash = strchr(name, '/');
+    if (slash == NULL)
+        return SNUG_OK; /* the folder of the run: synced after all files */
+    char *path = path_join(dir, name, "");
+    if (path == NULL)
+        return no_memory(dir, err);
+    *strrchr(path, '/') = '\0';
+    enum snug_status status = file_sync_folder(path, faults, err);
+    free(path);
+    return status;
+}
+
 /* Certainly not there: a file that cannot be looked at may hold what is dear to someone. */
 static bool is_absent(const char *dir, const char *name, const char *suffix)
 {
@@ -160,7 +184,8 @@ static enum snug_status settle_file(const char *dir, const char *name,
         return SNUG_OK;
     safetensors_close(st);
     *moved = true;
-    return move_into_place(dir, name, faults, err);
+    TRY(move_into_place(dir, name, faults, err));
+    return sync_folder_of(dir, name, faults, err);
 }
 
 /* Finishes step 3 of a save that was cut off there: its `.new` files must not be written over.  For
@@ -272,7 +297,8 @@ enum snug_status checkpoint_save(const char *dir, const struct checkpoint_file *
         goto done;
 
     for (int i = 0; i < n_files && status == SNUG_OK; i++)
-        status = write_new(dir, &files[i], records, faults, err);
+        if ((status = write_new(dir, &files[i], records, faults, err)) == SNUG_OK)
+            status = sync_folder_of(dir, files[i].name, faults, err);
     if (status == SNUG_OK)
         status = file_sync_folder(dir, faults, err);
     if (status == SNUG_OK && json_object_set(root, FILES_KEY, records) != 0)
@@ -285,7 +311,8 @@ enum snug_status checkpoint_save(const char *dir, const struct checkpoint_file *
     /* If this fails the `.new` files stay: a disk that reports a failure may yet have renamed. */
     status = json_write(state_path, root, faults, err);
     for (int i = 0; i < n_files && status == SNUG_OK; i++)
-        status = move_into_place(dir, files[i].name, faults, err);
+        if ((status = move_into_place(dir, files[i].name, faults, err)) == SNUG_OK)
+            status = sync_folder_of(dir, files[i].name, faults, err);
     if (status == SNUG_OK)
         status = file_sync_folder(dir, faults, err);
 done:

@@ -20,7 +20,7 @@
 #include "io/safetensors.h"
 
 struct checkpoint_file {
-    const char *name; /* "model.safetensors" */
+    const char *name; /* "model.safetensors", or inside a folder that is there: "adapter/..." */
     const struct st_entry *entries;
     int n;
 };

@@ -22,11 +22,14 @@ struct st_entry {
     const char *name;
     enum dtype dtype; /* DTYPE_COUNT: a type of the format that snug has no use for */
     struct shape shape;
-    void *data;       /* writer: source; reader: NULL */
+    void *data;       /* writer: source, NULL: see read and fill; reader: NULL */
     st_read_fn *read; /* writer: source, if data is NULL */
     const void *owner;
     int id;
     int64_t offset_bytes, n_bytes; /* in the file, from its beginning; the writer ignores them */
+    /* What lies nowhere as a whole is made as it is written: elements at .. at + n, in order. */
+    void (*fill)(const struct st_entry *entry, int64_t at, int64_t n, void *out);
+    void *maker; /* for fill */
 };
 
 struct safetensors;

@@ -16,7 +16,7 @@
 #include "base/text.h"
 #include "io/json.h"
 
-enum { PREFIX_BYTES = 8, ALIGN_BYTES = 8, PIECE_BYTES = 1 << 16 };
+enum { PREFIX_BYTES = 8, ALIGN_BYTES = 8, PIECE_BYTES = 1 << 16, PIECE_ELEMS = 8192 };
 
 /* Checks sizes, and finds the order in the file: wide types first. */
 static enum snug_status lay_out(const char *path, const struct st_entry *entries, int n,
@@ -100,6 +100,20 @@ static enum snug_status write_read(int fd, const char *path, const struct st_ent
     return SNUG_OK;
 }
 
+static enum snug_status write_made(int fd, const char *path, const struct st_entry *entry,
+                                   int64_t begin, uint32_t *crc, struct file_faults *faults,
+                                   struct snug_error *err)
+{
+    double piece[PIECE_ELEMS]; /* room for the widest type */
+    int64_t width = (int64_t)dtype_bytes(entry->dtype), n = entry->n_bytes / width;
+    for (int64_t at = 0; at < n; at += PIECE_ELEMS) {
+        int64_t count = n - at < PIECE_ELEMS ? n - at : PIECE_ELEMS;
+        entry->fill(entry, at, count, piece);
+        TRY(file_write_at(fd, path, piece, count * width, begin + at * width, crc, faults, err));
+    }
+    return SNUG_OK;
+}
+
 static enum snug_status write_tensors(int fd, const char *path, const struct st_entry *placed,
                                       int n, int64_t data_begin, uint32_t *crc, int64_t *n_bytes,
                                       struct file_faults *faults, struct snug_error *err)
@@ -108,9 +122,13 @@ static enum snug_status write_tensors(int fd, const char *path, const struct st_
     *n_bytes = 0;
     for (int i = 0; i < n; i++) {
         int64_t begin = data_begin + placed[i].offset_bytes;
-        TRY(placed[i].read == NULL ? file_write_at(fd, path, placed[i].data, placed[i].n_bytes,
-                                                   begin, crc, faults, err)
-                                   : write_read(fd, path, &placed[i], begin, crc, faults, err));
+        const struct st_entry *entry = &placed[i];
+        if (entry->fill != NULL)
+            TRY(write_made(fd, path, entry, begin, crc, faults, err));
+        else if (entry->read != NULL)
+            TRY(write_read(fd, path, entry, begin, crc, faults, err));
+        else
+            TRY(file_write_at(fd, path, entry->data, entry->n_bytes, begin, crc, faults, err));
         *n_bytes += placed[i].n_bytes;
     }
     return SNUG_OK;

@@ -166,6 +166,8 @@ static void add_tensor(struct text *out, const struct program *prog, const struc
         text_add(out, " decays");
     if (t->recomputed)
         text_add(out, " recomputed");
+    if (t->frozen)
+        text_add(out, " frozen");
     bool has_scale = t->init_scale < 0 || t->init_scale > 0;
     if (t->init != INIT_none || has_scale) {
         text_add(out, " init=");

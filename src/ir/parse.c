@@ -315,6 +315,8 @@ static enum snug_status read_tensor_word(struct parser *p, struct tensor *tensor
         tensor->decays = true;
     } else if (is_word(key, "recomputed")) {
         tensor->recomputed = true;
+    } else if (is_word(key, "frozen")) {
+        tensor->frozen = true;
     } else if (is_word(key, "lane")) {
         TRY(expect(p, '=', "after lane"));
         TRY(read_integer(p, "lane", INT_MIN, INT_MAX, &number));
@@ -336,7 +338,7 @@ static enum snug_status read_tensor_word(struct parser *p, struct tensor *tensor
     } else {
         return fail(p,
                     "after its shape a tensor may have view=BASE+OFFSET, lane=N, persistent, "
-                    "stored, output, decays, recomputed and init=WORD:SCALE, not %s",
+                    "stored, output, decays, recomputed, frozen and init=WORD:SCALE, not %s",
                     show(p, key));
     }
     return SNUG_OK;

@@ -71,6 +71,7 @@ struct tensor {
     bool is_output;       /* read by whoever runs the program */
     bool decays;          /* parameter: weight decay applies */
     bool recomputed;      /* a second copy of an activation, made by the op that made the first */
+    bool frozen;          /* parameter, buffer: not trained, so it has no gradient and no states */
     enum init init;
     double init_scale;
 };

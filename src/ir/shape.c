@@ -62,6 +62,8 @@ static enum snug_status shape_linear(const struct program *prog, const struct op
     if (op->n_in > 2 && op->in[2] != TENSOR_NONE && tensor_elems(prog, op->in[2]) != n_out)
         return wrong(prog, op, 2, "a bias as long as the output is wide", err);
     out[0] = out[1] = with_last(x, n_out);
+    if (op->n_in > 3 && op->in[3] != TENSOR_NONE && !shape_equal(in_shape(prog, op, 3), &out[0]))
+        return wrong(prog, op, 3, "of the shape of the result", err);
     return SNUG_OK;
 }
 

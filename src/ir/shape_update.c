@@ -1,6 +1,6 @@
 /*
- * shape_update.c -- the shape rules of the ops that update weights and average them: what a direction and
- * each state must be as large as.  Such ops work in place: most outputs are not checked.
+ * shape_update.c -- the shape rules of the ops that update weights and average them,
+ * and of decode: what a direction, each state and codes must be as large as.  Such ops work in place: most outputs are not checked.
  */
 #include "base/code_map.h"
 #include "ir/matrix.h"
@@ -153,5 +153,25 @@ enum snug_status shape_direction(const struct program *prog, const struct op *op
                              op_infos[op->kind].name, k, (long long)n,
                              (long long)direction_state_elems(op, k, &out[0]));
     }
+    return SNUG_OK;
+}
+
+/* Codes do not say the shape of what they stand for. */
+enum snug_status shape_decode(const struct program *prog, const struct op *op, struct shape *out,
+                              struct snug_error *err)
+{
+    int bits = (int)op->attrs.state_bits;
+    int64_t height = op->attrs.height, width = op->attrs.width;
+    if (bits != 8 && bits != 4)
+        return wrong(prog, op, 0, "of state_bits 8 or 4", err);
+    if (height < 1 || width < 1 || height > TENSOR_ELEMS_MAX / width)
+        return snug_fail(err, SNUG_BAD_PROGRAM, "decode: height or width is out of range");
+    if (prog->tensors[op->in[0]].dtype != DTYPE_u8 ||
+        tensor_elems(prog, op->in[0]) != code_bytes(bits, height * width))
+        return wrong(prog, op, 0, "u8 codes of height x width numbers", err);
+    if (prog->tensors[op->in[1]].dtype != DTYPE_f32 ||
+        tensor_elems(prog, op->in[1]) != code_blocks(bits, height * width))
+        return wrong(prog, op, 1, "f32, one scale a block", err);
+    out[0] = (struct shape){2, {height, width}};
     return SNUG_OK;
 }

@@ -7,6 +7,8 @@
  *
  * A tensor that feeds several ops gets several contributions.  For activations they are added by an
  * `add`; a parameter's gradient is one tensor, which the first op writes and the others add to.
+ * What depends on no parameter that is trained has no gradient: a rule may ask for it, the op is made
+ * without that output, or not at all.
  *
  * needs: a forward program that ends in a loss (or no ops at all: model states only)
  * keeps: forward ops and ids    breaks: nothing    leaves: env->backward_begin
@@ -91,9 +93,16 @@ static bool outputs_are_alike(const struct autodiff *ad, enum op_kind kind, int 
 }
 
 enum snug_status autodiff_emit(struct autodiff *ad, enum op_kind kind, const struct attrs *attrs,
-                               int n_in, const tensor_id *in, int n_out, const tensor_id *to)
+                               int n_in, const tensor_id *in, int n_out, const tensor_id *given)
 {
-    tensor_id out[MAX_OUTPUTS] = {TENSOR_NONE};
+    tensor_id out[MAX_OUTPUTS] = {TENSOR_NONE}, to[MAX_OUTPUTS];
+    int n_wanted = 0;
+    for (int k = 0; k < n_out; k++) {
+        to[k] = autodiff_wants(ad, given[k]) ? given[k] : TENSOR_NONE;
+        n_wanted += to[k] != TENSOR_NONE;
+    }
+    if (n_wanted == 0)
+        return SNUG_OK;
     bool give[MAX_OUTPUTS] = {false};
     struct attrs own = attrs == NULL ? ATTRS() : *attrs;
 
@@ -125,7 +134,7 @@ enum snug_status autodiff_emit(struct autodiff *ad, enum op_kind kind, const str
 static void mark_wanted(struct autodiff *ad, int n_tensors, int n_ops)
 {
     for (int i = 0; i < n_tensors; i++)
-        ad->wanted[i] = ad->prog->tensors[i].role == ROLE_parameter;
+        ad->wanted[i] = ad->prog->tensors[i].role == ROLE_parameter && !ad->prog->tensors[i].frozen;
     for (int i = 0; i < n_ops; i++) {
         const struct op *op = &ad->prog->ops[i];
         bool wanted = false;

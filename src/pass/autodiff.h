@@ -20,7 +20,7 @@ bool autodiff_wants(const struct autodiff *ad, tensor_id id); /* false for TENSO
 
 /* Emits an op whose outputs are new tensors "d.NAME" and hands them to the tensors `to`: summed with
  * what arrived before.  Outputs that the op can accumulate go straight into a parameter's gradient.
- * to[k] TENSOR_NONE: output k is left out. */
+ * to[k] TENSOR_NONE, or not wanted: output k is left out; all of them: the op is. */
 enum snug_status autodiff_emit(struct autodiff *ad, enum op_kind kind, const struct attrs *attrs,
                                int n_in, const tensor_id *in, int n_out, const tensor_id *to);
 /* Hands an existing gradient on to one more tensor (the two sides of an addition). */

@@ -7,6 +7,7 @@
  *     ...; b = dropout c; add_layernorm a, b   ->  s, y = add_layernorm a, c {dropout}
  *     p = linear x, w; y = act p               ->  y, p = linear x, w {act}
  *     d = layernorm_grad ...; s = add r, d     ->  s = layernorm_grad ..., r
+ *     d = linear_grad_x ...; s = add r, d      ->  s = linear_grad_x ..., r
  *     d = linear_grad_x ...; e = act_grad d, p ->  e = linear_grad_x ..., p {act}
  *     linear_cross_entropy; its _grad          ->  linear_cross_entropy_train (logits made once)
  *
@@ -184,18 +185,41 @@ static void fuse_norm_grad_add(struct fuse *f, int at)
     }
 }
 
+/* d = linear_grad_x dy, w; s = add r, d: the sum straight from the product. */
+static void fuse_product_add(struct fuse *f, int at)
+{
+    struct op *add = &f->prog->ops[at];
+    for (int k = 0; k < 2; k++) {
+        tensor_id part = add->in[k], rest = add->in[1 - k];
+        struct op *grad = live_writer(f, part, OP_linear_grad_x);
+        int place = f->writer[part];
+        if (grad == NULL || grad->n_in != 2 || n_readers(f, part) != 1 ||
+            is_written(f, part, place + 1, at) || is_written(f, rest, place, at) ||
+            is_touched(f, add->out[0], place, at))
+            continue;
+        grad->in[2] = TENSOR_NONE;
+        grad->in[3] = rest;
+        grad->n_in = 4;
+        grad->out[0] = add->out[0];
+        set_writer(f, grad, place);
+        f->gone[at] = true;
+        return;
+    }
+}
+
 /* d = linear_grad_x dy, w; e = act_grad d, p: the act's gradient straight from the product. */
 static void fuse_act_grad(struct fuse *f, int at)
 {
     struct op *act = &f->prog->ops[at];
     struct op *grad = live_writer(f, act->in[0], OP_linear_grad_x);
     int place = f->writer[act->in[0]];
-    if (grad == NULL || grad->n_in != 2 || n_readers(f, act->in[0]) != 1 ||
-        act->out[0] == TENSOR_NONE || is_written(f, act->in[0], place + 1, at) ||
-        is_written(f, act->in[1], place, at) || is_touched(f, act->out[0], place, at))
+    bool has_act = grad != NULL && grad->n_in > 2 && grad->in[2] != TENSOR_NONE;
+    if (grad == NULL || has_act || n_readers(f, act->in[0]) != 1 || act->out[0] == TENSOR_NONE ||
+        is_written(f, act->in[0], place + 1, at) || is_written(f, act->in[1], place, at) ||
+        is_touched(f, act->out[0], place, at))
         return;
     grad->in[2] = act->in[1];
-    grad->n_in = 3;
+    grad->n_in = grad->n_in < 3 ? 3 : grad->n_in;
     grad->attrs.act = act->attrs.act;
     grad->out[0] = act->out[0];
     set_writer(f, grad, place);
@@ -251,6 +275,8 @@ enum snug_status pass_fuse(struct program *prog, struct pass_env *env)
             break;
         case OP_add:
             fuse_norm_grad_add(&f, i);
+            if (!f.gone[i])
+                fuse_product_add(&f, i);
             break;
         case OP_act_grad:
             fuse_act_grad(&f, i);

@@ -7,11 +7,6 @@
  */
 #include "pass/autodiff.h"
 
-static tensor_id if_wanted(const struct autodiff *ad, tensor_id id)
-{
-    return autodiff_wants(ad, id) ? id : TENSOR_NONE;
-}
-
 static tensor_id operand(const struct op *op, int k)
 {
     return k < op->n_in ? op->in[k] : TENSOR_NONE;
@@ -50,6 +45,7 @@ static enum snug_status gradient_linear(struct autodiff *ad, const struct op *op
         TRY(autodiff_emit(ad, OP_act_grad, &act, 2, (tensor_id[]){dy, before}, 1, &before));
         dy = autodiff_of(ad, before);
     }
+    TRY(autodiff_give(ad, operand(op, 3), dy));
     if (autodiff_wants(ad, w) || autodiff_wants(ad, bias))
         TRY(autodiff_emit(ad, OP_linear_grad_w, &layout, 2, (tensor_id[]){x, dy},
                           autodiff_wants(ad, bias) ? 2 : 1, (tensor_id[]){w, bias}));
@@ -69,6 +65,13 @@ static enum snug_status gradient_add(struct autodiff *ad, const struct op *op)
     tensor_id dy = autodiff_of(ad, op->out[0]);
     TRY(autodiff_give(ad, op->in[0], dy));
     return autodiff_give(ad, op->in[1], dy);
+}
+
+/* The same op on dy. */
+static enum snug_status gradient_scale(struct autodiff *ad, const struct op *op)
+{
+    return autodiff_emit(ad, OP_scale, &op->attrs, 1, (tensor_id[]){autodiff_of(ad, op->out[0])}, 1,
+                         op->in);
 }
 
 /* The same op on dy: it makes the same mask again. */
@@ -118,7 +121,7 @@ static enum snug_status gradient_linear_cross_entropy(struct autodiff *ad, const
 {
     return autodiff_emit(ad, OP_linear_cross_entropy_grad, &op->attrs, 5,
                          (tensor_id[]){op->in[0], op->in[1], op->in[2], op->out[1], ad->scalars}, 2,
-                         (tensor_id[]){if_wanted(ad, op->in[0]), op->in[1]});
+                         op->in);
 }
 
 static enum snug_status gradient_conv2d(struct autodiff *ad, const struct op *op)
@@ -178,8 +181,7 @@ static enum snug_status gradient_add_positions(struct autodiff *ad, const struct
 {
     struct attrs attrs = attrs_of_rows(&ad->prog->tensors[op->in[0]].shape);
     return autodiff_emit(ad, OP_add_positions_grad, &attrs, 1,
-                         (tensor_id[]){autodiff_of(ad, op->out[0])}, 2,
-                         (tensor_id[]){if_wanted(ad, op->in[0]), if_wanted(ad, op->in[1])});
+                         (tensor_id[]){autodiff_of(ad, op->out[0])}, 2, op->in);
 }
 
 static enum snug_status gradient_channels_last(struct autodiff *ad, const struct op *op)

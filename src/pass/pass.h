@@ -37,6 +37,7 @@ struct checkpointing {
     int64_t least_bytes, most_bytes;
 };
 enum offload { OFFLOAD_none, OFFLOAD_states = 1, OFFLOAD_activations = 2 }; /* or both */
+enum lora_on { LORA_ON_attention, LORA_ON_mlp, LORA_ON_all };
 
 struct pass_env {
     struct arena *scratch; /* freed by the caller after the pipeline */
@@ -53,6 +54,13 @@ struct pass_env {
      * backward_begin[i] up to backward_begin[i - 1], of op 0 up to the last. */
     int *backward_begin;
     int n_forward;
+
+    int lora_rank; /* of adapters; 0: all parameters are trained */
+    enum lora_on lora_on;
+    double lora_scale; /* alpha / rank */
+    int base_bits;     /* of frozen matrices: 16, 8, 4; 0: as all weights */
+    bool *coded;       /* per tensor of the model, n_coded: is it kept in those?  Set by lora */
+    int n_coded;
 
     const struct optimizer *optimizer;
     const double *options; /* the optimizer's, in its order */
@@ -75,9 +83,9 @@ struct pass_env {
 
 typedef enum snug_status pass_fn(struct program *prog, struct pass_env *env);
 
-pass_fn pass_inference, pass_regularize, pass_precision, pass_average, pass_autodiff,
-    pass_checkpoint, pass_accumulate, pass_optimizer, pass_fuse, pass_drop_dead, pass_in_backward,
-    pass_offload, pass_book;
+pass_fn pass_inference, pass_regularize, pass_lora, pass_precision, pass_average, pass_autodiff,
+    pass_checkpoint, pass_accumulate, pass_optimizer, pass_fuse, pass_decode, pass_drop_dead,
+    pass_in_backward, pass_offload, pass_book;
 
 /* Runs the table up to and including the pass named `last` (NULL: all of them; "model": none). */
 enum snug_status pass_run(struct program *prog, struct pass_env *env, const char *last);

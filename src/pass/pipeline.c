@@ -17,9 +17,22 @@ static bool in_training(const struct pass_env *env)
     return env->train;
 }
 
-static bool not_in_training(const struct pass_env *env)
+static bool has_adapters(const struct pass_env *env)
 {
-    return !env->train;
+    return env->lora_rank > 0;
+}
+
+/* Bits of the base that are not those of all weights. */
+static bool has_coded_base(const struct pass_env *env)
+{
+    bool all_have_16 = env->compute != DTYPE_f32;
+    return has_adapters(env) && env->base_bits != 0 && !(env->base_bits == 16 && all_have_16);
+}
+
+/* A model that is frozen has norms that are frozen, too. */
+static bool does_not_move(const struct pass_env *env)
+{
+    return !env->train || has_adapters(env);
 }
 
 static bool beside_averages(const struct pass_env *env)
@@ -54,8 +67,9 @@ static bool is_offloaded(const struct pass_env *env)
 
 /* clang-format off */
 #define PASS_LIST(X)                                                                               \
-    X(inference,  not_in_training) /* running averages for those of the batch */                   \
+    X(inference,  does_not_move) /* running averages for those of the batch */                   \
     X(regularize, is_regularized) /* dropout, label smoothing */                                   \
+    X(lora,       has_adapters) /* thin matrices beside frozen ones */                             \
     X(precision,  in_16_bits)  /* dtypes, casts of inputs */                                       \
     X(average,    beside_averages) /* of the weights, in their place */                            \
     X(autodiff,   in_training) /* the backward half */                                             \
@@ -63,6 +77,7 @@ static bool is_offloaded(const struct pass_env *env)
     X(accumulate, in_training) /* micro-batches as a repeated body */                              \
     X(optimizer,  in_training) /* gradient norm, states, updates */                                \
     X(fuse,       always)      /* as coarse as the best kernels */                                 \
+    X(decode,     has_coded_base) /* frozen matrices in fewer bits */                              \
     X(drop_dead,  always)      /* what nobody reads */                                             \
     X(in_backward, updates_in_backward) /* updates where gradients are complete */                 \
     X(offload,    is_offloaded) /* states and activations to the store, and back */                \

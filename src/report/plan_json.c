@@ -71,7 +71,8 @@ char *report_plan_json(const struct report_plan *plan)
     text_add(&out, "{\"model\": ");
     report_json_string(&out, plan->model);
     text_add(&out, ", ");
-    add_integer(&out, "parameters", ledger->n_parameters, ", \"bytes\": {");
+    add_integer(&out, "parameters", ledger->n_parameters, ", ");
+    add_integer(&out, "trainable", ledger->n_trained, ", \"bytes\": {");
     add_integer(&out, "parameters", ledger->parameters, ", ");
     add_integer(&out, "gradients", ledger->gradients, ", ");
     add_integer(&out, "optimizer", ledger->optimizer, ", ");

@@ -182,12 +182,23 @@ static void add_budget(struct text *out, const struct report_plan *plan, const s
                  text_size(-spare, size), style->off);
 }
 
+static void add_trained(struct text *out, const struct snug_ledger *ledger)
+{
+    char trained[TEXT_SIZE_MAX + 8], frozen[TEXT_SIZE_MAX + 8];
+    text_count(ledger->n_trained, trained);
+    add_label(out, "trained");
+    if (ledger->n_trained == ledger->n_parameters)
+        text_add(out, "%s parameters\n", trained);
+    else
+        text_add(out, "%s parameters of adapters beside %s frozen ones\n", trained,
+                 text_count(ledger->n_parameters, frozen));
+}
+
 static void add_facts(struct text *out, const struct report_plan *plan, const struct style *style)
 {
     const struct snug_ledger *ledger = &plan->ledger;
     char count[TEXT_SIZE_MAX + 8], forward[32], step[32], again[32];
-    add_label(out, "trained");
-    text_add(out, "%s parameters\n", text_count(ledger->n_parameters, count));
+    add_trained(out, ledger);
     add_label(out, "lower bound");
     text_add(out, "%s bytes; fragmentation is %.2f%% of it\n",
              text_count(ledger->lower_bound, count),

@@ -4,12 +4,17 @@
  * model.safetensors holds the parameters, optimizer.safetensors the optimizer's states and masters (and
  * the parameters of an optimizer that averages them: the model then has the averages), state.json everything else that the next step depends on: the step, the seed, the position in the
  * data, the recipe, the loss scale.  A resumed run takes the very steps that the first would have taken.
+ *
+ * A run with adapters (adapter.h) brings back A and B from adapter/adapter_model.safetensors; its
+ * model.safetensors, with them added, is for others.  The frozen base comes from where it came from at the
+ * start, and state.json has its checksum.
  */
 #include "base/fd.h"
 #include "base/rng.h"
 #include "io/checkpoint.h"
 #include "io/hf_config.h"
 #include "io/json.h"
+#include "train/adapter.h"
 #include "train/plan_json.h"
 #include "train/trainer.h"
 #include "train/weights.h"
@@ -63,9 +68,9 @@ static char *config_text(const struct snug_trainer *t)
 /* Never write over a model that is not a run of ours. */
 static enum snug_status check_folder_is_free(const char *dir, struct snug_error *err)
 {
-    static const char *const ours[] = {"state.json", "plan.json"};
-    static const char *const theirs[] = {"model.safetensors", "config.json"};
-    for (size_t i = 0; i < 2; i++) {
+    static const char *const ours[] = {"state.json", "plan.json", "state.json"};
+    static const char *const theirs[] = {"model.safetensors", "config.json", PEFT_CONFIG_NAME};
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) {
         char *mark = path_join(dir, ours[i], ""), *file = path_join(dir, theirs[i], "");
         bool foreign =
             mark != NULL && file != NULL && access(file, F_OK) == 0 && access(mark, F_OK) != 0;
@@ -92,6 +97,25 @@ enum snug_status trainer_check_out(const struct snug_trainer *t, struct snug_err
     return check_folder_is_free(t->out, err);
 }
 
+/* DIR/adapter and its adapter_config.json. */
+static enum snug_status begin_adapter(const struct snug_trainer *t, struct snug_error *err)
+{
+    const char *folder = t->model->weights_folder;
+    char *base = folder == NULL ? NULL : realpath(folder, NULL);
+    char *text = adapter_config_text(&t->session, &t->recipe, t->model->family == MODEL_gpt2, base);
+    char *dir = path_join(t->out, ADAPTER_FOLDER, "");
+    enum snug_status status =
+        text == NULL || dir == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory") : SNUG_OK;
+    if (status == SNUG_OK)
+        status = checkpoint_make_dir(dir, err);
+    if (status == SNUG_OK)
+        status = checkpoint_write_text(dir, PEFT_CONFIG_NAME, text, NULL, err);
+    free(base);
+    free(text);
+    free(dir);
+    return status;
+}
+
 /* The folder, config.json, plan.json and the log of metrics. */
 enum snug_status trainer_begin_run(struct snug_trainer *t, struct snug_error *err)
 {
@@ -106,6 +130,8 @@ enum snug_status trainer_begin_run(struct snug_trainer *t, struct snug_error *er
         status = checkpoint_write_text(t->out, "plan.json", plan, NULL, err);
     if (status == SNUG_OK)
         status = checkpoint_write_text(t->out, "config.json", config, NULL, err);
+    if (status == SNUG_OK && t->recipe.lora > 0)
+        status = begin_adapter(t, err);
     if (status == SNUG_OK)
         status = metrics_open(path, t->step, &t->metrics, err);
     free(config);
@@ -161,7 +187,35 @@ static snug_recipe effective_recipe(const struct snug_trainer *t)
     recipe.lr = recipe_lr(&t->recipe);
     recipe.weight_decay = recipe_weight_decay(&t->recipe);
     recipe.state_bits = recipe_state_bits(&t->recipe);
+    if (recipe.lora > 0)
+        recipe.lora_alpha = recipe_lora_alpha(&t->recipe);
     return recipe;
+}
+
+/* What the adapters stand beside. */
+static json_t *base_json(const struct snug_trainer *t)
+{
+    char crc[16];
+    const char *folder = t->model->weights_folder;
+    snprintf(crc, sizeof crc, "%08lx", (unsigned long)adapter_base_crc(&t->session, t->exec));
+    return json_pack("{s:s, s:s}", "weights", folder == NULL ? "random" : folder, "crc32", crc);
+}
+
+static enum snug_status same_base(const struct snug_trainer *t, const json_t *state,
+                                  struct snug_error *err)
+{
+    json_t *base;
+    const char *crc, *weights;
+    char *end;
+    TRY(json_get_object(state, t->out, "base", &base, err));
+    TRY(json_get_string(base, t->out, "crc32", &crc, err));
+    TRY(json_get_string(base, t->out, "weights", &weights, err));
+    if (strtoul(crc, &end, 16) != adapter_base_crc(&t->session, t->exec))
+        return snug_fail(err, SNUG_MISMATCH,
+                         "%s has adapters for other weights than these: name the model that it "
+                         "began with (%s)",
+                         t->out, weights);
+    return SNUG_OK;
 }
 
 /* Those that a step takes from the one before. */
@@ -219,26 +273,31 @@ static char *state_text(const struct snug_trainer *t)
                   t->data_spec == NULL ? "random" : t->data_spec, "kind",
                   t->data == NULL ? "given" : data_kind(t->data), "fingerprint", fingerprint,
                   "scalars", scalars_json(exec_scalars(t->exec)), "recipe", recipe_json(&recipe));
+    if (state != NULL && t->recipe.lora > 0)
+        json_object_set_new(state, "base", base_json(t));
     char *text = state == NULL ? NULL : json_dumps(state, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
     json_decref(state);
     return text;
 }
 
-enum { MODEL_FILE, OPTIMIZER_FILE, N_FILES };
-static const char *const file_names[N_FILES] = {"model.safetensors", "optimizer.safetensors"};
+enum { MODEL_FILE, OPTIMIZER_FILE, ADAPTER_FILE, N_FILES };
+static const char *const file_names[N_FILES] = {"model.safetensors", "optimizer.safetensors",
+                                                ADAPTER_FOLDER "/" PEFT_MODEL_NAME};
 
-/* Which tensors a file brings back: a model of averages brings nothing. */
+/* Which tensors a file brings back: a model of averages brings nothing, nor one with adapters in it. */
 static unsigned roles_in(const struct snug_trainer *t, int file)
 {
     const unsigned weights = 1u << ROLE_parameter, states = 1u << ROLE_optimizer;
-    if (t->recipe.optimizer->average != AVERAGE_none)
-        return file == MODEL_FILE ? 0 : weights | states;
-    return file == MODEL_FILE ? weights : states;
+    bool averages = t->recipe.optimizer->average != AVERAGE_none;
+    int weights_file = t->recipe.lora > 0 ? ADAPTER_FILE : MODEL_FILE;
+    if (file == OPTIMIZER_FILE)
+        return averages ? weights | states : states;
+    return file == weights_file && !averages ? weights : 0;
 }
 
-/* The model as it is used: the parameters or their averages. */
-static enum snug_status model_entries(struct snug_trainer *t, struct st_entry **entries, int *n,
-                                      struct snug_error *err)
+/* What was trained as it is used: the parameters or their averages. */
+static enum snug_status trained_entries(struct snug_trainer *t, struct st_entry **entries, int *n,
+                                        struct snug_error *err)
 {
     if (t->averages_exec != NULL)
         TRY(exec_run(t->averages_exec, NULL, NULL, err));
@@ -246,6 +305,28 @@ static enum snug_status model_entries(struct snug_trainer *t, struct st_entry **
     if (t->averages_exec != NULL)
         weights_use_averages(&t->averages, t->averages_exec, *entries, *n);
     return SNUG_OK;
+}
+
+/* Adapters go to a file of their own, and the model is made of them and of what is frozen. */
+static enum snug_status save_files(struct snug_trainer *t, const struct st_entry *trained,
+                                   int n_trained, const struct st_entry *optimizer, int n_optimizer,
+                                   const char *state, struct snug_error *err)
+{
+    struct checkpoint_file files[N_FILES] = {
+        [MODEL_FILE] = {file_names[MODEL_FILE], trained, n_trained},
+        [OPTIMIZER_FILE] = {file_names[OPTIMIZER_FILE], optimizer, n_optimizer}};
+    if (t->recipe.lora == 0)
+        return checkpoint_save(t->out, files, ADAPTER_FILE, state, NULL, err);
+    struct adapter_files adapter;
+    TRY(adapter_files_make(&t->session, t->exec, &t->recipe, t->model->family == MODEL_gpt2,
+                           trained, n_trained, &adapter, err));
+    files[MODEL_FILE].entries = adapter.model;
+    files[MODEL_FILE].n = adapter.n_model;
+    files[ADAPTER_FILE] =
+        (struct checkpoint_file){file_names[ADAPTER_FILE], adapter.parts, adapter.n_parts};
+    enum snug_status status = checkpoint_save(t->out, files, N_FILES, state, NULL, err);
+    adapter_files_free(&adapter);
+    return status;
 }
 
 enum snug_status trainer_save(struct snug_trainer *t, struct snug_error *err)
@@ -258,26 +339,22 @@ enum snug_status trainer_save(struct snug_trainer *t, struct snug_error *err)
             "step %lld: \"%s\" is no longer finite, so nothing is saved over %s; try a "
             "lower --lr",
             (long long)t->step, broken, t->saved_step >= 0 ? "the last good checkpoint" : t->out);
-    struct st_entry *model = NULL, *optimizer = NULL;
-    int n_model = 0, n_optimizer = 0;
+    struct st_entry *trained = NULL, *optimizer = NULL;
+    int n_trained = 0, n_optimizer = 0;
     char *state = state_text(t);
     enum snug_status status =
         state == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory while saving") : SNUG_OK;
     if (status == SNUG_OK)
-        status = model_entries(t, &model, &n_model, err);
+        status = trained_entries(t, &trained, &n_trained, err);
     if (status == SNUG_OK)
         status = weights_entries(&t->session, t->exec, roles_in(t, OPTIMIZER_FILE), &optimizer,
                                  &n_optimizer, err);
-    if (status == SNUG_OK) {
-        struct checkpoint_file files[N_FILES] = {
-            {.name = file_names[MODEL_FILE], .entries = model, .n = n_model},
-            {.name = file_names[OPTIMIZER_FILE], .entries = optimizer, .n = n_optimizer}};
-        status = checkpoint_save(t->out, files, N_FILES, state, NULL, err);
-    }
+    if (status == SNUG_OK)
+        status = save_files(t, trained, n_trained, optimizer, n_optimizer, state, err);
     if (status == SNUG_OK)
         t->saved_step = t->step;
     free(state);
-    free(model);
+    free(trained);
     free(optimizer);
     return status;
 }
@@ -329,6 +406,8 @@ static enum snug_status restore_state(struct snug_trainer *t, const json_t *stat
     if (!t->options.weights_only)
         TRY(restore_scalars(t, state, err));
     TRY(same_data(t, state, err));
+    if (t->recipe.lora > 0)
+        TRY(same_base(t, state, err));
     if (seed != t->recipe.seed || seen != step * t->session.batch)
         return snug_fail(err, SNUG_MISMATCH,
                          "%s was trained with seed %lld and batch %lld: the order of samples "
@@ -382,9 +461,12 @@ static bool is_inherited(const struct snug_trainer *t, const json_t *recipe, con
 static enum snug_status same_states(const struct snug_trainer *t, const json_t *saved,
                                     struct snug_error *err)
 {
-    static const char *const keys[] = {"precision", "optimizer", "master", "state-bits"};
+    static const char *const keys[] = {"precision", "optimizer", "master",     "state-bits",
+                                       "lora",      "lora-on",   "lora-alpha", "lora-base"};
     snug_recipe recipe = t->recipe;
     recipe.state_bits = recipe_state_bits(&t->recipe);
+    if (recipe.lora > 0)
+        recipe.lora_alpha = recipe_lora_alpha(&t->recipe);
     json_t *now = recipe_json(&recipe);
     enum snug_status status = SNUG_OK;
     for (size_t i = 0; i < sizeof keys / sizeof *keys && status == SNUG_OK; i++) {
@@ -435,10 +517,12 @@ static enum snug_status restore_file(struct snug_trainer *t, const struct checkp
     struct safetensors *st = checkpoint_find(checkpoint, name);
     if (st == NULL)
         return snug_fail(err, SNUG_BAD_FILE, "%s has no %s", t->out, name);
-    if (t->options.weights_only)
-        TRY(weights_load(&t->session, t->exec, st, err));
-    else
+    if (!t->options.weights_only)
         TRY(weights_restore(&t->session, t->exec, roles_in(t, file), st, err));
+    else if (file == ADAPTER_FILE)
+        TRY(adapter_load_file(&t->session, t->exec, st, err));
+    else
+        TRY(weights_load(&t->session, t->exec, st, err));
     return checkpoint_verify(checkpoint, name, err);
 }
 
@@ -446,12 +530,13 @@ enum snug_status trainer_resume(struct snug_trainer *t, struct snug_error *err)
 {
     struct checkpoint *checkpoint = NULL;
     json_t *state = NULL;
+    int weights_file = t->recipe.lora > 0 ? ADAPTER_FILE : MODEL_FILE;
     TRY(checkpoint_open(t->out, &checkpoint, err));
     enum snug_status status = read_state(checkpoint, t->out, &state, err);
     if (status == SNUG_OK)
         status = restore_state(t, state, err);
     for (int file = 0; file < N_FILES && status == SNUG_OK; file++)
-        if (t->options.weights_only ? file == MODEL_FILE : roles_in(t, file) != 0)
+        if (t->options.weights_only ? file == weights_file : roles_in(t, file) != 0)
             status = restore_file(t, checkpoint, file, err);
     t->saved_step = t->step;
     json_decref(state);

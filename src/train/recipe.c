@@ -125,6 +125,17 @@ static void get_memory(const snug_recipe *recipe, struct text *out)
         text_add(out, "%lld", (long long)recipe->memory);
 }
 
+static bool set_lora_from(snug_recipe *recipe, const char *value)
+{
+    return value[0] != '\0' && snprintf(recipe->lora_from, sizeof recipe->lora_from, "%s", value) <
+                                   (int)sizeof recipe->lora_from;
+}
+
+static void get_lora_from(const snug_recipe *recipe, struct text *out)
+{
+    text_add(out, "%s", recipe->lora_from);
+}
+
 /* ---- the table --------------------------------------------------------------------------------- */
 
 static const struct choice precisions[] = {
@@ -152,6 +163,9 @@ static const struct choice offloads[] = {
 static const struct choice masters[] = {{"fp32", 0}, {"none", 1}, {NULL, 0}};
 static const struct choice state_bits[] = {{"32", 32}, {"16", 16}, {"8", 8}, {"4", 4}, {NULL, 0}};
 static const struct choice updates[] = {{"end", 0}, {"in-backward", 1}, {NULL, 0}};
+static const struct choice lora_places[] = {
+    {"attention", LORA_ON_attention}, {"mlp", LORA_ON_mlp}, {"all", LORA_ON_all}, {NULL, 0}};
+static const struct choice lora_bases[] = {{"16", 16}, {"8", 8}, {"4", 4}, {NULL, 0}};
 static const struct choice kernels[] = {{"fast", 0}, {"reference", 1}, {NULL, 0}};
 
 #define FIELD(name) offsetof(struct snug_recipe, name)
@@ -213,7 +227,16 @@ static const struct key keys[] = {
     {"memory", "no budget, or a size such as 24G or 512M",
      "what the process may hold in all; a plan over it is refused", .kind = OWN, .set = set_memory,
      .get = get_memory},
-    {"lora", "0", "rank of low-rank adapters", .kind = FIXED},
+    {"lora", "none, or a rank from 1", "train adapters of this rank beside frozen matrices",
+     .kind = COUNT, .field = FIELD(lora), .least = 1, .most = 1e6},
+    {"lora-on", "attention, mlp, all", "which linear layers have them; attention: q, k, v",
+     .kind = CHOICE, .field = FIELD(lora_on), .choices = lora_places},
+    {"lora-alpha", "twice the rank, or a number", "their results are multiplied by alpha / rank",
+     .kind = REAL, .field = FIELD(lora_alpha), .least = 1e-30, .most = 1e30},
+    {"lora-base", "as --precision, or 16, 8, 4", "bits of the frozen matrices", .kind = CHOICE,
+     .field = FIELD(lora_base), .choices = lora_bases},
+    {"lora-from", "none, or a folder", "start from this adapter, PEFT's or a run's", .kind = OWN,
+     .set = set_lora_from, .get = get_lora_from},
     {"offload", "none, states, activations, states+activations",
      "what is kept in a file on disk and brought in when needed", .kind = CHOICE,
      .field = FIELD(offload), .choices = offloads},
@@ -299,6 +322,7 @@ snug_recipe *snug_recipe_new(void)
                                 .optimizer = &optimizer_adamw,
                                 .lr = NAN,
                                 .weight_decay = NAN,
+                                .lora_alpha = NAN,
                                 .clip = 1,
                                 .lr_end = 0.1,
                                 .cycles = 4,
@@ -501,6 +525,25 @@ int recipe_state_bits(const struct snug_recipe *recipe)
 {
     int usual = recipe->optimizer->state_bits;
     return recipe->state_bits != 0 ? recipe->state_bits : usual != 0 ? usual : 32;
+}
+
+const char *recipe_lora_on_name(const struct snug_recipe *recipe)
+{
+    return choice_name(lora_places, recipe->lora_on);
+}
+
+double recipe_lora_alpha(const struct snug_recipe *recipe)
+{
+    return isnan(recipe->lora_alpha) ? 2 * (double)recipe->lora : recipe->lora_alpha;
+}
+
+void recipe_clear_lora(struct snug_recipe *recipe)
+{
+    recipe->lora = 0;
+    recipe->lora_alpha = NAN;
+    recipe->lora_on = LORA_ON_attention;
+    recipe->lora_base = 0;
+    recipe->lora_from[0] = '\0';
 }
 
 double recipe_lr(const struct snug_recipe *recipe)

@@ -19,7 +19,7 @@ enum schedule {
 enum lr_scaling { SCALE_LR_none, SCALE_LR_linear, SCALE_LR_sqrt };
 enum recipe_loss { RECIPE_LOSS_model, RECIPE_LOSS_cross_entropy, RECIPE_LOSS_mse };
 
-enum { OPT_TEXT_MAX = 256 };
+enum { OPT_TEXT_MAX = 256, LORA_FROM_MAX = 1024 };
 
 struct snug_recipe {
     int threads;                     /* 0: all cores */
@@ -46,6 +46,11 @@ struct snug_recipe {
     int checkpoint;                  /* enum checkpoint_how */
     int64_t checkpoint_every;        /* layers, of CHECKPOINT_every */
     int offload;                     /* bits of enum offload */
+    int64_t lora;                    /* rank of adapters, 0: none */
+    double lora_alpha;               /* NAN: twice the rank */
+    int lora_on;                     /* enum lora_on */
+    int lora_base;                   /* bits of frozen matrices, 0: those of the precision */
+    char lora_from[LORA_FROM_MAX];   /* folder of the adapter to start from, "": none */
     int64_t memory;                  /* bytes, 0: no budget */
     int64_t seed;
     uint64_t given; /* bit k: key k of the table was set by the user */
@@ -60,6 +65,10 @@ const char *recipe_schedule_name(const struct snug_recipe *recipe);
 enum snug_status recipe_options(const struct snug_recipe *recipe, double values[MAX_OPTIONS],
                                 struct snug_error *err);
 int recipe_state_bits(const struct snug_recipe *recipe);
+const char *recipe_lora_on_name(const struct snug_recipe *recipe); /* "attention" */
+double recipe_lora_alpha(const struct snug_recipe *recipe);
+/* Without adapters and all that is about them. */
+void recipe_clear_lora(struct snug_recipe *recipe);
 double recipe_lr(const struct snug_recipe *recipe); /* before it is scaled with the batch */
 double recipe_weight_decay(const struct snug_recipe *recipe);
 /* schedule.c */

@@ -10,6 +10,7 @@
  * --lr itself may be scaled with the batch: tuned at --base-batch, it is multiplied by the ratio of
  * the batches, or by its root.
  */
+#include "pass/pass.h"
 #include "train/recipe.h"
 
 #include <math.h>
@@ -105,6 +106,13 @@ enum snug_status recipe_check(const struct snug_recipe *recipe, struct snug_erro
     if (recipe->scale_lr == SCALE_LR_none && recipe->base_batch > 0)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
                          "--base-batch says nothing without --scale-lr linear or sqrt");
+    const char *idle = recipe->lora > 0                       ? NULL
+                       : recipe->lora_on != LORA_ON_attention ? "lora-on"
+                       : !isnan(recipe->lora_alpha)           ? "lora-alpha"
+                       : recipe->lora_base != 0               ? "lora-base"
+                                                              : NULL;
+    if (idle != NULL)
+        return snug_fail(err, SNUG_BAD_ARGUMENT, "--%s says nothing without --lora RANK", idle);
     return SNUG_OK;
 }
 

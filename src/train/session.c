@@ -54,6 +54,15 @@ static void keep_outputs(struct program *prog)
             prog->tensors[prog->ops[i].in[0]].is_output = true;
 }
 
+static int64_t count_trained(const struct program *prog)
+{
+    int64_t n = 0;
+    for (int i = 0; i < prog->n_tensors; i++)
+        if (prog->tensors[i].role == ROLE_parameter && !prog->tensors[i].frozen)
+            n += tensor_elems(prog, i);
+    return n;
+}
+
 enum snug_status session_program(const struct session_request *q, const char *last_pass,
                                  struct session *s, struct snug_error *err)
 {
@@ -89,6 +98,11 @@ enum snug_status session_program(const struct session_request *q, const char *la
                                .dropout = r->dropout,
                                .label_smoothing = r->label_smoothing,
                                .checkpoint = checkpoint,
+                               .lora_rank = (int)r->lora,
+                               .lora_on = (enum lora_on)r->lora_on,
+                               .lora_scale =
+                                   r->lora > 0 ? recipe_lora_alpha(r) / (double)r->lora : 0,
+                               .base_bits = r->lora_base,
                                .optimizer = r->optimizer,
                                .options = options,
                                .state_bits = recipe_state_bits(r),
@@ -105,6 +119,7 @@ enum snug_status session_program(const struct session_request *q, const char *la
         s->update_place = env.update_place;
         s->repeated_flops = env.repeated_flops;
         s->checkpoint = env.checkpoint;
+        s->n_trained = count_trained(&s->prog);
     }
     arena_free(&scratch);
     if (status != SNUG_OK)
@@ -212,6 +227,7 @@ void session_ledger(const struct session *s, const struct snug_recipe *recipe,
         .fragmentation = p->fragmentation,
         .total = p->arena_bytes,
         .n_parameters = s->n_parameters,
+        .n_trained = s->n_trained,
         .lower_bound = p->lower_bound,
         .forward_flops = whole(p->forward_flops),
         .step_flops = whole(p->step_flops),
@@ -242,6 +258,10 @@ void session_describe(const struct session *s, const struct snug_recipe *recipe,
         text_add(out, ", checkpoint ");
         recipe_checkpoint_name(recipe, out);
     }
+    if (recipe->lora > 0)
+        text_add(out, ", lora %lld on %s", (long long)recipe->lora, recipe_lora_on_name(recipe));
+    if (recipe->lora_base != 0)
+        text_add(out, " beside %d bits", recipe->lora_base);
     if (recipe->dropout > 0)
         text_add(out, ", dropout %g", recipe->dropout);
     if (recipe->label_smoothing > 0)

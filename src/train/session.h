@@ -16,7 +16,8 @@ struct session {
     struct plan plan;
     struct device_facts facts;
     const struct backend *backend;
-    int64_t batch, micro_batch, seq, n_parameters; /* seq 0: no sequences */
+    int64_t batch, micro_batch, seq; /* seq 0: no sequences */
+    int64_t n_parameters, n_trained; /* of the model; of those and of adapters */
     enum update_place update_place;                /* where --update in-backward has put them */
     double repeated_flops;                         /* a step, of a second backward half */
     struct checkpointing checkpoint;               /* as the pass left it */

@@ -4,6 +4,7 @@
 #include "train/trainer.h"
 
 #include "base/clock.h"
+#include "train/adapter.h"
 #include "train/budget.h"
 #include "train/weights.h"
 
@@ -123,12 +124,28 @@ static enum snug_status make_exec(struct snug_trainer *t, struct snug_error *err
                        NULL, &t->exec, err);
 }
 
+/* Random, then from files; adapters of a run that goes on stand beside the model that it began with. */
+static enum snug_status start_weights(struct snug_trainer *t, struct snug_error *err)
+{
+    bool has_base = !t->options.resume || t->recipe.lora > 0;
+    TRY(weights_init(&t->session, t->exec, (uint64_t)t->recipe.seed, err));
+    if (has_base && t->model->weights_folder != NULL)
+        TRY(weights_load_folder(&t->session, t->exec, t->model->weights_folder, err));
+    if (t->options.resume)
+        return trainer_resume(t, err);
+    return t->recipe.lora_from[0] == '\0'
+               ? SNUG_OK
+               : adapter_load(&t->session, t->exec, t->recipe.lora_from, err);
+}
+
 static enum snug_status open_all(struct snug_trainer *t, struct snug_error *err)
 {
     if (t->out != NULL)
         TRY(trainer_check_out(t, err));
     if (t->options.resume)
         TRY(trainer_inherit(t, err));
+    else if (t->recipe.lora_from[0] != '\0')
+        TRY(adapter_read_recipe(&t->recipe, err));
     TRY(trainer_fit_model(t, err));
     struct session_request q = {.model = t->model, .recipe = &t->recipe, .train = true};
     TRY(session_make(&q, &t->session, err));
@@ -140,11 +157,7 @@ static enum snug_status open_all(struct snug_trainer *t, struct snug_error *err)
         t->recipe.lr = t->recipe.optimizer->usual_lr(&t->session.prog, (double)t->n_steps,
                                                      (double)t->recipe.warmup);
     TRY(make_exec(t, err));
-    TRY(weights_init(&t->session, t->exec, (uint64_t)t->recipe.seed, err));
-    if (t->options.resume)
-        TRY(trainer_resume(t, err));
-    else if (t->model->weights_folder != NULL)
-        TRY(weights_load_folder(&t->session, t->exec, t->model->weights_folder, err));
+    TRY(start_weights(t, err));
     t->first_step = t->step;
     TRY(recipe_check_steps(&t->recipe, t->n_steps, err));
     TRY(make_evaluator(t, err));
@@ -382,8 +395,11 @@ char *snug_trainer_describe(const snug_trainer *t)
 {
     char count[TEXT_SIZE_MAX + 8], held_out[TEXT_SIZE_MAX + 8], bytes[TEXT_SIZE_MAX];
     struct text out = {0};
-    text_add(&out, "model   %s, %s parameters\n", t->model->name,
+    text_add(&out, "model   %s, %s parameters", t->model->name,
              text_count(t->session.n_parameters, count));
+    if (t->recipe.lora > 0)
+        text_add(&out, ", %s trained beside them", text_count(t->session.n_trained, count));
+    text_add(&out, "\n");
     if (t->options.resume)
         text_add(&out, "weights %s, step %lld of %lld\n", t->out, (long long)t->step,
                  (long long)t->n_steps);

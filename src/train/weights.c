@@ -6,6 +6,8 @@
 #include "base/fd.h"
 #include "base/rng.h"
 #include "io/hf_config.h"
+#include "train/adapter.h"
+#include "train/stored.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -20,10 +22,21 @@ static tensor_id master_of(const struct program *prog, tensor_id parameter)
     return id != TENSOR_NONE && prog->tensors[id].role == ROLE_optimizer ? id : TENSOR_NONE;
 }
 
-/* What model.safetensors holds. */
 static bool is_of_model(const struct tensor *t)
 {
     return t->role == ROLE_parameter || t->role == ROLE_buffer;
+}
+
+/* Is it in model.safetensors by its name?  Adapters are in a file of their own, scales go with codes. */
+static bool is_in_model_file(const struct program *prog, tensor_id id)
+{
+    return is_of_model(&prog->tensors[id]) && !adapter_has(prog, id) && !stored_is_scales(prog, id);
+}
+
+/* How many elements the piece that begins here has. */
+static int64_t piece_at(int64_t n, int64_t at)
+{
+    return n - at < STORED_PIECE ? n - at : STORED_PIECE;
 }
 
 static double start_value(const struct tensor *t, uint64_t seed, uint64_t stream, int64_t i)
@@ -41,14 +54,6 @@ static double start_value(const struct tensor *t, uint64_t seed, uint64_t stream
         break;
     }
     return 0;
-}
-
-/* Tensors are walked in pieces: they may lie in the store, which is not memory. */
-enum { PIECE_ELEMS = 8192 };
-
-static int64_t piece_at(int64_t n, int64_t at)
-{
-    return n - at < PIECE_ELEMS ? n - at : PIECE_ELEMS;
 }
 
 /* `n` elements from `at` on, in their own type. */
@@ -75,7 +80,7 @@ static enum snug_status for_pieces(int64_t n_elems, piece_fn *run, void *user,
 {
     enum snug_status status = SNUG_OK;
 #pragma omp parallel for schedule(static)
-    for (int64_t at = 0; at < n_elems; at += PIECE_ELEMS) {
+    for (int64_t at = 0; at < n_elems; at += STORED_PIECE) {
         struct snug_error error = {0};
         enum snug_status of_piece = run(user, at, piece_at(n_elems, at), &error);
         if (of_piece != SNUG_OK) {
@@ -99,7 +104,7 @@ static enum snug_status copy_piece(void *user, int64_t at, int64_t n, struct snu
     const struct pieces *p = user;
     const struct tensor *to = &p->session->prog.tensors[p->id];
     const struct tensor *from = &p->session->prog.tensors[p->other];
-    double read[PIECE_ELEMS], made[PIECE_ELEMS]; /* room for the widest type */
+    double read[STORED_PIECE], made[STORED_PIECE]; /* room for the widest type */
     TRY(get_piece(p->session, p->exec, p->other, at, n, read, err));
     for (int64_t i = 0; i < n; i++)
         dtype_store(to->dtype, made, i, dtype_load(from->dtype, read, i));
@@ -107,8 +112,8 @@ static enum snug_status copy_piece(void *user, int64_t at, int64_t n, struct snu
 }
 
 /* The states that start as their weight, once the weights have numbers.  Masters have theirs already. */
-static enum snug_status start_copies(const struct session *session, struct exec *exec,
-                                     struct snug_error *err)
+enum snug_status weights_start_copies(const struct session *session, struct exec *exec,
+                                      struct snug_error *err)
 {
     const struct program *prog = &session->prog;
     for (int id = 0; id < prog->n_tensors; id++) {
@@ -125,23 +130,23 @@ static enum snug_status start_copies(const struct session *session, struct exec 
     return SNUG_OK;
 }
 
+/* The weight in the form in which it is kept, and its master. */
 static enum snug_status start_piece(void *user, int64_t at, int64_t n, struct snug_error *err)
 {
     const struct pieces *p = user;
     const struct tensor *t = &p->session->prog.tensors[p->id];
-    void *data = exec_data(p->exec, p->id);
-    float wide[PIECE_ELEMS];
-    for (int64_t i = 0; i < n; i++) {
+    struct stored weight = stored_of(&p->session->prog, p->exec, p->id);
+    float wide[STORED_PIECE];
+    for (int64_t i = 0; i < n; i++)
         wide[i] = (float)start_value(t, p->seed, p->stream, at + i);
-        dtype_store(t->dtype, data, at + i, (double)wide[i]);
-    }
+    stored_put(&weight, at, n, wide);
     return p->other == TENSOR_NONE ? SNUG_OK
                                    : put_piece(p->session, p->exec, p->other, at, n, wide, err);
 }
 
 static enum snug_status clear_piece(void *user, int64_t at, int64_t n, struct snug_error *err)
 {
-    static const double zeros[PIECE_ELEMS];
+    static const double zeros[STORED_PIECE];
     const struct pieces *p = user;
     return put_piece(p->session, p->exec, p->id, at, n, zeros, err);
 }
@@ -160,13 +165,15 @@ enum snug_status weights_init(const struct session *session, struct exec *exec, 
                                 .stream = rng_hash_string(t->name)};
         if (!t->persistent || !exec_holds(exec, id) || t->base != TENSOR_NONE)
             continue;
-        if (is_of_model(t))
+        bool is_weight = is_of_model(t) && !stored_is_scales(prog, id);
+        if (is_weight)
             pieces.other = master_of(prog, id);
-        if (is_of_model(t) || t->init != INIT_weight)
-            TRY(for_pieces(tensor_elems(prog, id), is_of_model(t) ? start_piece : clear_piece,
-                           &pieces, err));
+        int64_t n = is_weight ? shape_elems(&stored_of(prog, exec, id).shape)
+                              : tensor_elems(prog, id);
+        if (is_weight || t->init != INIT_weight)
+            TRY(for_pieces(n, is_weight ? start_piece : clear_piece, &pieces, err));
     }
-    TRY(start_copies(session, exec, err));
+    TRY(weights_start_copies(session, exec, err));
     double *scalars = exec_scalars(exec);
     if (scalars != NULL) {
         scalars[SCALAR_clip] = 1;
@@ -189,14 +196,15 @@ static void shape_text(const struct shape *shape, struct text *out)
 }
 
 static enum snug_status wrong_shape(const struct safetensors *st, const struct st_entry *entry,
-                                    const struct tensor *t, struct snug_error *err)
+                                    const struct shape *shape, enum dtype dtype,
+                                    struct snug_error *err)
 {
     struct text text = {0};
     text_add(&text, "%s: tensor \"%s\" is %s ", safetensors_path(st), entry->name,
              entry->dtype < DTYPE_COUNT ? dtype_name(entry->dtype) : "of an unknown type");
     shape_text(&entry->shape, &text);
-    text_add(&text, ", the model has %s ", dtype_name(t->dtype));
-    shape_text(&t->shape, &text);
+    text_add(&text, ", the model has %s ", dtype_name(dtype));
+    shape_text(shape, &text);
     snug_fail(err, SNUG_MISMATCH, "%s", text.data == NULL ? "shapes differ" : text.data);
     text_free(&text);
     return SNUG_MISMATCH;
@@ -204,7 +212,7 @@ static enum snug_status wrong_shape(const struct safetensors *st, const struct s
 
 /* Elements [at, at + count) of an entry, in the file's type. */
 static enum snug_status read_piece(struct safetensors *st, const struct st_entry *entry, int64_t at,
-                                   int64_t count, double buffer[PIECE_ELEMS],
+                                   int64_t count, double buffer[STORED_PIECE],
                                    struct snug_error *err)
 {
     int64_t size = (int64_t)dtype_bytes(entry->dtype);
@@ -219,12 +227,12 @@ static enum snug_status read_to(const struct session *session, struct exec *exec
                                 struct safetensors *st, const struct st_entry *entry,
                                 struct snug_error *err)
 {
-    double read[PIECE_ELEMS], made[PIECE_ELEMS]; /* room for the widest type */
+    double read[STORED_PIECE], made[STORED_PIECE]; /* room for the widest type */
     enum dtype dtype = session->prog.tensors[id].dtype;
     int64_t n = shape_elems(&entry->shape);
     if (entry->dtype == dtype && exec_data(exec, id) != NULL)
         return safetensors_read(st, entry, exec_data(exec, id), err);
-    for (int64_t at = 0; at < n; at += PIECE_ELEMS) {
+    for (int64_t at = 0; at < n; at += STORED_PIECE) {
         TRY(read_piece(st, entry, at, piece_at(n, at), read, err));
         for (int64_t i = 0; entry->dtype != dtype && i < piece_at(n, at); i++)
             dtype_store(dtype, made, i, dtype_load(entry->dtype, read, i));
@@ -232,6 +240,50 @@ static enum snug_status read_to(const struct session *session, struct exec *exec
                       err));
     }
     return SNUG_OK;
+}
+
+enum snug_status weights_read_f32(struct safetensors *st, const struct st_entry *entry, float *out,
+                                  struct snug_error *err)
+{
+    double buffer[STORED_PIECE];
+    int64_t n = shape_elems(&entry->shape);
+    for (int64_t at = 0; at < n; at += STORED_PIECE) {
+        TRY(read_piece(st, entry, at, piece_at(n, at), buffer, err));
+        for (int64_t i = 0; i < piece_at(n, at); i++)
+            out[at + i] = (float)dtype_load(entry->dtype, buffer, i);
+    }
+    return SNUG_OK;
+}
+
+/* Into codes: the numbers pass through fp32. */
+static enum snug_status read_codes(struct safetensors *st, const struct st_entry *entry,
+                                   const struct stored *weight, struct snug_error *err)
+{
+    double buffer[STORED_PIECE];
+    float values[STORED_PIECE];
+    int64_t n = shape_elems(&entry->shape);
+    for (int64_t at = 0; at < n; at += STORED_PIECE) {
+        TRY(read_piece(st, entry, at, piece_at(n, at), buffer, err));
+        for (int64_t i = 0; i < piece_at(n, at); i++)
+            values[i] = (float)dtype_load(entry->dtype, buffer, i);
+        stored_put(weight, at, piece_at(n, at), values);
+    }
+    return SNUG_OK;
+}
+
+enum snug_status weights_read_entry(const struct session *session, struct exec *exec, tensor_id id,
+                                    struct safetensors *st, const struct st_entry *entry,
+                                    struct snug_error *err)
+{
+    struct stored weight = stored_of(&session->prog, exec, id);
+    tensor_id master = master_of(&session->prog, id);
+    if (!shape_equal(&entry->shape, &weight.shape) || entry->dtype >= DTYPE_COUNT ||
+        !dtype_is_float(entry->dtype))
+        return wrong_shape(st, entry, &weight.shape, weight.dtype, err);
+    if (master != TENSOR_NONE)
+        TRY(read_to(session, exec, master, st, entry, err));
+    return weight.scales != NULL ? read_codes(st, entry, &weight, err)
+                                 : read_to(session, exec, id, st, entry, err);
 }
 
 static bool ends_in(const char *name, const char *ending)
@@ -245,11 +297,11 @@ static enum snug_status check_tied_head(struct safetensors *st, const struct st_
                                         struct snug_error *err)
 {
     const struct st_entry *table = hf_find_tensor(st, "wte.weight");
-    double a[PIECE_ELEMS], b[PIECE_ELEMS];
+    double a[STORED_PIECE], b[STORED_PIECE];
     bool same = table != NULL && head->dtype == table->dtype && head->dtype < DTYPE_COUNT &&
                 shape_equal(&head->shape, &table->shape);
     int64_t n = same ? shape_elems(&head->shape) : 0;
-    for (int64_t at = 0; at < n && same; at += PIECE_ELEMS) {
+    for (int64_t at = 0; at < n && same; at += STORED_PIECE) {
         TRY(read_piece(st, head, at, piece_at(n, at), a, err));
         TRY(read_piece(st, table, at, piece_at(n, at), b, err));
         same = memcmp(a, b, (size_t)piece_at(n, at) * dtype_bytes(head->dtype)) == 0;
@@ -283,31 +335,25 @@ enum snug_status weights_load(const struct session *session, struct exec *exec,
     }
     for (int id = 0; id < prog->n_tensors; id++) {
         const struct tensor *t = &prog->tensors[id];
-        if (!is_of_model(t))
+        if (!is_in_model_file(prog, id))
             continue;
         const struct st_entry *entry = hf_find_tensor(st, t->name);
         if (entry == NULL)
             return snug_fail(err, SNUG_MISMATCH, "%s has no tensor \"%s\", which the model needs",
                              safetensors_path(st), t->name);
-        if (!shape_equal(&entry->shape, &t->shape) || entry->dtype >= DTYPE_COUNT ||
-            !dtype_is_float(entry->dtype))
-            return wrong_shape(st, entry, t, err);
-        tensor_id master = master_of(prog, id);
-        if (master != TENSOR_NONE)
-            TRY(read_to(session, exec, master, st, entry, err));
-        TRY(read_to(session, exec, id, st, entry, err));
+        TRY(weights_read_entry(session, exec, id, st, entry, err));
         n_used++;
     }
     for (int k = 0; k < safetensors_count(st) && n_used < safetensors_count(st); k++) {
         const char *name = safetensors_entry(st, k)->name;
         const char *bare = strncmp(name, "transformer.", 12) == 0 ? name + 12 : name;
         tensor_id id = program_find(prog, bare);
-        if (!is_ignorable(name) && (id == TENSOR_NONE || !is_of_model(&prog->tensors[id])))
+        if (!is_ignorable(name) && (id == TENSOR_NONE || !is_in_model_file(prog, id)))
             return snug_fail(err, SNUG_MISMATCH,
                              "%s has a tensor \"%s\" that the model has no place for",
                              safetensors_path(st), name);
     }
-    return start_copies(session, exec, err);
+    return weights_start_copies(session, exec, err);
 }
 
 enum snug_status weights_load_folder(const struct session *session, struct exec *exec,
@@ -342,7 +388,7 @@ static enum snug_status look_at_piece(void *user, int64_t at, int64_t n, struct 
 {
     struct pieces *p = user;
     enum dtype dtype = p->session->prog.tensors[p->id].dtype;
-    double read[PIECE_ELEMS];
+    double read[STORED_PIECE];
     int64_t n_bad = 0;
     TRY(get_piece(p->session, p->exec, p->id, at, n, read, err));
     for (int64_t i = 0; i < n; i++)
@@ -374,9 +420,9 @@ enum snug_status weights_read(const struct session *session, struct exec *exec, 
                               float *values, struct snug_error *err)
 {
     enum dtype dtype = session->prog.tensors[id].dtype;
-    double read[PIECE_ELEMS];
+    double read[STORED_PIECE];
     int64_t n = tensor_elems(&session->prog, id);
-    for (int64_t at = 0; at < n; at += PIECE_ELEMS) {
+    for (int64_t at = 0; at < n; at += STORED_PIECE) {
         TRY(get_piece(session, exec, id, at, piece_at(n, at), read, err));
         for (int64_t i = 0; i < piece_at(n, at); i++)
             values[at + i] = (float)dtype_load(dtype, read, i);
@@ -391,7 +437,7 @@ static bool is_saved(const struct program *prog, const struct exec *exec, tensor
 {
     const struct tensor *t = &prog->tensors[id];
     enum role role = is_of_model(t) ? ROLE_parameter : t->role;
-    return (roles >> role & 1) != 0 && t->persistent && exec_holds(exec, id);
+    return (roles >> role & 1) != 0 && t->persistent && !t->frozen && exec_holds(exec, id);
 }
 
 static enum snug_status read_stored(const void *owner, int id, int64_t at_bytes, int64_t n_bytes,
@@ -442,14 +488,14 @@ enum snug_status weights_restore(const struct session *session, struct exec *exe
         n += is_saved(prog, exec, id, roles);
     for (int k = 0; k < safetensors_count(st); k++) { /* in file order: the checksum is free */
         const struct st_entry *entry = safetensors_entry(st, k);
-        tensor_id id = program_find(prog, entry->name);
+        tensor_id id = program_find(prog, peft_bare_name(entry->name));
         if (id == TENSOR_NONE || !is_saved(prog, exec, id, roles))
             return snug_fail(err, SNUG_MISMATCH,
                              "%s holds \"%s\", which this model and optimizer do not have",
                              safetensors_path(st), entry->name);
         if (entry->dtype != prog->tensors[id].dtype ||
             !shape_equal(&entry->shape, &prog->tensors[id].shape))
-            return wrong_shape(st, entry, &prog->tensors[id], err);
+            return wrong_shape(st, entry, &prog->tensors[id].shape, prog->tensors[id].dtype, err);
         TRY(read_to(session, exec, id, st, entry, err));
         n--;
     }

@@ -16,6 +16,16 @@ enum snug_status weights_init(const struct session *session, struct exec *exec, 
 enum snug_status weights_load(const struct session *session, struct exec *exec,
                               struct safetensors *st, struct snug_error *err);
 
+/* One parameter, and its master; and an entry as fp32. */
+enum snug_status weights_read_entry(const struct session *session, struct exec *exec, tensor_id id,
+                                    struct safetensors *st, const struct st_entry *entry,
+                                    struct snug_error *err);
+enum snug_status weights_read_f32(struct safetensors *st, const struct st_entry *entry, float *out,
+                                  struct snug_error *err);
+/* The states that start as their weight, once the weights have numbers. */
+enum snug_status weights_start_copies(const struct session *session, struct exec *exec,
+                                      struct snug_error *err);
+
 /* The weights of a folder: of the checkpoint if it is a run, else of its model.safetensors. */
 enum snug_status weights_load_folder(const struct session *session, struct exec *exec,
                                      const char *folder, struct snug_error *err);
@@ -28,8 +38,8 @@ enum snug_status weights_find_nonfinite(const struct session *session, struct ex
 enum snug_status weights_read(const struct session *session, struct exec *exec, tensor_id id,
                               float *values, struct snug_error *err);
 
-/* All tensors of some roles (bit ROLE_...; buffers go with parameters), exactly as they are: what a
- * checkpoint holds.  entries is malloc'ed. */
+/* All tensors of some roles (bit ROLE_...; buffers go with parameters) but those that are frozen, exactly
+ * as they are: what a checkpoint holds.  entries is malloc'ed. */
 enum snug_status weights_entries(const struct session *session, struct exec *exec, unsigned roles,
                                  struct st_entry **entries, int *n, struct snug_error *err);
 /* And back: same names, types and shapes, or refused. */

@@ -301,6 +301,15 @@ words_and_flags() {
 2 | dropout, 0.99                          | plan gpt2 --dropout 1
 2 | label-smoothing                        | plan gpt2 --label-smoothing -0.1
 1 | no place, dropout                      | plan mlp:4-3 --dropout 0.1
+2 | --lora, a rank from 1                  | plan gpt2 --lora 0
+2 | rank from 1 to 768, h.0.attn.c_attn    | plan gpt2 --lora 769
+2 | --lora-on, attention, mlp, all         | plan gpt2 --lora 8 --lora-on head
+2 | --lora-base, 16, 8, 4                  | plan gpt2 --lora 8 --lora-base 2
+2 | --lora-alpha                           | plan gpt2 --lora 8 --lora-alpha 0
+2 | --lora-base says nothing without --lora | plan gpt2 --lora-base 8
+1 | attention reads, --lora-on all         | plan mlp --lora 4
+1 | convolutions, no adapters              | plan resnet18 --lora 4 --lora-on all
+1 | adapter_config.json                    | plan gpt2 --lora-from nosuch
 1 | mse, classifiers                       | plan gpt2 --loss mse
 2 | augment, flip+shift                    | plan gpt2 --augment shift+flip
 2 | --augment, images                      | train tiny text.txt --augment flip --out new

@@ -324,6 +324,56 @@ static void test_same_numbers_same_bytes(void **state)
     files_remove_dir(b);
 }
 
+/* A file in a folder inside the run is as safe as the others. */
+static enum snug_status save_inside(const char *dir, float value, struct file_faults *faults,
+                                    struct snug_error *err)
+{
+    const struct st_entry part = {
+        .name = "w", .dtype = DTYPE_f32, .shape = {1, {1}}, .data = &value};
+    const struct checkpoint_file file = {"inside/part.safetensors", &part, 1};
+    return checkpoint_save(dir, &file, 1, "{}", faults, err);
+}
+
+static float load_inside(const char *dir)
+{
+    struct checkpoint *checkpoint;
+    struct snug_error err = {0};
+    float value = 0;
+    if (checkpoint_open(dir, &checkpoint, &err) != SNUG_OK)
+        fail_msg("cannot open: %s", err.message);
+    struct safetensors *st = checkpoint_find(checkpoint, "inside/part.safetensors");
+    assert_non_null(st);
+    assert_int_equal(safetensors_read(st, safetensors_find(st, "w"), &value, &err), SNUG_OK);
+    assert_int_equal(checkpoint_verify(checkpoint, "inside/part.safetensors", &err), SNUG_OK);
+    checkpoint_close(checkpoint);
+    return value;
+}
+
+static void test_folder_inside(void **state)
+{
+    (void)state;
+    char dir[FILES_PATH_MAX];
+    struct snug_error err = {0};
+    float now = 1;
+    int n_injected = 0, n_old = 0;
+    files_make_dir(dir);
+    files_make_subdir(dir, "inside");
+    assert_int_equal(save_inside(dir, now, NULL, &err), SNUG_OK);
+    for (int64_t n = 1;; n++) {
+        struct file_faults faults = {.fail_at = n, .crash = true};
+        float before = now;
+        enum snug_status status = save_inside(dir, before + 1, &faults, &err);
+        now = load_inside(dir);
+        assert_true(now == before || now == before + 1);
+        n_old += now == before;
+        if (status == SNUG_OK)
+            break;
+        n_injected++;
+    }
+    assert_true(n_injected >= 10 && n_old >= 4 && n_old < n_injected);
+    files_remove_dir(dir);
+}
+
 static void test_damage(void **state)
 {
     static const struct {
@@ -337,6 +387,15 @@ static void test_damage(void **state)
         {"state without files", "state.json", "{\"step\": 1}", "\"files\" is missing"},
         {"state with a path", "state.json",
          "{\"files\": {\"../m\": {\"bytes\": 1, \"crc32\": \"0\", \"save\": \"0\"}}}",
+         "is not valid"},
+        {"a name inside that leads out", "state.json",
+         "{\"files\": {\"a/../m\": {\"bytes\": 1, \"crc32\": \"0\", \"save\": \"0\"}}}",
+         "is not valid"},
+        {"a name up from a folder inside", "state.json",
+         "{\"files\": {\"a/..\": {\"bytes\": 1, \"crc32\": \"0\", \"save\": \"0\"}}}",
+         "is not valid"},
+        {"a name from the root", "state.json",
+         "{\"files\": {\"/m\": {\"bytes\": 1, \"crc32\": \"0\", \"save\": \"0\"}}}",
          "is not valid"},
         {"state with a bad sum", "state.json",
          "{\"files\": {\"m\": {\"bytes\": 1, \"crc32\": \"xyz\", \"save\": \"0\"}}}",
@@ -435,8 +494,8 @@ int main(void)
         cmocka_unit_test(test_out_of_reach),     cmocka_unit_test(test_failure_after_crash),
         cmocka_unit_test(test_no_descriptors),   cmocka_unit_test(test_kill),
         cmocka_unit_test(test_first_save_fails), cmocka_unit_test(test_same_numbers_same_bytes),
-        cmocka_unit_test(test_damage),           cmocka_unit_test(test_make_dir),
-        cmocka_unit_test(test_bad_state),
+        cmocka_unit_test(test_folder_inside),    cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_make_dir),         cmocka_unit_test(test_bad_state),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

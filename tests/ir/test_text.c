@@ -31,8 +31,8 @@ static const struct {
     {"a tensor", "program p\ntensor x input f32 [2 3]",
      "program p\ntensor x input      f32  [2 3]\n"},
     {"every word",
-     "tensor w parameter bf16 [5] decays init=normal:2e-2 output stored persistent lane=3",
-     "program \"\"\ntensor w parameter  bf16 [5] lane=3 persistent stored output decays "
+     "tensor w parameter bf16 [5] frozen decays init=normal:2e-2 output stored persistent lane=3",
+     "program \"\"\ntensor w parameter  bf16 [5] lane=3 persistent stored output decays frozen "
      "init=normal:0.02\n"},
     {"a view above its base", "tensor v gradient f32 [2] view=b+4; tensor b gradient f32 [8]",
      "program \"\"\ntensor v gradient   f32  [2] view=b+4\ntensor b gradient   f32  [8]\n"},
@@ -115,7 +115,7 @@ static const struct {
     {"dimension beyond int64", "tensor x input f32 [99999999999999999999]", "a dimension is"},
     {"product beyond int64", "tensor x input f32 [1000000000 1000000000 1000000000]", "1e17"},
     {"seven dimensions", "tensor x input f32 [1 1 1 1 1 1 1]", "at most 6 dimensions"},
-    {"unknown tensor word", "tensor x input f32 [1] frozen", "not \"frozen\""},
+    {"unknown tensor word", "tensor x input f32 [1] thawed", "not \"thawed\""},
     {"view without offset", X "tensor v input f32 [1] view=x", "expected \"+\" and an offset"},
     {"negative offset", X "tensor v input f32 [1] view=x+-1", "offset of a view is a whole number"},
     {"lane out of range", "tensor x input f32 [1] lane=3000000000", "lane is a whole number"},
@@ -216,6 +216,7 @@ static void add_random_tensor(struct dice *dice, struct program *prog)
                             .stored = roll(dice, 2),
                             .is_output = roll(dice, 2),
                             .decays = roll(dice, 2),
+                            .frozen = roll(dice, 2),
                             .init = (enum init)roll(dice, INIT_weight + 1),
                             .init_scale = roll(dice, 2) ? random_real(dice) : 0};
     for (int d = 0; d < tensor.shape.n_dims; d++)
@@ -311,6 +312,7 @@ static void assert_same_tensor(const struct tensor *a, const struct tensor *b)
     assert_int_equal(a->stored, b->stored);
     assert_int_equal(a->is_output, b->is_output);
     assert_int_equal(a->decays, b->decays);
+    assert_int_equal(a->frozen, b->frozen);
     assert_int_equal(a->init, b->init);
     assert_memory_equal(&a->init_scale, &b->init_scale, sizeof a->init_scale);
 }

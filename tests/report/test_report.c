@@ -34,6 +34,7 @@ static struct report_plan example(void)
                    .fragmentation = 12,
                    .total = 7439962124,
                    .n_parameters = 124439808,
+                   .n_trained = 124439808,
                    .lower_bound = 7439962112,
                    .forward_flops = 8937000000000,
                    .step_flops = 27000000000000,
@@ -142,6 +143,7 @@ static void json_says_the_same(void **state)
     assert_int_equal(sum, plan.ledger.total);
     assert_int_equal(json_integer_value(json_object_get(bytes, "total")), plan.ledger.total);
     assert_int_equal(json_integer_value(json_object_get(json, "parameters")), 124439808);
+    assert_int_equal(json_integer_value(json_object_get(json, "trainable")), 124439808);
     assert_int_equal(json_integer_value(json_object_get(json, "ranks")), 1);
     assert_true(json_real_value(json_object_get(json, "step_seconds")) == 21.75);
     assert_int_equal(json_integer_value(json_object_get(json_object_get(json, "peak"), "op")), 312);
@@ -343,6 +345,22 @@ static void bench_json_has_all(void **state)
     free(text);
 }
 
+/* Adapters are told from the model that they stand beside. */
+static void adapters_are_told_apart(void **state)
+{
+    (void)state;
+    struct report_plan plan = example();
+    char *whole = report_plan_text(&plan, 0);
+    assert_non_null(strstr(whole, "124,439,808 parameters\n"));
+    plan.ledger.n_trained = 294912;
+    char *text = report_plan_text(&plan, 0), *json = report_plan_json(&plan);
+    assert_non_null(strstr(text, "294,912 parameters of adapters beside 124,439,808 frozen ones"));
+    assert_non_null(strstr(json, "\"parameters\": 124439808, \"trainable\": 294912, "));
+    free(whole);
+    free(text);
+    free(json);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -353,6 +371,7 @@ int main(void)
         cmocka_unit_test(strings_are_escaped),
         cmocka_unit_test(ops_that_are_missing_show),
         cmocka_unit_test(bench_is_exact),
+        cmocka_unit_test(adapters_are_told_apart),
         cmocka_unit_test(large_batch_is_exact),
         cmocka_unit_test(bench_json_has_all),
     };

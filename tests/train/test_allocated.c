@@ -454,6 +454,7 @@ static void test_steps_allocate_nothing(void **state)
     check_steps("gpt-nano", "batch=4 seq=16", "fp32", 2);
     check_steps("gpt-nano", "batch=4 seq=16 dropout=0.1 label-smoothing=0.1", "bf16", 2);
     check_steps("gpt-nano", "batch=4 seq=32 offload=states+activations", "bf16", 2);
+    check_steps("gpt-nano", "batch=4 seq=16 lora=2 lora-on=all lora-base=4", "bf16", 2);
 }
 
 /* The watch itself: it sees what it is meant to see. */
