@@ -18,9 +18,9 @@ struct session {
     const struct backend *backend;
     int64_t batch, micro_batch, seq; /* seq 0: no sequences */
     int64_t n_parameters, n_trained; /* of the model; of those and of adapters */
-    enum update_place update_place;                /* where --update in-backward has put them */
-    double repeated_flops;                         /* a step, of a second backward half */
-    struct checkpointing checkpoint;               /* as the pass left it */
+    enum update_place update_place;  /* where --update in-backward has put them */
+    double repeated_flops;           /* a step, of a second backward half */
+    struct checkpointing checkpoint; /* as the pass left it */
 };
 
 struct session_request {

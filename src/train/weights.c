@@ -168,10 +168,10 @@ enum snug_status weights_init(const struct session *session, struct exec *exec, 
         bool is_weight = is_of_model(t) && !stored_is_scales(prog, id);
         if (is_weight)
             pieces.other = master_of(prog, id);
-        int64_t n = is_weight ? shape_elems(&stored_of(prog, exec, id).shape)
-                              : tensor_elems(prog, id);
+        struct shape shape = is_weight ? stored_of(prog, exec, id).shape : t->shape;
         if (is_weight || t->init != INIT_weight)
-            TRY(for_pieces(n, is_weight ? start_piece : clear_piece, &pieces, err));
+            TRY(for_pieces(shape_elems(&shape), is_weight ? start_piece : clear_piece, &pieces,
+                           err));
     }
     TRY(weights_start_copies(session, exec, err));
     double *scalars = exec_scalars(exec);
