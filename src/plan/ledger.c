@@ -35,11 +35,9 @@ static void add_costs(const struct program *prog, const struct device_rates *rat
                 loss_op = i;
     for (int i = 0; i < prog->n_ops; i++) {
         double flops = op_flops(prog, &prog->ops[i]);
-        double by_flops = flops / rates->flops;
-        double by_bytes = op_moved_bytes(prog, &prog->ops[i]) / rates->bytes;
         double times = i >= prog->body_begin && i < body_end ? prog->n_repeat : 1;
         plan->step_flops += times * flops;
-        plan->step_seconds += times * (by_flops > by_bytes ? by_flops : by_bytes);
+        plan->step_seconds += times * op_seconds(prog, &prog->ops[i], rates);
         if (i <= loss_op) /* of the fused head, a third is forward */
             plan->forward_flops +=
                 times * (prog->ops[i].kind == OP_linear_cross_entropy_train ? flops / 3 : flops);
@@ -161,6 +159,22 @@ enum snug_status plan_make_over(const struct program *prog, const struct program
                                 struct snug_error *err)
 {
     return make(prog, host, host_plan, alignment, NULL, plan, err);
+}
+
+enum snug_status plan_estimate(const struct program *prog, const struct device_rates *rates,
+                               struct plan *plan, struct snug_error *err)
+{
+    *plan = (struct plan){0};
+    enum snug_status status = program_check_sizes(prog, err);
+    if (status == SNUG_OK)
+        status = plan_lifetimes(prog, plan, err);
+    if (status == SNUG_OK)
+        status = plan_ledger(prog, rates, plan, err);
+    plan->arena_bytes = plan->lower_bound;
+    plan->fragmentation = 0;
+    if (status != SNUG_OK)
+        plan_free(plan);
+    return status;
 }
 
 void plan_free(struct plan *plan)

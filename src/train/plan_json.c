@@ -16,6 +16,7 @@ void plan_report(const struct session *s, const struct snug_recipe *recipe, cons
                 report->peak_name = s->prog.tensors[op->out[k]].name;
     }
     report->recipe = line->data;
+    report->rates = s->rates_origin[0] != '\0' ? s->rates_origin : NULL;
     report->runtime_bytes = session_expected_runtime_bytes(s);
     session_ledger(s, recipe, &report->ledger);
 }

@@ -16,6 +16,7 @@ struct session {
     struct device_facts facts;
     const struct backend *backend;
     int64_t batch, micro_batch, seq, n_parameters; /* seq 0: no sequences */
+    char rates_origin[96]; /* where the time of a step comes from; "": from whoever asked */
 };
 
 struct session_request {
@@ -23,9 +24,11 @@ struct session_request {
     const struct snug_recipe *recipe;
     enum model_purpose purpose;
     bool train;
-    int64_t batch, micro_batch, seq; /* 0: from the recipe, then the model's default */
-    const struct session *over;      /* plan in the arena of this run, or NULL */
-    bool averages_only;              /* of that run's weights, as outputs, and nothing else */
+    int64_t batch, micro_batch, seq;  /* 0: from the recipe, then the model's default */
+    const struct session *over;       /* plan in the arena of this run, or NULL */
+    bool averages_only;               /* of that run's weights, as outputs, and nothing else */
+    bool estimate;                    /* no offsets: the ledger's lower bound is the total */
+    const struct device_rates *rates; /* NULL: looked up for the recipe (train/rates.h) */
 };
 
 enum snug_status session_make(const struct session_request *request, struct session *session,
