@@ -230,7 +230,7 @@ static enum snug_status estimate_all(struct fit *fit, struct snug_error *err)
         struct snug_error own;
         enum snug_status failed = estimate_setting(fit, i * n_micro, &own);
         if (failed != SNUG_OK) {
-#pragma omp critical(fit_failed)
+#pragma omp critical
             {
                 status = failed;
                 if (err != NULL)

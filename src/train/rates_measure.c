@@ -150,21 +150,29 @@ static enum snug_status make_trial(const struct trial *t, int threads, struct ga
     return status;
 }
 
-/* Curves of the buckets that hold something. */
+static void draw_curve(const struct bucket buckets[RATE_POINTS_MAX], struct rate_curve *curve)
+{
+    for (int k = 0; k < RATE_POINTS_MAX; k++)
+        if (buckets[k].n > 0)
+            curve->points[curve->n_points++] = (struct rate_point){
+                exp(buckets[k].log_size / buckets[k].n), buckets[k].work / buckets[k].seconds};
+}
+
+/* What stands for the kinds that have no curve: the largest products of fp32, and memory as fast as
+ * the update of large tensors has found it. */
 static void draw_curves(struct gathered *all)
 {
     struct device_rates *rates = &all->rates->rates;
     for (int i = 0; i < rates->n_curves; i++) {
         struct rate_curve *curve = &all->rates->curves[i];
-        for (int k = 0; k < RATE_POINTS_MAX; k++) {
-            const struct bucket *b = &all->buckets[i][k];
-            if (b->n > 0)
-                curve->points[curve->n_points++] =
-                    (struct rate_point){exp(b->log_size / b->n), b->work / b->seconds};
-        }
-        bool is_product = curve->kind == OP_linear && curve->dtype == DTYPE_f32;
-        if (is_product && curve->n_points > 0)
-            rates->flops = curve->points[curve->n_points - 1].rate;
+        draw_curve(all->buckets[i], curve);
+        if (curve->n_points == 0 || curve->dtype != DTYPE_f32 || curve->variant != 0)
+            continue;
+        double rate = curve->points[curve->n_points - 1].rate;
+        if (curve->kind == OP_linear)
+            rates->flops = rate;
+        else if (curve->kind == OP_update)
+            rates->bytes = fmax(rates->bytes, rate);
     }
 }
 
