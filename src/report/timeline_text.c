@@ -81,6 +81,8 @@ static void add_cell(struct text *out, const struct snug_moment *m, double low, 
         text_add(out, "\033[0m ");
     else if (upper < 0)
         text_add(out, "\033[0;%dm▄", live[lower].color);
+    else if (upper == lower)
+        text_add(out, "\033[0;%dm█", live[lower].color);
     else
         text_add(out, "\033[%d;%dm▄", live[lower].color, live[upper].color + 10);
 }

@@ -29,29 +29,40 @@ static int64_t total_of(const snug_model *model, const snug_recipe *recipe, doub
     return ledger.total;
 }
 
-/* Every micro-batch, state width and master, planned one by one: the shortest step within `room`. */
-static double brute_force(const snug_model *model, const char *keys, int64_t batch, int64_t room,
-                          int64_t *least)
+enum { BATCH = 480, TRIED_MAX = 24 * 8 };
+
+struct tried {
+    int64_t total;
+    double seconds;
+};
+
+/* Every micro-batch, state width and master, planned one by one. */
+static int try_all(const snug_model *model, const char *keys, struct tried tried[TRIED_MAX])
 {
     static const char *const bits[] = {"32", "16", "8", "4"}, *const masters[] = {"fp32", "none"};
-    double best = 1e300;
-    *least = INT64_MAX;
-    for (int64_t m = 1; m <= batch; m++)
-        for (int i = 0; i < 8 && batch % m == 0; i++) {
+    int n = 0;
+    for (int64_t m = 1; m <= BATCH; m++)
+        for (int i = 0; i < 8 && BATCH % m == 0; i++) {
             struct snug_error err = {0};
             char micro[32];
-            double seconds;
             snug_recipe *r = recipe_of(keys);
             snprintf(micro, sizeof micro, "%lld", (long long)m);
             must(snug_recipe_set(r, "micro-batch", micro, &err), &err);
             must(snug_recipe_set(r, "state-bits", bits[i / 2], &err), &err);
             must(snug_recipe_set(r, "master", masters[i % 2], &err), &err);
-            int64_t total = total_of(model, r, &seconds);
-            if (total <= room && seconds < best)
-                best = seconds;
-            *least = total < *least ? total : *least;
+            tried[n].total = total_of(model, r, &tried[n].seconds);
+            n++;
             snug_recipe_free(r);
         }
+    return n;
+}
+
+static double fastest_within(const struct tried *tried, int n, int64_t room)
+{
+    double best = 1e300;
+    for (int i = 0; i < n; i++)
+        if (tried[i].total <= room && tried[i].seconds < best)
+            best = tried[i].seconds;
     return best;
 }
 
@@ -66,7 +77,7 @@ static snug_recipe *with_memory(const char *keys, int64_t bytes)
 }
 
 static const char keys[] =
-    "batch=12 precision=bf16 threads=1 target=cpu checkpoint=none update=end "
+    "batch=480 precision=bf16 threads=1 target=cpu checkpoint=none update=end "
     "offload=none lora=0";
 
 /* Keys that other passes may bring are fixed here, so that the loops above are everything. */
@@ -75,14 +86,16 @@ static void as_brute_force(void **state)
     (void)state;
     snug_model *model = model_of(small);
     const int64_t runtime = 65 << 20;
-    int64_t least;
-    brute_force(model, keys, 12, INT64_MAX, &least);
+    struct tried tried[TRIED_MAX];
+    int n = try_all(model, keys, tried);
+    int64_t least = INT64_MAX;
+    for (int i = 0; i < n; i++)
+        least = tried[i].total < least ? tried[i].total : least;
     for (int64_t room = least - 1000; room < 3 * least; room += least / 7) {
         struct snug_error err = {0};
         struct fit fit;
         snug_recipe *recipe = with_memory(keys, room + runtime);
-        int64_t ignored;
-        double best = brute_force(model, keys, 12, room, &ignored), seconds;
+        double best = fastest_within(tried, n, room), seconds;
         enum snug_status status = fit_search(model, recipe, "all", &fit, &err);
         assert_int_equal(fit.runtime_bytes, runtime);
         if (room < least) {
