@@ -92,7 +92,7 @@ static void add_own_value(const struct fit *fit, struct fit_axis *axis)
 /* Of the batch, falling; where there are too many, the smallest. */
 static void add_divisors(const struct fit *fit, struct fit_axis *axis)
 {
-    int64_t low[FIT_VALUES_MAX], high[FIT_VALUES_MAX];
+    int64_t low[FIT_VALUES_MAX] = {0}, high[FIT_VALUES_MAX] = {0};
     int n_low = 0, n_high = 0;
     for (int64_t d = 1; d * d <= fit->batch; d++) {
         if (fit->batch % d != 0)
@@ -318,8 +318,9 @@ int fit_neighbour(struct fit *fit, int candidate, int axis, int value)
 static void write_budget(int64_t bytes, struct text *out)
 {
     int64_t tenth = ((int64_t)1 << 30) / 10, mebi = 1 << 20;
-    if (bytes > tenth * 10)
-        text_add(out, "%.1fG", (double)((bytes + tenth - 1) / tenth) / 10);
+    int64_t tenths = (bytes + tenth - 1) / tenth;
+    if (tenths > 10)
+        text_add(out, "%lld.%lldG", (long long)(tenths / 10), (long long)(tenths % 10));
     else
         text_add(out, "%lldM", (long long)((bytes + mebi - 1) / mebi));
 }
@@ -333,6 +334,18 @@ static void write_smallest(const struct fit *fit, struct text *out)
     text_add(out, "%s needs ", flags.length > 0 ? flags.data : "the recipe as it is");
     write_budget(fit->candidates[smallest].total_bytes + fit->runtime_bytes, out);
     text_free(&flags);
+}
+
+/* What more could be allowed. */
+static void write_wider(const struct fit *fit, struct text *out)
+{
+    struct fit wider;
+    enum snug_status status = fit_search(fit->model, &fit->recipe, "all", &wider, NULL);
+    if (status != SNUG_OK && status != SNUG_OVER_BUDGET)
+        return;
+    text_add(out, "; with --allow all: ");
+    write_smallest(&wider, out);
+    fit_free(&wider);
 }
 
 static enum snug_status nothing_fits(const struct fit *fit, const char *allow,
@@ -349,15 +362,8 @@ static enum snug_status nothing_fits(const struct fit *fit, const char *allow,
         text_add(&line, "%s: nothing fits in %s", fit->model->name, budget);
     text_add(&line, "; the smallest: ");
     write_smallest(fit, &line);
-    struct fit wider;
-    enum snug_status status = is_allowed(allow, "all")
-                                  ? SNUG_OK
-                                  : fit_search(fit->model, &fit->recipe, "all", &wider, NULL);
-    if (!is_allowed(allow, "all") && (status == SNUG_OK || status == SNUG_OVER_BUDGET)) {
-        text_add(&line, "; with --allow all: ");
-        write_smallest(&wider, &line);
-        fit_free(&wider);
-    }
+    if (!is_allowed(allow, "all"))
+        write_wider(fit, &line);
     snug_fail(err, SNUG_OVER_BUDGET, "%.480s", line.data == NULL ? "nothing fits" : line.data);
     text_free(&line);
     return SNUG_OVER_BUDGET;

@@ -3,6 +3,7 @@
  */
 #include "train/recipe.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,14 +33,23 @@ enum snug_status snug_recipe_set_line(snug_recipe *recipe, const char *line, str
     return status;
 }
 
-/* Whole units where the size is one: what a person would have typed. */
+/* As a person would have typed it: the fewest decimals that mean the same. */
 static void add_memory(const struct snug_recipe *recipe, struct text *out)
 {
-    const char *unit = recipe->memory % (1 << 30) == 0   ? "G"
-                       : recipe->memory % (1 << 20) == 0 ? "M"
-                                                         : "";
-    int64_t divisor = *unit == 'G' ? 1 << 30 : *unit == 'M' ? 1 << 20 : 1;
-    text_add(out, " --memory %lld%s", (long long)(recipe->memory / divisor), unit);
+    enum { DECIMALS_MOST = 4 };
+    double gibi = (double)recipe->memory / (double)(1 << 30);
+    for (int decimals = 0; decimals <= DECIMALS_MOST; decimals++)
+        for (int unit = 0; unit < 2; unit++) {
+            char typed[32];
+            int64_t bytes;
+            snprintf(typed, sizeof typed, "%.*f%c", decimals, unit == 0 ? gibi : gibi * 1024,
+                     unit == 0 ? 'G' : 'M');
+            if (text_parse_size(typed, &bytes) && bytes == recipe->memory) {
+                text_add(out, " --memory %s", typed);
+                return;
+            }
+        }
+    text_add(out, " --memory %lld", (long long)recipe->memory);
 }
 
 void recipe_write_flags(const struct snug_recipe *recipe, struct text *out)
