@@ -27,6 +27,7 @@ trap clean_up EXIT
 trap 'exit 1' INT TERM
 cd "$work" || exit 1
 unset SNUG_DATA NO_COLOR
+export XDG_CACHE_HOME="$logs/cache" # the rates that bench keeps
 export OMP_WAIT_POLICY=passive # threads that spin for each other crawl on a busy machine
 passed=0
 failed=0
