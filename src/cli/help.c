@@ -213,7 +213,7 @@ static const struct topic topics[] = {
 
 void help_usage(FILE *to)
 {
-    fputs("usage: snug COMMAND   commands: plan fit train eval generate inspect bench data ops\n"
+    fputs("usage: snug COMMAND  one of: plan fit train eval generate inspect bench data ops\n"
           "       snug help      what they do      snug plan gpt2    a first look\n",
           to);
 }
