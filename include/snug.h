@@ -118,6 +118,10 @@ SNUG_API enum snug_status snug_recipe_set(snug_recipe *recipe, const char *key, 
                                           struct snug_error *err);
 SNUG_API enum snug_status snug_recipe_read(snug_recipe *recipe, const char *path,
                                            struct snug_error *err);
+/* Several keys in one line: "--micro-batch 4 --precision bf16" or "micro-batch=4 precision=bf16". */
+SNUG_API enum snug_status snug_recipe_set_line(snug_recipe *recipe, const char *line,
+                                               struct snug_error *err);
+SNUG_API snug_recipe *snug_recipe_copy(const snug_recipe *recipe); /* NULL: out of memory */
 SNUG_API int snug_recipe_has_key(const char *key);
 SNUG_API const char *snug_recipe_key(int index); /* every key there is; NULL past the last */
 SNUG_API char *snug_recipe_help(void);           /* the table of keys, values and defaults */
@@ -147,8 +151,51 @@ SNUG_API void snug_plan_ledger(const snug_plan *plan, struct snug_ledger *ledger
 SNUG_API char *snug_plan_text(const snug_plan *plan,
                               int color); /* table, bars, advice; 80 columns */
 SNUG_API char *snug_plan_json(const snug_plan *plan);
+
+/* A step op by op: the bytes alive at each.  The largest total is ledger.lower_bound, at peak_op. */
+struct snug_moment {
+    int64_t parameters, gradients, optimizer, activations, temporary, total;
+    const char *op, *tensor; /* kind of the op and what it writes; live as long as the plan */
+};
+/* An array, to be freed with snug_free(). */
+SNUG_API enum snug_status snug_plan_timeline(const snug_plan *plan, struct snug_moment **moments,
+                                             int64_t *n_moments, struct snug_error *err);
+SNUG_API char *snug_plan_timeline_text(const snug_plan *plan, int color); /* a chart; 80 columns */
+SNUG_API char *snug_plan_timeline_json(const snug_plan *plan); /* the plan's with "timeline" */
+/* Plans of one model side by side, each with the name of its recipe ("" for none). */
+SNUG_API char *snug_compare_text(const snug_plan *const *plans, const char *const *names,
+                                 int n_plans, int color);
+SNUG_API char *snug_compare_json(const snug_plan *const *plans, const char *const *names,
+                                 int n_plans);
+
 /* SNUG_OVER_BUDGET and a line with the nearest configuration that fits, or SNUG_OK. */
 SNUG_API enum snug_status snug_plan_check_budget(const snug_plan *plan, struct snug_error *err);
+/* ---- the fastest recipe inside a budget --------------------------------------------------- */
+
+typedef struct snug_fit snug_fit;
+
+struct snug_fit_point { /* of the frontier: nothing faster needs less */
+    const char *flags; /* what it changes in the recipe, "" for nothing; lives as long as the fit */
+    int64_t total;     /* bytes of its plan */
+    double step_seconds;
+    int fits, is_chosen;
+};
+
+/* Searches micro-batch, checkpointing, place of the update and offload for the fastest recipe whose
+ * plan and runtime are within the recipe's memory; keys that are set stay.  allow: "state-bits,master,
+ * lora" or "all", keys that change what is learned; NULL: none.  SNUG_OVER_BUDGET: nothing fits, the
+ * line names the smallest, and *fit is there for its frontier; after other failures it is NULL. */
+SNUG_API enum snug_status snug_fit_make(const snug_model *model, const snug_recipe *recipe,
+                                        const char *allow, snug_fit **fit, struct snug_error *err);
+SNUG_API void snug_fit_free(snug_fit *fit);
+SNUG_API const snug_recipe *snug_fit_recipe(const snug_fit *fit); /* NULL: nothing fits */
+SNUG_API char *snug_fit_command(const snug_fit *fit); /* "snug train MODEL --..."; as above */
+SNUG_API int snug_fit_n_points(const snug_fit *fit);
+SNUG_API void snug_fit_point(const snug_fit *fit, int index, struct snug_fit_point *point);
+/* The recipe as a command, the frontier (all of it, or near the choice), why its neighbours lost. */
+SNUG_API char *snug_fit_text(const snug_fit *fit, int whole_frontier, int color);
+SNUG_API char *snug_fit_json(const snug_fit *fit);
+
 /* The program in text after the named pass ("model" before any, "last" after all). */
 SNUG_API enum snug_status snug_dump(const snug_model *model, const snug_recipe *recipe,
                                     const char *after_pass, char **text, struct snug_error *err);
@@ -234,7 +281,8 @@ SNUG_API enum snug_status snug_generate(const char *run,
 /* What is in a checkpoint, a safetensors file or a data file. */
 SNUG_API enum snug_status snug_inspect(const char *path, char **text, struct snug_error *err);
 /* what "cpu": the limits of this machine, kernels of the model alone, then a step of it op by op, each
- * beside its limit; tables, or one JSON object. */
+ * beside its limit; tables, or one JSON object.  model NULL: gpt-nano, and the rates of ops that plans
+ * are timed by are measured and kept in $XDG_CACHE_HOME/snug/rates.json (or ~/.cache). */
 SNUG_API enum snug_status snug_bench(const char *what, const snug_model *model,
                                      const snug_recipe *recipe, int as_json, char **text,
                                      struct snug_error *err);

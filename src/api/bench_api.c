@@ -4,23 +4,45 @@
 #include "train/bench.h"
 #include "train/budget.h"
 #include "train/large_batch.h"
+#include "train/rates.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { STEPS = 5 };
 
+/* A cache that cannot be written is no reason to lose what was measured. */
+static enum snug_status keep_rates(const snug_recipe *recipe, struct report_bench *bench,
+                                   char **path, struct snug_error *err)
+{
+    struct machine_rates rates;
+    *path = NULL;
+    if (recipe->kernels != 0)
+        return SNUG_OK;
+    TRY(rates_measure(recipe, &rates, err));
+    if (rates_save(bench->threads, &rates, path, NULL) == SNUG_OK) {
+        bench->n_rates = rates.rates.n_curves;
+        bench->rates_file = *path;
+    }
+    return SNUG_OK;
+}
+
 static enum snug_status measure(const struct session *session, const snug_model *model,
-                                const snug_recipe *recipe, int as_json, char **text,
-                                struct snug_error *err)
+                                const snug_recipe *recipe, bool with_rates, int as_json,
+                                char **text, struct snug_error *err)
 {
     struct text described = {0};
     session_describe(session, recipe, &described);
     struct report_bench bench = {.model = model->name, .recipe = described.data};
+    char *rates_path = NULL;
     enum snug_status status = SNUG_OK;
     if (!described.failed)
         status = bench_run(session, STEPS, recipe_precision_name(recipe), &bench, err);
+    if (status == SNUG_OK && with_rates)
+        status = keep_rates(recipe, &bench, &rates_path, err);
     if (status == SNUG_OK && !described.failed)
         *text = as_json ? report_bench_json(&bench) : report_bench_text(&bench);
+    free(rates_path);
     text_free(&described);
     if (status == SNUG_OK && *text == NULL)
         status = snug_fail(err, SNUG_NO_MEMORY, "out of memory");
@@ -31,15 +53,21 @@ enum snug_status snug_bench(const char *what, const snug_model *model, const snu
                             int as_json, char **text, struct snug_error *err)
 {
     struct session session;
+    struct snug_model usual = {0};
+    bool with_rates = model == NULL;
     *text = NULL;
     if (strcmp(what, "cpu") != 0)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
                          "there is no bench \"%.40s\"; there are: cpu, large-batch", what);
+    if (model == NULL) {
+        TRY(model_from_name("gpt-nano", &usual, err));
+        model = &usual;
+    }
     struct session_request q = {.model = model, .recipe = recipe, .train = true};
     TRY(session_make(&q, &session, err));
     enum snug_status status = budget_check_run(model, recipe, &session, err);
     if (status == SNUG_OK)
-        status = measure(&session, model, recipe, as_json, text, err);
+        status = measure(&session, model, recipe, with_rates, as_json, text, err);
     session_free(&session);
     return status;
 }

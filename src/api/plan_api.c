@@ -1,6 +1,7 @@
 /*
  * plan_api.c -- plans as the public interface gives them: ledger, text, JSON, the budget, dumps.
  */
+#include "plan/timeline.h"
 #include "report/report.h"
 #include "train/adapter.h"
 #include "train/budget.h"
@@ -76,6 +77,137 @@ char *snug_plan_json(const snug_plan *plan)
 {
     return plan_json(&plan->session, &plan->recipe, plan->model->name);
 }
+
+/* ---- op by op -------------------------------------------------------------------------------- */
+
+static void describe_moment(const struct program *prog, int64_t i, struct snug_moment *out)
+{
+    out->op = out->tensor = "";
+    if (i >= prog->n_ops)
+        return;
+    const struct op *op = &prog->ops[i];
+    out->op = op_infos[op->kind].name;
+    for (int k = op->n_out - 1; k >= 0; k--)
+        if (op->out[k] != TENSOR_NONE)
+            out->tensor = prog->tensors[op->out[k]].name;
+}
+
+enum snug_status snug_plan_timeline(const snug_plan *plan, struct snug_moment **moments,
+                                    int64_t *n_moments, struct snug_error *err)
+{
+    const struct program *prog = &plan->session.prog;
+    const struct plan *p = &plan->session.plan;
+    size_t n = prog->n_ops > 0 ? (size_t)prog->n_ops : 1;
+    struct moment *made = malloc(n * sizeof *made);
+    *n_moments = (int64_t)n;
+    *moments = malloc(n * sizeof **moments);
+    enum snug_status status = made == NULL || *moments == NULL
+                                  ? snug_fail(err, SNUG_NO_MEMORY, "out of memory")
+                                  : plan_timeline(prog, p, made, err);
+    if (status == SNUG_OK) {
+        /* room that a run needs between its steps is booked at the peak, as in the ledger */
+        int64_t between = p->lower_bound - made[p->peak_op].total;
+        made[p->peak_op].bytes[ROLE_temporary] += between;
+        made[p->peak_op].total += between;
+    }
+    for (size_t i = 0; i < n && status == SNUG_OK; i++) {
+        const int64_t *bytes = made[i].bytes;
+        (*moments)[i] =
+            (struct snug_moment){.parameters = bytes[ROLE_parameter] + bytes[ROLE_buffer],
+                                 .gradients = bytes[ROLE_gradient],
+                                 .optimizer = bytes[ROLE_optimizer],
+                                 .activations = bytes[ROLE_activation] + bytes[ROLE_input],
+                                 .temporary = bytes[ROLE_temporary],
+                                 .total = made[i].total};
+        describe_moment(prog, (int64_t)i, &(*moments)[i]);
+    }
+    free(made);
+    if (status != SNUG_OK) {
+        free(*moments);
+        *moments = NULL;
+    }
+    return status;
+}
+
+static int64_t loss_op(const struct program *prog)
+{
+    for (int i = 0; i < prog->n_ops; i++)
+        for (int k = 0; k < prog->ops[i].n_out; k++)
+            if (prog->loss != TENSOR_NONE && prog->ops[i].out[k] == prog->loss)
+                return i;
+    return 0;
+}
+
+/* as_json: the whole plan with its timeline. */
+static char *timeline(const snug_plan *plan, bool as_json, int color)
+{
+    const struct program *prog = &plan->session.prog;
+    struct snug_moment *moments;
+    struct text recipe = {0};
+    struct report_plan report;
+    struct report_timeline t = {.model = plan->model->name,
+                                .peak_op = plan->session.plan.peak_op,
+                                .loss_op = loss_op(prog),
+                                .update_op = program_body_end(prog),
+                                .n_repeat = prog->n_repeat};
+    if (snug_plan_timeline(plan, &moments, &t.n_moments, NULL) != SNUG_OK)
+        return NULL;
+    plan_report(&plan->session, &plan->recipe, plan->model->name, &recipe, &report);
+    t.moments = moments;
+    t.recipe = recipe.data;
+    report.timeline = &t;
+    char *out = as_json ? report_plan_json(&report) : report_timeline_text(&t, color);
+    text_free(&recipe);
+    free(moments);
+    return out;
+}
+
+char *snug_plan_timeline_text(const snug_plan *plan, int color)
+{
+    return timeline(plan, false, color);
+}
+
+char *snug_plan_timeline_json(const snug_plan *plan)
+{
+    return timeline(plan, true, 0);
+}
+
+/* ---- side by side ---------------------------------------------------------------------------- */
+
+static char *compare(const snug_plan *const *plans, const char *const *names, int n_plans,
+                     bool as_json, int color)
+{
+    struct report_plan *reports = calloc((size_t)n_plans, sizeof *reports);
+    struct text *lines = calloc((size_t)n_plans, sizeof *lines);
+    char *out = NULL;
+    if (reports != NULL && lines != NULL) {
+        for (int i = 0; i < n_plans; i++) {
+            plan_report(&plans[i]->session, &plans[i]->recipe, plans[i]->model->name, &lines[i],
+                        &reports[i]);
+            reports[i].compared = names[i];
+        }
+        out = as_json ? report_compare_json(reports, n_plans)
+                      : report_compare_text(reports, n_plans, color);
+    }
+    for (int i = 0; i < n_plans && lines != NULL; i++)
+        text_free(&lines[i]);
+    free(reports);
+    free(lines);
+    return out;
+}
+
+char *snug_compare_text(const snug_plan *const *plans, const char *const *names, int n_plans,
+                        int color)
+{
+    return compare(plans, names, n_plans, false, color);
+}
+
+char *snug_compare_json(const snug_plan *const *plans, const char *const *names, int n_plans)
+{
+    return compare(plans, names, n_plans, true, 0);
+}
+
+/* ---- programs -------------------------------------------------------------------------------- */
 
 enum snug_status snug_dump(const snug_model *model, const snug_recipe *recipe,
                            const char *after_pass, char **text, struct snug_error *err)

@@ -66,14 +66,16 @@ static bool unknown_flag(struct parser *parser, const char *name)
                                          args->command, name, args->command));
 }
 
-/* The text after `=`, or the next word unless that is a flag too. */
+/* The text after `=`, or the next word unless that is a flag too; several words in one are none. */
 static const char *take_value(struct parser *parser, const char *inline_value)
 {
     if (inline_value != NULL)
         return inline_value;
-    if (parser->next < parser->argc && strncmp(parser->argv[parser->next], "--", 2) != 0)
-        return parser->argv[parser->next++];
-    return NULL;
+    const char *word = parser->next < parser->argc ? parser->argv[parser->next] : "--";
+    if (strncmp(word, "--", 2) == 0 && strpbrk(word, " ;") == NULL)
+        return NULL;
+    parser->next++;
+    return word;
 }
 
 static bool parse_real(const char *text, double *value)

@@ -100,6 +100,7 @@ bool interrupt_asked(void);
 /* ---- commands: argv[0] is the command; each returns an exit status ---- */
 
 int cmd_plan(int argc, char **argv);
+int cmd_fit(int argc, char **argv);
 int cmd_train(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
 int cmd_generate(int argc, char **argv);

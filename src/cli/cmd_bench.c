@@ -79,8 +79,8 @@ int cmd_bench(int argc, char **argv)
     } else {
         const char *spec = bench.args.n_operands > 1 ? bench.args.operands[1]
                            : is_large(&bench)        ? "mlp"
-                                                     : "gpt-nano";
-        if (snug_model_open(spec, &model, &err) != SNUG_OK ||
+                                                     : NULL; /* the library's usual one */
+        if ((spec != NULL && snug_model_open(spec, &model, &err) != SNUG_OK) ||
             measure(&bench, model, &text, &err) != SNUG_OK)
             status = cli_fail(&err);
         else

@@ -3,12 +3,14 @@
  */
 #include "cli/cli.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 struct plan {
     struct args args;
-    bool json, quiet;
-    const char *dump; /* name of a pass, or NULL */
+    bool json, quiet, timeline;
+    const char *dump;    /* name of a pass, or NULL */
+    const char *compare; /* recipes, separated by ; */
     snug_model *model;
     snug_plan *plan;
 };
@@ -19,6 +21,82 @@ static void print_total(const struct plan *plan)
     struct snug_ledger ledger;
     snug_plan_ledger(plan->plan, &ledger);
     printf("%s bytes (%s)\n", number_count(ledger.total, total), number_size(ledger.total, size));
+}
+
+struct column { /* a recipe that is compared */
+    const char *name;
+    snug_recipe *recipe;
+    snug_plan *plan;
+};
+
+static int make_column(const struct plan *plan, char *line, struct column *column)
+{
+    struct snug_error err = {0};
+    line += strspn(line, " ");
+    for (size_t end = strlen(line); end > 0 && line[end - 1] == ' '; end--)
+        line[end - 1] = '\0';
+    column->name = line;
+    column->recipe = snug_recipe_copy(plan->args.recipe);
+    if (column->recipe == NULL)
+        err.status = SNUG_NO_MEMORY;
+    else if (snug_recipe_set_line(column->recipe, line, &err) == SNUG_OK &&
+             snug_plan_make(plan->model, column->recipe, &column->plan, &err) == SNUG_OK)
+        return CLI_DONE;
+    return cli_fail(&err);
+}
+
+enum { COLUMNS_MOST = 64 };
+
+static int print_columns(const struct plan *plan, const struct column *columns, int n)
+{
+    const snug_plan *plans[COLUMNS_MOST];
+    const char *names[COLUMNS_MOST];
+    for (int i = 0; i < n; i++) {
+        plans[i] = columns[i].plan;
+        names[i] = columns[i].name;
+    }
+    return cli_print_text(plan->json
+                              ? snug_compare_json(plans, names, n)
+                              : snug_compare_text(plans, names, n, screen_has_color(stdout)));
+}
+
+static int compare(const struct plan *plan)
+{
+    struct column columns[COLUMNS_MOST] = {{0}};
+    struct snug_error err = {.status = SNUG_NO_MEMORY};
+    char *lines = strdup(plan->compare);
+    int n = 0, status = lines == NULL ? cli_fail(&err) : CLI_DONE;
+    for (char *line = lines, *next; line != NULL && status == CLI_DONE; line = next) {
+        next = strchr(line, ';');
+        if (next != NULL)
+            *next++ = '\0';
+        status = n == COLUMNS_MOST
+                     ? cli_usage_error("--compare takes at most %d recipes", COLUMNS_MOST)
+                     : make_column(plan, line, &columns[n]);
+        n += n < COLUMNS_MOST;
+    }
+    if (status == CLI_DONE)
+        status = print_columns(plan, columns, n);
+    for (int i = 0; i < n; i++) {
+        snug_plan_free(columns[i].plan);
+        snug_recipe_free(columns[i].recipe);
+    }
+    free(lines);
+    return status;
+}
+
+static int print_plan(const struct plan *plan)
+{
+    int color = screen_has_color(stdout);
+    if (plan->timeline)
+        return cli_print_text(plan->json ? snug_plan_timeline_json(plan->plan)
+                                         : snug_plan_timeline_text(plan->plan, color));
+    if (plan->quiet) {
+        print_total(plan);
+        return CLI_DONE;
+    }
+    return cli_print_text(plan->json ? snug_plan_json(plan->plan)
+                                     : snug_plan_text(plan->plan, color));
 }
 
 /* Over budget, the plan is still the answer; the status and a line say that it does not fit. */
@@ -33,15 +111,11 @@ static int run(struct plan *plan)
             return cli_fail(&err);
         return cli_print_text(text);
     }
+    if (plan->compare != NULL)
+        return compare(plan);
     if (snug_plan_make(plan->model, plan->args.recipe, &plan->plan, &err) != SNUG_OK)
         return cli_fail(&err);
-    int status = CLI_DONE;
-    if (plan->json)
-        status = cli_print_text(snug_plan_json(plan->plan));
-    else if (plan->quiet)
-        print_total(plan);
-    else
-        status = cli_print_text(snug_plan_text(plan->plan, screen_has_color(stdout)));
+    int status = print_plan(plan);
     if (status == CLI_DONE && snug_plan_check_budget(plan->plan, &err) != SNUG_OK)
         status = cli_fail(&err);
     return status;
@@ -53,7 +127,9 @@ int cmd_plan(int argc, char **argv)
     struct flag flags[] = {
         {.name = "json", .kind = FLAG_SWITCH, .value = &plan.json},
         {.name = "quiet", .kind = FLAG_SWITCH, .value = &plan.quiet},
+        {.name = "timeline", .kind = FLAG_SWITCH, .value = &plan.timeline},
         {.name = "dump", .kind = FLAG_TEXT, .value = &plan.dump},
+        {.name = "compare", .kind = FLAG_TEXT, .value = &plan.compare},
     };
     plan.args = (struct args){
         .command = "plan",
@@ -69,6 +145,10 @@ int cmd_plan(int argc, char **argv)
         status = plan.args.exit_status;
     else if (plan.json && plan.dump != NULL)
         status = cli_usage_error("--dump prints the program, --json the plan; keep one");
+    else if (plan.quiet && plan.timeline)
+        status = cli_usage_error("--quiet prints one number, --timeline a chart; keep one");
+    else if (plan.compare != NULL && (plan.timeline || plan.dump != NULL || plan.quiet))
+        status = cli_usage_error("--compare goes with --json only");
     else
         status = run(&plan);
     snug_plan_free(plan.plan);

@@ -16,6 +16,7 @@ static const char overview[] =
     "goes before it starts.\n"
     "\n"
     "  snug plan MODEL                  where the bytes go; needs no device, no data\n"
+    "  snug fit MODEL --memory SIZE     the fastest recipe that fits; the frontier\n"
     "  snug train MODEL [DATA]          train, in exactly the memory planned\n"
     "  snug eval RUN [DATA]             loss, perplexity or accuracy of a saved run\n"
     "  snug generate RUN --prompt TEXT  sample from a language model\n"
@@ -46,7 +47,8 @@ static const char model_and_data[] =
 
 static const struct topic topics[] = {
     {"plan",
-     "usage: snug plan MODEL [recipe] [--json | --quiet | --dump PASS]\n"
+     "usage: snug plan MODEL [recipe] [--timeline | --compare RECIPES] [--json]\n"
+     "       snug plan MODEL [recipe] --quiet | --dump PASS\n"
      "\n"
      "Prints where the bytes of one training step go at its fullest moment. Needs no\n"
      "device, no weights and no data. With --memory, exit status 3 says that the plan\n"
@@ -57,11 +59,38 @@ static const struct topic topics[] = {
      "  snug plan gpt2 --batch 32 --micro-batch 4 --memory 8G\n"
      "  snug plan gpt2-xl --batch 8 --precision bf16 --memory 28G --checkpoint auto\n"
      "  snug plan gpt2 --json | jq .bytes.total\n"
+     "  snug plan gpt2 --timeline\n"
+     "  snug plan gpt2 --compare \"; --micro-batch 2; precision=bf16 state-bits=8\"\n"
      "\n"
-     "  --json          the plan as one JSON object\n"
+     "  --timeline      a chart of the bytes alive at each op, by kind\n"
+     "  --compare LIST  plans side by side, of recipes separated by ; each on top of\n"
+     "                  the flags given; an empty one is those alone\n"
+     "  --json          the plan (its timeline, the compared plans) as JSON\n"
      "  --quiet         the total alone\n"
      "  --dump PASS     the program in text after a pass: model before any, last\n"
      "                  after all\n",
+     true},
+    {"fit",
+     "usage: snug fit MODEL --memory SIZE [recipe] [--allow KEYS] [--frontier] ...\n"
+     "\n"
+     "Finds the fastest recipe whose plan, and the runtime beside it, are within the\n"
+     "budget, and prints it as a command to paste. It tries micro-batches,\n"
+     "checkpointing, the place of the update and offload, as far as this version has\n"
+     "them; flags that are given stay as they are. Exit status 3: nothing fits, and\n"
+     "the line names the smallest.\n"
+     "\n"
+     "  snug fit gpt2 --memory 4G\n"
+     "  snug fit gpt2-xl --memory 16G --precision bf16 --allow state-bits,master\n"
+     "  snug fit gpt2-xl --memory 80G --precision bf16 --target a100 --frontier\n"
+     "\n"
+     "  --allow KEYS    also try keys that change what is learned: state-bits,\n"
+     "                  master, lora, or all\n"
+     "  --frontier      the whole curve of memory against time, not its middle\n"
+     "  --json          one JSON object: budget, chosen, frontier\n"
+     "  --quiet         the command alone\n"
+     "\n"
+     "Times come from rates that snug bench cpu has measured here, from a table of\n"
+     "devices (--target), or else from a generic CPU.\n",
      true},
     {"train",
      "usage: snug train MODEL [DATA] [recipe] [--steps N | --epochs N] [--out DIR]\n"
@@ -156,8 +185,10 @@ static const struct topic topics[] = {
      "products of tiles where the CPU has them (AMX), memory. Then the kernels of a\n"
      "training step of MODEL (gpt-nano), each alone, and the step itself op by op on\n"
      "random data: time, share, rate, and how much of the time the limit alone would\n"
-     "take. The measurements themselves take some 300 MB beside the step, whatever\n"
-     "--memory says.\n"
+     "take. Without MODEL it also measures the rates of ops that plan and fit estimate\n"
+     "times by, and keeps them in the cache (~/.cache/snug/rates.json), for this CPU\n"
+     "and number of threads. The measurements themselves take some 400 MB beside the\n"
+     "step, whatever --memory says.\n"
      "\n"
      "  snug bench cpu\n"
      "  snug bench cpu gpt2 --batch 4 --seq 256 --threads 2\n"
@@ -184,7 +215,7 @@ static const struct topic topics[] = {
 
 void help_usage(FILE *to)
 {
-    fputs("usage: snug COMMAND   commands: plan train eval generate inspect bench data ops\n"
+    fputs("usage: snug COMMAND  one of: plan fit train eval generate inspect bench data ops\n"
           "       snug help      what they do      snug plan gpt2    a first look\n",
           to);
 }

@@ -15,9 +15,9 @@ struct command {
 };
 
 static const struct command commands[] = {
-    {"plan", cmd_plan},       {"train", cmd_train}, {"eval", cmd_eval}, {"generate", cmd_generate},
-    {"inspect", cmd_inspect}, {"ops", cmd_ops},     {"fit", NULL},      {"bench", cmd_bench},
-    {"data", cmd_data},
+    {"plan", cmd_plan},         {"train", cmd_train},     {"eval", cmd_eval},
+    {"generate", cmd_generate}, {"inspect", cmd_inspect}, {"ops", cmd_ops},
+    {"fit", cmd_fit},           {"bench", cmd_bench},     {"data", cmd_data},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 

@@ -307,6 +307,15 @@ const struct backend *backend_cpu(void)
     return &backend;
 }
 
+void backend_cpu_level(struct text *out)
+{
+    enum tile_unit unit = tiles_in_use();
+    text_add(out, "%s%s", levels[level_in_use()].name,
+             unit == TILES_none  ? ""
+             : unit == TILES_amx ? " and amx"
+                                 : ", amx-emulated");
+}
+
 void backend_cpu_describe(struct text *out)
 {
     product_describe(out);
@@ -323,9 +332,7 @@ void backend_cpu_describe(struct text *out)
 #if defined(SNUG_AMX)
     text_add(out, " amx");
 #endif
-    enum tile_unit unit = tiles_in_use();
-    text_add(out, ", this CPU runs %s%s\n", levels[level_in_use()].name,
-             unit == TILES_none  ? ""
-             : unit == TILES_amx ? " and amx"
-                                 : ", amx-emulated");
+    text_add(out, ", this CPU runs ");
+    backend_cpu_level(out);
+    text_add(out, "\n");
 }

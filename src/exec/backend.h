@@ -119,5 +119,7 @@ bool backend_cpu_has_reference(enum op_kind kind);
 /* One line a library: "oneDNN 2.6.3 (avx512 cap)", "OpenMP 4.5", "isa avx512"... */
 struct text;
 void backend_cpu_describe(struct text *out);
+/* The kernels in use, for what is kept about them: "v4", "v4 and amx". */
+void backend_cpu_level(struct text *out);
 
 #endif

@@ -42,7 +42,8 @@ enum snug_status exec_run(struct exec *exec, exec_feed *feed, void *user, struct
 enum snug_status exec_find_nonfinite(struct exec *exec, exec_feed *feed, void *user,
                                      const char **name, struct snug_error *err);
 
-/* From now on every run adds the seconds that op i took to op_seconds[i]; NULL: no longer. */
+/* From now on every run adds the seconds that op i took to op_seconds[i]; NULL: no longer.  With one
+ * thread they are seconds of the processor, else of the clock. */
 void exec_time_ops(struct exec *exec, double *op_seconds);
 
 /* Bytes of the arena that are in memory now, as the kernel counts pages. */

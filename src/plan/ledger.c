@@ -40,8 +40,6 @@ static void add_costs(const struct program *prog, const struct device_rates *rat
                 loss_op = i;
     for (int i = 0; i < prog->n_ops; i++) {
         double flops = op_flops(prog, &prog->ops[i]);
-        double by_flops = flops / rates->flops;
-        double by_bytes = op_moved_bytes(prog, &prog->ops[i]) / rates->bytes;
         double times = program_op_runs(prog, i);
         plan->step_flops += times * flops;
         if (is_recomputed(prog, &prog->ops[i]))
@@ -49,9 +47,8 @@ static void add_costs(const struct program *prog, const struct device_rates *rat
         if (op_infos[prog->ops[i].kind].flags & COPIES)
             copy_seconds += times * op_read_bytes(prog, &prog->ops[i]) / rates->stored_bytes;
         else
-            lane_seconds += times * (by_flops > by_bytes ? by_flops : by_bytes);
-        if (i ==
-            program_section_last(prog, i)) { /* the shorter of the two is hidden by the other */
+            lane_seconds += times * op_seconds(prog, &prog->ops[i], rates);
+        if (i == program_section_last(prog, i)) { /* the shorter is hidden by the other */
             plan->step_seconds += lane_seconds > copy_seconds ? lane_seconds : copy_seconds;
             lane_seconds = copy_seconds = 0;
         }
@@ -180,6 +177,22 @@ enum snug_status plan_make_over(const struct program *prog, const struct program
                                 struct snug_error *err)
 {
     return make(prog, host, host_plan, alignment, NULL, plan, err);
+}
+
+enum snug_status plan_estimate(const struct program *prog, const struct device_rates *rates,
+                               struct plan *plan, struct snug_error *err)
+{
+    *plan = (struct plan){0};
+    enum snug_status status = program_check_sizes(prog, err);
+    if (status == SNUG_OK)
+        status = plan_lifetimes(prog, plan, err);
+    if (status == SNUG_OK)
+        status = plan_ledger(prog, rates, plan, err);
+    plan->arena_bytes = plan->lower_bound;
+    plan->fragmentation = 0;
+    if (status != SNUG_OK)
+        plan_free(plan);
+    return status;
 }
 
 void plan_free(struct plan *plan)

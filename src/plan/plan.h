@@ -5,12 +5,15 @@
  *     place.c      give every block an offset in one arena
  *     store.c      places outside the arena, for what is offloaded
  *     ledger.c     bytes by kind at the moment of the peak
+ *     time.c       the seconds of an op (rates.h)
+ *     timeline.c   bytes by kind at every op
  *     check.c      does not trust any of the above
  */
 #ifndef SNUG_PLAN_PLAN_H
 #define SNUG_PLAN_PLAN_H
 
 #include "ir/program.h"
+#include "plan/rates.h"
 
 enum { PLAN_LANES_MAX = 8 };
 
@@ -44,14 +47,13 @@ struct plan {
     double forward_flops, recompute_flops, step_flops, step_seconds;
 };
 
-struct device_rates { /* roofline: what the declared device does a second */
-    double flops, bytes;
-    double stored_bytes; /* to and from the store */
-};
-
 enum snug_status plan_make(const struct program *prog, int alignment,
                            const struct device_rates *rates, struct plan *plan,
                            struct snug_error *err);
+/* The ledger without offsets: lower_bound, at_peak and the costs are those of plan_make, arena_bytes is
+ * the lower bound.  Takes a fraction of the time. */
+enum snug_status plan_estimate(const struct program *prog, const struct device_rates *rates,
+                               struct plan *plan, struct snug_error *err);
 void plan_free(struct plan *plan);
 
 /* A second program (an evaluation) on the arena of a first: persistent tensors are found by name in

@@ -95,6 +95,13 @@ static void add_products(struct text *out, const struct report_bench *b)
              percent(alone, b->step_seconds));
 }
 
+static void add_rates_file(struct text *out, const struct report_bench *b)
+{
+    if (b->rates_file != NULL)
+        text_add(out, "\n%d rates of ops kept for the times of plan and fit:\n%s\n", b->n_rates,
+                 b->rates_file);
+}
+
 char *report_bench_text(const struct report_bench *bench)
 {
     struct text out = {0};
@@ -102,6 +109,7 @@ char *report_bench_text(const struct report_bench *bench)
     add_kernels(&out, bench);
     add_step(&out, bench);
     add_products(&out, bench);
+    add_rates_file(&out, bench);
     return text_take(&out);
 }
 
@@ -151,8 +159,13 @@ char *report_bench_json(const struct report_bench *b)
     add_rows(&out, "ops", b->ops, b->n_ops);
     text_add(&out,
              ", \"step\": {\"seconds\": %.6g, \"limit_seconds\": %.6g, \"%s\": %lld, "
-             "\"product_flops\": %.6g, \"best_product_flops_per_s\": %.6g}}\n",
+             "\"product_flops\": %.6g, \"best_product_flops_per_s\": %.6g}",
              b->step_seconds, b->floor_seconds, b->unit, (long long)b->step_tokens,
              b->product_flops, b->best_product_flops);
+    if (b->rates_file != NULL) {
+        text_add(&out, ", \"rates_file\": ");
+        report_json_string(&out, b->rates_file);
+    }
+    text_add(&out, "}\n");
     return text_take(&out);
 }

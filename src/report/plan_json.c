@@ -64,39 +64,56 @@ static void add_integer(struct text *out, const char *key, int64_t value, const 
     text_add(out, "\"%s\": %" PRId64 "%s", key, value, after);
 }
 
-char *report_plan_json(const struct report_plan *plan)
+void report_plan_object(const struct report_plan *plan, struct text *out)
 {
     const struct snug_ledger *ledger = &plan->ledger;
-    struct text out = {0}, name = {0};
-    text_add(&out, "{\"model\": ");
-    report_json_string(&out, plan->model);
-    text_add(&out, ", ");
-    add_integer(&out, "parameters", ledger->n_parameters, ", ");
-    add_integer(&out, "trainable", ledger->n_trained, ", \"bytes\": {");
-    add_integer(&out, "parameters", ledger->parameters, ", ");
-    add_integer(&out, "gradients", ledger->gradients, ", ");
-    add_integer(&out, "optimizer", ledger->optimizer, ", ");
-    add_integer(&out, "activations", ledger->activations, ", ");
-    add_integer(&out, "temporary", ledger->temporary, ", ");
-    add_integer(&out, "fragmentation", ledger->fragmentation, ", ");
-    add_integer(&out, "total", ledger->total, "}, \"peak\": {");
-    add_integer(&out, "op", ledger->peak_op, ", \"name\": ");
+    struct text name = {0};
+    text_add(out, "{\"model\": ");
+    report_json_string(out, plan->model);
+    text_add(out, ", ");
+    if (plan->compared != NULL) {
+        text_add(out, "\"recipe\": ");
+        report_json_string(out, plan->compared);
+        text_add(out, ", ");
+    }
+    add_integer(out, "parameters", ledger->n_parameters, ", ");
+    add_integer(out, "trainable", ledger->n_trained, ", \"bytes\": {");
+    add_integer(out, "parameters", ledger->parameters, ", ");
+    add_integer(out, "gradients", ledger->gradients, ", ");
+    add_integer(out, "optimizer", ledger->optimizer, ", ");
+    add_integer(out, "activations", ledger->activations, ", ");
+    add_integer(out, "temporary", ledger->temporary, ", ");
+    add_integer(out, "fragmentation", ledger->fragmentation, ", ");
+    add_integer(out, "total", ledger->total, "}, \"peak\": {");
+    add_integer(out, "op", ledger->peak_op, ", \"name\": ");
     text_add(&name, "%s", plan->peak_kind == NULL ? "" : plan->peak_kind);
     if (plan->peak_name != NULL && plan->peak_name[0] != '\0')
         text_add(&name, " %s", plan->peak_name);
     if (name.failed)
-        out.failed = true;
+        out->failed = true;
     else
-        report_json_string(&out, name.data);
-    text_add(&out, "}, ");
-    add_integer(&out, "recompute_flops", ledger->recompute_flops, ", ");
-    add_integer(&out, "forward_flops", ledger->forward_flops, ", ");
-    text_add(&out, "\"step_seconds\": %.9g, ",
+        report_json_string(out, name.data);
+    text_add(out, "}, ");
+    add_integer(out, "recompute_flops", ledger->recompute_flops, ", ");
+    add_integer(out, "forward_flops", ledger->forward_flops, ", ");
+    text_add(out, "\"step_seconds\": %.9g, ",
              isfinite(ledger->step_seconds) ? ledger->step_seconds : 0.0);
-    add_integer(&out, "ranks", plan->n_ranks, ", \"offloaded\": {");
-    add_integer(&out, "bytes", ledger->offloaded, ", \"where\": ");
-    report_json_string(&out, ledger->offloaded > 0 ? plan->offloaded_to : "");
-    text_add(&out, "}}\n");
+    add_integer(out, "ranks", plan->n_ranks, ", \"offloaded\": {");
+    add_integer(out, "bytes", ledger->offloaded, ", \"where\": ");
+    report_json_string(out, ledger->offloaded > 0 ? plan->offloaded_to : "");
+    text_add(out, "}");
+    if (plan->timeline != NULL) {
+        text_add(out, ", \"timeline\": ");
+        report_timeline_json(plan->timeline, out);
+    }
+    text_add(out, "}");
     text_free(&name);
+}
+
+char *report_plan_json(const struct report_plan *plan)
+{
+    struct text out = {0};
+    report_plan_object(plan, &out);
+    text_add(&out, "\n");
     return text_take(&out);
 }

@@ -11,26 +11,12 @@
  */
 #include "report/report.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "base/text.h"
+#include "report/pieces.h"
 
-enum {
-    PAGE_WIDTH = 80,
-    KIND_WIDTH = 13,
-    HUMAN_WIDTH = 8,
-    BAR_MOST = 30,
-    LABEL_WIDTH = 15,
-    N_KINDS = 6
-};
-
-struct style { /* empty strings without colour */
-    const char *bold, *bar, *warning, *off;
-};
-static const struct style plain = {"", "", "", ""};
-static const struct style colored = {"\033[1m", "\033[36m", "\033[31m", "\033[0m"};
+enum { KIND_WIDTH = 13, HUMAN_WIDTH = 8, BAR_MOST = 30, LABEL_WIDTH = 15, N_KINDS = 6 };
 
 struct kind {
     const char *name;
@@ -65,18 +51,6 @@ static double share_of(int64_t part, int64_t whole)
     return whole > 0 ? (double)part / (double)whole : 0.0;
 }
 
-/* At least a sliver for anything that is not zero: a kind that exists is seen to exist. */
-static void add_bar(struct text *out, double share, int width)
-{
-    static const char *const eighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
-    long n_eighths = lround(share * width * 8);
-    if (n_eighths == 0 && share > 0)
-        n_eighths = 1;
-    for (long i = 0; i < n_eighths / 8; i++)
-        text_add(out, "█");
-    text_add(out, "%s", eighths[n_eighths % 8]);
-}
-
 static void add_table(struct text *out, const struct snug_ledger *ledger, const struct style *style)
 {
     struct kind kinds[N_KINDS];
@@ -99,7 +73,7 @@ static void add_table(struct text *out, const struct snug_ledger *ledger, const 
                  100 * share);
         if (kinds[i].bytes > 0) {
             text_add(out, "  %s", style->bar);
-            add_bar(out, share_of(kinds[i].bytes, largest), bar_width);
+            piece_bar(out, share_of(kinds[i].bytes, largest), bar_width);
             text_add(out, "%s", style->off);
         }
         text_add(out, "\n");
@@ -125,19 +99,6 @@ static const char *flops_text(int64_t flops, char out[32])
              : value < 9.995             ? 2
                                          : 1,
              value, units[unit]);
-    return out;
-}
-
-static const char *seconds_text(double seconds, char out[32])
-{
-    if (seconds >= 100)
-        snprintf(out, 32, "%.0f s", seconds);
-    else if (seconds >= 1)
-        snprintf(out, 32, "%.1f s", seconds);
-    else if (seconds >= 1e-3)
-        snprintf(out, 32, "%.3g ms", seconds * 1e3);
-    else
-        snprintf(out, 32, "%.3g us", seconds * 1e6);
     return out;
 }
 
@@ -233,7 +194,8 @@ static void add_facts(struct text *out, const struct report_plan *plan, const st
     }
     if (ledger->step_seconds > 0) {
         add_label(out, "time");
-        text_add(out, "about %s a step (estimate)\n", seconds_text(ledger->step_seconds, step));
+        text_add(out, "about %s a step (estimate%s%s)\n", piece_seconds(ledger->step_seconds, step),
+                 plan->rates == NULL ? "" : " ", plan->rates == NULL ? "" : plan->rates);
     }
     if (plan->n_ranks > 1) {
         add_label(out, "ranks");
@@ -241,23 +203,6 @@ static void add_facts(struct text *out, const struct report_plan *plan, const st
     }
     if (ledger->budget > 0)
         add_budget(out, plan, style);
-}
-
-/* Breaks at blanks so that no line is longer than PAGE_WIDTH. */
-static void add_wrapped(struct text *out, const char *sentence)
-{
-    size_t length = strlen(sentence);
-    while (length > PAGE_WIDTH) {
-        size_t cut = PAGE_WIDTH;
-        while (cut > 0 && sentence[cut] != ' ')
-            cut--;
-        if (cut == 0)
-            break;
-        text_add(out, "%.*s\n", (int)cut, sentence);
-        sentence += cut + 1;
-        length -= cut + 1;
-    }
-    text_add(out, "%s\n", sentence);
 }
 
 static void add_advice(struct text *out, const struct report_plan *plan)
@@ -284,13 +229,13 @@ static void add_advice(struct text *out, const struct report_plan *plan)
         snprintf(rest, room, "; %s would bring the total to %s.", best->flag,
                  text_size(best->total_bytes, size));
     text_add(out, "\n");
-    add_wrapped(out, sentence);
+    piece_wrapped(out, sentence, 0);
 }
 
 char *report_plan_text(const struct report_plan *plan, int color)
 {
     struct text out = {0};
-    const struct style *style = color ? &colored : &plain;
+    const struct style *style = style_of(color);
     bool has_recipe = plan->recipe != NULL && plan->recipe[0] != '\0';
     text_add(&out, "%s%s%s%s%s\n\n", style->bold, plan->model, style->off, has_recipe ? ": " : "",
              has_recipe ? plan->recipe : "");

@@ -28,6 +28,9 @@ struct report_plan {
     int64_t n_ranks;
     const char *updates;   /* when weights are updated, if not at the end as always; NULL: so */
     int64_t updates_flops; /* what that costs, a step */
+    const char *rates;     /* where the time comes from: "by rates measured here"; may be NULL */
+    const char *compared;  /* of several plans side by side, the flags of this one; NULL: of one */
+    const struct report_timeline *timeline;        /* for the JSON; NULL: left out */
     const struct report_alternative *alternatives; /* in any order; the smallest total is advised */
     int n_alternatives;
 };
@@ -36,6 +39,47 @@ struct report_plan {
 char *report_plan_text(const struct report_plan *plan, int color);
 /* One object on one line, keys as promised to scripts ("peak": op is the index in the program). */
 char *report_plan_json(const struct report_plan *plan);
+struct text;
+void report_plan_object(const struct report_plan *plan, struct text *out); /* adds that object */
+
+/* The bytes of a step over its ops. */
+struct report_timeline {
+    const char *model, *recipe;
+    const struct snug_moment *moments;
+    int64_t n_moments; /* at least 1 */
+    int64_t peak_op;
+    int64_t loss_op,
+        update_op;    /* the last op of forward, the first after backward; loss_op 0: none */
+    int64_t n_repeat; /* micro-batches */
+};
+char *report_timeline_text(const struct report_timeline *timeline, int color);
+/* Adds the series, an object an op. */
+void report_timeline_json(const struct report_timeline *timeline, struct text *out);
+
+/* Plans of one model side by side; `compared` of each says which recipe it is ("" as it is). */
+char *report_compare_text(const struct report_plan *plans, int n_plans, int color);
+char *report_compare_json(const struct report_plan *plans, int n_plans);
+
+struct report_loser { /* a recipe beside the chosen one */
+    const char *key, *value;
+    int64_t total_bytes;
+    double seconds;
+};
+
+struct report_fit {
+    const char *model, *recipe; /* as in a plan */
+    int64_t budget, runtime_bytes;
+    const char *command; /* "snug train gpt2 --memory 8G --micro-batch 2"; NULL: nothing fits */
+    const char *keys;    /* of the chosen recipe: lines key = value */
+    const struct snug_fit_point *points; /* the fastest first */
+    int n_points, chosen;                /* chosen -1: none */
+    const struct report_loser *losers;
+    int n_losers;
+    double tokens; /* or samples, of a step */
+    const char *unit, *rates;
+};
+char *report_fit_text(const struct report_fit *fit, int whole_frontier, int color);
+char *report_fit_json(const struct report_fit *fit);
 
 struct report_op { /* a cell that is NULL or "" prints as a dash */
     const char *name, *reference, *cpu, *cuda, *gradient;
@@ -66,6 +110,8 @@ struct report_bench {
     int64_t step_tokens;
     const char *unit;                         /* "tokens" or "samples" */
     double product_flops, best_product_flops; /* of all products of a step; of a kernel, a second */
+    int n_rates;            /* curves that were measured for the estimates of plan and fit */
+    const char *rates_file; /* where they are kept; NULL: they could not be */
 };
 
 /* The limits, the kernels beside them, the step op by op, and the step beside its products. */
@@ -96,7 +142,6 @@ char *report_large_batch_text(const struct report_large_batch *result);
 char *report_large_batch_json(const struct report_large_batch *result);
 
 /* Adds a JSON string with its quotes.  Bytes that are not valid UTF-8 become U+FFFD. */
-struct text;
 void report_json_string(struct text *out, const char *value);
 
 #endif

@@ -20,8 +20,7 @@ struct bench {
     struct exec *exec;
     struct data_needs needs;
     struct data *data;
-    double *seconds; /* [step][op] */
-    double *one;     /* of the present step */
+    double *one; /* seconds of each op of the present step */
 };
 
 static enum snug_status feed(void *user, int micro, struct snug_error *err)
@@ -99,11 +98,10 @@ static void add_op(const struct session *session, int i, double seconds,
         r->product_flops += times * op_flops(prog, op);
 }
 
-static enum snug_status time_steps(struct bench *b, int n_steps, const struct device_limits *limits,
-                                   struct report_bench *r, struct snug_error *err)
+static enum snug_status run_steps(struct bench *b, int n_steps, double *seconds,
+                                  struct snug_error *err)
 {
-    const struct program *prog = &b->session->prog;
-    size_t n_ops = (size_t)prog->n_ops;
+    size_t n_ops = (size_t)b->session->prog.n_ops;
     TRY(weights_init(b->session, b->exec, 1, err));
     exec_scalars(b->exec)[SCALAR_lr] = 1e-6;
     TRY(exec_run(b->exec, feed, b, err));
@@ -112,27 +110,15 @@ static enum snug_status time_steps(struct bench *b, int n_steps, const struct de
         exec_time_ops(b->exec, b->one);
         TRY(exec_run(b->exec, feed, b, err));
         for (size_t i = 0; i < n_ops; i++)
-            b->seconds[i * (size_t)n_steps + (size_t)step] = b->one[i];
+            seconds[i * (size_t)n_steps + (size_t)step] = b->one[i];
     }
-    for (size_t i = 0; i < n_ops; i++)
-        add_op(b->session, (int)i, median_of(b->seconds + i * (size_t)n_steps, n_steps), limits, r);
-    qsort(r->ops, (size_t)r->n_ops, sizeof *r->ops, longest_first);
-    for (int i = 0; i < r->n_ops; i++) {
-        r->step_seconds += r->ops[i].seconds;
-        r->floor_seconds += r->ops[i].floor_seconds;
-    }
-    r->n_steps = n_steps;
-    r->step_tokens = b->session->batch * (b->session->seq > 0 ? b->session->seq : 1);
-    r->unit = b->session->seq > 0 ? "tokens" : "samples";
     return SNUG_OK;
 }
 
-static enum snug_status bench_step(const struct session *session, int n_steps,
-                                   const struct device_limits *limits, struct report_bench *r,
-                                   struct snug_error *err)
+enum snug_status bench_op_seconds(const struct session *session, int n_steps, double *seconds,
+                                  struct snug_error *err)
 {
     struct bench b = {.session = session};
-    size_t n_ops = (size_t)session->prog.n_ops;
     enum snug_status status = needs_of(&session->prog, &b.needs, err);
     if (status == SNUG_OK)
         status = needs_open_data(session, &b.needs, "random", &(struct snug_recipe){.seed = 1},
@@ -140,16 +126,43 @@ static enum snug_status bench_step(const struct session *session, int n_steps,
     if (status == SNUG_OK)
         status = exec_create(&session->prog, &session->plan, session->backend, &session->facts,
                              NULL, &b.exec, err);
-    b.one = malloc((n_ops + 1) * sizeof *b.one);
-    b.seconds = malloc((n_ops + 1) * (size_t)n_steps * sizeof *b.seconds);
-    if (status == SNUG_OK && (b.one == NULL || b.seconds == NULL))
+    b.one = malloc(((size_t)session->prog.n_ops + 1) * sizeof *b.one);
+    if (status == SNUG_OK && b.one == NULL)
         status = snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     if (status == SNUG_OK)
-        status = time_steps(&b, n_steps, limits, r, err);
+        status = run_steps(&b, n_steps, seconds, err);
     free(b.one);
-    free(b.seconds);
     exec_free(b.exec);
     data_close(b.data);
+    return status;
+}
+
+static void add_steps(const struct session *session, int n_steps, double *seconds,
+                      const struct device_limits *limits, struct report_bench *r)
+{
+    for (int i = 0; i < session->prog.n_ops; i++)
+        add_op(session, i, median_of(seconds + (size_t)i * (size_t)n_steps, n_steps), limits, r);
+    qsort(r->ops, (size_t)r->n_ops, sizeof *r->ops, longest_first);
+    for (int i = 0; i < r->n_ops; i++) {
+        r->step_seconds += r->ops[i].seconds;
+        r->floor_seconds += r->ops[i].floor_seconds;
+    }
+    r->n_steps = n_steps;
+    r->step_tokens = session->batch * (session->seq > 0 ? session->seq : 1);
+    r->unit = session->seq > 0 ? "tokens" : "samples";
+}
+
+static enum snug_status bench_step(const struct session *session, int n_steps,
+                                   const struct device_limits *limits, struct report_bench *r,
+                                   struct snug_error *err)
+{
+    double *seconds = malloc(((size_t)session->prog.n_ops + 1) * (size_t)n_steps * sizeof *seconds);
+    if (seconds == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    enum snug_status status = bench_op_seconds(session, n_steps, seconds, err);
+    if (status == SNUG_OK)
+        add_steps(session, n_steps, seconds, limits, r);
+    free(seconds);
     return status;
 }
 

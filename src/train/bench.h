@@ -13,6 +13,11 @@
 enum snug_status bench_run(const struct session *session, int n_steps, const char *type,
                            struct report_bench *bench, struct snug_error *err);
 
+/* The seconds of every op in n_steps steps on random data (after one that does not count): of op i in
+ * step k, all its executions together, at seconds[i * n_steps + k]. */
+enum snug_status bench_op_seconds(const struct session *session, int n_steps, double *seconds,
+                                  struct snug_error *err);
+
 /* bench_kernels.c: the largest op of each kind of interest, lifted out of the step and run alone. */
 enum snug_status bench_kernels(const struct session *session, const char *type,
                                const struct device_limits *limits, struct report_bench *bench,

@@ -42,6 +42,7 @@ void plan_report(const struct session *s, const struct snug_recipe *recipe, cons
     report->updates = updates_text(s, recipe);
     report->updates_flops = (int64_t)s->repeated_flops;
     report->offloaded_to = s->backend->store_place;
+    report->rates = s->rates_origin[0] != '\0' ? s->rates_origin : NULL;
     report->runtime_bytes = session_expected_runtime_bytes(s);
     session_ledger(s, recipe, &report->ledger);
 }

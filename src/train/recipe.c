@@ -5,6 +5,7 @@
 
 #include "data/data.h"
 #include "pass/pass.h"
+#include "train/rates.h"
 
 #include <errno.h>
 #include <math.h>
@@ -166,6 +167,9 @@ static const struct choice updates[] = {{"end", 0}, {"in-backward", 1}, {NULL, 0
 static const struct choice lora_places[] = {
     {"attention", LORA_ON_attention}, {"mlp", LORA_ON_mlp}, {"all", LORA_ON_all}, {NULL, 0}};
 static const struct choice lora_bases[] = {{"16", 16}, {"8", 8}, {"4", 4}, {NULL, 0}};
+static const struct choice targets[] = {
+    {"here", RATES_here}, {"cpu", RATES_cpu},   {"v100-32g", RATES_v100}, {"a100", RATES_a100},
+    {"h100", RATES_h100}, {"h200", RATES_h200}, {"4090", RATES_4090},     {NULL, 0}};
 static const struct choice kernels[] = {{"fast", 0}, {"reference", 1}, {NULL, 0}};
 
 #define FIELD(name) offsetof(struct snug_recipe, name)
@@ -251,6 +255,9 @@ static const struct key keys[] = {
      .kind = REAL, .field = FIELD(label_smoothing), .least = 0, .most = 1},
     {"seed", "1", "of weights and of the order of samples", .kind = COUNT, .field = FIELD(seed),
      .least = 0, .most = ANY},
+    {"target", "here, cpu, v100-32g, a100, h100, h200, 4090",
+     "whose speed the time of a step is estimated for", .kind = CHOICE, .field = FIELD(target),
+     .choices = targets},
     {"kernels", "fast, reference", "reference: plain loops that define correct", .kind = CHOICE,
      .field = FIELD(kernels), .choices = kernels},
 };
@@ -336,6 +343,14 @@ void snug_recipe_free(snug_recipe *recipe)
     free(recipe);
 }
 
+snug_recipe *snug_recipe_copy(const snug_recipe *recipe)
+{
+    snug_recipe *copy = malloc(sizeof *copy);
+    if (copy != NULL)
+        *copy = *recipe;
+    return copy;
+}
+
 static const struct key *find_key(const char *name)
 {
     for (int i = 0; i < N_KEYS; i++)
@@ -402,6 +417,19 @@ enum snug_status recipe_inherit(struct snug_recipe *recipe, const char *name, co
     if (key == NULL)
         return no_such_key(name, err);
     return recipe->given >> (key - keys) & 1 ? SNUG_OK : set_key(recipe, key, value, err);
+}
+
+bool recipe_is_given(const struct snug_recipe *recipe, const char *name)
+{
+    const struct key *key = find_key(name);
+    return key != NULL && recipe->given >> (key - keys) & 1;
+}
+
+void recipe_get(const struct snug_recipe *recipe, const char *name, struct text *out)
+{
+    const struct key *key = find_key(name);
+    if (key != NULL)
+        get_value(recipe, key, out);
 }
 
 static char *trim(char *text)

@@ -24,6 +24,7 @@ enum { OPT_TEXT_MAX = 256, LORA_FROM_MAX = 1024 };
 struct snug_recipe {
     int threads;                     /* 0: all cores */
     int kernels;                     /* 0: fast, 1: reference */
+    int target;                      /* enum rates_target: whose speed is estimated */
     int64_t batch, micro_batch, seq; /* 0: the model's default */
     int precision;                   /* enum dtype */
     const struct optimizer *optimizer;
@@ -84,6 +85,11 @@ int recipe_threads(const struct snug_recipe *recipe);
 /* Sets a key unless the user did: what a resumed run takes over from the run as it was saved. */
 enum snug_status recipe_inherit(struct snug_recipe *recipe, const char *key, const char *value,
                                 struct snug_error *err);
+bool recipe_is_given(const struct snug_recipe *recipe, const char *key); /* by the user */
+/* Adds the value of a key, or nothing where the model, the optimizer or the version decides. */
+void recipe_get(const struct snug_recipe *recipe, const char *key, struct text *out);
+/* recipe_line.c: " --key value" of every key that was set. */
+void recipe_write_flags(const struct snug_recipe *recipe, struct text *out);
 /* All keys with their values, as `key = value` lines that snug_recipe_read takes back. */
 void recipe_write(const struct snug_recipe *recipe, struct text *out);
 

@@ -3,13 +3,10 @@
  */
 #include "train/session.h"
 
+#include "train/rates.h"
+
 #include <stdlib.h>
 #include <string.h>
-
-/* What the generic CPU of the time estimate does, per thread and for the machine. */
-static const double cpu_flops_per_thread = 80e9;
-static const double cpu_bytes_per_s = 24e9;
-static const double cpu_stored_bytes_per_s = 3e9; /* past the page cache: docs/offload.md */
 
 static const int64_t default_batch_language = 8, default_batch_other = 128;
 
@@ -127,23 +124,32 @@ enum snug_status session_program(const struct session_request *q, const char *la
     return status;
 }
 
-static struct device_rates rates_of(const struct session *s)
-{
-    return (struct device_rates){.flops = cpu_flops_per_thread * s->facts.threads,
-                                 .bytes = cpu_bytes_per_s,
-                                 .stored_bytes = cpu_stored_bytes_per_s};
-}
-
 enum snug_status session_plan_program(struct session *s, struct snug_error *err)
 {
     struct arena scratch = {0};
-    struct device_rates rates = rates_of(s);
+    struct device_rates rates = rates_generic_cpu(s->facts.threads);
     struct pass_env env = {
         .scratch = &scratch, .err = err, .workspace_bytes = workspace_of, .device = s};
     enum snug_status status = pass_book(&s->prog, &env);
     arena_free(&scratch);
     return status != SNUG_OK ? status
                              : plan_make(&s->prog, s->backend->alignment, &rates, &s->plan, err);
+}
+
+static enum snug_status plan_step(const struct session_request *q, struct session *s,
+                                  struct snug_error *err)
+{
+    struct machine_rates own;
+    if (q->over != NULL)
+        return plan_make_over(&s->prog, &q->over->prog, &q->over->plan, s->backend->alignment,
+                              &s->plan, err);
+    if (q->rates == NULL) {
+        rates_of_recipe(q->recipe, &own);
+        memcpy(s->rates_origin, own.origin, sizeof s->rates_origin);
+    }
+    const struct device_rates *rates = q->rates != NULL ? q->rates : &own.rates;
+    return q->estimate ? plan_estimate(&s->prog, rates, &s->plan, err)
+                       : plan_make(&s->prog, s->backend->alignment, rates, &s->plan, err);
 }
 
 /* Evaluating at averages of the weights, a sample at a time, and saving them take place in the arena of
@@ -183,12 +189,8 @@ enum snug_status session_make_once(const struct session_request *q, struct sessi
                                    struct snug_error *err)
 {
     TRY(session_program(q, NULL, s, err));
-    struct device_rates rates = rates_of(s);
-    enum snug_status status =
-        q->over != NULL ? plan_make_over(&s->prog, &q->over->prog, &q->over->plan,
-                                         s->backend->alignment, &s->plan, err)
-                        : plan_make(&s->prog, s->backend->alignment, &rates, &s->plan, err);
-    bool averages = q->train && q->recipe->optimizer->average != AVERAGE_none;
+    enum snug_status status = plan_step(q, s, err);
+    bool averages = q->train && !q->estimate && q->recipe->optimizer->average != AVERAGE_none;
     if (status == SNUG_OK && averages && s->prog.loss != TENSOR_NONE)
         status = make_room_for_averages(q, s, err);
     if (status != SNUG_OK)

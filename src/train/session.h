@@ -21,6 +21,7 @@ struct session {
     enum update_place update_place;  /* where --update in-backward has put them */
     double repeated_flops;           /* a step, of a second backward half */
     struct checkpointing checkpoint; /* as the pass left it */
+    char rates_origin[96]; /* where the time of a step comes from; "": from whoever asked */
 };
 
 struct session_request {
@@ -28,10 +29,12 @@ struct session_request {
     const struct snug_recipe *recipe;
     enum model_purpose purpose;
     bool train;
-    int64_t batch, micro_batch, seq; /* 0: from the recipe, then the model's default */
-    const struct session *over;      /* plan in the arena of this run, or NULL */
-    bool averages_only;              /* of that run's weights, as outputs, and nothing else */
-    int64_t room_bytes;              /* --checkpoint auto: see struct checkpointing; 0: no end */
+    int64_t batch, micro_batch, seq;  /* 0: from the recipe, then the model's default */
+    const struct session *over;       /* plan in the arena of this run, or NULL */
+    bool averages_only;               /* of that run's weights, as outputs, and nothing else */
+    int64_t room_bytes;               /* --checkpoint auto: see struct checkpointing; 0: no end */
+    bool estimate;                    /* no offsets: the ledger's lower bound is the total */
+    const struct device_rates *rates; /* NULL: looked up for the recipe (train/rates.h) */
 };
 
 enum snug_status session_make(const struct session_request *request, struct session *session,

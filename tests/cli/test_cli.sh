@@ -27,6 +27,7 @@ trap clean_up EXIT
 trap 'exit 1' INT TERM
 cd "$work" || exit 1
 unset SNUG_DATA NO_COLOR
+export XDG_CACHE_HOME="$logs/cache" # the rates that bench keeps
 export OMP_WAIT_POLICY=passive # threads that spin for each other crawl on a busy machine
 passed=0
 failed=0
@@ -238,8 +239,6 @@ words_and_flags() {
 # commands
 2 | no command, hlep, help                 | hlep
 2 | no command, trian, train               | trian gpt2
-2 | fit, not in this version               | fit gpt2 --memory 1G
-2 | not in this version                    | help fit
 2 | no bench, gpu, cpu, large-batch        | bench gpu
 2 | one too many, c                        | bench cpu mlp:4-3 c
 2 | --large is for, large-batch            | bench cpu --large 8
@@ -252,6 +251,16 @@ words_and_flags() {
 2 | needs cpu                              | bench
 2 | command comes first                    | --batch 3
 2 | needs MODEL                            | plan
+2 | needs MODEL                            | fit
+2 | fit needs a budget                     | fit gpt2
+2 | --allow, seed, state-bits, master      | fit gpt2 --memory 4G --allow seed
+2 | --quiet, the command alone             | fit gpt2 --memory 4G --quiet --json
+2 | --quiet, --timeline                    | plan gpt2 --quiet --timeline
+2 | --compare, --json                      | plan gpt2 --timeline --compare ";"
+2 | --micro-batch, no value                | plan gpt2 --compare "--micro-batch;"
+2 | --micro-batch, no value                | plan gpt2 --compare ";--micro-batch"
+2 | no recipe key, bathc                   | plan gpt2 --compare "; bathc=3"
+2 | target, a100                           | plan gpt2 --target tpu
 2 | one too many, surplus                  | plan gpt2 surplus
 2 | needs MODEL                            | train --steps 3
 2 | needs RUN                              | eval
@@ -332,6 +341,8 @@ words_and_flags() {
 3 | budget, 100 MiB, smallest, --micro-batch | plan gpt2 --batch 8 --memory 100M
 3 | budget, this fits: --batch 8, micro    | plan gpt2 --batch 8 --memory 5G
 3 | budget, 1 B                            | plan gpt2 --memory 1
+3 | nothing fits, smallest, --micro-batch 1 needs | fit gpt2 --memory 2G
+3 | weights alone, 475 MiB, 300 MiB        | fit gpt2 --memory 300M
 3 | budget, 1.00 KiB                       | train tiny text.txt --memory 1K --out new
 3 | budget, 64.0 MiB                       | train gpt2-xl --memory 64M --out new
 END

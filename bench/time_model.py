@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""The predicted time of a step against the measured one, for configurations of gpt2 on this CPU.
+
+usage: bench/time_model.py [--threads N] [--rounds N] [--steps N] [--cpu-time]
+
+`snug bench cpu` measures the rates, `snug plan` predicts, `snug train` on random data measures: each
+configuration runs a few steps in every round, one configuration after the other, and the least step
+of all rounds counts, since what others on the machine take away is no property of it.
+
+--cpu-time counts the processor time of a run with one step more and one less instead of the clock: on
+a machine where others take most of the cores, with --threads 1, that is what the step would take alone.
+The rates are measured by the clock in either case.
+"""
+import argparse
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+
+CONFIGURATIONS = [
+    "--batch 1 --seq 64",
+    "--batch 4 --seq 64 --micro-batch 2",
+    "--batch 2 --seq 256",
+    "--batch 4 --seq 256 --micro-batch 1 --precision bf16",
+    "--batch 1 --seq 1024",
+    "--batch 1 --seq 1024 --precision bf16",
+]
+SNUG = os.environ.get("SNUG", os.path.join(os.path.dirname(__file__), "..", "snug"))
+
+
+def snug(*words):
+    done = subprocess.run([SNUG, *words], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(done.stderr)
+    return done
+
+
+def cpu_seconds():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def run(flags, steps):
+    """Seconds of each step by the clock, and processor seconds of the whole run."""
+    begin = cpu_seconds()
+    done = snug("train", "gpt2", *flags, "--steps", str(steps), "--eval-every", "-1", "--json")
+    tokens = int(flags[flags.index("--batch") + 1]) * int(flags[flags.index("--seq") + 1])
+    rates = re.findall(r"([\d.,]+) tokens/s", done.stderr)
+    return [tokens / float(r.replace(",", "")) for r in rates], cpu_seconds() - begin
+
+
+def measure(flags, steps, by_cpu_time):
+    if not by_cpu_time:
+        return min(run(flags, steps)[0])
+    return (run(flags, steps + 1)[1] - run(flags, 1)[1]) / steps
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--threads", default="1")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--cpu-time", action="store_true")
+    parser.add_argument("--keep-rates", action="store_true", help="those that are there already")
+    a = parser.parse_args()
+    threads = ["--threads", a.threads]
+    if not a.keep_rates:
+        snug("bench", "cpu", *threads, "--batch", "1")
+    flags = [c.split() + threads for c in CONFIGURATIONS]
+    predicted = [json.loads(snug("plan", "gpt2", *f, "--json").stdout)["step_seconds"] for f in flags]
+    measured = [float("inf")] * len(flags)
+    for _ in range(a.rounds):
+        for i, f in enumerate(flags):
+            measured[i] = min(measured[i], measure(f, a.steps, a.cpu_time))
+    print("| gpt2, threads %s | predicted | measured | off by |\n|---|---|---|---|" % a.threads)
+    for c, p, m in zip(CONFIGURATIONS, predicted, measured):
+        print("| `%s` | %.3f s | %.3f s | %+.0f%% |" % (c, p, m, 100 * (p / m - 1)))
+
+
+if __name__ == "__main__":
+    main()

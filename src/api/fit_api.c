@@ -1,0 +1,201 @@
+/*
+ * fit_api.c -- the fastest recipe inside a budget, as the public interface gives it.
+ */
+#include "report/report.h"
+#include "train/fit.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { LOSERS_MAX = 16 };
+
+struct snug_fit {
+    struct fit fit;
+    snug_recipe chosen;
+    struct text recipe;        /* the user's, in words */
+    struct text command, keys; /* of the chosen one */
+    struct snug_fit_point *points;
+    char **flags; /* of each point */
+    struct report_loser losers[LOSERS_MAX];
+    int n_losers;
+};
+
+static enum snug_status describe_points(snug_fit *f, struct snug_error *err)
+{
+    const struct fit *fit = &f->fit;
+    f->points = calloc((size_t)fit->n_frontier, sizeof *f->points);
+    f->flags = calloc((size_t)fit->n_frontier, sizeof *f->flags);
+    for (int i = 0; i < fit->n_frontier && f->points != NULL && f->flags != NULL; i++) {
+        const struct fit_candidate *c = &fit->candidates[fit->frontier[i]];
+        struct text flags = {0};
+        fit_write_flags(fit, fit->frontier[i], &flags);
+        text_add(&flags, "%s", "");
+        f->flags[i] = text_take(&flags);
+        if (f->flags[i] == NULL)
+            return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+        f->points[i] = (struct snug_fit_point){.flags = f->flags[i],
+                                               .total = c->total_bytes,
+                                               .step_seconds = c->seconds,
+                                               .fits = c->total_bytes <= fit_room(fit),
+                                               .is_chosen = fit->frontier[i] == fit->chosen};
+    }
+    return f->points == NULL || f->flags == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory")
+                                                 : SNUG_OK;
+}
+
+static void add_loser(snug_fit *f, int axis, int value)
+{
+    struct fit *fit = &f->fit;
+    int other = fit_neighbour(fit, fit->chosen, axis, value);
+    if (other < 0 || f->n_losers == LOSERS_MAX)
+        return;
+    f->losers[f->n_losers++] =
+        (struct report_loser){.key = fit->axes[axis].key,
+                              .value = fit->axes[axis].values[value],
+                              .total_bytes = fit->candidates[other].total_bytes,
+                              .seconds = fit->candidates[other].seconds};
+}
+
+/* Of a micro-batch the next larger and smaller, of the rest each other value. */
+static void find_losers(snug_fit *f)
+{
+    const struct fit *fit = &f->fit;
+    for (int axis = 0; axis < fit->n_axes; axis++) {
+        int own = fit->candidates[fit->chosen].choice[axis];
+        for (int value = 0; value < fit->axes[axis].n_values; value++)
+            if (value != own && (axis > 0 || abs(value - own) == 1))
+                add_loser(f, axis, value);
+    }
+}
+
+static enum snug_status describe_chosen(snug_fit *f, struct snug_error *err)
+{
+    TRY(fit_recipe(&f->fit, f->fit.chosen, &f->chosen, err));
+    text_add(&f->command, "snug train %s", f->fit.model->name);
+    recipe_write_flags(&f->chosen, &f->command);
+    struct snug_recipe sizes = f->chosen; /* those that the model decides, too */
+    sizes.batch = f->fit.batch;
+    if (sizes.micro_batch == 0)
+        sizes.micro_batch = sizes.batch;
+    if (sizes.seq == 0)
+        sizes.seq = f->fit.seq;
+    recipe_write(&sizes, &f->keys);
+    if (f->command.failed || f->keys.failed)
+        return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    find_losers(f);
+    return SNUG_OK;
+}
+
+static void describe_recipe(snug_fit *f)
+{
+    struct session s;
+    struct session_request q = {.model = f->fit.model,
+                                .recipe = &f->fit.recipe,
+                                .train = true,
+                                .estimate = true,
+                                .rates = &f->fit.rates.rates};
+    if (session_make(&q, &s, NULL) != SNUG_OK)
+        return;
+    if (s.prog.loss != TENSOR_NONE)
+        session_describe(&s, &f->fit.recipe, &f->recipe);
+    session_free(&s);
+}
+
+enum snug_status snug_fit_make(const snug_model *model, const snug_recipe *recipe,
+                               const char *allow, snug_fit **out, struct snug_error *err)
+{
+    snug_fit *f = calloc(1, sizeof *f);
+    *out = NULL;
+    if (f == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    enum snug_status found = fit_search(model, recipe, allow, &f->fit, err);
+    if (found != SNUG_OK && found != SNUG_OVER_BUDGET) {
+        free(f);
+        return found;
+    }
+    f->fit.rates.rates.curves = f->fit.rates.curves;
+    describe_recipe(f);
+    enum snug_status status = describe_points(f, err);
+    if (status == SNUG_OK && f->fit.chosen >= 0)
+        status = describe_chosen(f, err);
+    if (status != SNUG_OK) {
+        snug_fit_free(f);
+        return status;
+    }
+    *out = f;
+    return found;
+}
+
+void snug_fit_free(snug_fit *f)
+{
+    if (f == NULL)
+        return;
+    for (int i = 0; i < f->fit.n_frontier && f->flags != NULL; i++)
+        free(f->flags[i]);
+    free(f->flags);
+    free(f->points);
+    text_free(&f->recipe);
+    text_free(&f->command);
+    text_free(&f->keys);
+    fit_free(&f->fit);
+    free(f);
+}
+
+const snug_recipe *snug_fit_recipe(const snug_fit *f)
+{
+    return f->fit.chosen >= 0 ? &f->chosen : NULL;
+}
+
+char *snug_fit_command(const snug_fit *f)
+{
+    struct text copy = {0};
+    if (f->command.data == NULL)
+        return NULL;
+    text_add(&copy, "%s", f->command.data);
+    return text_take(&copy);
+}
+
+int snug_fit_n_points(const snug_fit *f)
+{
+    return f->fit.n_frontier;
+}
+
+void snug_fit_point(const snug_fit *f, int index, struct snug_fit_point *point)
+{
+    *point = f->points[index];
+}
+
+static struct report_fit report_of(const snug_fit *f)
+{
+    const struct fit *fit = &f->fit;
+    struct report_fit r = {.model = fit->model->name,
+                           .recipe = f->recipe.data == NULL ? "" : f->recipe.data,
+                           .budget = fit->recipe.memory,
+                           .runtime_bytes = fit->runtime_bytes,
+                           .command = f->command.data,
+                           .keys = f->keys.data,
+                           .points = f->points,
+                           .n_points = fit->n_frontier,
+                           .chosen = -1,
+                           .losers = f->losers,
+                           .n_losers = f->n_losers,
+                           .tokens = (double)(fit->batch * (fit->seq > 0 ? fit->seq : 1)),
+                           .unit = fit->seq > 0 ? "tokens" : "samples",
+                           .rates = fit->rates.origin};
+    for (int i = 0; i < fit->n_frontier; i++)
+        if (f->points[i].is_chosen)
+            r.chosen = i;
+    return r;
+}
+
+char *snug_fit_text(const snug_fit *f, int whole_frontier, int color)
+{
+    struct report_fit report = report_of(f);
+    return report_fit_text(&report, whole_frontier, color);
+}
+
+char *snug_fit_json(const snug_fit *f)
+{
+    struct report_fit report = report_of(f);
+    return report_fit_json(&report);
+}

@@ -1,0 +1,51 @@
+/*
+ * rates.h -- how long an op takes on a declared device: its work over a rate.
+ *
+ * Work is flops of a matrix product and moved bytes of everything else.  Where the device was measured,
+ * a curve gives the rate of that kind of op at its size; elsewhere a few numbers stand for the device.
+ * docs/time-model.md says where they come from.
+ */
+#ifndef SNUG_PLAN_RATES_H
+#define SNUG_PLAN_RATES_H
+
+#include "ir/program.h"
+
+enum { RATE_POINTS_MAX = 12 };
+
+struct rate_point {
+    double size, rate; /* of op_size; work a second */
+};
+
+struct rate_curve {
+    enum op_kind kind;
+    enum dtype dtype;
+    int variant; /* of op_variant */
+    int n_points;
+    struct rate_point points[RATE_POINTS_MAX]; /* by size, rising */
+};
+
+struct device_rates {
+    double flops, bytes; /* products of fp32, memory: a second */
+    double bf16_flops;   /* products of bf16, f16; 0: as fp32 */
+    double f16_flops;
+    double attention_share; /* of those rates that attention reaches; 0: all */
+    double half_size;       /* a product whose least dimension this is runs at half its rate */
+    double launch_seconds;  /* of every op */
+    double stored_bytes;    /* to and from the store, a second */
+    const struct rate_curve *curves; /* of a device that was measured */
+    int n_curves;
+};
+
+/* What a curve goes by: the least dimension of a product, the length of attention, else the bytes
+ * moved. */
+double op_size(const struct program *prog, const struct op *op);
+enum dtype op_dtype(const struct program *prog,
+                    const struct op *op); /* its first float operand's */
+int op_variant(const struct op *op); /* of update: its state bits, and 100 if rounded by chance */
+double op_work(const struct program *prog, const struct op *op);
+
+/* Of one execution. */
+double op_seconds(const struct program *prog, const struct op *op,
+                  const struct device_rates *rates);
+
+#endif

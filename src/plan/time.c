@@ -1,0 +1,145 @@
+/*
+ * time.c -- the seconds of an op: max(flops / rate of its kind, bytes / rate of memory) + launch.
+ *
+ * Rates fall where a product is thin, so a curve gives them by its least dimension; between two
+ * points they are interpolated on logarithms, beyond the last they stay.  Below the first point
+ * of a product the rate falls with the dimension: what is left is reading the large operand.
+ */
+#include "plan/rates.h"
+
+#include <math.h>
+
+static bool is_attention(enum op_kind kind)
+{
+    return kind == OP_attention || kind == OP_attention_grad;
+}
+
+static double least_of(double size, int64_t dimension)
+{
+    return fmin(size, (double)dimension);
+}
+
+static double least_dimension(const struct program *prog, const struct op *op)
+{
+    double size = INFINITY;
+    if (op->kind == OP_conv2d || op->kind == OP_conv2d_grad_x) {
+        const struct shape *w = &prog->tensors[op->in[1]].shape;
+        return least_of((double)w->dim[0], w->dim[1] * w->dim[2] * w->dim[3]);
+    }
+    if (op->kind == OP_conv2d_grad_w)
+        return least_of((double)shape_last(&prog->tensors[op->in[1]].shape),
+                        shape_last(&prog->tensors[op->in[0]].shape) * op->attrs.kernel_h *
+                            op->attrs.kernel_w);
+    for (int k = 0; k < 2; k++) {
+        if (op->in[k] == TENSOR_NONE || op->in[k] == prog->scalars)
+            continue;
+        const struct shape *s = &prog->tensors[op->in[k]].shape;
+        size = least_of(least_of(size, shape_rows(s)), shape_last(s));
+    }
+    return size;
+}
+
+double op_size(const struct program *prog, const struct op *op)
+{
+    if (is_attention(op->kind))
+        return (double)prog->tensors[op->in[0]].shape.dim[1];
+    return op_is_product(op->kind) ? least_dimension(prog, op) : op_moved_bytes(prog, op);
+}
+
+enum dtype op_dtype(const struct program *prog, const struct op *op)
+{
+    for (int k = 0; k < op->n_in + op->n_out; k++) {
+        tensor_id id = k < op->n_in ? op->in[k] : op->out[k - op->n_in];
+        if (id != TENSOR_NONE && id != prog->scalars && dtype_is_float(prog->tensors[id].dtype))
+            return prog->tensors[id].dtype;
+    }
+    return DTYPE_f32;
+}
+
+int op_variant(const struct op *op)
+{
+    bool is_update = op->kind == OP_update;
+    return is_update ? (int)op->attrs.state_bits + (op->attrs.stochastic ? 100 : 0) : 0;
+}
+
+double op_work(const struct program *prog, const struct op *op)
+{
+    return op_is_product(op->kind) ? op_flops(prog, op) : op_moved_bytes(prog, op);
+}
+
+/* ---- measured devices ------------------------------------------------------------------------ */
+
+/* Kinds that were not measured run like one that was.  The op itself is first, then these. */
+static enum op_kind like(enum op_kind kind)
+{
+    switch (kind) {
+    case OP_linear_cross_entropy:
+    case OP_linear_cross_entropy_grad:
+        return OP_linear_cross_entropy_train;
+    case OP_layernorm:
+        return OP_add_layernorm;
+    default:
+        return op_is_product(kind) ? OP_linear : OP_add_layernorm;
+    }
+}
+
+static const struct rate_curve *find_curve(const struct device_rates *rates, enum op_kind kind,
+                                           enum dtype dtype, int variant)
+{
+    const struct rate_curve *other = NULL; /* the same kind in another variant, rather than none */
+    for (int i = 0; i < rates->n_curves; i++) {
+        const struct rate_curve *c = &rates->curves[i];
+        if (c->kind == kind && c->dtype == dtype && c->variant == variant)
+            return c;
+        if (c->kind == kind && (other == NULL || c->dtype == dtype))
+            other = c;
+    }
+    return other;
+}
+
+static double rate_on(const struct rate_curve *curve, double size, bool is_product)
+{
+    const struct rate_point *p = curve->points;
+    int n = curve->n_points, at = 1;
+    if (size <= p[0].size)
+        return is_product ? p[0].rate * size / p[0].size : p[0].rate;
+    if (size >= p[n - 1].size)
+        return p[n - 1].rate;
+    while (p[at].size < size)
+        at++;
+    double share = log(size / p[at - 1].size) / log(p[at].size / p[at - 1].size);
+    return p[at - 1].rate * pow(p[at].rate / p[at - 1].rate, share);
+}
+
+/* ---- declared devices ------------------------------------------------------------------------ */
+
+static double product_rate(const struct program *prog, const struct op *op,
+                           const struct device_rates *rates)
+{
+    enum dtype dtype = op_dtype(prog, op);
+    double flops = dtype == DTYPE_bf16  ? rates->bf16_flops
+                   : dtype == DTYPE_f16 ? rates->f16_flops
+                                        : rates->flops;
+    double size = op_size(prog, op);
+    if (!(flops > 0))
+        flops = rates->flops;
+    if (is_attention(op->kind) && rates->attention_share > 0)
+        flops *= rates->attention_share;
+    return flops * size / (size + rates->half_size);
+}
+
+double op_seconds(const struct program *prog, const struct op *op, const struct device_rates *rates)
+{
+    bool is_product = op_is_product(op->kind);
+    double work = op_work(prog, op), by_bytes = op_moved_bytes(prog, op) / rates->bytes;
+    const struct rate_curve *curve =
+        find_curve(rates, op->kind, op_dtype(prog, op), op_variant(op));
+    if (curve == NULL)
+        curve = find_curve(rates, like(op->kind), op_dtype(prog, op), 0);
+    if (!(work > 0))
+        return rates->launch_seconds;
+    double seconds = curve != NULL ? work / rate_on(curve, op_size(prog, op), is_product)
+                     : is_product  ? work / product_rate(prog, op, rates)
+                                   : by_bytes;
+    return (is_product ? fmax(seconds, by_bytes) : seconds) + rates->launch_seconds;
+}

@@ -1,0 +1,63 @@
+/*
+ * timeline.c -- who holds bytes at every op of a step: the ledger, moment by moment.
+ *
+ * A block changes hands where tensors follow each other in place: from the op on at which the next
+ * one is written, its bytes are the next one's.  So each block is walked from tensor to tensor in the
+ * order of their births, and each of them holds it until the next is born.
+ */
+#include "plan/timeline.h"
+
+#include <stdlib.h>
+
+struct chains { /* the tensors of each block, by birth */
+    int *first; /* per block, -1: none */
+    int *next;  /* per tensor, -1: the last */
+};
+
+static bool make_chains(const struct program *prog, const struct plan *plan, struct chains *c)
+{
+    c->first = malloc(((size_t)plan->n_blocks + 1) * sizeof *c->first);
+    c->next = malloc(((size_t)plan->n_tensors + 1) * sizeof *c->next);
+    if (c->first == NULL || c->next == NULL)
+        return false;
+    for (int i = 0; i < plan->n_blocks; i++)
+        c->first[i] = -1;
+    for (int i = 0; i < plan->n_tensors; i++) {
+        if (plan->block_of[i] < 0 || prog->tensors[i].base != TENSOR_NONE)
+            continue;
+        int *link = &c->first[plan->block_of[i]];
+        while (*link >= 0 && plan->alive_from[*link] < plan->alive_from[i])
+            link = &c->next[*link];
+        c->next[i] = *link;
+        *link = i;
+    }
+    return true;
+}
+
+enum snug_status plan_timeline(const struct program *prog, const struct plan *plan,
+                               struct moment *moments, struct snug_error *err)
+{
+    struct chains chains = {NULL, NULL};
+    bool ok = make_chains(prog, plan, &chains);
+    int n_moments = prog->n_ops > 0 ? prog->n_ops : 1;
+    for (int i = 0; i < n_moments; i++)
+        moments[i] = (struct moment){0};
+    for (int block = 0; block < plan->n_blocks && ok; block++)
+        for (int t = chains.first[block]; t >= 0; t = chains.next[t]) {
+            int after = chains.next[t];
+            int end = after >= 0 ? plan->alive_from[after] : plan->alive_to[t] + 1;
+            enum role role = prog->tensors[t].role;
+            moments[plan->alive_from[t]].bytes[role] += plan->blocks[block].bytes;
+            if (end < n_moments)
+                moments[end].bytes[role] -= plan->blocks[block].bytes;
+        }
+    for (int i = 0; i < n_moments; i++) /* until here the changes at each op: add them up */
+        for (int role = 0; role < ROLE_COUNT; role++) {
+            moments[i].bytes[role] += i > 0 ? moments[i - 1].bytes[role] : 0;
+            moments[i].total += moments[i].bytes[role];
+        }
+    free(chains.first);
+    free(chains.next);
+    return ok ? SNUG_OK
+              : snug_fail(err, SNUG_NO_MEMORY, "timeline: no memory for %d ops", prog->n_ops);
+}

@@ -1,0 +1,130 @@
+/*
+ * compare_text.c -- several plans side by side: a column a recipe, a row a kind of bytes.
+ *
+ * Recipes are numbered in a list above the table, so that a column stays narrow; four go on a page,
+ * and more follow below.  The smallest total and the shortest step stand out.
+ */
+#include "report/report.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "report/pieces.h"
+
+enum { COLUMNS = 4, ROW_NAME = 16, COLUMN = 15 };
+
+static int64_t field(const struct snug_ledger *l, int row)
+{
+    const int64_t fields[] = {l->parameters,  l->gradients, l->optimizer,
+                              l->activations, l->temporary, l->fragmentation};
+    return fields[row];
+}
+
+static const char *const row_names[] = {"parameters",  "gradients", "optimizer",
+                                        "activations", "temporary", "fragmentation"};
+enum { N_ROWS = sizeof row_names / sizeof *row_names };
+
+static void add_cell(struct text *out, const char *words, bool stands_out,
+                     const struct style *style)
+{
+    int blank = COLUMN - (int)strlen(words);
+    text_add(out, "%*s%s%s%s", blank < 1 ? 1 : blank, "", stands_out ? style->bold : "", words,
+             stands_out ? style->off : "");
+}
+
+/* "-43%" beside the first recipe; nothing for the first itself. */
+static void add_change(struct text *out, double value, double first, bool is_first,
+                       const struct style *style)
+{
+    char words[32] = "";
+    double percent = first > 0 ? 100 * (value / first - 1) : 0;
+    if (!is_first && fabs(percent) < 0.5)
+        snprintf(words, sizeof words, "same");
+    else if (!is_first)
+        snprintf(words, sizeof words, "%+.0f%%", percent);
+    add_cell(out, words, false, style);
+}
+
+struct page {
+    const struct report_plan *plans;
+    int begin, end;
+    int smallest, fastest; /* of all */
+    const struct style *style;
+};
+
+static void add_totals(struct text *out, const struct page *p)
+{
+    char words[PIECE_TIME_MAX];
+    text_add(out, "  %-*s", ROW_NAME - 2, "total");
+    for (int i = p->begin; i < p->end; i++)
+        add_cell(out, text_size(p->plans[i].ledger.total, words), i == p->smallest, p->style);
+    text_add(out, "\n  %-*s", ROW_NAME - 2, "");
+    for (int i = p->begin; i < p->end; i++)
+        add_change(out, (double)p->plans[i].ledger.total, (double)p->plans[0].ledger.total, i == 0,
+                   p->style);
+    text_add(out, "\n  %-*s", ROW_NAME - 2, "step time");
+    for (int i = p->begin; i < p->end; i++)
+        add_cell(out, piece_seconds(p->plans[i].ledger.step_seconds, words), i == p->fastest,
+                 p->style);
+    text_add(out, "\n  %-*s", ROW_NAME - 2, "");
+    for (int i = p->begin; i < p->end; i++)
+        add_change(out, p->plans[i].ledger.step_seconds, p->plans[0].ledger.step_seconds, i == 0,
+                   p->style);
+    text_add(out, "\n");
+}
+
+static void add_page(struct text *out, const struct page *p)
+{
+    char words[TEXT_SIZE_MAX];
+    text_add(out, "\n%*s", ROW_NAME, "");
+    for (int i = p->begin; i < p->end; i++) {
+        snprintf(words, sizeof words, "%d", i + 1);
+        add_cell(out, words, true, p->style);
+    }
+    text_add(out, "\n");
+    for (int row = 0; row < N_ROWS; row++) {
+        text_add(out, "  %-*s", ROW_NAME - 2, row_names[row]);
+        for (int i = p->begin; i < p->end; i++)
+            add_cell(out, text_size(field(&p->plans[i].ledger, row), words), false, p->style);
+        text_add(out, "\n");
+    }
+    add_totals(out, p);
+}
+
+char *report_compare_text(const struct report_plan *plans, int n_plans, int color)
+{
+    struct text out = {0};
+    struct page page = {.plans = plans, .style = style_of(color)};
+    text_add(&out, "%s%s%s, %d recipes\n\n", page.style->bold, plans[0].model, page.style->off,
+             n_plans);
+    for (int i = 0; i < n_plans; i++) {
+        text_add(&out, "%4d  %s\n", i + 1,
+                 plans[i].compared[0] == '\0' ? "as it is" : plans[i].compared);
+        if (plans[i].ledger.total < plans[page.smallest].ledger.total)
+            page.smallest = i;
+        if (plans[i].ledger.step_seconds < plans[page.fastest].ledger.step_seconds)
+            page.fastest = i;
+    }
+    for (page.begin = 0; page.begin < n_plans; page.begin += COLUMNS) {
+        page.end = page.begin + COLUMNS < n_plans ? page.begin + COLUMNS : n_plans;
+        add_page(&out, &page);
+    }
+    if (plans[0].rates != NULL)
+        text_add(&out, "\nTimes are estimates %s.\n", plans[0].rates);
+    return text_take(&out);
+}
+
+char *report_compare_json(const struct report_plan *plans, int n_plans)
+{
+    struct text out = {0};
+    text_add(&out, "{\"model\": ");
+    report_json_string(&out, plans[0].model);
+    text_add(&out, ", \"compare\": [");
+    for (int i = 0; i < n_plans; i++) {
+        text_add(&out, "%s", i == 0 ? "" : ", ");
+        report_plan_object(&plans[i], &out);
+    }
+    text_add(&out, "]}\n");
+    return text_take(&out);
+}

@@ -1,0 +1,193 @@
+/*
+ * fit_text.c -- the answer of a fit: a command to paste, the frontier, and why not the others.
+ */
+#include "report/report.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "report/pieces.h"
+
+enum { NEAR = 3, BAR = 12, BEFORE_FLAGS = 2 + 10 + 2 + BAR + 10 + 8 + 2 };
+
+static double percent_over(double seconds, double than)
+{
+    return than > 0 ? 100 * (seconds / than - 1) : 0;
+}
+
+static void add_answer(struct text *out, const struct report_fit *f, const struct style *style)
+{
+    char size[TEXT_SIZE_MAX], runtime[TEXT_SIZE_MAX], spare[TEXT_SIZE_MAX], step[PIECE_TIME_MAX];
+    const struct snug_fit_point *p = &f->points[f->chosen];
+    double rate = f->tokens / p->step_seconds;
+    struct text command = {0};
+    text_add(&command, "  %s", f->command);
+    text_add(out, "%s", style->bold);
+    if (!command.failed)
+        piece_wrapped(out, command.data, 6);
+    text_add(out, "%s\n", style->off);
+    text_free(&command);
+    text_add(out, "  memory  %s and %s of runtime; %s stay free\n", text_size(p->total, size),
+             text_size(f->runtime_bytes, runtime),
+             text_size(f->budget - p->total - f->runtime_bytes, spare));
+    text_add(out, "  time    about %s a step, %.*f %s/s\n", piece_seconds(p->step_seconds, step),
+             rate < 100 ? 1 : 0, rate, f->unit);
+}
+
+/* Broken where a flag ends, under itself. */
+static void add_flags(struct text *out, const char *flags)
+{
+    size_t room = PAGE_WIDTH - BEFORE_FLAGS;
+    while (strlen(flags) > room) {
+        size_t cut = room;
+        while (cut > 0 && strncmp(flags + cut, " --", 3) != 0)
+            cut--;
+        if (cut == 0)
+            break;
+        text_add(out, "%.*s\n%*s", (int)cut, flags, BEFORE_FLAGS, "");
+        flags += cut + 1;
+    }
+    text_add(out, "%s", flags);
+}
+
+/* The bar is the memory beside the most that a point of the list needs. */
+static void add_point(struct text *out, const struct report_fit *f, int i, int64_t most,
+                      const struct style *style)
+{
+    char size[TEXT_SIZE_MAX], step[PIECE_TIME_MAX], over[16] = "";
+    const struct snug_fit_point *p = &f->points[i];
+    const char *tone = p->is_chosen ? style->bold : p->fits ? "" : style->faint;
+    int cells = (int)lround(ceil((double)p->total / (double)most * BAR));
+    if (i > 0)
+        snprintf(over, sizeof over, "+%.1f%%",
+                 percent_over(p->step_seconds, f->points[0].step_seconds));
+    text_add(out, "%s%s%10s%s  %s", tone,
+             p->is_chosen ? "▸ "
+             : p->fits    ? "  "
+                          : "× ",
+             text_size(p->total, size), style->off, p->fits ? style->bar : style->faint);
+    piece_bar(out, (double)p->total / (double)most, BAR);
+    text_add(out, "%s%*s%s%10s%8s  ", style->off, BAR - cells, "", tone,
+             piece_seconds(p->step_seconds, step), over);
+    add_flags(out, p->flags[0] == '\0' ? "as it is" : p->flags);
+    text_add(out, "%s\n", style->off);
+}
+
+static void add_frontier(struct text *out, const struct report_fit *f, int whole,
+                         const struct style *style)
+{
+    int first = 0, last = f->n_points - 1;
+    if (!whole && f->chosen >= 0) {
+        first = f->chosen - NEAR > 0 ? f->chosen - NEAR : 0;
+        last = f->chosen + NEAR < last ? f->chosen + NEAR : last;
+    }
+    text_add(out, "\n  %10s  %*s%10s%8s  recipe\n", "memory", BAR, "", "step", "");
+    for (int i = last; i >= first; i--)
+        add_point(out, f, i, f->points[first].total, style);
+    int hidden = f->n_points - (last - first + 1);
+    if (hidden > 0)
+        text_add(out, "  %s%d more with --frontier%s\n", style->faint, hidden, style->off);
+}
+
+static void add_losers(struct text *out, const struct report_fit *f)
+{
+    char size[TEXT_SIZE_MAX];
+    const struct snug_fit_point *chosen = &f->points[f->chosen];
+    if (f->n_losers > 0)
+        text_add(out, "\nWhy not\n");
+    for (int i = 0; i < f->n_losers; i++) {
+        const struct report_loser *l = &f->losers[i];
+        char what[64];
+        double slower = percent_over(l->seconds, chosen->step_seconds);
+        snprintf(what, sizeof what, "%s %s", l->key, l->value);
+        text_add(out, "  %-24s  ", what);
+        if (l->total_bytes + f->runtime_bytes > f->budget)
+            text_add(out, "needs %s\n", text_size(l->total_bytes + f->runtime_bytes, size));
+        else if (slower >= 0.05)
+            text_add(out, "%.*f%% slower\n", slower < 10 ? 1 : 0, slower);
+        else
+            text_add(out, "%s, needs %s\n", slower > 0 ? "less than 0.1% slower" : "no faster",
+                     text_size(l->total_bytes + f->runtime_bytes, size));
+    }
+}
+
+char *report_fit_text(const struct report_fit *f, int whole_frontier, int color)
+{
+    struct text out = {0};
+    char budget[TEXT_SIZE_MAX];
+    const struct style *style = style_of(color);
+    text_add(&out, "%s%s%s in %s%s%s\n\n", style->bold, f->model, style->off,
+             text_size(f->budget, budget), f->recipe[0] != '\0' ? ": " : "", f->recipe);
+    if (f->chosen >= 0)
+        add_answer(&out, f, style);
+    if (f->chosen >= 0 || whole_frontier)
+        add_frontier(&out, f, whole_frontier, style);
+    if (f->chosen >= 0)
+        add_losers(&out, f);
+    text_add(&out, "\nTimes are estimates %s.\n", f->rates);
+    return text_take(&out);
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------ */
+
+/* Numbers stay numbers, all else is a string. */
+static void add_value(struct text *out, const char *value)
+{
+    double number;
+    if (text_parse_real(value, &number) &&
+        (value[0] == '-' || (value[0] >= '0' && value[0] <= '9')))
+        text_add(out, "%.17g", number);
+    else
+        report_json_string(out, value);
+}
+
+static void add_keys(struct text *out, const char *lines)
+{
+    char *copy = strdup(lines), *place = NULL;
+    if (copy == NULL)
+        out->failed = true;
+    for (char *line = copy == NULL ? NULL : strtok_r(copy, "\n", &place); line != NULL;
+         line = strtok_r(NULL, "\n", &place)) {
+        char *equals = strstr(line, " = ");
+        if (equals == NULL)
+            continue;
+        *equals = '\0';
+        report_json_string(out, line);
+        text_add(out, ": ");
+        add_value(out, equals + 3);
+        text_add(out, ", ");
+    }
+    free(copy);
+}
+
+char *report_fit_json(const struct report_fit *f)
+{
+    struct text out = {0};
+    text_add(&out, "{\"model\": ");
+    report_json_string(&out, f->model);
+    text_add(&out, ", \"budget\": %" PRId64 ", \"runtime\": %" PRId64 ", \"chosen\": ", f->budget,
+             f->runtime_bytes);
+    if (f->chosen < 0) {
+        text_add(&out, "null");
+    } else {
+        text_add(&out, "{");
+        add_keys(&out, f->keys);
+        text_add(&out, "\"command\": ");
+        report_json_string(&out, f->command);
+        text_add(&out, ", \"total\": %" PRId64 ", \"step_seconds\": %.9g}",
+                 f->points[f->chosen].total, f->points[f->chosen].step_seconds);
+    }
+    text_add(&out, ", \"frontier\": [");
+    for (int i = f->n_points - 1; i >= 0; i--) {
+        text_add(&out, "{\"recipe\": ");
+        report_json_string(&out, f->points[i].flags);
+        text_add(&out, ", \"total\": %" PRId64 ", \"step_seconds\": %.9g, \"fits\": %s}%s",
+                 f->points[i].total, f->points[i].step_seconds,
+                 f->points[i].fits ? "true" : "false", i > 0 ? ", " : "");
+    }
+    text_add(&out, "]}\n");
+    return text_take(&out);
+}

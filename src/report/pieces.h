@@ -1,0 +1,26 @@
+/*
+ * pieces.h -- what the tables of this folder share: colours, bars, times, long lines.
+ */
+#ifndef SNUG_REPORT_PIECES_H
+#define SNUG_REPORT_PIECES_H
+
+#include "base/text.h"
+
+enum { PAGE_WIDTH = 80 };
+
+struct style { /* empty strings without colour */
+    const char *bold, *bar, *warning, *faint, *off;
+};
+const struct style *style_of(int color);
+
+/* A share of `width` cells, in eighths.  At least a sliver for anything that is not zero: a kind that
+ * exists is seen to exist. */
+void piece_bar(struct text *out, double share, int width);
+
+enum { PIECE_TIME_MAX = 32 };
+const char *piece_seconds(double seconds, char out[PIECE_TIME_MAX]); /* "12.3 s", "40.1 ms" */
+
+/* Breaks at blanks so that no line is longer than the page; lines after the first are indented. */
+void piece_wrapped(struct text *out, const char *sentence, int indent);
+
+#endif

@@ -1,0 +1,70 @@
+/*
+ * rates.c -- devices that a plan can be timed for without having them.
+ *
+ * The figures of the cards are the vendors' peaks for dense products and for memory; what a training
+ * step gets of them is assumed, the same for all.  docs/time-model.md has the table and its sources.
+ */
+#include "train/rates.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Of a core with 256-bit multiply-adds, and of two channels of memory. */
+static const double cpu_flops_per_thread = 80e9;
+static const double cpu_bytes_per_s = 24e9;
+
+static const double product_share = 0.6, memory_share = 0.8, attention_share = 0.5;
+static const double card_half_size = 128, cpu_half_size = 16;
+static const double card_launch_seconds = 4e-6, cpu_launch_seconds = 2e-6;
+
+static const double file_bytes_per_s = 3e9;  /* past the page cache: docs/offload.md */
+static const double host_bytes_per_s = 20e9; /* of pinned memory over PCIe 4, assumed */
+
+static const struct card {
+    const char *name;
+    double f32, bf16, f16, bytes; /* a second, at most */
+} cards[RATES_TARGETS] = {
+    [RATES_v100] = {"V100 32G", 15.7e12, 15.7e12, 125e12, 900e9},
+    [RATES_a100] = {"A100 80G", 19.5e12, 312e12, 312e12, 2039e9},
+    [RATES_h100] = {"H100 80G", 67e12, 989e12, 989e12, 3350e9},
+    [RATES_h200] = {"H200", 67e12, 989e12, 989e12, 4800e9},
+    [RATES_4090] = {"RTX 4090", 82.6e12, 165.2e12, 165.2e12, 1008e9},
+};
+
+struct device_rates rates_generic_cpu(int threads)
+{
+    return (struct device_rates){.flops = cpu_flops_per_thread * threads,
+                                 .bytes = cpu_bytes_per_s,
+                                 .attention_share = attention_share,
+                                 .half_size = cpu_half_size,
+                                 .launch_seconds = cpu_launch_seconds,
+                                 .stored_bytes = file_bytes_per_s};
+}
+
+static struct device_rates rates_of_card(const struct card *card)
+{
+    return (struct device_rates){.flops = product_share * card->f32,
+                                 .bytes = memory_share * card->bytes,
+                                 .bf16_flops = product_share * card->bf16,
+                                 .f16_flops = product_share * card->f16,
+                                 .attention_share = attention_share,
+                                 .half_size = card_half_size,
+                                 .launch_seconds = card_launch_seconds,
+                                 .stored_bytes = host_bytes_per_s};
+}
+
+void rates_of_recipe(const struct snug_recipe *recipe, struct machine_rates *rates)
+{
+    const struct card *card = &cards[recipe->target];
+    int threads = recipe_threads(recipe);
+    if (card->name != NULL) {
+        rates->rates = rates_of_card(card);
+        snprintf(rates->origin, sizeof rates->origin, "for an assumed %s", card->name);
+    } else if (recipe->target != RATES_here || !rates_load(threads, rates)) {
+        rates->rates = rates_generic_cpu(threads);
+        snprintf(rates->origin, sizeof rates->origin, "for a generic CPU, %d thread%s", threads,
+                 threads == 1 ? "" : "s");
+    } else {
+        rates->rates.stored_bytes = file_bytes_per_s;
+    }
+}

@@ -1,0 +1,220 @@
+/*
+ * rates_file.c -- the rates of machines, kept from one run to the next.
+ *
+ *     {"machines": {"AMD EPYC, v4, 2 threads": {"flops": .., "bytes": ..,
+ *       "curves": [{"op": "linear", "type": "bf16", "variant": 0, "points": [[size, rate], ..]}, ..]}}}
+ *
+ * A file that is missing, damaged or of another version counts as none: the estimates get coarser,
+ * and measuring again writes it anew.
+ */
+#include "train/rates.h"
+
+#include "exec/backend.h"
+#include "io/json.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* The caller's; NULL: no memory, or no home. */
+static char *cache_folder(void)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    struct text path = {0};
+    if (cache != NULL && *cache != '\0')
+        text_add(&path, "%s/snug", cache);
+    else if (home != NULL && *home != '\0')
+        text_add(&path, "%s/.cache/snug", home);
+    return path.data == NULL ? NULL : text_take(&path);
+}
+
+static char *file_in(const char *folder)
+{
+    struct text path = {0};
+    text_add(&path, "%s/rates.json", folder);
+    return text_take(&path);
+}
+
+static void add_cpu_name(struct text *out)
+{
+    char line[256];
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    bool found = false;
+    while (file != NULL && !found && fgets(line, sizeof line, file) != NULL) {
+        char *value = strstr(line, ": ");
+        found = value != NULL && strncmp(line, "model name", 10) == 0;
+        if (found)
+            text_add(out, "%.*s", (int)strcspn(value + 2, "\n"), value + 2);
+    }
+    if (file != NULL)
+        fclose(file);
+    if (!found)
+        text_add(out, "CPU");
+}
+
+/* "AMD EPYC, v4, 2 threads".  The caller's. */
+static char *machine_name(int threads)
+{
+    struct text name = {0};
+    add_cpu_name(&name);
+    text_add(&name, ", ");
+    backend_cpu_level(&name);
+    text_add(&name, ", %d thread%s", threads, threads == 1 ? "" : "s");
+    return text_take(&name);
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static bool find_op(const char *name, enum op_kind *kind)
+{
+    for (int i = 0; i < OP_COUNT; i++)
+        if (strcmp(op_infos[i].name, name) == 0) {
+            *kind = (enum op_kind)i;
+            return true;
+        }
+    return false;
+}
+
+static bool read_curve(const json_t *row, struct rate_curve *curve)
+{
+    const char *op = json_string_value(json_object_get(row, "op"));
+    const char *type = json_string_value(json_object_get(row, "type"));
+    const json_t *points = json_object_get(row, "points");
+    double last = 0;
+    if (op == NULL || type == NULL || !find_op(op, &curve->kind) ||
+        !dtype_parse(type, &curve->dtype))
+        return false;
+    curve->variant = (int)json_integer_value(json_object_get(row, "variant"));
+    curve->n_points = (int)json_array_size(points);
+    if (curve->n_points < 1 || curve->n_points > RATE_POINTS_MAX)
+        return false;
+    for (int i = 0; i < curve->n_points; i++) {
+        const json_t *point = json_array_get(points, (size_t)i);
+        struct rate_point p = {json_number_value(json_array_get(point, 0)),
+                               json_number_value(json_array_get(point, 1))};
+        if (!(p.size > last) || !(p.rate > 0))
+            return false;
+        curve->points[i] = p;
+        last = p.size;
+    }
+    return true;
+}
+
+static bool read_machine(const json_t *machine, struct machine_rates *rates)
+{
+    const json_t *curves = json_object_get(machine, "curves");
+    rates->rates =
+        (struct device_rates){.flops = json_number_value(json_object_get(machine, "flops")),
+                              .bytes = json_number_value(json_object_get(machine, "bytes")),
+                              .curves = rates->curves};
+    for (size_t i = 0; i < json_array_size(curves) && rates->rates.n_curves < RATE_CURVES_MAX; i++)
+        if (read_curve(json_array_get(curves, i), &rates->curves[rates->rates.n_curves]))
+            rates->rates.n_curves++;
+    return rates->rates.flops > 0 && rates->rates.bytes > 0;
+}
+
+/* The whole file, or an empty object. */
+static json_t *read_file(const char *path)
+{
+    json_t *object = NULL;
+    if (path != NULL && json_read_object(path, &object, NULL) == SNUG_OK)
+        return object;
+    return json_object();
+}
+
+bool rates_load(int threads, struct machine_rates *rates)
+{
+    char *folder = cache_folder(), *path = folder == NULL ? NULL : file_in(folder);
+    char *name = machine_name(threads);
+    json_t *all = read_file(path);
+    const json_t *machine =
+        name == NULL ? NULL : json_object_get(json_object_get(all, "machines"), name);
+    bool ok = machine != NULL && read_machine(machine, rates);
+    if (ok)
+        snprintf(rates->origin, sizeof rates->origin, "by rates measured here, %d thread%s",
+                 threads, threads == 1 ? "" : "s");
+    json_decref(all);
+    free(folder);
+    free(path);
+    free(name);
+    return ok;
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+static json_t *curve_json(const struct rate_curve *curve)
+{
+    json_t *points = json_array();
+    for (int i = 0; i < curve->n_points; i++)
+        json_array_append_new(points,
+                              json_pack("[f, f]", curve->points[i].size, curve->points[i].rate));
+    return json_pack("{s: s, s: s, s: i, s: o}", "op", op_infos[curve->kind].name, "type",
+                     dtype_name(curve->dtype), "variant", curve->variant, "points", points);
+}
+
+static json_t *machine_json(const struct machine_rates *rates)
+{
+    json_t *curves = json_array();
+    for (int i = 0; i < rates->rates.n_curves; i++)
+        json_array_append_new(curves, curve_json(&rates->curves[i]));
+    return json_pack("{s: f, s: f, s: o}", "flops", rates->rates.flops, "bytes", rates->rates.bytes,
+                     "curves", curves);
+}
+
+static enum snug_status make_folders(const char *folder, struct snug_error *err)
+{
+    struct text part = {0};
+    enum snug_status status = SNUG_OK;
+    for (const char *end = strchr(folder + 1, '/'); status == SNUG_OK;
+         end = end == NULL ? NULL : strchr(end + 1, '/')) {
+        text_free(&part);
+        text_add(&part, "%.*s", end == NULL ? (int)strlen(folder) : (int)(end - folder), folder);
+        if (part.failed)
+            status = snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+        else if (mkdir(part.data, 0777) != 0 && errno != EEXIST)
+            status = snug_fail(err, SNUG_IO_ERROR, "rates: cannot make %s: %s", part.data,
+                               strerror(errno));
+        if (end == NULL)
+            break;
+    }
+    text_free(&part);
+    return status;
+}
+
+static enum snug_status write_machine(const char *path, const char *name,
+                                      const struct machine_rates *rates, struct snug_error *err)
+{
+    json_t *all = read_file(path);
+    if (!json_is_object(json_object_get(all, "machines")))
+        json_object_set_new(all, "machines", json_object());
+    enum snug_status status = SNUG_OK;
+    if (json_object_set_new(json_object_get(all, "machines"), name, machine_json(rates)) != 0)
+        status = snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    else
+        status = json_write(path, all, NULL, err);
+    json_decref(all);
+    return status;
+}
+
+enum snug_status rates_save(int threads, const struct machine_rates *rates, char **path,
+                            struct snug_error *err)
+{
+    char *folder = cache_folder(), *name = machine_name(threads);
+    *path = folder == NULL ? NULL : file_in(folder);
+    enum snug_status status = SNUG_OK;
+    if (*path == NULL || name == NULL)
+        status = snug_fail(err, SNUG_IO_ERROR, "rates: neither XDG_CACHE_HOME nor HOME is set");
+    if (status == SNUG_OK)
+        status = make_folders(folder, err);
+    if (status == SNUG_OK)
+        status = write_machine(*path, name, rates, err);
+    if (status != SNUG_OK) {
+        free(*path);
+        *path = NULL;
+    }
+    free(folder);
+    free(name);
+    return status;
+}

@@ -1,0 +1,167 @@
+/*
+ * test_timeline.c -- the bytes of a step op by op: against a count that looks at every block at every
+ * op, and against the ledger at the peak.  And the seconds of an op, by rates that are easy to divide.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "plan/timeline.h"
+#include "support/training.h"
+#include "train/session.h"
+
+static const struct {
+    const char *model, *keys;
+} cases[] = {
+    {"mlp", "batch=8"},
+    {"gpt-nano", "batch=4 micro-batch=2 precision=bf16"},
+    {"gpt2", "batch=2 optimizer=sgd clip=0"},
+    {"resnet18:3x32x32,classes=10", "batch=8 micro-batch=4 precision=fp16"},
+    {"vit-tiny:1x28x28,classes=10", "batch=4 optimizer=adafactor"},
+    {"psi:1e6", ""},
+    {"gpt-nano", "batch=4 optimizer=lawa-queue"}, /* whose averages need room between steps */
+};
+enum { N_CASES = sizeof cases / sizeof *cases };
+
+/* Each moment's total is the sum of the blocks that live then. */
+static void totals_are_those_of_blocks(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_CASES; i++) {
+        struct snug_error err = {0};
+        struct session s;
+        snug_model *model = model_of(cases[i].model);
+        snug_recipe *recipe = recipe_of(cases[i].keys);
+        struct session_request q = {.model = model, .recipe = recipe, .train = true};
+        must(session_make(&q, &s, &err), &err);
+        int n = s.prog.n_ops > 0 ? s.prog.n_ops : 1;
+        struct moment *moments = calloc((size_t)n, sizeof *moments);
+        must(plan_timeline(&s.prog, &s.plan, moments, &err), &err);
+        for (int op = 0; op < n; op++) {
+            int64_t alive = 0;
+            for (int b = 0; b < s.plan.n_blocks; b++)
+                if (s.plan.blocks[b].first <= op && s.plan.blocks[b].last >= op)
+                    alive += s.plan.blocks[b].bytes;
+            assert_int_equal(moments[op].total, alive);
+        }
+        free(moments);
+        session_free(&s);
+        snug_recipe_free(recipe);
+        snug_model_free(model);
+    }
+}
+
+static void the_largest_is_the_peak(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_CASES; i++) {
+        struct snug_error err = {0};
+        struct snug_moment *moments;
+        struct snug_ledger l;
+        int64_t n, most = 0;
+        snug_plan *plan;
+        snug_model *model = model_of(cases[i].model);
+        snug_recipe *recipe = recipe_of(cases[i].keys);
+        must(snug_plan_make(model, recipe, &plan, &err), &err);
+        must(snug_plan_timeline(plan, &moments, &n, &err), &err);
+        snug_plan_ledger(plan, &l);
+        for (int64_t k = 0; k < n; k++) {
+            const struct snug_moment *m = &moments[k];
+            most = m->total > most ? m->total : most;
+            assert_int_equal(m->total, m->parameters + m->gradients + m->optimizer +
+                                           m->activations + m->temporary);
+        }
+        const struct snug_moment *peak = &moments[l.peak_op];
+        assert_int_equal(most, l.lower_bound);
+        assert_int_equal(peak->total, l.lower_bound);
+        assert_int_equal(peak->total + l.fragmentation, l.total);
+        assert_int_equal(peak->parameters, l.parameters);
+        assert_int_equal(peak->gradients, l.gradients);
+        assert_int_equal(peak->optimizer, l.optimizer);
+        assert_int_equal(peak->activations, l.activations);
+        assert_int_equal(peak->temporary, l.temporary);
+        char *text = snug_plan_timeline_text(plan, 0);
+        assert_non_null(text);
+        snug_free(text);
+        snug_free(moments);
+        snug_plan_free(plan);
+        snug_recipe_free(recipe);
+        snug_model_free(model);
+    }
+}
+
+static void an_estimate_is_the_plan_without_places(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_CASES - 1; i++) { /* the room for averages is not in it */
+        struct snug_error err = {0};
+        struct session whole, quick;
+        snug_model *model = model_of(cases[i].model);
+        snug_recipe *recipe = recipe_of(cases[i].keys);
+        struct session_request q = {.model = model, .recipe = recipe, .train = true};
+        must(session_make(&q, &whole, &err), &err);
+        q.estimate = true;
+        must(session_make(&q, &quick, &err), &err);
+        assert_int_equal(quick.plan.arena_bytes, whole.plan.lower_bound);
+        assert_true(quick.plan.step_seconds == whole.plan.step_seconds);
+        assert_memory_equal(quick.plan.at_peak, whole.plan.at_peak, sizeof whole.plan.at_peak);
+        session_free(&whole);
+        session_free(&quick);
+        snug_recipe_free(recipe);
+        snug_model_free(model);
+    }
+}
+
+static void assert_near(double found, double truth)
+{
+    assert_true(found > truth * (1 - 1e-12) && found < truth * (1 + 1e-12));
+}
+
+static void seconds_are_work_over_rate(void **state)
+{
+    (void)state;
+    struct snug_error err = {0};
+    struct session s;
+    snug_model *model = model_of("mlp:64-32-16");
+    snug_recipe *recipe = recipe_of("batch=128");
+    struct session_request q = {.model = model, .recipe = recipe, .train = true};
+    must(session_make(&q, &s, &err), &err);
+    const struct op *op = &s.prog.ops[0];
+    while (op->kind != OP_linear)
+        op++;
+    double flops = 2.0 * 128 * 64 * 32, bytes = op_moved_bytes(&s.prog, op);
+    assert_true(op_size(&s.prog, op) == 32);
+
+    struct device_rates fast_memory = {.flops = 1e6, .bytes = 1e18, .launch_seconds = 0.5};
+    assert_near(op_seconds(&s.prog, op, &fast_memory), flops / 1e6 + 0.5);
+    struct device_rates slow_memory = {.flops = 1e18, .bytes = 1e3};
+    assert_near(op_seconds(&s.prog, op, &slow_memory), bytes / 1e3);
+
+    /* 32 is half way from 16 to 64 on logarithms: the geometric mean of the rates */
+    struct rate_curve curve = {OP_linear, DTYPE_f32, 0, 2, {{16, 1e6}, {64, 4e6}}};
+    struct device_rates measured = {.flops = 1, .bytes = 1e18, .curves = &curve, .n_curves = 1};
+    assert_near(op_seconds(&s.prog, op, &measured), flops / 2e6);
+    curve.points[1].size = 32;
+    assert_near(op_seconds(&s.prog, op, &measured), flops / 4e6);
+    curve = (struct rate_curve){OP_linear, DTYPE_f32, 0, 1, {{64, 4e6}}}; /* thinner is slower */
+    assert_near(op_seconds(&s.prog, op, &measured), flops / 2e6);
+    session_free(&s);
+    snug_recipe_free(recipe);
+    snug_model_free(model);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(totals_are_those_of_blocks),
+        cmocka_unit_test(the_largest_is_the_peak),
+        cmocka_unit_test(an_estimate_is_the_plan_without_places),
+        cmocka_unit_test(seconds_are_work_over_rate),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
