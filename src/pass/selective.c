@@ -315,8 +315,10 @@ enum snug_status selective_chain(const struct halves *h, struct chain *chain)
     for (int i = 0; i < h->blocks.n; i++) {
         tensor_id input = h->blocks.list[i].input;
         blocks[i].input = input == TENSOR_NONE ? 0 : tensor_bytes(h->prog, input);
-        /* with several micro-batches all gradients are there from the start */
-        blocks[i].gradient = h->env->n_micro > 1 ? 0 : gradient_bytes(h, i);
+        /* with several micro-batches all gradients are there from the start; used up in backward,
+         * they do not stay */
+        bool adds_up = h->env->n_micro == 1 && !h->env->in_backward;
+        blocks[i].gradient = adds_up ? gradient_bytes(h, i) : 0;
         TRY(price_forward(&play, i, delta, &blocks[i]));
         TRY(list_options(&play, i, i == h->blocks.n - 1, delta, &blocks[i]));
     }
