@@ -4,7 +4,10 @@
  * The pass finds the least work for a given room, but it counts blocks and knows neither fused ops nor
  * placement.  The plan is the truth.  So the room is searched for: the largest whose real plan fits the
  * budget.  First no limit: what fits needs nothing made twice.  Then the least room: if that does not fit,
- * nothing does, and its plan is the answer that budget.c refuses.  Between the two, by halves.
+ * nothing does.  Between the two, by halves.
+ *
+ * Where not even the least room fits, the batch goes in more micro-batches, unless the user said how many.
+ * What does not fit then is the answer that budget.c refuses.
  */
 #include "train/session.h"
 
@@ -62,6 +65,37 @@ static enum snug_status search(struct session_request *q, struct session *s, str
     return SNUG_OK;
 }
 
+/* The best plan for one micro-batch, whether it fits or not. */
+static enum snug_status make_best(struct session_request *q, struct session *s,
+                                  struct snug_error *err)
+{
+    q->room_bytes = 0;
+    TRY(session_make_once(q, s, err));
+    if (s->prog.loss == TENSOR_NONE || fits(s, q->recipe))
+        return SNUG_OK;
+    enum snug_status status = search(q, s, err);
+    if (status != SNUG_OK)
+        session_free(s);
+    return status;
+}
+
+/* Micro-batches are statistics of their own to a norm over the batch: there they are the user's choice. */
+static bool may_split(const struct session_request *q, const struct session *s)
+{
+    for (int i = 0; i < s->prog.n_ops; i++)
+        if (s->prog.ops[i].kind == OP_batchnorm)
+            return false;
+    return s->prog.loss != TENSOR_NONE && q->micro_batch == 0 && q->recipe->micro_batch == 0;
+}
+
+static int64_t smaller_divisor(int64_t batch, int64_t micro_batch)
+{
+    int64_t m = micro_batch - 1;
+    while (m > 0 && batch % m != 0)
+        m--;
+    return m;
+}
+
 enum snug_status session_make_fitting(const struct session_request *request, struct session *s,
                                       struct snug_error *err)
 {
@@ -69,12 +103,16 @@ enum snug_status session_make_fitting(const struct session_request *request, str
     if (q.recipe->memory <= 0)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
                          "--checkpoint auto keeps what a budget allows: say it with --memory");
-    q.room_bytes = 0;
-    TRY(session_make_once(&q, s, err));
-    if (s->prog.loss == TENSOR_NONE || fits(s, q.recipe))
-        return SNUG_OK;
-    enum snug_status status = search(&q, s, err);
-    if (status != SNUG_OK)
+    TRY(make_best(&q, s, err));
+    bool splits = may_split(request, s);
+    while (splits && !fits(s, q.recipe) && s->micro_batch > 1) {
+        struct session smaller;
+        q.micro_batch = smaller_divisor(s->batch, s->micro_batch);
+        enum snug_status status = make_best(&q, &smaller, err);
         session_free(s);
-    return status;
+        if (status != SNUG_OK)
+            return status;
+        *s = smaller;
+    }
+    return SNUG_OK;
 }

@@ -213,7 +213,8 @@ static void test_figures(void **state)
                 {"checkpoint=every:1", 0, 8.5e9},
                 {"checkpoint=every:1 micro-batch=4", 0, 1.5e9},
                 {"checkpoint=auto memory=32G", 0x1p30 * 32, 0},
-                {"checkpoint=auto memory=24G micro-batch=8", 0x1p30 * 24, 0}};
+                {"checkpoint=auto memory=24G micro-batch=8", 0x1p30 * 24, 0},
+                {"checkpoint=auto memory=24G", 0x1p30 * 24, 0}};
     for (int i = 0; i < LENGTH(rows); i++) {
         struct session s;
         char keys[200];
