@@ -52,7 +52,9 @@ static enum snug_status write_store(struct store *store, int64_t at, const void 
     const struct file_store *s = (const struct file_store *)store;
     for (int64_t done = 0; done < n_bytes;) {
         ssize_t n = pwrite(s->fd, (const char *)from + done, (size_t)(n_bytes - done), at + done);
-        if (n < 0 && errno != EINTR)
+        if (n == 0)
+            errno = EIO;
+        if (n == 0 || (n < 0 && errno != EINTR))
             return io_error("writing", err);
         done += n > 0 ? n : 0;
     }

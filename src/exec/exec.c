@@ -83,21 +83,19 @@ static bool is_copy(const struct program *prog, int i)
 static void find_waits(struct exec *exec, int *copied_by)
 {
     const struct program *prog = exec->prog;
-    int newest = -1;
     for (int t = 0; t < prog->n_tensors; t++) {
         copied_by[t] = -1;
         exec->fetched[t] = TENSOR_NONE;
     }
     for (int i = 0; i < prog->n_ops; i++) {
         const struct op *op = &prog->ops[i];
-        bool is_last = i == program_section_last(prog, i);
-        exec->waits_for[i] = is_last ? newest : -1;
+        exec->waits_for[i] = -1;
         for (int k = 0; k < op->n_in && !is_copy(prog, i); k++)
             if (op->in[k] != TENSOR_NONE &&
                 copied_by[tensor_root(prog, op->in[k])] > exec->waits_for[i])
                 exec->waits_for[i] = copied_by[tensor_root(prog, op->in[k])];
         if (is_copy(prog, i))
-            copied_by[tensor_root(prog, op->out[0])] = newest = i;
+            copied_by[tensor_root(prog, op->out[0])] = i;
         if (op->kind == OP_fetch)
             exec->fetched[op->out[0]] = op->in[0];
     }
@@ -274,28 +272,32 @@ static enum snug_status finish_copies(struct exec *exec, struct snug_error *err)
 }
 
 /* Waiting counts as time of the op that waits. */
-static enum snug_status wait_for_copy(struct exec *exec, int i, struct snug_error *err)
+static enum snug_status wait_for_copy(struct exec *exec, int i, int64_t number,
+                                      struct snug_error *err)
 {
     double begin = clock_seconds();
-    TRY(copies_wait(exec->copies, exec->number[exec->waits_for[i]], err));
+    TRY(copies_wait(exec->copies, number, err));
     if (exec->op_seconds != NULL)
         exec->op_seconds[i] += clock_seconds() - begin;
     return SNUG_OK;
 }
 
-/* Ops [begin, end), a whole section. */
+/* Ops [begin, end), a whole section; its last op waits for all copies of it. */
 static enum snug_status run_section(struct exec *exec, int begin, int end, int micro,
                                     struct snug_error *err)
 {
+    int64_t newest = -1; /* of the copies that were issued */
     for (int i = begin; i < end; i++) {
         if (!op_runs_in(exec->prog, &exec->prog->ops[i], micro))
             continue;
         if (is_copy(exec->prog, i)) {
-            exec->number[i] = copies_issue(exec->copies, i);
+            newest = exec->number[i] = copies_issue(exec->copies, i);
             continue;
         }
-        if (exec->waits_for[i] >= begin)
-            TRY(wait_for_copy(exec, i, err));
+        if (i == end - 1 && newest >= 0)
+            TRY(wait_for_copy(exec, i, newest, err));
+        else if (exec->waits_for[i] >= begin)
+            TRY(wait_for_copy(exec, i, exec->number[exec->waits_for[i]], err));
         TRY(run_op(exec, i, micro, err));
     }
     return finish_copies(exec, err);

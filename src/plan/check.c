@@ -213,8 +213,6 @@ static enum snug_status play_op(struct strip *s, int micro_batch)
     const struct op *op = &s->prog->ops[s->op];
     TRY(play_lanes(s, op));
     TRY(check_operands(s, op));
-    if (s->op == program_section_last(s->prog, s->op))
-        s->n_under_way = 0;
     for (int k = 0; k < op->n_in; k++)
         if (lies_in_arena(s, op->in[k]))
             TRY(read_tensor(s, op->in[k]));
@@ -239,6 +237,7 @@ static enum snug_status play_step(struct strip *s)
     int body_end = program_body_end(prog), rounds = prog->n_repeat < 3 ? prog->n_repeat : 3;
     for (s->op = 0; s->op < prog->body_begin; s->op++)
         TRY(play_op(s, 0));
+    s->n_under_way = 0; /* at the end of a section all copies are done */
     for (int round = 0; round < rounds; round++) {
         for (int i = 0; i < prog->n_tensors; i++)
             if (prog->tensors[i].role == ROLE_input && s->offset[i] >= 0)
@@ -246,6 +245,7 @@ static enum snug_status play_step(struct strip *s)
         for (s->op = prog->body_begin; s->op < body_end; s->op++)
             if (!prog->ops[s->op].in_last || round == rounds - 1)
                 TRY(play_op(s, round));
+        s->n_under_way = 0;
     }
     for (s->op = body_end; s->op < prog->n_ops; s->op++)
         TRY(play_op(s, 0));

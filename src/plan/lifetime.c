@@ -52,12 +52,18 @@ static void end_copies(const struct program *prog, struct plan *plan, int first,
         }
 }
 
-/* copied_by: a number for each tensor, -1 at first. */
-static void extend_by_copies(const struct program *prog, struct plan *plan, int *copied_by)
+/* One round of the body: the last, or one before it, in which some ops do not run and so wait for
+ * nothing.  copied_by is for a number each tensor. */
+static void extend_by_copies(const struct program *prog, struct plan *plan, int *copied_by,
+                             bool is_last_round)
 {
     int oldest = 0, newest = -1; /* of the copies that are under way */
+    for (int t = 0; t < prog->n_tensors; t++)
+        copied_by[t] = -1;
     for (int i = 0; i < prog->n_ops; i++) {
-        if (op_infos[prog->ops[i].kind].flags & COPIES) {
+        if (prog->ops[i].in_last && !is_last_round) {
+            ; /* it does not run */
+        } else if (op_infos[prog->ops[i].kind].flags & COPIES) {
             copied_by[tensor_root(prog, prog->ops[i].out[0])] = newest = i;
         } else {
             int done = waits_for(prog, copied_by, i, oldest, newest);
@@ -217,7 +223,9 @@ enum snug_status plan_lifetimes(const struct program *prog, struct plan *plan,
     }
     for (int i = 0; i < prog->n_tensors; i++)
         plan->block_of[i] = plan->alive_from[i] = plan->alive_to[i] = -1;
-    extend_by_copies(prog, plan, plan->block_of); /* as scratch, for a start */
+    extend_by_copies(prog, plan, plan->block_of, true); /* as scratch, for a start */
+    if (prog->n_repeat > 1)
+        extend_by_copies(prog, plan, plan->block_of, false);
     for (int i = 0; i < prog->n_tensors; i++)
         plan->block_of[i] = -1;
     memcpy(last_use, plan->alive_to, (size_t)prog->n_tensors * sizeof *last_use);

@@ -114,11 +114,10 @@ enum snug_status budget_check(const struct snug_model *model, const struct snug_
                          limit_name, limit);
     /* rounded up to a tenth of a GiB, as one would type it */
     double tenths = ceil((double)(found.total_bytes + beside) / (double)(1 << 30) * 10);
-    return snug_fail(
-        err, SNUG_OVER_BUDGET,
-        "%s needs %s and %s of runtime, over %s of %s; the smallest is %s, which needs "
-        "%.1fG in all",
-        model->name, planned, runtime, limit_name, limit, found.flags, tenths / 10);
+    return snug_fail(err, SNUG_OVER_BUDGET,
+                     "%s needs %s and %s of runtime, over %s of %s; with %s it needs %.1fG in all; "
+                     "snug fit tries more",
+                     model->name, planned, runtime, limit_name, limit, found.flags, tenths / 10);
 }
 
 /* --memory, or all the memory there is if that is less. */

@@ -96,6 +96,7 @@ struct pieces { /* of `id`, from what the function of the piece does */
     struct exec *exec;
     tensor_id id, other;
     uint64_t seed, stream;
+    struct stored form; /* of a weight */
     int64_t n_bad;
 };
 
@@ -135,11 +136,10 @@ static enum snug_status start_piece(void *user, int64_t at, int64_t n, struct sn
 {
     const struct pieces *p = user;
     const struct tensor *t = &p->session->prog.tensors[p->id];
-    struct stored weight = stored_of(&p->session->prog, p->exec, p->id);
     float wide[STORED_PIECE];
     for (int64_t i = 0; i < n; i++)
         wide[i] = (float)start_value(t, p->seed, p->stream, at + i);
-    stored_put(&weight, at, n, wide);
+    stored_put(&p->form, at, n, wide);
     return p->other == TENSOR_NONE ? SNUG_OK
                                    : put_piece(p->session, p->exec, p->other, at, n, wide, err);
 }
@@ -166,9 +166,12 @@ enum snug_status weights_init(const struct session *session, struct exec *exec, 
         if (!t->persistent || !exec_holds(exec, id) || t->base != TENSOR_NONE)
             continue;
         bool is_weight = is_of_model(t) && !stored_is_scales(prog, id);
-        if (is_weight)
+        struct shape shape = t->shape;
+        if (is_weight) {
             pieces.other = master_of(prog, id);
-        struct shape shape = is_weight ? stored_of(prog, exec, id).shape : t->shape;
+            pieces.form = stored_of(prog, exec, id);
+            shape = pieces.form.shape;
+        }
         if (is_weight || t->init != INIT_weight)
             TRY(for_pieces(shape_elems(&shape), is_weight ? start_piece : clear_piece, &pieces,
                            err));
