@@ -77,8 +77,6 @@ static const struct {
 } idle[] = {
     {"checkpoint all", "offload activations"}, /* no activation waits for its backward */
     {"checkpoint all", "offload both"},
-    {"in backward, clipped", "offload activations"}, /* read in two sections of the program */
-    {"in backward, clipped", "offload both"},
 };
 
 static const char *without(const struct way *way)
