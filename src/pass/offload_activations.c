@@ -11,6 +11,9 @@
  *
  * The bytes of a stashed tensor are free when somebody waits for its copy: settle does, two stashes
  * later, so that forward never has more than two of them under way.
+ *
+ * Where the backward half runs twice (in_backward.c), an activation waits for the one and then for
+ * the other: it is stashed once and fetched for each.
  */
 #include "pass/offload.h"
 
@@ -19,34 +22,42 @@
 enum {
     LEAST_BYTES = 1 << 16,
     AHEAD_OPS =
-        12,      /* that a fetch stands before its first reader: about a block of a transformer */
-    FAR_OPS = 36 /* between two uses, at least: it has to pay */
+        12,       /* that a fetch stands before its first reader: about a block of a transformer */
+    FAR_OPS = 36, /* between two uses, at least: it has to pay */
+    N_GAPS = 2,   /* one that ends in the body, one that ends after it */
+    NO_STASH = -1
 };
 
-struct use {              /* of a tensor, while the ops are walked */
-    int last;             /* op that touched it last, -1: none */
-    int gap_from, gap_to; /* the two neighbours that are furthest apart */
+struct use {  /* of a tensor, while the ops are walked */
+    int last; /* op that touched it last, -1: none */
+    struct {
+        int from, to; /* the two neighbours that are furthest apart */
+    } gaps[N_GAPS];
     bool unfit;
 };
 
-struct kept { /* one that is offloaded */
+struct kept { /* one that is offloaded, for one gap */
     tensor_id original, stored, fetched;
-    int stash_after, fetch_before, read_at; /* ops */
+    int stash_after, fetch_before, read_at; /* ops; NO_STASH: it is in the store already */
+};
+
+struct late_copy { /* that ops from read_at on read */
+    tensor_id id;  /* TENSOR_NONE: there is none */
+    int read_at;
 };
 
 struct keeping {
     struct rewrite rewrite;
     struct kept *kept;
-    tensor_id *copy_of; /* per tensor: the one that later ops read, or TENSOR_NONE */
-    int *read_at;       /* from that op on */
+    struct late_copy (*copies)[N_GAPS]; /* per tensor */
     int n_kept;
 };
 
-static void note_use(struct use *use, int i)
+static void note_use(struct use *use, int i, int gap)
 {
-    if (use->last >= 0 && i - use->last > use->gap_to - use->gap_from) {
-        use->gap_from = use->last;
-        use->gap_to = i;
+    if (use->last >= 0 && i - use->last > use->gaps[gap].to - use->gaps[gap].from) {
+        use->gaps[gap].from = use->last;
+        use->gaps[gap].to = i;
     }
     use->last = i;
 }
@@ -55,8 +66,8 @@ static void note_use(struct use *use, int i)
 static void note_writes(struct use *uses, const struct op *op)
 {
     for (int k = 0; k < op->n_out; k++)
-        if (op->out[k] != TENSOR_NONE && uses[op->out[k]].gap_to > 0)
-            uses[op->out[k]].unfit = true;
+        for (int gap = 0; gap < N_GAPS && op->out[k] != TENSOR_NONE; gap++)
+            uses[op->out[k]].unfit |= uses[op->out[k]].gaps[gap].to > 0;
 }
 
 static void note_uses(const struct program *prog, struct use *uses)
@@ -78,8 +89,8 @@ static void note_uses(const struct program *prog, struct use *uses)
             tensor_id id = k < op->n_in ? op->in[k] : op->out[k - op->n_in];
             if (id == TENSOR_NONE)
                 continue;
-            note_use(&uses[id], i);
-            uses[id].unfit |= i < prog->body_begin || i >= body_end;
+            note_use(&uses[id], i, i >= body_end);
+            uses[id].unfit |= i < prog->body_begin || (i >= body_end && prog->n_repeat > 1);
         }
         note_writes(uses, op);
     }
@@ -100,29 +111,50 @@ static int by_stash(const void *a, const void *b)
                                             : x->original - y->original;
 }
 
+/* The stash, unless an earlier gap has made it, and the fetch. */
+static enum snug_status keep(struct keeping *s, const struct use *use, tensor_id t, int gap,
+                             tensor_id *stored)
+{
+    struct kept *kept = &s->kept[s->n_kept++];
+    *kept = (struct kept){.original = t,
+                          .stash_after = *stored == TENSOR_NONE ? use->gaps[gap].from : NO_STASH,
+                          .fetch_before = use->gaps[gap].to - AHEAD_OPS,
+                          .read_at = use->gaps[gap].to};
+    if (*stored == TENSOR_NONE)
+        TRY(rewrite_add_like(&s->rewrite, "kept", t, ROLE_activation, true, stored));
+    TRY(rewrite_add_like(&s->rewrite, "fetched", t, ROLE_temporary, false, &kept->fetched));
+    kept->stored = *stored;
+    s->copies[t][gap] = (struct late_copy){kept->fetched, kept->read_at};
+    return SNUG_OK;
+}
+
 static enum snug_status choose(struct keeping *s, const struct use *uses, int n_tensors)
 {
     for (int t = 0; t < n_tensors; t++) {
-        if (uses[t].unfit || uses[t].gap_to - uses[t].gap_from < FAR_OPS)
-            continue;
-        struct kept *kept = &s->kept[s->n_kept++];
-        *kept = (struct kept){.original = t,
-                              .stash_after = uses[t].gap_from,
-                              .fetch_before = uses[t].gap_to - AHEAD_OPS,
-                              .read_at = uses[t].gap_to};
-        TRY(rewrite_add_like(&s->rewrite, "kept", t, ROLE_activation, true, &kept->stored));
-        TRY(rewrite_add_like(&s->rewrite, "fetched", t, ROLE_temporary, false, &kept->fetched));
-        s->copy_of[t] = kept->fetched;
-        s->read_at[t] = kept->read_at;
+        tensor_id stored = TENSOR_NONE;
+        for (int gap = 0; gap < N_GAPS; gap++) {
+            s->copies[t][gap].id = TENSOR_NONE;
+            if (!uses[t].unfit && uses[t].gaps[gap].to - uses[t].gaps[gap].from >= FAR_OPS)
+                TRY(keep(s, &uses[t], t, gap, &stored));
+        }
     }
     return SNUG_OK;
 }
 
-/* Stashes of what op i used last; each waits for the one before the last. */
-static enum snug_status append_stashes(struct keeping *s, const struct kept *by_time, int *at,
-                                       int i)
+/* What op i reads for the tensor. */
+static tensor_id copy_at(const struct keeping *s, tensor_id id, int i)
 {
-    for (; *at < s->n_kept && by_time[*at].stash_after == i; ++*at) {
+    for (int gap = N_GAPS - 1; gap >= 0; gap--)
+        if (s->copies[id][gap].id != TENSOR_NONE && i >= s->copies[id][gap].read_at)
+            return s->copies[id][gap].id;
+    return id;
+}
+
+/* Stashes of what op i used last; each waits for the one before the last. */
+static enum snug_status append_stashes(struct keeping *s, const struct kept *by_time, int n_stashes,
+                                       int *at, int i)
+{
+    for (; *at < n_stashes && by_time[*at].stash_after == i; ++*at) {
         if (*at >= 2)
             TRY(rewrite_append_copy(&s->rewrite, OP_settle, by_time[*at - 2].stored, TENSOR_NONE,
                                     false));
@@ -132,7 +164,8 @@ static enum snug_status append_stashes(struct keeping *s, const struct kept *by_
     return SNUG_OK;
 }
 
-static enum snug_status append_all(struct keeping *s, const struct kept *by_time, int n_tensors)
+static enum snug_status append_all(struct keeping *s, const struct kept *by_time, int n_stashes,
+                                   int n_tensors)
 {
     struct program *prog = s->rewrite.prog;
     int n_stashed = 0, n_fetched = 0;
@@ -143,11 +176,10 @@ static enum snug_status append_all(struct keeping *s, const struct kept *by_time
                                     s->kept[n_fetched].fetched, false));
         struct op op = prog->ops[i];
         for (int k = 0; k < op.n_in; k++)
-            if (op.in[k] != TENSOR_NONE && op.in[k] < n_tensors &&
-                s->copy_of[op.in[k]] != TENSOR_NONE && i >= s->read_at[op.in[k]])
-                op.in[k] = s->copy_of[op.in[k]];
+            if (op.in[k] != TENSOR_NONE && op.in[k] < n_tensors)
+                op.in[k] = copy_at(s, op.in[k], i);
         TRY(rewrite_append(&s->rewrite, &op));
-        TRY(append_stashes(s, by_time, &n_stashed, i));
+        TRY(append_stashes(s, by_time, n_stashes, &n_stashed, i));
     }
     rewrite_reach(&s->rewrite, prog->n_ops);
     return SNUG_OK;
@@ -156,24 +188,22 @@ static enum snug_status append_all(struct keeping *s, const struct kept *by_time
 enum snug_status offload_activations(struct program *prog, struct pass_env *env)
 {
     struct keeping s = {.rewrite = {.prog = prog, .env = env}};
-    int n_tensors = prog->n_tensors;
+    int n_tensors = prog->n_tensors, n_stashes = 0;
     size_t n = (size_t)n_tensors + 1;
     struct use *uses = arena_alloc(env->scratch, n * sizeof *uses);
     struct kept *by_time = arena_alloc(env->scratch, n * sizeof *by_time);
-    s.kept = arena_alloc(env->scratch, n * sizeof *s.kept);
-    s.copy_of = arena_alloc(env->scratch, n * sizeof *s.copy_of);
-    s.read_at = arena_alloc(env->scratch, n * sizeof *s.read_at);
-    if (uses == NULL || by_time == NULL || s.kept == NULL || s.copy_of == NULL || s.read_at == NULL)
+    s.kept = arena_alloc(env->scratch, N_GAPS * n * sizeof *s.kept);
+    s.copies = arena_alloc(env->scratch, n * sizeof *s.copies);
+    if (uses == NULL || by_time == NULL || s.kept == NULL || s.copies == NULL)
         return rewrite_no_memory(&s.rewrite);
-    for (int t = 0; t < n_tensors; t++)
-        s.copy_of[t] = TENSOR_NONE;
     note_uses(prog, uses);
     enum snug_status status = choose(&s, uses, n_tensors);
     for (int i = 0; i < s.n_kept; i++)
-        by_time[i] = s.kept[i];
-    qsort(by_time, (size_t)s.n_kept, sizeof *by_time, by_stash);
+        if (s.kept[i].stash_after != NO_STASH)
+            by_time[n_stashes++] = s.kept[i];
+    qsort(by_time, (size_t)n_stashes, sizeof *by_time, by_stash);
     qsort(s.kept, (size_t)s.n_kept, sizeof *s.kept, by_fetch);
     if (status == SNUG_OK)
-        status = append_all(&s, by_time, n_tensors);
+        status = append_all(&s, by_time, n_stashes, n_tensors);
     return rewrite_finish(&s.rewrite, status);
 }

@@ -303,6 +303,10 @@ words_and_flags() {
 2 | update, end, in-backward               | plan gpt2 --update never
 2 | --update in-backward, --optimizer schedule-free-prodigy, --update end | plan mlp --update in-backward --optimizer schedule-free-prodigy
 2 | memory, lots                           | plan gpt2 --memory lots
+2 | --checkpoint every:13, 12 layers, at most every:12 | plan gpt2 --checkpoint every:13
+2 | --checkpoint, every:0, every:K, auto   | plan gpt2 --checkpoint every:0
+2 | --checkpoint auto, --memory            | plan gpt2 --checkpoint auto
+2 | --offload, all, states+activations     | plan gpt2 --offload all
 2 | lr                                     | plan gpt2 --lr nan
 2 | schedule, wsd                          | plan gpt2 --schedule square
 2 | --scale-lr needs --base-batch          | plan gpt2 --scale-lr sqrt
@@ -341,7 +345,9 @@ words_and_flags() {
 3 | budget, 100 MiB, smallest, --micro-batch | plan gpt2 --batch 8 --memory 100M
 3 | budget, this fits: --batch 8, micro    | plan gpt2 --batch 8 --memory 5G
 3 | budget, 1 B                            | plan gpt2 --memory 1
-3 | nothing fits, smallest, --micro-batch 1 needs | fit gpt2 --memory 2G
+3 | 300 MiB, smallest, --micro-batch 1     | plan gpt2 --memory 300M --lora 4 --update in-backward
+3 | budget, 1.00 KiB, smallest             | plan tiny --memory 1K --checkpoint auto --offload states
+3 | nothing fits, smallest, --micro-batch 1, needs | fit gpt-nano --memory 130M
 3 | weights alone, 475 MiB, 300 MiB        | fit gpt2 --memory 300M
 3 | budget, 1.00 KiB                       | train tiny text.txt --memory 1K --out new
 3 | budget, 64.0 MiB                       | train gpt2-xl --memory 64M --out new
@@ -430,6 +436,17 @@ full_disk() {
     run eval kept text.txt
     check "no room: the last checkpoint loads" "exit status $status" test $status -eq 0
     rm -rf kept
+
+    (
+        trap '' XFSZ
+        ulimit -f 16
+        exec timeout 60 "$snug" train mlp:64-64-10 --batch 2 --steps 1 --offload states --out new
+    ) >"$logs/out" 2>"$logs/err"
+    status=$?
+    check "no room to offload" "exit status $status" test $status -eq 3
+    check "no room to offload: one line, what to do" "$(cat "$logs/err")" \
+        grep -q '^snug: .*offloaded.*no room.*--out or TMPDIR.*offload less' "$logs/err"
+    rm -rf new
 
     mkdir disk
     if mount -t tmpfs -o size=16k none disk 2>/dev/null; then
