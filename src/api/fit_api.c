@@ -43,7 +43,7 @@ static enum snug_status describe_points(snug_fit *f, struct snug_error *err)
                                                  : SNUG_OK;
 }
 
-static void add_loser(snug_fit *f, int axis, int value)
+static void add_loser(snug_fit *f, enum fit_axis_id axis, int value)
 {
     struct fit *fit = &f->fit;
     int other = fit_neighbour(fit, fit->chosen, axis, value);
@@ -60,8 +60,8 @@ static void add_loser(snug_fit *f, int axis, int value)
 static void find_losers(snug_fit *f)
 {
     const struct fit *fit = &f->fit;
-    for (int axis = 0; axis < fit->n_axes; axis++) {
-        int own = fit->candidates[fit->chosen].choice[axis];
+    for (int axis = 0; axis < FIT_N_AXES; axis++) {
+        int own = fit_choice(fit, fit->chosen, axis);
         for (int value = 0; value < fit->axes[axis].n_values; value++)
             if (value != own && (axis > 0 || abs(value - own) == 1))
                 add_loser(f, axis, value);
