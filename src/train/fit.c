@@ -232,8 +232,7 @@ static enum snug_status price_list(struct fit *fit, const int *list, int n, bool
         const struct fit_candidate *c = &fit->candidates[list[i]];
         bool is_wanted = place ? c->is_possible && !c->is_placed : !c->is_priced;
         struct snug_error own;
-        enum snug_status failed =
-            is_wanted ? try_price(fit, list[i], place, &own) : SNUG_OK;
+        enum snug_status failed = is_wanted ? try_price(fit, list[i], place, &own) : SNUG_OK;
         if (failed != SNUG_OK) {
 #pragma omp critical
             {
@@ -263,7 +262,8 @@ int fit_pace(double seconds)
 
 bool fit_is_better(const struct fit *fit, int a, int b)
 {
-    int pace_a = fit_pace(fit->candidates[a].seconds), pace_b = fit_pace(fit->candidates[b].seconds);
+    int pace_a = fit_pace(fit->candidates[a].seconds),
+        pace_b = fit_pace(fit->candidates[b].seconds);
     return pace_a != pace_b ? pace_a < pace_b : a < b;
 }
 

@@ -36,8 +36,8 @@ struct fit_axis {
 
 struct fit_candidate {
     bool is_priced;
-    bool is_possible; /* the recipe can be planned; what is below holds */
-    bool is_placed;   /* total_bytes is exact, else the lower bound */
+    bool is_possible;                 /* the recipe can be planned; what is below holds */
+    bool is_placed;                   /* total_bytes is exact, else the lower bound */
     int64_t total_bytes, least_bytes; /* least: before it was placed */
     int64_t parameter_bytes;          /* of those, at the peak */
     double seconds;
@@ -50,8 +50,8 @@ struct fit {
     struct fit_axis axes[FIT_N_AXES];
     struct fit_candidate *candidates;
     int n_candidates;
-    int chosen;   /* a candidate; -1: none fits */
-    int smallest; /* if none fits: of those that were priced */
+    int chosen;    /* a candidate; -1: none fits */
+    int smallest;  /* if none fits: of those that were priced */
     int *frontier; /* candidates, the fastest first: each needs less than all before it */
     int n_frontier;
     int64_t batch, seq, runtime_bytes;
@@ -67,7 +67,7 @@ void fit_free(struct fit *fit);
 /* ---- candidates: fit.c ------------------------------------------------------------------------ */
 
 int fit_index(const struct fit *fit, const int choice[FIT_N_AXES]);
-int fit_choice(const struct fit *fit, int candidate, enum fit_axis_id axis); /* its value */
+int fit_choice(const struct fit *fit, int candidate, enum fit_axis_id axis);         /* its value */
 int fit_find_value(const struct fit *fit, enum fit_axis_id axis, const char *value); /* -1: none */
 /* Candidates that change training in the same way are neighbours in the numbering: so many. */
 int fit_tier_size(const struct fit *fit);

@@ -10,7 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NEAR = 3 }; /* points on each side of the choice that are placed though nobody asked for all */
+enum {
+    NEAR = 3
+}; /* points on each side of the choice that are placed though nobody asked for all */
 
 struct ranked {
     int pace, candidate;

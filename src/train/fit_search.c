@@ -29,9 +29,9 @@ static const double NO_GUESS = 1e300;
 static const struct tier {
     const char *state_bits, *master, *lora; /* NULL: the user's own */
 } tiers[] = {
-    {NULL, NULL, NULL}, {"16", NULL, NULL},   {"8", NULL, NULL},
+    {NULL, NULL, NULL},   {"16", NULL, NULL},   {"8", NULL, NULL},
     {NULL, "none", NULL}, {"16", "none", NULL}, {"8", "none", NULL},
-    {"4", NULL, NULL},  {"4", "none", NULL},  {NULL, NULL, "16"},
+    {"4", NULL, NULL},    {"4", "none", NULL},  {NULL, NULL, "16"},
 };
 enum { N_TIERS = sizeof tiers / sizeof *tiers };
 
@@ -245,19 +245,23 @@ static enum snug_status price_last_resort(struct search *s, const char *checkpoi
 
 /* ---- tiers ----------------------------------------------------------------------------------- */
 
-/* The candidates with which a tier is smallest, for one checkpointing: the update in backward saves
- * most when there is one micro-batch, all else when it is small. */
+/* The candidates with which a tier is smallest, for one checkpointing: small micro-batches, or one
+ * large with the update in backward, which saves gradients only if they need not add up.  Activations
+ * that are offloaded have a buffer on their way, so without it too. */
 static enum snug_status price_corners(struct search *s, const char *checkpoint, bool *one_fits,
                                       struct snug_error *err)
 {
     const struct fit_axis *axes = s->fit->axes;
     int how = fit_find_value(s->fit, FIT_CHECKPOINT, checkpoint), n = 0, corners[4];
-    int offload = axes[FIT_OFFLOAD].n_values - 1;
-    for (int i = 0; i < 4; i++) {
-        int micro = i % 2 == 0 ? axes[FIT_MICRO_BATCH].n_values - 1 : 0;
-        corners[n++] = candidate(s, micro, how > 0 ? how : 0, axes[FIT_UPDATE].n_values - 1,
-                                 i < 2 || offload == 0 ? offload : 1);
-    }
+    for (int back = 0; back < 2; back++)
+        for (int apart = 0; apart < 2; apart++) {
+            int micro = back ? 0 : axes[FIT_MICRO_BATCH].n_values - 1;
+            int update = back ? axes[FIT_UPDATE].n_values - 1 : 0;
+            int offload = apart ? fit_find_value(s->fit, FIT_OFFLOAD, "states")
+                                : axes[FIT_OFFLOAD].n_values - 1;
+            corners[n++] =
+                candidate(s, micro, how > 0 ? how : 0, update, offload > 0 ? offload : 0);
+        }
     TRY(fit_price(s->fit, corners, n, err));
     for (int i = 0; i < n; i++)
         *one_fits = *one_fits || fit_fits(s->fit, corners[i]);
@@ -314,12 +318,35 @@ static enum snug_status take_smallest(struct fit *fit, struct snug_error *err)
     return fit_place(fit, &fit->smallest, 1, err);
 }
 
+/* The last tier in which all that the user trains is still trained: no other such tier is smaller. */
+static int last_full_tier(const struct fit *fit)
+{
+    int last = N_TIERS - 1;
+    while (last > 0 && (tiers[last].lora != NULL || first_of_tier(fit, &tiers[last]) < 0))
+        last--;
+    return last;
+}
+
+/* Nothing fits in the first tier: where to go on.  If the last full tier has no hope, beyond it. */
+static enum snug_status next_tier(struct search *s, int *next, struct snug_error *err)
+{
+    bool hopeless;
+    int last = last_full_tier(s->fit);
+    s->first = first_of_tier(s->fit, &tiers[last]);
+    TRY(is_hopeless(s, &hopeless, err));
+    *next = hopeless ? last + 1 : 1;
+    return SNUG_OK;
+}
+
 enum snug_status fit_choose(struct fit *fit, struct snug_error *err)
 {
     struct search s;
     TRY(begin_search(fit, &s, err));
-    enum snug_status status = SNUG_OK;
-    for (int i = 0; i < N_TIERS && s.best < 0 && status == SNUG_OK; i++) {
+    enum snug_status status = search_tier(&s, err);
+    int next = N_TIERS;
+    if (status == SNUG_OK && s.best < 0)
+        status = next_tier(&s, &next, err);
+    for (int i = next; i < N_TIERS && s.best < 0 && status == SNUG_OK; i++) {
         s.first = first_of_tier(fit, &tiers[i]);
         if (s.first >= 0)
             status = search_tier(&s, err);
@@ -329,19 +356,18 @@ enum snug_status fit_choose(struct fit *fit, struct snug_error *err)
     return status == SNUG_OK && s.best < 0 ? take_smallest(fit, err) : status;
 }
 
-/* Of the last tiers with and without LoRA. */
+/* Of the last tier without LoRA and the one with. */
 enum snug_status fit_find_smallest(struct fit *fit, struct snug_error *err)
 {
     struct search s;
     TRY(begin_search(fit, &s, err));
+    const int looked_at[] = {last_full_tier(fit), N_TIERS - 1};
     enum snug_status status = SNUG_OK;
-    for (int i = N_TIERS - 1, n = 0; i >= 0 && n < 2 && status == SNUG_OK; i--) {
+    for (int i = 0; i < 2 && status == SNUG_OK; i++) {
         bool hopeless;
-        s.first = first_of_tier(fit, &tiers[i]);
-        if (s.first < 0)
-            continue;
-        status = is_hopeless(&s, &hopeless, err);
-        n++;
+        s.first = first_of_tier(fit, &tiers[looked_at[i]]);
+        if (s.first >= 0)
+            status = is_hopeless(&s, &hopeless, err);
     }
     free(s.list);
     return status == SNUG_OK ? take_smallest(fit, err) : status;
