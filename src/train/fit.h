@@ -80,7 +80,7 @@ void fit_write_flags(const struct fit *fit, int candidate, struct text *out);
 /* "micro-batch 4, offload none": what it has that `than` has not. */
 void fit_write_difference(const struct fit *fit, int candidate, int than, struct text *out);
 
-/* Prices those of the list that are not yet; some at a time. */
+/* Prices those of the list that are not yet; some at a time, so none may be in it twice. */
 enum snug_status fit_price(struct fit *fit, const int *list, int n, struct snug_error *err);
 /* Places those that can be and are not yet. */
 enum snug_status fit_place(struct fit *fit, const int *list, int n, struct snug_error *err);

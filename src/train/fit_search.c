@@ -245,23 +245,27 @@ static enum snug_status price_last_resort(struct search *s, const char *checkpoi
 
 /* ---- tiers ----------------------------------------------------------------------------------- */
 
-/* The candidates with which a tier is smallest, for one checkpointing: small micro-batches, or one
- * large with the update in backward, which saves gradients only if they need not add up.  Activations
+/* The candidates with which a tier is smallest, for one checkpointing: the smallest micro-batch, or one
+ * large one, with which gradients need not add up, updated at the end or in backward.  Activations
  * that are offloaded have a buffer on their way, so without it too. */
 static enum snug_status price_corners(struct search *s, const char *checkpoint, bool *one_fits,
                                       struct snug_error *err)
 {
     const struct fit_axis *axes = s->fit->axes;
-    int how = fit_find_value(s->fit, FIT_CHECKPOINT, checkpoint), n = 0, corners[4];
-    for (int back = 0; back < 2; back++)
-        for (int apart = 0; apart < 2; apart++) {
-            int micro = back ? 0 : axes[FIT_MICRO_BATCH].n_values - 1;
-            int update = back ? axes[FIT_UPDATE].n_values - 1 : 0;
-            int offload = apart ? fit_find_value(s->fit, FIT_OFFLOAD, "states")
-                                : axes[FIT_OFFLOAD].n_values - 1;
-            corners[n++] =
-                candidate(s, micro, how > 0 ? how : 0, update, offload > 0 ? offload : 0);
-        }
+    const int micro[] = {axes[FIT_MICRO_BATCH].n_values - 1, 0, 0};
+    const int update[] = {0, 0, axes[FIT_UPDATE].n_values - 1};
+    const int offload[] = {axes[FIT_OFFLOAD].n_values - 1,
+                           fit_find_value(s->fit, FIT_OFFLOAD, "states")};
+    int how = fit_find_value(s->fit, FIT_CHECKPOINT, checkpoint), n = 0, corners[6];
+    for (int i = 0; i < 6; i++) {
+        int corner = candidate(s, micro[i / 2], how > 0 ? how : 0, update[i / 2],
+                               offload[i % 2] > 0 ? offload[i % 2] : 0);
+        bool is_listed = false;
+        for (int j = 0; j < n; j++)
+            is_listed = is_listed || corners[j] == corner;
+        if (!is_listed)
+            corners[n++] = corner;
+    }
     TRY(fit_price(s->fit, corners, n, err));
     for (int i = 0; i < n; i++)
         *one_fits = *one_fits || fit_fits(s->fit, corners[i]);

@@ -54,10 +54,11 @@ static void set(snug_recipe *recipe, const char *key, const char *value)
 }
 
 /* Everything but auto and all, planned one by one. */
-static int try_all(const snug_model *model, const char *keys, int batch, struct tried *tried)
+static int try_all(const snug_model *model, const char *keys, int batch, int n_tiers,
+                   struct tried *tried)
 {
     int n = 0;
-    for (int i = 0; i < N_TIERS * 4 * 2 * 3; i++)
+    for (int i = 0; i < n_tiers * 4 * 2 * 3; i++)
         for (int m = batch; m >= 1; m--) {
             char micro[16];
             snug_recipe *r = recipe_of(keys);
@@ -149,14 +150,15 @@ static void check_order(const struct fit *fit, int *tier, int *pace)
 
 struct compared {
     const char *model, *keys;
-    int batch, n_budgets;
+    int batch, n_tiers, n_budgets;
 };
 
 static void compare_with_all(const struct compared *with)
 {
     static struct tried tried[TRIED_MAX];
     snug_model *model = model_of(with->model);
-    int n = try_all(model, with->keys, with->batch, tried), n_same = 0, tier = N_TIERS, pace = 0;
+    int n = try_all(model, with->keys, with->batch, with->n_tiers, tried), n_same = 0,
+        tier = N_TIERS, pace = 0;
     int64_t least = INT64_MAX, most = 0, runtime = 65 << 20;
     for (int i = 0; i < n; i++) {
         least = tried[i].total < least ? tried[i].total : least;
@@ -185,9 +187,10 @@ static void as_brute_force(void **state)
 {
     (void)state;
     static const struct compared all[] = {
-        {"mlp:64-96-96-10", "batch=30 precision=bf16 threads=1 target=cpu", 30, 24},
-        {"mlp:512-512-512-10", "batch=64 precision=bf16 threads=1 target=cpu clip=0", 64, 24},
-        {"gpt-nano", "batch=2 seq=64 precision=bf16 threads=1 target=cpu", 2, 10},
+        {"mlp:64-96-96-10", "batch=12 precision=bf16 threads=1 target=cpu", 12, N_TIERS, 16},
+        {"mlp:512-512-512-10", "batch=16 precision=bf16 threads=1 target=cpu clip=0", 16, N_TIERS,
+         12},
+        {"gpt-nano", "batch=2 seq=64 precision=bf16 threads=1 target=cpu", 2, 3, 6},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         compare_with_all(&all[i]);
