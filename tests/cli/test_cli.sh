@@ -341,7 +341,7 @@ words_and_flags() {
 3 | budget, 100 MiB, smallest, --micro-batch | plan gpt2 --batch 8 --memory 100M
 3 | budget, this fits: --batch 8, micro    | plan gpt2 --batch 8 --memory 5G
 3 | budget, 1 B                            | plan gpt2 --memory 1
-3 | nothing fits, smallest, --micro-batch 1 needs | fit gpt2 --memory 2G
+3 | nothing fits, smallest, --micro-batch 1, needs 1.1G | fit gpt2 --memory 1G
 3 | weights alone, 475 MiB, 300 MiB        | fit gpt2 --memory 300M
 3 | budget, 1.00 KiB                       | train tiny text.txt --memory 1K --out new
 3 | budget, 64.0 MiB                       | train gpt2-xl --memory 64M --out new
