@@ -174,7 +174,7 @@ SNUG_API enum snug_status snug_plan_check_budget(const snug_plan *plan, struct s
 
 typedef struct snug_fit snug_fit;
 
-struct snug_fit_point { /* of the frontier: nothing faster needs less */
+struct snug_fit_point { /* of the frontier: nothing faster, by a thousandth, needs less */
     const char *flags; /* what it changes in the recipe, "" for nothing; lives as long as the fit */
     int64_t total;     /* bytes of its plan */
     double step_seconds;
@@ -183,10 +183,13 @@ struct snug_fit_point { /* of the frontier: nothing faster needs less */
 
 /* Searches micro-batch, checkpointing, place of the update and offload for the fastest recipe whose
  * plan and runtime are within the recipe's memory; keys that are set stay.  allow: "state-bits,master,
- * lora" or "all", keys that change what is learned; NULL: none.  SNUG_OVER_BUDGET: nothing fits, the
+ * lora" or "all", keys that change what is learned and are changed only as far as nothing else fits;
+ * NULL: none.  The frontier is what is near the choice.  SNUG_OVER_BUDGET: nothing fits, the
  * line names the smallest, and *fit is there for its frontier; after other failures it is NULL. */
 SNUG_API enum snug_status snug_fit_make(const snug_model *model, const snug_recipe *recipe,
                                         const char *allow, snug_fit **fit, struct snug_error *err);
+/* Completes the frontier; takes longer than the search.  After a failure only free it. */
+SNUG_API enum snug_status snug_fit_sweep(snug_fit *fit, struct snug_error *err);
 SNUG_API void snug_fit_free(snug_fit *fit);
 SNUG_API const snug_recipe *snug_fit_recipe(const snug_fit *fit); /* NULL: nothing fits */
 SNUG_API char *snug_fit_command(const snug_fit *fit); /* "snug train MODEL --..."; as above */

@@ -15,35 +15,61 @@ struct snug_fit {
     struct text recipe;        /* the user's, in words */
     struct text command, keys; /* of the chosen one */
     struct snug_fit_point *points;
-    char **flags; /* of each point */
+    char **flags;       /* of each point */
+    char **differences; /* of each point from the chosen one */
+    int is_whole;       /* the frontier */
     struct report_loser losers[LOSERS_MAX];
     int n_losers;
 };
 
-static enum snug_status describe_points(snug_fit *f, struct snug_error *err)
+static void free_points(snug_fit *f, int n)
 {
-    const struct fit *fit = &f->fit;
-    f->points = calloc((size_t)fit->n_frontier, sizeof *f->points);
-    f->flags = calloc((size_t)fit->n_frontier, sizeof *f->flags);
-    for (int i = 0; i < fit->n_frontier && f->points != NULL && f->flags != NULL; i++) {
-        const struct fit_candidate *c = &fit->candidates[fit->frontier[i]];
-        struct text flags = {0};
-        fit_write_flags(fit, fit->frontier[i], &flags);
-        text_add(&flags, "%s", "");
-        f->flags[i] = text_take(&flags);
-        if (f->flags[i] == NULL)
-            return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
-        f->points[i] = (struct snug_fit_point){.flags = f->flags[i],
-                                               .total = c->total_bytes,
-                                               .step_seconds = c->seconds,
-                                               .fits = c->total_bytes <= fit_room(fit),
-                                               .is_chosen = fit->frontier[i] == fit->chosen};
+    for (int i = 0; i < n; i++) {
+        if (f->flags != NULL)
+            free(f->flags[i]);
+        if (f->differences != NULL)
+            free(f->differences[i]);
     }
-    return f->points == NULL || f->flags == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory")
-                                                 : SNUG_OK;
+    free(f->flags);
+    free(f->differences);
+    free(f->points);
+    f->flags = f->differences = NULL;
+    f->points = NULL;
 }
 
-static void add_loser(snug_fit *f, int axis, int value)
+static bool describe_point(snug_fit *f, int i)
+{
+    const struct fit *fit = &f->fit;
+    const struct fit_candidate *c = &fit->candidates[fit->frontier[i]];
+    struct text flags = {0}, difference = {0};
+    text_add(&flags, "%s", "");
+    text_add(&difference, "%s", "");
+    fit_write_flags(fit, fit->frontier[i], &flags);
+    if (fit->chosen >= 0)
+        fit_write_difference(fit, fit->frontier[i], fit->chosen, &difference);
+    f->flags[i] = text_take(&flags);
+    f->differences[i] = text_take(&difference);
+    f->points[i] = (struct snug_fit_point){.flags = f->flags[i],
+                                           .total = c->total_bytes,
+                                           .step_seconds = c->seconds,
+                                           .fits = c->total_bytes <= fit_room(fit),
+                                           .is_chosen = fit->frontier[i] == fit->chosen};
+    return f->flags[i] != NULL && f->differences[i] != NULL;
+}
+
+static enum snug_status describe_points(snug_fit *f, struct snug_error *err)
+{
+    size_t n = (size_t)f->fit.n_frontier;
+    f->points = calloc(n, sizeof *f->points);
+    f->flags = calloc(n, sizeof *f->flags);
+    f->differences = calloc(n, sizeof *f->differences);
+    bool done = f->points != NULL && f->flags != NULL && f->differences != NULL;
+    for (int i = 0; i < f->fit.n_frontier && done; i++)
+        done = describe_point(f, i);
+    return done ? SNUG_OK : snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+}
+
+static void add_loser(snug_fit *f, enum fit_axis_id axis, int value)
 {
     struct fit *fit = &f->fit;
     int other = fit_neighbour(fit, fit->chosen, axis, value);
@@ -52,6 +78,7 @@ static void add_loser(snug_fit *f, int axis, int value)
     f->losers[f->n_losers++] =
         (struct report_loser){.key = fit->axes[axis].key,
                               .value = fit->axes[axis].values[value],
+                              .changes_training = axis >= FIT_STATE_BITS,
                               .total_bytes = fit->candidates[other].total_bytes,
                               .seconds = fit->candidates[other].seconds};
 }
@@ -60,8 +87,8 @@ static void add_loser(snug_fit *f, int axis, int value)
 static void find_losers(snug_fit *f)
 {
     const struct fit *fit = &f->fit;
-    for (int axis = 0; axis < fit->n_axes; axis++) {
-        int own = fit->candidates[fit->chosen].choice[axis];
+    for (int axis = 0; axis < FIT_N_AXES; axis++) {
+        int own = fit_choice(fit, fit->chosen, axis);
         for (int value = 0; value < fit->axes[axis].n_values; value++)
             if (value != own && (axis > 0 || abs(value - own) == 1))
                 add_loser(f, axis, value);
@@ -126,14 +153,19 @@ enum snug_status snug_fit_make(const snug_model *model, const snug_recipe *recip
     return found;
 }
 
+enum snug_status snug_fit_sweep(snug_fit *f, struct snug_error *err)
+{
+    free_points(f, f->fit.n_frontier);
+    TRY(fit_find_frontier(&f->fit, true, err));
+    f->is_whole = 1;
+    return describe_points(f, err);
+}
+
 void snug_fit_free(snug_fit *f)
 {
     if (f == NULL)
         return;
-    for (int i = 0; i < f->fit.n_frontier && f->flags != NULL; i++)
-        free(f->flags[i]);
-    free(f->flags);
-    free(f->points);
+    free_points(f, f->fit.n_frontier);
     text_free(&f->recipe);
     text_free(&f->command);
     text_free(&f->keys);
@@ -175,6 +207,8 @@ static struct report_fit report_of(const snug_fit *f)
                            .command = f->command.data,
                            .keys = f->keys.data,
                            .points = f->points,
+                           .differences = (const char *const *)f->differences,
+                           .is_whole = f->is_whole,
                            .n_points = fit->n_frontier,
                            .chosen = -1,
                            .losers = f->losers,

@@ -19,8 +19,11 @@ static int run(struct fit *fit)
         return cli_fail(&err);
     enum snug_status found =
         snug_fit_make(fit->model, fit->args.recipe, fit->allow, &fit->fit, &err);
+    struct snug_error failed = {0};
     if (fit->fit == NULL)
         return cli_fail(&err);
+    if (fit->frontier && snug_fit_sweep(fit->fit, &failed) != SNUG_OK)
+        return cli_fail(&failed);
     int status = CLI_DONE;
     if (fit->json)
         status = cli_print_text(snug_fit_json(fit->fit));

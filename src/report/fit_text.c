@@ -11,7 +11,7 @@
 
 #include "report/pieces.h"
 
-enum { NEAR = 3, BAR = 12, BEFORE_FLAGS = 2 + 10 + 2 + BAR + 10 + 8 + 2 };
+enum { NEAR = 3, BAR = 8, BEFORE_RECIPE = 2 + 10 + 2 + BAR + 10 + 8 + 2 };
 
 static double percent_over(double seconds, double than)
 {
@@ -37,20 +37,37 @@ static void add_answer(struct text *out, const struct report_fit *f, const struc
              rate < 100 ? 1 : 0, rate, f->unit);
 }
 
-/* Broken where a flag ends, under itself. */
-static void add_flags(struct text *out, const char *flags)
+/* May a line end before these words?  Before a flag, or after a comma. */
+static bool may_break(const char *at)
 {
-    size_t room = PAGE_WIDTH - BEFORE_FLAGS;
-    while (strlen(flags) > room) {
+    return *at == ' ' && (at[-1] == ',' || strncmp(at, " --", 3) == 0);
+}
+
+static void add_broken(struct text *out, const char *recipe)
+{
+    size_t room = PAGE_WIDTH - BEFORE_RECIPE;
+    while (strlen(recipe) > room) {
         size_t cut = room;
-        while (cut > 0 && strncmp(flags + cut, " --", 3) != 0)
+        while (cut > 0 && !may_break(recipe + cut))
             cut--;
         if (cut == 0)
             break;
-        text_add(out, "%.*s\n%*s", (int)cut, flags, BEFORE_FLAGS, "");
-        flags += cut + 1;
+        text_add(out, "%.*s\n%*s", (int)cut, recipe, BEFORE_RECIPE, "");
+        recipe += cut + 1;
     }
-    text_add(out, "%s", flags);
+    text_add(out, "%s", recipe);
+}
+
+/* What differs from the choice; in full where there is none. */
+static void add_recipe(struct text *out, const struct report_fit *f, int i)
+{
+    const struct snug_fit_point *p = &f->points[i];
+    if (p->is_chosen)
+        text_add(out, "the choice");
+    else if (f->chosen >= 0)
+        add_broken(out, f->differences[i]);
+    else
+        add_broken(out, p->flags[0] == '\0' ? "as it is" : p->flags);
 }
 
 /* The bar is the memory beside the most that a point of the list needs. */
@@ -60,19 +77,21 @@ static void add_point(struct text *out, const struct report_fit *f, int i, int64
     char size[TEXT_SIZE_MAX], step[PIECE_TIME_MAX], over[16] = "";
     const struct snug_fit_point *p = &f->points[i];
     const char *tone = p->is_chosen ? style->bold : p->fits ? "" : style->faint;
-    int cells = (int)lround(ceil((double)p->total / (double)most * BAR));
-    if (i > 0)
-        snprintf(over, sizeof over, "+%.1f%%",
-                 percent_over(p->step_seconds, f->points[0].step_seconds));
+    int than = f->chosen >= 0 ? f->chosen : 0;
+    double percent = percent_over(p->step_seconds, f->points[than].step_seconds);
+    if (fabs(percent) >= 0.05)
+        snprintf(over, sizeof over, "%+.*f%%", fabs(percent) < 99.95 ? 1 : 0, percent);
     text_add(out, "%s%s%10s%s  %s", tone,
              p->is_chosen ? "▸ "
              : p->fits    ? "  "
                           : "× ",
              text_size(p->total, size), style->off, p->fits ? style->bar : style->faint);
+    size_t before = out->length;
     piece_bar(out, (double)p->total / (double)most, BAR);
+    int cells = (int)((out->length - before) / strlen("█"));
     text_add(out, "%s%*s%s%10s%8s  ", style->off, BAR - cells, "", tone,
              piece_seconds(p->step_seconds, step), over);
-    add_flags(out, p->flags[0] == '\0' ? "as it is" : p->flags);
+    add_recipe(out, f, i);
     text_add(out, "%s\n", style->off);
 }
 
@@ -84,12 +103,23 @@ static void add_frontier(struct text *out, const struct report_fit *f, int whole
         first = f->chosen - NEAR > 0 ? f->chosen - NEAR : 0;
         last = f->chosen + NEAR < last ? f->chosen + NEAR : last;
     }
-    text_add(out, "\n  %10s  %*s%10s%8s  recipe\n", "memory", BAR, "", "step", "");
+    text_add(out, "\n  %10s  %*s%10s%8s  %s\n", "memory", BAR, "", "step", "",
+             f->chosen >= 0 ? "what differs" : "recipe");
     for (int i = last; i >= first; i--)
         add_point(out, f, i, f->points[first].total, style);
     int hidden = f->n_points - (last - first + 1);
-    if (hidden > 0)
-        text_add(out, "  %s%d more with --frontier%s\n", style->faint, hidden, style->off);
+    if (hidden > 0 || !f->is_whole)
+        text_add(out, "  %smore with --frontier%s\n", style->faint, style->off);
+}
+
+/* It fits, and is no slower. */
+static void add_other_training(struct text *out, double slower)
+{
+    if (slower <= -0.05)
+        text_add(out, "%.*f%% faster, but changes what is learned\n", slower > -10 ? 1 : 0,
+                 -slower);
+    else
+        text_add(out, "not needed, and changes what is learned\n");
 }
 
 static void add_losers(struct text *out, const struct report_fit *f)
@@ -103,13 +133,15 @@ static void add_losers(struct text *out, const struct report_fit *f)
         char what[64];
         double slower = percent_over(l->seconds, chosen->step_seconds);
         snprintf(what, sizeof what, "%s %s", l->key, l->value);
-        text_add(out, "  %-24s  ", what);
+        text_add(out, "  %-26s  ", what);
         if (l->total_bytes + f->runtime_bytes > f->budget)
             text_add(out, "needs %s\n", text_size(l->total_bytes + f->runtime_bytes, size));
         else if (slower >= 0.05)
             text_add(out, "%.*f%% slower\n", slower < 10 ? 1 : 0, slower);
+        else if (l->changes_training)
+            add_other_training(out, slower);
         else
-            text_add(out, "%s, needs %s\n", slower > 0 ? "less than 0.1% slower" : "no faster",
+            text_add(out, "no faster, needs %s\n",
                      text_size(l->total_bytes + f->runtime_bytes, size));
     }
 }

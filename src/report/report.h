@@ -62,6 +62,7 @@ char *report_compare_json(const struct report_plan *plans, int n_plans);
 
 struct report_loser { /* a recipe beside the chosen one */
     const char *key, *value;
+    int changes_training; /* by this key */
     int64_t total_bytes;
     double seconds;
 };
@@ -72,9 +73,11 @@ struct report_fit {
     const char *command; /* "snug train gpt2 --memory 8G --micro-batch 2"; NULL: nothing fits */
     const char *keys;    /* of the chosen recipe: lines key = value */
     const struct snug_fit_point *points; /* the fastest first */
+    const char *const *differences;      /* of each from the chosen one, in words */
     int n_points, chosen;                /* chosen -1: none */
     const struct report_loser *losers;
     int n_losers;
+    int is_whole;  /* the points are all there are */
     double tokens; /* or samples, of a step */
     const char *unit, *rates;
 };

@@ -4,14 +4,15 @@
  * The pass finds the least work for a given room, but it counts blocks and knows neither fused ops nor
  * placement.  The plan is the truth.  So the room is searched for: the largest whose real plan fits the
  * budget.  First no limit: what fits needs nothing made twice.  Then the least room: if that does not fit,
- * nothing does.  Between the two, by halves.
+ * nothing does.  Between the two, by halves; of an estimate, which is compared with others and then planned
+ * in full if it wins, fewer.
  *
  * Where not even the least room fits, the batch goes in more micro-batches, unless the user said how many.
  * What does not fit then is the answer that budget.c refuses.
  */
 #include "train/session.h"
 
-enum { N_HALVINGS = 12 };
+enum { N_HALVINGS = 12, N_HALVINGS_ESTIMATE = 5 };
 
 static bool fits(const struct session *s, const struct snug_recipe *recipe)
 {
@@ -54,7 +55,8 @@ static enum snug_status search(struct session_request *q, struct session *s, str
         TRY(try_room(q, 1, s, &does_fit, err)); /* everything made again, from the inputs */
         return SNUG_OK;
     }
-    for (int i = 0; i < N_HALVINGS && high - low > high / 256; i++) {
+    int n_halvings = q->estimate ? N_HALVINGS_ESTIMATE : N_HALVINGS;
+    for (int i = 0; i < n_halvings && high - low > high / 256; i++) {
         int64_t middle = low + (high - low) / 2;
         TRY(try_room(q, middle, s, &does_fit, err));
         if (does_fit)

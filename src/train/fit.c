@@ -1,39 +1,28 @@
 /*
- * fit.c -- the search for the fastest recipe that fits.
- *
- * Placing a plan takes most of the time of making one, and few placements matter.  So all
- * candidates are first priced without: seconds, and the lower bound of their bytes.  Then they are
- * walked from the fastest to the slowest.  One whose lower bound is no less than what a faster one
- * needs is on no frontier and is not placed; all others are.  The first that is within the budget is
- * the answer, and it is exact: what was skipped needs at least as much as something faster.
+ * fit.c -- the candidates of a fit: what may be changed, what each costs, and the answer in words.
  */
 #include "train/fit.h"
 
+#include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* What may be changed.  Values that this version does not take are left out when the search begins, so
- * a row may be here before its pass is.  The micro-batch comes first and has its values from the
- * batch. */
+/* What may be changed; the micro-batch has its values from the batch. */
 static const struct row {
     const char *key;
     bool changes_training; /* not the same weights in the end: asked for by --allow */
     const char *values[8];
-} rows[] = {
-    {"micro-batch", false, {NULL}},
-    {"checkpoint", false, {"cheap", "every:2", "every:4", "sqrt", "all", "auto", NULL}},
-    {"update", false, {"in-backward", NULL}},
-    {"offload", false, {"states", "activations", NULL}},
-    {"state-bits", true, {"16", "8", "4", NULL}},
-    {"master", true, {"none", NULL}},
-    {"lora", true, {"16", NULL}},
+} rows[FIT_N_AXES] = {
+    [FIT_MICRO_BATCH] = {"micro-batch", false, {NULL}},
+    [FIT_CHECKPOINT] = {"checkpoint", false, {"cheap", "every:1", "auto", "all", NULL}},
+    [FIT_UPDATE] = {"update", false, {"in-backward", NULL}},
+    [FIT_OFFLOAD] = {"offload", false, {"states", "activations", "states+activations", NULL}},
+    [FIT_STATE_BITS] = {"state-bits", true, {"16", "8", "4", NULL}},
+    [FIT_MASTER] = {"master", true, {"none", NULL}},
+    [FIT_LORA] = {"lora", true, {"16", NULL}},
 };
-enum { N_ROWS = sizeof rows / sizeof *rows, MICRO_BATCH = 0 };
-_Static_assert((int)N_ROWS <= (int)FIT_AXES_MAX, "an axis for every row");
-
-/* Beyond so many, micro-batches larger than the first that does not fit are not looked at. */
-enum { MANY_CANDIDATES = 1000 };
 
 /* ---- what is searched ------------------------------------------------------------------------ */
 
@@ -55,7 +44,7 @@ static enum snug_status check_allow(const char *allow, struct snug_error *err)
     for (const char *at = allow; at != NULL && *at != '\0'; at += strspn(at, ",")) {
         size_t n = strcspn(at, ",");
         bool known = n == 3 && strncmp(at, "all", 3) == 0;
-        for (int i = 0; i < N_ROWS; i++)
+        for (int i = 0; i < FIT_N_AXES; i++)
             known = known || (rows[i].changes_training && strlen(rows[i].key) == n &&
                               strncmp(at, rows[i].key, n) == 0);
         if (!known)
@@ -84,7 +73,7 @@ static void add_own_value(const struct fit *fit, struct fit_axis *axis)
         text_add(&own, "%lld", (long long)fit->batch);
     else if (own.length == 0 && strcmp(axis->key, "state-bits") == 0)
         text_add(&own, "%d", recipe_state_bits(&fit->recipe));
-    snprintf(axis->values[0], FIT_VALUE_TEXT, "%s", own.length > 0 ? own.data : "default");
+    snprintf(axis->values[0], FIT_VALUE_TEXT, "%s", own.length > 0 ? own.data : "none");
     axis->n_values = 1;
     text_free(&own);
 }
@@ -112,45 +101,56 @@ static void add_divisors(const struct fit *fit, struct fit_axis *axis)
     }
 }
 
-static void add_axis(struct fit *fit, const struct row *row, const char *allow, bool has_loss)
+static void add_axis(struct fit *fit, enum fit_axis_id id, const char *allow, bool has_loss)
 {
-    struct fit_axis *axis = &fit->axes[fit->n_axes++];
+    const struct row *row = &rows[id];
+    struct fit_axis *axis = &fit->axes[id];
     axis->key = row->key;
     add_own_value(fit, axis);
     if (recipe_is_given(&fit->recipe, row->key) ||
         (row->changes_training && !is_allowed(allow, row->key)))
         return;
-    if (row == &rows[MICRO_BATCH] && has_loss)
+    if (id == FIT_MICRO_BATCH && has_loss)
         add_divisors(fit, axis);
     for (int i = 0; row->values[i] != NULL; i++)
         if (strcmp(row->values[i], axis->values[0]) != 0)
             add_value(&fit->recipe, axis, row->values[i]);
 }
 
-static int count_candidates(const struct fit *fit)
+int fit_find_value(const struct fit *fit, enum fit_axis_id axis, const char *value)
 {
-    int n = 1;
-    for (int i = 0; i < fit->n_axes; i++)
-        n *= fit->axes[i].n_values;
-    return n;
+    for (int i = 0; i < fit->axes[axis].n_values; i++)
+        if (strcmp(fit->axes[axis].values[i], value) == 0)
+            return i;
+    return -1;
 }
 
 /* Candidates are numbered like the digits of a clock; the micro-batch is the one that turns fastest. */
-static int index_of(const struct fit *fit, const int choice[FIT_AXES_MAX])
+int fit_index(const struct fit *fit, const int choice[FIT_N_AXES])
 {
     int index = 0;
-    for (int i = fit->n_axes - 1; i >= 0; i--)
+    for (int i = FIT_N_AXES - 1; i >= 0; i--)
         index = index * fit->axes[i].n_values + choice[i];
     return index;
 }
 
-static void number_candidates(struct fit *fit)
+/* How many candidates until the axis turns by one. */
+static int stride(const struct fit *fit, int axis)
 {
-    for (int c = 0; c < fit->n_candidates; c++)
-        for (int i = 0, rest = c; i < fit->n_axes; i++) {
-            fit->candidates[c].choice[i] = rest % fit->axes[i].n_values;
-            rest /= fit->axes[i].n_values;
-        }
+    int n = 1;
+    for (int i = 0; i < axis; i++)
+        n *= fit->axes[i].n_values;
+    return n;
+}
+
+int fit_choice(const struct fit *fit, int candidate, enum fit_axis_id axis)
+{
+    return candidate / stride(fit, (int)axis) % fit->axes[axis].n_values;
+}
+
+int fit_tier_size(const struct fit *fit)
+{
+    return stride(fit, FIT_STATE_BITS);
 }
 
 /* ---- prices ---------------------------------------------------------------------------------- */
@@ -158,21 +158,33 @@ static void number_candidates(struct fit *fit)
 enum snug_status fit_recipe(const struct fit *fit, int candidate, struct snug_recipe *recipe,
                             struct snug_error *err)
 {
-    const struct fit_candidate *c = &fit->candidates[candidate];
     *recipe = fit->recipe;
-    for (int i = 0; i < fit->n_axes; i++)
-        if (c->choice[i] != 0)
-            TRY(snug_recipe_set(recipe, fit->axes[i].key, fit->axes[i].values[c->choice[i]], err));
+    for (int i = 0; i < FIT_N_AXES; i++) {
+        int value = fit_choice(fit, candidate, i);
+        if (value != 0)
+            TRY(snug_recipe_set(recipe, fit->axes[i].key, fit->axes[i].values[value], err));
+    }
     return SNUG_OK;
 }
 
 void fit_write_flags(const struct fit *fit, int candidate, struct text *out)
 {
-    const struct fit_candidate *c = &fit->candidates[candidate];
-    for (int i = 0; i < fit->n_axes; i++)
-        if (c->choice[i] != 0)
+    for (int i = 0; i < FIT_N_AXES; i++) {
+        int value = fit_choice(fit, candidate, i);
+        if (value != 0)
             text_add(out, "%s--%s %s", out->length > 0 ? " " : "", fit->axes[i].key,
-                     fit->axes[i].values[c->choice[i]]);
+                     fit->axes[i].values[value]);
+    }
+}
+
+void fit_write_difference(const struct fit *fit, int candidate, int than, struct text *out)
+{
+    for (int i = 0; i < FIT_N_AXES; i++) {
+        int value = fit_choice(fit, candidate, i);
+        if (value != fit_choice(fit, than, i))
+            text_add(out, "%s%s %s", out->length > 0 ? ", " : "", fit->axes[i].key,
+                     fit->axes[i].values[value]);
+    }
 }
 
 static enum snug_status price(struct fit *fit, int candidate, bool place, struct snug_error *err)
@@ -190,6 +202,8 @@ static enum snug_status price(struct fit *fit, int candidate, bool place, struct
     c->is_possible = true;
     c->is_placed = place;
     c->total_bytes = s.plan.arena_bytes;
+    if (!place)
+        c->least_bytes = s.plan.arena_bytes;
     c->parameter_bytes = s.plan.at_peak[ROLE_parameter];
     c->seconds = s.plan.step_seconds;
     session_free(&s);
@@ -205,30 +219,20 @@ static enum snug_status try_price(struct fit *fit, int candidate, bool place,
                       status == SNUG_OVER_BUDGET || status == SNUG_MISMATCH;
     if (is_refused)
         fit->candidates[candidate].is_possible = false;
+    fit->candidates[candidate].is_priced = true;
     return is_refused ? SNUG_OK : status;
 }
 
-/* All micro-batches of one setting of the other axes, the smallest first: the peak grows with them. */
-static enum snug_status estimate_setting(struct fit *fit, int first, struct snug_error *err)
+static enum snug_status price_list(struct fit *fit, const int *list, int n, bool place,
+                                   struct snug_error *err)
 {
-    bool prunes = fit->n_candidates > MANY_CANDIDATES;
-    for (int m = fit->axes[MICRO_BATCH].n_values - 1; m >= 0; m--) {
-        TRY(try_price(fit, first + m, false, err));
-        const struct fit_candidate *c = &fit->candidates[first + m];
-        if (prunes && c->is_possible && c->total_bytes > fit_room(fit))
-            break;
-    }
-    return SNUG_OK;
-}
-
-static enum snug_status estimate_all(struct fit *fit, struct snug_error *err)
-{
-    int n_micro = fit->axes[MICRO_BATCH].n_values, n_settings = fit->n_candidates / n_micro;
     enum snug_status status = SNUG_OK;
 #pragma omp parallel for schedule(dynamic)
-    for (int i = 0; i < n_settings; i++) {
+    for (int i = 0; i < n; i++) {
+        const struct fit_candidate *c = &fit->candidates[list[i]];
+        bool is_wanted = place ? c->is_possible && !c->is_placed : !c->is_priced;
         struct snug_error own;
-        enum snug_status failed = estimate_setting(fit, i * n_micro, &own);
+        enum snug_status failed = is_wanted ? try_price(fit, list[i], place, &own) : SNUG_OK;
         if (failed != SNUG_OK) {
 #pragma omp critical
             {
@@ -241,75 +245,26 @@ static enum snug_status estimate_all(struct fit *fit, struct snug_error *err)
     return status;
 }
 
-/* ---- the frontier ---------------------------------------------------------------------------- */
-
-struct ranked {
-    double seconds;
-    int64_t bytes;
-    int candidate;
-};
-
-static int faster_first(const void *a, const void *b)
+enum snug_status fit_price(struct fit *fit, const int *list, int n, struct snug_error *err)
 {
-    const struct ranked *x = a, *y = b;
-    if (x->seconds != y->seconds)
-        return x->seconds < y->seconds ? -1 : 1;
-    if (x->bytes != y->bytes)
-        return x->bytes < y->bytes ? -1 : 1;
-    return x->candidate - y->candidate;
+    return price_list(fit, list, n, false, err);
 }
 
-static enum snug_status walk(struct fit *fit, const struct ranked *ranked, int n,
-                             struct snug_error *err)
+enum snug_status fit_place(struct fit *fit, const int *list, int n, struct snug_error *err)
 {
-    int64_t least = INT64_MAX;
-    for (int i = 0; i < n; i++) {
-        struct fit_candidate *c = &fit->candidates[ranked[i].candidate];
-        if (c->total_bytes >= least)
-            continue;
-        TRY(try_price(fit, ranked[i].candidate, true, err));
-        if (!c->is_possible || c->total_bytes >= least)
-            continue;
-        least = c->total_bytes;
-        fit->frontier[fit->n_frontier++] = ranked[i].candidate;
-        if (fit->chosen < 0 && least <= fit_room(fit))
-            fit->chosen = ranked[i].candidate;
-    }
-    return SNUG_OK;
+    return price_list(fit, list, n, true, err);
 }
 
-static enum snug_status find_frontier(struct fit *fit, struct snug_error *err)
+int fit_pace(double seconds)
 {
-    struct ranked *ranked = malloc((size_t)fit->n_candidates * sizeof *ranked);
-    int n = 0;
-    fit->frontier = malloc((size_t)fit->n_candidates * sizeof *fit->frontier);
-    enum snug_status status = SNUG_OK;
-    if (ranked == NULL || fit->frontier == NULL) {
-        status = snug_fail(err, SNUG_NO_MEMORY, "out of memory");
-    } else {
-        for (int i = 0; i < fit->n_candidates; i++)
-            if (fit->candidates[i].is_possible)
-                ranked[n++] =
-                    (struct ranked){fit->candidates[i].seconds, fit->candidates[i].total_bytes, i};
-        qsort(ranked, (size_t)n, sizeof *ranked, faster_first);
-        status = walk(fit, ranked, n, err);
-    }
-    free(ranked);
-    return status;
+    return seconds > 1e-12 ? (int)floor(log(seconds) / log1p(1e-3)) : INT_MIN;
 }
 
-int fit_neighbour(struct fit *fit, int candidate, int axis, int value)
+bool fit_is_better(const struct fit *fit, int a, int b)
 {
-    int choice[FIT_AXES_MAX];
-    if (value < 0 || value >= fit->axes[axis].n_values)
-        return -1;
-    memcpy(choice, fit->candidates[candidate].choice, sizeof choice);
-    choice[axis] = value;
-    int other = index_of(fit, choice);
-    struct fit_candidate *c = &fit->candidates[other];
-    if (!c->is_placed && try_price(fit, other, true, NULL) != SNUG_OK)
-        return -1;
-    return c->is_possible ? other : -1;
+    int pace_a = fit_pace(fit->candidates[a].seconds),
+        pace_b = fit_pace(fit->candidates[b].seconds);
+    return pace_a != pace_b ? pace_a < pace_b : a < b;
 }
 
 /* ---- from end to end ------------------------------------------------------------------------- */
@@ -325,48 +280,13 @@ static void write_budget(int64_t bytes, struct text *out)
         text_add(out, "%lldM", (long long)((bytes + mebi - 1) / mebi));
 }
 
-/* The smallest candidate is the last of the frontier. */
 static void write_smallest(const struct fit *fit, struct text *out)
 {
-    int smallest = fit->frontier[fit->n_frontier - 1];
     struct text flags = {0};
-    fit_write_flags(fit, smallest, &flags);
+    fit_write_flags(fit, fit->smallest, &flags);
     text_add(out, "%s needs ", flags.length > 0 ? flags.data : "the recipe as it is");
-    write_budget(fit->candidates[smallest].total_bytes + fit->runtime_bytes, out);
+    write_budget(fit->candidates[fit->smallest].total_bytes + fit->runtime_bytes, out);
     text_free(&flags);
-}
-
-/* What more could be allowed. */
-static void write_wider(const struct fit *fit, struct text *out)
-{
-    struct fit wider;
-    enum snug_status status = fit_search(fit->model, &fit->recipe, "all", &wider, NULL);
-    if (status != SNUG_OK && status != SNUG_OVER_BUDGET)
-        return;
-    text_add(out, "; with --allow all: ");
-    write_smallest(&wider, out);
-    fit_free(&wider);
-}
-
-static enum snug_status nothing_fits(const struct fit *fit, const char *allow,
-                                     struct snug_error *err)
-{
-    char budget[TEXT_SIZE_MAX], weights[TEXT_SIZE_MAX];
-    struct text line = {0};
-    const struct fit_candidate *smallest = &fit->candidates[fit->frontier[fit->n_frontier - 1]];
-    text_size(fit->recipe.memory, budget);
-    if (smallest->parameter_bytes > fit_room(fit))
-        text_add(&line, "%s: its weights alone are %s, over the budget of %s", fit->model->name,
-                 text_size(smallest->parameter_bytes, weights), budget);
-    else
-        text_add(&line, "%s: nothing fits in %s", fit->model->name, budget);
-    text_add(&line, "; the smallest: ");
-    write_smallest(fit, &line);
-    if (!is_allowed(allow, "all"))
-        write_wider(fit, &line);
-    snug_fail(err, SNUG_OVER_BUDGET, "%.480s", line.data == NULL ? "nothing fits" : line.data);
-    text_free(&line);
-    return SNUG_OVER_BUDGET;
 }
 
 static enum snug_status begin(struct fit *fit, const char *allow, struct snug_error *err)
@@ -385,28 +305,57 @@ static enum snug_status begin(struct fit *fit, const char *allow, struct snug_er
     fit->batch = s.batch;
     fit->seq = s.seq;
     fit->runtime_bytes = session_expected_runtime_bytes(&s);
-    for (int i = 0; i < N_ROWS; i++)
-        add_axis(fit, &rows[i], allow, s.prog.loss != TENSOR_NONE);
+    for (int i = 0; i < FIT_N_AXES; i++)
+        add_axis(fit, i, allow, s.prog.loss != TENSOR_NONE);
     session_free(&s);
-    fit->n_candidates = count_candidates(fit);
+    fit->n_candidates = stride(fit, FIT_N_AXES);
     fit->candidates = calloc((size_t)fit->n_candidates, sizeof *fit->candidates);
     if (fit->candidates == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
-    number_candidates(fit);
     return SNUG_OK;
+}
+
+/* What more could be allowed. */
+static void write_wider(const struct fit *fit, struct text *out)
+{
+    struct fit wider = {.model = fit->model, .recipe = fit->recipe, .chosen = -1, .smallest = -1};
+    if (begin(&wider, "all", NULL) == SNUG_OK && fit_find_smallest(&wider, NULL) == SNUG_OK) {
+        text_add(out, "; with --allow all: ");
+        write_smallest(&wider, out);
+    }
+    fit_free(&wider);
+}
+
+static enum snug_status nothing_fits(const struct fit *fit, const char *allow,
+                                     struct snug_error *err)
+{
+    char budget[TEXT_SIZE_MAX], weights[TEXT_SIZE_MAX];
+    struct text line = {0};
+    const struct fit_candidate *smallest = &fit->candidates[fit->smallest];
+    text_size(fit->recipe.memory, budget);
+    if (smallest->parameter_bytes > fit_room(fit))
+        text_add(&line, "%s: its weights alone are %s, over the budget of %s", fit->model->name,
+                 text_size(smallest->parameter_bytes, weights), budget);
+    else
+        text_add(&line, "%s: nothing fits in %s", fit->model->name, budget);
+    text_add(&line, "; the smallest: ");
+    write_smallest(fit, &line);
+    if (!is_allowed(allow, "all"))
+        write_wider(fit, &line);
+    snug_fail(err, SNUG_OVER_BUDGET, "%.480s", line.data == NULL ? "nothing fits" : line.data);
+    text_free(&line);
+    return SNUG_OVER_BUDGET;
 }
 
 enum snug_status fit_search(const struct snug_model *model, const struct snug_recipe *recipe,
                             const char *allow, struct fit *fit, struct snug_error *err)
 {
-    *fit = (struct fit){.model = model, .recipe = *recipe, .chosen = -1};
+    *fit = (struct fit){.model = model, .recipe = *recipe, .chosen = -1, .smallest = -1};
     enum snug_status status = begin(fit, allow, err);
     if (status == SNUG_OK)
-        status = estimate_all(fit, err);
+        status = fit_choose(fit, err);
     if (status == SNUG_OK)
-        status = find_frontier(fit, err);
-    if (status == SNUG_OK && fit->n_frontier == 0)
-        status = snug_fail(err, SNUG_BAD_ARGUMENT, "%s: no recipe can be planned", model->name);
+        status = fit_find_frontier(fit, false, err);
     if (status != SNUG_OK)
         fit_free(fit);
     else if (fit->chosen < 0)

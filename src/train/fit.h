@@ -2,8 +2,11 @@
  * fit.h -- the question turned round: which recipe is the fastest inside a budget?
  *
  * Every combination of the values in the table of fit.c is a candidate, but for the keys that the
- * user has set.  Each is priced: its least bytes and its seconds by building its program, its exact
- * bytes by placing it, where that can still matter.
+ * user has set.  Few are priced: fit_search.c says which, and why the rest need not be.  To price is
+ * to build the program: its seconds, and a lower bound of its bytes.  To place it as well gives the
+ * exact bytes, and takes most of the time.
+ *
+ * fit.c: candidates and their prices.  fit_search.c: the choice.  fit_frontier.c: what is beside it.
  */
 #ifndef SNUG_TRAIN_FIT_H
 #define SNUG_TRAIN_FIT_H
@@ -11,7 +14,19 @@
 #include "train/rates.h"
 #include "train/session.h"
 
-enum { FIT_AXES_MAX = 8, FIT_VALUES_MAX = 64, FIT_VALUE_TEXT = 24 };
+/* The axes, in the order of the table.  Those from FIT_STATE_BITS on change what is learned. */
+enum fit_axis_id {
+    FIT_MICRO_BATCH,
+    FIT_CHECKPOINT,
+    FIT_UPDATE,
+    FIT_OFFLOAD,
+    FIT_STATE_BITS,
+    FIT_MASTER,
+    FIT_LORA,
+    FIT_N_AXES
+};
+
+enum { FIT_VALUES_MAX = 64, FIT_VALUE_TEXT = 24 };
 
 struct fit_axis {
     const char *key;
@@ -20,11 +35,11 @@ struct fit_axis {
 };
 
 struct fit_candidate {
-    int choice[FIT_AXES_MAX]; /* a value of each axis */
-    bool is_possible;         /* the recipe can be planned */
-    bool is_placed;           /* total_bytes is exact, else the lower bound */
-    int64_t total_bytes;
-    int64_t parameter_bytes; /* of those, at the peak */
+    bool is_priced;
+    bool is_possible;                 /* the recipe can be planned; what is below holds */
+    bool is_placed;                   /* total_bytes is exact, else the lower bound */
+    int64_t total_bytes, least_bytes; /* least: before it was placed */
+    int64_t parameter_bytes;          /* of those, at the peak */
     double seconds;
 };
 
@@ -32,13 +47,13 @@ struct fit {
     const struct snug_model *model;
     struct snug_recipe recipe; /* the user's */
     struct machine_rates rates;
-    struct fit_axis axes[FIT_AXES_MAX];
-    int n_axes;
+    struct fit_axis axes[FIT_N_AXES];
     struct fit_candidate *candidates;
     int n_candidates;
+    int chosen;    /* a candidate; -1: none fits */
+    int smallest;  /* if none fits: of those that were priced */
     int *frontier; /* candidates, the fastest first: each needs less than all before it */
     int n_frontier;
-    int chosen; /* a candidate; -1: none fits */
     int64_t batch, seq, runtime_bytes;
 };
 
@@ -49,18 +64,59 @@ enum snug_status fit_search(const struct snug_model *model, const struct snug_re
                             const char *allow, struct fit *fit, struct snug_error *err);
 void fit_free(struct fit *fit);
 
+/* ---- candidates: fit.c ------------------------------------------------------------------------ */
+
+int fit_index(const struct fit *fit, const int choice[FIT_N_AXES]);
+int fit_choice(const struct fit *fit, int candidate, enum fit_axis_id axis);         /* its value */
+int fit_find_value(const struct fit *fit, enum fit_axis_id axis, const char *value); /* -1: none */
+/* Candidates that change training in the same way are neighbours in the numbering: so many. */
+int fit_tier_size(const struct fit *fit);
+
 /* The recipe of a candidate: the user's, and what it sets. */
 enum snug_status fit_recipe(const struct fit *fit, int candidate, struct snug_recipe *recipe,
                             struct snug_error *err);
-/* " --micro-batch 2 --checkpoint sqrt": what it sets. */
+/* "--micro-batch 2 --checkpoint sqrt": what it sets. */
 void fit_write_flags(const struct fit *fit, int candidate, struct text *out);
-/* The candidate that differs in one value, or -1; it is placed if it can be. */
-int fit_neighbour(struct fit *fit, int candidate, int axis, int value);
+/* "micro-batch 4, offload none": what it has that `than` has not. */
+void fit_write_difference(const struct fit *fit, int candidate, int than, struct text *out);
+
+/* Prices those of the list that are not yet; some at a time, so none may be in it twice. */
+enum snug_status fit_price(struct fit *fit, const int *list, int n, struct snug_error *err);
+/* Places those that can be and are not yet. */
+enum snug_status fit_place(struct fit *fit, const int *list, int n, struct snug_error *err);
+
+/* ---- the choice: fit_search.c ------------------------------------------------------------------ */
+
+/* Sets chosen, or smallest. */
+enum snug_status fit_choose(struct fit *fit, struct snug_error *err);
+/* Sets smallest, of what may be changed the most; looks at few. */
+enum snug_status fit_find_smallest(struct fit *fit, struct snug_error *err);
+
+/* ---- what is beside it: fit_frontier.c --------------------------------------------------------- */
+
+/* The frontier of the candidates that change training as the chosen one does.  whole: of all with a
+ * fixed checkpointing, else of what the search has priced, near the choice. */
+enum snug_status fit_find_frontier(struct fit *fit, bool whole, struct snug_error *err);
+/* The candidate that differs in one value, priced, or -1: it cannot be, or would take long. */
+int fit_neighbour(struct fit *fit, int candidate, enum fit_axis_id axis, int value);
 
 /* Room of the budget for the plan. */
 static inline int64_t fit_room(const struct fit *fit)
 {
     return fit->recipe.memory - fit->runtime_bytes;
+}
+
+/* Times are estimates: those in one step of a thousandth are equal, and of equal ones the simpler,
+ * which has the lower number, is preferred: offload last, then the update, then checkpointing. */
+int fit_pace(double seconds);
+/* Is a to be preferred, for its time and then for its number? */
+bool fit_is_better(const struct fit *fit, int a, int b);
+
+/* By what is known of it. */
+static inline bool fit_fits(const struct fit *fit, int candidate)
+{
+    const struct fit_candidate *c = &fit->candidates[candidate];
+    return c->is_priced && c->is_possible && c->total_bytes <= fit_room(fit);
 }
 
 #endif

@@ -342,12 +342,12 @@ words_and_flags() {
 1 | quantum                                | plan odd-config
 1 | config.json, tie_word_embeddings, false | plan untied
 # budget
-3 | budget, 100 MiB, smallest, --micro-batch | plan gpt2 --batch 8 --memory 100M
+3 | budget, 100 MiB, snug fit, --micro-batch | plan gpt2 --batch 8 --memory 100M
 3 | budget, this fits: --batch 8, micro    | plan gpt2 --batch 8 --memory 5G
 3 | budget, 1 B                            | plan gpt2 --memory 1
-3 | 300 MiB, smallest, --micro-batch 1     | plan gpt2 --memory 300M --lora 4 --update in-backward
-3 | budget, 1.00 KiB, smallest             | plan tiny --memory 1K --checkpoint auto --offload states
-3 | nothing fits, smallest, --micro-batch 1, needs | fit gpt-nano --memory 130M
+3 | 300 MiB, snug fit, --micro-batch 1     | plan gpt2 --memory 300M --lora 4 --update in-backward
+3 | budget, 1.00 KiB, snug fit             | plan tiny --memory 1K --checkpoint auto --offload states
+3 | nothing fits, smallest, --micro-batch 1, needs 1.1G | fit gpt2 --memory 1G
 3 | weights alone, 475 MiB, 300 MiB        | fit gpt2 --memory 300M
 3 | budget, 1.00 KiB                       | train tiny text.txt --memory 1K --out new
 3 | budget, 64.0 MiB                       | train gpt2-xl --memory 64M --out new

@@ -2,6 +2,7 @@
  * test_fit.c -- a fit finds what trying everything finds, keeps what the user fixed, and its choice
  * really is in the budget.
  */
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,41 +30,76 @@ static int64_t total_of(const snug_model *model, const snug_recipe *recipe, doub
     return ledger.total;
 }
 
-enum { BATCH = 480, TRIED_MAX = 24 * 8 };
+/* ---- against trying everything ----------------------------------------------------------------- */
 
-struct tried {
+static const struct {
+    const char *state_bits, *master;
+} tiers[] = {{"32", "fp32"}, {"16", "fp32"}, {"8", "fp32"}, {"32", "none"},
+             {"16", "none"}, {"8", "none"},  {"4", "fp32"}, {"4", "none"}};
+static const char *const offloads[] = {"none", "states", "activations", "states+activations"},
+                         *const updates[] = {"end", "in-backward"},
+                         *const checkpoints[] = {"none", "cheap", "every:1"};
+enum { N_TIERS = sizeof tiers / sizeof *tiers, N_MICRO_MAX = 8, TRIED_MAX = 8 * 24 * N_MICRO_MAX };
+
+struct tried { /* in the order in which they are preferred, where they are equally fast */
+    int tier;
     int64_t total;
     double seconds;
 };
 
-/* Every micro-batch, state width and master, planned one by one. */
-static int try_all(const snug_model *model, const char *keys, struct tried tried[TRIED_MAX])
+static void set(snug_recipe *recipe, const char *key, const char *value)
 {
-    static const char *const bits[] = {"32", "16", "8", "4"}, *const masters[] = {"fp32", "none"};
+    struct snug_error err = {0};
+    must(snug_recipe_set(recipe, key, value, &err), &err);
+}
+
+/* Everything but auto and all, planned one by one. */
+static int try_all(const snug_model *model, const char *keys, int batch, int n_tiers,
+                   struct tried *tried)
+{
     int n = 0;
-    for (int64_t m = 1; m <= BATCH; m++)
-        for (int i = 0; i < 8 && BATCH % m == 0; i++) {
-            struct snug_error err = {0};
-            char micro[32];
+    for (int i = 0; i < n_tiers * 4 * 2 * 3; i++)
+        for (int m = batch; m >= 1; m--) {
+            char micro[16];
             snug_recipe *r = recipe_of(keys);
-            snprintf(micro, sizeof micro, "%lld", (long long)m);
-            must(snug_recipe_set(r, "micro-batch", micro, &err), &err);
-            must(snug_recipe_set(r, "state-bits", bits[i / 2], &err), &err);
-            must(snug_recipe_set(r, "master", masters[i % 2], &err), &err);
-            tried[n].total = total_of(model, r, &tried[n].seconds);
-            n++;
+            if (batch % m == 0) {
+                snprintf(micro, sizeof micro, "%d", m);
+                set(r, "micro-batch", micro);
+                set(r, "checkpoint", checkpoints[i % 3]);
+                set(r, "update", updates[i / 3 % 2]);
+                set(r, "offload", offloads[i / 6 % 4]);
+                set(r, "state-bits", tiers[i / 24].state_bits);
+                set(r, "master", tiers[i / 24].master);
+                assert_true(n < TRIED_MAX);
+                tried[n].tier = i / 24;
+                tried[n].total = total_of(model, r, &tried[n].seconds);
+                n++;
+            }
             snug_recipe_free(r);
         }
     return n;
 }
 
-static double fastest_within(const struct tried *tried, int n, int64_t room)
+/* The first tier in which one fits, then the best pace, then the order of the list; -1: none. */
+static int best_within(const struct tried *tried, int n, int64_t room)
 {
-    double best = 1e300;
+    int best = -1;
     for (int i = 0; i < n; i++)
-        if (tried[i].total <= room && tried[i].seconds < best)
-            best = tried[i].seconds;
+        if (tried[i].total <= room &&
+            (best < 0 || (tried[i].tier == tried[best].tier &&
+                          fit_pace(tried[i].seconds) < fit_pace(tried[best].seconds))))
+            best = i;
     return best;
+}
+
+static int tier_of(const snug_recipe *recipe)
+{
+    static const char *const masters[] = {"fp32", "none"};
+    for (int i = 0; i < N_TIERS; i++)
+        if (atoi(tiers[i].state_bits) == (recipe->state_bits == 0 ? 32 : recipe->state_bits) &&
+            strcmp(tiers[i].master, masters[recipe->no_master]) == 0)
+            return i;
+    return -1;
 }
 
 static snug_recipe *with_memory(const char *keys, int64_t bytes)
@@ -76,50 +112,95 @@ static snug_recipe *with_memory(const char *keys, int64_t bytes)
     return recipe;
 }
 
-static const char keys[] =
-    "batch=480 precision=bf16 threads=1 target=cpu checkpoint=none update=end "
-    "offload=none lora=0";
-
-/* Keys that other passes may bring are fixed here, so that the loops above are everything. */
-static void as_brute_force(void **state)
+/* The choice: as said, as planned again, and no worse than the best of the list.  With a checkpointing
+ * of the list it is that one; auto and all may beat it.  True: it was of the list. */
+static bool check_choice(const snug_model *model, const struct fit *fit, const struct tried *best)
 {
-    (void)state;
-    snug_model *model = model_of(small);
-    const int64_t runtime = 65 << 20;
-    struct tried tried[TRIED_MAX];
-    int n = try_all(model, keys, tried);
-    int64_t least = INT64_MAX;
-    for (int i = 0; i < n; i++)
+    struct snug_error err = {0};
+    snug_recipe chosen;
+    double seconds;
+    const struct fit_candidate *c = &fit->candidates[fit->chosen];
+    must(fit_recipe(fit, fit->chosen, &chosen, &err), &err);
+    assert_int_equal(total_of(model, &chosen, &seconds), c->total_bytes);
+    assert_true(c->is_placed && c->total_bytes <= fit_room(fit) && c->seconds == seconds);
+    if (chosen.checkpoint == CHECKPOINT_auto || chosen.checkpoint == CHECKPOINT_all) {
+        assert_true(
+            best == NULL || tier_of(&chosen) < best->tier ||
+            (tier_of(&chosen) == best->tier && fit_pace(seconds) <= fit_pace(best->seconds)));
+        return false;
+    }
+    assert_non_null(best);
+    assert_int_equal(tier_of(&chosen), best->tier);
+    assert_int_equal(c->total_bytes, best->total);
+    assert_true(seconds == best->seconds);
+    return true;
+}
+
+/* More memory never brings a later tier, nor, in the same one, another step of time. */
+static void check_order(const struct fit *fit, int *tier, int *pace)
+{
+    struct snug_error err = {0};
+    snug_recipe chosen;
+    must(fit_recipe(fit, fit->chosen, &chosen, &err), &err);
+    int own = fit_pace(fit->candidates[fit->chosen].seconds);
+    assert_true(tier_of(&chosen) < *tier || (tier_of(&chosen) == *tier && own <= *pace));
+    *tier = tier_of(&chosen);
+    *pace = own;
+}
+
+struct compared {
+    const char *model, *keys;
+    int batch, n_tiers, n_budgets;
+};
+
+static void compare_with_all(const struct compared *with)
+{
+    static struct tried tried[TRIED_MAX];
+    snug_model *model = model_of(with->model);
+    int n = try_all(model, with->keys, with->batch, with->n_tiers, tried), n_same = 0,
+        tier = N_TIERS, pace = 0;
+    int64_t least = INT64_MAX, most = 0, runtime = 65 << 20;
+    for (int i = 0; i < n; i++) {
         least = tried[i].total < least ? tried[i].total : least;
-    for (int64_t room = least - 1000; room < 3 * least; room += least / 7) {
+        most = tried[i].total > most ? tried[i].total : most;
+    }
+    for (int i = 0; i < with->n_budgets; i++) { /* closer together where it is tight */
+        double part = (double)i / (with->n_budgets - 1);
+        int64_t room = least + (int64_t)((double)(most - least) * part * part);
         struct snug_error err = {0};
         struct fit fit;
-        snug_recipe *recipe = with_memory(keys, room + runtime);
-        double best = fastest_within(tried, n, room), seconds;
-        enum snug_status status = fit_search(model, recipe, "all", &fit, &err);
+        snug_recipe *recipe = with_memory(with->keys, room + runtime);
+        must(fit_search(model, recipe, "state-bits,master", &fit, &err), &err);
         assert_int_equal(fit.runtime_bytes, runtime);
-        if (room < least) {
-            assert_int_equal(status, SNUG_OVER_BUDGET);
-            assert_int_equal(fit.chosen, -1);
-        } else {
-            must(status, &err);
-            snug_recipe chosen;
-            must(fit_recipe(&fit, fit.chosen, &chosen, &err), &err);
-            const struct fit_candidate *c = &fit.candidates[fit.chosen];
-            assert_int_equal(total_of(model, &chosen, &seconds), c->total_bytes);
-            assert_true(c->total_bytes <= room && c->seconds == seconds && seconds == best);
-        }
+        int best = best_within(tried, n, room);
+        n_same += check_choice(model, &fit, best < 0 ? NULL : &tried[best]);
+        check_order(&fit, &tier, &pace);
         fit_free(&fit);
         snug_recipe_free(recipe);
     }
+    assert_int_equal(tier, 0);
+    assert_true(n_same >= with->n_budgets / 3);
     snug_model_free(model);
+}
+
+static void as_brute_force(void **state)
+{
+    (void)state;
+    static const struct compared all[] = {
+        {"mlp:64-96-96-10", "batch=12 precision=bf16 threads=1 target=cpu", 12, N_TIERS, 16},
+        {"mlp:512-512-512-10", "batch=16 precision=bf16 threads=1 target=cpu clip=0", 16, N_TIERS,
+         12},
+        {"gpt-nano", "batch=2 seq=64 precision=bf16 threads=1 target=cpu", 2, 3, 6},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        compare_with_all(&all[i]);
 }
 
 static void more_memory_is_never_slower(void **state)
 {
     (void)state;
     snug_model *model = model_of("gpt-nano");
-    double before = 1e300;
+    int before = INT_MAX;
     int n_chosen = 0;
     for (int64_t mib = 120; mib <= 900; mib += 60) {
         struct snug_error err = {0};
@@ -129,15 +210,16 @@ static void more_memory_is_never_slower(void **state)
         enum snug_status status = snug_fit_make(model, recipe, NULL, &fit, &err);
         assert_true(status == SNUG_OK || (status == SNUG_OVER_BUDGET && n_chosen == 0));
         int64_t less = INT64_MAX;
-        double slower = 0;
+        int slower = INT_MIN;
         for (int i = 0; i < snug_fit_n_points(fit); i++) {
             snug_fit_point(fit, i, &point);
-            assert_true(point.total < less && point.step_seconds >= slower);
+            int pace = fit_pace(point.step_seconds);
+            assert_true(point.total < less && pace >= slower);
             less = point.total;
-            slower = point.step_seconds;
+            slower = pace;
             if (point.is_chosen) {
-                assert_true(point.fits && point.step_seconds <= before);
-                before = point.step_seconds;
+                assert_true(point.fits && pace <= before);
+                before = pace;
                 n_chosen++;
             }
         }
