@@ -81,13 +81,15 @@ static enum snug_status make_best(struct session_request *q, struct session *s,
     return status;
 }
 
-/* Micro-batches are statistics of their own to a norm over the batch: there they are the user's choice. */
+/* Micro-batches are statistics of their own to a norm over the batch: there they are the user's choice.
+ * Who compares estimates goes through micro-batches itself. */
 static bool may_split(const struct session_request *q, const struct session *s)
 {
     for (int i = 0; i < s->prog.n_ops; i++)
         if (s->prog.ops[i].kind == OP_batchnorm)
             return false;
-    return s->prog.loss != TENSOR_NONE && q->micro_batch == 0 && q->recipe->micro_batch == 0;
+    return s->prog.loss != TENSOR_NONE && !q->estimate && q->micro_batch == 0 &&
+           q->recipe->micro_batch == 0;
 }
 
 static int64_t smaller_divisor(int64_t batch, int64_t micro_batch)
