@@ -231,6 +231,9 @@ static enum snug_status train(const snug_model *model, const char *keys, int n_s
         expect_in_effect(t);
         status = snug_trainer_run(t, note_step, r, err);
     }
+    for (int i = 0; i < n_steps && status == SNUG_OK; i++)
+        if (!(r->norms[i] > 0))
+            note("step %d has no gradients", i + 1);
     if (status == SNUG_OK)
         keep_tensors(t, r);
     snug_trainer_free(t);
