@@ -163,9 +163,10 @@ enum snug_status weights_init(const struct session *session, struct exec *exec, 
                                 .other = TENSOR_NONE,
                                 .seed = seed,
                                 .stream = rng_hash_string(t->name)};
-        if (!t->persistent || !exec_holds(exec, id) || t->base != TENSOR_NONE)
+        if (!t->persistent || !exec_holds(exec, id) || t->base != TENSOR_NONE ||
+            stored_is_scales(prog, id)) /* they were set with their codes */
             continue;
-        bool is_weight = is_of_model(t) && !stored_is_scales(prog, id);
+        bool is_weight = is_of_model(t);
         struct shape shape = t->shape;
         if (is_weight) {
             pieces.other = master_of(prog, id);

@@ -86,7 +86,7 @@ static const char *without(const struct way *way)
 
 /* ---- what is wrong ------------------------------------------------------------------------------ */
 
-static struct text wrong;
+static int n_wrong;
 static const char *now;    /* the ways that are tried */
 static bool finds_nothing; /* the second of them: see idle */
 
@@ -98,7 +98,8 @@ static void note(const char *format, ...)
     va_start(args, format);
     vsnprintf(line, sizeof line, format, args);
     va_end(args);
-    text_add(&wrong, "    %-52s %s\n", now, line);
+    print_error("# %-44s %s\n", now, line);
+    n_wrong++;
 }
 
 static void expect(enum snug_status status, const char *what, const struct snug_error *err)
@@ -109,9 +110,10 @@ static void expect(enum snug_status status, const char *what, const struct snug_
 
 static void fail_if_wrong(void)
 {
-    if (wrong.length > 0)
-        fail_msg("\n%s", wrong.data);
-    text_free(&wrong);
+    int n = n_wrong;
+    n_wrong = 0;
+    if (n > 0)
+        fail_msg("%d things are wrong, see above", n);
 }
 
 /* ---- a run and what is left of it --------------------------------------------------------------- */
@@ -229,6 +231,9 @@ static enum snug_status train(const snug_model *model, const char *keys, int n_s
         expect_in_effect(t);
         status = snug_trainer_run(t, note_step, r, err);
     }
+    for (int i = 0; i < n_steps && status == SNUG_OK; i++)
+        if (!(r->norms[i] > 0))
+            note("step %d has no gradients", i + 1);
     if (status == SNUG_OK)
         keep_tensors(t, r);
     snug_trainer_free(t);
