@@ -23,9 +23,10 @@
 enum { AUTO_MAX = 6 }; /* of the fourth stage */
 static const double NO_GUESS = 1e300;
 
-/* By how much they change training.  16 and 8 bits of the states hardly show in a loss; a missing
- * master is felt at small learning rates; 4 bits are coarse.  LoRA comes last: it does not train the
- * matrices at all.  Its states are so small that no tier of it has fewer bits. */
+/* By how much they change training: a judgement, not a measurement.  States are averages over many
+ * steps, and so are the errors of rounding them; without a master every update of a weight is rounded;
+ * 4 bits are coarse.  LoRA comes last: it does not train the matrices at all.  Its states are so small
+ * that no tier of it has fewer bits. */
 static const struct tier {
     const char *state_bits, *master, *lora; /* NULL: the user's own */
 } tiers[] = {

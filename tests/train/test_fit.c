@@ -187,7 +187,8 @@ static void as_brute_force(void **state)
 {
     (void)state;
     static const struct compared all[] = {
-        {"mlp:64-96-96-10", "batch=12 precision=bf16 threads=1 target=cpu", 12, N_TIERS, 16},
+        {"mlp:64-128-128-128-128-10", "batch=729 precision=bf16 threads=1 target=cpu", 729, N_TIERS,
+         20},
         {"mlp:512-512-512-10", "batch=16 precision=bf16 threads=1 target=cpu clip=0", 16, N_TIERS,
          12},
         {"gpt-nano", "batch=2 seq=64 precision=bf16 threads=1 target=cpu", 2, 3, 6},
@@ -261,6 +262,36 @@ static void what_is_fixed_stays(void **state)
     snug_model_free(model);
 }
 
+/* What changes training is left alone where it is not needed, and the choice is on the whole curve. */
+static void no_more_than_needed(void **state)
+{
+    (void)state;
+    snug_model *model = model_of(small);
+    struct snug_error err = {0};
+    snug_fit *fit;
+    snug_recipe *recipe = recipe_of("batch=12 memory=1G precision=bf16 target=cpu");
+    must(snug_fit_make(model, recipe, "all", &fit, &err), &err);
+    const snug_recipe *chosen = snug_fit_recipe(fit);
+    assert_true(chosen->lora == 0 && chosen->no_master == 0 && chosen->state_bits == 0);
+    assert_int_equal(chosen->offload, OFFLOAD_none);
+    int n_near = snug_fit_n_points(fit), n_chosen = 0;
+    must(snug_fit_sweep(fit, &err), &err);
+    assert_true(snug_fit_n_points(fit) > n_near);
+    for (int i = 0; i < snug_fit_n_points(fit); i++) {
+        struct snug_fit_point point;
+        snug_fit_point(fit, i, &point);
+        n_chosen += point.is_chosen;
+        assert_null(strstr(point.flags, "lora"));
+    }
+    assert_int_equal(n_chosen, 1);
+    char *text = snug_fit_text(fit, 1, 0);
+    assert_null(strstr(text, "default"));
+    snug_free(text);
+    snug_fit_free(fit);
+    snug_recipe_free(recipe);
+    snug_model_free(model);
+}
+
 static void nothing_fits(void **state)
 {
     (void)state;
@@ -284,9 +315,8 @@ static void nothing_fits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_brute_force),
-        cmocka_unit_test(more_memory_is_never_slower),
-        cmocka_unit_test(what_is_fixed_stays),
+        cmocka_unit_test(as_brute_force),      cmocka_unit_test(more_memory_is_never_slower),
+        cmocka_unit_test(what_is_fixed_stays), cmocka_unit_test(no_more_than_needed),
         cmocka_unit_test(nothing_fits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
