@@ -96,7 +96,7 @@ static void check_case(const struct case_text *text, enum case_use use, int inde
     struct snug_error err = {0};
     if (opcase_build(text, use, index, dtype, SEED, &c, &err) != SNUG_OK)
         fail_msg("%s: %s", text->name, err.message);
-    for (int i = 0; i < c.prog.n_ops; i++) {
+    for (int i = 0; i < c.prog.n_ops && !oprun_is_too_large(&c); i++) {
         const struct op *op = &c.prog.ops[i];
         for (int level = 0; level < N_OPRUN_LEVELS; level++) {
             if (!oprun_set_level(oprun_levels[level]))
