@@ -253,14 +253,12 @@ static enum snug_status price_corners(struct search *s, const char *checkpoint, 
                                       struct snug_error *err)
 {
     const struct fit_axis *axes = s->fit->axes;
-    const int micro[] = {axes[FIT_MICRO_BATCH].n_values - 1, 0, 0};
-    const int update[] = {0, 0, axes[FIT_UPDATE].n_values - 1};
-    const int offload[] = {axes[FIT_OFFLOAD].n_values - 1,
-                           fit_find_value(s->fit, FIT_OFFLOAD, "states")};
-    int how = fit_find_value(s->fit, FIT_CHECKPOINT, checkpoint), n = 0, corners[6];
-    for (int i = 0; i < 6; i++) {
-        int corner = candidate(s, micro[i / 2], how > 0 ? how : 0, update[i / 2],
-                               offload[i % 2] > 0 ? offload[i % 2] : 0);
+    const int micro[] = {axes[FIT_MICRO_BATCH].n_values - 1, 0};
+    const int update[] = {0, axes[FIT_UPDATE].n_values - 1};
+    int how = fit_find_value(s->fit, FIT_CHECKPOINT, checkpoint), n = 0;
+    int n_offloads = axes[FIT_OFFLOAD].n_values, corners[4 * FIT_VALUES_MAX];
+    for (int i = 0; i < 4 * n_offloads; i++) {
+        int corner = candidate(s, micro[i % 2], how > 0 ? how : 0, update[i / 2 % 2], i / 4);
         bool is_listed = false;
         for (int j = 0; j < n; j++)
             is_listed = is_listed || corners[j] == corner;
@@ -278,6 +276,10 @@ static enum snug_status is_hopeless(struct search *s, bool *hopeless, struct snu
     bool one_fits = s->best >= 0;
     if (!one_fits)
         TRY(price_corners(s, "every:1", &one_fits, err));
+    if (!one_fits)
+        TRY(price_corners(s, "none", &one_fits, err));
+    if (!one_fits)
+        TRY(price_corners(s, "cheap", &one_fits, err));
     if (!one_fits)
         TRY(price_corners(s, "all", &one_fits, err));
     *hopeless = !one_fits;
