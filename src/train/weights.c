@@ -84,7 +84,7 @@ static enum snug_status for_pieces(int64_t n_elems, piece_fn *run, void *user,
         struct snug_error error = {0};
         enum snug_status of_piece = run(user, at, piece_at(n_elems, at), &error);
         if (of_piece != SNUG_OK) {
-#pragma omp critical(weights_failure)
+#pragma omp critical
             status = snug_fail(err, of_piece, "%s", error.message);
         }
     }
