@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs test programs and scripts, one line each; all output of those that fail; then the sum.
+# Runs test programs and scripts, one line each; all output of those that fail, and the end of it once more
+# when all have run; then the sum.
 # usage: tools/run-tests.sh TEST...      TEST_JOBS: how many at a time    TEST_SECONDS: limit for one
 #
 # A program is a cmocka binary (its tests are counted) or anything else (one test, by exit status).
@@ -50,6 +51,8 @@ run_one() {
             echo "  ----"
         fi
     } >"${log%.log}.shown"
+    [ "$failed" -eq 0 ] || { head -n 1 "${log%.log}.shown"; tail -n +2 "${log%.log}.shown" | tail -n 20; } \
+        >"${log%.log}.failed"
     cat "${log%.log}.shown"
 }
 
@@ -67,6 +70,14 @@ trap 'rm -rf "$results"' EXIT
 # Tests use threads themselves: half as many at a time as there are cores.
 jobs=${TEST_JOBS:-$((($(nproc) + 1) / 2))}
 printf '%s\0' "$@" | xargs -0 -P "$jobs" -n 1 "$0" --one "$results"
+
+# A log of an hour is read from its end.
+if [ $# -gt 1 ] && compgen -G "$results/*.failed" >/dev/null; then
+    echo
+    echo "what failed:"
+    cat "$results"/*.failed
+    echo
+fi
 
 cat "$results"/*.count | awk -v n_tests=$# '
     { passed += $1; failed += $2; skipped += $3 }

@@ -74,11 +74,6 @@ static enum snug_status prepare(struct exec *exec, int i, struct snug_error *err
     return SNUG_OK;
 }
 
-static bool is_copy(const struct program *prog, int i)
-{
-    return (op_infos[prog->ops[i].kind].flags & COPIES) != 0;
-}
-
 /* One number for each op: which copy it waits for.  copied_by is for a number each tensor. */
 static void find_waits(struct exec *exec, int *copied_by)
 {
@@ -90,11 +85,11 @@ static void find_waits(struct exec *exec, int *copied_by)
     for (int i = 0; i < prog->n_ops; i++) {
         const struct op *op = &prog->ops[i];
         exec->waits_for[i] = -1;
-        for (int k = 0; k < op->n_in && !is_copy(prog, i); k++)
+        for (int k = 0; k < op->n_in && !op_is_copy(&prog->ops[i]); k++)
             if (op->in[k] != TENSOR_NONE &&
                 copied_by[tensor_root(prog, op->in[k])] > exec->waits_for[i])
                 exec->waits_for[i] = copied_by[tensor_root(prog, op->in[k])];
-        if (is_copy(prog, i))
+        if (op_is_copy(&prog->ops[i]))
             copied_by[tensor_root(prog, op->out[0])] = i;
         if (op->kind == OP_fetch)
             exec->fetched[op->out[0]] = op->in[0];
@@ -126,7 +121,7 @@ static enum snug_status open_lane(struct exec *exec, struct exec *shared, struct
     find_waits(exec, copied_by);
     free(copied_by);
     for (int i = 0; i < prog->n_ops; i++)
-        n_copies += is_copy(prog, i);
+        n_copies += op_is_copy(&prog->ops[i]);
     if (shared != NULL)
         exec->store = shared->store;
     else if (exec->plan->store_bytes > 0)
@@ -290,7 +285,7 @@ static enum snug_status run_section(struct exec *exec, int begin, int end, int m
     for (int i = begin; i < end; i++) {
         if (!op_runs_in(exec->prog, &exec->prog->ops[i], micro))
             continue;
-        if (is_copy(exec->prog, i)) {
+        if (op_is_copy(&exec->prog->ops[i])) {
             newest = exec->number[i] = copies_issue(exec->copies, i);
             continue;
         }

@@ -41,6 +41,15 @@ const struct words role_words = {role_list, COUNT(role_list)};
 const struct words dtype_words = {dtype_list, COUNT(dtype_list)};
 const struct words init_words = {init_list, COUNT(init_list)};
 
+const struct tensor_flag tensor_flags[N_TENSOR_FLAGS] = {
+    {"persistent", offsetof(struct tensor, persistent)},
+    {"stored", offsetof(struct tensor, stored)},
+    {"output", offsetof(struct tensor, is_output)},
+    {"decays", offsetof(struct tensor, decays)},
+    {"recomputed", offsetof(struct tensor, recomputed)},
+    {"frozen", offsetof(struct tensor, frozen)},
+};
+
 const struct attr_row attr_rows[ATTR_COUNT] = {
 #define FORM_act        .form = ATTR_FORM_word, .words = {act_list, COUNT(act_list)}
 #define FORM_accumulate .form = ATTR_FORM_word, .words = {accumulate_list, COUNT(accumulate_list)}
@@ -156,18 +165,9 @@ static void add_tensor(struct text *out, const struct program *prog, const struc
                  (long long)t->offset_elems);
     if (t->lane != 0)
         text_add(out, " lane=%d", t->lane);
-    if (t->persistent)
-        text_add(out, " persistent");
-    if (t->stored)
-        text_add(out, " stored");
-    if (t->is_output)
-        text_add(out, " output");
-    if (t->decays)
-        text_add(out, " decays");
-    if (t->recomputed)
-        text_add(out, " recomputed");
-    if (t->frozen)
-        text_add(out, " frozen");
+    for (int i = 0; i < N_TENSOR_FLAGS; i++)
+        if (*(const bool *)((const char *)t + tensor_flags[i].offset))
+            text_add(out, " %s", tensor_flags[i].word);
     bool has_scale = t->init_scale < 0 || t->init_scale > 0;
     if (t->init != INIT_none || has_scale) {
         text_add(out, " init=");

@@ -22,9 +22,6 @@
 enum { END = 0, WORD = 256, QUOTED }; /* kinds of tokens; punctuation is its own kind */
 static const char punctuation[] = "=,{}[]+:";
 
-/* Sums of sizes and offsets stay far inside an int64 in whatever is computed from them later. */
-static const int64_t most_elems = 100000000000000000;
-
 struct token {
     int kind;
     const char *text;   /* ends in NUL; escapes resolved */
@@ -289,8 +286,8 @@ static enum snug_status read_shape(struct parser *p, enum dtype dtype, struct sh
         if (shape->n_dims == MAX_DIMS)
             return fail(p, "a shape has at most %d dimensions and ends in ], found %s", MAX_DIMS,
                         show(p, peek(p)));
-        TRY(read_integer(p, "a dimension", 1, most_elems, &dim));
-        if (dim > most_elems / elems)
+        TRY(read_integer(p, "a dimension", 1, TENSOR_ELEMS_MAX, &dim));
+        if (dim > TENSOR_ELEMS_MAX / elems)
             return fail(p, "the shape has more than 1e17 elements of %s",
                         dtype_words.word[(int)dtype]);
         elems *= dim;
@@ -299,24 +296,24 @@ static enum snug_status read_shape(struct parser *p, enum dtype dtype, struct sh
     return SNUG_OK;
 }
 
+/* The bool that a word alone sets; NULL: it is none of those words. */
+static bool *find_flag(struct tensor *tensor, const struct token *key)
+{
+    for (int i = 0; i < N_TENSOR_FLAGS; i++)
+        if (is_word(key, tensor_flags[i].word))
+            return (bool *)((char *)tensor + tensor_flags[i].offset);
+    return NULL;
+}
+
 /* One of the words after a tensor's shape. */
 static enum snug_status read_tensor_word(struct parser *p, struct tensor *tensor, bool with_views)
 {
     const struct token *key = take(p);
     int64_t number;
     int word;
-    if (is_word(key, "persistent")) {
-        tensor->persistent = true;
-    } else if (is_word(key, "stored")) {
-        tensor->stored = true;
-    } else if (is_word(key, "output")) {
-        tensor->is_output = true;
-    } else if (is_word(key, "decays")) {
-        tensor->decays = true;
-    } else if (is_word(key, "recomputed")) {
-        tensor->recomputed = true;
-    } else if (is_word(key, "frozen")) {
-        tensor->frozen = true;
+    bool *flag = find_flag(tensor, key);
+    if (flag != NULL) {
+        *flag = true;
     } else if (is_word(key, "lane")) {
         TRY(expect(p, '=', "after lane"));
         TRY(read_integer(p, "lane", INT_MIN, INT_MAX, &number));
@@ -328,7 +325,7 @@ static enum snug_status read_tensor_word(struct parser *p, struct tensor *tensor
         else
             take(p);
         TRY(expect(p, '+', "and an offset in elements after the base of a view"));
-        TRY(read_integer(p, "the offset of a view", 0, most_elems, &tensor->offset_elems));
+        TRY(read_integer(p, "the offset of a view", 0, TENSOR_ELEMS_MAX, &tensor->offset_elems));
     } else if (is_word(key, "init")) {
         TRY(expect(p, '=', "after init"));
         TRY(read_word(p, "init", init_words, &word));

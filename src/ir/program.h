@@ -328,6 +328,12 @@ static inline int program_op_runs(const struct program *prog, int i)
     return repeats ? prog->n_repeat : 1;
 }
 
+/* Does it run on the lane of copies? */
+static inline bool op_is_copy(const struct op *op)
+{
+    return (op_infos[op->kind].flags & COPIES) != 0;
+}
+
 /* The last op of the section that op i is in.
  *
  * Ops whose row says COPIES run on a lane of their own, in their order, beside the others.  Such an

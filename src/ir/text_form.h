@@ -14,6 +14,13 @@ struct words { /* the words of an enum, in its order */
 
 extern const struct words role_words, dtype_words, init_words;
 
+struct tensor_flag { /* a word alone that sets a bool of a tensor */
+    const char *word;
+    size_t offset; /* in struct tensor */
+};
+enum { N_TENSOR_FLAGS = 6 };
+extern const struct tensor_flag tensor_flags[N_TENSOR_FLAGS];
+
 enum attr_form { ATTR_FORM_word, ATTR_FORM_integer, ATTR_FORM_real, ATTR_FORM_reals };
 
 struct attr_row {

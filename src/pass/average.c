@@ -12,6 +12,7 @@
  * cost:  O(ops + tensors)
  */
 #include "optim/optim.h"
+#include "pass/op_list.h"
 #include "pass/pass.h"
 
 #include <stdlib.h>
@@ -21,8 +22,7 @@ struct averaging {
     struct program *prog;
     struct pass_env *env;
     tensor_id scalars;
-    struct op *ops; /* the new list */
-    int n_ops, capacity;
+    struct op_list list; /* the new one */
 };
 
 static enum snug_status no_memory(const struct averaging *a)
@@ -50,16 +50,7 @@ static enum snug_status borrow(struct averaging *a, const char *prefix, tensor_i
 
 static enum snug_status append(struct averaging *a, const struct op *op)
 {
-    if (a->n_ops == a->capacity) {
-        int capacity = 2 * a->capacity + 16;
-        struct op *ops = realloc(a->ops, (size_t)capacity * sizeof *ops);
-        if (ops == NULL)
-            return no_memory(a);
-        a->ops = ops;
-        a->capacity = capacity;
-    }
-    a->ops[a->n_ops++] = *op;
-    return SNUG_OK;
+    return op_list_append(&a->list, op, "average", a->env->err);
 }
 
 /* Adds the op; *id becomes the average, and stays the weight where there is none. */
@@ -114,11 +105,11 @@ enum snug_status pass_average(struct program *prog, struct pass_env *env)
     TRY(program_scalars(prog, &a.scalars, env->err));
     enum snug_status status = rewrite(&a);
     if (status != SNUG_OK) {
-        free(a.ops);
+        free(a.list.ops);
         return status;
     }
     if (env->averages_only)
         prog->loss = TENSOR_NONE;
-    program_set_ops(prog, a.ops, a.n_ops);
+    program_set_ops(prog, a.list.ops, a.list.n_ops);
     return SNUG_OK;
 }

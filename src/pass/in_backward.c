@@ -21,6 +21,7 @@
  * cost:  O(ops + tensors)
  */
 #include "optim/optim.h"
+#include "pass/op_list.h"
 #include "pass/pass.h"
 
 #include <stdlib.h>
@@ -44,8 +45,7 @@ struct moving {
     int *at_complete, *at_place;  /* per op of the body: the first group of its chain, -1: none */
     int *last_touch, *last_write; /* per root: ops of the body, -1: none */
     tensor_id *again;             /* per tensor: what stands for it in the second half */
-    struct op *ops;               /* the new list */
-    int n_ops, capacity;
+    struct op_list list;          /* the new one */
 };
 
 static enum snug_status no_memory(const struct moving *m)
@@ -170,13 +170,7 @@ static enum snug_status look(struct moving *m)
 
 static enum snug_status append(struct moving *m, const struct op *op)
 {
-    void *grown = m->ops;
-    bool ok = array_grow(&grown, &m->capacity, m->n_ops + 1, sizeof *m->ops);
-    m->ops = grown;
-    if (!ok)
-        return no_memory(m);
-    m->ops[m->n_ops++] = *op;
-    return SNUG_OK;
+    return op_list_append(&m->list, op, "in_backward", m->env->err);
 }
 
 /* An op of the step as it was, in every micro-batch or in the last. */
@@ -235,7 +229,7 @@ static enum snug_status update_once(struct moving *m)
                 TRY(append_old(m, k, in_last));
         }
     }
-    m->prog->body_end = m->n_ops;
+    m->prog->body_end = m->list.n_ops;
     m->env->update_place = in_last ? UPDATES_IN_LAST : UPDATES_IN_BACKWARD;
     return append_scalar_op(m, OP_close_updates, prog->ops[m->norm_at].in[0], false);
 }
@@ -317,7 +311,7 @@ static enum snug_status update_in_second(struct moving *m)
         for (int at = m->at_complete[i]; at >= 0; at = m->groups[at].next_complete)
             TRY(append_old(m, m->groups[at].norm_op, false));
     }
-    int body_end = m->n_ops;
+    int body_end = m->list.n_ops;
     norm.attrs.dynamic_scale = 0;
     TRY(append(m, &norm));
     TRY(append_before_updates(m, false));
@@ -345,9 +339,9 @@ enum snug_status pass_in_backward(struct program *prog, struct pass_env *env)
     }
     enum snug_status status = waits ? update_in_second(&m) : update_once(&m);
     if (status != SNUG_OK) {
-        free(m.ops);
+        free(m.list.ops);
         return status;
     }
-    program_set_ops(prog, m.ops, m.n_ops);
+    program_set_ops(prog, m.list.ops, m.list.n_ops);
     return SNUG_OK;
 }

@@ -23,16 +23,7 @@ enum snug_status rewrite_no_memory(const struct rewrite *r)
 
 enum snug_status rewrite_append(struct rewrite *r, const struct op *op)
 {
-    if (r->n_ops == r->capacity) {
-        int capacity = 2 * r->capacity + 64;
-        struct op *ops = realloc(r->ops, (size_t)capacity * sizeof *ops);
-        if (ops == NULL)
-            return rewrite_no_memory(r);
-        r->ops = ops;
-        r->capacity = capacity;
-    }
-    r->ops[r->n_ops++] = *op;
-    return SNUG_OK;
+    return op_list_append(&r->list, op, "offload", r->env->err);
 }
 
 enum snug_status rewrite_append_copy(struct rewrite *r, enum op_kind kind, tensor_id from,
@@ -52,19 +43,19 @@ enum snug_status rewrite_append_copy(struct rewrite *r, enum op_kind kind, tenso
 void rewrite_reach(struct rewrite *r, int i)
 {
     if (i == r->prog->body_begin)
-        r->body_begin = r->n_ops;
+        r->body_begin = r->list.n_ops;
     if (i == r->prog->body_end)
-        r->body_end = r->n_ops;
+        r->body_end = r->list.n_ops;
 }
 
 enum snug_status rewrite_finish(struct rewrite *r, enum snug_status status)
 {
     if (status != SNUG_OK) {
-        free(r->ops);
+        free(r->list.ops);
         return status;
     }
     bool all_is_body = r->prog->body_end == 0;
-    program_set_ops(r->prog, r->ops, r->n_ops);
+    program_set_ops(r->prog, r->list.ops, r->list.n_ops);
     r->prog->body_begin = r->body_begin;
     r->prog->body_end = all_is_body ? 0 : r->body_end;
     return SNUG_OK;

@@ -4,14 +4,14 @@
 #ifndef SNUG_PASS_OFFLOAD_H
 #define SNUG_PASS_OFFLOAD_H
 
+#include "pass/op_list.h"
 #include "pass/pass.h"
 
 /* A program that is being written anew, op after op. */
 struct rewrite {
     struct program *prog;
     struct pass_env *env;
-    struct op *ops;
-    int n_ops, capacity;
+    struct op_list list;
     int body_begin, body_end; /* of the new list; set by rewrite_reach */
 };
 

@@ -62,7 +62,7 @@ static int find_tensor(const struct visit *v, tensor_id stored)
 /* Copies that are there already (of activations) stay as they are. */
 static bool touches_store(const struct program *prog, const struct op *op)
 {
-    if ((op_infos[op->kind].flags & COPIES) != 0 || op->kind == OP_settle)
+    if (op_is_copy(op) || op->kind == OP_settle)
         return false;
     for (int k = 0; k < op->n_in; k++)
         if (op->in[k] != TENSOR_NONE && prog->tensors[op->in[k]].stored)

@@ -11,6 +11,8 @@
  */
 #include "pass/recompute.h"
 
+#include "pass/op_list.h"
+
 #include <stdlib.h>
 
 /* ---- what is where --------------------------------------------------------------------------- */
@@ -142,31 +144,20 @@ enum snug_status maker_backward(struct maker *m, int block)
 
 /* ---- the rewrite ----------------------------------------------------------------------------- */
 
-struct rewrite {
+struct anew {
     struct program *prog;
     struct pass_env *env;
     tensor_id *copy; /* per tensor: the one to read */
-    struct op *ops;
-    int n_ops, capacity;
+    struct op_list list;
     bool *has_run, *keeps_now; /* per block */
 };
 
-static enum snug_status add_op(struct rewrite *r, const struct op *op)
+static enum snug_status append(struct anew *r, const struct op *op)
 {
-    if (r->n_ops == r->capacity) {
-        int capacity = 2 * r->capacity + 64;
-        struct op *ops = realloc(r->ops, (size_t)capacity * sizeof *ops);
-        if (ops == NULL)
-            return snug_fail(r->env->err, SNUG_NO_MEMORY, "checkpoint: no memory for %d ops",
-                             capacity);
-        r->ops = ops;
-        r->capacity = capacity;
-    }
-    r->ops[r->n_ops++] = *op;
-    return SNUG_OK;
+    return op_list_append(&r->list, op, "checkpoint", r->env->err);
 }
 
-static void read_copies(const struct rewrite *r, struct op *op, int n_tensors)
+static void read_copies(const struct anew *r, struct op *op, int n_tensors)
 {
     for (int k = 0; k < op->n_in; k++)
         if (op->in[k] != TENSOR_NONE && op->in[k] < n_tensors)
@@ -175,7 +166,7 @@ static void read_copies(const struct rewrite *r, struct op *op, int n_tensors)
 
 static enum snug_status run_again(struct maker *m, int at)
 {
-    struct rewrite *r = m->user;
+    struct anew *r = m->user;
     struct op op = r->prog->ops[at];
     read_copies(r, &op, m->halves->n_tensors);
     for (int k = 0; k < op.n_out; k++) {
@@ -190,15 +181,15 @@ static enum snug_status run_again(struct maker *m, int at)
         if (!m->valid[original])
             r->copy[original] = op.out[k];
     }
-    return add_op(r, &op);
+    return append(r, &op);
 }
 
 static enum snug_status run_backward(struct maker *m, int at)
 {
-    struct rewrite *r = m->user;
+    struct anew *r = m->user;
     struct op op = r->prog->ops[at];
     read_copies(r, &op, m->halves->n_tensors);
-    return add_op(r, &op);
+    return append(r, &op);
 }
 
 /* The tensors of a block that are not kept are gone; `all`: with its result. */
@@ -215,7 +206,7 @@ static void forget(struct maker *m, int block, const bool *keeps, bool all)
         }
 }
 
-static void forget_input(struct maker *m, const struct rewrite *r, int block)
+static void forget_input(struct maker *m, const struct anew *r, int block)
 {
     tensor_id input = m->halves->blocks.list[block].input;
     if (input != TENSOR_NONE && !r->keeps_now[block - 1])
@@ -237,7 +228,7 @@ static enum snug_status run_block(struct maker *m, const struct step *step, bool
     return passes_on ? maker_provide(m, 1, &result) : SNUG_OK;
 }
 
-static enum snug_status take_step(struct maker *m, struct rewrite *r, const struct step *step,
+static enum snug_status take_step(struct maker *m, struct anew *r, const struct step *step,
                                   bool passes_on)
 {
     const struct halves *h = m->halves;
@@ -266,7 +257,7 @@ static enum snug_status take_step(struct maker *m, struct rewrite *r, const stru
 
 enum snug_status recompute(const struct halves *h, const struct step *steps, int n_steps)
 {
-    struct rewrite r = {.prog = h->prog, .env = h->env};
+    struct anew r = {.prog = h->prog, .env = h->env};
     struct maker maker = {.run = run_again, .backward = run_backward, .user = &r};
     TRY(maker_init(&maker, h));
     size_t n_blocks = (size_t)h->blocks.n;
@@ -279,12 +270,12 @@ enum snug_status recompute(const struct halves *h, const struct step *steps, int
         r.copy[i] = i;
     enum snug_status status = SNUG_OK;
     for (int i = 0; i < h->n_forward && status == SNUG_OK; i++)
-        status = add_op(&r, &h->prog->ops[i]);
+        status = append(&r, &h->prog->ops[i]);
     for (int i = 0; i < n_steps && status == SNUG_OK; i++)
         status = take_step(&maker, &r, &steps[i], i + 1 < n_steps && !steps[i + 1].backward);
     if (status == SNUG_OK)
-        program_set_ops(h->prog, r.ops, r.n_ops);
+        program_set_ops(h->prog, r.list.ops, r.list.n_ops);
     else
-        free(r.ops);
+        free(r.list.ops);
     return status;
 }

@@ -161,11 +161,6 @@ static enum snug_status check_operands(struct strip *s, const struct op *op)
     return SNUG_OK;
 }
 
-static bool is_copy(const struct strip *s, int op)
-{
-    return (op_infos[s->prog->ops[op].kind].flags & COPIES) != 0;
-}
-
 /* Takes out of the list what is done when the present op begins. */
 static void finish_copies(struct strip *s)
 {
@@ -196,7 +191,7 @@ static enum snug_status check_beside_copies(struct strip *s, tensor_id id, bool 
 
 static enum snug_status play_lanes(struct strip *s, const struct op *op)
 {
-    if (is_copy(s, s->op)) {
+    if (op_is_copy(op)) {
         s->under_way[s->n_under_way++] = s->op;
         return SNUG_OK;
     }

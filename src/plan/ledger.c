@@ -44,7 +44,7 @@ static void add_costs(const struct program *prog, const struct device_rates *rat
         plan->step_flops += times * flops;
         if (is_recomputed(prog, &prog->ops[i]))
             plan->recompute_flops += times * flops;
-        if (op_infos[prog->ops[i].kind].flags & COPIES)
+        if (op_is_copy(&prog->ops[i]))
             copy_seconds += times * op_read_bytes(prog, &prog->ops[i]) / rates->stored_bytes;
         else
             lane_seconds += times * op_seconds(prog, &prog->ops[i], rates);

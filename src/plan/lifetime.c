@@ -46,7 +46,7 @@ static int waits_for(const struct program *prog, const int *copied_by, int i, in
 static void end_copies(const struct program *prog, struct plan *plan, int first, int last, int done)
 {
     for (int i = first; i <= last; i++)
-        if (op_infos[prog->ops[i].kind].flags & COPIES) {
+        if (op_is_copy(&prog->ops[i])) {
             touch(prog, plan, tensor_root(prog, prog->ops[i].in[0]), done);
             touch(prog, plan, tensor_root(prog, prog->ops[i].out[0]), done);
         }
@@ -63,7 +63,7 @@ static void extend_by_copies(const struct program *prog, struct plan *plan, int 
     for (int i = 0; i < prog->n_ops; i++) {
         if (prog->ops[i].in_last && !is_last_round) {
             ; /* it does not run */
-        } else if (op_infos[prog->ops[i].kind].flags & COPIES) {
+        } else if (op_is_copy(&prog->ops[i])) {
             copied_by[tensor_root(prog, prog->ops[i].out[0])] = newest = i;
         } else {
             int done = waits_for(prog, copied_by, i, oldest, newest);

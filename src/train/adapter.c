@@ -4,7 +4,7 @@
 #include "train/adapter.h"
 
 #include "base/fd.h"
-#include "train/stored.h"
+#include "train/weight_form.h"
 #include "train/weights.h"
 
 #include <math.h>
@@ -199,12 +199,12 @@ static enum snug_status merge_pair(const struct session *session, struct exec *e
                                    struct safetensors *st, const struct part_pair *pair,
                                    const struct peft_config *config, struct snug_error *err)
 {
-    struct stored w = stored_of(&session->prog, exec, pair->weight);
+    struct weight_form w = weight_form_of(&session->prog, exec, pair->weight);
     bool in_out = lies_in_out(&session->prog, pair->weight);
     struct delta d = {.rank = config->rank, .scale = (float)config->scale};
     TRY(check_pair(&session->prog, st, pair, config->rank, in_out, err));
     size_t n_a = (size_t)shape_elems(&pair->a->shape), n_b = (size_t)shape_elems(&pair->b->shape);
-    float *room = malloc(2 * (n_a + n_b) * sizeof *room), values[STORED_PIECE];
+    float *room = malloc(2 * (n_a + n_b) * sizeof *room), values[WEIGHT_PIECE];
     if (room == NULL)
         return no_memory(err);
     float *a = room, *b = room + n_a;
@@ -216,11 +216,11 @@ static enum snug_status merge_pair(const struct session *session, struct exec *e
     if (status == SNUG_OK)
         set_delta(&d, &w.shape, in_out, a, b);
     for (int64_t at = 0, n = shape_elems(&w.shape); at < n && status == SNUG_OK;
-         at += STORED_PIECE) {
-        int64_t count = n - at < STORED_PIECE ? n - at : STORED_PIECE;
-        stored_get(&w, at, count, values);
+         at += WEIGHT_PIECE) {
+        int64_t count = n - at < WEIGHT_PIECE ? n - at : WEIGHT_PIECE;
+        weight_form_get(&w, at, count, values);
         add_delta(&d, at, count, values);
-        stored_put(&w, at, count, values);
+        weight_form_put(&w, at, count, values);
     }
     free(room);
     return status;
@@ -327,7 +327,7 @@ uint32_t adapter_base_crc(const struct session *session, const struct exec *exec
 /* Makes matrices with their adapters as a file is written: one at a time is at hand. */
 struct adapter_merger {
     struct merged { /* one a tensor of the file */
-        struct stored weight;
+        struct weight_form weight;
         bool in_out;
         const struct st_entry *a, *b; /* NULL: nothing is added */
         struct adapter_merger *merger;
@@ -358,10 +358,10 @@ static void take_in_hand(struct adapter_merger *m, const struct merged *tensor)
 static void fill_merged(const struct st_entry *entry, int64_t at, int64_t n, void *out)
 {
     const struct merged *tensor = entry->maker;
-    float values[STORED_PIECE];
-    for (int64_t i = 0; i < n; i += STORED_PIECE) {
-        int64_t count = n - i < STORED_PIECE ? n - i : STORED_PIECE;
-        stored_get(&tensor->weight, at + i, count, values);
+    float values[WEIGHT_PIECE];
+    for (int64_t i = 0; i < n; i += WEIGHT_PIECE) {
+        int64_t count = n - i < WEIGHT_PIECE ? n - i : WEIGHT_PIECE;
+        weight_form_get(&tensor->weight, at + i, count, values);
         if (tensor->a != NULL) {
             take_in_hand(tensor->merger, tensor);
             add_delta(&tensor->merger->delta, at + i, count, values);
@@ -386,7 +386,7 @@ static void add_model_entry(struct adapter_files *files, const struct program *p
 {
     struct st_entry *entry = &files->model[files->n_model];
     struct merged *merged = &files->merger->tensors[files->n_model++];
-    *merged = (struct merged){.weight = stored_of(prog, exec, id),
+    *merged = (struct merged){.weight = weight_form_of(prog, exec, id),
                               .in_out = lies_in_out(prog, id),
                               .a = find_part(entries, n, prog, id, PEFT_A),
                               .b = find_part(entries, n, prog, id, PEFT_B),
@@ -439,7 +439,8 @@ enum snug_status adapter_files_make(const struct session *session, struct exec *
         files->parts[i].name = m->names[i];
     }
     for (int id = 0; id < prog->n_tensors; id++)
-        if (prog->tensors[id].frozen && !stored_is_scales(prog, id) && exec_data(exec, id) != NULL)
+        if (prog->tensors[id].frozen && !weight_form_is_scales(prog, id) &&
+            exec_data(exec, id) != NULL)
             add_model_entry(files, prog, exec, id, entries, n);
     return SNUG_OK;
 }

@@ -85,7 +85,7 @@ static void add_op(const struct session *session, int i, double seconds,
     const struct op *op = &prog->ops[i];
     double times = program_op_runs(prog, i);
     struct report_rate *row = r->ops;
-    if (op_infos[op->kind].flags & COPIES)
+    if (op_is_copy(op))
         return; /* beside the others: what they are waited for counts with the op that waits */
     while (row < r->ops + r->n_ops && row->op != op_infos[op->kind].name)
         row++;

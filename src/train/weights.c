@@ -7,7 +7,7 @@
 #include "base/rng.h"
 #include "io/hf_config.h"
 #include "train/adapter.h"
-#include "train/stored.h"
+#include "train/weight_form.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -30,13 +30,14 @@ static bool is_of_model(const struct tensor *t)
 /* Is it in model.safetensors by its name?  Adapters are in a file of their own, scales go with codes. */
 static bool is_in_model_file(const struct program *prog, tensor_id id)
 {
-    return is_of_model(&prog->tensors[id]) && !adapter_has(prog, id) && !stored_is_scales(prog, id);
+    return is_of_model(&prog->tensors[id]) && !adapter_has(prog, id) &&
+           !weight_form_is_scales(prog, id);
 }
 
 /* How many elements the piece that begins here has. */
 static int64_t piece_at(int64_t n, int64_t at)
 {
-    return n - at < STORED_PIECE ? n - at : STORED_PIECE;
+    return n - at < WEIGHT_PIECE ? n - at : WEIGHT_PIECE;
 }
 
 static double start_value(const struct tensor *t, uint64_t seed, uint64_t stream, int64_t i)
@@ -80,7 +81,7 @@ static enum snug_status for_pieces(int64_t n_elems, piece_fn *run, void *user,
 {
     enum snug_status status = SNUG_OK;
 #pragma omp parallel for schedule(static)
-    for (int64_t at = 0; at < n_elems; at += STORED_PIECE) {
+    for (int64_t at = 0; at < n_elems; at += WEIGHT_PIECE) {
         struct snug_error error = {0};
         enum snug_status of_piece = run(user, at, piece_at(n_elems, at), &error);
         if (of_piece != SNUG_OK) {
@@ -96,7 +97,7 @@ struct pieces { /* of `id`, from what the function of the piece does */
     struct exec *exec;
     tensor_id id, other;
     uint64_t seed, stream;
-    struct stored form; /* of a weight */
+    struct weight_form form; /* of a weight */
     int64_t n_bad;
 };
 
@@ -105,7 +106,7 @@ static enum snug_status copy_piece(void *user, int64_t at, int64_t n, struct snu
     const struct pieces *p = user;
     const struct tensor *to = &p->session->prog.tensors[p->id];
     const struct tensor *from = &p->session->prog.tensors[p->other];
-    double read[STORED_PIECE], made[STORED_PIECE]; /* room for the widest type */
+    double read[WEIGHT_PIECE], made[WEIGHT_PIECE]; /* room for the widest type */
     TRY(get_piece(p->session, p->exec, p->other, at, n, read, err));
     for (int64_t i = 0; i < n; i++)
         dtype_store(to->dtype, made, i, dtype_load(from->dtype, read, i));
@@ -136,17 +137,17 @@ static enum snug_status start_piece(void *user, int64_t at, int64_t n, struct sn
 {
     const struct pieces *p = user;
     const struct tensor *t = &p->session->prog.tensors[p->id];
-    float wide[STORED_PIECE];
+    float wide[WEIGHT_PIECE];
     for (int64_t i = 0; i < n; i++)
         wide[i] = (float)start_value(t, p->seed, p->stream, at + i);
-    stored_put(&p->form, at, n, wide);
+    weight_form_put(&p->form, at, n, wide);
     return p->other == TENSOR_NONE ? SNUG_OK
                                    : put_piece(p->session, p->exec, p->other, at, n, wide, err);
 }
 
 static enum snug_status clear_piece(void *user, int64_t at, int64_t n, struct snug_error *err)
 {
-    static const double zeros[STORED_PIECE];
+    static const double zeros[WEIGHT_PIECE];
     const struct pieces *p = user;
     return put_piece(p->session, p->exec, p->id, at, n, zeros, err);
 }
@@ -164,13 +165,13 @@ enum snug_status weights_init(const struct session *session, struct exec *exec, 
                                 .seed = seed,
                                 .stream = rng_hash_string(t->name)};
         if (!t->persistent || !exec_holds(exec, id) || t->base != TENSOR_NONE ||
-            stored_is_scales(prog, id)) /* they were set with their codes */
+            weight_form_is_scales(prog, id)) /* they were set with their codes */
             continue;
         bool is_weight = is_of_model(t);
         struct shape shape = t->shape;
         if (is_weight) {
             pieces.other = master_of(prog, id);
-            pieces.form = stored_of(prog, exec, id);
+            pieces.form = weight_form_of(prog, exec, id);
             shape = pieces.form.shape;
         }
         if (is_weight || t->init != INIT_weight)
@@ -216,7 +217,7 @@ static enum snug_status wrong_shape(const struct safetensors *st, const struct s
 
 /* Elements [at, at + count) of an entry, in the file's type. */
 static enum snug_status read_piece(struct safetensors *st, const struct st_entry *entry, int64_t at,
-                                   int64_t count, double buffer[STORED_PIECE],
+                                   int64_t count, double buffer[WEIGHT_PIECE],
                                    struct snug_error *err)
 {
     int64_t size = (int64_t)dtype_bytes(entry->dtype);
@@ -231,12 +232,12 @@ static enum snug_status read_to(const struct session *session, struct exec *exec
                                 struct safetensors *st, const struct st_entry *entry,
                                 struct snug_error *err)
 {
-    double read[STORED_PIECE], made[STORED_PIECE]; /* room for the widest type */
+    double read[WEIGHT_PIECE], made[WEIGHT_PIECE]; /* room for the widest type */
     enum dtype dtype = session->prog.tensors[id].dtype;
     int64_t n = shape_elems(&entry->shape);
     if (entry->dtype == dtype && exec_data(exec, id) != NULL)
         return safetensors_read(st, entry, exec_data(exec, id), err);
-    for (int64_t at = 0; at < n; at += STORED_PIECE) {
+    for (int64_t at = 0; at < n; at += WEIGHT_PIECE) {
         TRY(read_piece(st, entry, at, piece_at(n, at), read, err));
         for (int64_t i = 0; entry->dtype != dtype && i < piece_at(n, at); i++)
             dtype_store(dtype, made, i, dtype_load(entry->dtype, read, i));
@@ -249,9 +250,9 @@ static enum snug_status read_to(const struct session *session, struct exec *exec
 enum snug_status weights_read_f32(struct safetensors *st, const struct st_entry *entry, float *out,
                                   struct snug_error *err)
 {
-    double buffer[STORED_PIECE];
+    double buffer[WEIGHT_PIECE];
     int64_t n = shape_elems(&entry->shape);
-    for (int64_t at = 0; at < n; at += STORED_PIECE) {
+    for (int64_t at = 0; at < n; at += WEIGHT_PIECE) {
         TRY(read_piece(st, entry, at, piece_at(n, at), buffer, err));
         for (int64_t i = 0; i < piece_at(n, at); i++)
             out[at + i] = (float)dtype_load(entry->dtype, buffer, i);
@@ -261,16 +262,16 @@ enum snug_status weights_read_f32(struct safetensors *st, const struct st_entry 
 
 /* Into codes: the numbers pass through fp32. */
 static enum snug_status read_codes(struct safetensors *st, const struct st_entry *entry,
-                                   const struct stored *weight, struct snug_error *err)
+                                   const struct weight_form *weight, struct snug_error *err)
 {
-    double buffer[STORED_PIECE];
-    float values[STORED_PIECE];
+    double buffer[WEIGHT_PIECE];
+    float values[WEIGHT_PIECE];
     int64_t n = shape_elems(&entry->shape);
-    for (int64_t at = 0; at < n; at += STORED_PIECE) {
+    for (int64_t at = 0; at < n; at += WEIGHT_PIECE) {
         TRY(read_piece(st, entry, at, piece_at(n, at), buffer, err));
         for (int64_t i = 0; i < piece_at(n, at); i++)
             values[i] = (float)dtype_load(entry->dtype, buffer, i);
-        stored_put(weight, at, piece_at(n, at), values);
+        weight_form_put(weight, at, piece_at(n, at), values);
     }
     return SNUG_OK;
 }
@@ -279,7 +280,7 @@ enum snug_status weights_read_entry(const struct session *session, struct exec *
                                     struct safetensors *st, const struct st_entry *entry,
                                     struct snug_error *err)
 {
-    struct stored weight = stored_of(&session->prog, exec, id);
+    struct weight_form weight = weight_form_of(&session->prog, exec, id);
     tensor_id master = master_of(&session->prog, id);
     if (!shape_equal(&entry->shape, &weight.shape) || entry->dtype >= DTYPE_COUNT ||
         !dtype_is_float(entry->dtype))
@@ -301,11 +302,11 @@ static enum snug_status check_tied_head(struct safetensors *st, const struct st_
                                         struct snug_error *err)
 {
     const struct st_entry *table = hf_find_tensor(st, "wte.weight");
-    double a[STORED_PIECE], b[STORED_PIECE];
+    double a[WEIGHT_PIECE], b[WEIGHT_PIECE];
     bool same = table != NULL && head->dtype == table->dtype && head->dtype < DTYPE_COUNT &&
                 shape_equal(&head->shape, &table->shape);
     int64_t n = same ? shape_elems(&head->shape) : 0;
-    for (int64_t at = 0; at < n && same; at += STORED_PIECE) {
+    for (int64_t at = 0; at < n && same; at += WEIGHT_PIECE) {
         TRY(read_piece(st, head, at, piece_at(n, at), a, err));
         TRY(read_piece(st, table, at, piece_at(n, at), b, err));
         same = memcmp(a, b, (size_t)piece_at(n, at) * dtype_bytes(head->dtype)) == 0;
@@ -392,7 +393,7 @@ static enum snug_status look_at_piece(void *user, int64_t at, int64_t n, struct 
 {
     struct pieces *p = user;
     enum dtype dtype = p->session->prog.tensors[p->id].dtype;
-    double read[STORED_PIECE];
+    double read[WEIGHT_PIECE];
     int64_t n_bad = 0;
     TRY(get_piece(p->session, p->exec, p->id, at, n, read, err));
     for (int64_t i = 0; i < n; i++)
@@ -424,9 +425,9 @@ enum snug_status weights_read(const struct session *session, struct exec *exec, 
                               float *values, struct snug_error *err)
 {
     enum dtype dtype = session->prog.tensors[id].dtype;
-    double read[STORED_PIECE];
+    double read[WEIGHT_PIECE];
     int64_t n = tensor_elems(&session->prog, id);
-    for (int64_t at = 0; at < n; at += STORED_PIECE) {
+    for (int64_t at = 0; at < n; at += WEIGHT_PIECE) {
         TRY(get_piece(session, exec, id, at, piece_at(n, at), read, err));
         for (int64_t i = 0; i < piece_at(n, at); i++)
             values[at + i] = (float)dtype_load(dtype, read, i);

@@ -319,7 +319,8 @@ enum { N_PROGRAMS = 150, RANDOM_OPS = 40, ELEMS = 64, VALUES_MOST = RANDOM_OPS +
 struct simulated { /* what every tensor holds, each at a place of its own */
     double number[VALUES_MOST][ELEMS];
     bool stored[VALUES_MOST];
-    int n;
+    bool in_last[VALUES_MOST]; /* made in the last round only */
+    int n, n_ops;
 };
 
 static int roll(uint64_t *dice, int n)
@@ -328,12 +329,13 @@ static int roll(uint64_t *dice, int n)
     return (int)((*dice >> 33) % (uint64_t)n);
 }
 
-/* One of those so far that is stored, or is not; 0, the input, if there is none. */
-static int pick(uint64_t *dice, const struct simulated *s, bool stored)
+/* One of those so far that is stored, or is not; 0, the input, if there is none.  An op that runs in
+ * every round reads nothing that is not made in every one. */
+static int pick(uint64_t *dice, const struct simulated *s, bool stored, bool in_last)
 {
     for (int tries = 0; tries < 20; tries++) {
         int t = roll(dice, s->n);
-        if (s->stored[t] == stored)
+        if (s->stored[t] == stored && (in_last || !s->in_last[t]))
             return t;
     }
     return 0;
@@ -342,10 +344,14 @@ static int pick(uint64_t *dice, const struct simulated *s, bool stored)
 /* Adds an op and what it makes. */
 static void add_random(uint64_t *dice, struct simulated *s, struct text *tensors, struct text *ops)
 {
-    int kind = roll(dice, 8), made = s->n, a = pick(dice, s, kind < 3), b = pick(dice, s, false);
+    bool in_last = roll(dice, 4) == 0;
+    int kind = roll(dice, 8), made = s->n;
+    int a = pick(dice, s, kind < 3, in_last), b = pick(dice, s, false, in_last);
     bool fetches = kind < 3 && s->stored[a], stashes = kind >= 3 && kind < 5;
+    const char *when = in_last ? " last\n" : "\n";
+    s->n_ops++;
     if (kind == 5) {
-        text_add(ops, "_ = settle t%d\n", roll(dice, 2) ? a : pick(dice, s, true));
+        text_add(ops, "_ = settle t%d%s", roll(dice, 2) ? a : pick(dice, s, true, in_last), when);
         return;
     }
     const char *name = fetches ? "fetch" : stashes ? "stash" : "add";
@@ -356,10 +362,11 @@ static void add_random(uint64_t *dice, struct simulated *s, struct text *tensors
     text_add(ops, "t%d = %s t%d", made, name, a);
     if (!fetches && !stashes)
         text_add(ops, ", t%d", b);
-    text_add(ops, "\n");
+    text_add(ops, "%s", when);
     for (int i = 0; i < ELEMS; i++)
         s->number[made][i] = s->number[a][i] + (fetches || stashes ? 0 : s->number[b][i]);
     s->stored[made] = stashes;
+    s->in_last[made] = in_last;
     s->n++;
 }
 
@@ -372,7 +379,8 @@ static enum snug_status feed_random(void *user, int micro, struct snug_error *er
     return SNUG_OK;
 }
 
-/* Programs of sums and copies: every output is as if each op had run alone. */
+/* Programs of sums and copies, in three rounds of which the last has ops of its own: every output is as if
+ * each op had run alone. */
 static void test_random_programs(void **state)
 {
     (void)state;
@@ -390,8 +398,8 @@ static void test_random_programs(void **state)
             s.number[0][i] = i;
         for (int i = 0; i < RANDOM_OPS; i++)
             add_random(&dice, &s, &tensors, &ops);
-        text_add(&all, "program random; tensor t0 input f32 [%d]\n%s%s", ELEMS, tensors.data,
-                 ops.data);
+        text_add(&all, "program random; body 0 %d x 3; tensor t0 input f32 [%d]\n%s%s", s.n_ops,
+                 ELEMS, tensors.data, ops.data);
         make_run_of(all.data);
         must(exec_create(&run.prog, &run.plan, &backend, &run.facts, NULL, &run.exec, &err), &err);
         must(exec_run(run.exec, feed_random, NULL, &err), &err);

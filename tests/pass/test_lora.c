@@ -14,6 +14,7 @@
 
 #include "base/text.h"
 #include "pass/pass.h"
+#include "support/ops_text.h"
 
 #define LENGTH(array) (sizeof(array) / sizeof *(array))
 
@@ -88,20 +89,6 @@ static const struct row {
      "\"fc.lora_A.weight\" is taken", LORA_ON_mlp, 2, SNUG_BAD_PROGRAM},
 };
 /* clang-format on */
-
-/* The ops of a program, joined by "; ". */
-static char *ops_of(const struct program *prog)
-{
-    struct text all = {0}, ops = {0};
-    char *rest;
-    program_dump(prog, &all);
-    for (char *line = strtok_r(all.data, "\n", &rest); line != NULL;
-         line = strtok_r(NULL, "\n", &rest))
-        if (strstr(line, " = ") != NULL && strncmp(line, "tensor ", 7) != 0)
-            text_add(&ops, "%s%s", ops.length == 0 ? "" : "; ", line);
-    text_free(&all);
-    return text_take(&ops);
-}
 
 static void parse(const char *ops, struct program *prog)
 {

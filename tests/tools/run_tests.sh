@@ -34,6 +34,7 @@ expect() {
 expect '1 passed, 0 failed' 0 'plain' plain
 expect '0 passed, 1 failed' 1 'words of the failure' broken
 expect '1 passed, 1 failed' 1 'words of the failure' broken plain
+expect '1 passed, 1 failed' 1 'what failed:' broken plain
 expect '3 passed, 0 failed, 2 skipped' 0 'skip: no such device' plain skipping tap
 expect '1 passed, 1 failed' 1 'not ok 2 - b' tap_bad
 expect '1 passed, 3 failed' 1 'tap_crash' tap_crash

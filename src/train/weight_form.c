@@ -1,9 +1,9 @@
 /*
- * stored.c -- numbers in and out of parameters, through the codes where they are kept in such.
+ * weight_form.c -- numbers in and out of parameters, through the codes where they are kept in such.
  */
-#include "train/stored.h"
+#include "train/weight_form.h"
 
-_Static_assert(STORED_PIECE % CODE_BLOCK_8 == 0 && STORED_PIECE % CODE_BLOCK_4 == 0,
+_Static_assert(WEIGHT_PIECE % CODE_BLOCK_8 == 0 && WEIGHT_PIECE % CODE_BLOCK_4 == 0,
                "pieces begin where blocks do");
 
 /* The op that makes the frozen matrix of what is kept of it; NULL: it is kept as it is. */
@@ -16,11 +16,11 @@ static const struct op *decoder_of(const struct program *prog, tensor_id id)
     return NULL;
 }
 
-struct stored stored_of(const struct program *prog, const struct exec *exec, tensor_id id)
+struct weight_form weight_form_of(const struct program *prog, const struct exec *exec, tensor_id id)
 {
     const struct tensor *t = &prog->tensors[id];
     const struct op *decoder = decoder_of(prog, id);
-    struct stored s = {
+    struct weight_form s = {
         .dtype = t->dtype, .shape = t->shape, .kept = t->dtype, .data = exec_data(exec, id)};
     if (decoder == NULL)
         return s;
@@ -33,7 +33,7 @@ struct stored stored_of(const struct program *prog, const struct exec *exec, ten
     return s;
 }
 
-bool stored_is_scales(const struct program *prog, tensor_id id)
+bool weight_form_is_scales(const struct program *prog, tensor_id id)
 {
     for (int i = 0; prog->tensors[id].frozen && i < prog->n_ops; i++)
         if (prog->ops[i].kind == OP_decode && prog->ops[i].in[1] == id)
@@ -41,7 +41,7 @@ bool stored_is_scales(const struct program *prog, tensor_id id)
     return false;
 }
 
-void stored_put(const struct stored *s, int64_t at, int64_t n, const float *values)
+void weight_form_put(const struct weight_form *s, int64_t at, int64_t n, const float *values)
 {
     if (s->scales != NULL) {
         codes_store(&s->map, s->data, s->scales, at, n, values);
@@ -51,7 +51,7 @@ void stored_put(const struct stored *s, int64_t at, int64_t n, const float *valu
         dtype_store(s->kept, s->data, at + i, (double)values[i]);
 }
 
-void stored_get(const struct stored *s, int64_t at, int64_t n, float *values)
+void weight_form_get(const struct weight_form *s, int64_t at, int64_t n, float *values)
 {
     if (s->scales != NULL) {
         codes_load(&s->map, s->data, s->scales, at, n, values);

@@ -1,0 +1,26 @@
+/*
+ * op_list.h -- the list of ops that a pass writes anew, op after op, in place of the program's.
+ */
+#ifndef SNUG_PASS_OP_LIST_H
+#define SNUG_PASS_OP_LIST_H
+
+#include "ir/program.h"
+
+struct op_list {
+    struct op *ops; /* for program_set_ops, or to be freed */
+    int n_ops, capacity;
+};
+
+/* `pass` is named where there is no memory. */
+static inline enum snug_status op_list_append(struct op_list *list, const struct op *op,
+                                              const char *pass, struct snug_error *err)
+{
+    void *grown = list->ops;
+    if (!array_grow(&grown, &list->capacity, list->n_ops + 1, sizeof *list->ops))
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory", pass);
+    list->ops = grown;
+    list->ops[list->n_ops++] = *op;
+    return SNUG_OK;
+}
+
+#endif

@@ -1,0 +1,31 @@
+/*
+ * weight_form.h -- how the numbers of a parameter lie in the arena: as they are, or, of a frozen matrix, in
+ * fewer bits.
+ */
+#ifndef SNUG_TRAIN_WEIGHT_FORM_H
+#define SNUG_TRAIN_WEIGHT_FORM_H
+
+#include "base/code_map.h"
+#include "exec/exec.h"
+
+struct weight_form {
+    enum dtype dtype; /* of the parameter as the model knows it; its shape */
+    struct shape shape;
+    enum dtype kept; /* as it lies; u8 with scales: codes */
+    void *data;
+    float *scales; /* NULL: numbers */
+    struct code_map map;
+};
+
+struct weight_form weight_form_of(const struct program *prog, const struct exec *exec,
+                                  tensor_id parameter);
+/* Are these the scales of codes?  They go with the codes. */
+bool weight_form_is_scales(const struct program *prog, tensor_id id);
+
+/* Elements at .. at + n; codes: from the begin of a block on, and whole blocks but at the end. */
+void weight_form_put(const struct weight_form *stored, int64_t at, int64_t n, const float *values);
+void weight_form_get(const struct weight_form *stored, int64_t at, int64_t n, float *values);
+/* So many elements are whole blocks of codes, whatever their bits. */
+enum { WEIGHT_PIECE = 8192 };
+
+#endif
