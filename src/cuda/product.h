@@ -4,7 +4,7 @@
  *     C[m,n] = end(alpha op(A)[m,k] op(B)[k,n] + beta R[m,n])
  *
  * Row-major, with strides between rows and between the matrices of a batch.  Made by cuBLASLt
- * (product.c), or under emulation by plain loops over the same numbers (product_emulated.c).
+ * (product.c), or under emulation by plain loops over the same numbers (product_plain.c).
  *
  * A and B have one type: bf16, f16 or f32.  C has that type or is f32, and so have R, bias, `before`
  * and `sums`, which are of C's type.  Sums are kept in fp32 and rounded once, on their way into C.
@@ -21,8 +21,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/dtype.h"
 #include "base/status.h"
+#include "cuda/launch.h"
 
 enum cuda_product_end {
     PRODUCT_plain,
@@ -55,7 +55,7 @@ struct cuda_product_call {
     const void *bias;
     void *before; /* written by gelu, read by dgelu; rows lie packed, n apart */
     void *sums;
-    void *work; /* as many bytes as cuda_product_work_bytes said */
+    void *work; /* as many bytes as cuda_product_work_bytes said, 256-byte aligned */
     void *stream;
 };
 
@@ -74,11 +74,13 @@ size_t cuda_product_work_bytes(const struct cuda_product_shape *shape);
 /* Chooses the algorithm; times the candidates the first time that this process meets the shape.
  * *product is NULL, which is not an error, if an end other than the plain one cannot be had: then
  * prepare the plain product and do the rest apart. */
-enum snug_status cuda_product_prepare(const struct cuda_product_shape *shape,
-                                      struct cuda_product **product, struct snug_error *err);
-void cuda_product_release(struct cuda_product *product); /* NULL is fine */
+CUDA_LAUNCHER enum snug_status cuda_product_prepare(const struct cuda_product_shape *shape,
+                                                    struct cuda_product **product,
+                                                    struct snug_error *err);
+CUDA_LAUNCHER void cuda_product_release(struct cuda_product *product); /* NULL is fine */
 /* Queues it on the stream.  One thread at a time for one product. */
-enum snug_status cuda_product_run(struct cuda_product *product,
-                                  const struct cuda_product_call *call, struct snug_error *err);
+CUDA_LAUNCHER enum snug_status cuda_product_run(struct cuda_product *product,
+                                                const struct cuda_product_call *call,
+                                                struct snug_error *err);
 
 #endif

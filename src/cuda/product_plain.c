@@ -1,5 +1,5 @@
 /*
- * product_emulated.c -- the products of product.h by plain loops in host memory, for the emulation.
+ * product_plain.c -- the products of product.h by plain loops in host memory, for the emulation.
  *
  * It stands in for the library so that everything around a product can be tested where there is no
  * device: sums in fp32, the ends applied to them before they are rounded, and the same ends refused.
@@ -8,6 +8,8 @@
 
 #include <math.h>
 #include <stdlib.h>
+
+#include "cuda/stand_in.h"
 
 enum { BLOCK = 64 }; /* columns of C that are summed at a time */
 
@@ -110,20 +112,31 @@ static void sum_over_k(const struct cuda_product *p, const struct cuda_product_c
     }
 }
 
-enum snug_status cuda_product_run(struct cuda_product *product,
-                                  const struct cuda_product_call *call, struct snug_error *err)
+struct work { /* of one run, which may be done later and more than once */
+    struct cuda_product product;
+    struct cuda_product_call call;
+};
+
+static void multiply(const void *arguments)
 {
-    const struct cuda_product_shape *s = &product->shape;
-    if (call->work == NULL)
-        return snug_fail(err, SNUG_BAD_PROGRAM, "product: it was given no workspace");
-    int64_t n_batch = s->n_batch > 1 ? s->n_batch : 1;
-    for (int64_t b = 0; b < n_batch; b++) {
+    const struct work *work = arguments;
+    const struct cuda_product_shape *s = &work->product.shape;
+    for (int64_t b = 0; b < s->n_batch; b++) {
         struct places at = {b * s->batch_a, b * s->batch_b, b * s->batch_c};
         for (int64_t i = 0; i < s->m; i++)
             for (int64_t first = 0; first < s->n; first += BLOCK)
-                one_block(product, call, &at, i, first);
+                one_block(&work->product, &work->call, &at, i, first);
     }
     if (s->end == PRODUCT_sums_a || s->end == PRODUCT_sums_b)
-        sum_over_k(product, call);
+        sum_over_k(&work->product, &work->call);
+}
+
+enum snug_status cuda_product_run(struct cuda_product *product,
+                                  const struct cuda_product_call *call, struct snug_error *err)
+{
+    if (call->work == NULL || (uintptr_t)call->work % 256 != 0)
+        return snug_fail(err, SNUG_BAD_PROGRAM, "product: its workspace is missing or not aligned");
+    struct work work = {*product, *call};
+    stand_in_submit(call->stream, multiply, &work, sizeof work);
     return SNUG_OK;
 }

@@ -1,5 +1,5 @@
 /*
- * product_shape.c -- what is known of a product from its shape alone, with a device or without.
+ * rows_product.c -- what is known of a product from its shape alone, for the rows that plan one.
  */
 #include "cuda/product.h"
 
