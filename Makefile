@@ -178,7 +178,9 @@ $(BUILD)/emulated/%.o: % build/config.mk $(BUILD)/flags
 	$(say) CXX '$< (emulated)'
 	$(run)$(CXX) $(CPPFLAGS) -DSNUG_CUDA_EMULATED $(EMULATED_FLAGS) -MMD -MP -c -o $@ -x c++ $<
 
-# Tests of the backend are linked with the emulation.
+# Tests of the backend are linked with the emulation.  Named here, so that make does not take the rule
+# for other tests while one of these is still to be made.
+$(EMULATED_OBJ): build/config.mk
 $(BUILD)/tests/cuda/%: $(BUILD)/tests/cuda/%.o $(TEST_LIB) $(EMULATED_OBJ) $(BUILD)/libsnug.a
 	$(say) LINK $@
 	$(run)$(CXX) $(CFLAGS:-std=c11=) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
