@@ -69,17 +69,18 @@ static const struct kernel *own_row(const struct program *prog, const struct op 
 }
 
 /* Forward, an engine keeps a few counters.  Backward, what is summed for each row, and dS of as many
- * heads as 256 MiB hold, in tiles of 64: fewer go at a time otherwise. */
+ * heads as 256 MiB hold, rows rounded up to 128 and columns to 64: fewer go at a time otherwise. */
 static size_t library_bytes(const struct program *prog, const struct op *op)
 {
     struct cuda_attention_shape s = shape_of(prog, op);
     const size_t counters = (size_t)1 << 20, most = (size_t)256 << 20;
     if (!s.is_grad)
         return counters;
-    size_t n_heads = (size_t)(s.n_batch * s.n_heads), side = ((size_t)s.n_time + 63) / 64 * 64;
-    size_t head = side * side * dtype_bytes(s.type), all = n_heads * head;
+    size_t n_heads = (size_t)(s.n_batch * s.n_heads), n_time = (size_t)s.n_time;
+    size_t head = (n_time + 127) / 128 * 128 * ((n_time + 63) / 64 * 64) * dtype_bytes(s.type);
+    size_t all = n_heads * head;
     size_t scores = all < most ? all : head > most ? head : most;
-    return counters + n_heads * (size_t)s.n_time * sizeof(float) + scores;
+    return counters + n_heads * n_time * sizeof(float) + scores;
 }
 
 static size_t workspace_bytes(const struct program *prog, const struct op *op,
