@@ -26,11 +26,13 @@ struct key {
 struct pin {
     struct key key;
     cublasLtMatmulAlgo_t algorithm;
+    float ms;
 };
 
 static struct { /* one thread prepares */
     struct pin *pins;
     size_t n, capacity;
+    double bytes_per_ms; /* of a copy, read and written; 0: not measured yet */
 } table;
 
 static struct key key_of(const struct cuda_product_shape *s)
@@ -48,7 +50,7 @@ static const struct pin *find_pin(const struct key *key)
     return NULL;
 }
 
-static enum snug_status add_pin(const struct key *key, const cublasLtMatmulAlgo_t *algorithm,
+static enum snug_status add_pin(const struct key *key, const struct cuda_product *p,
                                 struct snug_error *err)
 {
     if (table.n == table.capacity) {
@@ -59,7 +61,7 @@ static enum snug_status add_pin(const struct key *key, const cublasLtMatmulAlgo_
         table.pins = pins;
         table.capacity = capacity;
     }
-    table.pins[table.n++] = (struct pin){*key, *algorithm};
+    table.pins[table.n++] = (struct pin){*key, p->algorithm, p->ms};
     return SNUG_OK;
 }
 
@@ -203,18 +205,27 @@ static void close_room(struct room *room)
     (void)cudaGetLastError(); /* no room to try them in is not an error of what comes next */
 }
 
+/* Milliseconds between the two events; negative: something failed. */
+static float elapsed(const struct room *room)
+{
+    float ms = -1.0f;
+    bool done = cudaEventRecord(room->end, NULL) == cudaSuccess &&
+                cudaEventSynchronize(room->end) == cudaSuccess &&
+                cudaEventElapsedTime(&ms, room->begin, room->end) == cudaSuccess;
+    return done ? ms : -1.0f;
+}
+
 /* Milliseconds at best; negative: it does not run. */
 static float time_one(const struct cuda_product *p, const cublasLtMatmulAlgo_t *algorithm,
                       const struct room *room)
 {
     float best = -1.0f;
     for (int i = 0; i <= N_TIMED; i++) { /* the first one loads its code */
-        float ms = 0.0f;
         if (cudaEventRecord(room->begin, NULL) != cudaSuccess ||
-            cuda_product_launch(p, algorithm, &room->call) != CUBLAS_STATUS_SUCCESS ||
-            cudaEventRecord(room->end, NULL) != cudaSuccess ||
-            cudaEventSynchronize(room->end) != cudaSuccess ||
-            cudaEventElapsedTime(&ms, room->begin, room->end) != cudaSuccess)
+            cuda_product_launch(p, algorithm, &room->call) != CUBLAS_STATUS_SUCCESS)
+            return -1.0f;
+        float ms = elapsed(room);
+        if (ms < 0.0f)
             return -1.0f;
         if (i > 0 && (best < 0.0f || ms < best))
             best = ms;
@@ -222,22 +233,50 @@ static float time_one(const struct cuda_product *p, const cublasLtMatmulAlgo_t *
     return best;
 }
 
-static int fastest(const struct cuda_product *p, const cublasLtMatmulHeuristicResult_t *found,
-                   int n_found)
+/* Once, in a room that no cache holds. */
+static void measure_copy(const struct room *room)
+{
+    const size_t least = (size_t)256 << 20;
+    size_t half = room->total / 2;
+    for (int i = 0; i < 2 && room->total >= least && table.bytes_per_ms == 0.0; i++) {
+        if (cudaEventRecord(room->begin, NULL) != cudaSuccess ||
+            cudaMemcpyAsync(room->block + half, room->block, half, cudaMemcpyDeviceToDevice,
+                            NULL) != cudaSuccess)
+            return;
+        float ms = elapsed(room);
+        if (i == 1 && ms > 0.0f)
+            table.bytes_per_ms = 2.0 * (double)half / (double)ms;
+    }
+}
+
+/* Chooses among what was found; where there is no room to time, the first. */
+static void take_fastest(struct cuda_product *p, const cublasLtMatmulHeuristicResult_t *found,
+                         int n_found)
 {
     struct room room = {0};
-    int chosen = 0;
-    float best = -1.0f;
-    if (n_found > 1 && open_room(&p->shape, &room) == cudaSuccess)
+    p->algorithm = found[0].algo;
+    p->ms = 0.0f;
+    if (open_room(&p->shape, &room) == cudaSuccess) {
         for (int i = 0; i < n_found; i++) {
             float ms = time_one(p, &found[i].algo, &room);
-            if (ms >= 0.0f && (best < 0.0f || ms < MARGIN * best)) {
-                best = ms;
-                chosen = i;
+            if (ms > 0.0f && (p->ms == 0.0f || ms < MARGIN * p->ms)) {
+                p->ms = ms;
+                p->algorithm = found[i].algo;
             }
         }
+        measure_copy(&room);
+    }
     close_room(&room);
-    return chosen;
+}
+
+bool cuda_product_is_worth(const struct cuda_product *fused, const struct cuda_product *plain,
+                           int64_t n_bytes)
+{
+    const double tie = 1.1;
+    if (fused->ms == 0.0f || plain->ms == 0.0f || table.bytes_per_ms == 0.0)
+        return true;
+    double walk = (double)n_bytes / table.bytes_per_ms;
+    return (double)fused->ms <= tie * ((double)plain->ms + walk);
 }
 
 enum snug_status cuda_product_choose(struct cuda_product *p, bool *found, struct snug_error *err)
@@ -247,6 +286,7 @@ enum snug_status cuda_product_choose(struct cuda_product *p, bool *found, struct
     *found = true;
     if (pin != NULL) {
         p->algorithm = pin->algorithm;
+        p->ms = pin->ms;
         return SNUG_OK;
     }
     cublasLtMatmulHeuristicResult_t results[N_CANDIDATES];
@@ -257,6 +297,6 @@ enum snug_status cuda_product_choose(struct cuda_product *p, bool *found, struct
         return p->shape.end == PRODUCT_plain
                    ? cuda_library_check_blas(status, "looking for an algorithm", err)
                    : SNUG_OK;
-    p->algorithm = results[fastest(p, results, n)].algo;
-    return add_pin(&key, &p->algorithm, err);
+    take_fastest(p, results, n);
+    return add_pin(&key, p, err);
 }
