@@ -85,12 +85,12 @@ static cublasStatus_t prefer(cublasLtMatmulPreference_t wish, const struct cuda_
     return status;
 }
 
-/* How many there are; 0: the library refuses the product. */
-static int candidates(const struct cuda_product *p,
-                      cublasLtMatmulHeuristicResult_t found[N_CANDIDATES])
+/* *n_good: how many there are; 0 if the library refuses the product. */
+static cublasStatus_t candidates(const struct cuda_product *p,
+                                 cublasLtMatmulHeuristicResult_t found[N_CANDIDATES], int *n_good)
 {
     cublasLtMatmulPreference_t wish = NULL;
-    int n = 0, n_good = 0;
+    int n = 0;
     cublasStatus_t status = cublasLtMatmulPreferenceCreate(&wish);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = prefer(wish, &p->shape);
@@ -99,10 +99,11 @@ static int candidates(const struct cuda_product *p,
                                                 p->result, wish, N_CANDIDATES, found, &n);
     if (wish != NULL)
         cublasLtMatmulPreferenceDestroy(wish);
+    *n_good = 0;
     for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < n; i++)
         if (found[i].state == CUBLAS_STATUS_SUCCESS)
-            found[n_good++] = found[i];
-    return n_good;
+            found[(*n_good)++] = found[i];
+    return status;
 }
 
 /* ---- timing --------------------------------------------------------------------------------- */
@@ -249,10 +250,13 @@ enum snug_status cuda_product_choose(struct cuda_product *p, bool *found, struct
         return SNUG_OK;
     }
     cublasLtMatmulHeuristicResult_t results[N_CANDIDATES];
-    int n = candidates(p, results);
+    int n = 0;
+    cublasStatus_t status = candidates(p, results, &n);
     *found = n > 0;
-    if (n == 0)
-        return SNUG_OK;
+    if (n == 0) /* an end may be refused in many ways; a product without one should not be */
+        return p->shape.end == PRODUCT_plain
+                   ? cuda_library_check_blas(status, "looking for an algorithm", err)
+                   : SNUG_OK;
     p->algorithm = results[fastest(p, results, n)].algo;
     return add_pin(&key, &p->algorithm, err);
 }
