@@ -23,6 +23,7 @@
 
 #include "base/status.h"
 #include "cuda/launch.h"
+#include "ir/program.h"
 
 enum cuda_product_end {
     PRODUCT_plain,
@@ -66,6 +67,9 @@ struct cuda_product_shape cuda_product_unpacked(const struct cuda_product_shape 
 /* GELU keeps what was before it in rows of a multiple of 8 numbers, and knows no batches; neither
  * do the other ends.  What this allows the library may still refuse. */
 bool cuda_product_end_fits(const struct cuda_product_shape *shape);
+/* What the addresses of all operands of an op are multiples of; a view may begin anywhere in its
+ * base. */
+int cuda_product_alignment(const struct program *prog, const struct op *op);
 
 /* The name of the rows that are made with it. */
 #define PRODUCT_NAME "cublaslt"

@@ -74,18 +74,6 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* What all operands' addresses are multiples of; a view may begin anywhere in its base. */
-static int alignment_of(const struct program *prog, const struct op *op)
-{
-    int64_t bits = 16;
-    for (int k = 0; k < op->n_in + op->n_out; k++) {
-        tensor_id id = k < op->n_in ? op->in[k] : op->out[k - op->n_in];
-        if (id != TENSOR_NONE)
-            bits |= prog->tensors[id].offset_elems * (int64_t)dtype_bytes(prog->tensors[id].dtype);
-    }
-    return (int)(bits & -bits);
-}
-
 /* Types of the product from those of its operands; `result` may be NULL. */
 static void choose_types(struct layout *layout, const struct tensor *a, const struct tensor *b,
                          const struct tensor *result)
@@ -112,7 +100,7 @@ static struct layout times_matrix_layout(const struct program *prog, const struc
                                                .k = layout.k,
                                                .b_transposed = (op->kind == OP_linear) !=
                                                                (op->attrs.in_out != 0),
-                                               .alignment = alignment_of(prog, op)};
+                                               .alignment = cuda_product_alignment(prog, op)};
     choose_types(&layout, rows_in, matrix, y);
     layout.types_fit =
         layout.types_fit && has_type(third, y->dtype) && has_type(input(prog, op, 3), y->dtype);
@@ -141,7 +129,7 @@ static struct layout grad_w_layout(const struct program *prog, const struct op *
                                                .n = layout.n,
                                                .k = layout.n_rows,
                                                .a_transposed = true,
-                                               .alignment = alignment_of(prog, op)};
+                                               .alignment = cuda_product_alignment(prog, op)};
     choose_types(&layout, a, b, dw);
     if (dw != NULL) {
         layout.product = cuda_work_take(&layout.total, cuda_product_work_bytes(&layout.shape));
