@@ -20,6 +20,7 @@
     X(attention_library) \
     X(attention)         \
     X(conv_library)      \
+    X(conv)              \
     X(head)              \
     X(elementwise)       \
     X(norm)              \
