@@ -8,6 +8,8 @@
  */
 #include "train/bench.h"
 
+#include "exec/plugin.h"
+
 #include "train/trainer.h"
 #include "train/weights.h"
 
@@ -171,7 +173,9 @@ enum snug_status bench_run(const struct session *session, int n_steps, const cha
 {
     struct device_limits limits;
     _Static_assert((int)OP_COUNT <= (int)REPORT_RATES_MOST, "a row for every kind");
-    if (!session->backend->measure(&session->facts, &limits))
+    const struct backend *backend;
+    TRY(plugin_backend(session->backend, &backend, err));
+    if (!backend->measure(&session->facts, &limits))
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     bench->threads = session->facts.threads;
     bench->fma_flops = limits.f32_flops;
