@@ -4,8 +4,8 @@
 set -eu
 cd "${1:-$(dirname "$0")/..}"
 
-# Kernels take the rules of the optimizers from where they are written down: optim/rules.h, which is
-# functions only.
+# Kernels take the rules of the optimizers from where they are written down: headers of optim that are
+# functions of numbers only.
 # folder: what it may include beside itself and snug.h -- whole folders, or single headers.
 rules='
 base:
@@ -17,8 +17,8 @@ plan:   base ir
 comm:   base
 data:   base
 exec:   base ir plan comm/comm.h
-cpu:    base ir exec/backend.h optim/rules.h
-cuda:   base ir exec/backend.h optim/rules.h
+cpu:    base ir exec/backend.h optim/rules.h optim/norm.h optim/direction.h optim/average.h
+cuda:   base ir exec/backend.h optim/rules.h optim/norm.h optim/direction.h optim/average.h
 io:     base ir
 report: base ir plan
 train:  base ir model optim pass plan comm data exec io report
