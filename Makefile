@@ -59,12 +59,27 @@ AMX_COPIES := emulated $(if $(CONFIG_AMX),emulated_v4 amx)
 AMX_SRC  := $(sort $(wildcard src/cpu/amx_*.c))
 FAST_SRC := $(sort $(wildcard src/cpu/fast_*.c))
 CLI_SRC  := $(sort $(wildcard src/cli/*.c))
-LIB_SRC  := $(filter-out $(FAST_SRC) $(AMX_SRC) $(CLI_SRC),$(sort $(wildcard src/*/*.c)))
+# Of the CUDA backend the library has what plans need; the plugin has all of it (docs/cuda.md).
+CUDA_ROWS := src/cuda/table.c $(sort $(wildcard src/cuda/rows_*.c))
+CUDA_RUN  := $(filter-out $(CUDA_ROWS),$(sort $(wildcard src/cuda/*.c)))
+CUDA_SRC  := $(sort $(wildcard src/cuda/*.cu))
+LIB_SRC  := $(filter-out $(FAST_SRC) $(AMX_SRC) $(CLI_SRC) $(CUDA_RUN),$(sort $(wildcard src/*/*.c)))
 LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) \
             $(foreach l,$(CONFIG_LEVELS),$(FAST_SRC:%.c=$(BUILD)/%.$(l).o)) \
             $(filter-out $(BUILD)/src/cpu/amx_limits.emulated%, \
               $(foreach l,$(AMX_COPIES),$(AMX_SRC:%.c=$(BUILD)/%.$(l).o)))
 CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/%.o)
+
+# Kernels and backend with plain C++ in the place of CUDA, for the tests of every machine; what calls
+# NVIDIA's libraries (library.c, product.c, *_cudnn.c) has stand-ins there (*_plain.c).
+CUDA_PLAIN   := $(sort $(wildcard src/cuda/*_plain.c))
+CUDA_LIBRARY := $(sort $(wildcard src/cuda/library.c src/cuda/product.c src/cuda/*_cudnn.c))
+EMULATED_SRC := src/cuda/emulate.cc $(filter-out $(CUDA_LIBRARY),$(CUDA_RUN)) $(CUDA_SRC)
+EMULATED_OBJ := $(addprefix $(BUILD)/emulated/,$(addsuffix .o,$(EMULATED_SRC)))
+PLUGIN_SRC   := $(CUDA_ROWS) $(filter-out $(CUDA_PLAIN),$(CUDA_RUN)) $(CUDA_SRC)
+PLUGIN_OBJ   := $(addprefix $(BUILD)/plugin/,$(addsuffix .o,$(PLUGIN_SRC)))
+# What rows call of base and ir; the plugin keeps a copy to itself.
+PLUGIN_LIB   := $(BUILD)/libsnug.a
 
 TEST_SRC     := $(sort $(wildcard tests/*/test_*.c))
 TEST_BIN     := $(TEST_SRC:%.c=$(BUILD)/%)
@@ -77,7 +92,7 @@ EXAMPLE_SRC  := $(sort $(wildcard examples/*.c))
 EXAMPLE_BIN  := $(EXAMPLE_SRC:%.c=$(BUILD)/%)
 
 ifeq ($(MODE),release)
-all: snug libsnug.a libsnug.so
+all: snug libsnug.a libsnug.so $(if $(CONFIG_NVCC),libsnug_cuda.so)
 else
 all: $(BUILD)/snug $(BUILD)/libsnug.a
 endif
@@ -85,7 +100,7 @@ endif
 
 # ---- building ---------------------------------------------------------------------------------
 
-snug libsnug.a libsnug.so: %: $(BUILD)/%
+snug libsnug.a libsnug.so libsnug_cuda.so: %: $(BUILD)/%
 	@cp $< $@.tmp && mv $@.tmp $@
 
 build/config.mk: tools/configure.sh
@@ -131,6 +146,43 @@ $(BUILD)/src/cpu/amx_%.$(1).o: src/cpu/amx_%.c build/config.mk $(BUILD)/flags
 endef
 $(foreach l,amx emulated emulated_v4,$(eval $(call AMX_RULE,$(l))))
 
+# ---- the CUDA plugin, and its kernels emulated ------------------------------------------------
+
+CUDA_ARCHS := $(foreach a,80 89 90,-gencode arch=compute_$(a),code=sm_$(a)) \
+              -gencode arch=compute_90,code=compute_90
+CUDA_LIBS  := -lcudart_static $(if $(CONFIG_CUBLASLT),-lcublasLt) $(if $(CONFIG_CUDNN),-lcudnn) \
+              -ldl -lrt -lpthread
+CUDA_FLAGS := -std=c++17 -O3 --expt-relaxed-constexpr -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra
+EMULATED_FLAGS := -std=c++17 $(filter-out -std=c11 -Wno-override-init -Wconversion -Wshadow,$(CFLAGS)) \
+                  -ffp-contract=off
+
+$(BUILD)/plugin/%.c.o: %.c build/config.mk $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(say) CC '$< (plugin)'
+	$(run)$(CC) $(CPPFLAGS) -DSNUG_CUDA_PLUGIN -isystem $(CONFIG_CUDA)/include $(CFLAGS) -MMD -MP -c -o $@ $<
+$(BUILD)/plugin/%.cu.o: %.cu build/config.mk $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(say) NVCC $<
+	$(run)$(CONFIG_NVCC) $(CPPFLAGS) -DSNUG_CUDA_PLUGIN $(CUDA_FLAGS) $(CUDA_ARCHS) -MMD -MP -c -o $@ $<
+$(BUILD)/libsnug_cuda.so: $(PLUGIN_OBJ) $(PLUGIN_LIB)
+	$(say) LINK $@
+	$(run)$(CXX) $(CFLAGS:-std=c11=) $(LDFLAGS) -shared -Wl,--exclude-libs,ALL -Wl,-z,defs -o $@ $^ \
+	    -L$(CONFIG_CUDA)/lib64 $(CUDA_LIBS) -lm
+
+$(BUILD)/emulated/%.c.o: %.c build/config.mk $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(say) CC '$< (emulated)'
+	$(run)$(CC) $(CPPFLAGS) -DSNUG_CUDA_EMULATED $(CFLAGS) -MMD -MP -c -o $@ $<
+$(BUILD)/emulated/%.o: % build/config.mk $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(say) CXX '$< (emulated)'
+	$(run)$(CXX) $(CPPFLAGS) -DSNUG_CUDA_EMULATED $(EMULATED_FLAGS) -MMD -MP -c -o $@ -x c++ $<
+
+# Tests of the backend are linked with the emulation.
+$(BUILD)/tests/cuda/%: $(BUILD)/tests/cuda/%.o $(TEST_LIB) $(EMULATED_OBJ) $(BUILD)/libsnug.a
+	$(say) LINK $@
+	$(run)$(CXX) $(CFLAGS:-std=c11=) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
+
 # Every tests/*/test_*.c is one program on cmocka.
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_LIB) $(BUILD)/libsnug.a
 	$(say) LINK $@
@@ -156,7 +208,7 @@ bench-bin: $(BENCH_BIN)
 examples: $(EXAMPLE_BIN)
 .SECONDARY:
 
--include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_LIB:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d) \
+-include $(EMULATED_OBJ:.o=.d) $(PLUGIN_OBJ:.o=.d) $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_LIB:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d) \
          $(BENCH_SRC:%.c=$(BUILD)/%.d)
 
 # ---- trying it --------------------------------------------------------------------------------
@@ -203,7 +255,7 @@ lint:
 	    --template='{file}:{line}: {severity}: {message} [{id}]' $(LINT_SRC)
 	@echo "lint: no findings"
 
-FORMATTED = $(shell find src include tests bench examples -name '*.[ch]')
+FORMATTED = $(shell find src include tests bench examples -name '*.[ch]' -o -name '*.cu' -o -name '*.cc')
 format:
 	@tools/setup.sh --lint
 	@clang-format -i $(FORMATTED)
@@ -236,7 +288,7 @@ uninstall:
 	@echo "removed from $(DESTDIR)$(PREFIX): $(INSTALLED)"
 
 clean:
-	rm -rf build snug libsnug.a libsnug.so
+	rm -rf build snug libsnug.a libsnug.so libsnug_cuda.so
 
 help:
 	@echo 'make                 ./snug, libsnug.a, libsnug.so     MODE=debug or asan: in build/MODE'

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Looks for the libraries that snug can use and writes what it found as make variables.
-# usage: tools/configure.sh CC OUTPUT      Set SNUG_WITHOUT="onednn blas lapack zlib openmp" to leave some out.
+# usage: tools/configure.sh CC OUTPUT      Set SNUG_WITHOUT="onednn blas lapack zlib openmp cuda" to leave some out.
 set -eu
 cc=$1
 out=$2
@@ -66,6 +66,25 @@ if probe amx '#include <sys/syscall.h>
 int main(void) { __asm__ volatile("tdpbf16ps %tmm0, %tmm1, %tmm2"); return SYS_arch_prctl; }' -mamx-tile -mamx-bf16 -mavx512bf16; then amx=amx; cppflags="$cppflags -DSNUG_AMX"; fi
 ;; esac
 
+# CUDA: the compiler of kernels, and the libraries that the plugin links.
+nvcc=
+cuda=
+cublaslt=
+cudnn=
+case " ${SNUG_WITHOUT:-} " in *" cuda "*) ;; *)
+nvcc=$(command -v nvcc || ls "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" 2>/dev/null || :)
+;; esac
+if [ -n "$nvcc" ]; then
+    cuda=$(dirname "$(dirname "$(readlink -f "$nvcc")")")
+    found="$found cuda"
+    if probe cublaslt '#include <cublasLt.h>
+int main(void) { return cublasLtGetVersion() == 0; }' -I"$cuda/include" -L"$cuda/lib64" -lcublasLt; then cublaslt=cublaslt; fi
+    if probe cudnn '#include <cudnn.h>
+int main(void) { return cudnnGetVersion() == 0; }' -I"$cuda/include" -L"$cuda/lib64" -lcudnn; then cudnn=cudnn; fi
+else
+    missing="$missing cuda"
+fi
+
 for level in $levels; do cppflags="$cppflags -DSNUG_LEVEL_$level"; done
 
 mkdir -p "$(dirname "$out")"
@@ -78,6 +97,10 @@ CONFIG_LIBS := $libs -lm
 CONFIG_OPENMP := $openmp
 CONFIG_LEVELS := $levels
 CONFIG_AMX := $amx
+CONFIG_NVCC := $nvcc
+CONFIG_CUDA := $cuda
+CONFIG_CUBLASLT := $cublaslt
+CONFIG_CUDNN := $cudnn
 END
 mv "$out.tmp" "$out"
 echo "configure: found$found; missing:${missing:- nothing}; instruction levels: $levels${amx:+ }$amx"

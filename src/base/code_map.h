@@ -20,6 +20,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/device_fn.h"
+
 enum { CODES_MOST = 256, DECADES_MOST = 7, CODE_BLOCK_8 = 256, CODE_BLOCK_4 = 128 };
 
 /* To find a code: sizes above from[e] are in decade e or a higher one, where the n-th code from that
@@ -38,28 +40,28 @@ struct code_map {
 
 void code_map_make(struct code_map *map, int bits, bool is_signed);
 
-static inline int64_t code_block_elems(int bits)
+DEVICE_FN int64_t code_block_elems(int bits)
 {
     return bits == 8 ? CODE_BLOCK_8 : CODE_BLOCK_4;
 }
 
-static inline int64_t code_blocks(int bits, int64_t n)
+DEVICE_FN int64_t code_blocks(int bits, int64_t n)
 {
     return (n + code_block_elems(bits) - 1) / code_block_elems(bits);
 }
 
-static inline int64_t code_bytes(int bits, int64_t n)
+DEVICE_FN int64_t code_bytes(int bits, int64_t n)
 {
     return bits == 8 ? n : (n + 1) / 2;
 }
 
 /* The code of x in -1..1 (NaN: that of 0).  Without branches and look-ups, for vectors; n_decades is a
  * literal. */
-static inline int code_of(const struct code_finder *f, int n_decades, float x)
+DEVICE_FN int code_of(const struct code_finder *f, int n_decades, float x)
 {
     float size = x < 0 ? -x : x;
     float scale = f->scale[0], start = f->start[0], last = f->last[0];
-#pragma GCC unroll 8
+    UNROLL(8)
     for (int e = 1; e < n_decades; e++) {
         bool above = size > f->from[e];
         scale = above ? f->scale[e] : scale;

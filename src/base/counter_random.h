@@ -10,9 +10,11 @@
 
 #include <stdint.h>
 
+#include "base/device_fn.h"
+
 /* splitmix64 (Steele, Lea, Flood): number `index` of the stream `key`.  Chained, it makes a key of
  * several words: counter_hash(counter_hash(seed, step), site). */
-static inline uint64_t counter_hash(uint64_t key, uint64_t index)
+DEVICE_FN uint64_t counter_hash(uint64_t key, uint64_t index)
 {
     uint64_t z = key + (index + 1) * 0x9e3779b97f4a7c15u;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -21,7 +23,7 @@ static inline uint64_t counter_hash(uint64_t key, uint64_t index)
 }
 
 /* lowbias32 (Wellons), a hash of 32 bits */
-static inline uint32_t counter_hash32(uint32_t x)
+DEVICE_FN uint32_t counter_hash32(uint32_t x)
 {
     x = (x ^ x >> 16) * 0x7feb352du;
     x = (x ^ x >> 15) * 0x846ca68bu;
@@ -30,17 +32,17 @@ static inline uint32_t counter_hash32(uint32_t x)
 
 /* Uniform in 0 .. 2^32 - 1, for every element: two rounds, keyed before each.  The second key is the
  * same for 2^32 indices in a row, so a loop over few of them need only handle 32 bits. */
-static inline uint32_t counter_second_key(uint64_t key, uint64_t index)
+DEVICE_FN uint32_t counter_second_key(uint64_t key, uint64_t index)
 {
     return (uint32_t)(key >> 32) + (uint32_t)(index >> 32) * 0x9e3779b9u;
 }
 
-static inline uint32_t counter_random_32(uint32_t key, uint32_t second_key, uint32_t index)
+DEVICE_FN uint32_t counter_random_32(uint32_t key, uint32_t second_key, uint32_t index)
 {
     return counter_hash32(counter_hash32(index ^ key) + second_key);
 }
 
-static inline uint32_t counter_random(uint64_t key, uint64_t index)
+DEVICE_FN uint32_t counter_random(uint64_t key, uint64_t index)
 {
     return counter_random_32((uint32_t)key, counter_second_key(key, index), (uint32_t)index);
 }

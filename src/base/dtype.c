@@ -55,66 +55,6 @@ bool dtype_is_float(enum dtype dtype)
     return dtype <= DTYPE_f16;
 }
 
-static uint32_t bits_of(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-static float float_of(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-uint16_t bf16_from_f32(float value)
-{
-    uint32_t bits = bits_of(value);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) /* NaN: keep it one, quiet */
-        return (uint16_t)((bits >> 16) | 0x40u);
-    bits += 0x7fffu + ((bits >> 16) & 1u);
-    return (uint16_t)(bits >> 16);
-}
-
-float bf16_to_f32(uint16_t bits)
-{
-    return float_of((uint32_t)bits << 16);
-}
-
-uint16_t f16_from_f32(float value)
-{
-    uint32_t bits = bits_of(value);
-    uint32_t sign = (bits >> 16) & 0x8000u;
-    uint32_t mag = bits & 0x7fffffffu;
-    if (mag > 0x7f800000u)
-        return (uint16_t)(sign | 0x7e00u);
-    if (mag >= 0x477ff000u) /* rounds to 65536 or more */
-        return (uint16_t)(sign | 0x7c00u);
-    if (mag <
-        0x38800000u) { /* below 2^-14: a multiple of 2^-24; adding 0.5 rounds to nearest even */
-        float shifted = float_of(mag) + 0.5f;
-        return (uint16_t)(sign | (bits_of(shifted) - bits_of(0.5f)));
-    }
-    mag += 0xfffu + ((mag >> 13) & 1u);
-    return (uint16_t)(sign | ((mag - 0x38000000u) >> 13));
-}
-
-float f16_to_f32(uint16_t bits)
-{
-    uint32_t sign = (uint32_t)(bits & 0x8000u) << 16;
-    uint32_t exponent = (bits >> 10) & 0x1fu;
-    uint32_t mantissa = bits & 0x3ffu;
-    if (exponent == 0x1f)
-        return float_of(sign | 0x7f800000u | (mantissa << 13));
-    if (exponent == 0) {
-        float magnitude = (float)mantissa * 0x1p-24f;
-        return sign ? -magnitude : magnitude;
-    }
-    return float_of(sign | ((exponent + 112u) << 23) | (mantissa << 13));
-}
-
 double dtype_load(enum dtype dtype, const void *data, int64_t index)
 {
     switch (dtype) {
@@ -143,10 +83,10 @@ static float round_to_odd(double value)
     float nearest = (float)value;
     if ((double)nearest == value || !isfinite(nearest) || isnan(value))
         return nearest;
-    uint32_t bits = bits_of(nearest);
+    uint32_t bits = dtype_f32_bits(nearest);
     if (fabs((double)nearest) > fabs(value))
         bits--;
-    return float_of(bits | 1u);
+    return dtype_f32_of(bits | 1u);
 }
 
 void dtype_store(enum dtype dtype, void *data, int64_t index, double value)

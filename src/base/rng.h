@@ -10,6 +10,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/device_fn.h"
+
 uint64_t rng_u64(uint64_t seed, uint64_t stream, uint64_t index);
 double rng_uniform(uint64_t seed, uint64_t stream, uint64_t index); /* [0, 1) */
 double rng_normal(uint64_t seed, uint64_t stream, uint64_t index);  /* mean 0, deviation 1 */
@@ -17,7 +19,7 @@ uint64_t rng_hash_string(const char *text);                         /* a stream 
 
 /* Rounding by chance: up with the probability (x - low) / (high - low), low and high the neighbours
  * of x in 16 bits, so that the mean of many roundings is x.  Infinities and NaN stay. */
-static inline uint16_t rng_round_bf16(float x, uint32_t random)
+DEVICE_FN uint16_t rng_round_bf16(float x, uint32_t random)
 {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -29,7 +31,7 @@ static inline uint16_t rng_round_bf16(float x, uint32_t random)
 
 /* The same for f16, as a float that f16 holds exactly.  Above 2^-14 its neighbours differ in the last
  * of 10 bits, below by 2^-24; beyond the largest there is nothing to choose. */
-static inline float rng_round_f16(float x, uint32_t random)
+DEVICE_FN float rng_round_f16(float x, uint32_t random)
 {
     float size = x < 0 ? -x : x, small = size < 0x1p-14f ? size : 0.0f, rounded;
     int32_t steps = (int32_t)(small * 0x1p24f + (float)(random >> 19) * 0x1p-13f);

@@ -10,11 +10,15 @@
 
 #include "ir/program.h"
 
+struct device; /* a device that is open: its streams, the handles of its libraries */
+
 struct device_facts { /* declared, so that a plan can be made anywhere */
     int threads;
     bool reference_only; /* plain loops for every op */
     /* Where a store that is a file is made; NULL: the system's folder for temporary files. */
     const char *store_folder;
+    /* What backend->open gave, for prepare and run; NULL while planning, and on the CPU. */
+    struct device *device;
 };
 
 /* Memory outside the device, for tensors that are stored.  Any thread may call. */
@@ -48,7 +52,10 @@ struct kernel_call {
     void *work;     /* as many bytes as workspace_bytes said, 64-byte aligned; NULL if it said 0 */
     void *prepared; /* what prepare made */
     bool add;       /* outputs that accumulate: += (true) or = (false) */
-    int micro;      /* which micro-batch of the step, from 0 */
+    /* Which micro-batch of the step, from 0.  On a GPU a recorded run is made again for another one,
+     * so kernels read scalars[SCALAR_micro] instead. */
+    int micro;
+    void *stream;        /* of the device; NULL on the CPU */
     struct store *store; /* NULL: nothing is stored */
 };
 
@@ -99,6 +106,15 @@ struct backend {
                                    const struct device_facts *facts);
     void *(*alloc)(size_t bytes); /* the arena; untouched pages, NULL on failure */
     void (*release)(void *block, size_t bytes);
+    /* NULL: the arena is memory of the host.  Otherwise only kernels and copies touch it; read and
+     * write are done when they return. */
+    enum snug_status (*open)(struct device **device, struct snug_error *err);
+    void (*close)(struct device *device);
+    void *(*stream)(struct device *device); /* on which kernels are started */
+    enum snug_status (*read)(struct device *device, const void *from, void *to, int64_t n_bytes,
+                             struct snug_error *err);
+    enum snug_status (*write)(struct device *device, void *to, const void *from, int64_t n_bytes,
+                              struct snug_error *err);
     const char *store_place; /* where a store lies, in a few words */
     /* A store whose bytes are 0 and are there: what cannot be had is refused now, not later. */
     enum snug_status (*open_store)(const struct device_facts *facts, int64_t n_bytes,
@@ -112,6 +128,10 @@ struct backend {
 };
 
 const struct backend *backend_cpu(void);
+
+/* The CUDA backend as far as a plan needs it: choose, alignment.  It runs nothing. */
+const struct backend *backend_cuda_table(void);
+const char *backend_cuda_rows(enum op_kind kind); /* for `snug ops` */
 
 /* For `snug ops`: the names of all rows of a kind, comma separated, reference excluded. */
 const char *backend_cpu_fast_rows(enum op_kind kind);

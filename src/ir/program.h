@@ -215,7 +215,8 @@ extern const struct op_info op_infos[OP_COUNT];
     X(keeps)           /* 1: this step makes one more */                                           \
     X(d)               /* Prodigy's: how far the start is from the solution, estimated */          \
     X(d_before)        /* this step's update */                                                    \
-    X(d_numerator)     /* of its estimate */
+    X(d_numerator)     /* of its estimate */                                                       \
+    X(micro)           /* which micro-batch runs: only on a device, whose kernels read it here */
 enum scalar {
 #define SCALAR_ENUM(name) SCALAR_##name,
     SCALAR_LIST(SCALAR_ENUM)

@@ -19,243 +19,18 @@
 #include <cmocka.h>
 
 #include "cpu/ref.h"
-#include "support/oprun.h"
-
-enum { SEED = 20240229, MAX_TRIPLES = 2000, MAX_PRINTED = 30 };
-
-static const enum dtype compared_types[] = {DTYPE_f32, DTYPE_bf16, DTYPE_f16};
-#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
-
-struct triple { /* an op, a type and a row that were compared */
-    enum op_kind kind;
-    enum dtype dtype;
-    const struct kernel *row;
-    const char *level;
-    double worst; /* error as a part of the tolerance */
-    char where[96];
-};
-
-struct context {
-    struct case_list cases;
-    const char *only;
-    bool verbose;
-    struct triple triples[MAX_TRIPLES];
-    int n_triples, n_runs, n_failures, n_left_out;
-    bool has_case[OP_COUNT][DTYPE_COUNT], has_gradient[OP_COUNT], has_rule[RULE_COUNT];
-};
-
-static void problem(struct context *ctx, const struct opcase *c, const struct op *op,
-                    const char *row, const char *level, const char *what)
-{
-    if (ctx->n_failures++ < MAX_PRINTED)
-        print_error("%s: %s, row %s (%s): %s\n", c->label, op_infos[op->kind].name, row, level,
-                    what);
-}
-
-static bool is_wanted(const struct context *ctx, const struct case_text *text)
-{
-    return ctx->only == NULL || strstr(text->name, ctx->only) != NULL;
-}
-
-/* ---- against the reference ------------------------------------------------------------------ */
-
-static struct triple *triple_of(struct context *ctx, struct triple key)
-{
-    for (int i = 0; i < ctx->n_triples; i++) {
-        struct triple *t = &ctx->triples[i];
-        if (t->kind == key.kind && t->dtype == key.dtype && t->row == key.row)
-            return t;
-    }
-    assert_true(ctx->n_triples < MAX_TRIPLES);
-    ctx->triples[ctx->n_triples] = key;
-    return &ctx->triples[ctx->n_triples++];
-}
-
-/* The row may lay output 0 on input k: its kind allows it and the two are alike. */
-static bool may_lie_on(const struct program *prog, const struct op *op, int k)
-{
-    return (op_infos[op->kind].inplace >> k & 1) && k < op->n_in && op->in[k] != TENSOR_NONE &&
-           prog->tensors[op->in[k]].dtype == prog->tensors[op->out[0]].dtype &&
-           shape_equal(&prog->tensors[op->in[k]].shape, &prog->tensors[op->out[0]].shape);
-}
-
-/* Bytes are equal, but codes of states need not be: numbers that differ in their last bits may have
- * neighbouring ones. */
-static bool bytes_agree(const struct op *op, const struct tensor *tensor, const uint8_t *a,
-                        const uint8_t *b)
-{
-    if (op->kind != OP_update)
-        return memcmp(a, b, (size_t)shape_elems(&tensor->shape)) == 0;
-    int bits = (int)op->attrs.state_bits, mask = (1 << bits) - 1;
-    for (int64_t i = 0, n = shape_elems(&tensor->shape); i < n; i++)
-        for (int shift = 0; shift < 8; shift += bits)
-            if (abs((a[i] >> shift & mask) - (b[i] >> shift & mask)) > 1)
-                return false;
-    return true;
-}
-
-static void compare_outputs(struct context *ctx, const struct opcase *c, const struct op *op,
-                            const struct row_run *run, const struct row_result *got,
-                            const struct row_result *right, struct triple *triple)
-{
-    for (int k = 0; k < op->n_out; k++) {
-        if (op->out[k] == TENSOR_NONE)
-            continue;
-        const struct tensor *tensor = program_tensor(&c->prog, op->out[k]);
-        double error = tensor->dtype == DTYPE_u8
-                           ? (bytes_agree(op, tensor, got->out[k], right->out[k]) ? 0 : INFINITY)
-                           : oprun_error(tensor, got->out[k], right->out[k]);
-        double allowed = oprun_tolerance(c, op, k, triple->dtype);
-        bool is_reference = run->row == ref_row(op->kind);
-        if (error > triple->worst * allowed) {
-            triple->worst = error / allowed;
-            snprintf(triple->where, sizeof triple->where, "%s of %.70s", tensor->name, c->label);
-        }
-        if (!(error <= (is_reference ? 0.0 : allowed))) {
-            char what[200];
-            snprintf(what, sizeof what,
-                     "output %s is off by %.3g, %.3g allowed (%s, on input %d, "
-                     "%d threads)",
-                     tensor->name, error, allowed, run->add ? "+=" : "=", run->inplace,
-                     run->facts.threads);
-            problem(ctx, c, op, run->row->name, triple->level, what);
-        }
-    }
-}
-
-static bool same_bits(const struct opcase *c, const struct op *op, const struct row_result *a,
-                      const struct row_result *b)
-{
-    for (int k = 0; k < op->n_out; k++)
-        if (op->out[k] != TENSOR_NONE &&
-            memcmp(a->out[k], b->out[k], (size_t)tensor_bytes(&c->prog, op->out[k])) != 0)
-            return false;
-    return true;
-}
-
-/* One row, one way to call it: against the reference's results, and against itself. */
-static void check_run(struct context *ctx, const struct opcase *c, int op_index,
-                      struct row_run *run, const struct row_result *right, struct triple *triple)
-{
-    const struct op *op = &c->prog.ops[op_index];
-    struct row_result got = {0}, again = {0};
-    struct snug_error err = {0};
-    if (oprun(c, op_index, run, &got, &err) != SNUG_OK ||
-        oprun(c, op_index, run, &again, &err) != SNUG_OK) {
-        problem(ctx, c, op, run->row->name, triple->level, err.message);
-    } else {
-        compare_outputs(ctx, c, op, run, &got, right, triple);
-        if (!same_bits(c, op, &got, &again))
-            problem(ctx, c, op, run->row->name, triple->level, "two runs differ in their bits");
-        ctx->n_runs++;
-    }
-    row_result_free(&got);
-    row_result_free(&again);
-}
-
-/* The row in every place that it may write to, on one thread and on several. */
-static void check_row(struct context *ctx, const struct opcase *c, int op_index, bool add,
-                      const struct row_result *right, const char *level, enum dtype dtype,
-                      bool reference_only)
-{
-    static const int thread_counts[] = {1, 3};
-    const struct op *op = &c->prog.ops[op_index];
-    const struct backend *cpu = backend_cpu();
-    for (int i = 0; i < (reference_only ? 1 : COUNT(thread_counts)); i++) {
-        struct row_run run = {
-            .facts = {.threads = thread_counts[i], .reference_only = reference_only}, .add = add};
-        run.row = cpu->choose(&c->prog, op, &run.facts);
-        if (run.row == NULL) {
-            problem(ctx, c, op, "none", level, "the backend has no row for it");
-            return;
-        }
-        if (!reference_only && run.row == ref_row(op->kind))
-            return;
-        struct triple spare = {.kind = op->kind, .dtype = dtype, .row = run.row, .level = level};
-        struct triple *triple = reference_only ? &spare : triple_of(ctx, spare);
-        struct run_modes modes = cpu->run_begin(&run.facts);
-        for (run.inplace = -1; run.inplace < op->n_in; run.inplace++)
-            if (run.inplace < 0 || may_lie_on(&c->prog, op, run.inplace))
-                check_run(ctx, c, op_index, &run, right, triple);
-        cpu->run_end(&run.facts, &modes);
-    }
-}
-
-/* Every row that choose gives at any level.  An id out of range must be refused by each. */
-static void compare_op(struct context *ctx, struct opcase *c, int op_index, enum dtype dtype)
-{
-    const struct op *op = &c->prog.ops[op_index];
-    bool accumulates = op_infos[op->kind].accumulates != 0;
-    for (int add = 0; add < (accumulates ? 2 : 1); add++) {
-        struct row_run run = {
-            .row = ref_row(op->kind), .facts = {.threads = 1}, .inplace = -1, .add = add != 0};
-        struct row_result right = {0};
-        struct snug_error err = {0};
-        if (oprun(c, op_index, &run, &right, &err) != SNUG_OK)
-            problem(ctx, c, op, "reference", "", err.message);
-        else
-            check_row(ctx, c, op_index, run.add, &right, "", dtype, true);
-        for (int i = 0; right.out[0] != NULL && i < N_OPRUN_LEVELS; i++)
-            if (oprun_set_level(oprun_levels[i]))
-                check_row(ctx, c, op_index, run.add, &right, oprun_levels[i], dtype, false);
-        oprun_set_level(NULL);
-        row_result_free(&right);
-    }
-    ctx->has_case[op->kind][dtype] = true;
-    if (op->kind == OP_update)
-        ctx->has_rule[op->attrs.rule] = true;
-}
-
-static void compare_case(struct context *ctx, const struct case_text *text, enum case_use use,
-                         int index, enum dtype dtype)
-{
-    struct opcase c;
-    struct snug_error err = {0};
-    enum snug_status status =
-        opcase_build(text, use, index, dtype, SEED + (uint64_t)index, &c, &err);
-    if (status == SNUG_OK && oprun_is_too_large(&c)) {
-        ctx->n_left_out++;
-        opcase_free(&c);
-        return;
-    }
-    for (int i = 0; status == SNUG_OK && i < c.prog.n_ops; i++) {
-        compare_op(ctx, &c, i, dtype);
-        status = oprun_step(&c, i, ref_row(c.prog.ops[i].kind), &err);
-    }
-    if (status != SNUG_OK) {
-        print_error("%s: %s\n", c.label, err.message);
-        ctx->n_failures++;
-    }
-    opcase_free(&c);
-}
+#include "support/opcompare.h"
 
 static void test_rows_agree_with_the_reference(void **state)
 {
-    struct context *ctx = *state;
-    ctx->n_failures = 0;
-    for (int i = 0; i < ctx->cases.n_cases; i++)
-        for (int t = 0; t < COUNT(compared_types); t++)
-            for (int use = CASE_sizes; use <= CASE_small; use++)
-                for (int k = 0; k < ctx->cases.cases[i].n_uses[use]; k++)
-                    if (is_wanted(ctx, &ctx->cases.cases[i]) &&
-                        opcase_is_for(&ctx->cases.cases[i], (enum case_use)use, k,
-                                      compared_types[t]))
-                        compare_case(ctx, &ctx->cases.cases[i], (enum case_use)use, k,
-                                     compared_types[t]);
-    for (int i = 0; ctx->verbose && i < ctx->n_triples; i++) {
-        const struct triple *t = &ctx->triples[i];
-        print_message("  %-28s %-5s %-12s %-5s error %.3f of the tolerance  %s\n",
-                      op_infos[t->kind].name, dtype_name(t->dtype), t->row->name, t->level,
-                      t->worst, t->where);
-    }
-    print_message("compared %d triples of op, type and row in %d runs; %d cases are too large\n",
-                  ctx->n_triples, ctx->n_runs, ctx->n_left_out);
+    struct opcompare *ctx = *state;
+    opcompare_cases(ctx);
     assert_int_equal(ctx->n_failures, 0);
 }
 
 /* ---- ids out of range ----------------------------------------------------------------------- */
 
-static void refuse_id(struct context *ctx, struct opcase *c, int op_index, int input, int32_t bad,
+static void refuse_id(struct opcompare *ctx, struct opcase *c, int op_index, int input, int32_t bad,
                       const char *level)
 {
     const struct op *op = &c->prog.ops[op_index];
@@ -275,18 +50,20 @@ static void refuse_id(struct context *ctx, struct opcase *c, int op_index, int i
     *id = good;
     row_result_free(&result);
     if (status != SNUG_BAD_ARGUMENT)
-        problem(ctx, c, op, run.row->name, level == NULL ? "" : level, "took an id out of range");
+        opcompare_problem(ctx, c, op, run.row->name, level == NULL ? "" : level,
+                          "took an id out of range");
     else if (strstr(err.message, ids->name) == NULL || strstr(err.message, number) == NULL ||
              strstr(err.message, position) == NULL)
-        problem(ctx, c, op, run.row->name, level == NULL ? "" : level, err.message);
+        opcompare_problem(ctx, c, op, run.row->name, level == NULL ? "" : level, err.message);
     ctx->n_runs++;
 }
 
-static void refuse_ids_of_case(struct context *ctx, const struct case_text *text)
+static void refuse_ids_of_case(struct opcompare *ctx, const struct case_text *text)
 {
     struct opcase c;
     struct snug_error err = {0};
-    assert_int_equal(opcase_build(text, CASE_small, 0, DTYPE_f32, SEED, &c, &err), SNUG_OK);
+    assert_int_equal(opcase_build(text, CASE_small, 0, DTYPE_f32, OPCOMPARE_SEED, &c, &err),
+                     SNUG_OK);
     for (int i = 0; i < c.prog.n_ops; i++) {
         const struct op *op = &c.prog.ops[i];
         for (int k = 0; k < op->n_in; k++) {
@@ -310,10 +87,11 @@ static void refuse_ids_of_case(struct context *ctx, const struct case_text *text
 
 static void test_ids_out_of_range_are_refused(void **state)
 {
-    struct context *ctx = *state;
+    struct opcompare *ctx = *state;
     ctx->n_failures = ctx->n_runs = 0;
     for (int i = 0; i < ctx->cases.n_cases; i++)
-        if (is_wanted(ctx, &ctx->cases.cases[i]) && ctx->cases.cases[i].n_uses[CASE_small] > 0)
+        if (opcompare_wants(ctx, &ctx->cases.cases[i]) &&
+            ctx->cases.cases[i].n_uses[CASE_small] > 0)
             refuse_ids_of_case(ctx, &ctx->cases.cases[i]);
     assert_int_equal(ctx->n_failures, 0);
     assert_true(ctx->only != NULL || ctx->n_runs > 0);
@@ -365,11 +143,11 @@ static double gradient_error(struct opcase *c, struct pair pair)
     return worst / (largest + 1e-12);
 }
 
-static void check_gradients(struct context *ctx, const struct case_text *text, int index)
+static void check_gradients(struct opcompare *ctx, const struct case_text *text, int index)
 {
     struct opcase c;
     struct snug_error err = {0};
-    if (opcase_build(text, CASE_small, index, DTYPE_f64, SEED, &c, &err) != SNUG_OK)
+    if (opcase_build(text, CASE_small, index, DTYPE_f64, OPCOMPARE_SEED, &c, &err) != SNUG_OK)
         fail_msg("%s: %s", c.label, err.message);
     for (int i = 0; i < c.n_gradient; i++) {
         double error = gradient_error(&c, c.gradient[i]);
@@ -390,11 +168,11 @@ static void check_gradients(struct context *ctx, const struct case_text *text, i
 
 static void test_gradients_agree_with_finite_differences(void **state)
 {
-    struct context *ctx = *state;
+    struct opcompare *ctx = *state;
     ctx->n_failures = ctx->n_runs = 0;
     for (int i = 0; i < ctx->cases.n_cases; i++)
         for (int k = 0; k < ctx->cases.cases[i].n_uses[CASE_small]; k++)
-            if (is_wanted(ctx, &ctx->cases.cases[i]))
+            if (opcompare_wants(ctx, &ctx->cases.cases[i]))
                 check_gradients(ctx, &ctx->cases.cases[i], k);
     print_message("checked %d gradients\n", ctx->n_runs);
     assert_int_equal(ctx->n_failures, 0);
@@ -402,7 +180,7 @@ static void test_gradients_agree_with_finite_differences(void **state)
 
 /* ---- += is = and a sum ---------------------------------------------------------------------- */
 
-static void check_accumulates(struct context *ctx, const struct opcase *c, int op_index)
+static void check_accumulates(struct opcompare *ctx, const struct opcase *c, int op_index)
 {
     const struct op *op = &c->prog.ops[op_index];
     struct row_run run = {.row = ref_row(op->kind), .facts = {.threads = 1}, .inplace = -1};
@@ -424,7 +202,7 @@ static void check_accumulates(struct context *ctx, const struct opcase *c, int o
         for (int64_t i = 0; i < n; i++)
             right[i] += before[i];
         if (!(oprun_error(program_tensor(&c->prog, op->out[k]), added.out[k], right) < 1e-13))
-            problem(ctx, c, op, "reference", "", "+= is not = and a sum");
+            opcompare_problem(ctx, c, op, "reference", "", "+= is not = and a sum");
         free(before);
     }
     row_result_free(&set);
@@ -433,15 +211,16 @@ static void check_accumulates(struct context *ctx, const struct opcase *c, int o
 
 static void test_accumulating_adds_to_what_was_there(void **state)
 {
-    struct context *ctx = *state;
+    struct opcompare *ctx = *state;
     ctx->n_failures = ctx->n_runs = 0;
     for (int i = 0; i < ctx->cases.n_cases; i++) {
         const struct case_text *text = &ctx->cases.cases[i];
         struct opcase c;
         struct snug_error err = {0};
-        if (!is_wanted(ctx, text) || text->n_uses[CASE_small] == 0)
+        if (!opcompare_wants(ctx, text) || text->n_uses[CASE_small] == 0)
             continue;
-        assert_int_equal(opcase_build(text, CASE_small, 0, DTYPE_f64, SEED, &c, &err), SNUG_OK);
+        assert_int_equal(opcase_build(text, CASE_small, 0, DTYPE_f64, OPCOMPARE_SEED, &c, &err),
+                         SNUG_OK);
         for (int k = 0; k < c.prog.n_ops; k++) {
             if (op_infos[c.prog.ops[k].kind].accumulates != 0)
                 check_accumulates(ctx, &c, k);
@@ -464,14 +243,14 @@ static void test_every_op_has_cases(void **state)
 #include "ir/ops.def"
 #undef OP
     };
-    struct context *ctx = *state;
+    struct opcompare *ctx = *state;
     if (ctx->only != NULL)
         skip();
     int n_missing = 0;
     for (int kind = 0; kind < OP_COUNT; kind++) {
         if ((op_infos[kind].flags & COPIES) != 0 || kind == OP_settle)
             continue; /* between the arena and a store: tests/exec has both */
-        for (int t = 0; t < COUNT(compared_types); t++)
+        for (int t = 0; t < N_COMPARED_TYPES; t++)
             if (!ctx->has_case[kind][compared_types[t]]) {
                 print_error("%s has no case in %s\n", op_infos[kind].name,
                             dtype_name(compared_types[t]));
@@ -500,7 +279,7 @@ static void time_case(const struct case_text *text, int index, enum dtype dtype)
     const char *threads = getenv("OMP_NUM_THREADS");
     struct row_run run = {.inplace = -1};
     run.facts.threads = threads == NULL ? 1 : atoi(threads);
-    enum snug_status status = opcase_build(text, CASE_time, index, dtype, SEED, &c, &err);
+    enum snug_status status = opcase_build(text, CASE_time, index, dtype, OPCOMPARE_SEED, &c, &err);
     struct run_modes modes = cpu->run_begin(&run.facts);
     printf("%s, %d threads\n", c.label, run.facts.threads);
     for (int i = 0; status == SNUG_OK && i < c.prog.n_ops; i++) {
@@ -524,17 +303,17 @@ static void time_case(const struct case_text *text, int index, enum dtype dtype)
     opcase_free(&c);
 }
 
-static void time_cases(const struct context *ctx)
+static void time_cases(const struct opcompare *ctx)
 {
     for (int i = 0; i < ctx->cases.n_cases; i++)
         for (int k = 0; k < ctx->cases.cases[i].n_uses[CASE_time]; k++)
-            for (int t = 0; t < COUNT(compared_types) && is_wanted(ctx, &ctx->cases.cases[i]); t++)
+            for (int t = 0; t < N_COMPARED_TYPES && opcompare_wants(ctx, &ctx->cases.cases[i]); t++)
                 time_case(&ctx->cases.cases[i], k, compared_types[t]);
 }
 
 int main(int argc, char **argv)
 {
-    static struct context ctx;
+    static struct opcompare ctx;
     struct snug_error err = {0};
     const char *folder = getenv("SNUG_CASES");
     bool time_only = false;

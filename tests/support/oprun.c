@@ -38,7 +38,8 @@ enum { GUARD_BEFORE_BYTES = 64, GUARD_AFTER_BYTES = 4096, GUARD = 0xa5 };
 
 struct buffer {
     unsigned char *block, *data; /* data is 64-byte aligned, as the arena's tensors are */
-    size_t bytes;
+    size_t bytes, whole_bytes;
+    unsigned char *on_device; /* a copy of block there, or NULL */
 };
 
 static bool buffer_make(struct buffer *buffer, size_t bytes)
@@ -50,6 +51,7 @@ static bool buffer_make(struct buffer *buffer, size_t bytes)
     memset(buffer->block, GUARD, whole);
     buffer->data = buffer->block + GUARD_BEFORE_BYTES;
     buffer->bytes = bytes;
+    buffer->whole_bytes = whole;
     memset(buffer->data, 0xff, bytes); /* NaN in every float type */
     return true;
 }
@@ -67,6 +69,41 @@ static bool buffer_intact(const struct buffer *buffer)
     return true;
 }
 
+/* ---- operands on a device ------------------------------------------------------------------- */
+
+static bool buffer_to_device(struct buffer *buffer, const struct row_run *run,
+                             struct snug_error *err)
+{
+    const struct backend *backend = run->device_of;
+    if (backend == NULL || buffer->block == NULL)
+        return true;
+    if (buffer->on_device == NULL)
+        buffer->on_device = backend->alloc(buffer->whole_bytes);
+    return buffer->on_device != NULL &&
+           backend->write(run->facts.device, buffer->on_device, buffer->block,
+                          (int64_t)buffer->whole_bytes, err) == SNUG_OK;
+}
+
+static bool buffer_from_device(struct buffer *buffer, const struct row_run *run,
+                               struct snug_error *err)
+{
+    return run->device_of == NULL || buffer->block == NULL ||
+           run->device_of->read(run->facts.device, buffer->on_device, buffer->block,
+                                (int64_t)buffer->whole_bytes, err) == SNUG_OK;
+}
+
+static void *buffer_pointer(const struct buffer *buffer)
+{
+    return buffer->on_device != NULL ? buffer->on_device + GUARD_BEFORE_BYTES : buffer->data;
+}
+
+static void buffer_free(struct buffer *buffer, const struct row_run *run)
+{
+    if (buffer->on_device != NULL)
+        run->device_of->release(buffer->on_device, buffer->whole_bytes);
+    free(buffer->block);
+}
+
 /* ---- one run -------------------------------------------------------------------------------- */
 
 struct bench { /* the op with its operands laid out for one run */
@@ -77,13 +114,27 @@ struct bench { /* the op with its operands laid out for one run */
     struct kernel_call call;
 };
 
-static void bench_free(struct bench *bench)
+static void bench_free(struct bench *bench, const struct row_run *run)
 {
     for (int k = 0; k < MAX_INPUTS; k++)
-        free(bench->in[k].block);
+        buffer_free(&bench->in[k], run);
     for (int k = 0; k < MAX_OUTPUTS; k++)
-        free(bench->out[k].block);
-    free(bench->work.block);
+        buffer_free(&bench->out[k], run);
+    buffer_free(&bench->work, run);
+}
+
+typedef bool buffer_move(struct buffer *buffer, const struct row_run *run, struct snug_error *err);
+
+/* All operands, to the device or back. */
+static enum snug_status move_operands(struct bench *bench, const struct row_run *run,
+                                      buffer_move *move, struct snug_error *err)
+{
+    bool ok = move(&bench->work, run, err);
+    for (int k = 0; k < MAX_INPUTS; k++)
+        ok = ok && move(&bench->in[k], run, err);
+    for (int k = 0; k < MAX_OUTPUTS; k++)
+        ok = ok && move(&bench->out[k], run, err);
+    return ok ? SNUG_OK : snug_fail(err, SNUG_NO_MEMORY, "operands do not get to the device");
 }
 
 static void fill_operands(struct bench *bench, const struct row_run *run)
@@ -104,7 +155,8 @@ static void fill_operands(struct bench *bench, const struct row_run *run)
 
 static struct operand operand(const struct bench *bench, tensor_id id, const struct buffer *buffer)
 {
-    return (struct operand){.data = buffer->data, .tensor = program_tensor(&bench->c->prog, id)};
+    return (struct operand){.data = buffer_pointer(buffer),
+                            .tensor = program_tensor(&bench->c->prog, id)};
 }
 
 static enum snug_status lay_out(struct bench *bench, const struct row_run *run,
@@ -115,7 +167,8 @@ static enum snug_status lay_out(struct bench *bench, const struct row_run *run,
     bool ok = true;
     for (int k = 0; k < op->n_in; k++)
         if (op->in[k] != TENSOR_NONE) {
-            ok = ok && buffer_make(&bench->in[k], (size_t)tensor_bytes(prog, op->in[k]));
+            ok = ok && buffer_make(&bench->in[k], (size_t)tensor_bytes(prog, op->in[k])) &&
+                 buffer_to_device(&bench->in[k], run, err);
             bench->call.in[k] = operand(bench, op->in[k], &bench->in[k]);
         }
     for (int k = 0; k < op->n_out; k++) {
@@ -127,15 +180,17 @@ static enum snug_status lay_out(struct bench *bench, const struct row_run *run,
             continue;
         int shared = bench->out_on_input[k];
         if (shared < 0)
-            ok = ok && buffer_make(&bench->out[k], (size_t)tensor_bytes(prog, op->out[k]));
+            ok = ok && buffer_make(&bench->out[k], (size_t)tensor_bytes(prog, op->out[k])) &&
+                 buffer_to_device(&bench->out[k], run, err);
         bench->call.out[k] =
             operand(bench, op->out[k], shared < 0 ? &bench->out[k] : &bench->in[shared]);
     }
     size_t work_bytes =
         run->row->workspace_bytes == NULL ? 0 : run->row->workspace_bytes(prog, op, &run->facts);
     if (work_bytes > 0)
-        ok = ok && buffer_make(&bench->work, work_bytes);
-    bench->call.work = bench->work.data;
+        ok =
+            ok && buffer_make(&bench->work, work_bytes) && buffer_to_device(&bench->work, run, err);
+    bench->call.work = buffer_pointer(&bench->work);
     return ok ? SNUG_OK : snug_fail(err, SNUG_NO_MEMORY, "out of memory");
 }
 
@@ -181,7 +236,8 @@ static enum snug_status take_results(const struct bench *bench, struct row_resul
         result->out[k] = malloc(bytes);
         if (result->out[k] == NULL)
             return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
-        memcpy(result->out[k], bench->call.out[k].data, bytes);
+        int shared = bench->out_on_input[k];
+        memcpy(result->out[k], (shared < 0 ? &bench->out[k] : &bench->in[shared])->data, bytes);
     }
     return SNUG_OK;
 }
@@ -204,6 +260,8 @@ enum snug_status oprun(const struct opcase *c, int op_index, struct row_run *run
     bench.call.op = &bench.op;
     bench.call.facts = &run->facts;
     bench.call.add = run->add;
+    if (run->device_of != NULL)
+        bench.call.stream = run->device_of->stream(run->facts.device);
     run->best_seconds = INFINITY;
 
     if ((status = lay_out(&bench, run, err)) != SNUG_OK)
@@ -216,10 +274,14 @@ enum snug_status oprun(const struct opcase *c, int op_index, struct row_run *run
     }
     for (int i = 0; status == SNUG_OK && i < (run->n_repeat > 0 ? run->n_repeat : 1); i++) {
         fill_operands(&bench, run);
+        if ((status = move_operands(&bench, run, buffer_to_device, err)) != SNUG_OK)
+            break;
         double begin = now_seconds();
         status = run->row->run(&bench.call, err);
         run->best_seconds = fmin(run->best_seconds, now_seconds() - begin);
     }
+    if (status == SNUG_OK)
+        status = move_operands(&bench, run, buffer_from_device, err);
     if (status == SNUG_OK)
         status = inspect(&bench, err);
     if (status == SNUG_OK)
@@ -227,7 +289,7 @@ enum snug_status oprun(const struct opcase *c, int op_index, struct row_run *run
 done:
     if (prepared && run->row->release != NULL)
         run->row->release(bench.call.prepared);
-    bench_free(&bench);
+    bench_free(&bench, run);
     return status;
 }
 

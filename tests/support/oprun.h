@@ -10,6 +10,8 @@
 struct row_run {
     const struct kernel *row;
     struct device_facts facts;
+    /* Whose memory the operands lie in, open as facts.device; NULL: the host's. */
+    const struct backend *device_of;
     bool add;    /* outputs that accumulate: += onto random values */
     int inplace; /* the input that output 0 lies on, or -1 */
     /* Timing: run this many times, report the best seconds. */

@@ -1,0 +1,10 @@
+/*
+ * rows_loss.c -- no rows yet.
+ */
+#include "cuda/rows.h"
+
+const struct kernel *cuda_rows_loss(int *n_rows)
+{
+    *n_rows = 0;
+    return NULL;
+}

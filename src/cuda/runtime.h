@@ -1,0 +1,13 @@
+/*
+ * runtime.h -- CUDA's runtime, or in its place the emulation of it that the tests are built with.
+ */
+#ifndef SNUG_CUDA_RUNTIME_H
+#define SNUG_CUDA_RUNTIME_H
+
+#if defined(SNUG_CUDA_EMULATED)
+#include "cuda/emulate.h"
+#else
+#include <cuda_runtime_api.h>
+#endif
+
+#endif

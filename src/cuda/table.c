@@ -1,0 +1,79 @@
+/*
+ * table.c -- which row of the CUDA backend runs an op.
+ */
+#include "cuda/rows.h"
+#include "cuda/table.h"
+
+typedef const struct kernel *rows_fn(int *n_rows);
+
+static rows_fn *const families[] = {
+#define FAMILY_FN(name) cuda_rows_##name,
+    CUDA_FAMILIES(FAMILY_FN)
+#undef FAMILY_FN
+};
+
+/* The first row of the kind; prog NULL: whatever it supports. */
+static const struct kernel *find_row(const struct program *prog, const struct op *op,
+                                     enum op_kind kind)
+{
+    for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
+        int n_rows = 0;
+        const struct kernel *rows = families[f](&n_rows);
+        for (int i = 0; i < n_rows; i++)
+            if (rows[i].kind == kind &&
+                (prog == NULL || rows[i].supports == NULL || rows[i].supports(prog, op)))
+                return &rows[i];
+    }
+    return NULL;
+}
+
+const struct kernel *cuda_choose(const struct program *prog, const struct op *op,
+                                 const struct device_facts *facts)
+{
+    (void)facts;
+    return find_row(prog, op, op->kind);
+}
+
+const char *backend_cuda_rows(enum op_kind kind)
+{
+    const struct kernel *row = find_row(NULL, NULL, kind);
+    return row != NULL ? row->name : "";
+}
+
+const struct backend *backend_cuda_table(void)
+{
+    static const struct backend backend = {.name = "cuda",
+                                           .alignment = CUDA_ALIGNMENT,
+                                           .choose = cuda_choose,
+                                           .store_place = CUDA_STORE_PLACE};
+    return &backend;
+}
+
+/* ---- what rows share ----------------------------------------------------------------------- */
+
+static bool float_fits(const struct program *prog, tensor_id id, bool may_be_f64)
+{
+    return id == TENSOR_NONE || may_be_f64 || prog->tensors[id].dtype != DTYPE_f64;
+}
+
+bool cuda_floats_fit(const struct program *prog, const struct op *op, unsigned f64_inputs,
+                     unsigned f64_outputs)
+{
+    for (int k = 0; k < op->n_in; k++)
+        if (!float_fits(prog, op->in[k], (f64_inputs >> k & 1) != 0))
+            return false;
+    for (int k = 0; k < op->n_out; k++)
+        if (!float_fits(prog, op->out[k], (f64_outputs >> k & 1) != 0))
+            return false;
+    return true;
+}
+
+enum snug_status cuda_done(const struct kernel_call *call, int error, struct snug_error *err)
+{
+    if (error == 0)
+        return SNUG_OK;
+    const struct tensor *result = call->out[0].tensor;
+    return snug_fail(err, SNUG_UNSUPPORTED, "%s%s%s on the GPU: %s", op_infos[call->op->kind].name,
+                     result == NULL ? "" : " of ", result == NULL ? "" : result->name,
+                     cuda_error_text(error));
+}

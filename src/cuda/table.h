@@ -1,0 +1,15 @@
+/*
+ * table.h -- the part of the CUDA backend that plans, shared by table.c and backend.c.
+ */
+#ifndef SNUG_CUDA_TABLE_H
+#define SNUG_CUDA_TABLE_H
+
+#include "exec/backend.h"
+
+enum { CUDA_ALIGNMENT = 256 }; /* as cudaMalloc; also what NVIDIA's libraries ask for */
+#define CUDA_STORE_PLACE "the host's memory"
+
+const struct kernel *cuda_choose(const struct program *prog, const struct op *op,
+                                 const struct device_facts *facts);
+
+#endif

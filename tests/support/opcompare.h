@@ -1,0 +1,45 @@
+/*
+ * opcompare.h -- every op case, each row of a backend against the reference.
+ *
+ * A row is run at every size and type of the cases, in every place that it may write to, twice: its
+ * results are near enough to the reference's, the same bits both times, and nothing around them changed.
+ */
+#ifndef SNUG_TESTS_OPCOMPARE_H
+#define SNUG_TESTS_OPCOMPARE_H
+
+#include "support/oprun.h"
+
+enum { OPCOMPARE_SEED = 20240229, MAX_TRIPLES = 2000 };
+enum { N_COMPARED_TYPES = 3 };
+extern const enum dtype compared_types[N_COMPARED_TYPES];
+
+struct triple { /* an op, a type and a row that were compared */
+    enum op_kind kind;
+    enum dtype dtype;
+    const struct kernel *row;
+    const char *level;
+    double worst; /* error as a part of the tolerance */
+    char where[96];
+};
+
+struct opcompare {
+    struct case_list cases;
+    /* NULL: the CPU, at each of its instruction levels.  Another backend may lack rows. */
+    const struct backend *device_of;
+    struct device *device; /* open */
+    const char *only;
+    bool verbose;
+    struct triple triples[MAX_TRIPLES];
+    int n_triples, n_runs, n_failures, n_left_out;
+    bool has_case[OP_COUNT][DTYPE_COUNT], has_gradient[OP_COUNT], has_rule[RULE_COUNT];
+};
+
+/* Counts a failure, and prints it unless there were many. */
+void opcompare_problem(struct opcompare *ctx, const struct opcase *c, const struct op *op,
+                       const char *row, const char *level, const char *what);
+bool opcompare_wants(const struct opcompare *ctx, const struct case_text *text);
+
+/* All cases; failures are counted. */
+void opcompare_cases(struct opcompare *ctx);
+
+#endif
