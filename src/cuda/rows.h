@@ -32,6 +32,7 @@
     X(update)            \
     X(codes)             \
     X(average)           \
+    X(direction)         \
     X(matrix)            \
     X(copy)
 

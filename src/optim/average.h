@@ -43,7 +43,7 @@ DEVICE_FN void average_count_copies(const double *options, double *scalars)
 {
     double n_steps = scalars[SCALAR_n_steps], done = scalars[SCALAR_update_count] - 1;
     double start = ceil(options[AVERAGE_START] * n_steps);
-    double every = fmax(1, ceil(options[AVERAGE_EVERY] * n_steps));
+    double every = fmax(1.0, ceil(options[AVERAGE_EVERY] * n_steps));
     bool keeps = done >= start && fmod(done - start, every) == 0;
     scalars[SCALAR_keeps] = keeps ? 1 : 0;
     scalars[SCALAR_n_kept] += keeps ? 1 : 0;

@@ -22,7 +22,7 @@ DEVICE_FN void norm_next_loss_scale(double *scalars, bool skip)
     if (skip) {
         scale = fmax(1.0, scale / 2.0);
     } else if (good_steps >= GOOD_STEPS_TO_GROW) {
-        scale = fmin(LOSS_SCALE_MAX, scale * 2.0);
+        scale = fmin((double)LOSS_SCALE_MAX, scale * 2.0);
         good_steps = 0.0;
     }
     scalars[SCALAR_loss_scale] = scale;
