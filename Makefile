@@ -73,8 +73,8 @@ CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/%.o)
 # Kernels and backend with plain C++ in the place of CUDA, for the tests of every machine; what calls
 # NVIDIA's libraries (library.c, product.c, *_cudnn.c) has stand-ins there (*_plain.c).
 CUDA_PLAIN   := $(sort $(wildcard src/cuda/*_plain.c))
-CUDA_LIBRARY := $(sort $(wildcard src/cuda/library.c src/cuda/product.c src/cuda/*_cudnn.c))
-EMULATED_SRC := src/cuda/emulate.cc $(filter-out $(CUDA_LIBRARY),$(CUDA_RUN)) $(CUDA_SRC)
+CUDA_LIBRARY := src/cuda/library.c src/cuda/product.c src/cuda/product_choose.c $(sort $(wildcard src/cuda/*_cudnn.c))
+EMULATED_SRC := $(sort $(wildcard src/cuda/*.cc)) $(filter-out $(CUDA_LIBRARY),$(CUDA_RUN)) $(CUDA_SRC)
 EMULATED_OBJ := $(addprefix $(BUILD)/emulated/,$(addsuffix .o,$(EMULATED_SRC)))
 PLUGIN_SRC   := $(CUDA_ROWS) $(filter-out $(CUDA_PLAIN),$(CUDA_RUN)) $(CUDA_SRC)
 PLUGIN_OBJ   := $(addprefix $(BUILD)/plugin/,$(addsuffix .o,$(PLUGIN_SRC)))

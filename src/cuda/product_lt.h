@@ -1,0 +1,28 @@
+/*
+ * product_lt.h -- between the two halves of the products on cuBLASLt: product.c describes and runs
+ * them, product_choose.c finds their algorithms.
+ */
+#ifndef SNUG_CUDA_PRODUCT_LT_H
+#define SNUG_CUDA_PRODUCT_LT_H
+
+#include "cuda/library.h"
+#include "cuda/product.h"
+
+/* cuBLASLt counts columns first: it is asked for C^T = op(B)^T op(A)^T, so that its left matrix is
+ * our B, its right one our A, and its rows are our columns. */
+struct cuda_product {
+    struct cuda_product_shape shape; /* with every stride filled in */
+    cublasLtHandle_t handle;
+    cublasLtMatmulDesc_t how;
+    cublasLtMatrixLayout_t left, right, result;
+    cublasLtMatmulAlgo_t algorithm;
+};
+
+/* Into p->algorithm.  *found is false if the library has none. */
+enum snug_status cuda_product_choose(struct cuda_product *p, bool *found, struct snug_error *err);
+/* One product, with `algorithm`. */
+cublasStatus_t cuda_product_launch(const struct cuda_product *p,
+                                   const cublasLtMatmulAlgo_t *algorithm,
+                                   const struct cuda_product_call *call);
+
+#endif

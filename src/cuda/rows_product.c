@@ -1,0 +1,38 @@
+/*
+ * rows_product.c -- what is known of a product from its shape alone, for the rows that plan one.
+ */
+#include "cuda/product.h"
+
+struct cuda_product_shape cuda_product_unpacked(const struct cuda_product_shape *shape)
+{
+    struct cuda_product_shape full = *shape;
+    if (full.lda == 0)
+        full.lda = full.a_transposed ? full.m : full.k;
+    if (full.ldb == 0)
+        full.ldb = full.b_transposed ? full.k : full.n;
+    if (full.ldc == 0)
+        full.ldc = full.n;
+    if (full.n_batch == 0)
+        full.n_batch = 1;
+    if (full.alignment == 0)
+        full.alignment = 16;
+    return full;
+}
+
+bool cuda_product_end_fits(const struct cuda_product_shape *shape)
+{
+    bool has_before = shape->end == PRODUCT_dgelu || shape->keeps_before;
+    bool rows_fit = !has_before || shape->n % 8 == 0;
+    return shape->end == PRODUCT_plain || (shape->n_batch <= 1 && rows_fit);
+}
+
+/* What Hopper's algorithms want at most is 32 MiB; a small product is not worth so much: room for
+ * eight partial results in fp32, should its sums over k be split. */
+size_t cuda_product_work_bytes(const struct cuda_product_shape *shape)
+{
+    const size_t least = (size_t)64 << 10, most = (size_t)32 << 20;
+    size_t n_batch = shape->n_batch > 1 ? (size_t)shape->n_batch : 1;
+    size_t partials = (size_t)shape->m * (size_t)shape->n * n_batch * 8 * sizeof(float);
+    size_t bytes = partials < most ? partials : most;
+    return bytes > least ? (bytes + 255) / 256 * 256 : least;
+}
