@@ -10,29 +10,7 @@
 #include "cuda/direction.h"
 #include "optim/direction.h"
 
-enum { BLOCK = 256, N_WARPS = BLOCK / WARP };
-
-struct range {
-    int64_t begin, end;
-};
-
-/* The elements of this block of threads, of a grid of one dimension. */
-DEVICE struct range part_of(int64_t n)
-{
-    int64_t length = (n + gridDim.x - 1) / gridDim.x;
-    struct range part = {(int64_t)blockIdx.x * length, ((int64_t)blockIdx.x + 1) * length};
-    part.end = part.end < n ? part.end : n;
-    return part;
-}
-
-/* By one block of threads: the sum of every step-th number of n. */
-DEVICE double sum_parts(const double *parts, int64_t n, int64_t step)
-{
-    double sum = 0.0;
-    for (int64_t i = threadIdx.x; i < n; i += BLOCK)
-        sum += parts[i * step];
-    return block_sum(sum);
-}
+enum { BLOCK = PART_BLOCK, N_WARPS = BLOCK / WARP };
 
 DEVICE bool skips(const struct direction_job *job)
 {
@@ -41,8 +19,8 @@ DEVICE bool skips(const struct direction_job *job)
 
 DEVICE void clear(struct range part, struct cuda_array u)
 {
-    for (int64_t i = part.begin + threadIdx.x; i < part.end; i += BLOCK)
-        store(u.dtype, u.data, i, 0.0f);
+    EACH_OF(part)
+    store(u.dtype, u.data, i, 0.0f);
 }
 
 /* ---- adafactor ------------------------------------------------------------------------------- */
@@ -151,7 +129,8 @@ KERNEL adafactor_matrix(struct direction_job job, int64_t n_rows, int64_t n_colu
         return;
     }
     double squares = 0.0;
-    for (int64_t i = part.begin + threadIdx.x; i < part.end; i += BLOCK) {
+    EACH_OF(part)
+    {
         int64_t row = i / n_columns;
         float value =
             load(g.dtype, g.data, i) * work.of_row[row] * work.of_column[i - row * n_columns];
@@ -176,7 +155,8 @@ KERNEL adafactor_vector(struct direction_job job, int64_t n, struct cuda_array g
         now = adafactor_of(&job);
     __syncthreads();
     double squares = 0.0;
-    for (int64_t i = part.begin + threadIdx.x; i < part.end; i += BLOCK) {
+    EACH_OF(part)
+    {
         double gradient = (double)load(g.dtype, g.data, i);
         v[i] = (float)adafactor_mean(&now, (double)v[i], gradient * gradient);
         double value = gradient * now.clip / sqrt((double)v[i]);
@@ -190,8 +170,8 @@ KERNEL adafactor_end(struct direction_job job, int64_t n, struct adafactor_work 
 {
     if (skips(&job))
         return;
-    double steps = sum_parts(work.steps, direction_n_parts(n), 1);
-    double weights = sum_parts(work.weights, direction_n_parts(n), 1);
+    double steps = sum_parts(work.steps, parts_count(n), 1);
+    double weights = sum_parts(work.weights, parts_count(n), 1);
     if (threadIdx.x == 0) {
         struct adafactor_now now = adafactor_of(&job);
         adafactor_finish(&now, sqrt(steps / (double)n), sqrt(weights / (double)n), job.scalars);
@@ -200,7 +180,7 @@ KERNEL adafactor_end(struct direction_job job, int64_t n, struct adafactor_work 
 
 static struct adafactor_work cut_work(void *block, int64_t n_rows, int64_t n_columns, bool factored)
 {
-    int64_t n_parts = direction_n_parts(n_rows * n_columns);
+    int64_t n_parts = parts_count(n_rows * n_columns);
     struct adafactor_work work;
     work.columns = (double *)block;
     work.steps = work.columns + (factored ? adafactor_column_parts(n_rows) * n_columns : 0);
@@ -237,7 +217,7 @@ int cuda_adafactor(const struct direction_job *job, int64_t n_rows, int64_t n_co
 {
     int64_t n = n_rows * n_columns;
     struct adafactor_work work = cut_work(work_block, n_rows, n_columns, columns != NULL);
-    unsigned n_parts = (unsigned)direction_n_parts(n);
+    unsigned n_parts = (unsigned)parts_count(n);
     int error = 0;
     if (columns == NULL) {
         error = launch(adafactor_vector, n_parts, BLOCK, 0, stream, *job, n, g, w, rows, u, work);
@@ -260,7 +240,8 @@ DEVICE struct amos_now amos_of(const struct direction_job *job, int64_t k, const
 DEVICE double amos_squares(struct range part, struct cuda_array g, double clip, double most)
 {
     double sum = 0.0;
-    for (int64_t i = part.begin + threadIdx.x; i < part.end; i += BLOCK) {
+    EACH_OF(part)
+    {
         double value = amos_clamp((double)load(g.dtype, g.data, i) * clip, most);
         sum += value * value;
     }
@@ -270,7 +251,8 @@ DEVICE double amos_squares(struct range part, struct cuda_array g, double clip, 
 DEVICE void amos_direction(struct range part, struct cuda_array g, struct cuda_array w, double clip,
                            struct amos_work mix, struct cuda_array u)
 {
-    for (int64_t i = part.begin + threadIdx.x; i < part.end; i += BLOCK) {
+    EACH_OF(part)
+    {
         double gradient = amos_clamp((double)load(g.dtype, g.data, i) * clip, mix.most);
         double value =
             mix.of_weight * (double)load(w.dtype, w.data, i) + mix.of_gradient * gradient;
@@ -349,7 +331,7 @@ KERNEL amos_whole(struct direction_job job, int64_t n, float *v, float *b, const
 {
     if (skips(&job))
         return;
-    double squares = sum_parts(parts, direction_n_parts(n), 1);
+    double squares = sum_parts(parts, parts_count(n), 1);
     if (threadIdx.x == 0) {
         struct amos_now now = amos_of(&job, n, b);
         *work = amos_move(&now, amos_most(&now, (double)*v), squares / (double)n, v);
@@ -373,7 +355,7 @@ int cuda_amos(const struct direction_job *job, int64_t n, int64_t n_groups, stru
 {
     struct amos_work *work = (struct amos_work *)work_block;
     double *parts = (double *)(work + 1);
-    unsigned n_parts = (unsigned)direction_n_parts(n);
+    unsigned n_parts = (unsigned)parts_count(n);
     int error;
     if (n_groups > 1) {
         int64_t width = n / n_groups;
@@ -402,7 +384,8 @@ KERNEL prodigy_parts(struct direction_job job, int64_t n, struct cuda_array g, s
     __syncthreads();
     const float clip = (float)job.scalars[SCALAR_clip];
     const float keep = (float)now.keep, step = (float)now.step;
-    for (int64_t i = part.begin + threadIdx.x; i < part.end; i += BLOCK) {
+    EACH_OF(part)
+    {
         float gradient = load(g.dtype, g.data, i) * clip;
         product += (double)gradient *
                    ((double)load(x0.dtype, x0.data, i) - (double)load(z.dtype, z.data, i));
@@ -420,8 +403,8 @@ KERNEL prodigy_parts(struct direction_job job, int64_t n, struct cuda_array g, s
 KERNEL prodigy_whole(struct direction_job job, int64_t n, const double *parts, double *part)
 {
     bool skip = skips(&job);
-    double product = skip ? 0.0 : sum_parts(parts, direction_n_parts(n), 2);
-    double size = skip ? 0.0 : sum_parts(parts + 1, direction_n_parts(n), 2);
+    double product = skip ? 0.0 : sum_parts(parts, parts_count(n), 2);
+    double size = skip ? 0.0 : sum_parts(parts + 1, parts_count(n), 2);
     if (threadIdx.x == 0) {
         part[0] = product;
         part[1] = size;
@@ -441,8 +424,8 @@ int cuda_prodigy_sums(const struct direction_job *job, int64_t n, struct cuda_ar
                       struct cuda_array z, struct cuda_array x0, float *s, double *part, void *work,
                       void *stream)
 {
-    int error = launch(prodigy_parts, (unsigned)direction_n_parts(n), BLOCK, 0, stream, *job, n, g,
-                       z, x0, s, (double *)work);
+    int error = launch(prodigy_parts, (unsigned)parts_count(n), BLOCK, 0, stream, *job, n, g, z, x0,
+                       s, (double *)work);
     return error != 0
                ? error
                : launch(prodigy_whole, 1, BLOCK, 0, stream, *job, n, (const double *)work, part);

@@ -6,6 +6,7 @@
 #define SNUG_CUDA_DIRECTION_H
 
 #include "cuda/launch.h"
+#include "cuda/parts.h"
 #include "ir/program.h"
 
 struct direction_job { /* attributes of the op */
@@ -15,14 +16,7 @@ struct direction_job { /* attributes of the op */
     double *scalars; /* on the device */
 };
 
-/* Sums over n elements are made of sums over parts of equal length, one for each block of threads. */
-enum { PART_ELEMS_LEAST = 4096, PARTS_MOST = 1024, COLUMN_PARTS_MOST = 128 };
-
-DEVICE_FN int64_t direction_n_parts(int64_t n)
-{
-    int64_t parts = (n + PART_ELEMS_LEAST - 1) / PART_ELEMS_LEAST;
-    return parts < PARTS_MOST ? parts : (int64_t)PARTS_MOST;
-}
+enum { COLUMN_PARTS_MOST = 128 };
 
 /* Of a matrix: over how many rows a part of the sums of a column goes. */
 DEVICE_FN int64_t adafactor_part_rows(int64_t n_rows)
@@ -45,7 +39,7 @@ DEVICE_FN int64_t adafactor_column_parts(int64_t n_rows)
 
 DEVICE_FN size_t adafactor_work_bytes(int64_t n_rows, int64_t n_columns, bool factored)
 {
-    size_t sums = 2 * (size_t)direction_n_parts(n_rows * n_columns) + 1;
+    size_t sums = 2 * (size_t)parts_count(n_rows * n_columns) + 1;
     if (!factored)
         return sums * sizeof(double);
     size_t columns = (size_t)(adafactor_column_parts(n_rows) * n_columns);
@@ -58,12 +52,12 @@ struct amos_work { /* of a tensor with one v: what its blocks of threads need */
 
 DEVICE_FN size_t amos_work_bytes(int64_t n)
 {
-    return sizeof(struct amos_work) + (size_t)direction_n_parts(n) * sizeof(double);
+    return sizeof(struct amos_work) + (size_t)parts_count(n) * sizeof(double);
 }
 
 DEVICE_FN size_t prodigy_work_bytes(int64_t n)
 {
-    return 2 * (size_t)direction_n_parts(n) * sizeof(double);
+    return 2 * (size_t)parts_count(n) * sizeof(double);
 }
 
 CUDA_LAUNCHERS_BEGIN

@@ -33,6 +33,7 @@
     X(codes)             \
     X(average)           \
     X(direction)         \
+    X(muon)              \
     X(matrix)            \
     X(copy)
 
