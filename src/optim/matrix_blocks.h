@@ -39,6 +39,17 @@ static struct blocks_layout blocks_layout(const struct tensor *u, int n_states,
     return l;
 }
 
+/* Of whole blocks, and of those at the right, at the bottom and in the corner. */
+static inline void blocks_products(const struct matrix *w, struct factors_list *list)
+{
+    int64_t across = matrix_parts(w->cols, w->block), n = matrix_n_blocks(w);
+    const int64_t places[] = {0, across - 1, n - across, n - 1};
+    for (int i = 0; i < 4; i++) {
+        struct matrix_block b = matrix_block_at(w, places[i]);
+        factors_add_sides(list, b.rows, b.cols, true, true);
+    }
+}
+
 /* The block in work: where its numbers are.  Only the statistics are without gaps in the states. */
 struct block_work {
     const struct tools *t;

@@ -26,6 +26,46 @@ struct factors {
     enum { AS_STORED, A_TURNED, B_TURNED } turned;
 };
 
+/* ---- products that are prepared before the first step ------------------------------------------ */
+
+enum { MOST_PRODUCTS = 40 };
+
+struct factors_list {
+    int n;
+    struct factors at[MOST_PRODUCTS];
+};
+
+static inline int factors_find(const struct factors_list *list, const struct factors *f)
+{
+    for (int i = 0; i < list->n; i++) {
+        const struct factors *g = &list->at[i];
+        if (g->m == f->m && g->n == f->n && g->k == f->k && g->turned == f->turned)
+            return i;
+    }
+    return -1;
+}
+
+static inline void factors_add(struct factors_list *list, const struct factors *f)
+{
+    if (factors_find(list, f) < 0 && list->n < MOST_PRODUCTS)
+        list->at[list->n++] = *f;
+}
+
+/* Of a rows x cols matrix with squares on its sides: what shampoo, caspr and soap need. */
+static inline void factors_add_sides(struct factors_list *list, int64_t rows, int64_t cols,
+                                     bool left, bool right)
+{
+    const struct factors all[] = {{rows, rows, cols, B_TURNED},  {rows, cols, rows, AS_STORED},
+                                  {rows, cols, rows, A_TURNED},  {rows, rows, rows, AS_STORED},
+                                  {rows, rows, rows, A_TURNED},  {cols, cols, rows, A_TURNED},
+                                  {rows, cols, cols, AS_STORED}, {rows, cols, cols, B_TURNED},
+                                  {cols, cols, cols, AS_STORED}, {cols, cols, cols, A_TURNED}};
+    enum { N_ALL = sizeof all / sizeof *all };
+    for (int i = 0; i < N_ALL; i++)
+        if (i < N_ALL / 2 ? left : right)
+            factors_add(list, &all[i]);
+}
+
 /* ---- rooms in the workspace, for a plan ------------------------------------------------------- */
 
 static size_t take_reals(size_t *total, int64_t n);
