@@ -156,32 +156,32 @@ CUDA_FLAGS := -std=c++17 -O3 --expt-relaxed-constexpr -Xcompiler -fPIC,-fvisibil
 EMULATED_FLAGS := -std=c++17 $(filter-out -std=c11 -Wno-override-init -Wconversion -Wshadow,$(CFLAGS)) \
                   -ffp-contract=off
 
-$(BUILD)/plugin/%.c.o: %.c build/config.mk $(BUILD)/flags
+$(filter %.c.o,$(PLUGIN_OBJ)): $(BUILD)/plugin/%.c.o: %.c build/config.mk $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(say) CC '$< (plugin)'
 	$(run)$(CC) $(CPPFLAGS) -DSNUG_CUDA_PLUGIN -isystem $(CONFIG_CUDA)/include $(CFLAGS) -MMD -MP -c -o $@ $<
-$(BUILD)/plugin/%.cu.o: %.cu build/config.mk $(BUILD)/flags
+$(filter %.cu.o,$(PLUGIN_OBJ)): $(BUILD)/plugin/%.cu.o: %.cu build/config.mk $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(say) NVCC $<
 	$(run)$(CONFIG_NVCC) $(CPPFLAGS) -DSNUG_CUDA_PLUGIN $(CUDA_FLAGS) $(CUDA_ARCHS) -MMD -MP -c -o $@ $<
 $(BUILD)/libsnug_cuda.so: $(PLUGIN_OBJ) $(PLUGIN_LIB)
 	$(say) LINK $@
-	$(run)$(CXX) $(CFLAGS:-std=c11=) $(LDFLAGS) -shared -Wl,--exclude-libs,ALL -Wl,-z,defs -o $@ $^ \
+	$(run)$(CXX) $(filter-out -std=c11,$(CFLAGS)) $(LDFLAGS) -shared -Wl,--exclude-libs,ALL -Wl,-z,defs -o $@ $^ \
 	    -L$(CONFIG_CUDA)/lib64 $(CUDA_LIBS) -lm
 
-$(BUILD)/emulated/%.c.o: %.c build/config.mk $(BUILD)/flags
+$(filter %.c.o,$(EMULATED_OBJ)): $(BUILD)/emulated/%.c.o: %.c build/config.mk $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(say) CC '$< (emulated)'
 	$(run)$(CC) $(CPPFLAGS) -DSNUG_CUDA_EMULATED $(CFLAGS) -MMD -MP -c -o $@ $<
-$(BUILD)/emulated/%.o: % build/config.mk $(BUILD)/flags
+$(filter-out %.c.o,$(EMULATED_OBJ)): $(BUILD)/emulated/%.o: % build/config.mk $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(say) CXX '$< (emulated)'
 	$(run)$(CXX) $(CPPFLAGS) -DSNUG_CUDA_EMULATED $(EMULATED_FLAGS) -MMD -MP -c -o $@ -x c++ $<
 
 # Tests of the backend are linked with the emulation.
-$(BUILD)/tests/cuda/%: $(BUILD)/tests/cuda/%.o $(TEST_LIB) $(EMULATED_OBJ) $(BUILD)/libsnug.a
+$(filter $(BUILD)/tests/cuda/%,$(TEST_BIN)): %: %.o $(TEST_LIB) $(EMULATED_OBJ) $(BUILD)/libsnug.a
 	$(say) LINK $@
-	$(run)$(CXX) $(CFLAGS:-std=c11=) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
+	$(run)$(CXX) $(filter-out -std=c11,$(CFLAGS)) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
 
 # Every tests/*/test_*.c is one program on cmocka.
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_LIB) $(BUILD)/libsnug.a

@@ -237,15 +237,17 @@ static enum snug_status next_token(struct sampler *s, const struct snug_generate
     TRY(ensure_window(s, s->n_tokens, err));
     const struct program *prog = &s->session.prog;
     int64_t used = s->n_tokens < s->window ? s->n_tokens : s->window;
-    int32_t *input = exec_data(s->exec, program_find(prog, "tokens"));
+    int32_t *input = exec_input(s->exec, program_find(prog, "tokens"));
     memset(input, 0, (size_t)s->window * sizeof *input); /* what follows cannot look back */
     memcpy(input, s->tokens + s->n_tokens - used, (size_t)used * sizeof *input);
     exec_scalars(s->exec)[SCALAR_row] = (double)(used - 1);
     TRY(exec_run(s->exec, NULL, NULL, err));
     tensor_id logits = program_find(prog, "logits");
     int64_t vocabulary = s->model->gpt2.vocab_size;
+    const void *values;
+    TRY(exec_view(s->exec, logits, &values, err));
     for (int64_t i = 0; i < vocabulary; i++)
-        s->weights[i] = dtype_load(prog->tensors[logits].dtype, exec_data(s->exec, logits), i);
+        s->weights[i] = dtype_load(prog->tensors[logits].dtype, values, i);
     *token = (int32_t)pick(s, o, vocabulary, s->position);
     return SNUG_OK;
 }

@@ -7,11 +7,8 @@
 #include "cuda/runtime.h"
 #include "exec/backend.h"
 
-struct cuda_library; /* library.h: handles of cuBLASLt and cuDNN */
-
 struct device {
     cudaStream_t compute, copies;
-    struct cuda_library *library; /* NULL until a row asks for it */
 };
 
 #endif

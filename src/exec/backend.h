@@ -98,6 +98,52 @@ struct device_limits { /* what the device can do at best, per second */
     double read_bytes, copy_bytes, update_bytes;
 };
 
+struct recording; /* a section's work on both streams, to be done again */
+
+/* Of a backend whose memory is not the host's: only its kernels and copies touch the arena.  Work is put
+ * on streams and done in their order; events order the two. */
+struct device_hooks {
+    enum snug_status (*open)(struct device **device, struct snug_error *err);
+    void (*close)(struct device *device);
+    void *(*stream)(struct device *device);      /* of kernels */
+    void *(*copy_stream)(struct device *device); /* of copies to and from the store */
+    /* All work of both streams is done; a failure of any of it is reported here at the latest. */
+    enum snug_status (*synchronize)(struct device *device, struct snug_error *err);
+
+    /* Host memory that copies are fast from and to; NULL: there is no more. */
+    void *(*alloc_host)(size_t bytes);
+    void (*release_host)(void *block);
+    /* Put on the stream of kernels; the host's side is alloc_host's, and in use until then. */
+    enum snug_status (*push)(struct device *device, void *to, const void *from, int64_t n_bytes,
+                             struct snug_error *err);
+    enum snug_status (*pull)(struct device *device, void *to, const void *from, int64_t n_bytes,
+                             struct snug_error *err);
+    enum snug_status (*set_scalar)(struct device *device, double *at, double value,
+                                   struct snug_error *err);
+    /* At once, from any memory of the host and from any of its threads. */
+    enum snug_status (*read)(struct device *device, const void *from, void *to, int64_t n_bytes,
+                             struct snug_error *err);
+    enum snug_status (*write)(struct device *device, void *to, const void *from, int64_t n_bytes,
+                              struct snug_error *err);
+
+    enum snug_status (*event_make)(void **event, struct snug_error *err);
+    void (*event_free)(void *event);
+    enum snug_status (*event_record)(void *event, void *stream, struct snug_error *err);
+    enum snug_status (*event_wait)(void *stream, void *event, struct snug_error *err);
+    enum snug_status (*event_finish)(void *event, struct snug_error *err); /* the host waits */
+    double (*event_seconds)(void *begin, void *end);                       /* both are done */
+
+    /* What is put on the streams in between is kept, not done. */
+    enum snug_status (*record_begin)(struct device *device, struct snug_error *err);
+    enum snug_status (*record_end)(struct device *device, struct recording **recording,
+                                   struct snug_error *err);
+    enum snug_status (*replay)(struct device *device, struct recording *recording,
+                               struct snug_error *err);
+    void (*recording_free)(struct recording *recording);
+
+    int64_t (*used_bytes)(void); /* of the device's memory, by everybody */
+};
+
 struct backend {
     const char *name;
     int alignment; /* of every tensor in the arena, bytes */
@@ -106,16 +152,8 @@ struct backend {
                                    const struct device_facts *facts);
     void *(*alloc)(size_t bytes); /* the arena; untouched pages, NULL on failure */
     void (*release)(void *block, size_t bytes);
-    /* NULL: the arena is memory of the host.  Otherwise only kernels and copies touch it; read and
-     * write are done when they return. */
-    enum snug_status (*open)(struct device **device, struct snug_error *err);
-    void (*close)(struct device *device);
-    void *(*stream)(struct device *device); /* on which kernels are started */
-    enum snug_status (*read)(struct device *device, const void *from, void *to, int64_t n_bytes,
-                             struct snug_error *err);
-    enum snug_status (*write)(struct device *device, void *to, const void *from, int64_t n_bytes,
-                              struct snug_error *err);
-    const char *store_place; /* where a store lies, in a few words */
+    const struct device_hooks *hooks; /* NULL: the arena is memory of the host */
+    const char *store_place;          /* where a store lies, in a few words */
     /* A store whose bytes are 0 and are there: what cannot be had is refused now, not later. */
     enum snug_status (*open_store)(const struct device_facts *facts, int64_t n_bytes,
                                    struct store **store, struct snug_error *err);

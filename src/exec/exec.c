@@ -4,10 +4,9 @@
  * Copies are handed to a thread of their own; an op that has to come after one waits for it, as
  * program_section_last says.  What waits for what is known before the first run.
  */
-#include "exec/exec.h"
+#include "exec/local.h"
 
 #include "base/clock.h"
-#include "exec/copies.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -15,23 +14,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-struct exec {
-    const struct program *prog;
-    const struct plan *plan;
-    const struct backend *backend;
-    struct device_facts facts;
-    unsigned char *arena;
-    int64_t arena_bytes;
-    bool owns_arena;
-    struct kernel_call *calls; /* per op */
-    const struct kernel **kernels;
-    double *op_seconds; /* NULL: nobody asks how long ops take */
-    struct store *store;
-    struct copies *copies; /* NULL: the program has none */
-    tensor_id *fetched;    /* per tensor: of which it is a copy in staging, or TENSOR_NONE */
-    int *waits_for;        /* per op: the copy that must be done before it, or -1 */
-    int64_t *number;       /* per copy: the one that it was given when last issued */
-};
+/* The tensor's bytes in the arena, wherever that lies; NULL: it is not there. */
+static void *place_of(const struct exec *exec, tensor_id id)
+{
+    return exec->plan->offset[id] < 0 ? NULL : exec->arena + exec->plan->offset[id];
+}
 
 static struct operand operand_of(const struct exec *exec, tensor_id id)
 {
@@ -39,7 +26,7 @@ static struct operand operand_of(const struct exec *exec, tensor_id id)
         return (struct operand){0};
     const struct program *prog = exec->prog;
     tensor_id own = exec->fetched[id] != TENSOR_NONE ? exec->fetched[id] : id;
-    return (struct operand){.data = exec_data(exec, id),
+    return (struct operand){.data = place_of(exec, id),
                             .tensor = &prog->tensors[id],
                             .stored_at = exec->plan->stored_at[id],
                             .whole_name = prog->tensors[tensor_root(prog, own)].name,
@@ -55,12 +42,15 @@ static enum snug_status prepare(struct exec *exec, int i, struct snug_error *err
         return snug_fail(err, SNUG_UNSUPPORTED, "op %d (%s): the %s backend has no kernel for it",
                          i, op_infos[op->kind].name, exec->backend->name);
     *call = (struct kernel_call){.op = op, .facts = &exec->facts, .store = exec->store};
+    if (exec->hooks != NULL)
+        call->stream = op_is_copy(op) ? exec->hooks->copy_stream(exec->facts.device)
+                                      : exec->hooks->stream(exec->facts.device);
     for (int k = 0; k < op->n_in; k++)
         call->in[k] = operand_of(exec, op->in[k]);
     for (int k = 0; k < op->n_out; k++)
         call->out[k] = operand_of(exec, op->out[k]);
     if (op->work != TENSOR_NONE)
-        call->work = exec_data(exec, op->work);
+        call->work = place_of(exec, op->work);
     size_t wanted =
         kernel->workspace_bytes == NULL ? 0 : kernel->workspace_bytes(exec->prog, op, &exec->facts);
     if (wanted > (op->work == TENSOR_NONE ? 0 : (size_t)tensor_bytes(exec->prog, op->work)))
@@ -96,11 +86,9 @@ static void find_waits(struct exec *exec, int *copied_by)
     }
 }
 
-static enum snug_status run_op(struct exec *exec, int i, int micro, struct snug_error *err);
-
 static enum snug_status run_copy(void *user, int i, struct snug_error *err)
 {
-    return run_op(user, i, 0, err);
+    return exec_run_op(user, i, 0, err);
 }
 
 /* The lane of copies, and a store unless it is another's. */
@@ -126,7 +114,33 @@ static enum snug_status open_lane(struct exec *exec, struct exec *shared, struct
         exec->store = shared->store;
     else if (exec->plan->store_bytes > 0)
         TRY(exec->backend->open_store(&exec->facts, exec->plan->store_bytes, &exec->store, err));
+    if (exec->hooks != NULL)
+        return device_open_lane(exec, err);
     return n_copies == 0 ? SNUG_OK : copies_create(n_copies, run_copy, exec, &exec->copies, err);
+}
+
+/* The device and the arena, or those of `shared`. */
+static enum snug_status open_memory(struct exec *exec, const struct exec *shared,
+                                    struct snug_error *err)
+{
+    exec->owns_arena = shared == NULL;
+    if (shared != NULL) {
+        exec->arena = shared->arena;
+        exec->facts.device = shared->facts.device;
+        if (exec->arena_bytes > shared->arena_bytes)
+            return snug_fail(err, SNUG_MISMATCH, "%s does not fit the arena it is to share",
+                             exec->prog->name);
+    } else {
+        if (exec->hooks != NULL)
+            TRY(exec->hooks->open(&exec->facts.device, err));
+        exec->arena = exec->backend->alloc((size_t)exec->arena_bytes);
+        if (exec->arena == NULL)
+            return snug_fail(err, SNUG_NO_MEMORY,
+                             "the %s does not give the planned %lld bytes; plan a smaller "
+                             "--micro-batch or set --memory",
+                             exec->hooks == NULL ? "machine" : "GPU", (long long)exec->arena_bytes);
+    }
+    return exec->hooks == NULL ? SNUG_OK : staging_make(exec, shared, err);
 }
 
 enum snug_status exec_create(const struct program *prog, const struct plan *plan,
@@ -141,26 +155,15 @@ enum snug_status exec_create(const struct program *prog, const struct plan *plan
     exec->prog = prog;
     exec->plan = plan;
     exec->backend = backend;
+    exec->hooks = backend->hooks;
     exec->facts = *facts;
     exec->arena_bytes = plan->arena_bytes;
-    exec->owns_arena = shared == NULL;
     exec->calls = calloc((size_t)prog->n_ops + 1, sizeof *exec->calls);
     exec->kernels = calloc((size_t)prog->n_ops + 1, sizeof(struct kernel *));
-    if (exec->calls == NULL || exec->kernels == NULL) {
+    if (exec->calls == NULL || exec->kernels == NULL)
         status = snug_fail(err, SNUG_NO_MEMORY, "out of memory");
-    } else if (shared != NULL) {
-        exec->arena = shared->arena;
-        if (plan->arena_bytes > shared->arena_bytes)
-            status = snug_fail(err, SNUG_MISMATCH, "%s does not fit the arena it is to share",
-                               prog->name);
-    } else {
-        exec->arena = backend->alloc((size_t)plan->arena_bytes);
-        if (exec->arena == NULL)
-            status = snug_fail(err, SNUG_NO_MEMORY,
-                               "the machine does not give the planned %lld bytes; plan a smaller "
-                               "--micro-batch or set --memory",
-                               (long long)plan->arena_bytes);
-    }
+    if (status == SNUG_OK)
+        status = open_memory(exec, shared, err);
     if (status == SNUG_OK)
         status = open_lane(exec, shared, err);
     for (int i = 0; i < prog->n_ops && status == SNUG_OK; i++)
@@ -178,6 +181,7 @@ void exec_free(struct exec *exec)
     if (exec == NULL)
         return;
     copies_free(exec->copies);
+    device_close(exec);
     if (exec->owns_arena && exec->store != NULL)
         exec->store->close(exec->store);
     for (int i = 0; exec->kernels != NULL && exec->calls != NULL && i < exec->prog->n_ops; i++)
@@ -186,6 +190,8 @@ void exec_free(struct exec *exec)
             exec->kernels[i]->release(exec->calls[i].prepared);
     if (exec->owns_arena && exec->arena != NULL)
         exec->backend->release(exec->arena, (size_t)exec->arena_bytes);
+    if (exec->owns_arena && exec->facts.device != NULL)
+        exec->hooks->close(exec->facts.device);
     free(exec->calls);
     free(exec->kernels);
     free(exec->fetched);
@@ -201,7 +207,21 @@ int64_t exec_allocated_bytes(const struct exec *exec)
 
 void *exec_data(const struct exec *exec, tensor_id id)
 {
-    return exec->plan->offset[id] < 0 ? NULL : exec->arena + exec->plan->offset[id];
+    return exec->hooks == NULL ? place_of(exec, id) : NULL;
+}
+
+void *exec_input(const struct exec *exec, tensor_id id)
+{
+    return exec->hooks == NULL ? place_of(exec, id) : staging_input(exec, id);
+}
+
+enum snug_status exec_view(struct exec *exec, tensor_id id, const void **data,
+                           struct snug_error *err)
+{
+    if (exec->hooks != NULL)
+        return staging_view(exec, id, data, err);
+    *data = place_of(exec, id);
+    return SNUG_OK;
 }
 
 bool exec_holds(const struct exec *exec, tensor_id id)
@@ -212,10 +232,12 @@ bool exec_holds(const struct exec *exec, tensor_id id)
 enum snug_status exec_read(const struct exec *exec, tensor_id id, int64_t at_bytes, int64_t n_bytes,
                            void *to, struct snug_error *err)
 {
-    const unsigned char *data = exec_data(exec, id);
+    const unsigned char *data = place_of(exec, id);
     if (data == NULL)
         return exec->store->read(exec->store, exec->plan->stored_at[id] + at_bytes, to, n_bytes,
                                  err);
+    if (exec->hooks != NULL)
+        return exec->hooks->read(exec->facts.device, data + at_bytes, to, n_bytes, err);
     memcpy(to, data + at_bytes, (size_t)n_bytes);
     return SNUG_OK;
 }
@@ -223,17 +245,21 @@ enum snug_status exec_read(const struct exec *exec, tensor_id id, int64_t at_byt
 enum snug_status exec_write(const struct exec *exec, tensor_id id, int64_t at_bytes,
                             int64_t n_bytes, const void *from, struct snug_error *err)
 {
-    unsigned char *data = exec_data(exec, id);
+    unsigned char *data = place_of(exec, id);
     if (data == NULL)
         return exec->store->write(exec->store, exec->plan->stored_at[id] + at_bytes, from, n_bytes,
                                   err);
+    if (exec->hooks != NULL)
+        return exec->hooks->write(exec->facts.device, data + at_bytes, from, n_bytes, err);
     memcpy(data + at_bytes, from, (size_t)n_bytes);
     return SNUG_OK;
 }
 
 double *exec_scalars(const struct exec *exec)
 {
-    return exec->prog->scalars == TENSOR_NONE ? NULL : exec_data(exec, exec->prog->scalars);
+    if (exec->prog->scalars == TENSOR_NONE)
+        return NULL;
+    return exec->hooks == NULL ? place_of(exec, exec->prog->scalars) : staging_scalars(exec);
 }
 
 /* A single thread is timed by its own clock: it stands still while others have the core. */
@@ -242,7 +268,7 @@ static double op_clock(const struct device_facts *facts)
     return facts->threads == 1 ? clock_thread_seconds() : clock_seconds();
 }
 
-static enum snug_status run_op(struct exec *exec, int i, int micro, struct snug_error *err)
+enum snug_status exec_run_op(struct exec *exec, int i, int micro, struct snug_error *err)
 {
     struct kernel_call *call = &exec->calls[i];
     enum accumulate mode = call->op->attrs.accumulate;
@@ -250,6 +276,10 @@ static enum snug_status run_op(struct exec *exec, int i, int micro, struct snug_
     call->micro = micro;
     if (exec->op_seconds == NULL)
         return exec->kernels[i]->run(call, err);
+    if (exec->hooks != NULL) {
+        TRY(exec->kernels[i]->run(call, err));
+        return device_mark_op(exec, i, err);
+    }
     double begin = op_clock(call->facts);
     enum snug_status status = exec->kernels[i]->run(call, err);
     exec->op_seconds[i] += op_clock(call->facts) - begin;
@@ -266,35 +296,46 @@ static enum snug_status finish_copies(struct exec *exec, struct snug_error *err)
     return exec->copies == NULL ? SNUG_OK : copies_finish(exec->copies, err);
 }
 
-/* Waiting counts as time of the op that waits. */
-static enum snug_status wait_for_copy(struct exec *exec, int i, int64_t number,
-                                      struct snug_error *err)
+static enum snug_status issue_copy(struct exec *exec, int i, struct snug_error *err)
 {
+    if (exec->hooks != NULL)
+        return device_issue_copy(exec, i, err);
+    exec->number[i] = copies_issue(exec->copies, i);
+    return SNUG_OK;
+}
+
+/* Waiting counts as time of the op that waits. */
+static enum snug_status wait_for_copy(struct exec *exec, int i, int copy, struct snug_error *err)
+{
+    if (exec->hooks != NULL)
+        return device_wait_for_copy(exec, copy, err);
     double begin = clock_seconds();
-    TRY(copies_wait(exec->copies, number, err));
+    TRY(copies_wait(exec->copies, exec->number[copy], err));
     if (exec->op_seconds != NULL)
         exec->op_seconds[i] += clock_seconds() - begin;
     return SNUG_OK;
 }
 
-/* Ops [begin, end), a whole section; its last op waits for all copies of it. */
-static enum snug_status run_section(struct exec *exec, int begin, int end, int micro,
-                                    struct snug_error *err)
+enum snug_status exec_run_section(struct exec *exec, int begin, int end, int micro,
+                                  struct snug_error *err)
 {
-    int64_t newest = -1; /* of the copies that were issued */
+    int newest = -1; /* of the copies that were issued */
     for (int i = begin; i < end; i++) {
         if (!op_runs_in(exec->prog, &exec->prog->ops[i], micro))
             continue;
         if (op_is_copy(&exec->prog->ops[i])) {
-            newest = exec->number[i] = copies_issue(exec->copies, i);
+            TRY(issue_copy(exec, i, err));
+            newest = i;
             continue;
         }
         if (i == end - 1 && newest >= 0)
             TRY(wait_for_copy(exec, i, newest, err));
         else if (exec->waits_for[i] >= begin)
-            TRY(wait_for_copy(exec, i, exec->number[exec->waits_for[i]], err));
-        TRY(run_op(exec, i, micro, err));
+            TRY(wait_for_copy(exec, i, exec->waits_for[i], err));
+        TRY(exec_run_op(exec, i, micro, err));
     }
+    if (exec->hooks != NULL)
+        return newest >= 0 ? device_wait_for_copy(exec, newest, err) : SNUG_OK;
     return finish_copies(exec, err);
 }
 
@@ -303,34 +344,46 @@ static enum snug_status run_all(struct exec *exec, exec_feed *feed, void *user,
 {
     const struct program *prog = exec->prog;
     int body_end = program_body_end(prog);
-    TRY(run_section(exec, 0, prog->body_begin, 0, err));
+    TRY(exec_run_section(exec, 0, prog->body_begin, 0, err));
     for (int micro = 0; micro < prog->n_repeat; micro++) {
         if (feed != NULL)
             TRY(feed(user, micro, err));
-        TRY(run_section(exec, prog->body_begin, body_end, micro, err));
+        TRY(exec_run_section(exec, prog->body_begin, body_end, micro, err));
     }
-    return run_section(exec, body_end, prog->n_ops, 0, err);
+    return exec_run_section(exec, body_end, prog->n_ops, 0, err);
 }
 
 enum snug_status exec_run(struct exec *exec, exec_feed *feed, void *user, struct snug_error *err)
 {
     struct run_modes modes = exec->backend->run_begin(&exec->facts);
-    enum snug_status status = run_all(exec, feed, user, err);
+    enum snug_status status = exec->hooks != NULL ? device_run_all(exec, feed, user, err)
+                                                  : run_all(exec, feed, user, err);
     (void)finish_copies(exec, NULL); /* after a failure some may be under way */
+    if (exec->hooks != NULL && status != SNUG_OK)
+        (void)exec->hooks->synchronize(exec->facts.device, NULL);
     exec->backend->run_end(&exec->facts, &modes);
     return status;
 }
 
-static bool all_finite(const struct operand *operand)
+/* By pieces, so that a copy from a device needs no memory. */
+static enum snug_status find_in_tensor(struct exec *exec, tensor_id id, bool *finite,
+                                       struct snug_error *err)
 {
-    const struct tensor *t = operand->tensor;
-    if (t == NULL || operand->data == NULL || !dtype_is_float(t->dtype))
-        return true;
-    int64_t n = shape_elems(&t->shape);
-    for (int64_t i = 0; i < n; i++)
-        if (!isfinite(dtype_load(t->dtype, operand->data, i)))
-            return false;
-    return true;
+    enum { PIECE = 4096 };
+    double piece[PIECE]; /* room for the widest type */
+    *finite = true;
+    if (id == TENSOR_NONE || place_of(exec, id) == NULL ||
+        !dtype_is_float(exec->prog->tensors[id].dtype))
+        return SNUG_OK;
+    enum dtype dtype = exec->prog->tensors[id].dtype;
+    int64_t n = tensor_elems(exec->prog, id), size = (int64_t)dtype_bytes(dtype);
+    for (int64_t at = 0; at < n && *finite; at += PIECE) {
+        int64_t count = n - at < PIECE ? n - at : PIECE;
+        TRY(exec_read(exec, id, at * size, count * size, piece, err));
+        for (int64_t i = 0; i < count && *finite; i++)
+            *finite = isfinite(dtype_load(dtype, piece, i));
+    }
+    return SNUG_OK;
 }
 
 /* Updates can stand in the body too: to look must not change the run. */
@@ -344,31 +397,41 @@ static bool changes_run(const struct program *prog, const struct op *op)
     return false;
 }
 
+static enum snug_status run_and_look(struct exec *exec, int i, int micro, const char **name,
+                                     struct snug_error *err)
+{
+    const struct op *op = &exec->prog->ops[i];
+    TRY(exec_run_op(exec, i, micro, err));
+    if (exec->hooks != NULL) /* copies are on another stream */
+        TRY(exec->hooks->synchronize(exec->facts.device, err));
+    for (int k = 0; k < op->n_out && *name == NULL; k++) {
+        bool finite;
+        TRY(find_in_tensor(exec, op->out[k], &finite, err));
+        if (!finite)
+            *name = exec->prog->tensors[op->out[k]].name;
+    }
+    return SNUG_OK;
+}
+
 static enum snug_status find_nonfinite(struct exec *exec, exec_feed *feed, void *user,
                                        const char **name, struct snug_error *err)
 {
     const struct program *prog = exec->prog;
     *name = NULL;
-    for (int i = 0; i < prog->n_tensors; i++) {
-        struct operand parameter = {.data = exec_data(exec, i), .tensor = &prog->tensors[i]};
-        if (prog->tensors[i].role == ROLE_parameter && !all_finite(&parameter)) {
-            *name = prog->tensors[i].name;
-            return SNUG_OK;
-        }
+    for (int i = 0; i < prog->n_tensors && *name == NULL; i++) {
+        bool finite = true;
+        if (prog->tensors[i].role == ROLE_parameter)
+            TRY(find_in_tensor(exec, i, &finite, err));
+        *name = finite ? NULL : prog->tensors[i].name;
     }
-    for (int micro = 0; micro < prog->n_repeat; micro++) {
-        if (feed != NULL)
+    for (int micro = 0; micro < prog->n_repeat && *name == NULL; micro++) {
+        if (exec->hooks != NULL)
+            TRY(staging_feed(exec, feed, user, micro, err));
+        else if (feed != NULL)
             TRY(feed(user, micro, err));
-        for (int i = prog->body_begin; i < program_body_end(prog); i++) {
-            if (!op_runs_in(prog, &prog->ops[i], micro) || changes_run(prog, &prog->ops[i]))
-                continue;
-            TRY(run_op(exec, i, micro, err));
-            for (int k = 0; k < prog->ops[i].n_out; k++)
-                if (!all_finite(&exec->calls[i].out[k])) {
-                    *name = exec->calls[i].out[k].tensor->name;
-                    return SNUG_OK;
-                }
-        }
+        for (int i = prog->body_begin; i < program_body_end(prog) && *name == NULL; i++)
+            if (op_runs_in(prog, &prog->ops[i], micro) && !changes_run(prog, &prog->ops[i]))
+                TRY(run_and_look(exec, i, micro, name, err));
     }
     return SNUG_OK;
 }
@@ -387,6 +450,8 @@ int64_t exec_resident_bytes(const struct exec *exec)
     enum { PAGES_AT_ONCE = 4096 };
     unsigned char present[PAGES_AT_ONCE];
     int64_t page = sysconf(_SC_PAGESIZE), resident = 0;
+    if (exec->hooks != NULL)
+        return 0;
     for (int64_t at = 0; at < exec->arena_bytes; at += PAGES_AT_ONCE * page) {
         int64_t left = exec->arena_bytes - at;
         int64_t span = left < PAGES_AT_ONCE * page ? left : PAGES_AT_ONCE * page;
@@ -396,4 +461,9 @@ int64_t exec_resident_bytes(const struct exec *exec)
             resident += (present[i] & 1) ? page : 0;
     }
     return resident;
+}
+
+int64_t exec_device_runtime_bytes(const struct exec *exec)
+{
+    return exec->hooks == NULL ? -1 : exec->hooks->used_bytes() - exec->arena_bytes;
 }

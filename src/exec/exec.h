@@ -18,16 +18,26 @@ enum snug_status exec_create(const struct program *prog, const struct plan *plan
 void exec_free(struct exec *exec);
 
 int64_t exec_allocated_bytes(const struct exec *exec);
-void *exec_data(const struct exec *exec, tensor_id id); /* NULL: not in the arena */
+/* NULL: it is not in the arena, or that is not the host's memory. */
+void *exec_data(const struct exec *exec, tensor_id id);
 
-/* For tensors that may be in the store: is it there or in the arena; bytes of it from there, and to
- * there. Not while a run is under way; otherwise from any thread. */
+/* Where the host puts the numbers of an input, in a feed or before a run: in the arena, or in memory from
+ * where a run takes them to the device.  Another place for every micro-batch. */
+void *exec_input(const struct exec *exec, tensor_id id);
+/* The numbers that a run left in a tensor of the arena, for the host: there, or a copy that is good until
+ * the next run. */
+enum snug_status exec_view(struct exec *exec, tensor_id id, const void **data,
+                           struct snug_error *err);
+
+/* For tensors that may be anywhere: does it lie in the arena or in the store; bytes of it from there, and
+ * to there. Not while a run is under way; otherwise from any thread. */
 bool exec_holds(const struct exec *exec, tensor_id id);
 enum snug_status exec_read(const struct exec *exec, tensor_id id, int64_t at_bytes, int64_t n_bytes,
                            void *to, struct snug_error *err);
 enum snug_status exec_write(const struct exec *exec, tensor_id id, int64_t at_bytes,
                             int64_t n_bytes, const void *from, struct snug_error *err);
-double *exec_scalars(const struct exec *exec); /* NULL if the program has none */
+/* NULL if the program has none.  Runs begin with what the host wrote here, and leave theirs here. */
+double *exec_scalars(const struct exec *exec);
 
 /* Fills the input tensors of micro-batch `micro`. */
 typedef enum snug_status exec_feed(void *user, int micro, struct snug_error *err);
@@ -48,5 +58,7 @@ void exec_time_ops(struct exec *exec, double *op_seconds);
 
 /* Bytes of the arena that are in memory now, as the kernel counts pages. */
 int64_t exec_resident_bytes(const struct exec *exec);
+/* What is in use of the device's memory beside the arena; -1: the arena is the host's memory. */
+int64_t exec_device_runtime_bytes(const struct exec *exec);
 
 #endif

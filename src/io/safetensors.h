@@ -28,7 +28,8 @@ struct st_entry {
     int id;
     int64_t offset_bytes, n_bytes; /* in the file, from its beginning; the writer ignores them */
     /* What lies nowhere as a whole is made as it is written: elements at .. at + n, in order. */
-    void (*fill)(const struct st_entry *entry, int64_t at, int64_t n, void *out);
+    enum snug_status (*fill)(const struct st_entry *entry, int64_t at, int64_t n, void *out,
+                             struct snug_error *err);
     void *maker; /* for fill */
 };
 

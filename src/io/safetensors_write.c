@@ -108,7 +108,7 @@ static enum snug_status write_made(int fd, const char *path, const struct st_ent
     int64_t width = (int64_t)dtype_bytes(entry->dtype), n = entry->n_bytes / width;
     for (int64_t at = 0; at < n; at += PIECE_ELEMS) {
         int64_t count = n - at < PIECE_ELEMS ? n - at : PIECE_ELEMS;
-        entry->fill(entry, at, count, piece);
+        TRY(entry->fill(entry, at, count, piece, err));
         TRY(file_write_at(fd, path, piece, count * width, begin + at * width, crc, faults, err));
     }
     return SNUG_OK;

@@ -218,9 +218,11 @@ static enum snug_status merge_pair(const struct session *session, struct exec *e
     for (int64_t at = 0, n = shape_elems(&w.shape); at < n && status == SNUG_OK;
          at += WEIGHT_PIECE) {
         int64_t count = n - at < WEIGHT_PIECE ? n - at : WEIGHT_PIECE;
-        weight_form_get(&w, at, count, values);
-        add_delta(&d, at, count, values);
-        weight_form_put(&w, at, count, values);
+        status = weight_form_get(&w, at, count, values, err);
+        if (status == SNUG_OK) {
+            add_delta(&d, at, count, values);
+            status = weight_form_put(&w, at, count, values, err);
+        }
     }
     free(room);
     return status;
@@ -314,14 +316,29 @@ char *adapter_config_text(const struct session *session, const struct snug_recip
     return text;
 }
 
-uint32_t adapter_base_crc(const struct session *session, const struct exec *exec)
+static enum snug_status add_crc(const struct program *prog, const struct exec *exec, tensor_id id,
+                                uint32_t *crc, struct snug_error *err)
+{
+    enum { PIECE_BYTES = 1 << 16 };
+    unsigned char piece[PIECE_BYTES];
+    int64_t n = tensor_bytes(prog, id);
+    for (int64_t at = 0; at < n; at += PIECE_BYTES) {
+        int64_t count = n - at < PIECE_BYTES ? n - at : PIECE_BYTES;
+        TRY(exec_read(exec, id, at, count, piece, err));
+        *crc = file_crc32(*crc, piece, (size_t)count);
+    }
+    return SNUG_OK;
+}
+
+enum snug_status adapter_base_crc(const struct session *session, const struct exec *exec,
+                                  uint32_t *crc, struct snug_error *err)
 {
     const struct program *prog = &session->prog;
-    uint32_t crc = 0;
+    *crc = 0;
     for (int id = 0; id < prog->n_tensors; id++)
-        if (prog->tensors[id].frozen && exec_data(exec, id) != NULL)
-            crc = file_crc32(crc, exec_data(exec, id), (size_t)tensor_bytes(prog, id));
-    return crc;
+        if (prog->tensors[id].frozen && exec_holds(exec, id))
+            TRY(add_crc(prog, exec, id, crc, err));
+    return SNUG_OK;
 }
 
 /* Makes matrices with their adapters as a file is written: one at a time is at hand. */
@@ -338,37 +355,48 @@ struct adapter_merger {
     char (*names)[NAME_MAX_BYTES]; /* PEFT's */
 };
 
-static void load_f32(const struct st_entry *entry, float *to)
+static enum snug_status load_f32(const struct st_entry *entry, float *to, struct snug_error *err)
 {
-    for (int64_t i = 0, n = shape_elems(&entry->shape); i < n; i++)
-        to[i] = (float)dtype_load(entry->dtype, entry->data, i);
+    double piece[WEIGHT_PIECE]; /* room for the widest type */
+    int64_t size = (int64_t)dtype_bytes(entry->dtype), n = shape_elems(&entry->shape);
+    for (int64_t at = 0; at < n; at += WEIGHT_PIECE) {
+        int64_t count = n - at < WEIGHT_PIECE ? n - at : WEIGHT_PIECE;
+        TRY(exec_read(entry->owner, entry->id, at * size, count * size, piece, err));
+        for (int64_t i = 0; i < count; i++)
+            to[at + i] = (float)dtype_load(entry->dtype, piece, i);
+    }
+    return SNUG_OK;
 }
 
-static void take_in_hand(struct adapter_merger *m, const struct merged *tensor)
+static enum snug_status take_in_hand(struct adapter_merger *m, const struct merged *tensor,
+                                     struct snug_error *err)
 {
     if (m->at_hand == tensor)
-        return;
+        return SNUG_OK;
     m->at_hand = tensor;
-    load_f32(tensor->a, m->a);
-    load_f32(tensor->b, m->b);
+    TRY(load_f32(tensor->a, m->a, err));
+    TRY(load_f32(tensor->b, m->b, err));
     m->delta.cols = m->delta.rows + m->delta.rank * tensor->weight.shape.dim[0];
     set_delta(&m->delta, &tensor->weight.shape, tensor->in_out, m->a, m->b);
+    return SNUG_OK;
 }
 
-static void fill_merged(const struct st_entry *entry, int64_t at, int64_t n, void *out)
+static enum snug_status fill_merged(const struct st_entry *entry, int64_t at, int64_t n, void *out,
+                                    struct snug_error *err)
 {
     const struct merged *tensor = entry->maker;
     float values[WEIGHT_PIECE];
     for (int64_t i = 0; i < n; i += WEIGHT_PIECE) {
         int64_t count = n - i < WEIGHT_PIECE ? n - i : WEIGHT_PIECE;
-        weight_form_get(&tensor->weight, at + i, count, values);
+        TRY(weight_form_get(&tensor->weight, at + i, count, values, err));
         if (tensor->a != NULL) {
-            take_in_hand(tensor->merger, tensor);
+            TRY(take_in_hand(tensor->merger, tensor, err));
             add_delta(&tensor->merger->delta, at + i, count, values);
         }
         for (int64_t k = 0; k < count; k++)
             dtype_store(entry->dtype, out, i + k, (double)values[k]);
     }
+    return SNUG_OK;
 }
 
 static const struct st_entry *find_part(const struct st_entry *entries, int n,
@@ -393,8 +421,8 @@ static void add_model_entry(struct adapter_files *files, const struct program *p
                               .merger = files->merger};
     *entry = (struct st_entry){.name = prog->tensors[id].name,
                                .dtype = merged->weight.dtype,
-                               .shape = merged->weight.shape,
-                               .data = merged->weight.data};
+                               .shape = merged->weight.shape};
+    weights_point(entry, exec, id);
     if (merged->a != NULL || merged->weight.kept != merged->weight.dtype) {
         entry->fill = fill_merged;
         entry->maker = merged;
@@ -439,8 +467,7 @@ enum snug_status adapter_files_make(const struct session *session, struct exec *
         files->parts[i].name = m->names[i];
     }
     for (int id = 0; id < prog->n_tensors; id++)
-        if (prog->tensors[id].frozen && !weight_form_is_scales(prog, id) &&
-            exec_data(exec, id) != NULL)
+        if (prog->tensors[id].frozen && !weight_form_is_scales(prog, id) && exec_holds(exec, id))
             add_model_entry(files, prog, exec, id, entries, n);
     return SNUG_OK;
 }

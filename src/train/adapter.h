@@ -32,7 +32,8 @@ char *adapter_config_text(const struct session *session, const struct snug_recip
                           bool is_gpt2, const char *base);
 
 /* The checksum of all that is frozen: a run goes on with the base that it began with. */
-uint32_t adapter_base_crc(const struct session *session, const struct exec *exec);
+enum snug_status adapter_base_crc(const struct session *session, const struct exec *exec,
+                                  uint32_t *crc, struct snug_error *err);
 
 /* What is saved of a run.  parts: A and B under PEFT's names; model: all frozen parameters as the
  * model knows them, with what the parts add. */

@@ -27,8 +27,8 @@ static enum snug_status feed(void *user, int micro, struct snug_error *err)
 {
     struct bench *b = user;
     return data_fill(b->data, DATA_TRAIN, micro * b->session->micro_batch, b->session->micro_batch,
-                     exec_data(b->exec, b->needs.input), exec_data(b->exec, b->needs.target_input),
-                     err);
+                     exec_input(b->exec, b->needs.input),
+                     exec_input(b->exec, b->needs.target_input), err);
 }
 
 static int ascending(const void *a, const void *b)

@@ -84,31 +84,32 @@ static enum snug_status lift(const struct program *prog, const struct op *op,
     return program_add_op(one, op->kind, &op->attrs, op->n_in, in, op->n_out, out, err);
 }
 
-static void fill(const struct exec *exec, const struct program *one)
+static enum snug_status fill(const struct exec *exec, const struct program *one,
+                             struct snug_error *err)
 {
     enum { PATTERN = 4096 };
     for (int id = 0; id < one->n_tensors; id++) {
         const struct tensor *t = &one->tensors[id];
-        unsigned char *data = exec_data(exec, id);
-        size_t bytes = (size_t)tensor_bytes(one, id), step = PATTERN * dtype_bytes(t->dtype);
-        memset(data, 0, bytes);
-        for (int64_t i = 0; i < PATTERN && i < tensor_elems(one, id) && dtype_is_float(t->dtype);
-             i++)
-            dtype_store(t->dtype, data, i, rng_uniform(1, (uint64_t)id, (uint64_t)i));
-        for (size_t at = step; at < bytes; at += step)
-            memcpy(data + at, data, bytes - at < step ? bytes - at : step);
+        double pattern[PATTERN] = {0}; /* room for the widest type */
+        int64_t bytes = tensor_bytes(one, id), step = PATTERN * (int64_t)dtype_bytes(t->dtype);
+        for (int64_t i = 0; i < PATTERN && dtype_is_float(t->dtype); i++)
+            dtype_store(t->dtype, pattern, i, rng_uniform(1, (uint64_t)id, (uint64_t)i));
+        for (int64_t at = 0; at < bytes; at += step)
+            TRY(exec_write(exec, id, at, bytes - at < step ? bytes - at : step, pattern, err));
     }
     double *scalars = exec_scalars(exec);
     for (int i = 0; scalars != NULL && i < SCALAR_COUNT; i++)
         scalars[i] = i == SCALAR_lr ? 1e-6 : i == SCALAR_skip ? 0 : 1;
+    return SNUG_OK;
 }
 
 static enum snug_status best_run(const struct session *one, double *best, struct snug_error *err)
 {
     struct exec *exec = NULL;
     TRY(exec_create(&one->prog, &one->plan, one->backend, &one->facts, NULL, &exec, err));
-    fill(exec, &one->prog);
-    enum snug_status status = exec_run(exec, NULL, NULL, err); /* makes JIT code, touches pages */
+    enum snug_status status = fill(exec, &one->prog, err);
+    if (status == SNUG_OK)
+        status = exec_run(exec, NULL, NULL, err); /* makes JIT code, touches pages */
     double op_seconds, total = 0;
     *best = INFINITY;
     exec_time_ops(exec, &op_seconds);

@@ -196,8 +196,11 @@ static snug_recipe effective_recipe(const struct snug_trainer *t)
 static json_t *base_json(const struct snug_trainer *t)
 {
     char crc[16];
+    uint32_t of_base;
     const char *folder = t->model->weights_folder;
-    snprintf(crc, sizeof crc, "%08lx", (unsigned long)adapter_base_crc(&t->session, t->exec));
+    if (adapter_base_crc(&t->session, t->exec, &of_base, NULL) != SNUG_OK)
+        return NULL;
+    snprintf(crc, sizeof crc, "%08lx", (unsigned long)of_base);
     return json_pack("{s:s, s:s}", "weights", folder == NULL ? "random" : folder, "crc32", crc);
 }
 
@@ -207,10 +210,12 @@ static enum snug_status same_base(const struct snug_trainer *t, const json_t *st
     json_t *base;
     const char *crc, *weights;
     char *end;
+    uint32_t of_base;
     TRY(json_get_object(state, t->out, "base", &base, err));
     TRY(json_get_string(base, t->out, "crc32", &crc, err));
     TRY(json_get_string(base, t->out, "weights", &weights, err));
-    if (strtoul(crc, &end, 16) != adapter_base_crc(&t->session, t->exec))
+    TRY(adapter_base_crc(&t->session, t->exec, &of_base, err));
+    if (strtoul(crc, &end, 16) != of_base)
         return snug_fail(err, SNUG_MISMATCH,
                          "%s has adapters for other weights than these: name the model that it "
                          "began with (%s)",
@@ -273,8 +278,11 @@ static char *state_text(const struct snug_trainer *t)
                   t->data_spec == NULL ? "random" : t->data_spec, "kind",
                   t->data == NULL ? "given" : data_kind(t->data), "fingerprint", fingerprint,
                   "scalars", scalars_json(exec_scalars(t->exec)), "recipe", recipe_json(&recipe));
-    if (state != NULL && t->recipe.lora > 0)
-        json_object_set_new(state, "base", base_json(t));
+    if (state != NULL && t->recipe.lora > 0 &&
+        json_object_set_new(state, "base", base_json(t)) != 0) {
+        json_decref(state);
+        return NULL;
+    }
     char *text = state == NULL ? NULL : json_dumps(state, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
     json_decref(state);
     return text;

@@ -16,8 +16,8 @@ static enum snug_status feed(void *user, int micro, struct snug_error *err)
     struct evaluator *e = user;
     (void)micro;
     return data_fill(e->data, DATA_HELD_OUT, e->first, e->session.micro_batch,
-                     exec_data(e->exec, e->needs.input), exec_data(e->exec, e->needs.target_input),
-                     err);
+                     exec_input(e->exec, e->needs.input),
+                     exec_input(e->exec, e->needs.target_input), err);
 }
 
 /* How many samples are scored: the same whatever the micro-batch is.  Where a last batch that is not
@@ -107,12 +107,14 @@ static int64_t largest(enum dtype dtype, const void *values, int64_t begin, int6
 }
 
 /* Scores the first `rows` rows of the present batch from the outputs. */
-static void score_rows(const struct evaluator *e, int64_t rows, struct score *score)
+static enum snug_status score_rows(const struct evaluator *e, int64_t rows, struct score *score,
+                                   struct snug_error *err)
 {
     const struct program *prog = &e->session.prog;
     const struct tensor *out = &prog->tensors[e->needs.output];
-    const void *values = exec_data(e->exec, e->needs.output);
-    const void *targets = exec_data(e->exec, e->needs.target_input);
+    const void *values, *targets;
+    TRY(exec_view(e->exec, e->needs.output, &values, err));
+    TRY(exec_view(e->exec, e->needs.target_input, &targets, err));
     int64_t width = shape_last(&out->shape);
     for (int64_t r = 0; r < rows; r++) {
         int64_t best = largest(out->dtype, values, r * width, width);
@@ -135,6 +137,7 @@ static void score_rows(const struct evaluator *e, int64_t rows, struct score *sc
         score->n_right += best == target;
     }
     score->n += rows;
+    return SNUG_OK;
 }
 
 enum snug_status evaluator_run(struct evaluator *e, struct snug_eval_result *result,
@@ -150,12 +153,12 @@ enum snug_status evaluator_run(struct evaluator *e, struct snug_eval_result *res
         TRY(exec_run(e->exec, feed, e, err));
         int64_t samples = n - e->first < micro ? n - e->first : micro;
         if (whole_outputs) {
-            score_rows(e, samples * rows_per_sample, &score);
+            TRY(score_rows(e, samples * rows_per_sample, &score, err));
         } else {
             int64_t tokens = tensor_elems(prog, e->needs.target_input);
-            double loss =
-                dtype_load(prog->tensors[prog->loss].dtype, exec_data(e->exec, prog->loss), 0);
-            score.loss_sum += loss * (double)tokens;
+            const void *loss;
+            TRY(exec_view(e->exec, prog->loss, &loss, err));
+            score.loss_sum += dtype_load(prog->tensors[prog->loss].dtype, loss, 0) * (double)tokens;
             score.n += tokens;
         }
     }

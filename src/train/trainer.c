@@ -24,15 +24,15 @@ static enum snug_status feed(void *user, int micro, struct snug_error *err)
         for (int id = 0; id < prog->n_tensors; id++)
             if (prog->tensors[id].role == ROLE_input) {
                 size_t bytes = (size_t)tensor_bytes(prog, id);
-                memcpy(exec_data(t->exec, id), (const char *)t->given[at++] + (size_t)micro * bytes,
-                       bytes);
+                memcpy(exec_input(t->exec, id),
+                       (const char *)t->given[at++] + (size_t)micro * bytes, bytes);
             }
         return SNUG_OK;
     }
     int64_t first = t->step * t->session.batch + micro * t->session.micro_batch;
     return data_fill(t->data, DATA_TRAIN, first, t->session.micro_batch,
-                     exec_data(t->exec, t->needs.input), exec_data(t->exec, t->needs.target_input),
-                     err);
+                     exec_input(t->exec, t->needs.input),
+                     exec_input(t->exec, t->needs.target_input), err);
 }
 
 /* ---- opening -------------------------------------------------------------------------------------- */
@@ -228,6 +228,13 @@ static enum snug_status diverged(struct snug_trainer *t, const char *what, struc
                      t->saved_step >= 0 ? t->out : "");
 }
 
+/* What is in use beside the arena, where that lies. */
+static int64_t runtime_bytes(const struct exec *exec)
+{
+    int64_t on_device = exec_device_runtime_bytes(exec);
+    return on_device >= 0 ? on_device : process_resident_bytes() - exec_resident_bytes(exec);
+}
+
 static enum snug_status one_step(struct snug_trainer *t, struct snug_metrics *m,
                                  struct snug_error *err)
 {
@@ -242,7 +249,9 @@ static enum snug_status one_step(struct snug_trainer *t, struct snug_metrics *m,
     scalars[SCALAR_step] = (double)t->step;
     TRY(exec_run(t->exec, feed, t, err));
     double seconds = clock_seconds() - begin;
-    double loss = dtype_load(prog->tensors[prog->loss].dtype, exec_data(t->exec, prog->loss), 0);
+    const void *at_loss;
+    TRY(exec_view(t->exec, prog->loss, &at_loss, err));
+    double loss = dtype_load(prog->tensors[prog->loss].dtype, at_loss, 0);
     bool skipped = scalars[SCALAR_skip] != 0;
     if (!isfinite(loss))
         return diverged(t, "loss", err);
@@ -253,7 +262,7 @@ static enum snug_status one_step(struct snug_trainer *t, struct snug_metrics *m,
     t->loss = loss;
     t->seconds += seconds;
     if (t->step == t->first_step + 1)
-        t->runtime_bytes = process_resident_bytes() - exec_resident_bytes(t->exec);
+        t->runtime_bytes = runtime_bytes(t->exec);
     int64_t per_sample = t->session.seq > 0 ? t->session.seq : 1;
     *m = (struct snug_metrics){.step = t->step,
                                .n_steps = t->n_steps,
@@ -340,7 +349,7 @@ enum snug_status snug_trainer_run(snug_trainer *t, snug_progress_fn *progress, v
         return snug_fail(err, SNUG_DIVERGED,
                          "step %lld: \"%s\" is no longer finite; try a lower --lr",
                          (long long)t->step, broken);
-    int64_t beside = process_resident_bytes() - exec_resident_bytes(t->exec);
+    int64_t beside = runtime_bytes(t->exec);
     t->runtime_bytes = beside > t->runtime_bytes ? beside : t->runtime_bytes;
     return stop && t->step < t->n_steps
                ? snug_fail(err, SNUG_INTERRUPTED, "stopped at step %lld", (long long)t->step)

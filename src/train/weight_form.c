@@ -20,14 +20,18 @@ struct weight_form weight_form_of(const struct program *prog, const struct exec 
 {
     const struct tensor *t = &prog->tensors[id];
     const struct op *decoder = decoder_of(prog, id);
-    struct weight_form s = {
-        .dtype = t->dtype, .shape = t->shape, .kept = t->dtype, .data = exec_data(exec, id)};
+    struct weight_form s = {.dtype = t->dtype,
+                            .shape = t->shape,
+                            .kept = t->dtype,
+                            .exec = exec,
+                            .id = id,
+                            .scales = TENSOR_NONE};
     if (decoder == NULL)
         return s;
     s.dtype = prog->tensors[decoder->out[0]].dtype;
     s.shape = prog->tensors[decoder->out[0]].shape;
     if (decoder->kind == OP_decode) {
-        s.scales = exec_data(exec, decoder->in[1]);
+        s.scales = decoder->in[1];
         code_map_make(&s.map, (int)decoder->attrs.state_bits, true);
     }
     return s;
@@ -41,22 +45,52 @@ bool weight_form_is_scales(const struct program *prog, tensor_id id)
     return false;
 }
 
-void weight_form_put(const struct weight_form *s, int64_t at, int64_t n, const float *values)
+/* Where the bytes and the scales of a piece lie. */
+struct piece {
+    int64_t at_bytes, n_bytes, scales_at_bytes, scales_bytes;
+};
+
+static struct piece piece_of(const struct weight_form *s, int64_t at, int64_t n)
 {
-    if (s->scales != NULL) {
-        codes_store(&s->map, s->data, s->scales, at, n, values);
-        return;
-    }
-    for (int64_t i = 0; i < n; i++)
-        dtype_store(s->kept, s->data, at + i, (double)values[i]);
+    int64_t size = (int64_t)dtype_bytes(s->kept);
+    if (s->scales == TENSOR_NONE)
+        return (struct piece){.at_bytes = at * size, .n_bytes = n * size};
+    int64_t scale = (int64_t)sizeof(float);
+    return (struct piece){.at_bytes = code_bytes(s->map.bits, at),
+                          .n_bytes = code_bytes(s->map.bits, n),
+                          .scales_at_bytes = at / code_block_elems(s->map.bits) * scale,
+                          .scales_bytes = code_blocks(s->map.bits, n) * scale};
 }
 
-void weight_form_get(const struct weight_form *s, int64_t at, int64_t n, float *values)
+enum { SCALES_MOST = WEIGHT_PIECE / CODE_BLOCK_4 };
+
+enum snug_status weight_form_put(const struct weight_form *s, int64_t at, int64_t n,
+                                 const float *values, struct snug_error *err)
 {
-    if (s->scales != NULL) {
-        codes_load(&s->map, s->data, s->scales, at, n, values);
-        return;
+    double kept[WEIGHT_PIECE]; /* room for the widest type */
+    float scales[SCALES_MOST];
+    struct piece piece = piece_of(s, at, n);
+    if (s->scales != TENSOR_NONE) {
+        codes_store(&s->map, (uint8_t *)kept, scales, 0, n, values);
+        TRY(exec_write(s->exec, s->scales, piece.scales_at_bytes, piece.scales_bytes, scales, err));
     }
-    for (int64_t i = 0; i < n; i++)
-        values[i] = (float)dtype_load(s->kept, s->data, at + i);
+    for (int64_t i = 0; i < n && s->scales == TENSOR_NONE; i++)
+        dtype_store(s->kept, kept, i, (double)values[i]);
+    return exec_write(s->exec, s->id, piece.at_bytes, piece.n_bytes, kept, err);
+}
+
+enum snug_status weight_form_get(const struct weight_form *s, int64_t at, int64_t n, float *values,
+                                 struct snug_error *err)
+{
+    double kept[WEIGHT_PIECE];
+    float scales[SCALES_MOST];
+    struct piece piece = piece_of(s, at, n);
+    TRY(exec_read(s->exec, s->id, piece.at_bytes, piece.n_bytes, kept, err));
+    if (s->scales != TENSOR_NONE) {
+        TRY(exec_read(s->exec, s->scales, piece.scales_at_bytes, piece.scales_bytes, scales, err));
+        codes_load(&s->map, (const uint8_t *)kept, scales, 0, n, values);
+    }
+    for (int64_t i = 0; i < n && s->scales == TENSOR_NONE; i++)
+        values[i] = (float)dtype_load(s->kept, kept, i);
+    return SNUG_OK;
 }

@@ -12,8 +12,8 @@ struct weight_form {
     enum dtype dtype; /* of the parameter as the model knows it; its shape */
     struct shape shape;
     enum dtype kept; /* as it lies; u8 with scales: codes */
-    void *data;
-    float *scales; /* NULL: numbers */
+    const struct exec *exec;
+    tensor_id id, scales; /* TENSOR_NONE: numbers */
     struct code_map map;
 };
 
@@ -22,9 +22,12 @@ struct weight_form weight_form_of(const struct program *prog, const struct exec 
 /* Are these the scales of codes?  They go with the codes. */
 bool weight_form_is_scales(const struct program *prog, tensor_id id);
 
-/* Elements at .. at + n; codes: from the begin of a block on, and whole blocks but at the end. */
-void weight_form_put(const struct weight_form *stored, int64_t at, int64_t n, const float *values);
-void weight_form_get(const struct weight_form *stored, int64_t at, int64_t n, float *values);
+/* Elements at .. at + n, at most WEIGHT_PIECE; codes: from the begin of a block on, and whole blocks but
+ * at the end. */
+enum snug_status weight_form_put(const struct weight_form *stored, int64_t at, int64_t n,
+                                 const float *values, struct snug_error *err);
+enum snug_status weight_form_get(const struct weight_form *stored, int64_t at, int64_t n,
+                                 float *values, struct snug_error *err);
 /* So many elements are whole blocks of codes, whatever their bits. */
 enum { WEIGHT_PIECE = 8192 };
 

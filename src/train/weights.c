@@ -140,7 +140,7 @@ static enum snug_status start_piece(void *user, int64_t at, int64_t n, struct sn
     float wide[WEIGHT_PIECE];
     for (int64_t i = 0; i < n; i++)
         wide[i] = (float)start_value(t, p->seed, p->stream, at + i);
-    weight_form_put(&p->form, at, n, wide);
+    TRY(weight_form_put(&p->form, at, n, wide, err));
     return p->other == TENSOR_NONE ? SNUG_OK
                                    : put_piece(p->session, p->exec, p->other, at, n, wide, err);
 }
@@ -181,6 +181,8 @@ enum snug_status weights_init(const struct session *session, struct exec *exec, 
     TRY(weights_start_copies(session, exec, err));
     double *scalars = exec_scalars(exec);
     if (scalars != NULL) {
+        memset(scalars, 0,
+               SCALAR_COUNT * sizeof *scalars); /* a device's are not the table itself */
         scalars[SCALAR_clip] = 1;
         scalars[SCALAR_loss_scale] = 1;
         for (int i = 0; i < prog->n_ops; i++)
@@ -227,7 +229,8 @@ static enum snug_status read_piece(struct safetensors *st, const struct st_entry
     return safetensors_read(st, &piece, buffer, err);
 }
 
-/* Reads straight to where the tensor lies, or by pieces where the types differ or it is stored. */
+/* Reads straight to where the tensor lies, or by pieces where the types differ or the host cannot point
+ * to it. */
 static enum snug_status read_to(const struct session *session, struct exec *exec, tensor_id id,
                                 struct safetensors *st, const struct st_entry *entry,
                                 struct snug_error *err)
@@ -271,7 +274,7 @@ static enum snug_status read_codes(struct safetensors *st, const struct st_entry
         TRY(read_piece(st, entry, at, piece_at(n, at), buffer, err));
         for (int64_t i = 0; i < piece_at(n, at); i++)
             values[i] = (float)dtype_load(entry->dtype, buffer, i);
-        weight_form_put(weight, at, piece_at(n, at), values);
+        TRY(weight_form_put(weight, at, piece_at(n, at), values, err));
     }
     return SNUG_OK;
 }
@@ -287,8 +290,8 @@ enum snug_status weights_read_entry(const struct session *session, struct exec *
         return wrong_shape(st, entry, &weight.shape, weight.dtype, err);
     if (master != TENSOR_NONE)
         TRY(read_to(session, exec, master, st, entry, err));
-    return weight.scales != NULL ? read_codes(st, entry, &weight, err)
-                                 : read_to(session, exec, id, st, entry, err);
+    return weight.scales != TENSOR_NONE ? read_codes(st, entry, &weight, err)
+                                        : read_to(session, exec, id, st, entry, err);
 }
 
 static bool ends_in(const char *name, const char *ending)
@@ -445,10 +448,18 @@ static bool is_saved(const struct program *prog, const struct exec *exec, tensor
     return (roles >> role & 1) != 0 && t->persistent && !t->frozen && exec_holds(exec, id);
 }
 
-static enum snug_status read_stored(const void *owner, int id, int64_t at_bytes, int64_t n_bytes,
-                                    void *to, struct snug_error *err)
+static enum snug_status read_anywhere(const void *owner, int id, int64_t at_bytes, int64_t n_bytes,
+                                      void *to, struct snug_error *err)
 {
     return exec_read(owner, id, at_bytes, n_bytes, to, err);
+}
+
+void weights_point(struct st_entry *entry, struct exec *exec, tensor_id id)
+{
+    entry->data = exec_data(exec, id);
+    entry->read = entry->data == NULL ? read_anywhere : NULL;
+    entry->owner = exec;
+    entry->id = id;
 }
 
 enum snug_status weights_entries(const struct session *session, struct exec *exec, unsigned roles,
@@ -460,15 +471,13 @@ enum snug_status weights_entries(const struct session *session, struct exec *exe
     if (*entries == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory while saving");
     for (int id = 0; id < prog->n_tensors; id++)
-        if (is_saved(prog, exec, id, roles))
-            (*entries)[(*n)++] =
-                (struct st_entry){.name = prog->tensors[id].name,
-                                  .dtype = prog->tensors[id].dtype,
-                                  .shape = prog->tensors[id].shape,
-                                  .data = exec_data(exec, id),
-                                  .read = exec_data(exec, id) == NULL ? read_stored : NULL,
-                                  .owner = exec,
-                                  .id = id};
+        if (is_saved(prog, exec, id, roles)) {
+            struct st_entry *entry = &(*entries)[(*n)++];
+            *entry = (struct st_entry){.name = prog->tensors[id].name,
+                                       .dtype = prog->tensors[id].dtype,
+                                       .shape = prog->tensors[id].shape};
+            weights_point(entry, exec, id);
+        }
     return SNUG_OK;
 }
 
@@ -480,7 +489,7 @@ void weights_use_averages(const struct session *averages, struct exec *exec,
         snprintf(name, sizeof name, "average.%s", entries[i].name);
         tensor_id id = program_find(&averages->prog, name);
         if (id != TENSOR_NONE)
-            entries[i].data = exec_data(exec, id);
+            weights_point(&entries[i], exec, id);
     }
 }
 

@@ -42,6 +42,8 @@ enum snug_status weights_read(const struct session *session, struct exec *exec, 
  * as they are: what a checkpoint holds.  entries is malloc'ed. */
 enum snug_status weights_entries(const struct session *session, struct exec *exec, unsigned roles,
                                  struct st_entry **entries, int *n, struct snug_error *err);
+/* The source of an entry is this tensor, wherever it lies. */
+void weights_point(struct st_entry *entry, struct exec *exec, tensor_id id);
 /* And back: same names, types and shapes, or refused. */
 enum snug_status weights_restore(const struct session *session, struct exec *exec, unsigned roles,
                                  struct safetensors *st, struct snug_error *err);

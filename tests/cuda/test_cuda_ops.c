@@ -22,10 +22,10 @@ static void test_rows_agree_with_the_reference(void **state)
     struct opcompare *ctx = *state;
     struct snug_error err = {0};
     ctx->device_of = snug_cuda_backend();
-    if (ctx->device_of->open(&ctx->device, &err) != SNUG_OK)
+    if (ctx->device_of->hooks->open(&ctx->device, &err) != SNUG_OK)
         fail_msg("%s", err.message);
     opcompare_cases(ctx);
-    ctx->device_of->close(ctx->device);
+    ctx->device_of->hooks->close(ctx->device);
     assert_int_equal(ctx->n_failures, 0);
     assert_true(ctx->only != NULL || ctx->n_triples > 0);
 }

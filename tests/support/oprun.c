@@ -80,16 +80,16 @@ static bool buffer_to_device(struct buffer *buffer, const struct row_run *run,
     if (buffer->on_device == NULL)
         buffer->on_device = backend->alloc(buffer->whole_bytes);
     return buffer->on_device != NULL &&
-           backend->write(run->facts.device, buffer->on_device, buffer->block,
-                          (int64_t)buffer->whole_bytes, err) == SNUG_OK;
+           backend->hooks->write(run->facts.device, buffer->on_device, buffer->block,
+                                 (int64_t)buffer->whole_bytes, err) == SNUG_OK;
 }
 
 static bool buffer_from_device(struct buffer *buffer, const struct row_run *run,
                                struct snug_error *err)
 {
     return run->device_of == NULL || buffer->block == NULL ||
-           run->device_of->read(run->facts.device, buffer->on_device, buffer->block,
-                                (int64_t)buffer->whole_bytes, err) == SNUG_OK;
+           run->device_of->hooks->read(run->facts.device, buffer->on_device, buffer->block,
+                                       (int64_t)buffer->whole_bytes, err) == SNUG_OK;
 }
 
 static void *buffer_pointer(const struct buffer *buffer)
@@ -261,7 +261,7 @@ enum snug_status oprun(const struct opcase *c, int op_index, struct row_run *run
     bench.call.facts = &run->facts;
     bench.call.add = run->add;
     if (run->device_of != NULL)
-        bench.call.stream = run->device_of->stream(run->facts.device);
+        bench.call.stream = run->device_of->hooks->stream(run->facts.device);
     run->best_seconds = INFINITY;
 
     if ((status = lay_out(&bench, run, err)) != SNUG_OK)

@@ -1,0 +1,184 @@
+/*
+ * exec_device.c -- runs on a device: work is put on its streams, and what was put there once is recorded
+ * and put there again by a single call.
+ *
+ * The first run of an exec starts every kernel by itself (libraries load their code then).  After it, the
+ * sections are recorded: the same calls once more, kept instead of done.  Nothing that changes from step
+ * to step is part of a recording, since kernels read it from the scalar table.  Between two micro-batches
+ * the calls differ in what accumulates and in what runs in the last one only: hence the parts of a run.
+ * If the device cannot record something, every run starts its kernels by itself.
+ */
+#include "exec/local.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the lane of copies ---------------------------------------------------------------------- */
+
+static enum snug_status make_events(void ***events, int n, const struct device_hooks *hooks,
+                                    struct snug_error *err)
+{
+    *events = calloc((size_t)n, sizeof **events);
+    if (*events == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    for (int i = 0; i < n; i++)
+        TRY(hooks->event_make(&(*events)[i], err));
+    return SNUG_OK;
+}
+
+static void free_events(void **events, int n, const struct device_hooks *hooks)
+{
+    for (int i = 0; events != NULL && i < n; i++)
+        hooks->event_free(events[i]);
+    free(events);
+}
+
+enum snug_status device_open_lane(struct exec *exec, struct snug_error *err)
+{
+    TRY(exec->hooks->event_make(&exec->forked, err));
+    return make_events(&exec->copied, exec->prog->n_ops + 1, exec->hooks, err);
+}
+
+void device_close(struct exec *exec)
+{
+    const struct device_hooks *hooks = exec->hooks;
+    if (hooks == NULL)
+        return;
+    if (exec->facts.device != NULL)
+        (void)hooks->synchronize(exec->facts.device, NULL);
+    for (int i = 0; i < N_PARTS; i++)
+        if (exec->recordings[i] != NULL)
+            hooks->recording_free(exec->recordings[i]);
+    free_events(exec->copied, exec->prog->n_ops + 1, hooks);
+    free_events(exec->timed, exec->prog->n_ops + 1, hooks);
+    hooks->event_free(exec->forked);
+    staging_free(exec);
+}
+
+/* After the kernels before it, beside those that follow. */
+enum snug_status device_issue_copy(struct exec *exec, int i, struct snug_error *err)
+{
+    const struct device_hooks *hooks = exec->hooks;
+    struct device *device = exec->facts.device;
+    TRY(hooks->event_record(exec->forked, hooks->stream(device), err));
+    TRY(hooks->event_wait(hooks->copy_stream(device), exec->forked, err));
+    TRY(exec->kernels[i]->run(&exec->calls[i], err));
+    return hooks->event_record(exec->copied[i], hooks->copy_stream(device), err);
+}
+
+enum snug_status device_wait_for_copy(struct exec *exec, int copy, struct snug_error *err)
+{
+    return exec->hooks->event_wait(exec->hooks->stream(exec->facts.device), exec->copied[copy],
+                                   err);
+}
+
+/* ---- time of ops ----------------------------------------------------------------------------- */
+
+enum snug_status device_mark_op(struct exec *exec, int i, struct snug_error *err)
+{
+    return exec->hooks->event_record(exec->timed[i], exec->hooks->stream(exec->facts.device), err);
+}
+
+/* A section, and how long each of its ops took: from the end of the one before to its own. */
+static enum snug_status time_section(struct exec *exec, int begin, int end, int micro,
+                                     struct snug_error *err)
+{
+    const struct program *prog = exec->prog;
+    if (exec->timed == NULL)
+        TRY(make_events(&exec->timed, prog->n_ops + 1, exec->hooks, err));
+    TRY(device_mark_op(exec, prog->n_ops, err));
+    TRY(exec_run_section(exec, begin, end, micro, err));
+    TRY(exec->hooks->synchronize(exec->facts.device, err));
+    void *before = exec->timed[prog->n_ops];
+    for (int i = begin; i < end; i++) {
+        if (!op_runs_in(prog, &prog->ops[i], micro) || op_is_copy(&prog->ops[i]))
+            continue;
+        exec->op_seconds[i] += exec->hooks->event_seconds(before, exec->timed[i]);
+        before = exec->timed[i];
+    }
+    return SNUG_OK;
+}
+
+/* ---- parts of a run -------------------------------------------------------------------------- */
+
+struct part_range {
+    int begin, end, micro;
+};
+
+static struct part_range range_of(const struct program *prog, enum part part)
+{
+    int body_end = program_body_end(prog);
+    switch (part) {
+    case PART_prologue:
+        return (struct part_range){0, prog->body_begin, 0};
+    case PART_first:
+        return (struct part_range){prog->body_begin, body_end, 0};
+    case PART_middle:
+        return (struct part_range){prog->body_begin, prog->n_repeat > 2 ? body_end : 0, 1};
+    case PART_last:
+        return (struct part_range){prog->body_begin, prog->n_repeat > 1 ? body_end : 0,
+                                   prog->n_repeat - 1};
+    default:
+        return (struct part_range){body_end, prog->n_ops, 0};
+    }
+}
+
+static enum part part_of(const struct program *prog, int micro)
+{
+    return micro == 0 ? PART_first : micro == prog->n_repeat - 1 ? PART_last : PART_middle;
+}
+
+static enum snug_status run_part(struct exec *exec, enum part part, int micro,
+                                 struct snug_error *err)
+{
+    struct part_range range = range_of(exec->prog, part);
+    if (range.begin >= range.end)
+        return SNUG_OK;
+    if (exec->op_seconds != NULL)
+        return time_section(exec, range.begin, range.end, micro, err);
+    return exec->recordings[part] != NULL
+               ? exec->hooks->replay(exec->facts.device, exec->recordings[part], err)
+               : exec_run_section(exec, range.begin, range.end, micro, err);
+}
+
+static enum snug_status record(struct exec *exec, enum part part, struct snug_error *err)
+{
+    struct part_range range = range_of(exec->prog, part);
+    if (range.begin >= range.end)
+        return SNUG_OK;
+    TRY(exec->hooks->record_begin(exec->facts.device, err));
+    enum snug_status status = exec_run_section(exec, range.begin, range.end, range.micro, err);
+    enum snug_status at_end =
+        exec->hooks->record_end(exec->facts.device, &exec->recordings[part], err);
+    return status != SNUG_OK ? status : at_end;
+}
+
+static void record_parts(struct exec *exec)
+{
+    enum snug_status status = SNUG_OK;
+    exec->has_recorded = true;
+    for (int part = 0; part < N_PARTS && status == SNUG_OK; part++)
+        status = record(exec, (enum part)part, NULL);
+    for (int part = 0; part < N_PARTS && status != SNUG_OK; part++) {
+        if (exec->recordings[part] != NULL)
+            exec->hooks->recording_free(exec->recordings[part]);
+        exec->recordings[part] = NULL;
+    }
+}
+
+enum snug_status device_run_all(struct exec *exec, exec_feed *feed, void *user,
+                                struct snug_error *err)
+{
+    const struct program *prog = exec->prog;
+    TRY(staging_push_scalars(exec, err));
+    TRY(run_part(exec, PART_prologue, 0, err));
+    for (int micro = 0; micro < prog->n_repeat; micro++) {
+        TRY(staging_feed(exec, feed, user, micro, err));
+        TRY(run_part(exec, part_of(prog, micro), micro, err));
+    }
+    TRY(run_part(exec, PART_epilogue, 0, err));
+    TRY(staging_pull(exec, err));
+    if (!exec->has_recorded && exec->op_seconds == NULL && exec->hooks->record_begin != NULL)
+        record_parts(exec);
+    return SNUG_OK;
+}

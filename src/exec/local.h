@@ -1,0 +1,72 @@
+/*
+ * local.h -- the inside of an executor, for the files of this folder.
+ */
+#ifndef SNUG_EXEC_LOCAL_H
+#define SNUG_EXEC_LOCAL_H
+
+#include "exec/copies.h"
+#include "exec/exec.h"
+
+/* Sections of one kind are alike: one recording serves them. */
+enum part { PART_prologue, PART_first, PART_middle, PART_last, PART_epilogue, N_PARTS };
+
+struct exec {
+    const struct program *prog;
+    const struct plan *plan;
+    const struct backend *backend;
+    struct device_facts facts;
+    unsigned char *arena;
+    int64_t arena_bytes;
+    bool owns_arena;
+    struct kernel_call *calls; /* per op */
+    const struct kernel **kernels;
+    double *op_seconds; /* NULL: nobody asks how long ops take */
+    struct store *store;
+    struct copies *copies; /* NULL: the program has none, or they are on a stream */
+    tensor_id *fetched;    /* per tensor: of which it is a copy in staging, or TENSOR_NONE */
+    int *waits_for;        /* per op: the copy that must be done before it, or -1 */
+    int64_t *number;       /* per copy: the one that it was given when last issued */
+    /* Of a backend with hooks; the rest is exec_device.c's. */
+    const struct device_hooks *hooks;
+    struct staging *staging;
+    void *forked;      /* event: kernels before the copy that is put on its stream */
+    void **copied;     /* events, per op: the copy is done */
+    void **timed;      /* events, per op: its end; the last: the begin of a section */
+    bool has_recorded; /* or tried to */
+    struct recording *recordings[N_PARTS];
+};
+
+enum snug_status exec_run_op(struct exec *exec, int i, int micro, struct snug_error *err);
+/* Ops [begin, end), a whole section; its last op waits for all copies of it. */
+enum snug_status exec_run_section(struct exec *exec, int begin, int end, int micro,
+                                  struct snug_error *err);
+
+/* staging.c: where host and device meet: two places for each input, the scalar table, the loss. */
+enum snug_status staging_make(struct exec *exec, const struct exec *shared, struct snug_error *err);
+void staging_free(struct exec *exec);
+enum snug_status staging_push_scalars(struct exec *exec, struct snug_error *err);
+/* Feeds a micro-batch and puts its inputs on the way to the device. */
+enum snug_status staging_feed(struct exec *exec, exec_feed *feed, void *user, int micro,
+                              struct snug_error *err);
+enum snug_status staging_pull(struct exec *exec, struct snug_error *err);
+void *staging_input(const struct exec *exec, tensor_id id);
+double *staging_scalars(const struct exec *exec);
+enum snug_status staging_view(struct exec *exec, tensor_id id, const void **data,
+                              struct snug_error *err);
+
+/* ids.c: every id of an input must lie below what the ops that read it take: a kernel of a device cannot
+ * refuse one.  INT64_MAX: these are no ids. */
+int64_t ids_limit(const struct program *prog, tensor_id input);
+enum snug_status ids_check(const struct tensor *t, int64_t limit, const int32_t *ids,
+                           struct snug_error *err);
+
+/* exec_device.c: runs on a backend with hooks. */
+enum snug_status device_open_lane(struct exec *exec, struct snug_error *err);
+void device_close(struct exec *exec);
+enum snug_status device_issue_copy(struct exec *exec, int i, struct snug_error *err);
+enum snug_status device_wait_for_copy(struct exec *exec, int copy, struct snug_error *err);
+enum snug_status device_mark_op(struct exec *exec, int i, struct snug_error *err); /* its end */
+enum snug_status device_run_all(struct exec *exec, exec_feed *feed, void *user,
+                                struct snug_error *err);
+
+#endif

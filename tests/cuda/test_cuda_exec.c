@@ -1,0 +1,245 @@
+/*
+ * test_cuda_exec.c -- the executor on a device: staging, streams, recordings, against the same programs
+ * on the CPU.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "cuda/cuda.h"
+#include "exec/local.h"
+#include "support/training.h"
+
+enum { ELEMS = 1000, N_STEPS = 4 };
+
+/* Three rounds, alike but for what accumulates and for what runs in the last one only; a section before
+ * and one after them; activations and a state that visit from the store. */
+static const char program_text[] =
+    "program rounds; body 1 10 x 3\n"
+    "tensor x input f32 [1000]; tensor start optimizer f32 [1000] persistent\n"
+    "tensor seed activation f32 [1000]; tensor a activation f32 [1000]\n"
+    "tensor kept activation f32 [1000] stored; tensor b activation f32 [1000]\n"
+    "tensor c activation f32 [1000]; tensor back temporary f32 [1000]\n"
+    "tensor y activation f32 [1000] output; tensor late activation f32 [1000] output\n"
+    "tensor state optimizer f32 [1000] persistent stored; tensor staged temporary f32 [1000]\n"
+    "tensor next temporary f32 [1000]; tensor scaled activation bf16 [1000] output\n"
+    "tensor z activation f32 [1000]\n"
+    "seed = scale start {options=[3]}\n"
+    "a = add x, seed; kept = stash a; b = scale x {options=[0.5]}; _ = settle kept; c = act b "
+    "{act=gelu}\n"
+    "back = fetch kept; y = accumulate back {accumulate=after_first}\n"
+    "y = accumulate c {accumulate=yes}\n"
+    "late = add y, x last\n"
+    "staged = fetch state; next = add staged, y; state = stash next; z = scale next "
+    "{options=[0.25]}\n"
+    "scaled = cast z\n";
+
+struct results {
+    float y[N_STEPS][ELEMS], late[N_STEPS][ELEMS], state[N_STEPS][ELEMS];
+    uint16_t scaled[N_STEPS][ELEMS];
+};
+
+struct running {
+    struct program prog;
+    struct exec *exec;
+    int step;
+};
+
+static enum snug_status feed(void *user, int micro, struct snug_error *err)
+{
+    (void)err;
+    struct running *r = user;
+    float *x = exec_input(r->exec, program_find(&r->prog, "x"));
+    for (int i = 0; i < ELEMS; i++)
+        x[i] = (float)((i * 7 + micro * 31 + r->step * 5) % 100) / 32;
+    return SNUG_OK;
+}
+
+static void take(struct running *r, const char *name, void *to, size_t n_bytes)
+{
+    struct snug_error err;
+    tensor_id id = program_find(&r->prog, name);
+    must(exec_read(r->exec, id, 0, (int64_t)n_bytes, to, &err), &err);
+}
+
+static void run_on(const struct backend *backend, struct results *results)
+{
+    struct snug_error err = {0};
+    struct device_rates rates = {.flops = 1e9, .bytes = 1e9, .stored_bytes = 1e9};
+    struct device_facts facts = {.threads = 1, .reference_only = true};
+    struct running r = {0};
+    struct plan plan;
+    float start[ELEMS];
+    must(program_parse(program_text, &r.prog, &err), &err);
+    must(program_verify(&r.prog, &err), &err);
+    must(plan_make(&r.prog, backend->alignment, &rates, &plan, &err), &err);
+    must(exec_create(&r.prog, &plan, backend, &facts, NULL, &r.exec, &err), &err);
+    for (int i = 0; i < ELEMS; i++)
+        start[i] = (float)i / 64;
+    must(exec_write(r.exec, program_find(&r.prog, "start"), 0, sizeof start, start, &err), &err);
+    for (r.step = 0; r.step < N_STEPS; r.step++) {
+        must(exec_run(r.exec, feed, &r, &err), &err);
+        take(&r, "y", results->y[r.step], sizeof results->y[0]);
+        take(&r, "late", results->late[r.step], sizeof results->late[0]);
+        take(&r, "state", results->state[r.step], sizeof results->state[0]);
+        take(&r, "scaled", results->scaled[r.step], sizeof results->scaled[0]);
+    }
+    exec_free(r.exec);
+    plan_free(&plan);
+    program_free(&r.prog);
+}
+
+static int n_replays, n_refused;
+
+static enum snug_status count_replay(struct device *device, struct recording *recording,
+                                     struct snug_error *err)
+{
+    n_replays++;
+    return snug_cuda_backend()->hooks->replay(device, recording, err);
+}
+
+static enum snug_status refuse_to_record(struct device *device, struct snug_error *err)
+{
+    (void)device;
+    n_refused++;
+    return snug_fail(err, SNUG_UNSUPPORTED, "no recordings here");
+}
+
+static void expect_near(const float *found, const float *right, const char *what)
+{
+    for (int i = 0; i < N_STEPS * ELEMS; i++)
+        if (!(found[i] - right[i] <= 1e-5f * (1 + right[i]) &&
+              right[i] - found[i] <= 1e-5f * (1 + right[i])))
+            fail_msg("%s, step %d: element %d is %g, not %g", what, i / ELEMS, i % ELEMS,
+                     (double)found[i], (double)right[i]);
+}
+
+static void test_runs_as_on_the_cpu(void **state)
+{
+    (void)state;
+    static struct results right, found, without;
+    struct backend backend = *snug_cuda_backend();
+    struct device_hooks hooks = *backend.hooks;
+    int64_t used = hooks.used_bytes();
+    backend.hooks = &hooks;
+    run_on(backend_cpu(), &right);
+    hooks.replay = count_replay;
+    run_on(&backend, &found);
+    assert_int_equal(n_replays, (N_STEPS - 1) * 5); /* before, three rounds, after */
+    expect_near(found.y[0], right.y[0], "y");
+    expect_near(found.late[0], right.late[0], "late");
+    expect_near(found.state[0], right.state[0], "state");
+    hooks.record_begin = refuse_to_record;
+    run_on(&backend, &without);
+    assert_int_equal(n_refused, 1);
+    assert_memory_equal(&found, &without, sizeof found); /* the bits of y, late, state, scaled */
+    assert_int_equal(hooks.used_bytes(), used);
+}
+
+/* What an exec shares with the one on whose arena it runs: memory, device, the scalar table. */
+static void test_scalars_are_shared(void **state)
+{
+    (void)state;
+    static const char text[] = "program p; tensor scalars optimizer f64 [24] persistent\n"
+                               "tensor x input f32 [8]; tensor y activation f32 [8] output\n"
+                               "y = add x, x\n";
+    struct snug_error err = {0};
+    struct device_rates rates = {.flops = 1e9, .bytes = 1e9, .stored_bytes = 1e9};
+    struct device_facts facts = {.threads = 1};
+    struct program prog;
+    struct plan plan, over;
+    struct exec *first, *second;
+    const struct backend *backend = snug_cuda_backend();
+    must(program_parse(text, &prog, &err), &err);
+    prog.scalars = program_find(&prog, "scalars");
+    must(plan_make(&prog, backend->alignment, &rates, &plan, &err), &err);
+    must(plan_make_over(&prog, &prog, &plan, backend->alignment, &over, &err), &err);
+    plan.arena_bytes = over.arena_bytes > plan.arena_bytes ? over.arena_bytes : plan.arena_bytes;
+    must(exec_create(&prog, &plan, backend, &facts, NULL, &first, &err), &err);
+    must(exec_create(&prog, &over, backend, &facts, first, &second, &err), &err);
+    exec_scalars(first)[SCALAR_lr] = 0.5;
+    must(exec_run(first, NULL, NULL, &err), &err);
+    must(exec_run(second, NULL, NULL, &err), &err);
+    double table[24];
+    must(exec_read(second, prog.scalars, 0, sizeof table, table, &err), &err);
+    assert_true(table[SCALAR_lr] == 0.5);
+    assert_ptr_equal(exec_scalars(first), exec_scalars(second));
+    exec_free(second);
+    exec_free(first);
+    plan_free(&plan);
+    plan_free(&over);
+    program_free(&prog);
+}
+
+static void test_ids_are_checked_on_the_host(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "program p; tensor ids input i32 [2 3]; tensor labels input i32 [2 3]\n"
+        "tensor table parameter f32 [10 4] persistent; tensor x activation f32 [2 3 4]\n"
+        "tensor loss activation f32 [1] output; tensor lse activation f32 [6]\n"
+        "x = embedding ids, table; loss, lse = cross_entropy x, labels\n";
+    struct program prog;
+    struct snug_error err = {0};
+    int32_t ids[6] = {0, 3, 9, 1, 2, 3};
+    must(program_parse(text, &prog, &err), &err);
+    tensor_id id = program_find(&prog, "ids"), labels = program_find(&prog, "labels");
+    assert_int_equal(ids_limit(&prog, id), 10);
+    assert_int_equal(ids_limit(&prog, labels), 4);
+    assert_true(ids_limit(&prog, program_find(&prog, "x")) == INT64_MAX);
+    must(ids_check(&prog.tensors[id], 10, ids, &err), &err);
+    assert_int_equal(ids_check(&prog.tensors[labels], 4, ids, &err), SNUG_BAD_ARGUMENT);
+    assert_string_equal(err.message, "labels[2] is 9, not in 0..3");
+    program_free(&prog);
+}
+
+static void test_times_of_ops(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "program p; tensor x input f32 [5000]; tensor a activation f32 [5000]\n"
+        "tensor y activation f32 [5000] output\n"
+        "a = act x {act=gelu}; y = add a, x\n";
+    struct snug_error err = {0};
+    struct device_rates rates = {.flops = 1e9, .bytes = 1e9, .stored_bytes = 1e9};
+    struct device_facts facts = {.threads = 1};
+    struct program prog;
+    struct plan plan;
+    struct exec *exec;
+    double seconds[2] = {0};
+    const struct backend *backend = snug_cuda_backend();
+    must(program_parse(text, &prog, &err), &err);
+    must(plan_make(&prog, backend->alignment, &rates, &plan, &err), &err);
+    must(exec_create(&prog, &plan, backend, &facts, NULL, &exec, &err), &err);
+    exec_time_ops(exec, seconds);
+    must(exec_run(exec, NULL, NULL, &err), &err);
+    assert_true(seconds[0] > 0 && seconds[1] > 0 && seconds[0] + seconds[1] < 60);
+    exec_free(exec);
+    plan_free(&plan);
+    program_free(&prog);
+}
+
+static void test_limits_are_measured(void **state)
+{
+    (void)state;
+    struct device_limits limits = {0};
+    struct device_facts facts = {.threads = 1};
+    assert_true(snug_cuda_backend()->measure(&facts, &limits));
+    assert_true(limits.f32_flops > 0 && limits.read_bytes > 0 && limits.copy_bytes > 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_runs_as_on_the_cpu),
+        cmocka_unit_test(test_scalars_are_shared),
+        cmocka_unit_test(test_ids_are_checked_on_the_host),
+        cmocka_unit_test(test_times_of_ops),
+        cmocka_unit_test(test_limits_are_measured),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
