@@ -199,6 +199,8 @@ $(filter $(BUILD)/tests/cuda/%,$(TEST_BIN)): %: %.o $(TEST_LIB) $(EMULATED_OBJ) 
 	$(say) LINK $@
 	$(run)$(CXX) $(filter-out -std=c11,$(CFLAGS)) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
 
+$(BUILD)/tests/cuda/test_cuda_oracle: private LDFLAGS += -Wl,--wrap=backend_cpu
+
 # Every tests/*/test_*.c is one program on cmocka.
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_LIB) $(BUILD)/libsnug.a
 	$(say) LINK $@

@@ -32,6 +32,8 @@
     X(update)            \
     X(codes)             \
     X(average)           \
+    X(direction)         \
+    X(muon)              \
     X(matrix)            \
     X(copy)
 
