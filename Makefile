@@ -221,7 +221,7 @@ $(BUILD)/examples/%: examples/%.c $(BUILD)/libsnug.a include/snug.h
 	$(say) CC $<
 	$(run)$(CC) -Iinclude $(CFLAGS) $(LDFLAGS) -o $@ $< $(BUILD)/libsnug.a $(LDLIBS)
 
-tests-bin: $(TEST_BIN)
+tests-bin: $(TEST_BIN) $(if $(filter release,$(MODE)),$(BUILD)/libsnug_cuda_emulated.so)
 bench-bin: $(BENCH_BIN)
 examples: $(EXAMPLE_BIN)
 .SECONDARY:
