@@ -415,11 +415,20 @@ static enum snug_status run_and_look(struct exec *exec, int i, int micro, const 
     return SNUG_OK;
 }
 
+void exec_feed_ahead(struct exec *exec, bool ahead)
+{
+    exec->feeds_ahead = ahead;
+    if (exec->hooks != NULL)
+        staging_forget_ahead(exec);
+}
+
 static enum snug_status find_nonfinite(struct exec *exec, exec_feed *feed, void *user,
                                        const char **name, struct snug_error *err)
 {
     const struct program *prog = exec->prog;
     *name = NULL;
+    if (exec->hooks != NULL)
+        staging_forget_ahead(exec);
     for (int i = 0; i < prog->n_tensors && *name == NULL; i++) {
         bool finite = true;
         if (prog->tensors[i].role == ROLE_parameter)

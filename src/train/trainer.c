@@ -328,6 +328,7 @@ enum snug_status snug_trainer_run(snug_trainer *t, snug_progress_fn *progress, v
     if (t->data == NULL)
         return snug_fail(err, SNUG_BAD_ARGUMENT, "no data: feed steps with snug_trainer_step");
     bool stop = false;
+    exec_feed_ahead(t->exec, true);
     while (t->step < t->n_steps && !stop) {
         struct snug_metrics m;
         TRY(one_step(t, &m, err));
@@ -366,6 +367,7 @@ enum snug_status snug_trainer_step(snug_trainer *t, const void *const *inputs,
             return snug_fail(err, SNUG_BAD_ARGUMENT, "no data for the input \"%s\"",
                              prog->tensors[id].name);
     t->given = inputs;
+    exec_feed_ahead(t->exec, false);
     enum snug_status status = one_step(t, &m, err);
     t->given = NULL;
     if (status == SNUG_OK)
