@@ -82,6 +82,10 @@ CUDA_LAUNCHER enum snug_status cuda_product_prepare(const struct cuda_product_sh
                                                     struct cuda_product **product,
                                                     struct snug_error *err);
 CUDA_LAUNCHER void cuda_product_release(struct cuda_product *product); /* NULL is fine */
+/* Is a product that ends in `fused` faster than `plain` and a walk over n_bytes after it?  By what both
+ * took when their algorithms were chosen; near ties, and what was not timed, go to the fused one. */
+CUDA_LAUNCHER bool cuda_product_is_worth(const struct cuda_product *fused,
+                                         const struct cuda_product *plain, int64_t n_bytes);
 /* Queues it on the stream.  One thread at a time for one product. */
 CUDA_LAUNCHER enum snug_status cuda_product_run(struct cuda_product *product,
                                                 const struct cuda_product_call *call,

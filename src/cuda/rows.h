@@ -33,6 +33,8 @@
     X(update)            \
     X(codes)             \
     X(average)           \
+    X(direction)         \
+    X(muon)              \
     X(matrix)            \
     X(copy)
 

@@ -176,6 +176,18 @@ static enum snug_status prepare_chunks(struct prepared *p, struct snug_error *er
     return shape.m > 0 ? cuda_product_prepare(&shape, &p->tail, err) : SNUG_OK;
 }
 
+/* Of p->full, which is fused, and `direct`, after which n_bytes more are moved; either may be NULL. */
+static void take_faster(struct prepared *p, struct cuda_product *direct, int64_t n_bytes)
+{
+    if (direct == NULL || (p->full != NULL && cuda_product_is_worth(p->full, direct, n_bytes))) {
+        cuda_product_release(direct);
+        return;
+    }
+    cuda_product_release(p->full);
+    p->full = direct;
+    p->way = WAY_direct;
+}
+
 static enum snug_status prepare_times_matrix(const struct program *prog, const struct op *op,
                                              struct prepared *p, struct snug_error *err)
 {
@@ -190,11 +202,13 @@ static enum snug_status prepare_times_matrix(const struct program *prog, const s
         p->way = WAY_fused;
         TRY(cuda_product_prepare(&shape, &p->full, err));
     }
-    if (p->full == NULL && layout->types_fit && (is_linear || !has_third)) {
+    if (layout->types_fit && (is_linear || !has_third)) {
+        struct cuda_product *direct = NULL;
         shape = layout->shape;
         shape.end = has_third ? PRODUCT_bias : PRODUCT_plain;
-        p->way = WAY_direct;
-        TRY(cuda_product_prepare(&shape, &p->full, err));
+        TRY(cuda_product_prepare(&shape, &direct, err));
+        int64_t n_bytes = 2 * layout->n_rows * layout->n * (int64_t)dtype_bytes(shape.c_type);
+        take_faster(p, direct, n_bytes);
     }
     return p->full != NULL ? SNUG_OK : prepare_chunks(p, err);
 }
@@ -208,11 +222,16 @@ static enum snug_status prepare_grad_w(const struct program *prog, const struct 
     struct cuda_product_shape shape = p->layout.shape;
     if (dbias != NULL && p->layout.types_fit && dbias->dtype == dw->dtype) {
         shape.end = op->attrs.in_out ? PRODUCT_sums_b : PRODUCT_sums_a;
+        p->way = WAY_fused;
         TRY(cuda_product_prepare(&shape, &p->full, err));
-        p->sums_in_product = p->full != NULL;
     }
+    struct cuda_product *direct = NULL;
     shape.end = PRODUCT_plain;
-    return p->full != NULL ? SNUG_OK : cuda_product_prepare(&shape, &p->full, err);
+    TRY(cuda_product_prepare(&shape, &direct, err));
+    const struct tensor *dy = input(prog, op, 1);
+    take_faster(p, direct, shape_elems(&dy->shape) * (int64_t)dtype_bytes(dy->dtype));
+    p->sums_in_product = p->way == WAY_fused;
+    return SNUG_OK;
 }
 
 static void release(void *prepared)
