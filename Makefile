@@ -83,7 +83,7 @@ PLUGIN_OBJ   := $(addprefix $(BUILD)/plugin/,$(addsuffix .o,$(PLUGIN_SRC)))
 # What rows call of base and ir; the plugin keeps a copy to itself.
 PLUGIN_LIB   := $(BUILD)/libsnug.a
 
-TEST_SRC     := $(sort $(wildcard tests/*/test_*.c))
+TEST_SRC     := $(filter-out $(if $(CONFIG_CUDNN),,tests/cudnn/%),$(sort $(wildcard tests/*/test_*.c)))
 TEST_BIN     := $(TEST_SRC:%.c=$(BUILD)/%)
 TEST_LIB     := $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard tests/support/*.c)))
 TEST_SCRIPTS := $(sort $(wildcard tests/*/*.sh))
@@ -200,6 +200,16 @@ $(filter $(BUILD)/tests/cuda/%,$(TEST_BIN)): %: %.o $(TEST_LIB) $(EMULATED_OBJ) 
 	$(run)$(CXX) $(filter-out -std=c11,$(CFLAGS)) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
 
 $(BUILD)/tests/cuda/test_cuda_oracle: private LDFLAGS += -Wl,--wrap=backend_cpu
+
+# What cuDNN itself says of our graphs, told about a GPU that is not there.
+GRAPH_OBJ := $(patsubst %,$(BUILD)/plugin/src/cuda/%_cudnn.c.o,graph plan attention conv)
+GRAPH_WRAPS := $(foreach f,CreateDescriptor SetAttribute GetAttribute Finalize,-Wl,--wrap=cudnnBackend$(f))
+$(BUILD)/tests/cudnn/test_graphs.o: private CPPFLAGS += -isystem $(CONFIG_CUDA)/include -DSNUG_CUDA_PLUGIN \
+    -DCUDA_STUB='"$(CONFIG_CUDA)/lib64/stubs/libcuda.so"'
+$(BUILD)/tests/cudnn/test_graphs: %: %.o $(GRAPH_OBJ) $(BUILD)/libsnug.a
+	$(say) LINK $@
+	$(run)$(CC) $(CFLAGS) $(LDFLAGS) $(GRAPH_WRAPS) -o $@ $^ -lcmocka -L$(CONFIG_CUDA)/lib64 \
+	    -Wl,-rpath,$(CONFIG_CUDA)/lib64 -lcudnn $(LDLIBS)
 
 # Every tests/*/test_*.c is one program on cmocka.
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_LIB) $(BUILD)/libsnug.a

@@ -27,6 +27,8 @@ struct cuda_attention_call {
 
 struct cuda_attention;
 
+/* What is booked for it: enough for a part of it at least, on any GPU that it was tried on. */
+size_t cuda_attention_work_bytes(const struct cuda_attention_shape *shape);
 /* *attention is NULL, which is not an error, if the library refuses: then use an own kernel. */
 CUDA_LAUNCHER enum snug_status cuda_attention_prepare(const struct cuda_attention_shape *shape,
                                                       size_t most_work_bytes,

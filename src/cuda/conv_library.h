@@ -19,6 +19,8 @@ struct cuda_conv_call {
 
 struct cuda_conv;
 
+/* What is booked for it. */
+size_t cuda_conv_work_bytes(const struct cuda_conv_shape *shape, enum dtype type);
 /* Of x and y in `type`, of w in `w_type`.  *conv is NULL, which is not an error, if the library refuses:
  * then use an own kernel. */
 CUDA_LAUNCHER enum snug_status cuda_conv_prepare(const struct cuda_conv_shape *shape,

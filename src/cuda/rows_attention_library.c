@@ -70,14 +70,13 @@ static const struct kernel *own_row(const struct program *prog, const struct op 
 
 /* Forward, an engine keeps a few counters.  Backward, what is summed for each row, and dS of as many
  * heads as 256 MiB hold, rows rounded up to 128 and columns to 64: fewer go at a time otherwise. */
-static size_t library_bytes(const struct program *prog, const struct op *op)
+size_t cuda_attention_work_bytes(const struct cuda_attention_shape *s)
 {
-    struct cuda_attention_shape s = shape_of(prog, op);
     const size_t counters = (size_t)1 << 20, most = (size_t)256 << 20;
-    if (!s.is_grad)
+    if (!s->is_grad)
         return counters;
-    size_t n_heads = (size_t)(s.n_batch * s.n_heads), n_time = (size_t)s.n_time;
-    size_t head = (n_time + 127) / 128 * 128 * ((n_time + 63) / 64 * 64) * dtype_bytes(s.type);
+    size_t n_heads = (size_t)(s->n_batch * s->n_heads), n_time = (size_t)s->n_time;
+    size_t head = (n_time + 127) / 128 * 128 * ((n_time + 63) / 64 * 64) * dtype_bytes(s->type);
     size_t all = n_heads * head;
     size_t scores = all < most ? all : head > most ? head : most;
     return counters + n_heads * n_time * sizeof(float) + scores;
@@ -87,7 +86,8 @@ static size_t workspace_bytes(const struct program *prog, const struct op *op,
                               const struct device_facts *facts)
 {
     const struct kernel *own = own_row(prog, op);
-    size_t bytes = cuda_work_bytes(library_bytes(prog, op));
+    struct cuda_attention_shape shape = shape_of(prog, op);
+    size_t bytes = cuda_work_bytes(cuda_attention_work_bytes(&shape));
     size_t own_bytes =
         own == NULL || own->workspace_bytes == NULL ? 0 : own->workspace_bytes(prog, op, facts);
     return bytes > own_bytes ? bytes : own_bytes;
@@ -124,7 +124,7 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
     if (p == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "attention: no memory to prepare it");
     enum snug_status status =
-        cuda_attention_prepare(&shape, library_bytes(prog, op), &p->library, err);
+        cuda_attention_prepare(&shape, cuda_attention_work_bytes(&shape), &p->library, err);
     if (status == SNUG_OK && p->library == NULL)
         status = prepare_own(prog, op, facts, p, err);
     if (status == SNUG_OK)

@@ -94,14 +94,13 @@ static struct cuda_conv_shape shape_of(const struct op *op, const struct roles *
 
 /* Engines copy what does not lie as they want it: both images with channels rounded up to 8, weights
  * several times over, in fp32 where their gradient is split. */
-static size_t library_bytes(const struct layout *layout)
+size_t cuda_conv_work_bytes(const struct cuda_conv_shape *s, enum dtype type)
 {
-    const struct cuda_conv_shape *s = &layout->shape;
     const size_t least = (size_t)1 << 20, n_weight_copies = 8;
     int64_t x = s->n * s->x_h * s->x_w * ((s->x_c + 7) / 8 * 8);
-    int64_t y = layout->n_pixels * ((s->y_c + 7) / 8 * 8);
+    int64_t y = s->n * s->y_h * s->y_w * ((s->y_c + 7) / 8 * 8);
     int64_t w = (s->y_c + 7) / 8 * 8 * s->kernel_h * s->kernel_w * ((s->x_c + 7) / 8 * 8);
-    return least + (size_t)(x + y) * dtype_bytes(layout->type) +
+    return least + (size_t)(x + y) * dtype_bytes(type) +
            n_weight_copies * (size_t)w * sizeof(float);
 }
 
@@ -115,7 +114,7 @@ static struct layout layout_of(const struct program *prog, const struct op *op)
     layout.n_weights = s->y_c * s->kernel_h * s->kernel_w * (s->x_c / s->groups);
     layout.turns = !is_grad_w || output(prog, op, 0) != NULL;
     if (layout.turns) {
-        layout.library_bytes = library_bytes(&layout);
+        layout.library_bytes = cuda_conv_work_bytes(s, layout.type);
         layout.library = cuda_work_take(&layout.total, layout.library_bytes);
         layout.weights =
             cuda_work_take(&layout.total, (size_t)layout.n_weights * dtype_bytes(layout.type));

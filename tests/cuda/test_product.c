@@ -75,7 +75,7 @@ static void make_operands(struct bench *t)
         if (k == C && t->test.before_is_c)
             memcpy(t->host[C], t->host[BEFORE], bytes);
         assert_int_equal(
-            t->backend->write(t->device, t->on_device[k], t->host[k], (int64_t)bytes, &err),
+            t->backend->hooks->write(t->device, t->on_device[k], t->host[k], (int64_t)bytes, &err),
             SNUG_OK);
     }
 }
@@ -132,7 +132,7 @@ static void read_back(struct bench *t, int k, void *to)
 {
     struct snug_error err = {0};
     size_t bytes = (size_t)t->n[k] * dtype_bytes(type_of(t, k));
-    assert_int_equal(t->backend->read(t->device, t->on_device[k], to, (int64_t)bytes, &err),
+    assert_int_equal(t->backend->hooks->read(t->device, t->on_device[k], to, (int64_t)bytes, &err),
                      SNUG_OK);
 }
 
@@ -202,8 +202,9 @@ static bool run_one(struct bench *t)
                                      .before = t->on_device[t->test.before_is_c ? C : BEFORE],
                                      .sums = t->on_device[SUMS],
                                      .work = t->on_device[WORK],
-                                     .stream = t->backend->stream(t->device)};
-    if (cuda_product_run(product, &call, &err) != SNUG_OK)
+                                     .stream = t->backend->hooks->stream(t->device)};
+    if (cuda_product_run(product, &call, &err) != SNUG_OK ||
+        t->backend->hooks->synchronize(t->device, &err) != SNUG_OK)
         fail_msg("%s: %s", t->test.what, err.message);
     check_results(t);
     cuda_product_release(product);
@@ -317,7 +318,7 @@ int main(void)
 {
     struct snug_error err = {0};
     bench.backend = snug_cuda_backend();
-    if (bench.backend->open(&bench.device, &err) != SNUG_OK)
+    if (bench.backend->hooks->open(&bench.device, &err) != SNUG_OK)
         return fprintf(stderr, "%s\n", err.message), 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plain),
@@ -326,6 +327,6 @@ int main(void)
         cmocka_unit_test(test_what_does_not_fit),
     };
     int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
-    bench.backend->close(bench.device);
+    bench.backend->hooks->close(bench.device);
     return n_failed;
 }

@@ -1,0 +1,269 @@
+/*
+ * test_graphs.c -- does cuDNN know our graphs, and does it run them in the workspace that plans book?
+ *
+ * cuDNN can be told about a GPU that is not there, and then proposes engines for it.  So this asks the
+ * library itself what it would do on an H200, on any machine.  Calls that need a device are caught on
+ * their way (the linker's --wrap): a graph gets no handle, proposals are made for the described GPU, and
+ * a plan counts as built once its engine has been proposed.
+ *
+ * What it cannot show: that an engine's code loads and computes the right numbers.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <dlfcn.h>
+
+#include "cuda/attention_library.h"
+#include "cuda/conv_library.h"
+#include "cuda/graph_cudnn.h"
+
+static const char h200[] =
+    "{\"maxGridSize\": [2147483647, 65535, 65535], \"maxBlockSize\": [1024, 1024, 64],"
+    " \"regsPerBlock\": 65536, \"multiProcessorCount\": 132, \"warpSize\": 32,"
+    " \"maxSharedMemoryPerBlock\": 49152, \"maxSharedMemoryPerBlockOptin\": 232448,"
+    " \"reservedSharedMemoryPerBlock\": 1024, \"maxRegistersPerSM\": 65536, \"maxCtasPerSM\": 32,"
+    " \"maxThreadsPerBlock\": 1024, \"maxThreadsPerSM\": 2048, \"pciDeviceId\": 590680286,"
+    " \"isTccDriver\": 0, \"supportCoopLaunch\": 1, \"smClockRateKHz\": 1980000,"
+    " \"memClockRateKHz\": 3201000, \"l2CacheSize\": 62914560, \"deviceName\": \"NVIDIA H200\","
+    " \"deviceVer\": 900, \"smVersion\": 900, \"driverVer\": 13000, \"cudaDeviceId\": 0,"
+    " \"totalGlobalMem\": 150754820096, \"cudartVer\": 13000, \"driverVersion\": 13000,"
+    " \"runtimeVersion\": 13000}";
+
+static struct {
+    dnn_object gpu;
+    dnn_object advice, plan, config; /* the latest of each */
+    int n_plans;
+    int64_t work_bytes; /* of the latest plan's engine */
+} seen;
+
+/* ---- what is caught ------------------------------------------------------------------------- */
+
+cudnnStatus_t __real_cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t kind,
+                                                  cudnnBackendDescriptor_t *object);
+cudnnStatus_t __real_cudnnBackendSetAttribute(cudnnBackendDescriptor_t object,
+                                              cudnnBackendAttributeName_t name,
+                                              cudnnBackendAttributeType_t type, int64_t n,
+                                              const void *values);
+cudnnStatus_t __real_cudnnBackendGetAttribute(cudnnBackendDescriptor_t object,
+                                              cudnnBackendAttributeName_t name,
+                                              cudnnBackendAttributeType_t type, int64_t n,
+                                              int64_t *n_there, void *values);
+cudnnStatus_t __real_cudnnBackendFinalize(cudnnBackendDescriptor_t object);
+
+cudnnStatus_t __wrap_cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t kind,
+                                                  cudnnBackendDescriptor_t *object);
+cudnnStatus_t __wrap_cudnnBackendSetAttribute(cudnnBackendDescriptor_t object,
+                                              cudnnBackendAttributeName_t name,
+                                              cudnnBackendAttributeType_t type, int64_t n,
+                                              const void *values);
+cudnnStatus_t __wrap_cudnnBackendGetAttribute(cudnnBackendDescriptor_t object,
+                                              cudnnBackendAttributeName_t name,
+                                              cudnnBackendAttributeType_t type, int64_t n,
+                                              int64_t *n_there, void *values);
+cudnnStatus_t __wrap_cudnnBackendFinalize(cudnnBackendDescriptor_t object);
+
+cudnnStatus_t __wrap_cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t kind,
+                                                  cudnnBackendDescriptor_t *object)
+{
+    cudnnStatus_t status = __real_cudnnBackendCreateDescriptor(kind, object);
+    if (kind == CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR)
+        seen.advice = *object;
+    if (kind == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)
+        seen.plan = *object;
+    return status;
+}
+
+cudnnStatus_t __wrap_cudnnBackendSetAttribute(cudnnBackendDescriptor_t object,
+                                              cudnnBackendAttributeName_t name,
+                                              cudnnBackendAttributeType_t type, int64_t n,
+                                              const void *values)
+{
+    if (name == CUDNN_ATTR_OPERATIONGRAPH_HANDLE)
+        return CUDNN_STATUS_SUCCESS;
+    if (name == CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG)
+        memcpy(&seen.config, values, sizeof seen.config);
+    return __real_cudnnBackendSetAttribute(object, name, type, n, values);
+}
+
+cudnnStatus_t __wrap_cudnnBackendFinalize(cudnnBackendDescriptor_t object)
+{
+    if (object == seen.plan) {
+        seen.n_plans++;
+        return CUDNN_STATUS_SUCCESS;
+    }
+    if (object == seen.advice) {
+        cudnnStatus_t status = __real_cudnnBackendSetAttribute(
+            object, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &seen.gpu);
+        if (status != CUDNN_STATUS_SUCCESS)
+            return status;
+    }
+    return __real_cudnnBackendFinalize(object);
+}
+
+cudnnStatus_t __wrap_cudnnBackendGetAttribute(cudnnBackendDescriptor_t object,
+                                              cudnnBackendAttributeName_t name,
+                                              cudnnBackendAttributeType_t type, int64_t n,
+                                              int64_t *n_there, void *values)
+{
+    if (name != CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE)
+        return __real_cudnnBackendGetAttribute(object, name, type, n, n_there, values);
+    cudnnStatus_t status = __real_cudnnBackendGetAttribute(
+        seen.config, CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, type, n, n_there, values);
+    memcpy(&seen.work_bytes, values, sizeof seen.work_bytes);
+    return status;
+}
+
+/* In the place of library.c: there is no handle. */
+enum snug_status cuda_library_dnn(void *stream, cudnnHandle_t *handle, struct snug_error *err)
+{
+    (void)stream, (void)err;
+    *handle = NULL;
+    return SNUG_OK;
+}
+
+enum snug_status cuda_library_check_dnn(cudnnStatus_t status, const char *what,
+                                        struct snug_error *err)
+{
+    char detail[512] = "";
+    if (status == CUDNN_STATUS_SUCCESS)
+        return SNUG_OK;
+    cudnnGetLastErrorString(detail, sizeof detail);
+    return snug_fail(err, SNUG_UNSUPPORTED, "%s: %s %s", what, cudnnGetErrorString(status), detail);
+}
+
+/* ---- attention ------------------------------------------------------------------------------ */
+
+static void try_attention(struct cuda_attention_shape shape, bool is_grad, int most_plans)
+{
+    struct snug_error err = {0};
+    struct cuda_attention *attention = NULL;
+    shape.is_grad = is_grad;
+    seen.n_plans = 0;
+    size_t booked = cuda_attention_work_bytes(&shape);
+    enum snug_status status = cuda_attention_prepare(&shape, booked, &attention, &err);
+    if (status != SNUG_OK || attention == NULL || seen.n_plans > most_plans)
+        fail_msg("B=%lld H=%lld T=%lld D=%lld%s%s in %zu bytes: %s, %d plans",
+                 (long long)shape.n_batch, (long long)shape.n_heads, (long long)shape.n_time,
+                 (long long)shape.depth, shape.causal ? " causal" : "", is_grad ? " gradient" : "",
+                 booked, status != SNUG_OK ? err.message : "refused", seen.n_plans);
+    cuda_attention_release(attention);
+}
+
+static void test_attention(void **state)
+{
+    (void)state;
+    static const struct cuda_attention_shape shapes[] = {
+        {64, 12, 1024, 64, DTYPE_bf16, true, false}, /* GPT-2 124M */
+        {32, 25, 1024, 64, DTYPE_bf16, true, false}, /* GPT-2 1.5B */
+        {1, 12, 8192, 64, DTYPE_f16, true, false},   /* fewer heads at a time */
+        {8, 3, 197, 64, DTYPE_bf16, false, false},   /* patches of an image */
+        {2, 3, 127, 8, DTYPE_f16, true, false},      {1, 3, 63, 80, DTYPE_bf16, true, false},
+        {1, 2, 130, 128, DTYPE_bf16, false, false},  {1, 1, 2, 16, DTYPE_bf16, true, false},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        try_attention(shapes[i], false, 1);
+        try_attention(shapes[i], true, 2);
+    }
+}
+
+static void test_attention_in_any_order(void **state)
+{
+    (void)state;
+    struct cuda_attention_shape shape = {64, 12, 1024, 64, DTYPE_bf16, true, true};
+    setenv("SNUG_CUDA_ANY_ORDER", "1", 1);
+    try_attention(shape, true, 1);
+    unsetenv("SNUG_CUDA_ANY_ORDER");
+}
+
+/* ---- convolutions --------------------------------------------------------------------------- */
+
+static void test_convolutions(void **state)
+{
+    (void)state;
+    static const struct { /* images n x side x side x c, o kernels of side k */
+        int64_t n, side, c, o, k, stride, pad, groups;
+    } convs[] = {
+        {128, 28, 1, 32, 3, 1, 1, 1},  {128, 32, 3, 64, 3, 1, 1, 1},   {32, 32, 64, 64, 3, 1, 1, 1},
+        {32, 32, 64, 128, 1, 2, 0, 1}, {32, 16, 128, 128, 3, 2, 1, 1}, {8, 224, 3, 64, 7, 2, 3, 1},
+        {2, 9, 33, 65, 1, 1, 0, 1},    {1, 8, 8, 8, 3, 1, 1, 8},
+    };
+    static const enum dtype types[] = {DTYPE_f32, DTYPE_bf16, DTYPE_f16};
+    for (size_t i = 0; i < sizeof convs / sizeof *convs; i++)
+        for (int run = 0; run < 9; run++) {
+            enum dtype type = types[run / 3];
+            int64_t side = (convs[i].side + 2 * convs[i].pad - convs[i].k) / convs[i].stride + 1;
+            struct cuda_conv_shape shape = {(enum cuda_conv_kind)(run % 3),
+                                            convs[i].n,
+                                            convs[i].side,
+                                            convs[i].side,
+                                            convs[i].c,
+                                            side,
+                                            side,
+                                            convs[i].o,
+                                            convs[i].k,
+                                            convs[i].k,
+                                            convs[i].stride,
+                                            convs[i].pad,
+                                            convs[i].groups};
+            struct snug_error err = {0};
+            struct cuda_conv *conv = NULL;
+            enum snug_status status = cuda_conv_prepare(
+                &shape, type, type, cuda_conv_work_bytes(&shape, type), &conv, &err);
+            if (status != SNUG_OK || conv == NULL)
+                fail_msg("convolution %zu, kind %d, %s: %s", i, run % 3, dtype_name(type),
+                         status != SNUG_OK ? err.message : "refused");
+            cuda_conv_release(conv);
+        }
+}
+
+/* ---- a graph that is wrong ------------------------------------------------------------------ */
+
+static void test_a_graph_that_nothing_runs(void **state)
+{
+    (void)state;
+    struct snug_error err = {0};
+    struct dnn_plan *plan = NULL;
+    struct dnn_wish wish = {.most_work_bytes = 1 << 20};
+    int64_t least = 0;
+    struct dnn_graph *g = calloc(1, sizeof *g);
+    assert_non_null(g);
+    dnn_object a = dnn_tensor(g, 1, CUDNN_DATA_BFLOAT16, dnn_packed(1, 1, 8, 16));
+    dnn_object c = dnn_tensor(g, 2, CUDNN_DATA_BFLOAT16, dnn_packed(1, 1, 8, 8));
+    dnn_product(g, a, a, c); /* 8 x 16 times 8 x 16 */
+    assert_int_not_equal(
+        dnn_plan_make(g, NULL, &wish, &plan, &least, &err) == SNUG_OK && plan != NULL, true);
+    dnn_plan_release(plan);
+}
+
+int main(void)
+{
+#if defined(__SANITIZE_ADDRESS__)
+    return printf("cuDNN is not run with a sanitizer\n"), 0;
+#endif
+    /* Where there is no driver, its stub answers to the driver's name. */
+    if (dlopen("libcuda.so.1", RTLD_NOW) == NULL && dlopen(CUDA_STUB, RTLD_NOW) == NULL)
+        return printf("skipped: neither a driver nor %s\n", CUDA_STUB), 0;
+    cudnnStatus_t status =
+        __real_cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &seen.gpu);
+    if (status == CUDNN_STATUS_SUCCESS)
+        status =
+            __real_cudnnBackendSetAttribute(seen.gpu, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION,
+                                            CUDNN_TYPE_CHAR, (int64_t)strlen(h200), h200);
+    if (status == CUDNN_STATUS_SUCCESS)
+        status = __real_cudnnBackendFinalize(seen.gpu);
+    if (status != CUDNN_STATUS_SUCCESS)
+        return printf("skipped: this cuDNN takes no description of a GPU\n"), 0;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_attention_in_any_order),
+        cmocka_unit_test(test_convolutions),
+        cmocka_unit_test(test_a_graph_that_nothing_runs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
