@@ -4,10 +4,12 @@
 set -eu
 cd "${1:-$(dirname "$0")/..}"
 
-# Kernels take the rules of the optimizers from where they are written down: optim/rules.h, which is
+# Kernels take the rules of the optimizers from where they are written down: headers of optim that are
 # functions only.
+kernels='optim/rules.h optim/norm.h optim/direction.h optim/average.h optim/matrix_tools.h'
+kernels="$kernels optim/matrix_blocks.h optim/matrix_soap.h"
 # folder: what it may include beside itself and snug.h -- whole folders, or single headers.
-rules='
+rules="
 base:
 ir:     base
 model:  base ir
@@ -17,14 +19,14 @@ plan:   base ir
 comm:   base
 data:   base
 exec:   base ir plan comm/comm.h
-cpu:    base ir exec/backend.h optim/rules.h
-cuda:   base ir exec/backend.h optim/rules.h
+cpu:    base ir exec/backend.h $kernels
+cuda:   base ir exec/backend.h $kernels cpu/spectral.h
 io:     base ir
 report: base ir plan
 train:  base ir model optim pass plan comm data exec io report
 api:    base ir model optim pass plan comm data exec io report train
 cli:
-'
+"
 # Headers of devices and of other ranks stay where their kind of code lives.
 foreign='
 cuda|cublas|cudnn   cuda

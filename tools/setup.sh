@@ -54,6 +54,7 @@ find_missing() {
     packages=
     reasons=
     need gcc "the C compiler" has_command "$cc"
+    need g++ "the C++ compiler, for kernels that the tests emulate" has_command "${CXX:-g++}"
     need libc6-dev "the C library's headers" has_header stdlib.h
     need make "runs the build" has_command make
     need pkg-config "tells other programs how to link libsnug; a test uses it" has_command pkg-config

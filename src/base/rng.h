@@ -12,7 +12,37 @@
 
 #include "base/device_fn.h"
 
-uint64_t rng_u64(uint64_t seed, uint64_t stream, uint64_t index);
+struct rng_block {
+    uint32_t word[4];
+};
+
+DEVICE_FN struct rng_block rng_philox(uint64_t seed, uint64_t stream, uint64_t index)
+{
+    uint32_t c0 = (uint32_t)index, c1 = (uint32_t)(index >> 32);
+    uint32_t c2 = (uint32_t)stream, c3 = (uint32_t)(stream >> 32);
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    for (int round = 0; round < 10; round++) {
+        uint64_t p0 = (uint64_t)0xD2511F53u * c0;
+        uint64_t p1 = (uint64_t)0xCD9E8D57u * c2;
+        uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+        uint32_t n2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c1 = (uint32_t)p1;
+        c3 = (uint32_t)p0;
+        c0 = n0;
+        c2 = n2;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    struct rng_block block = {{c0, c1, c2, c3}};
+    return block;
+}
+
+DEVICE_FN uint64_t rng_u64(uint64_t seed, uint64_t stream, uint64_t index)
+{
+    struct rng_block b = rng_philox(seed, stream, index);
+    return ((uint64_t)b.word[0] << 32) | b.word[1];
+}
+
 double rng_uniform(uint64_t seed, uint64_t stream, uint64_t index); /* [0, 1) */
 double rng_normal(uint64_t seed, uint64_t stream, uint64_t index);  /* mean 0, deviation 1 */
 uint64_t rng_hash_string(const char *text);                         /* a stream from a name */

@@ -1,8 +1,14 @@
 /*
  * fast_average.c -- averages of the weights: one walk over what is kept of them.
  */
-#include "cpu/average.h"
 #include "cpu/fast_common.h"
+#include "optim/average.h"
+
+static int64_t n_copies(const struct kernel_call *call)
+{
+    return shape_elems(&call->in[AVERAGE_KEPT].tensor->shape) /
+           shape_elems(&call->in[AVERAGE_WEIGHT].tensor->shape);
+}
 
 static bool average_fits(const struct program *prog, const struct op *op)
 {
@@ -24,8 +30,9 @@ static OUT_OF_LINE void add_block(const float *x, float *sum, int64_t n)
         sum[i] += x[i];
 }
 
+/* first: of the copy that changes */
 static void keep_block(const struct kernel_call *call, const struct average_change *change,
-                       int64_t at, int64_t n)
+                       int64_t first, int64_t at, int64_t n)
 {
     const struct operand *kept = &call->in[AVERAGE_KEPT];
     float buffer_w[BLOCK_ELEMS], numbers[BLOCK_ELEMS];
@@ -35,19 +42,22 @@ static void keep_block(const struct kernel_call *call, const struct average_chan
         mix_block((float)change->of_weight, w, (float)change->of_kept, numbers, n);
         w = numbers;
     }
-    store_f32(kept->tensor->dtype, kept->data, change->at + at, n, w);
+    store_f32(kept->tensor->dtype, kept->data, first + at, n, w);
 }
 
 static enum snug_status run_keep(const struct kernel_call *call, struct snug_error *err)
 {
     (void)err;
-    struct average_change change = average_change(call);
+    const double *scalars = call->in[AVERAGE_SCALARS].data;
+    const struct attrs *attrs = &call->op->attrs;
+    struct average_change change =
+        average_change(attrs->average, attrs->options.value, n_copies(call), scalars);
     int64_t n = shape_elems(&call->in[AVERAGE_WEIGHT].tensor->shape);
-    if (((const double *)call->in[AVERAGE_SCALARS].data)[SCALAR_keeps] == 0.0)
+    if (scalars[SCALAR_keeps] == 0.0)
         return SNUG_OK;
 #pragma omp parallel for schedule(static) num_threads(count_parts(call->facts, n))
     for (int64_t at = 0; at < n; at += BLOCK_ELEMS)
-        keep_block(call, &change, at, least(BLOCK_ELEMS, n - at));
+        keep_block(call, &change, change.copy * n, at, least(BLOCK_ELEMS, n - at));
     return SNUG_OK;
 }
 
@@ -65,7 +75,9 @@ static void average_block(const struct kernel_call *call, const struct average_m
 static enum snug_status run_average(const struct kernel_call *call, struct snug_error *err)
 {
     (void)err;
-    struct average_mix mix = average_mix(call);
+    const struct attrs *attrs = &call->op->attrs;
+    struct average_mix mix = average_mix(attrs->average, attrs->options.value, n_copies(call),
+                                         call->in[AVERAGE_SCALARS].data);
     int64_t n = shape_elems(&call->in[AVERAGE_WEIGHT].tensor->shape);
 #pragma omp parallel for schedule(static) num_threads(count_parts(call->facts, n))
     for (int64_t at = 0; at < n; at += BLOCK_ELEMS)

@@ -4,8 +4,8 @@
  * Sums over a tensor are cut into pieces of whole rows by the shape alone, and added in fp64 in the
  * order of the pieces: the bits do not depend on the number of threads.
  */
-#include "cpu/direction.h"
 #include "cpu/fast_common.h"
+#include "optim/direction.h"
 
 static void clear_output(const struct kernel_call *call, int k)
 {
@@ -211,7 +211,9 @@ static enum snug_status run_adafactor(const struct kernel_call *call, struct snu
         clear_output(call, 0);
         return SNUG_OK;
     }
-    struct adafactor_now now = adafactor_now(&call->op->attrs, scalars);
+    const struct attrs *attrs = &call->op->attrs;
+    struct adafactor_now now =
+        adafactor_now(attrs->options.value, attrs->relative != 0, attrs->lr_factor, scalars);
     struct matrix m = as_matrix(&call->in[0].tensor->shape);
     struct adafactor_work w = cut_work(call->work, &m);
     bool factored = call->in[4].data != NULL;
@@ -296,7 +298,7 @@ static enum snug_status run_prodigy_sums(const struct kernel_call *call, struct 
     clear_output(call, 0);
     if (scalars[SCALAR_skip] != 0.0)
         return SNUG_OK;
-    struct prodigy_now now = prodigy_now(&call->op->attrs, scalars);
+    struct prodigy_now now = prodigy_now(call->op->attrs.options.value, scalars);
     struct prodigy_factors factors = {(float)scalars[SCALAR_clip], (float)now.keep,
                                       (float)now.step};
     int64_t n = shape_elems(&call->in[0].tensor->shape), n_chunks = divide_up(n, CHUNK_ELEMS);
@@ -434,7 +436,9 @@ static enum snug_status run_amos(const struct kernel_call *call, struct snug_err
     }
     int64_t n = shape_elems(&call->in[0].tensor->shape);
     int64_t n_groups = shape_elems(&call->in[3].tensor->shape);
-    struct amos_now now = amos_now(&call->op->attrs, scalars, (double)(n / n_groups), (double)b[0]);
+    const struct attrs *attrs = &call->op->attrs;
+    struct amos_now now = amos_now(attrs->options.value, attrs->eta, attrs->lr_factor, scalars,
+                                   (double)(n / n_groups), (double)b[0]);
     if (n_groups > 1)
         amos_rows(call, &now, n_groups, n / n_groups);
     else

@@ -39,11 +39,8 @@ static inline float round_bf16(float x)
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-enum { MOST_PRODUCTS = 40 };
-
 struct products {
-    int n;
-    struct factors factors[MOST_PRODUCTS];
+    struct factors_list list;
     struct product *made[MOST_PRODUCTS];
     const struct cpu_loops *loops;
     product16_fn *product16; /* of bf16 numbers; NULL: no tiles */
@@ -61,27 +58,11 @@ static struct product_shape shape_of(const struct factors *f)
                                   .ldc = f->n};
 }
 
-static int find_product(const struct products *list, const struct factors *f)
-{
-    for (int i = 0; i < list->n; i++) {
-        const struct factors *g = &list->factors[i];
-        if (g->m == f->m && g->n == f->n && g->k == f->k && g->turned == f->turned)
-            return i;
-    }
-    return -1;
-}
-
-static void list_product(struct products *list, const struct factors *f)
-{
-    if (find_product(list, f) < 0 && list->n < MOST_PRODUCTS)
-        list->factors[list->n++] = *f;
-}
-
 static enum snug_status multiply(const struct tools *t, const struct factors *f, const float *a,
                                  const float *b, float *c)
 {
     const struct products *products = t->call->prepared;
-    int at = find_product(products, f);
+    int at = factors_find(&products->list, f);
     if (at < 0)
         return snug_fail(
             t->err, SNUG_BAD_PROGRAM, "%s: a product of %lld x %lld x %lld is not prepared",
@@ -126,38 +107,19 @@ static enum snug_status multiply_bf16(const struct tools *t, const struct factor
 
 #include "cpu/matrix_ops.h"
 
-/* Of a rows x cols matrix with squares on its sides: what shampoo, caspr and soap need. */
-static void list_sides(struct products *list, int64_t rows, int64_t cols, bool left, bool right)
-{
-    const struct factors all[] = {{rows, rows, cols, B_TURNED},  {rows, cols, rows, AS_STORED},
-                                  {rows, cols, rows, A_TURNED},  {rows, rows, rows, AS_STORED},
-                                  {rows, rows, rows, A_TURNED},  {cols, cols, rows, A_TURNED},
-                                  {rows, cols, cols, AS_STORED}, {rows, cols, cols, B_TURNED},
-                                  {cols, cols, cols, AS_STORED}, {cols, cols, cols, A_TURNED}};
-    enum { N_ALL = sizeof all / sizeof *all };
-    for (int i = 0; i < N_ALL; i++)
-        if (i < N_ALL / 2 ? left : right)
-            list_product(list, &all[i]);
-}
-
 /* The products of an op, and the workspace without theirs. */
-static size_t list_products(const struct program *prog, const struct op *op, struct products *list)
+static size_t list_products(const struct program *prog, const struct op *op,
+                            struct factors_list *list)
 {
     struct matrix_layout l = planned_layout(prog, op);
     if (op->kind == OP_orthogonalize) {
-        list_product(list, &l.muon.gram);
-        list_product(list, &l.muon.square);
-        list_product(list, &l.muon.times);
+        factors_add(list, &l.muon.gram);
+        factors_add(list, &l.muon.square);
+        factors_add(list, &l.muon.times);
     } else if (op->kind == OP_soap) {
-        list_sides(list, l.soap.rows, l.soap.cols, l.soap.turns_left, l.soap.turns_right);
-    } else { /* whole blocks, and those at the right, at the bottom and in the corner */
-        const struct matrix *w = &l.blocks.w;
-        int64_t across = matrix_parts(w->cols, w->block), n = matrix_n_blocks(w);
-        const int64_t places[] = {0, across - 1, n - across, n - 1};
-        for (int i = 0; i < 4; i++) {
-            struct matrix_block b = matrix_block_at(w, places[i]);
-            list_sides(list, b.rows, b.cols, true, true);
-        }
+        factors_add_sides(list, l.soap.rows, l.soap.cols, l.soap.turns_left, l.soap.turns_right);
+    } else {
+        blocks_products(&l.blocks.w, list);
     }
     return l.total;
 }
@@ -165,14 +127,14 @@ static size_t list_products(const struct program *prog, const struct op *op, str
 static size_t workspace_bytes(const struct program *prog, const struct op *op,
                               const struct device_facts *facts)
 {
-    struct products list = {0};
+    struct factors_list list = {0};
     size_t own = list_products(prog, op, &list), most = 0;
     for (int i = 0; i < list.n; i++) {
-        struct product_shape shape = shape_of(&list.factors[i]);
+        struct product_shape shape = shape_of(&list.at[i]);
         size_t bytes = product_work_bytes(&shape, facts->threads), b, work;
         most = bytes > most ? bytes : most;
         bytes = op->kind == OP_orthogonalize
-                    ? product16_bytes(&list.factors[i], facts->threads, &b, &work)
+                    ? product16_bytes(&list.at[i], facts->threads, &b, &work)
                     : 0;
         most = bytes > most ? bytes : most;
     }
@@ -182,7 +144,7 @@ static size_t workspace_bytes(const struct program *prog, const struct op *op,
 static void release(void *prepared)
 {
     struct products *p = prepared;
-    for (int i = 0; p != NULL && i < p->n; i++)
+    for (int i = 0; p != NULL && i < p->list.n; i++)
         product_release(p->made[i]);
     free(p);
 }
@@ -195,14 +157,14 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
     if (p == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to prepare it",
                          op_infos[op->kind].name);
-    (void)list_products(prog, op, p);
+    (void)list_products(prog, op, &p->list);
     p->loops = cpu_loops();
     if (op->kind != OP_orthogonalize)
         spectral_load();
     p->product16 = op->kind == OP_orthogonalize ? cpu_product16() : NULL;
     enum snug_status status = SNUG_OK;
-    for (int i = 0; i < p->n && p->product16 == NULL && status == SNUG_OK; i++) {
-        struct product_shape shape = shape_of(&p->factors[i]);
+    for (int i = 0; i < p->list.n && p->product16 == NULL && status == SNUG_OK; i++) {
+        struct product_shape shape = shape_of(&p->list.at[i]);
         status = product_prepare(&shape, facts->threads, &p->made[i], err);
     }
     if (status == SNUG_OK)

@@ -218,8 +218,8 @@ static enum snug_status run_update(const struct kernel_call *call, struct snug_e
     TRY(update_check_states(call, rules[attrs->rule].n_states, err));
     if (scalars[SCALAR_skip] != 0.0)
         return SNUG_OK;
-    struct rule_now now = rule_now(attrs, scalars);
-    struct update update = {.clip = (float)rule_factor(attrs, scalars),
+    struct rule_now now = rule_now(attrs->direction, attrs->lr_factor, attrs->decay, scalars);
+    struct update update = {.clip = (float)rule_factor(attrs->direction, scalars),
                             .n_states = update_n_states(call->op)};
     rules[attrs->rule].prepare(&now, attrs->options.value, update.constants);
     for (int j = 0; j < update.n_states && attrs->state_bits != 0; j++)

@@ -96,8 +96,8 @@ static enum snug_status muon_run(const struct tools *t, const struct muon_layout
     const struct operand *u = &t->call->out[0];
     real *x = place_of(t, u, l->x), *m = open_state(t, STATE_m, l->m);
     muon_momentum(t, l->n, m, x);
-    close_operand(state_of(t, STATE_m), m);
-    double norm = sqrt(sum_squares(t, l->n, x, doubles_at(t, l->sums)));
+    close_state(t, STATE_m, m);
+    double norm = sqrt(sum_squares(t, l->n, x, l->sums));
     muon_scale(t, l->n, 1 / fmax(norm, 1e-7), x);
     for (int i = 0; i < (int)option_of(t, ORTHOGONALIZE_steps); i++)
         TRY(muon_iterate(t, l, x));

@@ -1,41 +1,20 @@
 /*
  * ref_average.c -- reference: averages of the weights, which evaluation uses in their place.
  */
-#include <math.h>
-
-#include "cpu/average.h"
 #include "cpu/ref_local.h"
+#include "optim/average.h"
 
-static void count_schedule_free(const double *options, double *scalars)
+/* How many times the weights are kept. */
+static int64_t n_copies(const struct kernel_call *call)
 {
-    double t = scalars[SCALAR_update_count], warmup = options[3];
-    double lr = scalars[SCALAR_lr] * (t < warmup ? t / warmup : 1);
-    scalars[SCALAR_lr_most] = fmax(scalars[SCALAR_lr_most], lr);
-    average_count(pow(t, 0.75) * scalars[SCALAR_lr_most] * scalars[SCALAR_lr_most], scalars);
-}
-
-/* Options start and every are shares of the run. */
-static void count_copies(const double *options, double *scalars)
-{
-    double n_steps = scalars[SCALAR_n_steps], done = scalars[SCALAR_update_count] - 1;
-    double start = ceil(options[4] * n_steps), every = fmax(1, ceil(options[5] * n_steps));
-    bool keeps = done >= start && fmod(done - start, every) == 0;
-    scalars[SCALAR_keeps] = keeps ? 1 : 0;
-    scalars[SCALAR_n_kept] += keeps ? 1 : 0;
+    return elems(&call->in[AVERAGE_KEPT]) / elems(&call->in[AVERAGE_WEIGHT]);
 }
 
 enum snug_status ref_average_clock(const struct kernel_call *call, struct snug_error *err)
 {
     (void)err;
-    const double *options = call->op->attrs.options.value;
-    double *scalars = call->in[AVERAGE_SCALARS].data;
-    scalars[SCALAR_keeps] = 0;
-    if (scalars[SCALAR_skip] != 0.0)
-        return SNUG_OK;
-    if (call->op->attrs.average == AVERAGE_schedule_free)
-        count_schedule_free(options, scalars);
-    else
-        count_copies(options, scalars);
+    const struct attrs *attrs = &call->op->attrs;
+    average_clock(attrs->average, attrs->options.value, call->in[AVERAGE_SCALARS].data);
     return SNUG_OK;
 }
 
@@ -43,12 +22,15 @@ enum snug_status ref_average_keep(const struct kernel_call *call, struct snug_er
 {
     (void)err;
     const struct operand *w = &call->in[AVERAGE_WEIGHT], *kept = &call->in[AVERAGE_KEPT];
-    struct average_change change = average_change(call);
-    if (((const double *)call->in[AVERAGE_SCALARS].data)[SCALAR_keeps] == 0.0)
+    const double *scalars = call->in[AVERAGE_SCALARS].data;
+    const struct attrs *attrs = &call->op->attrs;
+    struct average_change change =
+        average_change(attrs->average, attrs->options.value, n_copies(call), scalars);
+    if (scalars[SCALAR_keeps] == 0.0)
         return SNUG_OK;
-    for (int64_t i = 0, n = elems(w); i < n; i++) {
-        double old = change.of_kept > 0 ? change.of_kept * load(kept, change.at + i) : 0;
-        store(kept, change.at + i, old + change.of_weight * load(w, i));
+    for (int64_t i = 0, n = elems(w), at = change.copy * n; i < n; i++, at++) {
+        double old = change.of_kept > 0 ? change.of_kept * load(kept, at) : 0;
+        store(kept, at, old + change.of_weight * load(w, i));
     }
     return SNUG_OK;
 }
@@ -57,7 +39,9 @@ enum snug_status ref_average(const struct kernel_call *call, struct snug_error *
 {
     (void)err;
     const struct operand *w = &call->in[AVERAGE_WEIGHT], *kept = &call->in[AVERAGE_KEPT];
-    struct average_mix mix = average_mix(call);
+    const struct attrs *attrs = &call->op->attrs;
+    struct average_mix mix = average_mix(attrs->average, attrs->options.value, n_copies(call),
+                                         call->in[AVERAGE_SCALARS].data);
     for (int64_t i = 0, n = elems(w); i < n; i++) {
         double sum = 0;
         for (int64_t copy = 0; copy < mix.n_copies; copy++)

@@ -5,9 +5,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "cpu/average.h"
-#include "cpu/direction.h"
 #include "cpu/ref_local.h"
+#include "optim/direction.h"
 
 static void clear(const struct operand *x)
 {
@@ -37,7 +36,9 @@ enum snug_status ref_adafactor(const struct kernel_call *call, struct snug_error
         clear(u);
         return SNUG_OK;
     }
-    struct adafactor_now now = adafactor_now(&call->op->attrs, scalars);
+    const struct attrs *attrs = &call->op->attrs;
+    struct adafactor_now now =
+        adafactor_now(attrs->options.value, attrs->relative != 0, attrs->lr_factor, scalars);
     int64_t n_rows = elems(r), n_columns = elems(g) / n_rows;
     double mean = 0.0, squares = 0.0, clip = now.clip;
     for (int64_t i = 0; i < n_rows; i++) {
@@ -55,7 +56,7 @@ enum snug_status ref_adafactor(const struct kernel_call *call, struct snug_error
             store(u, at, value);
         }
     adafactor_finish(&now, sqrt(squares / (double)elems(g)),
-                     call->op->attrs.relative ? root_mean_square(&call->in[2]) : 0.0, scalars);
+                     attrs->relative ? root_mean_square(&call->in[2]) : 0.0, scalars);
     return SNUG_OK;
 }
 
@@ -71,7 +72,7 @@ enum snug_status ref_prodigy_sums(const struct kernel_call *call, struct snug_er
     clear(&call->out[0]);
     if (scalars[SCALAR_skip] != 0.0)
         return SNUG_OK;
-    struct prodigy_now now = prodigy_now(&call->op->attrs, scalars);
+    struct prodigy_now now = prodigy_now(call->op->attrs.options.value, scalars);
     for (int64_t i = 0, n = elems(g); i < n; i++) {
         double gradient = load(g, i) * scalars[SCALAR_clip];
         part[0] += gradient * (load(x0, i) - load(z, i));
@@ -88,16 +89,11 @@ enum snug_status ref_prodigy_size(const struct kernel_call *call, struct snug_er
     double *scalars = call->in[1].data, product = 0.0, size = 0.0;
     if (scalars[SCALAR_skip] != 0.0)
         return SNUG_OK;
-    struct prodigy_now now = prodigy_now(&call->op->attrs, scalars);
     for (int64_t i = 0, n = elems(parts) / 2; i < n; i++) {
         product += load(parts, 2 * i);
         size += load(parts, 2 * i + 1);
     }
-    double numerator = now.keep * scalars[SCALAR_d_numerator] + now.step * product;
-    scalars[SCALAR_d_numerator] = numerator;
-    scalars[SCALAR_d] = size > 0 ? fmax(now.d, numerator / size) : now.d;
-    scalars[SCALAR_d_before] = size > 0 ? now.d : 0; /* 0: the update moves nothing */
-    average_count(size > 0 ? pow(scalars[SCALAR_update_count], 0.75) : 0, scalars);
+    prodigy_size(call->op->attrs.options.value, product, size, scalars);
     return SNUG_OK;
 }
 
@@ -113,7 +109,9 @@ enum snug_status ref_amos(const struct kernel_call *call, struct snug_error *err
         return SNUG_OK;
     }
     int64_t n_groups = elems(v), k = elems(g) / n_groups;
-    struct amos_now now = amos_now(&call->op->attrs, scalars, (double)k, load(b, 0));
+    const struct attrs *attrs = &call->op->attrs;
+    struct amos_now now = amos_now(attrs->options.value, attrs->eta, attrs->lr_factor, scalars,
+                                   (double)k, load(b, 0));
     for (int64_t group = 0; group < n_groups; group++) {
         double most = amos_most(&now, load(v, group)), squares = 0.0;
         for (int64_t i = group * k; i < (group + 1) * k; i++)

@@ -26,7 +26,6 @@ static double round_bf16(double x)
 #define root_of     sqrt
 #define orthonormal orthonormal_f64
 
-#include "cpu/matrix_tools.h"
 #include "cpu/spectral.h"
 
 static bool eigen(int64_t n, double *a, double *values, bool quick, bool vectors, void *work)
@@ -34,6 +33,8 @@ static bool eigen(int64_t n, double *a, double *values, bool quick, bool vectors
     (void)quick, (void)vectors;
     return eigen_f64(n, a, values, work);
 }
+
+#include "cpu/matrix_tools.h"
 
 static enum snug_status multiply(const struct tools *t, const struct factors *f, const double *a,
                                  const double *b, double *c)

@@ -1,9 +1,9 @@
 /*
  * ref_optimizer.c -- reference: the gradient norm, clipping and loss scale, and the updates.
  *
- * The arithmetic of the norm is PyTorch's: clip_grad_norm_, GradScaler's halving.  The rules of the
- * updates come from src/optim in fp64; what is here is how numbers are kept: types, codes, rounding by
- * chance, and the master copy, which is updated where there is one, the weight being its rounding.
+ * What the norm does and the rules of the updates come from src/optim, in fp64; what is here is how
+ * numbers are kept: types, codes, rounding by chance, and the master copy, which is updated where there
+ * is one, the weight being its rounding.
  */
 #include <math.h>
 #include <string.h>
@@ -12,11 +12,10 @@
 #include "base/counter_random.h"
 #include "base/rng.h"
 #include "cpu/ref_local.h"
+#include "optim/norm.h"
 
 #define RULE_REAL double
 #include "optim/rules.h"
-
-enum { GOOD_STEPS_TO_GROW = 2000, LOSS_SCALE_MAX = 1 << 24 };
 
 enum snug_status ref_sum_squares(const struct kernel_call *call, struct snug_error *err)
 {
@@ -26,61 +25,27 @@ enum snug_status ref_sum_squares(const struct kernel_call *call, struct snug_err
     return SNUG_OK;
 }
 
-/* Non-finite gradients halve the scale at once; two thousand good steps double it. */
-static void next_loss_scale(const struct operand *scalars, bool skip)
-{
-    double scale = load(scalars, SCALAR_loss_scale);
-    double good_steps = skip ? 0.0 : load(scalars, SCALAR_good_steps) + 1.0;
-    if (skip) {
-        scale = fmax(1.0, scale / 2.0);
-    } else if (good_steps >= GOOD_STEPS_TO_GROW) {
-        scale = fmin(LOSS_SCALE_MAX, scale * 2.0);
-        good_steps = 0.0;
-    }
-    store(scalars, SCALAR_loss_scale, scale);
-    store(scalars, SCALAR_good_steps, good_steps);
-}
-
-/* From the sums of squares: the norm, and whether there is one. */
-static double set_norm(const struct operand *parts, const struct operand *scalars)
+static double sum_parts(const struct operand *parts)
 {
     double total = 0.0;
     for (int64_t i = 0, n = elems(parts); i < n; i++)
         total += load(parts, i);
-    double norm = sqrt(total) / load(scalars, SCALAR_loss_scale);
-    store(scalars, SCALAR_grad_norm, norm);
-    store(scalars, SCALAR_skip, isfinite(norm) ? 0.0 : 1.0);
-    return norm;
-}
-
-static void count_update(const struct operand *scalars)
-{
-    store(scalars, SCALAR_update_count, load(scalars, SCALAR_update_count) + 1.0);
+    return total;
 }
 
 enum snug_status ref_grad_norm(const struct kernel_call *call, struct snug_error *err)
 {
     (void)err;
     const struct attrs *attrs = &call->op->attrs;
-    const struct operand *scalars = &call->out[0];
-    double norm = set_norm(&call->in[0], scalars);
-    bool skip = !isfinite(norm);
-    double clip = attrs->max_norm > 0.0 ? fmin(1.0, attrs->max_norm / (norm + 1e-6)) : 1.0;
-    store(scalars, SCALAR_clip, skip ? 0.0 : clip / load(scalars, SCALAR_loss_scale));
-    if (!skip)
-        count_update(scalars);
-    if (attrs->dynamic_scale)
-        next_loss_scale(scalars, skip);
+    norm_clip(sum_parts(&call->in[0]), attrs->max_norm, attrs->dynamic_scale != 0,
+              call->out[0].data);
     return SNUG_OK;
 }
 
 enum snug_status ref_open_updates(const struct kernel_call *call, struct snug_error *err)
 {
     (void)err;
-    const struct operand *scalars = &call->out[0];
-    store(scalars, SCALAR_clip, 1.0 / load(scalars, SCALAR_loss_scale));
-    store(scalars, SCALAR_skip, 0.0);
-    count_update(scalars);
+    norm_open_updates(call->out[0].data);
     return SNUG_OK;
 }
 
@@ -94,7 +59,7 @@ enum snug_status ref_check_gradient(const struct kernel_call *call, struct snug_
 enum snug_status ref_close_updates(const struct kernel_call *call, struct snug_error *err)
 {
     (void)err;
-    set_norm(&call->in[0], &call->out[0]);
+    (void)norm_set(sum_parts(&call->in[0]), call->out[0].data);
     return SNUG_OK;
 }
 
@@ -102,7 +67,7 @@ enum snug_status ref_next_loss_scale(const struct kernel_call *call, struct snug
 {
     (void)err;
     const struct operand *scalars = &call->out[0];
-    next_loss_scale(scalars, load(scalars, SCALAR_skip) != 0.0);
+    norm_next_loss_scale(scalars->data, load(scalars, SCALAR_skip) != 0.0);
     return SNUG_OK;
 }
 
@@ -219,7 +184,7 @@ enum snug_status ref_update(const struct kernel_call *call, struct snug_error *e
     TRY(update_check_states(call, rules[attrs->rule].n_states, err));
     if (load(scalars, SCALAR_skip) != 0.0)
         return SNUG_OK;
-    struct rule_now now = rule_now(attrs, scalars->data);
+    struct rule_now now = rule_now(attrs->direction, attrs->lr_factor, attrs->decay, scalars->data);
     for (int j = 0; j < n_states && attrs->state_bits != 0; j++)
         code_map_make(&maps[j], (int)attrs->state_bits, (attrs->positive >> j & 1) == 0);
     for (int64_t n = elems(w), at = 0; at < n; at += BLOCK_ELEMS) {
@@ -227,7 +192,7 @@ enum snug_status ref_update(const struct kernel_call *call, struct snug_error *e
         cells.at = at;
         cells.count = n - at < BLOCK_ELEMS ? n - at : BLOCK_ELEMS;
         for (int64_t i = 0; i < cells.count; i++) {
-            gradient[i] = load(g, at + i) * rule_factor(attrs, scalars->data);
+            gradient[i] = load(g, at + i) * rule_factor(attrs->direction, scalars->data);
             cells.w[i] = load(present(master) ? master : w, at + i);
         }
         for (int j = 0; j < n_states; j++)

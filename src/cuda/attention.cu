@@ -18,9 +18,8 @@
  * The gradient walks twice, along keys for dq and along queries for dk and dv, and makes s and dp again:
  * so nothing is added across blocks, and the bits do not depend on their order.
  */
-#include "cuda/attention.h"
+#include "cuda/attention_head.h"
 #include "cuda/device.h"
-#include "cuda/mask.h"
 
 enum { SIDE = 16, THREADS = SIDE * SIDE, TILE_ELEMS = 4096 };
 
@@ -36,38 +35,6 @@ template <int DEPTH> struct tile {
         return sizeof(float) * (size_t)(n_tiles * ROWS * PITCH + ROWS * SCORE_PITCH);
     }
 };
-
-enum part { PART_q, PART_k, PART_v };
-
-/* One head of one sequence. */
-struct head {
-    int64_t first_row; /* of the sequence, in the batch */
-    int64_t index;     /* of the head in the batch */
-    int column;        /* where it begins in C */
-};
-
-DEVICE int width_of(const struct cuda_attention &t)
-{
-    return t.n_heads * t.depth;
-}
-
-DEVICE struct head head_of(const struct cuda_attention &t, int64_t index)
-{
-    int64_t sequence = index / t.n_heads;
-    return {sequence * t.n_time, index, (int)(index % t.n_heads) * t.depth};
-}
-
-/* Where row `at` of a part begins in qkv, and in y. */
-DEVICE int64_t qkv_at(const struct cuda_attention &t, const struct head &head, enum part part,
-                      int64_t at)
-{
-    return ((head.first_row + at) * 3 + part) * width_of(t) + head.column;
-}
-
-DEVICE int64_t y_at(const struct cuda_attention &t, const struct head &head, int64_t at)
-{
-    return (head.first_row + at) * width_of(t) + head.column;
-}
 
 /* How many rows a tile has that begins at `first`. */
 template <int DEPTH> DEVICE int rows_from(const struct cuda_attention &t, int64_t first)
@@ -159,17 +126,6 @@ DEVICE void write_rows(const struct cuda_attention &t, void *to, int64_t begin, 
         }
 }
 
-DEVICE bool sees(const struct cuda_attention &t, int64_t query, int64_t key)
-{
-    return query < t.n_time && key < t.n_time && (!t.causal || key <= query);
-}
-
-DEVICE uint64_t score_index(const struct cuda_attention &t, const struct head &head, int64_t query,
-                            int64_t key)
-{
-    return (uint64_t)((head.index * t.n_time + query) * t.n_time + key);
-}
-
 /* ---- forward -------------------------------------------------------------------------------- */
 
 /* Over the 16 threads of a row. */
@@ -218,12 +174,6 @@ DEVICE void update_softmax(const struct cuda_attention &t, const struct head &he
         for (int c = 0; c < tile<DEPTH>::COLUMNS; c++)
             state.out[i][c] *= kept;
     }
-}
-
-/* Later tiles first: where they see more keys they take longer. */
-DEVICE int64_t query_tile(int64_t n_tiles)
-{
-    return n_tiles - 1 - blockIdx.x % n_tiles;
 }
 
 template <int DEPTH> KERNEL attend(struct cuda_attention t, int n_tiles)
@@ -400,6 +350,8 @@ template <int DEPTH> static int launch_grad(const struct cuda_attention *t, void
 
 int cuda_attention(const struct cuda_attention *t, void *stream)
 {
+    if (cuda_attention16_fits(t))
+        return cuda_attention16(t, stream);
     return t->depth <= 64    ? launch_tiles<64>(attend<64>, 2, t, stream)
            : t->depth <= 128 ? launch_tiles<128>(attend<128>, 2, t, stream)
                              : launch_tiles<256>(attend<256>, 2, t, stream);
@@ -411,6 +363,8 @@ int cuda_attention_grad(const struct cuda_attention *t, void *stream)
     int error = launch(sum_deltas, grid_of(n_rows * WARP, THREADS), THREADS, 0, stream, *t, n_rows);
     if (error != 0)
         return error;
+    if (cuda_attention16_fits(t))
+        return cuda_attention16_grad(t, stream);
     return t->depth <= 64    ? launch_grad<64>(t, stream)
            : t->depth <= 128 ? launch_grad<128>(t, stream)
                              : launch_grad<256>(t, stream);

@@ -1,5 +1,5 @@
 /*
- * attention.h -- launchers of attention.cu.
+ * attention.h -- launchers of attention.cu and, for it, of attention16.cu.
  */
 #ifndef SNUG_CUDA_ATTENTION_H
 #define SNUG_CUDA_ATTENTION_H
@@ -27,6 +27,10 @@ struct cuda_attention {
 CUDA_LAUNCHERS_BEGIN
 CUDA_LAUNCHER int cuda_attention(const struct cuda_attention *attention, void *stream);
 CUDA_LAUNCHER int cuda_attention_grad(const struct cuda_attention *attention, void *stream);
+/* On tensor cores, where those fit: 16-bit types, heads of a multiple of 8 up to 128.  delta is there. */
+CUDA_LAUNCHER bool cuda_attention16_fits(const struct cuda_attention *attention);
+CUDA_LAUNCHER int cuda_attention16(const struct cuda_attention *attention, void *stream);
+CUDA_LAUNCHER int cuda_attention16_grad(const struct cuda_attention *attention, void *stream);
 CUDA_LAUNCHERS_END
 
 #endif

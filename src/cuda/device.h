@@ -46,6 +46,8 @@
     extern __shared__ __align__(16) unsigned char dynamic_shared_[]; \
     type *name = (type *)dynamic_shared_
 
+enum { SHARED_BYTES_ANYWAY = 48 << 10 }; /* a kernel must ask for more */
+
 /* Every value is converted to the type of its parameter. */
 template <class... P, class... A>
 static inline int launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
@@ -54,6 +56,12 @@ static inline int launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t sha
     if (shared_bytes > 48 << 10) { /* more than every kernel may have */
         cudaError_t error = cudaFuncSetAttribute(
             (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
+        if (error != cudaSuccess)
+            return (int)error;
+    }
+    if (shared_bytes > SHARED_BYTES_ANYWAY) {
+        cudaError_t error = cudaFuncSetAttribute(
+            kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
         if (error != cudaSuccess)
             return (int)error;
     }

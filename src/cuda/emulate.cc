@@ -7,6 +7,7 @@
  *
  * The state is of the process: launches are serialised by a lock, as if there were one GPU.
  */
+#include "base/dtype.h"
 #include "cuda/emulate.h"
 
 #include <cstdio>
@@ -29,7 +30,7 @@ static void __sanitizer_finish_switch_fiber(void *, const void **, size_t *)
 }
 #endif
 
-enum { THREADS_MOST = 1024, WARP_THREADS = 32, SLOT_BYTES = 16 };
+enum { THREADS_MOST = 1024, WARP_THREADS = 32, SLOT_BYTES = 32 };
 
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 
@@ -240,7 +241,7 @@ static int bring(const void *mine, size_t bytes)
     int number = gpu.fibers[gpu.now].n_shuffles++, lane = emulated_lane();
     struct warp_slots *slots = &gpu.warps[gpu.now / WARP_THREADS];
     if (bytes > SLOT_BYTES)
-        give_up("a shuffle of more than 16 bytes");
+        give_up("a shuffle of more than 32 bytes");
     memcpy(slots->bytes[number % 2][lane], mine, bytes);
     slots->brought_in[number % 2][lane] = number;
     leave_fiber(AT_SHUFFLE);
@@ -268,6 +269,30 @@ unsigned __ballot_sync(unsigned, int predicate)
             votes |= 1u << lane;
     }
     return votes;
+}
+
+/* Element k of a row of 16 that four lanes hold, in registers low (k < 8) and high: two in each. */
+static float fragment_at(const struct warp_slots *slots, int number, int row, int k, int low,
+                         int high, bool is_bf16)
+{
+    int lane = row * 4 + k % 8 / 2;
+    uint32_t words[6];
+    memcpy(words, slots->bytes[number % 2][lane], sizeof words);
+    uint16_t bits = (uint16_t)(words[k < 8 ? low : high] >> (k % 2 * 16));
+    return is_bf16 ? bf16_to_f32(bits) : f16_to_f32(bits);
+}
+
+void emulated_mma(float d[4], const uint32_t a[4], const uint32_t b[2], bool is_bf16)
+{
+    const uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
+    int number = bring(mine, sizeof mine), lane = emulated_lane();
+    const struct warp_slots *slots = &gpu.warps[gpu.now / WARP_THREADS];
+    for (int i = 0; i < 4; i++) {
+        int column = lane % 4 * 2 + i % 2, upper = i / 2; /* rows lane / 4 and 8 below */
+        for (int k = 0; k < 16; k++)
+            d[i] += fragment_at(slots, number, lane / 4, k, upper, upper + 2, is_bf16) *
+                    fragment_at(slots, number, column, k, 4, 5, is_bf16);
+    }
 }
 
 /* ---- streams, events, graphs ---------------------------------------------------------------- */

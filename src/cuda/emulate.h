@@ -146,6 +146,9 @@ static inline int __any_sync(unsigned mask, int predicate)
     return __ballot_sync(mask, predicate) != 0;
 }
 
+/* The product of the warp's tiles that mma.h describes. */
+void emulated_mma(float d[4], const uint32_t a[4], const uint32_t b[2], bool is_bf16);
+
 static inline float rsqrtf(float x)
 {
     return 1.0f / sqrtf(x);

@@ -20,6 +20,7 @@
     X(attention_library) \
     X(attention)         \
     X(conv_library)      \
+    X(conv)              \
     X(head)              \
     X(elementwise)       \
     X(norm)              \
@@ -32,6 +33,8 @@
     X(update)            \
     X(codes)             \
     X(average)           \
+    X(direction)         \
+    X(muon)              \
     X(matrix)            \
     X(copy)
 

@@ -7,6 +7,7 @@
 #include "exec/local.h"
 
 #include "base/clock.h"
+#include "exec/plugin.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -147,9 +148,10 @@ enum snug_status exec_create(const struct program *prog, const struct plan *plan
                              const struct backend *backend, const struct device_facts *facts,
                              struct exec *shared, struct exec **out, struct snug_error *err)
 {
+    *out = NULL;
+    TRY(plugin_backend(backend, &backend, err));
     struct exec *exec = calloc(1, sizeof *exec);
     enum snug_status status = SNUG_OK;
-    *out = NULL;
     if (exec == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     exec->prog = prog;
@@ -413,11 +415,20 @@ static enum snug_status run_and_look(struct exec *exec, int i, int micro, const 
     return SNUG_OK;
 }
 
+void exec_feed_ahead(struct exec *exec, bool ahead)
+{
+    exec->feeds_ahead = ahead;
+    if (exec->hooks != NULL)
+        staging_forget_ahead(exec);
+}
+
 static enum snug_status find_nonfinite(struct exec *exec, exec_feed *feed, void *user,
                                        const char **name, struct snug_error *err)
 {
     const struct program *prog = exec->prog;
     *name = NULL;
+    if (exec->hooks != NULL)
+        staging_forget_ahead(exec);
     for (int i = 0; i < prog->n_tensors && *name == NULL; i++) {
         bool finite = true;
         if (prog->tensors[i].role == ROLE_parameter)

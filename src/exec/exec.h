@@ -42,6 +42,11 @@ double *exec_scalars(const struct exec *exec);
 /* Fills the input tensors of micro-batch `micro`. */
 typedef enum snug_status exec_feed(void *user, int micro, struct snug_error *err);
 
+/* On a device, from now on: while a run is under way, the host calls feed with micro = n_repeat, which is
+ * the first micro-batch of the next run, and that one does not call it.  Not ahead: what was fed so is
+ * forgotten. */
+void exec_feed_ahead(struct exec *exec, bool ahead);
+
 /* One run of the program; no allocation happens in it.  It sets thread count and float modes for
  * itself and gives the caller's back. */
 enum snug_status exec_run(struct exec *exec, exec_feed *feed, void *user, struct snug_error *err);

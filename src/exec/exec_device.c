@@ -177,6 +177,8 @@ enum snug_status device_run_all(struct exec *exec, exec_feed *feed, void *user,
         TRY(run_part(exec, part_of(prog, micro), micro, err));
     }
     TRY(run_part(exec, PART_epilogue, 0, err));
+    if (exec->feeds_ahead && feed != NULL)
+        staging_feed_ahead(exec, feed, user);
     TRY(staging_pull(exec, err));
     if (!exec->has_recorded && exec->op_seconds == NULL && exec->hooks->record_begin != NULL)
         record_parts(exec);

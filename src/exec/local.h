@@ -29,6 +29,7 @@ struct exec {
     /* Of a backend with hooks; the rest is exec_device.c's. */
     const struct device_hooks *hooks;
     struct staging *staging;
+    bool feeds_ahead;
     void *forked;      /* event: kernels before the copy that is put on its stream */
     void **copied;     /* events, per op: the copy is done */
     void **timed;      /* events, per op: its end; the last: the begin of a section */
@@ -48,6 +49,9 @@ enum snug_status staging_push_scalars(struct exec *exec, struct snug_error *err)
 /* Feeds a micro-batch and puts its inputs on the way to the device. */
 enum snug_status staging_feed(struct exec *exec, exec_feed *feed, void *user, int micro,
                               struct snug_error *err);
+/* The first micro-batch of the next run. */
+void staging_feed_ahead(struct exec *exec, exec_feed *feed, void *user);
+void staging_forget_ahead(struct exec *exec);
 enum snug_status staging_pull(struct exec *exec, struct snug_error *err);
 void *staging_input(const struct exec *exec, tensor_id id);
 double *staging_scalars(const struct exec *exec);

@@ -22,6 +22,7 @@ struct staging {
     struct staged_input *inputs;
     int n_inputs;
     int now;               /* the place that the host fills, or filled last */
+    bool is_fed_ahead;     /* the other place holds the first micro-batch of the next run */
     void *taken[N_PLACES]; /* events: the device has taken what was there */
     double *scalars;       /* NULL: the program has none */
     bool owns_scalars;
@@ -149,17 +150,46 @@ enum snug_status staging_push_scalars(struct exec *exec, struct snug_error *err)
                              tensor_bytes(exec->prog, id), err);
 }
 
+static int other_place(const struct staging *s)
+{
+    return (s->now + 1) % N_PLACES;
+}
+
+/* Puts the next micro-batch into the other place, and makes that the present one. */
+static enum snug_status fill_other(struct exec *exec, exec_feed *feed, void *user, int micro,
+                                   struct snug_error *err)
+{
+    struct staging *s = exec->staging;
+    TRY(exec->hooks->event_finish(s->taken[other_place(s)], err));
+    s->now = other_place(s);
+    return feed(user, micro, err);
+}
+
+/* What fails now fails again when it is needed, and is reported then. */
+void staging_feed_ahead(struct exec *exec, exec_feed *feed, void *user)
+{
+    struct staging *s = exec->staging;
+    int now = s->now;
+    s->is_fed_ahead = fill_other(exec, feed, user, exec->prog->n_repeat, NULL) == SNUG_OK;
+    s->now = now; /* its inputs can still be looked at */
+}
+
+void staging_forget_ahead(struct exec *exec)
+{
+    exec->staging->is_fed_ahead = false;
+}
+
 /* Inputs that no feed fills were filled before the run, and stay for all of it. */
 enum snug_status staging_feed(struct exec *exec, exec_feed *feed, void *user, int micro,
                               struct snug_error *err)
 {
     struct staging *s = exec->staging;
     const struct device_hooks *hooks = exec->hooks;
-    if (feed != NULL) {
-        s->now = (s->now + 1) % N_PLACES;
-        TRY(hooks->event_finish(s->taken[s->now], err));
-        TRY(feed(user, micro, err));
-    }
+    if (feed != NULL && micro == 0 && s->is_fed_ahead)
+        s->now = other_place(s);
+    else if (feed != NULL)
+        TRY(fill_other(exec, feed, user, micro, err));
+    s->is_fed_ahead = false;
     for (int i = 0; i < s->n_inputs && (feed != NULL || micro == 0); i++) {
         const struct staged_input *input = &s->inputs[i];
         TRY(ids_check(&exec->prog->tensors[input->id], input->limit,

@@ -19,6 +19,8 @@
 
 #include <math.h>
 
+#include "base/device_fn.h"
+
 #ifdef RULE_REAL
 typedef RULE_REAL real;
 #define RULE_NAMES(name, what, text)
@@ -41,9 +43,7 @@ typedef double real;
         .name = #id, .like = &optimizer_##rule_name, .emit = optim_emit_rule, __VA_ARGS__};
 #endif
 
-#ifndef RULE_FUNCTION
-#define RULE_FUNCTION static inline __attribute__((unused))
-#endif
+#define RULE_FUNCTION DEVICE_FN __attribute__((unused))
 
 struct rule_now {         /* what PREPARE may read */
     double lr, decay;     /* of this tensor */

@@ -6,6 +6,7 @@
 #ifndef SNUG_OPTIM_RULES_H
 #define SNUG_OPTIM_RULES_H
 
+#include "base/device_fn.h"
 #include "ir/program.h"
 
 /* NOLINTBEGIN(bugprone-suspicious-include): a rule is written once, in a file of its own */
@@ -26,24 +27,26 @@
 #include "optim/soap.c"
 /* NOLINTEND(bugprone-suspicious-include) */
 
-/* What PREPARE may read, for one op `update`. */
-static inline struct rule_now rule_now(const struct attrs *attrs, const double *scalars)
+/* What PREPARE may read, for one op `update` with these attributes. */
+DEVICE_FN struct rule_now rule_now(enum direction direction, double lr_factor, double decay,
+                                   const double *scalars)
 {
-    return (struct rule_now){.lr = attrs->direction == DIRECTION_scaled
-                                       ? scalars[SCALAR_direction_lr]
-                                       : scalars[SCALAR_lr] * attrs->lr_factor,
-                             .decay = attrs->decay,
-                             .t = scalars[SCALAR_update_count],
-                             .n_steps = scalars[SCALAR_n_steps],
-                             .average_share = scalars[SCALAR_average_share],
-                             .d = scalars[SCALAR_d],
-                             .d_before = scalars[SCALAR_d_before]};
+    struct rule_now now;
+    now.lr = direction == DIRECTION_scaled ? scalars[SCALAR_direction_lr]
+                                           : scalars[SCALAR_lr] * lr_factor;
+    now.decay = decay;
+    now.t = scalars[SCALAR_update_count];
+    now.n_steps = scalars[SCALAR_n_steps];
+    now.average_share = scalars[SCALAR_average_share];
+    now.d = scalars[SCALAR_d];
+    now.d_before = scalars[SCALAR_d_before];
+    return now;
 }
 
 /* What gradients, or directions, are multiplied with. */
-static inline double rule_factor(const struct attrs *attrs, const double *scalars)
+DEVICE_FN double rule_factor(enum direction direction, const double *scalars)
 {
-    switch (attrs->direction) {
+    switch (direction) {
     case DIRECTION_scaled:
         return scalars[SCALAR_direction_scale];
     case DIRECTION_as_is:

@@ -328,6 +328,7 @@ enum snug_status snug_trainer_run(snug_trainer *t, snug_progress_fn *progress, v
     if (t->data == NULL)
         return snug_fail(err, SNUG_BAD_ARGUMENT, "no data: feed steps with snug_trainer_step");
     bool stop = false;
+    exec_feed_ahead(t->exec, true);
     while (t->step < t->n_steps && !stop) {
         struct snug_metrics m;
         TRY(one_step(t, &m, err));
@@ -366,6 +367,7 @@ enum snug_status snug_trainer_step(snug_trainer *t, const void *const *inputs,
             return snug_fail(err, SNUG_BAD_ARGUMENT, "no data for the input \"%s\"",
                              prog->tensors[id].name);
     t->given = inputs;
+    exec_feed_ahead(t->exec, false);
     enum snug_status status = one_step(t, &m, err);
     t->given = NULL;
     if (status == SNUG_OK)
@@ -446,7 +448,10 @@ void snug_trainer_summary(const snug_trainer *t, struct snug_summary *s)
                                .planned_bytes = t->session.plan.arena_bytes,
                                .allocated_bytes = exec_allocated_bytes(t->exec),
                                .runtime_bytes = t->runtime_bytes,
-                               .measured_peak_bytes = process_peak_bytes(),
+                               .measured_peak_bytes =
+                                   session_is_on_gpu(&t->session)
+                                       ? exec_allocated_bytes(t->exec) + t->runtime_bytes
+                                       : process_peak_bytes(),
                                .loss = t->loss,
                                .per_second = t->seconds > 0 ? done / t->seconds : 0,
                                .unit = t->session.seq > 0 ? "tokens" : "samples"};

@@ -5,11 +5,10 @@
  * What both do: m, v, h and the Adam step `a` of a block, which goes to u and gives the length of the
  * direction; u takes the preconditioned one in its place from the step `start` on.
  */
-#ifndef SNUG_CPU_MATRIX_BLOCKS_H
-#define SNUG_CPU_MATRIX_BLOCKS_H
+#ifndef SNUG_OPTIM_MATRIX_BLOCKS_H
+#define SNUG_OPTIM_MATRIX_BLOCKS_H
 
-#include "cpu/matrix_tools.h"
-#include "cpu/spectral.h"
+#include "optim/matrix_tools.h"
 
 struct blocks_layout {
     struct matrix w;
@@ -23,8 +22,8 @@ static struct blocks_layout blocks_layout(const struct tensor *u, int n_states,
                                           const struct tensor *const *states, int64_t block)
 {
     struct blocks_layout l = {.w = matrix_of(&u->shape, block)};
-    l.rows = least(l.w.rows, block);
-    l.cols = least(l.w.cols, block);
+    l.rows = matrix_least(l.w.rows, block);
+    l.cols = matrix_least(l.w.cols, block);
     l.side = l.rows > l.cols ? l.rows : l.cols;
     l.u = take_copy(&l.total, u);
     for (int k = 0; k < n_states; k++)
@@ -35,9 +34,20 @@ static struct blocks_layout blocks_layout(const struct tensor *u, int n_states,
     for (int i = 0; i < 2; i++)
         l.squares[i] = take_reals(&l.total, l.side * l.side);
     l.values = take_reals(&l.total, l.side);
-    l.sums = work_take(&l.total, (size_t)(n_chunks(l.w.rows * l.w.cols) + l.rows) * sizeof(double));
-    l.spectral = work_take(&l.total, spectral_work_bytes(l.side));
+    l.sums = take_sums(&l.total, l.w.rows * l.w.cols, l.rows);
+    l.spectral = take_spectral(&l.total, l.side);
     return l;
+}
+
+/* Of whole blocks, and of those at the right, at the bottom and in the corner. */
+static inline void blocks_products(const struct matrix *w, struct factors_list *list)
+{
+    int64_t across = matrix_parts(w->cols, w->block), n = matrix_n_blocks(w);
+    const int64_t places[] = {0, across - 1, n - across, n - 1};
+    for (int i = 0; i < 4; i++) {
+        struct matrix_block b = matrix_block_at(w, places[i]);
+        factors_add_sides(list, b.rows, b.cols, true, true);
+    }
 }
 
 /* The block in work: where its numbers are.  Only the statistics are without gaps in the states. */
@@ -56,45 +66,10 @@ static double correction(const struct tools *t, int beta)
     return 1 - pow(option_of(t, beta), scalar_of(t, SCALAR_update_count));
 }
 
-/* One row: g, m, v, h and a; returns the sum of a^2. */
-static double block_row(const struct block_work *b, int64_t row, double eps)
-{
-    const struct tools *t = b->t;
-    const int64_t n = b->at.cols, first = (b->at.row + row) * b->l->w.cols + b->at.col;
-    const double beta1 = option_of(t, PRECONDITION_beta1), beta = option_of(t, PRECONDITION_beta);
-    const real clip = (real)scalar_of(t, SCALAR_clip), keep1 = (real)beta1, keep = (real)beta;
-    const real rest1 = (real)(1 - beta1), rest = (real)(1 - beta), least_root = (real)eps;
-    const real scale = (real)(1 / correction(t, PRECONDITION_beta1));
-    const real root_scale = (real)(1 / sqrt(correction(t, PRECONDITION_beta)));
-    real *g = b->g + row * n, *h = b->h + row * n;
-    real *u = b->u + first, *m = b->m + first, *v = b->v + first;
-    double sum = 0;
-    read_reals(&t->call->in[MATRIX_GRADIENT], first, n, g);
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; i++) {
-        g[i] *= clip;
-        m[i] = keep1 * m[i] + rest1 * g[i];
-        v[i] = keep * v[i] + rest * g[i] * g[i];
-        h[i] = (keep1 * m[i] + rest1 * g[i]) * scale;
-        u[i] = h[i] / (root_of(v[i]) * root_scale + least_root);
-        sum += (double)u[i] * (double)u[i];
-    }
-    return sum;
-}
-
-/* All rows; returns the square of the length of a. */
-static double block_moments(const struct block_work *b, double eps)
-{
-    const int threads = threads_for(b->t, b->at.rows * b->at.cols);
-    double *sums = doubles_at(b->t, b->l->sums), total = 0;
-    (void)threads; /* without OpenMP */
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t row = 0; row < b->at.rows; row++)
-        sums[row] = block_row(b, row, eps);
-    for (int64_t row = 0; row < b->at.rows; row++)
-        total += sums[row];
-    return total;
-}
+/* The device's: g, m, v, h and a of all rows; returns the square of the length of a. */
+static double block_moments(const struct block_work *b, double eps);
+/* u = factor g */
+static void block_store(const struct block_work *b, double factor);
 
 /* g becomes pl h pr; returns the square of its length. */
 static enum snug_status block_precondition(const struct block_work *b, double *squares)
@@ -102,39 +77,18 @@ static enum snug_status block_precondition(const struct block_work *b, double *s
     int64_t rows = b->at.rows, cols = b->at.cols;
     TRY(multiply(b->t, &(struct factors){rows, cols, rows, AS_STORED}, b->pl, b->h, b->d));
     TRY(multiply(b->t, &(struct factors){rows, cols, cols, AS_STORED}, b->d, b->pr, b->g));
-    *squares = sum_squares(b->t, rows * cols, b->g, doubles_at(b->t, b->l->sums));
+    *squares = sum_squares(b->t, rows * cols, b->g, b->l->sums);
     return SNUG_OK;
 }
 
-/* u = factor g */
-static void block_store(const struct block_work *b, double factor)
+/* Rows of eigenvectors q times a power of their values, which become those; then root = q^T q. */
+static enum snug_status root_from(const struct block_work *b, int64_t n, real *q, real *values,
+                                  double add, double exponent, real *root)
 {
-    const real by = (real)factor;
-    for (int64_t row = 0; row < b->at.rows; row++) {
-        real *u = b->u + (b->at.row + row) * b->l->w.cols + b->at.col;
-        for (int64_t i = 0; i < b->at.cols; i++)
-            u[i] = by * b->g[row * b->at.cols + i];
-    }
-}
-
-/* power(i) of the values, by which rows of eigenvectors q are multiplied; then root = q^T q. */
-static enum snug_status root_from(const struct block_work *b, int64_t n, real *q,
-                                  const real *values, double add, double exponent, real *root)
-{
-    for (int64_t row = 0; row < n; row++) {
-        const real factor = (real)pow((double)values[row] + add, exponent / 2);
-        for (int64_t i = 0; i < n; i++)
-            q[row * n + i] *= factor;
-    }
+    for (int64_t row = 0; row < n; row++)
+        values[row] = (real)pow((double)values[row] + add, exponent / 2);
+    scale_rows(b->t, n, values, b->l->values, q);
     return multiply(b->t, &(struct factors){n, n, n, A_TURNED}, q, q, root);
-}
-
-static double extreme(int64_t n, const real *values, int sign)
-{
-    double found = (double)values[0];
-    for (int64_t i = 1; i < n; i++)
-        found = sign * ((double)values[i] - found) > 0 ? (double)values[i] : found;
-    return found;
 }
 
 /* ---- shampoo --------------------------------------------------------------------------------- */
@@ -143,10 +97,9 @@ static double extreme(int64_t n, const real *values, int sign)
 static enum snug_status shampoo_root(const struct block_work *b, int64_t n, const real *a,
                                      real *root)
 {
-    real *q = reals_at(b->t, b->l->squares[0]), *values = reals_at(b->t, b->l->values);
-    memset(q, 0, (size_t)(n * n) * sizeof *q);
-    mix(b->t, n * n, 0, q, 1 / correction(b->t, PRECONDITION_beta), a);
-    if (!eigen(n, q, values, true, true, doubles_at(b->t, b->l->spectral)))
+    real *q = reals_at(b->t, b->l->squares[0]), *values = values_at(b->t, b->l->values);
+    copy_scaled(b->t, n * n, 1 / correction(b->t, PRECONDITION_beta), a, q);
+    if (!find_eigen(b->t, n, q, values, true, true, b->l->spectral))
         return SNUG_OK;
     double add = option_of(b->t, PRECONDITION_eps) - fmin(0, extreme(n, values, -1));
     return root_from(b, n, q, values, add, -0.25, root);
@@ -169,8 +122,8 @@ static enum snug_status shampoo_block(const struct block_work *b)
     const double step = scalar_of(b->t, SCALAR_update_count);
     const double start = option_of(b->t, PRECONDITION_start);
     if (step == 1) {
-        set_identity(b->at.rows, 1, b->pl);
-        set_identity(b->at.cols, 1, b->pr);
+        set_identity(b->t, b->at.rows, 1, b->pl);
+        set_identity(b->t, b->at.cols, 1, b->pr);
     }
     double a_squares = block_moments(b, option_of(b->t, PRECONDITION_eps)), squares;
     TRY(shampoo_statistics(b));
@@ -187,38 +140,13 @@ static enum snug_status shampoo_block(const struct block_work *b)
 
 /* ---- caspr ----------------------------------------------------------------------------------- */
 
-enum { CHECKED_COLUMNS = 8 };
-
-/* The largest |P P (A + add I) - I| in some columns: all would cost two products in fp64. */
-static double root_residual(int64_t n, const real *a, double add, const real *root, double *work)
-{
-    double worst = 0, *x = work, *y = work + n;
-    for (int64_t k = 0; k < least(n, CHECKED_COLUMNS); k++) {
-        int64_t column = k * n / least(n, CHECKED_COLUMNS);
-        for (int64_t i = 0; i < n; i++)
-            x[i] = (double)a[column * n + i] + (i == column ? add : 0);
-        for (int pass = 0; pass < 2; pass++) {
-            memset(y, 0, (size_t)n * sizeof *y);
-            for (int64_t j = 0; j < n; j++)
-                for (int64_t i = 0; i < n; i++)
-                    y[i] += x[j] * (double)root[j * n + i];
-            memcpy(x, y, (size_t)n * sizeof *x);
-        }
-        for (int64_t i = 0; i < n; i++) {
-            double off = fabs(x[i] - (i == column ? 1 : 0));
-            worst = off <= worst ? worst : off; /* NaN is the worst */
-        }
-    }
-    return worst;
-}
-
 /* The values of a, and its vectors in squares[0] if wanted; false: it has none. */
 static bool caspr_eigen(const struct block_work *b, int64_t n, const real *a, bool vectors,
                         double *largest)
 {
-    real *q = reals_at(b->t, b->l->squares[0]), *values = reals_at(b->t, b->l->values);
-    memcpy(q, a, (size_t)(n * n) * sizeof *q);
-    if (!eigen(n, q, values, false, vectors, doubles_at(b->t, b->l->spectral)))
+    real *q = reals_at(b->t, b->l->squares[0]), *values = values_at(b->t, b->l->values);
+    copy_reals(b->t, n * n, a, q);
+    if (!find_eigen(b->t, n, q, values, false, vectors, b->l->spectral))
         return false;
     *largest = extreme(n, values, 1);
     return true;
@@ -228,16 +156,16 @@ static bool caspr_eigen(const struct block_work *b, int64_t n, const real *a, bo
 static enum snug_status caspr_root(const struct block_work *b, int64_t n, const real *a, real *root)
 {
     real *q = reals_at(b->t, b->l->squares[0]), *found = reals_at(b->t, b->l->squares[1]);
-    const real *values = reals_at(b->t, b->l->values);
-    double largest, *work = doubles_at(b->t, b->l->spectral);
+    real *values = values_at(b->t, b->l->values);
+    double largest;
     if (!caspr_eigen(b, n, a, true, &largest))
         return SNUG_OK;
     double add = option_of(b->t, PRECONDITION_eps) * largest;
     if (extreme(n, values, -1) + add <= 0)
         return SNUG_OK;
     TRY(root_from(b, n, q, values, add, -0.5, found));
-    if (root_residual(n, a, add, found, work) <= 0.1)
-        memcpy(root, found, (size_t)(n * n) * sizeof *root);
+    if (check_root(b->t, n, a, add, found, b->l->spectral) <= 0.1)
+        copy_reals(b->t, n * n, found, root);
     return SNUG_OK;
 }
 
@@ -245,15 +173,13 @@ static enum snug_status caspr_root(const struct block_work *b, int64_t n, const 
 static enum snug_status caspr_change(const struct block_work *b, double *change)
 {
     int64_t n = b->at.rows;
-    double largest = 0, sum = 0, trace = 0;
+    double largest = 0;
     real *square = reals_at(b->t, b->l->squares[1]);
     if (!caspr_eigen(b, n, b->left_then, false, &largest))
         return SNUG_OK;
     TRY(multiply(b->t, &(struct factors){n, n, n, AS_STORED}, b->pl, b->pl, square));
-    for (int64_t i = 0; i < n * n; i++)
-        sum += (double)square[i] * (double)b->left_then[i];
-    for (int64_t i = 0; i < n; i++)
-        trace += (double)square[i * n + i];
+    double sum = sum_products(b->t, n * n, square, b->left_then, b->l->sums);
+    double trace = trace_of(b->t, n, square, b->l->sums);
     *change = fmax(0, sum + option_of(b->t, PRECONDITION_eps) * largest * trace) / (double)n;
     return SNUG_OK;
 }
@@ -274,11 +200,11 @@ static enum snug_status caspr_statistics(const struct block_work *b, double chan
 static void caspr_begin(const struct block_work *b)
 {
     double eps = option_of(b->t, PRECONDITION_eps);
-    set_identity(b->at.rows, eps, b->left);
-    set_identity(b->at.rows, eps, b->left_then);
-    set_identity(b->at.cols, 1, b->right);
-    set_identity(b->at.rows, 1, b->pl);
-    set_identity(b->at.cols, 1, b->pr);
+    set_identity(b->t, b->at.rows, eps, b->left);
+    set_identity(b->t, b->at.rows, eps, b->left_then);
+    set_identity(b->t, b->at.cols, 1, b->right);
+    set_identity(b->t, b->at.rows, 1, b->pl);
+    set_identity(b->t, b->at.cols, 1, b->pr);
 }
 
 /* Adds to the squares of the lengths of a and of u, over the blocks. */
@@ -293,7 +219,7 @@ static enum snug_status caspr_block(const struct block_work *b, double *a_square
     *a_squares += block_moments(b, 1e-8);
     if (step > 1 && fmod(step - 1, every) == 0) {
         TRY(caspr_change(b, &change));
-        memcpy(b->left_then, b->left, (size_t)(b->at.rows * b->at.rows) * sizeof *b->left);
+        copy_reals(b->t, b->at.rows * b->at.rows, b->left, b->left_then);
     }
     TRY(caspr_statistics(b, change));
     if (fmod(step, every) == 0) {
@@ -312,7 +238,7 @@ static enum snug_status caspr_block(const struct block_work *b, double *a_square
 
 static enum snug_status each_block(struct block_work *b, real *const *states)
 {
-    bool is_caspr = b->t->call->op->kind == OP_caspr;
+    bool is_caspr = op_of(b->t)->kind == OP_caspr;
     double a_squares = 0, u_squares = 0;
     for (int64_t i = 0; i < matrix_n_blocks(&b->l->w); i++) {
         b->at = matrix_block_at(&b->l->w, i);
@@ -328,14 +254,14 @@ static enum snug_status each_block(struct block_work *b, real *const *states)
         }
     }
     if (u_squares > 0) /* caspr scales the whole */
-        mix(b->t, b->l->w.rows * b->l->w.cols, sqrt(a_squares / u_squares), b->u, 0, b->u);
+        copy_scaled(b->t, b->l->w.rows * b->l->w.cols, sqrt(a_squares / u_squares), b->u, b->u);
     return SNUG_OK;
 }
 
 static enum snug_status blocks_run(const struct tools *t, const struct blocks_layout *l)
 {
     real *states[STATE_l_then + 1] = {NULL};
-    int n_states = t->call->op->n_in - MATRIX_STATES;
+    int n_states = op_of(t)->n_in - MATRIX_STATES;
     for (int k = 0; k < n_states; k++)
         states[k] = open_state(t, (enum matrix_state)k, l->states[k]);
     struct block_work b = {.t = t,
@@ -343,13 +269,13 @@ static enum snug_status blocks_run(const struct tools *t, const struct blocks_la
                            .g = reals_at(t, l->g),
                            .h = reals_at(t, l->h),
                            .d = reals_at(t, l->d),
-                           .u = place_of(t, &t->call->out[0], l->u),
+                           .u = open_direction(t, l->u),
                            .m = states[STATE_m],
                            .v = states[STATE_v]};
     TRY(each_block(&b, states));
-    close_operand(&t->call->out[0], b.u);
+    close_direction(t, b.u);
     for (int k = 0; k < n_states; k++)
-        close_operand(state_of(t, (enum matrix_state)k), states[k]);
+        close_state(t, (enum matrix_state)k, states[k]);
     return SNUG_OK;
 }
 

@@ -1,0 +1,193 @@
+/*
+ * matrix_tools.h -- what shampoo, caspr and soap are written with (matrix_blocks.h, matrix_soap.h), once for
+ * all devices.
+ *
+ * Whoever includes them says first what a `real` is (MATRIX_REAL) and defines each function below: the
+ * CPU's reference in fp64, its fast rows in fp32 (cpu/matrix_*.h), the GPU's (cuda/rows_matrix.c).  What
+ * happens when, and in which order, is not theirs.
+ *
+ * A `real *` is memory of the device, and so is a workspace; only values and orders, a number for each
+ * row of a square, are the host's.  `room` is the place in the workspace that was taken for such a thing.
+ */
+#ifndef SNUG_OPTIM_MATRIX_TOOLS_H
+#define SNUG_OPTIM_MATRIX_TOOLS_H
+
+#include <math.h>
+
+#include "ir/matrix.h"
+
+typedef MATRIX_REAL real;
+
+struct tools; /* the device's: the call, and what it has prepared */
+
+/* C [m,n] = op(A) op(B), all without gaps between rows; one of them may be stored transposed. */
+struct factors {
+    int64_t m, n, k;
+    enum { AS_STORED, A_TURNED, B_TURNED } turned;
+};
+
+/* ---- products that are prepared before the first step ------------------------------------------ */
+
+enum { MOST_PRODUCTS = 40 };
+
+struct factors_list {
+    int n;
+    struct factors at[MOST_PRODUCTS];
+};
+
+static inline int factors_find(const struct factors_list *list, const struct factors *f)
+{
+    for (int i = 0; i < list->n; i++) {
+        const struct factors *g = &list->at[i];
+        if (g->m == f->m && g->n == f->n && g->k == f->k && g->turned == f->turned)
+            return i;
+    }
+    return -1;
+}
+
+static inline void factors_add(struct factors_list *list, const struct factors *f)
+{
+    if (factors_find(list, f) < 0 && list->n < MOST_PRODUCTS)
+        list->at[list->n++] = *f;
+}
+
+/* Of a rows x cols matrix with squares on its sides: what shampoo, caspr and soap need. */
+static inline void factors_add_sides(struct factors_list *list, int64_t rows, int64_t cols,
+                                     bool left, bool right)
+{
+    const struct factors all[] = {{rows, rows, cols, B_TURNED},  {rows, cols, rows, AS_STORED},
+                                  {rows, cols, rows, A_TURNED},  {rows, rows, rows, AS_STORED},
+                                  {rows, rows, rows, A_TURNED},  {cols, cols, rows, A_TURNED},
+                                  {rows, cols, cols, AS_STORED}, {rows, cols, cols, B_TURNED},
+                                  {cols, cols, cols, AS_STORED}, {cols, cols, cols, A_TURNED}};
+    enum { N_ALL = sizeof all / sizeof *all };
+    for (int i = 0; i < N_ALL; i++)
+        if (i < N_ALL / 2 ? left : right)
+            factors_add(list, &all[i]);
+}
+
+/* ---- rooms in the workspace, for a plan ------------------------------------------------------- */
+
+static size_t take_reals(size_t *total, int64_t n);
+/* A tensor as reals: none if it has that type. */
+static size_t take_copy(size_t *total, const struct tensor *tensor);
+/* For sums over n elements, or over those of n_rows rows. */
+static size_t take_sums(size_t *total, int64_t n, int64_t n_rows);
+static size_t take_order(size_t *total, int64_t n);
+static size_t take_spectral(size_t *total, int64_t n);
+
+/* ---- places, for a run ------------------------------------------------------------------------ */
+
+static double scalar_of(const struct tools *t, enum scalar which);
+static double option_of(const struct tools *t, int which);
+static const struct op *op_of(const struct tools *t);
+static real *reals_at(const struct tools *t, size_t room);
+static real *values_at(const struct tools *t, size_t room);   /* the host's */
+static int64_t *order_at(const struct tools *t, size_t room); /* the host's */
+/* The states and the direction as reals, in their own place or in the room; NULL: left out. */
+static real *open_state(const struct tools *t, enum matrix_state which, size_t room);
+static void close_state(const struct tools *t, enum matrix_state which, const real *from);
+static real *open_direction(const struct tools *t, size_t room);
+static void close_direction(const struct tools *t, const real *from);
+
+/* ---- arithmetic ------------------------------------------------------------------------------- */
+
+static enum snug_status multiply(const struct tools *t, const struct factors *f, const real *a,
+                                 const real *b, real *c);
+/* y = keep y + rest x */
+static void mix(const struct tools *t, int64_t n, double keep, real *y, double rest, const real *x);
+/* to = factor from; they may be the same */
+static void copy_scaled(const struct tools *t, int64_t n, double factor, const real *from,
+                        real *to);
+static void copy_reals(const struct tools *t, int64_t n, const real *from, real *to);
+static void clear_reals(const struct tools *t, int64_t n, real *x);
+static void set_identity(const struct tools *t, int64_t n, double factor, real *a);
+static double sum_squares(const struct tools *t, int64_t n, const real *x, size_t room);
+/* a: symmetric; sum of a b over all elements, and of the diagonal of a */
+static double sum_products(const struct tools *t, int64_t n, const real *a, const real *b,
+                           size_t room);
+static double trace_of(const struct tools *t, int64_t n, const real *a, size_t room);
+
+/* Rows of a square: times a value each; the values: each row of a times that of b. */
+static void scale_rows(const struct tools *t, int64_t n, const real *values, size_t room, real *q);
+static void row_products(const struct tools *t, int64_t n, const real *a, const real *b,
+                         size_t room, real *values);
+/* Row (column) i of `to` is row (column) order[i] of `from`. */
+static void take_rows(const struct tools *t, int64_t n_rows, int64_t width, const int64_t *order,
+                      size_t room, const real *from, real *to);
+static void take_columns(const struct tools *t, int64_t n_rows, int64_t width, const int64_t *order,
+                         size_t room, const real *from, real *to);
+
+/* cpu/spectral.h: a becomes its eigenvectors, one a row, with signs as set_signs makes them; the same for
+ * orthonormal rows.  quick: fp32 will do; without `vectors` only values count.  False: there are none. */
+static bool find_eigen(const struct tools *t, int64_t n, real *a, real *values, bool quick,
+                       bool vectors, size_t room);
+static bool make_orthonormal(const struct tools *t, int64_t n, real *z, size_t room);
+/* What residual_of says of a and its root. */
+static double check_root(const struct tools *t, int64_t n, const real *a, double add,
+                         const real *root, size_t room);
+
+/* ---- what the spectral ones are made of: memory of the host ------------------------------------ */
+
+/* An eigenvector has no sign of its own: its largest number is made positive, so that solvers agree. */
+static inline void set_signs(int64_t n, real *q)
+{
+    for (int64_t row = 0; row < n; row++) {
+        real *v = q + row * n, largest = v[0];
+        for (int64_t i = 1; i < n; i++)
+            largest = v[i] * v[i] > largest * largest ? v[i] : largest;
+        for (int64_t i = 0; largest < 0 && i < n; i++)
+            v[i] = -v[i];
+    }
+}
+
+enum { CHECKED_COLUMNS = 8 };
+
+/* The largest |P P (A + add I) - I| in some columns: all would cost two products in fp64.
+ * work: 2 n doubles */
+static inline double residual_of(int64_t n, const real *a, double add, const real *root,
+                                 double *work)
+{
+    double worst = 0, *x = work, *y = work + n;
+    int64_t n_checked = n < CHECKED_COLUMNS ? n : CHECKED_COLUMNS;
+    for (int64_t k = 0; k < n_checked; k++) {
+        int64_t column = k * n / n_checked;
+        for (int64_t i = 0; i < n; i++)
+            x[i] = (double)a[column * n + i] + (i == column ? add : 0);
+        for (int pass = 0; pass < 2; pass++) {
+            for (int64_t i = 0; i < n; i++)
+                y[i] = 0;
+            for (int64_t j = 0; j < n; j++)
+                for (int64_t i = 0; i < n; i++)
+                    y[i] += x[j] * (double)root[j * n + i];
+            for (int64_t i = 0; i < n; i++)
+                x[i] = y[i];
+        }
+        for (int64_t i = 0; i < n; i++) {
+            double off = fabs(x[i] - (i == column ? 1 : 0));
+            worst = off <= worst ? worst : off; /* NaN is the worst */
+        }
+    }
+    return worst;
+}
+
+static inline double extreme(int64_t n, const real *values, int sign)
+{
+    double found = (double)values[0];
+    for (int64_t i = 1; i < n; i++)
+        found = sign * ((double)values[i] - found) > 0 ? (double)values[i] : found;
+    return found;
+}
+
+/* order: places of the values, largest first, equal ones as they are.  They are nearly sorted. */
+static inline void sort_down(int64_t n, const real *values, int64_t *order)
+{
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = i;
+        for (; at > 0 && values[order[at - 1]] < values[i]; at--)
+            order[at] = order[at - 1];
+        order[at] = i;
+    }
+}
+
+#endif

@@ -1,0 +1,39 @@
+/*
+ * test_cuda_oracle.c -- ten steps with every optimizer against PyTorch, as tests/optim has them, the
+ * optimizers' ops made by the CUDA backend's rows and all others by the CPU's.
+ *
+ * That can be only here, where the kernels are emulated: both kinds of rows work in the host's memory.
+ * The linker puts our backend in the place of the CPU's (--wrap).
+ */
+#include "../optim/test_oracle.c"
+
+#include "cuda/table.h"
+
+const struct backend *__real_backend_cpu(void);
+const struct backend *__wrap_backend_cpu(void);
+
+static bool is_optimizers(enum op_kind kind)
+{
+    static const enum op_kind kinds[] = {
+        OP_update,       OP_average,      OP_average_clock, OP_average_keep, OP_adafactor, OP_amos,
+        OP_prodigy_sums, OP_prodigy_size, OP_orthogonalize, OP_shampoo,      OP_caspr,     OP_soap};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (kinds[i] == kind)
+            return true;
+    return false;
+}
+
+static const struct kernel *choose(const struct program *prog, const struct op *op,
+                                   const struct device_facts *facts)
+{
+    return is_optimizers(op->kind) ? cuda_choose(prog, op, facts)
+                                   : __real_backend_cpu()->choose(prog, op, facts);
+}
+
+const struct backend *__wrap_backend_cpu(void)
+{
+    static struct backend mixed;
+    mixed = *__real_backend_cpu();
+    mixed.choose = choose;
+    return &mixed;
+}

@@ -1,0 +1,150 @@
+/*
+ * test_cuda_update.c -- what the op cases do not ask of update.cu: roundings by chance to the bit, several
+ * tensors in one launch, numbers that begin anywhere.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/rng.h"
+#include "cpu/ref.h"
+#include "cuda/cuda.h"
+#include "cuda/update.h"
+#include "support/oprun.h"
+
+enum { SEED = 11 };
+
+static const struct backend *backend;
+static struct device *device;
+
+static int open_device(void **state)
+{
+    (void)state;
+    backend = snug_cuda_backend();
+    return backend->hooks->open(&device, NULL) == SNUG_OK ? 0 : -1;
+}
+
+static int close_device(void **state)
+{
+    (void)state;
+    backend->hooks->close(device);
+    return 0;
+}
+
+/* ---- rounding by chance ---------------------------------------------------------------------- */
+
+/* Learning rate and clip are powers of two: fp32 and fp64 agree on the sum, and so must its roundings. */
+static const struct case_text exact_text = {
+    .name = "exact",
+    .line = {"in g float 1,1009", "in s scalars lr=0.25 clip=1 seed=5 update_count=3",
+             "in w float 1,1009", "w = update g s w rule=sgd stochastic=1"},
+    .n_lines = 4,
+    .use = {[CASE_sizes] = {""}},
+};
+
+static void expect_same_bits(enum dtype dtype)
+{
+    struct opcase c;
+    struct snug_error err = {0};
+    struct row_result right = {0}, got = {0};
+    assert_int_equal(opcase_build(&exact_text, CASE_sizes, 0, dtype, SEED, &c, &err), SNUG_OK);
+    struct row_run on_cpu = {.row = ref_row(OP_update), .facts = {.threads = 1}, .inplace = -1};
+    struct row_run on_gpu = {
+        .facts = {.threads = 1, .device = device}, .device_of = backend, .inplace = -1};
+    on_gpu.row = backend->choose(&c.prog, &c.prog.ops[0], &on_gpu.facts);
+    assert_non_null(on_gpu.row);
+    assert_int_equal(oprun(&c, 0, &on_cpu, &right, &err), SNUG_OK);
+    assert_int_equal(oprun(&c, 0, &on_gpu, &got, &err), SNUG_OK);
+    size_t bytes = (size_t)tensor_bytes(&c.prog, c.prog.ops[0].out[0]);
+    assert_memory_equal(got.out[0], right.out[0], bytes);
+    assert_memory_not_equal(got.out[0], c.data[c.prog.ops[0].in[UPDATE_WEIGHT]], bytes);
+    row_result_free(&right);
+    row_result_free(&got);
+    opcase_free(&c);
+}
+
+static void test_roundings_by_chance_are_the_references(void **state)
+{
+    (void)state;
+    expect_same_bits(DTYPE_bf16);
+    expect_same_bits(DTYPE_f16);
+}
+
+/* ---- several tensors, anywhere --------------------------------------------------------------- */
+
+enum { N_TENSORS = 4, MOST_ELEMS = 17000, GAP_ELEMS = 64, N_ARRAYS = 4 /* g, w, m, v */ };
+static const int64_t sizes[N_TENSORS] = {1, 16384, 300, MOST_ELEMS};
+enum { ARRAY_ELEMS = N_TENSORS * (MOST_ELEMS + GAP_ELEMS) };
+
+/* AdamW of all tensors, `per_launch` at a time, each shifted by so many elements; what w, m, v became. */
+static void step_all(int per_launch, int64_t shift, float *after)
+{
+    size_t bytes = N_ARRAYS * ARRAY_ELEMS * sizeof(float);
+    float *host = malloc(bytes), *block = backend->alloc(bytes);
+    double scalars[SCALAR_COUNT] = {
+        [SCALAR_lr] = 0.1, [SCALAR_clip] = 1, [SCALAR_update_count] = 2};
+    double *table = backend->alloc(sizeof scalars);
+    struct update_job job = {.rule = RULE_adamw, .options = {0.9, 0.95, 1e-8}, .scalars = table};
+    struct update_tensor tensors[N_TENSORS];
+    assert_true(host != NULL && block != NULL && table != NULL);
+    memset(tensors, 0, sizeof tensors);
+    for (int i = 0; i < N_TENSORS; i++) {
+        int64_t at[N_ARRAYS];
+        for (int k = 0; k < N_ARRAYS; k++) {
+            at[k] = k * ARRAY_ELEMS + i * (MOST_ELEMS + GAP_ELEMS) + shift;
+            for (int64_t j = 0; j < sizes[i]; j++)
+                host[at[k] + j] =
+                    (float)rng_uniform(SEED, (uint64_t)(i * N_ARRAYS + k), (uint64_t)j);
+        }
+        tensors[i] =
+            (struct update_tensor){.n = sizes[i],
+                                   .g = block + at[0],
+                                   .stepped.data = block + at[1],
+                                   .state = {{.data = block + at[2]}, {.data = block + at[3]}},
+                                   .lr_factor = 1 + i,
+                                   .decay = 0.1 * i,
+                                   .g_type = DTYPE_f32,
+                                   .stepped_type = DTYPE_f32,
+                                   .state_type = {DTYPE_f32, DTYPE_f32},
+                                   .aligned = shift == 0};
+    }
+    assert_int_equal(backend->hooks->write(device, block, host, (int64_t)bytes, NULL), SNUG_OK);
+    assert_int_equal(backend->hooks->write(device, table, scalars, sizeof scalars, NULL), SNUG_OK);
+    for (int i = 0; i < N_TENSORS; i += per_launch)
+        assert_int_equal(
+            cuda_update(&job, per_launch, tensors + i, NULL, backend->hooks->stream(device)), 0);
+    assert_int_equal(backend->hooks->read(device, block, host, (int64_t)bytes, NULL), SNUG_OK);
+    for (int i = 0; i < N_TENSORS; i++)
+        for (int k = 1; k < N_ARRAYS; k++)
+            for (int64_t j = 0; j < sizes[i]; j++)
+                *after++ = host[k * ARRAY_ELEMS + i * (MOST_ELEMS + GAP_ELEMS) + shift + j];
+    backend->release(block, bytes);
+    backend->release(table, sizeof scalars);
+    free(host);
+}
+
+static void test_tensors_of_one_launch_are_as_alone(void **state)
+{
+    (void)state;
+    static float alone[N_ARRAYS * ARRAY_ELEMS], together[N_ARRAYS * ARRAY_ELEMS];
+    static float shifted[N_ARRAYS * ARRAY_ELEMS];
+    step_all(1, 0, alone);
+    step_all(N_TENSORS, 0, together);
+    step_all(2, 1, shifted);
+    assert_memory_equal(together, alone, sizeof alone);
+    assert_memory_equal(shifted, alone, sizeof alone);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_roundings_by_chance_are_the_references),
+        cmocka_unit_test(test_tensors_of_one_launch_are_as_alone),
+    };
+    return cmocka_run_group_tests(tests, open_device, close_device);
+}
