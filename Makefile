@@ -73,9 +73,11 @@ CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/%.o)
 # Kernels and backend with plain C++ in the place of CUDA, for the tests of every machine; what calls
 # NVIDIA's libraries (library.c, product.c, *_cudnn.c) has stand-ins there (*_plain.c).
 CUDA_PLAIN   := $(sort $(wildcard src/cuda/*_plain.c))
-CUDA_LIBRARY := src/cuda/library.c src/cuda/product.c src/cuda/product_choose.c $(sort $(wildcard src/cuda/*_cudnn.c))
+CUDA_LIBRARY := src/cuda/library.c src/cuda/product.c src/cuda/product_choose.c \
+                src/cuda/product_pins.c $(sort $(wildcard src/cuda/*_cudnn.c))
 EMULATED_SRC := $(sort $(wildcard src/cuda/*.cc)) $(filter-out $(CUDA_LIBRARY),$(CUDA_RUN)) $(CUDA_SRC)
 EMULATED_OBJ := $(addprefix $(BUILD)/emulated/,$(addsuffix .o,$(EMULATED_SRC)))
+EMULATED_ROWS := $(addprefix $(BUILD)/emulated/,$(addsuffix .o,$(CUDA_ROWS)))
 PLUGIN_SRC   := $(CUDA_ROWS) $(filter-out $(CUDA_PLAIN),$(CUDA_RUN)) $(CUDA_SRC)
 PLUGIN_OBJ   := $(addprefix $(BUILD)/plugin/,$(addsuffix .o,$(PLUGIN_SRC)))
 # What rows call of base and ir; the plugin keeps a copy to itself.
@@ -167,9 +169,9 @@ $(filter %.cu.o,$(PLUGIN_OBJ)): $(BUILD)/plugin/%.cu.o: %.cu build/config.mk $(B
 $(BUILD)/libsnug_cuda.so: $(PLUGIN_OBJ) $(PLUGIN_LIB)
 	$(say) LINK $@
 	$(run)$(CXX) $(filter-out -std=c11,$(CFLAGS)) $(LDFLAGS) -shared -Wl,--exclude-libs,ALL -Wl,-z,defs -o $@ $^ \
-	    -L$(CONFIG_CUDA)/lib64 $(CUDA_LIBS) -lm
+	    -L$(CONFIG_CUDA)/lib64 -Wl,-rpath,$(CONFIG_CUDA)/lib64 $(CUDA_LIBS) -lm
 
-$(filter %.c.o,$(EMULATED_OBJ)): $(BUILD)/emulated/%.c.o: %.c build/config.mk $(BUILD)/flags
+$(filter %.c.o,$(EMULATED_OBJ) $(EMULATED_ROWS)): $(BUILD)/emulated/%.c.o: %.c build/config.mk $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(say) CC '$< (emulated)'
 	$(run)$(CC) $(CPPFLAGS) -DSNUG_CUDA_EMULATED $(CFLAGS) -MMD -MP -c -o $@ $<
@@ -177,6 +179,20 @@ $(filter-out %.c.o,$(EMULATED_OBJ)): $(BUILD)/emulated/%.o: % build/config.mk $(
 	@mkdir -p $(@D)
 	$(say) CXX '$< (emulated)'
 	$(run)$(CXX) $(CPPFLAGS) -DSNUG_CUDA_EMULATED $(EMULATED_FLAGS) -MMD -MP -c -o $@ -x c++ $<
+
+# The same tests with the kernels themselves, for a machine with a GPU.
+GPU_TEST_BIN := $(patsubst $(BUILD)/%,$(BUILD)/gpu/%,$(filter $(BUILD)/tests/cuda/%,$(TEST_BIN)))
+$(GPU_TEST_BIN): $(BUILD)/gpu/%: $(BUILD)/%.o $(TEST_LIB) $(PLUGIN_OBJ) $(BUILD)/libsnug.a
+	@mkdir -p $(@D)
+	$(say) LINK $@
+	$(run)$(CXX) $(filter-out -std=c11,$(CFLAGS)) $(LDFLAGS) -o $@ $^ -lcmocka \
+	    -L$(CONFIG_CUDA)/lib64 -Wl,-rpath,$(CONFIG_CUDA)/lib64 $(CUDA_LIBS) $(LDLIBS)
+
+# A plugin that runs without a GPU: slowly, for the tests.
+$(BUILD)/libsnug_cuda_emulated.so: $(EMULATED_ROWS) $(EMULATED_OBJ) $(PLUGIN_LIB)
+	$(say) LINK $@
+	$(run)$(CXX) $(filter-out -std=c11,$(CFLAGS)) $(LDFLAGS) -shared -Wl,--exclude-libs,ALL -Wl,-z,defs \
+	    -o $@ $^ -lm
 
 # Tests of the backend are linked with the emulation.
 $(filter $(BUILD)/tests/cuda/%,$(TEST_BIN)): %: %.o $(TEST_LIB) $(EMULATED_OBJ) $(BUILD)/libsnug.a
@@ -205,12 +221,12 @@ $(BUILD)/examples/%: examples/%.c $(BUILD)/libsnug.a include/snug.h
 	$(say) CC $<
 	$(run)$(CC) -Iinclude $(CFLAGS) $(LDFLAGS) -o $@ $< $(BUILD)/libsnug.a $(LDLIBS)
 
-tests-bin: $(TEST_BIN)
+tests-bin: $(TEST_BIN) $(if $(filter release,$(MODE)),$(BUILD)/libsnug_cuda_emulated.so)
 bench-bin: $(BENCH_BIN)
 examples: $(EXAMPLE_BIN)
 .SECONDARY:
 
--include $(EMULATED_OBJ:.o=.d) $(PLUGIN_OBJ:.o=.d) $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_LIB:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d) \
+-include $(EMULATED_OBJ:.o=.d) $(EMULATED_ROWS:.o=.d) $(PLUGIN_OBJ:.o=.d) $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_LIB:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d) \
          $(BENCH_SRC:%.c=$(BUILD)/%.d)
 
 # ---- trying it --------------------------------------------------------------------------------
@@ -232,6 +248,10 @@ run-tests:
 # One build's unit tests only: `make check`, `make check MODE=debug`, `make check ONLY=ir`.
 check: all tests-bin
 	@tools/run-tests.sh $(foreach t,$(TEST_BIN),$(if $(findstring $(ONLY),$(t)),$(t)))
+
+# On a machine with a GPU.
+test-cuda: all $(GPU_TEST_BIN)
+	@tools/test-cuda.sh $(BUILD)
 
 demo:
 	@tools/setup.sh
@@ -297,6 +317,7 @@ help:
 	@echo 'make setup           install what is missing (Debian, Ubuntu); test and demo begin with it'
 	@echo 'make test            all tests, release and asan+ubsan builds; what CI runs'
 	@echo 'make check ONLY=ir   unit tests of one build whose path contains ir'
+	@echo 'make test-cuda       the CUDA backend, on a machine with a GPU and nvcc'
 	@echo 'make demo            plan, train and sample a small model, about a minute'
 	@echo 'make bench-bin       build/release/bench/*: rates of kernels'
 	@echo 'make layers          who includes whom      make lint      clang-tidy and cppcheck'
@@ -304,5 +325,5 @@ help:
 	@echo 'make install         PREFIX=$(PREFIX) DESTDIR=; make uninstall takes it back'
 	@echo 'make clean           V=1: show commands     -jN: default is all cores'
 
-.PHONY: all tests-bin bench-bin examples setup test run-tests check demo layers lint format format-check \
+.PHONY: all tests-bin bench-bin examples setup test test-cuda run-tests check demo layers lint format format-check \
         install uninstall clean help FORCE

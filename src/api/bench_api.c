@@ -54,11 +54,15 @@ enum snug_status snug_bench(const char *what, const snug_model *model, const snu
 {
     struct session session;
     struct snug_model usual = {0};
-    bool with_rates = model == NULL;
+    bool with_rates = model == NULL && strcmp(what, "cpu") == 0; /* kept of CPUs only */
     *text = NULL;
-    if (strcmp(what, "cpu") != 0)
+    bool on_gpu = strcmp(what, "cuda") == 0;
+    if (!on_gpu && strcmp(what, "cpu") != 0)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
-                         "there is no bench \"%.40s\"; there are: cpu, large-batch", what);
+                         "there is no bench \"%.40s\"; there are: cpu, cuda, large-batch", what);
+    struct snug_recipe own = *recipe;
+    own.device = on_gpu ? DEVICE_cuda : DEVICE_cpu;
+    recipe = &own;
     if (model == NULL) {
         TRY(model_from_name("gpt-nano", &usual, err));
         model = &usual;

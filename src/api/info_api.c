@@ -4,7 +4,7 @@
 #include "base/fd.h"
 #include "base/text.h"
 #include "data/data.h"
-#include "exec/backend.h"
+#include "exec/plugin.h"
 #include "io/checkpoint.h"
 #include "io/json.h"
 #include "io/peft.h"
@@ -25,6 +25,7 @@ char *snug_build_info(void)
     struct text out = {0};
     text_add(&out, "snug %s\n", SNUG_VERSION_STRING);
     backend_cpu_describe(&out);
+    plugin_describe(&out);
 #ifdef SNUG_ZLIB
     text_add(&out, "zlib: reads gzip data\n");
 #else
@@ -46,6 +47,7 @@ char *snug_ops_table(void)
         rows[i] = (struct report_op){.name = op_infos[i].name,
                                      .reference = backend_cpu_has_reference(kind) ? "yes" : "",
                                      .cpu = backend_cpu_fast_rows(kind),
+                                     .cuda = backend_cuda_rows(kind),
                                      .gradient = gradient_rule_of(kind) != NULL ? "yes" : ""};
     }
     return report_ops_table(rows, OP_COUNT);

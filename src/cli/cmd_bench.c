@@ -61,7 +61,7 @@ int cmd_bench(int argc, char **argv)
         {.name = "seeds", .kind = FLAG_COUNT, .value = &bench.large.n_seeds, .least = 1}};
     bench.args = (struct args){
         .command = "bench",
-        .operand_names = "cpu [MODEL] or large-batch [MODEL [DATA]]",
+        .operand_names = "cpu [MODEL], cuda [MODEL] or large-batch [MODEL [DATA]]",
         .least_operands = 1,
         .most_operands = 3,
         .flags = flags,

@@ -22,7 +22,7 @@ static const char overview[] =
     "  snug generate RUN --prompt TEXT  sample from a language model\n"
     "  snug inspect FILE|RUN            what is in a checkpoint or a data file\n"
     "  snug data NAME [FOLDER]          download a data set, and check it\n"
-    "  snug bench cpu [MODEL]           what this machine does; a step, op by op\n"
+    "  snug bench cpu|cuda [MODEL]      what this machine does; a step, op by op\n"
     "  snug bench large-batch           what a larger batch does to the test error\n"
     "  snug ops                         every op: reference, cpu, cuda, gradient\n"
     "  snug help COMMAND                flags and examples of one command\n"
@@ -178,7 +178,7 @@ static const struct topic topics[] = {
      "  --from URL      another server that has the same files\n",
      false},
     {"bench",
-     "usage: snug bench cpu [MODEL] [recipe] [--json]\n"
+     "usage: snug bench cpu|cuda [MODEL] [recipe] [--json]\n"
      "       snug bench large-batch [MODEL [DATA]] [recipe] [--large N] ...\n"
      "\n"
      "cpu measures what this machine does at best: multiply-adds in registers (FMA),\n"
@@ -189,6 +189,8 @@ static const struct topic topics[] = {
      "times by, and keeps them in the cache (~/.cache/snug/rates.json), for this CPU\n"
      "and number of threads. The measurements themselves take some 400 MB beside the\n"
      "step, whatever --memory says.\n"
+     "\n"
+     "cuda measures the same of an NVIDIA GPU, timed by its own clock.\n"
      "\n"
      "  snug bench cpu\n"
      "  snug bench cpu gpt2 --batch 4 --seq 256 --threads 2\n"

@@ -52,9 +52,11 @@ static void close_device(struct device *device)
 static enum snug_status open_streams(struct device *device, struct snug_error *err)
 {
     int n_devices = 0;
-    TRY(check(cudaGetDeviceCount(&n_devices), "looking for a GPU", err));
-    if (n_devices == 0)
-        return snug_fail(err, SNUG_UNSUPPORTED, "this machine has no GPU; use --device cpu");
+    cudaError_t error = cudaGetDeviceCount(&n_devices);
+    if (error != cudaSuccess || n_devices == 0)
+        return snug_fail(err, SNUG_UNSUPPORTED,
+                         "--device cuda: this machine has no GPU or no driver for it (%s)",
+                         cudaGetErrorString(error));
     TRY(check(cudaStreamCreateWithFlags(&device->compute, cudaStreamNonBlocking), "a stream", err));
     return check(cudaStreamCreateWithFlags(&device->copies, cudaStreamNonBlocking), "a stream",
                  err);
@@ -349,7 +351,8 @@ static const struct device_hooks hooks = {.open = open_device,
 /* The one symbol of the plugin. */
 __attribute__((visibility("default"))) const struct backend *snug_cuda_backend(void)
 {
-    static const struct backend backend = {.name = "cuda",
+    static const struct backend backend = {.version = SNUG_VERSION_STRING,
+                                           .name = "cuda",
                                            .alignment = CUDA_ALIGNMENT,
                                            .choose = cuda_choose,
                                            .alloc = alloc_block,

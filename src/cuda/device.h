@@ -51,6 +51,12 @@ template <class... P, class... A>
 static inline int launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
                          void *stream, A... args)
 {
+    if (shared_bytes > 48 << 10) { /* more than every kernel may have */
+        cudaError_t error = cudaFuncSetAttribute(
+            (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
+        if (error != cudaSuccess)
+            return (int)error;
+    }
     kernel<<<grid, block, shared_bytes, (cudaStream_t)stream>>>(static_cast<P>(args)...);
     return (int)cudaGetLastError();
 }

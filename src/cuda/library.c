@@ -75,7 +75,7 @@ enum snug_status cuda_library_dnn(void *stream, cudnnHandle_t *handle, struct sn
         count_from(before);
         library.dnn_stream = NULL; /* as it is made */
     }
-    if (stream != library.dnn_stream) {
+    if (stream != NULL && stream != library.dnn_stream) {
         TRY(cuda_library_check_dnn(cudnnSetStream(library.dnn, stream), "taking a stream", err));
         library.dnn_stream = stream;
     }

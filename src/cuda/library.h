@@ -17,7 +17,7 @@
 #include "base/status.h"
 
 enum snug_status cuda_library_blas(cublasLtHandle_t *handle, struct snug_error *err);
-/* Bound to the stream: what is executed with it goes there. */
+/* Bound to the stream: what is executed with it goes there.  NULL: it will not be executed with yet. */
 enum snug_status cuda_library_dnn(void *stream, cudnnHandle_t *handle, struct snug_error *err);
 void cuda_library_close(void);
 /* How much less memory was free after the handles were made than before. */

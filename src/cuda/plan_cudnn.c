@@ -141,25 +141,49 @@ static dnn_object build(dnn_object config, int64_t *work_bytes)
     return NULL;
 }
 
+/* Before anything is built; a plan may still want more. */
+static int64_t work_bytes_of(dnn_object config)
+{
+    int64_t n = 0, bytes = 0;
+    cudnnStatus_t status = cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE,
+                                                    CUDNN_TYPE_INT64, 1, &n, &bytes);
+    return status == CUDNN_STATUS_SUCCESS ? bytes : 0;
+}
+
+/* Does plan->config run, in the workspace that there is? */
+static bool try_config(struct dnn_plan *plan, const struct dnn_wish *wish,
+                       int64_t *least_work_bytes)
+{
+    int64_t work_bytes = work_bytes_of(plan->config);
+    if (is_refused(plan->config, wish->refused_notes))
+        return false;
+    if (work_bytes <= wish->most_work_bytes) {
+        plan->plan = build(plan->config, &work_bytes);
+        if (plan->plan == NULL || work_bytes <= wish->most_work_bytes)
+            return plan->plan != NULL;
+        release_object(plan->plan);
+        plan->plan = NULL;
+    }
+    if (*least_work_bytes == 0 || work_bytes < *least_work_bytes)
+        *least_work_bytes = work_bytes;
+    return false;
+}
+
 /* Takes one of the configs, if one will do, and releases the others. */
 static void take_first(struct dnn_plan *plan, const struct dnn_wish *wish, dnn_object *configs,
                        int n_configs, int64_t *least_work_bytes)
 {
-    for (int i = 0; i < n_configs; i++) {
-        int64_t work_bytes = 0;
-        dnn_object built = plan->plan == NULL && !is_refused(configs[i], wish->refused_notes)
-                               ? build(configs[i], &work_bytes)
-                               : NULL;
-        if (built != NULL && work_bytes <= wish->most_work_bytes) {
-            plan->plan = built;
-            plan->config = configs[i];
-            continue;
-        }
-        if (built != NULL && (*least_work_bytes == 0 || work_bytes < *least_work_bytes))
-            *least_work_bytes = work_bytes;
-        release_object(built);
-        release_object(configs[i]);
+    int taken = -1;
+    for (int i = 0; i < n_configs && taken < 0; i++) {
+        plan->config = configs[i];
+        if (try_config(plan, wish, least_work_bytes))
+            taken = i;
     }
+    if (taken < 0)
+        plan->config = NULL;
+    for (int i = 0; i < n_configs; i++)
+        if (i != taken)
+            release_object(configs[i]);
 }
 
 enum snug_status dnn_plan_make(struct dnn_graph *g, cudnnHandle_t handle,

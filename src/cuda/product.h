@@ -23,6 +23,7 @@
 
 #include "base/status.h"
 #include "cuda/launch.h"
+#include "ir/program.h"
 
 enum cuda_product_end {
     PRODUCT_plain,
@@ -66,6 +67,9 @@ struct cuda_product_shape cuda_product_unpacked(const struct cuda_product_shape 
 /* GELU keeps what was before it in rows of a multiple of 8 numbers, and knows no batches; neither
  * do the other ends.  What this allows the library may still refuse. */
 bool cuda_product_end_fits(const struct cuda_product_shape *shape);
+/* What the addresses of all operands of an op are multiples of; a view may begin anywhere in its
+ * base. */
+int cuda_product_alignment(const struct program *prog, const struct op *op);
 
 /* The name of the rows that are made with it. */
 #define PRODUCT_NAME "cublaslt"
@@ -78,6 +82,10 @@ CUDA_LAUNCHER enum snug_status cuda_product_prepare(const struct cuda_product_sh
                                                     struct cuda_product **product,
                                                     struct snug_error *err);
 CUDA_LAUNCHER void cuda_product_release(struct cuda_product *product); /* NULL is fine */
+/* Is a product that ends in `fused` faster than `plain` and a walk over n_bytes after it?  By what both
+ * took when their algorithms were chosen; near ties, and what was not timed, go to the fused one. */
+CUDA_LAUNCHER bool cuda_product_is_worth(const struct cuda_product *fused,
+                                         const struct cuda_product *plain, int64_t n_bytes);
 /* Queues it on the stream.  One thread at a time for one product. */
 CUDA_LAUNCHER enum snug_status cuda_product_run(struct cuda_product *product,
                                                 const struct cuda_product_call *call,

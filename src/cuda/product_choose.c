@@ -1,11 +1,11 @@
 /*
  * product_choose.c -- which of cuBLASLt's algorithms makes a product.
  *
- * The library names candidates, best guess first.  They are timed once, on numbers like those of
- * training (constants run faster than data does), and the fastest is pinned to the shape for the life
- * of the process: like products of a model are made alike, and give like bits.  Candidates that differ
- * by less than MARGIN are not told apart by a timing, and so the earlier one stays: another run
- * chooses the same.
+ * The library names candidates, best guess first.  They are timed once, in turns, on numbers like those
+ * of training (constants run faster than data does), and the fastest is pinned to the shape: like
+ * products of a model are made alike, and give like bits.  Candidates that differ by less than MARGIN
+ * are not told apart by a timing, and so the earlier one stays: another run chooses the same.  Where
+ * that must be so and not only likely, pins are kept in a file (product_pins.h).
  *
  * No candidate may add parts of a sum in an order of its own: sums over k are in one piece, or their
  * parts are kept in fp32 in the workspace and added up in a second step.
@@ -15,53 +15,10 @@
 #include <string.h>
 
 #include "cuda/product_lt.h"
+#include "cuda/product_pins.h"
 
-enum { N_CANDIDATES = 8, N_TIMED = 5, N_KEY = 18 };
+enum { N_CANDIDATES = 8, N_TIMED = 5 };
 static const float MARGIN = 0.97f;
-
-struct key {
-    int64_t of[N_KEY];
-};
-
-struct pin {
-    struct key key;
-    cublasLtMatmulAlgo_t algorithm;
-};
-
-static struct { /* one thread prepares */
-    struct pin *pins;
-    size_t n, capacity;
-} table;
-
-static struct key key_of(const struct cuda_product_shape *s)
-{
-    return (struct key){{s->m, s->n, s->k, s->a_transposed, s->b_transposed, s->lda, s->ldb, s->ldc,
-                         s->n_batch, s->batch_a, s->batch_b, s->batch_c, s->type, s->c_type, s->end,
-                         s->has_bias, s->keeps_before, s->alignment}};
-}
-
-static const struct pin *find_pin(const struct key *key)
-{
-    for (size_t i = 0; i < table.n; i++)
-        if (memcmp(&table.pins[i].key, key, sizeof *key) == 0)
-            return &table.pins[i];
-    return NULL;
-}
-
-static enum snug_status add_pin(const struct key *key, const cublasLtMatmulAlgo_t *algorithm,
-                                struct snug_error *err)
-{
-    if (table.n == table.capacity) {
-        size_t capacity = table.capacity > 0 ? 2 * table.capacity : 64;
-        struct pin *pins = realloc(table.pins, capacity * sizeof *pins);
-        if (pins == NULL)
-            return snug_fail(err, SNUG_NO_MEMORY, "product: no memory for the chosen algorithms");
-        table.pins = pins;
-        table.capacity = capacity;
-    }
-    table.pins[table.n++] = (struct pin){*key, *algorithm};
-    return SNUG_OK;
-}
 
 /* ---- candidates ----------------------------------------------------------------------------- */
 
@@ -85,12 +42,12 @@ static cublasStatus_t prefer(cublasLtMatmulPreference_t wish, const struct cuda_
     return status;
 }
 
-/* How many there are; 0: the library refuses the product. */
-static int candidates(const struct cuda_product *p,
-                      cublasLtMatmulHeuristicResult_t found[N_CANDIDATES])
+/* *n_good: how many there are; 0 if the library refuses the product. */
+static cublasStatus_t candidates(const struct cuda_product *p,
+                                 cublasLtMatmulHeuristicResult_t found[N_CANDIDATES], int *n_good)
 {
     cublasLtMatmulPreference_t wish = NULL;
-    int n = 0, n_good = 0;
+    int n = 0;
     cublasStatus_t status = cublasLtMatmulPreferenceCreate(&wish);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = prefer(wish, &p->shape);
@@ -99,10 +56,11 @@ static int candidates(const struct cuda_product *p,
                                                 p->result, wish, N_CANDIDATES, found, &n);
     if (wish != NULL)
         cublasLtMatmulPreferenceDestroy(wish);
+    *n_good = 0;
     for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < n; i++)
         if (found[i].state == CUBLAS_STATUS_SUCCESS)
-            found[n_good++] = found[i];
-    return n_good;
+            found[(*n_good)++] = found[i];
+    return status;
 }
 
 /* ---- timing --------------------------------------------------------------------------------- */
@@ -202,57 +160,130 @@ static void close_room(struct room *room)
     (void)cudaGetLastError(); /* no room to try them in is not an error of what comes next */
 }
 
-/* Milliseconds at best; negative: it does not run. */
+/* Milliseconds between the two events; negative: something failed. */
+static float elapsed(const struct room *room)
+{
+    float ms = -1.0f;
+    bool done = cudaEventRecord(room->end, NULL) == cudaSuccess &&
+                cudaEventSynchronize(room->end) == cudaSuccess &&
+                cudaEventElapsedTime(&ms, room->begin, room->end) == cudaSuccess;
+    return done ? ms : -1.0f;
+}
+
+/* Milliseconds; negative: it does not run. */
 static float time_one(const struct cuda_product *p, const cublasLtMatmulAlgo_t *algorithm,
                       const struct room *room)
 {
-    float best = -1.0f;
-    for (int i = 0; i <= N_TIMED; i++) { /* the first one loads its code */
-        float ms = 0.0f;
-        if (cudaEventRecord(room->begin, NULL) != cudaSuccess ||
-            cuda_product_launch(p, algorithm, &room->call) != CUBLAS_STATUS_SUCCESS ||
-            cudaEventRecord(room->end, NULL) != cudaSuccess ||
-            cudaEventSynchronize(room->end) != cudaSuccess ||
-            cudaEventElapsedTime(&ms, room->begin, room->end) != cudaSuccess)
-            return -1.0f;
-        if (i > 0 && (best < 0.0f || ms < best))
-            best = ms;
-    }
-    return best;
+    if (cudaEventRecord(room->begin, NULL) != cudaSuccess ||
+        cuda_product_launch(p, algorithm, &room->call) != CUBLAS_STATUS_SUCCESS)
+        return -1.0f;
+    return elapsed(room);
 }
 
-static int fastest(const struct cuda_product *p, const cublasLtMatmulHeuristicResult_t *found,
-                   int n_found)
+/* Once: a GPU that was idle is slow at first. */
+static void warm_up(const struct cuda_product *p, const cublasLtMatmulAlgo_t *algorithm,
+                    const struct room *room)
+{
+    static bool is_warm;
+    const float enough_ms = 200.0f;
+    float ms = 0.0f, spent_ms = 0.0f;
+    for (int i = 0; i < 20000 && !is_warm && ms >= 0.0f && spent_ms < enough_ms; i++) {
+        ms = time_one(p, algorithm, room);
+        spent_ms += ms;
+    }
+    is_warm = true;
+}
+
+/* The least of some timings of each, in turns; 0: it does not run. */
+static void time_all(const struct cuda_product *p, const cublasLtMatmulHeuristicResult_t *found,
+                     int n_found, const struct room *room, float *ms)
+{
+    warm_up(p, &found[0].algo, room);
+    for (int turn = 0; turn <= N_TIMED; turn++)
+        for (int i = 0; i < n_found; i++) {
+            float now = turn == 0 || ms[i] > 0.0f ? time_one(p, &found[i].algo, room) : 0.0f;
+            if (now < 0.0f)
+                ms[i] = 0.0f;
+            else if (turn <= 1 || now < ms[i]) /* the first one loads its code */
+                ms[i] = now;
+        }
+}
+
+/* Chooses among what was found; where there is no room to time, the first. */
+static void take_fastest(struct cuda_product *p, const cublasLtMatmulHeuristicResult_t *found,
+                         int n_found)
 {
     struct room room = {0};
-    int chosen = 0;
-    float best = -1.0f;
-    if (n_found > 1 && open_room(&p->shape, &room) == cudaSuccess)
-        for (int i = 0; i < n_found; i++) {
-            float ms = time_one(p, &found[i].algo, &room);
-            if (ms >= 0.0f && (best < 0.0f || ms < MARGIN * best)) {
-                best = ms;
-                chosen = i;
-            }
-        }
+    float ms[N_CANDIDATES] = {0};
+    if (open_room(&p->shape, &room) == cudaSuccess)
+        time_all(p, found, n_found, &room, ms);
     close_room(&room);
-    return chosen;
+    p->algorithm = found[0].algo;
+    p->ms = ms[0];
+    for (int i = 1; i < n_found; i++)
+        if (ms[i] > 0.0f && (p->ms == 0.0f || ms[i] < MARGIN * p->ms)) {
+            p->ms = ms[i];
+            p->algorithm = found[i].algo;
+        }
+}
+
+/* Bytes that a copy reads and writes in a millisecond; 0: there is no room to try one. */
+static float time_copy(void)
+{
+    const size_t half = (size_t)128 << 20; /* more than a cache holds */
+    struct room room = {0};
+    float best = 0.0f;
+    bool ready = cudaMalloc((void **)&room.block, 2 * half) == cudaSuccess &&
+                 cudaEventCreate(&room.begin) == cudaSuccess &&
+                 cudaEventCreate(&room.end) == cudaSuccess;
+    for (int i = 0; i <= N_TIMED && ready; i++) {
+        ready = cudaEventRecord(room.begin, NULL) == cudaSuccess &&
+                cudaMemcpyAsync(room.block + half, room.block, half, cudaMemcpyDeviceToDevice,
+                                NULL) == cudaSuccess;
+        float ms = ready ? elapsed(&room) : 0.0f;
+        best = ms > 0.0f && (best == 0.0f || ms < best) ? ms : best;
+    }
+    close_room(&room);
+    return best > 0.0f ? 2.0f * (float)half / best : 0.0f;
+}
+
+/* Pinned as algorithms are, under a shape that no product has: choices made with it stay the same. */
+static float copy_rate(void)
+{
+    const struct cuda_product_shape none = {0};
+    cublasLtMatmulAlgo_t no_algorithm = {0};
+    float rate = 0.0f;
+    if (!product_pin_find(&none, &no_algorithm, &rate)) {
+        rate = time_copy();
+        (void)product_pin_add(&none, &no_algorithm, rate, NULL);
+    }
+    return rate;
+}
+
+bool cuda_product_is_worth(const struct cuda_product *fused, const struct cuda_product *plain,
+                           int64_t n_bytes)
+{
+    const double tie = 1.1;
+    float rate = copy_rate();
+    if (fused->ms == 0.0f || plain->ms == 0.0f || rate == 0.0f)
+        return true;
+    double walk_ms = (double)n_bytes / (double)rate;
+    return (double)fused->ms <= tie * ((double)plain->ms + walk_ms);
 }
 
 enum snug_status cuda_product_choose(struct cuda_product *p, bool *found, struct snug_error *err)
 {
-    struct key key = key_of(&p->shape);
-    const struct pin *pin = find_pin(&key);
     *found = true;
-    if (pin != NULL) {
-        p->algorithm = pin->algorithm;
+    if (product_pin_find(&p->shape, &p->algorithm, &p->ms))
         return SNUG_OK;
-    }
     cublasLtMatmulHeuristicResult_t results[N_CANDIDATES];
-    int n = candidates(p, results);
+    int n = 0;
+    cublasStatus_t status = candidates(p, results, &n);
     *found = n > 0;
-    if (n == 0)
-        return SNUG_OK;
-    p->algorithm = results[fastest(p, results, n)].algo;
-    return add_pin(&key, &p->algorithm, err);
+    if (n == 0) /* an end may be refused in many ways; a product without one should not be */
+        return p->shape.end == PRODUCT_plain
+                   ? cuda_library_check_blas(status, "looking for an algorithm", err)
+                   : SNUG_OK;
+    take_fastest(p, results, n);
+    return product_pin_add(&p->shape, &p->algorithm, p->ms, err);
 }

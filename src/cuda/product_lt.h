@@ -16,9 +16,10 @@ struct cuda_product {
     cublasLtMatmulDesc_t how;
     cublasLtMatrixLayout_t left, right, result;
     cublasLtMatmulAlgo_t algorithm;
+    float ms; /* of the algorithm, when it was chosen; 0: not timed */
 };
 
-/* Into p->algorithm.  *found is false if the library has none. */
+/* Into p->algorithm and p->ms.  *found is false if the library has none. */
 enum snug_status cuda_product_choose(struct cuda_product *p, bool *found, struct snug_error *err);
 /* One product, with `algorithm`. */
 cublasStatus_t cuda_product_launch(const struct cuda_product *p,

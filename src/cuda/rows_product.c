@@ -36,3 +36,14 @@ size_t cuda_product_work_bytes(const struct cuda_product_shape *shape)
     size_t bytes = partials < most ? partials : most;
     return bytes > least ? (bytes + 255) / 256 * 256 : least;
 }
+
+int cuda_product_alignment(const struct program *prog, const struct op *op)
+{
+    int64_t bits = 16;
+    for (int k = 0; k < op->n_in + op->n_out; k++) {
+        tensor_id id = k < op->n_in ? op->in[k] : op->out[k - op->n_in];
+        if (id != TENSOR_NONE)
+            bits |= prog->tensors[id].offset_elems * (int64_t)dtype_bytes(prog->tensors[id].dtype);
+    }
+    return (int)(bits & -bits);
+}

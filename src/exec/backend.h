@@ -149,6 +149,7 @@ struct device_hooks {
 };
 
 struct backend {
+    const char *version; /* of a plugin, as it was built: first, so that others can read it */
     const char *name;
     int alignment; /* of every tensor in the arena, bytes */
     /* The row that runs this op; NULL if the backend has none. */
@@ -171,7 +172,8 @@ struct backend {
 
 const struct backend *backend_cpu(void);
 
-/* The CUDA backend as far as a plan needs it: choose, alignment.  It runs nothing. */
+/* The CUDA backend as far as a plan needs it: choose, alignment.  alloc is NULL: exec/plugin.h has the one
+ * that runs. */
 const struct backend *backend_cuda_table(void);
 const char *backend_cuda_rows(enum op_kind kind); /* for `snug ops` */
 

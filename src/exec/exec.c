@@ -7,6 +7,7 @@
 #include "exec/local.h"
 
 #include "base/clock.h"
+#include "exec/plugin.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -147,9 +148,10 @@ enum snug_status exec_create(const struct program *prog, const struct plan *plan
                              const struct backend *backend, const struct device_facts *facts,
                              struct exec *shared, struct exec **out, struct snug_error *err)
 {
+    *out = NULL;
+    TRY(plugin_backend(backend, &backend, err));
     struct exec *exec = calloc(1, sizeof *exec);
     enum snug_status status = SNUG_OK;
-    *out = NULL;
     if (exec == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     exec->prog = prog;

@@ -32,10 +32,15 @@ static void add_limit(struct text *out, const char *what, const char *limit, dou
 
 static void add_limits(struct text *out, const struct report_bench *b)
 {
-    text_add(out, "this machine at best, %d thread%s\n", b->threads, b->threads == 1 ? "" : "s");
+    if (b->on_gpu)
+        text_add(out, "this GPU at best\n");
+    else
+        text_add(out, "this machine at best, %d thread%s\n", b->threads,
+                 b->threads == 1 ? "" : "s");
     add_limit(out, "fp32 multiply-add in registers", "FMA", b->fma_flops, 0);
     if (b->amx_flops > 0)
-        add_limit(out, "bf16 products of tile registers", "AMX", b->amx_flops, 0);
+        add_limit(out, b->on_gpu ? "bf16 product, 8192 cubed" : "bf16 products of tile registers",
+                  b->on_gpu ? "tensor" : "AMX", b->amx_flops, 0);
     add_limit(out, "read memory", "memory, of what is read", 0, b->read_bytes);
     add_limit(out, "copy memory, read + written", NULL, 0, b->copy_bytes);
     add_limit(out, "update memory, read + written", "memory, of all bytes", 0, b->update_bytes);

@@ -97,7 +97,7 @@ struct report_rate {  /* one kernel, or all ops of one kind in a step */
     double seconds, flops, bytes;
     double floor_seconds;  /* what the limits alone would take */
     double memory_seconds; /* of that, where memory is the limit */
-    const char *limit;     /* the one that counts: "AMX", "FMA", "memory" */
+    const char *limit;     /* the one that counts: "AMX", "tensor", "FMA", "memory" */
 };
 
 enum { REPORT_RATES_MOST = 64 };
@@ -105,6 +105,7 @@ enum { REPORT_RATES_MOST = 64 };
 struct report_bench {
     const char *model, *recipe;
     int threads, n_steps;
+    bool on_gpu; /* its tiles are those of tensor cores */
     /* The limits, a second.  amx_flops 0: no tiles. */
     double fma_flops, amx_flops, read_bytes, copy_bytes, update_bytes;
     struct report_rate kernels[REPORT_RATES_MOST], ops[REPORT_RATES_MOST];

@@ -8,6 +8,8 @@
  */
 #include "train/bench.h"
 
+#include "exec/plugin.h"
+
 #include "train/trainer.h"
 #include "train/weights.h"
 
@@ -49,13 +51,15 @@ static double median_of(double *values, int n)
     return values[n / 2];
 }
 
-/* A product of which all operands are bf16: what tiles can do. */
-static bool all_bf16(const struct program *prog, const struct op *op)
+/* A product of which all operands are bf16, or on a GPU f16: what tiles can do. */
+static bool fits_tiles(const struct session *session, const struct op *op)
 {
+    const struct program *prog = &session->prog;
     int n_operands = op->kind == OP_attention ? 1 : 2;
     bool all = op_is_product(op->kind);
     for (int k = 0; k < n_operands; k++)
-        all = all && prog->tensors[op->in[k]].dtype == DTYPE_bf16;
+        all = all && (prog->tensors[op->in[k]].dtype == DTYPE_bf16 ||
+                      (session_is_on_gpu(session) && prog->tensors[op->in[k]].dtype == DTYPE_f16));
     return all;
 }
 
@@ -63,7 +67,8 @@ void bench_add_op(struct report_rate *row, const struct session *session, const 
                   double times, double seconds, const struct device_limits *limits)
 {
     const struct program *prog = &session->prog;
-    bool on_tiles = limits->bf16_flops > 0 && !session->facts.reference_only && all_bf16(prog, op);
+    bool on_tiles =
+        limits->bf16_flops > 0 && !session->facts.reference_only && fits_tiles(session, op);
     double flops = times * op_flops(prog, op), bytes = times * op_moved_bytes(prog, op);
     double by_flops = flops / (on_tiles ? limits->bf16_flops : limits->f32_flops);
     double by_bytes =
@@ -75,7 +80,8 @@ void bench_add_op(struct report_rate *row, const struct session *session, const 
     row->floor_seconds += fmax(by_flops, by_bytes);
     row->memory_seconds += by_flops < by_bytes ? by_bytes : 0;
     bool by_memory = row->memory_seconds > row->floor_seconds / 2;
-    row->limit = by_memory ? "memory" : on_tiles ? "AMX" : "FMA";
+    const char *tiles = session_is_on_gpu(session) ? "tensor" : "AMX";
+    row->limit = by_memory ? "memory" : on_tiles ? tiles : "FMA";
 }
 
 static void add_op(const struct session *session, int i, double seconds,
@@ -171,9 +177,12 @@ enum snug_status bench_run(const struct session *session, int n_steps, const cha
 {
     struct device_limits limits;
     _Static_assert((int)OP_COUNT <= (int)REPORT_RATES_MOST, "a row for every kind");
-    if (!session->backend->measure(&session->facts, &limits))
+    const struct backend *backend;
+    TRY(plugin_backend(session->backend, &backend, err));
+    if (!backend->measure(&session->facts, &limits))
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     bench->threads = session->facts.threads;
+    bench->on_gpu = session_is_on_gpu(session);
     bench->fma_flops = limits.f32_flops;
     bench->amx_flops = limits.bf16_flops;
     bench->read_bytes = limits.read_bytes;

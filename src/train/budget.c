@@ -120,10 +120,10 @@ enum snug_status budget_check(const struct snug_model *model, const struct snug_
                      model->name, planned, runtime, limit_name, limit, found.flags, tenths / 10);
 }
 
-/* --memory, or all the memory there is if that is less. */
+/* --memory, or all the memory there is if that is less.  What a GPU has is found when the arena is made. */
 static int64_t limit_of_run(const struct snug_recipe *recipe, const char **name)
 {
-    int64_t machine = machine_bytes();
+    int64_t machine = recipe->device == DEVICE_cuda ? INT64_MAX : machine_bytes();
     bool by_recipe = recipe->memory > 0 && recipe->memory <= machine;
     *name = by_recipe ? "the budget" : "this machine's memory";
     return by_recipe ? recipe->memory : machine;

@@ -55,7 +55,8 @@ static struct device_rates rates_of_card(const struct card *card)
 
 void rates_of_recipe(const struct snug_recipe *recipe, struct machine_rates *rates)
 {
-    const struct card *card = &cards[recipe->target];
+    bool is_some_gpu = recipe->device == DEVICE_cuda && recipe->target == RATES_here;
+    const struct card *card = &cards[is_some_gpu ? RATES_h100 : recipe->target];
     int threads = recipe_threads(recipe);
     if (card->name != NULL) {
         rates->rates = rates_of_card(card);

@@ -139,6 +139,7 @@ static void get_lora_from(const snug_recipe *recipe, struct text *out)
 
 /* ---- the table --------------------------------------------------------------------------------- */
 
+static const struct choice devices[] = {{"cpu", DEVICE_cpu}, {"cuda", DEVICE_cuda}, {NULL, 0}};
 static const struct choice precisions[] = {
     {"fp32", DTYPE_f32}, {"bf16", DTYPE_bf16}, {"fp16", DTYPE_f16}, {NULL, 0}};
 static const struct choice schedules[] = {
@@ -176,7 +177,8 @@ static const struct choice kernels[] = {{"fast", 0}, {"reference", 1}, {NULL, 0}
 #define ANY         1e15
 
 static const struct key keys[] = {
-    {"device", "cpu", "where it runs", .kind = FIXED},
+    {"device", "cpu, cuda", "where it runs", .kind = CHOICE, .field = FIELD(device),
+     .choices = devices},
     {"threads", "all cores, or a number", "how many threads", .kind = OWN, .set = set_threads,
      .get = get_threads},
     {"batch", "8 (mlp: 128), or any number from 1", "samples or sequences per optimizer step",

@@ -21,7 +21,10 @@ enum recipe_loss { RECIPE_LOSS_model, RECIPE_LOSS_cross_entropy, RECIPE_LOSS_mse
 
 enum { OPT_TEXT_MAX = 256, LORA_FROM_MAX = 1024 };
 
+enum recipe_device { DEVICE_cpu, DEVICE_cuda };
+
 struct snug_recipe {
+    int device;                      /* enum recipe_device */
     int threads;                     /* 0: all cores */
     int kernels;                     /* 0: fast, 1: reference */
     int target;                      /* enum rates_target: whose speed is estimated */

@@ -106,6 +106,8 @@ enum snug_status recipe_check(const struct snug_recipe *recipe, struct snug_erro
     if (recipe->scale_lr == SCALE_LR_none && recipe->base_batch > 0)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
                          "--base-batch says nothing without --scale-lr linear or sqrt");
+    if (recipe->device == DEVICE_cuda && recipe->kernels != 0)
+        return snug_fail(err, SNUG_BAD_ARGUMENT, "--kernels reference is for --device cpu");
     const char *idle = recipe->lora > 0                       ? NULL
                        : recipe->lora_on != LORA_ON_attention ? "lora-on"
                        : !isnan(recipe->lora_alpha)           ? "lora-alpha"

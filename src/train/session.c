@@ -60,6 +60,19 @@ static int64_t count_trained(const struct program *prog)
     return n;
 }
 
+/* What cannot run is not planned either.  The CPU has a kernel for every op. */
+static enum snug_status check_kernels(const struct session *s, struct snug_error *err)
+{
+    for (int i = 0; session_is_on_gpu(s) && i < s->prog.n_ops; i++) {
+        const struct op *op = &s->prog.ops[i];
+        if (s->backend->choose(&s->prog, op, &s->facts) == NULL)
+            return snug_fail(err, SNUG_UNSUPPORTED,
+                             "op %d (%s): --device %s has no kernel for it; use --device cpu", i,
+                             op_infos[op->kind].name, s->backend->name);
+    }
+    return SNUG_OK;
+}
+
 enum snug_status session_program(const struct session_request *q, const char *last_pass,
                                  struct session *s, struct snug_error *err)
 {
@@ -67,7 +80,7 @@ enum snug_status session_program(const struct session_request *q, const char *la
     struct arena scratch = {0};
     double options[MAX_OPTIONS];
     *s = (struct session){
-        .backend = backend_cpu(),
+        .backend = r->device == DEVICE_cuda ? backend_cuda_table() : backend_cpu(),
         .facts = {.threads = recipe_threads(r), .reference_only = r->kernels != 0}};
     TRY(recipe_check(r, err));
     TRY(set_sizes(q, s, err));
@@ -118,6 +131,8 @@ enum snug_status session_program(const struct session_request *q, const char *la
         s->checkpoint = env.checkpoint;
         s->n_trained = count_trained(&s->prog);
     }
+    if (status == SNUG_OK && last_pass == NULL)
+        status = check_kernels(s, err);
     arena_free(&scratch);
     if (status != SNUG_OK)
         session_free(s);
@@ -204,10 +219,20 @@ void session_free(struct session *s)
     plan_free(&s->plan);
 }
 
+bool session_is_on_gpu(const struct session *s)
+{
+    return s->backend == backend_cuda_table();
+}
+
+/* Of a GPU's memory: a CUDA context and the code of the libraries.  A guess, and not a tight one. */
+static const int64_t gpu_runtime_bytes = (int64_t)1 << 30;
+
 /* A bare process, the libraries' code and the JIT code of the products: about 60 MiB as measured
  * here, and stacks of the threads. */
 int64_t session_expected_runtime_bytes(const struct session *s)
 {
+    if (session_is_on_gpu(s))
+        return gpu_runtime_bytes;
     return ((int64_t)64 << 20) + (int64_t)s->facts.threads * (1 << 20);
 }
 

@@ -56,6 +56,9 @@ enum snug_status session_program(const struct session_request *request, const ch
 /* Books and plans the program of a session that has backend and facts: one made by hand. */
 enum snug_status session_plan_program(struct session *session, struct snug_error *err);
 
+/* Is it for a GPU, whose memory is not the machine's? */
+bool session_is_on_gpu(const struct session *session);
+
 /* What the process takes beside the plan, as a bound used before anything runs. */
 int64_t session_expected_runtime_bytes(const struct session *session);
 

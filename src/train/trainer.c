@@ -446,7 +446,10 @@ void snug_trainer_summary(const snug_trainer *t, struct snug_summary *s)
                                .planned_bytes = t->session.plan.arena_bytes,
                                .allocated_bytes = exec_allocated_bytes(t->exec),
                                .runtime_bytes = t->runtime_bytes,
-                               .measured_peak_bytes = process_peak_bytes(),
+                               .measured_peak_bytes =
+                                   session_is_on_gpu(&t->session)
+                                       ? exec_allocated_bytes(t->exec) + t->runtime_bytes
+                                       : process_peak_bytes(),
                                .loss = t->loss,
                                .per_second = t->seconds > 0 ? done / t->seconds : 0,
                                .unit = t->session.seq > 0 ? "tokens" : "samples"};

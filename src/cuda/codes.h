@@ -1,0 +1,16 @@
+/*
+ * codes.h -- launcher of codes.cu.
+ */
+#ifndef SNUG_CUDA_CODES_H
+#define SNUG_CUDA_CODES_H
+
+#include "base/code_map.h"
+#include "cuda/launch.h"
+
+CUDA_LAUNCHERS_BEGIN
+/* y = the numbers of n codes, each times the scale of its block */
+CUDA_LAUNCHER int cuda_decode(const struct code_map *map, int64_t n, const uint8_t *codes,
+                              const float *scales, struct cuda_array y, void *stream);
+CUDA_LAUNCHERS_END
+
+#endif

@@ -1,0 +1,342 @@
+/*
+ * norm.cu -- layer normalisation, alone and after a residual add, and its gradient.
+ *
+ * All of it is bound by memory, so a row is read once and stays in registers: a team of threads holds
+ * it, each up to 4 packs of 8 elements.  A team is a warp as far as that goes (1024 columns), else a
+ * whole block; the sums of a row then need shuffles alone, or a barrier besides.
+ *
+ * The gradients of gamma and beta are sums down the columns.  A thread sees the same columns of every
+ * row that its team takes, so it sums them in registers; the teams of a block add up in shared memory,
+ * the block writes one part, and a second kernel sums the parts, in an order that follows from the
+ * shape alone.
+ */
+#include "cuda/device.h"
+#include "cuda/mask.h"
+#include "cuda/norm.h"
+#include "cuda/sums.h"
+
+enum { PACKS_MOST = 4, TEAMS = CUDA_NORM_TEAMS };
+
+/* ---- rows in registers ---------------------------------------------------------------------- */
+
+/* 8 elements as they lie in memory: half the registers that 16-bit types would take as floats. */
+template <int DTYPE> struct raw_pack {
+    pack_16 bits;
+};
+template <> struct raw_pack<DTYPE_f32> {
+    pack_f32 half[2];
+};
+
+template <int DTYPE, bool ALIGNED>
+DEVICE raw_pack<DTYPE> raw_load(const void *data, int64_t row_begin, int column, int width)
+{
+    raw_pack<DTYPE> raw = {};
+    if (column >= width)
+        return raw;
+    if (ALIGNED) {
+        size_t bytes = DTYPE == DTYPE_f32 ? 4 : 2;
+        return *(const raw_pack<DTYPE> *)((const char *)data + (row_begin + column) * bytes);
+    }
+    float x[PACK];
+    pack_load_part((enum dtype)DTYPE, data, row_begin + column, width - column, x);
+    pack_store((enum dtype)DTYPE, &raw, 0, x);
+    return raw;
+}
+
+template <int DTYPE> DEVICE void unpack(const raw_pack<DTYPE> &raw, float x[PACK])
+{
+    pack_load((enum dtype)DTYPE, &raw, 0, x);
+}
+
+template <int DTYPE, bool ALIGNED>
+DEVICE void row_load(const void *data, int64_t row_begin, int column, int width, float x[PACK])
+{
+    unpack<DTYPE>(raw_load<DTYPE, ALIGNED>(data, row_begin, column, width), x);
+}
+
+template <int DTYPE, bool ALIGNED>
+DEVICE void row_store(void *data, int64_t row_begin, int column, int width, const float x[PACK])
+{
+    if (column >= width)
+        return;
+    if (ALIGNED)
+        pack_store((enum dtype)DTYPE, data, row_begin + column, x);
+    else
+        pack_store_part((enum dtype)DTYPE, data, row_begin + column, width - column, x);
+}
+
+/* Over the threads of a row. */
+DEVICE float team_sum(float value, int team)
+{
+    return team == WARP ? warp_sum(value) : block_sum(value);
+}
+
+static int team_of(int width)
+{
+    int n_packs = (width + PACK - 1) / PACK, team = WARP;
+    while (team * PACKS_MOST < n_packs)
+        team *= 2;
+    return team;
+}
+
+/* ---- forward -------------------------------------------------------------------------------- */
+
+/* x = a, or the rounded a + dropout(b), which is stored: the same bits as add and layernorm apart.
+ * All of the row is asked for before anything is stored. */
+template <int DTYPE, int N_PACKS, bool ALIGNED>
+DEVICE void read_row(const struct cuda_norm &t, int64_t begin, int lane, int team,
+                     float (&x)[N_PACKS][PACK])
+{
+    raw_pack<DTYPE> a[N_PACKS], b[N_PACKS];
+    struct mask mask = mask_of(t.dropout);
+    for (int k = 0; k < N_PACKS; k++) {
+        a[k] = raw_load<DTYPE, ALIGNED>(t.a, begin, (lane + k * team) * PACK, t.width);
+        if (t.b != NULL)
+            b[k] = raw_load<DTYPE, ALIGNED>(t.b, begin, (lane + k * team) * PACK, t.width);
+    }
+    for (int k = 0; k < N_PACKS; k++) {
+        unpack<DTYPE>(a[k], x[k]);
+        if (t.b == NULL)
+            continue;
+        int column = (lane + k * team) * PACK;
+        float more[PACK];
+        unpack<DTYPE>(b[k], more);
+        for (int i = 0; i < PACK; i++) {
+            if (mask.below != 0)
+                more[i] = mask_keeps(mask, (uint64_t)(begin + column + i))
+                              ? as_stored((enum dtype)DTYPE, mask.scale * more[i])
+                              : 0.0f;
+            x[k][i] = as_stored((enum dtype)DTYPE, x[k][i] + more[i]);
+        }
+        row_store<DTYPE, ALIGNED>(t.sum, begin, column, t.width, x[k]);
+    }
+}
+
+template <int DTYPE, int N_PACKS, bool ALIGNED> KERNEL norm_rows(struct cuda_norm t, int team)
+{
+    int64_t row = (int64_t)blockIdx.x * (blockDim.x / team) + threadIdx.x / team;
+    int lane = (int)threadIdx.x % team;
+    if (row >= t.n_rows)
+        return; /* a whole team */
+    int64_t begin = row * t.width;
+    float x[N_PACKS][PACK], sum = 0.0f, squares = 0.0f;
+    read_row<DTYPE, N_PACKS, ALIGNED>(t, begin, lane, team, x);
+    for (int k = 0; k < N_PACKS; k++)
+        for (int i = 0; i < PACK; i++)
+            sum += x[k][i];
+    float mean = team_sum(sum, team) / (float)t.width;
+    for (int k = 0; k < N_PACKS; k++)
+        for (int i = 0; i < PACK; i++) {
+            x[k][i] -= mean;
+            squares += (lane + k * team) * PACK + i < t.width ? x[k][i] * x[k][i] : 0.0f;
+        }
+    float rstd = 1.0f / sqrtf(team_sum(squares, team) / (float)t.width + t.eps);
+    for (int k = 0; k < N_PACKS; k++) {
+        int column = (lane + k * team) * PACK;
+        float gamma[PACK], beta[PACK];
+        row_load<DTYPE, ALIGNED>(t.gamma, 0, column, t.width, gamma);
+        row_load<DTYPE, ALIGNED>(t.beta, 0, column, t.width, beta);
+        for (int i = 0; i < PACK; i++)
+            x[k][i] = x[k][i] * rstd * gamma[i] + beta[i];
+        row_store<DTYPE, ALIGNED>(t.y, begin, column, t.width, x[k]);
+    }
+    if (lane == 0) {
+        t.mean[row] = mean;
+        t.rstd[row] = rstd;
+    }
+}
+
+template <int DTYPE, int N_PACKS, bool ALIGNED>
+static int launch_norm(const struct cuda_norm *t, int team, void *stream)
+{
+    auto kernel = norm_rows<DTYPE, N_PACKS, ALIGNED>;
+    int n_teams = team == WARP ? TEAMS : 1;
+    return launch(kernel, grid_of(t->n_rows, n_teams), team * n_teams, 0, stream, *t, team);
+}
+
+/* Rows of GPT-2 fill 3 packs of a warp's threads (768), or 4. */
+template <int DTYPE> static int norm_of_type(const struct cuda_norm *t, void *stream)
+{
+    int team = team_of(t->width), n_packs = (t->width + PACK - 1) / PACK;
+    bool aligned = t->width % PACK == 0 && pack_aligned(t->a) && pack_aligned(t->b) &&
+                   pack_aligned(t->gamma) && pack_aligned(t->beta) && pack_aligned(t->sum) &&
+                   pack_aligned(t->y);
+    if (!aligned)
+        return launch_norm<DTYPE, 4, false>(t, team, stream);
+    if (n_packs <= team)
+        return launch_norm<DTYPE, 1, true>(t, team, stream);
+    if (n_packs <= 3 * team)
+        return launch_norm<DTYPE, 3, true>(t, team, stream);
+    return launch_norm<DTYPE, 4, true>(t, team, stream);
+}
+
+int cuda_norm(const struct cuda_norm *norm, void *stream)
+{
+    switch (norm->dtype) {
+    case DTYPE_f32:
+        return norm_of_type<DTYPE_f32>(norm, stream);
+    case DTYPE_bf16:
+        return norm_of_type<DTYPE_bf16>(norm, stream);
+    default:
+        return norm_of_type<DTYPE_f16>(norm, stream);
+    }
+}
+
+/* ---- gradient ------------------------------------------------------------------------------- */
+
+/*
+ * With h = (x - mean) * rstd and g = dy * gamma:
+ *     dx = rstd * (g - mean(g) - h * mean(g * h)) (+ r)      dgamma = sum of dy h      dbeta = sum of dy
+ */
+template <int DTYPE, int N_PACKS, bool ALIGNED> struct grad_row {
+    raw_pack<DTYPE> dy[N_PACKS], x[N_PACKS], r[N_PACKS];
+};
+
+template <int DTYPE, int N_PACKS, bool ALIGNED>
+DEVICE void write_dx(const struct cuda_norm_grad &t, const grad_row<DTYPE, N_PACKS, ALIGNED> &in,
+                     int64_t row, int lane, int team, float mean_g, float mean_gh)
+{
+    int64_t begin = row * t.width;
+    float mean = t.mean[row], rstd = t.rstd[row];
+    for (int k = 0; k < N_PACKS; k++) {
+        int column = (lane + k * team) * PACK;
+        float dy[PACK], x[PACK], gamma[PACK], r[PACK] = {0};
+        unpack<DTYPE>(in.dy[k], dy);
+        unpack<DTYPE>(in.x[k], x);
+        row_load<DTYPE, ALIGNED>(t.gamma, 0, column, t.width, gamma);
+        if (t.r != NULL)
+            unpack<DTYPE>(in.r[k], r);
+        for (int i = 0; i < PACK; i++) {
+            float h = (x[i] - mean) * rstd;
+            x[i] = rstd * (dy[i] * gamma[i] - mean_g - h * mean_gh) + r[i];
+        }
+        row_store<DTYPE, ALIGNED>(t.dx, begin, column, t.width, x);
+    }
+}
+
+/* Adds a row to the sums of its columns; gives its sums of g and of g h, of this thread's columns. */
+template <int DTYPE, int N_PACKS, bool ALIGNED>
+DEVICE void read_grad_row(const struct cuda_norm_grad &t, grad_row<DTYPE, N_PACKS, ALIGNED> &in,
+                          int64_t row, int lane, int team, float (&dgamma)[N_PACKS][PACK],
+                          float (&dbeta)[N_PACKS][PACK], float *sum_g, float *sum_gh)
+{
+    int64_t begin = row * t.width;
+    float mean = t.mean[row], rstd = t.rstd[row];
+    for (int k = 0; k < N_PACKS; k++) {
+        int column = (lane + k * team) * PACK;
+        in.dy[k] = raw_load<DTYPE, ALIGNED>(t.dy, begin, column, t.width);
+        in.x[k] = raw_load<DTYPE, ALIGNED>(t.x, begin, column, t.width);
+        if (t.r != NULL)
+            in.r[k] = raw_load<DTYPE, ALIGNED>(t.r, begin, column, t.width);
+    }
+    for (int k = 0; k < N_PACKS; k++) {
+        float dy[PACK], x[PACK], gamma[PACK];
+        unpack<DTYPE>(in.dy[k], dy);
+        unpack<DTYPE>(in.x[k], x);
+        row_load<DTYPE, ALIGNED>(t.gamma, 0, (lane + k * team) * PACK, t.width, gamma);
+        for (int i = 0; i < PACK; i++) { /* columns that are not there have dy 0 */
+            float h = (x[i] - mean) * rstd;
+            dgamma[k][i] += dy[i] * h;
+            dbeta[k][i] += dy[i];
+            *sum_g += dy[i] * gamma[i];
+            *sum_gh += dy[i] * gamma[i] * h;
+        }
+    }
+}
+
+/* The block's part: first of dgamma, then of dbeta.  Teams add up one after the other. */
+template <int N_PACKS>
+DEVICE void write_part(const struct cuda_norm_grad &t, int lane, int team,
+                       const float (&dgamma)[N_PACKS][PACK], const float (&dbeta)[N_PACKS][PACK])
+{
+    DYNAMIC_SHARED(float, sums);
+    float *part = t.parts + (int64_t)blockIdx.x * 2 * t.width;
+    int n_teams = (int)blockDim.x / team, mine = (int)threadIdx.x / team;
+    for (int turn = 0; turn < n_teams; turn++) {
+        if (turn > 0)
+            __syncthreads();
+        for (int k = 0; turn == mine && k < N_PACKS; k++)
+            for (int i = 0; i < PACK; i++) {
+                int column = (lane + k * team) * PACK + i;
+                if (column >= t.width)
+                    continue;
+                float *to = turn == n_teams - 1 ? part : sums;
+                float gamma_sum = dgamma[k][i] + (turn > 0 ? sums[column] : 0.0f);
+                float beta_sum = dbeta[k][i] + (turn > 0 ? sums[column + t.width] : 0.0f);
+                to[column] = gamma_sum;
+                to[column + t.width] = beta_sum;
+            }
+    }
+}
+
+template <int DTYPE, int N_PACKS, bool ALIGNED>
+KERNEL norm_grad_rows(struct cuda_norm_grad t, int team)
+{
+    int n_teams = (int)blockDim.x / team, lane = (int)threadIdx.x % team;
+    float dgamma[N_PACKS][PACK] = {}, dbeta[N_PACKS][PACK] = {};
+    int64_t first = (int64_t)blockIdx.x * n_teams + threadIdx.x / team;
+    for (int64_t row = first; row < t.n_rows; row += (int64_t)gridDim.x * n_teams) {
+        grad_row<DTYPE, N_PACKS, ALIGNED> in;
+        float sum_g = 0.0f, sum_gh = 0.0f;
+        read_grad_row<DTYPE, N_PACKS, ALIGNED>(t, in, row, lane, team, dgamma, dbeta, &sum_g,
+                                               &sum_gh);
+        if (t.dx == NULL)
+            continue;
+        float mean_g = team_sum(sum_g, team) / (float)t.width;
+        float mean_gh = team_sum(sum_gh, team) / (float)t.width;
+        write_dx<DTYPE, N_PACKS, ALIGNED>(t, in, row, lane, team, mean_g, mean_gh);
+    }
+    if (t.dgamma.data != NULL || t.dbeta.data != NULL)
+        write_part<N_PACKS>(t, lane, team, dgamma, dbeta);
+}
+
+template <int DTYPE, int N_PACKS, bool ALIGNED>
+static int launch_norm_grad(const struct cuda_norm_grad *t, int team, void *stream)
+{
+    auto kernel = norm_grad_rows<DTYPE, N_PACKS, ALIGNED>;
+    int n_teams = team == WARP ? TEAMS : 1;
+    size_t shared_bytes = n_teams == 1 ? 0 : 2 * sizeof(float) * (size_t)t->width;
+    return launch(kernel, (unsigned)cuda_norm_blocks(t->n_rows, t->width), team * n_teams,
+                  shared_bytes, stream, *t, team);
+}
+
+template <int DTYPE> static int norm_grad_of_type(const struct cuda_norm_grad *t, void *stream)
+{
+    int team = team_of(t->width), n_packs = (t->width + PACK - 1) / PACK;
+    bool aligned = t->width % PACK == 0 && pack_aligned(t->dy) && pack_aligned(t->x) &&
+                   pack_aligned(t->gamma) && pack_aligned(t->r) && pack_aligned(t->dx);
+    if (!aligned)
+        return launch_norm_grad<DTYPE, 4, false>(t, team, stream);
+    if (n_packs <= team)
+        return launch_norm_grad<DTYPE, 1, true>(t, team, stream);
+    if (n_packs <= 3 * team)
+        return launch_norm_grad<DTYPE, 3, true>(t, team, stream);
+    return launch_norm_grad<DTYPE, 4, true>(t, team, stream);
+}
+
+static int norm_grad_parts(const struct cuda_norm_grad *t, void *stream)
+{
+    switch (t->dtype) {
+    case DTYPE_f32:
+        return norm_grad_of_type<DTYPE_f32>(t, stream);
+    case DTYPE_bf16:
+        return norm_grad_of_type<DTYPE_bf16>(t, stream);
+    default:
+        return norm_grad_of_type<DTYPE_f16>(t, stream);
+    }
+}
+
+int cuda_norm_grad(const struct cuda_norm_grad *grad, void *stream)
+{
+    int64_t n_parts = cuda_norm_blocks(grad->n_rows, grad->width), width = grad->width;
+    struct cuda_array gamma_parts = {DTYPE_f32, grad->parts};
+    struct cuda_array beta_parts = {DTYPE_f32, grad->parts + width};
+    int error = norm_grad_parts(grad, stream);
+    if (error == 0 && grad->dgamma.data != NULL)
+        error =
+            cuda_sum_rows(gamma_parts, n_parts, 2 * width, width, grad->dgamma, grad->add, stream);
+    if (error == 0 && grad->dbeta.data != NULL)
+        error =
+            cuda_sum_rows(beta_parts, n_parts, 2 * width, width, grad->dbeta, grad->add, stream);
+    return error;
+}

@@ -1,0 +1,147 @@
+/*
+ * sums.cu -- sums down the columns of a matrix (bias gradients, positions, what other kernels have left
+ * in parts) and sums of squares.
+ *
+ * A block sums a strip of columns: its warps take the rows in turn, and add up through shared memory in
+ * a fixed order.  Where rows are many, they are cut into parts first, by their number alone.
+ */
+#include "cuda/device.h"
+#include "cuda/sums.h"
+
+enum { STRIPES_MOST = 32 };
+
+/* blockIdx.x: which columns; blockIdx.y: which rows.  EACH columns of a thread side by side. */
+template <int EACH>
+KERNEL sum_strip(struct cuda_array from, int64_t n_rows, int64_t pitch, int64_t width,
+                 struct cuda_array to, bool add)
+{
+    DYNAMIC_SHARED(float, sums);
+    int lane = (int)threadIdx.x % WARP, stripe = (int)threadIdx.x / WARP;
+    int n_stripes = (int)blockDim.x / WARP;
+    int64_t column = ((int64_t)blockIdx.x * WARP + lane) * EACH;
+    int64_t n_each = (n_rows + gridDim.y - 1) / gridDim.y, first = n_each * blockIdx.y;
+    int64_t end = first + n_each < n_rows ? first + n_each : n_rows;
+    float sum[EACH] = {};
+    if (column >= width)
+        end = first;
+    UNROLL(4)
+    for (int64_t row = first + stripe; row < end; row += n_stripes) {
+        float x[PACK];
+        if (EACH == PACK)
+            pack_load(from.dtype, from.data, row * pitch + column, x);
+        else
+            x[0] = load(from.dtype, from.data, row * pitch + column);
+        for (int i = 0; i < EACH; i++)
+            sum[i] += x[i];
+    }
+    for (int i = 0; i < EACH; i++)
+        sums[(stripe * EACH + i) * WARP + lane] = sum[i];
+    __syncthreads();
+    for (int i = stripe; i < EACH; i += n_stripes) {
+        float total = 0.0f;
+        for (int s = 0; s < n_stripes; s++)
+            total += sums[(s * EACH + i) * WARP + lane];
+        int64_t at = (int64_t)blockIdx.y * width + column + i;
+        if (column + i < width)
+            store(to.dtype, to.data, at, add ? load(to.dtype, to.data, at) + total : total);
+    }
+}
+
+template <int EACH>
+static int launch_strips(struct cuda_array from, int64_t n_rows, int64_t n_parts, int64_t pitch,
+                         int64_t width, struct cuda_array to, bool add, void *stream)
+{
+    auto kernel = sum_strip<EACH>;
+    int n_stripes = EACH == PACK || n_rows / n_parts < CUDA_SUM_ROWS ? 4 : STRIPES_MOST;
+    dim3 grid(grid_of(width, WARP * EACH), (unsigned)n_parts);
+    return launch(kernel, grid, n_stripes * WARP, sizeof(float) * (size_t)(n_stripes * EACH * WARP),
+                  stream, from, n_rows, pitch, width, to, add);
+}
+
+/* By packs where there are columns enough to keep the GPU busy. */
+static int sum_parts(struct cuda_array from, int64_t n_rows, int64_t n_parts, int64_t pitch,
+                     int64_t width, struct cuda_array to, bool add, void *stream)
+{
+    bool by_packs = pack_aligned(from.data) && pitch % PACK == 0 && width % PACK == 0 &&
+                    width * n_parts >= 1 << 16;
+    return by_packs ? launch_strips<PACK>(from, n_rows, n_parts, pitch, width, to, add, stream)
+                    : launch_strips<1>(from, n_rows, n_parts, pitch, width, to, add, stream);
+}
+
+int cuda_sum_rows(struct cuda_array from, int64_t n_rows, int64_t pitch, int64_t width,
+                  struct cuda_array to, bool add, void *stream)
+{
+    return sum_parts(from, n_rows, 1, pitch, width, to, add, stream);
+}
+
+int cuda_sum_columns(struct cuda_array from, int64_t n_rows, int64_t width, float *work,
+                     struct cuda_array to, bool add, void *stream)
+{
+    int64_t n_parts = cuda_sum_parts_of(n_rows);
+    struct cuda_array parts = {DTYPE_f32, work};
+    if (n_parts == 1)
+        return cuda_sum_rows(from, n_rows, width, width, to, add, stream);
+    int error = sum_parts(from, n_rows, n_parts, width, width, parts, false, stream);
+    return error != 0 ? error : cuda_sum_rows(parts, n_parts, width, width, to, add, stream);
+}
+
+/* ---- sums of everything --------------------------------------------------------------------- */
+
+/* In fp64 from the first addition on: the norm of a large model is the sum of 10^9 small numbers. */
+KERNEL square_part(int64_t n, bool aligned, struct cuda_array x, const float *minus, double *parts)
+{
+    double sum = 0.0;
+    for (int64_t at = thread_index() * PACK; at < n; at += (int64_t)gridDim.x * blockDim.x * PACK) {
+        float value[PACK], other[PACK] = {0};
+        int count = n - at < PACK ? (int)(n - at) : PACK;
+        if (aligned && count == PACK)
+            pack_load(x.dtype, x.data, at, value);
+        else
+            pack_load_part(x.dtype, x.data, at, count, value);
+        if (minus != NULL)
+            pack_load_part(DTYPE_f32, minus, at, count, other);
+        for (int i = 0; i < PACK; i++) {
+            double off = (double)value[i] - (double)other[i];
+            sum += off * off;
+        }
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0)
+        parts[blockIdx.x] = sum;
+}
+
+int cuda_sum_squares(int64_t n, struct cuda_array x, const float *minus, double *parts,
+                     void *stream)
+{
+    return launch(square_part, (unsigned)cuda_square_parts(n), 256, 0, stream, n,
+                  pack_aligned(x.data), x, minus, parts);
+}
+
+KERNEL total_of_parts(const double *parts, int64_t n, double factor, struct cuda_array to, bool add)
+{
+    double sum = 0.0;
+    for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
+        sum += parts[i];
+    sum = factor * block_sum(sum);
+    if (threadIdx.x != 0)
+        return;
+    if (to.dtype == DTYPE_f64) {
+        double *total = (double *)to.data;
+        *total = add ? *total + sum : sum;
+    } else {
+        float *total = (float *)to.data;
+        *total = (float)(add ? (double)*total + sum : sum);
+    }
+}
+
+int cuda_total(const double *parts, int64_t n, double factor, struct cuda_array to, bool add,
+               void *stream)
+{
+    return launch(total_of_parts, 1, n > 256 ? BLOCK_MOST : 256, 0, stream, parts, n, factor, to,
+                  add);
+}
+
+int cuda_clear(void *data, size_t n_bytes, void *stream)
+{
+    return (int)cudaMemsetAsync(data, 0, n_bytes, (cudaStream_t)stream);
+}

@@ -1,0 +1,17 @@
+/*
+ * plugin.h -- backends that are loaded when they are to run.
+ */
+#ifndef SNUG_EXEC_PLUGIN_H
+#define SNUG_EXEC_PLUGIN_H
+
+#include "exec/backend.h"
+
+/* The backend that runs what `planned` planned: itself, or the one of the plugin, which is loaded.  The
+ * failure says in a line what is missing. */
+enum snug_status plugin_backend(const struct backend *planned, const struct backend **runs,
+                                struct snug_error *err);
+
+/* For `snug --version`, one line: is the plugin there, is a driver? */
+void plugin_describe(struct text *out);
+
+#endif

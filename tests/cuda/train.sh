@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Whole trainings through the CUDA backend, emulated, against the CPU: the same losses, and bytes as planned.
+set -u
+cd "$(dirname "$0")/../.."
+snug=${SNUG:-./snug}
+plugin=build/release/libsnug_cuda_emulated.so
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+[ -r "$plugin" ] || { echo "skip: no $plugin"; exit 77; }
+export SNUG_CUDA_PLUGIN=$PWD/$plugin OMP_NUM_THREADS=1
+n_failed=0
+
+# losses NAME FLAGS...: one a line, to NAME; what the last line says of bytes must agree
+losses() {
+    local name=$1
+    shift
+    "$snug" train "$@" --threads 1 --json --out "$tmp/run" >"$tmp/json" 2>"$tmp/log" || {
+        echo "$*: $(tail -1 "$tmp/log")"
+        return 1
+    }
+    sed -E 's/.*"loss": ([^,]*),.*/\1/' "$tmp/run/metrics.jsonl" >"$tmp/$name"
+    rm -rf "$tmp/run"
+    tail -1 "$tmp/json" | sed -nE 's/.*"planned_bytes": ([0-9]+), "allocated_bytes": ([0-9]+),.*/\1 \2/p' |
+        awk '{ n++; if ($1 != $2) bad = 1 } END { if (bad || n != 1) print "planned is not allocated"; exit bad || n != 1 }'
+}
+
+# same TOLERANCE FLAGS...: the losses of every step are this near, as a share
+same() {
+    local tolerance=$1
+    shift
+    losses cpu "$@" --device cpu && losses cuda "$@" --device cuda &&
+        paste "$tmp/cpu" "$tmp/cuda" | awk -v most="$tolerance" -v what="$*" '
+            { gap = ($1 > $2 ? $1 - $2 : $2 - $1) / $1; if (!(gap <= worst)) worst = gap; n++ }
+            END { printf "%-78s %d losses, largest gap %.1e\n", what, n, worst; exit !(n > 1 && worst <= most) }' ||
+        { echo "FAILED: $*"; n_failed=$((n_failed + 1)); }
+}
+
+mkdir "$tmp/tiny"
+echo '{"model_type": "gpt2", "vocab_size": 64, "n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 2}' \
+    >"$tmp/tiny/config.json"
+tiny=$tmp/tiny
+mlp="mlp:20-32-10"
+same 1e-5 $mlp --batch 8 --steps 5
+same 1e-5 $mlp --batch 8 --micro-batch 2 --steps 4 --update in-backward
+same 1e-5 $mlp --batch 8 --steps 4 --optimizer sgd --dropout 0.2
+same 1e-2 $mlp --batch 8 --steps 4 --precision bf16
+same 1e-4 $tiny --batch 4 --steps 20
+same 1e-4 $tiny --batch 6 --micro-batch 2 --steps 4 --dropout 0.1
+same 1e-4 $tiny --batch 2 --steps 4 --checkpoint all
+same 1e-4 $tiny --batch 2 --steps 4 --offload states+activations
+same 1e-4 $tiny --batch 2 --steps 4 --lora 2
+same 1e-2 $tiny --batch 2 --steps 4 --precision bf16 --state-bits 8 --master none
+same 1e-2 $tiny --batch 2 --steps 4 --precision fp16
+same 1e-4 $tiny --batch 2 --steps 4 --optimizer muon
+same 1e-4 $tiny --batch 2 --steps 4 --optimizer adafactor
+echo "$n_failed failed"
+[ "$n_failed" -eq 0 ]
