@@ -62,13 +62,21 @@ static struct update_tensor tensor_of(const struct kernel_call *call)
     return t;
 }
 
+static bool same_options(const struct attrs *a, const struct attrs *b)
+{
+    for (int i = 0; i < MAX_OPTIONS; i++)
+        if (a->options.value[i] != b->options.value[i])
+            return false;
+    return true;
+}
+
 /* May b be of one launch with a?  Nothing that a writes is b's: each weight has one update. */
 static bool goes_with(const struct kernel_call *a, const struct kernel_call *b)
 {
     const struct attrs *of_a = &a->op->attrs, *of_b = &b->op->attrs;
     return of_a->rule == of_b->rule && of_a->direction == of_b->direction &&
            of_a->direction != DIRECTION_scaled && /* of the tensor before which it was set */
-           memcmp(&of_a->options, &of_b->options, sizeof of_a->options) == 0 &&
+           same_options(of_a, of_b) &&
            (of_a->state_bits == of_b->state_bits || of_a->state_bits == 0 ||
             of_b->state_bits == 0) &&
            a->in[UPDATE_SCALARS].data == b->in[UPDATE_SCALARS].data &&
