@@ -59,7 +59,10 @@ AMX_COPIES := emulated $(if $(CONFIG_AMX),emulated_v4 amx)
 AMX_SRC  := $(sort $(wildcard src/cpu/amx_*.c))
 FAST_SRC := $(sort $(wildcard src/cpu/fast_*.c))
 CLI_SRC  := $(sort $(wildcard src/cli/*.c))
-LIB_SRC  := $(filter-out $(FAST_SRC) $(AMX_SRC) $(CLI_SRC),$(sort $(wildcard src/*/*.c)))
+MPI_SRC  := src/comm/plugin_mpi.c
+LIB_SRC  := $(filter-out $(FAST_SRC) $(AMX_SRC) $(CLI_SRC) $(MPI_SRC),$(sort $(wildcard src/*/*.c)))
+# One for each MPI: beside the program, which loads the one it was started by.
+PLUGINS  := $(CONFIG_MPI:%=libsnug_%.so)
 LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) \
             $(foreach l,$(CONFIG_LEVELS),$(FAST_SRC:%.c=$(BUILD)/%.$(l).o)) \
             $(filter-out $(BUILD)/src/cpu/amx_limits.emulated%, \
@@ -77,15 +80,15 @@ EXAMPLE_SRC  := $(sort $(wildcard examples/*.c))
 EXAMPLE_BIN  := $(EXAMPLE_SRC:%.c=$(BUILD)/%)
 
 ifeq ($(MODE),release)
-all: snug libsnug.a libsnug.so
+all: snug libsnug.a libsnug.so $(PLUGINS)
 else
-all: $(BUILD)/snug $(BUILD)/libsnug.a
+all: $(BUILD)/snug $(BUILD)/libsnug.a $(PLUGINS:%=$(BUILD)/%)
 endif
 .DEFAULT_GOAL := all
 
 # ---- building ---------------------------------------------------------------------------------
 
-snug libsnug.a libsnug.so: %: $(BUILD)/%
+snug libsnug.a libsnug.so $(PLUGINS): %: $(BUILD)/%
 	@cp $< $@.tmp && mv $@.tmp $@
 
 build/config.mk: tools/configure.sh
@@ -105,6 +108,11 @@ $(BUILD)/libsnug.a: $(LIB_OBJ)
 $(BUILD)/libsnug.so: $(LIB_OBJ)
 	$(say) LINK $@
 	$(run)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libsnug.so.$(SOMAJOR) -o $@ $^ $(LDLIBS)
+$(PLUGINS:%=$(BUILD)/%): $(BUILD)/libsnug_%.so: $(MPI_SRC) src/comm/plugin.h build/config.mk
+	@mkdir -p $(@D)
+	$(say) LINK $@
+	$(run)$(CONFIG_MPICC_$*) $(CPPFLAGS) -std=c11 -g -O2 -fPIC -fvisibility=hidden -Wall -Wextra \
+	    -Wno-stringop-overflow -DSNUG_MPI_NAME='"$(if $(filter openmpi,$*),Open MPI,MPICH)"' -shared -o $@ $<
 $(BUILD)/snug: $(CLI_OBJ) $(BUILD)/libsnug.a
 	$(say) LINK $@
 	$(run)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
@@ -214,7 +222,7 @@ format-check:
 # ---- installing -------------------------------------------------------------------------------
 
 INSTALLED := bin/snug include/snug.h lib/libsnug.a lib/libsnug.so.$(VERSION) \
-             lib/libsnug.so.$(SOMAJOR) lib/libsnug.so lib/pkgconfig/snug.pc share/man/man1/snug.1
+             lib/libsnug.so.$(SOMAJOR) lib/libsnug.so $(PLUGINS:%=lib/%) lib/pkgconfig/snug.pc share/man/man1/snug.1
 
 install: all
 	@install -d $(addprefix $(DESTDIR)$(PREFIX)/,$(sort $(dir $(INSTALLED))))
@@ -222,6 +230,7 @@ install: all
 	@install -m 644 include/snug.h $(DESTDIR)$(PREFIX)/include/snug.h
 	@install -m 644 libsnug.a $(DESTDIR)$(PREFIX)/lib/libsnug.a
 	@install -m 755 libsnug.so $(DESTDIR)$(PREFIX)/lib/libsnug.so.$(VERSION)
+	@$(foreach p,$(PLUGINS),install -m 755 $(p) $(DESTDIR)$(PREFIX)/lib/$(p);)
 	@ln -sf libsnug.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libsnug.so.$(SOMAJOR)
 	@ln -sf libsnug.so.$(SOMAJOR) $(DESTDIR)$(PREFIX)/lib/libsnug.so
 	@printf '%s\n' 'prefix=$(PREFIX)' 'Name: snug' \
@@ -232,11 +241,11 @@ install: all
 	@echo "installed under $(DESTDIR)$(PREFIX): $(INSTALLED)"
 
 uninstall:
-	@rm -f $(addprefix $(DESTDIR)$(PREFIX)/,$(INSTALLED))
+	@rm -f $(addprefix $(DESTDIR)$(PREFIX)/,$(INSTALLED) lib/libsnug_openmpi.so lib/libsnug_mpich.so)
 	@echo "removed from $(DESTDIR)$(PREFIX): $(INSTALLED)"
 
 clean:
-	rm -rf build snug libsnug.a libsnug.so
+	rm -rf build snug libsnug.a libsnug.so libsnug_openmpi.so libsnug_mpich.so
 
 help:
 	@echo 'make                 ./snug, libsnug.a, libsnug.so     MODE=debug or asan: in build/MODE'

@@ -49,7 +49,8 @@ extern "C" {
     X(UNSUPPORTED, 7, "this build or machine cannot do that")       \
     X(DIVERGED, 8, "the loss is no longer a finite number")         \
     X(MISMATCH, 9, "two things that must agree do not")             \
-    X(INTERRUPTED, 10, "stopped on request")
+    X(INTERRUPTED, 10, "stopped on request")                        \
+    X(ELSEWHERE, 11, "another rank has failed, and says why")
 
 enum snug_status {
 #define SNUG_STATUS_ENUM(name, value, text) SNUG_##name = value,
@@ -242,6 +243,13 @@ SNUG_API enum snug_status snug_trainer_open(const snug_model *model, const snug_
                                             snug_trainer **trainer, struct snug_error *err);
 /* Model, data, recipe and plan in a few lines: what is about to happen. */
 SNUG_API char *snug_trainer_describe(const snug_trainer *trainer);
+/* Under mpirun: which of how many processes this is.  All of them make the same calls; one, rank 0, has
+ * something to show. */
+SNUG_API int snug_trainer_rank(const snug_trainer *trainer);
+SNUG_API int snug_trainer_ranks(const snug_trainer *trainer);
+/* On rank 0 after a run: what each rank planned and allocated.  0: not known. */
+SNUG_API int snug_trainer_rank_bytes(const snug_trainer *trainer, int rank, int64_t *planned,
+                                     int64_t *allocated);
 SNUG_API enum snug_status snug_trainer_run(snug_trainer *trainer, snug_progress_fn *progress,
                                            void *user, struct snug_error *err);
 SNUG_API void snug_trainer_summary(const snug_trainer *trainer, struct snug_summary *summary);

@@ -15,6 +15,7 @@ struct device_facts { /* declared, so that a plan can be made anywhere */
     bool reference_only; /* plain loops for every op */
     /* Where a store that is a file is made; NULL: the system's folder for temporary files. */
     const char *store_folder;
+    struct comm *comm; /* the ranks that this one runs with; NULL: it is alone, or plans */
 };
 
 /* Memory outside the device, for tensors that are stored.  Any thread may call. */
@@ -24,6 +25,15 @@ struct store {
     enum snug_status (*write)(struct store *store, int64_t at, const void *from, int64_t n_bytes,
                               struct snug_error *err);
     void (*close)(struct store *store);
+};
+
+struct comm;
+
+/* Carries out an op together with the other ranks. */
+struct kernel_call;
+struct exchanger {
+    enum snug_status (*run)(struct exchanger *exchanger, const struct kernel_call *call,
+                            struct snug_error *err);
 };
 
 struct operand {
@@ -49,7 +59,8 @@ struct kernel_call {
     void *prepared; /* what prepare made */
     bool add;       /* outputs that accumulate: += (true) or = (false) */
     int micro;      /* which micro-batch of the step, from 0 */
-    struct store *store; /* NULL: nothing is stored */
+    struct store *store;         /* NULL: nothing is stored */
+    struct exchanger *exchanger; /* NULL: there are no other ranks */
 };
 
 /* For kernels of update: are the rule's states there? */

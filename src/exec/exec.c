@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "exec/copies.h"
+#include "exec/exchange.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -27,6 +28,7 @@ struct exec {
     const struct kernel **kernels;
     double *op_seconds; /* NULL: nobody asks how long ops take */
     struct store *store;
+    struct rank_exchanger exchanger;
     struct copies *copies; /* NULL: the program has none */
     tensor_id *fetched;    /* per tensor: of which it is a copy in staging, or TENSOR_NONE */
     int *waits_for;        /* per op: the copy that must be done before it, or -1 */
@@ -43,7 +45,8 @@ static struct operand operand_of(const struct exec *exec, tensor_id id)
                             .tensor = &prog->tensors[id],
                             .stored_at = exec->plan->stored_at[id],
                             .whole_name = prog->tensors[tensor_root(prog, own)].name,
-                            .whole_from = prog->tensors[own].offset_elems};
+                            .whole_from = prog->tensors[own].offset_elems +
+                                          prog->tensors[tensor_root(prog, own)].whole_from};
 }
 
 static enum snug_status prepare(struct exec *exec, int i, struct snug_error *err)
@@ -55,6 +58,8 @@ static enum snug_status prepare(struct exec *exec, int i, struct snug_error *err
         return snug_fail(err, SNUG_UNSUPPORTED, "op %d (%s): the %s backend has no kernel for it",
                          i, op_infos[op->kind].name, exec->backend->name);
     *call = (struct kernel_call){.op = op, .facts = &exec->facts, .store = exec->store};
+    if (exec->facts.comm != NULL)
+        call->exchanger = &exec->exchanger.exchanger;
     for (int k = 0; k < op->n_in; k++)
         call->in[k] = operand_of(exec, op->in[k]);
     for (int k = 0; k < op->n_out; k++)
@@ -89,18 +94,19 @@ static void find_waits(struct exec *exec, int *copied_by)
             if (op->in[k] != TENSOR_NONE &&
                 copied_by[tensor_root(prog, op->in[k])] > exec->waits_for[i])
                 exec->waits_for[i] = copied_by[tensor_root(prog, op->in[k])];
-        if (op_is_copy(&prog->ops[i]))
-            copied_by[tensor_root(prog, op->out[0])] = i;
+        for (int k = 0; k < op->n_out && op_is_copy(op); k++)
+            if (op->out[k] != TENSOR_NONE)
+                copied_by[tensor_root(prog, op->out[k])] = i;
         if (op->kind == OP_fetch)
             exec->fetched[op->out[0]] = op->in[0];
     }
 }
 
-static enum snug_status run_op(struct exec *exec, int i, int micro, struct snug_error *err);
+static enum snug_status run_call(struct exec *exec, int i, struct snug_error *err);
 
 static enum snug_status run_copy(void *user, int i, struct snug_error *err)
 {
-    return run_op(user, i, 0, err);
+    return run_call(user, i, err);
 }
 
 /* The lane of copies, and a store unless it is another's. */
@@ -142,6 +148,9 @@ enum snug_status exec_create(const struct program *prog, const struct plan *plan
     exec->plan = plan;
     exec->backend = backend;
     exec->facts = *facts;
+    if (shared != NULL)
+        exec->facts.comm = shared->facts.comm;
+    exec->exchanger = exchanger_over(exec->facts.comm);
     exec->arena_bytes = plan->arena_bytes;
     exec->owns_arena = shared == NULL;
     exec->calls = calloc((size_t)prog->n_ops + 1, sizeof *exec->calls);
@@ -242,18 +251,31 @@ static double op_clock(const struct device_facts *facts)
     return facts->threads == 1 ? clock_thread_seconds() : clock_seconds();
 }
 
-static enum snug_status run_op(struct exec *exec, int i, int micro, struct snug_error *err)
+/* Micro-batches are counted over all ranks: what is random in them does not depend on who has them. */
+static void set_micro(struct exec *exec, int i, int micro)
 {
     struct kernel_call *call = &exec->calls[i];
     enum accumulate mode = call->op->attrs.accumulate;
+    int rank = exec->facts.comm == NULL ? 0 : exec->facts.comm->rank;
     call->add = mode == ACC_yes || (mode == ACC_after_first && micro > 0);
-    call->micro = micro;
+    call->micro = rank * exec->prog->n_repeat + micro;
+}
+
+static enum snug_status run_call(struct exec *exec, int i, struct snug_error *err)
+{
+    const struct kernel_call *call = &exec->calls[i];
     if (exec->op_seconds == NULL)
         return exec->kernels[i]->run(call, err);
     double begin = op_clock(call->facts);
     enum snug_status status = exec->kernels[i]->run(call, err);
     exec->op_seconds[i] += op_clock(call->facts) - begin;
     return status;
+}
+
+static enum snug_status run_op(struct exec *exec, int i, int micro, struct snug_error *err)
+{
+    set_micro(exec, i, micro);
+    return run_call(exec, i, err);
 }
 
 void exec_time_ops(struct exec *exec, double *op_seconds)
@@ -285,7 +307,9 @@ static enum snug_status run_section(struct exec *exec, int begin, int end, int m
     for (int i = begin; i < end; i++) {
         if (!op_runs_in(exec->prog, &exec->prog->ops[i], micro))
             continue;
+        TRY(comm_check(exec->facts.comm, err));
         if (op_is_copy(&exec->prog->ops[i])) {
+            set_micro(exec, i, micro); /* no copy of an op is under way twice */
             newest = exec->number[i] = copies_issue(exec->copies, i);
             continue;
         }
@@ -348,14 +372,15 @@ static enum snug_status find_nonfinite(struct exec *exec, exec_feed *feed, void 
                                        const char **name, struct snug_error *err)
 {
     const struct program *prog = exec->prog;
+    bool alone = exec->facts.comm == NULL; /* else all ranks go through to the end, together */
     *name = NULL;
-    for (int i = 0; i < prog->n_tensors; i++) {
+    for (int i = 0; i < prog->n_tensors && *name == NULL; i++) {
         struct operand parameter = {.data = exec_data(exec, i), .tensor = &prog->tensors[i]};
-        if (prog->tensors[i].role == ROLE_parameter && !all_finite(&parameter)) {
+        if (prog->tensors[i].role == ROLE_parameter && !all_finite(&parameter))
             *name = prog->tensors[i].name;
-            return SNUG_OK;
-        }
     }
+    if (alone && *name != NULL)
+        return SNUG_OK;
     for (int micro = 0; micro < prog->n_repeat; micro++) {
         if (feed != NULL)
             TRY(feed(user, micro, err));
@@ -363,11 +388,11 @@ static enum snug_status find_nonfinite(struct exec *exec, exec_feed *feed, void 
             if (!op_runs_in(prog, &prog->ops[i], micro) || changes_run(prog, &prog->ops[i]))
                 continue;
             TRY(run_op(exec, i, micro, err));
-            for (int k = 0; k < prog->ops[i].n_out; k++)
-                if (!all_finite(&exec->calls[i].out[k])) {
+            for (int k = 0; k < prog->ops[i].n_out && *name == NULL; k++)
+                if (!all_finite(&exec->calls[i].out[k]))
                     *name = exec->calls[i].out[k].tensor->name;
-                    return SNUG_OK;
-                }
+            if (alone && *name != NULL)
+                return SNUG_OK;
         }
     }
     return SNUG_OK;

@@ -332,10 +332,16 @@ static enum snug_status read_tensor_word(struct parser *p, struct tensor *tensor
         tensor->init = (enum init)word;
         if (accept(p, ':'))
             TRY(read_real(p, "the scale of init", &tensor->init_scale));
+    } else if (is_word(key, "shard")) {
+        TRY(expect(p, '=', "after shard"));
+        TRY(read_integer(p, "where a shard begins", 0, TENSOR_ELEMS_MAX, &tensor->whole_from));
+        tensor->whole.n_dims = 0;
+        TRY(read_shape(p, tensor->dtype, &tensor->whole));
     } else {
         return fail(p,
                     "after its shape a tensor may have view=BASE+OFFSET, lane=N, persistent, "
-                    "stored, output, decays, recomputed, frozen and init=WORD:SCALE, not %s",
+                    "stored, output, decays, recomputed, frozen, init=WORD:SCALE and "
+                    "shard=FROM[DIMS], not %s",
                     show(p, key));
     }
     return SNUG_OK;

@@ -106,6 +106,10 @@ enum snug_status recipe_check(const struct snug_recipe *recipe, struct snug_erro
     if (recipe->scale_lr == SCALE_LR_none && recipe->base_batch > 0)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
                          "--base-batch says nothing without --scale-lr linear or sqrt");
+    if (recipe->parallel == PARALLEL_ps && recipe->zero > 0)
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "--parallel ps has the model on rank 0, --zero %d in shards: keep one",
+                         recipe->zero);
     const char *idle = recipe->lora > 0                       ? NULL
                        : recipe->lora_on != LORA_ON_attention ? "lora-on"
                        : !isnan(recipe->lora_alpha)           ? "lora-alpha"
