@@ -34,6 +34,8 @@ static enum snug_status set_sizes(const struct session_request *q, struct sessio
                               : default_batch_other;
     s->n_ranks = r->ranks > 1 ? (int)r->ranks : 1;
     int64_t own_batch = q->train ? s->batch / s->n_ranks : s->batch;
+    if (q->model->family == MODEL_psi)
+        own_batch = s->batch = s->n_ranks; /* nothing runs, nothing is shared */
     if (q->train && s->batch % s->n_ranks != 0)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
                          "--batch %lld cannot be shared equally by %d ranks: choose a multiple",
@@ -72,7 +74,8 @@ static int64_t count_trained(const struct program *prog)
 {
     int64_t n = 0;
     for (int i = 0; i < prog->n_tensors; i++)
-        if (prog->tensors[i].role == ROLE_parameter && !prog->tensors[i].frozen)
+        if (prog->tensors[i].role == ROLE_parameter && !prog->tensors[i].frozen &&
+            prog->tensors[i].base == TENSOR_NONE)
             n += prog->tensors[i].whole.n_dims > 0 ? shape_elems(&prog->tensors[i].whole)
                                                    : tensor_elems(prog, i);
     return n;
