@@ -43,8 +43,9 @@ static enum snug_status set_sizes(const struct session_request *q, struct sessio
     s->micro_batch = q->micro_batch > 0   ? q->micro_batch
                      : r->micro_batch > 0 ? r->micro_batch
                                           : own_batch;
-    if (s->micro_batch > own_batch && s->n_ranks > 1 && !recipe_is_given(r, "micro-batch"))
-        s->micro_batch = own_batch; /* a run that was saved by fewer ranks */
+    if (q->train && s->n_ranks > 1 && !recipe_is_given(r, "micro-batch"))
+        while (own_batch % s->micro_batch != 0) /* of a run that was saved by other ranks */
+            s->micro_batch--;
     s->seq = q->seq > 0 ? q->seq : r->seq;
     if (language && s->seq == 0)
         s->seq = q->model->gpt2.n_positions;

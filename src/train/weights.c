@@ -255,7 +255,9 @@ static enum snug_status read_to(const struct session *session, struct exec *exec
     bool is_shard = session->prog.tensors[id].whole.n_dims > 0;
     if (entry->dtype == dtype && exec_data(exec, id) != NULL && !is_shard)
         return safetensors_read(st, entry, exec_data(exec, id), err);
-    for (int64_t at = 0; at < n; at += WEIGHT_PIECE) {
+    int64_t first = session->prog.tensors[id].whole_from / WEIGHT_PIECE * WEIGHT_PIECE;
+    int64_t end = session->prog.tensors[id].whole_from + tensor_elems(&session->prog, id);
+    for (int64_t at = first; at < n && at < end; at += WEIGHT_PIECE) {
         TRY(read_piece(st, entry, at, piece_at(n, at), read, err));
         for (int64_t i = 0; entry->dtype != dtype && i < piece_at(n, at); i++)
             dtype_store(dtype, made, i, dtype_load(entry->dtype, read, i));
@@ -465,6 +467,16 @@ static bool is_saved(const struct program *prog, const struct exec *exec, tensor
     return (roles >> role & 1) != 0 && t->persistent && !t->frozen && exec_holds(exec, id);
 }
 
+/* Does another rank have it, and this one nothing of it? */
+static bool is_elsewhere(const struct program *prog, const struct exec *exec, tensor_id id,
+                         unsigned roles)
+{
+    const struct tensor *t = &prog->tensors[id];
+    enum role role = is_of_model(t) ? ROLE_parameter : t->role;
+    return (roles >> role & 1) != 0 && t->base == TENSOR_NONE && !t->persistent &&
+           !exec_holds(exec, id) && !t->frozen;
+}
+
 static enum snug_status read_stored(const void *owner, int id, int64_t at_bytes, int64_t n_bytes,
                                     void *to, struct snug_error *err)
 {
@@ -514,13 +526,16 @@ enum snug_status weights_restore(const struct session *session, struct exec *exe
     for (int k = 0; k < safetensors_count(st); k++) { /* in file order: the checksum is free */
         const struct st_entry *entry = safetensors_entry(st, k);
         tensor_id id = program_find(prog, peft_bare_name(entry->name));
+        if (id != TENSOR_NONE && is_elsewhere(prog, exec, id, roles))
+            continue;
         if (id == TENSOR_NONE || !is_saved(prog, exec, id, roles))
             return snug_fail(err, SNUG_MISMATCH,
                              "%s holds \"%s\", which this model and optimizer do not have",
                              safetensors_path(st), entry->name);
-        if (entry->dtype != prog->tensors[id].dtype ||
-            !shape_equal(&entry->shape, &prog->tensors[id].shape))
-            return wrong_shape(st, entry, &prog->tensors[id].shape, prog->tensors[id].dtype, err);
+        const struct tensor *t = &prog->tensors[id];
+        const struct shape *shape = t->whole.n_dims > 0 ? &t->whole : &t->shape;
+        if (entry->dtype != t->dtype || !shape_equal(&entry->shape, shape))
+            return wrong_shape(st, entry, shape, t->dtype, err);
         TRY(read_to(session, exec, id, st, entry, err));
         n--;
     }
