@@ -147,6 +147,10 @@ struct snug_ledger { /* bytes at the moment of the peak; the six kinds add up to
 /* Plans one optimizer step.  Over budget is not an error here: see ledger.budget. */
 SNUG_API enum snug_status snug_plan_make(const snug_model *model, const snug_recipe *recipe,
                                          snug_plan **plan, struct snug_error *err);
+/* Of several ranks snug_plan_make plans the one that holds most; this one, any. */
+SNUG_API enum snug_status snug_plan_make_rank(const snug_model *model, const snug_recipe *recipe,
+                                              int rank, snug_plan **plan, struct snug_error *err);
+SNUG_API int snug_plan_ranks(const snug_plan *plan);
 SNUG_API void snug_plan_free(snug_plan *plan);
 SNUG_API void snug_plan_ledger(const snug_plan *plan, struct snug_ledger *ledger);
 SNUG_API char *snug_plan_text(const snug_plan *plan,
