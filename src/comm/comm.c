@@ -177,10 +177,6 @@ enum snug_status comm_open(int64_t n_ranks, struct comm **comm, struct snug_erro
                          "--ranks %lld: this process is alone; start it as mpirun -n %lld snug "
                          "train ...",
                          (long long)n_ranks, (long long)n_ranks);
-    if (n_ranks > 0 && n_ranks != expected)
-        return snug_fail(err, SNUG_BAD_ARGUMENT,
-                         "--ranks %lld, but mpirun has started %d; leave --ranks out",
-                         (long long)n_ranks, expected);
     struct ranks *r = calloc(1, sizeof *r);
     if (r == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");

@@ -145,6 +145,10 @@ static enum snug_status start_weights(struct snug_trainer *t, struct snug_error 
 static enum snug_status open_ranks(struct snug_trainer *t, struct snug_error *err)
 {
     TRY(comm_open(t->recipe.ranks, &t->comm, err));
+    if (t->recipe.ranks > 0 && t->recipe.ranks != t->comm->n_ranks)
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "--ranks %lld, but mpirun has started %d; leave --ranks out",
+                         (long long)t->recipe.ranks, t->comm->n_ranks);
     t->recipe.ranks = t->comm->n_ranks > 1 ? t->comm->n_ranks : 0;
     return SNUG_OK;
 }
