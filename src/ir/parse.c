@@ -453,7 +453,7 @@ static enum snug_status check_count(struct parser *p, const char *op, const char
 static enum snug_status read_op(struct parser *p)
 {
     tensor_id in[MAX_INPUTS], out[MAX_OUTPUTS], work = TENSOR_NONE;
-    int n_in, n_out, kind = 0;
+    int n_in = 0, n_out, kind = 0;
     struct attrs attrs = ATTRS();
     if (is_name(&p->tokens[0]) && p->tokens[1].kind != '=' && p->tokens[1].kind != ',')
         return fail(p,
@@ -468,7 +468,8 @@ static enum snug_status read_op(struct parser *p)
     if (kind == OP_COUNT)
         return fail(p, "unknown op %s; `snug ops` lists them", show(p, name));
     const struct op_info *info = &op_infos[kind];
-    TRY(read_operands(p, "inputs", MAX_INPUTS, &n_in, in));
+    if (info->max_in > 0)
+        TRY(read_operands(p, "inputs", MAX_INPUTS, &n_in, in));
     TRY(check_count(p, info->name, "inputs", n_in, info->min_in, info->max_in));
     TRY(check_count(p, info->name, "outputs", n_out, info->min_out, info->max_out));
     if (accept(p, '{'))

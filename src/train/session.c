@@ -34,8 +34,11 @@ static enum snug_status set_sizes(const struct session_request *q, struct sessio
                               : default_batch_other;
     s->n_ranks = r->ranks > 1 ? (int)r->ranks : 1;
     int64_t own_batch = q->train ? s->batch / s->n_ranks : s->batch;
-    if (q->model->family == MODEL_psi)
-        own_batch = s->batch = s->n_ranks; /* nothing runs, nothing is shared */
+    if (q->model->family == MODEL_psi && s->n_ranks > 1) { /* nothing runs, nothing is shared */
+        s->batch = s->n_ranks;
+        s->micro_batch = 1;
+        return SNUG_OK;
+    }
     if (q->train && s->batch % s->n_ranks != 0)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
                          "--batch %lld cannot be shared equally by %d ranks: choose a multiple",
