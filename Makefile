@@ -63,7 +63,10 @@ CLI_SRC  := $(sort $(wildcard src/cli/*.c))
 CUDA_ROWS := src/cuda/table.c $(sort $(wildcard src/cuda/rows_*.c))
 CUDA_RUN  := $(filter-out $(CUDA_ROWS),$(sort $(wildcard src/cuda/*.c)))
 CUDA_SRC  := $(sort $(wildcard src/cuda/*.cu))
-LIB_SRC  := $(filter-out $(FAST_SRC) $(AMX_SRC) $(CLI_SRC) $(CUDA_RUN),$(sort $(wildcard src/*/*.c)))
+MPI_SRC  := src/comm/plugin_mpi.c
+LIB_SRC  := $(filter-out $(FAST_SRC) $(AMX_SRC) $(CLI_SRC) $(CUDA_RUN) $(MPI_SRC),$(sort $(wildcard src/*/*.c)))
+# One for each MPI: beside the program, which loads the one it was started by.
+PLUGINS  := $(CONFIG_MPI:%=libsnug_%.so)
 LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) \
             $(foreach l,$(CONFIG_LEVELS),$(FAST_SRC:%.c=$(BUILD)/%.$(l).o)) \
             $(filter-out $(BUILD)/src/cpu/amx_limits.emulated%, \
@@ -94,15 +97,15 @@ EXAMPLE_SRC  := $(sort $(wildcard examples/*.c))
 EXAMPLE_BIN  := $(EXAMPLE_SRC:%.c=$(BUILD)/%)
 
 ifeq ($(MODE),release)
-all: snug libsnug.a libsnug.so $(if $(CONFIG_NVCC),libsnug_cuda.so)
+all: snug libsnug.a libsnug.so $(if $(CONFIG_NVCC),libsnug_cuda.so) $(PLUGINS)
 else
-all: $(BUILD)/snug $(BUILD)/libsnug.a
+all: $(BUILD)/snug $(BUILD)/libsnug.a $(PLUGINS:%=$(BUILD)/%)
 endif
 .DEFAULT_GOAL := all
 
 # ---- building ---------------------------------------------------------------------------------
 
-snug libsnug.a libsnug.so libsnug_cuda.so: %: $(BUILD)/%
+snug libsnug.a libsnug.so libsnug_cuda.so $(PLUGINS): %: $(BUILD)/%
 	@cp $< $@.tmp && mv $@.tmp $@
 
 build/config.mk: tools/configure.sh
@@ -122,6 +125,11 @@ $(BUILD)/libsnug.a: $(LIB_OBJ)
 $(BUILD)/libsnug.so: $(LIB_OBJ)
 	$(say) LINK $@
 	$(run)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libsnug.so.$(SOMAJOR) -o $@ $^ $(LDLIBS)
+$(PLUGINS:%=$(BUILD)/%): $(BUILD)/libsnug_%.so: $(MPI_SRC) src/comm/plugin.h build/config.mk
+	@mkdir -p $(@D)
+	$(say) LINK $@
+	$(run)$(CONFIG_MPICC_$*) $(CPPFLAGS) -std=c11 -g -O2 -fPIC -fvisibility=hidden -Wall -Wextra \
+	    -Wno-stringop-overflow -DSNUG_MPI_NAME='"$(if $(filter openmpi,$*),Open MPI,MPICH)"' -shared -o $@ $<
 $(BUILD)/snug: $(CLI_OBJ) $(BUILD)/libsnug.a
 	$(say) LINK $@
 	$(run)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
@@ -299,7 +307,7 @@ format-check:
 # The plugin is found in the folder lib beside the program's.
 PLUGIN_INSTALLED := lib/libsnug_cuda.so
 INSTALLED := bin/snug include/snug.h lib/libsnug.a lib/libsnug.so.$(VERSION) \
-             lib/libsnug.so.$(SOMAJOR) lib/libsnug.so lib/pkgconfig/snug.pc share/man/man1/snug.1
+             lib/libsnug.so.$(SOMAJOR) lib/libsnug.so $(PLUGINS:%=lib/%) lib/pkgconfig/snug.pc share/man/man1/snug.1
 
 install: all
 	@install -d $(addprefix $(DESTDIR)$(PREFIX)/,$(sort $(dir $(INSTALLED))))
@@ -307,6 +315,7 @@ install: all
 	@install -m 644 include/snug.h $(DESTDIR)$(PREFIX)/include/snug.h
 	@install -m 644 libsnug.a $(DESTDIR)$(PREFIX)/lib/libsnug.a
 	@install -m 755 libsnug.so $(DESTDIR)$(PREFIX)/lib/libsnug.so.$(VERSION)
+	@$(foreach p,$(PLUGINS),install -m 755 $(p) $(DESTDIR)$(PREFIX)/lib/$(p);)
 	@ln -sf libsnug.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libsnug.so.$(SOMAJOR)
 	@ln -sf libsnug.so.$(SOMAJOR) $(DESTDIR)$(PREFIX)/lib/libsnug.so
 	@printf '%s\n' 'prefix=$(PREFIX)' 'Name: snug' \
@@ -318,11 +327,13 @@ install: all
 	@echo "installed under $(DESTDIR)$(PREFIX): $(INSTALLED) $(if $(CONFIG_NVCC),$(PLUGIN_INSTALLED))"
 
 uninstall:
-	@rm -f $(addprefix $(DESTDIR)$(PREFIX)/,$(INSTALLED) $(PLUGIN_INSTALLED))
+	@rm -f $(addprefix $(DESTDIR)$(PREFIX)/,$(INSTALLED) lib/libsnug_openmpi.so lib/libsnug_mpich.so \
+	    $(PLUGIN_INSTALLED))
 	@echo "removed from $(DESTDIR)$(PREFIX): $(INSTALLED)"
 
 clean:
-	rm -rf build snug libsnug.a libsnug.so libsnug_cuda.so
+	rm -rf build snug libsnug.a libsnug.so libsnug_cuda.so libsnug_openmpi.so \
+	    libsnug_mpich.so
 
 help:
 	@echo 'make                 ./snug, libsnug.a, libsnug.so     MODE=debug or asan: in build/MODE'

@@ -49,7 +49,8 @@ extern "C" {
     X(UNSUPPORTED, 7, "this build or machine cannot do that")       \
     X(DIVERGED, 8, "the loss is no longer a finite number")         \
     X(MISMATCH, 9, "two things that must agree do not")             \
-    X(INTERRUPTED, 10, "stopped on request")
+    X(INTERRUPTED, 10, "stopped on request")                        \
+    X(ELSEWHERE, 11, "another rank has failed, and says why")
 
 enum snug_status {
 #define SNUG_STATUS_ENUM(name, value, text) SNUG_##name = value,
@@ -146,6 +147,10 @@ struct snug_ledger { /* bytes at the moment of the peak; the six kinds add up to
 /* Plans one optimizer step.  Over budget is not an error here: see ledger.budget. */
 SNUG_API enum snug_status snug_plan_make(const snug_model *model, const snug_recipe *recipe,
                                          snug_plan **plan, struct snug_error *err);
+/* Of several ranks snug_plan_make plans the one that holds most; this one, any. */
+SNUG_API enum snug_status snug_plan_make_rank(const snug_model *model, const snug_recipe *recipe,
+                                              int rank, snug_plan **plan, struct snug_error *err);
+SNUG_API int snug_plan_ranks(const snug_plan *plan);
 SNUG_API void snug_plan_free(snug_plan *plan);
 SNUG_API void snug_plan_ledger(const snug_plan *plan, struct snug_ledger *ledger);
 SNUG_API char *snug_plan_text(const snug_plan *plan,
@@ -242,6 +247,13 @@ SNUG_API enum snug_status snug_trainer_open(const snug_model *model, const snug_
                                             snug_trainer **trainer, struct snug_error *err);
 /* Model, data, recipe and plan in a few lines: what is about to happen. */
 SNUG_API char *snug_trainer_describe(const snug_trainer *trainer);
+/* Under mpirun: which of how many processes this is.  All of them make the same calls; one, rank 0, has
+ * something to show. */
+SNUG_API int snug_trainer_rank(const snug_trainer *trainer);
+SNUG_API int snug_trainer_ranks(const snug_trainer *trainer);
+/* On rank 0 after a run: what each rank planned and allocated.  0: not known. */
+SNUG_API int snug_trainer_rank_bytes(const snug_trainer *trainer, int rank, int64_t *planned,
+                                     int64_t *allocated);
 SNUG_API enum snug_status snug_trainer_run(snug_trainer *trainer, snug_progress_fn *progress,
                                            void *user, struct snug_error *err);
 SNUG_API void snug_trainer_summary(const snug_trainer *trainer, struct snug_summary *summary);

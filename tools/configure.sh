@@ -1,6 +1,6 @@
 #!/bin/sh
 # Looks for the libraries that snug can use and writes what it found as make variables.
-# usage: tools/configure.sh CC OUTPUT      Set SNUG_WITHOUT="onednn blas lapack zlib openmp cuda" to leave some out.
+# usage: tools/configure.sh CC OUTPUT      Set SNUG_WITHOUT="onednn blas lapack zlib openmp cuda mpi" to leave some out.
 set -eu
 cc=$1
 out=$2
@@ -55,6 +55,22 @@ else missing="$missing blas"; fi
 if probe lapack '#include <dlfcn.h>
 int main(void) { return dlopen(0, RTLD_NOW) == 0; }' -ldl; then use lapack SNUG_LAPACK -ldl
 else missing="$missing lapack"; fi
+# MPI: for several ranks; a plugin for each that is there, which nothing else is linked with.
+mpi=
+mpi_compilers=
+use_mpi() { # NAME COMPILER WORD-IN-ITS-HEADER
+    case " $mpi ${SNUG_WITHOUT:-} " in *" $1 "* | *" mpi "*) return 0 ;; esac
+    command -v "$2" >/dev/null || return 0
+    printf '#include <mpi.h>\n#ifndef %s\n#error another\n#endif\nint main(void) { return MPI_Finalize(); }\n' "$3" >"$probe_dir/probe.c"
+    "$2" "$probe_dir/probe.c" -o "$probe_dir/probe" 2>/dev/null || return 0
+    mpi="$mpi $1"
+    mpi_compilers="$mpi_compilers
+CONFIG_MPICC_$1 := $2"
+}
+for mpicc in mpicc.openmpi mpicc; do use_mpi openmpi $mpicc OPEN_MPI; done
+for mpicc in mpicc.mpich mpicc; do use_mpi mpich $mpicc MPICH_VERSION; done
+found="$found$mpi"
+[ -n "$mpi" ] || missing="$missing mpi"
 levels=base
 if probe x86 'int main(void) { return __builtin_cpu_supports("avx2"); }' -march=x86-64-v3; then levels="$levels v3"; fi
 if probe x86 'int main(void) { return __builtin_cpu_supports("avx512f"); }' -march=x86-64-v4; then levels="$levels v4"; fi
@@ -102,6 +118,7 @@ CONFIG_LEVELS := $levels
 CONFIG_AMX := $amx
 CONFIG_NVCC := $nvcc
 CONFIG_CUDA := $cuda
+CONFIG_MPI := $mpi$mpi_compilers
 END
 mv "$out.tmp" "$out"
 echo "configure: found$found; missing:${missing:- nothing}; instruction levels: $levels${amx:+ }$amx"

@@ -37,6 +37,10 @@ has_products() {
 links() { echo 'int main(void) { return 0; }' | "$cc" -xc - -o /dev/null "$@" >/dev/null 2>&1; }
 has_lapack() { links -lopenblas || links -llapack -lblas; }
 
+# One MPI is enough to build and test several ranks; where there are packages of both, both are taken.
+has_openmpi() { has_command mpicc.openmpi || mpicc -showme:version >/dev/null 2>&1; }
+has_mpich() { has_command mpicc.mpich || mpichversion >/dev/null 2>&1; }
+
 # need PACKAGE WHY CHECK...: notes the package if the check fails
 packages=
 reasons=
@@ -63,6 +67,18 @@ find_missing() {
     need libcmocka-dev "the unit tests" has_cmocka
     need libdnnl-dev "oneDNN: fast matrix products" has_products
     need libopenblas-dev "LAPACK: eigenvectors for shampoo, caspr and soap" has_lapack
+    if has_command apt-get; then # several ranks are not there without, and all else is
+        if is_offered libopenmpi-dev; then
+            need libopenmpi-dev "Open MPI: several ranks" has_openmpi
+            need openmpi-bin "mpirun" has_openmpi
+        elif ! has_openmpi && ! has_mpich; then
+            echo "setup: no package of an MPI is offered here: several ranks are neither built nor tested"
+        fi
+        if is_offered libmpich-dev; then
+            need libmpich-dev "MPICH: several ranks" has_mpich
+            need mpich "its mpirun" has_mpich
+        fi
+    fi
     if [ "$lint" = yes ]; then
         need clang-format "make format" has_command clang-format
         need clang-tidy "make lint" has_command clang-tidy

@@ -15,8 +15,9 @@ struct snug_plan {
     snug_recipe recipe;
 };
 
-enum snug_status snug_plan_make(const snug_model *model, const snug_recipe *recipe, snug_plan **out,
-                                struct snug_error *err)
+/* rank NULL: of the one that holds most. */
+static enum snug_status make(const snug_model *model, const snug_recipe *recipe, const int *rank,
+                             snug_plan **out, struct snug_error *err)
 {
     snug_plan *plan = calloc(1, sizeof *plan);
     *out = NULL;
@@ -24,7 +25,8 @@ enum snug_status snug_plan_make(const snug_model *model, const snug_recipe *reci
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     plan->model = model;
     plan->recipe = *recipe;
-    struct session_request q = {.model = model, .recipe = &plan->recipe, .train = true};
+    struct session_request q = {
+        .model = model, .recipe = &plan->recipe, .train = true, .rank = rank};
     enum snug_status status =
         recipe->lora_from[0] == '\0' ? SNUG_OK : adapter_read_recipe(&plan->recipe, err);
     if (status == SNUG_OK)
@@ -35,6 +37,28 @@ enum snug_status snug_plan_make(const snug_model *model, const snug_recipe *reci
     }
     *out = plan;
     return SNUG_OK;
+}
+
+enum snug_status snug_plan_make(const snug_model *model, const snug_recipe *recipe, snug_plan **out,
+                                struct snug_error *err)
+{
+    return make(model, recipe, NULL, out, err);
+}
+
+enum snug_status snug_plan_make_rank(const snug_model *model, const snug_recipe *recipe, int rank,
+                                     snug_plan **out, struct snug_error *err)
+{
+    int64_t n_ranks = recipe->ranks > 1 ? recipe->ranks : 1;
+    *out = NULL;
+    if (rank < 0 || rank >= n_ranks)
+        return snug_fail(err, SNUG_BAD_ARGUMENT, "there is no rank %d of %lld", rank,
+                         (long long)n_ranks);
+    return make(model, recipe, &rank, out, err);
+}
+
+int snug_plan_ranks(const snug_plan *plan)
+{
+    return plan->session.n_ranks;
 }
 
 void snug_plan_free(snug_plan *plan)

@@ -3,12 +3,13 @@
  */
 #include "cli/cli.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct plan {
     struct args args;
-    bool json, quiet, timeline;
+    bool json, quiet, timeline, each;
     const char *dump;    /* name of a pass, or NULL */
     const char *compare; /* recipes, separated by ; */
     snug_model *model;
@@ -99,6 +100,51 @@ static int print_plan(const struct plan *plan)
                                      : snug_plan_text(plan->plan, color));
 }
 
+/* A line for each rank, after a head. */
+static void print_rank(const struct plan *plan, int rank, const struct snug_ledger *ledger)
+{
+    const int64_t bytes[] = {ledger->parameters,  ledger->gradients, ledger->optimizer,
+                             ledger->activations, ledger->temporary, ledger->total};
+    static const char *const heads[] = {"parameters",  "gradients", "optimizer",
+                                        "activations", "temporary", "total"};
+    enum { N = sizeof heads / sizeof *heads };
+    if (rank == 0 && !plan->json && !plan->quiet) {
+        printf("%4s", "rank");
+        for (int i = 0; i < N; i++)
+            printf(" %18s", heads[i]);
+        putchar('\n');
+    }
+    printf(plan->json ? "%s{\"rank\": %d" : "%s%4d", plan->json && rank > 0 ? ", " : "", rank);
+    for (int i = plan->quiet ? N - 1 : 0; i < N; i++) {
+        char count[NUMBER_MAX];
+        if (plan->json)
+            printf(", \"%s\": %" PRId64, heads[i], bytes[i]);
+        else
+            printf(" %18s", number_count(bytes[i], count));
+    }
+    fputs(plan->json ? "}" : "\n", stdout);
+}
+
+static int print_each(struct plan *plan)
+{
+    int n = snug_plan_ranks(plan->plan);
+    struct snug_error err = {0};
+    if (plan->json)
+        printf("[");
+    for (int rank = 0; rank < n; rank++) {
+        snug_plan *of_rank = NULL;
+        struct snug_ledger ledger;
+        if (snug_plan_make_rank(plan->model, plan->args.recipe, rank, &of_rank, &err) != SNUG_OK)
+            return cli_fail(&err);
+        snug_plan_ledger(of_rank, &ledger);
+        snug_plan_free(of_rank);
+        print_rank(plan, rank, &ledger);
+    }
+    if (plan->json)
+        printf("]\n");
+    return CLI_DONE;
+}
+
 /* Over budget, the plan is still the answer; the status and a line say that it does not fit. */
 static int run(struct plan *plan)
 {
@@ -115,7 +161,7 @@ static int run(struct plan *plan)
         return compare(plan);
     if (snug_plan_make(plan->model, plan->args.recipe, &plan->plan, &err) != SNUG_OK)
         return cli_fail(&err);
-    int status = print_plan(plan);
+    int status = plan->each ? print_each(plan) : print_plan(plan);
     if (status == CLI_DONE && snug_plan_check_budget(plan->plan, &err) != SNUG_OK)
         status = cli_fail(&err);
     return status;
@@ -127,6 +173,7 @@ int cmd_plan(int argc, char **argv)
     struct flag flags[] = {
         {.name = "json", .kind = FLAG_SWITCH, .value = &plan.json},
         {.name = "quiet", .kind = FLAG_SWITCH, .value = &plan.quiet},
+        {.name = "each", .kind = FLAG_SWITCH, .value = &plan.each},
         {.name = "timeline", .kind = FLAG_SWITCH, .value = &plan.timeline},
         {.name = "dump", .kind = FLAG_TEXT, .value = &plan.dump},
         {.name = "compare", .kind = FLAG_TEXT, .value = &plan.compare},
@@ -147,6 +194,8 @@ int cmd_plan(int argc, char **argv)
         status = cli_usage_error("--dump prints the program, --json the plan; keep one");
     else if (plan.quiet && plan.timeline)
         status = cli_usage_error("--quiet prints one number, --timeline a chart; keep one");
+    else if (plan.each && (plan.timeline || plan.compare != NULL || plan.dump != NULL))
+        status = cli_usage_error("--each is a line for each rank; it goes with --json and --quiet");
     else if (plan.compare != NULL && (plan.timeline || plan.dump != NULL || plan.quiet))
         status = cli_usage_error("--compare goes with --json only");
     else

@@ -62,6 +62,21 @@ static void choose_progress(struct train *train)
         progress_begin(&train->progress, PROGRESS_LINES, lines_to);
 }
 
+/* Of several ranks, what each has. */
+static void print_rank_bytes(const struct train *train)
+{
+    int n = snug_trainer_ranks(train->trainer);
+    int64_t planned, allocated;
+    if (n < 2)
+        return;
+    printf("\"ranks\": [");
+    for (int rank = 0; rank < n; rank++)
+        if (snug_trainer_rank_bytes(train->trainer, rank, &planned, &allocated))
+            printf("%s{\"planned_bytes\": %" PRId64 ", \"allocated_bytes\": %" PRId64 "}",
+                   rank == 0 ? "" : ", ", planned, allocated);
+    printf("], ");
+}
+
 static void print_json(const struct train *train, bool stopped)
 {
     const struct snug_summary *summary = &train->summary;
@@ -75,6 +90,7 @@ static void print_json(const struct train *train, bool stopped)
            summary->measured_peak_bytes);
     if (stopped)
         fputs("\"stopped\": true, ", stdout);
+    print_rank_bytes(train);
     if (validation->has_validation)
         json_number(stdout, "val_loss", validation->val_loss, ", ");
     if (validation->has_accuracy)
@@ -167,6 +183,10 @@ static int run(struct train *train)
     if (snug_trainer_open(train->model, train->args.recipe, &train->options, &train->trainer,
                           &err) != SNUG_OK)
         return cli_fail(&err);
+    bool is_mute = snug_trainer_rank(train->trainer) > 0; /* rank 0 speaks for all */
+    train->quiet |= is_mute;
+    if (is_mute)
+        choose_progress(train);
     if (!train->quiet && !train->json && print_header(train) != CLI_DONE)
         return CLI_FAILED;
     snug_trainer_summary(train->trainer, &train->summary);
@@ -178,6 +198,8 @@ static int run(struct train *train)
     if (status != SNUG_OK && status != SNUG_INTERRUPTED)
         return cli_fail(&err);
     bool cut_short = train->progress.last.step < train->progress.last.n_steps;
+    if (is_mute)
+        return CLI_DONE;
     return report(train, status == SNUG_INTERRUPTED || (interrupt_asked() && cut_short));
 }
 

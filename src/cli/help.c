@@ -48,7 +48,7 @@ static const char model_and_data[] =
 static const struct topic topics[] = {
     {"plan",
      "usage: snug plan MODEL [recipe] [--timeline | --compare RECIPES] [--json]\n"
-     "       snug plan MODEL [recipe] --quiet | --dump PASS\n"
+     "       snug plan MODEL [recipe] --each | --quiet | --dump PASS\n"
      "\n"
      "Prints where the bytes of one training step go at its fullest moment. Needs no\n"
      "device, no weights and no data. With --memory, exit status 3 says that the plan\n"
@@ -60,11 +60,13 @@ static const struct topic topics[] = {
      "  snug plan gpt2-xl --batch 8 --precision bf16 --memory 28G --checkpoint auto\n"
      "  snug plan gpt2 --json | jq .bytes.total\n"
      "  snug plan gpt2 --timeline\n"
+     "  snug plan gpt2-xl --ranks 8 --zero 2    the fullest of 8 ranks\n"
      "  snug plan gpt2 --compare \"; --micro-batch 2; precision=bf16 state-bits=8\"\n"
      "\n"
      "  --timeline      a chart of the bytes alive at each op, by kind\n"
      "  --compare LIST  plans side by side, of recipes separated by ; each on top of\n"
      "                  the flags given; an empty one is those alone\n"
+     "  --each          with --ranks: a line for each of them, not the fullest alone\n"
      "  --json          the plan (its timeline, the compared plans) as JSON\n"
      "  --quiet         the total alone\n"
      "  --dump PASS     the program in text after a pass: model before any, last\n"

@@ -1,7 +1,10 @@
 /*
- * ref_copy.c -- copies between the arena and the store, for every device whose memory the host can reach.
+ * ref_copy.c -- copies between the arena and the store, and between ranks, for every device whose memory
+ * the host can reach.
  */
 #include "cpu/ref_local.h"
+
+#include <string.h>
 
 static int64_t n_bytes(const struct operand *x)
 {
@@ -18,6 +21,37 @@ enum snug_status ref_stash(const struct kernel_call *call, struct snug_error *er
 {
     const struct operand *from = &call->in[0], *to = &call->out[0];
     return call->store->write(call->store, to->stored_at, from->data, n_bytes(from), err);
+}
+
+enum snug_status ref_clear(const struct kernel_call *call, struct snug_error *err)
+{
+    (void)err;
+    memset(call->out[0].data, 0, (size_t)n_bytes(&call->out[0]));
+    return SNUG_OK;
+}
+
+/* Where the host reaches the arena, the executor does it. */
+static enum snug_status exchange(const struct kernel_call *call, struct snug_error *err)
+{
+    return call->exchanger != NULL
+               ? call->exchanger->run(call->exchanger, call, err)
+               : snug_fail(err, SNUG_BAD_ARGUMENT, "%s needs other ranks, and there are none",
+                           op_infos[call->op->kind].name);
+}
+
+enum snug_status ref_all_reduce(const struct kernel_call *call, struct snug_error *err)
+{
+    return exchange(call, err);
+}
+
+enum snug_status ref_reduce_scatter(const struct kernel_call *call, struct snug_error *err)
+{
+    return exchange(call, err);
+}
+
+enum snug_status ref_all_gather(const struct kernel_call *call, struct snug_error *err)
+{
+    return exchange(call, err);
 }
 
 /* The executor has waited. */

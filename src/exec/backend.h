@@ -19,6 +19,7 @@ struct device_facts { /* declared, so that a plan can be made anywhere */
     const char *store_folder;
     /* What backend->open gave, for prepare and run; NULL while planning, and on the CPU. */
     struct device *device;
+    struct comm *comm; /* the ranks that this one runs with; NULL: it is alone, or plans */
 };
 
 /* Memory outside the device, for tensors that are stored.  Any thread may call. */
@@ -28,6 +29,15 @@ struct store {
     enum snug_status (*write)(struct store *store, int64_t at, const void *from, int64_t n_bytes,
                               struct snug_error *err);
     void (*close)(struct store *store);
+};
+
+struct comm;
+
+/* Carries out an op together with the other ranks. */
+struct kernel_call;
+struct exchanger {
+    enum snug_status (*run)(struct exchanger *exchanger, const struct kernel_call *call,
+                            struct snug_error *err);
 };
 
 struct operand {
@@ -57,6 +67,7 @@ struct kernel_call {
     int micro;
     void *stream;        /* of the device; NULL on the CPU */
     struct store *store; /* NULL: nothing is stored */
+    struct exchanger *exchanger; /* NULL: there are no other ranks */
 };
 
 /* For kernels of update: are the rule's states there? */

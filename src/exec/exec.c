@@ -7,6 +7,7 @@
 #include "exec/local.h"
 
 #include "base/clock.h"
+#include "exec/exchange.h"
 #include "exec/plugin.h"
 
 #include <math.h>
@@ -31,7 +32,8 @@ static struct operand operand_of(const struct exec *exec, tensor_id id)
                             .tensor = &prog->tensors[id],
                             .stored_at = exec->plan->stored_at[id],
                             .whole_name = prog->tensors[tensor_root(prog, own)].name,
-                            .whole_from = prog->tensors[own].offset_elems};
+                            .whole_from = prog->tensors[own].offset_elems +
+                                          prog->tensors[tensor_root(prog, own)].whole_from};
 }
 
 static enum snug_status prepare(struct exec *exec, int i, struct snug_error *err)
@@ -46,6 +48,8 @@ static enum snug_status prepare(struct exec *exec, int i, struct snug_error *err
     if (exec->hooks != NULL)
         call->stream = op_is_copy(op) ? exec->hooks->copy_stream(exec->facts.device)
                                       : exec->hooks->stream(exec->facts.device);
+    if (exec->facts.comm != NULL)
+        call->exchanger = &exec->exchanger.exchanger;
     for (int k = 0; k < op->n_in; k++)
         call->in[k] = operand_of(exec, op->in[k]);
     for (int k = 0; k < op->n_out; k++)
@@ -80,16 +84,19 @@ static void find_waits(struct exec *exec, int *copied_by)
             if (op->in[k] != TENSOR_NONE &&
                 copied_by[tensor_root(prog, op->in[k])] > exec->waits_for[i])
                 exec->waits_for[i] = copied_by[tensor_root(prog, op->in[k])];
-        if (op_is_copy(&prog->ops[i]))
-            copied_by[tensor_root(prog, op->out[0])] = i;
+        for (int k = 0; k < op->n_out && op_is_copy(op); k++)
+            if (op->out[k] != TENSOR_NONE)
+                copied_by[tensor_root(prog, op->out[k])] = i;
         if (op->kind == OP_fetch)
             exec->fetched[op->out[0]] = op->in[0];
     }
 }
 
+static enum snug_status run_call(struct exec *exec, int i, struct snug_error *err);
+
 static enum snug_status run_copy(void *user, int i, struct snug_error *err)
 {
-    return exec_run_op(user, i, 0, err);
+    return run_call(user, i, err);
 }
 
 /* The lane of copies, and a store unless it is another's. */
@@ -159,6 +166,9 @@ enum snug_status exec_create(const struct program *prog, const struct plan *plan
     exec->backend = backend;
     exec->hooks = backend->hooks;
     exec->facts = *facts;
+    if (shared != NULL)
+        exec->facts.comm = shared->facts.comm;
+    exec->exchanger = exchanger_over(exec->facts.comm);
     exec->arena_bytes = plan->arena_bytes;
     exec->calls = calloc((size_t)prog->n_ops + 1, sizeof *exec->calls);
     exec->kernels = calloc((size_t)prog->n_ops + 1, sizeof(struct kernel *));
@@ -270,17 +280,23 @@ static double op_clock(const struct device_facts *facts)
     return facts->threads == 1 ? clock_thread_seconds() : clock_seconds();
 }
 
-static void set_call(struct kernel_call *call, int micro)
+int exec_micro_number(const struct exec *exec, int micro)
 {
-    enum accumulate mode = call->op->attrs.accumulate;
-    call->add = mode == ACC_yes || (mode == ACC_after_first && micro > 0);
-    call->micro = micro;
+    int rank = exec->facts.comm == NULL ? 0 : exec->facts.comm->rank;
+    return rank * exec->prog->n_repeat + micro;
 }
 
-enum snug_status exec_run_op(struct exec *exec, int i, int micro, struct snug_error *err)
+static void set_call(struct exec *exec, int i, int micro)
 {
     struct kernel_call *call = &exec->calls[i];
-    set_call(call, micro);
+    enum accumulate mode = call->op->attrs.accumulate;
+    call->add = mode == ACC_yes || (mode == ACC_after_first && micro > 0);
+    call->micro = exec_micro_number(exec, micro);
+}
+
+static enum snug_status run_call(struct exec *exec, int i, struct snug_error *err)
+{
+    const struct kernel_call *call = &exec->calls[i];
     if (exec->op_seconds == NULL)
         return exec->kernels[i]->run(call, err);
     if (exec->hooks != NULL) {
@@ -291,6 +307,12 @@ enum snug_status exec_run_op(struct exec *exec, int i, int micro, struct snug_er
     enum snug_status status = exec->kernels[i]->run(call, err);
     exec->op_seconds[i] += op_clock(call->facts) - begin;
     return status;
+}
+
+enum snug_status exec_run_op(struct exec *exec, int i, int micro, struct snug_error *err)
+{
+    set_call(exec, i, micro);
+    return run_call(exec, i, err);
 }
 
 void exec_time_ops(struct exec *exec, double *op_seconds)
@@ -338,7 +360,7 @@ static enum snug_status run_some(struct exec *exec, int i, int begin, int end, i
            op_runs_in(exec->prog, &exec->prog->ops[i + n], micro))
         n++;
     for (int k = 0; k < n; k++)
-        set_call(&exec->calls[i + k], micro);
+        set_call(exec, i + k, micro);
     TRY(kernel->run_several(&exec->calls[i], n, &n_run, err));
     *next = i + n_run;
     return SNUG_OK;
@@ -352,7 +374,9 @@ enum snug_status exec_run_section(struct exec *exec, int begin, int end, int mic
         next = i + 1;
         if (!op_runs_in(exec->prog, &exec->prog->ops[i], micro))
             continue;
+        TRY(comm_check(exec->facts.comm, err));
         if (op_is_copy(&exec->prog->ops[i])) {
+            set_call(exec, i, micro); /* no copy of an op is under way twice */
             TRY(issue_copy(exec, i, err));
             newest = i;
             continue;
@@ -455,6 +479,7 @@ static enum snug_status find_nonfinite(struct exec *exec, exec_feed *feed, void 
                                        const char **name, struct snug_error *err)
 {
     const struct program *prog = exec->prog;
+    bool alone = exec->facts.comm == NULL; /* else all ranks go through to the end, together */
     *name = NULL;
     if (exec->hooks != NULL)
         staging_forget_ahead(exec);
@@ -464,12 +489,13 @@ static enum snug_status find_nonfinite(struct exec *exec, exec_feed *feed, void 
             TRY(find_in_tensor(exec, i, &finite, err));
         *name = finite ? NULL : prog->tensors[i].name;
     }
-    for (int micro = 0; micro < prog->n_repeat && *name == NULL; micro++) {
+    for (int micro = 0; micro < prog->n_repeat && (*name == NULL || !alone); micro++) {
         if (exec->hooks != NULL)
             TRY(staging_feed(exec, feed, user, micro, err));
         else if (feed != NULL)
             TRY(feed(user, micro, err));
-        for (int i = prog->body_begin; i < program_body_end(prog) && *name == NULL; i++)
+        for (int i = prog->body_begin; i < program_body_end(prog) && (*name == NULL || !alone);
+             i++)
             if (op_runs_in(prog, &prog->ops[i], micro) && !changes_run(prog, &prog->ops[i]))
                 TRY(run_and_look(exec, i, micro, name, err));
     }

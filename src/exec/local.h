@@ -5,6 +5,7 @@
 #define SNUG_EXEC_LOCAL_H
 
 #include "exec/copies.h"
+#include "exec/exchange.h"
 #include "exec/exec.h"
 
 /* Sections of one kind are alike: one recording serves them. */
@@ -22,6 +23,7 @@ struct exec {
     const struct kernel **kernels;
     double *op_seconds; /* NULL: nobody asks how long ops take */
     struct store *store;
+    struct rank_exchanger exchanger;
     struct copies *copies; /* NULL: the program has none, or they are on a stream */
     tensor_id *fetched;    /* per tensor: of which it is a copy in staging, or TENSOR_NONE */
     int *waits_for;        /* per op: the copy that must be done before it, or -1 */
@@ -37,6 +39,8 @@ struct exec {
     struct recording *recordings[N_PARTS];
 };
 
+/* Micro-batches are counted over all ranks: what is random in them does not depend on who has them. */
+int exec_micro_number(const struct exec *exec, int micro);
 enum snug_status exec_run_op(struct exec *exec, int i, int micro, struct snug_error *err);
 /* Ops [begin, end), a whole section; its last op waits for all copies of it. */
 enum snug_status exec_run_section(struct exec *exec, int begin, int end, int micro,

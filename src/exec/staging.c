@@ -201,7 +201,8 @@ enum snug_status staging_feed(struct exec *exec, exec_feed *feed, void *user, in
     if (s->scalars == NULL)
         return SNUG_OK;
     double *table = place_on_device(exec, exec->prog->scalars);
-    return hooks->set_scalar(exec->facts.device, &table[SCALAR_micro], micro, err);
+    return hooks->set_scalar(exec->facts.device, &table[SCALAR_micro],
+                             exec_micro_number(exec, micro), err);
 }
 
 enum snug_status staging_pull(struct exec *exec, struct snug_error *err)

@@ -141,6 +141,14 @@ static void pad_to(struct text *out, size_t line_start, size_t column)
     while (!out->failed && out->length < line_start + column);
 }
 
+static void add_dims(struct text *out, const struct shape *shape)
+{
+    text_add(out, "[");
+    for (int d = 0; d < shape->n_dims && d < MAX_DIMS; d++)
+        text_add(out, "%s%lld", d == 0 ? "" : " ", (long long)shape->dim[d]);
+    text_add(out, "]");
+}
+
 static void add_tensor(struct text *out, const struct program *prog, const struct tensor *t,
                        size_t name_width)
 {
@@ -152,10 +160,7 @@ static void add_tensor(struct text *out, const struct program *prog, const struc
     pad_to(out, start, after_name + strlen("activation "));
     add_word(out, dtype_words, (int)t->dtype);
     pad_to(out, start, after_name + strlen("activation bf16 "));
-    text_add(out, "[");
-    for (int d = 0; d < t->shape.n_dims && d < MAX_DIMS; d++)
-        text_add(out, "%s%lld", d == 0 ? "" : " ", (long long)t->shape.dim[d]);
-    text_add(out, "]");
+    add_dims(out, &t->shape);
     if (t->base != TENSOR_NONE) {
         text_add(out, " view=");
         add_tensor_name(out, prog, t->base);
@@ -176,6 +181,10 @@ static void add_tensor(struct text *out, const struct program *prog, const struc
     if (has_scale) {
         text_add(out, ":");
         add_real(out, t->init_scale);
+    }
+    if (t->whole.n_dims > 0) {
+        text_add(out, " shard=%lld", (long long)t->whole_from);
+        add_dims(out, &t->whole);
     }
     text_add(out, "\n");
 }

@@ -332,10 +332,16 @@ static enum snug_status read_tensor_word(struct parser *p, struct tensor *tensor
         tensor->init = (enum init)word;
         if (accept(p, ':'))
             TRY(read_real(p, "the scale of init", &tensor->init_scale));
+    } else if (is_word(key, "shard")) {
+        TRY(expect(p, '=', "after shard"));
+        TRY(read_integer(p, "where a shard begins", 0, TENSOR_ELEMS_MAX, &tensor->whole_from));
+        tensor->whole.n_dims = 0;
+        TRY(read_shape(p, tensor->dtype, &tensor->whole));
     } else {
         return fail(p,
                     "after its shape a tensor may have view=BASE+OFFSET, lane=N, persistent, "
-                    "stored, output, decays, recomputed, frozen and init=WORD:SCALE, not %s",
+                    "stored, output, decays, recomputed, frozen, init=WORD:SCALE and "
+                    "shard=FROM[DIMS], not %s",
                     show(p, key));
     }
     return SNUG_OK;
@@ -447,7 +453,7 @@ static enum snug_status check_count(struct parser *p, const char *op, const char
 static enum snug_status read_op(struct parser *p)
 {
     tensor_id in[MAX_INPUTS], out[MAX_OUTPUTS], work = TENSOR_NONE;
-    int n_in, n_out, kind = 0;
+    int n_in = 0, n_out, kind = 0;
     struct attrs attrs = ATTRS();
     if (is_name(&p->tokens[0]) && p->tokens[1].kind != '=' && p->tokens[1].kind != ',')
         return fail(p,
@@ -462,7 +468,8 @@ static enum snug_status read_op(struct parser *p)
     if (kind == OP_COUNT)
         return fail(p, "unknown op %s; `snug ops` lists them", show(p, name));
     const struct op_info *info = &op_infos[kind];
-    TRY(read_operands(p, "inputs", MAX_INPUTS, &n_in, in));
+    if (info->max_in > 0)
+        TRY(read_operands(p, "inputs", MAX_INPUTS, &n_in, in));
     TRY(check_count(p, info->name, "inputs", n_in, info->min_in, info->max_in));
     TRY(check_count(p, info->name, "outputs", n_out, info->min_out, info->max_out));
     if (accept(p, '{'))

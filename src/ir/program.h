@@ -74,6 +74,9 @@ struct tensor {
     bool frozen;          /* parameter, buffer: not trained, so it has no gradient and no states */
     enum init init;
     double init_scale;
+    /* A shard: of which tensor this rank has the elements from whole_from on.  n_dims 0: it is whole. */
+    struct shape whole;
+    int64_t whole_from;
 };
 
 /* Attributes of all ops in one flat struct; a row of ops.def says which ones its op reads. */

@@ -3,6 +3,7 @@
  * and of decode: what a direction, each state and codes must be as large as.  Such ops work in place: most outputs are not checked.
  */
 #include "base/code_map.h"
+#include "ir/exchange.h"
 #include "ir/matrix.h"
 #include "ir/shape_rules.h"
 
@@ -174,4 +175,30 @@ enum snug_status shape_decode(const struct program *prog, const struct op *op, s
         return wrong(prog, op, 1, "f32, one scale a block", err);
     out[0] = (struct shape){2, {height, width}};
     return SNUG_OK;
+}
+
+/* What each operand is to the other is the same on all ranks; how large a range is, is not. */
+enum snug_status shape_exchange(const struct program *prog, const struct op *op, struct shape *out,
+                                struct snug_error *err)
+{
+    const char *name = op_infos[op->kind].name;
+    if (op->n_in != op->n_out || exchange_ranks(op) < 1 || exchange_cut(op).unit < 1)
+        return snug_fail(err, SNUG_BAD_PROGRAM, "%s: needs ranks, a unit and pairs of operands",
+                         name);
+    for (int k = 0; k < op->n_in; k++) {
+        tensor_id whole = exchange_whole(op, k), piece = exchange_piece(op, k);
+        if (whole == TENSOR_NONE)
+            return snug_fail(err, SNUG_BAD_PROGRAM, "%s: operand %d has no whole", name, k);
+        if (prog->tensors[whole].dtype != prog->tensors[exchange_whole(op, 0)].dtype ||
+            (piece != TENSOR_NONE && prog->tensors[piece].dtype != prog->tensors[whole].dtype))
+            return snug_fail(err, SNUG_BAD_PROGRAM, "%s: \"%s\" is of another type", name,
+                             prog->tensors[whole].name);
+        if (op->kind == OP_all_reduce && piece != whole)
+            return snug_fail(err, SNUG_BAD_PROGRAM, "%s: \"%s\" is to be summed in place", name,
+                             prog->tensors[whole].name);
+        if (piece != TENSOR_NONE && tensor_elems(prog, piece) > tensor_elems(prog, whole))
+            return snug_fail(err, SNUG_BAD_PROGRAM, "%s: \"%s\" is larger than its whole", name,
+                             prog->tensors[piece].name);
+    }
+    return shape_none(prog, op, out, err);
 }

@@ -3,7 +3,7 @@
  *
  * Forward and backward become the program's repeated body.  Whatever an op writes that outlives one
  * micro-batch (gradients of parameters, the loss) is written by the first and added to by the later
- * ones, and the loss is weighted so that the sum is the mean over the whole batch.
+ * ones, and the loss is weighted so that the sum, over the ranks too, is the mean over the whole batch.
  *
  * needs: forward and backward, no updates yet    keeps: order, ids    breaks: nothing
  * cost:  O(ops)
@@ -17,18 +17,20 @@ enum snug_status pass_accumulate(struct program *prog, struct pass_env *env)
     prog->n_repeat = env->n_micro;
     if (prog->n_ops == 0) /* model states only: nothing to repeat */
         prog->n_repeat = 1;
-    if (prog->n_repeat == 1)
+    int n_ranks = env->ranks.n_ranks > 1 ? env->ranks.n_ranks : 1;
+    if (prog->n_repeat == 1 && n_ranks == 1)
         return SNUG_OK;
     for (int i = 0; i < prog->n_ops; i++) {
         struct op *op = &prog->ops[i];
         const struct op_info *info = &op_infos[op->kind];
         if (info->attrs & A_weight)
-            op->attrs.weight /= env->n_micro;
+            op->attrs.weight /= (double)env->n_micro * n_ranks;
         for (int k = 0; k < op->n_out; k++) {
             tensor_id id = op->out[k];
             bool outlives =
                 id != TENSOR_NONE && (id == prog->loss || prog->tensors[id].role == ROLE_gradient);
-            if (outlives && (info->accumulates >> k & 1) && op->attrs.accumulate == ACC_no)
+            if (prog->n_repeat > 1 && outlives && (info->accumulates >> k & 1) &&
+                op->attrs.accumulate == ACC_no)
                 op->attrs.accumulate = ACC_after_first;
         }
     }

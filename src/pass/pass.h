@@ -37,6 +37,14 @@ struct checkpointing {
     int64_t least_bytes, most_bytes;
 };
 enum offload { OFFLOAD_none, OFFLOAD_states = 1, OFFLOAD_activations = 2 }; /* or both */
+/* How ranks share the model: it is on each of them, or on rank 0. */
+enum parallel { PARALLEL_ddp, PARALLEL_ps };
+struct rank_place {
+    int n_ranks; /* 0, 1: this one is alone */
+    int rank;    /* -1: the one that has most; set by the pass shard */
+    enum parallel parallel;
+    int zero; /* 1: states are sharded; 2: gradients too; 3: and weights */
+};
 enum lora_on { LORA_ON_attention, LORA_ON_mlp, LORA_ON_all };
 
 struct pass_env {
@@ -68,6 +76,7 @@ struct pass_env {
     double lr, weight_decay, max_norm;
     bool in_backward; /* updates as soon as gradients are complete */
     unsigned offload; /* bits of enum offload */
+    struct rank_place ranks;
 
     const struct program *run; /* whose averages of weights are evaluated; NULL: the weights are */
     bool averages_only;        /* nothing but those averages, as outputs */
@@ -85,7 +94,7 @@ typedef enum snug_status pass_fn(struct program *prog, struct pass_env *env);
 
 pass_fn pass_inference, pass_regularize, pass_lora, pass_precision, pass_average, pass_autodiff,
     pass_checkpoint, pass_accumulate, pass_optimizer, pass_fuse, pass_decode, pass_drop_dead,
-    pass_in_backward, pass_offload, pass_book;
+    pass_in_backward, pass_shard, pass_offload, pass_book;
 
 /* Runs the table up to and including the pass named `last` (NULL: all of them; "model": none). */
 enum snug_status pass_run(struct program *prog, struct pass_env *env, const char *last);

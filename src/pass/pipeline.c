@@ -65,6 +65,11 @@ static bool is_offloaded(const struct pass_env *env)
     return env->offload != OFFLOAD_none;
 }
 
+static bool has_ranks(const struct pass_env *env)
+{
+    return env->ranks.n_ranks > 1;
+}
+
 /* clang-format off */
 #define PASS_LIST(X)                                                                               \
     X(inference,  does_not_move) /* running averages for those of the batch */                   \
@@ -79,6 +84,7 @@ static bool is_offloaded(const struct pass_env *env)
     X(fuse,       always)      /* as coarse as the best kernels */                                 \
     X(decode,     has_coded_base) /* frozen matrices in fewer bits */                              \
     X(drop_dead,  always)      /* what nobody reads */                                             \
+    X(shard,      has_ranks)   /* sums over ranks, and who has what */                             \
     X(in_backward, updates_in_backward) /* updates where gradients are complete */                 \
     X(offload,    is_offloaded) /* states and activations to the store, and back */                \
     X(book,       always)      /* workspaces of the kernels, as tensors */

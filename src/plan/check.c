@@ -161,6 +161,14 @@ static enum snug_status check_operands(struct strip *s, const struct op *op)
     return SNUG_OK;
 }
 
+static bool writes_root(const struct strip *s, const struct op *copy, tensor_id root)
+{
+    for (int k = 0; k < copy->n_out; k++)
+        if (copy->out[k] != TENSOR_NONE && tensor_root(s->prog, copy->out[k]) == root)
+            return true;
+    return false;
+}
+
 /* Takes out of the list what is done when the present op begins. */
 static void finish_copies(struct strip *s)
 {
@@ -169,11 +177,16 @@ static void finish_copies(struct strip *s)
     for (int i = n_done; i < s->n_under_way; i++)
         for (int k = 0; k < op->n_in; k++)
             if (op->in[k] != TENSOR_NONE &&
-                tensor_root(s->prog, op->in[k]) ==
-                    tensor_root(s->prog, s->prog->ops[s->under_way[i]].out[0]))
+                writes_root(s, &s->prog->ops[s->under_way[i]], tensor_root(s->prog, op->in[k])))
                 n_done = i + 1;
     s->n_under_way -= n_done;
     memmove(s->under_way, s->under_way + n_done, (size_t)s->n_under_way * sizeof *s->under_way);
+}
+
+static enum snug_status check_apart(struct strip *s, tensor_id of_copy, tensor_id id)
+{
+    bool shares = of_copy != TENSOR_NONE && s->offset[of_copy] >= 0 && overlap(s, of_copy, id);
+    return shares ? clash(s, of_copy, id) : SNUG_OK;
 }
 
 /* A tensor of the present op against the copies under way. */
@@ -181,10 +194,11 @@ static enum snug_status check_beside_copies(struct strip *s, tensor_id id, bool 
 {
     for (int i = 0; id != TENSOR_NONE && s->offset[id] >= 0 && i < s->n_under_way; i++) {
         const struct op *copy = &s->prog->ops[s->under_way[i]];
-        if (s->offset[copy->out[0]] >= 0 && overlap(s, copy->out[0], id))
-            return clash(s, copy->out[0], id);
-        if (writes && s->offset[copy->in[0]] >= 0 && overlap(s, copy->in[0], id))
-            return clash(s, copy->in[0], id);
+        for (int k = 0; k < copy->n_out; k++)
+            TRY(check_apart(s, copy->out[k], id));
+        for (int k = 0; writes && k < copy->n_in; k++)
+            TRY(check_apart(s, copy->in[k], id));
+        TRY(check_apart(s, copy->work, id));
     }
     return SNUG_OK;
 }

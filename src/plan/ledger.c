@@ -2,6 +2,7 @@
  * ledger.c -- a plan from end to end, and the sum of it all: the peak, who holds bytes there, and
  * what a step costs.
  */
+#include "ir/exchange.h"
 #include "plan/plan.h"
 
 #include <stdlib.h>
@@ -44,7 +45,9 @@ static void add_costs(const struct program *prog, const struct device_rates *rat
         plan->step_flops += times * flops;
         if (is_recomputed(prog, &prog->ops[i]))
             plan->recompute_flops += times * flops;
-        if (op_is_copy(&prog->ops[i]))
+        if (op_is_exchange(prog->ops[i].kind))
+            copy_seconds += times * exchange_seconds(prog, &prog->ops[i], rates);
+        else if (op_is_copy(&prog->ops[i]))
             copy_seconds += times * op_read_bytes(prog, &prog->ops[i]) / rates->stored_bytes;
         else
             lane_seconds += times * op_seconds(prog, &prog->ops[i], rates);

@@ -42,14 +42,25 @@ static int waits_for(const struct program *prog, const int *copied_by, int i, in
     return found >= oldest ? found : -1;
 }
 
+static void touch_operands(const struct program *prog, struct plan *plan, const struct op *op,
+                           int at)
+{
+    for (int k = 0; k < op->n_in; k++)
+        if (op->in[k] != TENSOR_NONE)
+            touch(prog, plan, tensor_root(prog, op->in[k]), at);
+    for (int k = 0; k < op->n_out; k++)
+        if (op->out[k] != TENSOR_NONE)
+            touch(prog, plan, tensor_root(prog, op->out[k]), at);
+    if (op->work != TENSOR_NONE)
+        touch(prog, plan, tensor_root(prog, op->work), at);
+}
+
 /* Copies are done in their order: those from `first` to `last` when op `done` begins. */
 static void end_copies(const struct program *prog, struct plan *plan, int first, int last, int done)
 {
     for (int i = first; i <= last; i++)
-        if (op_is_copy(&prog->ops[i])) {
-            touch(prog, plan, tensor_root(prog, prog->ops[i].in[0]), done);
-            touch(prog, plan, tensor_root(prog, prog->ops[i].out[0]), done);
-        }
+        if (op_is_copy(&prog->ops[i]))
+            touch_operands(prog, plan, &prog->ops[i], done);
 }
 
 /* One round of the body: the last, or one before it, in which some ops do not run and so wait for
@@ -64,7 +75,10 @@ static void extend_by_copies(const struct program *prog, struct plan *plan, int 
         if (prog->ops[i].in_last && !is_last_round) {
             ; /* it does not run */
         } else if (op_is_copy(&prog->ops[i])) {
-            copied_by[tensor_root(prog, prog->ops[i].out[0])] = newest = i;
+            newest = i;
+            for (int k = 0; k < prog->ops[i].n_out; k++)
+                if (prog->ops[i].out[k] != TENSOR_NONE)
+                    copied_by[tensor_root(prog, prog->ops[i].out[k])] = i;
         } else {
             int done = waits_for(prog, copied_by, i, oldest, newest);
             end_copies(prog, plan, oldest, done, i);

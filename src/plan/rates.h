@@ -32,6 +32,8 @@ struct device_rates {
     double half_size;       /* a product whose least dimension this is runs at half its rate */
     double launch_seconds;  /* of every op */
     double stored_bytes;    /* to and from the store, a second */
+    double network_bytes;   /* from a rank to the others, a second; and back at the same time */
+    double message_seconds; /* of every message, however short */
     const struct rate_curve *curves; /* of a device that was measured */
     int n_curves;
 };
@@ -47,5 +49,9 @@ double op_work(const struct program *prog, const struct op *op);
 /* Of one execution. */
 double op_seconds(const struct program *prog, const struct op *op,
                   const struct device_rates *rates);
+
+/* Of an op that ranks carry out together (ir/exchange.h). */
+double exchange_seconds(const struct program *prog, const struct op *op,
+                        const struct device_rates *rates);
 
 #endif

@@ -7,6 +7,8 @@
  */
 #include "plan/rates.h"
 
+#include "ir/exchange.h"
+
 #include <math.h>
 
 static bool is_attention(enum op_kind kind)
@@ -142,4 +144,17 @@ double op_seconds(const struct program *prog, const struct op *op, const struct 
                      : is_product  ? work / product_rate(prog, op, rates)
                                    : by_bytes;
     return (is_product ? fmax(seconds, by_bytes) : seconds) + rates->launch_seconds;
+}
+
+/* Each phase moves what belongs to the other ranks, in a message to each of them; a sum that all get has
+ * two.  An owner's link carries all of it. */
+double exchange_seconds(const struct program *prog, const struct op *op,
+                        const struct device_rates *rates)
+{
+    double n = exchange_ranks(op), phases = op->kind == OP_all_reduce ? 2 : 1;
+    double share = exchange_cut(op).owner == CUT_OVER_ALL ? (n - 1) / n : n - 1;
+    if (n < 2 || !(rates->network_bytes > 0))
+        return 0;
+    return phases * (share * exchange_bytes(prog, op) / rates->network_bytes +
+                     (n - 1) * rates->message_seconds);
 }

@@ -100,7 +100,7 @@ struct report_rate {  /* one kernel, or all ops of one kind in a step */
     const char *limit;     /* the one that counts: "AMX", "tensor", "FMA", "memory" */
 };
 
-enum { REPORT_RATES_MOST = 64 };
+enum { REPORT_RATES_MOST = 96 };
 
 struct report_bench {
     const char *model, *recipe;

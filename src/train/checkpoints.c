@@ -16,6 +16,7 @@
 #include "io/json.h"
 #include "train/adapter.h"
 #include "train/plan_json.h"
+#include "train/rank_save.h"
 #include "train/trainer.h"
 #include "train/weights.h"
 
@@ -119,6 +120,8 @@ static enum snug_status begin_adapter(const struct snug_trainer *t, struct snug_
 /* The folder, config.json, plan.json and the log of metrics. */
 enum snug_status trainer_begin_run(struct snug_trainer *t, struct snug_error *err)
 {
+    if (t->comm->rank > 0)
+        return SNUG_OK; /* rank 0 keeps the folder */
     TRY(checkpoint_make_dir(t->out, err));
     char *config = config_text(t);
     char *plan = plan_json(&t->session, &t->recipe, t->model->name);
@@ -184,6 +187,7 @@ static snug_recipe effective_recipe(const struct snug_trainer *t)
     recipe.micro_batch = t->session.micro_batch;
     recipe.seq = t->session.seq;
     recipe.threads = t->session.facts.threads;
+    recipe.ranks = 0; /* as many as go on with it */
     recipe.lr = recipe_lr(&t->recipe);
     recipe.weight_decay = recipe_weight_decay(&t->recipe);
     recipe.state_bits = recipe_state_bits(&t->recipe);
@@ -303,13 +307,21 @@ static unsigned roles_in(const struct snug_trainer *t, int file)
     return file == weights_file && !averages ? weights : 0;
 }
 
+static enum snug_status saved_entries(struct snug_trainer *t, unsigned roles,
+                                      struct st_entry **entries, int *n, struct rank_parts **parts,
+                                      struct snug_error *err)
+{
+    return t->comm->n_ranks > 1 ? rank_save_entries(t, roles, entries, n, parts, err)
+                                : weights_entries(&t->session, t->exec, roles, entries, n, err);
+}
+
 /* What was trained as it is used: the parameters or their averages. */
 static enum snug_status trained_entries(struct snug_trainer *t, struct st_entry **entries, int *n,
-                                        struct snug_error *err)
+                                        struct rank_parts **parts, struct snug_error *err)
 {
     if (t->averages_exec != NULL)
         TRY(exec_run(t->averages_exec, NULL, NULL, err));
-    TRY(weights_entries(&t->session, t->exec, 1u << ROLE_parameter, entries, n, err));
+    TRY(saved_entries(t, 1u << ROLE_parameter, entries, n, parts, err));
     if (t->averages_exec != NULL)
         weights_use_averages(&t->averages, t->averages_exec, *entries, *n);
     return SNUG_OK;
@@ -348,22 +360,29 @@ enum snug_status trainer_save(struct snug_trainer *t, struct snug_error *err)
             "lower --lr",
             (long long)t->step, broken, t->saved_step >= 0 ? "the last good checkpoint" : t->out);
     struct st_entry *trained = NULL, *optimizer = NULL;
+    struct rank_parts *parts[2] = {NULL, NULL};
     int n_trained = 0, n_optimizer = 0;
     char *state = state_text(t);
     enum snug_status status =
         state == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory while saving") : SNUG_OK;
     if (status == SNUG_OK)
-        status = trained_entries(t, &trained, &n_trained, err);
+        status = trained_entries(t, &trained, &n_trained, &parts[0], err);
     if (status == SNUG_OK)
-        status = weights_entries(&t->session, t->exec, roles_in(t, OPTIMIZER_FILE), &optimizer,
-                                 &n_optimizer, err);
-    if (status == SNUG_OK)
+        status =
+            saved_entries(t, roles_in(t, OPTIMIZER_FILE), &optimizer, &n_optimizer, &parts[1], err);
+    if (status == SNUG_OK && t->comm->rank > 0)
+        status = rank_save_serve(t, err);
+    else if (status == SNUG_OK)
         status = save_files(t, trained, n_trained, optimizer, n_optimizer, state, err);
+    if (status == SNUG_OK && t->comm->rank == 0)
+        status = rank_save_done(t, err);
     if (status == SNUG_OK)
         t->saved_step = t->step;
     free(state);
     free(trained);
     free(optimizer);
+    rank_parts_free(parts[0]);
+    rank_parts_free(parts[1]);
     return status;
 }
 

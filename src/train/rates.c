@@ -53,6 +53,24 @@ static struct device_rates rates_of_card(const struct card *card)
                                  .stored_bytes = host_bytes_per_s};
 }
 
+/* What a link carries in each direction, and what a message costs before its first byte: assumed. */
+static const double link_share = 0.8;
+static const struct link {
+    double bits, message_seconds;
+} links[NETWORKS] = {
+    [NETWORK_1G] = {1e9, 50e-6},       [NETWORK_10G] = {10e9, 20e-6},
+    [NETWORK_25G] = {25e9, 10e-6},     [NETWORK_100G] = {100e9, 5e-6},
+    [NETWORK_200G] = {200e9, 5e-6},    [NETWORK_400G] = {400e9, 5e-6},
+    [NETWORK_nvlink] = {3600e9, 3e-6},
+};
+
+static void set_network(const struct snug_recipe *recipe, struct device_rates *rates)
+{
+    const struct link *link = &links[recipe->network];
+    rates->network_bytes = link_share * link->bits / 8;
+    rates->message_seconds = link->message_seconds;
+}
+
 void rates_of_recipe(const struct snug_recipe *recipe, struct machine_rates *rates)
 {
     bool is_some_gpu = recipe->device == DEVICE_cuda && recipe->target == RATES_here;
@@ -68,4 +86,5 @@ void rates_of_recipe(const struct snug_recipe *recipe, struct machine_rates *rat
     } else {
         rates->rates.stored_bytes = file_bytes_per_s;
     }
+    set_network(recipe, &rates->rates);
 }

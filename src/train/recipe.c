@@ -171,6 +171,12 @@ static const struct choice lora_bases[] = {{"16", 16}, {"8", 8}, {"4", 4}, {NULL
 static const struct choice targets[] = {
     {"here", RATES_here}, {"cpu", RATES_cpu},   {"v100-32g", RATES_v100}, {"a100", RATES_a100},
     {"h100", RATES_h100}, {"h200", RATES_h200}, {"4090", RATES_4090},     {NULL, 0}};
+static const struct choice parallels[] = {{"ddp", PARALLEL_ddp}, {"ps", PARALLEL_ps}, {NULL, 0}};
+static const struct choice zeros[] = {{"0", 0}, {"1", 1}, {"2", 2}, {"3", 3}, {NULL, 0}};
+static const struct choice networks[] = {{"25G", NETWORK_25G},       {"1G", NETWORK_1G},
+                                         {"10G", NETWORK_10G},       {"100G", NETWORK_100G},
+                                         {"200G", NETWORK_200G},     {"400G", NETWORK_400G},
+                                         {"nvlink", NETWORK_nvlink}, {NULL, 0}};
 static const struct choice kernels[] = {{"fast", 0}, {"reference", 1}, {NULL, 0}};
 
 #define FIELD(name) offsetof(struct snug_recipe, name)
@@ -246,9 +252,15 @@ static const struct key keys[] = {
     {"offload", "none, states, activations, states+activations",
      "kept in a file (cuda: in host memory), brought in when needed", .kind = CHOICE,
      .field = FIELD(offload), .choices = offloads},
-    {"ranks", "1", "processes that share the work", .kind = FIXED},
-    {"parallel", "ddp", "how ranks share the work", .kind = FIXED},
-    {"zero", "0", "what is sharded over ranks", .kind = FIXED},
+    {"ranks", "as many as mpirun starts, or a number to plan for", "processes that share the batch",
+     .kind = COUNT, .field = FIELD(ranks), .least = 1, .most = 1 << 20},
+    {"parallel", "ddp, ps", "the model on every rank, or on rank 0 (parameter server)",
+     .kind = CHOICE, .field = FIELD(parallel), .choices = parallels},
+    {"zero", "0, 1, 2, 3", "sharded over ranks: 1 states, 2 and gradients, 3 and weights",
+     .kind = CHOICE, .field = FIELD(zero), .choices = zeros},
+    {"network", "25G, 1G, 10G, 100G, 200G, 400G, nvlink",
+     "between ranks, for the time of a step: bits a second", .kind = CHOICE,
+     .field = FIELD(network), .choices = networks},
     {"pipeline", "none", "how layers are split over ranks", .kind = FIXED},
     {"stages", "1", "pipeline stages", .kind = FIXED},
     {"dropout", "0, or up to 0.99", "probability of dropping an activation in training",

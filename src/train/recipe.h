@@ -17,6 +17,16 @@ enum schedule {
     SCHEDULE_wsd
 };
 enum lr_scaling { SCALE_LR_none, SCALE_LR_linear, SCALE_LR_sqrt };
+enum network { /* bits a second, and NVLink */
+               NETWORK_25G,
+               NETWORK_1G,
+               NETWORK_10G,
+               NETWORK_100G,
+               NETWORK_200G,
+               NETWORK_400G,
+               NETWORK_nvlink,
+               NETWORKS
+};
 enum recipe_loss { RECIPE_LOSS_model, RECIPE_LOSS_cross_entropy, RECIPE_LOSS_mse };
 
 enum { OPT_TEXT_MAX = 256, LORA_FROM_MAX = 1024 };
@@ -55,6 +65,10 @@ struct snug_recipe {
     int lora_on;                     /* enum lora_on */
     int lora_base;                   /* bits of frozen matrices, 0: those of the precision */
     char lora_from[LORA_FROM_MAX];   /* folder of the adapter to start from, "": none */
+    int64_t ranks;                   /* 0: not said */
+    int parallel;                    /* enum parallel */
+    int zero;                        /* 0..3: what is sharded */
+    int network;                     /* enum network */
     int64_t memory;                  /* bytes, 0: no budget */
     int64_t seed;
     uint64_t given; /* bit k: key k of the table was set by the user */

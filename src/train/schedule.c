@@ -108,6 +108,10 @@ enum snug_status recipe_check(const struct snug_recipe *recipe, struct snug_erro
                          "--base-batch says nothing without --scale-lr linear or sqrt");
     if (recipe->device == DEVICE_cuda && recipe->kernels != 0)
         return snug_fail(err, SNUG_BAD_ARGUMENT, "--kernels reference is for --device cpu");
+    if (recipe->parallel == PARALLEL_ps && recipe->zero > 0)
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "--parallel ps has the model on rank 0, --zero %d in shards: keep one",
+                         recipe->zero);
     const char *idle = recipe->lora > 0                       ? NULL
                        : recipe->lora_on != LORA_ON_attention ? "lora-on"
                        : !isnan(recipe->lora_alpha)           ? "lora-alpha"

@@ -3,6 +3,8 @@
  */
 #include "train/session.h"
 
+#include "exec/exchange.h"
+#include "ir/exchange.h"
 #include "train/rates.h"
 
 #include <stdlib.h>
@@ -13,6 +15,8 @@ static const int64_t default_batch_language = 8, default_batch_other = 128;
 static size_t workspace_of(const void *device, const struct program *prog, const struct op *op)
 {
     const struct session *s = device;
+    if (op_is_exchange(op->kind))
+        return (size_t)exchange_work_bytes(prog, op);
     const struct kernel *kernel = s->backend->choose(prog, op, &s->facts);
     return kernel == NULL || kernel->workspace_bytes == NULL
                ? 0
@@ -28,12 +32,31 @@ static enum snug_status set_sizes(const struct session_request *q, struct sessio
                : r->batch > 0 ? r->batch
                : language     ? default_batch_language
                               : default_batch_other;
+    s->n_ranks = r->ranks > 1 ? (int)r->ranks : 1;
+    int64_t own_batch = q->train ? s->batch / s->n_ranks : s->batch;
+    if (q->model->family == MODEL_psi && s->n_ranks > 1) { /* nothing runs, nothing is shared */
+        s->batch = s->n_ranks;
+        s->micro_batch = 1;
+        return SNUG_OK;
+    }
+    if (q->train && s->batch % s->n_ranks != 0)
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "--batch %lld cannot be shared equally by %d ranks: choose a multiple",
+                         (long long)s->batch, s->n_ranks);
     s->micro_batch = q->micro_batch > 0   ? q->micro_batch
                      : r->micro_batch > 0 ? r->micro_batch
-                                          : s->batch;
+                                          : own_batch;
+    if (q->train && s->n_ranks > 1 && !recipe_is_given(r, "micro-batch"))
+        while (own_batch % s->micro_batch != 0) /* of a run that was saved by other ranks */
+            s->micro_batch--;
     s->seq = q->seq > 0 ? q->seq : r->seq;
     if (language && s->seq == 0)
         s->seq = q->model->gpt2.n_positions;
+    if (s->n_ranks > 1 && q->train && own_batch % s->micro_batch != 0)
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "the share of a rank, %lld of --batch %lld, is not divisible by "
+                         "--micro-batch %lld: choose a divisor",
+                         (long long)own_batch, (long long)s->batch, (long long)s->micro_batch);
     if (s->micro_batch > s->batch || s->batch % s->micro_batch != 0)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
                          "--batch %lld is not divisible by --micro-batch %lld: choose a divisor",
@@ -55,8 +78,10 @@ static int64_t count_trained(const struct program *prog)
 {
     int64_t n = 0;
     for (int i = 0; i < prog->n_tensors; i++)
-        if (prog->tensors[i].role == ROLE_parameter && !prog->tensors[i].frozen)
-            n += tensor_elems(prog, i);
+        if (prog->tensors[i].role == ROLE_parameter && !prog->tensors[i].frozen &&
+            prog->tensors[i].base == TENSOR_NONE)
+            n += prog->tensors[i].whole.n_dims > 0 ? shape_elems(&prog->tensors[i].whole)
+                                                   : tensor_elems(prog, i);
     return n;
 }
 
@@ -71,6 +96,16 @@ static enum snug_status check_kernels(const struct session *s, struct snug_error
                              op_infos[op->kind].name, s->backend->name);
     }
     return SNUG_OK;
+}
+
+static struct rank_place rank_place_of(const struct session_request *q, const struct session *s)
+{
+    const struct snug_recipe *r = q->recipe;
+    int rank = q->rank != NULL ? *q->rank : q->over != NULL ? q->over->rank : -1;
+    return (struct rank_place){.n_ranks = s->n_ranks,
+                               .rank = s->n_ranks > 1 ? rank : 0,
+                               .parallel = (enum parallel)r->parallel,
+                               .zero = r->zero};
 }
 
 enum snug_status session_program(const struct session_request *q, const char *last_pass,
@@ -99,35 +134,37 @@ enum snug_status session_program(const struct session_request *q, const char *la
                                            .room_bytes =
                                                q->room_bytes > 0 ? q->room_bytes : INT64_MAX};
         s->n_parameters = model_count_parameters(&s->prog);
-        struct pass_env env = {.scratch = &scratch,
-                               .err = err,
-                               .train = q->train,
-                               .compute = recipe_dtype(r),
-                               .master = !r->no_master,
-                               .n_micro = (int)(s->batch / s->micro_batch),
-                               .dropout = r->dropout,
-                               .label_smoothing = r->label_smoothing,
-                               .checkpoint = checkpoint,
-                               .lora_rank = (int)r->lora,
-                               .lora_on = (enum lora_on)r->lora_on,
-                               .lora_scale =
-                                   r->lora > 0 ? recipe_lora_alpha(r) / (double)r->lora : 0,
-                               .base_bits = r->lora_base,
-                               .optimizer = r->optimizer,
-                               .options = options,
-                               .state_bits = recipe_state_bits(r),
-                               .lr = recipe_lr(r),
-                               .weight_decay = recipe_weight_decay(r),
-                               .max_norm = r->clip,
-                               .in_backward = r->in_backward != 0,
-                               .offload = (unsigned)r->offload,
-                               .run = q->over != NULL ? &q->over->prog : NULL,
-                               .averages_only = q->averages_only,
-                               .workspace_bytes = workspace_of,
-                               .device = s};
+        struct pass_env env = {
+            .scratch = &scratch,
+            .err = err,
+            .train = q->train,
+            .compute = recipe_dtype(r),
+            .master = !r->no_master,
+            .n_micro = (int)(s->batch / s->micro_batch / (q->train ? s->n_ranks : 1)),
+            .ranks = rank_place_of(q, s),
+            .dropout = r->dropout,
+            .label_smoothing = r->label_smoothing,
+            .checkpoint = checkpoint,
+            .lora_rank = (int)r->lora,
+            .lora_on = (enum lora_on)r->lora_on,
+            .lora_scale = r->lora > 0 ? recipe_lora_alpha(r) / (double)r->lora : 0,
+            .base_bits = r->lora_base,
+            .optimizer = r->optimizer,
+            .options = options,
+            .state_bits = recipe_state_bits(r),
+            .lr = recipe_lr(r),
+            .weight_decay = recipe_weight_decay(r),
+            .max_norm = r->clip,
+            .in_backward = r->in_backward != 0,
+            .offload = (unsigned)r->offload,
+            .run = q->over != NULL ? &q->over->prog : NULL,
+            .averages_only = q->averages_only,
+            .workspace_bytes = workspace_of,
+            .device = s};
         status = pass_run(&s->prog, &env, last_pass);
         s->update_place = env.update_place;
         s->repeated_flops = env.repeated_flops;
+        s->rank = env.ranks.rank > 0 ? env.ranks.rank : 0;
         s->checkpoint = env.checkpoint;
         s->n_trained = count_trained(&s->prog);
     }
@@ -272,8 +309,15 @@ void session_describe(const struct session *s, const struct snug_recipe *recipe,
     text_add(out, "batch %lld", (long long)s->batch);
     if (s->seq > 0)
         text_add(out, " x %lld", (long long)s->seq);
-    if (s->micro_batch != s->batch)
-        text_add(out, " in %lld micro-batches", (long long)(s->batch / s->micro_batch));
+    if (s->n_ranks > 1) {
+        text_add(out, " on %d ranks, %s", s->n_ranks,
+                 recipe->parallel == PARALLEL_ps ? "parameter server" : "ddp");
+        if (recipe->zero > 0)
+            text_add(out, " with zero %d", recipe->zero);
+    }
+    if (s->micro_batch * s->n_ranks != s->batch)
+        text_add(out, "%s in %lld micro-batches", s->n_ranks > 1 ? ", each" : "",
+                 (long long)(s->batch / s->micro_batch / s->n_ranks));
     text_add(out, ", %s, %s", recipe_precision_name(recipe), recipe->optimizer->name);
     if (recipe->state_bits != 0 && recipe->state_bits != 32)
         text_add(out, " with states of %d bits", recipe->state_bits);

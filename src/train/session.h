@@ -17,6 +17,7 @@ struct session {
     struct device_facts facts;
     const struct backend *backend;
     int64_t batch, micro_batch, seq; /* seq 0: no sequences */
+    int n_ranks, rank;               /* that share the batch; the one that this program is of */
     int64_t n_parameters, n_trained; /* of the model; of those and of adapters */
     enum update_place update_place;  /* where --update in-backward has put them */
     double repeated_flops;           /* a step, of a second backward half */
@@ -29,11 +30,12 @@ struct session_request {
     const struct snug_recipe *recipe;
     enum model_purpose purpose;
     bool train;
-    int64_t batch, micro_batch, seq;  /* 0: from the recipe, then the model's default */
-    const struct session *over;       /* plan in the arena of this run, or NULL */
-    bool averages_only;               /* of that run's weights, as outputs, and nothing else */
-    int64_t room_bytes;               /* --checkpoint auto: see struct checkpointing; 0: no end */
-    bool estimate;                    /* no offsets: the ledger's lower bound is the total */
+    int64_t batch, micro_batch, seq; /* 0: from the recipe, then the model's default */
+    const struct session *over;      /* plan in the arena of this run, or NULL */
+    const int *rank;    /* of the recipe's; NULL: that of `over`, or the one that holds most */
+    bool averages_only; /* of that run's weights, as outputs, and nothing else */
+    int64_t room_bytes; /* --checkpoint auto: see struct checkpointing; 0: no end */
+    bool estimate;      /* no offsets: the ledger's lower bound is the total */
     const struct device_rates *rates; /* NULL: looked up for the recipe (train/rates.h) */
 };
 

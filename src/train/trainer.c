@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "train/adapter.h"
+#include "train/agree.h"
 #include "train/budget.h"
 #include "train/weights.h"
 
@@ -19,8 +20,10 @@ static enum snug_status feed(void *user, int micro, struct snug_error *err)
 {
     struct snug_trainer *t = user;
     const struct program *prog = &t->session.prog;
+    int64_t own_first = t->session.batch / t->session.n_ranks * t->session.rank;
     if (t->given != NULL) { /* the caller's batch: the micro-batch is a slice of it */
         int at = 0;
+        micro += t->session.rank * prog->n_repeat;
         for (int id = 0; id < prog->n_tensors; id++)
             if (prog->tensors[id].role == ROLE_input) {
                 size_t bytes = (size_t)tensor_bytes(prog, id);
@@ -29,7 +32,7 @@ static enum snug_status feed(void *user, int micro, struct snug_error *err)
             }
         return SNUG_OK;
     }
-    int64_t first = t->step * t->session.batch + micro * t->session.micro_batch;
+    int64_t first = t->step * t->session.batch + own_first + micro * t->session.micro_batch;
     return data_fill(t->data, DATA_TRAIN, first, t->session.micro_batch,
                      exec_input(t->exec, t->needs.input),
                      exec_input(t->exec, t->needs.target_input), err);
@@ -120,6 +123,7 @@ static enum snug_status make_exec(struct snug_trainer *t, struct snug_error *err
     if (has_store && t->out != NULL)
         TRY(checkpoint_make_dir(t->out, err));
     t->session.facts.store_folder = t->out;
+    t->session.facts.comm = t->session.n_ranks > 1 ? t->comm : NULL;
     return exec_create(&t->session.prog, &t->session.plan, t->session.backend, &t->session.facts,
                        NULL, &t->exec, err);
 }
@@ -138,8 +142,20 @@ static enum snug_status start_weights(struct snug_trainer *t, struct snug_error 
                : adapter_load(&t->session, t->exec, t->recipe.lora_from, err);
 }
 
+static enum snug_status open_ranks(struct snug_trainer *t, struct snug_error *err)
+{
+    TRY(comm_open(t->recipe.ranks, &t->comm, err));
+    if (t->recipe.ranks > 0 && t->recipe.ranks != t->comm->n_ranks)
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "--ranks %lld, but mpirun has started %d; leave --ranks out",
+                         (long long)t->recipe.ranks, t->comm->n_ranks);
+    t->recipe.ranks = t->comm->n_ranks > 1 ? t->comm->n_ranks : 0;
+    return SNUG_OK;
+}
+
 static enum snug_status open_all(struct snug_trainer *t, struct snug_error *err)
 {
+    TRY(open_ranks(t, err));
     if (t->out != NULL)
         TRY(trainer_check_out(t, err));
     if (t->options.resume)
@@ -147,7 +163,8 @@ static enum snug_status open_all(struct snug_trainer *t, struct snug_error *err)
     else if (t->recipe.lora_from[0] != '\0')
         TRY(adapter_read_recipe(&t->recipe, err));
     TRY(trainer_fit_model(t, err));
-    struct session_request q = {.model = t->model, .recipe = &t->recipe, .train = true};
+    struct session_request q = {
+        .model = t->model, .recipe = &t->recipe, .train = true, .rank = &t->comm->rank};
     TRY(session_make(&q, &t->session, err));
     TRY(needs_of(&t->session.prog, &t->needs, err));
     TRY(budget_check_run(t->model, &t->recipe, &t->session, err));
@@ -156,6 +173,8 @@ static enum snug_status open_all(struct snug_trainer *t, struct snug_error *err)
     if (recipe_lr(&t->recipe) <= 0 && t->recipe.optimizer->usual_lr != NULL)
         t->recipe.lr = t->recipe.optimizer->usual_lr(&t->session.prog, (double)t->n_steps,
                                                      (double)t->recipe.warmup);
+    if (t->comm->n_ranks > 1)
+        TRY(trainer_agree(t, err));
     TRY(make_exec(t, err));
     TRY(start_weights(t, err));
     t->first_step = t->step;
@@ -163,6 +182,22 @@ static enum snug_status open_all(struct snug_trainer *t, struct snug_error *err)
     TRY(make_evaluator(t, err));
     TRY(make_averages(t, err));
     return t->out == NULL ? SNUG_OK : trainer_begin_run(t, err);
+}
+
+/* Of several ranks that fail, one tells why, and the others know that it did. */
+static enum snug_status finish_call(struct snug_trainer *t, enum snug_status status,
+                                    const struct snug_error *why, struct snug_error *err)
+{
+    struct snug_error told = *why;
+    if (status == SNUG_OK || status == SNUG_INTERRUPTED) {
+        if (status != SNUG_OK)
+            snug_fail(err, status, "%s", why->message);
+        return status;
+    }
+    t->failed = true;
+    told.status = status;
+    comm_claim(t->comm, &told);
+    return snug_fail(err, told.status, "%s", told.message);
 }
 
 enum snug_status snug_trainer_open(const snug_model *model, const snug_recipe *recipe,
@@ -181,12 +216,13 @@ enum snug_status snug_trainer_open(const snug_model *model, const snug_recipe *r
     t->data_spec = options->data == NULL ? NULL : strdup(options->data);
     t->out = options->out == NULL ? NULL : strdup(options->out);
     enum snug_status status;
+    struct snug_error why = {0};
     if ((options->data != NULL && t->data_spec == NULL) || (options->out != NULL && t->out == NULL))
         status = snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     else if (options->resume && t->out == NULL)
         status = snug_fail(err, SNUG_BAD_ARGUMENT, "--resume needs --out DIR: which run?");
     else
-        status = open_all(t, err);
+        status = finish_call(t, open_all(t, &why), &why, err);
     if (status != SNUG_OK) {
         snug_trainer_free(t);
         return status;
@@ -207,6 +243,8 @@ void snug_trainer_free(snug_trainer *t)
     data_close(t->data);
     exec_free(t->exec);
     session_free(&t->session);
+    comm_close(t->comm, !t->failed);
+    free(t->rank_bytes);
     free(t->data_spec);
     free(t->out);
     free(t);
@@ -322,7 +360,28 @@ static bool is_due(int64_t step, int64_t every, int64_t n_steps)
     return step == n_steps || (every > 0 && step % every == 0);
 }
 
-enum snug_status snug_trainer_run(snug_trainer *t, snug_progress_fn *progress, void *user,
+/* Is one of the ranks asked to stop?  Then all do, after the same step. */
+static enum snug_status agree_to_stop(struct snug_trainer *t, bool *stop, struct snug_error *err)
+{
+    unsigned char own = *stop, any = 0, all[t->comm->n_ranks];
+    TRY(comm_gather(t->comm, 0, &own, 1, all, err));
+    for (int i = 0; i < t->comm->n_ranks && t->comm->rank == 0; i++)
+        any |= all[i];
+    TRY(comm_broadcast(t->comm, 0, &any, 1, err));
+    *stop = any != 0;
+    return SNUG_OK;
+}
+
+static enum snug_status gather_bytes(struct snug_trainer *t, struct snug_error *err)
+{
+    int64_t own[2] = {t->session.plan.arena_bytes, exec_allocated_bytes(t->exec)};
+    free(t->rank_bytes);
+    t->rank_bytes = calloc((size_t)t->comm->n_ranks, sizeof own);
+    return t->rank_bytes == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory")
+                                 : comm_gather(t->comm, 0, own, sizeof own, t->rank_bytes, err);
+}
+
+static enum snug_status run_steps(snug_trainer *t, snug_progress_fn *progress, void *user,
                                   struct snug_error *err)
 {
     if (t->data == NULL)
@@ -340,6 +399,7 @@ enum snug_status snug_trainer_run(snug_trainer *t, snug_progress_fn *progress, v
             TRY(trainer_save(t, err));
         m.saved = save;
         stop = progress != NULL && progress(&m, user) != 0;
+        TRY(agree_to_stop(t, &stop, err));
     }
     if (stop && t->out != NULL && t->saved_step != t->step)
         TRY(trainer_save(t, err));
@@ -352,9 +412,36 @@ enum snug_status snug_trainer_run(snug_trainer *t, snug_progress_fn *progress, v
                          (long long)t->step, broken);
     int64_t beside = runtime_bytes(t->exec);
     t->runtime_bytes = beside > t->runtime_bytes ? beside : t->runtime_bytes;
+    TRY(gather_bytes(t, err));
     return stop && t->step < t->n_steps
                ? snug_fail(err, SNUG_INTERRUPTED, "stopped at step %lld", (long long)t->step)
                : SNUG_OK;
+}
+
+enum snug_status snug_trainer_run(snug_trainer *t, snug_progress_fn *progress, void *user,
+                                  struct snug_error *err)
+{
+    struct snug_error why = {0};
+    return finish_call(t, run_steps(t, progress, user, &why), &why, err);
+}
+
+int snug_trainer_rank(const snug_trainer *t)
+{
+    return t->comm->rank;
+}
+
+int snug_trainer_ranks(const snug_trainer *t)
+{
+    return t->comm->n_ranks;
+}
+
+int snug_trainer_rank_bytes(const snug_trainer *t, int rank, int64_t *planned, int64_t *allocated)
+{
+    if (t->rank_bytes == NULL || t->comm->rank != 0 || rank < 0 || rank >= t->comm->n_ranks)
+        return 0;
+    *planned = t->rank_bytes[2 * rank];
+    *allocated = t->rank_bytes[2 * rank + 1];
+    return 1;
 }
 
 enum snug_status snug_trainer_step(snug_trainer *t, const void *const *inputs,

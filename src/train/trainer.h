@@ -4,6 +4,7 @@
 #ifndef SNUG_TRAIN_TRAINER_H
 #define SNUG_TRAIN_TRAINER_H
 
+#include "comm/comm.h"
 #include "data/data.h"
 #include "io/metrics.h"
 #include "train/session.h"
@@ -60,7 +61,10 @@ struct snug_trainer {
     const void *const *given;          /* the caller's inputs of the present step */
     double loss, seconds;
     int64_t runtime_bytes;
-    int64_t saved_step; /* -1: never */
+    int64_t saved_step;  /* -1: never */
+    struct comm *comm;   /* the ranks of this run; itself alone, at least */
+    bool failed;         /* so that other ranks may have ended */
+    int64_t *rank_bytes; /* on rank 0, of a run that has ended: planned, allocated of each rank */
 };
 
 /* checkpoints.c */

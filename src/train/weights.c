@@ -73,6 +73,20 @@ static enum snug_status put_piece(const struct session *session, struct exec *ex
     return exec_write(exec, id, at * size, n * size, from, err);
 }
 
+/* `n` elements of the whole tensor from `at` on, as far as this rank has them. */
+static enum snug_status put_part(const struct session *session, struct exec *exec, tensor_id id,
+                                 int64_t at, int64_t n, const void *from, struct snug_error *err)
+{
+    const struct tensor *t = &session->prog.tensors[id];
+    int64_t begin = at > t->whole_from ? at : t->whole_from;
+    int64_t end = t->whole_from + tensor_elems(&session->prog, id);
+    end = at + n < end ? at + n : end;
+    if (!exec_holds(exec, id) || begin >= end)
+        return SNUG_OK;
+    return put_piece(session, exec, id, begin - t->whole_from, end - begin,
+                     (const char *)from + (begin - at) * (int64_t)dtype_bytes(t->dtype), err);
+}
+
 typedef enum snug_status piece_fn(void *user, int64_t at, int64_t n, struct snug_error *err);
 
 /* All pieces of n_elems, by all threads; the first failure that is seen is the one reported. */
@@ -107,7 +121,8 @@ static enum snug_status copy_piece(void *user, int64_t at, int64_t n, struct snu
     const struct tensor *to = &p->session->prog.tensors[p->id];
     const struct tensor *from = &p->session->prog.tensors[p->other];
     double read[WEIGHT_PIECE], made[WEIGHT_PIECE]; /* room for the widest type */
-    TRY(get_piece(p->session, p->exec, p->other, at, n, read, err));
+    TRY(get_piece(p->session, p->exec, p->other, at + to->whole_from - from->whole_from, n, read,
+                  err));
     for (int64_t i = 0; i < n; i++)
         dtype_store(to->dtype, made, i, dtype_load(from->dtype, read, i));
     return put_piece(p->session, p->exec, p->id, at, n, made, err);
@@ -121,7 +136,8 @@ enum snug_status weights_start_copies(const struct session *session, struct exec
     for (int id = 0; id < prog->n_tensors; id++) {
         const struct tensor *t = &prog->tensors[id];
         const char *dot = strchr(t->name, '.');
-        if (t->init != INIT_weight || t->role != ROLE_optimizer || dot == NULL)
+        if (t->init != INIT_weight || t->role != ROLE_optimizer || dot == NULL ||
+            !exec_holds(exec, id))
             continue;
         tensor_id weight = program_find(prog, dot + 1), master = master_of(prog, weight);
         tensor_id from = master != TENSOR_NONE ? master : weight;
@@ -139,10 +155,11 @@ static enum snug_status start_piece(void *user, int64_t at, int64_t n, struct sn
     const struct tensor *t = &p->session->prog.tensors[p->id];
     float wide[WEIGHT_PIECE];
     for (int64_t i = 0; i < n; i++)
-        wide[i] = (float)start_value(t, p->seed, p->stream, at + i);
+        wide[i] = (float)start_value(t, p->seed, p->stream, t->whole_from + at + i);
     TRY(weight_form_put(&p->form, at, n, wide, err));
-    return p->other == TENSOR_NONE ? SNUG_OK
-                                   : put_piece(p->session, p->exec, p->other, at, n, wide, err);
+    return p->other == TENSOR_NONE
+               ? SNUG_OK
+               : put_part(p->session, p->exec, p->other, t->whole_from + at, n, wide, err);
 }
 
 static enum snug_status clear_piece(void *user, int64_t at, int64_t n, struct snug_error *err)
@@ -238,14 +255,17 @@ static enum snug_status read_to(const struct session *session, struct exec *exec
     double read[WEIGHT_PIECE], made[WEIGHT_PIECE]; /* room for the widest type */
     enum dtype dtype = session->prog.tensors[id].dtype;
     int64_t n = shape_elems(&entry->shape);
-    if (entry->dtype == dtype && exec_data(exec, id) != NULL)
+    bool is_shard = session->prog.tensors[id].whole.n_dims > 0;
+    if (entry->dtype == dtype && exec_data(exec, id) != NULL && !is_shard)
         return safetensors_read(st, entry, exec_data(exec, id), err);
-    for (int64_t at = 0; at < n; at += WEIGHT_PIECE) {
+    int64_t first = session->prog.tensors[id].whole_from / WEIGHT_PIECE * WEIGHT_PIECE;
+    int64_t end = session->prog.tensors[id].whole_from + tensor_elems(&session->prog, id);
+    for (int64_t at = first; at < n && at < end; at += WEIGHT_PIECE) {
         TRY(read_piece(st, entry, at, piece_at(n, at), read, err));
         for (int64_t i = 0; entry->dtype != dtype && i < piece_at(n, at); i++)
             dtype_store(dtype, made, i, dtype_load(entry->dtype, read, i));
-        TRY(put_piece(session, exec, id, at, piece_at(n, at), entry->dtype != dtype ? made : read,
-                      err));
+        TRY(put_part(session, exec, id, at, piece_at(n, at), entry->dtype != dtype ? made : read,
+                     err));
     }
     return SNUG_OK;
 }
@@ -285,6 +305,8 @@ enum snug_status weights_read_entry(const struct session *session, struct exec *
 {
     struct weight_form weight = weight_form_of(&session->prog, exec, id);
     tensor_id master = master_of(&session->prog, id);
+    if (session->prog.tensors[id].whole.n_dims > 0)
+        weight.shape = session->prog.tensors[id].whole;
     if (!shape_equal(&entry->shape, &weight.shape) || entry->dtype >= DTYPE_COUNT ||
         !dtype_is_float(entry->dtype))
         return wrong_shape(st, entry, &weight.shape, weight.dtype, err);
@@ -448,6 +470,16 @@ static bool is_saved(const struct program *prog, const struct exec *exec, tensor
     return (roles >> role & 1) != 0 && t->persistent && !t->frozen && exec_holds(exec, id);
 }
 
+/* Does another rank have it, and this one nothing of it? */
+static bool is_elsewhere(const struct program *prog, const struct exec *exec, tensor_id id,
+                         unsigned roles)
+{
+    const struct tensor *t = &prog->tensors[id];
+    enum role role = is_of_model(t) ? ROLE_parameter : t->role;
+    return (roles >> role & 1) != 0 && t->base == TENSOR_NONE && !t->persistent &&
+           !exec_holds(exec, id) && !t->frozen;
+}
+
 static enum snug_status read_anywhere(const void *owner, int id, int64_t at_bytes, int64_t n_bytes,
                                       void *to, struct snug_error *err)
 {
@@ -503,13 +535,16 @@ enum snug_status weights_restore(const struct session *session, struct exec *exe
     for (int k = 0; k < safetensors_count(st); k++) { /* in file order: the checksum is free */
         const struct st_entry *entry = safetensors_entry(st, k);
         tensor_id id = program_find(prog, peft_bare_name(entry->name));
+        if (id != TENSOR_NONE && is_elsewhere(prog, exec, id, roles))
+            continue;
         if (id == TENSOR_NONE || !is_saved(prog, exec, id, roles))
             return snug_fail(err, SNUG_MISMATCH,
                              "%s holds \"%s\", which this model and optimizer do not have",
                              safetensors_path(st), entry->name);
-        if (entry->dtype != prog->tensors[id].dtype ||
-            !shape_equal(&entry->shape, &prog->tensors[id].shape))
-            return wrong_shape(st, entry, &prog->tensors[id].shape, prog->tensors[id].dtype, err);
+        const struct tensor *t = &prog->tensors[id];
+        const struct shape *shape = t->whole.n_dims > 0 ? &t->whole : &t->shape;
+        if (entry->dtype != t->dtype || !shape_equal(&entry->shape, shape))
+            return wrong_shape(st, entry, shape, t->dtype, err);
         TRY(read_to(session, exec, id, st, entry, err));
         n--;
     }

@@ -221,6 +221,11 @@ static void add_random_tensor(struct dice *dice, struct program *prog)
                             .init_scale = roll(dice, 2) ? random_real(dice) : 0};
     for (int d = 0; d < tensor.shape.n_dims; d++)
         tensor.shape.dim[d] = 1 + roll(dice, 100);
+    if (roll(dice, 4) == 0) {
+        tensor.whole = tensor.shape;
+        tensor.whole.dim[0] *= 3;
+        tensor.whole_from = roll(dice, 1000);
+    }
     tensor_id id;
     assert_int_equal(program_add_tensor(prog, &tensor, &id, NULL), SNUG_OK);
 }
@@ -315,6 +320,8 @@ static void assert_same_tensor(const struct tensor *a, const struct tensor *b)
     assert_int_equal(a->frozen, b->frozen);
     assert_int_equal(a->init, b->init);
     assert_memory_equal(&a->init_scale, &b->init_scale, sizeof a->init_scale);
+    assert_true(shape_equal(&a->whole, &b->whole));
+    assert_int_equal(a->whole_from, b->whole_from);
 }
 
 static void assert_same_program(const struct program *a, const struct program *b)

@@ -1,0 +1,273 @@
+/*
+ * comm.c -- finds out which ranks this process is one of, and talks to them.
+ *
+ * mpirun tells its processes how many there are, each MPI by variables of its own; they also say which
+ * MPI it is.  The plugin for it lies beside the program, or where it was installed.  SNUG_MPI names
+ * another.
+ */
+#include "comm/comm.h"
+
+#include "comm/watch.h"
+
+#include <dlfcn.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+struct ranks {
+    struct comm comm; /* first: the two are cast into each other */
+    void *library;
+    const struct comm_plugin *plugin;
+    struct watch *watch;
+};
+
+/* What each MPI's launcher sets, and the name of the plugin for it. */
+static const struct launcher {
+    const char *size, *plugin;
+} launchers[] = {
+    {"OMPI_COMM_WORLD_SIZE", "libsnug_openmpi.so"},
+    {"PMI_SIZE", "libsnug_mpich.so"},
+};
+enum { N_LAUNCHERS = sizeof launchers / sizeof *launchers };
+
+static int size_by(const struct launcher *launcher)
+{
+    const char *text = getenv(launcher->size);
+    long n = text == NULL ? 0 : strtol(text, NULL, 10);
+    return n > 0 && n <= 1 << 24 ? (int)n : 0;
+}
+
+static const struct launcher *find_launcher(void)
+{
+    for (int i = 0; i < N_LAUNCHERS; i++)
+        if (size_by(&launchers[i]) > 0)
+            return &launchers[i];
+    return NULL;
+}
+
+int comm_expected_ranks(void)
+{
+    const struct launcher *launcher = find_launcher();
+    return launcher == NULL ? 1 : size_by(launcher);
+}
+
+/* ---- waiting --------------------------------------------------------------------------------- */
+
+/* The processor is shared with the ops of this rank, and often with other ranks: after a short while
+ * of asking at every turn, ask now and then. */
+static void pause_a_moment(int turn)
+{
+    enum { EAGER_TURNS = 64 };
+    static const struct timespec moment = {.tv_nsec = 30 * 1000};
+    if (turn < EAGER_TURNS)
+        sched_yield();
+    else
+        nanosleep(&moment, NULL);
+}
+
+static enum snug_status exchange(struct comm *comm, const struct comm_message *messages, int n,
+                                 struct snug_error *err)
+{
+    struct ranks *r = (struct ranks *)comm;
+    char why[COMM_WHY_MAX] = "";
+    bool done = n == 0;
+    TRY(comm_check(comm, err));
+    if (!done && !r->plugin->start(messages, n, why))
+        return snug_fail(err, SNUG_IO_ERROR, "%s: %s", r->plugin->name, why);
+    for (int turn = 0; !done; turn += turn < 1 << 20) {
+        if (!r->plugin->test(&done, why)) {
+            TRY(comm_check(comm, err)); /* a death says more than what came of it */
+            return snug_fail(err, SNUG_IO_ERROR, "%s: %s", r->plugin->name, why);
+        }
+        if (!done) {
+            TRY(comm_check(comm, err));
+            pause_a_moment(turn);
+        }
+    }
+    return SNUG_OK;
+}
+
+static void close_ranks(struct comm *comm, bool in_peace)
+{
+    struct ranks *r = (struct ranks *)comm;
+    in_peace = in_peace && comm_barrier(comm, NULL) == SNUG_OK;
+    watch_close(r->watch);
+    if (in_peace)
+        r->plugin->end();
+    free(r); /* the library stays: MPI leaves threads behind */
+}
+
+static const struct comm_table table = {
+    .name = "mpi",
+    .exchange = exchange,
+    .all_reduce = collect_all_reduce,
+    .reduce_scatter = collect_reduce_scatter,
+    .all_gather = collect_all_gather,
+    .close = close_ranks,
+};
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+/* Beside the program, then where an installed program has it; "": wherever the system looks. */
+static void *load(const char *name, char why[COMM_WHY_MAX])
+{
+    static const char *const places[] = {"", "/../lib"};
+    char self[3000] = "", path[3200];
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    char *slash = length > 0 ? strrchr(self, '/') : NULL;
+    void *library = NULL;
+    if (slash != NULL)
+        *slash = '\0';
+    for (size_t i = 0; i < sizeof places / sizeof *places && library == NULL && slash != NULL;
+         i++) {
+        snprintf(path, sizeof path, "%s%s/%s", self, places[i], name);
+        /* global: MPI loads parts of its own that look for its names */
+        library = access(path, R_OK) == 0 ? dlopen(path, RTLD_NOW | RTLD_GLOBAL) : NULL;
+        if (library == NULL && access(path, R_OK) == 0)
+            snprintf(why, COMM_WHY_MAX, "%s", dlerror());
+    }
+    if (library == NULL)
+        library = dlopen(name, RTLD_NOW | RTLD_GLOBAL);
+    if (library == NULL && why[0] == '\0')
+        snprintf(why, COMM_WHY_MAX, "%s", dlerror());
+    return library;
+}
+
+static enum snug_status load_plugin(struct ranks *r, struct snug_error *err)
+{
+    char why[COMM_WHY_MAX] = "";
+    const char *name = getenv("SNUG_MPI");
+    const struct launcher *launcher = find_launcher();
+    if (name == NULL)
+        name = launcher != NULL ? launcher->plugin : launchers[0].plugin;
+    r->library = load(name, why);
+    if (r->library == NULL)
+        return snug_fail(err, SNUG_UNSUPPORTED,
+                         "several ranks need MPI: %.200s; install it and build again, or run on "
+                         "one rank",
+                         why);
+    comm_plugin_fn *find = NULL;
+    *(void **)&find = dlsym(r->library, COMM_PLUGIN_SYMBOL);
+    r->plugin = find == NULL ? NULL : find();
+    if (r->plugin == NULL || r->plugin->version != COMM_PLUGIN_VERSION)
+        return snug_fail(err, SNUG_UNSUPPORTED, "%s is not a plugin of this version of snug", name);
+    return SNUG_OK;
+}
+
+static enum snug_status begin(struct ranks *r, struct snug_error *err)
+{
+    char why[COMM_WHY_MAX] = "";
+    TRY(load_plugin(r, err));
+    if (!r->plugin->begin(&r->comm.rank, &r->comm.n_ranks, why))
+        return snug_fail(err, SNUG_IO_ERROR, "%s does not start: %s", r->plugin->name, why);
+    return r->comm.n_ranks > 1 ? watch_open(&r->comm, &r->watch, err) : SNUG_OK;
+}
+
+enum snug_status comm_open(int64_t n_ranks, struct comm **comm, struct snug_error *err)
+{
+    int expected = comm_expected_ranks();
+    *comm = NULL;
+    if (expected == 1 && n_ranks <= 1)
+        return comm_open_self(comm, err);
+    if (expected == 1)
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "--ranks %lld: this process is alone; start it as mpirun -n %lld snug "
+                         "train ...",
+                         (long long)n_ranks, (long long)n_ranks);
+    struct ranks *r = calloc(1, sizeof *r);
+    if (r == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    r->comm.table = &table;
+    enum snug_status status = begin(r, err);
+    if (status != SNUG_OK) {
+        free(r);
+        return status;
+    }
+    *comm = &r->comm;
+    return SNUG_OK;
+}
+
+void comm_close(struct comm *comm, bool in_peace)
+{
+    if (comm != NULL)
+        comm->table->close(comm, in_peace);
+}
+
+static struct watch *watch_of(const struct comm *comm)
+{
+    return comm == NULL || comm->table != &table ? NULL : ((const struct ranks *)comm)->watch;
+}
+
+enum snug_status comm_check(const struct comm *comm, struct snug_error *err)
+{
+    return watch_check(watch_of(comm), err);
+}
+
+void comm_claim(struct comm *comm, struct snug_error *err)
+{
+    struct watch *watch = watch_of(comm);
+    if (watch == NULL || err->status == SNUG_ELSEWHERE)
+        return;
+    char message[sizeof err->message];
+    snprintf(message, sizeof message, "rank %d: %.480s", comm->rank, err->message);
+    enum snug_status status = watch_claim(watch, message) ? err->status : SNUG_ELSEWHERE;
+    snug_fail(err, status, "%s", message);
+}
+
+/* ---- small things ---------------------------------------------------------------------------- */
+
+static enum snug_status one(struct comm *comm, int peer, void *data, int64_t n_bytes, bool receives,
+                            struct snug_error *err)
+{
+    struct comm_message message = {
+        .peer = peer, .data = data, .n_bytes = n_bytes, .receives = receives};
+    return comm->table->exchange(comm, &message, n_bytes > 0 ? 1 : 0, err);
+}
+
+enum snug_status comm_send(struct comm *comm, int to, const void *data, int64_t n_bytes,
+                           struct snug_error *err)
+{
+    return one(comm, to, (void *)(uintptr_t)data, n_bytes, false, err);
+}
+
+enum snug_status comm_recv(struct comm *comm, int from, void *data, int64_t n_bytes,
+                           struct snug_error *err)
+{
+    return one(comm, from, data, n_bytes, true, err);
+}
+
+enum snug_status comm_broadcast(struct comm *comm, int from, void *data, int64_t n_bytes,
+                                struct snug_error *err)
+{
+    if (comm->rank != from)
+        return comm_recv(comm, from, data, n_bytes, err);
+    for (int rank = 0; rank < comm->n_ranks; rank++)
+        if (rank != from)
+            TRY(comm_send(comm, rank, data, n_bytes, err));
+    return SNUG_OK;
+}
+
+enum snug_status comm_gather(struct comm *comm, int to, const void *data, int64_t n_bytes,
+                             void *all, struct snug_error *err)
+{
+    if (comm->rank != to)
+        return comm_send(comm, to, data, n_bytes, err);
+    for (int rank = 0; rank < comm->n_ranks; rank++) {
+        char *place = (char *)all + rank * n_bytes;
+        if (rank == to)
+            memcpy(place, data, (size_t)n_bytes);
+        else
+            TRY(comm_recv(comm, rank, place, n_bytes, err));
+    }
+    return SNUG_OK;
+}
+
+enum snug_status comm_barrier(struct comm *comm, struct snug_error *err)
+{
+    char own = 0, all[comm->n_ranks];
+    TRY(comm_gather(comm, 0, &own, 1, all, err));
+    return comm_broadcast(comm, 0, &own, 1, err);
+}

@@ -1,0 +1,97 @@
+/*
+ * comm.h -- what ranks say to each other.
+ *
+ *     self.c        one rank: nothing to say
+ *     comm.c        finds the kind of ranks that this process is one of; MPI through plugin.h
+ *     collect.c     sums and collections out of messages, in a fixed order
+ *     watch.c       finds out that another rank has failed or died, without MPI
+ *
+ * Calls wait until they are done.  That they run beside other work is for the caller to arrange, as
+ * the executor does with its lane of copies.  One thread at a time calls.
+ *
+ * After a failure on any rank every call fails on every rank, soon: comm_claim decides which of them
+ * tells the user.
+ */
+#ifndef SNUG_COMM_COMM_H
+#define SNUG_COMM_COMM_H
+
+#include "base/cut.h"
+#include "base/dtype.h"
+#include "base/status.h"
+#include "comm/plugin.h"
+
+struct comm;
+
+/* A tensor that ranks share.  `whole` are all its numbers; `piece` those of this rank's range, or NULL:
+ * they lie in the whole. */
+struct comm_tensor {
+    void *whole, *piece;
+    enum dtype dtype; /* the same for all tensors of a call */
+    int64_t n_elems;
+    struct cut cut;
+};
+
+struct comm_table {
+    const char *name;
+    /* Messages in both directions, all of them under way at once. */
+    enum snug_status (*exchange)(struct comm *comm, const struct comm_message *messages, int n,
+                                 struct snug_error *err);
+    /* whole = the sum of all ranks' */
+    enum snug_status (*all_reduce)(struct comm *comm, const struct comm_tensor *tensors, int n,
+                                   void *work, struct snug_error *err);
+    /* piece (+)= this rank's range of the sum of all ranks' whole */
+    enum snug_status (*reduce_scatter)(struct comm *comm, const struct comm_tensor *tensors, int n,
+                                       bool add, void *work, struct snug_error *err);
+    /* whole = all ranks' pieces */
+    enum snug_status (*all_gather)(struct comm *comm, const struct comm_tensor *tensors, int n,
+                                   void *work, struct snug_error *err);
+    void (*close)(struct comm *comm, bool in_peace);
+};
+
+struct comm {
+    const struct comm_table *table;
+    int rank, n_ranks;
+};
+
+/* How many ranks the launcher of this process says there are (mpirun's variables); 1: none. */
+int comm_expected_ranks(void);
+
+/* The ranks that this process is one of.  n_ranks > 1 asks for a library of messages even where no
+ * launcher is seen. */
+enum snug_status comm_open(int64_t n_ranks, struct comm **comm, struct snug_error *err);
+/* in_peace: all ranks come to it; else what is under way is left as it is. */
+void comm_close(struct comm *comm, bool in_peace);
+
+/* Has another rank failed?  Cheap; from any thread. */
+enum snug_status comm_check(const struct comm *comm, struct snug_error *err);
+/* To be called by a rank whose run has failed, with why.  The first to call, over all ranks, is the one
+ * whose message counts; on the others the error becomes SNUG_ELSEWHERE. */
+void comm_claim(struct comm *comm, struct snug_error *err);
+
+/* Bytes of `work` for the three that take it; shards of tensors are cut the same everywhere. */
+int64_t comm_work_bytes(const struct comm_tensor *tensors, int n, int n_ranks);
+
+/* Small things, for the start and the end of a run. */
+enum snug_status comm_send(struct comm *comm, int to, const void *data, int64_t n_bytes,
+                           struct snug_error *err);
+enum snug_status comm_recv(struct comm *comm, int from, void *data, int64_t n_bytes,
+                           struct snug_error *err);
+enum snug_status comm_broadcast(struct comm *comm, int from, void *data, int64_t n_bytes,
+                                struct snug_error *err);
+/* n_bytes of every rank, one after the other, in `all` of rank `to`; NULL elsewhere. */
+enum snug_status comm_gather(struct comm *comm, int to, const void *data, int64_t n_bytes,
+                             void *all, struct snug_error *err);
+enum snug_status comm_barrier(struct comm *comm, struct snug_error *err);
+
+/* collect.c: the three made of exchange, for kinds that have nothing better. */
+enum snug_status collect_all_reduce(struct comm *comm, const struct comm_tensor *tensors, int n,
+                                    void *work, struct snug_error *err);
+enum snug_status collect_reduce_scatter(struct comm *comm, const struct comm_tensor *tensors, int n,
+                                        bool add, void *work, struct snug_error *err);
+enum snug_status collect_all_gather(struct comm *comm, const struct comm_tensor *tensors, int n,
+                                    void *work, struct snug_error *err);
+
+/* self.c */
+enum snug_status comm_open_self(struct comm **comm, struct snug_error *err);
+
+#endif

@@ -1,0 +1,67 @@
+/*
+ * exchange.c -- from the operands of an op to what comm moves.
+ */
+#include "exec/exchange.h"
+
+#include "ir/exchange.h"
+
+static struct comm_tensor shared_tensor(const struct program *prog, const struct op *op, int k)
+{
+    const struct tensor *whole = &prog->tensors[exchange_whole(op, k)];
+    return (struct comm_tensor){
+        .dtype = whole->dtype, .n_elems = shape_elems(&whole->shape), .cut = exchange_cut(op)};
+}
+
+int64_t exchange_work_bytes(const struct program *prog, const struct op *op)
+{
+    struct comm_tensor tensors[MAX_INPUTS];
+    for (int k = 0; k < op->n_in; k++)
+        tensors[k] = shared_tensor(prog, op, k);
+    return comm_work_bytes(tensors, op->n_in, exchange_ranks(op));
+}
+
+static enum snug_status exchange(const struct kernel_call *call, struct comm *comm,
+                                 const struct comm_tensor *tensors, struct snug_error *err)
+{
+    int n = call->op->n_in;
+    switch (call->op->kind) {
+    case OP_all_reduce:
+        return comm->table->all_reduce(comm, tensors, n, call->work, err);
+    case OP_reduce_scatter:
+        return comm->table->reduce_scatter(comm, tensors, n, call->add, call->work, err);
+    default:
+        return comm->table->all_gather(comm, tensors, n, call->work, err);
+    }
+}
+
+static enum snug_status run(struct exchanger *exchanger, const struct kernel_call *call,
+                            struct snug_error *err)
+{
+    struct comm *comm = ((struct rank_exchanger *)exchanger)->comm;
+    const struct op *op = call->op;
+    struct comm_tensor tensors[MAX_INPUTS];
+    struct snug_error why = {0};
+    if (exchange_ranks(op) != comm->n_ranks)
+        return snug_fail(err, SNUG_MISMATCH, "%s was planned for %d ranks, and there are %d",
+                         op_infos[op->kind].name, exchange_ranks(op), comm->n_ranks);
+    for (int k = 0; k < op->n_in; k++) {
+        bool gathers = op->kind == OP_all_gather;
+        const struct operand *whole = gathers ? &call->out[k] : &call->in[k];
+        const struct operand *piece = gathers ? &call->in[k] : &call->out[k];
+        tensors[k] = (struct comm_tensor){.whole = whole->data,
+                                          .piece = piece->data == whole->data ? NULL : piece->data,
+                                          .dtype = whole->tensor->dtype,
+                                          .n_elems = shape_elems(&whole->tensor->shape),
+                                          .cut = exchange_cut(op)};
+    }
+    enum snug_status status = exchange(call, comm, tensors, &why);
+    const struct tensor *first = (op->kind == OP_all_gather ? call->out : call->in)[0].tensor;
+    return status == SNUG_OK ? SNUG_OK
+                             : snug_fail(err, status, "%.400s (in %s of \"%.60s\")", why.message,
+                                         op_infos[op->kind].name, first->name);
+}
+
+struct rank_exchanger exchanger_over(struct comm *comm)
+{
+    return (struct rank_exchanger){.exchanger = {.run = run}, .comm = comm};
+}

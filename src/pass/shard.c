@@ -1,0 +1,267 @@
+/*
+ * shard.c -- the program of one rank among several: data parallelism, with the model on every rank, on
+ * rank 0, or in shards (ZeRO 1, 2, 3).
+ *
+ * Each rank runs forward and backward on its part of the batch; the loss was weighted so that sums over
+ * ranks are means over the batch (accumulate.c).  Of every weight that is trained each rank has a range
+ * of elements (base/cut.h).  What that means for gradients and updates is in shard_updates.c, for the
+ * weights themselves in shard_weights.c.
+ *
+ * An optimizer that needs whole matrices cannot update a range: its weights go whole to one rank each,
+ * the next one to the rank that has least.
+ *
+ * Model states alone (psi:N) have no ops to exchange anything: their tensors are cut.
+ *
+ * needs: the final ops but for workspaces, updates at the end    keeps: ids
+ * breaks: shapes of weights (ZeRO 3) and of states: tensors that are shards say so
+ * cost:  O(ops + tensors + weights x ranks)
+ */
+#include "base/code_map.h"
+#include "optim/optim.h"
+#include "pass/shard.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void shard_in_place(struct sharding *s, tensor_id id, int64_t from, int64_t count)
+{
+    struct tensor *t = &s->prog->tensors[id];
+    if (count == shape_elems(&t->shape))
+        return;
+    t->whole = t->shape;
+    t->whole_from = from;
+    if (count == 0)
+        t->persistent = false; /* not here at all */
+    else
+        t->shape = (struct shape){1, {count}};
+}
+
+/* ---- who has what ---------------------------------------------------------------------------- */
+
+static enum snug_status find_weights(struct sharding *s)
+{
+    struct program *prog = s->prog;
+    size_t n = (size_t)prog->n_tensors + 1;
+    s->of_weight = arena_alloc(s->env->scratch, n * sizeof(int));
+    s->of_grad = arena_alloc(s->env->scratch, n * sizeof(int));
+    s->weights = arena_zeros(s->env->scratch, n, sizeof *s->weights);
+    if (s->of_weight == NULL || s->of_grad == NULL || s->weights == NULL)
+        return shard_no_memory(s);
+    for (int i = 0; i < prog->n_tensors; i++)
+        s->of_weight[i] = s->of_grad[i] = -1;
+    for (int i = 0; i < prog->n_tensors; i++) {
+        const struct tensor *t = &prog->tensors[i];
+        char *name = arena_format(s->env->scratch, "d.%s", t->name);
+        if (name == NULL)
+            return shard_no_memory(s);
+        tensor_id grad = s->env->train ? program_find(prog, name) : TENSOR_NONE;
+        bool has_grad = grad != TENSOR_NONE && prog->tensors[grad].role == ROLE_gradient;
+        if (t->role != ROLE_parameter || t->frozen || (s->env->train && !has_grad))
+            continue;
+        s->weights[s->n_weights] = (struct shared_weight){.weight = i,
+                                                          .grad = grad,
+                                                          .shape = t->shape,
+                                                          .weight_piece = i,
+                                                          .grad_piece = TENSOR_NONE,
+                                                          .is_elementwise = true,
+                                                          .complete = -1};
+        s->of_weight[i] = s->n_weights;
+        if (has_grad)
+            s->of_grad[grad] = s->n_weights;
+        s->n_weights++;
+    }
+    return SNUG_OK;
+}
+
+/* Tensors that were added since the table was made belong to no weight: the table grows. */
+static enum snug_status grow_tables(struct sharding *s, int n_before)
+{
+    size_t n = (size_t)s->prog->n_tensors + 1;
+    int *of_weight = arena_alloc(s->env->scratch, n * sizeof(int));
+    int *of_grad = arena_alloc(s->env->scratch, n * sizeof(int));
+    if (of_weight == NULL || of_grad == NULL)
+        return shard_no_memory(s);
+    for (int i = 0; i < s->prog->n_tensors; i++) {
+        of_weight[i] = i < n_before ? s->of_weight[i] : -1;
+        of_grad[i] = i < n_before ? s->of_grad[i] : -1;
+    }
+    s->of_weight = of_weight;
+    s->of_grad = of_grad;
+    return SNUG_OK;
+}
+
+/* What kind of ops update each weight. */
+static void look_at_updates(struct sharding *s)
+{
+    int weight = -1, begin = s->prog->loss == TENSOR_NONE ? 0 : program_body_end(s->prog);
+    for (int i = begin; i < s->prog->n_ops; i++) {
+        const struct op *op = &s->prog->ops[i];
+        weight = shard_weight_updated(s, op, weight);
+        if (weight < 0 || op->kind == OP_sum_squares)
+            continue;
+        s->weights[weight].is_elementwise &=
+            op->kind == OP_update && op->attrs.direction == DIRECTION_none;
+        for (int k = UPDATE_STATES + 1; op->kind == OP_update && k < op->n_in; k += 2)
+            s->weights[weight].has_codes |= op->in[k] != TENSOR_NONE;
+    }
+}
+
+static int least_of(const int64_t *loads, int n)
+{
+    int least = 0;
+    for (int i = 1; i < n; i++)
+        if (loads[i] < loads[least])
+            least = i;
+    return least;
+}
+
+static int most_of(const int64_t *loads, int n)
+{
+    int most = 0;
+    for (int i = 1; i < n; i++)
+        if (loads[i] > loads[most])
+            most = i;
+    return most;
+}
+
+/* rank -1: that of the rank that has most. */
+static enum snug_status cut_all(struct sharding *s)
+{
+    struct rank_place *ranks = &s->env->ranks;
+    int64_t *loads = arena_zeros(s->env->scratch, (size_t)ranks->n_ranks, sizeof *loads);
+    if (loads == NULL)
+        return shard_no_memory(s);
+    for (int i = 0; i < s->n_weights; i++) {
+        struct shared_weight *w = &s->weights[i];
+        int64_t n = shape_elems(&w->shape);
+        w->cut = (struct cut){.unit = w->has_codes ? code_block_elems(s->env->state_bits) : 1,
+                              .owner = ranks->parallel == PARALLEL_ps ? 0
+                                       : w->is_elementwise            ? CUT_OVER_ALL
+                                                           : least_of(loads, ranks->n_ranks)};
+        for (int rank = 0; rank < ranks->n_ranks; rank++)
+            loads[rank] += cut_of(w->cut, n, ranks->n_ranks, rank).count;
+    }
+    if (ranks->rank < 0)
+        ranks->rank = most_of(loads, ranks->n_ranks);
+    for (int i = 0; i < s->n_weights; i++)
+        s->weights[i].own = cut_of(s->weights[i].cut, shape_elems(&s->weights[i].shape),
+                                   ranks->n_ranks, ranks->rank);
+    return SNUG_OK;
+}
+
+/* A program beside a run finds the weights as the run has cut them. */
+static enum snug_status cut_as_run(struct sharding *s)
+{
+    const struct program *run = s->env->run;
+    for (int i = 0; i < s->n_weights; i++) {
+        struct shared_weight *w = &s->weights[i];
+        const char *weight = s->prog->tensors[w->weight].name;
+        char *name = arena_format(s->env->scratch, "gathered.%s", weight);
+        tensor_id gathered = name == NULL ? TENSOR_NONE : program_find(run, name);
+        const struct op *found = NULL;
+        for (int k = 0; k < run->n_ops && found == NULL; k++)
+            for (int o = 0; run->ops[k].kind == OP_all_gather && o < run->ops[k].n_out; o++)
+                if (run->ops[k].out[o] == gathered)
+                    found = &run->ops[k];
+        if (gathered == TENSOR_NONE || found == NULL)
+            return snug_fail(s->env->err, SNUG_BAD_PROGRAM, "shard: the run has no \"%s\"", weight);
+        w->cut = exchange_cut(found);
+        w->own = cut_of(w->cut, shape_elems(&w->shape), s->env->ranks.n_ranks, s->env->ranks.rank);
+    }
+    return SNUG_OK;
+}
+
+/* ---- the pass -------------------------------------------------------------------------------- */
+
+static enum snug_status refuse(const struct pass_env *env, const char *what, const char *advice)
+{
+    return snug_fail(env->err, SNUG_UNSUPPORTED, "%s is not there for several ranks%s", what,
+                     advice);
+}
+
+static enum snug_status check(const struct pass_env *env)
+{
+    bool shards = shards_updates(env);
+    if (env->in_backward)
+        return refuse(env, "--update in-backward", " yet: use --update end");
+    if (env->offload != 0)
+        return refuse(env, "--offload", " yet: shard with --zero instead");
+    if (shards && (env->optimizer->average != AVERAGE_none || env->optimizer->emit_all != NULL))
+        return snug_fail(env->err, SNUG_UNSUPPORTED,
+                         "--optimizer %s needs the states of all weights on every rank: use "
+                         "--parallel ddp with --zero 0",
+                         env->optimizer->name);
+    if (env->ranks.zero == 3 && env->lora_rank > 0)
+        return refuse(env, "--zero 3 with --lora", ": what is frozen is whole; use --zero 2");
+    return SNUG_OK;
+}
+
+/* Nothing runs: the persistent tensors are all there is. */
+static void cut_states_alone(struct sharding *s)
+{
+    for (int i = 0; i < s->n_weights; i++) {
+        const struct shared_weight *w = &s->weights[i];
+        if (s->env->ranks.zero >= 2)
+            shard_in_place(s, w->grad, w->own.from, w->own.count);
+        if (s->env->ranks.zero == 3)
+            shard_in_place(s, w->weight, w->own.from, w->own.count);
+    }
+}
+
+static enum snug_status shard_states_alone(struct sharding *s)
+{
+    struct program *prog = s->prog;
+    bool *gone = arena_zeros(s->env->scratch, (size_t)prog->n_ops + 1, sizeof *gone);
+    if (gone == NULL)
+        return shard_no_memory(s);
+    if (!shards_updates(s->env))
+        return SNUG_OK;
+    cut_states_alone(s);
+    TRY(shard_end(s));
+    free(s->list.ops); /* it names pieces of what is not there: the tensors are what counts */
+    s->list = (struct op_list){0};
+    memset(gone, 1, (size_t)prog->n_ops * sizeof *gone);
+    program_remove_ops(prog, gone);
+    return SNUG_OK;
+}
+
+static enum snug_status shard_training(struct sharding *s)
+{
+    struct program *prog = s->prog;
+    int n_tensors = prog->n_tensors;
+    if (s->env->ranks.zero == 3)
+        TRY(shard_gather(s));
+    TRY(grow_tables(s, n_tensors));
+    TRY(shard_gradients(s));
+    int body_end = s->list.n_ops;
+    TRY(shard_end(s));
+    program_set_ops(prog, s->list.ops, s->list.n_ops);
+    s->list = (struct op_list){0};
+    prog->body_end = body_end;
+    return SNUG_OK;
+}
+
+static enum snug_status run(struct sharding *s)
+{
+    TRY(find_weights(s));
+    if (!s->env->train) {
+        TRY(cut_as_run(s));
+        return shard_gather(s);
+    }
+    look_at_updates(s);
+    TRY(cut_all(s));
+    return s->prog->loss == TENSOR_NONE ? shard_states_alone(s) : shard_training(s);
+}
+
+enum snug_status pass_shard(struct program *prog, struct pass_env *env)
+{
+    struct sharding s = {.prog = prog, .env = env, .under_way = {TENSOR_NONE, TENSOR_NONE}};
+    if (env->train)
+        TRY(check(env));
+    else if (env->ranks.zero < 3 || env->run == NULL || env->averages_only)
+        return SNUG_OK; /* every rank has the weights */
+    enum snug_status status = run(&s);
+    free(s.list.ops);
+    free(s.buckets);
+    return status;
+}

@@ -1,0 +1,104 @@
+/*
+ * shard_buckets.c -- exchanges of several tensors at once, so that small ones do not cost a message each.
+ *
+ * What a bucket holds depends on whole tensors alone, which are the same on every rank: so all ranks come
+ * to the same ops in the same order.
+ */
+#include "pass/shard.h"
+
+enum { BUCKET_BYTES = 4 << 20 }; /* an op is made of no less, unless nothing more comes */
+
+static bool is_alike(const struct sharding *s, const struct op *a, const struct op *b)
+{
+    struct cut x = exchange_cut(a), y = exchange_cut(b);
+    return a->kind == b->kind && x.unit == y.unit && x.owner == y.owner &&
+           a->attrs.accumulate == b->attrs.accumulate && a->in_last == b->in_last &&
+           s->prog->tensors[exchange_whole(a, 0)].dtype ==
+               s->prog->tensors[exchange_whole(b, 0)].dtype;
+}
+
+static struct op one_exchange(const struct sharding *s, enum op_kind kind, tensor_id in,
+                              tensor_id out, struct cut cut)
+{
+    struct op op = {.kind = kind,
+                    .n_in = 1,
+                    .n_out = 1,
+                    .work = TENSOR_NONE,
+                    .attrs = exchange_attrs(s->env->ranks.n_ranks, cut)};
+    for (int k = 0; k < MAX_INPUTS; k++)
+        op.in[k] = TENSOR_NONE;
+    for (int k = 0; k < MAX_OUTPUTS; k++)
+        op.out[k] = TENSOR_NONE;
+    op.in[0] = in;
+    op.out[0] = out;
+    return op;
+}
+
+static enum snug_status add_bucket(struct sharding *s, const struct op *op, struct bucket **bucket)
+{
+    void *grown = s->buckets;
+    if (!array_grow(&grown, &s->bucket_capacity, s->n_buckets + 1, sizeof *s->buckets))
+        return shard_no_memory(s);
+    s->buckets = grown;
+    *bucket = &s->buckets[s->n_buckets++];
+    **bucket = (struct bucket){.op = *op};
+    (*bucket)->op.n_in = (*bucket)->op.n_out = 0;
+    return SNUG_OK;
+}
+
+static tensor_id first_result(const struct op *op)
+{
+    for (int k = 0; k < op->n_out; k++)
+        if (op->out[k] != TENSOR_NONE)
+            return op->out[k];
+    return TENSOR_NONE;
+}
+
+/* Where sums go into pieces, the wholes are free when somebody waits for that: two exchanges are under way
+ * at most, so that no more than two buckets of whole gradients are alive. */
+static enum snug_status append_exchange(struct sharding *s, const struct op *op)
+{
+    struct op settle = one_exchange(s, OP_settle, s->under_way[0], TENSOR_NONE, exchange_cut(op));
+    TRY(shard_append(s, op));
+    if (op->kind != OP_reduce_scatter || op->out[0] == op->in[0])
+        return SNUG_OK;
+    settle.attrs = ATTRS();
+    settle.in_last = op->in_last;
+    if (settle.in[0] != TENSOR_NONE)
+        TRY(shard_append(s, &settle));
+    s->under_way[0] = s->under_way[1];
+    s->under_way[1] = first_result(op);
+    return SNUG_OK;
+}
+
+enum snug_status bucket_put(struct sharding *s, enum op_kind kind, tensor_id in, tensor_id out,
+                            struct cut cut, enum accumulate accumulate, bool in_last)
+{
+    struct op op = one_exchange(s, kind, in, out, cut);
+    struct bucket *bucket = NULL;
+    op.attrs.accumulate = accumulate;
+    op.in_last = in_last;
+    for (int i = 0; i < s->n_buckets && bucket == NULL; i++)
+        if (is_alike(s, &s->buckets[i].op, &op))
+            bucket = &s->buckets[i];
+    if (bucket == NULL)
+        TRY(add_bucket(s, &op, &bucket));
+    int k = bucket->op.n_in;
+    bucket->op.in[k] = in;
+    bucket->op.out[k] = out;
+    bucket->op.n_in = bucket->op.n_out = k + 1;
+    bucket->bytes += tensor_bytes(s->prog, exchange_whole(&bucket->op, k));
+    if (bucket->bytes < BUCKET_BYTES && bucket->op.n_out < op_infos[kind].max_out)
+        return SNUG_OK;
+    TRY(append_exchange(s, &bucket->op));
+    *bucket = s->buckets[--s->n_buckets];
+    return SNUG_OK;
+}
+
+enum snug_status bucket_flush(struct sharding *s)
+{
+    for (int i = 0; i < s->n_buckets; i++)
+        TRY(append_exchange(s, &s->buckets[i].op));
+    s->n_buckets = 0;
+    return SNUG_OK;
+}

@@ -1,0 +1,278 @@
+/*
+ * shard_updates.c -- gradients are summed over the ranks as they become complete, and weights are updated
+ * by whoever has them.
+ *
+ *     ddp        all_reduce       every rank has every sum, and makes every update
+ *     zero 1     reduce_scatter   in place: a rank has the sums of its ranges, updates them, all_gather
+ *     zero 2     reduce_scatter   into a gradient of its ranges; the whole one dies
+ *     zero 3     as zero 2, and no all_gather: weights stay in ranges (shard_weights.c)
+ *     ps         as zero 1, where rank 0 has everything
+ *
+ * The exchange of a bucket stands after the op that completes it and runs beside the ops that follow.
+ *
+ * With several micro-batches gradients are sums of their own.  ddp, zero 1 and ps exchange them in the
+ * last micro-batch.  zero 2 and 3 have no room for whole ones: they exchange in each and add up ranges.
+ * A gradient that is made by the op that also adds up the loss (the head) has to stay whole, since an op
+ * adds to all its results or to none.
+ *
+ * The norm is a sum over the parts that ranks have, whichever the scheme, so that it is the same in all.
+ */
+#include "base/code_map.h"
+#include "optim/optim.h"
+#include "pass/shard.h"
+
+/* ---- gradients ------------------------------------------------------------------------------- */
+
+static bool keeps_pieces(const struct pass_env *env)
+{
+    return env->ranks.zero >= 2;
+}
+
+static int weight_written(const struct sharding *s, const struct op *op, int k)
+{
+    return op->out[k] == TENSOR_NONE ? -1 : s->of_grad[op->out[k]];
+}
+
+/* Does this op write a gradient that has to stay whole? */
+static bool is_held(const struct sharding *s, const struct op *op)
+{
+    for (int k = 0; k < op->n_out; k++) {
+        int weight = weight_written(s, op, k);
+        if (op->out[k] == s->prog->loss || (weight >= 0 && !s->weights[weight].each_micro))
+            return true;
+    }
+    return false;
+}
+
+/* All gradients of an op are exchanged in each micro-batch, or none. */
+static void choose_each_micro(struct sharding *s)
+{
+    bool changed = true;
+    for (int i = 0; i < s->n_weights; i++)
+        s->weights[i].each_micro = keeps_pieces(s->env) && s->prog->n_repeat > 1;
+    while (changed) {
+        changed = false;
+        for (int i = 0; i < program_body_end(s->prog); i++)
+            for (int k = 0; is_held(s, &s->prog->ops[i]) && k < s->prog->ops[i].n_out; k++) {
+                int weight = weight_written(s, &s->prog->ops[i], k);
+                changed |= weight >= 0 && s->weights[weight].each_micro;
+                if (weight >= 0)
+                    s->weights[weight].each_micro = false;
+            }
+    }
+}
+
+static void find_complete(struct sharding *s)
+{
+    for (int i = 0; i < program_body_end(s->prog); i++)
+        for (int k = 0; k < s->prog->ops[i].n_out; k++) {
+            int weight = weight_written(s, &s->prog->ops[i], k);
+            if (weight < 0)
+                continue;
+            s->weights[weight].complete = i;
+            if (s->weights[weight].each_micro &&
+                s->prog->ops[i].attrs.accumulate == ACC_after_first)
+                s->prog->ops[i].attrs.accumulate = ACC_no;
+        }
+}
+
+/* This rank's range of a tensor, as a view. */
+static enum snug_status add_view(struct sharding *s, const struct shared_weight *w, tensor_id whole,
+                                 tensor_id *id)
+{
+    const struct tensor *t = &s->prog->tensors[whole];
+    struct tensor view = {.dtype = t->dtype,
+                          .role = t->role,
+                          .base = whole,
+                          .lane = t->lane,
+                          .offset_elems = w->own.from,
+                          .shape = {1, {w->own.count}}};
+    *id = w->own.count > 0 ? whole : TENSOR_NONE;
+    if (w->own.count == 0 || w->own.count == shape_elems(&w->shape))
+        return SNUG_OK;
+    view.name = arena_format(s->env->scratch, "%s.own", t->name);
+    return view.name == NULL ? shard_no_memory(s)
+                             : program_add_tensor(s->prog, &view, id, s->env->err);
+}
+
+static enum snug_status add_gradient_piece(struct sharding *s, struct shared_weight *w)
+{
+    struct tensor piece = s->prog->tensors[w->grad];
+    w->grad_piece = TENSOR_NONE;
+    if (!keeps_pieces(s->env))
+        return add_view(s, w, w->grad, &w->grad_piece);
+    if (w->own.count == 0)
+        return SNUG_OK;
+    piece.name = arena_format(s->env->scratch, "shard.%s", piece.name);
+    if (piece.name == NULL)
+        return shard_no_memory(s);
+    TRY(program_add_tensor(s->prog, &piece, &w->grad_piece, s->env->err));
+    shard_in_place(s, w->grad_piece, w->own.from, w->own.count);
+    return SNUG_OK;
+}
+
+static enum snug_status put_gradient(struct sharding *s, const struct shared_weight *w)
+{
+    bool in_last = s->prog->n_repeat > 1 && !w->each_micro;
+    struct cut over_all = {.unit = 1, .owner = CUT_OVER_ALL};
+    if (!shards_updates(s->env))
+        return bucket_put(s, OP_all_reduce, w->grad, w->grad, over_all, ACC_no, in_last);
+    return bucket_put(s, OP_reduce_scatter, w->grad, keeps_pieces(s->env) ? w->grad_piece : w->grad,
+                      w->cut, w->each_micro ? ACC_after_first : ACC_no, in_last);
+}
+
+enum snug_status shard_gradients(struct sharding *s)
+{
+    struct program *prog = s->prog;
+    int end = program_body_end(prog);
+    choose_each_micro(s);
+    find_complete(s);
+    for (int i = 0; i < s->n_weights; i++)
+        TRY(add_gradient_piece(s, &s->weights[i]));
+    for (int i = 0; i < end; i++) {
+        TRY(shard_append(s, &prog->ops[i]));
+        for (int k = 0; k < prog->ops[i].n_out; k++) {
+            int weight = weight_written(s, &prog->ops[i], k);
+            if (weight >= 0 && s->weights[weight].complete == i)
+                TRY(put_gradient(s, &s->weights[weight]));
+        }
+    }
+    return bucket_flush(s);
+}
+
+/* ---- after the body -------------------------------------------------------------------------- */
+
+static enum snug_status sum_in_place(struct sharding *s, tensor_id id)
+{
+    TRY(bucket_put(s, OP_all_reduce, id, id, (struct cut){.unit = 1, .owner = CUT_OVER_ALL}, ACC_no,
+                   false));
+    return bucket_flush(s);
+}
+
+static enum snug_status append_part_of_norm(struct sharding *s, const struct op *old)
+{
+    struct op op = *old;
+    op.in[0] = s->weights[s->of_grad[old->in[0]]].grad_piece;
+    if (op.in[0] == TENSOR_NONE) { /* nothing of it is here */
+        op.kind = OP_clear;
+        op.n_in = 0;
+    }
+    return shard_append(s, &op);
+}
+
+/* What belongs to elements [from, from + count) of the weight, of operand k of an update. */
+static void shard_state(struct sharding *s, const struct op *op, int k,
+                        const struct shared_weight *w)
+{
+    int bits = (int)op->attrs.state_bits;
+    int64_t from = w->own.from, count = w->own.count;
+    bool is_scales = k >= UPDATE_STATES && (k - UPDATE_STATES) % 2 == 1;
+    bool is_codes =
+        k >= UPDATE_STATES && !is_scales && k + 1 < op->n_in && op->in[k + 1] != TENSOR_NONE;
+    if (is_codes)
+        shard_in_place(s, op->in[k], code_bytes(bits, from), code_bytes(bits, count));
+    else if (is_scales)
+        shard_in_place(s, op->in[k], from / code_block_elems(bits), code_blocks(bits, count));
+    else
+        shard_in_place(s, op->in[k], from, count);
+}
+
+/* The update of this rank's range; a weight of which it has nothing is left to others. */
+static enum snug_status append_update(struct sharding *s, const struct op *old,
+                                      const struct shared_weight *w)
+{
+    struct op op = *old;
+    if (w->is_elementwise)
+        for (int k = UPDATE_MASTER; k < op.n_in; k++)
+            if (op.in[k] != TENSOR_NONE)
+                shard_state(s, old, k, w);
+    if (w->own.count == 0)
+        return SNUG_OK;
+    for (int k = 0; k < op.n_in; k++)
+        op.in[k] = op.in[k] == w->grad     ? w->grad_piece
+                   : op.in[k] == w->weight ? w->weight_piece
+                                           : op.in[k];
+    for (int k = 0; k < op.n_out; k++)
+        op.out[k] = op.out[k] == w->weight ? w->weight_piece : op.out[k];
+    return shard_append(s, &op);
+}
+
+/* The weights are whole on every rank, and have changed in parts. */
+static enum snug_status append_gather(struct sharding *s, const struct shared_weight *w)
+{
+    bool stays_sharded = s->env->ranks.zero == 3;
+    return stays_sharded
+               ? SNUG_OK
+               : bucket_put(s, OP_all_gather, w->weight, w->weight, w->cut, ACC_no, false);
+}
+
+static enum snug_status add_weight_pieces(struct sharding *s)
+{
+    for (int i = 0; i < s->n_weights && s->env->ranks.zero != 3; i++)
+        TRY(add_view(s, &s->weights[i], s->weights[i].weight, &s->weights[i].weight_piece));
+    return SNUG_OK;
+}
+
+/* States of weights that other ranks update. */
+static enum snug_status drop_unused_states(struct sharding *s)
+{
+    bool *used = arena_zeros(s->env->scratch, (size_t)s->prog->n_tensors + 1, sizeof *used);
+    if (used == NULL)
+        return shard_no_memory(s);
+    for (int i = 0; i < s->list.n_ops; i++)
+        for (int k = 0; k < s->list.ops[i].n_in; k++)
+            if (s->list.ops[i].in[k] != TENSOR_NONE)
+                used[tensor_root(s->prog, s->list.ops[i].in[k])] = true;
+    for (int i = 0; i < s->prog->n_tensors; i++)
+        if (s->prog->tensors[i].role == ROLE_optimizer && !used[i])
+            s->prog->tensors[i].persistent = false;
+    return SNUG_OK;
+}
+
+/* The weight whose ops this one belongs to: that of the gradient it reads, or else of the op before. */
+int shard_weight_updated(const struct sharding *s, const struct op *op, int before)
+{
+    for (int k = 0; k < op->n_in && op->kind != OP_sum_squares; k++)
+        if (op->in[k] != TENSOR_NONE && s->of_grad[op->in[k]] >= 0)
+            return s->of_grad[op->in[k]];
+    return before;
+}
+
+static enum snug_status append_end_op(struct sharding *s, const struct op *op, int *weight)
+{
+    int before = *weight;
+    *weight = shard_weight_updated(s, op, before);
+    if (before >= 0 && *weight != before)
+        TRY(append_gather(s, &s->weights[before]));
+    if (op->kind == OP_sum_squares && s->of_grad[op->in[0]] >= 0)
+        return append_part_of_norm(s, op);
+    if (op->kind == OP_grad_norm)
+        TRY(sum_in_place(s, op->in[0]));
+    return *weight < 0 ? shard_append(s, op) : append_update(s, op, &s->weights[*weight]);
+}
+
+enum snug_status shard_end(struct sharding *s)
+{
+    struct program *prog = s->prog;
+    bool shards = shards_updates(s->env), has_loss = prog->loss != TENSOR_NONE;
+    int weight = -1, begin = has_loss ? program_body_end(prog) : 0;
+    if (has_loss)
+        TRY(sum_in_place(s, prog->loss));
+    if (shards)
+        TRY(add_weight_pieces(s));
+    for (int i = begin; i < prog->n_ops; i++) {
+        struct op op = prog->ops[i];
+        if (shards)
+            TRY(append_end_op(s, &op, &weight));
+        else if (op.kind == OP_sum_squares)
+            TRY(append_part_of_norm(s, &op));
+        else if (op.kind == OP_grad_norm && sum_in_place(s, op.in[0]) != SNUG_OK)
+            return shard_no_memory(s);
+        else
+            TRY(shard_append(s, &op));
+    }
+    if (weight >= 0 && has_loss)
+        TRY(append_gather(s, &s->weights[weight]));
+    TRY(bucket_flush(s));
+    return shards ? drop_unused_states(s) : SNUG_OK;
+}

@@ -1,0 +1,123 @@
+#!/usr/bin/env bash
+# Several ranks with small models: ragged shards, both MPIs, runs that go on with another number of ranks,
+# mistakes that are told once, ranks that are killed.
+#
+# usage: [SNUG=./snug] tests/ranks/test_ranks.sh       The output is TAP.
+# shellcheck source=tests/ranks/ranks.bash
+. "$(dirname "$0")/ranks.bash"
+
+# ---- small models: ragged tensors, more ranks than elements, both MPIs -------------------------
+
+small="mlp:7-5-3 --batch 12 --steps 6"
+# shellcheck disable=SC2086
+check "a small model on one rank" alone small1 $small
+for launcher in $openmpi $mpich; do
+    for how in ddp ps zero1 zero2 zero3; do
+        dir=small-$(basename "$launcher")-$how
+        # shellcheck disable=SC2046,SC2086
+        check "$(basename "$launcher"), $how on 4 ranks" ranks "$launcher" 4 $dir $small $(flags_of $how)
+        check "$dir: the losses of one rank" near $dir small1 6
+    done
+done
+both() { [ -z "$openmpi" ] || [ -z "$mpich" ] || same "small-$(basename "$openmpi")-$1" "small-$(basename "$mpich")-$1"; }
+check "both MPIs give the same bits" both zero3
+
+# Optimizers of whole matrices have an owner for each weight; codes are cut between their blocks.
+for optimizer in "--optimizer muon" "--optimizer adafactor" "--state-bits 8 --precision bf16"; do
+    flags="mlp:784-40-10 --batch 4 --steps 3 $optimizer"
+    for how in ddp zero1 zero2 zero3; do
+        # shellcheck disable=SC2046,SC2086
+        check "$optimizer, $how" ranks "$first" 2 odd-$how $flags $(flags_of $how)
+        [ $how = ddp ] || check "$optimizer, $how: the bits of ddp" same odd-$how odd-ddp
+    done
+    rm -rf odd-*
+done
+
+# Micro-batches and dropout: the masks are those of one rank.
+flags="gpt-nano --batch 4 --micro-batch 1 --seq 4 --steps 2 --dropout 0.1"
+# shellcheck disable=SC2086
+check "dropout on one rank" alone drop1 $flags
+for how in ddp zero2; do
+    # shellcheck disable=SC2046,SC2086
+    check "dropout, $how" ranks "$first" 2 drop-$how $flags $(flags_of $how)
+    check "dropout, $how: the losses of one rank" near drop-$how drop1 2
+done
+rm -rf drop*
+
+# ---- going on with other ranks ----------------------------------------------------------------
+
+# shellcheck disable=SC2086
+check "8 steps on one rank" alone whole mlp:7-5-3 --batch 12 --steps 8
+check "2 steps, zero 3 on 2 ranks" ranks "$first" 2 parts mlp:7-5-3 --batch 12 --steps 2 --zero 3
+check "4 steps, zero 2 on 4" ranks "$first" 4 parts mlp:7-5-3 --resume --steps 4 --zero 2
+check "6 steps, zero 1 on 3" ranks "$first" 3 parts mlp:7-5-3 --resume --steps 6 --zero 1
+check "8 steps, alone" alone parts mlp:7-5-3 --resume --steps 8
+check "the losses of the run that was never touched" near parts whole 8
+
+# ---- mistakes, told once ----------------------------------------------------------------------
+
+refuses() { # WORDS RANKS FLAGS...: fails, with one line that has the words
+    local words=$1 n_ranks=$2
+    shift 2
+    if timeout 60 "$first" -n "$n_ranks" "$snug" train "$@" --threads 1 --quiet >refused.out 2>&1; then
+        return 1
+    fi
+    [ "$(grep -c '^snug: ' refused.out)" -eq 1 ] && grep -q "^snug: .*$words" refused.out ||
+        { cat refused.out; return 1; }
+}
+check "ranks that do not divide the batch" refuses "cannot be shared equally by 3 ranks" 3 mlp:7-5-3 --batch 8
+check "ps and zero" refuses "keep one" 2 mlp:7-5-3 --batch 8 --parallel ps --zero 1
+check "a number of ranks that is not there" refuses "mpirun has started 2" 2 mlp:7-5-3 --ranks 3
+check "another recipe" refuses "here it is lr = 0.25, on rank 0 lr = 0.5" 1 mlp:7-5-3 --lr 0.5 --steps 2 \
+    : -n 1 "$snug" train mlp:7-5-3 --lr 0.25 --steps 2
+for i in $(seq 300); do echo "line $i of a text"; done >text1
+for i in $(seq 301); do echo "line $i of a text"; done >text2
+check "other data" refuses "here it is data = text2" 1 gpt-nano text1 --batch 2 --seq 4 --steps 2 \
+    : -n 1 "$snug" train gpt-nano text2 --batch 2 --seq 4 --steps 2
+check "a model of another size" refuses "model = " 1 mlp:7-5-3 --batch 2 --steps 2 \
+    : -n 1 "$snug" train mlp:7-6-3 --batch 2 --steps 2
+alone_with_ranks() { "$snug" train mlp:7-5-3 --ranks 2 2>&1 | grep -q "mpirun -n 2"; }
+check "ranks without mpirun" alone_with_ranks
+
+# ---- a rank that is killed --------------------------------------------------------------------
+
+# The launcher is told not to end the others: they have to find out themselves.
+rank_of() { tr '\0' '\n' <"/proc/$1/environ" | sed -nE 's/^(OMPI_COMM_WORLD_RANK|PMI_RANK)=//p'; }
+pids_below() { local c; for c in $(pgrep -P "$1"); do echo "$c"; pids_below "$c"; done; }
+is_there() { [ -d "/proc/$1" ] && ! grep -q '^State:.*Z' "/proc/$1/status" 2>/dev/null; }
+killed() { # RANK LAUNCHER...
+    local rank=$1 pid victim='' others='' left begin
+    shift
+    "$@" -n 3 "$snug" train gpt-nano --batch 3 --seq 8 --threads 1 --steps 1000000 --eval-every -1 \
+        --out killed --save-every 1 --quiet >killed.out 2>&1 &
+    local launched=$!
+    for _ in $(seq 300); do [ -f killed/state.json ] && break; sleep 0.1; done
+    for pid in $(pids_below $launched); do
+        [ "$(readlink "/proc/$pid/exe")" = "$snug" ] || continue
+        if [ "$(rank_of "$pid")" = "$rank" ]; then victim=$pid; else others="$others $pid"; fi
+    done
+    [ -n "$victim" ] && [ "$(echo "$others" | wc -w)" -eq 2 ] || return 1
+    begin=$SECONDS
+    kill -9 "$victim"
+    left=yes
+    while [ -n "$left" ] && [ $((SECONDS - begin)) -lt 10 ]; do
+        left=
+        for pid in $others; do if is_there "$pid"; then left=yes; fi; done
+        sleep 0.1
+    done
+    for pid in $others; do if is_there "$pid"; then kill -9 "$pid"; fi; done
+    kill "$launched" 2>/dev/null
+    wait "$launched" 2>/dev/null
+    [ -z "$left" ] && [ "$(grep -c "^snug: rank .: rank $rank has ended without a word" killed.out)" -eq 1 ] ||
+        { cat killed.out; return 1; }
+}
+goes_on() { "$snug" inspect killed >/dev/null && rm -rf killed; }
+patient=${openmpi:+$openmpi --enable-recovery}
+patient=${patient:-$mpich -disable-auto-cleanup}
+for rank in 0 1; do
+    # shellcheck disable=SC2086
+    check "rank $rank is killed" killed $rank $patient
+    check "the checkpoint is whole" goes_on
+done
+
+finish
