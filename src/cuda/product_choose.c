@@ -116,6 +116,8 @@ static cudaError_t fill(char *block, size_t bytes, enum dtype type)
 
 static cudaError_t open_room(const struct cuda_product_shape *s, struct room *room)
 {
+    /* A bias gradient comes with that of the weights, which is added to what is there. */
+    bool is_added = s->end == PRODUCT_sums_a || s->end == PRODUCT_sums_b;
     size_t a = take(&room->total, matrix_bytes(s->a_transposed ? s->k : s->m, s->lda, s->n_batch,
                                                s->batch_a, s->type));
     size_t b = take(&room->total, matrix_bytes(s->b_transposed ? s->n : s->k, s->ldb, s->n_batch,
@@ -142,7 +144,9 @@ static cudaError_t open_room(const struct cuda_product_shape *s, struct room *ro
     room->call = (struct cuda_product_call){.a = room->block + a,
                                             .b = room->block + b,
                                             .c = room->block + c,
+                                            .r = room->block + c,
                                             .alpha = 1.0f,
+                                            .beta = is_added ? 1.0f : 0.0f,
                                             .bias = room->block + vector,
                                             .before = room->block + before,
                                             .sums = room->block + vector,
@@ -209,13 +213,15 @@ static void time_all(const struct cuda_product *p, const cublasLtMatmulHeuristic
         }
 }
 
-/* Chooses among what was found; where there is no room to time, the first. */
-static void take_fastest(struct cuda_product *p, const cublasLtMatmulHeuristicResult_t *found,
+/* Chooses among what was found; where there is no room to time, the first.  False: none of them runs,
+ * whatever the library says. */
+static bool take_fastest(struct cuda_product *p, const cublasLtMatmulHeuristicResult_t *found,
                          int n_found)
 {
     struct room room = {0};
     float ms[N_CANDIDATES] = {0};
-    if (open_room(&p->shape, &room) == cudaSuccess)
+    bool is_timed = open_room(&p->shape, &room) == cudaSuccess;
+    if (is_timed)
         time_all(p, found, n_found, &room, ms);
     close_room(&room);
     p->algorithm = found[0].algo;
@@ -225,6 +231,7 @@ static void take_fastest(struct cuda_product *p, const cublasLtMatmulHeuristicRe
             p->ms = ms[i];
             p->algorithm = found[i].algo;
         }
+    return !is_timed || p->ms > 0.0f;
 }
 
 /* Bytes that a copy reads and writes in a millisecond; 0: there is no room to try one. */
@@ -284,6 +291,6 @@ enum snug_status cuda_product_choose(struct cuda_product *p, bool *found, struct
         return p->shape.end == PRODUCT_plain
                    ? cuda_library_check_blas(status, "looking for an algorithm", err)
                    : SNUG_OK;
-    take_fastest(p, results, n);
-    return product_pin_add(&p->shape, &p->algorithm, p->ms, err);
+    *found = take_fastest(p, results, n);
+    return *found ? product_pin_add(&p->shape, &p->algorithm, p->ms, err) : SNUG_OK;
 }
