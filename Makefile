@@ -152,8 +152,7 @@ $(foreach l,amx emulated emulated_v4,$(eval $(call AMX_RULE,$(l))))
 
 CUDA_ARCHS := $(foreach a,80 89 90,-gencode arch=compute_$(a),code=sm_$(a)) \
               -gencode arch=compute_90,code=compute_90
-CUDA_LIBS  := -lcudart_static $(if $(CONFIG_CUBLASLT),-lcublasLt) $(if $(CONFIG_CUDNN),-lcudnn) \
-              -ldl -lrt -lpthread
+CUDA_LIBS  := -lcudart_static -lcublasLt -lcudnn -ldl -lrt -lpthread
 CUDA_FLAGS := -std=c++17 -O3 --expt-relaxed-constexpr -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra
 EMULATED_FLAGS := -std=c++17 $(filter-out -std=c11 -Wno-override-init -Wconversion -Wshadow,$(CFLAGS)) \
                   -ffp-contract=off
@@ -297,6 +296,8 @@ format-check:
 
 # ---- installing -------------------------------------------------------------------------------
 
+# The plugin is found in the folder lib beside the program's.
+PLUGIN_INSTALLED := lib/libsnug_cuda.so
 INSTALLED := bin/snug include/snug.h lib/libsnug.a lib/libsnug.so.$(VERSION) \
              lib/libsnug.so.$(SOMAJOR) lib/libsnug.so lib/pkgconfig/snug.pc share/man/man1/snug.1
 
@@ -313,10 +314,11 @@ install: all
 	    'Cflags: -I$${prefix}/include' 'Libs: -L$${prefix}/lib -lsnug' \
 	    'Libs.private: $(CONFIG_OPENMP) $(CONFIG_LIBS)' >$(DESTDIR)$(PREFIX)/lib/pkgconfig/snug.pc
 	@install -m 644 docs/snug.1 $(DESTDIR)$(PREFIX)/share/man/man1/snug.1
-	@echo "installed under $(DESTDIR)$(PREFIX): $(INSTALLED)"
+	$(if $(CONFIG_NVCC),@install -m 755 libsnug_cuda.so $(DESTDIR)$(PREFIX)/$(PLUGIN_INSTALLED))
+	@echo "installed under $(DESTDIR)$(PREFIX): $(INSTALLED) $(if $(CONFIG_NVCC),$(PLUGIN_INSTALLED))"
 
 uninstall:
-	@rm -f $(addprefix $(DESTDIR)$(PREFIX)/,$(INSTALLED))
+	@rm -f $(addprefix $(DESTDIR)$(PREFIX)/,$(INSTALLED) $(PLUGIN_INSTALLED))
 	@echo "removed from $(DESTDIR)$(PREFIX): $(INSTALLED)"
 
 clean:

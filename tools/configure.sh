@@ -76,12 +76,15 @@ nvcc=$(command -v nvcc || ls "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" 2>/dev/nul
 ;; esac
 if [ -n "$nvcc" ]; then
     cuda=$(dirname "$(dirname "$(readlink -f "$nvcc")")")
-    found="$found cuda"
     if probe cublaslt '#include <cublasLt.h>
 int main(void) { return cublasLtGetVersion() == 0; }' -I"$cuda/include" -L"$cuda/lib64" -lcublasLt; then cublaslt=cublaslt; fi
     if probe cudnn '#include <cudnn.h>
 int main(void) { return cudnnGetVersion() == 0; }' -I"$cuda/include" -L"$cuda/lib64" -lcudnn; then cudnn=cudnn; fi
+fi
+if [ -n "$cublaslt" ] && [ -n "$cudnn" ]; then
+    found="$found cuda"
 else
+    nvcc=
     missing="$missing cuda"
 fi
 
@@ -99,8 +102,6 @@ CONFIG_LEVELS := $levels
 CONFIG_AMX := $amx
 CONFIG_NVCC := $nvcc
 CONFIG_CUDA := $cuda
-CONFIG_CUBLASLT := $cublaslt
-CONFIG_CUDNN := $cudnn
 END
 mv "$out.tmp" "$out"
 echo "configure: found$found; missing:${missing:- nothing}; instruction levels: $levels${amx:+ }$amx"

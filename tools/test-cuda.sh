@@ -13,6 +13,11 @@ tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 n_passed=0 n_failed=0
 
+# Where CUDA's own folder lacks its libraries, those that came with PyTorch serve.
+of_python=$(python3 -c 'import glob, site
+print(":".join(d for p in site.getsitepackages() for d in glob.glob(p + "/nvidia/*/lib")))' 2>/dev/null)
+export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$of_python
+
 result() { # NAME STATUS
     if [ "$2" -eq 0 ]; then n_passed=$((n_passed + 1)); echo "ok      $1"; else n_failed=$((n_failed + 1)); echo "FAILED  $1"; fi
 }

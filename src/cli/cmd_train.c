@@ -115,7 +115,7 @@ static void print_table(const struct train *train)
     print_bytes("allocated", summary->allocated_bytes,
                 as_planned ? "as planned" : "not as planned");
     print_bytes("runtime", summary->runtime_bytes, "beside the plan");
-    print_bytes("measured peak", summary->measured_peak_bytes, "of the process");
+    print_bytes("measured peak", summary->measured_peak_bytes, "runtime included");
     if (train->options.out != NULL)
         printf("%-15s %s\n", "saved in", train->options.out);
 }

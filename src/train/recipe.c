@@ -244,7 +244,7 @@ static const struct key keys[] = {
     {"lora-from", "none, or a folder", "start from this adapter, PEFT's or a run's", .kind = OWN,
      .set = set_lora_from, .get = get_lora_from},
     {"offload", "none, states, activations, states+activations",
-     "what is kept in a file on disk and brought in when needed", .kind = CHOICE,
+     "kept in a file (cuda: in host memory), brought in when needed", .kind = CHOICE,
      .field = FIELD(offload), .choices = offloads},
     {"ranks", "1", "processes that share the work", .kind = FIXED},
     {"parallel", "ddp", "how ranks share the work", .kind = FIXED},

@@ -286,6 +286,7 @@ words_and_flags() {
 2 | --temperature                          | generate run --prompt a --temperature -1
 2 | --zero 2, version                      | plan gpt2 --zero 2
 2 | --device, tpu, cuda                    | plan gpt2 --device tpu
+2 | --kernels reference, --device cpu      | plan gpt2 --device cuda --kernels reference
 2 | no flag --tokenizer                    | plan gpt2 --tokenizer x
 2 | --micro-bacth, mean --micro-batch?     | plan gpt2 --micro-bacth 2
 # values
