@@ -8,13 +8,13 @@
 #include <stdlib.h>
 
 #include "cuda/attention_library.h"
+#include "cuda/behind.h"
 #include "cuda/rows.h"
 #include "cuda/work.h"
 
 struct prepared {
     struct cuda_attention *library; /* NULL: it refused */
-    const struct kernel *own;
-    void *own_prepared;
+    struct cuda_behind own;
 };
 
 static const struct tensor *qkv_of(const struct program *prog, const struct op *op)
@@ -58,16 +58,6 @@ static bool supports(const struct program *prog, const struct op *op)
     return fits;
 }
 
-static const struct kernel *own_row(const struct program *prog, const struct op *op)
-{
-    int n_rows = 0;
-    const struct kernel *rows = cuda_rows_attention(&n_rows);
-    for (int i = 0; i < n_rows; i++)
-        if (rows[i].kind == op->kind && (rows[i].supports == NULL || rows[i].supports(prog, op)))
-            return &rows[i];
-    return NULL;
-}
-
 /* Forward, an engine keeps a few counters.  Backward, what is summed for each row, and dS of as many
  * heads as 256 MiB hold, rows rounded up to 128 and columns to 64: fewer go at a time otherwise. */
 size_t cuda_attention_work_bytes(const struct cuda_attention_shape *s)
@@ -85,34 +75,19 @@ size_t cuda_attention_work_bytes(const struct cuda_attention_shape *s)
 static size_t workspace_bytes(const struct program *prog, const struct op *op,
                               const struct device_facts *facts)
 {
-    const struct kernel *own = own_row(prog, op);
     struct cuda_attention_shape shape = shape_of(prog, op);
     size_t bytes = cuda_work_bytes(cuda_attention_work_bytes(&shape));
-    size_t own_bytes =
-        own == NULL || own->workspace_bytes == NULL ? 0 : own->workspace_bytes(prog, op, facts);
-    return bytes > own_bytes ? bytes : own_bytes;
+    return cuda_behind_workspace(cuda_rows_attention, bytes, prog, op, facts);
 }
 
 static void release(void *prepared)
 {
     struct prepared *p = prepared;
-    if (p != NULL && p->own != NULL && p->own->release != NULL)
-        p->own->release(p->own_prepared);
-    if (p != NULL)
+    if (p != NULL) {
+        cuda_behind_release(&p->own);
         cuda_attention_release(p->library);
+    }
     free(p);
-}
-
-static enum snug_status prepare_own(const struct program *prog, const struct op *op,
-                                    const struct device_facts *facts, struct prepared *p,
-                                    struct snug_error *err)
-{
-    p->own = own_row(prog, op);
-    if (p->own == NULL)
-        return snug_fail(err, SNUG_UNSUPPORTED, "%s: cuDNN refuses it, and there is no own kernel",
-                         op_infos[op->kind].name);
-    return p->own->prepare == NULL ? SNUG_OK
-                                   : p->own->prepare(prog, op, facts, &p->own_prepared, err);
 }
 
 static enum snug_status prepare(const struct program *prog, const struct op *op,
@@ -126,7 +101,7 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
     enum snug_status status =
         cuda_attention_prepare(&shape, cuda_attention_work_bytes(&shape), &p->library, err);
     if (status == SNUG_OK && p->library == NULL)
-        status = prepare_own(prog, op, facts, p, err);
+        status = cuda_behind_prepare(cuda_rows_attention, prog, op, facts, &p->own, err);
     if (status == SNUG_OK)
         *prepared = p;
     else
@@ -137,11 +112,8 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
 static enum snug_status run(const struct kernel_call *call, struct snug_error *err)
 {
     const struct prepared *p = call->prepared;
-    if (p->library == NULL) {
-        struct kernel_call own = *call;
-        own.prepared = p->own_prepared;
-        return p->own->run(&own, err);
-    }
+    if (p->library == NULL)
+        return cuda_behind_run(&p->own, call, err);
     bool is_grad = call->op->kind == OP_attention_grad;
     struct cuda_attention_call attention = {.qkv = call->in[is_grad ? 1 : 0].data,
                                             .dy = is_grad ? call->in[0].data : NULL,

@@ -9,6 +9,7 @@
  */
 #include <stdlib.h>
 
+#include "cuda/behind.h"
 #include "cuda/bias.h"
 #include "cuda/conv_library.h"
 #include "cuda/rows.h"
@@ -27,7 +28,8 @@ struct layout {
 
 struct prepared {
     struct layout layout;
-    struct cuda_conv *conv; /* NULL: only a bias's gradient is wanted */
+    struct cuda_conv *conv; /* NULL: only a bias's gradient is wanted, or the library refused */
+    struct cuda_behind own;
 };
 
 static const struct tensor *input(const struct program *prog, const struct op *op, int k)
@@ -128,15 +130,17 @@ static struct layout layout_of(const struct program *prog, const struct op *op)
 static size_t workspace_bytes(const struct program *prog, const struct op *op,
                               const struct device_facts *facts)
 {
-    (void)facts;
-    return cuda_work_bytes(layout_of(prog, op).total);
+    size_t bytes = cuda_work_bytes(layout_of(prog, op).total);
+    return cuda_behind_workspace(cuda_rows_conv, bytes, prog, op, facts);
 }
 
 static void release(void *prepared)
 {
     struct prepared *p = prepared;
-    if (p != NULL)
+    if (p != NULL) {
+        cuda_behind_release(&p->own);
         cuda_conv_release(p->conv);
+    }
     free(p);
 }
 
@@ -144,7 +148,6 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
                                 const struct device_facts *facts, void **prepared,
                                 struct snug_error *err)
 {
-    (void)facts;
     struct prepared *p = calloc(1, sizeof *p);
     if (p == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "convolution: no memory to prepare it");
@@ -154,9 +157,7 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
         status = cuda_conv_prepare(&p->layout.shape, p->layout.type, p->layout.type,
                                    p->layout.library_bytes, &p->conv, err);
     if (status == SNUG_OK && p->layout.turns && p->conv == NULL)
-        status = snug_fail(err, SNUG_UNSUPPORTED,
-                           "%s: cuDNN has no engine for it in the workspace that was booked",
-                           op_infos[op->kind].name);
+        status = cuda_behind_prepare(cuda_rows_conv, prog, op, facts, &p->own, err);
     if (status == SNUG_OK)
         *prepared = p;
     else
@@ -200,6 +201,8 @@ static enum snug_status run_image(const struct kernel_call *call, struct snug_er
 {
     const struct prepared *p = call->prepared;
     const struct cuda_conv_shape *s = &p->layout.shape;
+    if (p->own.row != NULL)
+        return cuda_behind_run(&p->own, call, err);
     const struct operand *w = &call->in[1], *bias = &call->in[2], *y = &call->out[0];
     void *weights = w->data;
     if (s->kernel_h * s->kernel_w > 1) {
@@ -221,6 +224,8 @@ static enum snug_status run_image(const struct kernel_call *call, struct snug_er
 static enum snug_status run_grad_w(const struct kernel_call *call, struct snug_error *err)
 {
     const struct prepared *p = call->prepared;
+    if (p->own.row != NULL)
+        return cuda_behind_run(&p->own, call, err);
     const struct operand *dy = &call->in[1], *dw = &call->out[0], *dbias = &call->out[1];
     if (dw->data != NULL) {
         void *weights = cuda_work_at(call->work, p->layout.weights);
