@@ -321,9 +321,11 @@ DEVICE void update_unit(const struct update_job *job, const struct update_tensor
         quad_load(t->g_type, t->g, u->at[h], u->count[h], t->aligned, g[h]);
         quad_load(t->stepped_type, t->stepped.data, u->at[h], u->count[h], t->aligned, w[h]);
     }
+    UNROLL(4)
     for (int j = 0; j < R::n_states; j++)
         open_state<CODED>(job, t, shared, u, j, state[j]);
     step_unit<R>(shared, g, w, state);
+    UNROLL(4)
     for (int j = 0; j < R::n_states; j++) {
         if constexpr (CODED)
             if (t->scales[j] != NULL) {
