@@ -302,8 +302,11 @@ void spectral_describe(struct text *out)
 {
     spectral_load();
     if (lapack.name != NULL)
-        text_add(out, "LAPACK (%s), loaded for shampoo, caspr and soap, on one thread\n",
+        text_add(out,
+                 "LAPACK (%s), loaded for shampoo, caspr and soap, on one thread; with --device "
+                 "cuda as well\n",
                  lapack.name);
     else
-        text_add(out, "without LAPACK: shampoo, caspr and soap decompose by snug's own loops\n");
+        text_add(out, "without LAPACK: shampoo, caspr and soap decompose by snug's own loops, with "
+                      "--device cuda as well\n");
 }

@@ -50,6 +50,8 @@ static struct update_tensor tensor_of(const struct kernel_call *call)
                               .copy_type = (uint8_t)w->tensor->dtype,
                               .lr_factor = call->op->attrs.lr_factor,
                               .decay = call->op->attrs.decay,
+                              .positive = (uint8_t)call->op->attrs.positive,
+                              .stochastic = call->op->attrs.stochastic != 0,
                               .aligned = is_aligned(call)};
     for (int j = 0; j < update_n_states(call->op); j++) {
         const struct operand *state = &call->in[UPDATE_STATES + 2 * j];
@@ -60,27 +62,71 @@ static struct update_tensor tensor_of(const struct kernel_call *call)
     return t;
 }
 
-static enum snug_status run(const struct kernel_call *call, struct snug_error *err)
+static bool same_options(const struct attrs *a, const struct attrs *b)
 {
-    const struct attrs *attrs = &call->op->attrs;
+    for (int i = 0; i < MAX_OPTIONS; i++)
+        if (a->options.value[i] != b->options.value[i])
+            return false;
+    return true;
+}
+
+/* May b be of one launch with a?  Nothing that a writes is b's: each weight has one update. */
+static bool goes_with(const struct kernel_call *a, const struct kernel_call *b)
+{
+    const struct attrs *of_a = &a->op->attrs, *of_b = &b->op->attrs;
+    return of_a->rule == of_b->rule && of_a->direction == of_b->direction &&
+           of_a->direction != DIRECTION_scaled && /* of the tensor before which it was set */
+           same_options(of_a, of_b) &&
+           (of_a->state_bits == of_b->state_bits || of_a->state_bits == 0 ||
+            of_b->state_bits == 0) &&
+           a->in[UPDATE_SCALARS].data == b->in[UPDATE_SCALARS].data &&
+           a->in[UPDATE_WEIGHT].data != b->in[UPDATE_WEIGHT].data;
+}
+
+static bool joins(const struct kernel_call *calls, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (!goes_with(&calls[i], &calls[n]))
+            return false;
+    return true;
+}
+
+static enum snug_status run_several(const struct kernel_call *calls, int n, int *n_run,
+                                    struct snug_error *err)
+{
+    const struct attrs *attrs = &calls->op->attrs;
     struct update_job job = {.rule = attrs->rule,
                              .direction = attrs->direction,
-                             .state_bits = (int)attrs->state_bits,
-                             .positive = (unsigned)attrs->positive,
-                             .stochastic = attrs->stochastic != 0,
-                             .scalars = call->in[UPDATE_SCALARS].data};
-    memcpy(job.options, attrs->options.value, sizeof job.options);
-    TRY(update_check_states(call, rule_states[attrs->rule], err));
-    struct update_tensor tensor = tensor_of(call);
+                             .scalars = calls->in[UPDATE_SCALARS].data};
+    struct update_tensor tensors[UPDATE_TENSORS_MOST];
     struct code_map maps[2];
-    bool in_codes = attrs->state_bits != 0;
-    for (int i = 0; in_codes && i < 2; i++)
-        code_map_make(&maps[i], (int)attrs->state_bits, i == 0);
-    return cuda_done(call, cuda_update(&job, 1, &tensor, in_codes ? maps : NULL, call->stream),
-                     err);
+    memcpy(job.options, attrs->options.value, sizeof job.options);
+    *n_run = 0;
+    while (*n_run < n && *n_run < UPDATE_TENSORS_MOST && joins(calls, *n_run)) {
+        const struct kernel_call *call = &calls[*n_run];
+        TRY(update_check_states(call, rule_states[attrs->rule], err));
+        if (call->op->attrs.state_bits != 0)
+            job.state_bits = (int)call->op->attrs.state_bits;
+        tensors[(*n_run)++] = tensor_of(call);
+    }
+    for (int i = 0; job.state_bits != 0 && i < 2; i++)
+        code_map_make(&maps[i], job.state_bits, i == 0);
+    return cuda_done(
+        calls, cuda_update(&job, *n_run, tensors, job.state_bits != 0 ? maps : NULL, calls->stream),
+        err);
+}
+
+static enum snug_status run(const struct kernel_call *call, struct snug_error *err)
+{
+    int n_run;
+    return run_several(call, 1, &n_run, err);
 }
 
 CUDA_ROWS(update) = {
-    {.kind = OP_update, .name = "cuda", .supports = supports, .run = run},
+    {.kind = OP_update,
+     .name = "cuda",
+     .supports = supports,
+     .run = run,
+     .run_several = run_several},
 };
 CUDA_ROWS_END(update)

@@ -7,59 +7,30 @@
  */
 #include "cuda/device.h"
 #include "cuda/scalars.h"
-#include "ir/program.h" /* enum scalar */
+#include "optim/norm.h"
 
-enum { BLOCK = 256, GOOD_STEPS_TO_GROW = 2000, LOSS_SCALE_MAX = 1 << 24 };
+enum { BLOCK = 256 };
 
-DEVICE void set_next_loss_scale(double *scalars, bool skip)
-{
-    double scale = scalars[SCALAR_loss_scale];
-    double good_steps = skip ? 0.0 : scalars[SCALAR_good_steps] + 1.0;
-    if (skip) {
-        scale = fmax(1.0, scale / 2.0);
-    } else if (good_steps >= GOOD_STEPS_TO_GROW) {
-        scale = fmin((double)LOSS_SCALE_MAX, scale * 2.0);
-        good_steps = 0.0;
-    }
-    scalars[SCALAR_loss_scale] = scale;
-    scalars[SCALAR_good_steps] = good_steps;
-}
-
-/* Of all threads, the first knows the norm and has set it, and whether there is one. */
-DEVICE double set_norm(const double *parts, int64_t n, double *scalars)
+/* By one block of threads. */
+DEVICE double sum_parts(const double *parts, int64_t n)
 {
     double total = 0.0;
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
         total += parts[i];
-    total = block_sum(total);
-    double norm = sqrt(total) / scalars[SCALAR_loss_scale];
-    if (threadIdx.x == 0) {
-        scalars[SCALAR_grad_norm] = norm;
-        scalars[SCALAR_skip] = isfinite(norm) ? 0.0 : 1.0;
-    }
-    return norm;
+    return block_sum(total);
 }
 
 KERNEL grad_norm(const double *parts, int64_t n, double max_norm, bool dynamic_scale,
                  double *scalars)
 {
-    double norm = set_norm(parts, n, scalars);
-    if (threadIdx.x != 0)
-        return;
-    bool skip = !isfinite(norm);
-    double clip = max_norm > 0.0 ? fmin(1.0, max_norm / (norm + 1e-6)) : 1.0;
-    scalars[SCALAR_clip] = skip ? 0.0 : clip / scalars[SCALAR_loss_scale];
-    if (!skip)
-        scalars[SCALAR_update_count] += 1.0;
-    if (dynamic_scale)
-        set_next_loss_scale(scalars, skip);
+    double squares = sum_parts(parts, n);
+    if (threadIdx.x == 0)
+        norm_clip(squares, max_norm, dynamic_scale, scalars);
 }
 
 KERNEL open_updates(double *scalars)
 {
-    scalars[SCALAR_clip] = 1.0 / scalars[SCALAR_loss_scale];
-    scalars[SCALAR_skip] = 0.0;
-    scalars[SCALAR_update_count] += 1.0;
+    norm_open_updates(scalars);
 }
 
 KERNEL check_gradient(const double *part, double *scalars)
@@ -69,12 +40,14 @@ KERNEL check_gradient(const double *part, double *scalars)
 
 KERNEL close_updates(const double *parts, int64_t n, double *scalars)
 {
-    set_norm(parts, n, scalars);
+    double squares = sum_parts(parts, n);
+    if (threadIdx.x == 0)
+        (void)norm_set(squares, scalars);
 }
 
 KERNEL next_loss_scale(double *scalars)
 {
-    set_next_loss_scale(scalars, scalars[SCALAR_skip] != 0.0);
+    norm_next_loss_scale(scalars, scalars[SCALAR_skip] != 0.0);
 }
 
 KERNEL take_row(int64_t n_batch, int64_t n_time, int64_t width, struct cuda_array x,

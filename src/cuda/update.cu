@@ -250,7 +250,7 @@ DEVICE void open_state(const struct update_job *job, const struct update_tensor 
             uint32_t word =
                 codes_word(job->state_bits, t->state[j].data, u->at[h], u->count[h], t->aligned);
             float scale = u->count[h] > 0 ? t->scales[j][scale_at(job->state_bits, u, h)] : 0.0f;
-            quad_decode(job->state_bits, shared->value[job->positive >> j & 1], word, scale, x[h]);
+            quad_decode(job->state_bits, shared->value[t->positive >> j & 1], word, scale, x[h]);
         } else {
             quad_load(t->state_type[j], t->state[j].data, u->at[h], u->count[h], t->aligned, x[h]);
         }
@@ -279,13 +279,12 @@ DEVICE void store_codes(const struct update_job *job, const struct update_tensor
 }
 
 /* Numbers that an update changes: by chance if they have 16 bits and the op says so. */
-DEVICE void close_numbers(const struct update_job *job, const struct update_tensor *t, int type,
-                          const struct update_numbers *to, uint64_t key, const struct unit *u,
-                          const float x[2][QUAD])
+DEVICE void close_numbers(const struct update_tensor *t, int type, const struct update_numbers *to,
+                          uint64_t key, const struct unit *u, const float x[2][QUAD])
 {
     UNROLL(2)
     for (int h = 0; h < 2; h++)
-        if (job->stochastic && type != DTYPE_f32)
+        if (t->stochastic && type != DTYPE_f32)
             quad_store_by_chance(type, to, key, u->at[h], u->count[h], t->aligned, x[h]);
         else
             quad_store(type, to->data, u->at[h], u->count[h], t->aligned, x[h]);
@@ -322,18 +321,20 @@ DEVICE void update_unit(const struct update_job *job, const struct update_tensor
         quad_load(t->g_type, t->g, u->at[h], u->count[h], t->aligned, g[h]);
         quad_load(t->stepped_type, t->stepped.data, u->at[h], u->count[h], t->aligned, w[h]);
     }
+    UNROLL(4)
     for (int j = 0; j < R::n_states; j++)
         open_state<CODED>(job, t, shared, u, j, state[j]);
     step_unit<R>(shared, g, w, state);
+    UNROLL(4)
     for (int j = 0; j < R::n_states; j++) {
         if constexpr (CODED)
             if (t->scales[j] != NULL) {
-                store_codes(job, t, &maps->finder[job->positive >> j & 1], u, j, state[j]);
+                store_codes(job, t, &maps->finder[t->positive >> j & 1], u, j, state[j]);
                 continue;
             }
-        close_numbers(job, t, t->state_type[j], &t->state[j], shared->state_key[j], u, state[j]);
+        close_numbers(t, t->state_type[j], &t->state[j], shared->state_key[j], u, state[j]);
     }
-    close_numbers(job, t, t->stepped_type, &t->stepped, shared->key, u, w);
+    close_numbers(t, t->stepped_type, &t->stepped, shared->key, u, w);
     UNROLL(2)
     for (int h = 0; h < 2; h++)
         if (t->copy != NULL)

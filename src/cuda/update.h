@@ -25,16 +25,16 @@ struct update_tensor {
     float *scales[MAX_STATES]; /* of states in codes; NULL: numbers */
     double lr_factor, decay;
     uint8_t g_type, stepped_type, copy_type, state_type[MAX_STATES]; /* enum dtype */
-    bool aligned;                                                    /* all of them to 16 bytes */
-    int first_block;                                                 /* the launcher's own */
+    uint8_t positive; /* bit k: state k, which is in codes, is never negative */
+    bool stochastic;  /* what is kept in 16 bits, but for `copy`, is rounded by chance */
+    bool aligned;     /* all of them to 16 bytes */
+    int first_block;  /* the launcher's own */
 };
 
 struct update_job { /* what the tensors of a launch have in common: attributes of the op update */
     enum rule rule;
     enum direction direction;
-    int state_bits;
-    unsigned positive;
-    bool stochastic;
+    int state_bits; /* of states in codes */
     double options[MAX_OPTIONS];
     const double *scalars;
 };

@@ -82,6 +82,10 @@ struct kernel {
                                 struct snug_error *err); /* NULL: nothing to prepare */
     void (*release)(void *prepared);
     enum snug_status (*run)(const struct kernel_call *call, struct snug_error *err);
+    /* NULL: one call at a time.  Else the first of n calls of this row, one after another in the program,
+     * with as many of the next as go together with it: *n_run in all. */
+    enum snug_status (*run_several)(const struct kernel_call *calls, int n, int *n_run,
+                                    struct snug_error *err);
 };
 
 struct run_modes { /* what run_begin found in the calling thread, for run_end to give back */

@@ -270,12 +270,17 @@ static double op_clock(const struct device_facts *facts)
     return facts->threads == 1 ? clock_thread_seconds() : clock_seconds();
 }
 
-enum snug_status exec_run_op(struct exec *exec, int i, int micro, struct snug_error *err)
+static void set_call(struct kernel_call *call, int micro)
 {
-    struct kernel_call *call = &exec->calls[i];
     enum accumulate mode = call->op->attrs.accumulate;
     call->add = mode == ACC_yes || (mode == ACC_after_first && micro > 0);
     call->micro = micro;
+}
+
+enum snug_status exec_run_op(struct exec *exec, int i, int micro, struct snug_error *err)
+{
+    struct kernel_call *call = &exec->calls[i];
+    set_call(call, micro);
     if (exec->op_seconds == NULL)
         return exec->kernels[i]->run(call, err);
     if (exec->hooks != NULL) {
@@ -318,11 +323,33 @@ static enum snug_status wait_for_copy(struct exec *exec, int i, int copy, struct
     return SNUG_OK;
 }
 
+/* Op i alone, or with those up to `end` that their common row takes together with it, none of which
+ * may wait for a copy of this section.  *next: the op after them. */
+static enum snug_status run_some(struct exec *exec, int i, int begin, int end, int micro, int *next,
+                                 struct snug_error *err)
+{
+    const struct kernel *kernel = exec->kernels[i];
+    int n = 1, n_run = 1;
+    if (kernel->run_several == NULL || exec->op_seconds != NULL) {
+        *next = i + 1;
+        return exec_run_op(exec, i, micro, err);
+    }
+    while (i + n < end && exec->kernels[i + n] == kernel && exec->waits_for[i + n] < begin &&
+           op_runs_in(exec->prog, &exec->prog->ops[i + n], micro))
+        n++;
+    for (int k = 0; k < n; k++)
+        set_call(&exec->calls[i + k], micro);
+    TRY(kernel->run_several(&exec->calls[i], n, &n_run, err));
+    *next = i + n_run;
+    return SNUG_OK;
+}
+
 enum snug_status exec_run_section(struct exec *exec, int begin, int end, int micro,
                                   struct snug_error *err)
 {
     int newest = -1; /* of the copies that were issued */
-    for (int i = begin; i < end; i++) {
+    for (int i = begin, next; i < end; i = next) {
+        next = i + 1;
         if (!op_runs_in(exec->prog, &exec->prog->ops[i], micro))
             continue;
         if (op_is_copy(&exec->prog->ops[i])) {
@@ -334,7 +361,9 @@ enum snug_status exec_run_section(struct exec *exec, int begin, int end, int mic
             TRY(wait_for_copy(exec, i, newest, err));
         else if (exec->waits_for[i] >= begin)
             TRY(wait_for_copy(exec, i, exec->waits_for[i], err));
-        TRY(exec_run_op(exec, i, micro, err));
+        /* The last op of a section waits for all copies of it: it is run by itself if there are some. */
+        int together_end = newest >= 0 && i < end - 1 ? end - 1 : end;
+        TRY(run_some(exec, i, begin, together_end, micro, &next, err));
     }
     if (exec->hooks != NULL)
         return newest >= 0 ? device_wait_for_copy(exec, newest, err) : SNUG_OK;

@@ -1,11 +1,13 @@
 /*
  * test_cuda_update.c -- what the op cases do not ask of update.cu: roundings by chance to the bit, several
- * tensors in one launch, numbers that begin anywhere.
+ * tensors in one launch, numbers that begin anywhere, updates side by side in a program.
  */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +17,9 @@
 #include "cpu/ref.h"
 #include "cuda/cuda.h"
 #include "cuda/update.h"
+#include "exec/exec.h"
 #include "support/oprun.h"
+#include "support/training.h"
 
 enum { SEED = 11 };
 
@@ -140,11 +144,114 @@ static void test_tensors_of_one_launch_are_as_alone(void **state)
     assert_memory_equal(shifted, alone, sizeof alone);
 }
 
+/* ---- updates that stand side by side in a program --------------------------------------------- */
+
+enum { N_UPDATES = 20, UPDATE_ELEMS = 300, N_STEPS = 3, MOST_LAUNCHES = 64 };
+
+static int launches[MOST_LAUNCHES], n_launches; /* how many updates each had */
+static const struct kernel *update_row;
+
+static enum snug_status count_several(const struct kernel_call *calls, int n, int *n_run,
+                                      struct snug_error *err)
+{
+    TRY(update_row->run_several(calls, n, n_run, err));
+    assert_true(n_launches < MOST_LAUNCHES);
+    launches[n_launches++] = *n_run;
+    return SNUG_OK;
+}
+
+static const struct kernel *choose_counted(const struct program *prog, const struct op *op,
+                                           const struct device_facts *facts)
+{
+    static struct kernel counted;
+    const struct kernel *row = snug_cuda_backend()->choose(prog, op, facts);
+    if (row == NULL || row->kind != OP_update)
+        return row;
+    update_row = row;
+    counted = *row;
+    counted.run_several = count_several;
+    return &counted;
+}
+
+/* All of one rule but for the last but one. */
+static void write_program(char *text, size_t size)
+{
+    int n = snprintf(text, size,
+                     "program p; tensor s temporary f64 [%d] persistent; scalars s\n"
+                     "tensor x input f32 [1]; tensor y activation f32 [1] output; y = cast x\n",
+                     SCALAR_COUNT);
+    for (int i = 0; i < N_UPDATES; i++)
+        n += snprintf(text + n, size - (size_t)n,
+                      "tensor w%d parameter f32 [%d] persistent; tensor g%d gradient f32 [%d] "
+                      "persistent; tensor m%d optimizer f32 [%d] persistent\n",
+                      i, UPDATE_ELEMS, i, UPDATE_ELEMS, i, UPDATE_ELEMS);
+    for (int i = 0; i < N_UPDATES; i++)
+        n += snprintf(text + n, size - (size_t)n,
+                      i == N_UPDATES - 2
+                          ? "w%d = update g%d, s, w%d {rule=sgd}\n"
+                          : "w%d, _, m%d = update g%d, s, w%d, _, m%d {rule=momentum, "
+                            "options=[0.9], lr_factor=%g}\n",
+                      i, i, i, i, i, 1 + 0.1 * i);
+    assert_true((size_t)n < size);
+}
+
+static void run_updates(const struct backend *on, float after[N_UPDATES][UPDATE_ELEMS])
+{
+    static char text[16384];
+    struct snug_error err = {0};
+    struct device_rates rates = {.flops = 1e9, .bytes = 1e9, .stored_bytes = 1e9};
+    struct device_facts facts = {.threads = 1};
+    struct program prog;
+    struct exec *exec = NULL;
+    struct plan plan;
+    write_program(text, sizeof text);
+    must(program_parse(text, &prog, &err), &err);
+    must(plan_make(&prog, on->alignment, &rates, &plan, &err), &err);
+    must(exec_create(&prog, &plan, on, &facts, NULL, &exec, &err), &err);
+    for (int id = 0; id < prog.n_tensors; id++) {
+        float start[UPDATE_ELEMS];
+        for (int i = 0; i < UPDATE_ELEMS; i++)
+            start[i] = (float)rng_uniform(SEED, (uint64_t)id, (uint64_t)i);
+        if (tensor_bytes(&prog, id) == sizeof start)
+            must(exec_write(exec, id, 0, sizeof start, start, &err), &err);
+    }
+    exec_scalars(exec)[SCALAR_lr] = 0.1;
+    exec_scalars(exec)[SCALAR_clip] = 1;
+    for (int step = 0; step < N_STEPS; step++)
+        must(exec_run(exec, NULL, NULL, &err), &err);
+    for (int i = 0; i < N_UPDATES; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "w%d", i);
+        must(exec_read(exec, program_find(&prog, name), 0, sizeof after[i], after[i], &err), &err);
+    }
+    exec_free(exec);
+    plan_free(&plan);
+    program_free(&prog);
+}
+
+static void test_updates_side_by_side_are_one_launch(void **state)
+{
+    (void)state;
+    static float right[N_UPDATES][UPDATE_ELEMS], found[N_UPDATES][UPDATE_ELEMS];
+    static const int wanted[] = {UPDATE_TENSORS_MOST, N_UPDATES - 2 - UPDATE_TENSORS_MOST, 1, 1};
+    struct backend counted = *snug_cuda_backend();
+    counted.choose = choose_counted;
+    run_updates(backend_cpu(), right);
+    run_updates(&counted, found);
+    assert_true(n_launches >= 4);
+    assert_memory_equal(launches, wanted, sizeof wanted);
+    for (int i = 0; i < N_UPDATES; i++)
+        for (int k = 0; k < UPDATE_ELEMS; k++)
+            if (!(fabsf(found[i][k] - right[i][k]) <= 1e-6f))
+                fail_msg("w%d[%d] is %g, not %g", i, k, (double)found[i][k], (double)right[i][k]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_roundings_by_chance_are_the_references),
         cmocka_unit_test(test_tensors_of_one_launch_are_as_alone),
+        cmocka_unit_test(test_updates_side_by_side_are_one_launch),
     };
     return cmocka_run_group_tests(tests, open_device, close_device);
 }
