@@ -187,7 +187,7 @@ int cuda_conv_grad_x(const struct cuda_conv_shape *shape, struct cuda_array dy, 
 int cuda_conv_grad_w(const struct cuda_conv_shape *shape, struct cuda_array x, struct cuda_array dy,
                      float *work, struct cuda_array dw, bool add, void *stream)
 {
-    int64_t n_parts = cuda_conv_parts(shape->n * shape->y_h * shape->y_w);
+    int64_t n_parts = cuda_conv_parts(shape->n * shape->y_h * shape->y_w, shape->groups);
     int64_t n_weights =
         shape->y_c * (shape->x_c / shape->groups) * shape->kernel_h * shape->kernel_w;
     struct conv_task task = {};

@@ -9,11 +9,14 @@
 
 enum { CUDA_CONV_PARTS = 64, CUDA_CONV_PART_PIXELS = 512 };
 
-/* Into how many parts the pixels are cut that a gradient of weights is a sum over. */
-static inline int64_t cuda_conv_parts(int64_t n_pixels)
+/* Into how many parts the pixels are cut that a gradient of weights is a sum over; with all groups they
+ * are one dimension of a grid, which has a limit. */
+static inline int64_t cuda_conv_parts(int64_t n_pixels, int64_t groups)
 {
     int64_t n = (n_pixels + CUDA_CONV_PART_PIXELS - 1) / CUDA_CONV_PART_PIXELS;
-    return n < CUDA_CONV_PARTS ? n : (int64_t)CUDA_CONV_PARTS;
+    int64_t most = 65535 / groups;
+    most = most > CUDA_CONV_PARTS ? (int64_t)CUDA_CONV_PARTS : most < 1 ? 1 : most;
+    return n < most ? n : most;
 }
 
 CUDA_LAUNCHERS_BEGIN
@@ -23,7 +26,7 @@ CUDA_LAUNCHER int cuda_conv(const struct cuda_conv_shape *shape, struct cuda_arr
                             void *stream);
 CUDA_LAUNCHER int cuda_conv_grad_x(const struct cuda_conv_shape *shape, struct cuda_array dy,
                                    struct cuda_array w, struct cuda_array dx, void *stream);
-/* dw (+)=; work: cuda_conv_parts(pixels of y) times the weights in floats */
+/* dw (+)=; work: cuda_conv_parts(pixels of y, groups) times the weights in floats */
 CUDA_LAUNCHER int cuda_conv_grad_w(const struct cuda_conv_shape *shape, struct cuda_array x,
                                    struct cuda_array dy, float *work, struct cuda_array dw,
                                    bool add, void *stream);

@@ -54,8 +54,9 @@ DEVICE struct row_sums sum_row(const struct cuda_softmax &t, int64_t begin, int 
             sums.exps *= __expf(sums.most - most);
             sums.most = most;
         }
+        float base = most == -INFINITY ? 0.0f : most; /* no difference of infinities */
         for (int i = 0; i < PACK; i++)
-            sums.exps += __expf(x[i] - most);
+            sums.exps += __expf(x[i] - base);
         for (int i = 0; t.smoothing > 0.0f && i < PACK; i++)
             sums.all += k + i < t.n_classes ? x[i] : 0.0f;
     }

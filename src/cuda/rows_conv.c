@@ -65,8 +65,8 @@ static struct layout grad_w_layout(const struct op *op, const struct shape *x,
     const struct cuda_conv_shape *s = &l.shape;
     int64_t n_weights = s->y_c * (s->x_c / s->groups) * s->kernel_h * s->kernel_w;
     if (op->out[0] != TENSOR_NONE)
-        l.parts = cuda_work_take(&l.total,
-                                 (size_t)(cuda_conv_parts(l.n_pixels) * n_weights) * sizeof(float));
+        l.parts = cuda_work_take(
+            &l.total, (size_t)(cuda_conv_parts(l.n_pixels, s->groups) * n_weights) * sizeof(float));
     if (op->n_out > 1 && op->out[1] != TENSOR_NONE)
         l.columns = cuda_work_take(&l.total, (size_t)cuda_sum_columns_work(l.n_pixels, s->y_c) *
                                                  sizeof(float));
