@@ -90,9 +90,25 @@ static enum snug_status grow_tables(struct sharding *s, int n_before)
     return SNUG_OK;
 }
 
-/* What kind of ops update each weight. */
-static void look_at_updates(struct sharding *s)
+/* A state is counted where it is met first. */
+static void count_states(struct sharding *s, const struct op *op, bool *seen,
+                         struct shared_weight *w)
 {
+    for (int k = 0; k < op->n_in; k++) {
+        tensor_id id = op->in[k];
+        bool counts = id != TENSOR_NONE && s->prog->tensors[id].role == ROLE_optimizer && !seen[id];
+        w->state_bytes += counts ? tensor_bytes(s->prog, id) : 0;
+        if (counts)
+            seen[id] = true;
+    }
+}
+
+/* What kind of ops update each weight, and what states they have. */
+static enum snug_status look_at_updates(struct sharding *s)
+{
+    bool *seen = arena_zeros(s->env->scratch, (size_t)s->prog->n_tensors + 1, sizeof *seen);
+    if (seen == NULL)
+        return shard_no_memory(s);
     int weight = -1, begin = s->prog->loss == TENSOR_NONE ? 0 : program_body_end(s->prog);
     for (int i = begin; i < s->prog->n_ops; i++) {
         const struct op *op = &s->prog->ops[i];
@@ -103,7 +119,9 @@ static void look_at_updates(struct sharding *s)
             op->kind == OP_update && op->attrs.direction == DIRECTION_none;
         for (int k = UPDATE_STATES + 1; op->kind == OP_update && k < op->n_in; k += 2)
             s->weights[weight].has_codes |= op->in[k] != TENSOR_NONE;
+        count_states(s, op, seen, &s->weights[weight]);
     }
+    return SNUG_OK;
 }
 
 static int least_of(const int64_t *loads, int n)
@@ -124,6 +142,15 @@ static int most_of(const int64_t *loads, int n)
     return most;
 }
 
+/* About as many bytes as a rank has of a weight, its gradient and its states. */
+static int64_t load_of(const struct sharding *s, const struct shared_weight *w, int rank)
+{
+    int64_t n = shape_elems(&w->shape);
+    int64_t count = cut_of(w->cut, n, s->env->ranks.n_ranks, rank).count;
+    int64_t width = (int64_t)dtype_bytes(s->prog->tensors[w->weight].dtype);
+    return count == n ? w->state_bytes + 2 * width * n : count * (w->state_bytes / n + 2 * width);
+}
+
 /* rank -1: that of the rank that has most. */
 static enum snug_status cut_all(struct sharding *s)
 {
@@ -133,13 +160,12 @@ static enum snug_status cut_all(struct sharding *s)
         return shard_no_memory(s);
     for (int i = 0; i < s->n_weights; i++) {
         struct shared_weight *w = &s->weights[i];
-        int64_t n = shape_elems(&w->shape);
         w->cut = (struct cut){.unit = w->has_codes ? code_block_elems(s->env->state_bits) : 1,
                               .owner = ranks->parallel == PARALLEL_ps ? 0
                                        : w->is_elementwise            ? CUT_OVER_ALL
                                                            : least_of(loads, ranks->n_ranks)};
         for (int rank = 0; rank < ranks->n_ranks; rank++)
-            loads[rank] += cut_of(w->cut, n, ranks->n_ranks, rank).count;
+            loads[rank] += load_of(s, w, rank);
     }
     if (ranks->rank < 0)
         ranks->rank = most_of(loads, ranks->n_ranks);
@@ -248,7 +274,7 @@ static enum snug_status run(struct sharding *s)
         TRY(cut_as_run(s));
         return shard_gather(s);
     }
-    look_at_updates(s);
+    TRY(look_at_updates(s));
     TRY(cut_all(s));
     return s->prog->loss == TENSOR_NONE ? shard_states_alone(s) : shard_training(s);
 }

@@ -18,6 +18,7 @@ struct shared_weight {
     bool is_elementwise; /* its update can be made in parts */
     bool has_codes;      /* its states are, in blocks */
     bool each_micro;     /* its gradient is summed over ranks in every micro-batch */
+    int64_t state_bytes; /* of all its states */
     int complete;        /* the op of the body that writes its gradient last, -1: none */
 };
 
