@@ -86,7 +86,7 @@ PLUGIN_OBJ   := $(addprefix $(BUILD)/plugin/,$(addsuffix .o,$(PLUGIN_SRC)))
 # What rows call of base and ir; the plugin keeps a copy to itself.
 PLUGIN_LIB   := $(BUILD)/libsnug.a
 
-TEST_SRC     := $(filter-out $(if $(CONFIG_CUDNN),,tests/cudnn/%),$(sort $(wildcard tests/*/test_*.c)))
+TEST_SRC     := $(filter-out $(if $(CONFIG_NVCC),,tests/cudnn/%),$(sort $(wildcard tests/*/test_*.c)))
 TEST_BIN     := $(TEST_SRC:%.c=$(BUILD)/%)
 TEST_LIB     := $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard tests/support/*.c)))
 TEST_SCRIPTS := $(sort $(wildcard tests/*/*.sh))
@@ -188,7 +188,8 @@ $(filter-out %.c.o,$(EMULATED_OBJ)): $(BUILD)/emulated/%.o: % build/config.mk $(
 	$(run)$(CXX) $(CPPFLAGS) -DSNUG_CUDA_EMULATED $(EMULATED_FLAGS) -MMD -MP -c -o $@ -x c++ $<
 
 # The same tests with the kernels themselves, for a machine with a GPU.
-GPU_TEST_BIN := $(patsubst $(BUILD)/%,$(BUILD)/gpu/%,$(filter $(BUILD)/tests/cuda/%,$(TEST_BIN)))
+GPU_TESTS    := test_cuda_ops test_cuda_exec test_cuda_update test_product
+GPU_TEST_BIN := $(addprefix $(BUILD)/gpu/tests/cuda/,$(GPU_TESTS))
 $(GPU_TEST_BIN): $(BUILD)/gpu/%: $(BUILD)/%.o $(TEST_LIB) $(PLUGIN_OBJ) $(BUILD)/libsnug.a
 	@mkdir -p $(@D)
 	$(say) LINK $@

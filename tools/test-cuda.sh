@@ -33,6 +33,8 @@ run() { # NAME COMMAND...
 
 run 'op cases' "$build/gpu/tests/cuda/test_cuda_ops"
 run 'executor' "$build/gpu/tests/cuda/test_cuda_exec"
+run 'updates' "$build/gpu/tests/cuda/test_cuda_update"
+run 'products' "$build/gpu/tests/cuda/test_product"
 if [ -n "${SANITIZER:-}" ]; then
     for tool in memcheck racecheck; do
         run "op cases under $tool" "$SANITIZER" --tool "$tool" --error-exitcode 1 \
