@@ -230,7 +230,7 @@ static enum snug_status one(struct comm *comm, int peer, void *data, int64_t n_b
 enum snug_status comm_send(struct comm *comm, int to, const void *data, int64_t n_bytes,
                            struct snug_error *err)
 {
-    return one(comm, to, (void *)(uintptr_t)data, n_bytes, false, err);
+    return one(comm, to, (void *)data, n_bytes, false, err);
 }
 
 enum snug_status comm_recv(struct comm *comm, int from, void *data, int64_t n_bytes,

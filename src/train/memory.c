@@ -3,6 +3,7 @@
  */
 #include "train/trainer.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -50,4 +51,18 @@ int64_t machine_bytes(void)
     if (file != NULL)
         fclose(file);
     return bytes;
+}
+
+/* The cores that this process may use: fewer than the machine has in a container or under a scheduler. */
+int recipe_threads(const struct snug_recipe *recipe)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+#ifdef __linux__
+    cpu_set_t allowed;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0)
+        cores = CPU_COUNT(&allowed);
+#endif
+    if (recipe->threads > 0)
+        return recipe->threads;
+    return cores < 1 ? 1 : cores > MAX_THREADS ? MAX_THREADS : (int)cores;
 }

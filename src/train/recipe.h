@@ -29,7 +29,7 @@ enum network { /* bits a second, and NVLink */
 };
 enum recipe_loss { RECIPE_LOSS_model, RECIPE_LOSS_cross_entropy, RECIPE_LOSS_mse };
 
-enum { OPT_TEXT_MAX = 256, LORA_FROM_MAX = 1024 };
+enum { OPT_TEXT_MAX = 256, LORA_FROM_MAX = 1024, MAX_THREADS = 1024 };
 
 enum recipe_device { DEVICE_cpu, DEVICE_cuda };
 
@@ -98,7 +98,7 @@ enum snug_status recipe_check(const struct snug_recipe *recipe, struct snug_erro
 enum snug_status recipe_check_steps(const struct snug_recipe *recipe, int64_t n_steps,
                                     struct snug_error *err);
 
-int recipe_threads(const struct snug_recipe *recipe);
+int recipe_threads(const struct snug_recipe *recipe); /* memory.c */
 /* Sets a key unless the user did: what a resumed run takes over from the run as it was saved. */
 enum snug_status recipe_inherit(struct snug_recipe *recipe, const char *key, const char *value,
                                 struct snug_error *err);
