@@ -1,8 +1,9 @@
 /*
  * schedule.c -- the learning rate of every step.
  *
- * All but `constant` first rise over --warmup steps.  What follows, as a share of --lr:
+ * All first rise over --warmup steps.  What follows, as a share of --lr:
  *
+ *     constant         1
  *     linear, cosine   down to --lr-end at the last step
  *     wsd              1 (warm-up, stable), from --decay-from of the steps on down to --lr-end
  *     cyclic           the steps in --cycles equal parts, each warm-up and cosine again
