@@ -17,8 +17,10 @@
 #if defined(__SSE__)
 #include <xmmintrin.h>
 #endif
-#if defined(SNUG_AMX)
+#if defined(SNUG_LEVEL_v3)
 #include <cpuid.h>
+#endif
+#if defined(SNUG_AMX)
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -40,10 +42,19 @@ static bool cpu_runs_base(void)
 }
 
 #if defined(SNUG_LEVEL_v3)
+/* Asked of the CPU itself: not every compiler knows their names. */
+static bool has_lzcnt_and_movbe(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_MOVBE) != 0 &&
+           __get_cpuid(0x80000001, &a, &b, &c, &d) != 0 && (c & bit_LZCNT) != 0;
+}
+
 static bool cpu_runs_v3(void)
 {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __builtin_cpu_supports("f16c") && __builtin_cpu_supports("bmi2");
+           __builtin_cpu_supports("f16c") && __builtin_cpu_supports("bmi") &&
+           __builtin_cpu_supports("bmi2") && has_lzcnt_and_movbe();
 }
 #endif
 
