@@ -62,9 +62,11 @@ static enum snug_status emit_soap(const struct optim_target *t)
         states[k] = TENSOR_NONE;
     TRY(optim_add_state(t, "m", DTYPE_f32, NULL, &states[STATE_m]));
     TRY(optim_add_state(t, "v", DTYPE_f32, NULL, &states[STATE_v]));
-    if (shape.n_dims >= 2 && (double)w.rows <= options[SOAP_max_dim])
+    /* a table of positions for all samples, [1, T, C], is one long row */
+    bool turns = shape.n_dims >= 2 && !(t->kind == OPTIM_embedding && w.rows == 1);
+    if (turns && (double)w.rows <= options[SOAP_max_dim])
         TRY(add_side(t, "l", "ql", w.rows, &states[STATE_l], &states[STATE_pl]));
-    if (shape.n_dims >= 2 && (double)w.cols <= options[SOAP_max_dim])
+    if (turns && (double)w.cols <= options[SOAP_max_dim])
         TRY(add_side(t, "r", "qr", w.cols, &states[STATE_r], &states[STATE_pr]));
     int n_states = STATE_pr + 1;
     while (states[n_states - 1] == TENSOR_NONE)

@@ -15,12 +15,25 @@
 
 #include <string.h>
 
-/* gradient of each parameter: tensors are found by the name that autodiff gives them */
-static tensor_id gradient_of(const struct program *prog, struct pass_env *env, tensor_id parameter)
+static enum snug_status out_of_memory(const struct pass_env *env)
 {
-    char *name = arena_format(env->scratch, "d.%s", prog->tensors[parameter].name);
-    tensor_id id = name == NULL ? TENSOR_NONE : program_find(prog, name);
-    return id != TENSOR_NONE && prog->tensors[id].role == ROLE_gradient ? id : TENSOR_NONE;
+    return snug_fail(env->err, SNUG_NO_MEMORY, "optimizer: out of memory");
+}
+
+/* The gradient of a tensor, found by the name that autodiff gives it; TENSOR_NONE: it is not trained. */
+static enum snug_status gradient_of(const struct program *prog, const struct pass_env *env,
+                                    tensor_id trained, tensor_id *grad)
+{
+    *grad = TENSOR_NONE;
+    if (prog->tensors[trained].role != ROLE_parameter)
+        return SNUG_OK;
+    char *name = arena_format(env->scratch, "d.%s", prog->tensors[trained].name);
+    if (name == NULL)
+        return out_of_memory(env);
+    tensor_id id = program_find(prog, name);
+    if (id != TENSOR_NONE && prog->tensors[id].role == ROLE_gradient)
+        *grad = id;
+    return SNUG_OK;
 }
 
 static enum snug_status emit_norm(struct program *prog, struct pass_env *env, int n_parameters,
@@ -52,7 +65,7 @@ static enum snug_status emit_norm(struct program *prog, struct pass_env *env, in
 }
 
 /* What parameters are to the model, for optimizers that treat kinds apart; other tensors get a kind
- * that nobody reads.  A table that is also the head (tied) is an embedding. */
+ * that nobody reads.  The head is the product that the loss reads, a convolution too.  A table that is also the head (tied) is an embedding. */
 static void mark_kinds(const struct program *prog, enum optim_kind *kinds, bool *in_out)
 {
     tensor_id logits = TENSOR_NONE;
@@ -60,15 +73,16 @@ static void mark_kinds(const struct program *prog, enum optim_kind *kinds, bool 
         kinds[i] = prog->tensors[i].shape.n_dims < 2 ? OPTIM_vector : OPTIM_matrix;
     for (int i = prog->n_ops - 1; i >= 0; i--) { /* embeddings last: they come first in a model */
         const struct op *op = &prog->ops[i];
-        if (op->kind == OP_cross_entropy)
+        if (op->kind == OP_cross_entropy || op->kind == OP_mse)
             logits = op->in[0];
-        bool is_head =
-            op->kind == OP_linear_cross_entropy || (op->kind == OP_linear && op->out[0] == logits);
+        bool is_product = op->kind == OP_linear || op->kind == OP_conv2d;
+        bool is_table = op->kind == OP_embedding || op->kind == OP_add_positions;
+        bool is_head = op->kind == OP_linear_cross_entropy || (is_product && op->out[0] == logits);
         if (op->kind == OP_linear)
             in_out[op->in[1]] = op->attrs.in_out != 0;
         if (is_head)
             kinds[op->in[1]] = OPTIM_head;
-        for (int k = 1; op->kind == OP_embedding && k < op->n_in; k++)
+        for (int k = 1; is_table && k < op->n_in; k++)
             if (op->in[k] != TENSOR_NONE)
                 kinds[op->in[k]] = OPTIM_embedding;
     }
@@ -122,13 +136,13 @@ enum snug_status pass_optimizer(struct program *prog, struct pass_env *env)
     enum optim_kind *kinds = arena_zeros(env->scratch, (size_t)prog->n_tensors, sizeof *kinds);
     bool *in_out = arena_zeros(env->scratch, (size_t)prog->n_tensors, sizeof *in_out);
     if (targets == NULL || kinds == NULL || in_out == NULL)
-        return snug_fail(env->err, SNUG_NO_MEMORY, "optimizer: out of memory");
+        return out_of_memory(env);
     mark_kinds(prog, kinds, in_out);
     for (int i = 0; i < n_tensors; i++) {
-        tensor_id grad =
-            prog->tensors[i].role == ROLE_parameter ? gradient_of(prog, env, i) : TENSOR_NONE;
+        tensor_id grad;
+        TRY(gradient_of(prog, env, i, &grad));
         if (grad == TENSOR_NONE)
-            continue; /* not trained */
+            continue;
         TRY(make_target(prog, env, i, grad, scalars, &targets[n_targets]));
         targets[n_targets].in_out = in_out[i];
         targets[n_targets++].kind = kinds[i];

@@ -133,6 +133,45 @@ static void test_bytes_of_factored_states(void **state)
     snug_model_free(model);
 }
 
+/* ---- what a parameter is to its model -------------------------------------------------------- */
+
+static const struct {
+    const char *model, *keys, *words;
+    bool is_there;
+} kind_rows[] = {
+    {"cnn", "batch=2 optimizer=muon", "orthogonalize d.conv3.weight", true},
+    {"cnn", "batch=2 optimizer=muon", "orthogonalize d.fc.weight", false},
+    {"cnn", "batch=2 optimizer=muon loss=mse", "orthogonalize d.fc.weight", false},
+    {"mlp", "batch=2 optimizer=muon", "orthogonalize d.layers.1.weight", true},
+    {"mlp", "batch=2 optimizer=muon", "orthogonalize d.layers.2.weight", false},
+    {"mlp", "batch=2 optimizer=muon loss=mse", "orthogonalize d.layers.1.weight", true},
+    {"mlp", "batch=2 optimizer=muon loss=mse", "orthogonalize d.layers.2.weight", false},
+    {"vit-tiny", "batch=2 optimizer=muon", "orthogonalize d.blocks.0.mlp.fc1.weight", true},
+    {"vit-tiny", "batch=2 optimizer=muon", "orthogonalize d.pos_embed", false},
+    {"vit-tiny", "batch=2 optimizer=muon", "orthogonalize d.head.weight", false},
+    {"vit-tiny", "batch=2 optimizer=soap", "tensor ql.head.weight", true},
+    {"vit-tiny", "batch=2 optimizer=soap", "tensor ql.pos_embed", false},
+    {"gpt-nano", "batch=2 optimizer=muon", "orthogonalize d.wte.weight", false},
+};
+
+static void test_kinds(void **state)
+{
+    (void)state;
+    for (int i = 0; i < LENGTH(kind_rows); i++) {
+        struct snug_error err;
+        snug_model *model = model_of(kind_rows[i].model);
+        snug_recipe *recipe = recipe_of(kind_rows[i].keys);
+        char *program;
+        must(snug_dump(model, recipe, "optimizer", &program, &err), &err);
+        if ((strstr(program, kind_rows[i].words) != NULL) != kind_rows[i].is_there)
+            fail_msg("%s, %s: \"%s\" is %sthere", kind_rows[i].model, kind_rows[i].keys,
+                     kind_rows[i].words, kind_rows[i].is_there ? "not " : "");
+        free(program);
+        snug_recipe_free(recipe);
+        snug_model_free(model);
+    }
+}
+
 /* ---- runs ------------------------------------------------------------------------------------ */
 
 /* A layer large enough for codes and for more than one thread, and others that stay fp32. */
@@ -395,6 +434,7 @@ int main(void)
         cmocka_unit_test(test_bytes_of_states),
         cmocka_unit_test(test_bytes_of_factored_states),
         cmocka_unit_test(test_bytes_of_matrix_states),
+        cmocka_unit_test(test_kinds),
         cmocka_unit_test(test_every_optimizer_resumes_to_the_bit),
         cmocka_unit_test(test_roots_resume_to_the_bit),
         cmocka_unit_test(test_the_reference_takes_the_same_chances),
