@@ -5,15 +5,20 @@
 #
 # A program is a cmocka binary (its tests are counted) or anything else (one test, by exit status).
 # A test that is skipped says why in a line that begins with "skip:"; a script skips with status 77.
+# Each test has an empty XDG_CACHE_HOME of its own: what was measured on this machine changes no estimate.
 # The last line is `N passed, N failed`, and `, N skipped` if any were; the status is 1 if any failed.
 set -u
 # Waiting threads sleep: several tests run at a time on as many cores.
 export CMOCKA_MESSAGE_OUTPUT=TAP LC_ALL=C OMP_WAIT_POLICY=passive
 
-# run_one RESULTS TEST: runs it, leaves "passed failed skipped" in a file, prints its line.
+# run_one RESULTS TEST: runs it, leaves "passed failed skipped NAME" in a file, prints its line.
 run_one() {
     local results=$1 test=$2 log begin seconds status passed failed skipped planned verdict=ok
-    log=$(mktemp "$results/XXXXXXXX.log")
+    if ! log=$(mktemp "$results/XXXXXXXX.log") || ! mkdir "${log%.log}.cache"; then
+        printf '  %-46s not run: no file for its output in %s  FAILED\n' "${test#build/}" "$results"
+        return
+    fi
+    export XDG_CACHE_HOME="${log%.log}.cache"
     begin=$(date +%s%N)
     { timeout --kill-after=10 "${TEST_SECONDS:-900}" "$test" >"$log" 2>&1 </dev/null; } 2>>"$log"
     status=$?
@@ -40,7 +45,7 @@ run_one() {
     [ "$failed" -eq 0 ] || verdict=FAILED
     [ "$status" -ne 124 ] && [ "$status" -ne 137 ] ||
         echo "run-tests: stopped after ${TEST_SECONDS:-900} s" >>"$log"
-    echo "$passed $failed $skipped" >"${log%.log}.count"
+    echo "$passed $failed $skipped $test" >"${log%.log}.count"
     {
         printf '  %-46s %4d tests %8s s  %s\n' "${test#build/}" $((passed + failed + skipped)) \
             "$seconds" "$verdict"
@@ -65,7 +70,7 @@ if [ $# -eq 0 ]; then
     exit 2
 fi
 
-results=$(mktemp -d)
+results=$(mktemp -d) || exit 1
 trap 'rm -rf "$results"' EXIT
 # Tests use threads themselves: half as many at a time as there are cores.
 jobs=${TEST_JOBS:-$((($(nproc) + 1) / 2))}
@@ -79,14 +84,18 @@ if [ $# -gt 1 ] && compgen -G "$results/*.failed" >/dev/null; then
     echo
 fi
 
-cat "$results"/*.count | awk -v n_tests=$# '
-    { passed += $1; failed += $2; skipped += $3 }
+ran=$(cat "$results"/*.count 2>/dev/null)
+for test in "$@"; do
+    cut -d ' ' -f 4- <<<"$ran" | grep -qxF -- "$test" || echo "no result of ${test#build/}: FAILED"
+done
+
+awk -v n_tests=$# '
+    NF > 0 { n_ran++; passed += $1; failed += $2; skipped += $3 }
     END {
-        if (NR < n_tests)
-            failed += n_tests - NR # no result came back
+        failed += n_tests - n_ran # no result came back
         printf "%d passed, %d failed", passed, failed
         if (skipped > 0)
             printf ", %d skipped", skipped
         print ""
         exit failed > 0
-    }'
+    }' <<<"$ran"

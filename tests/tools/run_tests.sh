@@ -17,6 +17,12 @@ make_test tap_bad 'printf "1..2\nok 1 - a\nnot ok 2 - b\n"; exit 1'
 make_test tap_crash 'printf "1..4\nok 1 - a\n"; kill -SEGV $$'
 make_test tap_leak 'printf "1..1\nok 1 - a\n"; exit 23'
 make_test slow 'sleep 30'
+make_test caching '[ -z "$(ls -A "$XDG_CACHE_HOME")" ] && echo 1 >"$XDG_CACHE_HOME/rates.json"'
+make_test caching_too "exec $tmp/caching"
+# In the place of mktemp: no room for the output of a test.
+mkdir "$tmp/full"
+make_test full/mktemp 'case "$*" in *.log) echo "mktemp: no space" >&2; exit 1 ;; esac
+PATH=${PATH#*:} exec mktemp "$@"'
 
 # expect LAST_LINE STATUS WORDS TEST...
 expect() {
@@ -41,3 +47,10 @@ expect '1 passed, 3 failed' 1 'tap_crash' tap_crash
 expect '1 passed, 1 failed' 1 'exit status 23' tap_leak
 expect '0 passed, 1 failed' 1 'stopped after 1 s' slow
 expect '0 passed, 1 failed' 1 'absent' absent
+expect '2 passed, 0 failed' 0 'caching_too' caching caching_too
+PATH=$tmp/full:$PATH
+expect '0 passed, 2 failed' 1 "plain: FAILED" plain broken
+expect '0 passed, 1 failed' 1 "not run: no file" plain
+for stray in .count .shown .failed; do
+    if [ -e "$stray" ]; then echo "the runner left $stray"; exit 1; fi
+done
