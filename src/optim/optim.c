@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "ir/matrix.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -106,19 +107,36 @@ static bool is_share(const char *name)
     return find_word("beta, beta1, beta2, beta3, shampoo-beta, mu, rho, gamma", name) >= 0;
 }
 
+/* The values that an option takes.  Those that are divided by are above 0. */
+static bool is_in_range(const char *name, double x, const char **range)
+{
+    if (find_word("p, clip-threshold, d0", name) >= 0) {
+        *range = "above 0";
+        return x > 0;
+    }
+    if (strcmp(name, "cycles") == 0) {
+        *range = "from 1";
+        return x >= 1;
+    }
+    *range = is_share(name) ? "from 0 to below 1" : "from 0";
+    return x >= 0 && (!is_share(name) || x < 1);
+}
+
 static enum snug_status read_option(const struct optimizer *optimizer, const char *name,
                                     const char *value, double values[MAX_OPTIONS],
                                     struct snug_error *err)
 {
     const char *all = options_owner(optimizer)->options;
     int at = find_word(all, name);
-    double x;
+    const char *range = "";
+    double x = NAN;
     if (at < 0)
         return snug_fail(err, SNUG_BAD_ARGUMENT, "--opt: %s has no option \"%.40s\"; it has: %s",
                          optimizer->name, name, all == NULL || *all == '\0' ? "none" : all);
-    if (!text_parse_real(value, &x) || x < 0 || (is_share(name) && x >= 1))
-        return snug_fail(err, SNUG_BAD_ARGUMENT, "--opt: %s=%.40s: it takes a number from 0%s",
-                         name, value, is_share(name) ? " to below 1" : "");
+    bool is_number = text_parse_real(value, &x);
+    if (!is_in_range(name, x, &range) || !is_number)
+        return snug_fail(err, SNUG_BAD_ARGUMENT, "--opt: %s=%.40s: it takes a number %s", name,
+                         value, range);
     values[at] = x;
     return SNUG_OK;
 }

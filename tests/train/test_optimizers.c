@@ -311,7 +311,12 @@ static const struct {
     {"opt=mu=0.9 optimizer=adam-8bit", "adam-8bit has no option \"mu\"; it has: beta1, beta2, eps"},
     {"opt=beta1=much", "beta1=much"},
     {"opt=beta1=1", "beta1=1"},
-    {"opt=eps=-1", "eps=-1"},
+    {"opt=eps=-1", "eps=-1: it takes a number from 0"},
+    {"optimizer=nadamp opt=p=0", "p=0: it takes a number above 0"},
+    {"optimizer=nadamp opt=p=nan", "p=nan"},
+    {"optimizer=cyclic-lr opt=cycles=0", "cycles=0: it takes a number from 1"},
+    {"optimizer=adafactor opt=clip-threshold=0", "clip-threshold=0: it takes a number above 0"},
+    {"optimizer=schedule-free-prodigy opt=d0=0", "d0=0: it takes a number above 0"},
     {"opt=beta1", "name=value"},
     {"opt=beta1=0.8,,", "name=value"},
 };
