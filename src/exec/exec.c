@@ -441,12 +441,15 @@ static enum snug_status find_in_tensor(struct exec *exec, tensor_id id, bool *fi
     return SNUG_OK;
 }
 
-/* Updates can stand in the body too: to look must not change the run. */
+/* Updates can stand in the body too, and stashes of states: to look must not change the run.  Of a part
+ * the whole says whether it lives on. */
 static bool changes_run(const struct program *prog, const struct op *op)
 {
     for (int k = 0; k < op->n_out; k++) {
-        const struct tensor *t = op->out[k] == TENSOR_NONE ? NULL : &prog->tensors[op->out[k]];
-        if (t != NULL && t->persistent && t->role != ROLE_buffer)
+        if (op->out[k] == TENSOR_NONE)
+            continue;
+        const struct tensor *whole = &prog->tensors[tensor_root(prog, op->out[k])];
+        if (whole->persistent && whole->role != ROLE_buffer)
             return true;
     }
     return false;
@@ -494,8 +497,7 @@ static enum snug_status find_nonfinite(struct exec *exec, exec_feed *feed, void 
             TRY(staging_feed(exec, feed, user, micro, err));
         else if (feed != NULL)
             TRY(feed(user, micro, err));
-        for (int i = prog->body_begin; i < program_body_end(prog) && (*name == NULL || !alone);
-             i++)
+        for (int i = prog->body_begin; i < program_body_end(prog) && (*name == NULL || !alone); i++)
             if (op_runs_in(prog, &prog->ops[i], micro) && !changes_run(prog, &prog->ops[i]))
                 TRY(run_and_look(exec, i, micro, name, err));
     }

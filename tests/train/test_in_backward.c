@@ -360,6 +360,65 @@ static void test_a_gradient_that_is_not_finite(void **state)
     snug_model_free(model);
 }
 
+static enum snug_status feed_zeros(void *trainer, int micro, struct snug_error *err)
+{
+    const snug_trainer *t = trainer;
+    const struct program *prog = &t->session.prog;
+    (void)micro;
+    (void)err;
+    for (int i = 0; i < prog->n_tensors; i++)
+        if (prog->tensors[i].role == ROLE_input)
+            memset(exec_data(t->exec, i), 0, (size_t)tensor_bytes(prog, i));
+    return SNUG_OK;
+}
+
+/* All that lives on, one tensor after the other; the caller's. */
+static char *bytes_that_live_on(const snug_trainer *t, size_t *n_bytes)
+{
+    const struct program *prog = &t->session.prog;
+    struct snug_error err;
+    char *all = NULL;
+    *n_bytes = 0;
+    for (int i = 0; i < prog->n_tensors; i++) {
+        if (!prog->tensors[i].persistent)
+            continue;
+        int64_t n = tensor_bytes(prog, i);
+        all = realloc(all, *n_bytes + (size_t)n);
+        assert_non_null(all);
+        must(exec_read(t->exec, i, 0, n, all + *n_bytes, &err), &err);
+        *n_bytes += (size_t)n;
+    }
+    return all;
+}
+
+/* The first layer is large enough for its update to be made in pieces. */
+static void test_to_look_for_it_changes_nothing(void **state)
+{
+    (void)state;
+    static const char *const offloads[] = {"none", "states"};
+    for (size_t i = 0; i < LENGTH(offloads); i++) {
+        struct row row = {"mlp:1200-1000-10,loss=mse", "batch=2 clip=0", UPDATES_IN_BACKWARD, 0, 2};
+        struct history history;
+        struct snug_error err;
+        char more[80];
+        const char *name;
+        size_t n_before, n_after;
+        snug_model *model = model_of(row.model);
+        snprintf(more, sizeof more, "update=in-backward offload=%s", offloads[i]);
+        snug_trainer *t = train(model, &row, more, &history);
+        char *before = bytes_that_live_on(t, &n_before);
+        must(exec_find_nonfinite(t->exec, feed_zeros, t, &name, &err), &err);
+        assert_null(name);
+        char *after = bytes_that_live_on(t, &n_after);
+        if (n_before != n_after || memcmp(before, after, n_before) != 0)
+            fail_msg("offload=%s: the run was changed", offloads[i]);
+        free(before);
+        free(after);
+        snug_trainer_free(t);
+        snug_model_free(model);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -369,6 +428,7 @@ int main(void)
         cmocka_unit_test(test_a_sum_is_used_up_in_place),
         cmocka_unit_test(test_the_plan_says_so),
         cmocka_unit_test(test_a_gradient_that_is_not_finite),
+        cmocka_unit_test(test_to_look_for_it_changes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
