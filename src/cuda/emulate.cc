@@ -208,7 +208,7 @@ void emulated_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::functi
     gpu.n_threads = (int)(block.x * block.y * block.z);
     gpu.thread = &thread;
     gpu.shared = (unsigned char *)malloc(shared_bytes + 1);
-    bool backward = gpu.n_launches++ % 2 != 0;
+    bool backward = __builtin_popcountl((unsigned long)gpu.n_launches++) % 2 != 0;
     uint64_t n_blocks = (uint64_t)grid.x * grid.y * grid.z;
     for (uint64_t k = 0; k < n_blocks; k++) {
         uint64_t i = backward ? n_blocks - 1 - k : k;

@@ -3,8 +3,9 @@
  *
  * The same sources as for nvcc, compiled with g++ and SNUG_CUDA_EMULATED.  Device memory is memory of
  * the host.  A launch runs its blocks one after another; the threads of a block are fibers that run
- * until they reach a barrier or a shuffle.  Every second launch runs them from the last to the first:
- * a kernel that lacks a barrier gives other bits then, and the tests run everything twice.
+ * until they reach a barrier or a shuffle.  Half of the launches, in an order without a period, run
+ * them from the last to the first: a kernel that lacks a barrier gives other bits then, and the tests run
+ * everything twice.
  *
  * Streams do their work at once, in the order of the calls; a stream that is captured keeps it for
  * the graph instead.  So what a real GPU might do at the same time happens here in one order that

@@ -153,13 +153,13 @@ static enum snug_status record(struct exec *exec, enum part part, struct snug_er
     return status != SNUG_OK ? status : at_end;
 }
 
+/* What cannot be recorded (an op of it needs the host) runs kernel by kernel, as in the first run. */
 static void record_parts(struct exec *exec)
 {
-    enum snug_status status = SNUG_OK;
     exec->has_recorded = true;
-    for (int part = 0; part < N_PARTS && status == SNUG_OK; part++)
-        status = record(exec, (enum part)part, NULL);
-    for (int part = 0; part < N_PARTS && status != SNUG_OK; part++) {
+    for (int part = 0; part < N_PARTS; part++) {
+        if (record(exec, (enum part)part, NULL) == SNUG_OK)
+            continue;
         if (exec->recordings[part] != NULL)
             exec->hooks->recording_free(exec->recordings[part]);
         exec->recordings[part] = NULL;
