@@ -100,7 +100,7 @@ static int print_plan(const struct plan *plan)
                                      : snug_plan_text(plan->plan, color));
 }
 
-/* A line for each rank, after a head. */
+/* A line for each rank, after a head: sizes to read; --json and --quiet have the bytes. */
 static void print_rank(const struct plan *plan, int rank, const struct snug_ledger *ledger)
 {
     const int64_t bytes[] = {ledger->parameters,  ledger->gradients, ledger->optimizer,
@@ -111,7 +111,7 @@ static void print_rank(const struct plan *plan, int rank, const struct snug_ledg
     if (rank == 0 && !plan->json && !plan->quiet) {
         printf("%4s", "rank");
         for (int i = 0; i < N; i++)
-            printf(" %18s", heads[i]);
+            printf(" %11s", heads[i]);
         putchar('\n');
     }
     printf(plan->json ? "%s{\"rank\": %d" : "%s%4d", plan->json && rank > 0 ? ", " : "", rank);
@@ -120,7 +120,8 @@ static void print_rank(const struct plan *plan, int rank, const struct snug_ledg
         if (plan->json)
             printf(", \"%s\": %" PRId64, heads[i], bytes[i]);
         else
-            printf(" %18s", number_count(bytes[i], count));
+            printf(" %11s",
+                   plan->quiet ? number_count(bytes[i], count) : number_size(bytes[i], count));
     }
     fputs(plan->json ? "}" : "\n", stdout);
 }
