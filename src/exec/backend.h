@@ -65,8 +65,8 @@ struct kernel_call {
     /* Which micro-batch of the step, from 0.  On a GPU a recorded run is made again for another one,
      * so kernels read scalars[SCALAR_micro] instead. */
     int micro;
-    void *stream;        /* of the device; NULL on the CPU */
-    struct store *store; /* NULL: nothing is stored */
+    void *stream;                /* of the device; NULL on the CPU */
+    struct store *store;         /* NULL: nothing is stored */
     struct exchanger *exchanger; /* NULL: there are no other ranks */
 };
 
