@@ -124,11 +124,10 @@ static void get_memory(const snug_recipe *recipe, struct text *out)
 /* A saved recipe has a line for each key, so that a path has no line breaks. */
 static bool set_lora_from(snug_recipe *recipe, const char *value)
 {
-    if (value[0] == '\0' || strpbrk(value, "\r\n") != NULL ||
-        strlen(value) >= sizeof recipe->lora_from)
-        return false;
-    strcpy(recipe->lora_from, strcmp(value, "none") == 0 ? "" : value);
-    return true;
+    const char *folder = strcmp(value, "none") == 0 ? "" : value;
+    return value[0] != '\0' && strpbrk(value, "\r\n") == NULL &&
+           snprintf(recipe->lora_from, sizeof recipe->lora_from, "%s", folder) <
+               (int)sizeof recipe->lora_from;
 }
 
 static void get_lora_from(const snug_recipe *recipe, struct text *out)
