@@ -1,6 +1,7 @@
 /*
  * bench_api.c -- measurements of this machine, to read, to paste into a report, or as JSON.
  */
+#include "train/adapter.h"
 #include "train/bench.h"
 #include "train/budget.h"
 #include "train/large_batch.h"
@@ -63,6 +64,7 @@ enum snug_status snug_bench(const char *what, const snug_model *model, const snu
     struct snug_recipe own = *recipe;
     own.device = on_gpu ? DEVICE_cuda : DEVICE_cpu;
     recipe = &own;
+    TRY(adapter_read_recipe(&own, err));
     if (model == NULL) {
         TRY(model_from_name("gpt-nano", &usual, err));
         model = &usual;

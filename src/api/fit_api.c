@@ -2,6 +2,7 @@
  * fit_api.c -- the fastest recipe inside a budget, as the public interface gives it.
  */
 #include "report/report.h"
+#include "train/adapter.h"
 #include "train/fit.h"
 
 #include <stdlib.h>
@@ -98,7 +99,8 @@ static void find_losers(snug_fit *f)
 static enum snug_status describe_chosen(snug_fit *f, struct snug_error *err)
 {
     TRY(fit_recipe(&f->fit, f->fit.chosen, &f->chosen, err));
-    text_add(&f->command, "snug train %s", f->fit.model->name);
+    text_add(&f->command, "snug train ");
+    text_add_word(&f->command, f->fit.model->name);
     recipe_write_flags(&f->chosen, &f->command);
     struct snug_recipe sizes = f->chosen; /* those that the model decides, too */
     sizes.batch = f->fit.batch;
@@ -131,11 +133,13 @@ static void describe_recipe(snug_fit *f)
 enum snug_status snug_fit_make(const snug_model *model, const snug_recipe *recipe,
                                const char *allow, snug_fit **out, struct snug_error *err)
 {
-    snug_fit *f = calloc(1, sizeof *f);
+    struct snug_recipe own = *recipe;
     *out = NULL;
+    TRY(adapter_read_recipe(&own, err));
+    snug_fit *f = calloc(1, sizeof *f);
     if (f == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
-    enum snug_status found = fit_search(model, recipe, allow, &f->fit, err);
+    enum snug_status found = fit_search(model, &own, allow, &f->fit, err);
     if (found != SNUG_OK && found != SNUG_OVER_BUDGET) {
         free(f);
         return found;

@@ -27,8 +27,7 @@ static enum snug_status make(const snug_model *model, const snug_recipe *recipe,
     plan->recipe = *recipe;
     struct session_request q = {
         .model = model, .recipe = &plan->recipe, .train = true, .rank = rank};
-    enum snug_status status =
-        recipe->lora_from[0] == '\0' ? SNUG_OK : adapter_read_recipe(&plan->recipe, err);
+    enum snug_status status = adapter_read_recipe(&plan->recipe, err);
     if (status == SNUG_OK)
         status = session_make(&q, &plan->session, err);
     if (status != SNUG_OK) {
@@ -237,7 +236,9 @@ enum snug_status snug_dump(const snug_model *model, const snug_recipe *recipe,
                            const char *after_pass, char **text, struct snug_error *err)
 {
     struct session s;
-    struct session_request q = {.model = model, .recipe = recipe, .train = true};
+    struct snug_recipe own = *recipe;
+    struct session_request q = {.model = model, .recipe = &own, .train = true};
+    TRY(adapter_read_recipe(&own, err));
     TRY(session_program(&q, after_pass, &s, err));
     struct text out = {0};
     program_dump(&s.prog, &out);

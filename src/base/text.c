@@ -53,6 +53,23 @@ void text_add(struct text *text, const char *format, ...)
     va_end(again);
 }
 
+void text_add_word(struct text *text, const char *word)
+{
+    static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+                                "_./:=,+-";
+    if (*word != '\0' && word[strspn(word, plain)] == '\0') {
+        text_add(text, "%s", word);
+        return;
+    }
+    text_add(text, "'");
+    for (; *word != '\0'; word++)
+        if (*word == '\'') /* it ends the quotes, stands alone, and they begin again */
+            text_add(text, "'\\''");
+        else
+            text_add_bytes(text, word, 1);
+    text_add(text, "'");
+}
+
 char *text_take(struct text *text)
 {
     if (!reserve(text, 0)) {

@@ -16,7 +16,9 @@ struct text {   /* all zeros is the empty text */
 
 void text_add(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void text_add_bytes(struct text *text, const char *bytes, size_t length);
-char *text_take(struct text *text); /* the caller's now; NULL if anything failed */
+void text_add_word(struct text *text,
+                   const char *word); /* quoted where a shell would take it apart */
+char *text_take(struct text *text);   /* the caller's now; NULL if anything failed */
 void text_free(struct text *text);
 
 /* "24G", "512M", "1.5G", "1024": binary units.  "1.5e9" and "117": plain.  False: not a number, or

@@ -119,6 +119,21 @@ static void read_line(int fd, char *words, size_t n_words)
     words[strcspn(words, "\n")] = '\0';
 }
 
+/* Its exit status; -1: a signal ended it, or nobody knows, as where SIGCHLD is ignored. */
+static int wait_for(pid_t child, const char *program, char *words, size_t n_words)
+{
+    int state = 0;
+    pid_t ended;
+    do
+        ended = waitpid(child, &state, 0);
+    while (ended < 0 && errno == EINTR);
+    if (ended < 0)
+        return snprintf(words, n_words, "the program %s: no word of its end: %s", program,
+                        strerror(errno)),
+               -1;
+    return WIFEXITED(state) ? WEXITSTATUS(state) : -1;
+}
+
 /* Runs a program and waits for it; `words` is the first line that it writes on standard error. */
 static int run_program(char *const argv[], char *words, size_t n_words)
 {
@@ -140,10 +155,7 @@ static int run_program(char *const argv[], char *words, size_t n_words)
         snprintf(words, n_words, "the program %s: %s", argv[0], strerror(reason));
     } else {
         read_line(ends[0], words, n_words);
-        int state;
-        while (waitpid(child, &state, 0) < 0 && errno == EINTR) {
-        }
-        exit_status = WIFEXITED(state) ? WEXITSTATUS(state) : -1;
+        exit_status = wait_for(child, argv[0], words, n_words);
     }
     close(ends[0]);
     return exit_status;
@@ -176,6 +188,8 @@ static int run_curl(const char *url, const char *path, char *words, size_t n_wor
 /* mkdir -p */
 static enum snug_status make_folder(const struct fetch *f, const char *folder)
 {
+    if (folder[0] == '\0')
+        return snug_fail(f->err, SNUG_BAD_ARGUMENT, "the folder has an empty name");
     char *path = strdup(folder);
     if (path == NULL)
         return no_memory(f);

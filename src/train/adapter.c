@@ -128,6 +128,8 @@ static enum snug_status open_adapter(const char *folder, struct peft_config *con
 enum snug_status adapter_read_recipe(struct snug_recipe *recipe, struct snug_error *err)
 {
     struct peft_config config;
+    if (recipe->lora_from[0] == '\0')
+        return SNUG_OK;
     TRY(peft_config_read(recipe->lora_from, &config, err));
     if (recipe->lora > 0 && recipe->lora != config.rank)
         return snug_fail(err, SNUG_MISMATCH, "%s is of rank %lld, not --lora %lld: leave it out",

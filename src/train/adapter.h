@@ -16,7 +16,8 @@
 /* Is it a matrix A or B beside a frozen one? */
 bool adapter_has(const struct program *prog, tensor_id id);
 
-/* The folder's adapter_config.json decides over rank and alpha of a recipe that starts from it. */
+/* The folder's adapter_config.json decides over rank and alpha of a recipe that starts from it; to be
+ * read before a session is made of the recipe.  Of one that starts from none nothing is changed. */
 enum snug_status adapter_read_recipe(struct snug_recipe *recipe, struct snug_error *err);
 /* A and B, and their masters, from an adapter; there must be those of the program and no more. */
 enum snug_status adapter_load_file(const struct session *session, struct exec *exec,

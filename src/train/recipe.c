@@ -7,7 +7,6 @@
 #include "pass/pass.h"
 #include "train/rates.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +14,7 @@
 
 enum kind {
     FIXED,  /* only the value named in `values` is there in this version */
-    COUNT,  /* int64, at least `least` */
+    COUNT,  /* int64, at least `least`, or 0 for "none" where `values` begin with it */
     REAL,   /* double, from `least` to `most` */
     CHOICE, /* one of the names in `choices` */
     OWN     /* functions of its own */
@@ -122,10 +121,13 @@ static void get_memory(const snug_recipe *recipe, struct text *out)
         text_add(out, "%lld", (long long)recipe->memory);
 }
 
+/* A saved recipe has a line for each key, so that a path has no line breaks. */
 static bool set_lora_from(snug_recipe *recipe, const char *value)
 {
-    return value[0] != '\0' && snprintf(recipe->lora_from, sizeof recipe->lora_from, "%s", value) <
-                                   (int)sizeof recipe->lora_from;
+    const char *folder = strcmp(value, "none") == 0 ? "" : value;
+    return value[0] != '\0' && strpbrk(value, "\r\n") == NULL &&
+           snprintf(recipe->lora_from, sizeof recipe->lora_from, "%s", folder) <
+               (int)sizeof recipe->lora_from;
 }
 
 static void get_lora_from(const snug_recipe *recipe, struct text *out)
@@ -283,6 +285,10 @@ static bool set_value(snug_recipe *recipe, const struct key *key, const char *va
     case FIXED:
         return strcmp(value, key->values) == 0;
     case COUNT:
+        if (strcmp(value, "none") == 0 && strncmp(key->values, "none,", 5) == 0) {
+            *(int64_t *)field = 0;
+            return true;
+        }
         if (!text_parse_count(value, &n) || (double)n < key->least || (double)n > key->most)
             return false;
         *(int64_t *)field = n;
@@ -440,45 +446,6 @@ void recipe_get(const struct snug_recipe *recipe, const char *name, struct text 
     const struct key *key = find_key(name);
     if (key != NULL)
         get_value(recipe, key, out);
-}
-
-static char *trim(char *text)
-{
-    while (*text == ' ' || *text == '\t')
-        text++;
-    size_t length = strlen(text);
-    while (length > 0 && strchr(" \t\r\n", text[length - 1]) != NULL)
-        text[--length] = '\0';
-    return text;
-}
-
-enum snug_status snug_recipe_read(snug_recipe *recipe, const char *path, struct snug_error *err)
-{
-    FILE *file = fopen(path, "r");
-    if (file == NULL)
-        return snug_fail(err, SNUG_BAD_FILE, "recipe %s: %s", path, strerror(errno));
-    char line[1024];
-    enum snug_status status = SNUG_OK;
-    for (int number = 1; status == SNUG_OK && fgets(line, sizeof line, file) != NULL; number++) {
-        char *comment = strchr(line, '#');
-        if (comment != NULL)
-            *comment = '\0';
-        char *name = trim(line), *equals = strchr(name, '=');
-        if (*name == '\0')
-            continue;
-        if (equals == NULL) {
-            status = snug_fail(err, SNUG_BAD_ARGUMENT, "recipe %s, line %d: write key = value",
-                               path, number);
-            break;
-        }
-        *equals = '\0';
-        struct snug_error inner;
-        status = snug_recipe_set(recipe, trim(name), trim(equals + 1), &inner);
-        if (status != SNUG_OK)
-            snug_fail(err, status, "recipe %s, line %d: %.300s", path, number, inner.message);
-    }
-    fclose(file);
-    return status;
 }
 
 /* Indented, broken between words where a line would be longer than 80 columns. */

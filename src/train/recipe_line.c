@@ -62,8 +62,10 @@ void recipe_write_flags(const struct snug_recipe *recipe, struct text *out)
         recipe_get(recipe, name, &value);
         if (strcmp(name, "memory") == 0)
             add_memory(recipe, out);
-        else if (value.length > 0)
-            text_add(out, " --%s %s", name, value.data);
+        else if (value.length > 0) {
+            text_add(out, " --%s ", name);
+            text_add_word(out, value.data);
+        }
         text_free(&value);
     }
 }

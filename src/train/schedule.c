@@ -117,6 +117,7 @@ enum snug_status recipe_check(const struct snug_recipe *recipe, struct snug_erro
                        : recipe->lora_on != LORA_ON_attention ? "lora-on"
                        : !isnan(recipe->lora_alpha)           ? "lora-alpha"
                        : recipe->lora_base != 0               ? "lora-base"
+                       : recipe->lora_from[0] != '\0'         ? "lora-from"
                                                               : NULL;
     if (idle != NULL)
         return snug_fail(err, SNUG_BAD_ARGUMENT, "--%s says nothing without --lora RANK", idle);

@@ -160,7 +160,7 @@ static enum snug_status open_all(struct snug_trainer *t, struct snug_error *err)
         TRY(trainer_check_out(t, err));
     if (t->options.resume)
         TRY(trainer_inherit(t, err));
-    else if (t->recipe.lora_from[0] != '\0')
+    else
         TRY(adapter_read_recipe(&t->recipe, err));
     TRY(trainer_fit_model(t, err));
     struct session_request q = {

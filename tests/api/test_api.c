@@ -215,6 +215,14 @@ static void test_recipe_keys(void **state)
     expect_line(snug_recipe_set(recipe, "batch", "0", &err), SNUG_BAD_ARGUMENT, &err, "0");
     expect_line(snug_recipe_set(recipe, "speed", "1", &err), SNUG_BAD_ARGUMENT, &err, "speed");
     expect_line(snug_recipe_read(recipe, "/no/such/recipe", &err), SNUG_BAD_FILE, &err, "recipe");
+    expect_line(snug_recipe_read(recipe, "/tmp", &err), SNUG_BAD_FILE, &err,
+                "recipe /tmp: Is a dir");
+    expect_line(snug_recipe_set(recipe, "lora-from", "a\nb", &err), SNUG_BAD_ARGUMENT, &err,
+                "a folder");
+    expect_line(snug_recipe_set(recipe, "batch", "none", &err), SNUG_BAD_ARGUMENT, &err, "none");
+    static const char *const can_be_none[] = {"lora", "base-batch", "lora-from"};
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(snug_recipe_set(recipe, can_be_none[i], "none", &err), SNUG_OK);
     snug_recipe_free(recipe);
 }
 

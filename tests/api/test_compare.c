@@ -114,7 +114,7 @@ static void lines_that_are_wrong(void **state)
                                            {"precision=fp8", "fp8"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct snug_error err = {0};
-        snug_recipe *recipe = recipe_of("batch=4");
+        snug_recipe *recipe = recipe_of("batch=4 threads=2");
         assert_int_equal(snug_recipe_set_line(recipe, wrong[i][0], &err), SNUG_BAD_ARGUMENT);
         assert_non_null(strstr(err.message, wrong[i][1]));
         snug_recipe_free(recipe);
@@ -127,7 +127,7 @@ static void a_fit_is_narrow_and_in_json(void **state)
     struct snug_error err = {0};
     snug_fit *fit;
     snug_model *model = model_of("gpt2");
-    snug_recipe *recipe = recipe_of("batch=16 memory=3G precision=bf16 target=h100");
+    snug_recipe *recipe = recipe_of("batch=16 memory=3G precision=bf16 threads=2 target=h100");
     must(snug_fit_make(model, recipe, "state-bits,master", &fit, &err), &err);
     assert_narrow(snug_fit_text(fit, 0, 0));
     assert_narrow(snug_fit_text(fit, 1, 0));

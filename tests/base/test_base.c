@@ -281,6 +281,26 @@ static void test_printing(void **state)
     }
 }
 
+static void test_words_for_a_shell(void **state)
+{
+    (void)state;
+    static const char *const rows[][2] = {
+        {"gpt2", "gpt2"},
+        {"./a_b/c.d:e=1,f+g-h", "./a_b/c.d:e=1,f+g-h"},
+        {"", "''"},
+        {"my run", "'my run'"},
+        {"$HOME;ls", "'$HOME;ls'"},
+        {"it's", "'it'\\''s'"},
+        {"100%d", "'100%d'"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct text t = {0};
+        text_add_word(&t, rows[i][0]);
+        assert_string_equal(t.data, rows[i][1]);
+        text_free(&t);
+    }
+}
+
 static void test_text_grows(void **state)
 {
     (void)state;
@@ -417,9 +437,10 @@ int main(void)
         cmocka_unit_test(test_all_patterns), cmocka_unit_test(test_rounding),
         cmocka_unit_test(test_dtypes),       cmocka_unit_test(test_sizes_and_counts),
         cmocka_unit_test(test_reals),        cmocka_unit_test(test_printing),
-        cmocka_unit_test(test_text_grows),   cmocka_unit_test(test_permute),
-        cmocka_unit_test(test_moments),      cmocka_unit_test(test_philox),
-        cmocka_unit_test(test_arena),        cmocka_unit_test(test_array_grow),
+        cmocka_unit_test(test_text_grows),   cmocka_unit_test(test_words_for_a_shell),
+        cmocka_unit_test(test_permute),      cmocka_unit_test(test_moments),
+        cmocka_unit_test(test_philox),       cmocka_unit_test(test_arena),
+        cmocka_unit_test(test_array_grow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -189,6 +189,7 @@ prepare() {
     idx '\000\000\010\001' 7 >labels/train-labels-idx1-ubyte
     echo 'batch = 2' >good.recipe
     echo 'bathc = 2' >bad.recipe
+    printf 'batch = 2\n# %02000d\n' 0 >long.recipe
     echo 'a regular file' >file
 
     run train tiny text.txt --steps 2 --batch 2 --out run
@@ -248,6 +249,7 @@ words_and_flags() {
 2 | no data set, mnits, fashion-mnist      | data mnits
 1 | curl, get train-images, put them into  | data fashion-mnist digits --from http://127.0.0.1:9
 1 | cannot make the folder                 | data cifar-10 text.txt/below
+2 | empty name                             | data cifar-10 ""
 2 | needs cpu                              | bench
 2 | command comes first                    | --batch 3
 2 | needs MODEL                            | plan
@@ -328,6 +330,10 @@ words_and_flags() {
 1 | attention reads, --lora-on all         | plan mlp --lora 4
 1 | convolutions, no adapters              | plan resnet18 --lora 4 --lora-on all
 1 | adapter_config.json                    | plan gpt2 --lora-from nosuch
+1 | adapter_config.json                    | plan gpt2 --lora-from nosuch --dump lora
+1 | adapter_config.json                    | fit gpt2 --memory 8G --lora-from nosuch
+1 | adapter_config.json                    | bench cpu gpt-nano --lora-from nosuch
+2 | --lora-from, a folder                  | plan gpt2 --lora-from $'a\nb'
 1 | mse, classifiers                       | plan gpt2 --loss mse
 2 | augment, flip+shift                    | plan gpt2 --augment shift+flip
 2 | --augment, images                      | train tiny text.txt --augment flip --out new
@@ -337,7 +343,9 @@ words_and_flags() {
 2 | seq, 16                                | train tiny text.txt --seq 17 --out new
 2 | pass, nosuch                           | plan gpt2 --dump nosuch
 2 | bathc                                  | plan gpt2 --recipe bad.recipe
+2 | long.recipe, line 2, 1022 bytes        | plan gpt2 --recipe long.recipe
 1 | nosuch.recipe                          | plan gpt2 --recipe nosuch.recipe
+1 | recipe ., Is a directory               | plan gpt2 --recipe .
 # models
 2 | gtp2, gpt2                             | plan gtp2
 2 | mlp                                    | plan mlp:784
@@ -348,12 +356,12 @@ words_and_flags() {
 1 | config.json, tie_word_embeddings, false | plan untied
 # budget
 3 | budget, 100 MiB, snug fit, --micro-batch | plan gpt2 --batch 8 --memory 100M
-3 | budget, this fits: --batch 8, micro    | plan gpt2 --batch 8 --memory 5G
+3 | budget, this fits: --batch 8, micro    | plan gpt2 --batch 8 --memory 5G --threads 2
 3 | budget, 1 B                            | plan gpt2 --memory 1
-3 | 300 MiB, snug fit, --micro-batch 1     | plan gpt2 --memory 300M --lora 4 --update in-backward
+3 | 300 MiB, snug fit, --micro-batch 1     | plan gpt2 --memory 300M --lora 4 --update in-backward --threads 2
 3 | budget, 1.00 KiB, snug fit             | plan tiny --memory 1K --checkpoint auto --offload states
-3 | nothing fits, smallest, --micro-batch 1, needs 1.1G | fit gpt2 --memory 1G
-3 | weights alone, 475 MiB, 300 MiB        | fit gpt2 --memory 300M
+3 | nothing fits, smallest, --micro-batch 1, needs 1.1G | fit gpt2 --memory 1G --threads 2
+3 | weights alone, 475 MiB, 300 MiB        | fit gpt2 --memory 300M --threads 2
 3 | budget, 1.00 KiB                       | train tiny text.txt --memory 1K --out new
 3 | budget, 64.0 MiB                       | train gpt2-xl --memory 64M --out new
 END

@@ -320,6 +320,21 @@ static void test_without_curl(void **state)
     end(&a);
 }
 
+/* A program may be started so: the end of a child cannot be waited for. */
+static void test_where_children_are_ignored(void **state)
+{
+    struct attempt a;
+    (void)state;
+    begin(&a);
+    a.server.record->breaks_after = 20000;
+    signal(SIGCHLD, SIG_IGN);
+    enum snug_status status = fetch(&a);
+    signal(SIGCHLD, SIG_DFL);
+    assert_int_equal(status, SNUG_BAD_FILE);
+    must_say(&a, "the program curl: no word of its end: No child processes");
+    end(&a);
+}
+
 static void test_an_archive_is_unpacked(void **state)
 {
     struct attempt a;
@@ -367,6 +382,7 @@ int main(void)
         cmocka_unit_test(test_names),
     };
     const struct CMUnitTest with_curl[] = {
+        cmocka_unit_test(test_where_children_are_ignored),
         cmocka_unit_test(test_whole_and_again),
         cmocka_unit_test(test_goes_on_after_a_break),
         cmocka_unit_test(test_starts_over),

@@ -55,12 +55,12 @@ static void test_layers(void **state)
         struct session s;
         struct snug_error err = {0};
         char keys[100], told[100];
-        snprintf(keys, sizeof keys, "checkpoint=every:%d", rows[i].n_layers);
+        snprintf(keys, sizeof keys, "threads=2 checkpoint=every:%d", rows[i].n_layers);
         must_plan(rows[i].model, keys, &s);
         if (s.plan.recompute_flops > 0) /* one segment, and it ends in the loss */
             fail_msg("%s, %s: something is computed again", rows[i].model, keys);
         session_free(&s);
-        snprintf(keys, sizeof keys, "checkpoint=every:%d", rows[i].n_layers + 1);
+        snprintf(keys, sizeof keys, "threads=2 checkpoint=every:%d", rows[i].n_layers + 1);
         snprintf(told, sizeof told, "has %d layer", rows[i].n_layers);
         assert_int_equal(plan(rows[i].model, keys, &s, &err), SNUG_BAD_ARGUMENT);
         if (strstr(err.message, told) == NULL)
@@ -86,7 +86,7 @@ static void test_effects_happen_once(void **state)
     must_plan("resnet18:3x32x32,classes=10", "batch=2 micro-batch=1", &none);
     for (int i = 0; i < LENGTH(ways); i++) {
         char keys[100];
-        snprintf(keys, sizeof keys, "batch=2 micro-batch=1 checkpoint=%s", ways[i]);
+        snprintf(keys, sizeof keys, "threads=2 batch=2 micro-batch=1 checkpoint=%s", ways[i]);
         must_plan("resnet18:3x32x32,classes=10", keys, &s);
         assert_int_equal(count_ops(&s.prog, OP_batchnorm_update),
                          count_ops(&none.prog, OP_batchnorm_update));
@@ -148,7 +148,7 @@ static void test_order(void **state)
         for (int i = 0; i < LENGTH(ways); i++) {
             struct session s;
             char keys[100];
-            snprintf(keys, sizeof keys, "batch=16 precision=bf16 checkpoint=%s", ways[i]);
+            snprintf(keys, sizeof keys, "threads=2 batch=16 precision=bf16 checkpoint=%s", ways[i]);
             must_plan(models[m], keys, &s);
             if (s.plan.arena_bytes > before)
                 fail_msg("%s: %s takes %lld bytes, more than the way before it", models[m], ways[i],
@@ -173,14 +173,14 @@ static void test_auto(void **state)
         struct session none, all, s;
         char keys[200];
         must_plan(models[m], batches[m], &none);
-        snprintf(keys, sizeof keys, "%s checkpoint=all", batches[m]);
+        snprintf(keys, sizeof keys, "threads=2 %s checkpoint=all", batches[m]);
         must_plan(models[m], keys, &all);
         int64_t beside = session_expected_runtime_bytes(&all);
         int64_t least = all.plan.arena_bytes, most = none.plan.arena_bytes;
         double before = all.plan.recompute_flops;
         for (int i = 0; i <= 4; i++) {
             int64_t memory = least + (most - least) * i / 4 + beside;
-            snprintf(keys, sizeof keys, "%s checkpoint=auto memory=%lld", batches[m],
+            snprintf(keys, sizeof keys, "threads=2 %s checkpoint=auto memory=%lld", batches[m],
                      (long long)memory);
             must_plan(models[m], keys, &s);
             if (s.plan.arena_bytes + beside > memory)
@@ -202,7 +202,7 @@ static void test_auto(void **state)
     assert_non_null(strstr(err.message, "--memory"));
 }
 
-/* GPT-2 XL, 32 sequences of 1024, bf16, adamw. */
+/* GPT-2 XL, 32 sequences of 1024, bf16, adamw, all parameters trained. */
 static void test_figures(void **state)
 {
     (void)state;
@@ -215,7 +215,8 @@ static void test_figures(void **state)
                 {"checkpoint=every:1 micro-batch=4", 0, 1.5e9},
                 {"checkpoint=auto memory=32G", 0x1p30 * 32, 0},
                 {"checkpoint=auto memory=24G micro-batch=8", 0x1p30 * 24, 0},
-                {"checkpoint=auto memory=24G", 0x1p30 * 24, 0}};
+                {"checkpoint=auto memory=24G", 0x1p30 * 24, 0},
+                {"offload=states+activations micro-batch=16", 0x1p30 * 8, 0}};
     for (int i = 0; i < LENGTH(rows); i++) {
         struct session s;
         char keys[200];

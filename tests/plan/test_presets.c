@@ -36,8 +36,8 @@ struct asked {
     struct session session;
 };
 
-static void ask(struct asked *a, const char *name, const char *precision, const char *optimizer,
-                int64_t micro_batch)
+static void ask_for_batch(struct asked *a, const char *name, const char *precision,
+                          const char *optimizer, int64_t batch, int64_t micro_batch)
 {
     struct snug_error err = {0};
     memset(a, 0, sizeof *a);
@@ -51,10 +51,16 @@ static void ask(struct asked *a, const char *name, const char *precision, const 
     struct session_request request = {.model = &a->model,
                                       .recipe = a->recipe,
                                       .train = true,
-                                      .batch = BATCH,
+                                      .batch = batch,
                                       .micro_batch = micro_batch};
     if (session_make(&request, &a->session, &err) != SNUG_OK)
         fail_msg("%s %s: %s", name, precision, err.message);
+}
+
+static void ask(struct asked *a, const char *name, const char *precision, const char *optimizer,
+                int64_t micro_batch)
+{
+    ask_for_batch(a, name, precision, optimizer, BATCH, micro_batch);
 }
 
 static void forget(struct asked *a)
@@ -109,6 +115,25 @@ static void test_parameter_counts(void **state)
         assert_int_equal(a.session.n_parameters, rows[i].parameters);
         forget(&a);
     }
+}
+
+/* ResNet-50 at 32 images keeps over 2 GB of activations in fp32, and half of that in 16 bits. */
+static void test_activations_of_resnet50(void **state)
+{
+    (void)state;
+    double bytes[N_PRECISIONS];
+    for (int p = 0; p < N_PRECISIONS; p++) {
+        struct asked a;
+        struct snug_ledger ledger;
+        ask_for_batch(&a, "resnet50", precisions[p], "adamw", 32, 32);
+        session_ledger(&a.session, a.recipe, &ledger);
+        bytes[p] = (double)ledger.activations;
+        forget(&a);
+    }
+    print_message("activations: %.0f, %.0f, %.0f bytes\n", bytes[0], bytes[1], bytes[2]);
+    assert_true(bytes[0] > 2e9 && bytes[0] < 3e9);
+    for (int p = 1; p < N_PRECISIONS; p++)
+        assert_true(bytes[p] > 0.49 * bytes[0] && bytes[p] < 0.51 * bytes[0]);
 }
 
 /* Bytes a parameter: the table that everybody quotes, 2 + 2 + 12 for mixed precision with Adam. */
@@ -189,6 +214,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_psi),
         cmocka_unit_test(test_parameter_counts),
+        cmocka_unit_test(test_activations_of_resnet50),
         cmocka_unit_test(test_over),
         cmocka_unit_test(test_fragmentation),
     };

@@ -237,25 +237,27 @@ static void what_is_fixed_stays(void **state)
     snug_model *model = model_of(small);
     struct snug_error err = {0};
     snug_fit *fit;
-    snug_recipe *recipe = recipe_of("batch=12 micro-batch=3 memory=1G precision=bf16");
+    snug_recipe *recipe =
+        recipe_of("batch=12 micro-batch=3 memory=1G precision=bf16 threads=2 target=cpu");
     must(snug_fit_make(model, recipe, NULL, &fit, &err), &err);
     const snug_recipe *chosen = snug_fit_recipe(fit);
     assert_int_equal(chosen->micro_batch, 3);
     assert_int_equal(chosen->no_master, 0); /* not allowed */
     assert_int_equal(chosen->state_bits, 0);
     char *command = snug_fit_command(fit);
-    assert_non_null(strstr(command, "snug train mlp:64-96-96-10 --batch 12 --micro-batch 3"));
+    assert_non_null(
+        strstr(command, "snug train mlp:64-96-96-10 --threads 2 --batch 12 --micro-batch 3"));
     assert_non_null(strstr(command, "--memory 1G"));
     snug_free(command);
     snug_fit_free(fit);
 
     snug_recipe_free(recipe);
-    recipe = recipe_of("memory=1G");
+    recipe = recipe_of("memory=1G threads=2");
     assert_int_equal(snug_fit_make(model, recipe, "seed", &fit, &err), SNUG_BAD_ARGUMENT);
     assert_non_null(strstr(err.message, "state-bits"));
     assert_null(fit);
     snug_recipe_free(recipe);
-    recipe = recipe_of("batch=4");
+    recipe = recipe_of("batch=4 threads=2");
     assert_int_equal(snug_fit_make(model, recipe, NULL, &fit, &err), SNUG_BAD_ARGUMENT);
     assert_non_null(strstr(err.message, "--memory"));
     snug_recipe_free(recipe);
@@ -269,7 +271,7 @@ static void no_more_than_needed(void **state)
     snug_model *model = model_of(small);
     struct snug_error err = {0};
     snug_fit *fit;
-    snug_recipe *recipe = recipe_of("batch=12 memory=1G precision=bf16 target=cpu");
+    snug_recipe *recipe = recipe_of("batch=12 memory=1G precision=bf16 threads=2 target=cpu");
     must(snug_fit_make(model, recipe, "all", &fit, &err), &err);
     const snug_recipe *chosen = snug_fit_recipe(fit);
     assert_true(chosen->lora == 0 && chosen->no_master == 0 && chosen->state_bits == 0);

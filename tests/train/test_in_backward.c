@@ -260,11 +260,11 @@ static void test_gradients_do_not_add_up(void **state)
     static const char *const ways[] = {"clip=0", "clip=1"};
     static const int64_t slack = 64 << 10; /* biases and norms beside the largest two */
     int64_t pair, at_end_bytes, arena_bytes;
-    int64_t at_end = plan_gradients("gpt2", "batch=1 seq=64", &pair, &at_end_bytes);
+    int64_t at_end = plan_gradients("gpt2", "threads=2 batch=1 seq=64", &pair, &at_end_bytes);
     assert_true(at_end > 2 * pair);
     for (int i = 0; i < 2; i++) {
         char keys[100];
-        snprintf(keys, sizeof keys, "batch=1 seq=64 update=in-backward %s", ways[i]);
+        snprintf(keys, sizeof keys, "threads=2 batch=1 seq=64 update=in-backward %s", ways[i]);
         int64_t most = plan_gradients("gpt2", keys, &pair, &arena_bytes);
         if (most > pair + slack || arena_bytes >= at_end_bytes)
             fail_msg("%s: %lld bytes of gradients, the largest pair has %lld; %lld in all, at the "
@@ -273,8 +273,9 @@ static void test_gradients_do_not_add_up(void **state)
                      (long long)at_end_bytes);
     }
     /* summed over micro-batches they all live on */
-    int64_t summed = plan_gradients(
-        "gpt2", "batch=2 micro-batch=1 seq=64 update=in-backward clip=0", &pair, &arena_bytes);
+    int64_t summed =
+        plan_gradients("gpt2", "threads=2 batch=2 micro-batch=1 seq=64 update=in-backward clip=0",
+                       &pair, &arena_bytes);
     assert_int_equal(summed, at_end);
 }
 
@@ -287,7 +288,8 @@ static void test_a_sum_is_used_up_in_place(void **state)
     for (int i = 0; i < 2; i++) {
         char keys[120];
         snprintf(keys, sizeof keys,
-                 "batch=2 micro-batch=1 seq=64 clip=0 optimizer=adafactor update=%s", places[i]);
+                 "threads=2 batch=2 micro-batch=1 seq=64 clip=0 optimizer=adafactor update=%s",
+                 places[i]);
         plan_gradients("gpt2", keys, &pair, &bytes[i]);
     }
     assert_int_equal(bytes[0], bytes[1]);
@@ -317,7 +319,7 @@ static void test_the_plan_says_so(void **state)
         char keys[100];
         struct snug_error err;
         snug_plan *plan = NULL;
-        snprintf(keys, sizeof keys, "batch=16 %s", lines[i][0]);
+        snprintf(keys, sizeof keys, "threads=2 batch=16 %s", lines[i][0]);
         snug_recipe *recipe = recipe_of(keys);
         must(snug_plan_make(model, recipe, &plan, &err), &err);
         char *text = snug_plan_text(plan, 0);
