@@ -142,7 +142,7 @@ static void test_runs_as_on_the_cpu(void **state)
     expect_near(found.state[0], right.state[0], "state");
     hooks.record_begin = refuse_to_record;
     run_on(&backend, true, &without);
-    assert_int_equal(n_refused, 5); /* each section is tried */
+    assert_int_equal(n_refused, 5);                      /* each section is tried */
     assert_memory_equal(&found, &without, sizeof found); /* the bits of y, late, state, scaled */
 }
 
