@@ -19,6 +19,7 @@
 #endif
 #if defined(SNUG_LEVEL_v3)
 #include <cpuid.h>
+#include <stdatomic.h>
 #endif
 #if defined(SNUG_AMX)
 #include <sys/syscall.h>
@@ -42,12 +43,21 @@ static bool cpu_runs_base(void)
 }
 
 #if defined(SNUG_LEVEL_v3)
-/* Asked of the CPU itself: not every compiler knows their names. */
+/* Asked of the CPU itself: not every compiler knows their names.  Once, since plans ask for every op, and
+ * in a virtual machine the host answers. */
 static bool has_lzcnt_and_movbe(void)
 {
+    enum { UNKNOWN, NO, YES };
+    static atomic_int known; /* a fact of the CPU: whoever is first finds the same */
     unsigned a, b, c, d;
-    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_MOVBE) != 0 &&
-           __get_cpuid(0x80000001, &a, &b, &c, &d) != 0 && (c & bit_LZCNT) != 0;
+    int found = atomic_load_explicit(&known, memory_order_relaxed);
+    if (found == UNKNOWN) {
+        bool has_both = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_MOVBE) != 0 &&
+                        __get_cpuid(0x80000001, &a, &b, &c, &d) != 0 && (c & bit_LZCNT) != 0;
+        found = has_both ? YES : NO;
+        atomic_store_explicit(&known, found, memory_order_relaxed);
+    }
+    return found == YES;
 }
 
 static bool cpu_runs_v3(void)
