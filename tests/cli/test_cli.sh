@@ -333,7 +333,6 @@ words_and_flags() {
 1 | adapter_config.json                    | plan gpt2 --lora-from nosuch --dump lora
 1 | adapter_config.json                    | fit gpt2 --memory 8G --lora-from nosuch
 1 | adapter_config.json                    | bench cpu gpt-nano --lora-from nosuch
-2 | --lora-from, a folder                  | plan gpt2 --lora-from $'a\nb'
 1 | mse, classifiers                       | plan gpt2 --loss mse
 2 | augment, flip+shift                    | plan gpt2 --augment shift+flip
 2 | --augment, images                      | train tiny text.txt --augment flip --out new
