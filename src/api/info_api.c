@@ -3,6 +3,7 @@
  */
 #include "base/fd.h"
 #include "base/text.h"
+#include "comm/comm.h"
 #include "data/data.h"
 #include "exec/plugin.h"
 #include "io/checkpoint.h"
@@ -26,6 +27,7 @@ char *snug_build_info(void)
     text_add(&out, "snug %s\n", SNUG_VERSION_STRING);
     backend_cpu_describe(&out);
     plugin_describe(&out);
+    comm_describe(&out);
 #ifdef SNUG_ZLIB
     text_add(&out, "zlib: reads gzip data\n");
 #else

@@ -7,6 +7,7 @@
  */
 #include "comm/comm.h"
 
+#include "base/text.h"
 #include "comm/watch.h"
 
 #include <dlfcn.h>
@@ -31,7 +32,7 @@ static const struct launcher {
     {"OMPI_COMM_WORLD_SIZE", "libsnug_openmpi.so"},
     {"PMI_SIZE", "libsnug_mpich.so"},
 };
-enum { N_LAUNCHERS = sizeof launchers / sizeof *launchers };
+enum { N_LAUNCHERS = sizeof launchers / sizeof *launchers, PLUGIN_PATH_MAX = 3200 };
 
 static int size_by(const struct launcher *launcher)
 {
@@ -112,28 +113,43 @@ static const struct comm_table table = {
 /* ---- opening --------------------------------------------------------------------------------- */
 
 /* Beside the program, then where an installed program has it; "": wherever the system looks. */
-static void *load(const char *name, char why[COMM_WHY_MAX])
+/* The plugin beside the program, or in ../lib from there. */
+static bool find_plugin(const char *name, char path[PLUGIN_PATH_MAX])
 {
     static const char *const places[] = {"", "/../lib"};
-    char self[3000] = "", path[3200];
+    char self[PLUGIN_PATH_MAX - 100] = "";
     ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
     char *slash = length > 0 ? strrchr(self, '/') : NULL;
-    void *library = NULL;
     if (slash != NULL)
         *slash = '\0';
-    for (size_t i = 0; i < sizeof places / sizeof *places && library == NULL && slash != NULL;
-         i++) {
-        snprintf(path, sizeof path, "%s%s/%s", self, places[i], name);
-        /* global: MPI loads parts of its own that look for its names */
-        library = access(path, R_OK) == 0 ? dlopen(path, RTLD_NOW | RTLD_GLOBAL) : NULL;
-        if (library == NULL && access(path, R_OK) == 0)
-            snprintf(why, COMM_WHY_MAX, "%s", dlerror());
+    for (size_t i = 0; i < sizeof places / sizeof *places && slash != NULL; i++) {
+        snprintf(path, PLUGIN_PATH_MAX, "%s%s/%.60s", self, places[i], name);
+        if (access(path, R_OK) == 0)
+            return true;
     }
+    return false;
+}
+
+static void *load(const char *name, char why[COMM_WHY_MAX])
+{
+    char path[PLUGIN_PATH_MAX];
+    /* global: MPI loads parts of its own that look for its names */
+    void *library = find_plugin(name, path) ? dlopen(path, RTLD_NOW | RTLD_GLOBAL) : NULL;
     if (library == NULL)
         library = dlopen(name, RTLD_NOW | RTLD_GLOBAL);
-    if (library == NULL && why[0] == '\0')
+    if (library == NULL)
         snprintf(why, COMM_WHY_MAX, "%s", dlerror());
     return library;
+}
+
+void comm_describe(struct text *out)
+{
+    char path[PLUGIN_PATH_MAX];
+    int n = 0;
+    for (int i = 0; i < N_LAUNCHERS; i++)
+        if (find_plugin(launchers[i].plugin, path))
+            text_add(out, "%s%s", n++ == 0 ? "MPI: plugins " : ", ", launchers[i].plugin);
+    text_add(out, n > 0 ? "\n" : "without MPI: no plugin was built or found; one rank\n");
 }
 
 static enum snug_status load_plugin(struct ranks *r, struct snug_error *err)

@@ -91,6 +91,10 @@ enum snug_status collect_reduce_scatter(struct comm *comm, const struct comm_ten
 enum snug_status collect_all_gather(struct comm *comm, const struct comm_tensor *tensors, int n,
                                     void *work, struct snug_error *err);
 
+/* For `snug --version`: one line, which plugins are there. */
+struct text;
+void comm_describe(struct text *out);
+
 /* self.c */
 enum snug_status comm_open_self(struct comm **comm, struct snug_error *err);
 
