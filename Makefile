@@ -164,7 +164,9 @@ $(foreach l,amx emulated emulated_v4,$(eval $(call AMX_RULE,$(l))))
 CUDA_ARCHS := $(foreach a,80 89 90,-gencode arch=compute_$(a),code=sm_$(a)) \
               -gencode arch=compute_90,code=compute_90
 CUDA_LIBS  := -lcudart_static -lcublasLt -lcudnn -ldl -lrt -lpthread
-CUDA_FLAGS := -std=c++17 -O3 --expt-relaxed-constexpr -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra
+# Headers that the host's compiler reads too have pragmas for the device's.
+CUDA_FLAGS := -std=c++17 -O3 --expt-relaxed-constexpr \
+              -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra,-Wno-unknown-pragmas
 EMULATED_FLAGS := -std=c++17 $(filter-out -std=c11 -Wno-override-init -Wconversion -Wshadow,$(CFLAGS)) \
                   -ffp-contract=off
 

@@ -7,6 +7,7 @@
  */
 #include "comm/comm.h"
 
+#include "base/plugin_file.h"
 #include "base/text.h"
 #include "comm/watch.h"
 
@@ -32,7 +33,7 @@ static const struct launcher {
     {"OMPI_COMM_WORLD_SIZE", "libsnug_openmpi.so"},
     {"PMI_SIZE", "libsnug_mpich.so"},
 };
-enum { N_LAUNCHERS = sizeof launchers / sizeof *launchers, PLUGIN_PATH_MAX = 3200 };
+enum { N_LAUNCHERS = sizeof launchers / sizeof *launchers };
 
 static int size_by(const struct launcher *launcher)
 {
@@ -113,28 +114,11 @@ static const struct comm_table table = {
 /* ---- opening --------------------------------------------------------------------------------- */
 
 /* Beside the program, then where an installed program has it; "": wherever the system looks. */
-/* The plugin beside the program, or in ../lib from there. */
-static bool find_plugin(const char *name, char path[PLUGIN_PATH_MAX])
-{
-    static const char *const places[] = {"", "/../lib"};
-    char self[PLUGIN_PATH_MAX - 100] = "";
-    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-    char *slash = length > 0 ? strrchr(self, '/') : NULL;
-    if (slash != NULL)
-        *slash = '\0';
-    for (size_t i = 0; i < sizeof places / sizeof *places && slash != NULL; i++) {
-        snprintf(path, PLUGIN_PATH_MAX, "%s%s/%.60s", self, places[i], name);
-        if (access(path, R_OK) == 0)
-            return true;
-    }
-    return false;
-}
-
 static void *load(const char *name, char why[COMM_WHY_MAX])
 {
-    char path[PLUGIN_PATH_MAX];
+    char path[PATH_MAX];
     /* global: MPI loads parts of its own that look for its names */
-    void *library = find_plugin(name, path) ? dlopen(path, RTLD_NOW | RTLD_GLOBAL) : NULL;
+    void *library = plugin_file_find(name, path) ? dlopen(path, RTLD_NOW | RTLD_GLOBAL) : NULL;
     if (library == NULL)
         library = dlopen(name, RTLD_NOW | RTLD_GLOBAL);
     if (library == NULL)
@@ -144,10 +128,10 @@ static void *load(const char *name, char why[COMM_WHY_MAX])
 
 void comm_describe(struct text *out)
 {
-    char path[PLUGIN_PATH_MAX];
+    char path[PATH_MAX];
     int n = 0;
     for (int i = 0; i < N_LAUNCHERS; i++)
-        if (find_plugin(launchers[i].plugin, path))
+        if (plugin_file_find(launchers[i].plugin, path))
             text_add(out, "%s%s", n++ == 0 ? "MPI: plugins " : ", ", launchers[i].plugin);
     text_add(out, n > 0 ? "\n" : "without MPI: no plugin was built or found; one rank\n");
 }

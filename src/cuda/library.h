@@ -2,8 +2,8 @@
  * library.h -- NVIDIA's libraries, opened once a process and shared by all rows that use them.
  *
  * A handle is made when it is first asked for, before the first step: a model without attention never
- * loads cuDNN.  What a handle takes of the device's memory is no part of the plan; it is counted and
- * reported as `runtime`.
+ * loads cuDNN.  What a handle takes of the device's memory is no part of the plan but of `runtime`.  It is
+ * there until the process ends, as the plugin is.
  */
 #ifndef SNUG_CUDA_LIBRARY_H
 #define SNUG_CUDA_LIBRARY_H
@@ -11,23 +11,16 @@
 #include <cublasLt.h>
 #include <cudnn.h>
 
-#include <stdbool.h>
-#include <stddef.h>
-
 #include "base/status.h"
 
 enum snug_status cuda_library_blas(cublasLtHandle_t *handle, struct snug_error *err);
 /* Bound to the stream: what is executed with it goes there.  NULL: it will not be executed with yet. */
 enum snug_status cuda_library_dnn(void *stream, cudnnHandle_t *handle, struct snug_error *err);
-void cuda_library_close(void);
-/* How much less memory was free after the handles were made than before. */
-size_t cuda_library_bytes(void);
 
 /* A failed call of a library as one of ours; `what` says what was tried. */
 enum snug_status cuda_library_check_blas(cublasStatus_t status, const char *what,
                                          struct snug_error *err);
 enum snug_status cuda_library_check_dnn(cudnnStatus_t status, const char *what,
                                         struct snug_error *err);
-enum snug_status cuda_library_check(cudaError_t status, const char *what, struct snug_error *err);
 
 #endif

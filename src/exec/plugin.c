@@ -1,45 +1,27 @@
 /*
  * plugin.c -- finds libsnug_cuda.so and takes its backend.
  *
- * It is looked for where SNUG_CUDA_PLUGIN says, or beside the program or library that this code is part
- * of, or in the lib folder beside that one's.  It stays loaded until the process ends.
+ * It is looked for where SNUG_CUDA_PLUGIN says, or where plugins lie (base/plugin_file.h).  It stays loaded
+ * until the process ends.
  */
 #include "exec/plugin.h"
 
 #include <dlfcn.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/plugin_file.h"
 #include "base/text.h"
 
-static const char file_name[] = "libsnug_cuda.so";
-
-/* The path of what is there; false: nothing is, and the path is where it was looked for first. */
+/* The path of what is there; false: nothing is, and the path is where it was looked for. */
 static bool find_plugin(char path[PATH_MAX])
 {
-    static const char *const places[] = {"", "../lib/"};
     const char *wish = getenv("SNUG_CUDA_PLUGIN");
-    Dl_info self;
-    char real[PATH_MAX];
-    if (wish != NULL && wish[0] != '\0')
-        return snprintf(path, PATH_MAX, "%s", wish) < PATH_MAX && access(path, R_OK) == 0;
-    snprintf(path, PATH_MAX, "%s", file_name);
-    if (dladdr(file_name, &self) == 0 || self.dli_fname == NULL)
-        return false;
-    /* of a program, the name may be what it was called by */
-    const char *name = realpath(self.dli_fname, real);
-    if (name == NULL || access(name, R_OK) != 0)
-        name = realpath("/proc/self/exe", real);
-    const char *slash = name == NULL ? NULL : strrchr(name, '/');
-    int length = slash == NULL ? 0 : (int)(slash - name) + 1;
-    for (int i = 1; i >= 0 && length > 0; i--)
-        if (snprintf(path, PATH_MAX, "%.*s%s%s", length, name, places[i], file_name) < PATH_MAX &&
-            access(path, R_OK) == 0)
-            return true;
-    return false;
+    if (wish == NULL || wish[0] == '\0')
+        return plugin_file_find("libsnug_cuda.so", path);
+    return snprintf(path, PATH_MAX, "%s", wish) < PATH_MAX && access(path, R_OK) == 0;
 }
 
 typedef const struct backend *entry_fn(void);

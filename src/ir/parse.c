@@ -1,7 +1,7 @@
 /*
  * parse.c -- reads the text form of a program (docs/program.md) back into a program.
  *
- * The text is cut into statements, a statement into tokens, and it is walked twice: first the
+ * The text is cut into statements and tokens (tokens.h), and it is walked twice: first the
  * tensors are made, then everything that names them is read.  So a statement may name a tensor that
  * is declared below it, as a view may whose base was added by a later pass.  Any bytes are accepted
  * as input; whatever is not a program gives one line with the line number and what was expected.
@@ -10,168 +10,35 @@
  * safe to walk: names, counts, ranges.  The rules between lines are verify.c's.
  */
 #include "ir/text_form.h"
+#include "ir/tokens.h"
 
 #include <limits.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/text.h"
 
-enum { END = 0, WORD = 256, QUOTED }; /* kinds of tokens; punctuation is its own kind */
-static const char punctuation[] = "=,{}[]+:";
-
-struct token {
-    int kind;
-    const char *text;   /* ends in NUL; escapes resolved */
-    const char *source; /* as it was written, for messages */
-    int source_length;
-};
+#define fail(p, ...) tokens_fail(&(p)->t, __VA_ARGS__)
 
 struct parser {
-    const char *at;       /* next character */
-    int line;             /* of `at` */
-    struct token *tokens; /* of the statement at hand, END last */
-    int n_tokens, capacity, next;
-    int statement_line;
-    char *letters; /* the texts of the tokens */
-    size_t n_letters;
+    struct tokens t;
     struct program *prog;
-    struct snug_error *err;
     bool saw_body, saw_loss, saw_scalars;
     char shown[64];
 };
-
-__attribute__((format(printf, 2, 3))) static enum snug_status fail(struct parser *p,
-                                                                   const char *format, ...)
-{
-    char what[400];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(what, sizeof what, format, args);
-    va_end(args);
-    return snug_fail(p->err, SNUG_BAD_PROGRAM, "line %d: %s", p->statement_line, what);
-}
-
-/* ---- characters to tokens ------------------------------------------------------------------- */
-
-static struct token *add_token(struct parser *p, int kind, const char *source)
-{
-    void *grown = p->tokens;
-    bool ok = array_grow(&grown, &p->capacity, p->n_tokens + 1, sizeof *p->tokens);
-    p->tokens = grown;
-    if (!ok)
-        return NULL;
-    struct token *token = &p->tokens[p->n_tokens++];
-    *token = (struct token){.kind = kind, .text = p->letters + p->n_letters, .source = source};
-    return token;
-}
-
-static void add_letter(struct parser *p, char letter)
-{
-    p->letters[p->n_letters++] = letter;
-}
-
-static int hex_digit(char letter)
-{
-    static const char digits[] = "0123456789abcdef";
-    const char *found = letter == '\0' ? NULL : strchr(digits, letter);
-    return found == NULL ? -1 : (int)(found - digits);
-}
-
-/* After the opening quote: bytes as they are, and \xHH. */
-static enum snug_status read_quoted(struct parser *p)
-{
-    for (; *p->at != '"'; p->at++) {
-        unsigned char letter = (unsigned char)*p->at;
-        if (letter < ' ' || letter == 127)
-            return fail(p, "a quoted name must end in \" on the same line");
-        if (letter == '\\') {
-            int high = p->at[1] == 'x' ? hex_digit(p->at[2]) : -1;
-            int low = high < 0 ? -1 : hex_digit(p->at[3]);
-            if (low < 0 || high + low == 0)
-                return fail(p, "in a quoted name, \\ is followed by x and two digits 0-9 a-f, "
-                               "not both 0");
-            letter = (unsigned char)(16 * high + low);
-            p->at += 3;
-        }
-        add_letter(p, (char)letter);
-    }
-    p->at++;
-    return SNUG_OK;
-}
-
-static enum snug_status read_token(struct parser *p)
-{
-    const char *source = p->at;
-    char first = *source;
-    int kind = is_bare_letter(first) ? WORD : first == '"' ? QUOTED : first;
-    if (kind == first && strchr(punctuation, first) == NULL) {
-        unsigned char code = (unsigned char)first;
-        if (code > ' ' && code < 127)
-            return fail(p,
-                        "unexpected character '%c'; quote names that have others than letters, "
-                        "digits and . _ - /",
-                        first);
-        return fail(p, "unexpected byte 0x%02x; a program is plain text", code);
-    }
-    struct token *token = add_token(p, kind, source);
-    if (token == NULL)
-        return snug_fail(p->err, SNUG_NO_MEMORY, "parse: out of memory");
-    if (kind == QUOTED) {
-        p->at++;
-        TRY(read_quoted(p));
-    } else if (kind == WORD) {
-        while (is_bare_letter(*p->at))
-            add_letter(p, *p->at++);
-    } else {
-        p->at++;
-    }
-    add_letter(p, '\0');
-    ptrdiff_t length = p->at - source;
-    token->source_length = length > INT_MAX ? INT_MAX : (int)length;
-    return SNUG_OK;
-}
-
-/* Reads the next statement that has tokens; *more is false at the end of the text. */
-static enum snug_status read_statement(struct parser *p, bool *more)
-{
-    p->n_tokens = p->next = 0;
-    p->n_letters = 0;
-    for (;;) {
-        char letter = *p->at;
-        if (letter == '#') {
-            p->at += strcspn(p->at, "\n");
-        } else if (letter == ' ' || letter == '\t' || letter == '\r') {
-            p->at++;
-        } else if (letter == '\n' || letter == ';' || letter == '\0') {
-            if (p->n_tokens > 0 || letter == '\0')
-                break; /* left for the next call, which skips it */
-            p->line += letter == '\n';
-            p->at++;
-        } else {
-            p->statement_line = p->line;
-            TRY(read_token(p));
-        }
-    }
-    *more = p->n_tokens > 0;
-    if (add_token(p, END, p->at) == NULL)
-        return snug_fail(p->err, SNUG_NO_MEMORY, "parse: out of memory");
-    return SNUG_OK;
-}
 
 /* ---- tokens to values ----------------------------------------------------------------------- */
 
 static const struct token *peek(const struct parser *p)
 {
-    return &p->tokens[p->next];
+    return &p->t.token[p->t.next];
 }
 
 static const struct token *take(struct parser *p)
 {
-    const struct token *token = &p->tokens[p->next];
-    p->next += token->kind != END;
+    const struct token *token = &p->t.token[p->t.next];
+    p->t.next += token->kind != END;
     return token;
 }
 
@@ -367,7 +234,7 @@ static enum snug_status read_tensor(struct parser *p, bool first_walk)
         TRY(read_tensor_word(p, &tensor, !first_walk));
     tensor_id id;
     if (first_walk)
-        return program_add_tensor(p->prog, &tensor, &id, p->err);
+        return program_add_tensor(p->prog, &tensor, &id, p->t.err);
     id = program_find(p->prog, tensor.name);
     p->prog->tensors[id].base = tensor.base;
     return SNUG_OK;
@@ -427,8 +294,8 @@ static enum snug_status read_operands(struct parser *p, const char *what, int mo
 {
     *n = 0;
     int kind = peek(p)->kind;
-    bool is_work = is_word(peek(p), "work") && p->tokens[p->next + 1].kind == '=';
-    if (kind == '=' || kind == '{' || kind == END || (is_work && p->next > 0))
+    bool is_work = is_word(peek(p), "work") && p->t.token[p->t.next + 1].kind == '=';
+    if (kind == '=' || kind == '{' || kind == END || (is_work && p->t.next > 0))
         return SNUG_OK;
     do {
         if (*n == most)
@@ -455,7 +322,7 @@ static enum snug_status read_op(struct parser *p)
     tensor_id in[MAX_INPUTS], out[MAX_OUTPUTS], work = TENSOR_NONE;
     int n_in = 0, n_out, kind = 0;
     struct attrs attrs = ATTRS();
-    if (is_name(&p->tokens[0]) && p->tokens[1].kind != '=' && p->tokens[1].kind != ',')
+    if (is_name(&p->t.token[0]) && p->t.token[1].kind != '=' && p->t.token[1].kind != ',')
         return fail(p,
                     "%s does not begin a statement; one is program, tensor, body, loss, scalars "
                     "or OUTPUTS = OP INPUTS",
@@ -483,7 +350,7 @@ static enum snug_status read_op(struct parser *p)
     if (in_last)
         take(p);
     TRY(expect_end(p));
-    TRY(program_add_op(p->prog, (enum op_kind)kind, &attrs, n_in, in, n_out, out, p->err));
+    TRY(program_add_op(p->prog, (enum op_kind)kind, &attrs, n_in, in, n_out, out, p->t.err));
     p->prog->ops[p->prog->n_ops - 1].work = work;
     p->prog->ops[p->prog->n_ops - 1].in_last = in_last;
     return SNUG_OK;
@@ -520,9 +387,9 @@ static enum snug_status mark_once(struct parser *p, bool *saw, const char *what)
 /* The statement at hand.  A first word that = or , follows is a tensor, whatever its name. */
 static enum snug_status read_one(struct parser *p, bool first_walk)
 {
-    bool is_op = p->tokens[1].kind == '=' || p->tokens[1].kind == ',';
+    bool is_op = p->t.token[1].kind == '=' || p->t.token[1].kind == ',';
     const struct token *first = peek(p);
-    p->next = !is_op;
+    p->t.next = !is_op;
     if (!is_op && is_word(first, "tensor"))
         return read_tensor(p, first_walk);
     if (!is_op && is_word(first, "program"))
@@ -541,7 +408,7 @@ static enum snug_status read_one(struct parser *p, bool first_walk)
         TRY(mark_once(p, &p->saw_scalars, "scalars"));
         return read_special(p, &p->prog->scalars);
     }
-    p->next = 0;
+    p->t.next = 0;
     return read_op(p);
 }
 
@@ -550,9 +417,9 @@ static enum snug_status read_header(struct parser *p, const char **name, bool *f
 {
     bool more;
     *name = "";
-    TRY(read_statement(p, &more));
-    *found =
-        more && is_word(peek(p), "program") && p->tokens[1].kind != '=' && p->tokens[1].kind != ',';
+    TRY(tokens_read_statement(&p->t, &more));
+    *found = more && is_word(peek(p), "program") && p->t.token[1].kind != '=' &&
+             p->t.token[1].kind != ',';
     if (!*found)
         return SNUG_OK;
     take(p);
@@ -568,14 +435,14 @@ static enum snug_status read_all(struct parser *p, const char *text)
     const char *name;
     bool more, has_header;
     TRY(read_header(p, &name, &has_header));
-    TRY(program_init(p->prog, name, p->err));
-    const char *start = has_header ? p->at : text;
-    int start_line = has_header ? p->line : 1;
+    TRY(program_init(p->prog, name, p->t.err));
+    const char *start = has_header ? p->t.at : text;
+    int start_line = has_header ? p->t.line : 1;
     for (int walk = 1; walk <= 2; walk++) {
-        p->at = start;
-        p->line = start_line;
+        p->t.at = start;
+        p->t.line = start_line;
         for (;;) {
-            TRY(read_statement(p, &more));
+            TRY(tokens_read_statement(&p->t, &more));
             if (!more)
                 break;
             TRY(read_one(p, walk == 1));
@@ -590,17 +457,13 @@ static enum snug_status read_all(struct parser *p, const char *text)
 
 enum snug_status program_parse(const char *text, struct program *prog, struct snug_error *err)
 {
-    struct parser p = {.at = text, .line = 1, .statement_line = 1, .prog = prog, .err = err};
-    enum snug_status status;
+    struct parser p = {.prog = prog};
     *prog = (struct program){.loss = TENSOR_NONE, .scalars = TENSOR_NONE};
-    p.letters = malloc(2 * strlen(text) + 2); /* at worst a NUL after every letter */
-    if (p.letters == NULL)
-        status = snug_fail(err, SNUG_NO_MEMORY, "parse: no memory for %zu letters", strlen(text));
-    else
+    enum snug_status status = tokens_open(text, &p.t, err);
+    if (status == SNUG_OK)
         status = read_all(&p, text);
     if (status != SNUG_OK)
         program_free(prog);
-    free(p.letters);
-    free(p.tokens);
+    tokens_close(&p.t);
     return status;
 }
