@@ -47,4 +47,10 @@ DEVICE_FN uint32_t counter_random(uint64_t key, uint64_t index)
     return counter_random_32((uint32_t)key, counter_second_key(key, index), (uint32_t)index);
 }
 
+/* Of the mask of one op in one micro-batch of one step, the same on every device. */
+DEVICE_FN uint64_t counter_mask_key(uint64_t seed, uint64_t step, uint64_t micro, uint64_t site)
+{
+    return counter_hash(counter_hash(counter_hash(seed, step), micro), site);
+}
+
 #endif

@@ -24,10 +24,9 @@ static inline struct dropout dropout_of(const struct kernel_call *call, int k)
     if (!(attrs->dropout > 0))
         return (struct dropout){.scale = 1.0f};
     const double *scalars = call->in[k].data;
-    uint64_t key = counter_hash((uint64_t)scalars[SCALAR_seed], (uint64_t)scalars[SCALAR_step]);
-    key = counter_hash(key, (uint64_t)call->micro);
-    key = counter_hash(key, (uint64_t)attrs->site);
-    return (struct dropout){.key = key,
+    return (struct dropout){.key = counter_mask_key((uint64_t)scalars[SCALAR_seed],
+                                                    (uint64_t)scalars[SCALAR_step],
+                                                    (uint64_t)call->micro, (uint64_t)attrs->site),
                             .below = (uint32_t)(attrs->dropout * 0x1p32),
                             .scale = (float)(1.0 / (1.0 - attrs->dropout))};
 }

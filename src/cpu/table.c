@@ -77,8 +77,6 @@ static bool cpu_runs_v4(void)
 }
 #endif
 
-typedef const struct kernel *rows_fn(int *n_rows);
-
 #define FAMILY_FN(family, level) fast_##family##_rows_##level,
 #define LEVEL_FAMILIES(level) \
     static rows_fn *const families_##level[] = {FAST_FAMILIES(FAMILY_FN, level)};
@@ -205,28 +203,12 @@ const struct attention16_fns *cpu_attention16(void)
 
 /* ---- choosing a row ------------------------------------------------------------------------ */
 
-/* The first row of the kind in some families; prog NULL: whatever it supports. */
-static const struct kernel *find_row(rows_fn *const *families, int n_families,
-                                     const struct program *prog, const struct op *op,
-                                     enum op_kind kind)
-{
-    for (int f = 0; f < n_families; f++) {
-        int n_rows = 0;
-        const struct kernel *rows = families[f](&n_rows);
-        for (int i = 0; i < n_rows; i++)
-            if (rows[i].kind == kind &&
-                (prog == NULL || rows[i].supports == NULL || rows[i].supports(prog, op)))
-                return &rows[i];
-    }
-    return NULL;
-}
-
 static const struct kernel *find_fast_row(const struct program *prog, const struct op *op,
                                           enum op_kind kind)
 {
-    const struct kernel *row = find_row(product_families, N_PRODUCT_FAMILIES, prog, op, kind);
+    const struct kernel *row = rows_find(product_families, N_PRODUCT_FAMILIES, prog, op, kind);
     for (int i = level_in_use(); row == NULL && i >= 0; i--)
-        row = find_row(levels[i].families, N_FAMILIES, prog, op, kind);
+        row = rows_find(levels[i].families, N_FAMILIES, prog, op, kind);
     return row;
 }
 

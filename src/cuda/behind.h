@@ -14,15 +14,13 @@ struct cuda_behind {
     void *prepared;
 };
 
-typedef const struct kernel *cuda_rows_fn(int *n_rows);
-
 /* What the library's row wants, or the own one if that is more. */
-size_t cuda_behind_workspace(cuda_rows_fn *own, size_t library_bytes, const struct program *prog,
+size_t cuda_behind_workspace(rows_fn *own, size_t library_bytes, const struct program *prog,
                              const struct op *op, const struct device_facts *facts);
 /* The library has refused it. */
-enum snug_status cuda_behind_prepare(cuda_rows_fn *own, const struct program *prog,
-                                     const struct op *op, const struct device_facts *facts,
-                                     struct cuda_behind *behind, struct snug_error *err);
+enum snug_status cuda_behind_prepare(rows_fn *own, const struct program *prog, const struct op *op,
+                                     const struct device_facts *facts, struct cuda_behind *behind,
+                                     struct snug_error *err);
 void cuda_behind_release(const struct cuda_behind *behind);
 enum snug_status cuda_behind_run(const struct cuda_behind *behind, const struct kernel_call *call,
                                  struct snug_error *err);

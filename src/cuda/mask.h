@@ -21,9 +21,8 @@ DEVICE struct mask mask_of(const struct cuda_dropout &dropout)
     if (dropout.below == 0)
         return mask;
     const double *scalars = dropout.scalars;
-    mask.key = counter_hash((uint64_t)scalars[SCALAR_seed], (uint64_t)scalars[SCALAR_step]);
-    mask.key = counter_hash(mask.key, (uint64_t)scalars[SCALAR_micro]);
-    mask.key = counter_hash(mask.key, (uint64_t)dropout.site);
+    mask.key = counter_mask_key((uint64_t)scalars[SCALAR_seed], (uint64_t)scalars[SCALAR_step],
+                                (uint64_t)scalars[SCALAR_micro], (uint64_t)dropout.site);
     return mask;
 }
 

@@ -3,31 +3,20 @@
  */
 #include "cuda/behind.h"
 
-static const struct kernel *find_row(cuda_rows_fn *own, const struct program *prog,
-                                     const struct op *op)
-{
-    int n_rows = 0;
-    const struct kernel *rows = own(&n_rows);
-    for (int i = 0; i < n_rows; i++)
-        if (rows[i].kind == op->kind && (rows[i].supports == NULL || rows[i].supports(prog, op)))
-            return &rows[i];
-    return NULL;
-}
-
-size_t cuda_behind_workspace(cuda_rows_fn *own, size_t library_bytes, const struct program *prog,
+size_t cuda_behind_workspace(rows_fn *own, size_t library_bytes, const struct program *prog,
                              const struct op *op, const struct device_facts *facts)
 {
-    const struct kernel *row = find_row(own, prog, op);
+    const struct kernel *row = rows_find(&own, 1, prog, op, op->kind);
     size_t own_bytes =
         row == NULL || row->workspace_bytes == NULL ? 0 : row->workspace_bytes(prog, op, facts);
     return library_bytes > own_bytes ? library_bytes : own_bytes;
 }
 
-enum snug_status cuda_behind_prepare(cuda_rows_fn *own, const struct program *prog,
-                                     const struct op *op, const struct device_facts *facts,
-                                     struct cuda_behind *behind, struct snug_error *err)
+enum snug_status cuda_behind_prepare(rows_fn *own, const struct program *prog, const struct op *op,
+                                     const struct device_facts *facts, struct cuda_behind *behind,
+                                     struct snug_error *err)
 {
-    behind->row = find_row(own, prog, op);
+    behind->row = rows_find(&own, 1, prog, op, op->kind);
     if (behind->row == NULL)
         return snug_fail(err, SNUG_UNSUPPORTED,
                          "%s: the library refuses it, and there is no own kernel",

@@ -4,39 +4,24 @@
 #include "cuda/rows.h"
 #include "cuda/table.h"
 
-typedef const struct kernel *rows_fn(int *n_rows);
-
 static rows_fn *const families[] = {
 #define FAMILY_FN(name) cuda_rows_##name,
     CUDA_FAMILIES(FAMILY_FN)
 #undef FAMILY_FN
 };
 
-/* The first row of the kind; prog NULL: whatever it supports. */
-static const struct kernel *find_row(const struct program *prog, const struct op *op,
-                                     enum op_kind kind)
-{
-    for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
-        int n_rows = 0;
-        const struct kernel *rows = families[f](&n_rows);
-        for (int i = 0; i < n_rows; i++)
-            if (rows[i].kind == kind &&
-                (prog == NULL || rows[i].supports == NULL || rows[i].supports(prog, op)))
-                return &rows[i];
-    }
-    return NULL;
-}
+enum { N_FAMILIES = sizeof families / sizeof *families };
 
 const struct kernel *cuda_choose(const struct program *prog, const struct op *op,
                                  const struct device_facts *facts)
 {
     (void)facts;
-    return find_row(prog, op, op->kind);
+    return rows_find(families, N_FAMILIES, prog, op, op->kind);
 }
 
 const char *backend_cuda_rows(enum op_kind kind)
 {
-    const struct kernel *row = find_row(NULL, NULL, kind);
+    const struct kernel *row = rows_find(families, N_FAMILIES, NULL, NULL, kind);
     return row != NULL ? row->name : "";
 }
 

@@ -99,6 +99,24 @@ struct kernel {
                                     struct snug_error *err);
 };
 
+typedef const struct kernel *rows_fn(int *n_rows); /* a family of rows */
+
+/* The first row of the kind in some families; prog NULL: whatever it supports. */
+static inline const struct kernel *rows_find(rows_fn *const *families, int n_families,
+                                             const struct program *prog, const struct op *op,
+                                             enum op_kind kind)
+{
+    for (int f = 0; f < n_families; f++) {
+        int n_rows = 0;
+        const struct kernel *rows = families[f](&n_rows);
+        for (int i = 0; i < n_rows; i++)
+            if (rows[i].kind == kind &&
+                (prog == NULL || rows[i].supports == NULL || rows[i].supports(prog, op)))
+                return &rows[i];
+    }
+    return NULL;
+}
+
 struct run_modes { /* what run_begin found in the calling thread, for run_end to give back */
     int threads;
     bool dynamic_threads;

@@ -203,3 +203,18 @@ enum snug_status pass_autodiff(struct program *prog, struct pass_env *env)
     }
     return SNUG_OK;
 }
+
+enum snug_status autodiff_gradient_of(const struct program *prog, const struct pass_env *env,
+                                      tensor_id id, tensor_id *grad)
+{
+    *grad = TENSOR_NONE;
+    if (prog->tensors[id].role != ROLE_parameter)
+        return SNUG_OK;
+    char *name = arena_format(env->scratch, "d.%s", prog->tensors[id].name);
+    if (name == NULL)
+        return snug_fail(env->err, SNUG_NO_MEMORY, "the gradient of a tensor: out of memory");
+    tensor_id found = program_find(prog, name);
+    if (found != TENSOR_NONE && prog->tensors[found].role == ROLE_gradient)
+        *grad = found;
+    return SNUG_OK;
+}

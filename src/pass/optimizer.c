@@ -11,29 +11,13 @@
  * cost:  O(ops + tensors)
  */
 #include "optim/optim.h"
-#include "pass/pass.h"
+#include "pass/autodiff.h"
 
 #include <string.h>
 
 static enum snug_status out_of_memory(const struct pass_env *env)
 {
     return snug_fail(env->err, SNUG_NO_MEMORY, "optimizer: out of memory");
-}
-
-/* The gradient of a tensor, found by the name that autodiff gives it; TENSOR_NONE: it is not trained. */
-static enum snug_status gradient_of(const struct program *prog, const struct pass_env *env,
-                                    tensor_id trained, tensor_id *grad)
-{
-    *grad = TENSOR_NONE;
-    if (prog->tensors[trained].role != ROLE_parameter)
-        return SNUG_OK;
-    char *name = arena_format(env->scratch, "d.%s", prog->tensors[trained].name);
-    if (name == NULL)
-        return out_of_memory(env);
-    tensor_id id = program_find(prog, name);
-    if (id != TENSOR_NONE && prog->tensors[id].role == ROLE_gradient)
-        *grad = id;
-    return SNUG_OK;
 }
 
 static enum snug_status emit_norm(struct program *prog, struct pass_env *env, int n_parameters,
@@ -140,7 +124,7 @@ enum snug_status pass_optimizer(struct program *prog, struct pass_env *env)
     mark_kinds(prog, kinds, in_out);
     for (int i = 0; i < n_tensors; i++) {
         tensor_id grad;
-        TRY(gradient_of(prog, env, i, &grad));
+        TRY(autodiff_gradient_of(prog, env, i, &grad));
         if (grad == TENSOR_NONE)
             continue;
         TRY(make_target(prog, env, i, grad, scalars, &targets[n_targets]));

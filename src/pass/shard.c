@@ -18,6 +18,7 @@
  */
 #include "base/code_map.h"
 #include "optim/optim.h"
+#include "pass/autodiff.h"
 #include "pass/shard.h"
 
 #include <stdlib.h>
@@ -51,11 +52,10 @@ static enum snug_status find_weights(struct sharding *s)
         s->of_weight[i] = s->of_grad[i] = -1;
     for (int i = 0; i < prog->n_tensors; i++) {
         const struct tensor *t = &prog->tensors[i];
-        char *name = arena_format(s->env->scratch, "d.%s", t->name);
-        if (name == NULL)
-            return shard_no_memory(s);
-        tensor_id grad = s->env->train ? program_find(prog, name) : TENSOR_NONE;
-        bool has_grad = grad != TENSOR_NONE && prog->tensors[grad].role == ROLE_gradient;
+        tensor_id grad = TENSOR_NONE;
+        if (s->env->train)
+            TRY(autodiff_gradient_of(prog, s->env, i, &grad));
+        bool has_grad = grad != TENSOR_NONE;
         if (t->role != ROLE_parameter || t->frozen || (s->env->train && !has_grad))
             continue;
         s->weights[s->n_weights] = (struct shared_weight){.weight = i,
