@@ -27,9 +27,10 @@
 
 #if defined(SNUG_CUDA_EMULATED)
 
-#define KERNEL                     static void
-#define DEVICE                     static inline
-#define DEVICE_MEMBER              inline
+#define KERNEL        static void
+#define DEVICE        static inline
+#define DEVICE_MEMBER inline
+#define REGISTERS_MOST(n)
 #define SHARED                     static
 #define DYNAMIC_SHARED(type, name) type *name = (type *)emulated_shared()
 
@@ -38,10 +39,11 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#define KERNEL        static __global__ void
-#define DEVICE        static __device__ __forceinline__
-#define DEVICE_MEMBER __device__ __forceinline__
-#define SHARED        __shared__
+#define KERNEL            static __global__ void
+#define DEVICE            static __device__ __forceinline__
+#define DEVICE_MEMBER     __device__ __forceinline__
+#define REGISTERS_MOST(n) __maxnreg__(n)
+#define SHARED            __shared__
 #define DYNAMIC_SHARED(type, name)                                   \
     extern __shared__ __align__(16) unsigned char dynamic_shared_[]; \
     type *name = (type *)dynamic_shared_

@@ -3,12 +3,13 @@
  *
  * All of it is bound by memory, so a row is read once and stays in registers: a team of threads holds
  * it, each up to 4 packs of 8 elements.  A team is a warp as far as that goes (1024 columns), else a
- * whole block; the sums of a row then need shuffles alone, or a barrier besides.
+ * whole block; the sums of a row then need shuffles alone, or a barrier besides.  For gradients a thread
+ * has 2 packs at most: it holds sums and the next row besides, and 16 warps should fit a processor.
  *
  * The gradients of gamma and beta are sums down the columns.  A thread sees the same columns of every
  * row that its team takes, so it sums them in registers; the teams of a block add up in shared memory,
  * the block writes one part, and a second kernel sums the parts, in an order that follows from the
- * shape alone.
+ * shape alone.  While a row is worked on, the next one is on its way.
  */
 #include "cuda/device.h"
 #include "cuda/mask.h"
@@ -69,6 +70,25 @@ DEVICE void row_store(void *data, int64_t row_begin, int column, int width, cons
 DEVICE float team_sum(float value, int team)
 {
     return team == WARP ? warp_sum(value) : block_sum(value);
+}
+
+/* Two sums at once. */
+DEVICE void team_sums(float *a, float *b, int team)
+{
+    SHARED float part[2][BLOCK_MOST / WARP];
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, n_warps = team / WARP;
+    *a = warp_sum(*a);
+    *b = warp_sum(*b);
+    if (team == WARP)
+        return;
+    __syncthreads(); /* an earlier call may still be reading */
+    if (lane == 0) {
+        part[0][warp] = *a;
+        part[1][warp] = *b;
+    }
+    __syncthreads();
+    *a = warp_sum(lane < n_warps ? part[0][lane] : 0.0f);
+    *b = warp_sum(lane < n_warps ? part[1][lane] : 0.0f);
 }
 
 static int team_of(int width)
@@ -189,15 +209,32 @@ int cuda_norm(const struct cuda_norm *norm, void *stream)
  *     dx = rstd * (g - mean(g) - h * mean(g * h)) (+ r)      dgamma = sum of dy h      dbeta = sum of dy
  */
 template <int DTYPE, int N_PACKS, bool ALIGNED> struct grad_row {
-    raw_pack<DTYPE> dy[N_PACKS], x[N_PACKS], r[N_PACKS];
+    raw_pack<DTYPE> dy[N_PACKS], x[N_PACKS];
+    float mean, rstd;
 };
+
+/* Asks for a row; one that is not there is left alone. */
+template <int DTYPE, int N_PACKS, bool ALIGNED>
+DEVICE void load_grad_row(const struct cuda_norm_grad &t, grad_row<DTYPE, N_PACKS, ALIGNED> &in,
+                          int64_t row, int lane, int team)
+{
+    if (row >= t.n_rows)
+        return;
+    for (int k = 0; k < N_PACKS; k++) {
+        int column = (lane + k * team) * PACK;
+        in.dy[k] = raw_load<DTYPE, ALIGNED>(t.dy, row * t.width, column, t.width);
+        in.x[k] = raw_load<DTYPE, ALIGNED>(t.x, row * t.width, column, t.width);
+    }
+    in.mean = t.mean[row];
+    in.rstd = t.rstd[row];
+}
 
 template <int DTYPE, int N_PACKS, bool ALIGNED>
 DEVICE void write_dx(const struct cuda_norm_grad &t, const grad_row<DTYPE, N_PACKS, ALIGNED> &in,
-                     int64_t row, int lane, int team, float mean_g, float mean_gh)
+                     const raw_pack<DTYPE> (&more)[N_PACKS], int64_t row, int lane, int team,
+                     float mean_g, float mean_gh)
 {
     int64_t begin = row * t.width;
-    float mean = t.mean[row], rstd = t.rstd[row];
     for (int k = 0; k < N_PACKS; k++) {
         int column = (lane + k * team) * PACK;
         float dy[PACK], x[PACK], gamma[PACK], r[PACK] = {0};
@@ -205,10 +242,10 @@ DEVICE void write_dx(const struct cuda_norm_grad &t, const grad_row<DTYPE, N_PAC
         unpack<DTYPE>(in.x[k], x);
         row_load<DTYPE, ALIGNED>(t.gamma, 0, column, t.width, gamma);
         if (t.r != NULL)
-            unpack<DTYPE>(in.r[k], r);
+            unpack<DTYPE>(more[k], r);
         for (int i = 0; i < PACK; i++) {
-            float h = (x[i] - mean) * rstd;
-            x[i] = rstd * (dy[i] * gamma[i] - mean_g - h * mean_gh) + r[i];
+            float h = (x[i] - in.mean) * in.rstd;
+            x[i] = in.rstd * (dy[i] * gamma[i] - mean_g - h * mean_gh) + r[i];
         }
         row_store<DTYPE, ALIGNED>(t.dx, begin, column, t.width, x);
     }
@@ -216,26 +253,18 @@ DEVICE void write_dx(const struct cuda_norm_grad &t, const grad_row<DTYPE, N_PAC
 
 /* Adds a row to the sums of its columns; gives its sums of g and of g h, of this thread's columns. */
 template <int DTYPE, int N_PACKS, bool ALIGNED>
-DEVICE void read_grad_row(const struct cuda_norm_grad &t, grad_row<DTYPE, N_PACKS, ALIGNED> &in,
-                          int64_t row, int lane, int team, float (&dgamma)[N_PACKS][PACK],
-                          float (&dbeta)[N_PACKS][PACK], float *sum_g, float *sum_gh)
+DEVICE void sum_grad_row(const struct cuda_norm_grad &t,
+                         const grad_row<DTYPE, N_PACKS, ALIGNED> &in, int lane, int team,
+                         float (&dgamma)[N_PACKS][PACK], float (&dbeta)[N_PACKS][PACK],
+                         float *sum_g, float *sum_gh)
 {
-    int64_t begin = row * t.width;
-    float mean = t.mean[row], rstd = t.rstd[row];
-    for (int k = 0; k < N_PACKS; k++) {
-        int column = (lane + k * team) * PACK;
-        in.dy[k] = raw_load<DTYPE, ALIGNED>(t.dy, begin, column, t.width);
-        in.x[k] = raw_load<DTYPE, ALIGNED>(t.x, begin, column, t.width);
-        if (t.r != NULL)
-            in.r[k] = raw_load<DTYPE, ALIGNED>(t.r, begin, column, t.width);
-    }
     for (int k = 0; k < N_PACKS; k++) {
         float dy[PACK], x[PACK], gamma[PACK];
         unpack<DTYPE>(in.dy[k], dy);
         unpack<DTYPE>(in.x[k], x);
         row_load<DTYPE, ALIGNED>(t.gamma, 0, (lane + k * team) * PACK, t.width, gamma);
         for (int i = 0; i < PACK; i++) { /* columns that are not there have dy 0 */
-            float h = (x[i] - mean) * rstd;
+            float h = (x[i] - in.mean) * in.rstd;
             dgamma[k][i] += dy[i] * h;
             dbeta[k][i] += dy[i];
             *sum_g += dy[i] * gamma[i];
@@ -270,21 +299,32 @@ DEVICE void write_part(const struct cuda_norm_grad &t, int lane, int team,
 }
 
 template <int DTYPE, int N_PACKS, bool ALIGNED>
-KERNEL norm_grad_rows(struct cuda_norm_grad t, int team)
+KERNEL REGISTERS_MOST(128) norm_grad_rows(struct cuda_norm_grad t, int team)
 {
     int n_teams = (int)blockDim.x / team, lane = (int)threadIdx.x % team;
     float dgamma[N_PACKS][PACK] = {}, dbeta[N_PACKS][PACK] = {};
     int64_t first = (int64_t)blockIdx.x * n_teams + threadIdx.x / team;
-    for (int64_t row = first; row < t.n_rows; row += (int64_t)gridDim.x * n_teams) {
-        grad_row<DTYPE, N_PACKS, ALIGNED> in;
+    int64_t step = (int64_t)gridDim.x * n_teams;
+    const bool ahead = DTYPE != DTYPE_f32; /* which has no registers for two rows */
+    grad_row<DTYPE, N_PACKS, ALIGNED> in, next;
+    load_grad_row(t, ahead ? next : in, first, lane, team);
+    for (int64_t row = first; row < t.n_rows; row += step) {
+        raw_pack<DTYPE> more[N_PACKS];
+        for (int k = 0; t.r != NULL && k < N_PACKS; k++)
+            more[k] =
+                raw_load<DTYPE, ALIGNED>(t.r, row * t.width, (lane + k * team) * PACK, t.width);
+        if (ahead) {
+            in = next;
+            load_grad_row(t, next, row + step, lane, team);
+        }
         float sum_g = 0.0f, sum_gh = 0.0f;
-        read_grad_row<DTYPE, N_PACKS, ALIGNED>(t, in, row, lane, team, dgamma, dbeta, &sum_g,
-                                               &sum_gh);
-        if (t.dx == NULL)
-            continue;
-        float mean_g = team_sum(sum_g, team) / (float)t.width;
-        float mean_gh = team_sum(sum_gh, team) / (float)t.width;
-        write_dx<DTYPE, N_PACKS, ALIGNED>(t, in, row, lane, team, mean_g, mean_gh);
+        sum_grad_row(t, in, lane, team, dgamma, dbeta, &sum_g, &sum_gh);
+        if (t.dx != NULL) {
+            team_sums(&sum_g, &sum_gh, team);
+            write_dx(t, in, more, row, lane, team, sum_g / (float)t.width, sum_gh / (float)t.width);
+        }
+        if (!ahead)
+            load_grad_row(t, in, row + step, lane, team);
     }
     if (t.dgamma.data != NULL || t.dbeta.data != NULL)
         write_part<N_PACKS>(t, lane, team, dgamma, dbeta);
@@ -302,16 +342,13 @@ static int launch_norm_grad(const struct cuda_norm_grad *t, int team, void *stre
 
 template <int DTYPE> static int norm_grad_of_type(const struct cuda_norm_grad *t, void *stream)
 {
-    int team = team_of(t->width), n_packs = (t->width + PACK - 1) / PACK;
+    int team = cuda_norm_grad_team(t->width), n_packs = (t->width + PACK - 1) / PACK;
     bool aligned = t->width % PACK == 0 && pack_aligned(t->dy) && pack_aligned(t->x) &&
                    pack_aligned(t->gamma) && pack_aligned(t->r) && pack_aligned(t->dx);
     if (!aligned)
-        return launch_norm_grad<DTYPE, 4, false>(t, team, stream);
-    if (n_packs <= team)
-        return launch_norm_grad<DTYPE, 1, true>(t, team, stream);
-    if (n_packs <= 3 * team)
-        return launch_norm_grad<DTYPE, 3, true>(t, team, stream);
-    return launch_norm_grad<DTYPE, 4, true>(t, team, stream);
+        return launch_norm_grad<DTYPE, 2, false>(t, team, stream);
+    return n_packs <= team ? launch_norm_grad<DTYPE, 1, true>(t, team, stream)
+                           : launch_norm_grad<DTYPE, 2, true>(t, team, stream);
 }
 
 static int norm_grad_parts(const struct cuda_norm_grad *t, void *stream)

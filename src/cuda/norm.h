@@ -33,16 +33,25 @@ struct cuda_norm_grad {
     float *parts;                    /* as many as cuda_norm_parts says */
 };
 
-enum { CUDA_NORM_WIDTH = 8192, CUDA_NORM_PARTS_MOST = 528 };
+enum { CUDA_NORM_WIDTH = 8192 };
 
-/* Sums of rows that are kept apart, at most: four blocks for each of 132 processors.  By the shape
- * alone, as the bits are.  Where a team is a warp, a block has CUDA_NORM_TEAMS of them. */
+/* Threads of a row of the gradient: two packs of 8 elements each, at most. */
+static inline int cuda_norm_grad_team(int64_t width)
+{
+    int team = 32;
+    while (16 * team < width)
+        team *= 2;
+    return team;
+}
+
+/* Sums of rows that are kept apart: one for each block, and 512 threads for each of 132 processors.  By
+ * the shape alone, as the bits are.  Where a team is a warp, a block has CUDA_NORM_TEAMS of them. */
 enum { CUDA_NORM_TEAMS = 4 };
 static inline int64_t cuda_norm_blocks(int64_t n_rows, int64_t width)
 {
-    int64_t n_teams = width > 1024 ? 1 : (int64_t)CUDA_NORM_TEAMS;
-    int64_t n = (n_rows + n_teams - 1) / n_teams;
-    return n < CUDA_NORM_PARTS_MOST ? n : (int64_t)CUDA_NORM_PARTS_MOST;
+    int team = cuda_norm_grad_team(width), n_teams = team == 32 ? (int)CUDA_NORM_TEAMS : 1;
+    int64_t n = (n_rows + n_teams - 1) / n_teams, most = 132 * 512 / (team * n_teams);
+    return n < most ? n : most;
 }
 
 /* Floats of workspace for the gradient. */

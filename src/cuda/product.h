@@ -54,7 +54,7 @@ struct cuda_product_call {
     const void *r; /* NULL with beta 0; may be c; else it may not overlap c */
     float alpha, beta;
     const void *bias;
-    void *before; /* written by gelu, read by dgelu; rows lie packed, n apart */
+    void *before; /* written by gelu, read by dgelu; rows lie packed, n apart; it may not be c */
     void *sums;
     void *work; /* as many bytes as cuda_product_work_bytes said, 256-byte aligned */
     void *stream;

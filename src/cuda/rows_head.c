@@ -8,9 +8,12 @@
  *                                    lse, losses; logits <- factor * (softmax - labels)     loss.cu
  *                                    dx = logits W;  dW (+)= logits^T x
  *
- * Each chunk reads and writes all of dW once, so chunks should be long; rows of logits begin at
- * multiples of 128 bytes, which the products want and an odd vocabulary would not give.  A 16-bit dW
- * is summed in fp32 in the workspace and rounded once, unless there is one chunk.
+ * Each chunk reads and writes all of dW once, so chunks should be long.  A 16-bit dW is summed in fp32 in
+ * the workspace and rounded once, unless there is one chunk.
+ *
+ * Products want sizes that are multiples of 64: with GPT-2's 50,257 classes they ran at a seventh of
+ * their rate on an H200.  So W is copied to the workspace with rows of zeros after its last.  Their logits
+ * are 0, the softmax does not look at them, and 0 is their gradient too.
  *
  * One walk serves all three ops; each takes the steps that it needs, so the fused op gives the bits of
  * the two that it replaces.  The gradient makes lse again instead of reading it: 16-bit logits are
@@ -47,13 +50,15 @@ enum part { PART_logits, PART_dx, PART_dw, PART_COUNT };
 
 struct layout {
     struct places at;
-    int64_t n_rows, width, n_classes, pitch, chunk_rows;
+    int64_t n_rows, width, n_classes, chunk_rows;
+    int64_t pitch;   /* classes with those that fill up */
     enum dtype type; /* of x, W and the logits */
     enum dtype results[PART_COUNT];
     bool wants[PART_COUNT];
-    bool sums_dw; /* in the workspace, in fp32 */
+    bool copies_w; /* to the workspace, filled up */
+    bool moves_dw; /* made in the workspace, and then where it belongs */
     int alignment;
-    size_t logits, lse, losses, dw, product, total;
+    size_t logits, lse, losses, w, dw, product, total;
 };
 
 struct prepared {
@@ -96,13 +101,13 @@ static struct cuda_product_shape part_shape(const struct layout *l, enum part pa
         .n = l->width, .type = l->type, .c_type = l->results[part], .alignment = l->alignment};
     if (part == PART_logits) {
         shape.m = n_rows;
-        shape.n = l->n_classes;
+        shape.n = l->pitch;
         shape.k = l->width;
         shape.b_transposed = true;
         shape.ldc = l->pitch;
     } else {
-        shape.m = part == PART_dx ? n_rows : l->n_classes;
-        shape.k = part == PART_dx ? l->n_classes : n_rows;
+        shape.m = part == PART_dx ? n_rows : l->moves_dw ? l->pitch : l->n_classes;
+        shape.k = part == PART_dx ? l->pitch : n_rows;
         shape.a_transposed = part == PART_dw;
         shape.lda = l->pitch;
     }
@@ -142,17 +147,22 @@ static struct layout layout_of(const struct program *prog, const struct op *op)
     l.wants[PART_logits] = true;
     l.wants[PART_dx] = dx != NULL;
     l.wants[PART_dw] = dw != NULL;
-    l.sums_dw = dw != NULL && dw->dtype != DTYPE_f32 && l.chunk_rows < l.n_rows;
+    l.copies_w = l.pitch > l.n_classes;
+    bool has_parts = dw != NULL && dw->dtype != DTYPE_f32 && l.chunk_rows < l.n_rows;
+    l.moves_dw = dw != NULL && (has_parts || (l.copies_w && l.type != DTYPE_f32));
     l.results[PART_logits] = l.type;
     l.results[PART_dx] = dx != NULL ? dx->dtype : DTYPE_f32;
-    l.results[PART_dw] = dw != NULL && !l.sums_dw ? dw->dtype : DTYPE_f32;
+    l.results[PART_dw] = dw != NULL && !has_parts ? dw->dtype : DTYPE_f32;
     l.logits = cuda_work_take(&l.total, (size_t)(l.chunk_rows * row_bytes));
     if (l.at.lse < 0)
         l.lse = cuda_work_take(&l.total, (size_t)l.chunk_rows * sizeof(float));
     if (l.at.loss >= 0)
         l.losses = cuda_work_take(&l.total, (size_t)l.n_rows * sizeof(double));
-    if (l.sums_dw)
-        l.dw = cuda_work_take(&l.total, (size_t)(l.n_classes * l.width) * sizeof(float));
+    if (l.copies_w)
+        l.w = cuda_work_take(&l.total, (size_t)(l.pitch * l.width) * dtype_bytes(l.type));
+    if (l.moves_dw)
+        l.dw =
+            cuda_work_take(&l.total, (size_t)(l.pitch * l.width) * dtype_bytes(l.results[PART_dw]));
     l.product = cuda_work_take(&l.total, product_bytes(&l));
     return l;
 }
@@ -221,7 +231,9 @@ static enum snug_status multiply(const struct kernel_call *call, enum part part,
     const void *x = row_of(&call->in[0], row, l->width);
     const void *logits = cuda_work_at(call->work, l->logits);
     struct cuda_product_call product = {.a = part == PART_logits ? x : logits,
-                                        .b = part == PART_dw ? x : call->in[1].data,
+                                        .b = part == PART_dw ? x
+                                             : l->copies_w   ? cuda_work_at(call->work, l->w)
+                                                             : call->in[1].data,
                                         .c = c,
                                         .r = adds ? c : NULL,
                                         .alpha = 1.0f,
@@ -266,8 +278,20 @@ static enum snug_status run_chunk(const struct kernel_call *call, int64_t row, i
                      err));
     if (!l->wants[PART_dw])
         return SNUG_OK;
-    void *dw = l->sums_dw ? cuda_work_at(call->work, l->dw) : call->out[l->at.dw].data;
-    return multiply(call, PART_dw, row, n, dw, row > 0 || (call->add && !l->sums_dw), err);
+    void *dw = l->moves_dw ? cuda_work_at(call->work, l->dw) : call->out[l->at.dw].data;
+    return multiply(call, PART_dw, row, n, dw, row > 0 || (call->add && !l->moves_dw), err);
+}
+
+static int copy_weights(const struct kernel_call *call)
+{
+    const struct layout *l = &((const struct prepared *)call->prepared)->layout;
+    struct cuda_array copy = {.dtype = l->type, .data = cuda_work_at(call->work, l->w)};
+    int64_t n = l->n_classes * l->width, n_more = (l->pitch - l->n_classes) * l->width;
+    size_t each = dtype_bytes(l->type);
+    int error = cuda_scale(1.0f, n, cuda_array_of(&call->in[1]), copy, call->stream);
+    return error != 0 ? error
+                      : cuda_clear((char *)copy.data + (size_t)n * each, (size_t)n_more * each,
+                                   call->stream);
 }
 
 /* The sums to where they belong: dW from the workspace, the loss from its rows. */
@@ -275,9 +299,10 @@ static int finish(const struct kernel_call *call)
 {
     const struct layout *l = &((const struct prepared *)call->prepared)->layout;
     int error = 0;
-    if (l->sums_dw) {
+    if (l->moves_dw) {
         struct cuda_array dw = cuda_array_of(&call->out[l->at.dw]);
-        struct cuda_array sums = {.dtype = DTYPE_f32, .data = cuda_work_at(call->work, l->dw)};
+        struct cuda_array sums = {.dtype = l->results[PART_dw],
+                                  .data = cuda_work_at(call->work, l->dw)};
         int64_t n = l->n_classes * l->width;
         error = call->add ? cuda_add(n, sums, dw, dw, call->stream)
                           : cuda_scale(1.0f, n, sums, dw, call->stream);
@@ -292,6 +317,8 @@ static int finish(const struct kernel_call *call)
 static enum snug_status run(const struct kernel_call *call, struct snug_error *err)
 {
     const struct layout *l = &((const struct prepared *)call->prepared)->layout;
+    if (l->copies_w)
+        TRY(cuda_done(call, copy_weights(call), err));
     for (int64_t row = 0; row < l->n_rows; row += l->chunk_rows)
         TRY(run_chunk(call, row, least(l->chunk_rows, l->n_rows - row), err));
     return cuda_done(call, finish(call), err);

@@ -88,6 +88,8 @@ struct kernel {
     bool (*supports)(const struct program *prog, const struct op *op);
     size_t (*workspace_bytes)(const struct program *prog, const struct op *op,
                               const struct device_facts *facts); /* NULL: none */
+    /* May output 0 lie on no input, though the op allows it?  NULL: it may. */
+    bool (*apart)(const struct program *prog, const struct op *op);
     enum snug_status (*prepare)(const struct program *prog, const struct op *op,
                                 const struct device_facts *facts, void **prepared,
                                 struct snug_error *err); /* NULL: nothing to prepare */

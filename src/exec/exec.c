@@ -63,6 +63,10 @@ static enum snug_status prepare(struct exec *exec, int i, struct snug_error *err
                          "op %d (%s) wants %zu bytes of workspace but was planned for another "
                          "machine or thread count",
                          i, op_infos[op->kind].name, wanted);
+    if (kernel->apart != NULL && kernel->apart(exec->prog, op) && !op->apart)
+        return snug_fail(err, SNUG_MISMATCH,
+                         "op %d (%s) may lie on its input but was planned for another backend", i,
+                         op_infos[op->kind].name);
     exec->kernels[i] = kernel;
     if (kernel->prepare != NULL)
         TRY(kernel->prepare(exec->prog, op, &exec->facts, &call->prepared, err));

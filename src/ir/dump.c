@@ -262,7 +262,8 @@ static void add_op(struct text *out, const struct program *prog, const struct op
         text_add(out, " work=");
         add_tensor_name(out, prog, op->work);
     }
-    text_add(out, op->in_last ? " last\n" : "\n");
+    text_add(out, op->in_last ? " last" : "");
+    text_add(out, op->apart ? " apart\n" : "\n");
 }
 
 void program_dump(const struct program *prog, struct text *out)

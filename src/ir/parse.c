@@ -316,7 +316,16 @@ static enum snug_status check_count(struct parser *p, const char *op, const char
                 what, n);
 }
 
-/* OUTPUTS = KIND INPUTS {ATTRIBUTES} work=TENSOR last */
+/* Is the next word this one?  Then it is taken. */
+static bool accept_word(struct parser *p, const char *word)
+{
+    bool is_next = is_word(peek(p), word);
+    if (is_next)
+        take(p);
+    return is_next;
+}
+
+/* OUTPUTS = KIND INPUTS {ATTRIBUTES} work=TENSOR last apart */
 static enum snug_status read_op(struct parser *p)
 {
     tensor_id in[MAX_INPUTS], out[MAX_OUTPUTS], work = TENSOR_NONE;
@@ -341,18 +350,16 @@ static enum snug_status read_op(struct parser *p)
     TRY(check_count(p, info->name, "outputs", n_out, info->min_out, info->max_out));
     if (accept(p, '{'))
         TRY(read_attrs(p, info, &attrs));
-    if (is_word(peek(p), "work")) {
-        take(p);
+    if (accept_word(p, "work")) {
         TRY(expect(p, '=', "after work"));
         TRY(read_operand(p, &work));
     }
-    bool in_last = is_word(peek(p), "last");
-    if (in_last)
-        take(p);
+    bool in_last = accept_word(p, "last"), apart = accept_word(p, "apart");
     TRY(expect_end(p));
     TRY(program_add_op(p->prog, (enum op_kind)kind, &attrs, n_in, in, n_out, out, p->t.err));
     p->prog->ops[p->prog->n_ops - 1].work = work;
     p->prog->ops[p->prog->n_ops - 1].in_last = in_last;
+    p->prog->ops[p->prog->n_ops - 1].apart = apart;
     return SNUG_OK;
 }
 

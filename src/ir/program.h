@@ -179,6 +179,7 @@ struct op {
     tensor_id in[MAX_INPUTS], out[MAX_OUTPUTS]; /* TENSOR_NONE: left out */
     tensor_id work; /* workspace booked for the kernel, or TENSOR_NONE */
     bool in_last;   /* of the body: runs in the last micro-batch only */
+    bool apart; /* its kernel wants output 0 on bytes of its own, whatever op_info.inplace allows */
     struct attrs attrs;
 };
 

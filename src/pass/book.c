@@ -1,5 +1,6 @@
 /*
- * book.c -- every kernel's workspace becomes a tensor of the program.
+ * book.c -- what kernels ask of the plan: their workspace becomes a tensor of the program, and ops whose
+ * kernel cannot work in place are marked.
  *
  * The backend says how many bytes the kernel of an op wants, as a function of shapes and of the
  * declared device.  As a tensor the workspace is placed, checked and counted like everything else.
@@ -37,6 +38,8 @@ enum snug_status pass_book(struct program *prog, struct pass_env *env)
         return SNUG_OK;
     for (int i = 0; i < prog->n_ops; i++) {
         bool is_exchange = op_is_exchange(prog->ops[i].kind);
+        prog->ops[i].apart =
+            !is_exchange && env->apart != NULL && env->apart(env->device, prog, &prog->ops[i]);
         size_t bytes = is_exchange ? 0 : env->workspace_bytes(env->device, prog, &prog->ops[i]);
         if (bytes == 0)
             continue;

@@ -83,6 +83,8 @@ struct pass_env {
 
     /* How much workspace the kernel of an op wants; `device` is handed back. */
     size_t (*workspace_bytes)(const void *device, const struct program *prog, const struct op *op);
+    /* Does the kernel want its output apart from its inputs? */
+    bool (*apart)(const void *device, const struct program *prog, const struct op *op);
     const void *device;
 
     /* What pass_in_backward could do, for whoever explains the plan. */

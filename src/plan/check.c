@@ -151,7 +151,8 @@ static enum snug_status check_operands(struct strip *s, const struct op *op)
             if (!lies_in_arena(s, op->in[k]) || op->in[k] == all[a] ||
                 !overlap(s, op->in[k], all[a]))
                 continue;
-            bool in_place = all[a] == op->out[0] && (op_infos[op->kind].inplace >> k & 1) &&
+            bool in_place = all[a] == op->out[0] && !op->apart &&
+                            (op_infos[op->kind].inplace >> k & 1) &&
                             begin_of(s, op->in[k]) == begin_of(s, all[a]) &&
                             end_of(s, op->in[k]) == end_of(s, all[a]);
             if (!in_place)

@@ -171,7 +171,7 @@ static bool may_follow(const struct program *prog, const struct plan *plan, cons
         op->in_last && last_use[in] == i && plan->alive_to[in] < program_body_end(prog);
     bool dies = plan->alive_to[in] == i || dies_in_last;
     bool ends_step = i == prog->n_ops - 1 || dies_in_last; /* else an output is not at its end */
-    return (op_infos[op->kind].inplace >> k & 1) && from->base == TENSOR_NONE &&
+    return (op_infos[op->kind].inplace >> k & 1) && !op->apart && from->base == TENSOR_NONE &&
            to->base == TENSOR_NONE && !from->persistent && !to->persistent &&
            from->role != ROLE_input && from->lane == to->lane && dies &&
            plan->alive_from[out] == i && tensor_bytes(prog, in) == tensor_bytes(prog, out) &&

@@ -23,6 +23,13 @@ static size_t workspace_of(const void *device, const struct program *prog, const
                : kernel->workspace_bytes(prog, op, &s->facts);
 }
 
+static bool wants_apart(const void *device, const struct program *prog, const struct op *op)
+{
+    const struct session *s = device;
+    const struct kernel *kernel = s->backend->choose(prog, op, &s->facts);
+    return kernel != NULL && kernel->apart != NULL && kernel->apart(prog, op);
+}
+
 static enum snug_status set_sizes(const struct session_request *q, struct session *s,
                                   struct snug_error *err)
 {
@@ -160,6 +167,7 @@ enum snug_status session_program(const struct session_request *q, const char *la
             .run = q->over != NULL ? &q->over->prog : NULL,
             .averages_only = q->averages_only,
             .workspace_bytes = workspace_of,
+            .apart = wants_apart,
             .device = s};
         status = pass_run(&s->prog, &env, last_pass);
         s->update_place = env.update_place;
@@ -180,8 +188,11 @@ enum snug_status session_plan_program(struct session *s, struct snug_error *err)
 {
     struct arena scratch = {0};
     struct device_rates rates = rates_generic_cpu(s->facts.threads);
-    struct pass_env env = {
-        .scratch = &scratch, .err = err, .workspace_bytes = workspace_of, .device = s};
+    struct pass_env env = {.scratch = &scratch,
+                           .err = err,
+                           .workspace_bytes = workspace_of,
+                           .apart = wants_apart,
+                           .device = s};
     enum snug_status status = pass_book(&s->prog, &env);
     arena_free(&scratch);
     return status != SNUG_OK ? status

@@ -46,10 +46,12 @@ static struct triple *triple_of(struct opcompare *ctx, struct triple key)
     return &ctx->triples[ctx->n_triples++];
 }
 
-/* The row may lay output 0 on input k: its kind allows it and the two are alike. */
-static bool may_lie_on(const struct program *prog, const struct op *op, int k)
+/* The row may lay output 0 on input k: its kind and the row allow it and the two are alike. */
+static bool may_lie_on(const struct kernel *row, const struct program *prog, const struct op *op,
+                       int k)
 {
-    return (op_infos[op->kind].inplace >> k & 1) && k < op->n_in && op->in[k] != TENSOR_NONE &&
+    return !(row->apart != NULL && row->apart(prog, op)) && (op_infos[op->kind].inplace >> k & 1) &&
+           k < op->n_in && op->in[k] != TENSOR_NONE &&
            prog->tensors[op->in[k]].dtype == prog->tensors[op->out[0]].dtype &&
            shape_equal(&prog->tensors[op->in[k]].shape, &prog->tensors[op->out[0]].shape);
 }
@@ -161,7 +163,7 @@ static void check_row(struct opcompare *ctx, const struct opcase *c, int op_inde
         struct triple *triple = reference_only ? &spare : triple_of(ctx, spare);
         struct run_modes modes = backend->run_begin(&run.facts);
         for (run.inplace = -1; run.inplace < op->n_in; run.inplace++)
-            if (run.inplace < 0 || may_lie_on(&c->prog, op, run.inplace))
+            if (run.inplace < 0 || may_lie_on(run.row, &c->prog, op, run.inplace))
                 check_run(ctx, c, op_index, &run, right, triple);
         backend->run_end(&run.facts, &modes);
     }
