@@ -209,9 +209,34 @@ DEVICE float as_stored(enum dtype dtype, float value)
 struct alignas(16) pack_f32 {
     float at[4];
 };
+/* Two numbers a word, the first in its lower half: single ones would take a register each. */
 struct alignas(16) pack_16 {
-    uint16_t at[PACK];
+    uint32_t two[PACK / 2];
 };
+
+DEVICE uint32_t two_to_16(enum dtype dtype, float first, float second)
+{
+#if defined(__CUDA_ARCH__)
+    if (dtype == DTYPE_bf16) {
+        __nv_bfloat162 both = __floats2bfloat162_rn(first, second);
+        return *(const uint32_t *)&both;
+    }
+    __half2 both = __floats2half2_rn(first, second);
+    return *(const uint32_t *)&both;
+#else
+    return dtype == DTYPE_bf16 ? bf16_from_f32(first) | (uint32_t)bf16_from_f32(second) << 16
+                               : f16_from_f32(first) | (uint32_t)f16_from_f32(second) << 16;
+#endif
+}
+
+DEVICE void pack_unpack(enum dtype dtype, const pack_16 &bits, float x[PACK])
+{
+    for (int i = 0; i < PACK / 2; i++) {
+        uint16_t first = (uint16_t)bits.two[i], second = (uint16_t)(bits.two[i] >> 16);
+        x[2 * i] = dtype == DTYPE_bf16 ? bf16_to_f32(first) : from_f16(first);
+        x[2 * i + 1] = dtype == DTYPE_bf16 ? bf16_to_f32(second) : from_f16(second);
+    }
+}
 
 static inline bool pack_aligned(const void *data)
 {
@@ -229,9 +254,7 @@ DEVICE void pack_load(enum dtype dtype, const void *data, int64_t at, float x[PA
         }
         return;
     }
-    pack_16 bits = *(const pack_16 *)((const uint16_t *)data + at);
-    for (int i = 0; i < PACK; i++)
-        x[i] = dtype == DTYPE_bf16 ? bf16_to_f32(bits.at[i]) : from_f16(bits.at[i]);
+    pack_unpack(dtype, *(const pack_16 *)((const uint16_t *)data + at), x);
 }
 
 DEVICE void pack_store(enum dtype dtype, void *data, int64_t at, const float x[PACK])
@@ -248,8 +271,8 @@ DEVICE void pack_store(enum dtype dtype, void *data, int64_t at, const float x[P
         return;
     }
     pack_16 bits;
-    for (int i = 0; i < PACK; i++)
-        bits.at[i] = dtype == DTYPE_bf16 ? to_bf16(x[i]) : to_f16(x[i]);
+    for (int i = 0; i < PACK / 2; i++)
+        bits.two[i] = two_to_16(dtype, x[2 * i], x[2 * i + 1]);
     *(pack_16 *)((uint16_t *)data + at) = bits;
 }
 

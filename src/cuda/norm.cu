@@ -49,6 +49,19 @@ template <int DTYPE> DEVICE void unpack(const raw_pack<DTYPE> &raw, float x[PACK
     pack_load((enum dtype)DTYPE, &raw, 0, x);
 }
 
+/* The compiler would keep the floats of a first unpacking until the second, and run out of registers:
+ * after this it knows nothing about the bits. */
+template <int DTYPE> DEVICE void forget_floats(raw_pack<DTYPE> &raw)
+{
+#if defined(__CUDA_ARCH__)
+    uint32_t *words = (uint32_t *)&raw;
+    for (size_t i = 0; i < sizeof raw / sizeof *words; i++)
+        asm volatile("" : "+r"(words[i]));
+#else
+    (void)raw;
+#endif
+}
+
 template <int DTYPE, bool ALIGNED>
 DEVICE void row_load(const void *data, int64_t row_begin, int column, int width, float x[PACK])
 {
@@ -321,6 +334,10 @@ KERNEL REGISTERS_MOST(128) norm_grad_rows(struct cuda_norm_grad t, int team)
         sum_grad_row(t, in, lane, team, dgamma, dbeta, &sum_g, &sum_gh);
         if (t.dx != NULL) {
             team_sums(&sum_g, &sum_gh, team);
+            for (int k = 0; k < N_PACKS; k++) {
+                forget_floats(in.dy[k]);
+                forget_floats(in.x[k]);
+            }
             write_dx(t, in, more, row, lane, team, sum_g / (float)t.width, sum_gh / (float)t.width);
         }
         if (!ahead)
