@@ -245,20 +245,26 @@ static enum snug_status plan_part(const struct cuda_attention *a, struct part *p
                                   size_t most_work_bytes, int64_t *engine_bytes,
                                   struct snug_error *err)
 {
+    const struct cuda_attention_shape *s = &a->shape;
+    size_t own = pieces_of(a, part).engine;
+    struct dnn_wish wish = {.most_work_bytes =
+                                most_work_bytes > own ? (int64_t)(most_work_bytes - own) : 0};
+    struct dnn_key key = {DNN_BY_attention,
+                          {s->n_heads, s->n_time, s->depth, s->type, s->causal, s->is_grad,
+                           part->n_batch, part->n_heads, a->any_order}};
+    if (dnn_plan_again(&key, &wish, &part->plan, engine_bytes))
+        return SNUG_OK;
     cudnnHandle_t handle;
     TRY(cuda_library_dnn(NULL, &handle, err));
     struct dnn_graph *g = calloc(1, sizeof *g);
     if (g == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "attention: no memory for its graph");
-    struct extents e = extents_of(&a->shape, part);
-    if (a->shape.is_grad)
-        write_grad(g, &a->shape, &e, a->any_order);
+    struct extents e = extents_of(s, part);
+    if (s->is_grad)
+        write_grad(g, s, &e, a->any_order);
     else
-        write_forward(g, &a->shape, &e);
-    size_t own = pieces_of(a, part).engine;
-    struct dnn_wish wish = {.most_work_bytes =
-                                most_work_bytes > own ? (int64_t)(most_work_bytes - own) : 0};
-    return dnn_plan_make(g, handle, &wish, &part->plan, engine_bytes, err);
+        write_forward(g, s, &e);
+    return dnn_plan_make(&key, g, handle, &wish, &part->plan, engine_bytes, err);
 }
 
 /* The largest part whose engine fits, if all of it wants `engine_bytes`; parts are about alike. */

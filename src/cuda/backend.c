@@ -148,6 +148,12 @@ static enum snug_status pull(struct device *device, void *to, const void *from, 
         "a copy from the GPU", err);
 }
 
+static enum snug_status clear(struct device *device, void *to, int64_t n_bytes,
+                              struct snug_error *err)
+{
+    return check(cudaMemsetAsync(to, 0, (size_t)n_bytes, device->compute), "zeros", err);
+}
+
 static enum snug_status read_block(struct device *device, const void *from, void *to,
                                    int64_t n_bytes, struct snug_error *err)
 {
@@ -333,6 +339,7 @@ static const struct device_hooks hooks = {.open = open_device,
                                           .release_host = release_host,
                                           .push = push,
                                           .pull = pull,
+                                          .clear = clear,
                                           .set_scalar = set_scalar,
                                           .read = read_block,
                                           .write = write_block,

@@ -44,28 +44,40 @@ static void write_graph(struct dnn_graph *g, const struct cuda_conv_shape *s, en
     dnn_convolution(g, &conv);
 }
 
-enum snug_status cuda_conv_prepare(const struct cuda_conv_shape *shape, enum dtype type,
-                                   enum dtype w_type, size_t most_work_bytes,
-                                   struct cuda_conv **conv, struct snug_error *err)
+/* *plan is NULL if cuDNN refuses. */
+static enum snug_status plan_of(const struct cuda_conv_shape *s, enum dtype type, enum dtype w_type,
+                                size_t most_work_bytes, struct dnn_plan **plan,
+                                struct snug_error *err)
 {
     const unsigned any_order = 1u << CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
     const unsigned fewer_bits =
         1u << CUDNN_NUMERICAL_NOTE_TENSOR_CORE | 1u << CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS;
-    *conv = NULL;
+    struct dnn_wish wish = {.most_work_bytes = (int64_t)most_work_bytes,
+                            .refused_notes = any_order | (type == DTYPE_f32 ? fewer_bits : 0u)};
+    struct dnn_key key = {DNN_BY_convolution,
+                          {s->kind, s->n, s->x_h, s->x_w, s->x_c, s->y_h, s->y_w, s->y_c,
+                           s->kernel_h, s->kernel_w, s->stride, s->pad, s->groups, type, w_type}};
+    int64_t least_work_bytes = 0;
+    if (dnn_plan_again(&key, &wish, plan, &least_work_bytes))
+        return SNUG_OK;
     cudnnHandle_t handle;
     TRY(cuda_library_dnn(NULL, &handle, err));
     struct dnn_graph *g = calloc(1, sizeof *g);
+    if (g == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "convolution: no memory for its graph");
+    write_graph(g, s, type, w_type);
+    return dnn_plan_make(&key, g, handle, &wish, plan, &least_work_bytes, err);
+}
+
+enum snug_status cuda_conv_prepare(const struct cuda_conv_shape *shape, enum dtype type,
+                                   enum dtype w_type, size_t most_work_bytes,
+                                   struct cuda_conv **conv, struct snug_error *err)
+{
+    *conv = NULL;
     struct cuda_conv *c = calloc(1, sizeof *c);
-    if (g == NULL || c == NULL) {
-        free(g);
-        free(c);
+    if (c == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "convolution: no memory to prepare it");
-    }
-    write_graph(g, shape, type, w_type);
-    struct dnn_wish wish = {.most_work_bytes = (int64_t)most_work_bytes,
-                            .refused_notes = any_order | (type == DTYPE_f32 ? fewer_bits : 0u)};
-    int64_t least_work_bytes = 0;
-    enum snug_status status = dnn_plan_make(g, handle, &wish, &c->plan, &least_work_bytes, err);
+    enum snug_status status = plan_of(shape, type, w_type, most_work_bytes, &c->plan, err);
     if (status == SNUG_OK && c->plan != NULL)
         *conv = c;
     else

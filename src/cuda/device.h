@@ -73,6 +73,13 @@ static inline int launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t sha
 
 #endif
 
+/* A parameter that stays where the launch has put it, so that it can be indexed. */
+#if defined(SNUG_CUDA_EMULATED)
+#define GRID_CONSTANT
+#else
+#define GRID_CONSTANT __grid_constant__
+#endif
+
 enum { WARP = 32, PACK = 8, BLOCK_MOST = 1024 };
 
 DEVICE int64_t thread_index(void) /* over a grid of one dimension */

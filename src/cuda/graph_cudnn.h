@@ -68,12 +68,23 @@ struct dnn_wish {
     unsigned refused_notes; /* bit n: no engine that carries this numerical note */
 };
 
+/* What a graph is known by: who wrote it, and the numbers that it was written from.  Layers of a model are
+ * alike, and to build a plan takes cuDNN long: like graphs have one plan. */
+enum dnn_writer { DNN_BY_attention = 1, DNN_BY_convolution };
+struct dnn_key {
+    enum dnn_writer writer;
+    int64_t numbers[16]; /* those that are not used are 0 */
+};
+
+/* Was a plan made for this key and wish?  Then it is *plan, and has one more user; NULL: none was found. */
+bool dnn_plan_again(const struct dnn_key *key, const struct dnn_wish *wish, struct dnn_plan **plan,
+                    int64_t *least_work_bytes);
 /* The first plan that cuDNN proposes and that fits the wish.  The plan owns the graph from here on, and
  * so does a failure.  *least_work_bytes: what the least of those wanted that were too large. */
-enum snug_status dnn_plan_make(struct dnn_graph *g, cudnnHandle_t handle,
+enum snug_status dnn_plan_make(const struct dnn_key *key, struct dnn_graph *g, cudnnHandle_t handle,
                                const struct dnn_wish *wish, struct dnn_plan **plan,
                                int64_t *least_work_bytes, struct snug_error *err);
-void dnn_plan_release(struct dnn_plan *plan); /* NULL is fine */
+void dnn_plan_release(struct dnn_plan *plan); /* by one of its users; NULL is fine */
 enum snug_status dnn_plan_run(const struct dnn_plan *plan, cudnnHandle_t handle, int n,
                               const int64_t *uids, void *const *addresses, void *work,
                               struct snug_error *err);

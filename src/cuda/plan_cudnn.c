@@ -6,6 +6,7 @@
  * the caller refuses is taken.  Given the same library and GPU that is the same one every time.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "cuda/graph_cudnn.h"
 
@@ -30,7 +31,7 @@ static void release_graph(struct dnn_graph *g)
     free(g);
 }
 
-void dnn_plan_release(struct dnn_plan *plan)
+static void free_plan(struct dnn_plan *plan)
 {
     if (plan == NULL)
         return;
@@ -186,7 +187,75 @@ static void take_first(struct dnn_plan *plan, const struct dnn_wish *wish, dnn_o
             release_object(configs[i]);
 }
 
-enum snug_status dnn_plan_make(struct dnn_graph *g, cudnnHandle_t handle,
+/* ---- plans that were made ------------------------------------------------------------------- */
+
+/* One thread prepares.  That nothing was found is known until the process ends. */
+static struct known {
+    struct dnn_key key;
+    struct dnn_wish wish;
+    struct dnn_plan *plan;
+    int64_t least_work_bytes;
+    int n_users;
+    struct known *next;
+} * first_known;
+
+static bool is_of(const struct known *known, const struct dnn_key *key, const struct dnn_wish *wish)
+{
+    return known->key.writer == key->writer &&
+           memcmp(known->key.numbers, key->numbers, sizeof key->numbers) == 0 &&
+           known->wish.most_work_bytes == wish->most_work_bytes &&
+           known->wish.refused_notes == wish->refused_notes;
+}
+
+bool dnn_plan_again(const struct dnn_key *key, const struct dnn_wish *wish, struct dnn_plan **plan,
+                    int64_t *least_work_bytes)
+{
+    struct known *known = first_known;
+    while (known != NULL && !is_of(known, key, wish))
+        known = known->next;
+    if (known == NULL)
+        return false;
+    known->n_users++;
+    *plan = known->plan;
+    *least_work_bytes = known->least_work_bytes;
+    return true;
+}
+
+static enum snug_status remember(const struct dnn_key *key, const struct dnn_wish *wish,
+                                 struct dnn_plan *plan, int64_t least_work_bytes,
+                                 struct snug_error *err)
+{
+    struct known *known = calloc(1, sizeof *known);
+    if (known == NULL) {
+        free_plan(plan);
+        return snug_fail(err, SNUG_NO_MEMORY, "cuDNN: no memory for a plan");
+    }
+    *known = (struct known){.key = *key,
+                            .wish = *wish,
+                            .plan = plan,
+                            .least_work_bytes = least_work_bytes,
+                            .n_users = 1,
+                            .next = first_known};
+    first_known = known;
+    return SNUG_OK;
+}
+
+void dnn_plan_release(struct dnn_plan *plan)
+{
+    struct known **link = &first_known;
+    while (plan != NULL && *link != NULL && (*link)->plan != plan)
+        link = &(*link)->next;
+    if (plan == NULL || *link == NULL || --(*link)->n_users > 0)
+        return;
+    struct known *unused = *link;
+    *link = unused->next;
+    free_plan(plan);
+    free(unused);
+}
+
+/* ---- making one ----------------------------------------------------------------------------- */
+
+enum snug_status dnn_plan_make(const struct dnn_key *key, struct dnn_graph *g, cudnnHandle_t handle,
                                const struct dnn_wish *wish, struct dnn_plan **plan,
                                int64_t *least_work_bytes, struct snug_error *err)
 {
@@ -208,10 +277,14 @@ enum snug_status dnn_plan_make(struct dnn_graph *g, cudnnHandle_t handle,
             int n = propose(made, modes[i], configs);
             take_first(made, wish, configs, n, least_work_bytes);
         }
-    if (made->plan != NULL)
+    if (made->plan == NULL) {
+        free_plan(made);
+        made = NULL;
+    }
+    if (status == SNUG_OK)
+        status = remember(key, wish, made, *least_work_bytes, err);
+    if (status == SNUG_OK)
         *plan = made;
-    else
-        dnn_plan_release(made);
     return status;
 }
 

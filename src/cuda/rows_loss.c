@@ -83,7 +83,7 @@ static enum snug_status run_mse(const struct kernel_call *call, struct snug_erro
     int64_t n = cuda_elems(&call->in[0]);
     double *parts = call->work;
     int error =
-        cuda_sum_squares(n, cuda_array_of(&call->in[0]), call->in[1].data, parts, call->stream);
+        cuda_sum_square_gaps(n, cuda_array_of(&call->in[0]), call->in[1].data, parts, call->stream);
     if (error == 0)
         error = cuda_total(parts, cuda_square_parts(n), call->op->attrs.weight / (double)n,
                            cuda_array_of(&call->out[0]), call->add, call->stream);

@@ -10,22 +10,47 @@ static bool supports_sum_squares(const struct program *prog, const struct op *op
     return cuda_floats_fit(prog, op, 0, 1) && program_tensor(prog, op->out[0])->dtype == DTYPE_f64;
 }
 
+/* Calls that run together use the workspace of the first, and each may be the first. */
+enum { SQUARES_WORK_BYTES = CUDA_SQUARE_LIST_PARTS * sizeof(double) };
+
 static size_t sum_squares_bytes(const struct program *prog, const struct op *op,
                                 const struct device_facts *facts)
 {
-    int64_t n_parts = cuda_square_parts(tensor_elems(prog, op->in[0]));
+    (void)prog;
+    (void)op;
     (void)facts;
-    return n_parts == 1 ? 0 : (size_t)n_parts * sizeof(double);
+    return SQUARES_WORK_BYTES;
+}
+
+/* What a later op writes may lie where the first one has its workspace. */
+static bool is_apart(const struct operand *out, const char *work)
+{
+    const char *at = out->data;
+    return at + sizeof(double) <= work || at >= work + SQUARES_WORK_BYTES;
+}
+
+static enum snug_status run_several_sums(const struct kernel_call *calls, int n, int *n_run,
+                                         struct snug_error *err)
+{
+    struct cuda_square tensors[CUDA_SQUARE_TENSORS];
+    int64_t n_parts = 0;
+    *n_run = 0;
+    for (int i = 0; i < n && i < CUDA_SQUARE_TENSORS; i++) {
+        const struct kernel_call *call = &calls[i];
+        int64_t n_elems = cuda_elems(&call->in[0]);
+        n_parts += cuda_square_parts(n_elems);
+        if (n_parts > CUDA_SQUARE_LIST_PARTS || !is_apart(&call->out[0], calls->work))
+            break;
+        tensors[(*n_run)++] = (struct cuda_square){
+            .n = n_elems, .x = cuda_array_of(&call->in[0]), .sum = call->out[0].data};
+    }
+    return cuda_done(calls, cuda_sum_squares(*n_run, tensors, calls->work, calls->stream), err);
 }
 
 static enum snug_status run_sum_squares(const struct kernel_call *call, struct snug_error *err)
 {
-    int64_t n = cuda_elems(&call->in[0]), n_parts = cuda_square_parts(n);
-    double *parts = n_parts == 1 ? call->out[0].data : call->work;
-    int error = cuda_sum_squares(n, cuda_array_of(&call->in[0]), NULL, parts, call->stream);
-    if (error == 0 && n_parts > 1)
-        error = cuda_total(parts, n_parts, 1.0, cuda_array_of(&call->out[0]), false, call->stream);
-    return cuda_done(call, error, err);
+    int n_run;
+    return run_several_sums(call, 1, &n_run, err);
 }
 
 static enum snug_status run_scalars(const struct kernel_call *call, struct snug_error *err)
@@ -74,7 +99,8 @@ CUDA_ROWS(scalars) = {
      .name = "cuda",
      .supports = supports_sum_squares,
      .workspace_bytes = sum_squares_bytes,
-     .run = run_sum_squares},
+     .run = run_sum_squares,
+     .run_several = run_several_sums},
     {.kind = OP_grad_norm, .name = "cuda", .run = run_scalars},
     {.kind = OP_open_updates, .name = "cuda", .run = run_scalars},
     {.kind = OP_check_gradient, .name = "cuda", .run = run_scalars},

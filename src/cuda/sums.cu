@@ -8,7 +8,7 @@
 #include "cuda/device.h"
 #include "cuda/sums.h"
 
-enum { STRIPES_MOST = 32 };
+enum { STRIPES_MOST = 32, SQUARE_THREADS = 256 };
 
 /* blockIdx.x: which columns; blockIdx.y: which rows.  EACH columns of a thread side by side. */
 template <int EACH>
@@ -87,11 +87,14 @@ int cuda_sum_columns(struct cuda_array from, int64_t n_rows, int64_t width, floa
 
 /* ---- sums of everything --------------------------------------------------------------------- */
 
-/* In fp64 from the first addition on: the norm of a large model is the sum of 10^9 small numbers. */
-KERNEL square_part(int64_t n, bool aligned, struct cuda_array x, const float *minus, double *parts)
+/* By a block of threads: part `part` of the n_parts of a sum.  In fp64 from the first addition on: the norm
+ * of a large model is the sum of 10^9 small numbers. */
+DEVICE double square_sum(int64_t n, bool aligned, struct cuda_array x, const float *minus, int part,
+                         int n_parts)
 {
     double sum = 0.0;
-    for (int64_t at = thread_index() * PACK; at < n; at += (int64_t)gridDim.x * blockDim.x * PACK) {
+    int64_t step = (int64_t)blockDim.x * PACK;
+    for (int64_t at = part * step + threadIdx.x * PACK; at < n; at += n_parts * step) {
         float value[PACK], other[PACK] = {0};
         int count = n - at < PACK ? (int)(n - at) : PACK;
         if (aligned && count == PACK)
@@ -105,16 +108,78 @@ KERNEL square_part(int64_t n, bool aligned, struct cuda_array x, const float *mi
             sum += off * off;
         }
     }
-    sum = block_sum(sum);
+    return block_sum(sum);
+}
+
+KERNEL square_part(int64_t n, bool aligned, struct cuda_array x, const float *minus, double *parts)
+{
+    double sum = square_sum(n, aligned, x, minus, (int)blockIdx.x, (int)gridDim.x);
     if (threadIdx.x == 0)
         parts[blockIdx.x] = sum;
 }
 
-int cuda_sum_squares(int64_t n, struct cuda_array x, const float *minus, double *parts,
-                     void *stream)
+int cuda_sum_square_gaps(int64_t n, struct cuda_array x, const float *minus, double *parts,
+                         void *stream)
 {
-    return launch(square_part, (unsigned)cuda_square_parts(n), 256, 0, stream, n,
+    return launch(square_part, (unsigned)cuda_square_parts(n), SQUARE_THREADS, 0, stream, n,
                   pack_aligned(x.data), x, minus, parts);
+}
+
+/* Several tensors: a block of threads for each part, then one for each tensor.  Neither the parts of a
+ * tensor nor their order depend on those beside it. */
+struct square_tensor {
+    int64_t n;
+    struct cuda_array x;
+    double *sum;
+    int first_part, n_parts;
+    bool aligned;
+};
+struct square_list {
+    int n;
+    struct square_tensor tensor[CUDA_SQUARE_TENSORS];
+};
+
+KERNEL square_parts(const GRID_CONSTANT struct square_list list, double *parts)
+{
+    int i = 0, block = (int)blockIdx.x;
+    while (i + 1 < list.n && list.tensor[i + 1].first_part <= block)
+        i++;
+    const struct square_tensor *t = &list.tensor[i];
+    double sum = square_sum(t->n, t->aligned, t->x, NULL, block - t->first_part, t->n_parts);
+    if (threadIdx.x == 0)
+        parts[block] = sum;
+}
+
+KERNEL square_totals(const GRID_CONSTANT struct square_list list, const double *parts)
+{
+    const struct square_tensor *t = &list.tensor[blockIdx.x];
+    double sum = 0.0;
+    for (int i = (int)threadIdx.x; i < t->n_parts; i += (int)blockDim.x)
+        sum += parts[t->first_part + i];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0)
+        *t->sum = sum;
+}
+
+int cuda_sum_squares(int n_tensors, const struct cuda_square *tensors, double *parts, void *stream)
+{
+    struct square_list list = {};
+    int n_parts = 0;
+    list.n = n_tensors;
+    for (int i = 0; i < n_tensors; i++) {
+        struct square_tensor *t = &list.tensor[i];
+        t->n = tensors[i].n;
+        t->x = tensors[i].x;
+        t->sum = tensors[i].sum;
+        t->first_part = n_parts;
+        t->n_parts = (int)cuda_square_parts(tensors[i].n);
+        t->aligned = pack_aligned(tensors[i].x.data);
+        n_parts += t->n_parts;
+    }
+    int error = launch(square_parts, (unsigned)n_parts, SQUARE_THREADS, 0, stream, list, parts);
+    return error != 0 ? error
+                      : launch(square_totals, (unsigned)n_tensors, SQUARE_THREADS, 0, stream, list,
+                               (const double *)parts);
 }
 
 KERNEL total_of_parts(const double *parts, int64_t n, double factor, struct cuda_array to, bool add)

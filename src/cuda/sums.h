@@ -29,6 +29,14 @@ static inline int64_t cuda_square_parts(int64_t n)
     return n_parts < CUDA_SQUARE_PARTS ? n_parts : (int64_t)CUDA_SQUARE_PARTS;
 }
 
+/* Of one launch: so many tensors, and parts of all of them. */
+enum { CUDA_SQUARE_TENSORS = 32, CUDA_SQUARE_LIST_PARTS = 8 * CUDA_SQUARE_PARTS };
+struct cuda_square {
+    int64_t n;
+    struct cuda_array x;
+    double *sum;
+};
+
 CUDA_LAUNCHERS_BEGIN
 /* to[c] (+)= sum over rows of from[row * pitch + c], c < width; for few rows, or rows by the hundred
  * if there are few columns */
@@ -37,10 +45,13 @@ CUDA_LAUNCHER int cuda_sum_rows(struct cuda_array from, int64_t n_rows, int64_t 
 /* The same for any number of rows, which lie packed. */
 CUDA_LAUNCHER int cuda_sum_columns(struct cuda_array from, int64_t n_rows, int64_t width,
                                    float *work, struct cuda_array to, bool add, void *stream);
-/* parts[i] = a part of the sum of (x - minus)^2, in fp64; minus NULL: of x^2.  All of them together,
- * cuda_square_parts(n), are the sum. */
-CUDA_LAUNCHER int cuda_sum_squares(int64_t n, struct cuda_array x, const float *minus,
-                                   double *parts, void *stream);
+/* parts[i] = a part of the sum of (x - minus)^2, in fp64.  All of them together, cuda_square_parts(n),
+ * are the sum. */
+CUDA_LAUNCHER int cuda_sum_square_gaps(int64_t n, struct cuda_array x, const float *minus,
+                                       double *parts, void *stream);
+/* *sum = sum of x^2, of each tensor; parts: room for those of all of them */
+CUDA_LAUNCHER int cuda_sum_squares(int n_tensors, const struct cuda_square *tensors, double *parts,
+                                   void *stream);
 /* to (+)= factor * sum of parts; to has one element, f32 or f64 */
 CUDA_LAUNCHER int cuda_total(const double *parts, int64_t n, double factor, struct cuda_array to,
                              bool add, void *stream);

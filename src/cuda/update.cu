@@ -25,13 +25,6 @@
 #define RULE_REAL float
 #include "optim/rules.h"
 
-/* A parameter that stays where the launch has put it, so that it can be indexed. */
-#if defined(SNUG_CUDA_EMULATED)
-#define GRID_CONSTANT
-#else
-#define GRID_CONSTANT __grid_constant__
-#endif
-
 enum {
     THREADS = 256,
     N_WARPS = THREADS / WARP,

@@ -153,6 +153,8 @@ struct device_hooks {
                              struct snug_error *err);
     enum snug_status (*pull)(struct device *device, void *to, const void *from, int64_t n_bytes,
                              struct snug_error *err);
+    enum snug_status (*clear)(struct device *device, void *to, int64_t n_bytes,
+                              struct snug_error *err);
     enum snug_status (*set_scalar)(struct device *device, double *at, double value,
                                    struct snug_error *err);
     /* At once, from any memory of the host and from any of its threads. */

@@ -197,6 +197,7 @@ void exec_free(struct exec *exec)
     if (exec == NULL)
         return;
     copies_free(exec->copies);
+    (void)exec_fill_finish(exec, NULL); /* pieces of a failure */
     device_close(exec);
     if (exec->owns_arena && exec->store != NULL)
         exec->store->close(exec->store);

@@ -36,6 +36,25 @@ enum snug_status exec_read(const struct exec *exec, tensor_id id, int64_t at_byt
                            void *to, struct snug_error *err);
 enum snug_status exec_write(const struct exec *exec, tensor_id id, int64_t at_bytes,
                             int64_t n_bytes, const void *from, struct snug_error *err);
+
+/* Large pieces of such a tensor, made by the host: begin says where, end puts them on their way, in the order
+ * of the calls; three may be open at a time.  After the last piece finish waits until all are there.  Not
+ * while a run is under way, and one thread calls; others may help to make a piece. */
+enum { EXEC_FILL_BYTES = 4 << 20 }; /* of one piece, at most */
+struct exec_fill {
+    tensor_id id;
+    int64_t at_bytes, n_bytes;
+    int room; /* fill.c's */
+    unsigned char *to;
+};
+enum snug_status exec_fill_begin(struct exec *exec, tensor_id id, int64_t at_bytes, int64_t n_bytes,
+                                 struct exec_fill *fill, struct snug_error *err);
+enum snug_status exec_fill_end(struct exec *exec, const struct exec_fill *fill,
+                               struct snug_error *err);
+enum snug_status exec_fill_finish(struct exec *exec, struct snug_error *err);
+/* Zeros, all of it; on their way like a piece. */
+enum snug_status exec_clear(struct exec *exec, tensor_id id, struct snug_error *err);
+
 /* NULL if the program has none.  Runs begin with what the host wrote here, and leave theirs here. */
 double *exec_scalars(const struct exec *exec);
 

@@ -28,6 +28,7 @@ struct exec {
     tensor_id *fetched;    /* per tensor: of which it is a copy in staging, or TENSOR_NONE */
     int *waits_for;        /* per op: the copy that must be done before it, or -1 */
     int64_t *number;       /* per copy: the one that it was given when last issued */
+    struct fill_rooms *fill_rooms; /* fill.c's; NULL: no piece is on its way */
     /* Of a backend with hooks; the rest is exec_device.c's. */
     const struct device_hooks *hooks;
     struct staging *staging;

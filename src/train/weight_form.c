@@ -45,37 +45,38 @@ bool weight_form_is_scales(const struct program *prog, tensor_id id)
     return false;
 }
 
-/* Where the bytes and the scales of a piece lie. */
-struct piece {
-    int64_t at_bytes, n_bytes, scales_at_bytes, scales_bytes;
-};
-
-static struct piece piece_of(const struct weight_form *s, int64_t at, int64_t n)
+struct weight_extent weight_form_extent(const struct weight_form *s, int64_t at, int64_t n)
 {
     int64_t size = (int64_t)dtype_bytes(s->kept);
     if (s->scales == TENSOR_NONE)
-        return (struct piece){.at_bytes = at * size, .n_bytes = n * size};
+        return (struct weight_extent){.at_bytes = at * size, .n_bytes = n * size};
     int64_t scale = (int64_t)sizeof(float);
-    return (struct piece){.at_bytes = code_bytes(s->map.bits, at),
-                          .n_bytes = code_bytes(s->map.bits, n),
-                          .scales_at_bytes = at / code_block_elems(s->map.bits) * scale,
-                          .scales_bytes = code_blocks(s->map.bits, n) * scale};
+    return (struct weight_extent){.at_bytes = code_bytes(s->map.bits, at),
+                                  .n_bytes = code_bytes(s->map.bits, n),
+                                  .scales_at_bytes = at / code_block_elems(s->map.bits) * scale,
+                                  .scales_bytes = code_blocks(s->map.bits, n) * scale};
 }
 
 enum { SCALES_MOST = WEIGHT_PIECE / CODE_BLOCK_4 };
+
+void weight_form_encode(const struct weight_form *s, int64_t n, const float *values, void *kept,
+                        float *scales)
+{
+    if (s->scales != TENSOR_NONE)
+        codes_store(&s->map, kept, scales, 0, n, values);
+    for (int64_t i = 0; i < n && s->scales == TENSOR_NONE; i++)
+        dtype_store(s->kept, kept, i, (double)values[i]);
+}
 
 enum snug_status weight_form_put(const struct weight_form *s, int64_t at, int64_t n,
                                  const float *values, struct snug_error *err)
 {
     double kept[WEIGHT_PIECE]; /* room for the widest type */
     float scales[SCALES_MOST];
-    struct piece piece = piece_of(s, at, n);
-    if (s->scales != TENSOR_NONE) {
-        codes_store(&s->map, (uint8_t *)kept, scales, 0, n, values);
+    struct weight_extent piece = weight_form_extent(s, at, n);
+    weight_form_encode(s, n, values, kept, scales);
+    if (s->scales != TENSOR_NONE)
         TRY(exec_write(s->exec, s->scales, piece.scales_at_bytes, piece.scales_bytes, scales, err));
-    }
-    for (int64_t i = 0; i < n && s->scales == TENSOR_NONE; i++)
-        dtype_store(s->kept, kept, i, (double)values[i]);
     return exec_write(s->exec, s->id, piece.at_bytes, piece.n_bytes, kept, err);
 }
 
@@ -84,7 +85,7 @@ enum snug_status weight_form_get(const struct weight_form *s, int64_t at, int64_
 {
     double kept[WEIGHT_PIECE];
     float scales[SCALES_MOST];
-    struct piece piece = piece_of(s, at, n);
+    struct weight_extent piece = weight_form_extent(s, at, n);
     TRY(exec_read(s->exec, s->id, piece.at_bytes, piece.n_bytes, kept, err));
     if (s->scales != TENSOR_NONE) {
         TRY(exec_read(s->exec, s->scales, piece.scales_at_bytes, piece.scales_bytes, scales, err));

@@ -28,6 +28,16 @@ enum snug_status weight_form_put(const struct weight_form *stored, int64_t at, i
                                  const float *values, struct snug_error *err);
 enum snug_status weight_form_get(const struct weight_form *stored, int64_t at, int64_t n,
                                  float *values, struct snug_error *err);
+
+/* Where the bytes and the scales of elements at .. at + n lie. */
+struct weight_extent {
+    int64_t at_bytes, n_bytes, scales_at_bytes, scales_bytes;
+};
+struct weight_extent weight_form_extent(const struct weight_form *stored, int64_t at, int64_t n);
+/* What weight_form_put puts there: n elements as they are kept, and their scales if they have some. */
+void weight_form_encode(const struct weight_form *stored, int64_t n, const float *values,
+                        void *kept, float *scales);
+
 /* So many elements are whole blocks of codes, whatever their bits. */
 enum { WEIGHT_PIECE = 8192 };
 

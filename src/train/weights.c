@@ -4,7 +4,6 @@
 #include "train/weights.h"
 
 #include "base/fd.h"
-#include "base/rng.h"
 #include "io/hf_config.h"
 #include "train/adapter.h"
 #include "train/weight_form.h"
@@ -14,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static tensor_id master_of(const struct program *prog, tensor_id parameter)
+tensor_id weights_master_of(const struct program *prog, tensor_id parameter)
 {
     char name[512];
     snprintf(name, sizeof name, "master.%s", prog->tensors[parameter].name);
@@ -22,15 +21,10 @@ static tensor_id master_of(const struct program *prog, tensor_id parameter)
     return id != TENSOR_NONE && prog->tensors[id].role == ROLE_optimizer ? id : TENSOR_NONE;
 }
 
-static bool is_of_model(const struct tensor *t)
-{
-    return t->role == ROLE_parameter || t->role == ROLE_buffer;
-}
-
 /* Is it in model.safetensors by its name?  Adapters are in a file of their own, scales go with codes. */
 static bool is_in_model_file(const struct program *prog, tensor_id id)
 {
-    return is_of_model(&prog->tensors[id]) && !adapter_has(prog, id) &&
+    return weights_is_of_model(&prog->tensors[id]) && !adapter_has(prog, id) &&
            !weight_form_is_scales(prog, id);
 }
 
@@ -40,23 +34,6 @@ static int64_t piece_at(int64_t n, int64_t at)
     return n - at < WEIGHT_PIECE ? n - at : WEIGHT_PIECE;
 }
 
-static double start_value(const struct tensor *t, uint64_t seed, uint64_t stream, int64_t i)
-{
-    switch (t->init) {
-    case INIT_ones:
-        return 1;
-    case INIT_normal:
-        return t->init_scale * rng_normal(seed, stream, (uint64_t)i);
-    case INIT_uniform:
-        return t->init_scale * (2 * rng_uniform(seed, stream, (uint64_t)i) - 1);
-    case INIT_none:
-    case INIT_zeros:
-    case INIT_weight:
-        break;
-    }
-    return 0;
-}
-
 /* `n` elements from `at` on, in their own type. */
 static enum snug_status get_piece(const struct session *session, const struct exec *exec,
                                   tensor_id id, int64_t at, int64_t n, void *to,
@@ -64,13 +41,6 @@ static enum snug_status get_piece(const struct session *session, const struct ex
 {
     int64_t size = (int64_t)dtype_bytes(session->prog.tensors[id].dtype);
     return exec_read(exec, id, at * size, n * size, to, err);
-}
-
-static enum snug_status put_piece(const struct session *session, struct exec *exec, tensor_id id,
-                                  int64_t at, int64_t n, const void *from, struct snug_error *err)
-{
-    int64_t size = (int64_t)dtype_bytes(session->prog.tensors[id].dtype);
-    return exec_write(exec, id, at * size, n * size, from, err);
 }
 
 /* `n` elements of the whole tensor from `at` on, as far as this rank has them. */
@@ -83,130 +53,9 @@ static enum snug_status put_part(const struct session *session, struct exec *exe
     end = at + n < end ? at + n : end;
     if (!exec_holds(exec, id) || begin >= end)
         return SNUG_OK;
-    return put_piece(session, exec, id, begin - t->whole_from, end - begin,
-                     (const char *)from + (begin - at) * (int64_t)dtype_bytes(t->dtype), err);
-}
-
-typedef enum snug_status piece_fn(void *user, int64_t at, int64_t n, struct snug_error *err);
-
-/* All pieces of n_elems, by all threads; the first failure that is seen is the one reported. */
-static enum snug_status for_pieces(int64_t n_elems, piece_fn *run, void *user,
-                                   struct snug_error *err)
-{
-    enum snug_status status = SNUG_OK;
-#pragma omp parallel for schedule(static)
-    for (int64_t at = 0; at < n_elems; at += WEIGHT_PIECE) {
-        struct snug_error error = {0};
-        enum snug_status of_piece = run(user, at, piece_at(n_elems, at), &error);
-        if (of_piece != SNUG_OK) {
-#pragma omp critical
-            status = snug_fail(err, of_piece, "%s", error.message);
-        }
-    }
-    return status;
-}
-
-struct pieces { /* of `id`, from what the function of the piece does */
-    const struct session *session;
-    struct exec *exec;
-    tensor_id id, other;
-    uint64_t seed, stream;
-    struct weight_form form; /* of a weight */
-    int64_t n_bad;
-};
-
-static enum snug_status copy_piece(void *user, int64_t at, int64_t n, struct snug_error *err)
-{
-    const struct pieces *p = user;
-    const struct tensor *to = &p->session->prog.tensors[p->id];
-    const struct tensor *from = &p->session->prog.tensors[p->other];
-    double read[WEIGHT_PIECE], made[WEIGHT_PIECE]; /* room for the widest type */
-    TRY(get_piece(p->session, p->exec, p->other, at + to->whole_from - from->whole_from, n, read,
-                  err));
-    for (int64_t i = 0; i < n; i++)
-        dtype_store(to->dtype, made, i, dtype_load(from->dtype, read, i));
-    return put_piece(p->session, p->exec, p->id, at, n, made, err);
-}
-
-/* The states that start as their weight, once the weights have numbers.  Masters have theirs already. */
-enum snug_status weights_start_copies(const struct session *session, struct exec *exec,
-                                      struct snug_error *err)
-{
-    const struct program *prog = &session->prog;
-    for (int id = 0; id < prog->n_tensors; id++) {
-        const struct tensor *t = &prog->tensors[id];
-        const char *dot = strchr(t->name, '.');
-        if (t->init != INIT_weight || t->role != ROLE_optimizer || dot == NULL ||
-            !exec_holds(exec, id))
-            continue;
-        tensor_id weight = program_find(prog, dot + 1), master = master_of(prog, weight);
-        tensor_id from = master != TENSOR_NONE ? master : weight;
-        struct pieces pieces = {.session = session, .exec = exec, .id = id, .other = from};
-        if (from != id)
-            TRY(for_pieces(tensor_elems(prog, id), copy_piece, &pieces, err));
-    }
-    return SNUG_OK;
-}
-
-/* The weight in the form in which it is kept, and its master. */
-static enum snug_status start_piece(void *user, int64_t at, int64_t n, struct snug_error *err)
-{
-    const struct pieces *p = user;
-    const struct tensor *t = &p->session->prog.tensors[p->id];
-    float wide[WEIGHT_PIECE];
-    for (int64_t i = 0; i < n; i++)
-        wide[i] = (float)start_value(t, p->seed, p->stream, t->whole_from + at + i);
-    TRY(weight_form_put(&p->form, at, n, wide, err));
-    return p->other == TENSOR_NONE
-               ? SNUG_OK
-               : put_part(p->session, p->exec, p->other, t->whole_from + at, n, wide, err);
-}
-
-static enum snug_status clear_piece(void *user, int64_t at, int64_t n, struct snug_error *err)
-{
-    static const double zeros[WEIGHT_PIECE];
-    const struct pieces *p = user;
-    return put_piece(p->session, p->exec, p->id, at, n, zeros, err);
-}
-
-enum snug_status weights_init(const struct session *session, struct exec *exec, uint64_t seed,
-                              struct snug_error *err)
-{
-    const struct program *prog = &session->prog;
-    for (int id = 0; id < prog->n_tensors; id++) {
-        const struct tensor *t = &prog->tensors[id];
-        struct pieces pieces = {.session = session,
-                                .exec = exec,
-                                .id = id,
-                                .other = TENSOR_NONE,
-                                .seed = seed,
-                                .stream = rng_hash_string(t->name)};
-        if (!t->persistent || !exec_holds(exec, id) || t->base != TENSOR_NONE ||
-            weight_form_is_scales(prog, id)) /* they were set with their codes */
-            continue;
-        bool is_weight = is_of_model(t);
-        struct shape shape = t->shape;
-        if (is_weight) {
-            pieces.other = master_of(prog, id);
-            pieces.form = weight_form_of(prog, exec, id);
-            shape = pieces.form.shape;
-        }
-        if (is_weight || t->init != INIT_weight)
-            TRY(for_pieces(shape_elems(&shape), is_weight ? start_piece : clear_piece, &pieces,
-                           err));
-    }
-    TRY(weights_start_copies(session, exec, err));
-    double *scalars = exec_scalars(exec);
-    if (scalars != NULL) {
-        memset(scalars, 0,
-               SCALAR_COUNT * sizeof *scalars); /* a device's are not the table itself */
-        scalars[SCALAR_clip] = 1;
-        scalars[SCALAR_loss_scale] = 1;
-        for (int i = 0; i < prog->n_ops; i++)
-            if (prog->ops[i].attrs.dynamic_scale || prog->ops[i].kind == OP_next_loss_scale)
-                scalars[SCALAR_loss_scale] = 65536;
-    }
-    return SNUG_OK;
+    int64_t size = (int64_t)dtype_bytes(t->dtype);
+    return exec_write(exec, id, (begin - t->whole_from) * size, (end - begin) * size,
+                      (const char *)from + (begin - at) * size, err);
 }
 
 /* ---- from a file ---------------------------------------------------------------------------------- */
@@ -304,7 +153,7 @@ enum snug_status weights_read_entry(const struct session *session, struct exec *
                                     struct snug_error *err)
 {
     struct weight_form weight = weight_form_of(&session->prog, exec, id);
-    tensor_id master = master_of(&session->prog, id);
+    tensor_id master = weights_master_of(&session->prog, id);
     if (session->prog.tensors[id].whole.n_dims > 0)
         weight.shape = session->prog.tensors[id].whole;
     if (!shape_equal(&entry->shape, &weight.shape) || entry->dtype >= DTYPE_COUNT ||
@@ -414,18 +263,36 @@ enum snug_status weights_load_folder(const struct session *session, struct exec 
     return status;
 }
 
-static enum snug_status look_at_piece(void *user, int64_t at, int64_t n, struct snug_error *err)
+static enum snug_status look_at_piece(const struct session *session, const struct exec *exec,
+                                      tensor_id id, int64_t at, int64_t n, int64_t *n_bad,
+                                      struct snug_error *err)
 {
-    struct pieces *p = user;
-    enum dtype dtype = p->session->prog.tensors[p->id].dtype;
+    enum dtype dtype = session->prog.tensors[id].dtype;
     double read[WEIGHT_PIECE];
-    int64_t n_bad = 0;
-    TRY(get_piece(p->session, p->exec, p->id, at, n, read, err));
+    TRY(get_piece(session, exec, id, at, n, read, err));
     for (int64_t i = 0; i < n; i++)
-        n_bad += !isfinite(dtype_load(dtype, read, i));
-#pragma omp atomic
-    p->n_bad += n_bad;
+        *n_bad += !isfinite(dtype_load(dtype, read, i));
     return SNUG_OK;
+}
+
+/* By all threads; the first failure that is seen is the one reported. */
+static enum snug_status look_at(const struct session *session, const struct exec *exec,
+                                tensor_id id, int64_t *n_bad, struct snug_error *err)
+{
+    enum snug_status status = SNUG_OK;
+    int64_t n = tensor_elems(&session->prog, id), bad = 0;
+#pragma omp parallel for schedule(static) reduction(+ : bad)
+    for (int64_t at = 0; at < n; at += WEIGHT_PIECE) {
+        struct snug_error error = {0};
+        enum snug_status of_piece =
+            look_at_piece(session, exec, id, at, piece_at(n, at), &bad, &error);
+        if (of_piece != SNUG_OK) {
+#pragma omp critical
+            status = snug_fail(err, of_piece, "%s", error.message);
+        }
+    }
+    *n_bad = bad;
+    return status;
 }
 
 enum snug_status weights_find_nonfinite(const struct session *session, struct exec *exec,
@@ -435,12 +302,12 @@ enum snug_status weights_find_nonfinite(const struct session *session, struct ex
     *name = NULL;
     for (int id = 0; id < prog->n_tensors && *name == NULL; id++) {
         const struct tensor *t = &prog->tensors[id];
-        struct pieces pieces = {.session = session, .exec = exec, .id = id};
         if (!t->persistent || !exec_holds(exec, id) || t->base != TENSOR_NONE ||
             id == prog->scalars || !dtype_is_float(t->dtype))
             continue;
-        TRY(for_pieces(tensor_elems(prog, id), look_at_piece, &pieces, err));
-        if (pieces.n_bad > 0)
+        int64_t n_bad = 0;
+        TRY(look_at(session, exec, id, &n_bad, err));
+        if (n_bad > 0)
             *name = t->name;
     }
     return SNUG_OK;
@@ -466,7 +333,7 @@ static bool is_saved(const struct program *prog, const struct exec *exec, tensor
                      unsigned roles)
 {
     const struct tensor *t = &prog->tensors[id];
-    enum role role = is_of_model(t) ? ROLE_parameter : t->role;
+    enum role role = weights_is_of_model(t) ? ROLE_parameter : t->role;
     return (roles >> role & 1) != 0 && t->persistent && !t->frozen && exec_holds(exec, id);
 }
 
@@ -475,7 +342,7 @@ static bool is_elsewhere(const struct program *prog, const struct exec *exec, te
                          unsigned roles)
 {
     const struct tensor *t = &prog->tensors[id];
-    enum role role = is_of_model(t) ? ROLE_parameter : t->role;
+    enum role role = weights_is_of_model(t) ? ROLE_parameter : t->role;
     return (roles >> role & 1) != 0 && t->base == TENSOR_NONE && !t->persistent &&
            !exec_holds(exec, id) && !t->frozen;
 }

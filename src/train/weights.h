@@ -7,9 +7,19 @@
 #include "io/checkpoint.h"
 #include "train/session.h"
 
-/* Seeded start values of parameters, zeros for states, the scalar table at its beginning. */
+static inline bool weights_is_of_model(const struct tensor *t)
+{
+    return t->role == ROLE_parameter || t->role == ROLE_buffer;
+}
+/* The copy in fp32 that is updated in its place; TENSOR_NONE: it has none. */
+tensor_id weights_master_of(const struct program *prog, tensor_id parameter);
+
+/* weights_init.c: seeded start values of parameters, zeros for states, the scalar table at its beginning. */
 enum snug_status weights_init(const struct session *session, struct exec *exec, uint64_t seed,
                               struct snug_error *err);
+/* The states that start as their weight, once the weights have numbers. */
+enum snug_status weights_start_copies(const struct session *session, struct exec *exec,
+                                      struct snug_error *err);
 
 /* Parameters from a file of any float type; a master copy gets the file's own precision.  Tensors that
  * are missing, of another shape, or that the model has no use for are refused by name. */
@@ -22,9 +32,6 @@ enum snug_status weights_read_entry(const struct session *session, struct exec *
                                     struct snug_error *err);
 enum snug_status weights_read_f32(struct safetensors *st, const struct st_entry *entry, float *out,
                                   struct snug_error *err);
-/* The states that start as their weight, once the weights have numbers. */
-enum snug_status weights_start_copies(const struct session *session, struct exec *exec,
-                                      struct snug_error *err);
 
 /* The weights of a folder: of the checkpoint if it is a run, else of its model.safetensors. */
 enum snug_status weights_load_folder(const struct session *session, struct exec *exec,

@@ -229,6 +229,127 @@ static void test_times_of_ops(void **state)
     program_free(&prog);
 }
 
+/* ---- pieces that the host makes ------------------------------------------------------------- */
+
+enum { MOST_LATE = 16, MADE_BYTES = 7 * EXEC_FILL_BYTES + 4 };
+
+static struct {
+    struct device *device;
+    void *to[MOST_LATE];
+    const void *from[MOST_LATE];
+    int64_t n_bytes[MOST_LATE];
+    int n;
+} late; /* copies that a GPU has not got round to */
+
+static enum snug_status push_late(struct device *device, void *to, const void *from,
+                                  int64_t n_bytes, struct snug_error *err)
+{
+    (void)err;
+    assert_true(late.n < MOST_LATE);
+    late.device = device;
+    late.to[late.n] = to;
+    late.from[late.n] = from;
+    late.n_bytes[late.n++] = n_bytes;
+    return SNUG_OK;
+}
+
+static void push_now(void)
+{
+    struct snug_error err = {0};
+    for (int i = 0; i < late.n; i++)
+        must(snug_cuda_backend()->hooks->push(late.device, late.to[i], late.from[i],
+                                              late.n_bytes[i], &err),
+             &err);
+    late.n = 0;
+}
+
+static enum snug_status finish_late(void *event, struct snug_error *err)
+{
+    push_now();
+    return snug_cuda_backend()->hooks->event_finish(event, err);
+}
+
+static enum snug_status synchronize_late(struct device *device, struct snug_error *err)
+{
+    push_now();
+    return snug_cuda_backend()->hooks->synchronize(device, err);
+}
+
+static unsigned char made_byte(int64_t i)
+{
+    return (unsigned char)(i / EXEC_FILL_BYTES * 31 + i / 4096 * 7 + i); /* no two pieces alike */
+}
+
+static void expect_bytes(const struct exec *exec, tensor_id id, bool is_clear)
+{
+    static unsigned char found[MADE_BYTES];
+    struct snug_error err = {0};
+    must(exec_read(exec, id, 0, MADE_BYTES, found, &err), &err);
+    for (int64_t i = 0; i < MADE_BYTES; i++)
+        if (found[i] != (is_clear ? 0 : made_byte(i)))
+            fail_msg("tensor %d, byte %lld is %d", (int)id, (long long)i, found[i]);
+}
+
+static void make_bytes(struct exec *exec, tensor_id id)
+{
+    struct snug_error err = {0};
+    for (int64_t at = 0; at < MADE_BYTES; at += EXEC_FILL_BYTES) {
+        struct exec_fill fill;
+        int64_t n = MADE_BYTES - at < EXEC_FILL_BYTES ? MADE_BYTES - at : EXEC_FILL_BYTES;
+        must(exec_fill_begin(exec, id, at, n, &fill, &err), &err);
+        for (int64_t i = 0; i < n; i++)
+            fill.to[i] = made_byte(at + i);
+        must(exec_fill_end(exec, &fill, &err), &err);
+    }
+}
+
+/* More pieces than rooms, in the arena and in the store; copies are done when somebody waits for them. */
+static void fill_on(const struct backend *backend)
+{
+    static const char text[] = "program p; tensor x input f32 [8]\n"
+                               "tensor here optimizer u8 [29360132] persistent\n"
+                               "tensor away optimizer u8 [29360132] persistent stored\n"
+                               "tensor y activation f32 [8] output\n"
+                               "y = add x, x\n";
+    struct snug_error err = {0};
+    struct device_rates rates = {.flops = 1e9, .bytes = 1e9, .stored_bytes = 1e9};
+    struct device_facts facts = {.threads = 1};
+    struct program prog;
+    struct plan plan;
+    struct exec *exec;
+    must(program_parse(text, &prog, &err), &err);
+    must(plan_make(&prog, backend->alignment, &rates, &plan, &err), &err);
+    must(exec_create(&prog, &plan, backend, &facts, NULL, &exec, &err), &err);
+    tensor_id ids[] = {program_find(&prog, "here"), program_find(&prog, "away")};
+    for (int k = 0; k < 2; k++) {
+        assert_int_equal(tensor_bytes(&prog, ids[k]), MADE_BYTES);
+        make_bytes(exec, ids[k]);
+    }
+    must(exec_fill_finish(exec, &err), &err);
+    for (int k = 0; k < 2; k++) {
+        expect_bytes(exec, ids[k], false);
+        must(exec_clear(exec, ids[k], &err), &err);
+        must(exec_fill_finish(exec, &err), &err);
+        expect_bytes(exec, ids[k], true);
+    }
+    exec_free(exec);
+    plan_free(&plan);
+    program_free(&prog);
+}
+
+static void test_pieces_arrive(void **state)
+{
+    (void)state;
+    struct backend backend = *snug_cuda_backend();
+    struct device_hooks hooks = *backend.hooks;
+    backend.hooks = &hooks;
+    hooks.push = push_late;
+    hooks.event_finish = finish_late;
+    hooks.synchronize = synchronize_late;
+    fill_on(&backend);
+    fill_on(backend_cpu());
+}
+
 static void test_limits_are_measured(void **state)
 {
     (void)state;
@@ -245,6 +366,7 @@ int main(void)
         cmocka_unit_test(test_scalars_are_shared),
         cmocka_unit_test(test_ids_are_checked_on_the_host),
         cmocka_unit_test(test_times_of_ops),
+        cmocka_unit_test(test_pieces_arrive),
         cmocka_unit_test(test_limits_are_measured),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -181,6 +181,32 @@ static void test_attention_in_any_order(void **state)
     unsetenv("SNUG_CUDA_ANY_ORDER");
 }
 
+/* Layers that are alike have one plan: it is built once, and is there until the last of them goes. */
+static void test_like_layers(void **state)
+{
+    (void)state;
+    struct cuda_attention_shape shape = {8, 12, 1024, 64, DTYPE_bf16, true, true};
+    struct snug_error err = {0};
+    struct cuda_attention *layers[3] = {NULL};
+    size_t booked = cuda_attention_work_bytes(&shape);
+    for (int round = 0; round < 2; round++) {
+        seen.n_plans = 0;
+        for (int i = 0; i < 3; i++)
+            assert_int_equal(cuda_attention_prepare(&shape, booked, &layers[i], &err), SNUG_OK);
+        int n_built = seen.n_plans;
+        assert_in_range(n_built, 1, 2); /* the second for a part that fits */
+        cuda_attention_release(layers[0]);
+        assert_int_equal(cuda_attention_prepare(&shape, booked, &layers[0], &err), SNUG_OK);
+        assert_int_equal(seen.n_plans, n_built);
+        shape.n_batch++; /* and one that is not alike */
+        try_attention(shape, true, 2);
+        assert_in_range(seen.n_plans, 1, 2);
+        shape.n_batch--;
+        for (int i = 0; i < 3; i++)
+            cuda_attention_release(layers[i]);
+    }
+}
+
 /* ---- convolutions --------------------------------------------------------------------------- */
 
 static void test_convolutions(void **state)
@@ -229,6 +255,7 @@ static void test_a_graph_that_nothing_runs(void **state)
     (void)state;
     struct snug_error err = {0};
     struct dnn_plan *plan = NULL;
+    struct dnn_key key = {DNN_BY_attention, {0}};
     struct dnn_wish wish = {.most_work_bytes = 1 << 20};
     int64_t least = 0;
     struct dnn_graph *g = calloc(1, sizeof *g);
@@ -237,7 +264,7 @@ static void test_a_graph_that_nothing_runs(void **state)
     dnn_object c = dnn_tensor(g, 2, CUDNN_DATA_BFLOAT16, dnn_packed(1, 1, 8, 8));
     dnn_product(g, a, a, c); /* 8 x 16 times 8 x 16 */
     assert_int_not_equal(
-        dnn_plan_make(g, NULL, &wish, &plan, &least, &err) == SNUG_OK && plan != NULL, true);
+        dnn_plan_make(&key, g, NULL, &wish, &plan, &least, &err) == SNUG_OK && plan != NULL, true);
     dnn_plan_release(plan);
 }
 
@@ -264,6 +291,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_attention),
         cmocka_unit_test(test_attention_in_any_order),
+        cmocka_unit_test(test_like_layers),
         cmocka_unit_test(test_convolutions),
         cmocka_unit_test(test_a_graph_that_nothing_runs),
     };
