@@ -76,7 +76,7 @@ DEVICE void load_turned(const struct cuda_attention &t, const struct rows16 &fro
         int row = i % N_ROWS, column = i / N_ROWS * PACK;
         pack_16 pack = pack_or_0(t, from, first + row, column);
         for (int k = 0; k < PACK; k++)
-            to[(column + k) * (N_ROWS + 8) + row] = pack.at[k];
+            to[(column + k) * (N_ROWS + 8) + row] = (uint16_t)(pack.two[k / 2] >> 16 * (k % 2));
     }
 }
 

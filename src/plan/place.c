@@ -7,7 +7,7 @@
  * long-lived first, area (bytes x life) first, time of birth, two ends.  After each, the block that
  * stands highest goes to the front of the order and all are placed again, a few times: what found no
  * gap when it came last may choose when it comes first.  The first order that reaches the lower bound
- * wins.
+ * wins, or is so near that more trying is not worth its time: within a NEAR-th of it.
  *
  * Two ends is for backward halves, in which what was saved dies, the last first, while gradients
  * come to stay.  Gradients pile up from the bottom; what was saved hangs from the lower bound, the
@@ -22,6 +22,7 @@
 #include <string.h>
 
 enum { GREEDY_MAX = 12000, LIFT_MAX = 3000, N_LIFTS = 32 }; /* blocks, blocks, tries an order */
+enum { NEAR = 10000 };
 
 /* No order piles blocks up to more than twice their sum. */
 #define PLACED_BYTES_MAX INT64_C(4500000000000000000)
@@ -289,14 +290,15 @@ static void lift_highest(struct placer *p, int n)
 
 static int64_t place_lane(struct placer *p, int n, int64_t floor, int64_t lower)
 {
-    int64_t best_top = -1;
+    int64_t best_top = -1, enough = floor + lower + lower / NEAR;
     int n_tries = n <= LIFT_MAX ? N_LIFTS : 1;
     if (n > GREEDY_MAX)
         return sort_order(p, n, key_birth) ? place_sweep(p, n, floor) : -1;
-    for (size_t k = 0; k < sizeof keys / sizeof *keys && best_top != floor + lower; k++) {
+    for (size_t k = 0; k < sizeof keys / sizeof *keys && !(best_top >= 0 && best_top <= enough);
+         k++) {
         if (!sort_order(p, n, keys[k]))
             return -1;
-        for (int try = 0; try < n_tries && best_top != floor + lower; try++) {
+        for (int try = 0; try < n_tries && !(best_top >= 0 && best_top <= enough); try++) {
             int64_t top = place_greedy(p, n, floor, keys[k] == key_two_ends);
             if (best_top < 0 || top < best_top) {
                 best_top = top;
