@@ -74,9 +74,9 @@ LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) \
 CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/%.o)
 
 # Kernels and backend with plain C++ in the place of CUDA, for the tests of every machine; what calls
-# NVIDIA's libraries (library.c, product.c, *_cudnn.c) has stand-ins there (*_plain.c).
+# NVIDIA's libraries (library.c, product.c, *_cudnn.c, nccl_load.c) has stand-ins there (*_plain.c).
 CUDA_PLAIN   := $(sort $(wildcard src/cuda/*_plain.c))
-CUDA_LIBRARY := src/cuda/library.c src/cuda/product.c src/cuda/product_choose.c \
+CUDA_LIBRARY := src/cuda/library.c src/cuda/nccl_load.c src/cuda/product.c src/cuda/product_choose.c \
                 src/cuda/product_pins.c $(sort $(wildcard src/cuda/*_cudnn.c))
 EMULATED_SRC := $(sort $(wildcard src/cuda/*.cc)) $(filter-out $(CUDA_LIBRARY),$(CUDA_RUN)) $(CUDA_SRC)
 EMULATED_OBJ := $(addprefix $(BUILD)/emulated/,$(addsuffix .o,$(EMULATED_SRC)))
