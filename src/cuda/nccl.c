@@ -164,6 +164,8 @@ static struct shared shared_of(const struct group *g, int k)
 
 static bool is_even(const struct group *g, const struct shared *x)
 {
+    if (g->cut.owner != CUT_OVER_ALL)
+        return false;
     int64_t first = range_of(g, x, 0).count;
     for (int rank = 1; rank < g->direct->n_ranks; rank++)
         if (range_of(g, x, rank).count != first)

@@ -112,7 +112,14 @@ static enum snug_status open_direct(struct comm *comm, const struct device_hooks
     if (comm->rank == 0)
         TRY(hooks->direct->make_id(id, err));
     TRY(comm_broadcast(comm, 0, id, sizeof id, err));
-    return hooks->direct->open(device, id, comm->rank, comm->n_ranks, direct, err);
+    struct snug_error why = {0};
+    enum snug_status status =
+        hooks->direct->open(device, id, comm->rank, comm->n_ranks, direct, &why);
+    return status == SNUG_OK ? SNUG_OK
+                             : snug_fail(err, status,
+                                         "%.400s; with SNUG_NCCL=off ranks exchange through the "
+                                         "host",
+                                         why.message);
 }
 
 static enum snug_status choose_way(struct comm *comm, const struct device_hooks *hooks,
