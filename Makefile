@@ -224,6 +224,12 @@ $(BUILD)/tests/cudnn/test_graphs: %: %.o $(GRAPH_OBJ) $(BUILD)/libsnug.a
 	$(run)$(CC) $(CFLAGS) $(LDFLAGS) $(GRAPH_WRAPS) -o $@ $^ -lcmocka -L$(CONFIG_CUDA)/lib64 \
 	    -Wl,-rpath,$(CONFIG_CUDA)/lib64 -lcudnn $(LDLIBS)
 
+# What we declare of NCCL, against its header and library.
+$(BUILD)/tests/cudnn/test_nccl.o: private CPPFLAGS += -isystem $(CONFIG_CUDA)/include -DSNUG_CUDA_PLUGIN
+$(BUILD)/tests/cudnn/test_nccl: %: %.o $(BUILD)/plugin/src/cuda/nccl_load.c.o
+	$(say) LINK $@
+	$(run)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -lcmocka -Wl,-rpath,$(CONFIG_CUDA)/lib64 -ldl
+
 # Every tests/*/test_*.c is one program on cmocka.
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_LIB) $(BUILD)/libsnug.a
 	$(say) LINK $@

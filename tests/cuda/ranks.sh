@@ -65,6 +65,7 @@ check "NCCL that is not wanted is not used" says off "MPI through the host's mem
 SNUG_NCCL=force check "one rank that exchanges with itself" alone force $small --zero 2
 check "one rank that exchanges with itself: NCCL" says force "NCCL 2.0.0"
 check "one rank that exchanges with itself: the losses of one that does not" near force small1 4
+# shellcheck disable=SC2086
 refused() { ! SNUG_NCCL=force ranks "$first" 2 refused $small && grep -q "SNUG_NCCL=force: ranks 0 and 1 share a GPU" refused.err; }
 check "NCCL that is wanted where it cannot be" refused
 version() { "$snug" --version | grep -qF "$1"; }

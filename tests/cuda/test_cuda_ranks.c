@@ -68,22 +68,39 @@ static void take(struct running *r, const char *name, void *to, size_t n_bytes)
     must(exec_read(r->exec, id, 0, (int64_t)n_bytes, to, &err), &err);
 }
 
+/* An exec of the program, by a rank that is alone. */
+static void open_alone(const struct backend *backend, int work_bytes, struct running *r,
+                       struct plan *plan, struct device_facts *facts)
+{
+    struct snug_error err = {0};
+    struct device_rates rates = {.flops = 1e9, .bytes = 1e9, .stored_bytes = 1e9};
+    char text[sizeof program_text + 16];
+    *facts = (struct device_facts){.threads = 1, .reference_only = true};
+    snprintf(text, sizeof text, program_text, work_bytes);
+    must(comm_open_self(&facts->comm, &err), &err);
+    must(program_parse(text, &r->prog, &err), &err);
+    must(program_verify(&r->prog, &err), &err);
+    must(plan_make(&r->prog, backend->alignment, &rates, plan, &err), &err);
+    must(exec_create(&r->prog, plan, backend, facts, NULL, &r->exec, &err), &err);
+}
+
+static void close_alone(struct running *r, struct plan *plan, struct device_facts *facts)
+{
+    exec_free(r->exec);
+    comm_close(facts->comm, true);
+    plan_free(plan);
+    program_free(&r->prog);
+}
+
 static void run_on(const struct backend *backend, int work_bytes, const char *way,
                    struct results *results)
 {
     struct snug_error err = {0};
-    struct device_rates rates = {.flops = 1e9, .bytes = 1e9, .stored_bytes = 1e9};
-    struct device_facts facts = {.threads = 1, .reference_only = true};
+    struct device_facts facts;
     struct running r = {0};
     struct plan plan;
-    char text[sizeof program_text + 16];
     float big[77];
-    snprintf(text, sizeof text, program_text, work_bytes);
-    must(comm_open_self(&facts.comm, &err), &err);
-    must(program_parse(text, &r.prog, &err), &err);
-    must(program_verify(&r.prog, &err), &err);
-    must(plan_make(&r.prog, backend->alignment, &rates, &plan, &err), &err);
-    must(exec_create(&r.prog, &plan, backend, &facts, NULL, &r.exec, &err), &err);
+    open_alone(backend, work_bytes, &r, &plan, &facts);
     if (way != NULL)
         assert_ptr_equal(strstr(exec_exchange_way(r.exec), way), exec_exchange_way(r.exec));
     for (int i = 0; i < 77; i++)
@@ -97,10 +114,7 @@ static void run_on(const struct backend *backend, int work_bytes, const char *wa
         take(&r, "late", results->late[r.step], sizeof results->late[0]);
     }
     assert_int_equal(exec_allocated_bytes(r.exec), plan.arena_bytes);
-    exec_free(r.exec);
-    comm_close(facts.comm, true);
-    plan_free(&plan);
-    program_free(&r.prog);
+    close_alone(&r, &plan, &facts);
 }
 
 /* Room for both halves of a bucket of everything, as a plan would book it. */
@@ -188,12 +202,65 @@ static void test_messages(void **state)
     hooks->close(device);
 }
 
+/* ---- another rank is gone ------------------------------------------------------------------- */
+
+static int n_asked, n_aborted;
+
+static enum snug_status never_done(struct device *device, bool *done, struct snug_error *err)
+{
+    (void)device;
+    (void)err;
+    *done = false; /* as when the other rank's half of an exchange never comes */
+    return SNUG_OK;
+}
+
+static enum snug_status fail_later(struct direct *direct, struct snug_error *err)
+{
+    enum { TURNS = 1100 }; /* more than the host asks without a pause */
+    (void)direct;
+    return n_asked++ < TURNS ? SNUG_OK : snug_fail(err, SNUG_IO_ERROR, "NCCL: a peer is gone");
+}
+
+static void count_abort(struct direct *direct)
+{
+    n_aborted++;
+    snug_cuda_backend()->hooks->direct->abort(direct);
+}
+
+static void test_a_lost_rank_ends_the_wait(void **state)
+{
+    (void)state;
+    struct backend backend = *snug_cuda_backend();
+    struct device_hooks hooks = *backend.hooks;
+    struct direct_hooks direct = *hooks.direct;
+    struct device_facts facts;
+    struct running r = {0};
+    struct plan plan;
+    struct snug_error err = {0};
+    char text[DEVICE_TEXT_MAX];
+    if (!direct.find(text))
+        skip();
+    backend.hooks = &hooks;
+    hooks.direct = &direct;
+    hooks.is_done = never_done;
+    direct.check = fail_later;
+    direct.abort = count_abort;
+    setenv("SNUG_NCCL", "force", 1);
+    open_alone(&backend, WHOLE_BUCKET, &r, &plan, &facts);
+    assert_int_equal(exec_run(r.exec, feed, &r, &err), SNUG_IO_ERROR);
+    assert_string_equal(err.message, "NCCL: a peer is gone");
+    assert_true(n_asked > 1000 && n_aborted > 0);
+    assert_int_equal(exec_run(r.exec, feed, &r, &err), SNUG_IO_ERROR); /* and it stays so */
+    close_alone(&r, &plan, &facts);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_through_the_host),
         cmocka_unit_test(test_by_nccl),
         cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_a_lost_rank_ends_the_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
