@@ -5,8 +5,8 @@
 # gpt-nano, 20 steps: ddp and zero 1, 2, 3 on two ranks against one, in fp32 within 1e-4 and in bf16 within
 # 1e-3; planned = allocated on both; NCCL forced with one rank.  A line for each, with what was seen.
 # Where there is no mpirun that works, or snug was built without MPI, the script starts the ranks itself and
-# they talk over sockets (tests/ranks/plugin_local.c).  MODEL, SEQ and STEPS for another model: under the
-# emulation (SNUG_CUDA_PLUGIN) a smaller one.
+# they talk over sockets (tests/ranks/plugin_local.c); WITHOUT_MPI=1 asks for that.  MODEL, SEQ and STEPS name
+# another model: a smaller one under the emulation (SNUG_CUDA_PLUGIN).
 set -u
 cd "$(dirname "$0")/.." || exit 1
 build=${1:-build/release}
@@ -43,6 +43,7 @@ by_hand() { # RANKS COMMAND...: every rank in the background; the worst of their
 }
 find_mpi() { # sets mpirun; says why not
     local kind
+    [ -z "${WITHOUT_MPI:-}" ] || { echo "WITHOUT_MPI is set"; return 1; }
     for kind in openmpi mpich; do
         [ -f "$(dirname "$snug")/libsnug_$kind.so" ] || continue
         for mpirun in "mpirun.$kind" mpirun mpiexec; do
@@ -151,7 +152,7 @@ if [ "$n_gpus" -gt 1 ]; then
 else
     echo "skipped NCCL between ranks: this machine has $n_gpus GPU, and NCCL wants one for each"
 fi
-if [ -x "$build/gpu/tests/cuda/test_cuda_ranks" ]; then
+if [ -z "${SNUG_CUDA_PLUGIN:-}" ] && [ -x "$build/gpu/tests/cuda/test_cuda_ranks" ]; then
     timeout -k 5 60 "$build/gpu/tests/cuda/test_cuda_ranks" >"$tmp/unit" 2>&1
     result $? "exchanges of one rank, op by op: $(grep -E '^NCCL|^without' "$tmp/unit" | head -1)"
     [ $n_failed -eq 0 ] || grep -E 'ERROR|LINE' "$tmp/unit"

@@ -541,6 +541,11 @@ const char *exec_exchange_way(const struct exec *exec)
     return exec->seats == NULL ? NULL : exec->seats->way;
 }
 
+int64_t exec_exchange_host_bytes(const struct exec *exec)
+{
+    return exec->exchanger.bucket == NULL ? 0 : exec->exchanger.work_bytes;
+}
+
 int64_t exec_resident_bytes(const struct exec *exec)
 {
     enum { PAGES_AT_ONCE = 4096 };

@@ -465,7 +465,11 @@ static void describe_gpus(const struct snug_trainer *t, struct text *out)
     text_add(out, "ranks   ");
     for (int rank = 0; rank < t->comm->n_ranks && rank < NAMED; rank++)
         text_add(out, "%s%d on GPU %d", rank == 0 ? "" : ", ", rank, exec_rank_gpu(t->exec, rank));
-    text_add(out, "%s; %s\n", t->comm->n_ranks > NAMED ? "..." : "", exec_exchange_way(t->exec));
+    text_add(out, "%s; %s", t->comm->n_ranks > NAMED ? "..." : "", exec_exchange_way(t->exec));
+    if (exec_exchange_host_bytes(t->exec) > 0)
+        text_add(out, "; %s bytes pinned",
+                 text_count(exec_exchange_host_bytes(t->exec), (char[TEXT_SIZE_MAX + 8]){0}));
+    text_add(out, "\n");
 }
 
 enum snug_status snug_trainer_step(snug_trainer *t, const void *const *inputs,

@@ -72,4 +72,11 @@ version() { "$snug" --version | grep -qF "$1"; }
 check "--version: NCCL" version "NCCL 2.0.0"
 SNUG_EMULATED_NCCL=missing check "--version: without NCCL, in one line" version \
     "without NCCL, the emulated one is said to be missing: ranks on GPUs exchange through the host"
+
+# What is run on machines with a GPU, with a smaller model and without MPI.
+script() {
+    WITHOUT_MPI=1 MODEL=$work/tiny SEQ=16 STEPS=3 SNUG=$snug "$(dirname "$snug")/tools/test-cuda-ranks.sh" >script.out 2>&1 ||
+        { cat script.out; return 1; }
+}
+check "tools/test-cuda-ranks.sh" script
 finish
