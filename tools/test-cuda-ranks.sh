@@ -48,12 +48,12 @@ find_mpi() { # sets mpirun; says why not
         [ -f "$(dirname "$snug")/libsnug_$kind.so" ] || continue
         for mpirun in "mpirun.$kind" mpirun mpiexec; do
             command -v "$mpirun" >/dev/null || continue
-            by_mpi 2 "$snug" train mlp:7-5-3 --batch 2 --steps 1 --threads 1 --json >"$tmp/trial" 2>&1 &&
+            timeout -k 5 20 "$mpirun" -n 2 "$snug" train mlp:7-5-3 --batch 2 --steps 1 --threads 1 --json >"$tmp/trial" 2>&1 &&
                 grep -q '"ranks": \[' "$tmp/trial" && return 0
         done
     done
     command -v mpirun >/dev/null || { echo "there is no mpirun here"; return 1; }
-    [ -s "$tmp/trial" ] && { tail -1 "$tmp/trial"; return 1; }
+    [ -s "$tmp/trial" ] && { grep -m1 '^snug' "$tmp/trial" || tail -1 "$tmp/trial"; return 1; }
     command -v mpicc >/dev/null || { echo "there is mpirun but no mpicc: snug has no plugin for this MPI"; return 1; }
     echo "snug was built without a plugin for this MPI: delete build/config.mk and make again"
     return 1
