@@ -36,6 +36,20 @@ void device_give_up(struct exec *exec)
     (void)exec->hooks->synchronize(exec->facts.device, NULL);
 }
 
+/* NCCL may notice first that a rank is gone; but the watch says which, and that it was no fault of this
+ * one. */
+static enum snug_status say_who(const struct exec *exec, enum snug_status status,
+                                struct snug_error *err)
+{
+    enum { TURNS = 100 };
+    static const struct timespec moment = {.tv_nsec = 10 * 1000 * 1000};
+    for (int turn = 0; turn < TURNS && exec->facts.comm->n_ranks > 1; turn++) {
+        TRY(comm_check(exec->facts.comm, err));
+        nanosleep(&moment, NULL);
+    }
+    return status;
+}
+
 /* For an event, or for all work: NULL. */
 static enum snug_status ask_until_done(struct exec *exec, void *event, struct snug_error *err)
 {
@@ -48,6 +62,7 @@ static enum snug_status ask_until_done(struct exec *exec, void *event, struct sn
         if (status == SNUG_OK)
             status = is_done(exec, event, &done, err);
         if (status != SNUG_OK) {
+            status = say_who(exec, status, err);
             device_give_up(exec);
             return status;
         }
