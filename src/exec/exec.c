@@ -198,6 +198,9 @@ enum snug_status exec_create(const struct program *prog, const struct plan *plan
     for (int i = 0; i < prog->n_ops && status == SNUG_OK; i++)
         status = prepare(exec, i, err);
     if (status != SNUG_OK) {
+        /* to close in peace would wait for the others */
+        if (exec->owns_arena && exec->exchanger.direct != NULL)
+            exec->hooks->direct->abort(exec->exchanger.direct);
         exec_free(exec);
         return status;
     }
