@@ -74,9 +74,9 @@ LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) \
 CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/%.o)
 
 # Kernels and backend with plain C++ in the place of CUDA, for the tests of every machine; what calls
-# NVIDIA's libraries (library.c, product.c, *_cudnn.c) has stand-ins there (*_plain.c).
+# NVIDIA's libraries (library.c, product.c, *_cudnn.c, nccl_load.c) has stand-ins there (*_plain.c).
 CUDA_PLAIN   := $(sort $(wildcard src/cuda/*_plain.c))
-CUDA_LIBRARY := src/cuda/library.c src/cuda/product.c src/cuda/product_choose.c \
+CUDA_LIBRARY := src/cuda/library.c src/cuda/nccl_load.c src/cuda/product.c src/cuda/product_choose.c \
                 src/cuda/product_pins.c $(sort $(wildcard src/cuda/*_cudnn.c))
 EMULATED_SRC := $(sort $(wildcard src/cuda/*.cc)) $(filter-out $(CUDA_LIBRARY),$(CUDA_RUN)) $(CUDA_SRC)
 EMULATED_OBJ := $(addprefix $(BUILD)/emulated/,$(addsuffix .o,$(EMULATED_SRC)))
@@ -193,7 +193,7 @@ $(filter-out %.c.o,$(EMULATED_OBJ)): $(BUILD)/emulated/%.o: % build/config.mk $(
 	$(run)$(CXX) $(CPPFLAGS) -DSNUG_CUDA_EMULATED $(EMULATED_FLAGS) -MMD -MP -c -o $@ -x c++ $<
 
 # The same tests with the kernels themselves, for a machine with a GPU.
-GPU_TESTS    := test_cuda_ops test_cuda_exec test_cuda_update test_cuda_sums test_product
+GPU_TESTS    := test_cuda_ops test_cuda_exec test_cuda_update test_cuda_sums test_cuda_ranks test_product
 GPU_TEST_BIN := $(addprefix $(BUILD)/gpu/tests/cuda/,$(GPU_TESTS))
 $(GPU_TEST_BIN): $(BUILD)/gpu/%: $(BUILD)/%.o $(TEST_LIB) $(PLUGIN_OBJ) $(BUILD)/libsnug.a
 	@mkdir -p $(@D)
@@ -223,6 +223,12 @@ $(BUILD)/tests/cudnn/test_graphs: %: %.o $(GRAPH_OBJ) $(BUILD)/libsnug.a
 	$(say) LINK $@
 	$(run)$(CC) $(CFLAGS) $(LDFLAGS) $(GRAPH_WRAPS) -o $@ $^ -lcmocka -L$(CONFIG_CUDA)/lib64 \
 	    -Wl,-rpath,$(CONFIG_CUDA)/lib64 -lcudnn $(LDLIBS)
+
+# What we declare of NCCL, against its header and library.
+$(BUILD)/tests/cudnn/test_nccl.o: private CPPFLAGS += -isystem $(CONFIG_CUDA)/include -DSNUG_CUDA_PLUGIN
+$(BUILD)/tests/cudnn/test_nccl: %: %.o $(BUILD)/plugin/src/cuda/nccl_load.c.o
+	$(say) LINK $@
+	$(run)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -lcmocka -Wl,-rpath,$(CONFIG_CUDA)/lib64 -ldl
 
 # Every tests/*/test_*.c is one program on cmocka.
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_LIB) $(BUILD)/libsnug.a

@@ -254,6 +254,10 @@ SNUG_API int snug_trainer_ranks(const snug_trainer *trainer);
 /* On rank 0 after a run: what each rank planned and allocated.  0: not known. */
 SNUG_API int snug_trainer_rank_bytes(const snug_trainer *trainer, int rank, int64_t *planned,
                                      int64_t *allocated);
+/* With --device cuda: the GPU of a rank, by its number in its machine, and which way ranks exchange, in a
+ * line.  -1, NULL: not on GPUs, or alone. */
+SNUG_API int snug_trainer_rank_gpu(const snug_trainer *trainer, int rank);
+SNUG_API const char *snug_trainer_exchange(const snug_trainer *trainer);
 SNUG_API enum snug_status snug_trainer_run(snug_trainer *trainer, snug_progress_fn *progress,
                                            void *user, struct snug_error *err);
 SNUG_API void snug_trainer_summary(const snug_trainer *trainer, struct snug_summary *summary);

@@ -29,8 +29,8 @@ cli:
 "
 # Headers of devices and of other ranks stay where their kind of code lives.
 foreign='
-cuda|cublas|cudnn   cuda
-nccl|mpi\.h         comm
+cuda|cublas|cudnn|nccl   cuda
+mpi\.h              comm
 dnnl|cblas          cpu
 '
 

@@ -35,6 +35,7 @@ run 'op cases' "$build/gpu/tests/cuda/test_cuda_ops"
 run 'executor' "$build/gpu/tests/cuda/test_cuda_exec"
 run 'updates' "$build/gpu/tests/cuda/test_cuda_update"
 run 'sums' "$build/gpu/tests/cuda/test_cuda_sums"
+run 'exchanges of ranks' "$build/gpu/tests/cuda/test_cuda_ranks"
 run 'products' "$build/gpu/tests/cuda/test_product"
 if [ -n "${SANITIZER:-}" ]; then
     for tool in memcheck racecheck; do

@@ -90,6 +90,7 @@ const char *number_rate(double per_second, char out[NUMBER_MAX]);  /* "12,345" o
 const char *number_loss(double loss, char out[NUMBER_MAX]);        /* "3.2101" */
 const char *number_duration(double seconds, char out[NUMBER_MAX]); /* "4m12s" */
 void json_number(FILE *to, const char *key, double value, const char *after);
+void json_text(FILE *to, const char *key, const char *text, const char *after);
 
 /* ---- interrupt.c ---- */
 

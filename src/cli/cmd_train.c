@@ -62,19 +62,32 @@ static void choose_progress(struct train *train)
         progress_begin(&train->progress, PROGRESS_LINES, lines_to);
 }
 
-/* Of several ranks, what each has. */
-static void print_rank_bytes(const struct train *train)
+static void print_rank(const struct train *train, int rank)
 {
-    int n = snug_trainer_ranks(train->trainer);
+    int gpu = snug_trainer_rank_gpu(train->trainer, rank);
     int64_t planned, allocated;
-    if (n < 2)
+    if (!snug_trainer_rank_bytes(train->trainer, rank, &planned, &allocated))
         return;
-    printf("\"ranks\": [");
-    for (int rank = 0; rank < n; rank++)
-        if (snug_trainer_rank_bytes(train->trainer, rank, &planned, &allocated))
-            printf("%s{\"planned_bytes\": %" PRId64 ", \"allocated_bytes\": %" PRId64 "}",
-                   rank == 0 ? "" : ", ", planned, allocated);
-    printf("], ");
+    printf("%s{\"planned_bytes\": %" PRId64 ", \"allocated_bytes\": %" PRId64,
+           rank == 0 ? "" : ", ", planned, allocated);
+    if (gpu >= 0)
+        printf(", \"gpu\": %d", gpu);
+    putchar('}');
+}
+
+/* Of several ranks, what each has. */
+static void print_ranks(const struct train *train)
+{
+    const char *exchange = snug_trainer_exchange(train->trainer);
+    int n = snug_trainer_ranks(train->trainer);
+    if (n > 1) {
+        printf("\"ranks\": [");
+        for (int rank = 0; rank < n; rank++)
+            print_rank(train, rank);
+        printf("], ");
+    }
+    if (exchange != NULL)
+        json_text(stdout, "exchange", exchange, ", ");
 }
 
 static void print_json(const struct train *train, bool stopped)
@@ -90,7 +103,7 @@ static void print_json(const struct train *train, bool stopped)
            summary->measured_peak_bytes);
     if (stopped)
         fputs("\"stopped\": true, ", stdout);
-    print_rank_bytes(train);
+    print_ranks(train);
     if (validation->has_validation)
         json_number(stdout, "val_loss", validation->val_loss, ", ");
     if (validation->has_accuracy)

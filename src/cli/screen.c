@@ -108,3 +108,14 @@ void json_number(FILE *to, const char *key, double value, const char *after)
     else
         fprintf(to, "\"%s\": null%s", key, after); /* JSON has no NaN */
 }
+
+void json_text(FILE *to, const char *key, const char *text, const char *after)
+{
+    fprintf(to, "\"%s\": \"", key);
+    for (; *text != '\0'; text++) {
+        if (*text == '"' || *text == '\\')
+            putc('\\', to);
+        putc((unsigned char)*text < ' ' ? ' ' : *text, to);
+    }
+    fprintf(to, "\"%s", after);
+}

@@ -94,21 +94,44 @@ static void add_to(enum dtype dtype, void *to, const void *from, int64_t n)
         dtype_store(dtype, to, i, dtype_load(dtype, to, i) + dtype_load(dtype, from, i));
 }
 
-static void move_run(const struct job *job, void *tensor, void *bucket, int64_t n, enum move move)
+static enum snug_status move_afar(const struct job *job, void *tensor, void *bucket, int64_t n,
+                                  enum move move, struct snug_error *err)
+{
+    struct comm_reach *reach = job->tensors[0].reach;
+    if (move == PACK)
+        return reach->get(reach, bucket, tensor, n * job->elem_bytes, err);
+    if (move == UNPACK)
+        return reach->put(reach, tensor, bucket, n * job->elem_bytes, err);
+    return reach->add(reach, job->tensors[0].dtype, tensor, bucket, n, err);
+}
+
+static enum snug_status move_run(const struct job *job, void *tensor, void *bucket, int64_t n,
+                                 enum move move, struct snug_error *err)
 {
     size_t n_bytes = (size_t)(n * job->elem_bytes);
+    if (job->tensors[0].reach != NULL)
+        return move_afar(job, tensor, bucket, n, move, err);
     if (move == PACK)
         memcpy(bucket, tensor, n_bytes);
     else if (move == UNPACK)
         memcpy(tensor, bucket, n_bytes);
     else
         add_to(job->tensors[0].dtype, tensor, bucket, n);
+    return SNUG_OK;
+}
+
+/* Until what was moved is there. */
+static enum snug_status settle(const struct job *job, struct snug_error *err)
+{
+    struct comm_reach *reach = job->tensors[0].reach;
+    return reach == NULL ? SNUG_OK : reach->settle(reach, err);
 }
 
 /* Elements [at, at + n) of a rank's list, between where they lie and the bucket.  in_pieces: not in the
  * wholes, but in what this rank has of them. */
-static void move_list(const struct job *job, int rank, int64_t at, int64_t n, bool in_pieces,
-                      unsigned char *bucket, enum move move)
+static enum snug_status move_list(const struct job *job, int rank, int64_t at, int64_t n,
+                                  bool in_pieces, unsigned char *bucket, enum move move,
+                                  struct snug_error *err)
 {
     for (int t = 0; t < job->n && n > 0; t++) {
         const struct comm_tensor *x = &job->tensors[t];
@@ -120,11 +143,13 @@ static void move_list(const struct job *job, int rank, int64_t at, int64_t n, bo
         int64_t run = r.count - at < n ? r.count - at : n;
         bool in_piece = in_pieces && x->piece != NULL;
         unsigned char *from = in_piece ? x->piece : x->whole;
-        move_run(job, from + (at + (in_piece ? 0 : r.from)) * job->elem_bytes, bucket, run, move);
+        TRY(move_run(job, from + (at + (in_piece ? 0 : r.from)) * job->elem_bytes, bucket, run,
+                     move, err));
         bucket += run * job->elem_bytes;
         n -= run;
         at = 0;
     }
+    return SNUG_OK;
 }
 
 /* ---- the two phases -------------------------------------------------------------------------- */
@@ -216,10 +241,11 @@ static enum snug_status reduce_chunk(struct job *job, int64_t at, struct snug_er
     for (int peer = 0; peer < job->comm->n_ranks; peer++) {
         int64_t theirs = chunk_of(job, peer, at);
         add_message(job, &n, peer, slot(job, job->in, peer), own, true);
-        move_list(job, peer, at, theirs, false, slot(job, peer == me ? job->in : job->out, peer),
-                  PACK);
+        TRY(move_list(job, peer, at, theirs, false,
+                      slot(job, peer == me ? job->in : job->out, peer), PACK, err));
         add_message(job, &n, peer, slot(job, job->out, peer), theirs, false);
     }
+    TRY(settle(job, err));
     TRY(job->comm->table->exchange(job->comm, job->messages, n, err));
     sum_chunk(job, own);
     return SNUG_OK;
@@ -236,9 +262,9 @@ static enum snug_status gather_chunk(struct job *job, int64_t at, struct snug_er
     }
     TRY(job->comm->table->exchange(job->comm, job->messages, n, err));
     for (int peer = 0; peer < job->comm->n_ranks; peer++)
-        move_list(job, peer, at, chunk_of(job, peer, at), false,
-                  slot(job, peer == me ? job->out : job->in, peer), UNPACK);
-    return SNUG_OK;
+        TRY(move_list(job, peer, at, chunk_of(job, peer, at), false,
+                      slot(job, peer == me ? job->out : job->in, peer), UNPACK, err));
+    return settle(job, err);
 }
 
 /* ---- the calls ------------------------------------------------------------------------------- */
@@ -278,8 +304,9 @@ enum snug_status collect_reduce_scatter(struct comm *comm, const struct comm_ten
     struct job job = make_job(comm, tensors, n, work, messages);
     for (int64_t at = 0; at < job.longest; at += job.chunk) {
         TRY(reduce_chunk(&job, at, err));
-        move_list(&job, comm->rank, at, chunk_of(&job, comm->rank, at), true,
-                  slot(&job, job.out, comm->rank), add ? UNPACK_ADDING : UNPACK);
+        TRY(move_list(&job, comm->rank, at, chunk_of(&job, comm->rank, at), true,
+                      slot(&job, job.out, comm->rank), add ? UNPACK_ADDING : UNPACK, err));
+        TRY(settle(&job, err));
     }
     return SNUG_OK;
 }
@@ -290,8 +317,9 @@ enum snug_status collect_all_gather(struct comm *comm, const struct comm_tensor 
     struct comm_message messages[2 * comm->n_ranks];
     struct job job = make_job(comm, tensors, n, work, messages);
     for (int64_t at = 0; at < job.longest; at += job.chunk) {
-        move_list(&job, comm->rank, at, chunk_of(&job, comm->rank, at), true,
-                  slot(&job, job.out, comm->rank), PACK);
+        TRY(move_list(&job, comm->rank, at, chunk_of(&job, comm->rank, at), true,
+                      slot(&job, job.out, comm->rank), PACK, err));
+        TRY(settle(&job, err));
         TRY(gather_chunk(&job, at, err));
     }
     return SNUG_OK;

@@ -22,6 +22,18 @@
 
 struct comm;
 
+/* Tensors that do not lie in the host's memory: how runs of them come into a bucket that does, and back.
+ * All but settle only set off. */
+struct comm_reach {
+    enum snug_status (*get)(struct comm_reach *reach, void *bucket, const void *tensor,
+                            int64_t n_bytes, struct snug_error *err);
+    enum snug_status (*put)(struct comm_reach *reach, void *tensor, const void *bucket,
+                            int64_t n_bytes, struct snug_error *err);
+    enum snug_status (*add)(struct comm_reach *reach, enum dtype dtype, void *tensor,
+                            const void *bucket, int64_t n_elems, struct snug_error *err);
+    enum snug_status (*settle)(struct comm_reach *reach, struct snug_error *err);
+};
+
 /* A tensor that ranks share.  `whole` are all its numbers; `piece` those of this rank's range, or NULL:
  * they lie in the whole. */
 struct comm_tensor {
@@ -29,6 +41,7 @@ struct comm_tensor {
     enum dtype dtype; /* the same for all tensors of a call */
     int64_t n_elems;
     struct cut cut;
+    struct comm_reach *reach; /* NULL: the host's memory; the same for all tensors of a call */
 };
 
 struct comm_table {

@@ -7,6 +7,7 @@
  */
 #include "cuda/backend.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +15,7 @@
 #include "cuda/cuda.h"
 #include "cuda/elementwise.h"
 #include "cuda/measure.h"
+#include "cuda/nccl.h"
 #include "cuda/store.h"
 #include "cuda/table.h"
 
@@ -49,6 +51,12 @@ static void close_device(struct device *device)
     free(device);
 }
 
+static int count_devices(void)
+{
+    int n_devices = 0;
+    return cudaGetDeviceCount(&n_devices) == cudaSuccess ? n_devices : 0;
+}
+
 static enum snug_status open_streams(struct device *device, struct snug_error *err)
 {
     int n_devices = 0;
@@ -57,16 +65,18 @@ static enum snug_status open_streams(struct device *device, struct snug_error *e
         return snug_fail(err, SNUG_UNSUPPORTED,
                          "--device cuda: this machine has no GPU or no driver for it (%s)",
                          cudaGetErrorString(error));
+    TRY(check(cudaSetDevice(device->number), "a GPU", err));
     TRY(check(cudaStreamCreateWithFlags(&device->compute, cudaStreamNonBlocking), "a stream", err));
     return check(cudaStreamCreateWithFlags(&device->copies, cudaStreamNonBlocking), "a stream",
                  err);
 }
 
-static enum snug_status open_device(struct device **out, struct snug_error *err)
+static enum snug_status open_device(int number, struct device **out, struct snug_error *err)
 {
     struct device *device = calloc(1, sizeof *device);
     if (device == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    device->number = number;
     enum snug_status status = open_streams(device, err);
     if (status != SNUG_OK) {
         close_device(device);
@@ -74,6 +84,26 @@ static enum snug_status open_device(struct device **out, struct snug_error *err)
     }
     *out = device;
     return SNUG_OK;
+}
+
+static void identify(struct device *device, char name[DEVICE_TEXT_MAX], char place[DEVICE_TEXT_MAX])
+{
+    struct cudaDeviceProp found;
+    bool is_known = cudaGetDeviceProperties(&found, device->number) == cudaSuccess;
+    snprintf(name, DEVICE_TEXT_MAX, "%.90s", is_known ? found.name : "a GPU");
+    if (cudaDeviceGetPCIBusId(place, DEVICE_TEXT_MAX, device->number) != cudaSuccess)
+        snprintf(place, DEVICE_TEXT_MAX, "%d", device->number);
+}
+
+static int number_of(struct device *device)
+{
+    return device->number;
+}
+
+/* Each thread begins with GPU 0. */
+static void use_device(struct device *device)
+{
+    (void)cudaSetDevice(device->number);
 }
 
 static void *compute_stream(struct device *device)
@@ -90,6 +120,19 @@ static enum snug_status synchronize(struct device *device, struct snug_error *er
 {
     TRY(check(cudaStreamSynchronize(device->compute), "a run", err));
     return check(cudaStreamSynchronize(device->copies), "a copy", err);
+}
+
+/* What a query says: done, not yet, or why it failed. */
+static enum snug_status answer(cudaError_t error, bool *done, struct snug_error *err)
+{
+    *done = error == cudaSuccess;
+    return error == cudaErrorNotReady ? SNUG_OK : check(error, "a run", err);
+}
+
+static enum snug_status is_done(struct device *device, bool *done, struct snug_error *err)
+{
+    TRY(answer(cudaStreamQuery(device->compute), done, err));
+    return *done ? answer(cudaStreamQuery(device->copies), done, err) : SNUG_OK;
 }
 
 /* ---- memory --------------------------------------------------------------------------------- */
@@ -154,9 +197,29 @@ static enum snug_status clear(struct device *device, void *to, int64_t n_bytes,
     return check(cudaMemsetAsync(to, 0, (size_t)n_bytes, device->compute), "zeros", err);
 }
 
+static enum snug_status copy(struct device *device, void *to, const void *from, int64_t n_bytes,
+                             struct snug_error *err)
+{
+    return check((cudaError_t)cuda_copy(to, from, n_bytes, device->copies), "a copy", err);
+}
+
+static enum snug_status add(struct device *device, enum dtype dtype, void *to, const void *from,
+                            int64_t n_elems, struct snug_error *err)
+{
+    struct cuda_array sum = {.dtype = dtype, .data = to},
+                      more = {.dtype = dtype, .data = (void *)from};
+    return check((cudaError_t)cuda_add(n_elems, sum, more, sum, device->copies), "a sum", err);
+}
+
+static enum snug_status finish_copies(struct device *device, struct snug_error *err)
+{
+    return check(cudaStreamSynchronize(device->copies), "a copy", err);
+}
+
 static enum snug_status read_block(struct device *device, const void *from, void *to,
                                    int64_t n_bytes, struct snug_error *err)
 {
+    use_device(device); /* any thread may come */
     TRY(pull(device, to, from, n_bytes, err));
     return check(cudaStreamSynchronize(device->compute), "a copy from the GPU", err);
 }
@@ -164,6 +227,7 @@ static enum snug_status read_block(struct device *device, const void *from, void
 static enum snug_status write_block(struct device *device, void *to, const void *from,
                                     int64_t n_bytes, struct snug_error *err)
 {
+    use_device(device);
     TRY(push(device, to, from, n_bytes, err));
     return check(cudaStreamSynchronize(device->compute), "a copy to the GPU", err);
 }
@@ -256,6 +320,11 @@ static enum snug_status event_finish(void *event, struct snug_error *err)
     return check(cudaEventSynchronize((cudaEvent_t)event), "a run", err);
 }
 
+static enum snug_status event_is_done(void *event, bool *done, struct snug_error *err)
+{
+    return answer(cudaEventQuery((cudaEvent_t)event), done, err);
+}
+
 static double event_seconds(void *begin, void *end)
 {
     float milliseconds = 0;
@@ -330,16 +399,24 @@ static void run_end(const struct device_facts *facts, const struct run_modes *mo
     (void)modes;
 }
 
-static const struct device_hooks hooks = {.open = open_device,
+static const struct device_hooks hooks = {.count = count_devices,
+                                          .open = open_device,
                                           .close = close_device,
+                                          .identify = identify,
+                                          .number = number_of,
+                                          .use = use_device,
                                           .stream = compute_stream,
                                           .copy_stream = copy_stream,
                                           .synchronize = synchronize,
+                                          .is_done = is_done,
                                           .alloc_host = alloc_host,
                                           .release_host = release_host,
                                           .push = push,
                                           .pull = pull,
                                           .clear = clear,
+                                          .copy = copy,
+                                          .add = add,
+                                          .finish_copies = finish_copies,
                                           .set_scalar = set_scalar,
                                           .read = read_block,
                                           .write = write_block,
@@ -348,12 +425,14 @@ static const struct device_hooks hooks = {.open = open_device,
                                           .event_record = event_record,
                                           .event_wait = event_wait,
                                           .event_finish = event_finish,
+                                          .event_is_done = event_is_done,
                                           .event_seconds = event_seconds,
                                           .record_begin = record_begin,
                                           .record_end = record_end,
                                           .replay = replay,
                                           .recording_free = recording_free,
-                                          .used_bytes = used_bytes};
+                                          .used_bytes = used_bytes,
+                                          .direct = &cuda_direct};
 
 /* The one symbol of the plugin. */
 __attribute__((visibility("default"))) const struct backend *snug_cuda_backend(void)

@@ -8,6 +8,7 @@
 #include "exec/backend.h"
 
 struct device {
+    int number; /* of those that this process may use */
     cudaStream_t compute, copies;
 };
 

@@ -333,14 +333,22 @@ cudaError_t cudaGetLastError(void)
     return cudaSuccess;
 }
 
+/* SNUG_EMULATED_GPUS says how many there are, for ranks that want one each. */
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    *count = 1;
+    const char *wish = getenv("SNUG_EMULATED_GPUS");
+    *count = wish == nullptr ? 1 : atoi(wish);
     return cudaSuccess;
 }
 
 cudaError_t cudaSetDevice(int)
 {
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char *text, int bytes, int device)
+{
+    snprintf(text, (size_t)bytes, "emulated:%d", device);
     return cudaSuccess;
 }
 
@@ -430,6 +438,11 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
                                                            : cudaSuccess;
 }
 
+cudaError_t cudaStreamQuery(cudaStream_t stream)
+{
+    return cudaStreamSynchronize(stream);
+}
+
 /* A stream that waits for one that is captured is captured with it. */
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
 {
@@ -464,6 +477,11 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
     return event->capture != nullptr ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+    return cudaEventSynchronize(event);
 }
 
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t begin, cudaEvent_t end)

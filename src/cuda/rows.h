@@ -36,7 +36,8 @@
     X(direction)         \
     X(muon)              \
     X(matrix)            \
-    X(copy)
+    X(copy)              \
+    X(exchange)
 
 #define CUDA_FAMILY_FN(name) const struct kernel *cuda_rows_##name(int *n_rows);
 CUDA_FAMILIES(CUDA_FAMILY_FN)

@@ -1,11 +1,12 @@
 /*
- * rows_copy.c -- fetch and stash between the arena and the store; settle, which only waits.
+ * rows_copy.c -- fetch and stash between the arena and the store; settle, which only waits; clear.
  *
  * Both copies run on the stream of copies: the executor says what waits for them.
  */
 #include "cuda/copy.h"
 #include "cuda/rows.h"
 #include "cuda/store.h"
+#include "cuda/sums.h"
 
 static unsigned char *in_store(const struct kernel_call *call, const struct operand *x)
 {
@@ -29,6 +30,12 @@ static enum snug_status run_stash(const struct kernel_call *call, struct snug_er
     return cuda_done(call, cuda_copy(in_store(call, y), x->data, bytes_of(y), call->stream), err);
 }
 
+static enum snug_status run_clear(const struct kernel_call *call, struct snug_error *err)
+{
+    const struct operand *y = &call->out[0];
+    return cuda_done(call, cuda_clear(y->data, (size_t)bytes_of(y), call->stream), err);
+}
+
 static enum snug_status run_settle(const struct kernel_call *call, struct snug_error *err)
 {
     (void)call;
@@ -39,6 +46,7 @@ static enum snug_status run_settle(const struct kernel_call *call, struct snug_e
 CUDA_ROWS(copy) = {
     {.kind = OP_fetch, .name = "cuda", .run = run_fetch},
     {.kind = OP_stash, .name = "cuda", .run = run_stash},
+    {.kind = OP_clear, .name = "cuda", .run = run_clear},
     {.kind = OP_settle, .name = "cuda", .run = run_settle},
 };
 CUDA_ROWS_END(copy)

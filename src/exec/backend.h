@@ -133,17 +133,50 @@ struct device_limits { /* what the device can do at best, per second */
     double read_bytes, copy_bytes, update_bytes;
 };
 
+/* What a device may know that lets ranks exchange without the host: NCCL.  Every rank has a device of its
+ * own then.  Work is put on the stream of the call, like a kernel's. */
+struct direct; /* the ranks, from device to device */
+enum { DIRECT_ID_BYTES = 128, DEVICE_TEXT_MAX = 96 };
+struct direct_hooks {
+    /* Is it there?  What it is ("NCCL 2.27.3"), or why not. */
+    bool (*find)(char text[DEVICE_TEXT_MAX]);
+    /* Made by one rank, known to all before any of them opens. */
+    enum snug_status (*make_id)(unsigned char id[DIRECT_ID_BYTES], struct snug_error *err);
+    enum snug_status (*open)(struct device *device, const unsigned char id[DIRECT_ID_BYTES],
+                             int rank, int n_ranks, struct direct **direct, struct snug_error *err);
+    /* all_reduce, reduce_scatter, all_gather; work_bytes: of call->work, the same on all ranks */
+    enum snug_status (*run)(struct direct *direct, const struct kernel_call *call,
+                            int64_t work_bytes, struct snug_error *err);
+    /* Bytes to one rank and from another, at once; a size of 0: not that way. */
+    enum snug_status (*pass)(struct direct *direct, int to, const void *out, int64_t out_bytes,
+                             int from, void *in, int64_t in_bytes, void *stream,
+                             struct snug_error *err);
+    /* Has something failed that was put on a stream?  Does not wait. */
+    enum snug_status (*check)(struct direct *direct, struct snug_error *err);
+    /* What is under way ends, done or not, and nothing follows; from then on only close may be called. */
+    void (*abort)(struct direct *direct);
+    void (*close)(struct direct *direct); /* after all recordings with exchanges are freed */
+};
+
 struct recording; /* a section's work on both streams, to be done again */
 
 /* Of a backend whose memory is not the host's: only its kernels and copies touch the arena.  Work is put
  * on streams and done in their order; events order the two. */
 struct device_hooks {
-    enum snug_status (*open)(struct device **device, struct snug_error *err);
+    int (*count)(void); /* of this process; 0: none, and open says why */
+    enum snug_status (*open)(int number, struct device **device, struct snug_error *err);
     void (*close)(struct device *device);
+    /* Its name, and where it sits in its machine: the same text in every process. */
+    void (*identify)(struct device *device, char name[DEVICE_TEXT_MAX],
+                     char place[DEVICE_TEXT_MAX]);
+    int (*number)(struct device *device);        /* as it was opened */
+    void (*use)(struct device *device);          /* what the calling thread does is for this one */
     void *(*stream)(struct device *device);      /* of kernels */
     void *(*copy_stream)(struct device *device); /* of copies to and from the store */
     /* All work of both streams is done; a failure of any of it is reported here at the latest. */
     enum snug_status (*synchronize)(struct device *device, struct snug_error *err);
+    /* Whether it is; does not wait. */
+    enum snug_status (*is_done)(struct device *device, bool *done, struct snug_error *err);
 
     /* Host memory that copies are fast from and to; NULL: there is no more. */
     void *(*alloc_host)(size_t bytes);
@@ -155,6 +188,13 @@ struct device_hooks {
                              struct snug_error *err);
     enum snug_status (*clear)(struct device *device, void *to, int64_t n_bytes,
                               struct snug_error *err);
+    /* Put on the stream of copies, for exchanges through the host: either way; to += from, both of the
+     * device; and the host waits for all of them. */
+    enum snug_status (*copy)(struct device *device, void *to, const void *from, int64_t n_bytes,
+                             struct snug_error *err);
+    enum snug_status (*add)(struct device *device, enum dtype dtype, void *to, const void *from,
+                            int64_t n_elems, struct snug_error *err);
+    enum snug_status (*finish_copies)(struct device *device, struct snug_error *err);
     enum snug_status (*set_scalar)(struct device *device, double *at, double value,
                                    struct snug_error *err);
     /* At once, from any memory of the host and from any of its threads. */
@@ -168,7 +208,8 @@ struct device_hooks {
     enum snug_status (*event_record)(void *event, void *stream, struct snug_error *err);
     enum snug_status (*event_wait)(void *stream, void *event, struct snug_error *err);
     enum snug_status (*event_finish)(void *event, struct snug_error *err); /* the host waits */
-    double (*event_seconds)(void *begin, void *end);                       /* both are done */
+    enum snug_status (*event_is_done)(void *event, bool *done, struct snug_error *err);
+    double (*event_seconds)(void *begin, void *end); /* both are done */
 
     /* What is put on the streams in between is kept, not done. */
     enum snug_status (*record_begin)(struct device *device, struct snug_error *err);
@@ -179,6 +220,7 @@ struct device_hooks {
     void (*recording_free)(struct recording *recording);
 
     int64_t (*used_bytes)(void); /* of the device's memory, by everybody */
+    const struct direct_hooks *direct;
 };
 
 struct backend {

@@ -20,24 +20,28 @@ int64_t exchange_work_bytes(const struct program *prog, const struct op *op)
     return comm_work_bytes(tensors, op->n_in, exchange_ranks(op));
 }
 
-static enum snug_status exchange(const struct kernel_call *call, struct comm *comm,
+static enum snug_status exchange(struct rank_exchanger *ranks, const struct kernel_call *call,
                                  const struct comm_tensor *tensors, struct snug_error *err)
 {
+    struct comm *comm = ranks->comm;
+    void *work = ranks->bucket != NULL ? ranks->bucket : call->work;
     int n = call->op->n_in;
+    ranks->work = call->work;
     switch (call->op->kind) {
     case OP_all_reduce:
-        return comm->table->all_reduce(comm, tensors, n, call->work, err);
+        return comm->table->all_reduce(comm, tensors, n, work, err);
     case OP_reduce_scatter:
-        return comm->table->reduce_scatter(comm, tensors, n, call->add, call->work, err);
+        return comm->table->reduce_scatter(comm, tensors, n, call->add, work, err);
     default:
-        return comm->table->all_gather(comm, tensors, n, call->work, err);
+        return comm->table->all_gather(comm, tensors, n, work, err);
     }
 }
 
 static enum snug_status run(struct exchanger *exchanger, const struct kernel_call *call,
                             struct snug_error *err)
 {
-    struct comm *comm = ((struct rank_exchanger *)exchanger)->comm;
+    struct rank_exchanger *ranks = (struct rank_exchanger *)exchanger;
+    const struct comm *comm = ranks->comm;
     const struct op *op = call->op;
     struct comm_tensor tensors[MAX_INPUTS];
     struct snug_error why = {0};
@@ -52,9 +56,13 @@ static enum snug_status run(struct exchanger *exchanger, const struct kernel_cal
                                           .piece = piece->data == whole->data ? NULL : piece->data,
                                           .dtype = whole->tensor->dtype,
                                           .n_elems = shape_elems(&whole->tensor->shape),
-                                          .cut = exchange_cut(op)};
+                                          .cut = exchange_cut(op),
+                                          .reach = ranks->bucket == NULL ? NULL : &ranks->reach};
     }
-    enum snug_status status = exchange(call, comm, tensors, &why);
+    enum snug_status status =
+        ranks->direct != NULL
+            ? ranks->hooks->direct->run(ranks->direct, call, ranks->work_bytes, &why)
+            : exchange(ranks, call, tensors, &why);
     const struct tensor *first = (op->kind == OP_all_gather ? call->out : call->in)[0].tensor;
     return status == SNUG_OK ? SNUG_OK
                              : snug_fail(err, status, "%.400s (in %s of \"%.60s\")", why.message,

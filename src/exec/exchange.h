@@ -1,5 +1,10 @@
 /*
- * exchange.h -- ops that ranks carry out together (ir/exchange.h), on an arena that the host reaches.
+ * exchange.h -- ops that ranks carry out together (ir/exchange.h).
+ *
+ *     the arena is the host's      comm moves the tensors themselves
+ *     of a device, through the     comm moves what staged.c brings into a bucket of the host; by the
+ *     host                         thread of copies
+ *     of a device, directly        the device's own library of ranks, on its stream of copies
  */
 #ifndef SNUG_EXEC_EXCHANGE_H
 #define SNUG_EXEC_EXCHANGE_H
@@ -10,9 +15,22 @@
 struct rank_exchanger {
     struct exchanger exchanger; /* first: the two are cast into each other */
     struct comm *comm;
+    /* Of a device; NULL: the arena is the host's. */
+    const struct device_hooks *hooks;
+    struct device *device;
+    struct direct *direct; /* NULL: through the host */
+    struct comm_reach reach;
+    unsigned char *bucket; /* of the host, in place of the one in the arena */
+    unsigned char *work;   /* that one, of the call under way */
+    int64_t work_bytes;    /* of both */
 };
 
 struct rank_exchanger exchanger_over(struct comm *comm);
+
+/* staged.c: from now on through the host, by a bucket of work_bytes in memory that copies are fast from and
+ * to. */
+enum snug_status exchanger_stage(struct rank_exchanger *exchanger, struct snug_error *err);
+void exchanger_close(struct rank_exchanger *exchanger);
 
 /* What such an op wants of workspace: its bucket. */
 int64_t exchange_work_bytes(const struct program *prog, const struct op *op);

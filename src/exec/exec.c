@@ -100,7 +100,8 @@ static enum snug_status run_call(struct exec *exec, int i, struct snug_error *er
 
 static enum snug_status run_copy(void *user, int i, struct snug_error *err)
 {
-    return run_call(user, i, err);
+    struct exec *exec = user;
+    return exec->hooks != NULL ? device_run_copy(exec, i, err) : run_call(exec, i, err);
 }
 
 /* The lane of copies, and a store unless it is another's. */
@@ -127,8 +128,21 @@ static enum snug_status open_lane(struct exec *exec, struct exec *shared, struct
     else if (exec->plan->store_bytes > 0)
         TRY(exec->backend->open_store(&exec->facts, exec->plan->store_bytes, &exec->store, err));
     if (exec->hooks != NULL)
-        return device_open_lane(exec, err);
-    return n_copies == 0 ? SNUG_OK : copies_create(n_copies, run_copy, exec, &exec->copies, err);
+        TRY(device_open_lane(exec, err));
+    bool by_thread = exec->hooks == NULL || exec->exchanger.bucket != NULL;
+    return n_copies == 0 || !by_thread
+               ? SNUG_OK
+               : copies_create(n_copies, run_copy, exec, &exec->copies, err);
+}
+
+static enum snug_status open_device(struct exec *exec, struct snug_error *err)
+{
+    struct comm *comm = exec->facts.comm;
+    TRY(seats_take(comm, exec->hooks, &exec->facts.device, err));
+    if (comm != NULL)
+        TRY(seats_agree(comm, exec->hooks, exec->facts.device, &exec->seats,
+                        &exec->exchanger.direct, err));
+    return SNUG_OK;
 }
 
 /* The device and the arena, or those of `shared`. */
@@ -139,12 +153,13 @@ static enum snug_status open_memory(struct exec *exec, const struct exec *shared
     if (shared != NULL) {
         exec->arena = shared->arena;
         exec->facts.device = shared->facts.device;
+        exec->exchanger.direct = shared->exchanger.direct;
         if (exec->arena_bytes > shared->arena_bytes)
             return snug_fail(err, SNUG_MISMATCH, "%s does not fit the arena it is to share",
                              exec->prog->name);
     } else {
         if (exec->hooks != NULL)
-            TRY(exec->hooks->open(&exec->facts.device, err));
+            TRY(open_device(exec, err));
         exec->arena = exec->backend->alloc((size_t)exec->arena_bytes);
         if (exec->arena == NULL)
             return snug_fail(err, SNUG_NO_MEMORY,
@@ -152,6 +167,7 @@ static enum snug_status open_memory(struct exec *exec, const struct exec *shared
                              "--micro-batch or set --memory",
                              exec->hooks == NULL ? "machine" : "GPU", (long long)exec->arena_bytes);
     }
+    exec->exchanger.device = exec->facts.device;
     return exec->hooks == NULL ? SNUG_OK : staging_make(exec, shared, err);
 }
 
@@ -173,6 +189,7 @@ enum snug_status exec_create(const struct program *prog, const struct plan *plan
     if (shared != NULL)
         exec->facts.comm = shared->facts.comm;
     exec->exchanger = exchanger_over(exec->facts.comm);
+    exec->exchanger.hooks = backend->hooks;
     exec->arena_bytes = plan->arena_bytes;
     exec->calls = calloc((size_t)prog->n_ops + 1, sizeof *exec->calls);
     exec->kernels = calloc((size_t)prog->n_ops + 1, sizeof(struct kernel *));
@@ -185,6 +202,9 @@ enum snug_status exec_create(const struct program *prog, const struct plan *plan
     for (int i = 0; i < prog->n_ops && status == SNUG_OK; i++)
         status = prepare(exec, i, err);
     if (status != SNUG_OK) {
+        /* to close in peace would wait for the others */
+        if (exec->owns_arena && exec->exchanger.direct != NULL)
+            exec->hooks->direct->abort(exec->exchanger.direct);
         exec_free(exec);
         return status;
     }
@@ -209,6 +229,7 @@ void exec_free(struct exec *exec)
         exec->backend->release(exec->arena, (size_t)exec->arena_bytes);
     if (exec->owns_arena && exec->facts.device != NULL)
         exec->hooks->close(exec->facts.device);
+    seats_free(exec->seats);
     free(exec->calls);
     free(exec->kernels);
     free(exec->fetched);
@@ -341,7 +362,7 @@ static enum snug_status issue_copy(struct exec *exec, int i, struct snug_error *
 /* Waiting counts as time of the op that waits. */
 static enum snug_status wait_for_copy(struct exec *exec, int i, int copy, struct snug_error *err)
 {
-    if (exec->hooks != NULL)
+    if (exec->hooks != NULL) /* whose ops are timed by events */
         return device_wait_for_copy(exec, copy, err);
     double begin = clock_seconds();
     TRY(copies_wait(exec->copies, exec->number[copy], err));
@@ -394,8 +415,8 @@ enum snug_status exec_run_section(struct exec *exec, int begin, int end, int mic
         int together_end = newest >= 0 && i < end - 1 ? end - 1 : end;
         TRY(run_some(exec, i, begin, together_end, micro, &next, err));
     }
-    if (exec->hooks != NULL)
-        return newest >= 0 ? device_wait_for_copy(exec, newest, err) : SNUG_OK;
+    if (exec->hooks != NULL && newest >= 0)
+        TRY(device_wait_for_copy(exec, newest, err));
     return finish_copies(exec, err);
 }
 
@@ -420,7 +441,7 @@ enum snug_status exec_run(struct exec *exec, exec_feed *feed, void *user, struct
                                                   : run_all(exec, feed, user, err);
     (void)finish_copies(exec, NULL); /* after a failure some may be under way */
     if (exec->hooks != NULL && status != SNUG_OK)
-        (void)exec->hooks->synchronize(exec->facts.device, NULL);
+        device_give_up(exec);
     exec->backend->run_end(&exec->facts, &modes);
     return status;
 }
@@ -466,7 +487,7 @@ static enum snug_status run_and_look(struct exec *exec, int i, int micro, const 
     const struct op *op = &exec->prog->ops[i];
     TRY(exec_run_op(exec, i, micro, err));
     if (exec->hooks != NULL) /* copies are on another stream */
-        TRY(exec->hooks->synchronize(exec->facts.device, err));
+        TRY(device_finish(exec, err));
     for (int k = 0; k < op->n_out && *name == NULL; k++) {
         bool finite;
         TRY(find_in_tensor(exec, op->out[k], &finite, err));
@@ -516,6 +537,21 @@ enum snug_status exec_find_nonfinite(struct exec *exec, exec_feed *feed, void *u
     enum snug_status status = find_nonfinite(exec, feed, user, name, err);
     exec->backend->run_end(&exec->facts, &modes);
     return status;
+}
+
+int exec_rank_gpu(const struct exec *exec, int rank)
+{
+    return exec->seats == NULL ? -1 : exec->seats->gpu[rank];
+}
+
+const char *exec_exchange_way(const struct exec *exec)
+{
+    return exec->seats == NULL ? NULL : exec->seats->way;
+}
+
+int64_t exec_exchange_host_bytes(const struct exec *exec)
+{
+    return exec->exchanger.bucket == NULL ? 0 : exec->exchanger.work_bytes;
 }
 
 int64_t exec_resident_bytes(const struct exec *exec)

@@ -80,6 +80,13 @@ enum snug_status exec_find_nonfinite(struct exec *exec, exec_feed *feed, void *u
  * thread they are seconds of the processor, else of the clock. */
 void exec_time_ops(struct exec *exec, double *op_seconds);
 
+/* Of ranks on GPUs: the one that a rank has, by its number in its machine; which way they exchange, in a
+ * line.  -1, NULL: not on GPUs, or alone. */
+int exec_rank_gpu(const struct exec *exec, int rank);
+const char *exec_exchange_way(const struct exec *exec);
+/* Of the host, beside the plan's bucket in the arena, where exchanges go through it; else 0. */
+int64_t exec_exchange_host_bytes(const struct exec *exec);
+
 /* Bytes of the arena that are in memory now, as the kernel counts pages. */
 int64_t exec_resident_bytes(const struct exec *exec);
 /* What is in use of the device's memory beside the arena; -1: the arena is the host's memory. */

@@ -7,8 +7,14 @@
  * to step is part of a recording, since kernels read it from the scalar table.  Between two micro-batches
  * the calls differ in what accumulates and in what runs in the last one only: hence the parts of a run.
  * If the device cannot record something, every run starts its kernels by itself.
+ *
+ * Copies are work on a second stream.  Where ranks exchange through the host, a thread of the host makes
+ * them, as on the CPU: it waits for the kernels before, and ops that need a copy are put on their stream
+ * when it is done.
  */
 #include "exec/local.h"
+
+#include "ir/exchange.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -33,8 +39,21 @@ static void free_events(void **events, int n, const struct device_hooks *hooks)
     free(events);
 }
 
+static int64_t bucket_bytes(const struct program *prog)
+{
+    int64_t most = 0;
+    for (int i = 0; i < prog->n_ops; i++)
+        if (op_is_exchange(prog->ops[i].kind) && prog->ops[i].work != TENSOR_NONE &&
+            tensor_bytes(prog, prog->ops[i].work) > most)
+            most = tensor_bytes(prog, prog->ops[i].work);
+    return most;
+}
+
 enum snug_status device_open_lane(struct exec *exec, struct snug_error *err)
 {
+    exec->exchanger.work_bytes = exec->facts.comm == NULL ? 0 : bucket_bytes(exec->prog);
+    if (exec->exchanger.work_bytes > 0 && exec->exchanger.direct == NULL)
+        TRY(exchanger_stage(&exec->exchanger, err));
     TRY(exec->hooks->event_make(&exec->forked, err));
     return make_events(&exec->copied, exec->prog->n_ops + 1, exec->hooks, err);
 }
@@ -53,6 +72,21 @@ void device_close(struct exec *exec)
     free_events(exec->timed, exec->prog->n_ops + 1, hooks);
     hooks->event_free(exec->forked);
     staging_free(exec);
+    exchanger_close(&exec->exchanger);
+    if (exec->owns_arena && exec->exchanger.direct != NULL) {
+        if (comm_check(exec->facts.comm, NULL) != SNUG_OK)
+            hooks->direct->abort(exec->exchanger.direct);
+        hooks->direct->close(exec->exchanger.direct);
+    }
+}
+
+/* By the thread of copies: when the kernels before it are done. */
+enum snug_status device_run_copy(struct exec *exec, int i, struct snug_error *err)
+{
+    exec->hooks->use(exec->facts.device);
+    TRY(exec->hooks->event_finish(exec->copied[i], err));
+    TRY(exec->kernels[i]->run(&exec->calls[i], err));
+    return exec->hooks->finish_copies(exec->facts.device, err);
 }
 
 /* After the kernels before it, beside those that follow. */
@@ -60,6 +94,11 @@ enum snug_status device_issue_copy(struct exec *exec, int i, struct snug_error *
 {
     const struct device_hooks *hooks = exec->hooks;
     struct device *device = exec->facts.device;
+    if (exec->copies != NULL) {
+        TRY(hooks->event_record(exec->copied[i], hooks->stream(device), err));
+        exec->number[i] = copies_issue(exec->copies, i);
+        return SNUG_OK;
+    }
     TRY(hooks->event_record(exec->forked, hooks->stream(device), err));
     TRY(hooks->event_wait(hooks->copy_stream(device), exec->forked, err));
     TRY(exec->kernels[i]->run(&exec->calls[i], err));
@@ -68,6 +107,8 @@ enum snug_status device_issue_copy(struct exec *exec, int i, struct snug_error *
 
 enum snug_status device_wait_for_copy(struct exec *exec, int copy, struct snug_error *err)
 {
+    if (exec->copies != NULL)
+        return copies_wait(exec->copies, exec->number[copy], err);
     return exec->hooks->event_wait(exec->hooks->stream(exec->facts.device), exec->copied[copy],
                                    err);
 }
@@ -88,7 +129,7 @@ static enum snug_status time_section(struct exec *exec, int begin, int end, int 
         TRY(make_events(&exec->timed, prog->n_ops + 1, exec->hooks, err));
     TRY(device_mark_op(exec, prog->n_ops, err));
     TRY(exec_run_section(exec, begin, end, micro, err));
-    TRY(exec->hooks->synchronize(exec->facts.device, err));
+    TRY(device_finish(exec, err));
     void *before = exec->timed[prog->n_ops];
     for (int i = begin; i < end; i++) {
         if (!op_runs_in(prog, &prog->ops[i], micro) || op_is_copy(&prog->ops[i]))
@@ -141,10 +182,20 @@ static enum snug_status run_part(struct exec *exec, enum part part, int micro,
                : exec_run_section(exec, range.begin, range.end, micro, err);
 }
 
+/* Exchanges through the host are not the device's work. */
+static bool needs_host(const struct exec *exec, const struct part_range *range)
+{
+    for (int i = range->begin; i < range->end && exec->copies != NULL; i++)
+        if (op_is_copy(&exec->prog->ops[i]) &&
+            op_runs_in(exec->prog, &exec->prog->ops[i], range->micro))
+            return true;
+    return false;
+}
+
 static enum snug_status record(struct exec *exec, enum part part, struct snug_error *err)
 {
     struct part_range range = range_of(exec->prog, part);
-    if (range.begin >= range.end)
+    if (range.begin >= range.end || needs_host(exec, &range))
         return SNUG_OK;
     TRY(exec->hooks->record_begin(exec->facts.device, err));
     enum snug_status status = exec_run_section(exec, range.begin, range.end, range.micro, err);

@@ -7,6 +7,7 @@
 #include "exec/copies.h"
 #include "exec/exchange.h"
 #include "exec/exec.h"
+#include "exec/seats.h"
 
 /* Sections of one kind are alike: one recording serves them. */
 enum part { PART_prologue, PART_first, PART_middle, PART_last, PART_epilogue, N_PARTS };
@@ -24,6 +25,7 @@ struct exec {
     double *op_seconds; /* NULL: nobody asks how long ops take */
     struct store *store;
     struct rank_exchanger exchanger;
+    struct seats *seats;   /* NULL: alone, or not on a device, or another exec's */
     struct copies *copies; /* NULL: the program has none, or they are on a stream */
     tensor_id *fetched;    /* per tensor: of which it is a copy in staging, or TENSOR_NONE */
     int *waits_for;        /* per op: the copy that must be done before it, or -1 */
@@ -71,11 +73,20 @@ enum snug_status ids_check(const struct tensor *t, int64_t limit, const int32_t 
 
 /* exec_device.c: runs on a backend with hooks. */
 enum snug_status device_open_lane(struct exec *exec, struct snug_error *err);
+enum snug_status device_run_copy(struct exec *exec, int i,
+                                 struct snug_error *err); /* by a thread */
 void device_close(struct exec *exec);
 enum snug_status device_issue_copy(struct exec *exec, int i, struct snug_error *err);
 enum snug_status device_wait_for_copy(struct exec *exec, int copy, struct snug_error *err);
 enum snug_status device_mark_op(struct exec *exec, int i, struct snug_error *err); /* its end */
 enum snug_status device_run_all(struct exec *exec, exec_feed *feed, void *user,
                                 struct snug_error *err);
+
+/* device_wait.c: the host waits for the device.  Where that waits for other ranks, theirs ending ends the
+ * wait. */
+enum snug_status device_finish(struct exec *exec, struct snug_error *err);
+enum snug_status device_finish_event(struct exec *exec, void *event, struct snug_error *err);
+/* After a failure of this rank: what waits for others is given up. */
+void device_give_up(struct exec *exec);
 
 #endif

@@ -65,6 +65,20 @@ enum snug_status plugin_backend(const struct backend *planned, const struct back
     return planned->alloc != NULL ? SNUG_OK : load(runs, err);
 }
 
+/* What ranks on GPUs exchange with: only the plugin knows where to look for it. */
+static void describe_direct(struct text *out)
+{
+    char direct[DEVICE_TEXT_MAX] = "";
+    const struct backend *backend;
+    struct snug_error err = {0};
+    if (load(&backend, &err) != SNUG_OK)
+        text_add(out, "%s\n", err.message);
+    else if (backend->hooks->direct->find(direct))
+        text_add(out, "%s: ranks on GPUs of their own exchange with it\n", direct);
+    else
+        text_add(out, "without NCCL, %s: ranks on GPUs exchange through the host\n", direct);
+}
+
 void plugin_describe(struct text *out)
 {
     char path[PATH_MAX];
@@ -77,4 +91,5 @@ void plugin_describe(struct text *out)
              driver != NULL ? "driver found" : "no driver on this machine");
     if (driver != NULL)
         dlclose(driver);
+    describe_direct(out);
 }

@@ -11,7 +11,7 @@
 enum snug_status plugin_backend(const struct backend *planned, const struct backend **runs,
                                 struct snug_error *err);
 
-/* For `snug --version`, one line: is the plugin there, is a driver? */
+/* For `snug --version`: is the plugin there, is a driver, is NCCL?  A line or two. */
 void plugin_describe(struct text *out);
 
 #endif

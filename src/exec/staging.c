@@ -160,7 +160,7 @@ static enum snug_status fill_other(struct exec *exec, exec_feed *feed, void *use
                                    struct snug_error *err)
 {
     struct staging *s = exec->staging;
-    TRY(exec->hooks->event_finish(s->taken[other_place(s)], err));
+    TRY(device_finish_event(exec, s->taken[other_place(s)], err));
     s->now = other_place(s);
     return feed(user, micro, err);
 }
@@ -215,7 +215,7 @@ enum snug_status staging_pull(struct exec *exec, struct snug_error *err)
     if (s->loss != NULL)
         TRY(exec->hooks->pull(exec->facts.device, s->loss, place_on_device(exec, prog->loss),
                               tensor_bytes(prog, prog->loss), err));
-    return exec->hooks->synchronize(exec->facts.device, err);
+    return device_finish(exec, err);
 }
 
 enum snug_status staging_view(struct exec *exec, tensor_id id, const void **data,

@@ -43,7 +43,8 @@ struct rank_place {
     int n_ranks; /* 0, 1: this one is alone */
     int rank;    /* -1: the one that has most; set by the pass shard */
     enum parallel parallel;
-    int zero; /* 1: states are sharded; 2: gradients too; 3: and weights */
+    int zero;             /* 1: states are sharded; 2: gradients too; 3: and weights */
+    bool exchanges_alone; /* with itself, to try the exchanges */
 };
 enum lora_on { LORA_ON_attention, LORA_ON_mlp, LORA_ON_all };
 

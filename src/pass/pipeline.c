@@ -67,7 +67,7 @@ static bool is_offloaded(const struct pass_env *env)
 
 static bool has_ranks(const struct pass_env *env)
 {
-    return env->ranks.n_ranks > 1;
+    return env->ranks.n_ranks > 1 || env->ranks.exchanges_alone;
 }
 
 /* clang-format off */

@@ -1,9 +1,10 @@
 /*
- * fit_search.c -- the choice: the least change of training that fits, and the fastest of those.
+ * fit_search.c -- the choice: the fastest that fits, and that changes training no more than it gains.
  *
- * Knobs that change what is learned are turned only as far as they must.  Their combinations are
- * tiers, from none to the most; the answer is the fastest candidate of the first tier in which one
- * fits.  A tier whose smallest candidates are over the room is left at once.
+ * Knobs that change what is learned are turned if they are allowed and if they must be, or if they
+ * bring a step that is faster by a tenth.  Their combinations are tiers, from none to the most.  4 bits
+ * and LoRA change so much that they are turned only where nothing else fits.  A tier whose smallest
+ * candidates are over the room is left at once.
  *
  * Inside a tier there are four axes: micro-batch, checkpoint, update, offload.  All but the first
  * only add time.  So the time without them is a lower bound, and what is dear to price is priced only
@@ -22,6 +23,8 @@
 
 enum { AUTO_MAX = 6 }; /* of the fourth stage */
 static const double NO_GUESS = 1e300;
+static const double WORTH =
+    1.1; /* how much faster a tier is, to be taken in place of an earlier one */
 
 /* By how much they change training: a judgement, not a measurement.  States are averages over many
  * steps, and so are the errors of rounding them; without a master every update of a weight is rounded;
@@ -34,7 +37,7 @@ static const struct tier {
     {NULL, "none", NULL}, {"16", "none", NULL}, {"8", "none", NULL},
     {"4", NULL, NULL},    {"4", "none", NULL},  {NULL, NULL, "16"},
 };
-enum { N_TIERS = sizeof tiers / sizeof *tiers };
+enum { N_TIERS = sizeof tiers / sizeof *tiers, N_MILD_TIERS = 6 /* without 4 bits and LoRA */ };
 
 struct search {
     struct fit *fit;
@@ -345,6 +348,40 @@ static enum snug_status next_tier(struct search *s, int *next, struct snug_error
     return SNUG_OK;
 }
 
+/* The least time of the tier where memory is no matter: other tiers need about as long. */
+static double fastest_plain(const struct search *s)
+{
+    double least = NO_GUESS;
+    for (int m = 0; m < s->fit->axes[FIT_MICRO_BATCH].n_values; m++) {
+        int plain = candidate(s, m, 0, 0, 0);
+        if (is_possible(s, plain) && at(s, plain)->seconds < least)
+            least = at(s, plain)->seconds;
+    }
+    return least;
+}
+
+/* From the tier after the one that fits on: another takes its place if it is worth it. */
+static enum snug_status look_for_faster(struct search *s, struct snug_error *err)
+{
+    int chosen = s->best, n_done = 0;
+    enum snug_status status = SNUG_OK;
+    while (n_done < N_MILD_TIERS && first_of_tier(s->fit, &tiers[n_done]) != s->first)
+        n_done++;
+    double bound = WORTH * fastest_plain(s);
+    for (int i = n_done + 1; i < N_MILD_TIERS && status == SNUG_OK; i++) {
+        s->first = first_of_tier(s->fit, &tiers[i]);
+        if (s->first < 0 || at(s, chosen)->seconds < bound)
+            continue;
+        s->best = -1;
+        status = search_tier(s, err);
+        if (status == SNUG_OK && s->best >= 0 &&
+            at(s, s->best)->seconds * WORTH < at(s, chosen)->seconds)
+            chosen = s->best;
+    }
+    s->best = chosen;
+    return status;
+}
+
 enum snug_status fit_choose(struct fit *fit, struct snug_error *err)
 {
     struct search s;
@@ -358,6 +395,8 @@ enum snug_status fit_choose(struct fit *fit, struct snug_error *err)
         if (s.first >= 0)
             status = search_tier(&s, err);
     }
+    if (status == SNUG_OK && s.best >= 0)
+        status = look_for_faster(&s, err);
     free(s.list);
     fit->chosen = s.best;
     return status == SNUG_OK && s.best < 0 ? take_smallest(fit, err) : status;

@@ -17,18 +17,18 @@ static const double product_share = 0.6, memory_share = 0.8, attention_share = 0
 static const double card_half_size = 128, cpu_half_size = 16;
 static const double card_launch_seconds = 4e-6, cpu_launch_seconds = 2e-6;
 
-static const double file_bytes_per_s = 3e9;  /* past the page cache: docs/offload.md */
-static const double host_bytes_per_s = 20e9; /* of pinned memory over PCIe 4, assumed */
+static const double file_bytes_per_s = 3e9; /* past the page cache: docs/offload.md */
 
 static const struct card {
     const char *name;
     double f32, bf16, f16, bytes; /* a second, at most */
+    double host_bytes;            /* of pinned memory, each way while both are used */
 } cards[RATES_TARGETS] = {
-    [RATES_v100] = {"V100 32G", 15.7e12, 15.7e12, 125e12, 900e9},
-    [RATES_a100] = {"A100 80G", 19.5e12, 312e12, 312e12, 2039e9},
-    [RATES_h100] = {"H100 80G", 67e12, 989e12, 989e12, 3350e9},
-    [RATES_h200] = {"H200", 67e12, 989e12, 989e12, 4800e9},
-    [RATES_4090] = {"RTX 4090", 82.6e12, 165.2e12, 165.2e12, 1008e9},
+    [RATES_v100] = {"V100 32G", 15.7e12, 15.7e12, 125e12, 900e9, 10e9},
+    [RATES_a100] = {"A100 80G", 19.5e12, 312e12, 312e12, 2039e9, 20e9},
+    [RATES_h100] = {"H100 80G", 67e12, 989e12, 989e12, 3350e9, 50e9},
+    [RATES_h200] = {"H200", 67e12, 989e12, 989e12, 4800e9, 50e9},
+    [RATES_4090] = {"RTX 4090", 82.6e12, 165.2e12, 165.2e12, 1008e9, 20e9},
 };
 
 struct device_rates rates_generic_cpu(int threads)
@@ -50,7 +50,7 @@ static struct device_rates rates_of_card(const struct card *card)
                                  .attention_share = attention_share,
                                  .half_size = card_half_size,
                                  .launch_seconds = card_launch_seconds,
-                                 .stored_bytes = host_bytes_per_s};
+                                 .stored_bytes = card->host_bytes};
 }
 
 /* What a link carries in each direction, and what a message costs before its first byte: assumed. */

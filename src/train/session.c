@@ -4,6 +4,7 @@
 #include "train/session.h"
 
 #include "exec/exchange.h"
+#include "exec/seats.h"
 #include "ir/exchange.h"
 #include "train/rates.h"
 
@@ -112,7 +113,8 @@ static struct rank_place rank_place_of(const struct session_request *q, const st
     return (struct rank_place){.n_ranks = s->n_ranks,
                                .rank = s->n_ranks > 1 ? rank : 0,
                                .parallel = (enum parallel)r->parallel,
-                               .zero = r->zero};
+                               .zero = r->zero,
+                               .exchanges_alone = session_exchanges_alone(s)};
 }
 
 enum snug_status session_program(const struct session_request *q, const char *last_pass,
@@ -265,6 +267,11 @@ void session_free(struct session *s)
 {
     program_free(&s->prog);
     plan_free(&s->plan);
+}
+
+bool session_exchanges_alone(const struct session *s)
+{
+    return s->n_ranks == 1 && session_is_on_gpu(s) && seats_are_forced();
 }
 
 bool session_is_on_gpu(const struct session *s)

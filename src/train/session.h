@@ -60,6 +60,8 @@ enum snug_status session_plan_program(struct session *session, struct snug_error
 
 /* Is it for a GPU, whose memory is not the machine's? */
 bool session_is_on_gpu(const struct session *session);
+/* One rank that exchanges with itself, as SNUG_NCCL=force wants: to try NCCL with a single GPU. */
+bool session_exchanges_alone(const struct session *session);
 
 /* What the process takes beside the plan, as a bound used before anything runs. */
 int64_t session_expected_runtime_bytes(const struct session *session);

@@ -32,7 +32,9 @@ static enum snug_status feed(void *user, int micro, struct snug_error *err)
             }
         return SNUG_OK;
     }
-    int64_t first = t->step * t->session.batch + own_first + micro * t->session.micro_batch;
+    int64_t step = t->step + micro / prog->n_repeat; /* ahead: of the next one */
+    int64_t first =
+        step * t->session.batch + own_first + micro % prog->n_repeat * t->session.micro_batch;
     return data_fill(t->data, DATA_TRAIN, first, t->session.micro_batch,
                      exec_input(t->exec, t->needs.input),
                      exec_input(t->exec, t->needs.target_input), err);
@@ -123,7 +125,8 @@ static enum snug_status make_exec(struct snug_trainer *t, struct snug_error *err
     if (has_store && t->out != NULL)
         TRY(checkpoint_make_dir(t->out, err));
     t->session.facts.store_folder = t->out;
-    t->session.facts.comm = t->session.n_ranks > 1 ? t->comm : NULL;
+    t->session.facts.comm =
+        t->session.n_ranks > 1 || session_exchanges_alone(&t->session) ? t->comm : NULL;
     return exec_create(&t->session.prog, &t->session.plan, t->session.backend, &t->session.facts,
                        NULL, &t->exec, err);
 }
@@ -444,6 +447,31 @@ int snug_trainer_rank_bytes(const snug_trainer *t, int rank, int64_t *planned, i
     return 1;
 }
 
+int snug_trainer_rank_gpu(const snug_trainer *t, int rank)
+{
+    return rank < 0 || rank >= t->comm->n_ranks ? -1 : exec_rank_gpu(t->exec, rank);
+}
+
+const char *snug_trainer_exchange(const snug_trainer *t)
+{
+    return exec_exchange_way(t->exec);
+}
+
+static void describe_gpus(const struct snug_trainer *t, struct text *out)
+{
+    enum { NAMED = 8 };
+    if (exec_exchange_way(t->exec) == NULL)
+        return;
+    text_add(out, "ranks   ");
+    for (int rank = 0; rank < t->comm->n_ranks && rank < NAMED; rank++)
+        text_add(out, "%s%d on GPU %d", rank == 0 ? "" : ", ", rank, exec_rank_gpu(t->exec, rank));
+    text_add(out, "%s; %s", t->comm->n_ranks > NAMED ? "..." : "", exec_exchange_way(t->exec));
+    if (exec_exchange_host_bytes(t->exec) > 0)
+        text_add(out, "; %s bytes pinned",
+                 text_count(exec_exchange_host_bytes(t->exec), (char[TEXT_SIZE_MAX + 8]){0}));
+    text_add(out, "\n");
+}
+
 enum snug_status snug_trainer_step(snug_trainer *t, const void *const *inputs,
                                    struct snug_metrics *metrics, struct snug_error *err)
 {
@@ -524,6 +552,7 @@ char *snug_trainer_describe(const snug_trainer *t)
         text_add(&out, "store   %s bytes (%s) in %s\n",
                  text_count(t->session.plan.store_bytes, count),
                  text_size(t->session.plan.store_bytes, bytes), t->session.backend->store_place);
+    describe_gpus(t, &out);
     return text_take(&out);
 }
 

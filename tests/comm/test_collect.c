@@ -1,6 +1,7 @@
 /*
  * test_collect.c -- sums and collections over ranks against a plain sum, with threads as ranks: every
- * type, ragged cuts, owners, fewer elements than ranks, buckets smaller than what goes through them.
+ * type, ragged cuts, owners, fewer elements than ranks, buckets smaller than what goes through them.  And
+ * with tensors that are reached by copies, none of which is made before it has to be.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -75,6 +76,72 @@ static const struct comm_table table = {.name = "threads",
                                         .reduce_scatter = collect_reduce_scatter,
                                         .all_gather = collect_all_gather};
 
+/* ---- copies that are late -------------------------------------------------------------------- */
+
+enum { LATE_MOST = 4 * RANKS_MOST * TENSORS };
+
+struct late_copy {
+    void *to;
+    const void *from;
+    int64_t n_bytes;
+    enum dtype added; /* else: DTYPE_COUNT */
+};
+
+struct late_reach {
+    struct comm_reach reach; /* first: the two are cast into each other */
+    struct late_copy copies[LATE_MOST];
+    int n;
+};
+
+static enum snug_status put_off(struct comm_reach *reach, struct late_copy copy)
+{
+    struct late_reach *late = (struct late_reach *)reach;
+    if (late->n == LATE_MOST)
+        return SNUG_NO_MEMORY;
+    late->copies[late->n++] = copy;
+    return SNUG_OK;
+}
+
+static enum snug_status late_get(struct comm_reach *reach, void *bucket, const void *tensor,
+                                 int64_t n_bytes, struct snug_error *err)
+{
+    (void)err;
+    return put_off(reach, (struct late_copy){bucket, tensor, n_bytes, DTYPE_COUNT});
+}
+
+static enum snug_status late_put(struct comm_reach *reach, void *tensor, const void *bucket,
+                                 int64_t n_bytes, struct snug_error *err)
+{
+    (void)err;
+    return put_off(reach, (struct late_copy){tensor, bucket, n_bytes, DTYPE_COUNT});
+}
+
+static enum snug_status late_add(struct comm_reach *reach, enum dtype dtype, void *tensor,
+                                 const void *bucket, int64_t n_elems, struct snug_error *err)
+{
+    (void)err;
+    int64_t n_bytes = n_elems * (int64_t)dtype_bytes(dtype);
+    return put_off(reach, (struct late_copy){tensor, bucket, n_bytes, dtype});
+}
+
+static enum snug_status late_settle(struct comm_reach *reach, struct snug_error *err)
+{
+    struct late_reach *late = (struct late_reach *)reach;
+    (void)err;
+    for (int i = 0; i < late->n; i++) {
+        const struct late_copy *copy = &late->copies[i];
+        enum dtype dtype = copy->added;
+        if (dtype == DTYPE_COUNT)
+            memcpy(copy->to, copy->from, (size_t)copy->n_bytes);
+        for (int64_t k = 0; dtype != DTYPE_COUNT && k < copy->n_bytes / (int64_t)dtype_bytes(dtype);
+             k++)
+            dtype_store(dtype, copy->to, k,
+                        dtype_load(dtype, copy->to, k) + dtype_load(dtype, copy->from, k));
+    }
+    late->n = 0;
+    return SNUG_OK;
+}
+
 /* ---- one case -------------------------------------------------------------------------------- */
 
 struct one_case {
@@ -126,6 +193,8 @@ struct worker {
     const struct one_case *c;
     pthread_t thread;
     int64_t n_wrong;
+    bool is_afar;
+    struct late_reach late;
 };
 
 static void count_wrong(struct worker *w, double is, double should)
@@ -152,6 +221,7 @@ static void check_pieces(struct worker *w, struct comm_tensor *t, void *work)
     uint64_t number = 0;
     (void)table.reduce_scatter(comm, t, TENSORS, false, work, NULL);
     (void)table.reduce_scatter(comm, t, TENSORS, true, work, NULL);
+    w->n_wrong += w->late.n; /* when a call returns nothing is left to do */
     (void)table.all_gather(comm, t, TENSORS, work, NULL);
     for (int k = 0; k < TENSORS; k++)
         for (int64_t i = 0; i < t[k].n_elems; i++) {
@@ -173,9 +243,11 @@ static void *run_rank(void *argument)
     const struct one_case *c = w->c;
     struct comm_tensor t[TENSORS];
     size_t width = dtype_bytes(c->dtype);
+    w->late.reach = (struct comm_reach){late_get, late_put, late_add, late_settle};
     for (int k = 0; k < TENSORS; k++) {
         struct cut_range own = cut_of(c->cut, c->n_elems[k], c->n_ranks, w->rank.comm.rank);
         t[k] = (struct comm_tensor){.dtype = c->dtype, .n_elems = c->n_elems[k], .cut = c->cut};
+        t[k].reach = w->is_afar ? &w->late.reach : NULL;
         t[k].whole = malloc((size_t)c->n_elems[k] * width);
         t[k].piece = own.count > 0 ? malloc((size_t)own.count * width) : NULL;
     }
@@ -185,6 +257,7 @@ static void *run_rank(void *argument)
     check_pieces(w, t, work);
     fill(w, t);
     check_all_reduce(w, t, work);
+    w->n_wrong += w->late.n;
     for (int k = 0; k < TENSORS; k++) {
         free(t[k].whole);
         free(pieces[k]);
@@ -193,9 +266,8 @@ static void *run_rank(void *argument)
     return NULL;
 }
 
-static void test_sums(void **state)
+static void check_cases(bool is_afar)
 {
-    (void)state;
     for (int i = 0; i < N_CASES; i++) {
         struct room room = {.mutex = PTHREAD_MUTEX_INITIALIZER,
                             .changed = PTHREAD_COND_INITIALIZER};
@@ -203,6 +275,7 @@ static void test_sums(void **state)
         int64_t n_wrong = 0;
         for (int r = 0; r < cases[i].n_ranks; r++) {
             workers[r].c = &cases[i];
+            workers[r].is_afar = is_afar;
             workers[r].rank = (struct thread_rank){
                 .comm = {.table = &table, .rank = r, .n_ranks = cases[i].n_ranks}, .room = &room};
             assert_int_equal(pthread_create(&workers[r].thread, NULL, run_rank, &workers[r]), 0);
@@ -214,6 +287,18 @@ static void test_sums(void **state)
         if (n_wrong > 0)
             fail_msg("case %d: %lld numbers are wrong", i, (long long)n_wrong);
     }
+}
+
+static void test_sums(void **state)
+{
+    (void)state;
+    check_cases(false);
+}
+
+static void test_sums_of_tensors_afar(void **state)
+{
+    (void)state;
+    check_cases(true);
 }
 
 /* Ranges follow each other, leave nothing out, and differ by one unit at most. */
@@ -246,6 +331,7 @@ static void test_cuts(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cuts), cmocka_unit_test(test_sums)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cuts), cmocka_unit_test(test_sums),
+                                       cmocka_unit_test(test_sums_of_tensors_afar)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

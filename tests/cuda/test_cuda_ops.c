@@ -24,7 +24,7 @@ static void compare(struct opcompare *ctx, const struct backend *backend)
     struct snug_error err = {0};
     ctx->device_of = backend;
     ctx->n_failures = ctx->n_triples = 0;
-    if (backend->hooks->open(&ctx->device, &err) != SNUG_OK)
+    if (backend->hooks->open(0, &ctx->device, &err) != SNUG_OK)
         fail_msg("%s", err.message);
     opcompare_cases(ctx);
     backend->hooks->close(ctx->device);

@@ -152,7 +152,7 @@ static void test_a_sum_may_lie_in_the_workspace_of_another(void **state)
     const float numbers[N] = {1, 2, 3};
     double sums[2] = {0};
     int n_run = 0;
-    must(backend->hooks->open(&device, &err), &err);
+    must(backend->hooks->open(0, &device, &err), &err);
     size_t work_bytes = CUDA_SQUARE_LIST_PARTS * sizeof(double);
     char *block = backend->alloc(work_bytes + 256);
     assert_non_null(block);

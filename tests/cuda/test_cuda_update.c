@@ -30,7 +30,7 @@ static int open_device(void **state)
 {
     (void)state;
     backend = snug_cuda_backend();
-    return backend->hooks->open(&device, NULL) == SNUG_OK ? 0 : -1;
+    return backend->hooks->open(0, &device, NULL) == SNUG_OK ? 0 : -1;
 }
 
 static int close_device(void **state)

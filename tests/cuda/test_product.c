@@ -298,7 +298,7 @@ int main(void)
 {
     struct snug_error err = {0};
     bench.backend = snug_cuda_backend();
-    if (bench.backend->hooks->open(&bench.device, &err) != SNUG_OK)
+    if (bench.backend->hooks->open(0, &bench.device, &err) != SNUG_OK)
         return fprintf(stderr, "%s\n", err.message), 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plain),

@@ -1,0 +1,294 @@
+/*
+ * nccl_emulated.cc -- NCCL between processes of one machine that emulate a GPU each, for the tests.
+ *
+ * Ranks share a piece of memory with a slot for each.  A step of a collective: some put their numbers into
+ * their slots, all meet, some read, all meet.  Sends and receives have a mailbox for each pair; a group
+ * sends before it receives.  Streams do work at once (emulate.h), so a rank that waits for others waits
+ * here; for those that never come, until it has been too long.
+ */
+extern "C" {
+#include "base/dtype.h"
+}
+#include "cuda/nccl.h"
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <fcntl.h>
+#include <functional>
+#include <sched.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <vector>
+
+enum { RANKS_MOST = 8, SLOT_BYTES = 1 << 16, TOO_LONG_S = 20, REMOTE_ERROR = 6 };
+
+struct mailbox {
+    std::atomic<int> is_full;
+    unsigned char bytes[SLOT_BYTES];
+};
+
+struct shared_memory { /* zeros at first */
+    std::atomic<int> n_arrived, n_meetings;
+    unsigned char slot[RANKS_MOST][SLOT_BYTES];
+    struct mailbox mail[RANKS_MOST][RANKS_MOST]; /* to, from */
+};
+
+struct ncclComm {
+    struct shared_memory *memory;
+    int rank, n_ranks, error;
+};
+
+/* ---- waiting -------------------------------------------------------------------------------- */
+
+template <class Condition> static void wait_until(struct ncclComm *comm, Condition is_so)
+{
+    time_t begin = time(nullptr);
+    while (comm->error == NCCL_SUCCESS && !is_so()) {
+        sched_yield();
+        if (time(nullptr) - begin > TOO_LONG_S)
+            comm->error = REMOTE_ERROR;
+    }
+}
+
+static void meet(struct ncclComm *comm)
+{
+    struct shared_memory *m = comm->memory;
+    int meeting = m->n_meetings.load();
+    if (m->n_arrived.fetch_add(1) + 1 == comm->n_ranks) {
+        m->n_arrived.store(0);
+        m->n_meetings.store(meeting + 1);
+    }
+    wait_until(comm, [=] { return m->n_meetings.load() != meeting; });
+}
+
+/* ---- steps ---------------------------------------------------------------------------------- */
+
+static enum dtype dtype_of(int type)
+{
+    return type == NCCL_F32    ? DTYPE_f32
+           : type == NCCL_F64  ? DTYPE_f64
+           : type == NCCL_BF16 ? DTYPE_bf16
+           : type == NCCL_F16  ? DTYPE_f16
+                               : DTYPE_u8;
+}
+
+/* Sums of all slots; rank by rank, as good an order as any. */
+static void sum_slots(struct ncclComm *comm, enum dtype dtype, void *to, size_t n)
+{
+    for (int64_t i = 0; i < (int64_t)n; i++) {
+        double sum = 0;
+        for (int rank = 0; rank < comm->n_ranks; rank++)
+            sum += dtype_load(dtype, comm->memory->slot[rank], i);
+        dtype_store(dtype, to, i, sum);
+    }
+}
+
+/* The sum of all ranks' to `root`, or to all of them (-1). */
+static void reduce_now(struct ncclComm *comm, const void *from, void *to, size_t n, int type,
+                       int root)
+{
+    enum dtype dtype = dtype_of(type);
+    size_t size = dtype_bytes(dtype), most = SLOT_BYTES / size;
+    for (size_t at = 0; at < n; at += most) {
+        size_t run = n - at < most ? n - at : most;
+        memcpy(comm->memory->slot[comm->rank], (const char *)from + at * size, run * size);
+        meet(comm);
+        if (root < 0 || root == comm->rank)
+            sum_slots(comm, dtype, (char *)to + at * size, run);
+        meet(comm);
+    }
+}
+
+static void broadcast_now(struct ncclComm *comm, const void *from, void *to, size_t n_bytes,
+                          int root)
+{
+    for (size_t at = 0; at < n_bytes; at += SLOT_BYTES) {
+        size_t run = n_bytes - at < SLOT_BYTES ? n_bytes - at : (size_t)SLOT_BYTES;
+        if (root == comm->rank)
+            memcpy(comm->memory->slot[root], (const char *)from + at, run);
+        meet(comm);
+        memmove((char *)to + at, comm->memory->slot[root], run);
+        meet(comm);
+    }
+}
+
+/* ---- groups --------------------------------------------------------------------------------- */
+
+struct step {
+    cudaStream_t stream;
+    std::function<void()> work;
+};
+
+static int group_depth; /* of the one thread that calls */
+static std::vector<struct step> group, group_receives;
+
+static int end_group(void)
+{
+    if (--group_depth > 0)
+        return NCCL_SUCCESS;
+    for (auto &step : group)
+        emulated_submit(step.stream, step.work);
+    for (auto &step : group_receives)
+        emulated_submit(step.stream, step.work);
+    group.clear();
+    group_receives.clear();
+    return NCCL_SUCCESS;
+}
+
+static int start_group(void)
+{
+    group_depth++;
+    return NCCL_SUCCESS;
+}
+
+static int put(std::vector<struct step> *steps, cudaStream_t stream, std::function<void()> work)
+{
+    start_group();
+    steps->push_back({stream, work});
+    return end_group();
+}
+
+/* ---- the calls ------------------------------------------------------------------------------ */
+
+static int all_reduce(const void *from, void *to, size_t n, int type, int, struct ncclComm *comm,
+                      cudaStream_t stream)
+{
+    return put(&group, stream, [=] { reduce_now(comm, from, to, n, type, -1); });
+}
+
+static int reduce(const void *from, void *to, size_t n, int type, int, int root,
+                  struct ncclComm *comm, cudaStream_t stream)
+{
+    return put(&group, stream, [=] { reduce_now(comm, from, to, n, type, root); });
+}
+
+static int reduce_scatter(const void *from, void *to, size_t n, int type, int,
+                          struct ncclComm *comm, cudaStream_t stream)
+{
+    size_t bytes = n * dtype_bytes(dtype_of(type));
+    return put(&group, stream, [=] {
+        for (int root = 0; root < comm->n_ranks; root++)
+            reduce_now(comm, (const char *)from + (size_t)root * bytes, to, n, type, root);
+    });
+}
+
+static int broadcast(const void *from, void *to, size_t n, int type, int root,
+                     struct ncclComm *comm, cudaStream_t stream)
+{
+    size_t bytes = n * dtype_bytes(dtype_of(type));
+    return put(&group, stream, [=] { broadcast_now(comm, from, to, bytes, root); });
+}
+
+static int all_gather(const void *from, void *to, size_t n, int type, struct ncclComm *comm,
+                      cudaStream_t stream)
+{
+    size_t bytes = n * dtype_bytes(dtype_of(type));
+    return put(&group, stream, [=] {
+        for (int root = 0; root < comm->n_ranks; root++)
+            broadcast_now(comm, from, (char *)to + (size_t)root * bytes, bytes, root);
+    });
+}
+
+enum { INVALID_ARGUMENT = 4 };
+
+static int send(const void *from, size_t n, int type, int peer, struct ncclComm *comm,
+                cudaStream_t stream)
+{
+    size_t bytes = n * dtype_bytes(dtype_of(type));
+    struct mailbox *box = &comm->memory->mail[peer][comm->rank];
+    if (bytes > SLOT_BYTES)
+        return INVALID_ARGUMENT;
+    return put(&group, stream, [=] {
+        wait_until(comm, [=] { return box->is_full.load() == 0; });
+        memcpy(box->bytes, from, bytes);
+        box->is_full.store(1);
+    });
+}
+
+static int recv(void *to, size_t n, int type, int peer, struct ncclComm *comm, cudaStream_t stream)
+{
+    size_t bytes = n * dtype_bytes(dtype_of(type));
+    struct mailbox *box = &comm->memory->mail[comm->rank][peer];
+    if (bytes > SLOT_BYTES)
+        return INVALID_ARGUMENT;
+    return put(&group_receives, stream, [=] {
+        wait_until(comm, [=] { return box->is_full.load() == 1; });
+        memcpy(to, box->bytes, bytes);
+        box->is_full.store(0);
+    });
+}
+
+/* ---- ranks ---------------------------------------------------------------------------------- */
+
+static int get_version(int *version)
+{
+    *version = 20000;
+    return NCCL_SUCCESS;
+}
+
+static int get_id(struct nccl_id *id)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    snprintf(id->bytes, sizeof id->bytes, "/snug-emulated-%ld-%ld", (long)getpid(),
+             (long)now.tv_nsec);
+    return NCCL_SUCCESS;
+}
+
+static int init_rank(struct ncclComm **out, int n_ranks, struct nccl_id id, int rank)
+{
+    int file = n_ranks > RANKS_MOST ? -1 : shm_open(id.bytes, O_CREAT | O_RDWR, 0600);
+    if (file < 0 || ftruncate(file, sizeof(struct shared_memory)) != 0)
+        return INVALID_ARGUMENT;
+    void *memory =
+        mmap(nullptr, sizeof(struct shared_memory), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    close(file);
+    if (memory == MAP_FAILED)
+        return INVALID_ARGUMENT;
+    *out = new ncclComm{(struct shared_memory *)memory, rank, n_ranks, NCCL_SUCCESS};
+    meet(*out);
+    if (rank == 0)
+        shm_unlink(id.bytes);
+    return (*out)->error;
+}
+
+static int destroy(struct ncclComm *comm)
+{
+    munmap(comm->memory, sizeof *comm->memory);
+    delete comm;
+    return NCCL_SUCCESS;
+}
+
+static int async_error(struct ncclComm *comm, int *error)
+{
+    *error = comm->error;
+    return NCCL_SUCCESS;
+}
+
+static const char *error_text(int error)
+{
+    return error == REMOTE_ERROR ? "another rank does not come" : "an invalid argument";
+}
+
+static const char *last_error(struct ncclComm *)
+{
+    return "";
+}
+
+/* SNUG_EMULATED_NCCL=missing: as where it is not installed. */
+const struct nccl_calls *nccl_find(char why[DEVICE_TEXT_MAX])
+{
+    static const struct nccl_calls calls = {
+        get_version,    get_id,     init_rank,   destroy,   destroy,    async_error,
+        error_text,     last_error, start_group, end_group, all_reduce, reduce,
+        reduce_scatter, broadcast,  all_gather,  send,      recv};
+    const char *wish = getenv("SNUG_EMULATED_NCCL");
+    if (wish != nullptr && strcmp(wish, "missing") == 0) {
+        snprintf(why, DEVICE_TEXT_MAX, "the emulated one is said to be missing");
+        return nullptr;
+    }
+    return &calls;
+}

@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# Ranks on emulated GPUs: two that share one, and so exchange through the host; three with one each, which use
+# an emulated NCCL.  Losses as on one rank, bytes as planned on all of them, and what the run says of it.
+#
+# usage: [SNUG=./snug] tests/cuda/ranks.sh       The output is TAP.
+# shellcheck source=tests/ranks/ranks.bash
+. "$(dirname "$0")/../ranks/ranks.bash"
+plugin=$(dirname "$snug")/build/release/libsnug_cuda_emulated.so
+[ -r "$plugin" ] || { echo "skip: no $plugin"; exit 77; }
+export SNUG_CUDA_PLUGIN=$plugin
+
+mkdir tiny
+echo '{"model_type": "gpt2", "vocab_size": 64, "n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 2}' \
+    >tiny/config.json
+says() { grep -qF "\"exchange\": \"$2\"" "$1.out" || { cat "$1.out"; return 1; }; }
+planned_on_all() { # DIR RANKS: as as_planned, with the number of the GPU
+    sed -E 's/, "gpu": [0-9]+\}/}/g' "$1.out" >"$1.plain.out" && as_planned "$1.plain" "$2"
+}
+on_gpus() { # DIR GPU...: of rank 0, 1...
+    [ "$(grep -oE '"gpu": [0-9]+' "$1.out" | cut -d' ' -f2 | paste -sd' ')" = "${*:2}" ]
+}
+
+host="MPI through the host's memory: ranks 0 and 1 share a GPU"
+small="mlp:7-5-3 --batch 12 --micro-batch 2 --steps 4 --device cuda"
+# shellcheck disable=SC2086
+check "a small model on one GPU" alone small1 $small
+for how in ddp ps zero1 zero2 zero3; do
+    # shellcheck disable=SC2046,SC2086
+    check "2 ranks on one GPU, $how" ranks "$first" 2 host-$how $small $(flags_of $how)
+    check "2 ranks on one GPU, $how: the losses of one" near host-$how small1 4
+    check "2 ranks on one GPU, $how: planned is allocated" planned_on_all host-$how 2
+    check "2 ranks on one GPU, $how: which way" says host-$how "$host"
+    # shellcheck disable=SC2046,SC2086
+    SNUG_EMULATED_GPUS=3 check "3 ranks with NCCL, $how" ranks "$first" 3 nccl-$how $small $(flags_of $how)
+    check "3 ranks with NCCL, $how: the losses of one" near nccl-$how small1 4
+    check "3 ranks with NCCL, $how: planned is allocated" planned_on_all nccl-$how 3
+    check "3 ranks with NCCL, $how: which way" says nccl-$how "NCCL 2.0.0"
+done
+check "one GPU for all" on_gpus host-ddp 0 0
+check "one for each" on_gpus nccl-ddp 0 1 2
+check "through the host ddp and zero 1 have the same bits" same host-zero1 host-ddp
+check "through the host zero 2 and 3 have the same bits" same host-zero2 host-zero3
+
+# Attention, several buckets, an evaluation that gathers weights.
+gpt="tiny --batch 4 --steps 3 --device cuda"
+# shellcheck disable=SC2086
+check "a tiny GPT-2 on one GPU" alone gpt1 $gpt
+# shellcheck disable=SC2086
+check "a tiny GPT-2, zero 3 on 2 ranks" ranks "$first" 2 gpt2 $gpt --zero 3
+check "a tiny GPT-2, zero 3: the losses of one" near gpt2 gpt1 3
+# shellcheck disable=SC2086
+SNUG_EMULATED_GPUS=2 check "a tiny GPT-2, zero 3 with NCCL" ranks "$first" 2 gpt3 $gpt --zero 3
+check "a tiny GPT-2, zero 3 with NCCL: the losses of one" near gpt3 gpt1 3
+
+# ---- what is missing, and what is asked for ----------------------------------------------------
+
+# shellcheck disable=SC2086
+SNUG_EMULATED_GPUS=2 SNUG_EMULATED_NCCL=missing check "without NCCL" ranks "$first" 2 none $small
+check "without NCCL it goes through the host and says why" says none \
+    "MPI through the host's memory: rank 0 has no NCCL, the emulated one is said to be missing"
+# shellcheck disable=SC2086
+SNUG_EMULATED_GPUS=2 SNUG_NCCL=off check "NCCL that is not wanted" ranks "$first" 2 off $small
+check "NCCL that is not wanted is not used" says off "MPI through the host's memory: SNUG_NCCL is off"
+# shellcheck disable=SC2086
+SNUG_NCCL=force check "one rank that exchanges with itself" alone force $small --zero 2
+check "one rank that exchanges with itself: NCCL" says force "NCCL 2.0.0"
+check "one rank that exchanges with itself: the losses of one that does not" near force small1 4
+# shellcheck disable=SC2086
+refused() { ! SNUG_NCCL=force ranks "$first" 2 refused $small && grep -q "SNUG_NCCL=force: ranks 0 and 1 share a GPU" refused.err; }
+check "NCCL that is wanted where it cannot be" refused
+version() { "$snug" --version | grep -qF "$1"; }
+check "--version: NCCL" version "NCCL 2.0.0"
+SNUG_EMULATED_NCCL=missing check "--version: without NCCL, in one line" version \
+    "without NCCL, the emulated one is said to be missing: ranks on GPUs exchange through the host"
+
+# What is run on machines with a GPU, with a smaller model and without MPI.
+script() {
+    WITHOUT_MPI=1 MODEL=$work/tiny SEQ=16 STEPS=3 SNUG=$snug "$(dirname "$snug")/tools/test-cuda-ranks.sh" >script.out 2>&1 ||
+        { cat script.out; return 1; }
+}
+check "tools/test-cuda-ranks.sh" script
+finish
