@@ -1,9 +1,9 @@
 /*
  * backend.c -- the CUDA backend: a device, its streams, its memory, recordings of work.
  *
- * Two streams, one of kernels and one of copies; events order them.  Both are blocking towards nobody:
- * what is put on them does not wait for other users of the GPU.  A recording is a CUDA graph: stream
- * capture keeps the calls of one section, of both streams.
+ * Three streams: of kernels, of copies to the GPU, of copies from it; events order them.  They are blocking
+ * towards nobody: what is put on them does not wait for other users of the GPU.  A recording is a CUDA
+ * graph: stream capture keeps the calls of one section, of all streams.
  */
 #include "cuda/backend.h"
 
@@ -48,6 +48,8 @@ static void close_device(struct device *device)
         (void)cudaStreamDestroy(device->compute);
     if (device->copies != NULL)
         (void)cudaStreamDestroy(device->copies);
+    if (device->stashes != NULL)
+        (void)cudaStreamDestroy(device->stashes);
     free(device);
 }
 
@@ -67,7 +69,8 @@ static enum snug_status open_streams(struct device *device, struct snug_error *e
                          cudaGetErrorString(error));
     TRY(check(cudaSetDevice(device->number), "a GPU", err));
     TRY(check(cudaStreamCreateWithFlags(&device->compute, cudaStreamNonBlocking), "a stream", err));
-    return check(cudaStreamCreateWithFlags(&device->copies, cudaStreamNonBlocking), "a stream",
+    TRY(check(cudaStreamCreateWithFlags(&device->copies, cudaStreamNonBlocking), "a stream", err));
+    return check(cudaStreamCreateWithFlags(&device->stashes, cudaStreamNonBlocking), "a stream",
                  err);
 }
 
@@ -116,10 +119,21 @@ static void *copy_stream(struct device *device)
     return device->copies;
 }
 
+static void *stash_stream(struct device *device)
+{
+    return device->stashes;
+}
+
+static enum snug_status finish_copies(struct device *device, struct snug_error *err)
+{
+    TRY(check(cudaStreamSynchronize(device->copies), "a copy", err));
+    return check(cudaStreamSynchronize(device->stashes), "a copy", err);
+}
+
 static enum snug_status synchronize(struct device *device, struct snug_error *err)
 {
     TRY(check(cudaStreamSynchronize(device->compute), "a run", err));
-    return check(cudaStreamSynchronize(device->copies), "a copy", err);
+    return finish_copies(device, err);
 }
 
 /* What a query says: done, not yet, or why it failed. */
@@ -132,7 +146,9 @@ static enum snug_status answer(cudaError_t error, bool *done, struct snug_error 
 static enum snug_status is_done(struct device *device, bool *done, struct snug_error *err)
 {
     TRY(answer(cudaStreamQuery(device->compute), done, err));
-    return *done ? answer(cudaStreamQuery(device->copies), done, err) : SNUG_OK;
+    if (*done)
+        TRY(answer(cudaStreamQuery(device->copies), done, err));
+    return *done ? answer(cudaStreamQuery(device->stashes), done, err) : SNUG_OK;
 }
 
 /* ---- memory --------------------------------------------------------------------------------- */
@@ -209,11 +225,6 @@ static enum snug_status add(struct device *device, enum dtype dtype, void *to, c
     struct cuda_array sum = {.dtype = dtype, .data = to},
                       more = {.dtype = dtype, .data = (void *)from};
     return check((cudaError_t)cuda_add(n_elems, sum, more, sum, device->copies), "a sum", err);
-}
-
-static enum snug_status finish_copies(struct device *device, struct snug_error *err)
-{
-    return check(cudaStreamSynchronize(device->copies), "a copy", err);
 }
 
 static enum snug_status read_block(struct device *device, const void *from, void *to,
@@ -407,6 +418,7 @@ static const struct device_hooks hooks = {.count = count_devices,
                                           .use = use_device,
                                           .stream = compute_stream,
                                           .copy_stream = copy_stream,
+                                          .stash_stream = stash_stream,
                                           .synchronize = synchronize,
                                           .is_done = is_done,
                                           .alloc_host = alloc_host,

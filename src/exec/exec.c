@@ -46,8 +46,7 @@ static enum snug_status prepare(struct exec *exec, int i, struct snug_error *err
                          i, op_infos[op->kind].name, exec->backend->name);
     *call = (struct kernel_call){.op = op, .facts = &exec->facts, .store = exec->store};
     if (exec->hooks != NULL)
-        call->stream = op_is_copy(op) ? exec->hooks->copy_stream(exec->facts.device)
-                                      : exec->hooks->stream(exec->facts.device);
+        call->stream = device_stream_of(exec, op);
     if (exec->facts.comm != NULL)
         call->exchanger = &exec->exchanger.exchanger;
     for (int k = 0; k < op->n_in; k++)
@@ -415,8 +414,8 @@ enum snug_status exec_run_section(struct exec *exec, int begin, int end, int mic
         int together_end = newest >= 0 && i < end - 1 ? end - 1 : end;
         TRY(run_some(exec, i, begin, together_end, micro, &next, err));
     }
-    if (exec->hooks != NULL && newest >= 0)
-        TRY(device_wait_for_copy(exec, newest, err));
+    if (exec->hooks != NULL)
+        TRY(device_join_copies(exec, newest, err));
     return finish_copies(exec, err);
 }
 

@@ -89,7 +89,18 @@ enum snug_status device_run_copy(struct exec *exec, int i, struct snug_error *er
     return exec->hooks->finish_copies(exec->facts.device, err);
 }
 
-/* After the kernels before it, beside those that follow. */
+void *device_stream_of(const struct exec *exec, const struct op *op)
+{
+    const struct device_hooks *hooks = exec->hooks;
+    struct device *device = exec->facts.device;
+    return !op_is_copy(op)        ? hooks->stream(device)
+           : op->kind == OP_stash ? hooks->stash_stream(device)
+                                  : hooks->copy_stream(device);
+}
+
+/* After the kernels before it, beside those that follow.  Stashes have a stream of their own, so that a
+ * bus is used both ways at once.  Plans count on copies being done one after the other: a fetch may have
+ * the bytes of a stash before it, so it waits for them all.  A stash has nothing to fear from fetches. */
 enum snug_status device_issue_copy(struct exec *exec, int i, struct snug_error *err)
 {
     const struct device_hooks *hooks = exec->hooks;
@@ -99,18 +110,34 @@ enum snug_status device_issue_copy(struct exec *exec, int i, struct snug_error *
         exec->number[i] = copies_issue(exec->copies, i);
         return SNUG_OK;
     }
+    bool is_stash = exec->prog->ops[i].kind == OP_stash;
+    void *stream = exec->calls[i].stream;
     TRY(hooks->event_record(exec->forked, hooks->stream(device), err));
-    TRY(hooks->event_wait(hooks->copy_stream(device), exec->forked, err));
+    TRY(hooks->event_wait(stream, exec->forked, err));
+    if (!is_stash && exec->newest_stash >= 0)
+        TRY(hooks->event_wait(stream, exec->copied[exec->newest_stash], err));
+    exec->newest_stash = is_stash ? i : -1;
+    exec->newest_fetch = is_stash ? exec->newest_fetch : i;
     TRY(exec->kernels[i]->run(&exec->calls[i], err));
-    return hooks->event_record(exec->copied[i], hooks->copy_stream(device), err);
+    return hooks->event_record(exec->copied[i], stream, err);
 }
 
 enum snug_status device_wait_for_copy(struct exec *exec, int copy, struct snug_error *err)
 {
     if (exec->copies != NULL)
         return copies_wait(exec->copies, exec->number[copy], err);
-    return exec->hooks->event_wait(exec->hooks->stream(exec->facts.device), exec->copied[copy],
-                                   err);
+    void *kernels = exec->hooks->stream(exec->facts.device);
+    if (exec->prog->ops[copy].kind == OP_stash && exec->newest_fetch >= 0)
+        TRY(exec->hooks->event_wait(kernels, exec->copied[exec->newest_fetch], err));
+    return exec->hooks->event_wait(kernels, exec->copied[copy], err);
+}
+
+enum snug_status device_join_copies(struct exec *exec, int newest, struct snug_error *err)
+{
+    if (newest >= 0)
+        TRY(device_wait_for_copy(exec, newest, err));
+    exec->newest_fetch = exec->newest_stash = -1;
+    return SNUG_OK;
 }
 
 /* ---- time of ops ----------------------------------------------------------------------------- */
@@ -221,6 +248,7 @@ enum snug_status device_run_all(struct exec *exec, exec_feed *feed, void *user,
                                 struct snug_error *err)
 {
     const struct program *prog = exec->prog;
+    exec->newest_fetch = exec->newest_stash = -1;
     TRY(staging_push_scalars(exec, err));
     TRY(run_part(exec, PART_prologue, 0, err));
     for (int micro = 0; micro < prog->n_repeat; micro++) {

@@ -37,6 +37,8 @@ struct exec {
     bool feeds_ahead;
     void *forked;      /* event: kernels before the copy that is put on its stream */
     void **copied;     /* events, per op: the copy is done */
+    int newest_fetch;  /* of this section: the last copy on the stream of copies, or -1 */
+    int newest_stash;  /* the last one that no fetch has waited for, or -1 */
     void **timed;      /* events, per op: its end; the last: the begin of a section */
     bool has_recorded; /* or tried to */
     struct recording *recordings[N_PARTS];
@@ -78,6 +80,9 @@ enum snug_status device_run_copy(struct exec *exec, int i,
 void device_close(struct exec *exec);
 enum snug_status device_issue_copy(struct exec *exec, int i, struct snug_error *err);
 enum snug_status device_wait_for_copy(struct exec *exec, int copy, struct snug_error *err);
+enum snug_status device_join_copies(struct exec *exec, int newest,
+                                    struct snug_error *err); /* at a section's end */
+void *device_stream_of(const struct exec *exec, const struct op *op);
 enum snug_status device_mark_op(struct exec *exec, int i, struct snug_error *err); /* its end */
 enum snug_status device_run_all(struct exec *exec, exec_feed *feed, void *user,
                                 struct snug_error *err);
