@@ -171,9 +171,11 @@ static enum snug_status run_add_layernorm(const struct kernel_call *call, struct
 
 /* ---- gradient ---------------------------------------------------------------------------- */
 
+/* Sums of dx are left to linear_grad_w here. */
 static bool grad_fits(const struct program *prog, const struct op *op)
 {
-    return floats_fit(prog, op, 0, 1u << 3 | 1u << 4, 0);
+    bool sums_dx = op->n_out > 3 && op->out[3] != TENSOR_NONE;
+    return !sums_dx && floats_fit(prog, op, 0, 1u << 3 | 1u << 4, 0);
 }
 
 static size_t grad_work_bytes(const struct program *prog, const struct op *op,

@@ -57,6 +57,7 @@ enum snug_status ref_linear_grad_x(const struct kernel_call *call, struct snug_e
                 value *= ref_fn_slope(call->op->attrs.act, load(before, n * n_in + i));
             store(dx, n * n_in + i, value);
         }
+    sum_columns(dx, &call->out[1], call->add);
     return SNUG_OK;
 }
 
@@ -68,14 +69,10 @@ enum snug_status ref_linear_grad_w(const struct kernel_call *call, struct snug_e
     int64_t n_rows = rows(x), n_in = last(x), n_out = last(dy);
     struct layout at = weight_layout(call->op, n_out, n_in);
 
-    for (int64_t o = 0; o < n_out; o++) {
+    for (int64_t o = 0; o < n_out; o++)
         for (int64_t i = 0; present(dw) && i < n_in; i++)
             store_or_add(dw, o * at.step_o + i * at.step_i, dot(dy, o, n_out, x, i, n_in, n_rows),
                          call->add);
-        double sum = 0.0;
-        for (int64_t n = 0; n < n_rows; n++)
-            sum += load(dy, n * n_out + o);
-        store_or_add(dbias, o, sum, call->add);
-    }
+    sum_columns(dy, dbias, call->add);
     return SNUG_OK;
 }

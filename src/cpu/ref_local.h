@@ -67,6 +67,18 @@ static inline void store_or_add(const struct operand *x, int64_t index, double v
         store(x, index, add ? load(x, index) + value : value);
 }
 
+/* to (+)= the sums of x's columns, of its numbers as they are stored. */
+static inline void sum_columns(const struct operand *x, const struct operand *to, bool add)
+{
+    int64_t n_rows = rows(x), width = last(x);
+    for (int64_t c = 0; present(to) && c < width; c++) {
+        double sum = 0.0;
+        for (int64_t n = 0; n < n_rows; n++)
+            sum += load(x, n * width + c);
+        store_or_add(to, c, sum, add);
+    }
+}
+
 /* The dot product of `n` elements from two places, each with a stride. */
 static inline double dot(const struct operand *a, int64_t a_begin, int64_t a_step,
                          const struct operand *b, int64_t b_begin, int64_t b_step, int64_t n)

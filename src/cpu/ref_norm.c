@@ -60,11 +60,13 @@ enum snug_status ref_add_layernorm(const struct kernel_call *call, struct snug_e
  */
 enum snug_status ref_layernorm_grad(const struct kernel_call *call, struct snug_error *err)
 {
-    (void)err;
     const struct operand *dy = &call->in[0], *x = &call->in[1], *gamma = &call->in[2],
                          *mean = &call->in[3], *rstd = &call->in[4], *r = &call->in[5];
-    const struct operand *dx = &call->out[0], *dgamma = &call->out[1], *dbeta = &call->out[2];
+    const struct operand *dx = &call->out[0], *dgamma = &call->out[1], *dbeta = &call->out[2],
+                         *dsum = &call->out[3];
     int64_t n_rows = rows(x), width = last(x);
+    if (present(dsum) && !present(dx))
+        return snug_fail(err, SNUG_BAD_PROGRAM, "layernorm_grad: sums of a dx that is left out");
 
     for (int64_t c = 0; c < width; c++) {
         double gamma_sum = 0.0, beta_sum = 0.0;
@@ -90,5 +92,7 @@ enum snug_status ref_layernorm_grad(const struct kernel_call *call, struct snug_
             store(dx, i, present(r) ? value + load(r, i) : value);
         }
     }
+    if (present(dsum))
+        sum_columns(dx, dsum, call->add);
     return SNUG_OK;
 }

@@ -61,8 +61,11 @@ static bool is_f32(const struct tensor *tensor)
     return tensor != NULL && tensor->dtype == DTYPE_f32;
 }
 
+/* linear_grad_x does not sum its columns: linear_grad_w does that here. */
 static bool supports(const struct program *prog, const struct op *op)
 {
+    if (op->kind == OP_linear_grad_x && output(prog, op, 1) != NULL)
+        return false;
     for (int k = 0; k < MAX_INPUTS; k++)
         if (input(prog, op, k) != NULL && !dtype_is_product(input(prog, op, k)->dtype))
             return false;

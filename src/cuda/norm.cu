@@ -6,10 +6,11 @@
  * whole block; the sums of a row then need shuffles alone, or a barrier besides.  For gradients a thread
  * has 2 packs at most: it holds sums and the next row besides, and 16 warps should fit a processor.
  *
- * The gradients of gamma and beta are sums down the columns.  A thread sees the same columns of every
- * row that its team takes, so it sums them in registers; the teams of a block add up in shared memory,
- * the block writes one part, and a second kernel sums the parts, in an order that follows from the
- * shape alone.  While a row is worked on, the next one is on its way.
+ * The gradients of gamma and beta are sums down the columns, and so is that of a bias that was added
+ * to x, the sum of dx.  A thread sees the same columns of every row that its team takes, so it sums
+ * them in registers; the teams of a block add up in shared memory, the block writes one part, and a
+ * second kernel sums the parts, in an order that follows from the shape alone.  While a row is worked
+ * on, the next one is on its way.
  */
 #include "cuda/device.h"
 #include "cuda/mask.h"
@@ -242,10 +243,15 @@ DEVICE void load_grad_row(const struct cuda_norm_grad &t, grad_row<DTYPE, N_PACK
     in.rstd = t.rstd[row];
 }
 
-template <int DTYPE, int N_PACKS, bool ALIGNED>
+/* Sums of this thread's columns; dx: with SUMS, else no register is spent on it. */
+template <int N_PACKS, bool SUMS> struct column_sums {
+    float gamma[N_PACKS][PACK], beta[N_PACKS][PACK], dx[SUMS ? N_PACKS : 1][PACK];
+};
+
+template <int DTYPE, int N_PACKS, bool ALIGNED, bool SUMS>
 DEVICE void write_dx(const struct cuda_norm_grad &t, const grad_row<DTYPE, N_PACKS, ALIGNED> &in,
                      const raw_pack<DTYPE> (&more)[N_PACKS], int64_t row, int lane, int team,
-                     float mean_g, float mean_gh)
+                     float mean_g, float mean_gh, column_sums<N_PACKS, SUMS> &sums)
 {
     int64_t begin = row * t.width;
     for (int k = 0; k < N_PACKS; k++) {
@@ -259,17 +265,18 @@ DEVICE void write_dx(const struct cuda_norm_grad &t, const grad_row<DTYPE, N_PAC
         for (int i = 0; i < PACK; i++) {
             float h = (x[i] - in.mean) * in.rstd;
             x[i] = in.rstd * (dy[i] * gamma[i] - mean_g - h * mean_gh) + r[i];
+            if (SUMS)
+                sums.dx[k][i] += x[i];
         }
         row_store<DTYPE, ALIGNED>(t.dx, begin, column, t.width, x);
     }
 }
 
 /* Adds a row to the sums of its columns; gives its sums of g and of g h, of this thread's columns. */
-template <int DTYPE, int N_PACKS, bool ALIGNED>
+template <int DTYPE, int N_PACKS, bool ALIGNED, bool SUMS>
 DEVICE void sum_grad_row(const struct cuda_norm_grad &t,
                          const grad_row<DTYPE, N_PACKS, ALIGNED> &in, int lane, int team,
-                         float (&dgamma)[N_PACKS][PACK], float (&dbeta)[N_PACKS][PACK],
-                         float *sum_g, float *sum_gh)
+                         column_sums<N_PACKS, SUMS> &sums, float *sum_g, float *sum_gh)
 {
     for (int k = 0; k < N_PACKS; k++) {
         float dy[PACK], x[PACK], gamma[PACK];
@@ -278,21 +285,21 @@ DEVICE void sum_grad_row(const struct cuda_norm_grad &t,
         row_load<DTYPE, ALIGNED>(t.gamma, 0, (lane + k * team) * PACK, t.width, gamma);
         for (int i = 0; i < PACK; i++) { /* columns that are not there have dy 0 */
             float h = (x[i] - in.mean) * in.rstd;
-            dgamma[k][i] += dy[i] * h;
-            dbeta[k][i] += dy[i];
+            sums.gamma[k][i] += dy[i] * h;
+            sums.beta[k][i] += dy[i];
             *sum_g += dy[i] * gamma[i];
             *sum_gh += dy[i] * gamma[i] * h;
         }
     }
 }
 
-/* The block's part: first of dgamma, then of dbeta.  Teams add up one after the other. */
-template <int N_PACKS>
+/* The block's part: of dgamma, of dbeta, then of dsum.  Teams add up one after the other. */
+template <int N_PACKS, bool SUMS>
 DEVICE void write_part(const struct cuda_norm_grad &t, int lane, int team,
-                       const float (&dgamma)[N_PACKS][PACK], const float (&dbeta)[N_PACKS][PACK])
+                       const column_sums<N_PACKS, SUMS> &own)
 {
     DYNAMIC_SHARED(float, sums);
-    float *part = t.parts + (int64_t)blockIdx.x * 2 * t.width;
+    float *part = t.parts + (int64_t)blockIdx.x * (SUMS ? 3 : 2) * t.width;
     int n_teams = (int)blockDim.x / team, mine = (int)threadIdx.x / team;
     for (int turn = 0; turn < n_teams; turn++) {
         if (turn > 0)
@@ -303,19 +310,22 @@ DEVICE void write_part(const struct cuda_norm_grad &t, int lane, int team,
                 if (column >= t.width)
                     continue;
                 float *to = turn == n_teams - 1 ? part : sums;
-                float gamma_sum = dgamma[k][i] + (turn > 0 ? sums[column] : 0.0f);
-                float beta_sum = dbeta[k][i] + (turn > 0 ? sums[column + t.width] : 0.0f);
+                float gamma_sum = own.gamma[k][i] + (turn > 0 ? sums[column] : 0.0f);
+                float beta_sum = own.beta[k][i] + (turn > 0 ? sums[column + t.width] : 0.0f);
                 to[column] = gamma_sum;
                 to[column + t.width] = beta_sum;
+                if (SUMS)
+                    to[column + 2 * t.width] =
+                        own.dx[k][i] + (turn > 0 ? sums[column + 2 * t.width] : 0.0f);
             }
     }
 }
 
-template <int DTYPE, int N_PACKS, bool ALIGNED>
+template <int DTYPE, int N_PACKS, bool ALIGNED, bool SUMS>
 KERNEL REGISTERS_MOST(128) norm_grad_rows(struct cuda_norm_grad t, int team)
 {
     int n_teams = (int)blockDim.x / team, lane = (int)threadIdx.x % team;
-    float dgamma[N_PACKS][PACK] = {}, dbeta[N_PACKS][PACK] = {};
+    column_sums<N_PACKS, SUMS> sums = {};
     int64_t first = (int64_t)blockIdx.x * n_teams + threadIdx.x / team;
     int64_t step = (int64_t)gridDim.x * n_teams;
     const bool ahead = DTYPE != DTYPE_f32; /* which has no registers for two rows */
@@ -331,28 +341,32 @@ KERNEL REGISTERS_MOST(128) norm_grad_rows(struct cuda_norm_grad t, int team)
             load_grad_row(t, next, row + step, lane, team);
         }
         float sum_g = 0.0f, sum_gh = 0.0f;
-        sum_grad_row(t, in, lane, team, dgamma, dbeta, &sum_g, &sum_gh);
+        sum_grad_row(t, in, lane, team, sums, &sum_g, &sum_gh);
         if (t.dx != NULL) {
             team_sums(&sum_g, &sum_gh, team);
             for (int k = 0; k < N_PACKS; k++) {
                 forget_floats(in.dy[k]);
                 forget_floats(in.x[k]);
             }
-            write_dx(t, in, more, row, lane, team, sum_g / (float)t.width, sum_gh / (float)t.width);
+            write_dx(t, in, more, row, lane, team, sum_g / (float)t.width, sum_gh / (float)t.width,
+                     sums);
         }
         if (!ahead)
             load_grad_row(t, in, row + step, lane, team);
     }
-    if (t.dgamma.data != NULL || t.dbeta.data != NULL)
-        write_part<N_PACKS>(t, lane, team, dgamma, dbeta);
+    if (SUMS || t.dgamma.data != NULL || t.dbeta.data != NULL)
+        write_part(t, lane, team, sums);
 }
 
 template <int DTYPE, int N_PACKS, bool ALIGNED>
 static int launch_norm_grad(const struct cuda_norm_grad *t, int team, void *stream)
 {
-    auto kernel = norm_grad_rows<DTYPE, N_PACKS, ALIGNED>;
+    bool sums_dx = t->dsum.data != NULL;
+    auto kernel = sums_dx ? norm_grad_rows<DTYPE, N_PACKS, ALIGNED, true>
+                          : norm_grad_rows<DTYPE, N_PACKS, ALIGNED, false>;
     int n_teams = team == WARP ? TEAMS : 1;
-    size_t shared_bytes = n_teams == 1 ? 0 : 2 * sizeof(float) * (size_t)t->width;
+    size_t n_sums = sums_dx ? 3 : 2;
+    size_t shared_bytes = n_teams == 1 ? 0 : n_sums * sizeof(float) * (size_t)t->width;
     return launch(kernel, (unsigned)cuda_norm_blocks(t->n_rows, t->width), team * n_teams,
                   shared_bytes, stream, *t, team);
 }
@@ -382,15 +396,13 @@ static int norm_grad_parts(const struct cuda_norm_grad *t, void *stream)
 
 int cuda_norm_grad(const struct cuda_norm_grad *grad, void *stream)
 {
-    int64_t n_parts = cuda_norm_blocks(grad->n_rows, grad->width), width = grad->width;
-    struct cuda_array gamma_parts = {DTYPE_f32, grad->parts};
-    struct cuda_array beta_parts = {DTYPE_f32, grad->parts + width};
+    struct cuda_array parts = {DTYPE_f32, grad->parts};
+    struct cuda_sum_groups groups = {grad->dsum.data != NULL ? 3 : 2,
+                                     {grad->dgamma, grad->dbeta, grad->dsum}};
+    bool has_sums = groups.n == 3 || grad->dgamma.data != NULL || grad->dbeta.data != NULL;
     int error = norm_grad_parts(grad, stream);
-    if (error == 0 && grad->dgamma.data != NULL)
-        error =
-            cuda_sum_rows(gamma_parts, n_parts, 2 * width, width, grad->dgamma, grad->add, stream);
-    if (error == 0 && grad->dbeta.data != NULL)
-        error =
-            cuda_sum_rows(beta_parts, n_parts, 2 * width, width, grad->dbeta, grad->add, stream);
-    return error;
+    if (error != 0 || !has_sums)
+        return error;
+    return cuda_sum_groups(parts, cuda_norm_blocks(grad->n_rows, grad->width), grad->width, &groups,
+                           grad->add, stream);
 }

@@ -6,7 +6,7 @@
 
 #include "cuda/dropout.h"
 
-/* Rows of `width` elements.  All arrays but mean, rstd, dgamma and dbeta have one type. */
+/* Rows of `width` elements.  All arrays but mean, rstd, dgamma, dbeta and dsum have one type. */
 struct cuda_norm {
     int64_t n_rows;
     int width; /* at most CUDA_NORM_WIDTH */
@@ -29,7 +29,8 @@ struct cuda_norm_grad {
     const void *r;                   /* added to dx; NULL: nothing */
     void *dx;                        /* may be dy or r; NULL: left out */
     struct cuda_array dgamma, dbeta; /* either may be left out */
-    bool add;                        /* to dgamma and dbeta */
+    struct cuda_array dsum;          /* sums of dx, before it is rounded; may be left out */
+    bool add;                        /* to these three */
     float *parts;                    /* as many as cuda_norm_parts says */
 };
 
@@ -55,9 +56,9 @@ static inline int64_t cuda_norm_blocks(int64_t n_rows, int64_t width)
 }
 
 /* Floats of workspace for the gradient. */
-static inline int64_t cuda_norm_parts(int64_t n_rows, int64_t width)
+static inline int64_t cuda_norm_parts(int64_t n_rows, int64_t width, bool sums_dx)
 {
-    return cuda_norm_blocks(n_rows, width) * 2 * width;
+    return cuda_norm_blocks(n_rows, width) * (sums_dx ? 3 : 2) * width;
 }
 
 CUDA_LAUNCHERS_BEGIN

@@ -26,6 +26,8 @@ static cublasLtEpilogue_t epilogue_of(const struct cuda_product_shape *s)
         return s->has_bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
     case PRODUCT_dgelu:
         return CUBLASLT_EPILOGUE_DGELU;
+    case PRODUCT_dgelu_sums: /* of the gradient's columns, which are its rows */
+        return CUBLASLT_EPILOGUE_DGELU_BGRAD;
     case PRODUCT_sums_a: /* our A is its right matrix, which it calls B */
         return CUBLASLT_EPILOGUE_BGRADB;
     case PRODUCT_sums_b:
@@ -38,14 +40,9 @@ static cublasLtEpilogue_t epilogue_of(const struct cuda_product_shape *s)
 /* The address that goes to the library as that of a bias: what is added, or what is summed up. */
 static void *bias_of(const struct cuda_product_shape *s, const struct cuda_product_call *call)
 {
-    if (s->end == PRODUCT_sums_a || s->end == PRODUCT_sums_b)
+    if (s->end == PRODUCT_sums_a || s->end == PRODUCT_sums_b || s->end == PRODUCT_dgelu_sums)
         return call->sums;
     return s->end == PRODUCT_bias || s->has_bias ? (void *)call->bias : NULL;
-}
-
-static bool has_before(const struct cuda_product_shape *s)
-{
-    return s->end == PRODUCT_dgelu || (s->end == PRODUCT_gelu && s->keeps_before);
 }
 
 static cublasStatus_t set(cublasLtMatmulDesc_t how, cublasLtMatmulDescAttributes_t attribute,
@@ -61,7 +58,7 @@ static cublasStatus_t set_addresses(const struct cuda_product *p,
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
     if (bias != NULL)
         status = set(p->how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
-    if (status == CUBLAS_STATUS_SUCCESS && has_before(&p->shape))
+    if (status == CUBLAS_STATUS_SUCCESS && cuda_product_has_before(&p->shape))
         status = set(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &call->before,
                      sizeof call->before);
     return status;
@@ -82,7 +79,7 @@ static cublasStatus_t describe_how(struct cuda_product *p)
         status = set(p->how, CUBLASLT_MATMUL_DESC_TRANSB, &right, sizeof right);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = set(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
-    if (status == CUBLAS_STATUS_SUCCESS && has_before(s))
+    if (status == CUBLAS_STATUS_SUCCESS && cuda_product_has_before(s))
         status =
             set(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &before_pitch, sizeof before_pitch);
     /* The search for algorithms looks at these addresses for their alignment only. */

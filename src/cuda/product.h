@@ -31,7 +31,8 @@ enum cuda_product_end {
     PRODUCT_gelu,   /* v = ... + bias[n] if has_bias; `before` = v if keeps_before; C = gelu(v) */
     PRODUCT_dgelu,  /* times gelu'(before) */
     PRODUCT_sums_a, /* plain, and sums[m] = op(A) summed over k: a bias gradient */
-    PRODUCT_sums_b  /* plain, and sums[n] = op(B) summed over k */
+    PRODUCT_sums_b, /* plain, and sums[n] = op(B) summed over k */
+    PRODUCT_dgelu_sums /* dgelu, and sums[n] = C summed over m, rounded or before it is */
 };
 
 struct cuda_product_shape {
@@ -54,7 +55,8 @@ struct cuda_product_call {
     const void *r; /* NULL with beta 0; may be c; else it may not overlap c */
     float alpha, beta;
     const void *bias;
-    void *before; /* written by gelu, read by dgelu; rows lie packed, n apart; it may not be c */
+    void *
+        before; /* written by gelu, read by the dgelus; rows lie packed, n apart; it may not be c */
     void *sums;
     void *work; /* as many bytes as cuda_product_work_bytes said, 256-byte aligned */
     void *stream;
@@ -64,6 +66,8 @@ struct cuda_product;
 
 /* The shape with every stride between rows filled in. */
 struct cuda_product_shape cuda_product_unpacked(const struct cuda_product_shape *shape);
+/* Is there a matrix `before`, to be read or written? */
+bool cuda_product_has_before(const struct cuda_product_shape *shape);
 /* GELU keeps what was before it in rows of a multiple of 8 numbers, and knows no batches; neither
  * do the other ends.  What this allows the library may still refuse. */
 bool cuda_product_end_fits(const struct cuda_product_shape *shape);

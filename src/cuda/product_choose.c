@@ -125,9 +125,9 @@ static cudaError_t open_room(const struct cuda_product_shape *s, struct room *ro
     size_t vector = take(&room->total, (size_t)(s->m + s->n) * sizeof(float));
     size_t operands = room->total;
     size_t c = take(&room->total, matrix_bytes(s->m, s->ldc, s->n_batch, s->batch_c, s->c_type));
-    size_t before = take(&room->total, s->end == PRODUCT_dgelu || s->keeps_before
-                                           ? (size_t)(s->m * s->n) * dtype_bytes(s->c_type)
-                                           : 0);
+    size_t before =
+        take(&room->total,
+             cuda_product_has_before(s) ? (size_t)(s->m * s->n) * dtype_bytes(s->c_type) : 0);
     size_t work = take(&room->total, cuda_product_work_bytes(s));
 
     cudaError_t status = cudaMalloc((void **)&room->block, room->total);

@@ -78,7 +78,7 @@ static void finish(const struct cuda_product *p, const struct cuda_product_call 
         dtype_store(s->c_type, call->before, i * s->n + j, (double)value);
     if (s->end == PRODUCT_gelu)
         value = gelu(value);
-    if (s->end == PRODUCT_dgelu)
+    if (s->end == PRODUCT_dgelu || s->end == PRODUCT_dgelu_sums)
         value *= gelu_slope(load(s->c_type, call->before, i * s->n + j));
     dtype_store(s->c_type, call->c, c_at, (double)value);
 }
@@ -119,6 +119,18 @@ static void sum_over_k(const struct cuda_product *p, const struct cuda_product_c
     }
 }
 
+/* Of C as it was stored. */
+static void sum_over_m(const struct cuda_product *p, const struct cuda_product_call *call)
+{
+    const struct cuda_product_shape *s = &p->shape;
+    for (int64_t j = 0; j < s->n; j++) {
+        float sum = 0.0f;
+        for (int64_t i = 0; i < s->m; i++)
+            sum += load(s->c_type, call->c, i * s->ldc + j);
+        dtype_store(s->c_type, call->sums, j, (double)sum);
+    }
+}
+
 struct work { /* of one run, which may be done later and more than once */
     struct cuda_product product;
     struct cuda_product_call call;
@@ -136,6 +148,8 @@ static void multiply(const void *arguments)
     }
     if (s->end == PRODUCT_sums_a || s->end == PRODUCT_sums_b)
         sum_over_k(&work->product, &work->call);
+    if (s->end == PRODUCT_dgelu_sums)
+        sum_over_m(&work->product, &work->call);
 }
 
 enum snug_status cuda_product_run(struct cuda_product *product,

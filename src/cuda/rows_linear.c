@@ -12,6 +12,7 @@
  *           fp32 in the workspace, finished by own kernels while they are in the cache.
  *
  * linear_grad_w sums over rows: dW (+)= dy^T x in one product, and sums of dy's columns beside it.
+ * Where linear_grad_x makes dy with the slope of GELU it can sum its columns in the same product.
  *
  * The library takes two operands of one type.  Where types are mixed both are widened to fp32.
  */
@@ -52,6 +53,11 @@ static const struct tensor *output(const struct program *prog, const struct op *
     return k < op->n_out && op->out[k] != TENSOR_NONE ? program_tensor(prog, op->out[k]) : NULL;
 }
 
+static bool sums_its_columns(const struct program *prog, const struct op *op)
+{
+    return op->kind == OP_linear_grad_x && output(prog, op, 1) != NULL;
+}
+
 static bool supports(const struct program *prog, const struct op *op)
 {
     const struct tensor *y = output(prog, op, 0), *before = output(prog, op, 1);
@@ -86,6 +92,14 @@ static void choose_types(struct layout *layout, const struct tensor *a, const st
     layout->shape.c_type = layout->types_fit ? result->dtype : DTYPE_f32;
 }
 
+/* For sums over n_rows, in the product or apart. */
+static void take_sums(struct layout *layout, int64_t width)
+{
+    layout->sums = cuda_work_take(&layout->total, type_bytes(width, DTYPE_f32));
+    layout->columns = cuda_work_take(
+        &layout->total, type_bytes(cuda_sum_columns_work(layout->n_rows, width), DTYPE_f32));
+}
+
 /* linear: rows x [I] times W^T; linear_grad_x: rows dy [O] times W. */
 static struct layout times_matrix_layout(const struct program *prog, const struct op *op)
 {
@@ -109,6 +123,8 @@ static struct layout times_matrix_layout(const struct program *prog, const struc
         layout.a = cuda_work_take(&layout.total, type_bytes(layout.n_rows * layout.k, DTYPE_f32));
     if (layout.widen_b)
         layout.b = cuda_work_take(&layout.total, type_bytes(layout.n * layout.k, DTYPE_f32));
+    if (sums_its_columns(prog, op))
+        take_sums(&layout, layout.n);
     if (third == NULL && layout.types_fit)
         return layout; /* a product without an end is never refused */
     int64_t rows = most_sum_bytes / (layout.n * (int64_t)sizeof(float)) / least_rows * least_rows;
@@ -142,12 +158,8 @@ static struct layout grad_w_layout(const struct program *prog, const struct op *
         if (!layout.types_fit)
             layout.sum = cuda_work_take(&layout.total, type_bytes(layout.k * layout.n, DTYPE_f32));
     }
-    if (dbias != NULL) {
-        int64_t width = shape_last(&dy->shape);
-        layout.sums = cuda_work_take(&layout.total, type_bytes(width, DTYPE_f32));
-        layout.columns = cuda_work_take(
-            &layout.total, type_bytes(cuda_sum_columns_work(layout.n_rows, width), DTYPE_f32));
-    }
+    if (dbias != NULL)
+        take_sums(&layout, shape_last(&dy->shape));
     return layout;
 }
 
@@ -188,17 +200,52 @@ static void take_faster(struct prepared *p, struct cuda_product *direct, int64_t
     p->way = WAY_direct;
 }
 
+/* May the library make the slope of GELU at the end of this product, for all that a plan knows? */
+static bool may_fuse_slope(const struct program *prog, const struct op *op,
+                           const struct layout *layout)
+{
+    struct cuda_product_shape shape = layout->shape;
+    shape.end = PRODUCT_dgelu;
+    return op->kind == OP_linear_grad_x && layout->types_fit && op->attrs.act == ACT_gelu &&
+           input(prog, op, 2) != NULL && input(prog, op, 3) == NULL &&
+           cuda_product_end_fits(&shape);
+}
+
+/* The slope of GELU, with sums of the columns where they are asked for and worth it. */
+static enum snug_status prepare_slope(const struct program *prog, const struct op *op,
+                                      struct prepared *p, struct snug_error *err)
+{
+    struct cuda_product_shape shape = p->layout.shape;
+    struct cuda_product *summing = NULL;
+    shape.end = PRODUCT_dgelu;
+    p->way = WAY_fused;
+    TRY(cuda_product_prepare(&shape, &p->full, err));
+    shape.end = PRODUCT_dgelu_sums;
+    if (sums_its_columns(prog, op) && has_type(output(prog, op, 1), shape.c_type))
+        TRY(cuda_product_prepare(&shape, &summing, err));
+    int64_t n_bytes = shape.m * shape.n * (int64_t)dtype_bytes(shape.c_type);
+    if (summing == NULL || (p->full != NULL && !cuda_product_is_worth(summing, p->full, n_bytes))) {
+        cuda_product_release(summing);
+        return SNUG_OK;
+    }
+    cuda_product_release(p->full);
+    p->full = summing;
+    p->sums_in_product = true;
+    return SNUG_OK;
+}
+
 static enum snug_status prepare_times_matrix(const struct program *prog, const struct op *op,
                                              struct prepared *p, struct snug_error *err)
 {
     const struct layout *layout = &p->layout;
     bool is_linear = op->kind == OP_linear, has_third = input(prog, op, 2) != NULL;
-    bool has_r = input(prog, op, 3) != NULL;
     struct cuda_product_shape shape = layout->shape;
-    if (layout->types_fit && op->attrs.act == ACT_gelu && !has_r && (is_linear || has_third)) {
-        shape.end = is_linear ? PRODUCT_gelu : PRODUCT_dgelu;
-        shape.has_bias = is_linear && has_third;
-        shape.keeps_before = is_linear && output(prog, op, 1) != NULL;
+    if (may_fuse_slope(prog, op, layout))
+        TRY(prepare_slope(prog, op, p, err));
+    if (is_linear && layout->types_fit && op->attrs.act == ACT_gelu && input(prog, op, 3) == NULL) {
+        shape.end = PRODUCT_gelu;
+        shape.has_bias = has_third;
+        shape.keeps_before = output(prog, op, 1) != NULL;
         p->way = WAY_fused;
         TRY(cuda_product_prepare(&shape, &p->full, err));
     }
@@ -302,6 +349,31 @@ static struct cuda_product_call product_call(const struct kernel_call *call, con
                                       .stream = call->stream};
 }
 
+/* Where the product puts its sums.  The library overwrites: what is to be added is made apart. */
+static struct cuda_array product_sums(const struct kernel_call *call, const struct operand *to)
+{
+    const struct prepared *p = call->prepared;
+    struct cuda_array sums = cuda_array_of(to);
+    if (sums.data != NULL && call->add)
+        sums.data = cuda_work_at(call->work, p->layout.sums);
+    return sums;
+}
+
+/* to (+)= the sums of the columns of x, which the product has made or which are made now. */
+static int finish_sums(const struct kernel_call *call, const struct operand *x,
+                       const struct operand *to)
+{
+    const struct prepared *p = call->prepared;
+    struct cuda_array sums = cuda_array_of(to);
+    if (to->data == NULL || (p->sums_in_product && !call->add))
+        return 0;
+    if (p->sums_in_product)
+        return cuda_add(cuda_elems(to), product_sums(call, to), sums, sums, call->stream);
+    return cuda_sum_columns(cuda_array_of(x), p->layout.n_rows, shape_last(&x->tensor->shape),
+                            cuda_work_at(call->work, p->layout.columns), sums, call->add,
+                            call->stream);
+}
+
 /* Into the result: all rows at once. */
 static enum snug_status run_whole(const struct kernel_call *call, const void *a, const void *b,
                                   struct snug_error *err)
@@ -318,6 +390,8 @@ static enum snug_status run_whole(const struct kernel_call *call, const void *a,
     product.beta = r->data != NULL ? 1.0f : 0.0f;
     product.bias = is_linear ? third->data : NULL;
     product.before = is_linear ? before->data : third->data;
+    if (p->sums_in_product)
+        product.sums = product_sums(call, &call->out[1]).data;
     TRY(cuda_product_run(p->full, &product, err));
     if (!acts_after)
         return SNUG_OK;
@@ -377,7 +451,10 @@ static enum snug_status run_times_matrix(const struct kernel_call *call, struct 
     const void *a = NULL, *b = NULL;
     TRY(widened(call, &call->in[0], layout->widen_a, layout->a, &a, err));
     TRY(widened(call, &call->in[1], layout->widen_b, layout->b, &b, err));
-    return p->way == WAY_chunks ? run_chunks(call, a, b, err) : run_whole(call, a, b, err);
+    TRY(p->way == WAY_chunks ? run_chunks(call, a, b, err) : run_whole(call, a, b, err));
+    return call->op->kind == OP_linear
+               ? SNUG_OK
+               : cuda_done(call, finish_sums(call, &call->out[0], &call->out[1]), err);
 }
 
 static enum snug_status run_weights(const struct kernel_call *call, struct snug_error *err)
@@ -395,37 +472,21 @@ static enum snug_status run_weights(const struct kernel_call *call, struct snug_
         product.r = dw->data;
         product.beta = 1.0f;
     }
-    /* The library overwrites the sums: where they are to be added, they are made apart. */
-    struct cuda_array sums = cuda_array_of(dbias);
-    if (call->add)
-        sums.data = cuda_work_at(call->work, layout->sums);
-    product.sums = sums.data;
+    product.sums = product_sums(call, dbias).data;
     TRY(cuda_product_run(p->full, &product, err));
     int error = 0;
-    if (p->sums_in_product && call->add)
-        error = cuda_add(cuda_elems(dbias), sums, cuda_array_of(dbias), cuda_array_of(dbias),
-                         call->stream);
-    if (error == 0 && !direct && call->add)
+    if (!direct && call->add)
         error = cuda_add(cuda_elems(dw), sum, cuda_array_of(dw), cuda_array_of(dw), call->stream);
-    else if (error == 0 && !direct)
+    else if (!direct)
         error = cuda_scale(1.0f, cuda_elems(dw), sum, cuda_array_of(dw), call->stream);
     return cuda_done(call, error, err);
 }
 
 static enum snug_status run_grad_w(const struct kernel_call *call, struct snug_error *err)
 {
-    const struct prepared *p = call->prepared;
-    const struct operand *dy = &call->in[1], *dw = &call->out[0], *dbias = &call->out[1];
-    if (dw->data != NULL)
+    if (call->out[0].data != NULL)
         TRY(run_weights(call, err));
-    if (dbias->data == NULL || p->sums_in_product)
-        return SNUG_OK;
-    return cuda_done(call,
-                     cuda_sum_columns(cuda_array_of(dy), p->layout.n_rows,
-                                      shape_last(&dy->tensor->shape),
-                                      cuda_work_at(call->work, p->layout.columns),
-                                      cuda_array_of(dbias), call->add, call->stream),
-                     err);
+    return cuda_done(call, finish_sums(call, &call->in[1], &call->out[1]), err);
 }
 
 /* Some of the library's algorithms give wrong numbers where the slope's product lies on its operand: seen
@@ -435,10 +496,18 @@ static bool apart(const struct program *prog, const struct op *op)
     return op->kind == OP_linear_grad_x && input(prog, op, 2) != NULL;
 }
 
-#define LINEAR_ROW(op_kind, runner)                                                               \
-    {                                                                                             \
-        .kind = OP_##op_kind, .name = PRODUCT_NAME, .supports = supports, .apart = apart,         \
-        .workspace_bytes = workspace_bytes, .prepare = prepare, .release = release, .run = runner \
+static bool sums_columns(const struct program *prog, const struct op *op)
+{
+    struct layout layout = layout_of(prog, op);
+    return sums_its_columns(prog, op) && may_fuse_slope(prog, op, &layout) &&
+           has_type(output(prog, op, 1), layout.shape.c_type);
+}
+
+#define LINEAR_ROW(op_kind, runner)                                                           \
+    {                                                                                         \
+        .kind = OP_##op_kind, .name = PRODUCT_NAME, .supports = supports, .apart = apart,     \
+        .sums_columns = sums_columns, .workspace_bytes = workspace_bytes, .prepare = prepare, \
+        .release = release, .run = runner                                                     \
     }
 CUDA_ROWS(linear) = {LINEAR_ROW(linear, run_times_matrix),
                      LINEAR_ROW(linear_grad_x, run_times_matrix),

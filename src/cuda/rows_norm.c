@@ -34,9 +34,21 @@ static bool supports(const struct program *prog, const struct op *op)
                                     : supports_rows(prog, op, 0, 12, 0);
 }
 
+static bool sums_dx(const struct op *op)
+{
+    return op->n_out > 3 && op->out[3] != TENSOR_NONE;
+}
+
 static bool supports_grad(const struct program *prog, const struct op *op)
 {
-    return supports_rows(prog, op, 24, 0, 6);
+    return supports_rows(prog, op, 24, 0, 14) && (!sums_dx(op) || op->out[0] != TENSOR_NONE);
+}
+
+/* dx is in registers, as what the other sums are made of is. */
+static bool sums_columns(const struct program *prog, const struct op *op)
+{
+    (void)prog;
+    return sums_dx(op);
 }
 
 static struct cuda_norm norm_of(const struct kernel_call *call)
@@ -79,7 +91,7 @@ static size_t grad_bytes(const struct program *prog, const struct op *op,
 {
     const struct shape *x = &program_tensor(prog, op->in[1])->shape;
     (void)facts;
-    return (size_t)cuda_norm_parts(shape_rows(x), shape_last(x)) * sizeof(float);
+    return (size_t)cuda_norm_parts(shape_rows(x), shape_last(x), sums_dx(op)) * sizeof(float);
 }
 
 static enum snug_status run_grad(const struct kernel_call *call, struct snug_error *err)
@@ -97,6 +109,7 @@ static enum snug_status run_grad(const struct kernel_call *call, struct snug_err
                                   .dx = call->out[0].data,
                                   .dgamma = cuda_array_of(&call->out[1]),
                                   .dbeta = cuda_array_of(&call->out[2]),
+                                  .dsum = cuda_array_of(&call->out[3]),
                                   .add = call->add,
                                   .parts = call->work};
     return cuda_done(call, cuda_norm_grad(&grad, call->stream), err);
@@ -108,6 +121,7 @@ CUDA_ROWS(norm) = {
     {.kind = OP_layernorm_grad,
      .name = "cuda",
      .supports = supports_grad,
+     .sums_columns = sums_columns,
      .workspace_bytes = grad_bytes,
      .run = run_grad},
 };

@@ -19,10 +19,15 @@ struct cuda_product_shape cuda_product_unpacked(const struct cuda_product_shape 
     return full;
 }
 
+bool cuda_product_has_before(const struct cuda_product_shape *shape)
+{
+    return shape->end == PRODUCT_dgelu || shape->end == PRODUCT_dgelu_sums ||
+           (shape->end == PRODUCT_gelu && shape->keeps_before);
+}
+
 bool cuda_product_end_fits(const struct cuda_product_shape *shape)
 {
-    bool has_before = shape->end == PRODUCT_dgelu || shape->keeps_before;
-    bool rows_fit = !has_before || shape->n % 8 == 0;
+    bool rows_fit = !cuda_product_has_before(shape) || shape->n % 8 == 0;
     return shape->end == PRODUCT_plain || (shape->n_batch <= 1 && rows_fit);
 }
 

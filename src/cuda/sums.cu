@@ -10,11 +10,19 @@
 
 enum { STRIPES_MOST = 32, SQUARE_THREADS = 256 };
 
-/* blockIdx.x: which columns; blockIdx.y: which rows.  EACH columns of a thread side by side. */
+/* blockIdx.x: which columns; blockIdx.y: which rows; blockIdx.z: which group of columns.
+ * EACH columns of a thread side by side. */
 template <int EACH>
 KERNEL sum_strip(struct cuda_array from, int64_t n_rows, int64_t pitch, int64_t width,
-                 struct cuda_array to, bool add)
+                 struct cuda_sum_groups groups, bool add)
 {
+    /* an index that is not a constant would copy the parameter to memory */
+    struct cuda_array to = blockIdx.z == 0   ? groups.to[0]
+                           : blockIdx.z == 1 ? groups.to[1]
+                                             : groups.to[2];
+    int64_t group = (int64_t)blockIdx.z * width;
+    if (to.data == NULL)
+        return;
     DYNAMIC_SHARED(float, sums);
     int lane = (int)threadIdx.x % WARP, stripe = (int)threadIdx.x / WARP;
     int n_stripes = (int)blockDim.x / WARP;
@@ -28,9 +36,9 @@ KERNEL sum_strip(struct cuda_array from, int64_t n_rows, int64_t pitch, int64_t 
     for (int64_t row = first + stripe; row < end; row += n_stripes) {
         float x[PACK];
         if (EACH == PACK)
-            pack_load(from.dtype, from.data, row * pitch + column, x);
+            pack_load(from.dtype, from.data, row * pitch + group + column, x);
         else
-            x[0] = load(from.dtype, from.data, row * pitch + column);
+            x[0] = load(from.dtype, from.data, row * pitch + group + column);
         for (int i = 0; i < EACH; i++)
             sum[i] += x[i];
     }
@@ -49,13 +57,14 @@ KERNEL sum_strip(struct cuda_array from, int64_t n_rows, int64_t pitch, int64_t 
 
 template <int EACH>
 static int launch_strips(struct cuda_array from, int64_t n_rows, int64_t n_parts, int64_t pitch,
-                         int64_t width, struct cuda_array to, bool add, void *stream)
+                         int64_t width, const struct cuda_sum_groups *groups, bool add,
+                         void *stream)
 {
     auto kernel = sum_strip<EACH>;
     int n_stripes = EACH == PACK || n_rows / n_parts < CUDA_SUM_ROWS ? 4 : STRIPES_MOST;
-    dim3 grid(grid_of(width, WARP * EACH), (unsigned)n_parts);
+    dim3 grid(grid_of(width, WARP * EACH), (unsigned)n_parts, (unsigned)groups->n);
     return launch(kernel, grid, n_stripes * WARP, sizeof(float) * (size_t)(n_stripes * EACH * WARP),
-                  stream, from, n_rows, pitch, width, to, add);
+                  stream, from, n_rows, pitch, width, *groups, add);
 }
 
 /* By packs where there are columns enough to keep the GPU busy. */
@@ -64,14 +73,21 @@ static int sum_parts(struct cuda_array from, int64_t n_rows, int64_t n_parts, in
 {
     bool by_packs = pack_aligned(from.data) && pitch % PACK == 0 && width % PACK == 0 &&
                     width * n_parts >= 1 << 16;
-    return by_packs ? launch_strips<PACK>(from, n_rows, n_parts, pitch, width, to, add, stream)
-                    : launch_strips<1>(from, n_rows, n_parts, pitch, width, to, add, stream);
+    struct cuda_sum_groups one = {1, {to}};
+    return by_packs ? launch_strips<PACK>(from, n_rows, n_parts, pitch, width, &one, add, stream)
+                    : launch_strips<1>(from, n_rows, n_parts, pitch, width, &one, add, stream);
 }
 
 int cuda_sum_rows(struct cuda_array from, int64_t n_rows, int64_t pitch, int64_t width,
                   struct cuda_array to, bool add, void *stream)
 {
     return sum_parts(from, n_rows, 1, pitch, width, to, add, stream);
+}
+
+int cuda_sum_groups(struct cuda_array from, int64_t n_rows, int64_t width,
+                    const struct cuda_sum_groups *groups, bool add, void *stream)
+{
+    return launch_strips<1>(from, n_rows, 1, groups->n * width, width, groups, add, stream);
 }
 
 int cuda_sum_columns(struct cuda_array from, int64_t n_rows, int64_t width, float *work,

@@ -37,12 +37,21 @@ struct cuda_square {
     double *sum;
 };
 
+enum { CUDA_SUM_GROUPS = 3 };
+struct cuda_sum_groups {
+    int n;
+    struct cuda_array to[CUDA_SUM_GROUPS]; /* any may be left out */
+};
+
 CUDA_LAUNCHERS_BEGIN
 /* to[c] (+)= sum over rows of from[row * pitch + c], c < width; for few rows, or rows by the hundred
  * if there are few columns */
 CUDA_LAUNCHER int cuda_sum_rows(struct cuda_array from, int64_t n_rows, int64_t pitch,
                                 int64_t width, struct cuda_array to, bool add, void *stream);
-/* The same for any number of rows, which lie packed. */
+/* The same for groups of `width` columns side by side, each into its own array, by one launch. */
+CUDA_LAUNCHER int cuda_sum_groups(struct cuda_array from, int64_t n_rows, int64_t width,
+                                  const struct cuda_sum_groups *groups, bool add, void *stream);
+/* cuda_sum_rows for any number of rows, which lie packed. */
 CUDA_LAUNCHER int cuda_sum_columns(struct cuda_array from, int64_t n_rows, int64_t width,
                                    float *work, struct cuda_array to, bool add, void *stream);
 /* parts[i] = a part of the sum of (x - minus)^2, in fp64.  All of them together, cuda_square_parts(n),

@@ -90,6 +90,9 @@ struct kernel {
                               const struct device_facts *facts); /* NULL: none */
     /* May output 0 lie on no input, though the op allows it?  NULL: it may. */
     bool (*apart)(const struct program *prog, const struct op *op);
+    /* Of an op that may sum the columns of output 0 besides (dsum), and here does: is that nearly
+     * free?  NULL: it is not. */
+    bool (*sums_columns)(const struct program *prog, const struct op *op);
     enum snug_status (*prepare)(const struct program *prog, const struct op *op,
                                 const struct device_facts *facts, void **prepared,
                                 struct snug_error *err); /* NULL: nothing to prepare */

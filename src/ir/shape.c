@@ -204,6 +204,7 @@ static enum snug_status shape_linear_grad_x(const struct program *prog, const st
     out[0] = with_last(dy, w->dim[op->attrs.in_out ? 0 : 1]);
     if (op->n_in > 2 && op->in[2] != TENSOR_NONE && !shape_equal(&out[0], in_shape(prog, op, 2)))
         return wrong(prog, op, 2, "of the shape of the result", err);
+    out[1] = vector(shape_last(&out[0]));
     return SNUG_OK;
 }
 
@@ -226,7 +227,7 @@ static enum snug_status shape_layernorm_grad(const struct program *prog, const s
     if (!shape_equal(dy, in_shape(prog, op, 1)))
         return wrong(prog, op, 1, "of the same shape as dy", err);
     out[0] = *dy;
-    out[1] = out[2] = vector(shape_last(dy));
+    out[1] = out[2] = out[3] = vector(shape_last(dy));
     return SNUG_OK;
 }
 

@@ -86,6 +86,8 @@ struct pass_env {
     size_t (*workspace_bytes)(const void *device, const struct program *prog, const struct op *op);
     /* Does the kernel want its output apart from its inputs? */
     bool (*apart)(const void *device, const struct program *prog, const struct op *op);
+    /* Does it sum the columns of its output for nearly nothing?  NULL: none does. */
+    bool (*sums_columns)(const void *device, const struct program *prog, const struct op *op);
     const void *device;
 
     /* What pass_in_backward could do, for whoever explains the plan. */
@@ -97,7 +99,7 @@ typedef enum snug_status pass_fn(struct program *prog, struct pass_env *env);
 
 pass_fn pass_inference, pass_regularize, pass_lora, pass_precision, pass_average, pass_autodiff,
     pass_checkpoint, pass_accumulate, pass_optimizer, pass_fuse, pass_decode, pass_drop_dead,
-    pass_in_backward, pass_shard, pass_offload, pass_book;
+    pass_in_backward, pass_shard, pass_offload, pass_bias_sums, pass_book;
 
 /* Runs the table up to and including the pass named `last` (NULL: all of them; "model": none). */
 enum snug_status pass_run(struct program *prog, struct pass_env *env, const char *last);

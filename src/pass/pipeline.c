@@ -87,6 +87,7 @@ static bool has_ranks(const struct pass_env *env)
     X(shard,      has_ranks)   /* sums over ranks, and who has what */                             \
     X(in_backward, updates_in_backward) /* updates where gradients are complete */                 \
     X(offload,    is_offloaded) /* states and activations to the store, and back */                \
+    X(bias_sums,  in_training) /* where a gradient is made, not where it is read */                \
     X(book,       always)      /* workspaces of the kernels, as tensors */
 /* clang-format on */
 

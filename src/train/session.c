@@ -31,6 +31,13 @@ static bool wants_apart(const void *device, const struct program *prog, const st
     return kernel != NULL && kernel->apart != NULL && kernel->apart(prog, op);
 }
 
+static bool sums_columns(const void *device, const struct program *prog, const struct op *op)
+{
+    const struct session *s = device;
+    const struct kernel *kernel = s->backend->choose(prog, op, &s->facts);
+    return kernel != NULL && kernel->sums_columns != NULL && kernel->sums_columns(prog, op);
+}
+
 static enum snug_status set_sizes(const struct session_request *q, struct session *s,
                                   struct snug_error *err)
 {
@@ -170,6 +177,7 @@ enum snug_status session_program(const struct session_request *q, const char *la
             .averages_only = q->averages_only,
             .workspace_bytes = workspace_of,
             .apart = wants_apart,
+            .sums_columns = sums_columns,
             .device = s};
         status = pass_run(&s->prog, &env, last_pass);
         s->update_place = env.update_place;

@@ -18,7 +18,8 @@
 #include "cuda/cuda.h"
 #include "cuda/product.h"
 
-static const char *const end_names[] = {"plain", "bias", "gelu", "dgelu", "sums_a", "sums_b"};
+static const char *const end_names[] = {"plain",  "bias",   "gelu",      "dgelu",
+                                        "sums_a", "sums_b", "dgelu_sums"};
 
 /* The operands of a product; those of `type` first. */
 enum operand_name { A, B, BIAS, R, BEFORE, C, SUMS, WORK, N_OPERANDS };
@@ -118,7 +119,7 @@ static double wanted(const struct bench *t, int64_t b, int64_t i, int64_t j, dou
     *before = sum;
     if (s->end == PRODUCT_gelu)
         return 0.5 * sum * (1.0 + gelu_u(sum));
-    if (s->end == PRODUCT_dgelu) {
+    if (s->end == PRODUCT_dgelu || s->end == PRODUCT_dgelu_sums) {
         double x = value(t, BEFORE, i * s->n + j), u = gelu_u(x);
         double slope = 0.79788456080286535588 * (1.0 + 3.0 * 0.044715 * x * x);
         return sum * (0.5 * (1.0 + u) + 0.5 * x * (1.0 - u * u) * slope);
@@ -143,11 +144,27 @@ static void check_near(const struct bench *t, const char *of, int64_t i, int64_t
                  (long long)i, (long long)j, got, want);
 }
 
+/* Down the columns of C, which is read back. */
+static void check_sums_of_c(struct bench *t)
+{
+    const struct cuda_product_shape *s = &t->shape;
+    for (int64_t j = 0; j < s->n; j++) {
+        double sum = 0.0;
+        for (int64_t i = 0; i < s->m; i++)
+            sum += value(t, C, i * s->ldc + j);
+        check_near(t, "sum", j, 0, value(t, SUMS, j), sum);
+    }
+}
+
 static void check_sums(struct bench *t)
 {
     const struct cuda_product_shape *s = &t->shape;
     bool of_a = s->end == PRODUCT_sums_a;
     read_back(t, SUMS, t->host[SUMS]);
+    if (s->end == PRODUCT_dgelu_sums) {
+        check_sums_of_c(t);
+        return;
+    }
     for (int64_t i = 0; i < (of_a ? s->m : s->n); i++) {
         double sum = 0.0;
         for (int64_t k = 0; k < s->k; k++)
@@ -174,7 +191,7 @@ static void check_results(struct bench *t)
                     check_near(t, "before", i, j, dtype_load(s->c_type, before, i * s->n + j),
                                seen);
             }
-    if (s->end == PRODUCT_sums_a || s->end == PRODUCT_sums_b)
+    if (s->end >= PRODUCT_sums_a)
         check_sums(t);
     free(before);
 }
@@ -270,7 +287,7 @@ static void test_ends(void **state)
 {
     (void)state;
     int n_run = 0, n_refused = 0;
-    for (int end = PRODUCT_bias; end <= PRODUCT_sums_b; end++)
+    for (int end = PRODUCT_bias; end <= PRODUCT_dgelu_sums; end++)
         for (int t = 0; t < 4; t++) {
             struct product_case test = {cases[t].what, cases[t].shape, 1.0f, 0.0f, false};
             test.shape.end = (enum cuda_product_end)end;

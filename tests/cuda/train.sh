@@ -46,6 +46,7 @@ same 1e-5 $mlp --batch 8 --steps 4 --optimizer sgd --dropout 0.2
 same 1e-2 $mlp --batch 8 --steps 4 --precision bf16
 same 1e-4 $tiny --batch 4 --steps 20
 same 1e-4 $tiny --batch 6 --micro-batch 2 --steps 4 --dropout 0.1
+same 1e-4 $tiny --batch 4 --micro-batch 2 --steps 4 --update in-backward
 same 1e-4 $tiny --batch 2 --steps 4 --checkpoint all
 same 1e-4 $tiny --batch 2 --steps 4 --offload states+activations
 same 1e-4 $tiny --batch 2 --steps 4 --lora 2
@@ -55,5 +56,11 @@ same 1e-2 $tiny --batch 16 --steps 3 --precision bf16 --dropout 0.1
 same 1e-4 cnn:1x12x12,classes=4 --batch 4 --steps 3
 same 1e-4 $tiny --batch 2 --steps 4 --optimizer muon
 same 1e-4 $tiny --batch 2 --steps 4 --optimizer adafactor
+
+# Of four biases in each of two layers three are summed up by the op that makes their dy (pass bias_sums).
+n_summed=$("$snug" plan "$tiny" --device cuda --batch 2 --dump last |
+    grep -E ' = (linear_grad_x|layernorm_grad) ' | grep -c 'c_[a-z]*\.bias = ')
+echo "$n_summed biases summed up where dy is made"
+[ "$n_summed" -eq 6 ] || { echo "FAILED: not 6"; n_failed=$((n_failed + 1)); }
 echo "$n_failed failed"
 [ "$n_failed" -eq 0 ]

@@ -39,9 +39,11 @@ static const char declarations[] =
     "tensor state optimizer f32 [2 4] persistent\n";
 static const char gradients[] =
     "tensor dw gradient f32 [4 4]; tensor dg gradient f32 [4]; tensor db gradient f32 [4]\n"
+    "tensor dc gradient f32 [4]; tensor dw2 gradient f32 [4 4]\n"
     "tensor de gradient f32 [9 4]; tensor dem activation f32 [2 3 4]\n";
 
 #define NORM_A "a = act x {act=relu}; "
+#define SLOPE  "a = linear_grad_x y, w, x {act=gelu}; "
 
 struct row {
     const char *name;
@@ -288,10 +290,58 @@ static const struct row rows[] = {
      "l = mse x, y {accumulate=after_first, weight=0.25}; a = mse_grad x, y, s {weight=0.125}; "
      "dw = linear_grad_w x, a {accumulate=after_first}; dw = linear_grad_w y, a {accumulate=yes}; "
      "b = accumulate a", SNUG_OK, DTYPE_f32, 4},
+
+    /* ---- bias_sums ---- */
+    {"sums with the slope", pass_bias_sums,
+     SLOPE "dw, dc = linear_grad_w x, a",
+     "a, dc = linear_grad_x y, w, x {act=gelu}; dw = linear_grad_w x, a", OK},
+    {"sums with a norm, over micro-batches", pass_bias_sums,
+     "a, dg, db = layernorm_grad y, x, gm, mean, rstd {accumulate=after_first}; b = act a; "
+     "dw, dc = linear_grad_w x, a {accumulate=after_first}",
+     "a, dg, db, dc = layernorm_grad y, x, gm, mean, rstd {accumulate=after_first}; b = act a; "
+     "dw = linear_grad_w x, a {accumulate=after_first}", OK},
+    {"a norm that adds, a bias that does not", pass_bias_sums,
+     "a, dg, db = layernorm_grad y, x, gm, mean, rstd {accumulate=yes}; dw, dc = linear_grad_w x, a",
+     "a, dg, db = layernorm_grad y, x, gm, mean, rstd {accumulate=yes}; dw, dc = linear_grad_w x, a", OK},
+    {"a frozen norm adds as the bias does", pass_bias_sums,
+     "a, _, _ = layernorm_grad y, x, gm, mean, rstd; dw, dc = linear_grad_w x, a {accumulate=yes}",
+     "a, _, _, dc = layernorm_grad y, x, gm, mean, rstd {accumulate=yes}; "
+     "dw = linear_grad_w x, a {accumulate=yes}", OK},
+    {"a bias that is cleared in between", pass_bias_sums,
+     SLOPE "dc = clear ; dw, dc = linear_grad_w x, a {accumulate=yes}",
+     SLOPE "dc = clear ; dw, dc = linear_grad_w x, a {accumulate=yes}", OK},
+    {"a bias that is read in between", pass_bias_sums,
+     SLOPE "db = act dc; dw, dc = linear_grad_w x, a {accumulate=yes}",
+     SLOPE "db = act dc; dw, dc = linear_grad_w x, a {accumulate=yes}", OK},
+    {"what is summed has grown since", pass_bias_sums,
+     SLOPE "a = accumulate x {accumulate=yes}; dw, dc = linear_grad_w x, a",
+     SLOPE "a = accumulate x {accumulate=yes}; dw, dc = linear_grad_w x, a", OK},
+    {"in every micro-batch, in the last one", pass_bias_sums,
+     SLOPE "dw, dc = linear_grad_w x, a last", SLOPE "dw, dc = linear_grad_w x, a last", OK},
+    {"inside the body, after it", pass_bias_sums,
+     "body 0 1 x 2; " SLOPE "dw, dc = linear_grad_w x, a", SLOPE "dw, dc = linear_grad_w x, a", OK},
+    {"one bias of two", pass_bias_sums,
+     SLOPE "dw, dc = linear_grad_w x, a; dw2, db = linear_grad_w y, a",
+     "a, dc = linear_grad_x y, w, x {act=gelu}; dw = linear_grad_w x, a; dw2, db = linear_grad_w y, a", OK},
+    {"a bias alone", pass_bias_sums,
+     SLOPE "_, dc = linear_grad_w x, a", "a, dc = linear_grad_x y, w, x {act=gelu}", OK},
+    {"others do not sum", pass_bias_sums,
+     "a = act_grad y, x {act=gelu}; dw, dc = linear_grad_w x, a",
+     "a = act_grad y, x {act=gelu}; dw, dc = linear_grad_w x, a", OK},
+    {"nor does what the backend does not want", pass_bias_sums,
+     "a = linear_grad_x y, w; dw, dc = linear_grad_w x, a",
+     "a = linear_grad_x y, w; dw, dc = linear_grad_w x, a", OK},
 };
 /* clang-format on */
 
 static const double options[MAX_OPTIONS] = {0.9, 0.999, 1e-8};
+
+/* As a backend does whose products sum with a slope only. */
+static bool sums_columns(const void *device, const struct program *prog, const struct op *op)
+{
+    (void)device, (void)prog;
+    return op->kind != OP_linear_grad_x || op->n_in > 2;
+}
 
 static struct pass_env env_of(struct arena *scratch, struct snug_error *err)
 {
@@ -304,7 +354,8 @@ static struct pass_env env_of(struct arena *scratch, struct snug_error *err)
                              .optimizer = &optimizer_adamw,
                              .options = options,
                              .state_bits = 32,
-                             .weight_decay = 0.5};
+                             .weight_decay = 0.5,
+                             .sums_columns = sums_columns};
 }
 
 static void parse_row(const char *name, const char *more, const char *text, struct program *prog)

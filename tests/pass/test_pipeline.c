@@ -56,6 +56,8 @@ static void check_stages(const char *preset, const char *precision, bool train, 
         assert_int_equal(snug_recipe_set(recipe, "dropout", "0.1", &err), SNUG_OK);
         assert_int_equal(snug_recipe_set(recipe, "label-smoothing", "0.1", &err), SNUG_OK);
     }
+    if (strcmp(precision, "fp16") == 0) /* whose backend wants more of the passes */
+        assert_int_equal(snug_recipe_set(recipe, "device", "cuda", &err), SNUG_OK);
     if (strcmp(precision, "fp32") == 0) {
         assert_int_equal(snug_recipe_set(recipe, "update", "in-backward", &err), SNUG_OK);
         assert_int_equal(snug_recipe_set(recipe, "clip", "0", &err), SNUG_OK);
@@ -176,8 +178,16 @@ static enum snug_status forward_of(const struct subject *s, int64_t batch, struc
     return status != SNUG_OK ? status : program_set_batch(prog, batch, err);
 }
 
+static bool sums_columns(const void *device, const struct program *prog, const struct op *op)
+{
+    (void)device, (void)prog, (void)op;
+    return true;
+}
+
+enum how { APART, FUSED, WITH_SUMS /* fused, and biases are summed up where dy is made */ };
+
 /* Forward and backward, gradients kept as outputs, with the reference kernels. */
-static void run_model(struct run *r, const struct subject *subject, int n_micro, bool fuse)
+static void run_model(struct run *r, const struct subject *subject, int n_micro, enum how how)
 {
     struct snug_error err = {0};
     memset(r, 0, sizeof *r);
@@ -188,6 +198,7 @@ static void run_model(struct run *r, const struct subject *subject, int n_micro,
                            .compute = DTYPE_f32,
                            .n_micro = n_micro,
                            .workspace_bytes = workspace_of,
+                           .sums_columns = how == WITH_SUMS ? sums_columns : NULL,
                            .device = &r->facts};
     enum snug_status status = forward_of(subject, SAMPLES / n_micro, &r->prog, &err);
     if (status == SNUG_OK)
@@ -196,10 +207,12 @@ static void run_model(struct run *r, const struct subject *subject, int n_micro,
         status = pass_accumulate(&r->prog, &env);
     for (int i = 0; i < r->prog.n_tensors; i++)
         r->prog.tensors[i].is_output |= r->prog.tensors[i].role == ROLE_gradient;
-    if (status == SNUG_OK && fuse)
+    if (status == SNUG_OK && how != APART)
         status = pass_fuse(&r->prog, &env);
     if (status == SNUG_OK)
         status = pass_drop_dead(&r->prog, &env);
+    if (status == SNUG_OK)
+        status = pass_bias_sums(&r->prog, &env);
     if (status == SNUG_OK)
         status = pass_book(&r->prog, &env);
     if (status == SNUG_OK)
@@ -320,8 +333,8 @@ static void test_fused_is_the_same(void **state)
         for (int n_micro = 1; n_micro <= 2; n_micro++) {
             struct run plain, fused;
             bool same_bits;
-            run_model(&plain, &subjects[i], n_micro, false);
-            run_model(&fused, &subjects[i], n_micro, true);
+            run_model(&plain, &subjects[i], n_micro, APART);
+            run_model(&fused, &subjects[i], n_micro, FUSED);
             double worst = worst_difference(&plain, &fused, &same_bits);
             if (!(worst < 2e-6) || (subjects[i].to_the_bit && !same_bits))
                 fail_msg("%s, %d micro-batches: fused differs by %g", subjects[i].name, n_micro,
@@ -337,6 +350,39 @@ static void test_fused_is_the_same(void **state)
         }
 }
 
+static int count_biases(const struct program *prog)
+{
+    int n = 0;
+    for (int i = 0; i < prog->n_ops; i++)
+        n += prog->ops[i].kind == OP_linear_grad_w && prog->ops[i].n_out > 1 &&
+             prog->ops[i].out[1] != TENSOR_NONE;
+    return n;
+}
+
+/* The reference sums what is stored, whoever sums it: the same bits. */
+static void test_bias_sums_are_the_same(void **state)
+{
+    (void)state;
+    struct subject subjects[N_SUBJECTS];
+    make_subjects(subjects);
+    for (int i = 0; i < N_SUBJECTS; i++)
+        for (int n_micro = 1; n_micro <= 2; n_micro++) {
+            struct run fused, summing;
+            bool same_bits;
+            run_model(&fused, &subjects[i], n_micro, FUSED);
+            run_model(&summing, &subjects[i], n_micro, WITH_SUMS);
+            worst_difference(&fused, &summing, &same_bits);
+            if (!same_bits)
+                fail_msg("%s, %d micro-batches: other sums", subjects[i].name, n_micro);
+            if (i == 0) { /* of four in a layer, those of qkv come from the attention */
+                assert_int_equal(count_biases(&fused.prog), 8);
+                assert_int_equal(count_biases(&summing.prog), 2);
+            }
+            end_run(&fused);
+            end_run(&summing);
+        }
+}
+
 static void test_micro_batches_are_the_batch(void **state)
 {
     (void)state;
@@ -346,8 +392,8 @@ static void test_micro_batches_are_the_batch(void **state)
         for (int n_micro = 2; n_micro <= SAMPLES; n_micro *= 2) {
             struct run whole, parts;
             bool same_bits;
-            run_model(&whole, &subjects[i], 1, true);
-            run_model(&parts, &subjects[i], n_micro, true);
+            run_model(&whole, &subjects[i], 1, FUSED);
+            run_model(&parts, &subjects[i], n_micro, FUSED);
             double worst = worst_difference(&whole, &parts, &same_bits);
             if (!(worst < 1e-5))
                 fail_msg("%s: %d micro-batches differ from the batch by %g", subjects[i].name,
@@ -361,6 +407,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fused_is_the_same),
+        cmocka_unit_test(test_bias_sums_are_the_same),
         cmocka_unit_test(test_micro_batches_are_the_batch),
         cmocka_unit_test(test_unknown_pass),
         cmocka_unit_test(test_every_stage),

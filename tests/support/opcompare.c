@@ -198,7 +198,7 @@ static bool has_any_row(const struct opcompare *ctx, const struct program *prog)
 static void compare_op(struct opcompare *ctx, struct opcase *c, int op_index, enum dtype dtype)
 {
     const struct op *op = &c->prog.ops[op_index];
-    bool accumulates = op_infos[op->kind].accumulates != 0;
+    bool accumulates = (op_infos[op->kind].accumulates & ((1u << op->n_out) - 1)) != 0;
     if (!has_row(ctx, &c->prog, op))
         return;
     for (int add = 0; add < (accumulates ? 2 : 1); add++) {
