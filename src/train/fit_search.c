@@ -2,8 +2,9 @@
  * fit_search.c -- the choice: the fastest that fits, and that changes training no more than it gains.
  *
  * Knobs that change what is learned are turned if they are allowed and if they must be, or if they
- * bring a step that is faster by a tenth.  Their combinations are tiers, from none to the most.  4 bits
- * and LoRA change so much that they are turned only where nothing else fits.  A tier whose smallest
+ * bring a step that is faster by a tenth where want of memory costs that much.  Their combinations are tiers, from none to the most; three of
+ * them are looked at for speed.  4 bits and LoRA change so much that they are turned only where nothing
+ * else fits.  A tier whose smallest
  * candidates are over the room is left at once.
  *
  * Inside a tier there are four axes: micro-batch, checkpoint, update, offload.  All but the first
@@ -21,7 +22,7 @@
 
 #include <stdlib.h>
 
-enum { AUTO_MAX = 6 }; /* of the fourth stage */
+enum { AUTO_MAX = 6, AUTO_LATER = 2 }; /* of the fourth stage, and of tiers looked at for speed */
 static const double NO_GUESS = 1e300;
 static const double WORTH =
     1.1; /* how much faster a tier is, to be taken in place of an earlier one */
@@ -32,17 +33,19 @@ static const double WORTH =
  * that no tier of it has fewer bits. */
 static const struct tier {
     const char *state_bits, *master, *lora; /* NULL: the user's own */
+    bool is_looked_at;                      /* for a faster step, though an earlier tier fits */
 } tiers[] = {
-    {NULL, NULL, NULL},   {"16", NULL, NULL},   {"8", NULL, NULL},
-    {NULL, "none", NULL}, {"16", "none", NULL}, {"8", "none", NULL},
-    {"4", NULL, NULL},    {"4", "none", NULL},  {NULL, NULL, "16"},
+    {NULL, NULL, NULL, false},   {"16", NULL, NULL, true},    {"8", NULL, NULL, true},
+    {NULL, "none", NULL, false}, {"16", "none", NULL, false}, {"8", "none", NULL, true},
+    {"4", NULL, NULL, false},    {"4", "none", NULL, false},  {NULL, NULL, "16", false},
 };
-enum { N_TIERS = sizeof tiers / sizeof *tiers, N_MILD_TIERS = 6 /* without 4 bits and LoRA */ };
+enum { N_TIERS = sizeof tiers / sizeof *tiers };
 
 struct search {
     struct fit *fit;
     int first, n; /* candidates of the tier */
     int best;     /* that is placed and fits, or -1 */
+    int auto_max; /* candidates with checkpoint auto, which are dear */
     int *list;    /* to be priced together; room for the whole tier */
     int n_list;
 };
@@ -210,7 +213,7 @@ static double guess_auto(const struct search *s, int index)
 static void keep_best_guesses(struct search *s)
 {
     int n_kept = 0;
-    for (; n_kept < AUTO_MAX && n_kept < s->n_list; n_kept++) {
+    for (; n_kept < s->auto_max && n_kept < s->n_list; n_kept++) {
         int best = n_kept;
         for (int i = n_kept + 1; i < s->n_list; i++)
             if (guess_auto(s, s->list[i]) < guess_auto(s, s->list[best]))
@@ -308,7 +311,7 @@ static enum snug_status search_tier(struct search *s, struct snug_error *err)
 
 static enum snug_status begin_search(struct fit *fit, struct search *s, struct snug_error *err)
 {
-    *s = (struct search){.fit = fit, .n = fit_tier_size(fit), .best = -1};
+    *s = (struct search){.fit = fit, .n = fit_tier_size(fit), .best = -1, .auto_max = AUTO_MAX};
     s->list = malloc((size_t)s->n * sizeof *s->list);
     return s->list == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory") : SNUG_OK;
 }
@@ -348,7 +351,7 @@ static enum snug_status next_tier(struct search *s, int *next, struct snug_error
     return SNUG_OK;
 }
 
-/* The least time of the tier where memory is no matter: other tiers need about as long. */
+/* The least time of the tier if memory were no matter; its micro-batches are priced. */
 static double fastest_plain(const struct search *s)
 {
     double least = NO_GUESS;
@@ -360,20 +363,25 @@ static double fastest_plain(const struct search *s)
     return least;
 }
 
-/* From the tier after the one that fits on: another takes its place if it is worth it. */
+/* Where want of memory costs as much as a tier must be worth: from the tier after the one that fits on,
+ * another may take its place. */
 static enum snug_status look_for_faster(struct search *s, struct snug_error *err)
 {
     int chosen = s->best, n_done = 0;
     enum snug_status status = SNUG_OK;
-    while (n_done < N_MILD_TIERS && first_of_tier(s->fit, &tiers[n_done]) != s->first)
+    if (at(s, chosen)->seconds <= WORTH * fastest_plain(s))
+        return SNUG_OK;
+    s->auto_max = AUTO_LATER;
+    while (n_done < N_TIERS && first_of_tier(s->fit, &tiers[n_done]) != s->first)
         n_done++;
-    double bound = WORTH * fastest_plain(s);
-    for (int i = n_done + 1; i < N_MILD_TIERS && status == SNUG_OK; i++) {
+    for (int i = n_done + 1; i < N_TIERS && status == SNUG_OK; i++) {
         s->first = first_of_tier(s->fit, &tiers[i]);
-        if (s->first < 0 || at(s, chosen)->seconds < bound)
+        if (s->first < 0 || !tiers[i].is_looked_at)
             continue;
         s->best = -1;
-        status = search_tier(s, err);
+        status = price_micro_batches(s, err);
+        if (status == SNUG_OK && fastest_plain(s) * WORTH < at(s, chosen)->seconds)
+            status = search_tier(s, err);
         if (status == SNUG_OK && s->best >= 0 &&
             at(s, s->best)->seconds * WORTH < at(s, chosen)->seconds)
             chosen = s->best;
