@@ -254,6 +254,9 @@ SNUG_API int snug_trainer_ranks(const snug_trainer *trainer);
 /* On rank 0 after a run: what each rank planned and allocated.  0: not known. */
 SNUG_API int snug_trainer_rank_bytes(const snug_trainer *trainer, int rank, int64_t *planned,
                                      int64_t *allocated);
+/* The same for time: of all steps, and of that what it has waited for others. */
+SNUG_API int snug_trainer_rank_seconds(const snug_trainer *trainer, int rank, double *seconds,
+                                       double *waited);
 SNUG_API enum snug_status snug_trainer_run(snug_trainer *trainer, snug_progress_fn *progress,
                                            void *user, struct snug_error *err);
 SNUG_API void snug_trainer_summary(const snug_trainer *trainer, struct snug_summary *summary);

@@ -57,7 +57,7 @@ enum snug_status snug_plan_make_rank(const snug_model *model, const snug_recipe 
 
 int snug_plan_ranks(const snug_plan *plan)
 {
-    return plan->session.n_ranks;
+    return plan->session.n_ranks * plan->session.n_stages;
 }
 
 void snug_plan_free(snug_plan *plan)

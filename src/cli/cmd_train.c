@@ -62,18 +62,21 @@ static void choose_progress(struct train *train)
         progress_begin(&train->progress, PROGRESS_LINES, lines_to);
 }
 
-/* Of several ranks, what each has. */
-static void print_rank_bytes(const struct train *train)
+/* Of several ranks, what each has, and how long it has waited for others. */
+static void print_ranks(const struct train *train)
 {
     int n = snug_trainer_ranks(train->trainer);
     int64_t planned, allocated;
+    double seconds, waited;
     if (n < 2)
         return;
     printf("\"ranks\": [");
     for (int rank = 0; rank < n; rank++)
-        if (snug_trainer_rank_bytes(train->trainer, rank, &planned, &allocated))
-            printf("%s{\"planned_bytes\": %" PRId64 ", \"allocated_bytes\": %" PRId64 "}",
-                   rank == 0 ? "" : ", ", planned, allocated);
+        if (snug_trainer_rank_bytes(train->trainer, rank, &planned, &allocated) &&
+            snug_trainer_rank_seconds(train->trainer, rank, &seconds, &waited))
+            printf("%s{\"planned_bytes\": %" PRId64 ", \"allocated_bytes\": %" PRId64
+                   ", \"seconds\": %.6f, \"waited_seconds\": %.6f}",
+                   rank == 0 ? "" : ", ", planned, allocated, seconds, waited);
     printf("], ");
 }
 
@@ -90,7 +93,7 @@ static void print_json(const struct train *train, bool stopped)
            summary->measured_peak_bytes);
     if (stopped)
         fputs("\"stopped\": true, ", stdout);
-    print_rank_bytes(train);
+    print_ranks(train);
     if (validation->has_validation)
         json_number(stdout, "val_loss", validation->val_loss, ", ");
     if (validation->has_accuracy)

@@ -61,6 +61,9 @@ enum snug_status exec_find_nonfinite(struct exec *exec, exec_feed *feed, void *u
  * thread they are seconds of the processor, else of the clock. */
 void exec_time_ops(struct exec *exec, double *op_seconds);
 
+/* Of all runs so far: how long ops have waited for the lane of copies, and with that for other ranks. */
+double exec_waited_seconds(const struct exec *exec);
+
 /* Bytes of the arena that are in memory now, as the kernel counts pages. */
 int64_t exec_resident_bytes(const struct exec *exec);
 /* What is in use of the device's memory beside the arena; -1: the arena is the host's memory. */

@@ -22,6 +22,7 @@ struct exec {
     struct kernel_call *calls; /* per op */
     const struct kernel **kernels;
     double *op_seconds; /* NULL: nobody asks how long ops take */
+    double waited_seconds;
     struct store *store;
     struct rank_exchanger exchanger;
     struct copies *copies; /* NULL: the program has none, or they are on a stream */

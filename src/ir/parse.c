@@ -316,11 +316,12 @@ static enum snug_status check_count(struct parser *p, const char *op, const char
                 what, n);
 }
 
-/* OUTPUTS = KIND INPUTS {ATTRIBUTES} work=TENSOR last */
+/* OUTPUTS = KIND INPUTS {ATTRIBUTES} work=TENSOR micro=NUMBER last */
 static enum snug_status read_op(struct parser *p)
 {
     tensor_id in[MAX_INPUTS], out[MAX_OUTPUTS], work = TENSOR_NONE;
     int n_in = 0, n_out, kind = 0;
+    int64_t micro = 0;
     struct attrs attrs = ATTRS();
     if (is_name(&p->t.token[0]) && p->t.token[1].kind != '=' && p->t.token[1].kind != ',')
         return fail(p,
@@ -346,12 +347,18 @@ static enum snug_status read_op(struct parser *p)
         TRY(expect(p, '=', "after work"));
         TRY(read_operand(p, &work));
     }
+    if (is_word(peek(p), "micro")) {
+        take(p);
+        TRY(expect(p, '=', "after micro"));
+        TRY(read_integer(p, "the micro-batch", 0, INT_MAX, &micro));
+    }
     bool in_last = is_word(peek(p), "last");
     if (in_last)
         take(p);
     TRY(expect_end(p));
     TRY(program_add_op(p->prog, (enum op_kind)kind, &attrs, n_in, in, n_out, out, p->t.err));
     p->prog->ops[p->prog->n_ops - 1].work = work;
+    p->prog->ops[p->prog->n_ops - 1].micro = (int)micro;
     p->prog->ops[p->prog->n_ops - 1].in_last = in_last;
     return SNUG_OK;
 }

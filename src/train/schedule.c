@@ -99,6 +99,37 @@ double recipe_lr_at(const struct snug_recipe *recipe, int64_t batch, int64_t ste
     return lr;
 }
 
+static enum snug_status check_stages(const struct snug_recipe *recipe, struct snug_error *err)
+{
+    long long ranks = recipe->ranks > 1 ? recipe->ranks : 1, stages = recipe_stages(recipe);
+    bool is_async = recipe->pipeline == PIPELINE_pipedream;
+    if (recipe->pipeline == PIPELINE_none && recipe->stages > 1)
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "--stages %lld says nothing without --pipeline: choose gpipe or 1f1b",
+                         (long long)recipe->stages);
+    if (ranks % stages != 0)
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "--stages %lld cannot share %lld rank%s equally: choose a divisor", stages,
+                         ranks, ranks == 1 ? "" : "s");
+    if (is_async && ranks != stages)
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "--pipeline pipedream has one rank for each stage: leave --stages out, or "
+                         "use 1f1b");
+    if (is_async && recipe->precision == DTYPE_f16)
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "--pipeline pipedream has no loss scale that all stages agree on: use "
+                         "--precision bf16");
+    if (stages > 1 && recipe->device == DEVICE_cuda)
+        return snug_fail(err, SNUG_UNSUPPORTED,
+                         "--pipeline is not there for --device cuda yet: use --device cpu");
+    if (recipe->pipeline != PIPELINE_none && (stages > 1 || is_async) &&
+        (recipe->optimizer->average != AVERAGE_none || recipe->optimizer->emit_all != NULL))
+        return snug_fail(err, SNUG_UNSUPPORTED,
+                         "--optimizer %s needs all weights on every rank: use --parallel ddp",
+                         recipe->optimizer->name);
+    return SNUG_OK;
+}
+
 enum snug_status recipe_check(const struct snug_recipe *recipe, struct snug_error *err)
 {
     if (recipe->scale_lr != SCALE_LR_none && recipe->base_batch == 0)
@@ -113,6 +144,7 @@ enum snug_status recipe_check(const struct snug_recipe *recipe, struct snug_erro
         return snug_fail(err, SNUG_BAD_ARGUMENT,
                          "--parallel ps has the model on rank 0, --zero %d in shards: keep one",
                          recipe->zero);
+    TRY(check_stages(recipe, err));
     const char *idle = recipe->lora > 0                       ? NULL
                        : recipe->lora_on != LORA_ON_attention ? "lora-on"
                        : !isnan(recipe->lora_alpha)           ? "lora-alpha"

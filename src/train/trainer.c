@@ -25,16 +25,17 @@ static enum snug_status feed(void *user, int micro, struct snug_error *err)
         int at = 0;
         micro += t->session.rank * prog->n_repeat;
         for (int id = 0; id < prog->n_tensors; id++)
-            if (prog->tensors[id].role == ROLE_input) {
+            if (prog->tensors[id].role == ROLE_input && prog->tensors[id].base == TENSOR_NONE) {
                 size_t bytes = (size_t)tensor_bytes(prog, id);
                 memcpy(exec_input(t->exec, id),
                        (const char *)t->given[at++] + (size_t)micro * bytes, bytes);
             }
         return SNUG_OK;
     }
-    int64_t first = t->step * t->session.batch + own_first + micro * t->session.micro_batch;
-    return data_fill(t->data, DATA_TRAIN, first, t->session.micro_batch,
-                     exec_input(t->exec, t->needs.input),
+    /* a body that is unrolled takes all micro-batches at once */
+    int64_t n = t->session.micro_batch * (t->session.n_micro / prog->n_repeat);
+    int64_t first = t->step * t->session.batch + own_first + micro * n;
+    return data_fill(t->data, DATA_TRAIN, first, n, exec_input(t->exec, t->needs.input),
                      exec_input(t->exec, t->needs.target_input), err);
 }
 
@@ -79,7 +80,7 @@ static enum snug_status make_evaluator(struct snug_trainer *t, struct snug_error
                                 .over = &t->session};
     int64_t max_samples = t->options.eval_batches * t->session.batch;
     TRY(evaluator_make(&t->evaluator, &q, t->exec, t->data, max_samples,
-                       t->session.plan.arena_bytes, err));
+                       t->session.plan.arena_bytes, t->comm, err));
     t->can_evaluate = true;
     return SNUG_OK;
 }
@@ -116,6 +117,22 @@ static enum snug_status make_averages(struct snug_trainer *t, struct snug_error 
                        &t->averages.facts, t->exec, &t->averages_exec, err);
 }
 
+/* Of a pipeline: the ranks with this one's stage, and the first and last stage of this one's pipeline. */
+static enum snug_status open_groups(struct snug_trainer *t, struct snug_error *err)
+{
+    const struct session *s = &t->session;
+    int last = (s->n_stages - 1) * s->n_ranks, ends[2] = {s->rank, last + s->rank};
+    int stage[s->n_ranks];
+    if (s->n_stages < 2)
+        return SNUG_OK;
+    for (int i = 0; i < s->n_ranks; i++)
+        stage[i] = s->stage * s->n_ranks + i;
+    TRY(comm_open_group(t->comm, stage, s->n_ranks, &t->groups[GROUP_STAGE], err));
+    return s->stage == 0 || s->stage == s->n_stages - 1
+               ? comm_open_group(t->comm, ends, 2, &t->groups[GROUP_ENDS], err)
+               : SNUG_OK;
+}
+
 /* What is offloaded goes to the run's folder, if it has one. */
 static enum snug_status make_exec(struct snug_trainer *t, struct snug_error *err)
 {
@@ -123,7 +140,9 @@ static enum snug_status make_exec(struct snug_trainer *t, struct snug_error *err
     if (has_store && t->out != NULL)
         TRY(checkpoint_make_dir(t->out, err));
     t->session.facts.store_folder = t->out;
-    t->session.facts.comm = t->session.n_ranks > 1 ? t->comm : NULL;
+    t->session.facts.comm = t->comm->n_ranks > 1 ? t->comm : NULL;
+    t->session.facts.groups = t->session.n_stages > 1 ? t->groups : NULL;
+    t->session.facts.first_micro = t->session.rank * t->session.n_micro;
     return exec_create(&t->session.prog, &t->session.plan, t->session.backend, &t->session.facts,
                        NULL, &t->exec, err);
 }
@@ -166,7 +185,7 @@ static enum snug_status open_all(struct snug_trainer *t, struct snug_error *err)
     struct session_request q = {
         .model = t->model, .recipe = &t->recipe, .train = true, .rank = &t->comm->rank};
     TRY(session_make(&q, &t->session, err));
-    TRY(needs_of(&t->session.prog, &t->needs, err));
+    TRY(needs_of(session_forward(&t->session), &t->needs, err));
     TRY(budget_check_run(t->model, &t->recipe, &t->session, err));
     TRY(open_data(t, err));
     TRY(count_steps(t, err));
@@ -175,6 +194,7 @@ static enum snug_status open_all(struct snug_trainer *t, struct snug_error *err)
                                                      (double)t->recipe.warmup);
     if (t->comm->n_ranks > 1)
         TRY(trainer_agree(t, err));
+    TRY(open_groups(t, err));
     TRY(make_exec(t, err));
     TRY(start_weights(t, err));
     t->first_step = t->step;
@@ -243,8 +263,10 @@ void snug_trainer_free(snug_trainer *t)
     data_close(t->data);
     exec_free(t->exec);
     session_free(&t->session);
+    for (int i = 0; i < EXCHANGE_GROUPS; i++)
+        comm_close(t->groups[i], !t->failed);
     comm_close(t->comm, !t->failed);
-    free(t->rank_bytes);
+    free(t->accounts);
     free(t->data_spec);
     free(t->out);
     free(t);
@@ -372,13 +394,14 @@ static enum snug_status agree_to_stop(struct snug_trainer *t, bool *stop, struct
     return SNUG_OK;
 }
 
-static enum snug_status gather_bytes(struct snug_trainer *t, struct snug_error *err)
+static enum snug_status gather_accounts(struct snug_trainer *t, struct snug_error *err)
 {
-    int64_t own[2] = {t->session.plan.arena_bytes, exec_allocated_bytes(t->exec)};
-    free(t->rank_bytes);
-    t->rank_bytes = calloc((size_t)t->comm->n_ranks, sizeof own);
-    return t->rank_bytes == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory")
-                                 : comm_gather(t->comm, 0, own, sizeof own, t->rank_bytes, err);
+    struct rank_account own = {t->session.plan.arena_bytes, exec_allocated_bytes(t->exec),
+                               t->seconds, exec_waited_seconds(t->exec)};
+    free(t->accounts);
+    t->accounts = calloc((size_t)t->comm->n_ranks, sizeof own);
+    return t->accounts == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory")
+                               : comm_gather(t->comm, 0, &own, sizeof own, t->accounts, err);
 }
 
 static enum snug_status run_steps(snug_trainer *t, snug_progress_fn *progress, void *user,
@@ -412,7 +435,7 @@ static enum snug_status run_steps(snug_trainer *t, snug_progress_fn *progress, v
                          (long long)t->step, broken);
     int64_t beside = runtime_bytes(t->exec);
     t->runtime_bytes = beside > t->runtime_bytes ? beside : t->runtime_bytes;
-    TRY(gather_bytes(t, err));
+    TRY(gather_accounts(t, err));
     return stop && t->step < t->n_steps
                ? snug_fail(err, SNUG_INTERRUPTED, "stopped at step %lld", (long long)t->step)
                : SNUG_OK;
@@ -435,12 +458,29 @@ int snug_trainer_ranks(const snug_trainer *t)
     return t->comm->n_ranks;
 }
 
+static const struct rank_account *account_of(const snug_trainer *t, int rank)
+{
+    bool is_there = t->accounts != NULL && t->comm->rank == 0 && rank >= 0;
+    return is_there && rank < t->comm->n_ranks ? &t->accounts[rank] : NULL;
+}
+
 int snug_trainer_rank_bytes(const snug_trainer *t, int rank, int64_t *planned, int64_t *allocated)
 {
-    if (t->rank_bytes == NULL || t->comm->rank != 0 || rank < 0 || rank >= t->comm->n_ranks)
+    const struct rank_account *account = account_of(t, rank);
+    if (account == NULL)
         return 0;
-    *planned = t->rank_bytes[2 * rank];
-    *allocated = t->rank_bytes[2 * rank + 1];
+    *planned = account->planned_bytes;
+    *allocated = account->allocated_bytes;
+    return 1;
+}
+
+int snug_trainer_rank_seconds(const snug_trainer *t, int rank, double *seconds, double *waited)
+{
+    const struct rank_account *account = account_of(t, rank);
+    if (account == NULL)
+        return 0;
+    *seconds = account->seconds;
+    *waited = account->waited_seconds;
     return 1;
 }
 
@@ -450,7 +490,8 @@ enum snug_status snug_trainer_step(snug_trainer *t, const void *const *inputs,
     struct snug_metrics m;
     const struct program *prog = &t->session.prog;
     for (int id = 0, at = 0; id < prog->n_tensors; id++)
-        if (prog->tensors[id].role == ROLE_input && (inputs == NULL || inputs[at++] == NULL))
+        if (prog->tensors[id].role == ROLE_input && prog->tensors[id].base == TENSOR_NONE &&
+            (inputs == NULL || inputs[at++] == NULL))
             return snug_fail(err, SNUG_BAD_ARGUMENT, "no data for the input \"%s\"",
                              prog->tensors[id].name);
     t->given = inputs;

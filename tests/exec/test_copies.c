@@ -42,7 +42,7 @@ static void test_order(void **state)
     struct log log = {.fails_at = -1, .gate = PTHREAD_MUTEX_INITIALIZER};
     struct copies *copies = NULL;
     struct snug_error err;
-    must(copies_create(N_RING, note, &log, &copies, &err), &err);
+    must(copies_create(N_RING, note, NULL, &log, &copies, &err), &err);
     for (int op = 0; op < N_OPS; op++) {
         int64_t number = copies_issue(copies, 3 * op);
         if (op % N_RING == N_RING - 1) { /* no more than the ring holds */
@@ -64,7 +64,7 @@ static void test_beside(void **state)
     struct log log = {.fails_at = -1, .gate = PTHREAD_MUTEX_INITIALIZER};
     struct copies *copies = NULL;
     struct snug_error err;
-    must(copies_create(N_RING, note, &log, &copies, &err), &err);
+    must(copies_create(N_RING, note, NULL, &log, &copies, &err), &err);
     pthread_mutex_lock(&log.gate);
     for (int op = 0; op < N_RING; op++)
         copies_issue(copies, op);
@@ -82,7 +82,7 @@ static void test_failure(void **state)
     struct log log = {.fails_at = 2, .gate = PTHREAD_MUTEX_INITIALIZER};
     struct copies *copies = NULL;
     struct snug_error err = {0};
-    must(copies_create(N_RING, note, &log, &copies, &err), &err);
+    must(copies_create(N_RING, note, NULL, &log, &copies, &err), &err);
     for (int op = 0; op < 5; op++)
         copies_issue(copies, op);
     assert_int_equal(copies_wait(copies, 4, &err), SNUG_IO_ERROR);

@@ -47,7 +47,7 @@ same() { # DIR DIR: bit for bit
         cmp "$1/optimizer.safetensors" "$2/optimizer.safetensors"
 }
 as_planned() { # DIR RANKS
-    grep -oE '\{"planned_bytes": [0-9]+, "allocated_bytes": [0-9]+\}' "$1.out" | tr -d '{},' |
+    grep -oE '\{"planned_bytes": [0-9]+, "allocated_bytes": [0-9]+, "seconds"' "$1.out" | tr -d '{},' |
         awk -v ranks="$2" '{ if ($2 != $4 || $2 < 1) bad = 1 } END { exit bad || NR != ranks }' ||
         { cat "$1.out"; return 1; }
 }
