@@ -151,6 +151,9 @@ SNUG_API enum snug_status snug_plan_make(const snug_model *model, const snug_rec
 SNUG_API enum snug_status snug_plan_make_rank(const snug_model *model, const snug_recipe *recipe,
                                               int rank, snug_plan **plan, struct snug_error *err);
 SNUG_API int snug_plan_ranks(const snug_plan *plan);
+/* Of a pipeline, the stage of this plan, with the first and the last weight that only it has; -1: the model
+ * is not cut. */
+SNUG_API int snug_plan_stage(const snug_plan *plan, const char **first, const char **last);
 SNUG_API void snug_plan_free(snug_plan *plan);
 SNUG_API void snug_plan_ledger(const snug_plan *plan, struct snug_ledger *ledger);
 SNUG_API char *snug_plan_text(const snug_plan *plan,

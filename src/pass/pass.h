@@ -64,6 +64,7 @@ enum { STAGES_MAX = 1024 };
 struct stage_cut {
     int n_stages; /* 0: not yet */
     int begin[STAGES_MAX + 1];
+    int last_begin;       /* the first op of the last stage, in the whole forward program */
     double slowest;       /* seconds of the slowest stage, as a multiple of this rank's */
     double forward_flops; /* of this rank's, a micro-batch */
 };
@@ -101,9 +102,10 @@ struct pass_env {
     struct rank_place ranks;
     enum pipeline pipeline;
     struct stage_cut *cut; /* found by stage, unless it is there */
-    struct program *whole; /* NULL, or a place for the forward program before it is cut */
-    bool *at_ends;         /* per tensor of that: a weight of the first and of the last stage */
-    int n_whole;           /* tensors of it */
+    struct program
+        *whole;    /* NULL, or a place for the program of the whole model, a micro-batch of it */
+    bool *at_ends; /* per tensor of that: a weight of the first and of the last stage */
+    int n_whole;   /* tensors of it */
     /* Of an op, on a device that all ranks agree on; `device` is handed back. */
     double (*op_seconds)(const void *device, const struct program *prog, const struct op *op);
 

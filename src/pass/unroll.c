@@ -439,6 +439,8 @@ static enum snug_status init(struct unrolling *u)
         u->own[i] = u->versions[i] = TENSOR_NONE;
     u->split = find_split(u);
     u->n_ahead = forwards_ahead(u);
+    if (u->env->whole != NULL && u->env->n_whole == 0) /* else stage has */
+        TRY(program_copy(u->env->whole, u->prog, u->env->err));
     widen_inputs(u);
     if (!is_async(u))
         return SNUG_OK;

@@ -182,37 +182,37 @@ enum snug_status session_program(const struct session_request *q, const char *la
                                                q->room_bytes > 0 ? q->room_bytes : INT64_MAX};
         s->n_parameters = model_count_parameters(&s->prog);
         s->n_micro = (int)(s->batch / s->micro_batch / (q->train ? s->n_ranks : 1));
-        struct pass_env env = {.scratch = &scratch,
-                               .err = err,
-                               .train = q->train,
-                               .compute = recipe_dtype(r),
-                               .master = !r->no_master,
-                               .n_micro = s->n_micro,
-                               .ranks = rank_place_of(q, s),
-                               .pipeline = (enum pipeline)r->pipeline,
-                               .cut = s->cut,
-                               .whole = s->n_stages > 1 ? &s->whole : NULL,
-                               .op_seconds = seconds_anywhere,
-                               .dropout = r->dropout,
-                               .label_smoothing = r->label_smoothing,
-                               .checkpoint = checkpoint,
-                               .lora_rank = (int)r->lora,
-                               .lora_on = (enum lora_on)r->lora_on,
-                               .lora_scale =
-                                   r->lora > 0 ? recipe_lora_alpha(r) / (double)r->lora : 0,
-                               .base_bits = r->lora_base,
-                               .optimizer = r->optimizer,
-                               .options = options,
-                               .state_bits = recipe_state_bits(r),
-                               .lr = recipe_lr(r),
-                               .weight_decay = recipe_weight_decay(r),
-                               .max_norm = r->clip,
-                               .in_backward = r->in_backward != 0,
-                               .offload = (unsigned)r->offload,
-                               .run = q->over != NULL ? &q->over->prog : NULL,
-                               .averages_only = q->averages_only,
-                               .workspace_bytes = workspace_of,
-                               .device = s};
+        struct pass_env env = {
+            .scratch = &scratch,
+            .err = err,
+            .train = q->train,
+            .compute = recipe_dtype(r),
+            .master = !r->no_master,
+            .n_micro = s->n_micro,
+            .ranks = rank_place_of(q, s),
+            .pipeline = (enum pipeline)r->pipeline,
+            .cut = s->cut,
+            .whole = s->n_stages > 1 || r->pipeline == PIPELINE_pipedream ? &s->whole : NULL,
+            .op_seconds = seconds_anywhere,
+            .dropout = r->dropout,
+            .label_smoothing = r->label_smoothing,
+            .checkpoint = checkpoint,
+            .lora_rank = (int)r->lora,
+            .lora_on = (enum lora_on)r->lora_on,
+            .lora_scale = r->lora > 0 ? recipe_lora_alpha(r) / (double)r->lora : 0,
+            .base_bits = r->lora_base,
+            .optimizer = r->optimizer,
+            .options = options,
+            .state_bits = recipe_state_bits(r),
+            .lr = recipe_lr(r),
+            .weight_decay = recipe_weight_decay(r),
+            .max_norm = r->clip,
+            .in_backward = r->in_backward != 0,
+            .offload = (unsigned)r->offload,
+            .run = q->over != NULL ? &q->over->prog : NULL,
+            .averages_only = q->averages_only,
+            .workspace_bytes = workspace_of,
+            .device = s};
         status = pass_run(&s->prog, &env, last_pass);
         s->update_place = env.update_place;
         s->repeated_flops = env.repeated_flops;
@@ -350,6 +350,16 @@ void session_free(struct session *s)
 const struct program *session_forward(const struct session *s)
 {
     return s->whole.n_tensors > 0 ? &s->whole : &s->prog;
+}
+
+bool session_is_at_ends(const struct session *s, tensor_id weight)
+{
+    bool read[2] = {false, false}; /* before the last stage, in it */
+    int last_begin = s->cut->last_begin;
+    for (int i = 0; i < s->whole.n_ops; i++)
+        for (int k = 0; k < s->whole.ops[i].n_in; k++)
+            read[i >= last_begin] |= s->whole.ops[i].in[k] == weight;
+    return read[0] && read[1];
 }
 
 double session_bubble(const struct session *s, const struct snug_recipe *recipe)

@@ -66,6 +66,9 @@ enum snug_status session_plan_program(struct session *session, struct snug_error
 /* The forward program of the whole model, as the data sees it. */
 const struct program *session_forward(const struct session *session);
 
+/* Of a stage: does the first stage have this weight as well as the last? */
+bool session_is_at_ends(const struct session *session, tensor_id weight);
+
 /* Of the time of a step, how much a stage has nothing to do: (p - 1) / (m + p - 1). */
 double session_bubble(const struct session *session, const struct snug_recipe *recipe);
 
