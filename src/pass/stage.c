@@ -18,7 +18,7 @@
  *
  * Model states alone (psi:N) have no layers: every stage has a part of each tensor.
  *
- * needs: a forward program    keeps: ids    breaks: nothing    leaves: env->cut, env->whole, env->at_ends
+ * needs: a forward program; nothing of what recipe_check refuses    keeps: ids    breaks: nothing    leaves: env->cut, env->whole, env->at_ends
  * cost:  O(ops + blocks^2 x stages)
  */
 #include "base/cut.h"
@@ -285,30 +285,9 @@ static void cut_states_alone(struct program *prog, const struct rank_place *rank
     }
 }
 
-static enum snug_status refuse(const struct pass_env *env, const char *what, const char *advice)
-{
-    return snug_fail(env->err, SNUG_UNSUPPORTED, "%s is not there with --pipeline%s", what, advice);
-}
-
-static enum snug_status check(const struct pass_env *env)
-{
-    if (env->in_backward)
-        return refuse(env, "--update in-backward", ": use --update end");
-    if (env->offload != 0)
-        return refuse(env, "--offload", ": take more stages instead");
-    if (env->lora_rank > 0)
-        return refuse(env, "--lora", ": adapters are small, use --parallel ddp");
-    if (env->ranks.zero >= 2)
-        return refuse(env, env->ranks.zero == 2 ? "--zero 2" : "--zero 3", ": use --zero 1");
-    if (env->ranks.parallel == PARALLEL_ps)
-        return refuse(env, "--parallel ps", ": use --parallel ddp");
-    return SNUG_OK;
-}
-
 enum snug_status pass_stage(struct program *prog, struct pass_env *env)
 {
     struct staging s = {.prog = prog, .env = env};
-    TRY(check(env));
     if (prog->n_ops == 0) {
         cut_states_alone(prog, &env->ranks);
         return SNUG_OK;

@@ -260,7 +260,7 @@ static enum snug_status settle_lent(struct unrolling *u, tensor_id id, bool back
 
 static enum snug_status for_lent(struct unrolling *u, bool backward, int micro, bool is_begin)
 {
-    for (int id = 0; id < u->n_tensors; id++) {
+    for (int id = 0; id < u->n_tensors && is_async(u); id++) {
         if (!is_lent(u, id) || (!is_first(u) && !is_last(u)))
             continue;
         if (is_begin && !backward)

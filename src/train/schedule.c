@@ -99,6 +99,32 @@ double recipe_lr_at(const struct snug_recipe *recipe, int64_t batch, int64_t ste
     return lr;
 }
 
+/* What a stage cannot do, and what to do instead. */
+static enum snug_status check_stage(const struct snug_recipe *recipe, struct snug_error *err)
+{
+    const struct {
+        bool is_asked;
+        const char *what, *instead;
+    } missing[] = {
+        {recipe->in_backward != 0, "--update in-backward", "use --update end"},
+        {recipe->offload != OFFLOAD_none, "--offload", "take more stages instead"},
+        {recipe->lora > 0, "--lora", "adapters are small, use --parallel ddp"},
+        {recipe->zero == 2, "--zero 2", "use --zero 1"},
+        {recipe->zero == 3, "--zero 3", "use --zero 1"},
+        {recipe->parallel == PARALLEL_ps, "--parallel ps", "use --parallel ddp"},
+        {recipe->device == DEVICE_cuda, "--device cuda", "use --device cpu"},
+    };
+    for (size_t i = 0; i < sizeof missing / sizeof *missing; i++)
+        if (missing[i].is_asked)
+            return snug_fail(err, SNUG_UNSUPPORTED, "%s is not there with --pipeline %s: %s",
+                             missing[i].what, recipe_pipeline_name(recipe), missing[i].instead);
+    if (recipe->optimizer->average != AVERAGE_none || recipe->optimizer->emit_all != NULL)
+        return snug_fail(err, SNUG_UNSUPPORTED,
+                         "--optimizer %s needs all weights on every rank: use --parallel ddp",
+                         recipe->optimizer->name);
+    return SNUG_OK;
+}
+
 static enum snug_status check_stages(const struct snug_recipe *recipe, struct snug_error *err)
 {
     long long ranks = recipe->ranks > 1 ? recipe->ranks : 1, stages = recipe_stages(recipe);
@@ -119,15 +145,7 @@ static enum snug_status check_stages(const struct snug_recipe *recipe, struct sn
         return snug_fail(err, SNUG_BAD_ARGUMENT,
                          "--pipeline pipedream has no loss scale that all stages agree on: use "
                          "--precision bf16");
-    if (stages > 1 && recipe->device == DEVICE_cuda)
-        return snug_fail(err, SNUG_UNSUPPORTED,
-                         "--pipeline is not there for --device cuda yet: use --device cpu");
-    if (recipe->pipeline != PIPELINE_none && (stages > 1 || is_async) &&
-        (recipe->optimizer->average != AVERAGE_none || recipe->optimizer->emit_all != NULL))
-        return snug_fail(err, SNUG_UNSUPPORTED,
-                         "--optimizer %s needs all weights on every rank: use --parallel ddp",
-                         recipe->optimizer->name);
-    return SNUG_OK;
+    return stages > 1 || is_async ? check_stage(recipe, err) : SNUG_OK;
 }
 
 enum snug_status recipe_check(const struct snug_recipe *recipe, struct snug_error *err)
