@@ -409,7 +409,10 @@ enum snug_status exec_run_section(struct exec *exec, int begin, int end, int mic
     }
     if (exec->hooks != NULL)
         return newest >= 0 ? device_wait_for_copy(exec, newest, err) : SNUG_OK;
-    return finish_copies(exec, err);
+    double finish_begin = clock_seconds();
+    enum snug_status status = finish_copies(exec, err);
+    exec->waited_seconds += clock_seconds() - finish_begin;
+    return status;
 }
 
 static enum snug_status run_all(struct exec *exec, exec_feed *feed, void *user,

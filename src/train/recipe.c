@@ -262,7 +262,7 @@ static const struct key keys[] = {
      "between ranks, for the time of a step: bits a second", .kind = CHOICE,
      .field = FIELD(network), .choices = networks},
     {"pipeline", "none, naive, gpipe, 1f1b, pipedream",
-     "layers split over ranks, and how micro-batches pass through them", .kind = CHOICE,
+     "layers split over ranks: how micro-batches pass through", .kind = CHOICE,
      .field = FIELD(pipeline), .choices = pipelines},
     {"stages", "as many as ranks, or a divisor of their number",
      "of a pipeline; ranks with the same stage share the batch", .kind = COUNT,
