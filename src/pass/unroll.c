@@ -42,6 +42,7 @@ struct unrolling {
     int split, body_end;  /* of the old ops: where B begins, where it ends */
     tensor_id *own;       /* per micro-batch and old tensor: its own, TENSOR_NONE: not met yet */
     tensor_id leaving[2]; /* by direction: what was sent and is not settled */
+    int micro;            /* that is being unrolled */
     struct op_list list;
     /* PipeDream */
     bool *is_stashed;    /* per old tensor: a weight that B reads and updates change */
@@ -82,8 +83,12 @@ static enum snug_status append(struct unrolling *u, const struct op *op)
 static enum snug_status append_new(struct unrolling *u, enum op_kind kind, struct attrs attrs,
                                    tensor_id in, tensor_id out)
 {
-    struct op op = {
-        .kind = kind, .n_in = in != TENSOR_NONE, .n_out = 1, .work = TENSOR_NONE, .attrs = attrs};
+    struct op op = {.kind = kind,
+                    .n_in = in != TENSOR_NONE,
+                    .n_out = 1,
+                    .work = TENSOR_NONE,
+                    .micro = u->micro,
+                    .attrs = attrs};
     for (int k = 0; k < MAX_INPUTS; k++)
         op.in[k] = TENSOR_NONE;
     for (int k = 0; k < MAX_OUTPUTS; k++)
@@ -327,6 +332,7 @@ static enum snug_status append_update(struct unrolling *u, int micro, int n_ops)
 static enum snug_status append_half(struct unrolling *u, bool backward, int micro, int n_ops)
 {
     int begin = backward ? u->split : 0, end = backward ? u->body_end : u->split;
+    u->micro = micro;
     TRY(for_lent(u, backward, micro, true));
     for (int i = begin; i < end; i++)
         TRY(append_op(u, i, micro));
@@ -459,6 +465,7 @@ static enum snug_status run(struct unrolling *u)
     int n_ops = u->prog->n_ops;
     TRY(init(u));
     TRY(append_all(u, n_ops));
+    u->micro = 0;
     TRY(settle_all(u));
     TRY(sum_over_ends(u));
     TRY(append_loss(u));
