@@ -278,7 +278,10 @@ static enum snug_status diverged(struct snug_trainer *t, const char *what, struc
 {
     const char *name;
     struct snug_error inner = {0};
-    if (exec_find_nonfinite(t->exec, feed, t, &name, &inner) != SNUG_OK || name == NULL)
+    /* all ranks look together, and PipeDream's stages do not know of each other's norms */
+    if (t->recipe.pipeline == PIPELINE_pipedream)
+        name = "not looked for";
+    else if (exec_find_nonfinite(t->exec, feed, t, &name, &inner) != SNUG_OK || name == NULL)
         name = "none when run again";
     return snug_fail(err, SNUG_DIVERGED,
                      "step %lld: the %s is not finite; the first tensor that is not: \"%s\"; "
