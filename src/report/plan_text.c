@@ -203,7 +203,7 @@ static void add_facts(struct text *out, const struct report_plan *plan, const st
     }
     if (plan->n_stages > 1) {
         add_label(out, "pipeline");
-        text_add(out, "%s stages; a stage is idle for %.3g%% of a step; it is in the time above\n",
+        text_add(out, "%s stages, each idle for %.3g%% of a step (in the time above)\n",
                  text_count(plan->n_stages, count), 100 * plan->bubble);
     }
     if (ledger->budget > 0)
