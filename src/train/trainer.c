@@ -117,22 +117,6 @@ static enum snug_status make_averages(struct snug_trainer *t, struct snug_error 
                        &t->averages.facts, t->exec, &t->averages_exec, err);
 }
 
-/* Of a pipeline: the ranks with this one's stage, and the first and last stage of this one's pipeline. */
-static enum snug_status open_groups(struct snug_trainer *t, struct snug_error *err)
-{
-    const struct session *s = &t->session;
-    int last = (s->n_stages - 1) * s->n_ranks, ends[2] = {s->rank, last + s->rank};
-    int stage[s->n_ranks];
-    if (s->n_stages < 2)
-        return SNUG_OK;
-    for (int i = 0; i < s->n_ranks; i++)
-        stage[i] = s->stage * s->n_ranks + i;
-    TRY(comm_open_group(t->comm, stage, s->n_ranks, &t->groups[GROUP_STAGE], err));
-    return s->stage == 0 || s->stage == s->n_stages - 1
-               ? comm_open_group(t->comm, ends, 2, &t->groups[GROUP_ENDS], err)
-               : SNUG_OK;
-}
-
 /* What is offloaded goes to the run's folder, if it has one. */
 static enum snug_status make_exec(struct snug_trainer *t, struct snug_error *err)
 {
@@ -172,6 +156,20 @@ static enum snug_status open_ranks(struct snug_trainer *t, struct snug_error *er
     return SNUG_OK;
 }
 
+/* It is that of the largest update, which not every rank makes. */
+static enum snug_status use_usual_lr(struct snug_trainer *t, struct snug_error *err)
+{
+    double own = t->recipe.optimizer->usual_lr(&t->session.prog, (double)t->n_steps,
+                                               (double)t->recipe.warmup);
+    double all[t->comm->n_ranks];
+    TRY(comm_gather(t->comm, 0, &own, sizeof own, all, err));
+    for (int i = 0; i < t->comm->n_ranks && t->comm->rank == 0; i++)
+        own = all[i] > own ? all[i] : own;
+    TRY(comm_broadcast(t->comm, 0, &own, sizeof own, err));
+    t->recipe.lr = own;
+    return SNUG_OK;
+}
+
 static enum snug_status open_all(struct snug_trainer *t, struct snug_error *err)
 {
     TRY(open_ranks(t, err));
@@ -190,11 +188,10 @@ static enum snug_status open_all(struct snug_trainer *t, struct snug_error *err)
     TRY(open_data(t, err));
     TRY(count_steps(t, err));
     if (recipe_lr(&t->recipe) <= 0 && t->recipe.optimizer->usual_lr != NULL)
-        t->recipe.lr = t->recipe.optimizer->usual_lr(&t->session.prog, (double)t->n_steps,
-                                                     (double)t->recipe.warmup);
+        TRY(use_usual_lr(t, err));
     if (t->comm->n_ranks > 1)
         TRY(trainer_agree(t, err));
-    TRY(open_groups(t, err));
+    TRY(trainer_open_groups(t, err));
     TRY(make_exec(t, err));
     TRY(start_weights(t, err));
     t->first_step = t->step;
@@ -263,8 +260,7 @@ void snug_trainer_free(snug_trainer *t)
     data_close(t->data);
     exec_free(t->exec);
     session_free(&t->session);
-    for (int i = 0; i < EXCHANGE_GROUPS; i++)
-        comm_close(t->groups[i], !t->failed);
+    trainer_close_groups(t);
     comm_close(t->comm, !t->failed);
     free(t->accounts);
     free(t->data_spec);

@@ -86,6 +86,10 @@ enum snug_status trainer_save(struct snug_trainer *trainer, struct snug_error *e
 enum snug_status trainer_resume(struct snug_trainer *trainer, struct snug_error *err);
 enum snug_status trainer_begin_run(struct snug_trainer *trainer, struct snug_error *err);
 
+/* groups.c: to be opened when all ranks agree; closed before comm is. */
+enum snug_status trainer_open_groups(struct snug_trainer *trainer, struct snug_error *err);
+void trainer_close_groups(struct snug_trainer *trainer);
+
 /* A network for images whose size nobody gave takes that of the data. */
 enum snug_status trainer_fit_model(struct snug_trainer *trainer, struct snug_error *err);
 
