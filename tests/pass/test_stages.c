@@ -188,7 +188,7 @@ static bool take_exchange(const struct session *sessions, struct lane *lanes, in
 
 static void check_lanes(const struct session *sessions, int n_ranks, const char *what)
 {
-    struct lane *lanes = calloc((size_t)n_ranks, sizeof *lanes);
+    struct lane *lanes = calloc(RANKS_MOST, sizeof *lanes);
     bool moved = true;
     for (int r = 0; r < n_ranks; r++)
         lanes[r].prog = &sessions[r].prog;
