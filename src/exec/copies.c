@@ -25,25 +25,28 @@ struct copies {
     struct snug_error error;
 };
 
-/* Without an op: sleeps until there is one, or for a moment only while something is under way. */
-static void rest(struct copies *c)
+/* Without an op: sleeps until there is one, or for a moment only while something is under way: longer and longer
+ * ones, since the ops beside it want the processor. */
+static void rest(struct copies *c, struct timespec *moment)
 {
-    static const struct timespec moment = {.tv_nsec = 30 * 1000};
+    enum { LONGEST_NS = 120 * 1000 };
     if (c->idle == NULL || !c->idle(c->user)) {
         pthread_cond_wait(&c->issued, &c->mutex);
         return;
     }
     pthread_mutex_unlock(&c->mutex);
-    nanosleep(&moment, NULL);
+    nanosleep(moment, NULL);
+    moment->tv_nsec = moment->tv_nsec < LONGEST_NS ? 2 * moment->tv_nsec : LONGEST_NS;
     pthread_mutex_lock(&c->mutex);
 }
 
 /* The next op; false: there will be none. */
 static bool take(struct copies *c, int *op)
 {
+    struct timespec moment = {.tv_nsec = 30 * 1000};
     pthread_mutex_lock(&c->mutex);
     while (c->n_done == c->n_issued && !c->stop)
-        rest(c);
+        rest(c, &moment);
     bool found = c->n_done < c->n_issued;
     if (found)
         *op = c->ring[c->n_done % c->most];

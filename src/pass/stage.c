@@ -196,20 +196,10 @@ static enum snug_status share_weights(struct staging *s)
 
 /* ---- the ops of the stage --------------------------------------------------------------------- */
 
-static enum snug_status append(struct staging *s, enum op_kind kind, const struct attrs *attrs,
+static enum snug_status append(struct staging *s, enum op_kind kind, struct attrs attrs,
                                tensor_id in, tensor_id out)
 {
-    struct op op = {.kind = kind,
-                    .n_in = op_infos[kind].max_in,
-                    .n_out = op_infos[kind].max_out,
-                    .work = TENSOR_NONE,
-                    .attrs = attrs == NULL ? ATTRS() : *attrs};
-    for (int k = 0; k < MAX_INPUTS; k++)
-        op.in[k] = TENSOR_NONE;
-    for (int k = 0; k < MAX_OUTPUTS; k++)
-        op.out[k] = TENSOR_NONE;
-    op.in[0] = in;
-    op.out[0] = out;
+    struct op op = op_of_two(kind, attrs, in, out);
     return op_list_append(&s->list, &op, "stage", s->env->err);
 }
 
@@ -224,7 +214,7 @@ static enum snug_status name_inputs(struct staging *s)
 {
     for (int t = 0; t < s->prog->n_tensors; t++)
         if (s->prog->tensors[t].role == ROLE_input)
-            TRY(append(s, OP_settle, NULL, t, TENSOR_NONE));
+            TRY(append(s, OP_settle, ATTRS(), t, TENSOR_NONE));
     return SNUG_OK;
 }
 
@@ -234,14 +224,13 @@ static enum snug_status bring_tables(struct staging *s)
     for (int t = 0; t < s->env->n_whole; t++) {
         bool is_brought = s->env->at_ends[t] && !s->prog->tensors[t].frozen && !s->env->train &&
                           s->env->pipeline == PIPELINE_pipedream;
-        struct attrs to = peer(s, s->env->ranks.n_stages - 1), from = peer(s, 0);
         if (is_brought && is_first(s)) {
-            TRY(append(s, OP_send, &to, t, TENSOR_NONE));
-            TRY(append(s, OP_sent, NULL, t, TENSOR_NONE));
+            TRY(append(s, OP_send, peer(s, s->env->ranks.n_stages - 1), t, TENSOR_NONE));
+            TRY(append(s, OP_sent, ATTRS(), t, TENSOR_NONE));
         }
         if (is_brought && is_last(s)) {
             s->prog->tensors[t].persistent = false;
-            TRY(append(s, OP_recv, &from, TENSOR_NONE, t));
+            TRY(append(s, OP_recv, peer(s, 0), TENSOR_NONE, t));
         }
     }
     return SNUG_OK;
@@ -253,21 +242,19 @@ static enum snug_status make_ops(struct staging *s)
     int stage = s->env->ranks.stage;
     TRY(name_inputs(s));
     TRY(bring_tables(s));
-    if (!is_first(s)) {
-        struct attrs from = peer(s, stage - 1);
-        TRY(append(s, OP_recv, &from, TENSOR_NONE, s->blocks.list[cut->begin[stage]].input));
-    }
+    if (!is_first(s))
+        TRY(append(s, OP_recv, peer(s, stage - 1), TENSOR_NONE,
+                   s->blocks.list[cut->begin[stage]].input));
     for (int i = s->begin; i < s->end; i++)
         TRY(op_list_append(&s->list, &s->prog->ops[i], "stage", s->env->err));
     if (is_last(s))
         return SNUG_OK;
-    struct attrs to = peer(s, stage + 1);
     tensor_id result = s->blocks.list[cut->begin[stage + 1]].input;
-    TRY(append(s, OP_send, &to, result, TENSOR_NONE));
+    TRY(append(s, OP_send, peer(s, stage + 1), result, TENSOR_NONE));
     if (s->env->train)
         return SNUG_OK;
-    TRY(append(s, OP_sent, NULL, result, TENSOR_NONE));
-    return append(s, OP_clear, NULL, TENSOR_NONE, s->prog->loss);
+    TRY(append(s, OP_sent, ATTRS(), result, TENSOR_NONE));
+    return append(s, OP_clear, ATTRS(), TENSOR_NONE, s->prog->loss);
 }
 
 /* ---- the pass -------------------------------------------------------------------------------- */

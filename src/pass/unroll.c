@@ -83,18 +83,8 @@ static enum snug_status append(struct unrolling *u, const struct op *op)
 static enum snug_status append_new(struct unrolling *u, enum op_kind kind, struct attrs attrs,
                                    tensor_id in, tensor_id out)
 {
-    struct op op = {.kind = kind,
-                    .n_in = in != TENSOR_NONE,
-                    .n_out = 1,
-                    .work = TENSOR_NONE,
-                    .micro = u->micro,
-                    .attrs = attrs};
-    for (int k = 0; k < MAX_INPUTS; k++)
-        op.in[k] = TENSOR_NONE;
-    for (int k = 0; k < MAX_OUTPUTS; k++)
-        op.out[k] = TENSOR_NONE;
-    op.in[0] = in;
-    op.out[0] = out;
+    struct op op = op_of_two(kind, attrs, in, out);
+    op.micro = u->micro;
     return append(u, &op);
 }
 
