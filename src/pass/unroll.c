@@ -16,7 +16,7 @@
  * neighbour has come to receive it, in every schedule above, or is about to.
  *
  * PipeDream.  F of micro-batch j reads the weights as they are; its B, for which others' updates do not
- * wait, reads them as they were.  So before an update, what a later B wants of them is copied (stash.V.NAME:
+ * wait, reads them as they were.  So before an update, what a later B wants of them is copied (NAME.stash.V:
  * as after V updates), and lives until that B has read it: p - s versions at stage s, with the present one.  A
  * table that is on both ends belongs to the first stage: it sends the version of each F along to the last,
  * which sends the gradient back, so that both halves of a micro-batch see one version of it and one update is
@@ -30,7 +30,6 @@
 #include "pass/op_list.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { OPS_MAX = 4000000, FORWARD = 0, BACKWARD = 1 };
 
@@ -276,6 +275,8 @@ static enum snug_status input_of(struct unrolling *u, int micro, bool backward, 
     int version = version_of(u, micro);
     if (is_async(u) && is_last(u) && is_lent(u, id))
         *own = *place_of(u, micro, id);
+    else if (backward && is_first(u) && is_lent(u, id)) /* what is made again in B */
+        *own = *version_at(u, version, id);
     else if (is_async(u) && backward && u->is_stashed[id] && version < micro)
         *own = *version_at(u, version, id);
     else

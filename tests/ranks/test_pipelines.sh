@@ -47,6 +47,16 @@ if [ -n "$openmpi" ] && [ -n "$mpich" ]; then
 fi
 rm -rf mixed*
 
+# What is made again in B is made of the weights that F saw, the token table's too.
+dream="gpt-nano --batch 6 --micro-batch 1 --seq 4 --steps 2 --pipeline pipedream --lr 1e-2"
+# shellcheck disable=SC2086
+check "pipedream in 3 stages" ranks "$first" 3 dream $dream
+# shellcheck disable=SC2086
+check "pipedream, all made again" ranks "$first" 3 dream-all $dream --checkpoint all
+check "pipedream, all made again: the same bits" same dream-all dream
+check "pipedream: allocated as planned" as_planned dream-all 3
+rm -rf dream*
+
 # A network without tokens; 16 bits.
 small="mlp:784-40-30-10 --batch 8 --micro-batch 2 --steps 4"
 # shellcheck disable=SC2086
