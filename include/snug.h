@@ -151,6 +151,9 @@ SNUG_API enum snug_status snug_plan_make(const snug_model *model, const snug_rec
 SNUG_API enum snug_status snug_plan_make_rank(const snug_model *model, const snug_recipe *recipe,
                                               int rank, snug_plan **plan, struct snug_error *err);
 SNUG_API int snug_plan_ranks(const snug_plan *plan);
+/* Of a pipeline, the stage of this plan, with the first and the last weight that only it has; -1: the model
+ * is not cut. */
+SNUG_API int snug_plan_stage(const snug_plan *plan, const char **first, const char **last);
 SNUG_API void snug_plan_free(snug_plan *plan);
 SNUG_API void snug_plan_ledger(const snug_plan *plan, struct snug_ledger *ledger);
 SNUG_API char *snug_plan_text(const snug_plan *plan,
@@ -258,6 +261,9 @@ SNUG_API int snug_trainer_rank_bytes(const snug_trainer *trainer, int rank, int6
  * line.  -1, NULL: not on GPUs, or alone. */
 SNUG_API int snug_trainer_rank_gpu(const snug_trainer *trainer, int rank);
 SNUG_API const char *snug_trainer_exchange(const snug_trainer *trainer);
+/* The same for time: of all steps, and of that what it has waited for others. */
+SNUG_API int snug_trainer_rank_seconds(const snug_trainer *trainer, int rank, double *seconds,
+                                       double *waited);
 SNUG_API enum snug_status snug_trainer_run(snug_trainer *trainer, snug_progress_fn *progress,
                                            void *user, struct snug_error *err);
 SNUG_API void snug_trainer_summary(const snug_trainer *trainer, struct snug_summary *summary);

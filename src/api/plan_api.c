@@ -57,7 +57,25 @@ enum snug_status snug_plan_make_rank(const snug_model *model, const snug_recipe 
 
 int snug_plan_ranks(const snug_plan *plan)
 {
-    return plan->session.n_ranks;
+    return plan->session.n_ranks * plan->session.n_stages;
+}
+
+/* A table that the last stage shares with the first counts there. */
+int snug_plan_stage(const snug_plan *plan, const char **first, const char **last)
+{
+    const struct session *s = &plan->session;
+    *first = *last = "";
+    if (s->n_stages < 2 || s->whole.n_tensors == 0)
+        return -1;
+    for (int id = 0; id < s->whole.n_tensors; id++) {
+        bool is_here =
+            s->whole.tensors[id].role == ROLE_parameter && s->prog.tensors[id].persistent;
+        if (!is_here || (s->stage > 0 && session_is_at_ends(s, id)))
+            continue;
+        *first = (*first)[0] == '\0' ? s->prog.tensors[id].name : *first;
+        *last = s->prog.tensors[id].name;
+    }
+    return s->stage;
 }
 
 void snug_plan_free(snug_plan *plan)

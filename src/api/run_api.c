@@ -104,7 +104,7 @@ static enum snug_status evaluate(const char *run, const char *adapter, struct da
                                  struct snug_error *err)
 {
     struct evaluator evaluator;
-    TRY(evaluator_make(&evaluator, q, NULL, data, INT64_MAX, 0, err));
+    TRY(evaluator_make(&evaluator, q, NULL, data, INT64_MAX, 0, NULL, err));
     enum snug_status status = load_weights(&evaluator.session, evaluator.exec, run, adapter, err);
     if (status == SNUG_OK)
         status = evaluator_run(&evaluator, result, err);

@@ -100,9 +100,24 @@ static int print_plan(const struct plan *plan)
                                      : snug_plan_text(plan->plan, color));
 }
 
-/* A line for each rank, after a head: sizes to read; --json and --quiet have the bytes. */
-static void print_rank(const struct plan *plan, int rank, const struct snug_ledger *ledger)
+/* Of a pipeline: the stage, and its weights from the first to the last; in text once for all its ranks. */
+static void print_stage(const struct plan *plan, const snug_plan *of_rank, int *before)
 {
+    const char *first, *last;
+    int stage = snug_plan_stage(of_rank, &first, &last);
+    bool is_new = stage >= 0 && stage != *before;
+    *before = stage;
+    if (stage >= 0 && plan->json)
+        printf(", \"stage\": %d, \"first\": \"%s\", \"last\": \"%s\"", stage, first, last);
+    else if (is_new && !plan->json && !plan->quiet)
+        printf("stage %d: %s to %s\n", stage, first, last);
+}
+
+/* A line for each rank, after a head: sizes to read; --json and --quiet have the bytes. */
+static void print_rank(const struct plan *plan, int rank, const snug_plan *of_rank, int *stage)
+{
+    struct snug_ledger of, *ledger = &of;
+    snug_plan_ledger(of_rank, &of);
     const int64_t bytes[] = {ledger->parameters,  ledger->gradients, ledger->optimizer,
                              ledger->activations, ledger->temporary, ledger->total};
     static const char *const heads[] = {"parameters",  "gradients", "optimizer",
@@ -114,6 +129,8 @@ static void print_rank(const struct plan *plan, int rank, const struct snug_ledg
             printf(" %11s", heads[i]);
         putchar('\n');
     }
+    if (!plan->json)
+        print_stage(plan, of_rank, stage);
     printf(plan->json ? "%s{\"rank\": %d" : "%s%4d", plan->json && rank > 0 ? ", " : "", rank);
     for (int i = plan->quiet ? N - 1 : 0; i < N; i++) {
         char count[NUMBER_MAX];
@@ -123,23 +140,23 @@ static void print_rank(const struct plan *plan, int rank, const struct snug_ledg
             printf(" %11s",
                    plan->quiet ? number_count(bytes[i], count) : number_size(bytes[i], count));
     }
+    if (plan->json)
+        print_stage(plan, of_rank, stage);
     fputs(plan->json ? "}" : "\n", stdout);
 }
 
 static int print_each(struct plan *plan)
 {
-    int n = snug_plan_ranks(plan->plan);
+    int n = snug_plan_ranks(plan->plan), stage = -1;
     struct snug_error err = {0};
     if (plan->json)
         printf("[");
     for (int rank = 0; rank < n; rank++) {
         snug_plan *of_rank = NULL;
-        struct snug_ledger ledger;
         if (snug_plan_make_rank(plan->model, plan->args.recipe, rank, &of_rank, &err) != SNUG_OK)
             return cli_fail(&err);
-        snug_plan_ledger(of_rank, &ledger);
+        print_rank(plan, rank, of_rank, &stage);
         snug_plan_free(of_rank);
-        print_rank(plan, rank, &ledger);
     }
     if (plan->json)
         printf("]\n");

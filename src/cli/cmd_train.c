@@ -66,16 +66,19 @@ static void print_rank(const struct train *train, int rank)
 {
     int gpu = snug_trainer_rank_gpu(train->trainer, rank);
     int64_t planned, allocated;
-    if (!snug_trainer_rank_bytes(train->trainer, rank, &planned, &allocated))
+    double seconds, waited;
+    if (!snug_trainer_rank_bytes(train->trainer, rank, &planned, &allocated) ||
+        !snug_trainer_rank_seconds(train->trainer, rank, &seconds, &waited))
         return;
-    printf("%s{\"planned_bytes\": %" PRId64 ", \"allocated_bytes\": %" PRId64,
-           rank == 0 ? "" : ", ", planned, allocated);
+    printf("%s{\"planned_bytes\": %" PRId64 ", \"allocated_bytes\": %" PRId64
+           ", \"seconds\": %.6f, \"waited_seconds\": %.6f",
+           rank == 0 ? "" : ", ", planned, allocated, seconds, waited);
     if (gpu >= 0)
         printf(", \"gpu\": %d", gpu);
     putchar('}');
 }
 
-/* Of several ranks, what each has. */
+/* Of several ranks, what each has, and how long it has waited for others. */
 static void print_ranks(const struct train *train)
 {
     const char *exchange = snug_trainer_exchange(train->trainer);

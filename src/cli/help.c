@@ -61,6 +61,7 @@ static const struct topic topics[] = {
      "  snug plan gpt2 --json | jq .bytes.total\n"
      "  snug plan gpt2 --timeline\n"
      "  snug plan gpt2-xl --ranks 8 --zero 2    the fullest of 8 ranks\n"
+     "  snug plan gpt2-xl --ranks 8 --pipeline 1f1b --batch 32 --micro-batch 1 --each\n"
      "  snug plan gpt2 --compare \"; --micro-batch 2; precision=bf16 state-bits=8\"\n"
      "\n"
      "  --timeline      a chart of the bytes alive at each op, by kind\n"

@@ -19,11 +19,18 @@
 #include <time.h>
 #include <unistd.h>
 
+struct posted {
+    const void *data; /* of the whole message; NULL: this place is free */
+    int number;       /* the plugin's */
+};
+
 struct ranks {
     struct comm comm; /* first: the two are cast into each other */
     void *library;
     const struct comm_plugin *plugin;
     struct watch *watch;
+    struct posted *posted;
+    int n_posted;
 };
 
 /* What each MPI's launcher sets, and the name of the plugin for it. */
@@ -92,6 +99,79 @@ static enum snug_status exchange(struct comm *comm, const struct comm_message *m
     return SNUG_OK;
 }
 
+/* ---- messages that nobody waits for ---------------------------------------------------------- */
+
+/* As many places as were ever in use at once. */
+static struct posted *free_place(struct ranks *r)
+{
+    for (int i = 0; i < r->n_posted; i++)
+        if (r->posted[i].data == NULL)
+            return &r->posted[i];
+    struct posted *grown = realloc(r->posted, ((size_t)r->n_posted + 1) * sizeof *grown);
+    if (grown == NULL)
+        return NULL;
+    r->posted = grown;
+    return &r->posted[r->n_posted++];
+}
+
+/* In messages that are not too long. */
+static enum snug_status post(struct comm *comm, int to, const void *data, int64_t n_bytes,
+                             struct snug_error *err)
+{
+    struct ranks *r = (struct ranks *)comm;
+    char why[COMM_WHY_MAX] = "";
+    for (int64_t at = 0, n; at < n_bytes; at += n) {
+        struct posted *place = free_place(r);
+        n = n_bytes - at < COMM_MESSAGE_BYTES_MAX ? n_bytes - at : COMM_MESSAGE_BYTES_MAX;
+        if (place == NULL)
+            return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+        struct comm_message message = {.peer = to, .data = (char *)data + at, .n_bytes = n};
+        if (!r->plugin->post(&message, &place->number, why))
+            return snug_fail(err, SNUG_IO_ERROR, "%s: %s", r->plugin->name, why);
+        place->data = data;
+    }
+    return SNUG_OK;
+}
+
+/* How many of the messages with this data (NULL: with any) are still on their way; -1: one failed. */
+static int test_posted(struct ranks *r, const void *data, char why[COMM_WHY_MAX])
+{
+    int n_left = 0;
+    for (int i = 0; i < r->n_posted; i++) {
+        struct posted *p = &r->posted[i];
+        bool done = false;
+        if (p->data == NULL || (data != NULL && p->data != data))
+            continue;
+        if (!r->plugin->test_post(p->number, &done, why))
+            return -1;
+        if (done)
+            p->data = NULL;
+        n_left += !done;
+    }
+    return n_left;
+}
+
+static enum snug_status settle(struct comm *comm, const void *data, struct snug_error *err)
+{
+    struct ranks *r = (struct ranks *)comm;
+    char why[COMM_WHY_MAX] = "";
+    int n_left;
+    for (int turn = 0; (n_left = test_posted(r, data, why)) != 0; turn += turn < 1 << 20) {
+        TRY(comm_check(comm, err));
+        if (n_left < 0)
+            return snug_fail(err, SNUG_IO_ERROR, "%s: %s", r->plugin->name, why);
+        pause_a_moment(turn);
+    }
+    return SNUG_OK;
+}
+
+/* A failure is found again, and told, by whoever settles. */
+static bool progress(struct comm *comm)
+{
+    char why[COMM_WHY_MAX];
+    return test_posted((struct ranks *)comm, NULL, why) > 0;
+}
+
 static void close_ranks(struct comm *comm, bool in_peace)
 {
     struct ranks *r = (struct ranks *)comm;
@@ -99,6 +179,7 @@ static void close_ranks(struct comm *comm, bool in_peace)
     watch_close(r->watch);
     if (in_peace)
         r->plugin->end();
+    free(r->posted);
     free(r); /* the library stays: MPI leaves threads behind */
 }
 
@@ -108,6 +189,9 @@ static const struct comm_table table = {
     .all_reduce = collect_all_reduce,
     .reduce_scatter = collect_reduce_scatter,
     .all_gather = collect_all_gather,
+    .post = post,
+    .settle = settle,
+    .progress = progress,
     .close = close_ranks,
 };
 
@@ -222,9 +306,13 @@ void comm_claim(struct comm *comm, struct snug_error *err)
 static enum snug_status one(struct comm *comm, int peer, void *data, int64_t n_bytes, bool receives,
                             struct snug_error *err)
 {
-    struct comm_message message = {
-        .peer = peer, .data = data, .n_bytes = n_bytes, .receives = receives};
-    return comm->table->exchange(comm, &message, n_bytes > 0 ? 1 : 0, err);
+    for (int64_t at = 0, n; at < n_bytes; at += n) {
+        n = n_bytes - at < COMM_MESSAGE_BYTES_MAX ? n_bytes - at : COMM_MESSAGE_BYTES_MAX;
+        struct comm_message message = {
+            .peer = peer, .data = (char *)data + at, .n_bytes = n, .receives = receives};
+        TRY(comm->table->exchange(comm, &message, 1, err));
+    }
+    return SNUG_OK;
 }
 
 enum snug_status comm_send(struct comm *comm, int to, const void *data, int64_t n_bytes,

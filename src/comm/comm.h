@@ -4,6 +4,7 @@
  *     self.c        one rank: nothing to say
  *     comm.c        finds the kind of ranks that this process is one of; MPI through plugin.h
  *     collect.c     sums and collections out of messages, in a fixed order
+ *     group.c       some of the ranks, as if they were all
  *     watch.c       finds out that another rank has failed or died, without MPI
  *
  * Calls wait until they are done.  That they run beside other work is for the caller to arrange, as
@@ -58,6 +59,13 @@ struct comm_table {
     /* whole = all ranks' pieces */
     enum snug_status (*all_gather)(struct comm *comm, const struct comm_tensor *tensors, int n,
                                    void *work, struct snug_error *err);
+    /* NULL where there is no such thing: a message that is on its way when this returns, while others come
+     * and go.  Its numbers must not change until `settle` says that they have left. */
+    enum snug_status (*post)(struct comm *comm, int to, const void *data, int64_t n_bytes,
+                             struct snug_error *err);
+    enum snug_status (*settle)(struct comm *comm, const void *data, struct snug_error *err);
+    /* Helps what was posted along; false: nothing is on its way. */
+    bool (*progress)(struct comm *comm);
     void (*close)(struct comm *comm, bool in_peace);
 };
 
@@ -74,6 +82,11 @@ int comm_expected_ranks(void);
 enum snug_status comm_open(int64_t n_ranks, struct comm **comm, struct snug_error *err);
 /* in_peace: all ranks come to it; else what is under way is left as it is. */
 void comm_close(struct comm *comm, bool in_peace);
+
+/* Ranks of `comm`, in this order, among which this one is, as a comm of their own for sums and collections.
+ * Closed before the other, by each on its own. */
+enum snug_status comm_open_group(struct comm *comm, const int *ranks, int n_ranks,
+                                 struct comm **group, struct snug_error *err);
 
 /* Has another rank failed?  Cheap; from any thread. */
 enum snug_status comm_check(const struct comm *comm, struct snug_error *err);

@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { COMM_PLUGIN_VERSION = 1, COMM_WHY_MAX = 256, COMM_MESSAGE_BYTES_MAX = 1 << 30 };
+enum { COMM_PLUGIN_VERSION = 2, COMM_WHY_MAX = 256, COMM_MESSAGE_BYTES_MAX = 1 << 30 };
 
 struct comm_message {
     int peer;
@@ -31,6 +31,10 @@ struct comm_plugin {
      * messages arrive in the order in which they were sent. */
     bool (*start)(const struct comm_message *messages, int n, char why[COMM_WHY_MAX]);
     bool (*test)(bool *done, char why[COMM_WHY_MAX]);
+    /* One more message that is under way beside those, until its own test says that it is done; `number` is
+     * then free for others.  Its turn among the messages of two ranks is when it was posted. */
+    bool (*post)(const struct comm_message *message, int *number, char why[COMM_WHY_MAX]);
+    bool (*test_post)(int number, bool *done, char why[COMM_WHY_MAX]);
     void (*end)(void); /* when all ranks come to it */
 };
 

@@ -13,6 +13,8 @@
 static MPI_Comm world; /* MPI is one for each process, and so is this */
 static MPI_Request *requests;
 static int n_requests, capacity;
+static MPI_Request *posts; /* MPI_REQUEST_NULL: free */
+static int n_posts;
 
 static bool failed(int code, char why[COMM_WHY_MAX])
 {
@@ -52,6 +54,12 @@ static bool begin(int *rank, int *n_ranks, char why[COMM_WHY_MAX])
     return true;
 }
 
+static int begin_message(const struct comm_message *m, MPI_Request *request)
+{
+    return m->receives ? MPI_Irecv(m->data, (int)m->n_bytes, MPI_BYTE, m->peer, 0, world, request)
+                       : MPI_Isend(m->data, (int)m->n_bytes, MPI_BYTE, m->peer, 0, world, request);
+}
+
 static bool start(const struct comm_message *messages, int n, char why[COMM_WHY_MAX])
 {
     if (n > capacity) {
@@ -63,15 +71,9 @@ static bool start(const struct comm_message *messages, int n, char why[COMM_WHY_
         requests = grown;
         capacity = n;
     }
-    for (n_requests = 0; n_requests < n; n_requests++) {
-        const struct comm_message *m = &messages[n_requests];
-        int code = m->receives ? MPI_Irecv(m->data, (int)m->n_bytes, MPI_BYTE, m->peer, 0, world,
-                                           &requests[n_requests])
-                               : MPI_Isend(m->data, (int)m->n_bytes, MPI_BYTE, m->peer, 0, world,
-                                           &requests[n_requests]);
-        if (failed(code, why))
+    for (n_requests = 0; n_requests < n; n_requests++)
+        if (failed(begin_message(&messages[n_requests], &requests[n_requests]), why))
             return false;
-    }
     return true;
 }
 
@@ -84,11 +86,41 @@ static bool test(bool *done, char why[COMM_WHY_MAX])
     return true;
 }
 
+/* As many places as were ever in use at once. */
+static bool post(const struct comm_message *message, int *number, char why[COMM_WHY_MAX])
+{
+    int at = 0;
+    while (at < n_posts && posts[at] != MPI_REQUEST_NULL)
+        at++;
+    if (at == n_posts) {
+        MPI_Request *grown = realloc(posts, ((size_t)n_posts + 1) * sizeof *grown);
+        if (grown == NULL) {
+            strcpy(why, "out of memory");
+            return false;
+        }
+        posts = grown;
+        n_posts++;
+    }
+    posts[at] = MPI_REQUEST_NULL;
+    *number = at;
+    return !failed(begin_message(message, &posts[at]), why);
+}
+
+static bool test_post(int number, bool *done, char why[COMM_WHY_MAX])
+{
+    int is_done = 0;
+    if (failed(MPI_Test(&posts[number], &is_done, MPI_STATUS_IGNORE), why))
+        return false;
+    *done = is_done != 0;
+    return true;
+}
+
 static void end(void)
 {
     free(requests);
-    requests = NULL;
-    capacity = 0;
+    free(posts);
+    requests = posts = NULL;
+    capacity = n_posts = 0;
     MPI_Comm_free(&world);
     MPI_Finalize();
 }
@@ -102,6 +134,8 @@ const struct comm_plugin *snug_comm_plugin(void)
         .begin = begin,
         .start = start,
         .test = test,
+        .post = post,
+        .test_post = test_post,
         .end = end,
     };
     return &plugin;

@@ -54,6 +54,21 @@ enum snug_status ref_all_gather(const struct kernel_call *call, struct snug_erro
     return exchange(call, err);
 }
 
+enum snug_status ref_send(const struct kernel_call *call, struct snug_error *err)
+{
+    return exchange(call, err);
+}
+
+enum snug_status ref_sent(const struct kernel_call *call, struct snug_error *err)
+{
+    return exchange(call, err);
+}
+
+enum snug_status ref_recv(const struct kernel_call *call, struct snug_error *err)
+{
+    return exchange(call, err);
+}
+
 /* The executor has waited. */
 enum snug_status ref_settle(const struct kernel_call *call, struct snug_error *err)
 {

@@ -19,7 +19,9 @@ struct device_facts { /* declared, so that a plan can be made anywhere */
     const char *store_folder;
     /* What backend->open gave, for prepare and run; NULL while planning, and on the CPU. */
     struct device *device;
-    struct comm *comm; /* the ranks that this one runs with; NULL: it is alone, or plans */
+    struct comm *comm;          /* the ranks that this one runs with; NULL: it is alone, or plans */
+    struct comm *const *groups; /* of them, by enum exchange_group; NULL: all is the only one */
+    int first_micro; /* what is random counts micro-batches over all ranks: the number of the first here */
 };
 
 /* Memory outside the device, for tensors that are stored.  Any thread may call. */

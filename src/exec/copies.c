@@ -7,8 +7,8 @@
 
 #include <pthread.h>
 #include <signal.h>
-#include <stdbool.h>
 #include <stdlib.h>
+#include <time.h>
 
 struct copies {
     pthread_t thread;
@@ -19,17 +19,34 @@ struct copies {
     int64_t n_issued, n_done;
     bool stop;
     copies_run *run;
+    copies_idle *idle;
     void *user;
     enum snug_status status; /* of the first op that failed */
     struct snug_error error;
 };
 
+/* Without an op: sleeps until there is one, or for a moment only while something is under way: longer and longer
+ * ones, since the ops beside it want the processor. */
+static void rest(struct copies *c, struct timespec *moment)
+{
+    enum { LONGEST_NS = 120 * 1000 };
+    if (c->idle == NULL || !c->idle(c->user)) {
+        pthread_cond_wait(&c->issued, &c->mutex);
+        return;
+    }
+    pthread_mutex_unlock(&c->mutex);
+    nanosleep(moment, NULL);
+    moment->tv_nsec = moment->tv_nsec < LONGEST_NS ? 2 * moment->tv_nsec : LONGEST_NS;
+    pthread_mutex_lock(&c->mutex);
+}
+
 /* The next op; false: there will be none. */
 static bool take(struct copies *c, int *op)
 {
+    struct timespec moment = {.tv_nsec = 30 * 1000};
     pthread_mutex_lock(&c->mutex);
     while (c->n_done == c->n_issued && !c->stop)
-        pthread_cond_wait(&c->issued, &c->mutex);
+        rest(c, &moment);
     bool found = c->n_done < c->n_issued;
     if (found)
         *op = c->ring[c->n_done % c->most];
@@ -68,8 +85,8 @@ static int start(struct copies *c)
     return error;
 }
 
-enum snug_status copies_create(int most, copies_run *run, void *user, struct copies **copies,
-                               struct snug_error *err)
+enum snug_status copies_create(int most, copies_run *run, copies_idle *idle, void *user,
+                               struct copies **copies, struct snug_error *err)
 {
     struct copies *c = calloc(1, sizeof *c);
     int *ring = calloc((size_t)most + 1, sizeof *ring);
@@ -81,6 +98,7 @@ enum snug_status copies_create(int most, copies_run *run, void *user, struct cop
     c->ring = ring;
     c->most = most;
     c->run = run;
+    c->idle = idle;
     c->user = user;
     pthread_mutex_init(&c->mutex, NULL);
     pthread_cond_init(&c->issued, NULL);

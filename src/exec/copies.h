@@ -8,13 +8,18 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
+
 struct copies;
 
 typedef enum snug_status copies_run(void *user, int op, struct snug_error *err);
+/* What the lane does when it has no op: helps along what earlier ops left under way.  False: there is
+ * nothing, and will be nothing before the next op. */
+typedef bool copies_idle(void *user);
 
-/* `most`: ops that are ever under way at once. */
-enum snug_status copies_create(int most, copies_run *run, void *user, struct copies **copies,
-                               struct snug_error *err);
+/* `most`: ops that are ever under way at once.  idle NULL: it sleeps. */
+enum snug_status copies_create(int most, copies_run *run, copies_idle *idle, void *user,
+                               struct copies **copies, struct snug_error *err);
 void copies_free(struct copies *copies); /* waits for what is under way */
 
 /* The number of the op, to wait for. */

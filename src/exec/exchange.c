@@ -20,10 +20,10 @@ int64_t exchange_work_bytes(const struct program *prog, const struct op *op)
     return comm_work_bytes(tensors, op->n_in, exchange_ranks(op));
 }
 
-static enum snug_status exchange(struct rank_exchanger *ranks, const struct kernel_call *call,
-                                 const struct comm_tensor *tensors, struct snug_error *err)
+static enum snug_status exchange(struct rank_exchanger *ranks, struct comm *comm,
+                                 const struct kernel_call *call, const struct comm_tensor *tensors,
+                                 struct snug_error *err)
 {
-    struct comm *comm = ranks->comm;
     void *work = ranks->bucket != NULL ? ranks->bucket : call->work;
     int n = call->op->n_in;
     ranks->work = call->work;
@@ -37,12 +37,50 @@ static enum snug_status exchange(struct rank_exchanger *ranks, const struct kern
     }
 }
 
+static enum snug_status carry(const struct kernel_call *call, struct comm *comm,
+                              struct snug_error *err)
+{
+    const struct operand *x = call->op->kind == OP_recv ? &call->out[0] : &call->in[0];
+    int64_t n_bytes = shape_elems(&x->tensor->shape) * (int64_t)dtype_bytes(x->tensor->dtype);
+    if (comm->table->post == NULL)
+        return snug_fail(err, SNUG_UNSUPPORTED, "%s has no messages between two ranks",
+                         comm->table->name);
+    switch (call->op->kind) {
+    case OP_send:
+        return comm->table->post(comm, message_peer(call->op), x->data, n_bytes, err);
+    case OP_sent:
+        return comm->table->settle(comm, x->data, err);
+    default:
+        return comm_recv(comm, message_peer(call->op), x->data, n_bytes, err);
+    }
+}
+
+static enum snug_status run_message(const struct kernel_call *call, struct comm *comm,
+                                    struct snug_error *err)
+{
+    const struct op *op = call->op;
+    const struct operand *x = op->kind == OP_recv ? &call->out[0] : &call->in[0];
+    struct snug_error why = {0};
+    enum snug_status status = carry(call, comm, &why);
+    return status == SNUG_OK ? SNUG_OK
+                             : snug_fail(err, status, "%.400s (in %s of \"%.60s\")", why.message,
+                                         op_infos[op->kind].name, x->tensor->name);
+}
+
+static struct comm *group_of(const struct rank_exchanger *exchanger, const struct op *op)
+{
+    bool is_all = exchanger->groups == NULL || exchange_group(op) == GROUP_ALL;
+    return is_all ? exchanger->comm : exchanger->groups[exchange_group(op)];
+}
+
 static enum snug_status run(struct exchanger *exchanger, const struct kernel_call *call,
                             struct snug_error *err)
 {
     struct rank_exchanger *ranks = (struct rank_exchanger *)exchanger;
-    const struct comm *comm = ranks->comm;
     const struct op *op = call->op;
+    if (op_is_message(op->kind))
+        return run_message(call, ranks->comm, err);
+    struct comm *comm = group_of(ranks, op);
     struct comm_tensor tensors[MAX_INPUTS];
     struct snug_error why = {0};
     if (exchange_ranks(op) != comm->n_ranks)
@@ -62,14 +100,14 @@ static enum snug_status run(struct exchanger *exchanger, const struct kernel_cal
     enum snug_status status =
         ranks->direct != NULL
             ? ranks->hooks->direct->run(ranks->direct, call, ranks->work_bytes, &why)
-            : exchange(ranks, call, tensors, &why);
+            : exchange(ranks, comm, call, tensors, &why);
     const struct tensor *first = (op->kind == OP_all_gather ? call->out : call->in)[0].tensor;
     return status == SNUG_OK ? SNUG_OK
                              : snug_fail(err, status, "%.400s (in %s of \"%.60s\")", why.message,
                                          op_infos[op->kind].name, first->name);
 }
 
-struct rank_exchanger exchanger_over(struct comm *comm)
+struct rank_exchanger exchanger_over(struct comm *comm, struct comm *const *groups)
 {
-    return (struct rank_exchanger){.exchanger = {.run = run}, .comm = comm};
+    return (struct rank_exchanger){.exchanger = {.run = run}, .comm = comm, .groups = groups};
 }

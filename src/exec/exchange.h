@@ -15,6 +15,7 @@
 struct rank_exchanger {
     struct exchanger exchanger; /* first: the two are cast into each other */
     struct comm *comm;
+    struct comm *const *groups; /* of it, by enum exchange_group; NULL: none */
     /* Of a device; NULL: the arena is the host's. */
     const struct device_hooks *hooks;
     struct device *device;
@@ -25,7 +26,7 @@ struct rank_exchanger {
     int64_t work_bytes;    /* of both */
 };
 
-struct rank_exchanger exchanger_over(struct comm *comm);
+struct rank_exchanger exchanger_over(struct comm *comm, struct comm *const *groups);
 
 /* staged.c: from now on through the host, by a bucket of work_bytes in memory that copies are fast from and
  * to. */

@@ -103,6 +103,12 @@ static enum snug_status run_copy(void *user, int i, struct snug_error *err)
     return exec->hooks != NULL ? device_run_copy(exec, i, err) : run_call(exec, i, err);
 }
 
+static bool help_posted(void *user)
+{
+    struct comm *comm = ((struct exec *)user)->facts.comm;
+    return comm->table->progress(comm);
+}
+
 /* The lane of copies, and a store unless it is another's. */
 static enum snug_status open_lane(struct exec *exec, struct exec *shared, struct snug_error *err)
 {
@@ -128,10 +134,13 @@ static enum snug_status open_lane(struct exec *exec, struct exec *shared, struct
         TRY(exec->backend->open_store(&exec->facts, exec->plan->store_bytes, &exec->store, err));
     if (exec->hooks != NULL)
         TRY(device_open_lane(exec, err));
+    struct comm *comm = exec->facts.comm;
     bool by_thread = exec->hooks == NULL || exec->exchanger.bucket != NULL;
+    bool posts = comm != NULL && comm->table->progress != NULL;
     return n_copies == 0 || !by_thread
                ? SNUG_OK
-               : copies_create(n_copies, run_copy, exec, &exec->copies, err);
+               : copies_create(n_copies, run_copy, posts ? help_posted : NULL, exec, &exec->copies,
+                               err);
 }
 
 static enum snug_status open_device(struct exec *exec, struct snug_error *err)
@@ -185,9 +194,11 @@ enum snug_status exec_create(const struct program *prog, const struct plan *plan
     exec->backend = backend;
     exec->hooks = backend->hooks;
     exec->facts = *facts;
-    if (shared != NULL)
+    if (shared != NULL) {
         exec->facts.comm = shared->facts.comm;
-    exec->exchanger = exchanger_over(exec->facts.comm);
+        exec->facts.groups = shared->facts.groups;
+    }
+    exec->exchanger = exchanger_over(exec->facts.comm, exec->facts.groups);
     exec->exchanger.hooks = backend->hooks;
     exec->arena_bytes = plan->arena_bytes;
     exec->calls = calloc((size_t)prog->n_ops + 1, sizeof *exec->calls);
@@ -307,8 +318,7 @@ static double op_clock(const struct device_facts *facts)
 
 int exec_micro_number(const struct exec *exec, int micro)
 {
-    int rank = exec->facts.comm == NULL ? 0 : exec->facts.comm->rank;
-    return rank * exec->prog->n_repeat + micro;
+    return exec->facts.first_micro + micro;
 }
 
 static void set_call(struct exec *exec, int i, int micro)
@@ -316,7 +326,7 @@ static void set_call(struct exec *exec, int i, int micro)
     struct kernel_call *call = &exec->calls[i];
     enum accumulate mode = call->op->attrs.accumulate;
     call->add = mode == ACC_yes || (mode == ACC_after_first && micro > 0);
-    call->micro = exec_micro_number(exec, micro);
+    call->micro = exec_micro_number(exec, micro + call->op->micro);
 }
 
 static enum snug_status run_call(struct exec *exec, int i, struct snug_error *err)
@@ -338,6 +348,11 @@ enum snug_status exec_run_op(struct exec *exec, int i, int micro, struct snug_er
 {
     set_call(exec, i, micro);
     return run_call(exec, i, err);
+}
+
+double exec_waited_seconds(const struct exec *exec)
+{
+    return exec->waited_seconds;
 }
 
 void exec_time_ops(struct exec *exec, double *op_seconds)
@@ -365,8 +380,10 @@ static enum snug_status wait_for_copy(struct exec *exec, int i, int copy, struct
         return device_wait_for_copy(exec, copy, err);
     double begin = clock_seconds();
     TRY(copies_wait(exec->copies, exec->number[copy], err));
+    double seconds = clock_seconds() - begin;
+    exec->waited_seconds += seconds;
     if (exec->op_seconds != NULL)
-        exec->op_seconds[i] += clock_seconds() - begin;
+        exec->op_seconds[i] += seconds;
     return SNUG_OK;
 }
 
@@ -416,7 +433,10 @@ enum snug_status exec_run_section(struct exec *exec, int begin, int end, int mic
     }
     if (exec->hooks != NULL)
         TRY(device_join_copies(exec, newest, err));
-    return finish_copies(exec, err);
+    double finish_begin = clock_seconds();
+    enum snug_status status = finish_copies(exec, err);
+    exec->waited_seconds += clock_seconds() - finish_begin;
+    return status;
 }
 
 static enum snug_status run_all(struct exec *exec, exec_feed *feed, void *user,

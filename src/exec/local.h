@@ -23,6 +23,7 @@ struct exec {
     struct kernel_call *calls; /* per op */
     const struct kernel **kernels;
     double *op_seconds; /* NULL: nobody asks how long ops take */
+    double waited_seconds;
     struct store *store;
     struct rank_exchanger exchanger;
     struct seats *seats;   /* NULL: alone, or not on a device, or another exec's */

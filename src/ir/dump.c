@@ -262,6 +262,8 @@ static void add_op(struct text *out, const struct program *prog, const struct op
         text_add(out, " work=");
         add_tensor_name(out, prog, op->work);
     }
+    if (op->micro != 0)
+        text_add(out, " micro=%d", op->micro);
     text_add(out, op->in_last ? " last" : "");
     text_add(out, op->apart ? " apart\n" : "\n");
 }

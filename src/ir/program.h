@@ -8,6 +8,9 @@
  *           [body_begin .. body_end)  n_repeat times: forward and backward of one micro-batch
  *           [body_end .. n_ops)  once, after: gradient norm and updates
  *
+ * Where micro-batches overlap, in a pipeline, the body is unrolled: n_repeat is 1, and each op says which
+ * micro-batch it belongs to.
+ *
  * An op of the body can be marked `in_last`: it runs in the last micro-batch only, when what was
  * summed over all of them is complete.
  *
@@ -179,6 +182,7 @@ struct op {
     tensor_id in[MAX_INPUTS], out[MAX_OUTPUTS]; /* TENSOR_NONE: left out */
     tensor_id work; /* workspace booked for the kernel, or TENSOR_NONE */
     bool in_last;   /* of the body: runs in the last micro-batch only */
+    int micro;      /* of a body that is unrolled (pass/unroll.c): the micro-batch it belongs to */
     bool apart; /* its kernel wants output 0 on bytes of its own, whatever op_info.inplace allows */
     struct attrs attrs;
 };

@@ -167,7 +167,7 @@ static enum snug_status verify_stored(struct state *s, const struct op *op)
         if (op->out[k] != TENSOR_NONE && tensors[op->out[k]].stored != (op->kind == OP_stash))
             return bad(s, op->kind == OP_stash ? "should be stored" : "is not in the arena",
                        op->out[k]);
-    if (!op_is_copy(op) || op_is_exchange(op->kind))
+    if (!op_is_copy(op) || op_is_exchange(op->kind) || op_is_message(op->kind))
         return SNUG_OK;
     if (op->out[0] == TENSOR_NONE || tensors[op->in[0]].dtype != tensors[op->out[0]].dtype)
         return bad(s, "is not of the type of what is copied to it", op->out[0]);

@@ -14,7 +14,8 @@ enum snug_status pass_accumulate(struct program *prog, struct pass_env *env)
 {
     prog->body_begin = 0;
     prog->body_end = prog->n_ops;
-    prog->n_repeat = env->n_micro;
+    bool updates_each = env->pipeline == PIPELINE_pipedream; /* unroll.c */
+    prog->n_repeat = updates_each ? 1 : env->n_micro;
     if (prog->n_ops == 0) /* model states only: nothing to repeat */
         prog->n_repeat = 1;
     int n_ranks = env->ranks.n_ranks > 1 ? env->ranks.n_ranks : 1;
@@ -24,7 +25,7 @@ enum snug_status pass_accumulate(struct program *prog, struct pass_env *env)
         struct op *op = &prog->ops[i];
         const struct op_info *info = &op_infos[op->kind];
         if (info->attrs & A_weight)
-            op->attrs.weight /= (double)env->n_micro * n_ranks;
+            op->attrs.weight /= (double)prog->n_repeat * n_ranks;
         for (int k = 0; k < op->n_out; k++) {
             tensor_id id = op->out[k];
             bool outlives =

@@ -10,6 +10,9 @@
  * What depends on no parameter that is trained has no gradient: a rule may ask for it, the op is made
  * without that output, or not at all.
  *
+ * A stage of a pipeline that is not the last ends in a send: its gradient comes from the next stage.  What it
+ * gets from the stage before wants a gradient, too.
+ *
  * needs: a forward program that ends in a loss (or no ops at all: model states only)
  * keeps: forward ops and ids    breaks: nothing    leaves: env->backward_begin
  * cost:  O(ops + tensors)
@@ -137,7 +140,7 @@ static void mark_wanted(struct autodiff *ad, int n_tensors, int n_ops)
         ad->wanted[i] = ad->prog->tensors[i].role == ROLE_parameter && !ad->prog->tensors[i].frozen;
     for (int i = 0; i < n_ops; i++) {
         const struct op *op = &ad->prog->ops[i];
-        bool wanted = false;
+        bool wanted = op->kind == OP_recv;
         for (int k = 0; k < op->n_in; k++)
             wanted |= autodiff_wants(ad, op->in[k]);
         for (int k = 0; k < op->n_out; k++)
@@ -177,14 +180,15 @@ enum snug_status pass_autodiff(struct program *prog, struct pass_env *env)
                          prog->name);
     TRY(program_scalars(prog, &ad.scalars, env->err));
     mark_wanted(&ad, n_tensors, n_ops);
-    if (!ad.wanted[prog->loss])
+    bool ends_in_send = prog->ops[n_ops - 1].kind == OP_send;
+    if (!ad.wanted[prog->loss] && !ends_in_send)
         return snug_fail(env->err, SNUG_BAD_PROGRAM,
                          "%s: the loss does not depend on any parameter", prog->name);
 
     for (int i = n_ops - 1; i >= 0; i--) {
         env->backward_begin[i] = prog->n_ops;
         struct op op = prog->ops[i]; /* a copy: the array moves as ops are added */
-        bool reached = false, wanted = false;
+        bool reached = op.kind == OP_send, wanted = op.kind == OP_recv;
         for (int k = 0; k < op.n_out; k++)
             reached |= op.out[k] == prog->loss || autodiff_of(&ad, op.out[k]) != TENSOR_NONE;
         for (int k = 0; k < op.n_in; k++)

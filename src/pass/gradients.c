@@ -196,6 +196,19 @@ static enum snug_status gradient_channels_first(struct autodiff *ad, const struc
                          1, op->in);
 }
 
+/* What went to the next stage: its gradient comes from there. */
+static enum snug_status gradient_send(struct autodiff *ad, const struct op *op)
+{
+    return autodiff_emit(ad, OP_recv, &op->attrs, 0, NULL, 1, op->in);
+}
+
+static enum snug_status gradient_recv(struct autodiff *ad, const struct op *op)
+{
+    return program_add_op(ad->prog, OP_send, &op->attrs, 1,
+                          (tensor_id[]){autodiff_of(ad, op->out[0])}, 1, (tensor_id[]){TENSOR_NONE},
+                          ad->env->err);
+}
+
 #define gradient_none NULL
 
 gradient_rule *gradient_rule_of(enum op_kind kind)

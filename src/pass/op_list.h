@@ -23,4 +23,22 @@ static inline enum snug_status op_list_append(struct op_list *list, const struct
     return SNUG_OK;
 }
 
+/* An op that has one operand on either side, or none of those: TENSOR_NONE. */
+static inline struct op op_of_two(enum op_kind kind, struct attrs attrs, tensor_id in,
+                                  tensor_id out)
+{
+    struct op op = {.kind = kind,
+                    .n_in = op_infos[kind].max_in > 0,
+                    .n_out = 1,
+                    .work = TENSOR_NONE,
+                    .attrs = attrs};
+    for (int k = 0; k < MAX_INPUTS; k++)
+        op.in[k] = TENSOR_NONE;
+    for (int k = 0; k < MAX_OUTPUTS; k++)
+        op.out[k] = TENSOR_NONE;
+    op.in[0] = in;
+    op.out[0] = out;
+    return op;
+}
+
 #endif

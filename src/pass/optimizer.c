@@ -5,6 +5,10 @@
  * gradients are not finite (fp16 overflow, a diverged run) must not touch the weights.
  * 16-bit weights get an fp32 master, booked as optimizer state, unless the recipe wants none.
  *
+ * A stage of a pipeline has the gradients of its weights alone.  The table of the norm has a place for every
+ * weight of the model, so that a sum over the stages (shard_updates.c) makes it the norm of all; a weight that
+ * two stages have counts on the first.  PipeDream's stages do not wait for each other: each has its own norm.
+ *
  * A program without a loss (psi:N) has no numbers to compute with: only the states are added.
  *
  * needs: gradients of the parameters    keeps: ops so far, ids    breaks: nothing
@@ -20,28 +24,78 @@ static enum snug_status out_of_memory(const struct pass_env *env)
     return snug_fail(env->err, SNUG_NO_MEMORY, "optimizer: out of memory");
 }
 
-static enum snug_status emit_norm(struct program *prog, struct pass_env *env, int n_parameters,
-                                  tensor_id scalars)
+/* Is the weight updated here?  PipeDream's last stage borrows those of the first (unroll.c). */
+static bool is_updated(const struct pass_env *env, tensor_id weight)
 {
-    struct tensor table = {TENSOR_INIT, .name = "norm.parts", .dtype = DTYPE_f64,
-                           .role = ROLE_temporary, .shape = {1, {n_parameters}}};
-    tensor_id parts;
-    TRY(program_add_tensor(prog, &table, &parts, env->err));
-    int n_tensors = prog->n_tensors, at = 0;
-    for (int i = 0; i < n_tensors; i++) {
-        if (prog->tensors[i].role != ROLE_gradient)
-            continue;
-        char *name = arena_format(env->scratch, "norm.part.%d", at);
-        struct tensor part = {.name = name == NULL ? "norm.part" : name,
-                              .dtype = DTYPE_f64,
-                              .role = ROLE_temporary,
-                              .shape = {1, {1}},
-                              .base = parts,
-                              .offset_elems = at++};
-        tensor_id id;
-        TRY(program_add_tensor(prog, &part, &id, env->err));
-        TRY(program_add_op(prog, OP_sum_squares, NULL, 1, (tensor_id[]){i}, 1, &id, env->err));
+    bool at_ends = env->at_ends != NULL && weight < env->n_whole && env->at_ends[weight];
+    return !at_ends || env->pipeline != PIPELINE_pipedream || env->ranks.stage == 0;
+}
+
+static bool is_counted(const struct pass_env *env, tensor_id weight)
+{
+    bool at_ends = env->at_ends != NULL && weight < env->n_whole && env->at_ends[weight];
+    return !at_ends || env->ranks.stage == 0;
+}
+
+static bool norm_is_of_all(const struct pass_env *env)
+{
+    return env->ranks.n_stages > 1 && env->pipeline != PIPELINE_pipedream;
+}
+
+/* Part `at` of the table: of a gradient, or 0. */
+static enum snug_status emit_part(struct program *prog, struct pass_env *env, tensor_id parts,
+                                  int at, tensor_id grad)
+{
+    char *name = arena_format(env->scratch, "norm.part.%d", at);
+    struct tensor part = {.name = name == NULL ? "norm.part" : name,
+                          .dtype = DTYPE_f64,
+                          .role = ROLE_temporary,
+                          .shape = {1, {1}},
+                          .base = parts,
+                          .offset_elems = at};
+    tensor_id id;
+    TRY(program_add_tensor(prog, &part, &id, env->err));
+    return grad == TENSOR_NONE
+               ? program_add_op(prog, OP_clear, NULL, 0, NULL, 1, &id, env->err)
+               : program_add_op(prog, OP_sum_squares, NULL, 1, &grad, 1, &id, env->err);
+}
+
+/* What each part is of, in order; TENSOR_NONE: of a gradient that is not here. */
+static enum snug_status list_parts(const struct program *prog, struct pass_env *env,
+                                   tensor_id *parts, int *n)
+{
+    for (int i = 0; i < prog->n_tensors; i++) {
+        const struct tensor *t = &prog->tensors[i];
+        tensor_id grad;
+        TRY(autodiff_gradient_of(prog, env, i, &grad));
+        if (norm_is_of_all(env) && t->role == ROLE_parameter && !t->frozen)
+            parts[(*n)++] = is_counted(env, i) ? grad : TENSOR_NONE;
+        else if (!norm_is_of_all(env) && t->role == ROLE_gradient)
+            parts[(*n)++] = i;
     }
+    for (int i = 0; i < env->n_whole && !norm_is_of_all(env); i++) {
+        tensor_id grad;
+        TRY(autodiff_gradient_of(prog, env, i, &grad));
+        for (int k = 0; k < *n && !is_updated(env, i); k++)
+            parts[k] = parts[k] == grad ? TENSOR_NONE : parts[k];
+    }
+    return SNUG_OK;
+}
+
+static enum snug_status emit_norm(struct program *prog, struct pass_env *env, tensor_id scalars)
+{
+    tensor_id *of = arena_alloc(env->scratch, ((size_t)prog->n_tensors + 1) * sizeof *of), parts;
+    int n = 0;
+    if (of == NULL)
+        return out_of_memory(env);
+    TRY(list_parts(prog, env, of, &n));
+    if (n == 0)
+        of[n++] = TENSOR_NONE; /* a stage that trains nothing */
+    struct tensor table = {TENSOR_INIT, .name = "norm.parts", .dtype = DTYPE_f64,
+                           .role = ROLE_temporary, .shape = {1, {n}}};
+    TRY(program_add_tensor(prog, &table, &parts, env->err));
+    for (int at = 0; at < n; at++)
+        TRY(emit_part(prog, env, parts, at, of[at]));
     struct attrs attrs =
         ATTRS(.max_norm = env->max_norm, .dynamic_scale = env->compute == DTYPE_f16);
     return program_add_op(prog, OP_grad_norm, &attrs, 2, (tensor_id[]){parts, scalars}, 1, &scalars,
@@ -113,7 +167,7 @@ enum snug_status pass_optimizer(struct program *prog, struct pass_env *env)
         n_gradients += prog->tensors[i].role == ROLE_gradient;
     if (prog->loss != TENSOR_NONE) {
         TRY(program_scalars(prog, &scalars, env->err));
-        TRY(emit_norm(prog, env, n_gradients, scalars));
+        TRY(emit_norm(prog, env, scalars));
     }
     struct optim_target *targets =
         arena_zeros(env->scratch, (size_t)n_gradients + 1, sizeof *targets);
@@ -121,11 +175,11 @@ enum snug_status pass_optimizer(struct program *prog, struct pass_env *env)
     bool *in_out = arena_zeros(env->scratch, (size_t)prog->n_tensors, sizeof *in_out);
     if (targets == NULL || kinds == NULL || in_out == NULL)
         return out_of_memory(env);
-    mark_kinds(prog, kinds, in_out);
+    mark_kinds(env->n_whole > 0 && env->whole != NULL ? env->whole : prog, kinds, in_out);
     for (int i = 0; i < n_tensors; i++) {
         tensor_id grad;
         TRY(autodiff_gradient_of(prog, env, i, &grad));
-        if (grad == TENSOR_NONE)
+        if (grad == TENSOR_NONE || !is_updated(env, i))
             continue;
         TRY(make_target(prog, env, i, grad, scalars, &targets[n_targets]));
         targets[n_targets].in_out = in_out[i];

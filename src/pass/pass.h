@@ -40,11 +40,34 @@ enum offload { OFFLOAD_none, OFFLOAD_states = 1, OFFLOAD_activations = 2 }; /* o
 /* How ranks share the model: it is on each of them, or on rank 0. */
 enum parallel { PARALLEL_ddp, PARALLEL_ps };
 struct rank_place {
-    int n_ranks; /* 0, 1: this one is alone */
-    int rank;    /* -1: the one that has most; set by the pass shard */
+    int n_ranks; /* that share the batch, each with this program; 0, 1: this one is alone */
+    int rank;    /* among them; -1: the one that has most; set by the pass shard */
     enum parallel parallel;
     int zero;             /* 1: states are sharded; 2: gradients too; 3: and weights */
     bool exchanges_alone; /* with itself, to try the exchanges */
+    int n_stages, stage;  /* the model is cut into; this rank's.  0, 1: it is whole */
+};
+/* Ranks with the same stage follow each other. */
+static inline int rank_at(const struct rank_place *place, int stage, int rank)
+{
+    return stage * (place->n_ranks > 1 ? place->n_ranks : 1) + rank;
+}
+/* How stages take turns (unroll.c). */
+enum pipeline {
+    PIPELINE_none,
+    PIPELINE_naive,    /* a micro-batch at a time */
+    PIPELINE_gpipe,    /* all forward, then all backward */
+    PIPELINE_1f1b,     /* the same, with no more under way than keep all stages busy */
+    PIPELINE_pipedream /* as 1f1b, and every micro-batch is an update of its own */
+};
+enum { STAGES_MAX = 1024 };
+/* Where blocks (blocks.h) were cut into stages: so that an evaluation is cut like its run. */
+struct stage_cut {
+    int n_stages; /* 0: not yet */
+    int begin[STAGES_MAX + 1];
+    int last_begin;       /* the first op of the last stage, in the whole forward program */
+    double slowest;       /* seconds of the slowest stage, as a multiple of this rank's */
+    double forward_flops; /* of this rank's, a micro-batch */
 };
 enum lora_on { LORA_ON_attention, LORA_ON_mlp, LORA_ON_all };
 
@@ -78,6 +101,14 @@ struct pass_env {
     bool in_backward; /* updates as soon as gradients are complete */
     unsigned offload; /* bits of enum offload */
     struct rank_place ranks;
+    enum pipeline pipeline;
+    struct stage_cut *cut; /* found by stage, unless it is there */
+    struct program
+        *whole;    /* NULL, or a place for the program of the whole model, a micro-batch of it */
+    bool *at_ends; /* per tensor of that: a weight of the first and of the last stage */
+    int n_whole;   /* tensors of it */
+    /* Of an op, on a device that all ranks agree on; `device` is handed back. */
+    double (*op_seconds)(const void *device, const struct program *prog, const struct op *op);
 
     const struct program *run; /* whose averages of weights are evaluated; NULL: the weights are */
     bool averages_only;        /* nothing but those averages, as outputs */
@@ -97,9 +128,10 @@ struct pass_env {
 
 typedef enum snug_status pass_fn(struct program *prog, struct pass_env *env);
 
-pass_fn pass_inference, pass_regularize, pass_lora, pass_precision, pass_average, pass_autodiff,
-    pass_checkpoint, pass_accumulate, pass_optimizer, pass_fuse, pass_decode, pass_drop_dead,
-    pass_in_backward, pass_shard, pass_offload, pass_bias_sums, pass_book;
+pass_fn pass_inference, pass_regularize, pass_lora, pass_precision, pass_average, pass_stage,
+    pass_autodiff, pass_checkpoint, pass_accumulate, pass_optimizer, pass_fuse, pass_decode,
+    pass_drop_dead, pass_unroll, pass_in_backward, pass_shard, pass_offload, pass_bias_sums,
+    pass_book;
 
 /* Runs the table up to and including the pass named `last` (NULL: all of them; "model": none). */
 enum snug_status pass_run(struct program *prog, struct pass_env *env, const char *last);

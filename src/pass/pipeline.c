@@ -65,9 +65,19 @@ static bool is_offloaded(const struct pass_env *env)
     return env->offload != OFFLOAD_none;
 }
 
+static bool has_stages(const struct pass_env *env)
+{
+    return env->ranks.n_stages > 1;
+}
+
+static bool is_unrolled(const struct pass_env *env)
+{
+    return env->train && (has_stages(env) || env->pipeline == PIPELINE_pipedream);
+}
+
 static bool has_ranks(const struct pass_env *env)
 {
-    return env->ranks.n_ranks > 1 || env->ranks.exchanges_alone;
+    return env->ranks.n_ranks > 1 || has_stages(env) || env->ranks.exchanges_alone;
 }
 
 /* clang-format off */
@@ -77,6 +87,7 @@ static bool has_ranks(const struct pass_env *env)
     X(lora,       has_adapters) /* thin matrices beside frozen ones */                             \
     X(precision,  in_16_bits)  /* dtypes, casts of inputs */                                       \
     X(average,    beside_averages) /* of the weights, in their place */                            \
+    X(stage,      has_stages)  /* this rank's part of the layers */                                \
     X(autodiff,   in_training) /* the backward half */                                             \
     X(checkpoint, recomputes)  /* activations made again, not kept */                              \
     X(accumulate, in_training) /* micro-batches as a repeated body */                              \
@@ -84,6 +95,7 @@ static bool has_ranks(const struct pass_env *env)
     X(fuse,       always)      /* as coarse as the best kernels */                                 \
     X(decode,     has_coded_base) /* frozen matrices in fewer bits */                              \
     X(drop_dead,  always)      /* what nobody reads */                                             \
+    X(unroll,     is_unrolled) /* micro-batches in the order of the pipeline */                    \
     X(shard,      has_ranks)   /* sums over ranks, and who has what */                             \
     X(in_backward, updates_in_backward) /* updates where gradients are complete */                 \
     X(offload,    is_offloaded) /* states and activations to the store, and back */                \

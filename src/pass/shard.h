@@ -62,6 +62,7 @@ struct bucket {
 enum snug_status bucket_put(struct sharding *s, enum op_kind kind, tensor_id in, tensor_id out,
                             struct cut cut, enum accumulate accumulate, bool in_last);
 enum snug_status bucket_flush(struct sharding *s);
+enum snug_status shard_sum_over_all(struct sharding *s, tensor_id id);
 
 /* shard_weights.c: weights that are sharded are gathered where they are used. */
 enum snug_status shard_gather(struct sharding *s);

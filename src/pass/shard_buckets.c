@@ -20,18 +20,19 @@ static bool is_alike(const struct sharding *s, const struct op *a, const struct 
 static struct op one_exchange(const struct sharding *s, enum op_kind kind, tensor_id in,
                               tensor_id out, struct cut cut)
 {
-    struct op op = {.kind = kind,
-                    .n_in = 1,
-                    .n_out = 1,
-                    .work = TENSOR_NONE,
-                    .attrs = exchange_attrs(s->env->ranks.n_ranks, cut)};
-    for (int k = 0; k < MAX_INPUTS; k++)
-        op.in[k] = TENSOR_NONE;
-    for (int k = 0; k < MAX_OUTPUTS; k++)
-        op.out[k] = TENSOR_NONE;
-    op.in[0] = in;
-    op.out[0] = out;
-    return op;
+    enum exchange_group group = s->env->ranks.n_stages > 1 ? GROUP_STAGE : GROUP_ALL;
+    return op_of_two(kind, exchange_attrs(s->env->ranks.n_ranks, cut, group), in, out);
+}
+
+/* At once, and over all stages. */
+enum snug_status shard_sum_over_all(struct sharding *s, tensor_id id)
+{
+    const struct rank_place *ranks = &s->env->ranks;
+    struct cut over_all = {.unit = 1, .owner = CUT_OVER_ALL};
+    struct op op = one_exchange(s, OP_all_reduce, id, id, over_all);
+    int n_stages = ranks->n_stages > 1 ? ranks->n_stages : 1;
+    op.attrs = exchange_attrs(rank_at(ranks, n_stages, 0), over_all, GROUP_ALL);
+    return shard_append(s, &op);
 }
 
 static enum snug_status add_bucket(struct sharding *s, const struct op *op, struct bucket **bucket)

@@ -15,7 +15,8 @@
  * A gradient that is made by the op that also adds up the loss (the head) has to stay whole, since an op
  * adds to all its results or to none.
  *
- * The norm is a sum over the parts that ranks have, whichever the scheme, so that it is the same in all.
+ * The norm is a sum over the parts that ranks have, whichever the scheme, so that it is the same in all.  In a
+ * pipeline the sums of gradients are over the ranks of the same stage, those of norm and loss over all.
  */
 #include "base/code_map.h"
 #include "optim/optim.h"
@@ -115,6 +116,8 @@ static enum snug_status put_gradient(struct sharding *s, const struct shared_wei
 {
     bool in_last = s->prog->n_repeat > 1 && !w->each_micro;
     struct cut over_all = {.unit = 1, .owner = CUT_OVER_ALL};
+    if (s->env->ranks.n_ranks < 2)
+        return SNUG_OK; /* the others have other stages */
     if (!shards_updates(s->env))
         return bucket_put(s, OP_all_reduce, w->grad, w->grad, over_all, ACC_no, in_last);
     return bucket_put(s, OP_reduce_scatter, w->grad, keeps_pieces(s->env) ? w->grad_piece : w->grad,
@@ -144,9 +147,8 @@ enum snug_status shard_gradients(struct sharding *s)
 
 static enum snug_status sum_in_place(struct sharding *s, tensor_id id)
 {
-    TRY(bucket_put(s, OP_all_reduce, id, id, (struct cut){.unit = 1, .owner = CUT_OVER_ALL}, ACC_no,
-                   false));
-    return bucket_flush(s);
+    TRY(bucket_flush(s));
+    return shard_sum_over_all(s, id);
 }
 
 static enum snug_status append_part_of_norm(struct sharding *s, const struct op *old)

@@ -45,14 +45,18 @@ static void add_costs(const struct program *prog, const struct device_rates *rat
         plan->step_flops += times * flops;
         if (is_recomputed(prog, &prog->ops[i]))
             plan->recompute_flops += times * flops;
-        if (op_is_exchange(prog->ops[i].kind))
+        if (op_is_message(prog->ops[i].kind))
+            lane_seconds += times * message_seconds(prog, &prog->ops[i], rates);
+        else if (op_is_exchange(prog->ops[i].kind))
             copy_seconds += times * exchange_seconds(prog, &prog->ops[i], rates);
         else if (op_is_copy(&prog->ops[i]))
             copy_seconds += times * op_read_bytes(prog, &prog->ops[i]) / rates->stored_bytes;
         else
             lane_seconds += times * op_seconds(prog, &prog->ops[i], rates);
         if (i == program_section_last(prog, i)) { /* the shorter is hidden by the other */
-            plan->step_seconds += lane_seconds > copy_seconds ? lane_seconds : copy_seconds;
+            double longer = lane_seconds > copy_seconds ? lane_seconds : copy_seconds;
+            plan->step_seconds += longer;
+            plan->body_seconds += i < program_body_end(prog) ? longer : 0;
             lane_seconds = copy_seconds = 0;
         }
         if (i <= loss_op) /* of the fused head, a third is forward */

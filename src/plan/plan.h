@@ -45,6 +45,7 @@ struct plan {
     int64_t at_peak[ROLE_COUNT]; /* bytes by role there; inputs apart */
     int64_t fragmentation;       /* arena_bytes - lower_bound */
     double forward_flops, recompute_flops, step_flops, step_seconds;
+    double body_seconds; /* of those seconds: forward and backward */
 };
 
 enum snug_status plan_make(const struct program *prog, int alignment,

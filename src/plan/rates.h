@@ -54,4 +54,8 @@ double op_seconds(const struct program *prog, const struct op *op,
 double exchange_seconds(const struct program *prog, const struct op *op,
                         const struct device_rates *rates);
 
+/* Of a message between two ranks: the one that receives it waits for it. */
+double message_seconds(const struct program *prog, const struct op *op,
+                       const struct device_rates *rates);
+
 #endif

@@ -158,3 +158,11 @@ double exchange_seconds(const struct program *prog, const struct op *op,
     return phases * (share * exchange_bytes(prog, op) / rates->network_bytes +
                      (n - 1) * rates->message_seconds);
 }
+
+double message_seconds(const struct program *prog, const struct op *op,
+                       const struct device_rates *rates)
+{
+    if (op->kind != OP_recv || !(rates->network_bytes > 0))
+        return 0;
+    return (double)tensor_bytes(prog, op->out[0]) / rates->network_bytes + rates->message_seconds;
+}

@@ -98,7 +98,12 @@ void report_plan_object(const struct report_plan *plan, struct text *out)
     add_integer(out, "forward_flops", ledger->forward_flops, ", ");
     text_add(out, "\"step_seconds\": %.9g, ",
              isfinite(ledger->step_seconds) ? ledger->step_seconds : 0.0);
-    add_integer(out, "ranks", plan->n_ranks, ", \"offloaded\": {");
+    add_integer(out, "ranks", plan->n_ranks, ", ");
+    if (plan->n_stages > 1) {
+        add_integer(out, "stages", plan->n_stages, ", ");
+        text_add(out, "\"bubble\": %.9g, ", plan->bubble);
+    }
+    text_add(out, "\"offloaded\": {");
     add_integer(out, "bytes", ledger->offloaded, ", \"where\": ");
     report_json_string(out, ledger->offloaded > 0 ? plan->offloaded_to : "");
     text_add(out, "}");

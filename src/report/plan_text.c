@@ -201,6 +201,11 @@ static void add_facts(struct text *out, const struct report_plan *plan, const st
         add_label(out, "ranks");
         text_add(out, "%s; the bytes are those of the fullest\n", text_count(plan->n_ranks, count));
     }
+    if (plan->n_stages > 1) {
+        add_label(out, "pipeline");
+        text_add(out, "%s stages, each idle for %.3g%% of a step (in the time above)\n",
+                 text_count(plan->n_stages, count), 100 * plan->bubble);
+    }
     if (ledger->budget > 0)
         add_budget(out, plan, style);
 }

@@ -26,6 +26,8 @@ struct report_plan {
     int64_t runtime_bytes; /* expected beside the plan and held against the budget; 0: unknown */
     const char *offloaded_to; /* where ledger.offloaded lies: "a file on disk" */
     int64_t n_ranks;
+    int64_t n_stages;      /* of a pipeline; 1: there is none */
+    double bubble;         /* share of a step in which a stage has nothing to do */
     const char *updates;   /* when weights are updated, if not at the end as always; NULL: so */
     int64_t updates_flops; /* what that costs, a step */
     const char *rates;     /* where the time comes from: "by rates measured here"; may be NULL */

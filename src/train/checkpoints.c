@@ -187,7 +187,7 @@ static snug_recipe effective_recipe(const struct snug_trainer *t)
     recipe.micro_batch = t->session.micro_batch;
     recipe.seq = t->session.seq;
     recipe.threads = t->session.facts.threads;
-    recipe.ranks = 0; /* as many as go on with it */
+    recipe.ranks = recipe.stages = 0; /* as many as go on with it */
     recipe.lr = recipe_lr(&t->recipe);
     recipe.weight_decay = recipe_weight_decay(&t->recipe);
     recipe.state_bits = recipe_state_bits(&t->recipe);

@@ -45,27 +45,24 @@ static int64_t divisor_up_to(int64_t n, int64_t most)
     return d < 1 ? 1 : d;
 }
 
-enum snug_status evaluator_make(struct evaluator *e, const struct session_request *request,
-                                struct exec *shared, struct data *data, int64_t max_samples,
-                                int64_t arena_limit, struct snug_error *err)
+/* The largest micro-batch that fits. */
+static enum snug_status make_session(struct evaluator *e, const struct session_request *request,
+                                     int64_t max_samples, int64_t arena_limit,
+                                     struct snug_error *err)
 {
     struct session_request q = *request;
-    *e = (struct evaluator){.data = data};
-    if (data_n_samples(data, DATA_HELD_OUT) < 1)
-        return snug_fail(err, SNUG_BAD_FILE,
-                         "there is no held-out data to evaluate on: less than one sequence");
     for (;; q.micro_batch = (q.micro_batch + 1) / 2) {
         q.batch = q.micro_batch;
         TRY(session_make(&q, &e->session, err));
-        enum snug_status status = needs_of(&e->session.prog, &e->needs, err);
-        e->n_samples = status != SNUG_OK
-                           ? 0
-                           : samples_to_score(e, &e->session.prog, q.micro_batch, max_samples);
+        const struct program *forward = session_forward(&e->session);
+        enum snug_status status = needs_of(forward, &e->needs, err);
+        e->n_samples =
+            status != SNUG_OK ? 0 : samples_to_score(e, forward, q.micro_batch, max_samples);
         int64_t micro = e->needs.output != TENSOR_NONE ? q.micro_batch
                                                        : divisor_up_to(e->n_samples, q.micro_batch);
         if (status == SNUG_OK && micro == q.micro_batch &&
             (arena_limit == 0 || e->session.plan.arena_bytes <= arena_limit))
-            break;
+            return SNUG_OK;
         session_free(&e->session);
         TRY(status);
         if (micro < q.micro_batch)
@@ -73,6 +70,40 @@ enum snug_status evaluator_make(struct evaluator *e, const struct session_reques
         else if (q.micro_batch == 1)
             return snug_fail(err, SNUG_OVER_BUDGET, "the evaluation does not fit the arena");
     }
+}
+
+/* Stages run the same micro-batch: the least that one of them has room for. */
+static enum snug_status agree_on_micro_batch(struct evaluator *e,
+                                             const struct session_request *request,
+                                             int64_t max_samples, int64_t arena_limit,
+                                             struct snug_error *err)
+{
+    int64_t own = e->session.micro_batch, least = own, all[e->comm->n_ranks];
+    TRY(comm_gather(e->comm, 0, &own, sizeof own, all, err));
+    for (int i = 0; i < e->comm->n_ranks && e->comm->rank == 0; i++)
+        least = all[i] < least ? all[i] : least;
+    TRY(comm_broadcast(e->comm, 0, &least, sizeof least, err));
+    if (least == own)
+        return SNUG_OK;
+    struct session_request q = *request;
+    q.micro_batch = least;
+    session_free(&e->session);
+    e->session = (struct session){0};
+    return make_session(e, &q, max_samples, arena_limit, err);
+}
+
+enum snug_status evaluator_make(struct evaluator *e, const struct session_request *request,
+                                struct exec *shared, struct data *data, int64_t max_samples,
+                                int64_t arena_limit, struct comm *comm, struct snug_error *err)
+{
+    bool has_stages = request->over != NULL && request->over->n_stages > 1;
+    *e = (struct evaluator){.data = data, .comm = has_stages ? comm : NULL};
+    if (data_n_samples(data, DATA_HELD_OUT) < 1)
+        return snug_fail(err, SNUG_BAD_FILE,
+                         "there is no held-out data to evaluate on: less than one sequence");
+    TRY(make_session(e, request, max_samples, arena_limit, err));
+    if (has_stages)
+        TRY(agree_on_micro_batch(e, request, max_samples, arena_limit, err));
     enum snug_status status = exec_create(&e->session.prog, &e->session.plan, e->session.backend,
                                           &e->session.facts, shared, &e->exec, err);
     if (status != SNUG_OK)
@@ -140,28 +171,38 @@ static enum snug_status score_rows(const struct evaluator *e, int64_t rows, stru
     return SNUG_OK;
 }
 
+/* The batch that was run last. */
+static enum snug_status score_batch(const struct evaluator *e, struct score *score,
+                                    struct snug_error *err)
+{
+    const struct program *prog = &e->session.prog;
+    int64_t micro = e->session.micro_batch, left = e->n_samples - e->first;
+    if (e->needs.output != TENSOR_NONE) {
+        int64_t rows_per_sample = shape_rows(&prog->tensors[e->needs.output].shape) / micro;
+        return score_rows(e, (left < micro ? left : micro) * rows_per_sample, score, err);
+    }
+    int64_t tokens = tensor_elems(prog, e->needs.target_input);
+    const void *loss;
+    TRY(exec_view(e->exec, prog->loss, &loss, err));
+    score->loss_sum += dtype_load(prog->tensors[prog->loss].dtype, loss, 0) * (double)tokens;
+    score->n += tokens;
+    return SNUG_OK;
+}
+
 enum snug_status evaluator_run(struct evaluator *e, struct snug_eval_result *result,
                                struct snug_error *err)
 {
-    const struct program *prog = &e->session.prog;
-    int64_t n = e->n_samples, micro = e->session.micro_batch;
+    const struct session *s = &e->session;
     bool whole_outputs = e->needs.output != TENSOR_NONE;
-    int64_t rows_per_sample =
-        whole_outputs ? shape_rows(&prog->tensors[e->needs.output].shape) / micro : 0;
+    bool is_last = s->n_stages < 2 || s->stage == s->n_stages - 1;
     struct score score = {0};
-    for (e->first = 0; e->first < n; e->first += micro) {
+    for (e->first = 0; e->first < e->n_samples; e->first += s->micro_batch) {
         TRY(exec_run(e->exec, feed, e, err));
-        int64_t samples = n - e->first < micro ? n - e->first : micro;
-        if (whole_outputs) {
-            TRY(score_rows(e, samples * rows_per_sample, &score, err));
-        } else {
-            int64_t tokens = tensor_elems(prog, e->needs.target_input);
-            const void *loss;
-            TRY(exec_view(e->exec, prog->loss, &loss, err));
-            score.loss_sum += dtype_load(prog->tensors[prog->loss].dtype, loss, 0) * (double)tokens;
-            score.n += tokens;
-        }
+        if (is_last)
+            TRY(score_batch(e, &score, err));
     }
+    if (e->comm != NULL) /* the last stage knows */
+        TRY(comm_broadcast(e->comm, e->comm->n_ranks - 1, &score, sizeof score, err));
     double loss = score.loss_sum / (double)score.n;
     *result = (struct snug_eval_result){
         .n = score.n,

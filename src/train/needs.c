@@ -54,7 +54,7 @@ enum snug_status needs_open_data(const struct session *session, const struct dat
                                  const char *spec, const struct snug_recipe *recipe,
                                  struct data **data, struct snug_error *err)
 {
-    const struct program *prog = &session->prog;
+    const struct program *prog = session_forward(session);
     if (needs->input == TENSOR_NONE)
         return snug_fail(err, SNUG_UNSUPPORTED,
                          "%s does not have one input and a target: feed it with snug_trainer_step",

@@ -29,7 +29,10 @@ static const char *updates_text(const struct session *s, const struct snug_recip
 void plan_report(const struct session *s, const struct snug_recipe *recipe, const char *model_name,
                  struct text *line, struct report_plan *report)
 {
-    *report = (struct report_plan){.model = model_name, .n_ranks = s->n_ranks};
+    *report = (struct report_plan){.model = model_name,
+                                   .n_ranks = s->n_ranks * s->n_stages,
+                                   .n_stages = s->n_stages,
+                                   .bubble = session_bubble(s, recipe)};
     if (s->prog.loss != TENSOR_NONE) {
         session_describe(s, recipe, line);
         const struct op *op = &s->prog.ops[s->plan.peak_op];

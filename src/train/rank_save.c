@@ -4,10 +4,13 @@
  * A checkpoint holds whole tensors, whatever the number of ranks and however they were sharded: so any
  * number of ranks can go on with it, and other programs read it as ever.  Rank 0 writes, and asks the
  * others for what it does not have, a piece of 64 KiB at a time: no rank ever holds more than it plans to.
+ * Ranks of other stages have tensors that rank 0 knows nothing of: so each tells it the names of what it has.
  */
 #include "train/rank_save.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { PIECE_BYTES = 1 << 16 };
 static const int64_t is_done = -1;
@@ -16,57 +19,162 @@ struct request { /* of rank 0: bytes of what the other has of a tensor */
     int64_t id, at_bytes, n_bytes;
 };
 
-struct rank_parts {
-    struct snug_trainer *trainer;
-    tensor_id *ids; /* of the tensors, in the order of their entries */
-    int n;
-    struct cut_range *ranges; /* of each, and of each rank: elements */
+enum { NAME_BYTES = 512 };
+struct part { /* what a rank has of a tensor, as it says to rank 0 */
+    char name[NAME_BYTES];
+    enum dtype dtype;
+    struct shape whole;
+    tensor_id id; /* in its program */
+    struct cut_range range;
 };
 
-/* Tensors that some rank has: the pass shard has added none of these roles, so ids agree. */
-static bool may_be_saved(const struct program *prog, tensor_id id, unsigned roles)
+struct piece { /* the same, on rank 0 */
+    int rank;
+    tensor_id id;
+    struct cut_range range;
+    int next; /* of the same tensor; -1: none */
+};
+
+struct whole_tensor {
+    char *name;
+    enum dtype dtype;
+    struct shape shape;
+    int first, last; /* pieces, by rank */
+};
+
+struct rank_parts {
+    struct snug_trainer *trainer;
+    struct whole_tensor *tensors; /* that some rank has, in the order in which they were met */
+    struct piece *pieces;
+    int n, capacity, n_pieces, piece_capacity;
+};
+
+static enum snug_status no_memory(struct snug_error *err)
 {
-    const struct tensor *t = &prog->tensors[id];
-    enum role role = t->role == ROLE_buffer ? ROLE_parameter : t->role;
-    return (roles >> role & 1) != 0 && t->base == TENSOR_NONE && !t->frozen;
+    return snug_fail(err, SNUG_NO_MEMORY, "out of memory while saving");
 }
 
-static struct cut_range range_here(const struct snug_trainer *t, tensor_id id)
+/* ---- who has what ---------------------------------------------------------------------------- */
+
+static bool is_saved(const struct snug_trainer *t, tensor_id id, unsigned roles)
 {
     const struct tensor *tensor = &t->session.prog.tensors[id];
-    bool is_here = tensor->persistent && exec_holds(t->exec, id);
-    return (struct cut_range){tensor->whole_from, is_here ? shape_elems(&tensor->shape) : 0};
+    enum role role = tensor->role == ROLE_buffer ? ROLE_parameter : tensor->role;
+    return (roles >> role & 1) != 0 && tensor->base == TENSOR_NONE && !tensor->frozen &&
+           tensor->persistent && exec_holds(t->exec, id);
 }
 
-static enum snug_status find_ranges(struct rank_parts *p, unsigned roles, struct snug_error *err)
+static struct part part_here(const struct snug_trainer *t, tensor_id id)
 {
-    struct snug_trainer *t = p->trainer;
-    const struct program *prog = &t->session.prog;
-    size_t n_most = (size_t)prog->n_tensors + 1;
-    struct cut_range *own = calloc(n_most, sizeof *own);
-    p->ids = calloc(n_most, sizeof *p->ids);
-    if (own == NULL || p->ids == NULL) {
-        free(own);
-        return snug_fail(err, SNUG_NO_MEMORY, "out of memory while saving");
+    const struct tensor *tensor = &t->session.prog.tensors[id];
+    struct part part = {.dtype = tensor->dtype,
+                        .whole = tensor->whole.n_dims > 0 ? tensor->whole : tensor->shape,
+                        .id = id,
+                        .range = {tensor->whole_from, shape_elems(&tensor->shape)}};
+    snprintf(part.name, sizeof part.name, "%s", tensor->name);
+    return part;
+}
+
+static int count_here(const struct snug_trainer *t, unsigned roles)
+{
+    int n = 0;
+    for (int id = 0; id < t->session.prog.n_tensors; id++)
+        n += is_saved(t, id, roles);
+    return n;
+}
+
+/* Ranks name their tensors in the same order, but for those that they do not have: look from `from` on. */
+static int find_tensor(const struct rank_parts *p, const char *name, int from)
+{
+    for (int i = 0; i < p->n; i++) {
+        int at = (from + i) % p->n;
+        if (strcmp(p->tensors[at].name, name) == 0)
+            return at;
     }
-    for (int id = 0; id < prog->n_tensors; id++)
-        if (may_be_saved(prog, id, roles)) {
-            own[p->n] = range_here(t, id);
-            p->ids[p->n++] = id;
-        }
-    p->ranges = calloc((size_t)t->comm->n_ranks * (size_t)p->n + 1, sizeof *p->ranges);
-    enum snug_status status =
-        p->ranges == NULL
-            ? snug_fail(err, SNUG_NO_MEMORY, "out of memory while saving")
-            : comm_gather(t->comm, 0, own, p->n * (int64_t)sizeof *own, p->ranges, err);
-    free(own);
-    return status;
+    return -1;
 }
 
-static const struct cut_range *range_of(const struct rank_parts *p, int rank, int index)
+static enum snug_status add_tensor(struct rank_parts *p, const struct part *part, int *at,
+                                   struct snug_error *err)
 {
-    return &p->ranges[(size_t)rank * (size_t)p->n + (size_t)index];
+    void *grown = p->tensors;
+    char *name = strdup(part->name);
+    if (name == NULL || !array_grow(&grown, &p->capacity, p->n + 1, sizeof *p->tensors)) {
+        free(name);
+        return no_memory(err);
+    }
+    p->tensors = grown;
+    *at = p->n++;
+    p->tensors[*at] = (struct whole_tensor){
+        .name = name, .dtype = part->dtype, .shape = part->whole, .first = -1, .last = -1};
+    return SNUG_OK;
 }
+
+static enum snug_status add_piece(struct rank_parts *p, int rank, const struct part *part,
+                                  int *place, struct snug_error *err)
+{
+    void *grown = p->pieces;
+    int at = find_tensor(p, part->name, *place);
+    if (at < 0)
+        TRY(add_tensor(p, part, &at, err));
+    if (!array_grow(&grown, &p->piece_capacity, p->n_pieces + 1, sizeof *p->pieces))
+        return no_memory(err);
+    p->pieces = grown;
+    struct whole_tensor *tensor = &p->tensors[at];
+    p->pieces[p->n_pieces] =
+        (struct piece){.rank = rank, .id = part->id, .range = part->range, .next = -1};
+    if (tensor->first < 0)
+        tensor->first = p->n_pieces;
+    else
+        p->pieces[tensor->last].next = p->n_pieces;
+    tensor->last = p->n_pieces++;
+    *place = at + 1;
+    return SNUG_OK;
+}
+
+/* One rank after the other tells rank 0 what it has. */
+static enum snug_status tell(const struct snug_trainer *t, unsigned roles, struct snug_error *err)
+{
+    int64_t n = count_here(t, roles);
+    TRY(comm_send(t->comm, 0, &n, sizeof n, err));
+    for (int id = 0; id < t->session.prog.n_tensors; id++)
+        if (is_saved(t, id, roles)) {
+            struct part part = part_here(t, id);
+            TRY(comm_send(t->comm, 0, &part, sizeof part, err));
+        }
+    return SNUG_OK;
+}
+
+static enum snug_status hear(struct rank_parts *p, int rank, struct snug_error *err)
+{
+    int64_t n;
+    int place = 0;
+    TRY(comm_recv(p->trainer->comm, rank, &n, sizeof n, err));
+    for (int64_t i = 0; i < n; i++) {
+        struct part part;
+        TRY(comm_recv(p->trainer->comm, rank, &part, sizeof part, err));
+        TRY(add_piece(p, rank, &part, &place, err));
+    }
+    return SNUG_OK;
+}
+
+static enum snug_status find_pieces(struct rank_parts *p, unsigned roles, struct snug_error *err)
+{
+    const struct snug_trainer *t = p->trainer;
+    int place = 0;
+    if (t->comm->rank > 0)
+        return tell(t, roles, err);
+    for (int id = 0; id < t->session.prog.n_tensors; id++)
+        if (is_saved(t, id, roles)) {
+            struct part part = part_here(t, id);
+            TRY(add_piece(p, 0, &part, &place, err));
+        }
+    for (int rank = 1; rank < t->comm->n_ranks; rank++)
+        TRY(hear(p, rank, err));
+    return SNUG_OK;
+}
+
+/* ---- bytes ----------------------------------------------------------------------------------- */
 
 /* Bytes of one rank's part, from wherever it is. */
 static enum snug_status get_bytes(const struct rank_parts *p, int rank, struct request request,
@@ -93,41 +201,33 @@ static enum snug_status read_parts(const void *owner, int index, int64_t at_byte
                                    void *to, struct snug_error *err)
 {
     const struct rank_parts *p = owner;
-    const struct tensor *t = &p->trainer->session.prog.tensors[p->ids[index]];
+    const struct whole_tensor *t = &p->tensors[index];
     int64_t size = (int64_t)dtype_bytes(t->dtype), done = 0;
-    for (int rank = 0; rank < p->trainer->comm->n_ranks && done < n_bytes; rank++) {
-        const struct cut_range *r = range_of(p, rank, index);
-        int64_t begin = at_bytes + done - r->from * size, end = r->count * size;
+    for (int i = t->first; i >= 0 && done < n_bytes; i = p->pieces[i].next) {
+        const struct piece *piece = &p->pieces[i];
+        int64_t begin = at_bytes + done - piece->range.from * size;
+        int64_t end = piece->range.count * size;
         if (begin < 0 || begin >= end)
             continue;
         int64_t n = end - begin < n_bytes - done ? end - begin : n_bytes - done;
-        struct request request = {.id = p->ids[index], .at_bytes = begin, .n_bytes = n};
-        TRY(get_bytes(p, rank, request, (char *)to + done, err));
+        struct request request = {.id = piece->id, .at_bytes = begin, .n_bytes = n};
+        TRY(get_bytes(p, piece->rank, request, (char *)to + done, err));
         done += n;
     }
     return done == n_bytes ? SNUG_OK
                            : snug_fail(err, SNUG_BAD_PROGRAM, "no rank has all of \"%s\"", t->name);
 }
 
-static bool is_anywhere(const struct rank_parts *p, int index)
-{
-    for (int rank = 0; rank < p->trainer->comm->n_ranks; rank++)
-        if (range_of(p, rank, index)->count > 0)
-            return true;
-    return false;
-}
-
 /* What rank 0 has whole is written from where it lies, as ever. */
 static struct st_entry entry_of(struct rank_parts *p, int index)
 {
-    const struct snug_trainer *t = p->trainer;
-    const struct tensor *tensor = &t->session.prog.tensors[p->ids[index]];
-    struct shape whole = tensor->whole.n_dims > 0 ? tensor->whole : tensor->shape;
-    bool is_here = range_of(p, 0, index)->count == shape_elems(&whole);
-    void *data = is_here ? exec_data(t->exec, p->ids[index]) : NULL;
-    return (struct st_entry){.name = tensor->name,
-                             .dtype = tensor->dtype,
-                             .shape = whole,
+    const struct whole_tensor *t = &p->tensors[index];
+    const struct piece *first = &p->pieces[t->first];
+    bool is_here = first->rank == 0 && first->range.count == shape_elems(&t->shape);
+    void *data = is_here ? exec_data(p->trainer->exec, first->id) : NULL;
+    return (struct st_entry){.name = t->name,
+                             .dtype = t->dtype,
+                             .shape = t->shape,
                              .data = data,
                              .read = data == NULL ? read_parts : NULL,
                              .owner = p,
@@ -142,15 +242,14 @@ enum snug_status rank_save_entries(struct snug_trainer *t, unsigned roles,
     *n = 0;
     *parts = p;
     if (p == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "out of memory while saving");
+        return no_memory(err);
     p->trainer = t;
-    TRY(find_ranges(p, roles, err));
+    TRY(find_pieces(p, roles, err));
     *entries = calloc((size_t)p->n + 1, sizeof **entries);
     if (*entries == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "out of memory while saving");
-    for (int i = 0; i < p->n && t->comm->rank == 0; i++)
-        if (is_anywhere(p, i))
-            (*entries)[(*n)++] = entry_of(p, i);
+        return no_memory(err);
+    for (; *n < p->n; ++*n)
+        (*entries)[*n] = entry_of(p, *n);
     return SNUG_OK;
 }
 
@@ -158,8 +257,10 @@ void rank_parts_free(struct rank_parts *p)
 {
     if (p == NULL)
         return;
-    free(p->ids);
-    free(p->ranges);
+    for (int i = 0; i < p->n; i++)
+        free(p->tensors[i].name);
+    free(p->tensors);
+    free(p->pieces);
     free(p);
 }
 

@@ -13,7 +13,6 @@
 #include <string.h>
 
 enum kind {
-    FIXED,  /* only the value named in `values` is there in this version */
     COUNT,  /* int64, at least `least`, or 0 for "none" where `values` begin with it */
     REAL,   /* double, from `least` to `most` */
     CHOICE, /* one of the names in `choices` */
@@ -171,6 +170,9 @@ static const struct choice targets[] = {
     {"h100", RATES_h100}, {"h200", RATES_h200}, {"4090", RATES_4090},     {NULL, 0}};
 static const struct choice parallels[] = {{"ddp", PARALLEL_ddp}, {"ps", PARALLEL_ps}, {NULL, 0}};
 static const struct choice zeros[] = {{"0", 0}, {"1", 1}, {"2", 2}, {"3", 3}, {NULL, 0}};
+static const struct choice pipelines[] = {
+    {"none", PIPELINE_none}, {"naive", PIPELINE_naive},         {"gpipe", PIPELINE_gpipe},
+    {"1f1b", PIPELINE_1f1b}, {"pipedream", PIPELINE_pipedream}, {NULL, 0}};
 static const struct choice networks[] = {{"25G", NETWORK_25G},       {"1G", NETWORK_1G},
                                          {"10G", NETWORK_10G},       {"100G", NETWORK_100G},
                                          {"200G", NETWORK_200G},     {"400G", NETWORK_400G},
@@ -259,8 +261,12 @@ static const struct key keys[] = {
     {"network", "25G, 1G, 10G, 100G, 200G, 400G, nvlink",
      "between ranks, for the time of a step: bits a second", .kind = CHOICE,
      .field = FIELD(network), .choices = networks},
-    {"pipeline", "none", "how layers are split over ranks", .kind = FIXED},
-    {"stages", "1", "pipeline stages", .kind = FIXED},
+    {"pipeline", "none, naive, gpipe, 1f1b, pipedream",
+     "layers split over ranks: how micro-batches pass through", .kind = CHOICE,
+     .field = FIELD(pipeline), .choices = pipelines},
+    {"stages", "as many as ranks, or a divisor of their number",
+     "of a pipeline; ranks with the same stage share the batch", .kind = COUNT,
+     .field = FIELD(stages), .least = 1, .most = STAGES_MAX},
     {"dropout", "0, or up to 0.99", "probability of dropping an activation in training",
      .kind = REAL, .field = FIELD(dropout), .least = 0, .most = 0.99},
     {"label-smoothing", "0, or up to 1", "share of the target spread over all classes",
@@ -282,8 +288,6 @@ static bool set_value(snug_recipe *recipe, const struct key *key, const char *va
     int64_t n;
     double x;
     switch (key->kind) {
-    case FIXED:
-        return strcmp(value, key->values) == 0;
     case COUNT:
         if (strcmp(value, "none") == 0 && strncmp(key->values, "none,", 5) == 0) {
             *(int64_t *)field = 0;
@@ -316,8 +320,6 @@ static void get_value(const snug_recipe *recipe, const struct key *key, struct t
 {
     const void *field = (const char *)recipe + key->field;
     switch (key->kind) {
-    case FIXED:
-        break;
     case COUNT:
         if (*(const int64_t *)field > 0 || key->least == 0)
             text_add(out, "%lld", (long long)*(const int64_t *)field);
@@ -398,9 +400,6 @@ static enum snug_status set_key(snug_recipe *recipe, const struct key *key, cons
 {
     if (set_value(recipe, key, value))
         return SNUG_OK;
-    if (key->kind == FIXED)
-        return snug_fail(err, SNUG_BAD_ARGUMENT, "--%s %.60s is not in this version, only %s is",
-                         key->name, value, key->values);
     struct text values = {0};
     add_values(key, &values);
     snug_fail(err, SNUG_BAD_ARGUMENT, "--%s: \"%.60s\" is not a value for it; it takes: %.300s",
@@ -470,8 +469,6 @@ char *snug_recipe_help(void)
 {
     struct text t = {0};
     for (int i = 0; i < N_KEYS; i++) {
-        if (keys[i].kind == FIXED)
-            continue;
         text_add(&t, "  --%-13s %s\n", keys[i].name, keys[i].about);
         struct text values = {0};
         add_values(&keys[i], &values);
@@ -530,6 +527,19 @@ int recipe_state_bits(const struct snug_recipe *recipe)
 {
     int usual = recipe->optimizer->state_bits;
     return recipe->state_bits != 0 ? recipe->state_bits : usual != 0 ? usual : 32;
+}
+
+int recipe_stages(const struct snug_recipe *recipe)
+{
+    int64_t ranks = recipe->ranks > 1 ? recipe->ranks : 1;
+    if (recipe->pipeline == PIPELINE_none)
+        return 1;
+    return (int)(recipe->stages > 0 ? recipe->stages : ranks < STAGES_MAX ? ranks : STAGES_MAX);
+}
+
+const char *recipe_pipeline_name(const struct snug_recipe *recipe)
+{
+    return choice_name(pipelines, recipe->pipeline);
 }
 
 const char *recipe_lora_on_name(const struct snug_recipe *recipe)

@@ -68,6 +68,8 @@ struct snug_recipe {
     int64_t ranks;                   /* 0: not said */
     int parallel;                    /* enum parallel */
     int zero;                        /* 0..3: what is sharded */
+    int pipeline;                    /* enum pipeline */
+    int64_t stages;                  /* of a pipeline; 0: as many as ranks */
     int network;                     /* enum network */
     int64_t memory;                  /* bytes, 0: no budget */
     int64_t seed;
@@ -83,6 +85,8 @@ const char *recipe_schedule_name(const struct snug_recipe *recipe);
 enum snug_status recipe_options(const struct snug_recipe *recipe, double values[MAX_OPTIONS],
                                 struct snug_error *err);
 int recipe_state_bits(const struct snug_recipe *recipe);
+int recipe_stages(const struct snug_recipe *recipe); /* 1: no pipeline */
+const char *recipe_pipeline_name(const struct snug_recipe *recipe);
 const char *recipe_lora_on_name(const struct snug_recipe *recipe); /* "attention" */
 double recipe_lora_alpha(const struct snug_recipe *recipe);
 /* Without adapters and all that is about them. */

@@ -99,6 +99,55 @@ double recipe_lr_at(const struct snug_recipe *recipe, int64_t batch, int64_t ste
     return lr;
 }
 
+/* What a stage cannot do, and what to do instead. */
+static enum snug_status check_stage(const struct snug_recipe *recipe, struct snug_error *err)
+{
+    const struct {
+        bool is_asked;
+        const char *what, *instead;
+    } missing[] = {
+        {recipe->in_backward != 0, "--update in-backward", "use --update end"},
+        {recipe->offload != OFFLOAD_none, "--offload", "take more stages instead"},
+        {recipe->lora > 0, "--lora", "adapters are small, use --parallel ddp"},
+        {recipe->zero == 2, "--zero 2", "use --zero 1"},
+        {recipe->zero == 3, "--zero 3", "use --zero 1"},
+        {recipe->parallel == PARALLEL_ps, "--parallel ps", "use --parallel ddp"},
+        {recipe->device == DEVICE_cuda, "--device cuda", "use --device cpu"},
+    };
+    for (size_t i = 0; i < sizeof missing / sizeof *missing; i++)
+        if (missing[i].is_asked)
+            return snug_fail(err, SNUG_UNSUPPORTED, "%s is not there with --pipeline %s: %s",
+                             missing[i].what, recipe_pipeline_name(recipe), missing[i].instead);
+    if (recipe->optimizer->average != AVERAGE_none || recipe->optimizer->emit_all != NULL)
+        return snug_fail(err, SNUG_UNSUPPORTED,
+                         "--optimizer %s needs all weights on every rank: use --parallel ddp",
+                         recipe->optimizer->name);
+    return SNUG_OK;
+}
+
+static enum snug_status check_stages(const struct snug_recipe *recipe, struct snug_error *err)
+{
+    long long ranks = recipe->ranks > 1 ? recipe->ranks : 1, stages = recipe_stages(recipe);
+    bool is_async = recipe->pipeline == PIPELINE_pipedream;
+    if (recipe->pipeline == PIPELINE_none && recipe->stages > 1)
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "--stages %lld says nothing without --pipeline: choose gpipe or 1f1b",
+                         (long long)recipe->stages);
+    if (ranks % stages != 0)
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "--stages %lld cannot share %lld rank%s equally: choose a divisor", stages,
+                         ranks, ranks == 1 ? "" : "s");
+    if (is_async && ranks != stages)
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "--pipeline pipedream has one rank for each stage: leave --stages out, or "
+                         "use 1f1b");
+    if (is_async && recipe->precision == DTYPE_f16)
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "--pipeline pipedream has no loss scale that all stages agree on: use "
+                         "--precision bf16");
+    return stages > 1 || is_async ? check_stage(recipe, err) : SNUG_OK;
+}
+
 enum snug_status recipe_check(const struct snug_recipe *recipe, struct snug_error *err)
 {
     if (recipe->scale_lr != SCALE_LR_none && recipe->base_batch == 0)
@@ -113,6 +162,7 @@ enum snug_status recipe_check(const struct snug_recipe *recipe, struct snug_erro
         return snug_fail(err, SNUG_BAD_ARGUMENT,
                          "--parallel ps has the model on rank 0, --zero %d in shards: keep one",
                          recipe->zero);
+    TRY(check_stages(recipe, err));
     const char *idle = recipe->lora > 0                       ? NULL
                        : recipe->lora_on != LORA_ON_attention ? "lora-on"
                        : !isnan(recipe->lora_alpha)           ? "lora-alpha"

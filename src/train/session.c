@@ -38,6 +38,20 @@ static bool sums_columns(const void *device, const struct program *prog, const s
     return kernel != NULL && kernel->sums_columns != NULL && kernel->sums_columns(prog, op);
 }
 
+/* A pipeline with fewer micro-batches than stages has stages that never work at the same time. */
+static enum snug_status check_micro_batches(const struct snug_recipe *r, const struct session *s,
+                                            struct snug_error *err)
+{
+    int64_t n_micro = s->batch / s->micro_batch / s->n_ranks;
+    if (s->n_stages == 1 || r->pipeline == PIPELINE_naive || n_micro >= s->n_stages)
+        return SNUG_OK;
+    return snug_fail(err, SNUG_BAD_ARGUMENT,
+                     "--pipeline %s with %d stages needs at least as many micro-batches, and there "
+                     "%s %lld: choose a smaller --micro-batch",
+                     recipe_pipeline_name(r), s->n_stages, n_micro == 1 ? "is" : "are",
+                     (long long)n_micro);
+}
+
 static enum snug_status set_sizes(const struct session_request *q, struct session *s,
                                   struct snug_error *err)
 {
@@ -47,9 +61,11 @@ static enum snug_status set_sizes(const struct session_request *q, struct sessio
                : r->batch > 0 ? r->batch
                : language     ? default_batch_language
                               : default_batch_other;
-    s->n_ranks = r->ranks > 1 ? (int)r->ranks : 1;
+    s->n_stages = recipe_stages(r);
+    s->n_ranks = (r->ranks > 1 ? (int)r->ranks : 1) / s->n_stages;
     int64_t own_batch = q->train ? s->batch / s->n_ranks : s->batch;
-    if (q->model->family == MODEL_psi && s->n_ranks > 1) { /* nothing runs, nothing is shared */
+    if (q->model->family == MODEL_psi &&
+        s->n_ranks * s->n_stages > 1) { /* nothing runs, nothing is shared */
         s->batch = s->n_ranks;
         s->micro_batch = 1;
         return SNUG_OK;
@@ -61,7 +77,7 @@ static enum snug_status set_sizes(const struct session_request *q, struct sessio
     s->micro_batch = q->micro_batch > 0   ? q->micro_batch
                      : r->micro_batch > 0 ? r->micro_batch
                                           : own_batch;
-    if (q->train && s->n_ranks > 1 && !recipe_is_given(r, "micro-batch"))
+    if (q->train && s->n_ranks * s->n_stages > 1 && !recipe_is_given(r, "micro-batch"))
         while (own_batch % s->micro_batch != 0) /* of a run that was saved by other ranks */
             s->micro_batch--;
     s->seq = q->seq > 0 ? q->seq : r->seq;
@@ -78,7 +94,7 @@ static enum snug_status set_sizes(const struct session_request *q, struct sessio
                          (long long)s->batch, (long long)s->micro_batch);
     if (s->batch / s->micro_batch > 1 << 20)
         return snug_fail(err, SNUG_BAD_ARGUMENT, "more than a million micro-batches per step");
-    return SNUG_OK;
+    return q->train ? check_micro_batches(r, s, err) : SNUG_OK;
 }
 
 /* Without a backward half, what the loss reads is of interest too: predictions. */
@@ -116,12 +132,41 @@ static enum snug_status check_kernels(const struct session *s, struct snug_error
 static struct rank_place rank_place_of(const struct session_request *q, const struct session *s)
 {
     const struct snug_recipe *r = q->recipe;
-    int rank = q->rank != NULL ? *q->rank : q->over != NULL ? q->over->rank : -1;
+    int rank = q->rank != NULL ? *q->rank % s->n_ranks : q->over != NULL ? q->over->rank : -1;
+    int stage = q->rank != NULL    ? *q->rank / s->n_ranks
+                : q->stage != NULL ? *q->stage
+                : q->over != NULL  ? q->over->stage
+                                   : 0;
+    bool shards = s->n_ranks > 1 || s->n_stages == 1;
     return (struct rank_place){.n_ranks = s->n_ranks,
                                .rank = s->n_ranks > 1 ? rank : 0,
                                .parallel = (enum parallel)r->parallel,
-                               .zero = r->zero,
+                               .zero = shards || r->zero > 1 ? r->zero : 0,
+                               .n_stages = s->n_stages,
+                               .stage = stage,
                                .exchanges_alone = session_exchanges_alone(s)};
+}
+
+/* All ranks have to cut alike, whatever was measured where they run. */
+static double seconds_anywhere(const void *device, const struct program *prog, const struct op *op)
+{
+    struct device_rates rates = rates_generic_cpu(1);
+    (void)device;
+    return op_seconds(prog, op, &rates);
+}
+
+/* Where stages begin: to be found, or as in the run beside which this is. */
+static enum snug_status make_cut(const struct session_request *q, struct session *s,
+                                 struct snug_error *err)
+{
+    if (s->n_stages == 1)
+        return SNUG_OK;
+    s->cut = calloc(1, sizeof *s->cut);
+    if (s->cut == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    if (q->over != NULL)
+        *s->cut = *q->over->cut;
+    return SNUG_OK;
 }
 
 enum snug_status session_program(const struct session_request *q, const char *last_pass,
@@ -144,20 +189,27 @@ enum snug_status session_program(const struct session_request *q, const char *la
                                 r->loss == RECIPE_LOSS_mse ? LOSS_mse : LOSS_cross_entropy, err);
     if (status == SNUG_OK && !q->train)
         keep_outputs(&s->prog);
+    if (status == SNUG_OK)
+        status = make_cut(q, s, err);
     if (status == SNUG_OK) {
         struct checkpointing checkpoint = {.how = (enum checkpoint_how)r->checkpoint,
                                            .every = r->checkpoint_every,
                                            .room_bytes =
                                                q->room_bytes > 0 ? q->room_bytes : INT64_MAX};
         s->n_parameters = model_count_parameters(&s->prog);
+        s->n_micro = (int)(s->batch / s->micro_batch / (q->train ? s->n_ranks : 1));
         struct pass_env env = {
             .scratch = &scratch,
             .err = err,
             .train = q->train,
             .compute = recipe_dtype(r),
             .master = !r->no_master,
-            .n_micro = (int)(s->batch / s->micro_batch / (q->train ? s->n_ranks : 1)),
+            .n_micro = s->n_micro,
             .ranks = rank_place_of(q, s),
+            .pipeline = (enum pipeline)r->pipeline,
+            .cut = s->cut,
+            .whole = s->n_stages > 1 || r->pipeline == PIPELINE_pipedream ? &s->whole : NULL,
+            .op_seconds = seconds_anywhere,
             .dropout = r->dropout,
             .label_smoothing = r->label_smoothing,
             .checkpoint = checkpoint,
@@ -183,6 +235,7 @@ enum snug_status session_program(const struct session_request *q, const char *la
         s->update_place = env.update_place;
         s->repeated_flops = env.repeated_flops;
         s->rank = env.ranks.rank > 0 ? env.ranks.rank : 0;
+        s->stage = env.ranks.stage;
         s->checkpoint = env.checkpoint;
         s->n_trained = count_trained(&s->prog);
     }
@@ -221,8 +274,14 @@ static enum snug_status plan_step(const struct session_request *q, struct sessio
         memcpy(s->rates_origin, own.origin, sizeof s->rates_origin);
     }
     const struct device_rates *rates = q->rates != NULL ? q->rates : &own.rates;
-    return q->estimate ? plan_estimate(&s->prog, rates, &s->plan, err)
-                       : plan_make(&s->prog, s->backend->alignment, rates, &s->plan, err);
+    TRY(q->estimate ? plan_estimate(&s->prog, rates, &s->plan, err)
+                    : plan_make(&s->prog, s->backend->alignment, rates, &s->plan, err));
+    double idle = session_bubble(s, q->recipe);
+    double slowest = s->cut != NULL && s->cut->n_stages > 0 ? s->cut->slowest : 1;
+    if (s->cut != NULL)
+        s->plan.forward_flops = s->cut->forward_flops * s->n_micro;
+    s->plan.step_seconds += s->plan.body_seconds * (slowest / (1 - idle) - 1);
+    return SNUG_OK;
 }
 
 /* Evaluating at averages of the weights, a sample at a time, and saving them take place in the arena of
@@ -251,9 +310,38 @@ static enum snug_status make_room_for_averages(const struct session_request *q, 
     return SNUG_OK;
 }
 
+/* The stage whose ranks hold most. */
+static enum snug_status find_fullest_stage(const struct session_request *q, int *fullest,
+                                           struct snug_error *err)
+{
+    int64_t most = -1;
+    for (int stage = 0; stage < recipe_stages(q->recipe); stage++) {
+        struct session s;
+        struct session_request one = *q;
+        one.stage = &stage;
+        one.estimate = true;
+        TRY(session_make(&one, &s, err));
+        if (s.plan.arena_bytes > most)
+            *fullest = stage;
+        most = s.plan.arena_bytes > most ? s.plan.arena_bytes : most;
+        session_free(&s);
+    }
+    return SNUG_OK;
+}
+
 enum snug_status session_make(const struct session_request *q, struct session *s,
                               struct snug_error *err)
 {
+    struct session_request of_stage = *q;
+    int stage = 0;
+    bool is_any = q->rank == NULL && q->stage == NULL && q->over == NULL;
+    if (q->train && is_any && recipe_stages(q->recipe) > 1) {
+        *s = (struct session){0};
+        TRY(recipe_check(q->recipe, err));
+        TRY(find_fullest_stage(q, &stage, err));
+        of_stage.stage = &stage;
+        q = &of_stage;
+    }
     bool fits_itself = q->train && q->recipe->checkpoint == CHECKPOINT_auto;
     return fits_itself ? session_make_fitting(q, s, err) : session_make_once(q, s, err);
 }
@@ -274,7 +362,32 @@ enum snug_status session_make_once(const struct session_request *q, struct sessi
 void session_free(struct session *s)
 {
     program_free(&s->prog);
+    program_free(&s->whole);
     plan_free(&s->plan);
+    free(s->cut);
+    s->cut = NULL;
+}
+
+const struct program *session_forward(const struct session *s)
+{
+    return s->whole.n_tensors > 0 ? &s->whole : &s->prog;
+}
+
+bool session_is_at_ends(const struct session *s, tensor_id weight)
+{
+    bool read[2] = {false, false}; /* before the last stage, in it */
+    int last_begin = s->cut->last_begin;
+    for (int i = 0; i < s->whole.n_ops; i++)
+        for (int k = 0; k < s->whole.ops[i].n_in; k++)
+            read[i >= last_begin] |= s->whole.ops[i].in[k] == weight;
+    return read[0] && read[1];
+}
+
+double session_bubble(const struct session *s, const struct snug_recipe *recipe)
+{
+    int n_stages = s->n_stages > 1 ? s->n_stages : 1;
+    bool one_at_a_time = recipe->pipeline == PIPELINE_naive;
+    return (n_stages - 1.0) / ((one_at_a_time ? 1 : s->n_micro) + n_stages - 1.0);
 }
 
 bool session_exchanges_alone(const struct session *s)
@@ -335,9 +448,13 @@ void session_describe(const struct session *s, const struct snug_recipe *recipe,
     text_add(out, "batch %lld", (long long)s->batch);
     if (s->seq > 0)
         text_add(out, " x %lld", (long long)s->seq);
+    int n_ranks = s->n_ranks * s->n_stages;
+    if (n_ranks > 1)
+        text_add(out, " on %d ranks", n_ranks);
+    if (s->n_stages > 1)
+        text_add(out, ", %s with %d stages", recipe_pipeline_name(recipe), s->n_stages);
     if (s->n_ranks > 1) {
-        text_add(out, " on %d ranks, %s", s->n_ranks,
-                 recipe->parallel == PARALLEL_ps ? "parameter server" : "ddp");
+        text_add(out, ", %s", recipe->parallel == PARALLEL_ps ? "parameter server" : "ddp");
         if (recipe->zero > 0)
             text_add(out, " with zero %d", recipe->zero);
     }

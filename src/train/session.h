@@ -18,6 +18,10 @@ struct session {
     const struct backend *backend;
     int64_t batch, micro_batch, seq; /* seq 0: no sequences */
     int n_ranks, rank;               /* that share the batch; the one that this program is of */
+    int n_stages, stage;             /* of a pipeline; this program's.  1: there is none */
+    int n_micro;                     /* micro-batches a step, of this rank */
+    struct program whole;            /* of a stage: the forward program that it is a part of */
+    struct stage_cut *cut;           /* and where that is cut; NULL: it is not */
     int64_t n_parameters, n_trained; /* of the model; of those and of adapters */
     enum update_place update_place;  /* where --update in-backward has put them */
     double repeated_flops;           /* a step, of a second backward half */
@@ -33,6 +37,7 @@ struct session_request {
     int64_t batch, micro_batch, seq; /* 0: from the recipe, then the model's default */
     const struct session *over;      /* plan in the arena of this run, or NULL */
     const int *rank;    /* of the recipe's; NULL: that of `over`, or the one that holds most */
+    const int *stage;   /* rank NULL: among those with this stage; NULL: of any */
     bool averages_only; /* of that run's weights, as outputs, and nothing else */
     int64_t room_bytes; /* --checkpoint auto: see struct checkpointing; 0: no end */
     bool estimate;      /* no offsets: the ledger's lower bound is the total */
@@ -57,6 +62,15 @@ enum snug_status session_program(const struct session_request *request, const ch
 
 /* Books and plans the program of a session that has backend and facts: one made by hand. */
 enum snug_status session_plan_program(struct session *session, struct snug_error *err);
+
+/* The forward program of the whole model, as the data sees it. */
+const struct program *session_forward(const struct session *session);
+
+/* Of a stage: does the first stage have this weight as well as the last? */
+bool session_is_at_ends(const struct session *session, tensor_id weight);
+
+/* Of the time of a step, how much a stage has nothing to do: (p - 1) / (m + p - 1). */
+double session_bubble(const struct session *session, const struct snug_recipe *recipe);
 
 /* Is it for a GPU, whose memory is not the machine's? */
 bool session_is_on_gpu(const struct session *session);

@@ -25,7 +25,7 @@ static enum snug_status feed(void *user, int micro, struct snug_error *err)
         int at = 0;
         micro += t->session.rank * prog->n_repeat;
         for (int id = 0; id < prog->n_tensors; id++)
-            if (prog->tensors[id].role == ROLE_input) {
+            if (prog->tensors[id].role == ROLE_input && prog->tensors[id].base == TENSOR_NONE) {
                 size_t bytes = (size_t)tensor_bytes(prog, id);
                 memcpy(exec_input(t->exec, id),
                        (const char *)t->given[at++] + (size_t)micro * bytes, bytes);
@@ -33,10 +33,10 @@ static enum snug_status feed(void *user, int micro, struct snug_error *err)
         return SNUG_OK;
     }
     int64_t step = t->step + micro / prog->n_repeat; /* ahead: of the next one */
-    int64_t first =
-        step * t->session.batch + own_first + micro % prog->n_repeat * t->session.micro_batch;
-    return data_fill(t->data, DATA_TRAIN, first, t->session.micro_batch,
-                     exec_input(t->exec, t->needs.input),
+    /* a body that is unrolled takes all micro-batches at once */
+    int64_t n = t->session.micro_batch * (t->session.n_micro / prog->n_repeat);
+    int64_t first = step * t->session.batch + own_first + micro % prog->n_repeat * n;
+    return data_fill(t->data, DATA_TRAIN, first, n, exec_input(t->exec, t->needs.input),
                      exec_input(t->exec, t->needs.target_input), err);
 }
 
@@ -81,7 +81,7 @@ static enum snug_status make_evaluator(struct snug_trainer *t, struct snug_error
                                 .over = &t->session};
     int64_t max_samples = t->options.eval_batches * t->session.batch;
     TRY(evaluator_make(&t->evaluator, &q, t->exec, t->data, max_samples,
-                       t->session.plan.arena_bytes, err));
+                       t->session.plan.arena_bytes, t->comm, err));
     t->can_evaluate = true;
     return SNUG_OK;
 }
@@ -125,8 +125,10 @@ static enum snug_status make_exec(struct snug_trainer *t, struct snug_error *err
     if (has_store && t->out != NULL)
         TRY(checkpoint_make_dir(t->out, err));
     t->session.facts.store_folder = t->out;
-    t->session.facts.comm =
-        t->session.n_ranks > 1 || session_exchanges_alone(&t->session) ? t->comm : NULL;
+    bool exchanges = t->comm->n_ranks > 1 || session_exchanges_alone(&t->session);
+    t->session.facts.comm = exchanges ? t->comm : NULL;
+    t->session.facts.groups = t->session.n_stages > 1 ? t->groups : NULL;
+    t->session.facts.first_micro = t->session.rank * t->session.n_micro;
     return exec_create(&t->session.prog, &t->session.plan, t->session.backend, &t->session.facts,
                        NULL, &t->exec, err);
 }
@@ -156,6 +158,20 @@ static enum snug_status open_ranks(struct snug_trainer *t, struct snug_error *er
     return SNUG_OK;
 }
 
+/* It is that of the largest update, which not every rank makes. */
+static enum snug_status use_usual_lr(struct snug_trainer *t, struct snug_error *err)
+{
+    double own = t->recipe.optimizer->usual_lr(&t->session.prog, (double)t->n_steps,
+                                               (double)t->recipe.warmup);
+    double all[t->comm->n_ranks];
+    TRY(comm_gather(t->comm, 0, &own, sizeof own, all, err));
+    for (int i = 0; i < t->comm->n_ranks && t->comm->rank == 0; i++)
+        own = all[i] > own ? all[i] : own;
+    TRY(comm_broadcast(t->comm, 0, &own, sizeof own, err));
+    t->recipe.lr = own;
+    return SNUG_OK;
+}
+
 static enum snug_status open_all(struct snug_trainer *t, struct snug_error *err)
 {
     TRY(open_ranks(t, err));
@@ -169,15 +185,15 @@ static enum snug_status open_all(struct snug_trainer *t, struct snug_error *err)
     struct session_request q = {
         .model = t->model, .recipe = &t->recipe, .train = true, .rank = &t->comm->rank};
     TRY(session_make(&q, &t->session, err));
-    TRY(needs_of(&t->session.prog, &t->needs, err));
+    TRY(needs_of(session_forward(&t->session), &t->needs, err));
     TRY(budget_check_run(t->model, &t->recipe, &t->session, err));
     TRY(open_data(t, err));
     TRY(count_steps(t, err));
     if (recipe_lr(&t->recipe) <= 0 && t->recipe.optimizer->usual_lr != NULL)
-        t->recipe.lr = t->recipe.optimizer->usual_lr(&t->session.prog, (double)t->n_steps,
-                                                     (double)t->recipe.warmup);
+        TRY(use_usual_lr(t, err));
     if (t->comm->n_ranks > 1)
         TRY(trainer_agree(t, err));
+    TRY(trainer_open_groups(t, err));
     TRY(make_exec(t, err));
     TRY(start_weights(t, err));
     t->first_step = t->step;
@@ -246,8 +262,9 @@ void snug_trainer_free(snug_trainer *t)
     data_close(t->data);
     exec_free(t->exec);
     session_free(&t->session);
+    trainer_close_groups(t);
     comm_close(t->comm, !t->failed);
-    free(t->rank_bytes);
+    free(t->accounts);
     free(t->data_spec);
     free(t->out);
     free(t);
@@ -259,7 +276,10 @@ static enum snug_status diverged(struct snug_trainer *t, const char *what, struc
 {
     const char *name;
     struct snug_error inner = {0};
-    if (exec_find_nonfinite(t->exec, feed, t, &name, &inner) != SNUG_OK || name == NULL)
+    /* all ranks look together, and PipeDream's stages do not know of each other's norms */
+    if (t->recipe.pipeline == PIPELINE_pipedream)
+        name = "not looked for";
+    else if (exec_find_nonfinite(t->exec, feed, t, &name, &inner) != SNUG_OK || name == NULL)
         name = "none when run again";
     return snug_fail(err, SNUG_DIVERGED,
                      "step %lld: the %s is not finite; the first tensor that is not: \"%s\"; "
@@ -375,13 +395,14 @@ static enum snug_status agree_to_stop(struct snug_trainer *t, bool *stop, struct
     return SNUG_OK;
 }
 
-static enum snug_status gather_bytes(struct snug_trainer *t, struct snug_error *err)
+static enum snug_status gather_accounts(struct snug_trainer *t, struct snug_error *err)
 {
-    int64_t own[2] = {t->session.plan.arena_bytes, exec_allocated_bytes(t->exec)};
-    free(t->rank_bytes);
-    t->rank_bytes = calloc((size_t)t->comm->n_ranks, sizeof own);
-    return t->rank_bytes == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory")
-                                 : comm_gather(t->comm, 0, own, sizeof own, t->rank_bytes, err);
+    struct rank_account own = {t->session.plan.arena_bytes, exec_allocated_bytes(t->exec),
+                               t->seconds, exec_waited_seconds(t->exec)};
+    free(t->accounts);
+    t->accounts = calloc((size_t)t->comm->n_ranks, sizeof own);
+    return t->accounts == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory")
+                               : comm_gather(t->comm, 0, &own, sizeof own, t->accounts, err);
 }
 
 static enum snug_status run_steps(snug_trainer *t, snug_progress_fn *progress, void *user,
@@ -415,7 +436,7 @@ static enum snug_status run_steps(snug_trainer *t, snug_progress_fn *progress, v
                          (long long)t->step, broken);
     int64_t beside = runtime_bytes(t->exec);
     t->runtime_bytes = beside > t->runtime_bytes ? beside : t->runtime_bytes;
-    TRY(gather_bytes(t, err));
+    TRY(gather_accounts(t, err));
     return stop && t->step < t->n_steps
                ? snug_fail(err, SNUG_INTERRUPTED, "stopped at step %lld", (long long)t->step)
                : SNUG_OK;
@@ -438,12 +459,29 @@ int snug_trainer_ranks(const snug_trainer *t)
     return t->comm->n_ranks;
 }
 
+static const struct rank_account *account_of(const snug_trainer *t, int rank)
+{
+    bool is_there = t->accounts != NULL && t->comm->rank == 0 && rank >= 0;
+    return is_there && rank < t->comm->n_ranks ? &t->accounts[rank] : NULL;
+}
+
 int snug_trainer_rank_bytes(const snug_trainer *t, int rank, int64_t *planned, int64_t *allocated)
 {
-    if (t->rank_bytes == NULL || t->comm->rank != 0 || rank < 0 || rank >= t->comm->n_ranks)
+    const struct rank_account *account = account_of(t, rank);
+    if (account == NULL)
         return 0;
-    *planned = t->rank_bytes[2 * rank];
-    *allocated = t->rank_bytes[2 * rank + 1];
+    *planned = account->planned_bytes;
+    *allocated = account->allocated_bytes;
+    return 1;
+}
+
+int snug_trainer_rank_seconds(const snug_trainer *t, int rank, double *seconds, double *waited)
+{
+    const struct rank_account *account = account_of(t, rank);
+    if (account == NULL)
+        return 0;
+    *seconds = account->seconds;
+    *waited = account->waited_seconds;
     return 1;
 }
 
@@ -478,7 +516,8 @@ enum snug_status snug_trainer_step(snug_trainer *t, const void *const *inputs,
     struct snug_metrics m;
     const struct program *prog = &t->session.prog;
     for (int id = 0, at = 0; id < prog->n_tensors; id++)
-        if (prog->tensors[id].role == ROLE_input && (inputs == NULL || inputs[at++] == NULL))
+        if (prog->tensors[id].role == ROLE_input && prog->tensors[id].base == TENSOR_NONE &&
+            (inputs == NULL || inputs[at++] == NULL))
             return snug_fail(err, SNUG_BAD_ARGUMENT, "no data for the input \"%s\"",
                              prog->tensors[id].name);
     t->given = inputs;

@@ -7,6 +7,7 @@
 #include "comm/comm.h"
 #include "data/data.h"
 #include "io/metrics.h"
+#include "ir/exchange.h"
 #include "train/session.h"
 
 /* What the loss op of a program says about the data that it wants. */
@@ -31,16 +32,22 @@ struct evaluator {
     struct data *data; /* borrowed */
     int64_t n_samples; /* to score */
     int64_t first;     /* of the batch being fed */
+    struct comm *comm; /* of a pipeline: its ranks; NULL: this one has all stages */
 };
 /* On at most max_samples (0: all, but not more than 131,072 tokens of text), which does not depend on
  * the micro-batch; request->micro_batch is the most that is run at once.  `shared`: in its arena, of
- * arena_limit bytes. */
+ * arena_limit bytes.  All stages of a pipeline come to it over `comm`, and to each run. */
 enum snug_status evaluator_make(struct evaluator *evaluator, const struct session_request *request,
                                 struct exec *shared, struct data *data, int64_t max_samples,
-                                int64_t arena_limit, struct snug_error *err);
+                                int64_t arena_limit, struct comm *comm, struct snug_error *err);
 enum snug_status evaluator_run(struct evaluator *evaluator, struct snug_eval_result *result,
                                struct snug_error *err);
 void evaluator_free(struct evaluator *evaluator);
+
+struct rank_account {
+    int64_t planned_bytes, allocated_bytes;
+    double seconds, waited_seconds;
+};
 
 struct snug_trainer {
     const snug_model *model; /* borrowed, or `fitted` */
@@ -61,10 +68,13 @@ struct snug_trainer {
     const void *const *given;          /* the caller's inputs of the present step */
     double loss, seconds;
     int64_t runtime_bytes;
-    int64_t saved_step;  /* -1: never */
-    struct comm *comm;   /* the ranks of this run; itself alone, at least */
-    bool failed;         /* so that other ranks may have ended */
-    int64_t *rank_bytes; /* on rank 0, of a run that has ended: planned, allocated of each rank */
+    int64_t saved_step;                   /* -1: never */
+    struct comm *comm;                    /* the ranks of this run; itself alone, at least */
+    struct comm *groups[EXCHANGE_GROUPS]; /* of a pipeline, among them */
+    bool failed;                          /* so that other ranks may have ended */
+    /* On rank 0, of a run that has ended: of each rank, what it planned and allocated, and how long it has
+     * worked and waited. */
+    struct rank_account *accounts;
 };
 
 /* checkpoints.c */
@@ -75,6 +85,10 @@ enum snug_status trainer_inherit(struct snug_trainer *trainer, struct snug_error
 enum snug_status trainer_save(struct snug_trainer *trainer, struct snug_error *err);
 enum snug_status trainer_resume(struct snug_trainer *trainer, struct snug_error *err);
 enum snug_status trainer_begin_run(struct snug_trainer *trainer, struct snug_error *err);
+
+/* groups.c: to be opened when all ranks agree; closed before comm is. */
+enum snug_status trainer_open_groups(struct snug_trainer *trainer, struct snug_error *err);
+void trainer_close_groups(struct snug_trainer *trainer);
 
 /* A network for images whose size nobody gave takes that of the data. */
 enum snug_status trainer_fit_model(struct snug_trainer *trainer, struct snug_error *err);

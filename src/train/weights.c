@@ -220,7 +220,8 @@ enum snug_status weights_load(const struct session *session, struct exec *exec,
         if (entry == NULL)
             return snug_fail(err, SNUG_MISMATCH, "%s has no tensor \"%s\", which the model needs",
                              safetensors_path(st), t->name);
-        TRY(weights_read_entry(session, exec, id, st, entry, err));
+        if (t->persistent || t->whole.n_dims > 0) /* else another stage has it */
+            TRY(weights_read_entry(session, exec, id, st, entry, err));
         n_used++;
     }
     for (int k = 0; k < safetensors_count(st) && n_used < safetensors_count(st); k++) {
@@ -337,10 +338,14 @@ static bool is_saved(const struct program *prog, const struct exec *exec, tensor
     return (roles >> role & 1) != 0 && t->persistent && !t->frozen && exec_holds(exec, id);
 }
 
-/* Does another rank have it, and this one nothing of it? */
-static bool is_elsewhere(const struct program *prog, const struct exec *exec, tensor_id id,
+/* Does another rank have it, and this one nothing of it?  Of other stages' states not even the names are
+ * here. */
+static bool is_elsewhere(const struct session *session, const struct exec *exec, tensor_id id,
                          unsigned roles)
 {
+    const struct program *prog = &session->prog;
+    if (id == TENSOR_NONE)
+        return session->n_stages > 1;
     const struct tensor *t = &prog->tensors[id];
     enum role role = weights_is_of_model(t) ? ROLE_parameter : t->role;
     return (roles >> role & 1) != 0 && t->base == TENSOR_NONE && !t->persistent &&
@@ -402,7 +407,7 @@ enum snug_status weights_restore(const struct session *session, struct exec *exe
     for (int k = 0; k < safetensors_count(st); k++) { /* in file order: the checksum is free */
         const struct st_entry *entry = safetensors_entry(st, k);
         tensor_id id = program_find(prog, peft_bare_name(entry->name));
-        if (id != TENSOR_NONE && is_elsewhere(prog, exec, id, roles))
+        if (is_elsewhere(session, exec, id, roles))
             continue;
         if (id == TENSOR_NONE || !is_saved(prog, exec, id, roles))
             return snug_fail(err, SNUG_MISMATCH,

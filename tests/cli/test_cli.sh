@@ -286,7 +286,7 @@ words_and_flags() {
 2 | --resume-weights-only, --out           | train tiny --resume-weights-only
 2 | --save-every, --out                    | train tiny --save-every 2
 2 | --temperature                          | generate run --prompt a --temperature -1
-2 | --pipeline gpipe, version              | plan gpt2 --pipeline gpipe
+2 | --pipeline: "ring" is not a value      | plan gpt2 --pipeline ring
 2 | --zero                                 | plan gpt2 --zero 4
 2 | shared equally, 3 ranks                | plan gpt2 --batch 8 --ranks 3
 2 | keep one                               | plan gpt2 --ranks 2 --parallel ps --zero 1

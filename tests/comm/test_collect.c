@@ -301,6 +301,48 @@ static void test_sums_of_tensors_afar(void **state)
     check_cases(true);
 }
 
+/* Two groups of the same ranks at once, one of them in another order: each sums over its own. */
+static void *run_in_group(void *argument)
+{
+    static const int groups[2][3] = {{4, 0, 2}, {1, 3}};
+    struct worker *w = argument;
+    int own = w->rank.comm.rank % 2, n = own == 0 ? 3 : 2;
+    double mine = 1 << w->rank.comm.rank, sum = 0;
+    struct comm *group;
+    struct comm_tensor t = {
+        .whole = &mine, .dtype = DTYPE_f64, .n_elems = 1, .cut = {1, CUT_OVER_ALL}};
+    if (comm_open_group(&w->rank.comm, groups[own], n, &group, NULL) != SNUG_OK)
+        return w;
+    void *work = malloc((size_t)comm_work_bytes(&t, 1, n));
+    for (int i = 0; i < n; i++)
+        sum += 1 << groups[own][i];
+    count_wrong(w, group->n_ranks, n);
+    count_wrong(w, groups[own][group->rank], w->rank.comm.rank);
+    (void)group->table->all_reduce(group, &t, 1, work, NULL);
+    count_wrong(w, mine, sum);
+    free(work);
+    comm_close(group, true);
+    return NULL;
+}
+
+static void test_groups(void **state)
+{
+    struct room room = {.mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+    struct worker workers[RANKS_MOST] = {0};
+    (void)state;
+    for (int r = 0; r < RANKS_MOST; r++) {
+        workers[r].rank = (struct thread_rank){
+            .comm = {.table = &table, .rank = r, .n_ranks = RANKS_MOST}, .room = &room};
+        assert_int_equal(pthread_create(&workers[r].thread, NULL, run_in_group, &workers[r]), 0);
+    }
+    for (int r = 0; r < RANKS_MOST; r++) {
+        void *failed;
+        pthread_join(workers[r].thread, &failed);
+        assert_null(failed);
+        assert_int_equal(workers[r].n_wrong, 0);
+    }
+}
+
 /* Ranges follow each other, leave nothing out, and differ by one unit at most. */
 static void test_cuts(void **state)
 {
@@ -332,6 +374,7 @@ static void test_cuts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_cuts), cmocka_unit_test(test_sums),
-                                       cmocka_unit_test(test_sums_of_tensors_afar)};
+                                       cmocka_unit_test(test_sums_of_tensors_afar),
+                                       cmocka_unit_test(test_groups)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,7 +23,7 @@ enum { N_OPS = 1000, N_RING = 7 };
 
 struct log {
     int ops[N_OPS], n_ops;
-    int fails_at;
+    int fails_at, n_helped;
     pthread_mutex_t gate; /* held by the test: nothing gets on */
 };
 
@@ -42,7 +42,7 @@ static void test_order(void **state)
     struct log log = {.fails_at = -1, .gate = PTHREAD_MUTEX_INITIALIZER};
     struct copies *copies = NULL;
     struct snug_error err;
-    must(copies_create(N_RING, note, &log, &copies, &err), &err);
+    must(copies_create(N_RING, note, NULL, &log, &copies, &err), &err);
     for (int op = 0; op < N_OPS; op++) {
         int64_t number = copies_issue(copies, 3 * op);
         if (op % N_RING == N_RING - 1) { /* no more than the ring holds */
@@ -64,7 +64,7 @@ static void test_beside(void **state)
     struct log log = {.fails_at = -1, .gate = PTHREAD_MUTEX_INITIALIZER};
     struct copies *copies = NULL;
     struct snug_error err;
-    must(copies_create(N_RING, note, &log, &copies, &err), &err);
+    must(copies_create(N_RING, note, NULL, &log, &copies, &err), &err);
     pthread_mutex_lock(&log.gate);
     for (int op = 0; op < N_RING; op++)
         copies_issue(copies, op);
@@ -76,13 +76,44 @@ static void test_beside(void **state)
     assert_int_equal(log.n_ops, N_RING);
 }
 
+/* With nothing to run, the lane helps along what is under way until that is done; ops come first. */
+static bool help(void *user)
+{
+    struct log *log = user;
+    pthread_mutex_lock(&log->gate);
+    bool more = log->n_helped < N_RING;
+    log->n_helped += more;
+    pthread_mutex_unlock(&log->gate);
+    return more;
+}
+
+static void test_idle(void **state)
+{
+    (void)state;
+    struct log log = {.fails_at = -1, .gate = PTHREAD_MUTEX_INITIALIZER};
+    struct copies *copies = NULL;
+    struct snug_error err;
+    must(copies_create(N_RING, note, help, &log, &copies, &err), &err);
+    int n_helped = 0;
+    for (int i = 0; i < 1000 && n_helped < N_RING; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 1000 * 1000}, NULL);
+        pthread_mutex_lock(&log.gate);
+        n_helped = log.n_helped;
+        pthread_mutex_unlock(&log.gate);
+    }
+    assert_int_equal(n_helped, N_RING);
+    must(copies_wait(copies, copies_issue(copies, 5), &err), &err);
+    assert_int_equal(log.ops[0], 5);
+    copies_free(copies);
+}
+
 static void test_failure(void **state)
 {
     (void)state;
     struct log log = {.fails_at = 2, .gate = PTHREAD_MUTEX_INITIALIZER};
     struct copies *copies = NULL;
     struct snug_error err = {0};
-    must(copies_create(N_RING, note, &log, &copies, &err), &err);
+    must(copies_create(N_RING, note, NULL, &log, &copies, &err), &err);
     for (int op = 0; op < 5; op++)
         copies_issue(copies, op);
     assert_int_equal(copies_wait(copies, 4, &err), SNUG_IO_ERROR);
@@ -422,10 +453,15 @@ static void test_random_programs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order),       cmocka_unit_test(test_beside),
-        cmocka_unit_test(test_failure),     cmocka_unit_test(test_store),
-        cmocka_unit_test(test_lives),       cmocka_unit_test(test_run),
-        cmocka_unit_test(test_broken_disk), cmocka_unit_test(test_random_programs),
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_beside),
+        cmocka_unit_test(test_idle),
+        cmocka_unit_test(test_failure),
+        cmocka_unit_test(test_store),
+        cmocka_unit_test(test_lives),
+        cmocka_unit_test(test_run),
+        cmocka_unit_test(test_broken_disk),
+        cmocka_unit_test(test_random_programs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -47,10 +47,55 @@ same() { # DIR DIR: bit for bit
         cmp "$1/optimizer.safetensors" "$2/optimizer.safetensors"
 }
 as_planned() { # DIR RANKS
-    grep -oE '\{"planned_bytes": [0-9]+, "allocated_bytes": [0-9]+\}' "$1.out" | tr -d '{},' |
+    grep -oE '\{"planned_bytes": [0-9]+, "allocated_bytes": [0-9]+, "seconds"' "$1.out" | tr -d '{},' |
         awk -v ranks="$2" '{ if ($2 != $4 || $2 < 1) bad = 1 } END { exit bad || NR != ranks }' ||
         { cat "$1.out"; return 1; }
 }
 flags_of() { case $1 in ps) echo --parallel ps ;; zero*) echo --zero "${1#zero}" ;; ddp) echo --parallel ddp ;; esac; }
+
+refuses() { # WORDS RANKS FLAGS...: fails, with one line that has the words
+    local words=$1 n_ranks=$2
+    shift 2
+    if timeout 60 "$first" -n "$n_ranks" "$snug" train "$@" --threads 1 --quiet >refused.out 2>&1; then
+        return 1
+    fi
+    [ "$(grep -c '^snug: ' refused.out)" -eq 1 ] && grep -q "^snug: .*$words" refused.out ||
+        { cat refused.out; return 1; }
+}
+
+# The launcher is told not to end the others: they have to find out themselves.
+rank_of() { tr '\0' '\n' <"/proc/$1/environ" | sed -nE 's/^(OMPI_COMM_WORLD_RANK|PMI_RANK)=//p'; }
+pids_below() { local c; for c in $(pgrep -P "$1"); do echo "$c"; pids_below "$c"; done; }
+is_there() { [ -d "/proc/$1" ] && ! grep -q '^State:.*Z' "/proc/$1/status" 2>/dev/null; }
+killed() { # RANK FLAGS LAUNCHER...: of three, the others end within 10 s, and say so once
+    local rank=$1 flags=$2 pid victim='' others='' left begin
+    shift 2
+    # shellcheck disable=SC2086
+    "$@" -n 3 "$snug" train gpt-nano $flags --seq 8 --threads 1 --steps 1000000 --eval-every -1 \
+        --out killed --save-every 1 --quiet >killed.out 2>&1 &
+    local launched=$!
+    for _ in $(seq 300); do [ -f killed/state.json ] && break; sleep 0.1; done
+    for pid in $(pids_below $launched); do
+        [ "$(readlink "/proc/$pid/exe")" = "$snug" ] || continue
+        if [ "$(rank_of "$pid")" = "$rank" ]; then victim=$pid; else others="$others $pid"; fi
+    done
+    [ -n "$victim" ] && [ "$(echo "$others" | wc -w)" -eq 2 ] || return 1
+    begin=$SECONDS
+    kill -9 "$victim"
+    left=yes
+    while [ -n "$left" ] && [ $((SECONDS - begin)) -lt 10 ]; do
+        left=
+        for pid in $others; do if is_there "$pid"; then left=yes; fi; done
+        sleep 0.1
+    done
+    for pid in $others; do if is_there "$pid"; then kill -9 "$pid"; fi; done
+    kill "$launched" 2>/dev/null
+    wait "$launched" 2>/dev/null
+    [ -z "$left" ] && [ "$(grep -c "^snug: rank .: rank $rank has ended without a word" killed.out)" -eq 1 ] ||
+        { cat killed.out; return 1; }
+}
+goes_on() { "$snug" inspect killed >/dev/null && rm -rf killed; }
+patient=${openmpi:+$openmpi --enable-recovery}
+patient=${patient:-$mpich -disable-auto-cleanup}
 
 finish() { echo "1..$n"; exit $failed; }

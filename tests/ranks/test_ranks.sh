@@ -56,15 +56,6 @@ check "the losses of the run that was never touched" near parts whole 8
 
 # ---- mistakes, told once ----------------------------------------------------------------------
 
-refuses() { # WORDS RANKS FLAGS...: fails, with one line that has the words
-    local words=$1 n_ranks=$2
-    shift 2
-    if timeout 60 "$first" -n "$n_ranks" "$snug" train "$@" --threads 1 --quiet >refused.out 2>&1; then
-        return 1
-    fi
-    [ "$(grep -c '^snug: ' refused.out)" -eq 1 ] && grep -q "^snug: .*$words" refused.out ||
-        { cat refused.out; return 1; }
-}
 check "ranks that do not divide the batch" refuses "cannot be shared equally by 3 ranks" 3 mlp:7-5-3 --batch 8
 check "ps and zero" refuses "keep one" 2 mlp:7-5-3 --batch 8 --parallel ps --zero 1
 check "a number of ranks that is not there" refuses "mpirun has started 2" 2 mlp:7-5-3 --ranks 3
@@ -81,42 +72,9 @@ check "ranks without mpirun" alone_with_ranks
 
 # ---- a rank that is killed --------------------------------------------------------------------
 
-# The launcher is told not to end the others: they have to find out themselves.
-rank_of() { tr '\0' '\n' <"/proc/$1/environ" | sed -nE 's/^(OMPI_COMM_WORLD_RANK|PMI_RANK)=//p'; }
-pids_below() { local c; for c in $(pgrep -P "$1"); do echo "$c"; pids_below "$c"; done; }
-is_there() { [ -d "/proc/$1" ] && ! grep -q '^State:.*Z' "/proc/$1/status" 2>/dev/null; }
-killed() { # RANK LAUNCHER...
-    local rank=$1 pid victim='' others='' left begin
-    shift
-    "$@" -n 3 "$snug" train gpt-nano --batch 3 --seq 8 --threads 1 --steps 1000000 --eval-every -1 \
-        --out killed --save-every 1 --quiet >killed.out 2>&1 &
-    local launched=$!
-    for _ in $(seq 300); do [ -f killed/state.json ] && break; sleep 0.1; done
-    for pid in $(pids_below $launched); do
-        [ "$(readlink "/proc/$pid/exe")" = "$snug" ] || continue
-        if [ "$(rank_of "$pid")" = "$rank" ]; then victim=$pid; else others="$others $pid"; fi
-    done
-    [ -n "$victim" ] && [ "$(echo "$others" | wc -w)" -eq 2 ] || return 1
-    begin=$SECONDS
-    kill -9 "$victim"
-    left=yes
-    while [ -n "$left" ] && [ $((SECONDS - begin)) -lt 10 ]; do
-        left=
-        for pid in $others; do if is_there "$pid"; then left=yes; fi; done
-        sleep 0.1
-    done
-    for pid in $others; do if is_there "$pid"; then kill -9 "$pid"; fi; done
-    kill "$launched" 2>/dev/null
-    wait "$launched" 2>/dev/null
-    [ -z "$left" ] && [ "$(grep -c "^snug: rank .: rank $rank has ended without a word" killed.out)" -eq 1 ] ||
-        { cat killed.out; return 1; }
-}
-goes_on() { "$snug" inspect killed >/dev/null && rm -rf killed; }
-patient=${openmpi:+$openmpi --enable-recovery}
-patient=${patient:-$mpich -disable-auto-cleanup}
 for rank in 0 1; do
     # shellcheck disable=SC2086
-    check "rank $rank is killed" killed $rank $patient
+    check "rank $rank is killed" killed $rank "--batch 3" $patient
     check "the checkpoint is whole" goes_on
 done
 

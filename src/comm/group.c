@@ -1,0 +1,66 @@
+/*
+ * group.c -- some of the ranks, as if they were all: a sum over them is a sum over messages of the whole.
+ *
+ * Ranks come to the sums of their groups in the same order as all others that are in them, so messages of
+ * two groups that have two ranks in common do not meet.
+ */
+#include "comm/comm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct group {
+    struct comm comm; /* first: the two are cast into each other */
+    struct comm *whole;
+    struct comm_message
+        *messages; /* as the whole numbers its ranks; one in each direction to each */
+    int ranks[];
+};
+
+static enum snug_status exchange(struct comm *comm, const struct comm_message *messages, int n,
+                                 struct snug_error *err)
+{
+    struct group *group = (struct group *)comm;
+    for (int i = 0; i < n; i++) {
+        group->messages[i] = messages[i];
+        group->messages[i].peer = group->ranks[messages[i].peer];
+    }
+    return group->whole->table->exchange(group->whole, group->messages, n, err);
+}
+
+static void close_group(struct comm *comm, bool in_peace)
+{
+    (void)in_peace;
+    free(((struct group *)comm)->messages);
+    free(comm);
+}
+
+static const struct comm_table table = {
+    .name = "group",
+    .exchange = exchange,
+    .all_reduce = collect_all_reduce,
+    .reduce_scatter = collect_reduce_scatter,
+    .all_gather = collect_all_gather,
+    .close = close_group,
+};
+
+enum snug_status comm_open_group(struct comm *comm, const int *ranks, int n_ranks,
+                                 struct comm **out, struct snug_error *err)
+{
+    size_t n = (size_t)n_ranks;
+    struct group *group = calloc(1, sizeof *group + n * sizeof *ranks);
+    *out = NULL;
+    if (group != NULL)
+        group->messages = calloc(2 * n, sizeof *group->messages);
+    if (group == NULL || group->messages == NULL) {
+        free(group);
+        return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    }
+    group->comm = (struct comm){.table = &table, .n_ranks = n_ranks};
+    group->whole = comm;
+    memcpy(group->ranks, ranks, n * sizeof *ranks);
+    while (group->comm.rank < n_ranks - 1 && ranks[group->comm.rank] != comm->rank)
+        group->comm.rank++;
+    *out = &group->comm;
+    return SNUG_OK;
+}

@@ -1,0 +1,293 @@
+/*
+ * stage.c -- model parallelism: of the layers, those of one stage, and messages to the stages beside it.
+ *
+ *     stage 0        [ embedding | h.0 | h.1 ]  send
+ *     stage 1  recv  [ h.2 | h.3 | h.4 ]        send
+ *     stage 2  recv  [ h.5 | head, loss ]
+ *
+ * The forward program is cut between blocks (blocks.h), where one activation alone crosses.  Backward needs
+ * no care here: the gradient of a recv is a send, that of a send a recv (gradients.c).
+ *
+ * Which blocks a stage has is found by dynamic programming over all ways to cut: the slowest stage is as fast
+ * as can be.  The seconds of an op are those of a plain device, not of this machine: all ranks, and whoever
+ * plans for them, have to cut alike.
+ *
+ * A weight that the first and the last stage read (the token table that is the head too) is on both, and its
+ * gradients are added up (unroll.c).  Weights of other stages stay in the program as names: they are not
+ * persistent here.
+ *
+ * Model states alone (psi:N) have no layers: every stage has a part of each tensor.
+ *
+ * needs: a forward program; nothing of what recipe_check refuses    keeps: ids    breaks: nothing    leaves: env->cut, env->whole, env->at_ends
+ * cost:  O(ops + blocks^2 x stages)
+ */
+#include "base/cut.h"
+#include "ir/exchange.h"
+#include "pass/blocks.h"
+#include "pass/op_list.h"
+#include "pass/pass.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+struct staging {
+    struct program *prog;
+    struct pass_env *env;
+    struct blocks blocks;
+    double *seconds; /* of the blocks before each, together */
+    int begin, end;  /* ops of this stage */
+    struct op_list list;
+};
+
+static enum snug_status no_memory(const struct pass_env *env)
+{
+    return snug_fail(env->err, SNUG_NO_MEMORY, "stage: out of memory");
+}
+
+/* ---- where to cut ---------------------------------------------------------------------------- */
+
+static enum snug_status add_up_seconds(struct staging *s)
+{
+    s->seconds = arena_zeros(s->env->scratch, (size_t)s->blocks.n + 1, sizeof *s->seconds);
+    if (s->seconds == NULL)
+        return no_memory(s->env);
+    for (int b = 0; b < s->blocks.n; b++) {
+        s->seconds[b + 1] = s->seconds[b];
+        for (int i = s->blocks.list[b].begin; i < s->blocks.list[b].end; i++)
+            s->seconds[b + 1] += s->env->op_seconds(s->env->device, s->prog, &s->prog->ops[i]);
+    }
+    return SNUG_OK;
+}
+
+/* best[k][b]: seconds of the slowest of k + 1 stages that have the first b blocks; first[k][b]: the block
+ * with which the last of them begins. */
+static enum snug_status find_cut(struct staging *s)
+{
+    int n = s->blocks.n, n_stages = s->env->ranks.n_stages;
+    size_t row = (size_t)n + 1;
+    double *best = arena_zeros(s->env->scratch, row * (size_t)n_stages, sizeof *best);
+    int *first = arena_zeros(s->env->scratch, row * (size_t)n_stages, sizeof *first);
+    if (best == NULL || first == NULL)
+        return no_memory(s->env);
+    for (int b = 1; b <= n; b++)
+        best[b] = s->seconds[b];
+    for (int k = 1; k < n_stages; k++)
+        for (int b = k + 1; b <= n; b++) {
+            double *here = &best[(size_t)k * row + (size_t)b];
+            *here = INFINITY;
+            for (int from = k; from < b; from++) {
+                double slowest = fmax(best[(size_t)(k - 1) * row + (size_t)from],
+                                      s->seconds[b] - s->seconds[from]);
+                if (slowest < *here) {
+                    *here = slowest;
+                    first[(size_t)k * row + (size_t)b] = from;
+                }
+            }
+        }
+    struct stage_cut *cut = s->env->cut;
+    cut->n_stages = n_stages;
+    cut->begin[n_stages] = n;
+    for (int k = n_stages - 1; k >= 0; k--)
+        cut->begin[k] = k == 0 ? 0 : first[(size_t)k * row + (size_t)cut->begin[k + 1]];
+    return SNUG_OK;
+}
+
+static void find_slowest(struct staging *s)
+{
+    struct stage_cut *cut = s->env->cut;
+    int stage = s->env->ranks.stage;
+    double own = s->seconds[cut->begin[stage + 1]] - s->seconds[cut->begin[stage]], most = own;
+    for (int k = 0; k < cut->n_stages; k++)
+        most = fmax(most, s->seconds[cut->begin[k + 1]] - s->seconds[cut->begin[k]]);
+    cut->slowest = own > 0 ? most / own : 1;
+}
+
+static enum snug_status choose_blocks(struct staging *s)
+{
+    const struct pass_env *env = s->env;
+    int n_stages = env->ranks.n_stages;
+    TRY(blocks_find(s->prog, s->prog->n_ops, env->scratch, &s->blocks, env->err));
+    if (n_stages > s->blocks.n)
+        return snug_fail(env->err, SNUG_BAD_ARGUMENT,
+                         "--stages %d: %s has %d blocks to share out; take at most so many stages",
+                         n_stages, s->prog->name, s->blocks.n);
+    TRY(add_up_seconds(s));
+    if (env->cut->n_stages == 0)
+        TRY(find_cut(s));
+    find_slowest(s);
+    s->begin = s->blocks.list[env->cut->begin[env->ranks.stage]].begin;
+    s->end = s->blocks.list[env->cut->begin[env->ranks.stage + 1] - 1].end;
+    env->cut->last_begin = s->blocks.list[env->cut->begin[n_stages - 1]].begin;
+    env->cut->forward_flops = 0;
+    for (int i = s->begin; i < s->end; i++)
+        env->cut->forward_flops += op_flops(s->prog, &s->prog->ops[i]);
+    return SNUG_OK;
+}
+
+/* ---- who reads which weights ------------------------------------------------------------------ */
+
+static bool is_first(const struct staging *s)
+{
+    return s->env->ranks.stage == 0;
+}
+
+static bool is_last(const struct staging *s)
+{
+    return s->env->ranks.stage == s->env->ranks.n_stages - 1;
+}
+
+static int stage_of_op(const struct staging *s, int op)
+{
+    int stage = 0;
+    while (s->blocks.list[s->env->cut->begin[stage + 1] - 1].end <= op)
+        stage++;
+    return stage;
+}
+
+static bool is_of_model(const struct tensor *t)
+{
+    return t->role == ROLE_parameter || t->role == ROLE_buffer;
+}
+
+/* Of each tensor of the model: the first stage that reads it and the last, -1: none. */
+static enum snug_status find_readers(struct staging *s, int *first, int *last)
+{
+    for (int t = 0; t < s->prog->n_tensors; t++)
+        first[t] = last[t] = -1;
+    for (int i = 0; i < s->prog->n_ops; i++) {
+        int stage = stage_of_op(s, i);
+        for (int k = 0; k < s->prog->ops[i].n_in; k++) {
+            tensor_id id = s->prog->ops[i].in[k];
+            if (id == TENSOR_NONE || !is_of_model(&s->prog->tensors[id]))
+                continue;
+            bool is_new = first[id] < 0 || last[id] == stage;
+            if (!is_new && (first[id] != 0 || stage != s->env->ranks.n_stages - 1))
+                return snug_fail(s->env->err, SNUG_UNSUPPORTED,
+                                 "\"%s\" is read by stages %d and %d: only the first and the last "
+                                 "stage can share a weight",
+                                 s->prog->tensors[id].name, last[id], stage);
+            first[id] = first[id] < 0 ? stage : first[id];
+            last[id] = stage;
+        }
+    }
+    return SNUG_OK;
+}
+
+static enum snug_status share_weights(struct staging *s)
+{
+    size_t n = (size_t)s->prog->n_tensors + 1;
+    int *first = arena_alloc(s->env->scratch, n * sizeof *first);
+    int *last = arena_alloc(s->env->scratch, n * sizeof *last);
+    s->env->at_ends = arena_zeros(s->env->scratch, n, sizeof *s->env->at_ends);
+    s->env->n_whole = s->prog->n_tensors;
+    if (first == NULL || last == NULL || s->env->at_ends == NULL)
+        return no_memory(s->env);
+    TRY(find_readers(s, first, last));
+    int stage = s->env->ranks.stage;
+    for (int t = 0; t < s->prog->n_tensors; t++) {
+        if (!is_of_model(&s->prog->tensors[t]))
+            continue;
+        s->env->at_ends[t] = first[t] != last[t];
+        if (first[t] != stage && last[t] != stage)
+            s->prog->tensors[t].persistent = false;
+    }
+    return SNUG_OK;
+}
+
+/* ---- the ops of the stage --------------------------------------------------------------------- */
+
+static enum snug_status append(struct staging *s, enum op_kind kind, struct attrs attrs,
+                               tensor_id in, tensor_id out)
+{
+    struct op op = op_of_two(kind, attrs, in, out);
+    return op_list_append(&s->list, &op, "stage", s->env->err);
+}
+
+static struct attrs peer(const struct staging *s, int stage)
+{
+    const struct rank_place *ranks = &s->env->ranks;
+    return message_attrs(rank_at(ranks, stage, ranks->rank < 0 ? 0 : ranks->rank));
+}
+
+/* The data comes to every stage: what this one does not read has a place while it is filled. */
+static enum snug_status name_inputs(struct staging *s)
+{
+    for (int t = 0; t < s->prog->n_tensors; t++)
+        if (s->prog->tensors[t].role == ROLE_input)
+            TRY(append(s, OP_settle, ATTRS(), t, TENSOR_NONE));
+    return SNUG_OK;
+}
+
+/* In an evaluation of a run whose last stage has no table of its own (unroll.c), it comes from the first. */
+static enum snug_status bring_tables(struct staging *s)
+{
+    for (int t = 0; t < s->env->n_whole; t++) {
+        bool is_brought = s->env->at_ends[t] && !s->prog->tensors[t].frozen && !s->env->train &&
+                          s->env->pipeline == PIPELINE_pipedream;
+        if (is_brought && is_first(s)) {
+            TRY(append(s, OP_send, peer(s, s->env->ranks.n_stages - 1), t, TENSOR_NONE));
+            TRY(append(s, OP_sent, ATTRS(), t, TENSOR_NONE));
+        }
+        if (is_brought && is_last(s)) {
+            s->prog->tensors[t].persistent = false;
+            TRY(append(s, OP_recv, peer(s, 0), TENSOR_NONE, t));
+        }
+    }
+    return SNUG_OK;
+}
+
+static enum snug_status make_ops(struct staging *s)
+{
+    const struct stage_cut *cut = s->env->cut;
+    int stage = s->env->ranks.stage;
+    TRY(name_inputs(s));
+    TRY(bring_tables(s));
+    if (!is_first(s))
+        TRY(append(s, OP_recv, peer(s, stage - 1), TENSOR_NONE,
+                   s->blocks.list[cut->begin[stage]].input));
+    for (int i = s->begin; i < s->end; i++)
+        TRY(op_list_append(&s->list, &s->prog->ops[i], "stage", s->env->err));
+    if (is_last(s))
+        return SNUG_OK;
+    tensor_id result = s->blocks.list[cut->begin[stage + 1]].input;
+    TRY(append(s, OP_send, peer(s, stage + 1), result, TENSOR_NONE));
+    if (s->env->train)
+        return SNUG_OK;
+    TRY(append(s, OP_sent, ATTRS(), result, TENSOR_NONE));
+    return append(s, OP_clear, ATTRS(), TENSOR_NONE, s->prog->loss);
+}
+
+/* ---- the pass -------------------------------------------------------------------------------- */
+
+static void cut_states_alone(struct program *prog, const struct rank_place *ranks)
+{
+    for (int i = 0; i < prog->n_tensors; i++) {
+        struct tensor *t = &prog->tensors[i];
+        struct cut_range own = cut_of((struct cut){.unit = 1, .owner = CUT_OVER_ALL},
+                                      shape_elems(&t->shape), ranks->n_stages, ranks->stage);
+        t->whole = t->shape;
+        t->whole_from = own.from;
+        t->shape = (struct shape){1, {own.count}};
+        t->persistent = own.count > 0;
+    }
+}
+
+enum snug_status pass_stage(struct program *prog, struct pass_env *env)
+{
+    struct staging s = {.prog = prog, .env = env};
+    if (prog->n_ops == 0) {
+        cut_states_alone(prog, &env->ranks);
+        return SNUG_OK;
+    }
+    if (env->whole != NULL)
+        TRY(program_copy(env->whole, prog, env->err));
+    TRY(choose_blocks(&s));
+    TRY(share_weights(&s));
+    enum snug_status status = make_ops(&s);
+    if (status != SNUG_OK) {
+        free(s.list.ops);
+        return status;
+    }
+    program_set_ops(prog, s.list.ops, s.list.n_ops);
+    return SNUG_OK;
+}

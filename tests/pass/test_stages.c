@@ -1,0 +1,335 @@
+/*
+ * test_stages.c -- the programs of all stages of a pipeline: each is well formed and planned right, no more
+ * micro-batches are under way than its schedule says, what is sent is what is received, nobody waits for
+ * ever, every weight is somewhere; and the cut is the best of all that there are.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <math.h>
+
+#include "ir/exchange.h"
+#include "pass/blocks.h"
+#include "support/training.h"
+#include "train/session.h"
+
+enum { RANKS_MOST = 8 };
+
+struct one_case {
+    const char *model, *keys;
+    int n_ranks, n_stages;
+};
+
+static const struct one_case cases[] = {
+    {"gpt-nano", "pipeline=naive batch=6 micro-batch=2 seq=8", 4, 4},
+    {"gpt-nano", "pipeline=gpipe batch=4 micro-batch=1 seq=8", 2, 2},
+    {"gpt-nano", "pipeline=gpipe batch=9 micro-batch=1 seq=8 precision=bf16", 4, 4},
+    {"gpt-nano", "pipeline=1f1b batch=2 micro-batch=1 seq=8", 2, 2},
+    {"gpt-nano", "pipeline=1f1b batch=7 micro-batch=1 seq=8 dropout=0.1", 3, 3},
+    {"gpt-nano", "pipeline=1f1b batch=11 micro-batch=1 seq=8 checkpoint=all", 8, 8},
+    {"gpt-nano", "pipeline=1f1b batch=16 micro-batch=1 seq=8 zero=1 state-bits=8", 8, 4},
+    {"gpt-nano", "pipeline=1f1b batch=16 micro-batch=2 seq=8 optimizer=muon", 4, 2},
+    {"gpt-nano", "pipeline=pipedream batch=5 micro-batch=1 seq=8", 2, 2},
+    {"gpt-nano", "pipeline=pipedream batch=5 micro-batch=1 seq=8 precision=bf16", 5, 5},
+    {"gpt-nano", "pipeline=pipedream batch=4 micro-batch=1 seq=8 checkpoint=sqrt", 1, 1},
+    {"mlp:7-6-5-4-3", "pipeline=gpipe batch=8 micro-batch=2", 4, 4},
+    {"mlp:7-6-5-4-3", "pipeline=pipedream batch=8 micro-batch=2", 3, 3},
+    {"resnet18", "pipeline=1f1b batch=4 micro-batch=1", 4, 4},
+};
+enum { N_CASES = sizeof cases / sizeof *cases };
+
+/* ---- one stage ------------------------------------------------------------------------------------ */
+
+static void check_plan(const struct session *s, const char *what)
+{
+    struct snug_error err = {0};
+    if (program_verify(&s->prog, &err) != SNUG_OK ||
+        plan_check(&s->prog, s->plan.offset, s->plan.arena_bytes, s->backend->alignment, &err) !=
+            SNUG_OK)
+        fail_msg("%s: %s", what, err.message);
+}
+
+/* From the first op of a micro-batch to its last it is under way. */
+static int most_in_flight(const struct session *s)
+{
+    int most = 0;
+    int *begin = malloc((size_t)s->n_micro * sizeof *begin);
+    int *end = malloc((size_t)s->n_micro * sizeof *end);
+    for (int m = 0; m < s->n_micro; m++)
+        begin[m] = end[m] = -1;
+    for (int i = 0; i < program_body_end(&s->prog); i++) {
+        const struct op *op = &s->prog.ops[i];
+        bool is_at_end = op->kind == OP_clear || op->kind == OP_scale; /* the loss of them all */
+        if (op_is_exchange(op->kind) || op->kind == OP_sent || is_at_end)
+            continue;
+        begin[op->micro] = begin[op->micro] < 0 ? i : begin[op->micro];
+        end[op->micro] = i;
+    }
+    for (int i = 0; i < program_body_end(&s->prog); i++) {
+        int n = 0;
+        for (int m = 0; m < s->n_micro; m++)
+            n += begin[m] >= 0 && begin[m] <= i && i <= end[m];
+        most = n > most ? n : most;
+    }
+    free(begin);
+    free(end);
+    return most;
+}
+
+static int in_flight_of(const struct session *s, const struct snug_recipe *recipe)
+{
+    int of_1f1b = s->n_stages - s->stage;
+    return recipe->pipeline == PIPELINE_naive   ? 1
+           : recipe->pipeline == PIPELINE_gpipe ? s->n_micro
+           : of_1f1b < s->n_micro               ? of_1f1b
+                                                : s->n_micro;
+}
+
+/* ---- all of them ----------------------------------------------------------------------------------- */
+
+/* The lanes of all ranks: a recv waits for its send, `sent` for its recv, an exchange for its group. */
+struct lane {
+    const struct program *prog;
+    int at;                                         /* op */
+    int64_t sent[RANKS_MOST], received[RANKS_MOST]; /* how many, to and from each rank */
+    int64_t bytes[RANKS_MOST][256];                 /* of what was sent */
+    struct {
+        tensor_id id;
+        int peer;
+        int64_t number;
+    } posted[64];
+    int n_posted;
+};
+
+static int group_of(const struct session *s, const struct op *op, int *ranks)
+{
+    int n = 0;
+    enum exchange_group group = exchange_group(op);
+    for (int r = 0; r < s->n_ranks * s->n_stages; r++) {
+        int stage = r / s->n_ranks, replica = r % s->n_ranks;
+        bool is_end = (stage == 0 || stage == s->n_stages - 1) && replica == s->rank;
+        if (group == GROUP_ALL || (group == GROUP_STAGE && stage == s->stage) ||
+            (group == GROUP_ENDS && is_end))
+            ranks[n++] = r;
+    }
+    assert_int_equal(n, exchange_ranks(op));
+    return n;
+}
+
+static bool has_left(const struct lane *lanes, const struct lane *lane, int rank, tensor_id id)
+{
+    for (int i = 0; i < lane->n_posted; i++)
+        if (lane->posted[i].id == id &&
+            lanes[lane->posted[i].peer].received[rank] <= lane->posted[i].number)
+            return false;
+    return true;
+}
+
+/* Would this op, the next of rank's lane, be done?  Exchanges apart. */
+static bool take_message(struct lane *lanes, int rank, const struct op *op)
+{
+    struct lane *lane = &lanes[rank];
+    if (op->kind == OP_sent) { /* or it is waiting for a recv that is about to be */
+        const struct op *other = NULL;
+        for (int i = 0; i < lane->n_posted; i++)
+            if (lane->posted[i].id == op->in[0]) {
+                const struct lane *peer = &lanes[lane->posted[i].peer];
+                other = peer->at < peer->prog->n_ops ? &peer->prog->ops[peer->at] : NULL;
+                bool about_to = other != NULL && other->kind == OP_recv &&
+                                message_peer(other) == rank &&
+                                peer->received[rank] == lane->posted[i].number;
+                if (peer->received[rank] <= lane->posted[i].number && !about_to)
+                    return false;
+            }
+        return true;
+    }
+    int peer = message_peer(op);
+    if (op->kind == OP_send) {
+        lane->posted[lane->n_posted % 64].id = op->in[0];
+        lane->posted[lane->n_posted % 64].peer = peer;
+        lane->posted[lane->n_posted % 64].number = lane->sent[peer];
+        lane->n_posted += lane->n_posted < 63;
+        lane->bytes[peer][lane->sent[peer]++] = tensor_bytes(lane->prog, op->in[0]);
+        return true;
+    }
+    if (lanes[peer].sent[rank] <= lane->received[peer])
+        return false;
+    assert_int_equal(lanes[peer].bytes[rank][lane->received[peer]],
+                     tensor_bytes(lane->prog, op->out[0]));
+    lane->received[peer]++;
+    return true;
+}
+
+/* Everybody of the group stands at the same exchange: all go on. */
+static bool take_exchange(const struct session *sessions, struct lane *lanes, int rank)
+{
+    const struct op *op = &lanes[rank].prog->ops[lanes[rank].at];
+    int group[RANKS_MOST], n = group_of(&sessions[rank], op, group);
+    for (int i = 0; i < n; i++) {
+        const struct lane *other = &lanes[group[i]];
+        const struct op *theirs =
+            other->at < other->prog->n_ops ? &other->prog->ops[other->at] : NULL;
+        if (theirs == NULL || theirs->kind != op->kind ||
+            exchange_group(theirs) != exchange_group(op))
+            return false;
+        assert_string_equal(other->prog->tensors[exchange_whole(theirs, 0)].name,
+                            lanes[rank].prog->tensors[exchange_whole(op, 0)].name);
+    }
+    for (int i = 0; i < n; i++)
+        lanes[group[i]].at++;
+    return true;
+}
+
+static void check_lanes(const struct session *sessions, int n_ranks, const char *what)
+{
+    struct lane *lanes = calloc(RANKS_MOST, sizeof *lanes);
+    bool moved = true;
+    for (int r = 0; r < n_ranks; r++)
+        lanes[r].prog = &sessions[r].prog;
+    while (moved) {
+        moved = false;
+        for (int r = 0; r < n_ranks; r++)
+            while (lanes[r].at < lanes[r].prog->n_ops) {
+                const struct op *op = &lanes[r].prog->ops[lanes[r].at];
+                if (op_is_exchange(op->kind)) {
+                    if (!take_exchange(sessions, lanes, r))
+                        break;
+                } else if (!op_is_message(op->kind) || take_message(lanes, r, op)) {
+                    lanes[r].at++;
+                } else {
+                    break;
+                }
+                moved = true;
+            }
+    }
+    for (int r = 0; r < n_ranks; r++) {
+        if (lanes[r].at < lanes[r].prog->n_ops)
+            fail_msg("%s: rank %d waits for ever at op %d (%s)", what, r, lanes[r].at,
+                     op_infos[lanes[r].prog->ops[lanes[r].at].kind].name);
+        for (int i = 0; i < lanes[r].n_posted; i++)
+            assert_true(has_left(lanes, &lanes[r], r, lanes[r].posted[i].id));
+    }
+    free(lanes);
+}
+
+/* Weights are on one stage, a table on two at most. */
+static void check_weights(const struct session *sessions, int n_stages, const char *what)
+{
+    const struct program *first = session_forward(&sessions[0]);
+    for (int id = 0; id < first->n_tensors; id++) {
+        int n = 0;
+        for (int stage = 0; stage < n_stages; stage++)
+            n += sessions[stage * sessions[0].n_ranks].prog.tensors[id].persistent;
+        bool is_table = strcmp(first->tensors[id].name, "wte.weight") == 0;
+        if (first->tensors[id].role == ROLE_parameter && (n < 1 || n > 1 + is_table))
+            fail_msg("%s: \"%s\" is on %d stages", what, first->tensors[id].name, n);
+    }
+}
+
+static void test_programs(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_CASES; i++) {
+        const struct one_case *c = &cases[i];
+        struct session sessions[RANKS_MOST];
+        struct snug_error err = {0};
+        char keys[256], what[300];
+        snprintf(keys, sizeof keys, "%s ranks=%d stages=%d threads=1", c->keys, c->n_ranks,
+                 c->n_stages);
+        snprintf(what, sizeof what, "%s, %s", c->model, keys);
+        snug_recipe *recipe = recipe_of(keys);
+        snug_model *model = model_of(c->model);
+        for (int r = 0; r < c->n_ranks; r++) {
+            struct session_request q = {
+                .model = model, .recipe = recipe, .train = true, .rank = &r};
+            must(session_make(&q, &sessions[r], &err), &err);
+            check_plan(&sessions[r], what);
+            int most = most_in_flight(&sessions[r]), should = in_flight_of(&sessions[r], recipe);
+            if (most != should)
+                fail_msg("%s: rank %d has %d micro-batches in flight, not %d", what, r, most,
+                         should);
+        }
+        check_lanes(sessions, c->n_ranks, what);
+        check_weights(sessions, c->n_stages, what);
+        for (int r = 0; r < c->n_ranks; r++)
+            session_free(&sessions[r]);
+        snug_model_free(model);
+        snug_recipe_free(recipe);
+    }
+}
+
+/* ---- the cut ---------------------------------------------------------------------------------------- */
+
+/* Some number for every op, the same each time. */
+static double odd_seconds(const void *device, const struct program *prog, const struct op *op)
+{
+    uint64_t at = (uint64_t)(op - prog->ops), seed = *(const uint64_t *)device;
+    return 1 + (double)((at * 2654435761u + seed * 40503u) % 97);
+}
+
+/* Of all ways to cut blocks [from, n) into `left` stages, the slowest stage of the best. */
+static double best_of_all(const double *seconds, int from, int n, int left)
+{
+    double best = INFINITY, first = 0;
+    if (left == 0)
+        return from == n ? 0 : INFINITY;
+    for (int end = from + 1; end <= n - (left - 1); end++) {
+        first += seconds[end - 1];
+        best = fmin(best, fmax(first, best_of_all(seconds, end, n, left - 1)));
+    }
+    return best;
+}
+
+static void test_cut(void **state)
+{
+    snug_model *model = model_of("mlp:7-6-5-4-3-4-5-6-7-3");
+    (void)state;
+    for (uint64_t seed = 0; seed < 40; seed++)
+        for (int n_stages = 2; n_stages <= 6; n_stages++) {
+            struct snug_error err = {0};
+            struct arena scratch = {0};
+            struct program prog = {0};
+            struct stage_cut cut = {0};
+            struct blocks blocks;
+            struct pass_env env = {.scratch = &scratch,
+                                   .err = &err,
+                                   .train = true,
+                                   .ranks = {.n_ranks = 1, .n_stages = n_stages},
+                                   .pipeline = PIPELINE_gpipe,
+                                   .cut = &cut,
+                                   .op_seconds = odd_seconds,
+                                   .device = &seed};
+            must(model_forward(model, MODEL_FOR_LOSS, 1, 0, &prog, &err), &err);
+            must(blocks_find(&prog, prog.n_ops, &scratch, &blocks, &err), &err);
+            double *seconds = arena_zeros(&scratch, (size_t)blocks.n, sizeof *seconds), most = 0;
+            for (int b = 0; b < blocks.n; b++)
+                for (int i = blocks.list[b].begin; i < blocks.list[b].end; i++)
+                    seconds[b] += odd_seconds(&seed, &prog, &prog.ops[i]);
+            must(pass_stage(&prog, &env), &err);
+            for (int stage = 0; stage < n_stages; stage++) {
+                double sum = 0;
+                for (int b = cut.begin[stage]; b < cut.begin[stage + 1]; b++)
+                    sum += seconds[b];
+                most = fmax(most, sum);
+            }
+            assert_true(most == best_of_all(seconds, 0, blocks.n, n_stages));
+            program_free(&prog);
+            arena_free(&scratch);
+        }
+    snug_model_free(model);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_programs),
+        cmocka_unit_test(test_cut),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
