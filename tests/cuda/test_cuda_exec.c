@@ -253,13 +253,15 @@ static enum snug_status push_late(struct device *device, void *to, const void *f
     return SNUG_OK;
 }
 
+/* To the end: the events were recorded before. */
 static void push_now(void)
 {
+    const struct device_hooks *hooks = snug_cuda_backend()->hooks;
     struct snug_error err = {0};
     for (int i = 0; i < late.n; i++)
-        must(snug_cuda_backend()->hooks->push(late.device, late.to[i], late.from[i],
-                                              late.n_bytes[i], &err),
-             &err);
+        must(hooks->push(late.device, late.to[i], late.from[i], late.n_bytes[i], &err), &err);
+    if (late.n > 0)
+        must(hooks->synchronize(late.device, &err), &err);
     late.n = 0;
 }
 
