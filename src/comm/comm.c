@@ -12,6 +12,7 @@
 #include "comm/watch.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +30,9 @@ struct ranks {
     void *library;
     const struct comm_plugin *plugin;
     struct watch *watch;
+    /* Around each call of the plugin: MPI wants one thread at a time, and the lane of a run looks after what
+     * it has posted while an evaluation exchanges. */
+    pthread_mutex_t mutex;
     struct posted *posted;
     int n_posted;
 };
@@ -84,10 +88,16 @@ static enum snug_status exchange(struct comm *comm, const struct comm_message *m
     char why[COMM_WHY_MAX] = "";
     bool done = n == 0;
     TRY(comm_check(comm, err));
-    if (!done && !r->plugin->start(messages, n, why))
+    pthread_mutex_lock(&r->mutex);
+    bool works = done || r->plugin->start(messages, n, why);
+    pthread_mutex_unlock(&r->mutex);
+    if (!works)
         return snug_fail(err, SNUG_IO_ERROR, "%s: %s", r->plugin->name, why);
     for (int turn = 0; !done; turn += turn < 1 << 20) {
-        if (!r->plugin->test(&done, why)) {
+        pthread_mutex_lock(&r->mutex);
+        works = r->plugin->test(&done, why);
+        pthread_mutex_unlock(&r->mutex);
+        if (!works) {
             TRY(comm_check(comm, err)); /* a death says more than what came of it */
             return snug_fail(err, SNUG_IO_ERROR, "%s: %s", r->plugin->name, why);
         }
@@ -111,6 +121,7 @@ static struct posted *free_place(struct ranks *r)
     if (grown == NULL)
         return NULL;
     r->posted = grown;
+    r->posted[r->n_posted] = (struct posted){0};
     return &r->posted[r->n_posted++];
 }
 
@@ -121,14 +132,17 @@ static enum snug_status post(struct comm *comm, int to, const void *data, int64_
     struct ranks *r = (struct ranks *)comm;
     char why[COMM_WHY_MAX] = "";
     for (int64_t at = 0, n; at < n_bytes; at += n) {
-        struct posted *place = free_place(r);
         n = n_bytes - at < COMM_MESSAGE_BYTES_MAX ? n_bytes - at : COMM_MESSAGE_BYTES_MAX;
-        if (place == NULL)
-            return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
         struct comm_message message = {.peer = to, .data = (char *)data + at, .n_bytes = n};
-        if (!r->plugin->post(&message, &place->number, why))
-            return snug_fail(err, SNUG_IO_ERROR, "%s: %s", r->plugin->name, why);
-        place->data = data;
+        pthread_mutex_lock(&r->mutex);
+        struct posted *place = free_place(r);
+        bool works = place != NULL && r->plugin->post(&message, &place->number, why);
+        if (works)
+            place->data = data;
+        pthread_mutex_unlock(&r->mutex);
+        if (!works)
+            return place == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory")
+                                 : snug_fail(err, SNUG_IO_ERROR, "%s: %s", r->plugin->name, why);
     }
     return SNUG_OK;
 }
@@ -137,17 +151,18 @@ static enum snug_status post(struct comm *comm, int to, const void *data, int64_
 static int test_posted(struct ranks *r, const void *data, char why[COMM_WHY_MAX])
 {
     int n_left = 0;
-    for (int i = 0; i < r->n_posted; i++) {
+    pthread_mutex_lock(&r->mutex);
+    for (int i = 0; i < r->n_posted && n_left >= 0; i++) {
         struct posted *p = &r->posted[i];
         bool done = false;
         if (p->data == NULL || (data != NULL && p->data != data))
             continue;
-        if (!r->plugin->test_post(p->number, &done, why))
-            return -1;
+        bool works = r->plugin->test_post(p->number, &done, why);
         if (done)
             p->data = NULL;
-        n_left += !done;
+        n_left = works ? n_left + !done : -1;
     }
+    pthread_mutex_unlock(&r->mutex);
     return n_left;
 }
 
@@ -179,6 +194,7 @@ static void close_ranks(struct comm *comm, bool in_peace)
     watch_close(r->watch);
     if (in_peace)
         r->plugin->end();
+    pthread_mutex_destroy(&r->mutex);
     free(r->posted);
     free(r); /* the library stays: MPI leaves threads behind */
 }
@@ -265,8 +281,10 @@ enum snug_status comm_open(int64_t n_ranks, struct comm **comm, struct snug_erro
     if (r == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     r->comm.table = &table;
+    pthread_mutex_init(&r->mutex, NULL);
     enum snug_status status = begin(r, err);
     if (status != SNUG_OK) {
+        pthread_mutex_destroy(&r->mutex);
         free(r);
         return status;
     }

@@ -44,8 +44,12 @@ static bool find(char text[DEVICE_TEXT_MAX])
 {
     const struct nccl_calls *calls = nccl_find(text);
     int version = 0;
-    if (calls == NULL || calls->get_version(&version) != NCCL_SUCCESS)
+    if (calls == NULL)
         return false;
+    if (calls->get_version(&version) != NCCL_SUCCESS) {
+        snprintf(text, DEVICE_TEXT_MAX, "which does not tell its version");
+        return false;
+    }
     snprintf(text, DEVICE_TEXT_MAX, "NCCL %d.%d.%d", version / 10000, version / 100 % 100,
              version % 100);
     return true;

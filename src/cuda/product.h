@@ -55,8 +55,8 @@ struct cuda_product_call {
     const void *r; /* NULL with beta 0; may be c; else it may not overlap c */
     float alpha, beta;
     const void *bias;
-    void *
-        before; /* written by gelu, read by the dgelus; rows lie packed, n apart; it may not be c */
+    /* Written by gelu, read by the dgelus; rows lie packed, n apart; it may not be c. */
+    void *before;
     void *sums;
     void *work; /* as many bytes as cuda_product_work_bytes said, 256-byte aligned */
     void *stream;

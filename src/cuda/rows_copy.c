@@ -1,7 +1,7 @@
 /*
  * rows_copy.c -- fetch and stash between the arena and the store; settle, which only waits; clear.
  *
- * Both copies run on the stream of copies: the executor says what waits for them.
+ * Each runs on a stream of its own (exec/exec_device.c): the executor says what waits for them.
  */
 #include "cuda/copy.h"
 #include "cuda/rows.h"

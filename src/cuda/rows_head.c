@@ -9,7 +9,7 @@
  *                                    dx = logits W;  dW (+)= logits^T x
  *
  * Each chunk reads and writes all of dW once, so chunks should be long.  A 16-bit dW is summed in fp32 in
- * the workspace and rounded once, unless there is one chunk.
+ * the workspace and rounded once, unless there is one chunk and nothing to add it to.
  *
  * Products want sizes that are multiples of 64: with GPT-2's 50,257 classes they ran at a seventh of
  * their rate on an H200.  So W is copied to the workspace with rows of zeros after its last.  Their logits
@@ -152,7 +152,8 @@ static struct layout layout_of(const struct program *prog, const struct op *op)
     l.moves_dw = dw != NULL && (has_parts || (l.copies_w && l.type != DTYPE_f32));
     l.results[PART_logits] = l.type;
     l.results[PART_dx] = dx != NULL ? dx->dtype : DTYPE_f32;
-    l.results[PART_dw] = dw != NULL && !has_parts ? dw->dtype : DTYPE_f32;
+    bool is_wide = has_parts || (l.moves_dw && op->attrs.accumulate != ACC_no);
+    l.results[PART_dw] = dw != NULL && !is_wide ? dw->dtype : DTYPE_f32;
     l.logits = cuda_work_take(&l.total, (size_t)(l.chunk_rows * row_bytes));
     if (l.at.lse < 0)
         l.lse = cuda_work_take(&l.total, (size_t)l.chunk_rows * sizeof(float));

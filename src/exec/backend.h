@@ -163,10 +163,10 @@ struct direct_hooks {
     void (*close)(struct direct *direct); /* after all recordings with exchanges are freed */
 };
 
-struct recording; /* a section's work on both streams, to be done again */
+struct recording; /* a section's work on all streams, to be done again */
 
 /* Of a backend whose memory is not the host's: only its kernels and copies touch the arena.  Work is put
- * on streams and done in their order; events order the two. */
+ * on streams and done in their order; events order them. */
 struct device_hooks {
     int (*count)(void); /* of this process; 0: none, and open says why */
     enum snug_status (*open)(int number, struct device **device, struct snug_error *err);

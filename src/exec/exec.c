@@ -83,7 +83,8 @@ static void find_waits(struct exec *exec, int *copied_by)
     for (int i = 0; i < prog->n_ops; i++) {
         const struct op *op = &prog->ops[i];
         exec->waits_for[i] = -1;
-        for (int k = 0; k < op->n_in && !op_is_copy(&prog->ops[i]); k++)
+        bool waits = !op_is_copy(op) || op->kind == OP_stash;
+        for (int k = 0; k < op->n_in && waits; k++)
             if (op->in[k] != TENSOR_NONE &&
                 copied_by[tensor_root(prog, op->in[k])] > exec->waits_for[i])
                 exec->waits_for[i] = copied_by[tensor_root(prog, op->in[k])];

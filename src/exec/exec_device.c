@@ -8,7 +8,7 @@
  * the calls differ in what accumulates and in what runs in the last one only: hence the parts of a run.
  * If the device cannot record something, every run starts its kernels by itself.
  *
- * Copies are work on a second stream.  Where ranks exchange through the host, a thread of the host makes
+ * Copies are work on two more streams, one each way.  Where ranks exchange through the host, a thread of the host makes
  * them, as on the CPU: it waits for the kernels before, and ops that need a copy are put on their stream
  * when it is done.
  */
@@ -100,7 +100,8 @@ void *device_stream_of(const struct exec *exec, const struct op *op)
 
 /* After the kernels before it, beside those that follow.  Stashes have a stream of their own, so that a
  * bus is used both ways at once.  Plans count on copies being done one after the other: a fetch may have
- * the bytes of a stash before it, so it waits for them all.  A stash has nothing to fear from fetches. */
+ * the bytes of a stash before it, so it waits for them all.  A stash waits for what has made its operand, if
+ * that was a copy. */
 enum snug_status device_issue_copy(struct exec *exec, int i, struct snug_error *err)
 {
     const struct device_hooks *hooks = exec->hooks;
@@ -116,6 +117,8 @@ enum snug_status device_issue_copy(struct exec *exec, int i, struct snug_error *
     TRY(hooks->event_wait(stream, exec->forked, err));
     if (!is_stash && exec->newest_stash >= 0)
         TRY(hooks->event_wait(stream, exec->copied[exec->newest_stash], err));
+    if (is_stash && exec->waits_for[i] >= 0 && exec->newest_fetch >= 0)
+        TRY(hooks->event_wait(stream, exec->copied[exec->newest_fetch], err));
     exec->newest_stash = is_stash ? i : -1;
     exec->newest_fetch = is_stash ? exec->newest_fetch : i;
     TRY(exec->kernels[i]->run(&exec->calls[i], err));
@@ -224,6 +227,7 @@ static enum snug_status record(struct exec *exec, enum part part, struct snug_er
     struct part_range range = range_of(exec->prog, part);
     if (range.begin >= range.end || needs_host(exec, &range))
         return SNUG_OK;
+    exec->newest_fetch = exec->newest_stash = -1; /* of a recording that failed before */
     TRY(exec->hooks->record_begin(exec->facts.device, err));
     enum snug_status status = exec_run_section(exec, range.begin, range.end, range.micro, err);
     enum snug_status at_end =

@@ -81,7 +81,8 @@ enum snug_status exec_fill_finish(struct exec *exec, struct snug_error *err)
     const struct device_hooks *hooks = exec->hooks;
     struct fill_rooms *rooms = exec->fill_rooms;
     enum snug_status status = /* zeros are on their way without a room */
-        hooks == NULL ? SNUG_OK : hooks->synchronize(exec->facts.device, err);
+        hooks == NULL || exec->facts.device == NULL ? SNUG_OK
+                                                    : hooks->synchronize(exec->facts.device, err);
     for (int i = 0; rooms != NULL && i < N_ROOMS; i++) {
         if (hooks == NULL) {
             free(rooms->block[i]);

@@ -3,9 +3,10 @@
  * shared among them.
  *
  * The attribute `options` of all_reduce, reduce_scatter and all_gather is: ranks, unit, owner, group.
- * `ranks` is how many the group has.  The option of send and recv is the other rank.  Operand k of the inputs and operand k of the outputs belong together: a tensor that all ranks know as a whole,
- * and this rank's range of it (base/cut.h), a tensor of its own.  Where both are the same tensor the
- * range lies in the whole; where the range is left out, this rank has none.
+ * `ranks` is how many the group has.  The option of send and recv is the other rank.  Operand k of the
+ * inputs and operand k of the outputs belong together: a tensor that all ranks know as a whole, and this
+ * rank's range of it (base/cut.h), a tensor of its own.  Where both are the same tensor the range lies in
+ * the whole; where the range is left out, this rank has none.
  */
 #ifndef SNUG_IR_EXCHANGE_H
 #define SNUG_IR_EXCHANGE_H

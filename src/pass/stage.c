@@ -114,6 +114,9 @@ static enum snug_status choose_blocks(struct staging *s)
     TRY(add_up_seconds(s));
     if (env->cut->n_stages == 0)
         TRY(find_cut(s));
+    if (env->cut->begin[n_stages] != s->blocks.n)
+        return snug_fail(env->err, SNUG_BAD_PROGRAM, "stage: %s has %d blocks, its run %d",
+                         s->prog->name, s->blocks.n, env->cut->begin[n_stages]);
     find_slowest(s);
     s->begin = s->blocks.list[env->cut->begin[env->ranks.stage]].begin;
     s->end = s->blocks.list[env->cut->begin[env->ranks.stage + 1] - 1].end;

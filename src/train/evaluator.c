@@ -72,17 +72,18 @@ static enum snug_status make_session(struct evaluator *e, const struct session_r
     }
 }
 
-/* Stages run the same micro-batch: the least that one of them has room for. */
-static enum snug_status agree_on_micro_batch(struct evaluator *e,
+/* Ranks run the same micro-batch, since stages pass it on and shards are gathered in each: the least that one
+ * of them has room for. */
+static enum snug_status agree_on_micro_batch(struct evaluator *e, struct comm *comm,
                                              const struct session_request *request,
                                              int64_t max_samples, int64_t arena_limit,
                                              struct snug_error *err)
 {
-    int64_t own = e->session.micro_batch, least = own, all[e->comm->n_ranks];
-    TRY(comm_gather(e->comm, 0, &own, sizeof own, all, err));
-    for (int i = 0; i < e->comm->n_ranks && e->comm->rank == 0; i++)
+    int64_t own = e->session.micro_batch, least = own, all[comm->n_ranks];
+    TRY(comm_gather(comm, 0, &own, sizeof own, all, err));
+    for (int i = 0; i < comm->n_ranks && comm->rank == 0; i++)
         least = all[i] < least ? all[i] : least;
-    TRY(comm_broadcast(e->comm, 0, &least, sizeof least, err));
+    TRY(comm_broadcast(comm, 0, &least, sizeof least, err));
     if (least == own)
         return SNUG_OK;
     struct session_request q = *request;
@@ -102,10 +103,12 @@ enum snug_status evaluator_make(struct evaluator *e, const struct session_reques
         return snug_fail(err, SNUG_BAD_FILE,
                          "there is no held-out data to evaluate on: less than one sequence");
     TRY(make_session(e, request, max_samples, arena_limit, err));
-    if (has_stages)
-        TRY(agree_on_micro_batch(e, request, max_samples, arena_limit, err));
-    enum snug_status status = exec_create(&e->session.prog, &e->session.plan, e->session.backend,
-                                          &e->session.facts, shared, &e->exec, err);
+    enum snug_status status = SNUG_OK;
+    if (request->over != NULL && comm != NULL && comm->n_ranks > 1)
+        status = agree_on_micro_batch(e, comm, request, max_samples, arena_limit, err);
+    if (status == SNUG_OK)
+        status = exec_create(&e->session.prog, &e->session.plan, e->session.backend,
+                             &e->session.facts, shared, &e->exec, err);
     if (status != SNUG_OK)
         session_free(&e->session);
     return status;

@@ -2,10 +2,10 @@
  * fit_search.c -- the choice: the fastest that fits, and that changes training no more than it gains.
  *
  * Knobs that change what is learned are turned if they are allowed and if they must be, or if they
- * bring a step that is faster by a tenth where want of memory costs that much.  Their combinations are tiers, from none to the most; three of
- * them are looked at for speed.  4 bits and LoRA change so much that they are turned only where nothing
- * else fits.  A tier whose smallest
- * candidates are over the room is left at once.
+ * bring a step that is faster by a tenth where want of memory costs that much.  Their combinations are
+ * tiers, from none to the most; three of them are looked at for speed.  4 bits and LoRA change so much
+ * that they are turned only where nothing else fits.  A tier whose smallest candidates are over the room
+ * is left at once.
  *
  * Inside a tier there are four axes: micro-batch, checkpoint, update, offload.  All but the first
  * only add time.  So the time without them is a lower bound, and what is dear to price is priced only
@@ -24,8 +24,7 @@
 
 enum { AUTO_MAX = 6, AUTO_LATER = 2 }; /* of the fourth stage, and of tiers looked at for speed */
 static const double NO_GUESS = 1e300;
-static const double WORTH =
-    1.1; /* how much faster a tier is, to be taken in place of an earlier one */
+static const double WORTH = 1.1; /* how much faster a tier is that takes an earlier one's place */
 
 /* By how much they change training: a judgement, not a measurement.  States are averages over many
  * steps, and so are the errors of rounding them; without a master every update of a weight is rounded;
@@ -302,9 +301,10 @@ static enum snug_status search_tier(struct search *s, struct snug_error *err)
     TRY(price_settings(s, err));
     TRY(price_fixed_checkpoints(s, err));
     TRY(price_auto(s, err));
-    if (s->best < 0)
+    bool must_fit = s->auto_max == AUTO_MAX; /* not only looked at for speed */
+    if (s->best < 0 && must_fit)
         TRY(price_last_resort(s, "auto", err));
-    if (s->best < 0)
+    if (s->best < 0 && must_fit)
         TRY(price_last_resort(s, "all", err));
     return SNUG_OK;
 }

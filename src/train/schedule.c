@@ -133,6 +133,12 @@ static enum snug_status check_stages(const struct snug_recipe *recipe, struct sn
         return snug_fail(err, SNUG_BAD_ARGUMENT,
                          "--stages %lld says nothing without --pipeline: choose gpipe or 1f1b",
                          (long long)recipe->stages);
+    if (ranks < stages)
+        return snug_fail(
+            err, SNUG_BAD_ARGUMENT,
+            "--stages %lld needs as many ranks, and there %s %lld: give --ranks to a plan, or "
+            "start as mpirun -n %lld",
+            stages, ranks == 1 ? "is" : "are", ranks, stages);
     if (ranks % stages != 0)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
                          "--stages %lld cannot share %lld rank%s equally: choose a divisor", stages,

@@ -189,10 +189,10 @@ static enum snug_status open_all(struct snug_trainer *t, struct snug_error *err)
     TRY(budget_check_run(t->model, &t->recipe, &t->session, err));
     TRY(open_data(t, err));
     TRY(count_steps(t, err));
+    if (t->comm->n_ranks > 1)
+        TRY(trainer_agree(t, err)); /* before anything that all of them have to do */
     if (recipe_lr(&t->recipe) <= 0 && t->recipe.optimizer->usual_lr != NULL)
         TRY(use_usual_lr(t, err));
-    if (t->comm->n_ranks > 1)
-        TRY(trainer_agree(t, err));
     TRY(trainer_open_groups(t, err));
     TRY(make_exec(t, err));
     TRY(start_weights(t, err));

@@ -62,5 +62,12 @@ n_summed=$("$snug" plan "$tiny" --device cuda --batch 2 --dump last |
     grep -E ' = (linear_grad_x|layernorm_grad) ' | grep -c 'c_[a-z]*\.bias = ')
 echo "$n_summed biases summed up where dy is made"
 [ "$n_summed" -eq 6 ] || { echo "FAILED: not 6"; n_failed=$((n_failed + 1)); }
+
+# Without a GPU: one line, and no more than a refusal.
+SNUG_EMULATED_GPUS=0 "$snug" train $mlp --batch 2 --steps 1 --device cuda >"$tmp/none" 2>&1
+status=$?
+echo "no GPU: status $status, $(cat "$tmp/none")"
+[ $status -eq 1 ] && [ "$(wc -l <"$tmp/none")" -eq 1 ] && grep -q 'has no GPU' "$tmp/none" ||
+    { echo "FAILED"; n_failed=$((n_failed + 1)); }
 echo "$n_failed failed"
 [ "$n_failed" -eq 0 ]
