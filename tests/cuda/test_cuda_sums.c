@@ -17,36 +17,11 @@
 #include "exec/exec.h"
 #include "pass/pass.h"
 #include "support/training.h"
+#include "cuda/counted.h"
 
 /* The large one has as many parts as there are: eight of them fill a list. */
 enum { N_SMALL = CUDA_SQUARE_TENSORS + 2, N_LARGE = 9, N_SUMS = N_SMALL + N_LARGE };
-enum { LARGE = CUDA_SQUARE_ELEMS * CUDA_SQUARE_PARTS + 5, MOST_LAUNCHES = 8 };
-
-static int launches[MOST_LAUNCHES], n_launches; /* how many sums each had */
-static const struct kernel *row;
-static bool is_alone;
-
-static enum snug_status count_several(const struct kernel_call *calls, int n, int *n_run,
-                                      struct snug_error *err)
-{
-    TRY(row->run_several(calls, n, n_run, err));
-    assert_true(n_launches < MOST_LAUNCHES);
-    launches[n_launches++] = *n_run;
-    return SNUG_OK;
-}
-
-static const struct kernel *choose_counted(const struct program *prog, const struct op *op,
-                                           const struct device_facts *facts)
-{
-    static struct kernel counted;
-    const struct kernel *chosen = snug_cuda_backend()->choose(prog, op, facts);
-    if (chosen == NULL || chosen->kind != OP_sum_squares)
-        return chosen;
-    row = chosen;
-    counted = *row;
-    counted.run_several = is_alone ? NULL : count_several;
-    return &counted;
-}
+enum { LARGE = CUDA_SQUARE_ELEMS * CUDA_SQUARE_PARTS + 5 };
 
 static void write_program(char *text, size_t size)
 {
@@ -125,14 +100,15 @@ static void test_sums_side_by_side_are_one_launch(void **state)
     static const int wanted[] = {CUDA_SQUARE_TENSORS, 2 + 7,
                                  2}; /* tensors, then parts are too many */
     double right[N_SUMS], together[N_SUMS], alone[N_SUMS];
-    struct backend counted = *snug_cuda_backend();
-    counted.choose = choose_counted;
+    struct backend backend = *snug_cuda_backend();
+    backend.choose = choose_counted;
+    counted.kind = OP_sum_squares;
     run_sums(backend_cpu(), right);
-    run_sums(&counted, together);
-    assert_int_equal(n_launches, 2 * 3); /* a run, and its recording */
-    assert_memory_equal(launches, wanted, sizeof wanted);
-    is_alone = true;
-    run_sums(&counted, alone);
+    run_sums(&backend, together);
+    assert_int_equal(counted.n, 2 * 3); /* a run, and its recording */
+    assert_memory_equal(counted.launches, wanted, sizeof wanted);
+    counted.is_alone = true;
+    run_sums(&backend, alone);
     assert_memory_equal(together, alone, sizeof alone);
     for (int i = 0; i < N_SUMS; i++)
         if (!(fabs(together[i] - right[i]) <= 1e-12 * right[i]))
@@ -165,10 +141,10 @@ static void test_a_sum_may_lie_in_the_workspace_of_another(void **state)
     }
     calls[0].out[0].data = block + work_bytes + 128;
     calls[1].out[0].data = block + work_bytes - sizeof(double);
-    must(row->run_several(calls, 2, &n_run, &err), &err);
+    must(counted.row->run_several(calls, 2, &n_run, &err), &err);
     assert_int_equal(n_run, 1);
     calls[1].out[0].data = block + work_bytes + 136;
-    must(row->run_several(calls, 2, &n_run, &err), &err);
+    must(counted.row->run_several(calls, 2, &n_run, &err), &err);
     assert_int_equal(n_run, 2);
     must(backend->hooks->read(device, block + work_bytes + 128, sums, sizeof sums, &err), &err);
     assert_true(sums[0] == 14 && sums[1] == 14);

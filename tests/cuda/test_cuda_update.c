@@ -20,6 +20,7 @@
 #include "exec/exec.h"
 #include "support/oprun.h"
 #include "support/training.h"
+#include "cuda/counted.h"
 
 enum { SEED = 11 };
 
@@ -146,32 +147,7 @@ static void test_tensors_of_one_launch_are_as_alone(void **state)
 
 /* ---- updates that stand side by side in a program --------------------------------------------- */
 
-enum { N_UPDATES = 20, UPDATE_ELEMS = 300, N_STEPS = 3, MOST_LAUNCHES = 64 };
-
-static int launches[MOST_LAUNCHES], n_launches; /* how many updates each had */
-static const struct kernel *update_row;
-
-static enum snug_status count_several(const struct kernel_call *calls, int n, int *n_run,
-                                      struct snug_error *err)
-{
-    TRY(update_row->run_several(calls, n, n_run, err));
-    assert_true(n_launches < MOST_LAUNCHES);
-    launches[n_launches++] = *n_run;
-    return SNUG_OK;
-}
-
-static const struct kernel *choose_counted(const struct program *prog, const struct op *op,
-                                           const struct device_facts *facts)
-{
-    static struct kernel counted;
-    const struct kernel *row = snug_cuda_backend()->choose(prog, op, facts);
-    if (row == NULL || row->kind != OP_update)
-        return row;
-    update_row = row;
-    counted = *row;
-    counted.run_several = count_several;
-    return &counted;
-}
+enum { N_UPDATES = 20, UPDATE_ELEMS = 300, N_STEPS = 3 };
 
 /* All of one rule but for the last but one. */
 static void write_program(char *text, size_t size)
@@ -234,12 +210,13 @@ static void test_updates_side_by_side_are_one_launch(void **state)
     (void)state;
     static float right[N_UPDATES][UPDATE_ELEMS], found[N_UPDATES][UPDATE_ELEMS];
     static const int wanted[] = {UPDATE_TENSORS_MOST, N_UPDATES - 2 - UPDATE_TENSORS_MOST, 1, 1};
-    struct backend counted = *snug_cuda_backend();
-    counted.choose = choose_counted;
+    struct backend counting = *snug_cuda_backend();
+    counting.choose = choose_counted;
+    counted.kind = OP_update;
     run_updates(backend_cpu(), right);
-    run_updates(&counted, found);
-    assert_true(n_launches >= 4);
-    assert_memory_equal(launches, wanted, sizeof wanted);
+    run_updates(&counting, found);
+    assert_true(counted.n >= 4);
+    assert_memory_equal(counted.launches, wanted, sizeof wanted);
     for (int i = 0; i < N_UPDATES; i++)
         for (int k = 0; k < UPDATE_ELEMS; k++)
             if (!(fabsf(found[i][k] - right[i][k]) <= 1e-6f))
