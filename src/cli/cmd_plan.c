@@ -107,9 +107,11 @@ static void print_stage(const struct plan *plan, const snug_plan *of_rank, int *
     int stage = snug_plan_stage(of_rank, &first, &last);
     bool is_new = stage >= 0 && stage != *before;
     *before = stage;
-    if (stage >= 0 && plan->json)
-        printf(", \"stage\": %d, \"first\": \"%s\", \"last\": \"%s\"", stage, first, last);
-    else if (is_new && !plan->json && !plan->quiet)
+    if (stage >= 0 && plan->json) {
+        printf(", \"stage\": %d, ", stage);
+        json_text(stdout, "first", first, ", ");
+        json_text(stdout, "last", last, "");
+    } else if (is_new && !plan->json && !plan->quiet)
         printf("stage %d: %s to %s\n", stage, first, last);
 }
 

@@ -10,6 +10,7 @@
 #include "train/weights.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -274,17 +275,16 @@ void snug_trainer_free(snug_trainer *t)
 
 static enum snug_status diverged(struct snug_trainer *t, const char *what, struct snug_error *err)
 {
-    const char *name;
+    const char *name = NULL;
     struct snug_error inner = {0};
+    char first[320] = "";
     /* all ranks look together, and PipeDream's stages do not know of each other's norms */
-    if (t->recipe.pipeline == PIPELINE_pipedream)
-        name = "not looked for";
-    else if (exec_find_nonfinite(t->exec, feed, t, &name, &inner) != SNUG_OK || name == NULL)
-        name = "none when run again";
+    if (t->recipe.pipeline != PIPELINE_pipedream &&
+        exec_find_nonfinite(t->exec, feed, t, &name, &inner) == SNUG_OK && name != NULL)
+        snprintf(first, sizeof first, "; the first tensor that is not: \"%.256s\"", name);
     return snug_fail(err, SNUG_DIVERGED,
-                     "step %lld: the %s is not finite; the first tensor that is not: \"%s\"; "
-                     "%s%s; try a lower --lr",
-                     (long long)(t->step + 1), what, name,
+                     "step %lld: the %s is not finite%s; %s%s; try a lower --lr",
+                     (long long)(t->step + 1), what, first,
                      t->saved_step >= 0 ? "the last good checkpoint is in " : "nothing was saved",
                      t->saved_step >= 0 ? t->out : "");
 }
