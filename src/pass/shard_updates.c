@@ -116,7 +116,7 @@ static enum snug_status put_gradient(struct sharding *s, const struct shared_wei
 {
     bool in_last = s->prog->n_repeat > 1 && !w->each_micro;
     struct cut over_all = {.unit = 1, .owner = CUT_OVER_ALL};
-    if (s->env->ranks.n_ranks < 2)
+    if (s->env->ranks.n_ranks < 2 && !s->env->ranks.exchanges_alone)
         return SNUG_OK; /* the others have other stages */
     if (!shards_updates(s->env))
         return bucket_put(s, OP_all_reduce, w->grad, w->grad, over_all, ACC_no, in_last);

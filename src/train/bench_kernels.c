@@ -117,7 +117,9 @@ static enum snug_status best_run(const struct session *one, double *best, struct
         op_seconds = 0;
         status = exec_run(exec, NULL, NULL, err);
         total += op_seconds;
-        *best = op_seconds < *best ? op_seconds : *best;
+        if (op_seconds > 0 &&
+            op_seconds < *best) /* a clock that stood still has measured nothing */
+            *best = op_seconds;
     }
     exec_free(exec);
     return status;
