@@ -22,24 +22,17 @@
  * needs: the final list of ops, but for workspaces    keeps: ids, order    breaks: nothing
  * cost:  O(ops x the ops between the two, which are few)
  */
+#include "pass/op_list.h"
 #include "pass/pass.h"
-
-static bool names(const struct program *prog, int n, const tensor_id *ids, tensor_id root)
-{
-    for (int k = 0; k < n; k++)
-        if (ids[k] != TENSOR_NONE && tensor_root(prog, ids[k]) == root)
-            return true;
-    return false;
-}
 
 static bool writes(const struct program *prog, const struct op *op, tensor_id id)
 {
-    return names(prog, op->n_out, op->out, tensor_root(prog, id));
+    return op_names_root(prog, op->n_out, op->out, tensor_root(prog, id));
 }
 
 static bool touches(const struct program *prog, const struct op *op, tensor_id id)
 {
-    return names(prog, op->n_in, op->in, tensor_root(prog, id)) || writes(prog, op, id);
+    return op_names_root(prog, op->n_in, op->in, tensor_root(prog, id)) || writes(prog, op, id);
 }
 
 /* Which output has the sums of output 0; 0: none. */

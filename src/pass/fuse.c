@@ -19,6 +19,7 @@
  * breaks: nothing
  * cost:  O(tensors + ops x the ops between the two, which are few)
  */
+#include "pass/op_list.h"
 #include "pass/pass.h"
 
 struct fuse {
@@ -51,20 +52,12 @@ static int n_readers(const struct fuse *f, tensor_id id)
     return f->n_readers[tensor_root(f->prog, id)];
 }
 
-static bool has_root(const struct fuse *f, int n, const tensor_id *ids, tensor_id root)
-{
-    for (int k = 0; k < n; k++)
-        if (ids[k] != TENSOR_NONE && tensor_root(f->prog, ids[k]) == root)
-            return true;
-    return false;
-}
-
 /* Does any of the ops [begin, end) write the tensor or a part of it? */
 static bool is_written(const struct fuse *f, tensor_id id, int begin, int end)
 {
     for (int i = begin; id != TENSOR_NONE && i < end; i++)
-        if (!f->gone[i] &&
-            has_root(f, f->prog->ops[i].n_out, f->prog->ops[i].out, tensor_root(f->prog, id)))
+        if (!f->gone[i] && op_names_root(f->prog, f->prog->ops[i].n_out, f->prog->ops[i].out,
+                                         tensor_root(f->prog, id)))
             return true;
     return false;
 }
@@ -72,8 +65,8 @@ static bool is_written(const struct fuse *f, tensor_id id, int begin, int end)
 static bool is_read(const struct fuse *f, tensor_id id, int begin, int end)
 {
     for (int i = begin; id != TENSOR_NONE && i < end; i++)
-        if (!f->gone[i] &&
-            has_root(f, f->prog->ops[i].n_in, f->prog->ops[i].in, tensor_root(f->prog, id)))
+        if (!f->gone[i] && op_names_root(f->prog, f->prog->ops[i].n_in, f->prog->ops[i].in,
+                                         tensor_root(f->prog, id)))
             return true;
     return false;
 }

@@ -1,5 +1,6 @@
 /*
- * op_list.h -- the list of ops that a pass writes anew, op after op, in place of the program's.
+ * op_list.h -- what passes do with ops: the list that one writes anew, op after op, in place of the program's,
+ * ops of two operands, and whether operands name a tensor.
  */
 #ifndef SNUG_PASS_OP_LIST_H
 #define SNUG_PASS_OP_LIST_H
@@ -21,6 +22,16 @@ static inline enum snug_status op_list_append(struct op_list *list, const struct
     list->ops = grown;
     list->ops[list->n_ops++] = *op;
     return SNUG_OK;
+}
+
+/* Is one of the operands this tensor, or a part of it? */
+static inline bool op_names_root(const struct program *prog, int n, const tensor_id *ids,
+                                 tensor_id root)
+{
+    for (int k = 0; k < n; k++)
+        if (ids[k] != TENSOR_NONE && tensor_root(prog, ids[k]) == root)
+            return true;
+    return false;
 }
 
 /* An op that has one operand on either side, or none of those: TENSOR_NONE. */

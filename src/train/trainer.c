@@ -395,16 +395,6 @@ static enum snug_status agree_to_stop(struct snug_trainer *t, bool *stop, struct
     return SNUG_OK;
 }
 
-static enum snug_status gather_accounts(struct snug_trainer *t, struct snug_error *err)
-{
-    struct rank_account own = {t->session.plan.arena_bytes, exec_allocated_bytes(t->exec),
-                               t->seconds, exec_waited_seconds(t->exec)};
-    free(t->accounts);
-    t->accounts = calloc((size_t)t->comm->n_ranks, sizeof own);
-    return t->accounts == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory")
-                               : comm_gather(t->comm, 0, &own, sizeof own, t->accounts, err);
-}
-
 static enum snug_status run_steps(snug_trainer *t, snug_progress_fn *progress, void *user,
                                   struct snug_error *err)
 {
@@ -436,7 +426,7 @@ static enum snug_status run_steps(snug_trainer *t, snug_progress_fn *progress, v
                          (long long)t->step, broken);
     int64_t beside = runtime_bytes(t->exec);
     t->runtime_bytes = beside > t->runtime_bytes ? beside : t->runtime_bytes;
-    TRY(gather_accounts(t, err));
+    TRY(trainer_gather_accounts(t, err));
     return stop && t->step < t->n_steps
                ? snug_fail(err, SNUG_INTERRUPTED, "stopped at step %lld", (long long)t->step)
                : SNUG_OK;
@@ -447,67 +437,6 @@ enum snug_status snug_trainer_run(snug_trainer *t, snug_progress_fn *progress, v
 {
     struct snug_error why = {0};
     return finish_call(t, run_steps(t, progress, user, &why), &why, err);
-}
-
-int snug_trainer_rank(const snug_trainer *t)
-{
-    return t->comm->rank;
-}
-
-int snug_trainer_ranks(const snug_trainer *t)
-{
-    return t->comm->n_ranks;
-}
-
-static const struct rank_account *account_of(const snug_trainer *t, int rank)
-{
-    bool is_there = t->accounts != NULL && t->comm->rank == 0 && rank >= 0;
-    return is_there && rank < t->comm->n_ranks ? &t->accounts[rank] : NULL;
-}
-
-int snug_trainer_rank_bytes(const snug_trainer *t, int rank, int64_t *planned, int64_t *allocated)
-{
-    const struct rank_account *account = account_of(t, rank);
-    if (account == NULL)
-        return 0;
-    *planned = account->planned_bytes;
-    *allocated = account->allocated_bytes;
-    return 1;
-}
-
-int snug_trainer_rank_seconds(const snug_trainer *t, int rank, double *seconds, double *waited)
-{
-    const struct rank_account *account = account_of(t, rank);
-    if (account == NULL)
-        return 0;
-    *seconds = account->seconds;
-    *waited = account->waited_seconds;
-    return 1;
-}
-
-int snug_trainer_rank_gpu(const snug_trainer *t, int rank)
-{
-    return rank < 0 || rank >= t->comm->n_ranks ? -1 : exec_rank_gpu(t->exec, rank);
-}
-
-const char *snug_trainer_exchange(const snug_trainer *t)
-{
-    return exec_exchange_way(t->exec);
-}
-
-static void describe_gpus(const struct snug_trainer *t, struct text *out)
-{
-    enum { NAMED = 8 };
-    if (exec_exchange_way(t->exec) == NULL)
-        return;
-    text_add(out, "ranks   ");
-    for (int rank = 0; rank < t->comm->n_ranks && rank < NAMED; rank++)
-        text_add(out, "%s%d on GPU %d", rank == 0 ? "" : ", ", rank, exec_rank_gpu(t->exec, rank));
-    text_add(out, "%s; %s", t->comm->n_ranks > NAMED ? "..." : "", exec_exchange_way(t->exec));
-    if (exec_exchange_host_bytes(t->exec) > 0)
-        text_add(out, "; %s bytes pinned",
-                 text_count(exec_exchange_host_bytes(t->exec), (char[TEXT_SIZE_MAX + 8]){0}));
-    text_add(out, "\n");
 }
 
 enum snug_status snug_trainer_step(snug_trainer *t, const void *const *inputs,
@@ -554,60 +483,4 @@ enum snug_status snug_trainer_read(snug_trainer *t, const char *tensor, float *v
         return snug_fail(err, SNUG_BAD_ARGUMENT, "\"%s\" has %lld numbers, not %lld", tensor,
                          (long long)tensor_elems(prog, id), (long long)n_values);
     return weights_read(&t->session, t->exec, id, values, err);
-}
-
-char *snug_trainer_describe(const snug_trainer *t)
-{
-    char count[TEXT_SIZE_MAX + 8], held_out[TEXT_SIZE_MAX + 8], bytes[TEXT_SIZE_MAX];
-    struct text out = {0};
-    text_add(&out, "model   %s, %s parameters", t->model->name,
-             text_count(t->session.n_parameters, count));
-    if (t->recipe.lora > 0)
-        text_add(&out, ", %s trained beside them", text_count(t->session.n_trained, count));
-    text_add(&out, "\n");
-    if (t->options.resume)
-        text_add(&out, "weights %s, step %lld of %lld\n", t->out, (long long)t->step,
-                 (long long)t->n_steps);
-    else if (t->model->weights_folder != NULL)
-        text_add(&out, "weights %s\n", t->model->weights_folder);
-    else
-        text_add(&out, "weights random, seed %lld\n", (long long)t->recipe.seed);
-    if (t->data != NULL)
-        text_add(&out, "data    %s: %s, %s %s and %s held out\n",
-                 t->data_spec == NULL ? "random" : t->data_spec, data_kind(t->data),
-                 text_count(data_n_samples(t->data, DATA_TRAIN), count),
-                 t->session.seq > 0 ? "sequences" : "samples",
-                 text_count(data_n_samples(t->data, DATA_HELD_OUT), held_out));
-    text_add(&out, "recipe  ");
-    session_describe(&t->session, &t->recipe, &out);
-    text_add(&out, ", lr %g %s", recipe_scaled_lr(&t->recipe, t->session.batch),
-             t->recipe.optimizer->lr_at != NULL ? "by the optimizer"
-                                                : recipe_schedule_name(&t->recipe));
-    if (t->recipe.warmup > 0)
-        text_add(&out, ", warm-up %lld", (long long)t->recipe.warmup);
-    text_add(&out, "\nplan    %s bytes (%s)\n", text_count(t->session.plan.arena_bytes, count),
-             text_size(t->session.plan.arena_bytes, bytes));
-    if (t->session.plan.store_bytes > 0)
-        text_add(&out, "store   %s bytes (%s) in %s\n",
-                 text_count(t->session.plan.store_bytes, count),
-                 text_size(t->session.plan.store_bytes, bytes), t->session.backend->store_place);
-    describe_gpus(t, &out);
-    return text_take(&out);
-}
-
-void snug_trainer_summary(const snug_trainer *t, struct snug_summary *s)
-{
-    int64_t per_sample = t->session.seq > 0 ? t->session.seq : 1;
-    double done = (double)((t->step - t->first_step) * t->session.batch * per_sample);
-    *s = (struct snug_summary){.steps = t->step,
-                               .planned_bytes = t->session.plan.arena_bytes,
-                               .allocated_bytes = exec_allocated_bytes(t->exec),
-                               .runtime_bytes = t->runtime_bytes,
-                               .measured_peak_bytes =
-                                   session_is_on_gpu(&t->session)
-                                       ? exec_allocated_bytes(t->exec) + t->runtime_bytes
-                                       : process_peak_bytes(),
-                               .loss = t->loss,
-                               .per_second = t->seconds > 0 ? done / t->seconds : 0,
-                               .unit = t->session.seq > 0 ? "tokens" : "samples"};
 }

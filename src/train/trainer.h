@@ -98,4 +98,7 @@ int64_t process_resident_bytes(void);
 int64_t process_peak_bytes(void);
 int64_t machine_bytes(void); /* all that this machine or container has */
 
+/* On rank 0: what every rank planned, allocated, took and waited (trainer_report.c). */
+enum snug_status trainer_gather_accounts(struct snug_trainer *t, struct snug_error *err);
+
 #endif

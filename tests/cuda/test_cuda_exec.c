@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "cuda/cuda.h"
+#include "cuda/text_run.h"
 #include "exec/local.h"
 #include "support/training.h"
 
@@ -211,22 +212,13 @@ static void test_times_of_ops(void **state)
         "tensor y activation f32 [5000] output\n"
         "a = act x {act=gelu}; y = add a, x\n";
     struct snug_error err = {0};
-    struct device_rates rates = {.flops = 1e9, .bytes = 1e9, .stored_bytes = 1e9};
-    struct device_facts facts = {.threads = 1};
-    struct program prog;
-    struct plan plan;
-    struct exec *exec;
+    struct text_run run;
     double seconds[2] = {0};
-    const struct backend *backend = snug_cuda_backend();
-    must(program_parse(text, &prog, &err), &err);
-    must(plan_make(&prog, backend->alignment, &rates, &plan, &err), &err);
-    must(exec_create(&prog, &plan, backend, &facts, NULL, &exec, &err), &err);
-    exec_time_ops(exec, seconds);
-    must(exec_run(exec, NULL, NULL, &err), &err);
+    text_run_open(&run, text, snug_cuda_backend());
+    exec_time_ops(run.exec, seconds);
+    must(exec_run(run.exec, NULL, NULL, &err), &err);
     assert_true(seconds[0] > 0 && seconds[1] > 0 && seconds[0] + seconds[1] < 60);
-    exec_free(exec);
-    plan_free(&plan);
-    program_free(&prog);
+    text_run_close(&run);
 }
 
 /* ---- pieces that the host makes ------------------------------------------------------------- */
@@ -314,29 +306,21 @@ static void fill_on(const struct backend *backend)
                                "tensor y activation f32 [8] output\n"
                                "y = add x, x\n";
     struct snug_error err = {0};
-    struct device_rates rates = {.flops = 1e9, .bytes = 1e9, .stored_bytes = 1e9};
-    struct device_facts facts = {.threads = 1};
-    struct program prog;
-    struct plan plan;
-    struct exec *exec;
-    must(program_parse(text, &prog, &err), &err);
-    must(plan_make(&prog, backend->alignment, &rates, &plan, &err), &err);
-    must(exec_create(&prog, &plan, backend, &facts, NULL, &exec, &err), &err);
-    tensor_id ids[] = {program_find(&prog, "here"), program_find(&prog, "away")};
+    struct text_run run;
+    text_run_open(&run, text, backend);
+    tensor_id ids[] = {program_find(&run.prog, "here"), program_find(&run.prog, "away")};
     for (int k = 0; k < 2; k++) {
-        assert_int_equal(tensor_bytes(&prog, ids[k]), MADE_BYTES);
-        make_bytes(exec, ids[k]);
+        assert_int_equal(tensor_bytes(&run.prog, ids[k]), MADE_BYTES);
+        make_bytes(run.exec, ids[k]);
     }
-    must(exec_fill_finish(exec, &err), &err);
+    must(exec_fill_finish(run.exec, &err), &err);
     for (int k = 0; k < 2; k++) {
-        expect_bytes(exec, ids[k], false);
-        must(exec_clear(exec, ids[k], &err), &err);
-        must(exec_fill_finish(exec, &err), &err);
-        expect_bytes(exec, ids[k], true);
+        expect_bytes(run.exec, ids[k], false);
+        must(exec_clear(run.exec, ids[k], &err), &err);
+        must(exec_fill_finish(run.exec, &err), &err);
+        expect_bytes(run.exec, ids[k], true);
     }
-    exec_free(exec);
-    plan_free(&plan);
-    program_free(&prog);
+    text_run_close(&run);
 }
 
 static void test_pieces_arrive(void **state)

@@ -12,12 +12,12 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
+#include "cuda/counted.h"
 #include "cuda/cuda.h"
 #include "cuda/sums.h"
+#include "cuda/text_run.h"
 #include "exec/exec.h"
-#include "pass/pass.h"
 #include "support/training.h"
-#include "cuda/counted.h"
 
 /* The large one has as many parts as there are: eight of them fill a list. */
 enum { N_SMALL = CUDA_SQUARE_TENSORS + 2, N_LARGE = 9, N_SUMS = N_SMALL + N_LARGE };
@@ -58,40 +58,20 @@ static void write_gradient(struct exec *exec, const struct program *prog, tensor
     }
 }
 
-static size_t workspace_bytes(const void *device, const struct program *prog, const struct op *op)
-{
-    static const struct device_facts facts = {.threads = 1};
-    const struct kernel *chosen = ((const struct backend *)device)->choose(prog, op, &facts);
-    return chosen->workspace_bytes == NULL ? 0 : chosen->workspace_bytes(prog, op, &facts);
-}
-
 static void run_sums(const struct backend *on, double sums[N_SUMS])
 {
     static char text[16384];
     struct snug_error err = {0};
-    struct device_rates rates = {.flops = 1e9, .bytes = 1e9, .stored_bytes = 1e9};
-    struct device_facts facts = {.threads = 1};
-    struct program prog;
-    struct exec *exec = NULL;
-    struct plan plan;
-    struct arena scratch = {0};
+    struct text_run run;
     write_program(text, sizeof text);
-    must(program_parse(text, &prog, &err), &err);
-    must(program_verify(&prog, &err), &err);
-    struct pass_env env = {
-        .scratch = &scratch, .workspace_bytes = workspace_bytes, .device = on, .err = &err};
-    must(pass_book(&prog, &env), &err);
-    must(plan_make(&prog, on->alignment, &rates, &plan, &err), &err);
-    must(exec_create(&prog, &plan, on, &facts, NULL, &exec, &err), &err);
-    for (int id = 0; id < prog.n_tensors; id++)
-        if (prog.tensors[id].role == ROLE_gradient)
-            write_gradient(exec, &prog, id);
-    must(exec_run(exec, NULL, NULL, &err), &err);
-    must(exec_read(exec, program_find(&prog, "all"), 0, N_SUMS * sizeof *sums, sums, &err), &err);
-    exec_free(exec);
-    plan_free(&plan);
-    program_free(&prog);
-    arena_free(&scratch);
+    text_run_open(&run, text, on);
+    for (int id = 0; id < run.prog.n_tensors; id++)
+        if (run.prog.tensors[id].role == ROLE_gradient)
+            write_gradient(run.exec, &run.prog, id);
+    must(exec_run(run.exec, NULL, NULL, &err), &err);
+    tensor_id all = program_find(&run.prog, "all");
+    must(exec_read(run.exec, all, 0, N_SUMS * sizeof *sums, sums, &err), &err);
+    text_run_close(&run);
 }
 
 static void test_sums_side_by_side_are_one_launch(void **state)

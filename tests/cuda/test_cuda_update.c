@@ -15,12 +15,13 @@
 
 #include "base/rng.h"
 #include "cpu/ref.h"
+#include "cuda/counted.h"
 #include "cuda/cuda.h"
+#include "cuda/text_run.h"
 #include "cuda/update.h"
 #include "exec/exec.h"
 #include "support/oprun.h"
 #include "support/training.h"
-#include "cuda/counted.h"
 
 enum { SEED = 11 };
 
@@ -175,34 +176,27 @@ static void run_updates(const struct backend *on, float after[N_UPDATES][UPDATE_
 {
     static char text[16384];
     struct snug_error err = {0};
-    struct device_rates rates = {.flops = 1e9, .bytes = 1e9, .stored_bytes = 1e9};
-    struct device_facts facts = {.threads = 1};
-    struct program prog;
-    struct exec *exec = NULL;
-    struct plan plan;
+    struct text_run run;
     write_program(text, sizeof text);
-    must(program_parse(text, &prog, &err), &err);
-    must(plan_make(&prog, on->alignment, &rates, &plan, &err), &err);
-    must(exec_create(&prog, &plan, on, &facts, NULL, &exec, &err), &err);
-    for (int id = 0; id < prog.n_tensors; id++) {
+    text_run_open(&run, text, on);
+    for (int id = 0; id < run.prog.n_tensors; id++) {
         float start[UPDATE_ELEMS];
         for (int i = 0; i < UPDATE_ELEMS; i++)
             start[i] = (float)rng_uniform(SEED, (uint64_t)id, (uint64_t)i);
-        if (tensor_bytes(&prog, id) == sizeof start)
-            must(exec_write(exec, id, 0, sizeof start, start, &err), &err);
+        if (tensor_bytes(&run.prog, id) == sizeof start)
+            must(exec_write(run.exec, id, 0, sizeof start, start, &err), &err);
     }
-    exec_scalars(exec)[SCALAR_lr] = 0.1;
-    exec_scalars(exec)[SCALAR_clip] = 1;
+    exec_scalars(run.exec)[SCALAR_lr] = 0.1;
+    exec_scalars(run.exec)[SCALAR_clip] = 1;
     for (int step = 0; step < N_STEPS; step++)
-        must(exec_run(exec, NULL, NULL, &err), &err);
+        must(exec_run(run.exec, NULL, NULL, &err), &err);
     for (int i = 0; i < N_UPDATES; i++) {
         char name[16];
         snprintf(name, sizeof name, "w%d", i);
-        must(exec_read(exec, program_find(&prog, name), 0, sizeof after[i], after[i], &err), &err);
+        must(exec_read(run.exec, program_find(&run.prog, name), 0, sizeof after[i], after[i], &err),
+             &err);
     }
-    exec_free(exec);
-    plan_free(&plan);
-    program_free(&prog);
+    text_run_close(&run);
 }
 
 static void test_updates_side_by_side_are_one_launch(void **state)

@@ -2,7 +2,8 @@
  * test_passes.c -- what each pass does to small programs in the text form, a row per behaviour.
  *
  * A row names a pass, a program and the ops that must come out; rows that are refused name words of
- * the message.  All rows share one list of declarations: a tensor that no op names does no harm.
+ * the message.  All rows share one list of declarations: a tensor that no op names does no harm.  The file
+ * is long because the table is.
  */
 #include <setjmp.h>
 #include <stdarg.h>

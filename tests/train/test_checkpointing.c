@@ -41,6 +41,7 @@ static const struct net nets[] = {
     {NULL, "batch=2 seq=7 kernels=reference threads=1 dropout=0.1", SLOWEST, NULL},
     {"gpt-nano", "batch=2 micro-batch=1 seq=16 optimizer=sgd lr=0.01 threads=1 precision=bf16",
      SLOW, NULL},
+    {"gpt-nano", "batch=1 seq=16 threads=2", QUICK, NULL},
     {"mlp:20-33-17-33-5", "batch=128 micro-batch=64 threads=2", QUICK, NULL},
     {"mlp:20-33-17-33-5,act=gelu", "batch=128 threads=2 precision=bf16 dropout=0.1", QUICK, NULL},
     {"cnn", "batch=4 micro-batch=2 threads=2", QUICK, NULL},
