@@ -21,6 +21,7 @@
 #define SNUG_CUDA_DEVICE_H
 
 #include <math.h>
+#include <string.h>
 
 #include "base/dtype.h"
 #include "cuda/runtime.h"
@@ -55,12 +56,6 @@ template <class... P, class... A>
 static inline int launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
                          void *stream, A... args)
 {
-    if (shared_bytes > 48 << 10) { /* more than every kernel may have */
-        cudaError_t error = cudaFuncSetAttribute(
-            (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
-        if (error != cudaSuccess)
-            return (int)error;
-    }
     if (shared_bytes > SHARED_BYTES_ANYWAY) {
         cudaError_t error = cudaFuncSetAttribute(
             kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
@@ -211,6 +206,19 @@ DEVICE float as_stored(enum dtype dtype, float value)
                                  : from_f16(to_f16(value));
 }
 
+/* 2^x, with what would be a denormal as 0.  __expf is this, a product before it and three more
+ * instructions for denormals. */
+DEVICE float exp2_near(float x)
+{
+#if defined(__CUDA_ARCH__)
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return exp2f(x);
+#endif
+}
+
 /* ---- packs ---------------------------------------------------------------------------------- */
 
 struct alignas(16) pack_f32 {
@@ -295,6 +303,37 @@ DEVICE void pack_store_part(enum dtype dtype, void *data, int64_t at, int n, con
     for (int i = 0; i < PACK; i++)
         if (i < n)
             store(dtype, data, at + i, x[i]);
+}
+
+/* ---- copies to shared memory that a thread does not wait for ----------------------------------- */
+
+/* 16 bytes.  A thread sees what it has asked for itself after copies_wait. */
+DEVICE void copy_ahead(void *shared, const void *global)
+{
+#if defined(__CUDA_ARCH__)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+                 :
+                 : "r"((unsigned)__cvta_generic_to_shared(shared)), "l"(global)
+                 : "memory");
+#else
+    memcpy(shared, global, 16);
+#endif
+}
+
+/* What was asked for since the last call is a group. */
+DEVICE void copies_group(void)
+{
+#if defined(__CUDA_ARCH__)
+    asm volatile("cp.async.commit_group;" : : : "memory");
+#endif
+}
+
+/* Until all groups of this thread but the last are there. */
+DEVICE void copies_wait_but_one(void)
+{
+#if defined(__CUDA_ARCH__)
+    asm volatile("cp.async.wait_group 1;" : : : "memory");
+#endif
 }
 
 #endif

@@ -346,6 +346,19 @@ cudaError_t cudaSetDevice(int)
     return cudaSuccess;
 }
 
+cudaError_t cudaGetDevice(int *device)
+{
+    *device = 0;
+    return cudaSuccess;
+}
+
+/* As of an H200, but for the number of its processors. */
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int)
+{
+    *value = attribute == cudaDevAttrMultiProcessorCount ? 2 : 227 << 10;
+    return cudaSuccess;
+}
+
 cudaError_t cudaDeviceGetPCIBusId(char *text, int bytes, int device)
 {
     snprintf(text, (size_t)bytes, "emulated:%d", device);

@@ -28,7 +28,7 @@
 #include "cuda/sums.h"
 #include "cuda/work.h"
 
-#define LOGITS_BYTES ((int64_t)512 << 20)
+#define LOGITS_BYTES ((int64_t)832 << 20)
 enum { ROWS_MOST = 8192, ROWS_STEP = 128, PITCH_STEP = 64 };
 
 /* Which operand is what in the three ops; x, W and the targets are inputs 0, 1 and 2. -1: not there. */
