@@ -44,6 +44,17 @@ for how in ddp zero2; do
 done
 rm -rf drop*
 
+# Adapters, which have files of their own.
+flags="gpt-nano --batch 4 --seq 4 --lora 2"
+# shellcheck disable=SC2086
+check "adapters on one rank" alone lora1 $flags --steps 3
+# shellcheck disable=SC2086
+check "adapters, zero 1 on 2 ranks" ranks "$first" 2 lora $flags --steps 2 --zero 1
+# shellcheck disable=SC2086
+check "adapters go on, alone" alone lora gpt-nano --resume --steps 3
+check "adapters: the losses of one rank" near lora lora1 3
+rm -rf lora*
+
 # ---- going on with other ranks ----------------------------------------------------------------
 
 # shellcheck disable=SC2086
