@@ -465,7 +465,8 @@ enum snug_status snug_trainer_save(snug_trainer *t, struct snug_error *err)
     if (t->out == NULL)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
                          "the trainer was opened without a folder to save in");
-    return trainer_save(t, err);
+    struct snug_error why = {0};
+    return finish_call(t, trainer_save(t, &why), &why, err);
 }
 
 enum snug_status snug_trainer_read(snug_trainer *t, const char *tensor, float *values,
