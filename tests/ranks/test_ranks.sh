@@ -81,12 +81,14 @@ check "a model of another size" refuses "model = " 1 mlp:7-5-3 --batch 2 --steps
 alone_with_ranks() { "$snug" train mlp:7-5-3 --ranks 2 2>&1 | grep -q "mpirun -n 2"; }
 check "ranks without mpirun" alone_with_ranks
 
-# ---- a rank that is killed --------------------------------------------------------------------
+# ---- a rank that is killed, while all of them save ----------------------------------------------
 
-for rank in 0 1; do
-    # shellcheck disable=SC2086
-    check "rank $rank is killed" killed $rank "--batch 3" $patient
-    check "the checkpoint is whole" goes_on
+for rank in 0 1 2; do
+    for file in model optimizer; do
+        # shellcheck disable=SC2086
+        check "rank $rank is killed, $file" killed $rank $file.safetensors "--batch 3 --zero 3" $patient
+        check "the checkpoint is whole" goes_on
+    done
 done
 
 finish
