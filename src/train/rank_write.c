@@ -21,7 +21,6 @@
  */
 #include "train/rank_save.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,16 +96,16 @@ static enum snug_status ask_all(struct rank_crew *c, bool *all_see, struct snug_
     struct rank_request request = {.ask = ASK_write};
     struct file_mark mark = {0};
     int64_t path_bytes = (int64_t)strlen(c->path) + 1;
-    char all[comm->n_ranks], own = set_mark(c->fd, &mark);
+    bool all[comm->n_ranks], own = set_mark(c->fd, &mark);
     TRY(comm_broadcast(comm, 0, &request, sizeof request, err));
     TRY(comm_broadcast(comm, 0, &mark, sizeof mark, err));
     TRY(comm_broadcast(comm, 0, &path_bytes, sizeof path_bytes, err));
     TRY(comm_broadcast(comm, 0, (void *)c->path, path_bytes, err));
-    TRY(comm_gather(comm, 0, &own, 1, all, err));
+    TRY(comm_gather(comm, 0, &own, sizeof own, all, err));
     for (int rank = 1; rank < comm->n_ranks; rank++)
         own = own && all[rank];
     *all_see = own;
-    return comm_broadcast(comm, 0, &own, 1, err);
+    return comm_broadcast(comm, 0, &own, sizeof own, err);
 }
 
 /* On the others: *fd is that of the file, or -1: it is not to be written to. */
@@ -120,9 +119,9 @@ static enum snug_status answer(struct comm *comm, char **path, int *fd, struct s
         return no_memory(err);
     TRY(comm_broadcast(comm, 0, *path, path_bytes, err));
     *fd = open_marked(*path, &mark);
-    char sees = *fd >= 0, all_see;
-    TRY(comm_gather(comm, 0, &sees, 1, NULL, err));
-    TRY(comm_broadcast(comm, 0, &all_see, 1, err));
+    bool sees = *fd >= 0, all_see;
+    TRY(comm_gather(comm, 0, &sees, sizeof sees, NULL, err));
+    TRY(comm_broadcast(comm, 0, &all_see, sizeof all_see, err));
     if (*fd >= 0 && !all_see) {
         close(*fd);
         *fd = -1;

@@ -6,15 +6,18 @@
 # shellcheck source=tests/ranks/ranks.bash
 . "$(dirname "$0")/ranks.bash"
 
-# Rank 0 has a folder of its own, which the others do not see: everything goes through it.
+# Rank 0 has a folder of its own, which the others do not see: everything goes through it.  They have another,
+# with a file that has the name and the length of the one that is written, and that must stay as it is.
 apart() { # LAUNCHER RANKS DIR FLAGS...
-    local launcher=$1 n_ranks=$2 dir=$3
+    local launcher=$1 n_ranks=$2 dir=$3 left=others-$3/$3/model.safetensors.new
     shift 3
-    mkdir -p "first-$dir" "others-$dir"
+    mkdir -p "first-$dir" "others-$dir/$dir"
+    truncate -s "$(stat -c %s together/model.safetensors)" "$left"
     local run=("$snug" train "$@" --threads 1 --eval-every -1 --quiet --out "$dir")
     timeout 100 "$launcher" -n 1 -wdir "$work/first-$dir" "${run[@]}" \
         : -n $((n_ranks - 1)) -wdir "$work/others-$dir" "${run[@]}" >"$dir.out" 2>&1 &&
-        [ ! -e "others-$dir/$dir" ] && rm -rf "$dir" && mv "first-$dir/$dir" "$dir" || { cat "$dir.out"; return 1; }
+        ! tr -d '\0' <"$left" | grep -q . && [ "$(ls "others-$dir/$dir")" = model.safetensors.new ] &&
+        mv "first-$dir/$dir" "$dir" || { cat "$dir.out"; return 1; }
 }
 checksums() { grep -A4 'safetensors"' "$1/state.json"; }
 both_ways() { # LAUNCHER RANKS FLAGS...: the same bytes, and checksums that hold
