@@ -273,7 +273,8 @@ SNUG_API void snug_trainer_free(snug_trainer *trainer);
  * per model input in the order they were built, target last: a whole batch each, float or int32. */
 SNUG_API enum snug_status snug_trainer_step(snug_trainer *trainer, const void *const *inputs,
                                             struct snug_metrics *metrics, struct snug_error *err);
-/* Writes a checkpoint of the run in options.out now. */
+/* Writes a checkpoint of the run in options.out now.  Of several ranks all come to it, and to each step; one
+ * that fails ends the others. */
 SNUG_API enum snug_status snug_trainer_save(snug_trainer *trainer, struct snug_error *err);
 /* Copies a weight, an optimizer state or an output of the last step out as floats. */
 SNUG_API enum snug_status snug_trainer_read(snug_trainer *trainer, const char *tensor,

@@ -235,7 +235,7 @@ static enum snug_status prepare(const char *dir, struct file_faults *faults, str
 
 /* Writes NAME.new and describes it in `records`. */
 static enum snug_status write_new(const char *dir, const struct checkpoint_file *file,
-                                  json_t *records, struct file_faults *faults,
+                                  struct st_crew *crew, json_t *records, struct file_faults *faults,
                                   struct snug_error *err)
 {
     /* Hugging Face's loader asks for "format" */
@@ -247,7 +247,7 @@ static enum snug_status write_new(const char *dir, const struct checkpoint_file 
     if (path == NULL)
         return no_memory(dir, err);
     enum snug_status status =
-        safetensors_write(path, file->entries, file->n, metadata, &crc, faults, err);
+        safetensors_write(path, file->entries, file->n, metadata, crew, &crc, faults, err);
     if (status == SNUG_OK)
         status = safetensors_open(path, &st, err);
     if (status == SNUG_OK) {
@@ -285,8 +285,8 @@ static enum snug_status parse_state(const char *dir, const char *text, json_t **
 }
 
 enum snug_status checkpoint_save(const char *dir, const struct checkpoint_file *files, int n_files,
-                                 const char *state, struct file_faults *faults,
-                                 struct snug_error *err)
+                                 const char *state, struct st_crew *crew,
+                                 struct file_faults *faults, struct snug_error *err)
 {
     json_t *root = NULL, *records = json_object();
     char *state_path = path_join(dir, STATE_NAME, "");
@@ -297,7 +297,7 @@ enum snug_status checkpoint_save(const char *dir, const struct checkpoint_file *
         goto done;
 
     for (int i = 0; i < n_files && status == SNUG_OK; i++)
-        if ((status = write_new(dir, &files[i], records, faults, err)) == SNUG_OK)
+        if ((status = write_new(dir, &files[i], crew, records, faults, err)) == SNUG_OK)
             status = sync_folder_of(dir, files[i].name, faults, err);
     if (status == SNUG_OK)
         status = file_sync_folder(dir, faults, err);

@@ -33,10 +33,11 @@ enum snug_status checkpoint_write_text(const char *dir, const char *name, const 
                                        struct file_faults *faults, struct snug_error *err);
 
 /* `state` is the text of a JSON object, stored in state.json beside the member "files".  After a
- * failure the folder holds the old checkpoint, or already the new one. */
+ * failure the folder holds the old checkpoint, or already the new one.  A crew helps with step 1, one file
+ * after the other; NULL: nobody does. */
 enum snug_status checkpoint_save(const char *dir, const struct checkpoint_file *files, int n_files,
-                                 const char *state, struct file_faults *faults,
-                                 struct snug_error *err);
+                                 const char *state, struct st_crew *crew,
+                                 struct file_faults *faults, struct snug_error *err);
 
 bool checkpoint_exists(const char *dir); /* is there a state.json? */
 

@@ -101,6 +101,14 @@ enum snug_status file_write_at(int fd, const char *path, const void *bytes, int6
     return SNUG_OK;
 }
 
+enum snug_status file_set_length(int fd, const char *path, int64_t n_bytes,
+                                 struct file_faults *faults, struct snug_error *err)
+{
+    if (must_fail(faults) || ftruncate(fd, n_bytes) != 0)
+        return failed(err, path, "make room in it");
+    return SNUG_OK;
+}
+
 enum snug_status file_finish(int fd, const char *path, struct file_faults *faults,
                              struct snug_error *err)
 {

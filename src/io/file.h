@@ -39,6 +39,9 @@ enum snug_status file_create(const char *path, int *fd, struct file_faults *faul
 enum snug_status file_write_at(int fd, const char *path, const void *bytes, int64_t n_bytes,
                                int64_t offset_bytes, uint32_t *crc, struct file_faults *faults,
                                struct snug_error *err);
+/* As if zeros were written up to there. */
+enum snug_status file_set_length(int fd, const char *path, int64_t n_bytes,
+                                 struct file_faults *faults, struct snug_error *err);
 /* Syncs and closes; fd is closed whatever happens. */
 enum snug_status file_finish(int fd, const char *path, struct file_faults *faults,
                              struct snug_error *err);

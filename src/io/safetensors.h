@@ -31,6 +31,20 @@ struct st_entry {
     enum snug_status (*fill)(const struct st_entry *entry, int64_t at, int64_t n, void *out,
                              struct snug_error *err);
     void *maker; /* for fill */
+    bool shared; /* writer: the crew writes it, if there is one that can */
+};
+
+/* Others who write tensors into the file beside this process, each its own ranges. */
+struct st_crew {
+    /* The file is there, at its full length, with nothing in it; placed[i] begins data_begin + its
+     * offset_bytes from the beginning.  *comes = false: the others cannot reach the file, and nothing is
+     * left to them; the shared entries then have to be readable here. */
+    enum snug_status (*begin)(struct st_crew *crew, int fd, const char *path,
+                              const struct st_entry *placed, int n, int64_t data_begin, bool *comes,
+                              struct snug_error *err);
+    /* Only after begin, if they come: returns when all bytes of what is shared are on the disk, with the
+     * checksum of each shared entry in crcs[i]. */
+    enum snug_status (*end)(struct st_crew *crew, uint32_t *crcs, struct snug_error *err);
 };
 
 struct safetensors;
@@ -57,10 +71,11 @@ enum snug_status safetensors_crc(struct safetensors *st, uint32_t *crc, struct s
 /* Writes `path` in place and syncs it; removes it again if that fails.  `metadata` is key, value,
  * ..., NULL, or NULL.  The writer adds the key SAFETENSORS_SAVE, whose value is a checksum of the
  * data: two saves can be told apart by their headers alone.  Wide types come first, in the order
- * given otherwise, so that every tensor is aligned in the file. */
+ * given otherwise, so that every tensor is aligned in the file.  The bytes do not depend on who writes
+ * them: crew is NULL where nobody helps. */
 #define SAFETENSORS_SAVE "snug_save"
 enum snug_status safetensors_write(const char *path, const struct st_entry *entries, int n,
-                                   const char *const *metadata, uint32_t *crc,
+                                   const char *const *metadata, struct st_crew *crew, uint32_t *crc,
                                    struct file_faults *faults, struct snug_error *err);
 
 /* shape x type, or false where that is more than an int64. */

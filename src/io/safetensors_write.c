@@ -86,93 +86,143 @@ static enum snug_status make_header(const char *path, const struct st_entry *pla
     return status;
 }
 
+/* A file under way. */
+struct writer {
+    const char *path;
+    int fd;
+    struct st_entry *placed;
+    uint32_t *crcs; /* of each */
+    int n;
+    int64_t data_begin;
+    struct st_crew *crew; /* NULL: all is written here */
+    struct file_faults *faults;
+};
+
 /* Through a small buffer: what is not in memory is not brought there whole. */
-static enum snug_status write_read(int fd, const char *path, const struct st_entry *entry,
-                                   int64_t begin, uint32_t *crc, struct file_faults *faults,
-                                   struct snug_error *err)
+static enum snug_status write_read(const struct writer *w, const struct st_entry *entry,
+                                   int64_t begin, uint32_t *crc, struct snug_error *err)
 {
     unsigned char piece[PIECE_BYTES];
     for (int64_t at = 0; at < entry->n_bytes; at += PIECE_BYTES) {
         int64_t left = entry->n_bytes - at, n = left < PIECE_BYTES ? left : PIECE_BYTES;
         TRY(entry->read(entry->owner, entry->id, at, n, piece, err));
-        TRY(file_write_at(fd, path, piece, n, begin + at, crc, faults, err));
+        TRY(file_write_at(w->fd, w->path, piece, n, begin + at, crc, w->faults, err));
     }
     return SNUG_OK;
 }
 
-static enum snug_status write_made(int fd, const char *path, const struct st_entry *entry,
-                                   int64_t begin, uint32_t *crc, struct file_faults *faults,
-                                   struct snug_error *err)
+static enum snug_status write_made(const struct writer *w, const struct st_entry *entry,
+                                   int64_t begin, uint32_t *crc, struct snug_error *err)
 {
     double piece[PIECE_ELEMS]; /* room for the widest type */
     int64_t width = (int64_t)dtype_bytes(entry->dtype), n = entry->n_bytes / width;
     for (int64_t at = 0; at < n; at += PIECE_ELEMS) {
         int64_t count = n - at < PIECE_ELEMS ? n - at : PIECE_ELEMS;
         TRY(entry->fill(entry, at, count, piece, err));
-        TRY(file_write_at(fd, path, piece, count * width, begin + at * width, crc, faults, err));
+        TRY(file_write_at(w->fd, w->path, piece, count * width, begin + at * width, crc, w->faults,
+                          err));
     }
     return SNUG_OK;
 }
 
-static enum snug_status write_tensors(int fd, const char *path, const struct st_entry *placed,
-                                      int n, int64_t data_begin, uint32_t *crc, int64_t *n_bytes,
-                                      struct file_faults *faults, struct snug_error *err)
+static enum snug_status write_tensor(const struct writer *w, int i, struct snug_error *err)
 {
+    const struct st_entry *entry = &w->placed[i];
+    int64_t begin = w->data_begin + entry->offset_bytes;
+    w->crcs[i] = 0;
+    if (entry->fill != NULL)
+        return write_made(w, entry, begin, &w->crcs[i], err);
+    if (entry->read != NULL)
+        return write_read(w, entry, begin, &w->crcs[i], err);
+    return file_write_at(w->fd, w->path, entry->data, entry->n_bytes, begin, &w->crcs[i], w->faults,
+                         err);
+}
+
+/* At its full length from the start: so a network's file system never takes what lies behind the bytes of
+ * one writer for empty, and fills it up. */
+static enum snug_status begin_crew(const struct writer *w, bool *comes, struct snug_error *err)
+{
+    *comes = false;
+    if (w->crew == NULL || w->n == 0)
+        return SNUG_OK;
+    const struct st_entry *last = &w->placed[w->n - 1];
+    TRY(file_set_length(w->fd, w->path, w->data_begin + last->offset_bytes + last->n_bytes,
+                        w->faults, err));
+    return w->crew->begin(w->crew, w->fd, w->path, w->placed, w->n, w->data_begin, comes, err);
+}
+
+static enum snug_status write_tensors(const struct writer *w, uint32_t *crc, int64_t *n_bytes,
+                                      struct snug_error *err)
+{
+    bool crew_comes;
+    TRY(begin_crew(w, &crew_comes, err));
+    for (int i = 0; i < w->n; i++)
+        if (!crew_comes || !w->placed[i].shared)
+            TRY(write_tensor(w, i, err));
+    if (crew_comes)
+        TRY(w->crew->end(w->crew, w->crcs, err));
     *crc = 0;
     *n_bytes = 0;
-    for (int i = 0; i < n; i++) {
-        int64_t begin = data_begin + placed[i].offset_bytes;
-        const struct st_entry *entry = &placed[i];
-        if (entry->fill != NULL)
-            TRY(write_made(fd, path, entry, begin, crc, faults, err));
-        else if (entry->read != NULL)
-            TRY(write_read(fd, path, entry, begin, crc, faults, err));
-        else
-            TRY(file_write_at(fd, path, entry->data, entry->n_bytes, begin, crc, faults, err));
-        *n_bytes += placed[i].n_bytes;
+    for (int i = 0; i < w->n; i++) {
+        *crc = file_crc32_join(*crc, w->crcs[i], w->placed[i].n_bytes);
+        *n_bytes += w->placed[i].n_bytes;
     }
     return SNUG_OK;
+}
+
+/* What a crew writes into is a file that nobody has open: one of a run that was killed may still write to
+ * what it had. */
+static enum snug_status create(struct writer *w, struct snug_error *err)
+{
+    if (w->crew != NULL)
+        file_remove(w->path, w->faults);
+    return file_create(w->path, &w->fd, w->faults, err);
 }
 
 enum snug_status safetensors_write(const char *path, const struct st_entry *entries, int n,
-                                   const char *const *metadata, uint32_t *crc,
+                                   const char *const *metadata, struct st_crew *crew, uint32_t *crc,
                                    struct file_faults *faults, struct snug_error *err)
 {
     struct text header = {0};
-    int fd = -1;
+    struct writer w = {.path = path,
+                       .fd = -1,
+                       .placed = calloc((size_t)n + 1, sizeof *w.placed),
+                       .crcs = calloc((size_t)n + 1, sizeof *w.crcs),
+                       .n = n,
+                       .crew = crew,
+                       .faults = faults};
     bool created = false;
     uint32_t data_crc;
     int64_t data_bytes;
-    struct st_entry *placed = calloc((size_t)n + 1, sizeof *placed);
     enum snug_status status = SNUG_OK;
-    if (placed == NULL) {
+    if (w.placed == NULL || w.crcs == NULL) {
         status = snug_fail(err, SNUG_NO_MEMORY, "%s: no memory for its index", path);
         goto done;
     }
-    if ((status = lay_out(path, entries, n, placed, err)) != SNUG_OK ||
-        (status = make_header(path, placed, n, metadata, 0, &header, err)) != SNUG_OK ||
-        (status = file_create(path, &fd, faults, err)) != SNUG_OK)
+    if ((status = lay_out(path, entries, n, w.placed, err)) != SNUG_OK ||
+        (status = make_header(path, w.placed, n, metadata, 0, &header, err)) != SNUG_OK ||
+        (status = create(&w, err)) != SNUG_OK)
         goto done;
     created = true;
-    status = write_tensors(fd, path, placed, n, (int64_t)header.length, &data_crc, &data_bytes,
-                           faults, err);
-    if (status != SNUG_OK)
+    w.data_begin = (int64_t)header.length;
+    if ((status = write_tensors(&w, &data_crc, &data_bytes, err)) != SNUG_OK)
         goto done;
     text_free(&header);
-    if ((status = make_header(path, placed, n, metadata, data_crc, &header, err)) != SNUG_OK ||
-        (status = file_write_at(fd, path, header.data, (int64_t)header.length, 0, NULL, faults,
+    if ((status = make_header(path, w.placed, n, metadata, data_crc, &header, err)) != SNUG_OK ||
+        (status = file_write_at(w.fd, path, header.data, (int64_t)header.length, 0, NULL, faults,
                                 err)) != SNUG_OK)
         goto done;
-    status = file_finish(fd, path, faults, err);
-    fd = -1;
+    status = file_finish(w.fd, path, faults, err);
+    w.fd = -1;
     if (crc != NULL)
         *crc = file_crc32_join(file_crc32(0, header.data, header.length), data_crc, data_bytes);
 done:
-    if (fd >= 0)
-        close(fd);
+    if (w.fd >= 0)
+        close(w.fd);
     if (status != SNUG_OK && created)
         file_remove(path, faults);
     text_free(&header);
-    free(placed);
+    free(w.placed);
+    free(w.crcs);
     return status;
 }

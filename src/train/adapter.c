@@ -357,13 +357,17 @@ struct adapter_merger {
     char (*names)[NAME_MAX_BYTES]; /* PEFT's */
 };
 
+/* The owner of an entry is an executor or, with several ranks, all of them: only its own `read` knows. */
 static enum snug_status load_f32(const struct st_entry *entry, float *to, struct snug_error *err)
 {
     double piece[WEIGHT_PIECE]; /* room for the widest type */
     int64_t size = (int64_t)dtype_bytes(entry->dtype), n = shape_elems(&entry->shape);
     for (int64_t at = 0; at < n; at += WEIGHT_PIECE) {
         int64_t count = n - at < WEIGHT_PIECE ? n - at : WEIGHT_PIECE;
-        TRY(exec_read(entry->owner, entry->id, at * size, count * size, piece, err));
+        if (entry->data != NULL)
+            memcpy(piece, (const char *)entry->data + at * size, (size_t)(count * size));
+        else
+            TRY(entry->read(entry->owner, entry->id, at * size, count * size, piece, err));
         for (int64_t i = 0; i < count; i++)
             to[at + i] = (float)dtype_load(entry->dtype, piece, i);
     }

@@ -328,15 +328,15 @@ static enum snug_status trained_entries(struct snug_trainer *t, struct st_entry 
 }
 
 /* Adapters go to a file of their own, and the model is made of them and of what is frozen. */
-static enum snug_status save_files(struct snug_trainer *t, const struct st_entry *trained,
-                                   int n_trained, const struct st_entry *optimizer, int n_optimizer,
-                                   const char *state, struct snug_error *err)
+static enum snug_status save_with(struct snug_trainer *t, const struct st_entry *trained,
+                                  int n_trained, const struct st_entry *optimizer, int n_optimizer,
+                                  const char *state, struct st_crew *crew, struct snug_error *err)
 {
     struct checkpoint_file files[N_FILES] = {
         [MODEL_FILE] = {file_names[MODEL_FILE], trained, n_trained},
         [OPTIMIZER_FILE] = {file_names[OPTIMIZER_FILE], optimizer, n_optimizer}};
     if (t->recipe.lora == 0)
-        return checkpoint_save(t->out, files, ADAPTER_FILE, state, NULL, err);
+        return checkpoint_save(t->out, files, ADAPTER_FILE, state, crew, NULL, err);
     struct adapter_files adapter;
     TRY(adapter_files_make(&t->session, t->exec, &t->recipe, t->model->family == MODEL_gpt2,
                            trained, n_trained, &adapter, err));
@@ -344,8 +344,21 @@ static enum snug_status save_files(struct snug_trainer *t, const struct st_entry
     files[MODEL_FILE].n = adapter.n_model;
     files[ADAPTER_FILE] =
         (struct checkpoint_file){file_names[ADAPTER_FILE], adapter.parts, adapter.n_parts};
-    enum snug_status status = checkpoint_save(t->out, files, N_FILES, state, NULL, err);
+    enum snug_status status = checkpoint_save(t->out, files, N_FILES, state, crew, NULL, err);
     adapter_files_free(&adapter);
+    return status;
+}
+
+static enum snug_status save_files(struct snug_trainer *t, const struct st_entry *trained,
+                                   int n_trained, const struct st_entry *optimizer, int n_optimizer,
+                                   const char *state, struct snug_error *err)
+{
+    struct rank_crew crew;
+    bool helped = t->comm->n_ranks > 1;
+    rank_crew_make(&crew, t);
+    enum snug_status status = save_with(t, trained, n_trained, optimizer, n_optimizer, state,
+                                        helped ? &crew.crew : NULL, err);
+    rank_crew_free(&crew);
     return status;
 }
 

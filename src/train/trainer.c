@@ -439,10 +439,9 @@ enum snug_status snug_trainer_run(snug_trainer *t, snug_progress_fn *progress, v
     return finish_call(t, run_steps(t, progress, user, &why), &why, err);
 }
 
-enum snug_status snug_trainer_step(snug_trainer *t, const void *const *inputs,
-                                   struct snug_metrics *metrics, struct snug_error *err)
+static enum snug_status step_with(struct snug_trainer *t, const void *const *inputs,
+                                  struct snug_metrics *m, struct snug_error *err)
 {
-    struct snug_metrics m;
     const struct program *prog = &t->session.prog;
     for (int id = 0, at = 0; id < prog->n_tensors; id++)
         if (prog->tensors[id].role == ROLE_input && prog->tensors[id].base == TENSOR_NONE &&
@@ -451,10 +450,17 @@ enum snug_status snug_trainer_step(snug_trainer *t, const void *const *inputs,
                              prog->tensors[id].name);
     t->given = inputs;
     exec_feed_ahead(t->exec, false);
-    enum snug_status status = one_step(t, &m, err);
+    enum snug_status status = one_step(t, m, err);
     t->given = NULL;
-    if (status == SNUG_OK)
-        status = log_step(t, &m, err);
+    return status == SNUG_OK ? log_step(t, m, err) : status;
+}
+
+enum snug_status snug_trainer_step(snug_trainer *t, const void *const *inputs,
+                                   struct snug_metrics *metrics, struct snug_error *err)
+{
+    struct snug_metrics m;
+    struct snug_error why = {0};
+    enum snug_status status = finish_call(t, step_with(t, inputs, &m, &why), &why, err);
     if (status == SNUG_OK && metrics != NULL)
         *metrics = m;
     return status;
@@ -465,7 +471,8 @@ enum snug_status snug_trainer_save(snug_trainer *t, struct snug_error *err)
     if (t->out == NULL)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
                          "the trainer was opened without a folder to save in");
-    return trainer_save(t, err);
+    struct snug_error why = {0};
+    return finish_call(t, trainer_save(t, &why), &why, err);
 }
 
 enum snug_status snug_trainer_read(snug_trainer *t, const char *tensor, float *values,

@@ -364,6 +364,7 @@ void weights_point(struct st_entry *entry, struct exec *exec, tensor_id id)
     entry->read = entry->data == NULL ? read_anywhere : NULL;
     entry->owner = exec;
     entry->id = id;
+    entry->shared = false;
 }
 
 enum snug_status weights_entries(const struct session *session, struct exec *exec, unsigned roles,

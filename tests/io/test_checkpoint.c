@@ -41,7 +41,7 @@ static enum snug_status save(const char *dir, int generation, struct file_faults
     const struct checkpoint_file files[] = {{"model.safetensors", model, 1},
                                             {"optimizer.safetensors", optimizer, 2}};
     snprintf(state, sizeof state, "{\"step\": %d, \"recipe\": {\"lr\": 0.1}}", generation);
-    return checkpoint_save(dir, files, 2, state, faults, err);
+    return checkpoint_save(dir, files, 2, state, NULL, faults, err);
 }
 
 static void read_all_equal(struct checkpoint *checkpoint, const char *name, double expected)
@@ -331,7 +331,7 @@ static enum snug_status save_inside(const char *dir, float value, struct file_fa
     const struct st_entry part = {
         .name = "w", .dtype = DTYPE_f32, .shape = {1, {1}}, .data = &value};
     const struct checkpoint_file file = {"inside/part.safetensors", &part, 1};
-    return checkpoint_save(dir, &file, 1, "{}", faults, err);
+    return checkpoint_save(dir, &file, 1, "{}", NULL, faults, err);
 }
 
 static float load_inside(const char *dir)
@@ -479,10 +479,10 @@ static void test_bad_state(void **state)
     struct snug_error err = {0};
     (void)state;
     files_make_dir(dir);
-    assert_int_equal(checkpoint_save(dir, NULL, 0, "[]", NULL, &err), SNUG_BAD_ARGUMENT);
-    assert_int_equal(checkpoint_save(dir, NULL, 0, "{\"files\": 1}", NULL, &err),
+    assert_int_equal(checkpoint_save(dir, NULL, 0, "[]", NULL, NULL, &err), SNUG_BAD_ARGUMENT);
+    assert_int_equal(checkpoint_save(dir, NULL, 0, "{\"files\": 1}", NULL, NULL, &err),
                      SNUG_BAD_ARGUMENT);
-    assert_int_equal(checkpoint_save(dir, NULL, 0, "{", NULL, &err), SNUG_BAD_FILE);
+    assert_int_equal(checkpoint_save(dir, NULL, 0, "{", NULL, NULL, &err), SNUG_BAD_FILE);
     assert_false(checkpoint_exists(dir));
     files_remove_dir(dir);
 }

@@ -39,7 +39,7 @@ static uint32_t write_sample(const char *path)
     struct snug_error err = {0};
     uint32_t crc;
     enum snug_status status =
-        safetensors_write(path, entries, LENGTH(entries), metadata, &crc, NULL, &err);
+        safetensors_write(path, entries, LENGTH(entries), metadata, NULL, &crc, NULL, &err);
     assert_string_equal(err.message, "");
     assert_int_equal(status, SNUG_OK);
     return crc;
@@ -102,16 +102,20 @@ static void test_write_refuses(void **state)
     (void)state;
     files_make_dir(dir);
     const char *path = files_path(dir, "x");
-    assert_int_equal(safetensors_write(path, twice, 2, NULL, NULL, NULL, &err), SNUG_BAD_ARGUMENT);
+    assert_int_equal(safetensors_write(path, twice, 2, NULL, NULL, NULL, NULL, &err),
+                     SNUG_BAD_ARGUMENT);
     assert_non_null(strstr(err.message, "two tensors of one name"));
-    assert_int_equal(safetensors_write(path, &huge, 1, NULL, NULL, NULL, &err), SNUG_BAD_ARGUMENT);
-    assert_int_equal(safetensors_write(files_path(dir, "no/x"), entries, 1, NULL, NULL, NULL, &err),
-                     SNUG_IO_ERROR);
+    assert_int_equal(safetensors_write(path, &huge, 1, NULL, NULL, NULL, NULL, &err),
+                     SNUG_BAD_ARGUMENT);
+    assert_int_equal(
+        safetensors_write(files_path(dir, "no/x"), entries, 1, NULL, NULL, NULL, NULL, &err),
+        SNUG_IO_ERROR);
     int n_injected = 0;
     for (int64_t n = 1;; n++) { /* a failed write leaves no file */
         struct file_faults faults = {.fail_at = n};
         struct safetensors *st;
-        if (safetensors_write(path, entries, LENGTH(entries), NULL, NULL, &faults, &err) == SNUG_OK)
+        if (safetensors_write(path, entries, LENGTH(entries), NULL, NULL, NULL, &faults, &err) ==
+            SNUG_OK)
             break;
         n_injected++;
         assert_int_equal(safetensors_open(path, &st, &err), SNUG_BAD_FILE);

@@ -67,9 +67,9 @@ refuses() { # WORDS RANKS FLAGS...: fails, with one line that has the words
 rank_of() { tr '\0' '\n' <"/proc/$1/environ" | sed -nE 's/^(OMPI_COMM_WORLD_RANK|PMI_RANK)=//p'; }
 pids_below() { local c; for c in $(pgrep -P "$1"); do echo "$c"; pids_below "$c"; done; }
 is_there() { [ -d "/proc/$1" ] && ! grep -q '^State:.*Z' "/proc/$1/status" 2>/dev/null; }
-killed() { # RANK FLAGS LAUNCHER...: of three, the others end within 10 s, and say so once
-    local rank=$1 flags=$2 pid victim='' others='' left begin
-    shift 2
+killed() { # RANK FILE FLAGS LAUNCHER...: of three, as FILE is written; the others end within 10 s, and say so once
+    local rank=$1 file=$2 flags=$3 pid victim='' others='' left begin
+    shift 3
     # shellcheck disable=SC2086
     "$@" -n 3 "$snug" train gpt-nano $flags --seq 8 --threads 1 --steps 1000000 --eval-every -1 \
         --out killed --save-every 1 --quiet >killed.out 2>&1 &
@@ -80,6 +80,8 @@ killed() { # RANK FLAGS LAUNCHER...: of three, the others end within 10 s, and s
         if [ "$(rank_of "$pid")" = "$rank" ]; then victim=$pid; else others="$others $pid"; fi
     done
     [ -n "$victim" ] && [ "$(echo "$others" | wc -w)" -eq 2 ] || return 1
+    begin=$SECONDS
+    until [ -e "killed/$file.new" ] || [ $((SECONDS - begin)) -ge 20 ]; do :; done
     begin=$SECONDS
     kill -9 "$victim"
     left=yes
@@ -94,7 +96,12 @@ killed() { # RANK FLAGS LAUNCHER...: of three, the others end within 10 s, and s
     [ -z "$left" ] && [ "$(grep -c "^snug: rank .: rank $rank has ended without a word" killed.out)" -eq 1 ] ||
         { cat killed.out; return 1; }
 }
-goes_on() { "$snug" inspect killed >/dev/null && rm -rf killed; }
+goes_on() { # what was saved is whole: all of it is read, and checked, by a run that takes one more step
+    local step
+    step=$(sed -n 's/.*"step": \([0-9]*\).*/\1/p' killed/state.json)
+    alone killed gpt-nano --resume --steps $((step + 1)) --zero 0 || { cat killed.err; return 1; }
+    rm -rf killed
+}
 patient=${openmpi:+$openmpi --enable-recovery}
 patient=${patient:-$mpich -disable-auto-cleanup}
 

@@ -173,7 +173,7 @@ check "other schedules on other ranks" refuses "here it is pipeline = 1f1b" 1 gp
     --pipeline gpipe --steps 2 : -n 1 "$snug" train gpt-nano --batch 4 --micro-batch 1 --pipeline 1f1b --steps 2
 
 # shellcheck disable=SC2086
-check "a rank in the middle is killed" killed 1 "--batch 6 --micro-batch 1 --pipeline 1f1b" $patient
+check "a rank in the middle is killed" killed 1 model.safetensors "--batch 6 --micro-batch 1 --pipeline 1f1b" $patient
 check "the checkpoint is whole" goes_on
 
 finish

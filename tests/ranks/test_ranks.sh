@@ -44,6 +44,17 @@ for how in ddp zero2; do
 done
 rm -rf drop*
 
+# Adapters, which have files of their own.
+flags="gpt-nano --batch 4 --seq 4 --lora 2"
+# shellcheck disable=SC2086
+check "adapters on one rank" alone lora1 $flags --steps 3
+# shellcheck disable=SC2086
+check "adapters, zero 1 on 2 ranks" ranks "$first" 2 lora $flags --steps 2 --zero 1
+# shellcheck disable=SC2086
+check "adapters go on, alone" alone lora gpt-nano --resume --steps 3
+check "adapters: the losses of one rank" near lora lora1 3
+rm -rf lora*
+
 # ---- going on with other ranks ----------------------------------------------------------------
 
 # shellcheck disable=SC2086
@@ -70,12 +81,14 @@ check "a model of another size" refuses "model = " 1 mlp:7-5-3 --batch 2 --steps
 alone_with_ranks() { "$snug" train mlp:7-5-3 --ranks 2 2>&1 | grep -q "mpirun -n 2"; }
 check "ranks without mpirun" alone_with_ranks
 
-# ---- a rank that is killed --------------------------------------------------------------------
+# ---- a rank that is killed, while all of them save ----------------------------------------------
 
-for rank in 0 1; do
-    # shellcheck disable=SC2086
-    check "rank $rank is killed" killed $rank "--batch 3" $patient
-    check "the checkpoint is whole" goes_on
+for rank in 0 1 2; do
+    for file in model optimizer; do
+        # shellcheck disable=SC2086
+        check "rank $rank is killed, $file" killed $rank $file.safetensors "--batch 3 --zero 3" $patient
+        check "the checkpoint is whole" goes_on
+    done
 done
 
 finish
