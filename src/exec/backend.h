@@ -65,7 +65,7 @@ struct kernel_call {
     void *prepared; /* what prepare made */
     bool add;       /* outputs that accumulate: += (true) or = (false) */
     /* Which micro-batch of the step, from 0.  On a GPU a recorded run is made again for another one,
-     * so kernels read scalars[SCALAR_micro] instead. */
+     * so kernels read scalars[SCALAR_micro] instead, and add op->micro. */
     int micro;
     void *stream;                /* of the device; NULL on the CPU */
     struct store *store;         /* NULL: nothing is stored */

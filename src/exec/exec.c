@@ -136,7 +136,7 @@ static enum snug_status open_lane(struct exec *exec, struct exec *shared, struct
     if (exec->hooks != NULL)
         TRY(device_open_lane(exec, err));
     struct comm *comm = exec->facts.comm;
-    bool by_thread = exec->hooks == NULL || exec->exchanger.bucket != NULL;
+    bool by_thread = exec->hooks == NULL || exchanger_host_bytes(&exec->exchanger) > 0;
     bool posts = comm != NULL && comm->table->progress != NULL;
     return n_copies == 0 || !by_thread
                ? SNUG_OK
@@ -571,7 +571,7 @@ const char *exec_exchange_way(const struct exec *exec)
 
 int64_t exec_exchange_host_bytes(const struct exec *exec)
 {
-    return exec->exchanger.bucket == NULL ? 0 : exec->exchanger.work_bytes;
+    return exchanger_host_bytes(&exec->exchanger);
 }
 
 int64_t exec_resident_bytes(const struct exec *exec)

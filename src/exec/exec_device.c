@@ -52,8 +52,8 @@ static int64_t bucket_bytes(const struct program *prog)
 enum snug_status device_open_lane(struct exec *exec, struct snug_error *err)
 {
     exec->exchanger.work_bytes = exec->facts.comm == NULL ? 0 : bucket_bytes(exec->prog);
-    if (exec->exchanger.work_bytes > 0 && exec->exchanger.direct == NULL)
-        TRY(exchanger_stage(&exec->exchanger, err));
+    if (exec->facts.comm != NULL && exec->exchanger.direct == NULL)
+        TRY(exchanger_stage(&exec->exchanger, exec->prog, err));
     TRY(exec->hooks->event_make(&exec->forked, err));
     return make_events(&exec->copied, exec->prog->n_ops + 1, exec->hooks, err);
 }
