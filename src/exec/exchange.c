@@ -3,8 +3,6 @@
  */
 #include "exec/exchange.h"
 
-#include "ir/exchange.h"
-
 static struct comm_tensor shared_tensor(const struct program *prog, const struct op *op, int k)
 {
     const struct tensor *whole = &prog->tensors[exchange_whole(op, k)];
@@ -87,13 +85,31 @@ static enum snug_status carry(const struct rank_exchanger *ranks, const struct k
     }
 }
 
+/* From device to device.  The executor has let the stream of `sent` wait for its send. */
+static enum snug_status pass(const struct rank_exchanger *ranks, const struct kernel_call *call,
+                             struct snug_error *err)
+{
+    const struct op *op = call->op;
+    struct letter letter = letter_of(ranks, call);
+    if (op->kind == OP_sent)
+        return SNUG_OK;
+    int peer;
+    struct direct *direct = direct_of_message(ranks, op, &peer);
+    return op->kind == OP_send
+               ? ranks->hooks->direct->pass(direct, peer, letter.tensor, letter.n_bytes, peer, NULL,
+                                            0, call->stream, err)
+               : ranks->hooks->direct->pass(direct, peer, NULL, 0, peer, letter.tensor,
+                                            letter.n_bytes, call->stream, err);
+}
+
 static enum snug_status run_message(const struct rank_exchanger *ranks,
                                     const struct kernel_call *call, struct snug_error *err)
 {
     const struct op *op = call->op;
     const struct operand *x = op->kind == OP_recv ? &call->out[0] : &call->in[0];
     struct snug_error why = {0};
-    enum snug_status status = carry(ranks, call, &why);
+    enum snug_status status =
+        directs_are_open(ranks) ? pass(ranks, call, &why) : carry(ranks, call, &why);
     return status == SNUG_OK ? SNUG_OK
                              : snug_fail(err, status, "%.400s (in %s of \"%.60s\")", why.message,
                                          op_infos[op->kind].name, x->tensor->name);
@@ -129,10 +145,10 @@ static enum snug_status run(struct exchanger *exchanger, const struct kernel_cal
                                           .cut = exchange_cut(op),
                                           .reach = ranks->bucket == NULL ? NULL : &ranks->reach};
     }
-    enum snug_status status =
-        ranks->direct != NULL
-            ? ranks->hooks->direct->run(ranks->direct, call, ranks->work_bytes, &why)
-            : exchange(ranks, comm, call, tensors, &why);
+    struct direct *direct = ranks->directs[ranks->groups == NULL ? GROUP_ALL : exchange_group(op)];
+    enum snug_status status = direct != NULL
+                                  ? ranks->hooks->direct->run(direct, call, ranks->work_bytes, &why)
+                                  : exchange(ranks, comm, call, tensors, &why);
     const struct tensor *first = (op->kind == OP_all_gather ? call->out : call->in)[0].tensor;
     return status == SNUG_OK ? SNUG_OK
                              : snug_fail(err, status, "%.400s (in %s of \"%.60s\")", why.message,

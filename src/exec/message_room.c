@@ -9,7 +9,6 @@
 #include "exec/exchange.h"
 
 #include "base/arena.h"
-#include "ir/exchange.h"
 
 #include <stdlib.h>
 
