@@ -19,14 +19,17 @@
 
 /* ---- the lane of copies ---------------------------------------------------------------------- */
 
-static enum snug_status make_events(void ***events, int n, const struct device_hooks *hooks,
+/* One for each op, or for each copy: an unrolled program has many others. */
+static enum snug_status make_events(void ***events, const struct exec *exec, bool of_copies,
                                     struct snug_error *err)
 {
+    int n = exec->prog->n_ops + 1;
     *events = calloc((size_t)n, sizeof **events);
     if (*events == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     for (int i = 0; i < n; i++)
-        TRY(hooks->event_make(&(*events)[i], err));
+        if (!of_copies || (i < n - 1 && op_is_copy(&exec->prog->ops[i])))
+            TRY(exec->hooks->event_make(&(*events)[i], err));
     return SNUG_OK;
 }
 
@@ -68,7 +71,7 @@ enum snug_status device_open_lane(struct exec *exec, struct snug_error *err)
     else if (exec->facts.comm != NULL)
         TRY(exchanger_stage(&exec->exchanger, exec->prog, err));
     TRY(exec->hooks->event_make(&exec->forked, err));
-    return make_events(&exec->copied, exec->prog->n_ops + 1, exec->hooks, err);
+    return make_events(&exec->copied, exec, true, err);
 }
 
 void device_close(struct exec *exec)
@@ -178,11 +181,12 @@ enum snug_status device_join_copies(struct exec *exec, int newest, struct snug_e
 
 enum snug_status device_run_alone(struct exec *exec, int i, int micro, struct snug_error *err)
 {
+    const struct op *op = &exec->prog->ops[i];
+    void *end = op_is_copy(op) ? exec->copied[i] : exec->forked;
     TRY(wait_for_send(exec, i, err));
     TRY(exec_run_op(exec, i, micro, err));
-    TRY(exec->hooks->event_record(exec->copied[i], exec->calls[i].stream, err));
-    return exec->prog->ops[i].kind == OP_send ? SNUG_OK
-                                              : device_finish_event(exec, exec->copied[i], err);
+    TRY(exec->hooks->event_record(end, exec->calls[i].stream, err));
+    return op->kind == OP_send ? SNUG_OK : device_finish_event(exec, end, err);
 }
 
 /* ---- time of ops ----------------------------------------------------------------------------- */
@@ -198,7 +202,7 @@ static enum snug_status time_section(struct exec *exec, int begin, int end, int 
 {
     const struct program *prog = exec->prog;
     if (exec->timed == NULL)
-        TRY(make_events(&exec->timed, prog->n_ops + 1, exec->hooks, err));
+        TRY(make_events(&exec->timed, exec, false, err));
     TRY(device_mark_op(exec, prog->n_ops, err));
     TRY(exec_run_section(exec, begin, end, micro, err));
     TRY(device_finish(exec, err));

@@ -37,7 +37,7 @@ struct exec {
     struct staging *staging;
     bool feeds_ahead;
     void *forked;      /* event: kernels before the copy that is put on its stream */
-    void **copied;     /* events, per op: the copy is done */
+    void **copied;     /* events, per copy: it is done */
     int newest_fetch;  /* of this section: the last copy on the stream of copies, or -1 */
     int newest_stash;  /* the last one that no fetch has waited for, or -1 */
     void **timed;      /* events, per op: its end; the last: the begin of a section */
