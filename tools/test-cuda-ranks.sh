@@ -3,7 +3,8 @@
 # usage: tools/test-cuda-ranks.sh [BUILD]      BUILD: the folder of the build, as build/release
 #
 # gpt-nano, 20 steps: ddp and zero 1, 2, 3 on two ranks against one, in fp32 within 1e-4 and in bf16 within
-# 1e-3; planned = allocated on both; NCCL forced with one rank.  A line for each, with what was seen.
+# 1e-3; pipelines likewise, PipeDream against the CPU; planned = allocated on both; NCCL forced with one rank.
+# A line for each, with what was seen.
 # Where there is no mpirun that works, or snug was built without MPI, the script starts the ranks itself and
 # they talk over sockets (tests/ranks/plugin_local.c); WITHOUT_MPI=1 asks for that.  MODEL, SEQ and STEPS name
 # another model: a smaller one under the emulation (SNUG_CUDA_PLUGIN).
@@ -71,7 +72,7 @@ fi
 
 # ---- a case ------------------------------------------------------------------------------------
 
-common=("${MODEL:-gpt-nano}" random --seq "${SEQ:-64}" --steps "${STEPS:-20}" --eval-every -1 --threads 2 --device cuda --json)
+common=("${MODEL:-gpt-nano}" random --seq "${SEQ:-64}" --steps "${STEPS:-20}" --eval-every -1 --threads 2 --json)
 losses() { sed -nE 's/.*"loss": ([^,]*),.*/\1/p' "$tmp/$1/metrics.jsonl"; }
 near() { # NAME BASE TOLERANCE: says the largest gap
     paste <(losses "$1") <(losses "$2") | awk -v most="$3" '
@@ -85,10 +86,10 @@ as_planned() { # NAME RANKS: one pair of numbers for the run and, of several ran
                   printf bad ? "NOT as planned (%s)" : "planned = allocated (%s)", seen; exit bad }'
 }
 exchange() { sed -nE 's/.*"exchange": "([^"]*)".*/\1/p' "$tmp/$1.out"; }
-run() { # NAME RANKS FLAGS...
+run() { # NAME RANKS FLAGS...: on the GPU, or on $device
     local name=$1 n_ranks=$2
     shift 2
-    local command=("$snug" train "${common[@]}" "$@" --quiet --out "$tmp/$name")
+    local command=("$snug" train "${common[@]}" --device "${device:-cuda}" "$@" --quiet --out "$tmp/$name")
     if [ "$n_ranks" -gt 1 ]; then $start "$n_ranks" "${command[@]}"; else timeout -k 5 60 "${command[@]}"; fi \
         >"$tmp/$name.out" 2>"$tmp/$name.err" </dev/null
 }
@@ -108,13 +109,19 @@ compare() { # TITLE WAY BASE TOLERANCE RANKS FLAGS...: as `base`, within the tol
 }
 
 n_gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')
+dream="--batch 4 --micro-batch 1 --pipeline pipedream"
+base() { # NAME RANKS FLAGS...: what others are compared with
+    run "$@" && return
+    result 1 "$1, $2 ranks: $(grep -m1 '^snug' "$tmp/$1.err" || tail -1 "$tmp/$1.err")"
+    echo "$n_passed passed, $n_failed failed"
+    exit 1
+}
 for precision in fp32 bf16; do
-    if ! run $precision 1 --batch 4 --precision $precision; then
-        result 1 "one rank, $precision: $(tail -1 "$tmp/$precision.err")"
-        echo "$n_passed passed, $n_failed failed"
-        exit 1
-    fi
+    base $precision 1 --batch 4 --precision $precision
+    base layers-$precision 1 --batch 4 --micro-batch 1 --precision $precision
 done
+# shellcheck disable=SC2086
+device=cpu base dream 2 $dream
 
 # ---- two ranks on one GPU ----------------------------------------------------------------------
 
@@ -126,7 +133,13 @@ for precision in fp32 bf16; do
         compare "2 ranks, $precision, ${how#--}" "MPI through the host's memory" $precision $tolerance 2 \
             --batch 4 --precision $precision $how
     done
+    for how in naive gpipe 1f1b; do
+        compare "2 ranks, $precision, $how" "MPI through the host's memory" layers-$precision $tolerance 2 \
+            --batch 4 --micro-batch 1 --precision $precision --pipeline $how
+    done
 done
+# shellcheck disable=SC2086
+compare "2 ranks, pipedream" "MPI through the host's memory" dream 1e-4 2 $dream
 
 # ---- NCCL --------------------------------------------------------------------------------------
 
@@ -149,6 +162,11 @@ if [ "$n_gpus" -gt 1 ]; then
         # shellcheck disable=SC2086
         compare "NCCL, 2 ranks, ${how#--}" "NCCL " fp32 1e-4 2 --batch 4 $how
     done
+    for how in gpipe 1f1b; do
+        compare "NCCL, 2 ranks, $how" "NCCL " layers-fp32 1e-4 2 --batch 4 --micro-batch 1 --pipeline $how
+    done
+    # shellcheck disable=SC2086
+    compare "NCCL, 2 ranks, pipedream" "NCCL " dream 1e-4 2 $dream
 else
     echo "skipped NCCL between ranks: this machine has $n_gpus GPU, and NCCL wants one for each"
 fi

@@ -50,6 +50,8 @@ static void close_device(struct device *device)
         (void)cudaStreamDestroy(device->copies);
     if (device->stashes != NULL)
         (void)cudaStreamDestroy(device->stashes);
+    if (device->far != NULL)
+        (void)cudaStreamDestroy(device->far);
     free(device);
 }
 
@@ -70,8 +72,8 @@ static enum snug_status open_streams(struct device *device, struct snug_error *e
     TRY(check(cudaSetDevice(device->number), "a GPU", err));
     TRY(check(cudaStreamCreateWithFlags(&device->compute, cudaStreamNonBlocking), "a stream", err));
     TRY(check(cudaStreamCreateWithFlags(&device->copies, cudaStreamNonBlocking), "a stream", err));
-    return check(cudaStreamCreateWithFlags(&device->stashes, cudaStreamNonBlocking), "a stream",
-                 err);
+    TRY(check(cudaStreamCreateWithFlags(&device->stashes, cudaStreamNonBlocking), "a stream", err));
+    return check(cudaStreamCreateWithFlags(&device->far, cudaStreamNonBlocking), "a stream", err);
 }
 
 static enum snug_status open_device(int number, struct device **out, struct snug_error *err)
@@ -124,6 +126,11 @@ static void *stash_stream(struct device *device)
     return device->stashes;
 }
 
+static void *far_stream(struct device *device)
+{
+    return device->far;
+}
+
 static enum snug_status finish_copies(struct device *device, struct snug_error *err)
 {
     TRY(check(cudaStreamSynchronize(device->copies), "a copy", err));
@@ -133,6 +140,7 @@ static enum snug_status finish_copies(struct device *device, struct snug_error *
 static enum snug_status synchronize(struct device *device, struct snug_error *err)
 {
     TRY(check(cudaStreamSynchronize(device->compute), "a run", err));
+    TRY(check(cudaStreamSynchronize(device->far), "a message", err));
     return finish_copies(device, err);
 }
 
@@ -148,7 +156,9 @@ static enum snug_status is_done(struct device *device, bool *done, struct snug_e
     TRY(answer(cudaStreamQuery(device->compute), done, err));
     if (*done)
         TRY(answer(cudaStreamQuery(device->copies), done, err));
-    return *done ? answer(cudaStreamQuery(device->stashes), done, err) : SNUG_OK;
+    if (*done)
+        TRY(answer(cudaStreamQuery(device->stashes), done, err));
+    return *done ? answer(cudaStreamQuery(device->far), done, err) : SNUG_OK;
 }
 
 /* ---- memory --------------------------------------------------------------------------------- */
@@ -419,6 +429,7 @@ static const struct device_hooks hooks = {.count = count_devices,
                                           .stream = compute_stream,
                                           .copy_stream = copy_stream,
                                           .stash_stream = stash_stream,
+                                          .far_stream = far_stream,
                                           .synchronize = synchronize,
                                           .is_done = is_done,
                                           .alloc_host = alloc_host,

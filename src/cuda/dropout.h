@@ -9,6 +9,7 @@
 struct cuda_dropout {
     const double *scalars; /* seed, step and micro-batch are read there */
     int64_t site;
+    int64_t micro; /* of an unrolled program: added to the one that is read there */
     uint32_t
         below;   /* of 2^32: how often an element is dropped; 0: never, and no scalars are needed */
     float scale; /* of what is kept */

@@ -22,7 +22,8 @@ DEVICE struct mask mask_of(const struct cuda_dropout &dropout)
         return mask;
     const double *scalars = dropout.scalars;
     mask.key = counter_mask_key((uint64_t)scalars[SCALAR_seed], (uint64_t)scalars[SCALAR_step],
-                                (uint64_t)scalars[SCALAR_micro], (uint64_t)dropout.site);
+                                (uint64_t)scalars[SCALAR_micro] + (uint64_t)dropout.micro,
+                                (uint64_t)dropout.site);
     return mask;
 }
 

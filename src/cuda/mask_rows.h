@@ -15,6 +15,7 @@ static inline struct cuda_dropout cuda_dropout_of(const struct kernel_call *call
         return (struct cuda_dropout){.scale = 1.0f};
     return (struct cuda_dropout){.scalars = call->in[k].data,
                                  .site = attrs->site,
+                                 .micro = call->op->micro,
                                  .below = (uint32_t)(attrs->dropout * 0x1p32),
                                  .scale = (float)(1.0 / (1.0 - attrs->dropout))};
 }

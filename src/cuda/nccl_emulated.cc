@@ -4,7 +4,8 @@
  * Ranks share a piece of memory with a slot for each.  A step of a collective: some put their numbers into
  * their slots, all meet, some read, all meet.  Sends and receives have a mailbox for each pair; a group
  * sends before it receives.  Streams do work at once (emulate.h), so a rank that waits for others waits
- * here; for those that never come, until it has been too long.
+ * here; for those that never come, until it has been too long.  A send on a stream of its own would not
+ * hold up the other streams: mailboxes take several messages.
  */
 extern "C" {
 #include "base/dtype.h"
@@ -23,11 +24,11 @@ extern "C" {
 #include <unistd.h>
 #include <vector>
 
-enum { RANKS_MOST = 8, SLOT_BYTES = 1 << 16, TOO_LONG_S = 20, REMOTE_ERROR = 6 };
+enum { RANKS_MOST = 8, SLOT_BYTES = 1 << 16, TOO_LONG_S = 20, REMOTE_ERROR = 6, MAIL_MOST = 16 };
 
 struct mailbox {
-    std::atomic<int> is_full;
-    unsigned char bytes[SLOT_BYTES];
+    std::atomic<unsigned> n_sent, n_received;
+    unsigned char bytes[MAIL_MOST][SLOT_BYTES];
 };
 
 struct shared_memory { /* zeros at first */
@@ -202,9 +203,9 @@ static int send(const void *from, size_t n, int type, int peer, struct ncclComm 
     if (bytes > SLOT_BYTES)
         return INVALID_ARGUMENT;
     return put(&group, stream, [=] {
-        wait_until(comm, [=] { return box->is_full.load() == 0; });
-        memcpy(box->bytes, from, bytes);
-        box->is_full.store(1);
+        wait_until(comm, [=] { return box->n_sent.load() - box->n_received.load() < MAIL_MOST; });
+        memcpy(box->bytes[box->n_sent.load() % MAIL_MOST], from, bytes);
+        box->n_sent.fetch_add(1);
     });
 }
 
@@ -215,9 +216,9 @@ static int recv(void *to, size_t n, int type, int peer, struct ncclComm *comm, c
     if (bytes > SLOT_BYTES)
         return INVALID_ARGUMENT;
     return put(&group_receives, stream, [=] {
-        wait_until(comm, [=] { return box->is_full.load() == 1; });
-        memcpy(to, box->bytes, bytes);
-        box->is_full.store(0);
+        wait_until(comm, [=] { return box->n_sent.load() != box->n_received.load(); });
+        memcpy(to, box->bytes[box->n_received.load() % MAIL_MOST], bytes);
+        box->n_received.fetch_add(1);
     });
 }
 

@@ -18,5 +18,8 @@ CUDA_ROWS(exchange) = {
     {.kind = OP_all_reduce, .name = "cuda", .run = run_exchange},
     {.kind = OP_reduce_scatter, .name = "cuda", .run = run_exchange},
     {.kind = OP_all_gather, .name = "cuda", .run = run_exchange},
+    {.kind = OP_send, .name = "cuda", .run = run_exchange},
+    {.kind = OP_sent, .name = "cuda", .run = run_exchange},
+    {.kind = OP_recv, .name = "cuda", .run = run_exchange},
 };
 CUDA_ROWS_END(exchange)

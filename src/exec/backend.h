@@ -65,7 +65,7 @@ struct kernel_call {
     void *prepared; /* what prepare made */
     bool add;       /* outputs that accumulate: += (true) or = (false) */
     /* Which micro-batch of the step, from 0.  On a GPU a recorded run is made again for another one,
-     * so kernels read scalars[SCALAR_micro] instead. */
+     * so kernels read scalars[SCALAR_micro] instead, and add op->micro. */
     int micro;
     void *stream;                /* of the device; NULL on the CPU */
     struct store *store;         /* NULL: nothing is stored */
@@ -174,11 +174,13 @@ struct device_hooks {
     /* Its name, and where it sits in its machine: the same text in every process. */
     void (*identify)(struct device *device, char name[DEVICE_TEXT_MAX],
                      char place[DEVICE_TEXT_MAX]);
-    int (*number)(struct device *device);         /* as it was opened */
-    void (*use)(struct device *device);           /* what the calling thread does is for this one */
-    void *(*stream)(struct device *device);       /* of kernels */
-    void *(*copy_stream)(struct device *device);  /* of copies from the store, and of exchanges */
-    void *(*stash_stream)(struct device *device); /* of copies to the store */
+    int (*number)(struct device *device);        /* as it was opened */
+    void (*use)(struct device *device);          /* what the calling thread does is for this one */
+    void *(*stream)(struct device *device);      /* of kernels */
+    void *(*copy_stream)(struct device *device); /* of copies from the store, and of exchanges */
+    /* of copies to the store, and of what is sent to the next rank and the one before */
+    void *(*stash_stream)(struct device *device);
+    void *(*far_stream)(struct device *device); /* of what is sent further */
     /* All work of the streams is done; a failure of any of it is reported here at the latest. */
     enum snug_status (*synchronize)(struct device *device, struct snug_error *err);
     /* Whether it is; does not wait. */

@@ -31,8 +31,7 @@ static enum snug_status is_done(const struct exec *exec, void *event, bool *done
 
 void device_give_up(struct exec *exec)
 {
-    if (exec->exchanger.direct != NULL)
-        exec->hooks->direct->abort(exec->exchanger.direct);
+    directs_abort(&exec->exchanger);
     (void)exec->hooks->synchronize(exec->facts.device, NULL);
 }
 
@@ -53,12 +52,11 @@ static enum snug_status say_who(const struct exec *exec, enum snug_status status
 /* For an event, or for all work: NULL. */
 static enum snug_status ask_until_done(struct exec *exec, void *event, struct snug_error *err)
 {
-    struct direct *direct = exec->exchanger.direct;
     bool done = false;
     for (int turn = 0; !done; turn += turn < 1 << 20) {
         enum snug_status status = comm_check(exec->facts.comm, err);
         if (status == SNUG_OK)
-            status = exec->hooks->direct->check(direct, err);
+            status = directs_check(&exec->exchanger, err);
         if (status == SNUG_OK)
             status = is_done(exec, event, &done, err);
         if (status != SNUG_OK) {
@@ -74,14 +72,14 @@ static enum snug_status ask_until_done(struct exec *exec, void *event, struct sn
 
 enum snug_status device_finish(struct exec *exec, struct snug_error *err)
 {
-    if (exec->exchanger.direct != NULL)
+    if (directs_are_open(&exec->exchanger))
         TRY(ask_until_done(exec, NULL, err));
     return exec->hooks->synchronize(exec->facts.device, err);
 }
 
 enum snug_status device_finish_event(struct exec *exec, void *event, struct snug_error *err)
 {
-    if (exec->exchanger.direct != NULL)
+    if (directs_are_open(&exec->exchanger))
         return ask_until_done(exec, event, err);
     return exec->hooks->event_finish(event, err);
 }

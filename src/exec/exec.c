@@ -83,7 +83,7 @@ static void find_waits(struct exec *exec, int *copied_by)
     for (int i = 0; i < prog->n_ops; i++) {
         const struct op *op = &prog->ops[i];
         exec->waits_for[i] = -1;
-        bool waits = !op_is_copy(op) || op->kind == OP_stash;
+        bool waits = !op_is_copy(op) || op->kind == OP_stash || op->kind == OP_send;
         for (int k = 0; k < op->n_in && waits; k++)
             if (op->in[k] != TENSOR_NONE &&
                 copied_by[tensor_root(prog, op->in[k])] > exec->waits_for[i])
@@ -136,7 +136,7 @@ static enum snug_status open_lane(struct exec *exec, struct exec *shared, struct
     if (exec->hooks != NULL)
         TRY(device_open_lane(exec, err));
     struct comm *comm = exec->facts.comm;
-    bool by_thread = exec->hooks == NULL || exec->exchanger.bucket != NULL;
+    bool by_thread = exec->hooks == NULL || exchanger_host_bytes(&exec->exchanger) > 0;
     bool posts = comm != NULL && comm->table->progress != NULL;
     return n_copies == 0 || !by_thread
                ? SNUG_OK
@@ -148,10 +148,11 @@ static enum snug_status open_device(struct exec *exec, struct snug_error *err)
 {
     struct comm *comm = exec->facts.comm;
     TRY(seats_take(comm, exec->hooks, &exec->facts.device, err));
-    if (comm != NULL)
-        TRY(seats_agree(comm, exec->hooks, exec->facts.device, &exec->seats,
-                        &exec->exchanger.direct, err));
-    return SNUG_OK;
+    exec->exchanger.device = exec->facts.device;
+    if (comm == NULL)
+        return SNUG_OK;
+    TRY(seats_agree(comm, exec->hooks, exec->facts.device, &exec->seats, err));
+    return exec->seats->is_direct ? directs_open(&exec->exchanger, exec->prog, err) : SNUG_OK;
 }
 
 /* The device and the arena, or those of `shared`. */
@@ -162,7 +163,8 @@ static enum snug_status open_memory(struct exec *exec, const struct exec *shared
     if (shared != NULL) {
         exec->arena = shared->arena;
         exec->facts.device = shared->facts.device;
-        exec->exchanger.direct = shared->exchanger.direct;
+        exec->exchanger.device = exec->facts.device;
+        memcpy(exec->exchanger.directs, shared->exchanger.directs, sizeof exec->exchanger.directs);
         if (exec->arena_bytes > shared->arena_bytes)
             return snug_fail(err, SNUG_MISMATCH, "%s does not fit the arena it is to share",
                              exec->prog->name);
@@ -176,7 +178,6 @@ static enum snug_status open_memory(struct exec *exec, const struct exec *shared
                              "--micro-batch or set --memory",
                              exec->hooks == NULL ? "machine" : "GPU", (long long)exec->arena_bytes);
     }
-    exec->exchanger.device = exec->facts.device;
     return exec->hooks == NULL ? SNUG_OK : staging_make(exec, shared, err);
 }
 
@@ -214,8 +215,8 @@ enum snug_status exec_create(const struct program *prog, const struct plan *plan
         status = prepare(exec, i, err);
     if (status != SNUG_OK) {
         /* to close in peace would wait for the others */
-        if (exec->owns_arena && exec->exchanger.direct != NULL)
-            exec->hooks->direct->abort(exec->exchanger.direct);
+        if (exec->owns_arena)
+            directs_abort(&exec->exchanger);
         exec_free(exec);
         return status;
     }
@@ -505,9 +506,8 @@ static enum snug_status run_and_look(struct exec *exec, int i, int micro, const 
                                      struct snug_error *err)
 {
     const struct op *op = &exec->prog->ops[i];
-    TRY(exec_run_op(exec, i, micro, err));
-    if (exec->hooks != NULL) /* copies are on another stream */
-        TRY(device_finish(exec, err));
+    TRY(exec->hooks != NULL ? device_run_alone(exec, i, micro, err)
+                            : exec_run_op(exec, i, micro, err));
     for (int k = 0; k < op->n_out && *name == NULL; k++) {
         bool finite;
         TRY(find_in_tensor(exec, op->out[k], &finite, err));
@@ -571,7 +571,7 @@ const char *exec_exchange_way(const struct exec *exec)
 
 int64_t exec_exchange_host_bytes(const struct exec *exec)
 {
-    return exec->exchanger.bucket == NULL ? 0 : exec->exchanger.work_bytes;
+    return exchanger_host_bytes(&exec->exchanger);
 }
 
 int64_t exec_resident_bytes(const struct exec *exec)

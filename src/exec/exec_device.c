@@ -14,21 +14,22 @@
  */
 #include "exec/local.h"
 
-#include "ir/exchange.h"
-
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- the lane of copies ---------------------------------------------------------------------- */
 
-static enum snug_status make_events(void ***events, int n, const struct device_hooks *hooks,
+/* One for each op, or for each copy: an unrolled program has many others. */
+static enum snug_status make_events(void ***events, const struct exec *exec, bool of_copies,
                                     struct snug_error *err)
 {
+    int n = exec->prog->n_ops + 1;
     *events = calloc((size_t)n, sizeof **events);
     if (*events == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     for (int i = 0; i < n; i++)
-        TRY(hooks->event_make(&(*events)[i], err));
+        if (!of_copies || (i < n - 1 && op_is_copy(&exec->prog->ops[i])))
+            TRY(exec->hooks->event_make(&(*events)[i], err));
     return SNUG_OK;
 }
 
@@ -49,13 +50,28 @@ static int64_t bucket_bytes(const struct program *prog)
     return most;
 }
 
+/* The newest send of a tensor, for the op that waits until it has left.  Those before it are done by then. */
+static void find_sends(struct exec *exec)
+{
+    const struct op *ops = exec->prog->ops;
+    for (int i = 0; i < exec->prog->n_ops; i++) {
+        int send = ops[i].kind == OP_sent ? i - 1 : -1;
+        while (send >= 0 && (ops[send].kind != OP_send || ops[send].in[0] != ops[i].in[0]))
+            send--;
+        if (ops[i].kind == OP_sent)
+            exec->waits_for[i] = send;
+    }
+}
+
 enum snug_status device_open_lane(struct exec *exec, struct snug_error *err)
 {
     exec->exchanger.work_bytes = exec->facts.comm == NULL ? 0 : bucket_bytes(exec->prog);
-    if (exec->exchanger.work_bytes > 0 && exec->exchanger.direct == NULL)
-        TRY(exchanger_stage(&exec->exchanger, err));
+    if (directs_are_open(&exec->exchanger))
+        find_sends(exec);
+    else if (exec->facts.comm != NULL)
+        TRY(exchanger_stage(&exec->exchanger, exec->prog, err));
     TRY(exec->hooks->event_make(&exec->forked, err));
-    return make_events(&exec->copied, exec->prog->n_ops + 1, exec->hooks, err);
+    return make_events(&exec->copied, exec, true, err);
 }
 
 void device_close(struct exec *exec)
@@ -73,10 +89,10 @@ void device_close(struct exec *exec)
     hooks->event_free(exec->forked);
     staging_free(exec);
     exchanger_close(&exec->exchanger);
-    if (exec->owns_arena && exec->exchanger.direct != NULL) {
+    if (exec->owns_arena && directs_are_open(&exec->exchanger)) {
         if (comm_check(exec->facts.comm, NULL) != SNUG_OK)
-            hooks->direct->abort(exec->exchanger.direct);
-        hooks->direct->close(exec->exchanger.direct);
+            directs_abort(&exec->exchanger);
+        directs_close(&exec->exchanger);
     }
 }
 
@@ -89,19 +105,38 @@ enum snug_status device_run_copy(struct exec *exec, int i, struct snug_error *er
     return exec->hooks->finish_copies(exec->facts.device, err);
 }
 
+static bool leaves(enum op_kind kind)
+{
+    return kind == OP_stash || kind == OP_send;
+}
+
 void *device_stream_of(const struct exec *exec, const struct op *op)
 {
     const struct device_hooks *hooks = exec->hooks;
     struct device *device = exec->facts.device;
-    return !op_is_copy(op)        ? hooks->stream(device)
-           : op->kind == OP_stash ? hooks->stash_stream(device)
-                                  : hooks->copy_stream(device);
+    bool is_far =
+        op->kind == OP_send && exec->facts.comm != NULL && message_is_far(&exec->exchanger, op);
+    return !op_is_copy(op)    ? hooks->stream(device)
+           : is_far           ? hooks->far_stream(device)
+           : leaves(op->kind) ? hooks->stash_stream(device)
+                              : hooks->copy_stream(device);
 }
 
-/* After the kernels before it, beside those that follow.  Stashes have a stream of their own, so that a
+/* A message of device to device is on its way from `send` to `sent`, which is done when it has arrived. */
+static enum snug_status wait_for_send(struct exec *exec, int i, struct snug_error *err)
+{
+    bool waits = exec->prog->ops[i].kind == OP_sent && exec->copies == NULL;
+    return waits && exec->waits_for[i] >= 0
+               ? exec->hooks->event_wait(exec->calls[i].stream, exec->copied[exec->waits_for[i]],
+                                         err)
+               : SNUG_OK;
+}
+
+/* After the kernels before it, beside those that follow.  What leaves has a stream of its own, so that a
  * bus is used both ways at once.  Plans count on copies being done one after the other: a fetch may have
- * the bytes of a stash before it, so it waits for them all.  A stash waits for what has made its operand, if
- * that was a copy. */
+ * the bytes of a stash before it, so it waits for them all.  What is sent is in use until `sent`, and nothing
+ * else waits for it: it may leave only when this rank has received something.  What leaves waits for what
+ * has made its operand, if that was a copy. */
 enum snug_status device_issue_copy(struct exec *exec, int i, struct snug_error *err)
 {
     const struct device_hooks *hooks = exec->hooks;
@@ -111,16 +146,17 @@ enum snug_status device_issue_copy(struct exec *exec, int i, struct snug_error *
         exec->number[i] = copies_issue(exec->copies, i);
         return SNUG_OK;
     }
-    bool is_stash = exec->prog->ops[i].kind == OP_stash;
+    enum op_kind kind = exec->prog->ops[i].kind;
     void *stream = exec->calls[i].stream;
     TRY(hooks->event_record(exec->forked, hooks->stream(device), err));
     TRY(hooks->event_wait(stream, exec->forked, err));
-    if (!is_stash && exec->newest_stash >= 0)
+    if (!leaves(kind) && exec->newest_stash >= 0)
         TRY(hooks->event_wait(stream, exec->copied[exec->newest_stash], err));
-    if (is_stash && exec->waits_for[i] >= 0 && exec->newest_fetch >= 0)
+    if (leaves(kind) && exec->waits_for[i] >= 0 && exec->newest_fetch >= 0)
         TRY(hooks->event_wait(stream, exec->copied[exec->newest_fetch], err));
-    exec->newest_stash = is_stash ? i : -1;
-    exec->newest_fetch = is_stash ? exec->newest_fetch : i;
+    TRY(wait_for_send(exec, i, err));
+    exec->newest_stash = kind == OP_stash ? i : leaves(kind) ? exec->newest_stash : -1;
+    exec->newest_fetch = leaves(kind) ? exec->newest_fetch : i;
     TRY(exec->kernels[i]->run(&exec->calls[i], err));
     return hooks->event_record(exec->copied[i], stream, err);
 }
@@ -130,7 +166,7 @@ enum snug_status device_wait_for_copy(struct exec *exec, int copy, struct snug_e
     if (exec->copies != NULL)
         return copies_wait(exec->copies, exec->number[copy], err);
     void *kernels = exec->hooks->stream(exec->facts.device);
-    if (exec->prog->ops[copy].kind == OP_stash && exec->newest_fetch >= 0)
+    if (leaves(exec->prog->ops[copy].kind) && exec->newest_fetch >= 0)
         TRY(exec->hooks->event_wait(kernels, exec->copied[exec->newest_fetch], err));
     return exec->hooks->event_wait(kernels, exec->copied[copy], err);
 }
@@ -141,6 +177,16 @@ enum snug_status device_join_copies(struct exec *exec, int newest, struct snug_e
         TRY(device_wait_for_copy(exec, newest, err));
     exec->newest_fetch = exec->newest_stash = -1;
     return SNUG_OK;
+}
+
+enum snug_status device_run_alone(struct exec *exec, int i, int micro, struct snug_error *err)
+{
+    const struct op *op = &exec->prog->ops[i];
+    void *end = op_is_copy(op) ? exec->copied[i] : exec->forked;
+    TRY(wait_for_send(exec, i, err));
+    TRY(exec_run_op(exec, i, micro, err));
+    TRY(exec->hooks->event_record(end, exec->calls[i].stream, err));
+    return op->kind == OP_send ? SNUG_OK : device_finish_event(exec, end, err);
 }
 
 /* ---- time of ops ----------------------------------------------------------------------------- */
@@ -156,7 +202,7 @@ static enum snug_status time_section(struct exec *exec, int begin, int end, int 
 {
     const struct program *prog = exec->prog;
     if (exec->timed == NULL)
-        TRY(make_events(&exec->timed, prog->n_ops + 1, exec->hooks, err));
+        TRY(make_events(&exec->timed, exec, false, err));
     TRY(device_mark_op(exec, prog->n_ops, err));
     TRY(exec_run_section(exec, begin, end, micro, err));
     TRY(device_finish(exec, err));
@@ -212,13 +258,16 @@ static enum snug_status run_part(struct exec *exec, enum part part, int micro,
                : exec_run_section(exec, range.begin, range.end, micro, err);
 }
 
-/* Exchanges through the host are not the device's work. */
+/* Exchanges through the host are not the device's work.  Messages wait for other ranks while others go by:
+ * that takes streams of their own, which a recording does not promise. */
 static bool needs_host(const struct exec *exec, const struct part_range *range)
 {
-    for (int i = range->begin; i < range->end && exec->copies != NULL; i++)
-        if (op_is_copy(&exec->prog->ops[i]) &&
-            op_runs_in(exec->prog, &exec->prog->ops[i], range->micro))
+    for (int i = range->begin; i < range->end; i++) {
+        const struct op *op = &exec->prog->ops[i];
+        if (op_is_copy(op) && op_runs_in(exec->prog, op, range->micro) &&
+            (exec->copies != NULL || op_is_message(op->kind)))
             return true;
+    }
     return false;
 }
 

@@ -37,7 +37,7 @@ struct exec {
     struct staging *staging;
     bool feeds_ahead;
     void *forked;      /* event: kernels before the copy that is put on its stream */
-    void **copied;     /* events, per op: the copy is done */
+    void **copied;     /* events, per copy: it is done */
     int newest_fetch;  /* of this section: the last copy on the stream of copies, or -1 */
     int newest_stash;  /* the last one that no fetch has waited for, or -1 */
     void **timed;      /* events, per op: its end; the last: the begin of a section */
@@ -83,6 +83,9 @@ enum snug_status device_issue_copy(struct exec *exec, int i, struct snug_error *
 enum snug_status device_wait_for_copy(struct exec *exec, int copy, struct snug_error *err);
 enum snug_status device_join_copies(struct exec *exec, int newest,
                                     struct snug_error *err); /* at a section's end */
+/* An op by itself, done when this returns.  A message that leaves is only set off: who receives it may have one
+ * that this rank has to receive first. */
+enum snug_status device_run_alone(struct exec *exec, int i, int micro, struct snug_error *err);
 void *device_stream_of(const struct exec *exec, const struct op *op);
 enum snug_status device_mark_op(struct exec *exec, int i, struct snug_error *err); /* its end */
 enum snug_status device_run_all(struct exec *exec, exec_feed *feed, void *user,

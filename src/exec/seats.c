@@ -6,13 +6,9 @@
  */
 #include "exec/seats.h"
 
-#include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { HOST_MAX = 64 };
@@ -108,97 +104,14 @@ static bool find_hindrance(const struct seat *all, int n_ranks, char why[SEATS_W
     return false;
 }
 
-/* To open waits for all ranks: by a thread of its own, so that this one can see that another has failed and
- * will never come.  Then the thread is left to itself, and what it works on with it. */
-struct opening {
-    const struct device_hooks *hooks;
-    struct device *device;
-    unsigned char id[DIRECT_ID_BYTES];
-    int rank, n_ranks;
-    struct direct *direct;
-    enum snug_status status;
-    struct snug_error why;
-    atomic_bool is_done;
-};
-
-static void *open_beside(void *argument)
-{
-    struct opening *o = argument;
-    o->hooks->use(o->device);
-    o->status = o->hooks->direct->open(o->device, o->id, o->rank, o->n_ranks, &o->direct, &o->why);
-    atomic_store(&o->is_done, true);
-    return NULL;
-}
-
-/* Signals are for the thread that runs the program. */
-static bool start_thread(struct opening *o, pthread_t *thread)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    bool started = pthread_create(thread, NULL, open_beside, o) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return started;
-}
-
-static enum snug_status wait_for_opening(struct opening *o, const struct comm *comm,
-                                         struct snug_error *err)
-{
-    static const struct timespec moment = {.tv_nsec = 500 * 1000};
-    pthread_t thread;
-    if (!start_thread(o, &thread)) { /* without one: as long as it takes */
-        (void)open_beside(o);
-        return SNUG_OK;
-    }
-    while (!atomic_load(&o->is_done)) {
-        enum snug_status status = comm_check(comm, err);
-        if (status != SNUG_OK) {
-            pthread_detach(thread);
-            return status;
-        }
-        nanosleep(&moment, NULL);
-    }
-    pthread_join(thread, NULL);
-    return SNUG_OK;
-}
-
-static enum snug_status open_direct(struct comm *comm, const struct device_hooks *hooks,
-                                    struct device *device, struct direct **direct,
-                                    struct snug_error *err)
-{
-    struct opening *o = calloc(1, sizeof *o);
-    if (o == NULL)
-        return no_memory(err);
-    o->hooks = hooks;
-    o->device = device;
-    o->rank = comm->rank;
-    o->n_ranks = comm->n_ranks;
-    enum snug_status status = comm->rank == 0 ? hooks->direct->make_id(o->id, err) : SNUG_OK;
-    if (status == SNUG_OK)
-        status = comm_broadcast(comm, 0, o->id, sizeof o->id, err);
-    if (status != SNUG_OK) {
-        free(o);
-        return status;
-    }
-    TRY(wait_for_opening(o, comm, err));
-    *direct = o->direct;
-    status = o->status;
-    if (status != SNUG_OK)
-        snug_fail(err, status, "%.400s; with SNUG_NCCL=off ranks exchange through the host",
-                  o->why.message);
-    free(o);
-    return status;
-}
-
-static enum snug_status choose_way(struct comm *comm, const struct device_hooks *hooks,
-                                   struct device *device, const struct seat *all,
-                                   struct seats *seats, struct direct **direct,
+static enum snug_status choose_way(const struct seat *all, struct seats *seats,
                                    struct snug_error *err)
 {
     char why[SEATS_WAY_MAX] = "";
-    if (!find_hindrance(all, comm->n_ranks, why)) {
+    seats->is_direct = !find_hindrance(all, seats->n_ranks, why);
+    if (seats->is_direct) {
         snprintf(seats->way, sizeof seats->way, "%s", all[0].direct);
-        return open_direct(comm, hooks, device, direct, err);
+        return SNUG_OK;
     }
     if (seats_are_forced())
         return snug_fail(err, SNUG_UNSUPPORTED, "SNUG_NCCL=force: %s", why);
@@ -207,8 +120,7 @@ static enum snug_status choose_way(struct comm *comm, const struct device_hooks 
 }
 
 enum snug_status seats_agree(struct comm *comm, const struct device_hooks *hooks,
-                             struct device *device, struct seats **out, struct direct **direct,
-                             struct snug_error *err)
+                             struct device *device, struct seats **out, struct snug_error *err)
 {
     struct seat *all = calloc((size_t)comm->n_ranks, sizeof *all), own = seat_of_host();
     struct seats *seats = *out = calloc(1, sizeof *seats);
@@ -227,7 +139,7 @@ enum snug_status seats_agree(struct comm *comm, const struct device_hooks *hooks
     for (int rank = 0; rank < comm->n_ranks; rank++)
         seats->gpu[rank] = all[rank].gpu;
     if (status == SNUG_OK)
-        status = choose_way(comm, hooks, device, all, seats, direct, err);
+        status = choose_way(all, seats, err);
     free(all);
     return status;
 }

@@ -12,6 +12,7 @@ enum { SEATS_WAY_MAX = 256 };
 struct seats {
     int n_ranks;
     int *gpu;                /* of each rank, by its number in its machine */
+    bool is_direct;          /* without the host */
     char way[SEATS_WAY_MAX]; /* for the user: "NCCL 2.27.3", or through the host and why */
 };
 
@@ -22,8 +23,7 @@ enum snug_status seats_take(struct comm *comm, const struct device_hooks *hooks,
 /* Which way: directly where every rank has a GPU of its own and the library for it.  SNUG_NCCL: "off",
  * never; "force", or not at all. */
 enum snug_status seats_agree(struct comm *comm, const struct device_hooks *hooks,
-                             struct device *device, struct seats **seats, struct direct **direct,
-                             struct snug_error *err);
+                             struct device *device, struct seats **seats, struct snug_error *err);
 void seats_free(struct seats *seats);
 
 /* Does SNUG_NCCL ask for exchanges even of a rank that is alone? */

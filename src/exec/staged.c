@@ -44,11 +44,14 @@ static enum snug_status settle(struct comm_reach *reach, struct snug_error *err)
     return ranks->hooks->finish_copies(ranks->device, err);
 }
 
-enum snug_status exchanger_stage(struct rank_exchanger *ranks, struct snug_error *err)
+enum snug_status exchanger_stage(struct rank_exchanger *ranks, const struct program *prog,
+                                 struct snug_error *err)
 {
     ranks->reach = (struct comm_reach){.get = get, .put = put, .add = add, .settle = settle};
-    ranks->bucket = ranks->hooks->alloc_host((size_t)ranks->work_bytes);
-    return ranks->bucket != NULL
+    TRY(message_room_open(&ranks->room, prog, ranks->hooks, err));
+    if (ranks->work_bytes > 0)
+        ranks->bucket = ranks->hooks->alloc_host((size_t)ranks->work_bytes);
+    return ranks->bucket != NULL || ranks->work_bytes == 0
                ? SNUG_OK
                : snug_fail(err, SNUG_NO_MEMORY,
                            "the host does not give %lld bytes of pinned memory for what ranks "
@@ -61,4 +64,10 @@ void exchanger_close(struct rank_exchanger *ranks)
     if (ranks->bucket != NULL)
         ranks->hooks->release_host(ranks->bucket);
     ranks->bucket = NULL;
+    message_room_close(&ranks->room, ranks->hooks);
+}
+
+int64_t exchanger_host_bytes(const struct rank_exchanger *ranks)
+{
+    return (ranks->bucket == NULL ? 0 : ranks->work_bytes) + ranks->room.n_bytes;
 }

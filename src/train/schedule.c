@@ -112,7 +112,6 @@ static enum snug_status check_stage(const struct snug_recipe *recipe, struct snu
         {recipe->zero == 2, "--zero 2", "use --zero 1"},
         {recipe->zero == 3, "--zero 3", "use --zero 1"},
         {recipe->parallel == PARALLEL_ps, "--parallel ps", "use --parallel ddp"},
-        {recipe->device == DEVICE_cuda, "--device cuda", "use --device cpu"},
     };
     for (size_t i = 0; i < sizeof missing / sizeof *missing; i++)
         if (missing[i].is_asked)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Ranks on emulated GPUs: two that share one, and so exchange through the host; three with one each, which use
 # an emulated NCCL.  Losses as on one rank, bytes as planned on all of them, and what the run says of it.
+# Pipelines both ways.
 #
 # usage: [SNUG=./snug] tests/cuda/ranks.sh       The output is TAP.
 # shellcheck source=tests/ranks/ranks.bash
@@ -51,6 +52,66 @@ check "a tiny GPT-2, zero 3: the losses of one" near gpt2 gpt1 3
 # shellcheck disable=SC2086
 SNUG_EMULATED_GPUS=2 check "a tiny GPT-2, zero 3 with NCCL" ranks "$first" 2 gpt3 $gpt --zero 3
 check "a tiny GPT-2, zero 3 with NCCL: the losses of one" near gpt3 gpt1 3
+
+# ---- pipelines ---------------------------------------------------------------------------------
+
+# A table on both ends, masks that differ by micro-batch.  The ways are those of above, with as many GPUs.
+staged() { # TITLE DIR BASE GPUS RANKS FLAGS...
+    local title=$1 dir=$2 base=$3 gpus=$4 n_ranks=$5 way=$host
+    shift 5
+    [ "$gpus" -eq 1 ] || way="NCCL 2.0.0"
+    SNUG_EMULATED_GPUS=$gpus check "$title" ranks "$first" "$n_ranks" "$dir" "$@"
+    check "$title: the losses of $base" near "$dir" "$base" 3
+    check "$title: planned is allocated" planned_on_all "$dir" "$n_ranks"
+    check "$title: which way" says "$dir" "$way"
+}
+layers="tiny --batch 4 --micro-batch 1 --steps 3 --dropout 0.1"
+# shellcheck disable=SC2086
+check "layers on one GPU" alone layers1 $layers --device cuda
+for gpus in 1 4; do
+    for how in naive gpipe 1f1b; do
+        # shellcheck disable=SC2086
+        staged "$how on $gpus GPUs" $how-$gpus layers1 $gpus 2 $layers --device cuda --pipeline $how
+        [ $how = naive ] || check "$how on $gpus GPUs: the bits of naive" same $how-$gpus naive-$gpus
+    done
+    # shellcheck disable=SC2086
+    staged "2 stages, ddp in each, on $gpus GPUs" stages-ddp-$gpus layers1 $gpus 4 $layers --device cuda --pipeline 1f1b --stages 2
+    # shellcheck disable=SC2086
+    staged "2 stages, zero 1 in each, on $gpus GPUs" stages-zero-$gpus layers1 $gpus 4 $layers --device cuda \
+        --pipeline gpipe --stages 2 --zero 1
+done
+check "through the host zero 1 in stages has the bits of ddp" same stages-zero-1 stages-ddp-1
+
+# Versions of weights, against the same on the CPU; with 3 stages the table passes the one between.
+dream="$layers --pipeline pipedream --lr 1e-2"
+for n_ranks in 2 3; do
+    # shellcheck disable=SC2086
+    check "pipedream in $n_ranks stages on the CPU" ranks "$first" $n_ranks dream-$n_ranks $dream
+    for gpus in 1 $n_ranks; do
+        # shellcheck disable=SC2086
+        staged "pipedream in $n_ranks stages on $gpus GPUs" dream-$n_ranks-$gpus dream-$n_ranks $gpus $n_ranks $dream --device cuda
+    done
+done
+
+# Held-out data goes through the stages; a loss that is not finite is looked for on all of them.
+validation() { grep -o '"val_loss": [^,]*' "$1.out"; }
+evaluates() { # FLAGS...
+    local device flags="tiny --batch 4 --micro-batch 1 --steps 2 --eval-batches 4 --threads 1 --json --quiet"
+    for device in cpu cuda; do
+        # shellcheck disable=SC2086
+        timeout 100 "$first" -n 3 "$snug" train $flags "$@" --device $device >eval-$device.out 2>eval.err || { cat eval.err; return 1; }
+    done
+    paste <(validation eval-cpu) <(validation eval-cuda) |
+        awk '{ d = $2 - $4; if (d < 0) d = -d; ok = $2 > 0 && d <= 1e-5 * $2 } END { exit !ok }' || { cat eval-*.out; return 1; }
+}
+diverges() { refuses "the first tensor that is not" 3 tiny --batch 4 --micro-batch 1 --steps 4 --lr 1e38 --optimizer sgd --clip 0 \
+    --pipeline 1f1b --device cuda; }
+for gpus in 1 3; do
+    SNUG_EMULATED_GPUS=$gpus check "validation through 3 stages on $gpus GPUs" evaluates --pipeline 1f1b
+    SNUG_EMULATED_GPUS=$gpus check "validation through PipeDream's on $gpus GPUs" evaluates --pipeline pipedream
+    SNUG_EMULATED_GPUS=$gpus check "a loss that is not finite on $gpus GPUs" diverges
+done
+rm -rf naive-* gpipe-* 1f1b-* stages-* dream-*
 
 # ---- what is missing, and what is asked for ----------------------------------------------------
 

@@ -19,7 +19,7 @@
 #include "support/training.h"
 #include "train/session.h"
 
-enum { RANKS_MOST = 8 };
+enum { RANKS_MOST = 8, QUEUE_MOST = 256 };
 
 struct one_case {
     const char *model, *keys;
@@ -37,6 +37,8 @@ static const struct one_case cases[] = {
     {"gpt-nano", "pipeline=1f1b batch=16 micro-batch=2 seq=8 optimizer=muon", 4, 2},
     {"gpt-nano", "pipeline=pipedream batch=5 micro-batch=1 seq=8", 2, 2},
     {"gpt-nano", "pipeline=pipedream batch=5 micro-batch=1 seq=8 precision=bf16", 5, 5},
+    {"gpt-nano", "pipeline=pipedream batch=12 micro-batch=1 seq=8", 3, 3},
+    {"gpt-nano", "pipeline=pipedream batch=17 micro-batch=1 seq=8", 8, 8},
     {"gpt-nano", "pipeline=pipedream batch=4 micro-batch=1 seq=8 checkpoint=sqrt", 1, 1},
     {"mlp:7-6-5-4-3", "pipeline=gpipe batch=8 micro-batch=2", 4, 4},
     {"mlp:7-6-5-4-3", "pipeline=pipedream batch=8 micro-batch=2", 3, 3},
@@ -93,6 +95,11 @@ static int in_flight_of(const struct session *s, const struct snug_recipe *recip
 
 /* ---- all of them ----------------------------------------------------------------------------------- */
 
+struct queue { /* of messages that leave: those from n_left to n_set_off */
+    tensor_id id[QUEUE_MOST];
+    int peer[QUEUE_MOST], n_left, n_set_off;
+};
+
 /* The lanes of all ranks: a recv waits for its send, `sent` for its recv, an exchange for its group. */
 struct lane {
     const struct program *prog;
@@ -105,6 +112,10 @@ struct lane {
         int64_t number;
     } posted[64];
     int n_posted;
+    /* By a GPU's own library, below. */
+    bool is_direct;
+    int stage_ranks;         /* with the same stage */
+    struct queue leaving[2]; /* to neighbours, and beyond */
 };
 
 static int group_of(const struct session *s, const struct op *op, int *ranks)
@@ -131,10 +142,43 @@ static bool has_left(const struct lane *lanes, const struct lane *lane, int rank
     return true;
 }
 
+/* NCCL: a message is done when it is received, and those that leave a rank do so one after the other, but for
+ * those beyond the neighbours: these are a queue of their own.  Those of a queue and of one way, up or down, are
+ * done in the order in which a rank comes to them, sent or received. */
+static bool take_direct(struct lane *lanes, int rank, const struct op *op)
+{
+    int peer = op->kind == OP_sent ? rank : message_peer(op);
+    bool is_far = abs(peer - rank) > lanes[rank].stage_ranks;
+    struct queue *own = lanes[rank].leaving, *from = &lanes[peer].leaving[is_far];
+    if (op->kind == OP_send) {
+        struct queue *q = &own[is_far];
+        assert_true(q->n_set_off < QUEUE_MOST);
+        q->id[q->n_set_off] = op->in[0];
+        q->peer[q->n_set_off++] = peer;
+        return true;
+    }
+    for (int far = 0; far < 2; far++)
+        for (int i = own[far].n_left; i < own[far].n_set_off; i++) {
+            bool is_same_way = far == is_far && (own[far].peer[i] > rank) == (peer < rank);
+            if (op->kind == OP_sent ? own[far].id[i] == op->in[0] : is_same_way)
+                return false;
+        }
+    if (op->kind == OP_sent)
+        return true;
+    if (from->n_left == from->n_set_off || from->peer[from->n_left] != rank)
+        return false;
+    assert_int_equal(tensor_bytes(lanes[peer].prog, from->id[from->n_left]),
+                     tensor_bytes(lanes[rank].prog, op->out[0]));
+    from->n_left++;
+    return true;
+}
+
 /* Would this op, the next of rank's lane, be done?  Exchanges apart. */
 static bool take_message(struct lane *lanes, int rank, const struct op *op)
 {
     struct lane *lane = &lanes[rank];
+    if (lane->is_direct)
+        return take_direct(lanes, rank, op);
     if (op->kind == OP_sent) { /* or it is waiting for a recv that is about to be */
         const struct op *other = NULL;
         for (int i = 0; i < lane->n_posted; i++)
@@ -186,12 +230,16 @@ static bool take_exchange(const struct session *sessions, struct lane *lanes, in
     return true;
 }
 
-static void check_lanes(const struct session *sessions, int n_ranks, const char *what)
+static void check_lanes(const struct session *sessions, int n_ranks, bool is_direct,
+                        const char *what)
 {
     struct lane *lanes = calloc(RANKS_MOST, sizeof *lanes);
     bool moved = true;
-    for (int r = 0; r < n_ranks; r++)
+    for (int r = 0; r < n_ranks; r++) {
         lanes[r].prog = &sessions[r].prog;
+        lanes[r].is_direct = is_direct;
+        lanes[r].stage_ranks = sessions[r].n_ranks;
+    }
     while (moved) {
         moved = false;
         for (int r = 0; r < n_ranks; r++)
@@ -210,8 +258,11 @@ static void check_lanes(const struct session *sessions, int n_ranks, const char 
     }
     for (int r = 0; r < n_ranks; r++) {
         if (lanes[r].at < lanes[r].prog->n_ops)
-            fail_msg("%s: rank %d waits for ever at op %d (%s)", what, r, lanes[r].at,
+            fail_msg("%s%s: rank %d waits for ever at op %d (%s)", what,
+                     is_direct ? ", from GPU to GPU" : "", r, lanes[r].at,
                      op_infos[lanes[r].prog->ops[lanes[r].at].kind].name);
+        for (int far = 0; far < 2; far++)
+            assert_int_equal(lanes[r].leaving[far].n_left, lanes[r].leaving[far].n_set_off);
         for (int i = 0; i < lanes[r].n_posted; i++)
             assert_true(has_left(lanes, &lanes[r], r, lanes[r].posted[i].id));
     }
@@ -255,7 +306,8 @@ static void test_programs(void **state)
                 fail_msg("%s: rank %d has %d micro-batches in flight, not %d", what, r, most,
                          should);
         }
-        check_lanes(sessions, c->n_ranks, what);
+        check_lanes(sessions, c->n_ranks, false, what);
+        check_lanes(sessions, c->n_ranks, true, what);
         check_weights(sessions, c->n_stages, what);
         for (int r = 0; r < c->n_ranks; r++)
             session_free(&sessions[r]);

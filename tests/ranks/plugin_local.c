@@ -19,13 +19,19 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { RANKS_MOST = 16, MESSAGES_MOST = 4 * RANKS_MOST, PATIENCE_MS = 20000 };
+enum { RANKS_MOST = 16, LETTERS_MOST = 8 * RANKS_MOST, PATIENCE_MS = 20000 };
+
+struct letter { /* a message that is under way */
+    struct comm_message message;
+    int64_t done;   /* bytes */
+    int64_t number; /* in the order in which they were given; 0: this place is free */
+    bool is_posted; /* by itself; else it is one of those that were started together */
+};
 
 static struct {
     int rank, n_ranks, peers[RANKS_MOST];
-    struct comm_message messages[MESSAGES_MOST];
-    int64_t done[MESSAGES_MOST]; /* bytes */
-    int n;
+    struct letter letters[LETTERS_MOST];
+    int64_t n_given;
 } local;
 
 static bool say(char why[COMM_WHY_MAX], const char *what)
@@ -95,49 +101,93 @@ static bool begin(int *rank, int *n_ranks, char why[COMM_WHY_MAX])
     return true;
 }
 
+/* Its place, or -1. */
+static int give(const struct comm_message *message, bool is_posted, char why[COMM_WHY_MAX])
+{
+    int at = 0;
+    while (at < LETTERS_MOST && local.letters[at].number != 0)
+        at++;
+    if (at == LETTERS_MOST) {
+        errno = E2BIG;
+        (void)say(why, "messages");
+        return -1;
+    }
+    local.letters[at] =
+        (struct letter){.message = *message, .number = ++local.n_given, .is_posted = is_posted};
+    return at;
+}
+
 static bool start(const struct comm_message *messages, int n, char why[COMM_WHY_MAX])
 {
-    if (n > MESSAGES_MOST) {
-        errno = E2BIG;
-        return say(why, "messages");
-    }
-    memcpy(local.messages, messages, (size_t)n * sizeof *messages);
-    memset(local.done, 0, sizeof local.done);
-    local.n = n;
+    for (int i = 0; i < n; i++)
+        if (give(&messages[i], false, why) < 0)
+            return false;
     return true;
 }
 
-/* Of a peer and a direction, the first message that is not done comes first. */
-static bool is_next(int i)
+static bool post(const struct comm_message *message, int *number, char why[COMM_WHY_MAX])
 {
-    for (int k = 0; k < i; k++)
-        if (local.messages[k].peer == local.messages[i].peer &&
-            local.messages[k].receives == local.messages[i].receives &&
-            local.done[k] < local.messages[k].n_bytes)
+    *number = give(message, true, why);
+    return *number >= 0;
+}
+
+static bool is_under_way(const struct letter *letter)
+{
+    return letter->number != 0 && letter->done < letter->message.n_bytes;
+}
+
+/* Of a peer and a direction, the first message that was given comes first. */
+static bool is_next(const struct letter *letter)
+{
+    for (int i = 0; i < LETTERS_MOST; i++) {
+        const struct letter *other = &local.letters[i];
+        if (is_under_way(other) && other->number < letter->number &&
+            other->message.peer == letter->message.peer &&
+            other->message.receives == letter->message.receives)
             return false;
+    }
+    return true;
+}
+
+/* Helps all along. */
+static bool move_all(char why[COMM_WHY_MAX])
+{
+    for (int i = 0; i < LETTERS_MOST; i++) {
+        struct letter *letter = &local.letters[i];
+        const struct comm_message *m = &letter->message;
+        if (!is_under_way(letter) || !is_next(letter))
+            continue;
+        char *at = (char *)m->data + letter->done;
+        size_t left = (size_t)(m->n_bytes - letter->done);
+        ssize_t moved = m->receives
+                            ? recv(local.peers[m->peer], at, left, MSG_DONTWAIT)
+                            : send(local.peers[m->peer], at, left, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (moved == 0 || (moved < 0 && errno != EAGAIN && errno != EINTR))
+            return say(why, m->receives ? "receiving" : "sending");
+        letter->done += moved > 0 ? moved : 0;
+    }
     return true;
 }
 
 static bool test(bool *done, char why[COMM_WHY_MAX])
 {
-    *done = true;
-    for (int i = 0; i < local.n; i++) {
-        const struct comm_message *m = &local.messages[i];
-        int64_t left = m->n_bytes - local.done[i];
-        if (left == 0)
-            continue;
-        if (is_next(i)) {
-            char *at = (char *)m->data + local.done[i];
-            ssize_t moved = m->receives ? recv(local.peers[m->peer], at, (size_t)left, MSG_DONTWAIT)
-                                        : send(local.peers[m->peer], at, (size_t)left,
-                                               MSG_DONTWAIT | MSG_NOSIGNAL);
-            if (moved == 0 || (moved < 0 && errno != EAGAIN && errno != EINTR))
-                return say(why, m->receives ? "receiving" : "sending");
-            local.done[i] += moved > 0 ? moved : 0;
-        }
-        *done = *done && local.done[i] == m->n_bytes;
-    }
-    return true;
+    bool works = move_all(why);
+    *done = works;
+    for (int i = 0; i < LETTERS_MOST; i++)
+        *done = *done && (local.letters[i].is_posted || !is_under_way(&local.letters[i]));
+    for (int i = 0; i < LETTERS_MOST && *done; i++)
+        if (!local.letters[i].is_posted)
+            local.letters[i].number = 0;
+    return works;
+}
+
+static bool test_post(int number, bool *done, char why[COMM_WHY_MAX])
+{
+    bool works = move_all(why);
+    *done = works && !is_under_way(&local.letters[number]);
+    if (*done)
+        local.letters[number].number = 0;
+    return works;
 }
 
 static void end(void)
@@ -155,6 +205,8 @@ const struct comm_plugin *snug_comm_plugin(void)
                                               .begin = begin,
                                               .start = start,
                                               .test = test,
+                                              .post = post,
+                                              .test_post = test_post,
                                               .end = end};
     return &plugin;
 }
