@@ -16,10 +16,16 @@
  * With several micro-batches gradients are sums and live through all of them.  The updates then run in
  * the last one (in_last); with a norm to wait for they stay at the end, since nothing would be gained.
  *
+ * Among several ranks a gradient is complete when its sum over them is.  That is waited for no sooner than the
+ * next exchange begins, so that one is always under way beside the backward half; gradients of two buckets are
+ * alive.  What ranks say to each other about the step stays at its end: the loss, the parts of the norm, and
+ * weights that are gathered.
+ *
  * needs: the final ops but for workspaces: body, then sum_squares, grad_norm, and update by update
  * keeps: ids, results    breaks: nothing
  * cost:  O(ops + tensors)
  */
+#include "ir/exchange.h"
 #include "optim/optim.h"
 #include "pass/op_list.h"
 #include "pass/pass.h"
@@ -29,7 +35,7 @@
 struct group { /* the ops [begin, end) of one weight, sum_squares apart */
     tensor_id grad;
     int begin, end;
-    int norm_op;       /* its sum_squares */
+    int norm_op;       /* its sum_squares, -1: this rank has no part in it */
     int complete;      /* the op of the body that writes the gradient last */
     int place;         /* the op of the body after which all of them can run */
     int next_complete; /* groups of the same op are chained, -1: the last */
@@ -77,7 +83,7 @@ static tensor_id gradient_read_by(const struct program *prog, const struct op *o
 {
     for (int k = 0; k < op->n_in; k++)
         if (op->in[k] != TENSOR_NONE && prog->tensors[op->in[k]].role == ROLE_gradient)
-            return op->in[k];
+            return tensor_root(prog, op->in[k]); /* a rank may update a part */
     return TENSOR_NONE;
 }
 
@@ -86,14 +92,26 @@ static int later(int a, int b)
     return a > b ? a : b;
 }
 
+/* A sum over ranks that begins with op i is there when the next one begins, or at the end. */
+static int settled(const struct moving *m, int i)
+{
+    const struct program *prog = m->prog;
+    if (!op_is_exchange(prog->ops[i].kind))
+        return i;
+    do
+        i++;
+    while (i < program_body_end(prog) && !op_is_exchange(prog->ops[i].kind));
+    return i < program_body_end(prog) ? i : program_body_end(prog) - 1;
+}
+
 /* After the last op that touches anything but numbers of the step (scalars) that the group changes. */
 static void find_place(struct moving *m, struct group *g)
 {
     const struct program *prog = m->prog;
-    g->complete = m->last_write[tensor_root(prog, g->grad)];
-    g->place = m->last_touch[tensor_root(prog, g->grad)];
+    g->complete = settled(m, m->last_write[tensor_root(prog, g->grad)]);
+    g->place = later(g->complete, m->last_touch[tensor_root(prog, g->grad)]);
     for (int i = g->begin; i < g->end; i++)
-        for (int k = 0; k < prog->ops[i].n_out; k++) {
+        for (int k = 0; k < prog->ops[i].n_out && !op_is_exchange(prog->ops[i].kind); k++) {
             tensor_id id = prog->ops[i].out[k];
             if (id != TENSOR_NONE && id != prog->scalars)
                 g->place = later(g->place, m->last_touch[tensor_root(prog, id)]);
@@ -110,6 +128,8 @@ static enum snug_status find_groups(struct moving *m)
     if (norm_of == NULL || seen == NULL || m->groups == NULL)
         return no_memory(m);
     m->norm_at = -1;
+    for (int i = 0; i < prog->n_tensors; i++)
+        norm_of[i] = -1;
     for (int i = program_body_end(prog); i < prog->n_ops; i++) {
         const struct op *op = &prog->ops[i];
         tensor_id grad = gradient_read_by(prog, op);
@@ -204,34 +224,66 @@ static enum snug_status append_before_updates(struct moving *m, bool in_last)
 {
     int end = m->n_groups > 0 ? m->groups[0].begin : m->prog->n_ops;
     for (int i = m->norm_at + 1; i < end; i++)
-        TRY(append_old(m, i, in_last));
+        if (!op_is_exchange(m->prog->ops[i].kind))
+            TRY(append_old(m, i, in_last));
+    return SNUG_OK;
+}
+
+/* What comes before the norm, but for the sums of squares: the parts of it that are on other ranks, and the
+ * loss. */
+static enum snug_status append_before_norm(struct moving *m, int body_end)
+{
+    for (int i = body_end; i < m->norm_at; i++)
+        if (m->prog->ops[i].kind != OP_sum_squares)
+            TRY(append_old(m, i, false));
+    return SNUG_OK;
+}
+
+/* Weights of which each rank has updated a part, after all updates. */
+static enum snug_status append_gathers(struct moving *m)
+{
+    for (int i = m->norm_at; i < m->prog->n_ops; i++)
+        if (m->prog->ops[i].kind == OP_all_gather)
+            TRY(append_old(m, i, false));
     return SNUG_OK;
 }
 
 /* ---- one backward half ------------------------------------------------------------------------ */
 
+static enum snug_status append_opening(struct moving *m, bool in_last)
+{
+    TRY(append_scalar_op(m, OP_open_updates, TENSOR_NONE, in_last));
+    return append_before_updates(m, in_last);
+}
+
 static enum snug_status update_once(struct moving *m)
 {
     const struct program *prog = m->prog;
     bool in_last = prog->n_repeat > 1, opened = false;
-    for (int i = 0; i < program_body_end(prog); i++) {
+    int body_end = program_body_end(prog);
+    for (int i = 0; i < body_end; i++) {
         TRY(append_old(m, i, false));
         for (int at = m->at_place[i]; at >= 0; at = m->groups[at].next_place) {
             const struct group *g = &m->groups[at];
-            if (!opened) {
-                TRY(append_scalar_op(m, OP_open_updates, TENSOR_NONE, in_last));
-                TRY(append_before_updates(m, in_last));
-            }
+            if (!opened)
+                TRY(append_opening(m, in_last));
             opened = true;
-            TRY(append_old(m, g->norm_op, in_last));
-            TRY(append_scalar_op(m, OP_check_gradient, prog->ops[g->norm_op].out[0], in_last));
+            if (g->norm_op >= 0) {
+                TRY(append_old(m, g->norm_op, in_last));
+                TRY(append_scalar_op(m, OP_check_gradient, prog->ops[g->norm_op].out[0], in_last));
+            }
             for (int k = g->begin; k < g->end; k++)
-                TRY(append_old(m, k, in_last));
+                if (!op_is_exchange(prog->ops[k].kind))
+                    TRY(append_old(m, k, in_last));
         }
     }
+    if (!opened) /* other ranks have the weights */
+        TRY(append_opening(m, in_last));
     m->prog->body_end = m->list.n_ops;
     m->env->update_place = in_last ? UPDATES_IN_LAST : UPDATES_IN_BACKWARD;
-    return append_scalar_op(m, OP_close_updates, prog->ops[m->norm_at].in[0], false);
+    TRY(append_before_norm(m, body_end));
+    TRY(append_scalar_op(m, OP_close_updates, prog->ops[m->norm_at].in[0], false));
+    return append_gathers(m);
 }
 
 /* ---- two backward halves ---------------------------------------------------------------------- */
@@ -268,13 +320,17 @@ static enum snug_status add_again(struct moving *m, tensor_id id)
     return program_add_tensor(m->prog, &t, &m->again[id], m->env->err);
 }
 
-/* An op on the tensors of the second half; outputs that it has not yet are made. */
+/* An op on the tensors of the second half; outputs that it has not yet are made, and parts of what it has. */
 static enum snug_status append_again(struct moving *m, int i, bool makes)
 {
     struct op op = m->prog->ops[i];
     for (int k = 0; k < op.n_in; k++)
-        if (op.in[k] != TENSOR_NONE)
+        if (op.in[k] != TENSOR_NONE) {
+            tensor_id root = tensor_root(m->prog, op.in[k]);
+            if (m->again[root] != root)
+                TRY(add_again(m, op.in[k]));
             op.in[k] = m->again[op.in[k]];
+        }
     for (int k = 0; k < op.n_out; k++)
         if (op.out[k] != TENSOR_NONE) {
             if (makes)
@@ -287,13 +343,15 @@ static enum snug_status append_again(struct moving *m, int i, bool makes)
 static enum snug_status append_second_half(struct moving *m, int begin, int end)
 {
     for (int i = begin; i < end; i++) {
-        if ((op_infos[m->prog->ops[i].kind].flags & EFFECT) == 0) { /* an effect happens once */
+        enum op_kind kind = m->prog->ops[i].kind;
+        if ((op_infos[kind].flags & EFFECT) == 0 || op_is_exchange(kind)) { /* an effect, once */
             TRY(append_again(m, i, true));
             m->env->repeated_flops += op_flops(m->prog, &m->prog->ops[i]);
         }
         for (int at = m->at_place[i]; at >= 0; at = m->groups[at].next_place)
             for (int k = m->groups[at].begin; k < m->groups[at].end; k++)
-                TRY(append_again(m, k, false));
+                if (!op_is_exchange(m->prog->ops[k].kind))
+                    TRY(append_again(m, k, false));
     }
     return SNUG_OK;
 }
@@ -309,15 +367,18 @@ static enum snug_status update_in_second(struct moving *m)
     for (int i = 0; i < end; i++) {
         TRY(append_old(m, i, false));
         for (int at = m->at_complete[i]; at >= 0; at = m->groups[at].next_complete)
-            TRY(append_old(m, m->groups[at].norm_op, false));
+            if (m->groups[at].norm_op >= 0)
+                TRY(append_old(m, m->groups[at].norm_op, false));
     }
     int body_end = m->list.n_ops;
+    TRY(append_before_norm(m, end));
     norm.attrs.dynamic_scale = 0;
     TRY(append(m, &norm));
     TRY(append_before_updates(m, false));
     TRY(append_second_half(m, begin, end));
     if (dynamic_scale)
         TRY(append_scalar_op(m, OP_next_loss_scale, TENSOR_NONE, false));
+    TRY(append_gathers(m));
     prog->body_end = body_end;
     m->env->update_place = UPDATES_IN_SECOND;
     return SNUG_OK;
@@ -329,7 +390,7 @@ enum snug_status pass_in_backward(struct program *prog, struct pass_env *env)
     if (prog->loss == TENSOR_NONE)
         return SNUG_OK; /* model states only: nothing runs */
     TRY(look(&m));
-    if (m.norm_at < 0 || m.n_groups == 0)
+    if (m.norm_at < 0 || (m.n_groups == 0 && env->ranks.n_ranks < 2))
         return SNUG_OK;
     const struct attrs *norm = &prog->ops[m.norm_at].attrs;
     bool waits = norm->max_norm > 0 || norm->dynamic_scale != 0;

@@ -208,10 +208,6 @@ static enum snug_status refuse(const struct pass_env *env, const char *what, con
 static enum snug_status check(const struct pass_env *env)
 {
     bool shards = shards_updates(env);
-    if (env->in_backward)
-        return refuse(env, "--update in-backward", " yet: use --update end");
-    if (env->offload != 0)
-        return refuse(env, "--offload", " yet: shard with --zero instead");
     if (shards && (env->optimizer->average != AVERAGE_none || env->optimizer->emit_all != NULL))
         return snug_fail(env->err, SNUG_UNSUPPORTED,
                          "--optimizer %s needs the states of all weights on every rank: use "

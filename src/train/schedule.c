@@ -106,9 +106,11 @@ static enum snug_status check_stage(const struct snug_recipe *recipe, struct snu
         bool is_asked;
         const char *what, *instead;
     } missing[] = {
-        {recipe->in_backward != 0, "--update in-backward", "use --update end"},
-        {recipe->offload != OFFLOAD_none, "--offload", "take more stages instead"},
-        {recipe->lora > 0, "--lora", "adapters are small, use --parallel ddp"},
+        {recipe->in_backward != 0, "--update in-backward",
+         "gradients are sums over micro-batches and live through all of them; use --update end"},
+        {recipe->lora > 0, "--lora",
+         "a run saves the model with its adapters in it, and no rank has all of it; use --parallel "
+         "ddp with --zero 1"},
         {recipe->zero == 2, "--zero 2", "use --zero 1"},
         {recipe->zero == 3, "--zero 3", "use --zero 1"},
         {recipe->parallel == PARALLEL_ps, "--parallel ps", "use --parallel ddp"},

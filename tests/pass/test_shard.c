@@ -205,8 +205,6 @@ static void test_refusals(void **state)
     static const struct {
         const char *zero, *line, *words;
     } rows[] = {
-        {"0", "batch=8 update=in-backward", "--update in-backward"},
-        {"1", "batch=8 offload=states", "--offload"},
         {"1", "batch=8 optimizer=schedule-free-adamw", "--zero 0"},
         {"3", "batch=8 lora=2", "--zero 2"},
         {"0", "batch=9", "shared equally"},

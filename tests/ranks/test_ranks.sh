@@ -55,6 +55,42 @@ check "adapters go on, alone" alone lora gpt-nano --resume --steps 3
 check "adapters: the losses of one rank" near lora lora1 3
 rm -rf lora*
 
+# Updates in the backward pass follow the sums over ranks; states in the store are those of a rank's shards.
+# More ranks than weights leave some without an update.
+saves() { # FLAGS WITH...: the same bits with them
+    local flags=$1
+    shift
+    rm -rf plain with
+    # shellcheck disable=SC2086
+    ranks "$first" 2 plain $flags && ranks "$first" 2 with $flags "$@" && same with plain && as_planned with 2 &&
+        cmp <(losses plain) <(losses with)
+}
+smaller() { # as `saves`, and every rank plans for less
+    saves "$@" && paste <(planned_of plain) <(planned_of with) | awk '{ bad += $2 >= $1 } END { exit bad || NR != 2 }'
+}
+planned_of() { grep -oE '\{"planned_bytes": [0-9]+' "$1.out" | grep -oE '[0-9]+'; }
+nano="gpt-nano --batch 4 --seq 4 --steps 2"
+for how in ddp ps zero1 zero2 zero3; do
+    flags="$nano $(flags_of $how)"
+    [ $how = ps ] || check "in-backward, $how: the same bits in less memory" smaller "$flags" --update in-backward
+    check "in-backward without clipping, $how" saves "$flags --clip 0" --update in-backward
+    check "in-backward and micro-batches, $how" saves "$flags --clip 0 --micro-batch 1" --update in-backward
+    check "states in the store, $how: the same bits" saves "$flags" --offload states
+done
+check "in-backward in fp16" saves "$nano --precision fp16" --update in-backward
+check "all of it" smaller "$nano --zero 1" --update in-backward --offload states+activations
+few="mlp:7-3 --batch 12 --steps 3 --zero 1 --optimizer adafactor"
+# shellcheck disable=SC2086
+check "more ranks than weights" ranks "$first" 4 few $few
+# shellcheck disable=SC2086
+check "more ranks than weights, in-backward" ranks "$first" 4 few-early $few --update in-backward
+check "more ranks than weights: the same bits" same few-early few
+check "a store, 2 steps of zero 1 on 2" ranks "$first" 2 stored mlp:7-5-3 --batch 12 --steps 2 --zero 1 --offload states
+check "and 2 more of ddp on 3" ranks "$first" 3 stored mlp:7-5-3 --resume --steps 4 --zero 0
+check "and 2 more alone" alone stored mlp:7-5-3 --resume --steps 6 --offload none
+check "the losses of one rank" near stored small1 6
+rm -rf plain with few* stored
+
 # ---- going on with other ranks ----------------------------------------------------------------
 
 # shellcheck disable=SC2086
