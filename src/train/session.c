@@ -175,9 +175,11 @@ enum snug_status session_program(const struct session_request *q, const char *la
     const struct snug_recipe *r = q->recipe;
     struct arena scratch = {0};
     double options[MAX_OPTIONS];
-    *s = (struct session){
-        .backend = r->device == DEVICE_cuda ? backend_cuda_table() : backend_cpu(),
-        .facts = {.threads = recipe_threads(r), .reference_only = r->kernels != 0}};
+    *s =
+        (struct session){.backend = r->device == DEVICE_cuda ? backend_cuda_table() : backend_cpu(),
+                         .facts = {.threads = recipe_threads(r),
+                                   .reference_only = r->kernels != 0,
+                                   .least_workspace = q->least_workspace}};
     TRY(recipe_check(r, err));
     TRY(set_sizes(q, s, err));
     TRY(recipe_options(r, options, err));
