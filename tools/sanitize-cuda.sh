@@ -42,7 +42,7 @@ under() {
     local tool=$1 port=$2 options
     shift 2
     mapfile -t options <"$tmp/options"
-    if [ "$tool" = racecheck ]; then options+=($of_racecheck); fi
+    if [ "$tool" = racecheck ] && [ -n "$of_racecheck" ]; then options+=("$of_racecheck" 1); fi
     timeout "$LIMIT" "$SANITIZER" --tool "$tool" --port "$port" "${options[@]}" "$@"
 }
 
@@ -68,7 +68,7 @@ part() {
 export -f under part
 
 write_options >"$tmp/options"
-has_option --racecheck-num-workers && of_racecheck='--racecheck-num-workers 1' # JOBS take the cores
+has_option --racecheck-num-workers && of_racecheck=--racecheck-num-workers # JOBS take the cores
 status=0
 for tool in $tools; do
     if under "$tool" 49152 "$programs/planted" "$tool" >"$tmp/planted" 2>&1 ||
