@@ -201,6 +201,13 @@ $(GPU_TEST_BIN): $(BUILD)/gpu/%: $(BUILD)/%.o $(TEST_LIB) $(PLUGIN_OBJ) $(BUILD)
 	$(run)$(CXX) $(filter-out -std=c11,$(CFLAGS)) $(LDFLAGS) -o $@ $^ -lcmocka \
 	    -L$(CONFIG_CUDA)/lib64 -Wl,-rpath,$(CONFIG_CUDA)/lib64 $(CUDA_LIBS) $(LDLIBS)
 
+# Faults for compute-sanitizer to find.
+PLANTED := $(BUILD)/gpu/tests/cuda/planted
+$(PLANTED): tests/cuda/planted.cu src/cuda/device.h build/config.mk $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(say) NVCC $<
+	$(run)$(CONFIG_NVCC) $(CPPFLAGS) $(CUDA_FLAGS) $(CUDA_ARCHS) -o $@ $<
+
 # A plugin that runs without a GPU: slowly, for the tests.
 $(BUILD)/libsnug_cuda_emulated.so: $(EMULATED_ROWS) $(EMULATED_OBJ) $(PLUGIN_LIB)
 	$(say) LINK $@
@@ -279,7 +286,7 @@ check: all tests-bin
 	@tools/run-tests.sh $(foreach t,$(TEST_BIN),$(if $(findstring $(ONLY),$(t)),$(t)))
 
 # On a machine with a GPU.
-test-cuda: all $(GPU_TEST_BIN)
+test-cuda: all $(GPU_TEST_BIN) $(PLANTED)
 	@tools/test-cuda.sh $(BUILD)
 
 demo:

@@ -4,7 +4,7 @@
 #
 # Every op case against the CPU's reference, the executor, 20 steps of gpt-nano in fp32 against the CPU,
 # planned = allocated, and nothing allocated after the first step.  SANITIZER=compute-sanitizer runs the
-# op cases once more under its memcheck and racecheck.
+# op cases once more under its memcheck and racecheck (tools/sanitize-cuda.sh).
 set -u
 cd "$(dirname "$0")/.."
 build=${1:-build/release}
@@ -38,10 +38,8 @@ run 'sums' "$build/gpu/tests/cuda/test_cuda_sums"
 run 'exchanges of ranks' "$build/gpu/tests/cuda/test_cuda_ranks"
 run 'products' "$build/gpu/tests/cuda/test_product"
 if [ -n "${SANITIZER:-}" ]; then
-    for tool in memcheck racecheck; do
-        run "op cases under $tool" "$SANITIZER" --tool "$tool" --error-exitcode 1 \
-            "$build/gpu/tests/cuda/test_cuda_ops"
-    done
+    tools/sanitize-cuda.sh "$build"
+    result 'op cases under compute-sanitizer' $?
 fi
 
 # train NAME FLAGS...: a run whose losses are in NAME.losses and whose last line is in NAME.json

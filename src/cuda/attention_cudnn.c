@@ -13,8 +13,7 @@
  * dQ sums over blocks of keys.  An engine that adds them up in fp32 as they come gives other bits from
  * run to run; the one that is asked for dQ itself keeps dS in its workspace, T x T for each head, and is
  * deterministic.  That is what is used; where it wants more workspace than there is, sequences, or heads
- * of one sequence, go in several runs.  SNUG_CUDA_ANY_ORDER=1 asks for the other, to see what order
- * costs.
+ * of one sequence, go in several runs.  --order any asks for the other.
  */
 #include "cuda/attention_library.h"
 
@@ -332,9 +331,8 @@ enum snug_status cuda_attention_prepare(const struct cuda_attention_shape *shape
     struct cuda_attention *a = calloc(1, sizeof *a);
     if (a == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "attention: no memory to prepare it");
-    const char *any_order = getenv("SNUG_CUDA_ANY_ORDER");
     a->shape = *shape;
-    a->any_order = any_order != NULL && any_order[0] == '1' && cudnnGetVersion() >= 90600;
+    a->any_order = shape->any_order && cudnnGetVersion() >= 90600;
     a->scale = 1.0f / sqrtf((float)shape->depth);
     a->masked =
         cudnnGetVersion() < 91000 ? -FLT_MAX : -INFINITY; /* what an engine knows a mask by */

@@ -2,7 +2,8 @@
  * attention_plain.c -- attention_library.h by plain loops in host memory, for the emulation.
  *
  * Formulas as in cpu/ref_attention.c, in fp32, with what the library does between its products: P and dS
- * are rounded to the type of q before they are multiplied.
+ * are rounded to the type of q before they are multiplied.  The gradient in any order is
+ * another engine's, as there: it leaves P and dS as they are, so that bits tell which of them ran.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -120,8 +121,9 @@ static void slopes(const struct work *w, int64_t b, int64_t h, int64_t t, int64_
     float delta = dot(w, w->call.dy, y_at(w, b, h, t), w->call.y, y_at(w, b, h, t));
     float dp = dot(w, w->call.dy, y_at(w, b, h, t), w->call.qkv, qkv_at(w, PART_v, b, h, j));
     float whole = expf(score(w, b, h, t, j) - w->call.lse[(b * s->n_heads + h) * s->n_time + t]);
-    *p = rounded(w, whole);
-    *ds = rounded(w, whole * (dp - delta) / sqrtf((float)s->depth));
+    float slope = whole * (dp - delta) / sqrtf((float)s->depth);
+    *p = s->any_order ? whole : rounded(w, whole);
+    *ds = s->any_order ? slope : rounded(w, slope);
 }
 
 /* dq, dk and dv of position t. */

@@ -4,8 +4,8 @@
  * The library names candidates, best guess first.  They are timed once, in turns, on numbers like those
  * of training (constants run faster than data does), and the fastest is pinned to the shape: like
  * products of a model are made alike, and give like bits.  Candidates that differ by less than MARGIN
- * are not told apart by a timing, and so the earlier one stays: another run chooses the same.  Where
- * that must be so and not only likely, pins are kept in a file (product_pins.h).
+ * are not told apart by a timing, and so the earlier one stays.  Pins are kept in a file: another run
+ * takes the same (product_pins.h).
  *
  * No candidate may add parts of a sum in an order of its own: sums over k are in one piece, or their
  * parts are kept in fp32 in the workspace and added up in a second step.

@@ -1,139 +1,82 @@
 /*
- * product_pins.c -- the table of chosen algorithms, and its file.
- *
- * The file is text.  Its first line names the library and the GPU; each of the others is a pin: the
- * numbers of its shape, the 8 words of the algorithm in hex, and milliseconds.
+ * product_pins.c -- the table of chosen algorithms.
  */
 #include "cuda/product_pins.h"
 
 #include <cuda_runtime_api.h>
-#include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-enum { N_KEY = 18, N_WORDS = sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t) };
+#include "cuda/pins_file.h"
 
-struct pin {
-    int64_t key[N_KEY];
-    uint64_t algorithm[N_WORDS];
-    float ms;
-};
+_Static_assert(sizeof(cublasLtMatmulAlgo_t) == PIN_WORDS * sizeof(uint64_t), "the words of a pin");
 
 static struct { /* one thread prepares */
-    struct pin *pins;
-    size_t n, capacity;
-    bool is_read;     /* the file, if there is one */
-    const char *path; /* where new pins are added; NULL: nowhere */
+    struct pin_list list;
+    bool is_read; /* the file, if there is one */
+    char title[384];
+    char *path; /* where new pins are added; NULL: nowhere.  Lives as long as the process */
 } table;
 
-static void write_key(const struct cuda_product_shape *s, int64_t key[N_KEY])
+static void write_key(const struct cuda_product_shape *s, int64_t key[PIN_KEY])
 {
-    const int64_t numbers[N_KEY] = {s->m,
-                                    s->n,
-                                    s->k,
-                                    s->lda,
-                                    s->ldb,
-                                    s->ldc,
-                                    s->n_batch,
-                                    s->batch_a,
-                                    s->batch_b,
-                                    s->batch_c,
-                                    s->type,
-                                    s->c_type,
-                                    s->end,
-                                    s->has_bias,
-                                    s->keeps_before,
-                                    s->alignment,
-                                    s->a_transposed,
-                                    s->b_transposed};
+    const int64_t numbers[PIN_KEY] = {s->m,
+                                      s->n,
+                                      s->k,
+                                      s->lda,
+                                      s->ldb,
+                                      s->ldc,
+                                      s->n_batch,
+                                      s->batch_a,
+                                      s->batch_b,
+                                      s->batch_c,
+                                      s->type,
+                                      s->c_type,
+                                      s->end,
+                                      s->has_bias,
+                                      s->keeps_before,
+                                      s->alignment,
+                                      s->a_transposed,
+                                      s->b_transposed};
     memcpy(key, numbers, sizeof numbers);
 }
 
-static bool append(const struct pin *pin)
-{
-    if (table.n == table.capacity) {
-        size_t capacity = table.capacity > 0 ? 2 * table.capacity : 64;
-        struct pin *pins = realloc(table.pins, capacity * sizeof *pins);
-        if (pins == NULL)
-            return false;
-        table.pins = pins;
-        table.capacity = capacity;
-    }
-    table.pins[table.n++] = *pin;
-    return true;
-}
-
-/* ---- the file ------------------------------------------------------------------------------- */
-
-static bool title(char *out, size_t size)
+/* What an algorithm depends on beside its shape. */
+static bool write_title(char *out, size_t size)
 {
     struct cudaDeviceProp prop;
-    int device = 0;
+    int device = 0, driver = 0;
     if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaGetDeviceProperties(&prop, device) != cudaSuccess)
+        cudaGetDeviceProperties(&prop, device) != cudaSuccess ||
+        cudaDriverGetVersion(&driver) != cudaSuccess)
         return false;
-    snprintf(out, size, "cuBLASLt %zu on %s\n", cublasLtGetVersion(), prop.name);
+    snprintf(out, size, "cuBLASLt %zu on %s, driver %d", cublasLtGetVersion(), prop.name, driver);
     return true;
 }
 
-static bool read_pin(FILE *file, struct pin *pin)
-{
-    for (int i = 0; i < N_KEY; i++)
-        if (fscanf(file, "%" SCNd64, &pin->key[i]) != 1)
-            return false;
-    for (int i = 0; i < N_WORDS; i++)
-        if (fscanf(file, "%" SCNx64, &pin->algorithm[i]) != 1)
-            return false;
-    return fscanf(file, "%f", &pin->ms) == 1;
-}
-
-static void write_pin(FILE *file, const struct pin *pin)
-{
-    for (int i = 0; i < N_KEY; i++)
-        fprintf(file, "%" PRId64 " ", pin->key[i]);
-    for (int i = 0; i < N_WORDS; i++)
-        fprintf(file, "%" PRIx64 " ", pin->algorithm[i]);
-    fprintf(file, "%.9g\n", (double)pin->ms);
-}
-
-/* What cannot be read is timed again; what cannot be written is not kept. */
 static void read_file(void)
 {
-    const char *path = getenv("SNUG_CUDA_PINS");
-    char own[320], there[320] = "";
     table.is_read = true;
-    if (path == NULL || !title(own, sizeof own))
+    if (!write_title(table.title, sizeof table.title))
         return;
-    FILE *file = fopen(path, "r");
-    if (file == NULL) { /* a new one */
-        file = fopen(path, "w");
-        if (file != NULL && fputs(own, file) >= 0)
-            table.path = path;
-    } else if (fgets(there, sizeof there, file) != NULL && strcmp(own, there) == 0) {
-        struct pin pin;
-        table.path = path;
-        while (read_pin(file, &pin) && append(&pin))
-            continue;
-    }
-    if (file != NULL)
-        fclose(file);
+    table.path = pins_file_path(table.title);
+    if (table.path != NULL)
+        (void)pins_file_read(table.path, table.title, &table.list);
 }
 
 bool product_pin_find(const struct cuda_product_shape *shape, cublasLtMatmulAlgo_t *algorithm,
                       float *ms)
 {
-    int64_t key[N_KEY];
+    int64_t key[PIN_KEY];
     write_key(shape, key);
     if (!table.is_read)
         read_file();
-    for (size_t i = 0; i < table.n; i++)
-        if (memcmp(table.pins[i].key, key, sizeof key) == 0) {
-            memcpy(algorithm, table.pins[i].algorithm, sizeof *algorithm);
-            *ms = table.pins[i].ms;
-            return true;
-        }
-    return false;
+    const struct pin *pin = pin_list_find(&table.list, key);
+    if (pin == NULL)
+        return false;
+    memcpy(algorithm, pin->algorithm, sizeof *algorithm);
+    *ms = pin->ms;
+    return true;
 }
 
 enum snug_status product_pin_add(const struct cuda_product_shape *shape,
@@ -143,12 +86,9 @@ enum snug_status product_pin_add(const struct cuda_product_shape *shape,
     struct pin pin = {.ms = ms};
     write_key(shape, pin.key);
     memcpy(pin.algorithm, algorithm, sizeof *algorithm);
-    if (!append(&pin))
+    if (!pin_list_add(&table.list, &pin))
         return snug_fail(err, SNUG_NO_MEMORY, "product: no memory for the chosen algorithms");
-    FILE *file = table.path != NULL ? fopen(table.path, "a") : NULL;
-    if (file != NULL) {
-        write_pin(file, &pin);
-        fclose(file);
-    }
+    if (table.path != NULL)
+        pins_file_add(table.path, table.title, &table.list);
     return SNUG_OK;
 }

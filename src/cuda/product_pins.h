@@ -1,10 +1,8 @@
 /*
  * product_pins.h -- which algorithm makes which product, from its first choice on.
  *
- * The table lives as long as the process.  SNUG_CUDA_PINS=FILE keeps it longer: pins are read from the
- * file at first, and new ones are added to it, so that another run makes every product with the same
- * algorithm, gives the same bits, and starts without timing anything.  A file of another version of the
- * library or of another GPU is left alone, and its pins are not taken.
+ * The table lives as long as the process, and its file (pins_file.h) longer: another run makes every
+ * product with the same algorithm, gives the same bits, and starts without timing anything.
  */
 #ifndef SNUG_CUDA_PRODUCT_PINS_H
 #define SNUG_CUDA_PRODUCT_PINS_H

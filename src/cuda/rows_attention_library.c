@@ -100,6 +100,7 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
     struct prepared *p = calloc(1, sizeof *p);
     if (p == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "attention: no memory to prepare it");
+    shape.any_order = facts->any_order;
     enum snug_status status =
         cuda_attention_prepare(&shape, cuda_attention_work_bytes(&shape), &p->library, err);
     if (status == SNUG_OK && p->library == NULL)

@@ -12,11 +12,33 @@ static rows_fn *const families[] = {
 
 enum { N_FAMILIES = sizeof families / sizeof *families };
 
+static const struct kernel *choose_least(const struct program *prog, const struct op *op,
+                                         const struct device_facts *facts)
+{
+    const struct kernel *best = NULL;
+    size_t least = 0;
+    for (int f = 0; f < N_FAMILIES; f++) {
+        int n_rows = 0;
+        const struct kernel *rows = families[f](&n_rows);
+        for (int i = 0; i < n_rows; i++) {
+            const struct kernel *row = &rows[i];
+            if (row->kind != op->kind || (row->supports != NULL && !row->supports(prog, op)))
+                continue;
+            size_t bytes = row->workspace_bytes == NULL ? 0 : row->workspace_bytes(prog, op, facts);
+            if (best == NULL || bytes < least) {
+                best = row;
+                least = bytes;
+            }
+        }
+    }
+    return best;
+}
+
 const struct kernel *cuda_choose(const struct program *prog, const struct op *op,
                                  const struct device_facts *facts)
 {
-    (void)facts;
-    return rows_find(families, N_FAMILIES, prog, op, op->kind);
+    return facts->least_workspace ? choose_least(prog, op, facts)
+                                  : rows_find(families, N_FAMILIES, prog, op, op->kind);
 }
 
 const char *backend_cuda_rows(enum op_kind kind)

@@ -15,6 +15,9 @@ struct device; /* a device that is open: its streams, the handles of its librari
 struct device_facts { /* declared, so that a plan can be made anywhere */
     int threads;
     bool reference_only; /* plain loops for every op */
+    /* Of the rows that can run an op, the one that books least: for a program that is to fit a given arena. */
+    bool least_workspace;
+    bool any_order; /* the order of sums may change from run to run, if that is faster */
     /* Where a store that is a file is made; NULL: the system's folder for temporary files. */
     const char *store_folder;
     /* What backend->open gave, for prepare and run; NULL while planning, and on the CPU. */

@@ -45,7 +45,9 @@ static int64_t divisor_up_to(int64_t n, int64_t most)
     return d < 1 ? 1 : d;
 }
 
-/* The largest micro-batch that fits. */
+/* The largest micro-batch that fits.  If not even one sample does, rows that book less: without dropout an op
+ * may have a library's row, which training did not have, and whose workspace is larger than all of a tiny
+ * model's arena. */
 static enum snug_status make_session(struct evaluator *e, const struct session_request *request,
                                      int64_t max_samples, int64_t arena_limit,
                                      struct snug_error *err)
@@ -67,8 +69,12 @@ static enum snug_status make_session(struct evaluator *e, const struct session_r
         TRY(status);
         if (micro < q.micro_batch)
             q.micro_batch = 2 * micro; /* halved by the loop: the divisor itself */
-        else if (q.micro_batch == 1)
+        else if (q.micro_batch == 1 && q.least_workspace)
             return snug_fail(err, SNUG_OVER_BUDGET, "the evaluation does not fit the arena");
+        else if (q.micro_batch == 1) {
+            q.least_workspace = true;
+            q.micro_batch = 2 * request->micro_batch; /* from the largest on */
+        }
     }
 }
 

@@ -9,26 +9,13 @@
  */
 #include "train/rates.h"
 
+#include "base/cache.h"
 #include "exec/backend.h"
 #include "io/json.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-
-/* The caller's; NULL: no memory, or no home. */
-static char *cache_folder(void)
-{
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    struct text path = {0};
-    if (cache != NULL && *cache != '\0')
-        text_add(&path, "%s/snug", cache);
-    else if (home != NULL && *home != '\0')
-        text_add(&path, "%s/.cache/snug", home);
-    return path.data == NULL ? NULL : text_take(&path);
-}
 
 static char *file_in(const char *folder)
 {
@@ -163,26 +150,6 @@ static json_t *machine_json(const struct machine_rates *rates)
                      "curves", curves);
 }
 
-static enum snug_status make_folders(const char *folder, struct snug_error *err)
-{
-    struct text part = {0};
-    enum snug_status status = SNUG_OK;
-    for (const char *end = strchr(folder + 1, '/'); status == SNUG_OK;
-         end = end == NULL ? NULL : strchr(end + 1, '/')) {
-        text_free(&part);
-        text_add(&part, "%.*s", end == NULL ? (int)strlen(folder) : (int)(end - folder), folder);
-        if (part.failed)
-            status = snug_fail(err, SNUG_NO_MEMORY, "out of memory");
-        else if (mkdir(part.data, 0777) != 0 && errno != EEXIST)
-            status = snug_fail(err, SNUG_IO_ERROR, "rates: cannot make %s: %s", part.data,
-                               strerror(errno));
-        if (end == NULL)
-            break;
-    }
-    text_free(&part);
-    return status;
-}
-
 static enum snug_status write_machine(const char *path, const char *name,
                                       const struct machine_rates *rates, struct snug_error *err)
 {
@@ -207,7 +174,7 @@ enum snug_status rates_save(int threads, const struct machine_rates *rates, char
     if (*path == NULL || name == NULL)
         status = snug_fail(err, SNUG_IO_ERROR, "rates: neither XDG_CACHE_HOME nor HOME is set");
     if (status == SNUG_OK)
-        status = make_folders(folder, err);
+        status = cache_make_folder(folder, err);
     if (status == SNUG_OK)
         status = write_machine(*path, name, rates, err);
     if (status != SNUG_OK) {

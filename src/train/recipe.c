@@ -177,6 +177,7 @@ static const struct choice networks[] = {{"25G", NETWORK_25G},       {"1G", NETW
                                          {"10G", NETWORK_10G},       {"100G", NETWORK_100G},
                                          {"200G", NETWORK_200G},     {"400G", NETWORK_400G},
                                          {"nvlink", NETWORK_nvlink}, {NULL, 0}};
+static const struct choice orders[] = {{"fixed", 0}, {"any", 1}, {NULL, 0}};
 static const struct choice kernels[] = {{"fast", 0}, {"reference", 1}, {NULL, 0}};
 
 #define FIELD(name) offsetof(struct snug_recipe, name)
@@ -278,6 +279,8 @@ static const struct key keys[] = {
      .choices = targets},
     {"kernels", "fast, reference", "reference: plain loops that define correct", .kind = CHOICE,
      .field = FIELD(kernels), .choices = kernels},
+    {"order", "fixed, any", "of sums; any: faster on a GPU, bits vary; no change on a CPU",
+     .kind = CHOICE, .field = FIELD(any_order), .choices = orders},
 };
 enum { N_KEYS = (int)(sizeof keys / sizeof *keys) };
 _Static_assert(N_KEYS <= 64, "recipe.given has a bit per key");

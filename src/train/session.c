@@ -175,9 +175,12 @@ enum snug_status session_program(const struct session_request *q, const char *la
     const struct snug_recipe *r = q->recipe;
     struct arena scratch = {0};
     double options[MAX_OPTIONS];
-    *s = (struct session){
-        .backend = r->device == DEVICE_cuda ? backend_cuda_table() : backend_cpu(),
-        .facts = {.threads = recipe_threads(r), .reference_only = r->kernels != 0}};
+    *s =
+        (struct session){.backend = r->device == DEVICE_cuda ? backend_cuda_table() : backend_cpu(),
+                         .facts = {.threads = recipe_threads(r),
+                                   .reference_only = r->kernels != 0,
+                                   .least_workspace = q->least_workspace,
+                                   .any_order = r->any_order != 0}};
     TRY(recipe_check(r, err));
     TRY(set_sizes(q, s, err));
     TRY(recipe_options(r, options, err));
@@ -480,6 +483,8 @@ void session_describe(const struct session *s, const struct snug_recipe *recipe,
         text_add(out, ", dropout %g", recipe->dropout);
     if (recipe->label_smoothing > 0)
         text_add(out, ", label smoothing %g", recipe->label_smoothing);
+    if (s->facts.any_order && session_is_on_gpu(s))
+        text_add(out, ", sums in any order");
     if (recipe->offload != OFFLOAD_none)
         text_add(out, ", %s offloaded", recipe_offload_name(recipe));
 }

@@ -36,6 +36,7 @@ struct session_request {
     bool train;
     int64_t batch, micro_batch, seq; /* 0: from the recipe, then the model's default */
     const struct session *over;      /* plan in the arena of this run, or NULL */
+    bool least_workspace;            /* rows that book least rather than fast ones */
     const int *rank;    /* of the recipe's; NULL: that of `over`, or the one that holds most */
     const int *stage;   /* rank NULL: among those with this stage; NULL: of any */
     bool averages_only; /* of that run's weights, as outputs, and nothing else */

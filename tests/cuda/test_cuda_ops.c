@@ -1,9 +1,13 @@
 /*
  * test_cuda_ops.c -- every op case that the CUDA backend has a row for, against the reference.
  *
- *   test_cuda_ops [-v] [-c NAME]      as test_ops
+ *   test_cuda_ops [-v] [-c NAME] [-p I/N] [-o] [-r MOST]    -v, -c: as test_ops
  *
- * Here the kernels run emulated; `make test-cuda` builds the same test for a GPU.
+ * Here the kernels run emulated; `make test-cuda` builds the same test for a GPU.  The others are for a
+ * tool that watches every access there (tools/sanitize-cuda.sh).  -p: the I-th of N parts of the cases;
+ * none of a part need be compared.  -o: each row once, own rows where a library has the op as well, and
+ * the library's, whose kernels are not ours to watch, at the small sizes.  -r: no sizes with more rows:
+ * thousands of blocks that do the same say nothing new of races within a block, and take longest.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -29,7 +33,7 @@ static void compare(struct opcompare *ctx, const struct backend *backend)
     opcompare_cases(ctx);
     backend->hooks->close(ctx->device);
     assert_int_equal(ctx->n_failures, 0);
-    assert_true(ctx->only != NULL || ctx->n_triples > 0);
+    assert_true(ctx->only != NULL || ctx->n_parts > 0 || ctx->n_triples > 0);
 }
 
 static void test_rows_agree_with_the_reference(void **state)
@@ -61,26 +65,85 @@ static void test_own_rows_behind_a_library_agree_too(void **state)
     compare(*state, &own);
 }
 
+/* ---- under a tool --------------------------------------------------------------------------- */
+
+static const struct kernel *choose_own_first(const struct program *prog, const struct op *op,
+                                             const struct device_facts *facts)
+{
+    const struct kernel *own = choose_own(prog, op, facts);
+    return own != NULL ? own : cuda_choose(prog, op, facts);
+}
+
+static void test_own_rows_agree_where_there_are_any(void **state)
+{
+    struct backend own = *snug_cuda_backend();
+    own.choose = choose_own_first;
+    compare(*state, &own);
+}
+
+static const struct kernel *choose_library(const struct program *prog, const struct op *op,
+                                           const struct device_facts *facts)
+{
+    return choose_own(prog, op, facts) != NULL ? cuda_choose(prog, op, facts) : NULL;
+}
+
+static void test_rows_of_libraries_agree_at_small_sizes(void **state)
+{
+    struct opcompare *ctx = *state;
+    struct backend library = *snug_cuda_backend();
+    library.choose = choose_library;
+    ctx->small_only = true;
+    compare(ctx, &library);
+}
+
+/* "2/5" is the second of five. */
+static bool read_part(const char *text, struct opcompare *ctx)
+{
+    char end;
+    if (sscanf(text, "%d/%d%c", &ctx->part, &ctx->n_parts, &end) != 2 || ctx->part < 1 ||
+        ctx->part > ctx->n_parts)
+        return false;
+    ctx->part--;
+    return true;
+}
+
+static bool read_options(int argc, char **argv, struct opcompare *ctx)
+{
+    for (int i = 1; i < argc; i++) {
+        bool has_value = i + 1 < argc;
+        if (strcmp(argv[i], "-v") == 0)
+            ctx->verbose = true;
+        else if (strcmp(argv[i], "-o") == 0)
+            ctx->once = true;
+        else if (strcmp(argv[i], "-c") == 0 && has_value)
+            ctx->only = argv[++i];
+        else if (strcmp(argv[i], "-r") == 0 && has_value)
+            ctx->most_rows = atoi(argv[++i]);
+        else if (strcmp(argv[i], "-p") != 0 || !has_value || !read_part(argv[++i], ctx))
+            return false;
+    }
+    return true;
+}
+
 int main(int argc, char **argv)
 {
     static struct opcompare ctx;
     struct snug_error err = {0};
     const char *folder = getenv("SNUG_CASES");
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "-v") == 0)
-            ctx.verbose = true;
-        else if (strcmp(argv[i], "-c") == 0 && i + 1 < argc)
-            ctx.only = argv[++i];
-        else
-            return fprintf(stderr, "usage: %s [-v] [-c NAME]\n", argv[0]), 2;
-    }
+    if (!read_options(argc, argv, &ctx))
+        return fprintf(stderr, "usage: %s [-v] [-c NAME] [-p I/N] [-o] [-r MOST]\n", argv[0]), 2;
     if (case_list_read(folder == NULL ? "tests/ops" : folder, &ctx.cases, &err) != SNUG_OK)
         return fprintf(stderr, "%s\n", err.message), 1;
-    const struct CMUnitTest tests[] = {
+    const struct CMUnitTest all[] = {
         cmocka_unit_test_prestate(test_rows_agree_with_the_reference, &ctx),
         cmocka_unit_test_prestate(test_own_rows_behind_a_library_agree_too, &ctx),
     };
-    int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest watched[] = {
+        cmocka_unit_test_prestate(test_own_rows_agree_where_there_are_any, &ctx),
+        cmocka_unit_test_prestate(test_rows_of_libraries_agree_at_small_sizes, &ctx),
+    };
+    int n_failed = ctx.once ? cmocka_run_group_tests(watched, NULL, NULL)
+                            : cmocka_run_group_tests(all, NULL, NULL);
     case_list_free(&ctx.cases);
     return n_failed;
 }

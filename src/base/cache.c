@@ -1,0 +1,42 @@
+/*
+ * cache.c -- where measurements are kept.  See cache.h.
+ */
+#include "base/cache.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/text.h"
+
+char *cache_folder(void)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    struct text path = {0};
+    if (cache != NULL && *cache != '\0')
+        text_add(&path, "%s/snug", cache);
+    else if (home != NULL && *home != '\0')
+        text_add(&path, "%s/.cache/snug", home);
+    return path.data == NULL ? NULL : text_take(&path);
+}
+
+enum snug_status cache_make_folder(const char *folder, struct snug_error *err)
+{
+    struct text part = {0};
+    enum snug_status status = SNUG_OK;
+    for (const char *end = strchr(folder + 1, '/'); status == SNUG_OK;
+         end = end == NULL ? NULL : strchr(end + 1, '/')) {
+        text_free(&part);
+        text_add(&part, "%.*s", end == NULL ? (int)strlen(folder) : (int)(end - folder), folder);
+        if (part.failed)
+            status = snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+        else if (mkdir(part.data, 0777) != 0 && errno != EEXIST)
+            status =
+                snug_fail(err, SNUG_IO_ERROR, "cannot make %s: %s", part.data, strerror(errno));
+        if (end == NULL)
+            break;
+    }
+    text_free(&part);
+    return status;
+}

@@ -1,0 +1,41 @@
+/*
+ * planted.cu -- two faults that compute-sanitizer must find: who sees nothing here sees nothing elsewhere.
+ *
+ *   planted memcheck|racecheck
+ *
+ * The kernels are named to the tool as those of src/cuda are (tools/sanitize-cuda.sh).  Without the tool
+ * the program ends well.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "cuda/device.h"
+
+enum { N = 64 }; /* threads: two warps */
+
+KERNEL planted_overrun(float *x)
+{
+    x[N + threadIdx.x] = 1.0f;
+}
+
+/* No barrier between what one warp writes and the other reads. */
+KERNEL planted_race(float *x)
+{
+    SHARED float part[N];
+    part[threadIdx.x] = x[threadIdx.x];
+    x[threadIdx.x] = part[N - 1 - threadIdx.x];
+}
+
+int main(int argc, char **argv)
+{
+    float *x = NULL;
+    bool is_race = argc == 2 && strcmp(argv[1], "racecheck") == 0;
+    if (argc != 2 || (!is_race && strcmp(argv[1], "memcheck") != 0))
+        return fprintf(stderr, "usage: %s memcheck|racecheck\n", argv[0]), 2;
+    if (cudaMalloc((void **)&x, N * sizeof *x) != cudaSuccess)
+        return fprintf(stderr, "%s: no GPU\n", argv[0]), 3;
+    auto kernel = is_race ? planted_race : planted_overrun;
+    (void)launch(kernel, 1, N, 0, NULL, x);
+    (void)cudaDeviceSynchronize();
+    return 0;
+}

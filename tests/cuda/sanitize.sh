@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# tools/sanitize-cuda.sh with a stand-in for compute-sanitizer and the kernels emulated: what is asked of the tool, and
+# that nothing it says is lost.
+set -u
+cd "$(dirname "$0")/../.."
+ops=$PWD/build/release/tests/cuda/test_cuda_ops
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+[ -x "$ops" ] || { echo "skip: no $ops"; exit 77; }
+n_failed=0
+programs=$tmp/build/gpu/tests/cuda
+mkdir -p "$programs"
+ln -s "$ops" "$programs/test_cuda_ops"
+printf '#!/bin/sh\nexit 0\n' >"$programs/planted"
+cat >"$tmp/tool" <<'TOOL'
+#!/usr/bin/env bash
+[ "$1" = --help ] && { echo '--kernel-name --racecheck-num-workers'; exit; }
+echo "$*" >>"$CALLS"
+n_errors=0
+case $* in
+*/planted*) [ -n "${BLIND:-}" ] || n_errors=1 ;;
+*' -p 2/2 '*) n_errors=${FINDS:-0} ;;
+esac
+[ -n "${SLOW:-}" ] && [ $n_errors -eq 0 ] && exec sleep 20
+while [ "${1#--}" != "$1" ]; do shift 2; done
+"$@" || exit
+echo "========= ERROR SUMMARY: $n_errors errors"
+[ "$n_errors" -eq 0 ] || exit 9
+TOOL
+chmod +x "$programs/planted" "$tmp/tool"
+export CALLS=$tmp/calls SANITIZER=$tmp/tool FILES=embedding SIZES=6 JOBS=2
+
+expect() { # NAME STATUS PATTERN [VARIABLE=VALUE...]
+    local name=$1 wanted=$2 pattern=$3
+    shift 3
+    : >"$CALLS"
+    env "$@" tools/sanitize-cuda.sh "$tmp/build" >"$tmp/out" 2>&1
+    local status=$?
+    if [ $status -ne "$wanted" ] || ! grep -qE "$pattern" "$tmp/out"; then
+        echo "FAILED: $name: rc $status"
+        cat "$tmp/out"
+        n_failed=$((n_failed + 1))
+    fi
+}
+
+expect 'no errors' 0 '^racecheck: 2 parts, 2 without errors, 0 with, 0 not done'
+# Every kernel that nvcc has made is one of those that the tool is told to watch.
+head -1 "$CALLS" | grep -oE 'kns=[^ ]+' | sed 's/kns=/.text./' >"$tmp/watched"
+grep -ahoE '\.text\._Z[A-Za-z0-9_]+' build/release/plugin/src/cuda/*.cu.o 2>/dev/null | sort -u |
+    grep -vFf "$tmp/watched" >"$tmp/missed" &&
+    { echo "FAILED: not watched: $(head -3 "$tmp/missed")"; n_failed=$((n_failed + 1)); }
+[ "$(wc -l <"$tmp/watched")" -gt 50 ] || { echo 'FAILED: too few kernels are watched'; n_failed=$((n_failed + 1)); }
+expect 'an error in one part' 1 '^memcheck: 2 parts, 1 without errors, 1 with, 0 not done' FINDS=3
+expect 'a tool that sees nothing' 1 'memcheck did not find the fault' BLIND=1
+expect 'a part that does not end' 1 '^memcheck: 2 parts, 0 without errors, 0 with, 2 not done' SLOW=1 LIMIT=3 TOOLS=memcheck
+exit $((n_failed > 0))

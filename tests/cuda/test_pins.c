@@ -1,0 +1,218 @@
+/*
+ * test_pins.c -- the file of pinned algorithms: found again by the next process, by several at once, and
+ * never in the way.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "cuda/pins_file.h"
+#include "support/files.h"
+
+static const char *const TITLE = "cuBLASLt 130001 on NVIDIA H200, driver 13000";
+
+static struct pin pin_of(int number)
+{
+    struct pin pin = {.key = {number, -1, 1LL << 40}, .algorithm = {~0ULL, 7}, .ms = 0.1f};
+    pin.algorithm[PIN_WORDS - 1] = (uint64_t)number;
+    return pin;
+}
+
+/* What a process does that chooses one more. */
+static void keep(const char *title, int number)
+{
+    struct pin_list list = {0};
+    struct pin pin = pin_of(number);
+    char *path = pins_file_path(title);
+    assert_true(pin_list_add(&list, &pin));
+    if (path != NULL)
+        pins_file_add(path, title, &list);
+    pin_list_free(&list);
+    free(path);
+}
+
+/* How many of the first n a new process finds; what it finds must be as it was kept. */
+static int n_found(const char *title, int n)
+{
+    struct pin_list list = {0};
+    char *path = pins_file_path(title);
+    int found = 0;
+    if (path != NULL)
+        (void)pins_file_read(path, title, &list);
+    for (int i = 0; i < n; i++) {
+        struct pin right = pin_of(i);
+        const struct pin *pin = pin_list_find(&list, right.key);
+        if (pin != NULL) {
+            assert_memory_equal(pin->algorithm, right.algorithm, sizeof right.algorithm);
+            assert_true(pin->ms == right.ms);
+        }
+        found += pin != NULL;
+    }
+    assert_int_equal(list.n, found); /* and nothing else */
+    pin_list_free(&list);
+    free(path);
+    return found;
+}
+
+static int setup(void **state)
+{
+    static char folder[FILES_PATH_MAX];
+    files_make_dir(folder);
+    setenv("XDG_CACHE_HOME", folder, 1);
+    unsetenv("SNUG_CUDA_PINS");
+    *state = folder;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    files_remove_dir(*state);
+    return 0;
+}
+
+static void test_the_next_process_finds_what_one_kept(void **state)
+{
+    (void)state;
+    assert_int_equal(n_found(TITLE, 3), 0);
+    for (int i = 0; i < 3; i++)
+        keep(TITLE, i);
+    assert_int_equal(n_found(TITLE, 3), 3);
+}
+
+static void test_another_gpu_or_library_has_its_own(void **state)
+{
+    (void)state;
+    const char *const other = "cuBLASLt 130002 on NVIDIA H200, driver 13000";
+    keep(TITLE, 0);
+    assert_int_equal(n_found(other, 3), 0);
+    keep(other, 1);
+    assert_int_equal(n_found(other, 3), 1);
+    assert_int_equal(n_found(TITLE, 3), 1);
+}
+
+static void test_off_keeps_nothing(void **state)
+{
+    keep(TITLE, 0);
+    setenv("SNUG_CUDA_PINS", "off", 1);
+    assert_int_equal(n_found(TITLE, 1), 0);
+    keep(TITLE, 1);
+    unsetenv("SNUG_CUDA_PINS");
+    assert_int_equal(n_found(TITLE, 2), 1);
+    (void)state;
+}
+
+static void test_a_file_of_the_user_with_another_title_is_left_alone(void **state)
+{
+    setenv("SNUG_CUDA_PINS", files_path(*state, "mine"), 1);
+    keep(TITLE, 0);
+    assert_int_equal(n_found(TITLE, 1), 1);
+    keep("another", 1);
+    assert_int_equal(n_found("another", 2), 0);
+    assert_int_equal(n_found(TITLE, 2), 1);
+}
+
+static void test_a_damaged_file_costs_what_is_damaged(void **state)
+{
+    char *path = pins_file_path(TITLE);
+    for (int i = 0; i < 4; i++)
+        keep(TITLE, i);
+    FILE *file = fopen(path, "a"); /* cut short, too long, words */
+    assert_non_null(file);
+    fputs("4 4 4\nno numbers\n", file);
+    for (int i = 0; i < PIN_KEY + PIN_WORDS + 2; i++)
+        fputs("5 ", file);
+    fputs("\n4 -1", file);
+    fclose(file);
+    assert_int_equal(n_found(TITLE, 5), 4);
+    keep(TITLE, 4);
+    assert_int_equal(n_found(TITLE, 6), 5);
+    assert_int_equal(truncate(path, 10), 0);
+    assert_int_equal(n_found(TITLE, 5), 0);
+    keep(TITLE, 4);
+    assert_int_equal(n_found(TITLE, 5), 1);
+    free(path);
+    (void)state;
+}
+
+static void test_what_was_not_timed_is_not_kept(void **state)
+{
+    struct pin pins[] = {pin_of(0), pin_of(1)};
+    struct pin_list list = {.pins = pins, .n = 2};
+    char *path = pins_file_path(TITLE);
+    pins[1].ms = 0.0f;
+    pins_file_add(path, TITLE, &list);
+    assert_int_equal(n_found(TITLE, 2), 1);
+    free(path);
+    (void)state;
+}
+
+static void test_a_folder_that_cannot_be_written_is_no_mistake(void **state)
+{
+    (void)state;
+    setenv("XDG_CACHE_HOME", "/dev/null/below", 1);
+    keep(TITLE, 0);
+    assert_int_equal(n_found(TITLE, 1), 0);
+    unsetenv("XDG_CACHE_HOME");
+    char *home = strdup(getenv("HOME") == NULL ? "" : getenv("HOME"));
+    unsetenv("HOME");
+    assert_null(pins_file_path(TITLE));
+    setenv("HOME", home, 1);
+    free(home);
+}
+
+static void test_several_processes_at_once_leave_a_whole_file(void **state)
+{
+    enum { N_PROCESSES = 4, N_EACH = 150 };
+    for (int p = 0; p < N_PROCESSES; p++)
+        if (fork() == 0) {
+            struct pin_list list = {0};
+            char *path = pins_file_path(TITLE);
+            for (int i = 0; i < N_EACH; i++) {
+                struct pin pin = pin_of(p * N_EACH + i);
+                if (!pin_list_add(&list, &pin))
+                    _exit(1);
+                pins_file_add(path, TITLE, &list);
+                struct pin_list there = {0};
+                if (!pins_file_read(path, TITLE, &there) || there.n == 0)
+                    _exit(2); /* half a file */
+                pin_list_free(&there);
+            }
+            _exit(0);
+        }
+    for (int p = 0; p < N_PROCESSES; p++) {
+        int status = 0;
+        assert_true(wait(&status) > 0);
+        assert_int_equal(status, 0);
+    }
+    /* The last to write had all of its own. */
+    assert_true(n_found(TITLE, N_PROCESSES * N_EACH) >= N_EACH);
+    char *path = pins_file_path(TITLE); /* and nothing beside it */
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(rmdir(files_path(*state, "snug")), 0);
+    free(path);
+}
+
+#define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(test_the_next_process_finds_what_one_kept),
+        CASE(test_another_gpu_or_library_has_its_own),
+        CASE(test_off_keeps_nothing),
+        CASE(test_a_file_of_the_user_with_another_title_is_left_alone),
+        CASE(test_a_damaged_file_costs_what_is_damaged),
+        CASE(test_what_was_not_timed_is_not_kept),
+        CASE(test_a_folder_that_cannot_be_written_is_no_mistake),
+        CASE(test_several_processes_at_once_leave_a_whole_file),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
