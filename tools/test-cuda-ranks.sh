@@ -14,6 +14,7 @@ build=${1:-build/release}
 snug=$(realpath "${SNUG:-./snug}") || exit 1
 tmp=$(mktemp -d -p "$([ -w /dev/shm ] && echo /dev/shm || echo /tmp)") || exit 1
 trap 'rm -rf "$tmp"' EXIT
+export XDG_CACHE_HOME=$tmp/cache # not the user's
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export OMP_WAIT_POLICY=passive
 n_passed=0 n_failed=0

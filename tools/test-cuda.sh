@@ -11,6 +11,7 @@ build=${1:-build/release}
 snug=${SNUG:-./snug}
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
+export XDG_CACHE_HOME=$tmp/cache # not the user's
 n_passed=0 n_failed=0
 
 # Where CUDA's own folder lacks its libraries, those that came with PyTorch serve.

@@ -246,8 +246,11 @@ static enum snug_status plan_part(const struct cuda_attention *a, struct part *p
 {
     const struct cuda_attention_shape *s = &a->shape;
     size_t own = pieces_of(a, part).engine;
-    struct dnn_wish wish = {.most_work_bytes =
-                                most_work_bytes > own ? (int64_t)(most_work_bytes - own) : 0};
+    if (own > most_work_bytes) { /* in parts, then, whatever the engine wants */
+        *engine_bytes = 1;
+        return SNUG_OK;
+    }
+    struct dnn_wish wish = {.most_work_bytes = (int64_t)(most_work_bytes - own)};
     struct dnn_key key = {DNN_BY_attention,
                           {s->n_heads, s->n_time, s->depth, s->type, s->causal, s->is_grad,
                            part->n_batch, part->n_heads, a->any_order}};

@@ -307,7 +307,7 @@ DEVICE void pack_store_part(enum dtype dtype, void *data, int64_t at, int n, con
 
 /* ---- copies to shared memory that a thread does not wait for ----------------------------------- */
 
-/* 16 bytes.  A thread sees what it has asked for itself after copies_wait. */
+/* 16 bytes.  A thread sees what it has asked for itself after copies_wait_but_one. */
 DEVICE void copy_ahead(void *shared, const void *global)
 {
 #if defined(__CUDA_ARCH__)

@@ -5,7 +5,7 @@
  * for what it has seen, and scales its sum when the largest moves.  A team of threads takes a row: a warp
  * where classes are few, else a block.
  *
- * Long rows (50257 classes in bf16 are 100 KB) go through shared memory, two at a time: while one is worked
+ * Long rows of 16 bits (50257 classes are 100 KB) go through shared memory, two at a time: while one is worked
  * on, the next is on its way.  Where two do not fit, the second reading, for the gradient, finds the row in
  * the caches.
  */

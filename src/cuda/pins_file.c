@@ -9,16 +9,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cache.h"
 #include "base/text.h"
 
-enum { LINE_MOST = 1024 }; /* a line has some 400 characters at most */
+enum { LINE_MOST = 1024 }; /* a line has some 530 characters at most */
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
-const struct pin *pin_list_find(const struct pin_list *list, const int64_t key[PIN_KEY])
+struct pin *pin_list_find(const struct pin_list *list, const int64_t key[PIN_KEY])
 {
     for (size_t i = 0; i < list->n; i++)
         if (memcmp(list->pins[i].key, key, sizeof list->pins[i].key) == 0)
@@ -87,6 +88,7 @@ static bool take_word(const char **at, int base, uint64_t *word)
 static bool read_pin(const char *line, struct pin *pin)
 {
     char *end = NULL;
+    *pin = (struct pin){0};
     bool ok = strchr(line, '\n') != NULL;
     for (int i = 0; i < PIN_KEY && ok; i++) {
         uint64_t word = 0;
@@ -131,8 +133,9 @@ bool pins_file_read(const char *path, const char *title, struct pin_list *list)
 static void replace(const char *path, const struct text *bytes)
 {
     struct text own = {0};
-    text_add(&own, "%s.%ld", path, (long)getpid());
-    FILE *file = own.failed ? NULL : fopen(own.data, "w");
+    text_add(&own, "%s.XXXXXX", path);
+    int fd = own.failed ? -1 : mkstemp(own.data);
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
     if (file != NULL) {
         bool ok = fwrite(bytes->data, 1, bytes->length, file) == bytes->length;
         ok = fclose(file) == 0 && ok;
@@ -150,17 +153,39 @@ static bool make_folder_of_cache(void)
     return ok;
 }
 
-void pins_file_add(const char *path, const char *title, const struct pin_list *list)
+/* There is something at `path` that was not read: of another title, or not to be read at all. */
+static bool is_anothers(const char *path, bool named)
+{
+    struct stat info;
+    if (stat(path, &info) != 0)
+        return false;
+    return named ? info.st_size > 0 : access(path, R_OK) != 0;
+}
+
+static bool merge(struct pin_list *all, struct pin_list *list)
+{
+    bool ok = true;
+    for (size_t i = 0; i < list->n && ok; i++) {
+        struct pin *own = &list->pins[i], *there = pin_list_find(all, own->key);
+        if (there == NULL)
+            ok = own->ms == 0.0f || pin_list_add(all, own);
+        else if (own->replaces)
+            *there = *own;
+        else
+            *own = *there;
+    }
+    return ok;
+}
+
+void pins_file_add(const char *path, const char *title, struct pin_list *list)
 {
     const char *value = NULL;
     struct pin_list all = {0};
     struct text out = {0};
-    bool named = is_named_by_user(&value), ok = true;
-    if (!pins_file_read(path, title, &all) && named && access(path, F_OK) == 0)
-        return; /* another's */
-    for (size_t i = 0; i < list->n && ok; i++)
-        if (list->pins[i].ms > 0.0f && pin_list_find(&all, list->pins[i].key) == NULL)
-            ok = pin_list_add(&all, &list->pins[i]);
+    bool named = is_named_by_user(&value);
+    if (!pins_file_read(path, title, &all) && is_anothers(path, named))
+        return;
+    bool ok = merge(&all, list);
     text_add(&out, "%s\n", title);
     for (size_t i = 0; i < all.n; i++)
         add_pin(&out, &all.pins[i]);

@@ -7,7 +7,7 @@
  *
  * Several processes may have it in use: a write takes what is there and what is new to a file of its own,
  * which then replaces it.  Of two writes at the same instant one may be lost, and its pins are chosen
- * again by the next run; what is there is whole at any time.  What cannot be read is chosen anew, what
+ * again by the next run, perhaps otherwise; what is there is whole at any time.  What cannot be read is chosen anew, what
  * cannot be written is not kept, and neither is a mistake.
  *
  * There is nothing of CUDA in here, so that it is tested where there is none.
@@ -24,8 +24,9 @@ enum { PIN_KEY = 18, PIN_WORDS = 8 };
 struct pin {
     int64_t key[PIN_KEY]; /* the numbers of a product's shape */
     uint64_t algorithm[PIN_WORDS];
-    float
-        ms; /* what it took when it was chosen; 0: chosen without a timing, and not kept in files */
+    float ms; /* what it took when it was chosen; 0: chosen without a timing, and not kept in files.
+                      With a key of zeros: the bytes that a copy moves in a millisecond. */
+    bool replaces; /* the file's, which no longer serves; not kept in files */
 };
 
 struct pin_list { /* all zeros is the empty list */
@@ -34,7 +35,7 @@ struct pin_list { /* all zeros is the empty list */
 };
 
 /* NULL: there is none with that key. */
-const struct pin *pin_list_find(const struct pin_list *list, const int64_t key[PIN_KEY]);
+struct pin *pin_list_find(const struct pin_list *list, const int64_t key[PIN_KEY]);
 bool pin_list_add(struct pin_list *list, const struct pin *pin); /* false: no memory */
 void pin_list_free(struct pin_list *list);
 
@@ -42,7 +43,8 @@ void pin_list_free(struct pin_list *list);
 char *pins_file_path(const char *title);
 /* False: there is no file of that title.  A line that is no pin is passed over. */
 bool pins_file_read(const char *path, const char *title, struct pin_list *list);
-/* Adds those of the list that the file does not have yet. */
-void pins_file_add(const char *path, const char *title, const struct pin_list *list);
+/* Adds those of the list that the file does not have yet, or that replace what it has.  Of the others the
+ * list gets what the file has: another process may have chosen otherwise meanwhile. */
+void pins_file_add(const char *path, const char *title, struct pin_list *list);
 
 #endif

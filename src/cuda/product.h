@@ -79,7 +79,8 @@ int cuda_product_alignment(const struct program *prog, const struct op *op);
 #define PRODUCT_NAME "cublaslt"
 
 size_t cuda_product_work_bytes(const struct cuda_product_shape *shape);
-/* Chooses the algorithm; times the candidates the first time that this process meets the shape.
+/* Chooses the algorithm; times the candidates of a shape that neither this process nor the file of pins
+ * (pins_file.h) knows.
  * *product is NULL, which is not an error, if an end other than the plain one cannot be had: then
  * prepare the plain product and do the rest apart. */
 CUDA_LAUNCHER enum snug_status cuda_product_prepare(const struct cuda_product_shape *shape,

@@ -278,10 +278,20 @@ bool cuda_product_is_worth(const struct cuda_product *fused, const struct cuda_p
     return (double)fused->ms <= tie * ((double)plain->ms + walk_ms);
 }
 
+/* A pin comes from a file that anybody may have written. */
+static bool still_serves(const struct cuda_product *p)
+{
+    cublasLtMatmulHeuristicResult_t checked;
+    return cublasLtMatmulAlgoCheck(p->handle, p->how, p->left, p->right, p->result, p->result,
+                                   &p->algorithm, &checked) == CUBLAS_STATUS_SUCCESS &&
+           checked.state == CUBLAS_STATUS_SUCCESS &&
+           checked.workspaceSize <= cuda_product_work_bytes(&p->shape);
+}
+
 enum snug_status cuda_product_choose(struct cuda_product *p, bool *found, struct snug_error *err)
 {
     *found = true;
-    if (product_pin_find(&p->shape, &p->algorithm, &p->ms))
+    if (product_pin_find(&p->shape, &p->algorithm, &p->ms) && still_serves(p))
         return SNUG_OK;
     cublasLtMatmulHeuristicResult_t results[N_CANDIDATES];
     int n = 0;
@@ -292,5 +302,9 @@ enum snug_status cuda_product_choose(struct cuda_product *p, bool *found, struct
                    ? cuda_library_check_blas(status, "looking for an algorithm", err)
                    : SNUG_OK;
     *found = take_fastest(p, results, n);
-    return *found ? product_pin_add(&p->shape, &p->algorithm, p->ms, err) : SNUG_OK;
+    if (!*found)
+        return SNUG_OK;
+    TRY(product_pin_add(&p->shape, &p->algorithm, p->ms, err));
+    (void)product_pin_find(&p->shape, &p->algorithm, &p->ms); /* another rank's, if it was first */
+    return SNUG_OK;
 }

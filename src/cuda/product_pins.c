@@ -41,7 +41,8 @@ static void write_key(const struct cuda_product_shape *s, int64_t key[PIN_KEY])
     memcpy(key, numbers, sizeof numbers);
 }
 
-/* What an algorithm depends on beside its shape. */
+/* What an algorithm depends on beside its shape.  1: the order of the key, and what product_choose.c asks
+ * of candidates. */
 static bool write_title(char *out, size_t size)
 {
     struct cudaDeviceProp prop;
@@ -50,7 +51,8 @@ static bool write_title(char *out, size_t size)
         cudaGetDeviceProperties(&prop, device) != cudaSuccess ||
         cudaDriverGetVersion(&driver) != cudaSuccess)
         return false;
-    snprintf(out, size, "cuBLASLt %zu on %s, driver %d", cublasLtGetVersion(), prop.name, driver);
+    snprintf(out, size, "pins 1: cuBLASLt %zu on %s, driver %d", cublasLtGetVersion(), prop.name,
+             driver);
     return true;
 }
 
@@ -86,7 +88,11 @@ enum snug_status product_pin_add(const struct cuda_product_shape *shape,
     struct pin pin = {.ms = ms};
     write_key(shape, pin.key);
     memcpy(pin.algorithm, algorithm, sizeof *algorithm);
-    if (!pin_list_add(&table.list, &pin))
+    struct pin *there = pin_list_find(&table.list, pin.key);
+    if (there != NULL) {
+        pin.replaces = true;
+        *there = pin;
+    } else if (!pin_list_add(&table.list, &pin))
         return snug_fail(err, SNUG_NO_MEMORY, "product: no memory for the chosen algorithms");
     if (table.path != NULL)
         pins_file_add(table.path, table.title, &table.list);

@@ -10,7 +10,8 @@
 #include "cuda/library.h"
 #include "cuda/product.h"
 
-/* The shape is one with every stride filled in.  ms: what it took when it was chosen. */
+/* The shape is one with every stride filled in.  ms: what it took when it was chosen.  A pin that is added
+ * takes the place of one that no longer serves; what counts afterwards is what is found. */
 bool product_pin_find(const struct cuda_product_shape *shape, cublasLtMatmulAlgo_t *algorithm,
                       float *ms);
 enum snug_status product_pin_add(const struct cuda_product_shape *shape,

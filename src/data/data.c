@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/cache.h"
 #include "base/fd.h"
 
 enum { LEAST_TO_SHARE = 16 }; /* samples: fewer are read before another thread is awake */
@@ -49,13 +50,12 @@ static enum snug_status find(const char *spec, char **path, struct snug_error *e
     int reason = errno;
     if (*spec == '\0' || strchr(spec, '/') != NULL || reason != ENOENT)
         return snug_fail(err, SNUG_BAD_FILE, "data '%s': %s", spec, strerror(reason));
-    const char *cache = getenv("XDG_CACHE_HOME");
     TRY(try_place(getenv("SNUG_DATA"), ".", spec, path, err));
     TRY(try_place("../shared/data", ".", spec, path, err));
-    if (cache != NULL && *cache != '\0')
-        TRY(try_place(cache, "snug", spec, path, err));
-    else
-        TRY(try_place(getenv("HOME"), ".cache/snug", spec, path, err));
+    char *cache = cache_folder();
+    enum snug_status status = try_place(cache, ".", spec, path, err);
+    free(cache);
+    TRY(status);
     if (*path != NULL)
         return SNUG_OK;
     bool is_known = fetch_knows(spec);

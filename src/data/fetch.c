@@ -19,6 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/cache.h"
 #include "base/fd.h"
 #include "base/md5.h"
 #include "base/text.h"
@@ -339,12 +340,10 @@ static enum snug_status unpack(const struct fetch *f)
 /* $SNUG_DATA, or the cache: where the set is looked for by its name.  The caller's. */
 static char *default_folder(const char *name)
 {
-    const char *data = getenv("SNUG_DATA"), *cache = getenv("XDG_CACHE_HOME");
-    const char *home = getenv("HOME");
-    char *parent = data != NULL && *data != '\0'     ? strdup(data)
-                   : cache != NULL && *cache != '\0' ? path_join(cache, "snug", "")
-                   : home != NULL && *home != '\0'   ? path_join(home, ".cache/snug", "")
-                                                     : strdup(".");
+    const char *data = getenv("SNUG_DATA");
+    char *parent = data != NULL && *data != '\0' ? strdup(data) : cache_folder();
+    if (parent == NULL)
+        parent = strdup(".");
     char *folder = parent == NULL ? NULL : path_join(parent, name, "");
     free(parent);
     return folder;

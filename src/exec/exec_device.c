@@ -8,9 +8,9 @@
  * the calls differ in what accumulates and in what runs in the last one only: hence the parts of a run.
  * If the device cannot record something, every run starts its kernels by itself.
  *
- * Copies are work on two more streams, one each way.  Where ranks exchange through the host, a thread of the host makes
- * them, as on the CPU: it waits for the kernels before, and ops that need a copy are put on their stream
- * when it is done.
+ * Copies are work on two more streams, one each way; messages past a stage have another.  Where ranks
+ * exchange through the host, a thread of the host makes them, as on the CPU: it waits for the kernels
+ * before, and ops that need a copy are put on their stream when it is done.
  */
 #include "exec/local.h"
 

@@ -77,15 +77,16 @@ static enum snug_status post(struct rooms *r, int i, tensor_id id, struct snug_e
     return SNUG_OK;
 }
 
-static void settle(struct rooms *r, int i, tensor_id id)
+static enum snug_status settle(struct rooms *r, int i, tensor_id id, struct snug_error *err)
 {
     int known = find_posted(r, id);
     if (known < 0)
-        return; /* settled before: nothing is under way */
+        return snug_fail(err, SNUG_BAD_ARGUMENT, "op %d waits for a message that was not sent", i);
     r->room->places[i].at = r->posted[known].from;
     for (int k = known + 1; k < r->n_posted; k++)
         r->posted[k - 1] = r->posted[k];
     r->n_posted--;
+    return SNUG_OK;
 }
 
 /* What is received is on the device when the op is done: its place is free for the next message. */
@@ -103,7 +104,7 @@ static enum snug_status find_places(struct rooms *r, struct snug_error *err)
         if (op->kind == OP_send)
             TRY(post(r, i, op->in[0], err));
         else if (op->kind == OP_sent)
-            settle(r, i, op->in[0]);
+            TRY(settle(r, i, op->in[0], err));
         else if (op->kind == OP_recv)
             receive(r, i, op->out[0]);
     }

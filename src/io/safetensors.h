@@ -38,7 +38,8 @@ struct st_entry {
 struct st_crew {
     /* The file is there, at its full length, with nothing in it; placed[i] begins data_begin + its
      * offset_bytes from the beginning.  *comes = false: the others cannot reach the file, and nothing is
-     * left to them; the shared entries then have to be readable here. */
+     * left to them; the shared entries then have to be readable here.  From here to `end` the others write:
+     * what is not shared has to be readable without them. */
     enum snug_status (*begin)(struct st_crew *crew, int fd, const char *path,
                               const struct st_entry *placed, int n, int64_t data_begin, bool *comes,
                               struct snug_error *err);

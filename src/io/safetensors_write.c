@@ -170,12 +170,10 @@ static enum snug_status write_tensors(const struct writer *w, uint32_t *crc, int
     return SNUG_OK;
 }
 
-/* What a crew writes into is a file that nobody has open: one of a run that was killed may still write to
- * what it had. */
+/* A file that nobody has open: a rank of a run that was killed may still write to what it had. */
 static enum snug_status create(struct writer *w, struct snug_error *err)
 {
-    if (w->crew != NULL)
-        file_remove(w->path, w->faults);
+    file_remove(w->path, w->faults);
     return file_create(w->path, &w->fd, w->faults, err);
 }
 

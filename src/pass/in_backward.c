@@ -137,6 +137,11 @@ static enum snug_status find_groups(struct moving *m)
             norm_of[grad] = i;
         } else if (op->kind == OP_grad_norm) {
             m->norm_at = i;
+        } else if (m->norm_at >= 0 && op_is_exchange(op->kind) && op->kind != OP_all_gather) {
+            return snug_fail(m->env->err, SNUG_BAD_ARGUMENT,
+                             "--update in-backward: --optimizer %s sums over ranks between its "
+                             "updates; use --update end",
+                             m->env->optimizer->name);
         } else if (grad != TENSOR_NONE) {
             if (seen[grad])
                 return snug_fail(m->env->err, SNUG_BAD_ARGUMENT,

@@ -96,7 +96,12 @@ static enum snug_status agree_on_micro_batch(struct evaluator *e, struct comm *c
     q.micro_batch = least;
     session_free(&e->session);
     e->session = (struct session){0};
-    return make_session(e, &q, max_samples, arena_limit, err);
+    TRY(make_session(e, &q, max_samples, arena_limit, err));
+    return e->session.micro_batch == least
+               ? SNUG_OK
+               : snug_fail(err, SNUG_OVER_BUDGET,
+                           "the evaluation does not fit the arena with a micro-batch of %lld",
+                           (long long)least);
 }
 
 enum snug_status evaluator_make(struct evaluator *e, const struct session_request *request,

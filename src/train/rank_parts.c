@@ -13,11 +13,6 @@ struct part { /* what a rank has of a tensor, as it says to rank 0; its name fol
     struct rank_piece piece;
 };
 
-static enum snug_status no_memory(struct snug_error *err)
-{
-    return snug_fail(err, SNUG_NO_MEMORY, "out of memory while saving");
-}
-
 static bool is_saved(const struct snug_trainer *t, tensor_id id, unsigned roles)
 {
     const struct tensor *tensor = &t->session.prog.tensors[id];
@@ -57,7 +52,7 @@ static enum snug_status add_tensor(struct rank_parts *p, const struct part *part
     char *own = strdup(name);
     if (own == NULL || !array_grow(&grown, &p->capacity, p->n + 1, sizeof *p->tensors)) {
         free(own);
-        return no_memory(err);
+        return rank_save_no_memory(err);
     }
     p->tensors = grown;
     *at = p->n++;
@@ -74,7 +69,7 @@ static enum snug_status add_piece(struct rank_parts *p, const struct part *part,
     if (at < 0)
         TRY(add_tensor(p, part, name, &at, err));
     if (!array_grow(&grown, &p->piece_capacity, p->n_pieces + 1, sizeof *p->pieces))
-        return no_memory(err);
+        return rank_save_no_memory(err);
     p->pieces = grown;
     struct rank_tensor *tensor = &p->tensors[at];
     p->pieces[p->n_pieces] = part->piece;
@@ -115,7 +110,7 @@ static enum snug_status hear(struct rank_parts *p, int rank, struct snug_error *
     TRY(comm_recv(p->trainer->comm, rank, &n_bytes, sizeof n_bytes, err));
     char *list = malloc((size_t)n_bytes + 1);
     if (list == NULL)
-        return no_memory(err);
+        return rank_save_no_memory(err);
     enum snug_status status = comm_recv(p->trainer->comm, rank, list, n_bytes, err);
     if (status == SNUG_OK)
         status = take_list(p, list, n_bytes, err);
@@ -139,7 +134,7 @@ enum snug_status rank_parts_make(struct snug_trainer *t, unsigned roles, struct 
     struct text own = {0};
     struct rank_parts *p = *parts = calloc(1, sizeof *p);
     list_own(t, roles, &own);
-    enum snug_status status = p == NULL || own.failed ? no_memory(err) : SNUG_OK;
+    enum snug_status status = p == NULL || own.failed ? rank_save_no_memory(err) : SNUG_OK;
     if (status == SNUG_OK) {
         p->trainer = t;
         status = t->comm->rank > 0 ? tell(t, &own, err)

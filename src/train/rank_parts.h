@@ -9,6 +9,8 @@
 
 #include "train/trainer.h"
 
+enum { RANK_PIECE_BYTES = 1 << 16 }; /* that go between ranks, or to a file, at a time */
+
 struct rank_piece { /* what a rank has of a tensor */
     int rank;
     tensor_id id; /* in its program */
@@ -35,6 +37,11 @@ struct rank_parts { /* on rank 0; elsewhere nothing is in it */
 enum snug_status rank_parts_make(struct snug_trainer *trainer, unsigned roles,
                                  struct rank_parts **parts, struct snug_error *err);
 void rank_parts_free(struct rank_parts *parts);
+
+static inline enum snug_status rank_save_no_memory(struct snug_error *err)
+{
+    return snug_fail(err, SNUG_NO_MEMORY, "out of memory while saving");
+}
 
 /* Bytes of a tensor that one rank has, and where they lie in what it has of it. */
 struct rank_run {

@@ -8,13 +8,6 @@
 
 #include <stdlib.h>
 
-enum { PIECE_BYTES = 1 << 16 };
-
-static enum snug_status no_memory(struct snug_error *err)
-{
-    return snug_fail(err, SNUG_NO_MEMORY, "out of memory while saving");
-}
-
 /* Bytes of one rank's part, from wherever it is. */
 static enum snug_status get_bytes(const struct rank_parts *p, const struct rank_run *run, char *to,
                                   struct snug_error *err)
@@ -22,8 +15,8 @@ static enum snug_status get_bytes(const struct rank_parts *p, const struct rank_
     struct snug_trainer *t = p->trainer;
     if (run->rank == 0)
         return exec_read(t->exec, run->id, run->at_bytes, run->n_bytes, to, err);
-    for (int64_t at = 0; at < run->n_bytes; at += PIECE_BYTES) {
-        int64_t left = run->n_bytes - at, n = left < PIECE_BYTES ? left : PIECE_BYTES;
+    for (int64_t at = 0; at < run->n_bytes; at += RANK_PIECE_BYTES) {
+        int64_t left = run->n_bytes - at, n = left < RANK_PIECE_BYTES ? left : RANK_PIECE_BYTES;
         struct rank_request request = {ASK_read, run->id, run->at_bytes + at, n};
         TRY(comm_send(t->comm, run->rank, &request, sizeof request, err));
         TRY(comm_recv(t->comm, run->rank, to + at, n, err));
@@ -69,7 +62,7 @@ enum snug_status rank_save_entries(struct snug_trainer *t, unsigned roles,
     TRY(rank_parts_make(t, roles, parts, err));
     *entries = calloc((size_t)(*parts)->n + 1, sizeof **entries);
     if (*entries == NULL)
-        return no_memory(err);
+        return rank_save_no_memory(err);
     for (; *n < (*parts)->n; ++*n)
         (*entries)[*n] = entry_of(*parts, *n);
     return SNUG_OK;
@@ -78,7 +71,7 @@ enum snug_status rank_save_entries(struct snug_trainer *t, unsigned roles,
 static enum snug_status give_bytes(struct snug_trainer *t, const struct rank_request *request,
                                    struct snug_error *err)
 {
-    char piece[PIECE_BYTES];
+    char piece[RANK_PIECE_BYTES];
     TRY(exec_read(t->exec, (tensor_id)request->id, request->at_bytes, request->n_bytes, piece,
                   err));
     return comm_send(t->comm, 0, piece, request->n_bytes, err);

@@ -28,7 +28,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PIECE_BYTES = 1 << 16, STRIDE_BYTES = 1 << 20 };
+enum { STRIDE_BYTES = 1 << 20 };
 
 struct file_mark {
     int64_t number, n_bytes, seconds, nanoseconds;
@@ -45,11 +45,6 @@ struct write_job {
     uint32_t crc;
     int next; /* of the same rank; -1: none */
 };
-
-static enum snug_status no_memory(struct snug_error *err)
-{
-    return snug_fail(err, SNUG_NO_MEMORY, "out of memory while saving");
-}
 
 /* ---- the same file? -------------------------------------------------------------------------- */
 
@@ -116,7 +111,7 @@ static enum snug_status answer(struct comm *comm, char **path, int *fd, struct s
     TRY(comm_broadcast(comm, 0, &mark, sizeof mark, err));
     TRY(comm_broadcast(comm, 0, &path_bytes, sizeof path_bytes, err));
     if ((*path = malloc((size_t)path_bytes)) == NULL)
-        return no_memory(err);
+        return rank_save_no_memory(err);
     TRY(comm_broadcast(comm, 0, *path, path_bytes, err));
     *fd = open_marked(*path, &mark);
     bool sees = *fd >= 0, all_see;
@@ -137,7 +132,7 @@ static enum snug_status add_jobs(struct rank_crew *c, int n, struct write_job **
 {
     void *grown = c->jobs;
     if (!array_grow(&grown, &c->capacity, c->n_jobs + n, sizeof *c->jobs))
-        return no_memory(err);
+        return rank_save_no_memory(err);
     c->jobs = grown;
     *jobs = c->jobs + c->n_jobs;
     c->n_jobs += n;
@@ -160,7 +155,7 @@ static enum snug_status divide(struct rank_crew *c, const struct st_entry *entry
     const struct rank_tensor *t = &p->tensors[entry->id];
     struct write_job *jobs;
     int k = entry->id % n_copies;
-    struct cut cut = {.unit = PIECE_BYTES, .owner = CUT_OVER_ALL};
+    struct cut cut = {.unit = RANK_PIECE_BYTES, .owner = CUT_OVER_ALL};
     TRY(add_jobs(c, n_copies, &jobs, err));
     for (int i = t->first; i >= 0; i = p->pieces[i].next) {
         const struct rank_piece *piece = &p->pieces[i];
@@ -201,7 +196,7 @@ static enum snug_status sort_jobs(struct rank_crew *c, struct snug_error *err)
     free(c->first_of);
     c->first_of = malloc((size_t)n_ranks * sizeof *c->first_of);
     if (c->first_of == NULL)
-        return no_memory(err);
+        return rank_save_no_memory(err);
     for (int rank = 0; rank < n_ranks; rank++)
         c->first_of[rank] = -1;
     for (int i = c->n_jobs - 1; i >= 0; i--)
@@ -229,10 +224,10 @@ static enum snug_status write_range(struct snug_trainer *t, int fd, const char *
                                     const struct write_order *order, uint32_t *crc,
                                     struct snug_error *err)
 {
-    char piece[PIECE_BYTES];
+    char piece[RANK_PIECE_BYTES];
     tensor_id id = (tensor_id)order->id;
     const char *data = exec_data(t->exec, id);
-    int64_t stride = data == NULL ? PIECE_BYTES : STRIDE_BYTES;
+    int64_t stride = data == NULL ? RANK_PIECE_BYTES : STRIDE_BYTES;
     *crc = 0;
     for (int64_t at = 0; at < order->n_bytes; at += stride) {
         int64_t left = order->n_bytes - at, n = left < stride ? left : stride;
@@ -258,7 +253,7 @@ static enum snug_status send_orders(const struct rank_crew *c, int rank, struct 
     int64_t n = count_jobs(c, rank);
     struct write_order *orders = malloc(((size_t)n + 1) * sizeof *orders);
     if (orders == NULL)
-        return no_memory(err);
+        return rank_save_no_memory(err);
     for (int i = c->first_of[rank], k = 0; i >= 0; i = c->jobs[i].next)
         orders[k++] = c->jobs[i].order;
     enum snug_status status = comm_send(c->trainer->comm, rank, &n, sizeof n, err);
@@ -273,7 +268,7 @@ static enum snug_status take_crcs(struct rank_crew *c, int rank, struct snug_err
     int64_t n = count_jobs(c, rank);
     uint32_t *crcs = malloc(((size_t)n + 1) * sizeof *crcs);
     if (crcs == NULL)
-        return no_memory(err);
+        return rank_save_no_memory(err);
     /* one more than there are: even where there are none it says that all is on the disk */
     enum snug_status status =
         comm_recv(c->trainer->comm, rank, crcs, (n + 1) * (int64_t)sizeof *crcs, err);
@@ -351,7 +346,7 @@ static enum snug_status do_orders(struct snug_trainer *t, int fd, const char *pa
     struct write_order *orders = calloc((size_t)n + 1, sizeof *orders);
     uint32_t *crcs = calloc((size_t)n + 1, sizeof *crcs);
     if (status == SNUG_OK && (orders == NULL || crcs == NULL))
-        status = no_memory(err);
+        status = rank_save_no_memory(err);
     if (status == SNUG_OK)
         status = comm_recv(t->comm, 0, orders, n * (int64_t)sizeof *orders, err);
     if (status == SNUG_OK)

@@ -111,6 +111,8 @@ static enum snug_status check_stage(const struct snug_recipe *recipe, struct snu
         {recipe->lora > 0, "--lora",
          "a run saves the model with its adapters in it, and no rank has all of it; use --parallel "
          "ddp with --zero 1"},
+        {recipe->offload != OFFLOAD_none, "--offload",
+         "what is sent has to stay where it is until it has arrived; take more stages instead"},
         {recipe->zero == 2, "--zero 2", "use --zero 1"},
         {recipe->zero == 3, "--zero 3", "use --zero 1"},
         {recipe->parallel == PARALLEL_ps, "--parallel ps", "use --parallel ddp"},

@@ -154,6 +154,44 @@ static void test_what_was_not_timed_is_not_kept(void **state)
     (void)state;
 }
 
+/* Of two that chose at the same time the first counts, for both; but what no longer serves is replaced. */
+static void test_the_first_choice_counts_unless_it_is_replaced(void **state)
+{
+    struct pin own = pin_of(0);
+    struct pin_list list = {.pins = &own, .n = 1};
+    char *path = pins_file_path(TITLE);
+    keep(TITLE, 0);
+    own.algorithm[1] = 8;
+    pins_file_add(path, TITLE, &list);
+    assert_int_equal(own.algorithm[1], 7);
+    own.algorithm[1] = 9;
+    own.replaces = true;
+    pins_file_add(path, TITLE, &list);
+    struct pin_list there = {0};
+    assert_true(pins_file_read(path, TITLE, &there));
+    assert_int_equal(there.n, 1);
+    assert_int_equal(there.pins[0].algorithm[1], 9);
+    assert_false(there.pins[0].replaces);
+    pin_list_free(&there);
+    free(path);
+    (void)state;
+}
+
+static void test_an_empty_file_is_nobodys(void **state)
+{
+    char *path = pins_file_path(TITLE);
+    keep(TITLE, 0); /* makes the folder */
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_int_equal(fclose(file), 0);
+    setenv("SNUG_CUDA_PINS", path, 1);
+    keep(TITLE, 3);
+    assert_int_equal(n_found(TITLE, 4), 1);
+    unsetenv("SNUG_CUDA_PINS");
+    free(path);
+    (void)state;
+}
+
 static void test_a_folder_that_cannot_be_written_is_no_mistake(void **state)
 {
     (void)state;
@@ -211,6 +249,8 @@ int main(void)
         CASE(test_a_file_of_the_user_with_another_title_is_left_alone),
         CASE(test_a_damaged_file_costs_what_is_damaged),
         CASE(test_what_was_not_timed_is_not_kept),
+        CASE(test_the_first_choice_counts_unless_it_is_replaced),
+        CASE(test_an_empty_file_is_nobodys),
         CASE(test_a_folder_that_cannot_be_written_is_no_mistake),
         CASE(test_several_processes_at_once_leave_a_whole_file),
     };

@@ -57,18 +57,6 @@ check "pipedream, all made again: the same bits" same dream-all dream
 check "pipedream: allocated as planned" as_planned dream-all 3
 rm -rf dream*
 
-# States and activations that wait in the store.
-for how in "1f1b --stages 2 --zero 1" "pipedream --stages 4"; do
-    flags="gpt-nano --batch 8 --micro-batch 1 --seq 16 --steps 2 --pipeline $how"
-    # shellcheck disable=SC2086
-    check "$how" ranks "$first" 4 plain $flags
-    # shellcheck disable=SC2086
-    check "$how, offloaded" ranks "$first" 4 stored $flags --offload states+activations
-    check "$how, offloaded: the same bits" same stored plain
-    check "$how, offloaded: allocated as planned" as_planned stored 4
-    rm -rf plain stored
-done
-
 # A network without tokens; 16 bits.
 small="mlp:784-40-30-10 --batch 8 --micro-batch 2 --steps 4"
 # shellcheck disable=SC2086
@@ -175,7 +163,7 @@ check "stages that do not divide the ranks" wrong "choose a divisor" --ranks 4 -
 check "too few micro-batches" wrong "choose a smaller --micro-batch" --ranks 4 --pipeline gpipe --batch 4
 check "stages without a pipeline" wrong "says nothing without --pipeline" --stages 2
 check "pipedream with several ranks a stage" wrong "one rank for each stage" --ranks 4 --stages 2 --pipeline pipedream
-for flags in "--update in-backward" "--lora 4" "--zero 2" "--zero 3" "--parallel ps"; do
+for flags in "--update in-backward" "--offload states" "--lora 4" "--zero 2" "--zero 3" "--parallel ps"; do
     # shellcheck disable=SC2086
     check "$flags with a pipeline" wrong "${flags%% *}.* is not there with --pipeline 1f1b" $two $flags
 done

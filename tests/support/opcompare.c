@@ -244,8 +244,11 @@ static void compare_case(struct opcompare *ctx, const struct case_text *text, en
 
 static bool has_too_many_rows(const struct opcompare *ctx, const char *sizes)
 {
-    const char *first = strchr(sizes, '=');
-    return ctx->most_rows > 0 && first != NULL && strtol(first + 1, NULL, 10) > ctx->most_rows;
+    for (const char *at = sizes; ctx->most_rows > 0 && (at = strchr(at, '=')) != NULL; at++)
+        if (at > sizes && strchr("BNT", at[-1]) != NULL &&
+            strtol(at + 1, NULL, 10) > ctx->most_rows)
+            return true;
+    return false;
 }
 
 /* All sizes of a case, or of every n_parts-th the one that is of this part: neighbours, which are alike
