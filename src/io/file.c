@@ -66,7 +66,11 @@ enum snug_status file_count_read(const char *path, struct file_faults *faults,
 enum snug_status file_create(const char *path, int *fd, struct file_faults *faults,
                              struct snug_error *err)
 {
-    *fd = must_fail(faults) ? -1 : open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    *fd = -1;
+    if (!must_fail(faults)) {
+        (void)unlink(path);
+        *fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    }
     return *fd < 0 ? failed(err, path, "create it") : SNUG_OK;
 }
 

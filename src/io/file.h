@@ -33,6 +33,8 @@ enum snug_status file_write_atomic(const char *path, const void *bytes, size_t n
                                    struct file_faults *faults, struct snug_error *err);
 
 /* The steps, for files that are written piece by piece. */
+/* A new file in the place of one that may be there, which somebody may still write to: a rank of a run that
+ * was killed. */
 enum snug_status file_create(const char *path, int *fd, struct file_faults *faults,
                              struct snug_error *err);
 /* Writes all bytes at offset_bytes and, if crc is not NULL, takes them into *crc on the way. */

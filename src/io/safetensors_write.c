@@ -170,13 +170,6 @@ static enum snug_status write_tensors(const struct writer *w, uint32_t *crc, int
     return SNUG_OK;
 }
 
-/* A file that nobody has open: a rank of a run that was killed may still write to what it had. */
-static enum snug_status create(struct writer *w, struct snug_error *err)
-{
-    file_remove(w->path, w->faults);
-    return file_create(w->path, &w->fd, w->faults, err);
-}
-
 enum snug_status safetensors_write(const char *path, const struct st_entry *entries, int n,
                                    const char *const *metadata, struct st_crew *crew, uint32_t *crc,
                                    struct file_faults *faults, struct snug_error *err)
@@ -199,7 +192,7 @@ enum snug_status safetensors_write(const char *path, const struct st_entry *entr
     }
     if ((status = lay_out(path, entries, n, w.placed, err)) != SNUG_OK ||
         (status = make_header(path, w.placed, n, metadata, 0, &header, err)) != SNUG_OK ||
-        (status = create(&w, err)) != SNUG_OK)
+        (status = file_create(path, &w.fd, faults, err)) != SNUG_OK)
         goto done;
     created = true;
     w.data_begin = (int64_t)header.length;
