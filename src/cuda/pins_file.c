@@ -88,7 +88,7 @@ static bool take_word(const char **at, int base, uint64_t *word)
 static bool read_pin(const char *line, struct pin *pin)
 {
     char *end = NULL;
-    *pin = (struct pin){0};
+    *pin = (struct pin){.from_file = true};
     bool ok = strchr(line, '\n') != NULL;
     for (int i = 0; i < PIN_KEY && ok; i++) {
         uint64_t word = 0;
@@ -141,6 +141,9 @@ static void replace(const char *path, const struct text *bytes)
         ok = fclose(file) == 0 && ok;
         if (!ok || rename(own.data, path) != 0)
             (void)unlink(own.data);
+    } else if (fd >= 0) {
+        close(fd);
+        (void)unlink(own.data);
     }
     text_free(&own);
 }

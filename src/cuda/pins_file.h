@@ -26,7 +26,8 @@ struct pin {
     uint64_t algorithm[PIN_WORDS];
     float ms; /* what it took when it was chosen; 0: chosen without a timing, and not kept in files.
                       With a key of zeros: the bytes that a copy moves in a millisecond. */
-    bool replaces; /* the file's, which no longer serves; not kept in files */
+    bool from_file; /* and not chosen by this process */
+    bool replaces;  /* the file's, which no longer serves; not kept in files */
 };
 
 struct pin_list { /* all zeros is the empty list */

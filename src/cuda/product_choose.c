@@ -260,7 +260,8 @@ static float copy_rate(void)
     const struct cuda_product_shape none = {0};
     cublasLtMatmulAlgo_t no_algorithm = {0};
     float rate = 0.0f;
-    if (!product_pin_find(&none, &no_algorithm, &rate)) {
+    bool from_file;
+    if (!product_pin_find(&none, &no_algorithm, &rate, &from_file)) {
         rate = time_copy();
         (void)product_pin_add(&none, &no_algorithm, rate, NULL);
     }
@@ -290,8 +291,10 @@ static bool still_serves(const struct cuda_product *p)
 
 enum snug_status cuda_product_choose(struct cuda_product *p, bool *found, struct snug_error *err)
 {
+    bool from_file;
     *found = true;
-    if (product_pin_find(&p->shape, &p->algorithm, &p->ms) && still_serves(p))
+    if (product_pin_find(&p->shape, &p->algorithm, &p->ms, &from_file) &&
+        (!from_file || still_serves(p)))
         return SNUG_OK;
     cublasLtMatmulHeuristicResult_t results[N_CANDIDATES];
     int n = 0;
@@ -305,6 +308,7 @@ enum snug_status cuda_product_choose(struct cuda_product *p, bool *found, struct
     if (!*found)
         return SNUG_OK;
     TRY(product_pin_add(&p->shape, &p->algorithm, p->ms, err));
-    (void)product_pin_find(&p->shape, &p->algorithm, &p->ms); /* another rank's, if it was first */
+    /* another rank's, if it was first */
+    (void)product_pin_find(&p->shape, &p->algorithm, &p->ms, &from_file);
     return SNUG_OK;
 }

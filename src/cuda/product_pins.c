@@ -67,7 +67,7 @@ static void read_file(void)
 }
 
 bool product_pin_find(const struct cuda_product_shape *shape, cublasLtMatmulAlgo_t *algorithm,
-                      float *ms)
+                      float *ms, bool *from_file)
 {
     int64_t key[PIN_KEY];
     write_key(shape, key);
@@ -78,6 +78,7 @@ bool product_pin_find(const struct cuda_product_shape *shape, cublasLtMatmulAlgo
         return false;
     memcpy(algorithm, pin->algorithm, sizeof *algorithm);
     *ms = pin->ms;
+    *from_file = pin->from_file;
     return true;
 }
 

@@ -13,7 +13,7 @@
 /* The shape is one with every stride filled in.  ms: what it took when it was chosen.  A pin that is added
  * takes the place of one that no longer serves; what counts afterwards is what is found. */
 bool product_pin_find(const struct cuda_product_shape *shape, cublasLtMatmulAlgo_t *algorithm,
-                      float *ms);
+                      float *ms, bool *from_file);
 enum snug_status product_pin_add(const struct cuda_product_shape *shape,
                                  const cublasLtMatmulAlgo_t *algorithm, float ms,
                                  struct snug_error *err);
