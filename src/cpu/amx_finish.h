@@ -112,22 +112,30 @@ ALWAYS_INLINE struct lanes exp_above(struct lanes x, struct lanes top)
 }
 
 /* Each of 16 lanes keeps its own maximum and sum: nothing is added across until the row is through.
- * Columns that are not there count as nothing. */
+ * Columns that are not there count as nothing.  keeps: the maxima are given, and y gets the
+ * exponentials. */
 ALWAYS_INLINE void finish_lse(const struct product16_out *out, int64_t row, int64_t col, int n,
-                              float *v)
+                              float *v, bool keeps)
 {
     int64_t slice = row * out->n_slices + col / HEAD_SLICE;
     float *top_at = out->running + slice * 2 * HEAD_LANES, *sum_at = top_at + HEAD_LANES;
     int64_t target = out->targets[row] - out->first_class - col;
     if (target >= 0 && target < n)
         out->picked[row] = v[target];
-    if (out->y.data != NULL)
-        finish_to(out->y, row * out->pitch + col, n, v, out->around_cache);
     for (int j = n; j < STRIP; j++)
         v[j] = HEAD_LOWEST;
     struct lanes left = lanes_load(v), right = lanes_load(v + HEAD_LANES);
     struct lanes both = lanes_max(left, right), top = lanes_load(top_at);
     struct lanes sum = lanes_load(sum_at);
+    if (keeps) {
+        left = exp_above(left, top);
+        right = exp_above(right, top);
+        lanes_store(sum_at, lanes_add(sum, lanes_add(left, right)));
+        lanes_store(v, left);
+        lanes_store(v + HEAD_LANES, right);
+        finish_to(out->y, row * out->pitch + col, n, v, out->around_cache);
+        return;
+    }
     if (lanes_any_above(both, top)) {
         struct lanes higher = lanes_max(both, top);
         sum = lanes_multiply(sum, exp_above(top, higher));
@@ -160,7 +168,10 @@ ALWAYS_INLINE void finish_columns(const struct product16_out *out, int64_t row, 
         finish_store(out, row, col, n, v);
         break;
     case FINISH_lse:
-        finish_lse(out, row, col, n, v);
+        finish_lse(out, row, col, n, v, false);
+        break;
+    case FINISH_exponentials:
+        finish_lse(out, row, col, n, v, true);
         break;
     case FINISH_softmax:
         finish_softmax(out, row, col, n, v);

@@ -217,7 +217,8 @@ static void run_worker(struct job *job, int thread)
 static int64_t item_cols(const struct job *job)
 {
     enum { ITEMS_A_THREAD = 4 };
-    int64_t step = job->out->how == FINISH_lse ? HEAD_SLICE : job->plan.block_cols;
+    bool in_slices = job->out->how == FINISH_lse || job->out->how == FINISH_exponentials;
+    int64_t step = in_slices ? HEAD_SLICE : job->plan.block_cols;
     int64_t n_steps = divide_up(job->shape->n, step);
     int64_t n_wanted = divide_up(ITEMS_A_THREAD * job->plan.threads, job->n_row_items);
     return divide_up(n_steps, least(n_wanted, n_steps)) * step;

@@ -52,7 +52,6 @@ struct head_rows {
     const int32_t *targets;
     double *losses;
     bool write_lse, make_gradient;
-    bool gradient_is_bf16; /* written over the first half of its row, else fp32 over all of it */
     float factor;
     struct labels labels;
 };

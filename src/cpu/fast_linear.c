@@ -177,26 +177,15 @@ static double row_lse(const float *logits, int64_t n)
     return (double)top + log(sum);
 }
 
-/* A row of logits becomes its gradient.  As bf16 it goes by way of a buffer: it lies over the logits. */
+/* A row of logits becomes its gradient. */
 static void turn_row(const struct head_rows *todo, float *logits, int32_t target, float lse)
 {
     float factor = todo->factor, each = todo->labels.each, hit = todo->labels.target + each;
     float at_target = factor * (expf(logits[target] - lse) - hit);
-    for (int64_t at = 0; at < todo->n_classes; at += BLOCK_ELEMS) {
-        int64_t n = least(BLOCK_ELEMS, todo->n_classes - at);
-        float buffer[BLOCK_ELEMS];
-        uint16_t half[BLOCK_ELEMS];
-        float *to = todo->gradient_is_bf16 ? buffer : logits + at;
 #pragma omp simd
-        for (int64_t i = 0; i < n; i++)
-            to[i] = factor * (exp_f32(logits[at + i] - lse) - each);
-        if (target >= at && target < at + n)
-            to[target - at] = at_target;
-        if (!todo->gradient_is_bf16)
-            continue;
-        bf16_store(half, n, buffer);
-        memcpy((char *)logits + at * (int64_t)sizeof *half, half, (size_t)n * sizeof *half);
-    }
+    for (int64_t i = 0; i < todo->n_classes; i++)
+        logits[i] = factor * (exp_f32(logits[i] - lse) - each);
+    logits[target] = at_target;
 }
 
 static void finish_head(int threads, const struct head_rows *todo)

@@ -1,19 +1,23 @@
 /*
  * head16.c -- the language-model head on tiles.
  *
- * Loss and gradient in one op: whole rows of logits are kept, for a chunk of rows:
+ * Loss and gradient in one op: of whole rows E = exp(logits - logit of target) is kept in bf16, for
+ * a chunk of rows.  What dlogits = factor (E / sum - labels) are besides is a number a row, s, so they
+ * are never made:
  *
- *     for each block of classes:    logits of the chunk -> kept; their maximum and sum of exponentials
- *     lse of every row;             logits -> dlogits, bf16, over the first half of their row
- *     for each block of classes:    dx += dlogits W;  dW (+)= dlogits^T x
+ *     for each block of classes:    E of the chunk -> kept; their sum
+ *     every row:                    lse; s = factor / sum; E at the target -= sum; x' = s x
+ *     for each block of classes:    dx += E W;  dW (+)= E^T x'
+ *     every row:                    dx *= s
  *
- * At most 1024 rows and 200 MiB are kept.  For GPT-2 that is less than what the head without tiles
+ * At most 2048 rows and 200 MiB are kept.  For GPT-2 that is less than what the head without tiles
  * books for bf16, so the plan does not grow.  Every chunk reads and writes dW; longer ones would cost
  * memory.  A 16-bit dW is rounded once a chunk, so there may be four of them, no more.
  *
- * Where there would be more, the logits are made twice, a block of classes at a time and for up to
- * 16384 rows: a quarter more products, but dW of a block is finished in one go.  The loss alone, or
- * the gradient from a given lse, goes the same way and needs the logits once.
+ * Where there would be more, where labels are smoothed, and for a chunk in which a target lies so far
+ * below its rivals that their exponentials are too large, the logits are made twice, a block of classes
+ * at a time and for up to 16384 rows: a quarter more products, but dW of a block is finished in one go.
+ * The loss alone, or the gradient from a given lse, goes the same way and needs the logits once.
  *
  * Each row's sum is kept in slices of columns (product16.h) that are the same for any number of
  * threads, so the bits are.
@@ -28,14 +32,17 @@ enum {
     MOST_CLASSES = 8192,
     MOST_ROWS = 16384,
     KEPT_BYTES = 200 << 20,
-    KEPT_ROWS = 1024,
+    KEPT_ROWS = 2048,
     KEPT_CHUNKS = 4 /* at most, of a 16-bit dW */
 };
 
+/* Of exponentials: with it s is still far from the least number, whatever the factor. */
+static const double LARGEST_SUM = 1e24;
+
 struct layout {
     int64_t block_classes, n_slices;
-    int64_t pitch; /* of a row of dlogits; of kept logits, which are twice as wide, half of that */
-    size_t running, picked, logits, dx, product, total; /* logits: or dlogits of a block */
+    int64_t pitch; /* of a row of dlogits or of E */
+    size_t running, picked, scales, dlogits, x, dx, product, total; /* dlogits: or E */
 };
 
 /* Of a row of all classes, in whole strips. */
@@ -46,25 +53,28 @@ static int64_t kept_pitch(const struct head16 *head)
 
 static int64_t kept_rows(const struct head16 *head)
 {
-    int64_t n = KEPT_BYTES / (kept_pitch(head) * 4) / STRIP * STRIP;
+    int64_t n = KEPT_BYTES / (kept_pitch(head) * (int64_t)sizeof(uint16_t)) / STRIP * STRIP;
     return n < STRIP ? STRIP : least(n, KEPT_ROWS);
 }
 
-static bool may_keep_logits(const struct head16 *head)
+static bool may_keep(const struct head16 *head)
 {
     bool in_chunks =
         !head->wants_dw || head->dw_is_f32 || head->n_rows <= KEPT_CHUNKS * kept_rows(head);
-    return head->makes_lse && (head->wants_dx || head->wants_dw) && in_chunks;
+    bool wants_gradient = head->wants_dx || head->wants_dw;
+    return head->makes_lse && wants_gradient && in_chunks && !head->is_smoothed;
 }
 
 static int64_t chunk_rows(const struct head16 *head)
 {
-    return least(head->n_rows, may_keep_logits(head) ? kept_rows(head) : MOST_ROWS);
+    return least(head->n_rows, may_keep(head) ? kept_rows(head) : MOST_ROWS);
 }
 
 static int64_t block_classes(const struct head16 *head)
 {
     int64_t n = DLOGITS_BYTES / (2 * head->n_rows) / STRIP * STRIP;
+    if (head->keeps_all)
+        n = MOST_CLASSES;
     n = n < LEAST_CLASSES ? LEAST_CLASSES : n > MOST_CLASSES ? MOST_CLASSES : n;
     return least(n, head->n_classes);
 }
@@ -112,14 +122,18 @@ static size_t product_bytes(const struct head16 *head, int64_t pitch, int64_t n_
 static struct layout layout_of(const struct head16 *head)
 {
     struct layout l = {.block_classes = block_classes(head)};
-    l.pitch = head->keeps_logits ? 2 * kept_pitch(head) : product16_strips(l.block_classes) * STRIP;
+    l.pitch = product16_strips(head->keeps_all ? head->n_classes : l.block_classes) * STRIP;
     l.n_slices = (l.block_classes + HEAD_SLICE - 1) / HEAD_SLICE;
     if (head->makes_lse) {
         l.running = work_take(&l.total, f32_bytes(head->n_rows * l.n_slices * 2 * HEAD_LANES));
         l.picked = work_take(&l.total, f32_bytes(head->n_rows));
     }
+    if (head->keeps_all)
+        l.scales = work_take(&l.total, f32_bytes(head->n_rows));
     if (head->wants_dx || head->wants_dw)
-        l.logits = work_take(&l.total, (size_t)(head->n_rows * l.pitch) * sizeof(uint16_t));
+        l.dlogits = work_take(&l.total, (size_t)(head->n_rows * l.pitch) * sizeof(uint16_t));
+    if (head->keeps_all && head->wants_dw)
+        l.x = work_take(&l.total, (size_t)(head->n_rows * head->width) * sizeof(uint16_t));
     if (head->wants_dx && !head->dx_is_f32)
         l.dx = work_take(&l.total, f32_bytes(head->n_rows * head->width));
     size_t bytes = product_bytes(head, l.pitch, l.block_classes);
@@ -130,20 +144,28 @@ static struct layout layout_of(const struct head16 *head)
 }
 
 /* The head of some of the rows. */
-static struct head16 with_rows(const struct head16 *head, int64_t n_rows)
+static struct head16 with_rows(const struct head16 *head, int64_t n_rows, bool keeps_all)
 {
     struct head16 part = *head;
     part.n_rows = n_rows;
-    part.keeps_logits = may_keep_logits(head);
+    part.keeps_all = keeps_all;
     return part;
+}
+
+/* In both ways, where the first may not do. */
+static size_t bytes_of_rows(const struct head16 *head, int64_t n_rows)
+{
+    struct head16 twice = with_rows(head, n_rows, false), kept = with_rows(head, n_rows, true);
+    size_t bytes = n_rows > 0 ? layout_of(&twice).total : 0;
+    size_t kept_bytes = n_rows > 0 && may_keep(head) ? layout_of(&kept).total : 0;
+    return bytes > kept_bytes ? bytes : kept_bytes;
 }
 
 size_t head16_work_bytes(const struct head16 *head)
 {
-    struct head16 full = with_rows(head, chunk_rows(head));
-    struct head16 tail = with_rows(head, head->n_rows % full.n_rows);
-    size_t bytes = layout_of(&full).total;
-    size_t tail_bytes = tail.n_rows > 0 ? layout_of(&tail).total : 0;
+    int64_t n_rows = chunk_rows(head);
+    size_t bytes = bytes_of_rows(head, n_rows);
+    size_t tail_bytes = bytes_of_rows(head, head->n_rows % n_rows);
     return bytes > tail_bytes ? bytes : tail_bytes;
 }
 
@@ -157,38 +179,66 @@ struct walk {
     void *work;
 };
 
+static uint16_t *halves_at(const struct walk *walk, size_t place)
+{
+    return (uint16_t *)(void *)work_at(walk->work, place);
+}
+
+/* About what tiles will make of it. */
+static float target_logit(const struct walk *walk, int64_t row)
+{
+    int64_t width = walk->head->width;
+    const uint16_t *x = walk->in->x + row * width,
+                   *w = walk->in->w + walk->in->targets[row] * width;
+    float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t j = 0; j < width; j++)
+        sum += bf16_to_f32(x[j]) * bf16_to_f32(w[j]);
+    return sum;
+}
+
+/* Exponentials are of differences from the highest logit so far; of all that are kept, from one
+ * number. */
 static void begin_rows(const struct walk *walk)
 {
-    float *running = work_at(walk->work, walk->layout.running);
-    int64_t n_states = walk->head->n_rows * walk->layout.n_slices;
-    for (int64_t i = 0; i < n_states; i++)
-        for (int lane = 0; lane < HEAD_LANES; lane++) {
-            running[(2 * i) * HEAD_LANES + lane] = HEAD_LOWEST;
-            running[(2 * i + 1) * HEAD_LANES + lane] = 0.0f;
-        }
+    const struct head16 *head = walk->head;
+    int64_t n_slices = walk->layout.n_slices;
+#pragma omp parallel for schedule(static) num_threads(head->threads)
+    for (int64_t row = 0; row < head->n_rows; row++) {
+        float *states = work_at(walk->work, walk->layout.running) + row * n_slices * 2 * HEAD_LANES;
+        float top = head->keeps_all ? target_logit(walk, row) : HEAD_LOWEST;
+        for (int64_t i = 0; i < n_slices; i++, states += 2 * HEAD_LANES)
+            for (int lane = 0; lane < HEAD_LANES; lane++) {
+                states[lane] = top;
+                states[HEAD_LANES + lane] = 0.0f;
+            }
+    }
 }
 
 static void sum_exponentials(const struct walk *walk, int64_t first, int64_t n_classes)
 {
     const struct head16 *head = walk->head;
     struct product_shape shape = logits_shape(head, n_classes);
-    struct product16_out out = {.how = FINISH_lse,
+    struct product16_out out = {.how = head->keeps_all ? FINISH_exponentials : FINISH_lse,
                                 .around_cache = true,
+                                .pitch = walk->layout.pitch,
                                 .targets = walk->in->targets,
                                 .first_class = first,
                                 .running = work_at(walk->work, walk->layout.running),
                                 .n_slices = walk->layout.n_slices,
                                 .picked = work_at(walk->work, walk->layout.picked)};
-    if (head->keeps_logits) {
-        out.y = (struct span){DTYPE_f32, work_at(walk->work, walk->layout.logits), first};
-        out.pitch = kept_pitch(head);
-    }
+    if (head->keeps_all)
+        out.y = (struct span){DTYPE_bf16, halves_at(walk, walk->layout.dlogits), first};
     walk->product16(head->threads, &shape, walk->in->x, walk->in->w + first * head->width, &out,
                     work_at(walk->work, walk->layout.product));
 }
 
 /* From all lanes and slices of a row, in order. */
-static void end_row(const struct walk *walk, int64_t row)
+struct row_sum {
+    double top, sum; /* of exponentials of differences from top */
+};
+
+static struct row_sum sum_of_row(const struct walk *walk, int64_t row)
 {
     int64_t n_slices = walk->layout.n_slices;
     const float *states =
@@ -199,33 +249,52 @@ static void end_row(const struct walk *walk, int64_t row)
             float state = states[2 * i * HEAD_LANES + lane];
             highest = state > highest ? state : highest;
         }
-    double top = (double)highest, sum = 0.0;
+    struct row_sum row_sum = {.top = (double)highest};
     for (int64_t i = 0; i < n_slices; i++)
         for (int lane = 0; lane < HEAD_LANES; lane++) {
             const float *state = states + 2 * i * HEAD_LANES + lane;
-            sum += (double)state[HEAD_LANES] * exp((double)state[0] - top);
+            row_sum.sum += (double)state[HEAD_LANES] * exp((double)state[0] - row_sum.top);
         }
-    double lse = top + log(sum);
-    walk->in->lse[row] = (float)lse;
-    if (walk->in->losses != NULL)
-        walk->in->losses[row] = lse - (double)work_at(walk->work, walk->layout.picked)[row];
+    return row_sum;
 }
 
-/* What is kept of the chunk becomes dlogits. */
-static void turn_kept(const struct walk *walk, const struct cpu_loops *loops)
+/* What is kept of a row becomes dlogits but for s. */
+static void end_kept_row(const struct walk *walk, int64_t row, struct row_sum of)
 {
     const struct head16 *head = walk->head;
-    struct head_rows rows = {.n_rows = head->n_rows,
-                             .n_classes = head->n_classes,
-                             .pitch = kept_pitch(head),
-                             .logits = work_at(walk->work, walk->layout.logits),
-                             .lse = walk->in->lse,
-                             .targets = walk->in->targets,
-                             .make_gradient = true,
-                             .gradient_is_bf16 = true,
-                             .factor = walk->in->factor,
-                             .labels = walk->in->labels};
-    loops->finish_head(head->threads, &rows);
+    const struct head16_operands *in = walk->in;
+    double picked = (double)work_at(walk->work, walk->layout.picked)[row];
+    float s = (float)((double)in->factor / of.sum);
+    uint16_t *kept = halves_at(walk, walk->layout.dlogits) + row * walk->layout.pitch;
+    kept[in->targets[row]] = bf16_from_f32((float)(exp(picked - of.top) - of.sum));
+    work_at(walk->work, walk->layout.scales)[row] = s;
+    if (!head->wants_dw)
+        return;
+    const uint16_t *x = in->x + row * head->width;
+    uint16_t *scaled = halves_at(walk, walk->layout.x) + row * head->width;
+#pragma omp simd
+    for (int64_t j = 0; j < head->width; j++)
+        scaled[j] = bf16_from_f32(s * bf16_to_f32(x[j]));
+}
+
+/* False: nothing is of use, a sum of what is kept is too large. */
+static bool end_rows(const struct walk *walk)
+{
+    const struct head16 *head = walk->head;
+    int64_t n_too_large = 0;
+#pragma omp parallel for schedule(static) num_threads(head->threads) reduction(+ : n_too_large)
+    for (int64_t row = 0; row < head->n_rows; row++) {
+        struct row_sum of = sum_of_row(walk, row);
+        double lse = of.top + log(of.sum);
+        walk->in->lse[row] = (float)lse;
+        if (walk->in->losses != NULL)
+            walk->in->losses[row] = lse - (double)work_at(walk->work, walk->layout.picked)[row];
+        if (head->keeps_all && of.sum <= LARGEST_SUM)
+            end_kept_row(walk, row, of);
+        else
+            n_too_large += head->keeps_all; /* or not a number */
+    }
+    return n_too_large == 0;
 }
 
 /* dlogits of a block of classes, from logits made for it. */
@@ -267,37 +336,58 @@ static void add_gradients(const struct walk *walk, int64_t first, int64_t n_clas
         struct product16_out dw = {
             .how = FINISH_store, .pitch = head->width, .y = y, .add = in->add_dw};
         struct product_shape shape = dw_shape(head, l->pitch, n_classes);
-        walk->product16(head->threads, &shape, dlogits, in->x, &dw, work);
+        const uint16_t *x = head->keeps_all ? halves_at(walk, l->x) : in->x;
+        walk->product16(head->threads, &shape, dlogits, x, &dw, work);
     }
 }
 
-static void run_rows(const struct head16 *head, const struct head16_operands *operands,
+static void scale_dx(const struct walk *walk)
+{
+    const struct head16 *head = walk->head;
+    float *dx = head->dx_is_f32 ? (float *)walk->in->dx.data + walk->in->dx.begin
+                                : work_at(walk->work, walk->layout.dx);
+    const float *scales = work_at(walk->work, walk->layout.scales);
+#pragma omp parallel for schedule(static) num_threads(head->threads)
+    for (int64_t row = 0; row < head->n_rows; row++)
+#pragma omp simd
+        for (int64_t j = 0; j < head->width; j++)
+            dx[row * head->width + j] *= scales[row];
+}
+
+static void make_gradients(const struct walk *walk, const struct cpu_loops *loops)
+{
+    const struct head16 *head = walk->head;
+    int64_t block = walk->layout.block_classes;
+    uint16_t *dlogits = halves_at(walk, walk->layout.dlogits);
+    for (int64_t first = 0; first < head->n_classes; first += block) {
+        int64_t n_classes = least(block, head->n_classes - first);
+        if (!head->keeps_all)
+            make_dlogits(walk, first, n_classes, dlogits);
+        add_gradients(walk, first, n_classes, head->keeps_all ? dlogits + first : dlogits);
+    }
+    if (head->keeps_all && head->wants_dx)
+        scale_dx(walk);
+    if (head->wants_dx && !head->dx_is_f32)
+        loops->narrow(head->threads, walk->in->dx, head->n_rows * head->width,
+                      work_at(walk->work, walk->layout.dx), false);
+}
+
+/* False: what was to be kept cannot be, and no gradient was made. */
+static bool run_rows(const struct head16 *head, const struct head16_operands *operands,
                      product16_fn *product16, const struct cpu_loops *loops, void *work)
 {
     struct walk walk = {head, operands, layout_of(head), product16, work};
     int64_t block = walk.layout.block_classes;
-    uint16_t *dlogits = (uint16_t *)(void *)work_at(work, walk.layout.logits);
     if (head->makes_lse) {
         begin_rows(&walk);
         for (int64_t first = 0; first < head->n_classes; first += block)
             sum_exponentials(&walk, first, least(block, head->n_classes - first));
-#pragma omp parallel for schedule(static) num_threads(head->threads)
-        for (int64_t row = 0; row < head->n_rows; row++)
-            end_row(&walk, row);
+        if (!end_rows(&walk))
+            return false;
     }
-    if (!head->wants_dx && !head->wants_dw)
-        return;
-    if (head->keeps_logits)
-        turn_kept(&walk, loops);
-    for (int64_t first = 0; first < head->n_classes; first += block) {
-        int64_t n_classes = least(block, head->n_classes - first);
-        if (!head->keeps_logits)
-            make_dlogits(&walk, first, n_classes, dlogits);
-        add_gradients(&walk, first, n_classes, head->keeps_logits ? dlogits + first : dlogits);
-    }
-    if (head->wants_dx && !head->dx_is_f32)
-        loops->narrow(head->threads, operands->dx, head->n_rows * head->width,
-                      work_at(work, walk.layout.dx), false);
+    if (head->wants_dx || head->wants_dw)
+        make_gradients(&walk, loops);
+    return true;
 }
 
 void head16_run(const struct head16 *head, const struct head16_operands *operands,
@@ -305,7 +395,8 @@ void head16_run(const struct head16 *head, const struct head16_operands *operand
 {
     int64_t step = chunk_rows(head);
     for (int64_t row = 0; row < head->n_rows; row += step) {
-        struct head16 part = with_rows(head, least(step, head->n_rows - row));
+        int64_t n_rows = least(step, head->n_rows - row);
+        struct head16 kept = with_rows(head, n_rows, true), twice = with_rows(head, n_rows, false);
         struct head16_operands rows = *operands;
         rows.x += row * head->width;
         rows.targets += row;
@@ -313,6 +404,7 @@ void head16_run(const struct head16 *head, const struct head16_operands *operand
         rows.losses = operands->losses != NULL ? operands->losses + row : NULL;
         rows.dx.begin += row * head->width;
         rows.add_dw = operands->add_dw || row > 0;
-        run_rows(&part, &rows, product16, loops, work);
+        if (!may_keep(head) || !run_rows(&kept, &rows, product16, loops, work))
+            run_rows(&twice, &rows, product16, loops, work);
     }
 }

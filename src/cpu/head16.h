@@ -13,7 +13,8 @@ struct head16 {
     bool wants_dx, wants_dw;
     bool dx_is_f32; /* summed where it is, else in the workspace */
     bool dw_is_f32;
-    bool keeps_logits; /* head16.c decides it */
+    bool is_smoothed; /* its labels */
+    bool keeps_all;   /* classes of a row at once: head16.c decides it */
 };
 
 struct head16_operands {

@@ -123,12 +123,13 @@ static inline struct product16_plan product16_plan(const struct product_shape *s
 }
 
 /* What becomes of a row of sums v.  Where a tensor is meant, `begin` is its element of row 0,
- * column 0, and a row is `pitch` elements.  FINISH_lse leaves v in y besides, if there is one. */
+ * column 0, and a row is `pitch` elements. */
 struct product16_out {
     enum {
-        FINISH_store,  /* v += bias + more; before = v; y (+)= fn(v), or v fn'(slope_at) */
-        FINISH_lse,    /* logits: maximum and sum of exponentials so far, and what the target got */
-        FINISH_softmax /* logits: y = factor * (exp(v - lse) - labels) */
+        FINISH_store, /* v += bias + more; before = v; y (+)= fn(v), or v fn'(slope_at) */
+        FINISH_lse,   /* logits: maximum and sum of exponentials so far, and what the target got */
+        FINISH_exponentials, /* the same from a maximum that is given, and y = exp(v - maximum) */
+        FINISH_softmax       /* logits: y = factor * (exp(v - lse) - labels) */
     } how;
     int64_t pitch;
     /* data NULL: left out; the first two are not read but by +=, and y may lie on more */
