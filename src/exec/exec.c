@@ -83,6 +83,7 @@ static void find_waits(struct exec *exec, int *copied_by)
     for (int i = 0; i < prog->n_ops; i++) {
         const struct op *op = &prog->ops[i];
         exec->waits_for[i] = -1;
+        exec->number[i] = -1;
         bool waits = !op_is_copy(op) || op->kind == OP_stash || op->kind == OP_send;
         for (int k = 0; k < op->n_in && waits; k++)
             if (op->in[k] != TENSOR_NONE &&

@@ -132,11 +132,24 @@ static enum snug_status wait_for_send(struct exec *exec, int i, struct snug_erro
                : SNUG_OK;
 }
 
+/* Of this section: nothing has waited for all copies since. */
+static bool is_under_way(const struct exec *exec, int copy)
+{
+    return copy >= 0 && exec->number[copy] >= exec->n_joined;
+}
+
+static void forget_copies(struct exec *exec)
+{
+    exec->newest_fetch = exec->newest_stash = -1;
+    exec->n_joined = exec->n_issued;
+}
+
 /* After the kernels before it, beside those that follow.  What leaves has a stream of its own, so that a
  * bus is used both ways at once.  Plans count on copies being done one after the other: a fetch may have
  * the bytes of a stash before it, so it waits for them all.  What is sent is in use until `sent`, and nothing
- * else waits for it: it may leave only when this rank has received something.  What leaves waits for what
- * has made its operand, if that was a copy. */
+ * else waits for it: it may leave only when this rank has received something.  What leaves waits for the
+ * copy that has made its operand, if one has, and for no later one: states of the next parameters are fetched
+ * while those of the last are stashed. */
 enum snug_status device_issue_copy(struct exec *exec, int i, struct snug_error *err)
 {
     const struct device_hooks *hooks = exec->hooks;
@@ -152,9 +165,10 @@ enum snug_status device_issue_copy(struct exec *exec, int i, struct snug_error *
     TRY(hooks->event_wait(stream, exec->forked, err));
     if (!leaves(kind) && exec->newest_stash >= 0)
         TRY(hooks->event_wait(stream, exec->copied[exec->newest_stash], err));
-    if (leaves(kind) && exec->waits_for[i] >= 0 && exec->newest_fetch >= 0)
-        TRY(hooks->event_wait(stream, exec->copied[exec->newest_fetch], err));
+    if (leaves(kind) && is_under_way(exec, exec->waits_for[i]))
+        TRY(hooks->event_wait(stream, exec->copied[exec->waits_for[i]], err));
     TRY(wait_for_send(exec, i, err));
+    exec->number[i] = exec->n_issued++;
     exec->newest_stash = kind == OP_stash ? i : leaves(kind) ? exec->newest_stash : -1;
     exec->newest_fetch = leaves(kind) ? exec->newest_fetch : i;
     TRY(exec->kernels[i]->run(&exec->calls[i], err));
@@ -175,7 +189,7 @@ enum snug_status device_join_copies(struct exec *exec, int newest, struct snug_e
 {
     if (newest >= 0)
         TRY(device_wait_for_copy(exec, newest, err));
-    exec->newest_fetch = exec->newest_stash = -1;
+    forget_copies(exec);
     return SNUG_OK;
 }
 
@@ -276,7 +290,7 @@ static enum snug_status record(struct exec *exec, enum part part, struct snug_er
     struct part_range range = range_of(exec->prog, part);
     if (range.begin >= range.end || needs_host(exec, &range))
         return SNUG_OK;
-    exec->newest_fetch = exec->newest_stash = -1; /* of a recording that failed before */
+    forget_copies(exec); /* of a recording that failed before */
     TRY(exec->hooks->record_begin(exec->facts.device, err));
     enum snug_status status = exec_run_section(exec, range.begin, range.end, range.micro, err);
     enum snug_status at_end =
@@ -301,7 +315,7 @@ enum snug_status device_run_all(struct exec *exec, exec_feed *feed, void *user,
                                 struct snug_error *err)
 {
     const struct program *prog = exec->prog;
-    exec->newest_fetch = exec->newest_stash = -1;
+    forget_copies(exec);
     TRY(staging_push_scalars(exec, err));
     TRY(run_part(exec, PART_prologue, 0, err));
     for (int micro = 0; micro < prog->n_repeat; micro++) {

@@ -36,10 +36,12 @@ struct exec {
     const struct device_hooks *hooks;
     struct staging *staging;
     bool feeds_ahead;
-    void *forked;      /* event: kernels before the copy that is put on its stream */
-    void **copied;     /* events, per copy: it is done */
-    int newest_fetch;  /* of this section: the last copy on the stream of copies, or -1 */
-    int newest_stash;  /* the last one that no fetch has waited for, or -1 */
+    void *forked;     /* event: kernels before the copy that is put on its stream */
+    void **copied;    /* events, per copy: it is done */
+    int newest_fetch; /* of this section: the last copy on the stream of copies, or -1 */
+    int newest_stash; /* the last one that no fetch has waited for, or -1 */
+    int64_t n_issued,
+        n_joined;      /* copies that were put on streams; those that are known to be done */
     void **timed;      /* events, per op: its end; the last: the begin of a section */
     bool has_recorded; /* or tried to */
     struct recording *recordings[N_PARTS];

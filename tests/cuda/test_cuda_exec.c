@@ -147,6 +147,60 @@ static void test_runs_as_on_the_cpu(void **state)
     assert_memory_equal(&found, &without, sizeof found); /* the bits of y, late, state, scaled */
 }
 
+/* ---- which copies wait for which -------------------------------------------------------------- */
+
+enum { MOST_WAITS = 64 };
+
+static struct {
+    void *stream[MOST_WAITS], *event[MOST_WAITS];
+    int n;
+} waits;
+
+static enum snug_status note_wait(void *stream, void *event, struct snug_error *err)
+{
+    assert_true(waits.n < MOST_WAITS);
+    waits.stream[waits.n] = stream;
+    waits.event[waits.n++] = event;
+    return snug_cuda_backend()->hooks->event_wait(stream, event, err);
+}
+
+/* Does the stream of a stash wait for that copy? */
+static bool waits_for(const struct exec *exec, int stash, int copy)
+{
+    for (int i = 0; i < waits.n; i++)
+        if (waits.stream[i] == exec->calls[stash].stream && waits.event[i] == exec->copied[copy])
+            return true;
+    return false;
+}
+
+/* The first state is stashed while the second is fetched: a stash waits for the fetch of its own bytes, if no
+ * kernel has, and for none after it. */
+static void test_a_stash_waits_for_its_own_fetch_alone(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "program p; tensor y activation f32 [8] output\n"
+        "tensor m optimizer f32 [8] persistent stored; tensor v optimizer f32 [8] persistent stored\n"
+        "tensor here temporary f32 [8]; tensor there temporary f32 [8]\n"
+        "here = fetch m; there = fetch v; m = stash here; y = add here, there\n";
+    enum { FETCH_M, FETCH_V, STASH_M };
+    struct backend backend = *snug_cuda_backend();
+    struct device_hooks hooks = *backend.hooks;
+    struct snug_error err = {0};
+    struct text_run run;
+    backend.hooks = &hooks;
+    hooks.event_wait = note_wait;
+    text_run_open(&run, text, &backend);
+    for (int step = 0; step < 2; step++) { /* by itself, and as it is recorded */
+        waits.n = 0;
+        run.exec->has_recorded = step == 0;
+        must(exec_run(run.exec, NULL, NULL, &err), &err);
+        assert_true(waits_for(run.exec, STASH_M, FETCH_M));
+        assert_false(waits_for(run.exec, STASH_M, FETCH_V));
+    }
+    text_run_close(&run);
+}
+
 /* What an exec shares with the one on whose arena it runs: memory, device, the scalar table. */
 static void test_scalars_are_shared(void **state)
 {
@@ -349,6 +403,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_runs_as_on_the_cpu),
+        cmocka_unit_test(test_a_stash_waits_for_its_own_fetch_alone),
         cmocka_unit_test(test_scalars_are_shared),
         cmocka_unit_test(test_ids_are_checked_on_the_host),
         cmocka_unit_test(test_times_of_ops),
