@@ -112,8 +112,8 @@ ALWAYS_INLINE struct lanes exp_above(struct lanes x, struct lanes top)
 }
 
 /* Each of 16 lanes keeps its own maximum and sum: nothing is added across until the row is through.
- * Columns that are not there count as nothing.  keeps: the maxima are given, and y gets the
- * exponentials. */
+ * Columns that are not there count as nothing.  keeps: a number is given in the
+ * place of the maxima, and y gets the exponentials. */
 ALWAYS_INLINE void finish_lse(const struct product16_out *out, int64_t row, int64_t col, int n,
                               float *v, bool keeps)
 {

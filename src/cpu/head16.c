@@ -10,14 +10,15 @@
  *     for each block of classes:    dx += E W;  dW (+)= E^T x'
  *     every row:                    dx *= s
  *
- * At most 2048 rows and 200 MiB are kept.  For GPT-2 that is less than what the head without tiles
- * books for bf16, so the plan does not grow.  Every chunk reads and writes dW; longer ones would cost
- * memory.  A 16-bit dW is rounded once a chunk, so there may be four of them, no more.
+ * At most 2048 rows and 200 MiB are kept: for GPT-2 and two threads as much in all as the head without
+ * tiles books for bf16.  Every chunk reads and writes dW; longer ones would cost memory.  A 16-bit dW is
+ * rounded once a chunk, so there may be four of them, no more.
  *
- * Where there would be more, where labels are smoothed, and for a chunk in which a target lies so far
- * below its rivals that their exponentials are too large, the logits are made twice, a block of classes
+ * Where there would be more, and where labels are smoothed, the logits are made twice, a block of classes
  * at a time and for up to 16384 rows: a quarter more products, but dW of a block is finished in one go.
- * The loss alone, or the gradient from a given lse, goes the same way and needs the logits once.
+ * The loss alone, or the gradient from a given lse, goes the same way and needs the logits once.  So does
+ * a chunk of E with a sum that is no use, as where a target lies far below its rivals; it has made its
+ * logits once more by then.
  *
  * Each row's sum is kept in slices of columns (product16.h) that are the same for any number of
  * threads, so the bits are.
@@ -36,8 +37,10 @@ enum {
     KEPT_CHUNKS = 4 /* at most, of a 16-bit dW */
 };
 
-/* Of exponentials: with it s is still far from the least number, whatever the factor. */
-static const double LARGEST_SUM = 1e24;
+/* Of exponentials.  A sum is about 1 and more, since the target's own is about 1; but its logit is taken
+ * by another order of adding than the tiles', and where logits are in the billions that is far off.  Up to
+ * the largest, s x is no denormal for factors above 1e-8. */
+static const double LEAST_SUM = 1e-24, LARGEST_SUM = 1e24;
 
 struct layout {
     int64_t block_classes, n_slices;
@@ -124,18 +127,20 @@ static struct layout layout_of(const struct head16 *head)
     struct layout l = {.block_classes = block_classes(head)};
     l.pitch = product16_strips(head->keeps_all ? head->n_classes : l.block_classes) * STRIP;
     l.n_slices = (l.block_classes + HEAD_SLICE - 1) / HEAD_SLICE;
+    size_t states = 0, sums = 0; /* of rows, done with when the first sum of dx comes */
     if (head->makes_lse) {
-        l.running = work_take(&l.total, f32_bytes(head->n_rows * l.n_slices * 2 * HEAD_LANES));
-        l.picked = work_take(&l.total, f32_bytes(head->n_rows));
+        l.running = work_take(&states, f32_bytes(head->n_rows * l.n_slices * 2 * HEAD_LANES));
+        l.picked = work_take(&states, f32_bytes(head->n_rows));
     }
+    if (head->wants_dx && !head->dx_is_f32)
+        l.dx = work_take(&sums, f32_bytes(head->n_rows * head->width));
+    work_take(&l.total, states > sums ? states : sums);
     if (head->keeps_all)
         l.scales = work_take(&l.total, f32_bytes(head->n_rows));
     if (head->wants_dx || head->wants_dw)
         l.dlogits = work_take(&l.total, (size_t)(head->n_rows * l.pitch) * sizeof(uint16_t));
     if (head->keeps_all && head->wants_dw)
         l.x = work_take(&l.total, (size_t)(head->n_rows * head->width) * sizeof(uint16_t));
-    if (head->wants_dx && !head->dx_is_f32)
-        l.dx = work_take(&l.total, f32_bytes(head->n_rows * head->width));
     size_t bytes = product_bytes(head, l.pitch, l.block_classes);
     int64_t tail = head->n_classes % l.block_classes;
     size_t tail_bytes = tail > 0 ? product_bytes(head, l.pitch, tail) : 0;
@@ -197,8 +202,8 @@ static float target_logit(const struct walk *walk, int64_t row)
     return sum;
 }
 
-/* Exponentials are of differences from the highest logit so far; of all that are kept, from one
- * number. */
+/* Exponentials are of differences from the highest logit so far; those that are kept, from one number a
+ * row. */
 static void begin_rows(const struct walk *walk)
 {
     const struct head16 *head = walk->head;
@@ -277,24 +282,24 @@ static void end_kept_row(const struct walk *walk, int64_t row, struct row_sum of
         scaled[j] = bf16_from_f32(s * bf16_to_f32(x[j]));
 }
 
-/* False: nothing is of use, a sum of what is kept is too large. */
+/* False: what is kept is of no use, by the sum of a row. */
 static bool end_rows(const struct walk *walk)
 {
     const struct head16 *head = walk->head;
-    int64_t n_too_large = 0;
-#pragma omp parallel for schedule(static) num_threads(head->threads) reduction(+ : n_too_large)
+    int64_t n_useless = 0;
+#pragma omp parallel for schedule(static) num_threads(head->threads) reduction(+ : n_useless)
     for (int64_t row = 0; row < head->n_rows; row++) {
         struct row_sum of = sum_of_row(walk, row);
         double lse = of.top + log(of.sum);
         walk->in->lse[row] = (float)lse;
         if (walk->in->losses != NULL)
             walk->in->losses[row] = lse - (double)work_at(walk->work, walk->layout.picked)[row];
-        if (head->keeps_all && of.sum <= LARGEST_SUM)
+        if (head->keeps_all && of.sum >= LEAST_SUM && of.sum <= LARGEST_SUM)
             end_kept_row(walk, row, of);
         else
-            n_too_large += head->keeps_all; /* or not a number */
+            n_useless += head->keeps_all;
     }
-    return n_too_large == 0;
+    return n_useless == 0;
 }
 
 /* dlogits of a block of classes, from logits made for it. */

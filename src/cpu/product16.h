@@ -128,8 +128,8 @@ struct product16_out {
     enum {
         FINISH_store, /* v += bias + more; before = v; y (+)= fn(v), or v fn'(slope_at) */
         FINISH_lse,   /* logits: maximum and sum of exponentials so far, and what the target got */
-        FINISH_exponentials, /* the same from a maximum that is given, and y = exp(v - maximum) */
-        FINISH_softmax       /* logits: y = factor * (exp(v - lse) - labels) */
+        FINISH_exponentials, /* the same from a number that is given, not a maximum, and y = exp(v - it) */
+        FINISH_softmax /* logits: y = factor * (exp(v - lse) - labels) */
     } how;
     int64_t pitch;
     /* data NULL: left out; the first two are not read but by +=, and y may lie on more */

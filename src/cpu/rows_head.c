@@ -2,7 +2,7 @@
  * rows_head.c -- logits, softmax, loss and their gradients, a chunk of rows at a time.
  *
  * For GPT-2 and 4096 rows the logits would be 785 MiB; they exist for one chunk of rows only, at
- * most 64 MiB (fp32 W: 200), in the workspace, and the softmax's gradient takes their place:
+ * most 64 MiB (W and dW fp32: 200), in the workspace, and the softmax's gradient takes their place:
  *
  *     for each chunk of rows of x
  *         for each block of rows of W:   logits[chunk, block] = x W^T
@@ -10,7 +10,7 @@
  *         for each block of W:           dx += dlogits[chunk, block] W;  dW[block] (+)= dlogits^T x
  *
  * An fp32 W is one block, read where it is: for the logits and for dx of each chunk, and dW is read
- * and written, 600 MB for GPT-2, so chunks are longer there: 1024 rows instead of 320 made the head 6%
+ * and written, 600 MB for GPT-2, so chunks are longer there: 1040 rows instead of 320 made the head 6%
  * faster on two cores of a Xeon.  Rows of logits lie side by side, because oneDNN's fast
  * products want that: 320 rows ran at 0.20 to 0.22 TFLOP/s on two cores of a Xeon, with a gap to the
  * next multiple of 16 columns at 0.13 to 0.16, by our own loops.
@@ -27,7 +27,7 @@
  * is decided when it is prepared; the workspace is enough for both.
  *
  * One walk serves all three ops; each takes the steps that it needs, so the fused op gives the bits
- * of the two that it replaces.
+ * of the two that it replaces, but on tiles, where it sums exponentials of other differences.
  */
 #include "cpu/cpu.h"
 #include "cpu/head16.h"
@@ -37,7 +37,7 @@
 
 enum {
     LOGITS_BYTES = 64 << 20,
-    LOGITS_BYTES_F32 = 200 << 20, /* of an fp32 W */
+    LOGITS_BYTES_F32 = 200 << 20, /* where W and dW are fp32 */
     BLOCK_BYTES = 16 << 20,
     ROWS_STEP = 16
 };

@@ -22,12 +22,13 @@ static const float MARGIN = 0.97f;
 
 /* ---- candidates ----------------------------------------------------------------------------- */
 
-/* What operands may be counted on for.  Algorithms that load whole tiles by hardware need 16 bytes, and
- * compute-sanitizer's racecheck breaks on them: SNUG_CUDA_UNALIGNED leaves them out. */
+/* The least alignment of operands, in bytes.  Algorithms that load whole tiles by hardware need 16, and
+ * compute-sanitizer's racecheck breaks on them: SNUG_CUDA_UNALIGNED leaves them out of what is chosen from
+ * (not out of what was pinned before). */
 static uint32_t alignment_of(const struct cuda_product_shape *s)
 {
     size_t least = dtype_bytes(s->type) < dtype_bytes(s->c_type) ? dtype_bytes(s->type)
-                                                                  : dtype_bytes(s->c_type);
+                                                                 : dtype_bytes(s->c_type);
     return getenv("SNUG_CUDA_UNALIGNED") != NULL ? (uint32_t)least : (uint32_t)s->alignment;
 }
 

@@ -30,7 +30,8 @@ struct exec {
     struct copies *copies; /* NULL: the program has none, or they are on a stream */
     tensor_id *fetched;    /* per tensor: of which it is a copy in staging, or TENSOR_NONE */
     int *waits_for;        /* per op: the copy that must be done before it, or -1 */
-    int64_t *number;       /* per copy: the one that it was given when last issued */
+    int64_t
+        *number; /* per copy: what it was given when last issued, by copies.h or from n_issued */
     struct fill_rooms *fill_rooms; /* fill.c's; NULL: no piece is on its way */
     /* Of a backend with hooks; the rest is exec_device.c's. */
     const struct device_hooks *hooks;
@@ -41,7 +42,7 @@ struct exec {
     int newest_fetch; /* of this section: the last copy on the stream of copies, or -1 */
     int newest_stash; /* the last one that no fetch has waited for, or -1 */
     int64_t n_issued,
-        n_joined;      /* copies that were put on streams; those that are known to be done */
+        n_joined;      /* copies put on streams; those that the kernels' stream has waited for */
     void **timed;      /* events, per op: its end; the last: the begin of a section */
     bool has_recorded; /* or tried to */
     struct recording *recordings[N_PARTS];

@@ -10,24 +10,35 @@ trap 'rm -rf "$tmp"' EXIT
 n_failed=0
 programs=$tmp/build/gpu/tests/cuda
 mkdir -p "$programs"
-ln -s "$ops" "$programs/test_cuda_ops"
+cat >"$programs/test_cuda_ops" <<OPS
+#!/usr/bin/env bash
+echo "\${SNUG_CUDA_UNALIGNED:-0} \$*" >>"\$CALLS.ops"
+case " \$* " in
+*' -p 1/1 '*) ;;
+*' -n '*) [ -z "\${DEAD:-}" ] || exit 1 ;;
+*) [ -z "\${OFF:-}" ] || exit 1 ;;
+esac
+exec '$ops' "\$@"
+OPS
 printf '#!/bin/sh\nexit 0\n' >"$programs/planted"
 cat >"$tmp/tool" <<'TOOL'
 #!/usr/bin/env bash
 [ "$1" = --help ] && { echo '--kernel-name --racecheck-num-workers'; exit; }
 echo "$*" >>"$CALLS"
 n_errors=0
-case $* in
+case "$* " in
 */planted*) [ -n "${BLIND:-}" ] || n_errors=1 ;;
 *' -p 2/2 '*) n_errors=${FINDS:-0} ;;
 esac
 [ -n "${SLOW:-}" ] && [ $n_errors -eq 0 ] && exec sleep 20
 while [ "${1#--}" != "$1" ]; do shift 2; done
-"$@" || exit
+"$@"
+of_program=$?
 echo "========= ERROR SUMMARY: $n_errors errors"
 [ "$n_errors" -eq 0 ] || exit 9
+exit $of_program
 TOOL
-chmod +x "$programs/planted" "$tmp/tool"
+chmod +x "$programs/planted" "$programs/test_cuda_ops" "$tmp/tool"
 export CALLS=$tmp/calls SANITIZER=$tmp/tool FILES=embedding SIZES=6 JOBS=2
 
 expect() { # NAME STATUS PATTERN [VARIABLE=VALUE...]
@@ -44,6 +55,9 @@ expect() { # NAME STATUS PATTERN [VARIABLE=VALUE...]
 }
 
 expect 'no errors' 0 '^racecheck: 2 parts, 2 without errors, 0 with, 0 not done'
+# Products without alignment, and results that are not looked at: racecheck's, and nobody else's.
+{ [ "$(grep -c '^1 -o -n ' "$CALLS.ops")" -eq 3 ] && [ "$(grep -c '^0 -o -p ' "$CALLS.ops")" -eq 3 ]; } ||
+    { echo 'FAILED: how the op cases are called'; cat "$CALLS.ops"; n_failed=$((n_failed + 1)); }
 # Every kernel that nvcc has made is one of those that the tool is told to watch.
 head -1 "$CALLS" | grep -oE 'kns=[^ ]+' | sed 's/kns=/.text./' >"$tmp/watched"
 grep -ahoE '\.text\._Z[A-Za-z0-9_]+' build/release/plugin/src/cuda/*.cu.o 2>/dev/null | sort -u |
@@ -51,6 +65,8 @@ grep -ahoE '\.text\._Z[A-Za-z0-9_]+' build/release/plugin/src/cuda/*.cu.o 2>/dev
     { echo "FAILED: not watched: $(head -3 "$tmp/missed")"; n_failed=$((n_failed + 1)); }
 [ "$(wc -l <"$tmp/watched")" -gt 50 ] || { echo 'FAILED: too few kernels are watched'; n_failed=$((n_failed + 1)); }
 expect 'an error in one part' 1 '^memcheck: 2 parts, 1 without errors, 1 with, 0 not done' FINDS=3
+expect 'wrong results' 1 '^memcheck: 2 parts, 0 without errors, 2 with, 0 not done' OFF=1
+expect 'ops that do not run' 1 '^racecheck: 2 parts, 0 without errors, 2 with, 0 not done' DEAD=1
 expect 'a tool that sees nothing' 1 'memcheck did not find the fault' BLIND=1
 expect 'a part that does not end' 1 '^memcheck: 2 parts, 0 without errors, 0 with, 2 not done' SLOW=1 LIMIT=3 TOOLS=memcheck
 exit $((n_failed > 0))

@@ -173,31 +173,62 @@ static bool waits_for(const struct exec *exec, int stash, int copy)
     return false;
 }
 
-/* The first state is stashed while the second is fetched: a stash waits for the fetch of its own bytes, if no
- * kernel has, and for none after it. */
+static enum snug_status forget_and_record(struct device *device, struct snug_error *err)
+{
+    waits.n = 0;
+    return snug_cuda_backend()->hooks->record_begin(device, err);
+}
+
+/* After the first run, whose section in question is recorded last: what waits there for what. */
+static void run_and_record(struct text_run *run, const char *text, enum part part)
+{
+    static struct backend backend;
+    static struct device_hooks hooks;
+    struct snug_error err = {0};
+    backend = *snug_cuda_backend();
+    hooks = *backend.hooks;
+    hooks.event_wait = note_wait;
+    hooks.record_begin = forget_and_record;
+    backend.hooks = &hooks;
+    waits.n = 0;
+    text_run_open(run, text, &backend);
+    must(exec_run(run->exec, NULL, NULL, &err), &err);
+    assert_non_null(run->exec->recordings[part]);
+}
+
+/* The first state is stashed while the second is fetched: a stash waits for the fetch of its own bytes, and
+ * for none after it. */
 static void test_a_stash_waits_for_its_own_fetch_alone(void **state)
 {
     (void)state;
     static const char text[] =
         "program p; tensor y activation f32 [8] output\n"
-        "tensor m optimizer f32 [8] persistent stored; tensor v optimizer f32 [8] persistent stored\n"
+        "tensor m optimizer f32 [8] persistent stored; tensor v optimizer f32 [8] persistent "
+        "stored\n"
         "tensor here temporary f32 [8]; tensor there temporary f32 [8]\n"
         "here = fetch m; there = fetch v; m = stash here; y = add here, there\n";
     enum { FETCH_M, FETCH_V, STASH_M };
-    struct backend backend = *snug_cuda_backend();
-    struct device_hooks hooks = *backend.hooks;
-    struct snug_error err = {0};
     struct text_run run;
-    backend.hooks = &hooks;
-    hooks.event_wait = note_wait;
-    text_run_open(&run, text, &backend);
-    for (int step = 0; step < 2; step++) { /* by itself, and as it is recorded */
-        waits.n = 0;
-        run.exec->has_recorded = step == 0;
-        must(exec_run(run.exec, NULL, NULL, &err), &err);
-        assert_true(waits_for(run.exec, STASH_M, FETCH_M));
-        assert_false(waits_for(run.exec, STASH_M, FETCH_V));
-    }
+    run_and_record(&run, text, PART_first);
+    assert_true(waits_for(run.exec, STASH_M, FETCH_M));
+    assert_false(waits_for(run.exec, STASH_M, FETCH_V));
+    text_run_close(&run);
+}
+
+/* A fetch of the section before is done, and no part of this recording. */
+static void test_a_stash_waits_for_no_other_section(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "program p; body 2 5 x 1; tensor y activation f32 [8] output\n"
+        "tensor m optimizer f32 [8] persistent stored; tensor here temporary f32 [8]\n"
+        "tensor a activation f32 [8]\n"
+        "here = fetch m; a = add here, here\n"
+        "m = stash here; _ = settle m; y = add a, here\n";
+    enum { FETCH_M, STASH_M = 2 };
+    struct text_run run;
+    run_and_record(&run, text, PART_first);
+    assert_false(waits_for(run.exec, STASH_M, FETCH_M));
     text_run_close(&run);
 }
 
@@ -404,6 +435,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_runs_as_on_the_cpu),
         cmocka_unit_test(test_a_stash_waits_for_its_own_fetch_alone),
+        cmocka_unit_test(test_a_stash_waits_for_no_other_section),
         cmocka_unit_test(test_scalars_are_shared),
         cmocka_unit_test(test_ids_are_checked_on_the_host),
         cmocka_unit_test(test_times_of_ops),

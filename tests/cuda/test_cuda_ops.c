@@ -1,13 +1,14 @@
 /*
  * test_cuda_ops.c -- every op case that the CUDA backend has a row for, against the reference.
  *
- *   test_cuda_ops [-v] [-c NAME] [-p I/N] [-o] [-r MOST]    -v, -c: as test_ops
+ *   test_cuda_ops [-v] [-c NAME] [-p I/N] [-o] [-r MOST] [-n]    -v, -c: as test_ops
  *
  * Here the kernels run emulated; `make test-cuda` builds the same test for a GPU.  The others are for a
  * tool that watches every access there (tools/sanitize-cuda.sh).  -p: the I-th of N parts of the cases;
  * none of a part need be compared.  -o: each row once, own rows where a library has the op as well, and
  * the library's, whose kernels are not ours to watch, at the small sizes.  -r: no sizes with more rows:
- * thousands of blocks that do the same say nothing new of races within a block, and take longest.
+ * thousands of blocks that do the same say nothing new of races within a block, and take longest.  -n: an
+ * op must run, what comes out is not looked at.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -115,6 +116,8 @@ static bool read_options(int argc, char **argv, struct opcompare *ctx)
             ctx->verbose = true;
         else if (strcmp(argv[i], "-o") == 0)
             ctx->once = true;
+        else if (strcmp(argv[i], "-n") == 0)
+            ctx->unlooked = true;
         else if (strcmp(argv[i], "-c") == 0 && has_value)
             ctx->only = argv[++i];
         else if (strcmp(argv[i], "-r") == 0 && has_value)
@@ -131,7 +134,7 @@ int main(int argc, char **argv)
     struct snug_error err = {0};
     const char *folder = getenv("SNUG_CASES");
     if (!read_options(argc, argv, &ctx))
-        return fprintf(stderr, "usage: %s [-v] [-c NAME] [-p I/N] [-o] [-r MOST]\n", argv[0]), 2;
+        return fprintf(stderr, "usage: %s [-v] [-c NAME] [-p I/N] [-o] [-r MOST] [-n]\n", argv[0]), 2;
     if (case_list_read(folder == NULL ? "tests/ops" : folder, &ctx.cases, &err) != SNUG_OK)
         return fprintf(stderr, "%s\n", err.message), 1;
     const struct CMUnitTest all[] = {
