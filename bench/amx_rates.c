@@ -4,10 +4,10 @@
  *   amx_rates [-e] [-r ROWS] [-n REPEATS] [THREADS]
  *
  * The shapes are those of GPT-2 124M, attention in sequences of 1024 rows (of all, if there are
- * fewer) and counting only what the causal mask leaves.  Each op runs as in a training step, once at level amx (-e:
- * amx-emulated, to try the program on any machine) and once at level v4 (the operands widened to
- * fp32); the results are compared, and a difference beyond rounding is an error.  The peak is that
- * of a loop of multiplications that touches no memory, on as many threads.
+ * fewer) and counting only what the causal mask leaves.  Each op runs as in a training step, once
+ * at level amx (-e: amx-emulated, to try the program on any machine) and once at level v4 (the
+ * operands widened to fp32); the results are compared, and a difference beyond rounding is an
+ * error.  The peak is that of a loop of multiplications that touches no memory, on as many threads.
  */
 #include <math.h>
 #include <stdio.h>

@@ -73,7 +73,8 @@ SNUG_API void snug_free(void *text);
 
 typedef struct snug_model snug_model;
 
-/* A preset ("gpt2"), sizes ("mlp:784-512-10", "resnet18:3x32x32,classes=10"), "psi:7.5e9", or a path to a Hugging Face folder. */
+/* A preset ("gpt2"), sizes ("mlp:784-512-10", "resnet18:3x32x32,classes=10"), "psi:7.5e9", or a
+ * path to a Hugging Face folder. */
 SNUG_API enum snug_status snug_model_open(const char *spec, snug_model **model,
                                           struct snug_error *err);
 SNUG_API void snug_model_free(snug_model *model);

@@ -2,10 +2,11 @@
  * amx_strips.h -- matrices laid out as tiles want them, and the product of two such strips.
  *
  * A strip is 32 rows of A or 32 columns of B: two tiles (amx_tiles.h) for each 32 of k, one after
- * the other.  In units of a pair (4 bytes) a tile of A is the transpose of one of B.  What a matrix has contiguous in
- * memory, k or the other way, decides whether a tile is copied or transposed, and whether the pairs
- * must first be made from two rows.  What is missing at the edges is zero, so that the innermost
- * loop knows nothing of them: two tiles of C stay in registers while those of A and B come by.
+ * the other.  In units of a pair (4 bytes) a tile of A is the transpose of one of B.  What a matrix
+ * has contiguous in memory, k or the other way, decides whether a tile is copied or transposed, and
+ * whether the pairs must first be made from two rows.  What is missing at the edges is zero, so
+ * that the innermost loop knows nothing of them: two tiles of C stay in registers while those of A
+ * and B come by.
  */
 #ifndef SNUG_CPU_AMX_STRIPS_H
 #define SNUG_CPU_AMX_STRIPS_H

@@ -99,8 +99,8 @@ static void clear_sums(const struct norm *n)
 
 /* ---- forward ----------------------------------------------------------------------------- */
 
-/* sum += g and other += g (x - middle) over the rows of a panel; g NULL: x - middle.  The number of rows is a constant where this is inlined, or the loop over channels is no vector
- * code. */
+/* sum += g and other += g (x - middle) over the rows of a panel; g NULL: x - middle.  The number of
+ * rows is a constant where this is inlined, or the loop over channels is no vector code. */
 static inline __attribute__((always_inline)) void
 add_rows(int64_t n_rows, int64_t width, const float *restrict x, const float *restrict g,
          const float *restrict middle, double *restrict sum, double *restrict other)

@@ -1,5 +1,6 @@
 /*
- * fast_elementwise.c -- act, act_grad, add, scale, decode, dropout, cast, accumulate: one walk over memory each.
+ * fast_elementwise.c -- act, act_grad, add, scale, decode, dropout, cast, accumulate: one walk over
+ * memory each.
  *
  * All of them read one or two tensors and write one of the same size, block by block, each block
  * in the first cache.  Results may lie on an operand: a block is read before it is written.

@@ -2,8 +2,9 @@
  * fast_optimizer.c -- sum_squares and update: each byte of a parameter's state moves once.
  *
  * An update reads g, W, the states and the fp32 master copy block by block and writes all of them
- * before the next block; the rules come from src/optim in fp32.  sum_squares adds in fp64, chunk by chunk of fixed size and then over the chunks
- * in order: the norm has the same bits with any number of threads.
+ * before the next block; the rules come from src/optim in fp32.  sum_squares adds in fp64, chunk by
+ * chunk of fixed size and then over the chunks in order: the norm has the same bits with any number
+ * of threads.
  *
  * One Zen 4 core, v4, 12.6M parameters: adamw 42 GB/s in f32 (28 bytes a parameter), 36 GB/s in
  * bf16 with an fp32 master (30 bytes); sum_squares 30 GB/s.

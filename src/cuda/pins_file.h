@@ -5,10 +5,10 @@
  * others is a pin.  It lies in snug's cache (base/cache.h), one for each such title, or where
  * SNUG_CUDA_PINS=FILE says; SNUG_CUDA_PINS=off: there is none.  A FILE with another title is left alone.
  *
- * Several processes may have it in use: a write takes what is there and what is new to a file of its own,
- * which then replaces it.  Of two writes at the same instant one may be lost, and its pins are chosen
- * again by the next run, perhaps otherwise; what is there is whole at any time.  What cannot be read is chosen anew, what
- * cannot be written is not kept, and neither is a mistake.
+ * Several processes may have it in use: a write takes what is there and what is new to a file of
+ * its own, which then replaces it.  Of two writes at the same instant one may be lost, and its pins
+ * are chosen again by the next run, perhaps otherwise; what is there is whole at any time.  What
+ * cannot be read is chosen anew, what cannot be written is not kept, and neither is a mistake.
  *
  * There is nothing of CUDA in here, so that it is tested where there is none.
  */

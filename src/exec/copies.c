@@ -25,8 +25,8 @@ struct copies {
     struct snug_error error;
 };
 
-/* Without an op: sleeps until there is one, or for a moment only while something is under way: longer and longer
- * ones, since the ops beside it want the processor. */
+/* Without an op: sleeps until there is one, or for a moment only while something is under way:
+ * longer and longer ones, since the ops beside it want the processor. */
 static void rest(struct copies *c, struct timespec *moment)
 {
     enum { LONGEST_NS = 120 * 1000 };

@@ -72,8 +72,9 @@ static enum snug_status prepare(struct exec *exec, int i, struct snug_error *err
     return SNUG_OK;
 }
 
-/* One number for each op: which copy it waits for.  copied_by is for a number each tensor.  No pass makes a
- * copy of the last round alone and one of every round into the same tensor: the newest would hide the other. */
+/* One number for each op: which copy it waits for.  copied_by is for a number each tensor.  No pass
+ * makes a copy of the last round alone and one of every round into the same tensor: the newest would
+ * hide the other. */
 static void find_waits(struct exec *exec, int *copied_by)
 {
     const struct program *prog = exec->prog;

@@ -86,8 +86,8 @@ int exec_rank_gpu(const struct exec *exec, int rank);
 const char *exec_exchange_way(const struct exec *exec);
 /* Of the host, beside the plan's bucket in the arena, where exchanges go through it; else 0. */
 int64_t exec_exchange_host_bytes(const struct exec *exec);
-/* Of all runs so far: how long ops have waited for the lane of copies, and with that for other ranks.  A device's
- * streams wait by themselves and are not counted. */
+/* Of all runs so far: how long ops have waited for the lane of copies, and with that for other
+ * ranks.  A device's streams wait by themselves and are not counted. */
 double exec_waited_seconds(const struct exec *exec);
 
 /* Bytes of the arena that are in memory now, as the kernel counts pages. */

@@ -86,8 +86,8 @@ enum snug_status device_issue_copy(struct exec *exec, int i, struct snug_error *
 enum snug_status device_wait_for_copy(struct exec *exec, int copy, struct snug_error *err);
 enum snug_status device_join_copies(struct exec *exec, int newest,
                                     struct snug_error *err); /* at a section's end */
-/* An op by itself, done when this returns.  A message that leaves is only set off: who receives it may have one
- * that this rank has to receive first. */
+/* An op by itself, done when this returns.  A message that leaves is only set off: who receives it
+ * may have one that this rank has to receive first. */
 enum snug_status device_run_alone(struct exec *exec, int i, int micro, struct snug_error *err);
 void *device_stream_of(const struct exec *exec, const struct op *op);
 enum snug_status device_mark_op(struct exec *exec, int i, struct snug_error *err); /* its end */

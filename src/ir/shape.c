@@ -1,8 +1,9 @@
 /*
  * shape.c -- the shape rule of every op: what its outputs must look like, given its inputs.
  *
- * One function per rule named in ops.def; those of updates are in shape_update.c.  A rule sets out[k] for each output; n_dims -1 says that
- * the rule has nothing to say about it (updates in place).  Errors name the op and its operands.
+ * One function per rule named in ops.def; those of updates are in shape_update.c.  A rule sets
+ * out[k] for each output; n_dims -1 says that the rule has nothing to say about it (updates in
+ * place).  Errors name the op and its operands.
  */
 #include "ir/shape_rules.h"
 

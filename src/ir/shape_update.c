@@ -1,6 +1,7 @@
 /*
- * shape_update.c -- the shape rules of the ops that update weights and average them,
- * and of decode: what a direction, each state and codes must be as large as.  Such ops work in place: most outputs are not checked.
+ * shape_update.c -- the shape rules of the ops that update weights and average them, and of decode:
+ * what a direction, each state and codes must be as large as.  Such ops work in place: most outputs
+ * are not checked.
  */
 #include "base/code_map.h"
 #include "ir/exchange.h"

@@ -8,9 +8,10 @@
  *     f = (1 + l2 b e) / (1 + l2 l / p)          u = (d W + eta lr g / sqrt(v_hat)) / (1 + eta s f e)
  *     b += x (1/sqrt(k) + b)                     m = b1 m + (1-b1) u      W -= m
  *
- * with q = sqrt(1 - 1/sqrt(k)), tau = q ln(sqrt(k) (1+q)^2), p = 1 + l2 ((1 + tau/2)^2 - 1)^2.  eta is the size
- * that the numbers of W are expected to have.  b drives the decay of the steps and of the weights;
- * --weight-decay is not used.  The op amos makes u on the gradient's own bytes, the rule of adafactor.c takes it.
+ * with q = sqrt(1 - 1/sqrt(k)), tau = q ln(sqrt(k) (1+q)^2), p = 1 + l2 ((1 + tau/2)^2 - 1)^2.  eta
+ * is the size that the numbers of W are expected to have.  b drives the decay of the steps and of
+ * the weights; --weight-decay is not used.  The op amos makes u on the gradient's own bytes, the
+ * rule of adafactor.c takes it.
  *
  * state: m: 4 bytes a parameter; v, b.
  */

@@ -9,8 +9,9 @@
  *     m, v, h, a as NadamW's     u = a until the step `start`, then
  *     u = PL h PR of all blocks, times |a| / |u| of the whole tensor      W -= lr (u + decay W)
  *
- * The published program finds roots by a coupled Newton iteration, here they come from eigenvectors in
- * fp64, since with eps 1e-6 fp32 seemed too coarse.  Vectors, and matrices with a side over 40000, are NadamW's.
+ * The published program finds roots by a coupled Newton iteration, here they come from eigenvectors
+ * in fp64, since with eps 1e-6 fp32 seemed too coarse.  Vectors, and matrices with a side over
+ * 40000, are NadamW's.
  *
  * state: m, v: 8 bytes a parameter; l, l_then, r, pl, pr: 12 rows^2 + 8 columns^2 bytes a block.  All are
  * fp32 whatever --state-bits says, but for what is NadamW's.

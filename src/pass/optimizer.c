@@ -103,7 +103,8 @@ static enum snug_status emit_norm(struct program *prog, struct pass_env *env, te
 }
 
 /* What parameters are to the model, for optimizers that treat kinds apart; other tensors get a kind
- * that nobody reads.  The head is the product that the loss reads, a convolution too.  A table that is also the head (tied) is an embedding. */
+ * that nobody reads.  The head is the product that the loss reads, a convolution too.  A table that
+ * is also the head (tied) is an embedding. */
 static void mark_kinds(const struct program *prog, enum optim_kind *kinds, bool *in_out)
 {
     tensor_id logits = TENSOR_NONE;

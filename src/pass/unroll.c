@@ -1,6 +1,6 @@
 /*
- * unroll.c -- the micro-batches of a step, one after the other, in the order in which a stage of a pipeline runs
- * their halves.  F is the forward half of a micro-batch, B the backward half:
+ * unroll.c -- the micro-batches of a step, one after the other, in the order in which a stage of a
+ * pipeline runs their halves.  F is the forward half of a micro-batch, B the backward half:
  *
  *     naive       F0 B0 F1 B1 ...
  *     gpipe       F0 F1 ... F(m-1)  B0 B1 ... B(m-1)

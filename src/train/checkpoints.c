@@ -1,9 +1,11 @@
 /*
  * checkpoints.c -- a run on disk: what is saved, and how it goes on.
  *
- * model.safetensors holds the parameters, optimizer.safetensors the optimizer's states and masters (and
- * the parameters of an optimizer that averages them: the model then has the averages), state.json everything else that the next step depends on: the step, the seed, the position in the
- * data, the recipe, the loss scale.  A resumed run takes the very steps that the first would have taken.
+ * model.safetensors holds the parameters, optimizer.safetensors the optimizer's states and masters
+ * (and the parameters of an optimizer that averages them: the model then has the averages),
+ * state.json everything else that the next step depends on: the step, the seed, the position in the
+ * data, the recipe, the loss scale.  A resumed run takes the very steps that the first would have
+ * taken.
  *
  * A run with adapters (adapter.h) brings back A and B from adapter/adapter_model.safetensors; its
  * model.safetensors, with them added, is for others.  The frozen base comes from where it came from at the

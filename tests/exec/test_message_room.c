@@ -1,6 +1,7 @@
 /*
- * test_message_room.c -- places of messages in the host's memory: two that are under way at once have no byte in
- * common, there are no more than it takes, and a tensor that is sent again is not brought again.
+ * test_message_room.c -- places of messages in the host's memory: two that are under way at once
+ * have no byte in common, there are no more than it takes, and a tensor that is sent again is not
+ * brought again.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -142,9 +142,9 @@ static bool has_left(const struct lane *lanes, const struct lane *lane, int rank
     return true;
 }
 
-/* NCCL: a message is done when it is received, and those that leave a rank do so one after the other, but for
- * those beyond the neighbours: these are a queue of their own.  Those of a queue and of one way, up or down, are
- * done in the order in which a rank comes to them, sent or received. */
+/* NCCL: a message is done when it is received, and those that leave a rank do so one after the
+ * other, but for those beyond the neighbours: these are a queue of their own.  Those of a queue and
+ * of one way, up or down, are done in the order in which a rank comes to them, sent or received. */
 static bool take_direct(struct lane *lanes, int rank, const struct op *op)
 {
     int peer = op->kind == OP_sent ? rank : message_peer(op);

@@ -29,9 +29,10 @@ struct opcompare {
     struct device *device; /* open */
     const char *only;
     bool verbose;
-    /* Under a tool that watches every access: a part of the cases (part of n_parts, from 0; 0 parts:
-     * all), each row once, where its bits are not held against a second run's.  most_rows: sizes whose
-     * first number is larger are left out; 0: none is.  unlooked: ops must run, their results are not compared. */
+    /* Under a tool that watches every access: a part of the cases (part of n_parts, from 0; 0
+     * parts: all), each row once, where its bits are not held against a second run's.  most_rows:
+     * sizes whose first number is larger are left out; 0: none is.  unlooked: ops must run, their
+     * results are not compared. */
     int part, n_parts, most_rows;
     bool once, small_only, unlooked;
     struct triple triples[MAX_TRIPLES];

@@ -1,10 +1,10 @@
 /*
  * test_checkpointing.c -- whatever is computed again, the run is the same to the last bit.
  *
- * Each model is trained for 20 steps (large ones for 4) with everything kept, and with every way of checkpointing: the losses
- * of all steps, and every tensor that lives from step to step (weights, optimizer states, running
- * averages, the scalar table) must be equal.  On the way: planned is allocated, the plan passes its
- * checker, work that should be done twice is.
+ * Each model is trained for 20 steps (large ones for 4) with everything kept, and with every way of
+ * checkpointing: the losses of all steps, and every tensor that lives from step to step (weights,
+ * optimizer states, running averages, the scalar table) must be equal.  On the way: planned is
+ * allocated, the plan passes its checker, work that should be done twice is.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -105,7 +105,8 @@ static double plain_seconds(const struct tried *tried, int n, int tier)
     return least;
 }
 
-/* The first tier in which one fits; if it loses a tenth by want of memory, one of 16 or 8 bits, or of 8 without a master, that is worth it. */
+/* The first tier in which one fits; if it loses a tenth by want of memory, one of 16 or 8 bits, or
+ * of 8 without a master, that is worth it. */
 static int best_within(const struct tried *tried, int n, int64_t room)
 {
     int chosen = -1;
