@@ -2,16 +2,16 @@
  * rows_head.c -- logits, softmax, loss and their gradients, a chunk of rows at a time.
  *
  * For GPT-2 and 4096 rows the logits would be 785 MiB; they exist for one chunk of rows only, at
- * most 64 MiB (W and dW fp32: 200), in the workspace, and the softmax's gradient takes their place:
+ * most 64 MiB, in the workspace, and the softmax's gradient takes their place:
  *
  *     for each chunk of rows of x
  *         for each block of rows of W:   logits[chunk, block] = x W^T
  *         lse, loss; logits <- factor * (softmax - labels)
  *         for each block of W:           dx += dlogits[chunk, block] W;  dW[block] (+)= dlogits^T x
  *
- * An fp32 W is one block, read where it is: for the logits and for dx of each chunk, and dW is read
- * and written, 600 MB for GPT-2, so chunks are longer there: 1040 rows instead of 320 made the head 6%
- * faster on two cores of a Xeon.  Rows of logits lie side by side, because oneDNN's fast
+ * An fp32 W is one block, read where it is.  (Chunks of 200 MiB would read it and dW a third as often:
+ * 6% of the head on two cores of a Xeon, 1.5% of a step of GPT-2, for 136 MiB more in the smallest plan.)
+ * Rows of logits lie side by side, because oneDNN's fast
  * products want that: 320 rows ran at 0.20 to 0.22 TFLOP/s on two cores of a Xeon, with a gap to the
  * next multiple of 16 columns at 0.13 to 0.16, by our own loops.
  *
@@ -35,12 +35,7 @@
 
 #include <stdlib.h>
 
-enum {
-    LOGITS_BYTES = 64 << 20,
-    LOGITS_BYTES_F32 = 200 << 20, /* where W and dW are fp32 */
-    BLOCK_BYTES = 16 << 20,
-    ROWS_STEP = 16
-};
+enum { LOGITS_BYTES = 64 << 20, BLOCK_BYTES = 16 << 20, ROWS_STEP = 16 };
 
 /* Which operand is what, in the three ops. */
 struct places {
@@ -210,9 +205,8 @@ static struct layout layout_of(const struct program *prog, const struct op *op,
     tensor_id dx = at.has_gradient ? op->out[at.dx] : TENSOR_NONE;
     tensor_id dw = at.has_gradient ? op->out[at.dw] : TENSOR_NONE;
 
+    l.chunk_rows = least(l.n_rows, rows_in(LOGITS_BYTES, l.n_classes * 4));
     bool by_blocks = is_half(prog, op->in[1]) || is_half(prog, dw);
-    int64_t bytes = by_blocks ? LOGITS_BYTES : LOGITS_BYTES_F32;
-    l.chunk_rows = least(l.n_rows, rows_in(bytes, l.n_classes * 4));
     l.block_classes = l.n_classes;
     if (by_blocks)
         l.block_classes = least(l.n_classes, rows_in(BLOCK_BYTES, l.width * 4));
