@@ -16,9 +16,8 @@
  *
  * Where there would be more, and where labels are smoothed, the logits are made twice, a block of classes
  * at a time and for up to 16384 rows: a quarter more products, but dW of a block is finished in one go.
- * The loss alone, or the gradient from a given lse, goes the same way and needs the logits once.  So does
- * a chunk of E with a sum that is no use, as where a target lies far below its rivals; it has made its
- * logits once more by then.
+ * The loss alone, or the gradient from a given lse, goes the same way and needs the logits once.  A chunk
+ * of E with a sum that is no use, as where a target lies far below its rivals, is done again that way.
  *
  * Each row's sum is kept in slices of columns (product16.h) that are the same for any number of
  * threads, so the bits are.
