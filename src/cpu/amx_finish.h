@@ -111,39 +111,54 @@ ALWAYS_INLINE struct lanes exp_above(struct lanes x, struct lanes top)
     return lanes_exp2(lanes_subtract(x, top), lanes_all(LOG2_E), lanes_all(0.0f));
 }
 
-/* Each of 16 lanes keeps its own maximum and sum: nothing is added across until the row is through.
- * Columns that are not there count as nothing.  keeps: a number is given in the
- * place of the maxima, and y gets the exponentials. */
-ALWAYS_INLINE void finish_lse(const struct product16_out *out, int64_t row, int64_t col, int n,
-                              float *v, bool keeps)
+/* What a row of logits has come to, in 16 lanes: nothing is added across until the row is through. */
+struct row_state {
+    float *top, *sum;
+};
+
+/* Keeps the target's logit.  Columns that are not there will count as nothing. */
+ALWAYS_INLINE struct row_state begin_logits(const struct product16_out *out, int64_t row,
+                                            int64_t col, int n, float *v)
 {
     int64_t slice = row * out->n_slices + col / HEAD_SLICE;
-    float *top_at = out->running + slice * 2 * HEAD_LANES, *sum_at = top_at + HEAD_LANES;
+    float *state = out->running + slice * 2 * HEAD_LANES;
     int64_t target = out->targets[row] - out->first_class - col;
     if (target >= 0 && target < n)
         out->picked[row] = v[target];
     for (int j = n; j < STRIP; j++)
         v[j] = HEAD_LOWEST;
+    return (struct row_state){state, state + HEAD_LANES};
+}
+
+ALWAYS_INLINE void finish_lse(const struct product16_out *out, int64_t row, int64_t col, int n,
+                              float *v)
+{
+    struct row_state state = begin_logits(out, row, col, n, v);
     struct lanes left = lanes_load(v), right = lanes_load(v + HEAD_LANES);
-    struct lanes both = lanes_max(left, right), top = lanes_load(top_at);
-    struct lanes sum = lanes_load(sum_at);
-    if (keeps) {
-        left = exp_above(left, top);
-        right = exp_above(right, top);
-        lanes_store(sum_at, lanes_add(sum, lanes_add(left, right)));
-        lanes_store(v, left);
-        lanes_store(v + HEAD_LANES, right);
-        finish_to(out->y, row * out->pitch + col, n, v, out->around_cache);
-        return;
-    }
+    struct lanes both = lanes_max(left, right), top = lanes_load(state.top);
+    struct lanes sum = lanes_load(state.sum);
     if (lanes_any_above(both, top)) {
         struct lanes higher = lanes_max(both, top);
         sum = lanes_multiply(sum, exp_above(top, higher));
         top = higher;
-        lanes_store(top_at, top);
+        lanes_store(state.top, top);
     }
     sum = lanes_add(sum, lanes_add(exp_above(left, top), exp_above(right, top)));
-    lanes_store(sum_at, sum);
+    lanes_store(state.sum, sum);
+}
+
+/* Top is given, and no maximum. */
+ALWAYS_INLINE void finish_exponentials(const struct product16_out *out, int64_t row, int64_t col,
+                                       int n, float *v)
+{
+    struct row_state state = begin_logits(out, row, col, n, v);
+    struct lanes top = lanes_load(state.top);
+    struct lanes left = exp_above(lanes_load(v), top);
+    struct lanes right = exp_above(lanes_load(v + HEAD_LANES), top);
+    lanes_store(state.sum, lanes_add(lanes_load(state.sum), lanes_add(left, right)));
+    lanes_store(v, left);
+    lanes_store(v + HEAD_LANES, right);
+    finish_to(out->y, row * out->pitch + col, n, v, out->around_cache);
 }
 
 ALWAYS_INLINE void finish_softmax(const struct product16_out *out, int64_t row, int64_t col, int n,
@@ -168,10 +183,10 @@ ALWAYS_INLINE void finish_columns(const struct product16_out *out, int64_t row, 
         finish_store(out, row, col, n, v);
         break;
     case FINISH_lse:
-        finish_lse(out, row, col, n, v, false);
+        finish_lse(out, row, col, n, v);
         break;
     case FINISH_exponentials:
-        finish_lse(out, row, col, n, v, true);
+        finish_exponentials(out, row, col, n, v);
         break;
     case FINISH_softmax:
         finish_softmax(out, row, col, n, v);

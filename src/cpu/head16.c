@@ -47,15 +47,16 @@ struct layout {
     size_t running, picked, scales, dlogits, x, dx, product, total; /* dlogits: or E */
 };
 
-/* Of a row of all classes, in whole strips. */
-static int64_t kept_pitch(const struct head16 *head)
+/* Of a row of so many classes, in whole strips. */
+static int64_t pitch_of(int64_t n_classes)
 {
-    return product16_strips(head->n_classes) * STRIP;
+    return product16_strips(n_classes) * STRIP;
 }
 
 static int64_t kept_rows(const struct head16 *head)
 {
-    int64_t n = KEPT_BYTES / (kept_pitch(head) * (int64_t)sizeof(uint16_t)) / STRIP * STRIP;
+    int64_t n =
+        KEPT_BYTES / (pitch_of(head->n_classes) * (int64_t)sizeof(uint16_t)) / STRIP * STRIP;
     return n < STRIP ? STRIP : least(n, KEPT_ROWS);
 }
 
@@ -124,7 +125,7 @@ static size_t product_bytes(const struct head16 *head, int64_t pitch, int64_t n_
 static struct layout layout_of(const struct head16 *head)
 {
     struct layout l = {.block_classes = block_classes(head)};
-    l.pitch = product16_strips(head->keeps_all ? head->n_classes : l.block_classes) * STRIP;
+    l.pitch = pitch_of(head->keeps_all ? head->n_classes : l.block_classes);
     l.n_slices = (l.block_classes + HEAD_SLICE - 1) / HEAD_SLICE;
     size_t states = 0, sums = 0; /* of rows, done with when the first sum of dx comes */
     if (head->makes_lse) {
@@ -156,12 +157,14 @@ static struct head16 with_rows(const struct head16 *head, int64_t n_rows, bool k
     return part;
 }
 
-/* In both ways, where the first may not do. */
+/* Rows that are kept may have to be done the other way after all. */
 static size_t bytes_of_rows(const struct head16 *head, int64_t n_rows)
 {
+    if (n_rows == 0)
+        return 0;
     struct head16 twice = with_rows(head, n_rows, false), kept = with_rows(head, n_rows, true);
-    size_t bytes = n_rows > 0 ? layout_of(&twice).total : 0;
-    size_t kept_bytes = n_rows > 0 && may_keep(head) ? layout_of(&kept).total : 0;
+    size_t bytes = layout_of(&twice).total;
+    size_t kept_bytes = may_keep(head) ? layout_of(&kept).total : 0;
     return bytes > kept_bytes ? bytes : kept_bytes;
 }
 
@@ -237,11 +240,11 @@ static void sum_exponentials(const struct walk *walk, int64_t first, int64_t n_c
                     work_at(walk->work, walk->layout.product));
 }
 
-/* From all lanes and slices of a row, in order. */
 struct row_sum {
     double top, sum; /* of exponentials of differences from top */
 };
 
+/* From all lanes and slices of a row, in order. */
 static struct row_sum sum_of_row(const struct walk *walk, int64_t row)
 {
     int64_t n_slices = walk->layout.n_slices;

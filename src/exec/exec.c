@@ -10,14 +10,12 @@
 #include "exec/exchange.h"
 #include "exec/plugin.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* The tensor's bytes in the arena, wherever that lies; NULL: it is not there. */
-static void *place_of(const struct exec *exec, tensor_id id)
+void *exec_place_of(const struct exec *exec, tensor_id id)
 {
     return exec->plan->offset[id] < 0 ? NULL : exec->arena + exec->plan->offset[id];
 }
@@ -28,7 +26,7 @@ static struct operand operand_of(const struct exec *exec, tensor_id id)
         return (struct operand){0};
     const struct program *prog = exec->prog;
     tensor_id own = exec->fetched[id] != TENSOR_NONE ? exec->fetched[id] : id;
-    return (struct operand){.data = place_of(exec, id),
+    return (struct operand){.data = exec_place_of(exec, id),
                             .tensor = &prog->tensors[id],
                             .stored_at = exec->plan->stored_at[id],
                             .whole_name = prog->tensors[tensor_root(prog, own)].name,
@@ -54,7 +52,7 @@ static enum snug_status prepare(struct exec *exec, int i, struct snug_error *err
     for (int k = 0; k < op->n_out; k++)
         call->out[k] = operand_of(exec, op->out[k]);
     if (op->work != TENSOR_NONE)
-        call->work = place_of(exec, op->work);
+        call->work = exec_place_of(exec, op->work);
     size_t wanted =
         kernel->workspace_bytes == NULL ? 0 : kernel->workspace_bytes(exec->prog, op, &exec->facts);
     if (wanted > (op->work == TENSOR_NONE ? 0 : (size_t)tensor_bytes(exec->prog, op->work)))
@@ -260,12 +258,12 @@ int64_t exec_allocated_bytes(const struct exec *exec)
 
 void *exec_data(const struct exec *exec, tensor_id id)
 {
-    return exec->hooks == NULL ? place_of(exec, id) : NULL;
+    return exec->hooks == NULL ? exec_place_of(exec, id) : NULL;
 }
 
 void *exec_input(const struct exec *exec, tensor_id id)
 {
-    return exec->hooks == NULL ? place_of(exec, id) : staging_input(exec, id);
+    return exec->hooks == NULL ? exec_place_of(exec, id) : staging_input(exec, id);
 }
 
 enum snug_status exec_view(struct exec *exec, tensor_id id, const void **data,
@@ -273,7 +271,7 @@ enum snug_status exec_view(struct exec *exec, tensor_id id, const void **data,
 {
     if (exec->hooks != NULL)
         return staging_view(exec, id, data, err);
-    *data = place_of(exec, id);
+    *data = exec_place_of(exec, id);
     return SNUG_OK;
 }
 
@@ -285,7 +283,7 @@ bool exec_holds(const struct exec *exec, tensor_id id)
 enum snug_status exec_read(const struct exec *exec, tensor_id id, int64_t at_bytes, int64_t n_bytes,
                            void *to, struct snug_error *err)
 {
-    const unsigned char *data = place_of(exec, id);
+    const unsigned char *data = exec_place_of(exec, id);
     if (data == NULL)
         return exec->store->read(exec->store, exec->plan->stored_at[id] + at_bytes, to, n_bytes,
                                  err);
@@ -298,7 +296,7 @@ enum snug_status exec_read(const struct exec *exec, tensor_id id, int64_t at_byt
 enum snug_status exec_write(const struct exec *exec, tensor_id id, int64_t at_bytes,
                             int64_t n_bytes, const void *from, struct snug_error *err)
 {
-    unsigned char *data = place_of(exec, id);
+    unsigned char *data = exec_place_of(exec, id);
     if (data == NULL)
         return exec->store->write(exec->store, exec->plan->stored_at[id] + at_bytes, from, n_bytes,
                                   err);
@@ -312,7 +310,7 @@ double *exec_scalars(const struct exec *exec)
 {
     if (exec->prog->scalars == TENSOR_NONE)
         return NULL;
-    return exec->hooks == NULL ? place_of(exec, exec->prog->scalars) : staging_scalars(exec);
+    return exec->hooks == NULL ? exec_place_of(exec, exec->prog->scalars) : staging_scalars(exec);
 }
 
 /* A single thread is timed by its own clock: it stands still while others have the core. */
@@ -470,96 +468,11 @@ enum snug_status exec_run(struct exec *exec, exec_feed *feed, void *user, struct
     return status;
 }
 
-/* By pieces, so that a copy from a device needs no memory. */
-static enum snug_status find_in_tensor(struct exec *exec, tensor_id id, bool *finite,
-                                       struct snug_error *err)
-{
-    enum { PIECE = 4096 };
-    double piece[PIECE]; /* room for the widest type */
-    *finite = true;
-    if (id == TENSOR_NONE || place_of(exec, id) == NULL ||
-        !dtype_is_float(exec->prog->tensors[id].dtype))
-        return SNUG_OK;
-    enum dtype dtype = exec->prog->tensors[id].dtype;
-    int64_t n = tensor_elems(exec->prog, id), size = (int64_t)dtype_bytes(dtype);
-    for (int64_t at = 0; at < n && *finite; at += PIECE) {
-        int64_t count = n - at < PIECE ? n - at : PIECE;
-        TRY(exec_read(exec, id, at * size, count * size, piece, err));
-        for (int64_t i = 0; i < count && *finite; i++)
-            *finite = isfinite(dtype_load(dtype, piece, i));
-    }
-    return SNUG_OK;
-}
-
-/* Updates can stand in the body too, and stashes of states: to look must not change the run.  Of a part
- * the whole says whether it lives on. */
-static bool changes_run(const struct program *prog, const struct op *op)
-{
-    for (int k = 0; k < op->n_out; k++) {
-        if (op->out[k] == TENSOR_NONE)
-            continue;
-        const struct tensor *whole = &prog->tensors[tensor_root(prog, op->out[k])];
-        if (whole->persistent && whole->role != ROLE_buffer)
-            return true;
-    }
-    return false;
-}
-
-static enum snug_status run_and_look(struct exec *exec, int i, int micro, const char **name,
-                                     struct snug_error *err)
-{
-    const struct op *op = &exec->prog->ops[i];
-    TRY(exec->hooks != NULL ? device_run_alone(exec, i, micro, err)
-                            : exec_run_op(exec, i, micro, err));
-    for (int k = 0; k < op->n_out && *name == NULL; k++) {
-        bool finite;
-        TRY(find_in_tensor(exec, op->out[k], &finite, err));
-        if (!finite)
-            *name = exec->prog->tensors[op->out[k]].name;
-    }
-    return SNUG_OK;
-}
-
 void exec_feed_ahead(struct exec *exec, bool ahead)
 {
     exec->feeds_ahead = ahead;
     if (exec->hooks != NULL)
         staging_forget_ahead(exec);
-}
-
-static enum snug_status find_nonfinite(struct exec *exec, exec_feed *feed, void *user,
-                                       const char **name, struct snug_error *err)
-{
-    const struct program *prog = exec->prog;
-    bool alone = exec->facts.comm == NULL; /* else all ranks go through to the end, together */
-    *name = NULL;
-    if (exec->hooks != NULL)
-        staging_forget_ahead(exec);
-    for (int i = 0; i < prog->n_tensors && *name == NULL; i++) {
-        bool finite = true;
-        if (prog->tensors[i].role == ROLE_parameter)
-            TRY(find_in_tensor(exec, i, &finite, err));
-        *name = finite ? NULL : prog->tensors[i].name;
-    }
-    for (int micro = 0; micro < prog->n_repeat && (*name == NULL || !alone); micro++) {
-        if (exec->hooks != NULL)
-            TRY(staging_feed(exec, feed, user, micro, err));
-        else if (feed != NULL)
-            TRY(feed(user, micro, err));
-        for (int i = prog->body_begin; i < program_body_end(prog) && (*name == NULL || !alone); i++)
-            if (op_runs_in(prog, &prog->ops[i], micro) && !changes_run(prog, &prog->ops[i]))
-                TRY(run_and_look(exec, i, micro, name, err));
-    }
-    return SNUG_OK;
-}
-
-enum snug_status exec_find_nonfinite(struct exec *exec, exec_feed *feed, void *user,
-                                     const char **name, struct snug_error *err)
-{
-    struct run_modes modes = exec->backend->run_begin(&exec->facts);
-    enum snug_status status = find_nonfinite(exec, feed, user, name, err);
-    exec->backend->run_end(&exec->facts, &modes);
-    return status;
 }
 
 int exec_rank_gpu(const struct exec *exec, int rank)

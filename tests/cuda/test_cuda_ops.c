@@ -117,7 +117,7 @@ static bool read_options(int argc, char **argv, struct opcompare *ctx)
         else if (strcmp(argv[i], "-o") == 0)
             ctx->once = true;
         else if (strcmp(argv[i], "-n") == 0)
-            ctx->unlooked = true;
+            ctx->ignores_results = true;
         else if (strcmp(argv[i], "-c") == 0 && has_value)
             ctx->only = argv[++i];
         else if (strcmp(argv[i], "-r") == 0 && has_value)

@@ -121,7 +121,7 @@ static void check_run(struct opcompare *ctx, const struct opcase *c, int op_inde
         (!ctx->once && oprun(c, op_index, run, &again, &err) != SNUG_OK)) {
         opcompare_problem(ctx, c, op, run->row->name, triple->level, err.message);
     } else {
-        if (!ctx->unlooked)
+        if (!ctx->ignores_results)
             compare_outputs(ctx, c, op, run, &got, right, triple);
         if (!ctx->once && !same_bits(c, op, &got, &again))
             opcompare_problem(ctx, c, op, run->row->name, triple->level,

@@ -31,10 +31,10 @@ struct opcompare {
     bool verbose;
     /* Under a tool that watches every access: a part of the cases (part of n_parts, from 0; 0
      * parts: all), each row once, where its bits are not held against a second run's.  most_rows:
-     * sizes whose first number is larger are left out; 0: none is.  unlooked: ops must run, their
+     * sizes whose first number is larger are left out; 0: none is.  ignores_results: ops must run, their
      * results are not compared. */
     int part, n_parts, most_rows;
-    bool once, small_only, unlooked;
+    bool once, small_only, ignores_results;
     struct triple triples[MAX_TRIPLES];
     int n_triples, n_runs, n_failures, n_left_out;
     bool has_case[OP_COUNT][DTYPE_COUNT], has_gradient[OP_COUNT], has_rule[RULE_COUNT];
