@@ -3,7 +3,7 @@
  * activation, column sums, softmax.  One set of loops per instruction level.
  */
 #include "cpu/cpu.h"
-#include "cpu/fast_common.h"
+#include "cpu/fast_vec.h"
 
 enum {
     STRIPE_COLS = 128, /* of a column sum: one thread's buffers stay in the first cache */
@@ -208,6 +208,7 @@ static void finish_head(int threads, const struct head_rows *todo)
 }
 
 const struct cpu_loops LEVEL(fast_loops) = {
+    .lanes = VEC_ELEMS,
     .widen = widen,
     .narrow = narrow,
     .finish_linear = finish_linear,

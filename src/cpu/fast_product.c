@@ -1,151 +1,219 @@
 /*
  * fast_product.c -- C (+)= op(A) op(B) by our own loops.
  *
- * The usual three levels of blocks.  A panel of B (KC x NC) is packed once for all threads, a block
- * of A (MC x KC) once per thread, both as strips whose width is the tile's; then a tile of C lives
- * in registers while its strip of A and its strip of B stream by.
+ * A panel of B (KC x NC) is packed once for all threads and stays in each one's second cache, as strips
+ * as wide as a tile.  A thread packs some strips of A; each stays in its first cache while all strips
+ * of the panel stream past, and a tile of C lives in registers while a strip of A meets one of B.
  *
  *         n: NC at a time            A strip: for each k, TILE_ROWS numbers
  *       +---------+                  B strip: for each k, TILE_COLS numbers
- *   k   | B panel |   strips of 32 columns (16, 8)
+ *   k   | B panel |   strips of 48 columns (16, 8)
  *       +---------+
  *   +--+ +---------+
- *   |A | |    C    |   strips of 12 rows (6, 4); a thread owns a rectangle of strips
+ *   |A | |    C    |   strips of 8 rows (6, 4)
  *   +--+ +---------+
  *
- * Each number of C is summed in the order of k by one thread: same bits for any number of threads.
+ * Threads take items, some strips of A by some of the panel, until none is left: cores of a shared host
+ * are not equally fast.  Each number of C is summed in the order of k whoever takes it: same bits for
+ * any number of threads.
  */
-#include "cpu/cpu.h"
-#include "cpu/fast_common.h"
+#include "cpu/fast_vec.h"
+#include "cpu/square.h"
 
-#if defined(__AVX512F__)
-enum { LANES = 16, TILE_ROWS = 12, TILE_VECS = 2 };
-#elif defined(__AVX__)
-enum { LANES = 8, TILE_ROWS = 6, TILE_VECS = 2 };
+#if VEC_ELEMS == 16
+enum { TILE_ROWS = 8, TILE_VECS = 3 };
+#elif VEC_ELEMS == 8
+enum { TILE_ROWS = 6, TILE_VECS = 2 };
 #else
-enum { LANES = 4, TILE_ROWS = 4, TILE_VECS = 2 };
+enum { TILE_ROWS = 4, TILE_VECS = 2 };
 #endif
-enum { TILE_COLS = LANES * TILE_VECS };
+enum { TILE_COLS = VEC_ELEMS * TILE_VECS };
 
-typedef float vec __attribute__((vector_size(LANES * 4)));
-typedef float vec_anywhere __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+/* ---- packing ------------------------------------------------------------------------------- */
+
+#define KNOWING_ITS_SIZES static inline __attribute__((always_inline))
+
+/* n numbers that lie `step` apart in `from`, for each of its neighbours k: side by side, `width` after the
+ * last k's.  16 x 16 at a time where a register holds 16. */
+KNOWING_ITS_SIZES void turn(float *to, int64_t width, int64_t n, int64_t n_k, const float *from,
+                            int64_t step)
+{
+    const bool by_squares = VEC_ELEMS == SQUARE_SIDE;
+    const int64_t row_bytes = sizeof(float[SQUARE_SIDE]);
+    float square[SQUARE_SIDE][SQUARE_SIDE], turned[SQUARE_SIDE][SQUARE_SIDE];
+    int64_t k = 0;
+    for (; by_squares && n == SQUARE_SIDE && k + SQUARE_SIDE <= n_k; k += SQUARE_SIDE)
+        square_transpose(from + k, step * 4, to + k * width, width * 4);
+    if (by_squares && n < SQUARE_SIDE)
+        memset(square, 0, sizeof square);
+    for (; by_squares && k + SQUARE_SIDE <= n_k; k += SQUARE_SIDE) {
+        for (int64_t w = 0; w < n; w++)
+            memcpy(square[w], from + w * step + k, sizeof square[w]);
+        square_transpose(square, row_bytes, turned, row_bytes);
+        for (int64_t i = 0; i < SQUARE_SIDE; i++)
+            memcpy(to + (k + i) * width, turned[i], (size_t)n * sizeof *to);
+    }
+    for (; k < n_k; k++)
+        for (int64_t w = 0; w < n; w++)
+            to[k * width + w] = from[w * step + k];
+}
 
 /* One strip: `width` wide as packed, of which `valid` are there and the rest becomes zero. */
-static void pack_strip(float *to, int width, int64_t valid, int64_t n_k, const float *from,
-                       int64_t step_across, int64_t step_k)
+KNOWING_ITS_SIZES void pack_strip(float *to, int64_t width, int64_t valid, int64_t n_k,
+                                  const float *from, int64_t step_across, int64_t step_k)
 {
+    const int64_t side = width < SQUARE_SIDE ? width : SQUARE_SIDE;
+    int64_t w = 0;
     if (valid < width)
         memset(to, 0, (size_t)(n_k * width) * sizeof *to);
-    if (step_across == 1) {
+    if (step_across != 1) {
+        for (; w + side <= valid; w += side)
+            turn(to + w, width, side, n_k, from + w * step_across, step_across);
+        if (w < valid)
+            turn(to + w, width, valid - w, n_k, from + w * step_across, step_across);
+    } else if (valid == width) {
+        for (int64_t k = 0; k < n_k; k++)
+            memcpy(to + k * width, from + k * step_k, (size_t)width * sizeof *to);
+    } else {
         for (int64_t k = 0; k < n_k; k++)
             memcpy(to + k * width, from + k * step_k, (size_t)valid * sizeof *to);
-    } else {
-        for (int64_t w = 0; w < valid; w++)
-            for (int64_t k = 0; k < n_k; k++)
-                to[k * width + w] = from[w * step_across + k * step_k];
     }
 }
 
-static void store_tile(const vec tile[TILE_ROWS][TILE_VECS], float *c, int64_t ldc, int64_t n_rows,
-                       int64_t n_cols, bool add)
+/* ---- a tile -------------------------------------------------------------------------------- */
+
+static inline void store_tile(vec tile[TILE_ROWS][TILE_VECS], float *c, int64_t ldc, int64_t n_rows,
+                              int64_t n_cols, bool add)
 {
-    if (n_cols == TILE_COLS) {
-        for (int64_t r = 0; r < n_rows; r++)
+    if (n_rows == TILE_ROWS && n_cols == TILE_COLS) {
+#pragma GCC unroll 8
+        for (int r = 0; r < TILE_ROWS; r++)
+#pragma GCC unroll 3
             for (int v = 0; v < TILE_VECS; v++) {
-                vec_anywhere *place = (vec_anywhere *)(c + r * ldc + v * LANES);
-                *place = tile[r][v] + (add ? (vec)*place : (vec){0});
+                float *place = c + r * ldc + v * VEC_ELEMS;
+                vec_store(place, add ? tile[r][v] + vec_load(place) : tile[r][v]);
             }
         return;
     }
-    for (int64_t r = 0; r < n_rows; r++) {
-        const float *values = (const float *)tile[r];
+    float values[TILE_ROWS][TILE_COLS];
+    memcpy(values, tile, sizeof values);
+    for (int64_t r = 0; r < n_rows; r++)
         for (int64_t j = 0; j < n_cols; j++)
-            c[r * ldc + j] = add ? c[r * ldc + j] + values[j] : values[j];
-    }
+            c[r * ldc + j] = add ? c[r * ldc + j] + values[r][j] : values[r][j];
 }
 
+/* What of C and of B is used next is on its way while there is still something to multiply. */
 static void make_tile(int64_t n_k, const float *a, const float *b, float *c, int64_t ldc,
                       int64_t n_rows, int64_t n_cols, bool add)
 {
-    vec tile[TILE_ROWS][TILE_VECS] = {0};
+    enum { AHEAD = 8 }; /* k */
+    vec tile[TILE_ROWS][TILE_VECS] = {{{0}}};
+    if (n_rows == TILE_ROWS)
+#pragma GCC unroll 8
+        for (int r = 0; r < TILE_ROWS; r++)
+#pragma GCC unroll 3
+            for (int j = 0; j < TILE_COLS; j += WORK_ALIGN / 4)
+                __builtin_prefetch(c + r * ldc + j, 1);
     for (int64_t k = 0; k < n_k; k++) {
         const vec *b_row = (const vec *)(const void *)(b + k * TILE_COLS);
-#pragma GCC unroll 12
+#pragma GCC unroll 3
+        for (int v = 0; v < TILE_VECS; v++)
+            __builtin_prefetch(b + (k + AHEAD) * TILE_COLS + v * VEC_ELEMS);
+#pragma GCC unroll 8
         for (int r = 0; r < TILE_ROWS; r++)
-#pragma GCC unroll 2
+#pragma GCC unroll 3
             for (int v = 0; v < TILE_VECS; v++)
                 tile[r][v] += a[k * TILE_ROWS + r] * b_row[v];
     }
     store_tile(tile, c, ldc, n_rows, n_cols, add);
 }
 
-/* What one (column, depth) step of the outer loops works on. */
+/* ---- a panel ------------------------------------------------------------------------------- */
+
+/* What one panel of B is multiplied with, in items. */
 struct step {
     const struct product_shape *shape;
-    const float *a;
-    float *c, *b_packed, *a_packed;
+    const float *a, *b;
+    float *c, *panel;
     int64_t col, n_cols, depth, n_k;
     bool add;
-    int parts_m, parts_n;
+    int64_t item_cols, n_row_items, n_col_items;
+    int64_t next; /* item, or strip to be packed */
 };
 
-static void pack_b(const struct step *step, const float *b, int threads)
+static void pack_panel(struct step *step)
 {
-    (void)threads; /* without OpenMP */
     const struct product_shape *s = step->shape;
     int64_t across = s->b_transposed ? s->ldb : 1, along = s->b_transposed ? 1 : s->ldb;
-    int64_t n_strips = divide_up(step->n_cols, TILE_COLS);
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t j = 0; j < n_strips; j++) {
-        int64_t col = j * TILE_COLS;
-        pack_strip(step->b_packed + col * step->n_k, TILE_COLS,
-                   least(TILE_COLS, step->n_cols - col), step->n_k,
-                   b + (step->col + col) * across + step->depth * along, across, along);
+    int64_t strip, n_strips = divide_up(step->n_cols, TILE_COLS);
+    while ((strip = next_item(&step->next)) < n_strips) {
+        int64_t col = strip * TILE_COLS;
+        pack_strip(step->panel + col * step->n_k, TILE_COLS, least(TILE_COLS, step->n_cols - col),
+                   step->n_k, step->b + (step->col + col) * across + step->depth * along, across,
+                   along);
     }
 }
 
-static void run_part(const struct step *step, int part, float *a_packed)
+/* Some rows by some columns of the panel.  block: room for the rows, packed. */
+static void run_item(const struct step *step, int64_t item, float *block)
 {
     const struct product_shape *s = step->shape;
     int64_t across = s->a_transposed ? 1 : s->lda, along = s->a_transposed ? s->lda : 1;
-    struct range rows = part_range(s->m, step->parts_m, part / step->parts_n, TILE_ROWS);
-    struct range cols = part_range(step->n_cols, step->parts_n, part % step->parts_n, TILE_COLS);
+    int64_t top = item / step->n_col_items * PRODUCT_ITEM_ROWS;
+    int64_t n_rows = least(PRODUCT_ITEM_ROWS, s->m - top);
+    int64_t first = item % step->n_col_items * step->item_cols;
+    int64_t end = least(step->n_cols, first + step->item_cols);
+    for (int64_t r = 0; r < n_rows; r += TILE_ROWS)
+        pack_strip(block + r * step->n_k, TILE_ROWS, least(TILE_ROWS, n_rows - r), step->n_k,
+                   step->a + (top + r) * across + step->depth * along, across, along);
+    for (int64_t r = 0; r < n_rows; r += TILE_ROWS)
+        for (int64_t j = first; j < end; j += TILE_COLS)
+            make_tile(step->n_k, block + r * step->n_k, step->panel + j * step->n_k,
+                      step->c + (top + r) * s->ldc + step->col + j, s->ldc,
+                      least(TILE_ROWS, n_rows - r), least(TILE_COLS, end - j), step->add);
+}
 
-    for (int64_t top = rows.begin; top < rows.end; top += PRODUCT_MC) {
-        int64_t n_rows = least(PRODUCT_MC, rows.end - top);
-        for (int64_t r = 0; r < n_rows; r += TILE_ROWS)
-            pack_strip(a_packed + r * step->n_k, TILE_ROWS, least(TILE_ROWS, n_rows - r), step->n_k,
-                       step->a + (top + r) * across + step->depth * along, across, along);
-        for (int64_t j = cols.begin; j < cols.end; j += TILE_COLS)
-            for (int64_t r = 0; r < n_rows; r += TILE_ROWS)
-                make_tile(step->n_k, a_packed + r * step->n_k, step->b_packed + j * step->n_k,
-                          step->c + (top + r) * s->ldc + step->col + j, s->ldc,
-                          least(TILE_ROWS, n_rows - r), least(TILE_COLS, cols.end - j), step->add);
-    }
+/* Rows of A are packed once an item, so items are wide; but there must be some for every thread to
+ * choose from. */
+static void cut_items(struct step *step, int threads)
+{
+    enum { ITEMS_A_THREAD = 8, LEAST_STRIPS = 4 };
+    int64_t n_strips = divide_up(step->n_cols, TILE_COLS);
+    step->n_row_items = divide_up(step->shape->m, PRODUCT_ITEM_ROWS);
+    int64_t n_wanted = threads == 1 ? 1 : divide_up(ITEMS_A_THREAD * threads, step->n_row_items);
+    int64_t n_most = divide_up(n_strips, LEAST_STRIPS);
+    step->item_cols = divide_up(n_strips, least(n_wanted, n_most)) * TILE_COLS;
+    step->n_col_items = divide_up(step->n_cols, step->item_cols);
+}
+
+static void run_items(struct step *step, float *block)
+{
+    int64_t item, n_items = step->n_row_items * step->n_col_items;
+    while ((item = next_item(&step->next)) < n_items)
+        run_item(step, item, block);
 }
 
 void LEVEL(fast_product)(int threads, const struct product_shape *shape, const float *a,
                          const float *b, float *c, bool add, float *work)
 {
-    /* A thread's strips of A: enough for any level, see product_plain_work_bytes. */
     int64_t most_k = least(shape->k, PRODUCT_KC);
-    int64_t panel_cols = product_block(shape->n, PRODUCT_NC, PRODUCT_TILE_COLS);
-    int64_t block_rows = product_block(shape->m, PRODUCT_MC, PRODUCT_TILE_ROWS);
-    struct step step = {.shape = shape, .a = a, .c = c, .b_packed = work};
-    step.a_packed = work + padded_floats(most_k * panel_cols);
-    step.parts_m = (int)least(threads, divide_up(shape->m, TILE_ROWS));
+    struct step step = {.shape = shape, .a = a, .b = b, .c = c, .panel = work};
+    float *blocks = work + most_k * product_panel_cols(shape);
 
     for (step.col = 0; step.col < shape->n; step.col += PRODUCT_NC) {
         step.n_cols = least(PRODUCT_NC, shape->n - step.col);
-        step.parts_n = (int)least(threads / step.parts_m, divide_up(step.n_cols, TILE_COLS));
-        int n_parts = step.parts_m * step.parts_n;
+        cut_items(&step, threads);
         for (step.depth = 0; step.depth < shape->k; step.depth += PRODUCT_KC) {
             step.n_k = least(PRODUCT_KC, shape->k - step.depth);
             step.add = add || step.depth > 0;
-            pack_b(&step, b, threads);
-#pragma omp parallel for schedule(static) num_threads(n_parts)
-            for (int part = 0; part < n_parts; part++)
-                run_part(&step, part, step.a_packed + part * most_k * block_rows);
+            step.next = 0;
+#pragma omp parallel for schedule(static) num_threads(threads)
+            for (int thread = 0; thread < threads; thread++)
+                pack_panel(&step);
+            step.next = 0;
+#pragma omp parallel for schedule(static) num_threads(threads)
+            for (int thread = 0; thread < threads; thread++)
+                run_items(&step, blocks + thread * most_k * PRODUCT_ITEM_ROWS);
         }
     }
 }

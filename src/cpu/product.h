@@ -21,6 +21,8 @@ struct product_shape {
     bool a_transposed, b_transposed; /* A is stored [k,m], B is stored [n,k] */
     int64_t lda, ldb, ldc;           /* elements between rows as stored */
     bool may_add;                    /* product_run may be asked to add */
+    int64_t chosen_by_m; /* the way to make it is chosen by so many rows, or by m where this is 0: a
+                          * caller whose chunks of rows vary says the same for all of them */
 };
 
 struct product;
@@ -56,18 +58,13 @@ void product_describe(struct text *out); /* one line a library */
 /* Our own loops (fast_product.c), which every build has: bits do not depend on the thread count. */
 size_t product_plain_work_bytes(const struct product_shape *shape, int threads);
 
-/* Its blocks: a k x NC panel of B is shared, a k x MC block of A belongs to a thread. */
-enum {
-    PRODUCT_KC = 256,
-    PRODUCT_MC = 144, /* a multiple of every level's tile: 12, 6 and 4 rows ... */
-    PRODUCT_NC = 512, /* ... and 32, 16 and 8 columns */
-    PRODUCT_TILE_ROWS = 12,
-    PRODUCT_TILE_COLS = 32
-};
-static inline int64_t product_block(int64_t n, int64_t most, int64_t tile)
+/* A panel of B is KC x NC, in whole strips; of A, a thread packs ITEM_ROWS at a time.  The same at every
+ * level, whose strips of B are 48, 16 or 8 wide and of A 8, 6 or 4. */
+enum { PRODUCT_KC = 384, PRODUCT_NC = 768, PRODUCT_STRIP_COLS = 48, PRODUCT_ITEM_ROWS = 24 };
+static inline int64_t product_panel_cols(const struct product_shape *shape)
 {
-    int64_t rounded = (n + tile - 1) / tile * tile;
-    return rounded < most ? rounded : most;
+    int64_t n_strips = (shape->n + PRODUCT_STRIP_COLS - 1) / PRODUCT_STRIP_COLS;
+    return shape->n < PRODUCT_NC ? n_strips * PRODUCT_STRIP_COLS : PRODUCT_NC;
 }
 
 #endif

@@ -322,6 +322,14 @@ static dnnl_status_t make_call(struct product *product, int64_t k, bool add, str
     return status;
 }
 
+/* On registers of 16 our own loops are the faster ones, once B is packed for enough rows. */
+static bool own_loops_win(const struct product_shape *shape)
+{
+    enum { LANES = 16, LEAST_ROWS = 300 };
+    int64_t m = shape->chosen_by_m > 0 ? shape->chosen_by_m : shape->m;
+    return cpu_loops()->lanes >= LANES && m >= LEAST_ROWS;
+}
+
 /* Every call that product_run can make: the first piece sets unless it may add, later ones add. */
 static dnnl_status_t make_calls(struct product *product)
 {
@@ -371,6 +379,10 @@ enum snug_status product_prepare(const struct product_shape *shape, int threads,
         return snug_fail(err, SNUG_NO_MEMORY, "no memory to prepare a matrix product");
     made->shape = *shape;
     made->threads = product_threads(shape, threads);
+    if (own_loops_win(shape)) {
+        made->plain = cpu_loops();
+        return SNUG_OK;
+    }
     cap_instructions();
 #if defined(SNUG_OPENMP)
     int threads_before = omp_get_max_threads();

@@ -12,12 +12,9 @@
 
 size_t product_plain_work_bytes(const struct product_shape *shape, int threads)
 {
-    size_t depth = (size_t)(shape->k < PRODUCT_KC ? shape->k : PRODUCT_KC);
-    size_t cols = (size_t)product_block(shape->n, PRODUCT_NC, PRODUCT_TILE_COLS);
-    size_t rows = (size_t)product_block(shape->m, PRODUCT_MC, PRODUCT_TILE_ROWS);
-    size_t total = 0;
-    work_take(&total, depth * cols * sizeof(float));
-    work_take(&total, depth * rows * sizeof(float) * (size_t)threads);
+    size_t depth = (size_t)(shape->k < PRODUCT_KC ? shape->k : PRODUCT_KC), total = 0;
+    work_take(&total, depth * (size_t)product_panel_cols(shape) * sizeof(float));
+    work_take(&total, depth * PRODUCT_ITEM_ROWS * sizeof(float) * (size_t)threads);
     return total;
 }
 

@@ -34,6 +34,7 @@ struct layout {
     struct product_shape shape;  /* of a full chunk */
     bool splits_k;               /* the rows are k (grad_w), else m */
     bool acc_apart;              /* a product goes to the workspace first, not to the result */
+    bool is_finished;            /* a product is not the result yet */
     size_t matrix, bias, left, right, acc, product, total;
     struct tiled tiled;
 };
@@ -123,12 +124,18 @@ static struct layout times_matrix_layout(const struct program *prog, const struc
     struct layout layout = {.n_rows = shape_rows(&rows_in->shape), .width_in = k, .width_out = n};
 
     /* Few rows keep a chunk in the cache, but every thread wants its share, and each product packs
-     * the matrix anew: what need not be widened goes in longer chunks.  Where the rows are cut
-     * changes no bits: each is a sum over k of its own. */
-    int64_t most_rows = facts->threads <= 2 ? 256 : 128 * facts->threads;
-    if (is_f32(rows_in) && is_f32(matrix) && is_f32(y))
-        most_rows *= 4;
-    layout.chunk_rows = least(layout.n_rows, most_rows);
+     * the matrix anew: what need not be widened goes in longer chunks, what need not be finished
+     * either in one.  Where the rows are cut changes no bits: each is a sum over k of its own. */
+    enum { LEAST_CHUNK = 256 };
+    bool all_f32 = is_f32(rows_in) && is_f32(matrix) && is_f32(y);
+    int64_t most_rows = facts->threads <= 2 ? LEAST_CHUNK : LEAST_CHUNK / 2 * facts->threads;
+    layout.acc_apart =
+        slope_at != NULL || input(prog, op, 3) != NULL || (!is_f32(y) && !is_f32(before));
+    layout.is_finished = layout.acc_apart || !is_f32(y) || bias != NULL || before != NULL ||
+                         op->attrs.act != ACT_none;
+    layout.chunk_rows = least(layout.n_rows, all_f32 ? 4 * most_rows : most_rows);
+    if (all_f32 && !layout.is_finished)
+        layout.chunk_rows = layout.n_rows;
     bool matrix_is_n_k = (op->kind == OP_linear) != (op->attrs.in_out != 0);
     layout.shape = (struct product_shape){.m = layout.chunk_rows,
                                           .n = n,
@@ -136,15 +143,14 @@ static struct layout times_matrix_layout(const struct program *prog, const struc
                                           .b_transposed = matrix_is_n_k,
                                           .lda = k,
                                           .ldb = matrix_is_n_k ? k : n,
-                                          .ldc = n};
+                                          .ldc = n,
+                                          .chosen_by_m = all_f32 ? layout.n_rows : LEAST_CHUNK};
     if (!is_f32(matrix))
         layout.matrix = work_take(&layout.total, f32_bytes(n * k));
     if (bias != NULL && !is_f32(bias))
         layout.bias = work_take(&layout.total, f32_bytes(n));
     if (!is_f32(rows_in))
         layout.left = work_take(&layout.total, f32_bytes(layout.chunk_rows * k));
-    layout.acc_apart =
-        slope_at != NULL || input(prog, op, 3) != NULL || (!is_f32(y) && !is_f32(before));
     if (layout.acc_apart)
         layout.acc = work_take(&layout.total, f32_bytes(layout.chunk_rows * n));
     layout.product = work_take(&layout.total, both_work_bytes(&layout, facts->threads));
@@ -302,8 +308,6 @@ static enum snug_status run_times_matrix(const struct kernel_call *call, struct 
         span_view(p->loops, p->threads, span_of(&call->in[1], 0),
                   layout->width_in * layout->width_out, work_at(call->work, layout->matrix));
     struct linear_finish finish = finish_of(call, layout->bias);
-    bool nothing_left = is_f32(call->out[0].tensor) && finish.before.data == NULL &&
-                        finish.bias == NULL && finish.act == ACT_none && !layout->acc_apart;
     for (int64_t row = 0; row < layout->n_rows; row += layout->chunk_rows) {
         int64_t n = least(layout->chunk_rows, layout->n_rows - row);
         const float *rows_in =
@@ -316,7 +320,7 @@ static enum snug_status run_times_matrix(const struct kernel_call *call, struct 
         finish.more.begin = first;
         TRY(product_run(n == layout->chunk_rows ? p->full : p->tail, rows_in, matrix, finish.acc,
                         false, work_at(call->work, layout->product), err));
-        if (!nothing_left)
+        if (layout->is_finished)
             p->loops->finish_linear(p->threads, &finish);
     }
     return SNUG_OK;
