@@ -3,119 +3,214 @@
  *
  * Both are two sums down each channel and then a walk over the elements: x and x^2, from which mean and
  * variance follow, or g and g h.  Sums of squares are taken around the first row, so that they do not
- * cancel where a channel is far from 0.  Rows are cut into parts by their number alone; a block sums a
+ * cancel where a channel is far from 0.  Rows are dealt to parts by their number alone; a block sums a
  * part of some channels in fp32, a second kernel sums the parts in fp64.
  *
- *     threads of a block: lanes x stripes; lanes take channels, side by side, stripes take rows in turn
+ *     threads of a block: lanes x stripes; lanes take packs of channels, side by side, stripes take rows
+ *     in turn
+ *
+ * All of it is bound by memory.  A thread stays with its channels, so what is known of them is in
+ * registers, and asks for several rows before it works on the first.  The sums go over the rows from the
+ * first to the last, all blocks at about the same place, and the walk begins at the end: what was read
+ * last is still near.
  */
 #include "cuda/batchnorm.h"
-#include "cuda/device.h"
+#include "cuda/raw.h"
 
-enum { BLOCK = 256, LANES_MOST = 32 };
+/* Blocks are small so that all CUDA_SUM_PARTS are at work at once, each thread with many registers. */
+enum { BLOCK = 128, LANES_MOST = 32, ROWS_AHEAD = 4, WALK_BLOCKS = 4096 };
+
+/* Rows that are asked for at once: floats take twice the registers. */
+template <int DTYPE> constexpr int rows_ahead(void)
+{
+    return DTYPE == DTYPE_bf16 || DTYPE == DTYPE_f16 ? ROWS_AHEAD : ROWS_AHEAD / 2;
+}
+
+/* ---- channels and rows of a thread ---------------------------------------------------------- */
 
 DEVICE float at_channel(struct cuda_array x, int64_t c)
 {
     return load(x.dtype, x.data, c);
 }
 
-/* What is known of a channel. */
-struct channel {
-    float mean, rstd, gamma, beta;
+DEVICE float rstd_of(const struct cuda_batchnorm &t, float var)
+{
+    return rsqrtf(var + t.eps);
+}
+
+/* n channels from c on, of some rows: those elements lie at begin, begin + step... before end. */
+struct share {
+    int64_t c, begin, step, end;
+    int n;
 };
 
-DEVICE struct channel channel_of(const struct cuda_batchnorm &t, int64_t c)
+/* Of this thread: row first, first + step... before end; blockIdx.x says which block's channels. */
+DEVICE struct share share_of(const struct cuda_batchnorm &t, int n_lanes, int64_t first,
+                             int64_t step, int64_t end)
 {
-    return {at_channel(t.mean, c), 1.0f / sqrtf(at_channel(t.var, c) + t.eps),
-            at_channel(t.gamma, c), at_channel(t.beta, c)};
+    int64_t c = ((int64_t)blockIdx.x * n_lanes + threadIdx.x % n_lanes) * PACK;
+    int64_t left = c < t.channels ? t.channels - c : 0;
+    end = end < t.n_rows ? end : t.n_rows;
+    return {c, first * t.channels + c, step * t.channels, end * t.channels,
+            left < PACK ? (int)left : (int)PACK};
+}
+
+/* Of a vector with one element for each channel, of any type. */
+template <int DTYPE>
+DEVICE void load_vector(const struct cuda_array &from, const struct share &own, float to[PACK])
+{
+    if (DTYPE == ANY_TYPE)
+        pack_load_part(from.dtype, from.data, own.c, own.n, to);
+    else
+        pack_load(from.dtype, from.data, own.c, to);
+}
+
+/* y = (x - mean) * scale + shift */
+struct channels {
+    float mean[PACK], scale[PACK], shift[PACK];
+};
+
+template <int DTYPE>
+DEVICE void load_channels(const struct cuda_batchnorm &t, const struct share &own,
+                          struct channels &k)
+{
+    float var[PACK];
+    load_vector<DTYPE>(t.mean, own, k.mean);
+    load_vector<DTYPE>(t.var, own, var);
+    load_vector<DTYPE>(t.gamma, own, k.scale);
+    load_vector<DTYPE>(t.beta, own, k.shift);
+    for (int i = 0; i < PACK; i++)
+        k.scale[i] *= rstd_of(t, var[i]);
+}
+
+/* Asks for rows; those that are not there are left alone. */
+template <int DTYPE, int N_ROWS>
+DEVICE void load_rows(const struct cuda_array &from, const struct share &own, int64_t at,
+                      raw_pack<DTYPE> (&to)[N_ROWS])
+{
+    if (from.data == NULL)
+        return;
+    for (int j = 0; j < N_ROWS; j++)
+        if (at + j * own.step < own.end)
+            to[j] = raw_load_some<DTYPE>(from, at + j * own.step, own.n);
 }
 
 /* What flows through fn: dy, or nothing where relu was closed. */
-DEVICE float slope_of(const struct cuda_batchnorm &t, const struct channel &k, float dy, float h,
-                      float y)
+DEVICE float slope_of(const struct cuda_batchnorm &t, const struct channels &k, int i, float dy,
+                      float off, float y)
 {
-    float sign = t.y.data != NULL ? y : h * k.gamma + k.beta;
+    float sign = t.y.data != NULL ? y : off * k.scale[i] + k.shift[i];
     return t.relu && !(sign > 0.0f) ? 0.0f : dy;
 }
 
-/* EACH elements side by side. */
-template <int EACH> DEVICE void load_some(struct cuda_array x, int64_t at, float to[EACH])
+/* The type for which kernels are compiled that touch all of this. */
+static int type_of(const struct cuda_batchnorm *t)
 {
-    if (EACH == PACK)
-        pack_load(x.dtype, x.data, at, to);
-    else
-        to[0] = load(x.dtype, x.data, at);
+    const struct cuda_array rows[] = {t->x, t->r, t->y, t->dy, t->dx, t->dr};
+    bool aligned = pack_aligned(t->mean.data) && pack_aligned(t->var.data) &&
+                   pack_aligned(t->gamma.data) && pack_aligned(t->beta.data) &&
+                   pack_aligned(t->work);
+    return aligned ? type_of_packs(t->channels, rows, sizeof rows / sizeof *rows) : (int)ANY_TYPE;
+}
+
+static int lanes_of(int64_t n_packs)
+{
+    int n_lanes = 1;
+    while (n_lanes < LANES_MOST && n_lanes < n_packs)
+        n_lanes *= 2;
+    return n_lanes;
 }
 
 /* ---- two sums of each channel --------------------------------------------------------------- */
 
-/* One row's share of both sums. */
-template <int EACH, bool GRAD>
-DEVICE void add_row(const struct cuda_batchnorm &t, int64_t at, const struct channel k[EACH],
-                    float first[EACH], float second[EACH])
+/* Of each channel: x - first and its square, or g and g (x - mean). */
+struct two_sums {
+    float of[2][PACK];
+};
+
+template <int DTYPE, bool GRAD>
+DEVICE void add_row(const struct cuda_batchnorm &t, const struct channels &k,
+                    const raw_pack<DTYPE> &raw_x, const raw_pack<DTYPE> &raw_dy,
+                    const raw_pack<DTYPE> &raw_y, struct two_sums &sums)
 {
-    float x[EACH], dy[EACH], y[EACH] = {};
-    load_some<EACH>(t.x, at, x);
+    float x[PACK], dy[PACK] = {}, y[PACK] = {};
+    unpack<DTYPE>(raw_x, x);
+    if (GRAD) {
+        unpack<DTYPE>(raw_dy, dy);
+        unpack<DTYPE>(raw_y, y);
+    }
+    for (int i = 0; i < PACK; i++) {
+        float off = x[i] - k.mean[i];
+        float u = GRAD ? slope_of(t, k, i, dy[i], off, y[i]) : off;
+        sums.of[0][i] += u;
+        sums.of[1][i] += u * off;
+    }
+}
+
+template <int DTYPE, bool GRAD>
+DEVICE void add_rows(const struct cuda_batchnorm &t, const struct share &own, struct two_sums &sums)
+{
+    const int n_rows = rows_ahead<DTYPE>() * (GRAD ? 1 : 2);
+    struct channels k = {};
     if (GRAD)
-        load_some<EACH>(t.dy, at, dy);
-    if (GRAD && t.y.data != NULL)
-        load_some<EACH>(t.y, at, y);
-    for (int i = 0; i < EACH; i++) {
-        float off = x[i] - k[i].mean;
-        float u = GRAD ? slope_of(t, k[i], dy[i], off * k[i].rstd, y[i]) : off;
-        first[i] += u;
-        second[i] += GRAD ? u * off * k[i].rstd : off * off;
+        load_channels<DTYPE>(t, own, k);
+    else
+        unpack<DTYPE>(raw_load_some<DTYPE>(t.x, own.c, own.n), k.mean); /* of the first row */
+    for (int64_t at = own.begin; at < own.end; at += n_rows * own.step) {
+        raw_pack<DTYPE> x[n_rows] = {}, dy[n_rows] = {}, y[n_rows] = {};
+        load_rows(t.x, own, at, x);
+        if (GRAD) {
+            load_rows(t.dy, own, at, dy);
+            load_rows(t.y, own, at, y);
+        }
+        for (int j = 0; j < n_rows; j++)
+            if (at + j * own.step < own.end)
+                add_row<DTYPE, GRAD>(t, k, x[j], dy[j], y[j], sums);
     }
 }
 
 /* parts [part][2][channels].  blockIdx.x: which channels; blockIdx.y: which part of the rows. */
-template <int EACH, bool GRAD>
+template <int DTYPE, bool GRAD>
 KERNEL sum_channels(struct cuda_batchnorm t, int n_lanes, float *parts)
 {
-    SHARED float sums[2][BLOCK * EACH];
+    SHARED float shared[2][BLOCK * PACK];
     int lane = (int)threadIdx.x % n_lanes, stripe = (int)threadIdx.x / n_lanes;
     int n_stripes = BLOCK / n_lanes;
-    int64_t c = ((int64_t)blockIdx.x * n_lanes + lane) * EACH;
-    int64_t n_each = (t.n_rows + gridDim.y - 1) / gridDim.y, begin = n_each * blockIdx.y;
-    int64_t end = begin + n_each < t.n_rows ? begin + n_each : t.n_rows;
-    struct channel k[EACH] = {};
-    float first[EACH] = {}, second[EACH] = {};
-    for (int i = 0; c < t.channels && i < EACH; i++)
-        if (GRAD)
-            k[i] = channel_of(t, c + i);
-        else
-            k[i].mean = at_channel(t.x, c + i); /* of the first row */
-    if (c >= t.channels)
-        end = begin;
-    for (int64_t row = begin + stripe; row < end; row += n_stripes)
-        add_row<EACH, GRAD>(t, row * t.channels + c, k, first, second);
-    for (int i = 0; i < EACH; i++) {
-        sums[0][(i * n_stripes + stripe) * n_lanes + lane] = first[i];
-        sums[1][(i * n_stripes + stripe) * n_lanes + lane] = second[i];
-    }
+    struct share own = share_of(t, n_lanes, (int64_t)blockIdx.y * n_stripes + stripe,
+                                (int64_t)gridDim.y * n_stripes, t.n_rows);
+    struct two_sums sums = {};
+    if (own.n > 0)
+        add_rows<DTYPE, GRAD>(t, own, sums);
+    for (int i = 0; i < 2 * PACK; i++)
+        shared[i / PACK][(i % PACK * n_stripes + stripe) * n_lanes + lane] =
+            sums.of[i / PACK][i % PACK];
     __syncthreads();
-    for (int i = stripe; i < 2 * EACH; i += n_stripes) {
+    for (int i = stripe; i < 2 * PACK; i += n_stripes) {
         float total = 0.0f;
         for (int s = 0; s < n_stripes; s++)
-            total += sums[i / EACH][(i % EACH * n_stripes + s) * n_lanes + lane];
-        if (c < t.channels)
-            parts[((int64_t)blockIdx.y * 2 + i / EACH) * t.channels + c + i % EACH] = total;
+            total += shared[i / PACK][(i % PACK * n_stripes + s) * n_lanes + lane];
+        if (i % PACK < own.n)
+            parts[((int64_t)blockIdx.y * 2 + i / PACK) * t.channels + own.c + i % PACK] = total;
     }
 }
 
-/* Of one channel, over all parts: blocks are LANES_MOST channels x 8 stripes. */
-DEVICE double sum_of_parts(const float *parts, int64_t n_parts, int64_t channels, int64_t c,
-                           double (*shared)[LANES_MOST])
+/* Blocks that sum parts: a few channels, as many as memory gives at once, x stripes. */
+enum { FINISH_BLOCK = 512, FINISH_LANES = 8, FINISH_WARPS = FINISH_BLOCK / WARP };
+
+/* Over the stripes of a channel. */
+DEVICE double sum_of_stripes(double sum)
 {
-    int lane = (int)threadIdx.x % LANES_MOST, stripe = (int)threadIdx.x / LANES_MOST;
-    double sum = 0.0;
-    for (int64_t p = stripe; c < channels && p < n_parts; p += BLOCK / LANES_MOST)
-        sum += (double)parts[p * 2 * channels + c];
+    SHARED double shared[FINISH_WARPS][FINISH_LANES];
+    int lane = (int)threadIdx.x % FINISH_LANES;
+    for (int mask = FINISH_LANES; mask < WARP; mask *= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, mask);
     __syncthreads(); /* an earlier call may still be reading */
-    shared[stripe][lane] = sum;
+    if (threadIdx.x % WARP < FINISH_LANES)
+        shared[threadIdx.x / WARP][lane] = sum;
     __syncthreads();
     sum = 0.0;
-    for (int s = 0; s < BLOCK / LANES_MOST; s++)
-        sum += shared[s][lane];
+    for (int w = 0; w < FINISH_WARPS; w++)
+        sum += shared[w][lane];
     return sum;
 }
 
@@ -125,15 +220,22 @@ DEVICE void store_or_add(struct cuda_array to, int64_t at, float value, bool add
         store(to.dtype, to.data, at, add ? load(to.dtype, to.data, at) + value : value);
 }
 
-template <bool GRAD> KERNEL finish_channels(struct cuda_batchnorm t, int64_t n_parts, float *parts)
+template <bool GRAD>
+KERNEL finish_channels(struct cuda_batchnorm t, int64_t n_parts, const float *parts)
 {
-    SHARED double shared[BLOCK / LANES_MOST][LANES_MOST];
-    int64_t c = (int64_t)blockIdx.x * LANES_MOST + threadIdx.x % LANES_MOST;
-    double first = sum_of_parts(parts, n_parts, t.channels, c, shared);
-    double second = sum_of_parts(parts + t.channels, n_parts, t.channels, c, shared);
-    if (threadIdx.x >= LANES_MOST || c >= t.channels)
+    int64_t c = (int64_t)blockIdx.x * FINISH_LANES + threadIdx.x % FINISH_LANES;
+    int64_t n = c < t.channels ? n_parts : 0;
+    double first = 0.0, second = 0.0;
+    for (int64_t p = threadIdx.x / FINISH_LANES; p < n; p += FINISH_BLOCK / FINISH_LANES) {
+        first += (double)parts[p * 2 * t.channels + c];
+        second += (double)parts[(p * 2 + 1) * t.channels + c];
+    }
+    first = sum_of_stripes(first);
+    second = sum_of_stripes(second);
+    if (threadIdx.x >= FINISH_LANES || c >= t.channels)
         return;
     if (GRAD) {
+        second *= (double)rstd_of(t, at_channel(t.var, c));
         t.work[c] = (float)first;
         t.work[t.channels + c] = (float)second;
         store_or_add(t.dgamma, c, (float)second, t.add);
@@ -147,88 +249,124 @@ template <bool GRAD> KERNEL finish_channels(struct cuda_batchnorm t, int64_t n_p
 
 template <bool GRAD> static int make_sums(const struct cuda_batchnorm *t, void *stream)
 {
-    bool by_packs = t->channels % PACK == 0 && pack_aligned(t->x.data) &&
-                    pack_aligned(t->dy.data) && (!GRAD || pack_aligned(t->y.data));
-    auto kernel = by_packs ? sum_channels<PACK, GRAD> : sum_channels<1, GRAD>;
+    auto kernel =
+        kernel_of_type(type_of(t), sum_channels<DTYPE_f32, GRAD>, sum_channels<DTYPE_bf16, GRAD>,
+                       sum_channels<DTYPE_f16, GRAD>, sum_channels<ANY_TYPE, GRAD>);
     auto finish = finish_channels<GRAD>;
-    int64_t n_parts = cuda_sum_parts_of(t->n_rows);
-    int64_t n_columns = by_packs ? t->channels / PACK : t->channels;
-    int n_lanes = 1;
-    while (n_lanes < LANES_MOST && n_lanes < n_columns)
-        n_lanes *= 2;
+    int64_t n_parts = cuda_sum_parts_of(t->n_rows), n_packs = (t->channels + PACK - 1) / PACK;
+    int n_lanes = lanes_of(n_packs);
     float *parts = t->work + 2 * t->channels;
-    dim3 grid(grid_of(n_columns, n_lanes), (unsigned)n_parts);
+    dim3 grid(grid_of(n_packs, n_lanes), (unsigned)n_parts);
     int error = launch(kernel, grid, BLOCK, 0, stream, *t, n_lanes, parts);
     return error != 0 ? error
-                      : launch(finish, grid_of(t->channels, LANES_MOST), BLOCK, 0, stream, *t,
-                               n_parts, parts);
+                      : launch(finish, grid_of(t->channels, FINISH_LANES), FINISH_BLOCK, 0, stream,
+                               *t, n_parts, parts);
 }
 
 /* ---- the walk over the elements ------------------------------------------------------------- */
 
-/* EACH elements from `at` on, of channels from c on. */
-template <int EACH> DEVICE void normalise(const struct cuda_batchnorm &t, int64_t at, int64_t c)
+template <int DTYPE>
+DEVICE void normalise(const struct cuda_batchnorm &t, const struct share &own,
+                      const struct channels &k, int64_t at, const raw_pack<DTYPE> &raw_x,
+                      const raw_pack<DTYPE> &raw_r)
 {
-    float x[EACH], r[EACH] = {};
-    load_some<EACH>(t.x, at, x);
-    if (t.r.data != NULL)
-        load_some<EACH>(t.r, at, r);
-    for (int i = 0; i < EACH; i++) {
-        struct channel k = channel_of(t, c + i);
-        float value = (x[i] - k.mean) * (k.gamma * k.rstd) + k.beta + r[i];
+    float x[PACK], r[PACK];
+    unpack<DTYPE>(raw_x, x);
+    unpack<DTYPE>(raw_r, r);
+    for (int i = 0; i < PACK; i++) {
+        float value = (x[i] - k.mean[i]) * k.scale[i] + k.shift[i] + r[i];
         x[i] = t.relu && value < 0.0f ? 0.0f : value;
     }
-    if (EACH == PACK)
-        pack_store(t.y.dtype, t.y.data, at, x);
-    else
-        store(t.y.dtype, t.y.data, at, x[0]);
+    store_some<DTYPE>(t.y, at, own.n, x);
 }
 
-template <int EACH> DEVICE void write_slopes(const struct cuda_batchnorm &t, int64_t at, int64_t c)
+/* dx = scale * g - (even + off * lean): what the mean of g and that of g h take away */
+struct pulls {
+    float even[PACK], lean[PACK];
+};
+
+template <int DTYPE>
+DEVICE void load_pulls(const struct cuda_batchnorm &t, const struct share &own,
+                       const struct channels &k, struct pulls &pull)
 {
-    float x[EACH], g[EACH], y[EACH] = {};
-    load_some<EACH>(t.x, at, x);
-    load_some<EACH>(t.dy, at, g);
-    if (t.y.data != NULL)
-        load_some<EACH>(t.y, at, y);
-    for (int i = 0; i < EACH; i++) {
-        struct channel k = channel_of(t, c + i);
-        float h = (x[i] - k.mean) * k.rstd;
-        g[i] = slope_of(t, k, g[i], h, y[i]);
-        float mean = (t.work[c + i] + h * t.work[t.channels + c + i]) / (float)t.n_rows;
-        x[i] = k.gamma * k.rstd * (g[i] - mean);
+    float var[PACK], share = 1.0f / (float)t.n_rows;
+    load_vector<DTYPE>(t.var, own, var);
+    load_vector<DTYPE>({DTYPE_f32, t.work}, own, pull.even);
+    load_vector<DTYPE>({DTYPE_f32, t.work + t.channels}, own, pull.lean);
+    for (int i = 0; i < PACK; i++) {
+        pull.even[i] *= share * k.scale[i];
+        pull.lean[i] *= share * k.scale[i] * rstd_of(t, var[i]);
     }
-    for (int i = 0; EACH < PACK && i < EACH; i++) {
-        if (t.dr.data != NULL)
-            store(t.dr.dtype, t.dr.data, at, g[i]);
-        if (t.dx.data != NULL)
-            store(t.dx.dtype, t.dx.data, at, x[i]);
-    }
-    if (EACH == PACK && t.dr.data != NULL)
-        pack_store(t.dr.dtype, t.dr.data, at, g);
-    if (EACH == PACK && t.dx.data != NULL)
-        pack_store(t.dx.dtype, t.dx.data, at, x);
 }
 
-template <int EACH, bool GRAD> KERNEL each_element(struct cuda_batchnorm t)
+template <int DTYPE>
+DEVICE void write_slopes(const struct cuda_batchnorm &t, const struct share &own,
+                         const struct channels &k, const struct pulls &pull, int64_t at,
+                         const raw_pack<DTYPE> &raw_x, const raw_pack<DTYPE> &raw_dy,
+                         const raw_pack<DTYPE> &raw_y)
 {
-    int64_t at = thread_index() * EACH;
-    if (at >= t.n_rows * t.channels)
+    float x[PACK], g[PACK], y[PACK];
+    unpack<DTYPE>(raw_x, x);
+    unpack<DTYPE>(raw_dy, g);
+    unpack<DTYPE>(raw_y, y);
+    for (int i = 0; i < PACK; i++) {
+        float off = x[i] - k.mean[i];
+        g[i] = slope_of(t, k, i, g[i], off, y[i]);
+        x[i] = k.scale[i] * g[i] - (pull.even[i] + off * pull.lean[i]);
+    }
+    if (t.dr.data != NULL)
+        store_some<DTYPE>(t.dr, at, own.n, g);
+    if (t.dx.data != NULL)
+        store_some<DTYPE>(t.dx, at, own.n, x);
+}
+
+/* blockIdx.x: which channels; blockIdx.y: which rows_each of the rows, counted from the end. */
+template <int DTYPE, bool GRAD>
+KERNEL each_element(struct cuda_batchnorm t, int n_lanes, int64_t rows_each)
+{
+    int64_t begin = rows_each * (gridDim.y - 1 - blockIdx.y);
+    struct share own =
+        share_of(t, n_lanes, begin + threadIdx.x / n_lanes, BLOCK / n_lanes, begin + rows_each);
+    if (own.n == 0)
         return;
+    struct channels k;
+    struct pulls pull;
+    load_channels<DTYPE>(t, own, k);
     if (GRAD)
-        write_slopes<EACH>(t, at, at % t.channels);
-    else
-        normalise<EACH>(t, at, at % t.channels);
+        load_pulls<DTYPE>(t, own, k, pull);
+    const int n_rows = rows_ahead<DTYPE>();
+    for (int64_t at = own.begin; at < own.end; at += n_rows * own.step) {
+        raw_pack<DTYPE> x[n_rows] = {}, dy[n_rows] = {}, more[n_rows] = {};
+        load_rows(t.x, own, at, x);
+        if (GRAD)
+            load_rows(t.dy, own, at, dy);
+        load_rows(GRAD ? t.y : t.r, own, at, more);
+        for (int j = 0; j < n_rows; j++) {
+            int64_t to = at + j * own.step;
+            if (to >= own.end)
+                break;
+            if (GRAD)
+                write_slopes<DTYPE>(t, own, k, pull, to, x[j], dy[j], more[j]);
+            else
+                normalise<DTYPE>(t, own, k, to, x[j], more[j]);
+        }
+    }
 }
 
 template <bool GRAD> static int walk(const struct cuda_batchnorm *t, void *stream)
 {
-    bool by_packs = t->channels % PACK == 0 && pack_aligned(t->x.data) && pack_aligned(t->y.data) &&
-                    pack_aligned(t->r.data) && pack_aligned(t->dy.data) &&
-                    pack_aligned(t->dx.data) && pack_aligned(t->dr.data);
-    auto kernel = by_packs ? each_element<PACK, GRAD> : each_element<1, GRAD>;
-    int64_t n_threads = t->n_rows * t->channels / (by_packs ? PACK : 1);
-    return launch(kernel, grid_of(n_threads, BLOCK), BLOCK, 0, stream, *t);
+    auto kernel =
+        kernel_of_type(type_of(t), each_element<DTYPE_f32, GRAD>, each_element<DTYPE_bf16, GRAD>,
+                       each_element<DTYPE_f16, GRAD>, each_element<ANY_TYPE, GRAD>);
+    int64_t n_packs = (t->channels + PACK - 1) / PACK;
+    int n_lanes = lanes_of(n_packs);
+    unsigned n_across = grid_of(n_packs, n_lanes);
+    int64_t rows_least = (int64_t)BLOCK / n_lanes * ROWS_AHEAD;
+    int64_t turns =
+        (t->n_rows * n_across + WALK_BLOCKS * rows_least - 1) / (WALK_BLOCKS * rows_least);
+    int64_t rows_each = rows_least * turns;
+    dim3 grid(n_across, (unsigned)((t->n_rows + rows_each - 1) / rows_each));
+    return launch(kernel, grid, BLOCK, 0, stream, *t, n_lanes, rows_each);
 }
 
 int cuda_batchnorm(const struct cuda_batchnorm *norm, void *stream)

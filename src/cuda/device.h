@@ -269,7 +269,20 @@ DEVICE void pack_load(enum dtype dtype, const void *data, int64_t at, float x[PA
         }
         return;
     }
-    pack_unpack(dtype, *(const pack_16 *)((const uint16_t *)data + at), x);
+    pack_16 bits = *(const pack_16 *)((const uint16_t *)data + at);
+    pack_unpack(dtype, bits, x);
+}
+
+/* By one access: what is assigned as a struct the compiler may take apart. */
+DEVICE void pack_16_store(void *to, const pack_16 &bits)
+{
+#if defined(__CUDA_ARCH__)
+    uint64_t low = bits.two[0] | (uint64_t)bits.two[1] << 32;
+    uint64_t high = bits.two[2] | (uint64_t)bits.two[3] << 32;
+    *(unsigned __int128 *)to = low | (unsigned __int128)high << 64;
+#else
+    *(pack_16 *)to = bits;
+#endif
 }
 
 DEVICE void pack_store(enum dtype dtype, void *data, int64_t at, const float x[PACK])
@@ -288,7 +301,7 @@ DEVICE void pack_store(enum dtype dtype, void *data, int64_t at, const float x[P
     pack_16 bits;
     for (int i = 0; i < PACK / 2; i++)
         bits.two[i] = two_to_16(dtype, x[2 * i], x[2 * i + 1]);
-    *(pack_16 *)((uint16_t *)data + at) = bits;
+    pack_16_store((uint16_t *)data + at, bits);
 }
 
 /* The first n elements of a pack that may be cut or not aligned; the others are 0. */

@@ -15,19 +15,12 @@
 #include "cuda/device.h"
 #include "cuda/mask.h"
 #include "cuda/norm.h"
+#include "cuda/raw.h"
 #include "cuda/sums.h"
 
 enum { PACKS_MOST = 4, TEAMS = CUDA_NORM_TEAMS };
 
 /* ---- rows in registers ---------------------------------------------------------------------- */
-
-/* 8 elements as they lie in memory: half the registers that 16-bit types would take as floats. */
-template <int DTYPE> struct raw_pack {
-    pack_16 bits;
-};
-template <> struct raw_pack<DTYPE_f32> {
-    pack_f32 half[2];
-};
 
 template <int DTYPE, bool ALIGNED>
 DEVICE raw_pack<DTYPE> raw_load(const void *data, int64_t row_begin, int column, int width)
@@ -43,11 +36,6 @@ DEVICE raw_pack<DTYPE> raw_load(const void *data, int64_t row_begin, int column,
     pack_load_part((enum dtype)DTYPE, data, row_begin + column, width - column, x);
     pack_store((enum dtype)DTYPE, &raw, 0, x);
     return raw;
-}
-
-template <int DTYPE> DEVICE void unpack(const raw_pack<DTYPE> &raw, float x[PACK])
-{
-    pack_load((enum dtype)DTYPE, &raw, 0, x);
 }
 
 /* The compiler would keep the floats of a first unpacking until the second, and run out of registers:
