@@ -136,13 +136,16 @@ double op_flops(const struct program *prog, const struct op *op)
     return rules[op->kind](prog, op);
 }
 
-/* Of a table no more moves than the rows that are looked up in it. */
+/* Of a table no more moves than the rows that are looked up in it; running averages of a batch's
+ * statistics ask what they are of for its size alone. */
 static double most_bytes(const struct program *prog, const struct op *op)
 {
     if (op->kind == OP_embedding)
         return (double)tensor_bytes(prog, op->out[0]);
     if (op->kind == OP_embedding_grad)
         return (double)tensor_bytes(prog, op->in[1]);
+    if (op->kind == OP_batchnorm_update)
+        return (double)tensor_bytes(prog, op->in[0]);
     return INFINITY;
 }
 

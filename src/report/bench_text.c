@@ -14,7 +14,8 @@ static double percent(double part, double whole)
 
 static void add_flops(struct text *out, double flops)
 {
-    text_add(out, "%7.3f TFLOP/s", flops * 1e-12);
+    double tera = flops * 1e-12;
+    text_add(out, "%7.*f TFLOP/s", tera < 99.9995 ? 3 : 2, tera);
 }
 
 static void add_limit(struct text *out, const char *what, const char *limit, double flops,
@@ -93,7 +94,7 @@ static void add_products(struct text *out, const struct report_bench *b)
         return;
     double alone = b->product_flops / b->best_product_flops;
     text_add(out,
-             "The matrix products of a step (linear, attention, head) are %.3g TFLOP.\n"
+             "The products of a step (linear, convolution, attention, head) are %.3g TFLOP.\n"
              "At the best rate of a product above, %.3g TFLOP/s, they alone would take\n"
              "%.3g s: the step runs at %.0f%% of that.\n",
              b->product_flops * 1e-12, b->best_product_flops * 1e-12, alone,

@@ -21,8 +21,10 @@ static const struct kernel_case {
 } cases[] = {
     {OP_linear, true, 0},          {OP_linear_grad_x, true, 0},   {OP_linear_grad_w, true, 0},
     {OP_linear, false, 0},         {OP_linear_grad_x, false, 0},  {OP_linear_grad_w, false, 0},
+    {OP_conv2d, false, 0},         {OP_conv2d_grad_x, false, 0},  {OP_conv2d_grad_w, false, 0},
     {OP_attention, false, 0},      {OP_attention_grad, false, 0}, {OP_layernorm, false, 0},
-    {OP_layernorm_grad, false, 0}, {OP_update, false, 8 << 20},
+    {OP_layernorm_grad, false, 0}, {OP_batchnorm, false, 0},      {OP_batchnorm_grad, false, 0},
+    {OP_update, false, 8 << 20},
 };
 
 enum { N_CASES = sizeof cases / sizeof *cases, LEAST_RUNS = 3 };
@@ -175,10 +177,8 @@ enum snug_status bench_kernels(const struct session *session, const char *type,
         *row = (struct report_rate){.op = op_infos[op->kind].name,
                                     .type = cases[i].in_fp32 ? "fp32" : type};
         TRY(run_case(session, op, &cases[i], limits, row, err));
-        bool is_linear =
-            op->kind == OP_linear || op->kind == OP_linear_grad_x || op->kind == OP_linear_grad_w;
         double rate = row->flops / row->seconds;
-        if (is_linear && !cases[i].in_fp32 && rate > bench->best_product_flops)
+        if (op_is_product(op->kind) && !cases[i].in_fp32 && rate > bench->best_product_flops)
             bench->best_product_flops = rate;
     }
     return SNUG_OK;

@@ -318,6 +318,13 @@ static void bench_is_exact(void **state)
             fail_msg("\"%s\" is not in:\n%s", expected[i], text);
     assert_true(widest_line(text) <= 80);
     free(text);
+    bench.kernels[0].flops = 2.215584e12; /* of a GPU: no column runs into the next */
+    bench.amx_flops = 989.5e12;
+    text = report_bench_text(&bench);
+    assert_non_null(strstr(text, " 221.56 TFLOP/s"));
+    assert_non_null(strstr(text, " 989.50 TFLOP/s"));
+    assert_true(widest_line(text) <= 80);
+    free(text);
     bench.amx_flops = 0;
     text = report_bench_text(&bench);
     assert_null(strstr(text, "tile"));
