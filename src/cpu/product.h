@@ -1,8 +1,8 @@
 /*
  * product.h -- fp32 matrix products, prepared before the step:  C[m,n] (+)= op(A)[m,k] op(B)[k,n]
  *
- * Row-major, with leading dimensions.  Made by oneDNN where the build has it, else by a BLAS, else
- * by our own loops.  Workspace is booked from the shape and the thread count alone; no
+ * Row-major, with leading dimensions.  Made by oneDNN where the build has it (large ones by our own
+ * loops, where those are faster), else by a BLAS, else by our own loops.  Workspace is booked from the shape and the thread count alone; no
  * implementation may use more.  The same product on the same thread count gives the same bits; with
  * our own loops and with oneDNN (which sums k in order; tests/ops/test_threads.c watches it) on any
  * thread count and however the rows of C are cut, with a BLAS as it pleases.

@@ -20,9 +20,13 @@
  * cache: GPT-2's 3072 columns ran at 0.15 TFLOP/s on two cores of a Xeon, the others at 0.25 to 0.3.
  * Such a B is packed by oneDNN's reorder first, a piece of k at a time: 0.21 to 0.27.
  *
- * Measured with oneDNN 2.6.3 on 2 cores of Zen 4 (fp32 FMA peak 233 GFLOP/s), 4096 rows and the
- * layers of GPT-2 124M (768 x 2304, 768 x 768, 768 x 3072, 3072 x 768), in GFLOP/s:
- *     forward 208..225   data gradient 208..227   weight gradient 209..221   head 192..212
+ * On registers of 16 floats our own loops make the large products (own_loops_win).  oneDNN gives each
+ * thread a fixed share, and cores of a shared host are not equally fast.  Two cores of a Xeon, GPT-2's
+ * products at 4 x 1024, in turns in one run, medians of 5 in GFLOP/s, oneDNN's and ours:
+ *     forward 144..222, 181..242         data gradient 204..228, 219..236
+ *     weight gradient 205..224, 228..250  head 170..228, 178..264      (0.197 and 0.217 TFLOP/s in all)
+ *     64 rows: forward 186, 141; data gradient 189, 144: B is packed for too few
+ *
  * gemm:jit is within 7% either way.  A call still makes 6 or 7 small mallocs (264 bytes in all) for
  * its map of arguments: oneDNN has no entry without them.  They are freed before it returns.
  */
