@@ -57,7 +57,7 @@ struct head_rows {
 };
 
 /* The loops between and inside products; fast_linear.c and fast_product.c, one set per level.
- * All cut their work by shapes alone: the bits do not depend on the number of threads. */
+ * However they cut their work, no number's sum depends on it: nor do bits on the number of threads. */
 struct cpu_loops {
     int lanes; /* floats in a register */
     void (*widen)(int threads, struct span from, int64_t n, float *to);

@@ -1,9 +1,10 @@
 /*
  * fast_product.c -- C (+)= op(A) op(B) by our own loops.
  *
- * A panel of B (KC x NC) is packed once for all threads and stays in each one's second cache, as strips
- * as wide as a tile.  A thread packs some strips of A; each stays in its first cache while all strips
- * of the panel stream past, and a tile of C lives in registers while a strip of A meets one of B.
+ * A panel of B (KC x NC) is packed once for all threads, as strips as wide as a tile, and stays in
+ * each one's second cache where that holds 1.2 MB, else in the third.  A thread packs some strips of
+ * A; each stays in its first cache while all strips of the panel stream past, and a tile of C lives
+ * in registers while a strip of A meets one of B.
  *
  *         n: NC at a time            A strip: for each k, TILE_ROWS numbers
  *       +---------+                  B strip: for each k, TILE_COLS numbers
@@ -13,9 +14,9 @@
  *   |A | |    C    |   strips of 8 rows (6, 4)
  *   +--+ +---------+
  *
- * Threads take items, some strips of A by some of the panel, until none is left: cores of a shared host
- * are not equally fast.  Each number of C is summed in the order of k whoever takes it: same bits for
- * any number of threads.
+ * Threads take items, some strips of A by some of the panel, until none is left: cores of a shared
+ * host are not equally fast.  Each number of C is summed in the order of k whoever takes it: same
+ * bits for any number of threads.
  */
 #include "cpu/fast_vec.h"
 #include "cpu/square.h"
@@ -27,16 +28,16 @@ enum { TILE_ROWS = 6, TILE_VECS = 2 };
 #else
 enum { TILE_ROWS = 4, TILE_VECS = 2 };
 #endif
-enum { TILE_COLS = VEC_ELEMS * TILE_VECS };
+enum { TILE_COLS = VEC_ELEMS * TILE_VECS, LINE_FLOATS = WORK_ALIGN / 4 };
 
 /* ---- packing ------------------------------------------------------------------------------- */
 
-#define KNOWING_ITS_SIZES static inline __attribute__((always_inline))
+/* Where sizes are known, copies are a few moves; calls of memcpy took 16% of GPT-2's products. */
+#define INLINE_FOR_SIZES static inline __attribute__((always_inline))
 
-/* n numbers that lie `step` apart in `from`, for each of its neighbours k: side by side, `width` after the
- * last k's.  16 x 16 at a time where a register holds 16. */
-KNOWING_ITS_SIZES void turn(float *to, int64_t width, int64_t n, int64_t n_k, const float *from,
-                            int64_t step)
+/* to[k * width + w] = from[w * step + k] for all w < n: rows become columns. */
+INLINE_FOR_SIZES void turn(float *to, int64_t width, int64_t n, int64_t n_k, const float *from,
+                           int64_t step)
 {
     const bool by_squares = VEC_ELEMS == SQUARE_SIDE;
     const int64_t row_bytes = sizeof(float[SQUARE_SIDE]);
@@ -53,14 +54,15 @@ KNOWING_ITS_SIZES void turn(float *to, int64_t width, int64_t n, int64_t n_k, co
         for (int64_t i = 0; i < SQUARE_SIDE; i++)
             memcpy(to + (k + i) * width, turned[i], (size_t)n * sizeof *to);
     }
-    for (; k < n_k; k++)
-        for (int64_t w = 0; w < n; w++)
-            to[k * width + w] = from[w * step + k];
+    for (int64_t w = 0; w < n; w++) /* row by row: several may fall on the same lines of a cache */
+        for (int64_t i = k; i < n_k; i++)
+            to[i * width + w] = from[w * step + i];
 }
 
-/* One strip: `width` wide as packed, of which `valid` are there and the rest becomes zero. */
-KNOWING_ITS_SIZES void pack_strip(float *to, int64_t width, int64_t valid, int64_t n_k,
-                                  const float *from, int64_t step_across, int64_t step_k)
+/* One strip: `width` wide as packed, of which `valid` are there and the rest becomes zero.  One of
+ * the steps is 1. */
+INLINE_FOR_SIZES void pack_strip(float *to, int64_t width, int64_t valid, int64_t n_k,
+                                 const float *from, int64_t step_across, int64_t step_k)
 {
     const int64_t side = width < SQUARE_SIDE ? width : SQUARE_SIDE;
     int64_t w = 0;
@@ -102,6 +104,12 @@ static inline void store_tile(vec tile[TILE_ROWS][TILE_VECS], float *c, int64_t 
             c[r * ldc + j] = add ? c[r * ldc + j] + values[r][j] : values[r][j];
 }
 
+/* A hint; it may point behind an array. */
+static inline void ask_for(const float *array, int64_t at)
+{
+    __builtin_prefetch((const void *)((uintptr_t)array + (uintptr_t)at * sizeof *array));
+}
+
 /* What of C and of B is used next is on its way while there is still something to multiply. */
 static void make_tile(int64_t n_k, const float *a, const float *b, float *c, int64_t ldc,
                       int64_t n_rows, int64_t n_cols, bool add)
@@ -112,13 +120,13 @@ static void make_tile(int64_t n_k, const float *a, const float *b, float *c, int
 #pragma GCC unroll 8
         for (int r = 0; r < TILE_ROWS; r++)
 #pragma GCC unroll 3
-            for (int j = 0; j < TILE_COLS; j += WORK_ALIGN / 4)
-                __builtin_prefetch(c + r * ldc + j, 1);
+            for (int j = 0; j < TILE_COLS; j += LINE_FLOATS)
+                ask_for(c, r * ldc + j);
     for (int64_t k = 0; k < n_k; k++) {
         const vec *b_row = (const vec *)(const void *)(b + k * TILE_COLS);
 #pragma GCC unroll 3
-        for (int v = 0; v < TILE_VECS; v++)
-            __builtin_prefetch(b + (k + AHEAD) * TILE_COLS + v * VEC_ELEMS);
+        for (int j = 0; j < TILE_COLS; j += LINE_FLOATS)
+            ask_for(b, (k + AHEAD) * TILE_COLS + j);
 #pragma GCC unroll 8
         for (int r = 0; r < TILE_ROWS; r++)
 #pragma GCC unroll 3
@@ -198,10 +206,11 @@ void LEVEL(fast_product)(int threads, const struct product_shape *shape, const f
 {
     int64_t most_k = least(shape->k, PRODUCT_KC);
     struct step step = {.shape = shape, .a = a, .b = b, .c = c, .panel = work};
-    float *blocks = work + most_k * product_panel_cols(shape);
+    int64_t panel_cols = product_panel_cols(shape);
+    float *blocks = work + most_k * panel_cols;
 
-    for (step.col = 0; step.col < shape->n; step.col += PRODUCT_NC) {
-        step.n_cols = least(PRODUCT_NC, shape->n - step.col);
+    for (step.col = 0; step.col < shape->n; step.col += panel_cols) {
+        step.n_cols = least(panel_cols, shape->n - step.col);
         cut_items(&step, threads);
         for (step.depth = 0; step.depth < shape->k; step.depth += PRODUCT_KC) {
             step.n_k = least(PRODUCT_KC, shape->k - step.depth);

@@ -15,7 +15,10 @@
 #include <arm_neon.h>
 #endif
 
-#if defined(__AVX512F__)
+#if defined( \
+    SNUG_EMULATED_LANES) /* by the compiler, for tests of what a level does with wide registers */
+#define VEC_ELEMS SNUG_EMULATED_LANES
+#elif defined(__AVX512F__)
 #define VEC_ELEMS 16
 #elif defined(__AVX__)
 #define VEC_ELEMS 8
@@ -46,7 +49,9 @@ static inline vec vec_all(float value)
 /* a b + c */
 static inline vec vec_fmadd(vec a, vec b, vec c)
 {
-#if defined(__AVX512F__)
+#if defined(SNUG_EMULATED_LANES)
+    return a * b + c;
+#elif defined(__AVX512F__)
     return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__FMA__)
     return (vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
@@ -64,7 +69,7 @@ static inline vec vec_max(vec a, vec b)
     return (vec)_mm512_max_ps((__m512)a, (__m512)b);
 #elif defined(__AVX__)
     return (vec)_mm256_max_ps((__m256)a, (__m256)b);
-#elif defined(__SSE__)
+#elif defined(__SSE__) && VEC_ELEMS == 4
     return (vec)_mm_max_ps((__m128)a, (__m128)b);
 #else
     vec_i32 above = a > b;

@@ -2,10 +2,11 @@
  * product.h -- fp32 matrix products, prepared before the step:  C[m,n] (+)= op(A)[m,k] op(B)[k,n]
  *
  * Row-major, with leading dimensions.  Made by oneDNN where the build has it (large ones by our own
- * loops, where those are faster), else by a BLAS, else by our own loops.  Workspace is booked from the shape and the thread count alone; no
- * implementation may use more.  The same product on the same thread count gives the same bits; with
- * our own loops and with oneDNN (which sums k in order; tests/ops/test_threads.c watches it) on any
- * thread count and however the rows of C are cut, with a BLAS as it pleases.
+ * loops, where those are faster), else by a BLAS, else by our own loops.  Workspace is booked from the
+ * shape and the thread count alone; no implementation may use more.  The same product on the same
+ * thread count gives the same bits; with our own loops and with oneDNN (which sums k in order;
+ * tests/ops/test_threads.c watches it) on any thread count and however the rows of C are cut, if
+ * chosen_by_m is the same, with a BLAS as it pleases.
  */
 #ifndef SNUG_CPU_PRODUCT_H
 #define SNUG_CPU_PRODUCT_H
@@ -27,7 +28,7 @@ struct product_shape {
 
 struct product;
 
-/* The name of the rows that are made with it. */
+/* The name of the rows that are made with it, whoever makes a product of theirs. */
 #if defined(SNUG_ONEDNN)
 #define PRODUCT_NAME "onednn"
 #elif defined(SNUG_BLAS)
@@ -58,13 +59,14 @@ void product_describe(struct text *out); /* one line a library */
 /* Our own loops (fast_product.c), which every build has: bits do not depend on the thread count. */
 size_t product_plain_work_bytes(const struct product_shape *shape, int threads);
 
-/* A panel of B is KC x NC, in whole strips; of A, a thread packs ITEM_ROWS at a time.  The same at every
- * level, whose strips of B are 48, 16 or 8 wide and of A 8, 6 or 4. */
+/* A panel of B is up to KC x NC, in whole strips; of A, a thread packs ITEM_ROWS at a time.  The
+ * same at every level, whose strips of B are 48, 16 or 8 wide and of A 8, 6 or 4. */
 enum { PRODUCT_KC = 384, PRODUCT_NC = 768, PRODUCT_STRIP_COLS = 48, PRODUCT_ITEM_ROWS = 24 };
 static inline int64_t product_panel_cols(const struct product_shape *shape)
 {
     int64_t n_strips = (shape->n + PRODUCT_STRIP_COLS - 1) / PRODUCT_STRIP_COLS;
-    return shape->n < PRODUCT_NC ? n_strips * PRODUCT_STRIP_COLS : PRODUCT_NC;
+    int64_t n_panels = (shape->n + PRODUCT_NC - 1) / PRODUCT_NC; /* about equally wide */
+    return (n_strips + n_panels - 1) / n_panels * PRODUCT_STRIP_COLS;
 }
 
 #endif

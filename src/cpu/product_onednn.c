@@ -17,18 +17,19 @@
  *
  * brgemm reads a B that is not transposed where it is.  If its rows are a multiple of 4096 bytes
  * apart, but not a power of two (those it copies), they all fall on the same lines of the first
- * cache: GPT-2's 3072 columns ran at 0.15 TFLOP/s on two cores of a Xeon, the others at 0.25 to 0.3.
- * Such a B is packed by oneDNN's reorder first, a piece of k at a time: 0.21 to 0.27.
+ * cache: 3072 columns ran at 0.15 TFLOP/s on two cores of a Xeon, others at 0.25 to 0.3.  Such a B
+ * is packed by oneDNN's reorder first, a piece of k at a time: 0.21 to 0.27.
  *
- * On registers of 16 floats our own loops make the large products (own_loops_win).  oneDNN gives each
- * thread a fixed share, and cores of a shared host are not equally fast.  Two cores of a Xeon, GPT-2's
- * products at 4 x 1024, in turns in one run, medians of 5 in GFLOP/s, oneDNN's and ours:
- *     forward 144..222, 181..242         data gradient 204..228, 219..236
- *     weight gradient 205..224, 228..250  head 170..228, 178..264      (0.197 and 0.217 TFLOP/s in all)
- *     64 rows: forward 186, 141; data gradient 189, 144: B is packed for too few
+ * On registers of 16 floats our own loops make the large products (own_loops_win).  oneDNN gives
+ * each thread a fixed share, and cores of a shared host are not equally fast.  Two cores of a Xeon,
+ * GPT-2's products at 4 x 1024, in turns in one run, medians of 5 in GFLOP/s, oneDNN's and ours:
+ *     forward 144..222, 181..242           data gradient 204..228, 219..236
+ *     weight gradient 205..224, 228..250   head (333 rows) 170..228, 178..264      all 197, 217
+ *     forward and data gradient of 256 rows 212, 185 and 168, 187; of 64 rows 186, 141 and 189, 144
+ * B is packed for all rows, and for 64 that is too much.
  *
- * gemm:jit is within 7% either way.  A call still makes 6 or 7 small mallocs (264 bytes in all) for
- * its map of arguments: oneDNN has no entry without them.  They are freed before it returns.
+ * A call still makes 6 or 7 small mallocs (264 bytes in all) for its map of arguments: oneDNN has no
+ * entry without them.  They are freed before it returns.
  */
 #include "cpu/cpu.h"
 
@@ -326,12 +327,15 @@ static dnnl_status_t make_call(struct product *product, int64_t k, bool add, str
     return status;
 }
 
-/* On registers of 16 our own loops are the faster ones, once B is packed for enough rows. */
+/* On registers of 16 our own loops are the faster ones, once B is packed for enough rows; but their
+ * tiles are wide, and what a narrow C leaves of the last one is computed for nothing. */
 static bool own_loops_win(const struct product_shape *shape)
 {
     enum { LANES = 16, LEAST_ROWS = 300 };
     int64_t m = shape->chosen_by_m > 0 ? shape->chosen_by_m : shape->m;
-    return cpu_loops()->lanes >= LANES && m >= LEAST_ROWS;
+    int64_t n_strips = (shape->n + PRODUCT_STRIP_COLS - 1) / PRODUCT_STRIP_COLS;
+    bool is_wide = 4 * (n_strips * PRODUCT_STRIP_COLS - shape->n) <= shape->n;
+    return cpu_loops()->lanes >= LANES && m >= LEAST_ROWS && is_wide;
 }
 
 /* Every call that product_run can make: the first piece sets unless it may add, later ones add. */

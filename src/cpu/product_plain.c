@@ -37,7 +37,7 @@ enum snug_status product_prepare(const struct product_shape *shape, int threads,
     *product = malloc(sizeof **product);
     if (*product == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "no memory to prepare a matrix product");
-    **product = (struct product){*shape, threads, cpu_loops()};
+    **product = (struct product){*shape, product_threads(shape, threads), cpu_loops()};
     return SNUG_OK;
 }
 

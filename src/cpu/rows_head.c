@@ -10,10 +10,8 @@
  *         for each block of W:           dx += dlogits[chunk, block] W;  dW[block] (+)= dlogits^T x
  *
  * An fp32 W is one block, read where it is.  (Chunks of 200 MiB would read it and dW a third as often:
- * 6% of the head on two cores of a Xeon, 1.5% of a step of GPT-2, for 136 MiB more in the smallest plan.)
- * Rows of logits lie side by side, because oneDNN's fast
- * products want that: 320 rows ran at 0.20 to 0.22 TFLOP/s on two cores of a Xeon, with a gap to the
- * next multiple of 16 columns at 0.13 to 0.16, by our own loops.
+ * 6% of the head on two cores of a Xeon, 1.5% of a step of GPT-2, for 136 MiB more in the smallest
+ * plan.)  Rows of logits lie side by side, because oneDNN's fast products want that.
  *
  * A 16-bit W is widened a block at a time (16 MiB), once for the logits and once for dx of each
  * chunk: about 5% of the time, instead of a whole fp32 copy of the vocabulary.  A 16-bit dW is
@@ -109,7 +107,8 @@ static struct product_shape part_shape(const struct layout *layout, enum part pa
                                       .b_transposed = true,
                                       .lda = width,
                                       .ldb = width,
-                                      .ldc = pitch};
+                                      .ldc = pitch,
+                                      .chosen_by_m = layout->chunk_rows};
     case PART_dx:
         return (struct product_shape){.m = rows,
                                       .n = width,
@@ -117,7 +116,8 @@ static struct product_shape part_shape(const struct layout *layout, enum part pa
                                       .lda = pitch,
                                       .ldb = width,
                                       .ldc = width,
-                                      .may_add = layout->block_classes < layout->n_classes};
+                                      .may_add = layout->block_classes < layout->n_classes,
+                                      .chosen_by_m = layout->chunk_rows};
     default: /* PART_dw */
         return (struct product_shape){.m = classes,
                                       .n = width,

@@ -34,7 +34,7 @@ struct layout {
     struct product_shape shape;  /* of a full chunk */
     bool splits_k;               /* the rows are k (grad_w), else m */
     bool acc_apart;              /* a product goes to the workspace first, not to the result */
-    bool is_finished;            /* a product is not the result yet */
+    bool needs_finish;           /* a product is not the result yet */
     size_t matrix, bias, left, right, acc, product, total;
     struct tiled tiled;
 };
@@ -131,11 +131,12 @@ static struct layout times_matrix_layout(const struct program *prog, const struc
     int64_t most_rows = facts->threads <= 2 ? LEAST_CHUNK : LEAST_CHUNK / 2 * facts->threads;
     layout.acc_apart =
         slope_at != NULL || input(prog, op, 3) != NULL || (!is_f32(y) && !is_f32(before));
-    layout.is_finished = layout.acc_apart || !is_f32(y) || bias != NULL || before != NULL ||
-                         op->attrs.act != ACT_none;
-    layout.chunk_rows = least(layout.n_rows, all_f32 ? 4 * most_rows : most_rows);
-    if (all_f32 && !layout.is_finished)
-        layout.chunk_rows = layout.n_rows;
+    layout.needs_finish = layout.acc_apart || !is_f32(y) || bias != NULL || before != NULL ||
+                          (op->kind == OP_linear && op->attrs.act != ACT_none);
+    if (all_f32)
+        most_rows = layout.needs_finish ? 4 * most_rows : layout.n_rows;
+    int64_t n_chunks = (layout.n_rows + most_rows - 1) / most_rows; /* about equally long */
+    layout.chunk_rows = (layout.n_rows + n_chunks - 1) / n_chunks;
     bool matrix_is_n_k = (op->kind == OP_linear) != (op->attrs.in_out != 0);
     layout.shape = (struct product_shape){.m = layout.chunk_rows,
                                           .n = n,
@@ -144,6 +145,7 @@ static struct layout times_matrix_layout(const struct program *prog, const struc
                                           .lda = k,
                                           .ldb = matrix_is_n_k ? k : n,
                                           .ldc = n,
+                                          /* widened chunks may be short: as the shortest */
                                           .chosen_by_m = all_f32 ? layout.n_rows : LEAST_CHUNK};
     if (!is_f32(matrix))
         layout.matrix = work_take(&layout.total, f32_bytes(n * k));
@@ -320,7 +322,7 @@ static enum snug_status run_times_matrix(const struct kernel_call *call, struct 
         finish.more.begin = first;
         TRY(product_run(n == layout->chunk_rows ? p->full : p->tail, rows_in, matrix, finish.acc,
                         false, work_at(call->work, layout->product), err));
-        if (layout->is_finished)
+        if (layout->needs_finish)
             p->loops->finish_linear(p->threads, &finish);
     }
     return SNUG_OK;

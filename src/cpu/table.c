@@ -101,10 +101,37 @@ enum {
 static rows_fn *const product_families[] = {rows_linear, rows_head};
 enum { N_PRODUCT_FAMILIES = sizeof product_families / sizeof *product_families };
 
-/* The highest level of this CPU, or the one that the environment asks for if the CPU has it. */
+#if defined(SNUG_AMX)
+/* AVX-512 that rounds to bf16: what stands between tile instructions. */
+static bool cpu_runs_v4_bf16(void)
+{
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return cpu_runs_v4() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 5) != 0;
+}
+#endif
+
+static bool emulates_tiles(void)
+{
+    const char *asked = getenv("SNUG_CPU_LEVEL");
+    return asked != NULL && strcmp(asked, "amx-emulated") == 0;
+}
+
+static bool emulates_tiles_in_v4(void)
+{
+#if defined(SNUG_AMX)
+    return emulates_tiles() && cpu_runs_v4_bf16();
+#else
+    return false;
+#endif
+}
+
+/* The highest level of this CPU, or the one that the environment asks for if the CPU has it.  Beside
+ * tiles emulated in plain C stand kernels in plain C: fused or not, an op has the same bits. */
 static int level_in_use(void)
 {
     const char *asked = getenv("SNUG_CPU_LEVEL");
+    if (emulates_tiles() && !emulates_tiles_in_v4())
+        return 0;
     for (int i = N_LEVELS - 1; asked != NULL && i >= 0; i--)
         if (strcmp(levels[i].name, asked) == 0 && levels[i].cpu_runs())
             return i;
@@ -122,13 +149,6 @@ const struct cpu_loops *cpu_loops(void)
 /* ---- tiles --------------------------------------------------------------------------------- */
 
 #if defined(SNUG_AMX)
-/* AVX-512 that rounds to bf16: what stands between tile instructions. */
-static bool cpu_runs_v4_bf16(void)
-{
-    unsigned a = 0, b = 0, c = 0, d = 0;
-    return cpu_runs_v4() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 5) != 0;
-}
-
 /* The CPU has tiles, the system saves them, and it lets this process use them.  The last is asked
  * for here, once a process is enough and more do no harm.  The leaf with the palettes is not asked:
  * some hypervisors hide it, and palette 1 is the only one there is. */
@@ -151,18 +171,19 @@ enum tile_unit { TILES_none, TILES_emulated, TILES_emulated_v4, TILES_amx };
 
 static enum tile_unit tiles_in_use(void)
 {
-    const char *asked = getenv("SNUG_CPU_LEVEL");
-    bool emulates = asked != NULL && strcmp(asked, "amx-emulated") == 0;
-#if defined(SNUG_AMX)
-    if (emulates && cpu_runs_v4_bf16())
+    if (emulates_tiles_in_v4())
         return TILES_emulated_v4;
+    if (emulates_tiles())
+        return TILES_emulated;
+#if defined(SNUG_AMX)
+    const char *asked = getenv("SNUG_CPU_LEVEL");
     for (int i = 0; asked != NULL && i < N_LEVELS; i++)
         if (strcmp(levels[i].name, asked) == 0 && levels[i].cpu_runs())
             return TILES_none; /* a lower level */
-    if (!emulates && cpu_runs_amx())
+    if (cpu_runs_amx())
         return TILES_amx;
 #endif
-    return emulates ? TILES_emulated : TILES_none;
+    return TILES_none;
 }
 
 product16_fn *cpu_product16(void)

@@ -131,6 +131,11 @@ bool op_is_product(enum op_kind kind)
     return rules[kind] != cost_elementwise && rules[kind] != cost_norm && rules[kind] != cost_none;
 }
 
+bool op_is_conv(enum op_kind kind)
+{
+    return rules[kind] == cost_conv2d || rules[kind] == cost_conv2d_grad_w;
+}
+
 double op_flops(const struct program *prog, const struct op *op)
 {
     return rules[op->kind](prog, op);

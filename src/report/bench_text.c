@@ -87,14 +87,15 @@ static void add_step(struct text *out, const struct report_bench *b)
     text_add(out, "\n%.1f %s/s\n", (double)b->step_tokens / b->step_seconds, b->unit);
 }
 
-/* The bar to tune for: nothing but products, each as fast as the fastest above. */
+/* The bar to tune for: nothing but products, each as fast as the fastest above.  Of networks that
+ * convolve most of the time it would say little. */
 static void add_products(struct text *out, const struct report_bench *b)
 {
-    if (!(b->best_product_flops > 0))
+    if (!(b->best_product_flops > 0) || b->product_flops < b->conv_flops)
         return;
     double alone = b->product_flops / b->best_product_flops;
     text_add(out,
-             "The products of a step (linear, convolution, attention, head) are %.3g TFLOP.\n"
+             "The matrix products of a step (linear, attention, head) are %.3g TFLOP.\n"
              "At the best rate of a product above, %.3g TFLOP/s, they alone would take\n"
              "%.3g s: the step runs at %.0f%% of that.\n",
              b->product_flops * 1e-12, b->best_product_flops * 1e-12, alone,

@@ -101,7 +101,7 @@ static void add_op(const struct session *session, int i, double seconds,
     }
     bench_add_op(row, session, op, times, seconds, limits);
     if (op_is_product(op->kind))
-        r->product_flops += times * op_flops(prog, op);
+        *(op_is_conv(op->kind) ? &r->conv_flops : &r->product_flops) += times * op_flops(prog, op);
 }
 
 static enum snug_status run_steps(struct bench *b, int n_steps, double *seconds,

@@ -178,7 +178,8 @@ enum snug_status bench_kernels(const struct session *session, const char *type,
                                     .type = cases[i].in_fp32 ? "fp32" : type};
         TRY(run_case(session, op, &cases[i], limits, row, err));
         double rate = row->flops / row->seconds;
-        if (op_is_product(op->kind) && !cases[i].in_fp32 && rate > bench->best_product_flops)
+        bool is_product = op_is_product(op->kind) && !op_is_conv(op->kind);
+        if (is_product && !cases[i].in_fp32 && rate > bench->best_product_flops)
             bench->best_product_flops = rate;
     }
     return SNUG_OK;

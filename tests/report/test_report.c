@@ -318,6 +318,10 @@ static void bench_is_exact(void **state)
             fail_msg("\"%s\" is not in:\n%s", expected[i], text);
     assert_true(widest_line(text) <= 80);
     free(text);
+    bench.conv_flops = 4e12;
+    text = report_bench_text(&bench);
+    assert_null(strstr(text, "they alone would take"));
+    free(text);
     bench.kernels[0].flops = 2.215584e12; /* of a GPU: no column runs into the next */
     bench.amx_flops = 989.5e12;
     text = report_bench_text(&bench);
