@@ -193,11 +193,19 @@ static void run_block(bool backward)
     }
 }
 
+/* Each side alone: what they make together may wrap around. */
+static bool is_within(dim3 sides, unsigned most_x, unsigned most_y, unsigned most_z)
+{
+    return sides.x > 0 && sides.y > 0 && sides.z > 0 && sides.x <= most_x && sides.y <= most_y &&
+           sides.z <= most_z;
+}
+
 void emulated_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &thread)
 {
     std::lock_guard<std::mutex> guard(gpu.lock);
-    if (block.x * block.y * block.z > THREADS_MOST || grid.x * grid.y * grid.z == 0 ||
-        shared_bytes > (227 << 10))
+    if (!is_within(grid, INT32_MAX, UINT16_MAX, UINT16_MAX) ||
+        !is_within(block, THREADS_MOST, THREADS_MOST, 64) ||
+        block.x * block.y * block.z > THREADS_MOST || shared_bytes > (227 << 10))
         give_up("the launch asks for what no GPU has");
     if (gpu.stacks == nullptr)
         gpu.stacks = (unsigned char *)mmap(nullptr, (size_t)THREADS_MOST * STACK_BYTES,
