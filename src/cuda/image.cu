@@ -4,8 +4,10 @@
  * A thread makes elements of the result and gathers what it needs, also for the gradients: nothing is
  * added by two threads.  Neighbouring threads have neighbouring packs of channels.
  *
- *     a pool of windows: blockIdx.x is a row of an image, of all images; blockIdx.y and threadIdx.x
- *     go along the row
+ *     a pool of windows: per_row blocks go along a row of an image, then along the next, of all
+ *     images
+ *
+ * All of them lie along x: other sides of a grid end at 65535.
  */
 #include "cuda/image.h"
 #include "cuda/raw.h"
@@ -17,19 +19,27 @@ struct place {
     int image, h, w, c, n;
 };
 
-DEVICE struct place place_of(int height, int channels)
+DEVICE struct place place_of(int height, int channels, unsigned per_row)
 {
     unsigned n_packs = (unsigned)(channels + PACK - 1) / PACK;
-    unsigned i = blockIdx.y * BLOCK + threadIdx.x;
-    int image = (int)(blockIdx.x / (unsigned)height), h = (int)(blockIdx.x % (unsigned)height);
+    unsigned row = blockIdx.x / per_row;
+    unsigned i = blockIdx.x % per_row * BLOCK + threadIdx.x;
+    int image = (int)(row / (unsigned)height), h = (int)(row % (unsigned)height);
     int w = (int)(i / n_packs), c = (int)(i % n_packs * PACK);
     return {image, h, w, c, channels - c < PACK ? channels - c : (int)PACK};
 }
 
-static dim3 grid_of_places(int64_t n_images, int64_t height, int64_t width, int64_t channels)
+static unsigned blocks_of_row(int64_t width, int64_t channels)
 {
     int64_t n_packs = (channels + PACK - 1) / PACK;
-    return dim3((unsigned)(n_images * height), grid_of(width * n_packs, BLOCK));
+    return grid_of(width * n_packs, BLOCK);
+}
+
+/* Too many are refused by the launch, not cut to what a word holds. */
+static unsigned blocks_of_rows(int64_t n_rows, unsigned per_row)
+{
+    int64_t n_blocks = n_rows * per_row;
+    return n_blocks < UINT32_MAX ? (unsigned)n_blocks : UINT32_MAX;
 }
 
 /* ---- the largest of a window ----------------------------------------------------------------- */
@@ -48,7 +58,7 @@ static struct pool pool_of(const struct cuda_conv_shape *s)
 /* Where this place's channels of the first pixel of row h lie; pixels are s.channels apart. */
 DEVICE int64_t row_begin(const struct pool &s, const struct place &p, int height, int width, int h)
 {
-    return (int64_t)(p.image * height + h) * width * s.channels + p.c;
+    return ((int64_t)p.image * height + h) * width * s.channels + p.c;
 }
 
 /* The taps, begin to end, of a window from `at` on that meet one of n rows (or columns). */
@@ -98,9 +108,10 @@ template <int DTYPE> DEVICE void store_taps(uint8_t *to, int64_t at, int n, cons
 
 /* Every window meets the image: the pad is at most half of one. */
 template <int DTYPE>
-KERNEL maxpool(struct pool s, struct cuda_array x, struct cuda_array y, uint8_t *at)
+KERNEL maxpool(struct pool s, unsigned per_row, struct cuda_array x, struct cuda_array y,
+               uint8_t *at)
 {
-    struct place to = place_of(s.y_h, s.channels);
+    struct place to = place_of(s.y_h, s.channels, per_row);
     if (to.w >= s.y_w)
         return;
     int h = to.h * s.stride - s.pad, w = to.w * s.stride - s.pad;
@@ -118,13 +129,14 @@ KERNEL maxpool(struct pool s, struct cuda_array x, struct cuda_array y, uint8_t 
             raw_pack<DTYPE> taps[TAPS_AHEAD] = {};
             for (int j = 0; j < TAPS_AHEAD; j++)
                 if (kw + j < columns.end)
-                    taps[j] = raw_load_some<DTYPE>(x, row + (w + kw + j) * s.channels, to.n);
+                    taps[j] =
+                        raw_load_some<DTYPE>(x, row + (int64_t)(w + kw + j) * s.channels, to.n);
             for (int j = 0; j < TAPS_AHEAD; j++)
                 if (kw + j < columns.end)
                     keep_larger<DTYPE>(taps[j], kh * s.kernel_w + kw + j, most, where);
         }
     }
-    int64_t result = row_begin(s, to, s.y_h, s.y_w, to.h) + to.w * s.channels;
+    int64_t result = row_begin(s, to, s.y_h, s.y_w, to.h) + (int64_t)to.w * s.channels;
     store_some<DTYPE>(y, result, to.n, most);
     store_taps<DTYPE>(at, result, to.n, where);
 }
@@ -145,11 +157,13 @@ DEVICE void gather(const struct pool &s, const struct place &cell, int r_h, int 
                    const struct cuda_array &dy, const uint8_t *at, float sum[PACK])
 {
     for (int kh = r_h, h = cell.h; kh < s.kernel_h && h >= 0; kh += s.stride, h--) {
+        if (h >= s.y_h)
+            continue;
         int64_t row = row_begin(s, cell, s.y_h, s.y_w, h);
         for (int kw = r_w, w = cell.w; kw < s.kernel_w && w >= 0; kw += s.stride, w--) {
-            if (h >= s.y_h || w >= s.y_w)
+            if (w >= s.y_w)
                 continue;
-            int64_t from = row + w * s.channels;
+            int64_t from = row + (int64_t)w * s.channels;
             raw_pack<DTYPE> raw = raw_load_some<DTYPE>(dy, from, cell.n);
             uint64_t taps = load_taps<DTYPE>(at, from, cell.n);
             uint64_t wrong = taps ^ (unsigned)(kh * s.kernel_w + kw) * 0x0101010101010101u;
@@ -164,10 +178,10 @@ DEVICE void gather(const struct pool &s, const struct place &cell, int r_h, int 
 
 /* A thread makes a cell. */
 template <int DTYPE>
-KERNEL maxpool_grad(struct pool s, int cells_h, struct cuda_array dy, const uint8_t *at,
-                    struct cuda_array dx)
+KERNEL maxpool_grad(struct pool s, int cells_h, unsigned per_row, struct cuda_array dy,
+                    const uint8_t *at, struct cuda_array dx)
 {
-    struct place cell = place_of(cells_h, s.channels);
+    struct place cell = place_of(cells_h, s.channels, per_row);
     for (int r_h = 0; r_h < s.stride; r_h++) {
         int h = cell.h * s.stride - s.pad + r_h;
         int64_t row = row_begin(s, cell, s.x_h, s.x_w, h);
@@ -177,7 +191,7 @@ KERNEL maxpool_grad(struct pool s, int cells_h, struct cuda_array dy, const uint
                 continue;
             float sum[PACK] = {};
             gather<DTYPE>(s, cell, r_h, r_w, dy, at, sum);
-            store_some<DTYPE>(dx, row + w * s.channels, cell.n, sum);
+            store_some<DTYPE>(dx, row + (int64_t)w * s.channels, cell.n, sum);
         }
     }
 }
@@ -194,8 +208,9 @@ int cuda_maxpool(const struct cuda_conv_shape *shape, struct cuda_array x, struc
 {
     auto kernel = kernel_of_type(type_of_pool(shape, x, y, at), maxpool<DTYPE_f32>,
                                  maxpool<DTYPE_bf16>, maxpool<DTYPE_f16>, maxpool<ANY_TYPE>);
-    dim3 grid = grid_of_places(shape->n, shape->y_h, shape->y_w, shape->y_c);
-    return launch(kernel, grid, BLOCK, 0, stream, pool_of(shape), x, y, at);
+    unsigned per_row = blocks_of_row(shape->y_w, shape->y_c);
+    return launch(kernel, blocks_of_rows(shape->n * shape->y_h, per_row), BLOCK, 0, stream,
+                  pool_of(shape), per_row, x, y, at);
 }
 
 int cuda_maxpool_grad(const struct cuda_conv_shape *shape, struct cuda_array dy, const uint8_t *at,
@@ -205,8 +220,9 @@ int cuda_maxpool_grad(const struct cuda_conv_shape *shape, struct cuda_array dy,
         kernel_of_type(type_of_pool(shape, dx, dy, at), maxpool_grad<DTYPE_f32>,
                        maxpool_grad<DTYPE_bf16>, maxpool_grad<DTYPE_f16>, maxpool_grad<ANY_TYPE>);
     int64_t cells_h = n_cells(shape->x_h, shape), cells_w = n_cells(shape->x_w, shape);
-    dim3 grid = grid_of_places(shape->n, cells_h, cells_w, shape->x_c);
-    return launch(kernel, grid, BLOCK, 0, stream, pool_of(shape), (int)cells_h, dy, at, dx);
+    unsigned per_row = blocks_of_row(cells_w, shape->x_c);
+    return launch(kernel, blocks_of_rows(shape->n * cells_h, per_row), BLOCK, 0, stream,
+                  pool_of(shape), cells_h, per_row, dy, at, dx);
 }
 
 /* ---- means and positions --------------------------------------------------------------------- */
@@ -225,9 +241,10 @@ KERNEL meanpool(int64_t n_elems, int64_t n_pixels, int64_t channels, struct cuda
 }
 
 template <int DTYPE>
-KERNEL meanpool_grad(int n_pixels, int channels, struct cuda_array dy, struct cuda_array dx)
+KERNEL meanpool_grad(int n_pixels, int channels, unsigned per_row, struct cuda_array dy,
+                     struct cuda_array dx)
 {
-    struct place to = place_of(1, channels);
+    struct place to = place_of(1, channels, per_row);
     if (to.w >= n_pixels)
         return;
     float slope[PACK];
@@ -251,8 +268,9 @@ int cuda_meanpool_grad(int64_t n, int64_t n_pixels, int64_t channels, struct cud
     auto kernel = kernel_of_type(type_of_packs(channels, both, 2), meanpool_grad<DTYPE_f32>,
                                  meanpool_grad<DTYPE_bf16>, meanpool_grad<DTYPE_f16>,
                                  meanpool_grad<ANY_TYPE>);
-    return launch(kernel, grid_of_places(n, 1, n_pixels, channels), BLOCK, 0, stream, n_pixels,
-                  channels, dy, dx);
+    unsigned per_row = blocks_of_row(n_pixels, channels);
+    return launch(kernel, blocks_of_rows(n, per_row), BLOCK, 0, stream, n_pixels, channels, per_row,
+                  dy, dx);
 }
 
 KERNEL add_repeated(int64_t n, int64_t period, struct cuda_array x, struct cuda_array more,
