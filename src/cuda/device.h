@@ -244,6 +244,14 @@ DEVICE uint32_t two_to_16(enum dtype dtype, float first, float second)
 #endif
 }
 
+DEVICE pack_16 pack_of(enum dtype dtype, const float x[PACK])
+{
+    pack_16 bits;
+    for (int i = 0; i < PACK / 2; i++)
+        bits.two[i] = two_to_16(dtype, x[2 * i], x[2 * i + 1]);
+    return bits;
+}
+
 DEVICE void pack_unpack(enum dtype dtype, const pack_16 &bits, float x[PACK])
 {
     for (int i = 0; i < PACK / 2; i++) {
@@ -273,7 +281,8 @@ DEVICE void pack_load(enum dtype dtype, const void *data, int64_t at, float x[PA
     pack_unpack(dtype, bits, x);
 }
 
-/* By one access: what is assigned as a struct the compiler may take apart. */
+/* To memory, by one access.  Assigned as a struct, nvcc had made four of the 16-bit packs that batchnorm.cu
+ * stores; it knows what an __int128 is. */
 DEVICE void pack_16_store(void *to, const pack_16 &bits)
 {
 #if defined(__CUDA_ARCH__)
@@ -298,10 +307,7 @@ DEVICE void pack_store(enum dtype dtype, void *data, int64_t at, const float x[P
         to[1] = high;
         return;
     }
-    pack_16 bits;
-    for (int i = 0; i < PACK / 2; i++)
-        bits.two[i] = two_to_16(dtype, x[2 * i], x[2 * i + 1]);
-    pack_16_store((uint16_t *)data + at, bits);
+    pack_16_store((uint16_t *)data + at, pack_of(dtype, x));
 }
 
 /* The first n elements of a pack that may be cut or not aligned; the others are 0. */

@@ -28,14 +28,11 @@ DEVICE raw_pack<DTYPE> raw_load(const void *data, int64_t row_begin, int column,
     raw_pack<DTYPE> raw = {};
     if (column >= width)
         return raw;
-    if (ALIGNED) {
-        size_t bytes = DTYPE == DTYPE_f32 ? 4 : 2;
-        return *(const raw_pack<DTYPE> *)((const char *)data + (row_begin + column) * bytes);
-    }
+    if (ALIGNED)
+        return raw_at<DTYPE>(data, row_begin + column);
     float x[PACK];
     pack_load_part((enum dtype)DTYPE, data, row_begin + column, width - column, x);
-    pack_store((enum dtype)DTYPE, &raw, 0, x);
-    return raw;
+    return raw_of<DTYPE>(x);
 }
 
 /* The compiler would keep the floats of a first unpacking until the second, and run out of registers:

@@ -32,17 +32,32 @@ template <int DTYPE> DEVICE void unpack(const raw_pack<DTYPE> &raw, float x[PACK
     pack_load(DTYPE == ANY_TYPE ? DTYPE_f32 : (enum dtype)DTYPE, &raw, 0, x);
 }
 
+/* As they lie there, which must be aligned; not of ANY_TYPE. */
+template <int DTYPE> DEVICE raw_pack<DTYPE> raw_at(const void *data, int64_t at)
+{
+    const size_t bytes = DTYPE == DTYPE_f32 ? 4 : 2;
+    return *(const raw_pack<DTYPE> *)((const char *)data + at * bytes);
+}
+
+template <int DTYPE> DEVICE raw_pack<DTYPE> raw_of(const float x[PACK])
+{
+    raw_pack<DTYPE> raw;
+    if constexpr (DTYPE == DTYPE_bf16 || DTYPE == DTYPE_f16)
+        raw.bits = pack_of((enum dtype)DTYPE, x);
+    else
+        pack_store(DTYPE_f32, &raw, 0, x);
+    return raw;
+}
+
 /* n elements, which is PACK unless the type is ANY_TYPE. */
 template <int DTYPE>
 DEVICE raw_pack<DTYPE> raw_load_some(const struct cuda_array &from, int64_t at, int n)
 {
-    if (DTYPE != ANY_TYPE) {
-        size_t bytes = DTYPE == DTYPE_f32 ? 4 : 2;
-        return *(const raw_pack<DTYPE> *)((const char *)from.data + at * bytes);
-    }
-    raw_pack<DTYPE> raw;
-    pack_load_part(from.dtype, from.data, at, n, (float *)&raw);
-    return raw;
+    if (DTYPE != ANY_TYPE)
+        return raw_at<DTYPE>(from.data, at);
+    float x[PACK];
+    pack_load_part(from.dtype, from.data, at, n, x);
+    return raw_of<DTYPE>(x);
 }
 
 template <int DTYPE>
@@ -54,7 +69,7 @@ DEVICE void store_some(const struct cuda_array &to, int64_t at, int n, const flo
         pack_store_part(to.dtype, to.data, at, n, x);
 }
 
-/* What operands whose rows have so many elements, and no other, are to be loaded as. */
+/* The type of all operands if it is one and their rows are whole, aligned packs; otherwise ANY_TYPE. */
 static inline int type_of_packs(int64_t n_columns, const struct cuda_array operands[],
                                 int n_operands)
 {
