@@ -18,7 +18,15 @@
 #include "cuda/raw.h"
 
 /* Blocks are small so that all CUDA_SUM_PARTS are at work at once, each thread with many registers. */
-enum { BLOCK = 128, LANES_MOST = 32, ROWS_AHEAD = 4, WALK_BLOCKS = 4096 };
+enum { BLOCK = 128, LANES_MOST = 32, ROWS_AHEAD = 4 };
+
+/* As many as the walk has, about.  Emulated they are few, so that small tensors give a block more than
+ * one turn. */
+#if defined(SNUG_CUDA_EMULATED)
+enum { WALK_BLOCKS = 8 };
+#else
+enum { WALK_BLOCKS = 4096 };
+#endif
 
 /* Rows that are asked for at once: floats take twice the registers. */
 template <int DTYPE> constexpr int rows_ahead(void)
@@ -67,7 +75,7 @@ DEVICE void load_vector(const struct cuda_array &from, const struct share &own, 
 
 /* y = (x - mean) * scale + shift */
 struct channels {
-    float mean[PACK], scale[PACK], shift[PACK];
+    float mean[PACK], rstd[PACK], scale[PACK], shift[PACK];
 };
 
 template <int DTYPE>
@@ -79,8 +87,10 @@ DEVICE void load_channels(const struct cuda_batchnorm &t, const struct share &ow
     load_vector<DTYPE>(t.var, own, var);
     load_vector<DTYPE>(t.gamma, own, k.scale);
     load_vector<DTYPE>(t.beta, own, k.shift);
-    for (int i = 0; i < PACK; i++)
-        k.scale[i] *= rstd_of(t, var[i]);
+    for (int i = 0; i < PACK; i++) {
+        k.rstd[i] = rstd_of(t, var[i]);
+        k.scale[i] *= k.rstd[i];
+    }
 }
 
 /* Asks for rows; those that are not there are left alone. */
@@ -150,20 +160,22 @@ DEVICE void add_row(const struct cuda_batchnorm &t, const struct channels &k,
 template <int DTYPE, bool GRAD>
 DEVICE void add_rows(const struct cuda_batchnorm &t, const struct share &own, struct two_sums &sums)
 {
-    const int n_rows = rows_ahead<DTYPE>() * (GRAD ? 1 : 2);
+    constexpr int n_ahead = rows_ahead<DTYPE>() * (GRAD ? 1 : 2);
     struct channels k = {};
-    if (GRAD)
+    if (GRAD && t.relu && t.y.data == NULL) /* all of them, for the sign of y */
         load_channels<DTYPE>(t, own, k);
+    else if (GRAD)
+        load_vector<DTYPE>(t.mean, own, k.mean);
     else
         unpack<DTYPE>(raw_load_some<DTYPE>(t.x, own.c, own.n), k.mean); /* of the first row */
-    for (int64_t at = own.begin; at < own.end; at += n_rows * own.step) {
-        raw_pack<DTYPE> x[n_rows] = {}, dy[n_rows] = {}, y[n_rows] = {};
+    for (int64_t at = own.begin; at < own.end; at += n_ahead * own.step) {
+        raw_pack<DTYPE> x[n_ahead] = {}, dy[n_ahead] = {}, y[n_ahead] = {};
         load_rows(t.x, own, at, x);
         if (GRAD) {
             load_rows(t.dy, own, at, dy);
             load_rows(t.y, own, at, y);
         }
-        for (int j = 0; j < n_rows; j++)
+        for (int j = 0; j < n_ahead; j++)
             if (at + j * own.step < own.end)
                 add_row<DTYPE, GRAD>(t, k, x[j], dy[j], y[j], sums);
     }
@@ -255,6 +267,8 @@ template <bool GRAD> static int make_sums(const struct cuda_batchnorm *t, void *
     auto finish = finish_channels<GRAD>;
     int64_t n_parts = cuda_sum_parts_of(t->n_rows), n_packs = (t->channels + PACK - 1) / PACK;
     int n_lanes = lanes_of(n_packs);
+    int64_t n_filled = grid_of(t->n_rows, BLOCK / n_lanes); /* parts that have a row */
+    n_parts = n_filled < n_parts ? n_filled : n_parts;
     float *parts = t->work + 2 * t->channels;
     dim3 grid(grid_of(n_packs, n_lanes), (unsigned)n_parts);
     int error = launch(kernel, grid, BLOCK, 0, stream, *t, n_lanes, parts);
@@ -289,13 +303,12 @@ template <int DTYPE>
 DEVICE void load_pulls(const struct cuda_batchnorm &t, const struct share &own,
                        const struct channels &k, struct pulls &pull)
 {
-    float var[PACK], share = 1.0f / (float)t.n_rows;
-    load_vector<DTYPE>(t.var, own, var);
+    float per_row = 1.0f / (float)t.n_rows;
     load_vector<DTYPE>({DTYPE_f32, t.work}, own, pull.even);
     load_vector<DTYPE>({DTYPE_f32, t.work + t.channels}, own, pull.lean);
     for (int i = 0; i < PACK; i++) {
-        pull.even[i] *= share * k.scale[i];
-        pull.lean[i] *= share * k.scale[i] * rstd_of(t, var[i]);
+        pull.even[i] *= per_row * k.scale[i];
+        pull.lean[i] *= per_row * k.scale[i] * k.rstd[i];
     }
 }
 
@@ -334,14 +347,14 @@ KERNEL each_element(struct cuda_batchnorm t, int n_lanes, int64_t rows_each)
     load_channels<DTYPE>(t, own, k);
     if (GRAD)
         load_pulls<DTYPE>(t, own, k, pull);
-    const int n_rows = rows_ahead<DTYPE>();
-    for (int64_t at = own.begin; at < own.end; at += n_rows * own.step) {
-        raw_pack<DTYPE> x[n_rows] = {}, dy[n_rows] = {}, more[n_rows] = {};
+    constexpr int n_ahead = rows_ahead<DTYPE>();
+    for (int64_t at = own.begin; at < own.end; at += n_ahead * own.step) {
+        raw_pack<DTYPE> x[n_ahead] = {}, dy[n_ahead] = {}, more[n_ahead] = {};
         load_rows(t.x, own, at, x);
         if (GRAD)
             load_rows(t.dy, own, at, dy);
         load_rows(GRAD ? t.y : t.r, own, at, more);
-        for (int j = 0; j < n_rows; j++) {
+        for (int j = 0; j < n_ahead; j++) {
             int64_t to = at + j * own.step;
             if (to >= own.end)
                 break;

@@ -22,7 +22,7 @@ struct cuda_batchnorm {
     float *work;                     /* as many floats as cuda_batchnorm_work says */
 };
 
-/* Two sums of each channel: all of them, and their parts. */
+/* Two sums of each channel: all of them, and their parts, if every part has a row. */
 static inline int64_t cuda_batchnorm_work(int64_t n_rows, int64_t channels)
 {
     return 2 * channels * (1 + cuda_sum_parts_of(n_rows));

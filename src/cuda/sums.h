@@ -8,7 +8,8 @@
 
 enum { CUDA_SUM_PARTS = 512, CUDA_SUM_ROWS = 64 };
 
-/* Into how many parts the rows of a long column are cut, each at least CUDA_SUM_ROWS long. */
+/* Into how many parts the rows of a long column are cut: each has CUDA_SUM_ROWS at least if they are cut
+ * evenly.  Batch norm deals them in turn, and its last parts may have fewer. */
 static inline int64_t cuda_sum_parts_of(int64_t n_rows)
 {
     int64_t n = n_rows / CUDA_SUM_ROWS;
