@@ -8,7 +8,8 @@
 #include "cuda/launch.h"
 
 CUDA_LAUNCHERS_BEGIN
-/* The largest of each window, and which it is: u8, kh KW + kw; the first of equals, NaN before all. */
+/* The largest of each window, and which it is: u8, kh KW + kw.  The first of equals; NaN is
+ * larger than all, the last NaN counts. */
 CUDA_LAUNCHER int cuda_maxpool(const struct cuda_conv_shape *shape, struct cuda_array x,
                                struct cuda_array y, uint8_t *at, void *stream);
 CUDA_LAUNCHER int cuda_maxpool_grad(const struct cuda_conv_shape *shape, struct cuda_array dy,
