@@ -20,8 +20,7 @@
 /* Blocks are small so that all CUDA_SUM_PARTS are at work at once, each thread with many registers. */
 enum { BLOCK = 128, LANES_MOST = 32, ROWS_AHEAD = 4 };
 
-/* As many as the walk has, about.  Emulated they are few, so that small tensors give a block more than
- * one turn. */
+/* About so many blocks walk.  Emulated they are few: small tensors then take more than one turn of each. */
 #if defined(SNUG_CUDA_EMULATED)
 enum { WALK_BLOCKS = 8 };
 #else
