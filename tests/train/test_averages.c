@@ -31,8 +31,13 @@ static const struct subject {
 };
 enum { N_SUBJECTS = sizeof subjects / sizeof *subjects };
 
-/* Fills n numbers. */
-typedef void average_fn(snug_trainer *trainer, const char *weight, int64_t n, double *values);
+/* A sum, and the sum of what its terms are without their signs: what rounding goes by. */
+struct sum {
+    double value, size;
+};
+
+/* Fills n of them. */
+typedef void average_fn(snug_trainer *trainer, const char *weight, int64_t n, struct sum *sums);
 
 struct averaged {
     const char *recipe;
@@ -43,46 +48,48 @@ struct averaged {
 
 /* Adds `factor` times PREFIX.WEIGHT; false: there is no such tensor. */
 static bool add_tensor(snug_trainer *t, const char *prefix, const char *weight, int64_t n,
-                       double factor, double *values)
+                       double factor, struct sum *sums)
 {
     static float numbers[MAX_ELEMS];
     char name[80];
     snprintf(name, sizeof name, "%s%s", prefix, weight);
     if (snug_trainer_read(t, name, numbers, n, NULL) != SNUG_OK)
         return false;
-    for (int64_t i = 0; i < n; i++)
-        values[i] += factor * (double)numbers[i];
+    for (int64_t i = 0; i < n; i++) {
+        sums[i].value += factor * (double)numbers[i];
+        sums[i].size += fabs(factor * (double)numbers[i]);
+    }
     return true;
 }
 
 /* The weight as it is trained: its master if it has one. */
 static void add_trained(snug_trainer *t, const char *weight, int64_t n, double factor,
-                        double *values)
+                        struct sum *sums)
 {
-    if (!add_tensor(t, "master.", weight, n, factor, values))
-        assert_true(add_tensor(t, "", weight, n, factor, values));
+    if (!add_tensor(t, "master.", weight, n, factor, sums))
+        assert_true(add_tensor(t, "", weight, n, factor, sums));
 }
 
-static void schedule_free(snug_trainer *t, const char *weight, int64_t n, double *values)
+static void schedule_free(snug_trainer *t, const char *weight, int64_t n, struct sum *sums)
 {
-    add_trained(t, weight, n, 1 / 0.9, values);
-    assert_true(add_tensor(t, "z.", weight, n, -0.1 / 0.9, values));
+    add_trained(t, weight, n, 1 / 0.9, sums);
+    assert_true(add_tensor(t, "z.", weight, n, -0.1 / 0.9, sums));
 }
 
-static void queue_of_2(snug_trainer *t, const char *weight, int64_t n, double *values)
+static void queue_of_2(snug_trainer *t, const char *weight, int64_t n, struct sum *sums)
 {
-    assert_true(add_tensor(t, "copy0.", weight, n, 0.5, values));
-    assert_true(add_tensor(t, "copy1.", weight, n, 0.5, values));
+    assert_true(add_tensor(t, "copy0.", weight, n, 0.5, sums));
+    assert_true(add_tensor(t, "copy1.", weight, n, 0.5, sums));
 }
 
-static void queue_not_full(snug_trainer *t, const char *weight, int64_t n, double *values)
+static void queue_not_full(snug_trainer *t, const char *weight, int64_t n, struct sum *sums)
 {
-    add_trained(t, weight, n, 1, values);
+    add_trained(t, weight, n, 1, sums);
 }
 
-static void running_mean(snug_trainer *t, const char *weight, int64_t n, double *values)
+static void running_mean(snug_trainer *t, const char *weight, int64_t n, struct sum *sums)
 {
-    assert_true(add_tensor(t, "ema.", weight, n, 1, values));
+    assert_true(add_tensor(t, "ema.", weight, n, 1, sums));
 }
 
 static const struct averaged cases[] = {
@@ -155,21 +162,23 @@ static double check_weight(const struct averaged *c, snug_trainer *trainer, cons
                            struct safetensors *st)
 {
     static unsigned char saved[MAX_ELEMS * sizeof(float)];
-    double right[MAX_ELEMS] = {0}, now[MAX_ELEMS] = {0}, most_moved = 0;
+    struct sum right[MAX_ELEMS] = {{0}}, now[MAX_ELEMS] = {{0}};
+    double most_moved = 0;
     struct snug_error err;
     const struct st_entry *entry = safetensors_find(st, weight);
     assert_non_null(entry);
     int64_t n = shape_elems(&entry->shape);
     double rounding = entry->dtype == DTYPE_f32 ? 2e-7 : entry->dtype == DTYPE_f16 ? 5e-4 : 4e-3;
+    double least = entry->dtype == DTYPE_f16 ? 0x1p-25 : 0; /* half of the smallest that it has */
     must(safetensors_read(st, entry, saved, &err), &err);
     c->average(trainer, weight, n, right);
     add_trained(trainer, weight, n, 1, now);
     for (int64_t i = 0; i < n; i++) {
         double found = dtype_load(entry->dtype, saved, i);
-        if (!(fabs(found - right[i]) <= rounding * (fabs(right[i]) + 0.01)))
+        if (!(fabs(found - right[i].value) <= rounding * right[i].size + least))
             fail_msg("%s: %s[%d] was saved as %.9g, its average is %.9g", c->recipe, weight, (int)i,
-                     found, right[i]);
-        most_moved = fmax(most_moved, fabs(right[i] - now[i]));
+                     found, right[i].value);
+        most_moved = fmax(most_moved, fabs(right[i].value - now[i].value));
     }
     return most_moved;
 }
