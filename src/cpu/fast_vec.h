@@ -15,8 +15,8 @@
 #include <arm_neon.h>
 #endif
 
-#if defined( \
-    SNUG_EMULATED_LANES) /* by the compiler, for tests of what a level does with wide registers */
+/* SNUG_EMULATED_LANES: a test asks for registers that its CPU may not have; the compiler makes them up. */
+#if defined(SNUG_EMULATED_LANES)
 #define VEC_ELEMS SNUG_EMULATED_LANES
 #elif defined(__AVX512F__)
 #define VEC_ELEMS 16
@@ -65,15 +65,15 @@ static inline vec vec_fmadd(vec a, vec b, vec c)
 /* The larger; b where either is NaN. */
 static inline vec vec_max(vec a, vec b)
 {
-#if defined(__AVX512F__)
+#if defined(SNUG_EMULATED_LANES) || !defined(__SSE__)
+    vec_i32 above = a > b;
+    return (vec)((above & (vec_i32)a) | (~above & (vec_i32)b));
+#elif defined(__AVX512F__)
     return (vec)_mm512_max_ps((__m512)a, (__m512)b);
 #elif defined(__AVX__)
     return (vec)_mm256_max_ps((__m256)a, (__m256)b);
-#elif defined(__SSE__) && VEC_ELEMS == 4
-    return (vec)_mm_max_ps((__m128)a, (__m128)b);
 #else
-    vec_i32 above = a > b;
-    return (vec)((above & (vec_i32)a) | (~above & (vec_i32)b));
+    return (vec)_mm_max_ps((__m128)a, (__m128)b);
 #endif
 }
 

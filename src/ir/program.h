@@ -311,8 +311,8 @@ enum snug_status program_verify(const struct program *prog, struct snug_error *e
 
 /* cost.c: floating-point operations of one execution, bytes read, and bytes read and written. */
 double op_flops(const struct program *prog, const struct op *op);
-bool op_is_product(enum op_kind kind); /* its flops are those of matrix products */
-bool op_is_conv(enum op_kind kind);    /* and those of a convolution */
+bool op_is_product(enum op_kind kind); /* its flops are those of products, convolutions included */
+bool op_is_conv(enum op_kind kind);
 double op_read_bytes(const struct program *prog, const struct op *op);
 double op_moved_bytes(const struct program *prog, const struct op *op);
 

@@ -115,7 +115,7 @@ struct report_bench {
     double step_seconds, floor_seconds;
     int64_t step_tokens;
     const char *unit;                 /* "tokens" or "samples" */
-    double product_flops, conv_flops; /* of all products of a step; of its convolutions */
+    double product_flops, conv_flops; /* of a step: its matrix products, its convolutions */
     double best_product_flops;        /* of the fastest product alone, a second */
     int n_rates;            /* curves that were measured for the estimates of plan and fit */
     const char *rates_file; /* where they are kept; NULL: they could not be */
