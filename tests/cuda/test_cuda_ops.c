@@ -134,7 +134,8 @@ int main(int argc, char **argv)
     struct snug_error err = {0};
     const char *folder = getenv("SNUG_CASES");
     if (!read_options(argc, argv, &ctx))
-        return fprintf(stderr, "usage: %s [-v] [-c NAME] [-p I/N] [-o] [-r MOST] [-n]\n", argv[0]), 2;
+        return fprintf(stderr, "usage: %s [-v] [-c NAME] [-p I/N] [-o] [-r MOST] [-n]\n", argv[0]),
+               2;
     if (case_list_read(folder == NULL ? "tests/ops" : folder, &ctx.cases, &err) != SNUG_OK)
         return fprintf(stderr, "%s\n", err.message), 1;
     const struct CMUnitTest all[] = {
