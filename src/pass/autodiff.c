@@ -14,7 +14,7 @@
  * gets from the stage before wants a gradient, too.
  *
  * needs: a forward program that ends in a loss (or no ops at all: model states only)
- * keeps: forward ops and ids    breaks: nothing    leaves: env->backward_begin
+ * keeps: forward ops and ids    breaks: nothing    leaves: env->backward_begin, n_forward, forward_flops
  * cost:  O(ops + tensors)
  */
 #include "pass/autodiff.h"
@@ -167,6 +167,9 @@ enum snug_status pass_autodiff(struct program *prog, struct pass_env *env)
     ad.grad = arena_alloc(env->scratch, (size_t)(n_tensors + 1) * sizeof *ad.grad);
     ad.wanted = arena_zeros(env->scratch, (size_t)n_tensors + 1, sizeof *ad.wanted);
     env->n_forward = n_ops;
+    env->forward_flops = 0;
+    for (int i = 0; i < n_ops; i++)
+        env->forward_flops += op_flops(prog, &prog->ops[i]);
     env->backward_begin = arena_zeros(env->scratch, (size_t)n_ops + 1, sizeof(int));
     if (ad.grad == NULL || ad.wanted == NULL || env->backward_begin == NULL)
         return snug_fail(env->err, SNUG_NO_MEMORY, "autodiff: no scratch for %d tensors",

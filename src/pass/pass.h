@@ -65,9 +65,8 @@ enum { STAGES_MAX = 1024 };
 struct stage_cut {
     int n_stages; /* 0: not yet */
     int begin[STAGES_MAX + 1];
-    int last_begin;       /* the first op of the last stage, in the whole forward program */
-    double slowest;       /* seconds of the slowest stage, as a multiple of this rank's */
-    double forward_flops; /* of this rank's, a micro-batch */
+    int last_begin; /* the first op of the last stage, in the whole forward program */
+    double slowest; /* seconds of the slowest stage, as a multiple of this rank's */
 };
 enum lora_on { LORA_ON_attention, LORA_ON_mlp, LORA_ON_all };
 
@@ -86,6 +85,7 @@ struct pass_env {
      * backward_begin[i] up to backward_begin[i - 1], of op 0 up to the last. */
     int *backward_begin;
     int n_forward;
+    double forward_flops; /* of those ops, a micro-batch: before anything is fused or repeated */
 
     int lora_rank; /* of adapters; 0: all parameters are trained */
     enum lora_on lora_on;

@@ -121,9 +121,6 @@ static enum snug_status choose_blocks(struct staging *s)
     s->begin = s->blocks.list[env->cut->begin[env->ranks.stage]].begin;
     s->end = s->blocks.list[env->cut->begin[env->ranks.stage + 1] - 1].end;
     env->cut->last_begin = s->blocks.list[env->cut->begin[n_stages - 1]].begin;
-    env->cut->forward_flops = 0;
-    for (int i = s->begin; i < s->end; i++)
-        env->cut->forward_flops += op_flops(s->prog, &s->prog->ops[i]);
     return SNUG_OK;
 }
 

@@ -33,12 +33,7 @@ static bool is_recomputed(const struct program *prog, const struct op *op)
 static void add_costs(const struct program *prog, const struct device_rates *rates,
                       struct plan *plan)
 {
-    int loss_op = -1;
     double lane_seconds = 0, copy_seconds = 0; /* of the section so far */
-    for (int i = 0; i < prog->n_ops; i++)
-        for (int k = 0; k < prog->ops[i].n_out; k++)
-            if (prog->ops[i].out[k] == prog->loss && prog->loss != TENSOR_NONE)
-                loss_op = i;
     for (int i = 0; i < prog->n_ops; i++) {
         double flops = op_flops(prog, &prog->ops[i]);
         double times = program_op_runs(prog, i);
@@ -59,9 +54,6 @@ static void add_costs(const struct program *prog, const struct device_rates *rat
             plan->body_seconds += i < program_body_end(prog) ? longer : 0;
             lane_seconds = copy_seconds = 0;
         }
-        if (i <= loss_op) /* of the fused head, a third is forward */
-            plan->forward_flops +=
-                times * (prog->ops[i].kind == OP_linear_cross_entropy_train ? flops / 3 : flops);
     }
 }
 

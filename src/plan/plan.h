@@ -44,7 +44,7 @@ struct plan {
     int peak_op;                 /* where */
     int64_t at_peak[ROLE_COUNT]; /* bytes by role there; inputs apart */
     int64_t fragmentation;       /* arena_bytes - lower_bound */
-    double forward_flops, recompute_flops, step_flops, step_seconds;
+    double recompute_flops, step_flops, step_seconds;
     double body_seconds; /* of those seconds: forward and backward */
 };
 

@@ -237,6 +237,7 @@ enum snug_status session_program(const struct session_request *q, const char *la
         status = pass_run(&s->prog, &env, last_pass);
         s->update_place = env.update_place;
         s->repeated_flops = env.repeated_flops;
+        s->forward_flops = env.forward_flops * s->n_micro;
         s->rank = env.ranks.rank > 0 ? env.ranks.rank : 0;
         s->stage = env.ranks.stage;
         s->checkpoint = env.checkpoint;
@@ -281,8 +282,6 @@ static enum snug_status plan_step(const struct session_request *q, struct sessio
                     : plan_make(&s->prog, s->backend->alignment, rates, &s->plan, err));
     double idle = session_bubble(s, q->recipe);
     double slowest = s->cut != NULL && s->cut->n_stages > 0 ? s->cut->slowest : 1;
-    if (s->cut != NULL)
-        s->plan.forward_flops = s->cut->forward_flops * s->n_micro;
     s->plan.step_seconds += s->plan.body_seconds * (slowest / (1 - idle) - 1);
     return SNUG_OK;
 }
@@ -435,7 +434,7 @@ void session_ledger(const struct session *s, const struct snug_recipe *recipe,
         .n_parameters = s->n_parameters,
         .n_trained = s->n_trained,
         .lower_bound = p->lower_bound,
-        .forward_flops = whole(p->forward_flops),
+        .forward_flops = whole(s->forward_flops),
         .step_flops = whole(p->step_flops),
         .recompute_flops = whole(p->recompute_flops),
         .step_seconds = p->step_seconds,

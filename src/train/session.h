@@ -24,6 +24,7 @@ struct session {
     struct stage_cut *cut;           /* and where that is cut; NULL: it is not */
     int64_t n_parameters, n_trained; /* of the model; of those and of adapters */
     enum update_place update_place;  /* where --update in-backward has put them */
+    double forward_flops;            /* a step, of this rank; 0 where nothing is trained */
     double repeated_flops;           /* a step, of a second backward half */
     struct checkpointing checkpoint; /* as the pass left it */
     char rates_origin[96]; /* where the time of a step comes from; "": from whoever asked */
