@@ -30,29 +30,44 @@ static bool is_recomputed(const struct program *prog, const struct op *op)
     return op->n_out > 0 && op->out[0] != TENSOR_NONE && prog->tensors[op->out[0]].recomputed;
 }
 
+/* The seconds of a section, by what works side by side: kernels, and the copies of either direction. */
+struct section_seconds {
+    double lane, exchange, fetch, stash;
+};
+
+/* What takes longest hides the rest. */
+static double section_total(const struct section_seconds *s, const struct device_rates *rates)
+{
+    double longer_way = s->fetch > s->stash ? s->fetch : s->stash;
+    double copies = s->exchange + (rates->store_is_duplex ? longer_way : s->fetch + s->stash);
+    return s->lane > copies ? s->lane : copies;
+}
+
 static void add_costs(const struct program *prog, const struct device_rates *rates,
                       struct plan *plan)
 {
-    double lane_seconds = 0, copy_seconds = 0; /* of the section so far */
+    struct section_seconds so_far = {0};
     for (int i = 0; i < prog->n_ops; i++) {
         double flops = op_flops(prog, &prog->ops[i]);
         double times = program_op_runs(prog, i);
         plan->step_flops += times * flops;
         if (is_recomputed(prog, &prog->ops[i]))
             plan->recompute_flops += times * flops;
-        if (op_is_message(prog->ops[i].kind))
-            lane_seconds += times * message_seconds(prog, &prog->ops[i], rates);
-        else if (op_is_exchange(prog->ops[i].kind))
-            copy_seconds += times * exchange_seconds(prog, &prog->ops[i], rates);
-        else if (op_is_copy(&prog->ops[i]))
-            copy_seconds += times * op_read_bytes(prog, &prog->ops[i]) / rates->stored_bytes;
+        const struct op *op = &prog->ops[i];
+        if (op_is_message(op->kind))
+            so_far.lane += times * message_seconds(prog, op, rates);
+        else if (op_is_exchange(op->kind))
+            so_far.exchange += times * exchange_seconds(prog, op, rates);
+        else if (op_is_copy(op))
+            *(op->kind == OP_stash ? &so_far.stash : &so_far.fetch) +=
+                times * op_read_bytes(prog, op) / rates->stored_bytes;
         else
-            lane_seconds += times * op_seconds(prog, &prog->ops[i], rates);
-        if (i == program_section_last(prog, i)) { /* the shorter is hidden by the other */
-            double longer = lane_seconds > copy_seconds ? lane_seconds : copy_seconds;
-            plan->step_seconds += longer;
-            plan->body_seconds += i < program_body_end(prog) ? longer : 0;
-            lane_seconds = copy_seconds = 0;
+            so_far.lane += times * op_seconds(prog, op, rates);
+        if (i == program_section_last(prog, i)) {
+            double seconds = section_total(&so_far, rates);
+            plan->step_seconds += seconds;
+            plan->body_seconds += i < program_body_end(prog) ? seconds : 0;
+            so_far = (struct section_seconds){0};
         }
     }
 }

@@ -24,14 +24,24 @@ struct rate_curve {
     struct rate_point points[RATE_POINTS_MAX]; /* by size, rising */
 };
 
+/* How far an op of a declared device stays below the device's rates, whatever its size. */
+struct op_share {
+    enum op_kind kind;
+    int variant;       /* of op_variant */
+    double share;      /* of the rate that the device has for products or for memory */
+    double n_launches; /* kernels that one op starts, one after the other */
+};
+
 struct device_rates {
     double flops, bytes; /* products of fp32, memory: a second */
     double bf16_flops;   /* products of bf16, f16; 0: as fp32 */
     double f16_flops;
-    double attention_share; /* of those rates that attention reaches; 0: all */
+    const struct op_share *shares; /* of a declared device; kinds that are not listed reach all */
+    int n_shares;
     double half_size;       /* a product whose least dimension this is runs at half its rate */
     double launch_seconds;  /* of every op */
     double stored_bytes;    /* to and from the store, a second */
+    bool store_is_duplex;   /* at that rate each way at once; else one way after the other */
     double network_bytes;   /* from a rank to the others, a second; and back at the same time */
     double message_seconds; /* of every message, however short */
     const struct rate_curve *curves; /* of a device that was measured */

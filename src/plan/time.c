@@ -115,6 +115,14 @@ static double rate_on(const struct rate_curve *curve, double size, bool is_produ
 
 /* ---- declared devices ------------------------------------------------------------------------ */
 
+static struct op_share share_of(const struct device_rates *rates, const struct op *op)
+{
+    for (int i = 0; i < rates->n_shares; i++)
+        if (rates->shares[i].kind == op->kind && rates->shares[i].variant == op_variant(op))
+            return rates->shares[i];
+    return (struct op_share){.share = 1, .n_launches = 1};
+}
+
 static double product_rate(const struct program *prog, const struct op *op,
                            const struct device_rates *rates)
 {
@@ -125,8 +133,6 @@ static double product_rate(const struct program *prog, const struct op *op,
     double size = op_size(prog, op);
     if (!(flops > 0))
         flops = rates->flops;
-    if (is_attention(op->kind) && rates->attention_share > 0)
-        flops *= rates->attention_share;
     return flops * size / (size + rates->half_size);
 }
 
@@ -140,10 +146,14 @@ double op_seconds(const struct program *prog, const struct op *op, const struct 
         curve = find_curve(rates, like(op->kind), op_dtype(prog, op), 0);
     if (!(work > 0))
         return rates->launch_seconds;
+    struct op_share own = {.share = 1, .n_launches = 1};
+    if (curve == NULL)
+        own = share_of(rates, op);
     double seconds = curve != NULL ? work / rate_on(curve, op_size(prog, op), is_product)
-                     : is_product  ? work / product_rate(prog, op, rates)
-                                   : by_bytes;
-    return (is_product ? fmax(seconds, by_bytes) : seconds) + rates->launch_seconds;
+                     : is_product  ? work / (own.share * product_rate(prog, op, rates))
+                                   : by_bytes / own.share;
+    return (is_product ? fmax(seconds, by_bytes) : seconds) +
+           own.n_launches * rates->launch_seconds;
 }
 
 /* Each phase moves what belongs to the other ranks, in a message to each of them; a sum that all get has

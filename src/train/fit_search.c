@@ -2,8 +2,9 @@
  * fit_search.c -- the choice: the fastest that fits, and that changes training no more than it gains.
  *
  * Knobs that change what is learned are turned if they are allowed and if they must be, or if they
- * bring a step that is faster by a tenth where want of memory costs that much.  Their combinations are
- * tiers, from none to the most; three of them are looked at for speed.  4 bits and LoRA change so much
+ * bring a step that is faster by a tenth where want of memory costs that much.  Once they are turned,
+ * going further needs less: three hundredths.  Their combinations are tiers, from none to the most; three
+ * of them are looked at for speed.  4 bits and LoRA change so much
  * that they are turned only where nothing else fits.  A tier whose smallest candidates are over the room
  * is left at once.
  *
@@ -24,7 +25,9 @@
 
 enum { AUTO_MAX = 6, AUTO_LATER = 2 }; /* of the fourth stage, and of tiers looked at for speed */
 static const double NO_GUESS = 1e300;
-static const double WORTH = 1.1; /* how much faster a tier is that takes an earlier one's place */
+/* How much faster a tier is that takes an earlier one's place: the user's own, or one that changes
+ * training already. */
+static const double WORTH = 1.1, WORTH_FURTHER = 1.03;
 
 /* By how much they change training: a judgement, not a measurement.  States are averages over many
  * steps, and so are the errors of rounding them; without a master every update of a weight is rounded;
@@ -369,22 +372,25 @@ static enum snug_status look_for_faster(struct search *s, struct snug_error *err
 {
     int chosen = s->best, n_done = 0;
     enum snug_status status = SNUG_OK;
-    if (at(s, chosen)->seconds <= WORTH * fastest_plain(s))
-        return SNUG_OK;
-    s->auto_max = AUTO_LATER;
     while (n_done < N_TIERS && first_of_tier(s->fit, &tiers[n_done]) != s->first)
         n_done++;
+    double worth = n_done == 0 ? WORTH : WORTH_FURTHER;
+    if (at(s, chosen)->seconds <= worth * fastest_plain(s))
+        return SNUG_OK;
+    s->auto_max = AUTO_LATER;
     for (int i = n_done + 1; i < N_TIERS && status == SNUG_OK; i++) {
         s->first = first_of_tier(s->fit, &tiers[i]);
         if (s->first < 0 || !tiers[i].is_looked_at)
             continue;
         s->best = -1;
         status = price_micro_batches(s, err);
-        if (status == SNUG_OK && fastest_plain(s) * WORTH < at(s, chosen)->seconds)
+        if (status == SNUG_OK && fastest_plain(s) * worth < at(s, chosen)->seconds)
             status = search_tier(s, err);
         if (status == SNUG_OK && s->best >= 0 &&
-            at(s, s->best)->seconds * WORTH < at(s, chosen)->seconds)
+            at(s, s->best)->seconds * worth < at(s, chosen)->seconds) {
             chosen = s->best;
+            worth = WORTH_FURTHER;
+        }
     }
     s->best = chosen;
     return status;

@@ -13,9 +13,20 @@
 static const double cpu_flops_per_thread = 80e9;
 static const double cpu_bytes_per_s = 24e9;
 
-static const double product_share = 0.6, memory_share = 0.8, attention_share = 0.5;
+static const double product_share = 0.72, memory_share = 0.8;
 static const double card_half_size = 128, cpu_half_size = 16;
 static const double card_launch_seconds = 4e-6, cpu_launch_seconds = 2e-6;
+
+/* What is below those shares on an H200, op by op (bench/results/cuda-2026-11.md), assumed of all
+ * cards: a time is a * work + b over micro-batches of 2, 4 and 16; b is said in launches. */
+static const struct op_share card_shares[] = {
+    {OP_attention, 0, 0.45, 2}, {OP_attention_grad, 0, 0.31, 6}, {OP_layernorm_grad, 0, 0.95, 7},
+    {OP_update, 0, 0.76, 1},    {OP_update, 100, 0.44, 1},       {OP_update, 8, 0.19, 1},
+};
+static const struct op_share cpu_shares[] = {
+    {OP_attention, 0, 0.5, 1},
+    {OP_attention_grad, 0, 0.5, 1},
+};
 
 static const double file_bytes_per_s = 3e9; /* past the page cache: docs/offload.md */
 
@@ -35,7 +46,8 @@ struct device_rates rates_generic_cpu(int threads)
 {
     return (struct device_rates){.flops = cpu_flops_per_thread * threads,
                                  .bytes = cpu_bytes_per_s,
-                                 .attention_share = attention_share,
+                                 .shares = cpu_shares,
+                                 .n_shares = sizeof cpu_shares / sizeof *cpu_shares,
                                  .half_size = cpu_half_size,
                                  .launch_seconds = cpu_launch_seconds,
                                  .stored_bytes = file_bytes_per_s};
@@ -47,10 +59,12 @@ static struct device_rates rates_of_card(const struct card *card)
                                  .bytes = memory_share * card->bytes,
                                  .bf16_flops = product_share * card->bf16,
                                  .f16_flops = product_share * card->f16,
-                                 .attention_share = attention_share,
+                                 .shares = card_shares,
+                                 .n_shares = sizeof card_shares / sizeof *card_shares,
                                  .half_size = card_half_size,
                                  .launch_seconds = card_launch_seconds,
-                                 .stored_bytes = card->host_bytes};
+                                 .stored_bytes = card->host_bytes,
+                                 .store_is_duplex = true};
 }
 
 /* What a link carries in each direction, and what a message costs before its first byte: assumed. */

@@ -142,6 +142,12 @@ static void seconds_are_work_over_rate(void **state)
     struct device_rates slow_memory = {.flops = 1e18, .bytes = 1e3};
     assert_near(op_seconds(&s.prog, op, &slow_memory), bytes / 1e3);
 
+    /* of a declared device, a share of its rate and more than one kernel */
+    struct op_share half = {OP_linear, 0, 0.5, 3};
+    struct device_rates declared = {
+        .flops = 1e6, .bytes = 1e18, .launch_seconds = 0.5, .shares = &half, .n_shares = 1};
+    assert_near(op_seconds(&s.prog, op, &declared), flops / 0.5e6 + 1.5);
+
     /* 32 is half way from 16 to 64 on logarithms: the geometric mean of the rates */
     struct rate_curve curve = {OP_linear, DTYPE_f32, 0, 2, {{16, 1e6}, {64, 4e6}}};
     struct device_rates measured = {.flops = 1, .bytes = 1e18, .curves = &curve, .n_curves = 1};
@@ -155,6 +161,36 @@ static void seconds_are_work_over_rate(void **state)
     snug_model_free(model);
 }
 
+/* Offloaded states are fetched and stashed: at once where the way to them is duplex. */
+static void both_ways_at_once(void **state)
+{
+    (void)state;
+    struct snug_error err = {0};
+    snug_model *model = model_of("mlp:64-32-16");
+    snug_recipe *recipe = recipe_of("batch=128 offload=states");
+    double seconds[2], fetched = 0, stashed = 0;
+    for (int duplex = 0; duplex < 2; duplex++) {
+        struct session s;
+        struct device_rates rates = {
+            .flops = 1e30, .bytes = 1e30, .stored_bytes = 1e6, .store_is_duplex = duplex != 0};
+        struct session_request q = {
+            .model = model, .recipe = recipe, .train = true, .rates = &rates};
+        must(session_make(&q, &s, &err), &err);
+        seconds[duplex] = s.plan.step_seconds;
+        for (int i = 0; i < s.prog.n_ops && duplex == 0; i++) {
+            double bytes = op_read_bytes(&s.prog, &s.prog.ops[i]);
+            fetched += s.prog.ops[i].kind == OP_fetch ? bytes : 0;
+            stashed += s.prog.ops[i].kind == OP_stash ? bytes : 0;
+        }
+        session_free(&s);
+    }
+    assert_true(fetched > 0 && stashed == fetched);
+    assert_near(seconds[0], (fetched + stashed) / 1e6);
+    assert_near(seconds[1], fetched / 1e6);
+    snug_recipe_free(recipe);
+    snug_model_free(model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -162,6 +198,7 @@ int main(void)
         cmocka_unit_test(the_largest_is_the_peak),
         cmocka_unit_test(an_estimate_is_the_plan_without_places),
         cmocka_unit_test(seconds_are_work_over_rate),
+        cmocka_unit_test(both_ways_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
