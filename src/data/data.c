@@ -168,7 +168,10 @@ enum snug_status data_fill(struct data *data, enum data_split split, int64_t fir
                          "shorter sequence");
     enum snug_status first_status = SNUG_OK;
     int64_t first_wrong = n; /* so that the message does not depend on who comes first */
-#pragma omp parallel for schedule(static) if (data->fills_in_any_thread && n >= LEAST_TO_SHARE)
+    bool share = data->fills_in_any_thread && n >= LEAST_TO_SHARE && data->request.threads > 1;
+    int threads = share ? data->request.threads : 1;
+    (void)threads; /* without OpenMP */
+#pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t i = 0; i < n; i++) {
         struct snug_error own;
         enum snug_status status = data->fill(

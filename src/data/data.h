@@ -35,6 +35,7 @@ struct data_request {
     uint64_t seed;
     int64_t channels, height, width; /* of an image; 0: the model takes any of sample_elems */
     int augment;                     /* enum data_augment; of training images only */
+    int threads;                     /* that fill a batch, where several can; 0: one */
 };
 
 /* The images of a set; channels 0: it has none, or they are as large as one likes (random). */

@@ -97,10 +97,11 @@ enum snug_status exec_fill_finish(struct exec *exec, struct snug_error *err)
 }
 
 /* Pages of the host are first touched by the threads that share the work on them. */
-static void clear_memory(unsigned char *data, int64_t n_bytes)
+static void clear_memory(int threads, unsigned char *data, int64_t n_bytes)
 {
     enum { PIECE = 1 << 16 };
-#pragma omp parallel for schedule(static)
+    (void)threads; /* without OpenMP */
+#pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t at = 0; at < n_bytes; at += PIECE)
         memset(data + at, 0, (size_t)(n_bytes - at < PIECE ? n_bytes - at : PIECE));
 }
@@ -111,7 +112,7 @@ enum snug_status exec_clear(struct exec *exec, tensor_id id, struct snug_error *
     if (offset >= 0 && exec->hooks != NULL)
         return exec->hooks->clear(exec->facts.device, exec->arena + offset, n_bytes, err);
     if (exec_data(exec, id) != NULL) {
-        clear_memory(exec_data(exec, id), n_bytes);
+        clear_memory(exec->facts.threads, exec_data(exec, id), n_bytes);
         return SNUG_OK;
     }
     for (int64_t at = 0; at < n_bytes; at += EXEC_FILL_BYTES) {

@@ -59,13 +59,14 @@ bool adapter_has(const struct program *prog, tensor_id id)
  * those of B and cols are A's columns, for one that lies [in, out] the other way round. */
 struct delta {
     int64_t rank, n_rows, n_cols;
+    int threads;
     float scale;
     float *rows, *cols; /* rank numbers each */
 };
 
 static void add_delta(const struct delta *d, int64_t at, int64_t n, float *values)
 {
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) num_threads(d->threads)
     for (int64_t i = 0; i < n; i++) {
         const float *row = d->rows + (at + i) / d->n_cols * d->rank;
         const float *col = d->cols + (at + i) % d->n_cols * d->rank;
@@ -203,7 +204,8 @@ static enum snug_status merge_pair(const struct session *session, struct exec *e
 {
     struct weight_form w = weight_form_of(&session->prog, exec, pair->weight);
     bool in_out = lies_in_out(&session->prog, pair->weight);
-    struct delta d = {.rank = config->rank, .scale = (float)config->scale};
+    struct delta d = {
+        .rank = config->rank, .threads = session->facts.threads, .scale = (float)config->scale};
     TRY(check_pair(&session->prog, st, pair, config->rank, in_out, err));
     size_t n_a = (size_t)shape_elems(&pair->a->shape), n_b = (size_t)shape_elems(&pair->b->shape);
     float *room = malloc(2 * (n_a + n_b) * sizeof *room), values[WEIGHT_PIECE];
@@ -464,6 +466,7 @@ enum snug_status adapter_files_make(const struct session *session, struct exec *
     m->a = m->room;
     m->b = m->a + most_a;
     m->delta = (struct delta){.rank = recipe->lora,
+                              .threads = session->facts.threads,
                               .scale = (float)(recipe_lora_alpha(recipe) / (double)recipe->lora),
                               .rows = m->b + most_b};
     for (int i = 0; i < n; i++) {

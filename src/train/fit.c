@@ -223,11 +223,22 @@ static enum snug_status try_price(struct fit *fit, int candidate, bool place,
     return is_refused ? SNUG_OK : status;
 }
 
+/* A recipe may be for a machine with more cores than this one. */
+static int search_threads(const struct fit *fit)
+{
+    struct snug_recipe here = fit->recipe;
+    here.threads = 0;
+    int cores = recipe_threads(&here), own = recipe_threads(&fit->recipe);
+    return own < cores ? own : cores;
+}
+
 static enum snug_status price_list(struct fit *fit, const int *list, int n, bool place,
                                    struct snug_error *err)
 {
     enum snug_status status = SNUG_OK;
-#pragma omp parallel for schedule(dynamic)
+    int threads = search_threads(fit);
+    (void)threads; /* without OpenMP */
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
     for (int i = 0; i < n; i++) {
         const struct fit_candidate *c = &fit->candidates[list[i]];
         bool is_wanted = place ? c->is_possible && !c->is_placed : !c->is_priced;

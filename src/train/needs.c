@@ -66,7 +66,8 @@ enum snug_status needs_open_data(const struct session *session, const struct dat
         .target_elems = tensor_elems(prog, needs->target_input) / session->micro_batch,
         .n_classes = needs->n_classes,
         .seed = (uint64_t)recipe->seed,
-        .augment = recipe->augment};
+        .augment = recipe->augment,
+        .threads = session->facts.threads};
     const struct shape *input = &prog->tensors[needs->input].shape;
     if (input->n_dims == 4) { /* of images; a single plane may be last (see model/vision.c) */
         bool plane_last = input->dim[3] == 1;

@@ -276,13 +276,13 @@ static enum snug_status look_at_piece(const struct session *session, const struc
     return SNUG_OK;
 }
 
-/* By all threads; the first failure that is seen is the one reported. */
+/* The first failure that is seen is the one reported. */
 static enum snug_status look_at(const struct session *session, const struct exec *exec,
                                 tensor_id id, int64_t *n_bad, struct snug_error *err)
 {
     enum snug_status status = SNUG_OK;
     int64_t n = tensor_elems(&session->prog, id), bad = 0;
-#pragma omp parallel for schedule(static) reduction(+ : bad)
+#pragma omp parallel for schedule(static) num_threads(session->facts.threads) reduction(+ : bad)
     for (int64_t at = 0; at < n; at += WEIGHT_PIECE) {
         struct snug_error error = {0};
         enum snug_status of_piece =

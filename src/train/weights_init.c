@@ -2,7 +2,7 @@
  * weights_init.c -- the numbers that a run starts with: weights drawn at random, zeros, copies of weights.
  *
  * A tensor is made span by span, each as large as the executor takes at once, and a span piece by piece by
- * all threads, each where it goes.  A number is a function of its place in the whole tensor: spans,
+ * the threads of the recipe, each where it goes.  A number is a function of its place in the whole tensor: spans,
  * pieces and threads do not show in the bits.
  */
 #include "train/weights.h"
@@ -42,6 +42,7 @@ static double start_value(const struct tensor *t, uint64_t seed, uint64_t stream
 struct start { /* a weight in the form in which it is kept, and its master */
     const struct program *prog;
     struct exec *exec;
+    int threads;
     const struct tensor *weight;
     tensor_id master;
     uint64_t seed, stream;
@@ -97,7 +98,7 @@ static enum snug_status make_span(const struct start *s, struct span *span, stru
         TRY(exec_fill_begin(s->exec, s->master, (span->master_begin - first) * size,
                             (span->master_end - span->master_begin) * size, &span->master, err));
     }
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) num_threads(s->threads)
     for (int64_t at = span->at; at < span->at + span->n; at += WEIGHT_PIECE)
         make_piece(s, span, at, least(span->at + span->n - at, WEIGHT_PIECE));
     TRY(exec_fill_end(s->exec, &span->kept, err));
@@ -106,11 +107,13 @@ static enum snug_status make_span(const struct start *s, struct span *span, stru
     return has_master ? exec_fill_end(s->exec, &span->master, err) : SNUG_OK;
 }
 
-static enum snug_status make_weight(const struct program *prog, struct exec *exec, tensor_id id,
+static enum snug_status make_weight(const struct session *session, struct exec *exec, tensor_id id,
                                     uint64_t seed, struct snug_error *err)
 {
+    const struct program *prog = &session->prog;
     struct start start = {.prog = prog,
                           .exec = exec,
+                          .threads = session->facts.threads,
                           .weight = &prog->tensors[id],
                           .master = weights_master_of(prog, id),
                           .seed = seed,
@@ -129,6 +132,7 @@ static enum snug_status make_weight(const struct program *prog, struct exec *exe
 struct copy { /* of `from` in `to`, which may be a part of it and of another type */
     const struct program *prog;
     struct exec *exec;
+    int threads;
     tensor_id from, to;
 };
 
@@ -161,7 +165,7 @@ static enum snug_status copy_span(const struct copy *copy, int64_t at, int64_t n
     enum snug_status status = SNUG_OK;
     struct exec_fill fill;
     TRY(exec_fill_begin(copy->exec, copy->to, at * size, n * size, &fill, err));
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) num_threads(copy->threads)
     for (int64_t i = 0; i < n; i += step) {
         struct snug_error error = {0};
         enum snug_status of_piece =
@@ -186,8 +190,11 @@ enum snug_status weights_start_copies(const struct session *session, struct exec
             !exec_holds(exec, id))
             continue;
         tensor_id weight = program_find(prog, dot + 1), master = weights_master_of(prog, weight);
-        struct copy copy = {
-            .prog = prog, .exec = exec, .from = master != TENSOR_NONE ? master : weight, .to = id};
+        struct copy copy = {.prog = prog,
+                            .exec = exec,
+                            .threads = session->facts.threads,
+                            .from = master != TENSOR_NONE ? master : weight,
+                            .to = id};
         int64_t n = copy.from == id ? 0 : tensor_elems(prog, id);
         for (int64_t at = 0; at < n; at += SPAN_ELEMS)
             TRY(copy_span(&copy, at, least(n - at, SPAN_ELEMS), err));
@@ -217,7 +224,7 @@ enum snug_status weights_init(const struct session *session, struct exec *exec, 
             weight_form_is_scales(prog, id)) /* they were set with their codes */
             continue;
         if (weights_is_of_model(t))
-            TRY(make_weight(prog, exec, id, seed, err));
+            TRY(make_weight(session, exec, id, seed, err));
         else if (t->init != INIT_weight)
             TRY(exec_clear(exec, id, err));
     }
