@@ -98,6 +98,12 @@ void json_text(FILE *to, const char *key, const char *text, const char *after);
 void interrupt_watch(void);
 bool interrupt_asked(void);
 
+/* ---- spin.c ---- */
+
+/* Before anything else: bounds how long idle threads spin, unless the user says how.  May start the
+ * program anew, in the same process. */
+void spin_bound(char **argv);
+
 /* ---- commands: argv[0] is the command; each returns an exit status ---- */
 
 int cmd_plan(int argc, char **argv);

@@ -12,12 +12,13 @@
 struct command {
     const char *name;
     int (*run)(int argc, char **argv); /* NULL: promised for a later version */
+    bool has_threads;                  /* it computes with several */
 };
 
 static const struct command commands[] = {
-    {"plan", cmd_plan},         {"train", cmd_train},     {"eval", cmd_eval},
-    {"generate", cmd_generate}, {"inspect", cmd_inspect}, {"ops", cmd_ops},
-    {"fit", cmd_fit},           {"bench", cmd_bench},     {"data", cmd_data},
+    {"plan", cmd_plan, false},        {"train", cmd_train, true},      {"eval", cmd_eval, true},
+    {"generate", cmd_generate, true}, {"inspect", cmd_inspect, false}, {"ops", cmd_ops, false},
+    {"fit", cmd_fit, true},           {"bench", cmd_bench, true},      {"data", cmd_data, false},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
@@ -136,9 +137,19 @@ static int run(int argc, char **argv)
     return unknown_command(name);
 }
 
+static bool has_threads(const char *name)
+{
+    for (int i = 0; i < N_COMMANDS; i++)
+        if (strcmp(name, commands[i].name) == 0)
+            return commands[i].has_threads;
+    return false;
+}
+
 int main(int argc, char **argv)
 {
     hold_standard_streams();
+    if (argc > 1 && has_threads(argv[1]))
+        spin_bound(argv);
     int status = argc > 0 ? run(argc - 1, argv + 1) : CLI_WRONG_USAGE;
 
     errno = 0;
