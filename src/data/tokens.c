@@ -9,6 +9,9 @@
  *
  * A sample is a window of T + 1 tokens, which may reach over the end of a file: the first T are the
  * input and the last T what should follow.  Nothing of the stream is kept in memory.
+ *
+ * Held-out windows lie end to end: the last token of one is the first of the next.  What is left at the
+ * end, less than T tokens, is not a sample.
  */
 #include "data/source.h"
 

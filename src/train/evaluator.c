@@ -5,27 +5,46 @@
  * alive between two steps: evaluation costs no memory.  Its micro-batch is cut until it fits there.
  *
  * Models whose outputs exist whole (all but the fused language-model head) are scored on the host,
- * row by row, so that a last batch that is not full counts exactly.
+ * row by row, so that a last batch that is not full counts exactly.  The fused head gives the mean of a
+ * micro-batch alone.  There, samples that do not fill one are run several times side by side: with
+ * micro-batches of 8, 15 samples are 8, then 4 twice, 2 four times and 1 eight times, and each of these
+ * means is that of the samples themselves.
  */
 #include "train/trainer.h"
 
 #include <math.h>
+#include <string.h>
+
+/* The first e->n_now samples of an input, again and again up to the end of the micro-batch. */
+static void repeat(const struct evaluator *e, tensor_id id)
+{
+    int64_t n_bytes = tensor_bytes(session_forward(&e->session), id);
+    int64_t own_bytes = n_bytes / e->session.micro_batch * e->n_now;
+    char *samples = exec_input(e->exec, id);
+    for (int64_t at = own_bytes; at < n_bytes; at += own_bytes)
+        memcpy(samples + at, samples, (size_t)own_bytes);
+}
 
 static enum snug_status feed(void *user, int micro, struct snug_error *err)
 {
     struct evaluator *e = user;
+    bool whole_outputs = e->needs.output != TENSOR_NONE;
     (void)micro;
-    return data_fill(e->data, DATA_HELD_OUT, e->first, e->session.micro_batch,
-                     exec_input(e->exec, e->needs.input),
-                     exec_input(e->exec, e->needs.target_input), err);
+    TRY(data_fill(
+        e->data, DATA_HELD_OUT, e->first, whole_outputs ? e->session.micro_batch : e->n_now,
+        exec_input(e->exec, e->needs.input), exec_input(e->exec, e->needs.target_input), err));
+    if (!whole_outputs) {
+        repeat(e, e->needs.input);
+        repeat(e, e->needs.target_input);
+    }
+    return SNUG_OK;
 }
 
-/* How many samples are scored: the same whatever the micro-batch is.  Where a last batch that is not
- * full cannot be scored (the fused head gives a mean), a multiple of 16 that many batches divide. */
+/* How many samples are scored: the same whatever the micro-batch is. */
 static int64_t samples_to_score(const struct evaluator *e, const struct program *prog,
                                 int64_t per_batch, int64_t max_samples)
 {
-    enum { MAX_TOKENS = 131072, MULTIPLE = 16 };
+    enum { MAX_TOKENS = 131072 };
     int64_t n = data_n_samples(e->data, DATA_HELD_OUT);
     if (e->needs.output != TENSOR_NONE)
         return max_samples > 0 && max_samples < n ? max_samples : n;
@@ -33,8 +52,7 @@ static int64_t samples_to_score(const struct evaluator *e, const struct program 
     int64_t most = max_samples > 0           ? max_samples
                    : MAX_TOKENS / tokens < 1 ? 1
                                              : MAX_TOKENS / tokens;
-    n = most < n ? most : n;
-    return n >= MULTIPLE ? n / MULTIPLE * MULTIPLE : n;
+    return most < n ? most : n;
 }
 
 static int64_t divisor_up_to(int64_t n, int64_t most)
@@ -43,6 +61,26 @@ static int64_t divisor_up_to(int64_t n, int64_t most)
     while (d > 1 && n % d != 0)
         d--;
     return d < 1 ? 1 : d;
+}
+
+/* For a head that gives means: one that divides n, or a power of two, whose rest is a few more runs. */
+static int64_t mean_micro_batch(int64_t n, int64_t most)
+{
+    int64_t micro = most < n ? most : n, power = 1;
+    if (micro < 1 || n % micro == 0)
+        return micro < 1 ? 1 : micro;
+    while (2 * power <= micro)
+        power *= 2;
+    return power;
+}
+
+/* How many of the samples that are left the next batch scores. */
+static int64_t next_samples(const struct evaluator *e)
+{
+    int64_t left = e->n_samples - e->first, micro = e->session.micro_batch;
+    return e->needs.output == TENSOR_NONE ? divisor_up_to(micro, left)
+           : left < micro                 ? left
+                                          : micro;
 }
 
 /* The largest micro-batch that fits.  If not even one sample does, rows that book less: without dropout an op
@@ -60,15 +98,16 @@ static enum snug_status make_session(struct evaluator *e, const struct session_r
         enum snug_status status = needs_of(forward, &e->needs, err);
         e->n_samples =
             status != SNUG_OK ? 0 : samples_to_score(e, forward, q.micro_batch, max_samples);
-        int64_t micro = e->needs.output != TENSOR_NONE ? q.micro_batch
-                                                       : divisor_up_to(e->n_samples, q.micro_batch);
+        int64_t micro = e->needs.output != TENSOR_NONE
+                            ? q.micro_batch
+                            : mean_micro_batch(e->n_samples, q.micro_batch);
         if (status == SNUG_OK && micro == q.micro_batch &&
             (arena_limit == 0 || e->session.plan.arena_bytes <= arena_limit))
             return SNUG_OK;
         session_free(&e->session);
         TRY(status);
         if (micro < q.micro_batch)
-            q.micro_batch = 2 * micro; /* halved by the loop: the divisor itself */
+            q.micro_batch = 2 * micro; /* halved by the loop: this one itself */
         else if (q.micro_batch == 1 && q.least_workspace)
             return snug_fail(err, SNUG_OVER_BUDGET, "the evaluation does not fit the arena");
         else if (q.micro_batch == 1) {
@@ -190,12 +229,12 @@ static enum snug_status score_batch(const struct evaluator *e, struct score *sco
                                     struct snug_error *err)
 {
     const struct program *prog = &e->session.prog;
-    int64_t micro = e->session.micro_batch, left = e->n_samples - e->first;
+    int64_t micro = e->session.micro_batch;
     if (e->needs.output != TENSOR_NONE) {
         int64_t rows_per_sample = shape_rows(&prog->tensors[e->needs.output].shape) / micro;
-        return score_rows(e, (left < micro ? left : micro) * rows_per_sample, score, err);
+        return score_rows(e, e->n_now * rows_per_sample, score, err);
     }
-    int64_t tokens = tensor_elems(prog, e->needs.target_input);
+    int64_t tokens = tensor_elems(prog, e->needs.target_input) / micro * e->n_now;
     const void *loss;
     TRY(exec_view(e->exec, prog->loss, &loss, err));
     score->loss_sum += dtype_load(prog->tensors[prog->loss].dtype, loss, 0) * (double)tokens;
@@ -210,7 +249,8 @@ enum snug_status evaluator_run(struct evaluator *e, struct snug_eval_result *res
     bool whole_outputs = e->needs.output != TENSOR_NONE;
     bool is_last = s->n_stages < 2 || s->stage == s->n_stages - 1;
     struct score score = {0};
-    for (e->first = 0; e->first < e->n_samples; e->first += s->micro_batch) {
+    for (e->first = 0; e->first < e->n_samples; e->first += e->n_now) {
+        e->n_now = next_samples(e);
         TRY(exec_run(e->exec, feed, e, err));
         if (is_last)
             TRY(score_batch(e, &score, err));

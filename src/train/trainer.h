@@ -32,6 +32,7 @@ struct evaluator {
     struct data *data; /* borrowed */
     int64_t n_samples; /* to score */
     int64_t first;     /* of the batch being fed */
+    int64_t n_now;     /* samples that this batch scores */
     struct comm *comm; /* of a pipeline: its ranks; NULL: this one has all stages */
 };
 /* On at most max_samples (0: all, but not more than 131,072 tokens of text), which does not depend on

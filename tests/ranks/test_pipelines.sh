@@ -77,7 +77,7 @@ validation() { grep -o '"val_loss": [^,]*' "$1.out"; }
 evaluates() { # RANKS FLAGS...: the same validation loss as one rank
     local n_ranks=$1
     shift
-    local flags="gpt-nano --batch 4 --micro-batch 1 --seq 8 --steps 3 --eval-batches 4 --threads 1 --json --quiet"
+    local flags="gpt-nano $validated --seq 8 --steps 3 --eval-batches 4 --threads 1 --json --quiet"
     # shellcheck disable=SC2086
     "$snug" train $flags "$@" >eval1.out 2>eval1.err &&
         timeout 100 "$first" -n "$n_ranks" "$snug" train $flags "$@" >evals.out 2>evals.err &&
@@ -85,8 +85,12 @@ evaluates() { # RANKS FLAGS...: the same validation loss as one rank
         awk '{ d = $2 - $4; if (d < 0) d = -d; ok = $2 > 0 && d <= 1e-5 * $2 } END { exit !ok }' ||
         { cat evals.out evals.err; return 1; }
 }
+validated="--batch 4 --micro-batch 1"
 check "validation through 3 stages" evaluates 3 --pipeline 1f1b
 check "validation through PipeDream's" evaluates 2 --pipeline pipedream --lr 0
+seq 1000 | head -c 600 >counts.txt # its last tenth is 7 windows of 8: one micro-batch of 4, then 2 and 1
+validated="counts.txt --batch 12 --micro-batch 4"
+check "validation of 7 windows through 3 stages" evaluates 3 --pipeline 1f1b
 
 # ---- going on with other stages --------------------------------------------------------------------
 
