@@ -89,12 +89,21 @@ static void inherit_loss(const char *run, struct snug_recipe *recipe)
     free(loss);
 }
 
-/* The weights of the run, with the adapter of --lora-from added. */
+/* The weights of the run, with the adapter of --lora-from added.  Weights that are not finite are refused
+ * here, because a loss can hide them: relu makes 0 of NaN. */
 static enum snug_status load_weights(const struct session *session, struct exec *exec,
                                      const char *run, const char *adapter, struct snug_error *err)
 {
+    const char *broken;
     TRY(weights_load_folder(session, exec, run, err));
-    return adapter[0] == '\0' ? SNUG_OK : adapter_merge(session, exec, adapter, err);
+    if (adapter[0] != '\0')
+        TRY(adapter_merge(session, exec, adapter, err));
+    TRY(weights_find_nonfinite(session, exec, &broken, err));
+    return broken == NULL ? SNUG_OK
+                          : snug_fail(err, SNUG_BAD_FILE,
+                                      "%s: the weights are not finite, the first is \"%s\"; use an "
+                                      "earlier checkpoint or train again with a lower --lr",
+                                      run, broken);
 }
 
 /* ---- eval ---------------------------------------------------------------------------------------- */
@@ -231,6 +240,19 @@ static int64_t pick(struct sampler *s, const struct snug_generate_options *o, in
     return best;
 }
 
+/* Weights are finite: it is a number too large for the type. */
+static enum snug_status not_finite(struct sampler *s, struct snug_error *err)
+{
+    const char *name = NULL;
+    struct snug_error inner = {0};
+    if (exec_find_nonfinite(s->exec, NULL, NULL, &name, &inner) != SNUG_OK || name == NULL)
+        name = "logits";
+    return snug_fail(err, SNUG_DIVERGED,
+                     "%s: what it computes is not finite, the first is \"%.256s\"; try --precision "
+                     "fp32",
+                     s->run, name);
+}
+
 static enum snug_status next_token(struct sampler *s, const struct snug_generate_options *o,
                                    int32_t *token, struct snug_error *err)
 {
@@ -246,8 +268,11 @@ static enum snug_status next_token(struct sampler *s, const struct snug_generate
     int64_t vocabulary = s->model->gpt2.vocab_size;
     const void *values;
     TRY(exec_view(s->exec, logits, &values, err));
-    for (int64_t i = 0; i < vocabulary; i++)
+    for (int64_t i = 0; i < vocabulary; i++) {
         s->weights[i] = dtype_load(prog->tensors[logits].dtype, values, i);
+        if (!isfinite(s->weights[i]))
+            return not_finite(s, err);
+    }
     *token = (int32_t)pick(s, o, vocabulary, s->position);
     return SNUG_OK;
 }
@@ -289,7 +314,7 @@ static enum snug_status sample(struct sampler *s, const struct snug_generate_opt
     if (s->n_tokens == 0)
         push(s, '\n' < vocabulary ? '\n' : 0);
     for (int64_t i = 0; i < o->n_tokens; i++) {
-        int32_t token;
+        int32_t token = 0;
         TRY(next_token(s, o, &token, err));
         push(s, token);
         if (emit_token(token, emit, user) != 0)

@@ -13,6 +13,7 @@
 #include "train/trainer.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* The first e->n_now samples of an input, again and again up to the end of the micro-batch. */
@@ -173,6 +174,7 @@ void evaluator_free(struct evaluator *e)
 struct score {
     double loss_sum;
     int64_t n, n_right;
+    int64_t first_bad; /* sample of the first batch whose loss is not finite; -1: all are */
 };
 
 /* Where the largest of n numbers is, the first of equals. */
@@ -242,21 +244,38 @@ static enum snug_status score_batch(const struct evaluator *e, struct score *sco
     return SNUG_OK;
 }
 
+/* All ranks come here together, for the batch of the sample `first`. */
+static enum snug_status not_finite(struct evaluator *e, int64_t first, struct snug_error *err)
+{
+    const char *name = NULL;
+    struct snug_error inner = {0};
+    char which[320] = "";
+    e->first = first;
+    e->n_now = next_samples(e);
+    if (exec_find_nonfinite(e->exec, feed, e, &name, &inner) == SNUG_OK && name != NULL)
+        snprintf(which, sizeof which, "; the first tensor that is not: \"%.256s\"", name);
+    return snug_fail(err, SNUG_DIVERGED, "the loss on held-out data is not finite%s", which);
+}
+
 enum snug_status evaluator_run(struct evaluator *e, struct snug_eval_result *result,
                                struct snug_error *err)
 {
     const struct session *s = &e->session;
     bool whole_outputs = e->needs.output != TENSOR_NONE;
     bool is_last = s->n_stages < 2 || s->stage == s->n_stages - 1;
-    struct score score = {0};
+    struct score score = {.first_bad = -1};
     for (e->first = 0; e->first < e->n_samples; e->first += e->n_now) {
         e->n_now = next_samples(e);
         TRY(exec_run(e->exec, feed, e, err));
         if (is_last)
             TRY(score_batch(e, &score, err));
+        if (!isfinite(score.loss_sum) && score.first_bad < 0)
+            score.first_bad = e->first;
     }
     if (e->comm != NULL) /* the last stage knows */
         TRY(comm_broadcast(e->comm, e->comm->n_ranks - 1, &score, sizeof score, err));
+    if (score.first_bad >= 0)
+        return not_finite(e, score.first_bad, err);
     double loss = score.loss_sum / (double)score.n;
     *result = (struct snug_eval_result){
         .n = score.n,

@@ -366,11 +366,13 @@ static enum snug_status evaluate(struct snug_trainer *t, struct snug_metrics *m,
                                  struct snug_error *err)
 {
     struct snug_eval_result result;
-    TRY(evaluator_run(&t->evaluator, &result, err));
-    if (!isfinite(result.loss))
-        return snug_fail(err, SNUG_DIVERGED,
-                         "step %lld: the validation loss is not finite; try a lower --lr",
-                         (long long)t->step);
+    struct snug_error why = {0};
+    enum snug_status status = evaluator_run(&t->evaluator, &result, &why);
+    if (status == SNUG_DIVERGED)
+        return snug_fail(err, status, "step %lld: %s; try a lower --lr", (long long)t->step,
+                         why.message);
+    if (status != SNUG_OK)
+        return snug_fail(err, status, "%s", why.message);
     m->has_validation = 1;
     m->val_loss = result.loss;
     m->has_accuracy = result.has_accuracy;

@@ -35,7 +35,8 @@ struct evaluator {
     int64_t n_now;     /* samples that this batch scores */
     struct comm *comm; /* of a pipeline: its ranks; NULL: this one has all stages */
 };
-/* On at most max_samples (0: all, but not more than 131,072 tokens of text), which does not depend on
+/* SNUG_DIVERGED: the loss is not finite; the message names the first tensor that is not.
+ * On at most max_samples (0: all, but not more than 131,072 tokens of text), which does not depend on
  * the micro-batch; request->micro_batch is the most that is run at once.  `shared`: in its arena, of
  * arena_limit bytes.  All stages of a pipeline come to it over `comm`, and to each run. */
 enum snug_status evaluator_make(struct evaluator *evaluator, const struct session_request *request,

@@ -139,6 +139,12 @@ copy_weights() { # NAME: the same, unedited
     mkdir "$1" && cp run/config.json run/model.safetensors "$1" || exit 1
 }
 
+nan_weights() { # RUN NAME OFFSET: the same with a NaN there in its tensors
+    mkdir "$2" && cp "$1"/config.json "$1"/model.safetensors "$2" || exit 1
+    printf '\377\377\377\377' | dd of="$2"/model.safetensors bs=1 conv=notrunc \
+        seek=$(($(header_bytes "$1"/model.safetensors) + 8 + $3)) 2>"$logs/err"
+}
+
 idx() { # MAGIC COUNT SIDES... : big-endian header of an IDX file, and that many zeros
     # shellcheck disable=SC2059 # octal escapes
     printf "$1"
@@ -210,6 +216,8 @@ prepare() {
     { little_endian 99999999 8; tail -c +9 run/model.safetensors; } >long-header/model.safetensors
     copy_weights stub
     printf 'abc' >stub/model.safetensors
+    nan_weights run nan-weights 4096 # wpe.weight; wte.weight is 128 x 8 floats before it
+    nan_weights other nan-hidden 0   # relu makes 0 of NaN
     weights bad-json 's/}$/,,/'
     weights wrong-dtype "$(field wte.weight dtype '"I32"')"
     weights odd-dtype "$(field wte.weight dtype '"Q7"')"
@@ -398,6 +406,11 @@ data_and_files() {
 1 | no tensor, wte.weight                  | train missing text.txt --steps 1 --out new
 1 | surplus                                | train extra text.txt --steps 1 --out new
 1 | wte.weight, duplicate                  | train same-key text.txt --steps 1 --out new
+1 | finite, "wpe.weight"                   | eval nan-weights text.txt
+1 | finite, "wpe.weight"                   | eval nan-weights text.txt --json
+1 | finite, "wpe.weight"                   | generate nan-weights --prompt a
+1 | finite, "layers.0.weight"              | eval nan-hidden digits
+1 | step 1, held-out, finite, "h.0.attn    | train run text.txt --steps 1 --optimizer sgd --lr 1e38 --quiet
 1 | model.safetensors                      | inspect long-header/model.safetensors
 1 | ln_f.bias, overlaps                    | inspect shared-bytes/model.safetensors
 # runs
