@@ -258,6 +258,9 @@ SNUG_API int snug_trainer_ranks(const snug_trainer *trainer);
 /* On rank 0 after a run: what each rank planned and allocated.  0: not known. */
 SNUG_API int snug_trainer_rank_bytes(const snug_trainer *trainer, int rank, int64_t *planned,
                                      int64_t *allocated);
+/* The same for what was measured: runtime beside the plan, and the peak of both together. */
+SNUG_API int snug_trainer_rank_measured(const snug_trainer *trainer, int rank, int64_t *runtime,
+                                        int64_t *peak);
 /* With --device cuda: the GPU of a rank, by its number in its machine, and which way ranks exchange, in a
  * line.  -1, NULL: not on GPUs, or alone. */
 SNUG_API int snug_trainer_rank_gpu(const snug_trainer *trainer, int rank);

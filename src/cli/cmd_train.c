@@ -65,14 +65,16 @@ static void choose_progress(struct train *train)
 static void print_rank(const struct train *train, int rank)
 {
     int gpu = snug_trainer_rank_gpu(train->trainer, rank);
-    int64_t planned, allocated;
+    int64_t planned, allocated, runtime, peak;
     double seconds, waited;
     if (!snug_trainer_rank_bytes(train->trainer, rank, &planned, &allocated) ||
+        !snug_trainer_rank_measured(train->trainer, rank, &runtime, &peak) ||
         !snug_trainer_rank_seconds(train->trainer, rank, &seconds, &waited))
         return;
     printf("%s{\"planned_bytes\": %" PRId64 ", \"allocated_bytes\": %" PRId64
-           ", \"seconds\": %.6f, \"waited_seconds\": %.6f",
-           rank == 0 ? "" : ", ", planned, allocated, seconds, waited);
+           ", \"seconds\": %.6f, \"waited_seconds\": %.6f, \"runtime_bytes\": %" PRId64
+           ", \"measured_peak_bytes\": %" PRId64,
+           rank == 0 ? "" : ", ", planned, allocated, seconds, waited, runtime, peak);
     if (gpu >= 0)
         printf(", \"gpu\": %d", gpu);
     putchar('}');

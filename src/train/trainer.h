@@ -48,6 +48,7 @@ void evaluator_free(struct evaluator *evaluator);
 
 struct rank_account {
     int64_t planned_bytes, allocated_bytes;
+    int64_t runtime_bytes, peak_bytes; /* measured: beside the arena, and all at the highest */
     double seconds, waited_seconds;
 };
 

@@ -5,10 +5,21 @@
 
 #include <stdlib.h>
 
+/* The most that was in use, where the arena lies: what a GPU holds does not fall during a run. */
+static int64_t peak_bytes(const struct snug_trainer *t)
+{
+    return session_is_on_gpu(&t->session) ? exec_allocated_bytes(t->exec) + t->runtime_bytes
+                                          : process_peak_bytes();
+}
+
 enum snug_status trainer_gather_accounts(struct snug_trainer *t, struct snug_error *err)
 {
-    struct rank_account own = {t->session.plan.arena_bytes, exec_allocated_bytes(t->exec),
-                               t->seconds, exec_waited_seconds(t->exec)};
+    struct rank_account own = {.planned_bytes = t->session.plan.arena_bytes,
+                               .allocated_bytes = exec_allocated_bytes(t->exec),
+                               .runtime_bytes = t->runtime_bytes,
+                               .peak_bytes = peak_bytes(t),
+                               .seconds = t->seconds,
+                               .waited_seconds = exec_waited_seconds(t->exec)};
     free(t->accounts);
     t->accounts = calloc((size_t)t->comm->n_ranks, sizeof own);
     return t->accounts == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory")
@@ -38,6 +49,16 @@ int snug_trainer_rank_bytes(const snug_trainer *t, int rank, int64_t *planned, i
         return 0;
     *planned = account->planned_bytes;
     *allocated = account->allocated_bytes;
+    return 1;
+}
+
+int snug_trainer_rank_measured(const snug_trainer *t, int rank, int64_t *runtime, int64_t *peak)
+{
+    const struct rank_account *account = account_of(t, rank);
+    if (account == NULL)
+        return 0;
+    *runtime = account->runtime_bytes;
+    *peak = account->peak_bytes;
     return 1;
 }
 
@@ -123,10 +144,7 @@ void snug_trainer_summary(const snug_trainer *t, struct snug_summary *s)
                                .planned_bytes = t->session.plan.arena_bytes,
                                .allocated_bytes = exec_allocated_bytes(t->exec),
                                .runtime_bytes = t->runtime_bytes,
-                               .measured_peak_bytes =
-                                   session_is_on_gpu(&t->session)
-                                       ? exec_allocated_bytes(t->exec) + t->runtime_bytes
-                                       : process_peak_bytes(),
+                               .measured_peak_bytes = peak_bytes(t),
                                .loss = t->loss,
                                .per_second = t->seconds > 0 ? done / t->seconds : 0,
                                .unit = t->session.seq > 0 ? "tokens" : "samples"};
