@@ -68,6 +68,10 @@ SNUG_API const char *snug_status_text(enum snug_status status);
 SNUG_API const char *snug_version(void); /* of the library that runs, not of this header */
 SNUG_API char *snug_build_info(void);    /* version, libraries, instruction sets: several lines */
 SNUG_API void snug_free(void *text);
+/* Makes a name of unknown origin fit to be shown, in place, and returns it: characters that a terminal
+ * obeys (control characters, U+0080 to U+009F, those that end a line or turn its direction) and bytes
+ * that are not UTF-8 become '?'.  Messages and texts of this library hold names in this form only. */
+SNUG_API char *snug_printable(char *text);
 
 /* ---- models ------------------------------------------------------------------------------ */
 

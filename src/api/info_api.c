@@ -63,13 +63,15 @@ static void add_tensors(struct safetensors *st, struct text *out)
     int64_t total_bytes = 0, total_elems = 0;
     for (int i = 0; i < safetensors_count(st); i++) {
         const struct st_entry *e = safetensors_entry(st, i);
-        struct text shape = {0};
+        struct text shape = {0}, name = {0};
+        text_add_shown(&name, e->name);
         for (int d = 0; d < e->shape.n_dims; d++)
             text_add(&shape, "%s%lld", d == 0 ? "" : " x ", (long long)e->shape.dim[d]);
-        text_add(out, "  %-38s %-5s %-18s %10s\n", e->name,
+        text_add(out, "  %-38s %-5s %-18s %10s\n", name.data == NULL ? "" : name.data,
                  e->dtype < DTYPE_COUNT ? dtype_name(e->dtype) : "?",
                  shape.data == NULL ? "" : shape.data, text_size(e->n_bytes, bytes));
         text_free(&shape);
+        text_free(&name);
         total_bytes += e->n_bytes;
         total_elems += shape_elems(&e->shape);
     }
@@ -94,9 +96,12 @@ static enum snug_status inspect_run(const char *path, struct text *out, struct s
         status = json_get_integer(state, path, "n_steps", 0, INT64_MAX, &n_steps, err);
     if (status == SNUG_OK)
         status = json_get_string(state, path, "model", &model, err);
-    if (status == SNUG_OK)
-        text_add(out, "%s: a run of %s, step %lld of %lld\n", path, model, (long long)step,
-                 (long long)n_steps);
+    if (status == SNUG_OK) {
+        text_add_shown(out, path);
+        text_add(out, ": a run of ");
+        text_add_shown(out, model);
+        text_add(out, ", step %lld of %lld\n", (long long)step, (long long)n_steps);
+    }
     for (int i = 0; i < 3 && status == SNUG_OK; i++) {
         struct safetensors *st = checkpoint_find(checkpoint, files[i]);
         if (st == NULL)
@@ -120,7 +125,8 @@ static enum snug_status inspect_safetensors(const char *path, struct text *out,
 {
     struct safetensors *st;
     TRY(safetensors_open(path, &st, err));
-    text_add(out, "%s\n", path);
+    text_add_shown(out, path);
+    text_add(out, "\n");
     add_tensors(st, out);
     safetensors_close(st);
     return SNUG_OK;
@@ -146,7 +152,8 @@ static enum snug_status inspect_data(const char *path, struct text *out, struct 
     if (!is_open)
         return err == NULL ? SNUG_BAD_FILE : err->status;
     char train[TEXT_SIZE_MAX + 8], held_out[TEXT_SIZE_MAX + 8];
-    text_add(out, "%s: %s, %s %s for training and %s held out\n", path, data_kind(data),
+    text_add_shown(out, path);
+    text_add(out, ": %s, %s %s for training and %s held out\n", data_kind(data),
              text_count(data_n_samples(data, DATA_TRAIN), train), is_tokens ? "tokens" : "samples",
              text_count(data_n_samples(data, DATA_HELD_OUT), held_out));
     data_close(data);

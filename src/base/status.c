@@ -13,6 +13,7 @@ enum snug_status snug_fail(struct snug_error *err, enum snug_status status, cons
         va_start(args, format);
         vsnprintf(err->message, sizeof err->message, format, args);
         va_end(args);
+        snug_printable(err->message); /* names in it come from files and command lines */
         err->status = status;
     }
     return status;

@@ -53,12 +53,103 @@ void text_add(struct text *text, const char *format, ...)
     va_end(again);
 }
 
+size_t text_utf8_length(const char *text)
+{
+    const unsigned char *s = (const unsigned char *)text;
+    static const struct {
+        unsigned char first_low, first_high, second_low, second_high;
+        size_t length;
+    } forms[] = {
+        {0xC2, 0xDF, 0x80, 0xBF, 2}, {0xE0, 0xE0, 0xA0, 0xBF, 3}, {0xE1, 0xEC, 0x80, 0xBF, 3},
+        {0xED, 0xED, 0x80, 0x9F, 3}, {0xEE, 0xEF, 0x80, 0xBF, 3}, {0xF0, 0xF0, 0x90, 0xBF, 4},
+        {0xF1, 0xF3, 0x80, 0xBF, 4}, {0xF4, 0xF4, 0x80, 0x8F, 4},
+    };
+    if (s[0] < 0x80)
+        return 1;
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        if (s[0] < forms[i].first_low || s[0] > forms[i].first_high)
+            continue;
+        if (s[1] < forms[i].second_low || s[1] > forms[i].second_high)
+            return 0;
+        for (size_t k = 2; k < forms[i].length; k++)
+            if ((s[k] & 0xC0) != 0x80)
+                return 0;
+        return forms[i].length;
+    }
+    return 0;
+}
+
+bool text_is_utf8(const char *s)
+{
+    while (*s != '\0' && text_utf8_length(s) > 0)
+        s += text_utf8_length(s);
+    return *s == '\0';
+}
+
+bool text_is_control(const char *s, size_t length, unsigned *code)
+{
+    const unsigned char *c = (const unsigned char *)s;
+    *code = length == 1   ? c[0]
+            : length == 2 ? (c[0] & 0x1Fu) << 6 | (c[1] & 0x3Fu)
+            : length == 3 ? (c[0] & 0x0Fu) << 12 | (c[1] & 0x3Fu) << 6 | (c[2] & 0x3Fu)
+                          : 0x10000;
+    bool is_c0_or_c1 = *code < 0x20 || (*code >= 0x7F && *code < 0xA0);
+    bool ends_line_or_turns =
+        (*code >= 0x2028 && *code <= 0x202E) || (*code >= 0x2066 && *code <= 0x2069);
+    return is_c0_or_c1 || ends_line_or_turns;
+}
+
+char *snug_printable(char *text)
+{
+    char *from = text, *to = text;
+    unsigned code;
+    while (*from != '\0') {
+        size_t length = text_utf8_length(from);
+        if (length == 0 || text_is_control(from, length, &code)) {
+            *to++ = '?';
+        } else {
+            memmove(to, from, length);
+            to += length;
+        }
+        from += length == 0 ? 1 : length;
+    }
+    *to = '\0';
+    return text;
+}
+
+/* As bash's $'...' spells it: what a terminal would obey can be pasted and is not obeyed. */
+static void add_escaped_word(struct text *text, const char *word)
+{
+    text_add(text, "$'");
+    for (; *word != '\0'; word++) {
+        unsigned char c = (unsigned char)*word;
+        bool is_plain = c >= 0x20 && c < 0x7F && c != '\'' && c != '\\';
+        text_add(text, is_plain ? "%c" : "\\x%02x", c);
+    }
+    text_add(text, "'");
+}
+
+static bool is_printable(const char *word)
+{
+    unsigned code;
+    for (size_t length; *word != '\0'; word += length) {
+        length = text_utf8_length(word);
+        if (length == 0 || text_is_control(word, length, &code))
+            return false;
+    }
+    return true;
+}
+
 void text_add_word(struct text *text, const char *word)
 {
     static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
                                 "_./:=,+-";
     if (*word != '\0' && word[strspn(word, plain)] == '\0') {
         text_add(text, "%s", word);
+        return;
+    }
+    if (!is_printable(word)) {
+        add_escaped_word(text, word);
         return;
     }
     text_add(text, "'");
@@ -68,6 +159,14 @@ void text_add_word(struct text *text, const char *word)
         else
             text_add_bytes(text, word, 1);
     text_add(text, "'");
+}
+
+void text_add_shown(struct text *text, const char *name)
+{
+    size_t before = text->length;
+    text_add(text, "%s", name);
+    if (!text->failed)
+        text->length = before + strlen(snug_printable(text->data + before));
 }
 
 char *text_take(struct text *text)

@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "snug.h"
+
 struct text {   /* all zeros is the empty text */
     char *data; /* ends in NUL unless NULL */
     size_t length, capacity;
@@ -18,8 +20,18 @@ void text_add(struct text *text, const char *format, ...) __attribute__((format(
 void text_add_bytes(struct text *text, const char *bytes, size_t length);
 void text_add_word(struct text *text,
                    const char *word); /* quoted where a shell would take it apart */
-char *text_take(struct text *text);   /* the caller's now; NULL if anything failed */
+/* A name of unknown origin, as snug_printable leaves it. */
+void text_add_shown(struct text *text, const char *name);
+char *text_take(struct text *text); /* the caller's now; NULL if anything failed */
 void text_free(struct text *text);
+
+/* Length of the valid UTF-8 sequence at s, which ends in NUL, or 0.  Overlong forms and surrogates
+ * are not valid. */
+size_t text_utf8_length(const char *s);
+bool text_is_utf8(const char *s);
+/* Is the character of this length one that a terminal obeys instead of showing it?  See snug_printable.
+ * *code: its number, where it is one. */
+bool text_is_control(const char *s, size_t length, unsigned *code);
 
 /* "24G", "512M", "1.5G", "1024": binary units.  "1.5e9" and "117": plain.  False: not a number, or
  * negative, or more than an int64 holds. */

@@ -79,8 +79,15 @@ void help_usage(FILE *to);                     /* the short form */
 bool screen_is_live(FILE *stream); /* a terminal that can redraw a line */
 bool screen_has_color(FILE *stream);
 int screen_columns(FILE *stream); /* at most 80 */
-/* Writes bytes; on a terminal, control characters other than newline and tab become '?'. */
-void screen_write(FILE *stream, const char *bytes, size_t length);
+/* Bytes as a model makes them.  On a terminal what it would obey becomes '?', newline and tab apart, and
+ * a character that comes in pieces is held until it is whole. */
+struct screen_text {
+    FILE *to;
+    char held[8];
+    int n; /* bytes held */
+};
+void screen_write(struct screen_text *text, const char *bytes, size_t length);
+void screen_end(struct screen_text *text); /* writes what is held */
 
 /* Counts and sizes are at least 0. */
 enum { NUMBER_MAX = 40 };

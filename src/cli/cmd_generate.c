@@ -8,6 +8,7 @@
 struct printer {
     const char *prompt; /* printed ahead of the first piece: a run that fails prints nothing */
     char last;
+    struct screen_text out;
 };
 
 /* Stops when asked, or when nobody takes the text any more. */
@@ -15,9 +16,9 @@ static int print_piece(const char *text, size_t length, void *user)
 {
     struct printer *printer = user;
     if (printer->prompt != NULL)
-        screen_write(stdout, printer->prompt, strlen(printer->prompt));
+        screen_write(&printer->out, printer->prompt, strlen(printer->prompt));
     printer->prompt = NULL;
-    screen_write(stdout, text, length);
+    screen_write(&printer->out, text, length);
     if (length > 0)
         printer->last = text[length - 1];
     return fflush(stdout) != 0 || interrupt_asked();
@@ -26,10 +27,11 @@ static int print_piece(const char *text, size_t length, void *user)
 static int run(const struct args *args, const struct snug_generate_options *options)
 {
     struct snug_error err = {0};
-    struct printer printer = {.prompt = options->prompt};
+    struct printer printer = {.prompt = options->prompt, .out.to = stdout};
     interrupt_watch();
     enum snug_status status =
         snug_generate(args->operands[0], options, args->recipe, print_piece, &printer, &err);
+    screen_end(&printer.out);
     if (printer.prompt == NULL && printer.last != '\n')
         putchar('\n');
     if (interrupt_asked())

@@ -3,8 +3,6 @@
  */
 #include "cli/cli.h"
 
-#include <string.h>
-
 int cmd_inspect(int argc, char **argv)
 {
     struct args args = {
@@ -19,8 +17,5 @@ int cmd_inspect(int argc, char **argv)
         return args.exit_status;
     if (snug_inspect(args.operands[0], &text, &err) != SNUG_OK)
         return cli_fail(&err);
-    /* Names in it come from a file of unknown origin: keep control characters off terminals. */
-    screen_write(stdout, text, strlen(text));
-    snug_free(text);
-    return CLI_DONE;
+    return cli_print_text(text);
 }

@@ -5,6 +5,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/progress.h"
@@ -125,6 +126,13 @@ static void print_bytes(const char *label, int64_t bytes, const char *remark)
            number_size(bytes, size), remark[0] != '\0' ? "  " : "", remark);
 }
 
+static void print_place(const char *folder)
+{
+    char *shown = strdup(folder);
+    printf("%-15s %s\n", "saved in", shown == NULL ? "?" : snug_printable(shown));
+    free(shown);
+}
+
 static void print_table(const struct train *train)
 {
     const struct snug_summary *summary = &train->summary;
@@ -151,7 +159,7 @@ static void print_table(const struct train *train)
     print_bytes("runtime", summary->runtime_bytes, "beside the plan");
     print_bytes("measured peak", summary->measured_peak_bytes, "runtime included");
     if (train->options.out != NULL)
-        printf("%-15s %s\n", "saved in", train->options.out);
+        print_place(train->options.out);
 }
 
 /* A resumed run that had nothing left to do. */

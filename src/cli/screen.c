@@ -32,17 +32,41 @@ int screen_columns(FILE *stream)
     return size.ws_col;
 }
 
-void screen_write(FILE *stream, const char *bytes, size_t length)
+/* How many bytes the UTF-8 character has that begins with this one; 1: none begins so. */
+static int utf8_bytes(unsigned char first)
 {
-    if (!isatty(fileno(stream))) {
-        fwrite(bytes, 1, length, stream);
+    return first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : first >= 0xC2 ? 2 : 1;
+}
+
+static void write_byte(struct screen_text *text, unsigned char c)
+{
+    bool goes_on = text->n > 0 && (c & 0xC0) == 0x80;
+    if (text->n > 0 && !goes_on)
+        screen_end(text);
+    if (c == '\n' || c == '\t') {
+        putc(c, text->to);
         return;
     }
-    for (size_t i = 0; i < length; i++) {
-        unsigned char c = (unsigned char)bytes[i];
-        bool shows = (c >= 0x20 && c != 0x7F) || c == '\n' || c == '\t';
-        putc(shows ? c : '?', stream);
-    }
+    text->held[text->n++] = (char)c;
+    text->held[text->n] = '\0';
+    if (text->n == utf8_bytes((unsigned char)text->held[0]))
+        screen_end(text);
+}
+
+void screen_write(struct screen_text *text, const char *bytes, size_t length)
+{
+    if (!isatty(fileno(text->to)))
+        fwrite(bytes, 1, length, text->to);
+    else
+        for (size_t i = 0; i < length; i++)
+            write_byte(text, (unsigned char)bytes[i]);
+}
+
+void screen_end(struct screen_text *text)
+{
+    fputs(snug_printable(text->held), text->to);
+    text->held[0] = '\0';
+    text->n = 0;
 }
 
 const char *number_count(int64_t n, char out[NUMBER_MAX])

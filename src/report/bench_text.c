@@ -73,7 +73,9 @@ static void add_kernels(struct text *out, const struct report_bench *b)
 
 static void add_step(struct text *out, const struct report_bench *b)
 {
-    text_add(out, "\na step of %s: %s; median of %d\n", b->model, b->recipe, b->n_steps);
+    text_add(out, "\na step of ");
+    text_add_shown(out, b->model);
+    text_add(out, ": %s; median of %d\n", b->recipe, b->n_steps);
     text_add(out, "  %-26s %5s %9s %6s %11s %12s\n", "op", "calls", "ms", "share", "rate",
              "of limit");
     for (int i = 0; i < b->n_ops; i++) {

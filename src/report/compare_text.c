@@ -96,11 +96,12 @@ char *report_compare_text(const struct report_plan *plans, int n_plans, int colo
 {
     struct text out = {0};
     struct page page = {.plans = plans, .style = style_of(color)};
-    text_add(&out, "%s%s%s, %d recipes\n\n", page.style->bold, plans[0].model, page.style->off,
-             n_plans);
+    piece_title(&out, page.style, plans[0].model);
+    text_add(&out, ", %d recipes\n\n", n_plans);
     for (int i = 0; i < n_plans; i++) {
-        text_add(&out, "%4d  %s\n", i + 1,
-                 plans[i].compared[0] == '\0' ? "as it is" : plans[i].compared);
+        text_add(&out, "%4d  ", i + 1);
+        text_add_shown(&out, plans[i].compared[0] == '\0' ? "as it is" : plans[i].compared);
+        text_add(&out, "\n");
         if (plans[i].ledger.total < plans[page.smallest].ledger.total)
             page.smallest = i;
         if (plans[i].ledger.step_seconds < plans[page.fastest].ledger.step_seconds)

@@ -151,8 +151,9 @@ char *report_fit_text(const struct report_fit *f, int whole_frontier, int color)
     struct text out = {0};
     char budget[TEXT_SIZE_MAX];
     const struct style *style = style_of(color);
-    text_add(&out, "%s%s%s in %s%s%s\n\n", style->bold, f->model, style->off,
-             text_size(f->budget, budget), f->recipe[0] != '\0' ? ": " : "", f->recipe);
+    piece_title(&out, style, f->model);
+    text_add(&out, " in %s%s%s\n\n", text_size(f->budget, budget), f->recipe[0] != '\0' ? ": " : "",
+             f->recipe);
     if (f->chosen >= 0)
         add_answer(&out, f, style);
     if (f->chosen >= 0 || whole_frontier)

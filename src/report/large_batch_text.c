@@ -26,8 +26,10 @@ static void add_outcome(struct text *out, const struct report_large_batch *r,
 char *report_large_batch_text(const struct report_large_batch *r)
 {
     struct text out = {0};
-    text_add(&out, "%.40s on %.40s, %s\n%g epochs, k = %g, mean +- deviation over %lld seed%s\n\n",
-             r->model, r->data, r->recipe, r->epochs, r->ratio, (long long)r->n_seeds,
+    char names[100];
+    snprintf(names, sizeof names, "%.40s on %.40s", r->model, r->data);
+    text_add(&out, "%s, %s\n%g epochs, k = %g, mean +- deviation over %lld seed%s\n\n",
+             snug_printable(names), r->recipe, r->epochs, r->ratio, (long long)r->n_seeds,
              r->n_seeds == 1 ? "" : "s");
     text_add(&out, "%7s  %-9s  %-9s  %7s  %6s  %s\n", "batch", "lr", "", "warm-up", "steps",
              r->has_accuracy ? "test error, %" : "test loss");

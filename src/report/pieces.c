@@ -14,6 +14,13 @@ const struct style *style_of(int color)
     return color ? &colored : &plain;
 }
 
+void piece_title(struct text *out, const struct style *style, const char *name)
+{
+    text_add(out, "%s", style->bold);
+    text_add_shown(out, name);
+    text_add(out, "%s", style->off);
+}
+
 void piece_bar(struct text *out, double share, int width)
 {
     static const char *const eighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};

@@ -13,6 +13,9 @@ struct style { /* empty strings without colour */
 };
 const struct style *style_of(int color);
 
+/* The name of a model, in bold. */
+void piece_title(struct text *out, const struct style *style, const char *name);
+
 /* A share of `width` cells, in eighths.  At least a sliver for anything that is not zero: a kind that
  * exists is seen to exist. */
 void piece_bar(struct text *out, double share, int width);

@@ -12,49 +12,22 @@
 
 #include "base/text.h"
 
-/* Length of the valid UTF-8 sequence at s, or 0.  Overlong forms and surrogates are not valid. */
-static size_t utf8_length(const unsigned char *s)
-{
-    static const struct {
-        unsigned char first_low, first_high, second_low, second_high;
-        size_t length;
-    } forms[] = {
-        {0xC2, 0xDF, 0x80, 0xBF, 2}, {0xE0, 0xE0, 0xA0, 0xBF, 3}, {0xE1, 0xEC, 0x80, 0xBF, 3},
-        {0xED, 0xED, 0x80, 0x9F, 3}, {0xEE, 0xEF, 0x80, 0xBF, 3}, {0xF0, 0xF0, 0x90, 0xBF, 4},
-        {0xF1, 0xF3, 0x80, 0xBF, 4}, {0xF4, 0xF4, 0x80, 0x8F, 4},
-    };
-    if (s[0] < 0x80)
-        return 1;
-    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
-        if (s[0] < forms[i].first_low || s[0] > forms[i].first_high)
-            continue;
-        if (s[1] < forms[i].second_low || s[1] > forms[i].second_high)
-            return 0;
-        for (size_t k = 2; k < forms[i].length; k++)
-            if ((s[k] & 0xC0) != 0x80)
-                return 0;
-        return forms[i].length;
-    }
-    return 0;
-}
-
 void report_json_string(struct text *out, const char *value)
 {
-    const unsigned char *s = (const unsigned char *)value;
     text_add(out, "\"");
-    while (*s != '\0') {
-        size_t length = utf8_length(s);
+    for (size_t length; *value != '\0'; value += length) {
+        unsigned code;
+        length = text_utf8_length(value);
         if (length == 0) {
             text_add(out, "\\ufffd");
             length = 1;
-        } else if (*s == '"' || *s == '\\') {
-            text_add(out, "\\%c", *s);
-        } else if (*s < 0x20 || *s == 0x7F) {
-            text_add(out, "\\u%04x", *s);
+        } else if (*value == '"' || *value == '\\') {
+            text_add(out, "\\%c", *value);
+        } else if (text_is_control(value, length, &code)) {
+            text_add(out, "\\u%04x", code);
         } else {
-            text_add_bytes(out, (const char *)s, length);
+            text_add_bytes(out, value, length);
         }
-        s += length;
     }
     text_add(out, "\"");
 }

@@ -111,7 +111,9 @@ static void add_label(struct text *out, const char *label)
 static void add_peak(struct text *out, const struct report_plan *plan)
 {
     char index[TEXT_SIZE_MAX + 8], n_ops[TEXT_SIZE_MAX + 8], head[160];
-    const char *name = plan->peak_name == NULL ? "" : plan->peak_name;
+    struct text shown = {0};
+    text_add_shown(&shown, plan->peak_name == NULL ? "" : plan->peak_name);
+    const char *name = shown.data == NULL ? "" : shown.data;
     int length =
         snprintf(head, sizeof head, "op %s of %s, %s", text_count(plan->ledger.peak_op, index),
                  text_count(plan->ledger.n_ops, n_ops), plan->peak_kind);
@@ -124,6 +126,7 @@ static void add_peak(struct text *out, const struct report_plan *plan)
     else if (name_length > 0 && room > 12)
         text_add(out, " ...%s", name + name_length - (room - 3));
     text_add(out, "\n");
+    text_free(&shown);
 }
 
 /* The budget is for the plan and the runtime beside it, so both are held against it. */
@@ -242,8 +245,8 @@ char *report_plan_text(const struct report_plan *plan, int color)
     struct text out = {0};
     const struct style *style = style_of(color);
     bool has_recipe = plan->recipe != NULL && plan->recipe[0] != '\0';
-    text_add(&out, "%s%s%s%s%s\n\n", style->bold, plan->model, style->off, has_recipe ? ": " : "",
-             has_recipe ? plan->recipe : "");
+    piece_title(&out, style, plan->model);
+    text_add(&out, "%s%s\n\n", has_recipe ? ": " : "", has_recipe ? plan->recipe : "");
     add_table(&out, &plan->ledger, style);
     text_add(&out, "\n");
     add_facts(&out, plan, style);

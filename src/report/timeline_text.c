@@ -114,7 +114,7 @@ static void add_peak(struct text *out, const struct report_timeline *t, const st
     int column = column_of(t, t->peak_op);
     snprintf(words, sizeof words, "%s at op %" PRId64 ", %s%s%s", text_size(m->total, size),
              t->peak_op, m->op, m->tensor[0] != '\0' ? " " : "", m->tensor);
-    int length = (int)strlen(words);
+    int length = (int)strlen(snug_printable(words));
     bool fits_right = column + 2 + length <= WIDTH, fits_left = length + 1 <= column;
     int indent = LABEL + 2 + (fits_right || !fits_left ? column : column - length - 1);
     if (!fits_right && !fits_left) { /* over it */
@@ -183,8 +183,8 @@ char *report_timeline_text(const struct report_timeline *t, int color)
     struct text out = {0};
     const struct style *style = style_of(color);
     bool has_recipe = t->recipe != NULL && t->recipe[0] != '\0';
-    text_add(&out, "%s%s%s%s%s\n\n", style->bold, t->model, style->off, has_recipe ? ": " : "",
-             has_recipe ? t->recipe : "");
+    piece_title(&out, style, t->model);
+    text_add(&out, "%s%s\n\n", has_recipe ? ": " : "", has_recipe ? t->recipe : "");
     add_peak(&out, t, style);
     for (int row = HEIGHT - 1; row >= 0; row--)
         add_row(&out, t, row, color);

@@ -97,28 +97,38 @@ static void describe_gpus(const struct snug_trainer *t, struct text *out)
     text_add(out, "\n");
 }
 
+static void describe_data(const struct snug_trainer *t, struct text *out)
+{
+    char count[TEXT_SIZE_MAX + 8], held_out[TEXT_SIZE_MAX + 8];
+    text_add(out, "data    ");
+    text_add_shown(out, t->data_spec == NULL ? "random" : t->data_spec);
+    text_add(out, ": %s, %s %s and %s held out\n", data_kind(t->data),
+             text_count(data_n_samples(t->data, DATA_TRAIN), count),
+             t->session.seq > 0 ? "sequences" : "samples",
+             text_count(data_n_samples(t->data, DATA_HELD_OUT), held_out));
+}
+
 char *snug_trainer_describe(const snug_trainer *t)
 {
-    char count[TEXT_SIZE_MAX + 8], held_out[TEXT_SIZE_MAX + 8], bytes[TEXT_SIZE_MAX];
+    char count[TEXT_SIZE_MAX + 8], bytes[TEXT_SIZE_MAX];
     struct text out = {0};
-    text_add(&out, "model   %s, %s parameters", t->model->name,
-             text_count(t->session.n_parameters, count));
+    text_add(&out, "model   ");
+    text_add_shown(&out, t->model->name);
+    text_add(&out, ", %s parameters", text_count(t->session.n_parameters, count));
     if (t->recipe.lora > 0)
         text_add(&out, ", %s trained beside them", text_count(t->session.n_trained, count));
-    text_add(&out, "\n");
-    if (t->options.resume)
-        text_add(&out, "weights %s, step %lld of %lld\n", t->out, (long long)t->step,
-                 (long long)t->n_steps);
-    else if (t->model->weights_folder != NULL)
-        text_add(&out, "weights %s\n", t->model->weights_folder);
-    else
-        text_add(&out, "weights random, seed %lld\n", (long long)t->recipe.seed);
+    text_add(&out, "\nweights ");
+    if (t->options.resume) {
+        text_add_shown(&out, t->out);
+        text_add(&out, ", step %lld of %lld\n", (long long)t->step, (long long)t->n_steps);
+    } else if (t->model->weights_folder != NULL) {
+        text_add_shown(&out, t->model->weights_folder);
+        text_add(&out, "\n");
+    } else {
+        text_add(&out, "random, seed %lld\n", (long long)t->recipe.seed);
+    }
     if (t->data != NULL)
-        text_add(&out, "data    %s: %s, %s %s and %s held out\n",
-                 t->data_spec == NULL ? "random" : t->data_spec, data_kind(t->data),
-                 text_count(data_n_samples(t->data, DATA_TRAIN), count),
-                 t->session.seq > 0 ? "sequences" : "samples",
-                 text_count(data_n_samples(t->data, DATA_HELD_OUT), held_out));
+        describe_data(t, &out);
     text_add(&out, "recipe  ");
     session_describe(&t->session, &t->recipe, &out);
     text_add(&out, ", lr %g %s", recipe_scaled_lr(&t->recipe, t->session.batch),

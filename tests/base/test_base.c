@@ -17,6 +17,7 @@
 #include "base/arena.h"
 #include "base/dtype.h"
 #include "base/rng.h"
+#include "base/status.h"
 #include "base/text.h"
 
 #define LENGTH(array) (sizeof(array) / sizeof *(array))
@@ -292,12 +293,56 @@ static void test_words_for_a_shell(void **state)
         {"$HOME;ls", "'$HOME;ls'"},
         {"it's", "'it'\\''s'"},
         {"100%d", "'100%d'"},
+        {"a\033'\\b c", "$'a\\x1b\\x27\\x5cb c'"},
+        {"caf\xc3\xa9", "'caf\xc3\xa9'"},
+        {"\xc2\x9b", "$'\\xc2\\x9b'"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct text t = {0};
         text_add_word(&t, rows[i][0]);
         assert_string_equal(t.data, rows[i][1]);
         text_free(&t);
+    }
+}
+
+/* Characters that a terminal obeys, and what is not UTF-8 at all, in the middle of a name. */
+static void test_names_for_a_terminal(void **state)
+{
+    static const char *const rows[][2] = {
+        {"", ""},
+        {"h.0.attn.c_attn.weight", "h.0.attn.c_attn.weight"},
+        {"caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80", "caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80"},
+        {"a\033]0;title\007b", "a?]0;title?b"},
+        {"two\nlines\r\tand", "two?lines??and"},
+        {"del\x7f", "del?"},
+        {"\xc2\x80"
+         "a\xc2\x9b"
+         "31m\xc2\x9f\xc2\xa0",
+         "?a?31m?\xc2\xa0"},
+        {"\xe2\x80\xa8\xe2\x80\xae\xe2\x81\xa6\xe2\x81\xa9\xe2\x80\xa7", "????\xe2\x80\xa7"},
+        {"\x9b"
+         "31m",
+         "?31m"},
+        {"\xff\xfe\xc3", "???"},
+        {"\xc0\x9b\xe0\x82\x9b", "?????"}, /* overlong forms of U+001B and U+009B */
+        {"\xed\xa0\x80", "???"},           /* half of a surrogate pair */
+        {"\xf4\x90\x80\x80", "????"},      /* beyond Unicode */
+        {"cut \xe2\x82", "cut ??"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char copy[64];
+        struct text text = {0};
+        struct snug_error err;
+        snprintf(copy, sizeof copy, "%s", rows[i][0]);
+        assert_string_equal(snug_printable(copy), rows[i][1]);
+        text_add(&text, "\033[1m"); /* what stood there before stays */
+        text_add_shown(&text, rows[i][0]);
+        assert_string_equal(text.data + 4, rows[i][1]);
+        assert_int_equal(text.length, 4 + strlen(rows[i][1]));
+        text_free(&text);
+        snug_fail(&err, SNUG_BAD_FILE, "%s", rows[i][0]);
+        assert_string_equal(err.message, rows[i][1]);
     }
 }
 
@@ -434,12 +479,19 @@ static void test_array_grow(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_patterns), cmocka_unit_test(test_rounding),
-        cmocka_unit_test(test_dtypes),       cmocka_unit_test(test_sizes_and_counts),
-        cmocka_unit_test(test_reals),        cmocka_unit_test(test_printing),
-        cmocka_unit_test(test_text_grows),   cmocka_unit_test(test_words_for_a_shell),
-        cmocka_unit_test(test_permute),      cmocka_unit_test(test_moments),
-        cmocka_unit_test(test_philox),       cmocka_unit_test(test_arena),
+        cmocka_unit_test(test_all_patterns),
+        cmocka_unit_test(test_rounding),
+        cmocka_unit_test(test_dtypes),
+        cmocka_unit_test(test_sizes_and_counts),
+        cmocka_unit_test(test_reals),
+        cmocka_unit_test(test_printing),
+        cmocka_unit_test(test_text_grows),
+        cmocka_unit_test(test_words_for_a_shell),
+        cmocka_unit_test(test_names_for_a_terminal),
+        cmocka_unit_test(test_permute),
+        cmocka_unit_test(test_moments),
+        cmocka_unit_test(test_philox),
+        cmocka_unit_test(test_arena),
         cmocka_unit_test(test_array_grow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -163,6 +163,7 @@ static void strings_are_escaped(void **state)
         {"a\"b\\c", "\"a\\\"b\\\\c\""},
         {"line\nend\t\001", "\"line\\u000aend\\u0009\\u0001\""},
         {"caf\303\251 \342\226\210", "\"caf\303\251 \342\226\210\""},
+        {"\177 \302\233 \342\200\256", "\"\\u007f \\u009b \\u202e\""},
         {"cut \303", "\"cut \\ufffd\""},
         {"overlong \300\257", "\"overlong \\ufffd\\ufffd\""},
         {"surrogate \355\240\200", "\"surrogate \\ufffd\\ufffd\\ufffd\""},
