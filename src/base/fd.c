@@ -11,20 +11,39 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+static const char *kind_of(mode_t mode)
+{
+    return S_ISDIR(mode)    ? "a folder"
+           : S_ISFIFO(mode) ? "a pipe"
+           : S_ISSOCK(mode) ? "a socket"
+                            : "a device";
+}
+
+enum snug_status fd_check_regular(int fd, const char *path, int64_t *n_bytes,
+                                  struct snug_error *err)
+{
+    struct stat info;
+    if (fstat(fd, &info) != 0)
+        return snug_fail(err, SNUG_IO_ERROR, "%s: cannot look at it: %s", path, strerror(errno));
+    *n_bytes = info.st_size;
+    if (!S_ISREG(info.st_mode))
+        return snug_fail(err, SNUG_BAD_FILE, "%s: is %s, not a regular file", path,
+                         kind_of(info.st_mode));
+    return SNUG_OK;
+}
+
 enum snug_status fd_open_read(const char *path, int *fd, int64_t *n_bytes, struct snug_error *err)
 {
     /* O_NONBLOCK: a FIFO is refused below instead of waited for */
-    struct stat info;
-    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (*fd < 0)
         return snug_fail(err, SNUG_BAD_FILE, "%s: cannot open it: %s", path, strerror(errno));
-    if (fstat(*fd, &info) == 0 && S_ISREG(info.st_mode)) {
-        *n_bytes = info.st_size;
-        return SNUG_OK;
+    enum snug_status status = fd_check_regular(*fd, path, n_bytes, err);
+    if (status != SNUG_OK) {
+        close(*fd);
+        *fd = -1;
     }
-    close(*fd);
-    *fd = -1;
-    return snug_fail(err, SNUG_BAD_FILE, "%s: not a regular file", path);
+    return status;
 }
 
 enum snug_status fd_read_at(int fd, const char *path, void *out, int64_t n_bytes,

@@ -12,6 +12,10 @@
 /* Opens a regular file for reading and says how long it is.  *fd is -1 after a failure. */
 enum snug_status fd_open_read(const char *path, int *fd, int64_t *n_bytes, struct snug_error *err);
 
+/* Refuses what is no regular file: a pipe or a device may never end. */
+enum snug_status fd_check_regular(int fd, const char *path, int64_t *n_bytes,
+                                  struct snug_error *err);
+
 /* Reads exactly n_bytes at offset_bytes; `path` is for the message. */
 enum snug_status fd_read_at(int fd, const char *path, void *out, int64_t n_bytes,
                             int64_t offset_bytes, struct snug_error *err);

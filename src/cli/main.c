@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <string.h>
 #include <unistd.h>
@@ -27,11 +28,8 @@ static void print_line(const char *format, va_list args)
 {
     char line[1024];
     vsnprintf(line, sizeof line, format, args);
-    for (char *c = line; *c != '\0'; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7F)
-            *c = '?';
     fflush(stdout);
-    fprintf(stderr, "snug: %s\n", line);
+    fprintf(stderr, "snug: %s\n", snug_printable(line));
 }
 
 void cli_note(const char *format, ...)
@@ -150,6 +148,7 @@ int main(int argc, char **argv)
     hold_standard_streams();
     if (argc > 1 && has_threads(argv[1]))
         spin_bound(argv);
+    signal(SIGXFSZ, SIG_IGN); /* a write past RLIMIT_FSIZE fails, and is reported */
     int status = argc > 0 ? run(argc - 1, argv + 1) : CLI_WRONG_USAGE;
 
     errno = 0;

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/cache.h"
+#include "base/fd.h"
 #include "base/text.h"
 
 enum { LINE_MOST = 1024 }; /* a line has some 530 characters at most */
@@ -115,9 +116,15 @@ static void add_pin(struct text *out, const struct pin *pin)
 bool pins_file_read(const char *path, const char *title, struct pin_list *list)
 {
     char line[LINE_MOST] = "";
-    FILE *file = fopen(path, "r");
-    if (file == NULL)
+    int64_t n_bytes;
+    int fd;
+    if (fd_open_read(path, &fd, &n_bytes, NULL) != SNUG_OK)
         return false;
+    FILE *file = fdopen(fd, "r");
+    if (file == NULL) {
+        close(fd);
+        return false;
+    }
     bool is_ours = fgets(line, sizeof line, file) != NULL;
     line[strcspn(line, "\n")] = '\0';
     is_ours = is_ours && strcmp(line, title) == 0;

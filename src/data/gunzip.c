@@ -72,18 +72,24 @@ static enum snug_status inflate_into(gzFile gz, const char *path, int fd, int64_
                              "yourself if that is right",
                              path);
         if (!write_all(fd, chunk, (size_t)got))
-            return snug_fail(err, SNUG_IO_ERROR,
-                             "%s: no room to unpack it: %s; set TMPDIR to a folder with space",
-                             path, strerror(errno));
+            return snug_fail(err, SNUG_IO_ERROR, "%s: no room to unpack it: %s; %s", path,
+                             strerror(errno),
+                             errno == EFBIG ? "raise the limit on file sizes (ulimit -f)"
+                                            : "set TMPDIR to a folder with space");
     }
 }
 
 enum snug_status source_gunzip(const char *path, int *fd, int64_t *n_bytes, struct snug_error *err)
 {
+    int in;
+    int64_t n_packed;
     *fd = -1;
-    gzFile gz = gzopen(path, "rbe");
-    if (gz == NULL)
-        return snug_fail(err, SNUG_BAD_FILE, "%s: cannot open it: %s", path, strerror(errno));
+    TRY(fd_open_read(path, &in, &n_packed, err));
+    gzFile gz = gzdopen(in, "rb");
+    if (gz == NULL) {
+        close(in);
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to unpack it", path);
+    }
     int out = open_nameless();
     enum snug_status status =
         out < 0 ? snug_fail(err, SNUG_IO_ERROR,

@@ -117,6 +117,17 @@ enum snug_status checkpoint_make_dir(const char *dir, struct snug_error *err)
     return SNUG_OK;
 }
 
+enum snug_status checkpoint_make_inner_dir(const char *dir, struct snug_error *err)
+{
+    struct stat info;
+    if (lstat(dir, &info) == 0 && S_ISLNK(info.st_mode))
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "%s: is a symbolic link, and nothing is written to where it leads: "
+                         "remove it",
+                         dir);
+    return checkpoint_make_dir(dir, err);
+}
+
 enum snug_status checkpoint_write_text(const char *dir, const char *name, const char *text,
                                        struct file_faults *faults, struct snug_error *err)
 {

@@ -27,6 +27,8 @@ struct checkpoint_file {
 
 /* Makes the folder, and those above it, unless it is there; checks that it can be written to. */
 enum snug_status checkpoint_make_dir(const char *dir, struct snug_error *err);
+/* A folder inside that one, which must not be a link to another place. */
+enum snug_status checkpoint_make_inner_dir(const char *dir, struct snug_error *err);
 
 /* A small file of the folder (config.json, plan.json), replaced at once. */
 enum snug_status checkpoint_write_text(const char *dir, const char *name, const char *text,

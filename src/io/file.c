@@ -26,8 +26,12 @@ static bool must_fail(struct file_faults *faults)
 
 static enum snug_status failed(struct snug_error *err, const char *path, const char *doing)
 {
+    const char *advice = errno == ENOSPC || errno == EDQUOT ? "; free some space and save again"
+                         : errno == EFBIG ? "; raise the limit on file sizes (ulimit -f)"
+                         : errno == ELOOP ? "; it is a symbolic link: remove it"
+                                          : "";
     return snug_fail(err, SNUG_IO_ERROR, "%s: cannot %s: %s%s", path, doing, strerror(errno),
-                     errno == ENOSPC || errno == EDQUOT ? "; free some space and save again" : "");
+                     advice);
 }
 
 enum snug_status file_read_all(const char *path, int64_t max_bytes, char **text, size_t *n_bytes,
@@ -72,6 +76,21 @@ enum snug_status file_create(const char *path, int *fd, struct file_faults *faul
         *fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     }
     return *fd < 0 ? failed(err, path, "create it") : SNUG_OK;
+}
+
+enum snug_status file_open_update(const char *path, int *fd, struct snug_error *err)
+{
+    const int flags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+    int64_t n_bytes;
+    *fd = open(path, flags, 0666);
+    if (*fd < 0)
+        return failed(err, path, "open it for writing");
+    enum snug_status status = fd_check_regular(*fd, path, &n_bytes, err);
+    if (status != SNUG_OK) {
+        close(*fd);
+        *fd = -1;
+    }
+    return status;
 }
 
 static ssize_t write_piece(int fd, const char *bytes, size_t n_bytes, int64_t offset,

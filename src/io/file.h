@@ -37,6 +37,9 @@ enum snug_status file_write_atomic(const char *path, const void *bytes, size_t n
  * was killed. */
 enum snug_status file_create(const char *path, int *fd, struct file_faults *faults,
                              struct snug_error *err);
+/* For reading and writing, made if it is not there.  Never by way of a symbolic link: somebody else may
+ * have put it there to have its target written over. */
+enum snug_status file_open_update(const char *path, int *fd, struct snug_error *err);
 /* Writes all bytes at offset_bytes and, if crc is not NULL, takes them into *crc on the way. */
 enum snug_status file_write_at(int fd, const char *path, const void *bytes, int64_t n_bytes,
                                int64_t offset_bytes, uint32_t *crc, struct file_faults *faults,

@@ -52,6 +52,16 @@ static const char *activation_name(enum act act)
     return "linear";
 }
 
+/* Far above the models there are (GPT-3: 96 layers, Llama 3.1 405B: 126 layers, 16,384 wide), and low
+ * enough that a file of a hundred bytes cannot take minutes and gigabytes to plan. */
+enum {
+    LAYERS_MAX = 512,
+    HEADS_MAX = 1024,
+    WIDTH_MAX = 1 << 17,
+    POSITIONS_MAX = 1 << 24,
+    VOCABULARY_MAX = 1 << 24
+};
+
 /* ---- GPT-2 ------------------------------------------------------------------------------- */
 
 /* Switches that change what the model computes must be at the value that snug computes. */
@@ -81,11 +91,11 @@ static enum snug_status read_gpt2(const json_t *root, const char *path, struct h
 {
     int64_t n_inner;
     *gpt2 = (struct hf_gpt2){.layer_norm_epsilon = 1e-5, .activation = ACT_gelu};
-    TRY(json_get_integer(root, path, "n_layer", 1, 100000, &gpt2->n_layer, err));
-    TRY(json_get_integer(root, path, "n_head", 1, 100000, &gpt2->n_head, err));
-    TRY(json_get_integer(root, path, "n_embd", 1, 10000000, &gpt2->n_embd, err));
-    TRY(json_get_integer(root, path, "n_positions", 1, INT32_MAX, &gpt2->n_positions, err));
-    TRY(json_get_integer(root, path, "vocab_size", 1, INT32_MAX, &gpt2->vocab_size, err));
+    TRY(json_get_integer(root, path, "n_layer", 1, LAYERS_MAX, &gpt2->n_layer, err));
+    TRY(json_get_integer(root, path, "n_head", 1, HEADS_MAX, &gpt2->n_head, err));
+    TRY(json_get_integer(root, path, "n_embd", 1, WIDTH_MAX, &gpt2->n_embd, err));
+    TRY(json_get_integer(root, path, "n_positions", 1, POSITIONS_MAX, &gpt2->n_positions, err));
+    TRY(json_get_integer(root, path, "vocab_size", 1, VOCABULARY_MAX, &gpt2->vocab_size, err));
     if (gpt2->n_embd % gpt2->n_head != 0)
         return snug_fail(err, SNUG_BAD_FILE,
                          "%s: \"n_embd\" (%lld) is not a multiple of \"n_head\" (%lld)", path,

@@ -68,10 +68,14 @@ enum snug_status metrics_open(const char *path, int64_t keep_steps, struct metri
         return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to open it", path);
     }
     metrics->path = copy;
-    metrics->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (metrics->fd >= 0 && keep_steps > 0)
+    enum snug_status opened = file_open_update(path, &metrics->fd, err);
+    if (opened != SNUG_OK) {
+        metrics_close(metrics);
+        return opened;
+    }
+    if (keep_steps > 0)
         metrics->n_bytes = find_cut(metrics->fd, keep_steps);
-    if (metrics->fd < 0 || metrics->n_bytes < 0 || ftruncate(metrics->fd, metrics->n_bytes) != 0) {
+    if (metrics->n_bytes < 0 || ftruncate(metrics->fd, metrics->n_bytes) != 0) {
         enum snug_status status = snug_fail(
             err, SNUG_IO_ERROR, "%s: cannot open it for writing: %s", path, strerror(errno));
         metrics_close(metrics);

@@ -31,7 +31,7 @@
 
 #include <stdlib.h>
 
-enum { OPS_MAX = 4000000, FORWARD = 0, BACKWARD = 1 };
+enum { OPS_MAX = 1000000 /* seconds, and under a gigabyte */, FORWARD = 0, BACKWARD = 1 };
 
 struct unrolling {
     struct program *prog;

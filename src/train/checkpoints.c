@@ -110,7 +110,7 @@ static enum snug_status begin_adapter(const struct snug_trainer *t, struct snug_
     enum snug_status status =
         text == NULL || dir == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory") : SNUG_OK;
     if (status == SNUG_OK)
-        status = checkpoint_make_dir(dir, err);
+        status = checkpoint_make_inner_dir(dir, err);
     if (status == SNUG_OK)
         status = checkpoint_write_text(dir, PEFT_CONFIG_NAME, text, NULL, err);
     free(base);
@@ -273,14 +273,16 @@ static char *state_text(const struct snug_trainer *t)
     snug_recipe recipe = effective_recipe(t);
     if (identity_of(t->model, identity, NULL) != SNUG_OK)
         return NULL;
-    char fingerprint[32];
+    char fingerprint[32], name[sizeof t->model->name];
+    snprintf(name, sizeof name, "%s", t->model->name);
+    snug_printable(name); /* it may end within a character: names are cut */
     snprintf(fingerprint, sizeof fingerprint, "%016llx",
              t->data == NULL ? 0ull : (unsigned long long)data_fingerprint(t->data));
     json_t *state =
         json_pack("{s:i, s:s, s:s, s:I, s:I, s:I, s:I, s:{s:s, s:s, s:s}, s:o, s:o}", "format", 1,
-                  "model", t->model->name, "identity", identity, "step", (json_int_t)t->step,
-                  "n_steps", (json_int_t)t->n_steps, "seed", (json_int_t)t->recipe.seed,
-                  "samples_seen", (json_int_t)(t->step * t->session.batch), "data", "spec",
+                  "model", name, "identity", identity, "step", (json_int_t)t->step, "n_steps",
+                  (json_int_t)t->n_steps, "seed", (json_int_t)t->recipe.seed, "samples_seen",
+                  (json_int_t)(t->step * t->session.batch), "data", "spec",
                   t->data_spec == NULL ? "random" : t->data_spec, "kind",
                   t->data == NULL ? "given" : data_kind(t->data), "fingerprint", fingerprint,
                   "scalars", scalars_json(exec_scalars(t->exec)), "recipe", recipe_json(&recipe));

@@ -75,7 +75,7 @@ static bool set_mark(int fd, struct file_mark *mark)
 static int open_marked(const char *path, const struct file_mark *mark)
 {
     struct file_mark found;
-    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    int fd = open(path, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)
         return -1;
     if (read_mark(fd, &found) && memcmp(&found, mark, sizeof found) == 0)

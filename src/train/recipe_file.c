@@ -1,13 +1,13 @@
 /*
  * recipe_file.c -- a recipe from a file: a line `key = value` each, and # before what is not read.
  */
+#include "io/file.h"
 #include "train/recipe.h"
 
-#include <errno.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum { LINE_MOST = 1024 };
+enum { LINE_MOST = 1022, FILE_MOST = 1 << 20 }; /* bytes */
 
 static char *trim(char *text)
 {
@@ -21,8 +21,8 @@ static char *trim(char *text)
 
 static enum snug_status read_line(snug_recipe *recipe, char *line, struct snug_error *err)
 {
-    if (strlen(line) == LINE_MOST - 1 && line[LINE_MOST - 2] != '\n')
-        return snug_fail(err, SNUG_BAD_ARGUMENT, "a line has at most %d bytes", LINE_MOST - 2);
+    if (strlen(line) > LINE_MOST)
+        return snug_fail(err, SNUG_BAD_ARGUMENT, "a line has at most %d bytes", LINE_MOST);
     line[strcspn(line, "#")] = '\0';
     char *name = trim(line), *equals = strchr(name, '=');
     if (*name == '\0')
@@ -33,21 +33,32 @@ static enum snug_status read_line(snug_recipe *recipe, char *line, struct snug_e
     return snug_recipe_set(recipe, trim(name), trim(equals + 1), err);
 }
 
+static enum snug_status read_lines(snug_recipe *recipe, const char *path, char *text,
+                                   struct snug_error *err)
+{
+    struct snug_error inner;
+    char *line;
+    for (int number = 1; (line = strsep(&text, "\n")) != NULL; number++) {
+        enum snug_status status = read_line(recipe, line, &inner);
+        if (status != SNUG_OK)
+            return snug_fail(err, status, "recipe %s, line %d: %.300s", path, number,
+                             inner.message);
+    }
+    return SNUG_OK;
+}
+
 enum snug_status snug_recipe_read(snug_recipe *recipe, const char *path, struct snug_error *err)
 {
-    FILE *file = fopen(path, "r");
-    if (file == NULL)
-        return snug_fail(err, SNUG_BAD_FILE, "recipe %s: %s", path, strerror(errno));
-    char line[LINE_MOST];
     struct snug_error inner;
-    enum snug_status status = SNUG_OK;
-    for (int number = 1; status == SNUG_OK && fgets(line, sizeof line, file) != NULL; number++) {
-        status = read_line(recipe, line, &inner);
-        if (status != SNUG_OK)
-            snug_fail(err, status, "recipe %s, line %d: %.300s", path, number, inner.message);
-    }
-    if (status == SNUG_OK && ferror(file)) /* a folder can be opened */
-        status = snug_fail(err, SNUG_BAD_FILE, "recipe %s: %s", path, strerror(errno));
-    fclose(file);
+    char *text;
+    size_t n_bytes;
+    enum snug_status status = file_read_all(path, FILE_MOST, &text, &n_bytes, &inner);
+    if (status != SNUG_OK)
+        return snug_fail(err, status, "recipe %.450s", inner.message);
+    if (memchr(text, '\0', n_bytes) != NULL)
+        status = snug_fail(err, SNUG_BAD_FILE, "recipe %s: not text: it has a NUL byte", path);
+    else
+        status = read_lines(recipe, path, text, err);
+    free(text);
     return status;
 }

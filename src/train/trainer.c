@@ -173,11 +173,25 @@ static enum snug_status use_usual_lr(struct snug_trainer *t, struct snug_error *
     return SNUG_OK;
 }
 
+/* state.json is JSON, which is UTF-8: better now than when the first checkpoint is due. */
+static enum snug_status check_names(const struct snug_trainer *t, struct snug_error *err)
+{
+    const char *const names[] = {t->data_spec, t->recipe.lora_from, t->model->weights_folder};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (names[i] != NULL && !text_is_utf8(names[i]))
+            return snug_fail(err, SNUG_BAD_ARGUMENT,
+                             "%s: this name is not UTF-8, so a run cannot note it: rename it",
+                             names[i]);
+    return SNUG_OK;
+}
+
 static enum snug_status open_all(struct snug_trainer *t, struct snug_error *err)
 {
     TRY(open_ranks(t, err));
-    if (t->out != NULL)
+    if (t->out != NULL) {
+        TRY(check_names(t, err));
         TRY(trainer_check_out(t, err));
+    }
     if (t->options.resume)
         TRY(trainer_inherit(t, err));
     else

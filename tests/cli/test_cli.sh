@@ -352,7 +352,7 @@ words_and_flags() {
 2 | bathc                                  | plan gpt2 --recipe bad.recipe
 2 | long.recipe, line 2, 1022 bytes        | plan gpt2 --recipe long.recipe
 1 | nosuch.recipe                          | plan gpt2 --recipe nosuch.recipe
-1 | recipe ., Is a directory               | plan gpt2 --recipe .
+1 | recipe ., is a folder, not a regular file               | plan gpt2 --recipe .
 # models
 2 | gtp2, gpt2                             | plan gtp2
 2 | mlp                                    | plan mlp:784
