@@ -180,7 +180,8 @@ static const struct topic topics[] = {
      "FOLDER  where its files go; without it, $SNUG_DATA/NAME or the cache\n"
      "        (~/.cache/snug/NAME), where train finds it by its name\n"
      "\n"
-     "  --from URL      another server that has the same files\n",
+     "  --from URL      another server that has the same files; https, or plain http\n"
+     "                  on this machine (http://127.0.0.1:8000)\n",
      false},
     {"bench",
      "usage: snug bench cpu|cuda [MODEL] [recipe] [--json]\n"

@@ -1,6 +1,9 @@
 /*
  * fetch.c -- downloads a data set with the program curl and checks what came.
  *
+ * Only https is spoken, by redirects too; plain http to this machine itself, as tests need.  Nothing that is
+ * typed becomes an option of curl, or another machine's name for tar.
+ *
  * A file is downloaded as NAME.part and takes its name when its md5 is the published one, so that a
  * file under its own name is whole.  What a broken download left is gone on with; if the result is not
  * right then, it is taken from the beginning once.  An archive is unpacked beside its place and moved
@@ -15,9 +18,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <arpa/inet.h>
 
 #include "base/cache.h"
 #include "base/fd.h"
@@ -28,7 +34,8 @@ extern char **environ;
 
 static const struct fetch_set sets[] = {
     {"fashion-mnist",
-     "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+     /* the publisher's own repository: the address in its README is plain http */
+     "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
      {{"train-images-idx3-ubyte.gz", "8d4fb7e6c68d591d4c3dfef9ec88bf0d"},
       {"train-labels-idx1-ubyte.gz", "25c81989df183df01b3e8a0aad5dffbe"},
       {"t10k-images-idx3-ubyte.gz", "bef4ecab320f06d8554ea6380940ec79"},
@@ -81,6 +88,7 @@ static void say(const struct fetch *f, const char *format, ...)
     va_start(args, format);
     vsnprintf(line, sizeof line, format, args);
     va_end(args);
+    snug_printable(line);
     if (f->say != NULL)
         f->say(line, f->user);
 }
@@ -162,9 +170,25 @@ static int run_program(char *const argv[], char *words, size_t n_words)
     return exit_status;
 }
 
+/* What a program cannot take for an option, or for "host:path".  The caller's. */
+static char *plain_path(const char *path)
+{
+    struct text plain = {0};
+    text_add(&plain, "%s%s", path[0] == '/' ? "" : "./", path);
+    return text_take(&plain);
+}
+
 static int run_curl(const char *url, const char *path, char *words, size_t n_words)
 {
+    bool is_https = strncasecmp(url, "https:", 6) == 0;
     char *argv[] = {"curl",
+                    "--proto",
+                    is_https ? "=https" : "=http,https",
+                    "--proto-redir",
+                    "=https",
+                    "--max-redirs",
+                    "10",
+                    "--globoff",
                     "--fail",
                     "--location",
                     "--silent",
@@ -179,9 +203,55 @@ static int run_curl(const char *url, const char *path, char *words, size_t n_wor
                     "-",
                     "--output",
                     (char *)path,
+                    "--url",
                     (char *)url,
                     NULL};
     return run_program(argv, words, n_words);
+}
+
+/* ---- addresses ---------------------------------------------------------------------------- */
+
+/* "127.0.0.1", "localhost" or "[::1]", and nothing that only begins so. */
+static bool is_this_machine(const char *host, size_t length)
+{
+    char name[64];
+    struct in_addr address;
+    if (length >= sizeof name)
+        return false;
+    snprintf(name, sizeof name, "%.*s", (int)length, host);
+    return strcmp(name, "localhost") == 0 || strcmp(name, "[::1]") == 0 ||
+           (inet_pton(AF_INET, name, &address) == 1 && ntohl(address.s_addr) >> 24 == 127);
+}
+
+/* https://..., or http://HOST[:PORT][/...] of this machine. */
+static bool is_safe_address(const char *url)
+{
+    for (const char *c = url; *c != '\0'; c++)
+        if ((unsigned char)*c <= ' ' || *c == 0x7F)
+            return false;
+    if (strncasecmp(url, "https://", 8) == 0)
+        return url[8] != '\0' && url[8] != '/';
+    if (strncasecmp(url, "http://", 7) != 0)
+        return false;
+    const char *host = url + 7;
+    size_t length = strcspn(host, host[0] == '[' ? "/?#" : ":/?#");
+    const char *bracket = host[0] == '[' ? memchr(host, ']', length) : NULL;
+    if (bracket != NULL)
+        length = (size_t)(bracket - host) + 1;
+    const char *rest = host + length;
+    if (*rest == ':')
+        rest += 1 + strspn(rest + 1, "0123456789");
+    return is_this_machine(host, length) && (*rest == '\0' || *rest == '/');
+}
+
+static enum snug_status check_address(const char *url, struct snug_error *err)
+{
+    if (is_safe_address(url))
+        return SNUG_OK;
+    return snug_fail(err, SNUG_BAD_ARGUMENT,
+                     "\"%.200s\" is no address to download from: write https://HOST/FOLDER (plain "
+                     "http only for this machine: http://127.0.0.1:8000)",
+                     url);
 }
 
 /* ---- files ------------------------------------------------------------------------------- */
@@ -257,8 +327,15 @@ static enum snug_status download(const struct fetch *f, const char *name, const 
         say(f, "%s: going on after %s", name, text_size(before, size));
     else
         say(f, "%s: downloading", name);
-    int exit_status = run_curl(url, part, words, sizeof words);
+    char *output = plain_path(part);
+    struct stat info;
+    if (lstat(part, &info) == 0 && !S_ISREG(info.st_mode))
+        unlink(part); /* a link that somebody left: its target is not ours */
+    int exit_status = output == NULL ? -1 : run_curl(url, output, words, sizeof words);
     free(url);
+    if (output == NULL)
+        return no_memory(f);
+    free(output);
     TRY(matches(part, md5, fits, f->err));
     if (*fits)
         return SNUG_OK;
@@ -305,10 +382,34 @@ done:
     return status;
 }
 
+/* The folder to unpack in, which must not be a link to another. */
+static enum snug_status make_place(const struct fetch *f, const char *place)
+{
+    struct stat info;
+    if (lstat(place, &info) == 0 && S_ISLNK(info.st_mode))
+        return snug_fail(f->err, SNUG_BAD_FILE, "%s: is a symbolic link: remove it", place);
+    return make_folder(f, place);
+}
+
+/* Only what lies in the folder that the archive is known to hold. */
+static enum snug_status run_tar(const struct fetch *f, const char *archive, const char *place)
+{
+    char words[200];
+    char *from = plain_path(archive), *to = plain_path(place);
+    char *argv[] = {"tar", "-xzf", from, "-C", to, (char *)f->set->unpacks_to, NULL};
+    enum snug_status status = SNUG_OK;
+    if (from == NULL || to == NULL)
+        status = no_memory(f);
+    else if (run_program(argv, words, sizeof words) != 0)
+        status = snug_fail(f->err, SNUG_BAD_FILE, "%s: cannot unpack it: %s", archive, words);
+    free(from);
+    free(to);
+    return status;
+}
+
 /* Beside its place first, so that a folder under the right name is whole. */
 static enum snug_status unpack(const struct fetch *f)
 {
-    char words[200];
     const char *name = f->set->files[0].name;
     char *archive = path_join(f->folder, name, ""), *place = path_join(f->folder, ".unpacking", "");
     char *from = place == NULL ? NULL : path_join(place, f->set->unpacks_to, "");
@@ -319,10 +420,9 @@ static enum snug_status unpack(const struct fetch *f)
     } else if (access(to, F_OK) == 0) {
         say(f, "%s: unpacked already", f->set->unpacks_to);
     } else {
-        char *argv[] = {"tar", "-xzf", archive, "-C", place, NULL};
-        status = make_folder(f, place);
-        if (status == SNUG_OK && run_program(argv, words, sizeof words) != 0)
-            status = snug_fail(f->err, SNUG_BAD_FILE, "%s: cannot unpack it: %s", archive, words);
+        status = make_place(f, place);
+        if (status == SNUG_OK)
+            status = run_tar(f, archive, place);
         if (status == SNUG_OK && rename(from, to) != 0)
             status =
                 snug_fail(f->err, SNUG_BAD_FILE, "%s: cannot rename it: %s", from, strerror(errno));
@@ -352,6 +452,7 @@ static char *default_folder(const char *name)
 enum snug_status fetch_set_to(const struct fetch_set *set, const char *folder, const char *from,
                               snug_say_fn *say_line, void *user, struct snug_error *err)
 {
+    TRY(check_address(from == NULL ? set->from : from, err));
     char *own = folder == NULL ? default_folder(set->name) : strdup(folder);
     struct fetch f = {set, own, from == NULL ? set->from : from, say_line, user, err};
     if (own == NULL)

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -33,6 +34,7 @@ struct server {
         int n_requests, n_bytes_sent;
         long last_range;                    /* where the last request began; -1: at no range */
         int breaks_after, has_ranges, lies; /* breaks_after 0: never */
+        char redirect[100];                 /* where to, instead of an answer; "": nowhere */
     } * record;
 };
 
@@ -100,6 +102,14 @@ static void answer(int to, struct record *record)
     record->last_range = range == NULL ? -1 : begin;
     if (strncmp(request, "GET /some.bin ", 14) != 0) {
         snprintf(head, sizeof head, "HTTP/1.1 404 no\r\nContent-Length: 0\r\n\r\n");
+        send_all(to, head, strlen(head));
+        return;
+    }
+    if (record->redirect[0] != '\0') {
+        snprintf(head, sizeof head,
+                 "HTTP/1.1 302 there\r\nContent-Length: 0\r\nLocation: %s\r\n\r\n",
+                 record->redirect);
+        record->redirect[0] = '\0'; /* the second time it is served */
         send_all(to, head, strlen(head));
         return;
     }
@@ -363,6 +373,178 @@ static void test_an_archive_is_unpacked(void **state)
     end(&a);
 }
 
+/* The folder is relative, and its name is what tar takes for that of another machine.  The archive has
+ * more in it than it should, and `more` leads out of the folder or stands beside it. */
+static enum snug_status unpack_with(struct attempt *a, const char *more)
+{
+    char command[3 * FILES_PATH_MAX], md5[MD5_TEXT_MAX], *before = getcwd(NULL, 0);
+    size_t n;
+    files_make_subdir(a->dir, "inside");
+    files_write_text(a->dir, "inside/data.txt", "hello");
+    files_write_text(a->dir, "outside.txt", "not to be unpacked");
+    files_make_subdir(a->dir, "host:er");
+    snprintf(command, sizeof command,
+             "cd %s && tar --force-local -czPf host:er/set.tar.gz inside %s", a->dir, more);
+    assert_int_equal(system(command), 0);
+    char *bytes = files_read(files_path(a->dir, "host:er/set.tar.gz"), &n);
+    md5_of(bytes, n, n, md5);
+    free(bytes);
+    assert_int_equal(unlink(files_path(a->dir, "outside.txt")), 0);
+    a->set = (struct fetch_set){"some", "nowhere", {{"set.tar.gz", md5}}, "inside"};
+    assert_int_equal(chdir(a->dir), 0);
+    enum snug_status status =
+        fetch_set_to(&a->set, "host:er", a->server.url, note, a->said, &a->err);
+    assert_int_equal(chdir(before), 0);
+    free(before);
+    assert_int_not_equal(access(files_path(a->dir, "host:er/outside.txt"), F_OK), 0);
+    assert_int_not_equal(access(files_path(a->dir, "outside.txt"), F_OK), 0);
+    return status;
+}
+
+static void test_an_archive_in_a_folder_with_a_colon(void **state)
+{
+    struct attempt a;
+    (void)state;
+    begin(&a);
+    if (unpack_with(&a, "outside.txt") != SNUG_OK)
+        fail_msg("%s", a.err.message);
+    assert_int_equal(access(files_path(a.dir, "host:er/inside/data.txt"), F_OK), 0);
+    assert_int_not_equal(access(files_path(a.dir, "host:er/.unpacking"), F_OK), 0);
+    end(&a);
+    begin(&a);
+    assert_int_equal(unpack_with(&a, "inside/../outside.txt"), SNUG_BAD_FILE);
+    must_say(&a, "cannot unpack it");
+    end(&a);
+}
+
+/* ---- addresses ----------------------------------------------------------------------------- */
+
+/* A curl of our own notes how it was called; "" if it was not. */
+static char *call_of(struct attempt *a, const char *from, enum snug_status *status)
+{
+    char *path = strdup(getenv("PATH")), *call, script[FILES_PATH_MAX + 100];
+    size_t n;
+    files_make_subdir(a->dir, "programs");
+    snprintf(script, sizeof script, "#!/bin/sh\nprintf '<%%s>' \"$@\" >%s\nexit 1\n",
+             files_path(a->dir, "call"));
+    files_write_text(a->dir, "programs/curl", script);
+    assert_int_equal(chmod(files_path(a->dir, "programs/curl"), 0755), 0);
+    files_write_text(a->dir, "call", "");
+    setenv("PATH", files_path(a->dir, "programs"), 1);
+    *status = fetch_set_to(&a->set, files_path(a->dir, "got"), from, note, a->said, &a->err);
+    setenv("PATH", path, 1);
+    free(path);
+    call = files_read(files_path(a->dir, "call"), &n);
+    return call;
+}
+
+static void test_addresses_that_are_refused(void **state)
+{
+    static const char *const rows[] = {
+        "-K/etc/curlrc",
+        "",
+        "nowhere",
+        "/some/folder",
+        "file:///etc",
+        "ftp://127.0.0.1/",
+        "https:",
+        "https:///some.bin",
+        "https://example.org/a b",
+        "https://example.org/\n-K",
+        "http://example.org",
+        "http://10.0.0.1",
+        "http://127.0.0.1.example.org",
+        "http://127.1",
+        "http://127.0.0.1@example.org/",
+        "http://localhost:80@example.org/",
+        "http://localhost.example.org",
+        "http://[::1].example.org",
+        "http://[::1",
+        "http://127.0.0.1:9#@example.org",
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct attempt a;
+        enum snug_status status;
+        begin(&a);
+        char *call = call_of(&a, rows[i], &status);
+        if (status != SNUG_BAD_ARGUMENT || call[0] != '\0')
+            fail_msg("\"%s\" was taken: %d, curl %s", rows[i], (int)status, call);
+        must_say(&a, "is no address to download from: write https://");
+        assert_int_not_equal(access(files_path(a.dir, "got"), F_OK), 0);
+        free(call);
+        end(&a);
+    }
+}
+
+static void test_how_curl_is_called(void **state)
+{
+    static const char *const rows[][3] = {
+        {"https://example.org/set", "<--proto><=https><--proto-redir><=https>",
+         "<--url><https://example.org/set/some.bin>"},
+        {"http://127.0.0.1:9", "<--proto><=http,https><--proto-redir><=https>",
+         "<--url><http://127.0.0.1:9/some.bin>"},
+        {"http://localhost/x", "<--proto><=http,https><--proto-redir><=https>",
+         "<--url><http://localhost/x/some.bin>"},
+        {"http://[::1]:9", "<--proto><=http,https><--proto-redir><=https>",
+         "<--url><http://[::1]:9/some.bin>"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct attempt a;
+        enum snug_status status;
+        begin(&a);
+        char *call = call_of(&a, rows[i][0], &status);
+        assert_int_equal(status, SNUG_BAD_FILE);
+        if (strstr(call, rows[i][1]) == NULL || strstr(call, rows[i][2]) == NULL)
+            fail_msg("curl was called with %s", call);
+        free(call);
+        end(&a);
+    }
+}
+
+static void test_published_addresses(void **state)
+{
+    static const char *const names[] = {"fashion-mnist", "cifar-10"};
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(strncmp(fetch_find(names[i], NULL)->from, "https://", 8), 0);
+}
+
+static void test_redirects_to_plain_http_are_refused(void **state)
+{
+    struct attempt a;
+    (void)state;
+    begin(&a);
+    snprintf(a.server.record->redirect, sizeof a.server.record->redirect, "%s/some.bin",
+             a.server.url);
+    assert_int_equal(fetch(&a), SNUG_BAD_FILE);
+    must_say(&a, "rotocol");
+    assert_int_equal(a.server.record->n_requests, 1);
+    assert_int_not_equal(access(files_path(a.dir, "deep/er/some.bin"), F_OK), 0);
+    end(&a);
+}
+
+static void test_a_planted_link_is_not_written_through(void **state)
+{
+    struct attempt a;
+    char victim[FILES_PATH_MAX];
+    size_t n;
+    (void)state;
+    begin(&a);
+    files_make_subdir(a.dir, "deep");
+    files_make_subdir(a.dir, "deep/er");
+    files_write_text(a.dir, "victim", "");
+    snprintf(victim, sizeof victim, "%s", files_path(a.dir, "victim"));
+    assert_int_equal(symlink(victim, files_path(a.dir, "deep/er/some.bin.part")), 0);
+    if (fetch(&a) != SNUG_OK)
+        fail_msg("%s", a.err.message);
+    must_be_whole(&a);
+    free(files_read(victim, &n));
+    assert_int_equal(n, 0);
+    end(&a);
+}
+
 static void test_names(void **state)
 {
     struct snug_error err = {0};
@@ -379,11 +561,17 @@ int main(void)
         cmocka_unit_test(test_md5_of_the_rfc),
         cmocka_unit_test(test_without_curl),
         cmocka_unit_test(test_an_archive_is_unpacked),
+        cmocka_unit_test(test_an_archive_in_a_folder_with_a_colon),
+        cmocka_unit_test(test_addresses_that_are_refused),
+        cmocka_unit_test(test_how_curl_is_called),
+        cmocka_unit_test(test_published_addresses),
         cmocka_unit_test(test_names),
     };
     const struct CMUnitTest with_curl[] = {
         cmocka_unit_test(test_where_children_are_ignored),
         cmocka_unit_test(test_whole_and_again),
+        cmocka_unit_test(test_redirects_to_plain_http_are_refused),
+        cmocka_unit_test(test_a_planted_link_is_not_written_through),
         cmocka_unit_test(test_goes_on_after_a_break),
         cmocka_unit_test(test_starts_over),
         cmocka_unit_test(test_a_part_that_is_whole_needs_no_download),
