@@ -240,6 +240,8 @@ struct snug_metrics {              /* one step */
     double val_loss, val_accuracy;
 };
 
+/* Under mpirun, on rank 0 after a run: the bytes are those of the rank that allocated most, and among
+ * equals of the one with the highest peak. */
 struct snug_summary {
     int64_t steps, planned_bytes, allocated_bytes, runtime_bytes, measured_peak_bytes;
     double loss, per_second;

@@ -41,12 +41,13 @@ enum offload { OFFLOAD_none, OFFLOAD_states = 1, OFFLOAD_activations = 2 }; /* o
 enum parallel { PARALLEL_ddp, PARALLEL_ps };
 struct rank_place {
     int n_ranks; /* that share the batch, each with this program; 0, 1: this one is alone */
-    int rank;    /* among them; -1: the one that has most; set by the pass shard */
+    int rank;    /* among them; -1: the one with most weights and states; set by the pass shard */
     enum parallel parallel;
     int zero;             /* 1: states are sharded; 2: gradients too; 3: and weights */
     bool exchanges_alone; /* with itself, to try the exchanges */
     int n_stages, stage;  /* the model is cut into; this rank's.  0, 1: it is whole */
 };
+enum { RANK_KINDS_MAX = 32 };
 /* Ranks with the same stage follow each other. */
 static inline int rank_at(const struct rank_place *place, int stage, int rank)
 {
@@ -101,6 +102,9 @@ struct pass_env {
     bool in_backward; /* updates as soon as gradients are complete */
     unsigned offload; /* bits of enum offload */
     struct rank_place ranks;
+    /* Left by shard where rank was -1: one rank of each kind whose programs differ in their sizes.
+     * 0: all ranks have the same. */
+    int rank_kinds[RANK_KINDS_MAX], n_rank_kinds;
     enum pipeline pipeline;
     struct stage_cut *cut; /* found by stage, unless it is there */
     struct program

@@ -151,7 +151,7 @@ static int64_t load_of(const struct sharding *s, const struct shared_weight *w, 
     return count == n ? w->state_bytes + 2 * width * n : count * (w->state_bytes / n + 2 * width);
 }
 
-/* rank -1: that of the rank that has most. */
+/* rank -1: that of the rank that has most, and which others may have more at the peak. */
 static enum snug_status cut_all(struct sharding *s)
 {
     struct rank_place *ranks = &s->env->ranks;
@@ -167,6 +167,8 @@ static enum snug_status cut_all(struct sharding *s)
         for (int rank = 0; rank < ranks->n_ranks; rank++)
             loads[rank] += load_of(s, w, rank);
     }
+    if (ranks->rank < 0 && shards_updates(s->env))
+        TRY(shard_find_kinds(s, loads));
     if (ranks->rank < 0)
         ranks->rank = most_of(loads, ranks->n_ranks);
     for (int i = 0; i < s->n_weights; i++)

@@ -53,6 +53,9 @@ static inline bool shards_updates(const struct pass_env *env)
 /* shard.c: a tensor that is this rank's range of `id`, in its place. */
 void shard_in_place(struct sharding *s, tensor_id id, int64_t from, int64_t count);
 
+/* shard_kinds.c: sets env->rank_kinds; loads: about how many bytes each rank has. */
+enum snug_status shard_find_kinds(struct sharding *s, const int64_t *loads);
+
 /* shard_buckets.c: ops that exchange several tensors at once.  Tensors go into the bucket of their like;
  * a bucket that is full becomes an op at the end of the list, the others when all is said. */
 struct bucket {

@@ -209,6 +209,20 @@ enum snug_status plan_estimate(const struct program *prog, const struct device_r
     return status;
 }
 
+enum snug_status plan_is_within(const struct program *prog, int alignment, int64_t limit_bytes,
+                                bool *is_within, struct snug_error *err)
+{
+    struct plan plan = {0};
+    enum snug_status status = program_check_sizes(prog, err);
+    if (status == SNUG_OK)
+        status = plan_lifetimes(prog, &plan, err);
+    if (status == SNUG_OK)
+        status = plan_place_within(plan.blocks, plan.n_blocks, prog->n_ops, alignment, limit_bytes,
+                                   is_within, err);
+    plan_free(&plan);
+    return status;
+}
+
 void plan_free(struct plan *plan)
 {
     free(plan->block_of);

@@ -35,6 +35,7 @@ struct placer {
     int n_blocks, alignment;
     int peak;        /* op with the most bytes alive in the present lane */
     int64_t ceiling; /* floor + the most bytes alive, padded */
+    int only;        /* -1, or the index of the one order that is tried, once */
 };
 
 static int64_t align_up(int64_t bytes, int64_t alignment)
@@ -87,6 +88,7 @@ static double key_two_ends(const struct placer *p, const struct block *b)
 }
 
 static key_fn *const keys[] = {key_bytes, key_area, key_life, key_birth, key_two_ends};
+enum { N_ORDERS = sizeof keys / sizeof *keys };
 
 struct keyed {
     double key;
@@ -288,14 +290,16 @@ static void lift_highest(struct placer *p, int n)
     p->order[0] = block;
 }
 
+/* One order only: what all tries reach is not above what is returned, since they end at `enough` or go
+ * through that one, too. */
 static int64_t place_lane(struct placer *p, int n, int64_t floor, int64_t lower)
 {
     int64_t best_top = -1, enough = floor + lower + lower / NEAR;
-    int n_tries = n <= LIFT_MAX ? N_LIFTS : 1;
+    int n_tries = n <= LIFT_MAX && p->only < 0 ? N_LIFTS : 1;
+    size_t first = p->only < 0 ? 0 : (size_t)p->only, end = p->only < 0 ? N_ORDERS : first + 1;
     if (n > GREEDY_MAX)
         return sort_order(p, n, key_birth) ? place_sweep(p, n, floor) : -1;
-    for (size_t k = 0; k < sizeof keys / sizeof *keys && !(best_top >= 0 && best_top <= enough);
-         k++) {
+    for (size_t k = first; k < end && !(best_top >= 0 && best_top <= enough); k++) {
         if (!sort_order(p, n, keys[k]))
             return -1;
         for (int try = 0; try < n_tries && !(best_top >= 0 && best_top <= enough); try++) {
@@ -310,7 +314,7 @@ static int64_t place_lane(struct placer *p, int n, int64_t floor, int64_t lower)
     }
     for (int i = 0; i < n; i++)
         p->blocks[p->order[i]].offset = p->best[p->order[i]];
-    return best_top;
+    return p->only >= 0 && best_top < enough ? enough : best_top;
 }
 
 static enum snug_status check_blocks(const struct block *blocks, int n_blocks, int alignment,
@@ -331,11 +335,12 @@ static enum snug_status check_blocks(const struct block *blocks, int n_blocks, i
     return SNUG_OK;
 }
 
-enum snug_status plan_place(struct block *blocks, int n_blocks, int n_ops, int alignment,
-                            int64_t floor, int64_t *persistent_end, int64_t *arena_bytes,
-                            struct snug_error *err)
+static enum snug_status place(struct block *blocks, int n_blocks, int n_ops, int alignment,
+                              int64_t floor, int only, int64_t *persistent_end,
+                              int64_t *arena_bytes, struct snug_error *err)
 {
-    struct placer p = {.blocks = blocks, .n_blocks = n_blocks, .alignment = alignment};
+    struct placer p = {
+        .blocks = blocks, .n_blocks = n_blocks, .alignment = alignment, .only = only};
     enum snug_status status = check_blocks(blocks, n_blocks, alignment, floor, err);
     if (status != SNUG_OK)
         return status;
@@ -379,4 +384,23 @@ done:
     free(p.placed);
     free(p.best);
     return status;
+}
+
+enum snug_status plan_place(struct block *blocks, int n_blocks, int n_ops, int alignment,
+                            int64_t floor, int64_t *persistent_end, int64_t *arena_bytes,
+                            struct snug_error *err)
+{
+    return place(blocks, n_blocks, n_ops, alignment, floor, -1, persistent_end, arena_bytes, err);
+}
+
+enum snug_status plan_place_within(struct block *blocks, int n_blocks, int n_ops, int alignment,
+                                   int64_t limit_bytes, bool *is_within, struct snug_error *err)
+{
+    *is_within = false;
+    for (int k = 0; k < N_ORDERS && !*is_within; k++) {
+        int64_t persistent_end, most_bytes = 0;
+        TRY(place(blocks, n_blocks, n_ops, alignment, 0, k, &persistent_end, &most_bytes, err));
+        *is_within = most_bytes <= limit_bytes;
+    }
+    return SNUG_OK;
 }

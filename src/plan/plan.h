@@ -55,6 +55,9 @@ enum snug_status plan_make(const struct program *prog, int alignment,
  * the lower bound.  Takes a fraction of the time. */
 enum snug_status plan_estimate(const struct program *prog, const struct device_rates *rates,
                                struct plan *plan, struct snug_error *err);
+/* True: the arena_bytes of plan_make are at most limit_bytes.  False: they may be more. */
+enum snug_status plan_is_within(const struct program *prog, int alignment, int64_t limit_bytes,
+                                bool *is_within, struct snug_error *err);
 void plan_free(struct plan *plan);
 
 /* A second program (an evaluation) on the arena of a first: persistent tensors are found by name in
@@ -76,6 +79,10 @@ enum snug_status plan_place_stored(const struct program *prog, const struct prog
 enum snug_status plan_place(struct block *blocks, int n_blocks, int n_ops, int alignment,
                             int64_t floor, int64_t *persistent_end, int64_t *arena_bytes,
                             struct snug_error *err);
+/* True: the arena_bytes that plan_place finds with floor 0 are at most limit_bytes.  False: they may be
+ * more.  For a small part of its time. */
+enum snug_status plan_place_within(struct block *blocks, int n_blocks, int n_ops, int alignment,
+                                   int64_t limit_bytes, bool *is_within, struct snug_error *err);
 enum snug_status plan_ledger(const struct program *prog, const struct device_rates *rates,
                              struct plan *plan, struct snug_error *err);
 

@@ -9,6 +9,8 @@
  *
  * Where not even the least room fits, the batch goes in more micro-batches, unless the user said how many.
  * What does not fit then is the answer that budget.c refuses.
+ *
+ * Ranks that share a batch recompute alike: the room is that of the fullest, whichever of them asks.
  */
 #include "train/session.h"
 
@@ -35,7 +37,7 @@ static enum snug_status try_room(struct session_request *q, int64_t room_bytes, 
 {
     struct session other;
     q->room_bytes = room_bytes;
-    TRY(session_make_once(q, &other, err));
+    TRY(session_make_fullest(q, &other, err));
     *does_fit = fits(&other, q->recipe);
     if (is_better(&other, s, q->recipe)) {
         session_free(s);
@@ -72,7 +74,7 @@ static enum snug_status make_best(struct session_request *q, struct session *s,
                                   struct snug_error *err)
 {
     q->room_bytes = 0;
-    TRY(session_make_once(q, s, err));
+    TRY(session_make_fullest(q, s, err));
     if (s->prog.loss == TENSOR_NONE || fits(s, q->recipe))
         return SNUG_OK;
     enum snug_status status = search(q, s, err);
@@ -100,6 +102,17 @@ static int64_t smaller_divisor(int64_t batch, int64_t micro_batch)
     return m;
 }
 
+/* The plan of one rank, with the room and the micro-batches of *s, in its place. */
+static enum snug_status make_of_rank(const struct session_request *request, struct session *s,
+                                     struct snug_error *err)
+{
+    struct session_request q = *request;
+    q.room_bytes = s->checkpoint.room_bytes;
+    q.micro_batch = s->micro_batch;
+    session_free(s);
+    return session_make_once(&q, s, err);
+}
+
 enum snug_status session_make_fitting(const struct session_request *request, struct session *s,
                                       struct snug_error *err)
 {
@@ -107,6 +120,14 @@ enum snug_status session_make_fitting(const struct session_request *request, str
     if (q.recipe->memory <= 0)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
                          "--checkpoint auto keeps what a budget allows: say it with --memory");
+    int n_ranks = q.recipe->ranks > 1 ? (int)q.recipe->ranks : 1;
+    int stage = q.rank != NULL ? *q.rank / (n_ranks / recipe_stages(q.recipe)) : 0;
+    bool is_one_of_many = q.rank != NULL && n_ranks > recipe_stages(q.recipe);
+    if (is_one_of_many) {
+        TRY(recipe_check(q.recipe, err)); /* as many stages as divide the ranks */
+        q.rank = NULL;
+        q.stage = &stage;
+    }
     TRY(make_best(&q, s, err));
     bool splits = may_split(request, s);
     while (splits && !fits(s, q.recipe) && s->micro_batch > 1) {
@@ -118,5 +139,5 @@ enum snug_status session_make_fitting(const struct session_request *request, str
             return status;
         *s = smaller;
     }
-    return SNUG_OK;
+    return is_one_of_many ? make_of_rank(request, s, err) : SNUG_OK;
 }

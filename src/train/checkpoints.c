@@ -17,7 +17,6 @@
 #include "io/hf_config.h"
 #include "io/json.h"
 #include "train/adapter.h"
-#include "train/plan_json.h"
 #include "train/rank_save.h"
 #include "train/trainer.h"
 #include "train/weights.h"
@@ -126,7 +125,7 @@ enum snug_status trainer_begin_run(struct snug_trainer *t, struct snug_error *er
         return SNUG_OK; /* rank 0 keeps the folder */
     TRY(checkpoint_make_dir(t->out, err));
     char *config = config_text(t);
-    char *plan = plan_json(&t->session, &t->recipe, t->model->name);
+    char *plan = trainer_plan_json(t);
     char *path = path_join(t->out, "metrics.jsonl", "");
     enum snug_status status = SNUG_OK;
     if (config == NULL || plan == NULL || path == NULL)

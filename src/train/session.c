@@ -240,6 +240,8 @@ enum snug_status session_program(const struct session_request *q, const char *la
         s->forward_flops = env.forward_flops * s->n_micro;
         s->rank = env.ranks.rank > 0 ? env.ranks.rank : 0;
         s->stage = env.ranks.stage;
+        s->n_rank_kinds = env.n_rank_kinds;
+        memcpy(s->rank_kinds, env.rank_kinds, sizeof s->rank_kinds);
         s->checkpoint = env.checkpoint;
         s->n_trained = count_trained(&s->prog);
     }
@@ -312,21 +314,73 @@ static enum snug_status make_room_for_averages(const struct session_request *q, 
     return SNUG_OK;
 }
 
-/* The stage whose ranks hold most. */
-static enum snug_status find_fullest_stage(const struct session_request *q, int *fullest,
-                                           struct snug_error *err)
+/* Makes the session of a rank if it has more bytes than *s, in its place; else *s stays.  There are no
+ * averages to make room for: the pass shard refuses them. */
+static enum snug_status make_if_fuller(const struct session_request *q, struct session *s,
+                                       struct snug_error *err)
 {
-    int64_t most = -1;
+    struct session other;
+    bool is_smaller = false;
+    TRY(session_program(q, NULL, &other, err));
+    enum snug_status status = plan_is_within(&other.prog, other.backend->alignment,
+                                             s->plan.arena_bytes, &is_smaller, err);
+    if (status == SNUG_OK && !is_smaller)
+        status = plan_step(q, &other, err);
+    if (status == SNUG_OK && !is_smaller && other.plan.arena_bytes > s->plan.arena_bytes) {
+        struct session smaller = *s;
+        *s = other;
+        other = smaller;
+    }
+    session_free(&other);
+    return status;
+}
+
+enum snug_status session_make_fullest(const struct session_request *q, struct session *s,
+                                      struct snug_error *err)
+{
+    TRY(session_make_once(q, s, err));
+    int n_kinds = q->estimate ? 0 : s->n_rank_kinds, made = s->rank;
+    int kinds[RANK_KINDS_MAX];
+    memcpy(kinds, s->rank_kinds, sizeof kinds);
+    enum snug_status status = SNUG_OK;
+    for (int i = 0; i < n_kinds && status == SNUG_OK; i++) {
+        int rank = s->stage * s->n_ranks + kinds[i];
+        struct session_request one = *q;
+        one.rank = &rank;
+        if (kinds[i] != made)
+            status = make_if_fuller(&one, s, err);
+    }
+    if (status != SNUG_OK)
+        session_free(s);
+    return status;
+}
+
+static enum snug_status make_of_stage(const struct session_request *q, struct session *s,
+                                      struct snug_error *err)
+{
+    bool fits_itself = q->train && q->recipe->checkpoint == CHECKPOINT_auto;
+    return fits_itself ? session_make_fitting(q, s, err) : session_make_fullest(q, s, err);
+}
+
+/* Of the stage whose ranks hold most. */
+static enum snug_status make_of_fullest_stage(const struct session_request *q, struct session *s,
+                                              struct snug_error *err)
+{
+    *s = (struct session){0};
+    TRY(recipe_check(q->recipe, err));
     for (int stage = 0; stage < recipe_stages(q->recipe); stage++) {
-        struct session s;
+        struct session other;
         struct session_request one = *q;
         one.stage = &stage;
-        one.estimate = true;
-        TRY(session_make(&one, &s, err));
-        if (s.plan.arena_bytes > most)
-            *fullest = stage;
-        most = s.plan.arena_bytes > most ? s.plan.arena_bytes : most;
-        session_free(&s);
+        enum snug_status status = make_of_stage(&one, &other, err);
+        if (status == SNUG_OK && stage > 0 && other.plan.arena_bytes <= s->plan.arena_bytes) {
+            session_free(&other);
+            continue;
+        }
+        session_free(s);
+        if (status != SNUG_OK)
+            return status;
+        *s = other;
     }
     return SNUG_OK;
 }
@@ -334,18 +388,9 @@ static enum snug_status find_fullest_stage(const struct session_request *q, int 
 enum snug_status session_make(const struct session_request *q, struct session *s,
                               struct snug_error *err)
 {
-    struct session_request of_stage = *q;
-    int stage = 0;
     bool is_any = q->rank == NULL && q->stage == NULL && q->over == NULL;
-    if (q->train && is_any && recipe_stages(q->recipe) > 1) {
-        *s = (struct session){0};
-        TRY(recipe_check(q->recipe, err));
-        TRY(find_fullest_stage(q, &stage, err));
-        of_stage.stage = &stage;
-        q = &of_stage;
-    }
-    bool fits_itself = q->train && q->recipe->checkpoint == CHECKPOINT_auto;
-    return fits_itself ? session_make_fitting(q, s, err) : session_make_once(q, s, err);
+    bool any_stage = q->train && is_any && recipe_stages(q->recipe) > 1;
+    return any_stage ? make_of_fullest_stage(q, s, err) : make_of_stage(q, s, err);
 }
 
 enum snug_status session_make_once(const struct session_request *q, struct session *s,

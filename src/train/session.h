@@ -18,6 +18,8 @@ struct session {
     const struct backend *backend;
     int64_t batch, micro_batch, seq; /* seq 0: no sequences */
     int n_ranks, rank;               /* that share the batch; the one that this program is of */
+    int rank_kinds[RANK_KINDS_MAX];  /* where no rank was asked for: see struct pass_env */
+    int n_rank_kinds;
     int n_stages, stage;             /* of a pipeline; this program's.  1: there is none */
     int n_micro;                     /* micro-batches a step, of this rank */
     struct program whole;            /* of a stage: the forward program that it is a part of */
@@ -53,6 +55,10 @@ void session_free(struct session *session);
 /* auto_checkpoint.c: --checkpoint auto, where session_make comes past it: program and plan with the
  * least work done twice that fit --memory; if none do, with the smallest plan that was found. */
 enum snug_status session_make_fitting(const struct session_request *request,
+                                      struct session *session, struct snug_error *err);
+/* The same where no rank is asked for, of the rank whose plan has most bytes: one of each kind is planned.
+ * An estimate is that of the rank with most weights and states. */
+enum snug_status session_make_fullest(const struct session_request *request,
                                       struct session *session, struct snug_error *err);
 /* One program and its plan; auto: with request->room_bytes. */
 enum snug_status session_make_once(const struct session_request *request, struct session *session,

@@ -206,6 +206,7 @@ static enum snug_status open_all(struct snug_trainer *t, struct snug_error *err)
     TRY(count_steps(t, err));
     if (t->comm->n_ranks > 1)
         TRY(trainer_agree(t, err)); /* before anything that all of them have to do */
+    TRY(trainer_find_fullest(t, err));
     if (recipe_lr(&t->recipe) <= 0 && t->recipe.optimizer->usual_lr != NULL)
         TRY(use_usual_lr(t, err));
     TRY(trainer_open_groups(t, err));

@@ -71,6 +71,7 @@ struct snug_trainer {
     const void *const *given;          /* the caller's inputs of the present step */
     double loss, seconds;
     int64_t runtime_bytes;
+    int64_t most_planned_bytes;           /* of the rank that planned most */
     int64_t saved_step;                   /* -1: never */
     struct comm *comm;                    /* the ranks of this run; itself alone, at least */
     struct comm *groups[EXCHANGE_GROUPS]; /* of a pipeline, among them */
@@ -103,5 +104,9 @@ int64_t machine_bytes(void); /* all that this machine or container has */
 
 /* On rank 0: what every rank planned, allocated, took and waited (trainer_report.c). */
 enum snug_status trainer_gather_accounts(struct snug_trainer *t, struct snug_error *err);
+/* Sets most_planned_bytes: all ranks come to it. */
+enum snug_status trainer_find_fullest(struct snug_trainer *t, struct snug_error *err);
+/* The plan of the fullest rank as JSON, for the caller to free; NULL: out of memory. */
+char *trainer_plan_json(const struct snug_trainer *t);
 
 #endif

@@ -3,27 +3,55 @@
  */
 #include "train/trainer.h"
 
+#include "train/plan_json.h"
+
 #include <stdlib.h>
 
-/* The most that was in use, where the arena lies: what a GPU holds does not fall during a run. */
-static int64_t peak_bytes(const struct snug_trainer *t)
+/* What this rank has. */
+static struct rank_account own_account(const struct snug_trainer *t)
 {
-    return session_is_on_gpu(&t->session) ? exec_allocated_bytes(t->exec) + t->runtime_bytes
-                                          : process_peak_bytes();
+    int64_t allocated = exec_allocated_bytes(t->exec);
+    return (struct rank_account){.planned_bytes = t->session.plan.arena_bytes,
+                                 .allocated_bytes = allocated,
+                                 .runtime_bytes = t->runtime_bytes,
+                                 .peak_bytes = session_is_on_gpu(&t->session)
+                                                   ? allocated + t->runtime_bytes
+                                                   : process_peak_bytes(),
+                                 .seconds = t->seconds,
+                                 .waited_seconds = exec_waited_seconds(t->exec)};
 }
 
 enum snug_status trainer_gather_accounts(struct snug_trainer *t, struct snug_error *err)
 {
-    struct rank_account own = {.planned_bytes = t->session.plan.arena_bytes,
-                               .allocated_bytes = exec_allocated_bytes(t->exec),
-                               .runtime_bytes = t->runtime_bytes,
-                               .peak_bytes = peak_bytes(t),
-                               .seconds = t->seconds,
-                               .waited_seconds = exec_waited_seconds(t->exec)};
+    struct rank_account own = own_account(t);
     free(t->accounts);
     t->accounts = calloc((size_t)t->comm->n_ranks, sizeof own);
     return t->accounts == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory")
                                : comm_gather(t->comm, 0, &own, sizeof own, t->accounts, err);
+}
+
+enum snug_status trainer_find_fullest(struct snug_trainer *t, struct snug_error *err)
+{
+    int64_t most = t->session.plan.arena_bytes, all[t->comm->n_ranks];
+    TRY(comm_gather(t->comm, 0, &most, sizeof most, all, err));
+    for (int i = 0; i < t->comm->n_ranks && t->comm->rank == 0; i++)
+        most = all[i] > most ? all[i] : most;
+    TRY(comm_broadcast(t->comm, 0, &most, sizeof most, err));
+    t->most_planned_bytes = most;
+    return SNUG_OK;
+}
+
+char *trainer_plan_json(const struct snug_trainer *t)
+{
+    struct session fullest;
+    struct session_request q = {.model = t->model, .recipe = &t->recipe, .train = true};
+    if (t->session.plan.arena_bytes == t->most_planned_bytes)
+        return plan_json(&t->session, &t->recipe, t->model->name);
+    if (session_make(&q, &fullest, NULL) != SNUG_OK)
+        return NULL;
+    char *json = plan_json(&fullest, &t->recipe, t->model->name);
+    session_free(&fullest);
+    return json;
 }
 
 int snug_trainer_rank(const snug_trainer *t)
@@ -136,8 +164,9 @@ char *snug_trainer_describe(const snug_trainer *t)
                                                 : recipe_schedule_name(&t->recipe));
     if (t->recipe.warmup > 0)
         text_add(&out, ", warm-up %lld", (long long)t->recipe.warmup);
-    text_add(&out, "\nplan    %s bytes (%s)\n", text_count(t->session.plan.arena_bytes, count),
-             text_size(t->session.plan.arena_bytes, bytes));
+    text_add(&out, "\nplan    %s bytes (%s)%s\n", text_count(t->most_planned_bytes, count),
+             text_size(t->most_planned_bytes, bytes),
+             t->comm->n_ranks > 1 ? " on the fullest rank" : "");
     if (t->session.plan.store_bytes > 0)
         text_add(&out, "store   %s bytes (%s) in %s\n",
                  text_count(t->session.plan.store_bytes, count),
@@ -146,15 +175,30 @@ char *snug_trainer_describe(const snug_trainer *t)
     return text_take(&out);
 }
 
+/* The rank that allocated most, of those that did the one with the highest peak; before the end, this. */
+static struct rank_account fullest_account(const snug_trainer *t)
+{
+    const struct rank_account *most = account_of(t, 0);
+    for (int rank = 1; most != NULL && rank < t->comm->n_ranks; rank++) {
+        const struct rank_account *other = account_of(t, rank);
+        bool is_tie = other->allocated_bytes == most->allocated_bytes;
+        if (is_tie ? other->peak_bytes > most->peak_bytes
+                   : other->allocated_bytes > most->allocated_bytes)
+            most = other;
+    }
+    return most != NULL ? *most : own_account(t);
+}
+
 void snug_trainer_summary(const snug_trainer *t, struct snug_summary *s)
 {
     int64_t per_sample = t->session.seq > 0 ? t->session.seq : 1;
     double done = (double)((t->step - t->first_step) * t->session.batch * per_sample);
+    struct rank_account fullest = fullest_account(t);
     *s = (struct snug_summary){.steps = t->step,
-                               .planned_bytes = t->session.plan.arena_bytes,
-                               .allocated_bytes = exec_allocated_bytes(t->exec),
-                               .runtime_bytes = t->runtime_bytes,
-                               .measured_peak_bytes = peak_bytes(t),
+                               .planned_bytes = fullest.planned_bytes,
+                               .allocated_bytes = fullest.allocated_bytes,
+                               .runtime_bytes = fullest.runtime_bytes,
+                               .measured_peak_bytes = fullest.peak_bytes,
                                .loss = t->loss,
                                .per_second = t->seconds > 0 ? done / t->seconds : 0,
                                .unit = t->session.seq > 0 ? "tokens" : "samples"};

@@ -146,7 +146,7 @@ static void check_ranks(const char *model_name, const struct scheme *scheme, con
     struct session fullest, beside;
     struct session_request q = {.model = &model, .recipe = recipe, .train = true};
     assert_int_equal(session_make(&q, &fullest, &err), SNUG_OK);
-    if (fullest.plan.arena_bytes < most - 4096 * n_ranks) /* padding between tensors aside */
+    if (fullest.plan.arena_bytes != most)
         fail_msg("%s: the fullest rank has %lld bytes, one of them %lld", what,
                  (long long)fullest.plan.arena_bytes, (long long)most);
     struct session_request eval = {

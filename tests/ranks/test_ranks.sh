@@ -33,6 +33,38 @@ for optimizer in "--optimizer muon" "--optimizer adafactor" "--state-bits 8 --pr
     rm -rf odd-*
 done
 
+planned_of() { grep -oE '\{"planned_bytes": [0-9]+' "$1.out" | grep -oE '[0-9]+'; }
+# Rank 1 has more than rank 0: what is told of a run, and what a budget is held against, is the fullest rank's.
+uneven="mlp:19-37-10 --batch 12 --clip 0 --zero 1 --optimizer adafactor"
+fullest() { # DIR: the sum, plan.json and snug plan have the bytes of rank 1, which are more than those of rank 0
+    local told planned both
+    told=$(sed -nE 's/.*"loss": [^,]*, "planned_bytes": ([0-9]+), "allocated_bytes": ([0-9]+),.*/\1 \2/p' "$1.out")
+    both=$(planned_of "$1" | tr '\n' ' ')
+    # shellcheck disable=SC2086
+    planned=$("$snug" plan $uneven --threads 1 --ranks 2 --json | sed -nE 's/.*"total": ([0-9]+).*/\1/p')
+    # shellcheck disable=SC2086
+    [ "$told" = "$planned $planned" ] && [ "${both% }" = "${both%% *} $planned" ] && [ "${both%% *}" -lt "$planned" ] &&
+        grep -q "\"total\": $planned" "$1/plan.json" || { echo "$told, $both, $planned"; return 1; }
+}
+# shellcheck disable=SC2086
+check "ranks that are not alike" ranks "$first" 2 uneven $uneven --steps 1
+check "the sum is that of the fullest rank" fullest uneven
+holds() { # PLAN...: within its bytes and the runtime it is planned and trained, in one byte less by nobody
+    local total runtime limit
+    total=$("$snug" plan "$@" --threads 1 --ranks 2 --json | sed -nE 's/.*"total": ([0-9]+).*/\1/p')
+    runtime=$("$snug" fit "$@" --threads 1 --ranks 2 --memory 1G --json | sed -nE 's/.*"runtime": ([0-9]+).*/\1/p')
+    limit=$((total + runtime))
+    "$snug" plan "$@" --threads 1 --ranks 2 --memory "$limit" --quiet >/dev/null || return 1
+    "$snug" plan "$@" --threads 1 --ranks 2 --memory $((limit - 1)) --quiet >/dev/null 2>&1
+    [ $? -eq 3 ] || return 1
+    ranks "$first" 2 uneven "$@" --steps 1 --memory "$limit" || { cat uneven.err; return 1; }
+    refuses "over the budget" 2 "$@" --steps 1 --memory $((limit - 1))
+}
+rm -rf uneven
+# shellcheck disable=SC2086
+check "a budget is held against the fullest rank" holds $uneven
+rm -rf uneven*
+
 # Micro-batches and dropout: the masks are those of one rank.
 flags="gpt-nano --batch 4 --micro-batch 1 --seq 4 --steps 2 --dropout 0.1"
 # shellcheck disable=SC2086
@@ -68,7 +100,6 @@ saves() { # FLAGS WITH...: the same bits with them
 smaller() { # as `saves`, and every rank plans for less
     saves "$@" && paste <(planned_of plain) <(planned_of with) | awk '{ bad += $2 >= $1 } END { exit bad || NR != 2 }'
 }
-planned_of() { grep -oE '\{"planned_bytes": [0-9]+' "$1.out" | grep -oE '[0-9]+'; }
 nano="gpt-nano --batch 4 --seq 4 --steps 2"
 for how in ddp ps zero1 zero2 zero3; do
     flags="$nano $(flags_of $how)"
