@@ -257,6 +257,8 @@ SNUG_API enum snug_status snug_trainer_open(const snug_model *model, const snug_
                                             snug_trainer **trainer, struct snug_error *err);
 /* Model, data, recipe and plan in a few lines: what is about to happen. */
 SNUG_API char *snug_trainer_describe(const snug_trainer *trainer);
+/* What the user may not expect of this run, a line each; empty: nothing.  NULL: out of memory. */
+SNUG_API char *snug_trainer_notes(const snug_trainer *trainer);
 /* Under mpirun: which of how many processes this is.  All of them make the same calls; one, rank 0, has
  * something to show. */
 SNUG_API int snug_trainer_rank(const snug_trainer *trainer);

@@ -34,6 +34,8 @@ static void use_config(const struct hf_config *config, struct snug_model *model)
         model->gpt2 = (struct gpt2_shape){g->n_layer,     g->n_head,     g->n_embd,
                                           g->n_positions, g->vocab_size, g->layer_norm_epsilon,
                                           g->activation};
+        model->config_dropout = config->dropout;
+        model->has_config_dropout = config->has_dropout;
         return;
     }
     model->family = MODEL_mlp;

@@ -49,6 +49,18 @@ static int print_header(const struct train *train)
     return CLI_DONE;
 }
 
+static int print_notes(const struct train *train)
+{
+    char *notes = snug_trainer_notes(train->trainer), *rest = notes;
+    if (notes == NULL)
+        return cli_fail(&(struct snug_error){SNUG_NO_MEMORY, "out of memory"});
+    for (char *line = strsep(&rest, "\n"); line != NULL; line = strsep(&rest, "\n"))
+        if (line[0] != '\0')
+            cli_note("%s", line);
+    snug_free(notes);
+    return CLI_DONE;
+}
+
 /* The live line needs a terminal on standard error and nobody reading along on standard output;
  * with --json that is kept for the one line of JSON. */
 static void choose_progress(struct train *train)
@@ -214,6 +226,8 @@ static int run(struct train *train)
     train->quiet |= is_mute;
     if (is_mute)
         choose_progress(train);
+    if (!train->quiet && print_notes(train) != CLI_DONE)
+        return CLI_FAILED;
     if (!train->quiet && !train->json && print_header(train) != CLI_DONE)
         return CLI_FAILED;
     snug_trainer_summary(train->trainer, &train->summary);

@@ -116,13 +116,35 @@ static enum snug_status read_gpt2(const json_t *root, const char *path, struct h
     return check_switches(root, path, err);
 }
 
+static enum snug_status read_dropout(const json_t *root, const char *path, struct hf_config *config,
+                                     struct snug_error *err)
+{
+    const struct {
+        const char *key;
+        double *rate;
+    } rates[] = {{"embd_pdrop", &config->dropout.embedding},
+                 {"attn_pdrop", &config->dropout.attention},
+                 {"resid_pdrop", &config->dropout.residual}};
+    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
+        if (!json_has(root, rates[i].key))
+            continue;
+        TRY(json_get_real(root, path, rates[i].key, rates[i].rate, err));
+        if (!(*rates[i].rate >= 0) || !(*rates[i].rate < 1))
+            return snug_fail(err, SNUG_BAD_FILE, "%s: \"%s\" must be from 0 to below 1", path,
+                             rates[i].key);
+        config->has_dropout = true;
+    }
+    return SNUG_OK;
+}
+
 static const char *torch_name(enum dtype dtype)
 {
     return dtype == DTYPE_bf16 ? "bfloat16" : dtype == DTYPE_f16 ? "float16" : "float32";
 }
 
-static json_t *gpt2_json(const struct hf_gpt2 *gpt2, enum dtype dtype)
+static json_t *gpt2_json(const struct hf_config *config, enum dtype dtype)
 {
+    const struct hf_gpt2 *gpt2 = &config->gpt2;
     enum { END_OF_TEXT = 50256 }; /* what transformers takes for granted unless it is told */
     bool has_end_of_text = gpt2->vocab_size > END_OF_TEXT;
     const struct {
@@ -144,9 +166,9 @@ static json_t *gpt2_json(const struct hf_gpt2 *gpt2, enum dtype dtype)
         {"initializer_range", json_real(0.02)},
         {"bos_token_id", has_end_of_text ? json_integer(END_OF_TEXT) : json_null()},
         {"eos_token_id", has_end_of_text ? json_integer(END_OF_TEXT) : json_null()},
-        {"embd_pdrop", json_real(0)},
-        {"attn_pdrop", json_real(0)},
-        {"resid_pdrop", json_real(0)},
+        {"embd_pdrop", json_real(config->dropout.embedding)},
+        {"attn_pdrop", json_real(config->dropout.attention)},
+        {"resid_pdrop", json_real(config->dropout.residual)},
         {"torch_dtype", json_string(torch_name(dtype))},
     };
     json_t *root = json_object();
@@ -238,6 +260,8 @@ static enum snug_status read_file(const char *path, struct hf_config *config,
     } else if (strcmp(type, "gpt2") == 0) {
         config->model = HF_GPT2;
         status = read_gpt2(root, path, &config->gpt2, err);
+        if (status == SNUG_OK)
+            status = read_dropout(root, path, config, err);
     } else if (strcmp(type, MLP_TYPE) == 0) {
         config->model = HF_MLP;
         status = read_mlp(root, path, &config->mlp, err);
@@ -269,7 +293,7 @@ enum snug_status hf_config_read(const char *path, struct hf_config *config, stru
 
 char *hf_config_text(const struct hf_config *config, enum dtype dtype)
 {
-    json_t *root = config->model == HF_GPT2  ? gpt2_json(&config->gpt2, dtype)
+    json_t *root = config->model == HF_GPT2  ? gpt2_json(config, dtype)
                    : config->model == HF_MLP ? mlp_json(&config->mlp)
                                              : vision_json(&config->vision);
     char *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(15));

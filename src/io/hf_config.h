@@ -6,6 +6,7 @@
 #define SNUG_IO_HF_CONFIG_H
 
 #include "io/safetensors.h"
+#include "ir/dropout.h"
 
 enum hf_model { HF_GPT2, HF_MLP, HF_VISION };
 enum hf_loss { HF_CROSS_ENTROPY, HF_MEAN_SQUARED_ERROR };
@@ -34,6 +35,8 @@ struct hf_config {
     struct hf_gpt2 gpt2; /* the one that `model` says */
     struct hf_mlp mlp;
     struct hf_vision vision;
+    struct dropout_rates dropout; /* of a GPT-2; what the file does not say is 0 */
+    bool has_dropout;             /* it says at least one */
 };
 
 /* `path`: config.json itself, or the folder that holds it.  What would make the model compute

@@ -4,6 +4,7 @@
 #ifndef SNUG_MODEL_MODEL_H
 #define SNUG_MODEL_MODEL_H
 
+#include "ir/dropout.h"
 #include "ir/program.h"
 
 enum model_family { MODEL_mlp, MODEL_gpt2, MODEL_psi, MODEL_custom, MODEL_vision };
@@ -37,6 +38,8 @@ struct snug_model {
     struct mlp_shape mlp;
     struct vision_shape vision;
     int64_t psi;
+    struct dropout_rates config_dropout; /* of config.json, for --dropout config */
+    bool has_config_dropout;
     char *weights_folder;  /* a run or a Hugging Face folder to start from; NULL: random */
     struct program built;  /* custom: the forward program of one sample */
     bool finished;         /* custom: snug_model_finish succeeded */

@@ -7,6 +7,7 @@
 #ifndef SNUG_PASS_PASS_H
 #define SNUG_PASS_PASS_H
 
+#include "ir/dropout.h"
 #include "ir/program.h"
 
 struct optimizer;
@@ -79,7 +80,8 @@ struct pass_env {
     enum dtype compute; /* f32, bf16, f16 */
     bool master;        /* 16-bit weights keep an fp32 copy as optimizer state */
     int n_micro;        /* micro-batches accumulated per step */
-    double dropout, label_smoothing;
+    struct dropout_rates dropout;
+    double label_smoothing;
     struct checkpointing checkpoint;
 
     /* Left by autodiff for checkpoint: the gradient of forward op i is the ops from

@@ -52,7 +52,7 @@ static bool recomputes(const struct pass_env *env)
 
 static bool is_regularized(const struct pass_env *env)
 {
-    return env->train && (env->dropout > 0 || env->label_smoothing > 0);
+    return env->train && (dropout_is_any(&env->dropout) || env->label_smoothing > 0);
 }
 
 static bool updates_in_backward(const struct pass_env *env)

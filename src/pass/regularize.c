@@ -3,8 +3,8 @@
  *
  * Dropout goes where GPT-2 and its kin have it: after the embedding, on the probabilities of
  * attention, and on what ends a residual branch, before it is added.  A model without residual
- * additions has it after the activations of its linear layers.  Each place is a site with a number of
- * its own; the number, not the place in memory, keys the mask.
+ * additions has it after the activations of its linear layers.  Each of the three has a rate of its own.
+ * Each place is a site with a number of its own; the number, not the place in memory, keys the mask.
  *
  * Label smoothing is an attribute of the loss.  A program for evaluation does not pass here, so that
  * it has neither.
@@ -20,7 +20,7 @@
 struct regularize {
     struct program *prog;
     struct pass_env *env;
-    bool *dropped;      /* per tensor: its readers read a dropped copy */
+    double *rate;       /* per tensor: above 0, its readers read a copy dropped at this rate */
     tensor_id *copy_of; /* per tensor: that copy, once it is there */
     tensor_id scalars;
     int n_sites;
@@ -45,16 +45,17 @@ static bool has_residuals(const struct program *prog)
 static void mark_dropped(struct regularize *r)
 {
     const struct program *prog = r->prog;
+    const struct dropout_rates *rates = &r->env->dropout;
     bool residuals = has_residuals(prog);
     for (int i = 0; i < prog->n_ops; i++) {
         const struct op *op = &prog->ops[i];
         if (op->kind == OP_embedding)
-            r->dropped[op->out[0]] = true;
+            r->rate[op->out[0]] = rates->embedding;
         if (op->kind == OP_act && !residuals && written_by_linear(prog, op->in[0]))
-            r->dropped[op->out[0]] = true;
+            r->rate[op->out[0]] = rates->residual;
         for (int k = 0; k < 2 && op->kind == OP_add; k++)
             if (written_by_linear(prog, op->in[k]))
-                r->dropped[op->in[k]] = true;
+                r->rate[op->in[k]] = rates->residual;
     }
 }
 
@@ -75,7 +76,7 @@ static struct op dropout_op(struct regularize *r, tensor_id of)
                        .in = {of, r->scalars},
                        .out = {r->copy_of[of]},
                        .work = TENSOR_NONE,
-                       .attrs = ATTRS(.dropout = r->env->dropout, .site = r->n_sites++)};
+                       .attrs = ATTRS(.dropout = r->rate[of], .site = r->n_sites++)};
 }
 
 /* Copies the ops to `ops`, each dropout behind the op whose result it drops. */
@@ -86,16 +87,16 @@ static enum snug_status place_sites(struct regularize *r, struct op *ops, int *n
     for (int i = 0; i < n; i++) {
         struct op op = r->prog->ops[i];
         for (int k = 0; k < op.n_in; k++)
-            if (op.in[k] >= 0 && op.in[k] < n_tensors && r->dropped[op.in[k]])
+            if (op.in[k] >= 0 && op.in[k] < n_tensors && r->rate[op.in[k]] > 0)
                 op.in[k] = r->copy_of[op.in[k]];
-        if (op.kind == OP_attention) {
-            op.attrs.dropout = r->env->dropout;
+        if (op.kind == OP_attention && r->env->dropout.attention > 0) {
+            op.attrs.dropout = r->env->dropout.attention;
             op.attrs.site = r->n_sites++;
             op.in[1] = r->scalars;
             op.n_in = 2;
         }
         ops[(*n_ops)++] = op;
-        if (op.out[0] == TENSOR_NONE || !r->dropped[op.out[0]])
+        if (op.out[0] == TENSOR_NONE || !(r->rate[op.out[0]] > 0))
             continue;
         TRY(make_copy(r, op.out[0]));
         ops[(*n_ops)++] = dropout_op(r, op.out[0]);
@@ -107,12 +108,12 @@ static enum snug_status add_dropout(struct program *prog, struct pass_env *env)
 {
     struct regularize r = {.prog = prog, .env = env};
     TRY(program_scalars(prog, &r.scalars, env->err));
-    r.dropped = arena_zeros(env->scratch, (size_t)prog->n_tensors + 1, sizeof *r.dropped);
+    r.rate = arena_zeros(env->scratch, (size_t)prog->n_tensors + 1, sizeof *r.rate);
     r.copy_of = arena_zeros(env->scratch, (size_t)prog->n_tensors + 1, sizeof *r.copy_of);
     struct op *ops = malloc(2 * (size_t)prog->n_ops * sizeof *ops);
     int n_ops;
     enum snug_status status = SNUG_OK;
-    if (ops == NULL || r.dropped == NULL || r.copy_of == NULL)
+    if (ops == NULL || r.rate == NULL || r.copy_of == NULL)
         status = snug_fail(env->err, SNUG_NO_MEMORY, "regularize: no memory for %d ops",
                            2 * prog->n_ops);
     if (status == SNUG_OK) {
@@ -152,7 +153,7 @@ enum snug_status pass_regularize(struct program *prog, struct pass_env *env)
 {
     if (prog->n_ops == 0) /* model states only */
         return SNUG_OK;
-    if (env->dropout > 0)
+    if (dropout_is_any(&env->dropout))
         TRY(add_dropout(prog, env));
     return env->label_smoothing > 0 ? smooth_labels(prog, env) : SNUG_OK;
 }

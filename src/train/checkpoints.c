@@ -35,7 +35,8 @@ static char *config_text(const struct snug_trainer *t)
         const struct gpt2_shape *g = &t->model->gpt2;
         config = (struct hf_config){.model = HF_GPT2,
                                     .gpt2 = {g->n_layer, g->n_head, g->n_embd, g->n_positions,
-                                             g->vocab_size, g->layer_norm_epsilon, g->activation}};
+                                             g->vocab_size, g->layer_norm_epsilon, g->activation},
+                                    .dropout = t->model->config_dropout};
         return hf_config_text(&config, recipe_dtype(&t->recipe));
     }
     case MODEL_mlp: {

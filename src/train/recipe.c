@@ -29,7 +29,7 @@ struct key {
     enum kind kind;
     size_t field; /* where in the recipe */
     double least, most;
-    const struct choice *choices; /* ends in a NULL name */
+    const struct choice *choices; /* ends in a NULL name; of a real: one value that has a name */
     bool (*set)(snug_recipe *recipe, const char *value);
     void (*get)(const snug_recipe *recipe,
                 struct text *out);  /* adds nothing: left at its default */
@@ -178,6 +178,7 @@ static const struct choice networks[] = {{"25G", NETWORK_25G},       {"1G", NETW
                                          {"200G", NETWORK_200G},     {"400G", NETWORK_400G},
                                          {"nvlink", NETWORK_nvlink}, {NULL, 0}};
 static const struct choice orders[] = {{"fixed", 0}, {"any", 1}, {NULL, 0}};
+static const struct choice dropouts[] = {{"config", DROPOUT_FROM_CONFIG}, {NULL, 0}};
 static const struct choice kernels[] = {{"fast", 0}, {"reference", 1}, {NULL, 0}};
 
 #define FIELD(name) offsetof(struct snug_recipe, name)
@@ -268,8 +269,9 @@ static const struct key keys[] = {
     {"stages", "as many as ranks, or a divisor of their number",
      "of a pipeline; ranks with the same stage share the batch", .kind = COUNT,
      .field = FIELD(stages), .least = 1, .most = STAGES_MAX},
-    {"dropout", "0, or up to 0.99", "probability of dropping an activation in training",
-     .kind = REAL, .field = FIELD(dropout), .least = 0, .most = 0.99},
+    {"dropout", "0, up to 0.99, or config: the rates of the model's config.json",
+     "probability of dropping an activation in training", .kind = REAL, .field = FIELD(dropout),
+     .least = 0, .most = 0.99, .choices = dropouts},
     {"label-smoothing", "0, or up to 1", "share of the target spread over all classes",
      .kind = REAL, .field = FIELD(label_smoothing), .least = 0, .most = 1},
     {"seed", "1", "of weights and of the order of samples", .kind = COUNT, .field = FIELD(seed),
@@ -301,7 +303,9 @@ static bool set_value(snug_recipe *recipe, const struct key *key, const char *va
         *(int64_t *)field = n;
         return true;
     case REAL:
-        if (!text_parse_real(value, &x) || x < key->least || x > key->most)
+        if (key->choices != NULL && strcmp(value, key->choices->name) == 0)
+            x = key->choices->value;
+        else if (!text_parse_real(value, &x) || x < key->least || x > key->most)
             return false;
         *(double *)field = x;
         return true;
@@ -328,7 +332,9 @@ static void get_value(const snug_recipe *recipe, const struct key *key, struct t
             text_add(out, "%lld", (long long)*(const int64_t *)field);
         break;
     case REAL:
-        if (!isnan(*(const double *)field))
+        if (key->choices != NULL && *(const double *)field == key->choices->value)
+            text_add(out, "%s", key->choices->name);
+        else if (!isnan(*(const double *)field))
             text_add(out, "%.17g", *(const double *)field);
         break;
     case CHOICE:

@@ -27,6 +27,7 @@ enum network { /* bits a second, and NVLink */
                NETWORK_nvlink,
                NETWORKS
 };
+enum { DROPOUT_FROM_CONFIG = -1 }; /* the rates of the model's config.json */
 enum recipe_loss { RECIPE_LOSS_model, RECIPE_LOSS_cross_entropy, RECIPE_LOSS_mse };
 
 enum { OPT_TEXT_MAX = 256, LORA_FROM_MAX = 1024, MAX_THREADS = 1024 };

@@ -169,6 +169,19 @@ static enum snug_status make_cut(const struct session_request *q, struct session
     return SNUG_OK;
 }
 
+static enum snug_status find_dropout(const struct session_request *q, struct dropout_rates *rates,
+                                     struct snug_error *err)
+{
+    bool from_config = q->recipe->dropout == DROPOUT_FROM_CONFIG;
+    *rates = from_config ? q->model->config_dropout : dropout_everywhere(q->recipe->dropout);
+    if (q->train && from_config && !q->model->has_config_dropout)
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "--dropout config: %s has no config.json with embd_pdrop, attn_pdrop or "
+                         "resid_pdrop; give a number",
+                         q->model->name);
+    return SNUG_OK;
+}
+
 enum snug_status session_program(const struct session_request *q, const char *last_pass,
                                  struct session *s, struct snug_error *err)
 {
@@ -184,6 +197,8 @@ enum snug_status session_program(const struct session_request *q, const char *la
     TRY(recipe_check(r, err));
     TRY(set_sizes(q, s, err));
     TRY(recipe_options(r, options, err));
+    struct dropout_rates dropout;
+    TRY(find_dropout(q, &dropout, err));
     int64_t seq = model_is_language(q->model) ? s->seq : r->seq;
     enum snug_status status =
         model_forward(q->model, q->purpose, s->micro_batch, seq, &s->prog, err);
@@ -213,7 +228,7 @@ enum snug_status session_program(const struct session_request *q, const char *la
             .cut = s->cut,
             .whole = s->n_stages > 1 || r->pipeline == PIPELINE_pipedream ? &s->whole : NULL,
             .op_seconds = seconds_anywhere,
-            .dropout = r->dropout,
+            .dropout = dropout,
             .label_smoothing = r->label_smoothing,
             .checkpoint = checkpoint,
             .lora_rank = (int)r->lora,
@@ -523,7 +538,9 @@ void session_describe(const struct session *s, const struct snug_recipe *recipe,
         text_add(out, ", lora %lld on %s", (long long)recipe->lora, recipe_lora_on_name(recipe));
     if (recipe->lora_base != 0)
         text_add(out, " beside %d bits", recipe->lora_base);
-    if (recipe->dropout > 0)
+    if (recipe->dropout == DROPOUT_FROM_CONFIG)
+        text_add(out, ", dropout of config.json");
+    else if (recipe->dropout > 0)
         text_add(out, ", dropout %g", recipe->dropout);
     if (recipe->label_smoothing > 0)
         text_add(out, ", label smoothing %g", recipe->label_smoothing);

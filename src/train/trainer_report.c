@@ -189,6 +189,19 @@ static struct rank_account fullest_account(const snug_trainer *t)
     return most != NULL ? *most : own_account(t);
 }
 
+char *snug_trainer_notes(const snug_trainer *t)
+{
+    const struct dropout_rates *rates = &t->model->config_dropout;
+    struct text out = {0};
+    text_add(&out, "%s", "");
+    if (dropout_is_any(rates) && t->recipe.dropout == 0 && !recipe_is_given(&t->recipe, "dropout"))
+        text_add(&out,
+                 "the dropout of %s (embd_pdrop %g, attn_pdrop %g, resid_pdrop %g) is not applied; "
+                 "--dropout config applies it, --dropout 0 trains without this note\n",
+                 t->model->name, rates->embedding, rates->attention, rates->residual);
+    return text_take(&out);
+}
+
 void snug_trainer_summary(const snug_trainer *t, struct snug_summary *s)
 {
     int64_t per_sample = t->session.seq > 0 ? t->session.seq : 1;

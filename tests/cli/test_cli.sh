@@ -323,6 +323,8 @@ words_and_flags() {
 2 | --checkpoint auto, --memory            | plan gpt2 --checkpoint auto
 2 | --offload, all, states+activations     | plan gpt2 --offload all
 2 | lr                                     | plan gpt2 --lr nan
+2 | --dropout config, gpt2, config.json    | plan gpt2 --dropout config
+2 | dropout, 0.99, config                  | plan gpt2 --dropout -1
 2 | schedule, wsd                          | plan gpt2 --schedule square
 2 | --scale-lr needs --base-batch          | plan gpt2 --scale-lr sqrt
 2 | --base-batch, --scale-lr               | plan gpt2 --base-batch 64
@@ -510,6 +512,28 @@ not_finite() {
     rm -rf kept
 }
 
+# The dropout of a config.json is kept in the run's, and said not to be applied unless the user decides.
+dropout_of_config() {
+    mkdir dropping
+    sed 's/}/, "embd_pdrop": 0.1, "attn_pdrop": 0.2, "resid_pdrop": 0.3}/' tiny/config.json \
+        >dropping/config.json
+    run train dropping text.txt --steps 1 --batch 2 --json --out dropped
+    check "dropout of config.json" "exit status $status" test $status -eq 0
+    check "dropout of config.json: one note" "there is not" \
+        test "$(grep -c '^snug: .*dropout.*--dropout config' "$logs/err")" -eq 1
+    for pair in embd_pdrop:0.1 attn_pdrop:0.2 resid_pdrop:0.3; do
+        check "dropout of config.json: the run keeps ${pair%:*}" "it does not" \
+            grep -q "\"${pair%:*}\": ${pair#*:}," dropped/config.json
+    done
+    for flags in --quiet '--dropout config' '--dropout 0' '--dropout 0.1'; do
+        # shellcheck disable=SC2086 # a flag and its value
+        run train dropping text.txt --steps 1 --batch 2 $flags
+        check "dropout of config.json: no note with $flags" "there is one" \
+            sh -c "[ $status -eq 0 ] && ! grep -q dropout '$logs/err'"
+    done
+    rm -rf dropping dropped
+}
+
 # Ctrl-C saves and ends well; without --out it says that nothing was saved.
 interrupted() {
     run_until_interrupted out --out stopped
@@ -637,6 +661,7 @@ if prepare; then
     full_disk
     bad_token_in_a_run
     not_finite
+    dropout_of_config
     interrupted
     resumed_at_the_end
     good_output

@@ -55,6 +55,10 @@ static const struct {
      SNUG_BAD_FILE, "not a multiple"},
     {"epsilon", "{" GPT2 ", \"layer_norm_epsilon\": 0}", SNUG_BAD_FILE, "above 0"},
     {"epsilon as text", "{" GPT2 ", \"layer_norm_epsilon\": \"x\"}", SNUG_BAD_FILE, "a number"},
+    {"dropout below 0", "{" GPT2 ", \"attn_pdrop\": -0.1}", SNUG_BAD_FILE,
+     "\"attn_pdrop\" must be"},
+    {"dropout of all", "{" GPT2 ", \"resid_pdrop\": 1}", SNUG_BAD_FILE, "\"resid_pdrop\" must be"},
+    {"dropout as text", "{" GPT2 ", \"embd_pdrop\": \"x\"}", SNUG_BAD_FILE, "a number"},
     {"tied as text", "{" GPT2 ", \"tie_word_embeddings\": \"x\"}", SNUG_BAD_FILE, "true or false"},
     {"twice", "{" GPT2 ", \"n_layer\": 2}", SNUG_BAD_FILE, "duplicate"},
     {"not JSON", "{", SNUG_BAD_FILE, "not valid JSON"},
@@ -96,7 +100,7 @@ static void test_round_trip(void **state)
 {
     const struct hf_config configs[] = {
         {.model = HF_GPT2, .gpt2 = {12, 12, 768, 1024, 50257, 1e-5, ACT_gelu}},
-        {.model = HF_GPT2, .gpt2 = {1, 2, 8, 16, 11, 1e-6, ACT_relu}},
+        {.model = HF_GPT2, .gpt2 = {1, 2, 8, 16, 11, 1e-6, ACT_relu}, .dropout = {0.1, 0.2, 0.3}},
         {.model = HF_MLP, .mlp = {3, {784, 512, 10}, ACT_relu, HF_CROSS_ENTROPY}},
         {.model = HF_MLP, .mlp = {2, {3, 1}, ACT_tanh, HF_MEAN_SQUARED_ERROR}},
     };
@@ -117,6 +121,9 @@ static void test_round_trip(void **state)
                     a->n_positions == b->n_positions && a->vocab_size == b->vocab_size &&
                     a->layer_norm_epsilon == b->layer_norm_epsilon &&
                     a->activation == b->activation);
+        const struct dropout_rates *p = &configs[i].dropout, *q = &back.dropout;
+        assert_true(p->embedding == q->embedding && p->attention == q->attention &&
+                    p->residual == q->residual);
         const struct hf_mlp *c = &configs[i].mlp, *d = &back.mlp;
         assert_true(c->n_sizes == d->n_sizes && c->activation == d->activation &&
                     c->loss == d->loss && memcmp(c->sizes, d->sizes, sizeof c->sizes) == 0);

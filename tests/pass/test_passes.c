@@ -444,7 +444,7 @@ static void test_regularize(void **state)
         struct program prog;
         parse_row(regularize_rows[i].name, "", regularize_rows[i].text, &prog);
         struct pass_env env = env_of(&scratch, &err);
-        env.dropout = regularize_rows[i].dropout;
+        env.dropout = dropout_everywhere(regularize_rows[i].dropout);
         env.label_smoothing = regularize_rows[i].smoothing;
         enum snug_status status = pass_regularize(&prog, &env);
         assert_int_equal(status, regularize_rows[i].status);

@@ -1,6 +1,7 @@
 /*
  * test_recipe.c -- what recipes do to training: schedules by their formulas, dropout that leaves
- * evaluation alone and comes back with a resumed run, label smoothing, mean squared error.
+ * evaluation alone and comes back with a resumed run, the dropout of a config.json, label smoothing,
+ * mean squared error.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -110,6 +111,7 @@ static void test_nonsense_is_refused(void **state)
         {"mlp:4-3", "schedule=cyclic cycles=2 warmup=5", "leave no step after --warmup 5"},
         {"mlp:4-3", "schedule=wsd warmup=9", "--warmup 9 of 10 steps ends after --decay-from 0.8"},
         {"mlp:4-3", "dropout=0.1", "has no place for it"},
+        {"gpt-nano", "dropout=config", "--dropout config: gpt-nano has no config.json with"},
         {"mlp:4-3,loss=mse", "label-smoothing=0.1", "has no classes to smooth"},
         {"mlp:4-3", "label-smoothing=0.1 loss=mse", "has no classes to smooth"},
         {"gpt-nano", "loss=mse", "--loss mse is for classifiers"},
@@ -146,12 +148,13 @@ static int keep(const struct snug_metrics *m, void *user)
     return 0;
 }
 
-/* Trains on random data; `stop_at` above 0 ends there and goes on with another trainer. */
-static void train(const char *model_spec, const char *keys, int stop_at, struct result *result)
+/* Trains on random data; `stop_at` above 0 ends there and goes on with another trainer and resumed_keys. */
+static void train_in_parts(const char *model_spec, const char *keys, const char *resumed_keys,
+                           int stop_at, struct result *result)
 {
     char dir[FILES_PATH_MAX];
     struct snug_error err = {0};
-    snug_recipe *recipe = recipe_of(keys);
+    snug_recipe *recipe = recipe_of(keys), *resumed = recipe_of(resumed_keys);
     snug_model *model = model_of(model_spec);
     files_make_dir(dir);
     const char *out = files_path(dir, "run");
@@ -161,7 +164,8 @@ static void train(const char *model_spec, const char *keys, int stop_at, struct 
                                              .steps = part == 0 ? stop_at : STEPS,
                                              .eval_batches = 2,
                                              .resume = stop_at > 0 && part == 1};
-        must(snug_trainer_open(model, recipe, &options, &trainer, &err), &err);
+        must(snug_trainer_open(model, options.resume ? resumed : recipe, &options, &trainer, &err),
+             &err);
         must(snug_trainer_run(trainer, keep, result, &err), &err);
         snug_trainer_free(trainer);
     }
@@ -170,7 +174,13 @@ static void train(const char *model_spec, const char *keys, int stop_at, struct 
     snug_recipe_free(plain);
     snug_model_free(model);
     snug_recipe_free(recipe);
+    snug_recipe_free(resumed);
     files_remove_dir(dir);
+}
+
+static void train(const char *model_spec, const char *keys, int stop_at, struct result *result)
+{
+    train_in_parts(model_spec, keys, keys, stop_at, result);
 }
 
 static void assert_same(const struct result *a, const struct result *b)
@@ -205,6 +215,69 @@ static void test_dropout_in_a_run(void **state)
     assert_same(&one, &other);
     train(tiny(), TINY "threads=1 dropout=0.2 micro-batch=2", 0, &other);
     assert_true(other.loss[0] != one.loss[0]); /* micro-batches have masks of their own */
+}
+
+/* A model of one layer whose config.json has these rates. */
+static const char *model_with(const char *dir, double embedding, double attention, double residual)
+{
+    char text[400];
+    snprintf(text, sizeof text,
+             "{\"model_type\": \"gpt2\", \"n_layer\": 1, \"n_head\": 2, \"n_embd\": 16, "
+             "\"n_positions\": 20, \"vocab_size\": 101, \"embd_pdrop\": %g, \"attn_pdrop\": %g, "
+             "\"resid_pdrop\": %g}",
+             embedding, attention, residual);
+    files_write_text(dir, "config.json", text);
+    return dir;
+}
+
+static void test_dropout_of_config(void **state)
+{
+    (void)state;
+    char dir[FILES_PATH_MAX];
+    struct result plain = {0}, number = {0}, config = {0}, others[3];
+    files_make_dir(dir);
+    model_with(dir, 0.1, 0.1, 0.1);
+    train(dir, TINY "threads=1", 0, &plain);
+    train(dir, TINY "threads=1 dropout=0.1", 0, &number);
+    train(dir, TINY "threads=1 dropout=config", 0, &config);
+    assert_same(&number, &config);
+    assert_true(plain.loss[0] != number.loss[0]); /* unless it is asked for, it is not there */
+    train_in_parts(dir, TINY "threads=1 dropout=config", "threads=1", 3, &config);
+    assert_same(&number, &config); /* a resumed run keeps it */
+    for (int i = 0; i < 3; i++) {
+        train(model_with(dir, i == 0 ? 0.1 : 0, i == 1 ? 0.1 : 0, i == 2 ? 0.1 : 0),
+              TINY "threads=1 dropout=config", 0, &others[i]);
+        assert_true(others[i].loss[0] != number.loss[0] && others[i].loss[0] != plain.loss[0]);
+    }
+    assert_true(others[0].loss[0] != others[1].loss[0] && others[1].loss[0] != others[2].loss[0]);
+    train(model_with(dir, 0, 0, 0), TINY "threads=1 dropout=config", 0, &config);
+    assert_same(&plain, &config);
+    files_remove_dir(dir);
+}
+
+/* Each rate is where it belongs. */
+static void test_dropout_of_config_by_place(void **state)
+{
+    (void)state;
+    static const char *const lines[] = {
+        "embedding.dropout = dropout embedding, scalars {dropout=0.1}",
+        "= attention h.0.attn.c_attn, scalars {heads=2, dropout=0.2, ",
+        "h.0.attn.c_proj.dropout = dropout h.0.attn.c_proj, scalars {dropout=0.3, ",
+        "h.0.mlp.c_proj.dropout = dropout h.0.mlp.c_proj, scalars {dropout=0.3, "};
+    char dir[FILES_PATH_MAX];
+    struct snug_error err = {0};
+    files_make_dir(dir);
+    snug_model *model = model_of(model_with(dir, 0.1, 0.2, 0.3));
+    snug_recipe *recipe = recipe_of("dropout=config");
+    char *text;
+    must(snug_dump(model, recipe, "regularize", &text, &err), &err);
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        if (strstr(text, lines[i]) == NULL)
+            fail_msg("no \"%s\" in\n%s", lines[i], text);
+    snug_free(text);
+    snug_model_free(model);
+    snug_recipe_free(recipe);
+    files_remove_dir(dir);
 }
 
 /* With a learning rate of 0 nothing moves: validation sees neither dropout nor smoothing. */
@@ -335,6 +408,8 @@ int main(void)
         cmocka_unit_test(test_scaling_with_the_batch),
         cmocka_unit_test(test_nonsense_is_refused),
         cmocka_unit_test(test_dropout_in_a_run),
+        cmocka_unit_test(test_dropout_of_config),
+        cmocka_unit_test(test_dropout_of_config_by_place),
         cmocka_unit_test(test_evaluation_is_left_alone),
         cmocka_unit_test(test_mean_squared_error_on_classes),
         cmocka_unit_test(test_large_batches),
