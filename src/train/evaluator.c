@@ -149,13 +149,15 @@ enum snug_status evaluator_make(struct evaluator *e, const struct session_reques
                                 int64_t arena_limit, struct comm *comm, struct snug_error *err)
 {
     bool has_stages = request->over != NULL && request->over->n_stages > 1;
-    *e = (struct evaluator){.data = data, .comm = has_stages ? comm : NULL};
+    bool has_ranks = request->over != NULL && comm != NULL && comm->n_ranks > 1;
+    *e = (struct evaluator){
+        .data = data, .comm = has_stages ? comm : NULL, .all = has_ranks ? comm : NULL};
     if (data_n_samples(data, DATA_HELD_OUT) < 1)
         return snug_fail(err, SNUG_BAD_FILE,
                          "there is no held-out data to evaluate on: less than one sequence");
     TRY(make_session(e, request, max_samples, arena_limit, err));
     enum snug_status status = SNUG_OK;
-    if (request->over != NULL && comm != NULL && comm->n_ranks > 1)
+    if (has_ranks)
         status = agree_on_micro_batch(e, comm, request, max_samples, arena_limit, err);
     if (status == SNUG_OK)
         status = exec_create(&e->session.prog, &e->session.plan, e->session.backend,
@@ -170,6 +172,8 @@ void evaluator_free(struct evaluator *e)
     exec_free(e->exec);
     session_free(&e->session);
 }
+
+enum { TENSOR_SHOWN = 256 }; /* of a name */
 
 struct score {
     double loss_sum;
@@ -244,17 +248,35 @@ static enum snug_status score_batch(const struct evaluator *e, struct score *sco
     return SNUG_OK;
 }
 
+/* What the first rank that has a name has found: others may not hold that tensor. */
+static enum snug_status share_name(struct comm *comm, char name[TENSOR_SHOWN],
+                                   struct snug_error *err)
+{
+    unsigned char own = name[0] != '\0', all[comm->n_ranks];
+    int first = 0;
+    TRY(comm_gather(comm, 0, &own, sizeof own, all, err));
+    while (comm->rank == 0 && first < comm->n_ranks - 1 && !all[first])
+        first++;
+    TRY(comm_broadcast(comm, 0, &first, sizeof first, err));
+    return comm_broadcast(comm, first, name, TENSOR_SHOWN, err);
+}
+
 /* All ranks come here together, for the batch of the sample `first`. */
 static enum snug_status not_finite(struct evaluator *e, int64_t first, struct snug_error *err)
 {
-    const char *name = NULL;
-    struct snug_error inner = {0};
-    char which[320] = "";
+    const char *found = NULL;
+    char name[TENSOR_SHOWN] = "";
     e->first = first;
     e->n_now = next_samples(e);
-    if (exec_find_nonfinite(e->exec, feed, e, &name, &inner) == SNUG_OK && name != NULL)
-        snprintf(which, sizeof which, "; the first tensor that is not: \"%.256s\"", name);
-    return snug_fail(err, SNUG_DIVERGED, "the loss on held-out data is not finite%s", which);
+    TRY(exec_find_nonfinite(e->exec, feed, e, &found, err));
+    if (found != NULL)
+        snprintf(name, sizeof name, "%s", found);
+    if (e->all != NULL)
+        TRY(share_name(e->all, name, err));
+    bool is_found = name[0] != '\0';
+    return snug_fail(err, SNUG_DIVERGED, "the loss on held-out data is not finite%s%s%s",
+                     is_found ? "; the first tensor that is not: \"" : "", name,
+                     is_found ? "\"" : "");
 }
 
 enum snug_status evaluator_run(struct evaluator *e, struct snug_eval_result *result,

@@ -34,6 +34,7 @@ struct evaluator {
     int64_t first;     /* of the batch being fed */
     int64_t n_now;     /* samples that this batch scores */
     struct comm *comm; /* of a pipeline: its ranks; NULL: this one has all stages */
+    struct comm *all;  /* ranks that run the same batches; NULL: this one alone */
 };
 /* SNUG_DIVERGED: the loss is not finite; the message names the first tensor that is not.
  * On at most max_samples (0: all, but not more than 131,072 tokens of text), which does not depend on

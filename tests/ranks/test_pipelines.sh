@@ -91,6 +91,12 @@ check "validation through PipeDream's" evaluates 2 --pipeline pipedream --lr 0
 seq 1000 | head -c 600 >counts.txt # its last tenth is 7 windows of 8: one micro-batch of 4, then 2 and 1
 validated="counts.txt --batch 12 --micro-batch 4"
 check "validation of 7 windows through 3 stages" evaluates 3 --pipeline 1f1b
+names_nonfinite() { # all stages stop, and the one that speaks names the tensor, whoever has it
+    timeout 100 "$first" -n 3 "$snug" train gpt-nano counts.txt --seq 8 --batch 12 --micro-batch 4 --steps 1 \
+        --threads 1 --optimizer sgd --lr 1e38 --quiet --pipeline 1f1b >nan.out 2>nan.err && return 1
+    grep -q 'held-out data is not finite; the first tensor that is not: "' nan.err || { cat nan.err; return 1; }
+}
+check "a validation loss through 3 stages that is not finite" names_nonfinite
 
 # ---- going on with other stages --------------------------------------------------------------------
 
