@@ -221,7 +221,7 @@ SNUG_API enum snug_status snug_dump(const snug_model *model, const snug_recipe *
 typedef struct snug_trainer snug_trainer;
 
 struct snug_train_options {
-    const char *data; /* NULL: random */
+    const char *data; /* NULL: random; text only for 256 tokens or fewer, or tokenizer=bytes */
     const char *out;  /* NULL: nothing is saved */
     int64_t steps;    /* 0: by epochs; both 0: 100 steps */
     double epochs;

@@ -140,7 +140,8 @@ static enum snug_status inspect_data(const char *path, struct text *out, struct 
                                   .target = DATA_TARGET_TOKENS,
                                   .sample_elems = 1,
                                   .target_elems = 1,
-                                  .n_classes = 65536};
+                                  .n_classes = 65536,
+                                  .bytes_as_tokens = true};
     struct data_request images = {
         .spec = path, .target = DATA_TARGET_CLASS, .target_elems = 1, .n_classes = 256};
     static const int64_t image_elems[] = {28 * 28, 3 * 32 * 32}; /* MNIST's kin, CIFAR-10 */

@@ -136,6 +136,8 @@ enum snug_status snug_eval(const char *run, const char *data_spec, const snug_re
     if (status != SNUG_OK)
         goto done;
     inherit_loss(run, &own);
+    if (is_of_bytes(run))
+        own.tokenizer = TOKENIZER_bytes;
     recipe_clear_lora(&own); /* what a run saved has its adapters in it */
     q.micro_batch = recipe->micro_batch > 0    ? recipe->micro_batch
                     : recipe->batch > 0        ? recipe->batch
@@ -337,12 +339,13 @@ enum snug_status snug_generate(const char *run, const struct snug_generate_optio
     if (status == SNUG_OK && !model_is_language(s.model))
         status =
             snug_fail(err, SNUG_UNSUPPORTED, "%s is not a language model: nothing to sample", run);
-    if (status == SNUG_OK && s.model->gpt2.vocab_size > 256 && !is_of_bytes(run))
-        status =
-            snug_fail(err, SNUG_UNSUPPORTED,
-                      "%s speaks in tokens of a tokenizer, which this version does not have: it "
-                      "samples from models trained on bytes of text",
-                      run);
+    if (status == SNUG_OK && s.model->gpt2.vocab_size > 256 && own.tokenizer != TOKENIZER_bytes &&
+        !is_of_bytes(run))
+        status = snug_fail(err, SNUG_UNSUPPORTED,
+                           "%s has a vocabulary of %lld tokens, for which there is no tokenizer "
+                           "yet, and was not trained on bytes of text: sample from a run that was, "
+                           "or feed the prompt's bytes as tokens with --tokenizer bytes",
+                           run, (long long)s.model->gpt2.vocab_size);
     if (status == SNUG_OK && options->n_tokens < 0)
         status = snug_fail(err, SNUG_BAD_ARGUMENT, "cannot sample %lld tokens",
                            (long long)options->n_tokens);

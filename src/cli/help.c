@@ -125,8 +125,9 @@ static const struct topic topics[] = {
      "  --quiet           no header, no progress; the summary is still printed\n"
      "\n"
      "DATA   random (default), fashion-mnist, cifar-10, a text file or a folder of\n"
-     "       text, token shards *.bin, a folder of IDX files or of CIFAR-10's binary\n"
-     "       files. Names are looked for in $SNUG_DATA, ../shared/data and the cache\n"
+     "       text (bytes as tokens: at most 256 tokens, or --tokenizer bytes), token\n"
+     "       shards *.bin, a folder of IDX files or of CIFAR-10's binary files. Names\n"
+     "       are looked for in $SNUG_DATA, ../shared/data and the cache\n"
      "       (~/.cache/snug); snug data NAME downloads one.\n",
      true},
     {"eval",

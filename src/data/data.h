@@ -6,7 +6,8 @@
  * and of how many samples came before, so a run can be resumed at any step by that count alone.
  *
  *     random           made up, for measuring
- *     text             a file, or a folder of files: bytes are tokens
+ *     text             a file, or a folder of files: bytes are tokens, of a model with at most 256 of
+ *                      them or where the request says so
  *     token shards     *.bin as llm.c or nanoGPT write them
  *     IDX images       MNIST's format: a folder with four files, plain or gzip
  *     CIFAR-10         the binary version: a folder with data_batch_*.bin and test_batch.bin
@@ -36,6 +37,7 @@ struct data_request {
     int64_t channels, height, width; /* of an image; 0: the model takes any of sample_elems */
     int augment;                     /* enum data_augment; of training images only */
     int threads;                     /* that fill a batch, where several can; 0: one */
+    bool bytes_as_tokens;            /* of text, whatever the vocabulary */
 };
 
 /* The images of a set; channels 0: it has none, or they are as large as one likes (random). */

@@ -17,6 +17,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -26,7 +27,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "shards are read as they lie");
 
-enum { SNIFF_BYTES = 4096, SHARD_HEADER_BYTES = 256 * 4, SHARD_MAGIC = 20240520 };
+enum { N_BYTES = 256, SNIFF_BYTES = 4096, SHARD_HEADER_BYTES = 256 * 4, SHARD_MAGIC = 20240520 };
 
 struct token_file {
     char *path;
@@ -148,10 +149,27 @@ static enum snug_status fill(struct data *data, enum data_split split, int64_t p
 
 /* ---- opening ----------------------------------------------------------------------------- */
 
+static bool ends_in(const char *path, size_t length, const char *ending)
+{
+    size_t n = strlen(ending);
+    return length >= n && strncasecmp(path + length - n, ending, n) == 0;
+}
+
 static bool ends_in_bin(const char *path)
 {
     size_t length = strlen(path);
     return length >= 4 && strcmp(path + length - 4, ".bin") == 0;
+}
+
+/* By name, compressed or not: its braces and keys are not what anybody wants to train on. */
+static bool is_json_lines(const char *path)
+{
+    static const char *const packed[] = {".gz", ".zst", ".bz2", ".xz"};
+    size_t length = strlen(path);
+    for (size_t i = 0; i < sizeof packed / sizeof *packed; i++)
+        if (ends_in(path, strlen(path), packed[i]))
+            length = strlen(path) - strlen(packed[i]);
+    return ends_in(path, length, ".jsonl") || ends_in(path, length, ".ndjson");
 }
 
 /* Files that people give by mistake.  As pairs of 16-bit ids all but impossible: llm.c's magics
@@ -244,6 +262,11 @@ static enum snug_status add_file(struct tokens *tokens, const char *path, bool i
     bool is_llmc = false;
     int64_t nul = -1;
     int fd = -1;
+    if (!is_shard && is_json_lines(path))
+        return snug_fail(err, SNUG_UNSUPPORTED,
+                         "%s: JSONL is not supported yet: give its text as a plain file, or token "
+                         "shards (*.bin)",
+                         path);
     if (!array_grow((void **)&tokens->files, &tokens->capacity, tokens->n_files + 1,
                     sizeof *tokens->files) ||
         (file.path = strdup(path)) == NULL)
@@ -357,6 +380,13 @@ static enum snug_status open_stream(struct tokens *tokens, const char *path, str
                          path);
     TRY(is_folder ? add_folder(tokens, path, &is_shards, err)
                   : add_file(tokens, path, is_shards, false, err));
+    const struct data_request *request = &tokens->data.request;
+    if (!is_shards && request->n_classes > N_BYTES && !request->bytes_as_tokens)
+        return snug_fail(err, SNUG_MISMATCH,
+                         "%s: is text, and this model has a vocabulary of %lld tokens, for which "
+                         "there is no tokenizer yet: give token shards (*.bin), or feed each byte "
+                         "as a token with --tokenizer bytes",
+                         path, (long long)request->n_classes);
     tokens->data.kind = !is_shards                          ? "text bytes"
                         : tokens->n_llmc == tokens->n_files ? "token shards (llm.c)"
                         : tokens->n_llmc == 0               ? "token shards (nanoGPT)"

@@ -274,8 +274,7 @@ static char *state_text(const struct snug_trainer *t)
     if (identity_of(t->model, identity, NULL) != SNUG_OK)
         return NULL;
     char fingerprint[32], name[sizeof t->model->name];
-    snprintf(name, sizeof name, "%s", t->model->name);
-    snug_printable(name); /* it may end within a character: names are cut */
+    snug_printable(memcpy(name, t->model->name, sizeof name)); /* cut, maybe within a character */
     snprintf(fingerprint, sizeof fingerprint, "%016llx",
              t->data == NULL ? 0ull : (unsigned long long)data_fingerprint(t->data));
     json_t *state =
@@ -525,6 +524,12 @@ static enum snug_status same_states(const struct snug_trainer *t, const json_t *
     return status;
 }
 
+static bool is_of_bytes(const json_t *state)
+{
+    const char *kind = saved_value(json_object_get(state, "data"), "kind");
+    return kind != NULL && strcmp(kind, "text bytes") == 0;
+}
+
 enum snug_status trainer_inherit(struct snug_trainer *t, struct snug_error *err)
 {
     struct checkpoint *checkpoint;
@@ -546,6 +551,9 @@ enum snug_status trainer_inherit(struct snug_trainer *t, struct snug_error *err)
             if (status == SNUG_OK && json_is_string(value) && is_inherited(t, recipe, key))
                 status = recipe_inherit(&t->recipe, key, json_string_value(value), err);
         }
+    if (status == SNUG_OK && saved_value(recipe, "tokenizer") == NULL && is_of_bytes(state))
+        status =
+            recipe_inherit(&t->recipe, "tokenizer", "bytes", err); /* saved before the key was */
     if (status == SNUG_OK && !t->options.weights_only)
         status = same_states(t, recipe, err);
     json_decref(state);

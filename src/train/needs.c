@@ -67,7 +67,8 @@ enum snug_status needs_open_data(const struct session *session, const struct dat
         .n_classes = needs->n_classes,
         .seed = (uint64_t)recipe->seed,
         .augment = recipe->augment,
-        .threads = session->facts.threads};
+        .threads = session->facts.threads,
+        .bytes_as_tokens = recipe->tokenizer == TOKENIZER_bytes};
     const struct shape *input = &prog->tensors[needs->input].shape;
     if (input->n_dims == 4) { /* of images; a single plane may be last (see model/vision.c) */
         bool plane_last = input->dim[3] == 1;

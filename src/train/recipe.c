@@ -153,6 +153,8 @@ static const struct choice augments[] = {{"none", DATA_AUGMENT_none},
                                          {"shift", DATA_AUGMENT_shift},
                                          {"flip+shift", DATA_AUGMENT_flip | DATA_AUGMENT_shift},
                                          {NULL, 0}};
+static const struct choice tokenizers[] = {
+    {"none", TOKENIZER_none}, {"bytes", TOKENIZER_bytes}, {NULL, 0}};
 static const struct choice offloads[] = {
     {"none", OFFLOAD_none},
     {"states", OFFLOAD_states},
@@ -235,6 +237,8 @@ static const struct key keys[] = {
     {"augment", "none, flip, shift, flip+shift",
      "images in training: left and right, by up to 4 pixels", .kind = CHOICE,
      .field = FIELD(augment), .choices = augments},
+    {"tokenizer", "none, bytes", "of text for more than 256 tokens; bytes: each is one",
+     .kind = CHOICE, .field = FIELD(tokenizer), .choices = tokenizers},
     {"checkpoint", "none, cheap, sqrt, every:K (layers), all, auto (what --memory needs)",
      "activations computed again in backward, not kept", .kind = OWN, .set = set_checkpoint,
      .get = recipe_checkpoint_name},

@@ -28,6 +28,7 @@ enum network { /* bits a second, and NVLink */
                NETWORKS
 };
 enum { DROPOUT_FROM_CONFIG = -1 }; /* the rates of the model's config.json */
+enum recipe_tokenizer { TOKENIZER_none, TOKENIZER_bytes };
 enum recipe_loss { RECIPE_LOSS_model, RECIPE_LOSS_cross_entropy, RECIPE_LOSS_mse };
 
 enum { OPT_TEXT_MAX = 256, LORA_FROM_MAX = 1024, MAX_THREADS = 1024 };
@@ -58,6 +59,7 @@ struct snug_recipe {
     int64_t base_batch; /* that lr was tuned for; 0: not said */
     int loss;           /* enum recipe_loss */
     int augment;        /* enum data_augment */
+    int tokenizer;      /* enum recipe_tokenizer, of text */
     double dropout, label_smoothing; /* 0: none */
     int checkpoint;                  /* enum checkpoint_how */
     int64_t checkpoint_every;        /* layers, of CHECKPOINT_every */

@@ -143,6 +143,7 @@ static void test_streams(void **state)
 
     for (size_t i = 0; i < LENGTH(rows); i++) {
         struct data_request request = tokens_request(files_path(dir, rows[i].spec), 65536);
+        request.bytes_as_tokens = true;
         struct data *data = open_good(&request);
         print_message("    %s\n", rows[i].spec);
         assert_string_equal(data_kind(data), rows[i].kind);
@@ -324,6 +325,56 @@ static void expect_refusal(const struct data_request *request, enum snug_status 
         fail_msg("'%s': status %d, '%s'", request->spec, status, err.message);
 }
 
+/* "The" is not the tokens 84, 104 and 101 of a model that has 50,257. */
+static void test_text_without_a_tokenizer(void **state)
+{
+    static const char *const names[] = {"text.txt", "folder"};
+    char dir[FILES_PATH_MAX];
+    (void)state;
+    files_make_dir(dir);
+    files_write_text(dir, "text.txt", "long enough for a window or two");
+    files_make_subdir(dir, "folder");
+    files_write_text(dir, "folder/a.txt", "long enough for a window or two");
+    write_llmc(dir, "shard.bin", 30, 0);
+    for (size_t i = 0; i < LENGTH(names); i++) {
+        struct data_request request = tokens_request(files_path(dir, names[i]), 257);
+        expect_refusal(&request, SNUG_MISMATCH, "vocabulary of 257 tokens");
+        expect_refusal(&request, SNUG_MISMATCH, "--tokenizer bytes");
+        request.bytes_as_tokens = true;
+        data_close(open_good(&request));
+        request.bytes_as_tokens = false;
+        request.n_classes = 256;
+        data_close(open_good(&request));
+    }
+    struct data_request request = tokens_request(files_path(dir, "shard.bin"), 50257);
+    data_close(open_good(&request)); /* tokens are tokens */
+    files_remove_dir(dir);
+}
+
+static void test_json_lines(void **state)
+{
+    static const char *const names[] = {"a.jsonl",     "a.JSONL",     "a.jsonl.gz",
+                                        "a.jsonl.zst", "a.ndjson.xz", "folder/sub/a.jsonl"};
+    char dir[FILES_PATH_MAX];
+    (void)state;
+    files_make_dir(dir);
+    files_make_subdir(dir, "folder");
+    files_make_subdir(dir, "folder/sub");
+    files_write_text(dir, "folder/a.txt", "long enough for a window or two");
+    for (size_t i = 0; i < LENGTH(names); i++) {
+        files_write_text(dir, names[i], "{\"text\": \"long enough for a window\"}\n");
+        bool is_inside = strchr(names[i], '/') != NULL;
+        for (int bytes = 0; bytes < 2; bytes++) { /* whatever the vocabulary */
+            struct data_request request =
+                tokens_request(files_path(dir, is_inside ? "folder" : names[i]), 256);
+            request.bytes_as_tokens = bytes;
+            expect_refusal(&request, SNUG_UNSUPPORTED, "JSONL is not supported yet");
+            expect_refusal(&request, SNUG_UNSUPPORTED, names[i]);
+        }
+    }
+    files_remove_dir(dir);
+}
+
 static void test_refused_otherwise(void **state)
 {
     char dir[FILES_PATH_MAX];
@@ -445,6 +496,8 @@ int main(void)
         cmocka_unit_test(test_fingerprint),
         cmocka_unit_test(test_random_values),
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_text_without_a_tokenizer),
+        cmocka_unit_test(test_json_lines),
         cmocka_unit_test(test_refused_otherwise),
         cmocka_unit_test(test_refused_while_reading),
         cmocka_unit_test(test_named_sets),
