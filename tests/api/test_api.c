@@ -216,7 +216,7 @@ static void test_recipe_keys(void **state)
     expect_line(snug_recipe_set(recipe, "speed", "1", &err), SNUG_BAD_ARGUMENT, &err, "speed");
     expect_line(snug_recipe_read(recipe, "/no/such/recipe", &err), SNUG_BAD_FILE, &err, "recipe");
     expect_line(snug_recipe_read(recipe, "/tmp", &err), SNUG_BAD_FILE, &err,
-                "recipe /tmp: Is a dir");
+                "recipe /tmp: is a folder");
     expect_line(snug_recipe_set(recipe, "lora-from", "a\nb", &err), SNUG_BAD_ARGUMENT, &err,
                 "a folder");
     expect_line(snug_recipe_set(recipe, "batch", "none", &err), SNUG_BAD_ARGUMENT, &err, "none");

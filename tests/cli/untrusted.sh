@@ -3,6 +3,7 @@
 # large and what a terminal would obey.
 #
 # usage: [SNUG=./snug] tests/cli/untrusted.sh
+# shellcheck disable=SC2016 # conditions that `check` evaluates later
 set -u
 
 snug=$(realpath "${SNUG:-$(dirname "$0")/../../snug}") || exit 1
@@ -209,6 +210,21 @@ header='{"\u001b[2J\u009b31m\u007f\u2028name": {"dtype": "F32", "shape": [1], "d
 { printf "\\x$(printf %x ${#header})\0\0\0\0\0\0\0%s\0\0\0\0" "$header"; } >names.safetensors
 run inspect names.safetensors
 check "inspect: the name of a tensor" eval '[ $status -eq 0 ] && shows_only out && grep -q name out'
+
+# A model says what it likes: on a terminal nothing that the terminal obeys, in a pipe its very bytes.
+sized vocab_size 256
+run train sized text.txt --batch 2 --steps 1 --eval-every -1 --out talker
+prompt=$'caf\xc3\xa9 \xc2\x9b31m \e[2J'
+if command -v script >/dev/null; then
+    printf '%q ' "$snug" generate talker --prompt "$prompt" --tokens 400 >say.sh
+    script -qec 'bash say.sh' /dev/null </dev/null 2>&1 | tr -d '\r\t' >out
+    check "generate: on a terminal" eval 'shows_only out && grep -q "^café ?31m ?\[2J" out'
+else
+    number=$((number + 1))
+    echo "ok $number # SKIP no script(1) to make a terminal"
+fi
+run generate talker --prompt "$prompt" --tokens 4
+check "generate: in a pipe" eval 'LC_ALL=C grep -qaF "$prompt" out'
 
 echo "1..$number"
 echo "untrusted: $((number - failed)) passed, $failed failed"
