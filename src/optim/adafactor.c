@@ -5,8 +5,9 @@
  *     U = g / sqrt(R C / mean R)      U /= max(1, RMS(U) / clip_threshold)
  *     m = b1 m + (1-b1) a U           W -= a decay W + (beta1 > 0 ? m : a U)
  *
- * a is --lr; without one, or with 0, max(eps2, RMS(W)) min(1/100, 1/sqrt(t)).  The op adafactor makes U
- * (on the gradient's own bytes) and a, the op update takes the step.  A tensor with more than two
+ * a is --lr; without one, or with 0, max(eps2, RMS(W)) min(1/100, 1/sqrt(t)), which --schedule and
+ * --warmup multiply as they do --lr.  The op adafactor makes U (on the gradient's own bytes) and a, the
+ * op update takes the step.  A tensor with more than two
  * dimensions is the matrix [first, rest]; one with fewer keeps v, a number for each element, for R C / mean R.
  *
  * state: rows, cols: n + m numbers for n m parameters; v: 4 bytes a parameter of vectors; with beta1 m:
@@ -34,6 +35,11 @@ STEP(adafactor)
 }
 
 #ifndef RULE_REAL
+static double relative_lr(double t)
+{
+    return fmin(1e-2, 1 / sqrt(t));
+}
+
 static enum snug_status emit(const struct optim_target *t)
 {
     const struct shape *shape = &t->prog->tensors[t->weight].shape;
@@ -61,5 +67,6 @@ static enum snug_status emit(const struct optim_target *t)
 #endif
 
 OPTIMIZER(adafactor, .about = "second moments as row and column means", .emit = emit,
+          .states_if = "beta1", .relative_lr = relative_lr,
           .options = "beta1, decay-power, clip-threshold, eps1, eps2",
           .defaults = {0, 0.8, 1, 1e-30, 1e-3})

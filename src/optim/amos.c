@@ -10,8 +10,12 @@
  *
  * with q = sqrt(1 - 1/sqrt(k)), tau = q ln(sqrt(k) (1+q)^2), p = 1 + l2 ((1 + tau/2)^2 - 1)^2.  eta
  * is the size that the numbers of W are expected to have.  b drives the decay of the steps and of
- * the weights; --weight-decay is not used.  The op amos makes u on the gradient's own bytes, the
+ * the weights; --weight-decay is refused.  The op amos makes u on the gradient's own bytes, the
  * rule of adafactor.c takes it.
+ *
+ * The submission has two things that are not here.  eta of convolutions and of attention's projections is
+ * sqrt(1 / inputs) there; here it is sqrt(2 / inputs) for every matrix.  v of the projections of queries, keys
+ * and values has one number for each head there; here it has one in all.
  *
  * state: m: 4 bytes a parameter; v, b.
  */
@@ -82,4 +86,5 @@ const struct optimizer optimizer_amos = {.name = "amos",
                                          .options = "beta1, beta2, l2",
                                          .defaults = {0.9, 0.98, 0},
                                          .usual_lr = usual_lr,
+                                         .own_decay = true,
                                          .emit = emit};

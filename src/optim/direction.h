@@ -30,7 +30,7 @@ DEVICE_FN struct adafactor_now adafactor_now(const double *o, bool relative, dou
     now.beta = 1 - pow(t, -o[1]);
     now.threshold = o[2];
     now.eps1 = o[3];
-    now.lr = relative ? fmin(1e-2, 1 / sqrt(t)) : scalars[SCALAR_lr] * lr_factor;
+    now.lr = scalars[SCALAR_lr] * lr_factor;
     now.least = o[4];
     now.relative = relative;
     return now;

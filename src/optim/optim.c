@@ -167,6 +167,14 @@ void optimizer_write_options(const struct optimizer *optimizer, const double *va
         text_add(out, "%s%s=%.17g", i == 0 ? "" : ",", name, values[i]);
 }
 
+bool optimizer_has_state_bits(const struct optimizer *optimizer, const double *options)
+{
+    const struct optimizer *rule = owner(optimizer);
+    if (rule->states_if != NULL)
+        return options[find_word(options_owner(optimizer)->options, rule->states_if)] > 0;
+    return rule->states == NULL || rule->states[0] != '\0';
+}
+
 /* ---- states -------------------------------------------------------------------------------- */
 
 enum snug_status optim_add_state(const struct optim_target *target, const char *prefix,

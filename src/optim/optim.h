@@ -35,13 +35,15 @@ struct optimizer {
     const char *about;            /* one line for the help */
     const struct optimizer *like; /* whose rule and states it has; NULL: its own */
     enum rule rule;
-    const char *states;   /* "m, v": a tensor m.WEIGHT and v.WEIGHT each */
-    const char *positive; /* those of them that are never negative */
-    const char *copies;   /* those that start as the weight, and are always fp32 */
+    const char *states;    /* "m, v": a tensor m.WEIGHT and v.WEIGHT each; NULL: emit adds them */
+    const char *states_if; /* the option with which, above 0, there are any; NULL: always */
+    const char *positive;  /* those of them that are never negative */
+    const char *copies;    /* those that start as the weight, and are always fp32 */
     /* "beta1, beta2, eps": those that the rule reads first.  NULL: as `like`, with its defaults. */
     const char *options;
     double defaults[MAX_OPTIONS]; /* of the options */
     double default_lr, default_decay;
+    bool own_decay; /* it decays weights by a rule of its own: --weight-decay is refused */
     int state_bits; /* 0: 32 */
     /* What evaluation and saved models use in the place of the weights: an average of them, made from
      * the states AVERAGE_STATE.WEIGHT. */
@@ -49,6 +51,9 @@ struct optimizer {
     const char *average_state;
     /* --lr where neither the user nor default_lr gives one, from the states of the program. */
     double (*usual_lr)(const struct program *prog, double n_steps, double warmup);
+    /* The learning rate of update t (from 1) where there is no --lr: each tensor multiplies it with the
+     * size of its weights, and --schedule, --warmup and --scale-lr are applied to it as to --lr. */
+    double (*relative_lr)(double t);
     /* The learning rate of a step, for those that have a schedule of their own; NULL: --schedule. */
     double (*lr_at)(const struct optim_rate *rate, const double *options);
     /* Adds the states of one parameter, then the ops that update it. */
@@ -70,6 +75,8 @@ void optimizer_list_names(struct text *out);              /* "adamw, adam, ..." 
 void optimizer_default_options(const struct optimizer *optimizer, double values[MAX_OPTIONS]);
 enum snug_status optimizer_read_options(const struct optimizer *optimizer, const char *text,
                                         double values[MAX_OPTIONS], struct snug_error *err);
+/* Are there states whose size --state-bits can change?  soap, say, has all of them in fp32. */
+bool optimizer_has_state_bits(const struct optimizer *optimizer, const double *options);
 void optimizer_write_options(const struct optimizer *optimizer, const double *values,
                              struct text *out);
 

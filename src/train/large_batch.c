@@ -139,6 +139,12 @@ enum snug_status large_batch_run(const snug_model *model, const struct snug_reci
     struct comparison c = {model, recipe, options, say, user, result};
     TRY(check_options(options, small, err));
     double ratio = (double)options->large / (double)small, lr = recipe_lr(recipe);
+    if (lr <= 0)
+        return snug_fail(
+            err, SNUG_BAD_ARGUMENT,
+            "--optimizer %s finds a learning rate of its own, and this compares rates: "
+            "give --lr",
+            recipe->optimizer->name);
     const struct {
         const char *name;
         double factor;

@@ -97,10 +97,13 @@ double recipe_lora_alpha(const struct snug_recipe *recipe);
 void recipe_clear_lora(struct snug_recipe *recipe);
 double recipe_lr(const struct snug_recipe *recipe); /* before it is scaled with the batch */
 double recipe_weight_decay(const struct snug_recipe *recipe);
-/* schedule.c */
-double recipe_scaled_lr(const struct snug_recipe *recipe, int64_t batch);
-/* The learning rate of step `step` (from 0) of n_steps. */
-double recipe_lr_at(const struct snug_recipe *recipe, int64_t batch, int64_t step, int64_t n_steps);
+/* schedule.c.  Is there no --lr, and the optimizer's own is relative to the size of the weights? */
+bool recipe_lr_is_relative(const struct snug_recipe *recipe);
+/* Before --schedule.  `update` counts from 1, without those that were skipped: a relative rate hangs on it. */
+double recipe_scaled_lr(const struct snug_recipe *recipe, int64_t batch, double update);
+/* The learning rate of step `step` (from 0) of n_steps, which makes that update. */
+double recipe_lr_at(const struct snug_recipe *recipe, int64_t batch, int64_t step, int64_t n_steps,
+                    double update);
 /* Refuses keys that contradict each other; those that depend on how long the run is, apart. */
 enum snug_status recipe_check(const struct snug_recipe *recipe, struct snug_error *err);
 enum snug_status recipe_check_steps(const struct snug_recipe *recipe, int64_t n_steps,

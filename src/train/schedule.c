@@ -16,9 +16,15 @@
 
 #include <math.h>
 
-double recipe_scaled_lr(const struct snug_recipe *recipe, int64_t batch)
+bool recipe_lr_is_relative(const struct snug_recipe *recipe)
 {
-    double lr = recipe_lr(recipe);
+    return recipe->optimizer->relative_lr != NULL && recipe_lr(recipe) <= 0;
+}
+
+double recipe_scaled_lr(const struct snug_recipe *recipe, int64_t batch, double update)
+{
+    double lr =
+        recipe_lr_is_relative(recipe) ? recipe->optimizer->relative_lr(update) : recipe_lr(recipe);
     double ratio = recipe->base_batch > 0 ? (double)batch / (double)recipe->base_batch : 1.0;
     switch ((enum lr_scaling)recipe->scale_lr) {
     case SCALE_LR_none:
@@ -66,9 +72,10 @@ static struct stretch cycle_of(int64_t step, int64_t n_steps, int64_t n_cycles)
     return (struct stretch){step - begin, cycle_begin(n_steps, n_cycles, k + 1) - begin};
 }
 
-double recipe_lr_at(const struct snug_recipe *recipe, int64_t batch, int64_t step, int64_t n_steps)
+double recipe_lr_at(const struct snug_recipe *recipe, int64_t batch, int64_t step, int64_t n_steps,
+                    double update)
 {
-    double lr = recipe_scaled_lr(recipe, batch), end = recipe->lr_end;
+    double lr = recipe_scaled_lr(recipe, batch, update), end = recipe->lr_end;
     double options[MAX_OPTIONS];
     if (recipe->optimizer->lr_at != NULL && recipe_options(recipe, options, NULL) == SNUG_OK) {
         struct optim_rate rate = {lr, (double)(step + 1), (double)n_steps, (double)recipe->warmup};
@@ -157,6 +164,28 @@ static enum snug_status check_stages(const struct snug_recipe *recipe, struct sn
     return stages > 1 || is_async ? check_stage(recipe, err) : SNUG_OK;
 }
 
+/* Keys that the optimizer would not read. */
+static enum snug_status check_optimizer(const struct snug_recipe *recipe, struct snug_error *err)
+{
+    const struct optimizer *optimizer = recipe->optimizer;
+    double options[MAX_OPTIONS];
+    TRY(recipe_options(recipe, options, err));
+    if (optimizer->own_decay && recipe_weight_decay(recipe) > 0)
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "--optimizer %s decays weights by a rule of its own: leave --weight-decay "
+                         "out, or see its options in --opt",
+                         optimizer->name);
+    if (optimizer->lr_at != NULL && recipe->schedule != SCHEDULE_constant)
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "--optimizer %s has a schedule of its own: leave --schedule out",
+                         optimizer->name);
+    if (recipe_state_bits(recipe) != 32 && !optimizer_has_state_bits(optimizer, options))
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "--optimizer %s has no states that --state-bits applies to: leave it out",
+                         optimizer->name);
+    return SNUG_OK;
+}
+
 enum snug_status recipe_check(const struct snug_recipe *recipe, struct snug_error *err)
 {
     if (recipe->scale_lr != SCALE_LR_none && recipe->base_batch == 0)
@@ -172,6 +201,7 @@ enum snug_status recipe_check(const struct snug_recipe *recipe, struct snug_erro
                          "--parallel ps has the model on rank 0, --zero %d in shards: keep one",
                          recipe->zero);
     TRY(check_stages(recipe, err));
+    TRY(check_optimizer(recipe, err));
     const char *idle = recipe->lora > 0                       ? NULL
                        : recipe->lora_on != LORA_ON_attention ? "lora-on"
                        : !isnan(recipe->lora_alpha)           ? "lora-alpha"

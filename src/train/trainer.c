@@ -316,7 +316,8 @@ static enum snug_status one_step(struct snug_trainer *t, struct snug_metrics *m,
 {
     const struct program *prog = &t->session.prog;
     double *scalars = exec_scalars(t->exec);
-    double lr = recipe_lr_at(&t->recipe, t->session.batch, t->step, t->n_steps);
+    double lr = recipe_lr_at(&t->recipe, t->session.batch, t->step, t->n_steps,
+                             scalars[SCALAR_update_count] + 1);
     double begin = clock_seconds();
     bool scale_is_least = scalars[SCALAR_loss_scale] <= 1;
     scalars[SCALAR_lr] = lr;

@@ -159,9 +159,10 @@ char *snug_trainer_describe(const snug_trainer *t)
         describe_data(t, &out);
     text_add(&out, "recipe  ");
     session_describe(&t->session, &t->recipe, &out);
-    text_add(&out, ", lr %g %s", recipe_scaled_lr(&t->recipe, t->session.batch),
-             t->recipe.optimizer->lr_at != NULL ? "by the optimizer"
-                                                : recipe_schedule_name(&t->recipe));
+    text_add(
+        &out, ", lr %g %s%s", recipe_scaled_lr(&t->recipe, t->session.batch, (double)(t->step + 1)),
+        recipe_lr_is_relative(&t->recipe) ? "relative to the size of each weight, " : "",
+        t->recipe.optimizer->lr_at != NULL ? "by the optimizer" : recipe_schedule_name(&t->recipe));
     if (t->recipe.warmup > 0)
         text_add(&out, ", warm-up %lld", (long long)t->recipe.warmup);
     text_add(&out, "\nplan    %s bytes (%s)%s\n", text_count(t->most_planned_bytes, count),

@@ -323,6 +323,11 @@ words_and_flags() {
 2 | state-bits, 32, 16, 8, 4               | plan gpt2 --state-bits 2
 2 | master, none                           | plan gpt2 --master some
 2 | update, end, in-backward               | plan gpt2 --update never
+2 | amos, rule of its own, leave --weight-decay out | plan mlp --optimizer amos --weight-decay 0.1
+2 | cyclic-lr, of its own, leave --schedule out | plan mlp --optimizer cyclic-lr --schedule cosine
+2 | soap has no states, --state-bits        | plan mlp --optimizer soap --state-bits 8
+2 | sgd has no states, --state-bits         | plan mlp --optimizer sgd --state-bits 16
+2 | adafactor, compares rates, give --lr    | bench large-batch mlp:4-3 digits --batch 8 --large 16 --optimizer adafactor
 2 | --update in-backward, --optimizer schedule-free-prodigy, --update end | plan mlp --update in-backward --optimizer schedule-free-prodigy
 2 | memory, lots                           | plan gpt2 --memory lots
 2 | --checkpoint every:13, 12 layers, at most every:12 | plan gpt2 --checkpoint every:13

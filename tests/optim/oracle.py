@@ -110,6 +110,8 @@ CASES = [
          "beta1=0,decay-power=0.8,clip-threshold=1,eps1=1e-6,eps2=1e-3"),
     Case("adafactor-relative", "adafactor", per_tensor(rules.adafactor),
          "beta1=0,decay-power=0.8,clip-threshold=1,eps1=1e-6,eps2=0.2", lr=None),
+    Case("adafactor-relative-warmup", "adafactor", per_tensor(rules.adafactor),
+         "beta1=0,decay-power=0.8,clip-threshold=1,eps1=1e-6,eps2=0.2", lr=None, warmup=4),
     Case("adafactor-momentum", "adafactor", per_tensor(rules.adafactor),
          "beta1=0.9,decay-power=0.8,clip-threshold=1,eps1=1e-6,eps2=1e-3"),
     # Five iterations blow up what bf16 lost of the small singular values: one number that falls
@@ -128,7 +130,8 @@ CASES = [
     # keep few digits (2e-4 here with PyTorch's float32 qr).
     Case("soap", "soap", per_tensor(rules.soap),
          "beta1=0.9,beta2=0.95,shampoo-beta=0.9,eps=1e-2,every=2,max-dim=8", limit=1e-3),
-    Case("amos", "amos", per_tensor(rules.amos), "beta1=0.9,beta2=0.98,l2=0.012", lr=0.2),
+    Case("amos", "amos", per_tensor(rules.amos), "beta1=0.9,beta2=0.98,l2=0.012", lr=0.2,
+         decay=None),
     # lr: of those tried the one where no sign hangs by less than 2e-5 of its tensor's gradients
     Case("lion", "lion", per_tensor(rules.lion), "beta1=0.9,beta2=0.99", lr=0.017),
     # A state near the middle between two codes goes to one or the other by its last digits: with

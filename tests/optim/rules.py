@@ -287,7 +287,9 @@ def adafactor(s, name, w, g, o):
         s["v"] = beta * s["v"] + (1 - beta) * squares
         u = g / torch.sqrt(s["v"])
     u = u / max(1.0, rms(u) / o.clip_threshold)
-    a = max(o.eps2, rms(w)) * min(1e-2, 1 / math.sqrt(o.t)) if o.lr is None else o.lr
+    share = min(1.0, o.t / o.warmup) if "warmup" in vars(o) else 1.0
+    own = max(o.eps2, rms(w)) * min(1e-2, 1 / math.sqrt(o.t))
+    a = share * (own if o.lr is None else o.lr)
     u = a * u
     if o.beta1 > 0:
         s["m"] = o.beta1 * s["m"] + (1 - o.beta1) * u

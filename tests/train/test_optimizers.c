@@ -248,9 +248,15 @@ static void test_every_optimizer_resumes_to_the_bit(void **state)
     int n = 0;
     for (const struct optimizer *o; (o = optimizer_at(n)) != NULL; n++)
         for (int k = 0; k < LENGTH(more); k++) {
-            char keys[64];
+            char keys[64], rest[64];
+            double options[MAX_OPTIONS];
+            optimizer_default_options(o, options);
             snprintf(keys, sizeof keys, "optimizer=%s", o->name);
-            check_run(keys, more[k]);
+            snprintf(rest, sizeof rest, "%s", more[k]);
+            char *bits = strstr(rest, " state-bits"); /* refused where there are no such states */
+            if (bits != NULL && !optimizer_has_state_bits(o, options))
+                *bits = '\0';
+            check_run(keys, rest);
         }
     assert_true(n >= 21);
 }
@@ -426,7 +432,7 @@ static void test_cyclic_lr(void **state)
                                0.5 * (1 + cos(acos(-1) * 4 / 7.0)),
                                0};
     for (int i = 0; i < 10; i++) {
-        double lr = recipe_lr_at(recipe, 1, i, 10), right = 0.1 + 0.9 * shares[i];
+        double lr = recipe_lr_at(recipe, 1, i, 10, i + 1), right = 0.1 + 0.9 * shares[i];
         if (!(fabs(lr - right) < 1e-12))
             fail_msg("step %d: %.15g, not %.15g", i + 1, lr, right);
     }

@@ -66,6 +66,8 @@ static const struct way {
 static const struct {
     const char *a, *b, *flags[2];
 } refused[] = {
+    {"state-bits 8", "adafactor", {"--optimizer adafactor", "--state-bits"}},
+    {"state-bits 4", "adafactor", {"--optimizer adafactor", "--state-bits"}},
     {"prodigy", "in backward", {"--optimizer schedule-free-prodigy", "--update in-backward"}},
     {"prodigy",
      "in backward, clipped",

@@ -22,7 +22,7 @@
 
 static double at(const snug_recipe *recipe, int64_t step, int64_t n_steps)
 {
-    return recipe_lr_at(recipe, 64, step, n_steps);
+    return recipe_lr_at(recipe, 64, step, n_steps, (double)(step + 1));
 }
 
 static void assert_near(double got, double right)
