@@ -3,27 +3,30 @@
  *
  *     g += decay W      v += g^2      W -= lr g / sqrt(v + eps)
  *
+ * eps-outside=1 is PyTorch's place of eps: W -= lr g / (sqrt(v) + eps).
+ *
  * state: v: 4 bytes a parameter.
  */
 #include "optim/rule.h"
 
 STATES(adagrad, v)
-OPTIONS(adagrad, eps)
-CONSTANTS(adagrad, lr, decay, eps)
+OPTIONS(adagrad, eps, eps_outside)
+CONSTANTS(adagrad, lr, decay, inside, outside)
 
 PREPARE(adagrad)
 {
     k->lr = now->lr;
     k->decay = now->decay;
-    k->eps = o->eps;
+    k->inside = o->eps_outside != 0 ? 0 : o->eps;
+    k->outside = o->eps_outside != 0 ? o->eps : 0;
 }
 
 STEP(adagrad)
 {
     g += k->decay * *w;
     s->v += g * g;
-    *w -= k->lr * (g / root(s->v + k->eps));
+    *w -= k->lr * (g / (root(s->v + k->inside) + k->outside));
 }
 
 OPTIMIZER(adagrad, .about = "steps over the root of all squares so far", .default_lr = 0.01,
-          .defaults = {1e-6}, .positive = "v")
+          .options = "eps, eps-outside", .defaults = {1e-6, 0}, .positive = "v")

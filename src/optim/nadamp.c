@@ -27,4 +27,4 @@ STEP(nadamp)
 }
 
 OPTIMIZER(nadamp, .about = "NadamW with a p-th root", .default_lr = 3e-4, .default_decay = 0.1,
-          .defaults = {0.9, 0.999, 1e-8, 1.5}, .positive = "v")
+          .defaults = {0.9, 0.999, 1e-8, 2}, .positive = "v")

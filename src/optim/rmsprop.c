@@ -3,13 +3,15 @@
  *
  *     g += decay W      v = gamma v + (1-gamma) g^2      W -= lr g / sqrt(v + eps)
  *
+ * eps-outside=1 is PyTorch's place of eps: W -= lr g / (sqrt(v) + eps).
+ *
  * state: v: 4 bytes a parameter.
  */
 #include "optim/rule.h"
 
 STATES(rmsprop, v)
-OPTIONS(rmsprop, gamma, eps)
-CONSTANTS(rmsprop, lr, decay, gamma, rest, eps)
+OPTIONS(rmsprop, gamma, eps, eps_outside)
+CONSTANTS(rmsprop, lr, decay, gamma, rest, inside, outside)
 
 PREPARE(rmsprop)
 {
@@ -17,15 +19,16 @@ PREPARE(rmsprop)
     k->decay = now->decay;
     k->gamma = o->gamma;
     k->rest = 1 - o->gamma;
-    k->eps = o->eps;
+    k->inside = o->eps_outside != 0 ? 0 : o->eps;
+    k->outside = o->eps_outside != 0 ? o->eps : 0;
 }
 
 STEP(rmsprop)
 {
     g += k->decay * *w;
     s->v = k->gamma * s->v + k->rest * g * g;
-    *w -= k->lr * (g / root(s->v + k->eps));
+    *w -= k->lr * (g / (root(s->v + k->inside) + k->outside));
 }
 
 OPTIMIZER(rmsprop, .about = "steps over the root of recent squares", .default_lr = 1e-3,
-          .defaults = {0.9, 1e-8}, .positive = "v")
+          .options = "gamma, eps, eps-outside", .defaults = {0.9, 1e-8, 0}, .positive = "v")

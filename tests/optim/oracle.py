@@ -24,7 +24,6 @@ Needs torch >= 2.9 (--check: its Muon) and numpy, nothing else.
 """
 import json
 import os
-import shutil
 import sys
 from types import SimpleNamespace
 
@@ -79,12 +78,22 @@ CASES = [
     Case("adagrad-decay", "adagrad", per_tensor(rules.adagrad), "eps=1e-4", decay=0.1),
     Case("rmsprop", "rmsprop", per_tensor(rules.rmsprop), "gamma=0.9,eps=1e-4", lr=0.01, decay=0),
     Case("rmsprop-decay", "rmsprop", per_tensor(rules.rmsprop), "gamma=0.9,eps=1e-4", lr=0.01),
+    # PyTorch's place of eps
+    Case("adagrad-eps-outside", "adagrad", rules.TORCH_ADAGRAD, "eps=1e-2,eps-outside=1"),
+    Case("rmsprop-eps-outside", "rmsprop", rules.TORCH_RMSPROP,
+         "gamma=0.9,eps=1e-2,eps-outside=1", lr=0.01),
     Case("adadelta", "adadelta", rules.TORCH_ADADELTA, "rho=0.9,eps=1e-4", lr=1.0, decay=0),
     Case("adadelta-decay", "adadelta", rules.TORCH_ADADELTA, "rho=0.9,eps=1e-4", lr=0.5),
     Case("adam", "adam", torch_adam(torch.optim.Adam), ADAM, decay=0),
+    Case("adam-decay", "adam", torch_adam(torch.optim.Adam), ADAM),
+    Case("adam-decoupled", "adam", torch_adam(torch.optim.AdamW), ADAM + ",decoupled=1"),
     # beta2 so small that v falls: without that the largest v is the last one
     Case("amsgrad", "amsgrad", torch_adam(torch.optim.Adam, amsgrad=True),
          "beta1=0.9,beta2=0.5,eps=1e-2", decay=0),
+    Case("amsgrad-decay", "amsgrad", torch_adam(torch.optim.Adam, amsgrad=True),
+         "beta1=0.9,beta2=0.5,eps=1e-2"),
+    Case("amsgrad-decoupled", "amsgrad", torch_adam(torch.optim.AdamW, amsgrad=True),
+         "beta1=0.9,beta2=0.5,eps=1e-2,decoupled=1"),
     Case("adamw", "adamw", torch_adam(torch.optim.AdamW), ADAM),
     Case("nadamw", "nadamw", per_tensor(rules.nadamw), ADAM),
     Case("generalized-adam", "generalized-adam", per_tensor(rules.generalized_adam),
@@ -308,10 +317,9 @@ def write_case(folder, case, start, batches):
 
 
 def write_fixtures():
-    shutil.rmtree(os.path.join(HERE, "fixtures"), ignore_errors=True)
     for model in MODELS:
         folder = os.path.join(HERE, "fixtures", model)
-        os.makedirs(os.path.join(folder, "cases"))
+        os.makedirs(os.path.join(folder, "cases"), exist_ok=True)
         start, batches = prepare(model)
         write_model(folder, start, batches)
         for case in CASES:

@@ -2,7 +2,7 @@
 
 Written from the rules, independently of snug's code and as plainly as could be: whole tensors, no
 blocks but those of the rule, nothing in place.  PyTorch's own optimizer is used where its rule is
-the one meant: SGD, Adadelta, Adam, AMSGrad, AdamW.
+the one meant: SGD, Adadelta, Adam, AMSGrad, AdamW, and with eps-outside=1 Adagrad and RMSprop.
 
 A rule for one tensor is update(s, name, w, g, o): states, the tensor's name, weights, clipped
 gradient, options (lr, decay, t, n_steps and what the recipe's `opt` says); it gives what is
@@ -92,6 +92,10 @@ def torch_sgd(nesterov):
 
 TORCH_ADADELTA = from_torch(lambda groups, lr, opt: torch.optim.Adadelta(
     groups, lr=lr, rho=opt["rho"], eps=opt["eps"]))
+TORCH_ADAGRAD = from_torch(lambda groups, lr, opt: torch.optim.Adagrad(
+    groups, lr=lr, eps=opt["eps"]))
+TORCH_RMSPROP = from_torch(lambda groups, lr, opt: torch.optim.RMSprop(
+    groups, lr=lr, alpha=opt["gamma"], eps=opt["eps"]))
 
 
 # ---- one line each -------------------------------------------------------------------------------
