@@ -1,8 +1,32 @@
 /*
- * adam.c -- Adam (Kingma and Ba): the rule of adamw.c, without decay unless it is asked for.
+ * adam.c -- Adam (Kingma and Ba), as PyTorch's Adam: weight decay is coupled, as the gradient of a penalty.
+ *
+ *     g += decay W             m = b1 m + (1-b1) g      v = b2 v + (1-b2) g^2
+ *     W -= lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps)
+ *
+ * decoupled=1 is adamw.c's decay: W -= lr decay W in the place of g += decay W.
  *
  * state: m, v: 8 bytes a parameter.
  */
-#include "optim/rule.h"
+#include "optim/moments.h"
 
-OPTIMIZER_LIKE(adam, adamw, .about = "Adam: adamw without decay", .default_lr = 3e-4)
+STATES(adam, m, v)
+OPTIONS(adam, beta1, beta2, eps, decoupled)
+CONSTANTS(adam, MOMENT_CONSTANTS, coupled)
+
+PREPARE(adam)
+{
+    PREPARE_MOMENTS(k, o, now);
+    PREPARE_COUPLED(k, o, now);
+}
+
+STEP(adam)
+{
+    g += k->coupled * *w;
+    s->m = k->beta1 * s->m + k->rest1 * g;
+    s->v = k->beta2 * s->v + k->rest2 * g * g;
+    *w = k->keep * *w - k->step * (s->m / (root(s->v) * k->root_scale + k->eps));
+}
+
+OPTIMIZER(adam, .about = "Adam; weight decay is coupled, as in PyTorch", .default_lr = 3e-4,
+          .defaults = {0.9, 0.95, 1e-8, 0}, .positive = "v")

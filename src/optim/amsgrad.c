@@ -1,24 +1,28 @@
 /*
- * amsgrad.c -- AMSGrad (Reddi, Kale and Kumar), as PyTorch's Adam(amsgrad=True), decay decoupled:
+ * amsgrad.c -- AMSGrad (Reddi, Kale and Kumar), as PyTorch's Adam(amsgrad=True):
  *
- *     m, v as in Adam      vmax = max(vmax, v)      W -= lr decay W
+ *     g += decay W      m, v as in Adam      vmax = max(vmax, v)
  *     W -= lr (m / (1-b1^t)) / (sqrt(vmax / (1-b2^t)) + eps)
+ *
+ * decoupled=1 is adamw.c's decay: W -= lr decay W in the place of g += decay W.
  *
  * state: m, v, vmax: 12 bytes a parameter.
  */
 #include "optim/moments.h"
 
 STATES(amsgrad, m, v, vmax)
-OPTIONS(amsgrad, beta1, beta2, eps)
-CONSTANTS(amsgrad, MOMENT_CONSTANTS)
+OPTIONS(amsgrad, beta1, beta2, eps, decoupled)
+CONSTANTS(amsgrad, MOMENT_CONSTANTS, coupled)
 
 PREPARE(amsgrad)
 {
     PREPARE_MOMENTS(k, o, now);
+    PREPARE_COUPLED(k, o, now);
 }
 
 STEP(amsgrad)
 {
+    g += k->coupled * *w;
     s->m = k->beta1 * s->m + k->rest1 * g;
     s->v = k->beta2 * s->v + k->rest2 * g * g;
     s->vmax = larger(s->vmax, s->v);
@@ -26,4 +30,4 @@ STEP(amsgrad)
 }
 
 OPTIMIZER(amsgrad, .about = "Adam whose variance never falls", .default_lr = 3e-4,
-          .defaults = {0.9, 0.999, 1e-8}, .positive = "v, vmax")
+          .defaults = {0.9, 0.999, 1e-8, 0}, .positive = "v, vmax")

@@ -15,7 +15,6 @@ enum { NAME_MOST = 32, LEAST_CODED_ELEMS = 4096 };
 
 /* Those that have no rule of their own. */
 #define OTHER_OPTIMIZERS(X) \
-    X(adam)                 \
     X(adam_8bit)            \
     X(adam_4bit)            \
     X(cyclic_lr)            \

@@ -13,6 +13,7 @@
 #include "optim/adadelta.c"
 #include "optim/adafactor.c"
 #include "optim/adagrad.c"
+#include "optim/adam.c"
 #include "optim/adamw.c"
 #include "optim/amsgrad.c"
 #include "optim/generalized_adam.c"

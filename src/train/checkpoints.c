@@ -18,6 +18,7 @@
 #include "io/json.h"
 #include "train/adapter.h"
 #include "train/rank_save.h"
+#include "train/run_format.h"
 #include "train/trainer.h"
 #include "train/weights.h"
 
@@ -277,14 +278,14 @@ static char *state_text(const struct snug_trainer *t)
     snug_printable(memcpy(name, t->model->name, sizeof name)); /* cut, maybe within a character */
     snprintf(fingerprint, sizeof fingerprint, "%016llx",
              t->data == NULL ? 0ull : (unsigned long long)data_fingerprint(t->data));
-    json_t *state =
-        json_pack("{s:i, s:s, s:s, s:I, s:I, s:I, s:I, s:{s:s, s:s, s:s}, s:o, s:o}", "format", 1,
-                  "model", name, "identity", identity, "step", (json_int_t)t->step, "n_steps",
-                  (json_int_t)t->n_steps, "seed", (json_int_t)t->recipe.seed, "samples_seen",
-                  (json_int_t)(t->step * t->session.batch), "data", "spec",
-                  t->data_spec == NULL ? "random" : t->data_spec, "kind",
-                  t->data == NULL ? "given" : data_kind(t->data), "fingerprint", fingerprint,
-                  "scalars", scalars_json(exec_scalars(t->exec)), "recipe", recipe_json(&recipe));
+    json_t *state = json_pack(
+        "{s:i, s:s, s:s, s:I, s:I, s:I, s:I, s:{s:s, s:s, s:s}, s:o, s:o}", "format", RUN_FORMAT,
+        "model", name, "identity", identity, "step", (json_int_t)t->step, "n_steps",
+        (json_int_t)t->n_steps, "seed", (json_int_t)t->recipe.seed, "samples_seen",
+        (json_int_t)(t->step * t->session.batch), "data", "spec",
+        t->data_spec == NULL ? "random" : t->data_spec, "kind",
+        t->data == NULL ? "given" : data_kind(t->data), "fingerprint", fingerprint, "scalars",
+        scalars_json(exec_scalars(t->exec)), "recipe", recipe_json(&recipe));
     if (state != NULL && t->recipe.lora > 0 &&
         json_object_set_new(state, "base", base_json(t)) != 0) {
         json_decref(state);
@@ -466,7 +467,8 @@ static enum snug_status read_state(const struct checkpoint *checkpoint, const ch
                                    json_t **state, struct snug_error *err)
 {
     const char *text = checkpoint_state(checkpoint);
-    return json_parse(text, strlen(text), dir, state, err);
+    TRY(json_parse(text, strlen(text), dir, state, err));
+    return run_format_migrate(*state, dir, err);
 }
 
 static enum snug_status inherit_data(struct snug_trainer *t, const json_t *state,
@@ -545,6 +547,8 @@ enum snug_status trainer_inherit(struct snug_trainer *t, struct snug_error *err)
         status = same_model(t, state, err);
     if (status == SNUG_OK)
         status = json_get_object(state, t->out, "recipe", &recipe, err);
+    if (status == SNUG_OK && saved_value(recipe, "optimizer") != NULL) /* whose options are read */
+        status = recipe_inherit(&t->recipe, "optimizer", saved_value(recipe, "optimizer"), err);
     if (status == SNUG_OK)
         json_object_foreach(recipe, key, value)
         {

@@ -204,8 +204,10 @@ static const struct key keys[] = {
      .kind = CHOICE, .field = FIELD(no_master), .choices = masters},
     {"optimizer", NULL, "how weights are updated", .kind = OWN, .set = set_optimizer,
      .get = get_optimizer, .list = optimizer_list_names},
-    {"opt", "name=value,... (adamw: beta1=0.9,beta2=0.95,eps=1e-8)", "options of the optimizer",
-     .kind = OWN, .set = set_opt, .get = get_opt},
+    {"opt",
+     "name=value,... (adamw: beta1=0.9,beta2=0.95,eps=1e-8; adagrad, rmsprop: eps-outside=1 is "
+     "PyTorch's sqrt(v) + eps; adam, amsgrad: decoupled=1 is adamw's decay)",
+     "options of the optimizer", .kind = OWN, .set = set_opt, .get = get_opt},
     {"state-bits", "32 (adam-8bit: 8, adam-4bit: 4), 16, 8, 4", "bits of an optimizer state",
      .kind = CHOICE, .field = FIELD(state_bits), .choices = state_bits},
     {"update", "end, in-backward", "when weights are updated; in-backward: gradients do not add up",
@@ -438,12 +440,29 @@ enum snug_status snug_recipe_set(snug_recipe *recipe, const char *name, const ch
     return SNUG_OK;
 }
 
+/* The saved options, with those that the user gave in their place. */
+static enum snug_status inherit_options(struct snug_recipe *recipe, const char *saved,
+                                        struct snug_error *err)
+{
+    double values[MAX_OPTIONS];
+    struct text all = {0};
+    optimizer_default_options(recipe->optimizer, values);
+    TRY(optimizer_read_options(recipe->optimizer, saved, values, err));
+    TRY(optimizer_read_options(recipe->optimizer, recipe->opt, values, err));
+    optimizer_write_options(recipe->optimizer, values, &all);
+    bool is_set = !all.failed && set_opt(recipe, all.length == 0 ? "" : all.data);
+    text_free(&all);
+    return is_set ? SNUG_OK : snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+}
+
 enum snug_status recipe_inherit(struct snug_recipe *recipe, const char *name, const char *value,
                                 struct snug_error *err)
 {
     const struct key *key = find_key(name);
     if (key == NULL)
         return no_such_key(name, err);
+    if (key->set == set_opt)
+        return inherit_options(recipe, value, err);
     return recipe->given >> (key - keys) & 1 ? SNUG_OK : set_key(recipe, key, value, err);
 }
 

@@ -31,7 +31,7 @@ enum { DROPOUT_FROM_CONFIG = -1 }; /* the rates of the model's config.json */
 enum recipe_tokenizer { TOKENIZER_none, TOKENIZER_bytes };
 enum recipe_loss { RECIPE_LOSS_model, RECIPE_LOSS_cross_entropy, RECIPE_LOSS_mse };
 
-enum { OPT_TEXT_MAX = 256, LORA_FROM_MAX = 1024, MAX_THREADS = 1024 };
+enum { OPT_TEXT_MAX = 512, LORA_FROM_MAX = 1024, MAX_THREADS = 1024 };
 
 enum recipe_device { DEVICE_cpu, DEVICE_cuda };
 
@@ -110,7 +110,8 @@ enum snug_status recipe_check_steps(const struct snug_recipe *recipe, int64_t n_
                                     struct snug_error *err);
 
 int recipe_threads(const struct snug_recipe *recipe); /* memory.c */
-/* Sets a key unless the user did: what a resumed run takes over from the run as it was saved. */
+/* Sets a key unless the user did: what a resumed run takes over from the run as it was saved.  Of "opt", all
+ * options that the user did not name; the optimizer must be known. */
 enum snug_status recipe_inherit(struct snug_recipe *recipe, const char *key, const char *value,
                                 struct snug_error *err);
 bool recipe_is_given(const struct snug_recipe *recipe, const char *key); /* by the user */

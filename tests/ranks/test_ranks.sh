@@ -22,8 +22,10 @@ done
 both() { [ -z "$openmpi" ] || [ -z "$mpich" ] || same "small-$(basename "$openmpi")-$1" "small-$(basename "$mpich")-$1"; }
 check "both MPIs give the same bits" both zero3
 
-# Optimizers of whole matrices have an owner for each weight; codes are cut between their blocks.
-for optimizer in "--optimizer muon" "--optimizer adafactor" "--state-bits 8 --precision bf16"; do
+# Optimizers of whole matrices have an owner for each weight; codes are cut between their blocks.  Coupled
+# decay reads the weights of the shard.
+for optimizer in "--optimizer muon" "--optimizer adafactor" "--state-bits 8 --precision bf16" \
+    "--optimizer adam --weight-decay 0.1"; do
     flags="mlp:784-40-10 --batch 4 --steps 3 $optimizer"
     for how in ddp zero1 zero2 zero3; do
         # shellcheck disable=SC2046,SC2086

@@ -43,6 +43,7 @@ static const struct row {
     {SMALL, "batch=4 seq=10 precision=fp16 clip=0", UPDATES_IN_SECOND, 0x1p24, N_STEPS},
     {SMALL, "batch=4 micro-batch=2 seq=10 precision=fp16 clip=0", UPDATES_WAIT, 0x1p24, N_STEPS},
     {"mlp:16-32-10", "batch=8 schedule=cosine warmup=3", UPDATES_IN_SECOND, 0, N_STEPS},
+    {"mlp:16-32-10", "batch=8 optimizer=adam weight-decay=0.1", UPDATES_IN_SECOND, 0, N_STEPS},
     {"mlp:16-32-10", "batch=8 clip=0 schedule=cosine warmup=3", UPDATES_IN_BACKWARD, 0, N_STEPS},
     {"mlp:16-32-10,loss=mse", "batch=8 micro-batch=4 clip=0", UPDATES_IN_LAST, 0, N_STEPS},
     {"mlp:784-64-10", "batch=8 clip=0 optimizer=adam-8bit", UPDATES_IN_BACKWARD, 0, N_STEPS},
