@@ -128,7 +128,12 @@ static const struct topic topics[] = {
      "       text (bytes as tokens: at most 256 tokens, or --tokenizer bytes), token\n"
      "       shards *.bin, a folder of IDX files or of CIFAR-10's binary files. Names\n"
      "       are looked for in $SNUG_DATA, ../shared/data and the cache\n"
-     "       (~/.cache/snug); snug data NAME downloads one.\n",
+     "       (~/.cache/snug); snug data NAME downloads one.\n"
+     "\n"
+     "Recipes from PyTorch: adam and amsgrad couple --weight-decay as it does, adamw\n"
+     "does not; adagrad and rmsprop need --opt eps-outside=1. amos is AlgoPerf's but\n"
+     "for eta of convolutions and attention, and has no second moment per head\n"
+     "(docs/optimizers.md).\n",
      true},
     {"eval",
      "usage: snug eval RUN [DATA] [recipe] [--json]\n"
