@@ -11,6 +11,9 @@
  * them in registers; the teams of a block add up in shared memory, the block writes one part, and a
  * second kernel sums the parts, in an order that follows from the shape alone.  While a row is worked
  * on, the next one is on its way.
+ *
+ * Rows of more than CUDA_NORM_WIDTH columns do not fit the registers of a block: its threads walk over
+ * them and read them again, mostly from the cache, and sum columns in the block's part itself.
  */
 #include "cuda/device.h"
 #include "cuda/mask.h"
@@ -165,6 +168,46 @@ template <int DTYPE, int N_PACKS, bool ALIGNED> KERNEL norm_rows(struct cuda_nor
     }
 }
 
+/* A block a row.  A thread comes back to the columns that it wrote, so nobody else's are read. */
+template <int DTYPE, bool ALIGNED> KERNEL norm_wide_rows(struct cuda_norm t)
+{
+    const int team = CUDA_NORM_WIDE_TEAM, first = (int)threadIdx.x * PACK, step = team * PACK;
+    int64_t row = blockIdx.x, begin = row * t.width;
+    const void *x_rows = t.b == NULL ? t.a : t.sum;
+    float sum = 0.0f, squares = 0.0f, x[1][PACK];
+    for (int column = first; column < t.width; column += step) {
+        read_row<DTYPE, 1, ALIGNED>(t, begin, column / PACK, team, x);
+        for (int i = 0; i < PACK; i++)
+            sum += x[0][i];
+    }
+    float mean = team_sum(sum, team) / (float)t.width;
+    for (int column = first; column < t.width; column += step) {
+        row_load<DTYPE, ALIGNED>(x_rows, begin, column, t.width, x[0]);
+        for (int i = 0; i < PACK; i++)
+            squares += column + i < t.width ? (x[0][i] - mean) * (x[0][i] - mean) : 0.0f;
+    }
+    float rstd = 1.0f / sqrtf(team_sum(squares, team) / (float)t.width + t.eps);
+    for (int column = first; column < t.width; column += step) {
+        float gamma[PACK], beta[PACK];
+        row_load<DTYPE, ALIGNED>(x_rows, begin, column, t.width, x[0]);
+        row_load<DTYPE, ALIGNED>(t.gamma, 0, column, t.width, gamma);
+        row_load<DTYPE, ALIGNED>(t.beta, 0, column, t.width, beta);
+        for (int i = 0; i < PACK; i++)
+            x[0][i] = (x[0][i] - mean) * rstd * gamma[i] + beta[i];
+        row_store<DTYPE, ALIGNED>(t.y, begin, column, t.width, x[0]);
+    }
+    if (threadIdx.x == 0) {
+        t.mean[row] = mean;
+        t.rstd[row] = rstd;
+    }
+}
+
+template <int DTYPE> static int launch_wide(const struct cuda_norm *t, bool aligned, void *stream)
+{
+    auto kernel = aligned ? norm_wide_rows<DTYPE, true> : norm_wide_rows<DTYPE, false>;
+    return launch(kernel, grid_of(t->n_rows, 1), CUDA_NORM_WIDE_TEAM, 0, stream, *t);
+}
+
 template <int DTYPE, int N_PACKS, bool ALIGNED>
 static int launch_norm(const struct cuda_norm *t, int team, void *stream)
 {
@@ -180,6 +223,8 @@ template <int DTYPE> static int norm_of_type(const struct cuda_norm *t, void *st
     bool aligned = t->width % PACK == 0 && pack_aligned(t->a) && pack_aligned(t->b) &&
                    pack_aligned(t->gamma) && pack_aligned(t->beta) && pack_aligned(t->sum) &&
                    pack_aligned(t->y);
+    if (t->width > CUDA_NORM_WIDTH)
+        return launch_wide<DTYPE>(t, aligned, stream);
     if (!aligned)
         return launch_norm<DTYPE, 4, false>(t, team, stream);
     if (n_packs <= team)
@@ -343,6 +388,67 @@ KERNEL REGISTERS_MOST(128) norm_grad_rows(struct cuda_norm_grad t, int team)
         write_part(t, lane, team, sums);
 }
 
+/* Columns of a wide row; the sums are of this thread's columns, in the block's part. */
+template <int DTYPE, bool ALIGNED, bool SUMS>
+DEVICE void wide_grad_row(const struct cuda_norm_grad &t, int64_t row, float *part)
+{
+    const int team = CUDA_NORM_WIDE_TEAM, first = (int)threadIdx.x * PACK, step = team * PACK;
+    int64_t begin = row * t.width;
+    float mean = t.mean[row], rstd = t.rstd[row], sum_g = 0.0f, sum_gh = 0.0f;
+    float dy[PACK], x[PACK], gamma[PACK], r[PACK];
+    for (int column = first; column < t.width; column += step) {
+        row_load<DTYPE, ALIGNED>(t.dy, begin, column, t.width, dy);
+        row_load<DTYPE, ALIGNED>(t.x, begin, column, t.width, x);
+        row_load<DTYPE, ALIGNED>(t.gamma, 0, column, t.width, gamma);
+        for (int i = 0; i < PACK && column + i < t.width; i++) {
+            float h = (x[i] - mean) * rstd;
+            part[column + i] += dy[i] * h;
+            part[column + i + t.width] += dy[i];
+            sum_g += dy[i] * gamma[i];
+            sum_gh += dy[i] * gamma[i] * h;
+        }
+    }
+    if (t.dx == NULL)
+        return;
+    team_sums(&sum_g, &sum_gh, team);
+    float mean_g = sum_g / (float)t.width, mean_gh = sum_gh / (float)t.width;
+    for (int column = first; column < t.width; column += step) {
+        row_load<DTYPE, ALIGNED>(t.dy, begin, column, t.width, dy);
+        row_load<DTYPE, ALIGNED>(t.x, begin, column, t.width, x);
+        row_load<DTYPE, ALIGNED>(t.gamma, 0, column, t.width, gamma);
+        if (t.r != NULL)
+            row_load<DTYPE, ALIGNED>(t.r, begin, column, t.width, r);
+        for (int i = 0; i < PACK && column + i < t.width; i++) {
+            float h = (x[i] - mean) * rstd;
+            x[i] = rstd * (dy[i] * gamma[i] - mean_g - h * mean_gh) + (t.r != NULL ? r[i] : 0.0f);
+            if (SUMS)
+                part[column + i + 2 * t.width] += x[i];
+        }
+        row_store<DTYPE, ALIGNED>(t.dx, begin, column, t.width, x);
+    }
+}
+
+template <int DTYPE, bool ALIGNED, bool SUMS> KERNEL norm_grad_wide_rows(struct cuda_norm_grad t)
+{
+    float *part = t.parts + (int64_t)blockIdx.x * (SUMS ? 3 : 2) * t.width;
+    for (int column = (int)threadIdx.x * PACK; column < t.width;
+         column += CUDA_NORM_WIDE_TEAM * PACK)
+        for (int i = 0; i < PACK && column + i < t.width; i++)
+            for (int k = 0; k < (SUMS ? 3 : 2); k++)
+                part[column + i + k * t.width] = 0.0f;
+    for (int64_t row = blockIdx.x; row < t.n_rows; row += gridDim.x)
+        wide_grad_row<DTYPE, ALIGNED, SUMS>(t, row, part);
+}
+
+template <int DTYPE, bool ALIGNED>
+static int launch_wide_grad(const struct cuda_norm_grad *t, void *stream)
+{
+    auto kernel = t->dsum.data != NULL ? norm_grad_wide_rows<DTYPE, ALIGNED, true>
+                                       : norm_grad_wide_rows<DTYPE, ALIGNED, false>;
+    return launch(kernel, (unsigned)cuda_norm_blocks(t->n_rows, t->width), CUDA_NORM_WIDE_TEAM, 0,
+                  stream, *t);
+}
+
 template <int DTYPE, int N_PACKS, bool ALIGNED>
 static int launch_norm_grad(const struct cuda_norm_grad *t, int team, void *stream)
 {
@@ -361,6 +467,9 @@ template <int DTYPE> static int norm_grad_of_type(const struct cuda_norm_grad *t
     int team = cuda_norm_grad_team(t->width), n_packs = (t->width + PACK - 1) / PACK;
     bool aligned = t->width % PACK == 0 && pack_aligned(t->dy) && pack_aligned(t->x) &&
                    pack_aligned(t->gamma) && pack_aligned(t->r) && pack_aligned(t->dx);
+    if (t->width > CUDA_NORM_WIDTH)
+        return aligned ? launch_wide_grad<DTYPE, true>(t, stream)
+                       : launch_wide_grad<DTYPE, false>(t, stream);
     if (!aligned)
         return launch_norm_grad<DTYPE, 2, false>(t, team, stream);
     return n_packs <= team ? launch_norm_grad<DTYPE, 1, true>(t, team, stream)

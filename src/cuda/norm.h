@@ -9,7 +9,7 @@
 /* Rows of `width` elements.  All arrays but mean, rstd, dgamma, dbeta and dsum have one type. */
 struct cuda_norm {
     int64_t n_rows;
-    int width; /* at most CUDA_NORM_WIDTH */
+    int width; /* at most CUDA_NORM_WIDTH_MOST */
     enum dtype dtype;
     float eps;
     const void *a, *b; /* b NULL: x = a, else x = sum = a + dropout(b) */
@@ -34,12 +34,15 @@ struct cuda_norm_grad {
     float *parts;                    /* as many as cuda_norm_parts says */
 };
 
-enum { CUDA_NORM_WIDTH = 8192 };
+/* Rows up to the first are held in registers, longer ones are read more than once. */
+enum { CUDA_NORM_WIDTH = 8192, CUDA_NORM_WIDTH_MOST = 1 << 24, CUDA_NORM_WIDE_TEAM = 256 };
 
-/* Threads of a row of the gradient: two packs of 8 elements each, at most. */
+/* Threads of a row of the gradient: two packs of 8 elements each, at most, if they hold it. */
 static inline int cuda_norm_grad_team(int64_t width)
 {
     int team = 32;
+    if (width > CUDA_NORM_WIDTH)
+        return CUDA_NORM_WIDE_TEAM;
     while (16 * team < width)
         team *= 2;
     return team;

@@ -15,7 +15,7 @@ static bool supports_rows(const struct program *prog, const struct op *op, unsig
                           unsigned statistics_out, unsigned gradients_out)
 {
     const struct tensor *x = program_tensor(prog, op->in[0]);
-    if (x->dtype == DTYPE_f64 || shape_last(&x->shape) > CUDA_NORM_WIDTH)
+    if (x->dtype == DTYPE_f64 || shape_last(&x->shape) > CUDA_NORM_WIDTH_MOST)
         return false;
     for (int k = 0; k < op->n_in; k++)
         if (op->in[k] != prog->scalars &&
