@@ -4,6 +4,7 @@
 #include "report/report.h"
 #include "train/adapter.h"
 #include "train/fit.h"
+#include "train/rates.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -99,6 +100,10 @@ static void find_losers(snug_fit *f)
 static enum snug_status describe_chosen(snug_fit *f, struct snug_error *err)
 {
     TRY(fit_recipe(&f->fit, f->fit.chosen, &f->chosen, err));
+    if (f->chosen.device == DEVICE_cuda) /* also where the target implies it */
+        TRY(snug_recipe_set(&f->chosen, "device", "cuda", err));
+    if (f->chosen.ranks > 1)
+        text_add(&f->command, "mpirun -n %lld ", (long long)f->chosen.ranks);
     text_add(&f->command, "snug train ");
     text_add_word(&f->command, f->fit.model->name);
     recipe_write_flags(&f->chosen, &f->command);
@@ -135,6 +140,7 @@ enum snug_status snug_fit_make(const snug_model *model, const snug_recipe *recip
 {
     struct snug_recipe own = *recipe;
     *out = NULL;
+    TRY(rates_check_target(recipe, err));
     TRY(adapter_read_recipe(&own, err));
     snug_fit *f = calloc(1, sizeof *f);
     if (f == NULL)

@@ -6,6 +6,7 @@
 #include "train/adapter.h"
 #include "train/budget.h"
 #include "train/plan_json.h"
+#include "train/rates.h"
 
 #include <stdlib.h>
 
@@ -27,7 +28,9 @@ static enum snug_status make(const snug_model *model, const snug_recipe *recipe,
     plan->recipe = *recipe;
     struct session_request q = {
         .model = model, .recipe = &plan->recipe, .train = true, .rank = rank};
-    enum snug_status status = adapter_read_recipe(&plan->recipe, err);
+    enum snug_status status = rates_check_target(recipe, err);
+    if (status == SNUG_OK)
+        status = adapter_read_recipe(&plan->recipe, err);
     if (status == SNUG_OK)
         status = session_make(&q, &plan->session, err);
     if (status != SNUG_OK) {

@@ -45,19 +45,44 @@ const char *piece_seconds(double seconds, char out[PIECE_TIME_MAX])
     return out;
 }
 
-void piece_wrapped(struct text *out, const char *sentence, int indent)
+/* The last blank among the first `room` + 1 bytes, or the first one after them; 0: none.  Of a command, the
+ * last one before a flag, outside quotes. */
+static size_t find_cut(const char *text, size_t room, bool is_command)
 {
-    size_t length = strlen(sentence), room = PAGE_WIDTH;
-    while (length > room) {
-        size_t cut = room;
-        while (cut > 0 && sentence[cut] != ' ')
-            cut--;
+    bool quoted = false;
+    size_t cut = 0;
+    for (size_t i = 0; text[i] != '\0' && (i <= room || cut == 0); i++) {
+        bool escaped = is_command && !quoted && i > 0 && text[i - 1] == '\\';
+        if (is_command && text[i] == '\'' && !escaped)
+            quoted = !quoted;
+        bool may_break = text[i] == ' ' && !quoted && (!is_command || text[i + 1] == '-');
+        if (may_break && i > strspn(text, " "))
+            cut = i;
+    }
+    return cut;
+}
+
+static void wrap(struct text *out, const char *text, int indent, const char *goes_on)
+{
+    size_t room = PAGE_WIDTH - strlen(goes_on), whole = PAGE_WIDTH;
+    while (strlen(text) > whole) {
+        size_t cut = find_cut(text, room, goes_on[0] != '\0');
         if (cut == 0)
             break;
-        text_add(out, "%.*s\n%*s", (int)cut, sentence, indent, "");
-        sentence += cut + 1;
-        length -= cut + 1;
-        room = PAGE_WIDTH - (size_t)indent;
+        text_add(out, "%.*s%s\n%*s", (int)cut, text, goes_on, indent, "");
+        text += cut + 1;
+        whole = PAGE_WIDTH - (size_t)indent;
+        room = whole - strlen(goes_on);
     }
-    text_add(out, "%s\n", sentence);
+    text_add(out, "%s\n", text);
+}
+
+void piece_wrapped(struct text *out, const char *sentence, int indent)
+{
+    wrap(out, sentence, indent, "");
+}
+
+void piece_command(struct text *out, const char *command, int indent)
+{
+    wrap(out, command, indent, " \\");
 }

@@ -25,5 +25,7 @@ const char *piece_seconds(double seconds, char out[PIECE_TIME_MAX]); /* "12.3 s"
 
 /* Breaks at blanks so that no line is longer than the page; lines after the first are indented. */
 void piece_wrapped(struct text *out, const char *sentence, int indent);
+/* The same for a shell command: a line that goes on ends in a backslash, and quoted words stay whole. */
+void piece_command(struct text *out, const char *command, int indent);
 
 #endif

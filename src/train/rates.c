@@ -85,6 +85,25 @@ static void set_network(const struct snug_recipe *recipe, struct device_rates *r
     rates->message_seconds = link->message_seconds;
 }
 
+bool rates_is_gpu(enum rates_target target)
+{
+    return target != RATES_here && target != RATES_cpu;
+}
+
+enum snug_status rates_check_target(const struct snug_recipe *recipe, struct snug_error *err)
+{
+    struct text target = {0};
+    bool is_gpu = rates_is_gpu((enum rates_target)recipe->target);
+    if (recipe->target == RATES_here || is_gpu == (recipe->device == DEVICE_cuda))
+        return SNUG_OK;
+    recipe_get(recipe, "target", &target);
+    snug_fail(err, SNUG_BAD_ARGUMENT, "--target %s is a %s, --device %s is not: leave --device out",
+              target.data == NULL ? "" : target.data, is_gpu ? "GPU" : "CPU",
+              is_gpu ? "cpu" : "cuda");
+    text_free(&target);
+    return SNUG_BAD_ARGUMENT;
+}
+
 void rates_of_recipe(const struct snug_recipe *recipe, struct machine_rates *rates)
 {
     bool is_some_gpu = recipe->device == DEVICE_cuda && recipe->target == RATES_here;

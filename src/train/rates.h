@@ -29,6 +29,11 @@ struct machine_rates {
     char origin[96]; /* "measured here with 2 threads", "of an A100, assumed" */
 };
 
+/* Is the target a card?  It implies --device cuda unless a device was given. */
+bool rates_is_gpu(enum rates_target target);
+/* Refuses a target that is not of the device that was given. */
+enum snug_status rates_check_target(const struct snug_recipe *recipe, struct snug_error *err);
+
 /* The device that the recipe names.  A machine that was not measured is a generic CPU. */
 void rates_of_recipe(const struct snug_recipe *recipe, struct machine_rates *rates);
 struct device_rates rates_generic_cpu(int threads);

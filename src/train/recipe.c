@@ -283,7 +283,7 @@ static const struct key keys[] = {
     {"seed", "1", "of weights and of the order of samples", .kind = COUNT, .field = FIELD(seed),
      .least = 0, .most = ANY},
     {"target", "here, cpu, v100-32g, a100, h100, h200, 4090",
-     "whose speed the time of a step is estimated for", .kind = CHOICE, .field = FIELD(target),
+     "whose speed a step is timed for; a GPU implies --device cuda", .kind = CHOICE, .field = FIELD(target),
      .choices = targets},
     {"kernels", "fast, reference", "reference: plain loops that define correct", .kind = CHOICE,
      .field = FIELD(kernels), .choices = kernels},
@@ -437,6 +437,8 @@ enum snug_status snug_recipe_set(snug_recipe *recipe, const char *name, const ch
         return no_such_key(name, err);
     TRY(set_key(recipe, key, value, err));
     recipe->given |= (uint64_t)1 << (key - keys);
+    if (strcmp(name, "target") == 0 && !recipe_is_given(recipe, "device"))
+        recipe->device = rates_is_gpu(recipe->target) ? DEVICE_cuda : DEVICE_cpu;
     return SNUG_OK;
 }
 
