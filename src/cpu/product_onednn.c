@@ -30,6 +30,12 @@
  *
  * A call still makes 6 or 7 small mallocs (264 bytes in all) for its map of arguments: oneDNN has no
  * entry without them.  They are freed before it returns.
+ *
+ * oneDNN 2 does not survive running out of memory: an exception leaves its C functions and ends the
+ * process, or an implementation that could not be made counts as one that there is not, and the
+ * product is made in another way, with other bits.  So we ask for the memory first, more than it was
+ * seen to take, give it back, and call.  Threads beside ours, and other processes where there is a
+ * limit for all of them, may still take it away in between.
  */
 #include "cpu/cpu.h"
 
@@ -38,6 +44,7 @@
 #include <oneapi/dnnl/dnnl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #if defined(SNUG_OPENMP)
 #include <omp.h>
 #endif
@@ -48,6 +55,9 @@
 #include "base/text.h"
 
 enum { PIECE_K = 512, LEAST_K = 16 }; /* brgemm pads a short k */
+
+/* Seen: 6.7 MiB for three primitives, most of it for code; 264 bytes for a call. */
+enum { PREPARE_BYTES = 16 << 20, CALL_BYTES = 4096 };
 
 /* One primitive with the objects that it is called with; all zeros: not made. */
 struct call {
@@ -378,6 +388,23 @@ static void drop_calls(struct product *product)
     product->engine = NULL;
 }
 
+/* Not by malloc: glibc would keep so large a block for itself from then on. */
+static bool has_room_to_prepare(void)
+{
+    void *room =
+        mmap(NULL, PREPARE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return room != MAP_FAILED && munmap(room, PREPARE_BYTES) == 0;
+}
+
+/* The block goes back to where the next small ones are taken from. */
+static bool has_room_to_call(void)
+{
+    void *volatile room = malloc(CALL_BYTES); /* volatile: a pair that does nothing is taken out */
+    bool ok = room != NULL;
+    free(room);
+    return ok;
+}
+
 enum snug_status product_prepare(const struct product_shape *shape, int threads,
                                  struct product **product, struct snug_error *err)
 {
@@ -390,6 +417,11 @@ enum snug_status product_prepare(const struct product_shape *shape, int threads,
     if (own_loops_win(shape)) {
         made->plain = cpu_loops();
         return SNUG_OK;
+    }
+    if (!has_room_to_prepare()) {
+        free(made);
+        *product = NULL;
+        return snug_fail(err, SNUG_NO_MEMORY, "no memory for oneDNN to prepare a matrix product");
     }
     cap_instructions();
 #if defined(SNUG_OPENMP)
@@ -468,6 +500,8 @@ enum snug_status product_run(const struct product *product, const float *a, cons
         product->plain->product(product->threads, s, a, b, c, add, work);
         return SNUG_OK;
     }
+    if (!has_room_to_call())
+        return snug_fail(err, SNUG_NO_MEMORY, "no memory for oneDNN to make a matrix product");
     int64_t piece = piece_k(s);
     size_t offset = 0;
     float *packed = work_at(work, work_take(&offset, packed_bytes(s)));
