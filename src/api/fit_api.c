@@ -71,30 +71,34 @@ static enum snug_status describe_points(snug_fit *f, struct snug_error *err)
     return done ? SNUG_OK : snug_fail(err, SNUG_NO_MEMORY, "out of memory");
 }
 
-static void add_loser(snug_fit *f, enum fit_axis_id axis, int value)
+static enum snug_status add_loser(snug_fit *f, enum fit_axis_id axis, int value,
+                                  struct snug_error *err)
 {
     struct fit *fit = &f->fit;
-    int other = fit_neighbour(fit, fit->chosen, axis, value);
+    int other;
+    TRY(fit_neighbour(fit, fit->chosen, axis, value, &other, err));
     if (other < 0 || f->n_losers == LOSERS_MAX)
-        return;
+        return SNUG_OK;
     f->losers[f->n_losers++] =
         (struct report_loser){.key = fit->axes[axis].key,
                               .value = fit->axes[axis].values[value],
                               .changes_training = axis >= FIT_STATE_BITS,
                               .total_bytes = fit->candidates[other].total_bytes,
                               .seconds = fit->candidates[other].seconds};
+    return SNUG_OK;
 }
 
 /* Of a micro-batch the next larger and smaller, of the rest each other value. */
-static void find_losers(snug_fit *f)
+static enum snug_status find_losers(snug_fit *f, struct snug_error *err)
 {
     const struct fit *fit = &f->fit;
     for (int axis = 0; axis < FIT_N_AXES; axis++) {
         int own = fit_choice(fit, fit->chosen, axis);
         for (int value = 0; value < fit->axes[axis].n_values; value++)
             if (value != own && (axis > 0 || abs(value - own) == 1))
-                add_loser(f, axis, value);
+                TRY(add_loser(f, axis, value, err));
     }
+    return SNUG_OK;
 }
 
 static enum snug_status describe_chosen(snug_fit *f, struct snug_error *err)
@@ -116,11 +120,10 @@ static enum snug_status describe_chosen(snug_fit *f, struct snug_error *err)
     recipe_write(&sizes, &f->keys);
     if (f->command.failed || f->keys.failed)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
-    find_losers(f);
-    return SNUG_OK;
+    return find_losers(f, err);
 }
 
-static void describe_recipe(snug_fit *f)
+static enum snug_status describe_recipe(snug_fit *f, struct snug_error *err)
 {
     struct session s;
     struct session_request q = {.model = f->fit.model,
@@ -128,11 +131,15 @@ static void describe_recipe(snug_fit *f)
                                 .train = true,
                                 .estimate = true,
                                 .rates = &f->fit.rates.rates};
-    if (session_make(&q, &s, NULL) != SNUG_OK)
-        return;
+    enum snug_status status = session_make(&q, &s, NULL);
+    if (status != SNUG_OK && status != SNUG_NO_MEMORY)
+        return SNUG_OK; /* in no recipe that could be described */
+    if (status != SNUG_OK)
+        return snug_fail(err, status, "out of memory");
     if (s.prog.loss != TENSOR_NONE)
         session_describe(&s, &f->fit.recipe, &f->recipe);
     session_free(&s);
+    return f->recipe.failed ? snug_fail(err, SNUG_NO_MEMORY, "out of memory") : SNUG_OK;
 }
 
 enum snug_status snug_fit_make(const snug_model *model, const snug_recipe *recipe,
@@ -151,13 +158,15 @@ enum snug_status snug_fit_make(const snug_model *model, const snug_recipe *recip
         return found;
     }
     f->fit.rates.rates.curves = f->fit.rates.curves;
-    describe_recipe(f);
-    enum snug_status status = describe_points(f, err);
+    struct snug_error why = {0}; /* if nothing fits, that has been said already */
+    enum snug_status status = describe_recipe(f, &why);
+    if (status == SNUG_OK)
+        status = describe_points(f, &why);
     if (status == SNUG_OK && f->fit.chosen >= 0)
-        status = describe_chosen(f, err);
+        status = describe_chosen(f, &why);
     if (status != SNUG_OK) {
         snug_fit_free(f);
-        return status;
+        return snug_fail(err, status, "%s", why.message);
     }
     *out = f;
     return found;

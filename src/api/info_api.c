@@ -67,9 +67,9 @@ static void add_tensors(struct safetensors *st, struct text *out)
         text_add_shown(&name, e->name);
         for (int d = 0; d < e->shape.n_dims; d++)
             text_add(&shape, "%s%lld", d == 0 ? "" : " x ", (long long)e->shape.dim[d]);
-        text_add(out, "  %-38s %-5s %-18s %10s\n", name.data == NULL ? "" : name.data,
-                 e->dtype < DTYPE_COUNT ? dtype_name(e->dtype) : "?",
-                 shape.data == NULL ? "" : shape.data, text_size(e->n_bytes, bytes));
+        text_add(out, "  %-38s %-5s %-18s %10s\n", text_part(out, &name),
+                 e->dtype < DTYPE_COUNT ? dtype_name(e->dtype) : "?", text_part(out, &shape),
+                 text_size(e->n_bytes, bytes));
         text_free(&shape);
         text_free(&name);
         total_bytes += e->n_bytes;
@@ -145,13 +145,18 @@ static enum snug_status inspect_data(const char *path, struct text *out, struct 
     struct data_request images = {
         .spec = path, .target = DATA_TARGET_CLASS, .target_elems = 1, .n_classes = 256};
     static const int64_t image_elems[] = {28 * 28, 3 * 32 * 32}; /* MNIST's kin, CIFAR-10 */
-    bool is_tokens = data_open(&tokens, &data, err) == SNUG_OK, is_open = is_tokens;
-    for (int i = 0; i < 2 && !is_open; i++) {
+    enum snug_status status = data_open(&tokens, &data, err);
+    bool is_tokens = status == SNUG_OK, is_open = is_tokens;
+    for (int i = 0; i < 2 && !is_open && status != SNUG_NO_MEMORY; i++) {
+        struct snug_error why = {0};
         images.sample_elems = image_elems[i];
-        is_open = data_open(&images, &data, NULL) == SNUG_OK;
+        enum snug_status as_images = data_open(&images, &data, &why);
+        is_open = as_images == SNUG_OK;
+        if (as_images == SNUG_NO_MEMORY)
+            status = snug_fail(err, as_images, "%s", why.message);
     }
     if (!is_open)
-        return err == NULL ? SNUG_BAD_FILE : err->status;
+        return status;
     char train[TEXT_SIZE_MAX + 8], held_out[TEXT_SIZE_MAX + 8];
     text_add_shown(out, path);
     text_add(out, ": %s, %s %s for training and %s held out\n", data_kind(data),
@@ -161,27 +166,38 @@ static enum snug_status inspect_data(const char *path, struct text *out, struct 
     return SNUG_OK;
 }
 
+/* A model, an adapter or a data set. */
+static enum snug_status inspect_folder(const char *path, struct text *out, struct snug_error *err)
+{
+    bool has_model, has_adapter;
+    TRY(path_find(path, "model.safetensors", &has_model, err));
+    TRY(path_find(path, PEFT_MODEL_NAME, &has_adapter, err));
+    if (!has_model && !has_adapter)
+        return inspect_data(path, out, err);
+    char *inside = path_join(path, has_model ? "model.safetensors" : PEFT_MODEL_NAME, "");
+    if (inside == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    enum snug_status status = inspect_safetensors(inside, out, err);
+    free(inside);
+    return status;
+}
+
 enum snug_status snug_inspect(const char *path, char **text, struct snug_error *err)
 {
     struct text out = {0};
     struct stat info;
     *text = NULL;
     bool is_folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-    enum snug_status status;
-    if (is_folder && checkpoint_exists(path)) {
+    bool is_run = false;
+    enum snug_status status = is_folder ? checkpoint_exists(path, &is_run, err) : SNUG_OK;
+    if (status != SNUG_OK)
+        return status;
+    if (is_run) {
         status = inspect_run(path, &out, err);
     } else if (ends_in(path, ".safetensors")) {
         status = inspect_safetensors(path, &out, err);
     } else if (is_folder) {
-        char *inside = path_join(path, "model.safetensors", "");
-        bool has_model = inside != NULL && stat(inside, &info) == 0;
-        if (inside != NULL && !has_model) {
-            free(inside);
-            inside = path_join(path, PEFT_MODEL_NAME, "");
-            has_model = inside != NULL && stat(inside, &info) == 0;
-        }
-        status = has_model ? inspect_safetensors(inside, &out, err) : inspect_data(path, &out, err);
-        free(inside);
+        status = inspect_folder(path, &out, err);
     } else {
         status = inspect_data(path, &out, err);
     }

@@ -56,25 +56,22 @@ static char *folder_of(const char *path)
     return slash == NULL ? strdup(".") : strndup(path, (size_t)(slash - path));
 }
 
-static bool folder_has(const char *folder, const char *file)
-{
-    char *path = path_join(folder, file, "");
-    bool found = path != NULL && access(path, F_OK) == 0;
-    free(path);
-    return found;
-}
-
 /* Which weights the folder has; none at all means a random start, but not beside files that hold some. */
 static enum snug_status find_weights(const char *folder, bool *found, struct snug_error *err)
 {
     static const char *const others[] = {"pytorch_model.bin", "model.safetensors.index.json",
                                          "pytorch_model.bin.index.json", "tf_model.h5"};
-    *found = checkpoint_exists(folder) || folder_has(folder, "model.safetensors");
-    for (size_t i = 0; !*found && i < sizeof others / sizeof *others; i++)
-        if (folder_has(folder, others[i]))
+    TRY(checkpoint_exists(folder, found, err));
+    if (!*found)
+        TRY(path_find(folder, "model.safetensors", found, err));
+    for (size_t i = 0; !*found && i < sizeof others / sizeof *others; i++) {
+        bool is_there;
+        TRY(path_find(folder, others[i], &is_there, err));
+        if (is_there)
             return snug_fail(err, SNUG_UNSUPPORTED,
                              "%s has its weights in %s: save them as one model.safetensors", folder,
                              others[i]);
+    }
     return SNUG_OK;
 }
 
@@ -82,8 +79,10 @@ enum snug_status open_model_folder(const char *path, struct snug_model *model,
                                    struct snug_error *err)
 {
     struct hf_config config;
-    bool has_weights;
-    if (folder_has(path, PEFT_CONFIG_NAME) && !folder_has(path, "config.json"))
+    bool has_adapter, has_config, has_weights;
+    TRY(path_find(path, PEFT_CONFIG_NAME, &has_adapter, err));
+    TRY(path_find(path, "config.json", &has_config, err));
+    if (has_adapter && !has_config)
         return snug_fail(err, SNUG_UNSUPPORTED,
                          "%s holds an adapter and no model: name the model, and --lora-from %s",
                          path, path);

@@ -107,12 +107,14 @@ char *snug_plan_text(const snug_plan *plan, int color)
     struct text recipe = {0};
     struct report_plan report;
     int n = budget_alternatives(plan->model, &plan->recipe, &plan->session, priced);
+    if (n < 0)
+        return NULL;
     for (int i = 0; i < n; i++)
         alternatives[i] = (struct report_alternative){priced[i].flags, priced[i].total_bytes};
-    plan_report(&plan->session, &plan->recipe, plan->model->name, &recipe, &report);
+    bool ok = plan_report(&plan->session, &plan->recipe, plan->model->name, &recipe, &report);
     report.alternatives = alternatives;
     report.n_alternatives = n;
-    char *out = report_plan_text(&report, color);
+    char *out = ok ? report_plan_text(&report, color) : NULL;
     text_free(&recipe);
     return out;
 }
@@ -196,11 +198,11 @@ static char *timeline(const snug_plan *plan, bool as_json, int color)
                                 .n_repeat = prog->n_repeat};
     if (snug_plan_timeline(plan, &moments, &t.n_moments, NULL) != SNUG_OK)
         return NULL;
-    plan_report(&plan->session, &plan->recipe, plan->model->name, &recipe, &report);
+    bool ok = plan_report(&plan->session, &plan->recipe, plan->model->name, &recipe, &report);
     t.moments = moments;
     t.recipe = recipe.data;
     report.timeline = &t;
-    char *out = as_json ? report_plan_json(&report) : report_timeline_text(&t, color);
+    char *out = !ok ? NULL : as_json ? report_plan_json(&report) : report_timeline_text(&t, color);
     text_free(&recipe);
     free(moments);
     return out;
@@ -224,15 +226,15 @@ static char *compare(const snug_plan *const *plans, const char *const *names, in
     struct report_plan *reports = calloc((size_t)n_plans, sizeof *reports);
     struct text *lines = calloc((size_t)n_plans, sizeof *lines);
     char *out = NULL;
-    if (reports != NULL && lines != NULL) {
-        for (int i = 0; i < n_plans; i++) {
-            plan_report(&plans[i]->session, &plans[i]->recipe, plans[i]->model->name, &lines[i],
-                        &reports[i]);
-            reports[i].compared = names[i];
-        }
+    bool ok = reports != NULL && lines != NULL;
+    for (int i = 0; i < n_plans && ok; i++) {
+        ok = plan_report(&plans[i]->session, &plans[i]->recipe, plans[i]->model->name, &lines[i],
+                         &reports[i]);
+        reports[i].compared = names[i];
+    }
+    if (ok)
         out = as_json ? report_compare_json(reports, n_plans)
                       : report_compare_text(reports, n_plans, color);
-    }
     for (int i = 0; i < n_plans && lines != NULL; i++)
         text_free(&lines[i]);
     free(reports);

@@ -17,76 +17,53 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The saved state as JSON, NULL where there is none. */
-static json_t *state_of(const char *run)
+/* The saved state as JSON; *state is NULL where there is none. */
+static enum snug_status state_of(const char *run, json_t **state, struct snug_error *err)
 {
     struct checkpoint *checkpoint;
-    json_t *state = NULL;
-    if (!checkpoint_exists(run) || checkpoint_open(run, &checkpoint, NULL) != SNUG_OK)
-        return NULL;
+    bool exists;
+    *state = NULL;
+    TRY(checkpoint_exists(run, &exists, err));
+    if (!exists)
+        return SNUG_OK;
+    TRY(checkpoint_open(run, &checkpoint, err));
     const char *text = checkpoint_state(checkpoint);
-    if (json_parse(text, strlen(text), run, &state, NULL) != SNUG_OK)
-        state = NULL;
+    enum snug_status status = json_parse(text, strlen(text), run, state, err);
     checkpoint_close(checkpoint);
-    return state;
+    return status;
 }
 
-/* What the run was trained on; NULL if it does not say.  The caller's. */
-static char *data_spec_of(const char *run)
+/* A text of an object in the state; NULL if it does not say. */
+static const char *saved_text(const json_t *state, const char *object, const char *key)
 {
-    json_t *state = state_of(run), *data;
-    const char *spec;
-    char *out = NULL;
-    if (state != NULL && json_get_object(state, run, "data", &data, NULL) == SNUG_OK &&
-        json_get_string(data, run, "spec", &spec, NULL) == SNUG_OK)
-        out = strdup(spec);
-    json_decref(state);
-    return out;
+    return json_string_value(json_object_get(json_object_get(state, object), key));
 }
 
 /* Whether it was trained on bytes of text. */
-static bool is_of_bytes(const char *run)
+static bool is_of_bytes(const json_t *state)
 {
-    json_t *state = state_of(run), *data;
-    const char *kind;
-    bool is_bytes = state != NULL && json_get_object(state, run, "data", &data, NULL) == SNUG_OK &&
-                    json_get_string(data, run, "kind", &kind, NULL) == SNUG_OK &&
-                    strstr(kind, "bytes") != NULL;
-    json_decref(state);
-    return is_bytes;
-}
-
-/* A value of its recipe; NULL if it does not say.  The caller's. */
-static char *recipe_value_of(const char *run, const char *key)
-{
-    json_t *state = state_of(run), *recipe;
-    const char *text;
-    char *out = NULL;
-    if (state != NULL && json_get_object(state, run, "recipe", &recipe, NULL) == SNUG_OK &&
-        json_get_string(recipe, run, key, &text, NULL) == SNUG_OK)
-        out = strdup(text);
-    json_decref(state);
-    return out;
+    const char *kind = saved_text(state, "data", "kind");
+    return kind != NULL && strstr(kind, "bytes") != NULL;
 }
 
 /* The length of its sequences, 0 if it does not say. */
-static int64_t seq_of(const char *run)
+static int64_t seq_of(const json_t *state)
 {
-    char *text = recipe_value_of(run, "seq");
+    const char *text = saved_text(state, "recipe", "seq");
     int64_t seq = 0;
     if (text != NULL)
         text_parse_count(text, &seq);
-    free(text);
     return seq;
 }
 
 /* The loss that it was trained on, unless the user asks for another. */
-static void inherit_loss(const char *run, struct snug_recipe *recipe)
+static enum snug_status inherit_loss(const json_t *state, struct snug_recipe *recipe,
+                                     struct snug_error *err)
 {
-    char *loss = recipe_value_of(run, "loss");
-    if (loss != NULL)
-        (void)recipe_inherit(recipe, "loss", loss, NULL);
-    free(loss);
+    struct snug_error why = {0};
+    const char *loss = saved_text(state, "recipe", "loss");
+    enum snug_status status = loss == NULL ? SNUG_OK : recipe_inherit(recipe, "loss", loss, &why);
+    return status == SNUG_NO_MEMORY ? snug_fail(err, status, "%s", why.message) : SNUG_OK;
 }
 
 /* The weights of the run, with the adapter of --lora-from added.  Weights that are not finite are refused
@@ -127,16 +104,16 @@ enum snug_status snug_eval(const char *run, const char *data_spec, const snug_re
     struct snug_model *model = calloc(1, sizeof *model);
     struct session session = {0};
     struct data *data = NULL;
-    char *own_spec = NULL;
+    json_t *state = NULL;
     if (model == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     struct snug_recipe own = *recipe;
     struct session_request q = {.model = model, .recipe = &own};
     enum snug_status status = open_model_folder(run, model, err);
-    if (status != SNUG_OK)
+    if (status != SNUG_OK || (status = state_of(run, &state, err)) != SNUG_OK ||
+        (status = inherit_loss(state, &own, err)) != SNUG_OK)
         goto done;
-    inherit_loss(run, &own);
-    if (is_of_bytes(run))
+    if (is_of_bytes(state))
         own.tokenizer = TOKENIZER_bytes;
     recipe_clear_lora(&own); /* what a run saved has its adapters in it */
     q.micro_batch = recipe->micro_batch > 0    ? recipe->micro_batch
@@ -144,9 +121,9 @@ enum snug_status snug_eval(const char *run, const char *data_spec, const snug_re
                     : model_is_language(model) ? 4
                                                : 128;
     q.batch = q.micro_batch;
-    q.seq = recipe->seq > 0 || !model_is_language(model) ? recipe->seq : seq_of(run);
+    q.seq = recipe->seq > 0 || !model_is_language(model) ? recipe->seq : seq_of(state);
     if (data_spec == NULL)
-        data_spec = own_spec = data_spec_of(run);
+        data_spec = saved_text(state, "data", "spec"); /* as long as the state lives */
     struct data_needs needs;
     status = session_make(&q, &session, err);
     if (status == SNUG_OK)
@@ -160,7 +137,7 @@ enum snug_status snug_eval(const char *run, const char *data_spec, const snug_re
 done:
     data_close(data);
     session_free(&session);
-    free(own_spec);
+    json_decref(state);
     snug_model_free(model);
     return status;
 }
@@ -325,6 +302,24 @@ static enum snug_status sample(struct sampler *s, const struct snug_generate_opt
     return SNUG_OK;
 }
 
+/* A prompt is fed as bytes, which only a model that was trained on them understands. */
+static enum snug_status check_is_of_bytes(const char *run, const struct snug_model *model,
+                                          struct snug_error *err)
+{
+    json_t *state;
+    TRY(state_of(run, &state, err));
+    bool is_bytes = is_of_bytes(state);
+    json_decref(state);
+    return is_bytes
+               ? SNUG_OK
+               : snug_fail(err, SNUG_UNSUPPORTED,
+                           "%s has a vocabulary of %lld tokens, for which there is no "
+                           "tokenizer yet, and was not trained on bytes of text: sample from a "
+                           "run that was, or feed the prompt's bytes as tokens with "
+                           "--tokenizer bytes",
+                           run, (long long)model->gpt2.vocab_size);
+}
+
 enum snug_status snug_generate(const char *run, const struct snug_generate_options *options,
                                const snug_recipe *recipe, snug_text_fn *emit, void *user,
                                struct snug_error *err)
@@ -339,13 +334,8 @@ enum snug_status snug_generate(const char *run, const struct snug_generate_optio
     if (status == SNUG_OK && !model_is_language(s.model))
         status =
             snug_fail(err, SNUG_UNSUPPORTED, "%s is not a language model: nothing to sample", run);
-    if (status == SNUG_OK && s.model->gpt2.vocab_size > 256 && own.tokenizer != TOKENIZER_bytes &&
-        !is_of_bytes(run))
-        status = snug_fail(err, SNUG_UNSUPPORTED,
-                           "%s has a vocabulary of %lld tokens, for which there is no tokenizer "
-                           "yet, and was not trained on bytes of text: sample from a run that was, "
-                           "or feed the prompt's bytes as tokens with --tokenizer bytes",
-                           run, (long long)s.model->gpt2.vocab_size);
+    if (status == SNUG_OK && s.model->gpt2.vocab_size > 256 && own.tokenizer != TOKENIZER_bytes)
+        status = check_is_of_bytes(run, s.model, err);
     if (status == SNUG_OK && options->n_tokens < 0)
         status = snug_fail(err, SNUG_BAD_ARGUMENT, "cannot sample %lld tokens",
                            (long long)options->n_tokens);

@@ -10,7 +10,7 @@
 
 #include "base/text.h"
 
-char *cache_folder(void)
+enum snug_status cache_folder(char **folder, struct snug_error *err)
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     struct text path = {0};
@@ -18,7 +18,11 @@ char *cache_folder(void)
         text_add(&path, "%s/snug", cache);
     else if (home != NULL && *home != '\0')
         text_add(&path, "%s/.cache/snug", home);
-    return path.data == NULL ? NULL : text_take(&path);
+    bool has_home = path.data != NULL || path.failed;
+    *folder = has_home ? text_take(&path) : NULL;
+    return has_home && *folder == NULL
+               ? snug_fail(err, SNUG_NO_MEMORY, "no memory for the name of the cache")
+               : SNUG_OK;
 }
 
 enum snug_status cache_make_folder(const char *folder, struct snug_error *err)

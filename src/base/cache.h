@@ -6,9 +6,9 @@
 
 #include "base/status.h"
 
-/* $XDG_CACHE_HOME/snug, or ~/.cache/snug: it need not be there.  The caller's; NULL: no memory, or no
- * home. */
-char *cache_folder(void);
+/* $XDG_CACHE_HOME/snug, or ~/.cache/snug: it need not be there.  *folder is the caller's; NULL: there
+ * is no home. */
+enum snug_status cache_folder(char **folder, struct snug_error *err);
 
 /* The folder and those above it; one that is there already is no mistake. */
 enum snug_status cache_make_folder(const char *folder, struct snug_error *err);

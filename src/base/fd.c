@@ -37,7 +37,8 @@ enum snug_status fd_open_read(const char *path, int *fd, int64_t *n_bytes, struc
     /* O_NONBLOCK: a FIFO is refused below instead of waited for */
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (*fd < 0)
-        return snug_fail(err, SNUG_BAD_FILE, "%s: cannot open it: %s", path, strerror(errno));
+        return snug_fail(err, errno == ENOMEM ? SNUG_NO_MEMORY : SNUG_BAD_FILE,
+                         "%s: cannot open it: %s", path, strerror(errno));
     enum snug_status status = fd_check_regular(*fd, path, n_bytes, err);
     if (status != SNUG_OK) {
         close(*fd);
@@ -67,6 +68,25 @@ enum snug_status fd_read_at(int fd, const char *path, void *out, int64_t n_bytes
     return SNUG_OK;
 }
 
+bool fd_read_start(const char *path, char *out, size_t room)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    size_t done = 0;
+    if (fd < 0)
+        return false;
+    while (done < room - 1) {
+        ssize_t got = read(fd, out + done, room - 1 - done);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            break;
+        done += (size_t)got;
+    }
+    close(fd);
+    out[done] = '\0';
+    return done > 0;
+}
+
 char *path_join(const char *dir, const char *name, const char *suffix)
 {
     size_t bytes = strlen(dir) + strlen(name) + strlen(suffix) + 2;
@@ -74,4 +94,14 @@ char *path_join(const char *dir, const char *name, const char *suffix)
     if (path != NULL)
         snprintf(path, bytes, "%s/%s%s", dir, name, suffix);
     return path;
+}
+
+enum snug_status path_find(const char *dir, const char *name, bool *found, struct snug_error *err)
+{
+    char *path = path_join(dir, name, "");
+    *found = path != NULL && access(path, F_OK) == 0;
+    bool unseen = path == NULL || (!*found && errno == ENOMEM);
+    free(path);
+    return unseen ? snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to look for %s", dir, name)
+                  : SNUG_OK;
 }

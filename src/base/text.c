@@ -169,6 +169,12 @@ void text_add_shown(struct text *text, const char *name)
         text->length = before + strlen(snug_printable(text->data + before));
 }
 
+const char *text_part(struct text *whole, const struct text *part)
+{
+    whole->failed |= part->failed;
+    return part->failed || part->data == NULL ? "" : part->data;
+}
+
 char *text_take(struct text *text)
 {
     if (!reserve(text, 0)) {

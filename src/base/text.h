@@ -22,6 +22,9 @@ void text_add_word(struct text *text,
                    const char *word); /* quoted where a shell would take it apart */
 /* A name of unknown origin, as snug_printable leaves it. */
 void text_add_shown(struct text *text, const char *name);
+/* The letters of a part that goes into `whole`, "" if it has none.  A part that ran out of memory
+ * makes the whole one that did. */
+const char *text_part(struct text *whole, const struct text *part);
 char *text_take(struct text *text); /* the caller's now; NULL if anything failed */
 void text_free(struct text *text);
 

@@ -61,8 +61,8 @@ char *pins_file_path(const char *title)
     const char *value = NULL;
     if (is_named_by_user(&value))
         return strcmp(value, "off") == 0 ? NULL : strdup(value);
-    char *folder = cache_folder();
-    if (folder == NULL)
+    char *folder;
+    if (cache_folder(&folder, NULL) != SNUG_OK || folder == NULL)
         return NULL;
     struct text path = {0};
     text_add(&path, "%s/", folder);
@@ -157,8 +157,9 @@ static void replace(const char *path, const struct text *bytes)
 
 static bool make_folder_of_cache(void)
 {
-    char *folder = cache_folder();
-    bool ok = folder != NULL && cache_make_folder(folder, NULL) == SNUG_OK;
+    char *folder;
+    bool ok = cache_folder(&folder, NULL) == SNUG_OK && folder != NULL &&
+              cache_make_folder(folder, NULL) == SNUG_OK;
     free(folder);
     return ok;
 }

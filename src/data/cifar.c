@@ -24,27 +24,37 @@ enum {
     BATCHES_MOST = 5
 };
 
-/* Where the files are: the folder itself or the one below it; NULL: neither.  The caller's. */
-static char *find_home(const char *folder)
+static enum snug_status no_memory(const char *folder, struct snug_error *err)
 {
-    static const char *const below[] = {".", "cifar-10-batches-bin"};
-    for (int i = 0; i < 2; i++) {
-        char *home = i == 0 ? strdup(folder) : path_join(folder, below[i], "");
-        char *first = home == NULL ? NULL : path_join(home, "data_batch_1.bin", "");
-        bool found = first != NULL && access(first, F_OK) == 0;
-        free(first);
-        if (found)
-            return home;
-        free(home);
-    }
-    return NULL;
+    return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to open it", folder);
 }
 
-bool source_is_cifar(const char *folder)
+/* Where the files are: the folder itself or the one below it; NULL: neither.  The caller's. */
+static enum snug_status find_home(const char *folder, char **home, struct snug_error *err)
 {
-    char *home = find_home(folder);
+    static const char *const below[] = {".", "cifar-10-batches-bin"};
+    bool found = false;
+    *home = NULL;
+    for (int i = 0; i < 2 && !found; i++) {
+        *home = i == 0 ? strdup(folder) : path_join(folder, below[i], "");
+        enum snug_status status = *home == NULL ? no_memory(folder, err)
+                                                : path_find(*home, "data_batch_1.bin", &found, err);
+        if (status != SNUG_OK || !found) {
+            free(*home);
+            *home = NULL;
+        }
+        TRY(status);
+    }
+    return SNUG_OK;
+}
+
+enum snug_status source_is_cifar(const char *path, bool *is_cifar, struct snug_error *err)
+{
+    char *home;
+    TRY(find_home(path, &home, err));
+    *is_cifar = home != NULL;
     free(home);
-    return home != NULL;
+    return SNUG_OK;
 }
 
 struct data_image source_cifar_image(void)
@@ -59,7 +69,7 @@ static enum snug_status open_batch(struct images *images, const char *home, cons
     int64_t n_bytes;
     file->path = path_join(home, name, "");
     if (file->path == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to open it", home);
+        return no_memory(home, err);
     TRY(fd_open_read(file->path, &file->fd, &n_bytes, err));
     if (n_bytes < 1 || n_bytes % RECORD_BYTES != 0)
         return snug_fail(err, SNUG_BAD_FILE,
@@ -96,9 +106,8 @@ static enum snug_status open_set(struct images *images, const char *home, struct
     for (int i = 1; i <= BATCHES_MOST; i++) {
         char name[32];
         snprintf(name, sizeof name, "data_batch_%d.bin", i);
-        char *path = path_join(home, name, "");
-        bool there = path != NULL && access(path, F_OK) == 0;
-        free(path);
+        bool there;
+        TRY(path_find(home, name, &there, err));
         if (there)
             TRY(open_batch(images, home, name, DATA_TRAIN, err));
     }
@@ -112,11 +121,12 @@ static enum snug_status open_set(struct images *images, const char *home, struct
 enum snug_status source_open_cifar(const char *folder, const struct data_request *request,
                                    struct data **data, struct snug_error *err)
 {
-    char *home = find_home(folder);
+    char *home;
+    TRY(find_home(folder, &home, err));
     struct images *images = home == NULL ? NULL : images_new("cifar-10 images", request);
     enum snug_status status = SNUG_OK;
     if (images == NULL)
-        status = snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to open it", folder);
+        status = no_memory(folder, err);
     else
         status = open_set(images, home, err);
     if (status == SNUG_OK)

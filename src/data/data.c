@@ -38,6 +38,19 @@ static enum snug_status try_place(const char *folder, const char *below, const c
     return SNUG_OK;
 }
 
+enum form { FORM_TOKENS, FORM_IDX, FORM_CIFAR };
+
+/* What lies at a path. */
+static enum snug_status form_of(const char *path, enum form *form, struct snug_error *err)
+{
+    bool is_idx, is_cifar = false;
+    TRY(source_is_idx(path, &is_idx, err));
+    if (!is_idx)
+        TRY(source_is_cifar(path, &is_cifar, err));
+    *form = is_idx ? FORM_IDX : is_cifar ? FORM_CIFAR : FORM_TOKENS;
+    return SNUG_OK;
+}
+
 /* What is typed is a path if there is such a path, else the name of a set in the known places. */
 static enum snug_status find(const char *spec, char **path, struct snug_error *err)
 {
@@ -52,7 +65,8 @@ static enum snug_status find(const char *spec, char **path, struct snug_error *e
         return snug_fail(err, SNUG_BAD_FILE, "data '%s': %s", spec, strerror(reason));
     TRY(try_place(getenv("SNUG_DATA"), ".", spec, path, err));
     TRY(try_place("../shared/data", ".", spec, path, err));
-    char *cache = cache_folder();
+    char *cache;
+    TRY(cache_folder(&cache, err));
     enum snug_status status = try_place(cache, ".", spec, path, err);
     free(cache);
     TRY(status);
@@ -100,10 +114,13 @@ enum snug_status data_open(const struct data_request *request, struct data **dat
     if (is_random)
         return no_images("random", err);
     TRY(find(request->spec, &path, err));
-    enum snug_status status;
-    if (source_is_idx(path))
+    enum form form;
+    enum snug_status status = form_of(path, &form, err);
+    if (status != SNUG_OK)
+        ; /* it has been said */
+    else if (form == FORM_IDX)
         status = source_open_idx(path, request, data, err);
-    else if (source_is_cifar(path))
+    else if (form == FORM_CIFAR)
         status = source_open_cifar(path, request, data, err);
     else if (request->augment != DATA_AUGMENT_none)
         status = no_images(request->spec, err);
@@ -125,10 +142,11 @@ enum snug_status data_find_image(const char *spec, struct data_image *image, str
     if (spec == NULL || strcmp(spec, "random") == 0)
         return SNUG_OK;
     TRY(find(spec, &path, err));
-    enum snug_status status = SNUG_OK;
-    if (source_is_idx(path))
+    enum form form;
+    enum snug_status status = form_of(path, &form, err);
+    if (status == SNUG_OK && form == FORM_IDX)
         status = source_idx_image(path, image, err);
-    else if (source_is_cifar(path))
+    else if (status == SNUG_OK && form == FORM_CIFAR)
         *image = source_cifar_image();
     free(path);
     return status;

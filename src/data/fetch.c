@@ -437,12 +437,14 @@ static enum snug_status unpack(const struct fetch *f)
     return status;
 }
 
-/* $SNUG_DATA, or the cache: where the set is looked for by its name.  The caller's. */
+/* $SNUG_DATA, or the cache: where the set is looked for by its name.  The caller's; NULL: no memory. */
 static char *default_folder(const char *name)
 {
     const char *data = getenv("SNUG_DATA");
-    char *parent = data != NULL && *data != '\0' ? strdup(data) : cache_folder();
-    if (parent == NULL)
+    char *parent = NULL;
+    if (data != NULL && *data != '\0')
+        parent = strdup(data);
+    else if (cache_folder(&parent, NULL) == SNUG_OK && parent == NULL)
         parent = strdup(".");
     char *folder = parent == NULL ? NULL : path_join(parent, name, "");
     free(parent);

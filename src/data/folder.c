@@ -32,8 +32,8 @@ static enum snug_status walk(const char *folder, int depth, bool follow_links,
     struct dirent *item;
     DIR *dir = opendir(folder);
     if (dir == NULL)
-        return snug_fail(err, SNUG_BAD_FILE, "%s: cannot read the folder: %s", folder,
-                         strerror(errno));
+        return snug_fail(err, errno == ENOMEM ? SNUG_NO_MEMORY : SNUG_BAD_FILE,
+                         "%s: cannot read the folder: %s", folder, strerror(errno));
     while (status == SNUG_OK && (item = readdir(dir)) != NULL) {
         struct stat info;
         if (item->d_name[0] == '.')

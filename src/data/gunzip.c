@@ -58,6 +58,8 @@ static enum snug_status inflate_into(gzFile gz, const char *path, int fd, int64_
     for (;;) {
         int got = gzread(gz, chunk, sizeof chunk);
         const char *reason = gzerror(gz, &code);
+        if (code == Z_MEM_ERROR)
+            return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to unpack it", path);
         if (got < 0 || code == Z_BUF_ERROR) /* Z_BUF_ERROR: the end is missing */
             return snug_fail(err, SNUG_BAD_FILE, "%s: damaged or cut short (%s); download it again",
                              path, reason);

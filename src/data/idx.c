@@ -45,18 +45,22 @@ static bool is_of_split(const char *stem, size_t length, enum data_split split)
                                : has_word(stem, length, "t10k") || has_word(stem, length, "test");
 }
 
-bool source_is_idx(const char *folder)
+enum snug_status source_is_idx(const char *path, bool *is_idx, struct snug_error *err)
 {
     struct file_list list;
-    bool found = false;
-    if (file_list_folder(folder, false, &list, NULL) != SNUG_OK)
-        return false;
+    struct snug_error why = {0};
+    *is_idx = false;
+    enum snug_status status = file_list_folder(path, false, &list, &why);
+    if (status == SNUG_NO_MEMORY)
+        return snug_fail(err, status, "%s", why.message);
+    if (status != SNUG_OK)
+        return SNUG_OK; /* a file, or a folder that others will fail to read too */
     for (int i = 0; i < list.n; i++) {
         size_t length;
-        found = found || stem_of(list.paths[i], image_ending, &length) != NULL;
+        *is_idx = *is_idx || stem_of(list.paths[i], image_ending, &length) != NULL;
     }
     file_list_free(&list);
-    return found;
+    return SNUG_OK;
 }
 
 /* The one file of a split with this ending; the plain one if it is there gzipped too. */

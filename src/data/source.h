@@ -30,12 +30,12 @@ enum snug_status source_open_tokens(const char *path, const struct data_request 
                                     struct data **data, struct snug_error *err);
 enum snug_status source_open_idx(const char *folder, const struct data_request *request,
                                  struct data **data, struct snug_error *err);
-bool source_is_idx(const char *folder);
+enum snug_status source_is_idx(const char *path, bool *is_idx, struct snug_error *err);
 enum snug_status source_idx_image(const char *folder, struct data_image *image,
                                   struct snug_error *err);
 enum snug_status source_open_cifar(const char *folder, const struct data_request *request,
                                    struct data **data, struct snug_error *err);
-bool source_is_cifar(const char *folder);
+enum snug_status source_is_cifar(const char *path, bool *is_cifar, struct snug_error *err);
 struct data_image source_cifar_image(void);
 
 /* A sorted list of the regular files in or below `folder`; hidden ones are left out, and links if it

@@ -139,41 +139,60 @@ enum snug_status checkpoint_write_text(const char *dir, const char *name, const 
     return status;
 }
 
-static enum snug_status move_into_place(const char *dir, const char *name,
-                                        struct file_faults *faults, struct snug_error *err)
+/* NAME.new, NAME, and the folder inside the run's that it lies in, NULL if in the run's own. */
+struct move {
+    char *from, *to, *folder;
+};
+
+static void free_move(struct move *move)
 {
-    char *from = path_join(dir, name, NEW_SUFFIX), *to = path_join(dir, name, "");
-    enum snug_status status =
-        from == NULL || to == NULL ? no_memory(dir, err) : file_rename(from, to, faults, err);
-    free(from);
-    free(to);
-    return status;
+    free(move->from);
+    free(move->to);
+    free(move->folder);
+    *move = (struct move){0};
 }
 
-/* A name that was written or renamed is safe once its folder is. */
-static enum snug_status sync_folder_of(const char *dir, const char *name,
-                                       struct file_faults *faults, struct snug_error *err)
+static enum snug_status make_move(const char *dir, const char *name, struct move *move,
+                                  struct snug_error *err)
 {
-    const char *slash = strchr(name, '/');
-    if (slash == NULL)
-        return SNUG_OK; /* the folder of the run: synced after all files */
-    char *path = path_join(dir, name, "");
-    if (path == NULL)
+    bool is_below = strchr(name, '/') != NULL;
+    *move = (struct move){path_join(dir, name, NEW_SUFFIX), path_join(dir, name, ""),
+                          is_below ? path_join(dir, name, "") : NULL};
+    if (move->from == NULL || move->to == NULL || (is_below && move->folder == NULL)) {
+        free_move(move);
         return no_memory(dir, err);
-    *strrchr(path, '/') = '\0';
-    enum snug_status status = file_sync_folder(path, faults, err);
-    free(path);
-    return status;
+    }
+    if (is_below)
+        *strrchr(move->folder, '/') = '\0';
+    return SNUG_OK;
+}
+
+/* A name that was written or renamed is safe once its folder is; the run's is synced after all files. */
+static enum snug_status sync_below(const struct move *move, struct file_faults *faults,
+                                   struct snug_error *err)
+{
+    return move->folder == NULL ? SNUG_OK : file_sync_folder(move->folder, faults, err);
+}
+
+/* Allocates nothing: what has begun can be finished. */
+static enum snug_status move_into_place(const struct move *move, struct file_faults *faults,
+                                        struct snug_error *err)
+{
+    TRY(file_rename(move->from, move->to, faults, err));
+    return sync_below(move, faults, err);
 }
 
 /* Certainly not there: a file that cannot be looked at may hold what is dear to someone. */
-static bool is_absent(const char *dir, const char *name, const char *suffix)
+static enum snug_status is_absent(const char *dir, const char *name, const char *suffix,
+                                  bool *absent, struct snug_error *err)
 {
     struct stat info;
     char *path = path_join(dir, name, suffix);
-    bool absent = path != NULL && lstat(path, &info) != 0 && errno == ENOENT;
+    if (path == NULL)
+        return no_memory(dir, err);
+    *absent = lstat(path, &info) != 0 && errno == ENOENT;
     free(path);
-    return absent;
+    return SNUG_OK;
 }
 
 /* Moves NAME.new into its place if it is the file that is meant.  SNUG_OK says that NAME.new, if
@@ -188,15 +207,20 @@ static enum snug_status settle_file(const char *dir, const char *name,
     safetensors_close(st);
     if (is_settled || (status != SNUG_OK && status != SNUG_BAD_FILE))
         return status;
-    if (is_absent(dir, name, NEW_SUFFIX))
+    bool absent;
+    TRY(is_absent(dir, name, NEW_SUFFIX, &absent, err));
+    if (absent)
         return SNUG_OK; /* nothing that could be saved from harm */
     TRY(open_if_meant(dir, name, NEW_SUFFIX, identity, &st, faults, err));
     if (st == NULL)
         return SNUG_OK;
     safetensors_close(st);
     *moved = true;
-    TRY(move_into_place(dir, name, faults, err));
-    return sync_folder_of(dir, name, faults, err);
+    struct move move;
+    TRY(make_move(dir, name, &move, err));
+    enum snug_status finished = move_into_place(&move, faults, err);
+    free_move(&move);
+    return finished;
 }
 
 /* Finishes step 3 of a save that was cut off there: its `.new` files must not be written over.  For
@@ -206,8 +230,9 @@ static enum snug_status settle(const char *dir, struct file_faults *faults, stru
 {
     json_t *state = NULL, *records, *record;
     const char *name;
-    bool moved = false;
-    if (is_absent(dir, STATE_NAME, ""))
+    bool moved = false, absent;
+    TRY(is_absent(dir, STATE_NAME, "", &absent, err));
+    if (absent)
         return SNUG_OK;
     char *path = path_join(dir, STATE_NAME, "");
     if (path == NULL)
@@ -246,21 +271,18 @@ static enum snug_status prepare(const char *dir, struct file_faults *faults, str
 
 /* Writes NAME.new and describes it in `records`. */
 static enum snug_status write_new(const char *dir, const struct checkpoint_file *file,
-                                  struct st_crew *crew, json_t *records, struct file_faults *faults,
-                                  struct snug_error *err)
+                                  const struct move *move, struct st_crew *crew, json_t *records,
+                                  struct file_faults *faults, struct snug_error *err)
 {
     /* Hugging Face's loader asks for "format" */
     static const char *const metadata[] = {"format", "pt", NULL};
     struct safetensors *st = NULL;
     char crc_text[16];
     uint32_t crc;
-    char *path = path_join(dir, file->name, NEW_SUFFIX);
-    if (path == NULL)
-        return no_memory(dir, err);
     enum snug_status status =
-        safetensors_write(path, file->entries, file->n, metadata, crew, &crc, faults, err);
+        safetensors_write(move->from, file->entries, file->n, metadata, crew, &crc, faults, err);
     if (status == SNUG_OK)
-        status = safetensors_open(path, &st, err);
+        status = safetensors_open(move->from, &st, err);
     if (status == SNUG_OK) {
         snprintf(crc_text, sizeof crc_text, "%08" PRIx32, crc);
         json_t *record =
@@ -270,19 +292,7 @@ static enum snug_status write_new(const char *dir, const struct checkpoint_file 
             status = no_memory(dir, err);
     }
     safetensors_close(st);
-    free(path);
-    return status;
-}
-
-static void remove_new(const char *dir, const struct checkpoint_file *files, int n_files,
-                       struct file_faults *faults)
-{
-    for (int i = 0; i < n_files; i++) {
-        char *path = path_join(dir, files[i].name, NEW_SUFFIX);
-        if (path != NULL)
-            file_remove(path, faults);
-        free(path);
-    }
+    return status == SNUG_OK ? sync_below(move, faults, err) : status;
 }
 
 static enum snug_status parse_state(const char *dir, const char *text, json_t **state,
@@ -295,40 +305,53 @@ static enum snug_status parse_state(const char *dir, const char *text, json_t **
     return SNUG_OK;
 }
 
-enum snug_status checkpoint_save(const char *dir, const struct checkpoint_file *files, int n_files,
-                                 const char *state, struct st_crew *crew,
-                                 struct file_faults *faults, struct snug_error *err)
+static enum snug_status save_by(const char *dir, const struct checkpoint_file *files, int n_files,
+                                const struct move *moves, const char *state_path, json_t *root,
+                                struct st_crew *crew, struct file_faults *faults,
+                                struct snug_error *err)
 {
-    json_t *root = NULL, *records = json_object();
-    char *state_path = path_join(dir, STATE_NAME, "");
-    enum snug_status status = parse_state(dir, state, &root, err);
-    if (status == SNUG_OK && (records == NULL || state_path == NULL))
-        status = no_memory(dir, err);
-    if (status != SNUG_OK || (status = prepare(dir, faults, err)) != SNUG_OK)
-        goto done;
-
+    json_t *records = json_object();
+    enum snug_status status = records == NULL ? no_memory(dir, err) : SNUG_OK;
     for (int i = 0; i < n_files && status == SNUG_OK; i++)
-        if ((status = write_new(dir, &files[i], crew, records, faults, err)) == SNUG_OK)
-            status = sync_folder_of(dir, files[i].name, faults, err);
+        status = write_new(dir, &files[i], &moves[i], crew, records, faults, err);
     if (status == SNUG_OK)
         status = file_sync_folder(dir, faults, err);
     if (status == SNUG_OK && json_object_set(root, FILES_KEY, records) != 0)
         status = no_memory(dir, err);
+    json_decref(records);
     if (status != SNUG_OK) {
-        remove_new(dir, files, n_files, faults);
-        goto done;
+        for (int i = 0; i < n_files; i++)
+            file_remove(moves[i].from, faults);
+        return status;
     }
 
     /* If this fails the `.new` files stay: a disk that reports a failure may yet have renamed. */
     status = json_write(state_path, root, faults, err);
     for (int i = 0; i < n_files && status == SNUG_OK; i++)
-        if ((status = move_into_place(dir, files[i].name, faults, err)) == SNUG_OK)
-            status = sync_folder_of(dir, files[i].name, faults, err);
+        status = move_into_place(&moves[i], faults, err);
+    return status == SNUG_OK ? file_sync_folder(dir, faults, err) : status;
+}
+
+enum snug_status checkpoint_save(const char *dir, const struct checkpoint_file *files, int n_files,
+                                 const char *state, struct st_crew *crew,
+                                 struct file_faults *faults, struct snug_error *err)
+{
+    json_t *root = NULL;
+    char *state_path = path_join(dir, STATE_NAME, "");
+    struct move *moves = calloc((size_t)n_files + 1, sizeof *moves);
+    enum snug_status status = parse_state(dir, state, &root, err);
+    if (status == SNUG_OK && (state_path == NULL || moves == NULL))
+        status = no_memory(dir, err);
+    for (int i = 0; i < n_files && status == SNUG_OK; i++)
+        status = make_move(dir, files[i].name, &moves[i], err);
     if (status == SNUG_OK)
-        status = file_sync_folder(dir, faults, err);
-done:
+        status = prepare(dir, faults, err);
+    if (status == SNUG_OK)
+        status = save_by(dir, files, n_files, moves, state_path, root, crew, faults, err);
+    for (int i = 0; i < n_files && moves != NULL; i++)
+        free_move(&moves[i]);
+    free(moves);
     json_decref(root);
-    json_decref(records);
     free(state_path);
     return status;
 }
@@ -345,12 +368,9 @@ struct checkpoint {
     } * files;
 };
 
-bool checkpoint_exists(const char *dir)
+enum snug_status checkpoint_exists(const char *dir, bool *exists, struct snug_error *err)
 {
-    char *path = path_join(dir, STATE_NAME, "");
-    bool exists = path != NULL && access(path, F_OK) == 0;
-    free(path);
-    return exists;
+    return path_find(dir, STATE_NAME, exists, err);
 }
 
 static enum snug_status open_meant(const char *dir, const char *name,
@@ -404,7 +424,10 @@ static enum snug_status open_once(const char *dir, struct checkpoint **out, stru
         status = no_memory(dir, err);
         goto done;
     }
-    if (!checkpoint_exists(dir)) {
+    bool exists;
+    if ((status = checkpoint_exists(dir, &exists, err)) != SNUG_OK)
+        goto done;
+    if (!exists) {
         status =
             snug_fail(err, SNUG_BAD_FILE, "%s: no saved run here (%s is missing)", dir, STATE_NAME);
         goto done;
@@ -414,7 +437,7 @@ static enum snug_status open_once(const char *dir, struct checkpoint **out, stru
         (status = open_files(checkpoint, path, records, err)) != SNUG_OK)
         goto done;
     json_object_del(state, FILES_KEY);
-    checkpoint->state = json_dumps(state, JSON_COMPACT);
+    checkpoint->state = json_to_text(state, JSON_COMPACT);
     if (checkpoint->state == NULL)
         status = no_memory(dir, err);
 done:

@@ -41,7 +41,8 @@ enum snug_status checkpoint_save(const char *dir, const struct checkpoint_file *
                                  const char *state, struct st_crew *crew,
                                  struct file_faults *faults, struct snug_error *err);
 
-bool checkpoint_exists(const char *dir); /* is there a state.json? */
+/* Is there a state.json? */
+enum snug_status checkpoint_exists(const char *dir, bool *exists, struct snug_error *err);
 
 struct checkpoint;
 enum snug_status checkpoint_open(const char *dir, struct checkpoint **checkpoint,

@@ -172,13 +172,9 @@ static json_t *gpt2_json(const struct hf_config *config, enum dtype dtype)
         {"torch_dtype", json_string(torch_name(dtype))},
     };
     json_t *root = json_object();
-    bool failed = false;
     for (size_t i = 0; i < sizeof members / sizeof *members; i++)
-        failed = json_object_set_new(root, members[i].key, members[i].value) != 0 || failed;
-    if (!failed)
-        return root;
-    json_decref(root);
-    return NULL;
+        json_put(&root, members[i].key, members[i].value);
+    return root;
 }
 
 /* ---- mlp --------------------------------------------------------------------------------- */
@@ -215,7 +211,7 @@ static json_t *mlp_json(const struct hf_mlp *mlp)
 {
     json_t *sizes = json_array();
     for (int i = 0; i < mlp->n_sizes; i++)
-        json_array_append_new(sizes, json_integer(mlp->sizes[i]));
+        json_push(&sizes, json_integer(mlp->sizes[i]));
     return json_pack("{s:s, s:o, s:s, s:s}", "model_type", MLP_TYPE, "sizes", sizes, "activation",
                      activation_name(mlp->activation), "loss", loss_names[mlp->loss]);
 }
@@ -296,7 +292,7 @@ char *hf_config_text(const struct hf_config *config, enum dtype dtype)
     json_t *root = config->model == HF_GPT2  ? gpt2_json(config, dtype)
                    : config->model == HF_MLP ? mlp_json(&config->mlp)
                                              : vision_json(&config->vision);
-    char *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
+    char *text = json_to_text(root, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
     json_decref(root);
     return text;
 }

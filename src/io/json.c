@@ -9,17 +9,6 @@
 
 static const int64_t MAX_JSON_BYTES = 64 << 20;
 
-enum snug_status json_parse(const char *text, size_t n_bytes, const char *where, json_t **value,
-                            struct snug_error *err)
-{
-    json_error_t reason;
-    *value = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &reason);
-    if (*value == NULL)
-        return snug_fail(err, SNUG_BAD_FILE, "%s: not valid JSON: line %d: %s", where, reason.line,
-                         reason.text);
-    return SNUG_OK;
-}
-
 enum snug_status json_read_object(const char *path, json_t **object, struct snug_error *err)
 {
     char *text;
@@ -36,10 +25,45 @@ enum snug_status json_read_object(const char *path, json_t **object, struct snug
     return status;
 }
 
+void json_put(json_t **object, const char *key, json_t *value)
+{
+    if (*object == NULL)
+        json_decref(value);
+    else if (json_object_set_new(*object, key, value) != 0) {
+        json_decref(*object);
+        *object = NULL;
+    }
+}
+
+void json_push(json_t **array, json_t *value)
+{
+    if (*array == NULL)
+        json_decref(value);
+    else if (json_array_append_new(*array, value) != 0) {
+        json_decref(*array);
+        *array = NULL;
+    }
+}
+
+static int add_piece(const char *bytes, size_t n_bytes, void *text)
+{
+    text_add_bytes(text, bytes, n_bytes);
+    return ((struct text *)text)->failed ? -1 : 0;
+}
+
+char *json_to_text(const json_t *value, size_t flags)
+{
+    struct text text = {0};
+    /* jansson goes on after some pieces that it could not add; the text has kept that in mind */
+    if (value == NULL || json_dump_callback(value, add_piece, &text, flags) != 0)
+        text.failed = true;
+    return text_take(&text);
+}
+
 enum snug_status json_write(const char *path, const json_t *value, struct file_faults *faults,
                             struct snug_error *err)
 {
-    char *dumped = json_dumps(value, JSON_INDENT(2));
+    char *dumped = json_to_text(value, JSON_INDENT(2));
     struct text text = {0};
     if (dumped != NULL)
         text_add(&text, "%s\n", dumped);

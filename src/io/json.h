@@ -10,11 +10,20 @@
 
 #include "io/file.h"
 
-/* A value of the given text; keys that occur twice are refused.  Free with json_decref(). */
+/* An object or a list of the given text; keys that occur twice are refused.  Free with
+ * json_decref(). */
 enum snug_status json_parse(const char *text, size_t n_bytes, const char *where, json_t **value,
                             struct snug_error *err);
+bool json_is_utf8(const char *text); /* what is not has no place in JSON */
 /* A file that must hold an object. */
 enum snug_status json_read_object(const char *path, json_t **object, struct snug_error *err);
+/* Making values.  One that there was no memory for is NULL, and so is one that it was put into: the
+ * maker looks once, at the end.  Both take the value. */
+void json_put(json_t **object, const char *key, json_t *value);
+void json_push(json_t **array, json_t *value);
+/* The text of a value with jansson's flags, the caller's to free(); NULL: out of memory, be it here
+ * or when the value was made. */
+char *json_to_text(const json_t *value, size_t flags);
 /* Indented, with a newline at the end, atomic. */
 enum snug_status json_write(const char *path, const json_t *value, struct file_faults *faults,
                             struct snug_error *err);

@@ -19,41 +19,64 @@ struct metrics {
 };
 
 /* The step of a line, or -1 if it is not one of ours. */
-static int64_t step_of(const char *line, size_t n_bytes)
+static enum snug_status step_of(const char *line, size_t n_bytes, const char *path, int64_t *step,
+                                struct snug_error *err)
 {
     json_t *object;
-    int64_t step = -1;
-    if (json_parse(line, n_bytes, "", &object, NULL) != SNUG_OK)
-        return -1;
-    if (json_get_integer(object, "", "step", 0, INT64_MAX, &step, NULL) != SNUG_OK)
-        step = -1;
+    struct snug_error why = {0};
+    *step = -1;
+    enum snug_status status = json_parse(line, n_bytes, path, &object, &why);
+    if (status == SNUG_NO_MEMORY)
+        return snug_fail(err, status, "%s", why.message);
+    if (status != SNUG_OK)
+        return SNUG_OK;
+    if (json_get_integer(object, "", "step", 0, INT64_MAX, step, NULL) != SNUG_OK)
+        *step = -1;
     json_decref(object);
-    return step;
+    return SNUG_OK;
 }
 
-/* How many bytes to keep: up to the first line that is beyond keep_steps or was cut short. */
-static int64_t find_cut(int fd, int64_t keep_steps)
+/* How many bytes to keep: up to the first line that is beyond keep_steps or was cut short.  Only the
+ * end of the file is its end: a line that could not be read must not cost those after it. */
+static enum snug_status read_lines(FILE *file, const char *path, int64_t keep_steps, int64_t *cut,
+                                   struct snug_error *err)
 {
-    int64_t cut = 0;
     char *line = NULL;
     size_t capacity = 0;
     ssize_t length;
+    int64_t step = 0;
+    enum snug_status status = SNUG_OK;
+    *cut = 0;
+    errno = 0;
+    while ((length = getline(&line, &capacity, file)) > 0 && line[length - 1] == '\n') {
+        status = step_of(line, (size_t)length, path, &step, err);
+        if (status != SNUG_OK || step < 0 || step > keep_steps)
+            break;
+        *cut += length;
+        errno = 0;
+    }
+    if (length < 0 && !feof(file))
+        status = snug_fail(err, errno == ENOMEM ? SNUG_NO_MEMORY : SNUG_IO_ERROR,
+                           "%s: cannot read it: %s", path, strerror(errno));
+    free(line);
+    return status;
+}
+
+static enum snug_status find_cut(int fd, const char *path, int64_t keep_steps, int64_t *cut,
+                                 struct snug_error *err)
+{
     int copy = dup(fd);
     FILE *file = copy < 0 ? NULL : fdopen(copy, "r");
     if (file == NULL) {
+        int reason = errno;
         if (copy >= 0)
             close(copy);
-        return -1;
+        return snug_fail(err, reason == ENOMEM ? SNUG_NO_MEMORY : SNUG_IO_ERROR,
+                         "%s: cannot read it: %s", path, strerror(reason));
     }
-    while ((length = getline(&line, &capacity, file)) > 0 && line[length - 1] == '\n') {
-        int64_t step = step_of(line, (size_t)length);
-        if (step < 0 || step > keep_steps)
-            break;
-        cut += length;
-    }
-    free(line);
+    enum snug_status status = read_lines(file, path, keep_steps, cut, err);
     fclose(file);
-    return cut;
+    return status;
 }
 
 enum snug_status metrics_open(const char *path, int64_t keep_steps, struct metrics **out,
@@ -68,21 +91,17 @@ enum snug_status metrics_open(const char *path, int64_t keep_steps, struct metri
         return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to open it", path);
     }
     metrics->path = copy;
-    enum snug_status opened = file_open_update(path, &metrics->fd, err);
-    if (opened != SNUG_OK) {
+    enum snug_status status = file_open_update(path, &metrics->fd, err);
+    if (status == SNUG_OK && keep_steps > 0)
+        status = find_cut(metrics->fd, path, keep_steps, &metrics->n_bytes, err);
+    if (status == SNUG_OK && ftruncate(metrics->fd, metrics->n_bytes) != 0)
+        status = snug_fail(err, SNUG_IO_ERROR, "%s: cannot open it for writing: %s", path,
+                           strerror(errno));
+    if (status == SNUG_OK)
+        *out = metrics;
+    else
         metrics_close(metrics);
-        return opened;
-    }
-    if (keep_steps > 0)
-        metrics->n_bytes = find_cut(metrics->fd, keep_steps);
-    if (metrics->n_bytes < 0 || ftruncate(metrics->fd, metrics->n_bytes) != 0) {
-        enum snug_status status = snug_fail(
-            err, SNUG_IO_ERROR, "%s: cannot open it for writing: %s", path, strerror(errno));
-        metrics_close(metrics);
-        return status;
-    }
-    *out = metrics;
-    return SNUG_OK;
+    return status;
 }
 
 enum snug_status metrics_append(struct metrics *metrics, const char *line,

@@ -80,20 +80,19 @@ char *peft_config_text(const struct peft_config *config)
 {
     json_t *targets = json_array();
     for (int i = 0; i < config->n_targets; i++)
-        json_array_append_new(targets, json_string(config->targets[i]));
+        json_push(&targets, json_string(config->targets[i]));
     json_t *alpha = config->alpha == floor(config->alpha) && fabs(config->alpha) < 1e15
                         ? json_integer((json_int_t)config->alpha)
                         : json_real(config->alpha);
     json_t *root =
-        json_pack("{s:s, s:o?, s:b, s:b, s:b, s:I, s:o, s:f, s:s, s:o}", "peft_type", "LORA",
+        json_pack("{s:s, s:o, s:b, s:b, s:b, s:I, s:o, s:f, s:s, s:o}", "peft_type", "LORA",
                   "task_type", config->is_gpt2 ? json_string("CAUSAL_LM") : json_null(),
                   "fan_in_fan_out", config->is_gpt2 ? 1 : 0, "inference_mode", 1,
                   "init_lora_weights", 1, "r", (json_int_t)config->rank, "lora_alpha", alpha,
                   "lora_dropout", 0.0, "bias", "none", "target_modules", targets);
-    if (root != NULL)
-        json_object_set_new(root, "base_model_name_or_path",
-                            config->base == NULL ? json_null() : json_string(config->base));
-    char *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+    json_put(&root, "base_model_name_or_path",
+             config->base == NULL ? json_null() : json_string(config->base));
+    char *text = json_to_text(root, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
     json_decref(root);
     return text;
 }

@@ -44,7 +44,7 @@ static json_t *shape_json(const struct shape *shape)
 {
     json_t *dims = json_array();
     for (int i = 0; i < shape->n_dims; i++)
-        json_array_append_new(dims, json_integer(shape->dim[i]));
+        json_push(&dims, json_integer(shape->dim[i]));
     return dims;
 }
 
@@ -55,28 +55,29 @@ static enum snug_status make_header(const char *path, const struct st_entry *pla
 {
     char save[16];
     json_t *header = json_object(), *notes = json_object();
+    bool bad_name = false;
     snprintf(save, sizeof save, "%08" PRIx32, data_crc);
     for (int i = 0; metadata != NULL && metadata[i] != NULL; i += 2)
-        json_object_set_new(notes, metadata[i], json_string(metadata[i + 1]));
-    json_object_set_new(notes, SAFETENSORS_SAVE, json_string(save));
-    json_object_set_new(header, "__metadata__", notes);
-    for (int i = 0; i < n; i++) {
+        json_put(&notes, metadata[i], json_string(metadata[i + 1]));
+    json_put(&notes, SAFETENSORS_SAVE, json_string(save));
+    json_put(&header, "__metadata__", notes);
+    for (int i = 0; i < n && !bad_name; i++) {
         const struct st_entry *entry = &placed[i];
+        bad_name = !json_is_utf8(entry->name) || json_object_get(header, entry->name) != NULL;
         json_t *item = json_pack(
             "{s:s, s:o, s:[I, I]}", "dtype", dtype_safetensors_name(entry->dtype), "shape",
             shape_json(&entry->shape), "data_offsets", (json_int_t)entry->offset_bytes,
             (json_int_t)(entry->offset_bytes + entry->n_bytes));
-        json_object_set_new(header, entry->name, item);
+        json_put(&header, entry->name, item);
     }
     enum snug_status status = SNUG_OK;
-    char *dumped =
-        json_object_size(header) == (size_t)n + 1 ? json_dumps(header, JSON_COMPACT) : NULL;
+    char *dumped = json_to_text(header, JSON_COMPACT);
     uint64_t length = dumped == NULL ? 0 : strlen(dumped);
     uint64_t padded = (length + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
     text_add_bytes(out, (const char *)&padded, PREFIX_BYTES);
     if (dumped != NULL)
         text_add(out, "%s%*s", dumped, (int)(padded - length), "");
-    if (json_object_size(header) != (size_t)n + 1)
+    if (bad_name)
         status = snug_fail(err, SNUG_BAD_ARGUMENT,
                            "%s: two tensors of one name, or a name that is not UTF-8", path);
     else if (dumped == NULL || out->failed)

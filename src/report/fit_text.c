@@ -26,8 +26,7 @@ static void add_answer(struct text *out, const struct report_fit *f, const struc
     struct text command = {0};
     text_add(&command, "  %s", f->command);
     text_add(out, "%s", style->bold);
-    if (!command.failed)
-        piece_command(out, command.data, 6);
+    piece_command(out, text_part(out, &command), 6);
     text_add(out, "%s\n", style->off);
     text_free(&command);
     text_add(out, "  memory  %s and %s of runtime; %s stay free\n", text_size(p->total, size),

@@ -62,10 +62,7 @@ void report_plan_object(const struct report_plan *plan, struct text *out)
     text_add(&name, "%s", plan->peak_kind == NULL ? "" : plan->peak_kind);
     if (plan->peak_name != NULL && plan->peak_name[0] != '\0')
         text_add(&name, " %s", plan->peak_name);
-    if (name.failed)
-        out->failed = true;
-    else
-        report_json_string(out, name.data);
+    report_json_string(out, text_part(out, &name));
     text_add(out, "}, ");
     add_integer(out, "recompute_flops", ledger->recompute_flops, ", ");
     add_integer(out, "forward_flops", ledger->forward_flops, ", ");

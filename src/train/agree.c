@@ -30,6 +30,7 @@ static void add_recipe(const struct snug_trainer *t, struct text *out)
          line = strtok_r(NULL, "\n", &rest))
         if (!may_differ(line))
             text_add(out, "%s\n", line);
+    out->failed |= all.failed;
     text_free(&all);
 }
 
@@ -42,7 +43,7 @@ static enum snug_status add_model(const struct snug_trainer *t, struct text *out
     TRY(model_forward(t->model, MODEL_FOR_LOSS, 1, 0, &prog, err));
     program_dump(&prog, &text);
     text_add(out, "model = %s (%016llx)\n", t->model->name,
-             (unsigned long long)rng_hash_string(text.data == NULL ? "" : text.data));
+             (unsigned long long)rng_hash_string(text_part(out, &text)));
     text_free(&text);
     program_free(&prog);
     return SNUG_OK;

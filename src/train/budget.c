@@ -8,16 +8,15 @@
 #include <math.h>
 #include <stdio.h>
 
-static bool total_of(const struct snug_model *model, const struct snug_recipe *recipe,
-                     int64_t *total_bytes)
+static enum snug_status total_of(const struct snug_model *model, const struct snug_recipe *recipe,
+                                 int64_t *total_bytes)
 {
     struct session s;
     struct session_request q = {.model = model, .recipe = recipe, .train = true};
-    if (session_make(&q, &s, NULL) != SNUG_OK)
-        return false;
+    TRY(session_make(&q, &s, NULL));
     *total_bytes = s.plan.arena_bytes;
     session_free(&s);
-    return true;
+    return SNUG_OK;
 }
 
 /* The largest divisor of the batch that is at most `most` and less than micro_batch; 0: none. */
@@ -32,9 +31,14 @@ static int64_t smaller_micro_batch(int64_t batch, int64_t micro_batch, int64_t m
 static void add_alternative(const struct snug_model *model, const struct snug_recipe *recipe,
                             const char *flags, struct priced_recipe *out, int *n)
 {
-    if (total_of(model, recipe, &out[*n].total_bytes)) {
+    if (*n < 0)
+        return;
+    enum snug_status status = total_of(model, recipe, &out[*n].total_bytes);
+    if (status == SNUG_OK) {
         snprintf(out[*n].flags, sizeof out[*n].flags, "%s", flags);
         ++*n;
+    } else if (status == SNUG_NO_MEMORY) {
+        *n = -1;
     }
 }
 
@@ -80,7 +84,8 @@ static bool find_nearest(const struct snug_model *model, const struct snug_recip
         for (int64_t m = s->micro_batch; m > 0; m = smaller_micro_batch(s->batch, m, (m + 1) / 2)) {
             int64_t total_bytes;
             other.micro_batch = m;
-            if (!total_of(model, &other, &total_bytes) || total_bytes >= found->total_bytes)
+            if (total_of(model, &other, &total_bytes) != SNUG_OK ||
+                total_bytes >= found->total_bytes)
                 continue;
             found->total_bytes = total_bytes;
             snprintf(found->flags, sizeof found->flags, "--batch %lld --micro-batch %lld%s",

@@ -11,7 +11,7 @@ struct priced_recipe {
     int64_t total_bytes;
 };
 
-/* The same plan with one flag changed, each priced; returns how many there are. */
+/* The same plan with one flag changed, each priced; returns how many there are, -1: out of memory. */
 enum { BUDGET_ALTERNATIVES = 4 };
 int budget_alternatives(const struct snug_model *model, const struct snug_recipe *recipe,
                         const struct session *session,

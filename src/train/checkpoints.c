@@ -75,12 +75,10 @@ static enum snug_status check_folder_is_free(const char *dir, struct snug_error 
     static const char *const ours[] = {"state.json", "plan.json", "state.json"};
     static const char *const theirs[] = {"model.safetensors", "config.json", PEFT_CONFIG_NAME};
     for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) {
-        char *mark = path_join(dir, ours[i], ""), *file = path_join(dir, theirs[i], "");
-        bool foreign =
-            mark != NULL && file != NULL && access(file, F_OK) == 0 && access(mark, F_OK) != 0;
-        free(mark);
-        free(file);
-        if (foreign)
+        bool has_mark, has_file;
+        TRY(path_find(dir, ours[i], &has_mark, err));
+        TRY(path_find(dir, theirs[i], &has_file, err));
+        if (has_file && !has_mark)
             return snug_fail(err, SNUG_BAD_ARGUMENT,
                              "%s holds a model already (%s): choose another --out", dir, theirs[i]);
     }
@@ -89,12 +87,14 @@ static enum snug_status check_folder_is_free(const char *dir, struct snug_error 
 
 enum snug_status trainer_check_out(const struct snug_trainer *t, struct snug_error *err)
 {
-    if (t->options.resume && !checkpoint_exists(t->out))
+    bool exists;
+    TRY(checkpoint_exists(t->out, &exists, err));
+    if (t->options.resume && !exists)
         return snug_fail(err, SNUG_BAD_FILE,
                          "%s holds no checkpoint to resume: start without --resume", t->out);
     if (t->options.resume)
         return SNUG_OK;
-    if (checkpoint_exists(t->out))
+    if (exists)
         return snug_fail(
             err, SNUG_BAD_ARGUMENT,
             "%s already holds a run: continue it with --resume or choose another --out", t->out);
@@ -166,18 +166,22 @@ static enum snug_status identity_of(const snug_model *model, char out[IDENTITY_M
     return status;
 }
 
+/* NULL: out of memory. */
 static json_t *recipe_json(const snug_recipe *recipe)
 {
-    struct text lines = {0};
+    struct text text = {0};
+    recipe_write(recipe, &text);
+    char *lines = text_take(&text), *rest = NULL;
+    if (lines == NULL)
+        return NULL;
     json_t *object = json_object();
-    recipe_write(recipe, &lines);
-    char *rest, *line = lines.data == NULL ? NULL : strtok_r(lines.data, "\n", &rest);
-    for (; line != NULL && object != NULL; line = strtok_r(NULL, "\n", &rest)) {
+    for (char *line = strtok_r(lines, "\n", &rest); line != NULL;
+         line = strtok_r(NULL, "\n", &rest)) {
         char *equals = strstr(line, " = ");
         *equals = '\0';
-        json_object_set_new(object, line, json_string(equals + 3));
+        json_put(&object, line, json_string(equals + 3));
     }
-    text_free(&lines);
+    free(lines);
     return object;
 }
 
@@ -199,16 +203,17 @@ static snug_recipe effective_recipe(const struct snug_trainer *t)
     return recipe;
 }
 
-/* What the adapters stand beside. */
-static json_t *base_json(const struct snug_trainer *t)
+/* What the adapters stand beside; NULL in *base: out of memory. */
+static enum snug_status base_json(const struct snug_trainer *t, json_t **base,
+                                  struct snug_error *err)
 {
     char crc[16];
     uint32_t of_base;
     const char *folder = t->model->weights_folder;
-    if (adapter_base_crc(&t->session, t->exec, &of_base, NULL) != SNUG_OK)
-        return NULL;
+    TRY(adapter_base_crc(&t->session, t->exec, &of_base, err));
     snprintf(crc, sizeof crc, "%08lx", (unsigned long)of_base);
-    return json_pack("{s:s, s:s}", "weights", folder == NULL ? "random" : folder, "crc32", crc);
+    *base = json_pack("{s:s, s:s}", "weights", folder == NULL ? "random" : folder, "crc32", crc);
+    return SNUG_OK;
 }
 
 static enum snug_status same_base(const struct snug_trainer *t, const json_t *state,
@@ -250,8 +255,8 @@ enum { N_KEPT_SCALARS = sizeof kept_scalars / sizeof *kept_scalars };
 static json_t *scalars_json(const double *scalars)
 {
     json_t *object = json_object();
-    for (int i = 0; i < N_KEPT_SCALARS && object != NULL; i++)
-        json_object_set_new(object, kept_scalars[i].name, json_real(scalars[kept_scalars[i].at]));
+    for (int i = 0; i < N_KEPT_SCALARS; i++)
+        json_put(&object, kept_scalars[i].name, json_real(scalars[kept_scalars[i].at]));
     return object;
 }
 
@@ -268,32 +273,34 @@ static enum snug_status restore_scalars(const struct snug_trainer *t, const json
     return SNUG_OK;
 }
 
-static char *state_text(const struct snug_trainer *t)
+/* *text is the caller's. */
+static enum snug_status state_text(const struct snug_trainer *t, char **text,
+                                   struct snug_error *err)
 {
     char identity[IDENTITY_MAX];
+    json_t *base = NULL;
     snug_recipe recipe = effective_recipe(t);
-    if (identity_of(t->model, identity, NULL) != SNUG_OK)
-        return NULL;
+    *text = NULL;
+    TRY(identity_of(t->model, identity, err));
+    if (t->recipe.lora > 0)
+        TRY(base_json(t, &base, err));
     char fingerprint[32], name[sizeof t->model->name];
     snug_printable(memcpy(name, t->model->name, sizeof name)); /* cut, maybe within a character */
     snprintf(fingerprint, sizeof fingerprint, "%016llx",
              t->data == NULL ? 0ull : (unsigned long long)data_fingerprint(t->data));
-    json_t *state = json_pack(
-        "{s:i, s:s, s:s, s:I, s:I, s:I, s:I, s:{s:s, s:s, s:s}, s:o, s:o}", "format", RUN_FORMAT,
-        "model", name, "identity", identity, "step", (json_int_t)t->step, "n_steps",
-        (json_int_t)t->n_steps, "seed", (json_int_t)t->recipe.seed, "samples_seen",
-        (json_int_t)(t->step * t->session.batch), "data", "spec",
-        t->data_spec == NULL ? "random" : t->data_spec, "kind",
-        t->data == NULL ? "given" : data_kind(t->data), "fingerprint", fingerprint, "scalars",
-        scalars_json(exec_scalars(t->exec)), "recipe", recipe_json(&recipe));
-    if (state != NULL && t->recipe.lora > 0 &&
-        json_object_set_new(state, "base", base_json(t)) != 0) {
-        json_decref(state);
-        return NULL;
-    }
-    char *text = state == NULL ? NULL : json_dumps(state, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+    json_t *state =
+        json_pack("{s:i, s:s, s:s, s:I, s:I, s:I, s:I, s:{s:s, s:s, s:s}, s:o, s:o}", "format",
+                  RUN_FORMAT, "model", name, "identity", identity, "step", (json_int_t)t->step,
+                  "n_steps", (json_int_t)t->n_steps, "seed", (json_int_t)t->recipe.seed,
+                  "samples_seen", (json_int_t)(t->step * t->session.batch), "data", "spec",
+                  t->data_spec == NULL ? "random" : t->data_spec, "kind",
+                  t->data == NULL ? "given" : data_kind(t->data), "fingerprint", fingerprint,
+                  "scalars", scalars_json(exec_scalars(t->exec)), "recipe", recipe_json(&recipe));
+    if (t->recipe.lora > 0)
+        json_put(&state, "base", base);
+    *text = json_to_text(state, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
     json_decref(state);
-    return text;
+    return *text != NULL ? SNUG_OK : snug_fail(err, SNUG_NO_MEMORY, "out of memory while saving");
 }
 
 enum { MODEL_FILE, OPTIMIZER_FILE, ADAPTER_FILE, N_FILES };
@@ -379,9 +386,8 @@ enum snug_status trainer_save(struct snug_trainer *t, struct snug_error *err)
     struct st_entry *trained = NULL, *optimizer = NULL;
     struct rank_parts *parts[2] = {NULL, NULL};
     int n_trained = 0, n_optimizer = 0;
-    char *state = state_text(t);
-    enum snug_status status =
-        state == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory while saving") : SNUG_OK;
+    char *state;
+    enum snug_status status = state_text(t, &state, err);
     if (status == SNUG_OK)
         status = trained_entries(t, &trained, &n_trained, &parts[0], err);
     if (status == SNUG_OK)
@@ -513,7 +519,8 @@ static enum snug_status same_states(const struct snug_trainer *t, const json_t *
     if (recipe.lora > 0)
         recipe.lora_alpha = recipe_lora_alpha(&t->recipe);
     json_t *now = recipe_json(&recipe);
-    enum snug_status status = SNUG_OK;
+    enum snug_status status =
+        now == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory") : SNUG_OK;
     for (size_t i = 0; i < sizeof keys / sizeof *keys && status == SNUG_OK; i++) {
         const char *was = saved_value(saved, keys[i]), *is = saved_value(now, keys[i]);
         if (was != NULL && is != NULL && strcmp(was, is) != 0)

@@ -65,7 +65,7 @@ static void add_value(const struct snug_recipe *recipe, struct fit_axis *axis, c
 }
 
 /* The first value is what the recipe has already. */
-static void add_own_value(const struct fit *fit, struct fit_axis *axis)
+static bool add_own_value(const struct fit *fit, struct fit_axis *axis)
 {
     struct text own = {0};
     recipe_get(&fit->recipe, axis->key, &own);
@@ -75,7 +75,9 @@ static void add_own_value(const struct fit *fit, struct fit_axis *axis)
         text_add(&own, "%d", recipe_state_bits(&fit->recipe));
     snprintf(axis->values[0], FIT_VALUE_TEXT, "%s", own.length > 0 ? own.data : "none");
     axis->n_values = 1;
+    bool ok = !own.failed;
     text_free(&own);
+    return ok;
 }
 
 /* Of the batch, falling; where there are too many, the smallest. */
@@ -101,20 +103,23 @@ static void add_divisors(const struct fit *fit, struct fit_axis *axis)
     }
 }
 
-static void add_axis(struct fit *fit, enum fit_axis_id id, const char *allow, bool has_loss)
+/* False: out of memory. */
+static bool add_axis(struct fit *fit, enum fit_axis_id id, const char *allow, bool has_loss)
 {
     const struct row *row = &rows[id];
     struct fit_axis *axis = &fit->axes[id];
     axis->key = row->key;
-    add_own_value(fit, axis);
+    if (!add_own_value(fit, axis))
+        return false;
     if (recipe_is_given(&fit->recipe, row->key) ||
         (row->changes_training && !is_allowed(allow, row->key)))
-        return;
+        return true;
     if (id == FIT_MICRO_BATCH && has_loss)
         add_divisors(fit, axis);
     for (int i = 0; row->values[i] != NULL; i++)
         if (strcmp(row->values[i], axis->values[0]) != 0)
             add_value(&fit->recipe, axis, row->values[i]);
+    return true;
 }
 
 int fit_find_value(const struct fit *fit, enum fit_axis_id axis, const char *value)
@@ -295,7 +300,8 @@ static void write_smallest(const struct fit *fit, struct text *out)
 {
     struct text flags = {0};
     fit_write_flags(fit, fit->smallest, &flags);
-    text_add(out, "%s needs ", flags.length > 0 ? flags.data : "the recipe as it is");
+    const char *words = text_part(out, &flags);
+    text_add(out, "%s needs ", *words != '\0' ? words : "the recipe as it is");
     write_budget(fit->candidates[fit->smallest].total_bytes + fit->runtime_bytes, out);
     text_free(&flags);
 }
@@ -311,16 +317,17 @@ static enum snug_status begin(struct fit *fit, const char *allow, struct snug_er
     TRY(check_allow(allow, err));
     if (fit->recipe.memory <= 0)
         return snug_fail(err, SNUG_BAD_ARGUMENT, "fit needs a budget: --memory 24G");
-    rates_of_recipe(&fit->recipe, &fit->rates);
+    TRY(rates_of_recipe(&fit->recipe, &fit->rates, err));
     TRY(session_make(&q, &s, err));
     fit->batch = s.batch;
     fit->seq = s.seq;
     fit->runtime_bytes = session_expected_runtime_bytes(&s);
-    for (int i = 0; i < FIT_N_AXES; i++)
-        add_axis(fit, i, allow, s.prog.loss != TENSOR_NONE);
+    bool ok = true;
+    for (int i = 0; i < FIT_N_AXES && ok; i++)
+        ok = add_axis(fit, i, allow, s.prog.loss != TENSOR_NONE);
     session_free(&s);
-    fit->n_candidates = stride(fit, FIT_N_AXES);
-    fit->candidates = calloc((size_t)fit->n_candidates, sizeof *fit->candidates);
+    fit->n_candidates = ok ? stride(fit, FIT_N_AXES) : 0;
+    fit->candidates = ok ? calloc((size_t)fit->n_candidates, sizeof *fit->candidates) : NULL;
     if (fit->candidates == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     return SNUG_OK;

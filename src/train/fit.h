@@ -97,8 +97,10 @@ enum snug_status fit_find_smallest(struct fit *fit, struct snug_error *err);
 /* The frontier of the candidates that change training as the chosen one does.  whole: of all with a
  * fixed checkpointing, else of what the search has priced, near the choice. */
 enum snug_status fit_find_frontier(struct fit *fit, bool whole, struct snug_error *err);
-/* The candidate that differs in one value, priced, or -1: it cannot be, or would take long. */
-int fit_neighbour(struct fit *fit, int candidate, enum fit_axis_id axis, int value);
+/* The candidate that differs in one value, priced; *neighbour is -1 if it cannot be, or would take
+ * long. */
+enum snug_status fit_neighbour(struct fit *fit, int candidate, enum fit_axis_id axis, int value,
+                               int *neighbour, struct snug_error *err);
 
 /* Room of the budget for the plan. */
 static inline int64_t fit_room(const struct fit *fit)

@@ -123,7 +123,8 @@ enum snug_status fit_find_frontier(struct fit *fit, bool whole, struct snug_erro
     return status;
 }
 
-int fit_neighbour(struct fit *fit, int candidate, enum fit_axis_id axis, int value)
+enum snug_status fit_neighbour(struct fit *fit, int candidate, enum fit_axis_id axis, int value,
+                               int *neighbour, struct snug_error *err)
 {
     int choice[FIT_N_AXES];
     for (int i = 0; i < FIT_N_AXES; i++)
@@ -132,7 +133,8 @@ int fit_neighbour(struct fit *fit, int candidate, enum fit_axis_id axis, int val
     int other = fit_index(fit, choice);
     const struct fit_candidate *c = &fit->candidates[other];
     bool is_slow = has_checkpoint(fit, other, "auto") || has_checkpoint(fit, other, "all");
-    if (!c->is_priced && (is_slow || fit_price(fit, &other, 1, NULL) != SNUG_OK))
-        return -1;
-    return c->is_possible ? other : -1;
+    if (!c->is_priced && !is_slow)
+        TRY(fit_price(fit, &other, 1, err));
+    *neighbour = c->is_priced && c->is_possible ? other : -1;
+    return SNUG_OK;
 }

@@ -1,6 +1,7 @@
 /*
  * memory.c -- what the operating system says: how much this process holds, how much it may.
  */
+#include "base/fd.h"
 #include "train/trainer.h"
 
 #include <sched.h>
@@ -12,18 +13,15 @@
 /* A line "VmRSS:   1234 kB" of /proc/self/status, in bytes; -1 where there is no such file. */
 static int64_t status_line(const char *key)
 {
-    FILE *file = fopen("/proc/self/status", "r");
-    char line[256];
-    int64_t bytes = -1;
+    char lines[4096];
+    long long kib;
+    const char *line = fd_read_start("/proc/self/status", lines, sizeof lines) ? lines : NULL;
     size_t length = strlen(key);
-    while (file != NULL && bytes < 0 && fgets(line, sizeof line, file) != NULL) {
-        long long kib;
-        if (strncmp(line, key, length) == 0 && sscanf(line + length, ": %lld", &kib) == 1)
-            bytes = (int64_t)kib * 1024;
+    while (line != NULL && strncmp(line, key, length) != 0) {
+        line = strchr(line, '\n');
+        line = line == NULL ? NULL : line + 1;
     }
-    if (file != NULL)
-        fclose(file);
-    return bytes;
+    return line != NULL && sscanf(line + length, ": %lld", &kib) == 1 ? (int64_t)kib * 1024 : -1;
 }
 
 int64_t process_resident_bytes(void)
@@ -44,12 +42,11 @@ int64_t process_peak_bytes(void)
 int64_t machine_bytes(void)
 {
     int64_t bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE);
-    FILE *file = fopen("/sys/fs/cgroup/memory.max", "r"); /* a container's share */
+    char share[64]; /* a container's */
     long long limit;
-    if (file != NULL && fscanf(file, "%lld", &limit) == 1 && limit > 0 && limit < bytes)
+    if (fd_read_start("/sys/fs/cgroup/memory.max", share, sizeof share) &&
+        sscanf(share, "%lld", &limit) == 1 && limit > 0 && limit < bytes)
         bytes = limit;
-    if (file != NULL)
-        fclose(file);
     return bytes;
 }
 

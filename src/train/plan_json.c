@@ -26,7 +26,7 @@ static const char *updates_text(const struct session *s, const struct snug_recip
     return NULL;
 }
 
-void plan_report(const struct session *s, const struct snug_recipe *recipe, const char *model_name,
+bool plan_report(const struct session *s, const struct snug_recipe *recipe, const char *model_name,
                  struct text *line, struct report_plan *report)
 {
     *report = (struct report_plan){.model = model_name,
@@ -48,14 +48,15 @@ void plan_report(const struct session *s, const struct snug_recipe *recipe, cons
     report->rates = s->rates_origin[0] != '\0' ? s->rates_origin : NULL;
     report->runtime_bytes = session_expected_runtime_bytes(s);
     session_ledger(s, recipe, &report->ledger);
+    return !line->failed;
 }
 
 char *plan_json(const struct session *s, const struct snug_recipe *recipe, const char *model_name)
 {
     struct text line = {0};
     struct report_plan report;
-    plan_report(s, recipe, model_name, &line, &report);
-    char *out = report_plan_json(&report);
+    bool ok = plan_report(s, recipe, model_name, &line, &report);
+    char *out = ok ? report_plan_json(&report) : NULL;
     text_free(&line);
     return out;
 }

@@ -8,7 +8,7 @@
 #include "train/session.h"
 
 /* Fills *report but for its alternatives.  `line` gets the recipe in words and must outlive it. */
-void plan_report(const struct session *session, const struct snug_recipe *recipe,
+bool plan_report(const struct session *session, const struct snug_recipe *recipe,
                  const char *model_name, struct text *line, struct report_plan *report);
 char *plan_json(const struct session *session, const struct snug_recipe *recipe,
                 const char *model_name); /* the caller's; NULL: out of memory */

@@ -104,15 +104,19 @@ enum snug_status rates_check_target(const struct snug_recipe *recipe, struct snu
     return SNUG_BAD_ARGUMENT;
 }
 
-void rates_of_recipe(const struct snug_recipe *recipe, struct machine_rates *rates)
+enum snug_status rates_of_recipe(const struct snug_recipe *recipe, struct machine_rates *rates,
+                                 struct snug_error *err)
 {
+    bool measured = false;
     bool is_some_gpu = recipe->device == DEVICE_cuda && recipe->target == RATES_here;
     const struct card *card = &cards[is_some_gpu ? RATES_h100 : recipe->target];
     int threads = recipe_threads(recipe);
+    if (card->name == NULL && recipe->target == RATES_here)
+        TRY(rates_load(threads, rates, &measured, err));
     if (card->name != NULL) {
         rates->rates = rates_of_card(card);
         snprintf(rates->origin, sizeof rates->origin, "for an assumed %s", card->name);
-    } else if (recipe->target != RATES_here || !rates_load(threads, rates)) {
+    } else if (!measured) {
         rates->rates = rates_generic_cpu(threads);
         snprintf(rates->origin, sizeof rates->origin, "for a generic CPU, %d thread%s", threads,
                  threads == 1 ? "" : "s");
@@ -120,4 +124,5 @@ void rates_of_recipe(const struct snug_recipe *recipe, struct machine_rates *rat
         rates->rates.stored_bytes = file_bytes_per_s;
     }
     set_network(recipe, &rates->rates);
+    return SNUG_OK;
 }

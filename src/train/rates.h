@@ -35,7 +35,8 @@ bool rates_is_gpu(enum rates_target target);
 enum snug_status rates_check_target(const struct snug_recipe *recipe, struct snug_error *err);
 
 /* The device that the recipe names.  A machine that was not measured is a generic CPU. */
-void rates_of_recipe(const struct snug_recipe *recipe, struct machine_rates *rates);
+enum snug_status rates_of_recipe(const struct snug_recipe *recipe, struct machine_rates *rates,
+                                 struct snug_error *err);
 struct device_rates rates_generic_cpu(int threads);
 
 /* rates_measure.c: runs steps of small models for some seconds. */
@@ -44,6 +45,8 @@ enum snug_status rates_measure(const struct snug_recipe *recipe, struct machine_
 /* rates_file.c.  path is the caller's, of the file that was written; NULL if it failed. */
 enum snug_status rates_save(int threads, const struct machine_rates *rates, char **path,
                             struct snug_error *err);
-bool rates_load(int threads, struct machine_rates *rates); /* false: there are none */
+/* *found: there are some. */
+enum snug_status rates_load(int threads, struct machine_rates *rates, bool *found,
+                            struct snug_error *err);
 
 #endif

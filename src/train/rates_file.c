@@ -10,6 +10,7 @@
 #include "train/rates.h"
 
 #include "base/cache.h"
+#include "base/fd.h"
 #include "exec/backend.h"
 #include "io/json.h"
 
@@ -26,18 +27,13 @@ static char *file_in(const char *folder)
 
 static void add_cpu_name(struct text *out)
 {
-    char line[256];
-    FILE *file = fopen("/proc/cpuinfo", "r");
-    bool found = false;
-    while (file != NULL && !found && fgets(line, sizeof line, file) != NULL) {
-        char *value = strstr(line, ": ");
-        found = value != NULL && strncmp(line, "model name", 10) == 0;
-        if (found)
-            text_add(out, "%.*s", (int)strcspn(value + 2, "\n"), value + 2);
-    }
-    if (file != NULL)
-        fclose(file);
-    if (!found)
+    char lines[4096]; /* of the first core */
+    bool is_there = fd_read_start("/proc/cpuinfo", lines, sizeof lines);
+    const char *line = is_there ? strstr(lines, "\nmodel name") : NULL;
+    const char *value = line == NULL ? NULL : strstr(line, ": ");
+    if (value != NULL)
+        text_add(out, "%.*s", (int)strcspn(value + 2, "\n"), value + 2);
+    else
         text_add(out, "CPU");
 }
 
@@ -103,30 +99,54 @@ static bool read_machine(const json_t *machine, struct machine_rates *rates)
 }
 
 /* The whole file, or an empty object. */
-static json_t *read_file(const char *path)
+static enum snug_status read_file(const char *path, json_t **all, struct snug_error *err)
 {
-    json_t *object = NULL;
-    if (path != NULL && json_read_object(path, &object, NULL) == SNUG_OK)
-        return object;
-    return json_object();
+    struct snug_error why = {0};
+    enum snug_status status = json_read_object(path, all, &why);
+    if (status == SNUG_BAD_FILE)
+        *all = json_object();
+    else if (status != SNUG_OK)
+        return snug_fail(err, status, "%s", why.message);
+    return *all != NULL ? SNUG_OK
+                        : snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to read it", path);
 }
 
-bool rates_load(int threads, struct machine_rates *rates)
+/* Where the rates are, and what this machine is called there.  *path is NULL where there is no home. */
+static enum snug_status find_file(int threads, char **folder, char **path, char **name,
+                                  struct snug_error *err)
 {
-    char *folder = cache_folder(), *path = folder == NULL ? NULL : file_in(folder);
-    char *name = machine_name(threads);
-    json_t *all = read_file(path);
-    const json_t *machine =
-        name == NULL ? NULL : json_object_get(json_object_get(all, "machines"), name);
-    bool ok = machine != NULL && read_machine(machine, rates);
-    if (ok)
+    *folder = *path = *name = NULL;
+    TRY(cache_folder(folder, err));
+    if (*folder == NULL)
+        return SNUG_OK;
+    *path = file_in(*folder);
+    *name = machine_name(threads);
+    return *path != NULL && *name != NULL
+               ? SNUG_OK
+               : snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to look for rates", *folder);
+}
+
+enum snug_status rates_load(int threads, struct machine_rates *rates, bool *found,
+                            struct snug_error *err)
+{
+    char *folder, *path, *name;
+    json_t *all = NULL;
+    *found = false;
+    enum snug_status status = find_file(threads, &folder, &path, &name, err);
+    if (status == SNUG_OK && path != NULL)
+        status = read_file(path, &all, err);
+    if (status == SNUG_OK && path != NULL) {
+        const json_t *machine = json_object_get(json_object_get(all, "machines"), name);
+        *found = machine != NULL && read_machine(machine, rates);
+    }
+    if (*found)
         snprintf(rates->origin, sizeof rates->origin, "by rates measured here, %d thread%s",
                  threads, threads == 1 ? "" : "s");
     json_decref(all);
     free(folder);
     free(path);
     free(name);
-    return ok;
+    return status;
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -135,8 +155,7 @@ static json_t *curve_json(const struct rate_curve *curve)
 {
     json_t *points = json_array();
     for (int i = 0; i < curve->n_points; i++)
-        json_array_append_new(points,
-                              json_pack("[f, f]", curve->points[i].size, curve->points[i].rate));
+        json_push(&points, json_pack("[f, f]", curve->points[i].size, curve->points[i].rate));
     return json_pack("{s: s, s: s, s: i, s: o}", "op", op_infos[curve->kind].name, "type",
                      dtype_name(curve->dtype), "variant", curve->variant, "points", points);
 }
@@ -145,7 +164,7 @@ static json_t *machine_json(const struct machine_rates *rates)
 {
     json_t *curves = json_array();
     for (int i = 0; i < rates->rates.n_curves; i++)
-        json_array_append_new(curves, curve_json(&rates->curves[i]));
+        json_push(&curves, curve_json(&rates->curves[i]));
     return json_pack("{s: f, s: f, s: o}", "flops", rates->rates.flops, "bytes", rates->rates.bytes,
                      "curves", curves);
 }
@@ -153,14 +172,13 @@ static json_t *machine_json(const struct machine_rates *rates)
 static enum snug_status write_machine(const char *path, const char *name,
                                       const struct machine_rates *rates, struct snug_error *err)
 {
-    json_t *all = read_file(path);
-    if (!json_is_object(json_object_get(all, "machines")))
-        json_object_set_new(all, "machines", json_object());
-    enum snug_status status = SNUG_OK;
-    if (json_object_set_new(json_object_get(all, "machines"), name, machine_json(rates)) != 0)
-        status = snug_fail(err, SNUG_NO_MEMORY, "out of memory");
-    else
-        status = json_write(path, all, NULL, err);
+    json_t *all;
+    TRY(read_file(path, &all, err));
+    json_t *machines = json_object_get(all, "machines");
+    machines = json_is_object(machines) ? json_incref(machines) : json_object();
+    json_put(&machines, name, machine_json(rates));
+    json_put(&all, "machines", machines);
+    enum snug_status status = json_write(path, all, NULL, err);
     json_decref(all);
     return status;
 }
@@ -168,10 +186,9 @@ static enum snug_status write_machine(const char *path, const char *name,
 enum snug_status rates_save(int threads, const struct machine_rates *rates, char **path,
                             struct snug_error *err)
 {
-    char *folder = cache_folder(), *name = machine_name(threads);
-    *path = folder == NULL ? NULL : file_in(folder);
-    enum snug_status status = SNUG_OK;
-    if (*path == NULL || name == NULL)
+    char *folder, *name;
+    enum snug_status status = find_file(threads, &folder, path, &name, err);
+    if (status == SNUG_OK && *path == NULL)
         status = snug_fail(err, SNUG_IO_ERROR, "rates: neither XDG_CACHE_HOME nor HOME is set");
     if (status == SNUG_OK)
         status = cache_make_folder(folder, err);

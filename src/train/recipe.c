@@ -506,7 +506,7 @@ char *snug_recipe_help(void)
         text_add(&t, "  --%-13s %s\n", keys[i].name, keys[i].about);
         struct text values = {0};
         add_values(&keys[i], &values);
-        add_wrapped(&t, values.data == NULL ? "" : values.data);
+        add_wrapped(&t, text_part(&t, &values));
         text_free(&values);
     }
     return text_take(&t);
@@ -517,8 +517,9 @@ void recipe_write(const struct snug_recipe *recipe, struct text *out)
     for (int i = 0; i < N_KEYS; i++) {
         struct text value = {0};
         get_value(recipe, &keys[i], &value);
-        if (value.length > 0)
-            text_add(out, "%s = %s\n", keys[i].name, value.data);
+        const char *words = text_part(out, &value);
+        if (*words != '\0')
+            text_add(out, "%s = %s\n", keys[i].name, words);
         text_free(&value);
     }
 }

@@ -60,11 +60,12 @@ void recipe_write_flags(const struct snug_recipe *recipe, struct text *out)
         if (!recipe_is_given(recipe, name))
             continue;
         recipe_get(recipe, name, &value);
+        const char *words = text_part(out, &value);
         if (strcmp(name, "memory") == 0)
             add_memory(recipe, out);
-        else if (value.length > 0) {
+        else if (*words != '\0') {
             text_add(out, " --%s ", name);
-            text_add_word(out, value.data);
+            text_add_word(out, words);
         }
         text_free(&value);
     }

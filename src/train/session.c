@@ -291,7 +291,7 @@ static enum snug_status plan_step(const struct session_request *q, struct sessio
         return plan_make_over(&s->prog, &q->over->prog, &q->over->plan, s->backend->alignment,
                               &s->plan, err);
     if (q->rates == NULL) {
-        rates_of_recipe(q->recipe, &own);
+        TRY(rates_of_recipe(q->recipe, &own, err));
         memcpy(s->rates_origin, own.origin, sizeof s->rates_origin);
     }
     const struct device_rates *rates = q->rates != NULL ? q->rates : &own.rates;

@@ -243,7 +243,8 @@ enum snug_status weights_load_folder(const struct session *session, struct exec 
     struct checkpoint *checkpoint = NULL;
     struct safetensors *st = NULL;
     enum snug_status status;
-    bool is_run = checkpoint_exists(folder);
+    bool is_run;
+    TRY(checkpoint_exists(folder, &is_run, err));
     if (is_run) {
         TRY(checkpoint_open(folder, &checkpoint, err));
         st = checkpoint_find(checkpoint, file);
