@@ -247,6 +247,18 @@ $(BUILD)/tests/ops/test_lanes.o: private CFLAGS += $(if $(filter v4,$(CONFIG_LEV
 # Vectors wider than registers are passed within that file alone.
 $(BUILD)/tests/ops/test_own_product.o: private CFLAGS += -Wno-psabi
 
+# The whole command line, with every function that allocates for its caller in the hands of the test.
+ALLOCATORS := malloc calloc realloc strdup strndup getline __getdelim fopen fdopen opendir realpath mmap \
+              pthread_create gzopen
+$(BUILD)/tests/fault/snug_main.o: src/cli/main.c build/config.mk $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(say) CC '$< (tests)'
+	$(run)$(CC) $(CPPFLAGS) $(CFLAGS) -Dmain=snug_main -MMD -MP -c -o $@ $<
+$(BUILD)/tests/fault/test_no_memory: %: %.o $(BUILD)/tests/fault/allocations.o $(BUILD)/tests/fault/trees.o \
+        $(BUILD)/tests/fault/snug_main.o $(filter-out %/main.o,$(CLI_OBJ)) $(TEST_LIB) $(BUILD)/libsnug.a
+	$(say) LINK $@
+	$(run)$(CC) $(CFLAGS) $(LDFLAGS) $(ALLOCATORS:%=-Wl,--wrap=%) -o $@ $^ -lcmocka $(LDLIBS)
+
 # Benches run the shipped kernels as the tests do.
 $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BENCH_LIB) $(BUILD)/libsnug.a
 	$(say) LINK $@

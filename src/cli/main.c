@@ -5,8 +5,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -149,6 +151,7 @@ int main(int argc, char **argv)
     if (argc > 1 && has_threads(argv[1]))
         spin_bound(argv);
     signal(SIGXFSZ, SIG_IGN); /* a write past RLIMIT_FSIZE fails, and is reported */
+    json_set_alloc_funcs(malloc, free); /* JSON has no allocator of its own */
     int status = argc > 0 ? run(argc - 1, argv + 1) : CLI_WRONG_USAGE;
 
     errno = 0;
