@@ -220,6 +220,7 @@ $(filter $(BUILD)/tests/cuda/%,$(TEST_BIN)): %: %.o $(TEST_LIB) $(EMULATED_OBJ) 
 	$(run)$(CXX) $(filter-out -std=c11,$(CFLAGS)) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
 
 $(BUILD)/tests/cuda/test_cuda_oracle: private LDFLAGS += -Wl,--wrap=backend_cpu
+$(BUILD)/tests/cuda/test_pins: private LDFLAGS += -Wl,--wrap=realloc -Wl,--wrap=fopen
 
 # What cuDNN itself says of our graphs, told about a GPU that is not there.
 GRAPH_OBJ := $(patsubst %,$(BUILD)/plugin/src/cuda/%_cudnn.c.o,graph plan attention conv)

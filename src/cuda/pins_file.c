@@ -5,6 +5,7 @@
 #include "cuda/pins_file.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,8 +34,10 @@ bool pin_list_add(struct pin_list *list, const struct pin *pin)
     if (list->n == list->capacity) {
         size_t capacity = list->capacity > 0 ? 2 * list->capacity : 64;
         struct pin *pins = realloc(list->pins, capacity * sizeof *pins);
-        if (pins == NULL)
+        if (pins == NULL) {
+            list->failed = true;
             return false;
+        }
         list->pins = pins;
         list->capacity = capacity;
     }
@@ -56,21 +59,27 @@ static bool is_named_by_user(const char **value)
     return *value != NULL && **value != '\0';
 }
 
-char *pins_file_path(const char *title)
+bool pins_file_path(const char *title, char **path)
 {
     const char *value = NULL;
-    if (is_named_by_user(&value))
-        return strcmp(value, "off") == 0 ? NULL : strdup(value);
     char *folder;
-    if (cache_folder(&folder, NULL) != SNUG_OK || folder == NULL)
-        return NULL;
-    struct text path = {0};
-    text_add(&path, "%s/", folder);
+    *path = NULL;
+    if (is_named_by_user(&value) && strcmp(value, "off") == 0)
+        return true;
+    if (is_named_by_user(&value))
+        return (*path = strdup(value)) != NULL;
+    if (cache_folder(&folder, NULL) != SNUG_OK)
+        return false;
+    if (folder == NULL)
+        return true;
+    struct text made = {0};
+    text_add(&made, "%s/", folder);
     for (const char *c = title; *c != '\0'; c++)
-        text_add(&path, "%c", isalnum((unsigned char)*c) || *c == '.' ? *c : '-');
-    text_add(&path, ".pins");
+        text_add(&made, "%c", isalnum((unsigned char)*c) || *c == '.' ? *c : '-');
+    text_add(&made, ".pins");
     free(folder);
-    return text_take(&path);
+    *path = text_take(&made);
+    return *path != NULL;
 }
 
 /* ---- reading and writing --------------------------------------------------------------------- */
@@ -118,10 +127,13 @@ bool pins_file_read(const char *path, const char *title, struct pin_list *list)
     char line[LINE_MOST] = "";
     int64_t n_bytes;
     int fd;
-    if (fd_open_read(path, &fd, &n_bytes, NULL) != SNUG_OK)
+    enum snug_status status = fd_open_read(path, &fd, &n_bytes, NULL);
+    list->failed |= status == SNUG_NO_MEMORY;
+    if (status != SNUG_OK)
         return false;
     FILE *file = fdopen(fd, "r");
     if (file == NULL) {
+        list->failed |= errno == ENOMEM;
         close(fd);
         return false;
     }
@@ -196,7 +208,7 @@ void pins_file_add(const char *path, const char *title, struct pin_list *list)
     bool named = is_named_by_user(&value);
     if (!pins_file_read(path, title, &all) && is_anothers(path, named))
         return;
-    bool ok = merge(&all, list);
+    bool ok = !all.failed && merge(&all, list);
     text_add(&out, "%s\n", title);
     for (size_t i = 0; i < all.n; i++)
         add_pin(&out, &all.pins[i]);

@@ -8,7 +8,8 @@
  * Several processes may have it in use: a write takes what is there and what is new to a file of
  * its own, which then replaces it.  Of two writes at the same instant one may be lost, and its pins
  * are chosen again by the next run, perhaps otherwise; what is there is whole at any time.  What
- * cannot be read is chosen anew, what cannot be written is not kept, and neither is a mistake.
+ * cannot be read is chosen anew, what cannot be written is not kept, and neither is a mistake.  But where
+ * memory runs out nothing is written: a list that lacks pins would take them from the file.
  *
  * There is nothing of CUDA in here, so that it is tested where there is none.
  */
@@ -33,6 +34,7 @@ struct pin {
 struct pin_list { /* all zeros is the empty list */
     struct pin *pins;
     size_t n, capacity;
+    bool failed; /* memory ran out: it may lack what the file has */
 };
 
 /* NULL: there is none with that key. */
@@ -40,8 +42,8 @@ struct pin *pin_list_find(const struct pin_list *list, const int64_t key[PIN_KEY
 bool pin_list_add(struct pin_list *list, const struct pin *pin); /* false: no memory */
 void pin_list_free(struct pin_list *list);
 
-/* The caller's; NULL: pins are not kept. */
-char *pins_file_path(const char *title);
+/* *path is the caller's; NULL: pins are not kept.  False: no memory. */
+bool pins_file_path(const char *title, char **path);
 /* False: there is no file of that title.  A line that is no pin is passed over. */
 bool pins_file_read(const char *path, const char *title, struct pin_list *list);
 /* Adds those of the list that the file does not have yet, or that replace what it has.  Of the others the

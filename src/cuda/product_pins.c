@@ -61,7 +61,7 @@ static void read_file(void)
     table.is_read = true;
     if (!write_title(table.title, sizeof table.title))
         return;
-    table.path = pins_file_path(table.title);
+    table.list.failed = !pins_file_path(table.title, &table.path);
     if (table.path != NULL)
         (void)pins_file_read(table.path, table.title, &table.list);
 }
@@ -93,7 +93,7 @@ enum snug_status product_pin_add(const struct cuda_product_shape *shape,
     if (there != NULL) {
         pin.replaces = true;
         *there = pin;
-    } else if (!pin_list_add(&table.list, &pin))
+    } else if (table.list.failed || !pin_list_add(&table.list, &pin))
         return snug_fail(err, SNUG_NO_MEMORY, "product: no memory for the chosen algorithms");
     if (table.path != NULL)
         pins_file_add(table.path, table.title, &table.list);

@@ -2,6 +2,7 @@
  * test_pins.c -- the file of pinned algorithms: found again by the next process, by several at once, and
  * never in the way.
  */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,6 +20,13 @@
 
 static const char *const TITLE = "cuBLASLt 130001 on NVIDIA H200, driver 13000";
 
+static char *path_of(const char *title)
+{
+    char *path;
+    assert_true(pins_file_path(title, &path));
+    return path;
+}
+
 static struct pin pin_of(int number)
 {
     struct pin pin = {.key = {number, -1, 1LL << 40}, .algorithm = {~0ULL, 7}, .ms = 0.1f};
@@ -31,7 +39,7 @@ static void keep(const char *title, int number)
 {
     struct pin_list list = {0};
     struct pin pin = pin_of(number);
-    char *path = pins_file_path(title);
+    char *path = path_of(title);
     assert_true(pin_list_add(&list, &pin));
     if (path != NULL)
         pins_file_add(path, title, &list);
@@ -43,7 +51,7 @@ static void keep(const char *title, int number)
 static int n_found(const char *title, int n)
 {
     struct pin_list list = {0};
-    char *path = pins_file_path(title);
+    char *path = path_of(title);
     int found = 0;
     if (path != NULL)
         (void)pins_file_read(path, title, &list);
@@ -121,7 +129,7 @@ static void test_a_file_of_the_user_with_another_title_is_left_alone(void **stat
 
 static void test_a_damaged_file_costs_what_is_damaged(void **state)
 {
-    char *path = pins_file_path(TITLE);
+    char *path = path_of(TITLE);
     for (int i = 0; i < 4; i++)
         keep(TITLE, i);
     FILE *file = fopen(path, "a"); /* cut short, too long, words */
@@ -146,7 +154,7 @@ static void test_what_was_not_timed_is_not_kept(void **state)
 {
     struct pin pins[] = {pin_of(0), pin_of(1)};
     struct pin_list list = {.pins = pins, .n = 2};
-    char *path = pins_file_path(TITLE);
+    char *path = path_of(TITLE);
     pins[1].ms = 0.0f;
     pins_file_add(path, TITLE, &list);
     assert_int_equal(n_found(TITLE, 2), 1);
@@ -159,7 +167,7 @@ static void test_the_first_choice_counts_unless_it_is_replaced(void **state)
 {
     struct pin own = pin_of(0);
     struct pin_list list = {.pins = &own, .n = 1};
-    char *path = pins_file_path(TITLE);
+    char *path = path_of(TITLE);
     keep(TITLE, 0);
     own.algorithm[1] = 8;
     pins_file_add(path, TITLE, &list);
@@ -179,7 +187,7 @@ static void test_the_first_choice_counts_unless_it_is_replaced(void **state)
 
 static void test_an_empty_file_is_nobodys(void **state)
 {
-    char *path = pins_file_path(TITLE);
+    char *path = path_of(TITLE);
     keep(TITLE, 0); /* makes the folder */
     FILE *file = fopen(path, "w");
     assert_non_null(file);
@@ -201,7 +209,7 @@ static void test_a_folder_that_cannot_be_written_is_no_mistake(void **state)
     unsetenv("XDG_CACHE_HOME");
     char *home = strdup(getenv("HOME") == NULL ? "" : getenv("HOME"));
     unsetenv("HOME");
-    assert_null(pins_file_path(TITLE));
+    assert_null(path_of(TITLE));
     setenv("HOME", home, 1);
     free(home);
 }
@@ -212,7 +220,7 @@ static void test_several_processes_at_once_leave_a_whole_file(void **state)
     for (int p = 0; p < N_PROCESSES; p++)
         if (fork() == 0) {
             struct pin_list list = {0};
-            char *path = pins_file_path(TITLE);
+            char *path = path_of(TITLE);
             for (int i = 0; i < N_EACH; i++) {
                 struct pin pin = pin_of(p * N_EACH + i);
                 if (!pin_list_add(&list, &pin))
@@ -232,10 +240,58 @@ static void test_several_processes_at_once_leave_a_whole_file(void **state)
     }
     /* The last to write had all of its own. */
     assert_true(n_found(TITLE, N_PROCESSES * N_EACH) >= N_EACH);
-    char *path = pins_file_path(TITLE); /* and nothing beside it */
+    char *path = path_of(TITLE); /* and nothing beside it */
     assert_int_equal(remove(path), 0);
     assert_int_equal(rmdir(files_path(*state, "snug")), 0);
     free(path);
+}
+
+static long n_calls, fail_at; /* of realloc and fopen; 0: none fails */
+
+static bool must_fail(void)
+{
+    n_calls++;
+    errno = ENOMEM;
+    return n_calls == fail_at;
+}
+
+void *__real_realloc(void *old, size_t bytes);
+void *__wrap_realloc(void *old, size_t bytes);
+void *__wrap_realloc(void *old, size_t bytes)
+{
+    return must_fail() ? NULL : __real_realloc(old, bytes);
+}
+
+FILE *__real_fopen(const char *path, const char *mode);
+FILE *__wrap_fopen(const char *path, const char *mode);
+FILE *__wrap_fopen(const char *path, const char *mode)
+{
+    return must_fail() ? NULL : __real_fopen(path, mode);
+}
+
+static void test_no_memory_takes_nothing_from_the_file(void **state)
+{
+    char *path = path_of(TITLE);
+    struct pin pin = pin_of(100);
+    long last = 0;
+    for (int i = 0; i < 100; i++)
+        keep(TITLE, i);
+    for (long n = 1; last == 0; n++) {
+        struct pin_list list = {0};
+        assert_true(pin_list_add(&list, &pin));
+        n_calls = 0;
+        fail_at = n;
+        pins_file_add(path, TITLE, &list);
+        last = n_calls < n ? n : 0;
+        fail_at = 0;
+        pin_list_free(&list);
+        int found = n_found(TITLE, 101);
+        assert_in_range(found, 100, 101);
+    }
+    assert_true(last > 4); /* injections */
+    assert_int_equal(n_found(TITLE, 101), 101);
+    free(path);
+    (void)state;
 }
 
 #define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
@@ -252,6 +308,7 @@ int main(void)
         CASE(test_the_first_choice_counts_unless_it_is_replaced),
         CASE(test_an_empty_file_is_nobodys),
         CASE(test_a_folder_that_cannot_be_written_is_no_mistake),
+        CASE(test_no_memory_takes_nothing_from_the_file),
         CASE(test_several_processes_at_once_leave_a_whole_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
