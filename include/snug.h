@@ -280,6 +280,9 @@ SNUG_API enum snug_status snug_trainer_run(snug_trainer *trainer, snug_progress_
                                            void *user, struct snug_error *err);
 SNUG_API void snug_trainer_summary(const snug_trainer *trainer, struct snug_summary *summary);
 SNUG_API void snug_trainer_free(snug_trainer *trainer);
+/* For a rank that fails before it comes to snug_trainer_open: the others, who wait for it there, find
+ * out.  Nothing where this process is the only one. */
+SNUG_API void snug_ranks_abandon(void);
 
 /* Step by step, with data of your own (open with options.data = "none").  `inputs` has one pointer
  * per model input in the order they were built, target last: a whole batch each, float or int32. */

@@ -36,6 +36,11 @@ char *snug_build_info(void)
     return text_take(&out);
 }
 
+void snug_ranks_abandon(void)
+{
+    comm_abandon();
+}
+
 void snug_free(void *text)
 {
     free(text);

@@ -217,8 +217,11 @@ static int run(struct train *train)
 {
     struct snug_error err = {0};
     choose_progress(train);
-    if (snug_model_open(train->args.operands[0], &train->model, &err) != SNUG_OK)
+    if (snug_model_open(train->args.operands[0], &train->model, &err) != SNUG_OK) {
+        if (err.status == SNUG_NO_MEMORY) /* what else is wrong is so on every rank */
+            snug_ranks_abandon();
         return cli_fail(&err);
+    }
     if (snug_trainer_open(train->model, train->args.recipe, &train->options, &train->trainer,
                           &err) != SNUG_OK)
         return cli_fail(&err);
@@ -272,6 +275,8 @@ int cmd_train(int argc, char **argv)
     };
     if (!args_parse(&train.args, argc, argv)) {
         status = train.args.exit_status;
+        if (status == CLI_FAILED)
+            snug_ranks_abandon();
         goto done;
     }
     options->data = train.args.n_operands > 1 ? train.args.operands[1] : NULL;

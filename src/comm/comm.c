@@ -278,8 +278,10 @@ enum snug_status comm_open(int64_t n_ranks, struct comm **comm, struct snug_erro
                          "train ...",
                          (long long)n_ranks, (long long)n_ranks);
     struct ranks *r = calloc(1, sizeof *r);
-    if (r == NULL)
+    if (r == NULL) {
+        comm_abandon();
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    }
     r->comm.table = &table;
     pthread_mutex_init(&r->mutex, NULL);
     enum snug_status status = begin(r, err);
@@ -290,6 +292,20 @@ enum snug_status comm_open(int64_t n_ranks, struct comm **comm, struct snug_erro
     }
     *comm = &r->comm;
     return SNUG_OK;
+}
+
+void comm_abandon(void)
+{
+    struct ranks r = {.comm.table = &table}; /* there may be no memory for one that lasts */
+    if (comm_expected_ranks() == 1)
+        return;
+    pthread_mutex_init(&r.mutex, NULL);
+    if (begin(&r, NULL) == SNUG_OK) {
+        struct snug_error why = {.status = SNUG_NO_MEMORY, .message = "out of memory"};
+        comm_claim(&r.comm, &why);
+        watch_close(r.watch);
+    }
+    pthread_mutex_destroy(&r.mutex);
 }
 
 void comm_close(struct comm *comm, bool in_peace)

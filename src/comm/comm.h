@@ -80,6 +80,8 @@ int comm_expected_ranks(void);
 /* The ranks that this process is one of.  n_ranks > 1 asks for a library of messages even where no
  * launcher is seen. */
 enum snug_status comm_open(int64_t n_ranks, struct comm **comm, struct snug_error *err);
+/* Where this rank fails before comm_open: the others, who wait for it, find out. */
+void comm_abandon(void);
 /* in_peace: all ranks come to it; else what is under way is left as it is. */
 void comm_close(struct comm *comm, bool in_peace);
 

@@ -241,8 +241,10 @@ enum snug_status snug_trainer_open(const snug_model *model, const snug_recipe *r
 {
     struct snug_trainer *t = calloc(1, sizeof *t);
     *out = NULL;
-    if (t == NULL)
+    if (t == NULL) {
+        comm_abandon();
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    }
     t->model = model;
     t->recipe = *recipe;
     t->options = *options;
@@ -252,9 +254,11 @@ enum snug_status snug_trainer_open(const snug_model *model, const snug_recipe *r
     t->out = options->out == NULL ? NULL : strdup(options->out);
     enum snug_status status;
     struct snug_error why = {0};
-    if ((options->data != NULL && t->data_spec == NULL) || (options->out != NULL && t->out == NULL))
+    if ((options->data != NULL && t->data_spec == NULL) ||
+        (options->out != NULL && t->out == NULL)) {
+        comm_abandon();
         status = snug_fail(err, SNUG_NO_MEMORY, "out of memory");
-    else if (options->resume && t->out == NULL)
+    } else if (options->resume && t->out == NULL)
         status = snug_fail(err, SNUG_BAD_ARGUMENT, "--resume needs --out DIR: which run?");
     else
         status = finish_call(t, open_all(t, &why), &why, err);

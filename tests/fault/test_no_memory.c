@@ -8,7 +8,7 @@
  * (with --resume where a checkpoint is there) and then leaves the files of the undisturbed run.
  *
  * usage: test_no_memory              every STRIDE-th allocation, once failing alone and once with all after it
- *        STRIDE=1 test_no_memory     every one of them
+ *        STRIDE=1 test_no_memory     every one of them; ALONE=1: only failing alone
  *        ONLY=eval test_no_memory    commands whose name has this in it
  *        test_no_memory --snug ARGS...   snug itself; the allocation NO_MEMORY_AT fails, in the rank
  *                                    NO_MEMORY_RANK, and how many there were is written to NO_MEMORY_COUNT
@@ -256,7 +256,7 @@ static void test_trial(void **state)
     assert_true(n_calls > 0);
 
     long stride = given != NULL ? atol(given) : n_calls / TRIES + 1;
-    for (int goes_on = 0; goes_on < 2; goes_on++)
+    for (int goes_on = 0; goes_on < (getenv("ALONE") == NULL ? 2 : 1); goes_on++)
         for (long n = 1 + (goes_on ? stride / 2 : 0); n <= n_calls; n += stride, n_tried++)
             n_wrong += try_at(trial, &whole, n, goes_on != 0, n_wrong < SHOWN_FAILURES);
     printf("# %-18s %6ld allocations, %6ld injections, %d wrong\n", trial->name, n_calls, n_tried,
