@@ -61,6 +61,19 @@ static const struct trial {
     {"train, in words", "train hf text " TEXT " --steps 1 --eval-every -1", NULL},
     {"train, a recipe", "train tiny text --recipe recipe --steps 1 --eval-every -1 --json --quiet",
      NULL},
+    {"train, offload",
+     "train tiny text " TEXT " --micro-batch 1 --offload states+activations --checkpoint sqrt "
+     "--dropout 0.1 --steps 2 --eval-every -1 --json --quiet",
+     NULL},
+    {"train, in backward",
+     "train tiny text " TEXT " --precision bf16 --update in-backward --steps 1 --eval-every 1 "
+     "--optimizer adam-8bit --json --quiet",
+     NULL},
+    {"train, matrices", "train mlp:4-3-2 idx " TINY " --optimizer soap --steps 2 --json --quiet",
+     NULL},
+    {"train, an adapter",
+     "train hf text " TEXT " --lora-from lora/adapter --steps 1 --eval-every -1 --json --quiet",
+     NULL},
     {"save", "train mlp:4-3-2 " TINY " --steps 2 --save-every 1 --out run --json --quiet",
      "train mlp:4-3-2 --out run --resume --eval-every -1 --json --quiet"},
     {"save, text",
@@ -77,6 +90,11 @@ static const struct trial {
      "train tiny --out lm --resume --steps 3 --eval-every -1 --json --quiet"},
     {"resume, adapters", "train hf --out lora --resume --steps 2 --eval-every -1 --json --quiet",
      "train hf --out lora --resume --steps 2 --eval-every -1 --json --quiet"},
+    {"resume, weights",
+     "train mlp:4-3-2 --out half --resume-weights-only --optimizer sgd --steps 4 --eval-every -1 "
+     "--json --quiet",
+     "train mlp:4-3-2 --out half --resume-weights-only --optimizer sgd --steps 4 --eval-every -1 "
+     "--json --quiet"},
     {"eval", "eval done --threads 1 --json", NULL},
     {"eval, text", "eval lm text --threads 1 --json", NULL},
     {"eval, adapters", "eval lora --threads 1 --json", NULL},
@@ -84,6 +102,10 @@ static const struct trial {
     {"inspect", "inspect done", NULL},
     {"inspect, a file", "inspect lm/model.safetensors", NULL},
     {"inspect, data", "inspect text", NULL},
+    {"eval, images", "eval done idx --threads 1 --json", NULL},
+    {"plan, a program", "plan tiny " TEXT " --dump optimizer", NULL},
+    {"plan, stages", "plan tiny " TEXT " --pipeline 1f1b --stages 1 --ranks 2 --micro-batch 1",
+     NULL},
     {"ops", "ops", NULL},
     {"version", "--version", NULL},
 };
@@ -290,6 +312,26 @@ static void keep_rates(void)
     free(rates);
 }
 
+/* Images of 2 x 2 in two classes, as MNIST's are stored. */
+static void write_images(void)
+{
+    static const char *const splits[] = {"train", "t10k"};
+    unsigned char images[16 + 8 * 4] = {0, 0, 8, 3, 0, 0, 0, 8, 0, 0, 0, 2, 0, 0, 0, 2};
+    unsigned char labels[8 + 8] = {0, 0, 8, 1, 0, 0, 0, 8};
+    for (int i = 0; i < 8; i++) {
+        labels[8 + i] = (unsigned char)(i % 2);
+        memset(images + 16 + 4 * i, 20 * i + 5, 4);
+    }
+    files_make_subdir(work, "now/idx");
+    for (int i = 0; i < 2; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "now/idx/%s-images-idx3-ubyte", splits[i]);
+        files_write(work, name, images, sizeof images);
+        snprintf(name, sizeof name, "now/idx/%s-labels-idx1-ubyte", splits[i]);
+        files_write(work, name, labels, sizeof labels);
+    }
+}
+
 static int prepare(void **state)
 {
     (void)state;
@@ -311,6 +353,7 @@ static int prepare(void **state)
         sprintf(text + strlen(text), "line %d of a text to train on\n", i);
     files_write_text(work, "now/text", text);
     files_write_text(work, "now/recipe", "threads = 1\nbatch = 2\nseq = 8 # short\n");
+    write_images();
     must_run("train mlp:4-3-2 " TINY " --steps 2 --out done");
     must_run("train mlp:4-3-2 " TINY " --steps 2 --out half");
     must_run("train tiny text " TEXT " --steps 1 --eval-every -1 --out lm");
