@@ -296,12 +296,27 @@ static void test_no_memory_takes_nothing_from_the_file(void **state)
 
 #define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
+static void test_a_pipe_is_not_waited_for(void **state)
+{
+    char dir[FILES_PATH_MAX];
+    struct pin_list list = {0};
+    (void)state;
+    files_make_dir(dir);
+    assert_int_equal(mkfifo(files_path(dir, "pipe"), 0600), 0);
+    alarm(20); /* ends a reader that waits */
+    assert_false(pins_file_read(files_path(dir, "pipe"), TITLE, &list));
+    alarm(0);
+    pin_list_free(&list);
+    files_remove_dir(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         CASE(test_the_next_process_finds_what_one_kept),
         CASE(test_another_gpu_or_library_has_its_own),
         CASE(test_off_keeps_nothing),
+        cmocka_unit_test(test_a_pipe_is_not_waited_for),
         CASE(test_a_file_of_the_user_with_another_title_is_left_alone),
         CASE(test_a_damaged_file_costs_what_is_damaged),
         CASE(test_what_was_not_timed_is_not_kept),
