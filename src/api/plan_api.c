@@ -4,6 +4,7 @@
 #include "plan/timeline.h"
 #include "report/report.h"
 #include "train/adapter.h"
+#include "train/advice.h"
 #include "train/budget.h"
 #include "train/plan_json.h"
 #include "train/rates.h"
@@ -102,15 +103,20 @@ enum snug_status snug_plan_check_budget(const snug_plan *plan, struct snug_error
 
 char *snug_plan_text(const snug_plan *plan, int color)
 {
-    struct priced_recipe priced[BUDGET_ALTERNATIVES];
-    struct report_alternative alternatives[BUDGET_ALTERNATIVES];
+    static const char *const changes[] = {[ADVICE_nothing] = "the same result",
+                                          [ADVICE_rounding] = "other rounding",
+                                          [ADVICE_learning] = "other learning"};
+    struct priced_recipe priced[ADVICE_MOST];
+    struct report_alternative alternatives[ADVICE_MOST];
     struct text recipe = {0};
     struct report_plan report;
-    int n = budget_alternatives(plan->model, &plan->recipe, &plan->session, priced);
+    int n = advice_list(plan->model, &plan->recipe, &plan->session, priced);
     if (n < 0)
         return NULL;
     for (int i = 0; i < n; i++)
-        alternatives[i] = (struct report_alternative){priced[i].flags, priced[i].total_bytes};
+        alternatives[i] =
+            (struct report_alternative){priced[i].flags, changes[priced[i].changes],
+                                        priced[i].total_bytes, priced[i].step_seconds};
     bool ok = plan_report(&plan->session, &plan->recipe, plan->model->name, &recipe, &report);
     report.alternatives = alternatives;
     report.n_alternatives = n;

@@ -48,7 +48,7 @@ struct rank_place {
     bool exchanges_alone; /* with itself, to try the exchanges */
     int n_stages, stage;  /* the model is cut into; this rank's.  0, 1: it is whole */
 };
-enum { RANK_KINDS_MAX = 32 };
+enum { RANK_KINDS_MAX = 16 };
 /* Ranks with the same stage follow each other. */
 static inline int rank_at(const struct rank_place *place, int stage, int rank)
 {

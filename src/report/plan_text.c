@@ -11,6 +11,7 @@
  */
 #include "report/report.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -213,31 +214,35 @@ static void add_facts(struct text *out, const struct report_plan *plan, const st
         add_budget(out, plan, style);
 }
 
+static void add_alternative(struct text *out, const struct report_plan *plan,
+                            const struct report_alternative *other)
+{
+    char size[TEXT_SIZE_MAX];
+    double now = plan->ledger.step_seconds, then = other->step_seconds;
+    double percent = now > 0 && then > 0 ? 100 * (then / now - 1) : 0;
+    text_add(out, "  %-30s  %*s  %s", other->flag, HUMAN_WIDTH, text_size(other->total_bytes, size),
+             other->changes);
+    if (fabs(percent) >= 0.5)
+        text_add(out, ", %+.0f%% time", percent);
+    text_add(out, "\n");
+}
+
 static void add_advice(struct text *out, const struct report_plan *plan)
 {
     struct kind kinds[N_KINDS];
-    char sentence[400], size[TEXT_SIZE_MAX];
-    const struct report_alternative *best = NULL;
+    int n_smaller = 0;
     list_kinds(&plan->ledger, kinds);
     const struct kind *largest = largest_kind(kinds);
     if (largest->bytes == 0)
         return;
     for (int i = 0; i < plan->n_alternatives; i++)
-        if (plan->alternatives[i].total_bytes < plan->ledger.total &&
-            (best == NULL || plan->alternatives[i].total_bytes < best->total_bytes))
-            best = &plan->alternatives[i];
-
-    int length = snprintf(sentence, sizeof sentence, "%s %.0f%% of it", largest->subject,
-                          100 * share_of(largest->bytes, plan->ledger.total));
-    char *rest = sentence + length;
-    size_t room = sizeof sentence - (size_t)length;
-    if (best == NULL)
-        snprintf(rest, room, ".");
-    else
-        snprintf(rest, room, "; %s would bring the total to %s.", best->flag,
-                 text_size(best->total_bytes, size));
-    text_add(out, "\n");
-    piece_wrapped(out, sentence, 0);
+        n_smaller += plan->alternatives[i].total_bytes < plan->ledger.total;
+    text_add(out, "\n%s %.0f%% of it.%s\n", largest->subject,
+             100 * share_of(largest->bytes, plan->ledger.total),
+             n_smaller > 0 ? " To need less:" : "");
+    for (int i = 0; i < plan->n_alternatives; i++)
+        if (plan->alternatives[i].total_bytes < plan->ledger.total)
+            add_alternative(out, plan, &plan->alternatives[i]);
 }
 
 char *report_plan_text(const struct report_plan *plan, int color)

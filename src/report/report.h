@@ -14,7 +14,9 @@
 
 struct report_alternative { /* the same plan with one thing changed */
     const char *flag;       /* as typed: "--micro-batch 4" */
+    const char *changes;    /* what it changes: "the same result" */
     int64_t total_bytes;
+    double step_seconds; /* 0: unknown */
 };
 
 struct report_plan {
@@ -33,11 +35,11 @@ struct report_plan {
     const char *rates;     /* where the time comes from: "by rates measured here"; may be NULL */
     const char *compared;  /* of several plans side by side, the flags of this one; NULL: of one */
     const struct report_timeline *timeline;        /* for the JSON; NULL: left out */
-    const struct report_alternative *alternatives; /* in any order; the smallest total is advised */
+    const struct report_alternative *alternatives; /* the best first; larger ones are left out */
     int n_alternatives;
 };
 
-/* Title, a table of the six kinds with bars, the facts of the plan, one sentence of advice. */
+/* Title, a table of the six kinds with bars, the facts of the plan, and what would need less. */
 char *report_plan_text(const struct report_plan *plan, int color);
 /* One object on one line, keys as promised to scripts ("peak": op is the index in the program). */
 char *report_plan_json(const struct report_plan *plan);

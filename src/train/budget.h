@@ -1,25 +1,14 @@
 /*
- * budget.h -- does a plan fit, and what would: other recipes, priced by planning them.
+ * budget.h -- does a plan fit?
  */
 #ifndef SNUG_TRAIN_BUDGET_H
 #define SNUG_TRAIN_BUDGET_H
 
 #include "train/session.h"
 
-struct priced_recipe {
-    char flags[96]; /* what to type: "--micro-batch 4" */
-    int64_t total_bytes;
-};
-
-/* The same plan with one flag changed, each priced; returns how many there are, -1: out of memory. */
-enum { BUDGET_ALTERNATIVES = 4 };
-int budget_alternatives(const struct snug_model *model, const struct snug_recipe *recipe,
-                        const struct session *session,
-                        struct priced_recipe out[BUDGET_ALTERNATIVES]);
-
 /* The plan and the runtime beside it against `limit_bytes`, called `limit_name` in the message
- * ("the budget", "this machine's memory").  Over it: SNUG_OVER_BUDGET, and the nearest recipe that
- * fits, or else the smallest. */
+ * ("the budget", "this machine's memory").  Over it: SNUG_OVER_BUDGET, and the mildest recipe that
+ * fits (advice.h), or else the smallest. */
 enum snug_status budget_check(const struct snug_model *model, const struct snug_recipe *recipe,
                               const struct session *session, int64_t limit_bytes,
                               const char *limit_name, struct snug_error *err);

@@ -378,6 +378,9 @@ words_and_flags() {
 # budget
 3 | budget, 100 MiB, snug fit, --micro-batch | plan gpt2 --batch 8 --memory 100M
 3 | budget, this fits: --batch 8, micro    | plan gpt2 --batch 8 --memory 5G --threads 2
+3 | this fits, --checkpoint every:1 (      | plan gpt2-xl --memory 24G --threads 2
+3 | this fits, --zero 2 (                  | plan gpt2 --ranks 4 --memory 1900M --threads 2
+3 | this fits, --micro-batch 64 --checkpoint every:1 ( | plan resnet50 --batch 64 --memory 3G --threads 2
 3 | budget, 1 B                            | plan gpt2 --memory 1
 3 | 300 MiB, snug fit, --micro-batch 1     | plan gpt2 --memory 300M --lora 4 --update in-backward --threads 2
 3 | budget, 1.00 KiB, snug fit             | plan tiny --memory 1K --checkpoint auto --offload states

@@ -1,0 +1,32 @@
+/*
+ * advice.h -- recipes that need less memory than the one that was asked for, priced by planning them.
+ */
+#ifndef SNUG_TRAIN_ADVICE_H
+#define SNUG_TRAIN_ADVICE_H
+
+#include "train/session.h"
+
+/* What a recipe changes for whoever trains with it, the mildest first. */
+enum advice_changes { ADVICE_nothing, ADVICE_rounding, ADVICE_learning };
+
+struct priced_recipe {
+    char flags[160]; /* what to type: "--micro-batch 4" */
+    enum advice_changes changes;
+    int64_t total_bytes;
+    double step_seconds;
+};
+
+/* The same plan with one flag changed, where that needs noticeably less.  Those that change nothing in the
+ * result come first, then those that change rounding, last those that change what is learned; of the like,
+ * the smallest first.  Returns how many there are; -1: no memory to plan them. */
+enum { ADVICE_MOST = 4 };
+int advice_list(const struct snug_model *model, const struct snug_recipe *recipe,
+                const struct session *session, struct priced_recipe out[ADVICE_MOST]);
+
+/* The mildest recipe within room_bytes: true.  False: *found is the smallest that was looked at;
+ * its total_bytes are INT64_MAX if there was none. */
+bool advice_find_fitting(const struct snug_model *model, const struct snug_recipe *recipe,
+                         const struct session *session, int64_t room_bytes,
+                         struct priced_recipe *found);
+
+#endif
