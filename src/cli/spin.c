@@ -4,8 +4,8 @@
  * A thread of GCC's OpenMP that waits for the others spins for 300,000 rounds, some milliseconds, before it
  * sleeps.  On a machine with other work to do it spins while the one that it waits for has no core, and a
  * step of a small model, with its hundred short parallel regions, takes thirty times as long.  A thousand
- * rounds are about what falling asleep and being woken cost: an idle machine loses nothing to speak of, and
- * a busy one gets its core back (docs/cpu.md has the figures).
+ * rounds are about what falling asleep and being woken cost: an idle machine loses 2% at the smallest models,
+ * and a busy one gets its core back (docs/cpu.md has the figures).
  *
  * The number is read from the environment when the library is loaded, before main, and can be set in no other
  * way.  So the program sets it and executes itself once more: the same process with the same arguments, open
