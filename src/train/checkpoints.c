@@ -22,9 +22,10 @@
 #include "train/trainer.h"
 #include "train/weights.h"
 
+#include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { IDENTITY_MAX = 32 };
 
@@ -105,7 +106,10 @@ enum snug_status trainer_check_out(const struct snug_trainer *t, struct snug_err
 static enum snug_status begin_adapter(const struct snug_trainer *t, struct snug_error *err)
 {
     const char *folder = t->model->weights_folder;
-    char *base = folder == NULL ? NULL : realpath(folder, NULL);
+    char real[PATH_MAX];
+    const char *base = folder == NULL ? NULL : realpath(folder, real);
+    if (folder != NULL && base == NULL && errno == ENOMEM)
+        return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     char *text = adapter_config_text(&t->session, &t->recipe, t->model->family == MODEL_gpt2, base);
     char *dir = path_join(t->out, ADAPTER_FOLDER, "");
     enum snug_status status =
@@ -114,7 +118,6 @@ static enum snug_status begin_adapter(const struct snug_trainer *t, struct snug_
         status = checkpoint_make_inner_dir(dir, err);
     if (status == SNUG_OK)
         status = checkpoint_write_text(dir, PEFT_CONFIG_NAME, text, NULL, err);
-    free(base);
     free(text);
     free(dir);
     return status;
