@@ -202,6 +202,12 @@ static int lines_of(const char *text)
     return n;
 }
 
+static bool says_why(const char *words)
+{
+    return strcasestr(words, "memory") != NULL || strstr(words, "no scratch") != NULL ||
+           strstr(words, "gives no thread") != NULL;
+}
+
 /* What is wrong with how it went, or "". */
 static const char *verdict(const struct trial *trial, const struct result *whole,
                            const struct result *now)
@@ -219,7 +225,7 @@ static const char *verdict(const struct trial *trial, const struct result *whole
     if (!succeeded && now->status != whole->status) {
         if (WEXITSTATUS(now->status) != 1)
             return "failed with another status than 1";
-        if (strcasestr(now->err, "memory") == NULL && strstr(now->err, "no scratch") == NULL)
+        if (!says_why(now->err))
             return "failed and did not speak of memory";
         if (lines_of(now->err) > lines_of(whole->err) + 1)
             return "failed with more than a line";
