@@ -251,12 +251,13 @@ $(BUILD)/tests/ops/test_own_product.o: private CFLAGS += -Wno-psabi
 # The whole command line, with every function that allocates for its caller in the hands of the test.
 ALLOCATORS := malloc calloc realloc strdup strndup getline __getdelim fopen fdopen opendir realpath mmap \
               pthread_create gzopen
+FAULT_OBJ  := $(patsubst %,$(BUILD)/tests/fault/%.o,allocations trees snug_main)
 $(BUILD)/tests/fault/snug_main.o: src/cli/main.c build/config.mk $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(say) CC '$< (tests)'
 	$(run)$(CC) $(CPPFLAGS) $(CFLAGS) -Dmain=snug_main -MMD -MP -c -o $@ $<
-$(BUILD)/tests/fault/test_no_memory: %: %.o $(BUILD)/tests/fault/allocations.o $(BUILD)/tests/fault/trees.o \
-        $(BUILD)/tests/fault/snug_main.o $(filter-out %/main.o,$(CLI_OBJ)) $(TEST_LIB) $(BUILD)/libsnug.a
+$(BUILD)/tests/fault/test_no_memory: %: %.o $(FAULT_OBJ) $(filter-out %/main.o,$(CLI_OBJ)) $(TEST_LIB) \
+        $(BUILD)/libsnug.a
 	$(say) LINK $@
 	$(run)$(CC) $(CFLAGS) $(LDFLAGS) $(ALLOCATORS:%=-Wl,--wrap=%) -o $@ $^ -lcmocka $(LDLIBS)
 
@@ -278,7 +279,7 @@ examples: $(EXAMPLE_BIN)
 .SECONDARY:
 
 -include $(EMULATED_OBJ:.o=.d) $(EMULATED_ROWS:.o=.d) $(PLUGIN_OBJ:.o=.d) $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_LIB:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d) \
-         $(BENCH_SRC:%.c=$(BUILD)/%.d)
+         $(BENCH_SRC:%.c=$(BUILD)/%.d) $(FAULT_OBJ:.o=.d)
 
 # ---- trying it --------------------------------------------------------------------------------
 
