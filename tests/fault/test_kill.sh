@@ -1,12 +1,18 @@
 #!/usr/bin/env bash
-# kill -9 while a run saves, then --resume: the weights must be, byte for byte, those of a run that
-# was never touched.  The process is killed at three instants of the save of step 20: as the new
-# weights appear, as the new optimizer states appear, and right after the save.
+# kill -9 at any instant, then --resume: the weights must be, byte for byte, those of a run that was never
+# touched, and metrics.jsonl must have every step once.
 #
-# usage: [SNUG=./snug] tests/fault/test_kill.sh       The output is TAP.
+# A small model that saves every step is killed KILLS times at random instants.  A larger one is killed at
+# three instants of the save of step 20: as the new weights appear, as the new optimizer states appear, and
+# right after the save.  What is killed is the program itself: each time /proc says so.
+#
+# usage: [SNUG=./snug] [KILLS=50] [SEED=N] tests/fault/test_kill.sh       The output is TAP.
 set -u
+export OMP_WAIT_POLICY=passive # waiting threads sleep: the machine may be busy
 snug=$(realpath "${SNUG:-$(dirname "$0")/../../snug}") || exit 1
-work=$(mktemp -d) || exit 1
+kills=${KILLS:-50}
+seed=${SEED:-$((RANDOM * 32768 + RANDOM))}
+work=$(mktemp -d -p "$([ -w /dev/shm ] && echo /dev/shm || echo /tmp)") || exit 1
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
 n=0
@@ -21,45 +27,109 @@ same() {
     cmp "$1/model.safetensors" "$2/model.safetensors" &&
         cmp "$1/optimizer.safetensors" "$2/optimizer.safetensors"
 }
-steps_of() { sed -n 's/.*"step": \([0-9]*\).*/\1/p' "$1/state.json" 2>/dev/null; }
+# What a step computed, in the order of the file; what it took differs.
+logged() { sed 's/, "tokens":.*//' "$1/metrics.jsonl"; }
+same_log() { cmp <(logged "$1") <(logged "$2"); }
+each_step_once() { # DIR STEPS
+    cmp <(seq "$2") <(sed 's/^{"step": \([0-9]*\),.*}$/\1/' "$1/metrics.jsonl")
+}
+step_of() { sed -n 's/.*"step": \([0-9]*\).*/\1/p' "$1/state.json" 2>/dev/null; }
+
+# Starts the program itself: bash makes a simple command in the background the process $!, but of a function
+# it makes a shell that waits for one, and to kill that shell would leave the program running.
+pid=
+start() { # COMMAND...
+    "$@" >>log 2>&1 &
+    pid=$!
+    until is_snug || ! kill -0 "$pid" 2>/dev/null; do :; done # until it is no longer bash
+}
+is_snug() { [ "$(readlink "/proc/$pid/exe")" = "$snug" ]; }
+n_killed=0
+kill_it() { # sets died: it was the program, and it died of this
+    local was_snug=no status=0
+    is_snug && was_snug=yes
+    kill -9 "$pid" 2>/dev/null
+    wait "$pid" 2>/dev/null || status=$?
+    died=no
+    if [ $was_snug = yes ] && [ $status -eq 137 ]; then
+        died=yes
+        n_killed=$((n_killed + 1))
+    fi
+    [ $status -eq 137 ] || [ $status -eq 0 ] || { echo "# exit status $status: $(tail -n 1 log)"; n_wrong=$((n_wrong + 1)); }
+}
+n_wrong=0
+
+# ---- at random instants ---------------------------------------------------------------------------
+
+echo "# KILLS=$kills SEED=$seed"
+RANDOM=$seed
+steps=400
+small=("$snug" train mlp:16-32-10 --batch 4 --threads 1 --eval-every -1 --save-every 1 --steps $steps
+    --schedule cosine --warmup 5 --quiet --out)
+check "$steps steps of the small model straight" "${small[@]}" whole
+again() { # goes on, or begins if nothing was saved
+    if [ -e random/state.json ]; then start "${small[@]}" random --resume; else start "${small[@]}" random; fi
+}
+n_whole=0
+whole() { same whole random && same_log whole random && each_step_once random $steps; }
+spread=40 # ms; a slow or busy machine is given more time until steps are made
+while [ $n_killed -lt "$kills" ] && [ $n_wrong -eq 0 ]; do
+    before=$(step_of random)
+    again
+    sleep "$(printf '0.%06d' $((RANDOM * 32768 % (spread * 1000) + RANDOM % 1000)))"
+    kill_it
+    if [ $died = no ] && [ $n_wrong -eq 0 ]; then # it had ended: all steps are made
+        whole || n_wrong=$((n_wrong + 1))
+        n_whole=$((n_whole + 1))
+        rm -rf random
+    elif [ "$(step_of random)" = "$before" ] && [ $spread -lt 900 ]; then
+        spread=$((spread + 10))
+    fi
+done
+echo "# $n_killed kills in $((n_whole + 1)) runs, the last at step $(step_of random), up to $spread ms after the start"
+check "$kills kills at random instants: each was the program's, each run went on" \
+    test $n_killed -eq "$kills" -a $n_wrong -eq 0
+until [ "$(step_of random)" = $steps ] || [ $n_wrong -gt 0 ]; do
+    again
+    wait "$pid" || { n_wrong=1; tail -n 1 log; }
+done
+check "killed at random instants: the same bytes as the run that was not" same whole random
+check "killed at random instants: the same losses" same_log whole random
+check "killed at random instants: every step is in the log once" each_step_once random $steps
+check "killed at random instants: nothing is left behind" test -z "$(find random -name '*.new' -o -name '*.tmp' -o -name .lock)"
+
+# ---- at chosen instants ---------------------------------------------------------------------------
 
 # A model whose save takes long enough to be hit: 10 million parameters, 130 MB on disk.
 for i in $(seq 200); do echo "line $i of a text that is long enough to train on"; done >text
-recipe="--batch 2 --micro-batch 1 --seq 8 --threads 2 --eval-every -1 --schedule cosine --warmup 5"
-train() { # DIR FLAGS...
-    local dir=$1
-    shift
-    # shellcheck disable=SC2086
-    "$snug" train gpt-nano text $recipe --steps 40 --save-every 10 --out "$dir" --quiet "$@"
-}
+large=("$snug" train gpt-nano text --batch 2 --micro-batch 1 --seq 8 --threads 2 --eval-every -1 --schedule cosine
+    --warmup 5 --steps 40 --save-every 10 --quiet --out)
+resume() { "$snug" train gpt-nano --out "$1" --resume --eval-every -1 --quiet; } # the run knows the rest
 
-resume() { "$snug" train gpt-nano --out "$1" --resume --quiet; } # the run knows the rest
-
-check "40 steps straight" train straight
-check "the same again" train again
+check "40 steps straight" "${large[@]}" straight
+check "the same again" "${large[@]}" again
 check "two runs with the same seed and threads are identical" same straight again
 rm -rf again
 
 hit=0
 for instant in model.safetensors.new optimizer.safetensors.new state.json; do
     rm -rf killed
-    train killed >/dev/null 2>&1 &
-    pid=$!
-    until [ "$(steps_of killed)" = 10 ] || ! kill -0 "$pid" 2>/dev/null; do :; done
+    start "${large[@]}" killed
+    until [ "$(step_of killed)" = 10 ] || ! kill -0 "$pid" 2>/dev/null; do :; done
     if [ "$instant" = state.json ]; then
-        until [ "$(steps_of killed)" = 20 ] || ! kill -0 "$pid" 2>/dev/null; do :; done
+        until [ "$(step_of killed)" = 20 ] || ! kill -0 "$pid" 2>/dev/null; do :; done
     else # the save of step 10 may still be renaming: wait until it is done, then for the next
         while [ -e "killed/$instant" ] && kill -0 "$pid" 2>/dev/null; do :; done
         until [ -e "killed/$instant" ] || ! kill -0 "$pid" 2>/dev/null; do :; done
     fi
-    kill -9 "$pid" 2>/dev/null && hit=$((hit + 1))
-    wait "$pid" 2>/dev/null
+    kill_it
+    [ $died = no ] || hit=$((hit + 1))
     check "killed at $instant: a checkpoint of step 10, 20 or later is there" \
-        test "$(steps_of killed)" -ge 10
-    check "killed at $instant, at step $(steps_of killed): resumes" resume killed
+        test "$(step_of killed)" -ge 10
+    check "killed at $instant, at step $(step_of killed): resumes" resume killed
     check "killed at $instant: the same bytes as the run that was not" same straight killed
+    check "killed at $instant: every step is in the log once" each_step_once killed 40
 done
-check "all three processes were killed in the middle" test "$hit" -eq 3
-check "every step is in the log once" test "$(wc -l <killed/metrics.jsonl)" -eq 40
+check "all three processes were the program, killed in the middle" test "$hit" -eq 3
 echo "1..$n"
 exit $failed
