@@ -50,7 +50,8 @@ extern "C" {
     X(DIVERGED, 8, "the loss is no longer a finite number")         \
     X(MISMATCH, 9, "two things that must agree do not")             \
     X(INTERRUPTED, 10, "stopped on request")                        \
-    X(ELSEWHERE, 11, "another rank has failed, and says why")
+    X(ELSEWHERE, 11, "another rank has failed, and says why")       \
+    X(BUSY, 12, "another process is using it")
 
 enum snug_status {
 #define SNUG_STATUS_ENUM(name, value, text) SNUG_##name = value,

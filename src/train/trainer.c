@@ -190,7 +190,7 @@ static enum snug_status open_all(struct snug_trainer *t, struct snug_error *err)
     TRY(open_ranks(t, err));
     if (t->out != NULL) {
         TRY(check_names(t, err));
-        TRY(trainer_check_out(t, err));
+        TRY(trainer_claim_out(t, err));
     }
     if (t->options.resume)
         TRY(trainer_inherit(t, err));
@@ -209,6 +209,8 @@ static enum snug_status open_all(struct snug_trainer *t, struct snug_error *err)
     TRY(trainer_find_fullest(t, err));
     if (recipe_lr(&t->recipe) <= 0 && t->recipe.optimizer->usual_lr != NULL)
         TRY(use_usual_lr(t, err));
+    if (t->out != NULL)
+        TRY(trainer_take_out(t, err));
     TRY(trainer_open_groups(t, err));
     TRY(make_exec(t, err));
     TRY(start_weights(t, err));
@@ -282,6 +284,7 @@ void snug_trainer_free(snug_trainer *t)
     data_close(t->data);
     exec_free(t->exec);
     session_free(&t->session);
+    trainer_leave_out(t);
     trainer_close_groups(t);
     comm_close(t->comm, !t->failed);
     free(t->accounts);

@@ -7,6 +7,7 @@
 #include "comm/comm.h"
 #include "data/data.h"
 #include "io/metrics.h"
+#include "io/run_lock.h"
 #include "ir/exchange.h"
 #include "train/session.h"
 
@@ -67,6 +68,8 @@ struct snug_trainer {
     bool can_evaluate;
     struct session averages;    /* what is saved in the place of the weights */
     struct exec *averages_exec; /* NULL: the weights are */
+    struct run_lock *lock; /* of `out`, on rank 0 */
+    bool made_out;         /* the folder was not there */
     struct metrics *metrics;
     int64_t step, n_steps, first_step; /* steps done; the goal; where this process began */
     const void *const *given;          /* the caller's inputs of the present step */
@@ -90,6 +93,12 @@ enum snug_status trainer_inherit(struct snug_trainer *trainer, struct snug_error
 enum snug_status trainer_save(struct snug_trainer *trainer, struct snug_error *err);
 enum snug_status trainer_resume(struct snug_trainer *trainer, struct snug_error *err);
 enum snug_status trainer_begin_run(struct snug_trainer *trainer, struct snug_error *err);
+
+/* run_folder.c: `out` is checked, and locked if it is there; before its first byte is written it is locked in
+ * any case, all ranks come to that; at the end it is free again. */
+enum snug_status trainer_claim_out(struct snug_trainer *trainer, struct snug_error *err);
+enum snug_status trainer_take_out(struct snug_trainer *trainer, struct snug_error *err);
+void trainer_leave_out(struct snug_trainer *trainer);
 
 /* groups.c: to be opened when all ranks agree; closed before comm is. */
 enum snug_status trainer_open_groups(struct snug_trainer *trainer, struct snug_error *err);

@@ -157,6 +157,11 @@ char *snug_trainer_describe(const snug_trainer *t)
     }
     if (t->data != NULL)
         describe_data(t, &out);
+    if (t->lock != NULL && !run_lock_is_held(t->lock)) {
+        text_add(&out, "out     ");
+        text_add_shown(&out, t->out);
+        text_add(&out, ", not locked: its file system has no locks\n");
+    }
     text_add(&out, "recipe  ");
     session_describe(&t->session, &t->recipe, &out);
     text_add(

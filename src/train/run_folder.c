@@ -1,0 +1,47 @@
+/*
+ * run_folder.c -- whose the folder of a run is.
+ *
+ * Rank 0 holds its lock (io/run_lock.h) from before the first byte that is written there until the trainer is
+ * freed.  A folder that is locked is refused before anything else is said of it: what another process is
+ * writing there would be described as it is right now.
+ */
+#include "io/checkpoint.h"
+#include "train/trainer.h"
+
+#include <unistd.h>
+
+static enum snug_status lock_it(struct snug_trainer *t, struct snug_error *err)
+{
+    if (t->lock != NULL)
+        return SNUG_OK;
+    t->made_out = access(t->out, F_OK) != 0;
+    TRY(checkpoint_make_dir(t->out, err));
+    return run_lock_take(t->out, true, &t->lock, NULL, err);
+}
+
+enum snug_status trainer_claim_out(struct snug_trainer *t, struct snug_error *err)
+{
+    bool is_first = t->comm->rank == 0;
+    if (is_first)
+        TRY(run_lock_take(t->out, false, &t->lock, NULL, err));
+    if (is_first || t->options.resume) /* the others write nothing; to resume all of them read */
+        TRY(trainer_check_out(t, err));
+    return is_first && t->options.resume ? lock_it(t, err) : SNUG_OK;
+}
+
+enum snug_status trainer_take_out(struct snug_trainer *t, struct snug_error *err)
+{
+    if (t->comm->rank == 0 && t->lock == NULL) {
+        TRY(lock_it(t, err));
+        TRY(trainer_check_out(t, err)); /* another run may have come and gone since */
+    }
+    return t->comm->n_ranks > 1 ? comm_barrier(t->comm, err) : SNUG_OK;
+}
+
+void trainer_leave_out(struct snug_trainer *t)
+{
+    run_lock_give_back(t->lock);
+    if (t->made_out)
+        (void)rmdir(t->out); /* which fails unless it is empty: the run has not begun */
+    t->lock = NULL;
+}
