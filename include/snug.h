@@ -252,6 +252,17 @@ struct snug_summary {
 /* Called after every step.  Return 0 to go on, anything else to save and stop. */
 typedef int snug_progress_fn(const struct snug_metrics *metrics, void *user);
 
+enum snug_activity { SNUG_STEP, SNUG_SAVE, SNUG_EVALUATION };
+struct snug_doing { /* what goes on right now */
+    enum snug_activity activity;
+    int64_t step, n_steps; /* of the run; 0 in snug_eval_watched */
+    int64_t saved_step;    /* of the checkpoint in options.out; negative: there is none */
+    int64_t done, total;   /* of an evaluation: samples or sequences */
+};
+/* Called before every step and every save, and often during an evaluation.  Return 0 to go on; anything else
+ * abandons the evaluation at once (and the run then saves and stops), and means nothing elsewhere. */
+typedef int snug_watch_fn(const struct snug_doing *doing, void *user);
+
 /* Refuses (SNUG_OVER_BUDGET) before a byte of the plan is allocated. */
 SNUG_API enum snug_status snug_trainer_open(const snug_model *model, const snug_recipe *recipe,
                                             const struct snug_train_options *options,
@@ -277,8 +288,10 @@ SNUG_API const char *snug_trainer_exchange(const snug_trainer *trainer);
 /* The same for time: of all steps, and of that what it has waited for others. */
 SNUG_API int snug_trainer_rank_seconds(const snug_trainer *trainer, int rank, double *seconds,
                                        double *waited);
+/* SNUG_INTERRUPTED: stopped on request before the last step, or in the evaluation after it. */
 SNUG_API enum snug_status snug_trainer_run(snug_trainer *trainer, snug_progress_fn *progress,
                                            void *user, struct snug_error *err);
+SNUG_API void snug_trainer_watch(snug_trainer *trainer, snug_watch_fn *watch, void *user);
 SNUG_API void snug_trainer_summary(const snug_trainer *trainer, struct snug_summary *summary);
 SNUG_API void snug_trainer_free(snug_trainer *trainer);
 /* For a rank that fails before it comes to snug_trainer_open: the others, who wait for it there, find
@@ -306,6 +319,11 @@ struct snug_eval_result {
 };
 SNUG_API enum snug_status snug_eval(const char *run, const char *data, const snug_recipe *recipe,
                                     struct snug_eval_result *result, struct snug_error *err);
+/* The same; `watch` hears of it, and can abandon it: SNUG_INTERRUPTED. */
+SNUG_API enum snug_status snug_eval_watched(const char *run, const char *data,
+                                            const snug_recipe *recipe, snug_watch_fn *watch,
+                                            void *user, struct snug_eval_result *result,
+                                            struct snug_error *err);
 
 struct snug_generate_options {
     const char *prompt;

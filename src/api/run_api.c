@@ -85,12 +85,27 @@ static enum snug_status load_weights(const struct session *session, struct exec 
 
 /* ---- eval ---------------------------------------------------------------------------------------- */
 
+struct watcher {
+    snug_watch_fn *watch;
+    void *user;
+};
+
+static bool stop_evaluation(void *user, int64_t done, int64_t total)
+{
+    const struct watcher *watcher = user;
+    struct snug_doing doing = {
+        .activity = SNUG_EVALUATION, .saved_step = -1, .done = done, .total = total};
+    return watcher->watch != NULL && watcher->watch(&doing, watcher->user) != 0;
+}
+
 static enum snug_status evaluate(const char *run, const char *adapter, struct data *data,
-                                 struct session_request *q, struct snug_eval_result *result,
-                                 struct snug_error *err)
+                                 struct session_request *q, struct watcher *watcher,
+                                 struct snug_eval_result *result, struct snug_error *err)
 {
     struct evaluator evaluator;
     TRY(evaluator_make(&evaluator, q, NULL, data, INT64_MAX, 0, NULL, err));
+    evaluator.stop = stop_evaluation;
+    evaluator.stop_user = watcher;
     enum snug_status status = load_weights(&evaluator.session, evaluator.exec, run, adapter, err);
     if (status == SNUG_OK)
         status = evaluator_run(&evaluator, result, err);
@@ -101,6 +116,14 @@ static enum snug_status evaluate(const char *run, const char *adapter, struct da
 enum snug_status snug_eval(const char *run, const char *data_spec, const snug_recipe *recipe,
                            struct snug_eval_result *result, struct snug_error *err)
 {
+    return snug_eval_watched(run, data_spec, recipe, NULL, NULL, result, err);
+}
+
+enum snug_status snug_eval_watched(const char *run, const char *data_spec,
+                                   const snug_recipe *recipe, snug_watch_fn *watch, void *user,
+                                   struct snug_eval_result *result, struct snug_error *err)
+{
+    struct watcher watcher = {watch, user};
     struct snug_model *model = calloc(1, sizeof *model);
     struct session session = {0};
     struct data *data = NULL;
@@ -133,7 +156,7 @@ enum snug_status snug_eval(const char *run, const char *data_spec, const snug_re
     if (status == SNUG_OK)
         status = needs_open_data(&session, &needs, data_spec, q.recipe, &data, err);
     if (status == SNUG_OK)
-        status = evaluate(run, recipe->lora_from, data, &q, result, err);
+        status = evaluate(run, recipe->lora_from, data, &q, &watcher, result, err);
 done:
     data_close(data);
     session_free(&session);

@@ -101,9 +101,14 @@ void json_text(FILE *to, const char *key, const char *text, const char *after);
 
 /* ---- interrupt.c ---- */
 
-/* From here on the first SIGINT or SIGTERM is remembered and the second one kills. */
+/* From here on the first SIGINT or SIGTERM is remembered and the second one kills; SIGHUP is remembered. */
 void interrupt_watch(void);
 bool interrupt_asked(void);
+/* A step that was begun and has not ended so many seconds after such a signal is not waited for: the message,
+ * one line or "" for none, goes to standard error, and the program ends with CLI_STOPPED. */
+void interrupt_set_grace(int seconds);
+void interrupt_begin_step(const char *message);
+void interrupt_end_step(void);
 
 /* ---- spin.c ---- */
 

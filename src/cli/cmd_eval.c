@@ -5,6 +5,8 @@
 
 #include <inttypes.h>
 
+#include "cli/progress.h"
+
 static void print_json(const struct snug_eval_result *result)
 {
     printf("{\"n\": %" PRId64 ", ", result->n);
@@ -27,6 +29,29 @@ static void print_result(const struct snug_eval_result *result)
            result->has_accuracy ? "samples" : "tokens");
 }
 
+static int run(const struct args *args, bool json)
+{
+    struct snug_error err = {0};
+    struct snug_eval_result result;
+    struct progress progress;
+    progress_begin(&progress, screen_is_live(stderr) ? PROGRESS_LIVE : PROGRESS_NONE, stderr);
+    interrupt_watch();
+    enum snug_status status = snug_eval_watched(args->operands[0], args->operands[1], args->recipe,
+                                                progress_watch, &progress, &result, &err);
+    progress_end(&progress);
+    if (status == SNUG_INTERRUPTED) {
+        cli_note("%s", err.message);
+        return CLI_STOPPED;
+    }
+    if (status != SNUG_OK)
+        return cli_fail(&err);
+    if (json)
+        print_json(&result);
+    else
+        print_result(&result);
+    return CLI_DONE;
+}
+
 int cmd_eval(int argc, char **argv)
 {
     bool json = false;
@@ -42,17 +67,7 @@ int cmd_eval(int argc, char **argv)
         .n_flags = sizeof flags / sizeof flags[0],
         .takes_recipe = true,
     };
-    struct snug_error err = {0};
-    struct snug_eval_result result;
-    int status = CLI_DONE;
-    if (!args_parse(&args, argc, argv))
-        status = args.exit_status;
-    else if (snug_eval(args.operands[0], args.operands[1], args.recipe, &result, &err) != SNUG_OK)
-        status = cli_fail(&err);
-    else if (json)
-        print_json(&result);
-    else
-        print_result(&result);
+    int status = args_parse(&args, argc, argv) ? run(&args, json) : args.exit_status;
     args_free(&args);
     return status;
 }

@@ -14,6 +14,7 @@ struct train {
     struct args args;
     struct snug_train_options options;
     bool json, quiet, resume, weights_only;
+    int64_t grace_s;
     snug_model *model;
     snug_trainer *trainer;
     struct progress progress;
@@ -23,6 +24,7 @@ struct train {
 static bool check_flags(struct train *train)
 {
     const struct args *args = &train->args;
+    enum { MOST_GRACE_S = 1000000 };
     const char *needs_out = train->weights_only              ? "resume-weights-only"
                             : train->resume                  ? "resume"
                             : args_given(args, "save-every") ? "save-every"
@@ -31,6 +33,8 @@ static bool check_flags(struct train *train)
         cli_usage_error("--steps and --epochs both say how long to train; keep one");
     else if (args_given(args, "epochs") && train->options.epochs == 0)
         cli_usage_error("--epochs needs a number above 0");
+    else if (train->grace_s > MOST_GRACE_S)
+        cli_usage_error("--grace is at most %d seconds", MOST_GRACE_S);
     else if (needs_out != NULL && train->options.out == NULL)
         cli_usage_error("--%s needs the folder of the run: --out DIR", needs_out);
     else
@@ -208,8 +212,12 @@ static int report(struct train *train, bool stopped)
                  (long long)last->step, (long long)last->n_steps);
         return CLI_STOPPED;
     }
-    cli_note("stopped at step %lld of %lld; saved in %s; continue with --resume",
-             (long long)last->step, (long long)last->n_steps, train->options.out);
+    if (last->step == last->n_steps)
+        cli_note("all %lld steps are saved in %s; the evaluation was stopped: snug eval makes it",
+                 (long long)last->step, train->options.out);
+    else
+        cli_note("stopped at step %lld of %lld; saved in %s; continue with --resume",
+                 (long long)last->step, (long long)last->n_steps, train->options.out);
     return CLI_DONE;
 }
 
@@ -234,7 +242,11 @@ static int run(struct train *train)
     if (!train->quiet && !train->json && print_header(train) != CLI_DONE)
         return CLI_FAILED;
     snug_trainer_summary(train->trainer, &train->summary);
+    train->progress.out = train->options.out;
+    train->progress.is_mute = is_mute;
+    snug_trainer_watch(train->trainer, progress_watch, &train->progress);
     interrupt_watch();
+    interrupt_set_grace((int)train->grace_s);
     progress_start_clock(&train->progress, train->summary.unit);
     enum snug_status status =
         snug_trainer_run(train->trainer, progress_step, &train->progress, &err);
@@ -249,7 +261,7 @@ static int run(struct train *train)
 
 int cmd_train(int argc, char **argv)
 {
-    struct train train = {0};
+    struct train train = {.grace_s = 20};
     struct snug_train_options *options = &train.options;
     struct flag flags[] = {
         {.name = "steps", .kind = FLAG_COUNT, .value = &options->steps, .least = 1},
@@ -260,6 +272,7 @@ int cmd_train(int argc, char **argv)
         {.name = "eval-every", .kind = FLAG_COUNT, .value = &options->eval_every, .least = -1},
         {.name = "eval-batches", .kind = FLAG_COUNT, .value = &options->eval_batches},
         {.name = "save-every", .kind = FLAG_COUNT, .value = &options->save_every},
+        {.name = "grace", .kind = FLAG_COUNT, .value = &train.grace_s},
         {.name = "json", .kind = FLAG_SWITCH, .value = &train.json},
         {.name = "quiet", .kind = FLAG_SWITCH, .value = &train.quiet},
     };

@@ -1,25 +1,51 @@
 /*
- * interrupt.c -- Ctrl-C asks a run to save and stop; a second one ends it at once.
+ * interrupt.c -- Ctrl-C, SIGTERM or SIGHUP asks a run to save and stop; a second Ctrl-C or SIGTERM ends it at
+ * once.
  *
- * A signal handler can reach nothing but file scope: this flag is the only such variable.
+ * An evaluation is abandoned and a save is finished; a step is finished too, if it ends within the seconds of
+ * grace: who sends SIGTERM sends SIGKILL soon after (Slurm, 30 s), and what the step before left is on the disk
+ * already.  The clock of that is SIGALRM.
+ *
+ * A signal handler can reach nothing but file scope: these are the only such variables.
  */
 #include "cli/cli.h"
 
 #include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <unistd.h>
 
+enum { FAREWELL_MAX = 1200 };
 static volatile sig_atomic_t asked;
+static atomic_int in_step; /* 1: `farewell` is complete, and a step is under way */
+static atomic_int grace_s;
+static char farewell[FAREWELL_MAX];
+
+static void give_up(int signal_number)
+{
+    (void)signal_number;
+    if (atomic_load(&in_step) == 0) {
+        alarm(1); /* between two steps, or saving: look again */
+        return;
+    }
+    (void)!write(STDERR_FILENO, farewell, strlen(farewell));
+    _exit(CLI_STOPPED);
+}
 
 static void remember(int signal_number)
 {
-    (void)signal_number;
     asked = 1;
+    signal(SIGPIPE, SIG_IGN); /* who reads our output may have had the same signal */
+    if (atomic_load(&grace_s) == 0)
+        give_up(signal_number);
+    else if (atomic_load(&grace_s) > 0)
+        alarm((unsigned)atomic_load(&grace_s));
 }
 
-/* A signal that arrives ignored (a job put in the background by a script) stays ignored. */
-static void watch(int signal_number)
+/* A signal that arrives ignored (a job put in the background by a script, nohup) stays ignored. */
+static void watch(int signal_number, void (*handler)(int), int flags)
 {
-    struct sigaction action = {.sa_handler = remember,
-                               .sa_flags = (int)(SA_RESETHAND | SA_RESTART)};
+    struct sigaction action = {.sa_handler = handler, .sa_flags = flags | (int)SA_RESTART};
     struct sigaction before;
     sigemptyset(&action.sa_mask);
     if (sigaction(signal_number, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
@@ -28,8 +54,32 @@ static void watch(int signal_number)
 
 void interrupt_watch(void)
 {
-    watch(SIGINT);
-    watch(SIGTERM);
+    atomic_store(&grace_s, -1);
+    watch(SIGINT, remember, (int)SA_RESETHAND);
+    watch(SIGTERM, remember, (int)SA_RESETHAND);
+    watch(SIGHUP, remember, 0); /* a shell that ends sends it, and the kernel once more */
+}
+
+void interrupt_set_grace(int seconds)
+{
+    atomic_store(&grace_s, seconds);
+    watch(SIGALRM, give_up, 0);
+}
+
+void interrupt_begin_step(const char *message)
+{
+    atomic_store(&in_step, 0);
+    snprintf(farewell, sizeof farewell - 1, message[0] == '\0' ? "" : "snug: %s", message);
+    for (char *c = farewell; *c != '\0'; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7F)
+            *c = '?';
+    strcat(farewell, farewell[0] == '\0' ? "" : "\n");
+    atomic_store(&in_step, 1);
+}
+
+void interrupt_end_step(void)
+{
+    atomic_store(&in_step, 0);
 }
 
 bool interrupt_asked(void)

@@ -6,6 +6,10 @@
  * On a terminal this line is redrawn in place, at most ten times a second.  In a log it is printed
  * for the first and the last step and about twenty times between, and once a minute if that is
  * more often.  A step that was evaluated or saved gets a line of its own in both.
+ *
+ *     step 120/5000  evaluating  42%  12s left
+ *
+ * is the line of an evaluation that is under way: on a terminal; in a log once a minute.
  */
 #include "cli/progress.h"
 
@@ -118,11 +122,82 @@ static bool is_due(const struct progress *progress, const struct snug_metrics *m
     return stride <= 1 || metrics->step % stride == 0 || now - progress->drawn_s >= silence_s;
 }
 
+static void format_evaluation(const struct progress *progress, const struct snug_doing *doing,
+                              double now, char line[LINE_MAX_BYTES])
+{
+    char number[NUMBER_MAX];
+    struct snug_metrics at = {.step = doing->step, .n_steps = doing->n_steps};
+    double share = (double)doing->done / (double)doing->total;
+    int length = doing->n_steps == 0 ? 0 : append(line, format_head(&at, line), "  ");
+    length = append(line, length, "evaluating %3d%%", (int)(100 * share));
+    if (doing->done > 0)
+        append(line, length, "  %s left",
+               number_duration((now - progress->evaluation_s) * (1 - share) / share, number));
+}
+
+static void show_evaluation(struct progress *progress, const struct snug_doing *doing)
+{
+    char line[LINE_MAX_BYTES];
+    double now = now_s();
+    if (progress->evaluation_s == 0)
+        progress->evaluation_s = now;
+    if (progress->mode == PROGRESS_NONE || doing->total < 1 ||
+        now - progress->drawn_s < (progress->mode == PROGRESS_LIVE ? redraw_s : silence_s))
+        return;
+    format_evaluation(progress, doing, now, line);
+    if (progress->mode == PROGRESS_LIVE)
+        draw_live(progress, line);
+    else
+        fprintf(progress->to, "%s\n", line);
+    fflush(progress->to);
+    progress->drawn_s = now;
+}
+
+/* What is said if the step is not waited for. */
+static void begin_step(const struct progress *progress, const struct snug_doing *doing)
+{
+    char message[1024];
+    long long step = (long long)doing->step, saved = (long long)doing->saved_step;
+    if (progress->is_mute)
+        message[0] = '\0';
+    else if (progress->out == NULL)
+        snprintf(message, sizeof message,
+                 "stopped in step %lld of %lld, which took too long to wait for; nothing is saved "
+                 "without --out",
+                 step, (long long)doing->n_steps);
+    else if (saved < 0)
+        snprintf(message, sizeof message,
+                 "stopped in step %lld of %lld, which took too long to wait for; nothing was saved "
+                 "before it: --save-every N saves on the way",
+                 step, (long long)doing->n_steps);
+    else
+        snprintf(message, sizeof message,
+                 "stopped in step %lld of %lld, which took too long to wait for; the checkpoint of "
+                 "step %lld is in %s; continue with --resume",
+                 step, (long long)doing->n_steps, saved, progress->out);
+    interrupt_begin_step(message);
+}
+
+int progress_watch(const struct snug_doing *doing, void *user)
+{
+    struct progress *progress = user;
+    if (doing->activity == SNUG_STEP)
+        begin_step(progress, doing);
+    else
+        interrupt_end_step();
+    if (doing->activity == SNUG_EVALUATION)
+        show_evaluation(progress, doing);
+    else
+        progress->evaluation_s = 0;
+    return interrupt_asked();
+}
+
 int progress_step(const struct snug_metrics *metrics, void *user)
 {
     struct progress *progress = user;
     char line[LINE_MAX_BYTES];
     double now = now_s();
+    interrupt_end_step();
     bool has_event = metrics->has_validation || metrics->saved;
     if (progress->last.step == 0)
         progress->first_step = metrics->step;

@@ -23,13 +23,17 @@ struct progress {
     struct snug_metrics last_validation;
     double begun_s, drawn_s; /* by the monotonic clock */
     int64_t first_step;
-    bool line_is_open; /* a live line is on the screen */
+    bool line_is_open;   /* a live line is on the screen */
+    double evaluation_s; /* when the present evaluation began; 0: there is none */
+    const char *out;     /* NULL: nothing is saved */
+    bool is_mute;        /* of several ranks, one speaks */
 };
 
 void progress_begin(struct progress *progress, enum progress_mode mode, FILE *to);
 /* Call before the first step, once the trainer knows what it counts. */
 void progress_start_clock(struct progress *progress, const char *unit);
 int progress_step(const struct snug_metrics *metrics, void *progress); /* a snug_progress_fn */
+int progress_watch(const struct snug_doing *doing, void *progress);    /* a snug_watch_fn */
 void progress_end(struct progress *progress);                          /* clears the live line */
 
 #endif

@@ -363,6 +363,12 @@ void exec_time_ops(struct exec *exec, double *op_seconds)
     exec->op_seconds = op_seconds;
 }
 
+void exec_watch(struct exec *exec, exec_stop *stop, void *user)
+{
+    exec->stop = stop;
+    exec->stop_user = user;
+}
+
 static enum snug_status finish_copies(struct exec *exec, struct snug_error *err)
 {
     return exec->copies == NULL ? SNUG_OK : copies_finish(exec->copies, err);
@@ -420,6 +426,8 @@ enum snug_status exec_run_section(struct exec *exec, int begin, int end, int mic
         if (!op_runs_in(exec->prog, &exec->prog->ops[i], micro))
             continue;
         TRY(comm_check(exec->facts.comm, err));
+        if (exec->stop != NULL && exec->hooks == NULL && exec->stop(exec->stop_user))
+            return snug_fail(err, SNUG_INTERRUPTED, "stopped on request");
         if (op_is_copy(&exec->prog->ops[i])) {
             set_call(exec, i, micro); /* no copy of an op is under way twice */
             TRY(issue_copy(exec, i, err));

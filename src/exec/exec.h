@@ -70,6 +70,11 @@ void exec_feed_ahead(struct exec *exec, bool ahead);
  * itself and gives the caller's back. */
 enum snug_status exec_run(struct exec *exec, exec_feed *feed, void *user, struct snug_error *err);
 
+/* Asked before every op of a run whether to abandon it, which then fails with SNUG_INTERRUPTED.  Only on the
+ * host: what is on its way to a device is not called back.  NULL: nobody is asked. */
+typedef bool exec_stop(void *user);
+void exec_watch(struct exec *exec, exec_stop *stop, void *user);
+
 /* The body once more (forward and backward, no updates), looking at every result: *name is the
  * first tensor that holds a number that is not finite, or NULL.  For the message of a run that
  * diverged. */

@@ -23,6 +23,8 @@ struct exec {
     struct kernel_call *calls; /* per op */
     const struct kernel **kernels;
     double *op_seconds; /* NULL: nobody asks how long ops take */
+    exec_stop *stop;    /* NULL: nobody asks for the end of a run */
+    void *stop_user;
     double waited_seconds;
     struct store *store;
     struct rank_exchanger exchanger;

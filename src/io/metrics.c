@@ -12,8 +12,11 @@
 
 #include "io/json.h"
 
+#define HELD_SUFFIX ".held"
+
 struct metrics {
-    char *path;
+    char *path, *held; /* "metrics.jsonl", "metrics.jsonl.held" */
+    bool holds;        /* a line is there */
     int fd;
     int64_t n_bytes; /* whole lines */
 };
@@ -36,10 +39,11 @@ static enum snug_status step_of(const char *line, size_t n_bytes, const char *pa
     return SNUG_OK;
 }
 
-/* How many bytes to keep: up to the first line that is beyond keep_steps or was cut short.  Only the
- * end of the file is its end: a line that could not be read must not cost those after it. */
+/* What to keep: *cut bytes, up to the first line that is beyond keep_steps or was cut short, and the step of the
+ * last line in them.  Only the end of the file is its end: a line that could not be read must not cost
+ * those after it. */
 static enum snug_status read_lines(FILE *file, const char *path, int64_t keep_steps, int64_t *cut,
-                                   struct snug_error *err)
+                                   int64_t *last, struct snug_error *err)
 {
     char *line = NULL;
     size_t capacity = 0;
@@ -53,6 +57,7 @@ static enum snug_status read_lines(FILE *file, const char *path, int64_t keep_st
         if (status != SNUG_OK || step < 0 || step > keep_steps)
             break;
         *cut += length;
+        *last = step;
         errno = 0;
     }
     if (length < 0 && !feof(file))
@@ -63,7 +68,7 @@ static enum snug_status read_lines(FILE *file, const char *path, int64_t keep_st
 }
 
 static enum snug_status find_cut(int fd, const char *path, int64_t keep_steps, int64_t *cut,
-                                 struct snug_error *err)
+                                 int64_t *last, struct snug_error *err)
 {
     int copy = dup(fd);
     FILE *file = copy < 0 ? NULL : fdopen(copy, "r");
@@ -74,29 +79,57 @@ static enum snug_status find_cut(int fd, const char *path, int64_t keep_steps, i
         return snug_fail(err, reason == ENOMEM ? SNUG_NO_MEMORY : SNUG_IO_ERROR,
                          "%s: cannot read it: %s", path, strerror(reason));
     }
-    enum snug_status status = read_lines(file, path, keep_steps, cut, err);
+    enum snug_status status = read_lines(file, path, keep_steps, cut, last, err);
     fclose(file);
+    return status;
+}
+
+/* The line of step `keep_steps`, if the process ended before it was appended. */
+static enum snug_status take_held(struct metrics *metrics, int64_t keep_steps, int64_t last,
+                                  struct snug_error *err)
+{
+    enum { LONGEST = 1 << 16 };
+    char *line;
+    size_t length;
+    int64_t step = -1;
+    if (access(metrics->held, F_OK) != 0 && errno == ENOENT)
+        return SNUG_OK;
+    TRY(file_read_all(metrics->held, LONGEST, &line, &length, err));
+    enum snug_status status = step_of(line, length, metrics->held, &step, err);
+    if (status == SNUG_OK && last < keep_steps && step == keep_steps)
+        status = metrics_append(metrics, line, NULL, err);
+    if (status == SNUG_OK)
+        file_remove(metrics->held, NULL); /* of use or not */
+    free(line);
     return status;
 }
 
 enum snug_status metrics_open(const char *path, int64_t keep_steps, struct metrics **out,
                               struct snug_error *err)
 {
+    int64_t last = 0;
     *out = NULL;
     struct metrics *metrics = calloc(1, sizeof *metrics);
     char *copy = strdup(path);
-    if (metrics == NULL || copy == NULL) {
+    size_t held_bytes = strlen(path) + sizeof HELD_SUFFIX;
+    char *held = malloc(held_bytes);
+    if (metrics == NULL || copy == NULL || held == NULL) {
         free(metrics);
         free(copy);
+        free(held);
         return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to open it", path);
     }
+    snprintf(held, held_bytes, "%s" HELD_SUFFIX, path);
     metrics->path = copy;
+    metrics->held = held;
     enum snug_status status = file_open_update(path, &metrics->fd, err);
     if (status == SNUG_OK && keep_steps > 0)
-        status = find_cut(metrics->fd, path, keep_steps, &metrics->n_bytes, err);
+        status = find_cut(metrics->fd, path, keep_steps, &metrics->n_bytes, &last, err);
     if (status == SNUG_OK && ftruncate(metrics->fd, metrics->n_bytes) != 0)
         status = snug_fail(err, SNUG_IO_ERROR, "%s: cannot open it for writing: %s", path,
                            strerror(errno));
+    if (status == SNUG_OK)
+        status = take_held(metrics, keep_steps, last, err);
     if (status == SNUG_OK)
         *out = metrics;
     else
@@ -113,11 +146,22 @@ enum snug_status metrics_append(struct metrics *metrics, const char *line,
     if (status == SNUG_OK)
         status = file_write_at(metrics->fd, metrics->path, "\n", 1, metrics->n_bytes + length, NULL,
                                faults, err);
-    if (status == SNUG_OK)
+    if (status == SNUG_OK) {
         metrics->n_bytes += length + 1;
-    else if (ftruncate(metrics->fd, metrics->n_bytes) != 0)
+        if (metrics->holds)
+            file_remove(metrics->held, faults);
+        metrics->holds = false;
+    } else if (ftruncate(metrics->fd, metrics->n_bytes) != 0)
         return status; /* what is left of the line is written over, or cut off by a resume */
     return status;
+}
+
+enum snug_status metrics_hold(struct metrics *metrics, const char *line, struct file_faults *faults,
+                              struct snug_error *err)
+{
+    TRY(file_write_atomic(metrics->held, line, strlen(line), faults, err));
+    metrics->holds = true;
+    return SNUG_OK;
 }
 
 void metrics_close(struct metrics *metrics)
@@ -127,5 +171,6 @@ void metrics_close(struct metrics *metrics)
     if (metrics->fd >= 0)
         close(metrics->fd);
     free(metrics->path);
+    free(metrics->held);
     free(metrics);
 }

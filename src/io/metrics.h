@@ -16,6 +16,10 @@ enum snug_status metrics_open(const char *path, int64_t keep_steps, struct metri
 /* `line` is a JSON object without the newline.  After a failure the file ends with a whole line. */
 enum snug_status metrics_append(struct metrics *metrics, const char *line,
                                 struct file_faults *faults, struct snug_error *err);
+/* A line that is not complete yet, but must not be lost with the process: until the next append, or until the
+ * file is opened again at its step, it is in PATH.held. */
+enum snug_status metrics_hold(struct metrics *metrics, const char *line, struct file_faults *faults,
+                              struct snug_error *err);
 void metrics_close(struct metrics *metrics);
 
 #endif

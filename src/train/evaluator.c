@@ -12,6 +12,8 @@
  */
 #include "train/trainer.h"
 
+#include "train/agree.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -151,7 +153,7 @@ enum snug_status evaluator_make(struct evaluator *e, const struct session_reques
     bool has_stages = request->over != NULL && request->over->n_stages > 1;
     bool has_ranks = request->over != NULL && comm != NULL && comm->n_ranks > 1;
     *e = (struct evaluator){
-        .data = data, .comm = has_stages ? comm : NULL, .all = has_ranks ? comm : NULL};
+        .data = data, .comm = has_stages ? comm : NULL, .ranks = has_ranks ? comm : NULL};
     if (data_n_samples(data, DATA_HELD_OUT) < 1)
         return snug_fail(err, SNUG_BAD_FILE,
                          "there is no held-out data to evaluate on: less than one sequence");
@@ -271,12 +273,30 @@ static enum snug_status not_finite(struct evaluator *e, int64_t first, struct sn
     TRY(exec_find_nonfinite(e->exec, feed, e, &found, err));
     if (found != NULL)
         snprintf(name, sizeof name, "%s", found);
-    if (e->all != NULL)
-        TRY(share_name(e->all, name, err));
+    if (e->ranks != NULL)
+        TRY(share_name(e->ranks, name, err));
     bool is_found = name[0] != '\0';
     return snug_fail(err, SNUG_DIVERGED, "the loss on held-out data is not finite%s%s%s",
                      is_found ? "; the first tensor that is not: \"" : "", name,
                      is_found ? "\"" : "");
+}
+
+static bool is_asked_to_stop(void *user)
+{
+    const struct evaluator *e = user;
+    return e->stop(e->stop_user, e->first, e->n_samples);
+}
+
+static enum snug_status run_batch(struct evaluator *e, struct snug_error *err)
+{
+    bool stop = e->stop != NULL && is_asked_to_stop(e);
+    if (e->ranks != NULL)
+        TRY(agree_on_any(e->ranks, &stop, err));
+    enum snug_status status = stop ? SNUG_INTERRUPTED : exec_run(e->exec, feed, e, err);
+    return status == SNUG_INTERRUPTED
+               ? snug_fail(err, status, "the evaluation was stopped after %lld of %lld samples",
+                           (long long)e->first, (long long)e->n_samples)
+               : status;
 }
 
 enum snug_status evaluator_run(struct evaluator *e, struct snug_eval_result *result,
@@ -286,9 +306,11 @@ enum snug_status evaluator_run(struct evaluator *e, struct snug_eval_result *res
     bool whole_outputs = e->needs.output != TENSOR_NONE;
     bool is_last = s->n_stages < 2 || s->stage == s->n_stages - 1;
     struct score score = {.first_bad = -1};
+    /* ranks that wait for each other inside a batch go through with it */
+    exec_watch(e->exec, e->stop != NULL && e->ranks == NULL ? is_asked_to_stop : NULL, e);
     for (e->first = 0; e->first < e->n_samples; e->first += e->n_now) {
         e->n_now = next_samples(e);
-        TRY(exec_run(e->exec, feed, e, err));
+        TRY(run_batch(e, err));
         if (is_last)
             TRY(score_batch(e, &score, err));
         if (!isfinite(score.loss_sum) && score.first_bad < 0)

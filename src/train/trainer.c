@@ -72,6 +72,23 @@ static enum snug_status open_data(struct snug_trainer *t, struct snug_error *err
     return needs_open_data(&t->session, &t->needs, t->data_spec, &t->recipe, &t->data, err);
 }
 
+/* Says what is going on to whoever watches; true: stop, please. */
+static bool tell(struct snug_trainer *t, enum snug_activity activity, int64_t done, int64_t total)
+{
+    struct snug_doing doing = {.activity = activity,
+                               .step = t->step + (activity == SNUG_STEP),
+                               .n_steps = t->n_steps,
+                               .saved_step = t->saved_step,
+                               .done = done,
+                               .total = total};
+    return t->watch != NULL && t->watch(&doing, t->watch_user) != 0;
+}
+
+static bool stop_evaluation(void *user, int64_t done, int64_t total)
+{
+    return tell(user, SNUG_EVALUATION, done, total);
+}
+
 static enum snug_status make_evaluator(struct snug_trainer *t, struct snug_error *err)
 {
     if (t->data == NULL || t->options.eval_every < 0 || data_n_samples(t->data, DATA_HELD_OUT) < 1)
@@ -83,6 +100,8 @@ static enum snug_status make_evaluator(struct snug_trainer *t, struct snug_error
     int64_t max_samples = t->options.eval_batches * t->session.batch;
     TRY(evaluator_make(&t->evaluator, &q, t->exec, t->data, max_samples,
                        t->session.plan.arena_bytes, t->comm, err));
+    t->evaluator.stop = stop_evaluation;
+    t->evaluator.stop_user = t;
     t->can_evaluate = true;
     return SNUG_OK;
 }
@@ -360,7 +379,11 @@ static enum snug_status one_step(struct snug_trainer *t, struct snug_metrics *m,
     return SNUG_OK;
 }
 
+/* With metrics_append or metrics_hold. */
 static enum snug_status log_step(struct snug_trainer *t, const struct snug_metrics *m,
+                                 enum snug_status (*write)(struct metrics *, const char *,
+                                                           struct file_faults *,
+                                                           struct snug_error *),
                                  struct snug_error *err)
 {
     if (t->metrics == NULL)
@@ -380,7 +403,7 @@ static enum snug_status log_step(struct snug_trainer *t, const struct snug_metri
         text_add(&line, ", \"val_accuracy\": %.6f", m->val_accuracy);
     text_add(&line, "}");
     enum snug_status status = line.failed ? snug_fail(err, SNUG_NO_MEMORY, "out of memory")
-                                          : metrics_append(t->metrics, line.data, NULL, err);
+                                          : write(t->metrics, line.data, NULL, err);
     text_free(&line);
     return status;
 }
@@ -403,21 +426,39 @@ static enum snug_status evaluate(struct snug_trainer *t, struct snug_metrics *m,
     return SNUG_OK;
 }
 
+static enum snug_status save_now(struct snug_trainer *t, struct snug_error *err)
+{
+    (void)tell(t, SNUG_SAVE, 0, 0);
+    return trainer_save(t, err);
+}
+
 static bool is_due(int64_t step, int64_t every, int64_t n_steps)
 {
     return step == n_steps || (every > 0 && step % every == 0);
 }
 
-/* Is one of the ranks asked to stop?  Then all do, after the same step. */
-static enum snug_status agree_to_stop(struct snug_trainer *t, bool *stop, struct snug_error *err)
+/* Logs, saves and evaluates as is due; *stop: the evaluation was abandoned.  The save comes first, because an
+ * evaluation may take long and what is trained must not be lost in it; the line of the log waits for what the
+ * evaluation finds, in a file of its own. */
+static enum snug_status finish_step(struct snug_trainer *t, struct snug_metrics *m, bool *stop,
+                                    struct snug_error *err)
 {
-    unsigned char own = *stop, any = 0, all[t->comm->n_ranks];
-    TRY(comm_gather(t->comm, 0, &own, 1, all, err));
-    for (int i = 0; i < t->comm->n_ranks && t->comm->rank == 0; i++)
-        any |= all[i];
-    TRY(comm_broadcast(t->comm, 0, &any, 1, err));
-    *stop = any != 0;
-    return SNUG_OK;
+    bool evaluates = t->can_evaluate && is_due(t->step, t->options.eval_every, t->n_steps);
+    bool saves = t->out != NULL && is_due(t->step, t->options.save_every, t->n_steps);
+    if (!evaluates)
+        TRY(log_step(t, m, metrics_append, err));
+    else if (saves)
+        TRY(log_step(t, m, metrics_hold, err));
+    if (saves)
+        TRY(save_now(t, err));
+    m->saved = saves;
+    if (!evaluates)
+        return SNUG_OK;
+    enum snug_status status = evaluate(t, m, err);
+    if (status != SNUG_OK && status != SNUG_INTERRUPTED)
+        return status;
+    *stop = status == SNUG_INTERRUPTED;
+    return log_step(t, m, metrics_append, err);
 }
 
 static enum snug_status run_steps(snug_trainer *t, snug_progress_fn *progress, void *user,
@@ -425,23 +466,19 @@ static enum snug_status run_steps(snug_trainer *t, snug_progress_fn *progress, v
 {
     if (t->data == NULL)
         return snug_fail(err, SNUG_BAD_ARGUMENT, "no data: feed steps with snug_trainer_step");
-    bool stop = false;
+    bool stop = false, unevaluated = false;
     exec_feed_ahead(t->exec, true);
     while (t->step < t->n_steps && !stop) {
         struct snug_metrics m;
+        (void)tell(t, SNUG_STEP, 0, 0);
         TRY(one_step(t, &m, err));
-        if (t->can_evaluate && is_due(t->step, t->options.eval_every, t->n_steps))
-            TRY(evaluate(t, &m, err));
-        TRY(log_step(t, &m, err));
-        bool save = t->out != NULL && is_due(t->step, t->options.save_every, t->n_steps);
-        if (save)
-            TRY(trainer_save(t, err));
-        m.saved = save;
+        TRY(finish_step(t, &m, &unevaluated, err));
         stop = progress != NULL && progress(&m, user) != 0;
-        TRY(agree_to_stop(t, &stop, err));
+        stop |= unevaluated;
+        TRY(agree_on_any(t->comm, &stop, err));
     }
     if (stop && t->out != NULL && t->saved_step != t->step)
-        TRY(trainer_save(t, err));
+        TRY(save_now(t, err));
     const char *broken = NULL;
     if (t->out == NULL)
         TRY(weights_find_nonfinite(&t->session, t->exec, &broken, err));
@@ -452,9 +489,15 @@ static enum snug_status run_steps(snug_trainer *t, snug_progress_fn *progress, v
     int64_t beside = runtime_bytes(t->exec);
     t->runtime_bytes = beside > t->runtime_bytes ? beside : t->runtime_bytes;
     TRY(trainer_gather_accounts(t, err));
-    return stop && t->step < t->n_steps
+    return unevaluated || (stop && t->step < t->n_steps)
                ? snug_fail(err, SNUG_INTERRUPTED, "stopped at step %lld", (long long)t->step)
                : SNUG_OK;
+}
+
+void snug_trainer_watch(snug_trainer *t, snug_watch_fn *watch, void *user)
+{
+    t->watch = watch;
+    t->watch_user = user;
 }
 
 enum snug_status snug_trainer_run(snug_trainer *t, snug_progress_fn *progress, void *user,
@@ -477,7 +520,7 @@ static enum snug_status step_with(struct snug_trainer *t, const void *const *inp
     exec_feed_ahead(t->exec, false);
     enum snug_status status = one_step(t, m, err);
     t->given = NULL;
-    return status == SNUG_OK ? log_step(t, m, err) : status;
+    return status == SNUG_OK ? log_step(t, m, metrics_append, err) : status;
 }
 
 enum snug_status snug_trainer_step(snug_trainer *t, const void *const *inputs,

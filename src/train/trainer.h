@@ -35,7 +35,10 @@ struct evaluator {
     int64_t first;     /* of the batch being fed */
     int64_t n_now;     /* samples that this batch scores */
     struct comm *comm; /* of a pipeline: its ranks; NULL: this one has all stages */
-    struct comm *all;  /* ranks that run the same batches; NULL: this one alone */
+    struct comm *ranks; /* which run the same batches, and abandon them together; NULL: it is alone */
+    /* Hears how far a run of it is, and says whether to abandon it; NULL: nobody does. */
+    bool (*stop)(void *user, int64_t done, int64_t total);
+    void *stop_user;
 };
 /* SNUG_DIVERGED: the loss is not finite; the message names the first tensor that is not.
  * On at most max_samples (0: all, but not more than 131,072 tokens of text), which does not depend on
@@ -44,6 +47,7 @@ struct evaluator {
 enum snug_status evaluator_make(struct evaluator *evaluator, const struct session_request *request,
                                 struct exec *shared, struct data *data, int64_t max_samples,
                                 int64_t arena_limit, struct comm *comm, struct snug_error *err);
+/* SNUG_INTERRUPTED: abandoned on request, on all ranks. */
 enum snug_status evaluator_run(struct evaluator *evaluator, struct snug_eval_result *result,
                                struct snug_error *err);
 void evaluator_free(struct evaluator *evaluator);
@@ -68,6 +72,8 @@ struct snug_trainer {
     bool can_evaluate;
     struct session averages;    /* what is saved in the place of the weights */
     struct exec *averages_exec; /* NULL: the weights are */
+    snug_watch_fn *watch;       /* NULL: nobody does */
+    void *watch_user;
     struct run_lock *lock; /* of `out`, on rank 0 */
     bool made_out;         /* the folder was not there */
     struct metrics *metrics;

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <errno.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -136,13 +137,58 @@ static void test_metrics_resume(void **state)
     files_remove_dir(dir);
 }
 
+/* A line that waits for more is not lost with the process, and is in the log once. */
+static void test_metrics_held(void **state)
+{
+    static const char three[] = "{\"step\": 3, \"loss\": 1.5}",
+                      more[] = "{\"step\": 3, \"val_loss\": 2}";
+    static const struct {
+        const char *log, *held; /* as a process left them */
+        int64_t keep_steps;
+        const char *want;
+    } rows[] = {
+        {"{\"step\": 2}\n", three, 3, "{\"step\": 2}\n{\"step\": 3, \"loss\": 1.5}\n"},
+        {"{\"step\": 2}\n{\"step\": 3}\n", three, 3, "{\"step\": 2}\n{\"step\": 3}\n"},
+        {"{\"step\": 2}\n", three, 2, "{\"step\": 2}\n"}, /* its checkpoint was not saved */
+        {"{\"step\": 2}\n{\"step\": 3, \"lo", three, 3,
+         "{\"step\": 2}\n{\"step\": 3, \"loss\": 1.5}\n"},
+        {"", three, 0, ""},
+    };
+    char dir[FILES_PATH_MAX];
+    struct snug_error err = {0};
+    struct metrics *metrics;
+    size_t n;
+    (void)state;
+    files_make_dir(dir);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        files_write_text(dir, "m", rows[i].log);
+        files_write_text(dir, "m.held", rows[i].held);
+        assert_int_equal(metrics_open(files_path(dir, "m"), rows[i].keep_steps, &metrics, &err),
+                         SNUG_OK);
+        metrics_close(metrics);
+        char *text = files_read(files_path(dir, "m"), &n);
+        assert_string_equal(text, rows[i].want);
+        free(text);
+        assert_int_not_equal(access(files_path(dir, "m.held"), F_OK), 0);
+    }
+    assert_int_equal(metrics_open(files_path(dir, "m"), 0, &metrics, &err), SNUG_OK);
+    assert_int_equal(metrics_hold(metrics, three, NULL, &err), SNUG_OK);
+    assert_int_equal(access(files_path(dir, "m.held"), F_OK), 0);
+    assert_int_equal(metrics_append(metrics, more, NULL, &err), SNUG_OK);
+    assert_int_not_equal(access(files_path(dir, "m.held"), F_OK), 0);
+    metrics_close(metrics);
+    char *text = files_read(files_path(dir, "m"), &n);
+    assert_string_equal(text, "{\"step\": 3, \"val_loss\": 2}\n");
+    free(text);
+    files_remove_dir(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_crc),
-        cmocka_unit_test(test_atomic_write),
-        cmocka_unit_test(test_read_all),
-        cmocka_unit_test(test_metrics_resume),
+        cmocka_unit_test(test_crc),          cmocka_unit_test(test_atomic_write),
+        cmocka_unit_test(test_read_all),     cmocka_unit_test(test_metrics_resume),
+        cmocka_unit_test(test_metrics_held),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

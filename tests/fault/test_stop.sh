@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# Signals to a run that evaluates or steps: kill -9 in the last evaluation loses nothing, SIGTERM, SIGHUP and
+# SIGINT abandon an evaluation and save, a step that takes too long is not waited for.
+#
+# usage: [SNUG=./snug] tests/fault/test_stop.sh       The output is TAP.
+set -u
+export OMP_WAIT_POLICY=passive
+snug=$(realpath "${SNUG:-$(dirname "$0")/../../snug}") || exit 1
+work=$(mktemp -d -p "$([ -w /dev/shm ] && echo /dev/shm || echo /tmp)") || exit 1
+pid=
+trap '[ -z "$pid" ] || kill -9 "$pid" 2>/dev/null; rm -rf "$work"' EXIT
+cd "$work" || exit 1
+n=0
+failed=0
+check() { # NAME COMMAND...
+    n=$((n + 1))
+    local name=$1
+    shift
+    if "$@"; then echo "ok $n - $name"; else echo "not ok $n - $name"; failed=1; fi
+}
+same() {
+    cmp "$1/model.safetensors" "$2/model.safetensors" &&
+        cmp "$1/optimizer.safetensors" "$2/optimizer.safetensors"
+}
+each_step_once() { cmp <(seq "$2") <(sed 's/^{"step": \([0-9]*\),.*}$/\1/' "$1/metrics.jsonl"); }
+step_of() { sed -n 's/.*"step": \([0-9]*\).*/\1/p' "$1/state.json" 2>/dev/null; }
+is_snug() { [ "$(readlink "/proc/$pid/exe")" = "$snug" ]; }
+start() { # COMMAND...: the program itself is $pid, with SIGINT as a terminal has it
+    (trap - INT; exec env --default-signal=INT "$@") >out 2>err &
+    pid=$!
+    until is_snug || ! kill -0 "$pid" 2>/dev/null; do :; done
+}
+signal() { # SIGNAL: to the program; sets status
+    status=0
+    is_snug || { echo "# $pid is not snug"; return 1; }
+    kill "-$1" "$pid"
+    wait "$pid" 2>/dev/null || status=$?
+    pid=
+}
+until_step() { until [ "$(step_of "$1")" = "$2" ] || ! kill -0 "$pid" 2>/dev/null; do :; done; }
+logs() { grep -q "$2" "$1/metrics.jsonl"; }
+
+# A model whose evaluation takes seconds, and a step milliseconds.
+mkdir tiny
+echo '{"model_type": "gpt2", "vocab_size": 256, "n_positions": 64, "n_embd": 64, "n_layer": 6, "n_head": 4}' >tiny/config.json
+awk 'BEGIN { for (i = 0; i < 200000; i++) print "line " i " of a text that is long enough to train on" }' >text
+slow=("$snug" train tiny text --batch 1 --threads 1 --eval-batches 1000000 --quiet)
+
+# ---- the last evaluation ------------------------------------------------------------------------------
+
+check "4 steps without an evaluation" "$snug" train tiny text --batch 1 --threads 1 --eval-every -1 --steps 4 --quiet --out whole
+start "${slow[@]}" --steps 4 --out killed
+until_step killed 4 # from here on it evaluates
+signal KILL
+check "kill -9 in the last evaluation" test $status -eq 137
+check "kill -9 in the last evaluation: no validation loss yet" sh -c '! grep -q val_loss killed/metrics.jsonl'
+check "kill -9 in the last evaluation: the weights are there" same whole killed
+check "kill -9 in the last evaluation: they load" "$snug" train tiny --out killed --resume --quiet --eval-every -1
+check "kill -9 in the last evaluation: every step is in the log once" each_step_once killed 4
+for name in TERM HUP INT; do
+    rm -rf stopped
+    start "${slow[@]}" --steps 4 --out stopped
+    until_step stopped 4
+    signal $name
+    check "SIG$name in the last evaluation: exit status 0" test $status -eq 0
+    check "SIG$name in the last evaluation: it is abandoned" sh -c '! grep -q val_loss stopped/metrics.jsonl'
+    check "SIG$name in the last evaluation: says so" grep -q '^snug: all 4 steps are saved in stopped; the evaluation was stopped' err
+    check "SIG$name in the last evaluation: the run is whole" same whole stopped
+    check "SIG$name in the last evaluation: every step is in the log once" each_step_once stopped 4
+done
+
+# ---- one on the way, with a save at the same step ---------------------------------------------------------
+
+for name in TERM HUP; do
+    rm -rf stopped
+    start "${slow[@]}" --steps 1000 --eval-every 4 --save-every 4 --out stopped
+    until_step stopped 4
+    signal $name
+    check "SIG$name in an evaluation on the way: exit status 0" test $status -eq 0
+    check "SIG$name in an evaluation on the way: stops there" grep -q '^snug: stopped at step 4 of 1000; saved in stopped' err
+    check "SIG$name in an evaluation on the way: it is abandoned" sh -c '! grep -q val_loss stopped/metrics.jsonl'
+    check "SIG$name in an evaluation on the way: the step is saved" same whole stopped
+done
+
+# ---- a step -----------------------------------------------------------------------------------------------
+
+until_line() { until grep -q "$1" out || ! kill -0 "$pid" 2>/dev/null; do :; done; }
+long=("$snug" train mlp:1024-2048-1024-10 --batch 2048 --micro-batch 16 --threads 1 --eval-every -1 --save-every 1 --steps 50)
+start "${long[@]}" --out step
+until_line 'step  1/50  saved' # the second is under way
+signal HUP
+check "SIGHUP in a step: it is finished, and saved" test $status -eq 0 -a "$(step_of step)" -ge 2
+check "SIGHUP in a step: says so" grep -q "^snug: stopped at step $(step_of step) of 50; saved in step" err
+start "${long[@]}" --grace 0 --out late
+until_line 'step  1/50  saved'
+signal TERM
+check "a step that takes too long is not waited for" test $status -eq 130 -a "$(wc -l <err)" -eq 1
+check "a step that takes too long: which checkpoint is there" \
+    grep -q "^snug: stopped in step $(($(step_of late) + 1)) of 50, .*the checkpoint of step $(step_of late) is in late" err
+check "a step that takes too long: it goes on" "$snug" train mlp:1024-2048-1024-10 --out late --resume --quiet \
+    --eval-every -1 --steps $(($(step_of late) + 1))
+
+# ---- snug eval -----------------------------------------------------------------------------------------------
+
+start "$snug" eval whole --threads 1
+until grep -q '^SigCgt:.*[4-7c-f]...$' "/proc/$pid/status" 2>/dev/null || ! kill -0 "$pid" 2>/dev/null; do :; done # SIGTERM is caught
+signal TERM
+check "SIGTERM in snug eval" test $status -eq 130 -a "$(wc -l <err)" -eq 1
+check "SIGTERM in snug eval: says how far it was" grep -q '^snug: the evaluation was stopped after [0-9]* of [0-9]* samples' err
+
+echo "1..$n"
+exit $failed
