@@ -229,6 +229,7 @@ struct snug_train_options {
     int64_t eval_every;   /* 0: at the end only; negative: never */
     int64_t eval_batches; /* of --batch; 0: all held-out data, of text at most 131,072 tokens */
     int64_t save_every;   /* 0: at the end only */
+    int64_t keep;         /* this many checkpoints stay, in OUT/checkpoints/step-000020; 0: none */
     int resume;           /* continue the run in `out` */
     int weights_only;     /* with resume: the optimizer's state begins anew */
 };

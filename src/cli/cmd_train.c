@@ -28,6 +28,7 @@ static bool check_flags(struct train *train)
     const char *needs_out = train->weights_only              ? "resume-weights-only"
                             : train->resume                  ? "resume"
                             : args_given(args, "save-every") ? "save-every"
+                            : args_given(args, "keep")       ? "keep"
                                                              : NULL;
     if (args_given(args, "steps") && args_given(args, "epochs"))
         cli_usage_error("--steps and --epochs both say how long to train; keep one");
@@ -272,6 +273,7 @@ int cmd_train(int argc, char **argv)
         {.name = "eval-every", .kind = FLAG_COUNT, .value = &options->eval_every, .least = -1},
         {.name = "eval-batches", .kind = FLAG_COUNT, .value = &options->eval_batches},
         {.name = "save-every", .kind = FLAG_COUNT, .value = &options->save_every},
+        {.name = "keep", .kind = FLAG_COUNT, .value = &options->keep},
         {.name = "grace", .kind = FLAG_COUNT, .value = &train.grace_s},
         {.name = "json", .kind = FLAG_SWITCH, .value = &train.json},
         {.name = "quiet", .kind = FLAG_SWITCH, .value = &train.quiet},

@@ -121,6 +121,7 @@ static const struct topic topics[] = {
      "                    -1 never\n"
      "  --eval-batches N  batches per look; 0 all (of text, at most 131,072 tokens)\n"
      "  --save-every N    steps between checkpoints; 0 at the end only\n"
+     "  --keep N          the last N checkpoints stay, in DIR/checkpoints/step-000020\n"
      "  --grace N         seconds that a step may take to end after SIGTERM, SIGHUP or\n"
      "                    Ctrl-C (20); one that takes longer is not waited for\n"
      "  --json            end with one line of JSON (with \"stopped\": true after\n"

@@ -256,6 +256,12 @@ done:
     return status;
 }
 
+enum snug_status checkpoint_settle(const char *dir, struct file_faults *faults,
+                                   struct snug_error *err)
+{
+    return settle(dir, faults, err);
+}
+
 /* What is in the folder is made safe before anything in it is written over. */
 static enum snug_status prepare(const char *dir, struct file_faults *faults, struct snug_error *err)
 {

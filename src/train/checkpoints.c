@@ -400,10 +400,12 @@ enum snug_status trainer_save(struct snug_trainer *t, struct snug_error *err)
         status = rank_save_serve(t, err);
     else if (status == SNUG_OK)
         status = save_files(t, trained, n_trained, optimizer, n_optimizer, state, err);
-    if (status == SNUG_OK && t->comm->rank == 0)
-        status = rank_save_done(t, err);
     if (status == SNUG_OK)
         t->saved_step = t->step;
+    if (status == SNUG_OK)
+        status = trainer_keep(t, err);
+    if (status == SNUG_OK && t->comm->rank == 0)
+        status = rank_save_done(t, err);
     free(state);
     free(trained);
     free(optimizer);

@@ -1,11 +1,13 @@
 /*
- * run_folder.c -- whose the folder of a run is.
+ * run_folder.c -- whose the folder of a run is, and which of its checkpoints are kept there.
  *
  * Rank 0 holds its lock (io/run_lock.h) from before the first byte that is written there until the trainer is
  * freed.  A folder that is locked is refused before anything else is said of it: what another process is
  * writing there would be described as it is right now.
  */
 #include "io/checkpoint.h"
+#include "io/kept.h"
+#include "train/adapter.h"
 #include "train/trainer.h"
 
 #include <unistd.h>
@@ -44,4 +46,25 @@ void trainer_leave_out(struct snug_trainer *t)
     if (t->made_out)
         (void)rmdir(t->out); /* which fails unless it is empty: the run has not begun */
     t->lock = NULL;
+}
+
+enum snug_status trainer_keep(struct snug_trainer *t, struct snug_error *err)
+{
+    static const char *const names[] = {"config.json",
+                                        "plan.json",
+                                        "state.json",
+                                        "model.safetensors",
+                                        "optimizer.safetensors",
+                                        ADAPTER_FOLDER "/" PEFT_CONFIG_NAME,
+                                        ADAPTER_FOLDER "/" PEFT_MODEL_NAME};
+    enum { N_NAMES = sizeof names / sizeof *names, N_OF_ADAPTER = 2 };
+    if (t->options.keep <= 0 || t->comm->rank > 0)
+        return SNUG_OK;
+    bool is_fresh = t->step > t->first_step;
+    if (is_fresh || !kept_has(t->out, t->step)) {
+        TRY(checkpoint_settle(t->out, NULL, err));
+        TRY(kept_add(t->out, t->step, names, t->recipe.lora > 0 ? N_NAMES : N_NAMES - N_OF_ADAPTER,
+                     NULL, err));
+    }
+    return kept_trim(t->out, t->step, t->options.keep, NULL, err);
 }

@@ -237,7 +237,11 @@ static enum snug_status open_all(struct snug_trainer *t, struct snug_error *err)
     TRY(recipe_check_steps(&t->recipe, t->n_steps, err));
     TRY(make_evaluator(t, err));
     TRY(make_averages(t, err));
-    return t->out == NULL ? SNUG_OK : trainer_begin_run(t, err);
+    if (t->out == NULL)
+        return SNUG_OK;
+    TRY(trainer_begin_run(t, err));
+    /* a run that was killed right after its last save has not kept that one */
+    return t->options.resume ? trainer_keep(t, err) : SNUG_OK;
 }
 
 /* Of several ranks that fail, one tells why, and the others know that it did. */

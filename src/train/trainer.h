@@ -105,6 +105,8 @@ enum snug_status trainer_begin_run(struct snug_trainer *trainer, struct snug_err
 enum snug_status trainer_claim_out(struct snug_trainer *trainer, struct snug_error *err);
 enum snug_status trainer_take_out(struct snug_trainer *trainer, struct snug_error *err);
 void trainer_leave_out(struct snug_trainer *trainer);
+/* With --keep, on rank 0: the checkpoint in `out` beside the last ones. */
+enum snug_status trainer_keep(struct snug_trainer *trainer, struct snug_error *err);
 
 /* groups.c: to be opened when all ranks agree; closed before comm is. */
 enum snug_status trainer_open_groups(struct snug_trainer *trainer, struct snug_error *err);

@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
-# Signals to a run that evaluates or steps: kill -9 in the last evaluation loses nothing, SIGTERM, SIGHUP and
-# SIGINT abandon an evaluation and save, a step that takes too long is not waited for.
+# Signals to a run that evaluates, steps or keeps checkpoints: kill -9 in the last evaluation loses nothing,
+# SIGTERM, SIGHUP and SIGINT abandon an evaluation and save, a step that takes too long is not waited for, and
+# --keep N leaves N checkpoints that load, whenever the process is killed.
 #
-# usage: [SNUG=./snug] tests/fault/test_stop.sh       The output is TAP.
+# usage: [SNUG=./snug] [KILLS=15] [SEED=N] tests/fault/test_stop.sh       The output is TAP.
 set -u
 export OMP_WAIT_POLICY=passive
 snug=$(realpath "${SNUG:-$(dirname "$0")/../../snug}") || exit 1
+kills=${KILLS:-15}
+seed=${SEED:-$((RANDOM * 32768 + RANDOM))}
 work=$(mktemp -d -p "$([ -w /dev/shm ] && echo /dev/shm || echo /tmp)") || exit 1
 pid=
 trap '[ -z "$pid" ] || kill -9 "$pid" 2>/dev/null; rm -rf "$work"' EXIT
@@ -108,5 +111,54 @@ signal TERM
 check "SIGTERM in snug eval" test $status -eq 130 -a "$(wc -l <err)" -eq 1
 check "SIGTERM in snug eval: says how far it was" grep -q '^snug: the evaluation was stopped after [0-9]* of [0-9]* samples' err
 
+# ---- --keep -----------------------------------------------------------------------------------------------
+
+kept=("$snug" train mlp:16-32-10 --batch 4 --threads 1 --eval-every -1 --quiet)
+names() { (cd "$1/checkpoints" && echo *); }
+check "20 steps" "${kept[@]}" --steps 20 --out alone
+check "20 steps with --keep 3" "${kept[@]}" --steps 20 --save-every 4 --keep 3 --out keep
+check "--keep 3: exactly three" test "$(names keep)" = "step-000012 step-000016 step-000020"
+check "--keep changes nothing else" same alone keep
+for step in 12 16 20; do
+    check "step $step can be evaluated" "$snug" eval "keep/checkpoints/step-0000$step" --threads 1
+    cp -r "keep/checkpoints/step-0000$step" copy
+    check "step $step: a copy goes on" "${kept[@]}" --resume --steps 20 --out copy
+    check "step $step: to the same end" same alone copy
+    rm -rf copy
+done
+check "--keep without --out is refused" sh -c "! '$snug' train mlp:16-32-10 --keep 2 --steps 1 2>err && grep -q '^snug: --keep needs' err"
+
+# Killed at random instants while it saves and keeps every step: whatever is called step-N is a whole run.
+whole_kept() { # DIR
+    local folder step
+    for folder in "$1"/checkpoints/step-??????; do
+        [ -d "$folder" ] || continue
+        step=${folder##*-}
+        [ "$(step_of "$folder")" -eq "$((10#$step))" ] || { echo "# $folder: $(ls "$folder")"; return 1; }
+        "$snug" eval "$folder" --threads 1 >eval.out 2>&1 || { echo "# $folder: $(cat eval.out)"; return 1; }
+    done
+}
+echo "# KILLS=$kills SEED=$seed"
+RANDOM=$seed
+n_killed=0
+n_broken=0
+spread=60
+steps=100000
+while [ $n_killed -lt "$kills" ] && [ $n_broken -eq 0 ]; do
+    before=$(step_of random)
+    if [ -e random/state.json ]; then goes_on=--resume; else goes_on=; fi
+    # shellcheck disable=SC2086
+    start "${kept[@]}" --steps $steps --save-every 1 --keep 3 --out random $goes_on
+    sleep "$(printf '0.%06d' $((RANDOM * 32768 % (spread * 1000) + RANDOM % 1000)))"
+    signal KILL
+    if [ $status -eq 137 ]; then n_killed=$((n_killed + 1)); else n_broken=1; cat err; fi
+    whole_kept random || n_broken=1
+    [ "$(step_of random)" != "$before" ] || [ $spread -ge 900 ] || spread=$((spread + 20))
+done
+check "$kills kills with --keep: all that is kept is whole" test $n_killed -eq "$kills" -a $n_broken -eq 0
+last=$(($(step_of random) + 1))
+check "killed with --keep: goes on" "${kept[@]}" --steps $last --save-every 1 --keep 3 --out random --resume
+check "killed with --keep: exactly three, and no rest of others" \
+    test "$(names random)" = "$(printf 'step-%06d step-%06d step-%06d' $((last - 2)) $((last - 1)) $last)"
 echo "1..$n"
 exit $failed

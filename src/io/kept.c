@@ -1,0 +1,307 @@
+/*
+ * kept.c -- making and removing kept checkpoints; see kept.h.
+ */
+#include "io/kept.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/arena.h"
+#include "base/fd.h"
+
+#define FOLDER "checkpoints"
+enum { NAME_MAX_BYTES = 48, COPY_BYTES = 1 << 16 };
+
+static enum snug_status no_memory(const char *dir, struct snug_error *err)
+{
+    return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to keep the checkpoint", dir);
+}
+
+static enum snug_status failed(const char *path, const char *doing, struct snug_error *err)
+{
+    return snug_fail(err, SNUG_IO_ERROR, "%s: cannot %s: %s%s", path, doing, strerror(errno),
+                     errno == ENOSPC || errno == EDQUOT ? "; free some space" : "");
+}
+
+/* "DIR/checkpoints/step-000020" plus a suffix, the caller's. */
+static char *path_of(const char *dir, int64_t step, const char *suffix)
+{
+    char name[NAME_MAX_BYTES];
+    snprintf(name, sizeof name, FOLDER "/step-%06lld", (long long)step);
+    return path_join(dir, name, suffix);
+}
+
+static bool is_there(const char *path)
+{
+    struct stat info;
+    return lstat(path, &info) == 0;
+}
+
+bool kept_has(const char *dir, int64_t step)
+{
+    char *path = path_of(dir, step, "");
+    bool has = path != NULL && is_there(path);
+    free(path);
+    return has;
+}
+
+/* ---- removing ------------------------------------------------------------------------------- */
+
+static enum snug_status remove_tree(const char *path, struct file_faults *faults,
+                                    struct snug_error *err);
+
+static enum snug_status remove_entries(DIR *folder, const char *path, struct file_faults *faults,
+                                       struct snug_error *err)
+{
+    for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+            continue;
+        char *inner = path_join(path, entry->d_name, "");
+        if (inner == NULL)
+            return no_memory(path, err);
+        enum snug_status status = remove_tree(inner, faults, err);
+        free(inner);
+        TRY(status);
+    }
+    return SNUG_OK;
+}
+
+/* With all that is in it; links are removed, not followed.  Nothing there: nothing to do. */
+static enum snug_status remove_tree(const char *path, struct file_faults *faults,
+                                    struct snug_error *err)
+{
+    struct stat info;
+    if (lstat(path, &info) != 0)
+        return errno == ENOENT ? SNUG_OK : failed(path, "look at it", err);
+    TRY(file_count_read(path, faults, err));
+    if (!S_ISDIR(info.st_mode))
+        return unlink(path) == 0 ? SNUG_OK : failed(path, "remove it", err);
+    DIR *folder = opendir(path);
+    if (folder == NULL)
+        return failed(path, "open the folder", err);
+    enum snug_status status = remove_entries(folder, path, faults, err);
+    closedir(folder);
+    if (status == SNUG_OK && rmdir(path) != 0)
+        status = failed(path, "remove it", err);
+    return status;
+}
+
+/* It loses its name first. */
+static enum snug_status remove_kept(const char *dir, int64_t step, struct file_faults *faults,
+                                    struct snug_error *err)
+{
+    char *path = path_of(dir, step, ""), *old = path_of(dir, step, ".old");
+    enum snug_status status = SNUG_OK;
+    if (path == NULL || old == NULL)
+        status = no_memory(dir, err);
+    else if (is_there(path) && (status = remove_tree(old, faults, err)) == SNUG_OK &&
+             (status = file_rename(path, old, faults, err)) == SNUG_OK)
+        status = remove_tree(old, faults, err);
+    free(path);
+    free(old);
+    return status;
+}
+
+/* ---- making --------------------------------------------------------------------------------- */
+
+static enum snug_status copy_bytes(int from, const char *path, int64_t n_bytes, int to,
+                                   const char *to_path, struct file_faults *faults,
+                                   struct snug_error *err)
+{
+    char piece[COPY_BYTES];
+    for (int64_t at = 0; at < n_bytes; at += COPY_BYTES) {
+        int64_t left = n_bytes - at, n = left < COPY_BYTES ? left : COPY_BYTES;
+        TRY(fd_read_at(from, path, piece, n, at, err));
+        TRY(file_write_at(to, to_path, piece, n, at, NULL, faults, err));
+    }
+    return SNUG_OK;
+}
+
+static enum snug_status copy_file(const char *path, const char *to_path, struct file_faults *faults,
+                                  struct snug_error *err)
+{
+    int from, to;
+    int64_t n_bytes;
+    TRY(fd_open_read(path, &from, &n_bytes, err));
+    enum snug_status status = file_create(to_path, &to, faults, err);
+    if (status == SNUG_OK) {
+        status = copy_bytes(from, path, n_bytes, to, to_path, faults, err);
+        if (status == SNUG_OK)
+            status = file_finish(to, to_path, faults, err);
+        else
+            close(to);
+    }
+    close(from);
+    return status;
+}
+
+static bool has_no_links(int error)
+{
+    return error == EPERM || error == ENOTSUP || error == ENOSYS || error == EMLINK ||
+           error == EXDEV;
+}
+
+static enum snug_status link_or_copy(const char *path, const char *to, struct file_faults *faults,
+                                     struct snug_error *err)
+{
+    TRY(file_count_read(to, faults, err));
+    if (link(path, to) == 0)
+        return SNUG_OK;
+    return has_no_links(errno) ? copy_file(path, to, faults, err) : failed(to, "link it", err);
+}
+
+static enum snug_status make_folder(const char *path, struct file_faults *faults,
+                                    struct snug_error *err)
+{
+    TRY(file_count_read(path, faults, err));
+    return mkdir(path, 0777) == 0 || errno == EEXIST ? SNUG_OK
+                                                     : failed(path, "make this folder", err);
+}
+
+/* The folder of "adapter/x", synced once its last file is there; of "x" it is the kept one's own. */
+static enum snug_status add_file(const char *dir, const char *fresh, const char *name,
+                                 struct file_faults *faults, struct snug_error *err)
+{
+    char *from = path_join(dir, name, ""), *to = path_join(fresh, name, "");
+    char *folder = to == NULL ? NULL : strdup(to);
+    bool is_inner = strchr(name, '/') != NULL;
+    enum snug_status status = SNUG_OK;
+    if (from == NULL || to == NULL || folder == NULL) {
+        status = no_memory(dir, err);
+        goto done;
+    }
+    *strrchr(folder, '/') = '\0';
+    if (is_inner)
+        status = make_folder(folder, faults, err);
+    if (status == SNUG_OK)
+        status = link_or_copy(from, to, faults, err);
+    if (status == SNUG_OK && is_inner)
+        status = file_sync_folder(folder, faults, err);
+done:
+    free(from);
+    free(to);
+    free(folder);
+    return status;
+}
+
+/* DIR/checkpoints, which is no link to somewhere else. */
+static enum snug_status make_home(const char *dir, char **home, struct file_faults *faults,
+                                  struct snug_error *err)
+{
+    struct stat info;
+    *home = path_join(dir, FOLDER, "");
+    if (*home == NULL)
+        return no_memory(dir, err);
+    bool is_new = !is_there(*home);
+    TRY(make_folder(*home, faults, err));
+    if (lstat(*home, &info) != 0 || !S_ISDIR(info.st_mode))
+        return snug_fail(err, SNUG_BAD_FILE,
+                         "%s: is not a folder, where --keep puts checkpoints: move it away", *home);
+    return is_new ? file_sync_folder(dir, faults, err) : SNUG_OK;
+}
+
+enum snug_status kept_add(const char *dir, int64_t step, const char *const *names, int n_names,
+                          struct file_faults *faults, struct snug_error *err)
+{
+    char *home = NULL, *path = path_of(dir, step, ""), *fresh = path_of(dir, step, ".new");
+    enum snug_status status =
+        path == NULL || fresh == NULL ? no_memory(dir, err) : make_home(dir, &home, faults, err);
+    if (status == SNUG_OK)
+        status = remove_tree(fresh, faults, err);
+    if (status == SNUG_OK)
+        status = make_folder(fresh, faults, err);
+    for (int i = 0; i < n_names && status == SNUG_OK; i++)
+        status = add_file(dir, fresh, names[i], faults, err);
+    if (status == SNUG_OK)
+        status = file_sync_folder(fresh, faults, err);
+    if (status == SNUG_OK)
+        status = remove_kept(dir, step, faults, err);
+    if (status == SNUG_OK)
+        status = file_rename(fresh, path, faults, err);
+    if (status == SNUG_OK)
+        status = file_sync_folder(home, faults, err);
+    free(home);
+    free(path);
+    free(fresh);
+    return status;
+}
+
+/* ---- which of them stay ------------------------------------------------------------------------ */
+
+struct list {
+    int64_t *steps;
+    int n, capacity;
+};
+
+static int descending(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x < y) - (x > y);
+}
+
+/* "step-000020" and what comes after the digits; false: it is not one of ours. */
+static bool parse_name(const char *name, int64_t *step, const char **rest)
+{
+    static const char head[] = "step-";
+    char *end;
+    if (strncmp(name, head, sizeof head - 1) != 0 || name[sizeof head - 1] < '0' ||
+        name[sizeof head - 1] > '9')
+        return false;
+    errno = 0;
+    *step = strtoll(name + sizeof head - 1, &end, 10);
+    *rest = end;
+    return errno == 0;
+}
+
+/* The kept ones up to `step`; what is left of others is removed. */
+static enum snug_status list_kept(DIR *folder, const char *home, int64_t step, struct list *list,
+                                  struct file_faults *faults, struct snug_error *err)
+{
+    for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+        int64_t found;
+        const char *rest;
+        if (!parse_name(entry->d_name, &found, &rest))
+            continue;
+        if (strcmp(rest, ".new") == 0 || strcmp(rest, ".old") == 0) {
+            char *path = path_join(home, entry->d_name, "");
+            enum snug_status status =
+                path == NULL ? no_memory(home, err) : remove_tree(path, faults, err);
+            free(path);
+            TRY(status);
+        } else if (*rest == '\0' && found <= step) {
+            void *grown = list->steps;
+            if (!array_grow(&grown, &list->capacity, list->n + 1, sizeof *list->steps))
+                return no_memory(home, err);
+            list->steps = grown;
+            list->steps[list->n++] = found;
+        }
+    }
+    return SNUG_OK;
+}
+
+enum snug_status kept_trim(const char *dir, int64_t step, int64_t n_keep,
+                           struct file_faults *faults, struct snug_error *err)
+{
+    struct list list = {0};
+    char *home = path_join(dir, FOLDER, "");
+    if (home == NULL)
+        return no_memory(dir, err);
+    DIR *folder = opendir(home);
+    enum snug_status status = folder == NULL ? failed(home, "open the folder", err)
+                                             : list_kept(folder, home, step, &list, faults, err);
+    if (folder != NULL)
+        closedir(folder);
+    if (list.n > 0)
+        qsort(list.steps, (size_t)list.n, sizeof *list.steps, descending);
+    for (int i = (int)(n_keep < list.n ? n_keep : list.n); i < list.n && status == SNUG_OK; i++)
+        status = remove_kept(dir, list.steps[i], faults, err);
+    free(list.steps);
+    free(home);
+    return status;
+}
