@@ -363,6 +363,8 @@ static void test_cut(void **state)
             for (int b = 0; b < blocks.n; b++)
                 for (int i = blocks.list[b].begin; i < blocks.list[b].end; i++)
                     seconds[b] += odd_seconds(&seed, &prog, &prog.ops[i]);
+            blocks.n--; /* the loss, which has no weights, stays with the last layer */
+            seconds[blocks.n - 1] += seconds[blocks.n];
             must(pass_stage(&prog, &env), &err);
             for (int stage = 0; stage < n_stages; stage++) {
                 double sum = 0;
@@ -377,11 +379,42 @@ static void test_cut(void **state)
     snug_model_free(model);
 }
 
+/* An evaluation reads the logits, so that it cannot be cut before the loss.  It runs on the stages of its run. */
+static void test_cut_of_evaluation(void **state)
+{
+    snug_model *model = model_of("mlp:40-64-10");
+    struct stage_cut cut = {0};
+    (void)state;
+    for (int is_evaluation = 0; is_evaluation < 2; is_evaluation++) {
+        struct snug_error err = {0};
+        struct arena scratch = {0};
+        struct program prog = {0};
+        uint64_t seed = 1;
+        struct pass_env env = {.scratch = &scratch,
+                               .err = &err,
+                               .train = !is_evaluation,
+                               .ranks = {.n_ranks = 1, .n_stages = 2},
+                               .pipeline = PIPELINE_gpipe,
+                               .cut = &cut,
+                               .op_seconds = odd_seconds,
+                               .device = &seed};
+        must(model_forward(model, MODEL_FOR_LOSS, 1, 0, &prog, &err), &err);
+        if (is_evaluation)
+            prog.tensors[prog.ops[prog.n_ops - 1].in[0]].is_output = true;
+        must(pass_stage(&prog, &env), &err);
+        assert_int_equal(cut.begin[2], 2);
+        program_free(&prog);
+        arena_free(&scratch);
+    }
+    snug_model_free(model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_programs),
         cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_cut_of_evaluation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
