@@ -54,7 +54,7 @@ static bool describe_point(snug_fit *f, int i)
     f->points[i] = (struct snug_fit_point){.flags = f->flags[i],
                                            .total = c->total_bytes,
                                            .step_seconds = c->seconds,
-                                           .fits = c->total_bytes <= fit_room(fit),
+                                           .fits = fit_needed(c) <= fit->recipe.memory,
                                            .is_chosen = fit->frontier[i] == fit->chosen};
     return f->flags[i] != NULL && f->differences[i] != NULL;
 }
@@ -83,7 +83,7 @@ static enum snug_status add_loser(snug_fit *f, enum fit_axis_id axis, int value,
         (struct report_loser){.key = fit->axes[axis].key,
                               .value = fit->axes[axis].values[value],
                               .changes_training = axis >= FIT_STATE_BITS,
-                              .total_bytes = fit->candidates[other].total_bytes,
+                              .needed_bytes = fit_needed(&fit->candidates[other]),
                               .seconds = fit->candidates[other].seconds};
     return SNUG_OK;
 }
@@ -219,10 +219,12 @@ void snug_fit_point(const snug_fit *f, int index, struct snug_fit_point *point)
 static struct report_fit report_of(const snug_fit *f)
 {
     const struct fit *fit = &f->fit;
+    bool has_choice = fit->chosen >= 0;
     struct report_fit r = {.model = fit->model->name,
                            .recipe = f->recipe.data == NULL ? "" : f->recipe.data,
                            .budget = fit->recipe.memory,
-                           .runtime_bytes = fit->runtime_bytes,
+                           .runtime_bytes = has_choice ? fit->candidates[fit->chosen].runtime_bytes
+                                                       : fit->runtime_bytes,
                            .command = f->command.data,
                            .keys = f->keys.data,
                            .points = f->points,

@@ -133,15 +133,14 @@ static void add_losers(struct text *out, const struct report_fit *f)
         double slower = percent_over(l->seconds, chosen->step_seconds);
         snprintf(what, sizeof what, "%s %s", l->key, l->value);
         text_add(out, "  %-26s  ", what);
-        if (l->total_bytes + f->runtime_bytes > f->budget)
-            text_add(out, "needs %s\n", text_size(l->total_bytes + f->runtime_bytes, size));
+        if (l->needed_bytes > f->budget)
+            text_add(out, "needs %s\n", text_size(l->needed_bytes, size));
         else if (slower >= 0.05)
             text_add(out, "%.*f%% slower\n", slower < 10 ? 1 : 0, slower);
         else if (l->changes_training)
             add_other_training(out, slower);
         else
-            text_add(out, "no faster, needs %s\n",
-                     text_size(l->total_bytes + f->runtime_bytes, size));
+            text_add(out, "no faster, needs %s\n", text_size(l->needed_bytes, size));
     }
 }
 

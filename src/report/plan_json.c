@@ -68,6 +68,7 @@ void report_plan_object(const struct report_plan *plan, struct text *out)
     add_integer(out, "forward_flops", ledger->forward_flops, ", ");
     text_add(out, "\"step_seconds\": %.9g, ",
              isfinite(ledger->step_seconds) ? ledger->step_seconds : 0.0);
+    add_integer(out, "runtime", plan->runtime_bytes, ", ");
     add_integer(out, "ranks", plan->n_ranks, ", ");
     if (plan->n_stages > 1) {
         add_integer(out, "stages", plan->n_stages, ", ");

@@ -67,13 +67,13 @@ char *report_compare_json(const struct report_plan *plans, int n_plans);
 struct report_loser { /* a recipe beside the chosen one */
     const char *key, *value;
     int changes_training; /* by this key */
-    int64_t total_bytes;
+    int64_t needed_bytes; /* plan and runtime */
     double seconds;
 };
 
 struct report_fit {
-    const char *model, *recipe; /* as in a plan */
-    int64_t budget, runtime_bytes;
+    const char *model, *recipe;    /* as in a plan */
+    int64_t budget, runtime_bytes; /* beside the chosen plan */
     const char *command; /* "snug train gpt2 --memory 8G --micro-batch 2"; NULL: nothing fits */
     const char *keys;    /* of the chosen recipe: lines key = value */
     const struct snug_fit_point *points; /* the fastest first */

@@ -209,6 +209,7 @@ static enum snug_status price(struct fit *fit, int candidate, bool place, struct
     c->total_bytes = s.plan.arena_bytes;
     if (!place)
         c->least_bytes = s.plan.arena_bytes;
+    c->runtime_bytes = session_expected_runtime_bytes(&s);
     c->parameter_bytes = s.plan.at_peak[ROLE_parameter];
     c->seconds = s.plan.step_seconds;
     session_free(&s);
@@ -302,7 +303,7 @@ static void write_smallest(const struct fit *fit, struct text *out)
     fit_write_flags(fit, fit->smallest, &flags);
     const char *words = text_part(out, &flags);
     text_add(out, "%s needs ", *words != '\0' ? words : "the recipe as it is");
-    write_budget(fit->candidates[fit->smallest].total_bytes + fit->runtime_bytes, out);
+    write_budget(fit_needed(&fit->candidates[fit->smallest]), out);
     text_free(&flags);
 }
 

@@ -39,7 +39,8 @@ struct fit_candidate {
     bool is_possible;                 /* the recipe can be planned; what is below holds */
     bool is_placed;                   /* total_bytes is exact, else the lower bound */
     int64_t total_bytes, least_bytes; /* least: before it was placed */
-    int64_t parameter_bytes;          /* of those, at the peak */
+    int64_t runtime_bytes;            /* expected beside them */
+    int64_t parameter_bytes;          /* of total_bytes, at the peak */
     double seconds;
 };
 
@@ -54,7 +55,8 @@ struct fit {
     int smallest;  /* if none fits: of those that were priced */
     int *frontier; /* candidates, the fastest first: each needs less than all before it */
     int n_frontier;
-    int64_t batch, seq, runtime_bytes;
+    int64_t batch, seq;
+    int64_t runtime_bytes; /* of the recipe as it is; candidates have their own */
 };
 
 /* allow: keys that change what is learned and may be touched all the same, separated by commas, or
@@ -102,7 +104,7 @@ enum snug_status fit_find_frontier(struct fit *fit, bool whole, struct snug_erro
 enum snug_status fit_neighbour(struct fit *fit, int candidate, enum fit_axis_id axis, int value,
                                int *neighbour, struct snug_error *err);
 
-/* Room of the budget for the plan. */
+/* Room of the budget for the plan of the recipe as it is. */
 static inline int64_t fit_room(const struct fit *fit)
 {
     return fit->recipe.memory - fit->runtime_bytes;
@@ -114,11 +116,17 @@ int fit_pace(double seconds);
 /* Is a to be preferred, for its time and then for its number? */
 bool fit_is_better(const struct fit *fit, int a, int b);
 
+/* What it takes of the budget. */
+static inline int64_t fit_needed(const struct fit_candidate *c)
+{
+    return c->total_bytes + c->runtime_bytes;
+}
+
 /* By what is known of it. */
 static inline bool fit_fits(const struct fit *fit, int candidate)
 {
     const struct fit_candidate *c = &fit->candidates[candidate];
-    return c->is_priced && c->is_possible && c->total_bytes <= fit_room(fit);
+    return c->is_priced && c->is_possible && fit_needed(c) <= fit->recipe.memory;
 }
 
 #endif

@@ -4,6 +4,9 @@
 #include "base/fd.h"
 #include "train/trainer.h"
 
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -37,6 +40,13 @@ int64_t process_peak_bytes(void)
     if (bytes < 0 && getrusage(RUSAGE_SELF, &usage) == 0)
         bytes = (int64_t)usage.ru_maxrss * 1024;
     return bytes;
+}
+
+void process_give_back(void)
+{
+#if defined(__GLIBC__)
+    (void)malloc_trim(0);
+#endif
 }
 
 int64_t machine_bytes(void)

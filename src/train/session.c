@@ -462,18 +462,6 @@ bool session_is_on_gpu(const struct session *s)
     return s->backend == backend_cuda_table();
 }
 
-/* Of a GPU's memory: a CUDA context and the code of the libraries; 574 to 598 million bytes on an H200. */
-static const int64_t gpu_runtime_bytes = (int64_t)640 << 20;
-
-/* A bare process, the libraries' code and the JIT code of the products: about 60 MiB as measured
- * here, and stacks of the threads. */
-int64_t session_expected_runtime_bytes(const struct session *s)
-{
-    if (session_is_on_gpu(s))
-        return gpu_runtime_bytes;
-    return ((int64_t)64 << 20) + (int64_t)s->facts.threads * (1 << 20);
-}
-
 static int64_t whole(double flops)
 {
     return flops < 9.2e18 ? (int64_t)flops : INT64_MAX;

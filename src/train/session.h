@@ -85,7 +85,7 @@ bool session_is_on_gpu(const struct session *session);
 /* One rank that exchanges with itself, as SNUG_NCCL=force wants: to try NCCL with a single GPU. */
 bool session_exchanges_alone(const struct session *session);
 
-/* What the process takes beside the plan, as a bound used before anything runs. */
+/* runtime.c: what the process takes beside the plan, as a bound used before anything runs. */
 int64_t session_expected_runtime_bytes(const struct session *session);
 
 void session_ledger(const struct session *session, const struct snug_recipe *recipe,

@@ -219,6 +219,7 @@ static enum snug_status open_all(struct snug_trainer *t, struct snug_error *err)
     struct session_request q = {
         .model = t->model, .recipe = &t->recipe, .train = true, .rank = &t->comm->rank};
     TRY(session_make(&q, &t->session, err));
+    process_give_back(); /* --checkpoint auto has made many plans */
     TRY(needs_of(session_forward(&t->session), &t->needs, err));
     TRY(budget_check_run(t->model, &t->recipe, &t->session, err));
     TRY(open_data(t, err));

@@ -118,7 +118,8 @@ enum snug_status trainer_fit_model(struct snug_trainer *trainer, struct snug_err
 /* memory.c: what the operating system says. */
 int64_t process_resident_bytes(void);
 int64_t process_peak_bytes(void);
-int64_t machine_bytes(void); /* all that this machine or container has */
+void process_give_back(void); /* freed memory, to it */
+int64_t machine_bytes(void);  /* all that this machine or container has */
 
 /* On rank 0: what every rank planned, allocated, took and waited (trainer_report.c). */
 enum snug_status trainer_gather_accounts(struct snug_trainer *t, struct snug_error *err);
