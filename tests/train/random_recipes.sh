@@ -105,6 +105,8 @@ run_one() {
     if [ $n_ranks -gt 1 ]; then
         one_of "${launchers[@]}"
         launch=("$picked" -n $n_ranks)
+        # else it ends the rank that is about to say why, once another has ended with a failure
+        if [ "$picked" = mpirun.mpich ]; then launch+=(-disable-auto-cleanup); fi
     fi
     local extra=(--steps 2 --eval-every -1)
     if chance 30; then extra=(--steps 2 --eval-batches 1); fi
