@@ -7,15 +7,15 @@ usage: bench/time_model.py [--threads N] [--rounds N] [--steps N] [--cpu-time]
 configuration runs a few steps in every round, one configuration after the other, and the least step
 of all rounds counts, since what others on the machine take away is no property of it.
 
---cpu-time counts the processor time of a run with one step more and one less instead of the clock: on
-a machine where others take most of the cores, with --threads 1, that is what the step would take alone.
-The rates are measured by the clock in either case.
+--cpu-time counts the processor time between the ends of two steps of one run instead of the clock: on a
+machine where others take most of the cores, with --threads 1, that is what the step would take alone.
+(Not the difference of two runs: their starts take ten times as long as a step and differ by seconds.)
+The rates are measured by the thread's own clock with --threads 1, else by the clock.
 """
 import argparse
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 
@@ -37,24 +37,34 @@ def snug(*words):
     return done
 
 
-def cpu_seconds():
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+def cpu_seconds(pid):
+    """Of a process and its threads, user and system, so far."""
+    with open("/proc/%d/stat" % pid) as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def run(flags, steps):
-    """Seconds of each step by the clock, and processor seconds of the whole run."""
-    begin = cpu_seconds()
-    done = snug("train", "gpt2", *flags, "--steps", str(steps), "--eval-every", "-1", "--json")
+    """Seconds of each step by the clock, and the processor time of the process at the end of each."""
+    words = ["train", "gpt2", *flags, "--steps", str(steps), "--eval-every", "-1", "--json"]
     tokens = int(flags[flags.index("--batch") + 1]) * int(flags[flags.index("--seq") + 1])
-    rates = re.findall(r"([\d.,]+) tokens/s", done.stderr)
-    return [tokens / float(r.replace(",", "")) for r in rates], cpu_seconds() - begin
+    by_clock, at_end = [], []
+    with subprocess.Popen([SNUG, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as child:
+        for line in child.stderr:
+            rate = re.search(r"([\d.,]+) tokens/s", line)
+            if rate:
+                at_end.append(cpu_seconds(child.pid))
+                by_clock.append(tokens / float(rate.group(1).replace(",", "")))
+    if child.returncode != 0 or len(by_clock) != steps:
+        sys.exit("snug %s: status %d after %d steps" % (" ".join(words), child.returncode, len(by_clock)))
+    return by_clock, at_end
 
 
 def measure(flags, steps, by_cpu_time):
     if not by_cpu_time:
         return min(run(flags, steps)[0])
-    return (run(flags, steps + 1)[1] - run(flags, 1)[1]) / steps
+    at_end = run(flags, steps + 1)[1]
+    return (at_end[-1] - at_end[0]) / steps
 
 
 def main():
