@@ -102,21 +102,32 @@ static void find_slowest(struct staging *s)
     cut->slowest = own > 0 ? most / own : 1;
 }
 
-/* A loss without weights stays with the block before it.  Alone it is no work for a stage, and in an evaluation,
- * whose logits are read as well, there is no cut before it. */
-static void join_loss(struct staging *s)
+static bool has_weights(const struct staging *s, const struct forward_block *block)
 {
-    struct blocks *b = &s->blocks;
-    for (int i = b->list[b->n - 1].begin; i < b->list[b->n - 1].end; i++)
+    for (int i = block->begin; i < block->end; i++)
         for (int k = 0; k < s->prog->ops[i].n_in; k++) {
             tensor_id id = s->prog->ops[i].in[k];
             if (id != TENSOR_NONE && s->prog->tensors[id].role == ROLE_parameter)
-                return;
+                return true;
         }
-    if (b->n > 1) {
-        b->list[b->n - 2].end = b->list[b->n - 1].end;
-        b->n--;
+    return false;
+}
+
+/* A block without weights is no work for a stage: a cast of the inputs stays with the block after it, where
+ * gradients end, and a loss with the one before it, as in an evaluation, which reads the logits and so has no
+ * cut there. */
+static void join_weightless(struct staging *s)
+{
+    struct blocks *b = &s->blocks;
+    int n = 0;
+    for (int i = 0; i < b->n; i++) {
+        bool joins = n > 0 && (!has_weights(s, &b->list[i]) || !has_weights(s, &b->list[n - 1]));
+        if (joins)
+            b->list[n - 1].end = b->list[i].end;
+        else
+            b->list[n++] = b->list[i];
     }
+    b->n = n;
 }
 
 static enum snug_status choose_blocks(struct staging *s)
@@ -124,7 +135,7 @@ static enum snug_status choose_blocks(struct staging *s)
     const struct pass_env *env = s->env;
     int n_stages = env->ranks.n_stages;
     TRY(blocks_find(s->prog, s->prog->n_ops, env->scratch, &s->blocks, env->err));
-    join_loss(s);
+    join_weightless(s);
     if (n_stages > s->blocks.n)
         return snug_fail(env->err, SNUG_BAD_ARGUMENT,
                          "--stages %d: %s has %d blocks to share out; take at most so many stages",

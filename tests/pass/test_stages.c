@@ -409,12 +409,29 @@ static void test_cut_of_evaluation(void **state)
     snug_model_free(model);
 }
 
+/* The cast of the inputs has no weights.  A stage of its own would never take the gradient that the next one
+ * sends, and all would wait. */
+static void test_stages_have_weights(void **state)
+{
+    struct snug_error err = {0};
+    struct session s;
+    snug_model *model = model_of("mlp:40-64-10");
+    snug_recipe *recipe = recipe_of("batch=12 precision=bf16 pipeline=naive ranks=3 threads=1");
+    struct session_request q = {.model = model, .recipe = recipe, .train = true};
+    (void)state;
+    assert_int_equal(session_make(&q, &s, &err), SNUG_BAD_ARGUMENT);
+    assert_non_null(strstr(err.message, "has 2 blocks to share out"));
+    snug_recipe_free(recipe);
+    snug_model_free(model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_programs),
         cmocka_unit_test(test_cut),
         cmocka_unit_test(test_cut_of_evaluation),
+        cmocka_unit_test(test_stages_have_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
