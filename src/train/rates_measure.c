@@ -6,6 +6,9 @@
  * and norms at four lengths, a small resnet the convolutions, and the update of the block is run
  * with every kind of optimizer state.  Ops of a kind, type and size (to a factor) make one point:
  * all their work over all their time, of each op the best of a few steps.
+ *
+ * The trials are run in two rounds, so that the steps of one are minutes apart on a machine that others use:
+ * what they take away in one round, a neighbour's load or a lower clock, they may leave in the other.
  */
 #include "train/bench.h"
 #include "train/rates.h"
@@ -16,7 +19,7 @@
 static const struct gpt2_shape block = {1, 12, 768, 1024, 8192, 1e-5, ACT_gelu};
 static const struct vision_shape images = {VISION_resnet18, 3, 32, 32, 10, true};
 
-enum { SETTINGS_MAX = 3, LONGEST = 1024 };
+enum { SETTINGS_MAX = 3, LONGEST = 1024, N_ROUNDS = 2 };
 
 static const struct trial {
     enum model_family family;
@@ -56,6 +59,7 @@ struct bucket { /* all ops of one point */
 struct gathered {
     struct machine_rates *rates;
     struct bucket buckets[RATE_CURVES_MAX][RATE_POINTS_MAX]; /* of curve, by rank of size */
+    double *least[N_TRIALS]; /* seconds of each op of a trial, in the rounds so far */
 };
 
 static struct rate_curve *curve_of(struct machine_rates *rates, const struct program *prog,
@@ -105,24 +109,33 @@ static double least_of(const double *values, int n)
     return least;
 }
 
-static enum snug_status run_trial(const struct session *session, int64_t seq, struct gathered *all,
-                                  struct snug_error *err)
+/* Times the ops of a trial once more; the last round makes points of them. */
+static enum snug_status run_trial(const struct session *session, int trial, int round,
+                                  struct gathered *all, struct snug_error *err)
 {
     const struct program *prog = &session->prog;
-    int n_steps = seq == LONGEST ? 2 : 4;
-    double *seconds = malloc(((size_t)prog->n_ops + 1) * (size_t)n_steps * sizeof *seconds);
-    if (seconds == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
-    enum snug_status status = bench_op_seconds(session, n_steps, seconds, err);
-    for (int i = 0; i < prog->n_ops && status == SNUG_OK; i++)
-        add_op(all, prog, &prog->ops[i], least_of(seconds + i * n_steps, n_steps));
+    int n_steps = trials[trial].seq == LONGEST ? 1 : 2;
+    size_t n_ops = (size_t)prog->n_ops + 1;
+    double *seconds = malloc(n_ops * (size_t)n_steps * sizeof *seconds), *least = all->least[trial];
+    if (least == NULL)
+        least = all->least[trial] = malloc(n_ops * sizeof *least);
+    enum snug_status status = seconds == NULL || least == NULL
+                                  ? snug_fail(err, SNUG_NO_MEMORY, "out of memory")
+                                  : bench_op_seconds(session, n_steps, seconds, err);
+    for (int i = 0; i < prog->n_ops && status == SNUG_OK; i++) {
+        double own = least_of(seconds + i * n_steps, n_steps);
+        least[i] = round == 0 || own < least[i] ? own : least[i];
+        if (round == N_ROUNDS - 1)
+            add_op(all, prog, &prog->ops[i], least[i]);
+    }
     free(seconds);
     return status;
 }
 
-static enum snug_status make_trial(const struct trial *t, int threads, struct gathered *all,
+static enum snug_status make_trial(int trial, int round, int threads, struct gathered *all,
                                    struct snug_error *err)
 {
+    const struct trial *t = &trials[trial];
     struct snug_model model = {
         .family = t->family, .name = "rates", .gpt2 = block, .vision = images};
     struct session session;
@@ -143,7 +156,7 @@ static enum snug_status make_trial(const struct trial *t, int threads, struct ga
         status = session_make(&q, &session, err);
     }
     if (status == SNUG_OK) {
-        status = run_trial(&session, t->seq, all, err);
+        status = run_trial(&session, trial, round, all, err);
         session_free(&session);
     }
     snug_recipe_free(recipe);
@@ -190,8 +203,10 @@ enum snug_status rates_measure(const struct snug_recipe *recipe, struct machine_
     rates->rates = (struct device_rates){.bytes = limits.update_bytes, .curves = rates->curves};
     all->rates = rates;
     enum snug_status status = SNUG_OK;
-    for (int i = 0; i < N_TRIALS && status == SNUG_OK; i++)
-        status = make_trial(&trials[i], threads, all, err);
+    for (int i = 0; i < N_ROUNDS * N_TRIALS && status == SNUG_OK; i++)
+        status = make_trial(i % N_TRIALS, i / N_TRIALS, threads, all, err);
+    for (int i = 0; i < N_TRIALS; i++)
+        free(all->least[i]);
     draw_curves(all);
     free(all);
     return status;
