@@ -56,7 +56,7 @@
 
 enum { PIECE_K = 512, LEAST_K = 16 }; /* brgemm pads a short k */
 
-/* Seen: 6.7 MiB for three primitives, most of it for code; 264 bytes for a call. */
+/* Seen: 6.5 MiB for three primitives, most of it for code; 264 bytes for a call. */
 enum { PREPARE_BYTES = 16 << 20, CALL_BYTES = 4096 };
 
 /* One primitive with the objects that it is called with; all zeros: not made. */
