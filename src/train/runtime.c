@@ -23,8 +23,8 @@ static const int64_t gpu_runtime_bytes = (int64_t)640 << 20;
 static const int64_t unit_bytes = 4 << 20;
 static const int64_t process_bytes = 16 << 20;
 static const int64_t thread_bytes = 128 << 10;
-static const int64_t mpi_bytes = 16 << 20, peer_bytes = 128 << 10;
-static const int64_t lapack_bytes = 8 << 20;
+static const int64_t mpi_bytes = 15 << 20, peer_bytes = 128 << 10;
+static const int64_t lapack_bytes = 6 << 20;
 static const int64_t op_bytes = 1536, tensor_bytes_each = 1024;
 
 static bool calls_lapack(enum op_kind kind)

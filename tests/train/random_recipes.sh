@@ -58,8 +58,11 @@ draw() { # RANKS: sets n_ranks and flags
     maybe 50 --precision bf16 fp16
     maybe 20 --master none
     case $model in # roots of large matrices take minutes
-    vit* | resnet*) maybe 60 --optimizer $any_optimizer ;;
+    vit* | resnet* | mlp:784*) maybe 60 --optimizer $any_optimizer ;;
     *) maybe 60 --optimizer $any_optimizer soap shampoo caspr ;;
+    esac
+    case "${flags[*]}" in # their roots are made in these steps, or their part of the plan is never touched
+    *shampoo* | *caspr*) flags+=(--opt every=1,start=1) ;;
     esac
     maybe 30 --state-bits 16 8 4
     maybe 40 --checkpoint cheap all sqrt every:1 every:2
