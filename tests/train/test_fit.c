@@ -371,11 +371,13 @@ static void no_slower_than_a_recipe_that_is_allowed(void **state)
     snug_recipe *recipe = recipe_of("device=cuda target=h200 batch=32 seq=1024 precision=bf16 "
                                     "memory=24G threads=2");
     double seconds;
+    int64_t needed;
     must(snug_fit_make(model, recipe, "state-bits", &fit, &err), &err);
     set(recipe, "micro-batch", "4");
     set(recipe, "state-bits", "8");
     set(recipe, "checkpoint", "auto");
-    (void)total_of(model, recipe, &seconds);
+    (void)total_of(model, recipe, &seconds, &needed);
+    assert_true(needed <= recipe->memory);
     for (int i = 0; i < snug_fit_n_points(fit); i++) {
         struct snug_fit_point point;
         snug_fit_point(fit, i, &point);
