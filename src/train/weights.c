@@ -21,10 +21,13 @@ tensor_id weights_master_of(const struct program *prog, tensor_id parameter)
     return id != TENSOR_NONE && prog->tensors[id].role == ROLE_optimizer ? id : TENSOR_NONE;
 }
 
-/* Is it in model.safetensors by its name?  Adapters are in a file of their own, scales go with codes. */
+/* Is it in model.safetensors by its name?  Adapters are in a file of their own, scales go with codes; what a
+ * rank owns of a weight is a view, and a version that PipeDream keeps of it is made in a step. */
 static bool is_in_model_file(const struct program *prog, tensor_id id)
 {
-    return weights_is_of_model(&prog->tensors[id]) && !adapter_has(prog, id) &&
+    const struct tensor *t = &prog->tensors[id];
+    bool is_made_in_step = t->base != TENSOR_NONE || (!t->persistent && t->init == INIT_none);
+    return weights_is_of_model(t) && !is_made_in_step && !adapter_has(prog, id) &&
            !weight_form_is_scales(prog, id);
 }
 

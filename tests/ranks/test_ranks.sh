@@ -35,6 +35,22 @@ for optimizer in "--optimizer muon" "--optimizer adafactor" "--state-bits 8 --pr
     rm -rf odd-*
 done
 
+# The weights of a folder, whole or in shards, in stages or in versions that a schedule keeps.
+mkdir base
+echo '{"model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 16, "n_positions": 32, "vocab_size": 64}' >base/config.json
+check "weights to start from" alone started base --batch 4 --steps 1
+from="started --batch 12 --micro-batch 2 --steps 1 --clip 0"
+# shellcheck disable=SC2086
+check "they are loaded by one rank" alone from1 $from
+for how in "--parallel ddp" "--parallel ps" "--zero 1" "--zero 2" "--zero 3" "--zero 1 --precision bf16" "--pipeline 1f1b" \
+    "--pipeline pipedream"; do
+    # shellcheck disable=SC2086
+    check "they are loaded by 2 ranks with $how" ranks "$first" 2 from2 $from $how
+    # bf16 rounds, and pipedream updates after each micro-batch
+    case $how in *bf16 | *pipedream) ;; *) check "$how: the loss of one rank" near from2 from1 1 ;; esac
+    rm -rf from2
+done
+
 planned_of() { grep -oE '\{"planned_bytes": [0-9]+' "$1.out" | grep -oE '[0-9]+'; }
 # Rank 1 has more than rank 0: what is told of a run, and what a budget is held against, is the fullest rank's.
 uneven="mlp:19-37-10 --batch 12 --clip 0 --zero 1 --optimizer adafactor"
