@@ -10,7 +10,7 @@
 enum advice_changes { ADVICE_nothing, ADVICE_rounding, ADVICE_learning };
 
 struct priced_recipe {
-    char flags[160]; /* what to type: "--micro-batch 4" */
+    char flags[192]; /* what to type: "--micro-batch 4" */
     enum advice_changes changes;
     int64_t total_bytes;
     double step_seconds;
