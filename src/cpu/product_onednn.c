@@ -33,9 +33,9 @@
  *
  * oneDNN 2 does not survive running out of memory: an exception leaves its C functions and ends the
  * process, or an implementation that could not be made counts as one that there is not, and the
- * product is made in another way, with other bits.  So we ask for the memory first, more than it was
- * seen to take, give it back, and call.  Threads beside ours, and other processes where there is a
- * limit for all of them, may still take it away in between.
+ * product is made in another way, with other bits.  So before a product is prepared we ask for more
+ * address space than that was seen to take, give it back, and call.  Threads beside ours, and other
+ * processes where there is a limit for all of them, may still take it away in between.
  */
 #include "cpu/cpu.h"
 
@@ -56,8 +56,8 @@
 
 enum { PIECE_K = 512, LEAST_K = 16 }; /* brgemm pads a short k */
 
-/* Seen: 6.5 MiB for three primitives, most of it for code; 264 bytes for a call. */
-enum { PREPARE_BYTES = 16 << 20, CALL_BYTES = 4096 };
+/* Seen: 6.5 MiB for three primitives, most of it for code. */
+enum { PREPARE_BYTES = 16 << 20 };
 
 /* One primitive with the objects that it is called with; all zeros: not made. */
 struct call {
@@ -388,21 +388,11 @@ static void drop_calls(struct product *product)
     product->engine = NULL;
 }
 
-/* Not by malloc: glibc would keep so large a block for itself from then on. */
+/* Addresses, not memory: a product is prepared in the first step, which allocates nothing itself. */
 static bool has_room_to_prepare(void)
 {
-    void *room =
-        mmap(NULL, PREPARE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *room = mmap(NULL, PREPARE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     return room != MAP_FAILED && munmap(room, PREPARE_BYTES) == 0;
-}
-
-/* The block goes back to where the next small ones are taken from. */
-static bool has_room_to_call(void)
-{
-    void *volatile room = malloc(CALL_BYTES); /* volatile: a pair that does nothing is taken out */
-    bool ok = room != NULL;
-    free(room);
-    return ok;
 }
 
 enum snug_status product_prepare(const struct product_shape *shape, int threads,
@@ -500,8 +490,6 @@ enum snug_status product_run(const struct product *product, const float *a, cons
         product->plain->product(product->threads, s, a, b, c, add, work);
         return SNUG_OK;
     }
-    if (!has_room_to_call())
-        return snug_fail(err, SNUG_NO_MEMORY, "no memory for oneDNN to make a matrix product");
     int64_t piece = piece_k(s);
     size_t offset = 0;
     float *packed = work_at(work, work_take(&offset, packed_bytes(s)));

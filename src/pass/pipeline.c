@@ -130,9 +130,10 @@ enum snug_status pass_run(struct program *prog, struct pass_env *env, const char
             TRY(passes[i].run(prog, env));
 #ifdef SNUG_DEBUG
         struct snug_error broken;
-        if (program_verify(prog, &broken) != SNUG_OK)
-            return snug_fail(env->err, SNUG_BAD_PROGRAM, "after pass %s: %.400s", passes[i].name,
-                             broken.message);
+        enum snug_status status = program_verify(prog, &broken);
+        if (status != SNUG_OK)
+            return snug_fail(env->err, status == SNUG_NO_MEMORY ? status : SNUG_BAD_PROGRAM,
+                             "after pass %s: %.400s", passes[i].name, broken.message);
 #endif
         if (last != NULL && strcmp(last, passes[i].name) == 0)
             return SNUG_OK;

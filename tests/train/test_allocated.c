@@ -184,7 +184,7 @@ EXPORTED void *mmap(void *at, size_t bytes, int access, int flags, int fd, off_t
     if (watch.on && watch.in_backend) {
         watch.n_arena_maps++;
         watch.arena_map_bytes += bytes;
-    } else if (watch.on) {
+    } else if (watch.on && access != PROT_NONE) { /* which are addresses, and no memory */
         count(bytes, CALLER);
     }
     return (void *)syscall(SYS_mmap, at, bytes, access, flags, fd, offset);
