@@ -250,7 +250,7 @@ $(BUILD)/tests/ops/test_own_product.o: private CFLAGS += -Wno-psabi
 
 # The whole command line, with every function that allocates for its caller in the hands of the test.
 ALLOCATORS := malloc calloc realloc strdup strndup getline __getdelim fopen fdopen opendir realpath mmap \
-              pthread_create gzopen
+              pthread_create gzdopen
 FAULT_OBJ  := $(patsubst %,$(BUILD)/tests/fault/%.o,allocations trees snug_main)
 $(BUILD)/tests/fault/snug_main.o: src/cli/main.c build/config.mk $(BUILD)/flags
 	@mkdir -p $(@D)

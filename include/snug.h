@@ -295,6 +295,9 @@ SNUG_API enum snug_status snug_trainer_run(snug_trainer *trainer, snug_progress_
 SNUG_API void snug_trainer_watch(snug_trainer *trainer, snug_watch_fn *watch, void *user);
 SNUG_API void snug_trainer_summary(const snug_trainer *trainer, struct snug_summary *summary);
 SNUG_API void snug_trainer_free(snug_trainer *trainer);
+/* For a rank that will not make the calls that the others make: they find out, and snug_trainer_free does not
+ * wait for them. */
+SNUG_API void snug_trainer_abandon(snug_trainer *trainer);
 /* For a rank that fails before it comes to snug_trainer_open: the others, who wait for it there, find
  * out.  Nothing where this process is the only one. */
 SNUG_API void snug_ranks_abandon(void);

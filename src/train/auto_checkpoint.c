@@ -120,11 +120,11 @@ enum snug_status session_make_fitting(const struct session_request *request, str
     if (q.recipe->memory <= 0)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
                          "--checkpoint auto keeps what a budget allows: say it with --memory");
+    TRY(recipe_check(q.recipe, err)); /* as many stages as divide the ranks */
     int n_ranks = q.recipe->ranks > 1 ? (int)q.recipe->ranks : 1;
     int stage = q.rank != NULL ? *q.rank / (n_ranks / recipe_stages(q.recipe)) : 0;
     bool is_one_of_many = q.rank != NULL && n_ranks > recipe_stages(q.recipe);
     if (is_one_of_many) {
-        TRY(recipe_check(q.recipe, err)); /* as many stages as divide the ranks */
         q.rank = NULL;
         q.stage = &stage;
     }

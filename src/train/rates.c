@@ -13,15 +13,17 @@
 static const double cpu_flops_per_thread = 80e9;
 static const double cpu_bytes_per_s = 24e9;
 
-static const double product_share = 0.72, memory_share = 0.8;
+static const double product_share = 0.72, memory_share = 0.8, bus_share = 0.8;
 static const double card_half_size = 128, cpu_half_size = 16;
 static const double card_launch_seconds = 4e-6, cpu_launch_seconds = 2e-6;
 
 /* What is below those shares on an H200, op by op (bench/results/cuda-2026-11.md), assumed of all
- * cards: a time is a * work + b over micro-batches of 2, 4 and 16; b is said in launches. */
+ * cards: a time is a * work + b over micro-batches of 2, 4 and 16; b is said in launches.  An update's
+ * variant is its state bits (0: 32), and 100 more with stochastic rounding. */
 static const struct op_share card_shares[] = {
     {OP_attention, 0, 0.45, 2}, {OP_attention_grad, 0, 0.31, 6}, {OP_layernorm_grad, 0, 0.95, 7},
     {OP_update, 0, 0.76, 1},    {OP_update, 100, 0.44, 1},       {OP_update, 8, 0.19, 1},
+    {OP_update, 4, 0.14, 1},    {OP_update, 108, 0.11, 1},       {OP_update, 104, 0.11, 1},
 };
 static const struct op_share cpu_shares[] = {
     {OP_attention, 0, 0.5, 1},
@@ -63,7 +65,7 @@ static struct device_rates rates_of_card(const struct card *card)
                                  .n_shares = sizeof card_shares / sizeof *card_shares,
                                  .half_size = card_half_size,
                                  .launch_seconds = card_launch_seconds,
-                                 .stored_bytes = card->host_bytes,
+                                 .stored_bytes = bus_share * card->host_bytes,
                                  .store_is_duplex = true};
 }
 

@@ -7,7 +7,7 @@
  * with every kind of optimizer state.  Ops of a kind, type and size (to a factor) make one point:
  * all their work over all their time, of each op the best of a few steps.
  *
- * The trials are run in two rounds, so that the steps of one are minutes apart on a machine that others use:
+ * The trials are run in two rounds, so that the steps of one are some seconds apart on a machine that others use:
  * what they take away in one round, a neighbour's load or a lower clock, they may leave in the other.
  */
 #include "train/bench.h"

@@ -296,6 +296,11 @@ enum snug_status snug_trainer_open(const snug_model *model, const snug_recipe *r
     return SNUG_OK;
 }
 
+void snug_trainer_abandon(snug_trainer *t)
+{
+    t->failed = true;
+}
+
 void snug_trainer_free(snug_trainer *t)
 {
     if (t == NULL)

@@ -94,7 +94,7 @@ WRAP(int, pthread_create,
      (pthread_t * thread, const pthread_attr_t *with, void *(*work)(void *), void *its),
      (thread, with, work, its), EAGAIN)
 #ifdef SNUG_ZLIB
-WRAP(gzFile, gzopen, (const char *path, const char *mode), (path, mode), NULL)
+WRAP(gzFile, gzdopen, (int fd, const char *mode), (fd, mode), NULL)
 #endif
 
 /* It allocates if it is given no room. */

@@ -417,6 +417,8 @@ static int as_snug(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    if (setenv("OMP_WAIT_POLICY", "passive", 0) != 0) /* else snug sets its own and runs anew */
+        return 1;
     if (argc > 1 && strcmp(argv[1], "--snug") == 0)
         return as_snug(argc - 1, argv + 1);
     /* One thread: the order of allocations is the same each time.  OpenMP looks when it is loaded. */
