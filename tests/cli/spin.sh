@@ -59,7 +59,7 @@ check 'wrong usage, with 2' status_is 2 "$snug" train mlp --steps
 check 'over budget, with 3' status_is 3 "$snug" train mlp --memory 1K
 check 'arguments arrive as they were' status_is 1 "$snug" eval 'a  "b" $c *'
 check '  and are in the message' grep -qF 'a  "b" $c *' err
-from_input() { printf 'batch = 7\n' | "$snug" $train --recipe /dev/stdin | grep -q 'batch 7'; }
+from_input() { printf 'batch = 7\n' >recipe && "$snug" $train --recipe /dev/stdin <recipe | grep -q 'batch 7'; }
 check 'standard input arrives' from_input
 closed_output() { "$snug" $train >&- 2>err; [ $? = 1 ] && grep -q 'standard output' err; }
 check 'a closed standard output is noticed' closed_output
