@@ -283,8 +283,8 @@ static const struct key keys[] = {
     {"seed", "1", "of weights and of the order of samples", .kind = COUNT, .field = FIELD(seed),
      .least = 0, .most = ANY},
     {"target", "here, cpu, v100-32g, a100, h100, h200, 4090",
-     "whose speed a step is timed for; a GPU implies --device cuda", .kind = CHOICE, .field = FIELD(target),
-     .choices = targets},
+     "whose speed a step is timed for; a GPU implies --device cuda", .kind = CHOICE,
+     .field = FIELD(target), .choices = targets},
     {"kernels", "fast, reference", "reference: plain loops that define correct", .kind = CHOICE,
      .field = FIELD(kernels), .choices = kernels},
     {"order", "fixed, any", "of sums; any: faster on a GPU, bits vary; no change on a CPU",
@@ -524,11 +524,6 @@ void recipe_write(const struct snug_recipe *recipe, struct text *out)
     }
 }
 
-enum dtype recipe_dtype(const struct snug_recipe *recipe)
-{
-    return (enum dtype)recipe->precision;
-}
-
 static const char *choice_name(const struct choice *choices, int value)
 {
     while (choices->name != NULL && choices->value != value)
@@ -551,27 +546,6 @@ const char *recipe_schedule_name(const struct snug_recipe *recipe)
     return choice_name(schedules, recipe->schedule);
 }
 
-enum snug_status recipe_options(const struct snug_recipe *recipe, double values[MAX_OPTIONS],
-                                struct snug_error *err)
-{
-    optimizer_default_options(recipe->optimizer, values);
-    return optimizer_read_options(recipe->optimizer, recipe->opt, values, err);
-}
-
-int recipe_state_bits(const struct snug_recipe *recipe)
-{
-    int usual = recipe->optimizer->state_bits;
-    return recipe->state_bits != 0 ? recipe->state_bits : usual != 0 ? usual : 32;
-}
-
-int recipe_stages(const struct snug_recipe *recipe)
-{
-    int64_t ranks = recipe->ranks > 1 ? recipe->ranks : 1;
-    if (recipe->pipeline == PIPELINE_none)
-        return 1;
-    return (int)(recipe->stages > 0 ? recipe->stages : ranks < STAGES_MAX ? ranks : STAGES_MAX);
-}
-
 const char *recipe_pipeline_name(const struct snug_recipe *recipe)
 {
     return choice_name(pipelines, recipe->pipeline);
@@ -580,28 +554,4 @@ const char *recipe_pipeline_name(const struct snug_recipe *recipe)
 const char *recipe_lora_on_name(const struct snug_recipe *recipe)
 {
     return choice_name(lora_places, recipe->lora_on);
-}
-
-double recipe_lora_alpha(const struct snug_recipe *recipe)
-{
-    return isnan(recipe->lora_alpha) ? 2 * (double)recipe->lora : recipe->lora_alpha;
-}
-
-void recipe_clear_lora(struct snug_recipe *recipe)
-{
-    recipe->lora = 0;
-    recipe->lora_alpha = NAN;
-    recipe->lora_on = LORA_ON_attention;
-    recipe->lora_base = 0;
-    recipe->lora_from[0] = '\0';
-}
-
-double recipe_lr(const struct snug_recipe *recipe)
-{
-    return isnan(recipe->lr) ? recipe->optimizer->default_lr : recipe->lr;
-}
-
-double recipe_weight_decay(const struct snug_recipe *recipe)
-{
-    return isnan(recipe->weight_decay) ? recipe->optimizer->default_decay : recipe->weight_decay;
 }
