@@ -214,16 +214,28 @@ static void add_facts(struct text *out, const struct report_plan *plan, const st
         add_budget(out, plan, style);
 }
 
+/* ", +16% time", and beyond a factor of two ", 3.1x the time" or ", 3.1x as fast". */
+static void add_time_change(struct text *out, double now, double then)
+{
+    if (now <= 0 || then <= 0)
+        return;
+    double factor = then > now ? then / now : now / then, percent = 100 * (then / now - 1);
+    if (factor > 999.5)
+        text_add(out, ", >999x %s", then > now ? "the time" : "as fast");
+    else if (factor > 2)
+        text_add(out, ", %.*fx %s", factor < 9.95 ? 1 : 0, factor,
+                 then > now ? "the time" : "as fast");
+    else if (fabs(percent) >= 0.5)
+        text_add(out, ", %+.0f%% time", percent);
+}
+
 static void add_alternative(struct text *out, const struct report_plan *plan,
                             const struct report_alternative *other)
 {
     char size[TEXT_SIZE_MAX];
-    double now = plan->ledger.step_seconds, then = other->step_seconds;
-    double percent = now > 0 && then > 0 ? 100 * (then / now - 1) : 0;
     text_add(out, "  %-30s  %*s  %s", other->flag, HUMAN_WIDTH, text_size(other->total_bytes, size),
              other->changes);
-    if (fabs(percent) >= 0.5)
-        text_add(out, ", %+.0f%% time", percent);
+    add_time_change(out, plan->ledger.step_seconds, other->step_seconds);
     text_add(out, "\n");
 }
 

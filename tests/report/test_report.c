@@ -16,7 +16,7 @@
 #include "report/report.h"
 
 static const struct report_alternative alternatives[] = {
-    {"--micro-batch 4", "the same result", 3350000000, 43.5},
+    {"--micro-batch 4", "same up to rounding", 3350000000, 43.5},
     {"--precision bf16", "other rounding", 3300000000, 0},
     {"--optimizer sgd", "other learning", 9999999999, 20}, /* worse than the plan itself */
 };
@@ -87,7 +87,7 @@ static void text_is_exact(void **state)
         "op 312 of 1,024, linear_grad_w h.11.mlp.c_fc.weight.grad\n",
         "27.0 TFLOP a step, of which forward 8.94 TFLOP\n",
         "\nActivations are 70% of it. To need less:\n"
-        "  --micro-batch 4                 3.12 GiB  the same result, +100% time\n"
+        "  --micro-batch 4                 3.12 GiB  same up to rounding, +100% time\n"
         "  --precision bf16                3.07 GiB  other rounding\n",
     };
     for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++)
@@ -115,6 +115,34 @@ static void text_keeps_to_the_page(void **state)
     plan.ledger = (struct snug_ledger){0}; /* nothing at all: no division by it */
     plan.peak_kind = NULL;
     assert_text_has(&plan, "total");
+}
+
+/* Percent say little beyond a factor of two, and nothing near -100. */
+static void large_changes_of_time_are_factors(void **state)
+{
+    static const struct {
+        double seconds;
+        const char *words;
+    } rows[] = {
+        {21.75 * 1.16, "same up to rounding, +16% time\n"},
+        {21.75 * 3.14, "same up to rounding, 3.1x the time\n"},
+        {21.75 * 120, "same up to rounding, 120x the time\n"},
+        {21.75 * 1e9, "same up to rounding, >999x the time\n"},
+        {21.75 / 1.6, "same up to rounding, -38% time\n"},
+        {21.75 / 2.5, "same up to rounding, 2.5x as fast\n"},
+        {21.75 / 400, "same up to rounding, 400x as fast\n"},
+        {21.75 / 1e9, "same up to rounding, >999x as fast\n"},
+        {21.75, "same up to rounding\n"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct report_plan plan = example();
+        struct report_alternative other = alternatives[0];
+        other.step_seconds = rows[i].seconds;
+        plan.alternatives = &other;
+        plan.n_alternatives = 1;
+        assert_text_has(&plan, rows[i].words);
+    }
 }
 
 static void budget_counts_the_runtime(void **state)
@@ -380,6 +408,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(text_is_exact),
         cmocka_unit_test(text_keeps_to_the_page),
+        cmocka_unit_test(large_changes_of_time_are_factors),
         cmocka_unit_test(budget_counts_the_runtime),
         cmocka_unit_test(json_says_the_same),
         cmocka_unit_test(strings_are_escaped),
