@@ -348,13 +348,21 @@ static void write_wider(const struct fit *fit, struct text *out)
 static enum snug_status nothing_fits(const struct fit *fit, const char *allow,
                                      struct snug_error *err)
 {
-    char budget[TEXT_SIZE_MAX], weights[TEXT_SIZE_MAX];
+    char budget[TEXT_SIZE_MAX], weights[TEXT_SIZE_MAX], runtime[TEXT_SIZE_MAX];
     struct text line = {0};
     const struct fit_candidate *smallest = &fit->candidates[fit->smallest];
     text_size(fit->recipe.memory, budget);
-    if (smallest->parameter_bytes > fit_room(fit))
+    text_size(smallest->parameter_bytes, weights);
+    text_size(smallest->runtime_bytes, runtime);
+    if (smallest->runtime_bytes > fit->recipe.memory)
+        text_add(&line, "%s: the runtime alone is %s, over the budget of %s", fit->model->name,
+                 runtime, budget);
+    else if (smallest->parameter_bytes > fit->recipe.memory)
         text_add(&line, "%s: its weights alone are %s, over the budget of %s", fit->model->name,
-                 text_size(smallest->parameter_bytes, weights), budget);
+                 weights, budget);
+    else if (smallest->parameter_bytes + smallest->runtime_bytes > fit->recipe.memory)
+        text_add(&line, "%s: its weights (%s) and the runtime (%s) are over the budget of %s",
+                 fit->model->name, weights, runtime, budget);
     else
         text_add(&line, "%s: nothing fits in %s", fit->model->name, budget);
     text_add(&line, "; the smallest: ");

@@ -390,6 +390,33 @@ static void no_slower_than_a_recipe_that_is_allowed(void **state)
     snug_model_free(model);
 }
 
+/* What is said to be over the budget is over it: the runtime, the weights, or both together. */
+static void what_does_not_fit_is_named(void **state)
+{
+    static const struct {
+        const char *model, *memory, *words, *absent;
+    } rows[] = {
+        {"mlp:64-64-10", "1M", "the runtime alone is", "weights"},
+        {"mlp:784-2048-2048-10", "10M", "the runtime alone is", "weights"},
+        {"gpt2", "300M", "its weights alone are 475 MiB", "runtime"},
+        {"gpt2", "480M", "its weights (475 MiB) and the runtime (", "alone"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct snug_error err = {0};
+        snug_fit *fit;
+        snug_model *model = model_of(rows[i].model);
+        snug_recipe *recipe = recipe_of("batch=1 threads=1 target=cpu");
+        must(snug_recipe_set(recipe, "memory", rows[i].memory, &err), &err);
+        assert_int_equal(snug_fit_make(model, recipe, NULL, &fit, &err), SNUG_OVER_BUDGET);
+        if (strstr(err.message, rows[i].words) == NULL || strstr(err.message, rows[i].absent))
+            fail_msg("%s in %s: %s", rows[i].model, rows[i].memory, err.message);
+        snug_fit_free(fit);
+        snug_recipe_free(recipe);
+        snug_model_free(model);
+    }
+}
+
 static void nothing_fits(void **state)
 {
     (void)state;
@@ -417,6 +444,7 @@ int main(void)
         cmocka_unit_test(more_memory_is_never_slower),
         cmocka_unit_test(what_is_fixed_stays),
         cmocka_unit_test(no_more_than_needed),
+        cmocka_unit_test(what_does_not_fit_is_named),
         cmocka_unit_test(nothing_fits),
         cmocka_unit_test(small_budgets_are_used),
         cmocka_unit_test(no_slower_than_a_recipe_that_is_allowed),
