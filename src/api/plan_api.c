@@ -103,9 +103,6 @@ enum snug_status snug_plan_check_budget(const snug_plan *plan, struct snug_error
 
 char *snug_plan_text(const snug_plan *plan, int color)
 {
-    static const char *const changes[] = {[ADVICE_nothing] = "the same result",
-                                          [ADVICE_rounding] = "other rounding",
-                                          [ADVICE_learning] = "other learning"};
     struct priced_recipe priced[ADVICE_MOST];
     struct report_alternative alternatives[ADVICE_MOST];
     struct text recipe = {0};
@@ -115,7 +112,7 @@ char *snug_plan_text(const snug_plan *plan, int color)
         return NULL;
     for (int i = 0; i < n; i++)
         alternatives[i] =
-            (struct report_alternative){priced[i].flags, changes[priced[i].changes],
+            (struct report_alternative){priced[i].flags, advice_change_words(&priced[i]),
                                         priced[i].total_bytes, priced[i].step_seconds};
     bool ok = plan_report(&plan->session, &plan->recipe, plan->model->name, &recipe, &report);
     report.alternatives = alternatives;

@@ -20,20 +20,26 @@ enum snug_status budget_check(const struct snug_model *model, const struct snug_
     text_size(s->plan.arena_bytes, planned);
     text_size(beside, runtime);
     text_size(limit_bytes, limit);
-    if (advice_find_fitting(model, recipe, s, limit_bytes - beside, &found))
+    bool fits = advice_find_fitting(model, recipe, s, limit_bytes, &found);
+    const char *instead = found.replaced[0] != '\0' ? " instead of " : "";
+    if (fits)
         return snug_fail(err, SNUG_OVER_BUDGET,
-                         "%s needs %s and %s of runtime, over %s of %s; this fits: %s (%s)",
-                         model->name, planned, runtime, limit_name, limit, found.flags,
-                         text_size(found.total_bytes, other));
+                         "%s needs %s and %s of runtime, over %s of %s; this fits: %s%s%s (%s, %s)",
+                         model->name, planned, runtime, limit_name, limit, found.flags, instead,
+                         found.replaced, text_size(found.total_bytes, other),
+                         advice_change_words(&found));
     if (found.total_bytes == INT64_MAX)
         return snug_fail(err, SNUG_OVER_BUDGET, "%s needs %s, over %s of %s", model->name, planned,
                          limit_name, limit);
     /* rounded up to a tenth of a GiB, as one would type it */
-    double tenths = ceil((double)(found.total_bytes + beside) / (double)(1 << 30) * 10);
-    return snug_fail(err, SNUG_OVER_BUDGET,
-                     "%s needs %s and %s of runtime, over %s of %s; with %s it needs %.1fG in all; "
-                     "snug fit tries more",
-                     model->name, planned, runtime, limit_name, limit, found.flags, tenths / 10);
+    double tenths = ceil((double)priced_needed(&found) / (double)(1 << 30) * 10);
+    return snug_fail(
+        err, SNUG_OVER_BUDGET,
+        "%s needs %s and %s of runtime, over %s of %s; %s%s%s%s it needs %.1fG in all; "
+        "snug fit tries more",
+        model->name, planned, runtime, limit_name, limit,
+        found.flags[0] != '\0' ? "with " : "as it is", found.flags, instead, found.replaced,
+        tenths / 10);
 }
 
 /* --memory, or all the memory there is if that is less.  What a GPU has is found when the arena is made. */

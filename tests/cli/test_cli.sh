@@ -377,15 +377,19 @@ words_and_flags() {
 1 | config.json, tie_word_embeddings, false | plan untied
 # budget
 3 | budget, 100 MiB, snug fit, --micro-batch | plan gpt2 --batch 8 --memory 100M
-3 | budget, this fits: --batch 8, micro    | plan gpt2 --batch 8 --memory 5G --threads 2
+3 | budget, this fits: --micro-batch 4 (4.20 GiB, same up to rounding | plan gpt2 --batch 8 --memory 5G --threads 2
+3 | this fits: --micro-batch 2 --checkpoint every:1 instead of --micro-batch 4 ( | plan gpt2 --batch 8 --micro-batch 4 --memory 2200M --threads 2
+3 | this fits: --offload states (          | plan resnet18 --batch 64 --micro-batch 4 --memory 200M --threads 2
+3 | this fits: --checkpoint every:1 (      | plan gpt2 --batch 16 --optimizer lawa-ema --ranks 2 --memory 2950M --threads 2
 3 | this fits, --checkpoint every:1 (      | plan gpt2-xl --memory 24G --threads 2
-3 | this fits, --zero 2 (                  | plan gpt2 --ranks 4 --memory 1900M --threads 2
-3 | this fits, --micro-batch 64 --checkpoint every:1 ( | plan resnet50 --batch 64 --memory 3G --threads 2
+3 | this fits: --zero 2 (                  | plan gpt2 --ranks 4 --memory 2200M --threads 2
+3 | this fits: --checkpoint every:1 ( | plan resnet50 --batch 64 --memory 3G --threads 2
 3 | budget, 1 B                            | plan gpt2 --memory 1
 3 | 300 MiB, snug fit, --micro-batch 1     | plan gpt2 --memory 300M --lora 4 --update in-backward --threads 2
 3 | budget, 1.00 KiB, snug fit             | plan tiny --memory 1K --checkpoint auto --offload states
 3 | nothing fits, smallest, --micro-batch 1, needs 1.1G | fit gpt2 --memory 1G --threads 2
 3 | weights alone, 475 MiB, 300 MiB        | fit gpt2 --memory 300M --threads 2
+3 | the runtime alone is, over the budget of 1.00 MiB | fit gpt-nano --memory 1M --threads 2
 3 | budget, 1.00 KiB                       | train tiny text.txt --memory 1K --out new
 3 | budget, 64.0 MiB                       | train gpt2-xl --memory 64M --out new
 END
@@ -616,6 +620,18 @@ run_until_interrupted() { # out|err, where progress goes; FLAGS...
     status=$?
 }
 
+# What is said to fit is typed behind the command that was refused.
+advice_can_be_appended() {
+    for memory in 1427M 2G 5G; do
+        run plan gpt2 --batch 8 --threads 2 --memory $memory
+        flags=$(sed -n 's/.*this fits: \(.*\) (.*/\1/p' "$logs/err")
+        # shellcheck disable=SC2086 # several words
+        run plan gpt2 --batch 8 --threads 2 --memory $memory $flags
+        check "$memory: the advice \"$flags\" fits" "exit status $status" \
+            test -n "$flags" -a $status -eq 0
+    done
+}
+
 # What works, in the form that scripts rely on.
 good_output() {
     run plan gpt2 --json
@@ -704,6 +720,7 @@ if prepare; then
     dropout_of_config
     interrupted
     resumed_at_the_end
+    advice_can_be_appended
     good_output
 fi
 echo "1..$((passed + failed + skipped))"
