@@ -114,7 +114,7 @@ static void add_peak(struct text *out, const struct report_plan *plan)
     char index[TEXT_SIZE_MAX + 8], n_ops[TEXT_SIZE_MAX + 8], head[160];
     struct text shown = {0};
     text_add_shown(&shown, plan->peak_name == NULL ? "" : plan->peak_name);
-    const char *name = shown.data == NULL ? "" : shown.data;
+    const char *name = text_part(out, &shown);
     int length =
         snprintf(head, sizeof head, "op %s of %s, %s", text_count(plan->ledger.peak_op, index),
                  text_count(plan->ledger.n_ops, n_ops), plan->peak_kind);
