@@ -5,6 +5,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -225,6 +226,8 @@ static int report(struct train *train, bool stopped)
 static int run(struct train *train)
 {
     struct snug_error err = {0};
+    if (train->options.out != NULL) /* a reader that goes away does not end what can be saved */
+        signal(SIGPIPE, SIG_IGN);
     choose_progress(train);
     if (snug_model_open(train->args.operands[0], &train->model, &err) != SNUG_OK) {
         if (err.status == SNUG_NO_MEMORY) /* what else is wrong is so on every rank */
@@ -252,6 +255,7 @@ static int run(struct train *train)
     progress_start_clock(&train->progress, train->summary.unit);
     enum snug_status status =
         snug_trainer_run(train->trainer, progress_step, &train->progress, &err);
+    interrupt_end_step(); /* one that failed did not end by itself */
     progress_end(&train->progress);
     if (status != SNUG_OK && status != SNUG_INTERRUPTED)
         return cli_fail(&err);

@@ -19,6 +19,7 @@ enum { FAREWELL_MAX = 1200 };
 static volatile sig_atomic_t asked;
 static atomic_int in_step; /* 1: `farewell` is complete, and a step is under way */
 static atomic_int grace_s;
+static atomic_int is_armed; /* 1: the clock runs; a further signal does not begin it anew */
 static char farewell[FAREWELL_MAX];
 
 static void give_up(int signal_number)
@@ -36,9 +37,11 @@ static void remember(int signal_number)
 {
     asked = 1;
     signal(SIGPIPE, SIG_IGN); /* who reads our output may have had the same signal */
+    if (atomic_load(&grace_s) < 0 || atomic_exchange(&is_armed, 1) == 1)
+        return;
     if (atomic_load(&grace_s) == 0)
         give_up(signal_number);
-    else if (atomic_load(&grace_s) > 0)
+    else
         alarm((unsigned)atomic_load(&grace_s));
 }
 
@@ -70,9 +73,7 @@ void interrupt_begin_step(const char *message)
 {
     atomic_store(&in_step, 0);
     snprintf(farewell, sizeof farewell - 1, message[0] == '\0' ? "" : "snug: %s", message);
-    for (char *c = farewell; *c != '\0'; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7F)
-            *c = '?';
+    snug_printable(farewell);
     strcat(farewell, farewell[0] == '\0' ? "" : "\n");
     atomic_store(&in_step, 1);
 }

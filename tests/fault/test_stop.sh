@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Signals to a run that evaluates, steps or keeps checkpoints: kill -9 in the last evaluation loses nothing,
-# SIGTERM, SIGHUP and SIGINT abandon an evaluation and save, a step that takes too long is not waited for, and
-# --keep N leaves N checkpoints that load, whenever the process is killed.
+# SIGTERM, SIGHUP and SIGINT abandon an evaluation and save, a step that takes too long is not waited for, a reader
+# that goes away does not end a run that is saved, and --keep N leaves N checkpoints that load, whenever the process is killed.
 #
 # usage: [SNUG=./snug] [KILLS=15] [SEED=N] tests/fault/test_stop.sh       The output is TAP.
 set -u
@@ -102,6 +102,74 @@ check "a step that takes too long: which checkpoint is there" \
     grep -q "^snug: stopped in step $(($(step_of late) + 1)) of 50, .*the checkpoint of step $(step_of late) is in late" err
 check "a step that takes too long: it goes on" "$snug" train mlp:1024-2048-1024-10 --out late --resume --quiet \
     --eval-every -1 --steps $(($(step_of late) + 1))
+
+name=$'la\xc2\x9b31mte\xe2\x80\xae' # a CSI of C1 and a right-to-left override: what a terminal would obey
+start "${long[@]}" --grace 0 --out "$name"
+until_line 'step  1/50  saved'
+signal TERM
+check "the line of a step that is not waited for shows names as all others do" grep -q 'is in la?31mte?; continue with --resume$' err
+
+# A step of half a minute.  Signals that keep coming do not make its grace longer.
+catches() { [ $((0x$(sed -n 's/^SigCgt:\t//p' "/proc/$pid/status") >> ($1 - 1) & 1)) -eq 1 ]; }
+until_caught() { until catches "$1" 2>/dev/null || ! kill -0 "$pid" 2>/dev/null; do :; done; }
+start "$snug" train mlp:1024-2048-1024-10 --batch 65536 --micro-batch 16 --threads 1 --eval-every -1 --steps 1 --grace 2 --out again
+until_caught 14 # SIGALRM
+while is_snug && kill -HUP "$pid" 2>/dev/null; do :; done
+status=0
+wait "$pid" 2>/dev/null || status=$?
+pid=
+check "further signals do not make the grace longer" test $status -eq 130
+check "further signals: says which step was cut off" grep -q '^snug: stopped in step 1 of 1, ' err
+
+# A step that fails is over: a signal while its error is printed is not one in a step.
+if [ -r /proc/self/syscall ] && grep -q '^[0-9]' /proc/self/syscall; then
+    mkfifo full
+    exec 9<>full
+    dd if=/dev/zero of=full bs=4096 oflag=nonblock conv=notrunc 2>/dev/null # until it takes no more
+    (trap - INT; exec env --default-signal=INT "$snug" train mlp:16-32-10 --batch 4 --threads 1 --eval-every -1 --steps 50 \
+        --lr 1e38 --optimizer sgd --grace 0 --quiet) >out 2>full &
+    pid=$!
+    until grep -q '^1 0x2 ' "/proc/$pid/syscall" 2>/dev/null || ! kill -0 "$pid" 2>/dev/null; do :; done # write(2, ...)
+    kill -TERM "$pid"
+    until ! kill -0 "$pid" 2>/dev/null || ! catches 15 2>/dev/null; do :; done # its handler has begun: it is not set twice
+    timeout 20 cat <&9 >err &
+    reader=$!
+    status=0
+    wait "$pid" || status=$?
+    pid=
+    exec 9>&-
+    kill "$reader"
+    wait "$reader" 2>/dev/null
+    check "a signal while the error of a step is printed: the error stands" test $status -eq 1
+    check "a signal while the error of a step is printed: no other line" \
+        sh -c 'tr -d "\0" <err | grep -q "^snug: .*finite" && ! tr -d "\0" <err | grep -q "stopped in step"'
+else
+    n=$((n + 1))
+    echo "ok $n # SKIP /proc does not say which call a process is in"
+fi
+
+# ---- a reader that goes away --------------------------------------------------------------------------------
+
+until_exit() { status=0; wait "$pid" || status=$?; pid=; }
+mkfifo gone
+for name in --quiet --json ""; do
+    rm -rf piped
+    # shellcheck disable=SC2086
+    "$snug" train mlp:16-32-10 --batch 4 --threads 1 --eval-every -1 --steps 300 --save-every 100 --out piped $name >gone 2>err &
+    pid=$!
+    exec 8<gone
+    exec 8<&- # nobody reads what it prints
+    until_exit
+    check "a reader that goes away does not end the run (${name:-as it is})" test "$(step_of piped)" = 300
+    check "a reader that goes away: exit status 1 and one line (${name:-as it is})" \
+        sh -c "[ $status -eq 1 ] && [ \$(grep -c 'cannot write to standard output' err) -eq 1 ]"
+done
+"$snug" train mlp:16-32-10 --batch 4 --threads 1 --eval-every -1 --steps 300 --out both >gone 2>&1 &
+pid=$!
+exec 8<gone
+exec 8<&-
+until_exit
+check "a reader of both streams that goes away does not end the run" test $status -eq 1 -a "$(step_of both)" = 300
 
 # ---- snug eval -----------------------------------------------------------------------------------------------
 
