@@ -34,7 +34,7 @@ static const char overview[] =
     "  snug eval run\n"
     "\n"
     "Exit status: 0 done, 1 failed, 2 the command line is wrong, 3 does not fit the\n"
-    "budget, 130 stopped by Ctrl-C with nothing saved. NO_COLOR turns colour off.\n";
+    "budget, 130 stopped on request without saving. NO_COLOR turns colour off.\n";
 
 static const char model_and_data[] =
     "\n"
@@ -124,7 +124,9 @@ static const struct topic topics[] = {
      "  --save-every N    steps between checkpoints; 0 at the end only\n"
      "  --keep N          the last N checkpoints stay, in DIR/checkpoints/step-000020\n"
      "  --grace N         seconds that a step may take to end after SIGTERM, SIGHUP or\n"
-     "                    Ctrl-C (20); one that takes longer is not waited for\n"
+     "                    Ctrl-C (20); one that takes longer is not waited for. Open\n"
+     "                    MPI's mpirun kills ranks 1 second after SIGTERM, unless\n"
+     "                    given --mca odls_base_sigkill_timeout 30\n"
      "  --json            end with one line of JSON (with \"stopped\": true after\n"
      "                    Ctrl-C); progress goes to standard error\n"
      "  --quiet           no header, no progress; the summary is still printed\n"
