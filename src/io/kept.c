@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,9 @@
 
 #include "base/arena.h"
 #include "base/fd.h"
+#include "io/checkpoint.h"
+#include "io/json.h"
+#include "io/run_lock.h"
 
 #define FOLDER "checkpoints"
 enum { NAME_MAX_BYTES = 48, COPY_BYTES = 1 << 16 };
@@ -49,6 +53,51 @@ bool kept_has(const char *dir, int64_t step)
     bool has = path != NULL && is_there(path);
     free(path);
     return has;
+}
+
+/* "step-000020" and what comes after the digits; false: it is not one of ours. */
+static bool parse_name(const char *name, int64_t *step, const char **rest)
+{
+    static const char head[] = "step-";
+    char *end;
+    if (strncmp(name, head, sizeof head - 1) != 0 || name[sizeof head - 1] < '0' ||
+        name[sizeof head - 1] > '9')
+        return false;
+    errno = 0;
+    *step = strtoll(name + sizeof head - 1, &end, 10);
+    *rest = end;
+    return errno == 0;
+}
+
+/* Cuts the last name off and returns it; what is before it may be "" for the root. */
+static char *cut_name(char *path, bool *is_bare)
+{
+    char *slash = strrchr(path, '/');
+    *is_bare = slash == NULL;
+    if (*is_bare)
+        return path;
+    *slash = '\0';
+    return slash + 1;
+}
+
+enum snug_status kept_is_one(const char *dir, bool *is_one, struct snug_error *err)
+{
+    char real[PATH_MAX];
+    char *path = strdup(realpath(dir, real) != NULL ? real : dir); /* as it is: it may be new */
+    const char *rest;
+    int64_t step;
+    bool is_bare;
+    enum snug_status status = SNUG_OK;
+    *is_one = false;
+    if (path == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to look at the name", dir);
+    for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--)
+        path[n - 1] = '\0';
+    if (parse_name(cut_name(path, &is_bare), &step, &rest) && *rest == '\0' && !is_bare &&
+        strcmp(cut_name(path, &is_bare), FOLDER) == 0)
+        status = checkpoint_exists(is_bare ? "." : path, is_one, err);
+    free(path);
+    return status;
 }
 
 /* ---- removing ------------------------------------------------------------------------------- */
@@ -92,17 +141,59 @@ static enum snug_status remove_tree(const char *path, struct file_faults *faults
     return status;
 }
 
-/* It loses its name first. */
-static enum snug_status remove_kept(const char *dir, int64_t step, struct file_faults *faults,
-                                    struct snug_error *err)
+/* Is its state.json still that of the step in its name?  What cannot be read is not. */
+static enum snug_status is_unchanged(const char *path, int64_t step, bool *unchanged,
+                                     struct file_faults *faults, struct snug_error *err)
+{
+    char *state_path = path_join(path, "state.json", "");
+    struct snug_error why = {0};
+    json_t *state = NULL;
+    int64_t found = -1;
+    if (state_path == NULL)
+        return no_memory(path, err);
+    enum snug_status status = file_count_read(state_path, faults, err);
+    if (status == SNUG_OK && json_read_object(state_path, &state, &why) == SNUG_NO_MEMORY)
+        status = no_memory(path, err);
+    *unchanged = status == SNUG_OK && state != NULL &&
+                 json_get_integer(state, path, "step", 0, INT64_MAX, &found, &why) == SNUG_OK &&
+                 found == step;
+    json_decref(state);
+    free(state_path);
+    return status;
+}
+
+/* May it be removed, or is it the folder of somebody's run by now?  *lock: its lock, to be held meanwhile. */
+static enum snug_status is_removable(const char *path, int64_t step, bool *removable,
+                                     struct run_lock **lock, struct file_faults *faults,
+                                     struct snug_error *err)
+{
+    struct snug_error why = {0};
+    enum snug_status status = run_lock_take(path, false, lock, faults, &why);
+    *removable = false;
+    if (status == SNUG_BUSY || status == SNUG_BAD_FILE)
+        return SNUG_OK;
+    if (status != SNUG_OK)
+        return snug_fail(err, status, "%s", why.message);
+    return is_unchanged(path, step, removable, faults, err);
+}
+
+/* It loses its name first.  *is_gone: there is none, or none any more. */
+static enum snug_status remove_kept(const char *dir, int64_t step, bool *is_gone,
+                                    struct file_faults *faults, struct snug_error *err)
 {
     char *path = path_of(dir, step, ""), *old = path_of(dir, step, ".old");
+    struct run_lock *lock = NULL;
     enum snug_status status = SNUG_OK;
+    *is_gone = path != NULL && !is_there(path);
     if (path == NULL || old == NULL)
         status = no_memory(dir, err);
-    else if (is_there(path) && (status = remove_tree(old, faults, err)) == SNUG_OK &&
-             (status = file_rename(path, old, faults, err)) == SNUG_OK)
+    else if (!*is_gone)
+        status = is_removable(path, step, is_gone, &lock, faults, err);
+    if (status == SNUG_OK && *is_gone && is_there(path) &&
+        (status = remove_tree(old, faults, err)) == SNUG_OK &&
+        (status = file_rename(path, old, faults, err)) == SNUG_OK)
         status = remove_tree(old, faults, err);
+    run_lock_give_back(lock);
     free(path);
     free(old);
     return status;
@@ -190,19 +281,38 @@ done:
     return status;
 }
 
+enum snug_status kept_check_home(const char *dir, struct snug_error *err)
+{
+    struct stat info;
+    char *home = path_join(dir, FOLDER, "");
+    enum snug_status status = SNUG_OK;
+    if (home == NULL)
+        return no_memory(dir, err);
+    if (lstat(home, &info) != 0)
+        status = errno == ENOENT || errno == ENOTDIR ? SNUG_OK : failed(home, "look at it", err);
+    else if (S_ISLNK(info.st_mode))
+        status = snug_fail(err, SNUG_BAD_FILE,
+                           "%s: is a link, which --keep does not follow: move it away", home);
+    else if (!S_ISDIR(info.st_mode))
+        status =
+            snug_fail(err, SNUG_BAD_FILE,
+                      "%s: is not a folder, where --keep puts checkpoints: move it away", home);
+    else if (access(home, W_OK | X_OK) != 0)
+        status = failed(home, "write to the folder", err);
+    free(home);
+    return status;
+}
+
 /* DIR/checkpoints, which is no link to somewhere else. */
 static enum snug_status make_home(const char *dir, char **home, struct file_faults *faults,
                                   struct snug_error *err)
 {
-    struct stat info;
     *home = path_join(dir, FOLDER, "");
     if (*home == NULL)
         return no_memory(dir, err);
     bool is_new = !is_there(*home);
     TRY(make_folder(*home, faults, err));
-    if (lstat(*home, &info) != 0 || !S_ISDIR(info.st_mode))
-        return snug_fail(err, SNUG_BAD_FILE,
-                         "%s: is not a folder, where --keep puts checkpoints: move it away", *home);
+    TRY(kept_check_home(dir, err));
     return is_new ? file_sync_folder(dir, faults, err) : SNUG_OK;
 }
 
@@ -210,6 +320,7 @@ enum snug_status kept_add(const char *dir, int64_t step, const char *const *name
                           struct file_faults *faults, struct snug_error *err)
 {
     char *home = NULL, *path = path_of(dir, step, ""), *fresh = path_of(dir, step, ".new");
+    bool is_free = false;
     enum snug_status status =
         path == NULL || fresh == NULL ? no_memory(dir, err) : make_home(dir, &home, faults, err);
     if (status == SNUG_OK)
@@ -221,9 +332,9 @@ enum snug_status kept_add(const char *dir, int64_t step, const char *const *name
     if (status == SNUG_OK)
         status = file_sync_folder(fresh, faults, err);
     if (status == SNUG_OK)
-        status = remove_kept(dir, step, faults, err);
+        status = remove_kept(dir, step, &is_free, faults, err);
     if (status == SNUG_OK)
-        status = file_rename(fresh, path, faults, err);
+        status = is_free ? file_rename(fresh, path, faults, err) : remove_tree(fresh, faults, err);
     if (status == SNUG_OK)
         status = file_sync_folder(home, faults, err);
     free(home);
@@ -243,20 +354,6 @@ static int descending(const void *a, const void *b)
 {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
     return (x < y) - (x > y);
-}
-
-/* "step-000020" and what comes after the digits; false: it is not one of ours. */
-static bool parse_name(const char *name, int64_t *step, const char **rest)
-{
-    static const char head[] = "step-";
-    char *end;
-    if (strncmp(name, head, sizeof head - 1) != 0 || name[sizeof head - 1] < '0' ||
-        name[sizeof head - 1] > '9')
-        return false;
-    errno = 0;
-    *step = strtoll(name + sizeof head - 1, &end, 10);
-    *rest = end;
-    return errno == 0;
 }
 
 /* The kept ones up to `step`; what is left of others is removed. */
@@ -289,6 +386,7 @@ enum snug_status kept_trim(const char *dir, int64_t step, int64_t n_keep,
                            struct file_faults *faults, struct snug_error *err)
 {
     struct list list = {0};
+    bool is_gone;
     char *home = path_join(dir, FOLDER, "");
     if (home == NULL)
         return no_memory(dir, err);
@@ -300,7 +398,7 @@ enum snug_status kept_trim(const char *dir, int64_t step, int64_t n_keep,
     if (list.n > 0)
         qsort(list.steps, (size_t)list.n, sizeof *list.steps, descending);
     for (int i = (int)(n_keep < list.n ? n_keep : list.n); i < list.n && status == SNUG_OK; i++)
-        status = remove_kept(dir, list.steps[i], faults, err);
+        status = remove_kept(dir, list.steps[i], &is_gone, faults, err);
     free(list.steps);
     free(home);
     return status;

@@ -21,13 +21,30 @@ static enum snug_status lock_it(struct snug_trainer *t, struct snug_error *err)
     return run_lock_take(t->out, true, &t->lock, NULL, err);
 }
 
+/* What --keep made it also removes. */
+static enum snug_status check_not_kept(const struct snug_trainer *t, struct snug_error *err)
+{
+    bool is_kept;
+    TRY(kept_is_one(t->out, &is_kept, err));
+    return !is_kept
+               ? SNUG_OK
+               : snug_fail(err, SNUG_BAD_ARGUMENT,
+                           "%s is one of the checkpoints that --keep makes and removes: copy it "
+                           "first, and give the copy as --out",
+                           t->out);
+}
+
 enum snug_status trainer_claim_out(struct snug_trainer *t, struct snug_error *err)
 {
     bool is_first = t->comm->rank == 0;
+    if (is_first || t->options.resume)
+        TRY(check_not_kept(t, err));
     if (is_first)
         TRY(run_lock_take(t->out, false, &t->lock, NULL, err));
     if (is_first || t->options.resume) /* the others write nothing; to resume all of them read */
         TRY(trainer_check_out(t, err));
+    if (is_first && t->options.keep > 0)
+        TRY(kept_check_home(t->out, err));
     return is_first && t->options.resume ? lock_it(t, err) : SNUG_OK;
 }
 

@@ -196,6 +196,34 @@ for step in 12 16 20; do
 done
 check "--keep without --out is refused" sh -c "! '$snug' train mlp:16-32-10 --keep 2 --steps 1 2>err && grep -q '^snug: --keep needs' err"
 
+all_files() { find "$1" -exec stat -c '%n %i %s' {} + | sort; }
+refused() { # STATUS WORDS FOLDER FLAGS...: in one line, and with nothing changed in the folder
+    local status=0 want=$1 words=$2 folder=$3 before
+    shift 3
+    before=$(all_files "$folder")
+    "${kept[@]}" "$@" >out 2>err || status=$?
+    [ $status -eq "$want" ] && [ "$(wc -l <err)" -eq 1 ] && grep -q "^snug: .*$words" err && [ "$before" = "$(all_files "$folder")" ] ||
+        { echo "# status $status: $(cat err)"; return 1; }
+}
+check "a run in a kept checkpoint is refused" refused 2 'copy it first' keep --resume --steps 30 --out keep/checkpoints/step-000012
+check "a fresh one in its place too" refused 2 'copy it first' keep --steps 30 --out keep/checkpoints/step-000099
+check "and by a link" sh -c "ln -s keep/checkpoints/step-000012 link && cd link && ! '$snug' train mlp:16-32-10 --resume --steps 30 --out . 2>'$work/err' && grep -q 'copy it first' '$work/err'"
+mkdir blocked linked elsewhere
+echo mine >blocked/checkpoints
+ln -s ../elsewhere linked/checkpoints
+check "--keep with a file in its place is refused before the first step" \
+    refused 1 'blocked/checkpoints: is not a folder' blocked --steps 4 --keep 2 --out blocked
+check "--keep with a link in its place is refused before the first step" \
+    refused 1 'linked/checkpoints: is a link, which --keep does not follow' linked --steps 4 --keep 2 --out linked
+check "a run without --keep does not mind it" "${kept[@]}" --steps 4 --out linked
+check "--keep with a link is refused before it is resumed" \
+    refused 1 'linked/checkpoints: is a link' linked --resume --steps 8 --keep 2 --out linked
+mkdir -p keep/checkpoints/step-000001
+echo mine >keep/checkpoints/step-000001/notes
+check "--keep goes on" "${kept[@]}" --steps 28 --save-every 4 --keep 3 --out keep --resume
+check "--keep leaves a folder alone that is not one of its checkpoints" \
+    test "$(names keep)" = "step-000001 step-000020 step-000024 step-000028" -a -e keep/checkpoints/step-000001/notes
+
 # Killed at random instants while it saves and keeps every step: whatever is called step-N is a whole run.
 whole_kept() { # DIR
     local folder step

@@ -16,18 +16,27 @@
 #include <cmocka.h>
 
 #include "io/kept.h"
+#include "io/run_lock.h"
 #include "support/files.h"
 
 enum { KEEP = 3, STEPS_MOST = 100 };
 static const char *const names[] = {"state.json", "model.safetensors", "adapter/a.json"};
 enum { N_NAMES = sizeof names / sizeof *names };
 
+static void text_of(int file, int64_t step, char text[64])
+{
+    if (file == 0)
+        snprintf(text, 64, "{\"step\": %lld}", (long long)step);
+    else
+        snprintf(text, 64, "%s of %lld", names[file], (long long)step);
+}
+
 /* Files of a step, as a save leaves them: new ones in the place of the old. */
 static void write_run(const char *dir, int64_t step)
 {
-    char text[32];
+    char text[64];
     for (int i = 0; i < N_NAMES; i++) {
-        snprintf(text, sizeof text, "%s of %lld", names[i], (long long)step);
+        text_of(i, step, text);
         (void)unlink(files_path(dir, names[i]));
         files_write_text(dir, names[i], text);
     }
@@ -42,11 +51,11 @@ static enum snug_status keep(const char *dir, int64_t step, struct file_faults *
 
 static void assert_whole(const char *dir, int64_t step)
 {
-    char name[96], want[32];
+    char name[96], want[64];
     size_t n;
     for (int i = 0; i < N_NAMES; i++) {
         snprintf(name, sizeof name, "checkpoints/step-%06lld/%s", (long long)step, names[i]);
-        snprintf(want, sizeof want, "%s of %lld", names[i], (long long)step);
+        text_of(i, step, want);
         char *text = files_read(files_path(dir, name), &n);
         assert_string_equal(text, want);
         free(text);
@@ -165,10 +174,94 @@ static void test_planted(void **state)
     files_make_subdir(dir, "elsewhere/step-000001");
     assert_int_equal(symlink("elsewhere", files_path(dir, "checkpoints")), 0);
     write_run(dir, 9);
+    assert_int_equal(kept_check_home(dir, &err), SNUG_BAD_FILE); /* before anything is trained */
+    assert_non_null(strstr(err.message, "checkpoints: is a link"));
     assert_int_equal(keep(dir, 9, NULL, &err), SNUG_BAD_FILE);
-    assert_non_null(strstr(err.message, "checkpoints: is not a folder"));
+    assert_non_null(strstr(err.message, "checkpoints: is a link"));
     assert_int_equal(access(files_path(dir, "elsewhere/step-000001"), F_OK), 0);
     assert_int_not_equal(access(files_path(dir, "elsewhere/step-000009"), F_OK), 0);
+    assert_int_equal(unlink(files_path(dir, "checkpoints")), 0);
+    assert_int_equal(kept_check_home(dir, &err), SNUG_OK);
+    files_write_text(dir, "checkpoints", "a file");
+    assert_int_equal(kept_check_home(dir, &err), SNUG_BAD_FILE);
+    assert_non_null(strstr(err.message, "checkpoints: is not a folder"));
+    files_remove_dir(dir);
+}
+
+static void keep_steps(const char *dir, int64_t first, int64_t last)
+{
+    struct snug_error err = {0};
+    for (int64_t step = first; step <= last; step += 10) {
+        write_run(dir, step);
+        assert_int_equal(keep(dir, step, NULL, &err), SNUG_OK);
+    }
+}
+
+/* Somebody trains in step-10, and has trained in step-20: neither is removed or replaced. */
+static void test_runs_of_others(void **state)
+{
+    char dir[FILES_PATH_MAX], inner[FILES_PATH_MAX];
+    struct snug_error err = {0};
+    struct run_lock *lock;
+    (void)state;
+    make_run(dir);
+    keep_steps(dir, 10, 30);
+    snprintf(inner, sizeof inner, "%s", files_path(dir, "checkpoints/step-000010"));
+    assert_int_equal(run_lock_take(inner, true, &lock, NULL, &err), SNUG_OK);
+    assert_int_equal(unlink(files_path(dir, "checkpoints/step-000020/state.json")), 0);
+    files_write_text(dir, "checkpoints/step-000020/state.json", "{\"step\": 25}");
+    files_write_text(dir, "checkpoints/step-000020/metrics.jsonl", "mine");
+    keep_steps(dir, 40, 80);
+    assert_true(kept_has(dir, 10) && kept_has(dir, 20) && !kept_has(dir, 30));
+    assert_whole(dir, 10);
+    files_write_text(dir, "checkpoints/step-000010/metrics.jsonl", "mine");
+    write_run(dir, 20); /* the run was taken back, and comes by here again */
+    assert_int_equal(kept_add(dir, 20, names, N_NAMES, NULL, &err), SNUG_OK);
+    write_run(dir, 10);
+    assert_int_equal(kept_add(dir, 10, names, N_NAMES, NULL, &err), SNUG_OK);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(access(files_path(dir, i == 0 ? "checkpoints/step-000010/metrics.jsonl"
+                                                       : "checkpoints/step-000020/metrics.jsonl"),
+                                F_OK),
+                         0);
+    assert_int_not_equal(access(files_path(dir, "checkpoints/step-000010.new"), F_OK), 0);
+    run_lock_give_back(lock);
+    keep_steps(dir, 90, 90); /* unchanged, and nobody is in it any more */
+    assert_true(!kept_has(dir, 10) && kept_has(dir, 20));
+    files_remove_dir(dir);
+}
+
+static void test_which_folders_are_kept(void **state)
+{
+    static const struct {
+        const char *name;
+        bool is_kept;
+    } cases[] = {{"checkpoints/step-000010", true},
+                 {"checkpoints/step-000010/", true},
+                 {"link", true},
+                 {"checkpoints/step-000099", true},
+                 {"checkpoints/step-000010/adapter", false},
+                 {"checkpoints", false},
+                 {"checkpoints/step-by-step", false},
+                 {"other/step-000010", false},
+                 {"copy/checkpoints/step-000010", false},
+                 {"", false}};
+    char dir[FILES_PATH_MAX];
+    struct snug_error err = {0};
+    (void)state;
+    make_run(dir);
+    keep_steps(dir, 10, 10);
+    assert_int_equal(symlink("checkpoints/step-000010", files_path(dir, "link")), 0);
+    files_make_subdir(dir, "other");
+    files_make_subdir(dir, "other/step-000010");
+    files_make_subdir(dir, "copy"); /* which is no run */
+    files_make_subdir(dir, "copy/checkpoints");
+    files_make_subdir(dir, "copy/checkpoints/step-000010");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bool is_kept = !cases[i].is_kept;
+        assert_int_equal(kept_is_one(files_path(dir, cases[i].name), &is_kept, &err), SNUG_OK);
+        assert_int_equal(is_kept, cases[i].is_kept);
+    }
     files_remove_dir(dir);
 }
 
@@ -178,6 +271,8 @@ int main(void)
         cmocka_unit_test(test_last_ones_stay),
         cmocka_unit_test(test_every_failure),
         cmocka_unit_test(test_planted),
+        cmocka_unit_test(test_runs_of_others),
+        cmocka_unit_test(test_which_folders_are_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
