@@ -200,11 +200,15 @@ char *snug_trainer_notes(const snug_trainer *t)
     const struct dropout_rates *rates = &t->model->config_dropout;
     struct text out = {0};
     text_add(&out, "%s", "");
-    if (dropout_is_any(rates) && t->recipe.dropout == 0 && !recipe_is_given(&t->recipe, "dropout"))
+    if (dropout_is_any(rates) && t->recipe.dropout == 0 &&
+        !recipe_is_given(&t->recipe, "dropout")) {
+        text_add(&out, "the dropout of ");
+        text_add_shown(&out, t->model->name);
         text_add(&out,
-                 "the dropout of %s (embd_pdrop %g, attn_pdrop %g, resid_pdrop %g) is not applied; "
+                 " (embd_pdrop %g, attn_pdrop %g, resid_pdrop %g) is not applied; "
                  "--dropout config applies it, --dropout 0 trains without this note\n",
-                 t->model->name, rates->embedding, rates->attention, rates->residual);
+                 rates->embedding, rates->attention, rates->residual);
+    }
     return text_take(&out);
 }
 

@@ -280,6 +280,30 @@ static void test_dropout_of_config_by_place(void **state)
     files_remove_dir(dir);
 }
 
+/* Each line of the notes is a note, whatever the model is called. */
+static void test_names_in_notes(void **state)
+{
+    (void)state;
+    char dir[FILES_PATH_MAX];
+    struct snug_error err = {0};
+    struct snug_train_options options = {.steps = 1, .eval_every = -1};
+    snug_trainer *trainer;
+    files_make_dir(dir);
+    files_make_subdir(dir, "a\nb\033[31m");
+    model_with(files_path(dir, "a\nb\033[31m"), 0.1, 0.1, 0.1);
+    snug_model *model = model_of(files_path(dir, "a\nb\033[31m"));
+    snug_recipe *recipe = recipe_of(TINY "threads=1");
+    must(snug_trainer_open(model, recipe, &options, &trainer, &err), &err);
+    char *notes = snug_trainer_notes(trainer);
+    assert_non_null(strstr(notes, "/a?b?[31m (embd_pdrop 0.1"));
+    assert_ptr_equal(strchr(notes, '\n'), notes + strlen(notes) - 1);
+    snug_free(notes);
+    snug_trainer_free(trainer);
+    snug_model_free(model);
+    snug_recipe_free(recipe);
+    files_remove_dir(dir);
+}
+
 /* With a learning rate of 0 nothing moves: validation sees neither dropout nor smoothing. */
 static void test_evaluation_is_left_alone(void **state)
 {
@@ -410,6 +434,7 @@ int main(void)
         cmocka_unit_test(test_dropout_in_a_run),
         cmocka_unit_test(test_dropout_of_config),
         cmocka_unit_test(test_dropout_of_config_by_place),
+        cmocka_unit_test(test_names_in_notes),
         cmocka_unit_test(test_evaluation_is_left_alone),
         cmocka_unit_test(test_mean_squared_error_on_classes),
         cmocka_unit_test(test_large_batches),
