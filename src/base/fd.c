@@ -100,8 +100,12 @@ enum snug_status path_find(const char *dir, const char *name, bool *found, struc
 {
     char *path = path_join(dir, name, "");
     *found = path != NULL && access(path, F_OK) == 0;
-    bool unseen = path == NULL || (!*found && errno == ENOMEM);
+    int error = path == NULL ? ENOMEM : *found ? 0 : errno;
     free(path);
-    return unseen ? snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to look for %s", dir, name)
-                  : SNUG_OK;
+    if (error == 0 || error == ENOENT || error == ENOTDIR)
+        return SNUG_OK;
+    if (error == ENOMEM)
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to look for %s", dir, name);
+    return snug_fail(err, SNUG_IO_ERROR, "%s/%s: cannot see whether it is there: %s", dir, name,
+                     strerror(error));
 }

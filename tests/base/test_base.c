@@ -1,6 +1,6 @@
 /*
  * test_base.c -- element types to the last bit, numbers as people write them, random numbers,
- * arenas.
+ * arenas, files that are there or not.
  */
 #include <float.h>
 #include <math.h>
@@ -11,14 +11,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "base/arena.h"
 #include "base/dtype.h"
+#include "base/fd.h"
 #include "base/rng.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "support/files.h"
 
 #define LENGTH(array) (sizeof(array) / sizeof *(array))
 
@@ -476,6 +479,31 @@ static void test_array_grow(void **state)
     free(array);
 }
 
+/* "No" is an answer, "it cannot be seen" is another. */
+static void test_path_find(void **state)
+{
+    char dir[FILES_PATH_MAX], word[300];
+    struct snug_error err = {0};
+    bool found = true;
+    (void)state;
+    files_make_dir(dir);
+    files_write_text(dir, "file", "text");
+    assert_int_equal(symlink("loop", files_path(dir, "loop")), 0);
+    assert_int_equal(path_find(dir, "file", &found, &err), SNUG_OK);
+    assert_true(found);
+    assert_int_equal(path_find(dir, "none", &found, &err), SNUG_OK);
+    assert_false(found);
+    assert_int_equal(path_find(files_path(dir, "file"), "none", &found, &err), SNUG_OK);
+    assert_false(found);
+    assert_int_equal(path_find(dir, "loop", &found, &err), SNUG_IO_ERROR); /* ELOOP, as EIO is */
+    assert_false(found);
+    assert_non_null(strstr(err.message, "/loop: cannot see whether it is there: "));
+    memset(word, 'x', sizeof word - 1);
+    word[sizeof word - 1] = '\0';
+    assert_int_equal(path_find(dir, word, &found, &err), SNUG_IO_ERROR);
+    files_remove_dir(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -493,6 +521,7 @@ int main(void)
         cmocka_unit_test(test_philox),
         cmocka_unit_test(test_arena),
         cmocka_unit_test(test_array_grow),
+        cmocka_unit_test(test_path_find),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

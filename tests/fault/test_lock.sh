@@ -111,6 +111,13 @@ check "a link in the place of the lock is not followed" test "$(cat dear)" = dea
 echo '{}' >foreign/config.json
 check "somebody's model is refused" sh -c "! '$snug' train ${run[*]} --steps 2 --out foreign 2>err"
 check "somebody's model: no lock is left" test "$(ls -A foreign)" = config.json
+# A state.json that cannot be seen (ELOOP here; EIO and ESTALE are the same to it) is not one that is absent.
+mkdir unseen
+ln -s state.json unseen/state.json
+check "a run that cannot be seen is refused" sh -c "! '$snug' train ${run[*]} --steps 2 --out unseen 2>err"
+check "a run that cannot be seen: one line" \
+    test "$(wc -l <err)" -eq 1 -a "$(grep -c '^snug: unseen/state.json: cannot see whether it is there: ' err)" -eq 1
+check "a run that cannot be seen: nothing is written there" test "$(ls -A unseen)" = state.json
 check "an over-full plan is refused" sh -c "! '$snug' train ${run[*]} --memory 1K --out over 2>err"
 check "an over-full plan: no folder is left" test ! -e over
 echo "1..$n"
