@@ -8,10 +8,12 @@
 #include "exec/plugin.h"
 #include "io/checkpoint.h"
 #include "io/json.h"
+#include "io/metrics.h"
 #include "io/peft.h"
 #include "pass/autodiff.h"
 #include "report/report.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -171,10 +173,34 @@ static enum snug_status inspect_data(const char *path, struct text *out, struct 
     return SNUG_OK;
 }
 
+/* The log of a run; another file of that name is looked at as data. */
+static enum snug_status inspect_metrics(const char *path, struct text *out, struct snug_error *err)
+{
+    struct metrics_tally tally;
+    char count[TEXT_SIZE_MAX + 8];
+    TRY(metrics_count(path, &tally, err));
+    if (!tally.is_log)
+        return inspect_data(path, out, err);
+    text_add_shown(out, path);
+    text_add(out, ": the log of a run, %s step%s", text_count(tally.n_steps, count),
+             tally.n_steps == 1 ? "" : "s");
+    if (tally.n_steps > 0 && !isnan(tally.loss))
+        text_add(out, ", loss %.6g after step %lld", tally.loss, (long long)tally.last_step);
+    text_add(out, "\n");
+    return SNUG_OK;
+}
+
+static const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash == NULL ? path : slash + 1;
+}
+
 /* A model, an adapter or a data set. */
 static enum snug_status inspect_folder(const char *path, struct text *out, struct snug_error *err)
 {
     bool has_model, has_adapter;
+    TRY(checkpoint_refuse_begun(path, err));
     TRY(path_find(path, "model.safetensors", &has_model, err));
     TRY(path_find(path, PEFT_MODEL_NAME, &has_adapter, err));
     if (!has_model && !has_adapter)
@@ -203,6 +229,8 @@ enum snug_status snug_inspect(const char *path, char **text, struct snug_error *
         status = inspect_safetensors(path, &out, err);
     } else if (is_folder) {
         status = inspect_folder(path, &out, err);
+    } else if (strcmp(base_name(path), "metrics.jsonl") == 0) {
+        status = inspect_metrics(path, &out, err);
     } else {
         status = inspect_data(path, &out, err);
     }

@@ -33,6 +33,13 @@ static enum snug_status state_of(const char *run, json_t **state, struct snug_er
     return status;
 }
 
+/* A folder with weights that can be read; it need not be a run. */
+static enum snug_status open_run(const char *run, struct snug_model *model, struct snug_error *err)
+{
+    TRY(open_model_folder(run, model, err));
+    return checkpoint_refuse_begun(run, err);
+}
+
 /* A text of an object in the state; NULL if it does not say. */
 static const char *saved_text(const json_t *state, const char *object, const char *key)
 {
@@ -132,7 +139,7 @@ enum snug_status snug_eval_watched(const char *run, const char *data_spec,
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     struct snug_recipe own = *recipe;
     struct session_request q = {.model = model, .recipe = &own};
-    enum snug_status status = open_model_folder(run, model, err);
+    enum snug_status status = open_run(run, model, err);
     if (status != SNUG_OK || (status = state_of(run, &state, err)) != SNUG_OK ||
         (status = inherit_loss(state, &own, err)) != SNUG_OK)
         goto done;
@@ -353,7 +360,7 @@ enum snug_status snug_generate(const char *run, const struct snug_generate_optio
     s.model = calloc(1, sizeof *s.model);
     if (s.model == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
-    enum snug_status status = open_model_folder(run, s.model, err);
+    enum snug_status status = open_run(run, s.model, err);
     if (status == SNUG_OK && !model_is_language(s.model))
         status =
             snug_fail(err, SNUG_UNSUPPORTED, "%s is not a language model: nothing to sample", run);

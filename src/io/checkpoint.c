@@ -379,6 +379,22 @@ enum snug_status checkpoint_exists(const char *dir, bool *exists, struct snug_er
     return path_find(dir, STATE_NAME, exists, err);
 }
 
+enum snug_status checkpoint_refuse_begun(const char *dir, struct snug_error *err)
+{
+    static const char *const names[] = {"plan.json", "metrics.jsonl", STATE_NAME,
+                                        "model.safetensors"};
+    for (int i = 0; i < 4; i++) {
+        bool found;
+        TRY(path_find(dir, names[i], &found, err));
+        if (found != (i < 2)) /* the first two and neither of the others */
+            return SNUG_OK;
+    }
+    return snug_fail(err, SNUG_BAD_FILE,
+                     "%s is a run without a checkpoint yet: wait for its first, which train "
+                     "--save-every N makes sooner, or train it again if it has ended",
+                     dir);
+}
+
 static enum snug_status open_meant(const char *dir, const char *name,
                                    const struct identity *identity, struct safetensors **st,
                                    struct snug_error *err)

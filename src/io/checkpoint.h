@@ -43,6 +43,8 @@ enum snug_status checkpoint_save(const char *dir, const struct checkpoint_file *
 
 /* Is there a state.json? */
 enum snug_status checkpoint_exists(const char *dir, bool *exists, struct snug_error *err);
+/* Refuses the folder of a run that has begun, with plan.json and metrics.jsonl, and has not saved yet. */
+enum snug_status checkpoint_refuse_begun(const char *dir, struct snug_error *err);
 /* Finishes step 3 of a save that was cut off there: every file has its own name afterwards. */
 enum snug_status checkpoint_settle(const char *dir, struct file_faults *faults,
                                    struct snug_error *err);

@@ -5,11 +5,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "io/json.h"
 
 #define HELD_SUFFIX ".held"
@@ -21,13 +23,14 @@ struct metrics {
     int64_t n_bytes; /* whole lines */
 };
 
-/* The step of a line, or -1 if it is not one of ours. */
-static enum snug_status step_of(const char *line, size_t n_bytes, const char *path, int64_t *step,
-                                struct snug_error *err)
+/* The step of a line, or -1 if it is not one of ours; its loss, or NaN if it has none. */
+static enum snug_status read_line(const char *line, size_t n_bytes, const char *path, int64_t *step,
+                                  double *loss, struct snug_error *err)
 {
     json_t *object;
     struct snug_error why = {0};
     *step = -1;
+    *loss = NAN;
     enum snug_status status = json_parse(line, n_bytes, path, &object, &why);
     if (status == SNUG_NO_MEMORY)
         return snug_fail(err, status, "%s", why.message);
@@ -35,8 +38,17 @@ static enum snug_status step_of(const char *line, size_t n_bytes, const char *pa
         return SNUG_OK;
     if (json_get_integer(object, "", "step", 0, INT64_MAX, step, NULL) != SNUG_OK)
         *step = -1;
+    if (json_get_real(object, "", "loss", loss, NULL) != SNUG_OK)
+        *loss = NAN;
     json_decref(object);
     return SNUG_OK;
+}
+
+static enum snug_status step_of(const char *line, size_t n_bytes, const char *path, int64_t *step,
+                                struct snug_error *err)
+{
+    double loss;
+    return read_line(line, n_bytes, path, step, &loss, err);
 }
 
 /* What to keep: *cut bytes, up to the first line that is beyond keep_steps or was cut short, and the step of the
@@ -173,4 +185,42 @@ void metrics_close(struct metrics *metrics)
     free(metrics->path);
     free(metrics->held);
     free(metrics);
+}
+
+/* Takes a line into the tally; is_log is false after one that is not of a step. */
+static enum snug_status count_line(const char *line, size_t n_bytes, const char *path,
+                                   struct metrics_tally *tally, struct snug_error *err)
+{
+    TRY(read_line(line, n_bytes, path, &tally->last_step, &tally->loss, err));
+    tally->is_log = tally->last_step >= 0;
+    tally->n_steps += tally->is_log;
+    return SNUG_OK;
+}
+
+enum snug_status metrics_count(const char *path, struct metrics_tally *tally,
+                               struct snug_error *err)
+{
+    char *line = NULL;
+    size_t capacity = 0;
+    ssize_t length;
+    int64_t n_bytes;
+    int fd;
+    enum snug_status status = SNUG_OK;
+    *tally = (struct metrics_tally){.is_log = true};
+    TRY(fd_open_read(path, &fd, &n_bytes, err));
+    FILE *file = fdopen(fd, "r");
+    if (file == NULL) {
+        close(fd);
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to read it", path);
+    }
+    while (status == SNUG_OK && tally->is_log && (errno = 0) == 0 &&
+           (length = getline(&line, &capacity, file)) > 0 &&
+           line[length - 1] == '\n') /* else it is being written */
+        status = count_line(line, (size_t)length, path, tally, err);
+    if (status == SNUG_OK && (ferror(file) || errno == ENOMEM))
+        status = snug_fail(err, errno == ENOMEM ? SNUG_NO_MEMORY : SNUG_IO_ERROR,
+                           "%s: cannot read it: %s", path, strerror(errno));
+    free(line);
+    fclose(file);
+    return status;
 }

@@ -22,4 +22,13 @@ enum snug_status metrics_hold(struct metrics *metrics, const char *line, struct 
                               struct snug_error *err);
 void metrics_close(struct metrics *metrics);
 
+/* What a log says so far. */
+struct metrics_tally {
+    bool is_log; /* every whole line is that of a step */
+    int64_t n_steps, last_step;
+    double loss; /* of the last step; NaN: it has none */
+};
+enum snug_status metrics_count(const char *path, struct metrics_tally *tally,
+                               struct snug_error *err);
+
 #endif

@@ -214,6 +214,10 @@ prepare() {
     cp text.txt texts
     echo '{"text": "a line of JSON for each document, with its text in a key of it"}' >lines.jsonl
     cp lines.jsonl lines.jsonl.gz
+    mkdir strange
+    cp lines.jsonl strange/metrics.jsonl
+    cp -r run begun # as it is before the first save
+    rm begun/state.json begun/*.safetensors
 
     copy_weights whole
     copy_weights cut-weights
@@ -447,6 +451,11 @@ data_and_files() {
 1 | nosuch, cannot open                    | eval nosuch
 1 | nosuch, cannot open                    | generate nosuch --prompt a
 1 | nosuch, no such file                   | inspect nosuch
+1 | begun, without a checkpoint yet        | inspect begun
+1 | begun, without a checkpoint yet        | eval begun text.txt
+1 | begun, without a checkpoint yet        | generate begun --prompt a
+1 | lines.jsonl, JSONL is not supported    | inspect lines.jsonl
+1 | strange/metrics.jsonl, JSONL is not    | inspect strange/metrics.jsonl
 1 | tiny/model.safetensors                 | eval tiny text.txt
 1 | not a language model                   | generate other --prompt a
 1 | other, mlp:4-8-3, tiny                 | train tiny text.txt --steps 4 --out other --resume
@@ -693,6 +702,9 @@ good_output() {
     check "resume: to the same bits" "they differ" cmp -s spoken/model.safetensors older/model.safetensors
     run train wordy good.bin --steps 1 --batch 2
     check "train: shards need no tokenizer" "exit status $status" test $status -eq 0
+    run inspect begun/metrics.jsonl
+    check "inspect: the log of a run" "$(cat "$logs/out" "$logs/err")" \
+        grep -q '^begun/metrics.jsonl: the log of a run, 2 steps, loss [0-9.]* after step 2$' "$logs/out"
     run generate run --prompt ab --tokens 5
     check "generate: goes on from the prompt" "it does not" grep -q '^ab' "$logs/out"
     for command in plan train eval generate inspect data bench ops; do
