@@ -342,7 +342,7 @@ SNUG_API enum snug_status snug_generate(const char *run,
                                         const struct snug_generate_options *options,
                                         const snug_recipe *recipe, snug_text_fn *emit, void *user,
                                         struct snug_error *err);
-/* What is in a checkpoint, a safetensors file or a data file. */
+/* What is in a checkpoint, a metrics.jsonl, a safetensors file or a data file. */
 SNUG_API enum snug_status snug_inspect(const char *path, char **text, struct snug_error *err);
 /* what "cpu": the limits of this machine, kernels of the model alone, then a step of it op by op, each
  * beside its limit; tables, or one JSON object.  model NULL: gpt-nano, and the rates of ops that plans

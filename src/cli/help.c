@@ -174,7 +174,7 @@ static const struct topic topics[] = {
     {"inspect",
      "usage: snug inspect FILE|RUN\n"
      "\n"
-     "Prints what is in a run, a safetensors file or a data file.\n"
+     "Prints what is in a run, its metrics.jsonl, a safetensors file or a data file.\n"
      "\n"
      "  snug inspect run\n"
      "  snug inspect run/model.safetensors\n",
