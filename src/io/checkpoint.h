@@ -49,7 +49,6 @@ enum snug_status checkpoint_refuse_begun(const char *dir, struct snug_error *err
 enum snug_status checkpoint_settle(const char *dir, struct file_faults *faults,
                                    struct snug_error *err);
 
-
 struct checkpoint;
 enum snug_status checkpoint_open(const char *dir, struct checkpoint **checkpoint,
                                  struct snug_error *err);

@@ -91,14 +91,17 @@ struct snug_trainer {
     struct rank_account *accounts;
 };
 
-/* checkpoints.c */
+/* run_begin.c */
 /* Before anything is built: may --out be written to, is there something to resume? */
 enum snug_status trainer_check_out(const struct snug_trainer *trainer, struct snug_error *err);
+/* The folder, config.json, plan.json and the log of metrics. */
+enum snug_status trainer_begin_run(struct snug_trainer *trainer, struct snug_error *err);
+
+/* checkpoints.c */
 /* The saved recipe, for every key that the user did not give, and the data if none was. */
 enum snug_status trainer_inherit(struct snug_trainer *trainer, struct snug_error *err);
 enum snug_status trainer_save(struct snug_trainer *trainer, struct snug_error *err);
 enum snug_status trainer_resume(struct snug_trainer *trainer, struct snug_error *err);
-enum snug_status trainer_begin_run(struct snug_trainer *trainer, struct snug_error *err);
 
 /* run_folder.c: `out` is checked, and locked if it is there; before its first byte is written it is locked in
  * any case, all ranks come to that; at the end it is free again. */
