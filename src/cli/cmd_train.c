@@ -241,8 +241,8 @@ static int run(struct train *train)
     train->quiet |= is_mute;
     if (is_mute)
         choose_progress(train);
-    if (!train->quiet && (print_notes(train) != CLI_DONE ||
-                          (!train->json && print_header(train) != CLI_DONE))) {
+    if (!train->quiet &&
+        (print_notes(train) != CLI_DONE || (!train->json && print_header(train) != CLI_DONE))) {
         snug_trainer_abandon(train->trainer); /* the others are on their way into the run */
         return CLI_FAILED;
     }

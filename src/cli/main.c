@@ -150,7 +150,7 @@ int main(int argc, char **argv)
     hold_standard_streams();
     if (argc > 1 && has_threads(argv[1]))
         spin_bound(argv);
-    signal(SIGXFSZ, SIG_IGN); /* a write past RLIMIT_FSIZE fails, and is reported */
+    signal(SIGXFSZ, SIG_IGN);           /* a write past RLIMIT_FSIZE fails, and is reported */
     json_set_alloc_funcs(malloc, free); /* JSON has no allocator of its own */
     int status = argc > 0 ? run(argc - 1, argv + 1) : CLI_WRONG_USAGE;
 

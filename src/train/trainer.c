@@ -389,33 +389,28 @@ static enum snug_status one_step(struct snug_trainer *t, struct snug_metrics *m,
     return SNUG_OK;
 }
 
-/* With metrics_append or metrics_hold. */
+/* With metrics_append or metrics_hold.  No memory is asked for: a step that was made is logged. */
 static enum snug_status log_step(struct snug_trainer *t, const struct snug_metrics *m,
                                  enum snug_status (*write)(struct metrics *, const char *,
                                                            struct file_faults *,
                                                            struct snug_error *),
                                  struct snug_error *err)
 {
+    char line[1024], norm[64] = "null, \"skipped\": true", loss[64] = "", accuracy[64] = "";
     if (t->metrics == NULL)
         return SNUG_OK;
-    struct text line = {0};
-    text_add(&line, "{\"step\": %lld, \"loss\": %.9g, \"lr\": %.9g", (long long)m->step, m->loss,
-             m->lr);
     if (isfinite(m->grad_norm))
-        text_add(&line, ", \"grad_norm\": %.9g", m->grad_norm);
-    else
-        text_add(&line, ", \"grad_norm\": null, \"skipped\": true");
-    text_add(&line, ", \"tokens\": %lld, \"ms\": %.3f, \"tokens_per_s\": %.1f",
-             (long long)m->tokens, m->ms, m->per_second);
+        snprintf(norm, sizeof norm, "%.9g", m->grad_norm);
     if (m->has_validation)
-        text_add(&line, ", \"val_loss\": %.9g", m->val_loss);
+        snprintf(loss, sizeof loss, ", \"val_loss\": %.9g", m->val_loss);
     if (m->has_accuracy)
-        text_add(&line, ", \"val_accuracy\": %.6f", m->val_accuracy);
-    text_add(&line, "}");
-    enum snug_status status = line.failed ? snug_fail(err, SNUG_NO_MEMORY, "out of memory")
-                                          : write(t->metrics, line.data, NULL, err);
-    text_free(&line);
-    return status;
+        snprintf(accuracy, sizeof accuracy, ", \"val_accuracy\": %.6f", m->val_accuracy);
+    snprintf(line, sizeof line,
+             "{\"step\": %lld, \"loss\": %.9g, \"lr\": %.9g, \"grad_norm\": %s, \"tokens\": %lld, "
+             "\"ms\": %.3f, \"tokens_per_s\": %.1f%s%s}",
+             (long long)m->step, m->loss, m->lr, norm, (long long)m->tokens, m->ms, m->per_second,
+             loss, accuracy);
+    return write(t->metrics, line, NULL, err);
 }
 
 static enum snug_status evaluate(struct snug_trainer *t, struct snug_metrics *m,

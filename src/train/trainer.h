@@ -35,7 +35,8 @@ struct evaluator {
     int64_t first;     /* of the batch being fed */
     int64_t n_now;     /* samples that this batch scores */
     struct comm *comm; /* of a pipeline: its ranks; NULL: this one has all stages */
-    struct comm *ranks; /* which run the same batches, and abandon them together; NULL: it is alone */
+    struct comm
+        *ranks; /* which run the same batches, and abandon them together; NULL: it is alone */
     /* Hears how far a run of it is, and says whether to abandon it; NULL: nobody does. */
     bool (*stop)(void *user, int64_t done, int64_t total);
     void *stop_user;
