@@ -7,43 +7,21 @@
 # right after the save.  What is killed is the program itself: each time /proc says so.
 #
 # usage: [SNUG=./snug] [KILLS=50] [SEED=N] tests/fault/test_kill.sh       The output is TAP.
-set -u
-export OMP_WAIT_POLICY=passive # waiting threads sleep: the machine may be busy
-snug=$(realpath "${SNUG:-$(dirname "$0")/../../snug}") || exit 1
+# shellcheck source=tests/fault/fault.bash
+. "$(dirname "$0")/fault.bash"
 kills=${KILLS:-50}
 seed=${SEED:-$((RANDOM * 32768 + RANDOM))}
-work=$(mktemp -d -p "$([ -w /dev/shm ] && echo /dev/shm || echo /tmp)") || exit 1
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-n=0
-failed=0
-check() { # NAME COMMAND...
-    n=$((n + 1))
-    local name=$1
-    shift
-    if "$@"; then echo "ok $n - $name"; else echo "not ok $n - $name"; failed=1; fi
-}
-same() {
-    cmp "$1/model.safetensors" "$2/model.safetensors" &&
-        cmp "$1/optimizer.safetensors" "$2/optimizer.safetensors"
-}
 # What a step computed, in the order of the file; what it took differs.
 logged() { sed 's/, "tokens":.*//' "$1/metrics.jsonl"; }
 same_log() { cmp <(logged "$1") <(logged "$2"); }
-each_step_once() { # DIR STEPS
-    cmp <(seq "$2") <(sed 's/^{"step": \([0-9]*\),.*}$/\1/' "$1/metrics.jsonl")
-}
-step_of() { sed -n 's/.*"step": \([0-9]*\).*/\1/p' "$1/state.json" 2>/dev/null; }
 
 # Starts the program itself: bash makes a simple command in the background the process $!, but of a function
 # it makes a shell that waits for one, and to kill that shell would leave the program running.
-pid=
 start() { # COMMAND...
     "$@" >>log 2>&1 &
     pid=$!
     until is_snug || ! kill -0 "$pid" 2>/dev/null; do :; done # until it is no longer bash
 }
-is_snug() { [ "$(readlink "/proc/$pid/exe")" = "$snug" ]; }
 n_killed=0
 kill_it() { # sets died: it was the program, and it died of this
     local was_snug=no status=0

@@ -3,32 +3,13 @@
 # Whoever only reads the run needs no lock and leaves none.
 #
 # usage: [SNUG=./snug] tests/fault/test_lock.sh       The output is TAP.
-set -u
-export OMP_WAIT_POLICY=passive
-snug=$(realpath "${SNUG:-$(dirname "$0")/../../snug}") || exit 1
-work=$(mktemp -d -p "$([ -w /dev/shm ] && echo /dev/shm || echo /tmp)") || exit 1
-pid=
-trap '[ -z "$pid" ] || kill -9 "$pid" 2>/dev/null; rm -rf "$work"' EXIT
-cd "$work" || exit 1
-n=0
-failed=0
-check() { # NAME COMMAND...
-    n=$((n + 1))
-    local name=$1
-    shift
-    if "$@"; then echo "ok $n - $name"; else echo "not ok $n - $name"; failed=1; fi
-}
-same() {
-    cmp "$1/model.safetensors" "$2/model.safetensors" &&
-        cmp "$1/optimizer.safetensors" "$2/optimizer.safetensors"
-}
-each_step_once() { cmp <(seq "$2") <(sed 's/^{"step": \([0-9]*\),.*}$/\1/' "$1/metrics.jsonl"); }
-step_of() { sed -n 's/.*"step": \([0-9]*\).*/\1/p' "$1/state.json" 2>/dev/null; }
+# shellcheck source=tests/fault/fault.bash
+. "$(dirname "$0")/fault.bash"
 run=(mlp:16-32-10 --batch 4 --threads 1 --eval-every -1 --save-every 1 --quiet)
 start() { # COMMAND...: the program itself is $pid
     "$@" >log 2>&1 &
     pid=$!
-    until [ "$(readlink "/proc/$pid/exe")" = "$snug" ] || ! kill -0 "$pid" 2>/dev/null; do :; done
+    until is_snug || ! kill -0 "$pid" 2>/dev/null; do :; done
 }
 saved() { until [ "$(step_of "$1")" != "" ] || ! kill -0 "$pid" 2>/dev/null; do :; done; } # a first time
 ended() { wait "$pid"; status=$?; pid=; }

@@ -4,30 +4,10 @@
 # that goes away does not end a run that is saved, and --keep N leaves N checkpoints that load, whenever the process is killed.
 #
 # usage: [SNUG=./snug] [KILLS=15] [SEED=N] tests/fault/test_stop.sh       The output is TAP.
-set -u
-export OMP_WAIT_POLICY=passive
-snug=$(realpath "${SNUG:-$(dirname "$0")/../../snug}") || exit 1
+# shellcheck source=tests/fault/fault.bash
+. "$(dirname "$0")/fault.bash"
 kills=${KILLS:-15}
 seed=${SEED:-$((RANDOM * 32768 + RANDOM))}
-work=$(mktemp -d -p "$([ -w /dev/shm ] && echo /dev/shm || echo /tmp)") || exit 1
-pid=
-trap '[ -z "$pid" ] || kill -9 "$pid" 2>/dev/null; rm -rf "$work"' EXIT
-cd "$work" || exit 1
-n=0
-failed=0
-check() { # NAME COMMAND...
-    n=$((n + 1))
-    local name=$1
-    shift
-    if "$@"; then echo "ok $n - $name"; else echo "not ok $n - $name"; failed=1; fi
-}
-same() {
-    cmp "$1/model.safetensors" "$2/model.safetensors" &&
-        cmp "$1/optimizer.safetensors" "$2/optimizer.safetensors"
-}
-each_step_once() { cmp <(seq "$2") <(sed 's/^{"step": \([0-9]*\),.*}$/\1/' "$1/metrics.jsonl"); }
-step_of() { sed -n 's/.*"step": \([0-9]*\).*/\1/p' "$1/state.json" 2>/dev/null; }
-is_snug() { [ "$(readlink "/proc/$pid/exe")" = "$snug" ]; }
 start() { # COMMAND...: the program itself is $pid, with SIGINT as a terminal has it
     (trap - INT; exec env --default-signal=INT "$@") >out 2>err &
     pid=$!
@@ -132,14 +112,13 @@ if [ -r /proc/self/syscall ] && grep -q '^[0-9]' /proc/self/syscall; then
     until grep -q '^1 0x2 ' "/proc/$pid/syscall" 2>/dev/null || ! kill -0 "$pid" 2>/dev/null; do :; done # write(2, ...)
     kill -TERM "$pid"
     until ! kill -0 "$pid" 2>/dev/null || ! catches 15 2>/dev/null; do :; done # its handler has begun: it is not set twice
-    timeout 20 cat <&9 >err &
+    timeout 20 cat full >err & # which ends when nobody has the pipe open for writing any more
     reader=$!
     status=0
     wait "$pid" || status=$?
     pid=
     exec 9>&-
-    kill "$reader"
-    wait "$reader" 2>/dev/null
+    wait "$reader"
     check "a signal while the error of a step is printed: the error stands" test $status -eq 1
     check "a signal while the error of a step is printed: no other line" \
         sh -c 'tr -d "\0" <err | grep -q "^snug: .*finite" && ! tr -d "\0" <err | grep -q "stopped in step"'
