@@ -49,8 +49,7 @@ static const char *saved_text(const json_t *state, const char *object, const cha
 /* Whether it was trained on bytes of text. */
 static bool is_of_bytes(const json_t *state)
 {
-    const char *kind = saved_text(state, "data", "kind");
-    return kind != NULL && strstr(kind, "bytes") != NULL;
+    return data_kind_is_bytes(saved_text(state, "data", "kind"));
 }
 
 /* The length of its sequences, 0 if it does not say. */

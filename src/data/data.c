@@ -163,6 +163,11 @@ const char *data_kind(const struct data *data)
     return data->kind;
 }
 
+bool data_kind_is_bytes(const char *kind)
+{
+    return kind != NULL && strcmp(kind, "text bytes") == 0;
+}
+
 int64_t data_n_samples(const struct data *data, enum data_split split)
 {
     return data->n_samples[split];

@@ -54,6 +54,7 @@ enum snug_status data_open(const struct data_request *request, struct data **dat
 void data_close(struct data *data);
 
 const char *data_kind(const struct data *data); /* "text bytes", "token shards (llm.c)"... */
+bool data_kind_is_bytes(const char *kind);      /* of a saved run; NULL: it does not say */
 
 /* Targets are classes, whether as numbers or one-hot: a right answer can be told from a wrong one. */
 bool data_has_classes(const struct data *data);

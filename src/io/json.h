@@ -14,7 +14,6 @@
  * json_decref(). */
 enum snug_status json_parse(const char *text, size_t n_bytes, const char *where, json_t **value,
                             struct snug_error *err);
-bool json_is_utf8(const char *text); /* what is not has no place in JSON */
 /* A file that must hold an object. */
 enum snug_status json_read_object(const char *path, json_t **object, struct snug_error *err);
 /* Making values.  One that there was no memory for is NULL, and so is one that it was put into: the

@@ -110,15 +110,6 @@ static size_t utf8_bytes(const unsigned char *at, const char *end)
     return longer_than_needed || surrogate || too_large ? 0 : n;
 }
 
-bool json_is_utf8(const char *text)
-{
-    const char *end = text + strlen(text);
-    size_t n = 1;
-    for (; text < end && n > 0; text += n)
-        n = utf8_bytes((const unsigned char *)text, end);
-    return n > 0;
-}
-
 /* The four digits after \u, or -1. */
 static int32_t take_hex(struct parser *p)
 {

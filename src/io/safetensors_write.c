@@ -63,7 +63,7 @@ static enum snug_status make_header(const char *path, const struct st_entry *pla
     json_put(&header, "__metadata__", notes);
     for (int i = 0; i < n && !bad_name; i++) {
         const struct st_entry *entry = &placed[i];
-        bad_name = !json_is_utf8(entry->name) || json_object_get(header, entry->name) != NULL;
+        bad_name = !text_is_utf8(entry->name) || json_object_get(header, entry->name) != NULL;
         json_t *item = json_pack(
             "{s:s, s:o, s:[I, I]}", "dtype", dtype_safetensors_name(entry->dtype), "shape",
             shape_json(&entry->shape), "data_offsets", (json_int_t)entry->offset_bytes,

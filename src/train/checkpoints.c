@@ -417,8 +417,7 @@ static enum snug_status same_states(const struct snug_trainer *t, const json_t *
 
 static bool is_of_bytes(const json_t *state)
 {
-    const char *kind = saved_value(json_object_get(state, "data"), "kind");
-    return kind != NULL && strcmp(kind, "text bytes") == 0;
+    return data_kind_is_bytes(saved_value(json_object_get(state, "data"), "kind"));
 }
 
 enum snug_status trainer_inherit(struct snug_trainer *t, struct snug_error *err)

@@ -18,20 +18,9 @@ struct flops {
 };
 
 /* Of one rank, or of the fullest one: rank -1. */
-static struct flops flops_of(const char *model_name, const char *keys, int rank)
+static struct flops flops_of(const char *model, const char *keys, int rank)
 {
-    struct snug_error err = {0};
-    struct snug_ledger ledger;
-    snug_plan *plan;
-    snug_model *model = model_of(model_name);
-    snug_recipe *recipe = recipe_of(keys);
-    must(rank < 0 ? snug_plan_make(model, recipe, &plan, &err)
-                  : snug_plan_make_rank(model, recipe, rank, &plan, &err),
-         &err);
-    snug_plan_ledger(plan, &ledger);
-    snug_plan_free(plan);
-    snug_recipe_free(recipe);
-    snug_model_free(model);
+    struct snug_ledger ledger = ledger_of(model, keys, rank);
     return (struct flops){ledger.forward_flops, ledger.step_flops, ledger.recompute_flops};
 }
 

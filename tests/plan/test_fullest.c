@@ -12,29 +12,11 @@
 
 #include "support/training.h"
 
-/* Of one rank, or of the fullest one: rank -1. */
-static int64_t total_of(const char *model_name, const char *keys, int rank)
-{
-    struct snug_error err = {0};
-    struct snug_ledger ledger;
-    snug_plan *plan;
-    snug_model *model = model_of(model_name);
-    snug_recipe *recipe = recipe_of(keys);
-    must(rank < 0 ? snug_plan_make(model, recipe, &plan, &err)
-                  : snug_plan_make_rank(model, recipe, rank, &plan, &err),
-         &err);
-    snug_plan_ledger(plan, &ledger);
-    snug_plan_free(plan);
-    snug_recipe_free(recipe);
-    snug_model_free(model);
-    return ledger.total;
-}
-
 static void check(const char *model, const char *keys, int n_ranks)
 {
-    int64_t most = 0, planned = total_of(model, keys, -1);
+    int64_t most = 0, planned = ledger_of(model, keys, -1).total;
     for (int rank = 0; rank < n_ranks; rank++) {
-        int64_t own = total_of(model, keys, rank);
+        int64_t own = ledger_of(model, keys, rank).total;
         most = own > most ? own : most;
     }
     if (planned != most)

@@ -42,6 +42,23 @@ snug_model *model_of(const char *spec)
     return model;
 }
 
+struct snug_ledger ledger_of(const char *model_name, const char *keys, int rank)
+{
+    struct snug_error err = {0};
+    struct snug_ledger ledger;
+    snug_plan *plan;
+    snug_model *model = model_of(model_name);
+    snug_recipe *recipe = recipe_of(keys);
+    must(rank < 0 ? snug_plan_make(model, recipe, &plan, &err)
+                  : snug_plan_make_rank(model, recipe, rank, &plan, &err),
+         &err);
+    snug_plan_ledger(plan, &ledger);
+    snug_plan_free(plan);
+    snug_recipe_free(recipe);
+    snug_model_free(model);
+    return ledger;
+}
+
 void read_raw(struct safetensors *st, const char *name, void *out, size_t n_bytes)
 {
     struct snug_error err;

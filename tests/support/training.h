@@ -16,6 +16,9 @@ snug_recipe *recipe_of(const char *keys);
 /* Opens the model or fails the test. */
 snug_model *model_of(const char *spec);
 
+/* The ledger of one rank's plan, or of the fullest one's: rank -1. */
+struct snug_ledger ledger_of(const char *model, const char *keys, int rank);
+
 /* The bytes of the tensor `name`, which must be there and of that size. */
 void read_raw(struct safetensors *st, const char *name, void *out, size_t n_bytes);
 
