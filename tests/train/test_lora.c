@@ -373,39 +373,24 @@ static void test_starts_from_an_adapter(void **state)
 
 /* ---- bytes -------------------------------------------------------------------------------------- */
 
-static struct snug_ledger ledger_of(const char *model_spec, const char *keys)
-{
-    struct snug_error err;
-    struct snug_ledger ledger;
-    snug_plan *plan = NULL;
-    snug_model *model = model_of(model_spec);
-    snug_recipe *recipe = recipe_of(keys);
-    must(snug_plan_make(model, recipe, &plan, &err), &err);
-    snug_plan_ledger(plan, &ledger);
-    snug_plan_free(plan);
-    snug_recipe_free(recipe);
-    snug_model_free(model);
-    return ledger;
-}
-
 static void test_bytes(void **state)
 {
     (void)state;
     enum { MATRICES = 12 * 768 * 12 * 768, ALL = 124439808, TRAINED = 294912 };
-    struct snug_ledger half = ledger_of("gpt2", "lora=8 precision=bf16 threads=2");
+    struct snug_ledger half = ledger_of("gpt2", "lora=8 precision=bf16 threads=2", 0);
     assert_int_equal(half.n_trained, TRAINED);
     assert_int_equal(half.n_parameters, ALL);
     assert_int_equal(half.parameters, 2 * (ALL + TRAINED));
     assert_int_equal(half.optimizer, 12 * TRAINED); /* master and two moments */
     assert_true(half.gradients + half.optimizer < 6000000);
-    struct snug_ledger coded = ledger_of("gpt2", "lora=8 precision=bf16 lora-base=4 threads=2");
+    struct snug_ledger coded = ledger_of("gpt2", "lora=8 precision=bf16 lora-base=4 threads=2", 0);
     int64_t scales = MATRICES / 128 * 4;
     assert_int_equal(coded.parameters, 2 * (ALL - MATRICES + TRAINED) + MATRICES / 2 + scales);
-    struct snug_ledger bytes = ledger_of("gpt2", "lora=8 precision=bf16 lora-base=8 threads=2");
+    struct snug_ledger bytes = ledger_of("gpt2", "lora=8 precision=bf16 lora-base=8 threads=2", 0);
     assert_int_equal(bytes.parameters, 2 * (ALL - MATRICES + TRAINED) + MATRICES + scales / 2);
-    assert_int_equal(ledger_of("gpt2", "lora=8 lora-on=mlp threads=2").n_trained,
+    assert_int_equal(ledger_of("gpt2", "lora=8 lora-on=mlp threads=2", 0).n_trained,
                      12 * 8 * 2 * (768 + 3072));
-    assert_int_equal(ledger_of("gpt2", "lora=8 lora-on=all threads=2").n_trained,
+    assert_int_equal(ledger_of("gpt2", "lora=8 lora-on=all threads=2", 0).n_trained,
                      12 * 8 * (2 * (768 + 3072) + 768 + 2304 + 2 * 768));
 }
 
