@@ -43,7 +43,7 @@ else
 endif
 
 # The fast kernels are compiled once per instruction level and chosen when the program starts.
-FAST_FLAGS       := -O3 -fno-trapping-math -fno-signed-zeros -fassociative-math -ffp-contract=fast
+SIMD_FLAGS       := -O3 -fno-trapping-math -fno-signed-zeros -fassociative-math -ffp-contract=fast
 LEVEL_FLAGS_base :=
 LEVEL_FLAGS_v3   := -march=x86-64-v3
 LEVEL_FLAGS_v4   := -march=x86-64-v4 -mprefer-vector-width=512
@@ -56,34 +56,40 @@ AMX_FLAGS_emulated    := -DSNUG_AMX_EMULATED
 AMX_FLAGS_emulated_v4 := -DSNUG_AMX_EMULATED $(LEVEL_FLAGS_v4) -mavx512bf16
 AMX_COPIES := emulated $(if $(CONFIG_AMX),emulated_v4 amx)
 
-AMX_SRC  := $(sort $(wildcard src/cpu/amx_*.c))
-FAST_SRC := $(sort $(wildcard src/cpu/fast_*.c))
-CLI_SRC  := $(sort $(wildcard src/cli/*.c))
-# Of the CUDA backend the library has what plans need; the plugin has all of it (docs/cuda.md).
-CUDA_ROWS := src/cuda/table.c $(sort $(wildcard src/cuda/rows_*.c))
-CUDA_RUN  := $(filter-out $(CUDA_ROWS),$(sort $(wildcard src/cuda/*.c)))
-CUDA_SRC  := $(sort $(wildcard src/cuda/*.cu))
-MPI_SRC  := src/comm/plugin_mpi.c
-LIB_SRC  := $(filter-out $(FAST_SRC) $(AMX_SRC) $(CLI_SRC) $(CUDA_RUN) $(MPI_SRC),$(sort $(wildcard src/*/*.c)))
-# One for each MPI: beside the program, which loads the one it was started by.
-PLUGINS  := $(CONFIG_MPI:%=libsnug_%.so)
-LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) \
-            $(foreach l,$(CONFIG_LEVELS),$(FAST_SRC:%.c=$(BUILD)/%.$(l).o)) \
-            $(filter-out $(BUILD)/src/cpu/amx_limits.emulated%, \
-              $(foreach l,$(AMX_COPIES),$(AMX_SRC:%.c=$(BUILD)/%.$(l).o)))
-CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/%.o)
+# A folder is compiled in one way.  These are part of nothing but what is named here; all others are the
+# library's (docs/program.md has the map).
+CLI_DIRS     := src/cli
+SIMD_DIRS    := src/cpu/simd#        once per instruction level
+AMX_DIRS     := src/cpu/amx#         once per kind of tiles
+MPI_DIRS     := src/comm/mpi#        once per MPI, a plugin each
+CUDA_DIRS    := src/cuda src/cuda/kernels src/cuda/optim# the CUDA plugin, and its emulation in the tests
+CUDA_LIB     := src/cuda/lib#        the plugin: calls cuBLASLt, cuDNN, NCCL
+CUDA_EMU     := src/cuda/emulation#  the emulation: stand-ins for those, and for CUDA
+# What plans need of the CUDA backend is in the library and in the plugin.
+CUDA_PLAN    := src/cuda/dispatch
+LIB_DIRS     := $(filter-out $(CLI_DIRS) $(SIMD_DIRS) $(AMX_DIRS) $(MPI_DIRS) $(CUDA_DIRS) $(CUDA_LIB) $(CUDA_EMU), \
+                  $(patsubst %/,%,$(sort $(dir $(wildcard src/*/*.c src/*/*/*.c)))))
+sources       = $(sort $(wildcard $(foreach d,$(1),$(addprefix $(d)/*.,$(2)))))
 
-# Kernels and backend with plain C++ in the place of CUDA, for the tests of every machine; what calls
-# NVIDIA's libraries (library.c, product.c, *_cudnn.c, nccl_load.c) has stand-ins there (*_plain.c).
-CUDA_PLAIN   := $(sort $(wildcard src/cuda/*_plain.c))
-CUDA_LIBRARY := src/cuda/library.c src/cuda/nccl_load.c src/cuda/product.c src/cuda/product_choose.c \
-                src/cuda/product_pins.c $(sort $(wildcard src/cuda/*_cudnn.c))
-EMULATED_SRC := $(sort $(wildcard src/cuda/*.cc)) $(filter-out $(CUDA_LIBRARY),$(CUDA_RUN)) $(CUDA_SRC)
-EMULATED_OBJ := $(addprefix $(BUILD)/emulated/,$(addsuffix .o,$(EMULATED_SRC)))
-EMULATED_ROWS := $(addprefix $(BUILD)/emulated/,$(addsuffix .o,$(CUDA_ROWS)))
-PLUGIN_SRC   := $(CUDA_ROWS) $(filter-out $(CUDA_PLAIN),$(CUDA_RUN)) $(CUDA_SRC)
+LIB_SRC      := $(call sources,$(LIB_DIRS),c)
+SIMD_SRC     := $(call sources,$(SIMD_DIRS),c)
+AMX_SRC      := $(call sources,$(AMX_DIRS),c)
+CLI_SRC      := $(call sources,$(CLI_DIRS),c)
+MPI_SRC      := $(call sources,$(MPI_DIRS),c)
+DISPATCH_SRC := $(call sources,$(CUDA_PLAN),c)
+PLUGIN_SRC   := $(DISPATCH_SRC) $(call sources,$(CUDA_DIRS) $(CUDA_LIB),c cu)
+EMULATED_SRC := $(call sources,$(CUDA_DIRS) $(CUDA_EMU),c cu cc)
+# One for each MPI: beside the program, which loads the one it was started by.
+PLUGINS      := $(CONFIG_MPI:%=libsnug_%.so)
+
+LIB_OBJ      := $(LIB_SRC:%.c=$(BUILD)/%.o) \
+                $(foreach l,$(CONFIG_LEVELS),$(SIMD_SRC:%.c=$(BUILD)/%.$(l).o)) \
+                $(foreach l,$(AMX_COPIES),$(AMX_SRC:%.c=$(BUILD)/%.$(l).o))
+CLI_OBJ      := $(CLI_SRC:%.c=$(BUILD)/%.o)
 PLUGIN_OBJ   := $(addprefix $(BUILD)/plugin/,$(addsuffix .o,$(PLUGIN_SRC)))
-# What rows call of base and ir; the plugin keeps a copy to itself.
+EMULATED_OBJ := $(addprefix $(BUILD)/emulated/,$(addsuffix .o,$(EMULATED_SRC)))
+EMULATED_DISPATCH := $(addprefix $(BUILD)/emulated/,$(addsuffix .o,$(DISPATCH_SRC)))
+# What dispatch calls of base and ir; the plugin keeps a copy to itself.
 PLUGIN_LIB   := $(BUILD)/libsnug.a
 
 TEST_SRC     := $(filter-out $(if $(CONFIG_NVCC),,tests/cudnn/%),$(sort $(wildcard tests/*/test_*.c)))
@@ -115,7 +121,7 @@ build/config.mk: tools/configure.sh
 	@tools/configure.sh "$(CC)" $@
 
 # Rewritten only when the flags change, and then everything is compiled again.
-FLAGS := $(CC) $(CPPFLAGS) $(CFLAGS) $(FAST_FLAGS) $(foreach l,base v3 v4,$(LEVEL_FLAGS_$(l))) \
+FLAGS := $(CC) $(CPPFLAGS) $(CFLAGS) $(SIMD_FLAGS) $(foreach l,base v3 v4,$(LEVEL_FLAGS_$(l))) \
          $(AMX_FLAGS_amx) $(AMX_FLAGS_emulated_v4)
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
@@ -128,7 +134,7 @@ $(BUILD)/libsnug.a: $(LIB_OBJ)
 $(BUILD)/libsnug.so: $(LIB_OBJ)
 	$(say) LINK $@
 	$(run)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libsnug.so.$(SOMAJOR) -o $@ $^ $(LDLIBS)
-$(PLUGINS:%=$(BUILD)/%): $(BUILD)/libsnug_%.so: $(MPI_SRC) src/comm/plugin.h build/config.mk
+$(PLUGINS:%=$(BUILD)/%): $(BUILD)/libsnug_%.so: $(MPI_SRC) src/comm/mpi_plugin.h build/config.mk
 	@mkdir -p $(@D)
 	$(say) LINK $@
 	$(run)$(CONFIG_MPICC_$*) $(CPPFLAGS) -std=c11 -g -O2 -fPIC -fvisibility=hidden -Wall -Wextra \
@@ -142,17 +148,17 @@ $(BUILD)/%.o: %.c build/config.mk $(BUILD)/flags
 	$(say) CC $<
 	$(run)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
 
-define FAST_RULE
-$(BUILD)/src/cpu/fast_%.$(1).o: src/cpu/fast_%.c build/config.mk $(BUILD)/flags
+define SIMD_RULE
+$(BUILD)/$(SIMD_DIRS)/%.$(1).o: $(SIMD_DIRS)/%.c build/config.mk $(BUILD)/flags
 	@mkdir -p $$(@D)
 	$(say) CC '$$< ($(1))'
-	$(run)$(CC) $(CPPFLAGS) $(CFLAGS) $(FAST_FLAGS) $(LEVEL_FLAGS_$(1)) -DSNUG_LEVEL=$(1) \
+	$(run)$(CC) $(CPPFLAGS) $(CFLAGS) $(SIMD_FLAGS) $(LEVEL_FLAGS_$(1)) -DSNUG_LEVEL=$(1) \
 	    -MMD -MP -c -o $$@ $$<
 endef
-$(foreach l,base v3 v4,$(eval $(call FAST_RULE,$(l))))
+$(foreach l,base v3 v4,$(eval $(call SIMD_RULE,$(l))))
 
 define AMX_RULE
-$(BUILD)/src/cpu/amx_%.$(1).o: src/cpu/amx_%.c build/config.mk $(BUILD)/flags
+$(BUILD)/$(AMX_DIRS)/%.$(1).o: $(AMX_DIRS)/%.c build/config.mk $(BUILD)/flags
 	@mkdir -p $$(@D)
 	$(say) CC '$$< ($(1))'
 	$(run)$(CC) $(CPPFLAGS) $(CFLAGS) -O3 $(AMX_FLAGS_$(1)) -DSNUG_TILES=$(1) -MMD -MP -c -o $$@ $$<
@@ -183,7 +189,7 @@ $(BUILD)/libsnug_cuda.so: $(PLUGIN_OBJ) $(PLUGIN_LIB)
 	$(run)$(CXX) $(filter-out -std=c11,$(CFLAGS)) $(LDFLAGS) -shared -Wl,--exclude-libs,ALL -Wl,-z,defs -o $@ $^ \
 	    -L$(CONFIG_CUDA)/lib64 -Wl,-rpath,$(CONFIG_CUDA)/lib64 $(CUDA_LIBS) -lm
 
-$(filter %.c.o,$(EMULATED_OBJ) $(EMULATED_ROWS)): $(BUILD)/emulated/%.c.o: %.c build/config.mk $(BUILD)/flags
+$(filter %.c.o,$(EMULATED_OBJ) $(EMULATED_DISPATCH)): $(BUILD)/emulated/%.c.o: %.c build/config.mk $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(say) CC '$< (emulated)'
 	$(run)$(CC) $(CPPFLAGS) -DSNUG_CUDA_EMULATED $(CFLAGS) -MMD -MP -c -o $@ $<
@@ -203,13 +209,13 @@ $(GPU_TEST_BIN): $(BUILD)/gpu/%: $(BUILD)/%.o $(TEST_LIB) $(PLUGIN_OBJ) $(BUILD)
 
 # Faults for compute-sanitizer to find.
 PLANTED := $(BUILD)/gpu/tests/cuda/planted
-$(PLANTED): tests/cuda/planted.cu src/cuda/device.h build/config.mk $(BUILD)/flags
+$(PLANTED): tests/cuda/planted.cu src/cuda/kernels/device.h build/config.mk $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(say) NVCC $<
 	$(run)$(CONFIG_NVCC) $(CPPFLAGS) $(CUDA_FLAGS) $(CUDA_ARCHS) -o $@ $<
 
 # A plugin that runs without a GPU: slowly, for the tests.
-$(BUILD)/libsnug_cuda_emulated.so: $(EMULATED_ROWS) $(EMULATED_OBJ) $(PLUGIN_LIB)
+$(BUILD)/libsnug_cuda_emulated.so: $(EMULATED_DISPATCH) $(EMULATED_OBJ) $(PLUGIN_LIB)
 	$(say) LINK $@
 	$(run)$(CXX) $(filter-out -std=c11,$(CFLAGS)) $(LDFLAGS) -shared -Wl,--exclude-libs,ALL -Wl,-z,defs \
 	    -o $@ $^ -lm
@@ -223,7 +229,7 @@ $(BUILD)/tests/cuda/test_cuda_oracle: private LDFLAGS += -Wl,--wrap=backend_cpu
 $(BUILD)/tests/cuda/test_pins: private LDFLAGS += -Wl,--wrap=realloc -Wl,--wrap=fopen
 
 # What cuDNN itself says of our graphs, told about a GPU that is not there.
-GRAPH_OBJ := $(patsubst %,$(BUILD)/plugin/src/cuda/%_cudnn.c.o,graph plan attention conv)
+GRAPH_OBJ := $(patsubst %,$(BUILD)/plugin/src/cuda/lib/%.c.o,cudnn_graph cudnn_plan attention_cudnn conv_cudnn)
 GRAPH_WRAPS := $(foreach f,CreateDescriptor SetAttribute GetAttribute Finalize,-Wl,--wrap=cudnnBackend$(f))
 $(BUILD)/tests/cudnn/test_graphs.o: private CPPFLAGS += -isystem $(CONFIG_CUDA)/include -DSNUG_CUDA_PLUGIN \
     -DCUDA_STUB='"$(CONFIG_CUDA)/lib64/stubs/libcuda.so"'
@@ -234,7 +240,7 @@ $(BUILD)/tests/cudnn/test_graphs: %: %.o $(GRAPH_OBJ) $(BUILD)/libsnug.a
 
 # What we declare of NCCL, against its header and library.
 $(BUILD)/tests/cudnn/test_nccl.o: private CPPFLAGS += -isystem $(CONFIG_CUDA)/include -DSNUG_CUDA_PLUGIN
-$(BUILD)/tests/cudnn/test_nccl: %: %.o $(BUILD)/plugin/src/cuda/nccl_load.c.o
+$(BUILD)/tests/cudnn/test_nccl: %: %.o $(BUILD)/plugin/src/cuda/lib/nccl_load.c.o
 	$(say) LINK $@
 	$(run)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -lcmocka -Wl,-rpath,$(CONFIG_CUDA)/lib64 -ldl
 
@@ -278,7 +284,7 @@ bench-bin: $(BENCH_BIN)
 examples: $(EXAMPLE_BIN)
 .SECONDARY:
 
--include $(EMULATED_OBJ:.o=.d) $(EMULATED_ROWS:.o=.d) $(PLUGIN_OBJ:.o=.d) $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_LIB:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d) \
+-include $(EMULATED_OBJ:.o=.d) $(EMULATED_DISPATCH:.o=.d) $(PLUGIN_OBJ:.o=.d) $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_LIB:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d) \
          $(BENCH_SRC:%.c=$(BUILD)/%.d) $(FAULT_OBJ:.o=.d)
 
 # ---- trying it --------------------------------------------------------------------------------
@@ -315,7 +321,7 @@ demo:
 layers:
 	@tools/layers.sh
 
-LINT_SRC  := $(LIB_SRC) $(FAST_SRC) $(AMX_SRC) $(CLI_SRC)
+LINT_SRC  := $(LIB_SRC) $(SIMD_SRC) $(AMX_SRC) $(CLI_SRC)
 # Without OpenMP clang needs no omp.h of its own; older clangs do not know the names of the features
 # that the higher levels ask for.
 LINT_CPP   = $(filter-out -DSNUG_OPENMP -DSNUG_LEVEL_v% -DSNUG_AMX,$(CPPFLAGS)) \

@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "cpu/product16.h"
+#include "cpu/gemm/gemm_bf16.h"
 #include "support/oprun.h"
 
 enum { SEED = 20240303 };

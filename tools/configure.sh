@@ -75,7 +75,7 @@ levels=base
 if probe x86 'int main(void) { return __builtin_cpu_supports("avx2"); }' -march=x86-64-v3; then levels="$levels v3"; fi
 if probe x86 'int main(void) { return __builtin_cpu_supports("avx512f"); }' -march=x86-64-v4; then levels="$levels v4"; fi
 
-# Tiles: the instructions of src/cpu/amx_tiles.h, for files of their own.
+# Tiles: the instructions of src/cpu/amx/amx_tiles.h, for files of their own.
 amx=
 case "$levels" in *v4*)
 if probe amx '#include <sys/syscall.h>

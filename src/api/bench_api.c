@@ -1,11 +1,11 @@
 /*
  * bench_api.c -- measurements of this machine, to read, to paste into a report, or as JSON.
  */
-#include "train/adapter.h"
-#include "train/bench.h"
-#include "train/budget.h"
-#include "train/large_batch.h"
-#include "train/rates.h"
+#include "checkpoint/adapter.h"
+#include "bench/bench.h"
+#include "compile/budget.h"
+#include "bench/large_batch.h"
+#include "compile/device_rates.h"
 
 #include <stdlib.h>
 #include <string.h>

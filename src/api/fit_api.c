@@ -2,9 +2,9 @@
  * fit_api.c -- the fastest recipe inside a budget, as the public interface gives it.
  */
 #include "report/report.h"
-#include "train/adapter.h"
-#include "train/fit.h"
-#include "train/rates.h"
+#include "checkpoint/adapter.h"
+#include "compile/fit.h"
+#include "compile/device_rates.h"
 
 #include <stdlib.h>
 #include <string.h>

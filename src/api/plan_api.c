@@ -3,11 +3,11 @@
  */
 #include "plan/timeline.h"
 #include "report/report.h"
-#include "train/adapter.h"
-#include "train/advice.h"
-#include "train/budget.h"
-#include "train/plan_json.h"
-#include "train/rates.h"
+#include "checkpoint/adapter.h"
+#include "compile/advice.h"
+#include "compile/budget.h"
+#include "train/step_report.h"
+#include "compile/device_rates.h"
 
 #include <stdlib.h>
 

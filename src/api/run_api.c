@@ -7,10 +7,10 @@
 #include "base/rng.h"
 #include "io/checkpoint.h"
 #include "io/json.h"
-#include "train/adapter.h"
-#include "train/budget.h"
+#include "checkpoint/adapter.h"
+#include "compile/budget.h"
 #include "train/trainer.h"
-#include "train/weights.h"
+#include "checkpoint/weights.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -2,8 +2,8 @@
  * comm.h -- what ranks say to each other.
  *
  *     self.c        one rank: nothing to say
- *     comm.c        finds the kind of ranks that this process is one of; MPI through plugin.h
- *     collect.c     sums and collections out of messages, in a fixed order
+ *     comm.c        finds the kind of ranks that this process is one of; MPI through mpi_plugin.h
+ *     collectives.c     sums and collections out of messages, in a fixed order
  *     group.c       some of the ranks, as if they were all
  *     watch.c       finds out that another rank has failed or died, without MPI
  *
@@ -19,7 +19,7 @@
 #include "base/cut.h"
 #include "base/dtype.h"
 #include "base/status.h"
-#include "comm/plugin.h"
+#include "comm/mpi_plugin.h"
 
 struct comm;
 
@@ -111,7 +111,7 @@ enum snug_status comm_gather(struct comm *comm, int to, const void *data, int64_
                              void *all, struct snug_error *err);
 enum snug_status comm_barrier(struct comm *comm, struct snug_error *err);
 
-/* collect.c: the three made of exchange, for kinds that have nothing better. */
+/* collectives.c: the three made of exchange, for kinds that have nothing better. */
 enum snug_status collect_all_reduce(struct comm *comm, const struct comm_tensor *tensors, int n,
                                     void *work, struct snug_error *err);
 enum snug_status collect_reduce_scatter(struct comm *comm, const struct comm_tensor *tensors, int n,

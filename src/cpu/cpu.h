@@ -6,7 +6,7 @@
 #define SNUG_CPU_CPU_H
 
 #include "cpu/level.h"
-#include "cpu/product.h"
+#include "cpu/gemm/gemm.h"
 #include "exec/backend.h"
 
 static inline int64_t least(int64_t a, int64_t b)
@@ -56,7 +56,7 @@ struct head_rows {
     struct labels labels;
 };
 
-/* The loops between and inside products; fast_linear.c and fast_product.c, one set per level.
+/* The loops between and inside products; simd_linear.c and simd_gemm.c, one set per level.
  * However they cut their work, no number's sum depends on it: nor do bits on the number of threads. */
 struct cpu_loops {
     int lanes; /* floats in a register */
@@ -92,14 +92,14 @@ enum {
 double tile_flops_amx(int threads, int64_t n_rounds);
 #endif
 
-/* limits.c: what this machine does at best. */
+/* cpu_limits.c: what this machine does at best. */
 bool cpu_measure(const struct device_facts *facts, struct device_limits *limits);
 
-/* store.c: a file that has no name. */
+/* disk_pool.c: a file that has no name. */
 enum snug_status cpu_open_store(const struct device_facts *facts, int64_t n_bytes,
                                 struct store **store, struct snug_error *err);
 
-/* Rows of rows_linear.c and rows_head.c. */
+/* Rows of linear.c and lm_head.c. */
 const struct kernel *rows_linear(int *n_rows);
 const struct kernel *rows_head(int *n_rows);
 

@@ -4,7 +4,7 @@
  * The Makefile compiles every fast_*.c for each level that the compiler knows (base, v3, v4: the
  * x86-64 feature levels) with -DSNUG_LEVEL=<level>.  Inside such a file LEVEL(name) is name_v4 and
  * so on; everything but the one exported function is static, so the copies never meet.  Which copy
- * runs is decided when an op is planned, from what the CPU says (table.c).
+ * runs is decided when an op is planned, from what the CPU says (cpu_backend.c).
  *
  * A family with rows exports one function:
  *

@@ -14,9 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/elementwise.h"
-#include "cuda/rows.h"
-#include "ir/exchange.h"
+#include "cuda/kernels/elementwise.h"
+#include "cuda/dispatch/dispatch.h"
+#include "ir/collective_options.h"
 
 struct direct {
     const struct nccl_calls *calls;

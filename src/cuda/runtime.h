@@ -5,7 +5,7 @@
 #define SNUG_CUDA_RUNTIME_H
 
 #if defined(SNUG_CUDA_EMULATED)
-#include "cuda/emulate.h"
+#include "cuda/emulation/emulate.h"
 #else
 #include <cuda_runtime_api.h>
 #endif

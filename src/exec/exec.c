@@ -7,7 +7,7 @@
 #include "exec/local.h"
 
 #include "base/clock.h"
-#include "exec/exchange.h"
+#include "exec/collective.h"
 #include "exec/plugin.h"
 
 #include <stdlib.h>

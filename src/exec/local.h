@@ -5,9 +5,9 @@
 #define SNUG_EXEC_LOCAL_H
 
 #include "exec/copies.h"
-#include "exec/exchange.h"
+#include "exec/collective.h"
 #include "exec/exec.h"
-#include "exec/seats.h"
+#include "exec/device_assignment.h"
 
 /* Sections of one kind are alike: one recording serves them. */
 enum part { PART_prologue, PART_first, PART_middle, PART_last, PART_epilogue, N_PARTS };
@@ -74,7 +74,7 @@ double *staging_scalars(const struct exec *exec);
 enum snug_status staging_view(struct exec *exec, tensor_id id, const void **data,
                               struct snug_error *err);
 
-/* ids.c: every id of an input must lie below what the ops that read it take: a kernel of a device cannot
+/* check_ids.c: every id of an input must lie below what the ops that read it take: a kernel of a device cannot
  * refuse one.  INT64_MAX: these are no ids. */
 int64_t ids_limit(const struct program *prog, tensor_id input);
 enum snug_status ids_check(const struct tensor *t, int64_t limit, const int32_t *ids,

@@ -6,7 +6,7 @@
 #define SNUG_IO_HF_CONFIG_H
 
 #include "io/safetensors.h"
-#include "ir/dropout.h"
+#include "ir/dropout_rates.h"
 
 enum hf_model { HF_GPT2, HF_MLP, HF_VISION };
 enum hf_loss { HF_CROSS_ENTROPY, HF_MEAN_SQUARED_ERROR };

@@ -4,7 +4,7 @@
  * Only products count exactly; elementwise work counts one operation per element read or written,
  * since its time is its bytes.
  */
-#include "ir/matrix.h"
+#include "ir/matrix_operands.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /*
  * parse.c -- reads the text form of a program (docs/program.md) back into a program.
  *
- * The text is cut into statements and tokens (tokens.h), and it is walked twice: first the
+ * The text is cut into statements and tokens (lexer.h), and it is walked twice: first the
  * tensors are made, then everything that names them is read.  So a statement may name a tensor that
  * is declared below it, as a view may whose base was added by a later pass.  Any bytes are accepted
  * as input; whatever is not a program gives one line with the line number and what was expected.
@@ -10,7 +10,7 @@
  * safe to walk: names, counts, ranges.  The rules between lines are verify.c's.
  */
 #include "ir/text_form.h"
-#include "ir/tokens.h"
+#include "ir/lexer.h"
 
 #include <limits.h>
 #include <stdio.h>

@@ -3,9 +3,9 @@
  * what a direction, each state and codes must be as large as.  Such ops work in place: most outputs
  * are not checked.
  */
-#include "base/code_map.h"
-#include "ir/exchange.h"
-#include "ir/matrix.h"
+#include "base/quant_map.h"
+#include "ir/collective_options.h"
+#include "ir/matrix_operands.h"
 #include "ir/shape_rules.h"
 
 /* A state is as large as the weight, in a float type, or in codes with a scale a block. */
@@ -133,7 +133,7 @@ static int64_t direction_state_elems(const struct op *op, int k, const struct sh
     return is_left ? matrix_left_elems(&m) : matrix_right_elems(&m);
 }
 
-/* u is like g; the states are as large as ir/matrix.h says. */
+/* u is like g; the states are as large as ir/matrix_operands.h says. */
 enum snug_status shape_direction(const struct program *prog, const struct op *op, struct shape *out,
                                  struct snug_error *err)
 {

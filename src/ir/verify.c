@@ -7,7 +7,7 @@
  * fp32; views lie inside their base.  What is made in the last micro-batch only is not read in every.
  * What is stored is named by copies only, which may write it more than once if it is persistent.
  */
-#include "ir/exchange.h"
+#include "ir/collective_options.h"
 
 #include <stdlib.h>
 

@@ -4,7 +4,7 @@
 #ifndef SNUG_MODEL_MODEL_H
 #define SNUG_MODEL_MODEL_H
 
-#include "ir/dropout.h"
+#include "ir/dropout_rates.h"
 #include "ir/program.h"
 
 enum model_family { MODEL_mlp, MODEL_gpt2, MODEL_psi, MODEL_custom, MODEL_vision };

@@ -3,7 +3,7 @@
  * all devices.
  *
  * Whoever includes them says first what a `real` is (MATRIX_REAL) and defines each function below: the
- * CPU's reference in fp64, its fast rows in fp32 (cpu/matrix_*.h), the GPU's (cuda/rows_matrix.c).  What
+ * CPU's reference in fp64, its fast rows in fp32 (cpu/matrix_*.h), the GPU's (cuda/dispatch/dispatch_matrix.c).  What
  * happens when, and in which order, is not theirs.
  *
  * A `real *` is memory of the device, and so is a workspace; only values and orders, a number for each
@@ -14,7 +14,7 @@
 
 #include <math.h>
 
-#include "ir/matrix.h"
+#include "ir/matrix_operands.h"
 
 typedef MATRIX_REAL real;
 
@@ -118,7 +118,7 @@ static void take_rows(const struct tools *t, int64_t n_rows, int64_t width, cons
 static void take_columns(const struct tools *t, int64_t n_rows, int64_t width, const int64_t *order,
                          size_t room, const real *from, real *to);
 
-/* cpu/spectral.h: a becomes its eigenvectors, one a row, with signs as set_signs makes them; the same for
+/* optim/eigen.h: a becomes its eigenvectors, one a row, with signs as set_signs makes them; the same for
  * orthonormal rows.  quick: fp32 will do; without `vectors` only values count.  False: there are none. */
 static bool find_eigen(const struct tools *t, int64_t n, real *a, real *values, bool quick,
                        bool vectors, size_t room);

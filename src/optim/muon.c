@@ -11,7 +11,7 @@
  * state: m: 4 bytes a parameter of a hidden matrix, fp32 whatever --state-bits says; AdamW's 8 of the
  * others.
  */
-#include "ir/matrix.h"
+#include "ir/matrix_operands.h"
 #include "optim/optim.h"
 
 #include <math.h>

@@ -3,9 +3,9 @@
  */
 #include "optim/optim.h"
 
-#include "base/code_map.h"
+#include "base/quant_map.h"
 #include "base/text.h"
-#include "ir/matrix.h"
+#include "ir/matrix_operands.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,10 +1,10 @@
 /*
- * precondition.h -- what shampoo and caspr share: options in the order of ir/matrix.h, states by blocks.
+ * precondition.h -- what shampoo and caspr share: options in the order of ir/matrix_operands.h, states by blocks.
  */
 #ifndef SNUG_OPTIM_PRECONDITION_H
 #define SNUG_OPTIM_PRECONDITION_H
 
-#include "ir/matrix.h"
+#include "ir/matrix_operands.h"
 #include "optim/optim.h"
 
 /* A copy of the target's, with whole numbers where they count something; refuses those below 1. */

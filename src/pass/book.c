@@ -8,7 +8,7 @@
  * needs: the final list of ops    keeps: ops, ids    breaks: nothing
  * cost:  O(ops)
  */
-#include "ir/exchange.h"
+#include "ir/collective_options.h"
 #include "pass/pass.h"
 
 /* Exchanges run one after the other, on one lane: they have one bucket, as large as the largest wants. */

@@ -25,7 +25,7 @@
  * keeps: ids, results    breaks: nothing
  * cost:  O(ops + tensors)
  */
-#include "ir/exchange.h"
+#include "ir/collective_options.h"
 #include "optim/optim.h"
 #include "pass/op_list.h"
 #include "pass/pass.h"

@@ -18,7 +18,7 @@
  * after an activation.
  *
  * Frozen matrices that only linear layers read may be kept in fewer bits: they are chosen here,
- * before other passes add readers; decode.c rewrites them.
+ * before other passes add readers; dequantize.c rewrites them.
  *
  * needs: a forward program, dropout in its place    keeps: tensor ids, results    breaks: nothing
  * cost:  O(ops x ops + tensors)

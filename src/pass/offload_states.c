@@ -19,7 +19,7 @@
  * A program that reads averages beside a run (pass/average.c) reads states of the run, stored
  * there: the same visits, and nothing to stash.
  */
-#include "base/code_map.h"
+#include "base/quant_map.h"
 #include "pass/offload.h"
 
 #include <stdlib.h>

@@ -7,7 +7,7 @@
 #ifndef SNUG_PASS_PASS_H
 #define SNUG_PASS_PASS_H
 
-#include "ir/dropout.h"
+#include "ir/dropout_rates.h"
 #include "ir/program.h"
 
 struct optimizer;

@@ -16,7 +16,7 @@
  * breaks: shapes of weights (ZeRO 3) and of states: tensors that are shards say so
  * cost:  O(ops + tensors + weights x ranks)
  */
-#include "base/code_map.h"
+#include "base/quant_map.h"
 #include "optim/optim.h"
 #include "pass/autodiff.h"
 #include "pass/shard.h"

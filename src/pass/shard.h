@@ -4,7 +4,7 @@
 #ifndef SNUG_PASS_SHARD_H
 #define SNUG_PASS_SHARD_H
 
-#include "ir/exchange.h"
+#include "ir/collective_options.h"
 #include "pass/op_list.h"
 #include "pass/pass.h"
 

@@ -18,7 +18,7 @@
  * The norm is a sum over the parts that ranks have, whichever the scheme, so that it is the same in all.  In a
  * pipeline the sums of gradients are over the ranks of the same stage, those of norm and loss over all.
  */
-#include "base/code_map.h"
+#include "base/quant_map.h"
 #include "optim/optim.h"
 #include "pass/shard.h"
 

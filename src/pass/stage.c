@@ -22,7 +22,7 @@
  * cost:  O(ops + blocks^2 x stages)
  */
 #include "base/cut.h"
-#include "ir/exchange.h"
+#include "ir/collective_options.h"
 #include "pass/blocks.h"
 #include "pass/op_list.h"
 #include "pass/pass.h"

@@ -25,7 +25,7 @@
  * needs: one body, repeated; in it the forward half, then the backward half    keeps: ids, weights
  * breaks: the shape of inputs, which hold all micro-batches    cost: O(ops x micro-batches)
  */
-#include "ir/exchange.h"
+#include "ir/collective_options.h"
 #include "pass/autodiff.h"
 #include "pass/op_list.h"
 

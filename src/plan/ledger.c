@@ -2,7 +2,7 @@
  * ledger.c -- a plan from end to end, and the sum of it all: the peak, who holds bytes there, and
  * what a step costs.
  */
-#include "ir/exchange.h"
+#include "ir/collective_options.h"
 #include "plan/plan.h"
 
 #include <stdlib.h>

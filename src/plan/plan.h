@@ -3,7 +3,7 @@
  *
  *     lifetime.c   when is each tensor alive?  which may share bytes in place?
  *     place.c      give every block an offset in one arena
- *     store.c      places outside the arena, for what is offloaded
+ *     offload_pool.c      places outside the arena, for what is offloaded
  *     ledger.c     bytes by kind at the moment of the peak
  *     time.c       the seconds of an op (rates.h)
  *     timeline.c   bytes by kind at every op
@@ -70,7 +70,7 @@ enum snug_status plan_make_over(const struct program *prog, const struct program
 /* The stages, in order; plan_make runs them all. */
 enum snug_status plan_lifetimes(const struct program *prog, struct plan *plan,
                                 struct snug_error *err);
-/* store.c: places of the stored tensors, one after the other, or those of the host, by name. */
+/* offload_pool.c: places of the stored tensors, one after the other, or those of the host, by name. */
 enum snug_status plan_place_stored(const struct program *prog, const struct program *host,
                                    const struct plan *host_plan, int alignment, struct plan *plan,
                                    struct snug_error *err);

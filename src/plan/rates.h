@@ -60,7 +60,7 @@ double op_work(const struct program *prog, const struct op *op);
 double op_seconds(const struct program *prog, const struct op *op,
                   const struct device_rates *rates);
 
-/* Of an op that ranks carry out together (ir/exchange.h). */
+/* Of an op that ranks carry out together (ir/collective_options.h). */
 double exchange_seconds(const struct program *prog, const struct op *op,
                         const struct device_rates *rates);
 

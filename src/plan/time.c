@@ -7,7 +7,7 @@
  */
 #include "plan/rates.h"
 
-#include "ir/exchange.h"
+#include "ir/collective_options.h"
 
 #include <math.h>
 

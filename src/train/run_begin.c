@@ -5,7 +5,7 @@
 #include "base/fd.h"
 #include "io/checkpoint.h"
 #include "io/hf_config.h"
-#include "train/adapter.h"
+#include "checkpoint/adapter.h"
 #include "train/trainer.h"
 
 #include <errno.h>

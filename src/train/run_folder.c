@@ -7,7 +7,7 @@
  */
 #include "io/checkpoint.h"
 #include "io/kept.h"
-#include "train/adapter.h"
+#include "checkpoint/adapter.h"
 #include "train/trainer.h"
 
 #include <unistd.h>

@@ -4,10 +4,10 @@
 #include "train/trainer.h"
 
 #include "base/clock.h"
-#include "train/adapter.h"
+#include "checkpoint/adapter.h"
 #include "train/agree.h"
-#include "train/budget.h"
-#include "train/weights.h"
+#include "compile/budget.h"
+#include "checkpoint/weights.h"
 
 #include <math.h>
 #include <stdio.h>

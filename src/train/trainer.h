@@ -8,8 +8,8 @@
 #include "data/data.h"
 #include "io/metrics.h"
 #include "io/run_lock.h"
-#include "ir/exchange.h"
-#include "train/session.h"
+#include "ir/collective_options.h"
+#include "compile/compile.h"
 
 /* What the loss op of a program says about the data that it wants. */
 struct data_needs {
@@ -98,7 +98,7 @@ enum snug_status trainer_check_out(const struct snug_trainer *trainer, struct sn
 /* The folder, config.json, plan.json and the log of metrics. */
 enum snug_status trainer_begin_run(struct snug_trainer *trainer, struct snug_error *err);
 
-/* checkpoints.c */
+/* save_resume.c */
 /* The saved recipe, for every key that the user did not give, and the data if none was. */
 enum snug_status trainer_inherit(struct snug_trainer *trainer, struct snug_error *err);
 enum snug_status trainer_save(struct snug_trainer *trainer, struct snug_error *err);
@@ -112,14 +112,14 @@ void trainer_leave_out(struct snug_trainer *trainer);
 /* With --keep, on rank 0: the checkpoint in `out` beside the last ones. */
 enum snug_status trainer_keep(struct snug_trainer *trainer, struct snug_error *err);
 
-/* groups.c: to be opened when all ranks agree; closed before comm is. */
+/* rank_groups.c: to be opened when all ranks agree; closed before comm is. */
 enum snug_status trainer_open_groups(struct snug_trainer *trainer, struct snug_error *err);
 void trainer_close_groups(struct snug_trainer *trainer);
 
 /* A network for images whose size nobody gave takes that of the data. */
 enum snug_status trainer_fit_model(struct snug_trainer *trainer, struct snug_error *err);
 
-/* memory.c: what the operating system says. */
+/* process_memory.c: what the operating system says. */
 int64_t process_resident_bytes(void);
 int64_t process_peak_bytes(void);
 void process_give_back(void); /* freed memory, to it */

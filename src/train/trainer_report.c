@@ -3,7 +3,7 @@
  */
 #include "train/trainer.h"
 
-#include "train/plan_json.h"
+#include "train/step_report.h"
 
 #include <stdlib.h>
 

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "base/code_map.h"
+#include "base/quant_map.h"
 #include "base/counter_random.h"
 #include "base/dtype.h"
 #include "base/rng.h"

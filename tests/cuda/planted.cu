@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cuda/device.h"
+#include "cuda/kernels/device.h"
 
 enum { N = 64 }; /* threads: two warps */
 

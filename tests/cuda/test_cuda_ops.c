@@ -20,8 +20,8 @@
 #include <cmocka.h>
 
 #include "cuda/cuda.h"
-#include "cuda/rows.h"
-#include "cuda/table.h"
+#include "cuda/dispatch/dispatch.h"
+#include "cuda/dispatch/kernel_table.h"
 #include "support/opcompare.h"
 
 static void compare(struct opcompare *ctx, const struct backend *backend)

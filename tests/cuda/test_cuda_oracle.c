@@ -7,7 +7,7 @@
  */
 #include "../optim/test_oracle.c"
 
-#include "cuda/table.h"
+#include "cuda/dispatch/kernel_table.h"
 
 const struct backend *__real_backend_cpu(void);
 const struct backend *__wrap_backend_cpu(void);

@@ -14,7 +14,7 @@
 #include "base/rng.h"
 #include "cuda/counted.h"
 #include "cuda/cuda.h"
-#include "cuda/sums.h"
+#include "cuda/kernels/sums.h"
 #include "cuda/text_run.h"
 #include "exec/exec.h"
 #include "support/training.h"

@@ -14,11 +14,11 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
-#include "cpu/ref.h"
+#include "cpu/ref/ref.h"
 #include "cuda/counted.h"
 #include "cuda/cuda.h"
 #include "cuda/text_run.h"
-#include "cuda/update.h"
+#include "cuda/optim/update.h"
 #include "exec/exec.h"
 #include "support/oprun.h"
 #include "support/training.h"

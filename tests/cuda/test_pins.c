@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "cuda/pins_file.h"
+#include "cuda/tuning_cache_file.h"
 #include "support/files.h"
 
 static const char *const TITLE = "cuBLASLt 130001 on NVIDIA H200, driver 13000";

@@ -16,7 +16,7 @@
 #include <math.h>
 
 #include "cuda/cuda.h"
-#include "cuda/product.h"
+#include "cuda/lib/cuda_gemm.h"
 
 static const char *const end_names[] = {"plain",  "bias",   "gelu",      "dgelu",
                                         "sums_a", "sums_b", "dgelu_sums"};

@@ -19,9 +19,9 @@
 
 #include <dlfcn.h>
 
-#include "cuda/attention_library.h"
-#include "cuda/conv_library.h"
-#include "cuda/graph_cudnn.h"
+#include "cuda/lib/attention_cudnn.h"
+#include "cuda/lib/conv_cudnn.h"
+#include "cuda/lib/cudnn_graph.h"
 
 static const char h200[] =
     "{\"maxGridSize\": [2147483647, 65535, 65535], \"maxBlockSize\": [1024, 1024, 64],"
@@ -119,7 +119,7 @@ cudnnStatus_t __wrap_cudnnBackendGetAttribute(cudnnBackendDescriptor_t object,
     return status;
 }
 
-/* In the place of library.c: there is no handle. */
+/* In the place of cuda_libs.c: there is no handle. */
 enum snug_status cuda_library_dnn(void *stream, cudnnHandle_t *handle, struct snug_error *err)
 {
     (void)stream, (void)err;

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "exec/exchange.h"
+#include "exec/collective.h"
 #include "support/training.h"
 
 static const struct row {

@@ -32,7 +32,7 @@
 #include "fault/trees.h"
 #include "support/files.h"
 #include "support/signals.h"
-#include "train/rates.h"
+#include "compile/device_rates.h"
 
 int snug_main(int argc, char **argv);
 

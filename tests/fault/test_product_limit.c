@@ -19,7 +19,7 @@
 #include <cmocka.h>
 
 #include "cpu/cpu.h"
-#include "cpu/product.h"
+#include "cpu/gemm/gemm.h"
 #include "support/signals.h"
 
 enum { M = 40, N = 96, K = 600, STEP_BYTES = 256 << 10, N_STEPS = 100 };

@@ -13,8 +13,8 @@
 #include <cmocka.h>
 
 #include "base/counter_random.h"
-#include "cpu/dropout.h"
-#include "cpu/ref.h"
+#include "cpu/dropout_mask.h"
+#include "cpu/ref/ref.h"
 #include "support/oprun.h"
 
 enum { SEED = 11, N = 40000 };

@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
-#include "cpu/head16.h"
+#include "cpu/gemm/lm_head_bf16.h"
 
 enum { WIDTH = 40, CLASSES = 70, GUARD = 64, DX_BEGIN = 3, DW_BEGIN = 5 };
 

@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "cpu/amx_lanes.h"
+#include "cpu/amx/amx_lanes.h"
 
 typedef struct lanes lanes_fn(struct lanes x);
 

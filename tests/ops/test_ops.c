@@ -18,7 +18,7 @@
 
 #include <cmocka.h>
 
-#include "cpu/ref.h"
+#include "cpu/ref/ref.h"
 #include "support/opcompare.h"
 
 static void test_rows_agree_with_the_reference(void **state)

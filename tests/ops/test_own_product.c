@@ -20,7 +20,7 @@
 /* A copy of the source for registers that the compiler makes up. */
 #define SNUG_LEVEL          emulated
 #define SNUG_EMULATED_LANES 16
-#include "cpu/fast_product.c"
+#include "cpu/simd/simd_gemm.c"
 
 enum { GUARD_FLOATS = 64 };
 

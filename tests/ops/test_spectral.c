@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
-#include "cpu/spectral.h"
+#include "optim/eigen.h"
 
 enum { SIDE_MOST = 70 };
 static const int64_t sides[] = {1, 2, 3, 17, SIDE_MOST};

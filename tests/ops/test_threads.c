@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "cpu/ref.h"
+#include "cpu/ref/ref.h"
 #include "support/oprun.h"
 
 enum { SEED = 20240301, MAX_PRINTED = 20, MOST_THREADS = 3 };

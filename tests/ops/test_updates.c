@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
-#include "cpu/ref.h"
+#include "cpu/ref/ref.h"
 #include "support/oprun.h"
 
 enum { SEED = 7, N = 5, N_STEPS = 3 };

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "cpu/ref.h"
+#include "cpu/ref/ref.h"
 #include "support/oprun.h"
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))

@@ -13,7 +13,7 @@
 #include "base/text.h"
 #include "pass/pass.h"
 #include "support/training.h"
-#include "train/session.h"
+#include "compile/compile.h"
 
 /* ---- states: a row per behaviour
  * -------------------------------------------------------------------- */

@@ -15,7 +15,7 @@
 #include "base/rng.h"
 #include "base/text.h"
 #include "pass/pass.h"
-#include "train/session.h"
+#include "compile/compile.h"
 
 #define LENGTH(array) (sizeof(array) / sizeof *(array))
 

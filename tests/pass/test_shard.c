@@ -12,8 +12,8 @@
 
 #include <cmocka.h>
 
-#include "ir/exchange.h"
-#include "train/session.h"
+#include "ir/collective_options.h"
+#include "compile/compile.h"
 
 enum { RANKS_MOST = 5 };
 

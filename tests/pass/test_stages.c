@@ -14,10 +14,10 @@
 #include <cmocka.h>
 #include <math.h>
 
-#include "ir/exchange.h"
+#include "ir/collective_options.h"
 #include "pass/blocks.h"
 #include "support/training.h"
-#include "train/session.h"
+#include "compile/compile.h"
 
 enum { RANKS_MOST = 8, QUEUE_MOST = 256 };
 

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "train/session.h"
+#include "compile/compile.h"
 
 static const char *const presets[] = {"mlp",
                                       "gpt-nano",

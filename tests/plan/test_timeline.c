@@ -13,7 +13,7 @@
 
 #include "plan/timeline.h"
 #include "support/training.h"
-#include "train/session.h"
+#include "compile/compile.h"
 
 static const struct {
     const char *model, *keys;

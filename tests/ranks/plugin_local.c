@@ -8,7 +8,7 @@
  * and they meet in the folder: rank r listens at FOLDER/r and connects to all below it.  Each pair has one
  * stream of bytes; messages go through it in the order in which they were given.
  */
-#include "comm/plugin.h"
+#include "comm/mpi_plugin.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "cpu/ref.h"
+#include "cpu/ref/ref.h"
 
 enum { MAX_PRINTED = 30 };
 

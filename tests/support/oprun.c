@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "cpu/product16.h"
+#include "cpu/gemm/gemm_bf16.h"
 
 /* ---- levels --------------------------------------------------------------------------------- */
 

@@ -5,7 +5,7 @@
 #define TESTS_SUPPORT_TRAINING_H
 
 #include "io/safetensors.h"
-#include "train/recipe.h"
+#include "recipe/recipe.h"
 
 /* Fails the test with the library's own message unless status is SNUG_OK. */
 void must(enum snug_status status, const struct snug_error *err);

@@ -11,8 +11,8 @@
 #include <cmocka.h>
 
 #include "support/training.h"
-#include "train/advice.h"
-#include "train/budget.h"
+#include "compile/advice.h"
+#include "compile/budget.h"
 
 static int64_t total_of(const snug_model *model, const snug_recipe *recipe, const char *flags)
 {

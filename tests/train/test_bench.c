@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "support/training.h"
-#include "train/bench.h"
+#include "bench/bench.h"
 
 enum { TIME = 8, WIDTH = 24, HEADS = 2, VOCABULARY = 50 };
 

@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "support/training.h"
-#include "train/fit.h"
+#include "compile/fit.h"
 
 static const char small[] = "mlp:64-96-96-10";
 

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "support/training.h"
-#include "train/session.h"
+#include "compile/compile.h"
 
 #define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
 

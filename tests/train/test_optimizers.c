@@ -15,7 +15,7 @@
 
 #include "support/files.h"
 #include "support/training.h"
-#include "train/session.h"
+#include "compile/compile.h"
 
 #define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
 

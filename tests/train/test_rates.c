@@ -14,8 +14,8 @@
 
 #include "support/files.h"
 #include "support/training.h"
-#include "train/rates.h"
-#include "train/session.h"
+#include "compile/device_rates.h"
+#include "compile/compile.h"
 
 static char folder[FILES_PATH_MAX];
 

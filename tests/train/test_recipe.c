@@ -16,7 +16,7 @@
 
 #include "support/files.h"
 #include "support/training.h"
-#include "train/large_batch.h"
+#include "bench/large_batch.h"
 
 /* ---- schedules ----------------------------------------------------------------------------- */
 

@@ -20,7 +20,7 @@
 #include "support/files.h"
 #include "support/training.h"
 #include "train/trainer.h"
-#include "train/weights.h"
+#include "checkpoint/weights.h"
 
 enum { N_STEPS = 3, BATCH = 8, IMAGE = 3 * 9 * 8, CLASSES = 5, MAX_ELEMS = 4096 };
 static const double max_error = 1e-5;

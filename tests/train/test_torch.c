@@ -25,7 +25,7 @@
 #include "support/files.h"
 #include "support/training.h"
 #include "train/trainer.h"
-#include "train/weights.h"
+#include "checkpoint/weights.h"
 
 enum { N_STEPS = 10, LENGTH = 29, WIDTH = 48, MAX_ELEMS = 9216, MAX_OVERFLOWS = 40 };
 static const double max_error = 1e-5, lr = 1e-3;

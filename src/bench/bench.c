@@ -1,0 +1,193 @@
+/*
+ * bench.c -- time the ops of a training step, as they are run, and hold them against the limits.
+ *
+ * The step is the one that `train` runs: same program, plan and kernels.  Of each op the median over
+ * the steps counts; kinds are summed.  The floor of an op is its flops over the rate of multiply-adds
+ * (of tiles, where they serve: products of bf16) or its bytes over the rate of memory (reads alone,
+ * or all of them), whichever is longer; small tensors in the cache can be below it.
+ */
+#include "bench/bench.h"
+
+#include "exec/plugin.h"
+
+#include "train/trainer.h"
+#include "checkpoint/weights.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct bench {
+    const struct session *session;
+    struct exec *exec;
+    struct data_needs needs;
+    struct data *data;
+    double *one; /* seconds of each op of the present step */
+};
+
+static enum snug_status feed(void *user, int micro, struct snug_error *err)
+{
+    struct bench *b = user;
+    return data_fill(b->data, DATA_TRAIN, micro * b->session->micro_batch, b->session->micro_batch,
+                     exec_input(b->exec, b->needs.input),
+                     exec_input(b->exec, b->needs.target_input), err);
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y ? 1 : 0;
+}
+
+static int longest_first(const void *a, const void *b)
+{
+    const struct report_rate *x = a, *y = b;
+    return x->seconds < y->seconds ? 1 : x->seconds > y->seconds ? -1 : 0;
+}
+
+static double median_of(double *values, int n)
+{
+    qsort(values, (size_t)n, sizeof *values, ascending);
+    return values[n / 2];
+}
+
+/* A product of which all operands are bf16, or on a GPU f16: what tiles can do. */
+static bool fits_tiles(const struct session *session, const struct op *op)
+{
+    const struct program *prog = &session->prog;
+    int n_operands = op->kind == OP_attention ? 1 : 2;
+    bool all = op_is_product(op->kind);
+    for (int k = 0; k < n_operands; k++)
+        all = all && (prog->tensors[op->in[k]].dtype == DTYPE_bf16 ||
+                      (session_is_on_gpu(session) && prog->tensors[op->in[k]].dtype == DTYPE_f16));
+    return all;
+}
+
+void bench_add_op(struct report_rate *row, const struct session *session, const struct op *op,
+                  double times, double seconds, const struct device_limits *limits)
+{
+    const struct program *prog = &session->prog;
+    bool on_tiles =
+        limits->bf16_flops > 0 && !session->facts.reference_only && fits_tiles(session, op);
+    double flops = times * op_flops(prog, op), bytes = times * op_moved_bytes(prog, op);
+    double by_flops = flops / (on_tiles ? limits->bf16_flops : limits->f32_flops);
+    double by_bytes =
+        fmax(times * op_read_bytes(prog, op) / limits->read_bytes, bytes / limits->update_bytes);
+    row->n_calls += (int)times;
+    row->seconds += seconds;
+    row->flops += flops;
+    row->bytes += bytes;
+    row->floor_seconds += fmax(by_flops, by_bytes);
+    row->memory_seconds += by_flops < by_bytes ? by_bytes : 0;
+    bool by_memory = row->memory_seconds > row->floor_seconds / 2;
+    const char *tiles = session_is_on_gpu(session) ? "tensor" : "AMX";
+    row->limit = by_memory ? "memory" : on_tiles ? tiles : "FMA";
+}
+
+static void add_op(const struct session *session, int i, double seconds,
+                   const struct device_limits *limits, struct report_bench *r)
+{
+    const struct program *prog = &session->prog;
+    const struct op *op = &prog->ops[i];
+    double times = program_op_runs(prog, i);
+    struct report_rate *row = r->ops;
+    if (op_is_copy(op))
+        return; /* beside the others: what they are waited for counts with the op that waits */
+    while (row < r->ops + r->n_ops && row->op != op_infos[op->kind].name)
+        row++;
+    if (row == r->ops + r->n_ops) {
+        *row = (struct report_rate){.op = op_infos[op->kind].name};
+        r->n_ops++;
+    }
+    bench_add_op(row, session, op, times, seconds, limits);
+    if (op_is_product(op->kind))
+        *(op_is_conv(op->kind) ? &r->conv_flops : &r->product_flops) += times * op_flops(prog, op);
+}
+
+static enum snug_status run_steps(struct bench *b, int n_steps, double *seconds,
+                                  struct snug_error *err)
+{
+    size_t n_ops = (size_t)b->session->prog.n_ops;
+    TRY(weights_init(b->session, b->exec, 1, err));
+    exec_scalars(b->exec)[SCALAR_lr] = 1e-6;
+    TRY(exec_run(b->exec, feed, b, err));
+    for (int step = 0; step < n_steps; step++) {
+        memset(b->one, 0, n_ops * sizeof *b->one);
+        exec_time_ops(b->exec, b->one);
+        TRY(exec_run(b->exec, feed, b, err));
+        for (size_t i = 0; i < n_ops; i++)
+            seconds[i * (size_t)n_steps + (size_t)step] = b->one[i];
+    }
+    return SNUG_OK;
+}
+
+enum snug_status bench_op_seconds(const struct session *session, int n_steps, double *seconds,
+                                  struct snug_error *err)
+{
+    struct bench b = {.session = session};
+    enum snug_status status = needs_of(&session->prog, &b.needs, err);
+    if (status == SNUG_OK)
+        status = needs_open_data(session, &b.needs, "random", &(struct snug_recipe){.seed = 1},
+                                 &b.data, err);
+    if (status == SNUG_OK)
+        status = exec_create(&session->prog, &session->plan, session->backend, &session->facts,
+                             NULL, &b.exec, err);
+    b.one = malloc(((size_t)session->prog.n_ops + 1) * sizeof *b.one);
+    if (status == SNUG_OK && b.one == NULL)
+        status = snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    if (status == SNUG_OK)
+        status = run_steps(&b, n_steps, seconds, err);
+    free(b.one);
+    exec_free(b.exec);
+    data_close(b.data);
+    return status;
+}
+
+static void add_steps(const struct session *session, int n_steps, double *seconds,
+                      const struct device_limits *limits, struct report_bench *r)
+{
+    for (int i = 0; i < session->prog.n_ops; i++)
+        add_op(session, i, median_of(seconds + (size_t)i * (size_t)n_steps, n_steps), limits, r);
+    qsort(r->ops, (size_t)r->n_ops, sizeof *r->ops, longest_first);
+    for (int i = 0; i < r->n_ops; i++) {
+        r->step_seconds += r->ops[i].seconds;
+        r->floor_seconds += r->ops[i].floor_seconds;
+    }
+    r->n_steps = n_steps;
+    r->step_tokens = session->batch * (session->seq > 0 ? session->seq : 1);
+    r->unit = session->seq > 0 ? "tokens" : "samples";
+}
+
+static enum snug_status bench_step(const struct session *session, int n_steps,
+                                   const struct device_limits *limits, struct report_bench *r,
+                                   struct snug_error *err)
+{
+    double *seconds = malloc(((size_t)session->prog.n_ops + 1) * (size_t)n_steps * sizeof *seconds);
+    if (seconds == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    enum snug_status status = bench_op_seconds(session, n_steps, seconds, err);
+    if (status == SNUG_OK)
+        add_steps(session, n_steps, seconds, limits, r);
+    free(seconds);
+    return status;
+}
+
+enum snug_status bench_run(const struct session *session, int n_steps, const char *type,
+                           struct report_bench *bench, struct snug_error *err)
+{
+    struct device_limits limits;
+    _Static_assert((int)OP_COUNT <= (int)REPORT_RATES_MOST, "a row for every kind");
+    const struct backend *backend;
+    TRY(plugin_backend(session->backend, &backend, err));
+    if (!backend->measure(&session->facts, &limits))
+        return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    bench->threads = session->facts.threads;
+    bench->on_gpu = session_is_on_gpu(session);
+    bench->fma_flops = limits.f32_flops;
+    bench->amx_flops = limits.bf16_flops;
+    bench->read_bytes = limits.read_bytes;
+    bench->copy_bytes = limits.copy_bytes;
+    bench->update_bytes = limits.update_bytes;
+    TRY(bench_kernels(session, type, &limits, bench, err));
+    return bench_step(session, n_steps, &limits, bench, err);
+}

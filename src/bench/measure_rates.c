@@ -1,0 +1,213 @@
+/*
+ * measure_rates.c -- how fast this machine runs each kind of op, by running steps of small models.
+ *
+ * The ops of a step are timed where they stand, so that what is found in a cache is found there in
+ * the step of a large model too.  One block of GPT-2 at its own width gives the products, attention
+ * and norms at four lengths, a small resnet the convolutions, and the update of the block is run
+ * with every kind of optimizer state.  Ops of a kind, type and size (to a factor) make one point:
+ * all their work over all their time, of each op the best of a few steps.
+ *
+ * The trials are run in two rounds, so that the steps of one are some seconds apart on a machine that others use:
+ * what they take away in one round, a neighbour's load or a lower clock, they may leave in the other.
+ */
+#include "bench/bench.h"
+#include "compile/device_rates.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static const struct gpt2_shape block = {1, 12, 768, 1024, 8192, 1e-5, ACT_gelu};
+static const struct vision_shape images = {VISION_resnet18, 3, 32, 32, 10, true};
+
+enum { SETTINGS_MAX = 3, LONGEST = 1024, N_ROUNDS = 2 };
+
+static const struct trial {
+    enum model_family family;
+    int64_t batch, seq;
+    const char *settings[SETTINGS_MAX][2];
+} trials[] = {
+    {MODEL_gpt2, 1, 16, {{"precision", "fp32"}}},
+    {MODEL_gpt2, 1, 64, {{"precision", "fp32"}}},
+    {MODEL_gpt2, 1, 256, {{"precision", "fp32"}}},
+    {MODEL_gpt2, 1, 1024, {{"precision", "fp32"}}},
+    {MODEL_gpt2, 1, 16, {{"precision", "bf16"}}},
+    {MODEL_gpt2, 1, 64, {{"precision", "bf16"}}},
+    {MODEL_gpt2, 1, 256, {{"precision", "bf16"}}},
+    {MODEL_gpt2, 1, 1024, {{"precision", "bf16"}}},
+    {MODEL_gpt2, 1, 64, {{"precision", "fp16"}}},
+    {MODEL_gpt2, 1, 256, {{"precision", "fp16"}}},
+    {MODEL_gpt2, 1, 16, {{"precision", "fp32"}, {"state-bits", "16"}}},
+    {MODEL_gpt2, 1, 16, {{"precision", "fp32"}, {"state-bits", "8"}}},
+    {MODEL_gpt2, 1, 16, {{"precision", "fp32"}, {"state-bits", "4"}}},
+    {MODEL_gpt2, 1, 16, {{"precision", "bf16"}, {"state-bits", "16"}}},
+    {MODEL_gpt2, 1, 16, {{"precision", "bf16"}, {"state-bits", "8"}}},
+    {MODEL_gpt2, 1, 16, {{"precision", "bf16"}, {"state-bits", "4"}}},
+    {MODEL_gpt2, 1, 16, {{"precision", "bf16"}, {"master", "none"}}},
+    {MODEL_gpt2, 1, 16, {{"precision", "bf16"}, {"master", "none"}, {"state-bits", "16"}}},
+    {MODEL_gpt2, 1, 16, {{"precision", "bf16"}, {"master", "none"}, {"state-bits", "8"}}},
+    {MODEL_gpt2, 1, 16, {{"precision", "bf16"}, {"master", "none"}, {"state-bits", "4"}}},
+    {MODEL_vision, 4, 0, {{"precision", "fp32"}}},
+    {MODEL_vision, 4, 0, {{"precision", "bf16"}}},
+};
+enum { N_TRIALS = (int)(sizeof trials / sizeof *trials) };
+
+struct bucket { /* all ops of one point */
+    double work, seconds, log_size;
+    int n;
+};
+
+struct gathered {
+    struct machine_rates *rates;
+    struct bucket buckets[RATE_CURVES_MAX][RATE_POINTS_MAX]; /* of curve, by rank of size */
+    double *least[N_TRIALS]; /* seconds of each op of a trial, in the rounds so far */
+};
+
+static struct rate_curve *curve_of(struct machine_rates *rates, const struct program *prog,
+                                   const struct op *op)
+{
+    struct rate_curve wanted = {op->kind, op_dtype(prog, op), op_variant(op), 0, {{0, 0}}};
+    int n = rates->rates.n_curves;
+    for (int i = 0; i < n; i++) {
+        struct rate_curve *c = &rates->curves[i];
+        if (c->kind == wanted.kind && c->dtype == wanted.dtype && c->variant == wanted.variant)
+            return c;
+    }
+    if (n == RATE_CURVES_MAX)
+        return NULL;
+    rates->curves[n] = wanted;
+    rates->rates.n_curves++;
+    return &rates->curves[n];
+}
+
+/* Products by factors of 2 from 8 on, bytes by factors of 8 from 512 on. */
+static int rank_of(const struct program *prog, const struct op *op)
+{
+    double log_size = log2(op_size(prog, op));
+    long rank = op_is_product(op->kind) ? lround(log_size - 3) : lround((log_size - 9) / 3);
+    return rank < 0 ? 0 : rank >= RATE_POINTS_MAX ? RATE_POINTS_MAX - 1 : (int)rank;
+}
+
+static void add_op(struct gathered *all, const struct program *prog, const struct op *op,
+                   double seconds)
+{
+    struct rate_curve *curve = curve_of(all->rates, prog, op);
+    double work = op_work(prog, op);
+    if (curve == NULL || !(work > 0) || !(seconds > 0))
+        return;
+    struct bucket *b = &all->buckets[curve - all->rates->curves][rank_of(prog, op)];
+    b->work += work;
+    b->seconds += seconds;
+    b->log_size += log(op_size(prog, op));
+    b->n++;
+}
+
+static double least_of(const double *values, int n)
+{
+    double least = values[0];
+    for (int i = 1; i < n; i++)
+        least = values[i] < least ? values[i] : least;
+    return least;
+}
+
+/* Times the ops of a trial once more; the last round makes points of them. */
+static enum snug_status run_trial(const struct session *session, int trial, int round,
+                                  struct gathered *all, struct snug_error *err)
+{
+    const struct program *prog = &session->prog;
+    int n_steps = trials[trial].seq == LONGEST ? 1 : 2;
+    size_t n_ops = (size_t)prog->n_ops + 1;
+    double *seconds = malloc(n_ops * (size_t)n_steps * sizeof *seconds), *least = all->least[trial];
+    if (least == NULL)
+        least = all->least[trial] = malloc(n_ops * sizeof *least);
+    enum snug_status status = seconds == NULL || least == NULL
+                                  ? snug_fail(err, SNUG_NO_MEMORY, "out of memory")
+                                  : bench_op_seconds(session, n_steps, seconds, err);
+    for (int i = 0; i < prog->n_ops && status == SNUG_OK; i++) {
+        double own = least_of(seconds + i * n_steps, n_steps);
+        least[i] = round == 0 || own < least[i] ? own : least[i];
+        if (round == N_ROUNDS - 1)
+            add_op(all, prog, &prog->ops[i], least[i]);
+    }
+    free(seconds);
+    return status;
+}
+
+static enum snug_status make_trial(int trial, int round, int threads, struct gathered *all,
+                                   struct snug_error *err)
+{
+    const struct trial *t = &trials[trial];
+    struct snug_model model = {
+        .family = t->family, .name = "rates", .gpt2 = block, .vision = images};
+    struct session session;
+    snug_recipe *recipe = snug_recipe_new();
+    enum snug_status status =
+        recipe == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory") : SNUG_OK;
+    for (int i = 0; i < SETTINGS_MAX && t->settings[i][0] != NULL && status == SNUG_OK; i++)
+        status = snug_recipe_set(recipe, t->settings[i][0], t->settings[i][1], err);
+    if (status == SNUG_OK) {
+        recipe->threads = threads;
+        struct device_rates any = rates_generic_cpu(threads);
+        struct session_request q = {.model = &model,
+                                    .recipe = recipe,
+                                    .train = true,
+                                    .batch = t->batch,
+                                    .seq = t->seq,
+                                    .rates = &any};
+        status = session_make(&q, &session, err);
+    }
+    if (status == SNUG_OK) {
+        status = run_trial(&session, trial, round, all, err);
+        session_free(&session);
+    }
+    snug_recipe_free(recipe);
+    return status;
+}
+
+static void draw_curve(const struct bucket buckets[RATE_POINTS_MAX], struct rate_curve *curve)
+{
+    for (int k = 0; k < RATE_POINTS_MAX; k++)
+        if (buckets[k].n > 0)
+            curve->points[curve->n_points++] = (struct rate_point){
+                exp(buckets[k].log_size / buckets[k].n), buckets[k].work / buckets[k].seconds};
+}
+
+/* What stands for the kinds that have no curve: the largest products of fp32, and memory as fast as
+ * the update of large tensors has found it. */
+static void draw_curves(struct gathered *all)
+{
+    struct device_rates *rates = &all->rates->rates;
+    for (int i = 0; i < rates->n_curves; i++) {
+        struct rate_curve *curve = &all->rates->curves[i];
+        draw_curve(all->buckets[i], curve);
+        if (curve->n_points == 0 || curve->dtype != DTYPE_f32 || curve->variant != 0)
+            continue;
+        double rate = curve->points[curve->n_points - 1].rate;
+        if (curve->kind == OP_linear)
+            rates->flops = rate;
+        else if (curve->kind == OP_update)
+            rates->bytes = fmax(rates->bytes, rate);
+    }
+}
+
+enum snug_status rates_measure(const struct snug_recipe *recipe, struct machine_rates *rates,
+                               struct snug_error *err)
+{
+    int threads = recipe_threads(recipe);
+    struct device_limits limits;
+    struct gathered *all = calloc(1, sizeof *all);
+    struct device_facts facts = {.threads = threads};
+    if (all == NULL || !backend_cpu()->measure(&facts, &limits)) {
+        free(all);
+        return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    }
+    rates->rates = (struct device_rates){.bytes = limits.update_bytes, .curves = rates->curves};
+    all->rates = rates;
+    enum snug_status status = SNUG_OK;
+    for (int i = 0; i < N_ROUNDS * N_TRIALS && status == SNUG_OK; i++)
+        status = make_trial(i % N_TRIALS, i / N_TRIALS, threads, all, err);
+    for (int i = 0; i < N_TRIALS; i++)
+        free(all->least[i]);
+    draw_curves(all);
+    free(all);
+    return status;
+}

@@ -1,0 +1,433 @@
+/*
+ * weights.c -- start values, loading and saving of persistent tensors.
+ */
+#include "checkpoint/weights.h"
+
+#include "base/fd.h"
+#include "io/hf_config.h"
+#include "checkpoint/adapter.h"
+#include "checkpoint/weight_form.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+tensor_id weights_master_of(const struct program *prog, tensor_id parameter)
+{
+    char name[512];
+    snprintf(name, sizeof name, "master.%s", prog->tensors[parameter].name);
+    tensor_id id = program_find(prog, name);
+    return id != TENSOR_NONE && prog->tensors[id].role == ROLE_optimizer ? id : TENSOR_NONE;
+}
+
+/* Is it in model.safetensors by its name?  Adapters are in a file of their own, scales go with codes; what a
+ * rank owns of a weight is a view, and a version that PipeDream keeps of it is made in a step. */
+static bool is_in_model_file(const struct program *prog, tensor_id id)
+{
+    const struct tensor *t = &prog->tensors[id];
+    bool is_made_in_step = t->base != TENSOR_NONE || (!t->persistent && t->init == INIT_none);
+    return weights_is_of_model(t) && !is_made_in_step && !adapter_has(prog, id) &&
+           !weight_form_is_scales(prog, id);
+}
+
+/* How many elements the piece that begins here has. */
+static int64_t piece_at(int64_t n, int64_t at)
+{
+    return n - at < WEIGHT_PIECE ? n - at : WEIGHT_PIECE;
+}
+
+/* `n` elements from `at` on, in their own type. */
+static enum snug_status get_piece(const struct session *session, const struct exec *exec,
+                                  tensor_id id, int64_t at, int64_t n, void *to,
+                                  struct snug_error *err)
+{
+    int64_t size = (int64_t)dtype_bytes(session->prog.tensors[id].dtype);
+    return exec_read(exec, id, at * size, n * size, to, err);
+}
+
+/* `n` elements of the whole tensor from `at` on, as far as this rank has them. */
+static enum snug_status put_part(const struct session *session, struct exec *exec, tensor_id id,
+                                 int64_t at, int64_t n, const void *from, struct snug_error *err)
+{
+    const struct tensor *t = &session->prog.tensors[id];
+    int64_t begin = at > t->whole_from ? at : t->whole_from;
+    int64_t end = t->whole_from + tensor_elems(&session->prog, id);
+    end = at + n < end ? at + n : end;
+    if (!exec_holds(exec, id) || begin >= end)
+        return SNUG_OK;
+    int64_t size = (int64_t)dtype_bytes(t->dtype);
+    return exec_write(exec, id, (begin - t->whole_from) * size, (end - begin) * size,
+                      (const char *)from + (begin - at) * size, err);
+}
+
+/* ---- from a file ---------------------------------------------------------------------------------- */
+
+static void shape_text(const struct shape *shape, struct text *out)
+{
+    text_add(out, "[");
+    for (int d = 0; d < shape->n_dims; d++)
+        text_add(out, "%s%lld", d == 0 ? "" : ", ", (long long)shape->dim[d]);
+    text_add(out, "]");
+}
+
+static enum snug_status wrong_shape(const struct safetensors *st, const struct st_entry *entry,
+                                    const struct shape *shape, enum dtype dtype,
+                                    struct snug_error *err)
+{
+    struct text text = {0};
+    text_add(&text, "%s: tensor \"%s\" is %s ", safetensors_path(st), entry->name,
+             entry->dtype < DTYPE_COUNT ? dtype_name(entry->dtype) : "of an unknown type");
+    shape_text(&entry->shape, &text);
+    text_add(&text, ", the model has %s ", dtype_name(dtype));
+    shape_text(shape, &text);
+    snug_fail(err, SNUG_MISMATCH, "%s", text.data == NULL ? "shapes differ" : text.data);
+    text_free(&text);
+    return SNUG_MISMATCH;
+}
+
+/* Elements [at, at + count) of an entry, in the file's type. */
+static enum snug_status read_piece(struct safetensors *st, const struct st_entry *entry, int64_t at,
+                                   int64_t count, double buffer[WEIGHT_PIECE],
+                                   struct snug_error *err)
+{
+    int64_t size = (int64_t)dtype_bytes(entry->dtype);
+    struct st_entry piece = *entry;
+    piece.offset_bytes += at * size;
+    piece.n_bytes = count * size;
+    return safetensors_read(st, &piece, buffer, err);
+}
+
+/* Reads straight to where the tensor lies, or by pieces where the types differ or the host cannot point
+ * to it. */
+static enum snug_status read_to(const struct session *session, struct exec *exec, tensor_id id,
+                                struct safetensors *st, const struct st_entry *entry,
+                                struct snug_error *err)
+{
+    double read[WEIGHT_PIECE], made[WEIGHT_PIECE]; /* room for the widest type */
+    enum dtype dtype = session->prog.tensors[id].dtype;
+    int64_t n = shape_elems(&entry->shape);
+    bool is_shard = session->prog.tensors[id].whole.n_dims > 0;
+    if (entry->dtype == dtype && exec_data(exec, id) != NULL && !is_shard)
+        return safetensors_read(st, entry, exec_data(exec, id), err);
+    int64_t first = session->prog.tensors[id].whole_from / WEIGHT_PIECE * WEIGHT_PIECE;
+    int64_t end = session->prog.tensors[id].whole_from + tensor_elems(&session->prog, id);
+    for (int64_t at = first; at < n && at < end; at += WEIGHT_PIECE) {
+        TRY(read_piece(st, entry, at, piece_at(n, at), read, err));
+        for (int64_t i = 0; entry->dtype != dtype && i < piece_at(n, at); i++)
+            dtype_store(dtype, made, i, dtype_load(entry->dtype, read, i));
+        TRY(put_part(session, exec, id, at, piece_at(n, at), entry->dtype != dtype ? made : read,
+                     err));
+    }
+    return SNUG_OK;
+}
+
+enum snug_status weights_read_f32(struct safetensors *st, const struct st_entry *entry, float *out,
+                                  struct snug_error *err)
+{
+    double buffer[WEIGHT_PIECE];
+    int64_t n = shape_elems(&entry->shape);
+    for (int64_t at = 0; at < n; at += WEIGHT_PIECE) {
+        TRY(read_piece(st, entry, at, piece_at(n, at), buffer, err));
+        for (int64_t i = 0; i < piece_at(n, at); i++)
+            out[at + i] = (float)dtype_load(entry->dtype, buffer, i);
+    }
+    return SNUG_OK;
+}
+
+/* Into codes: the numbers pass through fp32. */
+static enum snug_status read_codes(struct safetensors *st, const struct st_entry *entry,
+                                   const struct weight_form *weight, struct snug_error *err)
+{
+    double buffer[WEIGHT_PIECE];
+    float values[WEIGHT_PIECE];
+    int64_t n = shape_elems(&entry->shape);
+    for (int64_t at = 0; at < n; at += WEIGHT_PIECE) {
+        TRY(read_piece(st, entry, at, piece_at(n, at), buffer, err));
+        for (int64_t i = 0; i < piece_at(n, at); i++)
+            values[i] = (float)dtype_load(entry->dtype, buffer, i);
+        TRY(weight_form_put(weight, at, piece_at(n, at), values, err));
+    }
+    return SNUG_OK;
+}
+
+enum snug_status weights_read_entry(const struct session *session, struct exec *exec, tensor_id id,
+                                    struct safetensors *st, const struct st_entry *entry,
+                                    struct snug_error *err)
+{
+    struct weight_form weight = weight_form_of(&session->prog, exec, id);
+    tensor_id master = weights_master_of(&session->prog, id);
+    if (session->prog.tensors[id].whole.n_dims > 0)
+        weight.shape = session->prog.tensors[id].whole;
+    if (!shape_equal(&entry->shape, &weight.shape) || entry->dtype >= DTYPE_COUNT ||
+        !dtype_is_float(entry->dtype))
+        return wrong_shape(st, entry, &weight.shape, weight.dtype, err);
+    if (master != TENSOR_NONE)
+        TRY(read_to(session, exec, master, st, entry, err));
+    return weight.scales != TENSOR_NONE ? read_codes(st, entry, &weight, err)
+                                        : read_to(session, exec, id, st, entry, err);
+}
+
+static bool ends_in(const char *name, const char *ending)
+{
+    size_t n = strlen(name), m = strlen(ending);
+    return n >= m && strcmp(name + n - m, ending) == 0;
+}
+
+/* Files may hold the tied head once more: it must be the token table, since that is what is run. */
+static enum snug_status check_tied_head(struct safetensors *st, const struct st_entry *head,
+                                        struct snug_error *err)
+{
+    const struct st_entry *table = hf_find_tensor(st, "wte.weight");
+    double a[WEIGHT_PIECE], b[WEIGHT_PIECE];
+    bool same = table != NULL && head->dtype == table->dtype && head->dtype < DTYPE_COUNT &&
+                shape_equal(&head->shape, &table->shape);
+    int64_t n = same ? shape_elems(&head->shape) : 0;
+    for (int64_t at = 0; at < n && same; at += WEIGHT_PIECE) {
+        TRY(read_piece(st, head, at, piece_at(n, at), a, err));
+        TRY(read_piece(st, table, at, piece_at(n, at), b, err));
+        same = memcmp(a, b, (size_t)piece_at(n, at) * dtype_bytes(head->dtype)) == 0;
+    }
+    if (!same)
+        return snug_fail(err, SNUG_UNSUPPORTED,
+                         "%s has a head of its own (\"%s\"), not tied to the token table: snug "
+                         "trains tied heads",
+                         safetensors_path(st), head->name);
+    return SNUG_OK;
+}
+
+/* Hugging Face's older files hold the causal mask as tensors, PyTorch's a count of batches for each norm:
+ * no news in them. */
+static bool is_ignorable(const char *name)
+{
+    return ends_in(name, ".attn.bias") || ends_in(name, ".attn.masked_bias") ||
+           ends_in(name, "lm_head.weight") || ends_in(name, ".num_batches_tracked");
+}
+
+enum snug_status weights_load(const struct session *session, struct exec *exec,
+                              struct safetensors *st, struct snug_error *err)
+{
+    const struct program *prog = &session->prog;
+    int n_used = 0;
+    for (int k = 0; k < safetensors_count(st); k++) {
+        const struct st_entry *entry = safetensors_entry(st, k);
+        n_used += is_ignorable(entry->name);
+        if (ends_in(entry->name, "lm_head.weight"))
+            TRY(check_tied_head(st, entry, err));
+    }
+    for (int id = 0; id < prog->n_tensors; id++) {
+        const struct tensor *t = &prog->tensors[id];
+        if (!is_in_model_file(prog, id))
+            continue;
+        const struct st_entry *entry = hf_find_tensor(st, t->name);
+        if (entry == NULL)
+            return snug_fail(err, SNUG_MISMATCH, "%s has no tensor \"%s\", which the model needs",
+                             safetensors_path(st), t->name);
+        if (t->persistent || t->whole.n_dims > 0) /* else another stage has it */
+            TRY(weights_read_entry(session, exec, id, st, entry, err));
+        n_used++;
+    }
+    for (int k = 0; k < safetensors_count(st) && n_used < safetensors_count(st); k++) {
+        const char *name = safetensors_entry(st, k)->name;
+        const char *bare = strncmp(name, "transformer.", 12) == 0 ? name + 12 : name;
+        tensor_id id = program_find(prog, bare);
+        if (!is_ignorable(name) && (id == TENSOR_NONE || !is_in_model_file(prog, id)))
+            return snug_fail(err, SNUG_MISMATCH,
+                             "%s has a tensor \"%s\" that the model has no place for",
+                             safetensors_path(st), name);
+    }
+    return weights_start_copies(session, exec, err);
+}
+
+enum snug_status weights_load_folder(const struct session *session, struct exec *exec,
+                                     const char *folder, struct snug_error *err)
+{
+    static const char file[] = "model.safetensors";
+    struct checkpoint *checkpoint = NULL;
+    struct safetensors *st = NULL;
+    enum snug_status status;
+    bool is_run;
+    TRY(checkpoint_exists(folder, &is_run, err));
+    if (is_run) {
+        TRY(checkpoint_open(folder, &checkpoint, err));
+        st = checkpoint_find(checkpoint, file);
+        status = st != NULL ? SNUG_OK : snug_fail(err, SNUG_BAD_FILE, "%s has no %s", folder, file);
+    } else {
+        char *path = path_join(folder, file, "");
+        status = path == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory")
+                              : safetensors_open(path, &st, err);
+        free(path);
+    }
+    if (status == SNUG_OK)
+        status = weights_load(session, exec, st, err);
+    if (status == SNUG_OK && is_run)
+        status = checkpoint_verify(checkpoint, file, err);
+    if (!is_run)
+        safetensors_close(st);
+    checkpoint_close(checkpoint);
+    return status;
+}
+
+static enum snug_status look_at_piece(const struct session *session, const struct exec *exec,
+                                      tensor_id id, int64_t at, int64_t n, int64_t *n_bad,
+                                      struct snug_error *err)
+{
+    enum dtype dtype = session->prog.tensors[id].dtype;
+    double read[WEIGHT_PIECE];
+    TRY(get_piece(session, exec, id, at, n, read, err));
+    for (int64_t i = 0; i < n; i++)
+        *n_bad += !isfinite(dtype_load(dtype, read, i));
+    return SNUG_OK;
+}
+
+/* The first failure that is seen is the one reported. */
+static enum snug_status look_at(const struct session *session, const struct exec *exec,
+                                tensor_id id, int64_t *n_bad, struct snug_error *err)
+{
+    enum snug_status status = SNUG_OK;
+    int64_t n = tensor_elems(&session->prog, id), bad = 0;
+#pragma omp parallel for schedule(static) num_threads(session->facts.threads) reduction(+ : bad)
+    for (int64_t at = 0; at < n; at += WEIGHT_PIECE) {
+        struct snug_error error = {0};
+        enum snug_status of_piece =
+            look_at_piece(session, exec, id, at, piece_at(n, at), &bad, &error);
+        if (of_piece != SNUG_OK) {
+#pragma omp critical
+            status = snug_fail(err, of_piece, "%s", error.message);
+        }
+    }
+    *n_bad = bad;
+    return status;
+}
+
+enum snug_status weights_find_nonfinite(const struct session *session, struct exec *exec,
+                                        const char **name, struct snug_error *err)
+{
+    const struct program *prog = &session->prog;
+    *name = NULL;
+    for (int id = 0; id < prog->n_tensors && *name == NULL; id++) {
+        const struct tensor *t = &prog->tensors[id];
+        if (!t->persistent || !exec_holds(exec, id) || t->base != TENSOR_NONE ||
+            id == prog->scalars || !dtype_is_float(t->dtype))
+            continue;
+        int64_t n_bad = 0;
+        TRY(look_at(session, exec, id, &n_bad, err));
+        if (n_bad > 0)
+            *name = t->name;
+    }
+    return SNUG_OK;
+}
+
+enum snug_status weights_read(const struct session *session, struct exec *exec, tensor_id id,
+                              float *values, struct snug_error *err)
+{
+    enum dtype dtype = session->prog.tensors[id].dtype;
+    double read[WEIGHT_PIECE];
+    int64_t n = tensor_elems(&session->prog, id);
+    for (int64_t at = 0; at < n; at += WEIGHT_PIECE) {
+        TRY(get_piece(session, exec, id, at, piece_at(n, at), read, err));
+        for (int64_t i = 0; i < piece_at(n, at); i++)
+            values[at + i] = (float)dtype_load(dtype, read, i);
+    }
+    return SNUG_OK;
+}
+
+/* ---- checkpoints ------------------------------------------------------------------------------------ */
+
+static bool is_saved(const struct program *prog, const struct exec *exec, tensor_id id,
+                     unsigned roles)
+{
+    const struct tensor *t = &prog->tensors[id];
+    enum role role = weights_is_of_model(t) ? ROLE_parameter : t->role;
+    return (roles >> role & 1) != 0 && t->persistent && !t->frozen && exec_holds(exec, id);
+}
+
+/* Does another rank have it, and this one nothing of it?  Of other stages' states not even the names are
+ * here. */
+static bool is_elsewhere(const struct session *session, const struct exec *exec, tensor_id id,
+                         unsigned roles)
+{
+    const struct program *prog = &session->prog;
+    if (id == TENSOR_NONE)
+        return session->n_stages > 1;
+    const struct tensor *t = &prog->tensors[id];
+    enum role role = weights_is_of_model(t) ? ROLE_parameter : t->role;
+    return (roles >> role & 1) != 0 && t->base == TENSOR_NONE && !t->persistent &&
+           !exec_holds(exec, id) && !t->frozen;
+}
+
+static enum snug_status read_anywhere(const void *owner, int id, int64_t at_bytes, int64_t n_bytes,
+                                      void *to, struct snug_error *err)
+{
+    return exec_read(owner, id, at_bytes, n_bytes, to, err);
+}
+
+void weights_point(struct st_entry *entry, struct exec *exec, tensor_id id)
+{
+    entry->data = exec_data(exec, id);
+    entry->read = entry->data == NULL ? read_anywhere : NULL;
+    entry->owner = exec;
+    entry->id = id;
+    entry->shared = false;
+}
+
+enum snug_status weights_entries(const struct session *session, struct exec *exec, unsigned roles,
+                                 struct st_entry **entries, int *n, struct snug_error *err)
+{
+    const struct program *prog = &session->prog;
+    *n = 0;
+    *entries = malloc(((size_t)prog->n_tensors + 1) * sizeof **entries);
+    if (*entries == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "out of memory while saving");
+    for (int id = 0; id < prog->n_tensors; id++)
+        if (is_saved(prog, exec, id, roles)) {
+            struct st_entry *entry = &(*entries)[(*n)++];
+            *entry = (struct st_entry){.name = prog->tensors[id].name,
+                                       .dtype = prog->tensors[id].dtype,
+                                       .shape = prog->tensors[id].shape};
+            weights_point(entry, exec, id);
+        }
+    return SNUG_OK;
+}
+
+void weights_use_averages(const struct session *averages, struct exec *exec,
+                          struct st_entry *entries, int n)
+{
+    char name[512];
+    for (int i = 0; i < n; i++) {
+        snprintf(name, sizeof name, "average.%s", entries[i].name);
+        tensor_id id = program_find(&averages->prog, name);
+        if (id != TENSOR_NONE)
+            weights_point(&entries[i], exec, id);
+    }
+}
+
+enum snug_status weights_restore(const struct session *session, struct exec *exec, unsigned roles,
+                                 struct safetensors *st, struct snug_error *err)
+{
+    const struct program *prog = &session->prog;
+    int n = 0;
+    for (int id = 0; id < prog->n_tensors; id++)
+        n += is_saved(prog, exec, id, roles);
+    for (int k = 0; k < safetensors_count(st); k++) { /* in file order: the checksum is free */
+        const struct st_entry *entry = safetensors_entry(st, k);
+        tensor_id id = program_find(prog, peft_bare_name(entry->name));
+        if (is_elsewhere(session, exec, id, roles))
+            continue;
+        if (id == TENSOR_NONE || !is_saved(prog, exec, id, roles))
+            return snug_fail(err, SNUG_MISMATCH,
+                             "%s holds \"%s\", which this model and optimizer do not have",
+                             safetensors_path(st), entry->name);
+        const struct tensor *t = &prog->tensors[id];
+        const struct shape *shape = t->whole.n_dims > 0 ? &t->whole : &t->shape;
+        if (entry->dtype != t->dtype || !shape_equal(&entry->shape, shape))
+            return wrong_shape(st, entry, shape, t->dtype, err);
+        TRY(read_to(session, exec, id, st, entry, err));
+        n--;
+    }
+    if (n > 0)
+        return snug_fail(err, SNUG_MISMATCH,
+                         "%s lacks %d tensors that this model, precision and optimizer have",
+                         safetensors_path(st), n);
+    return SNUG_OK;
+}

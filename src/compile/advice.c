@@ -1,0 +1,423 @@
+/*
+ * advice.c -- what would need less memory, in the order of what it changes for the user.
+ *
+ * Micro-batches, checkpointing, ZeRO, updates in the backward pass and offload cost time and leave the
+ * result as it is; micro-batches, and ZeRO with several of them, add up gradients in another order, so
+ * theirs is the same up to rounding.  Fewer bits change rounding.  Another optimizer or LoRA changes
+ * what is learned, so they come last.  So do micro-batches where a norm is over the batch (each has
+ * statistics of its own) and with dropout (each has masks of its own).
+ *
+ * Only what acts on a large share of the bytes is looked at, so that a plan with its advice takes a few
+ * plans' time.  A budget has more candidates: what cannot fit is found by the lower bound of its plan, which
+ * takes a fraction of the time, and what is said to fit is planned in full.
+ */
+#include "compile/advice.h"
+
+#include "optim/optim.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { CANDIDATES_MOST = 16 };
+
+struct candidate {
+    struct snug_recipe recipe;
+    struct priced_recipe priced;
+};
+
+struct candidates {
+    const struct snug_model *model;
+    const struct snug_recipe *recipe;
+    const struct session *session;
+    struct candidate list[CANDIDATES_MOST];
+    int n;
+    bool no_memory; /* so that the list may lack what belongs in it */
+};
+
+/* Fails where there is no such plan, and where there is no memory to make it. */
+static enum snug_status price(const struct snug_model *model, const struct snug_recipe *recipe,
+                              bool estimate, struct priced_recipe *priced)
+{
+    struct session s;
+    struct session_request q = {
+        .model = model, .recipe = recipe, .train = true, .estimate = estimate};
+    TRY(session_make(&q, &s, NULL));
+    priced->total_bytes = s.plan.arena_bytes;
+    priced->runtime_bytes = session_expected_runtime_bytes(&s);
+    priced->step_seconds = s.plan.step_seconds;
+    session_free(&s);
+    return SNUG_OK;
+}
+
+static int64_t own_batch(const struct session *s)
+{
+    return s->batch / s->n_ranks;
+}
+
+/* The largest divisor of a rank's batch that is at most `most` and less than micro_batch; 0: none. */
+static int64_t smaller_micro_batch(int64_t batch, int64_t micro_batch, int64_t most)
+{
+    for (int64_t m = most < micro_batch ? most : micro_batch - 1; m >= 1; m--)
+        if (batch % m == 0)
+            return m;
+    return 0;
+}
+
+/* Statistics of a batch norm and masks of dropout are those of a micro-batch. */
+static bool splits_change_learning(const struct session *s)
+{
+    for (int i = 0; i < s->prog.n_ops; i++)
+        if (s->prog.ops[i].kind == OP_batchnorm || s->prog.ops[i].attrs.dropout > 0)
+            return true;
+    return false;
+}
+
+/* Does `to` add up gradients in another order?  ZeRO 2 and 3 do with several micro-batches, and
+ * NCCL chooses its own order. */
+static bool reorders_sums(const struct session *s, const struct snug_recipe *from,
+                          const struct snug_recipe *to)
+{
+    bool splits = to->micro_batch > 0 && to->micro_batch != s->micro_batch;
+    return splits ||
+           (to->zero != from->zero && (s->micro_batch < own_batch(s) || session_is_on_gpu(s)));
+}
+
+const char *advice_change_words(const struct priced_recipe *priced)
+{
+    static const char *const words[] = {[ADVICE_nothing] = "the same result",
+                                        [ADVICE_rounding] = "other rounding",
+                                        [ADVICE_learning] = "other learning"};
+    return priced->changes == ADVICE_nothing && priced->reorders_sums ? "same up to rounding"
+                                                                      : words[priced->changes];
+}
+
+/* ---- one flag -------------------------------------------------------------------------------- */
+
+static bool needs_less(const struct priced_recipe *priced, int64_t than_bytes)
+{
+    return priced->total_bytes < than_bytes - than_bytes / 50;
+}
+
+/* Adds the recipe with `flags` set, if there is such a plan and it needs a fiftieth less. */
+static void consider(struct candidates *c, enum advice_changes changes, const char *flags)
+{
+    if (c->n == CANDIDATES_MOST)
+        return;
+    struct candidate *one = &c->list[c->n];
+    one->recipe = *c->recipe;
+    one->priced = (struct priced_recipe){.changes = changes};
+    snprintf(one->priced.flags, sizeof one->priced.flags, "%s", flags);
+    enum snug_status status = snug_recipe_set_line(&one->recipe, flags, NULL);
+    if (status == SNUG_OK)
+        status = price(c->model, &one->recipe, false, &one->priced);
+    one->priced.reorders_sums = reorders_sums(c->session, c->recipe, &one->recipe);
+    c->no_memory |= status == SNUG_NO_MEMORY;
+    if (status == SNUG_OK && needs_less(&one->priced, c->session->plan.arena_bytes))
+        c->n++;
+}
+
+static bool is_large(const struct session *s, int64_t bytes)
+{
+    return bytes > s->plan.arena_bytes / 5;
+}
+
+static void consider_activations(struct candidates *c)
+{
+    const struct session *s = c->session;
+    char flags[64];
+    int64_t quarter = smaller_micro_batch(own_batch(s), s->micro_batch, (s->micro_batch + 3) / 4);
+    if (!is_large(s, s->plan.at_peak[ROLE_activation] + s->plan.at_peak[ROLE_input]))
+        return;
+    if (quarter > 0) {
+        snprintf(flags, sizeof flags, "--micro-batch %lld", (long long)quarter);
+        consider(c, splits_change_learning(s) ? ADVICE_learning : ADVICE_nothing, flags);
+    }
+    if (c->recipe->checkpoint == CHECKPOINT_none)
+        consider(c, ADVICE_nothing, "--checkpoint every:1");
+}
+
+/* Of what is larger: offload takes the longest to plan. */
+static void consider_offload(struct candidates *c)
+{
+    const int64_t *at_peak = c->session->plan.at_peak;
+    bool of_states = at_peak[ROLE_optimizer] > at_peak[ROLE_activation];
+    if (c->recipe->offload == OFFLOAD_none &&
+        is_large(c->session, at_peak[of_states ? ROLE_optimizer : ROLE_activation]))
+        consider(c, ADVICE_nothing, of_states ? "--offload states" : "--offload activations");
+}
+
+static void consider_states(struct candidates *c)
+{
+    const struct session *s = c->session;
+    const int64_t *at_peak = s->plan.at_peak;
+    bool has_states = is_large(s, at_peak[ROLE_optimizer]);
+    bool shards = s->n_ranks > 1 && c->recipe->parallel == PARALLEL_ddp;
+    if (shards && c->recipe->zero < 2)
+        consider(c, ADVICE_nothing, "--zero 2");
+    if (shards && c->recipe->zero < 3 && is_large(s, at_peak[ROLE_parameter]))
+        consider(c, ADVICE_nothing, "--zero 3");
+    if (!c->recipe->in_backward && is_large(s, at_peak[ROLE_gradient]))
+        consider(c, ADVICE_nothing, "--update in-backward");
+    if (has_states && recipe_state_bits(c->recipe) > 8)
+        consider(c, ADVICE_rounding, "--state-bits 8");
+}
+
+static void consider_other_learning(struct candidates *c)
+{
+    if (c->recipe->lora == 0 && model_is_language(c->model))
+        consider(c, ADVICE_learning, "--lora 16");
+    if (c->recipe->optimizer != &optimizer_sgd && c->recipe->opt[0] == '\0')
+        consider(c, ADVICE_learning, "--optimizer sgd");
+}
+
+static bool comes_before(const struct priced_recipe *a, const struct priced_recipe *b)
+{
+    return a->changes != b->changes ? a->changes < b->changes : a->total_bytes < b->total_bytes;
+}
+
+static void sort_candidates(struct candidates *c)
+{
+    for (int i = 1; i < c->n; i++)
+        for (int k = i; k > 0 && comes_before(&c->list[k].priced, &c->list[k - 1].priced); k--) {
+            struct candidate before = c->list[k - 1];
+            c->list[k - 1] = c->list[k];
+            c->list[k] = before;
+        }
+}
+
+int advice_list(const struct snug_model *model, const struct snug_recipe *recipe,
+                const struct session *s, struct priced_recipe out[ADVICE_MOST])
+{
+    enum { OF_ONE_KIND = ADVICE_MOST - 1 };
+    struct candidates c = {.model = model, .recipe = recipe, .session = s};
+    int n = 0, n_alike = 0;
+    if (recipe->checkpoint == CHECKPOINT_auto)
+        return 0; /* every one of them fills the same budget */
+    if (s->prog.loss != TENSOR_NONE)
+        consider_activations(&c);
+    consider_states(&c);
+    consider_offload(&c);
+    if (recipe->precision == DTYPE_f32)
+        consider(&c, ADVICE_rounding, "--precision bf16");
+    if (c.n < OF_ONE_KIND)
+        consider_other_learning(&c);
+    if (c.no_memory)
+        return -1;
+    sort_candidates(&c);
+    for (int i = 0; i < c.n && n < ADVICE_MOST; i++) {
+        const struct priced_recipe *one = &c.list[i].priced;
+        n_alike = i > 0 && one->changes == c.list[i - 1].priced.changes ? n_alike + 1 : 1;
+        if (n_alike <= OF_ONE_KIND)
+            out[n++] = *one;
+    }
+    return n;
+}
+
+/* ---- within a budget ------------------------------------------------------------------------- */
+
+struct nearest {
+    const struct snug_model *model;
+    const struct snug_recipe *recipe; /* that is too large */
+    const struct session *session;
+    int64_t limit_bytes;
+    bool may_split;              /* the batch, in micro-batches */
+    enum advice_changes changes; /* of what is tried */
+    struct snug_recipe smallest; /* of those that do not fit, by its lower bound */
+    int64_t smallest_bytes;      /* INT64_MAX: there is none */
+    struct priced_recipe *found;
+};
+
+enum verdict { NO_PLAN, TOO_LARGE, FITS };
+
+static void add_flag(char flags[192], const char *key, const char *value)
+{
+    size_t length = strlen(flags);
+    snprintf(flags + length, 192 - length, "%s--%s %s", length > 0 ? " " : "", key, value);
+}
+
+/* What is to be typed for `other`, and what of the recipe must go for it.  False: no memory. */
+static bool write_flags(const struct nearest *n, const struct snug_recipe *other,
+                        struct priced_recipe *priced)
+{
+    static const char *const keys[] = {"micro-batch", "precision", "state-bits", "zero",
+                                       "checkpoint",  "update",    "offload"};
+    bool ok = true;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys && ok; i++) {
+        struct text was = {0}, is = {0};
+        recipe_get(n->recipe, keys[i], &was);
+        recipe_get(other, keys[i], &is);
+        const char *before = was.data == NULL ? "" : was.data;
+        ok = !was.failed && !is.failed;
+        if (ok && is.length > 0 && strcmp(before, is.data) != 0) {
+            add_flag(priced->flags, keys[i], is.data);
+            if (recipe_is_given(n->recipe, keys[i]))
+                add_flag(priced->replaced, keys[i], before);
+        }
+        text_free(&was);
+        text_free(&is);
+    }
+    return ok;
+}
+
+/* By the lower bound first, which takes a fraction of the time. */
+static enum verdict weigh(struct nearest *n, const struct snug_recipe *other,
+                          struct priced_recipe *priced)
+{
+    *priced = (struct priced_recipe){.changes = n->changes,
+                                     .reorders_sums = reorders_sums(n->session, n->recipe, other)};
+    if (price(n->model, other, true, priced) != SNUG_OK || !write_flags(n, other, priced))
+        return NO_PLAN;
+    if (priced_needed(priced) < n->smallest_bytes) {
+        n->smallest_bytes = priced_needed(priced);
+        n->smallest = *other;
+        *n->found = *priced;
+    }
+    if (priced_needed(priced) > n->limit_bytes)
+        return TOO_LARGE;
+    if (price(n->model, other, false, priced) != SNUG_OK)
+        return NO_PLAN;
+    return priced_needed(priced) <= n->limit_bytes ? FITS : TOO_LARGE;
+}
+
+/* From the micro-batch of the session downwards. */
+static enum verdict try_micro_batches(struct nearest *n, const struct snug_recipe *recipe,
+                                      struct priced_recipe *priced)
+{
+    const struct session *s = n->session;
+    struct snug_recipe other = *recipe;
+    enum verdict best = NO_PLAN;
+    other.batch = s->batch;
+    for (int64_t m = s->micro_batch; m > 0 && best != FITS;
+         m = n->may_split ? smaller_micro_batch(own_batch(s), m, (m + 1) / 2) : 0) {
+        if (m != s->micro_batch)
+            other.micro_batch = m;
+        enum verdict one = weigh(n, &other, priced);
+        best = one > best ? one : best;
+    }
+    return best;
+}
+
+/* The fastest of what fits with one of the flags, or with smaller micro-batches if they are asked
+ * for; of equals the first.  Times are estimates: half a percent is no difference. */
+static bool try_single_flags(struct nearest *n, bool micro_batches, const char *const *flags,
+                             int n_flags)
+{
+    struct priced_recipe one, best;
+    bool may_split = n->may_split;
+    bool is_any = micro_batches && try_micro_batches(n, n->recipe, &best) == FITS;
+    n->may_split = false;
+    for (int i = 0; i < n_flags; i++) {
+        struct snug_recipe other = *n->recipe;
+        if (snug_recipe_set_line(&other, flags[i], NULL) == SNUG_OK &&
+            try_micro_batches(n, &other, &one) == FITS &&
+            (!is_any || one.step_seconds < 0.995 * best.step_seconds)) {
+            best = one;
+            is_any = true;
+        }
+    }
+    n->may_split = may_split;
+    if (is_any)
+        *n->found = best;
+    return is_any;
+}
+
+enum { STEPS_MOST = 3 };
+
+static bool can_shard(const struct nearest *n, int zero)
+{
+    return n->session->n_ranks > 1 && n->recipe->parallel == PARALLEL_ddp && n->recipe->zero < zero;
+}
+
+/* That leave the result as it is, and can go together. */
+static int list_steps(const struct nearest *n, const char *steps[STEPS_MOST])
+{
+    int n_steps = 0;
+    if (can_shard(n, 2))
+        steps[n_steps++] = "--zero 2";
+    if (n->recipe->checkpoint == CHECKPOINT_none)
+        steps[n_steps++] = "--checkpoint every:1";
+    if (n->recipe->offload == OFFLOAD_none)
+        steps[n_steps++] = "--offload states";
+    return n_steps;
+}
+
+/* The other flags of a plan's advice, each alone: a backward half that may run twice, and traffic
+ * with ranks or the disk all through the step. */
+static int list_other_flags(const struct nearest *n, const char *flags[STEPS_MOST])
+{
+    int n_flags = 0;
+    if (!n->recipe->in_backward)
+        flags[n_flags++] = "--update in-backward";
+    if (can_shard(n, 3))
+        flags[n_flags++] = "--zero 3";
+    if (n->recipe->offload == OFFLOAD_none)
+        flags[n_flags++] = "--offload activations";
+    return n_flags;
+}
+
+/* The recipe with one step after the other; a step that cannot be planned is left out again. */
+static bool try_together(struct nearest *n, const struct snug_recipe *recipe)
+{
+    const char *steps[STEPS_MOST];
+    struct snug_recipe other = *recipe;
+    struct priced_recipe priced;
+    int n_steps = list_steps(n, steps);
+    for (int i = 0; i <= n_steps; i++) {
+        struct snug_recipe before = other;
+        enum verdict verdict = NO_PLAN;
+        if (i == 0 || snug_recipe_set_line(&other, steps[i - 1], NULL) == SNUG_OK)
+            verdict = try_micro_batches(n, &other, &priced);
+        if (verdict == FITS) {
+            *n->found = priced;
+            return true;
+        }
+        if (verdict == NO_PLAN)
+            other = before;
+    }
+    return false;
+}
+
+/* Of one kind of change: single flags first. */
+static bool try_same_result(struct nearest *n)
+{
+    const char *steps[STEPS_MOST], *others[STEPS_MOST];
+    int n_steps = list_steps(n, steps), n_others = list_other_flags(n, others);
+    return try_single_flags(n, true, steps, n_steps) ||
+           try_single_flags(n, false, others, n_others) || try_together(n, n->recipe);
+}
+
+static bool try_other_rounding(struct nearest *n)
+{
+    static const char *const fewer_bits[] = {"--precision bf16", "--state-bits 8"};
+    bool is_f32 = n->recipe->precision == DTYPE_f32, has_bits = recipe_state_bits(n->recipe) > 8;
+    struct snug_recipe narrow = *n->recipe;
+    return try_single_flags(n, false, fewer_bits + !is_f32, is_f32 + has_bits) ||
+           (is_f32 && snug_recipe_set_line(&narrow, fewer_bits[0], NULL) == SNUG_OK &&
+            try_together(n, &narrow));
+}
+
+bool advice_find_fitting(const struct snug_model *model, const struct snug_recipe *recipe,
+                         const struct session *s, int64_t limit_bytes, struct priced_recipe *found)
+{
+    struct nearest n = {.model = model,
+                        .recipe = recipe,
+                        .session = s,
+                        .limit_bytes = limit_bytes,
+                        .smallest_bytes = INT64_MAX,
+                        .found = found};
+    bool splits_are_last = splits_change_learning(s);
+    *found = (struct priced_recipe){.total_bytes = INT64_MAX};
+    for (int split = splits_are_last ? 0 : 1; split < 2 && s->prog.loss != TENSOR_NONE; split++) {
+        bool is_last = split == 1 && splits_are_last;
+        n.may_split = split;
+        n.changes = is_last ? ADVICE_learning : ADVICE_nothing;
+        if (try_same_result(&n))
+            return true;
+        n.changes = is_last ? ADVICE_learning : ADVICE_rounding;
+        if (try_other_rounding(&n))
+            return true;
+    }
+    if (n.smallest_bytes == INT64_MAX || price(model, &n.smallest, false, found) != SNUG_OK)
+        found->total_bytes = INT64_MAX;
+    return false;
+}

@@ -1,0 +1,143 @@
+/*
+ * auto_checkpoint.c -- --checkpoint auto: from an estimate of the room to a plan that fits.
+ *
+ * The pass finds the least work for a given room, but it counts blocks and knows neither fused ops nor
+ * placement.  The plan is the truth.  So the room is searched for: the largest whose real plan fits the
+ * budget.  First no limit: what fits needs nothing made twice.  Then the least room: if that does not fit,
+ * nothing does.  Between the two, by halves; of an estimate, which is compared with others and then planned
+ * in full if it wins, fewer.
+ *
+ * Where not even the least room fits, the batch goes in more micro-batches, unless the user said how many.
+ * What does not fit then is the answer that budget.c refuses.
+ *
+ * Ranks that share a batch recompute alike: the room is that of the fullest, whichever of them asks.
+ */
+#include "compile/compile.h"
+
+enum { N_HALVINGS = 12, N_HALVINGS_ESTIMATE = 5 };
+
+static bool fits(const struct session *s, const struct snug_recipe *recipe)
+{
+    return s->plan.arena_bytes + session_expected_runtime_bytes(s) <= recipe->memory;
+}
+
+/* Is a to be preferred? */
+static bool is_better(const struct session *a, const struct session *b,
+                      const struct snug_recipe *recipe)
+{
+    if (fits(a, recipe) != fits(b, recipe))
+        return fits(a, recipe);
+    return fits(a, recipe) ? a->plan.recompute_flops < b->plan.recompute_flops
+                           : a->plan.arena_bytes < b->plan.arena_bytes;
+}
+
+/* Plans with that room; *s becomes the better of the two. */
+static enum snug_status try_room(struct session_request *q, int64_t room_bytes, struct session *s,
+                                 bool *does_fit, struct snug_error *err)
+{
+    struct session other;
+    q->room_bytes = room_bytes;
+    TRY(session_make_fullest(q, &other, err));
+    *does_fit = fits(&other, q->recipe);
+    if (is_better(&other, s, q->recipe)) {
+        session_free(s);
+        *s = other;
+    } else {
+        session_free(&other);
+    }
+    return SNUG_OK;
+}
+
+static enum snug_status search(struct session_request *q, struct session *s, struct snug_error *err)
+{
+    int64_t low = s->checkpoint.least_bytes, high = s->checkpoint.most_bytes;
+    bool does_fit;
+    TRY(try_room(q, low, s, &does_fit, err));
+    if (!does_fit) {
+        TRY(try_room(q, 1, s, &does_fit, err)); /* everything made again, from the inputs */
+        return SNUG_OK;
+    }
+    int n_halvings = q->estimate ? N_HALVINGS_ESTIMATE : N_HALVINGS;
+    for (int i = 0; i < n_halvings && high - low > high / 256; i++) {
+        int64_t middle = low + (high - low) / 2;
+        TRY(try_room(q, middle, s, &does_fit, err));
+        if (does_fit)
+            low = middle;
+        else
+            high = middle;
+    }
+    return SNUG_OK;
+}
+
+/* The best plan for one micro-batch, whether it fits or not. */
+static enum snug_status make_best(struct session_request *q, struct session *s,
+                                  struct snug_error *err)
+{
+    q->room_bytes = 0;
+    TRY(session_make_fullest(q, s, err));
+    if (s->prog.loss == TENSOR_NONE || fits(s, q->recipe))
+        return SNUG_OK;
+    enum snug_status status = search(q, s, err);
+    if (status != SNUG_OK)
+        session_free(s);
+    return status;
+}
+
+/* Micro-batches are statistics of their own to a norm over the batch: there they are the user's choice.
+ * Who compares estimates goes through micro-batches itself. */
+static bool may_split(const struct session_request *q, const struct session *s)
+{
+    for (int i = 0; i < s->prog.n_ops; i++)
+        if (s->prog.ops[i].kind == OP_batchnorm)
+            return false;
+    return s->prog.loss != TENSOR_NONE && !q->estimate && q->micro_batch == 0 &&
+           q->recipe->micro_batch == 0;
+}
+
+static int64_t smaller_divisor(int64_t batch, int64_t micro_batch)
+{
+    int64_t m = micro_batch - 1;
+    while (m > 0 && batch % m != 0)
+        m--;
+    return m;
+}
+
+/* The plan of one rank, with the room and the micro-batches of *s, in its place. */
+static enum snug_status make_of_rank(const struct session_request *request, struct session *s,
+                                     struct snug_error *err)
+{
+    struct session_request q = *request;
+    q.room_bytes = s->checkpoint.room_bytes;
+    q.micro_batch = s->micro_batch;
+    session_free(s);
+    return session_make_once(&q, s, err);
+}
+
+enum snug_status session_make_fitting(const struct session_request *request, struct session *s,
+                                      struct snug_error *err)
+{
+    struct session_request q = *request;
+    if (q.recipe->memory <= 0)
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "--checkpoint auto keeps what a budget allows: say it with --memory");
+    TRY(recipe_check(q.recipe, err)); /* as many stages as divide the ranks */
+    int n_ranks = q.recipe->ranks > 1 ? (int)q.recipe->ranks : 1;
+    int stage = q.rank != NULL ? *q.rank / (n_ranks / recipe_stages(q.recipe)) : 0;
+    bool is_one_of_many = q.rank != NULL && n_ranks > recipe_stages(q.recipe);
+    if (is_one_of_many) {
+        q.rank = NULL;
+        q.stage = &stage;
+    }
+    TRY(make_best(&q, s, err));
+    bool splits = may_split(request, s);
+    while (splits && !fits(s, q.recipe) && s->micro_batch > 1) {
+        struct session smaller;
+        q.micro_batch = smaller_divisor(s->batch, s->micro_batch);
+        enum snug_status status = make_best(&q, &smaller, err);
+        session_free(s);
+        if (status != SNUG_OK)
+            return status;
+        *s = smaller;
+    }
+    return is_one_of_many ? make_of_rank(request, s, err) : SNUG_OK;
+}

@@ -1,0 +1,74 @@
+/*
+ * budget.c -- plans against a budget; who is refused hears what would fit.
+ */
+#include "compile/budget.h"
+
+#include "compile/advice.h"
+#include "train/trainer.h"
+
+#include <math.h>
+
+enum snug_status budget_check(const struct snug_model *model, const struct snug_recipe *recipe,
+                              const struct session *s, int64_t limit_bytes, const char *limit_name,
+                              struct snug_error *err)
+{
+    char planned[TEXT_SIZE_MAX], runtime[TEXT_SIZE_MAX], limit[TEXT_SIZE_MAX], other[TEXT_SIZE_MAX];
+    struct priced_recipe found;
+    int64_t beside = session_expected_runtime_bytes(s);
+    if (limit_bytes <= 0 || s->plan.arena_bytes + beside <= limit_bytes)
+        return SNUG_OK;
+    text_size(s->plan.arena_bytes, planned);
+    text_size(beside, runtime);
+    text_size(limit_bytes, limit);
+    bool fits = advice_find_fitting(model, recipe, s, limit_bytes, &found);
+    const char *instead = found.replaced[0] != '\0' ? " instead of " : "";
+    if (fits)
+        return snug_fail(err, SNUG_OVER_BUDGET,
+                         "%s needs %s and %s of runtime, over %s of %s; this fits: %s%s%s (%s, %s)",
+                         model->name, planned, runtime, limit_name, limit, found.flags, instead,
+                         found.replaced, text_size(found.total_bytes, other),
+                         advice_change_words(&found));
+    if (found.total_bytes == INT64_MAX)
+        return snug_fail(err, SNUG_OVER_BUDGET, "%s needs %s, over %s of %s", model->name, planned,
+                         limit_name, limit);
+    /* rounded up to a tenth of a GiB, as one would type it */
+    double tenths = ceil((double)priced_needed(&found) / (double)(1 << 30) * 10);
+    return snug_fail(
+        err, SNUG_OVER_BUDGET,
+        "%s needs %s and %s of runtime, over %s of %s; %s%s%s%s it needs %.1fG in all; "
+        "snug fit tries more",
+        model->name, planned, runtime, limit_name, limit,
+        found.flags[0] != '\0' ? "with " : "as it is", found.flags, instead, found.replaced,
+        tenths / 10);
+}
+
+/* --memory, or all the memory there is if that is less.  What a GPU has is found when the arena is made. */
+static int64_t limit_of_run(const struct snug_recipe *recipe, const char **name)
+{
+    int64_t machine = recipe->device == DEVICE_cuda ? INT64_MAX : machine_bytes();
+    bool by_recipe = recipe->memory > 0 && recipe->memory <= machine;
+    *name = by_recipe ? "the budget" : "this machine's memory";
+    return by_recipe ? recipe->memory : machine;
+}
+
+enum snug_status budget_check_run(const struct snug_model *model, const struct snug_recipe *recipe,
+                                  const struct session *session, struct snug_error *err)
+{
+    const char *name;
+    int64_t limit_bytes = limit_of_run(recipe, &name);
+    return budget_check(model, recipe, session, limit_bytes, name, err);
+}
+
+enum snug_status budget_check_forward(const struct session *session,
+                                      const struct snug_recipe *recipe, const char *name,
+                                      struct snug_error *err)
+{
+    char needed[TEXT_SIZE_MAX], limit[TEXT_SIZE_MAX];
+    const char *limit_name;
+    int64_t limit_bytes = limit_of_run(recipe, &limit_name);
+    int64_t needed_bytes = session->plan.arena_bytes + session_expected_runtime_bytes(session);
+    if (needed_bytes <= limit_bytes)
+        return SNUG_OK;
+    return snug_fail(err, SNUG_OVER_BUDGET, "%s needs %s with its runtime, over %s of %s", name,
+                     text_size(needed_bytes, needed), limit_name, text_size(limit_bytes, limit));
+}

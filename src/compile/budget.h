@@ -1,0 +1,25 @@
+/*
+ * budget.h -- does a plan fit?
+ */
+#ifndef SNUG_COMPILE_BUDGET_H
+#define SNUG_COMPILE_BUDGET_H
+
+#include "compile/compile.h"
+
+/* The plan and the runtime beside it against `limit_bytes`, called `limit_name` in the message
+ * ("the budget", "this machine's memory").  Over it: SNUG_OVER_BUDGET, and the mildest recipe that
+ * fits (advice.h), or else the smallest. */
+enum snug_status budget_check(const struct snug_model *model, const struct snug_recipe *recipe,
+                              const struct session *session, int64_t limit_bytes,
+                              const char *limit_name, struct snug_error *err);
+
+/* For a run on this machine: against --memory, or against all the memory there is. */
+enum snug_status budget_check_run(const struct snug_model *model, const struct snug_recipe *recipe,
+                                  const struct session *session, struct snug_error *err);
+
+/* The same for a forward-only session, which has no smaller neighbours to offer. */
+enum snug_status budget_check_forward(const struct session *session,
+                                      const struct snug_recipe *recipe, const char *name,
+                                      struct snug_error *err);
+
+#endif

@@ -1,0 +1,98 @@
+/*
+ * compile.h -- from a model and a recipe to a planned program: what plan, train, eval and generate
+ * share, so that there is one truth.
+ */
+#ifndef SNUG_COMPILE_COMPILE_H
+#define SNUG_COMPILE_COMPILE_H
+
+#include "exec/exec.h"
+#include "model/model.h"
+#include "pass/pass.h"
+#include "plan/plan.h"
+#include "recipe/recipe.h"
+
+struct session {
+    struct program prog;
+    struct plan plan;
+    struct device_facts facts;
+    const struct backend *backend;
+    int64_t batch, micro_batch, seq; /* seq 0: no sequences */
+    int n_ranks, rank;               /* that share the batch; the one that this program is of */
+    int rank_kinds[RANK_KINDS_MAX];  /* where no rank was asked for: see struct pass_env */
+    int n_rank_kinds;
+    int n_stages, stage;             /* of a pipeline; this program's.  1: there is none */
+    int n_micro;                     /* micro-batches a step, of this rank */
+    struct program whole;            /* of a stage: the forward program that it is a part of */
+    struct stage_cut *cut;           /* and where that is cut; NULL: it is not */
+    int64_t n_parameters, n_trained; /* of the model; of those and of adapters */
+    enum update_place update_place;  /* where --update in-backward has put them */
+    double forward_flops;            /* a step, of this rank; 0 where nothing is trained */
+    double repeated_flops;           /* a step, of a second backward half */
+    struct checkpointing checkpoint; /* as the pass left it */
+    char rates_origin[96]; /* where the time of a step comes from; "": from whoever asked */
+};
+
+struct session_request {
+    const struct snug_model *model;
+    const struct snug_recipe *recipe;
+    enum model_purpose purpose;
+    bool train;
+    int64_t batch, micro_batch, seq; /* 0: from the recipe, then the model's default */
+    const struct session *over;      /* plan in the arena of this run, or NULL */
+    bool least_workspace;            /* rows that book least rather than fast ones */
+    const int *rank;    /* of the recipe's; NULL: that of `over`, or the one that holds most */
+    const int *stage;   /* rank NULL: among those with this stage; NULL: of any */
+    bool averages_only; /* of that run's weights, as outputs, and nothing else */
+    int64_t room_bytes; /* --checkpoint auto: see struct checkpointing; 0: no end */
+    bool estimate;      /* no offsets: the ledger's lower bound is the total */
+    const struct device_rates *rates; /* NULL: looked up for the recipe (compile/device_rates.h) */
+};
+
+enum snug_status session_make(const struct session_request *request, struct session *session,
+                              struct snug_error *err);
+void session_free(struct session *session);
+
+/* auto_checkpoint.c: --checkpoint auto, where session_make comes past it: program and plan with the
+ * least work done twice that fit --memory; if none do, with the smallest plan that was found. */
+enum snug_status session_make_fitting(const struct session_request *request,
+                                      struct session *session, struct snug_error *err);
+/* The same where no rank is asked for, of the rank whose plan has most bytes: one of each kind is planned.
+ * An estimate is that of the rank with most weights and states. */
+enum snug_status session_make_fullest(const struct session_request *request,
+                                      struct session *session, struct snug_error *err);
+/* One program and its plan; auto: with request->room_bytes. */
+enum snug_status session_make_once(const struct session_request *request, struct session *session,
+                                   struct snug_error *err);
+
+/* The program after the named pass, without a plan. */
+enum snug_status session_program(const struct session_request *request, const char *last_pass,
+                                 struct session *session, struct snug_error *err);
+
+/* Books and plans the program of a session that has backend and facts: one made by hand. */
+enum snug_status session_plan_program(struct session *session, struct snug_error *err);
+
+/* The forward program of the whole model, as the data sees it. */
+const struct program *session_forward(const struct session *session);
+
+/* Of a stage: does the first stage have this weight as well as the last? */
+bool session_is_at_ends(const struct session *session, tensor_id weight);
+
+/* Of the time of a step, how much a stage has nothing to do: (p - 1) / (m + p - 1). */
+double session_bubble(const struct session *session, const struct snug_recipe *recipe);
+
+/* Is it for a GPU, whose memory is not the machine's? */
+bool session_is_on_gpu(const struct session *session);
+/* One rank that exchanges with itself, as SNUG_NCCL=force wants: to try NCCL with a single GPU. */
+bool session_exchanges_alone(const struct session *session);
+
+/* runtime_bytes.c: what the process takes beside the plan, as a bound used before anything runs. */
+int64_t session_expected_runtime_bytes(const struct session *session);
+
+void session_ledger(const struct session *session, const struct snug_recipe *recipe,
+                    struct snug_ledger *ledger);
+
+/* "batch 32 x 1024 in 4 micro-batches, bf16, adamw" */
+void session_describe(const struct session *session, const struct snug_recipe *recipe,
+                      struct text *out);
+
+#endif

@@ -1,0 +1,399 @@
+/*
+ * fit.c -- the candidates of a fit: what may be changed, what each costs, and the answer in words.
+ */
+#include "compile/fit.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What may be changed; the micro-batch has its values from the batch. */
+static const struct row {
+    const char *key;
+    bool changes_training; /* not the same weights in the end: asked for by --allow */
+    const char *values[8];
+} rows[FIT_N_AXES] = {
+    [FIT_MICRO_BATCH] = {"micro-batch", false, {NULL}},
+    [FIT_CHECKPOINT] = {"checkpoint", false, {"cheap", "every:1", "auto", "all", NULL}},
+    [FIT_UPDATE] = {"update", false, {"in-backward", NULL}},
+    [FIT_OFFLOAD] = {"offload", false, {"states", "activations", "states+activations", NULL}},
+    [FIT_STATE_BITS] = {"state-bits", true, {"16", "8", "4", NULL}},
+    [FIT_MASTER] = {"master", true, {"none", NULL}},
+    [FIT_LORA] = {"lora", true, {"16", NULL}},
+};
+
+/* ---- what is searched ------------------------------------------------------------------------ */
+
+/* Is `key` one of the names between commas? */
+static bool is_allowed(const char *allow, const char *key)
+{
+    size_t length = strlen(key);
+    for (const char *at = allow; at != NULL && *at != '\0'; at += strspn(at, ",")) {
+        size_t n = strcspn(at, ",");
+        if ((n == length && strncmp(at, key, n) == 0) || (n == 3 && strncmp(at, "all", 3) == 0))
+            return true;
+        at += n;
+    }
+    return false;
+}
+
+static enum snug_status check_allow(const char *allow, struct snug_error *err)
+{
+    for (const char *at = allow; at != NULL && *at != '\0'; at += strspn(at, ",")) {
+        size_t n = strcspn(at, ",");
+        bool known = n == 3 && strncmp(at, "all", 3) == 0;
+        for (int i = 0; i < FIT_N_AXES; i++)
+            known = known || (rows[i].changes_training && strlen(rows[i].key) == n &&
+                              strncmp(at, rows[i].key, n) == 0);
+        if (!known)
+            return snug_fail(err, SNUG_BAD_ARGUMENT,
+                             "--allow: \"%.*s\" is not one of state-bits, master, lora, all",
+                             n > 60 ? 60 : (int)n, at);
+        at += n;
+    }
+    return SNUG_OK;
+}
+
+static void add_value(const struct snug_recipe *recipe, struct fit_axis *axis, const char *value)
+{
+    struct snug_recipe tried = *recipe;
+    if (axis->n_values < FIT_VALUES_MAX &&
+        snug_recipe_set(&tried, axis->key, value, NULL) == SNUG_OK)
+        snprintf(axis->values[axis->n_values++], FIT_VALUE_TEXT, "%s", value);
+}
+
+/* The first value is what the recipe has already. */
+static bool add_own_value(const struct fit *fit, struct fit_axis *axis)
+{
+    struct text own = {0};
+    recipe_get(&fit->recipe, axis->key, &own);
+    if (own.length == 0 && strcmp(axis->key, "micro-batch") == 0)
+        text_add(&own, "%lld", (long long)fit->batch);
+    else if (own.length == 0 && strcmp(axis->key, "state-bits") == 0)
+        text_add(&own, "%d", recipe_state_bits(&fit->recipe));
+    snprintf(axis->values[0], FIT_VALUE_TEXT, "%s", own.length > 0 ? own.data : "none");
+    axis->n_values = 1;
+    bool ok = !own.failed;
+    text_free(&own);
+    return ok;
+}
+
+/* Of the batch, falling; where there are too many, the smallest. */
+static void add_divisors(const struct fit *fit, struct fit_axis *axis)
+{
+    int64_t low[FIT_VALUES_MAX] = {0}, high[FIT_VALUES_MAX] = {0};
+    int n_low = 0, n_high = 0;
+    for (int64_t d = 1; d * d <= fit->batch; d++) {
+        if (fit->batch % d != 0)
+            continue;
+        if (n_low < FIT_VALUES_MAX)
+            low[n_low++] = d;
+        if (d > 1 && d * d < fit->batch)
+            high[n_high++ % FIT_VALUES_MAX] = fit->batch / d; /* falling: the last are kept */
+    }
+    int kept = n_high < FIT_VALUES_MAX - 1 - n_low ? n_high : FIT_VALUES_MAX - 1 - n_low;
+    for (int i = n_high - (kept > 0 ? kept : 0); i < n_high + n_low; i++) {
+        char value[FIT_VALUE_TEXT];
+        int64_t m = i < n_high ? high[i % FIT_VALUES_MAX] : low[n_low - 1 - (i - n_high)];
+        snprintf(value, sizeof value, "%lld", (long long)m);
+        if (m < fit->batch)
+            add_value(&fit->recipe, axis, value);
+    }
+}
+
+/* False: out of memory. */
+static bool add_axis(struct fit *fit, enum fit_axis_id id, const char *allow, bool has_loss)
+{
+    const struct row *row = &rows[id];
+    struct fit_axis *axis = &fit->axes[id];
+    axis->key = row->key;
+    if (!add_own_value(fit, axis))
+        return false;
+    if (recipe_is_given(&fit->recipe, row->key) ||
+        (row->changes_training && !is_allowed(allow, row->key)))
+        return true;
+    if (id == FIT_MICRO_BATCH && has_loss)
+        add_divisors(fit, axis);
+    for (int i = 0; row->values[i] != NULL; i++)
+        if (strcmp(row->values[i], axis->values[0]) != 0)
+            add_value(&fit->recipe, axis, row->values[i]);
+    return true;
+}
+
+int fit_find_value(const struct fit *fit, enum fit_axis_id axis, const char *value)
+{
+    for (int i = 0; i < fit->axes[axis].n_values; i++)
+        if (strcmp(fit->axes[axis].values[i], value) == 0)
+            return i;
+    return -1;
+}
+
+/* Candidates are numbered like the digits of a clock; the micro-batch is the one that turns fastest. */
+int fit_index(const struct fit *fit, const int choice[FIT_N_AXES])
+{
+    int index = 0;
+    for (int i = FIT_N_AXES - 1; i >= 0; i--)
+        index = index * fit->axes[i].n_values + choice[i];
+    return index;
+}
+
+/* How many candidates until the axis turns by one. */
+static int stride(const struct fit *fit, int axis)
+{
+    int n = 1;
+    for (int i = 0; i < axis; i++)
+        n *= fit->axes[i].n_values;
+    return n;
+}
+
+int fit_choice(const struct fit *fit, int candidate, enum fit_axis_id axis)
+{
+    return candidate / stride(fit, (int)axis) % fit->axes[axis].n_values;
+}
+
+int fit_tier_size(const struct fit *fit)
+{
+    return stride(fit, FIT_STATE_BITS);
+}
+
+/* ---- prices ---------------------------------------------------------------------------------- */
+
+enum snug_status fit_recipe(const struct fit *fit, int candidate, struct snug_recipe *recipe,
+                            struct snug_error *err)
+{
+    *recipe = fit->recipe;
+    for (int i = 0; i < FIT_N_AXES; i++) {
+        int value = fit_choice(fit, candidate, i);
+        if (value != 0)
+            TRY(snug_recipe_set(recipe, fit->axes[i].key, fit->axes[i].values[value], err));
+    }
+    return SNUG_OK;
+}
+
+void fit_write_flags(const struct fit *fit, int candidate, struct text *out)
+{
+    for (int i = 0; i < FIT_N_AXES; i++) {
+        int value = fit_choice(fit, candidate, i);
+        if (value != 0)
+            text_add(out, "%s--%s %s", out->length > 0 ? " " : "", fit->axes[i].key,
+                     fit->axes[i].values[value]);
+    }
+}
+
+void fit_write_difference(const struct fit *fit, int candidate, int than, struct text *out)
+{
+    for (int i = 0; i < FIT_N_AXES; i++) {
+        int value = fit_choice(fit, candidate, i);
+        if (value != fit_choice(fit, than, i))
+            text_add(out, "%s%s %s", out->length > 0 ? ", " : "", fit->axes[i].key,
+                     fit->axes[i].values[value]);
+    }
+}
+
+static enum snug_status price(struct fit *fit, int candidate, bool place, struct snug_error *err)
+{
+    struct fit_candidate *c = &fit->candidates[candidate];
+    struct snug_recipe recipe;
+    struct session s;
+    TRY(fit_recipe(fit, candidate, &recipe, err));
+    struct session_request q = {.model = fit->model,
+                                .recipe = &recipe,
+                                .train = true,
+                                .estimate = !place,
+                                .rates = &fit->rates.rates};
+    TRY(session_make(&q, &s, err));
+    c->is_possible = true;
+    c->is_placed = place;
+    c->total_bytes = s.plan.arena_bytes;
+    if (!place)
+        c->least_bytes = s.plan.arena_bytes;
+    c->runtime_bytes = session_expected_runtime_bytes(&s);
+    c->parameter_bytes = s.plan.at_peak[ROLE_parameter];
+    c->seconds = s.plan.step_seconds;
+    session_free(&s);
+    return SNUG_OK;
+}
+
+/* A recipe that contradicts itself is no candidate; anything else that fails ends the search. */
+static enum snug_status try_price(struct fit *fit, int candidate, bool place,
+                                  struct snug_error *err)
+{
+    enum snug_status status = price(fit, candidate, place, err);
+    bool is_refused = status == SNUG_BAD_ARGUMENT || status == SNUG_UNSUPPORTED ||
+                      status == SNUG_OVER_BUDGET || status == SNUG_MISMATCH;
+    if (is_refused)
+        fit->candidates[candidate].is_possible = false;
+    fit->candidates[candidate].is_priced = true;
+    return is_refused ? SNUG_OK : status;
+}
+
+/* A recipe may be for a machine with more cores than this one. */
+static int search_threads(const struct fit *fit)
+{
+    struct snug_recipe here = fit->recipe;
+    here.threads = 0;
+    int cores = recipe_threads(&here), own = recipe_threads(&fit->recipe);
+    return own < cores ? own : cores;
+}
+
+static enum snug_status price_list(struct fit *fit, const int *list, int n, bool place,
+                                   struct snug_error *err)
+{
+    enum snug_status status = SNUG_OK;
+    int threads = search_threads(fit);
+    (void)threads; /* without OpenMP */
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
+    for (int i = 0; i < n; i++) {
+        const struct fit_candidate *c = &fit->candidates[list[i]];
+        bool is_wanted = place ? c->is_possible && !c->is_placed : !c->is_priced;
+        struct snug_error own;
+        enum snug_status failed = is_wanted ? try_price(fit, list[i], place, &own) : SNUG_OK;
+        if (failed != SNUG_OK) {
+#pragma omp critical
+            {
+                status = failed;
+                if (err != NULL)
+                    *err = own;
+            }
+        }
+    }
+    return status;
+}
+
+enum snug_status fit_price(struct fit *fit, const int *list, int n, struct snug_error *err)
+{
+    return price_list(fit, list, n, false, err);
+}
+
+enum snug_status fit_place(struct fit *fit, const int *list, int n, struct snug_error *err)
+{
+    return price_list(fit, list, n, true, err);
+}
+
+int fit_pace(double seconds)
+{
+    return seconds > 1e-12 ? (int)floor(log(seconds) / log1p(1e-3)) : INT_MIN;
+}
+
+bool fit_is_better(const struct fit *fit, int a, int b)
+{
+    int pace_a = fit_pace(fit->candidates[a].seconds),
+        pace_b = fit_pace(fit->candidates[b].seconds);
+    return pace_a != pace_b ? pace_a < pace_b : a < b;
+}
+
+/* ---- from end to end ------------------------------------------------------------------------- */
+
+/* Rounded up to a tenth of a GiB, or to a MiB, as one would type it. */
+static void write_budget(int64_t bytes, struct text *out)
+{
+    int64_t tenth = ((int64_t)1 << 30) / 10, mebi = 1 << 20;
+    int64_t tenths = (bytes + tenth - 1) / tenth;
+    if (tenths > 10)
+        text_add(out, "%lld.%lldG", (long long)(tenths / 10), (long long)(tenths % 10));
+    else
+        text_add(out, "%lldM", (long long)((bytes + mebi - 1) / mebi));
+}
+
+static void write_smallest(const struct fit *fit, struct text *out)
+{
+    struct text flags = {0};
+    fit_write_flags(fit, fit->smallest, &flags);
+    const char *words = text_part(out, &flags);
+    text_add(out, "%s needs ", *words != '\0' ? words : "the recipe as it is");
+    write_budget(fit_needed(&fit->candidates[fit->smallest]), out);
+    text_free(&flags);
+}
+
+static enum snug_status begin(struct fit *fit, const char *allow, struct snug_error *err)
+{
+    struct session s;
+    struct session_request q = {.model = fit->model,
+                                .recipe = &fit->recipe,
+                                .train = true,
+                                .estimate = true,
+                                .rates = &fit->rates.rates};
+    TRY(check_allow(allow, err));
+    if (fit->recipe.memory <= 0)
+        return snug_fail(err, SNUG_BAD_ARGUMENT, "fit needs a budget: --memory 24G");
+    TRY(rates_of_recipe(&fit->recipe, &fit->rates, err));
+    TRY(session_make(&q, &s, err));
+    fit->batch = s.batch;
+    fit->seq = s.seq;
+    fit->runtime_bytes = session_expected_runtime_bytes(&s);
+    bool ok = true;
+    for (int i = 0; i < FIT_N_AXES && ok; i++)
+        ok = add_axis(fit, i, allow, s.prog.loss != TENSOR_NONE);
+    session_free(&s);
+    fit->n_candidates = ok ? stride(fit, FIT_N_AXES) : 0;
+    fit->candidates = ok ? calloc((size_t)fit->n_candidates, sizeof *fit->candidates) : NULL;
+    if (fit->candidates == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    return SNUG_OK;
+}
+
+/* What more could be allowed. */
+static void write_wider(const struct fit *fit, struct text *out)
+{
+    struct fit wider = {.model = fit->model, .recipe = fit->recipe, .chosen = -1, .smallest = -1};
+    if (begin(&wider, "all", NULL) == SNUG_OK && fit_find_smallest(&wider, NULL) == SNUG_OK) {
+        text_add(out, "; with --allow all: ");
+        write_smallest(&wider, out);
+    }
+    fit_free(&wider);
+}
+
+static enum snug_status nothing_fits(const struct fit *fit, const char *allow,
+                                     struct snug_error *err)
+{
+    char budget[TEXT_SIZE_MAX], weights[TEXT_SIZE_MAX], runtime[TEXT_SIZE_MAX];
+    struct text line = {0};
+    const struct fit_candidate *smallest = &fit->candidates[fit->smallest];
+    text_size(fit->recipe.memory, budget);
+    text_size(smallest->parameter_bytes, weights);
+    text_size(smallest->runtime_bytes, runtime);
+    if (smallest->runtime_bytes > fit->recipe.memory)
+        text_add(&line, "%s: the runtime alone is %s, over the budget of %s", fit->model->name,
+                 runtime, budget);
+    else if (smallest->parameter_bytes > fit->recipe.memory)
+        text_add(&line, "%s: its weights alone are %s, over the budget of %s", fit->model->name,
+                 weights, budget);
+    else if (smallest->parameter_bytes + smallest->runtime_bytes > fit->recipe.memory)
+        text_add(&line, "%s: its weights (%s) and the runtime (%s) are over the budget of %s",
+                 fit->model->name, weights, runtime, budget);
+    else
+        text_add(&line, "%s: nothing fits in %s", fit->model->name, budget);
+    text_add(&line, "; the smallest: ");
+    write_smallest(fit, &line);
+    if (!is_allowed(allow, "all"))
+        write_wider(fit, &line);
+    snug_fail(err, SNUG_OVER_BUDGET, "%.480s", line.data == NULL ? "nothing fits" : line.data);
+    text_free(&line);
+    return SNUG_OVER_BUDGET;
+}
+
+enum snug_status fit_search(const struct snug_model *model, const struct snug_recipe *recipe,
+                            const char *allow, struct fit *fit, struct snug_error *err)
+{
+    *fit = (struct fit){.model = model, .recipe = *recipe, .chosen = -1, .smallest = -1};
+    enum snug_status status = begin(fit, allow, err);
+    if (status == SNUG_OK)
+        status = fit_choose(fit, err);
+    if (status == SNUG_OK)
+        status = fit_find_frontier(fit, false, err);
+    if (status != SNUG_OK)
+        fit_free(fit);
+    else if (fit->chosen < 0)
+        status = nothing_fits(fit, allow, err);
+    return status;
+}
+
+void fit_free(struct fit *fit)
+{
+    free(fit->candidates);
+    free(fit->frontier);
+    fit->candidates = NULL;
+    fit->frontier = NULL;
+}

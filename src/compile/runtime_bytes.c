@@ -1,0 +1,81 @@
+/*
+ * runtime_bytes.c -- what a process takes beside its plan, said before it runs.
+ *
+ *     the program, its libraries and a small heap              process
+ *     stacks and malloc's pools of threads                     threads
+ *     the library of MPI, its buffers and its peers            ranks
+ *     LAPACK, where an optimizer calls it                      kinds of ops
+ *     op, tensor and kernel objects, lists of a checkpoint     ops and tensors
+ *     oneDNN's objects and code of matmuls                     kinds of ops
+ *
+ * Each figure is a bound: what was measured (docs/memory.md has the table) and a fifth to a third more.
+ * Evaluation during a run and saving are in them.  No part depends on sizes of tensors: samples, weights and
+ * checkpoints are read and written in place.
+ */
+#include "compile/compile.h"
+
+#include "exec/backend.h"
+
+/* Of a GPU's memory: a CUDA context and the code of the libraries; 574 to 598 million bytes on an H200. */
+static const int64_t gpu_runtime_bytes = (int64_t)640 << 20;
+
+/* A bound is no finer than this; and recipes that differ by a few ops need the same runtime. */
+static const int64_t unit_bytes = 4 << 20;
+static const int64_t process_bytes = 16 << 20;
+static const int64_t thread_bytes = 128 << 10;
+static const int64_t mpi_bytes = 15 << 20, peer_bytes = 128 << 10;
+static const int64_t lapack_bytes = 6 << 20;
+static const int64_t op_bytes = 1536, tensor_bytes_each = 1024;
+
+static bool calls_lapack(enum op_kind kind)
+{
+    return kind == OP_soap || kind == OP_shampoo || kind == OP_caspr;
+}
+
+/* What the kernel of an op prepares: one matmul or several, each with its oneDNN objects. */
+static int64_t prepared_bytes(enum op_kind kind)
+{
+    switch (kind) {
+    case OP_linear:
+    case OP_linear_grad_x:
+        return 6 << 10;
+    case OP_linear_grad_w:
+        return 10 << 10;
+    case OP_linear_cross_entropy:
+    case OP_linear_cross_entropy_grad:
+    case OP_linear_cross_entropy_train:
+        return 160 << 10;
+    case OP_orthogonalize:
+    case OP_soap:
+        return 16 << 10;
+    case OP_shampoo:
+    case OP_caspr:
+        return 48 << 10;
+    default:
+        return 0;
+    }
+}
+
+static int64_t objects_bytes(const struct program *prog)
+{
+    return prog->n_ops * op_bytes + prog->n_tensors * tensor_bytes_each;
+}
+
+int64_t session_expected_runtime_bytes(const struct session *s)
+{
+    int n_ranks = s->n_ranks * s->n_stages;
+    bool has_lapack = false;
+    if (session_is_on_gpu(s))
+        return gpu_runtime_bytes;
+    int64_t bytes = process_bytes + s->facts.threads * thread_bytes;
+    if (n_ranks > 1)
+        bytes += mpi_bytes + n_ranks * peer_bytes;
+    for (int i = 0; i < s->prog.n_ops; i++) {
+        bytes += prepared_bytes(s->prog.ops[i].kind);
+        has_lapack |= calls_lapack(s->prog.ops[i].kind);
+    }
+    if (has_lapack)
+        bytes += lapack_bytes;
+    bytes += objects_bytes(&s->prog) + objects_bytes(&s->whole);
+    return (bytes + unit_bytes - 1) / unit_bytes * unit_bytes;
+}

@@ -1,0 +1,407 @@
+/*
+ * linear.c -- linear, linear_grad_x and linear_grad_w on matrix products.
+ *
+ * linear and linear_grad_x are one thing: rows times a matrix.  They go by chunks of rows, so that
+ * bias, activation and rounding find a chunk while it is still in the cache.  16-bit operands are
+ * widened to fp32 in the workspace: the matrix once per op, the rows a chunk at a time; fp32 ones
+ * are read and written where they are.
+ *
+ * linear_grad_w sums over rows.  In fp32 it is one product; with a 16-bit operand it is one per
+ * chunk, added up in dW itself or, if that is 16-bit, in fp32 in the workspace, rounded once.
+ *
+ * Where the CPU has tiles, products of two bf16 operands go without widening (gemm_bf16.h), all rows
+ * at once, and are finished on their way out.  Which way an op goes is decided when it is prepared;
+ * the workspace is enough for both, so that a plan does not depend on the machine that makes it.
+ */
+#include "cpu/cpu.h"
+#include "cpu/gemm/gemm_bf16.h"
+
+#include <stdlib.h>
+
+enum { CACHED_ELEMS = 1 << 20 }; /* results that are larger are stored around the caches */
+
+/* The workspace of an op on tiles. */
+struct tiled {
+    bool fits;                  /* both operands are bf16 */
+    struct product_shape shape; /* of all rows */
+    size_t bias, product, total;
+};
+
+/* Where things are.  An offset into the workspace means something only if its user needs it. */
+struct layout {
+    int64_t n_rows, chunk_rows;
+    int64_t width_in, width_out; /* of the rows that go in and come out; of x and dy in grad_w */
+    struct product_shape shape;  /* of a full chunk */
+    bool splits_k;               /* the rows are k (grad_w), else m */
+    bool acc_apart;              /* a product goes to the workspace first, not to the result */
+    bool needs_finish;           /* a product is not the result yet */
+    size_t matrix, bias, left, right, acc, product, total;
+    struct tiled tiled;
+};
+
+struct prepared {
+    struct layout layout;
+    int threads;
+    const struct cpu_loops *loops;
+    product16_fn *product16;     /* NULL: not on tiles */
+    struct product *full, *tail; /* a chunk, and the shorter last one */
+};
+
+static const struct tensor *input(const struct program *prog, const struct op *op, int k)
+{
+    return k < op->n_in && op->in[k] != TENSOR_NONE ? program_tensor(prog, op->in[k]) : NULL;
+}
+
+static const struct tensor *output(const struct program *prog, const struct op *op, int k)
+{
+    return k < op->n_out && op->out[k] != TENSOR_NONE ? program_tensor(prog, op->out[k]) : NULL;
+}
+
+static bool is_f32(const struct tensor *tensor)
+{
+    return tensor != NULL && tensor->dtype == DTYPE_f32;
+}
+
+/* linear_grad_x does not sum its columns: linear_grad_w does that here. */
+static bool supports(const struct program *prog, const struct op *op)
+{
+    if (op->kind == OP_linear_grad_x && output(prog, op, 1) != NULL)
+        return false;
+    for (int k = 0; k < MAX_INPUTS; k++)
+        if (input(prog, op, k) != NULL && !dtype_is_product(input(prog, op, k)->dtype))
+            return false;
+    for (int k = 0; k < MAX_OUTPUTS; k++)
+        if (output(prog, op, k) != NULL && !dtype_is_product(output(prog, op, k)->dtype))
+            return false;
+    return true;
+}
+
+/* The shape of a product over `rows` rows. */
+static struct product_shape shape_for(const struct layout *layout, int64_t rows)
+{
+    struct product_shape shape = layout->shape;
+    *(layout->splits_k ? &shape.k : &shape.m) = rows;
+    return shape;
+}
+
+static size_t both_work_bytes(const struct layout *layout, int threads)
+{
+    struct product_shape full = shape_for(layout, layout->chunk_rows);
+    size_t bytes = product_work_bytes(&full, threads);
+    int64_t tail_rows = layout->n_rows % layout->chunk_rows;
+    if (tail_rows > 0) {
+        struct product_shape tail = shape_for(layout, tail_rows);
+        size_t tail_bytes = product_work_bytes(&tail, threads);
+        bytes = tail_bytes > bytes ? tail_bytes : bytes;
+    }
+    return bytes;
+}
+
+/* `bias`: an fp32 copy of so many elements, or 0. */
+static void book_tiled(struct layout *layout, int64_t bias, const struct tensor *left,
+                       const struct tensor *right, int threads)
+{
+    struct tiled *tiled = &layout->tiled;
+    tiled->fits = left->dtype == DTYPE_bf16 && right->dtype == DTYPE_bf16;
+    if (!tiled->fits)
+        return;
+    tiled->shape = shape_for(layout, layout->n_rows);
+    tiled->bias = work_take(&tiled->total, f32_bytes(bias));
+    tiled->product = work_take(&tiled->total, product16_plan(&tiled->shape, threads).total);
+    layout->total = tiled->total > layout->total ? tiled->total : layout->total;
+}
+
+/* linear: rows x [I] times W^T; linear_grad_x: rows dy [O] times W. */
+static struct layout times_matrix_layout(const struct program *prog, const struct op *op,
+                                         const struct device_facts *facts)
+{
+    const struct tensor *rows_in = input(prog, op, 0), *matrix = input(prog, op, 1);
+    const struct tensor *third = input(prog, op, 2);
+    const struct tensor *bias = op->kind == OP_linear ? third : NULL;
+    const struct tensor *slope_at = op->kind == OP_linear ? NULL : third;
+    const struct tensor *y = output(prog, op, 0), *before = output(prog, op, 1);
+    int64_t k = shape_last(&rows_in->shape), n = shape_last(&y->shape);
+    struct layout layout = {.n_rows = shape_rows(&rows_in->shape), .width_in = k, .width_out = n};
+
+    /* Few rows keep a chunk in the cache, but every thread wants its share, and each product packs
+     * the matrix anew: what need not be widened goes in longer chunks, what need not be finished
+     * either in one.  Where the rows are cut changes no bits: each is a sum over k of its own. */
+    enum { LEAST_CHUNK = 256 };
+    bool all_f32 = is_f32(rows_in) && is_f32(matrix) && is_f32(y);
+    int64_t most_rows = facts->threads <= 2 ? LEAST_CHUNK : LEAST_CHUNK / 2 * facts->threads;
+    layout.acc_apart =
+        slope_at != NULL || input(prog, op, 3) != NULL || (!is_f32(y) && !is_f32(before));
+    layout.needs_finish = layout.acc_apart || !is_f32(y) || bias != NULL || before != NULL ||
+                          (op->kind == OP_linear && op->attrs.act != ACT_none);
+    if (all_f32)
+        most_rows = layout.needs_finish ? 4 * most_rows : layout.n_rows;
+    int64_t n_chunks = (layout.n_rows + most_rows - 1) / most_rows; /* about equally long */
+    layout.chunk_rows = (layout.n_rows + n_chunks - 1) / n_chunks;
+    bool matrix_is_n_k = (op->kind == OP_linear) != (op->attrs.in_out != 0);
+    layout.shape = (struct product_shape){.m = layout.chunk_rows,
+                                          .n = n,
+                                          .k = k,
+                                          .b_transposed = matrix_is_n_k,
+                                          .lda = k,
+                                          .ldb = matrix_is_n_k ? k : n,
+                                          .ldc = n,
+                                          /* widened chunks may be short: as the shortest */
+                                          .chosen_by_m = all_f32 ? layout.n_rows : LEAST_CHUNK};
+    if (!is_f32(matrix))
+        layout.matrix = work_take(&layout.total, f32_bytes(n * k));
+    if (bias != NULL && !is_f32(bias))
+        layout.bias = work_take(&layout.total, f32_bytes(n));
+    if (!is_f32(rows_in))
+        layout.left = work_take(&layout.total, f32_bytes(layout.chunk_rows * k));
+    if (layout.acc_apart)
+        layout.acc = work_take(&layout.total, f32_bytes(layout.chunk_rows * n));
+    layout.product = work_take(&layout.total, both_work_bytes(&layout, facts->threads));
+    book_tiled(&layout, bias != NULL && !is_f32(bias) ? n : 0, rows_in, matrix, facts->threads);
+    return layout;
+}
+
+/* dW [O,I] = dy^T x, or with in_out dW [I,O] = x^T dy: left^T right. */
+static struct layout grad_w_layout(const struct program *prog, const struct op *op,
+                                   const struct device_facts *facts)
+{
+    const struct tensor *x = input(prog, op, 0), *dy = input(prog, op, 1);
+    const struct tensor *dw = output(prog, op, 0);
+    struct layout layout = {.n_rows = shape_rows(&x->shape),
+                            .width_in = shape_last(&x->shape),
+                            .width_out = shape_last(&dy->shape),
+                            .splits_k = true};
+    int64_t m = op->attrs.in_out ? layout.width_in : layout.width_out;
+    int64_t n = op->attrs.in_out ? layout.width_out : layout.width_in;
+
+    layout.chunk_rows = is_f32(x) && is_f32(dy) ? layout.n_rows : least(layout.n_rows, 512);
+    layout.shape = (struct product_shape){.m = m,
+                                          .n = n,
+                                          .k = layout.chunk_rows,
+                                          .a_transposed = true,
+                                          .lda = m,
+                                          .ldb = n,
+                                          .ldc = n,
+                                          .may_add = true};
+    if (dw == NULL)
+        return layout; /* a bias alone needs no product */
+    if (!is_f32(x))
+        layout.left = work_take(&layout.total, f32_bytes(layout.chunk_rows * layout.width_in));
+    if (!is_f32(dy))
+        layout.right = work_take(&layout.total, f32_bytes(layout.chunk_rows * layout.width_out));
+    if (!is_f32(dw))
+        layout.acc = work_take(&layout.total, f32_bytes(m * n));
+    layout.product = work_take(&layout.total, both_work_bytes(&layout, facts->threads));
+    book_tiled(&layout, 0, x, dy, facts->threads);
+    return layout;
+}
+
+static struct layout layout_of(const struct program *prog, const struct op *op,
+                               const struct device_facts *facts)
+{
+    return op->kind == OP_linear_grad_w ? grad_w_layout(prog, op, facts)
+                                        : times_matrix_layout(prog, op, facts);
+}
+
+static size_t workspace_bytes(const struct program *prog, const struct op *op,
+                              const struct device_facts *facts)
+{
+    return layout_of(prog, op, facts).total;
+}
+
+static void release(void *prepared)
+{
+    struct prepared *p = prepared;
+    if (p != NULL) {
+        product_release(p->full);
+        product_release(p->tail);
+    }
+    free(p);
+}
+
+static enum snug_status prepare(const struct program *prog, const struct op *op,
+                                const struct device_facts *facts, void **prepared,
+                                struct snug_error *err)
+{
+    struct prepared *p = calloc(1, sizeof *p);
+    if (p == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to prepare it",
+                         op_infos[op->kind].name);
+    p->layout = layout_of(prog, op, facts);
+    p->threads = facts->threads;
+    p->loops = cpu_loops();
+    p->product16 = p->layout.tiled.fits ? cpu_product16() : NULL;
+    enum snug_status status = SNUG_OK;
+    int64_t tail_rows = p->layout.n_rows % p->layout.chunk_rows;
+    if (output(prog, op, 0) != NULL && p->product16 == NULL) {
+        struct product_shape full = shape_for(&p->layout, p->layout.chunk_rows);
+        struct product_shape tail = shape_for(&p->layout, tail_rows);
+        status = product_prepare(&full, p->threads, &p->full, err);
+        if (status == SNUG_OK && tail_rows > 0)
+            status = product_prepare(&tail, p->threads, &p->tail, err);
+    }
+    if (status == SNUG_OK)
+        *prepared = p;
+    else
+        release(p);
+    return status;
+}
+
+/* Where the product of a chunk goes: straight to an fp32 result, or to the workspace (it may not
+ * where y lies on what is still to be read). */
+static float *chunk_target(const struct kernel_call *call, const struct layout *layout, int64_t row)
+{
+    const struct operand *y = &call->out[0], *before = &call->out[1];
+    if (layout->acc_apart)
+        return work_at(call->work, layout->acc);
+    bool to_before = before->data != NULL && is_f32(before->tensor);
+    return (float *)(to_before ? before : y)->data + row * layout->width_out;
+}
+
+/* What is done to a product of all rows: bias, what is added, and activation, or an activation's
+ * slope. */
+static struct linear_finish finish_of(const struct kernel_call *call, size_t bias_copy)
+{
+    const struct prepared *p = call->prepared;
+    const struct layout *layout = &p->layout;
+    const struct operand *third = &call->in[2];
+    bool is_linear = call->op->kind == OP_linear;
+    struct linear_finish finish = {.n_rows = layout->n_rows,
+                                   .width = layout->width_out,
+                                   .act = is_linear || third->data != NULL ? call->op->attrs.act
+                                                                           : ACT_none,
+                                   .more = span_of(&call->in[3], 0),
+                                   .before = span_of(&call->out[1], 0),
+                                   .y = span_of(&call->out[0], 0)};
+    if (third->data != NULL && is_linear)
+        finish.bias = span_view(p->loops, p->threads, span_of(third, 0), layout->width_out,
+                                work_at(call->work, bias_copy));
+    else if (third->data != NULL)
+        finish.slope_at = span_of(third, 0);
+    return finish;
+}
+
+static void run_times_matrix_tiled(const struct kernel_call *call)
+{
+    const struct prepared *p = call->prepared;
+    const struct tiled *tiled = &p->layout.tiled;
+    struct linear_finish finish = finish_of(call, tiled->bias);
+    struct product16_out out = {.how = FINISH_store,
+                                .pitch = finish.width,
+                                .bias = finish.bias,
+                                .act = finish.act,
+                                .before = finish.before,
+                                .slope_at = finish.slope_at,
+                                .more = finish.more,
+                                .y = finish.y,
+                                .around_cache = finish.n_rows * finish.width > CACHED_ELEMS};
+    p->product16(p->threads, &tiled->shape, call->in[0].data, call->in[1].data, &out,
+                 work_at(call->work, tiled->product));
+}
+
+static enum snug_status run_times_matrix(const struct kernel_call *call, struct snug_error *err)
+{
+    const struct prepared *p = call->prepared;
+    const struct layout *layout = &p->layout;
+    if (p->product16 != NULL) {
+        run_times_matrix_tiled(call);
+        return SNUG_OK;
+    }
+    const float *matrix =
+        span_view(p->loops, p->threads, span_of(&call->in[1], 0),
+                  layout->width_in * layout->width_out, work_at(call->work, layout->matrix));
+    struct linear_finish finish = finish_of(call, layout->bias);
+    for (int64_t row = 0; row < layout->n_rows; row += layout->chunk_rows) {
+        int64_t n = least(layout->chunk_rows, layout->n_rows - row);
+        const float *rows_in =
+            span_view(p->loops, p->threads, span_of(&call->in[0], row * layout->width_in),
+                      n * layout->width_in, work_at(call->work, layout->left));
+        int64_t first = row * layout->width_out;
+        finish.n_rows = n;
+        finish.acc = chunk_target(call, layout, row);
+        finish.before.begin = finish.y.begin = finish.slope_at.begin = first;
+        finish.more.begin = first;
+        TRY(product_run(n == layout->chunk_rows ? p->full : p->tail, rows_in, matrix, finish.acc,
+                        false, work_at(call->work, layout->product), err));
+        if (layout->needs_finish)
+            p->loops->finish_linear(p->threads, &finish);
+    }
+    return SNUG_OK;
+}
+
+static void run_grad_w_tiled(const struct kernel_call *call)
+{
+    const struct prepared *p = call->prepared;
+    const struct layout *layout = &p->layout;
+    bool in_out = call->op->attrs.in_out != 0;
+    const uint16_t *left = call->in[in_out ? 0 : 1].data, *right = call->in[in_out ? 1 : 0].data;
+    struct product16_out out = {.how = FINISH_store,
+                                .pitch = layout->shape.n,
+                                .y = span_of(&call->out[0], 0),
+                                .add = call->add};
+    p->product16(p->threads, &layout->tiled.shape, left, right, &out,
+                 work_at(call->work, layout->tiled.product));
+}
+
+static enum snug_status sum_grad_w(const struct kernel_call *call, float *sum, bool add,
+                                   struct snug_error *err)
+{
+    const struct prepared *p = call->prepared;
+    const struct layout *layout = &p->layout;
+    bool in_out = call->op->attrs.in_out != 0;
+    for (int64_t row = 0; row < layout->n_rows; row += layout->chunk_rows) {
+        int64_t n = least(layout->chunk_rows, layout->n_rows - row);
+        const float *x =
+            span_view(p->loops, p->threads, span_of(&call->in[0], row * layout->width_in),
+                      n * layout->width_in, work_at(call->work, layout->left));
+        const float *dy =
+            span_view(p->loops, p->threads, span_of(&call->in[1], row * layout->width_out),
+                      n * layout->width_out, work_at(call->work, layout->right));
+        TRY(product_run(n == layout->chunk_rows ? p->full : p->tail, in_out ? x : dy,
+                        in_out ? dy : x, sum, add || row > 0, work_at(call->work, layout->product),
+                        err));
+    }
+    return SNUG_OK;
+}
+
+static enum snug_status run_grad_w(const struct kernel_call *call, struct snug_error *err)
+{
+    const struct prepared *p = call->prepared;
+    const struct layout *layout = &p->layout;
+    const struct operand *dy = &call->in[1];
+    const struct operand *dw = &call->out[0], *dbias = &call->out[1];
+
+    if (dbias->data != NULL)
+        p->loops->sum_columns(p->threads, span_of(dy, 0), layout->n_rows, layout->width_out,
+                              span_of(dbias, 0), call->add);
+    if (dw->data == NULL)
+        return SNUG_OK;
+    if (p->product16 != NULL) {
+        run_grad_w_tiled(call);
+        return SNUG_OK;
+    }
+    bool direct = is_f32(dw->tensor);
+    float *sum = direct ? dw->data : work_at(call->work, layout->acc);
+    TRY(sum_grad_w(call, sum, direct && call->add, err));
+    if (!direct)
+        p->loops->narrow(p->threads, span_of(dw, 0), layout->shape.m * layout->shape.n, sum,
+                         call->add);
+    return SNUG_OK;
+}
+
+static const struct kernel rows[] = {
+#define ROW(op_kind, runner)                                                                      \
+    {                                                                                             \
+        .kind = OP_##op_kind, .name = PRODUCT_NAME, .supports = supports,                         \
+        .workspace_bytes = workspace_bytes, .prepare = prepare, .release = release, .run = runner \
+    }
+    ROW(linear, run_times_matrix),
+    ROW(linear_grad_x, run_times_matrix),
+    ROW(linear_grad_w, run_grad_w),
+#undef ROW
+};
+
+const struct kernel *rows_linear(int *n_rows)
+{
+    *n_rows = (int)(sizeof rows / sizeof *rows);
+    return rows;
+}

@@ -1,0 +1,417 @@
+/*
+ * lm_head_bf16.c -- the language-model head on tiles.
+ *
+ * Loss and gradient in one op: of whole rows E = exp(logits - logit of target) is kept in bf16, for
+ * a chunk of rows.  What dlogits = factor (E / sum - labels) are besides is a number a row, s, so they
+ * are never made:
+ *
+ *     for each block of classes:    E of the chunk -> kept; their sum
+ *     every row:                    lse; s = factor / sum; E at the target -= sum; x' = s x
+ *     for each block of classes:    dx += E W;  dW (+)= E^T x'
+ *     every row:                    dx *= s
+ *
+ * At most 2048 rows and 200 MiB are kept: for GPT-2 and two threads as much in all as the head without
+ * tiles books for bf16.  Every chunk reads and writes dW; longer ones would cost memory.  A 16-bit dW is
+ * rounded once a chunk, so there may be four of them, no more.
+ *
+ * Where there would be more, and where labels are smoothed, the logits are made twice, a block of classes
+ * at a time and for up to 16384 rows: a quarter more products, but dW of a block is finished in one go.
+ * The loss alone, or the gradient from a given lse, goes the same way and needs the logits once.  A chunk
+ * of E with a sum that is no use, as where a target lies far below its rivals, is done again that way.
+ *
+ * Each row's sum is kept in slices of columns (gemm_bf16.h) that are the same for any number of
+ * threads, so the bits are.
+ */
+#include "cpu/gemm/lm_head_bf16.h"
+
+#include <math.h>
+
+enum {
+    DLOGITS_BYTES = 16 << 20, /* more only where 1024 classes need it */
+    LEAST_CLASSES = 1024,
+    MOST_CLASSES = 8192,
+    MOST_ROWS = 16384,
+    KEPT_BYTES = 200 << 20,
+    KEPT_ROWS = 2048,
+    KEPT_CHUNKS = 4 /* at most, of a 16-bit dW */
+};
+
+/* Of exponentials.  A sum is about 1 and more, since the target's own is about 1; but its logit is taken
+ * by another order of adding than the tiles', and where logits are in the billions that is far off.  Up to
+ * the largest, s x is no denormal for factors above 1e-8. */
+static const double LEAST_SUM = 1e-24, LARGEST_SUM = 1e24;
+
+struct layout {
+    int64_t block_classes, n_slices;
+    int64_t pitch; /* of a row of dlogits or of E */
+    size_t running, picked, scales, dlogits, x, dx, product, total; /* dlogits: or E */
+};
+
+/* Of a row of so many classes, in whole strips. */
+static int64_t pitch_of(int64_t n_classes)
+{
+    return product16_strips(n_classes) * STRIP;
+}
+
+static int64_t kept_rows(const struct head16 *head)
+{
+    int64_t n =
+        KEPT_BYTES / (pitch_of(head->n_classes) * (int64_t)sizeof(uint16_t)) / STRIP * STRIP;
+    return n < STRIP ? STRIP : least(n, KEPT_ROWS);
+}
+
+static bool may_keep(const struct head16 *head)
+{
+    bool in_chunks =
+        !head->wants_dw || head->dw_is_f32 || head->n_rows <= KEPT_CHUNKS * kept_rows(head);
+    bool wants_gradient = head->wants_dx || head->wants_dw;
+    return head->makes_lse && wants_gradient && in_chunks && !head->is_smoothed;
+}
+
+static int64_t chunk_rows(const struct head16 *head)
+{
+    return least(head->n_rows, may_keep(head) ? kept_rows(head) : MOST_ROWS);
+}
+
+static int64_t block_classes(const struct head16 *head)
+{
+    int64_t n = DLOGITS_BYTES / (2 * head->n_rows) / STRIP * STRIP;
+    if (head->keeps_all)
+        n = MOST_CLASSES;
+    n = n < LEAST_CLASSES ? LEAST_CLASSES : n > MOST_CLASSES ? MOST_CLASSES : n;
+    return least(n, head->n_classes);
+}
+
+static struct product_shape logits_shape(const struct head16 *head, int64_t n_classes)
+{
+    return (struct product_shape){.m = head->n_rows,
+                                  .n = n_classes,
+                                  .k = head->width,
+                                  .b_transposed = true,
+                                  .lda = head->width,
+                                  .ldb = head->width};
+}
+
+static struct product_shape dx_shape(const struct head16 *head, int64_t pitch, int64_t n_classes)
+{
+    return (struct product_shape){
+        .m = head->n_rows, .n = head->width, .k = n_classes, .lda = pitch, .ldb = head->width};
+}
+
+static struct product_shape dw_shape(const struct head16 *head, int64_t pitch, int64_t n_classes)
+{
+    return (struct product_shape){.m = n_classes,
+                                  .n = head->width,
+                                  .k = head->n_rows,
+                                  .a_transposed = true,
+                                  .lda = pitch,
+                                  .ldb = head->width};
+}
+
+static size_t product_bytes(const struct head16 *head, int64_t pitch, int64_t n_classes)
+{
+    struct product_shape shapes[] = {logits_shape(head, n_classes),
+                                     dx_shape(head, pitch, n_classes),
+                                     dw_shape(head, pitch, n_classes)};
+    bool wanted[] = {true, head->wants_dx, head->wants_dw};
+    size_t most = 0;
+    for (int i = 0; i < 3; i++) {
+        size_t bytes = wanted[i] ? product16_plan(&shapes[i], head->threads).total : 0;
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+static struct layout layout_of(const struct head16 *head)
+{
+    struct layout l = {.block_classes = block_classes(head)};
+    l.pitch = pitch_of(head->keeps_all ? head->n_classes : l.block_classes);
+    l.n_slices = (l.block_classes + HEAD_SLICE - 1) / HEAD_SLICE;
+    size_t states = 0, sums = 0; /* of rows, done with when the first sum of dx comes */
+    if (head->makes_lse) {
+        l.running = work_take(&states, f32_bytes(head->n_rows * l.n_slices * 2 * HEAD_LANES));
+        l.picked = work_take(&states, f32_bytes(head->n_rows));
+    }
+    if (head->wants_dx && !head->dx_is_f32)
+        l.dx = work_take(&sums, f32_bytes(head->n_rows * head->width));
+    work_take(&l.total, states > sums ? states : sums);
+    if (head->keeps_all)
+        l.scales = work_take(&l.total, f32_bytes(head->n_rows));
+    if (head->wants_dx || head->wants_dw)
+        l.dlogits = work_take(&l.total, (size_t)(head->n_rows * l.pitch) * sizeof(uint16_t));
+    if (head->keeps_all && head->wants_dw)
+        l.x = work_take(&l.total, (size_t)(head->n_rows * head->width) * sizeof(uint16_t));
+    size_t bytes = product_bytes(head, l.pitch, l.block_classes);
+    int64_t tail = head->n_classes % l.block_classes;
+    size_t tail_bytes = tail > 0 ? product_bytes(head, l.pitch, tail) : 0;
+    l.product = work_take(&l.total, bytes > tail_bytes ? bytes : tail_bytes);
+    return l;
+}
+
+/* The head of some of the rows. */
+static struct head16 with_rows(const struct head16 *head, int64_t n_rows, bool keeps_all)
+{
+    struct head16 part = *head;
+    part.n_rows = n_rows;
+    part.keeps_all = keeps_all;
+    return part;
+}
+
+/* Rows that are kept may have to be done the other way after all. */
+static size_t bytes_of_rows(const struct head16 *head, int64_t n_rows)
+{
+    if (n_rows == 0)
+        return 0;
+    struct head16 twice = with_rows(head, n_rows, false), kept = with_rows(head, n_rows, true);
+    size_t bytes = layout_of(&twice).total;
+    size_t kept_bytes = may_keep(head) ? layout_of(&kept).total : 0;
+    return bytes > kept_bytes ? bytes : kept_bytes;
+}
+
+size_t head16_work_bytes(const struct head16 *head)
+{
+    int64_t n_rows = chunk_rows(head);
+    size_t bytes = bytes_of_rows(head, n_rows);
+    size_t tail_bytes = bytes_of_rows(head, head->n_rows % n_rows);
+    return bytes > tail_bytes ? bytes : tail_bytes;
+}
+
+/* ---- running it ---------------------------------------------------------------------------- */
+
+struct walk {
+    const struct head16 *head;
+    const struct head16_operands *in;
+    struct layout layout;
+    product16_fn *product16;
+    void *work;
+};
+
+static uint16_t *halves_at(const struct walk *walk, size_t place)
+{
+    return (uint16_t *)(void *)work_at(walk->work, place);
+}
+
+/* About what tiles will make of it. */
+static float target_logit(const struct walk *walk, int64_t row)
+{
+    int64_t width = walk->head->width;
+    const uint16_t *x = walk->in->x + row * width,
+                   *w = walk->in->w + walk->in->targets[row] * width;
+    float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t j = 0; j < width; j++)
+        sum += bf16_to_f32(x[j]) * bf16_to_f32(w[j]);
+    return sum;
+}
+
+/* Exponentials are of differences from the highest logit so far; those that are kept, from one number a
+ * row. */
+static void begin_rows(const struct walk *walk)
+{
+    const struct head16 *head = walk->head;
+    int64_t n_slices = walk->layout.n_slices;
+#pragma omp parallel for schedule(static) num_threads(head->threads)
+    for (int64_t row = 0; row < head->n_rows; row++) {
+        float *states = work_at(walk->work, walk->layout.running) + row * n_slices * 2 * HEAD_LANES;
+        float top = head->keeps_all ? target_logit(walk, row) : HEAD_LOWEST;
+        for (int64_t i = 0; i < n_slices; i++, states += 2 * HEAD_LANES)
+            for (int lane = 0; lane < HEAD_LANES; lane++) {
+                states[lane] = top;
+                states[HEAD_LANES + lane] = 0.0f;
+            }
+    }
+}
+
+static void sum_exponentials(const struct walk *walk, int64_t first, int64_t n_classes)
+{
+    const struct head16 *head = walk->head;
+    struct product_shape shape = logits_shape(head, n_classes);
+    struct product16_out out = {.how = head->keeps_all ? FINISH_exponentials : FINISH_lse,
+                                .around_cache = true,
+                                .pitch = walk->layout.pitch,
+                                .targets = walk->in->targets,
+                                .first_class = first,
+                                .running = work_at(walk->work, walk->layout.running),
+                                .n_slices = walk->layout.n_slices,
+                                .picked = work_at(walk->work, walk->layout.picked)};
+    if (head->keeps_all)
+        out.y = (struct span){DTYPE_bf16, halves_at(walk, walk->layout.dlogits), first};
+    walk->product16(head->threads, &shape, walk->in->x, walk->in->w + first * head->width, &out,
+                    work_at(walk->work, walk->layout.product));
+}
+
+struct row_sum {
+    double top, sum; /* of exponentials of differences from top */
+};
+
+/* From all lanes and slices of a row, in order. */
+static struct row_sum sum_of_row(const struct walk *walk, int64_t row)
+{
+    int64_t n_slices = walk->layout.n_slices;
+    const float *states =
+        work_at(walk->work, walk->layout.running) + row * n_slices * 2 * HEAD_LANES;
+    float highest = HEAD_LOWEST; /* no fmax: gcc 12 for arm64 dies of it here */
+    for (int64_t i = 0; i < n_slices; i++)
+        for (int lane = 0; lane < HEAD_LANES; lane++) {
+            float state = states[2 * i * HEAD_LANES + lane];
+            highest = state > highest ? state : highest;
+        }
+    struct row_sum row_sum = {.top = (double)highest};
+    for (int64_t i = 0; i < n_slices; i++)
+        for (int lane = 0; lane < HEAD_LANES; lane++) {
+            const float *state = states + 2 * i * HEAD_LANES + lane;
+            row_sum.sum += (double)state[HEAD_LANES] * exp((double)state[0] - row_sum.top);
+        }
+    return row_sum;
+}
+
+/* What is kept of a row becomes dlogits but for s. */
+static void end_kept_row(const struct walk *walk, int64_t row, struct row_sum of)
+{
+    const struct head16 *head = walk->head;
+    const struct head16_operands *in = walk->in;
+    double picked = (double)work_at(walk->work, walk->layout.picked)[row];
+    float s = (float)((double)in->factor / of.sum);
+    uint16_t *kept = halves_at(walk, walk->layout.dlogits) + row * walk->layout.pitch;
+    kept[in->targets[row]] = bf16_from_f32((float)(exp(picked - of.top) - of.sum));
+    work_at(walk->work, walk->layout.scales)[row] = s;
+    if (!head->wants_dw)
+        return;
+    const uint16_t *x = in->x + row * head->width;
+    uint16_t *scaled = halves_at(walk, walk->layout.x) + row * head->width;
+#pragma omp simd
+    for (int64_t j = 0; j < head->width; j++)
+        scaled[j] = bf16_from_f32(s * bf16_to_f32(x[j]));
+}
+
+/* False: what is kept is of no use, by the sum of a row. */
+static bool end_rows(const struct walk *walk)
+{
+    const struct head16 *head = walk->head;
+    int64_t n_useless = 0;
+#pragma omp parallel for schedule(static) num_threads(head->threads) reduction(+ : n_useless)
+    for (int64_t row = 0; row < head->n_rows; row++) {
+        struct row_sum of = sum_of_row(walk, row);
+        double lse = of.top + log(of.sum);
+        walk->in->lse[row] = (float)lse;
+        if (walk->in->losses != NULL)
+            walk->in->losses[row] = lse - (double)work_at(walk->work, walk->layout.picked)[row];
+        if (head->keeps_all && of.sum >= LEAST_SUM && of.sum <= LARGEST_SUM)
+            end_kept_row(walk, row, of);
+        else
+            n_useless += head->keeps_all;
+    }
+    return n_useless == 0;
+}
+
+/* dlogits of a block of classes, from logits made for it. */
+static void make_dlogits(const struct walk *walk, int64_t first, int64_t n_classes,
+                         uint16_t *dlogits)
+{
+    const struct head16_operands *in = walk->in;
+    struct product_shape shape = logits_shape(walk->head, n_classes);
+    struct product16_out softmax = {.how = FINISH_softmax,
+                                    .pitch = walk->layout.pitch,
+                                    .y = {DTYPE_bf16, dlogits, 0},
+                                    .targets = in->targets,
+                                    .first_class = first,
+                                    .lse = in->lse,
+                                    .factor = in->factor,
+                                    .labels = in->labels};
+    walk->product16(walk->head->threads, &shape, in->x, in->w + first * walk->head->width, &softmax,
+                    work_at(walk->work, walk->layout.product));
+}
+
+static void add_gradients(const struct walk *walk, int64_t first, int64_t n_classes,
+                          const uint16_t *dlogits)
+{
+    const struct head16 *head = walk->head;
+    const struct head16_operands *in = walk->in;
+    const struct layout *l = &walk->layout;
+    void *work = work_at(walk->work, l->product);
+    if (head->wants_dx) {
+        struct span sum = {DTYPE_f32, work_at(walk->work, l->dx), 0};
+        struct product16_out dx = {.how = FINISH_store,
+                                   .pitch = head->width,
+                                   .y = head->dx_is_f32 ? in->dx : sum,
+                                   .add = first > 0};
+        struct product_shape shape = dx_shape(head, l->pitch, n_classes);
+        walk->product16(head->threads, &shape, dlogits, in->w + first * head->width, &dx, work);
+    }
+    if (head->wants_dw) {
+        struct span y = {in->dw.dtype, in->dw.data, in->dw.begin + first * head->width};
+        struct product16_out dw = {
+            .how = FINISH_store, .pitch = head->width, .y = y, .add = in->add_dw};
+        struct product_shape shape = dw_shape(head, l->pitch, n_classes);
+        const uint16_t *x = head->keeps_all ? halves_at(walk, l->x) : in->x;
+        walk->product16(head->threads, &shape, dlogits, x, &dw, work);
+    }
+}
+
+static void scale_dx(const struct walk *walk)
+{
+    const struct head16 *head = walk->head;
+    float *dx = head->dx_is_f32 ? (float *)walk->in->dx.data + walk->in->dx.begin
+                                : work_at(walk->work, walk->layout.dx);
+    const float *scales = work_at(walk->work, walk->layout.scales);
+#pragma omp parallel for schedule(static) num_threads(head->threads)
+    for (int64_t row = 0; row < head->n_rows; row++)
+#pragma omp simd
+        for (int64_t j = 0; j < head->width; j++)
+            dx[row * head->width + j] *= scales[row];
+}
+
+static void make_gradients(const struct walk *walk, const struct cpu_loops *loops)
+{
+    const struct head16 *head = walk->head;
+    int64_t block = walk->layout.block_classes;
+    uint16_t *dlogits = halves_at(walk, walk->layout.dlogits);
+    for (int64_t first = 0; first < head->n_classes; first += block) {
+        int64_t n_classes = least(block, head->n_classes - first);
+        if (!head->keeps_all)
+            make_dlogits(walk, first, n_classes, dlogits);
+        add_gradients(walk, first, n_classes, head->keeps_all ? dlogits + first : dlogits);
+    }
+    if (head->keeps_all && head->wants_dx)
+        scale_dx(walk);
+    if (head->wants_dx && !head->dx_is_f32)
+        loops->narrow(head->threads, walk->in->dx, head->n_rows * head->width,
+                      work_at(walk->work, walk->layout.dx), false);
+}
+
+/* False: what was to be kept cannot be, and no gradient was made. */
+static bool run_rows(const struct head16 *head, const struct head16_operands *operands,
+                     product16_fn *product16, const struct cpu_loops *loops, void *work)
+{
+    struct walk walk = {head, operands, layout_of(head), product16, work};
+    int64_t block = walk.layout.block_classes;
+    if (head->makes_lse) {
+        begin_rows(&walk);
+        for (int64_t first = 0; first < head->n_classes; first += block)
+            sum_exponentials(&walk, first, least(block, head->n_classes - first));
+        if (!end_rows(&walk))
+            return false;
+    }
+    if (head->wants_dx || head->wants_dw)
+        make_gradients(&walk, loops);
+    return true;
+}
+
+void head16_run(const struct head16 *head, const struct head16_operands *operands,
+                product16_fn *product16, const struct cpu_loops *loops, void *work)
+{
+    int64_t step = chunk_rows(head);
+    for (int64_t row = 0; row < head->n_rows; row += step) {
+        int64_t n_rows = least(step, head->n_rows - row);
+        struct head16 kept = with_rows(head, n_rows, true), twice = with_rows(head, n_rows, false);
+        struct head16_operands rows = *operands;
+        rows.x += row * head->width;
+        rows.targets += row;
+        rows.lse += row;
+        rows.losses = operands->losses != NULL ? operands->losses + row : NULL;
+        rows.dx.begin += row * head->width;
+        rows.add_dw = operands->add_dw || row > 0;
+        if (!may_keep(head) || !run_rows(&kept, &rows, product16, loops, work))
+            run_rows(&twice, &rows, product16, loops, work);
+    }
+}

@@ -1,0 +1,35 @@
+/*
+ * lm_head_bf16.h -- the language-model head on tiles: logits, softmax, loss and gradients in bf16.
+ */
+#ifndef SNUG_CPU_GEMM_LM_HEAD_BF16_H
+#define SNUG_CPU_GEMM_LM_HEAD_BF16_H
+
+#include "cpu/gemm/gemm_bf16.h"
+
+struct head16 {
+    int64_t n_rows, width, n_classes;
+    int threads;
+    bool makes_lse; /* else it is given */
+    bool wants_dx, wants_dw;
+    bool dx_is_f32; /* summed where it is, else in the workspace */
+    bool dw_is_f32;
+    bool is_smoothed; /* its labels */
+    bool keeps_all;   /* classes of a row at once: lm_head_bf16.c decides it */
+};
+
+struct head16_operands {
+    const uint16_t *x, *w;
+    const int32_t *targets;
+    float *lse;
+    double *losses; /* one a row; NULL: none wanted */
+    float factor;   /* of the gradient */
+    struct labels labels;
+    struct span dx, dw;
+    bool add_dw;
+};
+
+size_t head16_work_bytes(const struct head16 *head);
+void head16_run(const struct head16 *head, const struct head16_operands *operands,
+                product16_fn *product16, const struct cpu_loops *loops, void *work);
+
+#endif

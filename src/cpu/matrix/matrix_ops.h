@@ -1,0 +1,154 @@
+/*
+ * matrix_ops.h -- all ops on whole matrices: their workspaces, their products, and running them.
+ */
+#ifndef SNUG_CPU_MATRIX_MATRIX_OPS_H
+#define SNUG_CPU_MATRIX_MATRIX_OPS_H
+
+#include "cpu/matrix/newton_schulz.h"
+#include "optim/matrix_blocks.h"
+#include "optim/matrix_soap.h"
+
+/* ---- what shampoo, caspr and soap do with each element ----------------------------------------- */
+
+/* One row: g, m, v, h and a; returns the sum of a^2. */
+static double block_row(const struct block_work *b, int64_t row, double eps)
+{
+    const struct tools *t = b->t;
+    const int64_t n = b->at.cols, first = (b->at.row + row) * b->l->w.cols + b->at.col;
+    const double beta1 = option_of(t, PRECONDITION_beta1), beta = option_of(t, PRECONDITION_beta);
+    const real clip = (real)scalar_of(t, SCALAR_clip), keep1 = (real)beta1, keep = (real)beta;
+    const real rest1 = (real)(1 - beta1), rest = (real)(1 - beta), least_root = (real)eps;
+    const real scale = (real)(1 / correction(t, PRECONDITION_beta1));
+    const real root_scale = (real)(1 / sqrt(correction(t, PRECONDITION_beta)));
+    real *g = b->g + row * n, *h = b->h + row * n;
+    real *u = b->u + first, *m = b->m + first, *v = b->v + first;
+    double sum = 0;
+    read_reals(&t->call->in[MATRIX_GRADIENT], first, n, g);
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) {
+        g[i] *= clip;
+        m[i] = keep1 * m[i] + rest1 * g[i];
+        v[i] = keep * v[i] + rest * g[i] * g[i];
+        h[i] = (keep1 * m[i] + rest1 * g[i]) * scale;
+        u[i] = h[i] / (root_of(v[i]) * root_scale + least_root);
+        sum += (double)u[i] * (double)u[i];
+    }
+    return sum;
+}
+
+static double block_moments(const struct block_work *b, double eps)
+{
+    const int threads = threads_for(b->t, b->at.rows * b->at.cols);
+    double *sums = doubles_at(b->t, b->l->sums), total = 0;
+    (void)threads; /* without OpenMP */
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t row = 0; row < b->at.rows; row++)
+        sums[row] = block_row(b, row, eps);
+    for (int64_t row = 0; row < b->at.rows; row++)
+        total += sums[row];
+    return total;
+}
+
+static void block_store(const struct block_work *b, double factor)
+{
+    const real by = (real)factor;
+    for (int64_t row = 0; row < b->at.rows; row++) {
+        real *u = b->u + (b->at.row + row) * b->l->w.cols + b->at.col;
+        for (int64_t i = 0; i < b->at.cols; i++)
+            u[i] = by * b->g[row * b->at.cols + i];
+    }
+}
+
+static void soap_read(const struct soap_work *s)
+{
+    const int threads = threads_for(s->t, s->l->n);
+    const real clip = (real)scalar_of(s->t, SCALAR_clip);
+    const int64_t n = s->l->n;
+    real *g = s->g;
+    (void)threads; /* without OpenMP */
+    EACH_CHUNK(n)
+    {
+        int64_t at = chunk * CHUNK_ELEMS;
+        read_reals(&s->t->call->in[MATRIX_GRADIENT], at, least(CHUNK_ELEMS, n - at), g + at);
+        EACH_IN_CHUNK(n)
+        g[i] *= clip;
+    }
+}
+
+static void soap_adam(const struct soap_work *s)
+{
+    const int threads = threads_for(s->t, s->l->n);
+    const double beta1 = option_of(s->t, SOAP_beta1), beta2 = option_of(s->t, SOAP_beta2);
+    const real keep1 = (real)beta1, rest1 = (real)(1 - beta1);
+    const real keep2 = (real)beta2, rest2 = (real)(1 - beta2);
+    const real eps = (real)option_of(s->t, SOAP_eps);
+    const int64_t n = s->l->n;
+    real *x = s->x, *m = s->state[STATE_m], *v = s->state[STATE_v];
+    (void)threads; /* without OpenMP */
+    EACH_CHUNK(n)
+    EACH_IN_CHUNK(n)
+    {
+        m[i] = keep1 * m[i] + rest1 * x[i];
+        v[i] = keep2 * v[i] + rest2 * x[i] * x[i];
+        x[i] = m[i] / (root_of(v[i]) + eps);
+    }
+}
+
+/* ---- all ops ----------------------------------------------------------------------------------- */
+
+struct matrix_layout { /* of the op in work, the others are empty */
+    struct muon_layout muon;
+    struct blocks_layout blocks;
+    struct soap_layout soap;
+    size_t total;
+};
+
+enum { MOST_MATRIX_STATES = MAX_INPUTS - MATRIX_STATES };
+
+static struct matrix_layout matrix_layout(const struct op *op, const struct tensor *u,
+                                          const struct tensor *const states[MOST_MATRIX_STATES])
+{
+    struct matrix_layout l = {.total = 0};
+    if (op->kind == OP_orthogonalize) {
+        l.muon = muon_layout(u, states[STATE_m]);
+        l.total = l.muon.total;
+    } else if (op->kind == OP_soap) {
+        l.soap = soap_layout(u, states);
+        l.total = l.soap.total;
+    } else {
+        l.blocks = blocks_layout(u, op->n_in - MATRIX_STATES, states,
+                                 (int64_t)op->attrs.options.value[PRECONDITION_block]);
+        l.total = l.blocks.total;
+    }
+    return l;
+}
+
+/* For a plan. */
+static struct matrix_layout planned_layout(const struct program *prog, const struct op *op)
+{
+    const struct tensor *states[MOST_MATRIX_STATES] = {NULL};
+    for (int k = MATRIX_STATES; k < op->n_in; k++)
+        if (op->in[k] != TENSOR_NONE)
+            states[k - MATRIX_STATES] = program_tensor(prog, op->in[k]);
+    return matrix_layout(op, program_tensor(prog, op->out[0]), states);
+}
+
+static enum snug_status matrix_run(struct tools *t)
+{
+    const struct tensor *states[MOST_MATRIX_STATES];
+    const struct kernel_call *call = t->call;
+    if (scalar_of(t, SCALAR_skip) != 0) {
+        const struct tensor *u = call->out[0].tensor;
+        memset(call->out[0].data, 0, (size_t)shape_elems(&u->shape) * dtype_bytes(u->dtype));
+        return SNUG_OK;
+    }
+    for (int k = 0; k < MOST_MATRIX_STATES; k++)
+        states[k] = call->in[MATRIX_STATES + k].tensor;
+    struct matrix_layout l = matrix_layout(call->op, call->out[0].tensor, states);
+    t->after = l.total;
+    if (call->op->kind == OP_orthogonalize)
+        return muon_run(t, &l.muon);
+    return call->op->kind == OP_soap ? soap_run(t, &l.soap) : blocks_run(t, &l.blocks);
+}
+
+#endif

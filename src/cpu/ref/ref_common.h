@@ -1,0 +1,101 @@
+/*
+ * ref_common.h -- what the families of reference kernels share; nobody else includes it.
+ */
+#ifndef SNUG_CPU_REF_REF_COMMON_H
+#define SNUG_CPU_REF_REF_COMMON_H
+
+#include "cpu/ref/ref.h"
+
+/* ref_KIND runs the op KIND. */
+#define OP(kind, ...) \
+    enum snug_status ref_##kind(const struct kernel_call *call, struct snug_error *err);
+#include "ir/ops.def"
+#undef OP
+
+/* What the few kernels that need workspace book, in doubles. */
+int64_t ref_attention_work_elems(const struct shape *qkv);
+int64_t ref_attention_grad_work_elems(const struct shape *qkv, int64_t heads);
+int64_t ref_head_grad_work_elems(const struct shape *x);
+size_t ref_matrix_work_bytes(const struct program *prog, const struct op *op); /* in bytes */
+
+/* fn(x) and fn'(x) */
+double ref_fn(enum act fn, double x);
+double ref_fn_slope(enum act fn, double x);
+
+static inline bool present(const struct operand *x)
+{
+    return x->data != NULL;
+}
+
+static inline int64_t elems(const struct operand *x)
+{
+    return shape_elems(&x->tensor->shape);
+}
+
+static inline int64_t rows(const struct operand *x)
+{
+    return shape_rows(&x->tensor->shape);
+}
+
+static inline int64_t last(const struct operand *x)
+{
+    return shape_last(&x->tensor->shape);
+}
+
+static inline double load(const struct operand *x, int64_t index)
+{
+    return dtype_load(x->tensor->dtype, x->data, index);
+}
+
+static inline void store(const struct operand *x, int64_t index, double value)
+{
+    dtype_store(x->tensor->dtype, x->data, index, value);
+}
+
+/* A number as the tensor would give it back. */
+static inline double as_stored(const struct operand *x, double value)
+{
+    double bits = 0.0; /* room for any float */
+    dtype_store(x->tensor->dtype, &bits, 0, value);
+    return dtype_load(x->tensor->dtype, &bits, 0);
+}
+
+/* += or =, for the outputs that accumulate; one that is left out takes nothing. */
+static inline void store_or_add(const struct operand *x, int64_t index, double value, bool add)
+{
+    if (present(x))
+        store(x, index, add ? load(x, index) + value : value);
+}
+
+/* to (+)= the sums of x's columns, of its numbers as they are stored. */
+static inline void sum_columns(const struct operand *x, const struct operand *to, bool add)
+{
+    int64_t n_rows = rows(x), width = last(x);
+    for (int64_t c = 0; present(to) && c < width; c++) {
+        double sum = 0.0;
+        for (int64_t n = 0; n < n_rows; n++)
+            sum += load(x, n * width + c);
+        store_or_add(to, c, sum, add);
+    }
+}
+
+/* The dot product of `n` elements from two places, each with a stride. */
+static inline double dot(const struct operand *a, int64_t a_begin, int64_t a_step,
+                         const struct operand *b, int64_t b_begin, int64_t b_step, int64_t n)
+{
+    double sum = 0.0;
+    for (int64_t i = 0; i < n; i++)
+        sum += load(a, a_begin + i * a_step) * load(b, b_begin + i * b_step);
+    return sum;
+}
+
+/* log(sum(exp(value))) of values that come one at a time: exp never sees more than 0. */
+struct log_sum {
+    double max, sum;
+    int64_t n;
+};
+
+void log_sum_add(struct log_sum *acc, double value);
+double log_sum_value(const struct log_sum *acc);
+
+#endif

@@ -1,0 +1,59 @@
+/*
+ * dispatch_average.c -- average_clock, average_keep, average over weight_average.cu.
+ */
+#include <string.h>
+
+#include "cuda/optim/weight_average.h"
+#include "cuda/dispatch/dispatch.h"
+#include "optim/average.h"
+
+static bool supports(const struct program *prog, const struct op *op)
+{
+    bool is_clock = op->kind == OP_average_clock;
+    return cuda_floats_fit(prog, op, 1u << AVERAGE_SCALARS, is_clock ? 1u : 0);
+}
+
+static struct average_job job_of(const struct kernel_call *call)
+{
+    const struct operand *w = &call->in[AVERAGE_WEIGHT], *kept = &call->in[AVERAGE_KEPT];
+    struct average_job job = {.average = call->op->attrs.average,
+                              .scalars = call->in[AVERAGE_SCALARS].data};
+    memcpy(job.options, call->op->attrs.options.value, sizeof job.options);
+    if (call->op->kind != OP_average_clock) {
+        job.n = cuda_elems(w);
+        job.n_copies = cuda_elems(kept) / job.n;
+    }
+    return job;
+}
+
+static enum snug_status run_clock(const struct kernel_call *call, struct snug_error *err)
+{
+    struct average_job job = job_of(call);
+    return cuda_done(call, cuda_average_clock(&job, call->stream), err);
+}
+
+static enum snug_status run_keep(const struct kernel_call *call, struct snug_error *err)
+{
+    struct average_job job = job_of(call);
+    return cuda_done(call,
+                     cuda_average_keep(&job, cuda_array_of(&call->in[AVERAGE_WEIGHT]),
+                                       cuda_array_of(&call->in[AVERAGE_KEPT]), call->stream),
+                     err);
+}
+
+static enum snug_status run_average(const struct kernel_call *call, struct snug_error *err)
+{
+    struct average_job job = job_of(call);
+    return cuda_done(call,
+                     cuda_average(&job, cuda_array_of(&call->in[AVERAGE_WEIGHT]),
+                                  cuda_array_of(&call->in[AVERAGE_KEPT]),
+                                  cuda_array_of(&call->out[0]), call->stream),
+                     err);
+}
+
+CUDA_ROWS(average) = {
+    {.kind = OP_average_clock, .name = "cuda", .supports = supports, .run = run_clock},
+    {.kind = OP_average_keep, .name = "cuda", .supports = supports, .run = run_keep},
+    {.kind = OP_average, .name = "cuda", .supports = supports, .run = run_average},
+};
+CUDA_ROWS_END(average)

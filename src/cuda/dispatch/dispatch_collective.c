@@ -1,0 +1,25 @@
+/*
+ * dispatch_collective.c -- what ranks do together: the executor knows which way it goes.
+ *
+ * Directly: NCCL's work on the stream of copies (nccl.c).  Through the host: the thread of copies calls,
+ * and comes back when it is done.  Both use the bucket that the plan has for such ops.
+ */
+#include "cuda/dispatch/dispatch.h"
+
+static enum snug_status run_exchange(const struct kernel_call *call, struct snug_error *err)
+{
+    return call->exchanger != NULL
+               ? call->exchanger->run(call->exchanger, call, err)
+               : snug_fail(err, SNUG_BAD_ARGUMENT, "%s needs other ranks, and there are none",
+                           op_infos[call->op->kind].name);
+}
+
+CUDA_ROWS(exchange) = {
+    {.kind = OP_all_reduce, .name = "cuda", .run = run_exchange},
+    {.kind = OP_reduce_scatter, .name = "cuda", .run = run_exchange},
+    {.kind = OP_all_gather, .name = "cuda", .run = run_exchange},
+    {.kind = OP_send, .name = "cuda", .run = run_exchange},
+    {.kind = OP_sent, .name = "cuda", .run = run_exchange},
+    {.kind = OP_recv, .name = "cuda", .run = run_exchange},
+};
+CUDA_ROWS_END(exchange)

@@ -1,0 +1,128 @@
+/*
+ * dispatch_norm.c -- layernorm, add_layernorm and their gradient over norm.cu.
+ */
+#include "cuda/dispatch/dropout_args.h"
+#include "cuda/kernels/norm.h"
+#include "cuda/dispatch/dispatch.h"
+
+static bool is_type(const struct program *prog, tensor_id id, enum dtype dtype)
+{
+    return id == TENSOR_NONE || program_tensor(prog, id)->dtype == dtype;
+}
+
+/* One type for rows and weights, fp32 for the statistics; gradients have any. */
+static bool supports_rows(const struct program *prog, const struct op *op, unsigned statistics_in,
+                          unsigned statistics_out, unsigned gradients_out)
+{
+    const struct tensor *x = program_tensor(prog, op->in[0]);
+    if (x->dtype == DTYPE_f64 || shape_last(&x->shape) > CUDA_NORM_WIDTH_MOST)
+        return false;
+    for (int k = 0; k < op->n_in; k++)
+        if (op->in[k] != prog->scalars &&
+            !is_type(prog, op->in[k], statistics_in >> k & 1 ? DTYPE_f32 : x->dtype))
+            return false;
+    for (int k = 0; k < op->n_out; k++)
+        if (!(gradients_out >> k & 1) &&
+            !is_type(prog, op->out[k], statistics_out >> k & 1 ? DTYPE_f32 : x->dtype))
+            return false;
+    return true;
+}
+
+static bool supports(const struct program *prog, const struct op *op)
+{
+    return op->kind == OP_layernorm ? supports_rows(prog, op, 0, 6, 0)
+                                    : supports_rows(prog, op, 0, 12, 0);
+}
+
+static bool sums_dx(const struct op *op)
+{
+    return op->n_out > 3 && op->out[3] != TENSOR_NONE;
+}
+
+static bool supports_grad(const struct program *prog, const struct op *op)
+{
+    return supports_rows(prog, op, 24, 0, 14) && (!sums_dx(op) || op->out[0] != TENSOR_NONE);
+}
+
+/* dx is in registers, as what the other sums are made of is. */
+static bool sums_columns(const struct program *prog, const struct op *op)
+{
+    (void)prog;
+    return sums_dx(op);
+}
+
+static struct cuda_norm norm_of(const struct kernel_call *call)
+{
+    const struct shape *x = &call->in[0].tensor->shape;
+    return (struct cuda_norm){.n_rows = shape_rows(x),
+                              .width = (int)shape_last(x),
+                              .dtype = call->in[0].tensor->dtype,
+                              .eps = (float)call->op->attrs.eps,
+                              .a = call->in[0].data};
+}
+
+static enum snug_status run_layernorm(const struct kernel_call *call, struct snug_error *err)
+{
+    struct cuda_norm norm = norm_of(call);
+    norm.gamma = call->in[1].data;
+    norm.beta = call->in[2].data;
+    norm.y = call->out[0].data;
+    norm.mean = call->out[1].data;
+    norm.rstd = call->out[2].data;
+    return cuda_done(call, cuda_norm(&norm, call->stream), err);
+}
+
+static enum snug_status run_add_layernorm(const struct kernel_call *call, struct snug_error *err)
+{
+    struct cuda_norm norm = norm_of(call);
+    norm.b = call->in[1].data;
+    norm.gamma = call->in[2].data;
+    norm.beta = call->in[3].data;
+    norm.sum = call->out[0].data;
+    norm.y = call->out[1].data;
+    norm.mean = call->out[2].data;
+    norm.rstd = call->out[3].data;
+    norm.dropout = cuda_dropout_of(call, 4);
+    return cuda_done(call, cuda_norm(&norm, call->stream), err);
+}
+
+static size_t grad_bytes(const struct program *prog, const struct op *op,
+                         const struct device_facts *facts)
+{
+    const struct shape *x = &program_tensor(prog, op->in[1])->shape;
+    (void)facts;
+    return (size_t)cuda_norm_parts(shape_rows(x), shape_last(x), sums_dx(op)) * sizeof(float);
+}
+
+static enum snug_status run_grad(const struct kernel_call *call, struct snug_error *err)
+{
+    const struct shape *x = &call->in[1].tensor->shape;
+    struct cuda_norm_grad grad = {.n_rows = shape_rows(x),
+                                  .width = (int)shape_last(x),
+                                  .dtype = call->in[1].tensor->dtype,
+                                  .dy = call->in[0].data,
+                                  .x = call->in[1].data,
+                                  .gamma = call->in[2].data,
+                                  .mean = call->in[3].data,
+                                  .rstd = call->in[4].data,
+                                  .r = call->in[5].data,
+                                  .dx = call->out[0].data,
+                                  .dgamma = cuda_array_of(&call->out[1]),
+                                  .dbeta = cuda_array_of(&call->out[2]),
+                                  .dsum = cuda_array_of(&call->out[3]),
+                                  .add = call->add,
+                                  .parts = call->work};
+    return cuda_done(call, cuda_norm_grad(&grad, call->stream), err);
+}
+
+CUDA_ROWS(norm) = {
+    {.kind = OP_layernorm, .name = "cuda", .supports = supports, .run = run_layernorm},
+    {.kind = OP_add_layernorm, .name = "cuda", .supports = supports, .run = run_add_layernorm},
+    {.kind = OP_layernorm_grad,
+     .name = "cuda",
+     .supports = supports_grad,
+     .sums_columns = sums_columns,
+     .workspace_bytes = grad_bytes,
+     .run = run_grad},
+};
+CUDA_ROWS_END(norm)

@@ -1,0 +1,23 @@
+/*
+ * dropout_args.h -- the mask of an op's dropout, from its attributes, for the rows of several families.
+ */
+#ifndef SNUG_CUDA_DISPATCH_DROPOUT_ARGS_H
+#define SNUG_CUDA_DISPATCH_DROPOUT_ARGS_H
+
+#include "cuda/kernels/dropout.h"
+#include "exec/backend.h"
+
+/* Input k is the scalar table; it may be left out if the op drops nothing. */
+static inline struct cuda_dropout cuda_dropout_of(const struct kernel_call *call, int k)
+{
+    const struct attrs *attrs = &call->op->attrs;
+    if (!(attrs->dropout > 0))
+        return (struct cuda_dropout){.scale = 1.0f};
+    return (struct cuda_dropout){.scalars = call->in[k].data,
+                                 .site = attrs->site,
+                                 .micro = call->op->micro,
+                                 .below = (uint32_t)(attrs->dropout * 0x1p32),
+                                 .scale = (float)(1.0 / (1.0 - attrs->dropout))};
+}
+
+#endif

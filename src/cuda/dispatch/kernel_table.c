@@ -1,0 +1,86 @@
+/*
+ * kernel_table.c -- which row of the CUDA backend runs an op.
+ */
+#include "cuda/dispatch/dispatch.h"
+#include "cuda/dispatch/kernel_table.h"
+
+static rows_fn *const families[] = {
+#define FAMILY_FN(name) cuda_rows_##name,
+    CUDA_FAMILIES(FAMILY_FN)
+#undef FAMILY_FN
+};
+
+enum { N_FAMILIES = sizeof families / sizeof *families };
+
+static const struct kernel *choose_least(const struct program *prog, const struct op *op,
+                                         const struct device_facts *facts)
+{
+    const struct kernel *best = NULL;
+    size_t least = 0;
+    for (int f = 0; f < N_FAMILIES; f++) {
+        int n_rows = 0;
+        const struct kernel *rows = families[f](&n_rows);
+        for (int i = 0; i < n_rows; i++) {
+            const struct kernel *row = &rows[i];
+            if (row->kind != op->kind || (row->supports != NULL && !row->supports(prog, op)))
+                continue;
+            size_t bytes = row->workspace_bytes == NULL ? 0 : row->workspace_bytes(prog, op, facts);
+            if (best == NULL || bytes < least) {
+                best = row;
+                least = bytes;
+            }
+        }
+    }
+    return best;
+}
+
+const struct kernel *cuda_choose(const struct program *prog, const struct op *op,
+                                 const struct device_facts *facts)
+{
+    return facts->least_workspace ? choose_least(prog, op, facts)
+                                  : rows_find(families, N_FAMILIES, prog, op, op->kind);
+}
+
+const char *backend_cuda_rows(enum op_kind kind)
+{
+    const struct kernel *row = rows_find(families, N_FAMILIES, NULL, NULL, kind);
+    return row != NULL ? row->name : "";
+}
+
+const struct backend *backend_cuda_table(void)
+{
+    static const struct backend backend = {.name = "cuda",
+                                           .alignment = CUDA_ALIGNMENT,
+                                           .choose = cuda_choose,
+                                           .store_place = CUDA_STORE_PLACE};
+    return &backend;
+}
+
+/* ---- what rows share ----------------------------------------------------------------------- */
+
+static bool float_fits(const struct program *prog, tensor_id id, bool may_be_f64)
+{
+    return id == TENSOR_NONE || may_be_f64 || prog->tensors[id].dtype != DTYPE_f64;
+}
+
+bool cuda_floats_fit(const struct program *prog, const struct op *op, unsigned f64_inputs,
+                     unsigned f64_outputs)
+{
+    for (int k = 0; k < op->n_in; k++)
+        if (!float_fits(prog, op->in[k], (f64_inputs >> k & 1) != 0))
+            return false;
+    for (int k = 0; k < op->n_out; k++)
+        if (!float_fits(prog, op->out[k], (f64_outputs >> k & 1) != 0))
+            return false;
+    return true;
+}
+
+enum snug_status cuda_done(const struct kernel_call *call, int error, struct snug_error *err)
+{
+    if (error == 0)
+        return SNUG_OK;
+    const struct tensor *result = call->out[0].tensor;
+    return snug_fail(err, SNUG_UNSUPPORTED, "%s%s%s on the GPU: %s", op_infos[call->op->kind].name,
+                     result == NULL ? "" : " of ", result == NULL ? "" : result->name,
+                     cuda_error_text(error));
+}

@@ -1,0 +1,337 @@
+/*
+ * attention_mma.cu -- the attention of attention.cu on tensor cores, for bf16 and f16: what runs where
+ * there is dropout, which cuDNN would draw from other random numbers.
+ *
+ * The walks are those of attention.cu.  A block is 4 warps; a warp owns 16 rows (queries, or keys for dk
+ * and dv) and keeps scores and results of them in registers.  Tiles lie in shared memory in 16 bits: as
+ * they are where a product sums over the columns of a head, turned where it sums over rows.
+ *
+ *     forward    s = q k^T        out += p v        (v turned)
+ *     dq         s = q k^T        dp = dy v^T       dq += ds k                      (k turned as well)
+ *     dk, dv     s = k q^T        dp = v dy^T       dv += p dy,  dk += ds q         (q, dy turned as well)
+ *
+ * p and ds are rounded to the type of the tensors on their way into the second product.
+ */
+#include "cuda/kernels/attention_head.h"
+#include "cuda/kernels/device.h"
+#include "cuda/kernels/mma.h"
+
+enum { WARPS = 4, THREADS = WARPS * WARP, ROWS = WARPS * 16 };
+
+/* OTHER: rows of a tile of the side that a gradient walks over. */
+template <int DEPTH> struct sizes {
+    static constexpr int PITCH = DEPTH + 8, N_DEPTH = DEPTH / 8;
+    static constexpr int OTHER = DEPTH > 64 ? ROWS / 2 : ROWS, TURNED_PITCH = OTHER + 8;
+    /* elements */
+    static constexpr int TILE = ROWS * PITCH, OTHER_TILE = OTHER * PITCH;
+    static constexpr int TURNED = DEPTH * TURNED_PITCH;
+};
+
+/* ---- tiles ---------------------------------------------------------------------------------- */
+
+struct rows16 { /* of one head: row 0, and how far apart they are */
+    const uint16_t *data;
+    int64_t step;
+};
+
+DEVICE struct rows16 part_rows(const struct cuda_attention &t, const struct head &head,
+                               enum part part)
+{
+    return {(const uint16_t *)t.qkv + qkv_at(t, head, part, 0), 3 * (int64_t)width_of(t)};
+}
+
+DEVICE struct rows16 dy_rows(const struct cuda_attention &t, const struct head &head)
+{
+    return {(const uint16_t *)t.dy + y_at(t, head, 0), width_of(t)};
+}
+
+DEVICE pack_16 pack_or_0(const struct cuda_attention &t, const struct rows16 &from, int64_t row,
+                         int column)
+{
+    pack_16 pack = {};
+    if (row < t.n_time && column < t.depth)
+        pack = *(const pack_16 *)(from.data + row * from.step + column);
+    return pack;
+}
+
+/* N_ROWS rows as they are: [row][column] */
+template <int DEPTH, int N_ROWS>
+DEVICE void load_rows(const struct cuda_attention &t, const struct rows16 &from, int64_t first,
+                      uint16_t *to)
+{
+    constexpr int PACKS = DEPTH / PACK;
+    for (int i = (int)threadIdx.x; i < N_ROWS * PACKS; i += THREADS) {
+        int row = i / PACKS, column = i % PACKS * PACK;
+        *(pack_16 *)(to + row * sizes<DEPTH>::PITCH + column) =
+            pack_or_0(t, from, first + row, column);
+    }
+}
+
+/* Turned: [column][row].  Neighbouring threads take neighbouring rows, to write side by side. */
+template <int DEPTH, int N_ROWS>
+DEVICE void load_turned(const struct cuda_attention &t, const struct rows16 &from, int64_t first,
+                        uint16_t *to)
+{
+    for (int i = (int)threadIdx.x; i < N_ROWS * (DEPTH / PACK); i += THREADS) {
+        int row = i % N_ROWS, column = i / N_ROWS * PACK;
+        pack_16 pack = pack_or_0(t, from, first + row, column);
+        for (int k = 0; k < PACK; k++)
+            to[(column + k) * (N_ROWS + 8) + row] = (uint16_t)(pack.two[k / 2] >> 16 * (k % 2));
+    }
+}
+
+/* Rows of results from `first` on: rows of the warp, times factor of each half. */
+template <int DTYPE, int DEPTH>
+DEVICE void write_rows(const struct cuda_attention &t, const float (&out)[DEPTH / 8][4],
+                       uint16_t *to, int64_t step, int64_t first, const float factor[2])
+{
+    UNROLL(2)
+    for (int half = 0; half < 2; half++) {
+        int64_t row = first + mma_group() + 8 * half;
+        UNROLL(16)
+        for (int j = 0; j < DEPTH / 8; j++) {
+            int column = 8 * j + mma_pair();
+            if (row < t.n_time && column < t.depth)
+                *(uint32_t *)(to + row * step + column) = mma_round<DTYPE>(
+                    out[j][2 * half] * factor[half], out[j][2 * half + 1] * factor[half]);
+        }
+    }
+}
+
+/* ---- forward -------------------------------------------------------------------------------- */
+
+/* Over the 4 threads of a row. */
+template <class F> DEVICE float row_reduce(float value, F fn)
+{
+    value = fn(value, __shfl_xor_sync(0xffffffffu, value, 1));
+    return fn(value, __shfl_xor_sync(0xffffffffu, value, 2));
+}
+
+/* Scores of one row (of the two that a thread has parts of) become probabilities less a factor; what was
+ * summed before is to be scaled by the result. */
+template <int N>
+DEVICE float update_row(const struct cuda_attention &t, const struct head &head,
+                        const struct mask &mask, int64_t query, int64_t key_0, int half,
+                        float (&s)[N][4], float *most, float *total)
+{
+    float scale = 1.0f / sqrtf((float)t.depth), largest = -INFINITY, sum = 0.0f;
+    UNROLL(16)
+    for (int i = 0; i < 2 * N; i++) {
+        int64_t key = key_0 + i / 2 * 8 + mma_pair() + i % 2;
+        float &score = s[i / 2][2 * half + i % 2];
+        score = sees(t, query, key) ? score * scale : -INFINITY;
+        largest = score > largest ? score : largest;
+    }
+    largest = larger_of_two()(row_reduce(largest, larger_of_two()), *most);
+    float base = largest == -INFINITY ? 0.0f : largest; /* a row that is not there */
+    float kept = __expf(*most - base);
+    UNROLL(16)
+    for (int i = 0; i < 2 * N; i++) {
+        int64_t key = key_0 + i / 2 * 8 + mma_pair() + i % 2;
+        float &score = s[i / 2][2 * half + i % 2];
+        score = __expf(score - base);
+        sum += score;
+        if (mask.below != 0)
+            score *= mask_factor(mask, score_index(t, head, query, key));
+    }
+    *total = *total * kept + row_reduce(sum, add_two());
+    *most = largest;
+    return kept;
+}
+
+template <int DTYPE, int DEPTH> KERNEL attend16(struct cuda_attention t, int n_tiles)
+{
+    using z = sizes<DEPTH>;
+    DYNAMIC_SHARED(uint16_t, q);
+    uint16_t *k = q + z::TILE, *v = k + z::TILE;
+    struct head head = head_of(t, blockIdx.x / n_tiles);
+    struct mask mask = mask_of(t.dropout);
+    int64_t first = query_tile(n_tiles) * ROWS;
+    int64_t n_keys = t.causal && first + ROWS < t.n_time ? first + ROWS : t.n_time;
+    int row = (int)threadIdx.x / WARP * 16;
+    float out[z::N_DEPTH][4] = {}, most[2] = {-INFINITY, -INFINITY}, total[2] = {};
+    load_rows<DEPTH, ROWS>(t, part_rows(t, head, PART_q), first, q);
+    for (int64_t key = 0; key < n_keys; key += ROWS) {
+        __syncthreads();
+        load_rows<DEPTH, ROWS>(t, part_rows(t, head, PART_k), key, k);
+        load_turned<DEPTH, ROWS>(t, part_rows(t, head, PART_v), key, v);
+        __syncthreads();
+        float s[ROWS / 8][4] = {};
+        mma_tiles<DTYPE, ROWS / 8, DEPTH / 16>(s, q, row, k, z::PITCH);
+        UNROLL(2)
+        for (int half = 0; half < 2; half++) {
+            int64_t query = first + row + mma_group() + 8 * half;
+            float kept = update_row(t, head, mask, query, key, half, s, &most[half], &total[half]);
+            UNROLL(16)
+            for (int j = 0; j < z::N_DEPTH; j++) {
+                out[j][2 * half] *= kept;
+                out[j][2 * half + 1] *= kept;
+            }
+        }
+        mma_results<DTYPE, z::N_DEPTH, ROWS / 16>(out, s, v, ROWS + 8);
+    }
+    float factor[2] = {1.0f / total[0], 1.0f / total[1]};
+    UNROLL(2)
+    for (int half = 0; half < 2; half++) {
+        int64_t query = first + row + mma_group() + 8 * half;
+        if (mma_pair() == 0 && query < t.n_time)
+            t.lse[head.index * t.n_time + query] = most[half] + logf(total[half]);
+    }
+    write_rows<DTYPE, DEPTH>(t, out, (uint16_t *)t.y + y_at(t, head, 0), width_of(t), first + row,
+                             factor);
+}
+
+/* ---- gradient ------------------------------------------------------------------------------- */
+
+/* s becomes p with dropout, dp becomes ds less the scale. */
+DEVICE void slope(const struct cuda_attention &t, const struct head &head, const struct mask &mask,
+                  int64_t query, int64_t key, float lse, float delta, float *s, float *dp)
+{
+    float scale = 1.0f / sqrtf((float)t.depth);
+    float p = sees(t, query, key) ? __expf(*s * scale - lse) : 0.0f;
+    float factor = mask.below != 0 ? mask_factor(mask, score_index(t, head, query, key)) : 1.0f;
+    *s = factor * p;
+    *dp = p * (factor * *dp - delta);
+}
+
+template <int DTYPE, int DEPTH> KERNEL attend16_grad_q(struct cuda_attention t, int n_tiles)
+{
+    using z = sizes<DEPTH>;
+    DYNAMIC_SHARED(uint16_t, q);
+    uint16_t *dy = q + z::TILE, *k = dy + z::TILE, *v = k + z::OTHER_TILE;
+    uint16_t *k_turned = v + z::OTHER_TILE;
+    struct head head = head_of(t, blockIdx.x / n_tiles);
+    struct mask mask = mask_of(t.dropout);
+    int64_t first = query_tile(n_tiles) * ROWS;
+    int64_t n_keys = t.causal && first + ROWS < t.n_time ? first + ROWS : t.n_time;
+    int row = (int)threadIdx.x / WARP * 16;
+    float dq[z::N_DEPTH][4] = {}, lse[2] = {}, delta[2] = {};
+    UNROLL(2)
+    for (int half = 0; half < 2; half++) {
+        int64_t query = first + row + mma_group() + 8 * half, at = head.index * t.n_time + query;
+        lse[half] = query < t.n_time ? t.lse[at] : 0.0f;
+        delta[half] = query < t.n_time ? t.delta[at] : 0.0f;
+    }
+    load_rows<DEPTH, ROWS>(t, part_rows(t, head, PART_q), first, q);
+    load_rows<DEPTH, ROWS>(t, dy_rows(t, head), first, dy);
+    for (int64_t key_0 = 0; key_0 < n_keys; key_0 += z::OTHER) {
+        __syncthreads();
+        load_rows<DEPTH, z::OTHER>(t, part_rows(t, head, PART_k), key_0, k);
+        load_rows<DEPTH, z::OTHER>(t, part_rows(t, head, PART_v), key_0, v);
+        load_turned<DEPTH, z::OTHER>(t, part_rows(t, head, PART_k), key_0, k_turned);
+        __syncthreads();
+        float s[z::OTHER / 8][4] = {}, dp[z::OTHER / 8][4] = {};
+        mma_tiles<DTYPE, z::OTHER / 8, DEPTH / 16>(s, q, row, k, z::PITCH);
+        mma_tiles<DTYPE, z::OTHER / 8, DEPTH / 16>(dp, dy, row, v, z::PITCH);
+        UNROLL(32)
+        for (int i = 0; i < z::OTHER / 2; i++) {
+            int half = i % 4 / 2;
+            int64_t query = first + row + mma_group() + 8 * half;
+            slope(t, head, mask, query, key_0 + i / 4 * 8 + mma_pair() + i % 2, lse[half],
+                  delta[half], &s[i / 4][i % 4], &dp[i / 4][i % 4]);
+        }
+        mma_results<DTYPE, z::N_DEPTH, z::OTHER / 16>(dq, dp, k_turned, z::TURNED_PITCH);
+    }
+    float scale = 1.0f / sqrtf((float)t.depth), factor[2] = {scale, scale};
+    write_rows<DTYPE, DEPTH>(t, dq, (uint16_t *)t.dqkv + qkv_at(t, head, PART_q, 0),
+                             3 * (int64_t)width_of(t), first + row, factor);
+}
+
+template <int DTYPE, int DEPTH> KERNEL attend16_grad_kv(struct cuda_attention t, int n_tiles)
+{
+    using z = sizes<DEPTH>;
+    DYNAMIC_SHARED(uint16_t, k);
+    SHARED float lse[ROWS], delta[ROWS];
+    uint16_t *v = k + z::TILE, *q = v + z::TILE, *dy = q + z::OTHER_TILE;
+    uint16_t *q_turned = dy + z::OTHER_TILE;
+    uint16_t *dy_turned = q_turned + z::TURNED;
+    struct head head = head_of(t, blockIdx.x / n_tiles);
+    struct mask mask = mask_of(t.dropout);
+    int64_t first = (int64_t)(blockIdx.x % n_tiles) * ROWS;
+    int row = (int)threadIdx.x / WARP * 16;
+    float dk[z::N_DEPTH][4] = {}, dv[z::N_DEPTH][4] = {};
+    load_rows<DEPTH, ROWS>(t, part_rows(t, head, PART_k), first, k);
+    load_rows<DEPTH, ROWS>(t, part_rows(t, head, PART_v), first, v);
+    for (int64_t query_0 = t.causal ? first : 0; query_0 < t.n_time; query_0 += z::OTHER) {
+        __syncthreads();
+        load_rows<DEPTH, z::OTHER>(t, part_rows(t, head, PART_q), query_0, q);
+        load_rows<DEPTH, z::OTHER>(t, dy_rows(t, head), query_0, dy);
+        load_turned<DEPTH, z::OTHER>(t, part_rows(t, head, PART_q), query_0, q_turned);
+        load_turned<DEPTH, z::OTHER>(t, dy_rows(t, head), query_0, dy_turned);
+        if (threadIdx.x < z::OTHER && query_0 + threadIdx.x < t.n_time) {
+            lse[threadIdx.x] = t.lse[head.index * t.n_time + query_0 + threadIdx.x];
+            delta[threadIdx.x] = t.delta[head.index * t.n_time + query_0 + threadIdx.x];
+        }
+        __syncthreads();
+        float s[z::OTHER / 8][4] = {}, dp[z::OTHER / 8][4] = {};
+        mma_tiles<DTYPE, z::OTHER / 8, DEPTH / 16>(s, k, row, q, z::PITCH);
+        mma_tiles<DTYPE, z::OTHER / 8, DEPTH / 16>(dp, v, row, dy, z::PITCH);
+        UNROLL(32)
+        for (int i = 0; i < z::OTHER / 2; i++) {
+            int column = i / 4 * 8 + mma_pair() + i % 2;
+            int64_t key = first + row + mma_group() + i % 4 / 2 * 8;
+            slope(t, head, mask, query_0 + column, key, lse[column], delta[column],
+                  &s[i / 4][i % 4], &dp[i / 4][i % 4]);
+        }
+        mma_results<DTYPE, z::N_DEPTH, z::OTHER / 16>(dv, s, dy_turned, z::TURNED_PITCH);
+        mma_results<DTYPE, z::N_DEPTH, z::OTHER / 16>(dk, dp, q_turned, z::TURNED_PITCH);
+    }
+    float scale = 1.0f / sqrtf((float)t.depth), factor[2] = {scale, scale}, one[2] = {1.0f, 1.0f};
+    uint16_t *to = (uint16_t *)t.dqkv;
+    write_rows<DTYPE, DEPTH>(t, dk, to + qkv_at(t, head, PART_k, 0), 3 * (int64_t)width_of(t),
+                             first + row, factor);
+    write_rows<DTYPE, DEPTH>(t, dv, to + qkv_at(t, head, PART_v, 0), 3 * (int64_t)width_of(t),
+                             first + row, one);
+}
+
+/* ---- launchers ------------------------------------------------------------------------------ */
+
+bool cuda_attention16_fits(const struct cuda_attention *t)
+{
+    return t->dtype != DTYPE_f32 && t->depth % PACK == 0 && t->depth <= 128 && t->n_time >= 16 &&
+           pack_aligned(t->qkv) && pack_aligned(t->y) && pack_aligned(t->dy) &&
+           pack_aligned(t->dqkv);
+}
+
+static int launch_tiles(void (*kernel)(struct cuda_attention, int), size_t n_elems,
+                        const struct cuda_attention *t, void *stream)
+{
+    unsigned n_tiles = grid_of(t->n_time, ROWS);
+    return launch(kernel, (unsigned)(t->n_batch * t->n_heads) * n_tiles, THREADS,
+                  n_elems * sizeof(uint16_t), stream, *t, (int)n_tiles);
+}
+
+template <int DTYPE, int DEPTH>
+static int launch_forward(const struct cuda_attention *t, void *stream)
+{
+    using z = sizes<DEPTH>;
+    return launch_tiles(attend16<DTYPE, DEPTH>, 2 * z::TILE + DEPTH * (ROWS + 8), t, stream);
+}
+
+template <int DTYPE, int DEPTH> static int launch_grad(const struct cuda_attention *t, void *stream)
+{
+    using z = sizes<DEPTH>;
+    int error = launch_tiles(attend16_grad_q<DTYPE, DEPTH>,
+                             2 * (z::TILE + z::OTHER_TILE) + z::TURNED, t, stream);
+    return error != 0 ? error
+                      : launch_tiles(attend16_grad_kv<DTYPE, DEPTH>,
+                                     2 * (z::TILE + z::OTHER_TILE + z::TURNED), t, stream);
+}
+
+int cuda_attention16(const struct cuda_attention *t, void *stream)
+{
+    if (t->dtype == DTYPE_bf16)
+        return t->depth <= 64 ? launch_forward<DTYPE_bf16, 64>(t, stream)
+                              : launch_forward<DTYPE_bf16, 128>(t, stream);
+    return t->depth <= 64 ? launch_forward<DTYPE_f16, 64>(t, stream)
+                          : launch_forward<DTYPE_f16, 128>(t, stream);
+}
+
+int cuda_attention16_grad(const struct cuda_attention *t, void *stream)
+{
+    if (t->dtype == DTYPE_bf16)
+        return t->depth <= 64 ? launch_grad<DTYPE_bf16, 64>(t, stream)
+                              : launch_grad<DTYPE_bf16, 128>(t, stream);
+    return t->depth <= 64 ? launch_grad<DTYPE_f16, 64>(t, stream)
+                          : launch_grad<DTYPE_f16, 128>(t, stream);
+}

@@ -1,0 +1,14 @@
+/*
+ * copy.h -- launchers of copies.
+ */
+#ifndef SNUG_CUDA_KERNELS_COPY_H
+#define SNUG_CUDA_KERNELS_COPY_H
+
+#include "cuda/kernels/launch.h"
+
+CUDA_LAUNCHERS_BEGIN
+/* Between the device and pinned memory of the host, whichever way. */
+CUDA_LAUNCHER int cuda_copy(void *to, const void *from, int64_t n_bytes, void *stream);
+CUDA_LAUNCHERS_END
+
+#endif

@@ -1,0 +1,16 @@
+/*
+ * dequantize.h -- launcher of dequantize.cu.
+ */
+#ifndef SNUG_CUDA_KERNELS_DEQUANTIZE_H
+#define SNUG_CUDA_KERNELS_DEQUANTIZE_H
+
+#include "base/quant_map.h"
+#include "cuda/kernels/launch.h"
+
+CUDA_LAUNCHERS_BEGIN
+/* y = the numbers of n codes, each times the scale of its block */
+CUDA_LAUNCHER int cuda_decode(const struct code_map *map, int64_t n, const uint8_t *codes,
+                              const float *scales, struct cuda_array y, void *stream);
+CUDA_LAUNCHERS_END
+
+#endif

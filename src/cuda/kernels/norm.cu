@@ -1,0 +1,502 @@
+/*
+ * norm.cu -- layer normalisation, alone and after a residual add, and its gradient.
+ *
+ * All of it is bound by memory, so a row is read once and stays in registers: a team of threads holds
+ * it, each up to 4 packs of 8 elements.  A team is a warp as far as that goes (1024 columns), else a
+ * whole block; the sums of a row then need shuffles alone, or a barrier besides.  For gradients a thread
+ * has 2 packs at most: it holds sums and the next row besides, and 16 warps should fit a processor.
+ *
+ * The gradients of gamma and beta are sums down the columns, and so is that of a bias that was added
+ * to x, the sum of dx.  A thread sees the same columns of every row that its team takes, so it sums
+ * them in registers; the teams of a block add up in shared memory, the block writes one part, and a
+ * second kernel sums the parts, in an order that follows from the shape alone.  While a row is worked
+ * on, the next one is on its way.
+ *
+ * Rows of more than CUDA_NORM_WIDTH columns do not fit the registers of a block: its threads walk over
+ * them and read them again, mostly from the cache, and sum columns in the block's part itself.
+ */
+#include "cuda/kernels/device.h"
+#include "cuda/kernels/device_mask.h"
+#include "cuda/kernels/norm.h"
+#include "cuda/kernels/raw.h"
+#include "cuda/kernels/sums.h"
+
+enum { PACKS_MOST = 4, TEAMS = CUDA_NORM_TEAMS };
+
+/* ---- rows in registers ---------------------------------------------------------------------- */
+
+template <int DTYPE, bool ALIGNED>
+DEVICE raw_pack<DTYPE> raw_load(const void *data, int64_t row_begin, int column, int width)
+{
+    raw_pack<DTYPE> raw = {};
+    if (column >= width)
+        return raw;
+    if (ALIGNED)
+        return raw_at<DTYPE>(data, row_begin + column);
+    float x[PACK];
+    pack_load_part((enum dtype)DTYPE, data, row_begin + column, width - column, x);
+    return raw_of<DTYPE>(x);
+}
+
+/* The compiler would keep the floats of a first unpacking until the second, and run out of registers:
+ * after this it knows nothing about the bits. */
+template <int DTYPE> DEVICE void forget_floats(raw_pack<DTYPE> &raw)
+{
+#if defined(__CUDA_ARCH__)
+    uint32_t *words = (uint32_t *)&raw;
+    for (size_t i = 0; i < sizeof raw / sizeof *words; i++)
+        asm volatile("" : "+r"(words[i]));
+#else
+    (void)raw;
+#endif
+}
+
+template <int DTYPE, bool ALIGNED>
+DEVICE void row_load(const void *data, int64_t row_begin, int column, int width, float x[PACK])
+{
+    unpack<DTYPE>(raw_load<DTYPE, ALIGNED>(data, row_begin, column, width), x);
+}
+
+template <int DTYPE, bool ALIGNED>
+DEVICE void row_store(void *data, int64_t row_begin, int column, int width, const float x[PACK])
+{
+    if (column >= width)
+        return;
+    if (ALIGNED)
+        pack_store((enum dtype)DTYPE, data, row_begin + column, x);
+    else
+        pack_store_part((enum dtype)DTYPE, data, row_begin + column, width - column, x);
+}
+
+/* Over the threads of a row. */
+DEVICE float team_sum(float value, int team)
+{
+    return team == WARP ? warp_sum(value) : block_sum(value);
+}
+
+/* Two sums at once. */
+DEVICE void team_sums(float *a, float *b, int team)
+{
+    SHARED float part[2][BLOCK_MOST / WARP];
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, n_warps = team / WARP;
+    *a = warp_sum(*a);
+    *b = warp_sum(*b);
+    if (team == WARP)
+        return;
+    __syncthreads(); /* an earlier call may still be reading */
+    if (lane == 0) {
+        part[0][warp] = *a;
+        part[1][warp] = *b;
+    }
+    __syncthreads();
+    *a = warp_sum(lane < n_warps ? part[0][lane] : 0.0f);
+    *b = warp_sum(lane < n_warps ? part[1][lane] : 0.0f);
+}
+
+static int team_of(int width)
+{
+    int n_packs = (width + PACK - 1) / PACK, team = WARP;
+    while (team * PACKS_MOST < n_packs)
+        team *= 2;
+    return team;
+}
+
+/* ---- forward -------------------------------------------------------------------------------- */
+
+/* x = a, or the rounded a + dropout(b), which is stored: the same bits as add and layernorm apart.
+ * All of the row is asked for before anything is stored. */
+template <int DTYPE, int N_PACKS, bool ALIGNED>
+DEVICE void read_row(const struct cuda_norm &t, int64_t begin, int lane, int team,
+                     float (&x)[N_PACKS][PACK])
+{
+    raw_pack<DTYPE> a[N_PACKS], b[N_PACKS];
+    struct mask mask = mask_of(t.dropout);
+    for (int k = 0; k < N_PACKS; k++) {
+        a[k] = raw_load<DTYPE, ALIGNED>(t.a, begin, (lane + k * team) * PACK, t.width);
+        if (t.b != NULL)
+            b[k] = raw_load<DTYPE, ALIGNED>(t.b, begin, (lane + k * team) * PACK, t.width);
+    }
+    for (int k = 0; k < N_PACKS; k++) {
+        unpack<DTYPE>(a[k], x[k]);
+        if (t.b == NULL)
+            continue;
+        int column = (lane + k * team) * PACK;
+        float more[PACK];
+        unpack<DTYPE>(b[k], more);
+        for (int i = 0; i < PACK; i++) {
+            if (mask.below != 0)
+                more[i] = mask_keeps(mask, (uint64_t)(begin + column + i))
+                              ? as_stored((enum dtype)DTYPE, mask.scale * more[i])
+                              : 0.0f;
+            x[k][i] = as_stored((enum dtype)DTYPE, x[k][i] + more[i]);
+        }
+        row_store<DTYPE, ALIGNED>(t.sum, begin, column, t.width, x[k]);
+    }
+}
+
+template <int DTYPE, int N_PACKS, bool ALIGNED> KERNEL norm_rows(struct cuda_norm t, int team)
+{
+    int64_t row = (int64_t)blockIdx.x * (blockDim.x / team) + threadIdx.x / team;
+    int lane = (int)threadIdx.x % team;
+    if (row >= t.n_rows)
+        return; /* a whole team */
+    int64_t begin = row * t.width;
+    float x[N_PACKS][PACK], sum = 0.0f, squares = 0.0f;
+    read_row<DTYPE, N_PACKS, ALIGNED>(t, begin, lane, team, x);
+    for (int k = 0; k < N_PACKS; k++)
+        for (int i = 0; i < PACK; i++)
+            sum += x[k][i];
+    float mean = team_sum(sum, team) / (float)t.width;
+    for (int k = 0; k < N_PACKS; k++)
+        for (int i = 0; i < PACK; i++) {
+            x[k][i] -= mean;
+            squares += (lane + k * team) * PACK + i < t.width ? x[k][i] * x[k][i] : 0.0f;
+        }
+    float rstd = 1.0f / sqrtf(team_sum(squares, team) / (float)t.width + t.eps);
+    for (int k = 0; k < N_PACKS; k++) {
+        int column = (lane + k * team) * PACK;
+        float gamma[PACK], beta[PACK];
+        row_load<DTYPE, ALIGNED>(t.gamma, 0, column, t.width, gamma);
+        row_load<DTYPE, ALIGNED>(t.beta, 0, column, t.width, beta);
+        for (int i = 0; i < PACK; i++)
+            x[k][i] = x[k][i] * rstd * gamma[i] + beta[i];
+        row_store<DTYPE, ALIGNED>(t.y, begin, column, t.width, x[k]);
+    }
+    if (lane == 0) {
+        t.mean[row] = mean;
+        t.rstd[row] = rstd;
+    }
+}
+
+/* A block a row.  A thread comes back to the columns that it wrote, so nobody else's are read. */
+template <int DTYPE, bool ALIGNED> KERNEL norm_wide_rows(struct cuda_norm t)
+{
+    const int team = CUDA_NORM_WIDE_TEAM, first = (int)threadIdx.x * PACK, step = team * PACK;
+    int64_t row = blockIdx.x, begin = row * t.width;
+    const void *x_rows = t.b == NULL ? t.a : t.sum;
+    float sum = 0.0f, squares = 0.0f, x[1][PACK];
+    for (int column = first; column < t.width; column += step) {
+        read_row<DTYPE, 1, ALIGNED>(t, begin, column / PACK, team, x);
+        for (int i = 0; i < PACK; i++)
+            sum += x[0][i];
+    }
+    float mean = team_sum(sum, team) / (float)t.width;
+    for (int column = first; column < t.width; column += step) {
+        row_load<DTYPE, ALIGNED>(x_rows, begin, column, t.width, x[0]);
+        for (int i = 0; i < PACK; i++)
+            squares += column + i < t.width ? (x[0][i] - mean) * (x[0][i] - mean) : 0.0f;
+    }
+    float rstd = 1.0f / sqrtf(team_sum(squares, team) / (float)t.width + t.eps);
+    for (int column = first; column < t.width; column += step) {
+        float gamma[PACK], beta[PACK];
+        row_load<DTYPE, ALIGNED>(x_rows, begin, column, t.width, x[0]);
+        row_load<DTYPE, ALIGNED>(t.gamma, 0, column, t.width, gamma);
+        row_load<DTYPE, ALIGNED>(t.beta, 0, column, t.width, beta);
+        for (int i = 0; i < PACK; i++)
+            x[0][i] = (x[0][i] - mean) * rstd * gamma[i] + beta[i];
+        row_store<DTYPE, ALIGNED>(t.y, begin, column, t.width, x[0]);
+    }
+    if (threadIdx.x == 0) {
+        t.mean[row] = mean;
+        t.rstd[row] = rstd;
+    }
+}
+
+template <int DTYPE> static int launch_wide(const struct cuda_norm *t, bool aligned, void *stream)
+{
+    auto kernel = aligned ? norm_wide_rows<DTYPE, true> : norm_wide_rows<DTYPE, false>;
+    return launch(kernel, grid_of(t->n_rows, 1), CUDA_NORM_WIDE_TEAM, 0, stream, *t);
+}
+
+template <int DTYPE, int N_PACKS, bool ALIGNED>
+static int launch_norm(const struct cuda_norm *t, int team, void *stream)
+{
+    auto kernel = norm_rows<DTYPE, N_PACKS, ALIGNED>;
+    int n_teams = team == WARP ? TEAMS : 1;
+    return launch(kernel, grid_of(t->n_rows, n_teams), team * n_teams, 0, stream, *t, team);
+}
+
+/* Rows of GPT-2 fill 3 packs of a warp's threads (768), or 4. */
+template <int DTYPE> static int norm_of_type(const struct cuda_norm *t, void *stream)
+{
+    int team = team_of(t->width), n_packs = (t->width + PACK - 1) / PACK;
+    bool aligned = t->width % PACK == 0 && pack_aligned(t->a) && pack_aligned(t->b) &&
+                   pack_aligned(t->gamma) && pack_aligned(t->beta) && pack_aligned(t->sum) &&
+                   pack_aligned(t->y);
+    if (t->width > CUDA_NORM_WIDTH)
+        return launch_wide<DTYPE>(t, aligned, stream);
+    if (!aligned)
+        return launch_norm<DTYPE, 4, false>(t, team, stream);
+    if (n_packs <= team)
+        return launch_norm<DTYPE, 1, true>(t, team, stream);
+    if (n_packs <= 3 * team)
+        return launch_norm<DTYPE, 3, true>(t, team, stream);
+    return launch_norm<DTYPE, 4, true>(t, team, stream);
+}
+
+int cuda_norm(const struct cuda_norm *norm, void *stream)
+{
+    switch (norm->dtype) {
+    case DTYPE_f32:
+        return norm_of_type<DTYPE_f32>(norm, stream);
+    case DTYPE_bf16:
+        return norm_of_type<DTYPE_bf16>(norm, stream);
+    default:
+        return norm_of_type<DTYPE_f16>(norm, stream);
+    }
+}
+
+/* ---- gradient ------------------------------------------------------------------------------- */
+
+/*
+ * With h = (x - mean) * rstd and g = dy * gamma:
+ *     dx = rstd * (g - mean(g) - h * mean(g * h)) (+ r)      dgamma = sum of dy h      dbeta = sum of dy
+ */
+template <int DTYPE, int N_PACKS, bool ALIGNED> struct grad_row {
+    raw_pack<DTYPE> dy[N_PACKS], x[N_PACKS];
+    float mean, rstd;
+};
+
+/* Asks for a row; one that is not there is left alone. */
+template <int DTYPE, int N_PACKS, bool ALIGNED>
+DEVICE void load_grad_row(const struct cuda_norm_grad &t, grad_row<DTYPE, N_PACKS, ALIGNED> &in,
+                          int64_t row, int lane, int team)
+{
+    if (row >= t.n_rows)
+        return;
+    for (int k = 0; k < N_PACKS; k++) {
+        int column = (lane + k * team) * PACK;
+        in.dy[k] = raw_load<DTYPE, ALIGNED>(t.dy, row * t.width, column, t.width);
+        in.x[k] = raw_load<DTYPE, ALIGNED>(t.x, row * t.width, column, t.width);
+    }
+    in.mean = t.mean[row];
+    in.rstd = t.rstd[row];
+}
+
+/* Sums of this thread's columns; dx: with SUMS, else no register is spent on it. */
+template <int N_PACKS, bool SUMS> struct column_sums {
+    float gamma[N_PACKS][PACK], beta[N_PACKS][PACK], dx[SUMS ? N_PACKS : 1][PACK];
+};
+
+template <int DTYPE, int N_PACKS, bool ALIGNED, bool SUMS>
+DEVICE void write_dx(const struct cuda_norm_grad &t, const grad_row<DTYPE, N_PACKS, ALIGNED> &in,
+                     const raw_pack<DTYPE> (&more)[N_PACKS], int64_t row, int lane, int team,
+                     float mean_g, float mean_gh, column_sums<N_PACKS, SUMS> &sums)
+{
+    int64_t begin = row * t.width;
+    for (int k = 0; k < N_PACKS; k++) {
+        int column = (lane + k * team) * PACK;
+        float dy[PACK], x[PACK], gamma[PACK], r[PACK] = {0};
+        unpack<DTYPE>(in.dy[k], dy);
+        unpack<DTYPE>(in.x[k], x);
+        row_load<DTYPE, ALIGNED>(t.gamma, 0, column, t.width, gamma);
+        if (t.r != NULL)
+            unpack<DTYPE>(more[k], r);
+        for (int i = 0; i < PACK; i++) {
+            float h = (x[i] - in.mean) * in.rstd;
+            x[i] = in.rstd * (dy[i] * gamma[i] - mean_g - h * mean_gh) + r[i];
+            if (SUMS)
+                sums.dx[k][i] += x[i];
+        }
+        row_store<DTYPE, ALIGNED>(t.dx, begin, column, t.width, x);
+    }
+}
+
+/* Adds a row to the sums of its columns; gives its sums of g and of g h, of this thread's columns. */
+template <int DTYPE, int N_PACKS, bool ALIGNED, bool SUMS>
+DEVICE void sum_grad_row(const struct cuda_norm_grad &t,
+                         const grad_row<DTYPE, N_PACKS, ALIGNED> &in, int lane, int team,
+                         column_sums<N_PACKS, SUMS> &sums, float *sum_g, float *sum_gh)
+{
+    for (int k = 0; k < N_PACKS; k++) {
+        float dy[PACK], x[PACK], gamma[PACK];
+        unpack<DTYPE>(in.dy[k], dy);
+        unpack<DTYPE>(in.x[k], x);
+        row_load<DTYPE, ALIGNED>(t.gamma, 0, (lane + k * team) * PACK, t.width, gamma);
+        for (int i = 0; i < PACK; i++) { /* columns that are not there have dy 0 */
+            float h = (x[i] - in.mean) * in.rstd;
+            sums.gamma[k][i] += dy[i] * h;
+            sums.beta[k][i] += dy[i];
+            *sum_g += dy[i] * gamma[i];
+            *sum_gh += dy[i] * gamma[i] * h;
+        }
+    }
+}
+
+/* The block's part: of dgamma, of dbeta, then of dsum.  Teams add up one after the other. */
+template <int N_PACKS, bool SUMS>
+DEVICE void write_part(const struct cuda_norm_grad &t, int lane, int team,
+                       const column_sums<N_PACKS, SUMS> &own)
+{
+    DYNAMIC_SHARED(float, sums);
+    float *part = t.parts + (int64_t)blockIdx.x * (SUMS ? 3 : 2) * t.width;
+    int n_teams = (int)blockDim.x / team, mine = (int)threadIdx.x / team;
+    for (int turn = 0; turn < n_teams; turn++) {
+        if (turn > 0)
+            __syncthreads();
+        for (int k = 0; turn == mine && k < N_PACKS; k++)
+            for (int i = 0; i < PACK; i++) {
+                int column = (lane + k * team) * PACK + i;
+                if (column >= t.width)
+                    continue;
+                float *to = turn == n_teams - 1 ? part : sums;
+                float gamma_sum = own.gamma[k][i] + (turn > 0 ? sums[column] : 0.0f);
+                float beta_sum = own.beta[k][i] + (turn > 0 ? sums[column + t.width] : 0.0f);
+                to[column] = gamma_sum;
+                to[column + t.width] = beta_sum;
+                if (SUMS)
+                    to[column + 2 * t.width] =
+                        own.dx[k][i] + (turn > 0 ? sums[column + 2 * t.width] : 0.0f);
+            }
+    }
+}
+
+template <int DTYPE, int N_PACKS, bool ALIGNED, bool SUMS>
+KERNEL REGISTERS_MOST(128) norm_grad_rows(struct cuda_norm_grad t, int team)
+{
+    int n_teams = (int)blockDim.x / team, lane = (int)threadIdx.x % team;
+    column_sums<N_PACKS, SUMS> sums = {};
+    int64_t first = (int64_t)blockIdx.x * n_teams + threadIdx.x / team;
+    int64_t step = (int64_t)gridDim.x * n_teams;
+    const bool ahead = DTYPE != DTYPE_f32; /* which has no registers for two rows */
+    grad_row<DTYPE, N_PACKS, ALIGNED> in, next;
+    load_grad_row(t, ahead ? next : in, first, lane, team);
+    for (int64_t row = first; row < t.n_rows; row += step) {
+        raw_pack<DTYPE> more[N_PACKS];
+        for (int k = 0; t.r != NULL && k < N_PACKS; k++)
+            more[k] =
+                raw_load<DTYPE, ALIGNED>(t.r, row * t.width, (lane + k * team) * PACK, t.width);
+        if (ahead) {
+            in = next;
+            load_grad_row(t, next, row + step, lane, team);
+        }
+        float sum_g = 0.0f, sum_gh = 0.0f;
+        sum_grad_row(t, in, lane, team, sums, &sum_g, &sum_gh);
+        if (t.dx != NULL) {
+            team_sums(&sum_g, &sum_gh, team);
+            for (int k = 0; k < N_PACKS; k++) {
+                forget_floats(in.dy[k]);
+                forget_floats(in.x[k]);
+            }
+            write_dx(t, in, more, row, lane, team, sum_g / (float)t.width, sum_gh / (float)t.width,
+                     sums);
+        }
+        if (!ahead)
+            load_grad_row(t, in, row + step, lane, team);
+    }
+    if (SUMS || t.dgamma.data != NULL || t.dbeta.data != NULL)
+        write_part(t, lane, team, sums);
+}
+
+/* Columns of a wide row; the sums are of this thread's columns, in the block's part. */
+template <int DTYPE, bool ALIGNED, bool SUMS>
+DEVICE void wide_grad_row(const struct cuda_norm_grad &t, int64_t row, float *part)
+{
+    const int team = CUDA_NORM_WIDE_TEAM, first = (int)threadIdx.x * PACK, step = team * PACK;
+    int64_t begin = row * t.width;
+    float mean = t.mean[row], rstd = t.rstd[row], sum_g = 0.0f, sum_gh = 0.0f;
+    float dy[PACK], x[PACK], gamma[PACK], r[PACK];
+    for (int column = first; column < t.width; column += step) {
+        row_load<DTYPE, ALIGNED>(t.dy, begin, column, t.width, dy);
+        row_load<DTYPE, ALIGNED>(t.x, begin, column, t.width, x);
+        row_load<DTYPE, ALIGNED>(t.gamma, 0, column, t.width, gamma);
+        for (int i = 0; i < PACK && column + i < t.width; i++) {
+            float h = (x[i] - mean) * rstd;
+            part[column + i] += dy[i] * h;
+            part[column + i + t.width] += dy[i];
+            sum_g += dy[i] * gamma[i];
+            sum_gh += dy[i] * gamma[i] * h;
+        }
+    }
+    if (t.dx == NULL)
+        return;
+    team_sums(&sum_g, &sum_gh, team);
+    float mean_g = sum_g / (float)t.width, mean_gh = sum_gh / (float)t.width;
+    for (int column = first; column < t.width; column += step) {
+        row_load<DTYPE, ALIGNED>(t.dy, begin, column, t.width, dy);
+        row_load<DTYPE, ALIGNED>(t.x, begin, column, t.width, x);
+        row_load<DTYPE, ALIGNED>(t.gamma, 0, column, t.width, gamma);
+        if (t.r != NULL)
+            row_load<DTYPE, ALIGNED>(t.r, begin, column, t.width, r);
+        for (int i = 0; i < PACK && column + i < t.width; i++) {
+            float h = (x[i] - mean) * rstd;
+            x[i] = rstd * (dy[i] * gamma[i] - mean_g - h * mean_gh) + (t.r != NULL ? r[i] : 0.0f);
+            if (SUMS)
+                part[column + i + 2 * t.width] += x[i];
+        }
+        row_store<DTYPE, ALIGNED>(t.dx, begin, column, t.width, x);
+    }
+}
+
+template <int DTYPE, bool ALIGNED, bool SUMS> KERNEL norm_grad_wide_rows(struct cuda_norm_grad t)
+{
+    float *part = t.parts + (int64_t)blockIdx.x * (SUMS ? 3 : 2) * t.width;
+    for (int column = (int)threadIdx.x * PACK; column < t.width;
+         column += CUDA_NORM_WIDE_TEAM * PACK)
+        for (int i = 0; i < PACK && column + i < t.width; i++)
+            for (int k = 0; k < (SUMS ? 3 : 2); k++)
+                part[column + i + k * t.width] = 0.0f;
+    for (int64_t row = blockIdx.x; row < t.n_rows; row += gridDim.x)
+        wide_grad_row<DTYPE, ALIGNED, SUMS>(t, row, part);
+}
+
+template <int DTYPE, bool ALIGNED>
+static int launch_wide_grad(const struct cuda_norm_grad *t, void *stream)
+{
+    auto kernel = t->dsum.data != NULL ? norm_grad_wide_rows<DTYPE, ALIGNED, true>
+                                       : norm_grad_wide_rows<DTYPE, ALIGNED, false>;
+    return launch(kernel, (unsigned)cuda_norm_blocks(t->n_rows, t->width), CUDA_NORM_WIDE_TEAM, 0,
+                  stream, *t);
+}
+
+template <int DTYPE, int N_PACKS, bool ALIGNED>
+static int launch_norm_grad(const struct cuda_norm_grad *t, int team, void *stream)
+{
+    bool sums_dx = t->dsum.data != NULL;
+    auto kernel = sums_dx ? norm_grad_rows<DTYPE, N_PACKS, ALIGNED, true>
+                          : norm_grad_rows<DTYPE, N_PACKS, ALIGNED, false>;
+    int n_teams = team == WARP ? TEAMS : 1;
+    size_t n_sums = sums_dx ? 3 : 2;
+    size_t shared_bytes = n_teams == 1 ? 0 : n_sums * sizeof(float) * (size_t)t->width;
+    return launch(kernel, (unsigned)cuda_norm_blocks(t->n_rows, t->width), team * n_teams,
+                  shared_bytes, stream, *t, team);
+}
+
+template <int DTYPE> static int norm_grad_of_type(const struct cuda_norm_grad *t, void *stream)
+{
+    int team = cuda_norm_grad_team(t->width), n_packs = (t->width + PACK - 1) / PACK;
+    bool aligned = t->width % PACK == 0 && pack_aligned(t->dy) && pack_aligned(t->x) &&
+                   pack_aligned(t->gamma) && pack_aligned(t->r) && pack_aligned(t->dx);
+    if (t->width > CUDA_NORM_WIDTH)
+        return aligned ? launch_wide_grad<DTYPE, true>(t, stream)
+                       : launch_wide_grad<DTYPE, false>(t, stream);
+    if (!aligned)
+        return launch_norm_grad<DTYPE, 2, false>(t, team, stream);
+    return n_packs <= team ? launch_norm_grad<DTYPE, 1, true>(t, team, stream)
+                           : launch_norm_grad<DTYPE, 2, true>(t, team, stream);
+}
+
+static int norm_grad_parts(const struct cuda_norm_grad *t, void *stream)
+{
+    switch (t->dtype) {
+    case DTYPE_f32:
+        return norm_grad_of_type<DTYPE_f32>(t, stream);
+    case DTYPE_bf16:
+        return norm_grad_of_type<DTYPE_bf16>(t, stream);
+    default:
+        return norm_grad_of_type<DTYPE_f16>(t, stream);
+    }
+}
+
+int cuda_norm_grad(const struct cuda_norm_grad *grad, void *stream)
+{
+    struct cuda_array parts = {DTYPE_f32, grad->parts};
+    struct cuda_sum_groups groups = {grad->dsum.data != NULL ? 3 : 2,
+                                     {grad->dgamma, grad->dbeta, grad->dsum}};
+    bool has_sums = groups.n == 3 || grad->dgamma.data != NULL || grad->dbeta.data != NULL;
+    int error = norm_grad_parts(grad, stream);
+    if (error != 0 || !has_sums)
+        return error;
+    return cuda_sum_groups(parts, cuda_norm_blocks(grad->n_rows, grad->width), grad->width, &groups,
+                           grad->add, stream);
+}

@@ -1,0 +1,188 @@
+/*
+ * cuda_gemm.c -- matrix products by cuBLASLt: their description, and running them.
+ *
+ * Everything about a product that does not change from step to step is described once, when it is
+ * prepared.  A run only puts in addresses.
+ */
+#include "cuda/lib/cuda_gemm.h"
+
+#include <stdlib.h>
+
+#include "cuda/lib/gemm_cublaslt.h"
+
+static cudaDataType_t type_of(enum dtype type)
+{
+    return type == DTYPE_f32 ? CUDA_R_32F : type == DTYPE_bf16 ? CUDA_R_16BF : CUDA_R_16F;
+}
+
+static cublasLtEpilogue_t epilogue_of(const struct cuda_product_shape *s)
+{
+    switch (s->end) {
+    case PRODUCT_bias:
+        return CUBLASLT_EPILOGUE_BIAS;
+    case PRODUCT_gelu:
+        if (s->keeps_before)
+            return s->has_bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+        return s->has_bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+    case PRODUCT_dgelu:
+        return CUBLASLT_EPILOGUE_DGELU;
+    case PRODUCT_dgelu_sums: /* of the gradient's columns, which are its rows */
+        return CUBLASLT_EPILOGUE_DGELU_BGRAD;
+    case PRODUCT_sums_a: /* our A is its right matrix, which it calls B */
+        return CUBLASLT_EPILOGUE_BGRADB;
+    case PRODUCT_sums_b:
+        return CUBLASLT_EPILOGUE_BGRADA;
+    default:
+        return CUBLASLT_EPILOGUE_DEFAULT;
+    }
+}
+
+/* The address that goes to the library as that of a bias: what is added, or what is summed up. */
+static void *bias_of(const struct cuda_product_shape *s, const struct cuda_product_call *call)
+{
+    if (s->end == PRODUCT_sums_a || s->end == PRODUCT_sums_b || s->end == PRODUCT_dgelu_sums)
+        return call->sums;
+    return s->end == PRODUCT_bias || s->has_bias ? (void *)call->bias : NULL;
+}
+
+static cublasStatus_t set(cublasLtMatmulDesc_t how, cublasLtMatmulDescAttributes_t attribute,
+                          const void *value, size_t bytes)
+{
+    return cublasLtMatmulDescSetAttribute(how, attribute, value, bytes);
+}
+
+static cublasStatus_t set_addresses(const struct cuda_product *p,
+                                    const struct cuda_product_call *call)
+{
+    void *bias = bias_of(&p->shape, call);
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    if (bias != NULL)
+        status = set(p->how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
+    if (status == CUBLAS_STATUS_SUCCESS && cuda_product_has_before(&p->shape))
+        status = set(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &call->before,
+                     sizeof call->before);
+    return status;
+}
+
+static cublasStatus_t describe_how(struct cuda_product *p)
+{
+    const struct cuda_product_shape *s = &p->shape;
+    /* Sums in fp32 for every type; for fp32 operands this is fp32 proper, not its 10-bit kin. */
+    cublasStatus_t status = cublasLtMatmulDescCreate(&p->how, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    int32_t left = s->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    int32_t right = s->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    uint32_t epilogue = (uint32_t)epilogue_of(s);
+    int64_t before_pitch = s->n;
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = set(p->how, CUBLASLT_MATMUL_DESC_TRANSA, &left, sizeof left);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = set(p->how, CUBLASLT_MATMUL_DESC_TRANSB, &right, sizeof right);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = set(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+    if (status == CUBLAS_STATUS_SUCCESS && cuda_product_has_before(s))
+        status =
+            set(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &before_pitch, sizeof before_pitch);
+    /* The search for algorithms looks at these addresses for their alignment only. */
+    void *aligned = (void *)(uintptr_t)s->alignment; // NOLINT(performance-no-int-to-ptr)
+    struct cuda_product_call nowhere = {.bias = aligned, .before = aligned, .sums = aligned};
+    return status == CUBLAS_STATUS_SUCCESS ? set_addresses(p, &nowhere) : status;
+}
+
+static cublasStatus_t describe_matrix(cublasLtMatrixLayout_t *matrix, enum dtype type, int64_t rows,
+                                      int64_t columns, int64_t pitch, int64_t n_batch,
+                                      int64_t batch_step)
+{
+    cublasStatus_t status =
+        cublasLtMatrixLayoutCreate(matrix, type_of(type), (uint64_t)rows, (uint64_t)columns, pitch);
+    int32_t count = (int32_t)n_batch;
+    if (status == CUBLAS_STATUS_SUCCESS && n_batch > 1)
+        status = cublasLtMatrixLayoutSetAttribute(*matrix, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
+                                                  &count, sizeof count);
+    if (status == CUBLAS_STATUS_SUCCESS && n_batch > 1)
+        status = cublasLtMatrixLayoutSetAttribute(
+            *matrix, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &batch_step, sizeof batch_step);
+    return status;
+}
+
+static cublasStatus_t describe(struct cuda_product *p)
+{
+    const struct cuda_product_shape *s = &p->shape;
+    cublasStatus_t status = describe_how(p);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = describe_matrix(&p->left, s->type, s->b_transposed ? s->k : s->n,
+                                 s->b_transposed ? s->n : s->k, s->ldb, s->n_batch, s->batch_b);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = describe_matrix(&p->right, s->type, s->a_transposed ? s->m : s->k,
+                                 s->a_transposed ? s->k : s->m, s->lda, s->n_batch, s->batch_a);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = describe_matrix(&p->result, s->c_type, s->n, s->m, s->ldc, s->n_batch, s->batch_c);
+    return status;
+}
+
+void cuda_product_release(struct cuda_product *p)
+{
+    if (p == NULL)
+        return;
+    if (p->left != NULL)
+        cublasLtMatrixLayoutDestroy(p->left);
+    if (p->right != NULL)
+        cublasLtMatrixLayoutDestroy(p->right);
+    if (p->result != NULL)
+        cublasLtMatrixLayoutDestroy(p->result);
+    if (p->how != NULL)
+        cublasLtMatmulDescDestroy(p->how);
+    free(p);
+}
+
+static enum snug_status nothing_found(const struct cuda_product_shape *s, struct snug_error *err)
+{
+    return snug_fail(err, SNUG_UNSUPPORTED,
+                     "cuBLASLt has no algorithm for a product of %lld x %lld x %lld in %s to %s",
+                     (long long)s->m, (long long)s->n, (long long)s->k, dtype_name(s->type),
+                     dtype_name(s->c_type));
+}
+
+enum snug_status cuda_product_prepare(const struct cuda_product_shape *shape,
+                                      struct cuda_product **product, struct snug_error *err)
+{
+    *product = NULL;
+    if (!cuda_product_end_fits(shape))
+        return SNUG_OK;
+    struct cuda_product *p = calloc(1, sizeof *p);
+    if (p == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "product: no memory to prepare it");
+    p->shape = cuda_product_unpacked(shape);
+    bool found = false;
+    enum snug_status status = cuda_library_blas(&p->handle, err);
+    if (status == SNUG_OK)
+        status = cuda_library_check_blas(describe(p), "describing a product", err);
+    if (status == SNUG_OK)
+        status = cuda_product_choose(p, &found, err);
+    if (status == SNUG_OK && !found && shape->end == PRODUCT_plain)
+        status = nothing_found(&p->shape, err);
+    if (status == SNUG_OK && found)
+        *product = p;
+    else
+        cuda_product_release(p);
+    return status;
+}
+
+cublasStatus_t cuda_product_launch(const struct cuda_product *p,
+                                   const cublasLtMatmulAlgo_t *algorithm,
+                                   const struct cuda_product_call *call)
+{
+    cublasStatus_t status = set_addresses(p, call);
+    if (status != CUBLAS_STATUS_SUCCESS)
+        return status;
+    return cublasLtMatmul(p->handle, p->how, &call->alpha, call->b, p->left, call->a, p->right,
+                          &call->beta, call->r != NULL ? call->r : call->c, p->result, call->c,
+                          p->result, algorithm, call->work, cuda_product_work_bytes(&p->shape),
+                          call->stream);
+}
+
+enum snug_status cuda_product_run(struct cuda_product *product,
+                                  const struct cuda_product_call *call, struct snug_error *err)
+{
+    return cuda_library_check_blas(cuda_product_launch(product, &product->algorithm, call),
+                                   "a product", err);
+}

@@ -1,0 +1,53 @@
+/*
+ * cuda_libs.c -- NVIDIA's libraries, opened once a process.
+ */
+#include "cuda/lib/cuda_libs.h"
+
+/* One backend a process, and one thread that prepares and runs: no lock. */
+static struct {
+    cublasLtHandle_t blas;
+    cudnnHandle_t dnn;
+    void *dnn_stream;
+} library;
+
+enum snug_status cuda_library_check_blas(cublasStatus_t status, const char *what,
+                                         struct snug_error *err)
+{
+    if (status == CUBLAS_STATUS_SUCCESS)
+        return SNUG_OK;
+    return snug_fail(err, SNUG_UNSUPPORTED, "cuBLASLt: %s: %s", what,
+                     cublasLtGetStatusString(status));
+}
+
+enum snug_status cuda_library_check_dnn(cudnnStatus_t status, const char *what,
+                                        struct snug_error *err)
+{
+    if (status == CUDNN_STATUS_SUCCESS)
+        return SNUG_OK;
+    char detail[256] = "";
+    cudnnGetLastErrorString(detail, sizeof detail);
+    return snug_fail(err, SNUG_UNSUPPORTED, "cuDNN: %s: %s %s", what, cudnnGetErrorString(status),
+                     detail);
+}
+
+enum snug_status cuda_library_blas(cublasLtHandle_t *handle, struct snug_error *err)
+{
+    if (library.blas == NULL)
+        TRY(cuda_library_check_blas(cublasLtCreate(&library.blas), "opening the library", err));
+    *handle = library.blas;
+    return SNUG_OK;
+}
+
+enum snug_status cuda_library_dnn(void *stream, cudnnHandle_t *handle, struct snug_error *err)
+{
+    if (library.dnn == NULL) {
+        TRY(cuda_library_check_dnn(cudnnCreate(&library.dnn), "opening the library", err));
+        library.dnn_stream = NULL; /* as it is made */
+    }
+    if (stream != NULL && stream != library.dnn_stream) {
+        TRY(cuda_library_check_dnn(cudnnSetStream(library.dnn, stream), "taking a stream", err));
+        library.dnn_stream = stream;
+    }
+    *handle = library.dnn;
+    return SNUG_OK;
+}

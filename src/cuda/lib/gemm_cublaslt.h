@@ -1,0 +1,29 @@
+/*
+ * gemm_cublaslt.h -- between the two halves of the products on cuBLASLt: cuda_gemm.c describes and runs
+ * them, gemm_algorithm.c finds their algorithms.
+ */
+#ifndef SNUG_CUDA_LIB_GEMM_CUBLASLT_H
+#define SNUG_CUDA_LIB_GEMM_CUBLASLT_H
+
+#include "cuda/lib/cuda_libs.h"
+#include "cuda/lib/cuda_gemm.h"
+
+/* cuBLASLt counts columns first: it is asked for C^T = op(B)^T op(A)^T, so that its left matrix is
+ * our B, its right one our A, and its rows are our columns. */
+struct cuda_product {
+    struct cuda_product_shape shape; /* with every stride filled in */
+    cublasLtHandle_t handle;
+    cublasLtMatmulDesc_t how;
+    cublasLtMatrixLayout_t left, right, result;
+    cublasLtMatmulAlgo_t algorithm;
+    float ms; /* of the algorithm, when it was chosen; 0: not timed */
+};
+
+/* Into p->algorithm and p->ms.  *found is false if the library has none. */
+enum snug_status cuda_product_choose(struct cuda_product *p, bool *found, struct snug_error *err);
+/* One product, with `algorithm`. */
+cublasStatus_t cuda_product_launch(const struct cuda_product *p,
+                                   const cublasLtMatmulAlgo_t *algorithm,
+                                   const struct cuda_product_call *call);
+
+#endif

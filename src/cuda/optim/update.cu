@@ -1,0 +1,443 @@
+/*
+ * update.cu -- the op update: every elementwise optimizer, each byte of a parameter moved once.
+ *
+ * The rules come from src/optim in fp32, as in the fast rows of the CPU.  A kernel is made of a rule; how
+ * numbers are kept (types, codes, a master copy, roundings by chance) is looked up while it runs, which
+ * costs branches that all threads take alike and is hidden behind the memory.
+ *
+ *     tensor      | block of threads: 16384 elements | ...
+ *     block       | warp: units 0, 8, 16 ... | warp: units 1, 9, 17 ... | ...
+ *     unit        | 128 elements, 4 a lane | 128 elements, 4 a lane |
+ *
+ * A unit of 256 elements is one block of codes of 8 bits or two of 4 bits, so a block's scale is the
+ * maximum over one warp.  Lanes read 16 bytes of fp32 side by side, 8 of 16-bit numbers.
+ *
+ * A launch takes several tensors.  The numbers of the step are made once for each block of threads, by its
+ * first thread, from the scalar table: nothing about a step is known to the host.
+ */
+#include <string.h>
+
+#include "base/counter_random.h"
+#include "base/rng.h"
+#include "cuda/kernels/device.h"
+#include "cuda/optim/update.h"
+
+#define RULE_REAL float
+#include "optim/rules.h"
+
+enum {
+    THREADS = 256,
+    N_WARPS = THREADS / WARP,
+    QUAD = 4,                    /* elements of a lane at once */
+    HALF_ELEMS = WARP * QUAD,    /* CODE_BLOCK_4 */
+    UNIT_ELEMS = 2 * HALF_ELEMS, /* CODE_BLOCK_8 */
+    UNITS = 64,                  /* of a block of threads */
+    BLOCK_ELEMS = UNITS * UNIT_ELEMS,
+    CONSTANTS_MOST = 16
+};
+static_assert((int)HALF_ELEMS == (int)CODE_BLOCK_4 && (int)UNIT_ELEMS == (int)CODE_BLOCK_8,
+              "a warp holds whole blocks of codes");
+
+struct update_list {
+    int n;
+    struct update_tensor tensor[UPDATE_TENSORS_MOST];
+};
+
+/* Of numbers of either sign, and of positive ones. */
+template <bool CODED> struct update_maps {
+};
+template <> struct update_maps<true> {
+    struct code_finder finder[2];
+    float value[2][CODES_MOST];
+};
+
+struct update_shared { /* of a block of threads */
+    float constants[CONSTANTS_MOST], factor;
+    uint64_t key, state_key[MAX_STATES];
+    float value[2][CODES_MOST];
+};
+
+/* ---- the rules ------------------------------------------------------------------------------- */
+
+#define RULE(name)                                                                            \
+    struct rule_##name {                                                                      \
+        typedef struct name##_constants constants;                                            \
+        typedef struct name##_states states;                                                  \
+        enum { n_states = name##_n_states };                                                  \
+        static DEVICE_MEMBER void prepare(const struct rule_now *now, const double *options,  \
+                                          float *rounded)                                     \
+        {                                                                                     \
+            struct name##_options o;                                                          \
+            struct name##_exact_constants exact;                                              \
+            static_assert(sizeof exact <= CONSTANTS_MOST * sizeof(double), "more constants"); \
+            memcpy(&o, options, sizeof o);                                                    \
+            prepare_##name(&o, now, &exact);                                                  \
+            for (size_t i = 0; i < sizeof exact / sizeof(double); i++)                        \
+                rounded[i] = (float)((const double *)&exact)[i];                              \
+        }                                                                                     \
+        static DEVICE_MEMBER void step(const constants *k, float g, float *w, states *s)      \
+        {                                                                                     \
+            step_##name(k, g, w, s);                                                          \
+        }                                                                                     \
+    };
+#include "ir/rules.def"
+#undef RULE
+
+/* ---- four numbers at once -------------------------------------------------------------------- */
+
+struct alignas(8) quad_16 {
+    uint16_t at[QUAD];
+};
+
+/* count: of the four, those that there are; the others read as 0. */
+DEVICE void quad_load(int type, const void *data, int64_t at, int count, bool aligned,
+                      float x[QUAD])
+{
+    enum dtype dtype = (enum dtype)type;
+    if (count < QUAD || !aligned) {
+        for (int i = 0; i < QUAD; i++)
+            x[i] = i < count ? load(dtype, data, at + i) : 0.0f;
+    } else if (dtype == DTYPE_f32) {
+        pack_f32 four = *(const pack_f32 *)((const float *)data + at);
+        for (int i = 0; i < QUAD; i++)
+            x[i] = four.at[i];
+    } else {
+        quad_16 four = *(const quad_16 *)((const uint16_t *)data + at);
+        for (int i = 0; i < QUAD; i++)
+            x[i] = dtype == DTYPE_bf16 ? bf16_to_f32(four.at[i]) : from_f16(four.at[i]);
+    }
+}
+
+DEVICE void quad_store_16(void *data, int64_t at, int count, bool aligned, const quad_16 *four)
+{
+    uint16_t *to = (uint16_t *)data + at;
+    if (count == QUAD && aligned) {
+        *(quad_16 *)to = *four;
+        return;
+    }
+    for (int i = 0; i < QUAD; i++)
+        if (i < count)
+            to[i] = four->at[i];
+}
+
+DEVICE void quad_store(int type, void *data, int64_t at, int count, bool aligned,
+                       const float x[QUAD])
+{
+    if (type == DTYPE_f32 && (count < QUAD || !aligned)) {
+        for (int i = 0; i < QUAD; i++)
+            if (i < count)
+                ((float *)data)[at + i] = x[i];
+    } else if (type == DTYPE_f32) {
+        *(pack_f32 *)((float *)data + at) = pack_f32{{x[0], x[1], x[2], x[3]}};
+    } else {
+        quad_16 four;
+        for (int i = 0; i < QUAD; i++)
+            four.at[i] = type == DTYPE_bf16 ? to_bf16(x[i]) : to_f16(x[i]);
+        quad_store_16(data, at, count, aligned, &four);
+    }
+}
+
+/* The same, rounded by chance. */
+DEVICE void quad_store_by_chance(int type, const struct update_numbers *to, uint64_t key,
+                                 int64_t at, int count, bool aligned, const float x[QUAD])
+{
+    quad_16 four;
+    for (int i = 0; i < QUAD; i++) {
+        uint32_t random = counter_random(key, (uint64_t)(to->from + at + i));
+        four.at[i] =
+            type == DTYPE_bf16 ? rng_round_bf16(x[i], random) : to_f16(rng_round_f16(x[i], random));
+    }
+    quad_store_16(to->data, at, count, aligned, &four);
+}
+
+/* ---- codes ----------------------------------------------------------------------------------- */
+
+/* Four codes as one word, the first lowest: of 8 bits, or of 4. */
+DEVICE uint32_t codes_word(int bits, const void *codes, int64_t at, int count, bool aligned)
+{
+    const uint8_t *from = (const uint8_t *)codes + (bits == 8 ? at : at / 2);
+    if (count == QUAD && aligned)
+        return bits == 8 ? *(const uint32_t *)from : *(const uint16_t *)from;
+    uint32_t word = 0;
+    for (int i = 0; i < (bits == 8 ? count : (count + 1) / 2); i++)
+        word |= (uint32_t)from[i] << (8 * i);
+    return word;
+}
+
+DEVICE void codes_store_word(int bits, void *codes, int64_t at, int count, bool aligned,
+                             uint32_t word)
+{
+    uint8_t *to = (uint8_t *)codes + (bits == 8 ? at : at / 2);
+    if (count == QUAD && aligned) {
+        if (bits == 8)
+            *(uint32_t *)to = word;
+        else
+            *(uint16_t *)to = (uint16_t)word;
+        return;
+    }
+    for (int i = 0; i < (bits == 8 ? count : (count + 1) / 2); i++)
+        to[i] = (uint8_t)(word >> (8 * i));
+}
+
+DEVICE void quad_decode(int bits, const float *value, uint32_t word, float scale, float x[QUAD])
+{
+    for (int i = 0; i < QUAD; i++)
+        x[i] = value[word >> (bits * i) & ((1u << bits) - 1)] * scale;
+}
+
+/* Those that are not there have the code 0. */
+DEVICE uint32_t quad_encode(int bits, const struct code_finder *finder, float unit, int count,
+                            const float x[QUAD])
+{
+    uint32_t word = 0;
+    for (int i = 0; i < QUAD; i++) {
+        int code = bits == 8 ? code_of(finder, 7, x[i] / unit) : code_of(finder, 3, x[i] / unit);
+        word |= (i < count ? (uint32_t)code : 0) << (bits * i);
+    }
+    return word;
+}
+
+DEVICE float quad_largest(int count, const float x[QUAD], float largest)
+{
+    for (int i = 0; i < QUAD; i++) {
+        float size = x[i] < 0 ? -x[i] : x[i];
+        largest = i < count && size > largest ? size : largest;
+    }
+    return largest;
+}
+
+/* ---- one unit -------------------------------------------------------------------------------- */
+
+struct unit { /* where a lane's eight elements are */
+    int64_t at[2];
+    int count[2];
+};
+
+DEVICE struct unit unit_at(int64_t n, int64_t index, int lane)
+{
+    struct unit u;
+    UNROLL(2)
+    for (int h = 0; h < 2; h++) {
+        u.at[h] = index * UNIT_ELEMS + h * HALF_ELEMS + lane * QUAD;
+        int64_t left = n - u.at[h];
+        u.count[h] = left >= QUAD ? QUAD : left > 0 ? (int)left : 0;
+    }
+    return u;
+}
+
+/* The scale of half h. */
+DEVICE int64_t scale_at(int bits, const struct unit *u, int h)
+{
+    return bits == 8 ? u->at[0] / CODE_BLOCK_8 : u->at[h] / CODE_BLOCK_4;
+}
+
+template <bool CODED>
+DEVICE void open_state(const struct update_job *job, const struct update_tensor *t,
+                       const struct update_shared *shared, const struct unit *u, int j,
+                       float x[2][QUAD])
+{
+    bool in_codes = CODED && t->scales[j] != NULL;
+    UNROLL(2)
+    for (int h = 0; h < 2; h++)
+        if (in_codes) {
+            uint32_t word =
+                codes_word(job->state_bits, t->state[j].data, u->at[h], u->count[h], t->aligned);
+            float scale = u->count[h] > 0 ? t->scales[j][scale_at(job->state_bits, u, h)] : 0.0f;
+            quad_decode(job->state_bits, shared->value[t->positive >> j & 1], word, scale, x[h]);
+        } else {
+            quad_load(t->state_type[j], t->state[j].data, u->at[h], u->count[h], t->aligned, x[h]);
+        }
+}
+
+/* All lanes come here: the scale of a block is a maximum over them. */
+DEVICE void store_codes(const struct update_job *job, const struct update_tensor *t,
+                        const struct code_finder *finder, const struct unit *u, int j,
+                        const float x[2][QUAD])
+{
+    float largest[2];
+    UNROLL(2)
+    for (int h = 0; h < 2; h++)
+        largest[h] = warp_max(quad_largest(u->count[h], x[h], 0.0f));
+    if (job->state_bits == 8)
+        largest[0] = largest[1] = largest[0] > largest[1] ? largest[0] : largest[1];
+    UNROLL(2)
+    for (int h = 0; h < 2; h++) {
+        float unit = largest[h] > 0.0f ? largest[h] : 1.0f;
+        uint32_t word = quad_encode(job->state_bits, finder, unit, u->count[h], x[h]);
+        codes_store_word(job->state_bits, t->state[j].data, u->at[h], u->count[h], t->aligned,
+                         word);
+        if (threadIdx.x % WARP == 0 && u->count[h] > 0)
+            t->scales[j][scale_at(job->state_bits, u, h)] = largest[h];
+    }
+}
+
+/* Numbers that an update changes: by chance if they have 16 bits and the op says so. */
+DEVICE void close_numbers(const struct update_tensor *t, int type, const struct update_numbers *to,
+                          uint64_t key, const struct unit *u, const float x[2][QUAD])
+{
+    UNROLL(2)
+    for (int h = 0; h < 2; h++)
+        if (t->stochastic && type != DTYPE_f32)
+            quad_store_by_chance(type, to, key, u->at[h], u->count[h], t->aligned, x[h]);
+        else
+            quad_store(type, to->data, u->at[h], u->count[h], t->aligned, x[h]);
+}
+
+template <class R>
+DEVICE void step_unit(const struct update_shared *shared, const float g[2][QUAD], float w[2][QUAD],
+                      float state[][2][QUAD])
+{
+    typename R::constants k;
+    memcpy(&k, shared->constants, sizeof k);
+    UNROLL(2)
+    for (int h = 0; h < 2; h++) {
+        UNROLL(4)
+        for (int i = 0; i < QUAD; i++) {
+            typename R::states s = {};
+            for (int j = 0; j < R::n_states; j++)
+                ((float *)&s)[j] = state[j][h][i];
+            R::step(&k, g[h][i] * shared->factor, &w[h][i], &s);
+            for (int j = 0; j < R::n_states; j++)
+                state[j][h][i] = ((const float *)&s)[j];
+        }
+    }
+}
+
+template <class R, bool CODED>
+DEVICE void update_unit(const struct update_job *job, const struct update_tensor *t,
+                        const struct update_maps<CODED> *maps, const struct update_shared *shared,
+                        const struct unit *u)
+{
+    float g[2][QUAD], w[2][QUAD], state[R::n_states > 0 ? R::n_states : 1][2][QUAD];
+    UNROLL(2)
+    for (int h = 0; h < 2; h++) {
+        quad_load(t->g_type, t->g, u->at[h], u->count[h], t->aligned, g[h]);
+        quad_load(t->stepped_type, t->stepped.data, u->at[h], u->count[h], t->aligned, w[h]);
+    }
+    UNROLL(4)
+    for (int j = 0; j < R::n_states; j++)
+        open_state<CODED>(job, t, shared, u, j, state[j]);
+    step_unit<R>(shared, g, w, state);
+    UNROLL(4)
+    for (int j = 0; j < R::n_states; j++) {
+        if constexpr (CODED)
+            if (t->scales[j] != NULL) {
+                store_codes(job, t, &maps->finder[t->positive >> j & 1], u, j, state[j]);
+                continue;
+            }
+        close_numbers(t, t->state_type[j], &t->state[j], shared->state_key[j], u, state[j]);
+    }
+    close_numbers(t, t->stepped_type, &t->stepped, shared->key, u, w);
+    UNROLL(2)
+    for (int h = 0; h < 2; h++)
+        if (t->copy != NULL)
+            quad_store(t->copy_type, t->copy, u->at[h], u->count[h], t->aligned, w[h]);
+}
+
+/* ---- the kernel ------------------------------------------------------------------------------ */
+
+template <class R>
+DEVICE void prepare_block(const struct update_job *job, const struct update_tensor *t,
+                          struct update_shared *shared)
+{
+    const double *scalars = job->scalars;
+    uint64_t seed = (uint64_t)scalars[SCALAR_seed];
+    uint64_t count = (uint64_t)scalars[SCALAR_update_count];
+    struct rule_now now = rule_now(job->direction, t->lr_factor, t->decay, scalars);
+    R::prepare(&now, job->options, shared->constants);
+    shared->factor = (float)rule_factor(job->direction, scalars);
+    shared->key = rng_u64(seed, t->stepped.stream, count);
+    for (int j = 0; j < R::n_states; j++)
+        shared->state_key[j] = rng_u64(seed, t->state[j].stream, count);
+}
+
+/* The tensor of a block of threads. */
+DEVICE int find_tensor(const struct update_list *list, int block)
+{
+    int low = 0, high = list->n - 1;
+    while (low < high) {
+        int middle = (low + high + 1) / 2;
+        if (list->tensor[middle].first_block <= block)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+template <class R, bool CODED>
+KERNEL update(const GRID_CONSTANT struct update_job job,
+              const GRID_CONSTANT struct update_list list,
+              const GRID_CONSTANT struct update_maps<CODED> maps)
+{
+    SHARED struct update_shared shared;
+    if (job.scalars[SCALAR_skip] != 0.0)
+        return;
+    const struct update_tensor *t = &list.tensor[find_tensor(&list, (int)blockIdx.x)];
+    if (threadIdx.x == 0)
+        prepare_block<R>(&job, t, &shared);
+    if constexpr (CODED)
+        for (int i = (int)threadIdx.x; i < 2 * CODES_MOST; i += THREADS)
+            shared.value[i / CODES_MOST][i % CODES_MOST] =
+                maps.value[i / CODES_MOST][i % CODES_MOST];
+    __syncthreads();
+    int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
+    int64_t first = ((int64_t)blockIdx.x - t->first_block) * UNITS;
+    for (int64_t index = first + warp; index < first + UNITS && index * UNIT_ELEMS < t->n;
+         index += N_WARPS) {
+        struct unit u = unit_at(t->n, index, lane);
+        update_unit<R, CODED>(&job, t, &maps, &shared, &u);
+    }
+}
+
+/* ---- launching ------------------------------------------------------------------------------- */
+
+template <class R, bool CODED>
+static int launch_rule(const struct update_job *job, const struct update_list *list, int n_blocks,
+                       const struct update_maps<CODED> *maps, void *stream)
+{
+    if constexpr (CODED && R::n_states == 0) {
+        return cudaErrorInvalidValue;
+    } else {
+        auto kernel = update<R, CODED>;
+        return launch(kernel, (unsigned)n_blocks, THREADS, 0, stream, *job, *list, *maps);
+    }
+}
+
+template <bool CODED>
+static int launch_list(const struct update_job *job, const struct update_list *list, int n_blocks,
+                       const struct update_maps<CODED> *maps, void *stream)
+{
+    switch (job->rule) {
+#define RULE(name)    \
+    case RULE_##name: \
+        return launch_rule<rule_##name, CODED>(job, list, n_blocks, maps, stream);
+#include "ir/rules.def"
+#undef RULE
+    default:
+        return cudaErrorInvalidValue;
+    }
+}
+
+int cuda_update(const struct update_job *job, int n_tensors, const struct update_tensor *tensors,
+                const struct code_map *maps, void *stream)
+{
+    struct update_list list = {};
+    int n_blocks = 0;
+    for (int i = 0; i < n_tensors; i++) {
+        list.tensor[i] = tensors[i];
+        list.tensor[i].first_block = n_blocks;
+        n_blocks += (int)grid_of(tensors[i].n, BLOCK_ELEMS);
+    }
+    list.n = n_tensors;
+    if (maps == NULL) {
+        struct update_maps<false> none;
+        return launch_list<false>(job, &list, n_blocks, &none, stream);
+    }
+    struct update_maps<true> both;
+    for (int i = 0; i < 2; i++) {
+        both.finder[i] = maps[i].finder;
+        memcpy(both.value[i], maps[i].value, sizeof both.value[i]);
+    }
+    return launch_list<true>(job, &list, n_blocks, &both, stream);
+}

@@ -1,0 +1,14 @@
+/*
+ * pinned_pool.h -- the store of the CUDA backend: pinned memory of the host.
+ */
+#ifndef SNUG_CUDA_PINNED_POOL_H
+#define SNUG_CUDA_PINNED_POOL_H
+
+#include "exec/backend.h"
+
+struct cuda_store {
+    struct store store; /* first: the two are cast into each other */
+    unsigned char *base;
+};
+
+#endif

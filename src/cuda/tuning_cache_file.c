@@ -1,0 +1,219 @@
+/*
+ * tuning_cache_file.c -- pins as lines of text: the numbers of the shape, the words of the algorithm in hex, and
+ * milliseconds.  See tuning_cache_file.h.
+ */
+#include "cuda/tuning_cache_file.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cache.h"
+#include "base/fd.h"
+#include "base/text.h"
+
+enum { LINE_MOST = 1024 }; /* a line has some 530 characters at most */
+
+/* ---- lists ----------------------------------------------------------------------------------- */
+
+struct pin *pin_list_find(const struct pin_list *list, const int64_t key[PIN_KEY])
+{
+    for (size_t i = 0; i < list->n; i++)
+        if (memcmp(list->pins[i].key, key, sizeof list->pins[i].key) == 0)
+            return &list->pins[i];
+    return NULL;
+}
+
+bool pin_list_add(struct pin_list *list, const struct pin *pin)
+{
+    if (list->n == list->capacity) {
+        size_t capacity = list->capacity > 0 ? 2 * list->capacity : 64;
+        struct pin *pins = realloc(list->pins, capacity * sizeof *pins);
+        if (pins == NULL) {
+            list->failed = true;
+            return false;
+        }
+        list->pins = pins;
+        list->capacity = capacity;
+    }
+    list->pins[list->n++] = *pin;
+    return true;
+}
+
+void pin_list_free(struct pin_list *list)
+{
+    free(list->pins);
+    *list = (struct pin_list){0};
+}
+
+/* ---- where it lies --------------------------------------------------------------------------- */
+
+static bool is_named_by_user(const char **value)
+{
+    *value = getenv("SNUG_CUDA_PINS");
+    return *value != NULL && **value != '\0';
+}
+
+bool pins_file_path(const char *title, char **path)
+{
+    const char *value = NULL;
+    char *folder;
+    *path = NULL;
+    if (is_named_by_user(&value) && strcmp(value, "off") == 0)
+        return true;
+    if (is_named_by_user(&value))
+        return (*path = strdup(value)) != NULL;
+    if (cache_folder(&folder, NULL) != SNUG_OK)
+        return false;
+    if (folder == NULL)
+        return true;
+    struct text made = {0};
+    text_add(&made, "%s/", folder);
+    for (const char *c = title; *c != '\0'; c++)
+        text_add(&made, "%c", isalnum((unsigned char)*c) || *c == '.' ? *c : '-');
+    text_add(&made, ".pins");
+    free(folder);
+    *path = text_take(&made);
+    return *path != NULL;
+}
+
+/* ---- reading and writing --------------------------------------------------------------------- */
+
+/* The number at *at, in that base, and *at after it. */
+static bool take_word(const char **at, int base, uint64_t *word)
+{
+    char *end = NULL;
+    *word = strtoull(*at, &end, base);
+    bool ok = end != *at && (*end == ' ' || *end == '\n');
+    *at = end;
+    return ok;
+}
+
+/* A line that was cut short, or runs into another, has too few numbers or too many. */
+static bool read_pin(const char *line, struct pin *pin)
+{
+    char *end = NULL;
+    *pin = (struct pin){.from_file = true};
+    bool ok = strchr(line, '\n') != NULL;
+    for (int i = 0; i < PIN_KEY && ok; i++) {
+        uint64_t word = 0;
+        ok = take_word(&line, 10, &word);
+        pin->key[i] = (int64_t)word;
+    }
+    for (int i = 0; i < PIN_WORDS && ok; i++)
+        ok = take_word(&line, 16, &pin->algorithm[i]);
+    if (!ok)
+        return false;
+    pin->ms = strtof(line, &end);
+    return end != line && *end == '\n';
+}
+
+static void add_pin(struct text *out, const struct pin *pin)
+{
+    for (int i = 0; i < PIN_KEY; i++)
+        text_add(out, "%" PRId64 " ", pin->key[i]);
+    for (int i = 0; i < PIN_WORDS; i++)
+        text_add(out, "%" PRIx64 " ", pin->algorithm[i]);
+    text_add(out, "%.9g\n", (double)pin->ms);
+}
+
+bool pins_file_read(const char *path, const char *title, struct pin_list *list)
+{
+    char line[LINE_MOST] = "";
+    int64_t n_bytes;
+    int fd;
+    enum snug_status status = fd_open_read(path, &fd, &n_bytes, NULL);
+    list->failed |= status == SNUG_NO_MEMORY;
+    if (status != SNUG_OK)
+        return false;
+    FILE *file = fdopen(fd, "r");
+    if (file == NULL) {
+        list->failed |= errno == ENOMEM;
+        close(fd);
+        return false;
+    }
+    bool is_ours = fgets(line, sizeof line, file) != NULL;
+    line[strcspn(line, "\n")] = '\0';
+    is_ours = is_ours && strcmp(line, title) == 0;
+    struct pin pin;
+    while (is_ours && fgets(line, sizeof line, file) != NULL)
+        if (read_pin(line, &pin) && !pin_list_add(list, &pin))
+            break;
+    fclose(file);
+    return is_ours;
+}
+
+/* To a file of this process, then over the one that is there. */
+static void replace(const char *path, const struct text *bytes)
+{
+    struct text own = {0};
+    text_add(&own, "%s.XXXXXX", path);
+    int fd = own.failed ? -1 : mkstemp(own.data);
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
+    if (file != NULL) {
+        bool ok = fwrite(bytes->data, 1, bytes->length, file) == bytes->length;
+        ok = fclose(file) == 0 && ok;
+        if (!ok || rename(own.data, path) != 0)
+            (void)unlink(own.data);
+    } else if (fd >= 0) {
+        close(fd);
+        (void)unlink(own.data);
+    }
+    text_free(&own);
+}
+
+static bool make_folder_of_cache(void)
+{
+    char *folder;
+    bool ok = cache_folder(&folder, NULL) == SNUG_OK && folder != NULL &&
+              cache_make_folder(folder, NULL) == SNUG_OK;
+    free(folder);
+    return ok;
+}
+
+/* There is something at `path` that was not read: of another title, or not to be read at all. */
+static bool is_anothers(const char *path, bool named)
+{
+    struct stat info;
+    if (stat(path, &info) != 0)
+        return false;
+    return named ? info.st_size > 0 : access(path, R_OK) != 0;
+}
+
+static bool merge(struct pin_list *all, struct pin_list *list)
+{
+    bool ok = true;
+    for (size_t i = 0; i < list->n && ok; i++) {
+        struct pin *own = &list->pins[i], *there = pin_list_find(all, own->key);
+        if (there == NULL)
+            ok = own->ms == 0.0f || pin_list_add(all, own);
+        else if (own->replaces)
+            *there = *own;
+        else
+            *own = *there;
+    }
+    return ok;
+}
+
+void pins_file_add(const char *path, const char *title, struct pin_list *list)
+{
+    const char *value = NULL;
+    struct pin_list all = {0};
+    struct text out = {0};
+    bool named = is_named_by_user(&value);
+    if (!pins_file_read(path, title, &all) && is_anothers(path, named))
+        return;
+    bool ok = !all.failed && merge(&all, list);
+    text_add(&out, "%s\n", title);
+    for (size_t i = 0; i < all.n; i++)
+        add_pin(&out, &all.pins[i]);
+    if (ok && !out.failed && (named || make_folder_of_cache()))
+        replace(path, &out);
+    text_free(&out);
+    pin_list_free(&all);
+}

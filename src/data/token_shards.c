@@ -1,0 +1,420 @@
+/*
+ * token_shards.c -- streams of tokens: text as bytes, and shards of 16-bit ids.
+ *
+ * All files together are one stream, in the order of their paths:
+ *
+ *     | file 0 | file 1 |     file 2     | file 3 |
+ *     |<------- train ------->|<--- held out ---->|     the first nine tenths, or up to the first
+ *                                                       file with "val" in its name (shards)
+ *
+ * A sample is a window of T + 1 tokens, which may reach over the end of a file: the first T are the
+ * input and the last T what should follow.  Nothing of the stream is kept in memory.
+ *
+ * Held-out windows lie end to end: the last token of one is the first of the next.  What is left at the
+ * end, less than T tokens, is not a sample.
+ */
+#include "data/source.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/arena.h"
+#include "base/fd.h"
+#include "base/rng.h"
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "shards are read as they lie");
+
+enum { N_BYTES = 256, SNIFF_BYTES = 4096, SHARD_HEADER_BYTES = 256 * 4, SHARD_MAGIC = 20240520 };
+
+struct token_file {
+    char *path;
+    int64_t begin; /* of its first token in the stream */
+    int64_t n_tokens;
+    int64_t header_bytes; /* before the first token */
+    int64_t n_bytes;      /* of the whole file when it was opened */
+    int token_bytes;      /* 1 or 2 */
+};
+
+struct tokens {
+    struct data data;
+    struct token_file *files;
+    int n_files, capacity;
+    int n_llmc;                  /* how many have llm.c's header */
+    int64_t begin[2], end[2];    /* of each split in the stream */
+    int64_t first_held_out_file; /* by name, or -1 */
+    int open_file, fd;           /* the one file that is open, or -1 */
+    int32_t *window;             /* T + 1 */
+};
+
+static void close_tokens(struct data *data)
+{
+    struct tokens *tokens = (struct tokens *)data;
+    for (int i = 0; i < tokens->n_files; i++)
+        free(tokens->files[i].path);
+    if (tokens->fd >= 0)
+        close(tokens->fd);
+    free(tokens->files);
+    free(tokens->window);
+    free(tokens);
+}
+
+/* ---- reading ----------------------------------------------------------------------------- */
+
+static enum snug_status use_file(struct tokens *tokens, int index, struct snug_error *err)
+{
+    const struct token_file *file = &tokens->files[index];
+    int64_t n_bytes;
+    if (tokens->open_file == index)
+        return SNUG_OK;
+    if (tokens->fd >= 0)
+        close(tokens->fd);
+    tokens->open_file = -1;
+    TRY(fd_open_read(file->path, &tokens->fd, &n_bytes, err));
+    if (n_bytes < file->n_bytes)
+        return snug_fail(err, SNUG_BAD_FILE,
+                         "%s: was %lld bytes long when training began and now has %lld", file->path,
+                         (long long)file->n_bytes, (long long)n_bytes);
+    tokens->open_file = index;
+    return SNUG_OK;
+}
+
+static int file_at(const struct tokens *tokens, int64_t place)
+{
+    int low = 0, high = tokens->n_files - 1;
+    while (low < high) {
+        int middle = (low + high + 1) / 2;
+        if (tokens->files[middle].begin <= place)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+/* Reads n tokens of one file, from its token `first` on, and widens them where they lie: the raw
+ * bytes go to the end of `out`, and walking forward an id is never written over one unread. */
+static enum snug_status read_part(struct tokens *tokens, int index, int64_t first, int64_t n,
+                                  int32_t *out, struct snug_error *err)
+{
+    TRY(use_file(tokens, index, err));
+    const struct token_file *file = &tokens->files[index];
+    int64_t raw_bytes = n * file->token_bytes;
+    unsigned char *raw = (unsigned char *)(out + n) - raw_bytes;
+    TRY(fd_read_at(tokens->fd, file->path, raw, raw_bytes,
+                   file->header_bytes + first * file->token_bytes, err));
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t wide = raw[i];
+        if (file->token_bytes == 2)
+            memcpy(&wide, raw + 2 * i, sizeof wide);
+        if (wide >= tokens->data.request.n_classes)
+            return snug_fail(err, SNUG_MISMATCH,
+                             "%s: token id %u at position %lld, but the model's vocabulary is %lld",
+                             file->path, (unsigned)wide, (long long)(first + i),
+                             (long long)tokens->data.request.n_classes);
+        out[i] = wide;
+    }
+    return SNUG_OK;
+}
+
+static enum snug_status fill(struct data *data, enum data_split split, int64_t position,
+                             void *input, void *target, struct snug_error *err)
+{
+    struct tokens *tokens = (struct tokens *)data;
+    int64_t length = data->request.sample_elems;
+    int64_t n_tokens = tokens->end[split] - tokens->begin[split];
+    int64_t place = tokens->begin[split];
+    if (split == DATA_TRAIN)
+        place += (int64_t)(rng_u64(data->request.seed, rng_hash_string("token windows"),
+                                   (uint64_t)position) %
+                           (uint64_t)(n_tokens - length));
+    else
+        place += position % data->n_samples[split] * length;
+
+    int index = file_at(tokens, place);
+    for (int64_t done = 0; done < length + 1; index++) {
+        const struct token_file *file = &tokens->files[index];
+        int64_t first = place + done - file->begin, n = file->n_tokens - first;
+        if (n > length + 1 - done)
+            n = length + 1 - done;
+        TRY(read_part(tokens, index, first, n, tokens->window + done, err));
+        done += n;
+    }
+    memcpy(input, tokens->window, (size_t)length * sizeof(int32_t));
+    memcpy(target, tokens->window + 1, (size_t)length * sizeof(int32_t));
+    return SNUG_OK;
+}
+
+/* ---- opening ----------------------------------------------------------------------------- */
+
+static bool ends_in(const char *path, size_t length, const char *ending)
+{
+    size_t n = strlen(ending);
+    return length >= n && strncasecmp(path + length - n, ending, n) == 0;
+}
+
+static bool ends_in_bin(const char *path)
+{
+    size_t length = strlen(path);
+    return length >= 4 && strcmp(path + length - 4, ".bin") == 0;
+}
+
+/* By name, compressed or not: its braces and keys are not what anybody wants to train on. */
+static bool is_json_lines(const char *path)
+{
+    static const char *const packed[] = {".gz", ".zst", ".bz2", ".xz"};
+    size_t length = strlen(path);
+    for (size_t i = 0; i < sizeof packed / sizeof *packed; i++)
+        if (ends_in(path, strlen(path), packed[i]))
+            length = strlen(path) - strlen(packed[i]);
+    return ends_in(path, length, ".jsonl") || ends_in(path, length, ".ndjson");
+}
+
+/* Files that people give by mistake.  As pairs of 16-bit ids all but impossible: llm.c's magics
+ * are ids above GPT-2's vocabulary. */
+static const char *foreign_kind(uint32_t magic)
+{
+    switch (magic) {
+    case 20240326:
+        return "an llm.c model, not tokens; give it as the model";
+    case 20240327:
+        return "an llm.c debug state, not tokens";
+    case 20240328:
+        return "an llm.c tokenizer, not tokens";
+    case 20240522:
+        return "an llm.c evaluation set, not plain tokens";
+    case 20240801:
+        return "tokens of 32 bits (llm.c for Llama 3); 16-bit tokens are read";
+    case 0x04034b50: /* "PK\3\4" */
+        return "a zip file (PyTorch weights?), not tokens";
+    case 0x46554747: /* "GGUF" */
+        return "a GGUF model, not tokens";
+    case 0x0a8a0280:
+        return "a Python pickle (PyTorch weights?), not tokens";
+    default:
+        return magic / 10000 == 2024 && magic / 100 % 100 <= 12
+                   ? "an llm.c file of another kind, not tokens"
+                   : NULL;
+    }
+}
+
+static enum snug_status read_shard_header(int fd, struct token_file *file, bool *is_llmc,
+                                          struct snug_error *err)
+{
+    uint32_t head[3] = {0};
+    int64_t sniffed = file->n_bytes < (int64_t)sizeof head ? file->n_bytes : (int64_t)sizeof head;
+    TRY(fd_read_at(fd, file->path, head, sniffed, 0, err));
+    file->token_bytes = 2;
+    *is_llmc = head[0] == SHARD_MAGIC;
+    if (!*is_llmc) {
+        const char *foreign = foreign_kind(head[0]);
+        if (foreign != NULL)
+            return snug_fail(err, SNUG_BAD_FILE, "%s: is %s", file->path, foreign);
+        if (file->n_bytes % 2 != 0)
+            return snug_fail(err, SNUG_BAD_FILE,
+                             "%s: an odd number of bytes (%lld) cannot be 16-bit tokens",
+                             file->path, (long long)file->n_bytes);
+        file->n_tokens = file->n_bytes / 2;
+        return SNUG_OK;
+    }
+    file->header_bytes = SHARD_HEADER_BYTES;
+    file->n_tokens = head[2];
+    if (file->n_bytes < SHARD_HEADER_BYTES)
+        return snug_fail(err, SNUG_BAD_FILE,
+                         "%s: cut short: %lld bytes, and the header alone is %d", file->path,
+                         (long long)file->n_bytes, SHARD_HEADER_BYTES);
+    if (head[1] != 1)
+        return snug_fail(err, SNUG_BAD_FILE, "%s: llm.c tokens of version %u; version 1 is read",
+                         file->path, head[1]);
+    int64_t n_present = (file->n_bytes - SHARD_HEADER_BYTES) / 2;
+    if (file->n_tokens > n_present)
+        return snug_fail(err, SNUG_BAD_FILE,
+                         "%s: cut short: the header promises %lld tokens and there are %lld",
+                         file->path, (long long)file->n_tokens, (long long)n_present);
+    if (file->n_bytes != SHARD_HEADER_BYTES + 2 * file->n_tokens)
+        return snug_fail(err, SNUG_BAD_FILE,
+                         "%s: %lld bytes are left after the %lld tokens that the header promises",
+                         file->path,
+                         (long long)(file->n_bytes - SHARD_HEADER_BYTES - 2 * file->n_tokens),
+                         (long long)file->n_tokens);
+    return SNUG_OK;
+}
+
+/* *nul: where the first NUL byte is, or -1 for what may pass as text. */
+static enum snug_status sniff_text(int fd, const struct token_file *file, int64_t *nul,
+                                   struct snug_error *err)
+{
+    unsigned char head[SNIFF_BYTES];
+    int64_t n = file->n_bytes < SNIFF_BYTES ? file->n_bytes : SNIFF_BYTES;
+    TRY(fd_read_at(fd, file->path, head, n, 0, err));
+    const unsigned char *found = n == 0 ? NULL : memchr(head, 0, (size_t)n);
+    *nul = found == NULL ? -1 : found - head;
+    return SNUG_OK;
+}
+
+/* Appends a file to the stream; `from_folder`: what is not text, or empty, is passed over. */
+static enum snug_status add_file(struct tokens *tokens, const char *path, bool is_shard,
+                                 bool from_folder, struct snug_error *err)
+{
+    struct token_file file = {.token_bytes = 1};
+    bool is_llmc = false;
+    int64_t nul = -1;
+    int fd = -1;
+    if (!is_shard && is_json_lines(path))
+        return snug_fail(err, SNUG_UNSUPPORTED,
+                         "%s: JSONL is not supported yet: give its text as a plain file, or token "
+                         "shards (*.bin)",
+                         path);
+    if (!array_grow((void **)&tokens->files, &tokens->capacity, tokens->n_files + 1,
+                    sizeof *tokens->files) ||
+        (file.path = strdup(path)) == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory for the list of files", path);
+
+    enum snug_status status = fd_open_read(path, &fd, &file.n_bytes, err);
+    if (status == SNUG_OK && is_shard)
+        status = read_shard_header(fd, &file, &is_llmc, err);
+    else if (status == SNUG_OK)
+        status = sniff_text(fd, &file, &nul, err);
+    if (status == SNUG_OK && !is_shard)
+        file.n_tokens = file.n_bytes;
+    if (status == SNUG_OK && !from_folder && nul >= 0)
+        status = snug_fail(err, SNUG_BAD_FILE,
+                           "%s: not text (byte %lld is NUL); data is text, *.bin token shards or "
+                           "a folder of IDX images",
+                           path, (long long)nul);
+    if (status == SNUG_OK && !from_folder && file.n_tokens == 0)
+        status = snug_fail(err, SNUG_BAD_FILE, "%s: the file is empty", path);
+    if (fd >= 0)
+        close(fd);
+    if (status == SNUG_OK && nul < 0 && file.n_tokens > 0) {
+        if (tokens->n_files > 0) {
+            const struct token_file *last = &tokens->files[tokens->n_files - 1];
+            file.begin = last->begin + last->n_tokens;
+        }
+        tokens->n_llmc += is_llmc;
+        tokens->files[tokens->n_files++] = file;
+        file.path = NULL;
+    }
+    free(file.path);
+    return status;
+}
+
+static bool is_named_held_out(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return strstr(slash == NULL ? path : slash + 1, "val") != NULL;
+}
+
+static enum snug_status add_shards(struct tokens *tokens, const struct file_list *list,
+                                   struct snug_error *err)
+{
+    for (int held_out = 0; held_out < 2; held_out++) {
+        int n_before = tokens->n_files;
+        for (int i = 0; i < list->n; i++)
+            if (ends_in_bin(list->paths[i]) && is_named_held_out(list->paths[i]) == held_out)
+                TRY(add_file(tokens, list->paths[i], true, true, err));
+        if (held_out && n_before > 0 && tokens->n_files > n_before)
+            tokens->first_held_out_file = n_before;
+    }
+    return SNUG_OK;
+}
+
+static enum snug_status add_folder(struct tokens *tokens, const char *folder, bool *is_shards,
+                                   struct snug_error *err)
+{
+    struct file_list list;
+    TRY(file_list_folder(folder, false, &list, err));
+    for (int i = 0; i < list.n; i++)
+        *is_shards = *is_shards || ends_in_bin(list.paths[i]);
+    enum snug_status status = SNUG_OK;
+    if (*is_shards) {
+        status = add_shards(tokens, &list, err);
+    } else {
+        file_list_free(&list);
+        status = file_list_folder(folder, true, &list, err);
+        for (int i = 0; status == SNUG_OK && i < list.n; i++)
+            status = add_file(tokens, list.paths[i], false, true, err);
+    }
+    if (status == SNUG_OK && tokens->n_files == 0)
+        status = snug_fail(err, SNUG_BAD_FILE, "%s: the folder has no %s in it", folder,
+                           *is_shards ? "tokens" : "text, token shards or IDX images");
+    file_list_free(&list);
+    return status;
+}
+
+static enum snug_status split_stream(struct tokens *tokens, const char *path,
+                                     struct snug_error *err)
+{
+    const struct token_file *last = &tokens->files[tokens->n_files - 1];
+    int64_t total = last->begin + last->n_tokens, length = tokens->data.request.sample_elems;
+    int64_t cut = tokens->first_held_out_file >= 0
+                      ? tokens->files[tokens->first_held_out_file].begin
+                      : total / 10 * 9 + total % 10 * 9 / 10;
+    tokens->end[DATA_TRAIN] = tokens->begin[DATA_HELD_OUT] = cut;
+    tokens->end[DATA_HELD_OUT] = total;
+    if (cut < length + 1)
+        return snug_fail(err, SNUG_MISMATCH,
+                         "%s: %lld tokens, %lld of them for training, but one sequence needs %lld; "
+                         "give more data or a shorter --seq",
+                         path, (long long)total, (long long)cut, (long long)(length + 1));
+    uint64_t hash = rng_hash_string(tokens->data.kind);
+    for (int i = 0; i < tokens->n_files; i++)
+        hash = source_mix(hash, (uint64_t)tokens->files[i].n_tokens);
+    tokens->data.fingerprint = source_mix(hash, (uint64_t)cut);
+    for (int split = 0; split < 2; split++)
+        tokens->data.n_samples[split] = (tokens->end[split] - tokens->begin[split] - 1) / length;
+    return SNUG_OK;
+}
+
+static enum snug_status open_stream(struct tokens *tokens, const char *path, struct snug_error *err)
+{
+    struct stat info;
+    bool is_folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+    bool is_shards = !is_folder && ends_in_bin(path);
+    if (tokens->data.request.target != DATA_TARGET_TOKENS)
+        return snug_fail(err, SNUG_MISMATCH,
+                         "%s: is text or tokens, and this model does not take tokens; give it IDX "
+                         "images, or choose a language model",
+                         path);
+    TRY(is_folder ? add_folder(tokens, path, &is_shards, err)
+                  : add_file(tokens, path, is_shards, false, err));
+    const struct data_request *request = &tokens->data.request;
+    if (!is_shards && request->n_classes > N_BYTES && !request->bytes_as_tokens)
+        return snug_fail(err, SNUG_MISMATCH,
+                         "%s: is text, and this model has a vocabulary of %lld tokens, for which "
+                         "there is no tokenizer yet: give token shards (*.bin), or feed each byte "
+                         "as a token with --tokenizer bytes",
+                         path, (long long)request->n_classes);
+    tokens->data.kind = !is_shards                          ? "text bytes"
+                        : tokens->n_llmc == tokens->n_files ? "token shards (llm.c)"
+                        : tokens->n_llmc == 0               ? "token shards (nanoGPT)"
+                                                            : "token shards (mixed)";
+    return split_stream(tokens, path, err);
+}
+
+enum snug_status source_open_tokens(const char *path, const struct data_request *request,
+                                    struct data **data, struct snug_error *err)
+{
+    struct tokens *tokens = malloc(sizeof *tokens);
+    if (tokens == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to open it", path);
+    *tokens = (struct tokens){.data = {.fill = fill, .close = close_tokens, .request = *request},
+                              .first_held_out_file = -1,
+                              .open_file = -1,
+                              .fd = -1};
+    tokens->data.request.spec = NULL;
+    enum snug_status status = open_stream(tokens, path, err);
+    if (status == SNUG_OK) {
+        tokens->window = malloc(((size_t)request->sample_elems + 1) * sizeof *tokens->window);
+        if (tokens->window == NULL)
+            status = snug_fail(err, SNUG_NO_MEMORY, "%s: no memory for a window of %lld tokens",
+                               path, (long long)request->sample_elems + 1);
+    }
+    if (status == SNUG_OK)
+        *data = &tokens->data;
+    else
+        close_tokens(&tokens->data);
+    return status;
+}

@@ -1,0 +1,56 @@
+/*
+ * check_ids.c -- ids are checked on the host before they go to a device.
+ */
+#include "exec/local.h"
+
+/* How many ids an op knows if it reads this tensor as such; 0: it does not. */
+static int64_t ids_known(const struct program *prog, const struct op *op, tensor_id id)
+{
+    int at, table, dim = 0; /* the operand with the ids, and the one that says how many there are */
+    switch (op->kind) {
+    case OP_embedding:
+    case OP_embedding_grad:
+        at = 0;
+        table = op->kind == OP_embedding ? 1 : 2;
+        break;
+    case OP_linear_cross_entropy:
+    case OP_linear_cross_entropy_grad:
+    case OP_linear_cross_entropy_train:
+        at = 2;
+        table = 1;
+        break;
+    case OP_cross_entropy:
+    case OP_cross_entropy_grad:
+        at = 1;
+        table = 0;
+        dim = -1;
+        break;
+    default:
+        return 0;
+    }
+    if (op->in[at] == TENSOR_NONE || tensor_root(prog, op->in[at]) != id)
+        return 0;
+    const struct shape *shape = &prog->tensors[op->in[table]].shape;
+    return dim < 0 ? shape_last(shape) : shape->dim[0];
+}
+
+int64_t ids_limit(const struct program *prog, tensor_id input)
+{
+    int64_t limit = INT64_MAX;
+    for (int i = 0; i < prog->n_ops; i++) {
+        int64_t known = ids_known(prog, &prog->ops[i], input);
+        limit = known > 0 && known < limit ? known : limit;
+    }
+    return limit;
+}
+
+enum snug_status ids_check(const struct tensor *t, int64_t limit, const int32_t *ids,
+                           struct snug_error *err)
+{
+    int64_t n = limit == INT64_MAX ? 0 : shape_elems(&t->shape);
+    for (int64_t i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= limit)
+            return snug_fail(err, SNUG_BAD_ARGUMENT, "%s[%lld] is %d, not in 0..%lld", t->name,
+                             (long long)i, (int)ids[i], (long long)limit - 1);
+    return SNUG_OK;
+}

@@ -1,0 +1,145 @@
+/*
+ * device_assignment.c -- ranks find out about each other's GPUs.
+ *
+ * Which ranks share a machine is told by its name, so that it does not matter who started them.  What each
+ * rank has is told to all, and all draw the same conclusion.
+ */
+#include "exec/device_assignment.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { HOST_MAX = 64 };
+
+struct seat { /* of one rank, as it tells the others */
+    char host[HOST_MAX], place[DEVICE_TEXT_MAX];
+    int32_t gpu, has_direct;
+    char direct[DEVICE_TEXT_MAX]; /* what it has, or why it has none */
+};
+
+static bool wish_is(const char *wish)
+{
+    const char *given = getenv("SNUG_NCCL");
+    return given != NULL && strcmp(given, wish) == 0;
+}
+
+bool seats_are_forced(void)
+{
+    return wish_is("force");
+}
+
+void seats_free(struct seats *seats)
+{
+    if (seats != NULL)
+        free(seats->gpu);
+    free(seats);
+}
+
+/* What each rank has, to all of them. */
+static enum snug_status tell_all(struct comm *comm, const struct seat *own, struct seat *all,
+                                 struct snug_error *err)
+{
+    TRY(comm_gather(comm, 0, own, sizeof *own, all, err));
+    return comm_broadcast(comm, 0, all, (int64_t)sizeof *all * comm->n_ranks, err);
+}
+
+static struct seat seat_of_host(void)
+{
+    struct seat seat = {0};
+    gethostname(seat.host, sizeof seat.host - 1);
+    return seat;
+}
+
+static enum snug_status no_memory(struct snug_error *err)
+{
+    return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+}
+
+static enum snug_status own_number(struct comm *comm, int n_gpus, int *number,
+                                   struct snug_error *err)
+{
+    struct seat *all = calloc((size_t)comm->n_ranks, sizeof *all), own = seat_of_host();
+    if (all == NULL)
+        return no_memory(err);
+    enum snug_status status = tell_all(comm, &own, all, err);
+    int before = 0;
+    for (int rank = 0; rank < comm->rank; rank++)
+        before += strcmp(all[rank].host, own.host) == 0;
+    *number = n_gpus > 0 ? before % n_gpus : 0;
+    free(all);
+    return status;
+}
+
+enum snug_status seats_take(struct comm *comm, const struct device_hooks *hooks,
+                            struct device **device, struct snug_error *err)
+{
+    int number = 0;
+    if (comm != NULL)
+        TRY(own_number(comm, hooks->count(), &number, err));
+    return hooks->open(number, device, err);
+}
+
+/* ---- which way ------------------------------------------------------------------------------- */
+
+/* Why not directly; false: nothing is in the way. */
+static bool find_hindrance(const struct seat *all, int n_ranks, char why[SEATS_WAY_MAX])
+{
+    if (wish_is("off")) {
+        snprintf(why, SEATS_WAY_MAX, "SNUG_NCCL is off");
+        return true;
+    }
+    for (int b = 1; b < n_ranks; b++)
+        for (int a = 0; a < b; a++)
+            if (strcmp(all[a].host, all[b].host) == 0 && strcmp(all[a].place, all[b].place) == 0) {
+                snprintf(why, SEATS_WAY_MAX, "ranks %d and %d share a GPU", a, b);
+                return true;
+            }
+    for (int a = 0; a < n_ranks; a++)
+        if (!all[a].has_direct) {
+            snprintf(why, SEATS_WAY_MAX, "rank %d has no NCCL, %s", a, all[a].direct);
+            return true;
+        }
+    return false;
+}
+
+static enum snug_status choose_way(const struct seat *all, struct seats *seats,
+                                   struct snug_error *err)
+{
+    char why[SEATS_WAY_MAX] = "";
+    seats->is_direct = !find_hindrance(all, seats->n_ranks, why);
+    if (seats->is_direct) {
+        snprintf(seats->way, sizeof seats->way, "%s", all[0].direct);
+        return SNUG_OK;
+    }
+    if (seats_are_forced())
+        return snug_fail(err, SNUG_UNSUPPORTED, "SNUG_NCCL=force: %s", why);
+    snprintf(seats->way, sizeof seats->way, "MPI through the host's memory: %.180s", why);
+    return SNUG_OK;
+}
+
+enum snug_status seats_agree(struct comm *comm, const struct device_hooks *hooks,
+                             struct device *device, struct seats **out, struct snug_error *err)
+{
+    struct seat *all = calloc((size_t)comm->n_ranks, sizeof *all), own = seat_of_host();
+    struct seats *seats = *out = calloc(1, sizeof *seats);
+    char name[DEVICE_TEXT_MAX];
+    if (seats != NULL)
+        seats->gpu = calloc((size_t)comm->n_ranks, sizeof *seats->gpu);
+    if (all == NULL || seats == NULL || seats->gpu == NULL) {
+        free(all);
+        return no_memory(err);
+    }
+    seats->n_ranks = comm->n_ranks;
+    own.gpu = hooks->number(device);
+    hooks->identify(device, name, own.place);
+    own.has_direct = hooks->direct->find(own.direct);
+    enum snug_status status = tell_all(comm, &own, all, err);
+    for (int rank = 0; rank < comm->n_ranks; rank++)
+        seats->gpu[rank] = all[rank].gpu;
+    if (status == SNUG_OK)
+        status = choose_way(all, seats, err);
+    free(all);
+    return status;
+}

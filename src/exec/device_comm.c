@@ -1,0 +1,180 @@
+/*
+ * device_comm.c -- the ranks of the device's own library (NCCL): which of them there are, from opening to closing.
+ *
+ * A library carries out what its ranks do together one after the other, in the order in which it was put on
+ * streams, and a message is done when it is received.  So messages have ranks of their own, one for each way:
+ * in a pipeline an activation that goes up meets a gradient that comes down, and neither may wait for the
+ * other, nor for a table that the first stage lends to the last.  Groups of ranks that sum among themselves
+ * have their own as well.  tests/pass/test_stages.c plays this through.
+ */
+#include "exec/collective.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <time.h>
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+/* To open waits for all ranks: by a thread of its own, so that this one can see that another has failed and
+ * will never come.  Then the thread is left to itself, and what it works on with it. */
+struct opening {
+    const struct device_hooks *hooks;
+    struct device *device;
+    unsigned char id[DIRECT_ID_BYTES];
+    int rank, n_ranks;
+    struct direct *direct;
+    enum snug_status status;
+    struct snug_error why;
+    atomic_bool is_done;
+};
+
+static void *open_beside(void *argument)
+{
+    struct opening *o = argument;
+    o->hooks->use(o->device);
+    o->status = o->hooks->direct->open(o->device, o->id, o->rank, o->n_ranks, &o->direct, &o->why);
+    atomic_store(&o->is_done, true);
+    return NULL;
+}
+
+/* Signals are for the thread that runs the program. */
+static bool start_thread(struct opening *o, pthread_t *thread)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    bool started = pthread_create(thread, NULL, open_beside, o) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return started;
+}
+
+static enum snug_status wait_for_opening(struct opening *o, const struct comm *all,
+                                         struct snug_error *err)
+{
+    static const struct timespec moment = {.tv_nsec = 500 * 1000};
+    pthread_t thread;
+    if (!start_thread(o, &thread)) { /* without one: as long as it takes */
+        (void)open_beside(o);
+        return SNUG_OK;
+    }
+    while (!atomic_load(&o->is_done)) {
+        enum snug_status status = comm_check(all, err);
+        if (status != SNUG_OK) {
+            pthread_detach(thread);
+            return status;
+        }
+        nanosleep(&moment, NULL);
+    }
+    pthread_join(thread, NULL);
+    return SNUG_OK;
+}
+
+/* The ranks of `comm`, which are all or some. */
+static enum snug_status open_one(const struct rank_exchanger *ranks, struct comm *comm,
+                                 struct direct **direct, struct snug_error *err)
+{
+    struct opening *o = calloc(1, sizeof *o);
+    if (o == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    o->hooks = ranks->hooks;
+    o->device = ranks->device;
+    o->rank = comm->rank;
+    o->n_ranks = comm->n_ranks;
+    enum snug_status status = comm->rank == 0 ? o->hooks->direct->make_id(o->id, err) : SNUG_OK;
+    if (status == SNUG_OK)
+        status = comm_broadcast(comm, 0, o->id, sizeof o->id, err);
+    if (status != SNUG_OK) {
+        free(o);
+        return status;
+    }
+    TRY(wait_for_opening(o, ranks->comm, err));
+    *direct = o->direct;
+    status = o->status;
+    if (status != SNUG_OK)
+        snug_fail(err, status, "%.400s; with SNUG_NCCL=off ranks exchange through the host",
+                  o->why.message);
+    free(o);
+    return status;
+}
+
+bool message_is_far(const struct rank_exchanger *ranks, const struct op *op)
+{
+    int stage_ranks = ranks->groups == NULL ? 1 : ranks->groups[GROUP_STAGE]->n_ranks;
+    return abs(message_peer(op) - ranks->comm->rank) > stage_ranks;
+}
+
+/* Which one an op goes by; -1: none.  All ranks of it have such ops. */
+static int which_of(const struct rank_exchanger *ranks, const struct op *op)
+{
+    if (op_is_exchange(op->kind))
+        return ranks->groups == NULL ? GROUP_ALL : (int)exchange_group(op);
+    if (op->kind != OP_send && op->kind != OP_recv)
+        return -1;
+    bool goes_up = (op->kind == OP_send) == (message_peer(op) > ranks->comm->rank);
+    return message_is_far(ranks, op) ? (goes_up ? DIRECT_LAST : DIRECT_FIRST)
+                                     : (goes_up ? DIRECT_UP : DIRECT_DOWN);
+}
+
+static struct comm *comm_of(const struct rank_exchanger *ranks, int which)
+{
+    bool at_ends = which == GROUP_ENDS || which == DIRECT_LAST || which == DIRECT_FIRST;
+    return at_ends                ? ranks->groups[GROUP_ENDS]
+           : which == GROUP_STAGE ? ranks->groups[GROUP_STAGE]
+                                  : ranks->comm;
+}
+
+/* In the same order everywhere.  Every rank of a pipeline names messages of both ways. */
+enum snug_status directs_open(struct rank_exchanger *ranks, const struct program *prog,
+                              struct snug_error *err)
+{
+    bool is_named[N_DIRECTS] = {[GROUP_ALL] = true};
+    for (int i = 0; i < prog->n_ops; i++) {
+        int which = which_of(ranks, &prog->ops[i]);
+        if (which >= 0)
+            is_named[which] = true;
+    }
+    for (int i = 0; i < N_DIRECTS; i++)
+        if (is_named[i])
+            TRY(open_one(ranks, comm_of(ranks, i), &ranks->directs[i], err));
+    return SNUG_OK;
+}
+
+/* ---- while they are open ---------------------------------------------------------------------- */
+
+bool directs_are_open(const struct rank_exchanger *ranks)
+{
+    return ranks->directs[GROUP_ALL] != NULL;
+}
+
+struct direct *direct_of_message(const struct rank_exchanger *ranks, const struct op *op, int *peer)
+{
+    int which = which_of(ranks, op);
+    *peer = message_is_far(ranks, op) ? 1 - ranks->groups[GROUP_ENDS]->rank : message_peer(op);
+    return ranks->directs[which];
+}
+
+enum snug_status directs_check(const struct rank_exchanger *ranks, struct snug_error *err)
+{
+    for (int i = 0; i < N_DIRECTS; i++)
+        if (ranks->directs[i] != NULL)
+            TRY(ranks->hooks->direct->check(ranks->directs[i], err));
+    return SNUG_OK;
+}
+
+void directs_abort(const struct rank_exchanger *ranks)
+{
+    for (int i = 0; i < N_DIRECTS; i++)
+        if (ranks->directs[i] != NULL)
+            ranks->hooks->direct->abort(ranks->directs[i]);
+}
+
+void directs_close(struct rank_exchanger *ranks)
+{
+    for (int i = 0; i < N_DIRECTS; i++) {
+        if (ranks->directs[i] != NULL)
+            ranks->hooks->direct->close(ranks->directs[i]);
+        ranks->directs[i] = NULL;
+    }
+}

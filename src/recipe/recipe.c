@@ -1,0 +1,558 @@
+/*
+ * recipe.c -- the keys of a recipe: one table for flags, recipe files, the help and saved runs.
+ */
+#include "recipe/recipe.h"
+
+#include "data/data.h"
+#include "pass/pass.h"
+#include "compile/device_rates.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum kind {
+    COUNT,  /* int64, at least `least`, or 0 for "none" where `values` begin with it */
+    REAL,   /* double, from `least` to `most` */
+    CHOICE, /* one of the names in `choices` */
+    OWN     /* functions of its own */
+};
+
+struct choice {
+    const char *name;
+    int value;
+};
+
+struct key {
+    const char *name, *values, *about;
+    enum kind kind;
+    size_t field; /* where in the recipe */
+    double least, most;
+    const struct choice *choices; /* ends in a NULL name; of a real: one value that has a name */
+    bool (*set)(snug_recipe *recipe, const char *value);
+    void (*get)(const snug_recipe *recipe,
+                struct text *out);  /* adds nothing: left at its default */
+    void (*list)(struct text *out); /* the values, where a list of its own says them */
+};
+
+/* ---- values with rules of their own ---------------------------------------------------------- */
+
+static bool set_threads(snug_recipe *recipe, const char *value)
+{
+    int64_t n;
+    if (!text_parse_count(value, &n) || n < 1 || n > MAX_THREADS)
+        return false;
+    recipe->threads = (int)n;
+    return true;
+}
+
+static void get_threads(const snug_recipe *recipe, struct text *out)
+{
+    if (recipe->threads > 0)
+        text_add(out, "%d", recipe->threads);
+}
+
+static bool set_optimizer(snug_recipe *recipe, const char *value)
+{
+    const struct optimizer *found = optimizer_find(value);
+    if (found != NULL)
+        recipe->optimizer = found;
+    return found != NULL;
+}
+
+static void get_optimizer(const snug_recipe *recipe, struct text *out)
+{
+    text_add(out, "%s", recipe->optimizer->name);
+}
+
+/* The optimizer may be named after its options: they are kept as text, and read when both are known. */
+static bool set_opt(snug_recipe *recipe, const char *value)
+{
+    return snprintf(recipe->opt, sizeof recipe->opt, "%s", value) < (int)sizeof recipe->opt;
+}
+
+static void get_opt(const snug_recipe *recipe, struct text *out)
+{
+    double values[MAX_OPTIONS];
+    if (recipe_options(recipe, values, NULL) == SNUG_OK)
+        optimizer_write_options(recipe->optimizer, values, out);
+}
+
+static const struct choice checkpoints[] = {{"none", CHECKPOINT_none}, {"cheap", CHECKPOINT_cheap},
+                                            {"all", CHECKPOINT_all},   {"sqrt", CHECKPOINT_sqrt},
+                                            {"auto", CHECKPOINT_auto}, {NULL, 0}};
+
+static bool set_checkpoint(snug_recipe *recipe, const char *value)
+{
+    static const char every[] = "every:";
+    const size_t length = sizeof every - 1;
+    int64_t n;
+    for (const struct choice *c = checkpoints; c->name != NULL; c++)
+        if (strcmp(value, c->name) == 0) {
+            recipe->checkpoint = c->value;
+            return true;
+        }
+    if (strncmp(value, every, length) != 0 || !text_parse_count(value + length, &n) || n < 1)
+        return false;
+    recipe->checkpoint = CHECKPOINT_every;
+    recipe->checkpoint_every = n;
+    return true;
+}
+
+void recipe_checkpoint_name(const struct snug_recipe *recipe, struct text *out)
+{
+    if (recipe->checkpoint == CHECKPOINT_every)
+        text_add(out, "every:%lld", (long long)recipe->checkpoint_every);
+    for (const struct choice *c = checkpoints; c->name != NULL; c++)
+        if (c->value == recipe->checkpoint)
+            text_add(out, "%s", c->name);
+}
+
+static bool set_memory(snug_recipe *recipe, const char *value)
+{
+    return text_parse_size(value, &recipe->memory) && recipe->memory > 0;
+}
+
+static void get_memory(const snug_recipe *recipe, struct text *out)
+{
+    if (recipe->memory > 0)
+        text_add(out, "%lld", (long long)recipe->memory);
+}
+
+/* A saved recipe has a line for each key, so that a path has no line breaks. */
+static bool set_lora_from(snug_recipe *recipe, const char *value)
+{
+    const char *folder = strcmp(value, "none") == 0 ? "" : value;
+    return value[0] != '\0' && strpbrk(value, "\r\n") == NULL &&
+           snprintf(recipe->lora_from, sizeof recipe->lora_from, "%s", folder) <
+               (int)sizeof recipe->lora_from;
+}
+
+static void get_lora_from(const snug_recipe *recipe, struct text *out)
+{
+    text_add(out, "%s", recipe->lora_from);
+}
+
+/* ---- the table --------------------------------------------------------------------------------- */
+
+static const struct choice devices[] = {{"cpu", DEVICE_cpu}, {"cuda", DEVICE_cuda}, {NULL, 0}};
+static const struct choice precisions[] = {
+    {"fp32", DTYPE_f32}, {"bf16", DTYPE_bf16}, {"fp16", DTYPE_f16}, {NULL, 0}};
+static const struct choice schedules[] = {
+    {"constant", SCHEDULE_constant}, {"linear", SCHEDULE_linear}, {"cosine", SCHEDULE_cosine},
+    {"cyclic", SCHEDULE_cyclic},     {"wsd", SCHEDULE_wsd},       {NULL, 0}};
+static const struct choice scalings[] = {
+    {"none", SCALE_LR_none}, {"linear", SCALE_LR_linear}, {"sqrt", SCALE_LR_sqrt}, {NULL, 0}};
+static const struct choice losses[] = {{"model", RECIPE_LOSS_model},
+                                       {"cross-entropy", RECIPE_LOSS_cross_entropy},
+                                       {"mse", RECIPE_LOSS_mse},
+                                       {NULL, 0}};
+static const struct choice augments[] = {{"none", DATA_AUGMENT_none},
+                                         {"flip", DATA_AUGMENT_flip},
+                                         {"shift", DATA_AUGMENT_shift},
+                                         {"flip+shift", DATA_AUGMENT_flip | DATA_AUGMENT_shift},
+                                         {NULL, 0}};
+static const struct choice tokenizers[] = {
+    {"none", TOKENIZER_none}, {"bytes", TOKENIZER_bytes}, {NULL, 0}};
+static const struct choice offloads[] = {
+    {"none", OFFLOAD_none},
+    {"states", OFFLOAD_states},
+    {"activations", OFFLOAD_activations},
+    {"states+activations", OFFLOAD_states | OFFLOAD_activations},
+    {NULL, 0}};
+static const struct choice masters[] = {{"fp32", 0}, {"none", 1}, {NULL, 0}};
+static const struct choice state_bits[] = {{"32", 32}, {"16", 16}, {"8", 8}, {"4", 4}, {NULL, 0}};
+static const struct choice updates[] = {{"end", 0}, {"in-backward", 1}, {NULL, 0}};
+static const struct choice lora_places[] = {
+    {"attention", LORA_ON_attention}, {"mlp", LORA_ON_mlp}, {"all", LORA_ON_all}, {NULL, 0}};
+static const struct choice lora_bases[] = {{"16", 16}, {"8", 8}, {"4", 4}, {NULL, 0}};
+static const struct choice targets[] = {
+    {"here", RATES_here}, {"cpu", RATES_cpu},   {"v100-32g", RATES_v100}, {"a100", RATES_a100},
+    {"h100", RATES_h100}, {"h200", RATES_h200}, {"4090", RATES_4090},     {NULL, 0}};
+static const struct choice parallels[] = {{"ddp", PARALLEL_ddp}, {"ps", PARALLEL_ps}, {NULL, 0}};
+static const struct choice zeros[] = {{"0", 0}, {"1", 1}, {"2", 2}, {"3", 3}, {NULL, 0}};
+static const struct choice pipelines[] = {
+    {"none", PIPELINE_none}, {"naive", PIPELINE_naive},         {"gpipe", PIPELINE_gpipe},
+    {"1f1b", PIPELINE_1f1b}, {"pipedream", PIPELINE_pipedream}, {NULL, 0}};
+static const struct choice networks[] = {{"25G", NETWORK_25G},       {"1G", NETWORK_1G},
+                                         {"10G", NETWORK_10G},       {"100G", NETWORK_100G},
+                                         {"200G", NETWORK_200G},     {"400G", NETWORK_400G},
+                                         {"nvlink", NETWORK_nvlink}, {NULL, 0}};
+static const struct choice orders[] = {{"fixed", 0}, {"any", 1}, {NULL, 0}};
+static const struct choice dropouts[] = {{"config", DROPOUT_FROM_CONFIG}, {NULL, 0}};
+static const struct choice kernels[] = {{"fast", 0}, {"reference", 1}, {NULL, 0}};
+
+#define FIELD(name) offsetof(struct snug_recipe, name)
+#define ANY         1e15
+
+static const struct key keys[] = {
+    {"device", "cpu, cuda", "where it runs", .kind = CHOICE, .field = FIELD(device),
+     .choices = devices},
+    {"threads", "all cores, or a number", "how many threads", .kind = OWN, .set = set_threads,
+     .get = get_threads},
+    {"batch", "8 (mlp and images: 128), or any number from 1",
+     "samples or sequences per optimizer step", .kind = COUNT, .field = FIELD(batch), .least = 1,
+     .most = ANY},
+    {"micro-batch", "the batch, or a divisor of it",
+     "of those per forward pass; gradients are accumulated", .kind = COUNT,
+     .field = FIELD(micro_batch), .least = 1, .most = ANY},
+    {"seq", "the model's own length, or less", "tokens per sequence", .kind = COUNT,
+     .field = FIELD(seq), .least = 1, .most = ANY},
+    {"precision", "fp32, bf16, fp16", "16 bits keep an fp32 master of the weights", .kind = CHOICE,
+     .field = FIELD(precision), .choices = precisions},
+    {"master", "fp32, none", "copy of 16-bit weights; none: they are rounded by chance",
+     .kind = CHOICE, .field = FIELD(no_master), .choices = masters},
+    {"optimizer", NULL, "how weights are updated", .kind = OWN, .set = set_optimizer,
+     .get = get_optimizer, .list = optimizer_list_names},
+    {"opt",
+     "name=value,... (adamw: beta1=0.9,beta2=0.95,eps=1e-8; adagrad, rmsprop: eps-outside=1 is "
+     "PyTorch's sqrt(v) + eps; adam, amsgrad: decoupled=1 is adamw's decay)",
+     "options of the optimizer", .kind = OWN, .set = set_opt, .get = get_opt},
+    {"state-bits", "32 (adam-8bit: 8, adam-4bit: 4), 16, 8, 4", "bits of an optimizer state",
+     .kind = CHOICE, .field = FIELD(state_bits), .choices = state_bits},
+    {"update", "end, in-backward", "when weights are updated; in-backward: gradients do not add up",
+     .kind = CHOICE, .field = FIELD(in_backward), .choices = updates},
+    {"lr", "the optimizer's (adamw: 3e-4, sgd: 0.1, adafactor, amos: theirs)", "learning rate",
+     .kind = REAL, .field = FIELD(lr), .least = 0, .most = 1e300},
+    {"weight-decay", "the optimizer's (adamw: 0.1, adam, sgd: 0; amos has a rule of its own)",
+     "on matrices, not on biases and norms", .kind = REAL, .field = FIELD(weight_decay), .least = 0,
+     .most = 1e300},
+    {"clip", "1", "largest gradient norm; 0: no clipping", .kind = REAL, .field = FIELD(clip),
+     .least = 0, .most = 1e300},
+    {"schedule", "constant, linear, cosine, cyclic, wsd",
+     "of the learning rate (cyclic-lr has its own)", .kind = CHOICE, .field = FIELD(schedule),
+     .choices = schedules},
+    {"warmup", "0", "steps over which it rises from 0", .kind = COUNT, .field = FIELD(warmup),
+     .least = 0, .most = ANY},
+    {"lr-end", "0.1", "its last value, as a fraction of --lr", .kind = REAL, .field = FIELD(lr_end),
+     .least = 0, .most = 1},
+    {"cycles", "4, or any number from 1", "of --schedule cyclic: warm-up and cosine each",
+     .kind = COUNT, .field = FIELD(cycles), .least = 1, .most = 1e6},
+    {"decay-from", "0.8", "of --schedule wsd: share of the steps after which it falls",
+     .kind = REAL, .field = FIELD(decay_from), .least = 0, .most = 1},
+    {"scale-lr", "none, linear, sqrt", "multiply --lr by batch / --base-batch, or its root",
+     .kind = CHOICE, .field = FIELD(scale_lr), .choices = scalings},
+    {"base-batch", "none, or a number from 1", "the batch that --lr was tuned for", .kind = COUNT,
+     .field = FIELD(base_batch), .least = 1, .most = ANY},
+    {"loss", "model, cross-entropy, mse", "the model's own, or another at its end", .kind = CHOICE,
+     .field = FIELD(loss), .choices = losses},
+    {"augment", "none, flip, shift, flip+shift",
+     "images in training: left and right, by up to 4 pixels", .kind = CHOICE,
+     .field = FIELD(augment), .choices = augments},
+    {"tokenizer", "none, bytes", "of text for more than 256 tokens; bytes: each is one",
+     .kind = CHOICE, .field = FIELD(tokenizer), .choices = tokenizers},
+    {"checkpoint", "none, cheap, sqrt, every:K (layers), all, auto (what --memory needs)",
+     "activations computed again in backward, not kept", .kind = OWN, .set = set_checkpoint,
+     .get = recipe_checkpoint_name},
+    {"memory", "no budget, or a size such as 24G or 512M",
+     "what the process may hold in all; a plan over it is refused", .kind = OWN, .set = set_memory,
+     .get = get_memory},
+    {"lora", "none, or a rank from 1", "train adapters of this rank beside frozen matrices",
+     .kind = COUNT, .field = FIELD(lora), .least = 1, .most = 1e6},
+    {"lora-on", "attention, mlp, all", "which linear layers have them; attention: q, k, v",
+     .kind = CHOICE, .field = FIELD(lora_on), .choices = lora_places},
+    {"lora-alpha", "twice the rank, or a number", "their results are multiplied by alpha / rank",
+     .kind = REAL, .field = FIELD(lora_alpha), .least = 1e-30, .most = 1e30},
+    {"lora-base", "as --precision, or 16, 8, 4", "bits of the frozen matrices", .kind = CHOICE,
+     .field = FIELD(lora_base), .choices = lora_bases},
+    {"lora-from", "none, or a folder", "start from this adapter, PEFT's or a run's", .kind = OWN,
+     .set = set_lora_from, .get = get_lora_from},
+    {"offload", "none, states, activations, states+activations",
+     "kept in a file (cuda: in host memory), brought in when needed", .kind = CHOICE,
+     .field = FIELD(offload), .choices = offloads},
+    {"ranks", "as many as mpirun starts, or a number to plan for", "processes that share the batch",
+     .kind = COUNT, .field = FIELD(ranks), .least = 1, .most = 1 << 20},
+    {"parallel", "ddp, ps", "the model on every rank, or on rank 0 (parameter server)",
+     .kind = CHOICE, .field = FIELD(parallel), .choices = parallels},
+    {"zero", "0, 1, 2, 3", "sharded over ranks: 1 states, 2 and gradients, 3 and weights",
+     .kind = CHOICE, .field = FIELD(zero), .choices = zeros},
+    {"network", "25G, 1G, 10G, 100G, 200G, 400G, nvlink",
+     "between ranks, for the time of a step: bits a second", .kind = CHOICE,
+     .field = FIELD(network), .choices = networks},
+    {"pipeline", "none, naive, gpipe, 1f1b, pipedream",
+     "layers split over ranks: how micro-batches pass through", .kind = CHOICE,
+     .field = FIELD(pipeline), .choices = pipelines},
+    {"stages", "as many as ranks, or a divisor of their number",
+     "of a pipeline; ranks with the same stage share the batch", .kind = COUNT,
+     .field = FIELD(stages), .least = 1, .most = STAGES_MAX},
+    {"dropout", "0, up to 0.99, or config: the rates of the model's config.json",
+     "probability of dropping an activation in training", .kind = REAL, .field = FIELD(dropout),
+     .least = 0, .most = 0.99, .choices = dropouts},
+    {"label-smoothing", "0, or up to 1", "share of the target spread over all classes",
+     .kind = REAL, .field = FIELD(label_smoothing), .least = 0, .most = 1},
+    {"seed", "1", "of weights and of the order of samples", .kind = COUNT, .field = FIELD(seed),
+     .least = 0, .most = ANY},
+    {"target", "here, cpu, v100-32g, a100, h100, h200, 4090",
+     "whose speed a step is timed for; a GPU implies --device cuda", .kind = CHOICE,
+     .field = FIELD(target), .choices = targets},
+    {"kernels", "fast, reference", "reference: plain loops that define correct", .kind = CHOICE,
+     .field = FIELD(kernels), .choices = kernels},
+    {"order", "fixed, any", "of sums; any: faster on a GPU, bits vary; no change on a CPU",
+     .kind = CHOICE, .field = FIELD(any_order), .choices = orders},
+};
+enum { N_KEYS = (int)(sizeof keys / sizeof *keys) };
+_Static_assert(N_KEYS <= 64, "recipe.given has a bit per key");
+
+static bool set_value(snug_recipe *recipe, const struct key *key, const char *value)
+{
+    void *field = (char *)recipe + key->field;
+    int64_t n;
+    double x;
+    switch (key->kind) {
+    case COUNT:
+        if (strcmp(value, "none") == 0 && strncmp(key->values, "none,", 5) == 0) {
+            *(int64_t *)field = 0;
+            return true;
+        }
+        if (!text_parse_count(value, &n) || (double)n < key->least || (double)n > key->most)
+            return false;
+        *(int64_t *)field = n;
+        return true;
+    case REAL:
+        if (key->choices != NULL && strcmp(value, key->choices->name) == 0)
+            x = key->choices->value;
+        else if (!text_parse_real(value, &x) || x < key->least || x > key->most)
+            return false;
+        *(double *)field = x;
+        return true;
+    case CHOICE:
+        for (const struct choice *c = key->choices; c->name != NULL; c++)
+            if (strcmp(value, c->name) == 0) {
+                *(int *)field = c->value;
+                return true;
+            }
+        return false;
+    case OWN:
+        return key->set(recipe, value);
+    }
+    return false;
+}
+
+/* Adds the value as set_value takes it back, or nothing where the model or optimizer decides. */
+static void get_value(const snug_recipe *recipe, const struct key *key, struct text *out)
+{
+    const void *field = (const char *)recipe + key->field;
+    switch (key->kind) {
+    case COUNT:
+        if (*(const int64_t *)field > 0 || key->least == 0)
+            text_add(out, "%lld", (long long)*(const int64_t *)field);
+        break;
+    case REAL:
+        if (key->choices != NULL && *(const double *)field == key->choices->value)
+            text_add(out, "%s", key->choices->name);
+        else if (!isnan(*(const double *)field))
+            text_add(out, "%.17g", *(const double *)field);
+        break;
+    case CHOICE:
+        for (const struct choice *c = key->choices; c->name != NULL; c++)
+            if (c->value == *(const int *)field)
+                text_add(out, "%s", c->name);
+        break;
+    case OWN:
+        key->get(recipe, out);
+        break;
+    }
+}
+
+snug_recipe *snug_recipe_new(void)
+{
+    snug_recipe *recipe = malloc(sizeof *recipe);
+    if (recipe != NULL)
+        *recipe = (snug_recipe){.precision = DTYPE_f32,
+                                .optimizer = &optimizer_adamw,
+                                .lr = NAN,
+                                .weight_decay = NAN,
+                                .lora_alpha = NAN,
+                                .clip = 1,
+                                .lr_end = 0.1,
+                                .cycles = 4,
+                                .decay_from = 0.8,
+                                .seed = 1};
+    return recipe;
+}
+
+void snug_recipe_free(snug_recipe *recipe)
+{
+    free(recipe);
+}
+
+snug_recipe *snug_recipe_copy(const snug_recipe *recipe)
+{
+    snug_recipe *copy = malloc(sizeof *copy);
+    if (copy != NULL)
+        *copy = *recipe;
+    return copy;
+}
+
+static const struct key *find_key(const char *name)
+{
+    for (int i = 0; i < N_KEYS; i++)
+        if (strcmp(keys[i].name, name) == 0)
+            return &keys[i];
+    return NULL;
+}
+
+int snug_recipe_has_key(const char *name)
+{
+    return find_key(name) != NULL;
+}
+
+const char *snug_recipe_key(int index)
+{
+    return index >= 0 && index < N_KEYS ? keys[index].name : NULL;
+}
+
+static void add_values(const struct key *key, struct text *out)
+{
+    if (key->list != NULL)
+        key->list(out);
+    else
+        text_add(out, "%s", key->values);
+}
+
+static enum snug_status set_key(snug_recipe *recipe, const struct key *key, const char *value,
+                                struct snug_error *err)
+{
+    if (set_value(recipe, key, value))
+        return SNUG_OK;
+    struct text values = {0};
+    add_values(key, &values);
+    snug_fail(err, SNUG_BAD_ARGUMENT, "--%s: \"%.60s\" is not a value for it; it takes: %.300s",
+              key->name, value, values.data == NULL ? "?" : values.data);
+    text_free(&values);
+    return SNUG_BAD_ARGUMENT;
+}
+
+static enum snug_status no_such_key(const char *name, struct snug_error *err)
+{
+    return snug_fail(err, SNUG_BAD_ARGUMENT,
+                     "there is no recipe key \"%.60s\"; `snug help train` lists them", name);
+}
+
+enum snug_status snug_recipe_set(snug_recipe *recipe, const char *name, const char *value,
+                                 struct snug_error *err)
+{
+    const struct key *key = find_key(name);
+    if (key == NULL)
+        return no_such_key(name, err);
+    TRY(set_key(recipe, key, value, err));
+    recipe->given |= (uint64_t)1 << (key - keys);
+    if (strcmp(name, "target") == 0 && !recipe_is_given(recipe, "device"))
+        recipe->device = rates_is_gpu(recipe->target) ? DEVICE_cuda : DEVICE_cpu;
+    return SNUG_OK;
+}
+
+/* The saved options, with those that the user gave in their place. */
+static enum snug_status inherit_options(struct snug_recipe *recipe, const char *saved,
+                                        struct snug_error *err)
+{
+    double values[MAX_OPTIONS];
+    struct text all = {0};
+    optimizer_default_options(recipe->optimizer, values);
+    TRY(optimizer_read_options(recipe->optimizer, saved, values, err));
+    TRY(optimizer_read_options(recipe->optimizer, recipe->opt, values, err));
+    optimizer_write_options(recipe->optimizer, values, &all);
+    bool is_set = !all.failed && set_opt(recipe, all.length == 0 ? "" : all.data);
+    text_free(&all);
+    return is_set ? SNUG_OK : snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+}
+
+enum snug_status recipe_inherit(struct snug_recipe *recipe, const char *name, const char *value,
+                                struct snug_error *err)
+{
+    const struct key *key = find_key(name);
+    if (key == NULL)
+        return no_such_key(name, err);
+    if (key->set == set_opt)
+        return inherit_options(recipe, value, err);
+    return recipe->given >> (key - keys) & 1 ? SNUG_OK : set_key(recipe, key, value, err);
+}
+
+bool recipe_is_given(const struct snug_recipe *recipe, const char *name)
+{
+    const struct key *key = find_key(name);
+    return key != NULL && recipe->given >> (key - keys) & 1;
+}
+
+void recipe_get(const struct snug_recipe *recipe, const char *name, struct text *out)
+{
+    const struct key *key = find_key(name);
+    if (key != NULL)
+        get_value(recipe, key, out);
+}
+
+/* Indented, broken between words where a line would be longer than 80 columns. */
+static void add_wrapped(struct text *out, const char *words)
+{
+    enum { INDENT = 18, WIDTH = 80 };
+    size_t column = 0;
+    for (const char *rest = words; *rest != '\0';) {
+        size_t length = strcspn(rest, " ");
+        if (column > 0 && column + 1 + length > WIDTH) {
+            text_add(out, "\n");
+            column = 0;
+        }
+        text_add(out, "%*s%.*s", column == 0 ? INDENT : 1, "", (int)length, rest);
+        column += length + (column == 0 ? INDENT : 1);
+        rest += length + strspn(rest + length, " ");
+    }
+    text_add(out, "\n");
+}
+
+char *snug_recipe_help(void)
+{
+    struct text t = {0};
+    for (int i = 0; i < N_KEYS; i++) {
+        text_add(&t, "  --%-13s %s\n", keys[i].name, keys[i].about);
+        struct text values = {0};
+        add_values(&keys[i], &values);
+        add_wrapped(&t, text_part(&t, &values));
+        text_free(&values);
+    }
+    return text_take(&t);
+}
+
+void recipe_write(const struct snug_recipe *recipe, struct text *out)
+{
+    for (int i = 0; i < N_KEYS; i++) {
+        struct text value = {0};
+        get_value(recipe, &keys[i], &value);
+        const char *words = text_part(out, &value);
+        if (*words != '\0')
+            text_add(out, "%s = %s\n", keys[i].name, words);
+        text_free(&value);
+    }
+}
+
+static const char *choice_name(const struct choice *choices, int value)
+{
+    while (choices->name != NULL && choices->value != value)
+        choices++;
+    return choices->name == NULL ? "?" : choices->name;
+}
+
+const char *recipe_precision_name(const struct snug_recipe *recipe)
+{
+    return choice_name(precisions, recipe->precision);
+}
+
+const char *recipe_offload_name(const struct snug_recipe *recipe)
+{
+    return choice_name(offloads, recipe->offload);
+}
+
+const char *recipe_schedule_name(const struct snug_recipe *recipe)
+{
+    return choice_name(schedules, recipe->schedule);
+}
+
+const char *recipe_pipeline_name(const struct snug_recipe *recipe)
+{
+    return choice_name(pipelines, recipe->pipeline);
+}
+
+const char *recipe_lora_on_name(const struct snug_recipe *recipe)
+{
+    return choice_name(lora_places, recipe->lora_on);
+}

@@ -1,0 +1,125 @@
+/*
+ * recipe.h -- how to train: everything that plan, train and eval take from flags or a recipe file.
+ */
+#ifndef SNUG_RECIPE_RECIPE_H
+#define SNUG_RECIPE_RECIPE_H
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "base/text.h"
+#include "optim/optim.h"
+
+enum schedule {
+    SCHEDULE_constant,
+    SCHEDULE_linear,
+    SCHEDULE_cosine,
+    SCHEDULE_cyclic,
+    SCHEDULE_wsd
+};
+enum lr_scaling { SCALE_LR_none, SCALE_LR_linear, SCALE_LR_sqrt };
+enum network { /* bits a second, and NVLink */
+               NETWORK_25G,
+               NETWORK_1G,
+               NETWORK_10G,
+               NETWORK_100G,
+               NETWORK_200G,
+               NETWORK_400G,
+               NETWORK_nvlink,
+               NETWORKS
+};
+enum { DROPOUT_FROM_CONFIG = -1 }; /* the rates of the model's config.json */
+enum recipe_tokenizer { TOKENIZER_none, TOKENIZER_bytes };
+enum recipe_loss { RECIPE_LOSS_model, RECIPE_LOSS_cross_entropy, RECIPE_LOSS_mse };
+
+enum { OPT_TEXT_MAX = 512, LORA_FROM_MAX = 1024, MAX_THREADS = 1024 };
+
+enum recipe_device { DEVICE_cpu, DEVICE_cuda };
+
+struct snug_recipe {
+    int device;                      /* enum recipe_device */
+    int threads;                     /* 0: all cores */
+    int kernels;                     /* 0: fast, 1: reference */
+    int any_order;                   /* 1: sums on a GPU in no fixed order where that is faster */
+    int target;                      /* enum rates_target: whose speed is estimated */
+    int64_t batch, micro_batch, seq; /* 0: the model's default */
+    int precision;                   /* enum dtype */
+    const struct optimizer *optimizer;
+    char opt[OPT_TEXT_MAX];  /* its options as given: read when the optimizer is known */
+    int state_bits;          /* 0: the optimizer's default */
+    int no_master;           /* 1: 16-bit weights alone */
+    double lr, weight_decay; /* NAN: the optimizer's default */
+    double clip;             /* 0: none */
+    int in_backward;         /* 1: updates as soon as gradients are complete */
+    int schedule;            /* enum schedule */
+    int64_t warmup;
+    double lr_end;      /* fraction of lr at the last step of linear, cosine, wsd and of a cycle */
+    int64_t cycles;     /* of cyclic */
+    double decay_from;  /* of wsd: share of the steps */
+    int scale_lr;       /* enum lr_scaling */
+    int64_t base_batch; /* that lr was tuned for; 0: not said */
+    int loss;           /* enum recipe_loss */
+    int augment;        /* enum data_augment */
+    int tokenizer;      /* enum recipe_tokenizer, of text */
+    double dropout, label_smoothing; /* 0: none */
+    int checkpoint;                  /* enum checkpoint_how */
+    int64_t checkpoint_every;        /* layers, of CHECKPOINT_every */
+    int offload;                     /* bits of enum offload */
+    int64_t lora;                    /* rank of adapters, 0: none */
+    double lora_alpha;               /* NAN: twice the rank */
+    int lora_on;                     /* enum lora_on */
+    int lora_base;                   /* bits of frozen matrices, 0: those of the precision */
+    char lora_from[LORA_FROM_MAX];   /* folder of the adapter to start from, "": none */
+    int64_t ranks;                   /* 0: not said */
+    int parallel;                    /* enum parallel */
+    int zero;                        /* 0..3: what is sharded */
+    int pipeline;                    /* enum pipeline */
+    int64_t stages;                  /* of a pipeline; 0: as many as ranks */
+    int network;                     /* enum network */
+    int64_t memory;                  /* bytes, 0: no budget */
+    int64_t seed;
+    uint64_t given; /* bit k: key k of the table was set by the user */
+};
+
+enum dtype recipe_dtype(const struct snug_recipe *recipe);
+const char *recipe_precision_name(const struct snug_recipe *recipe);             /* "bf16" */
+void recipe_checkpoint_name(const struct snug_recipe *recipe, struct text *out); /* "every:2" */
+const char *recipe_offload_name(const struct snug_recipe *recipe);
+const char *recipe_schedule_name(const struct snug_recipe *recipe);
+/* The options of the optimizer, its defaults where none are given. */
+enum snug_status recipe_options(const struct snug_recipe *recipe, double values[MAX_OPTIONS],
+                                struct snug_error *err);
+int recipe_state_bits(const struct snug_recipe *recipe);
+int recipe_stages(const struct snug_recipe *recipe); /* 1: no pipeline */
+const char *recipe_pipeline_name(const struct snug_recipe *recipe);
+const char *recipe_lora_on_name(const struct snug_recipe *recipe); /* "attention" */
+double recipe_lora_alpha(const struct snug_recipe *recipe);
+/* Without adapters and all that is about them. */
+void recipe_clear_lora(struct snug_recipe *recipe);
+double recipe_lr(const struct snug_recipe *recipe); /* before it is scaled with the batch */
+double recipe_weight_decay(const struct snug_recipe *recipe);
+/* lr_schedule.c.  Is there no --lr, and the optimizer's own is relative to the size of the weights? */
+bool recipe_lr_is_relative(const struct snug_recipe *recipe);
+/* Before --schedule.  `update` counts from 1, without those that were skipped: a relative rate hangs on it. */
+double recipe_scaled_lr(const struct snug_recipe *recipe, int64_t batch, double update);
+/* The learning rate of step `step` (from 0) of n_steps, which makes that update. */
+double recipe_lr_at(const struct snug_recipe *recipe, int64_t batch, int64_t step, int64_t n_steps,
+                    double update);
+/* Refuses keys that contradict each other; those that depend on how long the run is, apart. */
+enum snug_status recipe_check(const struct snug_recipe *recipe, struct snug_error *err);
+enum snug_status recipe_check_steps(const struct snug_recipe *recipe, int64_t n_steps,
+                                    struct snug_error *err);
+
+int recipe_threads(const struct snug_recipe *recipe); /* process_memory.c */
+/* Sets a key unless the user did: what a resumed run takes over from the run as it was saved.  Of "opt", all
+ * options that the user did not name; the optimizer must be known. */
+enum snug_status recipe_inherit(struct snug_recipe *recipe, const char *key, const char *value,
+                                struct snug_error *err);
+bool recipe_is_given(const struct snug_recipe *recipe, const char *key); /* by the user */
+/* Adds the value of a key, or nothing where the model, the optimizer or the version decides. */
+void recipe_get(const struct snug_recipe *recipe, const char *key, struct text *out);
+/* recipe_line.c: " --key value" of every key that was set. */
+void recipe_write_flags(const struct snug_recipe *recipe, struct text *out);
+/* All keys with their values, as `key = value` lines that snug_recipe_read takes back. */
+void recipe_write(const struct snug_recipe *recipe, struct text *out);
+
+#endif

@@ -1,0 +1,58 @@
+/*
+ * recipe_values.c -- what a recipe comes to where a key was left to the optimizer, the model or another key.
+ */
+#include "recipe/recipe.h"
+
+#include "pass/pass.h"
+
+#include <math.h>
+
+enum dtype recipe_dtype(const struct snug_recipe *recipe)
+{
+    return (enum dtype)recipe->precision;
+}
+
+enum snug_status recipe_options(const struct snug_recipe *recipe, double values[MAX_OPTIONS],
+                                struct snug_error *err)
+{
+    optimizer_default_options(recipe->optimizer, values);
+    return optimizer_read_options(recipe->optimizer, recipe->opt, values, err);
+}
+
+int recipe_state_bits(const struct snug_recipe *recipe)
+{
+    int usual = recipe->optimizer->state_bits;
+    return recipe->state_bits != 0 ? recipe->state_bits : usual != 0 ? usual : 32;
+}
+
+int recipe_stages(const struct snug_recipe *recipe)
+{
+    int64_t ranks = recipe->ranks > 1 ? recipe->ranks : 1;
+    if (recipe->pipeline == PIPELINE_none)
+        return 1;
+    return (int)(recipe->stages > 0 ? recipe->stages : ranks < STAGES_MAX ? ranks : STAGES_MAX);
+}
+
+double recipe_lora_alpha(const struct snug_recipe *recipe)
+{
+    return isnan(recipe->lora_alpha) ? 2 * (double)recipe->lora : recipe->lora_alpha;
+}
+
+void recipe_clear_lora(struct snug_recipe *recipe)
+{
+    recipe->lora = 0;
+    recipe->lora_alpha = NAN;
+    recipe->lora_on = LORA_ON_attention;
+    recipe->lora_base = 0;
+    recipe->lora_from[0] = '\0';
+}
+
+double recipe_lr(const struct snug_recipe *recipe)
+{
+    return isnan(recipe->lr) ? recipe->optimizer->default_lr : recipe->lr;
+}
+
+double recipe_weight_decay(const struct snug_recipe *recipe)
+{
+    return isnan(recipe->weight_decay) ? recipe->optimizer->default_decay : recipe->weight_decay;
+}

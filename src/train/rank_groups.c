@@ -1,0 +1,26 @@
+/*
+ * rank_groups.c -- of the ranks of a pipeline, those that sum something among themselves: the ranks with this one's
+ * stage, which share the batch, and the first and the last stage of this one's pipeline, which share a table.
+ */
+#include "train/trainer.h"
+
+enum snug_status trainer_open_groups(struct snug_trainer *t, struct snug_error *err)
+{
+    const struct session *s = &t->session;
+    int last = (s->n_stages - 1) * s->n_ranks, ends[2] = {s->rank, last + s->rank};
+    int stage[s->n_ranks];
+    if (s->n_stages < 2)
+        return SNUG_OK;
+    for (int i = 0; i < s->n_ranks; i++)
+        stage[i] = s->stage * s->n_ranks + i;
+    TRY(comm_open_group(t->comm, stage, s->n_ranks, &t->groups[GROUP_STAGE], err));
+    return s->stage == 0 || s->stage == s->n_stages - 1
+               ? comm_open_group(t->comm, ends, 2, &t->groups[GROUP_ENDS], err)
+               : SNUG_OK;
+}
+
+void trainer_close_groups(struct snug_trainer *t)
+{
+    for (int i = 0; i < EXCHANGE_GROUPS; i++)
+        comm_close(t->groups[i], !t->failed);
+}

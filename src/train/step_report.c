@@ -1,0 +1,62 @@
+/*
+ * step_report.c -- a session as its report.
+ */
+#include "train/step_report.h"
+
+/* One line: what --update in-backward comes to, and what would change it. */
+static const char *updates_text(const struct session *s, const struct snug_recipe *recipe)
+{
+    bool is_fp16 = recipe->precision == DTYPE_f16;
+    if (!recipe->in_backward)
+        return NULL;
+    switch (s->update_place) {
+    case UPDATES_AT_END:
+        return "model states alone: all gradients are counted";
+    case UPDATES_WAIT:
+        return is_fp16 ? "at the end: accumulated gradients wait for fp16's loss scale"
+                       : "at the end: sums wait for the norm (--clip 0: they do not)";
+    case UPDATES_IN_BACKWARD:
+        return "in backward: a gradient lives until its update";
+    case UPDATES_IN_LAST:
+        return "in the last micro-batch; gradients live through all of them";
+    case UPDATES_IN_SECOND:
+        return is_fp16 ? "backward twice, for the loss scale of fp16"
+                       : "backward twice, to clip (--clip 0: once)";
+    }
+    return NULL;
+}
+
+bool plan_report(const struct session *s, const struct snug_recipe *recipe, const char *model_name,
+                 struct text *line, struct report_plan *report)
+{
+    *report = (struct report_plan){.model = model_name,
+                                   .n_ranks = s->n_ranks * s->n_stages,
+                                   .n_stages = s->n_stages,
+                                   .bubble = session_bubble(s, recipe)};
+    if (s->prog.loss != TENSOR_NONE) {
+        session_describe(s, recipe, line);
+        const struct op *op = &s->prog.ops[s->plan.peak_op];
+        report->peak_kind = op_infos[op->kind].name;
+        for (int k = op->n_out - 1; k >= 0; k--)
+            if (op->out[k] != TENSOR_NONE)
+                report->peak_name = s->prog.tensors[op->out[k]].name;
+    }
+    report->recipe = line->data;
+    report->updates = updates_text(s, recipe);
+    report->updates_flops = (int64_t)s->repeated_flops;
+    report->offloaded_to = s->backend->store_place;
+    report->rates = s->rates_origin[0] != '\0' ? s->rates_origin : NULL;
+    report->runtime_bytes = session_expected_runtime_bytes(s);
+    session_ledger(s, recipe, &report->ledger);
+    return !line->failed;
+}
+
+char *plan_json(const struct session *s, const struct snug_recipe *recipe, const char *model_name)
+{
+    struct text line = {0};
+    struct report_plan report;
+    bool ok = plan_report(s, recipe, model_name, &line, &report);
+    char *out = ok ? report_plan_json(&report) : NULL;
+    text_free(&line);
+    return out;
+}
