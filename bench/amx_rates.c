@@ -178,7 +178,7 @@ int main(int argc, char **argv)
     if (threads < 1 || n_rows < 1 || n_repeat < 1)
         return fprintf(stderr, "usage: %s [-e] [-r ROWS] [-n REPEATS] [THREADS]\n", argv[0]), 2;
     setenv("SNUG_CPU_LEVEL", levels[0], 1);
-    if (cpu_product16() == NULL)
+    if (cpu_gemm_bf16() == NULL)
         return fprintf(stderr, "this CPU, system or build has no AMX; -e emulates it\n"), 1;
     double peak = strcmp(levels[0], "amx") == 0 ? peak_flops(threads) : NAN;
     printf("%d thread%s, tiles in registers only: %.3f TFLOP/s\n", threads, threads == 1 ? "" : "s",

@@ -50,7 +50,7 @@ extern "C" {
     X(DIVERGED, 8, "the loss is no longer a finite number")         \
     X(MISMATCH, 9, "two things that must agree do not")             \
     X(INTERRUPTED, 10, "stopped on request")                        \
-    X(ELSEWHERE, 11, "another rank has failed, and says why")       \
+    X(PEER_FAILED, 11, "another rank has failed, and says why")     \
     X(BUSY, 12, "another process is using it")
 
 enum snug_status {
@@ -167,13 +167,14 @@ SNUG_API char *snug_plan_text(const snug_plan *plan,
 SNUG_API char *snug_plan_json(const snug_plan *plan);
 
 /* A step op by op: the bytes alive at each.  The largest total is ledger.lower_bound, at peak_op. */
-struct snug_moment {
+struct snug_timeline_point {
     int64_t parameters, gradients, optimizer, activations, temporary, total;
     const char *op, *tensor; /* kind of the op and what it writes; live as long as the plan */
 };
 /* An array, to be freed with snug_free(). */
-SNUG_API enum snug_status snug_plan_timeline(const snug_plan *plan, struct snug_moment **moments,
-                                             int64_t *n_moments, struct snug_error *err);
+SNUG_API enum snug_status snug_plan_timeline(const snug_plan *plan,
+                                             struct snug_timeline_point **points, int64_t *n_points,
+                                             struct snug_error *err);
 SNUG_API char *snug_plan_timeline_text(const snug_plan *plan, int color); /* a chart; 80 columns */
 SNUG_API char *snug_plan_timeline_json(const snug_plan *plan); /* the plan's with "timeline" */
 /* Plans of one model side by side, each with the name of its recipe ("" for none). */
@@ -285,7 +286,7 @@ SNUG_API int snug_trainer_rank_measured(const snug_trainer *trainer, int rank, i
 /* With --device cuda: the GPU of a rank, by its number in its machine, and which way ranks exchange, in a
  * line.  -1, NULL: not on GPUs, or alone. */
 SNUG_API int snug_trainer_rank_gpu(const snug_trainer *trainer, int rank);
-SNUG_API const char *snug_trainer_exchange(const snug_trainer *trainer);
+SNUG_API const char *snug_trainer_transport(const snug_trainer *trainer);
 /* The same for time: of all steps, and of that what it has waited for others. */
 SNUG_API int snug_trainer_rank_seconds(const snug_trainer *trainer, int rank, double *seconds,
                                        double *waited);

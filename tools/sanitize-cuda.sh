@@ -51,7 +51,7 @@ under() {
 
 # choices TOOL: what products are made by
 choices() {
-    echo "SNUG_CUDA_PINS=$tmp/pins.$1"
+    echo "SNUG_TUNING_CACHE=$tmp/pins.$1"
     [ "$1" != racecheck ] || echo SNUG_CUDA_UNALIGNED=1
 }
 

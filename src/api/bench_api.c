@@ -28,17 +28,17 @@ static enum snug_status keep_rates(const snug_recipe *recipe, struct report_benc
     return SNUG_OK;
 }
 
-static enum snug_status measure(const struct session *session, const snug_model *model,
+static enum snug_status measure(const struct compiled *compiled, const snug_model *model,
                                 const snug_recipe *recipe, bool with_rates, int as_json,
                                 char **text, struct snug_error *err)
 {
     struct text described = {0};
-    session_describe(session, recipe, &described);
+    compiled_step_describe(compiled, recipe, &described);
     struct report_bench bench = {.model = model->name, .recipe = described.data};
     char *rates_path = NULL;
     enum snug_status status = SNUG_OK;
     if (!described.failed)
-        status = bench_run(session, STEPS, recipe_precision_name(recipe), &bench, err);
+        status = bench_run(compiled, STEPS, recipe_precision_name(recipe), &bench, err);
     if (status == SNUG_OK && with_rates)
         status = keep_rates(recipe, &bench, &rates_path, err);
     if (status == SNUG_OK && !described.failed)
@@ -53,7 +53,7 @@ static enum snug_status measure(const struct session *session, const snug_model 
 enum snug_status snug_bench(const char *what, const snug_model *model, const snug_recipe *recipe,
                             int as_json, char **text, struct snug_error *err)
 {
-    struct session session;
+    struct compiled compiled;
     struct snug_model usual = {0};
     bool with_rates = model == NULL && strcmp(what, "cpu") == 0; /* kept of CPUs only */
     *text = NULL;
@@ -69,12 +69,12 @@ enum snug_status snug_bench(const char *what, const snug_model *model, const snu
         TRY(model_from_name("gpt-nano", &usual, err));
         model = &usual;
     }
-    struct session_request q = {.model = model, .recipe = recipe, .train = true};
-    TRY(session_make(&q, &session, err));
-    enum snug_status status = budget_check_run(model, recipe, &session, err);
+    struct compile_request q = {.model = model, .recipe = recipe, .train = true};
+    TRY(compile_step(&q, &compiled, err));
+    enum snug_status status = budget_check_run(model, recipe, &compiled, err);
     if (status == SNUG_OK)
-        status = measure(&session, model, recipe, with_rates, as_json, text, err);
-    session_free(&session);
+        status = measure(&compiled, model, recipe, with_rates, as_json, text, err);
+    compiled_step_free(&compiled);
     return status;
 }
 

@@ -125,20 +125,20 @@ static enum snug_status describe_chosen(snug_fit *f, struct snug_error *err)
 
 static enum snug_status describe_recipe(snug_fit *f, struct snug_error *err)
 {
-    struct session s;
-    struct session_request q = {.model = f->fit.model,
+    struct compiled s;
+    struct compile_request q = {.model = f->fit.model,
                                 .recipe = &f->fit.recipe,
                                 .train = true,
                                 .estimate = true,
                                 .rates = &f->fit.rates.rates};
-    enum snug_status status = session_make(&q, &s, NULL);
+    enum snug_status status = compile_step(&q, &s, NULL);
     if (status != SNUG_OK && status != SNUG_NO_MEMORY)
         return SNUG_OK; /* in no recipe that could be described */
     if (status != SNUG_OK)
         return snug_fail(err, status, "out of memory");
     if (s.prog.loss != TENSOR_NONE)
-        session_describe(&s, &f->fit.recipe, &f->recipe);
-    session_free(&s);
+        compiled_step_describe(&s, &f->fit.recipe, &f->recipe);
+    compiled_step_free(&s);
     return f->recipe.failed ? snug_fail(err, SNUG_NO_MEMORY, "out of memory") : SNUG_OK;
 }
 

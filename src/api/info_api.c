@@ -55,8 +55,8 @@ char *snug_ops_table(void)
         enum op_kind kind = (enum op_kind)i;
         rows[i] = (struct report_op){.name = op_infos[i].name,
                                      .reference = backend_cpu_has_reference(kind) ? "yes" : "",
-                                     .cpu = backend_cpu_fast_rows(kind),
-                                     .cuda = backend_cuda_rows(kind),
+                                     .cpu = backend_cpu_simd_kernels(kind),
+                                     .cuda = backend_cuda_kernels(kind),
                                      .gradient = gradient_rule_of(kind) != NULL ? "yes" : ""};
     }
     return report_ops_table(rows, OP_COUNT);
@@ -82,7 +82,7 @@ static void add_tensors(struct safetensors *st, struct text *out)
         total_bytes += e->n_bytes;
         total_elems += shape_elems(&e->shape);
     }
-    text_add(out, "  %d tensors, %s numbers, %s\n", safetensors_count(st),
+    text_add(out, "  %d tensors, %s elements, %s\n", safetensors_count(st),
              text_count(total_elems, count), text_size(total_bytes, bytes));
 }
 

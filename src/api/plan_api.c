@@ -12,7 +12,7 @@
 #include <stdlib.h>
 
 struct snug_plan {
-    struct session session;
+    struct compiled compiled;
     const snug_model *model;
     snug_recipe recipe;
 };
@@ -27,13 +27,13 @@ static enum snug_status make(const snug_model *model, const snug_recipe *recipe,
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     plan->model = model;
     plan->recipe = *recipe;
-    struct session_request q = {
+    struct compile_request q = {
         .model = model, .recipe = &plan->recipe, .train = true, .rank = rank};
     enum snug_status status = rates_check_target(recipe, err);
     if (status == SNUG_OK)
         status = adapter_read_recipe(&plan->recipe, err);
     if (status == SNUG_OK)
-        status = session_make(&q, &plan->session, err);
+        status = compile_step(&q, &plan->compiled, err);
     if (status != SNUG_OK) {
         free(plan);
         return status;
@@ -61,20 +61,20 @@ enum snug_status snug_plan_make_rank(const snug_model *model, const snug_recipe 
 
 int snug_plan_ranks(const snug_plan *plan)
 {
-    return plan->session.n_ranks * plan->session.n_stages;
+    return plan->compiled.n_ranks * plan->compiled.n_stages;
 }
 
 /* A table that the last stage shares with the first counts there. */
 int snug_plan_stage(const snug_plan *plan, const char **first, const char **last)
 {
-    const struct session *s = &plan->session;
+    const struct compiled *s = &plan->compiled;
     *first = *last = "";
     if (s->n_stages < 2 || s->whole.n_tensors == 0)
         return -1;
     for (int id = 0; id < s->whole.n_tensors; id++) {
         bool is_here =
             s->whole.tensors[id].role == ROLE_parameter && s->prog.tensors[id].persistent;
-        if (!is_here || (s->stage > 0 && session_is_at_ends(s, id)))
+        if (!is_here || (s->stage > 0 && compiled_step_is_at_ends(s, id)))
             continue;
         *first = (*first)[0] == '\0' ? s->prog.tensors[id].name : *first;
         *last = s->prog.tensors[id].name;
@@ -86,18 +86,18 @@ void snug_plan_free(snug_plan *plan)
 {
     if (plan == NULL)
         return;
-    session_free(&plan->session);
+    compiled_step_free(&plan->compiled);
     free(plan);
 }
 
 void snug_plan_ledger(const snug_plan *plan, struct snug_ledger *ledger)
 {
-    session_ledger(&plan->session, &plan->recipe, ledger);
+    compiled_step_ledger(&plan->compiled, &plan->recipe, ledger);
 }
 
 enum snug_status snug_plan_check_budget(const snug_plan *plan, struct snug_error *err)
 {
-    return budget_check(plan->model, &plan->recipe, &plan->session, plan->recipe.memory,
+    return budget_check(plan->model, &plan->recipe, &plan->compiled, plan->recipe.memory,
                         "the budget", err);
 }
 
@@ -107,14 +107,14 @@ char *snug_plan_text(const snug_plan *plan, int color)
     struct report_alternative alternatives[ADVICE_MOST];
     struct text recipe = {0};
     struct report_plan report;
-    int n = advice_list(plan->model, &plan->recipe, &plan->session, priced);
+    int n = advice_list(plan->model, &plan->recipe, &plan->compiled, priced);
     if (n < 0)
         return NULL;
     for (int i = 0; i < n; i++)
         alternatives[i] =
             (struct report_alternative){priced[i].flags, advice_change_words(&priced[i]),
                                         priced[i].total_bytes, priced[i].step_seconds};
-    bool ok = plan_report(&plan->session, &plan->recipe, plan->model->name, &recipe, &report);
+    bool ok = plan_report(&plan->compiled, &plan->recipe, plan->model->name, &recipe, &report);
     report.alternatives = alternatives;
     report.n_alternatives = n;
     char *out = ok ? report_plan_text(&report, color) : NULL;
@@ -124,12 +124,12 @@ char *snug_plan_text(const snug_plan *plan, int color)
 
 char *snug_plan_json(const snug_plan *plan)
 {
-    return plan_json(&plan->session, &plan->recipe, plan->model->name);
+    return plan_json(&plan->compiled, &plan->recipe, plan->model->name);
 }
 
 /* ---- op by op -------------------------------------------------------------------------------- */
 
-static void describe_moment(const struct program *prog, int64_t i, struct snug_moment *out)
+static void describe_point(const struct program *prog, int64_t i, struct snug_timeline_point *out)
 {
     out->op = out->tensor = "";
     if (i >= prog->n_ops)
@@ -141,16 +141,16 @@ static void describe_moment(const struct program *prog, int64_t i, struct snug_m
             out->tensor = prog->tensors[op->out[k]].name;
 }
 
-enum snug_status snug_plan_timeline(const snug_plan *plan, struct snug_moment **moments,
-                                    int64_t *n_moments, struct snug_error *err)
+enum snug_status snug_plan_timeline(const snug_plan *plan, struct snug_timeline_point **points,
+                                    int64_t *n_points, struct snug_error *err)
 {
-    const struct program *prog = &plan->session.prog;
-    const struct plan *p = &plan->session.plan;
+    const struct program *prog = &plan->compiled.prog;
+    const struct plan *p = &plan->compiled.plan;
     size_t n = prog->n_ops > 0 ? (size_t)prog->n_ops : 1;
-    struct moment *made = malloc(n * sizeof *made);
-    *n_moments = (int64_t)n;
-    *moments = malloc(n * sizeof **moments);
-    enum snug_status status = made == NULL || *moments == NULL
+    struct timeline_point *made = malloc(n * sizeof *made);
+    *n_points = (int64_t)n;
+    *points = malloc(n * sizeof **points);
+    enum snug_status status = made == NULL || *points == NULL
                                   ? snug_fail(err, SNUG_NO_MEMORY, "out of memory")
                                   : plan_timeline(prog, p, made, err);
     if (status == SNUG_OK) {
@@ -161,19 +161,19 @@ enum snug_status snug_plan_timeline(const snug_plan *plan, struct snug_moment **
     }
     for (size_t i = 0; i < n && status == SNUG_OK; i++) {
         const int64_t *bytes = made[i].bytes;
-        (*moments)[i] =
-            (struct snug_moment){.parameters = bytes[ROLE_parameter] + bytes[ROLE_buffer],
-                                 .gradients = bytes[ROLE_gradient],
-                                 .optimizer = bytes[ROLE_optimizer],
-                                 .activations = bytes[ROLE_activation] + bytes[ROLE_input],
-                                 .temporary = bytes[ROLE_temporary],
-                                 .total = made[i].total};
-        describe_moment(prog, (int64_t)i, &(*moments)[i]);
+        (*points)[i] =
+            (struct snug_timeline_point){.parameters = bytes[ROLE_parameter] + bytes[ROLE_buffer],
+                                         .gradients = bytes[ROLE_gradient],
+                                         .optimizer = bytes[ROLE_optimizer],
+                                         .activations = bytes[ROLE_activation] + bytes[ROLE_input],
+                                         .temporary = bytes[ROLE_temporary],
+                                         .total = made[i].total};
+        describe_point(prog, (int64_t)i, &(*points)[i]);
     }
     free(made);
     if (status != SNUG_OK) {
-        free(*moments);
-        *moments = NULL;
+        free(*points);
+        *points = NULL;
     }
     return status;
 }
@@ -190,24 +190,24 @@ static int64_t loss_op(const struct program *prog)
 /* as_json: the whole plan with its timeline. */
 static char *timeline(const snug_plan *plan, bool as_json, int color)
 {
-    const struct program *prog = &plan->session.prog;
-    struct snug_moment *moments;
+    const struct program *prog = &plan->compiled.prog;
+    struct snug_timeline_point *points;
     struct text recipe = {0};
     struct report_plan report;
     struct report_timeline t = {.model = plan->model->name,
-                                .peak_op = plan->session.plan.peak_op,
+                                .peak_op = plan->compiled.plan.peak_op,
                                 .loss_op = loss_op(prog),
                                 .update_op = program_body_end(prog),
                                 .n_repeat = prog->n_repeat};
-    if (snug_plan_timeline(plan, &moments, &t.n_moments, NULL) != SNUG_OK)
+    if (snug_plan_timeline(plan, &points, &t.n_points, NULL) != SNUG_OK)
         return NULL;
-    bool ok = plan_report(&plan->session, &plan->recipe, plan->model->name, &recipe, &report);
-    t.moments = moments;
+    bool ok = plan_report(&plan->compiled, &plan->recipe, plan->model->name, &recipe, &report);
+    t.points = points;
     t.recipe = recipe.data;
     report.timeline = &t;
     char *out = !ok ? NULL : as_json ? report_plan_json(&report) : report_timeline_text(&t, color);
     text_free(&recipe);
-    free(moments);
+    free(points);
     return out;
 }
 
@@ -231,7 +231,7 @@ static char *compare(const snug_plan *const *plans, const char *const *names, in
     char *out = NULL;
     bool ok = reports != NULL && lines != NULL;
     for (int i = 0; i < n_plans && ok; i++) {
-        ok = plan_report(&plans[i]->session, &plans[i]->recipe, plans[i]->model->name, &lines[i],
+        ok = plan_report(&plans[i]->compiled, &plans[i]->recipe, plans[i]->model->name, &lines[i],
                          &reports[i]);
         reports[i].compared = names[i];
     }
@@ -261,14 +261,14 @@ char *snug_compare_json(const snug_plan *const *plans, const char *const *names,
 enum snug_status snug_dump(const snug_model *model, const snug_recipe *recipe,
                            const char *after_pass, char **text, struct snug_error *err)
 {
-    struct session s;
+    struct compiled s;
     struct snug_recipe own = *recipe;
-    struct session_request q = {.model = model, .recipe = &own, .train = true};
+    struct compile_request q = {.model = model, .recipe = &own, .train = true};
     TRY(adapter_read_recipe(&own, err));
-    TRY(session_program(&q, after_pass, &s, err));
+    TRY(compile_program(&q, after_pass, &s, err));
     struct text out = {0};
     program_dump(&s.prog, &out);
-    session_free(&s);
+    compiled_step_free(&s);
     *text = text_take(&out);
     return *text == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory") : SNUG_OK;
 }

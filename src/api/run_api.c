@@ -74,14 +74,14 @@ static enum snug_status inherit_loss(const json_t *state, struct snug_recipe *re
 
 /* The weights of the run, with the adapter of --lora-from added.  Weights that are not finite are refused
  * here, because a loss can hide them: relu makes 0 of NaN. */
-static enum snug_status load_weights(const struct session *session, struct exec *exec,
+static enum snug_status load_weights(const struct compiled *compiled, struct exec *exec,
                                      const char *run, const char *adapter, struct snug_error *err)
 {
     const char *broken;
-    TRY(weights_load_folder(session, exec, run, err));
+    TRY(weights_load_folder(compiled, exec, run, err));
     if (adapter[0] != '\0')
-        TRY(adapter_merge(session, exec, adapter, err));
-    TRY(weights_find_nonfinite(session, exec, &broken, err));
+        TRY(adapter_merge(compiled, exec, adapter, err));
+    TRY(weights_find_nonfinite(compiled, exec, &broken, err));
     return broken == NULL ? SNUG_OK
                           : snug_fail(err, SNUG_BAD_FILE,
                                       "%s: the weights are not finite, the first is \"%s\"; use an "
@@ -105,14 +105,14 @@ static bool stop_evaluation(void *user, int64_t done, int64_t total)
 }
 
 static enum snug_status evaluate(const char *run, const char *adapter, struct data *data,
-                                 struct session_request *q, struct watcher *watcher,
+                                 struct compile_request *q, struct watcher *watcher,
                                  struct snug_eval_result *result, struct snug_error *err)
 {
     struct evaluator evaluator;
     TRY(evaluator_make(&evaluator, q, NULL, data, INT64_MAX, 0, NULL, err));
     evaluator.stop = stop_evaluation;
     evaluator.stop_user = watcher;
-    enum snug_status status = load_weights(&evaluator.session, evaluator.exec, run, adapter, err);
+    enum snug_status status = load_weights(&evaluator.compiled, evaluator.exec, run, adapter, err);
     if (status == SNUG_OK)
         status = evaluator_run(&evaluator, result, err);
     evaluator_free(&evaluator);
@@ -131,13 +131,13 @@ enum snug_status snug_eval_watched(const char *run, const char *data_spec,
 {
     struct watcher watcher = {watch, user};
     struct snug_model *model = calloc(1, sizeof *model);
-    struct session session = {0};
+    struct compiled compiled = {0};
     struct data *data = NULL;
     json_t *state = NULL;
     if (model == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     struct snug_recipe own = *recipe;
-    struct session_request q = {.model = model, .recipe = &own};
+    struct compile_request q = {.model = model, .recipe = &own};
     enum snug_status status = open_run(run, model, err);
     if (status != SNUG_OK || (status = state_of(run, &state, err)) != SNUG_OK ||
         (status = inherit_loss(state, &own, err)) != SNUG_OK)
@@ -153,19 +153,19 @@ enum snug_status snug_eval_watched(const char *run, const char *data_spec,
     q.seq = recipe->seq > 0 || !model_is_language(model) ? recipe->seq : seq_of(state);
     if (data_spec == NULL)
         data_spec = saved_text(state, "data", "spec"); /* as long as the state lives */
-    struct data_needs needs;
-    status = session_make(&q, &session, err);
+    struct input_spec input_spec;
+    status = compile_step(&q, &compiled, err);
     if (status == SNUG_OK)
-        status = budget_check_forward(&session, recipe, model->name, err);
+        status = budget_check_forward(&compiled, recipe, model->name, err);
     if (status == SNUG_OK)
-        status = needs_of(&session.prog, &needs, err);
+        status = input_spec_of(&compiled.prog, &input_spec, err);
     if (status == SNUG_OK)
-        status = needs_open_data(&session, &needs, data_spec, q.recipe, &data, err);
+        status = input_spec_open_data(&compiled, &input_spec, data_spec, q.recipe, &data, err);
     if (status == SNUG_OK)
         status = evaluate(run, recipe->lora_from, data, &q, &watcher, result, err);
 done:
     data_close(data);
-    session_free(&session);
+    compiled_step_free(&compiled);
     json_decref(state);
     snug_model_free(model);
     return status;
@@ -177,7 +177,7 @@ struct sampler {
     struct snug_model *model;
     const snug_recipe *recipe;
     const char *run, *adapter;
-    struct session session;
+    struct compiled compiled;
     struct exec *exec;
     int64_t window;             /* tokens that the present program takes */
     int32_t *tokens;            /* the last ones, at most as many as the model has positions */
@@ -197,20 +197,20 @@ static enum snug_status ensure_window(struct sampler *s, int64_t need, struct sn
     if (s->exec != NULL && window == s->window)
         return SNUG_OK;
     exec_free(s->exec);
-    session_free(&s->session);
+    compiled_step_free(&s->compiled);
     s->exec = NULL;
-    struct session_request q = {.model = s->model,
+    struct compile_request q = {.model = s->model,
                                 .recipe = s->recipe,
                                 .purpose = MODEL_FOR_LOGITS,
                                 .batch = 1,
                                 .micro_batch = 1,
                                 .seq = window};
-    TRY(session_make(&q, &s->session, err));
-    TRY(budget_check_forward(&s->session, s->recipe, s->model->name, err));
-    TRY(exec_create(&s->session.prog, &s->session.plan, s->session.backend, &s->session.facts, NULL,
-                    &s->exec, err));
+    TRY(compile_step(&q, &s->compiled, err));
+    TRY(budget_check_forward(&s->compiled, s->recipe, s->model->name, err));
+    TRY(exec_create(&s->compiled.prog, &s->compiled.plan, s->compiled.backend, &s->compiled.facts,
+                    NULL, &s->exec, err));
     s->window = window;
-    return load_weights(&s->session, s->exec, s->run, s->adapter, err);
+    return load_weights(&s->compiled, s->exec, s->run, s->adapter, err);
 }
 
 static int descending(const void *a, const void *b)
@@ -265,7 +265,7 @@ static enum snug_status next_token(struct sampler *s, const struct snug_generate
                                    int32_t *token, struct snug_error *err)
 {
     TRY(ensure_window(s, s->n_tokens, err));
-    const struct program *prog = &s->session.prog;
+    const struct program *prog = &s->compiled.prog;
     int64_t used = s->n_tokens < s->window ? s->n_tokens : s->window;
     int32_t *input = exec_input(s->exec, program_find(prog, "tokens"));
     memset(input, 0, (size_t)s->window * sizeof *input); /* what follows cannot look back */
@@ -371,7 +371,7 @@ enum snug_status snug_generate(const char *run, const struct snug_generate_optio
     if (status == SNUG_OK)
         status = sample(&s, options, emit, user, err);
     exec_free(s.exec);
-    session_free(&s.session);
+    compiled_step_free(&s.compiled);
     free(s.tokens);
     free(s.weights);
     snug_model_free(s.model);

@@ -2,7 +2,7 @@
  * cut.h -- which elements of a tensor belong to which rank.
  *
  * The elements, in the order in which they lie, are cut into as many ranges as there are ranks, the
- * ranges as equal as whole units allow: a unit is one element, or a block of codes that share a scale.
+ * ranges as equal as whole units allow: a unit is one element, or a quant block that share a scale.
  * A tensor with fewer units than ranks leaves some ranks without any.  Or one rank, the owner, has all.
  */
 #ifndef SNUG_BASE_CUT_H
@@ -21,7 +21,7 @@ struct cut_range {
     int64_t from, count; /* count 0: none */
 };
 
-/* The first unit of rank k, in halves of the product: q * k can be more than an int64. */
+/* The first unit of rank k, in halves of the matmul: q * k can be more than an int64. */
 static inline int64_t cut_first_unit(int64_t n_units, int64_t n_ranks, int64_t k)
 {
     return n_units / n_ranks * k + n_units % n_ranks * k / n_ranks;

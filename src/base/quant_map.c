@@ -1,14 +1,14 @@
 /*
- * quant_map.c -- makes the map of codes from its definition.
+ * quant_map.c -- makes the map of quantized elements from its definition.
  */
 #include "base/quant_map.h"
 
 #include <math.h>
 
-void code_map_make(struct code_map *map, int bits, bool is_signed)
+void quant_map_make(struct quant_map *map, int bits, bool is_signed)
 {
-    int n_decades = bits - 1, n = 1; /* codes above that of 0 are numbered from 1 */
-    struct code_finder *f = &map->finder;
+    int n_decades = bits - 1, n = 1; /* quantized elements above that of 0 are numbered from 1 */
+    struct quant_finder *f = &map->finder;
     f->zero = is_signed ? (1 << n_decades) - 1 : 0;
     map->bits = bits;
     float *value = map->value + f->zero;

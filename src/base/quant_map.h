@@ -1,16 +1,16 @@
 /*
- * quant_map.h -- numbers kept in 8 or 4 bits: codes of a nonlinear map, with one fp32 scale a block.
+ * quant_map.h -- numbers kept in 8 or 4 bits: quantized elements of a nonlinear map, with one fp32 scale a block.
  *
  * The map is the dynamic one of Dettmers (8-bit optimizers by block-wise quantization): a code names
  * a decade 10^-e and a place in it, the fewer the smaller the decade, so that large numbers are kept
- * to a percent and small ones do not vanish.  With b bits, the decade of 10^0 has half of the codes,
+ * to a percent and small ones do not vanish.  With b bits, the decade of 10^0 has half of the quantized elements,
  * the one below a quarter...; each decade is cut into equal parts and a code stands for the middle of
- * one.  0 and 1 have codes of their own:
+ * one.  0 and 1 have quantized elements of their own:
  *
  *     8 bits: 7 decades, 2^e parts for each sign (signed) or 2^(e+1) (unsigned), e = 0..6
  *     4 bits: 3 decades, likewise
  *
- * A block is kept as its largest magnitude and the codes of x / that, each the nearest, with one
+ * A block is kept as its largest magnitude and the quantized elements of x / that, each the nearest, with one
  * exception: in an unsigned map a number above 0 never becomes 0, because what is kept so (a variance)
  * is divided by.  Codes of 4 bits lie two in a byte, the first in its low half.
  */
@@ -22,42 +22,42 @@
 
 #include "base/device_fn.h"
 
-enum { CODES_MOST = 256, DECADES_MOST = 7, CODE_BLOCK_8 = 256, CODE_BLOCK_4 = 128 };
+enum { QUANT_VALUES_MOST = 256, DECADES_MOST = 7, QUANT_BLOCK_8 = 256, QUANT_BLOCK_4 = 128 };
 
 /* To find a code: sizes above from[e] are in decade e or a higher one, where the n-th code from that
  * of 0 is n = size * scale[e] + start[e], rounded down and at most last[e]. */
-struct code_finder {
+struct quant_finder {
     float from[DECADES_MOST], scale[DECADES_MOST], start[DECADES_MOST], last[DECADES_MOST];
     float one; /* numbers above are 1 */
     int zero;  /* the code of 0 */
 };
 
-struct code_map {
+struct quant_map {
     int bits;
-    float value[CODES_MOST]; /* of each code, rising */
-    struct code_finder finder;
+    float value[QUANT_VALUES_MOST]; /* of each code, rising */
+    struct quant_finder finder;
 };
 
-void code_map_make(struct code_map *map, int bits, bool is_signed);
+void quant_map_make(struct quant_map *map, int bits, bool is_signed);
 
-DEVICE_FN int64_t code_block_elems(int bits)
+DEVICE_FN int64_t quant_block_elems(int bits)
 {
-    return bits == 8 ? CODE_BLOCK_8 : CODE_BLOCK_4;
+    return bits == 8 ? QUANT_BLOCK_8 : QUANT_BLOCK_4;
 }
 
-DEVICE_FN int64_t code_blocks(int bits, int64_t n)
+DEVICE_FN int64_t quant_blocks(int bits, int64_t n)
 {
-    return (n + code_block_elems(bits) - 1) / code_block_elems(bits);
+    return (n + quant_block_elems(bits) - 1) / quant_block_elems(bits);
 }
 
-DEVICE_FN int64_t code_bytes(int bits, int64_t n)
+DEVICE_FN int64_t quant_bytes(int bits, int64_t n)
 {
     return bits == 8 ? n : (n + 1) / 2;
 }
 
 /* The code of x in -1..1 (NaN: that of 0).  Without branches and look-ups, for vectors; n_decades is a
  * literal. */
-DEVICE_FN int code_of(const struct code_finder *f, int n_decades, float x)
+DEVICE_FN int quantize_one(const struct quant_finder *f, int n_decades, float x)
 {
     float size = x < 0 ? -x : x;
     float scale = f->scale[0], start = f->start[0], last = f->last[0];
@@ -76,21 +76,21 @@ DEVICE_FN int code_of(const struct code_finder *f, int n_decades, float x)
     return f->zero + (int)(x < 0 ? -n : n);
 }
 
-/* One block, at most: n elements whose codes begin at `codes`. */
-static inline void codes_load_block(const struct code_map *map, const uint8_t *codes, float scale,
+/* One block, at most: n elements whose quantized elements begin at `quantized elements`. */
+static inline void dequantize_block(const struct quant_map *map, const uint8_t *quants, float scale,
                                     int64_t n, float *to)
 {
     if (map->bits == 8) {
         for (int64_t i = 0; i < n; i++)
-            to[i] = map->value[codes[i]] * scale;
+            to[i] = map->value[quants[i]] * scale;
         return;
     }
     for (int64_t i = 0; i < n / 2; i++) {
-        to[2 * i] = map->value[codes[i] & 15] * scale;
-        to[2 * i + 1] = map->value[codes[i] >> 4] * scale;
+        to[2 * i] = map->value[quants[i] & 15] * scale;
+        to[2 * i + 1] = map->value[quants[i] >> 4] * scale;
     }
     if (n % 2 != 0)
-        to[n - 1] = map->value[codes[n / 2] & 15] * scale;
+        to[n - 1] = map->value[quants[n / 2] & 15] * scale;
 }
 
 static inline float largest_size(int64_t n, const float *x)
@@ -104,44 +104,45 @@ static inline float largest_size(int64_t n, const float *x)
     return largest;
 }
 
-static inline void codes_store_block(const struct code_map *map, uint8_t *codes, float *scale,
-                                     int64_t n, const float *from)
+static inline void quantize_block(const struct quant_map *map, uint8_t *quants, float *scale,
+                                  int64_t n, const float *from)
 {
-    struct code_finder finder = map->finder; /* a copy that no store of codes can reach */
-    int all[CODE_BLOCK_8 + 1];
+    struct quant_finder finder =
+        map->finder; /* a copy that no store of quantized elements can reach */
+    int all[QUANT_BLOCK_8 + 1];
     float unit = *scale = largest_size(n, from);
     unit = unit > 0.0f ? unit : 1.0f;
     if (map->bits == 8) {
         for (int64_t i = 0; i < n; i++)
-            all[i] = code_of(&finder, 7, from[i] / unit);
+            all[i] = quantize_one(&finder, 7, from[i] / unit);
         for (int64_t i = 0; i < n; i++)
-            codes[i] = (uint8_t)all[i];
+            quants[i] = (uint8_t)all[i];
         return;
     }
     for (int64_t i = 0; i < n; i++)
-        all[i] = code_of(&finder, 3, from[i] / unit);
+        all[i] = quantize_one(&finder, 3, from[i] / unit);
     all[n] = 0; /* beside the last of an odd number */
     for (int64_t i = 0; i < n; i += 2)
-        codes[i / 2] = (uint8_t)(all[i] | all[i + 1] << 4);
+        quants[i / 2] = (uint8_t)(all[i] | all[i + 1] << 4);
 }
 
 /* Elements at .. at + n, from the begin of a block on, as numbers; and back, with their scales. */
-static inline void codes_load(const struct code_map *map, const uint8_t *codes, const float *scales,
-                              int64_t at, int64_t n, float *to)
+static inline void dequantize_elems(const struct quant_map *map, const uint8_t *quants,
+                                    const float *scales, int64_t at, int64_t n, float *to)
 {
-    int64_t block = code_block_elems(map->bits);
+    int64_t block = quant_block_elems(map->bits);
     for (int64_t i = 0; i < n; i += block)
-        codes_load_block(map, codes + code_bytes(map->bits, at + i), scales[(at + i) / block],
+        dequantize_block(map, quants + quant_bytes(map->bits, at + i), scales[(at + i) / block],
                          n - i < block ? n - i : block, to + i);
 }
 
-static inline void codes_store(const struct code_map *map, uint8_t *codes, float *scales,
-                               int64_t at, int64_t n, const float *from)
+static inline void quantize_elems(const struct quant_map *map, uint8_t *quants, float *scales,
+                                  int64_t at, int64_t n, const float *from)
 {
-    int64_t block = code_block_elems(map->bits);
+    int64_t block = quant_block_elems(map->bits);
     for (int64_t i = 0; i < n; i += block)
-        codes_store_block(map, codes + code_bytes(map->bits, at + i), scales + (at + i) / block,
-                          n - i < block ? n - i : block, from + i);
+        quantize_block(map, quants + quant_bytes(map->bits, at + i), scales + (at + i) / block,
+                       n - i < block ? n - i : block, from + i);
 }
 
 #endif

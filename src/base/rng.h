@@ -2,7 +2,7 @@
  * rng.h -- random numbers as a function of their place.
  *
  * Counter-based: the value at (seed, stream, index) is a pure function of the three, so any part of
- * a run can be made again in any order by any number of threads.  Philox 4x32-10 (Salmon et al.).
+ * a run can be recomputed in any order by any number of threads.  Philox 4x32-10 (Salmon et al.).
  */
 #ifndef SNUG_BASE_RNG_H
 #define SNUG_BASE_RNG_H

@@ -3,7 +3,7 @@
  *
  * The step is the one that `train` runs: same program, plan and kernels.  Of each op the median over
  * the steps counts; kinds are summed.  The floor of an op is its flops over the rate of multiply-adds
- * (of tiles, where they serve: products of bf16) or its bytes over the rate of memory (reads alone,
+ * (of tiles, where they serve: matmuls of bf16) or its bytes over the rate of memory (reads alone,
  * or all of them), whichever is longer; small tensors in the cache can be below it.
  */
 #include "bench/bench.h"
@@ -18,9 +18,9 @@
 #include <string.h>
 
 struct bench {
-    const struct session *session;
+    const struct compiled *compiled;
     struct exec *exec;
-    struct data_needs needs;
+    struct input_spec input_spec;
     struct data *data;
     double *one; /* seconds of each op of the present step */
 };
@@ -28,9 +28,9 @@ struct bench {
 static enum snug_status feed(void *user, int micro, struct snug_error *err)
 {
     struct bench *b = user;
-    return data_fill(b->data, DATA_TRAIN, micro * b->session->micro_batch, b->session->micro_batch,
-                     exec_input(b->exec, b->needs.input),
-                     exec_input(b->exec, b->needs.target_input), err);
+    return data_fill(b->data, DATA_TRAIN, micro * b->compiled->micro_batch,
+                     b->compiled->micro_batch, exec_input(b->exec, b->input_spec.input),
+                     exec_input(b->exec, b->input_spec.target_input), err);
 }
 
 static int ascending(const void *a, const void *b)
@@ -51,24 +51,25 @@ static double median_of(double *values, int n)
     return values[n / 2];
 }
 
-/* A product of which all operands are bf16, or on a GPU f16: what tiles can do. */
-static bool fits_tiles(const struct session *session, const struct op *op)
+/* A matmul of which all operands are bf16, or on a GPU f16: what tiles can do. */
+static bool fits_tiles(const struct compiled *compiled, const struct op *op)
 {
-    const struct program *prog = &session->prog;
+    const struct program *prog = &compiled->prog;
     int n_operands = op->kind == OP_attention ? 1 : 2;
-    bool all = op_is_product(op->kind);
+    bool all = op_is_gemm(op->kind);
     for (int k = 0; k < n_operands; k++)
-        all = all && (prog->tensors[op->in[k]].dtype == DTYPE_bf16 ||
-                      (session_is_on_gpu(session) && prog->tensors[op->in[k]].dtype == DTYPE_f16));
+        all = all &&
+              (prog->tensors[op->in[k]].dtype == DTYPE_bf16 ||
+               (compiled_step_is_on_gpu(compiled) && prog->tensors[op->in[k]].dtype == DTYPE_f16));
     return all;
 }
 
-void bench_add_op(struct report_rate *row, const struct session *session, const struct op *op,
+void bench_add_op(struct report_rate *row, const struct compiled *compiled, const struct op *op,
                   double times, double seconds, const struct device_limits *limits)
 {
-    const struct program *prog = &session->prog;
+    const struct program *prog = &compiled->prog;
     bool on_tiles =
-        limits->bf16_flops > 0 && !session->facts.reference_only && fits_tiles(session, op);
+        limits->bf16_flops > 0 && !compiled->facts.reference_only && fits_tiles(compiled, op);
     double flops = times * op_flops(prog, op), bytes = times * op_moved_bytes(prog, op);
     double by_flops = flops / (on_tiles ? limits->bf16_flops : limits->f32_flops);
     double by_bytes =
@@ -80,14 +81,14 @@ void bench_add_op(struct report_rate *row, const struct session *session, const 
     row->floor_seconds += fmax(by_flops, by_bytes);
     row->memory_seconds += by_flops < by_bytes ? by_bytes : 0;
     bool by_memory = row->memory_seconds > row->floor_seconds / 2;
-    const char *tiles = session_is_on_gpu(session) ? "tensor" : "AMX";
+    const char *tiles = compiled_step_is_on_gpu(compiled) ? "tensor" : "AMX";
     row->limit = by_memory ? "memory" : on_tiles ? tiles : "FMA";
 }
 
-static void add_op(const struct session *session, int i, double seconds,
+static void add_op(const struct compiled *compiled, int i, double seconds,
                    const struct device_limits *limits, struct report_bench *r)
 {
-    const struct program *prog = &session->prog;
+    const struct program *prog = &compiled->prog;
     const struct op *op = &prog->ops[i];
     double times = program_op_runs(prog, i);
     struct report_rate *row = r->ops;
@@ -99,16 +100,16 @@ static void add_op(const struct session *session, int i, double seconds,
         *row = (struct report_rate){.op = op_infos[op->kind].name};
         r->n_ops++;
     }
-    bench_add_op(row, session, op, times, seconds, limits);
-    if (op_is_product(op->kind))
-        *(op_is_conv(op->kind) ? &r->conv_flops : &r->product_flops) += times * op_flops(prog, op);
+    bench_add_op(row, compiled, op, times, seconds, limits);
+    if (op_is_gemm(op->kind))
+        *(op_is_conv(op->kind) ? &r->conv_flops : &r->gemm_flops) += times * op_flops(prog, op);
 }
 
 static enum snug_status run_steps(struct bench *b, int n_steps, double *seconds,
                                   struct snug_error *err)
 {
-    size_t n_ops = (size_t)b->session->prog.n_ops;
-    TRY(weights_init(b->session, b->exec, 1, err));
+    size_t n_ops = (size_t)b->compiled->prog.n_ops;
+    TRY(weights_init(b->compiled, b->exec, 1, err));
     exec_scalars(b->exec)[SCALAR_lr] = 1e-6;
     TRY(exec_run(b->exec, feed, b, err));
     for (int step = 0; step < n_steps; step++) {
@@ -121,18 +122,18 @@ static enum snug_status run_steps(struct bench *b, int n_steps, double *seconds,
     return SNUG_OK;
 }
 
-enum snug_status bench_op_seconds(const struct session *session, int n_steps, double *seconds,
+enum snug_status bench_op_seconds(const struct compiled *compiled, int n_steps, double *seconds,
                                   struct snug_error *err)
 {
-    struct bench b = {.session = session};
-    enum snug_status status = needs_of(&session->prog, &b.needs, err);
+    struct bench b = {.compiled = compiled};
+    enum snug_status status = input_spec_of(&compiled->prog, &b.input_spec, err);
     if (status == SNUG_OK)
-        status = needs_open_data(session, &b.needs, "random", &(struct snug_recipe){.seed = 1},
-                                 &b.data, err);
+        status = input_spec_open_data(compiled, &b.input_spec, "random",
+                                      &(struct snug_recipe){.seed = 1}, &b.data, err);
     if (status == SNUG_OK)
-        status = exec_create(&session->prog, &session->plan, session->backend, &session->facts,
+        status = exec_create(&compiled->prog, &compiled->plan, compiled->backend, &compiled->facts,
                              NULL, &b.exec, err);
-    b.one = malloc(((size_t)session->prog.n_ops + 1) * sizeof *b.one);
+    b.one = malloc(((size_t)compiled->prog.n_ops + 1) * sizeof *b.one);
     if (status == SNUG_OK && b.one == NULL)
         status = snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     if (status == SNUG_OK)
@@ -143,51 +144,52 @@ enum snug_status bench_op_seconds(const struct session *session, int n_steps, do
     return status;
 }
 
-static void add_steps(const struct session *session, int n_steps, double *seconds,
+static void add_steps(const struct compiled *compiled, int n_steps, double *seconds,
                       const struct device_limits *limits, struct report_bench *r)
 {
-    for (int i = 0; i < session->prog.n_ops; i++)
-        add_op(session, i, median_of(seconds + (size_t)i * (size_t)n_steps, n_steps), limits, r);
+    for (int i = 0; i < compiled->prog.n_ops; i++)
+        add_op(compiled, i, median_of(seconds + (size_t)i * (size_t)n_steps, n_steps), limits, r);
     qsort(r->ops, (size_t)r->n_ops, sizeof *r->ops, longest_first);
     for (int i = 0; i < r->n_ops; i++) {
         r->step_seconds += r->ops[i].seconds;
         r->floor_seconds += r->ops[i].floor_seconds;
     }
     r->n_steps = n_steps;
-    r->step_tokens = session->batch * (session->seq > 0 ? session->seq : 1);
-    r->unit = session->seq > 0 ? "tokens" : "samples";
+    r->step_tokens = compiled->batch * (compiled->seq > 0 ? compiled->seq : 1);
+    r->unit = compiled->seq > 0 ? "tokens" : "samples";
 }
 
-static enum snug_status bench_step(const struct session *session, int n_steps,
+static enum snug_status bench_step(const struct compiled *compiled, int n_steps,
                                    const struct device_limits *limits, struct report_bench *r,
                                    struct snug_error *err)
 {
-    double *seconds = malloc(((size_t)session->prog.n_ops + 1) * (size_t)n_steps * sizeof *seconds);
+    double *seconds =
+        malloc(((size_t)compiled->prog.n_ops + 1) * (size_t)n_steps * sizeof *seconds);
     if (seconds == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
-    enum snug_status status = bench_op_seconds(session, n_steps, seconds, err);
+    enum snug_status status = bench_op_seconds(compiled, n_steps, seconds, err);
     if (status == SNUG_OK)
-        add_steps(session, n_steps, seconds, limits, r);
+        add_steps(compiled, n_steps, seconds, limits, r);
     free(seconds);
     return status;
 }
 
-enum snug_status bench_run(const struct session *session, int n_steps, const char *type,
+enum snug_status bench_run(const struct compiled *compiled, int n_steps, const char *type,
                            struct report_bench *bench, struct snug_error *err)
 {
     struct device_limits limits;
     _Static_assert((int)OP_COUNT <= (int)REPORT_RATES_MOST, "a row for every kind");
     const struct backend *backend;
-    TRY(plugin_backend(session->backend, &backend, err));
-    if (!backend->measure(&session->facts, &limits))
+    TRY(plugin_backend(compiled->backend, &backend, err));
+    if (!backend->measure(&compiled->facts, &limits))
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
-    bench->threads = session->facts.threads;
-    bench->on_gpu = session_is_on_gpu(session);
+    bench->threads = compiled->facts.threads;
+    bench->on_gpu = compiled_step_is_on_gpu(compiled);
     bench->fma_flops = limits.f32_flops;
     bench->amx_flops = limits.bf16_flops;
     bench->read_bytes = limits.read_bytes;
     bench->copy_bytes = limits.copy_bytes;
     bench->update_bytes = limits.update_bytes;
-    TRY(bench_kernels(session, type, &limits, bench, err));
-    return bench_step(session, n_steps, &limits, bench, err);
+    TRY(bench_kernels(compiled, type, &limits, bench, err));
+    return bench_step(compiled, n_steps, &limits, bench, err);
 }

@@ -2,7 +2,7 @@
  * bench_kernels.c -- single kernels, as the step runs them: an op and its operands are copied out of
  * the program of the step into one of their own, which is booked, planned and run like any other.
  *
- * The products come in fp32 too, to compare.  Operands hold positive numbers below one, which every
+ * The matmuls come in fp32 too, to compare.  Operands hold positive numbers below one, which every
  * op of the table can take (a variance is one of them).
  */
 #include "bench/bench.h"
@@ -105,7 +105,7 @@ static enum snug_status fill(const struct exec *exec, const struct program *one,
     return SNUG_OK;
 }
 
-static enum snug_status best_run(const struct session *one, double *best, struct snug_error *err)
+static enum snug_status best_run(const struct compiled *one, double *best, struct snug_error *err)
 {
     struct exec *exec = NULL;
     TRY(exec_create(&one->prog, &one->plan, one->backend, &one->facts, NULL, &exec, err));
@@ -145,42 +145,42 @@ static void describe(const struct program *one, struct report_rate *row)
                            d == 0 ? "" : " x ", (long long)s->dim[d]);
 }
 
-static enum snug_status run_case(const struct session *session, const struct op *op,
+static enum snug_status run_case(const struct compiled *compiled, const struct op *op,
                                  const struct kernel_case *c, const struct device_limits *limits,
                                  struct report_rate *row, struct snug_error *err)
 {
-    struct session one = {.backend = session->backend, .facts = session->facts};
+    struct compiled one = {.backend = compiled->backend, .facts = compiled->facts};
     double seconds = 0;
-    enum snug_status status = lift(&session->prog, op, c, &one.prog, err);
+    enum snug_status status = lift(&compiled->prog, op, c, &one.prog, err);
     if (status == SNUG_OK)
-        status = session_plan_program(&one, err);
+        status = compile_plan(&one, err);
     if (status == SNUG_OK)
         status = best_run(&one, &seconds, err);
     if (status == SNUG_OK) {
         describe(&one.prog, row);
         bench_add_op(row, &one, &one.prog.ops[0], 1, seconds, limits);
     }
-    session_free(&one);
+    compiled_step_free(&one);
     return status;
 }
 
-enum snug_status bench_kernels(const struct session *session, const char *type,
+enum snug_status bench_kernels(const struct compiled *compiled, const char *type,
                                const struct device_limits *limits, struct report_bench *bench,
                                struct snug_error *err)
 {
     bool is_fp32 = strcmp(type, "fp32") == 0;
     for (int i = 0; i < N_CASES; i++) {
-        const struct op *op = largest_op(&session->prog, cases[i].kind);
+        const struct op *op = largest_op(&compiled->prog, cases[i].kind);
         if (op == NULL || (is_fp32 && cases[i].in_fp32))
             continue;
         struct report_rate *row = &bench->kernels[bench->n_kernels++];
         *row = (struct report_rate){.op = op_infos[op->kind].name,
                                     .type = cases[i].in_fp32 ? "fp32" : type};
-        TRY(run_case(session, op, &cases[i], limits, row, err));
+        TRY(run_case(compiled, op, &cases[i], limits, row, err));
         double rate = row->flops / row->seconds;
-        bool is_product = op_is_product(op->kind) && !op_is_conv(op->kind);
-        if (is_product && !cases[i].in_fp32 && rate > bench->best_product_flops)
-            bench->best_product_flops = rate;
+        bool is_gemm = op_is_gemm(op->kind) && !op_is_conv(op->kind);
+        if (is_gemm && !cases[i].in_fp32 && rate > bench->best_gemm_flops)
+            bench->best_gemm_flops = rate;
     }
     return SNUG_OK;
 }

@@ -2,7 +2,7 @@
  * measure_rates.c -- how fast this machine runs each kind of op, by running steps of small models.
  *
  * The ops of a step are timed where they stand, so that what is found in a cache is found there in
- * the step of a large model too.  One block of GPT-2 at its own width gives the products, attention
+ * the step of a large model too.  One block of GPT-2 at its own width gives the matmuls, attention
  * and norms at four lengths, a small resnet the convolutions, and the update of the block is run
  * with every kind of optimizer state.  Ops of a kind, type and size (to a factor) make one point:
  * all their work over all their time, of each op the best of a few steps.
@@ -79,11 +79,11 @@ static struct rate_curve *curve_of(struct machine_rates *rates, const struct pro
     return &rates->curves[n];
 }
 
-/* Products by factors of 2 from 8 on, bytes by factors of 8 from 512 on. */
+/* Matmuls by factors of 2 from 8 on, bytes by factors of 8 from 512 on. */
 static int rank_of(const struct program *prog, const struct op *op)
 {
     double log_size = log2(op_size(prog, op));
-    long rank = op_is_product(op->kind) ? lround(log_size - 3) : lround((log_size - 9) / 3);
+    long rank = op_is_gemm(op->kind) ? lround(log_size - 3) : lround((log_size - 9) / 3);
     return rank < 0 ? 0 : rank >= RATE_POINTS_MAX ? RATE_POINTS_MAX - 1 : (int)rank;
 }
 
@@ -110,10 +110,10 @@ static double least_of(const double *values, int n)
 }
 
 /* Times the ops of a trial once more; the last round makes points of them. */
-static enum snug_status run_trial(const struct session *session, int trial, int round,
+static enum snug_status run_trial(const struct compiled *compiled, int trial, int round,
                                   struct gathered *all, struct snug_error *err)
 {
-    const struct program *prog = &session->prog;
+    const struct program *prog = &compiled->prog;
     int n_steps = trials[trial].seq == LONGEST ? 1 : 2;
     size_t n_ops = (size_t)prog->n_ops + 1;
     double *seconds = malloc(n_ops * (size_t)n_steps * sizeof *seconds), *least = all->least[trial];
@@ -121,7 +121,7 @@ static enum snug_status run_trial(const struct session *session, int trial, int 
         least = all->least[trial] = malloc(n_ops * sizeof *least);
     enum snug_status status = seconds == NULL || least == NULL
                                   ? snug_fail(err, SNUG_NO_MEMORY, "out of memory")
-                                  : bench_op_seconds(session, n_steps, seconds, err);
+                                  : bench_op_seconds(compiled, n_steps, seconds, err);
     for (int i = 0; i < prog->n_ops && status == SNUG_OK; i++) {
         double own = least_of(seconds + i * n_steps, n_steps);
         least[i] = round == 0 || own < least[i] ? own : least[i];
@@ -138,7 +138,7 @@ static enum snug_status make_trial(int trial, int round, int threads, struct gat
     const struct trial *t = &trials[trial];
     struct snug_model model = {
         .family = t->family, .name = "rates", .gpt2 = block, .vision = images};
-    struct session session;
+    struct compiled compiled;
     snug_recipe *recipe = snug_recipe_new();
     enum snug_status status =
         recipe == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory") : SNUG_OK;
@@ -147,17 +147,17 @@ static enum snug_status make_trial(int trial, int round, int threads, struct gat
     if (status == SNUG_OK) {
         recipe->threads = threads;
         struct device_rates any = rates_generic_cpu(threads);
-        struct session_request q = {.model = &model,
+        struct compile_request q = {.model = &model,
                                     .recipe = recipe,
                                     .train = true,
                                     .batch = t->batch,
                                     .seq = t->seq,
                                     .rates = &any};
-        status = session_make(&q, &session, err);
+        status = compile_step(&q, &compiled, err);
     }
     if (status == SNUG_OK) {
-        status = run_trial(&session, trial, round, all, err);
-        session_free(&session);
+        status = run_trial(&compiled, trial, round, all, err);
+        compiled_step_free(&compiled);
     }
     snug_recipe_free(recipe);
     return status;
@@ -171,7 +171,7 @@ static void draw_curve(const struct bucket buckets[RATE_POINTS_MAX], struct rate
                 exp(buckets[k].log_size / buckets[k].n), buckets[k].work / buckets[k].seconds};
 }
 
-/* What stands for the kinds that have no curve: the largest products of fp32, and memory as fast as
+/* What stands for the kinds that have no curve: the largest matmuls of fp32, and memory as fast as
  * the update of large tensors has found it. */
 static void draw_curves(struct gathered *all)
 {

@@ -97,11 +97,11 @@ static bool lies_in_out(const struct program *prog, tensor_id weight)
     for (int i = 0; i < prog->n_ops; i++) {
         tensor_id read = prog->ops[i].kind == OP_linear ? prog->ops[i].in[1] : TENSOR_NONE;
         if (read == weight)
-            return prog->ops[i].attrs.in_out != 0;
+            return prog->ops[i].attrs.layout == LAYOUT_in_out;
         /* what is kept in fewer bits is read through the op before */
         if (read != TENSOR_NONE && i > 0 && prog->ops[i - 1].out[0] == read &&
             prog->ops[i - 1].in[0] == weight)
-            return prog->ops[i].attrs.in_out != 0;
+            return prog->ops[i].attrs.layout == LAYOUT_in_out;
     }
     return false;
 }
@@ -151,10 +151,10 @@ static enum snug_status wrong_part(const struct safetensors *st, const char *nam
     return snug_fail(err, SNUG_MISMATCH, "%s: \"%s\" %s", safetensors_path(st), name, what);
 }
 
-enum snug_status adapter_load_file(const struct session *session, struct exec *exec,
+enum snug_status adapter_load_file(const struct compiled *compiled, struct exec *exec,
                                    struct safetensors *st, struct snug_error *err)
 {
-    const struct program *prog = &session->prog;
+    const struct program *prog = &compiled->prog;
     int n_missing = 0;
     for (int id = 0; id < prog->n_tensors; id++)
         n_missing += adapter_has(prog, id);
@@ -164,22 +164,22 @@ enum snug_status adapter_load_file(const struct session *session, struct exec *e
         if (id == TENSOR_NONE || !adapter_has(prog, id))
             return wrong_part(st, entry->name, "has no place in this model: look at --lora-on",
                               err);
-        TRY(weights_read_entry(session, exec, id, st, entry, err));
+        TRY(weights_read_entry(compiled, exec, id, st, entry, err));
     }
     if (n_missing != 0)
         return snug_fail(err, SNUG_MISMATCH,
                          "%s lacks %d matrices that these adapters have: look at --lora-on",
                          safetensors_path(st), n_missing);
-    return weights_start_copies(session, exec, err);
+    return weights_start_copies(compiled, exec, err);
 }
 
-enum snug_status adapter_load(const struct session *session, struct exec *exec, const char *folder,
-                              struct snug_error *err)
+enum snug_status adapter_load(const struct compiled *compiled, struct exec *exec,
+                              const char *folder, struct snug_error *err)
 {
     struct peft_config config;
     struct safetensors *st = NULL;
     TRY(open_adapter(folder, &config, &st, err));
-    enum snug_status status = adapter_load_file(session, exec, st, err);
+    enum snug_status status = adapter_load_file(compiled, exec, st, err);
     safetensors_close(st);
     return status;
 }
@@ -198,15 +198,15 @@ static enum snug_status check_pair(const struct program *prog, const struct safe
 }
 
 /* The room holds A and B as read, and as rows and columns of what is added. */
-static enum snug_status merge_pair(const struct session *session, struct exec *exec,
+static enum snug_status merge_pair(const struct compiled *compiled, struct exec *exec,
                                    struct safetensors *st, const struct part_pair *pair,
                                    const struct peft_config *config, struct snug_error *err)
 {
-    struct weight_form w = weight_form_of(&session->prog, exec, pair->weight);
-    bool in_out = lies_in_out(&session->prog, pair->weight);
+    struct weight_form w = weight_form_of(&compiled->prog, exec, pair->weight);
+    bool in_out = lies_in_out(&compiled->prog, pair->weight);
     struct delta d = {
-        .rank = config->rank, .threads = session->facts.threads, .scale = (float)config->scale};
-    TRY(check_pair(&session->prog, st, pair, config->rank, in_out, err));
+        .rank = config->rank, .threads = compiled->facts.threads, .scale = (float)config->scale};
+    TRY(check_pair(&compiled->prog, st, pair, config->rank, in_out, err));
     size_t n_a = (size_t)shape_elems(&pair->a->shape), n_b = (size_t)shape_elems(&pair->b->shape);
     float *room = malloc(2 * (n_a + n_b) * sizeof *room), values[WEIGHT_PIECE];
     if (room == NULL)
@@ -240,12 +240,12 @@ static const struct st_entry *partner_of(const struct safetensors *st, const cha
     return safetensors_find(st, name);
 }
 
-static enum snug_status merge_entry(const struct session *session, struct exec *exec,
+static enum snug_status merge_entry(const struct compiled *compiled, struct exec *exec,
                                     struct safetensors *st, const struct st_entry *entry,
                                     const struct peft_config *config, struct snug_error *err)
 {
-    struct part_pair pair = {.weight = weight_of(&session->prog, peft_bare_name(entry->name))};
-    if (pair.weight == TENSOR_NONE || session->prog.tensors[pair.weight].shape.n_dims != 2)
+    struct part_pair pair = {.weight = weight_of(&compiled->prog, peft_bare_name(entry->name))};
+    if (pair.weight == TENSOR_NONE || compiled->prog.tensors[pair.weight].shape.n_dims != 2)
         return wrong_part(st, entry->name, "has no place in this model", err);
     if (layer_length(entry->name, PEFT_A) == 0)
         return SNUG_OK; /* with its A */
@@ -253,18 +253,18 @@ static enum snug_status merge_entry(const struct session *session, struct exec *
     pair.b = partner_of(st, entry->name);
     if (pair.b == NULL)
         return wrong_part(st, entry->name, "has no B beside it", err);
-    return merge_pair(session, exec, st, &pair, config, err);
+    return merge_pair(compiled, exec, st, &pair, config, err);
 }
 
-enum snug_status adapter_merge(const struct session *session, struct exec *exec, const char *folder,
-                               struct snug_error *err)
+enum snug_status adapter_merge(const struct compiled *compiled, struct exec *exec,
+                               const char *folder, struct snug_error *err)
 {
     struct peft_config config;
     struct safetensors *st = NULL;
     TRY(open_adapter(folder, &config, &st, err));
     enum snug_status status = SNUG_OK;
     for (int k = 0; k < safetensors_count(st) && status == SNUG_OK; k++)
-        status = merge_entry(session, exec, st, safetensors_entry(st, k), &config, err);
+        status = merge_entry(compiled, exec, st, safetensors_entry(st, k), &config, err);
     safetensors_close(st);
     return status;
 }
@@ -286,10 +286,10 @@ static const char *end_of_layer(const char *layer)
     return end;
 }
 
-char *adapter_config_text(const struct session *session, const struct snug_recipe *recipe,
+char *adapter_config_text(const struct compiled *compiled, const struct snug_recipe *recipe,
                           bool is_gpt2, const char *base)
 {
-    const struct program *prog = &session->prog;
+    const struct program *prog = &compiled->prog;
     char **ends = calloc((size_t)prog->n_tensors + 1, sizeof *ends);
     struct peft_config config = {.rank = recipe->lora,
                                  .alpha = recipe_lora_alpha(recipe),
@@ -334,10 +334,10 @@ static enum snug_status add_crc(const struct program *prog, const struct exec *e
     return SNUG_OK;
 }
 
-enum snug_status adapter_base_crc(const struct session *session, const struct exec *exec,
+enum snug_status adapter_base_crc(const struct compiled *compiled, const struct exec *exec,
                                   uint32_t *crc, struct snug_error *err)
 {
-    const struct program *prog = &session->prog;
+    const struct program *prog = &compiled->prog;
     *crc = 0;
     for (int id = 0; id < prog->n_tensors; id++)
         if (prog->tensors[id].frozen && exec_holds(exec, id))
@@ -437,12 +437,12 @@ static void add_model_entry(struct adapter_files *files, const struct program *p
     }
 }
 
-enum snug_status adapter_files_make(const struct session *session, struct exec *exec,
+enum snug_status adapter_files_make(const struct compiled *compiled, struct exec *exec,
                                     const struct snug_recipe *recipe, bool is_gpt2,
                                     const struct st_entry *entries, int n,
                                     struct adapter_files *files, struct snug_error *err)
 {
-    const struct program *prog = &session->prog;
+    const struct program *prog = &compiled->prog;
     size_t n_tensors = (size_t)prog->n_tensors + 1, most_a = 0, most_b = 0;
     struct adapter_merger *m = calloc(1, sizeof *m);
     *files = (struct adapter_files){.merger = m, .n_parts = n};
@@ -466,7 +466,7 @@ enum snug_status adapter_files_make(const struct session *session, struct exec *
     m->a = m->room;
     m->b = m->a + most_a;
     m->delta = (struct delta){.rank = recipe->lora,
-                              .threads = session->facts.threads,
+                              .threads = compiled->facts.threads,
                               .scale = (float)(recipe_lora_alpha(recipe) / (double)recipe->lora),
                               .rows = m->b + most_b};
     for (int i = 0; i < n; i++) {

@@ -15,7 +15,7 @@ struct part { /* what a rank has of a tensor, as it says to rank 0; its name fol
 
 static bool is_saved(const struct snug_trainer *t, tensor_id id, unsigned roles)
 {
-    const struct tensor *tensor = &t->session.prog.tensors[id];
+    const struct tensor *tensor = &t->compiled.prog.tensors[id];
     enum role role = tensor->role == ROLE_buffer ? ROLE_parameter : tensor->role;
     return (roles >> role & 1) != 0 && tensor->base == TENSOR_NONE && !tensor->frozen &&
            tensor->persistent && exec_holds(t->exec, id);
@@ -23,7 +23,7 @@ static bool is_saved(const struct snug_trainer *t, tensor_id id, unsigned roles)
 
 static struct part part_here(const struct snug_trainer *t, tensor_id id)
 {
-    const struct tensor *tensor = &t->session.prog.tensors[id];
+    const struct tensor *tensor = &t->compiled.prog.tensors[id];
     return (struct part){.name_bytes = (int64_t)strlen(tensor->name),
                          .dtype = tensor->dtype,
                          .whole = tensor->whole.n_dims > 0 ? tensor->whole : tensor->shape,
@@ -120,11 +120,11 @@ static enum snug_status hear(struct rank_parts *p, int rank, struct snug_error *
 
 static void list_own(const struct snug_trainer *t, unsigned roles, struct text *list)
 {
-    for (int id = 0; id < t->session.prog.n_tensors; id++)
+    for (int id = 0; id < t->compiled.prog.n_tensors; id++)
         if (is_saved(t, id, roles)) {
             struct part part = part_here(t, id);
             text_add_bytes(list, (const char *)&part, sizeof part);
-            text_add_bytes(list, t->session.prog.tensors[id].name, (size_t)part.name_bytes + 1);
+            text_add_bytes(list, t->compiled.prog.tensors[id].name, (size_t)part.name_bytes + 1);
         }
 }
 
@@ -179,7 +179,7 @@ enum snug_status rank_parts_find(const struct rank_parts *p, int tensor, int64_t
 bool rank_parts_is_copy(const struct rank_parts *p, int tensor, const struct rank_piece *piece)
 {
     const struct rank_tensor *t = &p->tensors[tensor];
-    int n_in_stage = p->trainer->session.n_ranks;
+    int n_in_stage = p->trainer->compiled.n_ranks;
     return piece->range.count == shape_elems(&t->shape) && !piece->is_own &&
            piece->rank / n_in_stage == p->pieces[t->first].rank / n_in_stage;
 }

@@ -1,16 +1,16 @@
 /*
- * weight_form.c -- numbers in and out of parameters, through the codes where they are kept in such.
+ * weight_form.c -- numbers in and out of parameters, through the quantized elements where they are kept in such.
  */
 #include "checkpoint/weight_form.h"
 
-_Static_assert(WEIGHT_PIECE % CODE_BLOCK_8 == 0 && WEIGHT_PIECE % CODE_BLOCK_4 == 0,
+_Static_assert(WEIGHT_PIECE % QUANT_BLOCK_8 == 0 && WEIGHT_PIECE % QUANT_BLOCK_4 == 0,
                "pieces begin where blocks do");
 
 /* The op that makes the frozen matrix of what is kept of it; NULL: it is kept as it is. */
-static const struct op *decoder_of(const struct program *prog, tensor_id id)
+static const struct op *dequantizer_of(const struct program *prog, tensor_id id)
 {
     for (int i = 0; prog->tensors[id].frozen && i < prog->n_ops; i++)
-        if ((prog->ops[i].kind == OP_decode || prog->ops[i].kind == OP_cast) &&
+        if ((prog->ops[i].kind == OP_dequantize || prog->ops[i].kind == OP_cast) &&
             prog->ops[i].in[0] == id)
             return &prog->ops[i];
     return NULL;
@@ -19,20 +19,20 @@ static const struct op *decoder_of(const struct program *prog, tensor_id id)
 struct weight_form weight_form_of(const struct program *prog, const struct exec *exec, tensor_id id)
 {
     const struct tensor *t = &prog->tensors[id];
-    const struct op *decoder = decoder_of(prog, id);
+    const struct op *dequantizer = dequantizer_of(prog, id);
     struct weight_form s = {.dtype = t->dtype,
                             .shape = t->shape,
                             .kept = t->dtype,
                             .exec = exec,
                             .id = id,
                             .scales = TENSOR_NONE};
-    if (decoder == NULL)
+    if (dequantizer == NULL)
         return s;
-    s.dtype = prog->tensors[decoder->out[0]].dtype;
-    s.shape = prog->tensors[decoder->out[0]].shape;
-    if (decoder->kind == OP_decode) {
-        s.scales = decoder->in[1];
-        code_map_make(&s.map, (int)decoder->attrs.state_bits, true);
+    s.dtype = prog->tensors[dequantizer->out[0]].dtype;
+    s.shape = prog->tensors[dequantizer->out[0]].shape;
+    if (dequantizer->kind == OP_dequantize) {
+        s.scales = dequantizer->in[1];
+        quant_map_make(&s.map, (int)dequantizer->attrs.state_bits, true);
     }
     return s;
 }
@@ -40,7 +40,7 @@ struct weight_form weight_form_of(const struct program *prog, const struct exec 
 bool weight_form_is_scales(const struct program *prog, tensor_id id)
 {
     for (int i = 0; prog->tensors[id].frozen && i < prog->n_ops; i++)
-        if (prog->ops[i].kind == OP_decode && prog->ops[i].in[1] == id)
+        if (prog->ops[i].kind == OP_dequantize && prog->ops[i].in[1] == id)
             return true;
     return false;
 }
@@ -51,19 +51,19 @@ struct weight_extent weight_form_extent(const struct weight_form *s, int64_t at,
     if (s->scales == TENSOR_NONE)
         return (struct weight_extent){.at_bytes = at * size, .n_bytes = n * size};
     int64_t scale = (int64_t)sizeof(float);
-    return (struct weight_extent){.at_bytes = code_bytes(s->map.bits, at),
-                                  .n_bytes = code_bytes(s->map.bits, n),
-                                  .scales_at_bytes = at / code_block_elems(s->map.bits) * scale,
-                                  .scales_bytes = code_blocks(s->map.bits, n) * scale};
+    return (struct weight_extent){.at_bytes = quant_bytes(s->map.bits, at),
+                                  .n_bytes = quant_bytes(s->map.bits, n),
+                                  .scales_at_bytes = at / quant_block_elems(s->map.bits) * scale,
+                                  .scales_bytes = quant_blocks(s->map.bits, n) * scale};
 }
 
-enum { SCALES_MOST = WEIGHT_PIECE / CODE_BLOCK_4 };
+enum { SCALES_MOST = WEIGHT_PIECE / QUANT_BLOCK_4 };
 
-void weight_form_encode(const struct weight_form *s, int64_t n, const float *values, void *kept,
-                        float *scales)
+void weight_form_quantize(const struct weight_form *s, int64_t n, const float *values, void *kept,
+                          float *scales)
 {
     if (s->scales != TENSOR_NONE)
-        codes_store(&s->map, kept, scales, 0, n, values);
+        quantize_elems(&s->map, kept, scales, 0, n, values);
     for (int64_t i = 0; i < n && s->scales == TENSOR_NONE; i++)
         dtype_store(s->kept, kept, i, (double)values[i]);
 }
@@ -74,7 +74,7 @@ enum snug_status weight_form_put(const struct weight_form *s, int64_t at, int64_
     double kept[WEIGHT_PIECE]; /* room for the widest type */
     float scales[SCALES_MOST];
     struct weight_extent piece = weight_form_extent(s, at, n);
-    weight_form_encode(s, n, values, kept, scales);
+    weight_form_quantize(s, n, values, kept, scales);
     if (s->scales != TENSOR_NONE)
         TRY(exec_write(s->exec, s->scales, piece.scales_at_bytes, piece.scales_bytes, scales, err));
     return exec_write(s->exec, s->id, piece.at_bytes, piece.n_bytes, kept, err);
@@ -89,7 +89,7 @@ enum snug_status weight_form_get(const struct weight_form *s, int64_t at, int64_
     TRY(exec_read(s->exec, s->id, piece.at_bytes, piece.n_bytes, kept, err));
     if (s->scales != TENSOR_NONE) {
         TRY(exec_read(s->exec, s->scales, piece.scales_at_bytes, piece.scales_bytes, scales, err));
-        codes_load(&s->map, (const uint8_t *)kept, scales, 0, n, values);
+        dequantize_elems(&s->map, (const uint8_t *)kept, scales, 0, n, values);
     }
     for (int64_t i = 0; i < n && s->scales == TENSOR_NONE; i++)
         values[i] = (float)dtype_load(s->kept, kept, i);

@@ -11,18 +11,18 @@
 struct weight_form {
     enum dtype dtype; /* of the parameter as the model knows it; its shape */
     struct shape shape;
-    enum dtype kept; /* as it lies; u8 with scales: codes */
+    enum dtype kept; /* as it lies; u8 with scales: quantized elements */
     const struct exec *exec;
     tensor_id id, scales; /* TENSOR_NONE: numbers */
-    struct code_map map;
+    struct quant_map map;
 };
 
 struct weight_form weight_form_of(const struct program *prog, const struct exec *exec,
                                   tensor_id parameter);
-/* Are these the scales of codes?  They go with the codes. */
+/* Are these the scales of quantized elements?  They go with the quantized elements. */
 bool weight_form_is_scales(const struct program *prog, tensor_id id);
 
-/* Elements at .. at + n, at most WEIGHT_PIECE; codes: from the begin of a block on, and whole blocks but
+/* Elements at .. at + n, at most WEIGHT_PIECE; quantized elements: from the begin of a block on, and whole blocks but
  * at the end. */
 enum snug_status weight_form_put(const struct weight_form *stored, int64_t at, int64_t n,
                                  const float *values, struct snug_error *err);
@@ -35,10 +35,10 @@ struct weight_extent {
 };
 struct weight_extent weight_form_extent(const struct weight_form *stored, int64_t at, int64_t n);
 /* What weight_form_put puts there: n elements as they are kept, and their scales if they have some. */
-void weight_form_encode(const struct weight_form *stored, int64_t n, const float *values,
-                        void *kept, float *scales);
+void weight_form_quantize(const struct weight_form *stored, int64_t n, const float *values,
+                          void *kept, float *scales);
 
-/* So many elements are whole blocks of codes, whatever their bits. */
+/* So many elements are whole quant blocks, whatever their bits. */
 enum { WEIGHT_PIECE = 8192 };
 
 #endif

@@ -21,7 +21,7 @@ tensor_id weights_master_of(const struct program *prog, tensor_id parameter)
     return id != TENSOR_NONE && prog->tensors[id].role == ROLE_optimizer ? id : TENSOR_NONE;
 }
 
-/* Is it in model.safetensors by its name?  Adapters are in a file of their own, scales go with codes; what a
+/* Is it in model.safetensors by its name?  Adapters are in a file of their own, scales go with quantized elements; what a
  * rank owns of a weight is a view, and a version that PipeDream keeps of it is made in a step. */
 static bool is_in_model_file(const struct program *prog, tensor_id id)
 {
@@ -38,21 +38,21 @@ static int64_t piece_at(int64_t n, int64_t at)
 }
 
 /* `n` elements from `at` on, in their own type. */
-static enum snug_status get_piece(const struct session *session, const struct exec *exec,
+static enum snug_status get_piece(const struct compiled *compiled, const struct exec *exec,
                                   tensor_id id, int64_t at, int64_t n, void *to,
                                   struct snug_error *err)
 {
-    int64_t size = (int64_t)dtype_bytes(session->prog.tensors[id].dtype);
+    int64_t size = (int64_t)dtype_bytes(compiled->prog.tensors[id].dtype);
     return exec_read(exec, id, at * size, n * size, to, err);
 }
 
 /* `n` elements of the whole tensor from `at` on, as far as this rank has them. */
-static enum snug_status put_part(const struct session *session, struct exec *exec, tensor_id id,
+static enum snug_status put_part(const struct compiled *compiled, struct exec *exec, tensor_id id,
                                  int64_t at, int64_t n, const void *from, struct snug_error *err)
 {
-    const struct tensor *t = &session->prog.tensors[id];
+    const struct tensor *t = &compiled->prog.tensors[id];
     int64_t begin = at > t->whole_from ? at : t->whole_from;
-    int64_t end = t->whole_from + tensor_elems(&session->prog, id);
+    int64_t end = t->whole_from + tensor_elems(&compiled->prog, id);
     end = at + n < end ? at + n : end;
     if (!exec_holds(exec, id) || begin >= end)
         return SNUG_OK;
@@ -100,23 +100,23 @@ static enum snug_status read_piece(struct safetensors *st, const struct st_entry
 
 /* Reads straight to where the tensor lies, or by pieces where the types differ or the host cannot point
  * to it. */
-static enum snug_status read_to(const struct session *session, struct exec *exec, tensor_id id,
+static enum snug_status read_to(const struct compiled *compiled, struct exec *exec, tensor_id id,
                                 struct safetensors *st, const struct st_entry *entry,
                                 struct snug_error *err)
 {
     double read[WEIGHT_PIECE], made[WEIGHT_PIECE]; /* room for the widest type */
-    enum dtype dtype = session->prog.tensors[id].dtype;
+    enum dtype dtype = compiled->prog.tensors[id].dtype;
     int64_t n = shape_elems(&entry->shape);
-    bool is_shard = session->prog.tensors[id].whole.n_dims > 0;
+    bool is_shard = compiled->prog.tensors[id].whole.n_dims > 0;
     if (entry->dtype == dtype && exec_data(exec, id) != NULL && !is_shard)
         return safetensors_read(st, entry, exec_data(exec, id), err);
-    int64_t first = session->prog.tensors[id].whole_from / WEIGHT_PIECE * WEIGHT_PIECE;
-    int64_t end = session->prog.tensors[id].whole_from + tensor_elems(&session->prog, id);
+    int64_t first = compiled->prog.tensors[id].whole_from / WEIGHT_PIECE * WEIGHT_PIECE;
+    int64_t end = compiled->prog.tensors[id].whole_from + tensor_elems(&compiled->prog, id);
     for (int64_t at = first; at < n && at < end; at += WEIGHT_PIECE) {
         TRY(read_piece(st, entry, at, piece_at(n, at), read, err));
         for (int64_t i = 0; entry->dtype != dtype && i < piece_at(n, at); i++)
             dtype_store(dtype, made, i, dtype_load(entry->dtype, read, i));
-        TRY(put_part(session, exec, id, at, piece_at(n, at), entry->dtype != dtype ? made : read,
+        TRY(put_part(compiled, exec, id, at, piece_at(n, at), entry->dtype != dtype ? made : read,
                      err));
     }
     return SNUG_OK;
@@ -135,9 +135,9 @@ enum snug_status weights_read_f32(struct safetensors *st, const struct st_entry 
     return SNUG_OK;
 }
 
-/* Into codes: the numbers pass through fp32. */
-static enum snug_status read_codes(struct safetensors *st, const struct st_entry *entry,
-                                   const struct weight_form *weight, struct snug_error *err)
+/* Into quantized elements: the numbers pass through fp32. */
+static enum snug_status read_quants(struct safetensors *st, const struct st_entry *entry,
+                                    const struct weight_form *weight, struct snug_error *err)
 {
     double buffer[WEIGHT_PIECE];
     float values[WEIGHT_PIECE];
@@ -151,21 +151,21 @@ static enum snug_status read_codes(struct safetensors *st, const struct st_entry
     return SNUG_OK;
 }
 
-enum snug_status weights_read_entry(const struct session *session, struct exec *exec, tensor_id id,
-                                    struct safetensors *st, const struct st_entry *entry,
-                                    struct snug_error *err)
+enum snug_status weights_read_entry(const struct compiled *compiled, struct exec *exec,
+                                    tensor_id id, struct safetensors *st,
+                                    const struct st_entry *entry, struct snug_error *err)
 {
-    struct weight_form weight = weight_form_of(&session->prog, exec, id);
-    tensor_id master = weights_master_of(&session->prog, id);
-    if (session->prog.tensors[id].whole.n_dims > 0)
-        weight.shape = session->prog.tensors[id].whole;
+    struct weight_form weight = weight_form_of(&compiled->prog, exec, id);
+    tensor_id master = weights_master_of(&compiled->prog, id);
+    if (compiled->prog.tensors[id].whole.n_dims > 0)
+        weight.shape = compiled->prog.tensors[id].whole;
     if (!shape_equal(&entry->shape, &weight.shape) || entry->dtype >= DTYPE_COUNT ||
         !dtype_is_float(entry->dtype))
         return wrong_shape(st, entry, &weight.shape, weight.dtype, err);
     if (master != TENSOR_NONE)
-        TRY(read_to(session, exec, master, st, entry, err));
-    return weight.scales != TENSOR_NONE ? read_codes(st, entry, &weight, err)
-                                        : read_to(session, exec, id, st, entry, err);
+        TRY(read_to(compiled, exec, master, st, entry, err));
+    return weight.scales != TENSOR_NONE ? read_quants(st, entry, &weight, err)
+                                        : read_to(compiled, exec, id, st, entry, err);
 }
 
 static bool ends_in(const char *name, const char *ending)
@@ -204,10 +204,10 @@ static bool is_ignorable(const char *name)
            ends_in(name, "lm_head.weight") || ends_in(name, ".num_batches_tracked");
 }
 
-enum snug_status weights_load(const struct session *session, struct exec *exec,
+enum snug_status weights_load(const struct compiled *compiled, struct exec *exec,
                               struct safetensors *st, struct snug_error *err)
 {
-    const struct program *prog = &session->prog;
+    const struct program *prog = &compiled->prog;
     int n_used = 0;
     for (int k = 0; k < safetensors_count(st); k++) {
         const struct st_entry *entry = safetensors_entry(st, k);
@@ -224,7 +224,7 @@ enum snug_status weights_load(const struct session *session, struct exec *exec,
             return snug_fail(err, SNUG_MISMATCH, "%s has no tensor \"%s\", which the model needs",
                              safetensors_path(st), t->name);
         if (t->persistent || t->whole.n_dims > 0) /* else another stage has it */
-            TRY(weights_read_entry(session, exec, id, st, entry, err));
+            TRY(weights_read_entry(compiled, exec, id, st, entry, err));
         n_used++;
     }
     for (int k = 0; k < safetensors_count(st) && n_used < safetensors_count(st); k++) {
@@ -236,10 +236,10 @@ enum snug_status weights_load(const struct session *session, struct exec *exec,
                              "%s has a tensor \"%s\" that the model has no place for",
                              safetensors_path(st), name);
     }
-    return weights_start_copies(session, exec, err);
+    return weights_start_copies(compiled, exec, err);
 }
 
-enum snug_status weights_load_folder(const struct session *session, struct exec *exec,
+enum snug_status weights_load_folder(const struct compiled *compiled, struct exec *exec,
                                      const char *folder, struct snug_error *err)
 {
     static const char file[] = "model.safetensors";
@@ -259,7 +259,7 @@ enum snug_status weights_load_folder(const struct session *session, struct exec 
         free(path);
     }
     if (status == SNUG_OK)
-        status = weights_load(session, exec, st, err);
+        status = weights_load(compiled, exec, st, err);
     if (status == SNUG_OK && is_run)
         status = checkpoint_verify(checkpoint, file, err);
     if (!is_run)
@@ -268,29 +268,29 @@ enum snug_status weights_load_folder(const struct session *session, struct exec 
     return status;
 }
 
-static enum snug_status look_at_piece(const struct session *session, const struct exec *exec,
+static enum snug_status look_at_piece(const struct compiled *compiled, const struct exec *exec,
                                       tensor_id id, int64_t at, int64_t n, int64_t *n_bad,
                                       struct snug_error *err)
 {
-    enum dtype dtype = session->prog.tensors[id].dtype;
+    enum dtype dtype = compiled->prog.tensors[id].dtype;
     double read[WEIGHT_PIECE];
-    TRY(get_piece(session, exec, id, at, n, read, err));
+    TRY(get_piece(compiled, exec, id, at, n, read, err));
     for (int64_t i = 0; i < n; i++)
         *n_bad += !isfinite(dtype_load(dtype, read, i));
     return SNUG_OK;
 }
 
 /* The first failure that is seen is the one reported. */
-static enum snug_status look_at(const struct session *session, const struct exec *exec,
+static enum snug_status look_at(const struct compiled *compiled, const struct exec *exec,
                                 tensor_id id, int64_t *n_bad, struct snug_error *err)
 {
     enum snug_status status = SNUG_OK;
-    int64_t n = tensor_elems(&session->prog, id), bad = 0;
-#pragma omp parallel for schedule(static) num_threads(session->facts.threads) reduction(+ : bad)
+    int64_t n = tensor_elems(&compiled->prog, id), bad = 0;
+#pragma omp parallel for schedule(static) num_threads(compiled->facts.threads) reduction(+ : bad)
     for (int64_t at = 0; at < n; at += WEIGHT_PIECE) {
         struct snug_error error = {0};
         enum snug_status of_piece =
-            look_at_piece(session, exec, id, at, piece_at(n, at), &bad, &error);
+            look_at_piece(compiled, exec, id, at, piece_at(n, at), &bad, &error);
         if (of_piece != SNUG_OK) {
 #pragma omp critical
             status = snug_fail(err, of_piece, "%s", error.message);
@@ -300,10 +300,10 @@ static enum snug_status look_at(const struct session *session, const struct exec
     return status;
 }
 
-enum snug_status weights_find_nonfinite(const struct session *session, struct exec *exec,
+enum snug_status weights_find_nonfinite(const struct compiled *compiled, struct exec *exec,
                                         const char **name, struct snug_error *err)
 {
-    const struct program *prog = &session->prog;
+    const struct program *prog = &compiled->prog;
     *name = NULL;
     for (int id = 0; id < prog->n_tensors && *name == NULL; id++) {
         const struct tensor *t = &prog->tensors[id];
@@ -311,21 +311,21 @@ enum snug_status weights_find_nonfinite(const struct session *session, struct ex
             id == prog->scalars || !dtype_is_float(t->dtype))
             continue;
         int64_t n_bad = 0;
-        TRY(look_at(session, exec, id, &n_bad, err));
+        TRY(look_at(compiled, exec, id, &n_bad, err));
         if (n_bad > 0)
             *name = t->name;
     }
     return SNUG_OK;
 }
 
-enum snug_status weights_read(const struct session *session, struct exec *exec, tensor_id id,
+enum snug_status weights_read(const struct compiled *compiled, struct exec *exec, tensor_id id,
                               float *values, struct snug_error *err)
 {
-    enum dtype dtype = session->prog.tensors[id].dtype;
+    enum dtype dtype = compiled->prog.tensors[id].dtype;
     double read[WEIGHT_PIECE];
-    int64_t n = tensor_elems(&session->prog, id);
+    int64_t n = tensor_elems(&compiled->prog, id);
     for (int64_t at = 0; at < n; at += WEIGHT_PIECE) {
-        TRY(get_piece(session, exec, id, at, piece_at(n, at), read, err));
+        TRY(get_piece(compiled, exec, id, at, piece_at(n, at), read, err));
         for (int64_t i = 0; i < piece_at(n, at); i++)
             values[at + i] = (float)dtype_load(dtype, read, i);
     }
@@ -344,12 +344,12 @@ static bool is_saved(const struct program *prog, const struct exec *exec, tensor
 
 /* Does another rank have it, and this one nothing of it?  Of other stages' states not even the names are
  * here. */
-static bool is_elsewhere(const struct session *session, const struct exec *exec, tensor_id id,
-                         unsigned roles)
+static bool is_peer_failure(const struct compiled *compiled, const struct exec *exec, tensor_id id,
+                            unsigned roles)
 {
-    const struct program *prog = &session->prog;
+    const struct program *prog = &compiled->prog;
     if (id == TENSOR_NONE)
-        return session->n_stages > 1;
+        return compiled->n_stages > 1;
     const struct tensor *t = &prog->tensors[id];
     enum role role = weights_is_of_model(t) ? ROLE_parameter : t->role;
     return (roles >> role & 1) != 0 && t->base == TENSOR_NONE && !t->persistent &&
@@ -371,10 +371,10 @@ void weights_point(struct st_entry *entry, struct exec *exec, tensor_id id)
     entry->shared = false;
 }
 
-enum snug_status weights_entries(const struct session *session, struct exec *exec, unsigned roles,
+enum snug_status weights_entries(const struct compiled *compiled, struct exec *exec, unsigned roles,
                                  struct st_entry **entries, int *n, struct snug_error *err)
 {
-    const struct program *prog = &session->prog;
+    const struct program *prog = &compiled->prog;
     *n = 0;
     *entries = malloc(((size_t)prog->n_tensors + 1) * sizeof **entries);
     if (*entries == NULL)
@@ -390,7 +390,7 @@ enum snug_status weights_entries(const struct session *session, struct exec *exe
     return SNUG_OK;
 }
 
-void weights_use_averages(const struct session *averages, struct exec *exec,
+void weights_use_averages(const struct compiled *averages, struct exec *exec,
                           struct st_entry *entries, int n)
 {
     char name[512];
@@ -402,17 +402,17 @@ void weights_use_averages(const struct session *averages, struct exec *exec,
     }
 }
 
-enum snug_status weights_restore(const struct session *session, struct exec *exec, unsigned roles,
+enum snug_status weights_restore(const struct compiled *compiled, struct exec *exec, unsigned roles,
                                  struct safetensors *st, struct snug_error *err)
 {
-    const struct program *prog = &session->prog;
+    const struct program *prog = &compiled->prog;
     int n = 0;
     for (int id = 0; id < prog->n_tensors; id++)
         n += is_saved(prog, exec, id, roles);
     for (int k = 0; k < safetensors_count(st); k++) { /* in file order: the checksum is free */
         const struct st_entry *entry = safetensors_entry(st, k);
         tensor_id id = program_find(prog, peft_bare_name(entry->name));
-        if (is_elsewhere(session, exec, id, roles))
+        if (is_peer_failure(compiled, exec, id, roles))
             continue;
         if (id == TENSOR_NONE || !is_saved(prog, exec, id, roles))
             return snug_fail(err, SNUG_MISMATCH,
@@ -422,7 +422,7 @@ enum snug_status weights_restore(const struct session *session, struct exec *exe
         const struct shape *shape = t->whole.n_dims > 0 ? &t->whole : &t->shape;
         if (entry->dtype != t->dtype || !shape_equal(&entry->shape, shape))
             return wrong_shape(st, entry, shape, t->dtype, err);
-        TRY(read_to(session, exec, id, st, entry, err));
+        TRY(read_to(compiled, exec, id, st, entry, err));
         n--;
     }
     if (n > 0)

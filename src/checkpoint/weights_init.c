@@ -65,7 +65,8 @@ static void make_piece(const struct start *s, const struct span *span, int64_t a
     struct weight_extent extent = weight_form_extent(&s->form, at - span->at, n);
     unsigned char *scales =
         s->form.scales == TENSOR_NONE ? NULL : span->scales.to + extent.scales_at_bytes;
-    weight_form_encode(&s->form, n, wide, span->kept.to + extent.at_bytes, (float *)(void *)scales);
+    weight_form_quantize(&s->form, n, wide, span->kept.to + extent.at_bytes,
+                         (float *)(void *)scales);
     int64_t begin = whole_at > span->master_begin ? whole_at : span->master_begin;
     int64_t end = least(whole_at + n, span->master_end);
     if (begin < end)
@@ -107,13 +108,13 @@ static enum snug_status make_span(const struct start *s, struct span *span, stru
     return has_master ? exec_fill_end(s->exec, &span->master, err) : SNUG_OK;
 }
 
-static enum snug_status make_weight(const struct session *session, struct exec *exec, tensor_id id,
-                                    uint64_t seed, struct snug_error *err)
+static enum snug_status make_weight(const struct compiled *compiled, struct exec *exec,
+                                    tensor_id id, uint64_t seed, struct snug_error *err)
 {
-    const struct program *prog = &session->prog;
+    const struct program *prog = &compiled->prog;
     struct start start = {.prog = prog,
                           .exec = exec,
-                          .threads = session->facts.threads,
+                          .threads = compiled->facts.threads,
                           .weight = &prog->tensors[id],
                           .master = weights_master_of(prog, id),
                           .seed = seed,
@@ -179,10 +180,10 @@ static enum snug_status copy_span(const struct copy *copy, int64_t at, int64_t n
 }
 
 /* Masters have their numbers already. */
-enum snug_status weights_start_copies(const struct session *session, struct exec *exec,
+enum snug_status weights_start_copies(const struct compiled *compiled, struct exec *exec,
                                       struct snug_error *err)
 {
-    const struct program *prog = &session->prog;
+    const struct program *prog = &compiled->prog;
     for (int id = 0; id < prog->n_tensors; id++) {
         const struct tensor *t = &prog->tensors[id];
         const char *dot = strchr(t->name, '.');
@@ -192,7 +193,7 @@ enum snug_status weights_start_copies(const struct session *session, struct exec
         tensor_id weight = program_find(prog, dot + 1), master = weights_master_of(prog, weight);
         struct copy copy = {.prog = prog,
                             .exec = exec,
-                            .threads = session->facts.threads,
+                            .threads = compiled->facts.threads,
                             .from = master != TENSOR_NONE ? master : weight,
                             .to = id};
         int64_t n = copy.from == id ? 0 : tensor_elems(prog, id);
@@ -214,21 +215,21 @@ static void start_scalars(const struct program *prog, double *scalars)
             scalars[SCALAR_loss_scale] = 65536;
 }
 
-enum snug_status weights_init(const struct session *session, struct exec *exec, uint64_t seed,
+enum snug_status weights_init(const struct compiled *compiled, struct exec *exec, uint64_t seed,
                               struct snug_error *err)
 {
-    const struct program *prog = &session->prog;
+    const struct program *prog = &compiled->prog;
     for (int id = 0; id < prog->n_tensors; id++) {
         const struct tensor *t = &prog->tensors[id];
         if (!t->persistent || !exec_holds(exec, id) || t->base != TENSOR_NONE ||
-            weight_form_is_scales(prog, id)) /* they were set with their codes */
+            weight_form_is_scales(prog, id)) /* they were set with their quantized elements */
             continue;
         if (weights_is_of_model(t))
-            TRY(make_weight(session, exec, id, seed, err));
+            TRY(make_weight(compiled, exec, id, seed, err));
         else if (t->init != INIT_weight)
             TRY(exec_clear(exec, id, err));
     }
-    TRY(weights_start_copies(session, exec, err));
+    TRY(weights_start_copies(compiled, exec, err));
     if (exec_scalars(exec) != NULL)
         start_scalars(prog, exec_scalars(exec));
     return SNUG_OK;

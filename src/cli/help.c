@@ -201,7 +201,7 @@ static const struct topic topics[] = {
      "       snug bench large-batch [MODEL [DATA]] [recipe] [--large N] ...\n"
      "\n"
      "cpu measures what this machine does at best: multiply-adds in registers (FMA),\n"
-     "products of tiles where the CPU has them (AMX), memory. Then the kernels of a\n"
+     "matmuls of tiles where the CPU has them (AMX), memory. Then the kernels of a\n"
      "training step of MODEL (gpt-nano), each alone, and the step itself op by op on\n"
      "random data: time, share, rate, and how much of the time the limit alone would\n"
      "take. Without MODEL it also measures the rates of ops that plan and fit estimate\n"

@@ -53,7 +53,7 @@ int cli_usage_error(const char *format, ...)
 
 int cli_fail(const struct snug_error *err)
 {
-    if (err->status != SNUG_ELSEWHERE) /* of several ranks, one speaks */
+    if (err->status != SNUG_PEER_FAILED) /* of several ranks, one speaks */
         cli_note("%s", err->message[0] != '\0' ? err->message : snug_status_text(err->status));
     switch (err->status) {
     case SNUG_BAD_ARGUMENT:

@@ -42,7 +42,7 @@ void progress_start_clock(struct progress *progress, const char *unit)
     progress->begun_s = progress->drawn_s = now_s();
 }
 
-/* By the steps of this session alone: a resumed run does not count what came before. */
+/* By the steps of this compiled step alone: a resumed run does not count what came before. */
 static double seconds_left(const struct progress *progress, const struct snug_metrics *metrics)
 {
     int64_t n_done = metrics->step - progress->first_step + 1;

@@ -246,7 +246,7 @@ static enum snug_status reduce_chunk(struct job *job, int64_t at, struct snug_er
         add_message(job, &n, peer, slot(job, job->out, peer), theirs, false);
     }
     TRY(settle(job, err));
-    TRY(job->comm->table->exchange(job->comm, job->messages, n, err));
+    TRY(job->comm->table->collective(job->comm, job->messages, n, err));
     sum_chunk(job, own);
     return SNUG_OK;
 }
@@ -260,7 +260,7 @@ static enum snug_status gather_chunk(struct job *job, int64_t at, struct snug_er
         add_message(job, &n, peer, slot(job, job->in, peer), chunk_of(job, peer, at), true);
         add_message(job, &n, peer, slot(job, job->out, me), own, false);
     }
-    TRY(job->comm->table->exchange(job->comm, job->messages, n, err));
+    TRY(job->comm->table->collective(job->comm, job->messages, n, err));
     for (int peer = 0; peer < job->comm->n_ranks; peer++)
         TRY(move_list(job, peer, at, chunk_of(job, peer, at), false,
                       slot(job, peer == me ? job->out : job->in, peer), UNPACK, err));

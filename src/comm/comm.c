@@ -31,7 +31,7 @@ struct ranks {
     const struct comm_plugin *plugin;
     struct watch *watch;
     /* Around each call of the plugin: MPI wants one thread at a time, and the lane of a run looks after what
-     * it has posted while an evaluation exchanges. */
+     * it has posted while an evaluation collectives. */
     pthread_mutex_t mutex;
     struct posted *posted;
     int n_posted;
@@ -81,8 +81,8 @@ static void pause_a_moment(int turn)
         nanosleep(&moment, NULL);
 }
 
-static enum snug_status exchange(struct comm *comm, const struct comm_message *messages, int n,
-                                 struct snug_error *err)
+static enum snug_status collective(struct comm *comm, const struct comm_message *messages, int n,
+                                   struct snug_error *err)
 {
     struct ranks *r = (struct ranks *)comm;
     char why[COMM_WHY_MAX] = "";
@@ -201,7 +201,7 @@ static void close_ranks(struct comm *comm, bool in_peace)
 
 static const struct comm_table table = {
     .name = "mpi",
-    .exchange = exchange,
+    .collective = collective,
     .all_reduce = collect_all_reduce,
     .reduce_scatter = collect_reduce_scatter,
     .all_gather = collect_all_gather,
@@ -327,11 +327,11 @@ enum snug_status comm_check(const struct comm *comm, struct snug_error *err)
 void comm_claim(struct comm *comm, struct snug_error *err)
 {
     struct watch *watch = watch_of(comm);
-    if (watch == NULL || err->status == SNUG_ELSEWHERE)
+    if (watch == NULL || err->status == SNUG_PEER_FAILED)
         return;
     char message[sizeof err->message];
     snprintf(message, sizeof message, "rank %d: %.480s", comm->rank, err->message);
-    enum snug_status status = watch_claim(watch, message) ? err->status : SNUG_ELSEWHERE;
+    enum snug_status status = watch_claim(watch, message) ? err->status : SNUG_PEER_FAILED;
     snug_fail(err, status, "%s", message);
 }
 
@@ -344,7 +344,7 @@ static enum snug_status one(struct comm *comm, int peer, void *data, int64_t n_b
         n = n_bytes - at < COMM_MESSAGE_BYTES_MAX ? n_bytes - at : COMM_MESSAGE_BYTES_MAX;
         struct comm_message message = {
             .peer = peer, .data = (char *)data + at, .n_bytes = n, .receives = receives};
-        TRY(comm->table->exchange(comm, &message, 1, err));
+        TRY(comm->table->collective(comm, &message, 1, err));
     }
     return SNUG_OK;
 }

@@ -48,8 +48,8 @@ struct comm_tensor {
 struct comm_table {
     const char *name;
     /* Messages in both directions, all of them under way at once. */
-    enum snug_status (*exchange)(struct comm *comm, const struct comm_message *messages, int n,
-                                 struct snug_error *err);
+    enum snug_status (*collective)(struct comm *comm, const struct comm_message *messages, int n,
+                                   struct snug_error *err);
     /* whole = the sum of all ranks' */
     enum snug_status (*all_reduce)(struct comm *comm, const struct comm_tensor *tensors, int n,
                                    void *work, struct snug_error *err);
@@ -93,7 +93,7 @@ enum snug_status comm_open_group(struct comm *comm, const int *ranks, int n_rank
 /* Has another rank failed?  Cheap; from any thread. */
 enum snug_status comm_check(const struct comm *comm, struct snug_error *err);
 /* To be called by a rank whose run has failed, with why.  The first to call, over all ranks, is the one
- * whose message counts; on the others the error becomes SNUG_ELSEWHERE. */
+ * whose message counts; on the others the error becomes SNUG_PEER_FAILED. */
 void comm_claim(struct comm *comm, struct snug_error *err);
 
 /* Bytes of `work` for the three that take it; shards of tensors are cut the same everywhere. */

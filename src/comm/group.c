@@ -17,15 +17,15 @@ struct group {
     int ranks[];
 };
 
-static enum snug_status exchange(struct comm *comm, const struct comm_message *messages, int n,
-                                 struct snug_error *err)
+static enum snug_status collective(struct comm *comm, const struct comm_message *messages, int n,
+                                   struct snug_error *err)
 {
     struct group *group = (struct group *)comm;
     for (int i = 0; i < n; i++) {
         group->messages[i] = messages[i];
         group->messages[i].peer = group->ranks[messages[i].peer];
     }
-    return group->whole->table->exchange(group->whole, group->messages, n, err);
+    return group->whole->table->collective(group->whole, group->messages, n, err);
 }
 
 static void close_group(struct comm *comm, bool in_peace)
@@ -37,7 +37,7 @@ static void close_group(struct comm *comm, bool in_peace)
 
 static const struct comm_table table = {
     .name = "group",
-    .exchange = exchange,
+    .collective = collective,
     .all_reduce = collect_all_reduce,
     .reduce_scatter = collect_reduce_scatter,
     .all_gather = collect_all_gather,

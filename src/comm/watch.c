@@ -387,7 +387,7 @@ enum snug_status watch_check(struct watch *w, struct snug_error *err)
         return SNUG_OK;
     pthread_mutex_lock(&w->mutex);
     enum snug_status status =
-        snug_fail(err, w->says_it ? SNUG_IO_ERROR : SNUG_ELSEWHERE, "%s", w->text);
+        snug_fail(err, w->says_it ? SNUG_IO_ERROR : SNUG_PEER_FAILED, "%s", w->text);
     pthread_mutex_unlock(&w->mutex);
     return status;
 }

@@ -18,7 +18,7 @@ enum snug_status watch_open(struct comm *comm, struct watch **watch, struct snug
 /* Says goodbye, so that nobody takes the end of this process for a death. */
 void watch_close(struct watch *watch);
 
-/* SNUG_OK, or what was found out: SNUG_IO_ERROR on the rank that has to say it, else SNUG_ELSEWHERE. */
+/* SNUG_OK, or what was found out: SNUG_IO_ERROR on the rank that has to say it, else SNUG_PEER_FAILED. */
 enum snug_status watch_check(struct watch *watch, struct snug_error *err);
 /* Is this rank, which failed, the one that has to say so?  Tells the others. */
 bool watch_claim(struct watch *watch, const char *message);

@@ -28,7 +28,7 @@ struct candidate {
 struct candidates {
     const struct snug_model *model;
     const struct snug_recipe *recipe;
-    const struct session *session;
+    const struct compiled *compiled;
     struct candidate list[CANDIDATES_MOST];
     int n;
     bool no_memory; /* so that the list may lack what belongs in it */
@@ -38,18 +38,18 @@ struct candidates {
 static enum snug_status price(const struct snug_model *model, const struct snug_recipe *recipe,
                               bool estimate, struct priced_recipe *priced)
 {
-    struct session s;
-    struct session_request q = {
+    struct compiled s;
+    struct compile_request q = {
         .model = model, .recipe = recipe, .train = true, .estimate = estimate};
-    TRY(session_make(&q, &s, NULL));
+    TRY(compile_step(&q, &s, NULL));
     priced->total_bytes = s.plan.arena_bytes;
-    priced->runtime_bytes = session_expected_runtime_bytes(&s);
+    priced->runtime_bytes = compiled_step_runtime_bytes(&s);
     priced->step_seconds = s.plan.step_seconds;
-    session_free(&s);
+    compiled_step_free(&s);
     return SNUG_OK;
 }
 
-static int64_t own_batch(const struct session *s)
+static int64_t own_batch(const struct compiled *s)
 {
     return s->batch / s->n_ranks;
 }
@@ -64,7 +64,7 @@ static int64_t smaller_micro_batch(int64_t batch, int64_t micro_batch, int64_t m
 }
 
 /* Statistics of a batch norm and masks of dropout are those of a micro-batch. */
-static bool splits_change_learning(const struct session *s)
+static bool splits_change_learning(const struct compiled *s)
 {
     for (int i = 0; i < s->prog.n_ops; i++)
         if (s->prog.ops[i].kind == OP_batchnorm || s->prog.ops[i].attrs.dropout > 0)
@@ -74,12 +74,12 @@ static bool splits_change_learning(const struct session *s)
 
 /* Does `to` add up gradients in another order?  ZeRO 2 and 3 do with several micro-batches, and
  * NCCL chooses its own order. */
-static bool reorders_sums(const struct session *s, const struct snug_recipe *from,
+static bool reorders_sums(const struct compiled *s, const struct snug_recipe *from,
                           const struct snug_recipe *to)
 {
     bool splits = to->micro_batch > 0 && to->micro_batch != s->micro_batch;
-    return splits ||
-           (to->zero != from->zero && (s->micro_batch < own_batch(s) || session_is_on_gpu(s)));
+    return splits || (to->zero != from->zero &&
+                      (s->micro_batch < own_batch(s) || compiled_step_is_on_gpu(s)));
 }
 
 const char *advice_change_words(const struct priced_recipe *priced)
@@ -110,20 +110,20 @@ static void consider(struct candidates *c, enum advice_changes changes, const ch
     enum snug_status status = snug_recipe_set_line(&one->recipe, flags, NULL);
     if (status == SNUG_OK)
         status = price(c->model, &one->recipe, false, &one->priced);
-    one->priced.reorders_sums = reorders_sums(c->session, c->recipe, &one->recipe);
+    one->priced.reorders_sums = reorders_sums(c->compiled, c->recipe, &one->recipe);
     c->no_memory |= status == SNUG_NO_MEMORY;
-    if (status == SNUG_OK && needs_less(&one->priced, c->session->plan.arena_bytes))
+    if (status == SNUG_OK && needs_less(&one->priced, c->compiled->plan.arena_bytes))
         c->n++;
 }
 
-static bool is_large(const struct session *s, int64_t bytes)
+static bool is_large(const struct compiled *s, int64_t bytes)
 {
     return bytes > s->plan.arena_bytes / 5;
 }
 
 static void consider_activations(struct candidates *c)
 {
-    const struct session *s = c->session;
+    const struct compiled *s = c->compiled;
     char flags[64];
     int64_t quarter = smaller_micro_batch(own_batch(s), s->micro_batch, (s->micro_batch + 3) / 4);
     if (!is_large(s, s->plan.at_peak[ROLE_activation] + s->plan.at_peak[ROLE_input]))
@@ -139,16 +139,16 @@ static void consider_activations(struct candidates *c)
 /* Of what is larger: offload takes the longest to plan. */
 static void consider_offload(struct candidates *c)
 {
-    const int64_t *at_peak = c->session->plan.at_peak;
+    const int64_t *at_peak = c->compiled->plan.at_peak;
     bool of_states = at_peak[ROLE_optimizer] > at_peak[ROLE_activation];
     if (c->recipe->offload == OFFLOAD_none &&
-        is_large(c->session, at_peak[of_states ? ROLE_optimizer : ROLE_activation]))
+        is_large(c->compiled, at_peak[of_states ? ROLE_optimizer : ROLE_activation]))
         consider(c, ADVICE_nothing, of_states ? "--offload states" : "--offload activations");
 }
 
 static void consider_states(struct candidates *c)
 {
-    const struct session *s = c->session;
+    const struct compiled *s = c->compiled;
     const int64_t *at_peak = s->plan.at_peak;
     bool has_states = is_large(s, at_peak[ROLE_optimizer]);
     bool shards = s->n_ranks > 1 && c->recipe->parallel == PARALLEL_ddp;
@@ -186,10 +186,10 @@ static void sort_candidates(struct candidates *c)
 }
 
 int advice_list(const struct snug_model *model, const struct snug_recipe *recipe,
-                const struct session *s, struct priced_recipe out[ADVICE_MOST])
+                const struct compiled *s, struct priced_recipe out[ADVICE_MOST])
 {
     enum { OF_ONE_KIND = ADVICE_MOST - 1 };
-    struct candidates c = {.model = model, .recipe = recipe, .session = s};
+    struct candidates c = {.model = model, .recipe = recipe, .compiled = s};
     int n = 0, n_alike = 0;
     if (recipe->checkpoint == CHECKPOINT_auto)
         return 0; /* every one of them fills the same budget */
@@ -218,7 +218,7 @@ int advice_list(const struct snug_model *model, const struct snug_recipe *recipe
 struct nearest {
     const struct snug_model *model;
     const struct snug_recipe *recipe; /* that is too large */
-    const struct session *session;
+    const struct compiled *compiled;
     int64_t limit_bytes;
     bool may_split;              /* the batch, in micro-batches */
     enum advice_changes changes; /* of what is tried */
@@ -264,7 +264,7 @@ static enum verdict weigh(struct nearest *n, const struct snug_recipe *other,
                           struct priced_recipe *priced)
 {
     *priced = (struct priced_recipe){.changes = n->changes,
-                                     .reorders_sums = reorders_sums(n->session, n->recipe, other)};
+                                     .reorders_sums = reorders_sums(n->compiled, n->recipe, other)};
     if (price(n->model, other, true, priced) != SNUG_OK || !write_flags(n, other, priced))
         return NO_PLAN;
     if (priced_needed(priced) < n->smallest_bytes) {
@@ -279,11 +279,11 @@ static enum verdict weigh(struct nearest *n, const struct snug_recipe *other,
     return priced_needed(priced) <= n->limit_bytes ? FITS : TOO_LARGE;
 }
 
-/* From the micro-batch of the session downwards. */
+/* From the micro-batch of the compiled step downwards. */
 static enum verdict try_micro_batches(struct nearest *n, const struct snug_recipe *recipe,
                                       struct priced_recipe *priced)
 {
-    const struct session *s = n->session;
+    const struct compiled *s = n->compiled;
     struct snug_recipe other = *recipe;
     enum verdict best = NO_PLAN;
     other.batch = s->batch;
@@ -325,7 +325,8 @@ enum { STEPS_MOST = 3 };
 
 static bool can_shard(const struct nearest *n, int zero)
 {
-    return n->session->n_ranks > 1 && n->recipe->parallel == PARALLEL_ddp && n->recipe->zero < zero;
+    return n->compiled->n_ranks > 1 && n->recipe->parallel == PARALLEL_ddp &&
+           n->recipe->zero < zero;
 }
 
 /* That leave the result as it is, and can go together. */
@@ -397,11 +398,11 @@ static bool try_other_rounding(struct nearest *n)
 }
 
 bool advice_find_fitting(const struct snug_model *model, const struct snug_recipe *recipe,
-                         const struct session *s, int64_t limit_bytes, struct priced_recipe *found)
+                         const struct compiled *s, int64_t limit_bytes, struct priced_recipe *found)
 {
     struct nearest n = {.model = model,
                         .recipe = recipe,
-                        .session = s,
+                        .compiled = s,
                         .limit_bytes = limit_bytes,
                         .smallest_bytes = INT64_MAX,
                         .found = found};

@@ -16,13 +16,13 @@
 
 enum { N_HALVINGS = 12, N_HALVINGS_ESTIMATE = 5 };
 
-static bool fits(const struct session *s, const struct snug_recipe *recipe)
+static bool fits(const struct compiled *s, const struct snug_recipe *recipe)
 {
-    return s->plan.arena_bytes + session_expected_runtime_bytes(s) <= recipe->memory;
+    return s->plan.arena_bytes + compiled_step_runtime_bytes(s) <= recipe->memory;
 }
 
 /* Is a to be preferred? */
-static bool is_better(const struct session *a, const struct session *b,
+static bool is_better(const struct compiled *a, const struct compiled *b,
                       const struct snug_recipe *recipe)
 {
     if (fits(a, recipe) != fits(b, recipe))
@@ -32,29 +32,30 @@ static bool is_better(const struct session *a, const struct session *b,
 }
 
 /* Plans with that room; *s becomes the better of the two. */
-static enum snug_status try_room(struct session_request *q, int64_t room_bytes, struct session *s,
+static enum snug_status try_room(struct compile_request *q, int64_t room_bytes, struct compiled *s,
                                  bool *does_fit, struct snug_error *err)
 {
-    struct session other;
+    struct compiled other;
     q->room_bytes = room_bytes;
-    TRY(session_make_fullest(q, &other, err));
+    TRY(compile_fullest(q, &other, err));
     *does_fit = fits(&other, q->recipe);
     if (is_better(&other, s, q->recipe)) {
-        session_free(s);
+        compiled_step_free(s);
         *s = other;
     } else {
-        session_free(&other);
+        compiled_step_free(&other);
     }
     return SNUG_OK;
 }
 
-static enum snug_status search(struct session_request *q, struct session *s, struct snug_error *err)
+static enum snug_status search(struct compile_request *q, struct compiled *s,
+                               struct snug_error *err)
 {
     int64_t low = s->checkpoint.least_bytes, high = s->checkpoint.most_bytes;
     bool does_fit;
     TRY(try_room(q, low, s, &does_fit, err));
     if (!does_fit) {
-        TRY(try_room(q, 1, s, &does_fit, err)); /* everything made again, from the inputs */
+        TRY(try_room(q, 1, s, &does_fit, err)); /* everything recomputed, from the inputs */
         return SNUG_OK;
     }
     int n_halvings = q->estimate ? N_HALVINGS_ESTIMATE : N_HALVINGS;
@@ -70,22 +71,22 @@ static enum snug_status search(struct session_request *q, struct session *s, str
 }
 
 /* The best plan for one micro-batch, whether it fits or not. */
-static enum snug_status make_best(struct session_request *q, struct session *s,
+static enum snug_status make_best(struct compile_request *q, struct compiled *s,
                                   struct snug_error *err)
 {
     q->room_bytes = 0;
-    TRY(session_make_fullest(q, s, err));
+    TRY(compile_fullest(q, s, err));
     if (s->prog.loss == TENSOR_NONE || fits(s, q->recipe))
         return SNUG_OK;
     enum snug_status status = search(q, s, err);
     if (status != SNUG_OK)
-        session_free(s);
+        compiled_step_free(s);
     return status;
 }
 
 /* Micro-batches are statistics of their own to a norm over the batch: there they are the user's choice.
  * Who compares estimates goes through micro-batches itself. */
-static bool may_split(const struct session_request *q, const struct session *s)
+static bool may_split(const struct compile_request *q, const struct compiled *s)
 {
     for (int i = 0; i < s->prog.n_ops; i++)
         if (s->prog.ops[i].kind == OP_batchnorm)
@@ -103,20 +104,20 @@ static int64_t smaller_divisor(int64_t batch, int64_t micro_batch)
 }
 
 /* The plan of one rank, with the room and the micro-batches of *s, in its place. */
-static enum snug_status make_of_rank(const struct session_request *request, struct session *s,
+static enum snug_status make_of_rank(const struct compile_request *request, struct compiled *s,
                                      struct snug_error *err)
 {
-    struct session_request q = *request;
+    struct compile_request q = *request;
     q.room_bytes = s->checkpoint.room_bytes;
     q.micro_batch = s->micro_batch;
-    session_free(s);
-    return session_make_once(&q, s, err);
+    compiled_step_free(s);
+    return compile_once(&q, s, err);
 }
 
-enum snug_status session_make_fitting(const struct session_request *request, struct session *s,
-                                      struct snug_error *err)
+enum snug_status compile_fitting(const struct compile_request *request, struct compiled *s,
+                                 struct snug_error *err)
 {
-    struct session_request q = *request;
+    struct compile_request q = *request;
     if (q.recipe->memory <= 0)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
                          "--checkpoint auto keeps what a budget allows: say it with --memory");
@@ -131,10 +132,10 @@ enum snug_status session_make_fitting(const struct session_request *request, str
     TRY(make_best(&q, s, err));
     bool splits = may_split(request, s);
     while (splits && !fits(s, q.recipe) && s->micro_batch > 1) {
-        struct session smaller;
+        struct compiled smaller;
         q.micro_batch = smaller_divisor(s->batch, s->micro_batch);
         enum snug_status status = make_best(&q, &smaller, err);
-        session_free(s);
+        compiled_step_free(s);
         if (status != SNUG_OK)
             return status;
         *s = smaller;

@@ -9,12 +9,12 @@
 #include <math.h>
 
 enum snug_status budget_check(const struct snug_model *model, const struct snug_recipe *recipe,
-                              const struct session *s, int64_t limit_bytes, const char *limit_name,
+                              const struct compiled *s, int64_t limit_bytes, const char *limit_name,
                               struct snug_error *err)
 {
     char planned[TEXT_SIZE_MAX], runtime[TEXT_SIZE_MAX], limit[TEXT_SIZE_MAX], other[TEXT_SIZE_MAX];
     struct priced_recipe found;
-    int64_t beside = session_expected_runtime_bytes(s);
+    int64_t beside = compiled_step_runtime_bytes(s);
     if (limit_bytes <= 0 || s->plan.arena_bytes + beside <= limit_bytes)
         return SNUG_OK;
     text_size(s->plan.arena_bytes, planned);
@@ -52,21 +52,21 @@ static int64_t limit_of_run(const struct snug_recipe *recipe, const char **name)
 }
 
 enum snug_status budget_check_run(const struct snug_model *model, const struct snug_recipe *recipe,
-                                  const struct session *session, struct snug_error *err)
+                                  const struct compiled *compiled, struct snug_error *err)
 {
     const char *name;
     int64_t limit_bytes = limit_of_run(recipe, &name);
-    return budget_check(model, recipe, session, limit_bytes, name, err);
+    return budget_check(model, recipe, compiled, limit_bytes, name, err);
 }
 
-enum snug_status budget_check_forward(const struct session *session,
+enum snug_status budget_check_forward(const struct compiled *compiled,
                                       const struct snug_recipe *recipe, const char *name,
                                       struct snug_error *err)
 {
     char needed[TEXT_SIZE_MAX], limit[TEXT_SIZE_MAX];
     const char *limit_name;
     int64_t limit_bytes = limit_of_run(recipe, &limit_name);
-    int64_t needed_bytes = session->plan.arena_bytes + session_expected_runtime_bytes(session);
+    int64_t needed_bytes = compiled->plan.arena_bytes + compiled_step_runtime_bytes(compiled);
     if (needed_bytes <= limit_bytes)
         return SNUG_OK;
     return snug_fail(err, SNUG_OVER_BUDGET, "%s needs %s with its runtime, over %s of %s", name,

@@ -15,31 +15,31 @@ static const int64_t default_batch_language = 8, default_batch_other = 128;
 
 static size_t workspace_of(const void *device, const struct program *prog, const struct op *op)
 {
-    const struct session *s = device;
-    if (op_is_exchange(op->kind))
-        return (size_t)exchange_work_bytes(prog, op);
+    const struct compiled *s = device;
+    if (op_is_collective(op->kind))
+        return (size_t)collective_work_bytes(prog, op);
     const struct kernel *kernel = s->backend->choose(prog, op, &s->facts);
     return kernel == NULL || kernel->workspace_bytes == NULL
                ? 0
                : kernel->workspace_bytes(prog, op, &s->facts);
 }
 
-static bool wants_apart(const void *device, const struct program *prog, const struct op *op)
+static bool wants_no_alias(const void *device, const struct program *prog, const struct op *op)
 {
-    const struct session *s = device;
+    const struct compiled *s = device;
     const struct kernel *kernel = s->backend->choose(prog, op, &s->facts);
-    return kernel != NULL && kernel->apart != NULL && kernel->apart(prog, op);
+    return kernel != NULL && kernel->no_alias != NULL && kernel->no_alias(prog, op);
 }
 
 static bool sums_columns(const void *device, const struct program *prog, const struct op *op)
 {
-    const struct session *s = device;
+    const struct compiled *s = device;
     const struct kernel *kernel = s->backend->choose(prog, op, &s->facts);
     return kernel != NULL && kernel->sums_columns != NULL && kernel->sums_columns(prog, op);
 }
 
 /* A pipeline with fewer micro-batches than stages has stages that never work at the same time. */
-static enum snug_status check_micro_batches(const struct snug_recipe *r, const struct session *s,
+static enum snug_status check_micro_batches(const struct snug_recipe *r, const struct compiled *s,
                                             struct snug_error *err)
 {
     int64_t n_micro = s->batch / s->micro_batch / s->n_ranks;
@@ -52,7 +52,7 @@ static enum snug_status check_micro_batches(const struct snug_recipe *r, const s
                      (long long)n_micro);
 }
 
-static enum snug_status set_sizes(const struct session_request *q, struct session *s,
+static enum snug_status set_sizes(const struct compile_request *q, struct compiled *s,
                                   struct snug_error *err)
 {
     const struct snug_recipe *r = q->recipe;
@@ -117,9 +117,9 @@ static int64_t count_trained(const struct program *prog)
 }
 
 /* What cannot run is not planned either.  The CPU has a kernel for every op. */
-static enum snug_status check_kernels(const struct session *s, struct snug_error *err)
+static enum snug_status check_kernels(const struct compiled *s, struct snug_error *err)
 {
-    for (int i = 0; session_is_on_gpu(s) && i < s->prog.n_ops; i++) {
+    for (int i = 0; compiled_step_is_on_gpu(s) && i < s->prog.n_ops; i++) {
         const struct op *op = &s->prog.ops[i];
         if (s->backend->choose(&s->prog, op, &s->facts) == NULL)
             return snug_fail(err, SNUG_UNSUPPORTED,
@@ -129,7 +129,7 @@ static enum snug_status check_kernels(const struct session *s, struct snug_error
     return SNUG_OK;
 }
 
-static struct rank_place rank_place_of(const struct session_request *q, const struct session *s)
+static struct rank_place rank_place_of(const struct compile_request *q, const struct compiled *s)
 {
     const struct snug_recipe *r = q->recipe;
     int rank = q->rank != NULL ? *q->rank % s->n_ranks : q->over != NULL ? q->over->rank : -1;
@@ -144,7 +144,7 @@ static struct rank_place rank_place_of(const struct session_request *q, const st
                                .zero = shards || r->zero > 1 ? r->zero : 0,
                                .n_stages = s->n_stages,
                                .stage = stage,
-                               .exchanges_alone = session_exchanges_alone(s)};
+                               .collectives_alone = compiled_step_runs_collectives_alone(s)};
 }
 
 /* All ranks have to cut alike, whatever was measured where they run. */
@@ -156,7 +156,7 @@ static double seconds_anywhere(const void *device, const struct program *prog, c
 }
 
 /* Where stages begin: to be found, or as in the run beside which this is. */
-static enum snug_status make_cut(const struct session_request *q, struct session *s,
+static enum snug_status make_cut(const struct compile_request *q, struct compiled *s,
                                  struct snug_error *err)
 {
     if (s->n_stages == 1)
@@ -169,7 +169,7 @@ static enum snug_status make_cut(const struct session_request *q, struct session
     return SNUG_OK;
 }
 
-static enum snug_status find_dropout(const struct session_request *q, struct dropout_rates *rates,
+static enum snug_status find_dropout(const struct compile_request *q, struct dropout_rates *rates,
                                      struct snug_error *err)
 {
     bool from_config = q->recipe->dropout == DROPOUT_FROM_CONFIG;
@@ -182,18 +182,18 @@ static enum snug_status find_dropout(const struct session_request *q, struct dro
     return SNUG_OK;
 }
 
-enum snug_status session_program(const struct session_request *q, const char *last_pass,
-                                 struct session *s, struct snug_error *err)
+enum snug_status compile_program(const struct compile_request *q, const char *last_pass,
+                                 struct compiled *s, struct snug_error *err)
 {
     const struct snug_recipe *r = q->recipe;
     struct arena scratch = {0};
     double options[MAX_OPTIONS];
-    *s =
-        (struct session){.backend = r->device == DEVICE_cuda ? backend_cuda_table() : backend_cpu(),
-                         .facts = {.threads = recipe_threads(r),
-                                   .reference_only = r->kernels != 0,
-                                   .least_workspace = q->least_workspace,
-                                   .any_order = r->any_order != 0}};
+    *s = (struct compiled){.backend =
+                               r->device == DEVICE_cuda ? backend_cuda_table() : backend_cpu(),
+                           .facts = {.threads = recipe_threads(r),
+                                     .reference_only = r->kernels != 0,
+                                     .least_workspace = q->least_workspace,
+                                     .nondeterministic = r->nondeterministic != 0}};
     TRY(recipe_check(r, err));
     TRY(set_sizes(q, s, err));
     TRY(recipe_options(r, options, err));
@@ -246,7 +246,7 @@ enum snug_status session_program(const struct session_request *q, const char *la
             .run = q->over != NULL ? &q->over->prog : NULL,
             .averages_only = q->averages_only,
             .workspace_bytes = workspace_of,
-            .apart = wants_apart,
+            .no_alias = wants_no_alias,
             .sums_columns = sums_columns,
             .device = s};
         status = pass_run(&s->prog, &env, last_pass);
@@ -264,18 +264,18 @@ enum snug_status session_program(const struct session_request *q, const char *la
         status = check_kernels(s, err);
     arena_free(&scratch);
     if (status != SNUG_OK)
-        session_free(s);
+        compiled_step_free(s);
     return status;
 }
 
-enum snug_status session_plan_program(struct session *s, struct snug_error *err)
+enum snug_status compile_plan(struct compiled *s, struct snug_error *err)
 {
     struct arena scratch = {0};
     struct device_rates rates = rates_generic_cpu(s->facts.threads);
     struct pass_env env = {.scratch = &scratch,
                            .err = err,
                            .workspace_bytes = workspace_of,
-                           .apart = wants_apart,
+                           .no_alias = wants_no_alias,
                            .device = s};
     enum snug_status status = pass_book(&s->prog, &env);
     arena_free(&scratch);
@@ -283,7 +283,7 @@ enum snug_status session_plan_program(struct session *s, struct snug_error *err)
                              : plan_make(&s->prog, s->backend->alignment, &rates, &s->plan, err);
 }
 
-static enum snug_status plan_step(const struct session_request *q, struct session *s,
+static enum snug_status plan_step(const struct compile_request *q, struct compiled *s,
                                   struct snug_error *err)
 {
     struct machine_rates own;
@@ -297,7 +297,7 @@ static enum snug_status plan_step(const struct session_request *q, struct sessio
     const struct device_rates *rates = q->rates != NULL ? q->rates : &own.rates;
     TRY(q->estimate ? plan_estimate(&s->prog, rates, &s->plan, err)
                     : plan_make(&s->prog, s->backend->alignment, rates, &s->plan, err));
-    double idle = session_bubble(s, q->recipe);
+    double idle = compiled_step_bubble(s, q->recipe);
     double slowest = s->cut != NULL && s->cut->n_stages > 0 ? s->cut->slowest : 1;
     s->plan.step_seconds += s->plan.body_seconds * (slowest / (1 - idle) - 1);
     return SNUG_OK;
@@ -305,21 +305,21 @@ static enum snug_status plan_step(const struct session_request *q, struct sessio
 
 /* Evaluating at averages of the weights, a sample at a time, and saving them take place in the arena of
  * the run: it is made so large.  Mostly it is already, by the gradients. */
-static enum snug_status make_room_for_averages(const struct session_request *q, struct session *s,
+static enum snug_status make_room_for_averages(const struct compile_request *q, struct compiled *s,
                                                struct snug_error *err)
 {
     for (int only = 0; only < 2; only++) { /* evaluating, saving */
-        struct session beside;
-        struct session_request request = {.model = q->model,
+        struct compiled beside;
+        struct compile_request request = {.model = q->model,
                                           .recipe = q->recipe,
                                           .batch = 1,
                                           .micro_batch = 1,
                                           .seq = s->seq,
                                           .over = s,
                                           .averages_only = only};
-        TRY(session_make(&request, &beside, err));
+        TRY(compile_step(&request, &beside, err));
         int64_t more = beside.plan.arena_bytes - s->plan.arena_bytes;
-        session_free(&beside);
+        compiled_step_free(&beside);
         if (more > 0) {
             s->plan.arena_bytes += more;
             s->plan.lower_bound += more;
@@ -329,70 +329,70 @@ static enum snug_status make_room_for_averages(const struct session_request *q, 
     return SNUG_OK;
 }
 
-/* Makes the session of a rank if it has more bytes than *s, in its place; else *s stays.  There are no
+/* Makes the compiled step of a rank if it has more bytes than *s, in its place; else *s stays.  There are no
  * averages to make room for: the pass shard refuses them. */
-static enum snug_status make_if_fuller(const struct session_request *q, struct session *s,
+static enum snug_status make_if_fuller(const struct compile_request *q, struct compiled *s,
                                        struct snug_error *err)
 {
-    struct session other;
+    struct compiled other;
     bool is_smaller = false;
-    TRY(session_program(q, NULL, &other, err));
+    TRY(compile_program(q, NULL, &other, err));
     enum snug_status status = plan_is_within(&other.prog, other.backend->alignment,
                                              s->plan.arena_bytes, &is_smaller, err);
     if (status == SNUG_OK && !is_smaller)
         status = plan_step(q, &other, err);
     if (status == SNUG_OK && !is_smaller && other.plan.arena_bytes > s->plan.arena_bytes) {
-        struct session smaller = *s;
+        struct compiled smaller = *s;
         *s = other;
         other = smaller;
     }
-    session_free(&other);
+    compiled_step_free(&other);
     return status;
 }
 
-enum snug_status session_make_fullest(const struct session_request *q, struct session *s,
-                                      struct snug_error *err)
+enum snug_status compile_fullest(const struct compile_request *q, struct compiled *s,
+                                 struct snug_error *err)
 {
-    TRY(session_make_once(q, s, err));
+    TRY(compile_once(q, s, err));
     int n_kinds = q->estimate ? 0 : s->n_rank_kinds, made = s->rank;
     int kinds[RANK_KINDS_MAX];
     memcpy(kinds, s->rank_kinds, sizeof kinds);
     enum snug_status status = SNUG_OK;
     for (int i = 0; i < n_kinds && status == SNUG_OK; i++) {
         int rank = s->stage * s->n_ranks + kinds[i];
-        struct session_request one = *q;
+        struct compile_request one = *q;
         one.rank = &rank;
         if (kinds[i] != made)
             status = make_if_fuller(&one, s, err);
     }
     if (status != SNUG_OK)
-        session_free(s);
+        compiled_step_free(s);
     return status;
 }
 
-static enum snug_status make_of_stage(const struct session_request *q, struct session *s,
+static enum snug_status make_of_stage(const struct compile_request *q, struct compiled *s,
                                       struct snug_error *err)
 {
     bool fits_itself = q->train && q->recipe->checkpoint == CHECKPOINT_auto;
-    return fits_itself ? session_make_fitting(q, s, err) : session_make_fullest(q, s, err);
+    return fits_itself ? compile_fitting(q, s, err) : compile_fullest(q, s, err);
 }
 
 /* Of the stage whose ranks hold most. */
-static enum snug_status make_of_fullest_stage(const struct session_request *q, struct session *s,
+static enum snug_status make_of_fullest_stage(const struct compile_request *q, struct compiled *s,
                                               struct snug_error *err)
 {
-    *s = (struct session){0};
+    *s = (struct compiled){0};
     TRY(recipe_check(q->recipe, err));
     for (int stage = 0; stage < recipe_stages(q->recipe); stage++) {
-        struct session other;
-        struct session_request one = *q;
+        struct compiled other;
+        struct compile_request one = *q;
         one.stage = &stage;
         enum snug_status status = make_of_stage(&one, &other, err);
         if (status == SNUG_OK && stage > 0 && other.plan.arena_bytes <= s->plan.arena_bytes) {
-            session_free(&other);
+            compiled_step_free(&other);
             continue;
         }
-        session_free(s);
+        compiled_step_free(s);
         if (status != SNUG_OK)
             return status;
         *s = other;
@@ -400,7 +400,7 @@ static enum snug_status make_of_fullest_stage(const struct session_request *q, s
     return SNUG_OK;
 }
 
-enum snug_status session_make(const struct session_request *q, struct session *s,
+enum snug_status compile_step(const struct compile_request *q, struct compiled *s,
                               struct snug_error *err)
 {
     bool is_any = q->rank == NULL && q->stage == NULL && q->over == NULL;
@@ -408,20 +408,20 @@ enum snug_status session_make(const struct session_request *q, struct session *s
     return any_stage ? make_of_fullest_stage(q, s, err) : make_of_stage(q, s, err);
 }
 
-enum snug_status session_make_once(const struct session_request *q, struct session *s,
-                                   struct snug_error *err)
+enum snug_status compile_once(const struct compile_request *q, struct compiled *s,
+                              struct snug_error *err)
 {
-    TRY(session_program(q, NULL, s, err));
+    TRY(compile_program(q, NULL, s, err));
     enum snug_status status = plan_step(q, s, err);
     bool averages = q->train && !q->estimate && q->recipe->optimizer->average != AVERAGE_none;
     if (status == SNUG_OK && averages && s->prog.loss != TENSOR_NONE)
         status = make_room_for_averages(q, s, err);
     if (status != SNUG_OK)
-        session_free(s);
+        compiled_step_free(s);
     return status;
 }
 
-void session_free(struct session *s)
+void compiled_step_free(struct compiled *s)
 {
     program_free(&s->prog);
     program_free(&s->whole);
@@ -430,12 +430,12 @@ void session_free(struct session *s)
     s->cut = NULL;
 }
 
-const struct program *session_forward(const struct session *s)
+const struct program *compiled_step_forward(const struct compiled *s)
 {
     return s->whole.n_tensors > 0 ? &s->whole : &s->prog;
 }
 
-bool session_is_at_ends(const struct session *s, tensor_id weight)
+bool compiled_step_is_at_ends(const struct compiled *s, tensor_id weight)
 {
     bool read[2] = {false, false}; /* before the last stage, in it */
     int last_begin = s->cut->last_begin;
@@ -445,19 +445,19 @@ bool session_is_at_ends(const struct session *s, tensor_id weight)
     return read[0] && read[1];
 }
 
-double session_bubble(const struct session *s, const struct snug_recipe *recipe)
+double compiled_step_bubble(const struct compiled *s, const struct snug_recipe *recipe)
 {
     int n_stages = s->n_stages > 1 ? s->n_stages : 1;
     bool one_at_a_time = recipe->pipeline == PIPELINE_naive;
     return (n_stages - 1.0) / ((one_at_a_time ? 1 : s->n_micro) + n_stages - 1.0);
 }
 
-bool session_exchanges_alone(const struct session *s)
+bool compiled_step_runs_collectives_alone(const struct compiled *s)
 {
-    return s->n_ranks == 1 && session_is_on_gpu(s) && seats_are_forced();
+    return s->n_ranks == 1 && compiled_step_is_on_gpu(s) && device_assignment_is_forced();
 }
 
-bool session_is_on_gpu(const struct session *s)
+bool compiled_step_is_on_gpu(const struct compiled *s)
 {
     return s->backend == backend_cuda_table();
 }
@@ -467,8 +467,8 @@ static int64_t whole(double flops)
     return flops < 9.2e18 ? (int64_t)flops : INT64_MAX;
 }
 
-void session_ledger(const struct session *s, const struct snug_recipe *recipe,
-                    struct snug_ledger *ledger)
+void compiled_step_ledger(const struct compiled *s, const struct snug_recipe *recipe,
+                          struct snug_ledger *ledger)
 {
     const struct plan *p = &s->plan;
     *ledger = (struct snug_ledger){
@@ -489,11 +489,12 @@ void session_ledger(const struct session *s, const struct snug_recipe *recipe,
         .peak_op = p->peak_op,
         .n_ops = s->prog.n_ops,
         .budget = recipe->memory,
-        .offloaded = p->store_bytes,
+        .offloaded = p->pool_bytes,
     };
 }
 
-void session_describe(const struct session *s, const struct snug_recipe *recipe, struct text *out)
+void compiled_step_describe(const struct compiled *s, const struct snug_recipe *recipe,
+                            struct text *out)
 {
     text_add(out, "batch %lld", (long long)s->batch);
     if (s->seq > 0)
@@ -532,8 +533,8 @@ void session_describe(const struct session *s, const struct snug_recipe *recipe,
         text_add(out, ", dropout %g", recipe->dropout);
     if (recipe->label_smoothing > 0)
         text_add(out, ", label smoothing %g", recipe->label_smoothing);
-    if (s->facts.any_order && session_is_on_gpu(s))
-        text_add(out, ", sums in any order");
+    if (s->facts.nondeterministic && compiled_step_is_on_gpu(s))
+        text_add(out, ", nondeterministic sums");
     if (recipe->offload != OFFLOAD_none)
         text_add(out, ", %s offloaded", recipe_offload_name(recipe));
 }

@@ -1,7 +1,7 @@
 /*
  * device_rates.c -- devices that a plan can be timed for without having them.
  *
- * The figures of the cards are the vendors' peaks for dense products and for memory; what a training
+ * The figures of the cards are the vendors' peaks for dense matmuls and for memory; what a training
  * step gets of them is assumed, the same for all.  docs/time-model.md has the table and its sources.
  */
 #include "compile/device_rates.h"
@@ -13,7 +13,7 @@
 static const double cpu_flops_per_thread = 80e9;
 static const double cpu_bytes_per_s = 24e9;
 
-static const double product_share = 0.72, memory_share = 0.8, bus_share = 0.8;
+static const double gemm_share = 0.72, memory_share = 0.8, bus_share = 0.8;
 static const double card_half_size = 128, cpu_half_size = 16;
 static const double card_launch_seconds = 4e-6, cpu_launch_seconds = 2e-6;
 
@@ -52,21 +52,21 @@ struct device_rates rates_generic_cpu(int threads)
                                  .n_shares = sizeof cpu_shares / sizeof *cpu_shares,
                                  .half_size = cpu_half_size,
                                  .launch_seconds = cpu_launch_seconds,
-                                 .stored_bytes = file_bytes_per_s};
+                                 .pool_bytes_per_s = file_bytes_per_s};
 }
 
 static struct device_rates rates_of_card(const struct card *card)
 {
-    return (struct device_rates){.flops = product_share * card->f32,
+    return (struct device_rates){.flops = gemm_share * card->f32,
                                  .bytes = memory_share * card->bytes,
-                                 .bf16_flops = product_share * card->bf16,
-                                 .f16_flops = product_share * card->f16,
+                                 .bf16_flops = gemm_share * card->bf16,
+                                 .f16_flops = gemm_share * card->f16,
                                  .shares = card_shares,
                                  .n_shares = sizeof card_shares / sizeof *card_shares,
                                  .half_size = card_half_size,
                                  .launch_seconds = card_launch_seconds,
-                                 .stored_bytes = bus_share * card->host_bytes,
-                                 .store_is_duplex = true};
+                                 .pool_bytes_per_s = bus_share * card->host_bytes,
+                                 .pool_is_duplex = true};
 }
 
 /* What a link carries in each direction, and what a message costs before its first byte: assumed. */
@@ -123,7 +123,7 @@ enum snug_status rates_of_recipe(const struct snug_recipe *recipe, struct machin
         snprintf(rates->origin, sizeof rates->origin, "for a generic CPU, %d thread%s", threads,
                  threads == 1 ? "" : "s");
     } else {
-        rates->rates.stored_bytes = file_bytes_per_s;
+        rates->rates.pool_bytes_per_s = file_bytes_per_s;
     }
     set_network(recipe, &rates->rates);
     return SNUG_OK;

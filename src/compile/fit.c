@@ -196,23 +196,23 @@ static enum snug_status price(struct fit *fit, int candidate, bool place, struct
 {
     struct fit_candidate *c = &fit->candidates[candidate];
     struct snug_recipe recipe;
-    struct session s;
+    struct compiled s;
     TRY(fit_recipe(fit, candidate, &recipe, err));
-    struct session_request q = {.model = fit->model,
+    struct compile_request q = {.model = fit->model,
                                 .recipe = &recipe,
                                 .train = true,
                                 .estimate = !place,
                                 .rates = &fit->rates.rates};
-    TRY(session_make(&q, &s, err));
+    TRY(compile_step(&q, &s, err));
     c->is_possible = true;
     c->is_placed = place;
     c->total_bytes = s.plan.arena_bytes;
     if (!place)
         c->least_bytes = s.plan.arena_bytes;
-    c->runtime_bytes = session_expected_runtime_bytes(&s);
+    c->runtime_bytes = compiled_step_runtime_bytes(&s);
     c->parameter_bytes = s.plan.at_peak[ROLE_parameter];
     c->seconds = s.plan.step_seconds;
-    session_free(&s);
+    compiled_step_free(&s);
     return SNUG_OK;
 }
 
@@ -309,8 +309,8 @@ static void write_smallest(const struct fit *fit, struct text *out)
 
 static enum snug_status begin(struct fit *fit, const char *allow, struct snug_error *err)
 {
-    struct session s;
-    struct session_request q = {.model = fit->model,
+    struct compiled s;
+    struct compile_request q = {.model = fit->model,
                                 .recipe = &fit->recipe,
                                 .train = true,
                                 .estimate = true,
@@ -319,14 +319,14 @@ static enum snug_status begin(struct fit *fit, const char *allow, struct snug_er
     if (fit->recipe.memory <= 0)
         return snug_fail(err, SNUG_BAD_ARGUMENT, "fit needs a budget: --memory 24G");
     TRY(rates_of_recipe(&fit->recipe, &fit->rates, err));
-    TRY(session_make(&q, &s, err));
+    TRY(compile_step(&q, &s, err));
     fit->batch = s.batch;
     fit->seq = s.seq;
-    fit->runtime_bytes = session_expected_runtime_bytes(&s);
+    fit->runtime_bytes = compiled_step_runtime_bytes(&s);
     bool ok = true;
     for (int i = 0; i < FIT_N_AXES && ok; i++)
         ok = add_axis(fit, i, allow, s.prog.loss != TENSOR_NONE);
-    session_free(&s);
+    compiled_step_free(&s);
     fit->n_candidates = ok ? stride(fit, FIT_N_AXES) : 0;
     fit->candidates = ok ? calloc((size_t)fit->n_candidates, sizeof *fit->candidates) : NULL;
     if (fit->candidates == NULL)

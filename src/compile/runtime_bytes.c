@@ -61,11 +61,11 @@ static int64_t objects_bytes(const struct program *prog)
     return prog->n_ops * op_bytes + prog->n_tensors * tensor_bytes_each;
 }
 
-int64_t session_expected_runtime_bytes(const struct session *s)
+int64_t compiled_step_runtime_bytes(const struct compiled *s)
 {
     int n_ranks = s->n_ranks * s->n_stages;
     bool has_lapack = false;
-    if (session_is_on_gpu(s))
+    if (compiled_step_is_on_gpu(s))
         return gpu_runtime_bytes;
     int64_t bytes = process_bytes + s->facts.threads * thread_bytes;
     if (n_ranks > 1)

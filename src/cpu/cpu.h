@@ -1,6 +1,6 @@
 /*
  * cpu.h -- what the files of this folder share: loops compiled per instruction level, and the rows
- * that are built on matrix products.
+ * that are built on matmuls.
  */
 #ifndef SNUG_CPU_CPU_H
 #define SNUG_CPU_CPU_H
@@ -21,7 +21,7 @@ struct span {
     int64_t begin;
 };
 
-/* What is left to do after a product made n_rows rows of x W^T in fp32:
+/* What is left to do after a matmul made n_rows rows of x W^T in fp32:
  * v = acc + bias + more; before = v; y = act(v), or v act'(slope_at) where that is given.  acc may be
  * the place of `before` or of y; y may be that of slope_at or, with acc elsewhere, of more. */
 struct linear_finish {
@@ -56,7 +56,7 @@ struct head_rows {
     struct labels labels;
 };
 
-/* The loops between and inside products; simd_linear.c and simd_gemm.c, one set per level.
+/* The loops between and inside matmuls; simd_linear.c and simd_gemm.c, one set per level.
  * However they cut their work, no number's sum depends on it: nor do bits on the number of threads. */
 struct cpu_loops {
     int lanes; /* floats in a register */
@@ -66,17 +66,17 @@ struct cpu_loops {
     void (*sum_columns)(int threads, struct span from, int64_t n_rows, int64_t width,
                         struct span sums, bool add);
     void (*finish_head)(int threads, const struct head_rows *todo);
-    void (*product)(int threads, const struct product_shape *shape, const float *a, const float *b,
-                    float *c, bool add, float *work);
+    void (*gemm)(int threads, const struct gemm_shape *shape, const float *a, const float *b,
+                 float *c, bool add, float *work);
     double (*fma_flops)(int threads, int64_t n_rounds); /* operations made: for the limits */
 };
 const struct cpu_loops *cpu_loops(void); /* of the level in use */
 
-#define CPU_DECLARE(level)                                                                    \
-    extern const struct cpu_loops fast_loops_##level;                                         \
-    void fast_product_##level(int threads, const struct product_shape *shape, const float *a, \
-                              const float *b, float *c, bool add, float *work);               \
-    double fast_fma_flops_##level(int threads, int64_t n_rounds);
+#define CPU_DECLARE(level)                                                              \
+    extern const struct cpu_loops simd_loops_##level;                                   \
+    void simd_gemm_##level(int threads, const struct gemm_shape *shape, const float *a, \
+                           const float *b, float *c, bool add, float *work);            \
+    double simd_fma_flops_##level(int threads, int64_t n_rounds);
 LEVEL_LIST(CPU_DECLARE)
 #undef CPU_DECLARE
 
@@ -87,7 +87,7 @@ enum {
     TILE_ELEMS = 512, /* of bf16: 1 KiB */
 };
 
-/* amx_limits.c: operations made by products of tiles that touch no memory, for the limits. */
+/* amx_limits.c: operations made by matmuls of tiles that touch no memory, for the limits. */
 #if defined(SNUG_AMX)
 double tile_flops_amx(int threads, int64_t n_rounds);
 #endif
@@ -96,12 +96,12 @@ double tile_flops_amx(int threads, int64_t n_rounds);
 bool cpu_measure(const struct device_facts *facts, struct device_limits *limits);
 
 /* disk_pool.c: a file that has no name. */
-enum snug_status cpu_open_store(const struct device_facts *facts, int64_t n_bytes,
-                                struct store **store, struct snug_error *err);
+enum snug_status cpu_open_pool(const struct device_facts *facts, int64_t n_bytes,
+                               struct offload_pool **pool, struct snug_error *err);
 
 /* Rows of linear.c and lm_head.c. */
-const struct kernel *rows_linear(int *n_rows);
-const struct kernel *rows_head(int *n_rows);
+const struct kernel *cpu_linear_kernels(int *n_rows);
+const struct kernel *cpu_lm_head_kernels(int *n_rows);
 
 /* ---- workspaces ---------------------------------------------------------------------------- */
 
@@ -123,7 +123,7 @@ static inline size_t f32_bytes(int64_t n_elems)
     return (size_t)n_elems * sizeof(float);
 }
 
-static inline bool dtype_is_product(enum dtype dtype)
+static inline bool dtype_is_gemm(enum dtype dtype)
 {
     return dtype == DTYPE_f32 || dtype == DTYPE_bf16 || dtype == DTYPE_f16;
 }

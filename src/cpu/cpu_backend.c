@@ -1,11 +1,10 @@
 /*
  * cpu_backend.c -- the CPU backend: which kernel runs an op, the memory, the threads.
  *
- * The rows come from four places, asked in this order: linear layers and the head on matrix
- * products (rows_*.c), the fast families at the highest instruction level that this CPU has
- * (fast_*.c), the same at lower levels, the reference (ref_*.c).  SNUG_CPU_LEVEL=base|v3|v4 in the
+ * The rows come from four places, asked in this order: linear layers and the head on matmuls (rows_*.c), the fast families at the highest instruction level that this CPU has
+ * (simd_*.c), the same at lower levels, the reference (ref_*.c).  SNUG_CPU_LEVEL=base|v3|v4 in the
  * environment asks for a lower level, to test it or to compare bits between machines.  Above v4 is
- * amx: the same rows, with products and attention of bf16 on tiles (gemm_bf16.h, attention_bf16.h).
+ * amx: the same rows, with matmuls and attention of bf16 on tiles (gemm_bf16.h, attention_bf16.h).
  * amx-emulated is the highest level of the CPU with the tiles in plain C, to test them anywhere.
  */
 #include <stdlib.h>
@@ -77,18 +76,18 @@ static bool cpu_runs_v4(void)
 }
 #endif
 
-#define FAMILY_FN(family, level) fast_##family##_rows_##level,
+#define FAMILY_FN(family, level) simd_##family##_kernels_##level,
 #define LEVEL_FAMILIES(level) \
-    static rows_fn *const families_##level[] = {FAST_FAMILIES(FAMILY_FN, level)};
+    static kernels_fn *const families_##level[] = {SIMD_FAMILIES(FAMILY_FN, level)};
 LEVEL_LIST(LEVEL_FAMILIES)
 
 static const struct level {
     const char *name;
     bool (*cpu_runs)(void);
-    rows_fn *const *families;
+    kernels_fn *const *families;
     const struct cpu_loops *loops;
 } levels[] = {
-#define LEVEL_ROW(level) {#level, cpu_runs_##level, families_##level, &fast_loops_##level},
+#define LEVEL_ROW(level) {#level, cpu_runs_##level, families_##level, &simd_loops_##level},
     LEVEL_LIST(LEVEL_ROW)
 #undef LEVEL_ROW
 };
@@ -98,8 +97,8 @@ enum {
     N_FAMILIES = sizeof families_base / sizeof *families_base
 };
 
-static rows_fn *const product_families[] = {rows_linear, rows_head};
-enum { N_PRODUCT_FAMILIES = sizeof product_families / sizeof *product_families };
+static kernels_fn *const gemm_families[] = {cpu_linear_kernels, cpu_lm_head_kernels};
+enum { N_GEMM_FAMILIES = sizeof gemm_families / sizeof *gemm_families };
 
 #if defined(SNUG_AMX)
 /* AVX-512 that rounds to bf16: what stands between tile instructions. */
@@ -186,37 +185,37 @@ static enum tile_unit tiles_in_use(void)
     return TILES_none;
 }
 
-product16_fn *cpu_product16(void)
+gemm_bf16_fn *cpu_gemm_bf16(void)
 {
-    static product16_fn *const fns[] = {
-        [TILES_emulated] = product16_emulated,
+    static gemm_bf16_fn *const fns[] = {
+        [TILES_emulated] = gemm_bf16_emulated,
 #if defined(SNUG_AMX)
-        [TILES_emulated_v4] = product16_emulated_v4,
-        [TILES_amx] = product16_amx,
+        [TILES_emulated_v4] = gemm_bf16_emulated_v4,
+        [TILES_amx] = gemm_bf16_amx,
 #endif
     };
     return fns[tiles_in_use()];
 }
 
-const struct gelu16 *cpu_gelu16(void)
+const struct gelu_bf16 *cpu_gelu_bf16(void)
 {
-    static const struct gelu16 *const fns[] = {
-        [TILES_emulated] = &gelu16_emulated,
+    static const struct gelu_bf16 *const fns[] = {
+        [TILES_emulated] = &gelu_bf16_emulated,
 #if defined(SNUG_AMX)
-        [TILES_emulated_v4] = &gelu16_emulated_v4,
-        [TILES_amx] = &gelu16_amx,
+        [TILES_emulated_v4] = &gelu_bf16_emulated_v4,
+        [TILES_amx] = &gelu_bf16_amx,
 #endif
     };
     return fns[tiles_in_use()];
 }
 
-const struct attention16_fns *cpu_attention16(void)
+const struct attention_bf16_fns *cpu_attention_bf16(void)
 {
-    static const struct attention16_fns *const fns[] = {
-        [TILES_emulated] = &attention16_emulated,
+    static const struct attention_bf16_fns *const fns[] = {
+        [TILES_emulated] = &attention_bf16_emulated,
 #if defined(SNUG_AMX)
-        [TILES_emulated_v4] = &attention16_emulated_v4,
-        [TILES_amx] = &attention16_amx,
+        [TILES_emulated_v4] = &attention_bf16_emulated_v4,
+        [TILES_amx] = &attention_bf16_amx,
 #endif
     };
     return fns[tiles_in_use()];
@@ -224,25 +223,25 @@ const struct attention16_fns *cpu_attention16(void)
 
 /* ---- choosing a row ------------------------------------------------------------------------ */
 
-static const struct kernel *find_fast_row(const struct program *prog, const struct op *op,
-                                          enum op_kind kind)
+static const struct kernel *find_simd_kernel(const struct program *prog, const struct op *op,
+                                             enum op_kind kind)
 {
-    const struct kernel *row = rows_find(product_families, N_PRODUCT_FAMILIES, prog, op, kind);
+    const struct kernel *row = kernels_find(gemm_families, N_GEMM_FAMILIES, prog, op, kind);
     for (int i = level_in_use(); row == NULL && i >= 0; i--)
-        row = rows_find(levels[i].families, N_FAMILIES, prog, op, kind);
+        row = kernels_find(levels[i].families, N_FAMILIES, prog, op, kind);
     return row;
 }
 
 static const struct kernel *choose(const struct program *prog, const struct op *op,
                                    const struct device_facts *facts)
 {
-    const struct kernel *row = facts->reference_only ? NULL : find_fast_row(prog, op, op->kind);
+    const struct kernel *row = facts->reference_only ? NULL : find_simd_kernel(prog, op, op->kind);
     return row != NULL ? row : ref_row(op->kind);
 }
 
-const char *backend_cpu_fast_rows(enum op_kind kind)
+const char *backend_cpu_simd_kernels(enum op_kind kind)
 {
-    const struct kernel *row = find_fast_row(NULL, NULL, kind);
+    const struct kernel *row = find_simd_kernel(NULL, NULL, kind);
     return row != NULL ? row->name : ""; /* one row a kind, today */
 }
 
@@ -323,8 +322,8 @@ const struct backend *backend_cpu(void)
                                            .choose = choose,
                                            .alloc = alloc_block,
                                            .release = release_block,
-                                           .store_place = "a file on disk",
-                                           .open_store = cpu_open_store,
+                                           .pool_place = "a file on disk",
+                                           .open_pool = cpu_open_pool,
                                            .run_begin = run_begin,
                                            .run_end = run_end,
                                            .measure = cpu_measure};
@@ -342,7 +341,7 @@ void backend_cpu_level(struct text *out)
 
 void backend_cpu_describe(struct text *out)
 {
-    product_describe(out);
+    gemm_describe(out);
     spectral_describe(out);
 #if defined(SNUG_OPENMP)
     int n_threads = omp_get_max_threads();

@@ -33,7 +33,7 @@ static double best_flops(double (*make)(int threads, int64_t n_rounds), int thre
 static double best_tile_flops(int threads)
 {
 #if defined(SNUG_AMX)
-    if (cpu_product16() == product16_amx)
+    if (cpu_gemm_bf16() == gemm_bf16_amx)
         return best_flops(tile_flops_amx, threads, 100000);
 #endif
     (void)threads;

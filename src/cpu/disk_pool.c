@@ -20,8 +20,8 @@
 #include "base/text.h"
 #include "cpu/cpu.h"
 
-struct file_store {
-    struct store store; /* first: the two are cast into each other */
+struct disk_pool {
+    struct offload_pool pool; /* first: the two are cast into each other */
     int fd;
 };
 
@@ -31,10 +31,10 @@ static enum snug_status io_error(const char *what, struct snug_error *err)
                      strerror(errno));
 }
 
-static enum snug_status read_store(struct store *store, int64_t at, void *to, int64_t n_bytes,
-                                   struct snug_error *err)
+static enum snug_status read_pool(struct offload_pool *pool, int64_t at, void *to, int64_t n_bytes,
+                                  struct snug_error *err)
 {
-    const struct file_store *s = (const struct file_store *)store;
+    const struct disk_pool *s = (const struct disk_pool *)pool;
     for (int64_t done = 0; done < n_bytes;) {
         ssize_t n = pread(s->fd, (char *)to + done, (size_t)(n_bytes - done), at + done);
         if (n == 0)
@@ -46,10 +46,10 @@ static enum snug_status read_store(struct store *store, int64_t at, void *to, in
     return SNUG_OK;
 }
 
-static enum snug_status write_store(struct store *store, int64_t at, const void *from,
-                                    int64_t n_bytes, struct snug_error *err)
+static enum snug_status write_pool(struct offload_pool *pool, int64_t at, const void *from,
+                                   int64_t n_bytes, struct snug_error *err)
 {
-    const struct file_store *s = (const struct file_store *)store;
+    const struct disk_pool *s = (const struct disk_pool *)pool;
     for (int64_t done = 0; done < n_bytes;) {
         ssize_t n = pwrite(s->fd, (const char *)from + done, (size_t)(n_bytes - done), at + done);
         if (n == 0)
@@ -61,9 +61,9 @@ static enum snug_status write_store(struct store *store, int64_t at, const void 
     return SNUG_OK;
 }
 
-static void close_store(struct store *store)
+static void close_pool(struct offload_pool *pool)
 {
-    struct file_store *s = (struct file_store *)store;
+    struct disk_pool *s = (struct disk_pool *)pool;
     close(s->fd);
     free(s);
 }
@@ -114,19 +114,19 @@ static enum snug_status open_file(const char *folder, int64_t n_bytes, int *fd,
                      (long long)n_bytes, text_size(n_bytes, size), folder, strerror(error));
 }
 
-enum snug_status cpu_open_store(const struct device_facts *facts, int64_t n_bytes,
-                                struct store **store, struct snug_error *err)
+enum snug_status cpu_open_pool(const struct device_facts *facts, int64_t n_bytes,
+                               struct offload_pool **pool, struct snug_error *err)
 {
-    struct file_store *s = calloc(1, sizeof *s);
+    struct disk_pool *s = calloc(1, sizeof *s);
     if (s == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
-    s->store = (struct store){.read = read_store, .write = write_store, .close = close_store};
-    const char *folder = facts->store_folder != NULL ? facts->store_folder : usual_folder();
+    s->pool = (struct offload_pool){.read = read_pool, .write = write_pool, .close = close_pool};
+    const char *folder = facts->pool_folder != NULL ? facts->pool_folder : usual_folder();
     enum snug_status status = open_file(folder, n_bytes, &s->fd, err);
     if (status != SNUG_OK) {
         free(s);
         return status;
     }
-    *store = &s->store;
+    *pool = &s->pool;
     return SNUG_OK;
 }

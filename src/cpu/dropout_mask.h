@@ -1,5 +1,5 @@
 /*
- * dropout_mask.h -- the mask of dropout, made again wherever it is needed.
+ * dropout_mask.h -- the mask of dropout, recomputed wherever it is needed.
  *
  * Whether an element is kept is a function of (seed, step, micro-batch, site, index of the element):
  * the op, its gradient, a recomputed copy and a resumed run agree without storing anything, on any

@@ -1,16 +1,16 @@
 /*
  * level.h -- the same fast source, compiled once per instruction level.
  *
- * The Makefile compiles every fast_*.c for each level that the compiler knows (base, v3, v4: the
+ * The Makefile compiles every simd_*.c for each level that the compiler knows (base, v3, v4: the
  * x86-64 feature levels) with -DSNUG_LEVEL=<level>.  Inside such a file LEVEL(name) is name_v4 and
  * so on; everything but the one exported function is static, so the copies never meet.  Which copy
  * runs is decided when an op is planned, from what the CPU says (cpu_backend.c).
  *
  * A family with rows exports one function:
  *
- *     const struct kernel *LEVEL(fast_norm_rows)(int *n_rows) { ... static const array ... }
+ *     const struct kernel *LEVEL(simd_norm_kernels)(int *n_rows) { ... static const array ... }
  *
- * To add a family, write fast_NAME.c and add NAME to FAST_FAMILIES.
+ * To add a family, write simd_NAME.c and add NAME to SIMD_FAMILIES.
  */
 #ifndef SNUG_CPU_LEVEL_H
 #define SNUG_CPU_LEVEL_H
@@ -18,7 +18,7 @@
 #include "exec/backend.h"
 
 /* In the order in which the table asks them; the first row that supports an op runs it. */
-#define FAST_FAMILIES(X, level) \
+#define SIMD_FAMILIES(X, level) \
     X(norm, level)              \
     X(attention, level)         \
     X(attention_grad, level)    \
@@ -56,8 +56,8 @@
 #endif
 
 #define LEVEL_DECLARE_FAMILY(family, level) \
-    const struct kernel *fast_##family##_rows_##level(int *n_rows);
-#define LEVEL_DECLARE(level) FAST_FAMILIES(LEVEL_DECLARE_FAMILY, level)
+    const struct kernel *simd_##family##_kernels_##level(int *n_rows);
+#define LEVEL_DECLARE(level) SIMD_FAMILIES(LEVEL_DECLARE_FAMILY, level)
 LEVEL_LIST(LEVEL_DECLARE)
 #undef LEVEL_DECLARE
 #undef LEVEL_DECLARE_FAMILY

@@ -1,7 +1,7 @@
 /*
- * transpose16.h -- a square of 16 x 16 numbers of 32 bits, turned.
+ * transpose16.h -- a square of 16 x 16 numbers of 32 bits, transposed.
  *
- * Packing an operand turns it where the product wants its other side contiguous.  One by one that is a
+ * Packing an operand turns it where the matmul wants its other side contiguous.  One by one that is a
  * load and a store a number, each from another line of the cache; with AVX-512 a square is 16 loads,
  * 64 shuffles and 16 stores.
  */

@@ -48,8 +48,8 @@ static void close_device(struct device *device)
         (void)cudaStreamDestroy(device->compute);
     if (device->copies != NULL)
         (void)cudaStreamDestroy(device->copies);
-    if (device->stashes != NULL)
-        (void)cudaStreamDestroy(device->stashes);
+    if (device->evictions != NULL)
+        (void)cudaStreamDestroy(device->evictions);
     if (device->far != NULL)
         (void)cudaStreamDestroy(device->far);
     free(device);
@@ -72,7 +72,8 @@ static enum snug_status open_streams(struct device *device, struct snug_error *e
     TRY(check(cudaSetDevice(device->number), "a GPU", err));
     TRY(check(cudaStreamCreateWithFlags(&device->compute, cudaStreamNonBlocking), "a stream", err));
     TRY(check(cudaStreamCreateWithFlags(&device->copies, cudaStreamNonBlocking), "a stream", err));
-    TRY(check(cudaStreamCreateWithFlags(&device->stashes, cudaStreamNonBlocking), "a stream", err));
+    TRY(check(cudaStreamCreateWithFlags(&device->evictions, cudaStreamNonBlocking), "a stream",
+              err));
     return check(cudaStreamCreateWithFlags(&device->far, cudaStreamNonBlocking), "a stream", err);
 }
 
@@ -121,9 +122,9 @@ static void *copy_stream(struct device *device)
     return device->copies;
 }
 
-static void *stash_stream(struct device *device)
+static void *evict_stream(struct device *device)
 {
-    return device->stashes;
+    return device->evictions;
 }
 
 static void *far_stream(struct device *device)
@@ -134,7 +135,7 @@ static void *far_stream(struct device *device)
 static enum snug_status finish_copies(struct device *device, struct snug_error *err)
 {
     TRY(check(cudaStreamSynchronize(device->copies), "a copy", err));
-    return check(cudaStreamSynchronize(device->stashes), "a copy", err);
+    return check(cudaStreamSynchronize(device->evictions), "a copy", err);
 }
 
 static enum snug_status synchronize(struct device *device, struct snug_error *err)
@@ -157,7 +158,7 @@ static enum snug_status is_done(struct device *device, bool *done, struct snug_e
     if (*done)
         TRY(answer(cudaStreamQuery(device->copies), done, err));
     if (*done)
-        TRY(answer(cudaStreamQuery(device->stashes), done, err));
+        TRY(answer(cudaStreamQuery(device->evictions), done, err));
     return *done ? answer(cudaStreamQuery(device->far), done, err) : SNUG_OK;
 }
 
@@ -267,35 +268,35 @@ static int64_t used_bytes(void)
     return (int64_t)(total_bytes - free_bytes);
 }
 
-/* ---- the store ------------------------------------------------------------------------------ */
+/* ---- the offload pool ------------------------------------------------------------------------------ */
 
-static enum snug_status read_store(struct store *store, int64_t at, void *to, int64_t n_bytes,
-                                   struct snug_error *err)
+static enum snug_status read_pool(struct offload_pool *pool, int64_t at, void *to, int64_t n_bytes,
+                                  struct snug_error *err)
 {
     (void)err;
-    memcpy(to, ((const struct cuda_store *)store)->base + at, (size_t)n_bytes);
+    memcpy(to, ((const struct pinned_pool *)pool)->base + at, (size_t)n_bytes);
     return SNUG_OK;
 }
 
-static enum snug_status write_store(struct store *store, int64_t at, const void *from,
-                                    int64_t n_bytes, struct snug_error *err)
+static enum snug_status write_pool(struct offload_pool *pool, int64_t at, const void *from,
+                                   int64_t n_bytes, struct snug_error *err)
 {
     (void)err;
-    memcpy(((struct cuda_store *)store)->base + at, from, (size_t)n_bytes);
+    memcpy(((struct pinned_pool *)pool)->base + at, from, (size_t)n_bytes);
     return SNUG_OK;
 }
 
-static void close_store(struct store *store)
+static void close_pool(struct offload_pool *pool)
 {
-    release_host(((struct cuda_store *)store)->base);
-    free(store);
+    release_host(((struct pinned_pool *)pool)->base);
+    free(pool);
 }
 
-static enum snug_status open_store(const struct device_facts *facts, int64_t n_bytes,
-                                   struct store **out, struct snug_error *err)
+static enum snug_status open_pool(const struct device_facts *facts, int64_t n_bytes,
+                                  struct offload_pool **out, struct snug_error *err)
 {
     (void)facts;
-    struct cuda_store *s = calloc(1, sizeof *s);
+    struct pinned_pool *s = calloc(1, sizeof *s);
     unsigned char *base = s == NULL ? NULL : alloc_host((size_t)n_bytes);
     if (base == NULL) {
         free(s);
@@ -304,9 +305,9 @@ static enum snug_status open_store(const struct device_facts *facts, int64_t n_b
                          (long long)n_bytes);
     }
     memset(base, 0, (size_t)n_bytes);
-    *s = (struct cuda_store){
-        .store = {.read = read_store, .write = write_store, .close = close_store}, .base = base};
-    *out = &s->store;
+    *s = (struct pinned_pool){.pool = {.read = read_pool, .write = write_pool, .close = close_pool},
+                              .base = base};
+    *out = &s->pool;
     return SNUG_OK;
 }
 
@@ -428,7 +429,7 @@ static const struct device_hooks hooks = {.count = count_devices,
                                           .use = use_device,
                                           .stream = compute_stream,
                                           .copy_stream = copy_stream,
-                                          .stash_stream = stash_stream,
+                                          .evict_stream = evict_stream,
                                           .far_stream = far_stream,
                                           .synchronize = synchronize,
                                           .is_done = is_done,
@@ -467,8 +468,8 @@ __attribute__((visibility("default"))) const struct backend *snug_cuda_backend(v
                                            .alloc = alloc_block,
                                            .release = release_block,
                                            .hooks = &hooks,
-                                           .store_place = CUDA_STORE_PLACE,
-                                           .open_store = open_store,
+                                           .pool_place = CUDA_POOL_PLACE,
+                                           .open_pool = open_pool,
                                            .run_begin = run_begin,
                                            .run_end = run_end,
                                            .measure = cuda_measure};

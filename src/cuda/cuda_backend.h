@@ -9,7 +9,7 @@
 
 struct device {
     int number; /* of those that this process may use */
-    cudaStream_t compute, copies, stashes, far;
+    cudaStream_t compute, copies, evictions, far;
 };
 
 #endif

@@ -20,7 +20,7 @@ static const int64_t n_elems = INT64_C(64) << 20;
 
 struct trial {
     float *x, *y; /* n_elems each */
-    struct cuda_product *product;
+    struct cuda_gemm *gemm;
     double work; /* of one run: bytes or flops */
     cudaStream_t stream;
 };
@@ -52,21 +52,21 @@ static int try_multiply_add(struct trial *t)
     return cuda_multiply_add(N_BLOCKS, N_ROUNDS, t->x, &t->work, t->stream);
 }
 
-/* A product of two bf16 matrices, large and square, both in x, into y, whose end is the workspace. */
-static const struct cuda_product_shape cube = {
+/* A matmul of two bf16 matrices, large and square, both in x, into y, whose end is the workspace. */
+static const struct cuda_gemm_shape cube = {
     .m = CUBE, .n = CUBE, .k = CUBE, .type = DTYPE_bf16, .c_type = DTYPE_bf16, .alignment = 256};
 
-static int try_product(struct trial *t)
+static int try_gemm(struct trial *t)
 {
     const size_t matrix = (size_t)CUBE * CUBE;
-    struct cuda_product_call call = {.a = t->x,
-                                     .b = (uint16_t *)t->x + matrix,
-                                     .c = t->y,
-                                     .alpha = 1,
-                                     .work = (uint16_t *)t->y + matrix,
-                                     .stream = t->stream};
+    struct cuda_gemm_call call = {.a = t->x,
+                                  .b = (uint16_t *)t->x + matrix,
+                                  .c = t->y,
+                                  .alpha = 1,
+                                  .work = (uint16_t *)t->y + matrix,
+                                  .stream = t->stream};
     t->work = 2.0 * CUBE * CUBE * CUBE;
-    return cuda_product_run(t->product, &call, NULL) == SNUG_OK ? 0 : 1;
+    return cuda_gemm_run(t->gemm, &call, NULL) == SNUG_OK ? 0 : 1;
 }
 
 /* Work a second at best; 0: the device failed. */
@@ -88,15 +88,14 @@ static double best_rate(struct trial *t, trial_fn *run, cudaEvent_t begin, cudaE
     return best;
 }
 
-/* 0: there is no such product, or no room for it. */
-static double product_rate(struct trial *t, cudaEvent_t begin, cudaEvent_t end)
+/* 0: there is no such matmul, or no room for it. */
+static double gemm_rate(struct trial *t, cudaEvent_t begin, cudaEvent_t end)
 {
     size_t room = (size_t)n_elems * sizeof(float) - sizeof(uint16_t) * CUBE * CUBE;
-    if (cuda_product_work_bytes(&cube) > room ||
-        cuda_product_prepare(&cube, &t->product, NULL) != SNUG_OK)
+    if (cuda_gemm_work_bytes(&cube) > room || cuda_gemm_prepare(&cube, &t->gemm, NULL) != SNUG_OK)
         return 0;
-    double rate = best_rate(t, try_product, begin, end);
-    cuda_product_release(t->product);
+    double rate = best_rate(t, try_gemm, begin, end);
+    cuda_gemm_release(t->gemm);
     return rate;
 }
 
@@ -107,7 +106,7 @@ static bool measure_with(struct trial *t, struct device_limits *limits)
               cudaEventCreateWithFlags(&end, 0) == cudaSuccess;
     if (ok)
         *limits = (struct device_limits){.f32_flops = best_rate(t, try_multiply_add, begin, end),
-                                         .bf16_flops = product_rate(t, begin, end),
+                                         .bf16_flops = gemm_rate(t, begin, end),
                                          .read_bytes = best_rate(t, try_read, begin, end),
                                          .copy_bytes = best_rate(t, try_copy, begin, end),
                                          .update_bytes = best_rate(t, try_update, begin, end)};

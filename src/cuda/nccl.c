@@ -1,5 +1,5 @@
 /*
- * nccl.c -- exchanges from GPU to GPU, by NCCL.
+ * nccl.c -- collectives from GPU to GPU, by NCCL.
  *
  * All tensors of an op are one group, which NCCL runs as one kernel.  Where every rank's range of a tensor
  * is as long as the others', NCCL's own reduce_scatter and all_gather serve; ragged ranges, and weights that
@@ -96,7 +96,7 @@ static enum snug_status check(struct direct *direct, struct snug_error *err)
 {
     int error = NCCL_SUCCESS;
     if (direct->comm == NULL)
-        return snug_fail(err, SNUG_IO_ERROR, "NCCL: the exchanges of this run were given up");
+        return snug_fail(err, SNUG_IO_ERROR, "NCCL: the collectives of this run were given up");
     TRY(check_result(direct, direct->calls->async_error(direct->comm, &error), err));
     return check_result(direct, error, err);
 }
@@ -323,7 +323,7 @@ static void run_group(struct group *g)
 static enum snug_status run(struct direct *direct, const struct kernel_call *call,
                             int64_t work_bytes, struct snug_error *err)
 {
-    struct group g = {.direct = direct, .call = call, .cut = exchange_cut(call->op)};
+    struct group g = {.direct = direct, .call = call, .cut = collective_cut(call->op)};
     TRY(check(direct, err));
     if (call->op->kind == OP_reduce_scatter && call->add)
         sum_and_add(&g, work_bytes);

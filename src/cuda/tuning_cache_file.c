@@ -21,45 +21,45 @@ enum { LINE_MOST = 1024 }; /* a line has some 530 characters at most */
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
-struct pin *pin_list_find(const struct pin_list *list, const int64_t key[PIN_KEY])
+struct tuning *tuning_list_find(const struct tuning_list *list, const int64_t key[TUNING_KEY])
 {
     for (size_t i = 0; i < list->n; i++)
-        if (memcmp(list->pins[i].key, key, sizeof list->pins[i].key) == 0)
-            return &list->pins[i];
+        if (memcmp(list->tunings[i].key, key, sizeof list->tunings[i].key) == 0)
+            return &list->tunings[i];
     return NULL;
 }
 
-bool pin_list_add(struct pin_list *list, const struct pin *pin)
+bool tuning_list_add(struct tuning_list *list, const struct tuning *tuning)
 {
     if (list->n == list->capacity) {
         size_t capacity = list->capacity > 0 ? 2 * list->capacity : 64;
-        struct pin *pins = realloc(list->pins, capacity * sizeof *pins);
-        if (pins == NULL) {
+        struct tuning *tunings = realloc(list->tunings, capacity * sizeof *tunings);
+        if (tunings == NULL) {
             list->failed = true;
             return false;
         }
-        list->pins = pins;
+        list->tunings = tunings;
         list->capacity = capacity;
     }
-    list->pins[list->n++] = *pin;
+    list->tunings[list->n++] = *tuning;
     return true;
 }
 
-void pin_list_free(struct pin_list *list)
+void tuning_list_free(struct tuning_list *list)
 {
-    free(list->pins);
-    *list = (struct pin_list){0};
+    free(list->tunings);
+    *list = (struct tuning_list){0};
 }
 
 /* ---- where it lies --------------------------------------------------------------------------- */
 
 static bool is_named_by_user(const char **value)
 {
-    *value = getenv("SNUG_CUDA_PINS");
+    *value = getenv("SNUG_TUNING_CACHE");
     return *value != NULL && **value != '\0';
 }
 
-bool pins_file_path(const char *title, char **path)
+bool tuning_cache_file_path(const char *title, char **path)
 {
     const char *value = NULL;
     char *folder;
@@ -95,34 +95,34 @@ static bool take_word(const char **at, int base, uint64_t *word)
 }
 
 /* A line that was cut short, or runs into another, has too few numbers or too many. */
-static bool read_pin(const char *line, struct pin *pin)
+static bool read_tuning(const char *line, struct tuning *tuning)
 {
     char *end = NULL;
-    *pin = (struct pin){.from_file = true};
+    *tuning = (struct tuning){.from_file = true};
     bool ok = strchr(line, '\n') != NULL;
-    for (int i = 0; i < PIN_KEY && ok; i++) {
+    for (int i = 0; i < TUNING_KEY && ok; i++) {
         uint64_t word = 0;
         ok = take_word(&line, 10, &word);
-        pin->key[i] = (int64_t)word;
+        tuning->key[i] = (int64_t)word;
     }
-    for (int i = 0; i < PIN_WORDS && ok; i++)
-        ok = take_word(&line, 16, &pin->algorithm[i]);
+    for (int i = 0; i < TUNING_WORDS && ok; i++)
+        ok = take_word(&line, 16, &tuning->algorithm[i]);
     if (!ok)
         return false;
-    pin->ms = strtof(line, &end);
+    tuning->ms = strtof(line, &end);
     return end != line && *end == '\n';
 }
 
-static void add_pin(struct text *out, const struct pin *pin)
+static void add_tuning(struct text *out, const struct tuning *tuning)
 {
-    for (int i = 0; i < PIN_KEY; i++)
-        text_add(out, "%" PRId64 " ", pin->key[i]);
-    for (int i = 0; i < PIN_WORDS; i++)
-        text_add(out, "%" PRIx64 " ", pin->algorithm[i]);
-    text_add(out, "%.9g\n", (double)pin->ms);
+    for (int i = 0; i < TUNING_KEY; i++)
+        text_add(out, "%" PRId64 " ", tuning->key[i]);
+    for (int i = 0; i < TUNING_WORDS; i++)
+        text_add(out, "%" PRIx64 " ", tuning->algorithm[i]);
+    text_add(out, "%.9g\n", (double)tuning->ms);
 }
 
-bool pins_file_read(const char *path, const char *title, struct pin_list *list)
+bool tuning_cache_file_read(const char *path, const char *title, struct tuning_list *list)
 {
     char line[LINE_MOST] = "";
     int64_t n_bytes;
@@ -140,9 +140,9 @@ bool pins_file_read(const char *path, const char *title, struct pin_list *list)
     bool is_ours = fgets(line, sizeof line, file) != NULL;
     line[strcspn(line, "\n")] = '\0';
     is_ours = is_ours && strcmp(line, title) == 0;
-    struct pin pin;
+    struct tuning tuning;
     while (is_ours && fgets(line, sizeof line, file) != NULL)
-        if (read_pin(line, &pin) && !pin_list_add(list, &pin))
+        if (read_tuning(line, &tuning) && !tuning_list_add(list, &tuning))
             break;
     fclose(file);
     return is_ours;
@@ -185,13 +185,13 @@ static bool is_anothers(const char *path, bool named)
     return named ? info.st_size > 0 : access(path, R_OK) != 0;
 }
 
-static bool merge(struct pin_list *all, struct pin_list *list)
+static bool merge(struct tuning_list *all, struct tuning_list *list)
 {
     bool ok = true;
     for (size_t i = 0; i < list->n && ok; i++) {
-        struct pin *own = &list->pins[i], *there = pin_list_find(all, own->key);
+        struct tuning *own = &list->tunings[i], *there = tuning_list_find(all, own->key);
         if (there == NULL)
-            ok = own->ms == 0.0f || pin_list_add(all, own);
+            ok = own->ms == 0.0f || tuning_list_add(all, own);
         else if (own->replaces)
             *there = *own;
         else
@@ -200,20 +200,20 @@ static bool merge(struct pin_list *all, struct pin_list *list)
     return ok;
 }
 
-void pins_file_add(const char *path, const char *title, struct pin_list *list)
+void tuning_cache_file_add(const char *path, const char *title, struct tuning_list *list)
 {
     const char *value = NULL;
-    struct pin_list all = {0};
+    struct tuning_list all = {0};
     struct text out = {0};
     bool named = is_named_by_user(&value);
-    if (!pins_file_read(path, title, &all) && is_anothers(path, named))
+    if (!tuning_cache_file_read(path, title, &all) && is_anothers(path, named))
         return;
     bool ok = !all.failed && merge(&all, list);
     text_add(&out, "%s\n", title);
     for (size_t i = 0; i < all.n; i++)
-        add_pin(&out, &all.pins[i]);
+        add_tuning(&out, &all.tunings[i]);
     if (ok && !out.failed && (named || make_folder_of_cache()))
         replace(path, &out);
     text_free(&out);
-    pin_list_free(&all);
+    tuning_list_free(&all);
 }

@@ -1,5 +1,5 @@
 /*
- * tuning_cache_file.h -- the algorithms of products, kept from one run to the next.
+ * tuning_cache_file.h -- the algorithms of matmuls, kept from one run to the next.
  *
  * A file is for one version of the library on one kind of GPU, which its first line names; each of the
  * others is a pin.  It lies in snug's cache (base/cache.h), one for each such title, or where
@@ -20,34 +20,34 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { PIN_KEY = 18, PIN_WORDS = 8 };
+enum { TUNING_KEY = 18, TUNING_WORDS = 8 };
 
-struct pin {
-    int64_t key[PIN_KEY]; /* the numbers of a product's shape */
-    uint64_t algorithm[PIN_WORDS];
+struct tuning {
+    int64_t key[TUNING_KEY]; /* the numbers of a matmul's shape */
+    uint64_t algorithm[TUNING_WORDS];
     float ms; /* what it took when it was chosen; 0: chosen without a timing, and not kept in files.
                       With a key of zeros: the bytes that a copy moves in a millisecond. */
     bool from_file; /* and not chosen by this process */
     bool replaces;  /* the file's, which no longer serves; not kept in files */
 };
 
-struct pin_list { /* all zeros is the empty list */
-    struct pin *pins;
+struct tuning_list { /* all zeros is the empty list */
+    struct tuning *tunings;
     size_t n, capacity;
     bool failed; /* memory ran out: it may lack what the file has */
 };
 
 /* NULL: there is none with that key. */
-struct pin *pin_list_find(const struct pin_list *list, const int64_t key[PIN_KEY]);
-bool pin_list_add(struct pin_list *list, const struct pin *pin); /* false: no memory */
-void pin_list_free(struct pin_list *list);
+struct tuning *tuning_list_find(const struct tuning_list *list, const int64_t key[TUNING_KEY]);
+bool tuning_list_add(struct tuning_list *list, const struct tuning *tuning); /* false: no memory */
+void tuning_list_free(struct tuning_list *list);
 
 /* *path is the caller's; NULL: pins are not kept.  False: no memory. */
-bool pins_file_path(const char *title, char **path);
+bool tuning_cache_file_path(const char *title, char **path);
 /* False: there is no file of that title.  A line that is no pin is passed over. */
-bool pins_file_read(const char *path, const char *title, struct pin_list *list);
+bool tuning_cache_file_read(const char *path, const char *title, struct tuning_list *list);
 /* Adds those of the list that the file does not have yet, or that replace what it has.  Of the others the
  * list gets what the file has: another process may have chosen otherwise meanwhile. */
-void pins_file_add(const char *path, const char *title, struct pin_list *list);
+void tuning_cache_file_add(const char *path, const char *title, struct tuning_list *list);
 
 #endif

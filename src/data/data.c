@@ -90,7 +90,7 @@ static enum snug_status check_request(const struct data_request *request, struct
         request->target_elems != target_elems || request->target_elems < 1 ||
         (wants_classes && (request->n_classes < 1 || request->n_classes > INT32_MAX)))
         return snug_fail(err, SNUG_BAD_ARGUMENT,
-                         "data: cannot serve samples of %lld numbers with targets of %lld among "
+                         "data: cannot serve samples of %lld elements with targets of %lld among "
                          "%lld classes",
                          (long long)request->sample_elems, (long long)request->target_elems,
                          (long long)request->n_classes);

@@ -246,7 +246,7 @@ static enum snug_status check_sizes(const struct images *images, const char *fol
                          (long long)wanted->height, (long long)wanted->width);
     if (image_bytes(images) != wanted->sample_elems)
         return snug_fail(err, SNUG_MISMATCH,
-                         "%s: images are %s%lld x %lld = %lld numbers, but the model takes %lld",
+                         "%s: images are %s%lld x %lld = %lld elements, but the model takes %lld",
                          folder, planes, (long long)images->height, (long long)images->width,
                          (long long)image_bytes(images), (long long)wanted->sample_elems);
     return SNUG_OK;

@@ -17,38 +17,38 @@ struct device_facts { /* declared, so that a plan can be made anywhere */
     bool reference_only; /* plain loops for every op */
     /* Of the rows that can run an op, the one that books least: for a program that is to fit a given arena. */
     bool least_workspace;
-    bool any_order; /* the order of sums may change from run to run, if that is faster */
-    /* Where a store that is a file is made; NULL: the system's folder for temporary files. */
-    const char *store_folder;
+    bool nondeterministic; /* the order of sums may change from run to run, if that is faster */
+    /* Where an offload pool that is a file is made; NULL: the system's folder for temporary files. */
+    const char *pool_folder;
     /* What backend->open gave, for prepare and run; NULL while planning, and on the CPU. */
     struct device *device;
     struct comm *comm;          /* the ranks that this one runs with; NULL: it is alone, or plans */
-    struct comm *const *groups; /* of them, by enum exchange_group; NULL: all is the only one */
+    struct comm *const *groups; /* of them, by enum collective_group; NULL: all is the only one */
     int first_micro; /* what is random counts micro-batches over all ranks: the number of the first here */
 };
 
-/* Memory outside the device, for tensors that are stored.  Any thread may call. */
-struct store {
-    enum snug_status (*read)(struct store *store, int64_t at, void *to, int64_t n_bytes,
+/* Memory outside the device, for tensors that are offloaded.  Any thread may call. */
+struct offload_pool {
+    enum snug_status (*read)(struct offload_pool *pool, int64_t at, void *to, int64_t n_bytes,
                              struct snug_error *err);
-    enum snug_status (*write)(struct store *store, int64_t at, const void *from, int64_t n_bytes,
-                              struct snug_error *err);
-    void (*close)(struct store *store);
+    enum snug_status (*write)(struct offload_pool *pool, int64_t at, const void *from,
+                              int64_t n_bytes, struct snug_error *err);
+    void (*close)(struct offload_pool *pool);
 };
 
 struct comm;
 
 /* Carries out an op together with the other ranks. */
 struct kernel_call;
-struct exchanger {
-    enum snug_status (*run)(struct exchanger *exchanger, const struct kernel_call *call,
-                            struct snug_error *err);
+struct collective_runner {
+    enum snug_status (*run)(struct collective_runner *collective_runner,
+                            const struct kernel_call *call, struct snug_error *err);
 };
 
 struct operand {
     void *data;                  /* NULL: left out, or stored */
     const struct tensor *tensor; /* NULL: left out */
-    int64_t stored_at;           /* its place in the store */
+    int64_t pool_offset;         /* its place in the offload pool */
     /* Of a part, or of a copy in staging: whose numbers these are, and where in it they begin, so
      * that random numbers do not depend on where a tensor lies.  NULL: its own. */
     const char *whole_name;
@@ -67,12 +67,12 @@ struct kernel_call {
     void *work;     /* as many bytes as workspace_bytes said, 64-byte aligned; NULL if it said 0 */
     void *prepared; /* what prepare made */
     bool add;       /* outputs that accumulate: += (true) or = (false) */
-    /* Which micro-batch of the step, from 0.  On a GPU a recorded run is made again for another one,
+    /* Which micro-batch of the step, from 0.  On a GPU a recorded run is recomputed for another one,
      * so kernels read scalars[SCALAR_micro] instead, and add op->micro. */
     int micro;
-    void *stream;                /* of the device; NULL on the CPU */
-    struct store *store;         /* NULL: nothing is stored */
-    struct exchanger *exchanger; /* NULL: there are no other ranks */
+    void *stream;                                /* of the device; NULL on the CPU */
+    struct offload_pool *pool;                   /* NULL: nothing is offloaded */
+    struct collective_runner *collective_runner; /* NULL: there are no other ranks */
 };
 
 /* For kernels of update: are the rule's states there? */
@@ -94,7 +94,7 @@ struct kernel {
     size_t (*workspace_bytes)(const struct program *prog, const struct op *op,
                               const struct device_facts *facts); /* NULL: none */
     /* May output 0 lie on no input, though the op allows it?  NULL: it may. */
-    bool (*apart)(const struct program *prog, const struct op *op);
+    bool (*no_alias)(const struct program *prog, const struct op *op);
     /* Of an op that may sum the columns of output 0 besides (dsum), and here does: is that nearly
      * free?  NULL: it is not. */
     bool (*sums_columns)(const struct program *prog, const struct op *op);
@@ -109,12 +109,12 @@ struct kernel {
                                     struct snug_error *err);
 };
 
-typedef const struct kernel *rows_fn(int *n_rows); /* a family of rows */
+typedef const struct kernel *kernels_fn(int *n_rows); /* a family of rows */
 
 /* The first row of the kind in some families; prog NULL: whatever it supports. */
-static inline const struct kernel *rows_find(rows_fn *const *families, int n_families,
-                                             const struct program *prog, const struct op *op,
-                                             enum op_kind kind)
+static inline const struct kernel *kernels_find(kernels_fn *const *families, int n_families,
+                                                const struct program *prog, const struct op *op,
+                                                enum op_kind kind)
 {
     for (int f = 0; f < n_families; f++) {
         int n_rows = 0;
@@ -135,7 +135,7 @@ struct run_modes { /* what run_begin found in the calling thread, for run_end to
 
 struct device_limits { /* what the device can do at best, per second */
     double f32_flops;
-    double bf16_flops; /* of tile instructions; 0: none, products widen to fp32 */
+    double bf16_flops; /* of tile instructions; 0: none, matmuls widen to fp32 */
     /* copy, update in place: read and written bytes together; update spares what a store to other
      * lines costs, and no op can do better */
     double read_bytes, copy_bytes, update_bytes;
@@ -163,7 +163,7 @@ struct direct_hooks {
     enum snug_status (*check)(struct direct *direct, struct snug_error *err);
     /* What is under way ends, done or not, and nothing follows; from then on only close may be called. */
     void (*abort)(struct direct *direct);
-    void (*close)(struct direct *direct); /* after all recordings with exchanges are freed */
+    void (*close)(struct direct *direct); /* after all recordings with collectives are freed */
 };
 
 struct recording; /* a section's work on all streams, to be done again */
@@ -177,12 +177,13 @@ struct device_hooks {
     /* Its name, and where it sits in its machine: the same text in every process. */
     void (*identify)(struct device *device, char name[DEVICE_TEXT_MAX],
                      char place[DEVICE_TEXT_MAX]);
-    int (*number)(struct device *device);        /* as it was opened */
-    void (*use)(struct device *device);          /* what the calling thread does is for this one */
-    void *(*stream)(struct device *device);      /* of kernels */
-    void *(*copy_stream)(struct device *device); /* of copies from the store, and of exchanges */
-    /* of copies to the store, and of what is sent to the next rank and the one before */
-    void *(*stash_stream)(struct device *device);
+    int (*number)(struct device *device);   /* as it was opened */
+    void (*use)(struct device *device);     /* what the calling thread does is for this one */
+    void *(*stream)(struct device *device); /* of kernels */
+    void *(*copy_stream)(
+        struct device *device); /* of copies from the offload pool, and of collectives */
+    /* of copies to the offload pool, and of what is sent to the next rank and the one before */
+    void *(*evict_stream)(struct device *device);
     void *(*far_stream)(struct device *device); /* of what is sent further */
     /* All work of the streams is done; a failure of any of it is reported here at the latest. */
     enum snug_status (*synchronize)(struct device *device, struct snug_error *err);
@@ -199,7 +200,7 @@ struct device_hooks {
                              struct snug_error *err);
     enum snug_status (*clear)(struct device *device, void *to, int64_t n_bytes,
                               struct snug_error *err);
-    /* Put on the stream of copies, for exchanges through the host: either way; to += from, both of the
+    /* Put on the stream of copies, for collectives through the host: either way; to += from, both of the
      * device; and the host waits for all of them. */
     enum snug_status (*copy)(struct device *device, void *to, const void *from, int64_t n_bytes,
                              struct snug_error *err);
@@ -244,10 +245,10 @@ struct backend {
     void *(*alloc)(size_t bytes); /* the arena; untouched pages, NULL on failure */
     void (*release)(void *block, size_t bytes);
     const struct device_hooks *hooks; /* NULL: the arena is memory of the host */
-    const char *store_place;          /* where a store lies, in a few words */
-    /* A store whose bytes are 0 and are there: what cannot be had is refused now, not later. */
-    enum snug_status (*open_store)(const struct device_facts *facts, int64_t n_bytes,
-                                   struct store **store, struct snug_error *err);
+    const char *pool_place;           /* where an offload pool lies, in a few words */
+    /* an offload pool whose bytes are 0 and are there: what cannot be had is refused now, not later. */
+    enum snug_status (*open_pool)(const struct device_facts *facts, int64_t n_bytes,
+                                  struct offload_pool **pool, struct snug_error *err);
     /* Around every run of kernels: thread count and float modes are set for it, and are the
      * caller's again after it. */
     struct run_modes (*run_begin)(const struct device_facts *facts);
@@ -261,10 +262,10 @@ const struct backend *backend_cpu(void);
 /* The CUDA backend as far as a plan needs it: choose, alignment.  alloc is NULL: exec/plugin.h has the one
  * that runs. */
 const struct backend *backend_cuda_table(void);
-const char *backend_cuda_rows(enum op_kind kind); /* for `snug ops` */
+const char *backend_cuda_kernels(enum op_kind kind); /* for `snug ops` */
 
 /* For `snug ops`: the names of all rows of a kind, comma separated, reference excluded. */
-const char *backend_cpu_fast_rows(enum op_kind kind);
+const char *backend_cpu_simd_kernels(enum op_kind kind);
 bool backend_cpu_has_reference(enum op_kind kind);
 /* One line a library: "oneDNN 2.6.3 (avx512 cap)", "OpenMP 4.5", "isa avx512"... */
 struct text;

@@ -5,22 +5,22 @@
 
 static struct comm_tensor shared_tensor(const struct program *prog, const struct op *op, int k)
 {
-    const struct tensor *whole = &prog->tensors[exchange_whole(op, k)];
+    const struct tensor *whole = &prog->tensors[collective_whole(op, k)];
     return (struct comm_tensor){
-        .dtype = whole->dtype, .n_elems = shape_elems(&whole->shape), .cut = exchange_cut(op)};
+        .dtype = whole->dtype, .n_elems = shape_elems(&whole->shape), .cut = collective_cut(op)};
 }
 
-int64_t exchange_work_bytes(const struct program *prog, const struct op *op)
+int64_t collective_work_bytes(const struct program *prog, const struct op *op)
 {
     struct comm_tensor tensors[MAX_INPUTS];
     for (int k = 0; k < op->n_in; k++)
         tensors[k] = shared_tensor(prog, op, k);
-    return comm_work_bytes(tensors, op->n_in, exchange_ranks(op));
+    return comm_work_bytes(tensors, op->n_in, collective_ranks(op));
 }
 
-static enum snug_status exchange(struct rank_exchanger *ranks, struct comm *comm,
-                                 const struct kernel_call *call, const struct comm_tensor *tensors,
-                                 struct snug_error *err)
+static enum snug_status collective(struct rank_collectives *ranks, struct comm *comm,
+                                   const struct kernel_call *call,
+                                   const struct comm_tensor *tensors, struct snug_error *err)
 {
     void *work = ranks->bucket != NULL ? ranks->bucket : call->work;
     int n = call->op->n_in;
@@ -42,7 +42,7 @@ struct letter {
     bool is_there; /* at its place */
 };
 
-static struct letter letter_of(const struct rank_exchanger *ranks, const struct kernel_call *call)
+static struct letter letter_of(const struct rank_collectives *ranks, const struct kernel_call *call)
 {
     const struct operand *x = call->op->kind == OP_recv ? &call->out[0] : &call->in[0];
     struct letter letter = {.tensor = x->data, .place = x->data, .is_there = true};
@@ -56,14 +56,14 @@ static struct letter letter_of(const struct rank_exchanger *ranks, const struct 
 }
 
 /* From the device to the host, or back. */
-static enum snug_status bring(const struct rank_exchanger *ranks, void *to, const void *from,
+static enum snug_status bring(const struct rank_collectives *ranks, void *to, const void *from,
                               int64_t n_bytes, struct snug_error *err)
 {
     TRY(ranks->hooks->copy(ranks->device, to, from, n_bytes, err));
     return ranks->hooks->finish_copies(ranks->device, err);
 }
 
-static enum snug_status carry(const struct rank_exchanger *ranks, const struct kernel_call *call,
+static enum snug_status carry(const struct rank_collectives *ranks, const struct kernel_call *call,
                               struct snug_error *err)
 {
     struct comm *comm = ranks->comm;
@@ -86,7 +86,7 @@ static enum snug_status carry(const struct rank_exchanger *ranks, const struct k
 }
 
 /* From device to device.  The executor has let the stream of `sent` wait for its send. */
-static enum snug_status pass(const struct rank_exchanger *ranks, const struct kernel_call *call,
+static enum snug_status pass(const struct rank_collectives *ranks, const struct kernel_call *call,
                              struct snug_error *err)
 {
     const struct op *op = call->op;
@@ -102,7 +102,7 @@ static enum snug_status pass(const struct rank_exchanger *ranks, const struct ke
                                             letter.n_bytes, call->stream, err);
 }
 
-static enum snug_status run_message(const struct rank_exchanger *ranks,
+static enum snug_status run_message(const struct rank_collectives *ranks,
                                     const struct kernel_call *call, struct snug_error *err)
 {
     const struct op *op = call->op;
@@ -115,25 +115,25 @@ static enum snug_status run_message(const struct rank_exchanger *ranks,
                                          op_infos[op->kind].name, x->tensor->name);
 }
 
-static struct comm *group_of(const struct rank_exchanger *exchanger, const struct op *op)
+static struct comm *group_of(const struct rank_collectives *collective_runner, const struct op *op)
 {
-    bool is_all = exchanger->groups == NULL || exchange_group(op) == GROUP_ALL;
-    return is_all ? exchanger->comm : exchanger->groups[exchange_group(op)];
+    bool is_all = collective_runner->groups == NULL || collective_group(op) == GROUP_ALL;
+    return is_all ? collective_runner->comm : collective_runner->groups[collective_group(op)];
 }
 
-static enum snug_status run(struct exchanger *exchanger, const struct kernel_call *call,
-                            struct snug_error *err)
+static enum snug_status run(struct collective_runner *collective_runner,
+                            const struct kernel_call *call, struct snug_error *err)
 {
-    struct rank_exchanger *ranks = (struct rank_exchanger *)exchanger;
+    struct rank_collectives *ranks = (struct rank_collectives *)collective_runner;
     const struct op *op = call->op;
     if (op_is_message(op->kind))
         return run_message(ranks, call, err);
     struct comm *comm = group_of(ranks, op);
     struct comm_tensor tensors[MAX_INPUTS];
     struct snug_error why = {0};
-    if (exchange_ranks(op) != comm->n_ranks)
+    if (collective_ranks(op) != comm->n_ranks)
         return snug_fail(err, SNUG_MISMATCH, "%s was planned for %d ranks, and there are %d",
-                         op_infos[op->kind].name, exchange_ranks(op), comm->n_ranks);
+                         op_infos[op->kind].name, collective_ranks(op), comm->n_ranks);
     for (int k = 0; k < op->n_in; k++) {
         bool gathers = op->kind == OP_all_gather;
         const struct operand *whole = gathers ? &call->out[k] : &call->in[k];
@@ -142,20 +142,22 @@ static enum snug_status run(struct exchanger *exchanger, const struct kernel_cal
                                           .piece = piece->data == whole->data ? NULL : piece->data,
                                           .dtype = whole->tensor->dtype,
                                           .n_elems = shape_elems(&whole->tensor->shape),
-                                          .cut = exchange_cut(op),
+                                          .cut = collective_cut(op),
                                           .reach = ranks->bucket == NULL ? NULL : &ranks->reach};
     }
-    struct direct *direct = ranks->directs[ranks->groups == NULL ? GROUP_ALL : exchange_group(op)];
+    struct direct *direct =
+        ranks->directs[ranks->groups == NULL ? GROUP_ALL : collective_group(op)];
     enum snug_status status = direct != NULL
                                   ? ranks->hooks->direct->run(direct, call, ranks->work_bytes, &why)
-                                  : exchange(ranks, comm, call, tensors, &why);
+                                  : collective(ranks, comm, call, tensors, &why);
     const struct tensor *first = (op->kind == OP_all_gather ? call->out : call->in)[0].tensor;
     return status == SNUG_OK ? SNUG_OK
                              : snug_fail(err, status, "%.400s (in %s of \"%.60s\")", why.message,
                                          op_infos[op->kind].name, first->name);
 }
 
-struct rank_exchanger exchanger_over(struct comm *comm, struct comm *const *groups)
+struct rank_collectives rank_collectives_over(struct comm *comm, struct comm *const *groups)
 {
-    return (struct rank_exchanger){.exchanger = {.run = run}, .comm = comm, .groups = groups};
+    return (struct rank_collectives){
+        .collective_runner = {.run = run}, .comm = comm, .groups = groups};
 }

@@ -30,14 +30,14 @@ enum snug_status message_room_open(struct message_room *room, const struct progr
                                    const struct device_hooks *hooks, struct snug_error *err);
 void message_room_close(struct message_room *room, const struct device_hooks *hooks);
 
-/* Ranks of the device's own library: by enum exchange_group; for messages to the next stage and to the one
+/* Ranks of the device's own library: by enum collective_group; for messages to the next stage and to the one
  * before; for those between the ends of a longer pipeline. */
-enum { DIRECT_UP = EXCHANGE_GROUPS, DIRECT_DOWN, DIRECT_LAST, DIRECT_FIRST, N_DIRECTS };
+enum { DIRECT_UP = COLLECTIVE_GROUPS, DIRECT_DOWN, DIRECT_LAST, DIRECT_FIRST, N_DIRECTS };
 
-struct rank_exchanger {
-    struct exchanger exchanger; /* first: the two are cast into each other */
+struct rank_collectives {
+    struct collective_runner collective_runner; /* first: the two are cast into each other */
     struct comm *comm;
-    struct comm *const *groups; /* of it, by enum exchange_group; NULL: none */
+    struct comm *const *groups; /* of it, by enum collective_group; NULL: none */
     /* Of a device; NULL: the arena is the host's. */
     const struct device_hooks *hooks;
     struct device *device;
@@ -49,29 +49,31 @@ struct rank_exchanger {
     struct message_room room;
 };
 
-struct rank_exchanger exchanger_over(struct comm *comm, struct comm *const *groups);
+struct rank_collectives rank_collectives_over(struct comm *comm, struct comm *const *groups);
 
 /* staged_collectives.c: from now on through the host, by a bucket of work_bytes and room for messages, in memory that
  * copies are fast from and to. */
-enum snug_status exchanger_stage(struct rank_exchanger *exchanger, const struct program *prog,
-                                 struct snug_error *err);
-int64_t exchanger_host_bytes(const struct rank_exchanger *exchanger); /* 0: not through it */
-void exchanger_close(struct rank_exchanger *exchanger);
+enum snug_status rank_collectives_stage(struct rank_collectives *collective_runner,
+                                        const struct program *prog, struct snug_error *err);
+int64_t rank_collectives_host_bytes(
+    const struct rank_collectives *collective_runner); /* 0: not through it */
+void rank_collectives_close(struct rank_collectives *collective_runner);
 
 /* device_comm.c: from device to device, as the program wants it.  All ranks come to it.  After an abort nothing
  * goes any more. */
-enum snug_status directs_open(struct rank_exchanger *exchanger, const struct program *prog,
-                              struct snug_error *err);
-bool directs_are_open(const struct rank_exchanger *exchanger);
+enum snug_status directs_open(struct rank_collectives *collective_runner,
+                              const struct program *prog, struct snug_error *err);
+bool directs_are_open(const struct rank_collectives *collective_runner);
 /* A message that goes by an op, not `sent`: by which of them, and as which of its ranks the other is known. */
-struct direct *direct_of_message(const struct rank_exchanger *exchanger, const struct op *op,
-                                 int *peer);
-bool message_is_far(const struct rank_exchanger *exchanger, const struct op *op);
-enum snug_status directs_check(const struct rank_exchanger *exchanger, struct snug_error *err);
-void directs_abort(const struct rank_exchanger *exchanger);
-void directs_close(struct rank_exchanger *exchanger);
+struct direct *direct_of_message(const struct rank_collectives *collective_runner,
+                                 const struct op *op, int *peer);
+bool message_is_far(const struct rank_collectives *collective_runner, const struct op *op);
+enum snug_status directs_check(const struct rank_collectives *collective_runner,
+                               struct snug_error *err);
+void directs_abort(const struct rank_collectives *collective_runner);
+void directs_close(struct rank_collectives *collective_runner);
 
 /* What such an op wants of workspace: its bucket. */
-int64_t exchange_work_bytes(const struct program *prog, const struct op *op);
+int64_t collective_work_bytes(const struct program *prog, const struct op *op);
 
 #endif

@@ -13,7 +13,7 @@
 
 enum { HOST_MAX = 64 };
 
-struct seat { /* of one rank, as it tells the others */
+struct rank_gpu { /* of one rank, as it tells the others */
     char host[HOST_MAX], place[DEVICE_TEXT_MAX];
     int32_t gpu, has_direct;
     char direct[DEVICE_TEXT_MAX]; /* what it has, or why it has none */
@@ -25,31 +25,31 @@ static bool wish_is(const char *wish)
     return given != NULL && strcmp(given, wish) == 0;
 }
 
-bool seats_are_forced(void)
+bool device_assignment_is_forced(void)
 {
     return wish_is("force");
 }
 
-void seats_free(struct seats *seats)
+void device_assignment_free(struct device_assignment *device_assignment)
 {
-    if (seats != NULL)
-        free(seats->gpu);
-    free(seats);
+    if (device_assignment != NULL)
+        free(device_assignment->gpu);
+    free(device_assignment);
 }
 
 /* What each rank has, to all of them. */
-static enum snug_status tell_all(struct comm *comm, const struct seat *own, struct seat *all,
-                                 struct snug_error *err)
+static enum snug_status tell_all(struct comm *comm, const struct rank_gpu *own,
+                                 struct rank_gpu *all, struct snug_error *err)
 {
     TRY(comm_gather(comm, 0, own, sizeof *own, all, err));
     return comm_broadcast(comm, 0, all, (int64_t)sizeof *all * comm->n_ranks, err);
 }
 
-static struct seat seat_of_host(void)
+static struct rank_gpu gpu_of_host(void)
 {
-    struct seat seat = {0};
-    gethostname(seat.host, sizeof seat.host - 1);
-    return seat;
+    struct rank_gpu rank_gpu = {0};
+    gethostname(rank_gpu.host, sizeof rank_gpu.host - 1);
+    return rank_gpu;
 }
 
 static enum snug_status no_memory(struct snug_error *err)
@@ -60,7 +60,7 @@ static enum snug_status no_memory(struct snug_error *err)
 static enum snug_status own_number(struct comm *comm, int n_gpus, int *number,
                                    struct snug_error *err)
 {
-    struct seat *all = calloc((size_t)comm->n_ranks, sizeof *all), own = seat_of_host();
+    struct rank_gpu *all = calloc((size_t)comm->n_ranks, sizeof *all), own = gpu_of_host();
     if (all == NULL)
         return no_memory(err);
     enum snug_status status = tell_all(comm, &own, all, err);
@@ -72,8 +72,8 @@ static enum snug_status own_number(struct comm *comm, int n_gpus, int *number,
     return status;
 }
 
-enum snug_status seats_take(struct comm *comm, const struct device_hooks *hooks,
-                            struct device **device, struct snug_error *err)
+enum snug_status device_assignment_take(struct comm *comm, const struct device_hooks *hooks,
+                                        struct device **device, struct snug_error *err)
 {
     int number = 0;
     if (comm != NULL)
@@ -84,62 +84,65 @@ enum snug_status seats_take(struct comm *comm, const struct device_hooks *hooks,
 /* ---- which way ------------------------------------------------------------------------------- */
 
 /* Why not directly; false: nothing is in the way. */
-static bool find_hindrance(const struct seat *all, int n_ranks, char why[SEATS_WAY_MAX])
+static bool find_hindrance(const struct rank_gpu *all, int n_ranks, char why[TRANSPORT_TEXT_MAX])
 {
     if (wish_is("off")) {
-        snprintf(why, SEATS_WAY_MAX, "SNUG_NCCL is off");
+        snprintf(why, TRANSPORT_TEXT_MAX, "SNUG_NCCL is off");
         return true;
     }
     for (int b = 1; b < n_ranks; b++)
         for (int a = 0; a < b; a++)
             if (strcmp(all[a].host, all[b].host) == 0 && strcmp(all[a].place, all[b].place) == 0) {
-                snprintf(why, SEATS_WAY_MAX, "ranks %d and %d share a GPU", a, b);
+                snprintf(why, TRANSPORT_TEXT_MAX, "ranks %d and %d share a GPU", a, b);
                 return true;
             }
     for (int a = 0; a < n_ranks; a++)
         if (!all[a].has_direct) {
-            snprintf(why, SEATS_WAY_MAX, "rank %d has no NCCL, %s", a, all[a].direct);
+            snprintf(why, TRANSPORT_TEXT_MAX, "rank %d has no NCCL, %s", a, all[a].direct);
             return true;
         }
     return false;
 }
 
-static enum snug_status choose_way(const struct seat *all, struct seats *seats,
+static enum snug_status choose_way(const struct rank_gpu *all,
+                                   struct device_assignment *device_assignment,
                                    struct snug_error *err)
 {
-    char why[SEATS_WAY_MAX] = "";
-    seats->is_direct = !find_hindrance(all, seats->n_ranks, why);
-    if (seats->is_direct) {
-        snprintf(seats->way, sizeof seats->way, "%s", all[0].direct);
+    char why[TRANSPORT_TEXT_MAX] = "";
+    device_assignment->is_direct = !find_hindrance(all, device_assignment->n_ranks, why);
+    if (device_assignment->is_direct) {
+        snprintf(device_assignment->way, sizeof device_assignment->way, "%s", all[0].direct);
         return SNUG_OK;
     }
-    if (seats_are_forced())
+    if (device_assignment_is_forced())
         return snug_fail(err, SNUG_UNSUPPORTED, "SNUG_NCCL=force: %s", why);
-    snprintf(seats->way, sizeof seats->way, "MPI through the host's memory: %.180s", why);
+    snprintf(device_assignment->way, sizeof device_assignment->way,
+             "MPI through the host's memory: %.180s", why);
     return SNUG_OK;
 }
 
-enum snug_status seats_agree(struct comm *comm, const struct device_hooks *hooks,
-                             struct device *device, struct seats **out, struct snug_error *err)
+enum snug_status device_assignment_agree(struct comm *comm, const struct device_hooks *hooks,
+                                         struct device *device, struct device_assignment **out,
+                                         struct snug_error *err)
 {
-    struct seat *all = calloc((size_t)comm->n_ranks, sizeof *all), own = seat_of_host();
-    struct seats *seats = *out = calloc(1, sizeof *seats);
+    struct rank_gpu *all = calloc((size_t)comm->n_ranks, sizeof *all), own = gpu_of_host();
+    struct device_assignment *device_assignment = *out = calloc(1, sizeof *device_assignment);
     char name[DEVICE_TEXT_MAX];
-    if (seats != NULL)
-        seats->gpu = calloc((size_t)comm->n_ranks, sizeof *seats->gpu);
-    if (all == NULL || seats == NULL || seats->gpu == NULL) {
+    if (device_assignment != NULL)
+        device_assignment->gpu = calloc((size_t)comm->n_ranks, sizeof *device_assignment->gpu);
+    if (all == NULL || device_assignment == NULL || device_assignment->gpu == NULL) {
         free(all);
         return no_memory(err);
     }
-    seats->n_ranks = comm->n_ranks;
+    device_assignment->n_ranks = comm->n_ranks;
     own.gpu = hooks->number(device);
     hooks->identify(device, name, own.place);
     own.has_direct = hooks->direct->find(own.direct);
     enum snug_status status = tell_all(comm, &own, all, err);
     for (int rank = 0; rank < comm->n_ranks; rank++)
-        seats->gpu[rank] = all[rank].gpu;
+        device_assignment->gpu[rank] = all[rank].gpu;
     if (status == SNUG_OK)
-        status = choose_way(all, seats, err);
+        status = choose_way(all, device_assignment, err);
     free(all);
     return status;
 }

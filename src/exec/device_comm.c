@@ -72,7 +72,7 @@ static enum snug_status wait_for_opening(struct opening *o, const struct comm *a
 }
 
 /* The ranks of `comm`, which are all or some. */
-static enum snug_status open_one(const struct rank_exchanger *ranks, struct comm *comm,
+static enum snug_status open_one(const struct rank_collectives *ranks, struct comm *comm,
                                  struct direct **direct, struct snug_error *err)
 {
     struct opening *o = calloc(1, sizeof *o);
@@ -93,23 +93,23 @@ static enum snug_status open_one(const struct rank_exchanger *ranks, struct comm
     *direct = o->direct;
     status = o->status;
     if (status != SNUG_OK)
-        snug_fail(err, status, "%.400s; with SNUG_NCCL=off ranks exchange through the host",
+        snug_fail(err, status, "%.400s; with SNUG_NCCL=off ranks communicate through the host",
                   o->why.message);
     free(o);
     return status;
 }
 
-bool message_is_far(const struct rank_exchanger *ranks, const struct op *op)
+bool message_is_far(const struct rank_collectives *ranks, const struct op *op)
 {
     int stage_ranks = ranks->groups == NULL ? 1 : ranks->groups[GROUP_STAGE]->n_ranks;
     return abs(message_peer(op) - ranks->comm->rank) > stage_ranks;
 }
 
 /* Which one an op goes by; -1: none.  All ranks of it have such ops. */
-static int which_of(const struct rank_exchanger *ranks, const struct op *op)
+static int which_of(const struct rank_collectives *ranks, const struct op *op)
 {
-    if (op_is_exchange(op->kind))
-        return ranks->groups == NULL ? GROUP_ALL : (int)exchange_group(op);
+    if (op_is_collective(op->kind))
+        return ranks->groups == NULL ? GROUP_ALL : (int)collective_group(op);
     if (op->kind != OP_send && op->kind != OP_recv)
         return -1;
     bool goes_up = (op->kind == OP_send) == (message_peer(op) > ranks->comm->rank);
@@ -117,7 +117,7 @@ static int which_of(const struct rank_exchanger *ranks, const struct op *op)
                                      : (goes_up ? DIRECT_UP : DIRECT_DOWN);
 }
 
-static struct comm *comm_of(const struct rank_exchanger *ranks, int which)
+static struct comm *comm_of(const struct rank_collectives *ranks, int which)
 {
     bool at_ends = which == GROUP_ENDS || which == DIRECT_LAST || which == DIRECT_FIRST;
     return at_ends                ? ranks->groups[GROUP_ENDS]
@@ -126,7 +126,7 @@ static struct comm *comm_of(const struct rank_exchanger *ranks, int which)
 }
 
 /* In the same order everywhere.  Every rank of a pipeline names messages of both ways. */
-enum snug_status directs_open(struct rank_exchanger *ranks, const struct program *prog,
+enum snug_status directs_open(struct rank_collectives *ranks, const struct program *prog,
                               struct snug_error *err)
 {
     bool is_named[N_DIRECTS] = {[GROUP_ALL] = true};
@@ -143,19 +143,20 @@ enum snug_status directs_open(struct rank_exchanger *ranks, const struct program
 
 /* ---- while they are open ---------------------------------------------------------------------- */
 
-bool directs_are_open(const struct rank_exchanger *ranks)
+bool directs_are_open(const struct rank_collectives *ranks)
 {
     return ranks->directs[GROUP_ALL] != NULL;
 }
 
-struct direct *direct_of_message(const struct rank_exchanger *ranks, const struct op *op, int *peer)
+struct direct *direct_of_message(const struct rank_collectives *ranks, const struct op *op,
+                                 int *peer)
 {
     int which = which_of(ranks, op);
     *peer = message_is_far(ranks, op) ? 1 - ranks->groups[GROUP_ENDS]->rank : message_peer(op);
     return ranks->directs[which];
 }
 
-enum snug_status directs_check(const struct rank_exchanger *ranks, struct snug_error *err)
+enum snug_status directs_check(const struct rank_collectives *ranks, struct snug_error *err)
 {
     for (int i = 0; i < N_DIRECTS; i++)
         if (ranks->directs[i] != NULL)
@@ -163,14 +164,14 @@ enum snug_status directs_check(const struct rank_exchanger *ranks, struct snug_e
     return SNUG_OK;
 }
 
-void directs_abort(const struct rank_exchanger *ranks)
+void directs_abort(const struct rank_collectives *ranks)
 {
     for (int i = 0; i < N_DIRECTS; i++)
         if (ranks->directs[i] != NULL)
             ranks->hooks->direct->abort(ranks->directs[i]);
 }
 
-void directs_close(struct rank_exchanger *ranks)
+void directs_close(struct rank_collectives *ranks)
 {
     for (int i = 0; i < N_DIRECTS; i++) {
         if (ranks->directs[i] != NULL)

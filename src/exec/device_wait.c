@@ -1,9 +1,9 @@
 /*
  * device_wait.c -- the host waits for the device, and does not wait for ever.
  *
- * Exchanges that go from device to device (NCCL) are work on a stream that ends when all ranks have come
+ * Collectives that go from device to device (NCCL) are work on a stream that ends when all ranks have come
  * to it.  A rank that has died never comes.  So the host asks whether the work is done in place of waiting
- * for it, and in between whether the others are there; if not, the exchanges are aborted, and the streams
+ * for it, and in between whether the others are there; if not, the collectives are aborted, and the streams
  * run empty.
  */
 #include "exec/local.h"
@@ -31,7 +31,7 @@ static enum snug_status is_done(const struct exec *exec, void *event, bool *done
 
 void device_give_up(struct exec *exec)
 {
-    directs_abort(&exec->exchanger);
+    directs_abort(&exec->collective_runner);
     (void)exec->hooks->synchronize(exec->facts.device, NULL);
 }
 
@@ -56,7 +56,7 @@ static enum snug_status ask_until_done(struct exec *exec, void *event, struct sn
     for (int turn = 0; !done; turn += turn < 1 << 20) {
         enum snug_status status = comm_check(exec->facts.comm, err);
         if (status == SNUG_OK)
-            status = directs_check(&exec->exchanger, err);
+            status = directs_check(&exec->collective_runner, err);
         if (status == SNUG_OK)
             status = is_done(exec, event, &done, err);
         if (status != SNUG_OK) {
@@ -72,14 +72,14 @@ static enum snug_status ask_until_done(struct exec *exec, void *event, struct sn
 
 enum snug_status device_finish(struct exec *exec, struct snug_error *err)
 {
-    if (directs_are_open(&exec->exchanger))
+    if (directs_are_open(&exec->collective_runner))
         TRY(ask_until_done(exec, NULL, err));
     return exec->hooks->synchronize(exec->facts.device, err);
 }
 
 enum snug_status device_finish_event(struct exec *exec, void *event, struct snug_error *err)
 {
-    if (directs_are_open(&exec->exchanger))
+    if (directs_are_open(&exec->collective_runner))
         return ask_until_done(exec, event, err);
     return exec->hooks->event_finish(event, err);
 }

@@ -28,7 +28,7 @@ static struct operand operand_of(const struct exec *exec, tensor_id id)
     tensor_id own = exec->fetched[id] != TENSOR_NONE ? exec->fetched[id] : id;
     return (struct operand){.data = exec_place_of(exec, id),
                             .tensor = &prog->tensors[id],
-                            .stored_at = exec->plan->stored_at[id],
+                            .pool_offset = exec->plan->pool_offset[id],
                             .whole_name = prog->tensors[tensor_root(prog, own)].name,
                             .whole_from = prog->tensors[own].offset_elems +
                                           prog->tensors[tensor_root(prog, own)].whole_from};
@@ -42,11 +42,11 @@ static enum snug_status prepare(struct exec *exec, int i, struct snug_error *err
     if (kernel == NULL)
         return snug_fail(err, SNUG_UNSUPPORTED, "op %d (%s): the %s backend has no kernel for it",
                          i, op_infos[op->kind].name, exec->backend->name);
-    *call = (struct kernel_call){.op = op, .facts = &exec->facts, .store = exec->store};
+    *call = (struct kernel_call){.op = op, .facts = &exec->facts, .pool = exec->pool};
     if (exec->hooks != NULL)
         call->stream = device_stream_of(exec, op);
     if (exec->facts.comm != NULL)
-        call->exchanger = &exec->exchanger.exchanger;
+        call->collective_runner = &exec->collective_runner.collective_runner;
     for (int k = 0; k < op->n_in; k++)
         call->in[k] = operand_of(exec, op->in[k]);
     for (int k = 0; k < op->n_out; k++)
@@ -60,7 +60,7 @@ static enum snug_status prepare(struct exec *exec, int i, struct snug_error *err
                          "op %d (%s) wants %zu bytes of workspace but was planned for another "
                          "machine or thread count",
                          i, op_infos[op->kind].name, wanted);
-    if (kernel->apart != NULL && kernel->apart(exec->prog, op) && !op->apart)
+    if (kernel->no_alias != NULL && kernel->no_alias(exec->prog, op) && !op->no_alias)
         return snug_fail(err, SNUG_MISMATCH,
                          "op %d (%s) may lie on its input but was planned for another backend", i,
                          op_infos[op->kind].name);
@@ -84,7 +84,7 @@ static void find_waits(struct exec *exec, int *copied_by)
         const struct op *op = &prog->ops[i];
         exec->waits_for[i] = -1;
         exec->number[i] = -1;
-        bool waits = !op_is_copy(op) || op->kind == OP_stash || op->kind == OP_send;
+        bool waits = !op_is_copy(op) || op->kind == OP_evict || op->kind == OP_send;
         for (int k = 0; k < op->n_in && waits; k++)
             if (op->in[k] != TENSOR_NONE &&
                 copied_by[tensor_root(prog, op->in[k])] > exec->waits_for[i])
@@ -92,7 +92,7 @@ static void find_waits(struct exec *exec, int *copied_by)
         for (int k = 0; k < op->n_out && op_is_copy(op); k++)
             if (op->out[k] != TENSOR_NONE)
                 copied_by[tensor_root(prog, op->out[k])] = i;
-        if (op->kind == OP_fetch)
+        if (op->kind == OP_prefetch)
             exec->fetched[op->out[0]] = op->in[0];
     }
 }
@@ -111,7 +111,7 @@ static bool help_posted(void *user)
     return comm->table->progress(comm);
 }
 
-/* The lane of copies, and a store unless it is another's. */
+/* The lane of copies, and an offload pool unless it is another's. */
 static enum snug_status open_lane(struct exec *exec, struct exec *shared, struct snug_error *err)
 {
     const struct program *prog = exec->prog;
@@ -131,13 +131,14 @@ static enum snug_status open_lane(struct exec *exec, struct exec *shared, struct
     for (int i = 0; i < prog->n_ops; i++)
         n_copies += op_is_copy(&prog->ops[i]);
     if (shared != NULL)
-        exec->store = shared->store;
-    else if (exec->plan->store_bytes > 0)
-        TRY(exec->backend->open_store(&exec->facts, exec->plan->store_bytes, &exec->store, err));
+        exec->pool = shared->pool;
+    else if (exec->plan->pool_bytes > 0)
+        TRY(exec->backend->open_pool(&exec->facts, exec->plan->pool_bytes, &exec->pool, err));
     if (exec->hooks != NULL)
         TRY(device_open_lane(exec, err));
     struct comm *comm = exec->facts.comm;
-    bool by_thread = exec->hooks == NULL || exchanger_host_bytes(&exec->exchanger) > 0;
+    bool by_thread =
+        exec->hooks == NULL || rank_collectives_host_bytes(&exec->collective_runner) > 0;
     bool posts = comm != NULL && comm->table->progress != NULL;
     return n_copies == 0 || !by_thread
                ? SNUG_OK
@@ -148,12 +149,15 @@ static enum snug_status open_lane(struct exec *exec, struct exec *shared, struct
 static enum snug_status open_device(struct exec *exec, struct snug_error *err)
 {
     struct comm *comm = exec->facts.comm;
-    TRY(seats_take(comm, exec->hooks, &exec->facts.device, err));
-    exec->exchanger.device = exec->facts.device;
+    TRY(device_assignment_take(comm, exec->hooks, &exec->facts.device, err));
+    exec->collective_runner.device = exec->facts.device;
     if (comm == NULL)
         return SNUG_OK;
-    TRY(seats_agree(comm, exec->hooks, exec->facts.device, &exec->seats, err));
-    return exec->seats->is_direct ? directs_open(&exec->exchanger, exec->prog, err) : SNUG_OK;
+    TRY(device_assignment_agree(comm, exec->hooks, exec->facts.device, &exec->device_assignment,
+                                err));
+    return exec->device_assignment->is_direct
+               ? directs_open(&exec->collective_runner, exec->prog, err)
+               : SNUG_OK;
 }
 
 /* The device and the arena, or those of `shared`. */
@@ -164,8 +168,9 @@ static enum snug_status open_memory(struct exec *exec, const struct exec *shared
     if (shared != NULL) {
         exec->arena = shared->arena;
         exec->facts.device = shared->facts.device;
-        exec->exchanger.device = exec->facts.device;
-        memcpy(exec->exchanger.directs, shared->exchanger.directs, sizeof exec->exchanger.directs);
+        exec->collective_runner.device = exec->facts.device;
+        memcpy(exec->collective_runner.directs, shared->collective_runner.directs,
+               sizeof exec->collective_runner.directs);
         if (exec->arena_bytes > shared->arena_bytes)
             return snug_fail(err, SNUG_MISMATCH, "%s does not fit the arena it is to share",
                              exec->prog->name);
@@ -201,8 +206,8 @@ enum snug_status exec_create(const struct program *prog, const struct plan *plan
         exec->facts.comm = shared->facts.comm;
         exec->facts.groups = shared->facts.groups;
     }
-    exec->exchanger = exchanger_over(exec->facts.comm, exec->facts.groups);
-    exec->exchanger.hooks = backend->hooks;
+    exec->collective_runner = rank_collectives_over(exec->facts.comm, exec->facts.groups);
+    exec->collective_runner.hooks = backend->hooks;
     exec->arena_bytes = plan->arena_bytes;
     exec->calls = calloc((size_t)prog->n_ops + 1, sizeof *exec->calls);
     exec->kernels = calloc((size_t)prog->n_ops + 1, sizeof(struct kernel *));
@@ -217,7 +222,7 @@ enum snug_status exec_create(const struct program *prog, const struct plan *plan
     if (status != SNUG_OK) {
         /* to close in peace would wait for the others */
         if (exec->owns_arena)
-            directs_abort(&exec->exchanger);
+            directs_abort(&exec->collective_runner);
         exec_free(exec);
         return status;
     }
@@ -232,8 +237,8 @@ void exec_free(struct exec *exec)
     copies_free(exec->copies);
     (void)exec_fill_finish(exec, NULL); /* pieces of a failure */
     device_close(exec);
-    if (exec->owns_arena && exec->store != NULL)
-        exec->store->close(exec->store);
+    if (exec->owns_arena && exec->pool != NULL)
+        exec->pool->close(exec->pool);
     for (int i = 0; exec->kernels != NULL && exec->calls != NULL && i < exec->prog->n_ops; i++)
         if (exec->kernels[i] != NULL && exec->kernels[i]->release != NULL &&
             exec->calls[i].prepared != NULL)
@@ -242,7 +247,7 @@ void exec_free(struct exec *exec)
         exec->backend->release(exec->arena, (size_t)exec->arena_bytes);
     if (exec->owns_arena && exec->facts.device != NULL)
         exec->hooks->close(exec->facts.device);
-    seats_free(exec->seats);
+    device_assignment_free(exec->device_assignment);
     free(exec->calls);
     free(exec->kernels);
     free(exec->fetched);
@@ -277,7 +282,7 @@ enum snug_status exec_view(struct exec *exec, tensor_id id, const void **data,
 
 bool exec_holds(const struct exec *exec, tensor_id id)
 {
-    return exec->plan->offset[id] >= 0 || exec->plan->stored_at[id] >= 0;
+    return exec->plan->offset[id] >= 0 || exec->plan->pool_offset[id] >= 0;
 }
 
 enum snug_status exec_read(const struct exec *exec, tensor_id id, int64_t at_bytes, int64_t n_bytes,
@@ -285,8 +290,8 @@ enum snug_status exec_read(const struct exec *exec, tensor_id id, int64_t at_byt
 {
     const unsigned char *data = exec_place_of(exec, id);
     if (data == NULL)
-        return exec->store->read(exec->store, exec->plan->stored_at[id] + at_bytes, to, n_bytes,
-                                 err);
+        return exec->pool->read(exec->pool, exec->plan->pool_offset[id] + at_bytes, to, n_bytes,
+                                err);
     if (exec->hooks != NULL)
         return exec->hooks->read(exec->facts.device, data + at_bytes, to, n_bytes, err);
     memcpy(to, data + at_bytes, (size_t)n_bytes);
@@ -298,8 +303,8 @@ enum snug_status exec_write(const struct exec *exec, tensor_id id, int64_t at_by
 {
     unsigned char *data = exec_place_of(exec, id);
     if (data == NULL)
-        return exec->store->write(exec->store, exec->plan->stored_at[id] + at_bytes, from, n_bytes,
-                                  err);
+        return exec->pool->write(exec->pool, exec->plan->pool_offset[id] + at_bytes, from, n_bytes,
+                                 err);
     if (exec->hooks != NULL)
         return exec->hooks->write(exec->facts.device, data + at_bytes, from, n_bytes, err);
     memcpy(data + at_bytes, from, (size_t)n_bytes);
@@ -485,17 +490,17 @@ void exec_feed_ahead(struct exec *exec, bool ahead)
 
 int exec_rank_gpu(const struct exec *exec, int rank)
 {
-    return exec->seats == NULL ? -1 : exec->seats->gpu[rank];
+    return exec->device_assignment == NULL ? -1 : exec->device_assignment->gpu[rank];
 }
 
-const char *exec_exchange_way(const struct exec *exec)
+const char *exec_transport(const struct exec *exec)
 {
-    return exec->seats == NULL ? NULL : exec->seats->way;
+    return exec->device_assignment == NULL ? NULL : exec->device_assignment->way;
 }
 
-int64_t exec_exchange_host_bytes(const struct exec *exec)
+int64_t exec_collective_host_bytes(const struct exec *exec)
 {
-    return exchanger_host_bytes(&exec->exchanger);
+    return rank_collectives_host_bytes(&exec->collective_runner);
 }
 
 int64_t exec_resident_bytes(const struct exec *exec)

@@ -9,7 +9,7 @@
 
 struct exec;
 
-/* Allocates the arena and the store of the plan, chooses and prepares every kernel.  The program,
+/* Allocates the arena and the offload pool of the plan, chooses and prepares every kernel.  The program,
  * plan and facts must outlive it.  `shared`: run in those of another exec instead (plan_make_over).
  */
 enum snug_status exec_create(const struct program *prog, const struct plan *plan,
@@ -29,7 +29,7 @@ void *exec_input(const struct exec *exec, tensor_id id);
 enum snug_status exec_view(struct exec *exec, tensor_id id, const void **data,
                            struct snug_error *err);
 
-/* For tensors that may be anywhere: does it lie in the arena or in the store; bytes of it from there, and
+/* For tensors that may be anywhere: does it lie in the arena or in the offload pool; bytes of it from there, and
  * to there. Not while a run is under way; otherwise from any thread. */
 bool exec_holds(const struct exec *exec, tensor_id id);
 enum snug_status exec_read(const struct exec *exec, tensor_id id, int64_t at_bytes, int64_t n_bytes,
@@ -88,9 +88,9 @@ void exec_time_ops(struct exec *exec, double *op_seconds);
 /* Of ranks on GPUs: the one that a rank has, by its number in its machine; which way they exchange, in a
  * line.  -1, NULL: not on GPUs, or alone. */
 int exec_rank_gpu(const struct exec *exec, int rank);
-const char *exec_exchange_way(const struct exec *exec);
-/* Of the host, beside the plan's bucket in the arena, where exchanges go through it; else 0. */
-int64_t exec_exchange_host_bytes(const struct exec *exec);
+const char *exec_transport(const struct exec *exec);
+/* Of the host, beside the plan's bucket in the arena, where collectives go through it; else 0. */
+int64_t exec_collective_host_bytes(const struct exec *exec);
 /* Of all runs so far: how long ops have waited for the lane of copies, and with that for other
  * ranks.  A device's streams wait by themselves and are not counted. */
 double exec_waited_seconds(const struct exec *exec);

@@ -44,7 +44,7 @@ static int64_t bucket_bytes(const struct program *prog)
 {
     int64_t most = 0;
     for (int i = 0; i < prog->n_ops; i++)
-        if (op_is_exchange(prog->ops[i].kind) && prog->ops[i].work != TENSOR_NONE &&
+        if (op_is_collective(prog->ops[i].kind) && prog->ops[i].work != TENSOR_NONE &&
             tensor_bytes(prog, prog->ops[i].work) > most)
             most = tensor_bytes(prog, prog->ops[i].work);
     return most;
@@ -65,11 +65,11 @@ static void find_sends(struct exec *exec)
 
 enum snug_status device_open_lane(struct exec *exec, struct snug_error *err)
 {
-    exec->exchanger.work_bytes = exec->facts.comm == NULL ? 0 : bucket_bytes(exec->prog);
-    if (directs_are_open(&exec->exchanger))
+    exec->collective_runner.work_bytes = exec->facts.comm == NULL ? 0 : bucket_bytes(exec->prog);
+    if (directs_are_open(&exec->collective_runner))
         find_sends(exec);
     else if (exec->facts.comm != NULL)
-        TRY(exchanger_stage(&exec->exchanger, exec->prog, err));
+        TRY(rank_collectives_stage(&exec->collective_runner, exec->prog, err));
     TRY(exec->hooks->event_make(&exec->forked, err));
     return make_events(&exec->copied, exec, true, err);
 }
@@ -88,11 +88,11 @@ void device_close(struct exec *exec)
     free_events(exec->timed, exec->prog->n_ops + 1, hooks);
     hooks->event_free(exec->forked);
     staging_free(exec);
-    exchanger_close(&exec->exchanger);
-    if (exec->owns_arena && directs_are_open(&exec->exchanger)) {
+    rank_collectives_close(&exec->collective_runner);
+    if (exec->owns_arena && directs_are_open(&exec->collective_runner)) {
         if (comm_check(exec->facts.comm, NULL) != SNUG_OK)
-            directs_abort(&exec->exchanger);
-        directs_close(&exec->exchanger);
+            directs_abort(&exec->collective_runner);
+        directs_close(&exec->collective_runner);
     }
 }
 
@@ -107,18 +107,18 @@ enum snug_status device_run_copy(struct exec *exec, int i, struct snug_error *er
 
 static bool leaves(enum op_kind kind)
 {
-    return kind == OP_stash || kind == OP_send;
+    return kind == OP_evict || kind == OP_send;
 }
 
 void *device_stream_of(const struct exec *exec, const struct op *op)
 {
     const struct device_hooks *hooks = exec->hooks;
     struct device *device = exec->facts.device;
-    bool is_far =
-        op->kind == OP_send && exec->facts.comm != NULL && message_is_far(&exec->exchanger, op);
+    bool is_far = op->kind == OP_send && exec->facts.comm != NULL &&
+                  message_is_far(&exec->collective_runner, op);
     return !op_is_copy(op)    ? hooks->stream(device)
            : is_far           ? hooks->far_stream(device)
-           : leaves(op->kind) ? hooks->stash_stream(device)
+           : leaves(op->kind) ? hooks->evict_stream(device)
                               : hooks->copy_stream(device);
 }
 
@@ -140,16 +140,16 @@ static bool is_under_way(const struct exec *exec, int copy)
 
 static void forget_copies(struct exec *exec)
 {
-    exec->newest_fetch = exec->newest_stash = -1;
+    exec->newest_fetch = exec->newest_eviction = -1;
     exec->n_joined = exec->n_issued;
 }
 
 /* After the kernels before it, beside those that follow.  What leaves has a stream of its own, so that a
- * bus is used both ways at once.  Plans count on copies being done one after the other: a fetch may have
- * the bytes of a stash before it, so it waits for them all.  What is sent is in use until `sent`, and nothing
+ * bus is used both ways at once.  Plans count on copies being done one after the other: a prefetch may have
+ * the bytes of a evict before it, so it waits for them all.  What is sent is in use until `sent`, and nothing
  * else waits for it: it may leave only when this rank has received something.  What leaves waits for the
- * copy that has made its operand, if one has, and for no later one: states of the next parameters are fetched
- * while those of the last are stashed. */
+ * copy that has made its operand, if one has, and for no later one: states of the next parameters are prefetched
+ * while those of the last are evicted. */
 enum snug_status device_issue_copy(struct exec *exec, int i, struct snug_error *err)
 {
     const struct device_hooks *hooks = exec->hooks;
@@ -163,13 +163,13 @@ enum snug_status device_issue_copy(struct exec *exec, int i, struct snug_error *
     void *stream = exec->calls[i].stream;
     TRY(hooks->event_record(exec->forked, hooks->stream(device), err));
     TRY(hooks->event_wait(stream, exec->forked, err));
-    if (!leaves(kind) && exec->newest_stash >= 0)
-        TRY(hooks->event_wait(stream, exec->copied[exec->newest_stash], err));
+    if (!leaves(kind) && exec->newest_eviction >= 0)
+        TRY(hooks->event_wait(stream, exec->copied[exec->newest_eviction], err));
     if (leaves(kind) && is_under_way(exec, exec->waits_for[i]))
         TRY(hooks->event_wait(stream, exec->copied[exec->waits_for[i]], err));
     TRY(wait_for_send(exec, i, err));
     exec->number[i] = exec->n_issued++;
-    exec->newest_stash = kind == OP_stash ? i : leaves(kind) ? exec->newest_stash : -1;
+    exec->newest_eviction = kind == OP_evict ? i : leaves(kind) ? exec->newest_eviction : -1;
     exec->newest_fetch = leaves(kind) ? exec->newest_fetch : i;
     TRY(exec->kernels[i]->run(&exec->calls[i], err));
     return hooks->event_record(exec->copied[i], stream, err);
@@ -272,7 +272,7 @@ static enum snug_status run_part(struct exec *exec, enum part part, int micro,
                : exec_run_section(exec, range.begin, range.end, micro, err);
 }
 
-/* Exchanges through the host are not the device's work.  Messages wait for other ranks while others go by:
+/* Collectives through the host are not the device's work.  Messages wait for other ranks while others go by:
  * that takes streams of their own, which a recording does not promise. */
 static bool needs_host(const struct exec *exec, const struct part_range *range)
 {

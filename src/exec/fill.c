@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Three may be open at a time: codes, scales and a master.  Those of the piece before are on their way. */
+/* Three may be open at a time: quantized elements, scales and a master.  Those of the piece before are on their way. */
 enum { N_OPEN = 3, N_ROOMS = 2 * N_OPEN };
 
 struct fill_rooms {

@@ -26,26 +26,27 @@ struct exec {
     exec_stop *stop;    /* NULL: nobody asks for the end of a run */
     void *stop_user;
     double waited_seconds;
-    struct store *store;
-    struct rank_exchanger exchanger;
-    struct seats *seats;   /* NULL: alone, or not on a device, or another exec's */
-    struct copies *copies; /* NULL: the program has none, or they are on a stream */
-    tensor_id *fetched;    /* per tensor: of which it is a copy in staging, or TENSOR_NONE */
-    int *waits_for;        /* per op: the copy that must be done before it, or -1 */
-    int64_t *number;       /* per copy: when it was last issued, by copies.h or n_issued */
+    struct offload_pool *pool;
+    struct rank_collectives collective_runner;
+    struct device_assignment
+        *device_assignment; /* NULL: alone, or not on a device, or another exec's */
+    struct copies *copies;  /* NULL: the program has none, or they are on a stream */
+    tensor_id *fetched;     /* per tensor: of which it is a copy in staging, or TENSOR_NONE */
+    int *waits_for;         /* per op: the copy that must be done before it, or -1 */
+    int64_t *number;        /* per copy: when it was last issued, by copies.h or n_issued */
     struct fill_rooms *fill_rooms; /* fill.c's; NULL: no piece is on its way */
     /* Of a backend with hooks; the rest is exec_device.c's. */
     const struct device_hooks *hooks;
     struct staging *staging;
     bool feeds_ahead;
-    void *forked;      /* event: kernels before the copy that is put on its stream */
-    void **copied;     /* events, per copy: it is done */
-    int newest_fetch;  /* of this section: the last copy on the stream of copies, or -1 */
-    int newest_stash;  /* the last one that no fetch has waited for, or -1 */
-    int64_t n_issued;  /* copies that were put on streams */
-    int64_t n_joined;  /* of these, those that the kernels' stream has waited for */
-    void **timed;      /* events, per op: its end; the last: the begin of a section */
-    bool has_recorded; /* or tried to */
+    void *forked;        /* event: kernels before the copy that is put on its stream */
+    void **copied;       /* events, per copy: it is done */
+    int newest_fetch;    /* of this section: the last copy on the stream of copies, or -1 */
+    int newest_eviction; /* the last one that no prefetch has waited for, or -1 */
+    int64_t n_issued;    /* copies that were put on streams */
+    int64_t n_joined;    /* of these, those that the kernels' stream has waited for */
+    void **timed;        /* events, per op: its end; the last: the begin of a section */
+    bool has_recorded;   /* or tried to */
     struct recording *recordings[N_PARTS];
 };
 

@@ -27,7 +27,7 @@ static enum snug_status find_in_tensor(struct exec *exec, tensor_id id, bool *fi
     return SNUG_OK;
 }
 
-/* Updates can stand in the body too, and stashes of states: to look must not change the run.  Of a part
+/* Updates can stand in the body too, and evictions of states: to look must not change the run.  Of a part
  * the whole says whether it lives on. */
 static bool changes_run(const struct program *prog, const struct op *op)
 {

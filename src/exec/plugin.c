@@ -74,9 +74,9 @@ static void describe_direct(struct text *out)
     if (load(&backend, &err) != SNUG_OK)
         text_add(out, "%s\n", err.message);
     else if (backend->hooks->direct->find(direct))
-        text_add(out, "%s: ranks on GPUs of their own exchange with it\n", direct);
+        text_add(out, "%s: ranks on GPUs of their own communicate with it\n", direct);
     else
-        text_add(out, "without NCCL, %s: ranks on GPUs exchange through the host\n", direct);
+        text_add(out, "without NCCL, %s: ranks on GPUs communicate through the host\n", direct);
 }
 
 void plugin_describe(struct text *out)

@@ -51,13 +51,13 @@ uint32_t file_crc32(uint32_t crc, const void *bytes, size_t n_bytes)
 /* a x b modulo the polynomial, over bits */
 static uint32_t multiply(uint32_t a, uint32_t b)
 {
-    uint32_t product = 0;
+    uint32_t gemm = 0;
     for (uint32_t bit = 1u << 31; bit != 0; bit >>= 1) {
         if (a & bit)
-            product ^= b;
+            gemm ^= b;
         b = b >> 1 ^ (b & 1 ? POLYNOMIAL : 0);
     }
-    return product;
+    return gemm;
 }
 
 uint32_t file_crc32_join(uint32_t crc_a, uint32_t crc_b, int64_t b_bytes)

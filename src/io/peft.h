@@ -20,7 +20,7 @@ struct peft_config {
     int64_t rank;
     double alpha;
     double
-        scale; /* what the product of B and A is multiplied with; by alpha, the writer ignores it */
+        scale; /* what the matmul of B and A is multiplied with; by alpha, the writer ignores it */
     bool is_gpt2;               /* written: a language model, its matrices lie [in, out] */
     const char *base;           /* written: where the model lies that it was trained on, or NULL */
     const char *const *targets; /* written: ends of the names of layers that have adapters */

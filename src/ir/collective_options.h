@@ -14,13 +14,13 @@
 #include "base/cut.h"
 #include "ir/program.h"
 
-enum { EXCHANGE_RANKS, EXCHANGE_UNIT, EXCHANGE_OWNER, EXCHANGE_GROUP };
+enum { COLLECTIVE_RANKS, COLLECTIVE_UNIT, COLLECTIVE_OWNER, COLLECTIVE_GROUP };
 enum { MESSAGE_PEER };
 
 /* Which ranks: all; those with the same stage of a pipeline; the first and the last stage of a pipeline. */
-enum exchange_group { GROUP_ALL, GROUP_STAGE, GROUP_ENDS, EXCHANGE_GROUPS };
+enum collective_group { GROUP_ALL, GROUP_STAGE, GROUP_ENDS, COLLECTIVE_GROUPS };
 
-static inline bool op_is_exchange(enum op_kind kind)
+static inline bool op_is_collective(enum op_kind kind)
 {
     return kind == OP_all_reduce || kind == OP_reduce_scatter || kind == OP_all_gather;
 }
@@ -42,49 +42,50 @@ static inline struct attrs message_attrs(int peer)
     return attrs;
 }
 
-static inline enum exchange_group exchange_group(const struct op *op)
+static inline enum collective_group collective_group(const struct op *op)
 {
-    return (enum exchange_group)op->attrs.options.value[EXCHANGE_GROUP];
+    return (enum collective_group)op->attrs.options.value[COLLECTIVE_GROUP];
 }
 
-static inline struct attrs exchange_attrs(int n_ranks, struct cut cut, enum exchange_group group)
+static inline struct attrs collective_attrs(int n_ranks, struct cut cut,
+                                            enum collective_group group)
 {
     struct attrs attrs = ATTRS();
-    attrs.options.value[EXCHANGE_RANKS] = n_ranks;
-    attrs.options.value[EXCHANGE_UNIT] = (double)cut.unit;
-    attrs.options.value[EXCHANGE_OWNER] = cut.owner;
-    attrs.options.value[EXCHANGE_GROUP] = group;
+    attrs.options.value[COLLECTIVE_RANKS] = n_ranks;
+    attrs.options.value[COLLECTIVE_UNIT] = (double)cut.unit;
+    attrs.options.value[COLLECTIVE_OWNER] = cut.owner;
+    attrs.options.value[COLLECTIVE_GROUP] = group;
     return attrs;
 }
 
-static inline int exchange_ranks(const struct op *op)
+static inline int collective_ranks(const struct op *op)
 {
-    return (int)op->attrs.options.value[EXCHANGE_RANKS];
+    return (int)op->attrs.options.value[COLLECTIVE_RANKS];
 }
 
-static inline struct cut exchange_cut(const struct op *op)
+static inline struct cut collective_cut(const struct op *op)
 {
-    return (struct cut){.unit = (int64_t)op->attrs.options.value[EXCHANGE_UNIT],
-                        .owner = (int)op->attrs.options.value[EXCHANGE_OWNER]};
+    return (struct cut){.unit = (int64_t)op->attrs.options.value[COLLECTIVE_UNIT],
+                        .owner = (int)op->attrs.options.value[COLLECTIVE_OWNER]};
 }
 
 /* Of operand k. */
-static inline tensor_id exchange_whole(const struct op *op, int k)
+static inline tensor_id collective_whole(const struct op *op, int k)
 {
     return op->kind == OP_all_gather ? op->out[k] : op->in[k];
 }
 
-static inline tensor_id exchange_piece(const struct op *op, int k)
+static inline tensor_id collective_piece(const struct op *op, int k)
 {
     return op->kind == OP_all_gather ? op->in[k] : op->out[k];
 }
 
 /* Of all operands. */
-static inline double exchange_bytes(const struct program *prog, const struct op *op)
+static inline double collective_bytes(const struct program *prog, const struct op *op)
 {
     double bytes = 0;
     for (int k = 0; k < op->n_in; k++)
-        bytes += (double)tensor_bytes(prog, exchange_whole(op, k));
+        bytes += (double)tensor_bytes(prog, collective_whole(op, k));
     return bytes;
 }
 

@@ -1,7 +1,7 @@
 /*
  * cost.c -- what an op costs: floating-point operations, and the bytes of its operands.
  *
- * Only products count exactly; elementwise work counts one operation per element read or written,
+ * Only matmuls count exactly; elementwise work counts one operation per element read or written,
  * since its time is its bytes.
  */
 #include "ir/matrix_operands.h"
@@ -45,24 +45,24 @@ static double cost_linear_w(const struct program *prog, const struct op *op)
     return 2 * elems(prog, op->in[0]) * (double)shape_last(&prog->tensors[op->in[1]].shape);
 }
 
-/* Products like q k^T and p v: 2 T D flops per query and head each, half of that if causal. */
-static double attention_products(const struct program *prog, const struct op *op, tensor_id qkv,
-                                 double n_products)
+/* Matmuls like q k^T and p v: 2 T D flops per query and head each, half of that if causal. */
+static double attention_gemms(const struct program *prog, const struct op *op, tensor_id qkv,
+                              double n_gemms)
 {
-    n_products *= op->attrs.causal ? 1 : 2;
+    n_gemms *= op->attrs.causal ? 1 : 2;
     const struct shape *s = &prog->tensors[qkv].shape;
-    return n_products * (double)s->dim[0] * (double)s->dim[1] * (double)s->dim[1] *
-           (double)s->dim[2] / 3;
+    return n_gemms * (double)s->dim[0] * (double)s->dim[1] * (double)s->dim[1] * (double)s->dim[2] /
+           3;
 }
 
 static double cost_attention(const struct program *prog, const struct op *op)
 {
-    return attention_products(prog, op, op->in[0], 2);
+    return attention_gemms(prog, op, op->in[0], 2);
 }
 
 static double cost_attention_grad(const struct program *prog, const struct op *op)
 {
-    return attention_products(prog, op, op->in[1], 5);
+    return attention_gemms(prog, op, op->in[1], 5);
 }
 
 static double cost_head(const struct program *prog, const struct op *op)
@@ -96,7 +96,7 @@ static double cost_conv2d_grad_w(const struct program *prog, const struct op *op
     return 2 * elems(prog, op->in[1]) * channels * (double)(a->kernel_h * a->kernel_w);
 }
 
-/* Three products an iteration: X X^T, its square, and that times X. */
+/* Three matmuls an iteration: X X^T, its square, and that times X. */
 static double cost_orthogonalize(const struct program *prog, const struct op *op)
 {
     struct matrix m = matrix_of(&prog->tensors[op->in[MATRIX_GRADIENT]].shape, 1);
@@ -126,7 +126,7 @@ static cost_rule *const rules[OP_COUNT] = {
 #undef OP
 };
 
-bool op_is_product(enum op_kind kind)
+bool op_is_gemm(enum op_kind kind)
 {
     return rules[kind] != cost_elementwise && rules[kind] != cost_norm && rules[kind] != cost_none;
 }
@@ -158,7 +158,7 @@ static double operand_bytes(const struct program *prog, const struct op *op, con
                             int n)
 {
     double bytes = 0, most = most_bytes(prog, op);
-    if (op->kind == OP_settle) /* names a tensor, and does not read it */
+    if (op->kind == OP_wait_copy) /* names a tensor, and does not read it */
         return 0;
     for (int k = 0; k < n; k++)
         if (ids[k] != TENSOR_NONE)

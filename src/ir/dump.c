@@ -26,6 +26,7 @@ static const char *const dtype_list[] = {
 };
 static const char *const init_list[] = {"none", "zeros", "ones", "normal", "uniform", "weight"};
 static const char *const act_list[] = {"none", "relu", "gelu", "sigmoid", "tanh"};
+static const char *const layout_list[] = {"out_in", "in_out"};
 static const char *const accumulate_list[] = {"no", "yes", "after_first"};
 static const char *const average_list[] = {"none", "schedule_free", "queue", "ema"};
 static const char *const direction_list[] = {"none", "scaled", "as_is"};
@@ -34,7 +35,8 @@ static const char *const rule_list[] = {
 #include "ir/rules.def"
 #undef RULE
 };
-_Static_assert(INIT_weight == 5 && ACT_tanh == 4 && ACC_after_first == 2 && AVERAGE_ema == 3,
+_Static_assert(INIT_weight == 5 && ACT_tanh == 4 && LAYOUT_in_out == 1 && ACC_after_first == 2 &&
+                   AVERAGE_ema == 3,
                "a word for every value: extend the lists above");
 
 const struct words role_words = {role_list, COUNT(role_list)};
@@ -43,7 +45,7 @@ const struct words init_words = {init_list, COUNT(init_list)};
 
 const struct tensor_flag tensor_flags[N_TENSOR_FLAGS] = {
     {"persistent", offsetof(struct tensor, persistent)},
-    {"stored", offsetof(struct tensor, stored)},
+    {"offloaded", offsetof(struct tensor, offloaded)},
     {"output", offsetof(struct tensor, is_output)},
     {"decays", offsetof(struct tensor, decays)},
     {"recomputed", offsetof(struct tensor, recomputed)},
@@ -52,6 +54,7 @@ const struct tensor_flag tensor_flags[N_TENSOR_FLAGS] = {
 
 const struct attr_row attr_rows[ATTR_COUNT] = {
 #define FORM_act        .form = ATTR_FORM_word, .words = {act_list, COUNT(act_list)}
+#define FORM_layout     .form = ATTR_FORM_word, .words = {layout_list, COUNT(layout_list)}
 #define FORM_accumulate .form = ATTR_FORM_word, .words = {accumulate_list, COUNT(accumulate_list)}
 #define FORM_average    .form = ATTR_FORM_word, .words = {average_list, COUNT(average_list)}
 #define FORM_direction  .form = ATTR_FORM_word, .words = {direction_list, COUNT(direction_list)}
@@ -265,7 +268,7 @@ static void add_op(struct text *out, const struct program *prog, const struct op
     if (op->micro != 0)
         text_add(out, " micro=%d", op->micro);
     text_add(out, op->in_last ? " last" : "");
-    text_add(out, op->apart ? " apart\n" : "\n");
+    text_add(out, op->no_alias ? " no_alias\n" : "\n");
 }
 
 void program_dump(const struct program *prog, struct text *out)

@@ -207,7 +207,7 @@ static enum snug_status read_tensor_word(struct parser *p, struct tensor *tensor
     } else {
         return fail(p,
                     "after its shape a tensor may have view=BASE+OFFSET, lane=N, persistent, "
-                    "stored, output, decays, recomputed, frozen, init=WORD:SCALE and "
+                    "offloaded, output, decays, recomputed, frozen, init=WORD:SCALE and "
                     "shard=FROM[DIMS], not %s",
                     show(p, key));
     }
@@ -359,13 +359,13 @@ static enum snug_status read_op(struct parser *p)
         TRY(expect(p, '=', "after micro"));
         TRY(read_integer(p, "the micro-batch", 0, INT_MAX, &micro));
     }
-    bool in_last = accept_word(p, "last"), apart = accept_word(p, "apart");
+    bool in_last = accept_word(p, "last"), no_alias = accept_word(p, "no_alias");
     TRY(expect_end(p));
     TRY(program_add_op(p->prog, (enum op_kind)kind, &attrs, n_in, in, n_out, out, p->t.err));
     p->prog->ops[p->prog->n_ops - 1].work = work;
     p->prog->ops[p->prog->n_ops - 1].micro = (int)micro;
     p->prog->ops[p->prog->n_ops - 1].in_last = in_last;
-    p->prog->ops[p->prog->n_ops - 1].apart = apart;
+    p->prog->ops[p->prog->n_ops - 1].no_alias = no_alias;
     return SNUG_OK;
 }
 

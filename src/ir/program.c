@@ -224,11 +224,11 @@ enum snug_status program_copy(struct program *to, const struct program *from,
 /* Stops at INT64_MAX: what is too large stays too large until program_check_sizes sees it. */
 static int64_t times(int64_t a, int64_t b)
 {
-    int64_t product;
-    return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
+    int64_t gemm;
+    return __builtin_mul_overflow(a, b, &gemm) ? INT64_MAX : gemm;
 }
 
-static int64_t product_of(const int64_t *dim, int n_dims)
+static int64_t gemm_of(const int64_t *dim, int n_dims)
 {
     int64_t n = 1;
     for (int d = 0; d < n_dims; d++)
@@ -238,7 +238,7 @@ static int64_t product_of(const int64_t *dim, int n_dims)
 
 int64_t shape_elems(const struct shape *shape)
 {
-    return product_of(shape->dim, shape->n_dims);
+    return gemm_of(shape->dim, shape->n_dims);
 }
 
 int64_t shape_last(const struct shape *shape)
@@ -248,7 +248,7 @@ int64_t shape_last(const struct shape *shape)
 
 int64_t shape_rows(const struct shape *shape)
 {
-    return product_of(shape->dim, shape->n_dims - 1);
+    return gemm_of(shape->dim, shape->n_dims - 1);
 }
 
 bool shape_equal(const struct shape *a, const struct shape *b)

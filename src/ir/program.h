@@ -70,7 +70,7 @@ struct tensor {
     int64_t offset_elems; /* of the view in its base, in elements of the view's own type */
     int lane;             /* 0 compute; tensors of different lanes never share bytes */
     bool persistent;      /* lives from step to step: weights, states, the scalar table */
-    bool stored;          /* lies in the store, outside the arena: only copies name it */
+    bool offloaded;       /* lies in the offload pool, outside the arena: only copies name it */
     bool is_output;       /* read by whoever runs the program */
     bool decays;          /* parameter: weight decay applies */
     bool recomputed;      /* a second copy of an activation, made by the op that made the first */
@@ -84,6 +84,8 @@ struct tensor {
 
 /* Attributes of all ops in one flat struct; a row of ops.def says which ones its op reads. */
 enum act { ACT_none, ACT_relu, ACT_gelu, ACT_sigmoid, ACT_tanh }; /* gelu: the tanh form of GPT-2 */
+/* Of the matrix of a linear layer. */
+enum weight_layout { LAYOUT_out_in, LAYOUT_in_out };
 enum accumulate { ACC_no, ACC_yes, ACC_after_first }; /* after_first: += but in micro-batch 0 */
 enum average {                                        /* of the weights, for evaluation */
                AVERAGE_none,
@@ -108,7 +110,7 @@ struct reals {
     X(act, act, ACT_none)                   \
     X(accumulate, accumulate, ACC_no)       \
     X(integer, heads, 1)                    \
-    X(integer, in_out, 0)                   \
+    X(layout, layout, LAYOUT_out_in)        \
     X(integer, dynamic_scale, 0)            \
     X(integer, stride, 1)                   \
     X(integer, pad, 0)                      \
@@ -138,6 +140,7 @@ struct reals {
     X(real, smoothing, 0.0)
 
 typedef enum act attr_type_act;
+typedef enum weight_layout attr_type_layout;
 typedef enum direction attr_type_direction;
 typedef enum accumulate attr_type_accumulate;
 typedef int64_t attr_type_integer;
@@ -183,7 +186,8 @@ struct op {
     tensor_id work; /* workspace booked for the kernel, or TENSOR_NONE */
     bool in_last;   /* of the body: runs in the last micro-batch only */
     int micro;      /* of a body that is unrolled (pass/unroll.c): the micro-batch it belongs to */
-    bool apart; /* its kernel wants output 0 on bytes of its own, whatever op_info.inplace allows */
+    bool
+        no_alias; /* its kernel wants output 0 on bytes of its own, whatever op_info.inplace allows */
     struct attrs attrs;
 };
 
@@ -212,7 +216,7 @@ extern const struct op_info op_infos[OP_COUNT];
     X(skip)            /* 1: gradients are not finite, make no update */                           \
     X(row)             /* for take_row */                                                          \
     X(n_steps)         /* of the whole run */                                                      \
-    X(seed)            /* of the run: keys the rounding by chance and the masks of dropout */      \
+    X(seed)            /* of the run: keys the stochastic rounding and the masks of dropout */     \
     X(step)            /* its steps so far: the masks' as well */                                  \
     X(direction_lr)    /* of the tensor that is updated next: by the op that made its direction */ \
     X(direction_scale) /* and what its numbers are multiplied with */                              \
@@ -311,7 +315,7 @@ enum snug_status program_verify(const struct program *prog, struct snug_error *e
 
 /* cost.c: floating-point operations of one execution, bytes read, and bytes read and written. */
 double op_flops(const struct program *prog, const struct op *op);
-bool op_is_product(enum op_kind kind); /* its flops are those of products, convolutions included */
+bool op_is_gemm(enum op_kind kind); /* its flops are those of matmuls, convolutions included */
 bool op_is_conv(enum op_kind kind);
 double op_read_bytes(const struct program *prog, const struct op *op);
 double op_moved_bytes(const struct program *prog, const struct op *op);

@@ -57,7 +57,7 @@ static enum snug_status shape_linear(const struct program *prog, const struct op
     const struct shape *x = in_shape(prog, op, 0), *w = in_shape(prog, op, 1);
     if (x->n_dims < 1 || w->n_dims != 2)
         return wrong(prog, op, 1, "a matrix", err);
-    int64_t n_in = w->dim[op->attrs.in_out ? 0 : 1], n_out = w->dim[op->attrs.in_out ? 1 : 0];
+    int64_t n_in = w->dim[op->attrs.layout ? 0 : 1], n_out = w->dim[op->attrs.layout ? 1 : 0];
     if (shape_last(x) != n_in)
         return wrong(prog, op, 1, "a matrix whose input side is as wide as x", err);
     if (op->n_in > 2 && op->in[2] != TENSOR_NONE && tensor_elems(prog, op->in[2]) != n_out)
@@ -200,9 +200,9 @@ static enum snug_status shape_linear_grad_x(const struct program *prog, const st
                                             struct shape *out, struct snug_error *err)
 {
     const struct shape *dy = in_shape(prog, op, 0), *w = in_shape(prog, op, 1);
-    if (w->n_dims != 2 || w->dim[op->attrs.in_out ? 1 : 0] != shape_last(dy))
+    if (w->n_dims != 2 || w->dim[op->attrs.layout ? 1 : 0] != shape_last(dy))
         return wrong(prog, op, 1, "a matrix whose output side is as wide as dy", err);
-    out[0] = with_last(dy, w->dim[op->attrs.in_out ? 0 : 1]);
+    out[0] = with_last(dy, w->dim[op->attrs.layout ? 0 : 1]);
     if (op->n_in > 2 && op->in[2] != TENSOR_NONE && !shape_equal(&out[0], in_shape(prog, op, 2)))
         return wrong(prog, op, 2, "of the shape of the result", err);
     out[1] = vector(shape_last(&out[0]));
@@ -216,7 +216,7 @@ static enum snug_status shape_linear_grad_w(const struct program *prog, const st
     if (shape_rows(x) != shape_rows(dy))
         return wrong(prog, op, 1, "a gradient with as many rows as x", err);
     int64_t n_in = shape_last(x), n_out = shape_last(dy);
-    out[0] = (struct shape){2, {op->attrs.in_out ? n_in : n_out, op->attrs.in_out ? n_out : n_in}};
+    out[0] = (struct shape){2, {op->attrs.layout ? n_in : n_out, op->attrs.layout ? n_out : n_in}};
     out[1] = vector(n_out);
     return SNUG_OK;
 }

@@ -1,6 +1,6 @@
 /*
  * shape_update.c -- the shape rules of the ops that update weights and average them, and of decode:
- * what a direction, each state and codes must be as large as.  Such ops work in place: most outputs
+ * what a direction, each state and quantized elements must be as large as.  Such ops work in place: most outputs
  * are not checked.
  */
 #include "base/quant_map.h"
@@ -8,7 +8,7 @@
 #include "ir/matrix_operands.h"
 #include "ir/shape_rules.h"
 
-/* A state is as large as the weight, in a float type, or in codes with a scale a block. */
+/* A state is as large as the weight, in a float type, or quantized with a scale a block. */
 static enum snug_status check_state(const struct program *prog, const struct op *op, int k,
                                     struct snug_error *err)
 {
@@ -21,10 +21,10 @@ static enum snug_status check_state(const struct program *prog, const struct op 
                    : wrong(prog, op, k, "of a float type and as large as the weight", err);
     if (bits != 8 && bits != 4)
         return wrong(prog, op, k + 1, "left out, or state_bits 8 or 4", err);
-    if (state->dtype != DTYPE_u8 || shape_elems(&state->shape) != code_bytes((int)bits, n))
-        return wrong(prog, op, k, "u8 codes, of 8 or 4 bits as state_bits says", err);
+    if (state->dtype != DTYPE_u8 || shape_elems(&state->shape) != quant_bytes((int)bits, n))
+        return wrong(prog, op, k, "u8 quantized elements, of 8 or 4 bits as state_bits says", err);
     if (prog->tensors[scales].dtype != DTYPE_f32 ||
-        tensor_elems(prog, scales) != code_blocks((int)bits, n))
+        tensor_elems(prog, scales) != quant_blocks((int)bits, n))
         return wrong(prog, op, k + 1, "f32, one scale a block", err);
     return SNUG_OK;
 }
@@ -151,7 +151,8 @@ enum snug_status shape_direction(const struct program *prog, const struct op *op
         int64_t n = id == TENSOR_NONE ? 0 : tensor_elems(prog, id);
         if (n != direction_state_elems(op, k, &out[0]) ||
             (id != TENSOR_NONE && !dtype_is_float(prog->tensors[id].dtype)))
-            return snug_fail(err, SNUG_BAD_PROGRAM, "%s: state %d has %lld numbers, %lld are right",
+            return snug_fail(err, SNUG_BAD_PROGRAM,
+                             "%s: state %d has %lld elements, %lld are right",
                              op_infos[op->kind].name, k, (long long)n,
                              (long long)direction_state_elems(op, k, &out[0]));
     }
@@ -159,38 +160,38 @@ enum snug_status shape_direction(const struct program *prog, const struct op *op
 }
 
 /* Codes do not say the shape of what they stand for. */
-enum snug_status shape_decode(const struct program *prog, const struct op *op, struct shape *out,
-                              struct snug_error *err)
+enum snug_status shape_dequantize(const struct program *prog, const struct op *op,
+                                  struct shape *out, struct snug_error *err)
 {
     int bits = (int)op->attrs.state_bits;
     int64_t height = op->attrs.height, width = op->attrs.width;
     if (bits != 8 && bits != 4)
         return wrong(prog, op, 0, "of state_bits 8 or 4", err);
     if (height < 1 || width < 1 || height > TENSOR_ELEMS_MAX / width)
-        return snug_fail(err, SNUG_BAD_PROGRAM, "decode: height or width is out of range");
+        return snug_fail(err, SNUG_BAD_PROGRAM, "dequantize: height or width is out of range");
     if (prog->tensors[op->in[0]].dtype != DTYPE_u8 ||
-        tensor_elems(prog, op->in[0]) != code_bytes(bits, height * width))
-        return wrong(prog, op, 0, "u8 codes of height x width numbers", err);
+        tensor_elems(prog, op->in[0]) != quant_bytes(bits, height * width))
+        return wrong(prog, op, 0, "u8 quantized elements of height x width elements", err);
     if (prog->tensors[op->in[1]].dtype != DTYPE_f32 ||
-        tensor_elems(prog, op->in[1]) != code_blocks(bits, height * width))
+        tensor_elems(prog, op->in[1]) != quant_blocks(bits, height * width))
         return wrong(prog, op, 1, "f32, one scale a block", err);
     out[0] = (struct shape){2, {height, width}};
     return SNUG_OK;
 }
 
 /* What each operand is to the other is the same on all ranks; how large a range is, is not. */
-enum snug_status shape_exchange(const struct program *prog, const struct op *op, struct shape *out,
-                                struct snug_error *err)
+enum snug_status shape_collective(const struct program *prog, const struct op *op,
+                                  struct shape *out, struct snug_error *err)
 {
     const char *name = op_infos[op->kind].name;
-    if (op->n_in != op->n_out || exchange_ranks(op) < 1 || exchange_cut(op).unit < 1)
+    if (op->n_in != op->n_out || collective_ranks(op) < 1 || collective_cut(op).unit < 1)
         return snug_fail(err, SNUG_BAD_PROGRAM, "%s: needs ranks, a unit and pairs of operands",
                          name);
     for (int k = 0; k < op->n_in; k++) {
-        tensor_id whole = exchange_whole(op, k), piece = exchange_piece(op, k);
+        tensor_id whole = collective_whole(op, k), piece = collective_piece(op, k);
         if (whole == TENSOR_NONE)
             return snug_fail(err, SNUG_BAD_PROGRAM, "%s: operand %d has no whole", name, k);
-        if (prog->tensors[whole].dtype != prog->tensors[exchange_whole(op, 0)].dtype ||
+        if (prog->tensors[whole].dtype != prog->tensors[collective_whole(op, 0)].dtype ||
             (piece != TENSOR_NONE && prog->tensors[piece].dtype != prog->tensors[whole].dtype))
             return snug_fail(err, SNUG_BAD_PROGRAM, "%s: \"%s\" is of another type", name,
                              prog->tensors[whole].name);

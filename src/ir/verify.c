@@ -5,7 +5,7 @@
  * is read, by one op, except for in-place updates (named as input and output), accumulation into
  * what an earlier op wrote, and views (whose base counts as written with its parts); statistics stay
  * fp32; views lie inside their base.  What is made in the last micro-batch only is not read in every.
- * What is stored is named by copies only, which may write it more than once if it is persistent.
+ * What is offloaded is named by copies only, which may write it more than once if it is persistent.
  */
 #include "ir/collective_options.h"
 
@@ -58,7 +58,7 @@ static enum snug_status verify_view(const struct program *prog, int i, struct sn
         wrong = "reaches beyond its base";
     else if (t->lane != prog->tensors[t->base].lane)
         wrong = "is not in the lane of its base";
-    else if (t->stored != prog->tensors[t->base].stored)
+    else if (t->offloaded != prog->tensors[t->base].offloaded)
         wrong = "is not where its base is";
     if (wrong != NULL)
         return snug_fail(err, SNUG_BAD_PROGRAM, "%s: tensor \"%s\" %s", prog->name, t->name, wrong);
@@ -117,7 +117,7 @@ static enum snug_status verify_outputs(struct state *s, const struct op *op)
             return bad(s, "is added to before it is written", id);
         if (op->in_last && (info->accumulates >> k & 1) && op->attrs.accumulate == ACC_after_first)
             return bad(s, "is added to in the last micro-batch only, written in none before", id);
-        if (!adds && !updates && s->written[id] && !(t->stored && t->persistent))
+        if (!adds && !updates && s->written[id] && !(t->offloaded && t->persistent))
             return bad(s, "is written twice", id);
         if (updates && (info->flags & EFFECT) == 0)
             return bad(s, "is input and output of an op that does not update in place", id);
@@ -155,19 +155,19 @@ static bool makes_direction(enum op_kind kind)
     return kind == OP_orthogonalize || kind == OP_shampoo || kind == OP_caspr || kind == OP_soap;
 }
 
-/* Copies alone name what is stored, settle that and what they wrote. */
-static enum snug_status verify_stored(struct state *s, const struct op *op)
+/* Copies alone name what is offloaded, wait_copy that and what they wrote. */
+static enum snug_status verify_offloaded(struct state *s, const struct op *op)
 {
     const struct tensor *tensors = s->prog->tensors;
-    for (int k = 0; k < op->n_in && op->kind != OP_settle; k++)
-        if (op->in[k] != TENSOR_NONE && tensors[op->in[k]].stored != (op->kind == OP_fetch))
-            return bad(s, op->kind == OP_fetch ? "should be stored" : "is not in the arena",
+    for (int k = 0; k < op->n_in && op->kind != OP_wait_copy; k++)
+        if (op->in[k] != TENSOR_NONE && tensors[op->in[k]].offloaded != (op->kind == OP_prefetch))
+            return bad(s, op->kind == OP_prefetch ? "should be offloaded" : "is not in the arena",
                        op->in[k]);
     for (int k = 0; k < op->n_out; k++)
-        if (op->out[k] != TENSOR_NONE && tensors[op->out[k]].stored != (op->kind == OP_stash))
-            return bad(s, op->kind == OP_stash ? "should be stored" : "is not in the arena",
+        if (op->out[k] != TENSOR_NONE && tensors[op->out[k]].offloaded != (op->kind == OP_evict))
+            return bad(s, op->kind == OP_evict ? "should be offloaded" : "is not in the arena",
                        op->out[k]);
-    if (!op_is_copy(op) || op_is_exchange(op->kind) || op_is_message(op->kind))
+    if (!op_is_copy(op) || op_is_collective(op->kind) || op_is_message(op->kind))
         return SNUG_OK;
     if (op->out[0] == TENSOR_NONE || tensors[op->in[0]].dtype != tensors[op->out[0]].dtype)
         return bad(s, "is not of the type of what is copied to it", op->out[0]);
@@ -219,7 +219,7 @@ enum snug_status program_verify(const struct program *prog, struct snug_error *e
         if (status == SNUG_OK)
             status = verify_outputs(&s, op);
         if (status == SNUG_OK)
-            status = verify_stored(&s, op);
+            status = verify_offloaded(&s, op);
         if (status == SNUG_OK && op->kind == OP_update)
             status = verify_update(&s, op);
         if (status == SNUG_OK && makes_direction(op->kind))

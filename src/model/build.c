@@ -52,14 +52,14 @@ enum snug_status build_linear(struct program *prog, tensor_id x, const struct li
     tensor_id weight, bias;
     int64_t n_in = shape_last(&prog->tensors[x].shape);
     struct shape matrix = {2, {spec->n_out, n_in}}, vector = {1, {spec->n_out}};
-    if (spec->in_out)
+    if (spec->layout == LAYOUT_in_out)
         matrix = (struct shape){2, {n_in, spec->n_out}};
     snprintf(name, sizeof name, "%s.weight", spec->name);
     TRY(build_parameter(prog, name, &matrix, spec->init, spec->init_scale, &weight, err));
     snprintf(name, sizeof name, "%s.bias", spec->name);
     TRY(build_parameter(prog, name, &vector, spec->bias_scale == 0 ? INIT_zeros : INIT_uniform,
                         spec->bias_scale, &bias, err));
-    struct attrs attrs = ATTRS(.in_out = spec->in_out);
+    struct attrs attrs = ATTRS(.layout = spec->layout);
     return program_emit(prog, OP_linear, &attrs, 3, (tensor_id[]){x, weight, bias}, spec->name, 1,
                         y, err);
 }

@@ -17,7 +17,7 @@ static enum snug_status block(struct program *prog, const struct gpt2_shape *g, 
     char name[64];
     tensor_id t, qkv, out[2], residual;
     double branch_end = 0.02 / sqrt(2.0 * (double)g->n_layer);
-    struct linear_spec linear = {.name = name, .in_out = true, .init = INIT_normal};
+    struct linear_spec linear = {.name = name, .layout = LAYOUT_in_out, .init = INIT_normal};
     struct attrs heads = ATTRS(.heads = g->n_head), act = ATTRS(.act = g->activation);
 #define NAME(suffix) (snprintf(name, sizeof name, "h.%lld." suffix, (long long)layer), name)
 

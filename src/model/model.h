@@ -83,7 +83,7 @@ bool model_is_name(const char *spec);
 struct linear_spec {
     const char *name; /* parameters NAME.weight and NAME.bias */
     int64_t n_out;
-    bool in_out; /* weight [in, out] as GPT-2's files have it, else [out, in] */
+    enum weight_layout layout; /* GPT-2's files have [in, out] */
     enum init init;
     double init_scale, bias_scale; /* bias_scale 0: zeros */
 };

@@ -1,5 +1,5 @@
 /*
- * adam_4bit.c -- Adam with states of 4 bits: codes of base/quant_map.h.
+ * adam_4bit.c -- Adam with states of 4 bits: quantized elements of base/quant_map.h.
  *
  * state: m, v in half a byte each, an fp32 scale for every 128: 1.06 bytes a parameter.
  */

@@ -1,5 +1,5 @@
 /*
- * adam_8bit.c -- Adam with states of 8 bits (Dettmers et al.): codes of base/quant_map.h.
+ * adam_8bit.c -- Adam with states of 8 bits (Dettmers et al.): quantized elements of base/quant_map.h.
  *
  * state: m, v in a byte each, an fp32 scale for every 256: 2.03 bytes a parameter.
  */

@@ -34,7 +34,8 @@ static double eta_of(const struct optim_target *t)
         return w->init == INIT_ones ? 1 : 0.5;
     if (t->kind == OPTIM_embedding)
         return 1;
-    int64_t n_in = t->in_out ? w->shape.dim[0] : shape_elems(&w->shape) / w->shape.dim[0];
+    int64_t n_in =
+        t->layout == LAYOUT_in_out ? w->shape.dim[0] : shape_elems(&w->shape) / w->shape.dim[0];
     return sqrt(2 / (double)n_in);
 }
 

@@ -73,10 +73,10 @@ DEVICE_FN struct average_mix average_mix(enum average average, const double *opt
 {
     double beta1 = options[AVERAGE_BETA1];
     struct average_mix weights = {1, 0, 0};
-    struct average_mix turned = {1 / beta1, -(1 - beta1) / beta1, 1};
+    struct average_mix extrapolated = {1 / beta1, -(1 - beta1) / beta1, 1};
     struct average_mix copies = {0, 1 / (double)n_copies, n_copies};
     if (average == AVERAGE_schedule_free)
-        return turned;
+        return extrapolated;
     return scalars[SCALAR_n_kept] < (double)n_copies ? weights : copies;
 }
 

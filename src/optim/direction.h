@@ -67,10 +67,10 @@ DEVICE_FN struct prodigy_now prodigy_now(const double *o, const double *scalars)
 }
 
 /* The op prodigy_size, from the sums over all tensors of g (x0 - z) and of |s|. */
-DEVICE_FN void prodigy_size(const double *o, double product, double size, double *scalars)
+DEVICE_FN void prodigy_size(const double *o, double gemm, double size, double *scalars)
 {
     struct prodigy_now now = prodigy_now(o, scalars);
-    double numerator = now.keep * scalars[SCALAR_d_numerator] + now.step * product;
+    double numerator = now.keep * scalars[SCALAR_d_numerator] + now.step * gemm;
     scalars[SCALAR_d_numerator] = numerator;
     scalars[SCALAR_d] = size > 0 ? fmax(now.d, numerator / size) : now.d;
     scalars[SCALAR_d_before] = size > 0 ? now.d : 0; /* 0: the update moves nothing */

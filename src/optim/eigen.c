@@ -237,7 +237,7 @@ void spectral_load(void)
 #endif
 
 /* One thread: the same bits with any number of them; returns how many there were. */
-static int exchange_threads(int threads)
+static int collective_threads(int threads)
 {
     if (lapack.get_threads == NULL)
         return threads;
@@ -267,7 +267,7 @@ bool eigen_f32(int64_t n, float *a, float *values, bool quick, bool vectors, voi
         return false;
     if (lapack.name == NULL)
         return own_eigen_f32(n, a, values, work);
-    int threads_before = exchange_threads(1);
+    int threads_before = collective_threads(1);
     widen(n * n, a, wide);
     if (quick)
         lapack.ssyevd(job, "L", &side, a, &side, values, (float *)(void *)reals, &n_reals, integers,
@@ -278,7 +278,7 @@ bool eigen_f32(int64_t n, float *a, float *values, bool quick, bool vectors, voi
         narrow(n * n, wide, a);
         narrow(n, wide_values, values);
     }
-    (void)exchange_threads(threads_before);
+    (void)collective_threads(threads_before);
     return info == 0 && all_finite(n, values) && all_finite(n * n, a);
 }
 
@@ -290,11 +290,11 @@ bool orthonormal_f32(int64_t n, float *z, void *work)
         return false;
     if (lapack.name == NULL)
         return own_orthonormal_f32(n, z, work);
-    int threads_before = exchange_threads(1);
+    int threads_before = collective_threads(1);
     lapack.sgeqrf(&side, &side, z, &side, tau, reals, &n_reals, &info);
     if (info == 0)
         lapack.sorgqr(&side, &side, &side, z, &side, tau, reals, &n_reals, &info);
-    (void)exchange_threads(threads_before);
+    (void)collective_threads(threads_before);
     return info == 0 && all_finite(n * n, z);
 }
 

@@ -40,7 +40,7 @@ static struct blocks_layout blocks_layout(const struct tensor *u, int n_states,
 }
 
 /* Of whole blocks, and of those at the right, at the bottom and in the corner. */
-static inline void blocks_products(const struct matrix *w, struct factors_list *list)
+static inline void blocks_gemms(const struct matrix *w, struct factors_list *list)
 {
     int64_t across = matrix_parts(w->cols, w->block), n = matrix_n_blocks(w);
     const int64_t places[] = {0, across - 1, n - across, n - 1};
@@ -88,7 +88,7 @@ static enum snug_status root_from(const struct block_work *b, int64_t n, real *q
     for (int64_t row = 0; row < n; row++)
         values[row] = (real)pow((double)values[row] + add, exponent / 2);
     scale_rows(b->t, n, values, b->l->values, q);
-    return multiply(b->t, &(struct factors){n, n, n, A_TURNED}, q, q, root);
+    return multiply(b->t, &(struct factors){n, n, n, A_TRANSPOSED}, q, q, root);
 }
 
 /* ---- shampoo --------------------------------------------------------------------------------- */
@@ -109,11 +109,11 @@ static enum snug_status shampoo_statistics(const struct block_work *b)
 {
     int64_t rows = b->at.rows, cols = b->at.cols;
     double beta = option_of(b->t, PRECONDITION_beta);
-    real *product = reals_at(b->t, b->l->squares[0]);
-    TRY(multiply(b->t, &(struct factors){rows, rows, cols, B_TURNED}, b->g, b->g, product));
-    mix(b->t, rows * rows, beta, b->left, 1 - beta, product);
-    TRY(multiply(b->t, &(struct factors){cols, cols, rows, A_TURNED}, b->g, b->g, product));
-    mix(b->t, cols * cols, beta, b->right, 1 - beta, product);
+    real *gemm = reals_at(b->t, b->l->squares[0]);
+    TRY(multiply(b->t, &(struct factors){rows, rows, cols, B_TRANSPOSED}, b->g, b->g, gemm));
+    mix(b->t, rows * rows, beta, b->left, 1 - beta, gemm);
+    TRY(multiply(b->t, &(struct factors){cols, cols, rows, A_TRANSPOSED}, b->g, b->g, gemm));
+    mix(b->t, cols * cols, beta, b->right, 1 - beta, gemm);
     return SNUG_OK;
 }
 
@@ -178,7 +178,7 @@ static enum snug_status caspr_change(const struct block_work *b, double *change)
     if (!caspr_eigen(b, n, b->left_then, false, &largest))
         return SNUG_OK;
     TRY(multiply(b->t, &(struct factors){n, n, n, AS_STORED}, b->pl, b->pl, square));
-    double sum = sum_products(b->t, n * n, square, b->left_then, b->l->sums);
+    double sum = sum_gemms(b->t, n * n, square, b->left_then, b->l->sums);
     double trace = trace_of(b->t, n, square, b->l->sums);
     *change = fmax(0, sum + option_of(b->t, PRECONDITION_eps) * largest * trace) / (double)n;
     return SNUG_OK;
@@ -188,12 +188,12 @@ static enum snug_status caspr_statistics(const struct block_work *b, double chan
 {
     int64_t rows = b->at.rows, cols = b->at.cols;
     double beta = option_of(b->t, PRECONDITION_beta);
-    real *product = reals_at(b->t, b->l->squares[0]);
-    TRY(multiply(b->t, &(struct factors){rows, rows, cols, B_TURNED}, b->g, b->g, product));
-    mix(b->t, rows * rows, beta, b->left, 1 - beta, product);
+    real *gemm = reals_at(b->t, b->l->squares[0]);
+    TRY(multiply(b->t, &(struct factors){rows, rows, cols, B_TRANSPOSED}, b->g, b->g, gemm));
+    mix(b->t, rows * rows, beta, b->left, 1 - beta, gemm);
     TRY(multiply(b->t, &(struct factors){rows, cols, rows, AS_STORED}, b->pl, b->g, b->d));
-    TRY(multiply(b->t, &(struct factors){cols, cols, rows, A_TURNED}, b->d, b->d, product));
-    mix(b->t, cols * cols, beta * change, b->right, (1 - beta) / (double)rows, product);
+    TRY(multiply(b->t, &(struct factors){cols, cols, rows, A_TRANSPOSED}, b->d, b->d, gemm));
+    mix(b->t, cols * cols, beta * change, b->right, (1 - beta) / (double)rows, gemm);
     return SNUG_OK;
 }
 

@@ -1,8 +1,8 @@
 /*
  * matrix_soap.h -- soap (src/optim/soap.c): Adam in the space of the eigenvectors of both sides.
  *
- * ql and qr keep eigenvectors as rows, so that ql G qr^T is the turned gradient and ql^T X qr goes back.
- * A side without statistics is not turned; a vector has none.
+ * ql and qr keep eigenvectors as rows, so that ql G qr^T is the rotated gradient and ql^T X qr goes back.
+ * A side without statistics is not rotated; a vector has none.
  */
 #ifndef SNUG_OPTIM_MATRIX_SOAP_H
 #define SNUG_OPTIM_MATRIX_SOAP_H
@@ -13,8 +13,8 @@ enum { SOAP_STATES = STATE_pr + 1 };
 
 struct soap_layout {
     int64_t rows, cols, n;
-    int64_t side; /* the longest that is turned; 0: none */
-    bool turns_left, turns_right;
+    int64_t side; /* the longest that is rotated; 0: none */
+    bool rotates_left, rotates_right;
     size_t u, states[SOAP_STATES];
     size_t g, x, spare, squares[2], values, order, spectral, total;
 };
@@ -26,10 +26,10 @@ static struct soap_layout soap_layout(const struct tensor *u, const struct tenso
     struct soap_layout l = {.rows = w.rows,
                             .cols = w.cols,
                             .n = w.rows * w.cols,
-                            .turns_left = states[STATE_l] != NULL,
-                            .turns_right = states[STATE_r] != NULL};
-    l.side = l.turns_left ? l.rows : 0;
-    if (l.turns_right && l.cols > l.side)
+                            .rotates_left = states[STATE_l] != NULL,
+                            .rotates_right = states[STATE_r] != NULL};
+    l.side = l.rotates_left ? l.rows : 0;
+    if (l.rotates_right && l.cols > l.side)
         l.side = l.cols;
     l.u = take_copy(&l.total, u);
     for (int k = 0; k < SOAP_STATES; k++)
@@ -54,43 +54,43 @@ struct soap_work {
 };
 
 /* to = ql from qr^T, or with back ql^T from qr; `spare` may be changed. */
-static enum snug_status turn(const struct soap_work *s, bool back, const real *from, real *spare,
-                             real *to)
+static enum snug_status rotate(const struct soap_work *s, bool back, const real *from, real *spare,
+                               real *to)
 {
     const struct soap_layout *l = s->l;
-    struct factors left = {l->rows, l->cols, l->rows, back ? A_TURNED : AS_STORED};
-    struct factors right = {l->rows, l->cols, l->cols, back ? AS_STORED : B_TURNED};
-    if (l->turns_left) {
-        real *half = l->turns_right ? spare : to;
+    struct factors left = {l->rows, l->cols, l->rows, back ? A_TRANSPOSED : AS_STORED};
+    struct factors right = {l->rows, l->cols, l->cols, back ? AS_STORED : B_TRANSPOSED};
+    if (l->rotates_left) {
+        real *half = l->rotates_right ? spare : to;
         TRY(multiply(s->t, &left, s->state[STATE_pl], from, half));
         from = half;
     }
-    if (l->turns_right)
+    if (l->rotates_right)
         TRY(multiply(s->t, &right, from, s->state[STATE_pr], to));
-    else if (!l->turns_left)
+    else if (!l->rotates_left)
         copy_reals(s->t, l->n, from, to);
     return SNUG_OK;
 }
 
 /* The device's: g, clipped; */
 static void soap_read(const struct soap_work *s);
-/* M and V from the turned gradient x, which becomes M / (sqrt(V) + eps). */
+/* M and V from the rotated gradient x, which becomes M / (sqrt(V) + eps). */
 static void soap_adam(const struct soap_work *s);
 
 static enum snug_status soap_statistics(const struct soap_work *s)
 {
     const struct soap_layout *l = s->l;
     double beta = option_of(s->t, SOAP_shampoo_beta);
-    real *product = reals_at(s->t, l->squares[0]);
-    struct factors left = {l->rows, l->rows, l->cols, B_TURNED};
-    struct factors right = {l->cols, l->cols, l->rows, A_TURNED};
-    if (l->turns_left) {
-        TRY(multiply(s->t, &left, s->g, s->g, product));
-        mix(s->t, l->rows * l->rows, beta, s->state[STATE_l], 1 - beta, product);
+    real *gemm = reals_at(s->t, l->squares[0]);
+    struct factors left = {l->rows, l->rows, l->cols, B_TRANSPOSED};
+    struct factors right = {l->cols, l->cols, l->rows, A_TRANSPOSED};
+    if (l->rotates_left) {
+        TRY(multiply(s->t, &left, s->g, s->g, gemm));
+        mix(s->t, l->rows * l->rows, beta, s->state[STATE_l], 1 - beta, gemm);
     }
-    if (l->turns_right) {
-        TRY(multiply(s->t, &right, s->g, s->g, product));
-        mix(s->t, l->cols * l->cols, beta, s->state[STATE_r], 1 - beta, product);
+    if (l->rotates_right) {
+        TRY(multiply(s->t, &right, s->g, s->g, gemm));
+        mix(s->t, l->cols * l->cols, beta, s->state[STATE_r], 1 - beta, gemm);
     }
     return SNUG_OK;
 }
@@ -118,12 +118,12 @@ static enum snug_status soap_renew(const struct soap_work *s, int64_t n, const r
                                    real *q, int64_t *order)
 {
     const struct soap_layout *l = s->l;
-    real *product = reals_at(s->t, l->squares[0]), *sorted = reals_at(s->t, l->squares[1]);
+    real *gemm = reals_at(s->t, l->squares[0]), *sorted = reals_at(s->t, l->squares[1]);
     real *seen = values_at(s->t, l->values);
-    TRY(multiply(s->t, &(struct factors){n, n, n, AS_STORED}, q, statistics, product));
-    row_products(s->t, n, q, product, l->values, seen);
+    TRY(multiply(s->t, &(struct factors){n, n, n, AS_STORED}, q, statistics, gemm));
+    row_gemms(s->t, n, q, gemm, l->values, seen);
     sort_down(n, seen, order);
-    take_rows(s->t, n, n, order, l->order, product, sorted);
+    take_rows(s->t, n, n, order, l->order, gemm, sorted);
     if (make_orthonormal(s->t, n, sorted, l->spectral)) {
         copy_reals(s->t, n * n, sorted, q);
         return SNUG_OK;
@@ -133,24 +133,24 @@ static enum snug_status soap_renew(const struct soap_work *s, int64_t n, const r
     return SNUG_OK;
 }
 
-/* New eigenvectors: V is sorted with them, M turned from the old space to the new. */
+/* New eigenvectors: V is sorted with them, M rotated from the old space to the new. */
 static enum snug_status soap_renew_both(const struct soap_work *s)
 {
     const struct soap_layout *l = s->l;
     real *m = s->state[STATE_m], *v = s->state[STATE_v];
     int64_t *order = order_at(s->t, l->order);
-    TRY(turn(s, true, m, s->spare, s->x));
-    if (l->turns_left) {
+    TRY(rotate(s, true, m, s->spare, s->x));
+    if (l->rotates_left) {
         TRY(soap_renew(s, l->rows, s->state[STATE_l], s->state[STATE_pl], order));
         copy_reals(s->t, l->n, v, s->spare);
         take_rows(s->t, l->rows, l->cols, order, l->order, s->spare, v);
     }
-    if (l->turns_right) {
+    if (l->rotates_right) {
         TRY(soap_renew(s, l->cols, s->state[STATE_r], s->state[STATE_pr], order));
         copy_reals(s->t, l->n, v, s->spare);
         take_columns(s->t, l->rows, l->cols, order, l->order, s->spare, v);
     }
-    return turn(s, false, s->x, s->spare, m);
+    return rotate(s, false, s->x, s->spare, m);
 }
 
 static enum snug_status soap_step(const struct soap_work *s)
@@ -161,15 +161,15 @@ static enum snug_status soap_step(const struct soap_work *s)
     if (step == 1) {
         clear_reals(s->t, l->n, s->u);
         TRY(soap_statistics(s));
-        if (l->turns_left)
+        if (l->rotates_left)
             soap_begin(s, l->rows, s->state[STATE_l], s->state[STATE_pl]);
-        if (l->turns_right)
+        if (l->rotates_right)
             soap_begin(s, l->cols, s->state[STATE_r], s->state[STATE_pr]);
         return SNUG_OK;
     }
-    TRY(turn(s, false, s->g, s->spare, s->x));
+    TRY(rotate(s, false, s->g, s->spare, s->x));
     soap_adam(s);
-    TRY(turn(s, true, s->x, s->spare, s->u));
+    TRY(rotate(s, true, s->x, s->spare, s->u));
     TRY(soap_statistics(s));
     if (l->side > 0 && fmod(step - 1, option_of(s->t, SOAP_every)) == 0)
         TRY(soap_renew_both(s));

@@ -23,23 +23,23 @@ struct tools; /* the device's: the call, and what it has prepared */
 /* C [m,n] = op(A) op(B), all without gaps between rows; one of them may be stored transposed. */
 struct factors {
     int64_t m, n, k;
-    enum { AS_STORED, A_TURNED, B_TURNED } turned;
+    enum { AS_STORED, A_TRANSPOSED, B_TRANSPOSED } transposed;
 };
 
-/* ---- products that are prepared before the first step ------------------------------------------ */
+/* ---- matmuls that are prepared before the first step ------------------------------------------ */
 
-enum { MOST_PRODUCTS = 40 };
+enum { MOST_GEMMS = 40 };
 
 struct factors_list {
     int n;
-    struct factors at[MOST_PRODUCTS];
+    struct factors at[MOST_GEMMS];
 };
 
 static inline int factors_find(const struct factors_list *list, const struct factors *f)
 {
     for (int i = 0; i < list->n; i++) {
         const struct factors *g = &list->at[i];
-        if (g->m == f->m && g->n == f->n && g->k == f->k && g->turned == f->turned)
+        if (g->m == f->m && g->n == f->n && g->k == f->k && g->transposed == f->transposed)
             return i;
     }
     return -1;
@@ -47,7 +47,7 @@ static inline int factors_find(const struct factors_list *list, const struct fac
 
 static inline void factors_add(struct factors_list *list, const struct factors *f)
 {
-    if (factors_find(list, f) < 0 && list->n < MOST_PRODUCTS)
+    if (factors_find(list, f) < 0 && list->n < MOST_GEMMS)
         list->at[list->n++] = *f;
 }
 
@@ -55,11 +55,12 @@ static inline void factors_add(struct factors_list *list, const struct factors *
 static inline void factors_add_sides(struct factors_list *list, int64_t rows, int64_t cols,
                                      bool left, bool right)
 {
-    const struct factors all[] = {{rows, rows, cols, B_TURNED},  {rows, cols, rows, AS_STORED},
-                                  {rows, cols, rows, A_TURNED},  {rows, rows, rows, AS_STORED},
-                                  {rows, rows, rows, A_TURNED},  {cols, cols, rows, A_TURNED},
-                                  {rows, cols, cols, AS_STORED}, {rows, cols, cols, B_TURNED},
-                                  {cols, cols, cols, AS_STORED}, {cols, cols, cols, A_TURNED}};
+    const struct factors all[] = {
+        {rows, rows, cols, B_TRANSPOSED}, {rows, cols, rows, AS_STORED},
+        {rows, cols, rows, A_TRANSPOSED}, {rows, rows, rows, AS_STORED},
+        {rows, rows, rows, A_TRANSPOSED}, {cols, cols, rows, A_TRANSPOSED},
+        {rows, cols, cols, AS_STORED},    {rows, cols, cols, B_TRANSPOSED},
+        {cols, cols, cols, AS_STORED},    {cols, cols, cols, A_TRANSPOSED}};
     enum { N_ALL = sizeof all / sizeof *all };
     for (int i = 0; i < N_ALL; i++)
         if (i < N_ALL / 2 ? left : right)
@@ -104,14 +105,14 @@ static void clear_reals(const struct tools *t, int64_t n, real *x);
 static void set_identity(const struct tools *t, int64_t n, double factor, real *a);
 static double sum_squares(const struct tools *t, int64_t n, const real *x, size_t room);
 /* a: symmetric; sum of a b over all elements, and of the diagonal of a */
-static double sum_products(const struct tools *t, int64_t n, const real *a, const real *b,
-                           size_t room);
+static double sum_gemms(const struct tools *t, int64_t n, const real *a, const real *b,
+                        size_t room);
 static double trace_of(const struct tools *t, int64_t n, const real *a, size_t room);
 
 /* Rows of a square: times a value each; the values: each row of a times that of b. */
 static void scale_rows(const struct tools *t, int64_t n, const real *values, size_t room, real *q);
-static void row_products(const struct tools *t, int64_t n, const real *a, const real *b,
-                         size_t room, real *values);
+static void row_gemms(const struct tools *t, int64_t n, const real *a, const real *b, size_t room,
+                      real *values);
 /* Row (column) i of `to` is row (column) order[i] of `from`. */
 static void take_rows(const struct tools *t, int64_t n_rows, int64_t width, const int64_t *order,
                       size_t room, const real *from, real *to);
@@ -143,7 +144,7 @@ static inline void set_signs(int64_t n, real *q)
 
 enum { CHECKED_COLUMNS = 8 };
 
-/* The largest |P P (A + add I) - I| in some columns: all would cost two products in fp64.
+/* The largest |P P (A + add I) - I| in some columns: all would cost two matmuls in fp64.
  * work: 2 n doubles */
 static inline double residual_of(int64_t n, const real *a, double add, const real *root,
                                  double *work)

@@ -35,7 +35,7 @@ static enum snug_status emit(const struct optim_target *t)
         return emit_adamw(t);
     struct matrix w = matrix_of(&t->prog->tensors[t->weight].shape, 1);
     double ratio = (double)w.rows / (double)w.cols; /* outputs to inputs */
-    double factor = sqrt(fmax(1, t->in_out ? 1 / ratio : ratio));
+    double factor = sqrt(fmax(1, t->layout == LAYOUT_in_out ? 1 / ratio : ratio));
     tensor_id m;
     TRY(optim_add_state(t, "m", DTYPE_f32, NULL, &m));
     struct optim_target apply = *t;

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { NAME_MOST = 32, LEAST_CODED_ELEMS = 4096 };
+enum { NAME_MOST = 32, LEAST_QUANTIZED_ELEMS = 4096 };
 
 /* Those that have no rule of their own. */
 #define OTHER_OPTIMIZERS(X) \
@@ -232,15 +232,15 @@ static enum snug_status add_rule_state(const struct optim_target *t, const char 
                                        tensor_id pair[2])
 {
     int64_t n = tensor_elems(t->prog, t->weight);
-    bool coded = t->state_bits <= 8 && n >= LEAST_CODED_ELEMS;
+    bool quantized = t->state_bits <= 8 && n >= LEAST_QUANTIZED_ELEMS;
     pair[1] = TENSOR_NONE;
     if (find_word(owner(t->optimizer)->copies, name) >= 0)
         return optim_add_copy(t, name, pair);
-    if (!coded)
+    if (!quantized)
         return optim_add_state(t, name, t->state_bits == 16 ? DTYPE_bf16 : DTYPE_f32, NULL, pair);
     char scales[NAME_MOST + 8];
     snprintf(scales, sizeof scales, "%s.scales", name);
-    struct shape halves = {1, {code_bytes(4, n)}}, blocks = {1, {code_blocks(t->state_bits, n)}};
+    struct shape halves = {1, {quant_bytes(4, n)}}, blocks = {1, {quant_blocks(t->state_bits, n)}};
     TRY(optim_add_state(t, name, DTYPE_u8, t->state_bits == 4 ? &halves : NULL, &pair[0]));
     return optim_add_state(t, scales, DTYPE_f32, &blocks, &pair[1]);
 }

@@ -16,13 +16,13 @@ struct optim_target { /* one parameter, ready to be updated */
     tensor_id grad, scalars, weight;
     tensor_id master; /* fp32 copy of a 16-bit weight, or TENSOR_NONE */
     enum optim_kind kind;
-    bool in_out; /* the weight is stored [inputs, outputs] of its layer, not the other way */
+    enum weight_layout layout; /* of its layer */
     const struct optimizer *optimizer;
     const double *options; /* the optimizer's, in its order */
     double decay, lr_factor;
     double lr;                /* --lr or the optimizer's default */
     enum direction direction; /* grad is one that an op has made: see the op update */
-    int state_bits;           /* 32, 16: bf16; 8, 4: codes where the tensor is large enough */
+    int state_bits; /* 32, 16: bf16; 8, 4: quantized elements where the tensor is large enough */
     struct snug_error *err;
 };
 

@@ -8,10 +8,10 @@
  *
  * The first step only fills L and R and finds QL and QR.  Every `every` steps each Q is sorted by what it
  * sees of its statistics, largest first, V with it, and Q = qr(L Q); M goes along from the old space to
- * the new.  A side longer than max-dim is not turned; vectors are not, and the rest holds for them too.
+ * the new.  A side longer than max-dim is not rotated; vectors are not, and the rest holds for them too.
  * s is shampoo-beta (0: b2).
  *
- * state: m, v: 8 bytes a parameter; l, ql: 8 rows^2 bytes, r, qr: 8 columns^2, for sides that are turned.
+ * state: m, v: 8 bytes a parameter; l, ql: 8 rows^2 bytes, r, qr: 8 columns^2, for sides that are rotated.
  * All are fp32 whatever --state-bits says.
  */
 #include "optim/rule.h"
@@ -63,10 +63,10 @@ static enum snug_status emit_soap(const struct optim_target *t)
     TRY(optim_add_state(t, "m", DTYPE_f32, NULL, &states[STATE_m]));
     TRY(optim_add_state(t, "v", DTYPE_f32, NULL, &states[STATE_v]));
     /* a table of positions for all samples, [1, T, C], is one long row */
-    bool turns = shape.n_dims >= 2 && !(t->kind == OPTIM_embedding && w.rows == 1);
-    if (turns && (double)w.rows <= options[SOAP_max_dim])
+    bool rotates = shape.n_dims >= 2 && !(t->kind == OPTIM_embedding && w.rows == 1);
+    if (rotates && (double)w.rows <= options[SOAP_max_dim])
         TRY(add_side(t, "l", "ql", w.rows, &states[STATE_l], &states[STATE_pl]));
-    if (turns && (double)w.cols <= options[SOAP_max_dim])
+    if (rotates && (double)w.cols <= options[SOAP_max_dim])
         TRY(add_side(t, "r", "qr", w.cols, &states[STATE_r], &states[STATE_pr]));
     int n_states = STATE_pr + 1;
     while (states[n_states - 1] == TENSOR_NONE)

@@ -44,7 +44,7 @@ static enum snug_status borrow(struct averaging *a, const char *prefix, tensor_i
         return SNUG_OK;
     struct tensor borrowed = run->tensors[there];
     borrowed.name = name;
-    borrowed.stored = false; /* until offload says so */
+    borrowed.offloaded = false; /* until offload says so */
     return program_add_tensor(a->prog, &borrowed, id, a->env->err);
 }
 

@@ -7,7 +7,7 @@
  *
  * Layers are told by the names of their parameters, up to the first number: "h.3" of
  * "h.3.attn.c_attn.weight", "layer1.0" of "layer1.0.conv1.weight".  A network without numbers has a
- * layer for each product (convolution, linear).  Between the last op of a layer that has parameters and the
+ * layer for each matmul (convolution, linear).  Between the last op of a layer that has parameters and the
  * first of the next, the cut is where the least crosses, and there as early as can be: an
  * activation function then belongs to the layer that reads it.  Layers with no cut between them are
  * one.
@@ -17,10 +17,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct key { /* which layer: a part of a parameter's name, or the number of a product */
+struct key { /* which layer: a part of a parameter's name, or the number of a matmul */
     const char *text;
     size_t length;
-    int product;
+    int gemm;
 };
 
 struct finder {
@@ -91,18 +91,18 @@ static bool reads_parameter(const struct program *prog, const struct op *op)
     return false;
 }
 
-static bool has_key(const struct finder *f, int at, bool by_products, struct key *key)
+static bool has_key(const struct finder *f, int at, bool by_gemms, struct key *key)
 {
     const struct op *op = &f->prog->ops[at];
-    if (by_products) {
-        *key = (struct key){.product = at};
-        return op_is_product(op->kind) && reads_parameter(f->prog, op) && at < f->n_forward - 1;
+    if (by_gemms) {
+        *key = (struct key){.gemm = at};
+        return op_is_gemm(op->kind) && reads_parameter(f->prog, op) && at < f->n_forward - 1;
     }
     for (int k = 0; k < op->n_in; k++) {
         if (op->in[k] == TENSOR_NONE || f->prog->tensors[op->in[k]].role != ROLE_parameter)
             continue;
         const char *name = f->prog->tensors[op->in[k]].name;
-        *key = (struct key){.text = name, .length = layer_length(name), .product = -1};
+        *key = (struct key){.text = name, .length = layer_length(name), .gemm = -1};
         if (key->length > 0)
             return true;
     }
@@ -111,7 +111,7 @@ static bool has_key(const struct finder *f, int at, bool by_products, struct key
 
 static bool same_key(struct key a, struct key b)
 {
-    return a.product == b.product && a.length == b.length &&
+    return a.gemm == b.gemm && a.length == b.length &&
            (a.length == 0 || memcmp(a.text, b.text, a.length) == 0);
 }
 
@@ -144,14 +144,14 @@ static int tail_op(const struct finder *f, int after)
     return f->n_forward - 1;
 }
 
-static void make_blocks(struct finder *f, bool by_products)
+static void make_blocks(struct finder *f, bool by_gemms)
 {
     struct blocks *b = f->blocks;
     struct key present = {0}, key;
     int last = -1; /* op of the present layer that has parameters */
     add_block(f, 0);
     for (int i = 0; i < f->n_forward; i++) {
-        if (!has_key(f, i, by_products, &key))
+        if (!has_key(f, i, by_gemms, &key))
             continue;
         bool is_first = b->n_layers == 0;
         if (is_first || !same_key(key, present)) {
@@ -181,11 +181,11 @@ enum snug_status blocks_find(const struct program *prog, int n_forward, struct a
     blocks->list = arena_zeros(scratch, (size_t)n_forward + 2, sizeof *blocks->list);
     if (blocks->list == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "checkpoint: no scratch for %d ops", n_forward);
-    bool by_products = true;
+    bool by_gemms = true;
     for (int i = 0; i < n_forward; i++) {
         struct key key;
-        by_products = by_products && !has_key(&f, i, false, &key);
+        by_gemms = by_gemms && !has_key(&f, i, false, &key);
     }
-    make_blocks(&f, by_products);
+    make_blocks(&f, by_gemms);
     return SNUG_OK;
 }

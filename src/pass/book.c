@@ -11,23 +11,23 @@
 #include "ir/collective_options.h"
 #include "pass/pass.h"
 
-/* Exchanges run one after the other, on one lane: they have one bucket, as large as the largest wants. */
-static enum snug_status book_exchanges(struct program *prog, struct pass_env *env)
+/* Collectives run one after the other, on one lane: they have one bucket, as large as the largest wants. */
+static enum snug_status book_collectives(struct program *prog, struct pass_env *env)
 {
     size_t most = 0;
     for (int i = 0; i < prog->n_ops; i++)
-        if (op_is_exchange(prog->ops[i].kind)) {
+        if (op_is_collective(prog->ops[i].kind)) {
             size_t bytes = env->workspace_bytes(env->device, prog, &prog->ops[i]);
             most = bytes > most ? bytes : most;
         }
     if (most == 0)
         return SNUG_OK;
     tensor_id id;
-    struct tensor work = {TENSOR_INIT, .name = "work.exchange", .dtype = DTYPE_u8,
+    struct tensor work = {TENSOR_INIT, .name = "work.collective", .dtype = DTYPE_u8,
                           .role = ROLE_temporary, .shape = {1, {(int64_t)most}}};
     TRY(program_add_tensor(prog, &work, &id, env->err));
     for (int i = 0; i < prog->n_ops; i++)
-        if (op_is_exchange(prog->ops[i].kind))
+        if (op_is_collective(prog->ops[i].kind))
             prog->ops[i].work = id;
     return SNUG_OK;
 }
@@ -37,10 +37,10 @@ enum snug_status pass_book(struct program *prog, struct pass_env *env)
     if (env->workspace_bytes == NULL)
         return SNUG_OK;
     for (int i = 0; i < prog->n_ops; i++) {
-        bool is_exchange = op_is_exchange(prog->ops[i].kind);
-        prog->ops[i].apart =
-            !is_exchange && env->apart != NULL && env->apart(env->device, prog, &prog->ops[i]);
-        size_t bytes = is_exchange ? 0 : env->workspace_bytes(env->device, prog, &prog->ops[i]);
+        bool is_collective = op_is_collective(prog->ops[i].kind);
+        prog->ops[i].no_alias = !is_collective && env->no_alias != NULL &&
+                                env->no_alias(env->device, prog, &prog->ops[i]);
+        size_t bytes = is_collective ? 0 : env->workspace_bytes(env->device, prog, &prog->ops[i]);
         if (bytes == 0)
             continue;
         char *name = arena_format(env->scratch, "work.%d.%s", i, op_infos[prog->ops[i].kind].name);
@@ -48,5 +48,5 @@ enum snug_status pass_book(struct program *prog, struct pass_env *env)
                               .role = ROLE_temporary, .shape = {1, {(int64_t)bytes}}};
         TRY(program_add_tensor(prog, &work, &prog->ops[i].work, env->err));
     }
-    return book_exchanges(prog, env);
+    return book_collectives(prog, env);
 }

@@ -178,8 +178,8 @@ static void fuse_norm_grad_add(struct fuse *f, int at)
     }
 }
 
-/* d = linear_grad_x dy, w; s = add r, d: the sum straight from the product. */
-static void fuse_product_add(struct fuse *f, int at)
+/* d = linear_grad_x dy, w; s = add r, d: the sum straight from the matmul. */
+static void fuse_gemm_add(struct fuse *f, int at)
 {
     struct op *add = &f->prog->ops[at];
     for (int k = 0; k < 2; k++) {
@@ -200,7 +200,7 @@ static void fuse_product_add(struct fuse *f, int at)
     }
 }
 
-/* d = linear_grad_x dy, w; e = act_grad d, p: the act's gradient straight from the product. */
+/* d = linear_grad_x dy, w; e = act_grad d, p: the act's gradient straight from the matmul. */
 static void fuse_act_grad(struct fuse *f, int at)
 {
     struct op *act = &f->prog->ops[at];
@@ -269,7 +269,7 @@ enum snug_status pass_fuse(struct program *prog, struct pass_env *env)
         case OP_add:
             fuse_norm_grad_add(&f, i);
             if (!f.gone[i])
-                fuse_product_add(&f, i);
+                fuse_gemm_add(&f, i);
             break;
         case OP_act_grad:
             fuse_act_grad(&f, i);

@@ -35,7 +35,7 @@ static enum snug_status gradient_linear(struct autodiff *ad, const struct op *op
 {
     tensor_id x = op->in[0], w = op->in[1], bias = operand(op, 2);
     tensor_id dy = autodiff_of(ad, op->out[0]);
-    struct attrs layout = ATTRS(.in_out = op->attrs.in_out);
+    struct attrs layout = ATTRS(.layout = op->attrs.layout);
     if (op->attrs.act != ACT_none) {
         tensor_id before = op->n_out > 1 ? op->out[1] : TENSOR_NONE;
         if (before == TENSOR_NONE)
@@ -141,7 +141,7 @@ static enum snug_status gradient_conv2d(struct autodiff *ad, const struct op *op
     return SNUG_OK;
 }
 
-/* relu's sign is computed again from x, unless r went into it: then y says it. */
+/* relu's sign is recomputed from x, unless r went into it: then y says it. */
 static enum snug_status gradient_batchnorm(struct autodiff *ad, const struct op *op)
 {
     tensor_id x = op->in[0], gamma = op->in[1], beta = op->in[2], r = operand(op, 3);

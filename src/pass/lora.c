@@ -161,7 +161,7 @@ static enum snug_status adapt(struct program *prog, struct pass_env *env, const 
     const struct shape w = prog->tensors[linear->in[1]].shape;
     const char *name = prog->tensors[linear->in[1]].name;
     int64_t rank = env->lora_rank;
-    int64_t n_in = w.dim[linear->attrs.in_out ? 0 : 1], n_out = w.dim[linear->attrs.in_out ? 1 : 0];
+    int64_t n_in = w.dim[linear->attrs.layout ? 0 : 1], n_out = w.dim[linear->attrs.layout ? 1 : 0];
     tensor_id a, b, down, scaled, up, y = linear->out[0];
     TRY(add_matrix(prog, env, name, ".lora_A.weight", (struct shape){2, {rank, n_in}}, &a));
     TRY(add_matrix(prog, env, name, ".lora_B.weight", (struct shape){2, {n_out, rank}}, &b));
@@ -195,14 +195,14 @@ static enum snug_status no_place(const struct program *prog, const struct pass_e
 }
 
 /* Frozen matrices that nothing but linear layers read. */
-static void choose_coded(const struct program *prog, struct pass_env *env)
+static void choose_quantized(const struct program *prog, struct pass_env *env)
 {
     for (int i = 0; i < prog->n_tensors; i++)
-        env->coded[i] = prog->tensors[i].frozen && prog->tensors[i].shape.n_dims == 2;
+        env->quantized[i] = prog->tensors[i].frozen && prog->tensors[i].shape.n_dims == 2;
     for (int i = 0; i < prog->n_ops; i++)
         for (int k = 0; k < prog->ops[i].n_in; k++)
             if (prog->ops[i].in[k] != TENSOR_NONE && (prog->ops[i].kind != OP_linear || k != 1))
-                env->coded[prog->ops[i].in[k]] = false;
+                env->quantized[prog->ops[i].in[k]] = false;
 }
 
 /* The new list of ops; *n_ops of them. */
@@ -229,16 +229,16 @@ static enum snug_status rewrite(struct program *prog, struct pass_env *env, stru
 enum snug_status pass_lora(struct program *prog, struct pass_env *env)
 {
     struct op *ops = malloc((OPS_OF_ADAPTER * (size_t)prog->n_ops + 1) * sizeof *ops);
-    env->coded = arena_zeros(env->scratch, (size_t)prog->n_tensors + 1, sizeof *env->coded);
-    env->n_coded = prog->n_tensors;
-    if (ops == NULL || env->coded == NULL) {
+    env->quantized = arena_zeros(env->scratch, (size_t)prog->n_tensors + 1, sizeof *env->quantized);
+    env->n_quantized = prog->n_tensors;
+    if (ops == NULL || env->quantized == NULL) {
         free(ops);
         return snug_fail(env->err, SNUG_NO_MEMORY, "lora: no memory for %d ops", prog->n_ops);
     }
     for (int i = 0; i < prog->n_tensors; i++)
         prog->tensors[i].frozen =
             prog->tensors[i].role == ROLE_parameter || prog->tensors[i].role == ROLE_buffer;
-    choose_coded(prog, env);
+    choose_quantized(prog, env);
     int n_ops = 0;
     enum snug_status status = rewrite(prog, env, ops, &n_ops);
     if (status == SNUG_OK)

@@ -1,8 +1,8 @@
 /*
- * offload.c -- tensors that wait for long wait in the store: a file on disk, or the host's memory.
+ * offload.c -- tensors that wait for long wait in the offload pool: a file on disk, or the host's memory.
  *
- * The pass knows of the store only that it is not the arena.  It marks tensors as stored and adds
- * the ops that copy: fetch, stash, settle.  Copies run beside the other ops, so each fetch stands
+ * The pass knows of the offload pool only that it is not the arena.  It marks tensors as stored and adds
+ * the ops that copy: prefetch, evict, wait_copy.  Copies run beside the other ops, so each prefetch stands
  * early enough to be done when it is needed; how long bytes are taken by a copy is for the planner
  * to find out.
  *
@@ -62,11 +62,11 @@ enum snug_status rewrite_finish(struct rewrite *r, enum snug_status status)
 }
 
 enum snug_status rewrite_add_like(struct rewrite *r, const char *prefix, tensor_id like,
-                                  enum role role, bool stored, tensor_id *id)
+                                  enum role role, bool offloaded, tensor_id *id)
 {
     const struct tensor *t = &r->prog->tensors[like];
     struct tensor made = {TENSOR_INIT, .dtype = t->dtype, .role = role, .shape = t->shape,
-                          .stored = stored};
+                          .offloaded = offloaded};
     made.name = arena_format(r->env->scratch, "%s.%s", prefix, t->name);
     if (made.name == NULL)
         return rewrite_no_memory(r);

@@ -17,7 +17,7 @@ struct rewrite {
 
 enum snug_status rewrite_no_memory(const struct rewrite *r);
 enum snug_status rewrite_append(struct rewrite *r, const struct op *op);
-/* fetch, stash (from, to), or settle (from, TENSOR_NONE) */
+/* prefetch, evict (from, to), or wait_copy (from, TENSOR_NONE) */
 enum snug_status rewrite_append_copy(struct rewrite *r, enum op_kind kind, tensor_id from,
                                      tensor_id to, bool in_last);
 /* To be called before anything is appended that belongs before op i of the old list, or to it:
@@ -28,7 +28,7 @@ enum snug_status rewrite_finish(struct rewrite *r, enum snug_status status);
 
 /* A tensor PREFIX.NAME like `like`, of no views and not persistent. */
 enum snug_status rewrite_add_like(struct rewrite *r, const char *prefix, tensor_id like,
-                                  enum role role, bool stored, tensor_id *id);
+                                  enum role role, bool offloaded, tensor_id *id);
 
 enum snug_status offload_states(struct program *prog, struct pass_env *env);
 enum snug_status offload_activations(struct program *prog, struct pass_env *env);

@@ -1,19 +1,19 @@
 /*
- * offload_activations.c -- what is kept for the backward half waits in the store.
+ * offload_activations.c -- what is kept for the backward half waits in the offload pool.
  *
  * Of the ops that touch an activation, the two neighbours that are furthest apart are, mostly, its
  * last use forward and its first use backward.  If many ops lie between them and it is large, it is
- * stashed after the one and fetched ahead of the other; the ops from there on read the copy.  What
+ * evicted after the one and prefetched ahead of the other; the ops from there on read the copy.  What
  * is used again soon (by the last layers) stays where it is.
  *
- *     forward     op a, stash A, ... op b, stash B, ... settle A, op c, stash C
- *     backward    fetch C, ... fetch B | op that reads C, ...
+ *     forward     op a, evict A, ... op b, evict B, ... wait_copy A, op c, evict C
+ *     backward    prefetch C, ... prefetch B | op that reads C, ...
  *
- * The bytes of a stashed tensor are free when somebody waits for its copy: settle does, two stashes
+ * The bytes of a evicted tensor are free when somebody waits for its copy: wait_copy does, two evictions
  * later, so that forward never has more than two of them under way.
  *
  * Where the backward half runs twice (in_backward.c), an activation waits for the one and then for
- * the other: it is stashed once and fetched for each.
+ * the other: it is evicted once and prefetched for each.
  */
 #include "pass/offload.h"
 
@@ -22,10 +22,10 @@
 enum {
     LEAST_BYTES = 1 << 16,
     AHEAD_OPS =
-        12,       /* that a fetch stands before its first reader: about a block of a transformer */
+        12, /* that a prefetch stands before its first reader: about a block of a transformer */
     FAR_OPS = 36, /* between two uses, at least: it has to pay */
     N_GAPS = 2,   /* one that ends in the body, one that ends after it */
-    NO_STASH = -1
+    NO_EVICTION = -1
 };
 
 struct use {  /* of a tensor, while the ops are walked */
@@ -37,8 +37,9 @@ struct use {  /* of a tensor, while the ops are walked */
 };
 
 struct kept { /* one that is offloaded, for one gap */
-    tensor_id original, stored, fetched;
-    int stash_after, fetch_before, read_at; /* ops; NO_STASH: it is in the store already */
+    tensor_id original, offloaded, fetched;
+    int evict_after, prefetch_before,
+        read_at; /* ops; NO_EVICTION: it is in the offload pool already */
 };
 
 struct late_copy { /* that ops from read_at on read */
@@ -99,31 +100,32 @@ static void note_uses(const struct program *prog, struct use *uses)
 static int by_fetch(const void *a, const void *b)
 {
     const struct kept *x = a, *y = b;
-    if (x->fetch_before != y->fetch_before)
-        return x->fetch_before - y->fetch_before;
+    if (x->prefetch_before != y->prefetch_before)
+        return x->prefetch_before - y->prefetch_before;
     return x->read_at != y->read_at ? x->read_at - y->read_at : x->original - y->original;
 }
 
-static int by_stash(const void *a, const void *b)
+static int by_eviction(const void *a, const void *b)
 {
     const struct kept *x = a, *y = b;
-    return x->stash_after != y->stash_after ? x->stash_after - y->stash_after
+    return x->evict_after != y->evict_after ? x->evict_after - y->evict_after
                                             : x->original - y->original;
 }
 
-/* The stash, unless an earlier gap has made it, and the fetch. */
+/* The evict, unless an earlier gap has made it, and the fetch. */
 static enum snug_status keep(struct keeping *s, const struct use *use, tensor_id t, int gap,
-                             tensor_id *stored)
+                             tensor_id *offloaded)
 {
     struct kept *kept = &s->kept[s->n_kept++];
-    *kept = (struct kept){.original = t,
-                          .stash_after = *stored == TENSOR_NONE ? use->gaps[gap].from : NO_STASH,
-                          .fetch_before = use->gaps[gap].to - AHEAD_OPS,
-                          .read_at = use->gaps[gap].to};
-    if (*stored == TENSOR_NONE)
-        TRY(rewrite_add_like(&s->rewrite, "kept", t, ROLE_activation, true, stored));
+    *kept =
+        (struct kept){.original = t,
+                      .evict_after = *offloaded == TENSOR_NONE ? use->gaps[gap].from : NO_EVICTION,
+                      .prefetch_before = use->gaps[gap].to - AHEAD_OPS,
+                      .read_at = use->gaps[gap].to};
+    if (*offloaded == TENSOR_NONE)
+        TRY(rewrite_add_like(&s->rewrite, "kept", t, ROLE_activation, true, offloaded));
     TRY(rewrite_add_like(&s->rewrite, "fetched", t, ROLE_temporary, false, &kept->fetched));
-    kept->stored = *stored;
+    kept->offloaded = *offloaded;
     s->copies[t][gap] = (struct late_copy){kept->fetched, kept->read_at};
     return SNUG_OK;
 }
@@ -131,11 +133,11 @@ static enum snug_status keep(struct keeping *s, const struct use *use, tensor_id
 static enum snug_status choose(struct keeping *s, const struct use *uses, int n_tensors)
 {
     for (int t = 0; t < n_tensors; t++) {
-        tensor_id stored = TENSOR_NONE;
+        tensor_id offloaded = TENSOR_NONE;
         for (int gap = 0; gap < N_GAPS; gap++) {
             s->copies[t][gap].id = TENSOR_NONE;
             if (!uses[t].unfit && uses[t].gaps[gap].to - uses[t].gaps[gap].from >= FAR_OPS)
-                TRY(keep(s, &uses[t], t, gap, &stored));
+                TRY(keep(s, &uses[t], t, gap, &offloaded));
         }
     }
     return SNUG_OK;
@@ -151,35 +153,35 @@ static tensor_id copy_at(const struct keeping *s, tensor_id id, int i)
 }
 
 /* Stashes of what op i used last; each waits for the one before the last. */
-static enum snug_status append_stashes(struct keeping *s, const struct kept *by_time, int n_stashes,
-                                       int *at, int i)
+static enum snug_status append_evictions(struct keeping *s, const struct kept *by_time,
+                                         int n_evictions, int *at, int i)
 {
-    for (; *at < n_stashes && by_time[*at].stash_after == i; ++*at) {
+    for (; *at < n_evictions && by_time[*at].evict_after == i; ++*at) {
         if (*at >= 2)
-            TRY(rewrite_append_copy(&s->rewrite, OP_settle, by_time[*at - 2].stored, TENSOR_NONE,
-                                    false));
-        TRY(rewrite_append_copy(&s->rewrite, OP_stash, by_time[*at].original, by_time[*at].stored,
-                                false));
+            TRY(rewrite_append_copy(&s->rewrite, OP_wait_copy, by_time[*at - 2].offloaded,
+                                    TENSOR_NONE, false));
+        TRY(rewrite_append_copy(&s->rewrite, OP_evict, by_time[*at].original,
+                                by_time[*at].offloaded, false));
     }
     return SNUG_OK;
 }
 
-static enum snug_status append_all(struct keeping *s, const struct kept *by_time, int n_stashes,
+static enum snug_status append_all(struct keeping *s, const struct kept *by_time, int n_evictions,
                                    int n_tensors)
 {
     struct program *prog = s->rewrite.prog;
-    int n_stashed = 0, n_fetched = 0;
+    int n_evicted = 0, n_fetched = 0;
     for (int i = 0; i < prog->n_ops; i++) {
         rewrite_reach(&s->rewrite, i);
-        for (; n_fetched < s->n_kept && s->kept[n_fetched].fetch_before == i; n_fetched++)
-            TRY(rewrite_append_copy(&s->rewrite, OP_fetch, s->kept[n_fetched].stored,
+        for (; n_fetched < s->n_kept && s->kept[n_fetched].prefetch_before == i; n_fetched++)
+            TRY(rewrite_append_copy(&s->rewrite, OP_prefetch, s->kept[n_fetched].offloaded,
                                     s->kept[n_fetched].fetched, false));
         struct op op = prog->ops[i];
         for (int k = 0; k < op.n_in; k++)
             if (op.in[k] != TENSOR_NONE && op.in[k] < n_tensors)
                 op.in[k] = copy_at(s, op.in[k], i);
         TRY(rewrite_append(&s->rewrite, &op));
-        TRY(append_stashes(s, by_time, n_stashes, &n_stashed, i));
+        TRY(append_evictions(s, by_time, n_evictions, &n_evicted, i));
     }
     rewrite_reach(&s->rewrite, prog->n_ops);
     return SNUG_OK;
@@ -188,7 +190,7 @@ static enum snug_status append_all(struct keeping *s, const struct kept *by_time
 enum snug_status offload_activations(struct program *prog, struct pass_env *env)
 {
     struct keeping s = {.rewrite = {.prog = prog, .env = env}};
-    int n_tensors = prog->n_tensors, n_stashes = 0;
+    int n_tensors = prog->n_tensors, n_evictions = 0;
     size_t n = (size_t)n_tensors + 1;
     struct use *uses = arena_alloc(env->scratch, n * sizeof *uses);
     struct kept *by_time = arena_alloc(env->scratch, n * sizeof *by_time);
@@ -199,11 +201,11 @@ enum snug_status offload_activations(struct program *prog, struct pass_env *env)
     note_uses(prog, uses);
     enum snug_status status = choose(&s, uses, n_tensors);
     for (int i = 0; i < s.n_kept; i++)
-        if (s.kept[i].stash_after != NO_STASH)
-            by_time[n_stashes++] = s.kept[i];
-    qsort(by_time, (size_t)n_stashes, sizeof *by_time, by_stash);
+        if (s.kept[i].evict_after != NO_EVICTION)
+            by_time[n_evictions++] = s.kept[i];
+    qsort(by_time, (size_t)n_evictions, sizeof *by_time, by_eviction);
     qsort(s.kept, (size_t)s.n_kept, sizeof *s.kept, by_fetch);
     if (status == SNUG_OK)
-        status = append_all(&s, by_time, n_stashes, n_tensors);
+        status = append_all(&s, by_time, n_evictions, n_tensors);
     return rewrite_finish(&s.rewrite, status);
 }

@@ -1,23 +1,23 @@
 /*
- * offload_states.c -- optimizer states and masters live in the store and visit the arena.
+ * offload_states.c -- optimizer states and masters live in the offload pool and visit the arena.
  *
  * Ops that share states and stand close together (a direction, and the update that takes it) are
- * one visit: what it touches is fetched into staging before its first op, the ops work on the
- * staging, and what they changed is stashed after its last.  The fetch of a visit stands before the
+ * one visit: what it touches is prefetched into staging before its first op, the ops work on the
+ * staging, and what they changed is evicted after its last.  The prefetch of a visit stands before the
  * ops of the visit before it, so that it is under way while that one computes:
  *
- *     fetch 1 | (norm of the gradients)
- *     settle 1, fetch 2 | update 1, stash 1
- *     settle 2, fetch 3 | update 2, stash 2 ...
+ *     prefetch 1 | (norm of the gradients)
+ *     wait_copy 1, prefetch 2 | update 1, evict 1
+ *     wait_copy 2, prefetch 3 | update 2, evict 2 ...
  *
- * Copies run in their order, so when fetch 3 is there, so is stash 1: to settle it before fetch 4
+ * Copies run in their order, so when prefetch 3 is there, so is evict 1: to wait_copy it before prefetch 4
  * costs nothing and makes three visits the most that have bytes at once.
  *
  * An update is elementwise: of a large tensor it is made in pieces, each a visit of its own, so
  * that the staging is small.  Other ops take their states whole.
  *
  * A program that reads averages beside a run (pass/average.c) reads states of the run, stored
- * there: the same visits, and nothing to stash.
+ * there: the same visits, and nothing to evict.
  */
 #include "base/quant_map.h"
 #include "pass/offload.h"
@@ -31,13 +31,13 @@ enum {
     PIECES = 16,           /* of a tensor, so that programs stay short, */
     PIECE_UNITS_MOST = 16  /* unless a piece would be more than this many times the least */
 };
-_Static_assert(PIECE_ELEMS % CODE_BLOCK_8 == 0 && PIECE_ELEMS % CODE_BLOCK_4 == 0,
-               "a piece is whole blocks of codes");
+_Static_assert(PIECE_ELEMS % QUANT_BLOCK_8 == 0 && PIECE_ELEMS % QUANT_BLOCK_4 == 0,
+               "a piece is whole quant blocks");
 
 struct visit {
     int first, last; /* ops */
     int n_tensors;
-    tensor_id stored[VISIT_TENSORS]; /* what it touches: states, or parts of them */
+    tensor_id offloaded[VISIT_TENSORS]; /* what it touches: states, or parts of them */
     tensor_id staging[VISIT_TENSORS];
     bool changed[VISIT_TENSORS];
     bool in_last;  /* it is made in the last micro-batch only */
@@ -51,21 +51,21 @@ struct visits {
     int n_visits, capacity;
 };
 
-static int find_tensor(const struct visit *v, tensor_id stored)
+static int find_tensor(const struct visit *v, tensor_id offloaded)
 {
     for (int t = 0; t < v->n_tensors; t++)
-        if (v->stored[t] == stored)
+        if (v->offloaded[t] == offloaded)
             return t;
     return -1;
 }
 
 /* Copies that are there already (of activations) stay as they are. */
-static bool touches_store(const struct program *prog, const struct op *op)
+static bool touches_pool(const struct program *prog, const struct op *op)
 {
-    if (op_is_copy(op) || op->kind == OP_settle)
+    if (op_is_copy(op) || op->kind == OP_wait_copy)
         return false;
     for (int k = 0; k < op->n_in; k++)
-        if (op->in[k] != TENSOR_NONE && prog->tensors[op->in[k]].stored)
+        if (op->in[k] != TENSOR_NONE && prog->tensors[op->in[k]].offloaded)
             return true;
     return false;
 }
@@ -77,7 +77,7 @@ static bool continues(const struct program *prog, const struct visit *v, int i)
     bool shares = false;
     int n_new = 0;
     for (int k = 0; k < op->n_in; k++)
-        if (op->in[k] != TENSOR_NONE && prog->tensors[op->in[k]].stored) {
+        if (op->in[k] != TENSOR_NONE && prog->tensors[op->in[k]].offloaded) {
             bool known = find_tensor(v, op->in[k]) >= 0;
             shares |= known;
             n_new += !known;
@@ -104,12 +104,12 @@ static enum snug_status stage_operands(struct visits *s, struct visit *v, struct
     const struct program *prog = s->rewrite.prog;
     for (int k = 0; k < op->n_in; k++) {
         tensor_id id = op->in[k];
-        if (id == TENSOR_NONE || !prog->tensors[id].stored)
+        if (id == TENSOR_NONE || !prog->tensors[id].offloaded)
             continue;
         int t = find_tensor(v, id);
         if (t < 0) {
             t = v->n_tensors++;
-            v->stored[t] = id;
+            v->offloaded[t] = id;
             TRY(rewrite_add_like(&s->rewrite, "staged", id, ROLE_temporary, false, &v->staging[t]));
         }
         op->in[k] = v->staging[t];
@@ -149,18 +149,18 @@ static enum snug_status add_part(struct visits *s, const struct op *op, int k, i
                           .role = ROLE_temporary,
                           .base = *id,
                           .lane = whole->lane,
-                          .stored = whole->stored,
+                          .offloaded = whole->offloaded,
                           .offset_elems = from,
                           .shape = {1, {count}}};
     bool in_pairs = k >= UPDATE_STATES; /* a state, and its scales or none */
     bool is_scales = in_pairs && (k - UPDATE_STATES) % 2 == 1;
-    bool is_codes = in_pairs && !is_scales && k + 1 < op->n_in && op->in[k + 1] != TENSOR_NONE;
-    if (is_codes) {
-        part.offset_elems = code_bytes(bits, from);
-        part.shape.dim[0] = code_bytes(bits, count);
+    bool is_quantized = in_pairs && !is_scales && k + 1 < op->n_in && op->in[k + 1] != TENSOR_NONE;
+    if (is_quantized) {
+        part.offset_elems = quant_bytes(bits, from);
+        part.shape.dim[0] = quant_bytes(bits, count);
     } else if (is_scales) {
-        part.offset_elems = from / code_block_elems(bits);
-        part.shape.dim[0] = code_blocks(bits, count);
+        part.offset_elems = from / quant_block_elems(bits);
+        part.shape.dim[0] = quant_blocks(bits, count);
     }
     part.name = arena_format(r->env->scratch, "%s.from.%lld", whole->name, (long long)from);
     if (part.name == NULL)
@@ -199,7 +199,7 @@ static enum snug_status find_visits(struct visits *s)
 {
     struct program *prog = s->rewrite.prog;
     for (int i = 0; i < prog->n_ops; i++) {
-        if (!touches_store(prog, &prog->ops[i]))
+        if (!touches_pool(prog, &prog->ops[i]))
             continue;
         struct visit *v = s->n_visits > 0 ? &s->visits[s->n_visits - 1] : NULL;
         bool goes_on = v != NULL && continues(prog, v, i);
@@ -219,15 +219,16 @@ static enum snug_status find_visits(struct visits *s)
 static enum snug_status append_fetches(struct visits *s, const struct visit *v)
 {
     for (int t = 0; t < v->n_tensors; t++)
-        TRY(rewrite_append_copy(&s->rewrite, OP_fetch, v->stored[t], v->staging[t], v->in_last));
+        TRY(rewrite_append_copy(&s->rewrite, OP_prefetch, v->offloaded[t], v->staging[t],
+                                v->in_last));
     return SNUG_OK;
 }
 
-static enum snug_status append_stashes(struct visits *s, const struct visit *v)
+static enum snug_status append_evictions(struct visits *s, const struct visit *v)
 {
     for (int t = 0; t < v->n_tensors; t++)
         if (v->changed[t])
-            TRY(rewrite_append_copy(&s->rewrite, OP_stash, v->staging[t], v->stored[t],
+            TRY(rewrite_append_copy(&s->rewrite, OP_evict, v->staging[t], v->offloaded[t],
                                     v->in_last));
     return SNUG_OK;
 }
@@ -239,17 +240,17 @@ static bool overlap(const struct program *prog, tensor_id a, tensor_id b)
            a_from < b_from + tensor_elems(prog, b) && b_from < a_from + tensor_elems(prog, a);
 }
 
-/* May what `next` needs be fetched before `v` has stashed? */
+/* May what `next` needs be prefetched before `v` has evicted? */
 static bool is_apart(const struct program *prog, const struct visit *v, const struct visit *next)
 {
     for (int t = 0; t < next->n_tensors; t++)
         for (int u = 0; u < v->n_tensors; u++)
-            if (v->changed[u] && overlap(prog, v->stored[u], next->stored[t]))
+            if (v->changed[u] && overlap(prog, v->offloaded[u], next->offloaded[t]))
                 return false;
     return true;
 }
 
-/* A visit, its stashes, and the fetches of the next one if that is in the same section. */
+/* A visit, its evictions, and the prefetches of the next one if that is in the same section. */
 static enum snug_status append_visit(struct visits *s, const struct visit *v)
 {
     struct program *prog = s->rewrite.prog;
@@ -259,15 +260,15 @@ static enum snug_status append_visit(struct visits *s, const struct visit *v)
         next = NULL;
     bool ahead = next != NULL && is_apart(prog, v, next);
     if (ahead) {
-        TRY(rewrite_append_copy(&s->rewrite, OP_settle, v->staging[v->n_tensors - 1], TENSOR_NONE,
-                                v->in_last));
+        TRY(rewrite_append_copy(&s->rewrite, OP_wait_copy, v->staging[v->n_tensors - 1],
+                                TENSOR_NONE, v->in_last));
         TRY(append_fetches(s, next));
     }
     if (v->is_piece)
         TRY(rewrite_append(&s->rewrite, &v->op));
     for (int i = v->first; i <= v->last && !v->is_piece; i++)
         TRY(rewrite_append(&s->rewrite, &prog->ops[i]));
-    TRY(append_stashes(s, v));
+    TRY(append_evictions(s, v));
     return next != NULL && !ahead ? append_fetches(s, next) : SNUG_OK;
 }
 
@@ -300,16 +301,16 @@ static bool is_offloaded(const struct pass_env *env, const struct tensor *t)
     tensor_id there =
         env->train || env->run == NULL ? TENSOR_NONE : program_find(env->run, t->name);
     return t->role == ROLE_optimizer && t->persistent &&
-           (env->train || (there != TENSOR_NONE && env->run->tensors[there].stored));
+           (env->train || (there != TENSOR_NONE && env->run->tensors[there].offloaded));
 }
 
 enum snug_status offload_states(struct program *prog, struct pass_env *env)
 {
     struct visits s = {.rewrite = {.prog = prog, .env = env}};
     for (int i = 0; i < prog->n_tensors; i++)
-        prog->tensors[i].stored |= is_offloaded(env, &prog->tensors[i]);
+        prog->tensors[i].offloaded |= is_offloaded(env, &prog->tensors[i]);
     for (int i = 0; i < prog->n_tensors; i++) /* parts of them */
-        prog->tensors[i].stored |= prog->tensors[tensor_root(prog, i)].stored;
+        prog->tensors[i].offloaded |= prog->tensors[tensor_root(prog, i)].offloaded;
     enum snug_status status = find_visits(&s);
     if (status == SNUG_OK)
         status = append_all(&s);

@@ -103,9 +103,10 @@ static enum snug_status emit_norm(struct program *prog, struct pass_env *env, te
 }
 
 /* What parameters are to the model, for optimizers that treat kinds apart; other tensors get a kind
- * that nobody reads.  The head is the product that the loss reads, a convolution too.  A table that
+ * that nobody reads.  The head is the matmul that the loss reads, a convolution too.  A table that
  * is also the head (tied) is an embedding. */
-static void mark_kinds(const struct program *prog, enum optim_kind *kinds, bool *in_out)
+static void mark_kinds(const struct program *prog, enum optim_kind *kinds,
+                       enum weight_layout *layouts)
 {
     tensor_id logits = TENSOR_NONE;
     for (int i = 0; i < prog->n_tensors; i++)
@@ -114,11 +115,11 @@ static void mark_kinds(const struct program *prog, enum optim_kind *kinds, bool 
         const struct op *op = &prog->ops[i];
         if (op->kind == OP_cross_entropy || op->kind == OP_mse)
             logits = op->in[0];
-        bool is_product = op->kind == OP_linear || op->kind == OP_conv2d;
+        bool is_gemm = op->kind == OP_linear || op->kind == OP_conv2d;
         bool is_table = op->kind == OP_embedding || op->kind == OP_add_positions;
-        bool is_head = op->kind == OP_linear_cross_entropy || (is_product && op->out[0] == logits);
+        bool is_head = op->kind == OP_linear_cross_entropy || (is_gemm && op->out[0] == logits);
         if (op->kind == OP_linear)
-            in_out[op->in[1]] = op->attrs.in_out != 0;
+            layouts[op->in[1]] = op->attrs.layout;
         if (is_head)
             kinds[op->in[1]] = OPTIM_head;
         for (int k = 1; is_table && k < op->n_in; k++)
@@ -173,17 +174,18 @@ enum snug_status pass_optimizer(struct program *prog, struct pass_env *env)
     struct optim_target *targets =
         arena_zeros(env->scratch, (size_t)n_gradients + 1, sizeof *targets);
     enum optim_kind *kinds = arena_zeros(env->scratch, (size_t)prog->n_tensors, sizeof *kinds);
-    bool *in_out = arena_zeros(env->scratch, (size_t)prog->n_tensors, sizeof *in_out);
-    if (targets == NULL || kinds == NULL || in_out == NULL)
+    enum weight_layout *layouts =
+        arena_zeros(env->scratch, (size_t)prog->n_tensors, sizeof *layouts);
+    if (targets == NULL || kinds == NULL || layouts == NULL)
         return out_of_memory(env);
-    mark_kinds(env->n_whole > 0 && env->whole != NULL ? env->whole : prog, kinds, in_out);
+    mark_kinds(env->n_whole > 0 && env->whole != NULL ? env->whole : prog, kinds, layouts);
     for (int i = 0; i < n_tensors; i++) {
         tensor_id grad;
         TRY(autodiff_gradient_of(prog, env, i, &grad));
         if (grad == TENSOR_NONE || !is_updated(env, i))
             continue;
         TRY(make_target(prog, env, i, grad, scalars, &targets[n_targets]));
-        targets[n_targets].in_out = in_out[i];
+        targets[n_targets].layout = layouts[i];
         targets[n_targets++].kind = kinds[i];
     }
     return emit_updates(env->optimizer, targets, n_targets);

@@ -20,7 +20,7 @@ enum update_place {
     UPDATES_IN_SECOND /* backward twice: for the norm, then with the updates */
 };
 
-/* Which activations are computed again in the backward half instead of being kept. */
+/* Which activations are recomputed in the backward half instead of being kept. */
 enum checkpoint_how {
     CHECKPOINT_none,
     CHECKPOINT_cheap, /* what is cheap: activation functions, norms, dropout */
@@ -44,9 +44,9 @@ struct rank_place {
     int n_ranks; /* that share the batch, each with this program; 0, 1: this one is alone */
     int rank;    /* among them; -1: the one with most weights and states; set by the pass shard */
     enum parallel parallel;
-    int zero;             /* 1: states are sharded; 2: gradients too; 3: and weights */
-    bool exchanges_alone; /* with itself, to try the exchanges */
-    int n_stages, stage;  /* the model is cut into; this rank's.  0, 1: it is whole */
+    int zero;               /* 1: states are sharded; 2: gradients too; 3: and weights */
+    bool collectives_alone; /* with itself, to try the collectives */
+    int n_stages, stage;    /* the model is cut into; this rank's.  0, 1: it is whole */
 };
 enum { RANK_KINDS_MAX = 16 };
 /* Ranks with the same stage follow each other. */
@@ -94,8 +94,8 @@ struct pass_env {
     enum lora_on lora_on;
     double lora_scale; /* alpha / rank */
     int base_bits;     /* of frozen matrices: 16, 8, 4; 0: as all weights */
-    bool *coded;       /* per tensor of the model, n_coded: is it kept in those?  Set by lora */
-    int n_coded;
+    bool *quantized;   /* per tensor of the model, n_quantized: is it kept in those?  Set by lora */
+    int n_quantized;
 
     const struct optimizer *optimizer;
     const double *options; /* the optimizer's, in its order */
@@ -122,7 +122,7 @@ struct pass_env {
     /* How much workspace the kernel of an op wants; `device` is handed back. */
     size_t (*workspace_bytes)(const void *device, const struct program *prog, const struct op *op);
     /* Does the kernel want its output apart from its inputs? */
-    bool (*apart)(const void *device, const struct program *prog, const struct op *op);
+    bool (*no_alias)(const void *device, const struct program *prog, const struct op *op);
     /* Does it sum the columns of its output for nearly nothing?  NULL: none does. */
     bool (*sums_columns)(const void *device, const struct program *prog, const struct op *op);
     const void *device;
@@ -135,7 +135,7 @@ struct pass_env {
 typedef enum snug_status pass_fn(struct program *prog, struct pass_env *env);
 
 pass_fn pass_inference, pass_regularize, pass_lora, pass_precision, pass_average, pass_stage,
-    pass_autodiff, pass_checkpoint, pass_accumulate, pass_optimizer, pass_fuse, pass_decode,
+    pass_autodiff, pass_checkpoint, pass_accumulate, pass_optimizer, pass_fuse, pass_dequantize,
     pass_drop_dead, pass_unroll, pass_in_backward, pass_shard, pass_offload, pass_bias_sums,
     pass_book;
 

@@ -23,7 +23,7 @@ static bool has_adapters(const struct pass_env *env)
 }
 
 /* Bits of the base that are not those of all weights. */
-static bool has_coded_base(const struct pass_env *env)
+static bool has_quantized_base(const struct pass_env *env)
 {
     bool all_have_16 = env->compute != DTYPE_f32;
     return has_adapters(env) && env->base_bits != 0 && !(env->base_bits == 16 && all_have_16);
@@ -77,7 +77,7 @@ static bool is_unrolled(const struct pass_env *env)
 
 static bool has_ranks(const struct pass_env *env)
 {
-    return env->ranks.n_ranks > 1 || has_stages(env) || env->ranks.exchanges_alone;
+    return env->ranks.n_ranks > 1 || has_stages(env) || env->ranks.collectives_alone;
 }
 
 /* clang-format off */
@@ -89,16 +89,16 @@ static bool has_ranks(const struct pass_env *env)
     X(average,    beside_averages) /* of the weights, in their place */                            \
     X(stage,      has_stages)  /* this rank's part of the layers */                                \
     X(autodiff,   in_training) /* the backward half */                                             \
-    X(checkpoint, recomputes)  /* activations made again, not kept */                              \
+    X(checkpoint, recomputes)  /* activations recomputed, not kept */                              \
     X(accumulate, in_training) /* micro-batches as a repeated body */                              \
     X(optimizer,  in_training) /* gradient norm, states, updates */                                \
     X(fuse,       always)      /* as coarse as the best kernels */                                 \
-    X(decode,     has_coded_base) /* frozen matrices in fewer bits */                              \
+    X(dequantize,     has_quantized_base) /* frozen matrices in fewer bits */                              \
     X(drop_dead,  always)      /* what nobody reads */                                             \
     X(unroll,     is_unrolled) /* micro-batches in the order of the pipeline */                    \
     X(shard,      has_ranks)   /* sums over ranks, and who has what */                             \
     X(in_backward, updates_in_backward) /* updates where gradients are complete */                 \
-    X(offload,    is_offloaded) /* states and activations to the store, and back */                \
+    X(offload,    is_offloaded) /* states and activations to the offload pool, and back */                \
     X(bias_sums,  in_training) /* where a gradient is made, not where it is read */                \
     X(book,       always)      /* workspaces of the kernels, as tensors */
 /* clang-format on */

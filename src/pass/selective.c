@@ -5,7 +5,7 @@
  * there are few, else the ops are given up one by one, the cheapest for its bytes first; what no other
  * choice beats in bytes kept, bytes worked in and work is an option of the chain.
  *
- * Every choice is played: the backward of the block with what has to be made again before each op, and
+ * Every choice is played: the backward of the block with what has to be recomputed before each op, and
  * the bytes alive at each.  Ops are those before fusion and lie on no other's bytes, so that what it takes to
  * work is somewhat too much, for all blocks alike.
  */
@@ -331,7 +331,7 @@ static bool is_cheap(const struct halves *h, int block, int at, const bool *keep
 {
     const struct forward_block *b = &h->blocks.list[block];
     const struct op *op = &h->prog->ops[at];
-    if (op_is_product(op->kind))
+    if (op_is_gemm(op->kind))
         return false;
     for (int k = 0; k < op->n_in; k++) {
         tensor_id id = op->in[k];

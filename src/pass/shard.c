@@ -118,7 +118,7 @@ static enum snug_status look_at_updates(struct sharding *s)
         s->weights[weight].is_elementwise &=
             op->kind == OP_update && op->attrs.direction == DIRECTION_none;
         for (int k = UPDATE_STATES + 1; op->kind == OP_update && k < op->n_in; k += 2)
-            s->weights[weight].has_codes |= op->in[k] != TENSOR_NONE;
+            s->weights[weight].has_quants |= op->in[k] != TENSOR_NONE;
         count_states(s, op, seen, &s->weights[weight]);
     }
     return SNUG_OK;
@@ -160,7 +160,7 @@ static enum snug_status cut_all(struct sharding *s)
         return shard_no_memory(s);
     for (int i = 0; i < s->n_weights; i++) {
         struct shared_weight *w = &s->weights[i];
-        w->cut = (struct cut){.unit = w->has_codes ? code_block_elems(s->env->state_bits) : 1,
+        w->cut = (struct cut){.unit = w->has_quants ? quant_block_elems(s->env->state_bits) : 1,
                               .owner = ranks->parallel == PARALLEL_ps ? 0
                                        : w->is_elementwise            ? CUT_OVER_ALL
                                                            : least_of(loads, ranks->n_ranks)};
@@ -193,7 +193,7 @@ static enum snug_status cut_as_run(struct sharding *s)
                     found = &run->ops[k];
         if (gathered == TENSOR_NONE || found == NULL)
             return snug_fail(s->env->err, SNUG_BAD_PROGRAM, "shard: the run has no \"%s\"", weight);
-        w->cut = exchange_cut(found);
+        w->cut = collective_cut(found);
         w->own = cut_of(w->cut, shape_elems(&w->shape), s->env->ranks.n_ranks, s->env->ranks.rank);
     }
     return SNUG_OK;

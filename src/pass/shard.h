@@ -16,7 +16,7 @@ struct shared_weight {
     tensor_id weight_piece; /* TENSOR_NONE: this rank has none */
     tensor_id grad_piece;
     bool is_elementwise; /* its update can be made in parts */
-    bool has_codes;      /* its states are, in blocks */
+    bool has_quants;     /* its states are, in blocks */
     bool each_micro;     /* its gradient is summed over ranks in every micro-batch */
     int64_t state_bytes; /* of all its states */
     int complete;        /* the op of the body that writes its gradient last, -1: none */
@@ -31,7 +31,7 @@ struct sharding {
     struct op_list list;      /* the new one */
     struct bucket *buckets;   /* that are being filled */
     int n_buckets, bucket_capacity;
-    tensor_id under_way[2]; /* results of the last exchanges into pieces, the oldest first */
+    tensor_id under_way[2]; /* results of the last collectives into pieces, the oldest first */
 };
 
 static inline enum snug_status shard_no_memory(const struct sharding *s)
@@ -56,7 +56,7 @@ void shard_in_place(struct sharding *s, tensor_id id, int64_t from, int64_t coun
 /* shard_kinds.c: sets env->rank_kinds; loads: about how many bytes each rank has. */
 enum snug_status shard_find_kinds(struct sharding *s, const int64_t *loads);
 
-/* shard_buckets.c: ops that exchange several tensors at once.  Tensors go into the bucket of their like;
+/* shard_buckets.c: ops that collective several tensors at once.  Tensors go into the bucket of their like;
  * a bucket that is full becomes an op at the end of the list, the others when all is said. */
 struct bucket {
     struct op op;

@@ -1,5 +1,5 @@
 /*
- * shard_buckets.c -- exchanges of several tensors at once, so that small ones do not cost a message each.
+ * shard_buckets.c -- collectives of several tensors at once, so that small ones do not cost a message each.
  *
  * What a bucket holds depends on whole tensors alone, which are the same on every rank: so all ranks come
  * to the same ops in the same order.
@@ -10,18 +10,18 @@ enum { BUCKET_BYTES = 4 << 20 }; /* an op is made of no less, unless nothing mor
 
 static bool is_alike(const struct sharding *s, const struct op *a, const struct op *b)
 {
-    struct cut x = exchange_cut(a), y = exchange_cut(b);
+    struct cut x = collective_cut(a), y = collective_cut(b);
     return a->kind == b->kind && x.unit == y.unit && x.owner == y.owner &&
            a->attrs.accumulate == b->attrs.accumulate && a->in_last == b->in_last &&
-           s->prog->tensors[exchange_whole(a, 0)].dtype ==
-               s->prog->tensors[exchange_whole(b, 0)].dtype;
+           s->prog->tensors[collective_whole(a, 0)].dtype ==
+               s->prog->tensors[collective_whole(b, 0)].dtype;
 }
 
-static struct op one_exchange(const struct sharding *s, enum op_kind kind, tensor_id in,
-                              tensor_id out, struct cut cut)
+static struct op one_collective(const struct sharding *s, enum op_kind kind, tensor_id in,
+                                tensor_id out, struct cut cut)
 {
-    enum exchange_group group = s->env->ranks.n_stages > 1 ? GROUP_STAGE : GROUP_ALL;
-    return op_of_two(kind, exchange_attrs(s->env->ranks.n_ranks, cut, group), in, out);
+    enum collective_group group = s->env->ranks.n_stages > 1 ? GROUP_STAGE : GROUP_ALL;
+    return op_of_two(kind, collective_attrs(s->env->ranks.n_ranks, cut, group), in, out);
 }
 
 /* At once, and over all stages. */
@@ -29,9 +29,9 @@ enum snug_status shard_sum_over_all(struct sharding *s, tensor_id id)
 {
     const struct rank_place *ranks = &s->env->ranks;
     struct cut over_all = {.unit = 1, .owner = CUT_OVER_ALL};
-    struct op op = one_exchange(s, OP_all_reduce, id, id, over_all);
+    struct op op = one_collective(s, OP_all_reduce, id, id, over_all);
     int n_stages = ranks->n_stages > 1 ? ranks->n_stages : 1;
-    op.attrs = exchange_attrs(rank_at(ranks, n_stages, 0), over_all, GROUP_ALL);
+    op.attrs = collective_attrs(rank_at(ranks, n_stages, 0), over_all, GROUP_ALL);
     return shard_append(s, &op);
 }
 
@@ -55,11 +55,12 @@ static tensor_id first_result(const struct op *op)
     return TENSOR_NONE;
 }
 
-/* Where sums go into pieces, the wholes are free when somebody waits for that: two exchanges are under way
+/* Where sums go into pieces, the wholes are free when somebody waits for that: two collectives are under way
  * at most, so that no more than two buckets of whole gradients are alive. */
-static enum snug_status append_exchange(struct sharding *s, const struct op *op)
+static enum snug_status append_collective(struct sharding *s, const struct op *op)
 {
-    struct op settle = one_exchange(s, OP_settle, s->under_way[0], TENSOR_NONE, exchange_cut(op));
+    struct op settle =
+        one_collective(s, OP_wait_copy, s->under_way[0], TENSOR_NONE, collective_cut(op));
     TRY(shard_append(s, op));
     if (op->kind != OP_reduce_scatter || op->out[0] == op->in[0])
         return SNUG_OK;
@@ -75,7 +76,7 @@ static enum snug_status append_exchange(struct sharding *s, const struct op *op)
 enum snug_status bucket_put(struct sharding *s, enum op_kind kind, tensor_id in, tensor_id out,
                             struct cut cut, enum accumulate accumulate, bool in_last)
 {
-    struct op op = one_exchange(s, kind, in, out, cut);
+    struct op op = one_collective(s, kind, in, out, cut);
     struct bucket *bucket = NULL;
     op.attrs.accumulate = accumulate;
     op.in_last = in_last;
@@ -88,10 +89,10 @@ enum snug_status bucket_put(struct sharding *s, enum op_kind kind, tensor_id in,
     bucket->op.in[k] = in;
     bucket->op.out[k] = out;
     bucket->op.n_in = bucket->op.n_out = k + 1;
-    bucket->bytes += tensor_bytes(s->prog, exchange_whole(&bucket->op, k));
+    bucket->bytes += tensor_bytes(s->prog, collective_whole(&bucket->op, k));
     if (bucket->bytes < BUCKET_BYTES && bucket->op.n_out < op_infos[kind].max_out)
         return SNUG_OK;
-    TRY(append_exchange(s, &bucket->op));
+    TRY(append_collective(s, &bucket->op));
     *bucket = s->buckets[--s->n_buckets];
     return SNUG_OK;
 }
@@ -99,7 +100,7 @@ enum snug_status bucket_put(struct sharding *s, enum op_kind kind, tensor_id in,
 enum snug_status bucket_flush(struct sharding *s)
 {
     for (int i = 0; i < s->n_buckets; i++)
-        TRY(append_exchange(s, &s->buckets[i].op));
+        TRY(append_collective(s, &s->buckets[i].op));
     s->n_buckets = 0;
     return SNUG_OK;
 }

@@ -116,7 +116,7 @@ static enum snug_status put_gradient(struct sharding *s, const struct shared_wei
 {
     bool in_last = s->prog->n_repeat > 1 && !w->each_micro;
     struct cut over_all = {.unit = 1, .owner = CUT_OVER_ALL};
-    if (s->env->ranks.n_ranks < 2 && !s->env->ranks.exchanges_alone)
+    if (s->env->ranks.n_ranks < 2 && !s->env->ranks.collectives_alone)
         return SNUG_OK; /* the others have other stages */
     if (!shards_updates(s->env))
         return bucket_put(s, OP_all_reduce, w->grad, w->grad, over_all, ACC_no, in_last);
@@ -169,12 +169,12 @@ static void shard_state(struct sharding *s, const struct op *op, int k,
     int bits = (int)op->attrs.state_bits;
     int64_t from = w->own.from, count = w->own.count;
     bool is_scales = k >= UPDATE_STATES && (k - UPDATE_STATES) % 2 == 1;
-    bool is_codes =
+    bool is_quantized =
         k >= UPDATE_STATES && !is_scales && k + 1 < op->n_in && op->in[k + 1] != TENSOR_NONE;
-    if (is_codes)
-        shard_in_place(s, op->in[k], code_bytes(bits, from), code_bytes(bits, count));
+    if (is_quantized)
+        shard_in_place(s, op->in[k], quant_bytes(bits, from), quant_bytes(bits, count));
     else if (is_scales)
-        shard_in_place(s, op->in[k], from / code_block_elems(bits), code_blocks(bits, count));
+        shard_in_place(s, op->in[k], from / quant_block_elems(bits), quant_blocks(bits, count));
     else
         shard_in_place(s, op->in[k], from, count);
 }

@@ -243,7 +243,7 @@ static enum snug_status name_inputs(struct staging *s)
 {
     for (int t = 0; t < s->prog->n_tensors; t++)
         if (s->prog->tensors[t].role == ROLE_input)
-            TRY(append(s, OP_settle, ATTRS(), t, TENSOR_NONE));
+            TRY(append(s, OP_wait_copy, ATTRS(), t, TENSOR_NONE));
     return SNUG_OK;
 }
 

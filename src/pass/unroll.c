@@ -275,7 +275,7 @@ static enum snug_status input_of(struct unrolling *u, int micro, bool backward, 
     int version = version_of(u, micro);
     if (is_async(u) && is_last(u) && is_lent(u, id))
         *own = *place_of(u, micro, id);
-    else if (backward && is_first(u) && is_lent(u, id)) /* what is made again in B */
+    else if (backward && is_first(u) && is_lent(u, id)) /* what is recomputed in B */
         *own = *version_at(u, version, id);
     else if (is_async(u) && backward && u->is_stashed[id] && version < micro)
         *own = *version_at(u, version, id);
@@ -373,7 +373,8 @@ static enum snug_status sum_over_ends(struct unrolling *u)
             continue;
         TRY(autodiff_gradient_of(u->prog, u->env, id, &grad));
         if (grad != TENSOR_NONE)
-            TRY(append_new(u, OP_all_reduce, exchange_attrs(2, over_all, GROUP_ENDS), grad, grad));
+            TRY(append_new(u, OP_all_reduce, collective_attrs(2, over_all, GROUP_ENDS), grad,
+                           grad));
     }
     return SNUG_OK;
 }

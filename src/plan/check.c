@@ -131,7 +131,7 @@ static enum snug_status clash(struct strip *s, tensor_id a, tensor_id b)
 
 static bool lies_in_arena(const struct strip *s, tensor_id id)
 {
-    return id != TENSOR_NONE && !s->prog->tensors[id].stored;
+    return id != TENSOR_NONE && !s->prog->tensors[id].offloaded;
 }
 
 static enum snug_status check_operands(struct strip *s, const struct op *op)
@@ -151,7 +151,7 @@ static enum snug_status check_operands(struct strip *s, const struct op *op)
             if (!lies_in_arena(s, op->in[k]) || op->in[k] == all[a] ||
                 !overlap(s, op->in[k], all[a]))
                 continue;
-            bool in_place = all[a] == op->out[0] && !op->apart &&
+            bool in_place = all[a] == op->out[0] && !op->no_alias &&
                             (op_infos[op->kind].inplace >> k & 1) &&
                             begin_of(s, op->in[k]) == begin_of(s, all[a]) &&
                             end_of(s, op->in[k]) == end_of(s, all[a]);
@@ -184,7 +184,7 @@ static void finish_copies(struct strip *s)
     memmove(s->under_way, s->under_way + n_done, (size_t)s->n_under_way * sizeof *s->under_way);
 }
 
-static enum snug_status check_apart(struct strip *s, tensor_id of_copy, tensor_id id)
+static enum snug_status check_no_alias(struct strip *s, tensor_id of_copy, tensor_id id)
 {
     bool shares = of_copy != TENSOR_NONE && s->offset[of_copy] >= 0 && overlap(s, of_copy, id);
     return shares ? clash(s, of_copy, id) : SNUG_OK;
@@ -196,10 +196,10 @@ static enum snug_status check_beside_copies(struct strip *s, tensor_id id, bool 
     for (int i = 0; id != TENSOR_NONE && s->offset[id] >= 0 && i < s->n_under_way; i++) {
         const struct op *copy = &s->prog->ops[s->under_way[i]];
         for (int k = 0; k < copy->n_out; k++)
-            TRY(check_apart(s, copy->out[k], id));
+            TRY(check_no_alias(s, copy->out[k], id));
         for (int k = 0; writes && k < copy->n_in; k++)
-            TRY(check_apart(s, copy->in[k], id));
-        TRY(check_apart(s, copy->work, id));
+            TRY(check_no_alias(s, copy->in[k], id));
+        TRY(check_no_alias(s, copy->work, id));
     }
     return SNUG_OK;
 }
@@ -320,7 +320,7 @@ static enum snug_status check_places(const struct program *prog, const int64_t *
             tensor_id id = k < op->n_in               ? op->in[k]
                            : k < op->n_in + op->n_out ? op->out[k - op->n_in]
                                                       : op->work;
-            if (id != TENSOR_NONE && prog->tensors[id].stored != (offset[id] < 0))
+            if (id != TENSOR_NONE && prog->tensors[id].offloaded != (offset[id] < 0))
                 return snug_fail(err, SNUG_BAD_PROGRAM, "plan is wrong: \"%s\" has no place",
                                  prog->tensors[id].name);
         }
@@ -351,44 +351,45 @@ enum snug_status plan_check(const struct program *prog, const int64_t *offset, i
     return status;
 }
 
-struct stored {
+struct offloaded {
     int64_t begin, end;
     tensor_id id;
 };
 
 static int by_begin(const void *a, const void *b)
 {
-    return by_byte(&((const struct stored *)a)->begin, &((const struct stored *)b)->begin);
+    return by_byte(&((const struct offloaded *)a)->begin, &((const struct offloaded *)b)->begin);
 }
 
-static enum snug_status check_stored(const struct program *prog, struct stored *all, int n,
-                                     int64_t store_bytes, struct snug_error *err)
+static enum snug_status check_offloaded(const struct program *prog, struct offloaded *all, int n,
+                                        int64_t pool_bytes, struct snug_error *err)
 {
     qsort(all, (size_t)n, sizeof *all, by_begin);
     for (int i = 0; i < n; i++) {
-        if (all[i].begin < 0 || all[i].end > store_bytes)
+        if (all[i].begin < 0 || all[i].end > pool_bytes)
             return snug_fail(err, SNUG_BAD_PROGRAM,
-                             "plan is wrong: \"%s\" is not inside the store's %lld bytes",
-                             prog->tensors[all[i].id].name, (long long)store_bytes);
+                             "plan is wrong: \"%s\" is not inside the offload pool's %lld bytes",
+                             prog->tensors[all[i].id].name, (long long)pool_bytes);
         if (i > 0 && all[i].begin < all[i - 1].end)
             return snug_fail(err, SNUG_BAD_PROGRAM,
-                             "plan is wrong: \"%s\" and \"%s\" share bytes of the store",
+                             "plan is wrong: \"%s\" and \"%s\" share bytes of the offload pool",
                              prog->tensors[all[i - 1].id].name, prog->tensors[all[i].id].name);
     }
     return SNUG_OK;
 }
 
-enum snug_status plan_check_store(const struct program *prog, const int64_t *stored_at,
-                                  int64_t store_bytes, struct snug_error *err)
+enum snug_status plan_check_pool(const struct program *prog, const int64_t *pool_offset,
+                                 int64_t pool_bytes, struct snug_error *err)
 {
     int n = 0;
-    struct stored *all = malloc(((size_t)prog->n_tensors + 1) * sizeof *all);
+    struct offloaded *all = malloc(((size_t)prog->n_tensors + 1) * sizeof *all);
     if (all == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "check: out of memory");
     for (int i = 0; i < prog->n_tensors; i++)
-        if (prog->tensors[i].stored && prog->tensors[i].base == TENSOR_NONE)
-            all[n++] = (struct stored){stored_at[i], stored_at[i] + tensor_bytes(prog, i), i};
-    enum snug_status status = check_stored(prog, all, n, store_bytes, err);
+        if (prog->tensors[i].offloaded && prog->tensors[i].base == TENSOR_NONE)
+            all[n++] =
+                (struct offloaded){pool_offset[i], pool_offset[i] + tensor_bytes(prog, i), i};
+    enum snug_status status = check_offloaded(prog, all, n, pool_bytes, err);
     free(all);
     return status;
 }

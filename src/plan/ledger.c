@@ -32,14 +32,14 @@ static bool is_recomputed(const struct program *prog, const struct op *op)
 
 /* The seconds of a section, by what works side by side: kernels, and the copies of either direction. */
 struct section_seconds {
-    double lane, exchange, fetch, stash;
+    double lane, collective, fetch, evict;
 };
 
 /* What takes longest hides the rest. */
 static double section_total(const struct section_seconds *s, const struct device_rates *rates)
 {
-    double longer_way = s->fetch > s->stash ? s->fetch : s->stash;
-    double copies = s->exchange + (rates->store_is_duplex ? longer_way : s->fetch + s->stash);
+    double longer_way = s->fetch > s->evict ? s->fetch : s->evict;
+    double copies = s->collective + (rates->pool_is_duplex ? longer_way : s->fetch + s->evict);
     return s->lane > copies ? s->lane : copies;
 }
 
@@ -56,11 +56,11 @@ static void add_costs(const struct program *prog, const struct device_rates *rat
         const struct op *op = &prog->ops[i];
         if (op_is_message(op->kind))
             so_far.lane += times * message_seconds(prog, op, rates);
-        else if (op_is_exchange(op->kind))
-            so_far.exchange += times * exchange_seconds(prog, op, rates);
+        else if (op_is_collective(op->kind))
+            so_far.collective += times * collective_seconds(prog, op, rates);
         else if (op_is_copy(op))
-            *(op->kind == OP_stash ? &so_far.stash : &so_far.fetch) +=
-                times * op_read_bytes(prog, op) / rates->stored_bytes;
+            *(op->kind == OP_evict ? &so_far.evict : &so_far.fetch) +=
+                times * op_read_bytes(prog, op) / rates->pool_bytes_per_s;
         else
             so_far.lane += times * op_seconds(prog, op, rates);
         if (i == program_section_last(prog, i)) {
@@ -163,7 +163,7 @@ static enum snug_status make(const struct program *prog, const struct program *h
     if (status == SNUG_OK)
         status = set_offsets(prog, plan, err);
     if (status == SNUG_OK)
-        status = plan_place_stored(prog, host, host_plan, alignment, plan, err);
+        status = plan_place_offloaded(prog, host, host_plan, alignment, plan, err);
     if (status == SNUG_OK && rates != NULL)
         status = plan_ledger(prog, rates, plan, err);
 #ifdef SNUG_DEBUG
@@ -172,7 +172,7 @@ static enum snug_status make(const struct program *prog, const struct program *h
                                                 host, host_plan->offset, err)
                               : plan_check(prog, plan->offset, plan->arena_bytes, alignment, err);
     if (status == SNUG_OK)
-        status = plan_check_store(prog, plan->stored_at, plan->store_bytes, err);
+        status = plan_check_pool(prog, plan->pool_offset, plan->pool_bytes, err);
 #endif
     if (status != SNUG_OK)
         plan_free(plan);
@@ -230,6 +230,6 @@ void plan_free(struct plan *plan)
     free(plan->alive_to);
     free(plan->blocks);
     free(plan->offset);
-    free(plan->stored_at);
+    free(plan->pool_offset);
     *plan = (struct plan){0};
 }

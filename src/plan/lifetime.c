@@ -8,7 +8,7 @@
  * it.
  *
  * What a copy reads or writes is alive until the copy is done, which is at a later op (see
- * program_section_last).  What is stored takes no part.
+ * program_section_last).  What is offloaded takes no part.
  *
  * In place: where the row of an op allows output 0 to lie on input k, and that input dies there and
  * has the same bytes, the two become one block.  In an op of the last micro-batch even a sum over all
@@ -21,7 +21,7 @@
 
 static void touch(const struct program *prog, struct plan *plan, tensor_id root, int op)
 {
-    if (prog->tensors[root].stored)
+    if (prog->tensors[root].offloaded)
         return;
     if (plan->alive_from[root] < 0 || op < plan->alive_from[root])
         plan->alive_from[root] = op;
@@ -128,7 +128,7 @@ static void find_lifetimes(const struct program *prog, struct plan *plan, int *l
         tensor_id root = tensor_root(prog, i);
         if (t->is_output && plan->alive_from[root] >= 0) /* a part that is one keeps its base */
             touch(prog, plan, root, prog->n_ops - 1);
-        if (t->base != TENSOR_NONE || t->stored)
+        if (t->base != TENSOR_NONE || t->offloaded)
             continue;
         bool touched = plan->alive_from[i] >= 0;
         if (t->role == ROLE_input && touched)
@@ -171,7 +171,7 @@ static bool may_follow(const struct program *prog, const struct plan *plan, cons
         op->in_last && last_use[in] == i && plan->alive_to[in] < program_body_end(prog);
     bool dies = plan->alive_to[in] == i || dies_in_last;
     bool ends_step = i == prog->n_ops - 1 || dies_in_last; /* else an output is not at its end */
-    return (op_infos[op->kind].inplace >> k & 1) && !op->apart && from->base == TENSOR_NONE &&
+    return (op_infos[op->kind].inplace >> k & 1) && !op->no_alias && from->base == TENSOR_NONE &&
            to->base == TENSOR_NONE && !from->persistent && !to->persistent &&
            from->role != ROLE_input && from->lane == to->lane && dies &&
            plan->alive_from[out] == i && tensor_bytes(prog, in) == tensor_bytes(prog, out) &&
@@ -181,7 +181,7 @@ static bool may_follow(const struct program *prog, const struct plan *plan, cons
 static void add_block(const struct program *prog, struct plan *plan, tensor_id root)
 {
     const struct tensor *t = &prog->tensors[root];
-    if (t->stored)
+    if (t->offloaded)
         return;
     plan->block_of[root] = plan->n_blocks;
     plan->blocks[plan->n_blocks++] = (struct block){.bytes = tensor_bytes(prog, root),

@@ -1,7 +1,7 @@
 /*
- * offload_pool.c -- places outside the arena, for the tensors that a program keeps in the store.
+ * offload_pool.c -- places outside the arena, for the tensors that a program keeps in the offload pool.
  *
- * One after the other, each at a place of its own: the store is a file or the host's memory, of
+ * One after the other, each at a place of its own: the offload pool is a file or the host's memory, of
  * which there is plenty, and a place that nobody shares needs no lifetimes.
  */
 #include "plan/plan.h"
@@ -13,40 +13,41 @@ static enum snug_status find_on_host(const struct program *prog, tensor_id id,
                                      int64_t *at, struct snug_error *err)
 {
     tensor_id there = program_find(host, prog->tensors[id].name);
-    if (there == TENSOR_NONE || host_plan->stored_at[there] < 0 ||
+    if (there == TENSOR_NONE || host_plan->pool_offset[there] < 0 ||
         tensor_bytes(host, there) != tensor_bytes(prog, id))
-        return snug_fail(err, SNUG_BAD_PROGRAM, "plan: \"%s\" is not in the other program's store",
+        return snug_fail(err, SNUG_BAD_PROGRAM,
+                         "plan: \"%s\" is not in the other program's offload pool",
                          prog->tensors[id].name);
-    *at = host_plan->stored_at[there];
+    *at = host_plan->pool_offset[there];
     return SNUG_OK;
 }
 
-enum snug_status plan_place_stored(const struct program *prog, const struct program *host,
-                                   const struct plan *host_plan, int alignment, struct plan *plan,
-                                   struct snug_error *err)
+enum snug_status plan_place_offloaded(const struct program *prog, const struct program *host,
+                                      const struct plan *host_plan, int alignment,
+                                      struct plan *plan, struct snug_error *err)
 {
-    int64_t end = host != NULL ? host_plan->store_bytes : 0;
-    plan->stored_at = malloc(((size_t)prog->n_tensors + 1) * sizeof *plan->stored_at);
-    if (plan->stored_at == NULL)
+    int64_t end = host != NULL ? host_plan->pool_bytes : 0;
+    plan->pool_offset = malloc(((size_t)prog->n_tensors + 1) * sizeof *plan->pool_offset);
+    if (plan->pool_offset == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "plan: no memory for %d offsets", prog->n_tensors);
     for (int i = 0; i < prog->n_tensors; i++) {
         const struct tensor *t = &prog->tensors[i];
-        plan->stored_at[i] = -1;
-        if (!t->stored || t->base != TENSOR_NONE)
+        plan->pool_offset[i] = -1;
+        if (!t->offloaded || t->base != TENSOR_NONE)
             continue;
         if (host != NULL) {
-            TRY(find_on_host(prog, i, host, host_plan, &plan->stored_at[i], err));
+            TRY(find_on_host(prog, i, host, host_plan, &plan->pool_offset[i], err));
             continue;
         }
-        plan->stored_at[i] = end;
+        plan->pool_offset[i] = end;
         end = (end + tensor_bytes(prog, i) + alignment - 1) / alignment * alignment;
     }
-    plan->store_bytes = end;
+    plan->pool_bytes = end;
     for (int i = 0; i < prog->n_tensors; i++) {
         const struct tensor *t = &prog->tensors[i];
-        if (t->stored && t->base != TENSOR_NONE)
-            plan->stored_at[i] =
-                plan->stored_at[t->base] + t->offset_elems * (int64_t)dtype_bytes(t->dtype);
+        if (t->offloaded && t->base != TENSOR_NONE)
+            plan->pool_offset[i] =
+                plan->pool_offset[t->base] + t->offset_elems * (int64_t)dtype_bytes(t->dtype);
     }
     return SNUG_OK;
 }

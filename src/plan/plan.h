@@ -37,8 +37,8 @@ struct plan {
     int64_t *offset; /* per tensor, -1 for none: bytes from the start of the arena */
     int64_t arena_bytes;
     int64_t persistent_bytes; /* where the last persistent block of any lane ends */
-    int64_t *stored_at;       /* per tensor, -1 for none: bytes from the start of the store */
-    int64_t store_bytes;      /* beside the arena, and no part of it */
+    int64_t *pool_offset; /* per tensor, -1 for none: bytes from the start of the offload pool */
+    int64_t pool_bytes;   /* beside the arena, and no part of it */
 
     int64_t lower_bound;         /* most bytes alive at once */
     int peak_op;                 /* where */
@@ -71,9 +71,9 @@ enum snug_status plan_make_over(const struct program *prog, const struct program
 enum snug_status plan_lifetimes(const struct program *prog, struct plan *plan,
                                 struct snug_error *err);
 /* offload_pool.c: places of the stored tensors, one after the other, or those of the host, by name. */
-enum snug_status plan_place_stored(const struct program *prog, const struct program *host,
-                                   const struct plan *host_plan, int alignment, struct plan *plan,
-                                   struct snug_error *err);
+enum snug_status plan_place_offloaded(const struct program *prog, const struct program *host,
+                                      const struct plan *host_plan, int alignment,
+                                      struct plan *plan, struct snug_error *err);
 /* floor: first free byte.  persistent_end: where the last persistent block of any lane ends, rounded
  * up to the alignment. */
 enum snug_status plan_place(struct block *blocks, int n_blocks, int n_ops, int alignment,
@@ -92,9 +92,9 @@ enum snug_status plan_ledger(const struct program *prog, const struct device_rat
 enum snug_status plan_check(const struct program *prog, const int64_t *offset, int64_t arena_bytes,
                             int alignment, struct snug_error *err);
 
-/* That no two stored tensors share bytes of the store, and all are inside. */
-enum snug_status plan_check_store(const struct program *prog, const int64_t *stored_at,
-                                  int64_t store_bytes, struct snug_error *err);
+/* That no two stored tensors share bytes of the offload pool, and all are inside. */
+enum snug_status plan_check_pool(const struct program *prog, const int64_t *pool_offset,
+                                 int64_t pool_bytes, struct snug_error *err);
 
 /* The same for a program on the arena of a host, and that no tensor lies on a persistent byte of the
  * host, but for the persistent ones, which lie exactly where the host has them. */

@@ -1,7 +1,7 @@
 /*
  * rates.h -- how long an op takes on a declared device: its work over a rate.
  *
- * Work is flops of a matrix product and moved bytes of everything else.  Where the device was measured,
+ * Work is flops of a matmul and moved bytes of everything else.  Where the device was measured,
  * a curve gives the rate of that kind of op at its size; elsewhere a few numbers stand for the device.
  * docs/time-model.md says where they come from.
  */
@@ -28,32 +28,33 @@ struct rate_curve {
 struct op_share {
     enum op_kind kind;
     int variant;       /* of op_variant */
-    double share;      /* of the rate that the device has for products or for memory */
+    double share;      /* of the rate that the device has for matmuls or for memory */
     double n_launches; /* kernels that one op starts, one after the other */
 };
 
 struct device_rates {
-    double flops, bytes; /* products of fp32, memory: a second */
-    double bf16_flops;   /* products of bf16, f16; 0: as fp32 */
+    double flops, bytes; /* matmuls of fp32, memory: a second */
+    double bf16_flops;   /* matmuls of bf16, f16; 0: as fp32 */
     double f16_flops;
     const struct op_share *shares; /* of a declared device; kinds that are not listed reach all */
     int n_shares;
-    double half_size;       /* a product whose least dimension this is runs at half its rate */
-    double launch_seconds;  /* of every op */
-    double stored_bytes;    /* to and from the store, a second */
-    bool store_is_duplex;   /* at that rate each way at once; else one way after the other */
-    double network_bytes;   /* from a rank to the others, a second; and back at the same time */
-    double message_seconds; /* of every message, however short */
+    double half_size;        /* a matmul whose least dimension this is runs at half its rate */
+    double launch_seconds;   /* of every op */
+    double pool_bytes_per_s; /* to and from the offload pool, a second */
+    bool pool_is_duplex;     /* at that rate each way at once; else one way after the other */
+    double network_bytes;    /* from a rank to the others, a second; and back at the same time */
+    double message_seconds;  /* of every message, however short */
     const struct rate_curve *curves; /* of a device that was measured */
     int n_curves;
 };
 
-/* What a curve goes by: the least dimension of a product, the length of attention, else the bytes
+/* What a curve goes by: the least dimension of a matmul, the length of attention, else the bytes
  * moved. */
 double op_size(const struct program *prog, const struct op *op);
 enum dtype op_dtype(const struct program *prog,
                     const struct op *op); /* its first float operand's */
-int op_variant(const struct op *op); /* of update: its state bits, and 100 if rounded by chance */
+int op_variant(
+    const struct op *op); /* of update: its state bits, and 100 if rounded stochastically */
 double op_work(const struct program *prog, const struct op *op);
 
 /* Of one execution. */
@@ -61,8 +62,8 @@ double op_seconds(const struct program *prog, const struct op *op,
                   const struct device_rates *rates);
 
 /* Of an op that ranks carry out together (ir/collective_options.h). */
-double exchange_seconds(const struct program *prog, const struct op *op,
-                        const struct device_rates *rates);
+double collective_seconds(const struct program *prog, const struct op *op,
+                          const struct device_rates *rates);
 
 /* Of a message between two ranks: the one that receives it waits for it. */
 double message_seconds(const struct program *prog, const struct op *op,

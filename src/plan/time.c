@@ -1,9 +1,9 @@
 /*
  * time.c -- the seconds of an op: max(flops / rate of its kind, bytes / rate of memory) + launch.
  *
- * Rates fall where a product is thin, so a curve gives them by its least dimension; between two
+ * Rates fall where a matmul is thin, so a curve gives them by its least dimension; between two
  * points they are interpolated on logarithms, beyond the last they stay.  Below the first point
- * of a product the rate falls with the dimension: what is left is reading the large operand.
+ * of a matmul the rate falls with the dimension: what is left is reading the large operand.
  */
 #include "plan/rates.h"
 
@@ -45,7 +45,7 @@ double op_size(const struct program *prog, const struct op *op)
 {
     if (is_attention(op->kind))
         return (double)prog->tensors[op->in[0]].shape.dim[1];
-    return op_is_product(op->kind) ? least_dimension(prog, op) : op_moved_bytes(prog, op);
+    return op_is_gemm(op->kind) ? least_dimension(prog, op) : op_moved_bytes(prog, op);
 }
 
 enum dtype op_dtype(const struct program *prog, const struct op *op)
@@ -66,7 +66,7 @@ int op_variant(const struct op *op)
 
 double op_work(const struct program *prog, const struct op *op)
 {
-    return op_is_product(op->kind) ? op_flops(prog, op) : op_moved_bytes(prog, op);
+    return op_is_gemm(op->kind) ? op_flops(prog, op) : op_moved_bytes(prog, op);
 }
 
 /* ---- measured devices ------------------------------------------------------------------------ */
@@ -81,7 +81,7 @@ static enum op_kind like(enum op_kind kind)
     case OP_layernorm:
         return OP_add_layernorm;
     default:
-        return op_is_product(kind) ? OP_linear : OP_add_layernorm;
+        return op_is_gemm(kind) ? OP_linear : OP_add_layernorm;
     }
 }
 
@@ -99,12 +99,12 @@ static const struct rate_curve *find_curve(const struct device_rates *rates, enu
     return other;
 }
 
-static double rate_on(const struct rate_curve *curve, double size, bool is_product)
+static double rate_on(const struct rate_curve *curve, double size, bool is_gemm)
 {
     const struct rate_point *p = curve->points;
     int n = curve->n_points, at = 1;
     if (size <= p[0].size)
-        return is_product ? p[0].rate * size / p[0].size : p[0].rate;
+        return is_gemm ? p[0].rate * size / p[0].size : p[0].rate;
     if (size >= p[n - 1].size)
         return p[n - 1].rate;
     while (p[at].size < size)
@@ -123,8 +123,8 @@ static struct op_share share_of(const struct device_rates *rates, const struct o
     return (struct op_share){.share = 1, .n_launches = 1};
 }
 
-static double product_rate(const struct program *prog, const struct op *op,
-                           const struct device_rates *rates)
+static double gemm_rate(const struct program *prog, const struct op *op,
+                        const struct device_rates *rates)
 {
     enum dtype dtype = op_dtype(prog, op);
     double flops = dtype == DTYPE_bf16  ? rates->bf16_flops
@@ -138,7 +138,7 @@ static double product_rate(const struct program *prog, const struct op *op,
 
 double op_seconds(const struct program *prog, const struct op *op, const struct device_rates *rates)
 {
-    bool is_product = op_is_product(op->kind);
+    bool is_gemm = op_is_gemm(op->kind);
     double work = op_work(prog, op), by_bytes = op_moved_bytes(prog, op) / rates->bytes;
     const struct rate_curve *curve =
         find_curve(rates, op->kind, op_dtype(prog, op), op_variant(op));
@@ -149,23 +149,22 @@ double op_seconds(const struct program *prog, const struct op *op, const struct 
     struct op_share own = {.share = 1, .n_launches = 1};
     if (curve == NULL)
         own = share_of(rates, op);
-    double seconds = curve != NULL ? work / rate_on(curve, op_size(prog, op), is_product)
-                     : is_product  ? work / (own.share * product_rate(prog, op, rates))
+    double seconds = curve != NULL ? work / rate_on(curve, op_size(prog, op), is_gemm)
+                     : is_gemm     ? work / (own.share * gemm_rate(prog, op, rates))
                                    : by_bytes / own.share;
-    return (is_product ? fmax(seconds, by_bytes) : seconds) +
-           own.n_launches * rates->launch_seconds;
+    return (is_gemm ? fmax(seconds, by_bytes) : seconds) + own.n_launches * rates->launch_seconds;
 }
 
 /* Each phase moves what belongs to the other ranks, in a message to each of them; a sum that all get has
  * two.  An owner's link carries all of it. */
-double exchange_seconds(const struct program *prog, const struct op *op,
-                        const struct device_rates *rates)
+double collective_seconds(const struct program *prog, const struct op *op,
+                          const struct device_rates *rates)
 {
-    double n = exchange_ranks(op), phases = op->kind == OP_all_reduce ? 2 : 1;
-    double share = exchange_cut(op).owner == CUT_OVER_ALL ? (n - 1) / n : n - 1;
+    double n = collective_ranks(op), phases = op->kind == OP_all_reduce ? 2 : 1;
+    double share = collective_cut(op).owner == CUT_OVER_ALL ? (n - 1) / n : n - 1;
     if (n < 2 || !(rates->network_bytes > 0))
         return 0;
-    return phases * (share * exchange_bytes(prog, op) / rates->network_bytes +
+    return phases * (share * collective_bytes(prog, op) / rates->network_bytes +
                      (n - 1) * rates->message_seconds);
 }
 

@@ -1,5 +1,5 @@
 /*
- * timeline.c -- who holds bytes at every op of a step: the ledger, moment by moment.
+ * timeline.c -- who holds bytes at every op of a step: the ledger, point by point.
  *
  * A block changes hands where tensors follow each other in place: from the op on at which the next
  * one is written, its bytes are the next one's.  So each block is walked from tensor to tensor in the
@@ -35,26 +35,26 @@ static bool make_chains(const struct program *prog, const struct plan *plan, str
 }
 
 enum snug_status plan_timeline(const struct program *prog, const struct plan *plan,
-                               struct moment *moments, struct snug_error *err)
+                               struct timeline_point *points, struct snug_error *err)
 {
     struct chains chains = {NULL, NULL};
     bool ok = make_chains(prog, plan, &chains);
-    int n_moments = prog->n_ops > 0 ? prog->n_ops : 1;
-    for (int i = 0; i < n_moments; i++)
-        moments[i] = (struct moment){0};
+    int n_points = prog->n_ops > 0 ? prog->n_ops : 1;
+    for (int i = 0; i < n_points; i++)
+        points[i] = (struct timeline_point){0};
     for (int block = 0; block < plan->n_blocks && ok; block++)
         for (int t = chains.first[block]; t >= 0; t = chains.next[t]) {
             int after = chains.next[t];
             int end = after >= 0 ? plan->alive_from[after] : plan->alive_to[t] + 1;
             enum role role = prog->tensors[t].role;
-            moments[plan->alive_from[t]].bytes[role] += plan->blocks[block].bytes;
-            if (end < n_moments)
-                moments[end].bytes[role] -= plan->blocks[block].bytes;
+            points[plan->alive_from[t]].bytes[role] += plan->blocks[block].bytes;
+            if (end < n_points)
+                points[end].bytes[role] -= plan->blocks[block].bytes;
         }
-    for (int i = 0; i < n_moments; i++) /* until here the changes at each op: add them up */
+    for (int i = 0; i < n_points; i++) /* until here the changes at each op: add them up */
         for (int role = 0; role < ROLE_COUNT; role++) {
-            moments[i].bytes[role] += i > 0 ? moments[i - 1].bytes[role] : 0;
-            moments[i].total += moments[i].bytes[role];
+            points[i].bytes[role] += i > 0 ? points[i - 1].bytes[role] : 0;
+            points[i].total += points[i].bytes[role];
         }
     free(chains.first);
     free(chains.next);

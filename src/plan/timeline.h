@@ -6,13 +6,13 @@
 
 #include "plan/plan.h"
 
-struct moment {
+struct timeline_point {
     int64_t bytes[ROLE_COUNT], total;
 };
 
 /* moments has a place for every op, and one for a program that has none.  The largest total is the
  * plan's lower bound, at its peak. */
 enum snug_status plan_timeline(const struct program *prog, const struct plan *plan,
-                               struct moment *moments, struct snug_error *err);
+                               struct timeline_point *points, struct snug_error *err);
 
 #endif

@@ -289,7 +289,7 @@ static const struct key keys[] = {
     {"kernels", "fast, reference", "reference: plain loops that define correct", .kind = CHOICE,
      .field = FIELD(kernels), .choices = kernels},
     {"order", "fixed, any", "of sums; any: faster on a GPU, bits vary; no change on a CPU",
-     .kind = CHOICE, .field = FIELD(any_order), .choices = orders},
+     .kind = CHOICE, .field = FIELD(nondeterministic), .choices = orders},
 };
 enum { N_KEYS = (int)(sizeof keys / sizeof *keys) };
 _Static_assert(N_KEYS <= 64, "recipe.given has a bit per key");

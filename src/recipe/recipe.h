@@ -39,7 +39,7 @@ struct snug_recipe {
     int device;                      /* enum recipe_device */
     int threads;                     /* 0: all cores */
     int kernels;                     /* 0: fast, 1: reference */
-    int any_order;                   /* 1: sums on a GPU in no fixed order where that is faster */
+    int nondeterministic;            /* 1: sums on a GPU in no fixed order where that is faster */
     int target;                      /* enum rates_target: whose speed is estimated */
     int64_t batch, micro_batch, seq; /* 0: the model's default */
     int precision;                   /* enum dtype */

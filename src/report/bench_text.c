@@ -40,7 +40,7 @@ static void add_limits(struct text *out, const struct report_bench *b)
                  b->threads == 1 ? "" : "s");
     add_limit(out, "fp32 multiply-add in registers", "FMA", b->fma_flops, 0);
     if (b->amx_flops > 0)
-        add_limit(out, b->on_gpu ? "bf16 product, 8192 cubed" : "bf16 products of tile registers",
+        add_limit(out, b->on_gpu ? "bf16 matmul, 8192 cubed" : "bf16 matmuls of tile registers",
                   b->on_gpu ? "tensor" : "AMX", b->amx_flops, 0);
     add_limit(out, "read memory", "memory, of what is read", 0, b->read_bytes);
     add_limit(out, "copy memory, read + written", NULL, 0, b->copy_bytes);
@@ -89,18 +89,18 @@ static void add_step(struct text *out, const struct report_bench *b)
     text_add(out, "\n%.1f %s/s\n", (double)b->step_tokens / b->step_seconds, b->unit);
 }
 
-/* The bar to tune for: nothing but products, each as fast as the fastest above.  Of networks that
+/* The bar to tune for: nothing but matmuls, each as fast as the fastest above.  Of networks that
  * convolve most of the time it would say little. */
-static void add_products(struct text *out, const struct report_bench *b)
+static void add_gemms(struct text *out, const struct report_bench *b)
 {
-    if (!(b->best_product_flops > 0) || b->product_flops < b->conv_flops)
+    if (!(b->best_gemm_flops > 0) || b->gemm_flops < b->conv_flops)
         return;
-    double alone = b->product_flops / b->best_product_flops;
+    double alone = b->gemm_flops / b->best_gemm_flops;
     text_add(out,
-             "The matrix products of a step (linear, attention, head) are %.3g TFLOP.\n"
-             "At the best rate of a product above, %.3g TFLOP/s, they alone would take\n"
+             "The matmuls of a step (linear, attention, head) are %.3g TFLOP.\n"
+             "At the best rate of a matmul above, %.3g TFLOP/s, they alone would take\n"
              "%.3g s: the step runs at %.0f%% of that.\n",
-             b->product_flops * 1e-12, b->best_product_flops * 1e-12, alone,
+             b->gemm_flops * 1e-12, b->best_gemm_flops * 1e-12, alone,
              percent(alone, b->step_seconds));
 }
 
@@ -117,7 +117,7 @@ char *report_bench_text(const struct report_bench *bench)
     add_limits(&out, bench);
     add_kernels(&out, bench);
     add_step(&out, bench);
-    add_products(&out, bench);
+    add_gemms(&out, bench);
     add_rates_file(&out, bench);
     return text_take(&out);
 }
@@ -169,8 +169,8 @@ char *report_bench_json(const struct report_bench *b)
     text_add(&out,
              ", \"step\": {\"seconds\": %.6g, \"limit_seconds\": %.6g, \"%s\": %lld, "
              "\"product_flops\": %.6g, \"best_product_flops_per_s\": %.6g}",
-             b->step_seconds, b->floor_seconds, b->unit, (long long)b->step_tokens,
-             b->product_flops, b->best_product_flops);
+             b->step_seconds, b->floor_seconds, b->unit, (long long)b->step_tokens, b->gemm_flops,
+             b->best_gemm_flops);
     if (b->rates_file != NULL) {
         text_add(&out, ", \"rates_file\": ");
         report_json_string(&out, b->rates_file);

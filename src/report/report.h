@@ -49,8 +49,8 @@ void report_plan_object(const struct report_plan *plan, struct text *out); /* ad
 /* The bytes of a step over its ops. */
 struct report_timeline {
     const char *model, *recipe;
-    const struct snug_moment *moments;
-    int64_t n_moments; /* at least 1 */
+    const struct snug_timeline_point *points;
+    int64_t n_points; /* at least 1 */
     int64_t peak_op;
     int64_t loss_op,
         update_op;    /* the last op of forward, the first after backward; loss_op 0: none */
@@ -116,14 +116,14 @@ struct report_bench {
     int n_kernels, n_ops;
     double step_seconds, floor_seconds;
     int64_t step_tokens;
-    const char *unit;                 /* "tokens" or "samples" */
-    double product_flops, conv_flops; /* of a step: its matrix products, its convolutions */
-    double best_product_flops;        /* of the fastest product alone, a second */
-    int n_rates;            /* curves that were measured for the estimates of plan and fit */
-    const char *rates_file; /* where they are kept; NULL: they could not be */
+    const char *unit;              /* "tokens" or "samples" */
+    double gemm_flops, conv_flops; /* of a step: its matmuls, its convolutions */
+    double best_gemm_flops;        /* of the fastest matmul alone, a second */
+    int n_rates;                   /* curves that were measured for the estimates of plan and fit */
+    const char *rates_file;        /* where they are kept; NULL: they could not be */
 };
 
-/* The limits, the kernels beside them, the step op by op, and the step beside its products. */
+/* The limits, the kernels beside them, the step op by op, and the step beside its matmuls. */
 char *report_bench_text(const struct report_bench *bench);
 char *report_bench_json(const struct report_bench *bench); /* the same on one line */
 

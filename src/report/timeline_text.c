@@ -31,7 +31,7 @@ static const struct {
                   {"activations", 'A', 36},
                   {"temporary", 'T', 31}};
 
-static void bytes_of(const struct snug_moment *m, int64_t bytes[N_LIVE])
+static void bytes_of(const struct snug_timeline_point *m, int64_t bytes[N_LIVE])
 {
     bytes[0] = m->parameters;
     bytes[1] = m->optimizer;
@@ -41,7 +41,7 @@ static void bytes_of(const struct snug_moment *m, int64_t bytes[N_LIVE])
 }
 
 /* What lies at this height of the stack; -1: nothing. */
-static int kind_at(const struct snug_moment *m, double height)
+static int kind_at(const struct snug_timeline_point *m, double height)
 {
     int64_t bytes[N_LIVE];
     double top = 0;
@@ -56,21 +56,21 @@ static int kind_at(const struct snug_moment *m, double height)
 
 static int column_of(const struct report_timeline *t, int64_t op)
 {
-    return (int)(op * WIDTH / (t->n_moments > 0 ? t->n_moments : 1));
+    return (int)(op * WIDTH / (t->n_points > 0 ? t->n_points : 1));
 }
 
 /* The fullest op of a column; with fewer ops than columns, the op that it is a part of. */
-static const struct snug_moment *moment_of(const struct report_timeline *t, int column)
+static const struct snug_timeline_point *point_of(const struct report_timeline *t, int column)
 {
-    int64_t first = t->n_moments * column / WIDTH, end = t->n_moments * (column + 1) / WIDTH;
-    const struct snug_moment *fullest = &t->moments[first];
+    int64_t first = t->n_points * column / WIDTH, end = t->n_points * (column + 1) / WIDTH;
+    const struct snug_timeline_point *fullest = &t->points[first];
     for (int64_t i = first + 1; i < end; i++)
-        if (t->moments[i].total > fullest->total)
-            fullest = &t->moments[i];
+        if (t->points[i].total > fullest->total)
+            fullest = &t->points[i];
     return fullest;
 }
 
-static void add_cell(struct text *out, const struct snug_moment *m, double low, double high,
+static void add_cell(struct text *out, const struct snug_timeline_point *m, double low, double high,
                      int color)
 {
     int middle = kind_at(m, (low + high) / 2);
@@ -91,14 +91,14 @@ static void add_cell(struct text *out, const struct snug_moment *m, double low, 
 static void add_row(struct text *out, const struct report_timeline *t, int row, int color)
 {
     char size[TEXT_SIZE_MAX] = "";
-    int64_t peak = t->moments[t->peak_op].total;
+    int64_t peak = t->points[t->peak_op].total;
     double low = (double)peak * row / HEIGHT, high = (double)peak * (row + 1) / HEIGHT;
     if (row == HEIGHT - 1 || row == HEIGHT / 2 - 1)
         text_size(row == HEIGHT - 1 ? peak : peak / 2, size);
     text_add(out, "%*s %s", LABEL, size, size[0] == '\0' ? "│" : "┤");
     size_t begin = out->length;
     for (int column = 0; column < WIDTH; column++)
-        add_cell(out, moment_of(t, column), low, high, color);
+        add_cell(out, point_of(t, column), low, high, color);
     if (color)
         text_add(out, "\033[0m");
     else
@@ -110,7 +110,7 @@ static void add_row(struct text *out, const struct report_timeline *t, int row, 
 static void add_peak(struct text *out, const struct report_timeline *t, const struct style *style)
 {
     char words[400], size[TEXT_SIZE_MAX];
-    const struct snug_moment *m = &t->moments[t->peak_op];
+    const struct snug_timeline_point *m = &t->points[t->peak_op];
     int column = column_of(t, t->peak_op);
     snprintf(words, sizeof words, "%s at op %" PRId64 ", %s%s%s", text_size(m->total, size),
              t->peak_op, m->op, m->tensor[0] != '\0' ? " " : "", m->tensor);
@@ -167,7 +167,7 @@ static void add_legend(struct text *out, const struct report_timeline *t, int co
 {
     int64_t bytes[N_LIVE];
     char size[TEXT_SIZE_MAX];
-    bytes_of(&t->moments[t->peak_op], bytes);
+    bytes_of(&t->points[t->peak_op], bytes);
     text_add(out, "\n  at the peak\n");
     for (int i = N_LIVE - 1; i >= 0; i--) {
         if (color)
@@ -196,8 +196,8 @@ char *report_timeline_text(const struct report_timeline *t, int color)
 void report_timeline_json(const struct report_timeline *t, struct text *out)
 {
     text_add(out, "[");
-    for (int64_t i = 0; i < t->n_moments; i++) {
-        const struct snug_moment *m = &t->moments[i];
+    for (int64_t i = 0; i < t->n_points; i++) {
+        const struct snug_timeline_point *m = &t->points[i];
         text_add(out, "%s{\"op\": ", i == 0 ? "" : ", ");
         report_json_string(out, m->op);
         text_add(out, ", \"name\": ");

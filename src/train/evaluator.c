@@ -21,8 +21,8 @@
 /* The first e->n_now samples of an input, again and again up to the end of the micro-batch. */
 static void repeat(const struct evaluator *e, tensor_id id)
 {
-    int64_t n_bytes = tensor_bytes(session_forward(&e->session), id);
-    int64_t own_bytes = n_bytes / e->session.micro_batch * e->n_now;
+    int64_t n_bytes = tensor_bytes(compiled_step_forward(&e->compiled), id);
+    int64_t own_bytes = n_bytes / e->compiled.micro_batch * e->n_now;
     char *samples = exec_input(e->exec, id);
     for (int64_t at = own_bytes; at < n_bytes; at += own_bytes)
         memcpy(samples + at, samples, (size_t)own_bytes);
@@ -31,14 +31,15 @@ static void repeat(const struct evaluator *e, tensor_id id)
 static enum snug_status feed(void *user, int micro, struct snug_error *err)
 {
     struct evaluator *e = user;
-    bool whole_outputs = e->needs.output != TENSOR_NONE;
+    bool whole_outputs = e->input_spec.output != TENSOR_NONE;
     (void)micro;
-    TRY(data_fill(
-        e->data, DATA_HELD_OUT, e->first, whole_outputs ? e->session.micro_batch : e->n_now,
-        exec_input(e->exec, e->needs.input), exec_input(e->exec, e->needs.target_input), err));
+    TRY(data_fill(e->data, DATA_HELD_OUT, e->first,
+                  whole_outputs ? e->compiled.micro_batch : e->n_now,
+                  exec_input(e->exec, e->input_spec.input),
+                  exec_input(e->exec, e->input_spec.target_input), err));
     if (!whole_outputs) {
-        repeat(e, e->needs.input);
-        repeat(e, e->needs.target_input);
+        repeat(e, e->input_spec.input);
+        repeat(e, e->input_spec.target_input);
     }
     return SNUG_OK;
 }
@@ -49,9 +50,9 @@ static int64_t samples_to_score(const struct evaluator *e, const struct program 
 {
     enum { MAX_TOKENS = 131072 };
     int64_t n = data_n_samples(e->data, DATA_HELD_OUT);
-    if (e->needs.output != TENSOR_NONE)
+    if (e->input_spec.output != TENSOR_NONE)
         return max_samples > 0 && max_samples < n ? max_samples : n;
-    int64_t tokens = tensor_elems(prog, e->needs.target_input) / per_batch;
+    int64_t tokens = tensor_elems(prog, e->input_spec.target_input) / per_batch;
     int64_t most = max_samples > 0           ? max_samples
                    : MAX_TOKENS / tokens < 1 ? 1
                                              : MAX_TOKENS / tokens;
@@ -80,34 +81,34 @@ static int64_t mean_micro_batch(int64_t n, int64_t most)
 /* How many of the samples that are left the next batch scores. */
 static int64_t next_samples(const struct evaluator *e)
 {
-    int64_t left = e->n_samples - e->first, micro = e->session.micro_batch;
-    return e->needs.output == TENSOR_NONE ? divisor_up_to(micro, left)
-           : left < micro                 ? left
-                                          : micro;
+    int64_t left = e->n_samples - e->first, micro = e->compiled.micro_batch;
+    return e->input_spec.output == TENSOR_NONE ? divisor_up_to(micro, left)
+           : left < micro                      ? left
+                                               : micro;
 }
 
 /* The largest micro-batch that fits.  If not even one sample does, rows that book less: without dropout an op
  * may have a library's row, which training did not have, and whose workspace is larger than all of a tiny
  * model's arena. */
-static enum snug_status make_session(struct evaluator *e, const struct session_request *request,
-                                     int64_t max_samples, int64_t arena_limit,
-                                     struct snug_error *err)
+static enum snug_status make_compiled(struct evaluator *e, const struct compile_request *request,
+                                      int64_t max_samples, int64_t arena_limit,
+                                      struct snug_error *err)
 {
-    struct session_request q = *request;
+    struct compile_request q = *request;
     for (;; q.micro_batch = (q.micro_batch + 1) / 2) {
         q.batch = q.micro_batch;
-        TRY(session_make(&q, &e->session, err));
-        const struct program *forward = session_forward(&e->session);
-        enum snug_status status = needs_of(forward, &e->needs, err);
+        TRY(compile_step(&q, &e->compiled, err));
+        const struct program *forward = compiled_step_forward(&e->compiled);
+        enum snug_status status = input_spec_of(forward, &e->input_spec, err);
         e->n_samples =
             status != SNUG_OK ? 0 : samples_to_score(e, forward, q.micro_batch, max_samples);
-        int64_t micro = e->needs.output != TENSOR_NONE
+        int64_t micro = e->input_spec.output != TENSOR_NONE
                             ? q.micro_batch
                             : mean_micro_batch(e->n_samples, q.micro_batch);
         if (status == SNUG_OK && micro == q.micro_batch &&
-            (arena_limit == 0 || e->session.plan.arena_bytes <= arena_limit))
+            (arena_limit == 0 || e->compiled.plan.arena_bytes <= arena_limit))
             return SNUG_OK;
-        session_free(&e->session);
+        compiled_step_free(&e->compiled);
         TRY(status);
         if (micro < q.micro_batch)
             q.micro_batch = 2 * micro; /* halved by the loop: this one itself */
@@ -123,30 +124,30 @@ static enum snug_status make_session(struct evaluator *e, const struct session_r
 /* Ranks run the same micro-batch, since stages pass it on and shards are gathered in each: the least that one
  * of them has room for. */
 static enum snug_status agree_on_micro_batch(struct evaluator *e, struct comm *comm,
-                                             const struct session_request *request,
+                                             const struct compile_request *request,
                                              int64_t max_samples, int64_t arena_limit,
                                              struct snug_error *err)
 {
-    int64_t own = e->session.micro_batch, least = own, all[comm->n_ranks];
+    int64_t own = e->compiled.micro_batch, least = own, all[comm->n_ranks];
     TRY(comm_gather(comm, 0, &own, sizeof own, all, err));
     for (int i = 0; i < comm->n_ranks && comm->rank == 0; i++)
         least = all[i] < least ? all[i] : least;
     TRY(comm_broadcast(comm, 0, &least, sizeof least, err));
     if (least == own)
         return SNUG_OK;
-    struct session_request q = *request;
+    struct compile_request q = *request;
     q.micro_batch = least;
-    session_free(&e->session);
-    e->session = (struct session){0};
-    TRY(make_session(e, &q, max_samples, arena_limit, err));
-    return e->session.micro_batch == least
+    compiled_step_free(&e->compiled);
+    e->compiled = (struct compiled){0};
+    TRY(make_compiled(e, &q, max_samples, arena_limit, err));
+    return e->compiled.micro_batch == least
                ? SNUG_OK
                : snug_fail(err, SNUG_OVER_BUDGET,
                            "the evaluation does not fit the arena with a micro-batch of %lld",
                            (long long)least);
 }
 
-enum snug_status evaluator_make(struct evaluator *e, const struct session_request *request,
+enum snug_status evaluator_make(struct evaluator *e, const struct compile_request *request,
                                 struct exec *shared, struct data *data, int64_t max_samples,
                                 int64_t arena_limit, struct comm *comm, struct snug_error *err)
 {
@@ -157,22 +158,22 @@ enum snug_status evaluator_make(struct evaluator *e, const struct session_reques
     if (data_n_samples(data, DATA_HELD_OUT) < 1)
         return snug_fail(err, SNUG_BAD_FILE,
                          "there is no held-out data to evaluate on: less than one sequence");
-    TRY(make_session(e, request, max_samples, arena_limit, err));
+    TRY(make_compiled(e, request, max_samples, arena_limit, err));
     enum snug_status status = SNUG_OK;
     if (has_ranks)
         status = agree_on_micro_batch(e, comm, request, max_samples, arena_limit, err);
     if (status == SNUG_OK)
-        status = exec_create(&e->session.prog, &e->session.plan, e->session.backend,
-                             &e->session.facts, shared, &e->exec, err);
+        status = exec_create(&e->compiled.prog, &e->compiled.plan, e->compiled.backend,
+                             &e->compiled.facts, shared, &e->exec, err);
     if (status != SNUG_OK)
-        session_free(&e->session);
+        compiled_step_free(&e->compiled);
     return status;
 }
 
 void evaluator_free(struct evaluator *e)
 {
     exec_free(e->exec);
-    session_free(&e->session);
+    compiled_step_free(&e->compiled);
 }
 
 enum { TENSOR_SHOWN = 256 }; /* of a name */
@@ -202,15 +203,15 @@ static int64_t largest(enum dtype dtype, const void *values, int64_t begin, int6
 static enum snug_status score_rows(const struct evaluator *e, int64_t rows, struct score *score,
                                    struct snug_error *err)
 {
-    const struct program *prog = &e->session.prog;
-    const struct tensor *out = &prog->tensors[e->needs.output];
+    const struct program *prog = &e->compiled.prog;
+    const struct tensor *out = &prog->tensors[e->input_spec.output];
     const void *values, *targets;
-    TRY(exec_view(e->exec, e->needs.output, &values, err));
-    TRY(exec_view(e->exec, e->needs.target_input, &targets, err));
+    TRY(exec_view(e->exec, e->input_spec.output, &values, err));
+    TRY(exec_view(e->exec, e->input_spec.target_input, &targets, err));
     int64_t width = shape_last(&out->shape);
     for (int64_t r = 0; r < rows; r++) {
         int64_t best = largest(out->dtype, values, r * width, width);
-        if (e->needs.target == DATA_TARGET_REAL) {
+        if (e->input_spec.target == DATA_TARGET_REAL) {
             double gaps = 0;
             for (int64_t k = 0; k < width; k++) {
                 double gap = dtype_load(out->dtype, values, r * width + k) -
@@ -236,13 +237,13 @@ static enum snug_status score_rows(const struct evaluator *e, int64_t rows, stru
 static enum snug_status score_batch(const struct evaluator *e, struct score *score,
                                     struct snug_error *err)
 {
-    const struct program *prog = &e->session.prog;
-    int64_t micro = e->session.micro_batch;
-    if (e->needs.output != TENSOR_NONE) {
-        int64_t rows_per_sample = shape_rows(&prog->tensors[e->needs.output].shape) / micro;
+    const struct program *prog = &e->compiled.prog;
+    int64_t micro = e->compiled.micro_batch;
+    if (e->input_spec.output != TENSOR_NONE) {
+        int64_t rows_per_sample = shape_rows(&prog->tensors[e->input_spec.output].shape) / micro;
         return score_rows(e, e->n_now * rows_per_sample, score, err);
     }
-    int64_t tokens = tensor_elems(prog, e->needs.target_input) / micro * e->n_now;
+    int64_t tokens = tensor_elems(prog, e->input_spec.target_input) / micro * e->n_now;
     const void *loss;
     TRY(exec_view(e->exec, prog->loss, &loss, err));
     score->loss_sum += dtype_load(prog->tensors[prog->loss].dtype, loss, 0) * (double)tokens;
@@ -302,8 +303,8 @@ static enum snug_status run_batch(struct evaluator *e, struct snug_error *err)
 enum snug_status evaluator_run(struct evaluator *e, struct snug_eval_result *result,
                                struct snug_error *err)
 {
-    const struct session *s = &e->session;
-    bool whole_outputs = e->needs.output != TENSOR_NONE;
+    const struct compiled *s = &e->compiled;
+    bool whole_outputs = e->input_spec.output != TENSOR_NONE;
     bool is_last = s->n_stages < 2 || s->stage == s->n_stages - 1;
     struct score score = {.first_bad = -1};
     /* ranks that wait for each other inside a batch go through with it */
@@ -326,7 +327,7 @@ enum snug_status evaluator_run(struct evaluator *e, struct snug_eval_result *res
         .loss = loss,
         .perplexity = exp(loss),
         .accuracy = (double)score.n_right / (double)score.n,
-        .has_accuracy =
-            whole_outputs && (e->needs.target == DATA_TARGET_CLASS || data_has_classes(e->data))};
+        .has_accuracy = whole_outputs &&
+                        (e->input_spec.target == DATA_TARGET_CLASS || data_has_classes(e->data))};
     return SNUG_OK;
 }

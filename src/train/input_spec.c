@@ -13,63 +13,64 @@ static const struct op *loss_op(const struct program *prog)
     return NULL;
 }
 
-enum snug_status needs_of(const struct program *prog, struct data_needs *needs,
-                          struct snug_error *err)
+enum snug_status input_spec_of(const struct program *prog, struct input_spec *input_spec,
+                               struct snug_error *err)
 {
     const struct op *op = loss_op(prog);
     int n_inputs = 0;
-    *needs = (struct data_needs){
+    *input_spec = (struct input_spec){
         .input = TENSOR_NONE, .target_input = TENSOR_NONE, .output = TENSOR_NONE};
     if (op == NULL)
         return snug_fail(err, SNUG_UNSUPPORTED,
                          "%s has no loss: it can be planned, not trained or evaluated", prog->name);
     bool head_fused =
         op->kind == OP_linear_cross_entropy || op->kind == OP_linear_cross_entropy_train;
-    needs->target_input = op->in[head_fused ? 2 : 1];
+    input_spec->target_input = op->in[head_fused ? 2 : 1];
     if (head_fused) {
-        needs->n_classes = prog->tensors[op->in[1]].shape.dim[0];
+        input_spec->n_classes = prog->tensors[op->in[1]].shape.dim[0];
     } else {
-        needs->output = op->in[0];
-        needs->n_classes = shape_last(&prog->tensors[op->in[0]].shape);
+        input_spec->output = op->in[0];
+        input_spec->n_classes = shape_last(&prog->tensors[op->in[0]].shape);
     }
     for (int i = 0; i < prog->n_tensors; i++)
-        if (prog->tensors[i].role == ROLE_input && i != needs->target_input) {
-            needs->input = i;
+        if (prog->tensors[i].role == ROLE_input && i != input_spec->target_input) {
+            input_spec->input = i;
             n_inputs++;
         }
     if (n_inputs != 1) {
-        needs->input = TENSOR_NONE;
+        input_spec->input = TENSOR_NONE;
         return SNUG_OK;
     }
-    bool tokens = prog->tensors[needs->input].dtype == DTYPE_i32;
-    needs->target =
-        op->kind == OP_mse ? DATA_TARGET_REAL
-        : tokens && tensor_elems(prog, needs->target_input) == tensor_elems(prog, needs->input)
-            ? DATA_TARGET_TOKENS
-            : DATA_TARGET_CLASS;
+    bool tokens = prog->tensors[input_spec->input].dtype == DTYPE_i32;
+    input_spec->target = op->kind == OP_mse ? DATA_TARGET_REAL
+                         : tokens && tensor_elems(prog, input_spec->target_input) ==
+                                         tensor_elems(prog, input_spec->input)
+                             ? DATA_TARGET_TOKENS
+                             : DATA_TARGET_CLASS;
     return SNUG_OK;
 }
 
-enum snug_status needs_open_data(const struct session *session, const struct data_needs *needs,
-                                 const char *spec, const struct snug_recipe *recipe,
-                                 struct data **data, struct snug_error *err)
+enum snug_status input_spec_open_data(const struct compiled *compiled,
+                                      const struct input_spec *input_spec, const char *spec,
+                                      const struct snug_recipe *recipe, struct data **data,
+                                      struct snug_error *err)
 {
-    const struct program *prog = session_forward(session);
-    if (needs->input == TENSOR_NONE)
+    const struct program *prog = compiled_step_forward(compiled);
+    if (input_spec->input == TENSOR_NONE)
         return snug_fail(err, SNUG_UNSUPPORTED,
                          "%s does not have one input and a target: feed it with snug_trainer_step",
                          prog->name);
     struct data_request request = {
         .spec = spec,
-        .target = needs->target,
-        .sample_elems = tensor_elems(prog, needs->input) / session->micro_batch,
-        .target_elems = tensor_elems(prog, needs->target_input) / session->micro_batch,
-        .n_classes = needs->n_classes,
+        .target = input_spec->target,
+        .sample_elems = tensor_elems(prog, input_spec->input) / compiled->micro_batch,
+        .target_elems = tensor_elems(prog, input_spec->target_input) / compiled->micro_batch,
+        .n_classes = input_spec->n_classes,
         .seed = (uint64_t)recipe->seed,
         .augment = recipe->augment,
-        .threads = session->facts.threads,
+        .threads = compiled->facts.threads,
         .bytes_as_tokens = recipe->tokenizer == TOKENIZER_bytes};
-    const struct shape *input = &prog->tensors[needs->input].shape;
+    const struct shape *input = &prog->tensors[input_spec->input].shape;
     if (input->n_dims == 4) { /* of images; a single plane may be last (see model/vision.c) */
         bool plane_last = input->dim[3] == 1;
         request.channels = plane_last ? 1 : input->dim[1];

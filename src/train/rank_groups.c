@@ -6,7 +6,7 @@
 
 enum snug_status trainer_open_groups(struct snug_trainer *t, struct snug_error *err)
 {
-    const struct session *s = &t->session;
+    const struct compiled *s = &t->compiled;
     int last = (s->n_stages - 1) * s->n_ranks, ends[2] = {s->rank, last + s->rank};
     int stage[s->n_ranks];
     if (s->n_stages < 2)
@@ -21,6 +21,6 @@ enum snug_status trainer_open_groups(struct snug_trainer *t, struct snug_error *
 
 void trainer_close_groups(struct snug_trainer *t)
 {
-    for (int i = 0; i < EXCHANGE_GROUPS; i++)
+    for (int i = 0; i < COLLECTIVE_GROUPS; i++)
         comm_close(t->groups[i], !t->failed);
 }

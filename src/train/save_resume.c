@@ -70,10 +70,10 @@ static json_t *recipe_json(const snug_recipe *recipe)
 static snug_recipe effective_recipe(const struct snug_trainer *t)
 {
     snug_recipe recipe = t->recipe;
-    recipe.batch = t->session.batch;
-    recipe.micro_batch = t->session.micro_batch;
-    recipe.seq = t->session.seq;
-    recipe.threads = t->session.facts.threads;
+    recipe.batch = t->compiled.batch;
+    recipe.micro_batch = t->compiled.micro_batch;
+    recipe.seq = t->compiled.seq;
+    recipe.threads = t->compiled.facts.threads;
     recipe.ranks = recipe.stages = 0; /* as many as go on with it */
     recipe.lr = recipe_lr(&t->recipe);
     recipe.weight_decay = recipe_weight_decay(&t->recipe);
@@ -90,7 +90,7 @@ static enum snug_status base_json(const struct snug_trainer *t, json_t **base,
     char crc[16];
     uint32_t of_base;
     const char *folder = t->model->weights_folder;
-    TRY(adapter_base_crc(&t->session, t->exec, &of_base, err));
+    TRY(adapter_base_crc(&t->compiled, t->exec, &of_base, err));
     snprintf(crc, sizeof crc, "%08lx", (unsigned long)of_base);
     *base = json_pack("{s:s, s:s}", "weights", folder == NULL ? "random" : folder, "crc32", crc);
     return SNUG_OK;
@@ -106,7 +106,7 @@ static enum snug_status same_base(const struct snug_trainer *t, const json_t *st
     TRY(json_get_object(state, t->out, "base", &base, err));
     TRY(json_get_string(base, t->out, "crc32", &crc, err));
     TRY(json_get_string(base, t->out, "weights", &weights, err));
-    TRY(adapter_base_crc(&t->session, t->exec, &of_base, err));
+    TRY(adapter_base_crc(&t->compiled, t->exec, &of_base, err));
     if (strtoul(crc, &end, 16) != of_base)
         return snug_fail(err, SNUG_MISMATCH,
                          "%s has adapters for other weights than these: name the model that it "
@@ -172,7 +172,7 @@ static enum snug_status state_text(const struct snug_trainer *t, char **text,
         json_pack("{s:i, s:s, s:s, s:I, s:I, s:I, s:I, s:{s:s, s:s, s:s}, s:o, s:o}", "format",
                   RUN_FORMAT, "model", name, "identity", identity, "step", (json_int_t)t->step,
                   "n_steps", (json_int_t)t->n_steps, "seed", (json_int_t)t->recipe.seed,
-                  "samples_seen", (json_int_t)(t->step * t->session.batch), "data", "spec",
+                  "samples_seen", (json_int_t)(t->step * t->compiled.batch), "data", "spec",
                   t->data_spec == NULL ? "random" : t->data_spec, "kind",
                   t->data == NULL ? "given" : data_kind(t->data), "fingerprint", fingerprint,
                   "scalars", scalars_json(exec_scalars(t->exec)), "recipe", recipe_json(&recipe));
@@ -203,7 +203,7 @@ static enum snug_status saved_entries(struct snug_trainer *t, unsigned roles,
                                       struct snug_error *err)
 {
     return t->comm->n_ranks > 1 ? rank_save_entries(t, roles, entries, n, parts, err)
-                                : weights_entries(&t->session, t->exec, roles, entries, n, err);
+                                : weights_entries(&t->compiled, t->exec, roles, entries, n, err);
 }
 
 /* What was trained as it is used: the parameters or their averages. */
@@ -229,7 +229,7 @@ static enum snug_status save_with(struct snug_trainer *t, const struct st_entry 
     if (t->recipe.lora == 0)
         return checkpoint_save(t->out, files, ADAPTER_FILE, state, crew, NULL, err);
     struct adapter_files adapter;
-    TRY(adapter_files_make(&t->session, t->exec, &t->recipe, t->model->family == MODEL_gpt2,
+    TRY(adapter_files_make(&t->compiled, t->exec, &t->recipe, t->model->family == MODEL_gpt2,
                            trained, n_trained, &adapter, err));
     files[MODEL_FILE].entries = adapter.model;
     files[MODEL_FILE].n = adapter.n_model;
@@ -256,7 +256,7 @@ static enum snug_status save_files(struct snug_trainer *t, const struct st_entry
 enum snug_status trainer_save(struct snug_trainer *t, struct snug_error *err)
 {
     const char *broken;
-    TRY(weights_find_nonfinite(&t->session, t->exec, &broken, err));
+    TRY(weights_find_nonfinite(&t->compiled, t->exec, &broken, err));
     if (broken != NULL)
         return snug_fail(
             err, SNUG_DIVERGED,
@@ -340,7 +340,7 @@ static enum snug_status restore_state(struct snug_trainer *t, const json_t *stat
     TRY(same_data(t, state, err));
     if (t->recipe.lora > 0)
         TRY(same_base(t, state, err));
-    if (seed != t->recipe.seed || seen != step * t->session.batch)
+    if (seed != t->recipe.seed || seen != step * t->compiled.batch)
         return snug_fail(err, SNUG_MISMATCH,
                          "%s was trained with seed %lld and batch %lld: the order of samples "
                          "would change; leave both out or give the same",
@@ -462,11 +462,11 @@ static enum snug_status restore_file(struct snug_trainer *t, const struct checkp
     if (st == NULL)
         return snug_fail(err, SNUG_BAD_FILE, "%s has no %s", t->out, name);
     if (!t->options.weights_only)
-        TRY(weights_restore(&t->session, t->exec, roles_in(t, file), st, err));
+        TRY(weights_restore(&t->compiled, t->exec, roles_in(t, file), st, err));
     else if (file == ADAPTER_FILE)
-        TRY(adapter_load_file(&t->session, t->exec, st, err));
+        TRY(adapter_load_file(&t->compiled, t->exec, st, err));
     else
-        TRY(weights_load(&t->session, t->exec, st, err));
+        TRY(weights_load(&t->compiled, t->exec, st, err));
     return checkpoint_verify(checkpoint, name, err);
 }
 

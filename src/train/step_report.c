@@ -1,10 +1,10 @@
 /*
- * step_report.c -- a session as its report.
+ * step_report.c -- a compiled step as its report.
  */
 #include "train/step_report.h"
 
 /* One line: what --update in-backward comes to, and what would change it. */
-static const char *updates_text(const struct session *s, const struct snug_recipe *recipe)
+static const char *updates_text(const struct compiled *s, const struct snug_recipe *recipe)
 {
     bool is_fp16 = recipe->precision == DTYPE_f16;
     if (!recipe->in_backward)
@@ -26,15 +26,15 @@ static const char *updates_text(const struct session *s, const struct snug_recip
     return NULL;
 }
 
-bool plan_report(const struct session *s, const struct snug_recipe *recipe, const char *model_name,
+bool plan_report(const struct compiled *s, const struct snug_recipe *recipe, const char *model_name,
                  struct text *line, struct report_plan *report)
 {
     *report = (struct report_plan){.model = model_name,
                                    .n_ranks = s->n_ranks * s->n_stages,
                                    .n_stages = s->n_stages,
-                                   .bubble = session_bubble(s, recipe)};
+                                   .bubble = compiled_step_bubble(s, recipe)};
     if (s->prog.loss != TENSOR_NONE) {
-        session_describe(s, recipe, line);
+        compiled_step_describe(s, recipe, line);
         const struct op *op = &s->prog.ops[s->plan.peak_op];
         report->peak_kind = op_infos[op->kind].name;
         for (int k = op->n_out - 1; k >= 0; k--)
@@ -44,14 +44,14 @@ bool plan_report(const struct session *s, const struct snug_recipe *recipe, cons
     report->recipe = line->data;
     report->updates = updates_text(s, recipe);
     report->updates_flops = (int64_t)s->repeated_flops;
-    report->offloaded_to = s->backend->store_place;
+    report->offloaded_to = s->backend->pool_place;
     report->rates = s->rates_origin[0] != '\0' ? s->rates_origin : NULL;
-    report->runtime_bytes = session_expected_runtime_bytes(s);
-    session_ledger(s, recipe, &report->ledger);
+    report->runtime_bytes = compiled_step_runtime_bytes(s);
+    compiled_step_ledger(s, recipe, &report->ledger);
     return !line->failed;
 }
 
-char *plan_json(const struct session *s, const struct snug_recipe *recipe, const char *model_name)
+char *plan_json(const struct compiled *s, const struct snug_recipe *recipe, const char *model_name)
 {
     struct text line = {0};
     struct report_plan report;

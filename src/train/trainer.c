@@ -20,11 +20,11 @@ static const double most_steps = 1e15;
 static enum snug_status feed(void *user, int micro, struct snug_error *err)
 {
     struct snug_trainer *t = user;
-    const struct program *prog = &t->session.prog;
-    int64_t own_first = t->session.batch / t->session.n_ranks * t->session.rank;
+    const struct program *prog = &t->compiled.prog;
+    int64_t own_first = t->compiled.batch / t->compiled.n_ranks * t->compiled.rank;
     if (t->given != NULL) { /* the caller's batch: the micro-batch is a slice of it */
         int at = 0;
-        micro += t->session.rank * prog->n_repeat;
+        micro += t->compiled.rank * prog->n_repeat;
         for (int id = 0; id < prog->n_tensors; id++)
             if (prog->tensors[id].role == ROLE_input && prog->tensors[id].base == TENSOR_NONE) {
                 size_t bytes = (size_t)tensor_bytes(prog, id);
@@ -35,10 +35,10 @@ static enum snug_status feed(void *user, int micro, struct snug_error *err)
     }
     int64_t step = t->step + micro / prog->n_repeat; /* ahead: of the next one */
     /* a body that is unrolled takes all micro-batches at once */
-    int64_t n = t->session.micro_batch * (t->session.n_micro / prog->n_repeat);
-    int64_t first = step * t->session.batch + own_first + micro % prog->n_repeat * n;
-    return data_fill(t->data, DATA_TRAIN, first, n, exec_input(t->exec, t->needs.input),
-                     exec_input(t->exec, t->needs.target_input), err);
+    int64_t n = t->compiled.micro_batch * (t->compiled.n_micro / prog->n_repeat);
+    int64_t first = step * t->compiled.batch + own_first + micro % prog->n_repeat * n;
+    return data_fill(t->data, DATA_TRAIN, first, n, exec_input(t->exec, t->input_spec.input),
+                     exec_input(t->exec, t->input_spec.target_input), err);
 }
 
 /* ---- opening -------------------------------------------------------------------------------------- */
@@ -51,17 +51,17 @@ static enum snug_status count_steps(struct snug_trainer *t, struct snug_error *e
         if (t->data == NULL)
             return snug_fail(err, SNUG_BAD_ARGUMENT, "epochs need a data set: give steps instead");
         double samples = o->epochs * (double)data_n_samples(t->data, DATA_TRAIN);
-        double steps = ceil(samples / (double)t->session.batch);
+        double steps = ceil(samples / (double)t->compiled.batch);
         if (steps > most_steps)
             return snug_fail(err, SNUG_BAD_ARGUMENT, "--epochs %g is more than %g steps", o->epochs,
                              most_steps);
         t->n_steps = (int64_t)steps;
     }
-    if (t->data != NULL && data_n_samples(t->data, DATA_TRAIN) < t->session.batch &&
-        t->needs.target != DATA_TARGET_TOKENS)
+    if (t->data != NULL && data_n_samples(t->data, DATA_TRAIN) < t->compiled.batch &&
+        t->input_spec.target != DATA_TARGET_TOKENS)
         return snug_fail(
             err, SNUG_BAD_FILE, "the data set has %lld samples, less than one batch of %lld",
-            (long long)data_n_samples(t->data, DATA_TRAIN), (long long)t->session.batch);
+            (long long)data_n_samples(t->data, DATA_TRAIN), (long long)t->compiled.batch);
     return SNUG_OK;
 }
 
@@ -69,7 +69,8 @@ static enum snug_status open_data(struct snug_trainer *t, struct snug_error *err
 {
     if (t->data_spec != NULL && strcmp(t->data_spec, "none") == 0)
         return SNUG_OK;
-    return needs_open_data(&t->session, &t->needs, t->data_spec, &t->recipe, &t->data, err);
+    return input_spec_open_data(&t->compiled, &t->input_spec, t->data_spec, &t->recipe, &t->data,
+                                err);
 }
 
 /* Says what is going on to whoever watches; true: stop, please. */
@@ -93,13 +94,13 @@ static enum snug_status make_evaluator(struct snug_trainer *t, struct snug_error
 {
     if (t->data == NULL || t->options.eval_every < 0 || data_n_samples(t->data, DATA_HELD_OUT) < 1)
         return SNUG_OK;
-    struct session_request q = {.model = t->model,
+    struct compile_request q = {.model = t->model,
                                 .recipe = &t->recipe,
-                                .micro_batch = t->session.micro_batch,
-                                .over = &t->session};
-    int64_t max_samples = t->options.eval_batches * t->session.batch;
+                                .micro_batch = t->compiled.micro_batch,
+                                .over = &t->compiled};
+    int64_t max_samples = t->options.eval_batches * t->compiled.batch;
     TRY(evaluator_make(&t->evaluator, &q, t->exec, t->data, max_samples,
-                       t->session.plan.arena_bytes, t->comm, err));
+                       t->compiled.plan.arena_bytes, t->comm, err));
     t->evaluator.stop = stop_evaluation;
     t->evaluator.stop_user = t;
     t->can_evaluate = true;
@@ -127,13 +128,13 @@ static enum snug_status make_averages(struct snug_trainer *t, struct snug_error 
 {
     if (t->out == NULL || t->recipe.optimizer->average == AVERAGE_none)
         return SNUG_OK;
-    struct session_request q = {.model = t->model,
+    struct compile_request q = {.model = t->model,
                                 .recipe = &t->recipe,
-                                .micro_batch = t->session.micro_batch,
-                                .batch = t->session.micro_batch,
-                                .over = &t->session,
+                                .micro_batch = t->compiled.micro_batch,
+                                .batch = t->compiled.micro_batch,
+                                .over = &t->compiled,
                                 .averages_only = true};
-    TRY(session_make(&q, &t->averages, err));
+    TRY(compile_step(&q, &t->averages, err));
     return exec_create(&t->averages.prog, &t->averages.plan, t->averages.backend,
                        &t->averages.facts, t->exec, &t->averages_exec, err);
 }
@@ -141,30 +142,30 @@ static enum snug_status make_averages(struct snug_trainer *t, struct snug_error 
 /* What is offloaded goes to the run's folder, if it has one. */
 static enum snug_status make_exec(struct snug_trainer *t, struct snug_error *err)
 {
-    bool has_store = t->session.plan.store_bytes > 0;
-    if (has_store && t->out != NULL)
+    bool has_pool = t->compiled.plan.pool_bytes > 0;
+    if (has_pool && t->out != NULL)
         TRY(checkpoint_make_dir(t->out, err));
-    t->session.facts.store_folder = t->out;
-    bool exchanges = t->comm->n_ranks > 1 || session_exchanges_alone(&t->session);
-    t->session.facts.comm = exchanges ? t->comm : NULL;
-    t->session.facts.groups = t->session.n_stages > 1 ? t->groups : NULL;
-    t->session.facts.first_micro = t->session.rank * t->session.n_micro;
-    return exec_create(&t->session.prog, &t->session.plan, t->session.backend, &t->session.facts,
-                       NULL, &t->exec, err);
+    t->compiled.facts.pool_folder = t->out;
+    bool collectives = t->comm->n_ranks > 1 || compiled_step_runs_collectives_alone(&t->compiled);
+    t->compiled.facts.comm = collectives ? t->comm : NULL;
+    t->compiled.facts.groups = t->compiled.n_stages > 1 ? t->groups : NULL;
+    t->compiled.facts.first_micro = t->compiled.rank * t->compiled.n_micro;
+    return exec_create(&t->compiled.prog, &t->compiled.plan, t->compiled.backend,
+                       &t->compiled.facts, NULL, &t->exec, err);
 }
 
 /* Random, then from files; adapters of a run that goes on stand beside the model that it began with. */
 static enum snug_status start_weights(struct snug_trainer *t, struct snug_error *err)
 {
     bool has_base = !t->options.resume || t->recipe.lora > 0;
-    TRY(weights_init(&t->session, t->exec, (uint64_t)t->recipe.seed, err));
+    TRY(weights_init(&t->compiled, t->exec, (uint64_t)t->recipe.seed, err));
     if (has_base && t->model->weights_folder != NULL)
-        TRY(weights_load_folder(&t->session, t->exec, t->model->weights_folder, err));
+        TRY(weights_load_folder(&t->compiled, t->exec, t->model->weights_folder, err));
     if (t->options.resume)
         return trainer_resume(t, err);
     return t->recipe.lora_from[0] == '\0'
                ? SNUG_OK
-               : adapter_load(&t->session, t->exec, t->recipe.lora_from, err);
+               : adapter_load(&t->compiled, t->exec, t->recipe.lora_from, err);
 }
 
 static enum snug_status open_ranks(struct snug_trainer *t, struct snug_error *err)
@@ -181,7 +182,7 @@ static enum snug_status open_ranks(struct snug_trainer *t, struct snug_error *er
 /* It is that of the largest update, which not every rank makes. */
 static enum snug_status use_usual_lr(struct snug_trainer *t, struct snug_error *err)
 {
-    double own = t->recipe.optimizer->usual_lr(&t->session.prog, (double)t->n_steps,
+    double own = t->recipe.optimizer->usual_lr(&t->compiled.prog, (double)t->n_steps,
                                                (double)t->recipe.warmup);
     double all[t->comm->n_ranks];
     TRY(comm_gather(t->comm, 0, &own, sizeof own, all, err));
@@ -216,12 +217,12 @@ static enum snug_status open_all(struct snug_trainer *t, struct snug_error *err)
     else
         TRY(adapter_read_recipe(&t->recipe, err));
     TRY(trainer_fit_model(t, err));
-    struct session_request q = {
+    struct compile_request q = {
         .model = t->model, .recipe = &t->recipe, .train = true, .rank = &t->comm->rank};
-    TRY(session_make(&q, &t->session, err));
+    TRY(compile_step(&q, &t->compiled, err));
     process_give_back(); /* --checkpoint auto has made many plans */
-    TRY(needs_of(session_forward(&t->session), &t->needs, err));
-    TRY(budget_check_run(t->model, &t->recipe, &t->session, err));
+    TRY(input_spec_of(compiled_step_forward(&t->compiled), &t->input_spec, err));
+    TRY(budget_check_run(t->model, &t->recipe, &t->compiled, err));
     TRY(open_data(t, err));
     TRY(count_steps(t, err));
     if (t->comm->n_ranks > 1)
@@ -308,11 +309,11 @@ void snug_trainer_free(snug_trainer *t)
     if (t->can_evaluate)
         evaluator_free(&t->evaluator);
     exec_free(t->averages_exec);
-    session_free(&t->averages);
+    compiled_step_free(&t->averages);
     metrics_close(t->metrics);
     data_close(t->data);
     exec_free(t->exec);
-    session_free(&t->session);
+    compiled_step_free(&t->compiled);
     trainer_leave_out(t);
     trainer_close_groups(t);
     comm_close(t->comm, !t->failed);
@@ -350,9 +351,9 @@ static int64_t runtime_bytes(const struct exec *exec)
 static enum snug_status one_step(struct snug_trainer *t, struct snug_metrics *m,
                                  struct snug_error *err)
 {
-    const struct program *prog = &t->session.prog;
+    const struct program *prog = &t->compiled.prog;
     double *scalars = exec_scalars(t->exec);
-    double lr = recipe_lr_at(&t->recipe, t->session.batch, t->step, t->n_steps,
+    double lr = recipe_lr_at(&t->recipe, t->compiled.batch, t->step, t->n_steps,
                              scalars[SCALAR_update_count] + 1);
     double begin = clock_seconds();
     bool scale_is_least = scalars[SCALAR_loss_scale] <= 1;
@@ -376,10 +377,10 @@ static enum snug_status one_step(struct snug_trainer *t, struct snug_metrics *m,
     t->seconds += seconds;
     if (t->step == t->first_step + 1)
         t->runtime_bytes = runtime_bytes(t->exec);
-    int64_t per_sample = t->session.seq > 0 ? t->session.seq : 1;
+    int64_t per_sample = t->compiled.seq > 0 ? t->compiled.seq : 1;
     *m = (struct snug_metrics){.step = t->step,
                                .n_steps = t->n_steps,
-                               .tokens = t->session.batch * per_sample,
+                               .tokens = t->compiled.batch * per_sample,
                                .loss = loss,
                                .lr = lr,
                                .grad_norm = scalars[SCALAR_grad_norm],
@@ -486,7 +487,7 @@ static enum snug_status run_steps(snug_trainer *t, snug_progress_fn *progress, v
         TRY(save_now(t, err));
     const char *broken = NULL;
     if (t->out == NULL)
-        TRY(weights_find_nonfinite(&t->session, t->exec, &broken, err));
+        TRY(weights_find_nonfinite(&t->compiled, t->exec, &broken, err));
     if (broken != NULL)
         return snug_fail(err, SNUG_DIVERGED,
                          "step %lld: \"%s\" is no longer finite; try a lower --lr",
@@ -515,7 +516,7 @@ enum snug_status snug_trainer_run(snug_trainer *t, snug_progress_fn *progress, v
 static enum snug_status step_with(struct snug_trainer *t, const void *const *inputs,
                                   struct snug_metrics *m, struct snug_error *err)
 {
-    const struct program *prog = &t->session.prog;
+    const struct program *prog = &t->compiled.prog;
     for (int id = 0, at = 0; id < prog->n_tensors; id++)
         if (prog->tensors[id].role == ROLE_input && prog->tensors[id].base == TENSOR_NONE &&
             (inputs == NULL || inputs[at++] == NULL))
@@ -551,7 +552,7 @@ enum snug_status snug_trainer_save(snug_trainer *t, struct snug_error *err)
 enum snug_status snug_trainer_read(snug_trainer *t, const char *tensor, float *values,
                                    int64_t n_values, struct snug_error *err)
 {
-    const struct program *prog = &t->session.prog;
+    const struct program *prog = &t->compiled.prog;
     tensor_id id = program_find(prog, tensor);
     if (id == TENSOR_NONE || !exec_holds(t->exec, id))
         return snug_fail(err, SNUG_BAD_ARGUMENT, "the program has no tensor \"%s\"", tensor);
@@ -560,7 +561,7 @@ enum snug_status snug_trainer_read(snug_trainer *t, const char *tensor, float *v
                          "\"%s\" lives inside a step only; weights, states and outputs can be read",
                          tensor);
     if (tensor_elems(prog, id) != n_values)
-        return snug_fail(err, SNUG_BAD_ARGUMENT, "\"%s\" has %lld numbers, not %lld", tensor,
+        return snug_fail(err, SNUG_BAD_ARGUMENT, "\"%s\" has %lld elements, not %lld", tensor,
                          (long long)tensor_elems(prog, id), (long long)n_values);
-    return weights_read(&t->session, t->exec, id, values, err);
+    return weights_read(&t->compiled, t->exec, id, values, err);
 }

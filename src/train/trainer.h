@@ -1,5 +1,5 @@
 /*
- * trainer.h -- a run: session, executor, data, step counter; and its evaluation on held-out data.
+ * trainer.h -- a run: compiled step, executor, data, step counter; and its evaluation on held-out data.
  */
 #ifndef SNUG_TRAIN_TRAINER_H
 #define SNUG_TRAIN_TRAINER_H
@@ -12,24 +12,25 @@
 #include "compile/compile.h"
 
 /* What the loss op of a program says about the data that it wants. */
-struct data_needs {
+struct input_spec {
     enum data_target target;
     tensor_id input,
         target_input; /* TENSOR_NONE: the model has other inputs than one and a target */
     tensor_id output; /* logits or values that the loss reads; TENSOR_NONE: never whole */
     int64_t n_classes;
 };
-enum snug_status needs_of(const struct program *prog, struct data_needs *needs,
-                          struct snug_error *err);
-enum snug_status needs_open_data(const struct session *session, const struct data_needs *needs,
-                                 const char *spec, const struct snug_recipe *recipe,
-                                 struct data **data, struct snug_error *err);
+enum snug_status input_spec_of(const struct program *prog, struct input_spec *input_spec,
+                               struct snug_error *err);
+enum snug_status input_spec_open_data(const struct compiled *compiled,
+                                      const struct input_spec *input_spec, const char *spec,
+                                      const struct snug_recipe *recipe, struct data **data,
+                                      struct snug_error *err);
 
 /* Forward only, on the held-out split. */
 struct evaluator {
-    struct session session;
+    struct compiled compiled;
     struct exec *exec;
-    struct data_needs needs;
+    struct input_spec input_spec;
     struct data *data; /* borrowed */
     int64_t n_samples; /* to score */
     int64_t first;     /* of the batch being fed */
@@ -45,7 +46,7 @@ struct evaluator {
  * On at most max_samples (0: all, but not more than 131,072 tokens of text), which does not depend on
  * the micro-batch; request->micro_batch is the most that is run at once.  `shared`: in its arena, of
  * arena_limit bytes.  All stages of a pipeline come to it over `comm`, and to each run. */
-enum snug_status evaluator_make(struct evaluator *evaluator, const struct session_request *request,
+enum snug_status evaluator_make(struct evaluator *evaluator, const struct compile_request *request,
                                 struct exec *shared, struct data *data, int64_t max_samples,
                                 int64_t arena_limit, struct comm *comm, struct snug_error *err);
 /* SNUG_INTERRUPTED: abandoned on request, on all ranks. */
@@ -65,13 +66,13 @@ struct snug_trainer {
     snug_recipe recipe;
     struct snug_train_options options;
     char *data_spec, *out;
-    struct session session;
+    struct compiled compiled;
     struct exec *exec;
-    struct data_needs needs;
+    struct input_spec input_spec;
     struct data *data; /* NULL: steps are fed by the caller */
     struct evaluator evaluator;
     bool can_evaluate;
-    struct session averages;    /* what is saved in the place of the weights */
+    struct compiled averages;   /* what is saved in the place of the weights */
     struct exec *averages_exec; /* NULL: the weights are */
     snug_watch_fn *watch;       /* NULL: nobody does */
     void *watch_user;
@@ -82,11 +83,11 @@ struct snug_trainer {
     const void *const *given;          /* the caller's inputs of the present step */
     double loss, seconds;
     int64_t runtime_bytes;
-    int64_t most_planned_bytes;           /* of the rank that planned most */
-    int64_t saved_step;                   /* -1: never */
-    struct comm *comm;                    /* the ranks of this run; itself alone, at least */
-    struct comm *groups[EXCHANGE_GROUPS]; /* of a pipeline, among them */
-    bool failed;                          /* so that other ranks may have ended */
+    int64_t most_planned_bytes;             /* of the rank that planned most */
+    int64_t saved_step;                     /* -1: never */
+    struct comm *comm;                      /* the ranks of this run; itself alone, at least */
+    struct comm *groups[COLLECTIVE_GROUPS]; /* of a pipeline, among them */
+    bool failed;                            /* so that other ranks may have ended */
     /* On rank 0, of a run that has ended: of each rank, what it planned and allocated, and how long it has
      * worked and waited. */
     struct rank_account *accounts;

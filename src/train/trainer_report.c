@@ -11,10 +11,10 @@
 static struct rank_account own_account(const struct snug_trainer *t)
 {
     int64_t allocated = exec_allocated_bytes(t->exec);
-    return (struct rank_account){.planned_bytes = t->session.plan.arena_bytes,
+    return (struct rank_account){.planned_bytes = t->compiled.plan.arena_bytes,
                                  .allocated_bytes = allocated,
                                  .runtime_bytes = t->runtime_bytes,
-                                 .peak_bytes = session_is_on_gpu(&t->session)
+                                 .peak_bytes = compiled_step_is_on_gpu(&t->compiled)
                                                    ? allocated + t->runtime_bytes
                                                    : process_peak_bytes(),
                                  .seconds = t->seconds,
@@ -32,7 +32,7 @@ enum snug_status trainer_gather_accounts(struct snug_trainer *t, struct snug_err
 
 enum snug_status trainer_find_fullest(struct snug_trainer *t, struct snug_error *err)
 {
-    int64_t most = t->session.plan.arena_bytes, all[t->comm->n_ranks];
+    int64_t most = t->compiled.plan.arena_bytes, all[t->comm->n_ranks];
     TRY(comm_gather(t->comm, 0, &most, sizeof most, all, err));
     for (int i = 0; i < t->comm->n_ranks && t->comm->rank == 0; i++)
         most = all[i] > most ? all[i] : most;
@@ -43,14 +43,14 @@ enum snug_status trainer_find_fullest(struct snug_trainer *t, struct snug_error 
 
 char *trainer_plan_json(const struct snug_trainer *t)
 {
-    struct session fullest;
-    struct session_request q = {.model = t->model, .recipe = &t->recipe, .train = true};
-    if (t->session.plan.arena_bytes == t->most_planned_bytes)
-        return plan_json(&t->session, &t->recipe, t->model->name);
-    if (session_make(&q, &fullest, NULL) != SNUG_OK)
+    struct compiled fullest;
+    struct compile_request q = {.model = t->model, .recipe = &t->recipe, .train = true};
+    if (t->compiled.plan.arena_bytes == t->most_planned_bytes)
+        return plan_json(&t->compiled, &t->recipe, t->model->name);
+    if (compile_step(&q, &fullest, NULL) != SNUG_OK)
         return NULL;
     char *json = plan_json(&fullest, &t->recipe, t->model->name);
-    session_free(&fullest);
+    compiled_step_free(&fullest);
     return json;
 }
 
@@ -105,23 +105,23 @@ int snug_trainer_rank_gpu(const snug_trainer *t, int rank)
     return rank < 0 || rank >= t->comm->n_ranks ? -1 : exec_rank_gpu(t->exec, rank);
 }
 
-const char *snug_trainer_exchange(const snug_trainer *t)
+const char *snug_trainer_transport(const snug_trainer *t)
 {
-    return exec_exchange_way(t->exec);
+    return exec_transport(t->exec);
 }
 
 static void describe_gpus(const struct snug_trainer *t, struct text *out)
 {
     enum { NAMED = 8 };
-    if (exec_exchange_way(t->exec) == NULL)
+    if (exec_transport(t->exec) == NULL)
         return;
     text_add(out, "ranks   ");
     for (int rank = 0; rank < t->comm->n_ranks && rank < NAMED; rank++)
         text_add(out, "%s%d on GPU %d", rank == 0 ? "" : ", ", rank, exec_rank_gpu(t->exec, rank));
-    text_add(out, "%s; %s", t->comm->n_ranks > NAMED ? "..." : "", exec_exchange_way(t->exec));
-    if (exec_exchange_host_bytes(t->exec) > 0)
+    text_add(out, "%s; %s", t->comm->n_ranks > NAMED ? "..." : "", exec_transport(t->exec));
+    if (exec_collective_host_bytes(t->exec) > 0)
         text_add(out, "; %s bytes pinned",
-                 text_count(exec_exchange_host_bytes(t->exec), (char[TEXT_SIZE_MAX + 8]){0}));
+                 text_count(exec_collective_host_bytes(t->exec), (char[TEXT_SIZE_MAX + 8]){0}));
     text_add(out, "\n");
 }
 
@@ -132,7 +132,7 @@ static void describe_data(const struct snug_trainer *t, struct text *out)
     text_add_shown(out, t->data_spec == NULL ? "random" : t->data_spec);
     text_add(out, ": %s, %s %s and %s held out\n", data_kind(t->data),
              text_count(data_n_samples(t->data, DATA_TRAIN), count),
-             t->session.seq > 0 ? "sequences" : "samples",
+             t->compiled.seq > 0 ? "sequences" : "samples",
              text_count(data_n_samples(t->data, DATA_HELD_OUT), held_out));
 }
 
@@ -142,9 +142,9 @@ char *snug_trainer_describe(const snug_trainer *t)
     struct text out = {0};
     text_add(&out, "model   ");
     text_add_shown(&out, t->model->name);
-    text_add(&out, ", %s parameters", text_count(t->session.n_parameters, count));
+    text_add(&out, ", %s parameters", text_count(t->compiled.n_parameters, count));
     if (t->recipe.lora > 0)
-        text_add(&out, ", %s trained beside them", text_count(t->session.n_trained, count));
+        text_add(&out, ", %s trained beside them", text_count(t->compiled.n_trained, count));
     text_add(&out, "\nweights ");
     if (t->options.resume) {
         text_add_shown(&out, t->out);
@@ -163,20 +163,21 @@ char *snug_trainer_describe(const snug_trainer *t)
         text_add(&out, ", not locked: its file system has no locks\n");
     }
     text_add(&out, "recipe  ");
-    session_describe(&t->session, &t->recipe, &out);
-    text_add(
-        &out, ", lr %g %s%s", recipe_scaled_lr(&t->recipe, t->session.batch, (double)(t->step + 1)),
-        recipe_lr_is_relative(&t->recipe) ? "relative to the size of each weight, " : "",
-        t->recipe.optimizer->lr_at != NULL ? "by the optimizer" : recipe_schedule_name(&t->recipe));
+    compiled_step_describe(&t->compiled, &t->recipe, &out);
+    text_add(&out, ", lr %g %s%s",
+             recipe_scaled_lr(&t->recipe, t->compiled.batch, (double)(t->step + 1)),
+             recipe_lr_is_relative(&t->recipe) ? "relative to the size of each weight, " : "",
+             t->recipe.optimizer->lr_at != NULL ? "by the optimizer"
+                                                : recipe_schedule_name(&t->recipe));
     if (t->recipe.warmup > 0)
         text_add(&out, ", warm-up %lld", (long long)t->recipe.warmup);
     text_add(&out, "\nplan    %s bytes (%s)%s\n", text_count(t->most_planned_bytes, count),
              text_size(t->most_planned_bytes, bytes),
              t->comm->n_ranks > 1 ? " on the fullest rank" : "");
-    if (t->session.plan.store_bytes > 0)
-        text_add(&out, "store   %s bytes (%s) in %s\n",
-                 text_count(t->session.plan.store_bytes, count),
-                 text_size(t->session.plan.store_bytes, bytes), t->session.backend->store_place);
+    if (t->compiled.plan.pool_bytes > 0)
+        text_add(&out, "offload %s bytes (%s) in %s\n",
+                 text_count(t->compiled.plan.pool_bytes, count),
+                 text_size(t->compiled.plan.pool_bytes, bytes), t->compiled.backend->pool_place);
     describe_gpus(t, &out);
     return text_take(&out);
 }
@@ -214,8 +215,8 @@ char *snug_trainer_notes(const snug_trainer *t)
 
 void snug_trainer_summary(const snug_trainer *t, struct snug_summary *s)
 {
-    int64_t per_sample = t->session.seq > 0 ? t->session.seq : 1;
-    double done = (double)((t->step - t->first_step) * t->session.batch * per_sample);
+    int64_t per_sample = t->compiled.seq > 0 ? t->compiled.seq : 1;
+    double done = (double)((t->step - t->first_step) * t->compiled.batch * per_sample);
     struct rank_account fullest = fullest_account(t);
     *s = (struct snug_summary){.steps = t->step,
                                .planned_bytes = fullest.planned_bytes,
@@ -224,5 +225,5 @@ void snug_trainer_summary(const snug_trainer *t, struct snug_summary *s)
                                .measured_peak_bytes = fullest.peak_bytes,
                                .loss = t->loss,
                                .per_second = t->seconds > 0 ? done / t->seconds : 0,
-                               .unit = t->session.seq > 0 ? "tokens" : "samples"};
+                               .unit = t->compiled.seq > 0 ? "tokens" : "samples"};
 }

@@ -191,7 +191,7 @@ static void test_mistakes_of_the_trainer(void **state)
     expect_line(snug_trainer_run(trainer, NULL, NULL, &err), SNUG_BAD_ARGUMENT, &err, "no data");
     float few[3];
     expect_line(snug_trainer_read(trainer, "in.weight", few, 3, &err), SNUG_BAD_ARGUMENT, &err,
-                "16 numbers");
+                "16 elements");
     expect_line(snug_trainer_read(trainer, "nothing", few, 3, &err), SNUG_BAD_ARGUMENT, &err,
                 "nothing");
     assert_int_equal(snug_trainer_step(trainer, inputs, NULL, &err), SNUG_OK);

@@ -92,10 +92,10 @@ static void a_timeline_is_in_the_json(void **state)
     make(&c, 1);
     snug_plan_ledger(c.plans[0], &l);
     char *text = snug_plan_timeline_json(c.plans[0]);
-    json_t *json = json_loads(text, 0, NULL), *moments = json_object_get(json, "timeline");
-    assert_int_equal(json_array_size(moments), l.n_ops);
-    for (size_t i = 0; i < json_array_size(moments); i++) {
-        int64_t total = json_integer_value(json_object_get(json_array_get(moments, i), "total"));
+    json_t *json = json_loads(text, 0, NULL), *points = json_object_get(json, "timeline");
+    assert_int_equal(json_array_size(points), l.n_ops);
+    for (size_t i = 0; i < json_array_size(points); i++) {
+        int64_t total = json_integer_value(json_object_get(json_array_get(points, i), "total"));
         most = total > most ? total : most;
     }
     assert_int_equal(most, l.lower_bound);

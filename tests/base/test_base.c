@@ -398,12 +398,12 @@ static void test_moments(void **state)
 {
     (void)state;
     enum { N = 200000 };
-    double sum[5] = {0}, uniform_sum = 0, uniform_squares = 0, product = 0;
+    double sum[5] = {0}, uniform_sum = 0, uniform_squares = 0, gemm = 0;
     for (uint64_t i = 0; i < N; i++) {
         double z = rng_normal(7, 3, i), u = rng_uniform(7, 3, i), power = 1;
         for (int k = 1; k <= 4; k++)
             sum[k] += power *= z;
-        product += z * rng_normal(7, 4, i);
+        gemm += z * rng_normal(7, 4, i);
         assert_true(u >= 0.0 && u < 1.0);
         uniform_sum += u;
         uniform_squares += u * u;
@@ -413,7 +413,7 @@ static void test_moments(void **state)
     assert_true(fabs(sum[2] / N - 1.0) < 5 * sqrt(2.0 / N));
     assert_true(fabs(sum[3] / N) < 5 * sqrt(15.0 / N));
     assert_true(fabs(sum[4] / N - 3.0) < 5 * sqrt(96.0 / N));
-    assert_true(fabs(product / N) < 5 * sqrt(1.0 / N)); /* streams are independent */
+    assert_true(fabs(gemm / N) < 5 * sqrt(1.0 / N)); /* streams are independent */
     assert_true(fabs(uniform_sum / N - 0.5) < 5 * sqrt(1.0 / 12 / N));
     assert_true(fabs(uniform_squares / N - 1.0 / 3) < 5 * sqrt(4.0 / 45 / N));
 }

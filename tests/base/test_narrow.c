@@ -1,6 +1,6 @@
 /*
  * test_narrow.c -- numbers in few bits: the map of codes against its definition written down a second
- * time, blocks there and back, and rounding by chance, which must be right in the mean.
+ * time, blocks there and back, and stochastic rounding, which must be right in the mean.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -24,9 +24,9 @@ static const struct {
 } kinds[] = {{8, true}, {8, false}, {4, true}, {4, false}};
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
-static int code_in(const struct code_map *map, float x)
+static int quant_in(const struct quant_map *map, float x)
 {
-    return map->bits == 8 ? code_of(&map->finder, 7, x) : code_of(&map->finder, 3, x);
+    return map->bits == 8 ? quantize_one(&map->finder, 7, x) : quantize_one(&map->finder, 3, x);
 }
 
 static int by_value(const void *a, const void *b)
@@ -36,7 +36,7 @@ static int by_value(const void *a, const void *b)
 }
 
 /* bitsandbytes' create_dynamic_map: means of neighbours of linspace(0.1, 1, parts + 1), by decades. */
-static int definition(int bits, bool is_signed, double value[CODES_MOST])
+static int definition(int bits, bool is_signed, double value[QUANT_VALUES_MOST])
 {
     int n = 0;
     for (int i = 0; i < bits - 1; i++) {
@@ -59,20 +59,20 @@ static void test_the_map_is_its_definition(void **state)
 {
     (void)state;
     for (int i = 0; i < COUNT(kinds); i++) {
-        struct code_map map;
-        double right[CODES_MOST];
-        code_map_make(&map, kinds[i].bits, kinds[i].is_signed);
+        struct quant_map map;
+        double right[QUANT_VALUES_MOST];
+        quant_map_make(&map, kinds[i].bits, kinds[i].is_signed);
         assert_int_equal(definition(kinds[i].bits, kinds[i].is_signed, right), 1 << kinds[i].bits);
         for (int c = 0; c < 1 << kinds[i].bits; c++) {
             if (!(fabs((double)map.value[c] - right[c]) <= 1e-7 * fabs(right[c])))
-                fail_msg("%d bits: code %d is %.9g, not %.9g", kinds[i].bits, c,
+                fail_msg("%d bits: value %d is %.9g, not %.9g", kinds[i].bits, c,
                          (double)map.value[c], right[c]);
-            assert_int_equal(code_in(&map, map.value[c]), c);
+            assert_int_equal(quant_in(&map, map.value[c]), c);
         }
     }
 }
 
-static double distance_to_nearest(const struct code_map *map, double x)
+static double distance_to_nearest(const struct quant_map *map, double x)
 {
     double best = INFINITY;
     for (int c = 0; c < 1 << map->bits; c++)
@@ -81,20 +81,21 @@ static double distance_to_nearest(const struct code_map *map, double x)
 }
 
 /* Over sizes of all decades; above 0, an unsigned code is never that of 0. */
-static void test_codes_are_nearest_and_rise(void **state)
+static void test_quants_are_nearest_and_rise(void **state)
 {
     (void)state;
     enum { STEPS = 20000 };
     for (int i = 0; i < COUNT(kinds); i++) {
-        struct code_map map;
-        code_map_make(&map, kinds[i].bits, kinds[i].is_signed);
+        struct quant_map map;
+        quant_map_make(&map, kinds[i].bits, kinds[i].is_signed);
         int before = 0;
         for (int k = kinds[i].is_signed ? -STEPS : 0; k <= STEPS; k++) {
             float x = (float)copysign(pow(10, 9.0 * (abs(k) - STEPS) / STEPS), k);
             x = k == 0 ? 0.0f : x;
-            int code = code_in(&map, x);
+            int code = quant_in(&map, x);
             if (code < before)
-                fail_msg("%d bits: the code falls to %d at %.9g", kinds[i].bits, code, (double)x);
+                fail_msg("%d bits: the quantized value falls to %d at %.9g", kinds[i].bits, code,
+                         (double)x);
             before = code;
             if (!kinds[i].is_signed && x > 0 && x <= map.value[1]) {
                 assert_int_equal(code, 1);
@@ -102,12 +103,12 @@ static void test_codes_are_nearest_and_rise(void **state)
             }
             double error = fabs((double)x - (double)map.value[code]);
             if (!(error <= distance_to_nearest(&map, (double)x) + 1e-6 * fabs((double)x)))
-                fail_msg("%d bits: %.9g has the code of %.9g", kinds[i].bits, (double)x,
+                fail_msg("%d bits: %.9g is quantized as %.9g", kinds[i].bits, (double)x,
                          (double)map.value[code]);
         }
-        assert_int_equal(code_in(&map, 0.0f), map.finder.zero);
-        assert_int_equal(code_in(&map, NAN), map.finder.zero);
-        assert_int_equal(code_in(&map, 1.0f), (1 << kinds[i].bits) - 1);
+        assert_int_equal(quant_in(&map, 0.0f), map.finder.zero);
+        assert_int_equal(quant_in(&map, NAN), map.finder.zero);
+        assert_int_equal(quant_in(&map, 1.0f), (1 << kinds[i].bits) - 1);
     }
 }
 
@@ -117,19 +118,19 @@ static void test_blocks_come_back(void **state)
     static const int64_t counts[] = {1, 2, 127, 128, 129, 256, 257, 1000};
     for (int i = 0; i < COUNT(kinds); i++)
         for (int k = 0; k < COUNT(counts); k++) {
-            struct code_map map;
+            struct quant_map map;
             float x[1000], y[1000], scales[9];
-            uint8_t codes[1001];
-            int64_t n = counts[k], block = code_block_elems(kinds[i].bits);
-            code_map_make(&map, kinds[i].bits, kinds[i].is_signed);
+            uint8_t quants[1001];
+            int64_t n = counts[k], block = quant_block_elems(kinds[i].bits);
+            quant_map_make(&map, kinds[i].bits, kinds[i].is_signed);
             for (int64_t j = 0; j < n; j++) {
                 x[j] = (float)(3e-5 * rng_normal(SEED, 1, (uint64_t)j));
                 x[j] = j / block == 2 ? 0.0f : kinds[i].is_signed ? x[j] : fabsf(x[j]);
             }
-            memset(codes, 0xee, sizeof codes);
-            codes_store(&map, codes, scales, 0, n, x);
-            assert_int_equal(codes[code_bytes(kinds[i].bits, n)], 0xee);
-            codes_load(&map, codes, scales, 0, n, y);
+            memset(quants, 0xee, sizeof quants);
+            quantize_elems(&map, quants, scales, 0, n, x);
+            assert_int_equal(quants[quant_bytes(kinds[i].bits, n)], 0xee);
+            dequantize_elems(&map, quants, scales, 0, n, y);
             for (int64_t j = 0; j < n; j++) {
                 double scale = (double)scales[j / block], size = fabs((double)x[j]);
                 /* half of a part of the top decade, or of the first one above 0 */
@@ -145,7 +146,7 @@ static void test_blocks_come_back(void **state)
         }
 }
 
-/* ---- rounding by chance ---------------------------------------------------------------------- */
+/* ---- stochastic rounding ---------------------------------------------------------------------- */
 
 /* Numbers between two neighbours of bf16 and f16, of both signs, f16 denormals among them. */
 static const float numbers[] = {1.0f,     1.001f,    -1.001f, 3.14159265f, -2.7182818e-3f,
@@ -231,7 +232,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_map_is_its_definition),
-        cmocka_unit_test(test_codes_are_nearest_and_rise),
+        cmocka_unit_test(test_quants_are_nearest_and_rise),
         cmocka_unit_test(test_blocks_come_back),
         cmocka_unit_test(test_roundings_are_neighbours_and_right_in_the_mean),
         cmocka_unit_test(test_what_fits_is_not_rounded),

@@ -51,8 +51,8 @@ static void take(struct room *room, int to, const struct comm_message *m)
 }
 
 /* Puts everything, takes everything, and leaves when all that it put was taken. */
-static enum snug_status exchange(struct comm *comm, const struct comm_message *messages, int n,
-                                 struct snug_error *err)
+static enum snug_status collective(struct comm *comm, const struct comm_message *messages, int n,
+                                   struct snug_error *err)
 {
     struct room *room = ((struct thread_rank *)comm)->room;
     (void)err;
@@ -71,7 +71,7 @@ static enum snug_status exchange(struct comm *comm, const struct comm_message *m
 }
 
 static const struct comm_table table = {.name = "threads",
-                                        .exchange = exchange,
+                                        .collective = collective,
                                         .all_reduce = collect_all_reduce,
                                         .reduce_scatter = collect_reduce_scatter,
                                         .all_gather = collect_all_gather};
@@ -124,7 +124,7 @@ static enum snug_status late_add(struct comm_reach *reach, enum dtype dtype, voi
     return put_off(reach, (struct late_copy){tensor, bucket, n_bytes, dtype});
 }
 
-static enum snug_status late_settle(struct comm_reach *reach, struct snug_error *err)
+static enum snug_status late_wait(struct comm_reach *reach, struct snug_error *err)
 {
     struct late_reach *late = (struct late_reach *)reach;
     (void)err;
@@ -243,7 +243,7 @@ static void *run_rank(void *argument)
     const struct one_case *c = w->c;
     struct comm_tensor t[TENSORS];
     size_t width = dtype_bytes(c->dtype);
-    w->late.reach = (struct comm_reach){late_get, late_put, late_add, late_settle};
+    w->late.reach = (struct comm_reach){late_get, late_put, late_add, late_wait};
     for (int k = 0; k < TENSORS; k++) {
         struct cut_range own = cut_of(c->cut, c->n_elems[k], c->n_ranks, w->rank.comm.rank);
         t[k] = (struct comm_tensor){.dtype = c->dtype, .n_elems = c->n_elems[k], .cut = c->cut};
@@ -285,7 +285,7 @@ static void check_cases(bool is_afar)
             n_wrong += workers[r].n_wrong;
         }
         if (n_wrong > 0)
-            fail_msg("case %d: %lld numbers are wrong", i, (long long)n_wrong);
+            fail_msg("case %d: %lld elements are wrong", i, (long long)n_wrong);
     }
 }
 

@@ -13,7 +13,7 @@ export SNUG_CUDA_PLUGIN=$plugin
 mkdir tiny
 echo '{"model_type": "gpt2", "vocab_size": 64, "n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 2}' \
     >tiny/config.json
-says() { grep -qF "\"exchange\": \"$2\"" "$1.out" || { cat "$1.out"; return 1; }; }
+says() { grep -qF "\"transport\": \"$2\"" "$1.out" || { cat "$1.out"; return 1; }; }
 planned_on_all() { # DIR RANKS: as as_planned, with the number of the GPU
     sed -E 's/, "gpu": [0-9]+\}/}/g' "$1.out" >"$1.plain.out" && as_planned "$1.plain" "$2"
 }
@@ -132,7 +132,7 @@ check "NCCL that is wanted where it cannot be" refused
 version() { "$snug" --version | grep -qF "$1"; }
 check "--version: NCCL" version "NCCL 2.0.0"
 SNUG_EMULATED_NCCL=missing check "--version: without NCCL, in one line" version \
-    "without NCCL, the emulated one is said to be missing: ranks on GPUs exchange through the host"
+    "without NCCL, the emulated one is said to be missing: ranks on GPUs communicate through the host"
 
 # What is run on machines with a GPU, with a smaller model and without MPI.
 script() {

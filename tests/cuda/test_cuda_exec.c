@@ -18,24 +18,24 @@
 enum { ELEMS = 1000, N_STEPS = 4 };
 
 /* Three rounds, alike but for what accumulates and for what runs in the last one only; a section before
- * and one after them; activations and a state that visit from the store. */
+ * and one after them; activations and a state that visit from the offload pool. */
 static const char program_text[] =
     "program rounds; body 1 10 x 3\n"
     "tensor x input f32 [1000]; tensor start optimizer f32 [1000] persistent\n"
     "tensor seed activation f32 [1000]; tensor a activation f32 [1000]\n"
-    "tensor kept activation f32 [1000] stored; tensor b activation f32 [1000]\n"
+    "tensor kept activation f32 [1000] offloaded; tensor b activation f32 [1000]\n"
     "tensor c activation f32 [1000]; tensor back temporary f32 [1000]\n"
     "tensor y activation f32 [1000] output; tensor late activation f32 [1000] output\n"
-    "tensor state optimizer f32 [1000] persistent stored; tensor staged temporary f32 [1000]\n"
+    "tensor state optimizer f32 [1000] persistent offloaded; tensor staged temporary f32 [1000]\n"
     "tensor next temporary f32 [1000]; tensor scaled activation bf16 [1000] output\n"
     "tensor z activation f32 [1000]\n"
     "seed = scale start {options=[3]}\n"
-    "a = add x, seed; kept = stash a; b = scale x {options=[0.5]}; _ = settle kept; c = act b "
+    "a = add x, seed; kept = evict a; b = scale x {options=[0.5]}; _ = wait_copy kept; c = act b "
     "{act=gelu}\n"
-    "back = fetch kept; y = accumulate back {accumulate=after_first}\n"
+    "back = prefetch kept; y = accumulate back {accumulate=after_first}\n"
     "y = accumulate c {accumulate=yes}\n"
     "late = add y, x last\n"
-    "staged = fetch state; next = add staged, y; state = stash next; z = scale next "
+    "staged = prefetch state; next = add staged, y; state = evict next; z = scale next "
     "{options=[0.25]}\n"
     "scaled = cast z\n";
 
@@ -72,7 +72,7 @@ static void take(struct running *r, const char *name, void *to, size_t n_bytes)
 static void run_on(const struct backend *backend, bool ahead, struct results *results)
 {
     struct snug_error err = {0};
-    struct device_rates rates = {.flops = 1e9, .bytes = 1e9, .stored_bytes = 1e9};
+    struct device_rates rates = {.flops = 1e9, .bytes = 1e9, .pool_bytes_per_s = 1e9};
     struct device_facts facts = {.threads = 1, .reference_only = true};
     struct running r = {0};
     struct plan plan;
@@ -164,11 +164,11 @@ static enum snug_status note_wait(void *stream, void *event, struct snug_error *
     return snug_cuda_backend()->hooks->event_wait(stream, event, err);
 }
 
-/* Does the stream of a stash wait for that copy? */
-static bool waits_for(const struct exec *exec, int stash, int copy)
+/* Does the stream of a evict wait for that copy? */
+static bool waits_for(const struct exec *exec, int evict, int copy)
 {
     for (int i = 0; i < waits.n; i++)
-        if (waits.stream[i] == exec->calls[stash].stream && waits.event[i] == exec->copied[copy])
+        if (waits.stream[i] == exec->calls[evict].stream && waits.event[i] == exec->copied[copy])
             return true;
     return false;
 }
@@ -196,39 +196,39 @@ static void run_and_record(struct text_run *run, const char *text, enum part par
     assert_non_null(run->exec->recordings[part]);
 }
 
-/* The first state is stashed while the second is fetched: a stash waits for the fetch of its own bytes, and
+/* The first state is evicted while the second is prefetched: a evict waits for the prefetch of its own bytes, and
  * for none after it. */
-static void test_a_stash_waits_for_its_own_fetch_alone(void **state)
+static void test_an_eviction_waits_for_its_own_prefetch_alone(void **state)
 {
     (void)state;
     static const char text[] =
         "program p; tensor y activation f32 [8] output\n"
-        "tensor m optimizer f32 [8] persistent stored; tensor v optimizer f32 [8] persistent "
-        "stored\n"
+        "tensor m optimizer f32 [8] persistent offloaded; tensor v optimizer f32 [8] persistent "
+        "offloaded\n"
         "tensor here temporary f32 [8]; tensor there temporary f32 [8]\n"
-        "here = fetch m; there = fetch v; m = stash here; y = add here, there\n";
-    enum { FETCH_M, FETCH_V, STASH_M };
+        "here = prefetch m; there = prefetch v; m = evict here; y = add here, there\n";
+    enum { FETCH_M, FETCH_V, EVICT_M };
     struct text_run run;
     run_and_record(&run, text, PART_first);
-    assert_true(waits_for(run.exec, STASH_M, FETCH_M));
-    assert_false(waits_for(run.exec, STASH_M, FETCH_V));
+    assert_true(waits_for(run.exec, EVICT_M, FETCH_M));
+    assert_false(waits_for(run.exec, EVICT_M, FETCH_V));
     text_run_close(&run);
 }
 
-/* A fetch of the section before is done, and no part of this recording. */
-static void test_a_stash_waits_for_no_other_section(void **state)
+/* A prefetch of the section before is done, and no part of this recording. */
+static void test_an_eviction_waits_for_no_other_section(void **state)
 {
     (void)state;
     static const char text[] =
         "program p; body 2 5 x 1; tensor y activation f32 [8] output\n"
-        "tensor m optimizer f32 [8] persistent stored; tensor here temporary f32 [8]\n"
+        "tensor m optimizer f32 [8] persistent offloaded; tensor here temporary f32 [8]\n"
         "tensor a activation f32 [8]\n"
-        "here = fetch m; a = add here, here\n"
-        "m = stash here; _ = settle m; y = add a, here\n";
-    enum { FETCH_M, STASH_M = 2 };
+        "here = prefetch m; a = add here, here\n"
+        "m = evict here; _ = wait_copy m; y = add a, here\n";
+    enum { FETCH_M, EVICT_M = 2 };
     struct text_run run;
     run_and_record(&run, text, PART_first);
-    assert_false(waits_for(run.exec, STASH_M, FETCH_M));
+    assert_false(waits_for(run.exec, EVICT_M, FETCH_M));
     text_run_close(&run);
 }
 
@@ -240,7 +240,7 @@ static void test_scalars_are_shared(void **state)
                                "tensor x input f32 [8]; tensor y activation f32 [8] output\n"
                                "y = add x, x\n";
     struct snug_error err = {0};
-    struct device_rates rates = {.flops = 1e9, .bytes = 1e9, .stored_bytes = 1e9};
+    struct device_rates rates = {.flops = 1e9, .bytes = 1e9, .pool_bytes_per_s = 1e9};
     struct device_facts facts = {.threads = 1};
     struct program prog;
     struct plan plan, over;
@@ -382,12 +382,12 @@ static void make_bytes(struct exec *exec, tensor_id id)
     }
 }
 
-/* More pieces than rooms, in the arena and in the store; copies are done when somebody waits for them. */
+/* More pieces than rooms, in the arena and in the offload pool; copies are done when somebody waits for them. */
 static void fill_on(const struct backend *backend)
 {
     static const char text[] = "program p; tensor x input f32 [8]\n"
                                "tensor here optimizer u8 [29360132] persistent\n"
-                               "tensor away optimizer u8 [29360132] persistent stored\n"
+                               "tensor away optimizer u8 [29360132] persistent offloaded\n"
                                "tensor y activation f32 [8] output\n"
                                "y = add x, x\n";
     struct snug_error err = {0};
@@ -434,8 +434,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_runs_as_on_the_cpu),
-        cmocka_unit_test(test_a_stash_waits_for_its_own_fetch_alone),
-        cmocka_unit_test(test_a_stash_waits_for_no_other_section),
+        cmocka_unit_test(test_an_eviction_waits_for_its_own_prefetch_alone),
+        cmocka_unit_test(test_an_eviction_waits_for_no_other_section),
         cmocka_unit_test(test_scalars_are_shared),
         cmocka_unit_test(test_ids_are_checked_on_the_host),
         cmocka_unit_test(test_times_of_ops),

@@ -5,7 +5,7 @@
  *
  * Here the kernels run emulated; `make test-cuda` builds the same test for a GPU.  The others are for a
  * tool that watches every access there (tools/sanitize-cuda.sh).  -p: the I-th of N parts of the cases;
- * none of a part need be compared.  -o: each row once, own rows where a library has the op as well, and
+ * none of a part need be compared.  -o: each row once, own kernels where a library has the op as well, and
  * the library's, whose kernels are not ours to watch, at the small sizes.  -r: no sizes with more rows:
  * thousands of blocks that do the same say nothing new of races within a block, and take longest.  -n: an
  * op must run, what comes out is not looked at.
@@ -37,17 +37,17 @@ static void compare(struct opcompare *ctx, const struct backend *backend)
     assert_true(ctx->only != NULL || ctx->n_parts > 0 || ctx->n_triples > 0);
 }
 
-static void test_rows_agree_with_the_reference(void **state)
+static void test_kernels_agree_with_the_reference(void **state)
 {
     compare(*state, snug_cuda_backend());
 }
 
-/* Where one of NVIDIA's libraries takes an op the own row is the second choice, and no case above
+/* Where one of NVIDIA's libraries takes an op the own kernels is the second choice, and no case above
  * meets it. */
 static const struct kernel *choose_own(const struct program *prog, const struct op *op,
                                        const struct device_facts *facts)
 {
-    const struct kernel *(*const families[])(int *) = {cuda_rows_attention, cuda_rows_conv};
+    const struct kernel *(*const families[])(int *) = {cuda_kernels_attention, cuda_kernels_conv};
     const struct kernel *first = cuda_choose(prog, op, facts);
     for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
         int n_rows = 0;
@@ -59,7 +59,7 @@ static const struct kernel *choose_own(const struct program *prog, const struct 
     return NULL;
 }
 
-static void test_own_rows_behind_a_library_agree_too(void **state)
+static void test_fallback_kernels_agree_too(void **state)
 {
     struct backend own = *snug_cuda_backend();
     own.choose = choose_own;
@@ -75,7 +75,7 @@ static const struct kernel *choose_own_first(const struct program *prog, const s
     return own != NULL ? own : cuda_choose(prog, op, facts);
 }
 
-static void test_own_rows_agree_where_there_are_any(void **state)
+static void test_own_kernels_agree_where_there_are_any(void **state)
 {
     struct backend own = *snug_cuda_backend();
     own.choose = choose_own_first;
@@ -88,7 +88,7 @@ static const struct kernel *choose_library(const struct program *prog, const str
     return choose_own(prog, op, facts) != NULL ? cuda_choose(prog, op, facts) : NULL;
 }
 
-static void test_rows_of_libraries_agree_at_small_sizes(void **state)
+static void test_library_kernels_agree_at_small_sizes(void **state)
 {
     struct opcompare *ctx = *state;
     struct backend library = *snug_cuda_backend();
@@ -139,12 +139,12 @@ int main(int argc, char **argv)
     if (case_list_read(folder == NULL ? "tests/ops" : folder, &ctx.cases, &err) != SNUG_OK)
         return fprintf(stderr, "%s\n", err.message), 1;
     const struct CMUnitTest all[] = {
-        cmocka_unit_test_prestate(test_rows_agree_with_the_reference, &ctx),
-        cmocka_unit_test_prestate(test_own_rows_behind_a_library_agree_too, &ctx),
+        cmocka_unit_test_prestate(test_kernels_agree_with_the_reference, &ctx),
+        cmocka_unit_test_prestate(test_fallback_kernels_agree_too, &ctx),
     };
     const struct CMUnitTest watched[] = {
-        cmocka_unit_test_prestate(test_own_rows_agree_where_there_are_any, &ctx),
-        cmocka_unit_test_prestate(test_rows_of_libraries_agree_at_small_sizes, &ctx),
+        cmocka_unit_test_prestate(test_own_kernels_agree_where_there_are_any, &ctx),
+        cmocka_unit_test_prestate(test_library_kernels_agree_at_small_sizes, &ctx),
     };
     int n_failed = ctx.once ? cmocka_run_group_tests(watched, NULL, NULL)
                             : cmocka_run_group_tests(all, NULL, NULL);

@@ -1,5 +1,5 @@
 /*
- * test_cuda_ranks.c -- the exchanges of ranks on a device, by a rank that is alone: through the host and by
+ * test_cuda_ranks.c -- the collectives of ranks on a device, by a rank that is alone: through the host and by
  * NCCL, recorded and not, against the same program on the CPU.  With the emulation, and on a GPU.
  *
  * What several ranks make of it is for tests/cuda/ranks.sh and tools/test-cuda-ranks.sh.
@@ -73,7 +73,7 @@ static void open_alone(const struct backend *backend, int work_bytes, struct run
                        struct plan *plan, struct device_facts *facts)
 {
     struct snug_error err = {0};
-    struct device_rates rates = {.flops = 1e9, .bytes = 1e9, .stored_bytes = 1e9};
+    struct device_rates rates = {.flops = 1e9, .bytes = 1e9, .pool_bytes_per_s = 1e9};
     char text[sizeof program_text + 16];
     *facts = (struct device_facts){.threads = 1, .reference_only = true};
     snprintf(text, sizeof text, program_text, work_bytes);
@@ -102,7 +102,7 @@ static void run_on(const struct backend *backend, int work_bytes, const char *wa
     float big[77];
     open_alone(backend, work_bytes, &r, &plan, &facts);
     if (way != NULL)
-        assert_ptr_equal(strstr(exec_exchange_way(r.exec), way), exec_exchange_way(r.exec));
+        assert_ptr_equal(strstr(exec_transport(r.exec), way), exec_transport(r.exec));
     for (int i = 0; i < 77; i++)
         big[i] = (float)i;
     must(exec_write(r.exec, program_find(&r.prog, "big"), 0, sizeof big, big, &err), &err);
@@ -158,7 +158,7 @@ static void test_by_nccl(void **state)
     run_on(backend_cpu(), WHOLE_BUCKET, NULL, &right);
     run_on(&backend, WHOLE_BUCKET, "NCCL ", &found);
     assert_memory_equal(&found, &right, sizeof right);
-    assert_int_equal(n_replays, (N_STEPS - 1) * (ROUNDS + 1)); /* with the exchanges */
+    assert_int_equal(n_replays, (N_STEPS - 1) * (ROUNDS + 1)); /* with the collectives */
     memset(&found, 0, sizeof found);
     run_on(&backend, SMALL_BUCKET, "NCCL ", &found);
     assert_memory_equal(&found, &right, sizeof right);
@@ -210,7 +210,7 @@ static enum snug_status never_done(struct device *device, bool *done, struct snu
 {
     (void)device;
     (void)err;
-    *done = false; /* as when the other rank's half of an exchange never comes */
+    *done = false; /* as when the other rank's half of a collective never comes */
     return SNUG_OK;
 }
 

@@ -42,7 +42,7 @@ static int close_device(void **state)
     return 0;
 }
 
-/* ---- rounding by chance ---------------------------------------------------------------------- */
+/* ---- stochastic rounding ---------------------------------------------------------------------- */
 
 /* Learning rate and clip are powers of two: fp32 and fp64 agree on the sum, and so must its roundings. */
 static const struct case_text exact_text = {

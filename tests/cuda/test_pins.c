@@ -23,49 +23,49 @@ static const char *const TITLE = "cuBLASLt 130001 on NVIDIA H200, driver 13000";
 static char *path_of(const char *title)
 {
     char *path;
-    assert_true(pins_file_path(title, &path));
+    assert_true(tuning_cache_file_path(title, &path));
     return path;
 }
 
-static struct pin pin_of(int number)
+static struct tuning tuning_of(int number)
 {
-    struct pin pin = {.key = {number, -1, 1LL << 40}, .algorithm = {~0ULL, 7}, .ms = 0.1f};
-    pin.algorithm[PIN_WORDS - 1] = (uint64_t)number;
-    return pin;
+    struct tuning tuning = {.key = {number, -1, 1LL << 40}, .algorithm = {~0ULL, 7}, .ms = 0.1f};
+    tuning.algorithm[TUNING_WORDS - 1] = (uint64_t)number;
+    return tuning;
 }
 
 /* What a process does that chooses one more. */
 static void keep(const char *title, int number)
 {
-    struct pin_list list = {0};
-    struct pin pin = pin_of(number);
+    struct tuning_list list = {0};
+    struct tuning tuning = tuning_of(number);
     char *path = path_of(title);
-    assert_true(pin_list_add(&list, &pin));
+    assert_true(tuning_list_add(&list, &tuning));
     if (path != NULL)
-        pins_file_add(path, title, &list);
-    pin_list_free(&list);
+        tuning_cache_file_add(path, title, &list);
+    tuning_list_free(&list);
     free(path);
 }
 
 /* How many of the first n a new process finds; what it finds must be as it was kept. */
 static int n_found(const char *title, int n)
 {
-    struct pin_list list = {0};
+    struct tuning_list list = {0};
     char *path = path_of(title);
     int found = 0;
     if (path != NULL)
-        (void)pins_file_read(path, title, &list);
+        (void)tuning_cache_file_read(path, title, &list);
     for (int i = 0; i < n; i++) {
-        struct pin right = pin_of(i);
-        const struct pin *pin = pin_list_find(&list, right.key);
-        if (pin != NULL) {
-            assert_memory_equal(pin->algorithm, right.algorithm, sizeof right.algorithm);
-            assert_true(pin->ms == right.ms);
+        struct tuning right = tuning_of(i);
+        const struct tuning *tuning = tuning_list_find(&list, right.key);
+        if (tuning != NULL) {
+            assert_memory_equal(tuning->algorithm, right.algorithm, sizeof right.algorithm);
+            assert_true(tuning->ms == right.ms);
         }
-        found += pin != NULL;
+        found += tuning != NULL;
     }
     assert_int_equal(list.n, found); /* and nothing else */
-    pin_list_free(&list);
+    tuning_list_free(&list);
     free(path);
     return found;
 }
@@ -75,7 +75,7 @@ static int setup(void **state)
     static char folder[FILES_PATH_MAX];
     files_make_dir(folder);
     setenv("XDG_CACHE_HOME", folder, 1);
-    unsetenv("SNUG_CUDA_PINS");
+    unsetenv("SNUG_TUNING_CACHE");
     *state = folder;
     return 0;
 }
@@ -109,17 +109,17 @@ static void test_another_gpu_or_library_has_its_own(void **state)
 static void test_off_keeps_nothing(void **state)
 {
     keep(TITLE, 0);
-    setenv("SNUG_CUDA_PINS", "off", 1);
+    setenv("SNUG_TUNING_CACHE", "off", 1);
     assert_int_equal(n_found(TITLE, 1), 0);
     keep(TITLE, 1);
-    unsetenv("SNUG_CUDA_PINS");
+    unsetenv("SNUG_TUNING_CACHE");
     assert_int_equal(n_found(TITLE, 2), 1);
     (void)state;
 }
 
 static void test_a_file_of_the_user_with_another_title_is_left_alone(void **state)
 {
-    setenv("SNUG_CUDA_PINS", files_path(*state, "mine"), 1);
+    setenv("SNUG_TUNING_CACHE", files_path(*state, "mine"), 1);
     keep(TITLE, 0);
     assert_int_equal(n_found(TITLE, 1), 1);
     keep("another", 1);
@@ -135,7 +135,7 @@ static void test_a_damaged_file_costs_what_is_damaged(void **state)
     FILE *file = fopen(path, "a"); /* cut short, too long, words */
     assert_non_null(file);
     fputs("4 4 4\nno numbers\n", file);
-    for (int i = 0; i < PIN_KEY + PIN_WORDS + 2; i++)
+    for (int i = 0; i < TUNING_KEY + TUNING_WORDS + 2; i++)
         fputs("5 ", file);
     fputs("\n4 -1", file);
     fclose(file);
@@ -152,11 +152,11 @@ static void test_a_damaged_file_costs_what_is_damaged(void **state)
 
 static void test_what_was_not_timed_is_not_kept(void **state)
 {
-    struct pin pins[] = {pin_of(0), pin_of(1)};
-    struct pin_list list = {.pins = pins, .n = 2};
+    struct tuning tunings[] = {tuning_of(0), tuning_of(1)};
+    struct tuning_list list = {.tunings = tunings, .n = 2};
     char *path = path_of(TITLE);
-    pins[1].ms = 0.0f;
-    pins_file_add(path, TITLE, &list);
+    tunings[1].ms = 0.0f;
+    tuning_cache_file_add(path, TITLE, &list);
     assert_int_equal(n_found(TITLE, 2), 1);
     free(path);
     (void)state;
@@ -165,22 +165,22 @@ static void test_what_was_not_timed_is_not_kept(void **state)
 /* Of two that chose at the same time the first counts, for both; but what no longer serves is replaced. */
 static void test_the_first_choice_counts_unless_it_is_replaced(void **state)
 {
-    struct pin own = pin_of(0);
-    struct pin_list list = {.pins = &own, .n = 1};
+    struct tuning own = tuning_of(0);
+    struct tuning_list list = {.tunings = &own, .n = 1};
     char *path = path_of(TITLE);
     keep(TITLE, 0);
     own.algorithm[1] = 8;
-    pins_file_add(path, TITLE, &list);
+    tuning_cache_file_add(path, TITLE, &list);
     assert_int_equal(own.algorithm[1], 7);
     own.algorithm[1] = 9;
     own.replaces = true;
-    pins_file_add(path, TITLE, &list);
-    struct pin_list there = {0};
-    assert_true(pins_file_read(path, TITLE, &there));
+    tuning_cache_file_add(path, TITLE, &list);
+    struct tuning_list there = {0};
+    assert_true(tuning_cache_file_read(path, TITLE, &there));
     assert_int_equal(there.n, 1);
-    assert_int_equal(there.pins[0].algorithm[1], 9);
-    assert_false(there.pins[0].replaces);
-    pin_list_free(&there);
+    assert_int_equal(there.tunings[0].algorithm[1], 9);
+    assert_false(there.tunings[0].replaces);
+    tuning_list_free(&there);
     free(path);
     (void)state;
 }
@@ -192,10 +192,10 @@ static void test_an_empty_file_is_nobodys(void **state)
     FILE *file = fopen(path, "w");
     assert_non_null(file);
     assert_int_equal(fclose(file), 0);
-    setenv("SNUG_CUDA_PINS", path, 1);
+    setenv("SNUG_TUNING_CACHE", path, 1);
     keep(TITLE, 3);
     assert_int_equal(n_found(TITLE, 4), 1);
-    unsetenv("SNUG_CUDA_PINS");
+    unsetenv("SNUG_TUNING_CACHE");
     free(path);
     (void)state;
 }
@@ -219,17 +219,17 @@ static void test_several_processes_at_once_leave_a_whole_file(void **state)
     enum { N_PROCESSES = 4, N_EACH = 150 };
     for (int p = 0; p < N_PROCESSES; p++)
         if (fork() == 0) {
-            struct pin_list list = {0};
+            struct tuning_list list = {0};
             char *path = path_of(TITLE);
             for (int i = 0; i < N_EACH; i++) {
-                struct pin pin = pin_of(p * N_EACH + i);
-                if (!pin_list_add(&list, &pin))
+                struct tuning tuning = tuning_of(p * N_EACH + i);
+                if (!tuning_list_add(&list, &tuning))
                     _exit(1);
-                pins_file_add(path, TITLE, &list);
-                struct pin_list there = {0};
-                if (!pins_file_read(path, TITLE, &there) || there.n == 0)
+                tuning_cache_file_add(path, TITLE, &list);
+                struct tuning_list there = {0};
+                if (!tuning_cache_file_read(path, TITLE, &there) || there.n == 0)
                     _exit(2); /* half a file */
-                pin_list_free(&there);
+                tuning_list_free(&there);
             }
             _exit(0);
         }
@@ -272,19 +272,19 @@ FILE *__wrap_fopen(const char *path, const char *mode)
 static void test_no_memory_takes_nothing_from_the_file(void **state)
 {
     char *path = path_of(TITLE);
-    struct pin pin = pin_of(100);
+    struct tuning tuning = tuning_of(100);
     long last = 0;
     for (int i = 0; i < 100; i++)
         keep(TITLE, i);
     for (long n = 1; last == 0; n++) {
-        struct pin_list list = {0};
-        assert_true(pin_list_add(&list, &pin));
+        struct tuning_list list = {0};
+        assert_true(tuning_list_add(&list, &tuning));
         n_calls = 0;
         fail_at = n;
-        pins_file_add(path, TITLE, &list);
+        tuning_cache_file_add(path, TITLE, &list);
         last = n_calls < n ? n : 0;
         fail_at = 0;
-        pin_list_free(&list);
+        tuning_list_free(&list);
         int found = n_found(TITLE, 101);
         assert_in_range(found, 100, 101);
     }
@@ -299,14 +299,14 @@ static void test_no_memory_takes_nothing_from_the_file(void **state)
 static void test_a_pipe_is_not_waited_for(void **state)
 {
     char dir[FILES_PATH_MAX];
-    struct pin_list list = {0};
+    struct tuning_list list = {0};
     (void)state;
     files_make_dir(dir);
     assert_int_equal(mkfifo(files_path(dir, "pipe"), 0600), 0);
     alarm(20); /* ends a reader that waits */
-    assert_false(pins_file_read(files_path(dir, "pipe"), TITLE, &list));
+    assert_false(tuning_cache_file_read(files_path(dir, "pipe"), TITLE, &list));
     alarm(0);
-    pin_list_free(&list);
+    tuning_list_free(&list);
     files_remove_dir(dir);
 }
 

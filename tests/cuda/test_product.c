@@ -1,5 +1,5 @@
 /*
- * test_product.c -- products on the device against plain sums in double: every end, transposes, rows that
+ * test_gemm.c -- matmuls on the device against plain sums in double: every end, transposes, rows that
  * are not packed, batches, and results that lie on an operand.
  *
  * Ends that the library refuses are named, not failed: rows do without them.
@@ -21,16 +21,16 @@
 static const char *const end_names[] = {"plain",  "bias",   "gelu",      "dgelu",
                                         "sums_a", "sums_b", "dgelu_sums"};
 
-/* The operands of a product; those of `type` first. */
+/* The operands of a matmul; those of `type` first. */
 enum operand_name { A, B, BIAS, R, BEFORE, C, SUMS, WORK, N_OPERANDS };
 
 struct bench {
     const struct backend *backend;
     struct device *device;
-    struct cuda_product_shape shape; /* unpacked */
-    struct product_case {
+    struct cuda_gemm_shape shape; /* unpacked */
+    struct gemm_case {
         const char *what;
-        struct cuda_product_shape shape;
+        struct cuda_gemm_shape shape;
         float alpha, beta;
         bool r_is_c;
     } test;
@@ -50,7 +50,7 @@ static double value(const struct bench *t, int k, int64_t at)
 
 static void make_operands(struct bench *t)
 {
-    const struct cuda_product_shape *s = &t->shape;
+    const struct cuda_gemm_shape *s = &t->shape;
     struct snug_error err = {0};
     unsigned state = 7;
     t->n[A] = (s->n_batch - 1) * s->batch_a + (s->a_transposed ? s->k : s->m) * s->lda;
@@ -59,7 +59,7 @@ static void make_operands(struct bench *t)
     t->n[BIAS] = s->n;
     t->n[BEFORE] = s->m * s->n;
     t->n[SUMS] = s->m > s->n ? s->m : s->n;
-    t->n[WORK] = (int64_t)cuda_product_work_bytes(s);
+    t->n[WORK] = (int64_t)cuda_gemm_work_bytes(s);
     for (int k = 0; k < N_OPERANDS; k++) {
         enum dtype type = type_of(t, k);
         size_t bytes = (size_t)t->n[k] * dtype_bytes(type);
@@ -94,32 +94,32 @@ static double gelu_u(double x)
 
 static double a_at(const struct bench *t, int64_t b, int64_t i, int64_t k)
 {
-    const struct cuda_product_shape *s = &t->shape;
+    const struct cuda_gemm_shape *s = &t->shape;
     return value(t, A, b * s->batch_a + (s->a_transposed ? k * s->lda + i : i * s->lda + k));
 }
 
 static double b_at(const struct bench *t, int64_t b, int64_t k, int64_t j)
 {
-    const struct cuda_product_shape *s = &t->shape;
+    const struct cuda_gemm_shape *s = &t->shape;
     return value(t, B, b * s->batch_b + (s->b_transposed ? j * s->ldb + k : k * s->ldb + j));
 }
 
-/* What C holds at i, j of product b; *before: what GELU saw. */
+/* What C holds at i, j of matmul b; *before: what GELU saw. */
 static double wanted(const struct bench *t, int64_t b, int64_t i, int64_t j, double *before)
 {
-    const struct cuda_product_shape *s = &t->shape;
+    const struct cuda_gemm_shape *s = &t->shape;
     double sum = 0.0;
     for (int64_t k = 0; k < s->k; k++)
         sum += a_at(t, b, i, k) * b_at(t, b, k, j);
     sum *= (double)t->test.alpha;
     if (t->test.beta != 0.0f)
         sum += (double)t->test.beta * value(t, R, b * s->batch_c + i * s->ldc + j);
-    if (s->end == PRODUCT_bias || s->end == PRODUCT_gelu)
+    if (s->end == GEMM_bias || s->end == GEMM_gelu)
         sum += value(t, BIAS, j);
     *before = sum;
-    if (s->end == PRODUCT_gelu)
+    if (s->end == GEMM_gelu)
         return 0.5 * sum * (1.0 + gelu_u(sum));
-    if (s->end == PRODUCT_dgelu || s->end == PRODUCT_dgelu_sums) {
+    if (s->end == GEMM_dgelu || s->end == GEMM_dgelu_sums) {
         double x = value(t, BEFORE, i * s->n + j), u = gelu_u(x);
         double slope = 0.79788456080286535588 * (1.0 + 3.0 * 0.044715 * x * x);
         return sum * (0.5 * (1.0 + u) + 0.5 * x * (1.0 - u * u) * slope);
@@ -147,7 +147,7 @@ static void check_near(const struct bench *t, const char *of, int64_t i, int64_t
 /* Down the columns of C, which is read back. */
 static void check_sums_of_c(struct bench *t)
 {
-    const struct cuda_product_shape *s = &t->shape;
+    const struct cuda_gemm_shape *s = &t->shape;
     for (int64_t j = 0; j < s->n; j++) {
         double sum = 0.0;
         for (int64_t i = 0; i < s->m; i++)
@@ -158,10 +158,10 @@ static void check_sums_of_c(struct bench *t)
 
 static void check_sums(struct bench *t)
 {
-    const struct cuda_product_shape *s = &t->shape;
-    bool of_a = s->end == PRODUCT_sums_a;
+    const struct cuda_gemm_shape *s = &t->shape;
+    bool of_a = s->end == GEMM_sums_a;
     read_back(t, SUMS, t->host[SUMS]);
-    if (s->end == PRODUCT_dgelu_sums) {
+    if (s->end == GEMM_dgelu_sums) {
         check_sums_of_c(t);
         return;
     }
@@ -175,8 +175,8 @@ static void check_sums(struct bench *t)
 
 static void check_results(struct bench *t)
 {
-    const struct cuda_product_shape *s = &t->shape;
-    bool keeps = s->end == PRODUCT_gelu && s->keeps_before;
+    const struct cuda_gemm_shape *s = &t->shape;
+    bool keeps = s->end == GEMM_gelu && s->keeps_before;
     void *before = calloc((size_t)t->n[BEFORE], dtype_bytes(s->c_type));
     assert_non_null(before);
     read_back(t, C, t->host[C]);
@@ -191,7 +191,7 @@ static void check_results(struct bench *t)
                     check_near(t, "before", i, j, dtype_load(s->c_type, before, i * s->n + j),
                                seen);
             }
-    if (s->end >= PRODUCT_sums_a)
+    if (s->end >= GEMM_sums_a)
         check_sums(t);
     free(before);
 }
@@ -200,35 +200,35 @@ static void check_results(struct bench *t)
 static bool run_one(struct bench *t)
 {
     struct snug_error err = {0};
-    struct cuda_product *product = NULL;
-    if (cuda_product_prepare(&t->test.shape, &product, &err) != SNUG_OK)
+    struct cuda_gemm *gemm = NULL;
+    if (cuda_gemm_prepare(&t->test.shape, &gemm, &err) != SNUG_OK)
         fail_msg("%s: %s", t->test.what, err.message);
-    if (product == NULL)
+    if (gemm == NULL)
         return false;
-    t->shape = cuda_product_unpacked(&t->test.shape);
+    t->shape = cuda_gemm_unpacked(&t->test.shape);
     make_operands(t);
-    struct cuda_product_call call = {.a = t->on_device[A],
-                                     .b = t->on_device[B],
-                                     .c = t->on_device[C],
-                                     .r = t->on_device[t->test.r_is_c ? C : R],
-                                     .alpha = t->test.alpha,
-                                     .beta = t->test.beta,
-                                     .bias = t->on_device[BIAS],
-                                     .before = t->on_device[BEFORE],
-                                     .sums = t->on_device[SUMS],
-                                     .work = t->on_device[WORK],
-                                     .stream = t->backend->hooks->stream(t->device)};
-    if (cuda_product_run(product, &call, &err) != SNUG_OK ||
+    struct cuda_gemm_call call = {.a = t->on_device[A],
+                                  .b = t->on_device[B],
+                                  .c = t->on_device[C],
+                                  .r = t->on_device[t->test.r_is_c ? C : R],
+                                  .alpha = t->test.alpha,
+                                  .beta = t->test.beta,
+                                  .bias = t->on_device[BIAS],
+                                  .before = t->on_device[BEFORE],
+                                  .sums = t->on_device[SUMS],
+                                  .work = t->on_device[WORK],
+                                  .stream = t->backend->hooks->stream(t->device)};
+    if (cuda_gemm_run(gemm, &call, &err) != SNUG_OK ||
         t->backend->hooks->synchronize(t->device, &err) != SNUG_OK)
         fail_msg("%s: %s", t->test.what, err.message);
     check_results(t);
-    cuda_product_release(product);
+    cuda_gemm_release(gemm);
     free_operands(t);
     return true;
 }
 
 #define SIZES .m = 48, .n = 32, .k = 24
-static const struct product_case cases[] = {
+static const struct gemm_case cases[] = {
     {"as it lies", {SIZES}, 1.0f, 0.0f, false},
     {"A transposed", {SIZES, .a_transposed = true}, 1.0f, 0.0f, false},
     {"B transposed", {SIZES, .b_transposed = true}, 1.0f, 0.0f, false},
@@ -247,7 +247,7 @@ static const enum dtype types[][2] = {{DTYPE_f32, DTYPE_f32},
                                       {DTYPE_f16, DTYPE_f16}};
 enum { N_TYPES = sizeof types / sizeof *types, N_CASES = sizeof cases / sizeof *cases };
 
-static void run_types(const struct product_case *test, int *n_run, int *n_refused)
+static void run_types(const struct gemm_case *test, int *n_run, int *n_refused)
 {
     for (int i = 0; i < N_TYPES; i++) {
         bench.test = *test;
@@ -269,7 +269,7 @@ static void test_plain(void **state)
     int n_run = 0, n_refused = 0;
     for (int i = 0; i < N_CASES; i++)
         run_types(&cases[i], &n_run, &n_refused);
-    struct product_case batch = {
+    struct gemm_case batch = {
         "a batch",
         {SIZES, .n_batch = 3, .batch_a = 48 * 24, .batch_b = 24 * 32, .batch_c = 48 * 32},
         1.0f,
@@ -287,11 +287,11 @@ static void test_ends(void **state)
 {
     (void)state;
     int n_run = 0, n_refused = 0;
-    for (int end = PRODUCT_bias; end <= PRODUCT_dgelu_sums; end++)
+    for (int end = GEMM_bias; end <= GEMM_dgelu_sums; end++)
         for (int t = 0; t < 4; t++) {
-            struct product_case test = {cases[t].what, cases[t].shape, 1.0f, 0.0f, false};
-            test.shape.end = (enum cuda_product_end)end;
-            test.shape.has_bias = test.shape.keeps_before = end == PRODUCT_gelu;
+            struct gemm_case test = {cases[t].what, cases[t].shape, 1.0f, 0.0f, false};
+            test.shape.end = (enum cuda_gemm_end)end;
+            test.shape.has_bias = test.shape.keeps_before = end == GEMM_gelu;
             run_types(&test, &n_run, &n_refused);
         }
     print_message("  %d of %d ends refused\n", n_refused, n_run);
@@ -301,14 +301,14 @@ static void test_ends(void **state)
 static void test_what_does_not_fit(void **state)
 {
     (void)state;
-    struct cuda_product_shape odd = {.m = 8, .n = 5, .k = 8, .end = PRODUCT_dgelu};
-    struct cuda_product_shape batch = {SIZES, .n_batch = 2, .end = PRODUCT_bias};
-    struct cuda_product_shape large = {.m = 65536, .n = 3072, .k = 768};
-    struct cuda_product_shape small = {.m = 1, .n = 1, .k = 1};
-    assert_false(cuda_product_end_fits(&odd));
-    assert_false(cuda_product_end_fits(&batch));
-    assert_true(cuda_product_work_bytes(&large) == (size_t)32 << 20);
-    assert_true(cuda_product_work_bytes(&small) == (size_t)64 << 10);
+    struct cuda_gemm_shape odd = {.m = 8, .n = 5, .k = 8, .end = GEMM_dgelu};
+    struct cuda_gemm_shape batch = {SIZES, .n_batch = 2, .end = GEMM_bias};
+    struct cuda_gemm_shape large = {.m = 65536, .n = 3072, .k = 768};
+    struct cuda_gemm_shape small = {.m = 1, .n = 1, .k = 1};
+    assert_false(cuda_gemm_end_fits(&odd));
+    assert_false(cuda_gemm_end_fits(&batch));
+    assert_true(cuda_gemm_work_bytes(&large) == (size_t)32 << 20);
+    assert_true(cuda_gemm_work_bytes(&small) == (size_t)64 << 10);
 }
 
 int main(void)

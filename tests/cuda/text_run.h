@@ -26,7 +26,7 @@ static void text_run_open(struct text_run *run, const char *text, const struct b
 {
     struct snug_error err = {0};
     struct arena scratch = {0};
-    struct device_rates rates = {.flops = 1e9, .bytes = 1e9, .stored_bytes = 1e9};
+    struct device_rates rates = {.flops = 1e9, .bytes = 1e9, .pool_bytes_per_s = 1e9};
     struct pass_env env = {
         .scratch = &scratch, .workspace_bytes = text_run_workspace, .device = on, .err = &err};
     must(program_parse(text, &run->prog, &err), &err);

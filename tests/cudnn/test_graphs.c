@@ -174,13 +174,13 @@ static void test_attention(void **state)
     }
 }
 
-static void test_attention_in_any_order(void **state)
+static void test_attention_nondeterministic(void **state)
 {
     (void)state;
     struct cuda_attention_shape shape = {256, 12, 1024, 64, DTYPE_bf16, true, true, false};
     try_attention(shape, true, 2);
     assert_int_equal(seen.n_plans, 2); /* a fixed order keeps more, and goes in parts */
-    shape.any_order = true;
+    shape.nondeterministic = true;
     try_attention(shape, true, 1);
     /* dQ in fp32 is larger than dS here: in parts */
     try_attention((struct cuda_attention_shape){64, 12, 128, 128, DTYPE_bf16, true, true, true},
@@ -268,7 +268,7 @@ static void test_a_graph_that_nothing_runs(void **state)
     assert_non_null(g);
     dnn_object a = dnn_tensor(g, 1, CUDNN_DATA_BFLOAT16, dnn_packed(1, 1, 8, 16));
     dnn_object c = dnn_tensor(g, 2, CUDNN_DATA_BFLOAT16, dnn_packed(1, 1, 8, 8));
-    dnn_product(g, a, a, c); /* 8 x 16 times 8 x 16 */
+    dnn_gemm(g, a, a, c); /* 8 x 16 times 8 x 16 */
     assert_int_not_equal(
         dnn_plan_make(&key, g, NULL, &wish, &plan, &least, &err) == SNUG_OK && plan != NULL, true);
     dnn_plan_release(plan);
@@ -296,7 +296,7 @@ int main(void)
         return printf("skip: this cuDNN takes no description of a GPU\n"), SKIPPED;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_attention_in_any_order),
+        cmocka_unit_test(test_attention_nondeterministic),
         cmocka_unit_test(test_like_layers),
         cmocka_unit_test(test_convolutions),
         cmocka_unit_test(test_a_graph_that_nothing_runs),

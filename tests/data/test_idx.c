@@ -200,7 +200,7 @@ static const struct {
       .n_classes = 10,
       .seed = 1},
      SNUG_MISMATCH,
-     "images are 2 x 3 = 6 numbers, but the model takes 784"},
+     "images are 2 x 3 = 6 elements, but the model takes 784"},
     {"label too large",
      "train-labels-idx1-ubyte",
      -1,
@@ -250,7 +250,7 @@ static void test_refused(void **state)
         enum snug_status status = data_open(&request, &data, &err);
         if (status != rows[i].status || strstr(err.message, rows[i].words) == NULL ||
             strstr(err.message, rows[i].file) == NULL)
-            fail_msg("row '%s': status %d, '%s'", rows[i].name, status, err.message);
+            fail_msg("case '%s': status %d, '%s'", rows[i].name, status, err.message);
         files_remove_dir(dir);
     }
 }

@@ -125,7 +125,7 @@ static const struct {
      0,
      {.target = DATA_TARGET_CLASS, .sample_elems = 784, .target_elems = 1, .n_classes = 10},
      SNUG_MISMATCH,
-     "images are 3 x 32 x 32 = 3072 numbers, but the model takes 784"},
+     "images are 3 x 32 x 32 = 3072 elements, but the model takes 784"},
     {"shape",
      "data_batch_2.bin",
      3,

@@ -309,7 +309,7 @@ static void test_refused(void **state)
         enum snug_status status = data_open(&request, &data, &err);
         if (status != rows[i].status || strstr(err.message, rows[i].words) == NULL ||
             strstr(err.message, rows[i].file) == NULL)
-            fail_msg("row '%s': status %d, '%s'", rows[i].name, status, err.message);
+            fail_msg("case '%s': status %d, '%s'", rows[i].name, status, err.message);
         assert_null(data);
         files_remove_dir(dir);
     }

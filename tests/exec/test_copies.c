@@ -1,5 +1,5 @@
 /*
- * test_copies.c -- the lane of copies, the store, and both under the executor.
+ * test_copies.c -- the lane of copies, the offload pool, and both under the executor.
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -126,29 +126,29 @@ static void test_failure(void **state)
     copies_free(copies);
 }
 
-/* ---- the store
+/* ---- the offload pool
  * ------------------------------------------------------------------------------------- */
 
-static void test_store(void **state)
+static void test_pool(void **state)
 {
     (void)state;
     enum { BYTES = 300000 };
     static unsigned char wrote[BYTES], read[BYTES];
     struct device_facts facts = {.threads = 1};
-    struct store *store = NULL;
+    struct offload_pool *pool = NULL;
     struct snug_error err = {0};
-    must(backend_cpu()->open_store(&facts, BYTES, &store, &err), &err);
-    must(store->read(store, 0, read, BYTES, &err), &err);
+    must(backend_cpu()->open_pool(&facts, BYTES, &pool, &err), &err);
+    must(pool->read(pool, 0, read, BYTES, &err), &err);
     assert_memory_equal(read, wrote, BYTES); /* zeros */
     for (int i = 0; i < BYTES; i++)
         wrote[i] = (unsigned char)(i * 7 + i / 256);
-    must(store->write(store, 64, wrote + 64, BYTES - 64, &err), &err);
-    must(store->write(store, 0, wrote, 64, &err), &err);
-    must(store->read(store, 1, read, BYTES - 1, &err), &err);
+    must(pool->write(pool, 64, wrote + 64, BYTES - 64, &err), &err);
+    must(pool->write(pool, 0, wrote, 64, &err), &err);
+    must(pool->read(pool, 1, read, BYTES - 1, &err), &err);
     assert_memory_equal(read, wrote + 1, BYTES - 1);
-    assert_int_equal(store->read(store, BYTES - 1, read, 2, &err), SNUG_IO_ERROR);
-    store->close(store);
-    assert_int_equal(backend_cpu()->open_store(&facts, INT64_C(1) << 60, &store, &err),
+    assert_int_equal(pool->read(pool, BYTES - 1, read, 2, &err), SNUG_IO_ERROR);
+    pool->close(pool);
+    assert_int_equal(backend_cpu()->open_pool(&facts, INT64_C(1) << 60, &pool, &err),
                      SNUG_OVER_BUDGET); /* no disk has that */
     assert_non_null(strstr(err.message, "1152921504606846976 bytes"));
 }
@@ -156,21 +156,21 @@ static void test_store(void **state)
 /* ---- the executor
  * ---------------------------------------------------------------------------------- */
 
-/* Two rounds of a body that stashes and fetches, then a state that visits: what was stashed comes
+/* Two rounds of a body that evictions and prefetches, then a state that visits: what was evicted comes
  * back, though its bytes were used for others in between. */
 static const char program_text[] =
     "program copies; body 0 8 x 2\n"
     "tensor x input f32 [4096]\n"
     "tensor a activation f32 [4096]; tensor b activation f32 [4096]\n"
     "tensor c activation f32 [4096]; tensor back temporary f32 [4096]\n"
-    "tensor kept activation f32 [4096] stored\n"
+    "tensor kept activation f32 [4096] offloaded\n"
     "tensor y activation f32 [4096] output\n"
-    "tensor state optimizer f32 [4096] persistent stored; tensor staged temporary f32 [4096]\n"
+    "tensor state optimizer f32 [4096] persistent offloaded; tensor staged temporary f32 [4096]\n"
     "tensor next temporary f32 [4096]\n"
-    "a = add x, x; kept = stash a; b = add x, x; _ = settle kept; c = add b, b\n"
-    "back = fetch kept; y = accumulate back {accumulate=after_first}\n"
+    "a = add x, x; kept = evict a; b = add x, x; _ = wait_copy kept; c = add b, b\n"
+    "back = prefetch kept; y = accumulate back {accumulate=after_first}\n"
     "y = accumulate c {accumulate=yes}\n"
-    "staged = fetch state; next = add staged, y; state = stash next\n";
+    "staged = prefetch state; next = add staged, y; state = evict next\n";
 
 static struct {
     struct program prog;
@@ -191,7 +191,7 @@ static enum snug_status feed(void *user, int micro, struct snug_error *err)
 static void make_run_of(const char *text)
 {
     struct snug_error err;
-    struct device_rates rates = {.flops = 1e9, .bytes = 1e9, .stored_bytes = 1e9};
+    struct device_rates rates = {.flops = 1e9, .bytes = 1e9, .pool_bytes_per_s = 1e9};
     memset(&run, 0, sizeof run);
     run.facts.threads = 1;
     must(program_parse(text, &run.prog, &err), &err);
@@ -214,8 +214,9 @@ static void end_run(void)
 
 /* The CPU's store, but it takes its time: who does not wait for a copy is sure to be too early. */
 static struct {
-    enum snug_status (*read)(struct store *, int64_t, void *, int64_t, struct snug_error *);
-    enum snug_status (*write)(struct store *, int64_t, const void *, int64_t, struct snug_error *);
+    enum snug_status (*read)(struct offload_pool *, int64_t, void *, int64_t, struct snug_error *);
+    enum snug_status (*write)(struct offload_pool *, int64_t, const void *, int64_t,
+                              struct snug_error *);
 } fast;
 
 static long dawdle_ns = 5000000;
@@ -225,28 +226,28 @@ static void dawdle(void)
     nanosleep(&(struct timespec){.tv_nsec = dawdle_ns}, NULL);
 }
 
-static enum snug_status slow_read(struct store *store, int64_t at, void *to, int64_t n,
+static enum snug_status slow_read(struct offload_pool *pool, int64_t at, void *to, int64_t n,
                                   struct snug_error *err)
 {
     dawdle();
-    return fast.read(store, at, to, n, err);
+    return fast.read(pool, at, to, n, err);
 }
 
-static enum snug_status slow_write(struct store *store, int64_t at, const void *from, int64_t n,
-                                   struct snug_error *err)
+static enum snug_status slow_write(struct offload_pool *pool, int64_t at, const void *from,
+                                   int64_t n, struct snug_error *err)
 {
     dawdle();
-    return fast.write(store, at, from, n, err);
+    return fast.write(pool, at, from, n, err);
 }
 
 static enum snug_status open_slow(const struct device_facts *facts, int64_t n_bytes,
-                                  struct store **store, struct snug_error *err)
+                                  struct offload_pool **pool, struct snug_error *err)
 {
-    TRY(backend_cpu()->open_store(facts, n_bytes, store, err));
-    fast.read = (*store)->read;
-    fast.write = (*store)->write;
-    (*store)->read = slow_read;
-    (*store)->write = slow_write;
+    TRY(backend_cpu()->open_pool(facts, n_bytes, pool, err));
+    fast.read = (*pool)->read;
+    fast.write = (*pool)->write;
+    (*pool)->read = slow_read;
+    (*pool)->write = slow_write;
     return SNUG_OK;
 }
 
@@ -256,9 +257,9 @@ static void test_run(void **state)
     struct snug_error err;
     float found[4096];
     struct backend backend = *backend_cpu();
-    backend.open_store = open_slow;
+    backend.open_pool = open_slow;
     make_run();
-    assert_int_equal(run.plan.store_bytes, 2 * 4096 * 4);
+    assert_int_equal(run.plan.pool_bytes, 2 * 4096 * 4);
     must(exec_create(&run.prog, &run.plan, &backend, &run.facts, NULL, &run.exec, &err), &err);
     assert_null(exec_data(run.exec, program_find(&run.prog, "state")));
     tensor_id id = program_find(&run.prog, "state");
@@ -276,18 +277,18 @@ static void test_run(void **state)
     end_run();
 }
 
-static enum snug_status broken_write(struct store *store, int64_t at, const void *from, int64_t n,
-                                     struct snug_error *err)
+static enum snug_status broken_write(struct offload_pool *pool, int64_t at, const void *from,
+                                     int64_t n, struct snug_error *err)
 {
-    (void)store, (void)at, (void)from, (void)n;
+    (void)pool, (void)at, (void)from, (void)n;
     return snug_fail(err, SNUG_IO_ERROR, "the disk broke");
 }
 
 static enum snug_status open_broken(const struct device_facts *facts, int64_t n_bytes,
-                                    struct store **store, struct snug_error *err)
+                                    struct offload_pool **pool, struct snug_error *err)
 {
-    TRY(backend_cpu()->open_store(facts, n_bytes, store, err));
-    (*store)->write = broken_write;
+    TRY(backend_cpu()->open_pool(facts, n_bytes, pool, err));
+    (*pool)->write = broken_write;
     return SNUG_OK;
 }
 
@@ -297,7 +298,7 @@ static void test_broken_disk(void **state)
     (void)state;
     struct snug_error err;
     struct backend backend = *backend_cpu();
-    backend.open_store = open_broken;
+    backend.open_pool = open_broken;
     make_run();
     must(exec_create(&run.prog, &run.plan, &backend, &run.facts, NULL, &run.exec, &err), &err);
     for (int i = 0; i < 2; i++) {
@@ -320,7 +321,7 @@ static void test_lives(void **state)
     (void)state;
     struct snug_error err;
     make_run();
-    assert_int_equal(alive_to("a"), 3);     /* its copy is done when settle begins */
+    assert_int_equal(alive_to("a"), 3);     /* its copy is done when wait_copy begins */
     assert_int_equal(alive_to("next"), 10); /* and that one at the end */
     assert_int_equal(run.plan.block_of[program_find(&run.prog, "kept")], -1);
 
@@ -334,10 +335,10 @@ static void test_lives(void **state)
     assert_non_null(strstr(err.message, "\"a\" and \"b\" share bytes"));
     offset[b] = was;
 
-    int64_t *stored_at = run.plan.stored_at;
-    must(plan_check_store(&run.prog, stored_at, run.plan.store_bytes, &err), &err);
-    stored_at[program_find(&run.prog, "kept")] = 64;
-    assert_int_equal(plan_check_store(&run.prog, stored_at, run.plan.store_bytes, &err),
+    int64_t *pool_offset = run.plan.pool_offset;
+    must(plan_check_pool(&run.prog, pool_offset, run.plan.pool_bytes, &err), &err);
+    pool_offset[program_find(&run.prog, "kept")] = 64;
+    assert_int_equal(plan_check_pool(&run.prog, pool_offset, run.plan.pool_bytes, &err),
                      SNUG_BAD_PROGRAM);
     end_run();
 }
@@ -349,7 +350,7 @@ enum { N_PROGRAMS = 150, RANDOM_OPS = 40, ELEMS = 64, VALUES_MOST = RANDOM_OPS +
 
 struct simulated { /* what every tensor holds, each at a place of its own */
     double number[VALUES_MOST][ELEMS];
-    bool stored[VALUES_MOST];
+    bool offloaded[VALUES_MOST];
     bool in_last[VALUES_MOST]; /* made in the last round only */
     int n, n_ops;
 };
@@ -360,13 +361,13 @@ static int roll(uint64_t *dice, int n)
     return (int)((*dice >> 33) % (uint64_t)n);
 }
 
-/* One of those so far that is stored, or is not; 0, the input, if there is none.  An op that runs in
+/* One of those so far that is offloaded, or is not; 0, the input, if there is none.  An op that runs in
  * every round reads nothing that is not made in every one. */
-static int pick(uint64_t *dice, const struct simulated *s, bool stored, bool in_last)
+static int pick(uint64_t *dice, const struct simulated *s, bool offloaded, bool in_last)
 {
     for (int tries = 0; tries < 20; tries++) {
         int t = roll(dice, s->n);
-        if (s->stored[t] == stored && (in_last || !s->in_last[t]))
+        if (s->offloaded[t] == offloaded && (in_last || !s->in_last[t]))
             return t;
     }
     return 0;
@@ -378,25 +379,26 @@ static void add_random(uint64_t *dice, struct simulated *s, struct text *tensors
     bool in_last = roll(dice, 4) == 0;
     int kind = roll(dice, 8), made = s->n;
     int a = pick(dice, s, kind < 3, in_last), b = pick(dice, s, false, in_last);
-    bool fetches = kind < 3 && s->stored[a], stashes = kind >= 3 && kind < 5;
+    bool fetches = kind < 3 && s->offloaded[a], evictions = kind >= 3 && kind < 5;
     const char *when = in_last ? " last\n" : "\n";
     s->n_ops++;
     if (kind == 5) {
-        text_add(ops, "_ = settle t%d%s", roll(dice, 2) ? a : pick(dice, s, true, in_last), when);
+        text_add(ops, "_ = wait_copy t%d%s", roll(dice, 2) ? a : pick(dice, s, true, in_last),
+                 when);
         return;
     }
-    const char *name = fetches ? "fetch" : stashes ? "stash" : "add";
+    const char *name = fetches ? "prefetch" : evictions ? "evict" : "add";
     text_add(tensors, "tensor t%d activation f32 [%d]%s\n", made, ELEMS,
-             stashes              ? " stored"
+             evictions            ? " offloaded"
              : roll(dice, 6) == 0 ? " output"
                                   : "");
     text_add(ops, "t%d = %s t%d", made, name, a);
-    if (!fetches && !stashes)
+    if (!fetches && !evictions)
         text_add(ops, ", t%d", b);
     text_add(ops, "%s", when);
     for (int i = 0; i < ELEMS; i++)
-        s->number[made][i] = s->number[a][i] + (fetches || stashes ? 0 : s->number[b][i]);
-    s->stored[made] = stashes;
+        s->number[made][i] = s->number[a][i] + (fetches || evictions ? 0 : s->number[b][i]);
+    s->offloaded[made] = evictions;
     s->in_last[made] = in_last;
     s->n++;
 }
@@ -417,7 +419,7 @@ static void test_random_programs(void **state)
     (void)state;
     int n_outputs = 0;
     struct backend backend = *backend_cpu();
-    backend.open_store = open_slow;
+    backend.open_pool = open_slow;
     dawdle_ns = 20000;
     for (uint64_t seed = 1; seed <= N_PROGRAMS; seed++) {
         static struct simulated s;
@@ -457,7 +459,7 @@ int main(void)
         cmocka_unit_test(test_beside),
         cmocka_unit_test(test_idle),
         cmocka_unit_test(test_failure),
-        cmocka_unit_test(test_store),
+        cmocka_unit_test(test_pool),
         cmocka_unit_test(test_lives),
         cmocka_unit_test(test_run),
         cmocka_unit_test(test_broken_disk),

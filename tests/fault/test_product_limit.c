@@ -1,5 +1,5 @@
 /*
- * test_product_limit.c -- matrix products where memory ends at any place: they are made, with the same
+ * test_gemm_limit.c -- matmuls where memory ends at any place: they are made, with the same
  * bits, or fail with a status.  A library that is not prepared for it must not take the process along.
  *
  * Each try is a child that may only have so much more than it has.
@@ -27,7 +27,7 @@ enum { M = 40, N = 96, K = 600, STEP_BYTES = 256 << 10, N_STEPS = 100 };
 static float a[M * K], b[K * N], c[M * N], wanted[M * N];
 static _Alignas(64) unsigned char work[8 << 20];
 
-static const struct product_shape shape = {
+static const struct gemm_shape shape = {
     .m = M, .n = N, .k = K, .lda = K, .ldb = N, .ldc = N, .may_add = true};
 
 static int64_t size_now(void)
@@ -43,13 +43,13 @@ static int64_t size_now(void)
 /* The status of the first that failed. */
 static enum snug_status multiply(struct snug_error *err)
 {
-    struct product *product;
-    enum snug_status status = product_prepare(&shape, 1, &product, err);
+    struct gemm *gemm;
+    enum snug_status status = gemm_prepare(&shape, 1, &gemm, err);
     if (status == SNUG_OK)
-        status = product_run(product, a, b, c, false, work, err);
+        status = gemm_run(gemm, a, b, c, false, work, err);
     if (status == SNUG_OK)
-        status = product_run(product, a, b, c, true, work, err);
-    product_release(product);
+        status = gemm_run(gemm, a, b, c, true, work, err);
+    gemm_release(gemm);
     return status;
 }
 
@@ -80,7 +80,7 @@ static void test_limits(void **state)
     (void)state;
     int n_made = 0, n_refused = 0;
     struct snug_error err = {0};
-    assert_true(product_work_bytes(&shape, 1) <= sizeof work);
+    assert_true(gemm_work_bytes(&shape, 1) <= sizeof work);
     for (int i = 0; i < M * K; i++)
         a[i] = (float)(i * 7 % 23) / 11 - 1;
     for (int i = 0; i < K * N; i++)

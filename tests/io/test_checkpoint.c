@@ -197,7 +197,7 @@ static void test_out_of_reach(void **state)
         enum snug_status status = save(dir, 3, NULL, &err);
         if (status != SNUG_BAD_FILE || strstr(err.message, rows[i].words) == NULL ||
             strstr(err.message, "nothing was saved") == NULL)
-            fail_msg("row '%s': status %d, '%s'", rows[i].name, status, err.message);
+            fail_msg("case '%s': status %d, '%s'", rows[i].name, status, err.message);
         assert_int_equal(remove(files_path(dir, rows[i].file)), 0);
         assert_int_equal(rename(files_path(dir, "aside"), files_path(dir, rows[i].file)), 0);
         assert_int_equal(load(dir), 2);
@@ -437,7 +437,7 @@ static void test_damage(void **state)
         if (status == SNUG_OK)
             status = checkpoint_verify(checkpoint, "model.safetensors", &err);
         if (status != SNUG_BAD_FILE || strstr(err.message, rows[i].words) == NULL)
-            fail_msg("row '%s': %s", rows[i].name, err.message);
+            fail_msg("case '%s': %s", rows[i].name, err.message);
         checkpoint_close(checkpoint);
         if (strcmp(rows[i].file, "state.json") == 0) { /* what it was is not known: keep off */
             assert_int_equal(save(dir, 3, NULL, &err), SNUG_BAD_FILE);

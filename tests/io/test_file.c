@@ -130,7 +130,7 @@ static void test_metrics_resume(void **state)
         metrics_close(metrics);
         char *text = files_read(files_path(dir, "m"), &n_bytes);
         if (strcmp(text, rows[i].after) != 0)
-            print_error("row '%s'\n", rows[i].name);
+            print_error("case '%s'\n", rows[i].name);
         assert_string_equal(text, rows[i].after);
         free(text);
     }

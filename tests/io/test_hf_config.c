@@ -85,7 +85,7 @@ static void test_rows(void **state)
         enum snug_status status = hf_config_read(dir, &config, &err);
         if (status != rows[i].status || strstr(err.message, rows[i].words) == NULL ||
             (status != SNUG_OK && strstr(err.message, "config.json: ") == NULL))
-            fail_msg("row '%s': status %d, '%s'", rows[i].name, status, err.message);
+            fail_msg("case '%s': status %d, '%s'", rows[i].name, status, err.message);
         if (status == SNUG_OK) {
             assert_int_equal(config.model, HF_GPT2);
             assert_int_equal(config.gpt2.n_positions, 64);

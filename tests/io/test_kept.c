@@ -115,7 +115,7 @@ static void test_last_ones_stay(void **state)
     assert_int_equal(keep(dir, 55, NULL, &err), SNUG_OK);
     assert_int_equal(count_whole(dir, &n_strays), 4);
     assert_true(kept_has(dir, 50) && kept_has(dir, 55) && kept_has(dir, 70));
-    write_run(dir, 60); /* made again */
+    write_run(dir, 60); /* recomputed */
     assert_int_equal(keep(dir, 60, NULL, &err), SNUG_OK);
     assert_int_equal(count_whole(dir, &n_strays), 4);
     files_write_text(dir, "checkpoints/notes", "not ours");
@@ -151,7 +151,7 @@ static void test_every_failure(void **state)
             n_injected += faults.calls >= at;
             assert_true(count_whole(dir, &n_strays) >= KEEP);
             assert_true(kept_has(dir, 3) && kept_has(dir, 4));
-            for (int64_t step = 5; step <= 6; step++) { /* what was cut off is made again */
+            for (int64_t step = 5; step <= 6; step++) { /* what was cut off is recomputed */
                 write_run(dir, step);
                 assert_int_equal(keep(dir, step, NULL, &err), SNUG_OK);
                 assert_int_equal(count_whole(dir, &n_strays), KEEP);

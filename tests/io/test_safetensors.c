@@ -197,7 +197,7 @@ static void test_damage(void **state)
         enum snug_status status = safetensors_open(files_path(dir, "t"), &st, &err);
         if (status != rows[i].status || strstr(err.message, rows[i].words) == NULL ||
             (status != SNUG_OK && strstr(err.message, "/t: ") == NULL))
-            fail_msg("row '%s': status %d, '%s'", rows[i].name, status, err.message);
+            fail_msg("case '%s': status %d, '%s'", rows[i].name, status, err.message);
         safetensors_close(st);
     }
     files_remove_dir(dir);

@@ -31,8 +31,9 @@ static const struct {
     {"a tensor", "program p\ntensor x input f32 [2 3]",
      "program p\ntensor x input      f32  [2 3]\n"},
     {"every word",
-     "tensor w parameter bf16 [5] frozen decays init=normal:2e-2 output stored persistent lane=3",
-     "program \"\"\ntensor w parameter  bf16 [5] lane=3 persistent stored output decays frozen "
+     "tensor w parameter bf16 [5] frozen decays init=normal:2e-2 output offloaded persistent "
+     "lane=3",
+     "program \"\"\ntensor w parameter  bf16 [5] lane=3 persistent offloaded output decays frozen "
      "init=normal:0.02\n"},
     {"a view above its base", "tensor v gradient f32 [2] view=b+4; tensor b gradient f32 [8]",
      "program \"\"\ntensor v gradient   f32  [2] view=b+4\ntensor b gradient   f32  [8]\n"},
@@ -45,9 +46,9 @@ static const struct {
      "program \"\"\ntensor x input      f32  [2 3]\ntensor y activation f32  [2 3]\n"
      "y = add x, x\n"},
     {"left out operands and workspace",
-     XY "tensor ws temporary u8 [64]; y, _ = linear x, x, _ {in_out=1, act=tanh} work=ws",
+     XY "tensor ws temporary u8 [64]; y, _ = linear x, x, _ {layout=in_out, act=tanh} work=ws",
      "program \"\"\ntensor x  input      f32  [2 3]\ntensor y  activation f32  [2 3]\n"
-     "tensor ws temporary  u8   [64]\ny, _ = linear x, x, _ {act=tanh, in_out=1} work=ws\n"},
+     "tensor ws temporary  u8   [64]\ny, _ = linear x, x, _ {act=tanh, layout=in_out} work=ws\n"},
     {"tensors named as keywords",
      "tensor tensor input f32 [1]; tensor loss activation f32 [1]; tensor work activation f32 [1]\n"
      "loss loss; loss = act tensor; work = act loss work=work",
@@ -213,7 +214,7 @@ static void add_random_tensor(struct dice *dice, struct program *prog)
                             .base = TENSOR_NONE,
                             .lane = roll(dice, 3),
                             .persistent = roll(dice, 2),
-                            .stored = roll(dice, 2),
+                            .offloaded = roll(dice, 2),
                             .is_output = roll(dice, 2),
                             .decays = roll(dice, 2),
                             .frozen = roll(dice, 2),
@@ -243,6 +244,7 @@ static void add_random_op(struct dice *dice, struct program *prog)
     for (int k = 0; k < MAX_OUTPUTS; k++)
         out[k] = random_id(dice, prog);
 #define RANDOM_act        (enum act) roll(dice, ACT_tanh + 1)
+#define RANDOM_layout     (enum weight_layout) roll(dice, LAYOUT_in_out + 1)
 #define RANDOM_accumulate (enum accumulate) roll(dice, ACC_after_first + 1)
 #define RANDOM_average    (enum average) roll(dice, AVERAGE_ema + 1)
 #define RANDOM_direction  (enum direction) roll(dice, DIRECTION_as_is + 1)
@@ -314,7 +316,7 @@ static void assert_same_tensor(const struct tensor *a, const struct tensor *b)
     assert_int_equal(a->offset_elems, b->offset_elems);
     assert_int_equal(a->lane, b->lane);
     assert_int_equal(a->persistent, b->persistent);
-    assert_int_equal(a->stored, b->stored);
+    assert_int_equal(a->offloaded, b->offloaded);
     assert_int_equal(a->is_output, b->is_output);
     assert_int_equal(a->decays, b->decays);
     assert_int_equal(a->frozen, b->frozen);

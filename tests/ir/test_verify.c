@@ -27,9 +27,9 @@
     DECLARE "tensor m optimizer f32 [4 4] persistent; tensor c8 optimizer u8 [4 4] persistent; " \
             "tensor k8 optimizer f32 [1] persistent; "
 
-#define STORED                                                                               \
-    DECLARE                                                                                  \
-    "tensor k activation f32 [2 4] stored; tensor m optimizer f32 [2 4] persistent stored; " \
+#define STORED                                                                                     \
+    DECLARE                                                                                        \
+    "tensor k activation f32 [2 4] offloaded; tensor m optimizer f32 [2 4] persistent offloaded; " \
     "tensor h activation bf16 [2 4]; "
 
 static const struct {
@@ -85,7 +85,7 @@ static const struct {
     {"in place without effect", DECLARE "a = act x; a = act a", "op 1 (act): tensor \"a\""},
     {"a weight as input and output of a plain op", DECLARE "w = act w",
      "\"w\" is input and output of an op that does not update in place"},
-    {"an update with a state and codes",
+    {"an update with a state and a quantized one",
      UPDATE "g = linear_grad_w x, x; w, _, m, _, c8, k8 = update g, s, w, _, m, _, c8, k8 "
             "{rule=adamw, state_bits=8}",
      NULL},
@@ -95,33 +95,35 @@ static const struct {
      "operand \"x\" should be as large as the weight"},
     {"a state of another size", UPDATE "w, _, gm = update w, s, w, _, gm {rule=momentum}",
      "operand \"gm\" should be of a float type and as large as the weight"},
-    {"codes without a scale", UPDATE "w, _, c8 = update w, s, w, _, c8 {rule=momentum}",
+    {"quantized without a scale", UPDATE "w, _, c8 = update w, s, w, _, c8 {rule=momentum}",
      "operand \"c8\" should be of a float type"},
-    {"codes of no number of bits",
+    {"quantized to no number of bits",
      UPDATE "w, _, c8, k8 = update w, s, w, _, c8, k8 {rule=momentum}",
      "operand \"k8\" should be left out, or state_bits 8 or 4"},
-    {"codes of other bits",
+    {"quantized to other bits",
      UPDATE "w, _, c8, k8 = update w, s, w, _, c8, k8 {rule=momentum, state_bits=4}",
-     "operand \"c8\" should be u8 codes"},
+     "operand \"c8\" should be u8 quantized elements"},
     {"too few scales",
      UPDATE "w, _, c8, l = update w, s, w, _, c8, gm {rule=momentum, state_bits=8}",
      "operand \"gm\" should be f32, one scale a block"},
     {"an update that makes another state", UPDATE "w, _, c = update w, s, w, _, m {rule=momentum}",
      "\"c\" is not the input that this output should be"},
-    {"to the store and back", STORED "a = act x; k = stash a; _ = settle k; b = fetch k; c = act b",
+    {"to the offload pool and back",
+     STORED "a = act x; k = evict a; _ = wait_copy k; b = prefetch k; c = act b", NULL},
+    {"a state is evicted again", STORED "a = prefetch m; m = evict a; b = prefetch m; m = evict b",
      NULL},
-    {"a state is stashed again", STORED "a = fetch m; m = stash a; b = fetch m; m = stash b", NULL},
-    {"settling what was fetched", STORED "a = fetch m; _ = settle a; b = act a", NULL},
+    {"settling what was fetched", STORED "a = prefetch m; _ = wait_copy a; b = act a", NULL},
     {"a part of what lives on", DECLARE "tensor w1 temporary f32 [2 4] view=w+8; a = act w1", NULL},
-    {"what is stored is no operand", STORED "a = act m", "tensor \"m\" is not in the arena"},
+    {"what is offloaded is no operand", STORED "a = act m", "tensor \"m\" is not in the arena"},
     {"nor a result", STORED "k = act x", "tensor \"k\" is not in the arena"},
-    {"fetched from the arena", STORED "a = act x; b = fetch a", "\"a\" should be stored"},
-    {"stashed in the arena", STORED "a = act x; b = stash a", "\"b\" should be stored"},
-    {"fetched before it is stashed", STORED "a = fetch k", "\"k\" is read before it is written"},
-    {"an activation is stashed again", STORED "a = act x; k = stash a; b = act x; k = stash b",
+    {"fetched from the arena", STORED "a = act x; b = prefetch a", "\"a\" should be offloaded"},
+    {"evicted in the arena", STORED "a = act x; b = evict a", "\"b\" should be offloaded"},
+    {"fetched before it is evicted", STORED "a = prefetch k", "\"k\" is read before it is written"},
+    {"an activation is evicted again", STORED "a = act x; k = evict a; b = act x; k = evict b",
      "\"k\" is written twice"},
-    {"fetched as another type", STORED "h = fetch m", "is not of the type of what is copied to it"},
-    {"fetched to nowhere", STORED "_ = fetch m", "is not of the type of what is copied to it"},
+    {"fetched as another type", STORED "h = prefetch m",
+     "is not of the type of what is copied to it"},
+    {"fetched to nowhere", STORED "_ = prefetch m", "is not of the type of what is copied to it"},
     {"a part that is not where the whole is", STORED "tensor m1 temporary f32 [4] view=m+0",
      "tensor \"m1\" is not where its base is"},
     {"a view beyond its base", DECLARE "tensor v activation f32 [4] view=a+5",

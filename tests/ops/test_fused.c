@@ -2,7 +2,7 @@
  * test_fused.c -- an op that does the work of several gives their bits, in every type and at every
  * instruction level.
  *
- * Checkpointing rests on it: of a fused op one part may be kept and another computed again alone.
+ * Checkpointing rests on it: of a fused op one part may be kept and another recomputed alone.
  *     linear with an activation                   linear, act
  *     add_layernorm, with dropout of one side     dropout, add, layernorm
  */

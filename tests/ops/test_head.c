@@ -54,36 +54,36 @@ static struct head_result run_head(const struct head_case *c, bool twice, const 
                             .losses = make((size_t)c->n_rows * sizeof(double))};
     void *dx = make((size_t)(DX_BEGIN + n_dx) * sizeof(float));
     void *dw = make((size_t)(DW_BEGIN + n_dw) * sizeof(float));
-    struct head16 head = {.n_rows = c->n_rows,
-                          .width = WIDTH,
-                          .n_classes = CLASSES,
-                          .threads = 2,
-                          .makes_lse = true,
-                          .wants_dx = c->wants_dx,
-                          .wants_dw = c->wants_dw,
-                          .dx_is_f32 = c->is_f32,
-                          .dw_is_f32 = c->is_f32,
-                          .is_smoothed = twice}; /* labels are not: it only takes that way */
-    struct head16_operands operands = {.x = x,
-                                       .w = w,
-                                       .targets = targets,
-                                       .lse = r.lse,
-                                       .losses = r.losses,
-                                       .factor = 0.5f,
-                                       .labels = labels_of(0.0, CLASSES),
-                                       .dx = {type, dx, DX_BEGIN},
-                                       .dw = {type, dw, DW_BEGIN},
-                                       .add_dw = c->adds};
+    struct lm_head_bf16 head = {.n_rows = c->n_rows,
+                                .width = WIDTH,
+                                .n_classes = CLASSES,
+                                .threads = 2,
+                                .makes_lse = true,
+                                .wants_dx = c->wants_dx,
+                                .wants_dw = c->wants_dw,
+                                .dx_is_f32 = c->is_f32,
+                                .dw_is_f32 = c->is_f32,
+                                .is_smoothed = twice}; /* labels are not: it only takes that way */
+    struct lm_head_bf16_operands operands = {.x = x,
+                                             .w = w,
+                                             .targets = targets,
+                                             .lse = r.lse,
+                                             .losses = r.losses,
+                                             .factor = 0.5f,
+                                             .labels = labels_of(0.0, CLASSES),
+                                             .dx = {type, dx, DX_BEGIN},
+                                             .dw = {type, dw, DW_BEGIN},
+                                             .add_dw = c->adds};
     for (int64_t i = 0; i < n_dw; i++)
         if (c->is_f32)
             ((float *)dw)[DW_BEGIN + i] = 1.0f;
         else
             ((uint16_t *)dw)[DW_BEGIN + i] = bf16_from_f32(1.0f);
-    size_t bytes = (head16_work_bytes(&head) + 63) / 64 * 64;
+    size_t bytes = (lm_head_bf16_work_bytes(&head) + 63) / 64 * 64;
     unsigned char *work = aligned_alloc(64, bytes + GUARD);
     assert_non_null(work);
     memset(work, 0x5a, bytes + GUARD);
-    head16_run(&head, &operands, product16_emulated, cpu_loops(), work);
+    lm_head_bf16_run(&head, &operands, gemm_bf16_emulated, cpu_loops(), work);
     for (int i = 0; i < GUARD; i++)
         assert_int_equal(work[bytes + (size_t)i], 0x5a);
     for (int64_t i = 0; i < n_dx; i++)
@@ -193,27 +193,27 @@ static void test_a_sum_of_nothing(void **state)
             w[j] = x[j];
             w[WIDE + j] = bf16_from_f32(-bf16_to_f32(x[j]));
         }
-        struct head16 head = {.n_rows = 1,
-                              .width = WIDE,
-                              .n_classes = 2,
-                              .threads = 1,
-                              .makes_lse = true,
-                              .wants_dx = true,
-                              .wants_dw = true,
-                              .dx_is_f32 = true,
-                              .dw_is_f32 = true};
-        struct head16_operands operands = {.x = x,
-                                           .w = w,
-                                           .targets = &target,
-                                           .lse = &lse,
-                                           .losses = &loss,
-                                           .factor = 1.0f,
-                                           .labels = labels_of(0.0, 2),
-                                           .dx = {DTYPE_f32, dx, 0},
-                                           .dw = {DTYPE_f32, dw, 0}};
-        void *work = aligned_alloc(64, (head16_work_bytes(&head) + 63) / 64 * 64);
+        struct lm_head_bf16 head = {.n_rows = 1,
+                                    .width = WIDE,
+                                    .n_classes = 2,
+                                    .threads = 1,
+                                    .makes_lse = true,
+                                    .wants_dx = true,
+                                    .wants_dw = true,
+                                    .dx_is_f32 = true,
+                                    .dw_is_f32 = true};
+        struct lm_head_bf16_operands operands = {.x = x,
+                                                 .w = w,
+                                                 .targets = &target,
+                                                 .lse = &lse,
+                                                 .losses = &loss,
+                                                 .factor = 1.0f,
+                                                 .labels = labels_of(0.0, 2),
+                                                 .dx = {DTYPE_f32, dx, 0},
+                                                 .dw = {DTYPE_f32, dw, 0}};
+        void *work = aligned_alloc(64, (lm_head_bf16_work_bytes(&head) + 63) / 64 * 64);
         assert_non_null(work);
-        head16_run(&head, &operands, product16_emulated, cpu_loops(), work);
+        lm_head_bf16_run(&head, &operands, gemm_bf16_emulated, cpu_loops(), work);
         free(work);
         for (int j = 0; j < WIDE; j++)
             assert_true(isfinite(dx[j]) && isfinite(dw[j]) && isfinite(dw[WIDE + j]));

@@ -1,5 +1,5 @@
 /*
- * test_own_product.c -- our own fp32 product: every level of this CPU, and tiles as wide as AVX-512's
+ * test_own_gemm.c -- our own fp32 matmul: every level of this CPU, and tiles as wide as AVX-512's
  * on any CPU.
  *
  * Whole numbers are multiplied, so that results are exact whatever the order.  A workspace of just what
@@ -24,8 +24,8 @@
 
 enum { GUARD_FLOATS = 64 };
 
-typedef void product_fn(int threads, const struct product_shape *shape, const float *a,
-                        const float *b, float *c, bool add, float *work);
+typedef void gemm_fn(int threads, const struct gemm_shape *shape, const float *a, const float *b,
+                     float *c, bool add, float *work);
 
 struct matrix {
     float *data;
@@ -53,7 +53,7 @@ static float at(const struct matrix *m, int64_t row, int64_t col)
     return m->data[row * m->step_row + col * m->step_col];
 }
 
-static void expect(const struct product_shape *s, const struct matrix *a, const struct matrix *b,
+static void expect(const struct gemm_shape *s, const struct matrix *a, const struct matrix *b,
                    bool add, struct matrix *c)
 {
     for (int64_t i = 0; i < s->m; i++)
@@ -65,15 +65,15 @@ static void expect(const struct product_shape *s, const struct matrix *a, const 
         }
 }
 
-static void run_guarded(product_fn *product, int threads, const struct product_shape *s,
+static void run_guarded(gemm_fn *gemm, int threads, const struct gemm_shape *s,
                         const struct matrix *a, const struct matrix *b, bool add, float *c)
 {
-    int64_t n_work = (int64_t)(product_plain_work_bytes(s, threads) / sizeof(float));
+    int64_t n_work = (int64_t)(gemm_plain_work_bytes(s, threads) / sizeof(float));
     size_t bytes = (size_t)padded_floats(n_work + 2 * GUARD_FLOATS) * sizeof(float);
     float *room = aligned_alloc(WORK_ALIGN, bytes);
     assert_non_null(room);
     memset(room, 0xff, bytes);
-    product(threads, s, a->data, b->data, c, add, room + GUARD_FLOATS);
+    gemm(threads, s, a->data, b->data, c, add, room + GUARD_FLOATS);
     for (int64_t i = 0; i < GUARD_FLOATS; i++) {
         assert_true(float_bits(room[i]) == UINT32_MAX);
         assert_true(float_bits(room[GUARD_FLOATS + n_work + i]) == UINT32_MAX);
@@ -81,23 +81,22 @@ static void run_guarded(product_fn *product, int threads, const struct product_s
     free(room);
 }
 
-static void check(product_fn *product, const char *what, int64_t m, int64_t n, int64_t k,
-                  unsigned how)
+static void check(gemm_fn *gemm, const char *what, int64_t m, int64_t n, int64_t k, unsigned how)
 {
     bool a_transposed = how & 1u, b_transposed = how >> 1 & 1u, add = how >> 2 & 1u;
     int64_t gap = how >> 3 & 1u ? 5 : 0;
     struct matrix a = matrix_make(m, k, a_transposed, gap, 1);
     struct matrix b = matrix_make(k, n, b_transposed, gap, 2);
     struct matrix c = matrix_make(m, n, false, gap, 3);
-    struct product_shape s = {.m = m,
-                              .n = n,
-                              .k = k,
-                              .a_transposed = a_transposed,
-                              .b_transposed = b_transposed,
-                              .lda = a_transposed ? a.step_col : a.step_row,
-                              .ldb = b_transposed ? b.step_col : b.step_row,
-                              .ldc = c.step_row,
-                              .may_add = add};
+    struct gemm_shape s = {.m = m,
+                           .n = n,
+                           .k = k,
+                           .a_transposed = a_transposed,
+                           .b_transposed = b_transposed,
+                           .lda = a_transposed ? a.step_col : a.step_row,
+                           .ldb = b_transposed ? b.step_col : b.step_row,
+                           .ldc = c.step_row,
+                           .may_add = add};
     size_t bytes = (size_t)c.n * sizeof(float);
     float *begin = malloc(bytes), *got = malloc(bytes);
     assert_non_null(begin);
@@ -106,7 +105,7 @@ static void check(product_fn *product, const char *what, int64_t m, int64_t n, i
     expect(&s, &a, &b, add, &c);
     for (int threads = 1; threads <= 3; threads += 2) {
         memcpy(got, begin, bytes);
-        run_guarded(product, threads, &s, &a, &b, add, got);
+        run_guarded(gemm, threads, &s, &a, &b, add, got);
         if (memcmp(got, c.data, bytes) != 0)
             fail_msg("%s: %lld x %lld x %lld, way %u, %d threads: wrong", what, (long long)m,
                      (long long)n, (long long)k, how, threads);
@@ -119,14 +118,14 @@ static void check(product_fn *product, const char *what, int64_t m, int64_t n, i
 }
 
 /* Below, at and above a strip, an item, a square, a panel's width and its depth. */
-static void check_shapes(product_fn *product, const char *what)
+static void check_shapes(gemm_fn *gemm, const char *what)
 {
     static const int64_t ms[] = {1, 3, 7, 8, 23, 24, 25, 61};
     static const int64_t ns[] = {1, 7, 8, 47, 48, 49, 97, 719, 767, 768, 769, 800, 1601};
     static const int64_t ks[] = {1, 3, 15, 16, 17, 31, 383, 384, 385, 769};
     enum { N_MS = sizeof ms / 8, N_NS = sizeof ns / 8, N_KS = sizeof ks / 8, N_RUNS = 400 };
     for (unsigned i = 0; i < N_RUNS; i++) /* each of its own; all pairs of sizes come */
-        check(product, what, ms[i % N_MS], ns[i / N_MS % N_NS], ks[i % N_KS], i * 7 / 3 % 16);
+        check(gemm, what, ms[i % N_MS], ns[i / N_MS % N_NS], ks[i % N_KS], i * 7 / 3 % 16);
 }
 
 static void test_levels(void **state)
@@ -139,7 +138,7 @@ static void test_levels(void **state)
                1); /* what this CPU has not is the highest that it has */
         const struct cpu_loops *loops = cpu_loops();
         if (loops != before)
-            check_shapes(loops->product, levels[i]);
+            check_shapes(loops->gemm, levels[i]);
         before = loops;
     }
     unsetenv("SNUG_CPU_LEVEL");
@@ -148,7 +147,7 @@ static void test_levels(void **state)
 static void test_wide_tiles(void **state)
 {
     (void)state;
-    check_shapes(fast_product_emulated, "16 lanes");
+    check_shapes(simd_gemm_emulated, "16 lanes");
 }
 
 int main(void)

@@ -48,7 +48,7 @@ static const struct value_row value_rows[] = {
      {{"x", {1, 2, 3, 4}}, {"w", {1, 10, -1, 0, 0, 1}}, {"b", {100, 0.5, 0}}},
      {{"y", {121, 0, 2, 143, 0, 4}}, {"pre", {121, -0.5, 2, 143, -2.5, 4}}}},
     {"linear: W is [I,O]",
-     {"in x float 2,2", "in w float 2,3", "y = linear x w in_out=1"},
+     {"in x float 2,2", "in w float 2,3", "y = linear x w layout=in_out"},
      {{"x", {1, 2, 3, 4}}, {"w", {1, -1, 0, 10, 0, 1}}},
      {{"y", {21, -1, 2, 43, -3, 4}}}},
     {"add",

@@ -138,11 +138,11 @@ static void judge(struct worst *worst, const struct way *way, double limit, cons
                   double error)
 {
     if (!(error < limit))
-        fail_msg("%s rows, %s threads, micro-batch %s, %s: relative error %.3g, limit %.0e",
+        fail_msg("%s kernels, %s threads, micro-batch %s, %s: relative error %.3g, limit %.0e",
                  way->kernels, way->threads, way->micro_batch, what, error, limit);
     if (error >= worst->error) {
         worst->error = error;
-        snprintf(worst->where, sizeof worst->where, "%s, %s rows", what, way->kernels);
+        snprintf(worst->where, sizeof worst->where, "%s, %s kernels", what, way->kernels);
     }
 }
 

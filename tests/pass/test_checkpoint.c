@@ -17,19 +17,19 @@
 
 #define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
 
-static enum snug_status plan(const char *model_spec, const char *keys, struct session *s,
+static enum snug_status plan(const char *model_spec, const char *keys, struct compiled *s,
                              struct snug_error *err)
 {
     snug_model *model = model_of(model_spec);
     snug_recipe *recipe = recipe_of(keys);
-    struct session_request q = {.model = model, .recipe = recipe, .train = true};
-    enum snug_status status = session_make(&q, s, err);
+    struct compile_request q = {.model = model, .recipe = recipe, .train = true};
+    enum snug_status status = compile_step(&q, s, err);
     snug_model_free(model);
     snug_recipe_free(recipe);
     return status;
 }
 
-static void must_plan(const char *model, const char *keys, struct session *s)
+static void must_plan(const char *model, const char *keys, struct compiled *s)
 {
     struct snug_error err = {0};
     if (plan(model, keys, s, &err) != SNUG_OK)
@@ -52,14 +52,14 @@ static void test_layers(void **state)
                 {"cnn", 4},       {"resnet18", 8}, {"resnet50", 16},
                 {"vit-tiny", 12}, {"gpt2-xl", 48}, {"mlp:9-8,loss=mse", 1}};
     for (int i = 0; i < LENGTH(rows); i++) {
-        struct session s;
+        struct compiled s;
         struct snug_error err = {0};
         char keys[100], told[100];
         snprintf(keys, sizeof keys, "threads=2 checkpoint=every:%d", rows[i].n_layers);
         must_plan(rows[i].model, keys, &s);
         if (s.plan.recompute_flops > 0) /* one segment, and it ends in the loss */
             fail_msg("%s, %s: something is computed again", rows[i].model, keys);
-        session_free(&s);
+        compiled_step_free(&s);
         snprintf(keys, sizeof keys, "threads=2 checkpoint=every:%d", rows[i].n_layers + 1);
         snprintf(told, sizeof told, "has %d layer", rows[i].n_layers);
         assert_int_equal(plan(rows[i].model, keys, &s, &err), SNUG_BAD_ARGUMENT);
@@ -82,7 +82,7 @@ static void test_effects_happen_once(void **state)
 {
     (void)state;
     static const char *const ways[] = {"cheap", "every:1", "sqrt", "all"};
-    struct session none, s;
+    struct compiled none, s;
     must_plan("resnet18:3x32x32,classes=10", "batch=2 micro-batch=1", &none);
     for (int i = 0; i < LENGTH(ways); i++) {
         char keys[100];
@@ -91,16 +91,16 @@ static void test_effects_happen_once(void **state)
         assert_int_equal(count_ops(&s.prog, OP_batchnorm_update),
                          count_ops(&none.prog, OP_batchnorm_update));
         assert_true(count_ops(&s.prog, OP_batchnorm) > count_ops(&none.prog, OP_batchnorm));
-        session_free(&s);
+        compiled_step_free(&s);
     }
-    session_free(&none);
+    compiled_step_free(&none);
 }
 
-/* Fused ops stay fused, and the head is one op: its forward is not made again. */
+/* Fused ops stay fused, and the head is one op: its forward is not recomputed. */
 static void test_ops_of_every_1(void **state)
 {
     (void)state;
-    struct session none, s;
+    struct compiled none, s;
     must_plan("gpt2", "batch=2", &none);
     must_plan("gpt2", "batch=2 checkpoint=every:1", &s);
     static const enum op_kind same[] = {OP_linear_grad_x,
@@ -115,24 +115,23 @@ static void test_ops_of_every_1(void **state)
     /* of 12 layers all but the last; of each, not the projection that ends it */
     assert_int_equal(count_ops(&s.prog, OP_attention), 12 + 11);
     assert_int_equal(count_ops(&s.prog, OP_linear), 4 * 12 + 3 * 11);
-    session_free(&none);
-    session_free(&s);
+    compiled_step_free(&none);
+    compiled_step_free(&s);
 }
 
-static void test_cheap_has_no_products(void **state)
+static void test_cheap_has_no_matmuls(void **state)
 {
     (void)state;
     static const char *const models[] = {"gpt-nano", "cnn", "resnet18", "vit-tiny", "mlp"};
     for (int m = 0; m < LENGTH(models); m++) {
-        struct session s;
+        struct compiled s;
         must_plan(models[m], "batch=2 checkpoint=cheap", &s);
         assert_true(s.plan.recompute_flops > 0);
         for (int i = 0; i < s.prog.n_ops; i++)
             if (s.prog.ops[i].n_out > 0 && s.prog.ops[i].out[0] != TENSOR_NONE &&
-                s.prog.tensors[s.prog.ops[i].out[0]].recomputed &&
-                op_is_product(s.prog.ops[i].kind))
+                s.prog.tensors[s.prog.ops[i].out[0]].recomputed && op_is_gemm(s.prog.ops[i].kind))
                 fail_msg("%s: a %s is made again", models[m], op_infos[s.prog.ops[i].kind].name);
-        session_free(&s);
+        compiled_step_free(&s);
     }
 }
 
@@ -146,7 +145,7 @@ static void test_order(void **state)
     for (int m = 0; m < LENGTH(models); m++) {
         int64_t before = INT64_MAX;
         for (int i = 0; i < LENGTH(ways); i++) {
-            struct session s;
+            struct compiled s;
             char keys[100];
             snprintf(keys, sizeof keys, "threads=2 batch=16 precision=bf16 checkpoint=%s", ways[i]);
             must_plan(models[m], keys, &s);
@@ -156,7 +155,7 @@ static void test_order(void **state)
             if (s.plan.fragmentation * 100 > s.plan.lower_bound)
                 fail_msg("%s, %s: more than 1%% of fragmentation", models[m], ways[i]);
             before = s.plan.arena_bytes;
-            session_free(&s);
+            compiled_step_free(&s);
         }
     }
 }
@@ -170,12 +169,12 @@ static void test_auto(void **state)
     static const char *const batches[] = {"batch=8 precision=bf16", "batch=64",
                                           "batch=4096 micro-batch=1024"};
     for (int m = 0; m < LENGTH(models); m++) {
-        struct session none, all, s;
+        struct compiled none, all, s;
         char keys[200];
         must_plan(models[m], batches[m], &none);
         snprintf(keys, sizeof keys, "threads=2 %s checkpoint=all", batches[m]);
         must_plan(models[m], keys, &all);
-        int64_t beside = session_expected_runtime_bytes(&all);
+        int64_t beside = compiled_step_runtime_bytes(&all);
         int64_t least = all.plan.arena_bytes, most = none.plan.arena_bytes;
         double before = all.plan.recompute_flops;
         for (int i = 0; i <= 4; i++) {
@@ -183,7 +182,7 @@ static void test_auto(void **state)
             snprintf(keys, sizeof keys, "threads=2 %s checkpoint=auto memory=%lld", batches[m],
                      (long long)memory);
             must_plan(models[m], keys, &s);
-            int64_t own_beside = session_expected_runtime_bytes(&s);
+            int64_t own_beside = compiled_step_runtime_bytes(&s);
             if (s.plan.arena_bytes + own_beside > memory)
                 fail_msg("%s: %lld bytes and %lld beside are over %lld", models[m],
                          (long long)s.plan.arena_bytes, (long long)own_beside, (long long)memory);
@@ -191,13 +190,13 @@ static void test_auto(void **state)
                 fail_msg("%s: more memory, but more work: %g and not %g", models[m],
                          s.plan.recompute_flops, before);
             before = s.plan.recompute_flops;
-            session_free(&s);
+            compiled_step_free(&s);
         }
         assert_true(before == 0); /* all fits */
-        session_free(&none);
-        session_free(&all);
+        compiled_step_free(&none);
+        compiled_step_free(&all);
     }
-    struct session s;
+    struct compiled s;
     struct snug_error err = {0};
     assert_int_equal(plan("gpt2", "checkpoint=auto", &s, &err), SNUG_BAD_ARGUMENT);
     assert_non_null(strstr(err.message, "--memory"));
@@ -219,7 +218,7 @@ static void test_figures(void **state)
                 {"checkpoint=auto memory=24G", 0x1p30 * 24, 0},
                 {"offload=states+activations micro-batch=16", 0x1p30 * 8, 0}};
     for (int i = 0; i < LENGTH(rows); i++) {
-        struct session s;
+        struct compiled s;
         char keys[200];
         snprintf(keys, sizeof keys, "batch=32 seq=1024 precision=bf16 threads=8 %s", rows[i].keys);
         must_plan("gpt2-xl", keys, &s);
@@ -229,7 +228,7 @@ static void test_figures(void **state)
             (rows[i].rest > 0 && rest > rows[i].rest))
             fail_msg("%s: %.4g bytes, of which activations and temporaries %.4g", rows[i].keys,
                      (double)s.plan.arena_bytes, rest);
-        session_free(&s);
+        compiled_step_free(&s);
     }
 }
 
@@ -237,7 +236,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layers),         cmocka_unit_test(test_effects_happen_once),
-        cmocka_unit_test(test_ops_of_every_1), cmocka_unit_test(test_cheap_has_no_products),
+        cmocka_unit_test(test_ops_of_every_1), cmocka_unit_test(test_cheap_has_no_matmuls),
         cmocka_unit_test(test_order),          cmocka_unit_test(test_auto),
         cmocka_unit_test(test_figures),
     };

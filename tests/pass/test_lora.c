@@ -35,7 +35,7 @@ static const char declarations[] =
     "[2 3 4]\n"
     "tensor l activation f32 [1] output; loss l; scalars s\n";
 /* clang-format off */
-#define QKV  "q = linear x, qkv.weight, qkv.bias {in_out=1}; a, lse = attention q {heads=2}; "
+#define QKV  "q = linear x, qkv.weight, qkv.bias {layout=in_out}; a, lse = attention q {heads=2}; "
 #define PROJ "p = linear a, proj.weight; "
 #define MLP  "f = linear p, fc; g = act f {act=gelu}; o = linear g, out.weight; "
 #define LAST "z = linear o, last.weight; l = mse z, y"
@@ -45,7 +45,7 @@ static const char declarations[] =
     y ".scaled = scale " y ".down {options=[0.5]}; " \
     y ".up = linear " y ".scaled, " layer ".lora_B.weight; "
 #define ADAPTED_QKV \
-    ADAPTED("q", "x", "qkv") "q = linear x, qkv.weight, qkv.bias, q.up {in_out=1}; " \
+    ADAPTED("q", "x", "qkv") "q = linear x, qkv.weight, qkv.bias, q.up {layout=in_out}; " \
     "a, lse = attention q {heads=2}; "
 #define ADAPTED_MLP(x) \
     ADAPTED("f", x, "fc") "f = linear " x ", fc, _, f.up; g = act f {act=gelu}; " \
@@ -142,7 +142,8 @@ static void run_passes(const char *ops, enum lora_on on, int bits, struct progra
                            .base_bits = bits};
     parse(ops, prog);
     if (pass_lora(prog, &env) != SNUG_OK || pass_autodiff(prog, &env) != SNUG_OK ||
-        (bits != 0 && pass_decode(prog, &env) != SNUG_OK) || program_verify(prog, &err) != SNUG_OK)
+        (bits != 0 && pass_dequantize(prog, &env) != SNUG_OK) ||
+        program_verify(prog, &err) != SNUG_OK)
         fail_msg("%s", err.message);
     arena_free(&scratch);
 }
@@ -181,7 +182,7 @@ static const struct tensor *tensor_of(const struct program *prog, const char *na
 }
 
 /* Each reader of a coded matrix has an op right before it that makes the matrix for it alone. */
-static void test_coded_base(void **state)
+static void test_quantized_base(void **state)
 {
     (void)state;
     static const struct {
@@ -189,22 +190,25 @@ static void test_coded_base(void **state)
         enum dtype dtype;
         int64_t n;
         const char *forward;
-    } coded[] = {
-        {8, DTYPE_u8, 32, "fc.decoded = decode fc, fc.scales {height=8, width=4, state_bits=8}"},
-        {4, DTYPE_u8, 16, "fc.decoded = decode fc, fc.scales {height=8, width=4, state_bits=4}"},
-        {16, DTYPE_bf16, 32, "fc.decoded = cast fc"}};
-    for (size_t i = 0; i < LENGTH(coded); i++) {
+    } quantized[] = {
+        {8, DTYPE_u8, 32,
+         "fc.dequantized = dequantize fc, fc.scales {height=8, width=4, state_bits=8}"},
+        {4, DTYPE_u8, 16,
+         "fc.dequantized = dequantize fc, fc.scales {height=8, width=4, state_bits=4}"},
+        {16, DTYPE_bf16, 32, "fc.dequantized = cast fc"}};
+    for (size_t i = 0; i < LENGTH(quantized); i++) {
         struct program prog;
-        run_passes(QKV PROJ MLP LAST, LORA_ON_all, coded[i].bits, &prog);
+        run_passes(QKV PROJ MLP LAST, LORA_ON_all, quantized[i].bits, &prog);
         char *ops = ops_of(&prog);
         char reads[200];
-        snprintf(reads, sizeof reads, "%s; f = linear p, fc.decoded, _, f.up; ", coded[i].forward);
+        snprintf(reads, sizeof reads, "%s; f = linear p, fc.dequantized, _, f.up; ",
+                 quantized[i].forward);
         if (strstr(ops, reads) == NULL)
-            fail_msg("%d bits: %s\nhas no %s", coded[i].bits, ops, reads);
-        assert_non_null(strstr(ops, "; d.p = linear_grad_x d.f, fc.decoded.2; "));
-        assert_int_equal(tensor_of(&prog, "fc")->dtype, coded[i].dtype);
-        assert_int_equal(shape_elems(&tensor_of(&prog, "fc")->shape), coded[i].n);
-        assert_int_equal(tensor_of(&prog, "fc.decoded")->role, ROLE_temporary);
+            fail_msg("%d bits: %s\nhas no %s", quantized[i].bits, ops, reads);
+        assert_non_null(strstr(ops, "; d.p = linear_grad_x d.f, fc.dequantized.2; "));
+        assert_int_equal(tensor_of(&prog, "fc")->dtype, quantized[i].dtype);
+        assert_int_equal(shape_elems(&tensor_of(&prog, "fc")->shape), quantized[i].n);
+        assert_int_equal(tensor_of(&prog, "fc.dequantized")->role, ROLE_temporary);
         assert_int_equal(tensor_of(&prog, "qkv.bias")->dtype, DTYPE_f32);
         assert_int_equal(tensor_of(&prog, "fc.lora_A.weight")->dtype, DTYPE_f32);
         free(ops);
@@ -217,7 +221,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_frozen_has_no_gradient),
-        cmocka_unit_test(test_coded_base),
+        cmocka_unit_test(test_quantized_base),
     };
     return cmocka_run_group_tests_name("lora", tests, NULL, NULL);
 }

@@ -32,23 +32,24 @@ static const char declarations[] =
 #define UPDATE_W "w, _, mw = update dw, s, w, _, mw {rule=momentum}; "
 
 static const struct row {
-    const char *name, *text, *expected; /* kinds of ops, and of copies what is stored */
+    const char *name, *text, *expected; /* kinds of ops, and of copies what is offloaded */
 } rows[] = {
     {"nothing to offload", FORWARD, "add add"},
-    {"one update", FORWARD UPDATE_V, "fetch(mv) add add update stash(mv)"},
+    {"one update", FORWARD UPDATE_V, "prefetch(mv) add add update evict(mv)"},
     {"the next is fetched before the update", FORWARD UPDATE_V UPDATE_W,
-     "fetch(mv) add add settle fetch(mw) update stash(mv) update stash(mw)"},
+     "prefetch(mv) add add wait_copy prefetch(mw) update evict(mv) update evict(mw)"},
     {"ops that share a state are one visit",
      FORWARD "step, s, r = adafactor dv, s, k, r {lr_factor=1}; "
              "v, k = update step, s, v, k {rule=sgd}; " UPDATE_W,
-     "fetch(k) fetch(r) add add settle fetch(mw) adafactor update stash(k) stash(r) update "
-     "stash(mw)"},
-    {"what is only read is not stashed", FORWARD "o = add dv, k; " UPDATE_W,
-     "fetch(k) add add settle fetch(mw) add update stash(mw)"},
-    {"far apart: two visits, and the second sees what the first has stashed",
+     "prefetch(k) prefetch(r) add add wait_copy prefetch(mw) adafactor update evict(k) evict(r) "
+     "update "
+     "evict(mw)"},
+    {"what is only read is not evicted", FORWARD "o = add dv, k; " UPDATE_W,
+     "prefetch(k) add add wait_copy prefetch(mw) add update evict(mw)"},
+    {"far apart: two visits, and the second sees what the first has evicted",
      FORWARD UPDATE_V "o = add x, x; p = add x, x; q = add x, x; z = add x, x; "
                       "v, _, mv = update dw, s, v, _, mv {rule=momentum}",
-     "fetch(mv) add add update stash(mv) fetch(mv) add add add add update stash(mv)"},
+     "prefetch(mv) add add update evict(mv) prefetch(mv) add add add add update evict(mv)"},
 };
 
 static void describe(const struct program *prog, struct text *out)
@@ -58,7 +59,7 @@ static void describe(const struct program *prog, struct text *out)
         text_add(out, "%s%s", i == 0 ? "" : " ", op_infos[op->kind].name);
         if (op_infos[op->kind].flags & COPIES)
             text_add(out, "(%s)",
-                     prog->tensors[op->kind == OP_fetch ? op->in[0] : op->out[0]].name);
+                     prog->tensors[op->kind == OP_prefetch ? op->in[0] : op->out[0]].name);
     }
 }
 
@@ -115,31 +116,31 @@ static void test_activations(void **state)
     (void)state;
     enum { AHEAD = 8, FAR = 20, SMALL = 1 << 16 };
     struct snug_error err;
-    struct session s;
+    struct compiled s;
     snug_model *model = model_of("gpt-nano");
     snug_recipe *recipe = recipe_of("batch=4 micro-batch=2 offload=activations threads=1");
-    struct session_request q = {.model = model, .recipe = recipe, .train = true};
-    must(session_make(&q, &s, &err), &err);
+    struct compile_request q = {.model = model, .recipe = recipe, .train = true};
+    must(compile_step(&q, &s, &err), &err);
     must(program_verify(&s.prog, &err), &err);
     must(plan_check(&s.prog, s.plan.offset, s.plan.arena_bytes, s.backend->alignment, &err), &err);
-    int n_stashes = 0, n_fetches = 0, n_under_way = 0;
+    int n_evictions = 0, n_fetches = 0, n_under_way = 0;
     for (int i = 0; i < s.prog.n_ops; i++) {
         const struct op *op = &s.prog.ops[i];
-        n_under_way -= op->kind == OP_settle;
-        if (op->kind == OP_stash) {
-            n_stashes++;
+        n_under_way -= op->kind == OP_wait_copy;
+        if (op->kind == OP_evict) {
+            n_evictions++;
             assert_true(++n_under_way <= 2);
             assert_int_equal(last_use(&s.prog, op->in[0]), i);
             assert_true(tensor_bytes(&s.prog, op->in[0]) >= SMALL);
             assert_true(last_use(&s.prog, op->out[0]) - i > FAR);
-        } else if (op->kind == OP_fetch) {
+        } else if (op->kind == OP_prefetch) {
             n_fetches++;
             assert_true(first_reader(&s.prog, op->out[0]) - i > AHEAD);
         }
     }
-    assert_int_equal(n_stashes, n_fetches);
-    assert_true(n_stashes > 20); /* of six layers */
-    session_free(&s);
+    assert_int_equal(n_evictions, n_fetches);
+    assert_true(n_evictions > 20); /* of six layers */
+    compiled_step_free(&s);
     snug_recipe_free(recipe);
     snug_model_free(model);
 }

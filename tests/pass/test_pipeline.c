@@ -66,17 +66,17 @@ static void check_stages(const char *preset, const char *precision, bool train, 
     for (char *pass = strtok_r(names, " ", &rest); pass != NULL;
          pass = strtok_r(NULL, " ", &rest)) {
         char what[200];
-        struct session session;
-        struct session_request request = {
+        struct compiled compiled;
+        struct compile_request request = {
             .model = &model, .recipe = recipe, .train = train, .batch = 8, .micro_batch = 2};
         snprintf(what, sizeof what, "%s %s%s after %s", preset, precision, train ? "" : " eval",
                  pass);
-        if (session_program(&request, pass, &session, &err) != SNUG_OK ||
-            program_verify(&session.prog, &err) != SNUG_OK)
+        if (compile_program(&request, pass, &compiled, &err) != SNUG_OK ||
+            program_verify(&compiled.prog, &err) != SNUG_OK)
             fail_msg("%s: %s", what, err.message);
         if (with_text)
-            check_text(&session.prog, what);
-        session_free(&session);
+            check_text(&compiled.prog, what);
+        compiled_step_free(&compiled);
     }
     snug_recipe_free(recipe);
 }
@@ -184,7 +184,7 @@ static bool sums_columns(const void *device, const struct program *prog, const s
     return true;
 }
 
-enum how { APART, FUSED, WITH_SUMS /* fused, and biases are summed up where dy is made */ };
+enum how { NO_ALIAS, FUSED, WITH_SUMS /* fused, and biases are summed up where dy is made */ };
 
 /* Forward and backward, gradients kept as outputs, with the reference kernels. */
 static void run_model(struct run *r, const struct subject *subject, int n_micro, enum how how)
@@ -207,7 +207,7 @@ static void run_model(struct run *r, const struct subject *subject, int n_micro,
         status = pass_accumulate(&r->prog, &env);
     for (int i = 0; i < r->prog.n_tensors; i++)
         r->prog.tensors[i].is_output |= r->prog.tensors[i].role == ROLE_gradient;
-    if (status == SNUG_OK && how != APART)
+    if (status == SNUG_OK && how != NO_ALIAS)
         status = pass_fuse(&r->prog, &env);
     if (status == SNUG_OK)
         status = pass_drop_dead(&r->prog, &env);
@@ -333,7 +333,7 @@ static void test_fused_is_the_same(void **state)
         for (int n_micro = 1; n_micro <= 2; n_micro++) {
             struct run plain, fused;
             bool same_bits;
-            run_model(&plain, &subjects[i], n_micro, APART);
+            run_model(&plain, &subjects[i], n_micro, NO_ALIAS);
             run_model(&fused, &subjects[i], n_micro, FUSED);
             double worst = worst_difference(&plain, &fused, &same_bits);
             if (!(worst < 2e-6) || (subjects[i].to_the_bit && !same_bits))
@@ -359,7 +359,7 @@ static int count_biases(const struct program *prog)
     return n;
 }
 
-/* The reference sums what is stored, whoever sums it: the same bits. */
+/* The reference sums what is offloaded, whoever sums it: the same bits. */
 static void test_bias_sums_are_the_same(void **state)
 {
     (void)state;

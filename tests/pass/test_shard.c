@@ -1,6 +1,6 @@
 /*
  * test_shard.c -- the programs of all ranks of a run: each is well formed and planned right, together they
- * have every weight and state exactly once, and they come to the same exchanges in the same order.
+ * have every weight and state exactly once, and they come to the same collectives in the same order.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -58,7 +58,7 @@ static snug_recipe *make_recipe(const struct scheme *scheme, const char *line, i
     return recipe;
 }
 
-static void check_plan(const struct session *s, const char *what)
+static void check_plan(const struct compiled *s, const char *what)
 {
     struct snug_error err = {0};
     if (program_verify(&s->prog, &err) != SNUG_OK ||
@@ -67,14 +67,14 @@ static void check_plan(const struct session *s, const char *what)
         fail_msg("%s: %s", what, err.message);
 }
 
-/* Exchanges of both, in order: the same kinds, cuts and wholes. */
+/* Collectives of both, in order: the same kinds, cuts and wholes. */
 static void check_order(const struct program *a, const struct program *b, const char *what)
 {
     int i = 0, j = 0;
     for (;;) {
-        while (i < a->n_ops && !op_is_exchange(a->ops[i].kind))
+        while (i < a->n_ops && !op_is_collective(a->ops[i].kind))
             i++;
-        while (j < b->n_ops && !op_is_exchange(b->ops[j].kind))
+        while (j < b->n_ops && !op_is_collective(b->ops[j].kind))
             j++;
         if (i == a->n_ops || j == b->n_ops)
             break;
@@ -83,17 +83,17 @@ static void check_order(const struct program *a, const struct program *b, const 
                     x->attrs.accumulate == y->attrs.accumulate &&
                     memcmp(&x->attrs.options, &y->attrs.options, sizeof x->attrs.options) == 0;
         for (int k = 0; same && k < x->n_in; k++)
-            same = strcmp(a->tensors[exchange_whole(x, k)].name,
-                          b->tensors[exchange_whole(y, k)].name) == 0;
+            same = strcmp(a->tensors[collective_whole(x, k)].name,
+                          b->tensors[collective_whole(y, k)].name) == 0;
         if (!same)
-            fail_msg("%s: ranks come to different exchanges", what);
+            fail_msg("%s: ranks come to different collectives", what);
     }
     assert_int_equal(i, a->n_ops);
     assert_int_equal(j, b->n_ops);
 }
 
 /* What is sharded is somewhere once; what is not is whole on every rank, or on one. */
-static void check_shares(const struct session *ranks, int n_ranks, const char *what)
+static void check_shares(const struct compiled *ranks, int n_ranks, const char *what)
 {
     const struct program *first = &ranks[0].prog;
     for (int id = 0; id < first->n_tensors; id++) {
@@ -125,7 +125,7 @@ static void check_shares(const struct session *ranks, int n_ranks, const char *w
 static void check_ranks(const char *model_name, const struct scheme *scheme, const char *line,
                         int n_ranks)
 {
-    struct session ranks[RANKS_MOST];
+    struct compiled ranks[RANKS_MOST];
     struct snug_model model = {0};
     struct snug_error err = {0};
     char what[200];
@@ -134,32 +134,32 @@ static void check_ranks(const char *model_name, const struct scheme *scheme, con
     assert_int_equal(model_from_name(model_name, &model, &err), SNUG_OK);
     int64_t most = 0;
     for (int r = 0; r < n_ranks; r++) {
-        struct session_request q = {
+        struct compile_request q = {
             .model = &model, .recipe = recipe, .train = true, .rank = &r, .seq = 0};
-        if (session_make(&q, &ranks[r], &err) != SNUG_OK)
+        if (compile_step(&q, &ranks[r], &err) != SNUG_OK)
             fail_msg("%s: %s", what, err.message);
         check_plan(&ranks[r], what);
         check_order(&ranks[0].prog, &ranks[r].prog, what);
         most = ranks[r].plan.arena_bytes > most ? ranks[r].plan.arena_bytes : most;
     }
     check_shares(ranks, n_ranks, what);
-    struct session fullest, beside;
-    struct session_request q = {.model = &model, .recipe = recipe, .train = true};
-    assert_int_equal(session_make(&q, &fullest, &err), SNUG_OK);
+    struct compiled fullest, beside;
+    struct compile_request q = {.model = &model, .recipe = recipe, .train = true};
+    assert_int_equal(compile_step(&q, &fullest, &err), SNUG_OK);
     if (fullest.plan.arena_bytes != most)
         fail_msg("%s: the fullest rank has %lld bytes, one of them %lld", what,
                  (long long)fullest.plan.arena_bytes, (long long)most);
-    struct session_request eval = {
+    struct compile_request eval = {
         .model = &model, .recipe = recipe, .batch = 2, .over = &ranks[1]};
-    if (session_make(&eval, &beside, &err) != SNUG_OK ||
+    if (compile_step(&eval, &beside, &err) != SNUG_OK ||
         plan_check_over(&beside.prog, beside.plan.offset, beside.plan.arena_bytes,
                         beside.backend->alignment, &ranks[1].prog, ranks[1].plan.offset,
                         &err) != SNUG_OK)
         fail_msg("%s, evaluated: %s", what, err.message);
-    session_free(&beside);
-    session_free(&fullest);
+    compiled_step_free(&beside);
+    compiled_step_free(&fullest);
     for (int r = 0; r < n_ranks; r++)
-        session_free(&ranks[r]);
+        compiled_step_free(&ranks[r]);
     snug_recipe_free(recipe);
 }
 
@@ -187,15 +187,15 @@ static void test_formulas(void **state)
         for (int zero = 0; zero <= 3; zero++) {
             struct scheme scheme = {"", "ddp", (const char *[]){"0", "1", "2", "3"}[zero]};
             snug_recipe *recipe = make_recipe(&scheme, "precision=fp16 optimizer=adam", counts[i]);
-            struct session_request q = {.model = &model, .recipe = recipe, .train = true};
-            struct session s;
-            assert_int_equal(session_make(&q, &s, &err), SNUG_OK);
+            struct compile_request q = {.model = &model, .recipe = recipe, .train = true};
+            struct compiled s;
+            assert_int_equal(compile_step(&q, &s, &err), SNUG_OK);
             int64_t shard = (psi + counts[i] - 1) / counts[i];
             const int64_t *at = s.plan.at_peak;
             assert_int_equal(at[ROLE_parameter], 2 * (zero >= 3 ? shard : psi));
             assert_int_equal(at[ROLE_gradient], 2 * (zero >= 2 ? shard : psi));
             assert_int_equal(at[ROLE_optimizer], 12 * (zero >= 1 ? shard : psi));
-            session_free(&s);
+            compiled_step_free(&s);
             snug_recipe_free(recipe);
         }
 }
@@ -217,9 +217,9 @@ static void test_refusals(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct scheme scheme = {"", "ddp", rows[i].zero};
         snug_recipe *recipe = make_recipe(&scheme, rows[i].line, 2);
-        struct session_request q = {.model = &model, .recipe = recipe, .train = true};
-        struct session s;
-        assert_int_not_equal(session_make(&q, &s, &err), SNUG_OK);
+        struct compile_request q = {.model = &model, .recipe = recipe, .train = true};
+        struct compiled s;
+        assert_int_not_equal(compile_step(&q, &s, &err), SNUG_OK);
         if (strstr(err.message, rows[i].words) == NULL)
             fail_msg("%s: %s", rows[i].line, err.message);
         snug_recipe_free(recipe);

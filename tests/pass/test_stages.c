@@ -48,7 +48,7 @@ enum { N_CASES = sizeof cases / sizeof *cases };
 
 /* ---- one stage ------------------------------------------------------------------------------------ */
 
-static void check_plan(const struct session *s, const char *what)
+static void check_plan(const struct compiled *s, const char *what)
 {
     struct snug_error err = {0};
     if (program_verify(&s->prog, &err) != SNUG_OK ||
@@ -58,7 +58,7 @@ static void check_plan(const struct session *s, const char *what)
 }
 
 /* From the first op of a micro-batch to its last it is under way. */
-static int most_in_flight(const struct session *s)
+static int most_in_flight(const struct compiled *s)
 {
     int most = 0;
     int *begin = malloc((size_t)s->n_micro * sizeof *begin);
@@ -68,7 +68,7 @@ static int most_in_flight(const struct session *s)
     for (int i = 0; i < program_body_end(&s->prog); i++) {
         const struct op *op = &s->prog.ops[i];
         bool is_at_end = op->kind == OP_clear || op->kind == OP_scale; /* the loss of them all */
-        if (op_is_exchange(op->kind) || op->kind == OP_sent || is_at_end)
+        if (op_is_collective(op->kind) || op->kind == OP_sent || is_at_end)
             continue;
         begin[op->micro] = begin[op->micro] < 0 ? i : begin[op->micro];
         end[op->micro] = i;
@@ -84,7 +84,7 @@ static int most_in_flight(const struct session *s)
     return most;
 }
 
-static int in_flight_of(const struct session *s, const struct snug_recipe *recipe)
+static int in_flight_of(const struct compiled *s, const struct snug_recipe *recipe)
 {
     int of_1f1b = s->n_stages - s->stage;
     return recipe->pipeline == PIPELINE_naive   ? 1
@@ -100,7 +100,7 @@ struct queue { /* of messages that leave: those from n_left to n_set_off */
     int peer[QUEUE_MOST], n_left, n_set_off;
 };
 
-/* The lanes of all ranks: a recv waits for its send, `sent` for its recv, an exchange for its group. */
+/* The lanes of all ranks: a recv waits for its send, `sent` for its recv, a collective for its group. */
 struct lane {
     const struct program *prog;
     int at;                                         /* op */
@@ -118,10 +118,10 @@ struct lane {
     struct queue leaving[2]; /* to neighbours, and beyond */
 };
 
-static int group_of(const struct session *s, const struct op *op, int *ranks)
+static int group_of(const struct compiled *s, const struct op *op, int *ranks)
 {
     int n = 0;
-    enum exchange_group group = exchange_group(op);
+    enum collective_group group = collective_group(op);
     for (int r = 0; r < s->n_ranks * s->n_stages; r++) {
         int stage = r / s->n_ranks, replica = r % s->n_ranks;
         bool is_end = (stage == 0 || stage == s->n_stages - 1) && replica == s->rank;
@@ -129,7 +129,7 @@ static int group_of(const struct session *s, const struct op *op, int *ranks)
             (group == GROUP_ENDS && is_end))
             ranks[n++] = r;
     }
-    assert_int_equal(n, exchange_ranks(op));
+    assert_int_equal(n, collective_ranks(op));
     return n;
 }
 
@@ -173,7 +173,7 @@ static bool take_direct(struct lane *lanes, int rank, const struct op *op)
     return true;
 }
 
-/* Would this op, the next of rank's lane, be done?  Exchanges apart. */
+/* Would this op, the next of rank's lane, be done?  Collectives apart. */
 static bool take_message(struct lane *lanes, int rank, const struct op *op)
 {
     struct lane *lane = &lanes[rank];
@@ -211,42 +211,42 @@ static bool take_message(struct lane *lanes, int rank, const struct op *op)
 }
 
 /* Everybody of the group stands at the same exchange: all go on. */
-static bool take_exchange(const struct session *sessions, struct lane *lanes, int rank)
+static bool take_collective(const struct compiled *compiled_steps, struct lane *lanes, int rank)
 {
     const struct op *op = &lanes[rank].prog->ops[lanes[rank].at];
-    int group[RANKS_MOST], n = group_of(&sessions[rank], op, group);
+    int group[RANKS_MOST], n = group_of(&compiled_steps[rank], op, group);
     for (int i = 0; i < n; i++) {
         const struct lane *other = &lanes[group[i]];
         const struct op *theirs =
             other->at < other->prog->n_ops ? &other->prog->ops[other->at] : NULL;
         if (theirs == NULL || theirs->kind != op->kind ||
-            exchange_group(theirs) != exchange_group(op))
+            collective_group(theirs) != collective_group(op))
             return false;
-        assert_string_equal(other->prog->tensors[exchange_whole(theirs, 0)].name,
-                            lanes[rank].prog->tensors[exchange_whole(op, 0)].name);
+        assert_string_equal(other->prog->tensors[collective_whole(theirs, 0)].name,
+                            lanes[rank].prog->tensors[collective_whole(op, 0)].name);
     }
     for (int i = 0; i < n; i++)
         lanes[group[i]].at++;
     return true;
 }
 
-static void check_lanes(const struct session *sessions, int n_ranks, bool is_direct,
+static void check_lanes(const struct compiled *compiled_steps, int n_ranks, bool is_direct,
                         const char *what)
 {
     struct lane *lanes = calloc(RANKS_MOST, sizeof *lanes);
     bool moved = true;
     for (int r = 0; r < n_ranks; r++) {
-        lanes[r].prog = &sessions[r].prog;
+        lanes[r].prog = &compiled_steps[r].prog;
         lanes[r].is_direct = is_direct;
-        lanes[r].stage_ranks = sessions[r].n_ranks;
+        lanes[r].stage_ranks = compiled_steps[r].n_ranks;
     }
     while (moved) {
         moved = false;
         for (int r = 0; r < n_ranks; r++)
             while (lanes[r].at < lanes[r].prog->n_ops) {
                 const struct op *op = &lanes[r].prog->ops[lanes[r].at];
-                if (op_is_exchange(op->kind)) {
-                    if (!take_exchange(sessions, lanes, r))
+                if (op_is_collective(op->kind)) {
+                    if (!take_collective(compiled_steps, lanes, r))
                         break;
                 } else if (!op_is_message(op->kind) || take_message(lanes, r, op)) {
                     lanes[r].at++;
@@ -270,13 +270,13 @@ static void check_lanes(const struct session *sessions, int n_ranks, bool is_dir
 }
 
 /* Weights are on one stage, a table on two at most. */
-static void check_weights(const struct session *sessions, int n_stages, const char *what)
+static void check_weights(const struct compiled *compiled_steps, int n_stages, const char *what)
 {
-    const struct program *first = session_forward(&sessions[0]);
+    const struct program *first = compiled_step_forward(&compiled_steps[0]);
     for (int id = 0; id < first->n_tensors; id++) {
         int n = 0;
         for (int stage = 0; stage < n_stages; stage++)
-            n += sessions[stage * sessions[0].n_ranks].prog.tensors[id].persistent;
+            n += compiled_steps[stage * compiled_steps[0].n_ranks].prog.tensors[id].persistent;
         bool is_table = strcmp(first->tensors[id].name, "wte.weight") == 0;
         if (first->tensors[id].role == ROLE_parameter && (n < 1 || n > 1 + is_table))
             fail_msg("%s: \"%s\" is on %d stages", what, first->tensors[id].name, n);
@@ -288,7 +288,7 @@ static void test_programs(void **state)
     (void)state;
     for (int i = 0; i < N_CASES; i++) {
         const struct one_case *c = &cases[i];
-        struct session sessions[RANKS_MOST];
+        struct compiled compiled_steps[RANKS_MOST];
         struct snug_error err = {0};
         char keys[256], what[300];
         snprintf(keys, sizeof keys, "%s ranks=%d stages=%d threads=1", c->keys, c->n_ranks,
@@ -297,20 +297,21 @@ static void test_programs(void **state)
         snug_recipe *recipe = recipe_of(keys);
         snug_model *model = model_of(c->model);
         for (int r = 0; r < c->n_ranks; r++) {
-            struct session_request q = {
+            struct compile_request q = {
                 .model = model, .recipe = recipe, .train = true, .rank = &r};
-            must(session_make(&q, &sessions[r], &err), &err);
-            check_plan(&sessions[r], what);
-            int most = most_in_flight(&sessions[r]), should = in_flight_of(&sessions[r], recipe);
+            must(compile_step(&q, &compiled_steps[r], &err), &err);
+            check_plan(&compiled_steps[r], what);
+            int most = most_in_flight(&compiled_steps[r]),
+                should = in_flight_of(&compiled_steps[r], recipe);
             if (most != should)
                 fail_msg("%s: rank %d has %d micro-batches in flight, not %d", what, r, most,
                          should);
         }
-        check_lanes(sessions, c->n_ranks, false, what);
-        check_lanes(sessions, c->n_ranks, true, what);
-        check_weights(sessions, c->n_stages, what);
+        check_lanes(compiled_steps, c->n_ranks, false, what);
+        check_lanes(compiled_steps, c->n_ranks, true, what);
+        check_weights(compiled_steps, c->n_stages, what);
         for (int r = 0; r < c->n_ranks; r++)
-            session_free(&sessions[r]);
+            compiled_step_free(&compiled_steps[r]);
         snug_model_free(model);
         snug_recipe_free(recipe);
     }
@@ -414,12 +415,12 @@ static void test_cut_of_evaluation(void **state)
 static void test_stages_have_weights(void **state)
 {
     struct snug_error err = {0};
-    struct session s;
+    struct compiled s;
     snug_model *model = model_of("mlp:40-64-10");
     snug_recipe *recipe = recipe_of("batch=12 precision=bf16 pipeline=naive ranks=3 threads=1");
-    struct session_request q = {.model = model, .recipe = recipe, .train = true};
+    struct compile_request q = {.model = model, .recipe = recipe, .train = true};
     (void)state;
-    assert_int_equal(session_make(&q, &s, &err), SNUG_BAD_ARGUMENT);
+    assert_int_equal(compile_step(&q, &s, &err), SNUG_BAD_ARGUMENT);
     assert_non_null(strstr(err.message, "has 2 blocks to share out"));
     snug_recipe_free(recipe);
     snug_model_free(model);

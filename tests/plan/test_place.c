@@ -276,8 +276,8 @@ static void test_short_lives(void **state)
 #define T(name) "tensor " name " activation f32 [4]; "
 
 static const struct {
-    const char *name, *text, *apart[2]; /* these two must not share bytes */
-} named_rows[] = {
+    const char *name, *text, *no_alias[2]; /* these two must not share bytes */
+} named_kernels[] = {
     {"a sum over micro-batches is not overwritten by the last op of the body",
      HEAD T("g") T("y") "body 0 2 x 2; g = accumulate x {accumulate=after_first}; y = act g",
      {"g", "y"}},
@@ -295,19 +295,19 @@ static const struct {
      {"a", "y"}},
 };
 
-static void test_named_rows(void **state)
+static void test_named_kernels(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof named_rows / sizeof *named_rows; i++) {
+    for (size_t i = 0; i < sizeof named_kernels / sizeof *named_kernels; i++) {
         struct snug_error err = {0};
         struct program prog;
         struct plan plan;
-        if (program_parse(named_rows[i].text, &prog, &err) != SNUG_OK ||
+        if (program_parse(named_kernels[i].text, &prog, &err) != SNUG_OK ||
             plan_make(&prog, ALIGNMENT, &rates, &plan, &err) != SNUG_OK ||
             plan_check(&prog, plan.offset, plan.arena_bytes, ALIGNMENT, &err) != SNUG_OK)
-            fail_msg("%s: %s", named_rows[i].name, err.message);
-        tensor_id a = program_find(&prog, named_rows[i].apart[0]);
-        tensor_id b = program_find(&prog, named_rows[i].apart[1]);
+            fail_msg("%s: %s", named_kernels[i].name, err.message);
+        tensor_id a = program_find(&prog, named_kernels[i].no_alias[0]);
+        tensor_id b = program_find(&prog, named_kernels[i].no_alias[1]);
         assert_int_not_equal(plan.offset[a], plan.offset[b]);
         plan_free(&plan);
         program_free(&prog);
@@ -531,7 +531,7 @@ static void test_long_program(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_named_rows),
+        cmocka_unit_test(test_named_kernels),
         cmocka_unit_test(test_random_programs),
         cmocka_unit_test(test_lower_bound),
         cmocka_unit_test(test_same_plan_twice),

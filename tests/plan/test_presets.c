@@ -33,7 +33,7 @@ enum { N_PRESETS = (int)(sizeof presets / sizeof *presets), N_PRECISIONS = 3, BA
 struct asked {
     struct snug_model model;
     snug_recipe *recipe;
-    struct session session;
+    struct compiled compiled;
 };
 
 static void ask_for_batch(struct asked *a, const char *name, const char *precision,
@@ -48,12 +48,12 @@ static void ask_for_batch(struct asked *a, const char *name, const char *precisi
         snug_recipe_set(a->recipe, "optimizer", optimizer, &err) != SNUG_OK ||
         snug_recipe_set(a->recipe, "threads", "8", &err) != SNUG_OK)
         fail_msg("%s: %s", name, err.message);
-    struct session_request request = {.model = &a->model,
+    struct compile_request request = {.model = &a->model,
                                       .recipe = a->recipe,
                                       .train = true,
                                       .batch = batch,
                                       .micro_batch = micro_batch};
-    if (session_make(&request, &a->session, &err) != SNUG_OK)
+    if (compile_step(&request, &a->compiled, &err) != SNUG_OK)
         fail_msg("%s %s: %s", name, precision, err.message);
 }
 
@@ -65,7 +65,7 @@ static void ask(struct asked *a, const char *name, const char *precision, const 
 
 static void forget(struct asked *a)
 {
-    session_free(&a->session);
+    compiled_step_free(&a->compiled);
     snug_recipe_free(a->recipe);
 }
 
@@ -80,13 +80,13 @@ static void test_fragmentation(void **state)
                 struct asked a;
                 struct snug_error err = {0};
                 ask(&a, presets[i], precisions[p], "adamw", micro_batch);
-                const struct plan *plan = &a.session.plan;
-                if (plan_check(&a.session.prog, plan->offset, plan->arena_bytes,
-                               a.session.backend->alignment, &err) != SNUG_OK)
+                const struct plan *plan = &a.compiled.plan;
+                if (plan_check(&a.compiled.prog, plan->offset, plan->arena_bytes,
+                               a.compiled.backend->alignment, &err) != SNUG_OK)
                     fail_msg("%s %s: %s", presets[i], precisions[p], err.message);
                 double part = (double)plan->fragmentation / (double)plan->arena_bytes;
                 worst = part > worst ? part : worst;
-                n_ops = a.session.prog.n_ops;
+                n_ops = a.compiled.prog.n_ops;
                 if (part > 0.01)
                     fail_msg("%s %s, micro-batch %d of %d: fragmentation %.2f%%", presets[i],
                              precisions[p], (int)micro_batch, BATCH, 100 * part);
@@ -112,7 +112,7 @@ static void test_parameter_counts(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct asked a;
         ask(&a, rows[i].model, "fp32", "sgd", 1);
-        assert_int_equal(a.session.n_parameters, rows[i].parameters);
+        assert_int_equal(a.compiled.n_parameters, rows[i].parameters);
         forget(&a);
     }
 }
@@ -126,7 +126,7 @@ static void test_activations_of_resnet50(void **state)
         struct asked a;
         struct snug_ledger ledger;
         ask_for_batch(&a, "resnet50", precisions[p], "adamw", 32, 32);
-        session_ledger(&a.session, a.recipe, &ledger);
+        compiled_step_ledger(&a.compiled, a.recipe, &ledger);
         bytes[p] = (double)ledger.activations;
         forget(&a);
     }
@@ -157,7 +157,7 @@ static void test_psi(void **state)
             struct asked a;
             struct snug_ledger ledger;
             ask(&a, psi_rows[i].model, psi_rows[i].precision, psi_rows[i].optimizer, micro_batch);
-            session_ledger(&a.session, a.recipe, &ledger);
+            compiled_step_ledger(&a.compiled, a.recipe, &ledger);
             assert_int_equal(ledger.parameters, psi_rows[i].parameters);
             assert_int_equal(ledger.gradients, psi_rows[i].gradients);
             assert_int_equal(ledger.optimizer, psi_rows[i].states);
@@ -166,7 +166,7 @@ static void test_psi(void **state)
             assert_int_equal(ledger.fragmentation, 0);
             assert_int_equal(ledger.total,
                              psi_rows[i].parameters + psi_rows[i].gradients + psi_rows[i].states);
-            assert_int_equal(a.session.prog.n_repeat, 1); /* nothing to repeat */
+            assert_int_equal(a.compiled.prog.n_repeat, 1); /* nothing to repeat */
             forget(&a);
         }
 }
@@ -178,18 +178,18 @@ static void test_over(void **state)
     for (int i = 0; i < 2; i++)
         for (int p = 0; p < N_PRECISIONS; p++) {
             struct asked a;
-            struct session eval;
+            struct compiled eval;
             struct snug_error err = {0};
             ask(&a, presets[i], precisions[p], "adamw", 1);
-            struct session_request request = {
-                .model = &a.model, .recipe = a.recipe, .batch = BATCH, .over = &a.session};
-            if (session_make(&request, &eval, &err) != SNUG_OK ||
+            struct compile_request request = {
+                .model = &a.model, .recipe = a.recipe, .batch = BATCH, .over = &a.compiled};
+            if (compile_step(&request, &eval, &err) != SNUG_OK ||
                 plan_check_over(&eval.prog, eval.plan.offset, eval.plan.arena_bytes,
-                                eval.backend->alignment, &a.session.prog, a.session.plan.offset,
+                                eval.backend->alignment, &a.compiled.prog, a.compiled.plan.offset,
                                 &err) != SNUG_OK)
                 fail_msg("%s: %s", presets[i], err.message);
-            const struct program *host = &a.session.prog;
-            const int64_t *place = a.session.plan.offset;
+            const struct program *host = &a.compiled.prog;
+            const int64_t *place = a.compiled.plan.offset;
             for (int t = 0; t < eval.prog.n_tensors; t++) {
                 int64_t at = eval.plan.offset[t];
                 if (at < 0)
@@ -204,7 +204,7 @@ static void test_over(void **state)
                         fail_msg("%s: \"%s\" lies on the weights", presets[i],
                                  eval.prog.tensors[t].name);
             }
-            session_free(&eval);
+            compiled_step_free(&eval);
             forget(&a);
         }
 }

@@ -34,23 +34,23 @@ static void totals_are_those_of_blocks(void **state)
     (void)state;
     for (int i = 0; i < N_CASES; i++) {
         struct snug_error err = {0};
-        struct session s;
+        struct compiled s;
         snug_model *model = model_of(cases[i].model);
         snug_recipe *recipe = recipe_of(cases[i].keys);
-        struct session_request q = {.model = model, .recipe = recipe, .train = true};
-        must(session_make(&q, &s, &err), &err);
+        struct compile_request q = {.model = model, .recipe = recipe, .train = true};
+        must(compile_step(&q, &s, &err), &err);
         int n = s.prog.n_ops > 0 ? s.prog.n_ops : 1;
-        struct moment *moments = calloc((size_t)n, sizeof *moments);
-        must(plan_timeline(&s.prog, &s.plan, moments, &err), &err);
+        struct timeline_point *points = calloc((size_t)n, sizeof *points);
+        must(plan_timeline(&s.prog, &s.plan, points, &err), &err);
         for (int op = 0; op < n; op++) {
             int64_t alive = 0;
             for (int b = 0; b < s.plan.n_blocks; b++)
                 if (s.plan.blocks[b].first <= op && s.plan.blocks[b].last >= op)
                     alive += s.plan.blocks[b].bytes;
-            assert_int_equal(moments[op].total, alive);
+            assert_int_equal(points[op].total, alive);
         }
-        free(moments);
-        session_free(&s);
+        free(points);
+        compiled_step_free(&s);
         snug_recipe_free(recipe);
         snug_model_free(model);
     }
@@ -61,22 +61,22 @@ static void the_largest_is_the_peak(void **state)
     (void)state;
     for (int i = 0; i < N_CASES; i++) {
         struct snug_error err = {0};
-        struct snug_moment *moments;
+        struct snug_timeline_point *points;
         struct snug_ledger l;
         int64_t n, most = 0;
         snug_plan *plan;
         snug_model *model = model_of(cases[i].model);
         snug_recipe *recipe = recipe_of(cases[i].keys);
         must(snug_plan_make(model, recipe, &plan, &err), &err);
-        must(snug_plan_timeline(plan, &moments, &n, &err), &err);
+        must(snug_plan_timeline(plan, &points, &n, &err), &err);
         snug_plan_ledger(plan, &l);
         for (int64_t k = 0; k < n; k++) {
-            const struct snug_moment *m = &moments[k];
+            const struct snug_timeline_point *m = &points[k];
             most = m->total > most ? m->total : most;
             assert_int_equal(m->total, m->parameters + m->gradients + m->optimizer +
                                            m->activations + m->temporary);
         }
-        const struct snug_moment *peak = &moments[l.peak_op];
+        const struct snug_timeline_point *peak = &points[l.peak_op];
         assert_int_equal(most, l.lower_bound);
         assert_int_equal(peak->total, l.lower_bound);
         assert_int_equal(peak->total + l.fragmentation, l.total);
@@ -88,7 +88,7 @@ static void the_largest_is_the_peak(void **state)
         char *text = snug_plan_timeline_text(plan, 0);
         assert_non_null(text);
         snug_free(text);
-        snug_free(moments);
+        snug_free(points);
         snug_plan_free(plan);
         snug_recipe_free(recipe);
         snug_model_free(model);
@@ -100,18 +100,18 @@ static void an_estimate_is_the_plan_without_places(void **state)
     (void)state;
     for (int i = 0; i < N_CASES - 1; i++) { /* the room for averages is not in it */
         struct snug_error err = {0};
-        struct session whole, quick;
+        struct compiled whole, quick;
         snug_model *model = model_of(cases[i].model);
         snug_recipe *recipe = recipe_of(cases[i].keys);
-        struct session_request q = {.model = model, .recipe = recipe, .train = true};
-        must(session_make(&q, &whole, &err), &err);
+        struct compile_request q = {.model = model, .recipe = recipe, .train = true};
+        must(compile_step(&q, &whole, &err), &err);
         q.estimate = true;
-        must(session_make(&q, &quick, &err), &err);
+        must(compile_step(&q, &quick, &err), &err);
         assert_int_equal(quick.plan.arena_bytes, whole.plan.lower_bound);
         assert_true(quick.plan.step_seconds == whole.plan.step_seconds);
         assert_memory_equal(quick.plan.at_peak, whole.plan.at_peak, sizeof whole.plan.at_peak);
-        session_free(&whole);
-        session_free(&quick);
+        compiled_step_free(&whole);
+        compiled_step_free(&quick);
         snug_recipe_free(recipe);
         snug_model_free(model);
     }
@@ -126,11 +126,11 @@ static void seconds_are_work_over_rate(void **state)
 {
     (void)state;
     struct snug_error err = {0};
-    struct session s;
+    struct compiled s;
     snug_model *model = model_of("mlp:64-32-16");
     snug_recipe *recipe = recipe_of("batch=128");
-    struct session_request q = {.model = model, .recipe = recipe, .train = true};
-    must(session_make(&q, &s, &err), &err);
+    struct compile_request q = {.model = model, .recipe = recipe, .train = true};
+    must(compile_step(&q, &s, &err), &err);
     const struct op *op = &s.prog.ops[0];
     while (op->kind != OP_linear)
         op++;
@@ -156,36 +156,36 @@ static void seconds_are_work_over_rate(void **state)
     assert_near(op_seconds(&s.prog, op, &measured), flops / 4e6);
     curve = (struct rate_curve){OP_linear, DTYPE_f32, 0, 1, {{64, 4e6}}}; /* thinner is slower */
     assert_near(op_seconds(&s.prog, op, &measured), flops / 2e6);
-    session_free(&s);
+    compiled_step_free(&s);
     snug_recipe_free(recipe);
     snug_model_free(model);
 }
 
-/* Offloaded states are fetched and stashed: at once where the way to them is duplex. */
+/* Offloaded states are prefetched and evicted: at once where the way to them is duplex. */
 static void both_ways_at_once(void **state)
 {
     (void)state;
     struct snug_error err = {0};
     snug_model *model = model_of("mlp:64-32-16");
     snug_recipe *recipe = recipe_of("batch=128 offload=states");
-    double seconds[2], fetched = 0, stashed = 0;
+    double seconds[2], fetched = 0, evicted = 0;
     for (int duplex = 0; duplex < 2; duplex++) {
-        struct session s;
+        struct compiled s;
         struct device_rates rates = {
-            .flops = 1e30, .bytes = 1e30, .stored_bytes = 1e6, .store_is_duplex = duplex != 0};
-        struct session_request q = {
+            .flops = 1e30, .bytes = 1e30, .pool_bytes_per_s = 1e6, .pool_is_duplex = duplex != 0};
+        struct compile_request q = {
             .model = model, .recipe = recipe, .train = true, .rates = &rates};
-        must(session_make(&q, &s, &err), &err);
+        must(compile_step(&q, &s, &err), &err);
         seconds[duplex] = s.plan.step_seconds;
         for (int i = 0; i < s.prog.n_ops && duplex == 0; i++) {
             double bytes = op_read_bytes(&s.prog, &s.prog.ops[i]);
-            fetched += s.prog.ops[i].kind == OP_fetch ? bytes : 0;
-            stashed += s.prog.ops[i].kind == OP_stash ? bytes : 0;
+            fetched += s.prog.ops[i].kind == OP_prefetch ? bytes : 0;
+            evicted += s.prog.ops[i].kind == OP_evict ? bytes : 0;
         }
-        session_free(&s);
+        compiled_step_free(&s);
     }
-    assert_true(fetched > 0 && stashed == fetched);
-    assert_near(seconds[0], (fetched + stashed) / 1e6);
+    assert_true(fetched > 0 && evicted == fetched);
+    assert_near(seconds[0], (fetched + evicted) / 1e6);
     assert_near(seconds[1], fetched / 1e6);
     snug_recipe_free(recipe);
     snug_model_free(model);

@@ -261,8 +261,8 @@ static struct report_bench bench_example(void)
         .floor_seconds = 0.268,
         .step_tokens = 4096,
         .unit = "tokens",
-        .product_flops = 3e12,
-        .best_product_flops = 2e12,
+        .gemm_flops = 3e12,
+        .best_gemm_flops = 2e12,
     };
 }
 
@@ -333,7 +333,7 @@ static void bench_is_exact(void **state)
     (void)state;
     static const char *const expected[] = {
         "this machine at best, 2 threads\n",
-        "  bf16 products of tile registers   5.650 TFLOP/s  AMX\n",
+        "  bf16 matmuls of tile registers   5.650 TFLOP/s  AMX\n",
         "  linear_grad_w  bf16 4096 x 3072 to 768     10.000  2.000 TFLOP/s   35% AMX\n",
         "a step of gpt2: batch 4 x 1024, bf16, adamw; median of 5\n",
         "  linear_cross_entropy_train     1  1500.000  75.0%  0.633 TFLOP/s   11% AMX\n",

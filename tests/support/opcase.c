@@ -123,7 +123,7 @@ static bool look_up(const struct builder *b, const char *key, size_t length, cha
     return true;
 }
 
-/* `4`, `B` or `3*C`: a product of numbers and sizes. */
+/* `4`, `B` or `3*C`: a matmul of numbers and sizes. */
 static bool read_size(const struct builder *b, const char *text, int64_t *value)
 {
     *value = 1;

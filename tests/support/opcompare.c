@@ -23,7 +23,7 @@ void opcompare_problem(struct opcompare *ctx, const struct opcase *c, const stru
                        const char *row, const char *level, const char *what)
 {
     if (ctx->n_failures++ < MAX_PRINTED)
-        print_error("%s: %s, row %s (%s): %s\n", c->label, op_infos[op->kind].name, row, level,
+        print_error("%s: %s, kernel %s (%s): %s\n", c->label, op_infos[op->kind].name, row, level,
                     what);
 }
 
@@ -50,8 +50,8 @@ static struct triple *triple_of(struct opcompare *ctx, struct triple key)
 static bool may_lie_on(const struct kernel *row, const struct program *prog, const struct op *op,
                        int k)
 {
-    return !(row->apart != NULL && row->apart(prog, op)) && (op_infos[op->kind].inplace >> k & 1) &&
-           k < op->n_in && op->in[k] != TENSOR_NONE &&
+    return !(row->no_alias != NULL && row->no_alias(prog, op)) &&
+           (op_infos[op->kind].inplace >> k & 1) && k < op->n_in && op->in[k] != TENSOR_NONE &&
            prog->tensors[op->in[k]].dtype == prog->tensors[op->out[0]].dtype &&
            shape_equal(&prog->tensors[op->in[k]].shape, &prog->tensors[op->out[0]].shape);
 }
@@ -155,7 +155,7 @@ static void check_row(struct opcompare *ctx, const struct opcase *c, int op_inde
                               .add = add};
         run.row = backend->choose(&c->prog, op, &run.facts);
         if (run.row == NULL) {
-            opcompare_problem(ctx, c, op, "none", level, "the backend has no row for it");
+            opcompare_problem(ctx, c, op, "none", level, "the backend has no kernel for it");
             return;
         }
         if (!reference_only && run.row == ref_row(op->kind))
@@ -279,6 +279,6 @@ void opcompare_cases(struct opcompare *ctx)
                       op_infos[t->kind].name, dtype_name(t->dtype), t->row->name, t->level,
                       t->worst, t->where);
     }
-    print_message("compared %d triples of op, type and row in %d runs; %d cases are left out\n",
+    print_message("compared %d triples of op, type and kernel in %d runs; %d cases are left out\n",
                   ctx->n_triples, ctx->n_runs, ctx->n_left_out);
 }

@@ -45,12 +45,12 @@ static bool is_one_of(const char *words, const char *flags)
 static void check(const struct expected *e)
 {
     struct snug_error err = {0};
-    struct session s;
+    struct compiled s;
     struct priced_recipe list[ADVICE_MOST];
     snug_model *model = model_of(e->model);
     snug_recipe *recipe = recipe_of(e->keys);
-    struct session_request q = {.model = model, .recipe = recipe, .train = true};
-    must(session_make(&q, &s, &err), &err);
+    struct compile_request q = {.model = model, .recipe = recipe, .train = true};
+    must(compile_step(&q, &s, &err), &err);
     int n = advice_list(model, recipe, &s, list);
     bool has = false;
     assert_in_range(n, 1, ADVICE_MOST);
@@ -69,7 +69,7 @@ static void check(const struct expected *e)
     if (!is_one_of(e->first, list[0].flags) || !has)
         fail_msg("%s, %s: %s comes first, or %s is not there", e->model, e->keys, list[0].flags,
                  e->among);
-    session_free(&s);
+    compiled_step_free(&s);
     snug_recipe_free(recipe);
     snug_model_free(model);
 }
@@ -134,18 +134,18 @@ static void changes_are_named_honestly(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct snug_error err = {0};
-        struct session s;
+        struct compiled s;
         struct priced_recipe list[ADVICE_MOST];
         snug_model *model = model_of(rows[i].model);
         snug_recipe *recipe = recipe_of(rows[i].keys);
-        struct session_request q = {.model = model, .recipe = recipe, .train = true};
-        must(session_make(&q, &s, &err), &err);
+        struct compile_request q = {.model = model, .recipe = recipe, .train = true};
+        must(compile_step(&q, &s, &err), &err);
         int n = advice_list(model, recipe, &s, list);
         const struct priced_recipe *one = find_flag(list, n, rows[i].flag);
         if (one == NULL)
             fail_msg("%s, %s: no %s", rows[i].model, rows[i].keys, rows[i].flag);
         assert_string_equal(advice_change_words(one), rows[i].words);
-        session_free(&s);
+        compiled_step_free(&s);
         snug_recipe_free(recipe);
         snug_model_free(model);
     }
@@ -178,14 +178,14 @@ static void what_fits_is_mild(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct snug_error err = {0};
-        struct session s;
+        struct compiled s;
         struct priced_recipe found;
         snug_model *model = model_of(rows[i].model);
         snug_recipe *recipe = recipe_of(rows[i].keys);
-        struct session_request q = {.model = model, .recipe = recipe, .train = true};
-        must(session_make(&q, &s, &err), &err);
+        struct compile_request q = {.model = model, .recipe = recipe, .train = true};
+        must(compile_step(&q, &s, &err), &err);
         int64_t limit =
-            s.plan.arena_bytes / 100 * rows[i].percent + session_expected_runtime_bytes(&s);
+            s.plan.arena_bytes / 100 * rows[i].percent + compiled_step_runtime_bytes(&s);
         assert_true(advice_find_fitting(model, recipe, &s, limit, &found));
         assert_string_equal(found.flags, rows[i].flags);
         assert_string_equal(found.replaced, rows[i].replaced);
@@ -193,7 +193,7 @@ static void what_fits_is_mild(void **state)
         assert_int_equal(found.total_bytes, total_of(model, recipe, found.flags));
         assert_false(advice_find_fitting(model, recipe, &s, 1000, &found));
         assert_int_equal(found.total_bytes, total_of(model, recipe, found.flags));
-        session_free(&s);
+        compiled_step_free(&s);
         snug_recipe_free(recipe);
         snug_model_free(model);
     }
@@ -203,11 +203,11 @@ static void what_fits_is_mild(void **state)
 static enum snug_status check_budget(const snug_model *model, const snug_recipe *recipe,
                                      int64_t limit, struct snug_error *err)
 {
-    struct session s;
-    struct session_request q = {.model = model, .recipe = recipe, .train = true};
-    must(session_make(&q, &s, err), err);
+    struct compiled s;
+    struct compile_request q = {.model = model, .recipe = recipe, .train = true};
+    must(compile_step(&q, &s, err), err);
     enum snug_status status = budget_check(model, recipe, &s, limit, "the budget", err);
-    session_free(&s);
+    compiled_step_free(&s);
     return status;
 }
 

@@ -65,7 +65,7 @@ static struct {
     const void *callers[MAX_CALLERS]; /* of our own allocations, the first ones */
 } watch;
 
-static int find_code(struct dl_phdr_info *info, size_t size, void *user)
+static int find_quant(struct dl_phdr_info *info, size_t size, void *user)
 {
     (void)size, (void)user;
     for (size_t k = 0; k < sizeof libraries / sizeof *libraries; k++)
@@ -83,7 +83,7 @@ static int find_code(struct dl_phdr_info *info, size_t size, void *user)
 static void watch_begin(void)
 {
     memset(&watch, 0, sizeof watch);
-    dl_iterate_phdr(find_code, NULL);
+    dl_iterate_phdr(find_quant, NULL);
     watch.on = true;
 }
 
@@ -270,12 +270,12 @@ static struct combination combination(size_t i)
     return c;
 }
 
-static void check_ledger(const struct session *s, const snug_recipe *recipe, struct combination c,
+static void check_ledger(const struct compiled *s, const snug_recipe *recipe, struct combination c,
                          const char *keys)
 {
     struct snug_ledger l;
     struct snug_error err;
-    session_ledger(s, recipe, &l);
+    compiled_step_ledger(s, recipe, &l);
     int64_t n = models[c.model].n_parameters;
     int64_t sum =
         l.parameters + l.gradients + l.optimizer + l.activations + l.temporary + l.fragmentation;
@@ -294,7 +294,7 @@ static void check_ledger(const struct session *s, const snug_recipe *recipe, str
 }
 
 /* Weights, data and states of zero, as fresh pages are: enough for every kernel to run. */
-static void run_step(const struct session *s, struct exec *exec)
+static void run_step(const struct compiled *s, struct exec *exec)
 {
     struct snug_error err;
     double *scalars = exec_scalars(exec);
@@ -309,15 +309,15 @@ static void check_combination(struct combination c, bool run)
 {
     char keys[200];
     struct snug_error err;
-    struct session s;
+    struct compiled s;
     struct exec *exec = NULL;
     snprintf(keys, sizeof keys, "%s precision=%s micro-batch=%d optimizer=%s threads=1",
              models[c.model].sizes, precisions[c.precision].name, 4 / micro_batches[c.micro],
              optimizers[c.optimizer].name);
     snug_model *model = model_of(models[c.model].model);
     snug_recipe *recipe = recipe_of(keys);
-    struct session_request q = {.model = model, .recipe = recipe, .train = true};
-    must(session_make(&q, &s, &err), &err);
+    struct compile_request q = {.model = model, .recipe = recipe, .train = true};
+    must(compile_step(&q, &s, &err), &err);
     assert_int_equal(s.prog.n_repeat, micro_batches[c.micro]);
     check_ledger(&s, recipe, c, keys);
 
@@ -343,7 +343,7 @@ static void check_combination(struct combination c, bool run)
     exec_free(exec);
     assert_int_equal(arena.n_release, 1);
     assert_int_equal(arena.release_bytes, planned);
-    session_free(&s);
+    compiled_step_free(&s);
     snug_recipe_free(recipe);
     snug_model_free(model);
 }

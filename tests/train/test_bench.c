@@ -43,27 +43,27 @@ static const struct report_rate *find(const struct report_rate *rows, int n_rows
 static void run(const char *keys, const char *type, struct report_bench *bench)
 {
     struct snug_error err = {0};
-    struct session session;
+    struct compiled compiled;
     snug_model *model = small_gpt();
     snug_recipe *recipe = recipe_of(keys);
-    struct session_request q = {.model = model, .recipe = recipe, .train = true};
-    must(session_make(&q, &session, &err), &err);
+    struct compile_request q = {.model = model, .recipe = recipe, .train = true};
+    must(compile_step(&q, &compiled, &err), &err);
     *bench = (struct report_bench){0};
-    must(bench_run(&session, 2, type, bench, &err), &err);
+    must(bench_run(&compiled, 2, type, bench, &err), &err);
     double flops = 0;
     int n_calls = 0, n_ops = 0;
-    for (int i = 0; i < session.prog.n_ops; i++) {
-        bool once = i >= session.prog.body_end || session.prog.ops[i].in_last;
-        int times = once ? 1 : session.prog.n_repeat;
+    for (int i = 0; i < compiled.prog.n_ops; i++) {
+        bool once = i >= compiled.prog.body_end || compiled.prog.ops[i].in_last;
+        int times = once ? 1 : compiled.prog.n_repeat;
         n_ops += times;
-        if (op_is_product(session.prog.ops[i].kind))
-            flops += times * op_flops(&session.prog, &session.prog.ops[i]);
+        if (op_is_gemm(compiled.prog.ops[i].kind))
+            flops += times * op_flops(&compiled.prog, &compiled.prog.ops[i]);
     }
     for (int i = 0; i < bench->n_ops; i++)
         n_calls += bench->ops[i].n_calls;
     assert_int_equal(n_calls, n_ops);
-    assert_true(bench->product_flops == flops);
-    session_free(&session);
+    assert_true(bench->gemm_flops == flops);
+    compiled_step_free(&compiled);
     snug_recipe_free(recipe);
     snug_model_free(model);
 }
@@ -93,7 +93,7 @@ static void kernels_are_lifted(void **state)
                                         "layernorm_grad", "update"};
     struct report_bench bench;
     run("batch=2 threads=1 precision=bf16", "bf16", &bench);
-    assert_int_equal(bench.n_kernels, 3 + 8); /* the products in fp32 too */
+    assert_int_equal(bench.n_kernels, 3 + 8); /* the matmuls in fp32 too */
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
         assert_true(find(bench.kernels, bench.n_kernels, kinds[i], "bf16")->seconds > 0);
     const struct report_rate *wide = find(bench.kernels, bench.n_kernels, "linear", "fp32");
@@ -106,10 +106,10 @@ static void kernels_are_lifted(void **state)
     assert_string_equal(find(bench.kernels, bench.n_kernels, "linear_grad_w", "bf16")->shape,
                         "16 x 24 to 72");
     assert_string_equal(find(bench.kernels, bench.n_kernels, "update", "bf16")->shape, "8388608");
-    assert_true(bench.best_product_flops > 0);
+    assert_true(bench.best_gemm_flops > 0);
 }
 
-/* Which limit: products of bf16 are held against tiles if there are any, all else is not. */
+/* Which limit: matmuls of bf16 are held against tiles if there are any, all else is not. */
 static void limits_are_chosen(void **state)
 {
     (void)state;
@@ -127,7 +127,7 @@ static void limits_are_chosen(void **state)
         {"f32", true, false, "FMA", 1},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        struct session s = {.facts = {.reference_only = rows[i].reference}};
+        struct compiled s = {.facts = {.reference_only = rows[i].reference}};
         struct device_limits limits = with_tiles;
         struct report_rate row = {0};
         struct snug_error err = {0};

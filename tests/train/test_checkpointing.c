@@ -1,5 +1,5 @@
 /*
- * test_checkpointing.c -- whatever is computed again, the run is the same to the last bit.
+ * test_checkpointing.c -- whatever is recomputed, the run is the same to the last bit.
  *
  * Each model is trained for 20 steps (large ones for 4) with everything kept, and with every way of
  * checkpointing: the losses of all steps, and every tensor that lives from step to step (weights,
@@ -95,7 +95,7 @@ static int note_loss(const struct snug_metrics *metrics, void *user)
 
 static void keep_tensors(const snug_trainer *t, struct result *r)
 {
-    const struct program *prog = &t->session.prog;
+    const struct program *prog = &t->compiled.prog;
     size_t n = (size_t)prog->n_tensors;
     r->names = calloc(n, sizeof *r->names);
     r->bytes = calloc(n, sizeof *r->bytes);
@@ -138,15 +138,15 @@ static void run(const struct net *net, const char *way, int64_t memory, struct r
     snug_trainer *t = NULL;
     *r = (struct result){0};
     must(snug_trainer_open(model, recipe, &options, &t, &err), &err);
-    must(plan_check(&t->session.prog, t->session.plan.offset, t->session.plan.arena_bytes,
-                    t->session.backend->alignment, &err),
+    must(plan_check(&t->compiled.prog, t->compiled.plan.offset, t->compiled.plan.arena_bytes,
+                    t->compiled.backend->alignment, &err),
          &err);
-    must(program_verify(&t->session.prog, &err), &err);
+    must(program_verify(&t->compiled.prog, &err), &err);
     must(snug_trainer_run(t, note_loss, r, &err), &err);
     snug_trainer_summary(t, &summary);
     assert_int_equal(summary.planned_bytes, summary.allocated_bytes);
     r->planned = summary.planned_bytes;
-    r->recompute_flops = t->session.plan.recompute_flops;
+    r->recompute_flops = t->compiled.plan.recompute_flops;
     keep_tensors(t, r);
     snug_trainer_free(t);
     snug_model_free(model);
@@ -175,15 +175,15 @@ static int64_t planned_bytes(const struct net *net, const char *way, int64_t *be
 {
     struct snug_error err = {0};
     char keys[400];
-    struct session s;
+    struct compiled s;
     snprintf(keys, sizeof keys, "%s checkpoint=%s", net->keys, way);
     snug_recipe *recipe = recipe_of(keys);
     snug_model *model = model_of(net->model == NULL ? dir : net->model);
-    struct session_request q = {.model = model, .recipe = recipe, .train = true};
-    must(session_make(&q, &s, &err), &err);
+    struct compile_request q = {.model = model, .recipe = recipe, .train = true};
+    must(compile_step(&q, &s, &err), &err);
     int64_t bytes = s.plan.arena_bytes;
-    *beside = session_expected_runtime_bytes(&s);
-    session_free(&s);
+    *beside = compiled_step_runtime_bytes(&s);
+    compiled_step_free(&s);
     snug_model_free(model);
     snug_recipe_free(recipe);
     return bytes;

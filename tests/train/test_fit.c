@@ -23,13 +23,13 @@ static int64_t total_of(const snug_model *model, const snug_recipe *recipe, doub
                         int64_t *needed)
 {
     struct snug_error err = {0};
-    struct session s;
-    struct session_request q = {.model = model, .recipe = recipe, .train = true};
-    must(session_make(&q, &s, &err), &err);
+    struct compiled s;
+    struct compile_request q = {.model = model, .recipe = recipe, .train = true};
+    must(compile_step(&q, &s, &err), &err);
     int64_t total = s.plan.arena_bytes;
     *seconds = s.plan.step_seconds;
-    *needed = total + session_expected_runtime_bytes(&s);
-    session_free(&s);
+    *needed = total + compiled_step_runtime_bytes(&s);
+    compiled_step_free(&s);
     return total;
 }
 

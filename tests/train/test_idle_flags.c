@@ -68,12 +68,12 @@ static snug_recipe *make_recipe(const char *optimizer, int flag, bool is_set)
 static int64_t bytes_of_states(snug_model *model, const snug_recipe *recipe)
 {
     struct snug_error err;
-    struct session session;
+    struct compiled compiled;
     struct snug_ledger ledger;
-    struct session_request q = {.model = model, .recipe = recipe, .train = true};
-    must(session_make(&q, &session, &err), &err);
-    session_ledger(&session, recipe, &ledger);
-    session_free(&session);
+    struct compile_request q = {.model = model, .recipe = recipe, .train = true};
+    must(compile_step(&q, &compiled, &err), &err);
+    compiled_step_ledger(&compiled, recipe, &ledger);
+    compiled_step_free(&compiled);
     return ledger.optimizer;
 }
 
@@ -108,10 +108,11 @@ static bool is_refused(const char *key, enum snug_status status, const struct sn
  * in fp32, and take the flag for others. */
 static bool is_for_other_tensors(const char *optimizer, int flag)
 {
-    bool is_coded =
+    bool is_quantized_base =
         strcmp(flags[flag].key, "state-bits") == 0 && strcmp(flags[flag].value, "16") != 0;
-    return is_coded && (strcmp(optimizer, "muon") == 0 || strcmp(optimizer, "shampoo") == 0 ||
-                        strcmp(optimizer, "caspr") == 0);
+    return is_quantized_base &&
+           (strcmp(optimizer, "muon") == 0 || strcmp(optimizer, "shampoo") == 0 ||
+            strcmp(optimizer, "caspr") == 0);
 }
 
 /* It is what the optimizer has by itself. */

@@ -109,13 +109,13 @@ static void compare_scalars(const struct row *row, const snug_trainer *a, const 
 /* All that lives from step to step, byte by byte. */
 static void compare(const struct row *row, const snug_trainer *a, const snug_trainer *b)
 {
-    const struct program *prog = &a->session.prog;
+    const struct program *prog = &a->compiled.prog;
     int n_compared = 0;
     for (int i = 0; i < prog->n_tensors; i++) {
         const struct tensor *t = &prog->tensors[i];
         if (!t->persistent || i == prog->scalars)
             continue;
-        tensor_id other = program_find(&b->session.prog, t->name);
+        tensor_id other = program_find(&b->compiled.prog, t->name);
         assert_int_not_equal(other, TENSOR_NONE);
         if (memcmp(exec_data(a->exec, i), exec_data(b->exec, other),
                    (size_t)tensor_bytes(prog, i)) != 0)
@@ -129,7 +129,7 @@ static void compare(const struct row *row, const snug_trainer *a, const snug_tra
 static void check_plan(const struct row *row, const snug_trainer *t)
 {
     struct snug_error err;
-    const struct session *s = &t->session;
+    const struct compiled *s = &t->compiled;
     if (s->update_place != row->place)
         fail_msg("%s %s: updates are at place %d, not %d", row->model, row->keys,
                  (int)s->update_place, (int)row->place);
@@ -188,12 +188,12 @@ static void test_every_optimizer(void **state)
                 continue;
             }
             struct snug_error err;
-            struct session s;
+            struct compiled s;
             snprintf(keys + strlen(keys), sizeof keys - strlen(keys), " update=in-backward");
             snug_recipe *recipe = recipe_of(keys);
             snug_model *model = model_of(SMALL);
-            struct session_request q = {.model = model, .recipe = recipe, .train = true};
-            assert_int_equal(session_make(&q, &s, &err), SNUG_BAD_ARGUMENT);
+            struct compile_request q = {.model = model, .recipe = recipe, .train = true};
+            assert_int_equal(compile_step(&q, &s, &err), SNUG_BAD_ARGUMENT);
             assert_string_equal(err.message,
                                 "--update in-backward: --optimizer schedule-free-prodigy needs "
                                 "sums over all gradients before its first update; use --update "
@@ -209,7 +209,7 @@ static void test_every_optimizer(void **state)
 /* ---- memory ------------------------------------------------------------------------------------ */
 
 /* The most bytes of gradients alive at once, and the two largest of them. */
-static int64_t most_gradient_bytes(const struct session *s, int64_t largest[2])
+static int64_t most_gradient_bytes(const struct compiled *s, int64_t largest[2])
 {
     int64_t most = 0;
     largest[0] = largest[1] = 0;
@@ -239,16 +239,16 @@ static int64_t plan_gradients(const char *model_name, const char *keys, int64_t 
                               int64_t *arena_bytes)
 {
     struct snug_error err;
-    struct session s;
+    struct compiled s;
     int64_t largest[2];
     snug_model *model = model_of(model_name);
     snug_recipe *recipe = recipe_of(keys);
-    struct session_request q = {.model = model, .recipe = recipe, .train = true};
-    must(session_make(&q, &s, &err), &err);
+    struct compile_request q = {.model = model, .recipe = recipe, .train = true};
+    must(compile_step(&q, &s, &err), &err);
     int64_t most = most_gradient_bytes(&s, largest);
     *pair = largest[0] + largest[1];
     *arena_bytes = s.plan.arena_bytes;
-    session_free(&s);
+    compiled_step_free(&s);
     snug_recipe_free(recipe);
     snug_model_free(model);
     return most;
@@ -349,7 +349,7 @@ static void test_a_gradient_that_is_not_finite(void **state)
     snug_recipe *recipe = recipe_of("batch=2 clip=0 update=in-backward threads=1");
     float x[8] = {1, 2, 3e38F, 4, 1, 2, 3e38F, 4}, y[6] = {9, 9, 9, 9, 9, 9}, before[12], after[12];
     must(snug_trainer_open(model, recipe, &options, &t, &err), &err);
-    float *w = exec_data(t->exec, program_find(&t->session.prog, "layers.0.weight"));
+    float *w = exec_data(t->exec, program_find(&t->compiled.prog, "layers.0.weight"));
     for (int o = 0; o < 3; o++)
         w[4 * o + 2] = 0; /* so that the outputs and the loss are finite */
     memcpy(before, w, sizeof before);
@@ -366,7 +366,7 @@ static void test_a_gradient_that_is_not_finite(void **state)
 static enum snug_status feed_zeros(void *trainer, int micro, struct snug_error *err)
 {
     const snug_trainer *t = trainer;
-    const struct program *prog = &t->session.prog;
+    const struct program *prog = &t->compiled.prog;
     (void)micro;
     (void)err;
     for (int i = 0; i < prog->n_tensors; i++)
@@ -378,7 +378,7 @@ static enum snug_status feed_zeros(void *trainer, int micro, struct snug_error *
 /* All that lives on, one tensor after the other; the caller's. */
 static char *bytes_that_live_on(const snug_trainer *t, size_t *n_bytes)
 {
-    const struct program *prog = &t->session.prog;
+    const struct program *prog = &t->compiled.prog;
     struct snug_error err;
     char *all = NULL;
     *n_bytes = 0;

@@ -383,9 +383,10 @@ static void test_bytes(void **state)
     assert_int_equal(half.parameters, 2 * (ALL + TRAINED));
     assert_int_equal(half.optimizer, 12 * TRAINED); /* master and two moments */
     assert_true(half.gradients + half.optimizer < 6000000);
-    struct snug_ledger coded = ledger_of("gpt2", "lora=8 precision=bf16 lora-base=4 threads=2", 0);
+    struct snug_ledger quantized =
+        ledger_of("gpt2", "lora=8 precision=bf16 lora-base=4 threads=2", 0);
     int64_t scales = MATRICES / 128 * 4;
-    assert_int_equal(coded.parameters, 2 * (ALL - MATRICES + TRAINED) + MATRICES / 2 + scales);
+    assert_int_equal(quantized.parameters, 2 * (ALL - MATRICES + TRAINED) + MATRICES / 2 + scales);
     struct snug_ledger bytes = ledger_of("gpt2", "lora=8 precision=bf16 lora-base=8 threads=2", 0);
     assert_int_equal(bytes.parameters, 2 * (ALL - MATRICES + TRAINED) + MATRICES + scales / 2);
     assert_int_equal(ledger_of("gpt2", "lora=8 lora-on=mlp threads=2", 0).n_trained,

@@ -242,7 +242,7 @@ static void test_against_doubles(void **state)
         const char *fn = acts[i % 4], *loss = losses[i / 4 % 2], *rows = kernels[i / 8];
         char what[100];
         struct run found, truth;
-        snprintf(what, sizeof what, "%s, %s, %s rows", fn, loss, rows);
+        snprintf(what, sizeof what, "%s, %s, %s kernels", fn, loss, rows);
         train(fn, loss, rows, BATCH, true, &truth);
         train(fn, loss, rows, BATCH, false, &found);
         for (int k = 0; k < N_STEPS; k++)

@@ -1,7 +1,7 @@
 /*
  * test_offload.c -- what is offloaded changes nothing but where the bytes are.
  *
- * A run with states or activations in the store takes the very steps of one without: losses,
+ * A run with states or activations in the offload pool takes the very steps of one without: losses,
  * weights and states to the bit, with any optimizer, type and number of threads, also when it was
  * saved and resumed on the way.  And the plan says what it costs.
  */
@@ -72,7 +72,7 @@ static void end(struct run *run)
 static unsigned char *bytes_of(const snug_trainer *t, tensor_id id)
 {
     struct snug_error err;
-    int64_t n = tensor_bytes(&t->session.prog, id);
+    int64_t n = tensor_bytes(&t->compiled.prog, id);
     unsigned char *bytes = malloc((size_t)n);
     assert_non_null(bytes);
     must(exec_read(t->exec, id, 0, n, bytes, &err), &err);
@@ -83,8 +83,8 @@ static unsigned char *bytes_of(const snug_trainer *t, tensor_id id)
 static void expect_same(const struct run *a, const struct run *b, int64_t first, int64_t steps,
                         const char *what)
 {
-    const struct program *prog = &a->trainer->session.prog;
-    const struct program *other = &b->trainer->session.prog;
+    const struct program *prog = &a->trainer->compiled.prog;
+    const struct program *other = &b->trainer->compiled.prog;
     int n_compared = 0;
     for (int64_t i = first; i < steps; i++)
         if (memcmp(&a->losses[i], &b->losses[i], sizeof(double)) != 0)
@@ -106,24 +106,24 @@ static void expect_same(const struct run *a, const struct run *b, int64_t first,
     assert_true(n_compared > 3);
 }
 
-static void expect_stored(const struct run *run, const char *offload)
+static void expect_offloaded(const struct run *run, const char *offload)
 {
-    const struct session *s = &run->trainer->session;
+    const struct compiled *s = &run->trainer->compiled;
     struct snug_error err;
     bool states = strstr(offload, "states") != NULL;
     int64_t role_bytes[ROLE_COUNT] = {0};
     for (int id = 0; id < s->prog.n_tensors; id++)
-        if (s->prog.tensors[id].stored && s->prog.tensors[id].base == TENSOR_NONE)
+        if (s->prog.tensors[id].offloaded && s->prog.tensors[id].base == TENSOR_NONE)
             role_bytes[s->prog.tensors[id].role] += tensor_bytes(&s->prog, id);
     assert_int_equal(role_bytes[ROLE_optimizer] > 0, states);
     assert_int_equal(role_bytes[ROLE_activation] > 0, strstr(offload, "activations") != NULL);
-    assert_true(s->plan.store_bytes >= role_bytes[ROLE_optimizer] + role_bytes[ROLE_activation]);
+    assert_true(s->plan.pool_bytes >= role_bytes[ROLE_optimizer] + role_bytes[ROLE_activation]);
     if (states)
         assert_int_equal(s->plan.at_peak[ROLE_optimizer], 0);
     must(program_verify(&s->prog, &err), &err);
     must(plan_check(&s->prog, s->plan.offset, s->plan.arena_bytes, s->backend->alignment, &err),
          &err);
-    must(plan_check_store(&s->prog, s->plan.stored_at, s->plan.store_bytes, &err), &err);
+    must(plan_check_pool(&s->prog, s->plan.pool_offset, s->plan.pool_bytes, &err), &err);
 }
 
 /* The programs beside the run read states too. */
@@ -131,9 +131,9 @@ static void verify_programs(const struct run *run)
 {
     const struct snug_trainer *t = run->trainer;
     struct snug_error err;
-    must(program_verify(&t->session.prog, &err), &err);
+    must(program_verify(&t->compiled.prog, &err), &err);
     if (t->can_evaluate)
-        must(program_verify(&t->evaluator.session.prog, &err), &err);
+        must(program_verify(&t->evaluator.compiled.prog, &err), &err);
     if (t->averages_exec != NULL)
         must(program_verify(&t->averages.prog, &err), &err);
 }
@@ -152,17 +152,17 @@ static void test_same_steps(void **state)
                  {"offload=states+activations", "threads=1"},
                  {"offload=states+activations", "threads=2"}};
     struct run none = train("gpt-nano", keys, "threads=1", N_LONG_STEPS, NULL, false);
-    assert_int_equal(none.trainer->session.plan.store_bytes, 0);
+    assert_int_equal(none.trainer->compiled.plan.pool_bytes, 0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char more[80];
         snprintf(more, sizeof more, "%s %s", cases[i].offload, cases[i].threads);
         struct run run = train("gpt-nano", keys, more, N_LONG_STEPS, NULL, false);
-        expect_stored(&run, cases[i].offload);
+        expect_offloaded(&run, cases[i].offload);
         expect_same(&none, &run, 0, N_LONG_STEPS, more);
         struct snug_summary s;
         snug_trainer_summary(run.trainer, &s);
         assert_int_equal(s.planned_bytes, s.allocated_bytes);
-        assert_true(s.planned_bytes < none.trainer->session.plan.arena_bytes);
+        assert_true(s.planned_bytes < none.trainer->compiled.plan.arena_bytes);
         end(&run);
     }
     end(&none);
@@ -214,11 +214,11 @@ static void test_pieces(void **state)
         struct run none = train("mlp:1030-1031-10", keys, "", N_SHORT_STEPS, NULL, false);
         struct run run =
             train("mlp:1030-1031-10", keys, "offload=states", N_SHORT_STEPS, NULL, false);
-        const struct program *prog = &run.trainer->session.prog;
+        const struct program *prog = &run.trainer->compiled.prog;
         tensor_id part = program_find(prog, "layers.0.weight.from.1048576");
         assert_int_not_equal(part, TENSOR_NONE);
         assert_int_equal(tensor_elems(prog, part), 1030 * 1031 - (1 << 20));
-        expect_stored(&run, "states");
+        expect_offloaded(&run, "states");
         expect_same(&none, &run, 0, N_SHORT_STEPS, keys);
         end(&none);
         end(&run);
@@ -250,7 +250,7 @@ static void test_resumed(void **state)
         end(&first);
         struct run rest = train(model, keys, cases[i].after, N_SHORT_STEPS, out, true);
         if (cases[i].after[0] == '\0')
-            expect_stored(&rest, "states");
+            expect_offloaded(&rest, "states");
         expect_same(&none, &rest, STOP_AT, N_SHORT_STEPS, keys);
         end(&rest);
         end(&none);
@@ -258,7 +258,7 @@ static void test_resumed(void **state)
     }
 }
 
-/* Averages of the weights are made from states, which are in the store: for evaluation and for the
+/* Averages of the weights are made from states, which are in the offload pool: for evaluation and for the
  * saved model. */
 static void test_averages(void **state)
 {

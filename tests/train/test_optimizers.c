@@ -59,13 +59,13 @@ static const struct {
 static int64_t bytes_of_states(snug_model *model, const char *keys)
 {
     struct snug_error err;
-    struct session session;
+    struct compiled compiled;
     struct snug_ledger ledger;
     snug_recipe *recipe = recipe_of(keys);
-    struct session_request q = {.model = model, .recipe = recipe, .train = true};
-    must(session_make(&q, &session, &err), &err);
-    session_ledger(&session, recipe, &ledger);
-    session_free(&session);
+    struct compile_request q = {.model = model, .recipe = recipe, .train = true};
+    must(compile_step(&q, &compiled, &err), &err);
+    compiled_step_ledger(&compiled, recipe, &ledger);
+    compiled_step_free(&compiled);
     snug_recipe_free(recipe);
     return ledger.optimizer;
 }
@@ -174,7 +174,7 @@ static void test_kinds(void **state)
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 
-/* A layer large enough for codes and for more than one thread, and others that stay fp32. */
+/* A layer large enough for quantized elements and for more than one thread, and others that stay fp32. */
 static const char model_name[] = "mlp:128-160-10";
 enum { N_STEPS = 6 };
 
@@ -333,10 +333,10 @@ static void test_wrong_options_are_named(void **state)
     snug_model *model = model_of(model_name);
     for (int i = 0; i < LENGTH(opt_rows); i++) {
         struct snug_error err;
-        struct session session;
+        struct compiled compiled;
         snug_recipe *recipe = recipe_of(opt_rows[i].keys);
-        struct session_request q = {.model = model, .recipe = recipe, .train = true};
-        assert_int_equal(session_make(&q, &session, &err), SNUG_BAD_ARGUMENT);
+        struct compile_request q = {.model = model, .recipe = recipe, .train = true};
+        assert_int_equal(compile_step(&q, &compiled, &err), SNUG_BAD_ARGUMENT);
         if (strstr(err.message, opt_rows[i].says) == NULL)
             fail_msg("%s: %s", opt_rows[i].keys, err.message);
         snug_recipe_free(recipe);

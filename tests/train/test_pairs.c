@@ -140,10 +140,10 @@ static int note_step(const struct snug_metrics *m, void *user)
     return 0;
 }
 
-/* All that lives from step to step, in the arena or in the store. */
+/* All that lives from step to step, in the arena or in the offload pool. */
 static void keep_tensors(const snug_trainer *t, struct result *r)
 {
-    const struct program *prog = &t->session.prog;
+    const struct program *prog = &t->compiled.prog;
     size_t n = (size_t)prog->n_tensors;
     struct snug_error err;
     r->names = calloc(n, sizeof *r->names);
@@ -177,13 +177,13 @@ static void forget(struct result *r)
     *r = (struct result){0};
 }
 
-static void expect_allocated(const struct session *s, const struct exec *exec)
+static void expect_allocated(const struct compiled *s, const struct exec *exec)
 {
     struct snug_error err = {0};
     expect(program_verify(&s->prog, &err), "verifier", &err);
     expect(plan_check(&s->prog, s->plan.offset, s->plan.arena_bytes, s->backend->alignment, &err),
            "plan_check", &err);
-    expect(plan_check_store(&s->prog, s->plan.stored_at, s->plan.store_bytes, &err),
+    expect(plan_check_pool(&s->prog, s->plan.pool_offset, s->plan.pool_bytes, &err),
            "plan_check_store", &err);
     if (exec_allocated_bytes(exec) != s->plan.arena_bytes)
         note("%lld bytes are planned and %lld allocated", (long long)s->plan.arena_bytes,
@@ -193,9 +193,9 @@ static void expect_allocated(const struct session *s, const struct exec *exec)
 static void expect_planned(const snug_trainer *t)
 {
     struct snug_error err = {0};
-    expect_allocated(&t->session, t->exec);
+    expect_allocated(&t->compiled, t->exec);
     if (t->can_evaluate)
-        expect(program_verify(&t->evaluator.session.prog, &err), "verifier (evaluation)", &err);
+        expect(program_verify(&t->evaluator.compiled.prog, &err), "verifier (evaluation)", &err);
     if (t->averages_exec != NULL)
         expect(program_verify(&t->averages.prog, &err), "verifier (averages)", &err);
 }
@@ -203,7 +203,7 @@ static void expect_planned(const snug_trainer *t)
 static bool stores(const struct program *prog, enum role role)
 {
     for (int i = 0; i < prog->n_tensors; i++)
-        if (prog->tensors[i].stored && prog->tensors[i].role == role)
+        if (prog->tensors[i].offloaded && prog->tensors[i].role == role)
             return true;
     return false;
 }
@@ -211,7 +211,7 @@ static bool stores(const struct program *prog, enum role role)
 /* Is what the recipe asks for there? */
 static void expect_in_effect(const snug_trainer *t)
 {
-    const struct session *s = &t->session;
+    const struct compiled *s = &t->compiled;
     const struct snug_recipe *r = &t->recipe;
     if (r->checkpoint != CHECKPOINT_none && r->checkpoint != CHECKPOINT_auto &&
         !(s->plan.recompute_flops > 0))
@@ -285,13 +285,13 @@ static void expect_same(const struct result *a, const struct result *b)
 static int64_t total_bytes(const snug_model *model, const char *keys)
 {
     struct snug_error err = {0};
-    struct session s;
+    struct compiled s;
     snug_recipe *recipe = recipe_of(keys);
-    struct session_request q = {.model = model, .recipe = recipe, .train = true};
+    struct compile_request q = {.model = model, .recipe = recipe, .train = true};
     int64_t bytes = 0;
-    if (session_make(&q, &s, &err) == SNUG_OK) {
-        bytes = s.plan.arena_bytes + session_expected_runtime_bytes(&s);
-        session_free(&s);
+    if (compile_step(&q, &s, &err) == SNUG_OK) {
+        bytes = s.plan.arena_bytes + compiled_step_runtime_bytes(&s);
+        compiled_step_free(&s);
     }
     snug_recipe_free(recipe);
     return bytes;
@@ -458,15 +458,15 @@ static void allocate_pair(const snug_model *model, const struct way *a, const st
 {
     char keys[KEYS_MAX], pair[100];
     struct snug_error err = {0};
-    struct session s;
+    struct compiled s;
     struct exec *exec = NULL;
     snprintf(pair, sizeof pair, "gpt-nano: %s, %s", a->name, b->name);
     now = pair;
     join(keys, "batch=4 seq=16 threads=2", a->keys, b->keys);
     add_budget(model, keys);
     snug_recipe *recipe = recipe_of(keys);
-    struct session_request q = {.model = model, .recipe = recipe, .train = true};
-    enum snug_status status = session_make(&q, &s, &err);
+    struct compile_request q = {.model = model, .recipe = recipe, .train = true};
+    enum snug_status status = compile_step(&q, &s, &err);
     expect(status, "planning", &err);
     if (status == SNUG_OK) {
         status = exec_create(&s.prog, &s.plan, s.backend, &s.facts, NULL, &exec, &err);
@@ -474,7 +474,7 @@ static void allocate_pair(const snug_model *model, const struct way *a, const st
         if (status == SNUG_OK)
             expect_allocated(&s, exec);
         exec_free(exec);
-        session_free(&s);
+        compiled_step_free(&s);
     }
     snug_recipe_free(recipe);
 }

@@ -103,7 +103,7 @@ static void judge(const struct way *way, const char *what, double error, double 
 {
     *worst = error > *worst ? error : *worst;
     if (!(error < max_error))
-        fail_msg("%s rows, %d threads, micro-batch %s: %s: relative error %.3g, limit %.0e",
+        fail_msg("%s kernels, %d threads, micro-batch %s: %s: relative error %.3g, limit %.0e",
                  way->kernels, way->threads, way->micro, what, error, max_error);
 }
 
@@ -146,7 +146,7 @@ static int compare_states(snug_trainer *trainer, struct safetensors *oracle, con
 /* ---- evaluation -------------------------------------------------------------------------------- */
 
 struct feed {
-    struct session *session;
+    struct compiled *compiled;
     struct exec *exec;
     const struct batches *batches;
 };
@@ -155,7 +155,7 @@ static enum snug_status feed_first(void *user, int micro, struct snug_error *err
 {
     (void)micro, (void)err;
     const struct feed *f = user;
-    const struct program *prog = &f->session->prog;
+    const struct program *prog = &f->compiled->prog;
     memcpy(exec_data(f->exec, program_find(prog, "x")), f->batches->x[0], sizeof f->batches->x[0]);
     memcpy(exec_data(f->exec, program_find(prog, "target")), f->batches->targets[0],
            sizeof f->batches->targets[0]);
@@ -166,28 +166,28 @@ static enum snug_status feed_first(void *user, int micro, struct snug_error *err
 static double evaluate(snug_trainer *t, const struct batches *batches)
 {
     struct snug_error err;
-    struct session s;
+    struct compiled s;
     struct exec *exec = NULL;
-    struct session_request q = {.model = t->model,
+    struct compile_request q = {.model = t->model,
                                 .recipe = &t->recipe,
                                 .batch = BATCH,
                                 .micro_batch = BATCH,
-                                .over = &t->session};
-    must(session_make(&q, &s, &err), &err);
+                                .over = &t->compiled};
+    must(compile_step(&q, &s, &err), &err);
     for (int i = 0; i < s.prog.n_ops; i++) {
         assert_true(s.prog.ops[i].kind != OP_batchnorm);
         assert_true(s.prog.ops[i].kind != OP_batchnorm_update);
     }
-    bool fits = s.plan.arena_bytes <= t->session.plan.arena_bytes;
+    bool fits = s.plan.arena_bytes <= t->compiled.plan.arena_bytes;
     if (!fits) { /* micro-batches of half the size: in an arena of its own */
-        session_free(&s);
+        compiled_step_free(&s);
         q.over = NULL;
-        must(session_make(&q, &s, &err), &err);
+        must(compile_step(&q, &s, &err), &err);
     }
     must(exec_create(&s.prog, &s.plan, s.backend, &s.facts, fits ? t->exec : NULL, &exec, &err),
          &err);
     for (int id = 0; !fits && id < s.prog.n_tensors; id++) {
-        tensor_id from = program_find(&t->session.prog, s.prog.tensors[id].name);
+        tensor_id from = program_find(&t->compiled.prog, s.prog.tensors[id].name);
         if (s.prog.tensors[id].persistent && from != TENSOR_NONE)
             memcpy(exec_data(exec, id), exec_data(t->exec, from),
                    (size_t)tensor_bytes(&s.prog, id));
@@ -196,7 +196,7 @@ static double evaluate(snug_trainer *t, const struct batches *batches)
     must(exec_run(exec, feed_first, &feed, &err), &err);
     double loss = dtype_load(s.prog.tensors[s.prog.loss].dtype, exec_data(exec, s.prog.loss), 0);
     exec_free(exec);
-    session_free(&s);
+    compiled_step_free(&s);
     return loss;
 }
 
@@ -212,7 +212,7 @@ static void run_one_way(const struct way *way, double *worst)
     must(snug_trainer_open(model, recipe, &options, &trainer, &err), &err);
     struct safetensors *start = fixture("start.safetensors"),
                        *data = fixture("batches.safetensors"), *oracle = fixture(way->oracle);
-    must(weights_load(&trainer->session, trainer->exec, start, &err), &err);
+    must(weights_load(&trainer->compiled, trainer->exec, start, &err), &err);
     read_raw(data, "x", batches.x, sizeof batches.x);
     read_raw(data, "targets", batches.targets, sizeof batches.targets);
     read_raw(oracle, "losses", losses, sizeof losses);

@@ -107,8 +107,8 @@ static snug_recipe *recipe_for(const struct way *way, const char *precision)
 static const char *way_name(const struct way *way)
 {
     static char name[100];
-    snprintf(name, sizeof name, "%s rows, %d threads, batch %d by %d", way->kernels, way->threads,
-             way->batch, way->micro);
+    snprintf(name, sizeof name, "%s kernels, %d threads, batch %d by %d", way->kernels,
+             way->threads, way->batch, way->micro);
     return name;
 }
 
@@ -136,7 +136,7 @@ static void tell(const char *title, const struct worst *worst)
 /* ---- gradients ---------------------------------------------------------------------------------- */
 
 struct first_batch {
-    const struct session *session;
+    const struct compiled *compiled;
     struct exec *exec;
     const struct batches *batches;
 };
@@ -145,8 +145,8 @@ static enum snug_status feed_first(void *user, int micro, struct snug_error *err
 {
     (void)err;
     struct first_batch *f = user;
-    int64_t n = f->session->micro_batch * LENGTH;
-    const struct program *prog = &f->session->prog;
+    int64_t n = f->compiled->micro_batch * LENGTH;
+    const struct program *prog = &f->compiled->prog;
     memcpy(exec_data(f->exec, program_find(prog, "tokens")), f->batches->tokens[0] + micro * n,
            (size_t)n * sizeof(int32_t));
     memcpy(exec_data(f->exec, program_find(prog, "target")), f->batches->targets[0] + micro * n,
@@ -156,12 +156,12 @@ static enum snug_status feed_first(void *user, int micro, struct snug_error *err
 
 /* The whole step as it is trained with, planned so that no gradient is given up before its end. */
 static void plan_keeping_gradients(const snug_model *model, const snug_recipe *recipe,
-                                   struct session *s)
+                                   struct compiled *s)
 {
     struct snug_error err;
-    struct session_request q = {.model = model, .recipe = recipe, .train = true};
+    struct compile_request q = {.model = model, .recipe = recipe, .train = true};
     struct device_rates rates = {.flops = 1e9, .bytes = 1e9};
-    must(session_program(&q, NULL, s, &err), &err);
+    must(compile_program(&q, NULL, s, &err), &err);
     for (int i = 0; i < s->prog.n_tensors; i++)
         s->prog.tensors[i].is_output |= s->prog.tensors[i].role == ROLE_gradient;
     must(plan_make(&s->prog, s->backend->alignment, &rates, &s->plan, &err), &err);
@@ -169,7 +169,7 @@ static void plan_keeping_gradients(const snug_model *model, const snug_recipe *r
          &err);
 }
 
-static int compare_gradients(const struct session *s, struct exec *exec, const struct way *way,
+static int compare_gradients(const struct compiled *s, struct exec *exec, const struct way *way,
                              struct worst *worst)
 {
     struct safetensors *oracle = fixture("gradients.safetensors");
@@ -197,7 +197,7 @@ static void gradients_one_way(const struct way *way, const struct batches *batch
                               struct worst *worst)
 {
     struct snug_error err;
-    struct session s;
+    struct compiled s;
     struct exec *exec = NULL;
     double losses[N_STEPS], norms[N_STEPS];
     snug_model *model = model_of(fixture_folder());
@@ -225,7 +225,7 @@ static void gradients_one_way(const struct way *way, const struct batches *batch
         n_gradients += s.prog.tensors[i].role == ROLE_gradient;
     assert_int_equal(compare_gradients(&s, exec, way, worst), n_gradients);
     exec_free(exec);
-    session_free(&s);
+    compiled_step_free(&s);
     snug_recipe_free(recipe);
     snug_model_free(model);
 }
@@ -382,7 +382,7 @@ static void test_16_bits(void **state)
 /* A copy of everything that lives from step to step, the scalar table left out. */
 static unsigned char *copy_states(const snug_trainer *t, size_t *n_bytes)
 {
-    const struct program *prog = &t->session.prog;
+    const struct program *prog = &t->compiled.prog;
     unsigned char *copy = NULL;
     *n_bytes = 0;
     for (int id = 0; id < prog->n_tensors; id++) {

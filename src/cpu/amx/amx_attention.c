@@ -2,7 +2,7 @@
  * amx_attention.c -- self-attention, causal or of all to all, and its gradient for bf16 on AMX tiles.
  *
  * The same sums as in simd_attention.h, but strips of 32 keys meet strips of 32 queries, and all
- * products are products of strips (amx_panels.h) into squares of 32 x 32.  Scores are transposed, a
+ * matmuls are matmuls of strips (amx_panels.h) into squares of 32 x 32.  Scores are transposed, a
  * row per key and a column per query: what belongs to a query (maximum, sum, lse, delta) is then a
  * vector beside every row.  A head is packed once:
  *
@@ -21,10 +21,10 @@
  * the maximum will do, and sums must be multiplied only when it moves.
  *
  * The tiles and the vector unit work at the same time: the scores of the next strip are asked for
- * before this strip's exponentials.  A core starts a tile product of 16 x 16 x 32 every 16 cycles
+ * before this strip's exponentials.  A core starts a tile matmul of 16 x 16 x 32 every 16 cycles
  * and two vector operations each cycle.  By that count 16 x 16 scores at D = 64 are, forward, 4
- * products (64 cycles) and 16 exponentials with maximum, sum and rounding (88); backward, 10
- * products (160) and 16 exponentials with slopes and two roundings (112).
+ * matmuls (64 cycles) and 16 exponentials with maximum, sum and rounding (88); backward, 10
+ * matmuls (160) and 16 exponentials with slopes and two roundings (112).
  */
 #include <stdatomic.h>
 
@@ -35,8 +35,8 @@
 /* ---- forward ------------------------------------------------------------------------------- */
 
 struct forward {
-    const struct attention16 *shape;
-    struct attention16_plan plan;
+    const struct attention_bf16 *shape;
+    struct attention_bf16_plan plan;
     const uint16_t *qkv;
     uint16_t *y;
     float *lse;
@@ -134,7 +134,7 @@ static void soften(const float *scores, float factor, const float *top, float *t
 static void finish_strip(const struct forward *f, struct forward_part *w, int64_t head,
                          int64_t first)
 {
-    const struct attention16 *shape = f->shape;
+    const struct attention_bf16 *shape = f->shape;
     int64_t n = least(STRIP, shape->n_time - first), row_elems = shape->n_heads * shape->depth;
     float *lse = f->lse + head * shape->n_time + first;
     float factor[STRIP];
@@ -142,8 +142,8 @@ static void finish_strip(const struct forward *f, struct forward_part *w, int64_
         factor[q] = 1.0f / w->total[q];
     for (int64_t q = 0; q < n; q++)
         lse[q] = w->top[q] * LN_2 + logf(w->total[q]);
-    store_turned(w->sums, factor, n, shape->depth, row_elems,
-                 f->y + y_begin(shape, head) + first * row_elems);
+    store_transposed(w->sums, factor, n, shape->depth, row_elems,
+                     f->y + y_begin(shape, head) + first * row_elems);
 }
 
 static void forward_strip(struct tiles *tiles, const struct forward *f, struct forward_part *w,
@@ -174,7 +174,7 @@ static void forward_strip(struct tiles *tiles, const struct forward *f, struct f
         uint16_t *weights = w->weights + (i - done) * STRIP_DEPTH_ELEMS;
         soften(scores, f->factor, w->top, w->total, mask_of(f->shape, head, i, strip, mask),
                (uint32_t *)(void *)weights);
-        if (i + 1 - done == ATTENTION16_PANEL || i == last) {
+        if (i + 1 - done == ATTENTION_BF16_PANEL || i == last) {
             add_values(tiles, f, w, done, i + 1);
             done = i + 1;
         }
@@ -185,7 +185,7 @@ static void forward_strip(struct tiles *tiles, const struct forward *f, struct f
 /* Jobs go to whichever part is free: cores that share their host are not equally fast. */
 static void forward_part(const struct forward *f, int part, atomic_llong *next, void *work)
 {
-    const struct attention16_plan *plan = &f->plan;
+    const struct attention_bf16_plan *plan = &f->plan;
     struct forward_part w = {.k = part_at(work, plan->part_bytes, part, plan->k),
                              .v_t = part_at(work, plan->part_bytes, part, plan->v_t),
                              .q_t = part_at(work, plan->part_bytes, part, plan->q_t),
@@ -212,16 +212,16 @@ static void forward_part(const struct forward *f, int part, atomic_llong *next, 
     tiles_end(&tiles);
 }
 
-static float scale_of(const struct attention16 *shape)
+static float scale_of(const struct attention_bf16 *shape)
 {
     return (float)(1.0 / sqrt((double)shape->depth));
 }
 
-static void forward(const struct attention16 *shape, int threads, const uint16_t *qkv, uint16_t *y,
-                    float *lse, void *work)
+static void forward(const struct attention_bf16 *shape, int threads, const uint16_t *qkv,
+                    uint16_t *y, float *lse, void *work)
 {
     struct forward f = {.shape = shape,
-                        .plan = attention16_plan(shape, threads),
+                        .plan = attention_bf16_plan(shape, threads),
                         .qkv = qkv,
                         .y = y,
                         .lse = lse,
@@ -236,8 +236,8 @@ static void forward(const struct attention16 *shape, int threads, const uint16_t
 /* ---- backward ------------------------------------------------------------------------------ */
 
 struct backward {
-    const struct attention16 *shape;
-    struct attention16_grad_plan plan;
+    const struct attention_bf16 *shape;
+    struct attention_bf16_grad_plan plan;
     const uint16_t *dy, *qkv, *y;
     const float *lse;
     uint16_t *dqkv;
@@ -249,8 +249,8 @@ struct backward_part {
     float *dq_t, *dk, *dv;      /* squares: [strip][n_wide] */
     float *lse, *delta;         /* per query; lse in units of ln 2 */
     float *scores;              /* S^T and dP^T, twice, used in turn */
-    uint16_t *weights, *slopes; /* P^T and dS^T as A: [keys][ATTENTION16_QUERIES] */
-    uint16_t *slopes_t;         /* dS^T as B: [queries][ATTENTION16_KEYS] */
+    uint16_t *weights, *slopes; /* P^T and dS^T as A: [keys][ATTENTION_BF16_QUERIES] */
+    uint16_t *slopes_t;         /* dS^T as B: [queries][ATTENTION_BF16_KEYS] */
 };
 
 /* Strips of keys and of queries that meet. */
@@ -373,8 +373,8 @@ static void find_operands(struct tiles *tiles, const struct backward *b, struct 
             find_scores(tiles, b, w, key - m->keys.begin, query, others);
         hide(b->shape, now_key, now_query, scores);
         int64_t i = now_key - m->keys.begin, j = now_query - m->queries.begin;
-        int64_t as_a = (i * ATTENTION16_QUERIES + j) * STRIP_DEPTH_ELEMS;
-        int64_t as_b = (j * ATTENTION16_KEYS + i) * STRIP_DEPTH_ELEMS;
+        int64_t as_a = (i * ATTENTION_BF16_QUERIES + j) * STRIP_DEPTH_ELEMS;
+        int64_t as_b = (j * ATTENTION_BF16_KEYS + i) * STRIP_DEPTH_ELEMS;
         find_slopes(scores, scores + SQUARE, mask_of(b->shape, m->head, now_key, now_query, mask),
                     b->factor, w->lse + now_query * STRIP, w->delta + now_query * STRIP,
                     (uint32_t *)(void *)(w->weights + as_a), (uint32_t *)(void *)(w->slopes + as_a),
@@ -393,7 +393,7 @@ static void add_gradients(struct tiles *tiles, const struct backward *b, struct 
     for (int64_t key = m->keys.begin; key < m->keys.end; key++) {
         int64_t i = key - m->keys.begin;
         int64_t from = m->causal && key > m->queries.begin ? key : m->queries.begin;
-        int64_t a = (i * ATTENTION16_QUERIES + from - m->queries.begin) * STRIP_DEPTH_ELEMS;
+        int64_t a = (i * ATTENTION_BF16_QUERIES + from - m->queries.begin) * STRIP_DEPTH_ELEMS;
         bool add = m->queries.begin > (m->causal ? m->keys.begin : 0);
         for (int64_t d = 0; d < n_wide && from < m->queries.end; d++) {
             int64_t other = (d * n_strips + from) * STRIP_DEPTH_ELEMS, n = m->queries.end - from;
@@ -407,7 +407,7 @@ static void add_gradients(struct tiles *tiles, const struct backward *b, struct 
         int64_t end = m->causal ? least(m->keys.end, query + 1) : m->keys.end;
         for (int64_t d = 0; d < n_wide; d++)
             multiply_strips(tiles, end - m->keys.begin, w->k_t + d * n_keys * STRIP_DEPTH_ELEMS,
-                            w->slopes_t + j * ATTENTION16_KEYS * STRIP_DEPTH_ELEMS,
+                            w->slopes_t + j * ATTENTION_BF16_KEYS * STRIP_DEPTH_ELEMS,
                             w->dq_t + (query * n_wide + d) * SQUARE, STRIP, m->keys.begin > 0);
     }
 }
@@ -416,7 +416,7 @@ static void add_gradients(struct tiles *tiles, const struct backward *b, struct 
 static void store_keys(const struct backward *b, const float *squares, float factor, int64_t head,
                        enum third third, struct range keys)
 {
-    const struct attention16 *shape = b->shape;
+    const struct attention_bf16 *shape = b->shape;
     int64_t n_wide = b->plan.n_wide, row_elems = 3 * shape->n_heads * shape->depth;
     uint16_t *to = b->dqkv + qkv_begin(shape, head, third);
     for (int64_t t = keys.begin * STRIP; t < least(keys.end * STRIP, shape->n_time); t++) {
@@ -431,21 +431,22 @@ static void store_keys(const struct backward *b, const float *squares, float fac
 
 static void store_queries(const struct backward *b, const struct backward_part *w, int64_t head)
 {
-    const struct attention16 *shape = b->shape;
+    const struct attention_bf16 *shape = b->shape;
     int64_t n_wide = b->plan.n_wide, row_elems = 3 * shape->n_heads * shape->depth;
     uint16_t *to = b->dqkv + qkv_begin(shape, head, THIRD_q);
     float factor[STRIP];
     for (int q = 0; q < STRIP; q++)
         factor[q] = b->scale;
     for (int64_t i = 0; i < b->plan.n_strips; i++)
-        store_turned(w->dq_t + i * n_wide * SQUARE, factor, least(STRIP, shape->n_time - i * STRIP),
-                     shape->depth, row_elems, to + i * STRIP * row_elems);
+        store_transposed(w->dq_t + i * n_wide * SQUARE, factor,
+                         least(STRIP, shape->n_time - i * STRIP), shape->depth, row_elems,
+                         to + i * STRIP * row_elems);
 }
 
 static void backward_head(struct tiles *tiles, const struct backward *b, struct backward_part *w,
                           int64_t head)
 {
-    const struct attention16 *shape = b->shape;
+    const struct attention_bf16 *shape = b->shape;
     struct rows16 q = head_of_qkv(shape, b->qkv, head, THIRD_q);
     struct rows16 k = head_of_qkv(shape, b->qkv, head, THIRD_k);
     struct rows16 v = head_of_qkv(shape, b->qkv, head, THIRD_v);
@@ -457,17 +458,19 @@ static void backward_head(struct tiles *tiles, const struct backward *b, struct 
                                 along_time(&dy, 0, q.n_time, true, w->dy)},
              4);
     prepare_queries(b, head, w);
-    for (int64_t key = 0; key < n_strips; key += ATTENTION16_KEYS) {
-        struct range keys = {key, least(key + ATTENTION16_KEYS, n_strips)};
+    for (int64_t key = 0; key < n_strips; key += ATTENTION_BF16_KEYS) {
+        struct range keys = {key, least(key + ATTENTION_BF16_KEYS, n_strips)};
         int64_t first = key * STRIP, n = (keys.end - key) * STRIP;
         pack_all((struct packing[]){along_depth(&k, first, n, false, w->k),
                                     along_time(&k, first, n, false, w->k_t),
                                     along_depth(&v, first, n, false, w->v)},
                  3);
         for (int64_t query = shape->causal ? key : 0; query < n_strips;
-             query += ATTENTION16_QUERIES) {
-            struct meeting m = {
-                keys, {query, least(query + ATTENTION16_QUERIES, n_strips)}, head, shape->causal};
+             query += ATTENTION_BF16_QUERIES) {
+            struct meeting m = {keys,
+                                {query, least(query + ATTENTION_BF16_QUERIES, n_strips)},
+                                head,
+                                shape->causal};
             find_operands(tiles, b, w, &m);
             add_gradients(tiles, b, w, &m);
         }
@@ -479,7 +482,7 @@ static void backward_head(struct tiles *tiles, const struct backward *b, struct 
 
 static void backward_part(const struct backward *b, int part, atomic_llong *next, void *work)
 {
-    const struct attention16_grad_plan *plan = &b->plan;
+    const struct attention_bf16_grad_plan *plan = &b->plan;
 #define AT(name) .name = part_at(work, plan->part_bytes, part, plan->name)
     struct backward_part w = {AT(q),      AT(q_t),     AT(dy),     AT(dy_t),    AT(k),   AT(k_t),
                               AT(v),      AT(dq_t),    AT(dk),     AT(dv),      AT(lse), AT(delta),
@@ -493,12 +496,12 @@ static void backward_part(const struct backward *b, int part, atomic_llong *next
     tiles_end(&tiles);
 }
 
-static void backward(const struct attention16 *shape, int threads, const uint16_t *dy,
+static void backward(const struct attention_bf16 *shape, int threads, const uint16_t *dy,
                      const uint16_t *qkv, const uint16_t *y, const float *lse, uint16_t *dqkv,
                      void *work)
 {
     struct backward b = {.shape = shape,
-                         .plan = attention16_grad_plan(shape, threads),
+                         .plan = attention_bf16_grad_plan(shape, threads),
                          .dy = dy,
                          .qkv = qkv,
                          .y = y,
@@ -513,4 +516,4 @@ static void backward(const struct attention16 *shape, int threads, const uint16_
         backward_part(&b, part, &next, work);
 }
 
-const struct attention16_fns TILED(attention16) = {forward, backward};
+const struct attention_bf16_fns TILED(attention_bf16) = {forward, backward};

@@ -19,27 +19,27 @@ struct rows16 {
 
 enum third { THIRD_q, THIRD_k, THIRD_v };
 
-static inline int64_t qkv_begin(const struct attention16 *shape, int64_t head, enum third third)
+static inline int64_t qkv_begin(const struct attention_bf16 *shape, int64_t head, enum third third)
 {
     int64_t b = head / shape->n_heads, h = head % shape->n_heads;
     int64_t width = shape->n_heads * shape->depth;
     return b * shape->n_time * 3 * width + third * width + h * shape->depth;
 }
 
-static inline int64_t y_begin(const struct attention16 *shape, int64_t head)
+static inline int64_t y_begin(const struct attention_bf16 *shape, int64_t head)
 {
     int64_t b = head / shape->n_heads, h = head % shape->n_heads;
     return (b * shape->n_time * shape->n_heads + h) * shape->depth;
 }
 
-static inline struct rows16 head_of_qkv(const struct attention16 *shape, const uint16_t *qkv,
+static inline struct rows16 head_of_qkv(const struct attention_bf16 *shape, const uint16_t *qkv,
                                         int64_t head, enum third third)
 {
     return (struct rows16){qkv + qkv_begin(shape, head, third), shape->n_time, shape->depth,
                            3 * shape->n_heads * shape->depth};
 }
 
-static inline struct rows16 head_of_y(const struct attention16 *shape, const uint16_t *y,
+static inline struct rows16 head_of_y(const struct attention_bf16 *shape, const uint16_t *y,
                                       int64_t head)
 {
     return (struct rows16){y + y_begin(shape, head), shape->n_time, shape->depth,
@@ -57,8 +57,8 @@ static inline struct packing along_depth(const struct rows16 *rows, int64_t firs
                             .k_contiguous = true,
                             .pairs_down = is_b,
                             .to = to,
-                            .n_strips = product16_strips(n),
-                            .n_depths = product16_strips(rows->depth)};
+                            .n_strips = gemm_bf16_strips(n),
+                            .n_depths = gemm_bf16_strips(rows->depth)};
 }
 
 /* Strips of the depth, where k is the time.  Of B: pairs of queries, i and i + 16. */
@@ -72,8 +72,8 @@ static inline struct packing along_time(const struct rows16 *rows, int64_t first
                             .pairs_down = is_b,
                             .pairs_apart = is_b,
                             .to = to,
-                            .n_strips = product16_strips(rows->depth),
-                            .n_depths = product16_strips(n)};
+                            .n_strips = gemm_bf16_strips(rows->depth),
+                            .n_depths = gemm_bf16_strips(n)};
 }
 
 /* Where keys and queries are the same strip: key k is seen by queries k and later. */
@@ -92,7 +92,7 @@ static inline void hide_missing(float *scores, int64_t n_keys)
 }
 
 /* What strips of keys and queries must not see of each other. */
-static inline void hide(const struct attention16 *shape, int64_t key_strip, int64_t query_strip,
+static inline void hide(const struct attention_bf16 *shape, int64_t key_strip, int64_t query_strip,
                         float *scores)
 {
     if (shape->causal && key_strip == query_strip)
@@ -103,8 +103,8 @@ static inline void hide(const struct attention16 *shape, int64_t key_strip, int6
 
 /* The mask of dropout where two strips meet, as scores lie; NULL if nothing is dropped.  It is numbered
  * by head, query and key. */
-static inline const float *mask_of(const struct attention16 *shape, int64_t head, int64_t key_strip,
-                                   int64_t query_strip, float *mask)
+static inline const float *mask_of(const struct attention_bf16 *shape, int64_t head,
+                                   int64_t key_strip, int64_t query_strip, float *mask)
 {
     if (shape->dropout.below == 0)
         return NULL;
@@ -122,15 +122,15 @@ static inline struct lanes masked(struct lanes a, const float *mask, int64_t at)
 
 /* A strip of queries to rows of a tensor, times a factor per query, from squares with a row per
  * depth and a column per query. */
-static inline void store_turned(const float *squares, const float *factor, int64_t n_rows,
-                                int64_t depth, int64_t row_elems, uint16_t *to)
+static inline void store_transposed(const float *squares, const float *factor, int64_t n_rows,
+                                    int64_t depth, int64_t row_elems, uint16_t *to)
 {
-    _Alignas(64) uint32_t turned[TILE_SIDE * TILE_SIDE];
+    _Alignas(64) uint32_t transposed[TILE_SIDE * TILE_SIDE];
     for (int64_t row = 0; row < n_rows; row += TILE_SIDE)
         for (int64_t d = 0; d < depth; d += TILE_SIDE) {
-            tile_transpose(squares + d * STRIP + row, STRIP * sizeof *squares, turned);
+            tile_transpose(squares + d * STRIP + row, STRIP * sizeof *squares, transposed);
             for (int64_t r = 0; r < least(TILE_SIDE, n_rows - row); r++) {
-                struct lanes values = lanes_load_bits(turned + r * TILE_SIDE);
+                struct lanes values = lanes_load_bits(transposed + r * TILE_SIDE);
                 lanes_store_bf16(to + (row + r) * row_elems + d,
                                  lanes_multiply(values, lanes_all(factor[row + r])),
                                  least(TILE_SIDE, depth - d));

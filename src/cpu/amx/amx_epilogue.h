@@ -1,5 +1,5 @@
 /*
- * amx_epilogue.h -- what happens to a row of 32 sums on its way out of a product on tiles.
+ * amx_epilogue.h -- what happens to a row of 32 sums on its way out of a matmul on tiles.
  *
  * The tile unit works for hundreds of cycles on a block of C without the rest of the core: these
  * rows are finished meanwhile, between its instructions, so they should need no more than that
@@ -66,7 +66,7 @@ ALWAYS_INLINE void multiply_gelu_slope(float *v, const float *x)
         lanes_store(v + j, lanes_multiply(lanes_load(v + j), lanes_gelu_slope(lanes_load(x + j))));
 }
 
-ALWAYS_INLINE void finish_store(const struct product16_out *out, int64_t row, int64_t col, int n,
+ALWAYS_INLINE void finish_store(const struct gemm_bf16_out *out, int64_t row, int64_t col, int n,
                                 float *v)
 {
     int64_t at = row * out->pitch + col;
@@ -117,7 +117,7 @@ struct row_state {
 };
 
 /* Keeps the target's logit.  Columns that are not there will count as nothing. */
-ALWAYS_INLINE struct row_state begin_logits(const struct product16_out *out, int64_t row,
+ALWAYS_INLINE struct row_state begin_logits(const struct gemm_bf16_out *out, int64_t row,
                                             int64_t col, int n, float *v)
 {
     int64_t slice = row * out->n_slices + col / HEAD_SLICE;
@@ -130,7 +130,7 @@ ALWAYS_INLINE struct row_state begin_logits(const struct product16_out *out, int
     return (struct row_state){state, state + HEAD_LANES};
 }
 
-ALWAYS_INLINE void finish_lse(const struct product16_out *out, int64_t row, int64_t col, int n,
+ALWAYS_INLINE void finish_lse(const struct gemm_bf16_out *out, int64_t row, int64_t col, int n,
                               float *v)
 {
     struct row_state state = begin_logits(out, row, col, n, v);
@@ -148,7 +148,7 @@ ALWAYS_INLINE void finish_lse(const struct product16_out *out, int64_t row, int6
 }
 
 /* Top is given, and no maximum. */
-ALWAYS_INLINE void finish_exponentials(const struct product16_out *out, int64_t row, int64_t col,
+ALWAYS_INLINE void finish_exponentials(const struct gemm_bf16_out *out, int64_t row, int64_t col,
                                        int n, float *v)
 {
     struct row_state state = begin_logits(out, row, col, n, v);
@@ -161,7 +161,7 @@ ALWAYS_INLINE void finish_exponentials(const struct product16_out *out, int64_t 
     finish_to(out->y, row * out->pitch + col, n, v, out->around_cache);
 }
 
-ALWAYS_INLINE void finish_softmax(const struct product16_out *out, int64_t row, int64_t col, int n,
+ALWAYS_INLINE void finish_softmax(const struct gemm_bf16_out *out, int64_t row, int64_t col, int n,
                                   float *v)
 {
     struct lanes factor = lanes_all(out->factor), lse = lanes_all(out->lse[row]);
@@ -175,7 +175,7 @@ ALWAYS_INLINE void finish_softmax(const struct product16_out *out, int64_t row, 
     finish_to(out->y, row * out->pitch + col, n, v, false);
 }
 
-ALWAYS_INLINE void finish_columns(const struct product16_out *out, int64_t row, int64_t col, int n,
+ALWAYS_INLINE void finish_columns(const struct gemm_bf16_out *out, int64_t row, int64_t col, int n,
                                   float *v)
 {
     switch (out->how) {
@@ -195,7 +195,7 @@ ALWAYS_INLINE void finish_columns(const struct product16_out *out, int64_t row, 
 }
 
 /* Asks for the lines of a row that will be finished soon. */
-static inline void expect_row(const struct product16_out *out, int64_t row, int64_t col)
+static inline void expect_row(const struct gemm_bf16_out *out, int64_t row, int64_t col)
 {
     int64_t at = row * out->pitch + col;
     if (out->slope_at.data != NULL)
@@ -210,7 +210,7 @@ static inline void expect_row(const struct product16_out *out, int64_t row, int6
 }
 
 /* c: the row's half in the left tile; that in the right one is a tile further. */
-static inline void finish_row(const struct product16_out *out, int64_t row, int64_t col, int n,
+static inline void finish_row(const struct gemm_bf16_out *out, int64_t row, int64_t col, int n,
                               const float *c)
 {
     _Alignas(64) float v[STRIP];

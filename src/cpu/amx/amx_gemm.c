@@ -1,5 +1,5 @@
 /*
- * amx_gemm.c -- products of bf16 matrices on AMX tiles.
+ * amx_gemm.c -- matmuls of bf16 matrices on AMX tiles.
  *
  * Both operands are packed into strips (amx_panels.h).  k is cut into chunks that let a strip of B
  * stay in the first cache while the strips of a block of A pass by it from the second, where the
@@ -22,10 +22,10 @@
 #include "cpu/gemm/gemm_bf16.h"
 
 struct job {
-    const struct product_shape *shape;
-    struct product16_plan plan;
+    const struct gemm_shape *shape;
+    struct gemm_bf16_plan plan;
     const uint16_t *a, *b;
-    const struct product16_out *out;
+    const struct gemm_bf16_out *out;
     char *work;
     int64_t item_cols, n_row_items, n_col_items;
     atomic_llong next; /* the first item that nobody has taken */
@@ -108,7 +108,7 @@ static void multiply_and_finish(struct worker *w, int64_t n_depths, const uint16
 static struct packing packing_of(const struct job *job, bool is_b, struct range across,
                                  struct range depths, uint16_t *to)
 {
-    const struct product_shape *s = job->shape;
+    const struct gemm_shape *s = job->shape;
     bool k_contiguous = is_b ? s->b_transposed : !s->a_transposed;
     int64_t pitch = is_b ? s->ldb : s->lda, k = depths.begin * TILE_DEPTH;
     return (struct packing){.from = (is_b ? job->b : job->a) + (k_contiguous
@@ -120,7 +120,7 @@ static struct packing packing_of(const struct job *job, bool is_b, struct range 
                             .k_contiguous = k_contiguous,
                             .pairs_down = is_b,
                             .to = to,
-                            .n_strips = product16_strips(across.end - across.begin),
+                            .n_strips = gemm_bf16_strips(across.end - across.begin),
                             .n_depths = depths.end - depths.begin};
 }
 
@@ -136,7 +136,7 @@ static void pack_block(const struct job *job, bool is_b, struct range across, st
 static void run_chunk(struct worker *w, struct range rows, struct range cols, struct range depths)
 {
     const struct job *job = w->job;
-    const struct product16_plan *plan = &job->plan;
+    const struct gemm_bf16_plan *plan = &job->plan;
     bool is_first = depths.begin == 0, is_last = depths.end == plan->n_depths;
     int64_t chunk = depths.end - depths.begin, n_done = 0;
     int64_t a_step = (plan->keeps_a ? plan->n_depths : chunk) * 2 * TILE_ELEMS;
@@ -165,7 +165,7 @@ static void run_chunk(struct worker *w, struct range rows, struct range cols, st
 static void run_block(struct worker *w, struct range rows, struct range cols)
 {
     const struct job *job = w->job;
-    const struct product16_plan *plan = &job->plan;
+    const struct gemm_bf16_plan *plan = &job->plan;
     if (plan->keeps_a && w->a_row != rows.begin) {
         pack_block(job, false, rows, (struct range){0, plan->n_depths}, w->a);
         w->a_row = rows.begin;
@@ -185,7 +185,7 @@ static void run_block(struct worker *w, struct range rows, struct range cols)
 static void run_item(struct worker *w, int64_t item)
 {
     const struct job *job = w->job;
-    const struct product_shape *s = job->shape;
+    const struct gemm_shape *s = job->shape;
     int64_t row = item / job->n_col_items * job->plan.block_rows;
     int64_t begin = item % job->n_col_items * job->item_cols;
     int64_t end = least(begin + job->item_cols, s->n);
@@ -196,7 +196,7 @@ static void run_item(struct worker *w, int64_t item)
 
 static void run_worker(struct job *job, int thread)
 {
-    const struct product16_plan *plan = &job->plan;
+    const struct gemm_bf16_plan *plan = &job->plan;
     char *own = job->work + plan->own + (size_t)thread * plan->own_bytes;
     char *b = plan->shares_b ? job->work + plan->shared_b : own + plan->a_bytes;
     struct worker w = {.job = job,
@@ -224,16 +224,16 @@ static int64_t item_cols(const struct job *job)
     return divide_up(n_steps, least(n_wanted, n_steps)) * step;
 }
 
-void TILED(product16)(int threads, const struct product_shape *shape, const uint16_t *a,
-                      const uint16_t *b, const struct product16_out *out, void *work)
+void TILED(gemm_bf16)(int threads, const struct gemm_shape *shape, const uint16_t *a,
+                      const uint16_t *b, const struct gemm_bf16_out *out, void *work)
 {
     struct job job = {.shape = shape,
-                      .plan = product16_plan(shape, threads),
+                      .plan = gemm_bf16_plan(shape, threads),
                       .a = a,
                       .b = b,
                       .out = out,
                       .work = work};
-    const struct product16_plan *plan = &job.plan;
+    const struct gemm_bf16_plan *plan = &job.plan;
     job.n_row_items = divide_up(shape->m, plan->block_rows);
     job.item_cols = item_cols(&job);
     job.n_col_items = divide_up(shape->n, job.item_cols);
@@ -260,4 +260,4 @@ static void gelu(int64_t n, const uint16_t *x, uint16_t *y)
     }
 }
 
-const struct gelu16 TILED(gelu16) = {gelu};
+const struct gelu_bf16 TILED(gelu_bf16) = {gelu};

@@ -1,5 +1,5 @@
 /*
- * amx_lanes.h -- what stands between two tile products: 16 floats at a time, a row of a tile.
+ * amx_lanes.h -- what stands between two tile matmuls: 16 floats at a time, a row of a tile.
  *
  * With AVX-512, which every CPU with tiles has, an operation is an instruction or two; elsewhere it
  * is a loop, so that the emulated tiles run anywhere.

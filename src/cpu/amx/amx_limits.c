@@ -1,5 +1,5 @@
 /*
- * amx_limits.c -- as many tile products as the tile registers allow: the limit that products of
+ * amx_limits.c -- as many tile matmuls as the tile registers allow: the limit that matmuls of
  * bf16 are measured against.
  */
 #include "cpu/amx/amx_tiles.h"

@@ -1,5 +1,5 @@
 /*
- * amx_panels.h -- matrices laid out as tiles want them, and the product of two such strips.
+ * amx_panels.h -- matrices laid out as tiles want them, and the matmul of two such strips.
  *
  * A strip is 32 rows of A or 32 columns of B: two tiles (amx_tiles.h) for each 32 of k, one after
  * the other.  In units of a pair (4 bytes) a tile of A is the transpose of one of B.  What a matrix

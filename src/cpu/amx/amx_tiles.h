@@ -1,5 +1,5 @@
 /*
- * amx_tiles.h -- tile registers, four of the eight: 16 rows of 64 bytes each, and products of bf16
+ * amx_tiles.h -- tile registers, four of the eight: 16 rows of 64 bytes each, and matmuls of bf16
  * pairs into fp32.
  *
  *   tile of A: 16 rows x 32 k                tile of B: 16 pairs of k x 16 columns
@@ -53,7 +53,7 @@ static inline void tile_store(const struct tiles *tiles, int t, void *to, int64_
         memcpy((char *)to + r * step_bytes, tiles->reg[t][r], sizeof tiles->reg[t][r]);
 }
 
-/* As Intel's manual has it: even and odd k are summed apart, then together, then onto C.  A product
+/* As Intel's manual has it: even and odd k are summed apart, then together, then onto C.  A matmul
  * of two bf16 is exact in fp32, so it does not matter that this one is not fused. */
 static inline void tile_multiply(struct tiles *tiles, int c, int a, int b)
 {
@@ -120,7 +120,7 @@ static inline void tiles_end(struct tiles *tiles)
 
 #endif
 
-/* A tile as a square of pairs, turned: what was a row of A is a column of B, and back.  Rows lie
+/* A tile as a square of pairs, transposed: what was a row of A is a column of B, and back.  Rows lie
  * step_bytes apart in `from`; `to` is a whole tile. */
 static inline void tile_transpose(const void *from, int64_t step_bytes, uint32_t *to)
 {

@@ -12,28 +12,28 @@
 #include "cpu/gemm/gemm_bf16.h"
 
 enum {
-    ATTENTION16_MOST_DEPTH = 128, /* of a head; larger ones are not served */
+    ATTENTION_BF16_MOST_DEPTH = 128, /* of a head; larger ones are not served */
     /* In strips of 32.  Forward: keys whose weights are kept until they meet the values.  Backward:
      * keys and queries that meet at a time; what they leave for each other stays near. */
-    ATTENTION16_PANEL = 8,
-    ATTENTION16_KEYS = 2,
-    ATTENTION16_QUERIES = 4,
+    ATTENTION_BF16_PANEL = 8,
+    ATTENTION_BF16_KEYS = 2,
+    ATTENTION_BF16_QUERIES = 4,
     STRIP_DEPTH_ELEMS = 2 * TILE_ELEMS, /* one strip, one step of k */
     SQUARE = STRIP * STRIP              /* what two strips give, fp32 */
 };
 
-struct attention16 {
+struct attention_bf16 {
     int64_t n_batch, n_time, n_heads, depth;
     bool causal;            /* a query sees no later keys */
     struct dropout dropout; /* of weights; not known, and not needed, when a plan is made */
 };
 
-static inline bool attention16_serves(const struct attention16 *shape)
+static inline bool attention_bf16_serves(const struct attention_bf16 *shape)
 {
-    return shape->depth <= ATTENTION16_MOST_DEPTH;
+    return shape->depth <= ATTENTION_BF16_MOST_DEPTH;
 }
 
-static inline size_t attention16_strip_bytes(int64_t n_depths)
+static inline size_t attention_bf16_strip_bytes(int64_t n_depths)
 {
     return (size_t)(n_depths * STRIP_DEPTH_ELEMS) * sizeof(uint16_t);
 }
@@ -42,7 +42,7 @@ static inline size_t attention16_strip_bytes(int64_t n_depths)
 
 /* A thread takes the strips slice, slice + n_slices ... of queries of a head.  Slices only share
  * out the work: what a strip gives does not depend on them. */
-struct attention16_plan {
+struct attention_bf16_plan {
     int64_t n_strips, n_wide; /* of time; of a head's depth */
     int64_t n_slices;         /* of a head */
     int n_parts;
@@ -50,11 +50,12 @@ struct attention16_plan {
     size_t part_bytes;
 };
 
-static inline struct attention16_plan attention16_plan(const struct attention16 *shape, int threads)
+static inline struct attention_bf16_plan attention_bf16_plan(const struct attention_bf16 *shape,
+                                                             int threads)
 {
-    struct attention16_plan plan = {.n_strips = product16_strips(shape->n_time),
-                                    .n_wide = product16_strips(shape->depth),
-                                    .n_slices = 1};
+    struct attention_bf16_plan plan = {.n_strips = gemm_bf16_strips(shape->n_time),
+                                       .n_wide = gemm_bf16_strips(shape->depth),
+                                       .n_slices = 1};
     int64_t n_heads = shape->n_batch * shape->n_heads;
     if (n_heads % threads != 0) { /* cut finer, so that no thread waits long for another */
         plan.n_slices = (4 * threads + n_heads - 1) / n_heads;
@@ -62,20 +63,20 @@ static inline struct attention16_plan attention16_plan(const struct attention16 
     }
     int64_t n_jobs = n_heads * plan.n_slices;
     plan.n_parts = threads < n_jobs ? threads : (int)n_jobs;
-    size_t head_bytes = attention16_strip_bytes(plan.n_strips * plan.n_wide);
+    size_t head_bytes = attention_bf16_strip_bytes(plan.n_strips * plan.n_wide);
     size_t *at = &plan.part_bytes;
     plan.k = work_take(at, head_bytes);
     plan.v_t = work_take(at, head_bytes);
-    plan.q_t = work_take(at, attention16_strip_bytes(plan.n_wide));
+    plan.q_t = work_take(at, attention_bf16_strip_bytes(plan.n_wide));
     plan.scores = work_take(at, f32_bytes(2 * SQUARE));
-    plan.weights = work_take(at, attention16_strip_bytes(ATTENTION16_PANEL));
+    plan.weights = work_take(at, attention_bf16_strip_bytes(ATTENTION_BF16_PANEL));
     plan.sums = work_take(at, f32_bytes(plan.n_wide * SQUARE));
     return plan;
 }
 
 /* ---- backward ------------------------------------------------------------------------------ */
 
-struct attention16_grad_plan {
+struct attention_bf16_grad_plan {
     int64_t n_strips, n_wide;
     int n_parts;
     size_t q, q_t, dy, dy_t, dq_t, lse, delta; /* of a head */
@@ -84,16 +85,16 @@ struct attention16_grad_plan {
     size_t part_bytes;
 };
 
-static inline struct attention16_grad_plan attention16_grad_plan(const struct attention16 *shape,
-                                                                 int threads)
+static inline struct attention_bf16_grad_plan
+attention_bf16_grad_plan(const struct attention_bf16 *shape, int threads)
 {
-    struct attention16_grad_plan plan = {.n_strips = product16_strips(shape->n_time),
-                                         .n_wide = product16_strips(shape->depth)};
+    struct attention_bf16_grad_plan plan = {.n_strips = gemm_bf16_strips(shape->n_time),
+                                            .n_wide = gemm_bf16_strips(shape->depth)};
     int64_t n_heads = shape->n_batch * shape->n_heads;
     plan.n_parts = threads < n_heads ? threads : (int)n_heads;
-    size_t head_bytes = attention16_strip_bytes(plan.n_strips * plan.n_wide);
-    size_t keys_bytes = attention16_strip_bytes(ATTENTION16_KEYS * plan.n_wide);
-    size_t pair_bytes = attention16_strip_bytes(ATTENTION16_KEYS * ATTENTION16_QUERIES);
+    size_t head_bytes = attention_bf16_strip_bytes(plan.n_strips * plan.n_wide);
+    size_t keys_bytes = attention_bf16_strip_bytes(ATTENTION_BF16_KEYS * plan.n_wide);
+    size_t pair_bytes = attention_bf16_strip_bytes(ATTENTION_BF16_KEYS * ATTENTION_BF16_QUERIES);
     size_t *at = &plan.part_bytes;
     plan.q = work_take(at, head_bytes);
     plan.q_t = work_take(at, head_bytes);
@@ -105,8 +106,8 @@ static inline struct attention16_grad_plan attention16_grad_plan(const struct at
     plan.k = work_take(at, keys_bytes);
     plan.k_t = work_take(at, keys_bytes);
     plan.v = work_take(at, keys_bytes);
-    plan.dk = work_take(at, f32_bytes(ATTENTION16_KEYS * plan.n_wide * SQUARE));
-    plan.dv = work_take(at, f32_bytes(ATTENTION16_KEYS * plan.n_wide * SQUARE));
+    plan.dk = work_take(at, f32_bytes(ATTENTION_BF16_KEYS * plan.n_wide * SQUARE));
+    plan.dv = work_take(at, f32_bytes(ATTENTION_BF16_KEYS * plan.n_wide * SQUARE));
     plan.scores = work_take(at, f32_bytes(4 * SQUARE));
     plan.weights = work_take(at, pair_bytes);
     plan.slopes = work_take(at, pair_bytes);
@@ -117,20 +118,20 @@ static inline struct attention16_grad_plan attention16_grad_plan(const struct at
 /* ---- the functions ------------------------------------------------------------------------- */
 
 /* Tensors as the ops have them: qkv and dqkv [B,T,3C], y and dy [B,T,C], lse [B,H,T]. */
-struct attention16_fns {
-    void (*forward)(const struct attention16 *shape, int threads, const uint16_t *qkv, uint16_t *y,
-                    float *lse, void *work);
-    void (*backward)(const struct attention16 *shape, int threads, const uint16_t *dy,
+struct attention_bf16_fns {
+    void (*forward)(const struct attention_bf16 *shape, int threads, const uint16_t *qkv,
+                    uint16_t *y, float *lse, void *work);
+    void (*backward)(const struct attention_bf16 *shape, int threads, const uint16_t *dy,
                      const uint16_t *qkv, const uint16_t *y, const float *lse, uint16_t *dqkv,
                      void *work);
 };
 
-extern const struct attention16_fns attention16_emulated;
+extern const struct attention_bf16_fns attention_bf16_emulated;
 #if defined(SNUG_AMX)
-extern const struct attention16_fns attention16_emulated_v4, attention16_amx;
+extern const struct attention_bf16_fns attention_bf16_emulated_v4, attention_bf16_amx;
 #endif
 
 /* Those in use; NULL: this CPU, or the level asked for, has no tiles. */
-const struct attention16_fns *cpu_attention16(void);
+const struct attention_bf16_fns *cpu_attention_bf16(void);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * gemm_bf16.h -- products of bf16 matrices on tile instructions:  C[m,n] = op(A)[m,k] op(B)[k,n]
+ * gemm_bf16.h -- matmuls of bf16 matrices on tile instructions:  C[m,n] = op(A)[m,k] op(B)[k,n]
  *
  * amx_gemm.c makes them, compiled with the AMX instructions and with plain C in their place, for
  * any machine to test.  What they book is here and is the same for both, a function of the shape and
@@ -24,21 +24,21 @@ enum {
  * second (2 MiB).  Where k is very long (the rows of a weight gradient) only the present chunk of a
  * block of A does. */
 enum {
-    PRODUCT16_CHUNK_K = 384,
-    PRODUCT16_A_BYTES = 1200 << 10,
-    PRODUCT16_LEAST_ROWS = 192,
-    PRODUCT16_MOST_ROWS = 512,
-    PRODUCT16_COLS = 256,
-    PRODUCT16_LONG_K = 3072, /* from here on, where each thread packs its own B: */
-    PRODUCT16_LONG_ROWS = 384,
-    PRODUCT16_LONG_COLS = 512,
-    PRODUCT16_LONG_SHARED_ROWS = 256, /* ... and where B is packed before: */
-    PRODUCT16_LONG_SHARED_COLS = 768,
-    PRODUCT16_SHARED_BYTES = 8 << 20, /* for a weight gradient, at most this much of B is */
-    PRODUCT16_KEPT_K = 8192           /* a block of A is packed for all chunks at once up to this */
+    GEMM_BF16_CHUNK_K = 384,
+    GEMM_BF16_A_BYTES = 1200 << 10,
+    GEMM_BF16_LEAST_ROWS = 192,
+    GEMM_BF16_MOST_ROWS = 512,
+    GEMM_BF16_COLS = 256,
+    GEMM_BF16_LONG_K = 3072, /* from here on, where each thread packs its own B: */
+    GEMM_BF16_LONG_ROWS = 384,
+    GEMM_BF16_LONG_COLS = 512,
+    GEMM_BF16_LONG_SHARED_ROWS = 256, /* ... and where B is packed before: */
+    GEMM_BF16_LONG_SHARED_COLS = 768,
+    GEMM_BF16_SHARED_BYTES = 8 << 20, /* for a weight gradient, at most this much of B is */
+    GEMM_BF16_KEPT_K = 8192           /* a block of A is packed for all chunks at once up to this */
 };
 
-struct product16_plan {
+struct gemm_bf16_plan {
     int threads;
     int64_t n_depths, chunk_depths;   /* steps of k: all, and of one chunk */
     int64_t block_rows, block_cols;   /* whole strips */
@@ -48,13 +48,13 @@ struct product16_plan {
     size_t shared_b, own, own_bytes, total;
 };
 
-static inline int64_t product16_strips(int64_t n)
+static inline int64_t gemm_bf16_strips(int64_t n)
 {
     return (n + STRIP - 1) / STRIP;
 }
 
 /* n_strips in equal blocks of at most `most`. */
-static inline int64_t product16_block(int64_t n_strips, int64_t most)
+static inline int64_t gemm_bf16_block(int64_t n_strips, int64_t most)
 {
     int64_t n_blocks = (n_strips + most - 1) / most;
     return (n_strips + n_blocks - 1) / n_blocks;
@@ -62,7 +62,7 @@ static inline int64_t product16_block(int64_t n_strips, int64_t most)
 
 /* Smaller blocks where there would be fewer of them than threads, as for the weight gradient of a
  * narrow layer; the least still has four tiles of sums for each that it packs. */
-static inline void product16_spread(int64_t strips_m, int64_t strips_n, int threads,
+static inline void gemm_bf16_spread(int64_t strips_m, int64_t strips_n, int threads,
                                     int64_t *block_m, int64_t *block_n)
 {
     enum { LEAST_STRIPS = 2 };
@@ -76,36 +76,36 @@ static inline void product16_spread(int64_t strips_m, int64_t strips_n, int thre
 }
 
 /* Rows of a block where k is not long. */
-static inline int64_t product16_most_rows(int64_t strip_bytes)
+static inline int64_t gemm_bf16_most_rows(int64_t strip_bytes)
 {
-    int64_t rows = PRODUCT16_A_BYTES / strip_bytes * STRIP;
-    return rows < PRODUCT16_LEAST_ROWS  ? PRODUCT16_LEAST_ROWS
-           : rows > PRODUCT16_MOST_ROWS ? PRODUCT16_MOST_ROWS
+    int64_t rows = GEMM_BF16_A_BYTES / strip_bytes * STRIP;
+    return rows < GEMM_BF16_LEAST_ROWS  ? GEMM_BF16_LEAST_ROWS
+           : rows > GEMM_BF16_MOST_ROWS ? GEMM_BF16_MOST_ROWS
                                         : rows;
 }
 
-static inline struct product16_plan product16_plan(const struct product_shape *shape, int threads)
+static inline struct gemm_bf16_plan gemm_bf16_plan(const struct gemm_shape *shape, int threads)
 {
-    struct product16_plan plan = {.threads = product_threads(shape, threads),
+    struct gemm_bf16_plan plan = {.threads = gemm_threads(shape, threads),
                                   .n_depths = (shape->k + TILE_DEPTH - 1) / TILE_DEPTH,
-                                  .keeps_a = shape->k <= PRODUCT16_KEPT_K};
+                                  .keeps_a = shape->k <= GEMM_BF16_KEPT_K};
     const int64_t depth_bytes = 2 * TILE_ELEMS * 2; /* of a strip */
-    int64_t strips_m = product16_strips(shape->m), strips_n = product16_strips(shape->n);
-    bool in_chunks = shape->k > PRODUCT16_CHUNK_K;
-    plan.chunk_depths = in_chunks ? PRODUCT16_CHUNK_K / TILE_DEPTH : plan.n_depths;
+    int64_t strips_m = gemm_bf16_strips(shape->m), strips_n = gemm_bf16_strips(shape->n);
+    bool in_chunks = shape->k > GEMM_BF16_CHUNK_K;
+    plan.chunk_depths = in_chunks ? GEMM_BF16_CHUNK_K / TILE_DEPTH : plan.n_depths;
 
     int64_t strip_bytes = plan.n_depths * depth_bytes;
-    bool is_long = shape->k > PRODUCT16_LONG_K;
-    bool may_share = !shape->a_transposed || strips_n * strip_bytes <= PRODUCT16_SHARED_BYTES;
-    int64_t most_rows = !is_long    ? product16_most_rows(strip_bytes)
-                        : may_share ? PRODUCT16_LONG_SHARED_ROWS
-                                    : PRODUCT16_LONG_ROWS;
-    int64_t most_cols = !is_long    ? PRODUCT16_COLS
-                        : may_share ? PRODUCT16_LONG_SHARED_COLS
-                                    : PRODUCT16_LONG_COLS;
-    int64_t block_m = product16_block(strips_m, most_rows / STRIP);
-    int64_t block_n = product16_block(strips_n, most_cols / STRIP);
-    product16_spread(strips_m, strips_n, plan.threads, &block_m, &block_n);
+    bool is_long = shape->k > GEMM_BF16_LONG_K;
+    bool may_share = !shape->a_transposed || strips_n * strip_bytes <= GEMM_BF16_SHARED_BYTES;
+    int64_t most_rows = !is_long    ? gemm_bf16_most_rows(strip_bytes)
+                        : may_share ? GEMM_BF16_LONG_SHARED_ROWS
+                                    : GEMM_BF16_LONG_ROWS;
+    int64_t most_cols = !is_long    ? GEMM_BF16_COLS
+                        : may_share ? GEMM_BF16_LONG_SHARED_COLS
+                                    : GEMM_BF16_LONG_COLS;
+    int64_t block_m = gemm_bf16_block(strips_m, most_rows / STRIP);
+    int64_t block_n = gemm_bf16_block(strips_n, most_cols / STRIP);
+    gemm_bf16_spread(strips_m, strips_n, plan.threads, &block_m, &block_n);
     plan.block_rows = block_m * STRIP;
     plan.block_cols = block_n * STRIP;
     plan.shares_b = may_share && strips_m > block_m;
@@ -124,7 +124,7 @@ static inline struct product16_plan product16_plan(const struct product_shape *s
 
 /* What becomes of a row of sums v.  Where a tensor is meant, `begin` is its element of row 0,
  * column 0, and a row is `pitch` elements. */
-struct product16_out {
+struct gemm_bf16_out {
     enum {
         FINISH_store, /* v += bias + more; before = v; y (+)= fn(v), or v fn'(slope_at) */
         FINISH_lse,   /* logits: maximum and sum of exponentials so far, and what the target got */
@@ -151,26 +151,26 @@ struct product16_out {
 #define HEAD_LOWEST (-1e30f) /* no logit is lower */
 enum { HEAD_LANES = 16, HEAD_SLICE = 1024 /* columns: made by one thread, in order */ };
 
-/* work: what product16_plan says, 64-byte aligned. */
-typedef void product16_fn(int threads, const struct product_shape *shape, const uint16_t *a,
-                          const uint16_t *b, const struct product16_out *out, void *work);
+/* work: what gemm_bf16_plan says, 64-byte aligned. */
+typedef void gemm_bf16_fn(int threads, const struct gemm_shape *shape, const uint16_t *a,
+                          const uint16_t *b, const struct gemm_bf16_out *out, void *work);
 
-product16_fn product16_emulated;
+gemm_bf16_fn gemm_bf16_emulated;
 #if defined(SNUG_AMX)
-product16_fn product16_emulated_v4, product16_amx;
+gemm_bf16_fn gemm_bf16_emulated_v4, gemm_bf16_amx;
 #endif
 
 /* The one in use; NULL: this CPU, or the level asked for, has no tiles. */
-product16_fn *cpu_product16(void);
+gemm_bf16_fn *cpu_gemm_bf16(void);
 
-/* y = gelu(x) with the bits that a product with that activation gives; y may be x. */
-struct gelu16 {
+/* y = gelu(x) with the bits that a matmul with that activation gives; y may be x. */
+struct gelu_bf16 {
     void (*run)(int64_t n, const uint16_t *x, uint16_t *y);
 };
-extern const struct gelu16 gelu16_emulated;
+extern const struct gelu_bf16 gelu_bf16_emulated;
 #if defined(SNUG_AMX)
-extern const struct gelu16 gelu16_emulated_v4, gelu16_amx;
+extern const struct gelu_bf16 gelu_bf16_emulated_v4, gelu_bf16_amx;
 #endif
-const struct gelu16 *cpu_gelu16(void); /* NULL with cpu_product16 */
+const struct gelu_bf16 *cpu_gelu_bf16(void); /* NULL with cpu_gemm_bf16 */
 
 #endif

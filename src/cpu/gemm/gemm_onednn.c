@@ -1,5 +1,5 @@
 /*
- * gemm_onednn.c -- products by oneDNN's matmul, kept inside a booked workspace.
+ * gemm_onednn.c -- matmuls by oneDNN's matmul, kept inside a booked workspace.
  *
  * Only the brgemm implementations ("brg...") are taken: they keep every buffer in the scratchpad,
  * which we own.  The "gemm:jit" ones ask for none and then malloc up to 17 MiB inside each call.
@@ -20,9 +20,9 @@
  * cache: 3072 columns ran at 0.15 TFLOP/s on two cores of a Xeon, others at 0.25 to 0.3.  Such a B
  * is packed by oneDNN's reorder first, a piece of k at a time: 0.21 to 0.27.
  *
- * On registers of 16 floats our own loops make the large products (own_loops_win).  oneDNN gives
+ * On registers of 16 floats our own loops make the large matmuls (own_loops_win).  oneDNN gives
  * each thread a fixed share, and cores of a shared host are not equally fast.  Two cores of a Xeon,
- * GPT-2's products at 4 x 1024, in turns in one run, medians of 5 in GFLOP/s, oneDNN's and ours:
+ * GPT-2's matmuls at 4 x 1024, in turns in one run, medians of 5 in GFLOP/s, oneDNN's and ours:
  *     forward 144..222, 181..242           data gradient 204..228, 219..236
  *     weight gradient 205..224, 228..250   head (333 rows) 170..228, 178..264      all 197, 217
  *     forward and data gradient of 256 rows 212, 185 and 168, 187; of 64 rows 186, 141 and 189, 144
@@ -33,7 +33,7 @@
  *
  * oneDNN 2 does not survive running out of memory: an exception leaves its C functions and ends the
  * process, or an implementation that could not be made counts as one that there is not, and the
- * product is made in another way, with other bits.  So before a product is prepared we ask for more
+ * matmul is made in another way, with other bits.  So before a matmul is prepared we ask for more
  * address space than that was seen to take, give it back, and call.  Threads beside ours, and other
  * processes where there is a limit for all of them, may still take it away in between.
  */
@@ -65,8 +65,8 @@ struct call {
     dnnl_memory_t a, b, c, scratch, as_stored; /* as_stored: B before it is packed */
 };
 
-struct product {
-    struct product_shape shape;
+struct gemm {
+    struct gemm_shape shape;
     int threads;
     const struct cpu_loops *plain; /* not NULL: our own loops, no oneDNN */
     dnnl_engine_t engine;
@@ -177,13 +177,13 @@ static dnnl_status_t find_implementation(dnnl_engine_t engine, const matrix_desc
 
 /* ---- booking ------------------------------------------------------------------------------- */
 
-static int64_t piece_k(const struct product_shape *shape)
+static int64_t piece_k(const struct gemm_shape *shape)
 {
     return shape->a_transposed && shape->k > PIECE_K ? PIECE_K : shape->k;
 }
 
 /* It pays from some rows of A on. */
-static bool packs_b(const struct product_shape *shape)
+static bool packs_b(const struct gemm_shape *shape)
 {
     enum { CACHE_WAY_FLOATS = 1024, LEAST_ROWS = 64 };
     bool collides = shape->ldb % CACHE_WAY_FLOATS == 0 && (shape->ldb & (shape->ldb - 1)) != 0;
@@ -191,24 +191,24 @@ static bool packs_b(const struct product_shape *shape)
 }
 
 /* A packed piece of B, in whole blocks of 16 x 64. */
-static size_t packed_bytes(const struct product_shape *shape)
+static size_t packed_bytes(const struct gemm_shape *shape)
 {
     return packs_b(shape) ? f32_bytes((piece_k(shape) + 15) / 16 * 16 * ((shape->n + 63) / 64 * 64))
                           : 0;
 }
 
-static size_t brgemm_bound(const struct product_shape *shape, int threads)
+static size_t brgemm_bound(const struct gemm_shape *shape, int threads)
 {
     size_t depth = (size_t)(shape->k < LEAST_K ? LEAST_K : shape->k < PIECE_K ? shape->k : PIECE_K);
     return (size_t)threads * (16384 + depth * (shape->a_transposed ? 1344 : 512));
 }
 
-size_t product_work_bytes(const struct product_shape *shape, int threads)
+size_t gemm_work_bytes(const struct gemm_shape *shape, int threads)
 {
     size_t brgemm = 0;
     work_take(&brgemm, packed_bytes(shape));
     work_take(&brgemm, brgemm_bound(shape, threads));
-    size_t plain = product_plain_work_bytes(shape, threads);
+    size_t plain = gemm_plain_work_bytes(shape, threads);
     return brgemm > plain ? brgemm : plain;
 }
 
@@ -229,7 +229,7 @@ static bool hides_tile_palettes(void)
 }
 
 /* oneDNN takes the cap once a process, before its first primitive, and refuses it later: then an
- * earlier product has set it already. */
+ * earlier matmul has set it already. */
 static void cap_instructions(void)
 {
 #if defined(__x86_64__)
@@ -277,7 +277,7 @@ static dnnl_status_t make_memories(struct call *call, dnnl_engine_t engine,
     return status;
 }
 
-/* B as it is stored, to what the product wants; there must be room, and no need for more. */
+/* B as it is stored, to what the matmul wants; there must be room, and no need for more. */
 static dnnl_status_t make_pack(struct call *call, dnnl_engine_t engine, matrix_desc_view stored,
                                matrix_desc_view packed, size_t room, dnnl_primitive_attr_t attr)
 {
@@ -298,9 +298,9 @@ static dnnl_status_t make_pack(struct call *call, dnnl_engine_t engine, matrix_d
     return status;
 }
 
-static dnnl_status_t make_call(struct product *product, int64_t k, bool add, struct call *call)
+static dnnl_status_t make_call(struct gemm *gemm, int64_t k, bool add, struct call *call)
 {
-    const struct product_shape *s = &product->shape;
+    const struct gemm_shape *s = &gemm->shape;
     const dnnl_dims_t dims[3] = {{s->m, k}, {k, s->n}, {s->m, s->n}};
     const dnnl_dims_t steps[3] = {{s->a_transposed ? 1 : s->lda, s->a_transposed ? s->lda : 1},
                                   {s->b_transposed ? 1 : s->ldb, s->b_transposed ? s->ldb : 1},
@@ -315,16 +315,16 @@ static dnnl_status_t make_call(struct product *product, int64_t k, bool add, str
     if (status == dnnl_success && packs_b(s))
         status = desc_make_any(&desc[1], dims[1]);
     if (status == dnnl_success)
-        status = find_implementation(product->engine, desc, attr, brgemm_fits,
-                                     brgemm_bound(s, product->threads), &pd);
+        status = find_implementation(gemm->engine, desc, attr, brgemm_fits,
+                                     brgemm_bound(s, gemm->threads), &pd);
     if (status == dnnl_success)
         status = dnnl_primitive_create(&call->primitive, pd);
     if (status == dnnl_success)
-        status = make_memories(call, product->engine, pd);
+        status = make_memories(call, gemm->engine, pd);
     if (status == dnnl_success && packs_b(s))
         status = make_attributes(false, &plain_attr);
     if (status == dnnl_success && packs_b(s))
-        status = make_pack(call, product->engine, desc_view(&desc[3]),
+        status = make_pack(call, gemm->engine, desc_view(&desc[3]),
                            dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0),
                            packed_bytes(s), plain_attr);
     if (pd != NULL)
@@ -339,37 +339,37 @@ static dnnl_status_t make_call(struct product *product, int64_t k, bool add, str
 
 /* On registers of 16 our own loops are the faster ones, once B is packed for enough rows; but their
  * tiles are wide, and what a narrow C leaves of the last one is computed for nothing. */
-static bool own_loops_win(const struct product_shape *shape)
+static bool own_loops_win(const struct gemm_shape *shape)
 {
     enum { LANES = 16, LEAST_ROWS = 300 };
     int64_t m = shape->chosen_by_m > 0 ? shape->chosen_by_m : shape->m;
-    int64_t n_strips = (shape->n + PRODUCT_STRIP_COLS - 1) / PRODUCT_STRIP_COLS;
-    bool is_wide = 4 * (n_strips * PRODUCT_STRIP_COLS - shape->n) <= shape->n;
+    int64_t n_strips = (shape->n + GEMM_STRIP_COLS - 1) / GEMM_STRIP_COLS;
+    bool is_wide = 4 * (n_strips * GEMM_STRIP_COLS - shape->n) <= shape->n;
     return cpu_loops()->lanes >= LANES && m >= LEAST_ROWS && is_wide;
 }
 
-/* Every call that product_run can make: the first piece sets unless it may add, later ones add. */
-static dnnl_status_t make_calls(struct product *product)
+/* Every call that gemm_run can make: the first piece sets unless it may add, later ones add. */
+static dnnl_status_t make_calls(struct gemm *gemm)
 {
-    const struct product_shape *s = &product->shape;
+    const struct gemm_shape *s = &gemm->shape;
     int64_t piece = piece_k(s), tail = s->k % piece;
     bool adds = s->may_add || s->k > piece;
-    dnnl_status_t status = dnnl_engine_create(&product->engine, dnnl_cpu, 0);
+    dnnl_status_t status = dnnl_engine_create(&gemm->engine, dnnl_cpu, 0);
     if (status == dnnl_success)
-        status = dnnl_stream_create(&product->stream, product->engine, dnnl_stream_default_flags);
+        status = dnnl_stream_create(&gemm->stream, gemm->engine, dnnl_stream_default_flags);
     if (status == dnnl_success)
-        status = make_call(product, piece, false, &product->calls[0][0]);
+        status = make_call(gemm, piece, false, &gemm->calls[0][0]);
     if (status == dnnl_success && adds)
-        status = make_call(product, piece, true, &product->calls[0][1]);
+        status = make_call(gemm, piece, true, &gemm->calls[0][1]);
     if (status == dnnl_success && tail > 0)
-        status = make_call(product, tail, true, &product->calls[1][1]);
+        status = make_call(gemm, tail, true, &gemm->calls[1][1]);
     return status;
 }
 
-static void drop_calls(struct product *product)
+static void drop_calls(struct gemm *gemm)
 {
     for (int i = 0; i < 4; i++) {
-        struct call *call = &product->calls[i / 2][i % 2];
+        struct call *call = &gemm->calls[i / 2][i % 2];
         dnnl_memory_t memories[5] = {call->a, call->b, call->c, call->scratch, call->as_stored};
         for (int j = 0; j < 5; j++)
             if (memories[j] != NULL)
@@ -380,38 +380,38 @@ static void drop_calls(struct product *product)
             dnnl_primitive_destroy(call->pack);
         memset(call, 0, sizeof *call);
     }
-    if (product->stream != NULL)
-        dnnl_stream_destroy(product->stream);
-    if (product->engine != NULL)
-        dnnl_engine_destroy(product->engine);
-    product->stream = NULL;
-    product->engine = NULL;
+    if (gemm->stream != NULL)
+        dnnl_stream_destroy(gemm->stream);
+    if (gemm->engine != NULL)
+        dnnl_engine_destroy(gemm->engine);
+    gemm->stream = NULL;
+    gemm->engine = NULL;
 }
 
-/* Addresses, not memory: a product is prepared in the first step, which allocates nothing itself. */
+/* Addresses, not memory: a matmul is prepared in the first step, which allocates nothing itself. */
 static bool has_room_to_prepare(void)
 {
     void *room = mmap(NULL, PREPARE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     return room != MAP_FAILED && munmap(room, PREPARE_BYTES) == 0;
 }
 
-enum snug_status product_prepare(const struct product_shape *shape, int threads,
-                                 struct product **product, struct snug_error *err)
+enum snug_status gemm_prepare(const struct gemm_shape *shape, int threads, struct gemm **gemm,
+                              struct snug_error *err)
 {
-    struct product *made = calloc(1, sizeof *made);
-    *product = made;
+    struct gemm *made = calloc(1, sizeof *made);
+    *gemm = made;
     if (made == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "no memory to prepare a matrix product");
+        return snug_fail(err, SNUG_NO_MEMORY, "no memory to prepare a matmul");
     made->shape = *shape;
-    made->threads = product_threads(shape, threads);
+    made->threads = gemm_threads(shape, threads);
     if (own_loops_win(shape)) {
         made->plain = cpu_loops();
         return SNUG_OK;
     }
     if (!has_room_to_prepare()) {
         free(made);
-        *product = NULL;
-        return snug_fail(err, SNUG_NO_MEMORY, "no memory for oneDNN to prepare a matrix product");
+        *gemm = NULL;
+        return snug_fail(err, SNUG_NO_MEMORY, "no memory for oneDNN to prepare a matmul");
     }
     cap_instructions();
 #if defined(SNUG_OPENMP)
@@ -427,18 +427,18 @@ enum snug_status product_prepare(const struct product_shape *shape, int threads,
     drop_calls(made);
     if (status == dnnl_out_of_memory) {
         free(made);
-        *product = NULL;
-        return snug_fail(err, SNUG_NO_MEMORY, "oneDNN: no memory to prepare a matrix product");
+        *gemm = NULL;
+        return snug_fail(err, SNUG_NO_MEMORY, "oneDNN: no memory to prepare a matmul");
     }
     made->plain = cpu_loops();
     return SNUG_OK;
 }
 
-void product_release(struct product *product)
+void gemm_release(struct gemm *gemm)
 {
-    if (product != NULL)
-        drop_calls(product);
-    free(product);
+    if (gemm != NULL)
+        drop_calls(gemm);
+    free(gemm);
 }
 
 /* ---- running ------------------------------------------------------------------------------- */
@@ -482,12 +482,12 @@ static dnnl_status_t run_call(const struct call *call, dnnl_stream_t stream, con
     return status;
 }
 
-enum snug_status product_run(const struct product *product, const float *a, const float *b,
-                             float *c, bool add, void *work, struct snug_error *err)
+enum snug_status gemm_run(const struct gemm *gemm, const float *a, const float *b, float *c,
+                          bool add, void *work, struct snug_error *err)
 {
-    const struct product_shape *s = &product->shape;
-    if (product->plain != NULL) {
-        product->plain->product(product->threads, s, a, b, c, add, work);
+    const struct gemm_shape *s = &gemm->shape;
+    if (gemm->plain != NULL) {
+        gemm->plain->gemm(gemm->threads, s, a, b, c, add, work);
         return SNUG_OK;
     }
     int64_t piece = piece_k(s);
@@ -495,22 +495,22 @@ enum snug_status product_run(const struct product *product, const float *a, cons
     float *packed = work_at(work, work_take(&offset, packed_bytes(s)));
     dnnl_status_t status = dnnl_success;
     for (int64_t at = 0; at < s->k && status == dnnl_success; at += piece) {
-        const struct call *call = &product->calls[s->k - at < piece][add || at > 0];
+        const struct call *call = &gemm->calls[s->k - at < piece][add || at > 0];
         status =
-            run_call(call, product->stream, a + at * (s->a_transposed ? s->lda : 1),
+            run_call(call, gemm->stream, a + at * (s->a_transposed ? s->lda : 1),
                      b + at * (s->b_transposed ? 1 : s->ldb), c, packed, work_at(work, offset));
     }
     if (status == dnnl_success)
-        status = dnnl_stream_wait(product->stream);
+        status = dnnl_stream_wait(gemm->stream);
     if (status != dnnl_success)
         return snug_fail(err, status == dnnl_out_of_memory ? SNUG_NO_MEMORY : SNUG_UNSUPPORTED,
-                         "oneDNN: a product of %lld x %lld by %lld x %lld failed with status %d",
+                         "oneDNN: a matmul of %lld x %lld by %lld x %lld failed with status %d",
                          (long long)s->m, (long long)s->k, (long long)s->k, (long long)s->n,
                          (int)status);
     return SNUG_OK;
 }
 
-void product_describe(struct text *out)
+void gemm_describe(struct text *out)
 {
     const dnnl_version_t *version = dnnl_version();
     text_add(out, "oneDNN %d.%d.%d%s\n", version->major, version->minor, version->patch,

@@ -1,15 +1,15 @@
 /*
- * linear.c -- linear, linear_grad_x and linear_grad_w on matrix products.
+ * linear.c -- linear, linear_grad_x and linear_grad_w on matmuls.
  *
  * linear and linear_grad_x are one thing: rows times a matrix.  They go by chunks of rows, so that
  * bias, activation and rounding find a chunk while it is still in the cache.  16-bit operands are
  * widened to fp32 in the workspace: the matrix once per op, the rows a chunk at a time; fp32 ones
  * are read and written where they are.
  *
- * linear_grad_w sums over rows.  In fp32 it is one product; with a 16-bit operand it is one per
+ * linear_grad_w sums over rows.  In fp32 it is one matmul; with a 16-bit operand it is one per
  * chunk, added up in dW itself or, if that is 16-bit, in fp32 in the workspace, rounded once.
  *
- * Where the CPU has tiles, products of two bf16 operands go without widening (gemm_bf16.h), all rows
+ * Where the CPU has tiles, matmuls of two bf16 operands go without widening (gemm_bf16.h), all rows
  * at once, and are finished on their way out.  Which way an op goes is decided when it is prepared;
  * the workspace is enough for both, so that a plan does not depend on the machine that makes it.
  */
@@ -22,20 +22,20 @@ enum { CACHED_ELEMS = 1 << 20 }; /* results that are larger are stored around th
 
 /* The workspace of an op on tiles. */
 struct tiled {
-    bool fits;                  /* both operands are bf16 */
-    struct product_shape shape; /* of all rows */
-    size_t bias, product, total;
+    bool fits;               /* both operands are bf16 */
+    struct gemm_shape shape; /* of all rows */
+    size_t bias, gemm, total;
 };
 
 /* Where things are.  An offset into the workspace means something only if its user needs it. */
 struct layout {
     int64_t n_rows, chunk_rows;
     int64_t width_in, width_out; /* of the rows that go in and come out; of x and dy in grad_w */
-    struct product_shape shape;  /* of a full chunk */
+    struct gemm_shape shape;     /* of a full chunk */
     bool splits_k;               /* the rows are k (grad_w), else m */
-    bool acc_apart;              /* a product goes to the workspace first, not to the result */
-    bool needs_finish;           /* a product is not the result yet */
-    size_t matrix, bias, left, right, acc, product, total;
+    bool acc_apart;              /* a matmul goes to the workspace first, not to the result */
+    bool needs_finish;           /* a matmul is not the result yet */
+    size_t matrix, bias, left, right, acc, gemm, total;
     struct tiled tiled;
 };
 
@@ -43,8 +43,8 @@ struct prepared {
     struct layout layout;
     int threads;
     const struct cpu_loops *loops;
-    product16_fn *product16;     /* NULL: not on tiles */
-    struct product *full, *tail; /* a chunk, and the shorter last one */
+    gemm_bf16_fn *gemm_bf16;  /* NULL: not on tiles */
+    struct gemm *full, *tail; /* a chunk, and the shorter last one */
 };
 
 static const struct tensor *input(const struct program *prog, const struct op *op, int k)
@@ -68,30 +68,30 @@ static bool supports(const struct program *prog, const struct op *op)
     if (op->kind == OP_linear_grad_x && output(prog, op, 1) != NULL)
         return false;
     for (int k = 0; k < MAX_INPUTS; k++)
-        if (input(prog, op, k) != NULL && !dtype_is_product(input(prog, op, k)->dtype))
+        if (input(prog, op, k) != NULL && !dtype_is_gemm(input(prog, op, k)->dtype))
             return false;
     for (int k = 0; k < MAX_OUTPUTS; k++)
-        if (output(prog, op, k) != NULL && !dtype_is_product(output(prog, op, k)->dtype))
+        if (output(prog, op, k) != NULL && !dtype_is_gemm(output(prog, op, k)->dtype))
             return false;
     return true;
 }
 
-/* The shape of a product over `rows` rows. */
-static struct product_shape shape_for(const struct layout *layout, int64_t rows)
+/* The shape of a matmul over `rows` rows. */
+static struct gemm_shape shape_for(const struct layout *layout, int64_t rows)
 {
-    struct product_shape shape = layout->shape;
+    struct gemm_shape shape = layout->shape;
     *(layout->splits_k ? &shape.k : &shape.m) = rows;
     return shape;
 }
 
 static size_t both_work_bytes(const struct layout *layout, int threads)
 {
-    struct product_shape full = shape_for(layout, layout->chunk_rows);
-    size_t bytes = product_work_bytes(&full, threads);
+    struct gemm_shape full = shape_for(layout, layout->chunk_rows);
+    size_t bytes = gemm_work_bytes(&full, threads);
     int64_t tail_rows = layout->n_rows % layout->chunk_rows;
     if (tail_rows > 0) {
-        struct product_shape tail = shape_for(layout, tail_rows);
-        size_t tail_bytes = product_work_bytes(&tail, threads);
+        struct gemm_shape tail = shape_for(layout, tail_rows);
+        size_t tail_bytes = gemm_work_bytes(&tail, threads);
         bytes = tail_bytes > bytes ? tail_bytes : bytes;
     }
     return bytes;
@@ -107,7 +107,7 @@ static void book_tiled(struct layout *layout, int64_t bias, const struct tensor 
         return;
     tiled->shape = shape_for(layout, layout->n_rows);
     tiled->bias = work_take(&tiled->total, f32_bytes(bias));
-    tiled->product = work_take(&tiled->total, product16_plan(&tiled->shape, threads).total);
+    tiled->gemm = work_take(&tiled->total, gemm_bf16_plan(&tiled->shape, threads).total);
     layout->total = tiled->total > layout->total ? tiled->total : layout->total;
 }
 
@@ -123,7 +123,7 @@ static struct layout times_matrix_layout(const struct program *prog, const struc
     int64_t k = shape_last(&rows_in->shape), n = shape_last(&y->shape);
     struct layout layout = {.n_rows = shape_rows(&rows_in->shape), .width_in = k, .width_out = n};
 
-    /* Few rows keep a chunk in the cache, but every thread wants its share, and each product packs
+    /* Few rows keep a chunk in the cache, but every thread wants its share, and each matmul packs
      * the matrix anew: what need not be widened goes in longer chunks, what need not be finished
      * either in one.  Where the rows are cut changes no bits: each is a sum over k of its own. */
     enum { LEAST_CHUNK = 256 };
@@ -137,16 +137,16 @@ static struct layout times_matrix_layout(const struct program *prog, const struc
         most_rows = layout.needs_finish ? 4 * most_rows : layout.n_rows;
     int64_t n_chunks = (layout.n_rows + most_rows - 1) / most_rows; /* about equally long */
     layout.chunk_rows = (layout.n_rows + n_chunks - 1) / n_chunks;
-    bool matrix_is_n_k = (op->kind == OP_linear) != (op->attrs.in_out != 0);
-    layout.shape = (struct product_shape){.m = layout.chunk_rows,
-                                          .n = n,
-                                          .k = k,
-                                          .b_transposed = matrix_is_n_k,
-                                          .lda = k,
-                                          .ldb = matrix_is_n_k ? k : n,
-                                          .ldc = n,
-                                          /* widened chunks may be short: as the shortest */
-                                          .chosen_by_m = all_f32 ? layout.n_rows : LEAST_CHUNK};
+    bool matrix_is_n_k = (op->kind == OP_linear) != (op->attrs.layout == LAYOUT_in_out);
+    layout.shape = (struct gemm_shape){.m = layout.chunk_rows,
+                                       .n = n,
+                                       .k = k,
+                                       .b_transposed = matrix_is_n_k,
+                                       .lda = k,
+                                       .ldb = matrix_is_n_k ? k : n,
+                                       .ldc = n,
+                                       /* widened chunks may be short: as the shortest */
+                                       .chosen_by_m = all_f32 ? layout.n_rows : LEAST_CHUNK};
     if (!is_f32(matrix))
         layout.matrix = work_take(&layout.total, f32_bytes(n * k));
     if (bias != NULL && !is_f32(bias))
@@ -155,7 +155,7 @@ static struct layout times_matrix_layout(const struct program *prog, const struc
         layout.left = work_take(&layout.total, f32_bytes(layout.chunk_rows * k));
     if (layout.acc_apart)
         layout.acc = work_take(&layout.total, f32_bytes(layout.chunk_rows * n));
-    layout.product = work_take(&layout.total, both_work_bytes(&layout, facts->threads));
+    layout.gemm = work_take(&layout.total, both_work_bytes(&layout, facts->threads));
     book_tiled(&layout, bias != NULL && !is_f32(bias) ? n : 0, rows_in, matrix, facts->threads);
     return layout;
 }
@@ -170,27 +170,27 @@ static struct layout grad_w_layout(const struct program *prog, const struct op *
                             .width_in = shape_last(&x->shape),
                             .width_out = shape_last(&dy->shape),
                             .splits_k = true};
-    int64_t m = op->attrs.in_out ? layout.width_in : layout.width_out;
-    int64_t n = op->attrs.in_out ? layout.width_out : layout.width_in;
+    int64_t m = op->attrs.layout ? layout.width_in : layout.width_out;
+    int64_t n = op->attrs.layout ? layout.width_out : layout.width_in;
 
     layout.chunk_rows = is_f32(x) && is_f32(dy) ? layout.n_rows : least(layout.n_rows, 512);
-    layout.shape = (struct product_shape){.m = m,
-                                          .n = n,
-                                          .k = layout.chunk_rows,
-                                          .a_transposed = true,
-                                          .lda = m,
-                                          .ldb = n,
-                                          .ldc = n,
-                                          .may_add = true};
+    layout.shape = (struct gemm_shape){.m = m,
+                                       .n = n,
+                                       .k = layout.chunk_rows,
+                                       .a_transposed = true,
+                                       .lda = m,
+                                       .ldb = n,
+                                       .ldc = n,
+                                       .may_add = true};
     if (dw == NULL)
-        return layout; /* a bias alone needs no product */
+        return layout; /* a bias alone needs no matmul */
     if (!is_f32(x))
         layout.left = work_take(&layout.total, f32_bytes(layout.chunk_rows * layout.width_in));
     if (!is_f32(dy))
         layout.right = work_take(&layout.total, f32_bytes(layout.chunk_rows * layout.width_out));
     if (!is_f32(dw))
         layout.acc = work_take(&layout.total, f32_bytes(m * n));
-    layout.product = work_take(&layout.total, both_work_bytes(&layout, facts->threads));
+    layout.gemm = work_take(&layout.total, both_work_bytes(&layout, facts->threads));
     book_tiled(&layout, 0, x, dy, facts->threads);
     return layout;
 }
@@ -212,8 +212,8 @@ static void release(void *prepared)
 {
     struct prepared *p = prepared;
     if (p != NULL) {
-        product_release(p->full);
-        product_release(p->tail);
+        gemm_release(p->full);
+        gemm_release(p->tail);
     }
     free(p);
 }
@@ -229,15 +229,15 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
     p->layout = layout_of(prog, op, facts);
     p->threads = facts->threads;
     p->loops = cpu_loops();
-    p->product16 = p->layout.tiled.fits ? cpu_product16() : NULL;
+    p->gemm_bf16 = p->layout.tiled.fits ? cpu_gemm_bf16() : NULL;
     enum snug_status status = SNUG_OK;
     int64_t tail_rows = p->layout.n_rows % p->layout.chunk_rows;
-    if (output(prog, op, 0) != NULL && p->product16 == NULL) {
-        struct product_shape full = shape_for(&p->layout, p->layout.chunk_rows);
-        struct product_shape tail = shape_for(&p->layout, tail_rows);
-        status = product_prepare(&full, p->threads, &p->full, err);
+    if (output(prog, op, 0) != NULL && p->gemm_bf16 == NULL) {
+        struct gemm_shape full = shape_for(&p->layout, p->layout.chunk_rows);
+        struct gemm_shape tail = shape_for(&p->layout, tail_rows);
+        status = gemm_prepare(&full, p->threads, &p->full, err);
         if (status == SNUG_OK && tail_rows > 0)
-            status = product_prepare(&tail, p->threads, &p->tail, err);
+            status = gemm_prepare(&tail, p->threads, &p->tail, err);
     }
     if (status == SNUG_OK)
         *prepared = p;
@@ -246,7 +246,7 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
     return status;
 }
 
-/* Where the product of a chunk goes: straight to an fp32 result, or to the workspace (it may not
+/* Where the matmul of a chunk goes: straight to an fp32 result, or to the workspace (it may not
  * where y lies on what is still to be read). */
 static float *chunk_target(const struct kernel_call *call, const struct layout *layout, int64_t row)
 {
@@ -285,7 +285,7 @@ static void run_times_matrix_tiled(const struct kernel_call *call)
     const struct prepared *p = call->prepared;
     const struct tiled *tiled = &p->layout.tiled;
     struct linear_finish finish = finish_of(call, tiled->bias);
-    struct product16_out out = {.how = FINISH_store,
+    struct gemm_bf16_out out = {.how = FINISH_store,
                                 .pitch = finish.width,
                                 .bias = finish.bias,
                                 .act = finish.act,
@@ -294,15 +294,15 @@ static void run_times_matrix_tiled(const struct kernel_call *call)
                                 .more = finish.more,
                                 .y = finish.y,
                                 .around_cache = finish.n_rows * finish.width > CACHED_ELEMS};
-    p->product16(p->threads, &tiled->shape, call->in[0].data, call->in[1].data, &out,
-                 work_at(call->work, tiled->product));
+    p->gemm_bf16(p->threads, &tiled->shape, call->in[0].data, call->in[1].data, &out,
+                 work_at(call->work, tiled->gemm));
 }
 
 static enum snug_status run_times_matrix(const struct kernel_call *call, struct snug_error *err)
 {
     const struct prepared *p = call->prepared;
     const struct layout *layout = &p->layout;
-    if (p->product16 != NULL) {
+    if (p->gemm_bf16 != NULL) {
         run_times_matrix_tiled(call);
         return SNUG_OK;
     }
@@ -320,8 +320,8 @@ static enum snug_status run_times_matrix(const struct kernel_call *call, struct 
         finish.acc = chunk_target(call, layout, row);
         finish.before.begin = finish.y.begin = finish.slope_at.begin = first;
         finish.more.begin = first;
-        TRY(product_run(n == layout->chunk_rows ? p->full : p->tail, rows_in, matrix, finish.acc,
-                        false, work_at(call->work, layout->product), err));
+        TRY(gemm_run(n == layout->chunk_rows ? p->full : p->tail, rows_in, matrix, finish.acc,
+                     false, work_at(call->work, layout->gemm), err));
         if (layout->needs_finish)
             p->loops->finish_linear(p->threads, &finish);
     }
@@ -332,14 +332,14 @@ static void run_grad_w_tiled(const struct kernel_call *call)
 {
     const struct prepared *p = call->prepared;
     const struct layout *layout = &p->layout;
-    bool in_out = call->op->attrs.in_out != 0;
+    bool in_out = call->op->attrs.layout == LAYOUT_in_out;
     const uint16_t *left = call->in[in_out ? 0 : 1].data, *right = call->in[in_out ? 1 : 0].data;
-    struct product16_out out = {.how = FINISH_store,
+    struct gemm_bf16_out out = {.how = FINISH_store,
                                 .pitch = layout->shape.n,
                                 .y = span_of(&call->out[0], 0),
                                 .add = call->add};
-    p->product16(p->threads, &layout->tiled.shape, left, right, &out,
-                 work_at(call->work, layout->tiled.product));
+    p->gemm_bf16(p->threads, &layout->tiled.shape, left, right, &out,
+                 work_at(call->work, layout->tiled.gemm));
 }
 
 static enum snug_status sum_grad_w(const struct kernel_call *call, float *sum, bool add,
@@ -347,7 +347,7 @@ static enum snug_status sum_grad_w(const struct kernel_call *call, float *sum, b
 {
     const struct prepared *p = call->prepared;
     const struct layout *layout = &p->layout;
-    bool in_out = call->op->attrs.in_out != 0;
+    bool in_out = call->op->attrs.layout == LAYOUT_in_out;
     for (int64_t row = 0; row < layout->n_rows; row += layout->chunk_rows) {
         int64_t n = least(layout->chunk_rows, layout->n_rows - row);
         const float *x =
@@ -356,9 +356,8 @@ static enum snug_status sum_grad_w(const struct kernel_call *call, float *sum, b
         const float *dy =
             span_view(p->loops, p->threads, span_of(&call->in[1], row * layout->width_out),
                       n * layout->width_out, work_at(call->work, layout->right));
-        TRY(product_run(n == layout->chunk_rows ? p->full : p->tail, in_out ? x : dy,
-                        in_out ? dy : x, sum, add || row > 0, work_at(call->work, layout->product),
-                        err));
+        TRY(gemm_run(n == layout->chunk_rows ? p->full : p->tail, in_out ? x : dy, in_out ? dy : x,
+                     sum, add || row > 0, work_at(call->work, layout->gemm), err));
     }
     return SNUG_OK;
 }
@@ -375,7 +374,7 @@ static enum snug_status run_grad_w(const struct kernel_call *call, struct snug_e
                               span_of(dbias, 0), call->add);
     if (dw->data == NULL)
         return SNUG_OK;
-    if (p->product16 != NULL) {
+    if (p->gemm_bf16 != NULL) {
         run_grad_w_tiled(call);
         return SNUG_OK;
     }
@@ -391,7 +390,7 @@ static enum snug_status run_grad_w(const struct kernel_call *call, struct snug_e
 static const struct kernel rows[] = {
 #define ROW(op_kind, runner)                                                                      \
     {                                                                                             \
-        .kind = OP_##op_kind, .name = PRODUCT_NAME, .supports = supports,                         \
+        .kind = OP_##op_kind, .name = GEMM_NAME, .supports = supports,                            \
         .workspace_bytes = workspace_bytes, .prepare = prepare, .release = release, .run = runner \
     }
     ROW(linear, run_times_matrix),
@@ -400,7 +399,7 @@ static const struct kernel rows[] = {
 #undef ROW
 };
 
-const struct kernel *rows_linear(int *n_rows)
+const struct kernel *cpu_linear_kernels(int *n_rows)
 {
     *n_rows = (int)(sizeof rows / sizeof *rows);
     return rows;

@@ -11,7 +11,7 @@
  *
  * An fp32 W is one block, read where it is.  (Chunks of 200 MiB would read it and dW a third as often:
  * 6% of the head on two cores of a Xeon, 1.5% of a step of GPT-2, for 136 MiB more in the smallest
- * plan.)  Rows of logits lie side by side, because oneDNN's fast products want that.
+ * plan.)  Rows of logits lie side by side, because oneDNN's fast matmuls want that.
  *
  * A 16-bit W is widened a block at a time (16 MiB), once for the logits and once for dx of each
  * chunk: about 5% of the time, instead of a whole fp32 copy of the vocabulary.  A 16-bit dW is
@@ -63,9 +63,9 @@ struct layout {
     bool wants[PART_COUNT];
     bool dw_whole;   /* the fp32 sum of a 16-bit dW is all of it, not a block */
     bool fits_tiles; /* x and W are bf16 */
-    struct head16 tiled;
+    struct lm_head_bf16 tiled;
     size_t column_sums_bytes; /* of x, then of W, at the beginning of the workspace */
-    size_t logits, losses, x, w, dx, dw, product; /* products of fp32 */
+    size_t logits, losses, x, w, dx, dw, gemm; /* matmuls of fp32 */
     size_t tiled_losses, tiled_work;
     size_t total;
 };
@@ -74,8 +74,8 @@ struct prepared {
     struct layout layout;
     int threads;
     const struct cpu_loops *loops;
-    product16_fn *product16; /* not NULL: on tiles, and no products are prepared */
-    struct product *products[PART_COUNT][2][2]; /* [shorter last chunk][shorter last block] */
+    gemm_bf16_fn *gemm_bf16;              /* not NULL: on tiles, and no matmuls are prepared */
+    struct gemm *gemms[PART_COUNT][2][2]; /* [shorter last chunk][shorter last block] */
 };
 
 static bool supports(const struct program *prog, const struct op *op)
@@ -87,7 +87,7 @@ static bool supports(const struct program *prog, const struct op *op)
     const tensor_id f32s[] = {at.lse_in >= 0 ? op->in[at.lse_in] : op->out[at.lse_out],
                               at.has_loss ? op->out[at.loss] : TENSOR_NONE};
     for (size_t i = 0; i < sizeof floats / sizeof *floats; i++)
-        if (floats[i] != TENSOR_NONE && !dtype_is_product(program_tensor(prog, floats[i])->dtype))
+        if (floats[i] != TENSOR_NONE && !dtype_is_gemm(program_tensor(prog, floats[i])->dtype))
             return false;
     for (size_t i = 0; i < sizeof f32s / sizeof *f32s; i++)
         if (f32s[i] != TENSOR_NONE && program_tensor(prog, f32s[i])->dtype != DTYPE_f32)
@@ -95,44 +95,44 @@ static bool supports(const struct program *prog, const struct op *op)
     return true;
 }
 
-static struct product_shape part_shape(const struct layout *layout, enum part part, int64_t rows,
-                                       int64_t classes)
+static struct gemm_shape part_shape(const struct layout *layout, enum part part, int64_t rows,
+                                    int64_t classes)
 {
     int64_t width = layout->width, pitch = layout->n_classes;
     switch (part) {
     case PART_logits:
-        return (struct product_shape){.m = rows,
-                                      .n = classes,
-                                      .k = width,
-                                      .b_transposed = true,
-                                      .lda = width,
-                                      .ldb = width,
-                                      .ldc = pitch,
-                                      .chosen_by_m = layout->chunk_rows};
+        return (struct gemm_shape){.m = rows,
+                                   .n = classes,
+                                   .k = width,
+                                   .b_transposed = true,
+                                   .lda = width,
+                                   .ldb = width,
+                                   .ldc = pitch,
+                                   .chosen_by_m = layout->chunk_rows};
     case PART_dx:
-        return (struct product_shape){.m = rows,
-                                      .n = width,
-                                      .k = classes,
-                                      .lda = pitch,
-                                      .ldb = width,
-                                      .ldc = width,
-                                      .may_add = layout->block_classes < layout->n_classes,
-                                      .chosen_by_m = layout->chunk_rows};
+        return (struct gemm_shape){.m = rows,
+                                   .n = width,
+                                   .k = classes,
+                                   .lda = pitch,
+                                   .ldb = width,
+                                   .ldc = width,
+                                   .may_add = layout->block_classes < layout->n_classes,
+                                   .chosen_by_m = layout->chunk_rows};
     default: /* PART_dw */
-        return (struct product_shape){.m = classes,
-                                      .n = width,
-                                      .k = rows,
-                                      .a_transposed = true,
-                                      .lda = pitch,
-                                      .ldb = width,
-                                      .ldc = width,
-                                      .may_add = true};
+        return (struct gemm_shape){.m = classes,
+                                   .n = width,
+                                   .k = rows,
+                                   .a_transposed = true,
+                                   .lda = pitch,
+                                   .ldb = width,
+                                   .ldc = width,
+                                   .may_add = true};
     }
 }
 
-/* The shape of one of the products of an op; false if the op never needs it. */
+/* The shape of one of the matmuls of an op; false if the op never needs it. */
 static bool nth_shape(const struct layout *layout, int part, int last_chunk, int last_block,
-                      struct product_shape *shape)
+                      struct gemm_shape *shape)
 {
     const struct layout *l = layout;
     int64_t n_rows = last_chunk ? l->n_rows % l->chunk_rows : l->chunk_rows;
@@ -143,13 +143,13 @@ static bool nth_shape(const struct layout *layout, int part, int last_chunk, int
     return true;
 }
 
-static size_t products_work_bytes(const struct layout *layout, int threads)
+static size_t gemms_work_bytes(const struct layout *layout, int threads)
 {
     size_t most = 0;
-    struct product_shape shape;
+    struct gemm_shape shape;
     for (int i = 0; i < PART_COUNT * 4; i++)
         if (nth_shape(layout, i / 4, i / 2 % 2, i % 2, &shape)) {
-            size_t bytes = product_work_bytes(&shape, threads);
+            size_t bytes = gemm_work_bytes(&shape, threads);
             most = bytes > most ? bytes : most;
         }
     return most;
@@ -176,14 +176,14 @@ static void book_tiled(const struct program *prog, const struct op *op,
                     program_tensor(prog, op->in[1])->dtype == DTYPE_bf16;
     if (!l->fits_tiles)
         return;
-    l->tiled = (struct head16){.n_rows = l->n_rows,
-                               .width = l->width,
-                               .n_classes = l->n_classes,
-                               .threads = facts->threads,
-                               .makes_lse = at.lse_out >= 0,
-                               .is_smoothed = op->attrs.smoothing > 0.0,
-                               .wants_dx = l->wants[PART_dx],
-                               .wants_dw = l->wants[PART_dw]};
+    l->tiled = (struct lm_head_bf16){.n_rows = l->n_rows,
+                                     .width = l->width,
+                                     .n_classes = l->n_classes,
+                                     .threads = facts->threads,
+                                     .makes_lse = at.lse_out >= 0,
+                                     .is_smoothed = op->attrs.smoothing > 0.0,
+                                     .wants_dx = l->wants[PART_dx],
+                                     .wants_dw = l->wants[PART_dw]};
     if (l->wants[PART_dx])
         l->tiled.dx_is_f32 = !is_half(prog, op->out[at.dx]);
     if (l->wants[PART_dw])
@@ -191,7 +191,7 @@ static void book_tiled(const struct program *prog, const struct op *op,
     size_t total = l->column_sums_bytes;
     if (at.has_loss)
         l->tiled_losses = work_take(&total, (size_t)l->n_rows * sizeof(double));
-    l->tiled_work = work_take(&total, head16_work_bytes(&l->tiled));
+    l->tiled_work = work_take(&total, lm_head_bf16_work_bytes(&l->tiled));
     l->total = total > l->total ? total : l->total;
 }
 
@@ -230,7 +230,7 @@ static struct layout layout_of(const struct program *prog, const struct op *op,
     if (is_half(prog, dw))
         l.dw =
             work_take(&l.total, f32_bytes((l.dw_whole ? l.n_classes : l.block_classes) * l.width));
-    l.product = work_take(&l.total, products_work_bytes(&l, facts->threads));
+    l.gemm = work_take(&l.total, gemms_work_bytes(&l, facts->threads));
     book_tiled(prog, op, facts, &l);
     return l;
 }
@@ -245,7 +245,7 @@ static void release(void *prepared)
 {
     struct prepared *p = prepared;
     for (int i = 0; p != NULL && i < PART_COUNT * 4; i++)
-        product_release(p->products[i / 4][i / 2 % 2][i % 2]);
+        gemm_release(p->gemms[i / 4][i / 2 % 2][i % 2]);
     free(p);
 }
 
@@ -260,13 +260,12 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
     p->layout = layout_of(prog, op, facts);
     p->threads = facts->threads;
     p->loops = cpu_loops();
-    p->product16 = p->layout.fits_tiles ? cpu_product16() : NULL;
-    struct product_shape shape;
+    p->gemm_bf16 = p->layout.fits_tiles ? cpu_gemm_bf16() : NULL;
+    struct gemm_shape shape;
     enum snug_status status = SNUG_OK;
-    for (int i = 0; i < PART_COUNT * 4 && status == SNUG_OK && p->product16 == NULL; i++)
+    for (int i = 0; i < PART_COUNT * 4 && status == SNUG_OK && p->gemm_bf16 == NULL; i++)
         if (nth_shape(&p->layout, i / 4, i / 2 % 2, i % 2, &shape))
-            status =
-                product_prepare(&shape, p->threads, &p->products[i / 4][i / 2 % 2][i % 2], err);
+            status = gemm_prepare(&shape, p->threads, &p->gemms[i / 4][i / 2 % 2][i % 2], err);
     if (status == SNUG_OK)
         *prepared = p;
     else
@@ -294,16 +293,16 @@ static const float *w_block(const struct walk *walk, int64_t first, int64_t n_cl
                      work_at(walk->call->work, l->w));
 }
 
-/* One of the three products for the classes [first, first + n) of this chunk: C (+)= ... */
+/* One of the three matmuls for the classes [first, first + n) of this chunk: C (+)= ... */
 static enum snug_status multiply(const struct walk *walk, enum part part, int64_t first, int64_t n,
                                  float *c, bool add, struct snug_error *err)
 {
     const struct layout *l = walk->layout;
-    void *work = work_at(walk->call->work, l->product);
-    const struct product *product =
-        walk->p->products[part][walk->n_rows < l->chunk_rows][n < l->block_classes];
-    return product_run(product, part == PART_logits ? walk->x : walk->logits + first,
-                       part == PART_dw ? walk->x : w_block(walk, first, n), c, add, work, err);
+    void *work = work_at(walk->call->work, l->gemm);
+    const struct gemm *gemm =
+        walk->p->gemms[part][walk->n_rows < l->chunk_rows][n < l->block_classes];
+    return gemm_run(gemm, part == PART_logits ? walk->x : walk->logits + first,
+                    part == PART_dw ? walk->x : w_block(walk, first, n), c, add, work, err);
 }
 
 static enum snug_status make_logits(const struct walk *walk, struct snug_error *err)
@@ -404,7 +403,7 @@ static double run_tiled(const struct walk *walk)
     const struct operand none = {0};
     const struct operand *lse = at->lse_in >= 0 ? &call->in[at->lse_in] : &call->out[at->lse_out];
     double *losses = at->has_loss ? (double *)(void *)work_at(call->work, l->tiled_losses) : NULL;
-    struct head16_operands operands = {
+    struct lm_head_bf16_operands operands = {
         .x = call->in[0].data,
         .w = call->in[1].data,
         .targets = call->in[at->targets].data,
@@ -415,7 +414,8 @@ static double run_tiled(const struct walk *walk)
         .dx = span_of(l->wants[PART_dx] ? &call->out[at->dx] : &none, 0),
         .dw = span_of(l->wants[PART_dw] ? &call->out[at->dw] : &none, 0),
         .add_dw = call->add};
-    head16_run(&l->tiled, &operands, p->product16, p->loops, work_at(call->work, l->tiled_work));
+    lm_head_bf16_run(&l->tiled, &operands, p->gemm_bf16, p->loops,
+                     work_at(call->work, l->tiled_work));
     double total = 0.0;
     for (int64_t row = 0; losses != NULL && row < l->n_rows; row++)
         total += losses[row];
@@ -454,8 +454,8 @@ static enum snug_status run(const struct kernel_call *call, struct snug_error *e
                         .logits = work_at(call->work, l->logits)};
     TRY(ref_check_ids(&call->in[walk.at.targets], l->n_classes, err));
 
-    double total = p->product16 != NULL ? run_tiled(&walk) : 0.0;
-    for (walk.row = 0; p->product16 == NULL && walk.row < l->n_rows; walk.row += l->chunk_rows) {
+    double total = p->gemm_bf16 != NULL ? run_tiled(&walk) : 0.0;
+    for (walk.row = 0; p->gemm_bf16 == NULL && walk.row < l->n_rows; walk.row += l->chunk_rows) {
         walk.n_rows = least(l->chunk_rows, l->n_rows - walk.row);
         TRY(walk_chunk(&walk, &total, err));
     }
@@ -472,7 +472,7 @@ static enum snug_status run(const struct kernel_call *call, struct snug_error *e
 static const struct kernel rows[] = {
 #define ROW(op_kind)                                                                           \
     {                                                                                          \
-        .kind = OP_##op_kind, .name = PRODUCT_NAME, .supports = supports,                      \
+        .kind = OP_##op_kind, .name = GEMM_NAME, .supports = supports,                         \
         .workspace_bytes = workspace_bytes, .prepare = prepare, .release = release, .run = run \
     }
     ROW(linear_cross_entropy),
@@ -481,7 +481,7 @@ static const struct kernel rows[] = {
 #undef ROW
 };
 
-const struct kernel *rows_head(int *n_rows)
+const struct kernel *cpu_lm_head_kernels(int *n_rows)
 {
     *n_rows = (int)(sizeof rows / sizeof *rows);
     return rows;

@@ -15,7 +15,7 @@
  * rounded once a chunk, so there may be four of them, no more.
  *
  * Where there would be more, and where labels are smoothed, the logits are made twice, a block of classes
- * at a time and for up to 16384 rows: a quarter more products, but dW of a block is finished in one go.
+ * at a time and for up to 16384 rows: a quarter more matmuls, but dW of a block is finished in one go.
  * The loss alone, or the gradient from a given lse, goes the same way and needs the logits once.  A chunk
  * of E with a sum that is no use, as where a target lies far below its rivals, is done again that way.
  *
@@ -43,24 +43,24 @@ static const double LEAST_SUM = 1e-24, LARGEST_SUM = 1e24;
 
 struct layout {
     int64_t block_classes, n_slices;
-    int64_t pitch; /* of a row of dlogits or of E */
-    size_t running, picked, scales, dlogits, x, dx, product, total; /* dlogits: or E */
+    int64_t pitch;                                               /* of a row of dlogits or of E */
+    size_t running, picked, scales, dlogits, x, dx, gemm, total; /* dlogits: or E */
 };
 
 /* Of a row of so many classes, in whole strips. */
 static int64_t pitch_of(int64_t n_classes)
 {
-    return product16_strips(n_classes) * STRIP;
+    return gemm_bf16_strips(n_classes) * STRIP;
 }
 
-static int64_t kept_rows(const struct head16 *head)
+static int64_t kept_rows(const struct lm_head_bf16 *head)
 {
     int64_t n =
         KEPT_BYTES / (pitch_of(head->n_classes) * (int64_t)sizeof(uint16_t)) / STRIP * STRIP;
     return n < STRIP ? STRIP : least(n, KEPT_ROWS);
 }
 
-static bool may_keep(const struct head16 *head)
+static bool may_keep(const struct lm_head_bf16 *head)
 {
     bool in_chunks =
         !head->wants_dw || head->dw_is_f32 || head->n_rows <= KEPT_CHUNKS * kept_rows(head);
@@ -68,12 +68,12 @@ static bool may_keep(const struct head16 *head)
     return head->makes_lse && wants_gradient && in_chunks && !head->is_smoothed;
 }
 
-static int64_t chunk_rows(const struct head16 *head)
+static int64_t chunk_rows(const struct lm_head_bf16 *head)
 {
     return least(head->n_rows, may_keep(head) ? kept_rows(head) : MOST_ROWS);
 }
 
-static int64_t block_classes(const struct head16 *head)
+static int64_t block_classes(const struct lm_head_bf16 *head)
 {
     int64_t n = DLOGITS_BYTES / (2 * head->n_rows) / STRIP * STRIP;
     if (head->keeps_all)
@@ -82,47 +82,46 @@ static int64_t block_classes(const struct head16 *head)
     return least(n, head->n_classes);
 }
 
-static struct product_shape logits_shape(const struct head16 *head, int64_t n_classes)
+static struct gemm_shape logits_shape(const struct lm_head_bf16 *head, int64_t n_classes)
 {
-    return (struct product_shape){.m = head->n_rows,
-                                  .n = n_classes,
-                                  .k = head->width,
-                                  .b_transposed = true,
-                                  .lda = head->width,
-                                  .ldb = head->width};
+    return (struct gemm_shape){.m = head->n_rows,
+                               .n = n_classes,
+                               .k = head->width,
+                               .b_transposed = true,
+                               .lda = head->width,
+                               .ldb = head->width};
 }
 
-static struct product_shape dx_shape(const struct head16 *head, int64_t pitch, int64_t n_classes)
+static struct gemm_shape dx_shape(const struct lm_head_bf16 *head, int64_t pitch, int64_t n_classes)
 {
-    return (struct product_shape){
+    return (struct gemm_shape){
         .m = head->n_rows, .n = head->width, .k = n_classes, .lda = pitch, .ldb = head->width};
 }
 
-static struct product_shape dw_shape(const struct head16 *head, int64_t pitch, int64_t n_classes)
+static struct gemm_shape dw_shape(const struct lm_head_bf16 *head, int64_t pitch, int64_t n_classes)
 {
-    return (struct product_shape){.m = n_classes,
-                                  .n = head->width,
-                                  .k = head->n_rows,
-                                  .a_transposed = true,
-                                  .lda = pitch,
-                                  .ldb = head->width};
+    return (struct gemm_shape){.m = n_classes,
+                               .n = head->width,
+                               .k = head->n_rows,
+                               .a_transposed = true,
+                               .lda = pitch,
+                               .ldb = head->width};
 }
 
-static size_t product_bytes(const struct head16 *head, int64_t pitch, int64_t n_classes)
+static size_t gemm_bytes(const struct lm_head_bf16 *head, int64_t pitch, int64_t n_classes)
 {
-    struct product_shape shapes[] = {logits_shape(head, n_classes),
-                                     dx_shape(head, pitch, n_classes),
-                                     dw_shape(head, pitch, n_classes)};
+    struct gemm_shape shapes[] = {logits_shape(head, n_classes), dx_shape(head, pitch, n_classes),
+                                  dw_shape(head, pitch, n_classes)};
     bool wanted[] = {true, head->wants_dx, head->wants_dw};
     size_t most = 0;
     for (int i = 0; i < 3; i++) {
-        size_t bytes = wanted[i] ? product16_plan(&shapes[i], head->threads).total : 0;
+        size_t bytes = wanted[i] ? gemm_bf16_plan(&shapes[i], head->threads).total : 0;
         most = bytes > most ? bytes : most;
     }
     return most;
 }
 
-static struct layout layout_of(const struct head16 *head)
+static struct layout layout_of(const struct lm_head_bf16 *head)
 {
     struct layout l = {.block_classes = block_classes(head)};
     l.pitch = pitch_of(head->keeps_all ? head->n_classes : l.block_classes);
@@ -141,34 +140,36 @@ static struct layout layout_of(const struct head16 *head)
         l.dlogits = work_take(&l.total, (size_t)(head->n_rows * l.pitch) * sizeof(uint16_t));
     if (head->keeps_all && head->wants_dw)
         l.x = work_take(&l.total, (size_t)(head->n_rows * head->width) * sizeof(uint16_t));
-    size_t bytes = product_bytes(head, l.pitch, l.block_classes);
+    size_t bytes = gemm_bytes(head, l.pitch, l.block_classes);
     int64_t tail = head->n_classes % l.block_classes;
-    size_t tail_bytes = tail > 0 ? product_bytes(head, l.pitch, tail) : 0;
-    l.product = work_take(&l.total, bytes > tail_bytes ? bytes : tail_bytes);
+    size_t tail_bytes = tail > 0 ? gemm_bytes(head, l.pitch, tail) : 0;
+    l.gemm = work_take(&l.total, bytes > tail_bytes ? bytes : tail_bytes);
     return l;
 }
 
 /* The head of some of the rows. */
-static struct head16 with_rows(const struct head16 *head, int64_t n_rows, bool keeps_all)
+static struct lm_head_bf16 with_rows(const struct lm_head_bf16 *head, int64_t n_rows,
+                                     bool keeps_all)
 {
-    struct head16 part = *head;
+    struct lm_head_bf16 part = *head;
     part.n_rows = n_rows;
     part.keeps_all = keeps_all;
     return part;
 }
 
 /* Rows that are kept may have to be done the other way after all. */
-static size_t bytes_of_rows(const struct head16 *head, int64_t n_rows)
+static size_t bytes_of_rows(const struct lm_head_bf16 *head, int64_t n_rows)
 {
     if (n_rows == 0)
         return 0;
-    struct head16 twice = with_rows(head, n_rows, false), kept = with_rows(head, n_rows, true);
+    struct lm_head_bf16 twice = with_rows(head, n_rows, false),
+                        kept = with_rows(head, n_rows, true);
     size_t bytes = layout_of(&twice).total;
     size_t kept_bytes = may_keep(head) ? layout_of(&kept).total : 0;
     return bytes > kept_bytes ? bytes : kept_bytes;
 }
 
-size_t head16_work_bytes(const struct head16 *head)
+size_t lm_head_bf16_work_bytes(const struct lm_head_bf16 *head)
 {
     int64_t n_rows = chunk_rows(head);
     size_t bytes = bytes_of_rows(head, n_rows);
@@ -179,10 +180,10 @@ size_t head16_work_bytes(const struct head16 *head)
 /* ---- running it ---------------------------------------------------------------------------- */
 
 struct walk {
-    const struct head16 *head;
-    const struct head16_operands *in;
+    const struct lm_head_bf16 *head;
+    const struct lm_head_bf16_operands *in;
     struct layout layout;
-    product16_fn *product16;
+    gemm_bf16_fn *gemm_bf16;
     void *work;
 };
 
@@ -208,7 +209,7 @@ static float target_logit(const struct walk *walk, int64_t row)
  * row. */
 static void begin_rows(const struct walk *walk)
 {
-    const struct head16 *head = walk->head;
+    const struct lm_head_bf16 *head = walk->head;
     int64_t n_slices = walk->layout.n_slices;
 #pragma omp parallel for schedule(static) num_threads(head->threads)
     for (int64_t row = 0; row < head->n_rows; row++) {
@@ -224,9 +225,9 @@ static void begin_rows(const struct walk *walk)
 
 static void sum_exponentials(const struct walk *walk, int64_t first, int64_t n_classes)
 {
-    const struct head16 *head = walk->head;
-    struct product_shape shape = logits_shape(head, n_classes);
-    struct product16_out out = {.how = head->keeps_all ? FINISH_exponentials : FINISH_lse,
+    const struct lm_head_bf16 *head = walk->head;
+    struct gemm_shape shape = logits_shape(head, n_classes);
+    struct gemm_bf16_out out = {.how = head->keeps_all ? FINISH_exponentials : FINISH_lse,
                                 .around_cache = true,
                                 .pitch = walk->layout.pitch,
                                 .targets = walk->in->targets,
@@ -236,8 +237,8 @@ static void sum_exponentials(const struct walk *walk, int64_t first, int64_t n_c
                                 .picked = work_at(walk->work, walk->layout.picked)};
     if (head->keeps_all)
         out.y = (struct span){DTYPE_bf16, halves_at(walk, walk->layout.dlogits), first};
-    walk->product16(head->threads, &shape, walk->in->x, walk->in->w + first * head->width, &out,
-                    work_at(walk->work, walk->layout.product));
+    walk->gemm_bf16(head->threads, &shape, walk->in->x, walk->in->w + first * head->width, &out,
+                    work_at(walk->work, walk->layout.gemm));
 }
 
 struct row_sum {
@@ -268,8 +269,8 @@ static struct row_sum sum_of_row(const struct walk *walk, int64_t row)
 /* What is kept of a row becomes dlogits but for s. */
 static void end_kept_row(const struct walk *walk, int64_t row, struct row_sum of)
 {
-    const struct head16 *head = walk->head;
-    const struct head16_operands *in = walk->in;
+    const struct lm_head_bf16 *head = walk->head;
+    const struct lm_head_bf16_operands *in = walk->in;
     double picked = (double)work_at(walk->work, walk->layout.picked)[row];
     float s = (float)((double)in->factor / of.sum);
     uint16_t *kept = halves_at(walk, walk->layout.dlogits) + row * walk->layout.pitch;
@@ -287,7 +288,7 @@ static void end_kept_row(const struct walk *walk, int64_t row, struct row_sum of
 /* False: what is kept is of no use, by the sum of a row. */
 static bool end_rows(const struct walk *walk)
 {
-    const struct head16 *head = walk->head;
+    const struct lm_head_bf16 *head = walk->head;
     int64_t n_useless = 0;
 #pragma omp parallel for schedule(static) num_threads(head->threads) reduction(+ : n_useless)
     for (int64_t row = 0; row < head->n_rows; row++) {
@@ -308,9 +309,9 @@ static bool end_rows(const struct walk *walk)
 static void make_dlogits(const struct walk *walk, int64_t first, int64_t n_classes,
                          uint16_t *dlogits)
 {
-    const struct head16_operands *in = walk->in;
-    struct product_shape shape = logits_shape(walk->head, n_classes);
-    struct product16_out softmax = {.how = FINISH_softmax,
+    const struct lm_head_bf16_operands *in = walk->in;
+    struct gemm_shape shape = logits_shape(walk->head, n_classes);
+    struct gemm_bf16_out softmax = {.how = FINISH_softmax,
                                     .pitch = walk->layout.pitch,
                                     .y = {DTYPE_bf16, dlogits, 0},
                                     .targets = in->targets,
@@ -318,39 +319,39 @@ static void make_dlogits(const struct walk *walk, int64_t first, int64_t n_class
                                     .lse = in->lse,
                                     .factor = in->factor,
                                     .labels = in->labels};
-    walk->product16(walk->head->threads, &shape, in->x, in->w + first * walk->head->width, &softmax,
-                    work_at(walk->work, walk->layout.product));
+    walk->gemm_bf16(walk->head->threads, &shape, in->x, in->w + first * walk->head->width, &softmax,
+                    work_at(walk->work, walk->layout.gemm));
 }
 
 static void add_gradients(const struct walk *walk, int64_t first, int64_t n_classes,
                           const uint16_t *dlogits)
 {
-    const struct head16 *head = walk->head;
-    const struct head16_operands *in = walk->in;
+    const struct lm_head_bf16 *head = walk->head;
+    const struct lm_head_bf16_operands *in = walk->in;
     const struct layout *l = &walk->layout;
-    void *work = work_at(walk->work, l->product);
+    void *work = work_at(walk->work, l->gemm);
     if (head->wants_dx) {
         struct span sum = {DTYPE_f32, work_at(walk->work, l->dx), 0};
-        struct product16_out dx = {.how = FINISH_store,
+        struct gemm_bf16_out dx = {.how = FINISH_store,
                                    .pitch = head->width,
                                    .y = head->dx_is_f32 ? in->dx : sum,
                                    .add = first > 0};
-        struct product_shape shape = dx_shape(head, l->pitch, n_classes);
-        walk->product16(head->threads, &shape, dlogits, in->w + first * head->width, &dx, work);
+        struct gemm_shape shape = dx_shape(head, l->pitch, n_classes);
+        walk->gemm_bf16(head->threads, &shape, dlogits, in->w + first * head->width, &dx, work);
     }
     if (head->wants_dw) {
         struct span y = {in->dw.dtype, in->dw.data, in->dw.begin + first * head->width};
-        struct product16_out dw = {
+        struct gemm_bf16_out dw = {
             .how = FINISH_store, .pitch = head->width, .y = y, .add = in->add_dw};
-        struct product_shape shape = dw_shape(head, l->pitch, n_classes);
+        struct gemm_shape shape = dw_shape(head, l->pitch, n_classes);
         const uint16_t *x = head->keeps_all ? halves_at(walk, l->x) : in->x;
-        walk->product16(head->threads, &shape, dlogits, x, &dw, work);
+        walk->gemm_bf16(head->threads, &shape, dlogits, x, &dw, work);
     }
 }
 
 static void scale_dx(const struct walk *walk)
 {
-    const struct head16 *head = walk->head;
+    const struct lm_head_bf16 *head = walk->head;
     float *dx = head->dx_is_f32 ? (float *)walk->in->dx.data + walk->in->dx.begin
                                 : work_at(walk->work, walk->layout.dx);
     const float *scales = work_at(walk->work, walk->layout.scales);
@@ -363,7 +364,7 @@ static void scale_dx(const struct walk *walk)
 
 static void make_gradients(const struct walk *walk, const struct cpu_loops *loops)
 {
-    const struct head16 *head = walk->head;
+    const struct lm_head_bf16 *head = walk->head;
     int64_t block = walk->layout.block_classes;
     uint16_t *dlogits = halves_at(walk, walk->layout.dlogits);
     for (int64_t first = 0; first < head->n_classes; first += block) {
@@ -380,10 +381,10 @@ static void make_gradients(const struct walk *walk, const struct cpu_loops *loop
 }
 
 /* False: what was to be kept cannot be, and no gradient was made. */
-static bool run_rows(const struct head16 *head, const struct head16_operands *operands,
-                     product16_fn *product16, const struct cpu_loops *loops, void *work)
+static bool run_rows(const struct lm_head_bf16 *head, const struct lm_head_bf16_operands *operands,
+                     gemm_bf16_fn *gemm_bf16, const struct cpu_loops *loops, void *work)
 {
-    struct walk walk = {head, operands, layout_of(head), product16, work};
+    struct walk walk = {head, operands, layout_of(head), gemm_bf16, work};
     int64_t block = walk.layout.block_classes;
     if (head->makes_lse) {
         begin_rows(&walk);
@@ -397,21 +398,22 @@ static bool run_rows(const struct head16 *head, const struct head16_operands *op
     return true;
 }
 
-void head16_run(const struct head16 *head, const struct head16_operands *operands,
-                product16_fn *product16, const struct cpu_loops *loops, void *work)
+void lm_head_bf16_run(const struct lm_head_bf16 *head, const struct lm_head_bf16_operands *operands,
+                      gemm_bf16_fn *gemm_bf16, const struct cpu_loops *loops, void *work)
 {
     int64_t step = chunk_rows(head);
     for (int64_t row = 0; row < head->n_rows; row += step) {
         int64_t n_rows = least(step, head->n_rows - row);
-        struct head16 kept = with_rows(head, n_rows, true), twice = with_rows(head, n_rows, false);
-        struct head16_operands rows = *operands;
+        struct lm_head_bf16 kept = with_rows(head, n_rows, true),
+                            twice = with_rows(head, n_rows, false);
+        struct lm_head_bf16_operands rows = *operands;
         rows.x += row * head->width;
         rows.targets += row;
         rows.lse += row;
         rows.losses = operands->losses != NULL ? operands->losses + row : NULL;
         rows.dx.begin += row * head->width;
         rows.add_dw = operands->add_dw || row > 0;
-        if (!may_keep(head) || !run_rows(&kept, &rows, product16, loops, work))
-            run_rows(&twice, &rows, product16, loops, work);
+        if (!may_keep(head) || !run_rows(&kept, &rows, gemm_bf16, loops, work))
+            run_rows(&twice, &rows, gemm_bf16, loops, work);
     }
 }

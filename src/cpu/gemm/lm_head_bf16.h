@@ -6,7 +6,7 @@
 
 #include "cpu/gemm/gemm_bf16.h"
 
-struct head16 {
+struct lm_head_bf16 {
     int64_t n_rows, width, n_classes;
     int threads;
     bool makes_lse; /* else it is given */
@@ -17,7 +17,7 @@ struct head16 {
     bool keeps_all;   /* classes of a row at once: lm_head_bf16.c decides it */
 };
 
-struct head16_operands {
+struct lm_head_bf16_operands {
     const uint16_t *x, *w;
     const int32_t *targets;
     float *lse;
@@ -28,8 +28,8 @@ struct head16_operands {
     bool add_dw;
 };
 
-size_t head16_work_bytes(const struct head16 *head);
-void head16_run(const struct head16 *head, const struct head16_operands *operands,
-                product16_fn *product16, const struct cpu_loops *loops, void *work);
+size_t lm_head_bf16_work_bytes(const struct lm_head_bf16 *head);
+void lm_head_bf16_run(const struct lm_head_bf16 *head, const struct lm_head_bf16_operands *operands,
+                      gemm_bf16_fn *gemm_bf16, const struct cpu_loops *loops, void *work);
 
 #endif

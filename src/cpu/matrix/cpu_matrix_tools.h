@@ -2,7 +2,7 @@
  * cpu_matrix_tools.h -- the CPU's part of optim/matrix_tools.h, and what newton_schulz.h is written with.
  *
  * ref_matrix.c includes it with MATRIX_REAL double and plain loops, simd_matrix.c with float and
- * prepared products.  Either says first what `real` is as a dtype (REAL_DTYPE), how to read and write
+ * prepared matmuls.  Either says first what `real` is as a dtype (REAL_DTYPE), how to read and write
  * reals of an operand (read_reals, write_reals), how to round one to bf16 (round_bf16), and after this
  * file how to multiply.  So the reference and the fast rows differ in their arithmetic only; that they
  * do the right thing is for tests/optim to say, whose rules were written down apart.
@@ -25,7 +25,7 @@ enum { CHUNK_ELEMS = 4096 };
 struct tools {
     const struct kernel_call *call;
     int threads;
-    size_t after; /* the workspace from here on is for products */
+    size_t after; /* the workspace from here on is for matmuls */
     struct snug_error *err;
 };
 
@@ -212,8 +212,8 @@ static inline double sum_squares(const struct tools *t, int64_t n, const real *x
     return total;
 }
 
-static inline double sum_products(const struct tools *t, int64_t n, const real *a, const real *b,
-                                  size_t room)
+static inline double sum_gemms(const struct tools *t, int64_t n, const real *a, const real *b,
+                               size_t room)
 {
     (void)t, (void)room;
     double sum = 0;
@@ -242,12 +242,12 @@ static inline void scale_rows(const struct tools *t, int64_t n, const real *valu
             q[row * n + i] *= values[row];
 }
 
-static inline void row_products(const struct tools *t, int64_t n, const real *a, const real *b,
-                                size_t room, real *values)
+static inline void row_gemms(const struct tools *t, int64_t n, const real *a, const real *b,
+                             size_t room, real *values)
 {
     (void)room;
     for (int64_t row = 0; row < n; row++)
-        values[row] = (real)sum_products(t, n, a + row * n, b + row * n, room);
+        values[row] = (real)sum_gemms(t, n, a + row * n, b + row * n, room);
 }
 
 static inline void take_rows(const struct tools *t, int64_t n_rows, int64_t width,

@@ -1,5 +1,5 @@
 /*
- * matrix_ops.h -- all ops on whole matrices: their workspaces, their products, and running them.
+ * matrix_ops.h -- all ops on whole matrices: their workspaces, their matmuls, and running them.
  */
 #ifndef SNUG_CPU_MATRIX_MATRIX_OPS_H
 #define SNUG_CPU_MATRIX_MATRIX_OPS_H

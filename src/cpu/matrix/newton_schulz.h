@@ -22,7 +22,7 @@ static struct muon_layout muon_layout(const struct tensor *u, const struct tenso
     int64_t side = tall ? w.cols : w.rows, length = tall ? w.rows : w.cols;
     struct muon_layout l = {.n = w.rows * w.cols,
                             .side = side,
-                            .gram = {side, side, length, tall ? A_TURNED : B_TURNED},
+                            .gram = {side, side, length, tall ? A_TRANSPOSED : B_TRANSPOSED},
                             .square = {side, side, side, AS_STORED},
                             .times = {w.rows, w.cols, side, AS_STORED}};
     l.x = take_copy(&l.total, u);
@@ -81,7 +81,7 @@ static void muon_scale(const struct tools *t, int64_t n, double factor, real *x)
 static enum snug_status muon_iterate(const struct tools *t, const struct muon_layout *l, real *x)
 {
     real *a = reals_at(t, l->a), *b = reals_at(t, l->b), *y = reals_at(t, l->y);
-    bool tall = l->gram.turned == A_TURNED;
+    bool tall = l->gram.transposed == A_TRANSPOSED;
     TRY(multiply_bf16(t, &l->gram, x, x, a));
     muon_scale(t, l->side * l->side, 1, a);
     TRY(multiply_bf16(t, &l->square, a, a, b));

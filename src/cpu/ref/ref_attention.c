@@ -12,7 +12,7 @@
  *
  * With dropout, m[t,j] is 0 or 1 / (1 - rate), and p in y and in dv, and dy_t . v_j, are times m.
  *
- * p, ds and m are computed again wherever they are needed: no T x T matrix, ever.
+ * p, ds and m are recomputed wherever they are needed: no T x T matrix, ever.
  */
 #include <math.h>
 

@@ -1,5 +1,5 @@
 /*
- * ref_copy.c -- copies between the arena and the store, and between ranks, for every device whose memory
+ * ref_copy.c -- copies between the arena and the offload pool, and between ranks, for every device whose memory
  * the host can reach.
  */
 #include "cpu/ref/ref_common.h"
@@ -11,16 +11,16 @@ static int64_t n_bytes(const struct operand *x)
     return elems(x) * (int64_t)dtype_bytes(x->tensor->dtype);
 }
 
-enum snug_status ref_fetch(const struct kernel_call *call, struct snug_error *err)
+enum snug_status ref_prefetch(const struct kernel_call *call, struct snug_error *err)
 {
     const struct operand *from = &call->in[0], *to = &call->out[0];
-    return call->store->read(call->store, from->stored_at, to->data, n_bytes(to), err);
+    return call->pool->read(call->pool, from->pool_offset, to->data, n_bytes(to), err);
 }
 
-enum snug_status ref_stash(const struct kernel_call *call, struct snug_error *err)
+enum snug_status ref_evict(const struct kernel_call *call, struct snug_error *err)
 {
     const struct operand *from = &call->in[0], *to = &call->out[0];
-    return call->store->write(call->store, to->stored_at, from->data, n_bytes(from), err);
+    return call->pool->write(call->pool, to->pool_offset, from->data, n_bytes(from), err);
 }
 
 enum snug_status ref_clear(const struct kernel_call *call, struct snug_error *err)
@@ -31,46 +31,46 @@ enum snug_status ref_clear(const struct kernel_call *call, struct snug_error *er
 }
 
 /* Where the host reaches the arena, the executor does it. */
-static enum snug_status exchange(const struct kernel_call *call, struct snug_error *err)
+static enum snug_status collective(const struct kernel_call *call, struct snug_error *err)
 {
-    return call->exchanger != NULL
-               ? call->exchanger->run(call->exchanger, call, err)
+    return call->collective_runner != NULL
+               ? call->collective_runner->run(call->collective_runner, call, err)
                : snug_fail(err, SNUG_BAD_ARGUMENT, "%s needs other ranks, and there are none",
                            op_infos[call->op->kind].name);
 }
 
 enum snug_status ref_all_reduce(const struct kernel_call *call, struct snug_error *err)
 {
-    return exchange(call, err);
+    return collective(call, err);
 }
 
 enum snug_status ref_reduce_scatter(const struct kernel_call *call, struct snug_error *err)
 {
-    return exchange(call, err);
+    return collective(call, err);
 }
 
 enum snug_status ref_all_gather(const struct kernel_call *call, struct snug_error *err)
 {
-    return exchange(call, err);
+    return collective(call, err);
 }
 
 enum snug_status ref_send(const struct kernel_call *call, struct snug_error *err)
 {
-    return exchange(call, err);
+    return collective(call, err);
 }
 
 enum snug_status ref_sent(const struct kernel_call *call, struct snug_error *err)
 {
-    return exchange(call, err);
+    return collective(call, err);
 }
 
 enum snug_status ref_recv(const struct kernel_call *call, struct snug_error *err)
 {
-    return exchange(call, err);
+    return collective(call, err);
 }
 
 /* The executor has waited. */
-enum snug_status ref_settle(const struct kernel_call *call, struct snug_error *err)
+enum snug_status ref_wait_copy(const struct kernel_call *call, struct snug_error *err)
 {
     (void)call;
     (void)err;

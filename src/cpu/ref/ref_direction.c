@@ -86,14 +86,14 @@ enum snug_status ref_prodigy_size(const struct kernel_call *call, struct snug_er
 {
     (void)err;
     const struct operand *parts = &call->in[0];
-    double *scalars = call->in[1].data, product = 0.0, size = 0.0;
+    double *scalars = call->in[1].data, gemm = 0.0, size = 0.0;
     if (scalars[SCALAR_skip] != 0.0)
         return SNUG_OK;
     for (int64_t i = 0, n = elems(parts) / 2; i < n; i++) {
-        product += load(parts, 2 * i);
+        gemm += load(parts, 2 * i);
         size += load(parts, 2 * i + 1);
     }
-    prodigy_size(call->op->attrs.options.value, product, size, scalars);
+    prodigy_size(call->op->attrs.options.value, gemm, size, scalars);
     return SNUG_OK;
 }
 

@@ -101,18 +101,18 @@ enum snug_status ref_scale(const struct kernel_call *call, struct snug_error *er
 }
 
 /* Codes name fp32 numbers: so much of the result is exact. */
-enum snug_status ref_decode(const struct kernel_call *call, struct snug_error *err)
+enum snug_status ref_dequantize(const struct kernel_call *call, struct snug_error *err)
 {
     (void)err;
-    const uint8_t *codes = call->in[0].data;
+    const uint8_t *quants = call->in[0].data;
     const float *scales = call->in[1].data;
     const struct operand *y = &call->out[0];
-    struct code_map map;
-    code_map_make(&map, (int)call->op->attrs.state_bits, true);
-    int64_t block = code_block_elems(map.bits);
+    struct quant_map map;
+    quant_map_make(&map, (int)call->op->attrs.state_bits, true);
+    int64_t block = quant_block_elems(map.bits);
     for (int64_t i = 0, n = elems(y); i < n; i++) {
-        int code = map.bits == 8 ? codes[i] : codes[i / 2] >> (i % 2 * 4) & 15;
-        store(y, i, (double)(map.value[code] * scales[i / block]));
+        int quant = map.bits == 8 ? quants[i] : quants[i / 2] >> (i % 2 * 4) & 15;
+        store(y, i, (double)(map.value[quant] * scales[i / block]));
     }
     return SNUG_OK;
 }

@@ -40,8 +40,10 @@ static enum snug_status multiply(const struct tools *t, const struct factors *f,
                                  const double *b, double *c)
 {
     (void)t;
-    int64_t a_row = f->turned == A_TURNED ? 1 : f->k, a_col = f->turned == A_TURNED ? f->m : 1;
-    int64_t b_row = f->turned == B_TURNED ? 1 : f->n, b_col = f->turned == B_TURNED ? f->k : 1;
+    int64_t a_row = f->transposed == A_TRANSPOSED ? 1 : f->k,
+            a_col = f->transposed == A_TRANSPOSED ? f->m : 1;
+    int64_t b_row = f->transposed == B_TRANSPOSED ? 1 : f->n,
+            b_col = f->transposed == B_TRANSPOSED ? f->k : 1;
     for (int64_t i = 0; i < f->m; i++)
         for (int64_t j = 0; j < f->n; j++) {
             double sum = 0;

@@ -2,7 +2,7 @@
  * ref_optimizer.c -- reference: the gradient norm, clipping and loss scale, and the updates.
  *
  * What the norm does and the rules of the updates come from src/optim, in fp64; what is here is how
- * numbers are kept: types, codes, rounding by chance, and the master copy, which is updated where there
+ * numbers are kept: types, quantized elements, stochastic rounding, and the master copy, which is updated where there
  * is one, the weight being its rounding.
  */
 #include <math.h>
@@ -73,7 +73,7 @@ enum snug_status ref_next_loss_scale(const struct kernel_call *call, struct snug
 
 /* ---- update ---------------------------------------------------------------------------------- */
 
-enum { BLOCK_ELEMS = CODE_BLOCK_8 }; /* whole blocks of codes of either kind */
+enum { BLOCK_ELEMS = QUANT_BLOCK_8 }; /* whole quant blocks of either kind */
 
 struct cells { /* a block of what an update changes */
     int64_t at, count;
@@ -141,16 +141,16 @@ static void store_numbers(const struct kernel_call *call, const struct operand *
 }
 
 static void load_state(const struct operand *state, const struct operand *scales,
-                       const struct code_map *map, int64_t at, int64_t n, double *to)
+                       const struct quant_map *map, int64_t at, int64_t n, double *to)
 {
     float numbers[BLOCK_ELEMS];
     if (present(scales))
-        codes_load(map, state->data, scales->data, at, n, numbers);
+        dequantize_elems(map, state->data, scales->data, at, n, numbers);
     for (int64_t i = 0; i < n; i++)
         to[i] = present(scales) ? (double)numbers[i] : load(state, at + i);
 }
 
-static void store_state(const struct kernel_call *call, int j, const struct code_map *map,
+static void store_state(const struct kernel_call *call, int j, const struct quant_map *map,
                         const struct cells *cells)
 {
     const struct operand *state = &call->in[UPDATE_STATES + 2 * j], *scales = state + 1;
@@ -161,7 +161,7 @@ static void store_state(const struct kernel_call *call, int j, const struct code
     }
     for (int64_t i = 0; i < cells->count; i++)
         numbers[i] = (float)cells->state[j][i];
-    codes_store(map, state->data, scales->data, cells->at, cells->count, numbers);
+    quantize_elems(map, state->data, scales->data, cells->at, cells->count, numbers);
 }
 
 /* The number that is updated is the master copy if there is one, and the weight its rounding. */
@@ -179,14 +179,14 @@ enum snug_status ref_update(const struct kernel_call *call, struct snug_error *e
     const struct operand *g = &call->in[UPDATE_GRADIENT], *scalars = &call->in[UPDATE_SCALARS];
     const struct operand *w = &call->in[UPDATE_WEIGHT], *master = &call->in[UPDATE_MASTER];
     int n_states = update_n_states(call->op);
-    struct code_map maps[MAX_STATES];
+    struct quant_map maps[MAX_STATES];
     struct cells cells;
     TRY(update_check_states(call, rules[attrs->rule].n_states, err));
     if (load(scalars, SCALAR_skip) != 0.0)
         return SNUG_OK;
     struct rule_now now = rule_now(attrs->direction, attrs->lr_factor, attrs->decay, scalars->data);
     for (int j = 0; j < n_states && attrs->state_bits != 0; j++)
-        code_map_make(&maps[j], (int)attrs->state_bits, (attrs->positive >> j & 1) == 0);
+        quant_map_make(&maps[j], (int)attrs->state_bits, (attrs->positive >> j & 1) == 0);
     for (int64_t n = elems(w), at = 0; at < n; at += BLOCK_ELEMS) {
         double gradient[BLOCK_ELEMS];
         cells.at = at;

@@ -133,16 +133,16 @@ static void forward_meeting(const struct shape_of_attention *sizes, const struct
 {
     int pitch = sizes->pitch;
     float factor = sizes->scale * LOG2_E;
-    multiply(&(struct product){.n_rows = m->n_keys,
-                               .n_cols = in_squares(m->n_queries),
-                               .n_inner = sizes->depth,
-                               .a = w->k + first_key * pitch,
-                               .a_pitch = pitch,
-                               .b = w->q_t,
-                               .b_pitch = BLOCK,
-                               .c = w->s,
-                               .c_pitch = BLOCK,
-                               .trim = m->diagonal ? TRIM_COLS_FROM_ROW : TRIM_NONE});
+    multiply(&(struct gemm){.n_rows = m->n_keys,
+                            .n_cols = in_squares(m->n_queries),
+                            .n_inner = sizes->depth,
+                            .a = w->k + first_key * pitch,
+                            .a_pitch = pitch,
+                            .b = w->q_t,
+                            .b_pitch = BLOCK,
+                            .c = w->s,
+                            .c_pitch = BLOCK,
+                            .trim = m->diagonal ? TRIM_COLS_FROM_ROW : TRIM_NONE});
     if (m->diagonal)
         hide_future(w, m->n_keys);
     if (raise_top(w, m, factor) && first_key > 0)
@@ -150,18 +150,18 @@ static void forward_meeting(const struct shape_of_attention *sizes, const struct
     soften(w, m, factor);
     if (sizes->dropout.below > 0)
         drop_weights(sizes, w, m);
-    multiply(&(struct product){.n_rows = m->n_queries,
-                               .n_cols = pitch,
-                               .n_inner = m->n_keys,
-                               .a = w->s,
-                               .a_pitch = BLOCK,
-                               .a_transposed = true,
-                               .b = w->v + first_key * pitch,
-                               .b_pitch = pitch,
-                               .c = w->o,
-                               .c_pitch = pitch,
-                               .add = first_key > 0,
-                               .trim = m->diagonal ? TRIM_INNER_TO_ROW : TRIM_NONE});
+    multiply(&(struct gemm){.n_rows = m->n_queries,
+                            .n_cols = pitch,
+                            .n_inner = m->n_keys,
+                            .a = w->s,
+                            .a_pitch = BLOCK,
+                            .a_transposed = true,
+                            .b = w->v + first_key * pitch,
+                            .b_pitch = pitch,
+                            .c = w->o,
+                            .c_pitch = pitch,
+                            .add = first_key > 0,
+                            .trim = m->diagonal ? TRIM_INNER_TO_ROW : TRIM_NONE});
 }
 
 static void forward_block(const struct kernel_call *call, const struct shape_of_attention *sizes,
@@ -224,9 +224,9 @@ static size_t attention_work_bytes(const struct program *prog, const struct op *
     struct shape_of_attention sizes = sizes_of(&program_tensor(prog, op->in[0])->shape, &op->attrs);
     size_t bytes =
         f32_bytes(parts_of(facts, count_jobs(&sizes, facts->threads)) * forward_floats(&sizes));
-    struct attention16 shape = shape16(&sizes);
-    struct attention16_plan plan = attention16_plan(&shape, facts->threads);
-    bool may_use_tiles = suits_tiles(prog, op) && attention16_serves(&shape);
+    struct attention_bf16 shape = shape16(&sizes);
+    struct attention_bf16_plan plan = attention_bf16_plan(&shape, facts->threads);
+    bool may_use_tiles = suits_tiles(prog, op) && attention_bf16_serves(&shape);
     return may_use_tiles ? larger(bytes, (size_t)plan.n_parts * plan.part_bytes) : bytes;
 }
 
@@ -235,9 +235,9 @@ static enum snug_status run_attention(const struct kernel_call *call, struct snu
     (void)err;
     struct shape_of_attention sizes = sizes_of(&call->in[0].tensor->shape, &call->op->attrs);
     sizes.dropout = dropout_of(call, 1);
-    const struct attention16_fns *fns = call->prepared;
+    const struct attention_bf16_fns *fns = call->prepared;
     if (fns != NULL) {
-        struct attention16 shape = shape16(&sizes);
+        struct attention_bf16 shape = shape16(&sizes);
         fns->forward(&shape, call->facts->threads, call->in[0].data, call->out[0].data,
                      call->out[1].data, call->work);
         return SNUG_OK;
@@ -267,7 +267,7 @@ static const struct kernel rows[] = {
      .run = run_attention},
 };
 
-const struct kernel *LEVEL(fast_attention_rows)(int *n_rows)
+const struct kernel *LEVEL(simd_attention_kernels)(int *n_rows)
 {
     *n_rows = (int)(sizeof rows / sizeof *rows);
     return rows;

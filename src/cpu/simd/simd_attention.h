@@ -180,14 +180,14 @@ static inline bool suits_tiles(const struct program *prog, const struct op *op)
     return program_tensor(prog, op->out[0])->dtype == DTYPE_bf16;
 }
 
-static inline struct attention16 shape16(const struct shape_of_attention *sizes)
+static inline struct attention_bf16 shape16(const struct shape_of_attention *sizes)
 {
-    return (struct attention16){.n_batch = sizes->n_batch,
-                                .n_time = sizes->n_time,
-                                .n_heads = sizes->n_heads,
-                                .depth = sizes->depth,
-                                .causal = sizes->causal,
-                                .dropout = sizes->dropout};
+    return (struct attention_bf16){.n_batch = sizes->n_batch,
+                                   .n_time = sizes->n_time,
+                                   .n_heads = sizes->n_heads,
+                                   .depth = sizes->depth,
+                                   .causal = sizes->causal,
+                                   .dropout = sizes->dropout};
 }
 
 static inline size_t larger(size_t a, size_t b)
@@ -203,9 +203,9 @@ static inline enum snug_status prepare_attention(const struct program *prog, con
     (void)facts, (void)err;
     const struct tensor *qkv = program_tensor(prog, op->in[op->kind == OP_attention ? 0 : 1]);
     struct shape_of_attention sizes = sizes_of(&qkv->shape, &op->attrs);
-    struct attention16 shape = shape16(&sizes);
-    bool on_tiles = suits_tiles(prog, op) && attention16_serves(&shape);
-    *prepared = on_tiles ? (void *)cpu_attention16() : NULL;
+    struct attention_bf16 shape = shape16(&sizes);
+    bool on_tiles = suits_tiles(prog, op) && attention_bf16_serves(&shape);
+    *prepared = on_tiles ? (void *)cpu_attention_bf16() : NULL;
     return SNUG_OK;
 }
 

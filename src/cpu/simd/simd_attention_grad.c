@@ -90,43 +90,43 @@ static void backward_meeting(const struct shape_of_attention *sizes, const struc
 {
     int pitch = sizes->pitch;
     const float *q = w->q + first_query * pitch, *dy = w->dy + first_query * pitch;
-    struct product scores = {.n_rows = m->n_queries,
-                             .n_cols = in_squares(m->n_keys),
-                             .n_inner = sizes->depth,
-                             .a_pitch = pitch,
-                             .b_pitch = BLOCK,
-                             .c_pitch = BLOCK,
-                             .trim = m->diagonal ? TRIM_COLS_TO_ROW : TRIM_NONE};
+    struct gemm scores = {.n_rows = m->n_queries,
+                          .n_cols = in_squares(m->n_keys),
+                          .n_inner = sizes->depth,
+                          .a_pitch = pitch,
+                          .b_pitch = BLOCK,
+                          .c_pitch = BLOCK,
+                          .trim = m->diagonal ? TRIM_COLS_TO_ROW : TRIM_NONE};
     scores.a = q, scores.b = w->k_t, scores.c = w->p;
     multiply(&scores);
     scores.a = dy, scores.b = w->v_t, scores.c = w->ds;
     multiply(&scores);
     soften_grad(sizes, w, m, w->lse + first_query, w->delta + first_query);
 
-    struct product sums = {.n_rows = m->n_keys,
-                           .n_cols = pitch,
-                           .n_inner = m->n_queries,
-                           .a_pitch = BLOCK,
-                           .a_transposed = true,
-                           .b_pitch = pitch,
-                           .c_pitch = pitch,
-                           .add = !first_of_queries,
-                           .trim = m->diagonal ? TRIM_INNER_FROM_ROW : TRIM_NONE};
+    struct gemm sums = {.n_rows = m->n_keys,
+                        .n_cols = pitch,
+                        .n_inner = m->n_queries,
+                        .a_pitch = BLOCK,
+                        .a_transposed = true,
+                        .b_pitch = pitch,
+                        .c_pitch = pitch,
+                        .add = !first_of_queries,
+                        .trim = m->diagonal ? TRIM_INNER_FROM_ROW : TRIM_NONE};
     sums.a = w->p, sums.b = dy, sums.c = w->dv;
     multiply(&sums);
     sums.a = w->ds, sums.b = q, sums.c = w->dk;
     multiply(&sums);
-    multiply(&(struct product){.n_rows = m->n_queries,
-                               .n_cols = pitch,
-                               .n_inner = m->n_keys,
-                               .a = w->ds,
-                               .a_pitch = BLOCK,
-                               .b = w->k,
-                               .b_pitch = pitch,
-                               .c = w->dq + first_query * pitch,
-                               .c_pitch = pitch,
-                               .add = !first_of_keys,
-                               .trim = m->diagonal ? TRIM_INNER_TO_ROW : TRIM_NONE});
+    multiply(&(struct gemm){.n_rows = m->n_queries,
+                            .n_cols = pitch,
+                            .n_inner = m->n_keys,
+                            .a = w->ds,
+                            .a_pitch = BLOCK,
+                            .b = w->k,
+                            .b_pitch = pitch,
+                            .c = w->dq + first_query * pitch,
+                            .c_pitch = pitch,
+                            .add = !first_of_keys,
+                            .trim = m->diagonal ? TRIM_INNER_TO_ROW : TRIM_NONE});
 }
 
 /* q and dy of the whole head, its lse in units of ln 2, and delta_t = dy_t . y_t. */
@@ -184,9 +184,9 @@ static size_t attention_grad_work_bytes(const struct program *prog, const struct
     struct shape_of_attention sizes = sizes_of(&program_tensor(prog, op->in[1])->shape, &op->attrs);
     int n_parts = parts_of(facts, sizes.n_batch * sizes.n_heads);
     size_t bytes = f32_bytes(n_parts * backward_floats(&sizes));
-    struct attention16 shape = shape16(&sizes);
-    struct attention16_grad_plan plan = attention16_grad_plan(&shape, facts->threads);
-    bool may_use_tiles = suits_tiles(prog, op) && attention16_serves(&shape);
+    struct attention_bf16 shape = shape16(&sizes);
+    struct attention_bf16_grad_plan plan = attention_bf16_grad_plan(&shape, facts->threads);
+    bool may_use_tiles = suits_tiles(prog, op) && attention_bf16_serves(&shape);
     return may_use_tiles ? larger(bytes, (size_t)plan.n_parts * plan.part_bytes) : bytes;
 }
 
@@ -195,9 +195,9 @@ static enum snug_status run_attention_grad(const struct kernel_call *call, struc
     (void)err;
     struct shape_of_attention sizes = sizes_of(&call->in[1].tensor->shape, &call->op->attrs);
     sizes.dropout = dropout_of(call, 4);
-    const struct attention16_fns *fns = call->prepared;
+    const struct attention_bf16_fns *fns = call->prepared;
     if (fns != NULL) {
-        struct attention16 shape = shape16(&sizes);
+        struct attention_bf16 shape = shape16(&sizes);
         fns->backward(&shape, call->facts->threads, call->in[0].data, call->in[1].data,
                       call->in[2].data, call->in[3].data, call->out[0].data, call->work);
         return SNUG_OK;
@@ -222,7 +222,7 @@ static const struct kernel rows[] = {
      .run = run_attention_grad},
 };
 
-const struct kernel *LEVEL(fast_attention_grad_rows)(int *n_rows)
+const struct kernel *LEVEL(simd_attention_grad_kernels)(int *n_rows)
 {
     *n_rows = (int)(sizeof rows / sizeof *rows);
     return rows;

@@ -90,7 +90,7 @@ static const struct kernel rows[] = {
     {.kind = OP_average, .name = ROW_NAME, .supports = average_fits, .run = run_average},
 };
 
-const struct kernel *LEVEL(fast_average_rows)(int *n_rows)
+const struct kernel *LEVEL(simd_average_kernels)(int *n_rows)
 {
     *n_rows = (int)(sizeof rows / sizeof *rows);
     return rows;

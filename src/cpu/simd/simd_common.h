@@ -25,9 +25,9 @@
 #include <immintrin.h>
 #endif
 
-#define FAST_TEXT_OF(word) #word
-#define FAST_TEXT(word)    FAST_TEXT_OF(word)
-#define ROW_NAME           FAST_TEXT(SNUG_LEVEL) /* "base", "v3", "v4" */
+#define SIMD_TEXT_OF(word) #word
+#define SIMD_TEXT(word)    SIMD_TEXT_OF(word)
+#define ROW_NAME           SIMD_TEXT(SNUG_LEVEL) /* "base", "v3", "v4" */
 
 enum {
     BLOCK_ELEMS = 1024,    /* of one tensor at a time: a few such buffers fit the first cache */

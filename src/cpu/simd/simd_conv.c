@@ -1,7 +1,7 @@
 /*
  * simd_conv.c -- conv2d and conv2d_grad_x: windows gathered a few at a time, times packed weights.
  *
- * Both are the same product (simd_im2col.h) of rows A that are gathered into the second cache and of
+ * Both are the same matmul (simd_im2col.h) of rows A that are gathered into the second cache and of
  * weights B, which are packed once per op into strips of 32 columns.  Threads take chunks of pixels;
  * each number is a sum over taps and channels in an order that the shape alone decides.
  *
@@ -39,12 +39,13 @@ static void cut_chunks(struct conv *c)
 }
 
 /* The turn'th part of the result; forward there is one. */
-static void set_turn(struct conv *c, const struct attrs *a, const struct shape *from, int64_t turn)
+static void set_phase(struct conv *c, const struct attrs *a, const struct shape *from,
+                      int64_t phase)
 {
     struct gather *g = &c->gather;
     if (c->backward) {
-        g->h = axis_backward(c->height, from->dim[1], c->kernel_h, a, turn / a->stride);
-        g->w = axis_backward(c->width, from->dim[2], c->kernel_w, a, turn % a->stride);
+        g->h = axis_backward(c->height, from->dim[1], c->kernel_h, a, phase / a->stride);
+        g->w = axis_backward(c->width, from->dim[2], c->kernel_w, a, phase % a->stride);
     } else {
         g->h = axis_forward(from->dim[1], c->height, c->kernel_h, a);
         g->w = axis_forward(from->dim[2], c->width, c->kernel_w, a);
@@ -74,11 +75,11 @@ static struct conv conv_of(const struct op *op, const struct tensor *from,
     c.gather.n_channels = from->shape.dim[3] / groups;
     c.needs_sums = to->dtype != DTYPE_f32 || c.columns % 16 != 0 || has_bias ||
                    (c.backward && op->attrs.stride > 1);
-    set_turn(&c, &op->attrs, &from->shape, 0);
+    set_phase(&c, &op->attrs, &from->shape, 0);
     return c;
 }
 
-static int64_t n_turns(const struct conv *c, const struct attrs *a)
+static int64_t n_phases(const struct conv *c, const struct attrs *a)
 {
     return c->backward ? a->stride * a->stride : 1;
 }
@@ -97,8 +98,8 @@ static struct layout layout_of(struct conv c, const struct attrs *a, const struc
 {
     struct layout l = {0};
     int64_t packed = 0, rows = 0, sums = 0;
-    for (int64_t turn = 0; turn < n_turns(&c, a); turn++) {
-        set_turn(&c, a, from, turn);
+    for (int64_t phase = 0; phase < n_phases(&c, a); phase++) {
+        set_phase(&c, a, from, phase);
         int64_t strips = divide_up(c.columns, STRIP) * STRIP;
         packed = c.gather.depth * strips > packed ? c.gather.depth * strips : packed;
         rows = c.chunk * c.block_depth > rows ? c.chunk * c.block_depth : rows;
@@ -168,7 +169,7 @@ static void pack_weights(const struct kernel_call *call, const struct conv *c, c
     }
 }
 
-/* ---- products ------------------------------------------------------------------------------ */
+/* ---- matmuls ------------------------------------------------------------------------------ */
 
 /* Where pixel p of this turn is in the result. */
 static int64_t pixel_at(const struct conv *c, int64_t p)
@@ -198,16 +199,16 @@ static void multiply_chunk(const struct conv *c, const struct gather *g, int64_t
         for (int64_t col = 0; col < c->columns; col += STRIP)
             for (int64_t at = 0; at < depth; at += PIECE_DEPTH) {
                 int64_t width = strip_width(c, col);
-                multiply(&(struct product){.n_rows = (int)n,
-                                           .n_cols = (int)width,
-                                           .n_inner = (int)least(PIECE_DEPTH, depth - at),
-                                           .a = a + at,
-                                           .a_pitch = (int)a_pitch,
-                                           .b = packed + col * g->depth + (block + at) * width,
-                                           .b_pitch = (int)width,
-                                           .c = sums + col,
-                                           .c_pitch = (int)pitch,
-                                           .add = block + at > 0});
+                multiply(&(struct gemm){.n_rows = (int)n,
+                                        .n_cols = (int)width,
+                                        .n_inner = (int)least(PIECE_DEPTH, depth - at),
+                                        .a = a + at,
+                                        .a_pitch = (int)a_pitch,
+                                        .b = packed + col * g->depth + (block + at) * width,
+                                        .b_pitch = (int)width,
+                                        .c = sums + col,
+                                        .c_pitch = (int)pitch,
+                                        .add = block + at > 0});
             }
     }
 }
@@ -265,8 +266,8 @@ static enum snug_status run(const struct kernel_call *call, struct snug_error *e
     const float *w =
         view_f32(weight->dtype, call->in[1].data, 0, shape_elems(&weight->shape), work + l.wide);
     c.gather.from = call->in[0].data;
-    for (int64_t turn = 0; turn < n_turns(&c, a); turn++) {
-        set_turn(&c, a, &from->shape, turn);
+    for (int64_t phase = 0; phase < n_phases(&c, a); phase++) {
+        set_phase(&c, a, &from->shape, phase);
         if (c.gather.n_pixels == 0)
             continue; /* the image is smaller than the stride */
         pack_weights(call, &c, w, work + l.packed);
@@ -299,7 +300,7 @@ static const struct kernel rows[] = {
      .run = run},
 };
 
-const struct kernel *LEVEL(fast_conv_rows)(int *n_rows)
+const struct kernel *LEVEL(simd_conv_kernels)(int *n_rows)
 {
     *n_rows = (int)(sizeof rows / sizeof *rows);
     return rows;

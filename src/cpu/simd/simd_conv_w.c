@@ -96,7 +96,7 @@ static struct item item_at(const struct grad *w, int64_t i)
     return item;
 }
 
-/* dy of n pixels, the item's columns, as the product reads them. */
+/* dy of n pixels, the item's columns, as the matmul reads them. */
 static const float *dy_rows(const struct kernel_call *call, const struct grad *w,
                             const struct item *item, int64_t first, int64_t n, float *buffer,
                             int64_t *pitch)
@@ -135,17 +135,17 @@ static void sum_item(const struct kernel_call *call, const struct grad *w, struc
             gather_rows(&g, first, n, item.k, item.k + item.n_k, buffers);
         }
         const float *b = dy_rows(call, w, &item, first, n, buffers + rows_floats(w), &b_pitch);
-        multiply(&(struct product){.n_rows = (int)item.n_k,
-                                   .n_cols = (int)item.n_o,
-                                   .n_inner = (int)n,
-                                   .a = a,
-                                   .a_pitch = (int)a_pitch,
-                                   .a_transposed = true,
-                                   .b = b,
-                                   .b_pitch = (int)b_pitch,
-                                   .c = c + item.o,
-                                   .c_pitch = (int)w->sums.pitch,
-                                   .add = first > range.begin});
+        multiply(&(struct gemm){.n_rows = (int)item.n_k,
+                                .n_cols = (int)item.n_o,
+                                .n_inner = (int)n,
+                                .a = a,
+                                .a_pitch = (int)a_pitch,
+                                .a_transposed = true,
+                                .b = b,
+                                .b_pitch = (int)b_pitch,
+                                .c = c + item.o,
+                                .c_pitch = (int)w->sums.pitch,
+                                .add = first > range.begin});
     }
 }
 
@@ -181,7 +181,7 @@ static const struct kernel rows[] = {
      .run = run},
 };
 
-const struct kernel *LEVEL(fast_conv_w_rows)(int *n_rows)
+const struct kernel *LEVEL(simd_conv_w_kernels)(int *n_rows)
 {
     *n_rows = (int)(sizeof rows / sizeof *rows);
     return rows;

@@ -264,15 +264,15 @@ static OUT_OF_LINE void add_prodigy(const struct prodigy_factors *now, int64_t n
                                     const float *z, const float *x0, float *s, double sums[2])
 {
     float clip = now->clip, keep = now->keep, step = now->step;
-    double product = 0.0, size = 0.0;
-#pragma omp simd reduction(+ : product, size)
+    double gemm = 0.0, size = 0.0;
+#pragma omp simd reduction(+ : gemm, size)
     for (int64_t i = 0; i < n; i++) {
         float gradient = g[i] * clip;
-        product += (double)gradient * ((double)x0[i] - (double)z[i]);
+        gemm += (double)gradient * ((double)x0[i] - (double)z[i]);
         s[i] = keep * s[i] + step * gradient;
         size += (double)fabsf(s[i]);
     }
-    sums[0] += product;
+    sums[0] += gemm;
     sums[1] += size;
 }
 
@@ -466,7 +466,7 @@ static const struct kernel rows[] = {
      .run = run_amos},
 };
 
-const struct kernel *LEVEL(fast_direction_rows)(int *n_rows)
+const struct kernel *LEVEL(simd_direction_kernels)(int *n_rows)
 {
     *n_rows = (int)(sizeof rows / sizeof *rows);
     return rows;

@@ -73,7 +73,7 @@ static void fn_block(const struct op *op, int64_t n, const float *a, const float
     act_block(op->attrs.act, n, a, y);
 }
 
-/* gelu in bf16 on a CPU with tiles is that of the products there: a linear layer with its activation
+/* gelu in bf16 on a CPU with tiles is that of the matmuls there: a linear layer with its activation
  * and the activation alone give the same bits. */
 static enum snug_status prepare_act(const struct program *prog, const struct op *op,
                                     const struct device_facts *facts, void **prepared,
@@ -83,7 +83,7 @@ static enum snug_status prepare_act(const struct program *prog, const struct op 
     (void)err;
     bool in_bf16 = program_tensor(prog, op->in[0])->dtype == DTYPE_bf16 &&
                    program_tensor(prog, op->out[0])->dtype == DTYPE_bf16;
-    *prepared = in_bf16 && op->attrs.act == ACT_gelu ? (void *)cpu_gelu16() : NULL;
+    *prepared = in_bf16 && op->attrs.act == ACT_gelu ? (void *)cpu_gelu_bf16() : NULL;
     return SNUG_OK;
 }
 
@@ -120,7 +120,7 @@ static enum snug_status run_accumulate(const struct kernel_call *call, struct sn
     return SNUG_OK;
 }
 
-static void run_gelu16(const struct kernel_call *call, const struct gelu16 *gelu)
+static void run_gelu_bf16(const struct kernel_call *call, const struct gelu_bf16 *gelu)
 {
     int64_t n = shape_elems(&call->out[0].tensor->shape);
     int n_parts = count_parts(call->facts, n);
@@ -136,7 +136,7 @@ static enum snug_status run_act(const struct kernel_call *call, struct snug_erro
 {
     (void)err;
     if (call->prepared != NULL) {
-        run_gelu16(call, call->prepared);
+        run_gelu_bf16(call, call->prepared);
         return SNUG_OK;
     }
     each_block(call, false, fn_block);
@@ -176,22 +176,22 @@ static enum snug_status run_dropout(const struct kernel_call *call, struct snug_
     return SNUG_OK;
 }
 
-static bool decode_fits(const struct program *prog, const struct op *op)
+static bool dequantize_fits(const struct program *prog, const struct op *op)
 {
     return floats_fit(prog, op, 1u << 0, 0, 0);
 }
 
-/* Parts begin where blocks of codes do, since those divide BLOCK_ELEMS. */
-_Static_assert(BLOCK_ELEMS % CODE_BLOCK_8 == 0 && BLOCK_ELEMS % CODE_BLOCK_4 == 0,
-               "a block of a part holds whole blocks of codes");
+/* Parts begin where quant blocks do, since those divide BLOCK_ELEMS. */
+_Static_assert(BLOCK_ELEMS % QUANT_BLOCK_8 == 0 && BLOCK_ELEMS % QUANT_BLOCK_4 == 0,
+               "a block of a part holds whole quant blocks");
 
-static enum snug_status run_decode(const struct kernel_call *call, struct snug_error *err)
+static enum snug_status run_dequantize(const struct kernel_call *call, struct snug_error *err)
 {
     (void)err;
     int64_t n = shape_elems(&call->out[0].tensor->shape);
     int n_parts = count_parts(call->facts, n);
-    struct code_map map;
-    code_map_make(&map, (int)call->op->attrs.state_bits, true);
+    struct quant_map map;
+    quant_map_make(&map, (int)call->op->attrs.state_bits, true);
 #pragma omp parallel for schedule(static) num_threads(n_parts)
     for (int part = 0; part < n_parts; part++) {
         float buffer[BLOCK_ELEMS];
@@ -199,7 +199,7 @@ static enum snug_status run_decode(const struct kernel_call *call, struct snug_e
         for (int64_t at = range.begin; at < range.end; at += BLOCK_ELEMS) {
             int64_t count = least(BLOCK_ELEMS, range.end - at);
             float *y = out_target(call, 0, at, buffer);
-            codes_load(&map, call->in[0].data, call->in[1].data, at, count, y);
+            dequantize_elems(&map, call->in[0].data, call->in[1].data, at, count, y);
             out_store(call, 0, at, count, y);
         }
     }
@@ -216,12 +216,12 @@ static const struct kernel rows[] = {
     {.kind = OP_add, .name = ROW_NAME, .supports = all_floats, .run = run_add},
     {.kind = OP_dropout, .name = ROW_NAME, .supports = dropout_fits, .run = run_dropout},
     {.kind = OP_scale, .name = ROW_NAME, .supports = all_floats, .run = run_scale},
-    {.kind = OP_decode, .name = ROW_NAME, .supports = decode_fits, .run = run_decode},
+    {.kind = OP_dequantize, .name = ROW_NAME, .supports = dequantize_fits, .run = run_dequantize},
     {.kind = OP_cast, .name = ROW_NAME, .supports = all_floats, .run = run_cast},
     {.kind = OP_accumulate, .name = ROW_NAME, .supports = all_floats, .run = run_accumulate},
 };
 
-const struct kernel *LEVEL(fast_elementwise_rows)(int *n_rows)
+const struct kernel *LEVEL(simd_elementwise_kernels)(int *n_rows)
 {
     *n_rows = (int)(sizeof rows / sizeof *rows);
     return rows;

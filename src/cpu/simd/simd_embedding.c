@@ -138,7 +138,7 @@ static const struct kernel rows[] = {
      .run = run_embedding_grad},
 };
 
-const struct kernel *LEVEL(fast_embedding_rows)(int *n_rows)
+const struct kernel *LEVEL(simd_embedding_kernels)(int *n_rows)
 {
     *n_rows = (int)(sizeof rows / sizeof *rows);
     return rows;

@@ -32,16 +32,16 @@ enum { TILE_COLS = VEC_ELEMS * TILE_VECS, LINE_FLOATS = WORK_ALIGN / 4 };
 
 /* ---- packing ------------------------------------------------------------------------------- */
 
-/* Where sizes are known, copies are a few moves; calls of memcpy took 16% of GPT-2's products. */
+/* Where sizes are known, copies are a few moves; calls of memcpy took 16% of GPT-2's matmuls. */
 #define INLINE_FOR_SIZES static inline __attribute__((always_inline))
 
 /* to[k * width + w] = from[w * step + k] for all w < n: rows become columns. */
-INLINE_FOR_SIZES void turn(float *to, int64_t width, int64_t n, int64_t n_k, const float *from,
-                           int64_t step)
+INLINE_FOR_SIZES void transpose_panel(float *to, int64_t width, int64_t n, int64_t n_k,
+                                      const float *from, int64_t step)
 {
     const bool by_squares = VEC_ELEMS == SQUARE_SIDE;
     const int64_t row_bytes = sizeof(float[SQUARE_SIDE]);
-    float square[SQUARE_SIDE][SQUARE_SIDE], turned[SQUARE_SIDE][SQUARE_SIDE];
+    float square[SQUARE_SIDE][SQUARE_SIDE], transposed[SQUARE_SIDE][SQUARE_SIDE];
     int64_t k = 0;
     for (; by_squares && n == SQUARE_SIDE && k + SQUARE_SIDE <= n_k; k += SQUARE_SIDE)
         square_transpose(from + k, step * 4, to + k * width, width * 4);
@@ -50,9 +50,9 @@ INLINE_FOR_SIZES void turn(float *to, int64_t width, int64_t n, int64_t n_k, con
     for (; by_squares && k + SQUARE_SIDE <= n_k; k += SQUARE_SIDE) {
         for (int64_t w = 0; w < n; w++)
             memcpy(square[w], from + w * step + k, sizeof square[w]);
-        square_transpose(square, row_bytes, turned, row_bytes);
+        square_transpose(square, row_bytes, transposed, row_bytes);
         for (int64_t i = 0; i < SQUARE_SIDE; i++)
-            memcpy(to + (k + i) * width, turned[i], (size_t)n * sizeof *to);
+            memcpy(to + (k + i) * width, transposed[i], (size_t)n * sizeof *to);
     }
     for (int64_t w = 0; w < n; w++) /* row by row: several may fall on the same lines of a cache */
         for (int64_t i = k; i < n_k; i++)
@@ -70,9 +70,9 @@ INLINE_FOR_SIZES void pack_strip(float *to, int64_t width, int64_t valid, int64_
         memset(to, 0, (size_t)(n_k * width) * sizeof *to);
     if (step_across != 1) {
         for (; w + side <= valid; w += side)
-            turn(to + w, width, side, n_k, from + w * step_across, step_across);
+            transpose_panel(to + w, width, side, n_k, from + w * step_across, step_across);
         if (w < valid)
-            turn(to + w, width, valid - w, n_k, from + w * step_across, step_across);
+            transpose_panel(to + w, width, valid - w, n_k, from + w * step_across, step_across);
     } else if (valid == width) {
         for (int64_t k = 0; k < n_k; k++)
             memcpy(to + k * width, from + k * step_k, (size_t)width * sizeof *to);
@@ -140,7 +140,7 @@ static void make_tile(int64_t n_k, const float *a, const float *b, float *c, int
 
 /* What one panel of B is multiplied with, in items. */
 struct step {
-    const struct product_shape *shape;
+    const struct gemm_shape *shape;
     const float *a, *b;
     float *c, *panel;
     int64_t col, n_cols, depth, n_k;
@@ -151,7 +151,7 @@ struct step {
 
 static void pack_panel(struct step *step)
 {
-    const struct product_shape *s = step->shape;
+    const struct gemm_shape *s = step->shape;
     int64_t across = s->b_transposed ? s->ldb : 1, along = s->b_transposed ? 1 : s->ldb;
     int64_t strip, n_strips = divide_up(step->n_cols, TILE_COLS);
     while ((strip = next_item(&step->next)) < n_strips) {
@@ -165,10 +165,10 @@ static void pack_panel(struct step *step)
 /* Some rows by some columns of the panel.  block: room for the rows, packed. */
 static void run_item(const struct step *step, int64_t item, float *block)
 {
-    const struct product_shape *s = step->shape;
+    const struct gemm_shape *s = step->shape;
     int64_t across = s->a_transposed ? 1 : s->lda, along = s->a_transposed ? s->lda : 1;
-    int64_t top = item / step->n_col_items * PRODUCT_ITEM_ROWS;
-    int64_t n_rows = least(PRODUCT_ITEM_ROWS, s->m - top);
+    int64_t top = item / step->n_col_items * GEMM_ITEM_ROWS;
+    int64_t n_rows = least(GEMM_ITEM_ROWS, s->m - top);
     int64_t first = item % step->n_col_items * step->item_cols;
     int64_t end = least(step->n_cols, first + step->item_cols);
     for (int64_t r = 0; r < n_rows; r += TILE_ROWS)
@@ -187,7 +187,7 @@ static void cut_items(struct step *step, int threads)
 {
     enum { ITEMS_A_THREAD = 8, LEAST_STRIPS = 4 };
     int64_t n_strips = divide_up(step->n_cols, TILE_COLS);
-    step->n_row_items = divide_up(step->shape->m, PRODUCT_ITEM_ROWS);
+    step->n_row_items = divide_up(step->shape->m, GEMM_ITEM_ROWS);
     int64_t n_wanted = threads == 1 ? 1 : divide_up(ITEMS_A_THREAD * threads, step->n_row_items);
     int64_t n_most = divide_up(n_strips, LEAST_STRIPS);
     step->item_cols = divide_up(n_strips, least(n_wanted, n_most)) * TILE_COLS;
@@ -201,19 +201,19 @@ static void run_items(struct step *step, float *block)
         run_item(step, item, block);
 }
 
-void LEVEL(fast_product)(int threads, const struct product_shape *shape, const float *a,
-                         const float *b, float *c, bool add, float *work)
+void LEVEL(simd_gemm)(int threads, const struct gemm_shape *shape, const float *a, const float *b,
+                      float *c, bool add, float *work)
 {
-    int64_t most_k = least(shape->k, PRODUCT_KC);
+    int64_t most_k = least(shape->k, GEMM_KC);
     struct step step = {.shape = shape, .a = a, .b = b, .c = c, .panel = work};
-    int64_t panel_cols = product_panel_cols(shape);
+    int64_t panel_cols = gemm_panel_cols(shape);
     float *blocks = work + most_k * panel_cols;
 
     for (step.col = 0; step.col < shape->n; step.col += panel_cols) {
         step.n_cols = least(panel_cols, shape->n - step.col);
         cut_items(&step, threads);
-        for (step.depth = 0; step.depth < shape->k; step.depth += PRODUCT_KC) {
-            step.n_k = least(PRODUCT_KC, shape->k - step.depth);
+        for (step.depth = 0; step.depth < shape->k; step.depth += GEMM_KC) {
+            step.n_k = least(GEMM_KC, shape->k - step.depth);
             step.add = add || step.depth > 0;
             step.next = 0;
 #pragma omp parallel for schedule(static) num_threads(threads)
@@ -222,7 +222,7 @@ void LEVEL(fast_product)(int threads, const struct product_shape *shape, const f
             step.next = 0;
 #pragma omp parallel for schedule(static) num_threads(threads)
             for (int thread = 0; thread < threads; thread++)
-                run_items(&step, blocks + thread * most_k * PRODUCT_ITEM_ROWS);
+                run_items(&step, blocks + thread * most_k * GEMM_ITEM_ROWS);
         }
     }
 }

@@ -1,5 +1,5 @@
 /*
- * simd_im2col.h -- a convolution as a product: which numbers of an image meet a row of weights.
+ * simd_im2col.h -- a convolution as a matmul: which numbers of an image meet a row of weights.
  *
  * Row p of the matrix A is what the window of pixel p sees, tap after tap, channels inside:
  *
@@ -51,15 +51,15 @@ static inline struct axis axis_forward(int64_t x_side, int64_t y_side, int64_t k
 /* The pixels turn, turn + stride, ... of dx: tap k meets them if (pixel + pad - k) divides by the stride.
  * Taps are taken from the last to the first, so that the pixels of dy that they meet ascend. */
 static inline struct axis axis_backward(int64_t x_side, int64_t y_side, int64_t kernel,
-                                        const struct attrs *a, int64_t turn)
+                                        const struct attrs *a, int64_t phase)
 {
-    int64_t first_tap = (turn + a->pad) % a->stride;
+    int64_t first_tap = (phase + a->pad) % a->stride;
     int64_t n_taps = kernel > first_tap ? divide_up(kernel - first_tap, a->stride) : 0;
-    return (struct axis){.n_pixels = x_side > turn ? divide_up(x_side - turn, a->stride) : 0,
-                         .to_first = turn,
+    return (struct axis){.n_pixels = x_side > phase ? divide_up(x_side - phase, a->stride) : 0,
+                         .to_first = phase,
                          .to_step = a->stride,
                          .from_side = y_side,
-                         .from_first = (turn + a->pad - first_tap) / a->stride - (n_taps - 1),
+                         .from_first = (phase + a->pad - first_tap) / a->stride - (n_taps - 1),
                          .from_step = 1,
                          .n_taps = n_taps,
                          .kernel_first = first_tap + (n_taps - 1) * a->stride,

@@ -1,5 +1,5 @@
 /*
- * simd_limits.c -- as many fused multiply-adds as the registers allow: the limit that products are
+ * simd_limits.c -- as many fused multiply-adds as the registers allow: the limit that matmuls are
  * measured against.
  */
 #include "cpu/cpu.h"
@@ -32,7 +32,7 @@ static float run_thread(int64_t n_rounds)
     return sums[0][0];
 }
 
-double LEVEL(fast_fma_flops)(int threads, int64_t n_rounds)
+double LEVEL(simd_fma_flops)(int threads, int64_t n_rounds)
 {
     float sum = 0;
     (void)threads; /* without OpenMP */

@@ -1,5 +1,5 @@
 /*
- * simd_linear.c -- what the linear rows and the head do between products: widen, narrow, bias and
+ * simd_linear.c -- what the linear rows and the head do between matmuls: widen, narrow, bias and
  * activation, column sums, softmax.  One set of loops per instruction level.
  */
 #include "cpu/cpu.h"
@@ -178,7 +178,8 @@ static double row_lse(const float *logits, int64_t n)
 }
 
 /* A row of logits becomes its gradient. */
-static void turn_row(const struct head_rows *todo, float *logits, int32_t target, float lse)
+static void logits_to_gradient(const struct head_rows *todo, float *logits, int32_t target,
+                               float lse)
 {
     float factor = todo->factor, each = todo->labels.each, hit = todo->labels.target + each;
     float at_target = factor * (expf(logits[target] - lse) - hit);
@@ -203,17 +204,17 @@ static void finish_head(int threads, const struct head_rows *todo)
                 todo->losses[row] = lse - (double)logits[target];
         }
         if (todo->make_gradient)
-            turn_row(todo, logits, target, todo->lse[row]);
+            logits_to_gradient(todo, logits, target, todo->lse[row]);
     }
 }
 
-const struct cpu_loops LEVEL(fast_loops) = {
+const struct cpu_loops LEVEL(simd_loops) = {
     .lanes = VEC_ELEMS,
     .widen = widen,
     .narrow = narrow,
     .finish_linear = finish_linear,
     .sum_columns = sum_columns,
     .finish_head = finish_head,
-    .product = LEVEL(fast_product),
-    .fma_flops = LEVEL(fast_fma_flops),
+    .gemm = LEVEL(simd_gemm),
+    .fma_flops = LEVEL(simd_fma_flops),
 };

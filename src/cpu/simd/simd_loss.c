@@ -220,7 +220,7 @@ static const struct kernel rows[] = {
     {.kind = OP_mse_grad, .name = ROW_NAME, .supports = mse_grad_fits, .run = run_mse_grad},
 };
 
-const struct kernel *LEVEL(fast_loss_rows)(int *n_rows)
+const struct kernel *LEVEL(simd_loss_kernels)(int *n_rows)
 {
     *n_rows = (int)(sizeof rows / sizeof *rows);
     return rows;

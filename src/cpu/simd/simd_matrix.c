@@ -1,8 +1,8 @@
 /*
- * simd_matrix.c -- the ops that work on whole matrices, in fp32 on prepared products (gemm.h).
+ * simd_matrix.c -- the ops that work on whole matrices, in fp32 on prepared matmuls (gemm.h).
  *
- * Products are of a few shapes, known from the shape of the weight: all are prepared before the first
- * step, and looked up by shape when run.  Where the CPU has tiles (gemm_bf16.h), products of numbers
+ * Matmuls are of a few shapes, known from the shape of the weight: all are prepared before the first
+ * step, and looked up by shape when run.  Where the CPU has tiles (gemm_bf16.h), matmuls of numbers
  * that are bf16 already are made there from copies in 16 bits; the sums are fp32 in either case.
  */
 #include <stdlib.h>
@@ -37,48 +37,47 @@ static inline float round_bf16(float x)
 
 #include "cpu/matrix/cpu_matrix_tools.h"
 
-/* ---- products -------------------------------------------------------------------------------- */
+/* ---- matmuls -------------------------------------------------------------------------------- */
 
-struct products {
+struct gemms {
     struct factors_list list;
-    struct product *made[MOST_PRODUCTS];
+    struct gemm *made[MOST_GEMMS];
     const struct cpu_loops *loops;
-    product16_fn *product16; /* of bf16 numbers; NULL: no tiles */
+    gemm_bf16_fn *gemm_bf16; /* of bf16 numbers; NULL: no tiles */
 };
 
-static struct product_shape shape_of(const struct factors *f)
+static struct gemm_shape shape_of(const struct factors *f)
 {
-    return (struct product_shape){.m = f->m,
-                                  .n = f->n,
-                                  .k = f->k,
-                                  .a_transposed = f->turned == A_TURNED,
-                                  .b_transposed = f->turned == B_TURNED,
-                                  .lda = f->turned == A_TURNED ? f->m : f->k,
-                                  .ldb = f->turned == B_TURNED ? f->k : f->n,
-                                  .ldc = f->n};
+    return (struct gemm_shape){.m = f->m,
+                               .n = f->n,
+                               .k = f->k,
+                               .a_transposed = f->transposed == A_TRANSPOSED,
+                               .b_transposed = f->transposed == B_TRANSPOSED,
+                               .lda = f->transposed == A_TRANSPOSED ? f->m : f->k,
+                               .ldb = f->transposed == B_TRANSPOSED ? f->k : f->n,
+                               .ldc = f->n};
 }
 
 static enum snug_status multiply(const struct tools *t, const struct factors *f, const float *a,
                                  const float *b, float *c)
 {
-    const struct products *products = t->call->prepared;
-    int at = factors_find(&products->list, f);
+    const struct gemms *gemms = t->call->prepared;
+    int at = factors_find(&gemms->list, f);
     if (at < 0)
         return snug_fail(
-            t->err, SNUG_BAD_PROGRAM, "%s: a product of %lld x %lld x %lld is not prepared",
+            t->err, SNUG_BAD_PROGRAM, "%s: a matmul of %lld x %lld x %lld is not prepared",
             op_infos[t->call->op->kind].name, (long long)f->m, (long long)f->k, (long long)f->n);
-    return product_run(products->made[at], a, b, c, false, work_at(t->call->work, t->after),
-                       t->err);
+    return gemm_run(gemms->made[at], a, b, c, false, work_at(t->call->work, t->after), t->err);
 }
 
-/* The factors in 16 bits, then what the product wants. */
-static size_t product16_bytes(const struct factors *f, int threads, size_t *b, size_t *work)
+/* The factors in 16 bits, then what the matmul wants. */
+static size_t gemm_bf16_bytes(const struct factors *f, int threads, size_t *b, size_t *work)
 {
-    struct product_shape shape = shape_of(f);
+    struct gemm_shape shape = shape_of(f);
     size_t total = 0;
     work_take(&total, (size_t)(f->m * f->k) * sizeof(uint16_t));
     *b = work_take(&total, (size_t)(f->k * f->n) * sizeof(uint16_t));
-    *work = work_take(&total, product16_plan(&shape, threads).total);
+    *work = work_take(&total, gemm_bf16_plan(&shape, threads).total);
     return total;
 }
 
@@ -86,20 +85,20 @@ static size_t product16_bytes(const struct factors *f, int threads, size_t *b, s
 static enum snug_status multiply_bf16(const struct tools *t, const struct factors *f,
                                       const float *a, const float *b, float *c)
 {
-    const struct products *products = t->call->prepared;
+    const struct gemms *gemms = t->call->prepared;
     size_t at_b, at_work;
-    if (products->product16 == NULL)
+    if (gemms->gemm_bf16 == NULL)
         return multiply(t, f, a, b, c);
-    (void)product16_bytes(f, t->threads, &at_b, &at_work);
+    (void)gemm_bf16_bytes(f, t->threads, &at_b, &at_work);
     char *work = (char *)t->call->work + t->after;
     struct span to_a = {DTYPE_bf16, work, 0}, to_b = {DTYPE_bf16, work + at_b, 0};
-    products->loops->narrow(t->threads, to_a, f->m * f->k, a, false);
+    gemms->loops->narrow(t->threads, to_a, f->m * f->k, a, false);
     if (b != a)
-        products->loops->narrow(t->threads, to_b, f->k * f->n, b, false);
-    struct product16_out out = {.how = FINISH_store, .pitch = f->n, .y = {DTYPE_f32, c, 0}};
-    struct product_shape shape = shape_of(f);
-    products->product16(t->threads, &shape, to_a.data, b != a ? to_b.data : to_a.data, &out,
-                        work + at_work);
+        gemms->loops->narrow(t->threads, to_b, f->k * f->n, b, false);
+    struct gemm_bf16_out out = {.how = FINISH_store, .pitch = f->n, .y = {DTYPE_f32, c, 0}};
+    struct gemm_shape shape = shape_of(f);
+    gemms->gemm_bf16(t->threads, &shape, to_a.data, b != a ? to_b.data : to_a.data, &out,
+                     work + at_work);
     return SNUG_OK;
 }
 
@@ -107,9 +106,8 @@ static enum snug_status multiply_bf16(const struct tools *t, const struct factor
 
 #include "cpu/matrix/matrix_ops.h"
 
-/* The products of an op, and the workspace without theirs. */
-static size_t list_products(const struct program *prog, const struct op *op,
-                            struct factors_list *list)
+/* The matmuls of an op, and the workspace without theirs. */
+static size_t list_gemms(const struct program *prog, const struct op *op, struct factors_list *list)
 {
     struct matrix_layout l = planned_layout(prog, op);
     if (op->kind == OP_orthogonalize) {
@@ -117,9 +115,10 @@ static size_t list_products(const struct program *prog, const struct op *op,
         factors_add(list, &l.muon.square);
         factors_add(list, &l.muon.times);
     } else if (op->kind == OP_soap) {
-        factors_add_sides(list, l.soap.rows, l.soap.cols, l.soap.turns_left, l.soap.turns_right);
+        factors_add_sides(list, l.soap.rows, l.soap.cols, l.soap.rotates_left,
+                          l.soap.rotates_right);
     } else {
-        blocks_products(&l.blocks.w, list);
+        blocks_gemms(&l.blocks.w, list);
     }
     return l.total;
 }
@@ -128,13 +127,13 @@ static size_t workspace_bytes(const struct program *prog, const struct op *op,
                               const struct device_facts *facts)
 {
     struct factors_list list = {0};
-    size_t own = list_products(prog, op, &list), most = 0;
+    size_t own = list_gemms(prog, op, &list), most = 0;
     for (int i = 0; i < list.n; i++) {
-        struct product_shape shape = shape_of(&list.at[i]);
-        size_t bytes = product_work_bytes(&shape, facts->threads), b, work;
+        struct gemm_shape shape = shape_of(&list.at[i]);
+        size_t bytes = gemm_work_bytes(&shape, facts->threads), b, work;
         most = bytes > most ? bytes : most;
         bytes = op->kind == OP_orthogonalize
-                    ? product16_bytes(&list.at[i], facts->threads, &b, &work)
+                    ? gemm_bf16_bytes(&list.at[i], facts->threads, &b, &work)
                     : 0;
         most = bytes > most ? bytes : most;
     }
@@ -143,9 +142,9 @@ static size_t workspace_bytes(const struct program *prog, const struct op *op,
 
 static void release(void *prepared)
 {
-    struct products *p = prepared;
+    struct gemms *p = prepared;
     for (int i = 0; p != NULL && i < p->list.n; i++)
-        product_release(p->made[i]);
+        gemm_release(p->made[i]);
     free(p);
 }
 
@@ -153,19 +152,19 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
                                 const struct device_facts *facts, void **prepared,
                                 struct snug_error *err)
 {
-    struct products *p = calloc(1, sizeof *p);
+    struct gemms *p = calloc(1, sizeof *p);
     if (p == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to prepare it",
                          op_infos[op->kind].name);
-    (void)list_products(prog, op, &p->list);
+    (void)list_gemms(prog, op, &p->list);
     p->loops = cpu_loops();
     if (op->kind != OP_orthogonalize)
         spectral_load();
-    p->product16 = op->kind == OP_orthogonalize ? cpu_product16() : NULL;
+    p->gemm_bf16 = op->kind == OP_orthogonalize ? cpu_gemm_bf16() : NULL;
     enum snug_status status = SNUG_OK;
-    for (int i = 0; i < p->list.n && p->product16 == NULL && status == SNUG_OK; i++) {
-        struct product_shape shape = shape_of(&p->list.at[i]);
-        status = product_prepare(&shape, facts->threads, &p->made[i], err);
+    for (int i = 0; i < p->list.n && p->gemm_bf16 == NULL && status == SNUG_OK; i++) {
+        struct gemm_shape shape = shape_of(&p->list.at[i]);
+        status = gemm_prepare(&shape, facts->threads, &p->made[i], err);
     }
     if (status == SNUG_OK)
         *prepared = p;
@@ -198,7 +197,7 @@ static const struct kernel rows[] = {
 #undef ROW
 };
 
-const struct kernel *LEVEL(fast_matrix_rows)(int *n_rows)
+const struct kernel *LEVEL(simd_matrix_kernels)(int *n_rows)
 {
     *n_rows = (int)(sizeof rows / sizeof *rows);
     return rows;

@@ -297,7 +297,7 @@ static const struct kernel rows[] = {
      .run = run_grad},
 };
 
-const struct kernel *LEVEL(fast_norm_rows)(int *n_rows)
+const struct kernel *LEVEL(simd_norm_kernels)(int *n_rows)
 {
     *n_rows = (int)(sizeof rows / sizeof *rows);
     return rows;

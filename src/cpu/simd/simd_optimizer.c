@@ -74,7 +74,7 @@ struct update {
     float constants[CONSTANTS_MOST]; /* of the rule */
     float clip;
     int n_states;
-    struct code_map maps[MAX_STATES]; /* of the states in codes */
+    struct quant_map maps[MAX_STATES]; /* of the quantized states */
 };
 
 typedef void prepare_fn(const struct rule_now *now, const double *options, float *constants);
@@ -184,8 +184,8 @@ static void update_block(const struct kernel_call *call, const struct update *up
         const struct operand *state = &call->in[UPDATE_STATES + 2 * j], *scales = state + 1;
         block->state[j] = buffers[j];
         if (scales->data != NULL)
-            codes_load(&update->maps[j], state->data, scales->data, block->at, block->count,
-                       buffers[j]);
+            dequantize_elems(&update->maps[j], state->data, scales->data, block->at, block->count,
+                             buffers[j]);
         else
             block->state[j] = open_numbers(state, block, buffers[j]);
     }
@@ -193,8 +193,8 @@ static void update_block(const struct kernel_call *call, const struct update *up
     for (int j = 0; j < update->n_states; j++) {
         const struct operand *state = &call->in[UPDATE_STATES + 2 * j], *scales = state + 1;
         if (scales->data != NULL)
-            codes_store(&update->maps[j], state->data, scales->data, block->at, block->count,
-                        buffers[j]);
+            quantize_elems(&update->maps[j], state->data, scales->data, block->at, block->count,
+                           buffers[j]);
         else
             close_numbers(call, state, block, block->state[j]);
     }
@@ -208,7 +208,7 @@ static bool update_fits(const struct program *prog, const struct op *op)
     unsigned others = 1u << UPDATE_SCALARS;
     for (int k = UPDATE_STATES; k + 1 < op->n_in; k += 2)
         if (op->in[k + 1] != TENSOR_NONE)
-            others |= 1u << k; /* codes */
+            others |= 1u << k; /* quantized elements */
     return operands_fit(prog, op->n_in, op->in, others, 0);
 }
 
@@ -224,7 +224,7 @@ static enum snug_status run_update(const struct kernel_call *call, struct snug_e
                             .n_states = update_n_states(call->op)};
     rules[attrs->rule].prepare(&now, attrs->options.value, update.constants);
     for (int j = 0; j < update.n_states && attrs->state_bits != 0; j++)
-        code_map_make(&update.maps[j], (int)attrs->state_bits, (attrs->positive >> j & 1) == 0);
+        quant_map_make(&update.maps[j], (int)attrs->state_bits, (attrs->positive >> j & 1) == 0);
     int64_t n = shape_elems(&call->in[UPDATE_WEIGHT].tensor->shape);
     int n_parts = count_parts(call->facts, n);
 #pragma omp parallel for schedule(static) num_threads(n_parts)
@@ -247,7 +247,7 @@ static const struct kernel rows[] = {
     {.kind = OP_update, .name = ROW_NAME, .supports = update_fits, .run = run_update},
 };
 
-const struct kernel *LEVEL(fast_optimizer_rows)(int *n_rows)
+const struct kernel *LEVEL(simd_optimizer_kernels)(int *n_rows)
 {
     *n_rows = (int)(sizeof rows / sizeof *rows);
     return rows;

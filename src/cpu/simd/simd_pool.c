@@ -304,7 +304,7 @@ static const struct kernel rows[] = {
      .run = run_channels_first},
 };
 
-const struct kernel *LEVEL(fast_pool_rows)(int *n_rows)
+const struct kernel *LEVEL(simd_pool_kernels)(int *n_rows)
 {
     *n_rows = (int)(sizeof rows / sizeof *rows);
     return rows;

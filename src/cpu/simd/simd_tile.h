@@ -1,10 +1,10 @@
 /*
- * simd_tile.h -- small matrix products whose operands are in the cache and whose sums are in
+ * simd_tile.h -- small matmuls whose operands are in the cache and whose sums are in
  * registers.
  *
  * For blocks inside a kernel (attention, convolutions): no packing, no threads, any number of rows.
  * A tile of rows x vectors of c is summed over the inner index: per step, a load of b a vector and a
- * broadcast of a a row feed their product of fused multiply-adds.  With 32 registers, where there are
+ * broadcast of a a row feed their matmul of fused multiply-adds.  With 32 registers, where there are
  * columns enough, 6 x 4: 10 loads for 24 multiply-adds, where 8 x 2 takes 10 for 16, and a block of 64
  * columns reads a only once.
  */
@@ -30,7 +30,7 @@ enum trim {
 
 /* c[n_rows, n_cols] (+)= a[n_rows, n_inner] b[n_inner, n_cols]; n_cols is a multiple of a vector.
  * a_transposed: element (i, k) of a is at a[k * a_pitch + i]. */
-struct product {
+struct gemm {
     int n_rows, n_cols, n_inner;
     const float *a;
     int a_pitch;
@@ -45,7 +45,7 @@ struct product {
 
 /* n_rows x n_vecs vectors of c at (row, col).  The sizes are constants wherever this is inlined,
  * so that the sums stay in registers. */
-static inline __attribute__((always_inline)) void tile(const struct product *p, int row, int col,
+static inline __attribute__((always_inline)) void tile(const struct gemm *p, int row, int col,
                                                        int n_rows, int n_vecs, bool a_transposed)
 {
     vec sums[TILE_ROWS][WIDE_VECS];
@@ -83,7 +83,7 @@ static inline __attribute__((always_inline)) void tile(const struct product *p, 
 
 /* All rows of a strip of n_vecs vectors' width, tile_rows at a time. */
 static inline __attribute__((always_inline)) void
-strip(const struct product *p, int col, int tile_rows, int n_vecs, bool a_transposed)
+strip(const struct gemm *p, int col, int tile_rows, int n_vecs, bool a_transposed)
 {
     int end = p->n_rows;
     int begin = 0;
@@ -101,7 +101,7 @@ strip(const struct product *p, int col, int tile_rows, int n_vecs, bool a_transp
 }
 
 /* Columns can be trimmed only by whole strips, so those are not wide then. */
-static inline __attribute__((always_inline)) void strips(const struct product *p, bool a_transposed)
+static inline __attribute__((always_inline)) void strips(const struct gemm *p, bool a_transposed)
 {
     bool trims_cols = p->trim == TRIM_COLS_TO_ROW || p->trim == TRIM_COLS_FROM_ROW;
     int col = 0;
@@ -114,7 +114,7 @@ static inline __attribute__((always_inline)) void strips(const struct product *p
         strip(p, col, TILE_ROWS, 1, a_transposed);
 }
 
-static void multiply(const struct product *p)
+static void multiply(const struct gemm *p)
 {
     if (p->a_transposed)
         strips(p, true);

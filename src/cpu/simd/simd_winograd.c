@@ -4,17 +4,17 @@
  * The gradient of x is the same convolution over dy with the weights turned by half a turn.  For
  * each panel of outputs the weights are brought to the points once, all threads together; then
  * threads take chunks of tiles: the patches of a few channels go to the points, in the second
- * cache, 36 products add them up there, and the sums come back as pixels.  Each sum is over
+ * cache, 36 matmuls add them up there, and the sums come back as pixels.  Each sum is over
  * channels in an order that the shape alone decides; how tiles and panels are shared out changes
  * no bits.
  *
- * The floor, for a tile and 16 numbers of each kind: 36 products of channels x outputs instead of
+ * The floor, for a tile and 16 numbers of each kind: 36 matmuls of channels x outputs instead of
  * 144, so 4 times fewer where tiles fit (28 x 28, 4 x 4), 3.1 where they cover 8 x 8 for 7 x 7.
  * Beside them a patch takes 36 loads, 144 additions and multiplications and 36 stores to the
  * second cache for each 16 channels, and coming back about as much for each 16 outputs: an eighth
- * of the products with 64 channels, a sixteenth with 128.  Weights grow from 9 numbers to 36,
+ * of the matmuls with 64 channels, a sixteenth with 128.  Weights grow from 9 numbers to 36,
  * which is what is left to pay where there are few tiles for many channels (4 x 4 of 512).
- * That is counted; with 64 channels the transforms were seen to take half as long as the products.
+ * That is counted; with 64 channels the transforms were seen to take half as long as the matmuls.
  *
  * Against simd_conv.c, times as fast on one core of a Zen 4 (conv2d, conv2d_grad_x, conv2d_grad_w):
  *
@@ -88,7 +88,7 @@ static size_t workspace_bytes(const struct program *prog, const struct op *op,
 
 /* to[row, tap, column] of W, for some rows (channels of what is read) and columns (of the
  * result).  W is [out, in, 3, 3]: forward a column of it is one piece, backward a row is, and
- * taps are turned. */
+ * taps are transposed. */
 static void copy_taps(const struct kernel_call *call, const struct conv *c, int64_t row,
                       int64_t n_rows, int64_t column, int64_t n_columns, float *to)
 {
@@ -139,7 +139,7 @@ static void pack_panel(const struct kernel_call *call, const struct conv *c, int
     }
 }
 
-/* ---- products ------------------------------------------------------------------------------ */
+/* ---- matmuls ------------------------------------------------------------------------------ */
 
 /* Some tiles and some columns of the panel. */
 struct item {
@@ -158,17 +158,17 @@ static void multiply_item(const struct conv *c, const struct item *item, const f
         for (int point = 0; point < POINTS; point++)
             for (int64_t col = 0; col < item->n_columns; col += STRIP) {
                 int64_t width = least(STRIP, item->n_columns - col);
-                multiply(&(struct product){.n_rows = (int)item->n_tiles,
-                                           .n_cols = (int)width,
-                                           .n_inner = (int)n,
-                                           .a = v + point * c->v_pitch,
-                                           .a_pitch = (int)n,
-                                           .b = u + point * c->u_pitch +
-                                                (item->column + col) * channels + at * width,
-                                           .b_pitch = (int)width,
-                                           .c = m + point * c->m_pitch + col,
-                                           .c_pitch = (int)item->n_columns,
-                                           .add = at > 0});
+                multiply(&(struct gemm){.n_rows = (int)item->n_tiles,
+                                        .n_cols = (int)width,
+                                        .n_inner = (int)n,
+                                        .a = v + point * c->v_pitch,
+                                        .a_pitch = (int)n,
+                                        .b = u + point * c->u_pitch +
+                                             (item->column + col) * channels + at * width,
+                                        .b_pitch = (int)width,
+                                        .c = m + point * c->m_pitch + col,
+                                        .c_pitch = (int)item->n_columns,
+                                        .add = at > 0});
             }
     }
 }
@@ -259,7 +259,7 @@ static const struct kernel rows[] = {
      .run = run},
 };
 
-const struct kernel *LEVEL(fast_winograd_rows)(int *n_rows)
+const struct kernel *LEVEL(simd_winograd_kernels)(int *n_rows)
 {
     *n_rows = (int)(sizeof rows / sizeof *rows);
     return rows;

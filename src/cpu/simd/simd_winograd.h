@@ -7,7 +7,7 @@
  *     y = A' ((G w) . (B' x))      A' is 4 x 6, G is 6 x 3, B' is 6 x 6, . element by element
  *
  * and in two directions each patch and each 3 x 3 of weights becomes 36 numbers, one for each pair
- * of points; the sum over channels is made there, so it is 36 products of matrices [tiles,
+ * of points; the sum over channels is made there, so it is 36 matmuls of matrices [tiles,
  * channels] [channels, outputs] instead of 9 times 16 of them for the same pixels.  The gradient
  * of W is the same read backwards: dw = G' ((A dy) . (B' x)), summed over tiles.
  *

@@ -5,7 +5,7 @@
  *
  * dW is cut into blocks of channels and outputs, and the tiles into pieces; threads take a block
  * of a piece at a time.  A few tiles of x and of dy are brought to the points in the second cache,
- * 36 products add them to the block's sums there, and the sums come back as 9 taps.  Blocks and
+ * 36 matmuls add them to the block's sums there, and the sums come back as 9 taps.  Blocks and
  * pieces are cut by the shapes alone: same bits for any number of threads.  simd_grad_w.h adds the
  * pieces up.
  */
@@ -51,7 +51,7 @@ static struct grad grad_of(const struct op *op, const struct tensor *x, const st
     return w;
 }
 
-/* Workspace, floats: the sums, then per part, at each point: x, dy, their products. */
+/* Workspace, floats: the sums, then per part, at each point: x, dy, their matmuls. */
 enum {
     TILES_PITCH = CHUNK * BLOCK + CACHE_LINE,
     BLOCK_PITCH = BLOCK * BLOCK + CACHE_LINE,
@@ -96,7 +96,7 @@ static void result_points(const struct grad *w, int64_t first_tile, int64_t n_ti
 }
 
 static void multiply_item(const struct grad *w, const struct item *item, float *v, float *z,
-                          float *products)
+                          float *gemms)
 {
     struct range range = part_range(w->tiling.n_tiles, (int)w->sums.n_pieces, (int)item->piece, 1);
     for (int64_t first = range.begin; first < range.end; first += CHUNK) {
@@ -104,28 +104,28 @@ static void multiply_item(const struct grad *w, const struct item *item, float *
         patch_points(&w->x, &w->tiling, w->pad, first, n, item->c, item->n_c, v, TILES_PITCH);
         result_points(w, first, n, item->o, item->n_o, z);
         for (int point = 0; point < POINTS; point++)
-            multiply(&(struct product){.n_rows = (int)item->n_c,
-                                       .n_cols = (int)item->n_o,
-                                       .n_inner = (int)n,
-                                       .a = v + point * TILES_PITCH,
-                                       .a_pitch = (int)item->n_c,
-                                       .a_transposed = true,
-                                       .b = z + point * TILES_PITCH,
-                                       .b_pitch = (int)item->n_o,
-                                       .c = products + point * BLOCK_PITCH,
-                                       .c_pitch = (int)item->n_o,
-                                       .add = first > range.begin});
+            multiply(&(struct gemm){.n_rows = (int)item->n_c,
+                                    .n_cols = (int)item->n_o,
+                                    .n_inner = (int)n,
+                                    .a = v + point * TILES_PITCH,
+                                    .a_pitch = (int)item->n_c,
+                                    .a_transposed = true,
+                                    .b = z + point * TILES_PITCH,
+                                    .b_pitch = (int)item->n_o,
+                                    .c = gemms + point * BLOCK_PITCH,
+                                    .c_pitch = (int)item->n_o,
+                                    .add = first > range.begin});
     }
 }
 
 static void sum_item(const struct grad *w, struct item item, float *sums, float *part)
 {
-    float *products = part + POINTS * 2 * TILES_PITCH, *taps[TAPS];
-    multiply_item(w, &item, part, part + POINTS * TILES_PITCH, products);
+    float *gemms = part + POINTS * 2 * TILES_PITCH, *taps[TAPS];
+    multiply_item(w, &item, part, part + POINTS * TILES_PITCH, gemms);
     for (int64_t c = 0; c < item.n_c; c++) {
         for (int tap = 0; tap < TAPS; tap++)
             taps[tap] = sums + sums_at(&w->sums, item.piece, 0, tap, item.c + c) + item.o;
-        transform_from_points(weights_of_points, KERNEL, products + c * item.n_o, BLOCK_PITCH,
+        transform_from_points(weights_of_points, KERNEL, gemms + c * item.n_o, BLOCK_PITCH,
                               item.n_o, no_pixel, taps);
     }
 }
@@ -167,7 +167,7 @@ static const struct kernel rows[] = {
      .run = run},
 };
 
-const struct kernel *LEVEL(fast_winograd_w_rows)(int *n_rows)
+const struct kernel *LEVEL(simd_winograd_w_kernels)(int *n_rows)
 {
     *n_rows = (int)(sizeof rows / sizeof *rows);
     return rows;

@@ -1,9 +1,9 @@
 /*
- * dispatch.h -- what the rows of the CUDA backend share, and the list of their families.
+ * dispatch.h -- what the kernels of the CUDA backend share, and the list of their families.
  *
  * A family is rows_NAME.c: from struct kernel_call to the launchers of NAME.h.  It exports
  *
- *     const struct kernel *cuda_rows_NAME(int *n_rows)
+ *     const struct kernel *cuda_kernels_NAME(int *n_rows)
  *
  * supports and workspace_bytes are functions of the program alone: plans are made on machines that have
  * no GPU.  run only starts kernels on the stream of the call; prepare may allocate.
@@ -31,25 +31,25 @@
     X(batchnorm)         \
     X(scalars)           \
     X(update)            \
-    X(codes)             \
+    X(quants)            \
     X(average)           \
     X(direction)         \
     X(muon)              \
     X(matrix)            \
     X(copy)              \
-    X(exchange)
+    X(collective)
 
-#define CUDA_FAMILY_FN(name) const struct kernel *cuda_rows_##name(int *n_rows);
+#define CUDA_FAMILY_FN(name) const struct kernel *cuda_kernels_##name(int *n_rows);
 CUDA_FAMILIES(CUDA_FAMILY_FN)
 #undef CUDA_FAMILY_FN
 
-/* The body of a family: CUDA_ROWS(norm) = {...rows...}; then CUDA_ROWS_END(norm). */
-#define CUDA_ROWS(name) static const struct kernel rows_##name[]
-#define CUDA_ROWS_END(name)                                 \
-    const struct kernel *cuda_rows_##name(int *n_rows)      \
-    {                                                       \
-        *n_rows = sizeof rows_##name / sizeof *rows_##name; \
-        return rows_##name;                                 \
+/* The body of a family: CUDA_KERNELS(norm) = {...rows...}; then CUDA_KERNELS_END(norm). */
+#define CUDA_KERNELS(name) static const struct kernel table_##name[]
+#define CUDA_KERNELS_END(name)                                \
+    const struct kernel *cuda_kernels_##name(int *n_rows)     \
+    {                                                         \
+        *n_rows = sizeof table_##name / sizeof *table_##name; \
+        return table_##name;                                  \
     }
 
 static inline struct cuda_array cuda_array_of(const struct operand *x)

@@ -64,7 +64,7 @@ static enum snug_status run_grad(const struct kernel_call *call, struct snug_err
     return cuda_done(call, cuda_attention_grad(&attention, call->stream), err);
 }
 
-CUDA_ROWS(attention) = {
+CUDA_KERNELS(attention) = {
     {.kind = OP_attention, .name = "cuda", .supports = supports, .run = run},
     {.kind = OP_attention_grad,
      .name = "cuda",
@@ -72,4 +72,4 @@ CUDA_ROWS(attention) = {
      .workspace_bytes = grad_bytes,
      .run = run_grad},
 };
-CUDA_ROWS_END(attention)
+CUDA_KERNELS_END(attention)

@@ -14,7 +14,7 @@
 
 struct prepared {
     struct cuda_attention *library; /* NULL: it refused */
-    struct cuda_behind own;
+    struct cuda_fallback own;
 };
 
 static const struct tensor *qkv_of(const struct program *prog, const struct op *op)
@@ -79,14 +79,14 @@ static size_t workspace_bytes(const struct program *prog, const struct op *op,
 {
     struct cuda_attention_shape shape = shape_of(prog, op);
     size_t bytes = cuda_work_bytes(cuda_attention_work_bytes(&shape));
-    return cuda_behind_workspace(cuda_rows_attention, bytes, prog, op, facts);
+    return cuda_fallback_workspace(cuda_kernels_attention, bytes, prog, op, facts);
 }
 
 static void release(void *prepared)
 {
     struct prepared *p = prepared;
     if (p != NULL) {
-        cuda_behind_release(&p->own);
+        cuda_fallback_release(&p->own);
         cuda_attention_release(p->library);
     }
     free(p);
@@ -100,11 +100,11 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
     struct prepared *p = calloc(1, sizeof *p);
     if (p == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "attention: no memory to prepare it");
-    shape.any_order = facts->any_order;
+    shape.nondeterministic = facts->nondeterministic;
     enum snug_status status =
         cuda_attention_prepare(&shape, cuda_attention_work_bytes(&shape), &p->library, err);
     if (status == SNUG_OK && p->library == NULL)
-        status = cuda_behind_prepare(cuda_rows_attention, prog, op, facts, &p->own, err);
+        status = cuda_fallback_prepare(cuda_kernels_attention, prog, op, facts, &p->own, err);
     if (status == SNUG_OK)
         *prepared = p;
     else
@@ -116,7 +116,7 @@ static enum snug_status run(const struct kernel_call *call, struct snug_error *e
 {
     const struct prepared *p = call->prepared;
     if (p->library == NULL)
-        return cuda_behind_run(&p->own, call, err);
+        return cuda_fallback_run(&p->own, call, err);
     bool is_grad = call->op->kind == OP_attention_grad;
     struct cuda_attention_call attention = {.qkv = call->in[is_grad ? 1 : 0].data,
                                             .dy = is_grad ? call->in[0].data : NULL,
@@ -133,5 +133,5 @@ static enum snug_status run(const struct kernel_call *call, struct snug_error *e
         .kind = OP_##op_kind, .name = "cudnn", .supports = supports,                           \
         .workspace_bytes = workspace_bytes, .prepare = prepare, .release = release, .run = run \
     }
-CUDA_ROWS(attention_library) = {ATTENTION_ROW(attention), ATTENTION_ROW(attention_grad)};
-CUDA_ROWS_END(attention_library)
+CUDA_KERNELS(attention_library) = {ATTENTION_ROW(attention), ATTENTION_ROW(attention_grad)};
+CUDA_KERNELS_END(attention_library)

@@ -51,9 +51,9 @@ static enum snug_status run_average(const struct kernel_call *call, struct snug_
                      err);
 }
 
-CUDA_ROWS(average) = {
+CUDA_KERNELS(average) = {
     {.kind = OP_average_clock, .name = "cuda", .supports = supports, .run = run_clock},
     {.kind = OP_average_keep, .name = "cuda", .supports = supports, .run = run_keep},
     {.kind = OP_average, .name = "cuda", .supports = supports, .run = run_average},
 };
-CUDA_ROWS_END(average)
+CUDA_KERNELS_END(average)

@@ -77,7 +77,7 @@ static enum snug_status run_update(const struct kernel_call *call, struct snug_e
         err);
 }
 
-CUDA_ROWS(batchnorm) = {
+CUDA_KERNELS(batchnorm) = {
     {.kind = OP_batchnorm,
      .name = "cuda",
      .supports = supports,
@@ -91,4 +91,4 @@ CUDA_ROWS(batchnorm) = {
      .workspace_bytes = work_bytes,
      .run = run_grad},
 };
-CUDA_ROWS_END(batchnorm)
+CUDA_KERNELS_END(batchnorm)

@@ -6,20 +6,20 @@
  */
 #include "cuda/dispatch/dispatch.h"
 
-static enum snug_status run_exchange(const struct kernel_call *call, struct snug_error *err)
+static enum snug_status run_collective(const struct kernel_call *call, struct snug_error *err)
 {
-    return call->exchanger != NULL
-               ? call->exchanger->run(call->exchanger, call, err)
+    return call->collective_runner != NULL
+               ? call->collective_runner->run(call->collective_runner, call, err)
                : snug_fail(err, SNUG_BAD_ARGUMENT, "%s needs other ranks, and there are none",
                            op_infos[call->op->kind].name);
 }
 
-CUDA_ROWS(exchange) = {
-    {.kind = OP_all_reduce, .name = "cuda", .run = run_exchange},
-    {.kind = OP_reduce_scatter, .name = "cuda", .run = run_exchange},
-    {.kind = OP_all_gather, .name = "cuda", .run = run_exchange},
-    {.kind = OP_send, .name = "cuda", .run = run_exchange},
-    {.kind = OP_sent, .name = "cuda", .run = run_exchange},
-    {.kind = OP_recv, .name = "cuda", .run = run_exchange},
+CUDA_KERNELS(collective) = {
+    {.kind = OP_all_reduce, .name = "cuda", .run = run_collective},
+    {.kind = OP_reduce_scatter, .name = "cuda", .run = run_collective},
+    {.kind = OP_all_gather, .name = "cuda", .run = run_collective},
+    {.kind = OP_send, .name = "cuda", .run = run_collective},
+    {.kind = OP_sent, .name = "cuda", .run = run_collective},
+    {.kind = OP_recv, .name = "cuda", .run = run_collective},
 };
-CUDA_ROWS_END(exchange)
+CUDA_KERNELS_END(collective)

@@ -99,7 +99,7 @@ static enum snug_status run_grad_w(const struct kernel_call *call, struct snug_e
     return cuda_done(call, error, err);
 }
 
-CUDA_ROWS(conv) = {
+CUDA_KERNELS(conv) = {
     {.kind = OP_conv2d, .name = "cuda", .supports = supports, .run = run_conv},
     {.kind = OP_conv2d_grad_x, .name = "cuda", .supports = supports, .run = run_grad_x},
     {.kind = OP_conv2d_grad_w,
@@ -108,4 +108,4 @@ CUDA_ROWS(conv) = {
      .workspace_bytes = grad_w_bytes,
      .run = run_grad_w},
 };
-CUDA_ROWS_END(conv)
+CUDA_KERNELS_END(conv)

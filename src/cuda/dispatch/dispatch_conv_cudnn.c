@@ -1,7 +1,7 @@
 /*
  * dispatch_conv_cudnn.c -- conv2d and its gradients by cuDNN.
  *
- * The library has weights with channels last.  They are turned on their way in, and a gradient of them
+ * The library has weights with channels last.  They are transposed on their way in, and a gradient of them
  * on its way out, in the workspace; 1 x 1 kernels are the same both ways.  A bias is added to the image
  * that was made, and its gradient is a sum of columns.
  *
@@ -21,7 +21,7 @@ struct layout {
     struct cuda_conv_shape shape;
     enum dtype type;
     int64_t n_pixels, n_weights; /* of y; of w */
-    bool turns;                  /* weights, and not only a bias */
+    bool transposes;             /* weights, and not only a bias */
     size_t library_bytes;
     size_t library, weights, columns, total;
 };
@@ -29,7 +29,7 @@ struct layout {
 struct prepared {
     struct layout layout;
     struct cuda_conv *conv; /* NULL: only a bias's gradient is wanted, or the library refused */
-    struct cuda_behind own;
+    struct cuda_fallback own;
 };
 
 static const struct tensor *input(const struct program *prog, const struct op *op, int k)
@@ -114,8 +114,8 @@ static struct layout layout_of(const struct program *prog, const struct op *op)
     const struct cuda_conv_shape *s = &layout.shape;
     layout.n_pixels = s->n * s->y_h * s->y_w;
     layout.n_weights = s->y_c * s->kernel_h * s->kernel_w * (s->x_c / s->groups);
-    layout.turns = !is_grad_w || output(prog, op, 0) != NULL;
-    if (layout.turns) {
+    layout.transposes = !is_grad_w || output(prog, op, 0) != NULL;
+    if (layout.transposes) {
         layout.library_bytes = cuda_conv_work_bytes(s, layout.type);
         layout.library = cuda_work_take(&layout.total, layout.library_bytes);
         layout.weights =
@@ -131,14 +131,14 @@ static size_t workspace_bytes(const struct program *prog, const struct op *op,
                               const struct device_facts *facts)
 {
     size_t bytes = cuda_work_bytes(layout_of(prog, op).total);
-    return cuda_behind_workspace(cuda_rows_conv, bytes, prog, op, facts);
+    return cuda_fallback_workspace(cuda_kernels_conv, bytes, prog, op, facts);
 }
 
 static void release(void *prepared)
 {
     struct prepared *p = prepared;
     if (p != NULL) {
-        cuda_behind_release(&p->own);
+        cuda_fallback_release(&p->own);
         cuda_conv_release(p->conv);
     }
     free(p);
@@ -153,11 +153,11 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
         return snug_fail(err, SNUG_NO_MEMORY, "convolution: no memory to prepare it");
     p->layout = layout_of(prog, op);
     enum snug_status status = SNUG_OK;
-    if (p->layout.turns)
+    if (p->layout.transposes)
         status = cuda_conv_prepare(&p->layout.shape, p->layout.type, p->layout.type,
                                    p->layout.library_bytes, &p->conv, err);
-    if (status == SNUG_OK && p->layout.turns && p->conv == NULL)
-        status = cuda_behind_prepare(cuda_rows_conv, prog, op, facts, &p->own, err);
+    if (status == SNUG_OK && p->layout.transposes && p->conv == NULL)
+        status = cuda_fallback_prepare(cuda_kernels_conv, prog, op, facts, &p->own, err);
     if (status == SNUG_OK)
         *prepared = p;
     else
@@ -166,7 +166,7 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
 }
 
 /* From [O,I,K] to [O,K,I], where K is all of a kernel. */
-static int turn_in(const struct kernel_call *call, const struct operand *w, void *to)
+static int transpose_in(const struct kernel_call *call, const struct operand *w, void *to)
 {
     const struct layout *layout = &((const struct prepared *)call->prepared)->layout;
     const struct cuda_conv_shape *s = &layout->shape;
@@ -175,7 +175,7 @@ static int turn_in(const struct kernel_call *call, const struct operand *w, void
                            y, false, call->stream);
 }
 
-static int turn_out(const struct kernel_call *call, void *from, const struct operand *w)
+static int transpose_out(const struct kernel_call *call, void *from, const struct operand *w)
 {
     const struct layout *layout = &((const struct prepared *)call->prepared)->layout;
     const struct cuda_conv_shape *s = &layout->shape;
@@ -202,12 +202,12 @@ static enum snug_status run_image(const struct kernel_call *call, struct snug_er
     const struct prepared *p = call->prepared;
     const struct cuda_conv_shape *s = &p->layout.shape;
     if (p->own.row != NULL)
-        return cuda_behind_run(&p->own, call, err);
+        return cuda_fallback_run(&p->own, call, err);
     const struct operand *w = &call->in[1], *bias = &call->in[2], *y = &call->out[0];
     void *weights = w->data;
     if (s->kernel_h * s->kernel_w > 1) {
         weights = cuda_work_at(call->work, p->layout.weights);
-        TRY(cuda_done(call, turn_in(call, w, weights), err));
+        TRY(cuda_done(call, transpose_in(call, w, weights), err));
     }
     if (s->kind == CONV_grad_x)
         return run_library(call, y->data, weights, call->in[0].data, err);
@@ -225,12 +225,12 @@ static enum snug_status run_grad_w(const struct kernel_call *call, struct snug_e
 {
     const struct prepared *p = call->prepared;
     if (p->own.row != NULL)
-        return cuda_behind_run(&p->own, call, err);
+        return cuda_fallback_run(&p->own, call, err);
     const struct operand *dy = &call->in[1], *dw = &call->out[0], *dbias = &call->out[1];
     if (dw->data != NULL) {
         void *weights = cuda_work_at(call->work, p->layout.weights);
         TRY(run_library(call, call->in[0].data, weights, dy->data, err));
-        TRY(cuda_done(call, turn_out(call, weights, dw), err));
+        TRY(cuda_done(call, transpose_out(call, weights, dw), err));
     }
     if (dbias->data == NULL)
         return SNUG_OK;
@@ -246,6 +246,6 @@ static enum snug_status run_grad_w(const struct kernel_call *call, struct snug_e
         .kind = OP_##op_kind, .name = "cudnn", .supports = supports,                              \
         .workspace_bytes = workspace_bytes, .prepare = prepare, .release = release, .run = runner \
     }
-CUDA_ROWS(conv_library) = {CONV_ROW(conv2d, run_image), CONV_ROW(conv2d_grad_x, run_image),
-                           CONV_ROW(conv2d_grad_w, run_grad_w)};
-CUDA_ROWS_END(conv_library)
+CUDA_KERNELS(conv_library) = {CONV_ROW(conv2d, run_image), CONV_ROW(conv2d_grad_x, run_image),
+                              CONV_ROW(conv2d_grad_w, run_grad_w)};
+CUDA_KERNELS_END(conv_library)

@@ -11,15 +11,15 @@ static bool supports(const struct program *prog, const struct op *op)
 
 static enum snug_status run(const struct kernel_call *call, struct snug_error *err)
 {
-    struct code_map map;
-    code_map_make(&map, (int)call->op->attrs.state_bits, true);
+    struct quant_map map;
+    quant_map_make(&map, (int)call->op->attrs.state_bits, true);
     return cuda_done(call,
-                     cuda_decode(&map, cuda_elems(&call->out[0]), call->in[0].data,
-                                 call->in[1].data, cuda_array_of(&call->out[0]), call->stream),
+                     cuda_dequantize(&map, cuda_elems(&call->out[0]), call->in[0].data,
+                                     call->in[1].data, cuda_array_of(&call->out[0]), call->stream),
                      err);
 }
 
-CUDA_ROWS(codes) = {
-    {.kind = OP_decode, .name = "cuda", .supports = supports, .run = run},
+CUDA_KERNELS(quants) = {
+    {.kind = OP_dequantize, .name = "cuda", .supports = supports, .run = run},
 };
-CUDA_ROWS_END(codes)
+CUDA_KERNELS_END(quants)

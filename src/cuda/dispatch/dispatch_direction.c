@@ -110,7 +110,7 @@ static enum snug_status run_prodigy_size(const struct kernel_call *call, struct 
         err);
 }
 
-CUDA_ROWS(direction) = {
+CUDA_KERNELS(direction) = {
     {.kind = OP_adafactor,
      .name = "cuda",
      .supports = adafactor_fits,
@@ -128,4 +128,4 @@ CUDA_ROWS(direction) = {
      .run = run_prodigy_sums},
     {.kind = OP_prodigy_size, .name = "cuda", .run = run_prodigy_size},
 };
-CUDA_ROWS_END(direction)
+CUDA_KERNELS_END(direction)

@@ -18,7 +18,7 @@ static enum snug_status run(const struct kernel_call *call, struct snug_error *e
                      err);
 }
 
-CUDA_ROWS(dropout) = {
+CUDA_KERNELS(dropout) = {
     {.kind = OP_dropout, .name = "cuda", .supports = supports, .run = run},
 };
-CUDA_ROWS_END(dropout)
+CUDA_KERNELS_END(dropout)

@@ -55,7 +55,7 @@ static enum snug_status run_accumulate(const struct kernel_call *call, struct sn
     return cuda_done(call, error, err);
 }
 
-CUDA_ROWS(elementwise) = {
+CUDA_KERNELS(elementwise) = {
     {.kind = OP_act, .name = "cuda", .supports = supports, .run = run_act},
     {.kind = OP_act_grad, .name = "cuda", .supports = supports, .run = run_act_grad},
     {.kind = OP_add, .name = "cuda", .supports = supports, .run = run_add},
@@ -63,4 +63,4 @@ CUDA_ROWS(elementwise) = {
     {.kind = OP_cast, .name = "cuda", .supports = supports, .run = run_scale},
     {.kind = OP_accumulate, .name = "cuda", .supports = supports, .run = run_accumulate},
 };
-CUDA_ROWS_END(elementwise)
+CUDA_KERNELS_END(elementwise)

@@ -80,7 +80,7 @@ static enum snug_status run_grad(const struct kernel_call *call, struct snug_err
     return cuda_done(call, error, err);
 }
 
-CUDA_ROWS(embedding) = {
+CUDA_KERNELS(embedding) = {
     {.kind = OP_embedding, .name = "cuda", .supports = supports, .run = run_embedding},
     {.kind = OP_embedding_grad,
      .name = "cuda",
@@ -88,4 +88,4 @@ CUDA_ROWS(embedding) = {
      .workspace_bytes = grad_bytes,
      .run = run_grad},
 };
-CUDA_ROWS_END(embedding)
+CUDA_KERNELS_END(embedding)

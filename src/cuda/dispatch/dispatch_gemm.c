@@ -1,11 +1,11 @@
 /*
- * dispatch_gemm.c -- what is known of a product from its shape alone, for the rows that plan one.
+ * dispatch_gemm.c -- what is known of a matmul from its shape alone, for the rows that plan one.
  */
 #include "cuda/lib/cuda_gemm.h"
 
-struct cuda_product_shape cuda_product_unpacked(const struct cuda_product_shape *shape)
+struct cuda_gemm_shape cuda_gemm_unpacked(const struct cuda_gemm_shape *shape)
 {
-    struct cuda_product_shape full = *shape;
+    struct cuda_gemm_shape full = *shape;
     if (full.lda == 0)
         full.lda = full.a_transposed ? full.m : full.k;
     if (full.ldb == 0)
@@ -19,21 +19,21 @@ struct cuda_product_shape cuda_product_unpacked(const struct cuda_product_shape 
     return full;
 }
 
-bool cuda_product_has_before(const struct cuda_product_shape *shape)
+bool cuda_gemm_has_before(const struct cuda_gemm_shape *shape)
 {
-    return shape->end == PRODUCT_dgelu || shape->end == PRODUCT_dgelu_sums ||
-           (shape->end == PRODUCT_gelu && shape->keeps_before);
+    return shape->end == GEMM_dgelu || shape->end == GEMM_dgelu_sums ||
+           (shape->end == GEMM_gelu && shape->keeps_before);
 }
 
-bool cuda_product_end_fits(const struct cuda_product_shape *shape)
+bool cuda_gemm_end_fits(const struct cuda_gemm_shape *shape)
 {
-    bool rows_fit = !cuda_product_has_before(shape) || shape->n % 8 == 0;
-    return shape->end == PRODUCT_plain || (shape->n_batch <= 1 && rows_fit);
+    bool rows_fit = !cuda_gemm_has_before(shape) || shape->n % 8 == 0;
+    return shape->end == GEMM_plain || (shape->n_batch <= 1 && rows_fit);
 }
 
-/* What Hopper's algorithms want at most is 32 MiB; a small product is not worth so much: room for
+/* What Hopper's algorithms want at most is 32 MiB; a small matmul is not worth so much: room for
  * eight partial results in fp32, should its sums over k be split. */
-size_t cuda_product_work_bytes(const struct cuda_product_shape *shape)
+size_t cuda_gemm_work_bytes(const struct cuda_gemm_shape *shape)
 {
     const size_t least = (size_t)64 << 10, most = (size_t)32 << 20;
     size_t n_batch = shape->n_batch > 1 ? (size_t)shape->n_batch : 1;
@@ -42,7 +42,7 @@ size_t cuda_product_work_bytes(const struct cuda_product_shape *shape)
     return bytes > least ? (bytes + 255) / 256 * 256 : least;
 }
 
-int cuda_product_alignment(const struct program *prog, const struct op *op)
+int cuda_gemm_alignment(const struct program *prog, const struct op *op)
 {
     int64_t bits = 16;
     for (int k = 0; k < op->n_in + op->n_out; k++) {

@@ -95,7 +95,7 @@ static enum snug_status run_layout(const struct kernel_call *call, struct snug_e
                      err);
 }
 
-CUDA_ROWS(image) = {
+CUDA_KERNELS(image) = {
     {.kind = OP_maxpool, .name = "cuda", .supports = supports, .run = run_maxpool},
     {.kind = OP_maxpool_grad, .name = "cuda", .supports = supports, .run = run_maxpool_grad},
     {.kind = OP_meanpool, .name = "cuda", .supports = supports, .run = run_meanpool},
@@ -108,4 +108,4 @@ CUDA_ROWS(image) = {
     {.kind = OP_channels_last, .name = "cuda", .supports = supports, .run = run_layout},
     {.kind = OP_channels_first, .name = "cuda", .supports = supports, .run = run_layout},
 };
-CUDA_ROWS_END(image)
+CUDA_KERNELS_END(image)

@@ -1,18 +1,18 @@
 /*
- * dispatch_linear.c -- linear, linear_grad_x and linear_grad_w on matrix products.
+ * dispatch_linear.c -- linear, linear_grad_x and linear_grad_w on matmuls.
  *
  * linear and linear_grad_x are rows times a matrix.  There are three ways, and which one an op goes
  * is decided when it is prepared:
  *
- *   fused   the library makes bias, GELU or the slope of GELU at the end of the product.  GELU then
+ *   fused   the library makes bias, GELU or the slope of GELU at the end of the matmul.  GELU then
  *           sees a number before it is rounded, where the reference rounds it first.
- *   direct  the product goes into its result with bias and r added, rounded once; an activation
+ *   direct  the matmul goes into its result with bias and r added, rounded once; an activation
  *           follows in a walk of its own.
- *   chunks  whatever the library refuses, and types that it does not mix: products of some rows in
+ *   chunks  whatever the library refuses, and types that it does not mix: matmuls of some rows in
  *           fp32 in the workspace, finished by own kernels while they are in the cache.
  *
- * linear_grad_w sums over rows: dW (+)= dy^T x in one product, and sums of dy's columns beside it.
- * Where linear_grad_x makes dy with the slope of GELU it can sum its columns in the same product.
+ * linear_grad_w sums over rows: dW (+)= dy^T x in one matmul, and sums of dy's columns beside it.
+ * Where linear_grad_x makes dy with the slope of GELU it can sum its columns in the same matmul.
  *
  * The library takes two operands of one type.  Where types are mixed both are widened to fp32.
  */
@@ -29,18 +29,18 @@ enum way { WAY_chunks, WAY_direct, WAY_fused };
 
 struct layout {
     int64_t n_rows, k, n;
-    struct cuda_product_shape shape; /* of all rows, with no end */
-    bool types_fit;                  /* the product may go straight into its result */
-    bool widen_a, widen_b;           /* the rows or the matrix; x or dy in grad_w */
-    int64_t chunk_rows;              /* 0: this op never goes by chunks */
-    size_t product, a, b, sum, sums, columns, total;
+    struct cuda_gemm_shape shape; /* of all rows, with no end */
+    bool types_fit;               /* the matmul may go straight into its result */
+    bool widen_a, widen_b;        /* the rows or the matrix; x or dy in grad_w */
+    int64_t chunk_rows;           /* 0: this op never goes by chunks */
+    size_t gemm, a, b, sum, sums, columns, total;
 };
 
 struct prepared {
     struct layout layout;
     enum way way;
-    struct cuda_product *full, *tail; /* of all rows, or of a chunk and of the shorter last one */
-    bool sums_in_product;
+    struct cuda_gemm *full, *tail; /* of all rows, or of a chunk and of the shorter last one */
+    bool sums_in_gemm;
 };
 
 static const struct tensor *input(const struct program *prog, const struct op *op, int k)
@@ -80,7 +80,7 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Types of the product from those of its operands; `result` may be NULL. */
+/* Types of the matmul from those of its operands; `result` may be NULL. */
 static void choose_types(struct layout *layout, const struct tensor *a, const struct tensor *b,
                          const struct tensor *result)
 {
@@ -92,7 +92,7 @@ static void choose_types(struct layout *layout, const struct tensor *a, const st
     layout->shape.c_type = layout->types_fit ? result->dtype : DTYPE_f32;
 }
 
-/* For sums over n_rows, in the product or apart. */
+/* For sums over n_rows, in the matmul or apart. */
 static void take_sums(struct layout *layout, int64_t width)
 {
     layout->sums = cuda_work_take(&layout->total, type_bytes(width, DTYPE_f32));
@@ -109,16 +109,16 @@ static struct layout times_matrix_layout(const struct program *prog, const struc
     struct layout layout = {.n_rows = shape_rows(&rows_in->shape),
                             .k = shape_last(&rows_in->shape),
                             .n = shape_last(&y->shape)};
-    layout.shape = (struct cuda_product_shape){.m = layout.n_rows,
-                                               .n = layout.n,
-                                               .k = layout.k,
-                                               .b_transposed = (op->kind == OP_linear) !=
-                                                               (op->attrs.in_out != 0),
-                                               .alignment = cuda_product_alignment(prog, op)};
+    layout.shape = (struct cuda_gemm_shape){.m = layout.n_rows,
+                                            .n = layout.n,
+                                            .k = layout.k,
+                                            .b_transposed = (op->kind == OP_linear) !=
+                                                            (op->attrs.layout == LAYOUT_in_out),
+                                            .alignment = cuda_gemm_alignment(prog, op)};
     choose_types(&layout, rows_in, matrix, y);
     layout.types_fit =
         layout.types_fit && has_type(third, y->dtype) && has_type(input(prog, op, 3), y->dtype);
-    layout.product = cuda_work_take(&layout.total, cuda_product_work_bytes(&layout.shape));
+    layout.gemm = cuda_work_take(&layout.total, cuda_gemm_work_bytes(&layout.shape));
     if (layout.widen_a)
         layout.a = cuda_work_take(&layout.total, type_bytes(layout.n_rows * layout.k, DTYPE_f32));
     if (layout.widen_b)
@@ -126,7 +126,7 @@ static struct layout times_matrix_layout(const struct program *prog, const struc
     if (sums_its_columns(prog, op))
         take_sums(&layout, layout.n);
     if (third == NULL && layout.types_fit)
-        return layout; /* a product without an end is never refused */
+        return layout; /* a matmul without an end is never refused */
     int64_t rows = most_sum_bytes / (layout.n * (int64_t)sizeof(float)) / least_rows * least_rows;
     layout.chunk_rows = least(layout.n_rows, rows > least_rows ? rows : least_rows);
     layout.sum = cuda_work_take(&layout.total, type_bytes(layout.chunk_rows * layout.n, DTYPE_f32));
@@ -138,17 +138,17 @@ static struct layout grad_w_layout(const struct program *prog, const struct op *
 {
     const struct tensor *x = input(prog, op, 0), *dy = input(prog, op, 1);
     const struct tensor *dw = output(prog, op, 0), *dbias = output(prog, op, 1);
-    const struct tensor *a = op->attrs.in_out ? x : dy, *b = op->attrs.in_out ? dy : x;
+    const struct tensor *a = op->attrs.layout ? x : dy, *b = op->attrs.layout ? dy : x;
     struct layout layout = {
         .n_rows = shape_rows(&x->shape), .k = shape_last(&a->shape), .n = shape_last(&b->shape)};
-    layout.shape = (struct cuda_product_shape){.m = layout.k,
-                                               .n = layout.n,
-                                               .k = layout.n_rows,
-                                               .a_transposed = true,
-                                               .alignment = cuda_product_alignment(prog, op)};
+    layout.shape = (struct cuda_gemm_shape){.m = layout.k,
+                                            .n = layout.n,
+                                            .k = layout.n_rows,
+                                            .a_transposed = true,
+                                            .alignment = cuda_gemm_alignment(prog, op)};
     choose_types(&layout, a, b, dw);
     if (dw != NULL) {
-        layout.product = cuda_work_take(&layout.total, cuda_product_work_bytes(&layout.shape));
+        layout.gemm = cuda_work_take(&layout.total, cuda_gemm_work_bytes(&layout.shape));
         if (layout.widen_a)
             layout.a =
                 cuda_work_take(&layout.total, type_bytes(layout.n_rows * layout.k, DTYPE_f32));
@@ -179,58 +179,57 @@ static size_t workspace_bytes(const struct program *prog, const struct op *op,
 
 static enum snug_status prepare_chunks(struct prepared *p, struct snug_error *err)
 {
-    struct cuda_product_shape shape = p->layout.shape;
+    struct cuda_gemm_shape shape = p->layout.shape;
     shape.c_type = DTYPE_f32;
     shape.m = p->layout.chunk_rows;
     p->way = WAY_chunks;
-    TRY(cuda_product_prepare(&shape, &p->full, err));
+    TRY(cuda_gemm_prepare(&shape, &p->full, err));
     shape.m = p->layout.n_rows % p->layout.chunk_rows;
-    return shape.m > 0 ? cuda_product_prepare(&shape, &p->tail, err) : SNUG_OK;
+    return shape.m > 0 ? cuda_gemm_prepare(&shape, &p->tail, err) : SNUG_OK;
 }
 
 /* Of p->full, which is fused, and `direct`, after which n_bytes more are moved; either may be NULL. */
-static void take_faster(struct prepared *p, struct cuda_product *direct, int64_t n_bytes)
+static void take_faster(struct prepared *p, struct cuda_gemm *direct, int64_t n_bytes)
 {
-    if (direct == NULL || (p->full != NULL && cuda_product_is_worth(p->full, direct, n_bytes))) {
-        cuda_product_release(direct);
+    if (direct == NULL || (p->full != NULL && cuda_gemm_is_worth(p->full, direct, n_bytes))) {
+        cuda_gemm_release(direct);
         return;
     }
-    cuda_product_release(p->full);
+    cuda_gemm_release(p->full);
     p->full = direct;
     p->way = WAY_direct;
 }
 
-/* May the library make the slope of GELU at the end of this product, for all that a plan knows? */
+/* May the library make the slope of GELU at the end of this matmul, for all that a plan knows? */
 static bool may_fuse_slope(const struct program *prog, const struct op *op,
                            const struct layout *layout)
 {
-    struct cuda_product_shape shape = layout->shape;
-    shape.end = PRODUCT_dgelu;
+    struct cuda_gemm_shape shape = layout->shape;
+    shape.end = GEMM_dgelu;
     return op->kind == OP_linear_grad_x && layout->types_fit && op->attrs.act == ACT_gelu &&
-           input(prog, op, 2) != NULL && input(prog, op, 3) == NULL &&
-           cuda_product_end_fits(&shape);
+           input(prog, op, 2) != NULL && input(prog, op, 3) == NULL && cuda_gemm_end_fits(&shape);
 }
 
 /* The slope of GELU, with sums of the columns where they are asked for and worth it. */
 static enum snug_status prepare_slope(const struct program *prog, const struct op *op,
                                       struct prepared *p, struct snug_error *err)
 {
-    struct cuda_product_shape shape = p->layout.shape;
-    struct cuda_product *summing = NULL;
-    shape.end = PRODUCT_dgelu;
+    struct cuda_gemm_shape shape = p->layout.shape;
+    struct cuda_gemm *summing = NULL;
+    shape.end = GEMM_dgelu;
     p->way = WAY_fused;
-    TRY(cuda_product_prepare(&shape, &p->full, err));
-    shape.end = PRODUCT_dgelu_sums;
+    TRY(cuda_gemm_prepare(&shape, &p->full, err));
+    shape.end = GEMM_dgelu_sums;
     if (sums_its_columns(prog, op) && has_type(output(prog, op, 1), shape.c_type))
-        TRY(cuda_product_prepare(&shape, &summing, err));
+        TRY(cuda_gemm_prepare(&shape, &summing, err));
     int64_t n_bytes = shape.m * shape.n * (int64_t)dtype_bytes(shape.c_type);
-    if (summing == NULL || (p->full != NULL && !cuda_product_is_worth(summing, p->full, n_bytes))) {
-        cuda_product_release(summing);
+    if (summing == NULL || (p->full != NULL && !cuda_gemm_is_worth(summing, p->full, n_bytes))) {
+        cuda_gemm_release(summing);
         return SNUG_OK;
     }
-    cuda_product_release(p->full);
+    cuda_gemm_release(p->full);
     p->full = summing;
-    p->sums_in_product = true;
+    p->sums_in_gemm = true;
     return SNUG_OK;
 }
 
@@ -239,21 +238,21 @@ static enum snug_status prepare_times_matrix(const struct program *prog, const s
 {
     const struct layout *layout = &p->layout;
     bool is_linear = op->kind == OP_linear, has_third = input(prog, op, 2) != NULL;
-    struct cuda_product_shape shape = layout->shape;
+    struct cuda_gemm_shape shape = layout->shape;
     if (may_fuse_slope(prog, op, layout))
         TRY(prepare_slope(prog, op, p, err));
     if (is_linear && layout->types_fit && op->attrs.act == ACT_gelu && input(prog, op, 3) == NULL) {
-        shape.end = PRODUCT_gelu;
+        shape.end = GEMM_gelu;
         shape.has_bias = has_third;
         shape.keeps_before = output(prog, op, 1) != NULL;
         p->way = WAY_fused;
-        TRY(cuda_product_prepare(&shape, &p->full, err));
+        TRY(cuda_gemm_prepare(&shape, &p->full, err));
     }
     if (layout->types_fit && (is_linear || !has_third)) {
-        struct cuda_product *direct = NULL;
+        struct cuda_gemm *direct = NULL;
         shape = layout->shape;
-        shape.end = has_third ? PRODUCT_bias : PRODUCT_plain;
-        TRY(cuda_product_prepare(&shape, &direct, err));
+        shape.end = has_third ? GEMM_bias : GEMM_plain;
+        TRY(cuda_gemm_prepare(&shape, &direct, err));
         int64_t n_bytes = 2 * layout->n_rows * layout->n * (int64_t)dtype_bytes(shape.c_type);
         take_faster(p, direct, n_bytes);
     }
@@ -266,18 +265,18 @@ static enum snug_status prepare_grad_w(const struct program *prog, const struct 
     const struct tensor *dw = output(prog, op, 0), *dbias = output(prog, op, 1);
     if (dw == NULL)
         return SNUG_OK;
-    struct cuda_product_shape shape = p->layout.shape;
+    struct cuda_gemm_shape shape = p->layout.shape;
     if (dbias != NULL && p->layout.types_fit && dbias->dtype == dw->dtype) {
-        shape.end = op->attrs.in_out ? PRODUCT_sums_b : PRODUCT_sums_a;
+        shape.end = op->attrs.layout ? GEMM_sums_b : GEMM_sums_a;
         p->way = WAY_fused;
-        TRY(cuda_product_prepare(&shape, &p->full, err));
+        TRY(cuda_gemm_prepare(&shape, &p->full, err));
     }
-    struct cuda_product *direct = NULL;
-    shape.end = PRODUCT_plain;
-    TRY(cuda_product_prepare(&shape, &direct, err));
+    struct cuda_gemm *direct = NULL;
+    shape.end = GEMM_plain;
+    TRY(cuda_gemm_prepare(&shape, &direct, err));
     const struct tensor *dy = input(prog, op, 1);
     take_faster(p, direct, shape_elems(&dy->shape) * (int64_t)dtype_bytes(dy->dtype));
-    p->sums_in_product = p->way == WAY_fused;
+    p->sums_in_gemm = p->way == WAY_fused;
     return SNUG_OK;
 }
 
@@ -285,8 +284,8 @@ static void release(void *prepared)
 {
     struct prepared *p = prepared;
     if (p != NULL) {
-        cuda_product_release(p->full);
-        cuda_product_release(p->tail);
+        cuda_gemm_release(p->full);
+        cuda_gemm_release(p->tail);
     }
     free(p);
 }
@@ -337,20 +336,20 @@ static enum snug_status widened(const struct kernel_call *call, const struct ope
                      err);
 }
 
-static struct cuda_product_call product_call(const struct kernel_call *call, const void *a,
-                                             const void *b, void *c)
+static struct cuda_gemm_call gemm_call(const struct kernel_call *call, const void *a, const void *b,
+                                       void *c)
 {
     const struct prepared *p = call->prepared;
-    return (struct cuda_product_call){.a = a,
-                                      .b = b,
-                                      .c = c,
-                                      .alpha = 1.0f,
-                                      .work = cuda_work_at(call->work, p->layout.product),
-                                      .stream = call->stream};
+    return (struct cuda_gemm_call){.a = a,
+                                   .b = b,
+                                   .c = c,
+                                   .alpha = 1.0f,
+                                   .work = cuda_work_at(call->work, p->layout.gemm),
+                                   .stream = call->stream};
 }
 
-/* Where the product puts its sums.  The library overwrites: what is to be added is made apart. */
-static struct cuda_array product_sums(const struct kernel_call *call, const struct operand *to)
+/* Where the matmul puts its sums.  The library overwrites: what is to be added is made apart. */
+static struct cuda_array gemm_sums(const struct kernel_call *call, const struct operand *to)
 {
     const struct prepared *p = call->prepared;
     struct cuda_array sums = cuda_array_of(to);
@@ -359,16 +358,16 @@ static struct cuda_array product_sums(const struct kernel_call *call, const stru
     return sums;
 }
 
-/* to (+)= the sums of the columns of x, which the product has made or which are made now. */
+/* to (+)= the sums of the columns of x, which the matmul has made or which are made now. */
 static int finish_sums(const struct kernel_call *call, const struct operand *x,
                        const struct operand *to)
 {
     const struct prepared *p = call->prepared;
     struct cuda_array sums = cuda_array_of(to);
-    if (to->data == NULL || (p->sums_in_product && !call->add))
+    if (to->data == NULL || (p->sums_in_gemm && !call->add))
         return 0;
-    if (p->sums_in_product)
-        return cuda_add(cuda_elems(to), product_sums(call, to), sums, sums, call->stream);
+    if (p->sums_in_gemm)
+        return cuda_add(cuda_elems(to), gemm_sums(call, to), sums, sums, call->stream);
     return cuda_sum_columns(cuda_array_of(x), p->layout.n_rows, shape_last(&x->tensor->shape),
                             cuda_work_at(call->work, p->layout.columns), sums, call->add,
                             call->stream);
@@ -385,14 +384,14 @@ static enum snug_status run_whole(const struct kernel_call *call, const void *a,
     bool to_before = is_linear && p->way == WAY_direct && before->data != NULL;
     bool acts_after =
         to_before || (is_linear && p->way == WAY_direct && call->op->attrs.act != ACT_none);
-    struct cuda_product_call product = product_call(call, a, b, (to_before ? before : y)->data);
-    product.r = r->data;
-    product.beta = r->data != NULL ? 1.0f : 0.0f;
-    product.bias = is_linear ? third->data : NULL;
-    product.before = is_linear ? before->data : third->data;
-    if (p->sums_in_product)
-        product.sums = product_sums(call, &call->out[1]).data;
-    TRY(cuda_product_run(p->full, &product, err));
+    struct cuda_gemm_call gemm = gemm_call(call, a, b, (to_before ? before : y)->data);
+    gemm.r = r->data;
+    gemm.beta = r->data != NULL ? 1.0f : 0.0f;
+    gemm.bias = is_linear ? third->data : NULL;
+    gemm.before = is_linear ? before->data : third->data;
+    if (p->sums_in_gemm)
+        gemm.sums = gemm_sums(call, &call->out[1]).data;
+    TRY(cuda_gemm_run(p->full, &gemm, err));
     if (!acts_after)
         return SNUG_OK;
     return cuda_done(call,
@@ -402,7 +401,7 @@ static enum snug_status run_whole(const struct kernel_call *call, const void *a,
                      err);
 }
 
-/* What is done to the product of n rows from element `first` on. */
+/* What is done to the matmul of n rows from element `first` on. */
 static int finish_chunk(const struct kernel_call *call, struct cuda_array sum, int64_t first,
                         int64_t n)
 {
@@ -437,8 +436,8 @@ static enum snug_status run_chunks(const struct kernel_call *call, const void *a
     for (int64_t row = 0; row < layout->n_rows; row += layout->chunk_rows) {
         int64_t n = least(layout->chunk_rows, layout->n_rows - row);
         const void *rows = (const char *)a + type_bytes(row * layout->k, layout->shape.type);
-        struct cuda_product_call product = product_call(call, rows, b, sum.data);
-        TRY(cuda_product_run(n == layout->chunk_rows ? p->full : p->tail, &product, err));
+        struct cuda_gemm_call gemm = gemm_call(call, rows, b, sum.data);
+        TRY(cuda_gemm_run(n == layout->chunk_rows ? p->full : p->tail, &gemm, err));
         TRY(cuda_done(call, finish_chunk(call, sum, row * layout->n, n), err));
     }
     return SNUG_OK;
@@ -462,18 +461,18 @@ static enum snug_status run_weights(const struct kernel_call *call, struct snug_
     const struct prepared *p = call->prepared;
     const struct layout *layout = &p->layout;
     const struct operand *dw = &call->out[0], *dbias = &call->out[1];
-    bool in_out = call->op->attrs.in_out != 0, direct = layout->types_fit;
+    bool in_out = call->op->attrs.layout == LAYOUT_in_out, direct = layout->types_fit;
     struct cuda_array sum = direct ? cuda_array_of(dw) : f32_at(call, layout->sum);
     const void *a = NULL, *b = NULL;
     TRY(widened(call, &call->in[in_out ? 0 : 1], layout->widen_a, layout->a, &a, err));
     TRY(widened(call, &call->in[in_out ? 1 : 0], layout->widen_b, layout->b, &b, err));
-    struct cuda_product_call product = product_call(call, a, b, sum.data);
+    struct cuda_gemm_call gemm = gemm_call(call, a, b, sum.data);
     if (direct && call->add) {
-        product.r = dw->data;
-        product.beta = 1.0f;
+        gemm.r = dw->data;
+        gemm.beta = 1.0f;
     }
-    product.sums = product_sums(call, dbias).data;
-    TRY(cuda_product_run(p->full, &product, err));
+    gemm.sums = gemm_sums(call, dbias).data;
+    TRY(cuda_gemm_run(p->full, &gemm, err));
     int error = 0;
     if (!direct && call->add)
         error = cuda_add(cuda_elems(dw), sum, cuda_array_of(dw), cuda_array_of(dw), call->stream);
@@ -489,9 +488,9 @@ static enum snug_status run_grad_w(const struct kernel_call *call, struct snug_e
     return cuda_done(call, finish_sums(call, &call->in[1], &call->out[1]), err);
 }
 
-/* Some of the library's algorithms give wrong numbers where the slope's product lies on its operand: seen
+/* Some of the library's algorithms give wrong numbers where the slope's matmul lies on its operand: seen
  * with 24 x 16 x 32. */
-static bool apart(const struct program *prog, const struct op *op)
+static bool no_alias(const struct program *prog, const struct op *op)
 {
     return op->kind == OP_linear_grad_x && input(prog, op, 2) != NULL;
 }
@@ -505,11 +504,11 @@ static bool sums_columns(const struct program *prog, const struct op *op)
 
 #define LINEAR_ROW(op_kind, runner)                                                           \
     {                                                                                         \
-        .kind = OP_##op_kind, .name = PRODUCT_NAME, .supports = supports, .apart = apart,     \
+        .kind = OP_##op_kind, .name = GEMM_NAME, .supports = supports, .no_alias = no_alias,  \
         .sums_columns = sums_columns, .workspace_bytes = workspace_bytes, .prepare = prepare, \
         .release = release, .run = runner                                                     \
     }
-CUDA_ROWS(linear) = {LINEAR_ROW(linear, run_times_matrix),
-                     LINEAR_ROW(linear_grad_x, run_times_matrix),
-                     LINEAR_ROW(linear_grad_w, run_grad_w)};
-CUDA_ROWS_END(linear)
+CUDA_KERNELS(linear) = {LINEAR_ROW(linear, run_times_matrix),
+                        LINEAR_ROW(linear_grad_x, run_times_matrix),
+                        LINEAR_ROW(linear_grad_w, run_grad_w)};
+CUDA_KERNELS_END(linear)

@@ -11,7 +11,7 @@
  * Each chunk reads and writes all of dW once, so chunks should be long.  A 16-bit dW is summed in fp32 in
  * the workspace and rounded once, unless there is one chunk and nothing to add it to.
  *
- * Products want sizes that are multiples of 64: with GPT-2's 50,257 classes they ran at a seventh of
+ * Matmuls want sizes that are multiples of 64: with GPT-2's 50,257 classes they ran at a seventh of
  * their rate on an H200.  So W is copied to the workspace with rows of zeros after its last.  Their logits
  * are 0, the softmax does not look at them, and 0 is their gradient too.
  *
@@ -58,12 +58,12 @@ struct layout {
     bool copies_w; /* to the workspace, filled up */
     bool moves_dw; /* made in the workspace, and then where it belongs */
     int alignment;
-    size_t logits, lse, losses, w, dw, product, total;
+    size_t logits, lse, losses, w, dw, gemm, total;
 };
 
 struct prepared {
     struct layout layout;
-    struct cuda_product *products[PART_COUNT][2]; /* [shorter last chunk] */
+    struct cuda_gemm *gemms[PART_COUNT][2]; /* [shorter last chunk] */
 };
 
 static int64_t least(int64_t a, int64_t b)
@@ -95,9 +95,9 @@ static bool supports(const struct program *prog, const struct op *op)
     return true;
 }
 
-static struct cuda_product_shape part_shape(const struct layout *l, enum part part, int64_t n_rows)
+static struct cuda_gemm_shape part_shape(const struct layout *l, enum part part, int64_t n_rows)
 {
-    struct cuda_product_shape shape = {
+    struct cuda_gemm_shape shape = {
         .n = l->width, .type = l->type, .c_type = l->results[part], .alignment = l->alignment};
     if (part == PART_logits) {
         shape.m = n_rows;
@@ -114,8 +114,8 @@ static struct cuda_product_shape part_shape(const struct layout *l, enum part pa
     return shape;
 }
 
-/* Of the three products the one that wants most. */
-static size_t product_bytes(const struct layout *l)
+/* Of the three matmuls the one that wants most. */
+static size_t gemm_bytes(const struct layout *l)
 {
     size_t most = 0;
     for (int part = 0; part < PART_COUNT; part++)
@@ -123,8 +123,8 @@ static size_t product_bytes(const struct layout *l)
             int64_t n_rows = is_last ? l->n_rows % l->chunk_rows : l->chunk_rows;
             if (!l->wants[part] || n_rows == 0)
                 continue;
-            struct cuda_product_shape shape = part_shape(l, (enum part)part, n_rows);
-            size_t bytes = cuda_product_work_bytes(&shape);
+            struct cuda_gemm_shape shape = part_shape(l, (enum part)part, n_rows);
+            size_t bytes = cuda_gemm_work_bytes(&shape);
             most = bytes > most ? bytes : most;
         }
     return most;
@@ -138,7 +138,7 @@ static struct layout layout_of(const struct program *prog, const struct op *op)
                        .width = shape_last(&x->shape),
                        .n_classes = shape_rows(&program_tensor(prog, op->in[1])->shape),
                        .type = x->dtype,
-                       .alignment = cuda_product_alignment(prog, op)};
+                       .alignment = cuda_gemm_alignment(prog, op)};
     const struct tensor *dx = output(prog, op, l.at.dx), *dw = output(prog, op, l.at.dw);
     l.pitch = (l.n_classes + PITCH_STEP - 1) / PITCH_STEP * PITCH_STEP;
     int64_t row_bytes = l.pitch * (int64_t)dtype_bytes(l.type);
@@ -164,7 +164,7 @@ static struct layout layout_of(const struct program *prog, const struct op *op)
     if (l.moves_dw)
         l.dw =
             cuda_work_take(&l.total, (size_t)(l.pitch * l.width) * dtype_bytes(l.results[PART_dw]));
-    l.product = cuda_work_take(&l.total, product_bytes(&l));
+    l.gemm = cuda_work_take(&l.total, gemm_bytes(&l));
     return l;
 }
 
@@ -179,11 +179,11 @@ static void release(void *prepared)
 {
     struct prepared *p = prepared;
     for (int i = 0; p != NULL && i < PART_COUNT * 2; i++)
-        cuda_product_release(p->products[i / 2][i % 2]);
+        cuda_gemm_release(p->gemms[i / 2][i % 2]);
     free(p);
 }
 
-static enum snug_status prepare_products(struct prepared *p, struct snug_error *err)
+static enum snug_status prepare_gemms(struct prepared *p, struct snug_error *err)
 {
     const struct layout *l = &p->layout;
     for (int part = 0; part < PART_COUNT; part++)
@@ -191,8 +191,8 @@ static enum snug_status prepare_products(struct prepared *p, struct snug_error *
             int64_t n_rows = is_last ? l->n_rows % l->chunk_rows : l->chunk_rows;
             if (!l->wants[part] || n_rows == 0)
                 continue;
-            struct cuda_product_shape shape = part_shape(l, (enum part)part, n_rows);
-            TRY(cuda_product_prepare(&shape, &p->products[part][is_last], err));
+            struct cuda_gemm_shape shape = part_shape(l, (enum part)part, n_rows);
+            TRY(cuda_gemm_prepare(&shape, &p->gemms[part][is_last], err));
         }
     return SNUG_OK;
 }
@@ -207,7 +207,7 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
         return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to prepare it",
                          op_infos[op->kind].name);
     p->layout = layout_of(prog, op);
-    enum snug_status status = prepare_products(p, err);
+    enum snug_status status = prepare_gemms(p, err);
     if (status == SNUG_OK)
         *prepared = p;
     else
@@ -223,7 +223,7 @@ static void *row_of(const struct operand *x, int64_t row, int64_t width)
     return (char *)x->data + (size_t)(row * width) * dtype_bytes(x->tensor->dtype);
 }
 
-/* One of the three products for rows row .. row + n; beta 1: added to what is there. */
+/* One of the three matmuls for rows row .. row + n; beta 1: added to what is there. */
 static enum snug_status multiply(const struct kernel_call *call, enum part part, int64_t row,
                                  int64_t n, void *c, bool adds, struct snug_error *err)
 {
@@ -231,17 +231,17 @@ static enum snug_status multiply(const struct kernel_call *call, enum part part,
     const struct layout *l = &p->layout;
     const void *x = row_of(&call->in[0], row, l->width);
     const void *logits = cuda_work_at(call->work, l->logits);
-    struct cuda_product_call product = {.a = part == PART_logits ? x : logits,
-                                        .b = part == PART_dw ? x
-                                             : l->copies_w   ? cuda_work_at(call->work, l->w)
-                                                             : call->in[1].data,
-                                        .c = c,
-                                        .r = adds ? c : NULL,
-                                        .alpha = 1.0f,
-                                        .beta = adds ? 1.0f : 0.0f,
-                                        .work = cuda_work_at(call->work, l->product),
-                                        .stream = call->stream};
-    return cuda_product_run(p->products[part][n < l->chunk_rows], &product, err);
+    struct cuda_gemm_call gemm = {.a = part == PART_logits ? x : logits,
+                                  .b = part == PART_dw ? x
+                                       : l->copies_w   ? cuda_work_at(call->work, l->w)
+                                                       : call->in[1].data,
+                                  .c = c,
+                                  .r = adds ? c : NULL,
+                                  .alpha = 1.0f,
+                                  .beta = adds ? 1.0f : 0.0f,
+                                  .work = cuda_work_at(call->work, l->gemm),
+                                  .stream = call->stream};
+    return cuda_gemm_run(p->gemms[part][n < l->chunk_rows], &gemm, err);
 }
 
 static int softmax_chunk(const struct kernel_call *call, int64_t row, int64_t n)
@@ -325,10 +325,10 @@ static enum snug_status run(const struct kernel_call *call, struct snug_error *e
     return cuda_done(call, finish(call), err);
 }
 
-CUDA_ROWS(head) = {
+CUDA_KERNELS(head) = {
 #define ROW(op_kind)                                                                           \
     {                                                                                          \
-        .kind = OP_##op_kind, .name = PRODUCT_NAME, .supports = supports,                      \
+        .kind = OP_##op_kind, .name = GEMM_NAME, .supports = supports,                         \
         .workspace_bytes = workspace_bytes, .prepare = prepare, .release = release, .run = run \
     }
     ROW(linear_cross_entropy),
@@ -336,4 +336,4 @@ CUDA_ROWS(head) = {
     ROW(linear_cross_entropy_train),
 #undef ROW
 };
-CUDA_ROWS_END(head)
+CUDA_KERNELS_END(head)

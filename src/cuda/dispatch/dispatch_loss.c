@@ -100,7 +100,7 @@ static enum snug_status run_mse_grad(const struct kernel_call *call, struct snug
                      err);
 }
 
-CUDA_ROWS(loss) = {
+CUDA_KERNELS(loss) = {
     {.kind = OP_cross_entropy,
      .name = "cuda",
      .supports = supports_cross_entropy,
@@ -117,4 +117,4 @@ CUDA_ROWS(loss) = {
      .run = run_mse},
     {.kind = OP_mse_grad, .name = "cuda", .supports = supports_mse, .run = run_mse_grad},
 };
-CUDA_ROWS_END(loss)
+CUDA_KERNELS_END(loss)

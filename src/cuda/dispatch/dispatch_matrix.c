@@ -1,7 +1,7 @@
 /*
  * dispatch_matrix.c -- shampoo, caspr and soap (src/optim/matrix_blocks.h, matrix_soap.h) on the GPU.
  *
- * Products and elements are the GPU's.  Eigenvectors and orthonormal rows are the host's: a square is
+ * Matmuls and elements are the GPU's.  Eigenvectors and orthonormal rows are the host's: a square is
  * fetched, LAPACK works on it, and it is sent back, every few steps.  So the host decides what happens
  * in a step: it reads the scalar table first, and such a program's updates are never recorded.
  */
@@ -23,7 +23,7 @@ enum { MOST_MATRIX_STATES = MAX_INPUTS - MATRIX_STATES };
 
 struct prepared {
     struct factors_list list;
-    struct cuda_product *made[MOST_PRODUCTS];
+    struct cuda_gemm *made[MOST_GEMMS];
     /* Memory of the host: two squares, a number for each row, what LAPACK wants. */
     float *square[2], *values;
     int64_t *order;
@@ -34,7 +34,7 @@ struct tools {
     const struct kernel_call *call;
     struct prepared *p;
     double scalars[SCALAR_COUNT];
-    size_t after; /* the workspace from here on is for products */
+    size_t after; /* the workspace from here on is for matmuls */
     int *error;   /* the first */
     struct snug_error *err;
 };
@@ -142,15 +142,15 @@ static enum snug_status multiply(const struct tools *t, const struct factors *f,
     int at = factors_find(&t->p->list, f);
     if (at < 0)
         return snug_fail(
-            t->err, SNUG_BAD_PROGRAM, "%s: a product of %lld x %lld x %lld is not prepared",
+            t->err, SNUG_BAD_PROGRAM, "%s: a matmul of %lld x %lld x %lld is not prepared",
             op_infos[op_of(t)->kind].name, (long long)f->m, (long long)f->k, (long long)f->n);
-    struct cuda_product_call todo = {.a = a,
-                                     .b = b,
-                                     .c = c,
-                                     .alpha = 1,
-                                     .work = cuda_work_at(t->call->work, t->after),
-                                     .stream = t->call->stream};
-    return cuda_product_run(t->p->made[at], &todo, t->err);
+    struct cuda_gemm_call todo = {.a = a,
+                                  .b = b,
+                                  .c = c,
+                                  .alpha = 1,
+                                  .work = cuda_work_at(t->call->work, t->after),
+                                  .stream = t->call->stream};
+    return cuda_gemm_run(t->p->made[at], &todo, t->err);
 }
 
 static void mix(const struct tools *t, int64_t n, double keep, real *y, double rest, const real *x)
@@ -199,8 +199,7 @@ static double sum_squares(const struct tools *t, int64_t n, const real *x, size_
     return sum_of(t, n, 1, x, x, room);
 }
 
-static double sum_products(const struct tools *t, int64_t n, const real *a, const real *b,
-                           size_t room)
+static double sum_gemms(const struct tools *t, int64_t n, const real *a, const real *b, size_t room)
 {
     return sum_of(t, n, 1, a, b, room);
 }
@@ -219,11 +218,11 @@ static void scale_rows(const struct tools *t, int64_t n, const real *values, siz
     note(t, cuda_matrix_scale_rows(n, reals_at(t, room), q, stream));
 }
 
-static void row_products(const struct tools *t, int64_t n, const real *a, const real *b,
-                         size_t room, real *values)
+static void row_gemms(const struct tools *t, int64_t n, const real *a, const real *b, size_t room,
+                      real *values)
 {
     void *stream = t->call->stream;
-    note(t, cuda_matrix_row_products(n, a, b, reals_at(t, room), stream));
+    note(t, cuda_matrix_row_gemms(n, a, b, reals_at(t, room), stream));
     note(t, cuda_matrix_fetch(values, reals_at(t, room), (size_t)n * sizeof *values, stream));
 }
 
@@ -356,7 +355,7 @@ struct matrix_layout { /* of the op in work, the other is empty */
     struct soap_layout soap;
     int64_t side; /* of the largest square; 0: there is none */
     bool even;    /* all blocks begin at multiples of 16 bytes */
-    size_t total; /* the products' room begins there */
+    size_t total; /* the matmuls' room begins there */
     struct factors_list list;
 };
 
@@ -369,14 +368,15 @@ static struct matrix_layout layout_of(const struct op *op, const struct tensor *
         l.total = l.soap.total;
         l.side = l.soap.side;
         l.even = true;
-        factors_add_sides(&l.list, l.soap.rows, l.soap.cols, l.soap.turns_left, l.soap.turns_right);
+        factors_add_sides(&l.list, l.soap.rows, l.soap.cols, l.soap.rotates_left,
+                          l.soap.rotates_right);
     } else {
         int64_t block = (int64_t)op->attrs.options.value[PRECONDITION_block];
         l.blocks = blocks_layout(u, op->n_in - MATRIX_STATES, states, block);
         l.total = l.blocks.total;
         l.side = l.blocks.side;
         l.even = (block | l.blocks.w.rows | l.blocks.w.cols) % 2 == 0;
-        blocks_products(&l.blocks.w, &l.list);
+        blocks_gemms(&l.blocks.w, &l.list);
     }
     return l;
 }
@@ -390,16 +390,16 @@ static struct matrix_layout planned_layout(const struct program *prog, const str
     return layout_of(op, program_tensor(prog, op->out[0]), states);
 }
 
-static struct cuda_product_shape shape_of(const struct matrix_layout *l, const struct factors *f)
+static struct cuda_gemm_shape shape_of(const struct matrix_layout *l, const struct factors *f)
 {
-    return (struct cuda_product_shape){.m = f->m,
-                                       .n = f->n,
-                                       .k = f->k,
-                                       .a_transposed = f->turned == A_TURNED,
-                                       .b_transposed = f->turned == B_TURNED,
-                                       .type = DTYPE_f32,
-                                       .c_type = DTYPE_f32,
-                                       .alignment = l->even ? 16 : 4};
+    return (struct cuda_gemm_shape){.m = f->m,
+                                    .n = f->n,
+                                    .k = f->k,
+                                    .a_transposed = f->transposed == A_TRANSPOSED,
+                                    .b_transposed = f->transposed == B_TRANSPOSED,
+                                    .type = DTYPE_f32,
+                                    .c_type = DTYPE_f32,
+                                    .alignment = l->even ? 16 : 4};
 }
 
 static bool supports(const struct program *prog, const struct op *op)
@@ -418,8 +418,8 @@ static size_t workspace_bytes(const struct program *prog, const struct op *op,
     struct matrix_layout l = planned_layout(prog, op);
     size_t most = 0;
     for (int i = 0; i < l.list.n; i++) {
-        struct cuda_product_shape shape = shape_of(&l, &l.list.at[i]);
-        size_t bytes = cuda_product_work_bytes(&shape);
+        struct cuda_gemm_shape shape = shape_of(&l, &l.list.at[i]);
+        size_t bytes = cuda_gemm_work_bytes(&shape);
         most = bytes > most ? bytes : most;
     }
     return cuda_work_bytes(l.total + most);
@@ -429,7 +429,7 @@ static void release(void *prepared)
 {
     struct prepared *p = prepared;
     for (int i = 0; p != NULL && i < p->list.n; i++)
-        cuda_product_release(p->made[i]);
+        cuda_gemm_release(p->made[i]);
     if (p != NULL) {
         free(p->square[0]);
         free(p->square[1]);
@@ -468,8 +468,8 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
     spectral_load();
     enum snug_status status = SNUG_OK;
     for (int i = 0; i < p->list.n && status == SNUG_OK; i++) {
-        struct cuda_product_shape shape = shape_of(&l, &p->list.at[i]);
-        status = cuda_product_prepare(&shape, &p->made[i], err);
+        struct cuda_gemm_shape shape = shape_of(&l, &p->list.at[i]);
+        status = cuda_gemm_prepare(&shape, &p->made[i], err);
     }
     if (status == SNUG_OK)
         *prepared = p;
@@ -498,10 +498,10 @@ static enum snug_status run(const struct kernel_call *call, struct snug_error *e
     return cuda_done(call, error, err);
 }
 
-CUDA_ROWS(matrix) = {
+CUDA_KERNELS(matrix) = {
 #define ROW(op_kind)                                                                           \
     {                                                                                          \
-        .kind = OP_##op_kind, .name = PRODUCT_NAME, .supports = supports,                      \
+        .kind = OP_##op_kind, .name = GEMM_NAME, .supports = supports,                         \
         .workspace_bytes = workspace_bytes, .prepare = prepare, .release = release, .run = run \
     }
     ROW(shampoo),
@@ -509,4 +509,4 @@ CUDA_ROWS(matrix) = {
     ROW(soap),
 #undef ROW
 };
-CUDA_ROWS_END(matrix)
+CUDA_KERNELS_END(matrix)

@@ -1,10 +1,10 @@
 /*
- * dispatch_muon.c -- orthogonalize (src/optim/muon.c): Newton-Schulz by products of bf16 matrices.
+ * dispatch_muon.c -- orthogonalize (src/optim/muon.c): Newton-Schulz by matmuls of bf16 matrices.
  *
  *     A = bf16(X X^T)      B = bf16(2.0315 A A - 4.7750 A)      Y = bf16(3.4445 X + B X)
  *
- * Each line is one product, rounded once; the next step reads Y for X.  A tall X is not transposed: with
- * A = X^T X, which is as symmetric as its rounding, X B is the transpose of B X^T.  The products are made
+ * Each line is one matmul, rounded once; the next step reads Y for X.  A tall X is not transposed: with
+ * A = X^T X, which is as symmetric as its rounding, X B is the transpose of B X^T.  The matmuls are made
  * in a step that is skipped, too: what they read is garbage then, and nobody reads what they write.
  */
 #include <stdlib.h>
@@ -15,13 +15,13 @@
 #include "cuda/dispatch/workspace.h"
 #include "ir/matrix_operands.h"
 
-enum { GRAM, SQUARE, TIMES, N_PRODUCTS };
+enum { GRAM, SQUARE, TIMES, N_GEMMS };
 
 struct muon_layout {
     int64_t n, side; /* elements of X, rows of A */
     bool tall;
-    struct cuda_product_shape shape[N_PRODUCTS];
-    size_t parts, x, y, a, b, product, bytes; /* places in the workspace */
+    struct cuda_gemm_shape shape[N_GEMMS];
+    size_t parts, x, y, a, b, gemm, bytes; /* places in the workspace */
 };
 
 static struct muon_layout layout_of(const struct shape *shape)
@@ -31,14 +31,14 @@ static struct muon_layout layout_of(const struct shape *shape)
     int64_t length = l.tall ? w.rows : w.cols;
     size_t most = 0, total = 0;
     l.side = l.tall ? w.cols : w.rows;
-    l.shape[GRAM] = (struct cuda_product_shape){
+    l.shape[GRAM] = (struct cuda_gemm_shape){
         .m = l.side, .n = l.side, .k = length, .a_transposed = l.tall, .b_transposed = !l.tall};
-    l.shape[SQUARE] = (struct cuda_product_shape){.m = l.side, .n = l.side, .k = l.side};
-    l.shape[TIMES] = (struct cuda_product_shape){.m = w.rows, .n = w.cols, .k = l.side};
-    for (int i = 0; i < N_PRODUCTS; i++) {
+    l.shape[SQUARE] = (struct cuda_gemm_shape){.m = l.side, .n = l.side, .k = l.side};
+    l.shape[TIMES] = (struct cuda_gemm_shape){.m = w.rows, .n = w.cols, .k = l.side};
+    for (int i = 0; i < N_GEMMS; i++) {
         l.shape[i].type = l.shape[i].c_type = DTYPE_bf16;
         l.shape[i].alignment = CUDA_WORK_ALIGNMENT;
-        size_t bytes = cuda_product_work_bytes(&l.shape[i]);
+        size_t bytes = cuda_gemm_work_bytes(&l.shape[i]);
         most = bytes > most ? bytes : most;
     }
     l.parts = cuda_work_take(&total, (size_t)parts_count(l.n) * sizeof(double));
@@ -46,7 +46,7 @@ static struct muon_layout layout_of(const struct shape *shape)
     l.y = cuda_work_take(&total, (size_t)l.n * sizeof(uint16_t));
     l.a = cuda_work_take(&total, (size_t)(l.side * l.side) * sizeof(uint16_t));
     l.b = cuda_work_take(&total, (size_t)(l.side * l.side) * sizeof(uint16_t));
-    l.product = cuda_work_take(&total, most);
+    l.gemm = cuda_work_take(&total, most);
     l.bytes = cuda_work_bytes(total);
     return l;
 }
@@ -66,10 +66,10 @@ static size_t workspace_bytes(const struct program *prog, const struct op *op,
 
 static void release(void *prepared)
 {
-    struct cuda_product **products = prepared;
-    for (int i = 0; products != NULL && i < N_PRODUCTS; i++)
-        cuda_product_release(products[i]);
-    free(products);
+    struct cuda_gemm **gemms = prepared;
+    for (int i = 0; gemms != NULL && i < N_GEMMS; i++)
+        cuda_gemm_release(gemms[i]);
+    free(gemms);
 }
 
 static enum snug_status prepare(const struct program *prog, const struct op *op,
@@ -78,16 +78,16 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
 {
     (void)facts;
     struct muon_layout l = layout_of(&program_tensor(prog, op->out[0])->shape);
-    struct cuda_product **products = calloc(N_PRODUCTS, sizeof(struct cuda_product *));
-    if (products == NULL)
+    struct cuda_gemm **gemms = calloc(N_GEMMS, sizeof(struct cuda_gemm *));
+    if (gemms == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "orthogonalize: no memory to prepare it");
     enum snug_status status = SNUG_OK;
-    for (int i = 0; i < N_PRODUCTS && status == SNUG_OK; i++)
-        status = cuda_product_prepare(&l.shape[i], &products[i], err);
+    for (int i = 0; i < N_GEMMS && status == SNUG_OK; i++)
+        status = cuda_gemm_prepare(&l.shape[i], &gemms[i], err);
     if (status == SNUG_OK)
-        *prepared = products;
+        *prepared = gemms;
     else
-        release(products);
+        release(gemms);
     return status;
 }
 
@@ -95,9 +95,9 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
 static enum snug_status iterate(const struct kernel_call *call, const struct muon_layout *l,
                                 void *x, void *y, struct snug_error *err)
 {
-    struct cuda_product *const *products = call->prepared;
+    struct cuda_gemm *const *gemms = call->prepared;
     void *a = cuda_work_at(call->work, l->a), *b = cuda_work_at(call->work, l->b);
-    struct cuda_product_call todo[N_PRODUCTS] = {
+    struct cuda_gemm_call todo[N_GEMMS] = {
         [GRAM] = {.a = x, .b = x, .c = a, .alpha = 1},
         [SQUARE] = {.a = a, .b = a, .c = b, .r = a, .alpha = 2.0315f, .beta = -4.7750f},
         [TIMES] = {.a = l->tall ? x : b,
@@ -106,10 +106,10 @@ static enum snug_status iterate(const struct kernel_call *call, const struct muo
                    .r = x,
                    .alpha = 1,
                    .beta = 3.4445f}};
-    for (int i = 0; i < N_PRODUCTS; i++) {
-        todo[i].work = cuda_work_at(call->work, l->product);
+    for (int i = 0; i < N_GEMMS; i++) {
+        todo[i].work = cuda_work_at(call->work, l->gemm);
         todo[i].stream = call->stream;
-        TRY(cuda_product_run(products[i], &todo[i], err));
+        TRY(cuda_gemm_run(gemms[i], &todo[i], err));
     }
     return SNUG_OK;
 }
@@ -137,13 +137,13 @@ static enum snug_status run(const struct kernel_call *call, struct snug_error *e
     return cuda_done(call, cuda_muon_end(scalars, l.n, x, cuda_array_of(u), call->stream), err);
 }
 
-CUDA_ROWS(muon) = {
+CUDA_KERNELS(muon) = {
     {.kind = OP_orthogonalize,
-     .name = PRODUCT_NAME,
+     .name = GEMM_NAME,
      .supports = supports,
      .workspace_bytes = workspace_bytes,
      .prepare = prepare,
      .release = release,
      .run = run},
 };
-CUDA_ROWS_END(muon)
+CUDA_KERNELS_END(muon)

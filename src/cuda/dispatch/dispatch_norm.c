@@ -115,7 +115,7 @@ static enum snug_status run_grad(const struct kernel_call *call, struct snug_err
     return cuda_done(call, cuda_norm_grad(&grad, call->stream), err);
 }
 
-CUDA_ROWS(norm) = {
+CUDA_KERNELS(norm) = {
     {.kind = OP_layernorm, .name = "cuda", .supports = supports, .run = run_layernorm},
     {.kind = OP_add_layernorm, .name = "cuda", .supports = supports, .run = run_add_layernorm},
     {.kind = OP_layernorm_grad,
@@ -125,4 +125,4 @@ CUDA_ROWS(norm) = {
      .workspace_bytes = grad_bytes,
      .run = run_grad},
 };
-CUDA_ROWS_END(norm)
+CUDA_KERNELS_END(norm)

@@ -94,7 +94,7 @@ static enum snug_status run_take_row(const struct kernel_call *call, struct snug
                      err);
 }
 
-CUDA_ROWS(scalars) = {
+CUDA_KERNELS(scalars) = {
     {.kind = OP_sum_squares,
      .name = "cuda",
      .supports = supports_sum_squares,
@@ -108,4 +108,4 @@ CUDA_ROWS(scalars) = {
     {.kind = OP_next_loss_scale, .name = "cuda", .run = run_scalars},
     {.kind = OP_take_row, .name = "cuda", .supports = supports_take_row, .run = run_take_row},
 };
-CUDA_ROWS_END(scalars)
+CUDA_KERNELS_END(scalars)

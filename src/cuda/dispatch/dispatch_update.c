@@ -99,7 +99,7 @@ static enum snug_status run_several(const struct kernel_call *calls, int n, int 
                              .direction = attrs->direction,
                              .scalars = calls->in[UPDATE_SCALARS].data};
     struct update_tensor tensors[UPDATE_TENSORS_MOST];
-    struct code_map maps[2];
+    struct quant_map maps[2];
     memcpy(job.options, attrs->options.value, sizeof job.options);
     *n_run = 0;
     while (*n_run < n && *n_run < UPDATE_TENSORS_MOST && joins(calls, *n_run)) {
@@ -110,7 +110,7 @@ static enum snug_status run_several(const struct kernel_call *calls, int n, int 
         tensors[(*n_run)++] = tensor_of(call);
     }
     for (int i = 0; job.state_bits != 0 && i < 2; i++)
-        code_map_make(&maps[i], job.state_bits, i == 0);
+        quant_map_make(&maps[i], job.state_bits, i == 0);
     return cuda_done(
         calls, cuda_update(&job, *n_run, tensors, job.state_bits != 0 ? maps : NULL, calls->stream),
         err);
@@ -122,11 +122,11 @@ static enum snug_status run(const struct kernel_call *call, struct snug_error *e
     return run_several(call, 1, &n_run, err);
 }
 
-CUDA_ROWS(update) = {
+CUDA_KERNELS(update) = {
     {.kind = OP_update,
      .name = "cuda",
      .supports = supports,
      .run = run,
      .run_several = run_several},
 };
-CUDA_ROWS_END(update)
+CUDA_KERNELS_END(update)

@@ -1,5 +1,5 @@
 /*
- * dropout_args.h -- the mask of an op's dropout, from its attributes, for the rows of several families.
+ * dropout_args.h -- the mask of an op's dropout, from its attributes, for the kernels of several families.
  */
 #ifndef SNUG_CUDA_DISPATCH_DROPOUT_ARGS_H
 #define SNUG_CUDA_DISPATCH_DROPOUT_ARGS_H

@@ -1,41 +1,41 @@
 /*
- * fallback.c -- own rows that stand behind those of a library.
+ * fallback.c -- own kernels that stand behind those of a library.
  */
 #include "cuda/dispatch/fallback.h"
 
-size_t cuda_behind_workspace(rows_fn *own, size_t library_bytes, const struct program *prog,
-                             const struct op *op, const struct device_facts *facts)
+size_t cuda_fallback_workspace(kernels_fn *own, size_t library_bytes, const struct program *prog,
+                               const struct op *op, const struct device_facts *facts)
 {
-    const struct kernel *row = rows_find(&own, 1, prog, op, op->kind);
+    const struct kernel *row = kernels_find(&own, 1, prog, op, op->kind);
     size_t own_bytes =
         row == NULL || row->workspace_bytes == NULL ? 0 : row->workspace_bytes(prog, op, facts);
     return library_bytes > own_bytes ? library_bytes : own_bytes;
 }
 
-enum snug_status cuda_behind_prepare(rows_fn *own, const struct program *prog, const struct op *op,
-                                     const struct device_facts *facts, struct cuda_behind *behind,
-                                     struct snug_error *err)
+enum snug_status cuda_fallback_prepare(kernels_fn *own, const struct program *prog,
+                                       const struct op *op, const struct device_facts *facts,
+                                       struct cuda_fallback *fallback, struct snug_error *err)
 {
-    behind->row = rows_find(&own, 1, prog, op, op->kind);
-    if (behind->row == NULL)
+    fallback->row = kernels_find(&own, 1, prog, op, op->kind);
+    if (fallback->row == NULL)
         return snug_fail(err, SNUG_UNSUPPORTED,
                          "%s: the library refuses it, and there is no own kernel",
                          op_infos[op->kind].name);
-    return behind->row->prepare == NULL
+    return fallback->row->prepare == NULL
                ? SNUG_OK
-               : behind->row->prepare(prog, op, facts, &behind->prepared, err);
+               : fallback->row->prepare(prog, op, facts, &fallback->prepared, err);
 }
 
-void cuda_behind_release(const struct cuda_behind *behind)
+void cuda_fallback_release(const struct cuda_fallback *fallback)
 {
-    if (behind->row != NULL && behind->row->release != NULL)
-        behind->row->release(behind->prepared);
+    if (fallback->row != NULL && fallback->row->release != NULL)
+        fallback->row->release(fallback->prepared);
 }
 
-enum snug_status cuda_behind_run(const struct cuda_behind *behind, const struct kernel_call *call,
-                                 struct snug_error *err)
+enum snug_status cuda_fallback_run(const struct cuda_fallback *fallback,
+                                   const struct kernel_call *call, struct snug_error *err)
 {
     struct kernel_call own = *call;
-    own.prepared = behind->prepared;
-    return behind->row->run(&own, err);
+    own.prepared = fallback->prepared;
+    return fallback->row->run(&own, err);
 }

@@ -4,8 +4,8 @@
 #include "cuda/dispatch/dispatch.h"
 #include "cuda/dispatch/kernel_table.h"
 
-static rows_fn *const families[] = {
-#define FAMILY_FN(name) cuda_rows_##name,
+static kernels_fn *const families[] = {
+#define FAMILY_FN(name) cuda_kernels_##name,
     CUDA_FAMILIES(FAMILY_FN)
 #undef FAMILY_FN
 };
@@ -38,12 +38,12 @@ const struct kernel *cuda_choose(const struct program *prog, const struct op *op
                                  const struct device_facts *facts)
 {
     return facts->least_workspace ? choose_least(prog, op, facts)
-                                  : rows_find(families, N_FAMILIES, prog, op, op->kind);
+                                  : kernels_find(families, N_FAMILIES, prog, op, op->kind);
 }
 
-const char *backend_cuda_rows(enum op_kind kind)
+const char *backend_cuda_kernels(enum op_kind kind)
 {
-    const struct kernel *row = rows_find(families, N_FAMILIES, NULL, NULL, kind);
+    const struct kernel *row = kernels_find(families, N_FAMILIES, NULL, NULL, kind);
     return row != NULL ? row->name : "";
 }
 
@@ -52,7 +52,7 @@ const struct backend *backend_cuda_table(void)
     static const struct backend backend = {.name = "cuda",
                                            .alignment = CUDA_ALIGNMENT,
                                            .choose = cuda_choose,
-                                           .store_place = CUDA_STORE_PLACE};
+                                           .pool_place = CUDA_POOL_PLACE};
     return &backend;
 }
 

@@ -7,7 +7,7 @@
 #include "exec/backend.h"
 
 enum { CUDA_ALIGNMENT = 256 }; /* as cudaMalloc; also what NVIDIA's libraries ask for */
-#define CUDA_STORE_PLACE "the host's memory"
+#define CUDA_POOL_PLACE "the host's memory"
 
 const struct kernel *cuda_choose(const struct program *prog, const struct op *op,
                                  const struct device_facts *facts);

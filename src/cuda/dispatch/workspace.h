@@ -1,5 +1,5 @@
 /*
- * workspace.h -- how rows of the CUDA backend cut their workspace: pieces begin at multiples of 256 bytes,
+ * workspace.h -- how kernels of the CUDA backend cut their workspace: pieces begin at multiples of 256 bytes,
  * which NVIDIA's libraries ask for and a workspace need not give.
  */
 #ifndef SNUG_CUDA_DISPATCH_WORKSPACE_H

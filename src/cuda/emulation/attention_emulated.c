@@ -1,7 +1,7 @@
 /*
  * attention_emulated.c -- attention_cudnn.h by plain loops in host memory, for the emulation.
  *
- * Formulas as in cpu/ref/ref_attention.c, in fp32, with what the library does between its products: P and dS
+ * Formulas as in cpu/ref/ref_attention.c, in fp32, with what the library does between its matmuls: P and dS
  * are rounded to the type of q before they are multiplied.  The gradient in any order is
  * another engine's, as there: it leaves P and dS as they are, so that bits tell which of them ran.
  */
@@ -122,8 +122,8 @@ static void slopes(const struct work *w, int64_t b, int64_t h, int64_t t, int64_
     float dp = dot(w, w->call.dy, y_at(w, b, h, t), w->call.qkv, qkv_at(w, PART_v, b, h, j));
     float whole = expf(score(w, b, h, t, j) - w->call.lse[(b * s->n_heads + h) * s->n_time + t]);
     float slope = whole * (dp - delta) / sqrtf((float)s->depth);
-    *p = s->any_order ? whole : rounded(w, whole);
-    *ds = s->any_order ? slope : rounded(w, slope);
+    *p = s->nondeterministic ? whole : rounded(w, whole);
+    *ds = s->nondeterministic ? slope : rounded(w, slope);
 }
 
 /* dq, dk and dv of position t. */

@@ -70,7 +70,7 @@ static float *widen(enum dtype type, const void *data, int64_t n, bool is_result
     return copy;
 }
 
-static void add_product(enum cuda_conv_kind kind, const struct widened *all, const struct tap *tap)
+static void add_gemm(enum cuda_conv_kind kind, const struct widened *all, const struct tap *tap)
 {
     if (kind == CONV_forward)
         all->y[tap->y] += all->x[tap->x] * all->w[tap->w];
@@ -88,7 +88,7 @@ static void add_pixel(const struct cuda_conv_shape *s, const struct widened *all
             for (int64_t i = 0; i < s->x_c / s->groups; i++) {
                 struct tap tap;
                 if (find_tap(s, at, o, i, k / s->kernel_w, k % s->kernel_w, &tap))
-                    add_product(s->kind, all, &tap);
+                    add_gemm(s->kind, all, &tap);
             }
 }
 

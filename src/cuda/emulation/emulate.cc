@@ -256,7 +256,7 @@ static int bring(const void *mine, size_t bytes)
     return number;
 }
 
-const void *emulated_exchange(const void *mine, size_t bytes, int lane)
+const void *emulated_collective(const void *mine, size_t bytes, int lane)
 {
     int number = bring(mine, bytes);
     struct warp_slots *slots = &gpu.warps[gpu.now / WARP_THREADS];

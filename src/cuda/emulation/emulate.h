@@ -117,19 +117,19 @@ void *emulated_shared(void); /* the dynamic shared memory of the block: garbage 
 void __syncthreads(void);
 /* All threads of the warp meet here; then each sees what `lane` brought, or what it brought itself
  * if that thread has ended or never was. */
-const void *emulated_exchange(const void *mine, size_t bytes, int lane);
+const void *emulated_collective(const void *mine, size_t bytes, int lane);
 int emulated_lane(void);
 
 static inline void __syncwarp(unsigned mask = 0xffffffffu)
 {
     (void)mask;
-    (void)emulated_exchange(&mask, sizeof mask, emulated_lane());
+    (void)emulated_collective(&mask, sizeof mask, emulated_lane());
 }
 
 template <class T> static inline T emulated_from(T value, int lane)
 {
     T result;
-    memcpy(&result, emulated_exchange(&value, sizeof value, lane), sizeof result);
+    memcpy(&result, emulated_collective(&value, sizeof value, lane), sizeof result);
     return result;
 }
 
@@ -157,7 +157,7 @@ static inline int __any_sync(unsigned mask, int predicate)
     return __ballot_sync(mask, predicate) != 0;
 }
 
-/* The product of the warp's tiles that mma.h describes. */
+/* The matmul of the warp's tiles that mma.h describes. */
 void emulated_mma(float d[4], const uint32_t a[4], const uint32_t b[2], bool is_bf16);
 
 static inline float rsqrtf(float x)

@@ -1,7 +1,7 @@
 /*
- * gemm_emulated.c -- the products of cuda_gemm.h by plain loops in host memory, for the emulation.
+ * gemm_emulated.c -- the matmuls of cuda_gemm.h by plain loops in host memory, for the emulation.
  *
- * It stands in for the library so that everything around a product can be tested where there is no
+ * It stands in for the library so that everything around a matmul can be tested where there is no
  * device: sums in fp32, the ends applied to them before they are rounded, and the same ends refused.
  */
 #include "cuda/lib/cuda_gemm.h"
@@ -13,30 +13,30 @@
 
 enum { BLOCK = 64 }; /* columns of C that are summed at a time */
 
-struct cuda_product {
-    struct cuda_product_shape shape;
+struct cuda_gemm {
+    struct cuda_gemm_shape shape;
 };
 
-enum snug_status cuda_product_prepare(const struct cuda_product_shape *shape,
-                                      struct cuda_product **product, struct snug_error *err)
+enum snug_status cuda_gemm_prepare(const struct cuda_gemm_shape *shape, struct cuda_gemm **gemm,
+                                   struct snug_error *err)
 {
-    *product = NULL;
-    if (!cuda_product_end_fits(shape))
+    *gemm = NULL;
+    if (!cuda_gemm_end_fits(shape))
         return SNUG_OK;
-    *product = malloc(sizeof **product);
-    if (*product == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "product: no memory to prepare it");
-    (*product)->shape = cuda_product_unpacked(shape);
+    *gemm = malloc(sizeof **gemm);
+    if (*gemm == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "matmul: no memory to prepare it");
+    (*gemm)->shape = cuda_gemm_unpacked(shape);
     return SNUG_OK;
 }
 
-void cuda_product_release(struct cuda_product *product)
+void cuda_gemm_release(struct cuda_gemm *gemm)
 {
-    free(product);
+    free(gemm);
 }
 
-bool cuda_product_is_worth(const struct cuda_product *fused, const struct cuda_product *plain,
-                           int64_t n_bytes)
+bool cuda_gemm_is_worth(const struct cuda_gemm *fused, const struct cuda_gemm *plain,
+                        int64_t n_bytes)
 {
     (void)fused, (void)plain, (void)n_bytes;
     return true;
@@ -65,32 +65,32 @@ static float gelu_slope(float x)
 }
 
 /* What becomes of the sum at row i, column j. */
-static void finish(const struct cuda_product *p, const struct cuda_product_call *call, int64_t i,
+static void finish(const struct cuda_gemm *p, const struct cuda_gemm_call *call, int64_t i,
                    int64_t j, int64_t c_at, float sum)
 {
-    const struct cuda_product_shape *s = &p->shape;
+    const struct cuda_gemm_shape *s = &p->shape;
     float value = call->alpha * sum;
     if (call->beta != 0.0f)
         value += call->beta * load(s->c_type, call->r, c_at);
-    if (s->end == PRODUCT_bias || (s->end == PRODUCT_gelu && s->has_bias))
+    if (s->end == GEMM_bias || (s->end == GEMM_gelu && s->has_bias))
         value += load(s->c_type, call->bias, j);
-    if (s->end == PRODUCT_gelu && s->keeps_before)
+    if (s->end == GEMM_gelu && s->keeps_before)
         dtype_store(s->c_type, call->before, i * s->n + j, (double)value);
-    if (s->end == PRODUCT_gelu)
+    if (s->end == GEMM_gelu)
         value = gelu(value);
-    if (s->end == PRODUCT_dgelu || s->end == PRODUCT_dgelu_sums)
+    if (s->end == GEMM_dgelu || s->end == GEMM_dgelu_sums)
         value *= gelu_slope(load(s->c_type, call->before, i * s->n + j));
     dtype_store(s->c_type, call->c, c_at, (double)value);
 }
 
-struct places { /* of one product of a batch */
+struct places { /* of one matmul of a batch */
     int64_t a, b, c;
 };
 
-static void one_block(const struct cuda_product *p, const struct cuda_product_call *call,
+static void one_block(const struct cuda_gemm *p, const struct cuda_gemm_call *call,
                       const struct places *at, int64_t i, int64_t first)
 {
-    const struct cuda_product_shape *s = &p->shape;
+    const struct cuda_gemm_shape *s = &p->shape;
     int64_t a_row = s->a_transposed ? 1 : s->lda, a_step = s->a_transposed ? s->lda : 1;
     int64_t b_row = s->b_transposed ? 1 : s->ldb, b_step = s->b_transposed ? s->ldb : 1;
     int64_t n = s->n - first < BLOCK ? s->n - first : BLOCK;
@@ -104,10 +104,10 @@ static void one_block(const struct cuda_product *p, const struct cuda_product_ca
         finish(p, call, i, first + j, at->c + i * s->ldc + first + j, sum[j]);
 }
 
-static void sum_over_k(const struct cuda_product *p, const struct cuda_product_call *call)
+static void sum_over_k(const struct cuda_gemm *p, const struct cuda_gemm_call *call)
 {
-    const struct cuda_product_shape *s = &p->shape;
-    bool of_a = s->end == PRODUCT_sums_a;
+    const struct cuda_gemm_shape *s = &p->shape;
+    bool of_a = s->end == GEMM_sums_a;
     const void *data = of_a ? call->a : call->b;
     bool k_first = of_a ? s->a_transposed : !s->b_transposed;
     int64_t ld = of_a ? s->lda : s->ldb;
@@ -120,9 +120,9 @@ static void sum_over_k(const struct cuda_product *p, const struct cuda_product_c
 }
 
 /* Of C as it was stored. */
-static void sum_over_m(const struct cuda_product *p, const struct cuda_product_call *call)
+static void sum_over_m(const struct cuda_gemm *p, const struct cuda_gemm_call *call)
 {
-    const struct cuda_product_shape *s = &p->shape;
+    const struct cuda_gemm_shape *s = &p->shape;
     for (int64_t j = 0; j < s->n; j++) {
         float sum = 0.0f;
         for (int64_t i = 0; i < s->m; i++)
@@ -132,32 +132,32 @@ static void sum_over_m(const struct cuda_product *p, const struct cuda_product_c
 }
 
 struct work { /* of one run, which may be done later and more than once */
-    struct cuda_product product;
-    struct cuda_product_call call;
+    struct cuda_gemm gemm;
+    struct cuda_gemm_call call;
 };
 
 static void multiply(const void *arguments)
 {
     const struct work *work = arguments;
-    const struct cuda_product_shape *s = &work->product.shape;
+    const struct cuda_gemm_shape *s = &work->gemm.shape;
     for (int64_t b = 0; b < s->n_batch; b++) {
         struct places at = {b * s->batch_a, b * s->batch_b, b * s->batch_c};
         for (int64_t i = 0; i < s->m; i++)
             for (int64_t first = 0; first < s->n; first += BLOCK)
-                one_block(&work->product, &work->call, &at, i, first);
+                one_block(&work->gemm, &work->call, &at, i, first);
     }
-    if (s->end == PRODUCT_sums_a || s->end == PRODUCT_sums_b)
-        sum_over_k(&work->product, &work->call);
-    if (s->end == PRODUCT_dgelu_sums)
-        sum_over_m(&work->product, &work->call);
+    if (s->end == GEMM_sums_a || s->end == GEMM_sums_b)
+        sum_over_k(&work->gemm, &work->call);
+    if (s->end == GEMM_dgelu_sums)
+        sum_over_m(&work->gemm, &work->call);
 }
 
-enum snug_status cuda_product_run(struct cuda_product *product,
-                                  const struct cuda_product_call *call, struct snug_error *err)
+enum snug_status cuda_gemm_run(struct cuda_gemm *gemm, const struct cuda_gemm_call *call,
+                               struct snug_error *err)
 {
     if (call->work == NULL || (uintptr_t)call->work % 256 != 0)
-        return snug_fail(err, SNUG_BAD_PROGRAM, "product: its workspace is missing or not aligned");
-    struct work work = {*product, *call};
+        return snug_fail(err, SNUG_BAD_PROGRAM, "matmul: its workspace is missing or not aligned");
+    struct work work = {*gemm, *call};
     stand_in_submit(call->stream, multiply, &work, sizeof work);
     return SNUG_OK;
 }

@@ -97,7 +97,7 @@ DEVICE void multiply_rows(const float *a, const float *b, int depth, scores<DEPT
 
 /* out[i][c] += sum over r < n of p[row i][r] b[r][column c]; p lies transposed if by_column */
 template <int DEPTH>
-DEVICE void add_product(const float *p, bool by_column, const float *b, int n, results<DEPTH> &out)
+DEVICE void add_gemm(const float *p, bool by_column, const float *b, int n, results<DEPTH> &out)
 {
     constexpr int EACH = tile<DEPTH>::EACH, COLUMNS = tile<DEPTH>::COLUMNS;
     int tx = (int)threadIdx.x % SIDE, ty = (int)threadIdx.x / SIDE;
@@ -199,7 +199,7 @@ template <int DEPTH> KERNEL attend(struct cuda_attention t, int n_tiles)
         load_part<DEPTH>(t, head, PART_v, key, kv);
         update_softmax<DEPTH>(t, head, mask, first, key, s, state, p);
         __syncthreads();
-        add_product<DEPTH>(p, false, kv, rows_from<DEPTH>(t, key), state.out);
+        add_gemm<DEPTH>(p, false, kv, rows_from<DEPTH>(t, key), state.out);
     }
     float factor[tile<DEPTH>::EACH];
     for (int i = 0; i < tile<DEPTH>::EACH; i++) {
@@ -288,7 +288,7 @@ template <int DEPTH> KERNEL attend_grad_q(struct cuda_attention t, int n_tiles)
         slopes<DEPTH>(t, head, mask, first, key, s, dp);
         put_scores<DEPTH>(dp, ds);
         __syncthreads();
-        add_product<DEPTH>(ds, false, k, rows_from<DEPTH>(t, key), dq);
+        add_gemm<DEPTH>(ds, false, k, rows_from<DEPTH>(t, key), dq);
     }
     float factor[tile<DEPTH>::EACH];
     fill<DEPTH>(factor, 1.0f / sqrtf((float)t.depth));
@@ -318,11 +318,11 @@ template <int DEPTH> KERNEL attend_grad_kv(struct cuda_attention t, int n_tiles)
         slopes<DEPTH>(t, head, mask, query, first, s, dp);
         put_scores<DEPTH>(s, p);
         __syncthreads();
-        add_product<DEPTH>(p, true, dy, rows_from<DEPTH>(t, query), dv);
+        add_gemm<DEPTH>(p, true, dy, rows_from<DEPTH>(t, query), dv);
         __syncthreads();
         put_scores<DEPTH>(dp, p);
         __syncthreads();
-        add_product<DEPTH>(p, true, q, rows_from<DEPTH>(t, query), dk);
+        add_gemm<DEPTH>(p, true, q, rows_from<DEPTH>(t, query), dk);
     }
     float factor[tile<DEPTH>::EACH];
     fill<DEPTH>(factor, 1.0f);
@@ -350,8 +350,8 @@ template <int DEPTH> static int launch_grad(const struct cuda_attention *t, void
 
 int cuda_attention(const struct cuda_attention *t, void *stream)
 {
-    if (cuda_attention16_fits(t))
-        return cuda_attention16(t, stream);
+    if (cuda_attention_mma_fits(t))
+        return cuda_attention_mma(t, stream);
     return t->depth <= 64    ? launch_tiles<64>(attend<64>, 2, t, stream)
            : t->depth <= 128 ? launch_tiles<128>(attend<128>, 2, t, stream)
                              : launch_tiles<256>(attend<256>, 2, t, stream);
@@ -363,8 +363,8 @@ int cuda_attention_grad(const struct cuda_attention *t, void *stream)
     int error = launch(sum_deltas, grid_of(n_rows * WARP, THREADS), THREADS, 0, stream, *t, n_rows);
     if (error != 0)
         return error;
-    if (cuda_attention16_fits(t))
-        return cuda_attention16_grad(t, stream);
+    if (cuda_attention_mma_fits(t))
+        return cuda_attention_mma_grad(t, stream);
     return t->depth <= 64    ? launch_grad<64>(t, stream)
            : t->depth <= 128 ? launch_grad<128>(t, stream)
                              : launch_grad<256>(t, stream);

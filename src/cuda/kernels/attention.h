@@ -28,9 +28,9 @@ CUDA_LAUNCHERS_BEGIN
 CUDA_LAUNCHER int cuda_attention(const struct cuda_attention *attention, void *stream);
 CUDA_LAUNCHER int cuda_attention_grad(const struct cuda_attention *attention, void *stream);
 /* On tensor cores, where those fit: 16-bit types, heads of a multiple of 8 up to 128.  delta is there. */
-CUDA_LAUNCHER bool cuda_attention16_fits(const struct cuda_attention *attention);
-CUDA_LAUNCHER int cuda_attention16(const struct cuda_attention *attention, void *stream);
-CUDA_LAUNCHER int cuda_attention16_grad(const struct cuda_attention *attention, void *stream);
+CUDA_LAUNCHER bool cuda_attention_mma_fits(const struct cuda_attention *attention);
+CUDA_LAUNCHER int cuda_attention_mma(const struct cuda_attention *attention, void *stream);
+CUDA_LAUNCHER int cuda_attention_mma_grad(const struct cuda_attention *attention, void *stream);
 CUDA_LAUNCHERS_END
 
 #endif

@@ -4,13 +4,13 @@
  *
  * The walks are those of attention.cu.  A block is 4 warps; a warp owns 16 rows (queries, or keys for dk
  * and dv) and keeps scores and results of them in registers.  Tiles lie in shared memory in 16 bits: as
- * they are where a product sums over the columns of a head, turned where it sums over rows.
+ * they are where a matmul sums over the columns of a head, transposed where it sums over rows.
  *
- *     forward    s = q k^T        out += p v        (v turned)
- *     dq         s = q k^T        dp = dy v^T       dq += ds k                      (k turned as well)
- *     dk, dv     s = k q^T        dp = v dy^T       dv += p dy,  dk += ds q         (q, dy turned as well)
+ *     forward    s = q k^T        out += p v        (v transposed)
+ *     dq         s = q k^T        dp = dy v^T       dq += ds k                      (k transposed as well)
+ *     dk, dv     s = k q^T        dp = v dy^T       dv += p dy,  dk += ds q         (q, dy transposed as well)
  *
- * p and ds are rounded to the type of the tensors on their way into the second product.
+ * p and ds are rounded to the type of the tensors on their way into the second matmul.
  */
 #include "cuda/kernels/attention_head.h"
 #include "cuda/kernels/device.h"
@@ -21,10 +21,10 @@ enum { WARPS = 4, THREADS = WARPS * WARP, ROWS = WARPS * 16 };
 /* OTHER: rows of a tile of the side that a gradient walks over. */
 template <int DEPTH> struct sizes {
     static constexpr int PITCH = DEPTH + 8, N_DEPTH = DEPTH / 8;
-    static constexpr int OTHER = DEPTH > 64 ? ROWS / 2 : ROWS, TURNED_PITCH = OTHER + 8;
+    static constexpr int OTHER = DEPTH > 64 ? ROWS / 2 : ROWS, TRANSPOSED_PITCH = OTHER + 8;
     /* elements */
     static constexpr int TILE = ROWS * PITCH, OTHER_TILE = OTHER * PITCH;
-    static constexpr int TURNED = DEPTH * TURNED_PITCH;
+    static constexpr int TRANSPOSED = DEPTH * TRANSPOSED_PITCH;
 };
 
 /* ---- tiles ---------------------------------------------------------------------------------- */
@@ -69,8 +69,8 @@ DEVICE void load_rows(const struct cuda_attention &t, const struct rows16 &from,
 
 /* Turned: [column][row].  Neighbouring threads take neighbouring rows, to write side by side. */
 template <int DEPTH, int N_ROWS>
-DEVICE void load_turned(const struct cuda_attention &t, const struct rows16 &from, int64_t first,
-                        uint16_t *to)
+DEVICE void load_transposed(const struct cuda_attention &t, const struct rows16 &from,
+                            int64_t first, uint16_t *to)
 {
     for (int i = (int)threadIdx.x; i < N_ROWS * (DEPTH / PACK); i += THREADS) {
         int row = i % N_ROWS, column = i / N_ROWS * PACK;
@@ -139,7 +139,7 @@ DEVICE float update_row(const struct cuda_attention &t, const struct head &head,
     return kept;
 }
 
-template <int DTYPE, int DEPTH> KERNEL attend16(struct cuda_attention t, int n_tiles)
+template <int DTYPE, int DEPTH> KERNEL attend_bf16(struct cuda_attention t, int n_tiles)
 {
     using z = sizes<DEPTH>;
     DYNAMIC_SHARED(uint16_t, q);
@@ -154,7 +154,7 @@ template <int DTYPE, int DEPTH> KERNEL attend16(struct cuda_attention t, int n_t
     for (int64_t key = 0; key < n_keys; key += ROWS) {
         __syncthreads();
         load_rows<DEPTH, ROWS>(t, part_rows(t, head, PART_k), key, k);
-        load_turned<DEPTH, ROWS>(t, part_rows(t, head, PART_v), key, v);
+        load_transposed<DEPTH, ROWS>(t, part_rows(t, head, PART_v), key, v);
         __syncthreads();
         float s[ROWS / 8][4] = {};
         mma_tiles<DTYPE, ROWS / 8, DEPTH / 16>(s, q, row, k, z::PITCH);
@@ -194,12 +194,12 @@ DEVICE void slope(const struct cuda_attention &t, const struct head &head, const
     *dp = p * (factor * *dp - delta);
 }
 
-template <int DTYPE, int DEPTH> KERNEL attend16_grad_q(struct cuda_attention t, int n_tiles)
+template <int DTYPE, int DEPTH> KERNEL attend_bf16_grad_q(struct cuda_attention t, int n_tiles)
 {
     using z = sizes<DEPTH>;
     DYNAMIC_SHARED(uint16_t, q);
     uint16_t *dy = q + z::TILE, *k = dy + z::TILE, *v = k + z::OTHER_TILE;
-    uint16_t *k_turned = v + z::OTHER_TILE;
+    uint16_t *k_transposed = v + z::OTHER_TILE;
     struct head head = head_of(t, blockIdx.x / n_tiles);
     struct mask mask = mask_of(t.dropout);
     int64_t first = query_tile(n_tiles) * ROWS;
@@ -218,7 +218,7 @@ template <int DTYPE, int DEPTH> KERNEL attend16_grad_q(struct cuda_attention t, 
         __syncthreads();
         load_rows<DEPTH, z::OTHER>(t, part_rows(t, head, PART_k), key_0, k);
         load_rows<DEPTH, z::OTHER>(t, part_rows(t, head, PART_v), key_0, v);
-        load_turned<DEPTH, z::OTHER>(t, part_rows(t, head, PART_k), key_0, k_turned);
+        load_transposed<DEPTH, z::OTHER>(t, part_rows(t, head, PART_k), key_0, k_transposed);
         __syncthreads();
         float s[z::OTHER / 8][4] = {}, dp[z::OTHER / 8][4] = {};
         mma_tiles<DTYPE, z::OTHER / 8, DEPTH / 16>(s, q, row, k, z::PITCH);
@@ -230,21 +230,21 @@ template <int DTYPE, int DEPTH> KERNEL attend16_grad_q(struct cuda_attention t, 
             slope(t, head, mask, query, key_0 + i / 4 * 8 + mma_pair() + i % 2, lse[half],
                   delta[half], &s[i / 4][i % 4], &dp[i / 4][i % 4]);
         }
-        mma_results<DTYPE, z::N_DEPTH, z::OTHER / 16>(dq, dp, k_turned, z::TURNED_PITCH);
+        mma_results<DTYPE, z::N_DEPTH, z::OTHER / 16>(dq, dp, k_transposed, z::TRANSPOSED_PITCH);
     }
     float scale = 1.0f / sqrtf((float)t.depth), factor[2] = {scale, scale};
     write_rows<DTYPE, DEPTH>(t, dq, (uint16_t *)t.dqkv + qkv_at(t, head, PART_q, 0),
                              3 * (int64_t)width_of(t), first + row, factor);
 }
 
-template <int DTYPE, int DEPTH> KERNEL attend16_grad_kv(struct cuda_attention t, int n_tiles)
+template <int DTYPE, int DEPTH> KERNEL attend_bf16_grad_kv(struct cuda_attention t, int n_tiles)
 {
     using z = sizes<DEPTH>;
     DYNAMIC_SHARED(uint16_t, k);
     SHARED float lse[ROWS], delta[ROWS];
     uint16_t *v = k + z::TILE, *q = v + z::TILE, *dy = q + z::OTHER_TILE;
-    uint16_t *q_turned = dy + z::OTHER_TILE;
-    uint16_t *dy_turned = q_turned + z::TURNED;
+    uint16_t *q_transposed = dy + z::OTHER_TILE;
+    uint16_t *dy_transposed = q_transposed + z::TRANSPOSED;
     struct head head = head_of(t, blockIdx.x / n_tiles);
     struct mask mask = mask_of(t.dropout);
     int64_t first = (int64_t)(blockIdx.x % n_tiles) * ROWS;
@@ -256,8 +256,8 @@ template <int DTYPE, int DEPTH> KERNEL attend16_grad_kv(struct cuda_attention t,
         __syncthreads();
         load_rows<DEPTH, z::OTHER>(t, part_rows(t, head, PART_q), query_0, q);
         load_rows<DEPTH, z::OTHER>(t, dy_rows(t, head), query_0, dy);
-        load_turned<DEPTH, z::OTHER>(t, part_rows(t, head, PART_q), query_0, q_turned);
-        load_turned<DEPTH, z::OTHER>(t, dy_rows(t, head), query_0, dy_turned);
+        load_transposed<DEPTH, z::OTHER>(t, part_rows(t, head, PART_q), query_0, q_transposed);
+        load_transposed<DEPTH, z::OTHER>(t, dy_rows(t, head), query_0, dy_transposed);
         if (threadIdx.x < z::OTHER && query_0 + threadIdx.x < t.n_time) {
             lse[threadIdx.x] = t.lse[head.index * t.n_time + query_0 + threadIdx.x];
             delta[threadIdx.x] = t.delta[head.index * t.n_time + query_0 + threadIdx.x];
@@ -273,8 +273,8 @@ template <int DTYPE, int DEPTH> KERNEL attend16_grad_kv(struct cuda_attention t,
             slope(t, head, mask, query_0 + column, key, lse[column], delta[column],
                   &s[i / 4][i % 4], &dp[i / 4][i % 4]);
         }
-        mma_results<DTYPE, z::N_DEPTH, z::OTHER / 16>(dv, s, dy_turned, z::TURNED_PITCH);
-        mma_results<DTYPE, z::N_DEPTH, z::OTHER / 16>(dk, dp, q_turned, z::TURNED_PITCH);
+        mma_results<DTYPE, z::N_DEPTH, z::OTHER / 16>(dv, s, dy_transposed, z::TRANSPOSED_PITCH);
+        mma_results<DTYPE, z::N_DEPTH, z::OTHER / 16>(dk, dp, q_transposed, z::TRANSPOSED_PITCH);
     }
     float scale = 1.0f / sqrtf((float)t.depth), factor[2] = {scale, scale}, one[2] = {1.0f, 1.0f};
     uint16_t *to = (uint16_t *)t.dqkv;
@@ -286,7 +286,7 @@ template <int DTYPE, int DEPTH> KERNEL attend16_grad_kv(struct cuda_attention t,
 
 /* ---- launchers ------------------------------------------------------------------------------ */
 
-bool cuda_attention16_fits(const struct cuda_attention *t)
+bool cuda_attention_mma_fits(const struct cuda_attention *t)
 {
     return t->dtype != DTYPE_f32 && t->depth % PACK == 0 && t->depth <= 128 && t->n_time >= 16 &&
            pack_aligned(t->qkv) && pack_aligned(t->y) && pack_aligned(t->dy) &&
@@ -305,20 +305,20 @@ template <int DTYPE, int DEPTH>
 static int launch_forward(const struct cuda_attention *t, void *stream)
 {
     using z = sizes<DEPTH>;
-    return launch_tiles(attend16<DTYPE, DEPTH>, 2 * z::TILE + DEPTH * (ROWS + 8), t, stream);
+    return launch_tiles(attend_bf16<DTYPE, DEPTH>, 2 * z::TILE + DEPTH * (ROWS + 8), t, stream);
 }
 
 template <int DTYPE, int DEPTH> static int launch_grad(const struct cuda_attention *t, void *stream)
 {
     using z = sizes<DEPTH>;
-    int error = launch_tiles(attend16_grad_q<DTYPE, DEPTH>,
-                             2 * (z::TILE + z::OTHER_TILE) + z::TURNED, t, stream);
+    int error = launch_tiles(attend_bf16_grad_q<DTYPE, DEPTH>,
+                             2 * (z::TILE + z::OTHER_TILE) + z::TRANSPOSED, t, stream);
     return error != 0 ? error
-                      : launch_tiles(attend16_grad_kv<DTYPE, DEPTH>,
-                                     2 * (z::TILE + z::OTHER_TILE + z::TURNED), t, stream);
+                      : launch_tiles(attend_bf16_grad_kv<DTYPE, DEPTH>,
+                                     2 * (z::TILE + z::OTHER_TILE + z::TRANSPOSED), t, stream);
 }
 
-int cuda_attention16(const struct cuda_attention *t, void *stream)
+int cuda_attention_mma(const struct cuda_attention *t, void *stream)
 {
     if (t->dtype == DTYPE_bf16)
         return t->depth <= 64 ? launch_forward<DTYPE_bf16, 64>(t, stream)
@@ -327,7 +327,7 @@ int cuda_attention16(const struct cuda_attention *t, void *stream)
                           : launch_forward<DTYPE_f16, 128>(t, stream);
 }
 
-int cuda_attention16_grad(const struct cuda_attention *t, void *stream)
+int cuda_attention_mma_grad(const struct cuda_attention *t, void *stream)
 {
     if (t->dtype == DTYPE_bf16)
         return t->depth <= 64 ? launch_grad<DTYPE_bf16, 64>(t, stream)

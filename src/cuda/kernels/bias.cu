@@ -1,5 +1,5 @@
 /*
- * bias.cu -- a row added to every row, for products whose end the library does not make.
+ * bias.cu -- a row added to every row, for matmuls whose end the library does not make.
  *
  * A thread takes 8 columns of a row: all are read before one is written.
  */

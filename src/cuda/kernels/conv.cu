@@ -1,8 +1,8 @@
 /*
  * conv.cu -- convolutions by own kernels, for what cuDNN refuses or where it is not there.
  *
- * Each of the three is a product whose left side or right side is never laid out: elements are gathered
- * from the image as the product asks for them.  Of each group of channels:
+ * Each of the three is a matmul whose left side or right side is never laid out: elements are gathered
+ * from the image as the matmul asks for them.  Of each group of channels:
  *
  *               rows             columns             summed over
  *     forward   pixels of y      channels of y       taps and channels of x

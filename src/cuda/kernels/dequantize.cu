@@ -1,36 +1,36 @@
 /*
- * dequantize.cu -- numbers from codes of 8 or 4 bits (base/quant_map.h): weights that are kept so.
+ * dequantize.cu -- numbers from quantized elements of 8 or 4 bits (base/quant_map.h): weights that are kept so.
  *
  * The map travels with the call and is looked up in shared memory.  A thread makes a pack of numbers;
- * blocks of codes are whole packs, so each pack has one scale.
+ * quant blocks are whole packs, so each pack has one scale.
  */
 #include "cuda/kernels/dequantize.h"
 #include "cuda/kernels/device.h"
 
 enum { BLOCK = 256 };
 
-struct code_values {
-    float value[CODES_MOST];
+struct quant_values {
+    float value[QUANT_VALUES_MOST];
 };
 
-KERNEL decode(struct code_values values, int bits, int64_t n, bool aligned, const uint8_t *codes,
-              const float *scales, struct cuda_array y)
+KERNEL dequantize(struct quant_values values, int bits, int64_t n, bool aligned,
+                  const uint8_t *quants, const float *scales, struct cuda_array y)
 {
-    SHARED float value[CODES_MOST];
+    SHARED float value[QUANT_VALUES_MOST];
     value[threadIdx.x] = values.value[threadIdx.x];
     __syncthreads();
     int64_t at = thread_index() * PACK;
     if (at >= n)
         return;
     int count = n - at < PACK ? (int)(n - at) : PACK, n_bytes = bits == 8 ? count : (count + 1) / 2;
-    const uint8_t *from = codes + code_bytes(bits, at);
+    const uint8_t *from = quants + quant_bytes(bits, at);
     uint64_t word = 0; /* the first code lowest */
     if (aligned && count == PACK)
         word = bits == 8 ? *(const uint64_t *)from : *(const uint32_t *)from;
     else
         for (int i = 0; i < n_bytes; i++)
             word |= (uint64_t)from[i] << (8 * i);
-    float x[PACK], scale = scales[at / code_block_elems(bits)];
+    float x[PACK], scale = scales[at / quant_block_elems(bits)];
     for (int i = 0; i < PACK; i++)
         x[i] = value[word >> (bits * i) & ((1u << bits) - 1)] * scale;
     if (aligned && count == PACK)
@@ -39,13 +39,13 @@ KERNEL decode(struct code_values values, int bits, int64_t n, bool aligned, cons
         pack_store_part(y.dtype, y.data, at, count, x);
 }
 
-int cuda_decode(const struct code_map *map, int64_t n, const uint8_t *codes, const float *scales,
-                struct cuda_array y, void *stream)
+int cuda_dequantize(const struct quant_map *map, int64_t n, const uint8_t *quants,
+                    const float *scales, struct cuda_array y, void *stream)
 {
-    struct code_values values;
-    for (int i = 0; i < CODES_MOST; i++)
+    struct quant_values values;
+    for (int i = 0; i < QUANT_VALUES_MOST; i++)
         values.value[i] = i < 1 << map->bits ? map->value[i] : 0.0f;
-    bool aligned = pack_aligned(codes) && pack_aligned(y.data);
-    return launch(decode, grid_of((n + PACK - 1) / PACK, BLOCK), BLOCK, 0, stream, values,
-                  map->bits, n, aligned, codes, scales, y);
+    bool aligned = pack_aligned(quants) && pack_aligned(y.data);
+    return launch(dequantize, grid_of((n + PACK - 1) / PACK, BLOCK), BLOCK, 0, stream, values,
+                  map->bits, n, aligned, quants, scales, y);
 }

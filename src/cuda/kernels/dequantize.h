@@ -8,9 +8,9 @@
 #include "cuda/kernels/launch.h"
 
 CUDA_LAUNCHERS_BEGIN
-/* y = the numbers of n codes, each times the scale of its block */
-CUDA_LAUNCHER int cuda_decode(const struct code_map *map, int64_t n, const uint8_t *codes,
-                              const float *scales, struct cuda_array y, void *stream);
+/* y = the numbers of n quantized elements, each times the scale of its block */
+CUDA_LAUNCHER int cuda_dequantize(const struct quant_map *map, int64_t n, const uint8_t *quants,
+                                  const float *scales, struct cuda_array y, void *stream);
 CUDA_LAUNCHERS_END
 
 #endif

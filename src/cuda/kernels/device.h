@@ -206,7 +206,7 @@ DEVICE float as_stored(enum dtype dtype, float value)
                                  : from_f16(to_f16(value));
 }
 
-/* 2^x, with what would be a denormal as 0.  __expf is this, a product before it and three more
+/* 2^x, with what would be a denormal as 0.  __expf is this, a matmul before it and three more
  * instructions for denormals. */
 DEVICE float exp2_near(float x)
 {

@@ -1,5 +1,5 @@
 /*
- * mma.h -- products on tensor cores: d[16,8] += a[16,16] b[16,8] by the threads of a warp together.
+ * mma.h -- matmuls on tensor cores: d[16,8] += a[16,16] b[16,8] by the threads of a warp together.
  *
  * Each thread holds some elements, two of 16 bits to a register, neighbours along k.  With g = lane / 4
  * and t = lane % 4 (k and columns count pairs from 2 t):
@@ -9,7 +9,7 @@
  *     a[2] row g       k 2t + 8
  *     a[3] row g + 8   k 2t + 8
  *
- * So d, rounded to 16 bits, is an a of the next product: columns 16 c .. 16 c + 15 of two neighbouring
+ * So d, rounded to 16 bits, is an a of the next matmul: columns 16 c .. 16 c + 15 of two neighbouring
  * results are its k.
  *
  * Tiles lie in shared memory as rows along k; a pitch of 8 more than a multiple of 64 elements keeps the

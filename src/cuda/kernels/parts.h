@@ -17,7 +17,7 @@ DEVICE_FN int64_t parts_count(int64_t n)
     return parts < PARTS_MOST ? parts : (int64_t)PARTS_MOST;
 }
 
-#if defined(SNUG_CUDA_DEVICE_H)
+#if defined(SNUG_CUDA_KERNELS_DEVICE_H)
 
 struct range {
     int64_t begin, end;

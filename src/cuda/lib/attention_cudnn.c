@@ -1,5 +1,5 @@
 /*
- * attention_cudnn.c -- attention by cuDNN 9: the pattern of products, mask and softmax that its fused
+ * attention_cudnn.c -- attention by cuDNN 9: the pattern of matmuls, mask and softmax that its fused
  * engines know, forward and backward.
  *
  *     S = scale Q K^T, -inf above the diagonal      P = softmax(S)      Y = P V      lse = max + log sum
@@ -49,7 +49,7 @@ struct part { /* so many sequences and heads in one run */
 
 struct cuda_attention {
     struct cuda_attention_shape shape;
-    bool any_order;
+    bool nondeterministic;
     float scale, masked;
     struct part full, tail; /* the tail is of fewer sequences, or of fewer heads */
 };
@@ -128,7 +128,7 @@ static void write_forward(struct dnn_graph *g, const struct cuda_attention_shape
     dnn_object lse = dnn_tensor(g, UID_lse, CUDNN_DATA_FLOAT, e->lse);
 
     dnn_object scores = virtual_float(g, e->scores);
-    dnn_product(g, q, k_swapped, scores);
+    dnn_gemm(g, q, k_swapped, scores);
     scores = scores_of(g, e, CUDNN_POINTWISE_MUL, scores, dnn_scalar(g, UID_scale));
     if (s->causal)
         scores = mask_of(g, e, scores, dnn_scalar(g, UID_masked));
@@ -142,7 +142,7 @@ static void write_forward(struct dnn_graph *g, const struct cuda_attention_shape
     dnn_float(g, CUDNN_POINTWISE_LOG, sum, NULL, log_sum);
     dnn_float(g, CUDNN_POINTWISE_ADD, most, log_sum, lse);
     dnn_float(g, CUDNN_POINTWISE_DIV, exponential, sum, p);
-    dnn_product(g, p, v, y);
+    dnn_gemm(g, p, v, y);
 }
 
 struct grad_tensors {
@@ -155,44 +155,44 @@ static void write_delta(struct dnn_graph *g, const struct cuda_attention_shape *
 {
     int64_t b = e->y.dim[0], h = e->y.dim[1], time = s->n_time, depth = s->depth;
     dnn_object y = dnn_tensor(g, UID_y, dnn_type(s->type), e->y);
-    dnn_object product =
+    dnn_object gemm =
         virtual_float(g, (struct dnn_extent){{b, h, time, depth},
                                              {h * time * depth, time * depth, h * depth, 1}});
     dnn_object sum = virtual_float(g, dnn_packed(b, h, time, 1));
-    dnn_float(g, CUDNN_POINTWISE_MUL, t->dy, y, product);
-    dnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, product, sum);
+    dnn_float(g, CUDNN_POINTWISE_MUL, t->dy, y, gemm);
+    dnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, gemm, sum);
     dnn_float(g, CUDNN_POINTWISE_MUL, sum, dnn_scalar(g, UID_one), t->delta);
 }
 
 /* left^T right, where left is T x T */
-static void write_swapped_product(struct dnn_graph *g, const struct cuda_attention_shape *s,
-                                  const struct extents *e, dnn_object left, dnn_object right,
-                                  dnn_object result)
+static void write_swapped_gemm(struct dnn_graph *g, const struct cuda_attention_shape *s,
+                               const struct extents *e, dnn_object left, dnn_object right,
+                               dnn_object result)
 {
     dnn_object swapped = dnn_virtual(g, dnn_type(s->type), dnn_swapped(e->scores));
     dnn_reshape(g, left, swapped);
-    dnn_product(g, swapped, right, result);
+    dnn_gemm(g, swapped, right, result);
 }
 
 static void write_dq(struct dnn_graph *g, const struct cuda_attention_shape *s,
                      const struct extents *e, const struct grad_tensors *t, dnn_object ds,
-                     bool any_order)
+                     bool nondeterministic)
 {
     dnn_object k = virtual_float(g, e->qkv);
     dnn_object dq = dnn_tensor(g, UID_dq, dnn_type(s->type), e->qkv);
     dnn_reshape(g, t->k_swapped, k);
-    if (!any_order) {
-        dnn_product(g, ds, k, dq);
+    if (!nondeterministic) {
+        dnn_gemm(g, ds, k, dq);
         return;
     }
     dnn_object sum = dnn_tensor(g, UID_dq_sum, CUDNN_DATA_FLOAT,
                                 dnn_packed(e->qkv.dim[0], e->qkv.dim[1], s->n_time, s->depth));
-    dnn_product(g, ds, k, sum);
+    dnn_gemm(g, ds, k, sum);
     dnn_float(g, CUDNN_POINTWISE_IDENTITY, sum, NULL, dq);
 }
 
 static void write_grad(struct dnn_graph *g, const struct cuda_attention_shape *s,
-                       const struct extents *e, bool any_order)
+                       const struct extents *e, bool nondeterministic)
 {
     cudnnDataType_t type = dnn_type(s->type);
     struct dnn_extent one_each = dnn_packed(e->lse.dim[0], e->lse.dim[1], s->n_time, 1);
@@ -206,21 +206,21 @@ static void write_grad(struct dnn_graph *g, const struct cuda_attention_shape *s
     write_delta(g, s, e, &t);
 
     dnn_object scores = virtual_float(g, e->scores);
-    dnn_product(g, t.q, t.k_swapped, scores);
+    dnn_gemm(g, t.q, t.k_swapped, scores);
     scores = scores_of(g, e, CUDNN_POINTWISE_MUL, scores, t.scale);
     scores = scores_of(g, e, CUDNN_POINTWISE_SUB, scores, t.lse);
     if (s->causal)
         scores = mask_of(g, e, scores, dnn_scalar(g, UID_masked));
     dnn_object p = scores_of(g, e, CUDNN_POINTWISE_EXP, scores, NULL);
-    write_swapped_product(g, s, e, p, t.dy, dnn_tensor(g, UID_dv, type, e->qkv));
+    write_swapped_gemm(g, s, e, p, t.dy, dnn_tensor(g, UID_dv, type, e->qkv));
 
     dnn_object ds = virtual_float(g, e->scores);
-    dnn_product(g, t.dy, t.v_swapped, ds);
+    dnn_gemm(g, t.dy, t.v_swapped, ds);
     ds = scores_of(g, e, CUDNN_POINTWISE_SUB, ds, t.delta);
     ds = scores_of(g, e, CUDNN_POINTWISE_MUL, ds, p);
     ds = scores_of(g, e, CUDNN_POINTWISE_MUL, ds, t.scale);
-    write_swapped_product(g, s, e, ds, t.q, dnn_tensor(g, UID_dk, type, e->qkv));
-    write_dq(g, s, e, &t, ds, any_order);
+    write_swapped_gemm(g, s, e, ds, t.q, dnn_tensor(g, UID_dk, type, e->qkv));
+    write_dq(g, s, e, &t, ds, nondeterministic);
 }
 
 /* ---- parts ---------------------------------------------------------------------------------- */
@@ -234,7 +234,8 @@ static struct pieces pieces_of(const struct cuda_attention *a, const struct part
     const struct cuda_attention_shape *s = &a->shape;
     size_t total = 0, n = (size_t)(part->n_batch * part->n_heads * s->n_time) * sizeof(float);
     struct pieces pieces = {.delta = cuda_work_take(&total, s->is_grad ? n : 0)};
-    pieces.dq_sum = cuda_work_take(&total, s->is_grad && a->any_order ? n * (size_t)s->depth : 0);
+    pieces.dq_sum =
+        cuda_work_take(&total, s->is_grad && a->nondeterministic ? n * (size_t)s->depth : 0);
     pieces.engine = total;
     return pieces;
 }
@@ -253,7 +254,7 @@ static enum snug_status plan_part(const struct cuda_attention *a, struct part *p
     struct dnn_wish wish = {.most_work_bytes = (int64_t)(most_work_bytes - own)};
     struct dnn_key key = {DNN_BY_attention,
                           {s->n_heads, s->n_time, s->depth, s->type, s->causal, s->is_grad,
-                           part->n_batch, part->n_heads, a->any_order}};
+                           part->n_batch, part->n_heads, a->nondeterministic}};
     if (dnn_plan_again(&key, &wish, &part->plan, engine_bytes))
         return SNUG_OK;
     cudnnHandle_t handle;
@@ -263,7 +264,7 @@ static enum snug_status plan_part(const struct cuda_attention *a, struct part *p
         return snug_fail(err, SNUG_NO_MEMORY, "attention: no memory for its graph");
     struct extents e = extents_of(s, part);
     if (s->is_grad)
-        write_grad(g, s, &e, a->any_order);
+        write_grad(g, s, &e, a->nondeterministic);
     else
         write_forward(g, s, &e);
     return dnn_plan_make(&key, g, handle, &wish, &part->plan, engine_bytes, err);
@@ -335,7 +336,7 @@ enum snug_status cuda_attention_prepare(const struct cuda_attention_shape *shape
     if (a == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "attention: no memory to prepare it");
     a->shape = *shape;
-    a->any_order = shape->any_order && cudnnGetVersion() >= 90600;
+    a->nondeterministic = shape->nondeterministic && cudnnGetVersion() >= 90600;
     a->scale = 1.0f / sqrtf((float)shape->depth);
     a->masked =
         cudnnGetVersion() < 91000 ? -FLT_MAX : -INFINITY; /* what an engine knows a mask by */
@@ -388,7 +389,7 @@ static enum snug_status run_part(const struct cuda_attention *a, const struct pa
         GIVE(UID_delta, (char *)call->work + pieces.delta);
         GIVE(UID_one, &one);
     }
-    if (s->is_grad && a->any_order)
+    if (s->is_grad && a->nondeterministic)
         GIVE(UID_dq_sum, (char *)call->work + pieces.dq_sum);
 #undef GIVE
     cudnnHandle_t handle;

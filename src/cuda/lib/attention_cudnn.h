@@ -14,7 +14,7 @@ struct cuda_attention_shape {
     int64_t n_batch, n_heads, n_time, depth; /* B, H, T, D */
     enum dtype type;
     bool causal, is_grad;
-    bool any_order; /* the gradient may be summed up in no fixed order */
+    bool nondeterministic; /* the gradient may be summed up in no fixed order */
 };
 
 struct cuda_attention_call {

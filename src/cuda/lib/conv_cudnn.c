@@ -49,11 +49,12 @@ static enum snug_status plan_of(const struct cuda_conv_shape *s, enum dtype type
                                 size_t most_work_bytes, struct dnn_plan **plan,
                                 struct snug_error *err)
 {
-    const unsigned any_order = 1u << CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
+    const unsigned nondeterministic = 1u << CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
     const unsigned fewer_bits =
         1u << CUDNN_NUMERICAL_NOTE_TENSOR_CORE | 1u << CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS;
     struct dnn_wish wish = {.most_work_bytes = (int64_t)most_work_bytes,
-                            .refused_notes = any_order | (type == DTYPE_f32 ? fewer_bits : 0u)};
+                            .refused_notes =
+                                nondeterministic | (type == DTYPE_f32 ? fewer_bits : 0u)};
     struct dnn_key key = {DNN_BY_convolution,
                           {s->kind, s->n, s->x_h, s->x_w, s->x_c, s->y_h, s->y_w, s->y_c,
                            s->kernel_h, s->kernel_w, s->stride, s->pad, s->groups, type, w_type}};

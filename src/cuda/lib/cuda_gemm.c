@@ -1,7 +1,7 @@
 /*
- * cuda_gemm.c -- matrix products by cuBLASLt: their description, and running them.
+ * cuda_gemm.c -- matmuls by cuBLASLt: their description, and running them.
  *
- * Everything about a product that does not change from step to step is described once, when it is
+ * Everything about a matmul that does not change from step to step is described once, when it is
  * prepared.  A run only puts in addresses.
  */
 #include "cuda/lib/cuda_gemm.h"
@@ -15,22 +15,22 @@ static cudaDataType_t type_of(enum dtype type)
     return type == DTYPE_f32 ? CUDA_R_32F : type == DTYPE_bf16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
-static cublasLtEpilogue_t epilogue_of(const struct cuda_product_shape *s)
+static cublasLtEpilogue_t epilogue_of(const struct cuda_gemm_shape *s)
 {
     switch (s->end) {
-    case PRODUCT_bias:
+    case GEMM_bias:
         return CUBLASLT_EPILOGUE_BIAS;
-    case PRODUCT_gelu:
+    case GEMM_gelu:
         if (s->keeps_before)
             return s->has_bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
         return s->has_bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
-    case PRODUCT_dgelu:
+    case GEMM_dgelu:
         return CUBLASLT_EPILOGUE_DGELU;
-    case PRODUCT_dgelu_sums: /* of the gradient's columns, which are its rows */
+    case GEMM_dgelu_sums: /* of the gradient's columns, which are its rows */
         return CUBLASLT_EPILOGUE_DGELU_BGRAD;
-    case PRODUCT_sums_a: /* our A is its right matrix, which it calls B */
+    case GEMM_sums_a: /* our A is its right matrix, which it calls B */
         return CUBLASLT_EPILOGUE_BGRADB;
-    case PRODUCT_sums_b:
+    case GEMM_sums_b:
         return CUBLASLT_EPILOGUE_BGRADA;
     default:
         return CUBLASLT_EPILOGUE_DEFAULT;
@@ -38,11 +38,11 @@ static cublasLtEpilogue_t epilogue_of(const struct cuda_product_shape *s)
 }
 
 /* The address that goes to the library as that of a bias: what is added, or what is summed up. */
-static void *bias_of(const struct cuda_product_shape *s, const struct cuda_product_call *call)
+static void *bias_of(const struct cuda_gemm_shape *s, const struct cuda_gemm_call *call)
 {
-    if (s->end == PRODUCT_sums_a || s->end == PRODUCT_sums_b || s->end == PRODUCT_dgelu_sums)
+    if (s->end == GEMM_sums_a || s->end == GEMM_sums_b || s->end == GEMM_dgelu_sums)
         return call->sums;
-    return s->end == PRODUCT_bias || s->has_bias ? (void *)call->bias : NULL;
+    return s->end == GEMM_bias || s->has_bias ? (void *)call->bias : NULL;
 }
 
 static cublasStatus_t set(cublasLtMatmulDesc_t how, cublasLtMatmulDescAttributes_t attribute,
@@ -51,22 +51,21 @@ static cublasStatus_t set(cublasLtMatmulDesc_t how, cublasLtMatmulDescAttributes
     return cublasLtMatmulDescSetAttribute(how, attribute, value, bytes);
 }
 
-static cublasStatus_t set_addresses(const struct cuda_product *p,
-                                    const struct cuda_product_call *call)
+static cublasStatus_t set_addresses(const struct cuda_gemm *p, const struct cuda_gemm_call *call)
 {
     void *bias = bias_of(&p->shape, call);
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
     if (bias != NULL)
         status = set(p->how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
-    if (status == CUBLAS_STATUS_SUCCESS && cuda_product_has_before(&p->shape))
+    if (status == CUBLAS_STATUS_SUCCESS && cuda_gemm_has_before(&p->shape))
         status = set(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &call->before,
                      sizeof call->before);
     return status;
 }
 
-static cublasStatus_t describe_how(struct cuda_product *p)
+static cublasStatus_t describe_how(struct cuda_gemm *p)
 {
-    const struct cuda_product_shape *s = &p->shape;
+    const struct cuda_gemm_shape *s = &p->shape;
     /* Sums in fp32 for every type; for fp32 operands this is fp32 proper, not its 10-bit kin. */
     cublasStatus_t status = cublasLtMatmulDescCreate(&p->how, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     int32_t left = s->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -79,12 +78,12 @@ static cublasStatus_t describe_how(struct cuda_product *p)
         status = set(p->how, CUBLASLT_MATMUL_DESC_TRANSB, &right, sizeof right);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = set(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
-    if (status == CUBLAS_STATUS_SUCCESS && cuda_product_has_before(s))
+    if (status == CUBLAS_STATUS_SUCCESS && cuda_gemm_has_before(s))
         status =
             set(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &before_pitch, sizeof before_pitch);
     /* The search for algorithms looks at these addresses for their alignment only. */
     void *aligned = (void *)(uintptr_t)s->alignment; // NOLINT(performance-no-int-to-ptr)
-    struct cuda_product_call nowhere = {.bias = aligned, .before = aligned, .sums = aligned};
+    struct cuda_gemm_call nowhere = {.bias = aligned, .before = aligned, .sums = aligned};
     return status == CUBLAS_STATUS_SUCCESS ? set_addresses(p, &nowhere) : status;
 }
 
@@ -104,9 +103,9 @@ static cublasStatus_t describe_matrix(cublasLtMatrixLayout_t *matrix, enum dtype
     return status;
 }
 
-static cublasStatus_t describe(struct cuda_product *p)
+static cublasStatus_t describe(struct cuda_gemm *p)
 {
-    const struct cuda_product_shape *s = &p->shape;
+    const struct cuda_gemm_shape *s = &p->shape;
     cublasStatus_t status = describe_how(p);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = describe_matrix(&p->left, s->type, s->b_transposed ? s->k : s->n,
@@ -119,7 +118,7 @@ static cublasStatus_t describe(struct cuda_product *p)
     return status;
 }
 
-void cuda_product_release(struct cuda_product *p)
+void cuda_gemm_release(struct cuda_gemm *p)
 {
     if (p == NULL)
         return;
@@ -134,55 +133,53 @@ void cuda_product_release(struct cuda_product *p)
     free(p);
 }
 
-static enum snug_status nothing_found(const struct cuda_product_shape *s, struct snug_error *err)
+static enum snug_status nothing_found(const struct cuda_gemm_shape *s, struct snug_error *err)
 {
     return snug_fail(err, SNUG_UNSUPPORTED,
-                     "cuBLASLt has no algorithm for a product of %lld x %lld x %lld in %s to %s",
+                     "cuBLASLt has no algorithm for a matmul of %lld x %lld x %lld in %s to %s",
                      (long long)s->m, (long long)s->n, (long long)s->k, dtype_name(s->type),
                      dtype_name(s->c_type));
 }
 
-enum snug_status cuda_product_prepare(const struct cuda_product_shape *shape,
-                                      struct cuda_product **product, struct snug_error *err)
+enum snug_status cuda_gemm_prepare(const struct cuda_gemm_shape *shape, struct cuda_gemm **gemm,
+                                   struct snug_error *err)
 {
-    *product = NULL;
-    if (!cuda_product_end_fits(shape))
+    *gemm = NULL;
+    if (!cuda_gemm_end_fits(shape))
         return SNUG_OK;
-    struct cuda_product *p = calloc(1, sizeof *p);
+    struct cuda_gemm *p = calloc(1, sizeof *p);
     if (p == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "product: no memory to prepare it");
-    p->shape = cuda_product_unpacked(shape);
+        return snug_fail(err, SNUG_NO_MEMORY, "matmul: no memory to prepare it");
+    p->shape = cuda_gemm_unpacked(shape);
     bool found = false;
     enum snug_status status = cuda_library_blas(&p->handle, err);
     if (status == SNUG_OK)
-        status = cuda_library_check_blas(describe(p), "describing a product", err);
+        status = cuda_library_check_blas(describe(p), "describing a matmul", err);
     if (status == SNUG_OK)
-        status = cuda_product_choose(p, &found, err);
-    if (status == SNUG_OK && !found && shape->end == PRODUCT_plain)
+        status = cuda_gemm_choose(p, &found, err);
+    if (status == SNUG_OK && !found && shape->end == GEMM_plain)
         status = nothing_found(&p->shape, err);
     if (status == SNUG_OK && found)
-        *product = p;
+        *gemm = p;
     else
-        cuda_product_release(p);
+        cuda_gemm_release(p);
     return status;
 }
 
-cublasStatus_t cuda_product_launch(const struct cuda_product *p,
-                                   const cublasLtMatmulAlgo_t *algorithm,
-                                   const struct cuda_product_call *call)
+cublasStatus_t cuda_gemm_launch(const struct cuda_gemm *p, const cublasLtMatmulAlgo_t *algorithm,
+                                const struct cuda_gemm_call *call)
 {
     cublasStatus_t status = set_addresses(p, call);
     if (status != CUBLAS_STATUS_SUCCESS)
         return status;
     return cublasLtMatmul(p->handle, p->how, &call->alpha, call->b, p->left, call->a, p->right,
                           &call->beta, call->r != NULL ? call->r : call->c, p->result, call->c,
-                          p->result, algorithm, call->work, cuda_product_work_bytes(&p->shape),
+                          p->result, algorithm, call->work, cuda_gemm_work_bytes(&p->shape),
                           call->stream);
 }
 
-enum snug_status cuda_product_run(struct cuda_product *product,
-                                  const struct cuda_product_call *call, struct snug_error *err)
+enum snug_status cuda_gemm_run(struct cuda_gemm *gemm, const struct cuda_gemm_call *call,
+                               struct snug_error *err)
 {
-    return cuda_library_check_blas(cuda_product_launch(product, &product->algorithm, call),
-                                   "a product", err);
+    return cuda_library_check_blas(cuda_gemm_launch(gemm, &gemm->algorithm, call), "a matmul", err);
 }

@@ -1,5 +1,5 @@
 /*
- * cuda_libs.h -- NVIDIA's libraries, opened once a process and shared by all rows that use them.
+ * cuda_libs.h -- NVIDIA's libraries, opened once a process and shared by all kernels that use them.
  *
  * A handle is made when it is first asked for, before the first step: a model without attention never
  * loads cuDNN.  What a handle takes of the device's memory is no part of the plan but of `runtime`.  It is

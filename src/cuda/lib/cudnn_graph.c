@@ -139,9 +139,9 @@ void dnn_float(struct dnn_graph *g, cudnnPointwiseMode_t mode, dnn_object x, dnn
         g, &(struct dnn_pointwise){.mode = mode, .math = CUDNN_DATA_FLOAT, .x = x, .b = b, .y = y});
 }
 
-void dnn_product(struct dnn_graph *g, dnn_object a, dnn_object b, dnn_object c)
+void dnn_gemm(struct dnn_graph *g, dnn_object a, dnn_object b, dnn_object c)
 {
-    const char *what = "a product";
+    const char *what = "a matmul";
     const cudnnDataType_t math = CUDNN_DATA_FLOAT;
     dnn_object mode = make(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR, what);
     set(g, mode, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &math, what);

@@ -48,7 +48,7 @@ void dnn_pointwise(struct dnn_graph *g, const struct dnn_pointwise *how);
 /* y = mode(x, b) in fp32; b may be NULL */
 void dnn_float(struct dnn_graph *g, cudnnPointwiseMode_t mode, dnn_object x, dnn_object b,
                dnn_object y);
-void dnn_product(struct dnn_graph *g, dnn_object a, dnn_object b, dnn_object c);
+void dnn_gemm(struct dnn_graph *g, dnn_object a, dnn_object b, dnn_object c);
 void dnn_reduce(struct dnn_graph *g, cudnnReduceTensorOp_t how, dnn_object x, dnn_object y);
 void dnn_reshape(struct dnn_graph *g, dnn_object x, dnn_object y);
 

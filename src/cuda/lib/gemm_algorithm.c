@@ -1,9 +1,9 @@
 /*
- * gemm_algorithm.c -- which of cuBLASLt's algorithms makes a product.
+ * gemm_algorithm.c -- which of cuBLASLt's algorithms makes a matmul.
  *
  * The library names candidates, best guess first.  They are timed once, in turns, on numbers like those
  * of training (constants run faster than data does), and the fastest is pinned to the shape: like
- * products of a model are made alike, and give like bits.  Candidates that differ by less than MARGIN
+ * matmuls of a model are made alike, and give like bits.  Candidates that differ by less than MARGIN
  * are not told apart by a timing, and so the earlier one stays.  Pins are kept in a file: another run
  * takes the same (tuning_cache.h).
  *
@@ -25,19 +25,19 @@ static const float MARGIN = 0.97f;
 /* The least alignment of operands, in bytes.  Algorithms that load whole tiles by hardware need 16, and
  * compute-sanitizer's racecheck breaks on them: SNUG_CUDA_UNALIGNED leaves them out of what is chosen from
  * (not out of what was pinned before). */
-static uint32_t alignment_of(const struct cuda_product_shape *s)
+static uint32_t alignment_of(const struct cuda_gemm_shape *s)
 {
     size_t least = dtype_bytes(s->type) < dtype_bytes(s->c_type) ? dtype_bytes(s->type)
                                                                  : dtype_bytes(s->c_type);
     return getenv("SNUG_CUDA_UNALIGNED") != NULL ? (uint32_t)least : (uint32_t)s->alignment;
 }
 
-static cublasStatus_t prefer(cublasLtMatmulPreference_t wish, const struct cuda_product_shape *s)
+static cublasStatus_t prefer(cublasLtMatmulPreference_t wish, const struct cuda_gemm_shape *s)
 {
     static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
-    uint64_t work_bytes = cuda_product_work_bytes(s);
+    uint64_t work_bytes = cuda_gemm_work_bytes(s);
     uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     uint32_t alignment = alignment_of(s);
     cublasStatus_t status = cublasLtMatmulPreferenceSetAttribute(
@@ -52,8 +52,8 @@ static cublasStatus_t prefer(cublasLtMatmulPreference_t wish, const struct cuda_
     return status;
 }
 
-/* *n_good: how many there are; 0 if the library refuses the product. */
-static cublasStatus_t candidates(const struct cuda_product *p,
+/* *n_good: how many there are; 0 if the library refuses the matmul. */
+static cublasStatus_t candidates(const struct cuda_gemm *p,
                                  cublasLtMatmulHeuristicResult_t found[N_CANDIDATES], int *n_good)
 {
     cublasLtMatmulPreference_t wish = NULL;
@@ -78,7 +78,7 @@ static cublasStatus_t candidates(const struct cuda_product *p,
 struct room { /* where candidates are tried: one block of memory for as long as it takes */
     char *block;
     size_t total;
-    struct cuda_product_call call;
+    struct cuda_gemm_call call;
     cudaEvent_t begin, end;
 };
 
@@ -124,10 +124,10 @@ static cudaError_t fill(char *block, size_t bytes, enum dtype type)
     return status;
 }
 
-static cudaError_t open_room(const struct cuda_product_shape *s, struct room *room)
+static cudaError_t open_room(const struct cuda_gemm_shape *s, struct room *room)
 {
     /* A bias gradient comes with that of the weights, which is added to what is there. */
-    bool is_added = s->end == PRODUCT_sums_a || s->end == PRODUCT_sums_b;
+    bool is_added = s->end == GEMM_sums_a || s->end == GEMM_sums_b;
     size_t a = take(&room->total, matrix_bytes(s->a_transposed ? s->k : s->m, s->lda, s->n_batch,
                                                s->batch_a, s->type));
     size_t b = take(&room->total, matrix_bytes(s->b_transposed ? s->n : s->k, s->ldb, s->n_batch,
@@ -135,10 +135,9 @@ static cudaError_t open_room(const struct cuda_product_shape *s, struct room *ro
     size_t vector = take(&room->total, (size_t)(s->m + s->n) * sizeof(float));
     size_t operands = room->total;
     size_t c = take(&room->total, matrix_bytes(s->m, s->ldc, s->n_batch, s->batch_c, s->c_type));
-    size_t before =
-        take(&room->total,
-             cuda_product_has_before(s) ? (size_t)(s->m * s->n) * dtype_bytes(s->c_type) : 0);
-    size_t work = take(&room->total, cuda_product_work_bytes(s));
+    size_t before = take(
+        &room->total, cuda_gemm_has_before(s) ? (size_t)(s->m * s->n) * dtype_bytes(s->c_type) : 0);
+    size_t work = take(&room->total, cuda_gemm_work_bytes(s));
 
     cudaError_t status = cudaMalloc((void **)&room->block, room->total);
     if (status == cudaSuccess)
@@ -151,16 +150,16 @@ static cudaError_t open_room(const struct cuda_product_shape *s, struct room *ro
         status = cudaEventCreate(&room->end);
     if (status != cudaSuccess)
         return status;
-    room->call = (struct cuda_product_call){.a = room->block + a,
-                                            .b = room->block + b,
-                                            .c = room->block + c,
-                                            .r = room->block + c,
-                                            .alpha = 1.0f,
-                                            .beta = is_added ? 1.0f : 0.0f,
-                                            .bias = room->block + vector,
-                                            .before = room->block + before,
-                                            .sums = room->block + vector,
-                                            .work = room->block + work};
+    room->call = (struct cuda_gemm_call){.a = room->block + a,
+                                         .b = room->block + b,
+                                         .c = room->block + c,
+                                         .r = room->block + c,
+                                         .alpha = 1.0f,
+                                         .beta = is_added ? 1.0f : 0.0f,
+                                         .bias = room->block + vector,
+                                         .before = room->block + before,
+                                         .sums = room->block + vector,
+                                         .work = room->block + work};
     return cudaSuccess;
 }
 
@@ -185,17 +184,17 @@ static float elapsed(const struct room *room)
 }
 
 /* Milliseconds; negative: it does not run. */
-static float time_one(const struct cuda_product *p, const cublasLtMatmulAlgo_t *algorithm,
+static float time_one(const struct cuda_gemm *p, const cublasLtMatmulAlgo_t *algorithm,
                       const struct room *room)
 {
     if (cudaEventRecord(room->begin, NULL) != cudaSuccess ||
-        cuda_product_launch(p, algorithm, &room->call) != CUBLAS_STATUS_SUCCESS)
+        cuda_gemm_launch(p, algorithm, &room->call) != CUBLAS_STATUS_SUCCESS)
         return -1.0f;
     return elapsed(room);
 }
 
 /* Once: a GPU that was idle is slow at first. */
-static void warm_up(const struct cuda_product *p, const cublasLtMatmulAlgo_t *algorithm,
+static void warm_up(const struct cuda_gemm *p, const cublasLtMatmulAlgo_t *algorithm,
                     const struct room *room)
 {
     static bool is_warm;
@@ -209,7 +208,7 @@ static void warm_up(const struct cuda_product *p, const cublasLtMatmulAlgo_t *al
 }
 
 /* The least of some timings of each, in turns; 0: it does not run. */
-static void time_all(const struct cuda_product *p, const cublasLtMatmulHeuristicResult_t *found,
+static void time_all(const struct cuda_gemm *p, const cublasLtMatmulHeuristicResult_t *found,
                      int n_found, const struct room *room, float *ms)
 {
     warm_up(p, &found[0].algo, room);
@@ -225,7 +224,7 @@ static void time_all(const struct cuda_product *p, const cublasLtMatmulHeuristic
 
 /* Chooses among what was found; where there is no room to time, the first.  False: none of them runs,
  * whatever the library says. */
-static bool take_fastest(struct cuda_product *p, const cublasLtMatmulHeuristicResult_t *found,
+static bool take_fastest(struct cuda_gemm *p, const cublasLtMatmulHeuristicResult_t *found,
                          int n_found)
 {
     struct room room = {0};
@@ -264,22 +263,22 @@ static float time_copy(void)
     return best > 0.0f ? 2.0f * (float)half / best : 0.0f;
 }
 
-/* Pinned as algorithms are, under a shape that no product has: choices made with it stay the same. */
+/* Pinned as algorithms are, under a shape that no matmul has: choices made with it stay the same. */
 static float copy_rate(void)
 {
-    const struct cuda_product_shape none = {0};
+    const struct cuda_gemm_shape none = {0};
     cublasLtMatmulAlgo_t no_algorithm = {0};
     float rate = 0.0f;
     bool from_file;
-    if (!product_pin_find(&none, &no_algorithm, &rate, &from_file)) {
+    if (!tuning_cache_find(&none, &no_algorithm, &rate, &from_file)) {
         rate = time_copy();
-        (void)product_pin_add(&none, &no_algorithm, rate, NULL);
+        (void)tuning_cache_add(&none, &no_algorithm, rate, NULL);
     }
     return rate;
 }
 
-bool cuda_product_is_worth(const struct cuda_product *fused, const struct cuda_product *plain,
-                           int64_t n_bytes)
+bool cuda_gemm_is_worth(const struct cuda_gemm *fused, const struct cuda_gemm *plain,
+                        int64_t n_bytes)
 {
     const double tie = 1.1;
     float rate = copy_rate();
@@ -290,35 +289,35 @@ bool cuda_product_is_worth(const struct cuda_product *fused, const struct cuda_p
 }
 
 /* A pin comes from a file that anybody may have written. */
-static bool still_serves(const struct cuda_product *p)
+static bool still_serves(const struct cuda_gemm *p)
 {
     cublasLtMatmulHeuristicResult_t checked;
     return cublasLtMatmulAlgoCheck(p->handle, p->how, p->left, p->right, p->result, p->result,
                                    &p->algorithm, &checked) == CUBLAS_STATUS_SUCCESS &&
            checked.state == CUBLAS_STATUS_SUCCESS &&
-           checked.workspaceSize <= cuda_product_work_bytes(&p->shape);
+           checked.workspaceSize <= cuda_gemm_work_bytes(&p->shape);
 }
 
-enum snug_status cuda_product_choose(struct cuda_product *p, bool *found, struct snug_error *err)
+enum snug_status cuda_gemm_choose(struct cuda_gemm *p, bool *found, struct snug_error *err)
 {
     bool from_file;
     *found = true;
-    if (product_pin_find(&p->shape, &p->algorithm, &p->ms, &from_file) &&
+    if (tuning_cache_find(&p->shape, &p->algorithm, &p->ms, &from_file) &&
         (!from_file || still_serves(p)))
         return SNUG_OK;
     cublasLtMatmulHeuristicResult_t results[N_CANDIDATES];
     int n = 0;
     cublasStatus_t status = candidates(p, results, &n);
     *found = n > 0;
-    if (n == 0) /* an end may be refused in many ways; a product without one should not be */
-        return p->shape.end == PRODUCT_plain
+    if (n == 0) /* an end may be refused in many ways; a matmul without one should not be */
+        return p->shape.end == GEMM_plain
                    ? cuda_library_check_blas(status, "looking for an algorithm", err)
                    : SNUG_OK;
     *found = take_fastest(p, results, n);
     if (!*found)
         return SNUG_OK;
-    TRY(product_pin_add(&p->shape, &p->algorithm, p->ms, err));
+    TRY(tuning_cache_add(&p->shape, &p->algorithm, p->ms, err));
     /* another rank's, if it was first */
-    (void)product_pin_find(&p->shape, &p->algorithm, &p->ms, &from_file);
+    (void)tuning_cache_find(&p->shape, &p->algorithm, &p->ms, &from_file);
     return SNUG_OK;
 }

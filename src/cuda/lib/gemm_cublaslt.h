@@ -1,5 +1,5 @@
 /*
- * gemm_cublaslt.h -- between the two halves of the products on cuBLASLt: cuda_gemm.c describes and runs
+ * gemm_cublaslt.h -- between the two halves of the matmuls on cuBLASLt: cuda_gemm.c describes and runs
  * them, gemm_algorithm.c finds their algorithms.
  */
 #ifndef SNUG_CUDA_LIB_GEMM_CUBLASLT_H
@@ -10,8 +10,8 @@
 
 /* cuBLASLt counts columns first: it is asked for C^T = op(B)^T op(A)^T, so that its left matrix is
  * our B, its right one our A, and its rows are our columns. */
-struct cuda_product {
-    struct cuda_product_shape shape; /* with every stride filled in */
+struct cuda_gemm {
+    struct cuda_gemm_shape shape; /* with every stride filled in */
     cublasLtHandle_t handle;
     cublasLtMatmulDesc_t how;
     cublasLtMatrixLayout_t left, right, result;
@@ -20,10 +20,9 @@ struct cuda_product {
 };
 
 /* Into p->algorithm and p->ms.  *found is false if the library has none. */
-enum snug_status cuda_product_choose(struct cuda_product *p, bool *found, struct snug_error *err);
-/* One product, with `algorithm`. */
-cublasStatus_t cuda_product_launch(const struct cuda_product *p,
-                                   const cublasLtMatmulAlgo_t *algorithm,
-                                   const struct cuda_product_call *call);
+enum snug_status cuda_gemm_choose(struct cuda_gemm *p, bool *found, struct snug_error *err);
+/* One matmul, with `algorithm`. */
+cublasStatus_t cuda_gemm_launch(const struct cuda_gemm *p, const cublasLtMatmulAlgo_t *algorithm,
+                                const struct cuda_gemm_call *call);
 
 #endif

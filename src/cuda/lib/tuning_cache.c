@@ -9,35 +9,36 @@
 
 #include "cuda/tuning_cache_file.h"
 
-_Static_assert(sizeof(cublasLtMatmulAlgo_t) == PIN_WORDS * sizeof(uint64_t), "the words of a pin");
+_Static_assert(sizeof(cublasLtMatmulAlgo_t) == TUNING_WORDS * sizeof(uint64_t),
+               "the words of a pin");
 
 static struct { /* one thread prepares */
-    struct pin_list list;
+    struct tuning_list list;
     bool is_read; /* the file, if there is one */
     char title[384];
     char *path; /* where new pins are added; NULL: nowhere.  Lives as long as the process */
 } table;
 
-static void write_key(const struct cuda_product_shape *s, int64_t key[PIN_KEY])
+static void write_key(const struct cuda_gemm_shape *s, int64_t key[TUNING_KEY])
 {
-    const int64_t numbers[PIN_KEY] = {s->m,
-                                      s->n,
-                                      s->k,
-                                      s->lda,
-                                      s->ldb,
-                                      s->ldc,
-                                      s->n_batch,
-                                      s->batch_a,
-                                      s->batch_b,
-                                      s->batch_c,
-                                      s->type,
-                                      s->c_type,
-                                      s->end,
-                                      s->has_bias,
-                                      s->keeps_before,
-                                      s->alignment,
-                                      s->a_transposed,
-                                      s->b_transposed};
+    const int64_t numbers[TUNING_KEY] = {s->m,
+                                         s->n,
+                                         s->k,
+                                         s->lda,
+                                         s->ldb,
+                                         s->ldc,
+                                         s->n_batch,
+                                         s->batch_a,
+                                         s->batch_b,
+                                         s->batch_c,
+                                         s->type,
+                                         s->c_type,
+                                         s->end,
+                                         s->has_bias,
+                                         s->keeps_before,
+                                         s->alignment,
+                                         s->a_transposed,
+                                         s->b_transposed};
     memcpy(key, numbers, sizeof numbers);
 }
 
@@ -61,41 +62,41 @@ static void read_file(void)
     table.is_read = true;
     if (!write_title(table.title, sizeof table.title))
         return;
-    table.list.failed = !pins_file_path(table.title, &table.path);
+    table.list.failed = !tuning_cache_file_path(table.title, &table.path);
     if (table.path != NULL)
-        (void)pins_file_read(table.path, table.title, &table.list);
+        (void)tuning_cache_file_read(table.path, table.title, &table.list);
 }
 
-bool product_pin_find(const struct cuda_product_shape *shape, cublasLtMatmulAlgo_t *algorithm,
-                      float *ms, bool *from_file)
+bool tuning_cache_find(const struct cuda_gemm_shape *shape, cublasLtMatmulAlgo_t *algorithm,
+                       float *ms, bool *from_file)
 {
-    int64_t key[PIN_KEY];
+    int64_t key[TUNING_KEY];
     write_key(shape, key);
     if (!table.is_read)
         read_file();
-    const struct pin *pin = pin_list_find(&table.list, key);
-    if (pin == NULL)
+    const struct tuning *tuning = tuning_list_find(&table.list, key);
+    if (tuning == NULL)
         return false;
-    memcpy(algorithm, pin->algorithm, sizeof *algorithm);
-    *ms = pin->ms;
-    *from_file = pin->from_file;
+    memcpy(algorithm, tuning->algorithm, sizeof *algorithm);
+    *ms = tuning->ms;
+    *from_file = tuning->from_file;
     return true;
 }
 
-enum snug_status product_pin_add(const struct cuda_product_shape *shape,
-                                 const cublasLtMatmulAlgo_t *algorithm, float ms,
-                                 struct snug_error *err)
+enum snug_status tuning_cache_add(const struct cuda_gemm_shape *shape,
+                                  const cublasLtMatmulAlgo_t *algorithm, float ms,
+                                  struct snug_error *err)
 {
-    struct pin pin = {.ms = ms};
-    write_key(shape, pin.key);
-    memcpy(pin.algorithm, algorithm, sizeof *algorithm);
-    struct pin *there = pin_list_find(&table.list, pin.key);
+    struct tuning tuning = {.ms = ms};
+    write_key(shape, tuning.key);
+    memcpy(tuning.algorithm, algorithm, sizeof *algorithm);
+    struct tuning *there = tuning_list_find(&table.list, tuning.key);
     if (there != NULL) {
-        pin.replaces = true;
-        *there = pin;
-    } else if (table.list.failed || !pin_list_add(&table.list, &pin))
-        return snug_fail(err, SNUG_NO_MEMORY, "product: no memory for the chosen algorithms");
+        tuning.replaces = true;
+        *there = tuning;
+    } else if (table.list.failed || !tuning_list_add(&table.list, &tuning))
+        return snug_fail(err, SNUG_NO_MEMORY, "matmul: no memory for the chosen algorithms");
     if (table.path != NULL)
-        pins_file_add(table.path, table.title, &table.list);
+        tuning_cache_file_add(table.path, table.title, &table.list);
     return SNUG_OK;
 }

@@ -1,8 +1,8 @@
 /*
- * tuning_cache.h -- which algorithm makes which product, from its first choice on.
+ * tuning_cache.h -- which algorithm makes which matmul, from its first choice on.
  *
  * The table lives as long as the process, and its file (tuning_cache_file.h) longer: another run makes every
- * product with the same algorithm, gives the same bits, and starts without timing anything.
+ * matmul with the same algorithm, gives the same bits, and starts without timing anything.
  */
 #ifndef SNUG_CUDA_LIB_TUNING_CACHE_H
 #define SNUG_CUDA_LIB_TUNING_CACHE_H
@@ -12,10 +12,10 @@
 
 /* The shape is one with every stride filled in.  ms: what it took when it was chosen.  A pin that is added
  * takes the place of one that no longer serves; what counts afterwards is what is found. */
-bool product_pin_find(const struct cuda_product_shape *shape, cublasLtMatmulAlgo_t *algorithm,
-                      float *ms, bool *from_file);
-enum snug_status product_pin_add(const struct cuda_product_shape *shape,
-                                 const cublasLtMatmulAlgo_t *algorithm, float ms,
-                                 struct snug_error *err);
+bool tuning_cache_find(const struct cuda_gemm_shape *shape, cublasLtMatmulAlgo_t *algorithm,
+                       float *ms, bool *from_file);
+enum snug_status tuning_cache_add(const struct cuda_gemm_shape *shape,
+                                  const cublasLtMatmulAlgo_t *algorithm, float ms,
+                                  struct snug_error *err);
 
 #endif

@@ -376,7 +376,7 @@ KERNEL prodigy_parts(struct direction_job job, int64_t n, struct cuda_array g, s
 {
     SHARED struct prodigy_now now;
     struct range part = part_of(n);
-    double product = 0.0, size = 0.0;
+    double gemm = 0.0, size = 0.0;
     if (skips(&job))
         return;
     if (threadIdx.x == 0)
@@ -387,15 +387,15 @@ KERNEL prodigy_parts(struct direction_job job, int64_t n, struct cuda_array g, s
     EACH_OF(part)
     {
         float gradient = load(g.dtype, g.data, i) * clip;
-        product += (double)gradient *
-                   ((double)load(x0.dtype, x0.data, i) - (double)load(z.dtype, z.data, i));
+        gemm += (double)gradient *
+                ((double)load(x0.dtype, x0.data, i) - (double)load(z.dtype, z.data, i));
         s[i] = keep * s[i] + step * gradient;
         size += (double)fabsf(s[i]);
     }
-    product = block_sum(product);
+    gemm = block_sum(gemm);
     size = block_sum(size);
     if (threadIdx.x == 0) {
-        parts[2 * blockIdx.x] = product;
+        parts[2 * blockIdx.x] = gemm;
         parts[2 * blockIdx.x + 1] = size;
     }
 }
@@ -403,10 +403,10 @@ KERNEL prodigy_parts(struct direction_job job, int64_t n, struct cuda_array g, s
 KERNEL prodigy_whole(struct direction_job job, int64_t n, const double *parts, double *part)
 {
     bool skip = skips(&job);
-    double product = skip ? 0.0 : sum_parts(parts, parts_count(n), 2);
+    double gemm = skip ? 0.0 : sum_parts(parts, parts_count(n), 2);
     double size = skip ? 0.0 : sum_parts(parts + 1, parts_count(n), 2);
     if (threadIdx.x == 0) {
-        part[0] = product;
+        part[0] = gemm;
         part[1] = size;
     }
 }
@@ -415,9 +415,9 @@ KERNEL prodigy_estimate(struct direction_job job, int64_t n, const double *parts
 {
     if (skips(&job))
         return;
-    double product = sum_parts(parts, n, 2), size = sum_parts(parts + 1, n, 2);
+    double gemm = sum_parts(parts, n, 2), size = sum_parts(parts + 1, n, 2);
     if (threadIdx.x == 0)
-        prodigy_size(job.options, product, size, job.scalars);
+        prodigy_size(job.options, gemm, size, job.scalars);
 }
 
 int cuda_prodigy_sums(const struct direction_job *job, int64_t n, struct cuda_array g,

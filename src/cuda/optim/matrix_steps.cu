@@ -1,5 +1,5 @@
 /*
- * matrix_steps.cu -- what the optimizers that work on whole matrices do between products.
+ * matrix_steps.cu -- what the optimizers that work on whole matrices do between matmuls.
  *
  * Sums are in fp64, by parts and then over the parts, both by fixed trees (parts.h).
  */
@@ -213,7 +213,7 @@ int cuda_matrix_adam(int64_t n, float beta1, float rest1, float beta2, float res
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-KERNEL sum_products(int64_t n, int64_t step, const float *a, const float *b, double *parts)
+KERNEL sum_gemms(int64_t n, int64_t step, const float *a, const float *b, double *parts)
 {
     double sum = 0.0;
     EACH_OF(part_of(n))
@@ -234,13 +234,12 @@ int cuda_matrix_sum(int64_t n, int64_t step, const float *a, const float *b, dou
                     double *sum, void *stream)
 {
     int64_t n_parts = parts_count(n);
-    int error =
-        launch(sum_products, (unsigned)n_parts, PART_BLOCK, 0, stream, n, step, a, b, parts);
+    int error = launch(sum_gemms, (unsigned)n_parts, PART_BLOCK, 0, stream, n, step, a, b, parts);
     return error != 0 ? error : launch(sum_whole, 1, PART_BLOCK, 0, stream, n_parts, parts, sum);
 }
 
 /* A block for each row. */
-KERNEL row_products(int64_t n, const float *a, const float *b, float *values)
+KERNEL row_gemms(int64_t n, const float *a, const float *b, float *values)
 {
     int64_t first = (int64_t)blockIdx.x * n;
     struct range row = {first, first + n};
@@ -252,9 +251,9 @@ KERNEL row_products(int64_t n, const float *a, const float *b, float *values)
         values[blockIdx.x] = (float)sum;
 }
 
-int cuda_matrix_row_products(int64_t n, const float *a, const float *b, float *values, void *stream)
+int cuda_matrix_row_gemms(int64_t n, const float *a, const float *b, float *values, void *stream)
 {
-    return launch(row_products, (unsigned)n, PART_BLOCK, 0, stream, n, a, b, values);
+    return launch(row_gemms, (unsigned)n, PART_BLOCK, 0, stream, n, a, b, values);
 }
 
 KERNEL block_moments(struct moments_job job, struct cuda_array gradient, float *g, float *h,

@@ -1,5 +1,5 @@
 /*
- * matrix_steps.h -- launchers of matrix_steps.cu: what the optimizers that work on whole matrices do between products.
+ * matrix_steps.h -- launchers of matrix_steps.cu: what the optimizers that work on whole matrices do between matmuls.
  */
 #ifndef SNUG_CUDA_OPTIM_MATRIX_STEPS_H
 #define SNUG_CUDA_OPTIM_MATRIX_STEPS_H
@@ -14,7 +14,7 @@ CUDA_LAUNCHERS_BEGIN
 /* m = mu m + (1-mu) g; parts: the squares of u = (1-mu) g + mu m by parts */
 CUDA_LAUNCHER int cuda_muon_momentum(double mu, const double *scalars, int64_t n,
                                      struct cuda_array g, float *m, double *parts, void *stream);
-/* x = bf16(u / max(|u|, 1e-7)), u made again */
+/* x = bf16(u / max(|u|, 1e-7)), u recomputed */
 CUDA_LAUNCHER int cuda_muon_begin(double mu, const double *scalars, int64_t n, struct cuda_array g,
                                   const float *m, const double *parts, uint16_t *x, void *stream);
 CUDA_LAUNCHER int cuda_muon_end(const double *scalars, int64_t n, const uint16_t *x,
@@ -36,8 +36,8 @@ CUDA_LAUNCHER int cuda_matrix_sum(int64_t n, int64_t step, const float *a, const
                                   double *parts, double *sum, void *stream);
 /* Rows of q [n,n] times a value each; values[i] = row i of a times that of b. */
 CUDA_LAUNCHER int cuda_matrix_scale_rows(int64_t n, const float *values, float *q, void *stream);
-CUDA_LAUNCHER int cuda_matrix_row_products(int64_t n, const float *a, const float *b, float *values,
-                                           void *stream);
+CUDA_LAUNCHER int cuda_matrix_row_gemms(int64_t n, const float *a, const float *b, float *values,
+                                        void *stream);
 /* to [n_rows,width]: its rows, or its columns, are those of `from` in this order. */
 CUDA_LAUNCHER int cuda_matrix_take(bool columns, int64_t n_rows, int64_t width,
                                    const int64_t *order, const float *from, float *to,

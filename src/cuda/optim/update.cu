@@ -2,14 +2,14 @@
  * update.cu -- the op update: every elementwise optimizer, each byte of a parameter moved once.
  *
  * The rules come from src/optim in fp32, as in the fast rows of the CPU.  A kernel is made of a rule; how
- * numbers are kept (types, codes, a master copy, roundings by chance) is looked up while it runs, which
+ * numbers are kept (types, quantized elements, a master copy, roundings by chance) is looked up while it runs, which
  * costs branches that all threads take alike and is hidden behind the memory.
  *
  *     tensor      | block of threads: 16384 elements | ...
  *     block       | warp: units 0, 8, 16 ... | warp: units 1, 9, 17 ... | ...
  *     unit        | 128 elements, 4 a lane | 128 elements, 4 a lane |
  *
- * A unit of 256 elements is one block of codes of 8 bits or two of 4 bits, so a block's scale is the
+ * A unit of 256 elements is one block of quantized elements of 8 bits or two of 4 bits, so a block's scale is the
  * maximum over one warp.  Lanes read 16 bytes of fp32 side by side, 8 of 16-bit numbers.
  *
  * A launch takes several tensors.  The numbers of the step are made once for each block of threads, by its
@@ -29,14 +29,14 @@ enum {
     THREADS = 256,
     N_WARPS = THREADS / WARP,
     QUAD = 4,                    /* elements of a lane at once */
-    HALF_ELEMS = WARP * QUAD,    /* CODE_BLOCK_4 */
-    UNIT_ELEMS = 2 * HALF_ELEMS, /* CODE_BLOCK_8 */
+    HALF_ELEMS = WARP * QUAD,    /* QUANT_BLOCK_4 */
+    UNIT_ELEMS = 2 * HALF_ELEMS, /* QUANT_BLOCK_8 */
     UNITS = 64,                  /* of a block of threads */
     BLOCK_ELEMS = UNITS * UNIT_ELEMS,
     CONSTANTS_MOST = 16
 };
-static_assert((int)HALF_ELEMS == (int)CODE_BLOCK_4 && (int)UNIT_ELEMS == (int)CODE_BLOCK_8,
-              "a warp holds whole blocks of codes");
+static_assert((int)HALF_ELEMS == (int)QUANT_BLOCK_4 && (int)UNIT_ELEMS == (int)QUANT_BLOCK_8,
+              "a warp holds whole quant blocks");
 
 struct update_list {
     int n;
@@ -44,17 +44,17 @@ struct update_list {
 };
 
 /* Of numbers of either sign, and of positive ones. */
-template <bool CODED> struct update_maps {
+template <bool QUANTIZED> struct update_maps {
 };
 template <> struct update_maps<true> {
-    struct code_finder finder[2];
-    float value[2][CODES_MOST];
+    struct quant_finder finder[2];
+    float value[2][QUANT_VALUES_MOST];
 };
 
 struct update_shared { /* of a block of threads */
     float constants[CONSTANTS_MOST], factor;
     uint64_t key, state_key[MAX_STATES];
-    float value[2][CODES_MOST];
+    float value[2][QUANT_VALUES_MOST];
 };
 
 /* ---- the rules ------------------------------------------------------------------------------- */
@@ -137,7 +137,7 @@ DEVICE void quad_store(int type, void *data, int64_t at, int count, bool aligned
     }
 }
 
-/* The same, rounded by chance. */
+/* The same, rounded stochastically. */
 DEVICE void quad_store_by_chance(int type, const struct update_numbers *to, uint64_t key,
                                  int64_t at, int count, bool aligned, const float x[QUAD])
 {
@@ -150,12 +150,12 @@ DEVICE void quad_store_by_chance(int type, const struct update_numbers *to, uint
     quad_store_16(to->data, at, count, aligned, &four);
 }
 
-/* ---- codes ----------------------------------------------------------------------------------- */
+/* ---- quantized elements ----------------------------------------------------------------------------------- */
 
-/* Four codes as one word, the first lowest: of 8 bits, or of 4. */
-DEVICE uint32_t codes_word(int bits, const void *codes, int64_t at, int count, bool aligned)
+/* Four quantized elements as one word, the first lowest: of 8 bits, or of 4. */
+DEVICE uint32_t quant_load_word(int bits, const void *quants, int64_t at, int count, bool aligned)
 {
-    const uint8_t *from = (const uint8_t *)codes + (bits == 8 ? at : at / 2);
+    const uint8_t *from = (const uint8_t *)quants + (bits == 8 ? at : at / 2);
     if (count == QUAD && aligned)
         return bits == 8 ? *(const uint32_t *)from : *(const uint16_t *)from;
     uint32_t word = 0;
@@ -164,10 +164,10 @@ DEVICE uint32_t codes_word(int bits, const void *codes, int64_t at, int count, b
     return word;
 }
 
-DEVICE void codes_store_word(int bits, void *codes, int64_t at, int count, bool aligned,
+DEVICE void quant_store_word(int bits, void *quants, int64_t at, int count, bool aligned,
                              uint32_t word)
 {
-    uint8_t *to = (uint8_t *)codes + (bits == 8 ? at : at / 2);
+    uint8_t *to = (uint8_t *)quants + (bits == 8 ? at : at / 2);
     if (count == QUAD && aligned) {
         if (bits == 8)
             *(uint32_t *)to = word;
@@ -179,20 +179,21 @@ DEVICE void codes_store_word(int bits, void *codes, int64_t at, int count, bool 
         to[i] = (uint8_t)(word >> (8 * i));
 }
 
-DEVICE void quad_decode(int bits, const float *value, uint32_t word, float scale, float x[QUAD])
+DEVICE void quad_dequantize(int bits, const float *value, uint32_t word, float scale, float x[QUAD])
 {
     for (int i = 0; i < QUAD; i++)
         x[i] = value[word >> (bits * i) & ((1u << bits) - 1)] * scale;
 }
 
 /* Those that are not there have the code 0. */
-DEVICE uint32_t quad_encode(int bits, const struct code_finder *finder, float unit, int count,
-                            const float x[QUAD])
+DEVICE uint32_t quad_quantize(int bits, const struct quant_finder *finder, float unit, int count,
+                              const float x[QUAD])
 {
     uint32_t word = 0;
     for (int i = 0; i < QUAD; i++) {
-        int code = bits == 8 ? code_of(finder, 7, x[i] / unit) : code_of(finder, 3, x[i] / unit);
-        word |= (i < count ? (uint32_t)code : 0) << (bits * i);
+        int quant =
+            bits == 8 ? quantize_one(finder, 7, x[i] / unit) : quantize_one(finder, 3, x[i] / unit);
+        word |= (i < count ? (uint32_t)quant : 0) << (bits * i);
     }
     return word;
 }
@@ -228,31 +229,32 @@ DEVICE struct unit unit_at(int64_t n, int64_t index, int lane)
 /* The scale of half h. */
 DEVICE int64_t scale_at(int bits, const struct unit *u, int h)
 {
-    return bits == 8 ? u->at[0] / CODE_BLOCK_8 : u->at[h] / CODE_BLOCK_4;
+    return bits == 8 ? u->at[0] / QUANT_BLOCK_8 : u->at[h] / QUANT_BLOCK_4;
 }
 
-template <bool CODED>
+template <bool QUANTIZED>
 DEVICE void open_state(const struct update_job *job, const struct update_tensor *t,
                        const struct update_shared *shared, const struct unit *u, int j,
                        float x[2][QUAD])
 {
-    bool in_codes = CODED && t->scales[j] != NULL;
+    bool in_quants = QUANTIZED && t->scales[j] != NULL;
     UNROLL(2)
     for (int h = 0; h < 2; h++)
-        if (in_codes) {
-            uint32_t word =
-                codes_word(job->state_bits, t->state[j].data, u->at[h], u->count[h], t->aligned);
+        if (in_quants) {
+            uint32_t word = quant_load_word(job->state_bits, t->state[j].data, u->at[h],
+                                            u->count[h], t->aligned);
             float scale = u->count[h] > 0 ? t->scales[j][scale_at(job->state_bits, u, h)] : 0.0f;
-            quad_decode(job->state_bits, shared->value[t->positive >> j & 1], word, scale, x[h]);
+            quad_dequantize(job->state_bits, shared->value[t->positive >> j & 1], word, scale,
+                            x[h]);
         } else {
             quad_load(t->state_type[j], t->state[j].data, u->at[h], u->count[h], t->aligned, x[h]);
         }
 }
 
 /* All lanes come here: the scale of a block is a maximum over them. */
-DEVICE void store_codes(const struct update_job *job, const struct update_tensor *t,
-                        const struct code_finder *finder, const struct unit *u, int j,
-                        const float x[2][QUAD])
+DEVICE void store_quants(const struct update_job *job, const struct update_tensor *t,
+                         const struct quant_finder *finder, const struct unit *u, int j,
+                         const float x[2][QUAD])
 {
     float largest[2];
     UNROLL(2)
@@ -263,8 +265,8 @@ DEVICE void store_codes(const struct update_job *job, const struct update_tensor
     UNROLL(2)
     for (int h = 0; h < 2; h++) {
         float unit = largest[h] > 0.0f ? largest[h] : 1.0f;
-        uint32_t word = quad_encode(job->state_bits, finder, unit, u->count[h], x[h]);
-        codes_store_word(job->state_bits, t->state[j].data, u->at[h], u->count[h], t->aligned,
+        uint32_t word = quad_quantize(job->state_bits, finder, unit, u->count[h], x[h]);
+        quant_store_word(job->state_bits, t->state[j].data, u->at[h], u->count[h], t->aligned,
                          word);
         if (threadIdx.x % WARP == 0 && u->count[h] > 0)
             t->scales[j][scale_at(job->state_bits, u, h)] = largest[h];
@@ -303,10 +305,10 @@ DEVICE void step_unit(const struct update_shared *shared, const float g[2][QUAD]
     }
 }
 
-template <class R, bool CODED>
+template <class R, bool QUANTIZED>
 DEVICE void update_unit(const struct update_job *job, const struct update_tensor *t,
-                        const struct update_maps<CODED> *maps, const struct update_shared *shared,
-                        const struct unit *u)
+                        const struct update_maps<QUANTIZED> *maps,
+                        const struct update_shared *shared, const struct unit *u)
 {
     float g[2][QUAD], w[2][QUAD], state[R::n_states > 0 ? R::n_states : 1][2][QUAD];
     UNROLL(2)
@@ -316,13 +318,13 @@ DEVICE void update_unit(const struct update_job *job, const struct update_tensor
     }
     UNROLL(4)
     for (int j = 0; j < R::n_states; j++)
-        open_state<CODED>(job, t, shared, u, j, state[j]);
+        open_state<QUANTIZED>(job, t, shared, u, j, state[j]);
     step_unit<R>(shared, g, w, state);
     UNROLL(4)
     for (int j = 0; j < R::n_states; j++) {
-        if constexpr (CODED)
+        if constexpr (QUANTIZED)
             if (t->scales[j] != NULL) {
-                store_codes(job, t, &maps->finder[t->positive >> j & 1], u, j, state[j]);
+                store_quants(job, t, &maps->finder[t->positive >> j & 1], u, j, state[j]);
                 continue;
             }
         close_numbers(t, t->state_type[j], &t->state[j], shared->state_key[j], u, state[j]);
@@ -365,10 +367,10 @@ DEVICE int find_tensor(const struct update_list *list, int block)
     return low;
 }
 
-template <class R, bool CODED>
+template <class R, bool QUANTIZED>
 KERNEL update(const GRID_CONSTANT struct update_job job,
               const GRID_CONSTANT struct update_list list,
-              const GRID_CONSTANT struct update_maps<CODED> maps)
+              const GRID_CONSTANT struct update_maps<QUANTIZED> maps)
 {
     SHARED struct update_shared shared;
     if (job.scalars[SCALAR_skip] != 0.0)
@@ -376,42 +378,42 @@ KERNEL update(const GRID_CONSTANT struct update_job job,
     const struct update_tensor *t = &list.tensor[find_tensor(&list, (int)blockIdx.x)];
     if (threadIdx.x == 0)
         prepare_block<R>(&job, t, &shared);
-    if constexpr (CODED)
-        for (int i = (int)threadIdx.x; i < 2 * CODES_MOST; i += THREADS)
-            shared.value[i / CODES_MOST][i % CODES_MOST] =
-                maps.value[i / CODES_MOST][i % CODES_MOST];
+    if constexpr (QUANTIZED)
+        for (int i = (int)threadIdx.x; i < 2 * QUANT_VALUES_MOST; i += THREADS)
+            shared.value[i / QUANT_VALUES_MOST][i % QUANT_VALUES_MOST] =
+                maps.value[i / QUANT_VALUES_MOST][i % QUANT_VALUES_MOST];
     __syncthreads();
     int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
     int64_t first = ((int64_t)blockIdx.x - t->first_block) * UNITS;
     for (int64_t index = first + warp; index < first + UNITS && index * UNIT_ELEMS < t->n;
          index += N_WARPS) {
         struct unit u = unit_at(t->n, index, lane);
-        update_unit<R, CODED>(&job, t, &maps, &shared, &u);
+        update_unit<R, QUANTIZED>(&job, t, &maps, &shared, &u);
     }
 }
 
 /* ---- launching ------------------------------------------------------------------------------- */
 
-template <class R, bool CODED>
+template <class R, bool QUANTIZED>
 static int launch_rule(const struct update_job *job, const struct update_list *list, int n_blocks,
-                       const struct update_maps<CODED> *maps, void *stream)
+                       const struct update_maps<QUANTIZED> *maps, void *stream)
 {
-    if constexpr (CODED && R::n_states == 0) {
+    if constexpr (QUANTIZED && R::n_states == 0) {
         return cudaErrorInvalidValue;
     } else {
-        auto kernel = update<R, CODED>;
+        auto kernel = update<R, QUANTIZED>;
         return launch(kernel, (unsigned)n_blocks, THREADS, 0, stream, *job, *list, *maps);
     }
 }
 
-template <bool CODED>
+template <bool QUANTIZED>
 static int launch_list(const struct update_job *job, const struct update_list *list, int n_blocks,
-                       const struct update_maps<CODED> *maps, void *stream)
+                       const struct update_maps<QUANTIZED> *maps, void *stream)
 {
     switch (job->rule) {
 #define RULE(name)    \
     case RULE_##name: \
-        return launch_rule<rule_##name, CODED>(job, list, n_blocks, maps, stream);
+        return launch_rule<rule_##name, QUANTIZED>(job, list, n_blocks, maps, stream);
 #include "ir/rules.def"
 #undef RULE
     default:
@@ -420,7 +422,7 @@ static int launch_list(const struct update_job *job, const struct update_list *l
 }
 
 int cuda_update(const struct update_job *job, int n_tensors, const struct update_tensor *tensors,
-                const struct code_map *maps, void *stream)
+                const struct quant_map *maps, void *stream)
 {
     struct update_list list = {};
     int n_blocks = 0;

@@ -22,11 +22,11 @@ struct update_tensor {
     struct update_numbers stepped; /* the weight, or its master copy */
     void *copy;                    /* the weight that has a master: its rounding; else NULL */
     struct update_numbers state[MAX_STATES];
-    float *scales[MAX_STATES]; /* of states in codes; NULL: numbers */
+    float *scales[MAX_STATES]; /* of quantized states; NULL: numbers */
     double lr_factor, decay;
     uint8_t g_type, stepped_type, copy_type, state_type[MAX_STATES]; /* enum dtype */
-    uint8_t positive; /* bit k: state k, which is in codes, is never negative */
-    bool stochastic;  /* what is kept in 16 bits, but for `copy`, is rounded by chance */
+    uint8_t positive; /* bit k: state k, which is quantized, is never negative */
+    bool stochastic;  /* what is kept in 16 bits, but for `copy`, is rounded stochastically */
     bool aligned;     /* all of them to 16 bytes */
     int first_block;  /* the launcher's own */
 };
@@ -34,15 +34,15 @@ struct update_tensor {
 struct update_job { /* what the tensors of a launch have in common: attributes of the op update */
     enum rule rule;
     enum direction direction;
-    int state_bits; /* of states in codes */
+    int state_bits; /* of quantized states */
     double options[MAX_OPTIONS];
     const double *scalars;
 };
 
 CUDA_LAUNCHERS_BEGIN
-/* maps: those of numbers of either sign, and of positive ones; NULL: no states in codes. */
+/* maps: those of numbers of either sign, and of positive ones; NULL: no quantized states. */
 CUDA_LAUNCHER int cuda_update(const struct update_job *job, int n_tensors,
-                              const struct update_tensor *tensors, const struct code_map *maps,
+                              const struct update_tensor *tensors, const struct quant_map *maps,
                               void *stream);
 CUDA_LAUNCHERS_END
 
