@@ -1,5 +1,6 @@
 #!/bin/sh
-# Checks who may include whom: every #include "..." under src/ against the table below.
+# Checks who may include whom: every #include "..." under src/ against the table below, and that no folder comes
+# back to itself through the folders that it includes.
 # usage: tools/layers.sh [ROOT]      Prints each include that breaks a rule; status 1 if any does.
 set -eu
 cd "${1:-$(dirname "$0")/..}"
@@ -23,9 +24,9 @@ cpu:        base ir exec/backend.h $kernels
 cuda:       base ir exec/backend.h $kernels
 io:         base ir
 report:     base ir plan
-recipe:     base optim pass data/data.h io/file.h compile/device_rates.h plan/rates.h
-compile:    base ir model optim pass plan recipe exec io/json.h train/trainer.h
-checkpoint: base ir io comm recipe compile exec train/trainer.h
+recipe:     base optim/optim.h io/file.h
+compile:    base ir model optim pass plan recipe exec/backend.h exec/collective_plan.h io/json.h
+checkpoint: base ir io comm recipe compile exec
 train:      base ir model optim pass plan comm data exec io report recipe compile checkpoint
 bench:      base ir model optim pass plan comm data exec io report recipe compile checkpoint train
 api:        base ir model optim pass plan comm data exec io report recipe compile checkpoint train bench
@@ -95,3 +96,12 @@ END {
     }
     printf "layers: %d files, %d includes, all as they should be\n", n_files, n_includes
 }'
+
+# Pairs "folder that includes, folder that is included", sorted so that all arrows point one way.
+pairs=$(find src -name '*.[ch]' -o -name '*.def' -o -name '*.cu' -o -name '*.cc' |
+    xargs grep -Eo '^ *# *include "[a-z]+/' | sed -E 's|^src/([a-z]+)/.*"([a-z]+)/|\1 \2|' | sort -u | awk '$1 != $2')
+if ! loops=$(printf '%s\n' "$pairs" | tsort 2>&1 >/dev/null); then
+    echo "layers: folders include each other in a circle:"
+    printf '%s\n' "$loops"
+    exit 1
+fi

@@ -28,7 +28,7 @@ static enum snug_status keep_rates(const snug_recipe *recipe, struct report_benc
     return SNUG_OK;
 }
 
-static enum snug_status measure(const struct compiled *compiled, const snug_model *model,
+static enum snug_status measure(const struct compiled_step *compiled, const snug_model *model,
                                 const snug_recipe *recipe, bool with_rates, int as_json,
                                 char **text, struct snug_error *err)
 {
@@ -53,7 +53,7 @@ static enum snug_status measure(const struct compiled *compiled, const snug_mode
 enum snug_status snug_bench(const char *what, const snug_model *model, const snug_recipe *recipe,
                             int as_json, char **text, struct snug_error *err)
 {
-    struct compiled compiled;
+    struct compiled_step compiled;
     struct snug_model usual = {0};
     bool with_rates = model == NULL && strcmp(what, "cpu") == 0; /* kept of CPUs only */
     *text = NULL;

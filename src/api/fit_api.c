@@ -125,7 +125,7 @@ static enum snug_status describe_chosen(snug_fit *f, struct snug_error *err)
 
 static enum snug_status describe_recipe(snug_fit *f, struct snug_error *err)
 {
-    struct compiled s;
+    struct compiled_step s;
     struct compile_request q = {.model = f->fit.model,
                                 .recipe = &f->fit.recipe,
                                 .train = true,

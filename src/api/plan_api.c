@@ -12,7 +12,7 @@
 #include <stdlib.h>
 
 struct snug_plan {
-    struct compiled compiled;
+    struct compiled_step compiled;
     const snug_model *model;
     snug_recipe recipe;
 };
@@ -67,7 +67,7 @@ int snug_plan_ranks(const snug_plan *plan)
 /* A table that the last stage shares with the first counts there. */
 int snug_plan_stage(const snug_plan *plan, const char **first, const char **last)
 {
-    const struct compiled *s = &plan->compiled;
+    const struct compiled_step *s = &plan->compiled;
     *first = *last = "";
     if (s->n_stages < 2 || s->whole.n_tensors == 0)
         return -1;
@@ -261,7 +261,7 @@ char *snug_compare_json(const snug_plan *const *plans, const char *const *names,
 enum snug_status snug_dump(const snug_model *model, const snug_recipe *recipe,
                            const char *after_pass, char **text, struct snug_error *err)
 {
-    struct compiled s;
+    struct compiled_step s;
     struct snug_recipe own = *recipe;
     struct compile_request q = {.model = model, .recipe = &own, .train = true};
     TRY(adapter_read_recipe(&own, err));

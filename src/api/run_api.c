@@ -74,7 +74,7 @@ static enum snug_status inherit_loss(const json_t *state, struct snug_recipe *re
 
 /* The weights of the run, with the adapter of --lora-from added.  Weights that are not finite are refused
  * here, because a loss can hide them: relu makes 0 of NaN. */
-static enum snug_status load_weights(const struct compiled *compiled, struct exec *exec,
+static enum snug_status load_weights(const struct compiled_step *compiled, struct exec *exec,
                                      const char *run, const char *adapter, struct snug_error *err)
 {
     const char *broken;
@@ -131,7 +131,7 @@ enum snug_status snug_eval_watched(const char *run, const char *data_spec,
 {
     struct watcher watcher = {watch, user};
     struct snug_model *model = calloc(1, sizeof *model);
-    struct compiled compiled = {0};
+    struct compiled_step compiled = {0};
     struct data *data = NULL;
     json_t *state = NULL;
     if (model == NULL)
@@ -177,7 +177,7 @@ struct sampler {
     struct snug_model *model;
     const snug_recipe *recipe;
     const char *run, *adapter;
-    struct compiled compiled;
+    struct compiled_step compiled;
     struct exec *exec;
     int64_t window;             /* tokens that the present program takes */
     int32_t *tokens;            /* the last ones, at most as many as the model has positions */

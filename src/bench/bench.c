@@ -18,7 +18,7 @@
 #include <string.h>
 
 struct bench {
-    const struct compiled *compiled;
+    const struct compiled_step *compiled;
     struct exec *exec;
     struct input_spec input_spec;
     struct data *data;
@@ -52,7 +52,7 @@ static double median_of(double *values, int n)
 }
 
 /* A matmul of which all operands are bf16, or on a GPU f16: what tiles can do. */
-static bool fits_tiles(const struct compiled *compiled, const struct op *op)
+static bool fits_tiles(const struct compiled_step *compiled, const struct op *op)
 {
     const struct program *prog = &compiled->prog;
     int n_operands = op->kind == OP_attention ? 1 : 2;
@@ -64,8 +64,9 @@ static bool fits_tiles(const struct compiled *compiled, const struct op *op)
     return all;
 }
 
-void bench_add_op(struct report_rate *row, const struct compiled *compiled, const struct op *op,
-                  double times, double seconds, const struct device_limits *limits)
+void bench_add_op(struct report_rate *row, const struct compiled_step *compiled,
+                  const struct op *op, double times, double seconds,
+                  const struct device_limits *limits)
 {
     const struct program *prog = &compiled->prog;
     bool on_tiles =
@@ -85,7 +86,7 @@ void bench_add_op(struct report_rate *row, const struct compiled *compiled, cons
     row->limit = by_memory ? "memory" : on_tiles ? tiles : "FMA";
 }
 
-static void add_op(const struct compiled *compiled, int i, double seconds,
+static void add_op(const struct compiled_step *compiled, int i, double seconds,
                    const struct device_limits *limits, struct report_bench *r)
 {
     const struct program *prog = &compiled->prog;
@@ -122,8 +123,8 @@ static enum snug_status run_steps(struct bench *b, int n_steps, double *seconds,
     return SNUG_OK;
 }
 
-enum snug_status bench_op_seconds(const struct compiled *compiled, int n_steps, double *seconds,
-                                  struct snug_error *err)
+enum snug_status bench_op_seconds(const struct compiled_step *compiled, int n_steps,
+                                  double *seconds, struct snug_error *err)
 {
     struct bench b = {.compiled = compiled};
     enum snug_status status = input_spec_of(&compiled->prog, &b.input_spec, err);
@@ -144,7 +145,7 @@ enum snug_status bench_op_seconds(const struct compiled *compiled, int n_steps, 
     return status;
 }
 
-static void add_steps(const struct compiled *compiled, int n_steps, double *seconds,
+static void add_steps(const struct compiled_step *compiled, int n_steps, double *seconds,
                       const struct device_limits *limits, struct report_bench *r)
 {
     for (int i = 0; i < compiled->prog.n_ops; i++)
@@ -159,7 +160,7 @@ static void add_steps(const struct compiled *compiled, int n_steps, double *seco
     r->unit = compiled->seq > 0 ? "tokens" : "samples";
 }
 
-static enum snug_status bench_step(const struct compiled *compiled, int n_steps,
+static enum snug_status bench_step(const struct compiled_step *compiled, int n_steps,
                                    const struct device_limits *limits, struct report_bench *r,
                                    struct snug_error *err)
 {
@@ -174,7 +175,7 @@ static enum snug_status bench_step(const struct compiled *compiled, int n_steps,
     return status;
 }
 
-enum snug_status bench_run(const struct compiled *compiled, int n_steps, const char *type,
+enum snug_status bench_run(const struct compiled_step *compiled, int n_steps, const char *type,
                            struct report_bench *bench, struct snug_error *err)
 {
     struct device_limits limits;

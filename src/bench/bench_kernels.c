@@ -105,7 +105,8 @@ static enum snug_status fill(const struct exec *exec, const struct program *one,
     return SNUG_OK;
 }
 
-static enum snug_status best_run(const struct compiled *one, double *best, struct snug_error *err)
+static enum snug_status best_run(const struct compiled_step *one, double *best,
+                                 struct snug_error *err)
 {
     struct exec *exec = NULL;
     TRY(exec_create(&one->prog, &one->plan, one->backend, &one->facts, NULL, &exec, err));
@@ -145,11 +146,11 @@ static void describe(const struct program *one, struct report_rate *row)
                            d == 0 ? "" : " x ", (long long)s->dim[d]);
 }
 
-static enum snug_status run_case(const struct compiled *compiled, const struct op *op,
+static enum snug_status run_case(const struct compiled_step *compiled, const struct op *op,
                                  const struct kernel_case *c, const struct device_limits *limits,
                                  struct report_rate *row, struct snug_error *err)
 {
-    struct compiled one = {.backend = compiled->backend, .facts = compiled->facts};
+    struct compiled_step one = {.backend = compiled->backend, .facts = compiled->facts};
     double seconds = 0;
     enum snug_status status = lift(&compiled->prog, op, c, &one.prog, err);
     if (status == SNUG_OK)
@@ -164,7 +165,7 @@ static enum snug_status run_case(const struct compiled *compiled, const struct o
     return status;
 }
 
-enum snug_status bench_kernels(const struct compiled *compiled, const char *type,
+enum snug_status bench_kernels(const struct compiled_step *compiled, const char *type,
                                const struct device_limits *limits, struct report_bench *bench,
                                struct snug_error *err)
 {

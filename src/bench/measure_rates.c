@@ -110,7 +110,7 @@ static double least_of(const double *values, int n)
 }
 
 /* Times the ops of a trial once more; the last round makes points of them. */
-static enum snug_status run_trial(const struct compiled *compiled, int trial, int round,
+static enum snug_status run_trial(const struct compiled_step *compiled, int trial, int round,
                                   struct gathered *all, struct snug_error *err)
 {
     const struct program *prog = &compiled->prog;
@@ -138,7 +138,7 @@ static enum snug_status make_trial(int trial, int round, int threads, struct gat
     const struct trial *t = &trials[trial];
     struct snug_model model = {
         .family = t->family, .name = "rates", .gpt2 = block, .vision = images};
-    struct compiled compiled;
+    struct compiled_step compiled;
     snug_recipe *recipe = snug_recipe_new();
     enum snug_status status =
         recipe == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory") : SNUG_OK;

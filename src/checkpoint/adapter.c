@@ -151,7 +151,7 @@ static enum snug_status wrong_part(const struct safetensors *st, const char *nam
     return snug_fail(err, SNUG_MISMATCH, "%s: \"%s\" %s", safetensors_path(st), name, what);
 }
 
-enum snug_status adapter_load_file(const struct compiled *compiled, struct exec *exec,
+enum snug_status adapter_load_file(const struct compiled_step *compiled, struct exec *exec,
                                    struct safetensors *st, struct snug_error *err)
 {
     const struct program *prog = &compiled->prog;
@@ -173,7 +173,7 @@ enum snug_status adapter_load_file(const struct compiled *compiled, struct exec 
     return weights_start_copies(compiled, exec, err);
 }
 
-enum snug_status adapter_load(const struct compiled *compiled, struct exec *exec,
+enum snug_status adapter_load(const struct compiled_step *compiled, struct exec *exec,
                               const char *folder, struct snug_error *err)
 {
     struct peft_config config;
@@ -198,7 +198,7 @@ static enum snug_status check_pair(const struct program *prog, const struct safe
 }
 
 /* The room holds A and B as read, and as rows and columns of what is added. */
-static enum snug_status merge_pair(const struct compiled *compiled, struct exec *exec,
+static enum snug_status merge_pair(const struct compiled_step *compiled, struct exec *exec,
                                    struct safetensors *st, const struct part_pair *pair,
                                    const struct peft_config *config, struct snug_error *err)
 {
@@ -240,7 +240,7 @@ static const struct st_entry *partner_of(const struct safetensors *st, const cha
     return safetensors_find(st, name);
 }
 
-static enum snug_status merge_entry(const struct compiled *compiled, struct exec *exec,
+static enum snug_status merge_entry(const struct compiled_step *compiled, struct exec *exec,
                                     struct safetensors *st, const struct st_entry *entry,
                                     const struct peft_config *config, struct snug_error *err)
 {
@@ -256,7 +256,7 @@ static enum snug_status merge_entry(const struct compiled *compiled, struct exec
     return merge_pair(compiled, exec, st, &pair, config, err);
 }
 
-enum snug_status adapter_merge(const struct compiled *compiled, struct exec *exec,
+enum snug_status adapter_merge(const struct compiled_step *compiled, struct exec *exec,
                                const char *folder, struct snug_error *err)
 {
     struct peft_config config;
@@ -286,7 +286,7 @@ static const char *end_of_layer(const char *layer)
     return end;
 }
 
-char *adapter_config_text(const struct compiled *compiled, const struct snug_recipe *recipe,
+char *adapter_config_text(const struct compiled_step *compiled, const struct snug_recipe *recipe,
                           bool is_gpt2, const char *base)
 {
     const struct program *prog = &compiled->prog;
@@ -334,7 +334,7 @@ static enum snug_status add_crc(const struct program *prog, const struct exec *e
     return SNUG_OK;
 }
 
-enum snug_status adapter_base_crc(const struct compiled *compiled, const struct exec *exec,
+enum snug_status adapter_base_crc(const struct compiled_step *compiled, const struct exec *exec,
                                   uint32_t *crc, struct snug_error *err)
 {
     const struct program *prog = &compiled->prog;
@@ -437,7 +437,7 @@ static void add_model_entry(struct adapter_files *files, const struct program *p
     }
 }
 
-enum snug_status adapter_files_make(const struct compiled *compiled, struct exec *exec,
+enum snug_status adapter_files_make(const struct compiled_step *compiled, struct exec *exec,
                                     const struct snug_recipe *recipe, bool is_gpt2,
                                     const struct st_entry *entries, int n,
                                     struct adapter_files *files, struct snug_error *err)

@@ -10,6 +10,7 @@
 
 #include "io/peft.h"
 #include "compile/compile.h"
+#include "exec/exec.h"
 
 #define ADAPTER_FOLDER "adapter"
 
@@ -20,20 +21,20 @@ bool adapter_has(const struct program *prog, tensor_id id);
  * read before a compiled step is made of the recipe.  Of one that starts from none nothing is changed. */
 enum snug_status adapter_read_recipe(struct snug_recipe *recipe, struct snug_error *err);
 /* A and B, and their masters, from an adapter; there must be those of the program and no more. */
-enum snug_status adapter_load_file(const struct compiled *compiled, struct exec *exec,
+enum snug_status adapter_load_file(const struct compiled_step *compiled, struct exec *exec,
                                    struct safetensors *st, struct snug_error *err);
-enum snug_status adapter_load(const struct compiled *compiled, struct exec *exec,
+enum snug_status adapter_load(const struct compiled_step *compiled, struct exec *exec,
                               const char *folder, struct snug_error *err);
 /* Adds an adapter from its folder into the matrices of a model without adapters. */
-enum snug_status adapter_merge(const struct compiled *compiled, struct exec *exec,
+enum snug_status adapter_merge(const struct compiled_step *compiled, struct exec *exec,
                                const char *folder, struct snug_error *err);
 
 /* The text of adapter_config.json; base: the folder of the model, or NULL.  The caller's. */
-char *adapter_config_text(const struct compiled *compiled, const struct snug_recipe *recipe,
+char *adapter_config_text(const struct compiled_step *compiled, const struct snug_recipe *recipe,
                           bool is_gpt2, const char *base);
 
 /* The checksum of all that is frozen: a run goes on with the base that it began with. */
-enum snug_status adapter_base_crc(const struct compiled *compiled, const struct exec *exec,
+enum snug_status adapter_base_crc(const struct compiled_step *compiled, const struct exec *exec,
                                   uint32_t *crc, struct snug_error *err);
 
 /* What is saved of a run.  parts: A and B under PEFT's names; model: all frozen parameters as the
@@ -45,7 +46,7 @@ struct adapter_files {
 };
 /* entries: A and B as they are to be saved, under their own names; they must stay until the files
  * are freed. */
-enum snug_status adapter_files_make(const struct compiled *compiled, struct exec *exec,
+enum snug_status adapter_files_make(const struct compiled_step *compiled, struct exec *exec,
                                     const struct snug_recipe *recipe, bool is_gpt2,
                                     const struct st_entry *entries, int n,
                                     struct adapter_files *files, struct snug_error *err);

@@ -13,17 +13,17 @@ struct part { /* what a rank has of a tensor, as it says to rank 0; its name fol
     struct rank_piece piece;
 };
 
-static bool is_saved(const struct snug_trainer *t, tensor_id id, unsigned roles)
+static bool is_saved(const struct rank_state *t, tensor_id id, unsigned roles)
 {
-    const struct tensor *tensor = &t->compiled.prog.tensors[id];
+    const struct tensor *tensor = &t->prog->tensors[id];
     enum role role = tensor->role == ROLE_buffer ? ROLE_parameter : tensor->role;
     return (roles >> role & 1) != 0 && tensor->base == TENSOR_NONE && !tensor->frozen &&
            tensor->persistent && exec_holds(t->exec, id);
 }
 
-static struct part part_here(const struct snug_trainer *t, tensor_id id)
+static struct part part_here(const struct rank_state *t, tensor_id id)
 {
-    const struct tensor *tensor = &t->compiled.prog.tensors[id];
+    const struct tensor *tensor = &t->prog->tensors[id];
     return (struct part){.name_bytes = (int64_t)strlen(tensor->name),
                          .dtype = tensor->dtype,
                          .whole = tensor->whole.n_dims > 0 ? tensor->whole : tensor->shape,
@@ -83,7 +83,7 @@ static enum snug_status add_piece(struct rank_parts *p, const struct part *part,
 }
 
 /* One rank after the other tells rank 0 what it has: parts, each with its name and the end of that. */
-static enum snug_status tell(const struct snug_trainer *t, const struct text *list,
+static enum snug_status tell(const struct rank_state *t, const struct text *list,
                              struct snug_error *err)
 {
     int64_t n_bytes = (int64_t)list->length;
@@ -107,36 +107,36 @@ static enum snug_status take_list(struct rank_parts *p, const char *list, int64_
 static enum snug_status hear(struct rank_parts *p, int rank, struct snug_error *err)
 {
     int64_t n_bytes;
-    TRY(comm_recv(p->trainer->comm, rank, &n_bytes, sizeof n_bytes, err));
+    TRY(comm_recv(p->state->comm, rank, &n_bytes, sizeof n_bytes, err));
     char *list = malloc((size_t)n_bytes + 1);
     if (list == NULL)
         return rank_save_no_memory(err);
-    enum snug_status status = comm_recv(p->trainer->comm, rank, list, n_bytes, err);
+    enum snug_status status = comm_recv(p->state->comm, rank, list, n_bytes, err);
     if (status == SNUG_OK)
         status = take_list(p, list, n_bytes, err);
     free(list);
     return status;
 }
 
-static void list_own(const struct snug_trainer *t, unsigned roles, struct text *list)
+static void list_own(const struct rank_state *t, unsigned roles, struct text *list)
 {
-    for (int id = 0; id < t->compiled.prog.n_tensors; id++)
+    for (int id = 0; id < t->prog->n_tensors; id++)
         if (is_saved(t, id, roles)) {
             struct part part = part_here(t, id);
             text_add_bytes(list, (const char *)&part, sizeof part);
-            text_add_bytes(list, t->compiled.prog.tensors[id].name, (size_t)part.name_bytes + 1);
+            text_add_bytes(list, t->prog->tensors[id].name, (size_t)part.name_bytes + 1);
         }
 }
 
-enum snug_status rank_parts_make(struct snug_trainer *t, unsigned roles, struct rank_parts **parts,
-                                 struct snug_error *err)
+enum snug_status rank_parts_make(const struct rank_state *t, unsigned roles,
+                                 struct rank_parts **parts, struct snug_error *err)
 {
     struct text own = {0};
     struct rank_parts *p = *parts = calloc(1, sizeof *p);
     list_own(t, roles, &own);
     enum snug_status status = p == NULL || own.failed ? rank_save_no_memory(err) : SNUG_OK;
     if (status == SNUG_OK) {
-        p->trainer = t;
+        p->state = t;
         status = t->comm->rank > 0 ? tell(t, &own, err)
                                    : take_list(p, own.data, (int64_t)own.length, err);
     }
@@ -179,7 +179,7 @@ enum snug_status rank_parts_find(const struct rank_parts *p, int tensor, int64_t
 bool rank_parts_is_copy(const struct rank_parts *p, int tensor, const struct rank_piece *piece)
 {
     const struct rank_tensor *t = &p->tensors[tensor];
-    int n_in_stage = p->trainer->compiled.n_ranks;
+    int n_in_stage = p->state->n_in_stage;
     return piece->range.count == shape_elems(&t->shape) && !piece->is_own &&
            piece->rank / n_in_stage == p->pieces[t->first].rank / n_in_stage;
 }

@@ -7,9 +7,20 @@
 #ifndef SNUG_CHECKPOINT_RANK_PARTS_H
 #define SNUG_CHECKPOINT_RANK_PARTS_H
 
-#include "train/trainer.h"
+#include "base/cut.h"
+#include "base/text.h"
+#include "comm/comm.h"
+#include "exec/exec.h"
 
 enum { RANK_PIECE_BYTES = 1 << 16 }; /* that go between ranks, or to a file, at a time */
+
+/* What this rank has of a run: its program and its tensors, and the other ranks. */
+struct rank_state {
+    const struct program *prog;
+    struct exec *exec;
+    struct comm *comm;
+    int n_in_stage; /* ranks that share a stage of a pipeline; all of them where there is none */
+};
 
 struct rank_piece { /* what a rank has of a tensor */
     int rank;
@@ -27,14 +38,14 @@ struct rank_tensor {
 };
 
 struct rank_parts { /* on rank 0; elsewhere nothing is in it */
-    struct snug_trainer *trainer;
+    const struct rank_state *state;
     struct rank_tensor *tensors; /* that some rank has, in the order in which they were met */
     struct rank_piece *pieces;
     int n, capacity, n_pieces, piece_capacity;
 };
 
 /* All ranks come to it: the tensors of some roles (bit ROLE_...; buffers go with parameters). */
-enum snug_status rank_parts_make(struct snug_trainer *trainer, unsigned roles,
+enum snug_status rank_parts_make(const struct rank_state *state, unsigned roles,
                                  struct rank_parts **parts, struct snug_error *err);
 void rank_parts_free(struct rank_parts *parts);
 

@@ -12,7 +12,7 @@
 static enum snug_status get_bytes(const struct rank_parts *p, const struct rank_run *run, char *to,
                                   struct snug_error *err)
 {
-    struct snug_trainer *t = p->trainer;
+    const struct rank_state *t = p->state;
     if (run->rank == 0)
         return exec_read(t->exec, run->id, run->at_bytes, run->n_bytes, to, err);
     for (int64_t at = 0; at < run->n_bytes; at += RANK_PIECE_BYTES) {
@@ -43,7 +43,7 @@ static struct st_entry entry_of(struct rank_parts *p, int index)
     const struct rank_tensor *t = &p->tensors[index];
     const struct rank_piece *first = &p->pieces[t->first];
     bool is_here = first->rank == 0 && first->range.count == shape_elems(&t->shape);
-    void *data = is_here ? exec_data(p->trainer->exec, first->id) : NULL;
+    void *data = is_here ? exec_data(p->state->exec, first->id) : NULL;
     return (struct st_entry){.name = t->name,
                              .dtype = t->dtype,
                              .shape = t->shape,
@@ -54,7 +54,7 @@ static struct st_entry entry_of(struct rank_parts *p, int index)
                              .shared = true};
 }
 
-enum snug_status rank_save_entries(struct snug_trainer *t, unsigned roles,
+enum snug_status rank_save_entries(const struct rank_state *t, unsigned roles,
                                    struct st_entry **entries, int *n, struct rank_parts **parts,
                                    struct snug_error *err)
 {
@@ -68,7 +68,7 @@ enum snug_status rank_save_entries(struct snug_trainer *t, unsigned roles,
     return SNUG_OK;
 }
 
-static enum snug_status give_bytes(struct snug_trainer *t, const struct rank_request *request,
+static enum snug_status give_bytes(const struct rank_state *t, const struct rank_request *request,
                                    struct snug_error *err)
 {
     char piece[RANK_PIECE_BYTES];
@@ -77,7 +77,7 @@ static enum snug_status give_bytes(struct snug_trainer *t, const struct rank_req
     return comm_send(t->comm, 0, piece, request->n_bytes, err);
 }
 
-enum snug_status rank_save_serve(struct snug_trainer *t, struct snug_error *err)
+enum snug_status rank_save_serve(const struct rank_state *t, struct snug_error *err)
 {
     struct rank_request request;
     for (;;) {
@@ -88,7 +88,7 @@ enum snug_status rank_save_serve(struct snug_trainer *t, struct snug_error *err)
     }
 }
 
-enum snug_status rank_save_done(struct snug_trainer *t, struct snug_error *err)
+enum snug_status rank_save_done(const struct rank_state *t, struct snug_error *err)
 {
     struct rank_request request = {.ask = ASK_no_more};
     for (int rank = 1; rank < t->comm->n_ranks; rank++)

@@ -23,26 +23,26 @@ struct rank_request {
 
 /* All ranks come to it.  On rank 0, entries of all tensors of some roles (bit ROLE_...), wherever they
  * lie; both are the caller's.  Elsewhere none. */
-enum snug_status rank_save_entries(struct snug_trainer *trainer, unsigned roles,
+enum snug_status rank_save_entries(const struct rank_state *state, unsigned roles,
                                    struct st_entry **entries, int *n, struct rank_parts **parts,
                                    struct snug_error *err);
 
 /* While rank 0 saves, the others do what it asks for, until it says that it is done. */
-enum snug_status rank_save_serve(struct snug_trainer *trainer, struct snug_error *err);
-enum snug_status rank_save_done(struct snug_trainer *trainer, struct snug_error *err);
+enum snug_status rank_save_serve(const struct rank_state *state, struct snug_error *err);
+enum snug_status rank_save_done(const struct rank_state *state, struct snug_error *err);
 
 /* rank_write.c: on rank 0, all ranks as those who write a file; and what another of them does on ASK_write. */
 struct rank_crew {
     struct st_crew crew; /* first: the two are cast into each other */
-    struct snug_trainer *trainer;
+    const struct rank_state *state;
     int fd;
     const char *path;
     struct write_job *jobs; /* in the order of the file */
     int n_jobs, capacity;
     int *first_of; /* of each rank, its first job */
 };
-void rank_crew_make(struct rank_crew *crew, struct snug_trainer *trainer);
+void rank_crew_make(struct rank_crew *crew, const struct rank_state *state);
 void rank_crew_free(struct rank_crew *crew);
-enum snug_status rank_write_help(struct snug_trainer *trainer, struct snug_error *err);
+enum snug_status rank_write_help(const struct rank_state *state, struct snug_error *err);
 
 #endif

@@ -87,7 +87,7 @@ static int open_marked(const char *path, const struct file_mark *mark)
 /* Rank 0 asks whether all others see its file, and says so to them. */
 static enum snug_status ask_all(struct rank_crew *c, bool *all_see, struct snug_error *err)
 {
-    struct comm *comm = c->trainer->comm;
+    struct comm *comm = c->state->comm;
     struct rank_request request = {.ask = ASK_write};
     struct file_mark mark = {0};
     int64_t path_bytes = (int64_t)strlen(c->path) + 1;
@@ -192,7 +192,7 @@ static enum snug_status plan_entry(struct rank_crew *c, const struct st_entry *e
 /* Each rank's jobs become a list; what is empty is nobody's. */
 static enum snug_status sort_jobs(struct rank_crew *c, struct snug_error *err)
 {
-    int n_ranks = c->trainer->comm->n_ranks;
+    int n_ranks = c->state->comm->n_ranks;
     free(c->first_of);
     c->first_of = malloc((size_t)n_ranks * sizeof *c->first_of);
     if (c->first_of == NULL)
@@ -220,7 +220,7 @@ static enum snug_status plan_jobs(struct rank_crew *c, const struct st_entry *pl
 /* ---- writing --------------------------------------------------------------------------------- */
 
 /* What is not in the host's memory comes there piece by piece. */
-static enum snug_status write_range(struct snug_trainer *t, int fd, const char *path,
+static enum snug_status write_range(const struct rank_state *t, int fd, const char *path,
                                     const struct write_order *order, uint32_t *crc,
                                     struct snug_error *err)
 {
@@ -256,9 +256,9 @@ static enum snug_status send_orders(const struct rank_crew *c, int rank, struct 
         return rank_save_no_memory(err);
     for (int i = c->first_of[rank], k = 0; i >= 0; i = c->jobs[i].next)
         orders[k++] = c->jobs[i].order;
-    enum snug_status status = comm_send(c->trainer->comm, rank, &n, sizeof n, err);
+    enum snug_status status = comm_send(c->state->comm, rank, &n, sizeof n, err);
     if (status == SNUG_OK)
-        status = comm_send(c->trainer->comm, rank, orders, n * (int64_t)sizeof *orders, err);
+        status = comm_send(c->state->comm, rank, orders, n * (int64_t)sizeof *orders, err);
     free(orders);
     return status;
 }
@@ -271,7 +271,7 @@ static enum snug_status take_crcs(struct rank_crew *c, int rank, struct snug_err
         return rank_save_no_memory(err);
     /* one more than there are: even where there are none it says that all is on the disk */
     enum snug_status status =
-        comm_recv(c->trainer->comm, rank, crcs, (n + 1) * (int64_t)sizeof *crcs, err);
+        comm_recv(c->state->comm, rank, crcs, (n + 1) * (int64_t)sizeof *crcs, err);
     for (int i = c->first_of[rank], k = 0; i >= 0 && status == SNUG_OK; i = c->jobs[i].next)
         c->jobs[i].crc = crcs[k++];
     free(crcs);
@@ -290,7 +290,7 @@ static enum snug_status begin(struct st_crew *crew, int fd, const char *path,
     if (c->n_jobs == 0)
         return SNUG_OK;
     TRY(ask_all(c, comes, err));
-    for (int rank = 1; rank < c->trainer->comm->n_ranks && *comes; rank++)
+    for (int rank = 1; rank < c->state->comm->n_ranks && *comes; rank++)
         TRY(send_orders(c, rank, err));
     return SNUG_OK;
 }
@@ -299,8 +299,8 @@ static enum snug_status end(struct st_crew *crew, uint32_t *crcs, struct snug_er
 {
     struct rank_crew *c = (struct rank_crew *)crew;
     for (int i = c->first_of[0]; i >= 0; i = c->jobs[i].next)
-        TRY(write_range(c->trainer, c->fd, c->path, &c->jobs[i].order, &c->jobs[i].crc, err));
-    for (int rank = 1; rank < c->trainer->comm->n_ranks; rank++)
+        TRY(write_range(c->state, c->fd, c->path, &c->jobs[i].order, &c->jobs[i].crc, err));
+    for (int rank = 1; rank < c->state->comm->n_ranks; rank++)
         TRY(take_crcs(c, rank, err));
     for (int i = 0; i < c->n_jobs; i++)
         crcs[c->jobs[i].entry] = 0;
@@ -311,9 +311,9 @@ static enum snug_status end(struct st_crew *crew, uint32_t *crcs, struct snug_er
     return SNUG_OK;
 }
 
-void rank_crew_make(struct rank_crew *c, struct snug_trainer *t)
+void rank_crew_make(struct rank_crew *c, const struct rank_state *t)
 {
-    *c = (struct rank_crew){.crew = {.begin = begin, .end = end}, .trainer = t, .fd = -1};
+    *c = (struct rank_crew){.crew = {.begin = begin, .end = end}, .state = t, .fd = -1};
 }
 
 void rank_crew_free(struct rank_crew *c)
@@ -325,7 +325,7 @@ void rank_crew_free(struct rank_crew *c)
 /* ---- the others ------------------------------------------------------------------------------ */
 
 /* Closes the file whatever happens. */
-static enum snug_status write_orders(struct snug_trainer *t, int fd, const char *path,
+static enum snug_status write_orders(const struct rank_state *t, int fd, const char *path,
                                      const struct write_order *orders, int64_t n, uint32_t *crcs,
                                      struct snug_error *err)
 {
@@ -338,7 +338,7 @@ static enum snug_status write_orders(struct snug_trainer *t, int fd, const char 
     return status;
 }
 
-static enum snug_status do_orders(struct snug_trainer *t, int fd, const char *path,
+static enum snug_status do_orders(const struct rank_state *t, int fd, const char *path,
                                   struct snug_error *err)
 {
     int64_t n = 0;
@@ -360,7 +360,7 @@ static enum snug_status do_orders(struct snug_trainer *t, int fd, const char *pa
     return status;
 }
 
-enum snug_status rank_write_help(struct snug_trainer *t, struct snug_error *err)
+enum snug_status rank_write_help(const struct rank_state *t, struct snug_error *err)
 {
     char *path = NULL;
     int fd = -1;

@@ -38,7 +38,7 @@ static int64_t piece_at(int64_t n, int64_t at)
 }
 
 /* `n` elements from `at` on, in their own type. */
-static enum snug_status get_piece(const struct compiled *compiled, const struct exec *exec,
+static enum snug_status get_piece(const struct compiled_step *compiled, const struct exec *exec,
                                   tensor_id id, int64_t at, int64_t n, void *to,
                                   struct snug_error *err)
 {
@@ -47,8 +47,9 @@ static enum snug_status get_piece(const struct compiled *compiled, const struct 
 }
 
 /* `n` elements of the whole tensor from `at` on, as far as this rank has them. */
-static enum snug_status put_part(const struct compiled *compiled, struct exec *exec, tensor_id id,
-                                 int64_t at, int64_t n, const void *from, struct snug_error *err)
+static enum snug_status put_part(const struct compiled_step *compiled, struct exec *exec,
+                                 tensor_id id, int64_t at, int64_t n, const void *from,
+                                 struct snug_error *err)
 {
     const struct tensor *t = &compiled->prog.tensors[id];
     int64_t begin = at > t->whole_from ? at : t->whole_from;
@@ -100,8 +101,8 @@ static enum snug_status read_piece(struct safetensors *st, const struct st_entry
 
 /* Reads straight to where the tensor lies, or by pieces where the types differ or the host cannot point
  * to it. */
-static enum snug_status read_to(const struct compiled *compiled, struct exec *exec, tensor_id id,
-                                struct safetensors *st, const struct st_entry *entry,
+static enum snug_status read_to(const struct compiled_step *compiled, struct exec *exec,
+                                tensor_id id, struct safetensors *st, const struct st_entry *entry,
                                 struct snug_error *err)
 {
     double read[WEIGHT_PIECE], made[WEIGHT_PIECE]; /* room for the widest type */
@@ -151,7 +152,7 @@ static enum snug_status read_quants(struct safetensors *st, const struct st_entr
     return SNUG_OK;
 }
 
-enum snug_status weights_read_entry(const struct compiled *compiled, struct exec *exec,
+enum snug_status weights_read_entry(const struct compiled_step *compiled, struct exec *exec,
                                     tensor_id id, struct safetensors *st,
                                     const struct st_entry *entry, struct snug_error *err)
 {
@@ -204,7 +205,7 @@ static bool is_ignorable(const char *name)
            ends_in(name, "lm_head.weight") || ends_in(name, ".num_batches_tracked");
 }
 
-enum snug_status weights_load(const struct compiled *compiled, struct exec *exec,
+enum snug_status weights_load(const struct compiled_step *compiled, struct exec *exec,
                               struct safetensors *st, struct snug_error *err)
 {
     const struct program *prog = &compiled->prog;
@@ -239,7 +240,7 @@ enum snug_status weights_load(const struct compiled *compiled, struct exec *exec
     return weights_start_copies(compiled, exec, err);
 }
 
-enum snug_status weights_load_folder(const struct compiled *compiled, struct exec *exec,
+enum snug_status weights_load_folder(const struct compiled_step *compiled, struct exec *exec,
                                      const char *folder, struct snug_error *err)
 {
     static const char file[] = "model.safetensors";
@@ -268,7 +269,7 @@ enum snug_status weights_load_folder(const struct compiled *compiled, struct exe
     return status;
 }
 
-static enum snug_status look_at_piece(const struct compiled *compiled, const struct exec *exec,
+static enum snug_status look_at_piece(const struct compiled_step *compiled, const struct exec *exec,
                                       tensor_id id, int64_t at, int64_t n, int64_t *n_bad,
                                       struct snug_error *err)
 {
@@ -281,7 +282,7 @@ static enum snug_status look_at_piece(const struct compiled *compiled, const str
 }
 
 /* The first failure that is seen is the one reported. */
-static enum snug_status look_at(const struct compiled *compiled, const struct exec *exec,
+static enum snug_status look_at(const struct compiled_step *compiled, const struct exec *exec,
                                 tensor_id id, int64_t *n_bad, struct snug_error *err)
 {
     enum snug_status status = SNUG_OK;
@@ -300,7 +301,7 @@ static enum snug_status look_at(const struct compiled *compiled, const struct ex
     return status;
 }
 
-enum snug_status weights_find_nonfinite(const struct compiled *compiled, struct exec *exec,
+enum snug_status weights_find_nonfinite(const struct compiled_step *compiled, struct exec *exec,
                                         const char **name, struct snug_error *err)
 {
     const struct program *prog = &compiled->prog;
@@ -318,7 +319,7 @@ enum snug_status weights_find_nonfinite(const struct compiled *compiled, struct 
     return SNUG_OK;
 }
 
-enum snug_status weights_read(const struct compiled *compiled, struct exec *exec, tensor_id id,
+enum snug_status weights_read(const struct compiled_step *compiled, struct exec *exec, tensor_id id,
                               float *values, struct snug_error *err)
 {
     enum dtype dtype = compiled->prog.tensors[id].dtype;
@@ -344,8 +345,8 @@ static bool is_saved(const struct program *prog, const struct exec *exec, tensor
 
 /* Does another rank have it, and this one nothing of it?  Of other stages' states not even the names are
  * here. */
-static bool is_peer_failure(const struct compiled *compiled, const struct exec *exec, tensor_id id,
-                            unsigned roles)
+static bool is_peer_failure(const struct compiled_step *compiled, const struct exec *exec,
+                            tensor_id id, unsigned roles)
 {
     const struct program *prog = &compiled->prog;
     if (id == TENSOR_NONE)
@@ -371,8 +372,9 @@ void weights_point(struct st_entry *entry, struct exec *exec, tensor_id id)
     entry->shared = false;
 }
 
-enum snug_status weights_entries(const struct compiled *compiled, struct exec *exec, unsigned roles,
-                                 struct st_entry **entries, int *n, struct snug_error *err)
+enum snug_status weights_entries(const struct compiled_step *compiled, struct exec *exec,
+                                 unsigned roles, struct st_entry **entries, int *n,
+                                 struct snug_error *err)
 {
     const struct program *prog = &compiled->prog;
     *n = 0;
@@ -390,7 +392,7 @@ enum snug_status weights_entries(const struct compiled *compiled, struct exec *e
     return SNUG_OK;
 }
 
-void weights_use_averages(const struct compiled *averages, struct exec *exec,
+void weights_use_averages(const struct compiled_step *averages, struct exec *exec,
                           struct st_entry *entries, int n)
 {
     char name[512];
@@ -402,8 +404,8 @@ void weights_use_averages(const struct compiled *averages, struct exec *exec,
     }
 }
 
-enum snug_status weights_restore(const struct compiled *compiled, struct exec *exec, unsigned roles,
-                                 struct safetensors *st, struct snug_error *err)
+enum snug_status weights_restore(const struct compiled_step *compiled, struct exec *exec,
+                                 unsigned roles, struct safetensors *st, struct snug_error *err)
 {
     const struct program *prog = &compiled->prog;
     int n = 0;

@@ -108,7 +108,7 @@ static enum snug_status make_span(const struct start *s, struct span *span, stru
     return has_master ? exec_fill_end(s->exec, &span->master, err) : SNUG_OK;
 }
 
-static enum snug_status make_weight(const struct compiled *compiled, struct exec *exec,
+static enum snug_status make_weight(const struct compiled_step *compiled, struct exec *exec,
                                     tensor_id id, uint64_t seed, struct snug_error *err)
 {
     const struct program *prog = &compiled->prog;
@@ -180,7 +180,7 @@ static enum snug_status copy_span(const struct copy *copy, int64_t at, int64_t n
 }
 
 /* Masters have their numbers already. */
-enum snug_status weights_start_copies(const struct compiled *compiled, struct exec *exec,
+enum snug_status weights_start_copies(const struct compiled_step *compiled, struct exec *exec,
                                       struct snug_error *err)
 {
     const struct program *prog = &compiled->prog;
@@ -215,8 +215,8 @@ static void start_scalars(const struct program *prog, double *scalars)
             scalars[SCALAR_loss_scale] = 65536;
 }
 
-enum snug_status weights_init(const struct compiled *compiled, struct exec *exec, uint64_t seed,
-                              struct snug_error *err)
+enum snug_status weights_init(const struct compiled_step *compiled, struct exec *exec,
+                              uint64_t seed, struct snug_error *err)
 {
     const struct program *prog = &compiled->prog;
     for (int id = 0; id < prog->n_tensors; id++) {

@@ -28,7 +28,7 @@ struct candidate {
 struct candidates {
     const struct snug_model *model;
     const struct snug_recipe *recipe;
-    const struct compiled *compiled;
+    const struct compiled_step *compiled;
     struct candidate list[CANDIDATES_MOST];
     int n;
     bool no_memory; /* so that the list may lack what belongs in it */
@@ -38,7 +38,7 @@ struct candidates {
 static enum snug_status price(const struct snug_model *model, const struct snug_recipe *recipe,
                               bool estimate, struct priced_recipe *priced)
 {
-    struct compiled s;
+    struct compiled_step s;
     struct compile_request q = {
         .model = model, .recipe = recipe, .train = true, .estimate = estimate};
     TRY(compile_step(&q, &s, NULL));
@@ -49,7 +49,7 @@ static enum snug_status price(const struct snug_model *model, const struct snug_
     return SNUG_OK;
 }
 
-static int64_t own_batch(const struct compiled *s)
+static int64_t own_batch(const struct compiled_step *s)
 {
     return s->batch / s->n_ranks;
 }
@@ -64,7 +64,7 @@ static int64_t smaller_micro_batch(int64_t batch, int64_t micro_batch, int64_t m
 }
 
 /* Statistics of a batch norm and masks of dropout are those of a micro-batch. */
-static bool splits_change_learning(const struct compiled *s)
+static bool splits_change_learning(const struct compiled_step *s)
 {
     for (int i = 0; i < s->prog.n_ops; i++)
         if (s->prog.ops[i].kind == OP_batchnorm || s->prog.ops[i].attrs.dropout > 0)
@@ -74,7 +74,7 @@ static bool splits_change_learning(const struct compiled *s)
 
 /* Does `to` add up gradients in another order?  ZeRO 2 and 3 do with several micro-batches, and
  * NCCL chooses its own order. */
-static bool reorders_sums(const struct compiled *s, const struct snug_recipe *from,
+static bool reorders_sums(const struct compiled_step *s, const struct snug_recipe *from,
                           const struct snug_recipe *to)
 {
     bool splits = to->micro_batch > 0 && to->micro_batch != s->micro_batch;
@@ -116,14 +116,14 @@ static void consider(struct candidates *c, enum advice_changes changes, const ch
         c->n++;
 }
 
-static bool is_large(const struct compiled *s, int64_t bytes)
+static bool is_large(const struct compiled_step *s, int64_t bytes)
 {
     return bytes > s->plan.arena_bytes / 5;
 }
 
 static void consider_activations(struct candidates *c)
 {
-    const struct compiled *s = c->compiled;
+    const struct compiled_step *s = c->compiled;
     char flags[64];
     int64_t quarter = smaller_micro_batch(own_batch(s), s->micro_batch, (s->micro_batch + 3) / 4);
     if (!is_large(s, s->plan.at_peak[ROLE_activation] + s->plan.at_peak[ROLE_input]))
@@ -148,7 +148,7 @@ static void consider_offload(struct candidates *c)
 
 static void consider_states(struct candidates *c)
 {
-    const struct compiled *s = c->compiled;
+    const struct compiled_step *s = c->compiled;
     const int64_t *at_peak = s->plan.at_peak;
     bool has_states = is_large(s, at_peak[ROLE_optimizer]);
     bool shards = s->n_ranks > 1 && c->recipe->parallel == PARALLEL_ddp;
@@ -186,7 +186,7 @@ static void sort_candidates(struct candidates *c)
 }
 
 int advice_list(const struct snug_model *model, const struct snug_recipe *recipe,
-                const struct compiled *s, struct priced_recipe out[ADVICE_MOST])
+                const struct compiled_step *s, struct priced_recipe out[ADVICE_MOST])
 {
     enum { OF_ONE_KIND = ADVICE_MOST - 1 };
     struct candidates c = {.model = model, .recipe = recipe, .compiled = s};
@@ -218,7 +218,7 @@ int advice_list(const struct snug_model *model, const struct snug_recipe *recipe
 struct nearest {
     const struct snug_model *model;
     const struct snug_recipe *recipe; /* that is too large */
-    const struct compiled *compiled;
+    const struct compiled_step *compiled;
     int64_t limit_bytes;
     bool may_split;              /* the batch, in micro-batches */
     enum advice_changes changes; /* of what is tried */
@@ -283,7 +283,7 @@ static enum verdict weigh(struct nearest *n, const struct snug_recipe *other,
 static enum verdict try_micro_batches(struct nearest *n, const struct snug_recipe *recipe,
                                       struct priced_recipe *priced)
 {
-    const struct compiled *s = n->compiled;
+    const struct compiled_step *s = n->compiled;
     struct snug_recipe other = *recipe;
     enum verdict best = NO_PLAN;
     other.batch = s->batch;
@@ -398,7 +398,8 @@ static bool try_other_rounding(struct nearest *n)
 }
 
 bool advice_find_fitting(const struct snug_model *model, const struct snug_recipe *recipe,
-                         const struct compiled *s, int64_t limit_bytes, struct priced_recipe *found)
+                         const struct compiled_step *s, int64_t limit_bytes,
+                         struct priced_recipe *found)
 {
     struct nearest n = {.model = model,
                         .recipe = recipe,

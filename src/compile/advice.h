@@ -23,7 +23,7 @@ struct priced_recipe {
  * the smallest first.  Returns how many there are; -1: no memory to plan them. */
 enum { ADVICE_MOST = 4 };
 int advice_list(const struct snug_model *model, const struct snug_recipe *recipe,
-                const struct compiled *compiled, struct priced_recipe out[ADVICE_MOST]);
+                const struct compiled_step *compiled, struct priced_recipe out[ADVICE_MOST]);
 
 /* "the same result" */
 const char *advice_change_words(const struct priced_recipe *priced);
@@ -37,7 +37,7 @@ static inline int64_t priced_needed(const struct priced_recipe *priced)
  * several, and of single flags the fastest.  False: *found is the smallest that was looked at; its
  * total_bytes are INT64_MAX if there was none. */
 bool advice_find_fitting(const struct snug_model *model, const struct snug_recipe *recipe,
-                         const struct compiled *compiled, int64_t limit_bytes,
+                         const struct compiled_step *compiled, int64_t limit_bytes,
                          struct priced_recipe *found);
 
 #endif

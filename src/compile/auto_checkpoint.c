@@ -12,17 +12,17 @@
  *
  * Ranks that share a batch recompute alike: the room is that of the fullest, whichever of them asks.
  */
-#include "compile/compile.h"
+#include "compile/compile_internal.h"
 
 enum { N_HALVINGS = 12, N_HALVINGS_ESTIMATE = 5 };
 
-static bool fits(const struct compiled *s, const struct snug_recipe *recipe)
+static bool fits(const struct compiled_step *s, const struct snug_recipe *recipe)
 {
     return s->plan.arena_bytes + compiled_step_runtime_bytes(s) <= recipe->memory;
 }
 
 /* Is a to be preferred? */
-static bool is_better(const struct compiled *a, const struct compiled *b,
+static bool is_better(const struct compiled_step *a, const struct compiled_step *b,
                       const struct snug_recipe *recipe)
 {
     if (fits(a, recipe) != fits(b, recipe))
@@ -32,10 +32,10 @@ static bool is_better(const struct compiled *a, const struct compiled *b,
 }
 
 /* Plans with that room; *s becomes the better of the two. */
-static enum snug_status try_room(struct compile_request *q, int64_t room_bytes, struct compiled *s,
-                                 bool *does_fit, struct snug_error *err)
+static enum snug_status try_room(struct compile_request *q, int64_t room_bytes,
+                                 struct compiled_step *s, bool *does_fit, struct snug_error *err)
 {
-    struct compiled other;
+    struct compiled_step other;
     q->room_bytes = room_bytes;
     TRY(compile_fullest(q, &other, err));
     *does_fit = fits(&other, q->recipe);
@@ -48,7 +48,7 @@ static enum snug_status try_room(struct compile_request *q, int64_t room_bytes, 
     return SNUG_OK;
 }
 
-static enum snug_status search(struct compile_request *q, struct compiled *s,
+static enum snug_status search(struct compile_request *q, struct compiled_step *s,
                                struct snug_error *err)
 {
     int64_t low = s->checkpoint.least_bytes, high = s->checkpoint.most_bytes;
@@ -71,7 +71,7 @@ static enum snug_status search(struct compile_request *q, struct compiled *s,
 }
 
 /* The best plan for one micro-batch, whether it fits or not. */
-static enum snug_status make_best(struct compile_request *q, struct compiled *s,
+static enum snug_status make_best(struct compile_request *q, struct compiled_step *s,
                                   struct snug_error *err)
 {
     q->room_bytes = 0;
@@ -86,7 +86,7 @@ static enum snug_status make_best(struct compile_request *q, struct compiled *s,
 
 /* Micro-batches are statistics of their own to a norm over the batch: there they are the user's choice.
  * Who compares estimates goes through micro-batches itself. */
-static bool may_split(const struct compile_request *q, const struct compiled *s)
+static bool may_split(const struct compile_request *q, const struct compiled_step *s)
 {
     for (int i = 0; i < s->prog.n_ops; i++)
         if (s->prog.ops[i].kind == OP_batchnorm)
@@ -104,7 +104,7 @@ static int64_t smaller_divisor(int64_t batch, int64_t micro_batch)
 }
 
 /* The plan of one rank, with the room and the micro-batches of *s, in its place. */
-static enum snug_status make_of_rank(const struct compile_request *request, struct compiled *s,
+static enum snug_status make_of_rank(const struct compile_request *request, struct compiled_step *s,
                                      struct snug_error *err)
 {
     struct compile_request q = *request;
@@ -114,7 +114,7 @@ static enum snug_status make_of_rank(const struct compile_request *request, stru
     return compile_once(&q, s, err);
 }
 
-enum snug_status compile_fitting(const struct compile_request *request, struct compiled *s,
+enum snug_status compile_fitting(const struct compile_request *request, struct compiled_step *s,
                                  struct snug_error *err)
 {
     struct compile_request q = *request;
@@ -132,7 +132,7 @@ enum snug_status compile_fitting(const struct compile_request *request, struct c
     TRY(make_best(&q, s, err));
     bool splits = may_split(request, s);
     while (splits && !fits(s, q.recipe) && s->micro_batch > 1) {
-        struct compiled smaller;
+        struct compiled_step smaller;
         q.micro_batch = smaller_divisor(s->batch, s->micro_batch);
         enum snug_status status = make_best(&q, &smaller, err);
         compiled_step_free(s);

@@ -3,14 +3,14 @@
  */
 #include "compile/budget.h"
 
+#include "base/process_memory.h"
 #include "compile/advice.h"
-#include "train/trainer.h"
 
 #include <math.h>
 
 enum snug_status budget_check(const struct snug_model *model, const struct snug_recipe *recipe,
-                              const struct compiled *s, int64_t limit_bytes, const char *limit_name,
-                              struct snug_error *err)
+                              const struct compiled_step *s, int64_t limit_bytes,
+                              const char *limit_name, struct snug_error *err)
 {
     char planned[TEXT_SIZE_MAX], runtime[TEXT_SIZE_MAX], limit[TEXT_SIZE_MAX], other[TEXT_SIZE_MAX];
     struct priced_recipe found;
@@ -52,14 +52,14 @@ static int64_t limit_of_run(const struct snug_recipe *recipe, const char **name)
 }
 
 enum snug_status budget_check_run(const struct snug_model *model, const struct snug_recipe *recipe,
-                                  const struct compiled *compiled, struct snug_error *err)
+                                  const struct compiled_step *compiled, struct snug_error *err)
 {
     const char *name;
     int64_t limit_bytes = limit_of_run(recipe, &name);
     return budget_check(model, recipe, compiled, limit_bytes, name, err);
 }
 
-enum snug_status budget_check_forward(const struct compiled *compiled,
+enum snug_status budget_check_forward(const struct compiled_step *compiled,
                                       const struct snug_recipe *recipe, const char *name,
                                       struct snug_error *err)
 {

@@ -10,15 +10,15 @@
  * ("the budget", "this machine's memory").  Over it: SNUG_OVER_BUDGET, and the mildest recipe that
  * fits (advice.h), or else the smallest. */
 enum snug_status budget_check(const struct snug_model *model, const struct snug_recipe *recipe,
-                              const struct compiled *compiled, int64_t limit_bytes,
+                              const struct compiled_step *compiled, int64_t limit_bytes,
                               const char *limit_name, struct snug_error *err);
 
 /* For a run on this machine: against --memory, or against all the memory there is. */
 enum snug_status budget_check_run(const struct snug_model *model, const struct snug_recipe *recipe,
-                                  const struct compiled *compiled, struct snug_error *err);
+                                  const struct compiled_step *compiled, struct snug_error *err);
 
 /* The same for a forward-only compiled step, which has no smaller neighbours to offer. */
-enum snug_status budget_check_forward(const struct compiled *compiled,
+enum snug_status budget_check_forward(const struct compiled_step *compiled,
                                       const struct snug_recipe *recipe, const char *name,
                                       struct snug_error *err);
 

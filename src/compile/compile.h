@@ -1,17 +1,17 @@
 /*
- * compile.h -- from a model and a recipe to a planned program: what plan, train, eval and generate
- * share, so that there is one truth.
+ * compile.h -- recipe + model + passes + plan = one compiled step: what plan, train, eval and generate share, so
+ * that there is one truth.  compile_step is the entry; compile.c draws what is below it.
  */
 #ifndef SNUG_COMPILE_COMPILE_H
 #define SNUG_COMPILE_COMPILE_H
 
-#include "exec/exec.h"
+#include "exec/backend.h"
 #include "model/model.h"
 #include "pass/pass.h"
 #include "plan/plan.h"
 #include "recipe/recipe.h"
 
-struct compiled {
+struct compiled_step {
     struct program prog;
     struct plan plan;
     struct device_facts facts;
@@ -37,9 +37,9 @@ struct compile_request {
     const struct snug_recipe *recipe;
     enum model_purpose purpose;
     bool train;
-    int64_t batch, micro_batch, seq; /* 0: from the recipe, then the model's default */
-    const struct compiled *over;     /* plan in the arena of this run, or NULL */
-    bool least_workspace;            /* rows that book least rather than fast ones */
+    int64_t batch, micro_batch, seq;  /* 0: from the recipe, then the model's default */
+    const struct compiled_step *over; /* plan in the arena of this run, or NULL */
+    bool least_workspace;             /* rows that book least rather than fast ones */
     const int *rank;    /* of the recipe's; NULL: that of `over`, or the one that holds most */
     const int *stage;   /* rank NULL: among those with this stage; NULL: of any */
     bool averages_only; /* of that run's weights, as outputs, and nothing else */
@@ -48,51 +48,39 @@ struct compile_request {
     const struct device_rates *rates; /* NULL: looked up for the recipe (compile/device_rates.h) */
 };
 
-enum snug_status compile_step(const struct compile_request *request, struct compiled *compiled,
+enum snug_status compile_step(const struct compile_request *request, struct compiled_step *compiled,
                               struct snug_error *err);
-void compiled_step_free(struct compiled *compiled);
-
-/* auto_checkpoint.c: --checkpoint auto, where compile_step comes past it: program and plan with the
- * least work done twice that fit --memory; if none do, with the smallest plan that was found. */
-enum snug_status compile_fitting(const struct compile_request *request, struct compiled *compiled,
-                                 struct snug_error *err);
-/* The same where no rank is asked for, of the rank whose plan has most bytes: one of each kind is planned.
- * An estimate is that of the rank with most weights and states. */
-enum snug_status compile_fullest(const struct compile_request *request, struct compiled *compiled,
-                                 struct snug_error *err);
-/* One program and its plan; auto: with request->room_bytes. */
-enum snug_status compile_once(const struct compile_request *request, struct compiled *compiled,
-                              struct snug_error *err);
+void compiled_step_free(struct compiled_step *compiled);
 
 /* The program after the named pass, without a plan. */
 enum snug_status compile_program(const struct compile_request *request, const char *last_pass,
-                                 struct compiled *compiled, struct snug_error *err);
+                                 struct compiled_step *compiled, struct snug_error *err);
 
 /* Books and plans the program of a compiled step that has backend and facts: one made by hand. */
-enum snug_status compile_plan(struct compiled *compiled, struct snug_error *err);
+enum snug_status compile_plan(struct compiled_step *compiled, struct snug_error *err);
 
 /* The forward program of the whole model, as the data sees it. */
-const struct program *compiled_step_forward(const struct compiled *compiled);
+const struct program *compiled_step_forward(const struct compiled_step *compiled);
 
 /* Of a stage: does the first stage have this weight as well as the last? */
-bool compiled_step_is_at_ends(const struct compiled *compiled, tensor_id weight);
+bool compiled_step_is_at_ends(const struct compiled_step *compiled, tensor_id weight);
 
 /* Of the time of a step, how much a stage has nothing to do: (p - 1) / (m + p - 1). */
-double compiled_step_bubble(const struct compiled *compiled, const struct snug_recipe *recipe);
+double compiled_step_bubble(const struct compiled_step *compiled, const struct snug_recipe *recipe);
 
 /* Is it for a GPU, whose memory is not the machine's? */
-bool compiled_step_is_on_gpu(const struct compiled *compiled);
+bool compiled_step_is_on_gpu(const struct compiled_step *compiled);
 /* One rank that exchanges with itself, as SNUG_NCCL=force wants: to try NCCL with a single GPU. */
-bool compiled_step_runs_collectives_alone(const struct compiled *compiled);
+bool compiled_step_runs_collectives_alone(const struct compiled_step *compiled);
 
 /* runtime_bytes.c: what the process takes beside the plan, as a bound used before anything runs. */
-int64_t compiled_step_runtime_bytes(const struct compiled *compiled);
+int64_t compiled_step_runtime_bytes(const struct compiled_step *compiled);
 
-void compiled_step_ledger(const struct compiled *compiled, const struct snug_recipe *recipe,
+void compiled_step_ledger(const struct compiled_step *compiled, const struct snug_recipe *recipe,
                           struct snug_ledger *ledger);
 
 /* "batch 32 x 1024 in 4 micro-batches, bf16, adamw" */
-void compiled_step_describe(const struct compiled *compiled, const struct snug_recipe *recipe,
+void compiled_step_describe(const struct compiled_step *compiled, const struct snug_recipe *recipe,
                             struct text *out);
 
 #endif

@@ -36,12 +36,12 @@ static const struct card {
     const char *name;
     double f32, bf16, f16, bytes; /* a second, at most */
     double host_bytes;            /* of pinned memory, each way while both are used */
-} cards[RATES_TARGETS] = {
-    [RATES_v100] = {"V100 32G", 15.7e12, 15.7e12, 125e12, 900e9, 10e9},
-    [RATES_a100] = {"A100 80G", 19.5e12, 312e12, 312e12, 2039e9, 20e9},
-    [RATES_h100] = {"H100 80G", 67e12, 989e12, 989e12, 3350e9, 50e9},
-    [RATES_h200] = {"H200", 67e12, 989e12, 989e12, 4800e9, 50e9},
-    [RATES_4090] = {"RTX 4090", 82.6e12, 165.2e12, 165.2e12, 1008e9, 20e9},
+} cards[N_TARGETS] = {
+    [TARGET_v100] = {"V100 32G", 15.7e12, 15.7e12, 125e12, 900e9, 10e9},
+    [TARGET_a100] = {"A100 80G", 19.5e12, 312e12, 312e12, 2039e9, 20e9},
+    [TARGET_h100] = {"H100 80G", 67e12, 989e12, 989e12, 3350e9, 50e9},
+    [TARGET_h200] = {"H200", 67e12, 989e12, 989e12, 4800e9, 50e9},
+    [TARGET_4090] = {"RTX 4090", 82.6e12, 165.2e12, 165.2e12, 1008e9, 20e9},
 };
 
 struct device_rates rates_generic_cpu(int threads)
@@ -87,16 +87,11 @@ static void set_network(const struct snug_recipe *recipe, struct device_rates *r
     rates->message_seconds = link->message_seconds;
 }
 
-bool rates_is_gpu(enum rates_target target)
-{
-    return target != RATES_here && target != RATES_cpu;
-}
-
 enum snug_status rates_check_target(const struct snug_recipe *recipe, struct snug_error *err)
 {
     struct text target = {0};
-    bool is_gpu = rates_is_gpu((enum rates_target)recipe->target);
-    if (recipe->target == RATES_here || is_gpu == (recipe->device == DEVICE_cuda))
+    bool is_gpu = target_is_gpu((enum target)recipe->target);
+    if (recipe->target == TARGET_here || is_gpu == (recipe->device == DEVICE_cuda))
         return SNUG_OK;
     recipe_get(recipe, "target", &target);
     snug_fail(err, SNUG_BAD_ARGUMENT, "--target %s is a %s, --device %s is not: leave --device out",
@@ -110,10 +105,10 @@ enum snug_status rates_of_recipe(const struct snug_recipe *recipe, struct machin
                                  struct snug_error *err)
 {
     bool measured = false;
-    bool is_some_gpu = recipe->device == DEVICE_cuda && recipe->target == RATES_here;
-    const struct card *card = &cards[is_some_gpu ? RATES_h100 : recipe->target];
+    bool is_some_gpu = recipe->device == DEVICE_cuda && recipe->target == TARGET_here;
+    const struct card *card = &cards[is_some_gpu ? TARGET_h100 : recipe->target];
     int threads = recipe_threads(recipe);
-    if (card->name == NULL && recipe->target == RATES_here)
+    if (card->name == NULL && recipe->target == TARGET_here)
         TRY(rates_load(threads, rates, &measured, err));
     if (card->name != NULL) {
         rates->rates = rates_of_card(card);

@@ -10,17 +10,6 @@
 #include "plan/rates.h"
 #include "recipe/recipe.h"
 
-enum rates_target {
-    RATES_here,
-    RATES_cpu,
-    RATES_v100,
-    RATES_a100,
-    RATES_h100,
-    RATES_h200,
-    RATES_4090,
-    RATES_TARGETS
-};
-
 enum { RATE_CURVES_MAX = 160 };
 
 struct machine_rates {
@@ -29,8 +18,6 @@ struct machine_rates {
     char origin[96]; /* "measured here with 2 threads", "of an A100, assumed" */
 };
 
-/* Is the target a card?  It implies --device cuda unless a device was given. */
-bool rates_is_gpu(enum rates_target target);
 /* Refuses a target that is not of the device that was given. */
 enum snug_status rates_check_target(const struct snug_recipe *recipe, struct snug_error *err);
 

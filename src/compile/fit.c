@@ -196,7 +196,7 @@ static enum snug_status price(struct fit *fit, int candidate, bool place, struct
 {
     struct fit_candidate *c = &fit->candidates[candidate];
     struct snug_recipe recipe;
-    struct compiled s;
+    struct compiled_step s;
     TRY(fit_recipe(fit, candidate, &recipe, err));
     struct compile_request q = {.model = fit->model,
                                 .recipe = &recipe,
@@ -309,7 +309,7 @@ static void write_smallest(const struct fit *fit, struct text *out)
 
 static enum snug_status begin(struct fit *fit, const char *allow, struct snug_error *err)
 {
-    struct compiled s;
+    struct compiled_step s;
     struct compile_request q = {.model = fit->model,
                                 .recipe = &fit->recipe,
                                 .train = true,

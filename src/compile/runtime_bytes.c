@@ -61,7 +61,7 @@ static int64_t objects_bytes(const struct program *prog)
     return prog->n_ops * op_bytes + prog->n_tensors * tensor_bytes_each;
 }
 
-int64_t compiled_step_runtime_bytes(const struct compiled *s)
+int64_t compiled_step_runtime_bytes(const struct compiled_step *s)
 {
     int n_ranks = s->n_ranks * s->n_stages;
     bool has_lapack = false;

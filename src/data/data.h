@@ -20,11 +20,11 @@
 
 #include <stdbool.h>
 
+#include "base/strategies.h"
 #include "base/status.h"
 
 enum data_split { DATA_TRAIN, DATA_HELD_OUT };
 enum data_target { DATA_TARGET_TOKENS, DATA_TARGET_CLASS, DATA_TARGET_REAL };
-enum data_augment { DATA_AUGMENT_none = 0, DATA_AUGMENT_flip = 1, DATA_AUGMENT_shift = 2 };
 
 struct data_request {
     const char *spec; /* "random", "fashion-mnist", a path; NULL is random */

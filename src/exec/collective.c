@@ -3,21 +3,6 @@
  */
 #include "exec/collective.h"
 
-static struct comm_tensor shared_tensor(const struct program *prog, const struct op *op, int k)
-{
-    const struct tensor *whole = &prog->tensors[collective_whole(op, k)];
-    return (struct comm_tensor){
-        .dtype = whole->dtype, .n_elems = shape_elems(&whole->shape), .cut = collective_cut(op)};
-}
-
-int64_t collective_work_bytes(const struct program *prog, const struct op *op)
-{
-    struct comm_tensor tensors[MAX_INPUTS];
-    for (int k = 0; k < op->n_in; k++)
-        tensors[k] = shared_tensor(prog, op, k);
-    return comm_work_bytes(tensors, op->n_in, collective_ranks(op));
-}
-
 static enum snug_status collective(struct rank_collectives *ranks, struct comm *comm,
                                    const struct kernel_call *call,
                                    const struct comm_tensor *tensors, struct snug_error *err)

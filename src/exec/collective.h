@@ -73,7 +73,4 @@ enum snug_status directs_check(const struct rank_collectives *collective_runner,
 void directs_abort(const struct rank_collectives *collective_runner);
 void directs_close(struct rank_collectives *collective_runner);
 
-/* What such an op wants of workspace: its bucket. */
-int64_t collective_work_bytes(const struct program *prog, const struct op *op);
-
 #endif

@@ -6,6 +6,8 @@
  */
 #include "exec/device_assignment.h"
 
+#include "exec/collective_plan.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,17 +20,6 @@ struct rank_gpu { /* of one rank, as it tells the others */
     int32_t gpu, has_direct;
     char direct[DEVICE_TEXT_MAX]; /* what it has, or why it has none */
 };
-
-static bool wish_is(const char *wish)
-{
-    const char *given = getenv("SNUG_NCCL");
-    return given != NULL && strcmp(given, wish) == 0;
-}
-
-bool device_assignment_is_forced(void)
-{
-    return wish_is("force");
-}
 
 void device_assignment_free(struct device_assignment *device_assignment)
 {
@@ -86,7 +77,7 @@ enum snug_status device_assignment_take(struct comm *comm, const struct device_h
 /* Why not directly; false: nothing is in the way. */
 static bool find_hindrance(const struct rank_gpu *all, int n_ranks, char why[TRANSPORT_TEXT_MAX])
 {
-    if (wish_is("off")) {
+    if (collectives_are_off()) {
         snprintf(why, TRANSPORT_TEXT_MAX, "SNUG_NCCL is off");
         return true;
     }
@@ -114,7 +105,7 @@ static enum snug_status choose_way(const struct rank_gpu *all,
         snprintf(device_assignment->way, sizeof device_assignment->way, "%s", all[0].direct);
         return SNUG_OK;
     }
-    if (device_assignment_is_forced())
+    if (collectives_are_forced())
         return snug_fail(err, SNUG_UNSUPPORTED, "SNUG_NCCL=force: %s", why);
     snprintf(device_assignment->way, sizeof device_assignment->way,
              "MPI through the host's memory: %.180s", why);

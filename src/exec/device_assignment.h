@@ -28,7 +28,4 @@ enum snug_status device_assignment_agree(struct comm *comm, const struct device_
                                          struct snug_error *err);
 void device_assignment_free(struct device_assignment *device_assignment);
 
-/* Does SNUG_NCCL ask for collectives even of a rank that is alone? */
-bool device_assignment_is_forced(void);
-
 #endif

@@ -7,6 +7,7 @@
 #ifndef SNUG_PASS_PASS_H
 #define SNUG_PASS_PASS_H
 
+#include "base/strategies.h"
 #include "ir/dropout_rates.h"
 #include "ir/program.h"
 
@@ -20,15 +21,6 @@ enum update_place {
     UPDATES_IN_SECOND /* backward twice: for the norm, then with the updates */
 };
 
-/* Which activations are recomputed in the backward half instead of being kept. */
-enum checkpoint_how {
-    CHECKPOINT_none,
-    CHECKPOINT_cheap, /* what is cheap: activation functions, norms, dropout */
-    CHECKPOINT_all,   /* everything, from the inputs, for each layer anew */
-    CHECKPOINT_sqrt,  /* about sqrt(layers) segments, whose inputs are kept */
-    CHECKPOINT_every, /* segments of `every` layers */
-    CHECKPOINT_auto   /* the least work with which `room_bytes` are enough */
-};
 struct checkpointing {
     enum checkpoint_how how;
     int64_t every;
@@ -37,9 +29,6 @@ struct checkpointing {
      * estimates; the plan says what is true. */
     int64_t least_bytes, most_bytes;
 };
-enum offload { OFFLOAD_none, OFFLOAD_states = 1, OFFLOAD_activations = 2 }; /* or both */
-/* How ranks share the model: it is on each of them, or on rank 0. */
-enum parallel { PARALLEL_ddp, PARALLEL_ps };
 struct rank_place {
     int n_ranks; /* that share the batch, each with this program; 0, 1: this one is alone */
     int rank;    /* among them; -1: the one with most weights and states; set by the pass shard */
@@ -54,15 +43,6 @@ static inline int rank_at(const struct rank_place *place, int stage, int rank)
 {
     return stage * (place->n_ranks > 1 ? place->n_ranks : 1) + rank;
 }
-/* How stages take turns (unroll.c). */
-enum pipeline {
-    PIPELINE_none,
-    PIPELINE_naive,    /* a micro-batch at a time */
-    PIPELINE_gpipe,    /* all forward, then all backward */
-    PIPELINE_1f1b,     /* the same, with no more under way than keep all stages busy */
-    PIPELINE_pipedream /* as 1f1b, and every micro-batch is an update of its own */
-};
-enum { STAGES_MAX = 1024 };
 /* Where blocks (blocks.h) were cut into stages: so that an evaluation is cut like its run. */
 struct stage_cut {
     int n_stages; /* 0: not yet */
@@ -70,7 +50,6 @@ struct stage_cut {
     int last_begin; /* the first op of the last stage, in the whole forward program */
     double slowest; /* seconds of the slowest stage, as a multiple of this rank's */
 };
-enum lora_on { LORA_ON_attention, LORA_ON_mlp, LORA_ON_all };
 
 struct pass_env {
     struct arena *scratch; /* freed by the caller after the pipeline */

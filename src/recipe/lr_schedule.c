@@ -11,7 +11,6 @@
  * --lr itself may be scaled with the batch: tuned at --base-batch, it is multiplied by the ratio of
  * the batches, or by its root.
  */
-#include "pass/pass.h"
 #include "recipe/recipe.h"
 
 #include <math.h>

@@ -3,10 +3,6 @@
  */
 #include "recipe/recipe.h"
 
-#include "data/data.h"
-#include "pass/pass.h"
-#include "compile/device_rates.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -168,8 +164,8 @@ static const struct choice lora_places[] = {
     {"attention", LORA_ON_attention}, {"mlp", LORA_ON_mlp}, {"all", LORA_ON_all}, {NULL, 0}};
 static const struct choice lora_bases[] = {{"16", 16}, {"8", 8}, {"4", 4}, {NULL, 0}};
 static const struct choice targets[] = {
-    {"here", RATES_here}, {"cpu", RATES_cpu},   {"v100-32g", RATES_v100}, {"a100", RATES_a100},
-    {"h100", RATES_h100}, {"h200", RATES_h200}, {"4090", RATES_4090},     {NULL, 0}};
+    {"here", TARGET_here}, {"cpu", TARGET_cpu},   {"v100-32g", TARGET_v100}, {"a100", TARGET_a100},
+    {"h100", TARGET_h100}, {"h200", TARGET_h200}, {"4090", TARGET_4090},     {NULL, 0}};
 static const struct choice parallels[] = {{"ddp", PARALLEL_ddp}, {"ps", PARALLEL_ps}, {NULL, 0}};
 static const struct choice zeros[] = {{"0", 0}, {"1", 1}, {"2", 2}, {"3", 3}, {NULL, 0}};
 static const struct choice pipelines[] = {
@@ -439,7 +435,7 @@ enum snug_status snug_recipe_set(snug_recipe *recipe, const char *name, const ch
     TRY(set_key(recipe, key, value, err));
     recipe->given |= (uint64_t)1 << (key - keys);
     if (strcmp(name, "target") == 0 && !recipe_is_given(recipe, "device"))
-        recipe->device = rates_is_gpu(recipe->target) ? DEVICE_cuda : DEVICE_cpu;
+        recipe->device = target_is_gpu(recipe->target) ? DEVICE_cuda : DEVICE_cpu;
     return SNUG_OK;
 }
 

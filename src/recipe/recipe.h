@@ -6,6 +6,7 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "base/strategies.h"
 #include "base/text.h"
 #include "optim/optim.h"
 
@@ -40,7 +41,7 @@ struct snug_recipe {
     int threads;                     /* 0: all cores */
     int kernels;                     /* 0: fast, 1: reference */
     int nondeterministic;            /* 1: sums on a GPU in no fixed order where that is faster */
-    int target;                      /* enum rates_target: whose speed is estimated */
+    int target;                      /* enum target: whose speed is estimated */
     int64_t batch, micro_batch, seq; /* 0: the model's default */
     int precision;                   /* enum dtype */
     const struct optimizer *optimizer;
@@ -109,7 +110,7 @@ enum snug_status recipe_check(const struct snug_recipe *recipe, struct snug_erro
 enum snug_status recipe_check_steps(const struct snug_recipe *recipe, int64_t n_steps,
                                     struct snug_error *err);
 
-int recipe_threads(const struct snug_recipe *recipe); /* process_memory.c */
+int recipe_threads(const struct snug_recipe *recipe);
 /* Sets a key unless the user did: what a resumed run takes over from the run as it was saved.  Of "opt", all
  * options that the user did not name; the optimizer must be known. */
 enum snug_status recipe_inherit(struct snug_recipe *recipe, const char *key, const char *value,

@@ -3,9 +3,9 @@
  */
 #include "recipe/recipe.h"
 
-#include "pass/pass.h"
-
 #include <math.h>
+#include <sched.h>
+#include <unistd.h>
 
 enum dtype recipe_dtype(const struct snug_recipe *recipe)
 {
@@ -55,4 +55,18 @@ double recipe_lr(const struct snug_recipe *recipe)
 double recipe_weight_decay(const struct snug_recipe *recipe)
 {
     return isnan(recipe->weight_decay) ? recipe->optimizer->default_decay : recipe->weight_decay;
+}
+
+/* The cores that this process may use: fewer than the machine has in a container or under a scheduler. */
+int recipe_threads(const struct snug_recipe *recipe)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+#ifdef __linux__
+    cpu_set_t allowed;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0)
+        cores = CPU_COUNT(&allowed);
+#endif
+    if (recipe->threads > 0)
+        return recipe->threads;
+    return cores < 1 ? 1 : cores > MAX_THREADS ? MAX_THREADS : (int)cores;
 }

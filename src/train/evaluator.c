@@ -138,7 +138,7 @@ static enum snug_status agree_on_micro_batch(struct evaluator *e, struct comm *c
     struct compile_request q = *request;
     q.micro_batch = least;
     compiled_step_free(&e->compiled);
-    e->compiled = (struct compiled){0};
+    e->compiled = (struct compiled_step){0};
     TRY(make_compiled(e, &q, max_samples, arena_limit, err));
     return e->compiled.micro_batch == least
                ? SNUG_OK
@@ -303,7 +303,7 @@ static enum snug_status run_batch(struct evaluator *e, struct snug_error *err)
 enum snug_status evaluator_run(struct evaluator *e, struct snug_eval_result *result,
                                struct snug_error *err)
 {
-    const struct compiled *s = &e->compiled;
+    const struct compiled_step *s = &e->compiled;
     bool whole_outputs = e->input_spec.output != TENSOR_NONE;
     bool is_last = s->n_stages < 2 || s->stage == s->n_stages - 1;
     struct score score = {.first_bad = -1};

@@ -50,7 +50,7 @@ enum snug_status input_spec_of(const struct program *prog, struct input_spec *in
     return SNUG_OK;
 }
 
-enum snug_status input_spec_open_data(const struct compiled *compiled,
+enum snug_status input_spec_open_data(const struct compiled_step *compiled,
                                       const struct input_spec *input_spec, const char *spec,
                                       const struct snug_recipe *recipe, struct data **data,
                                       struct snug_error *err)

@@ -6,7 +6,7 @@
 
 enum snug_status trainer_open_groups(struct snug_trainer *t, struct snug_error *err)
 {
-    const struct compiled *s = &t->compiled;
+    const struct compiled_step *s = &t->compiled;
     int last = (s->n_stages - 1) * s->n_ranks, ends[2] = {s->rank, last + s->rank};
     int stage[s->n_ranks];
     if (s->n_stages < 2)

@@ -202,7 +202,7 @@ static enum snug_status saved_entries(struct snug_trainer *t, unsigned roles,
                                       struct st_entry **entries, int *n, struct rank_parts **parts,
                                       struct snug_error *err)
 {
-    return t->comm->n_ranks > 1 ? rank_save_entries(t, roles, entries, n, parts, err)
+    return t->comm->n_ranks > 1 ? rank_save_entries(&t->rank_state, roles, entries, n, parts, err)
                                 : weights_entries(&t->compiled, t->exec, roles, entries, n, err);
 }
 
@@ -246,7 +246,7 @@ static enum snug_status save_files(struct snug_trainer *t, const struct st_entry
 {
     struct rank_crew crew;
     bool helped = t->comm->n_ranks > 1;
-    rank_crew_make(&crew, t);
+    rank_crew_make(&crew, &t->rank_state);
     enum snug_status status = save_with(t, trained, n_trained, optimizer, n_optimizer, state,
                                         helped ? &crew.crew : NULL, err);
     rank_crew_free(&crew);
@@ -263,6 +263,10 @@ enum snug_status trainer_save(struct snug_trainer *t, struct snug_error *err)
             "step %lld: \"%s\" is no longer finite, so nothing is saved over %s; try a "
             "lower --lr",
             (long long)t->step, broken, t->saved_step >= 0 ? "the last good checkpoint" : t->out);
+    t->rank_state = (struct rank_state){.prog = &t->compiled.prog,
+                                        .exec = t->exec,
+                                        .comm = t->comm,
+                                        .n_in_stage = t->compiled.n_ranks};
     struct st_entry *trained = NULL, *optimizer = NULL;
     struct rank_parts *parts[2] = {NULL, NULL};
     int n_trained = 0, n_optimizer = 0;
@@ -274,7 +278,7 @@ enum snug_status trainer_save(struct snug_trainer *t, struct snug_error *err)
         status =
             saved_entries(t, roles_in(t, OPTIMIZER_FILE), &optimizer, &n_optimizer, &parts[1], err);
     if (status == SNUG_OK && t->comm->rank > 0)
-        status = rank_save_serve(t, err);
+        status = rank_save_serve(&t->rank_state, err);
     else if (status == SNUG_OK)
         status = save_files(t, trained, n_trained, optimizer, n_optimizer, state, err);
     if (status == SNUG_OK)
@@ -282,7 +286,7 @@ enum snug_status trainer_save(struct snug_trainer *t, struct snug_error *err)
     if (status == SNUG_OK)
         status = trainer_keep(t, err);
     if (status == SNUG_OK && t->comm->rank == 0)
-        status = rank_save_done(t, err);
+        status = rank_save_done(&t->rank_state, err);
     free(state);
     free(trained);
     free(optimizer);

@@ -4,7 +4,7 @@
 #include "train/step_report.h"
 
 /* One line: what --update in-backward comes to, and what would change it. */
-static const char *updates_text(const struct compiled *s, const struct snug_recipe *recipe)
+static const char *updates_text(const struct compiled_step *s, const struct snug_recipe *recipe)
 {
     bool is_fp16 = recipe->precision == DTYPE_f16;
     if (!recipe->in_backward)
@@ -26,8 +26,8 @@ static const char *updates_text(const struct compiled *s, const struct snug_reci
     return NULL;
 }
 
-bool plan_report(const struct compiled *s, const struct snug_recipe *recipe, const char *model_name,
-                 struct text *line, struct report_plan *report)
+bool plan_report(const struct compiled_step *s, const struct snug_recipe *recipe,
+                 const char *model_name, struct text *line, struct report_plan *report)
 {
     *report = (struct report_plan){.model = model_name,
                                    .n_ranks = s->n_ranks * s->n_stages,
@@ -51,7 +51,8 @@ bool plan_report(const struct compiled *s, const struct snug_recipe *recipe, con
     return !line->failed;
 }
 
-char *plan_json(const struct compiled *s, const struct snug_recipe *recipe, const char *model_name)
+char *plan_json(const struct compiled_step *s, const struct snug_recipe *recipe,
+                const char *model_name)
 {
     struct text line = {0};
     struct report_plan report;

@@ -8,9 +8,9 @@
 #include "compile/compile.h"
 
 /* Fills *report but for its alternatives.  `line` gets the recipe in words and must outlive it. */
-bool plan_report(const struct compiled *compiled, const struct snug_recipe *recipe,
+bool plan_report(const struct compiled_step *compiled, const struct snug_recipe *recipe,
                  const char *model_name, struct text *line, struct report_plan *report);
-char *plan_json(const struct compiled *compiled, const struct snug_recipe *recipe,
+char *plan_json(const struct compiled_step *compiled, const struct snug_recipe *recipe,
                 const char *model_name); /* the caller's; NULL: out of memory */
 
 #endif

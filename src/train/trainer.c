@@ -1,6 +1,7 @@
 /*
  * trainer.c -- the training loop: feed, run, look, log, save.
  */
+#include "base/process_memory.h"
 #include "train/trainer.h"
 
 #include "base/clock.h"

@@ -4,12 +4,14 @@
 #ifndef SNUG_TRAIN_TRAINER_H
 #define SNUG_TRAIN_TRAINER_H
 
+#include "checkpoint/rank_parts.h"
 #include "comm/comm.h"
 #include "data/data.h"
 #include "io/metrics.h"
 #include "io/run_lock.h"
 #include "ir/collective_options.h"
 #include "compile/compile.h"
+#include "exec/exec.h"
 
 /* What the loss op of a program says about the data that it wants. */
 struct input_spec {
@@ -21,14 +23,14 @@ struct input_spec {
 };
 enum snug_status input_spec_of(const struct program *prog, struct input_spec *input_spec,
                                struct snug_error *err);
-enum snug_status input_spec_open_data(const struct compiled *compiled,
+enum snug_status input_spec_open_data(const struct compiled_step *compiled,
                                       const struct input_spec *input_spec, const char *spec,
                                       const struct snug_recipe *recipe, struct data **data,
                                       struct snug_error *err);
 
 /* Forward only, on the held-out split. */
 struct evaluator {
-    struct compiled compiled;
+    struct compiled_step compiled;
     struct exec *exec;
     struct input_spec input_spec;
     struct data *data; /* borrowed */
@@ -66,15 +68,15 @@ struct snug_trainer {
     snug_recipe recipe;
     struct snug_train_options options;
     char *data_spec, *out;
-    struct compiled compiled;
+    struct compiled_step compiled;
     struct exec *exec;
     struct input_spec input_spec;
     struct data *data; /* NULL: steps are fed by the caller */
     struct evaluator evaluator;
     bool can_evaluate;
-    struct compiled averages;   /* what is saved in the place of the weights */
-    struct exec *averages_exec; /* NULL: the weights are */
-    snug_watch_fn *watch;       /* NULL: nobody does */
+    struct compiled_step averages; /* what is saved in the place of the weights */
+    struct exec *averages_exec;    /* NULL: the weights are */
+    snug_watch_fn *watch;          /* NULL: nobody does */
     void *watch_user;
     struct run_lock *lock; /* of `out`, on rank 0 */
     bool made_out;         /* the folder was not there */
@@ -87,6 +89,7 @@ struct snug_trainer {
     int64_t saved_step;                     /* -1: never */
     struct comm *comm;                      /* the ranks of this run; itself alone, at least */
     struct comm *groups[COLLECTIVE_GROUPS]; /* of a pipeline, among them */
+    struct rank_state rank_state;           /* of this one, for saving */
     bool failed;                            /* so that other ranks may have ended */
     /* On rank 0, of a run that has ended: of each rank, what it planned and allocated, and how long it has
      * worked and waited. */
@@ -119,12 +122,6 @@ void trainer_close_groups(struct snug_trainer *trainer);
 
 /* A network for images whose size nobody gave takes that of the data. */
 enum snug_status trainer_fit_model(struct snug_trainer *trainer, struct snug_error *err);
-
-/* process_memory.c: what the operating system says. */
-int64_t process_resident_bytes(void);
-int64_t process_peak_bytes(void);
-void process_give_back(void); /* freed memory, to it */
-int64_t machine_bytes(void);  /* all that this machine or container has */
 
 /* On rank 0: what every rank planned, allocated, took and waited (trainer_report.c). */
 enum snug_status trainer_gather_accounts(struct snug_trainer *t, struct snug_error *err);

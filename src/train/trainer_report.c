@@ -1,6 +1,7 @@
 /*
  * trainer_report.c -- what a run tells of itself: its first lines, its sum, what each of its ranks has.
  */
+#include "base/process_memory.h"
 #include "train/trainer.h"
 
 #include "train/step_report.h"
@@ -43,7 +44,7 @@ enum snug_status trainer_find_fullest(struct snug_trainer *t, struct snug_error 
 
 char *trainer_plan_json(const struct snug_trainer *t)
 {
-    struct compiled fullest;
+    struct compiled_step fullest;
     struct compile_request q = {.model = t->model, .recipe = &t->recipe, .train = true};
     if (t->compiled.plan.arena_bytes == t->most_planned_bytes)
         return plan_json(&t->compiled, &t->recipe, t->model->name);

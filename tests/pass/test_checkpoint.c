@@ -17,7 +17,7 @@
 
 #define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
 
-static enum snug_status plan(const char *model_spec, const char *keys, struct compiled *s,
+static enum snug_status plan(const char *model_spec, const char *keys, struct compiled_step *s,
                              struct snug_error *err)
 {
     snug_model *model = model_of(model_spec);
@@ -29,7 +29,7 @@ static enum snug_status plan(const char *model_spec, const char *keys, struct co
     return status;
 }
 
-static void must_plan(const char *model, const char *keys, struct compiled *s)
+static void must_plan(const char *model, const char *keys, struct compiled_step *s)
 {
     struct snug_error err = {0};
     if (plan(model, keys, s, &err) != SNUG_OK)
@@ -52,7 +52,7 @@ static void test_layers(void **state)
                 {"cnn", 4},       {"resnet18", 8}, {"resnet50", 16},
                 {"vit-tiny", 12}, {"gpt2-xl", 48}, {"mlp:9-8,loss=mse", 1}};
     for (int i = 0; i < LENGTH(rows); i++) {
-        struct compiled s;
+        struct compiled_step s;
         struct snug_error err = {0};
         char keys[100], told[100];
         snprintf(keys, sizeof keys, "threads=2 checkpoint=every:%d", rows[i].n_layers);
@@ -82,7 +82,7 @@ static void test_effects_happen_once(void **state)
 {
     (void)state;
     static const char *const ways[] = {"cheap", "every:1", "sqrt", "all"};
-    struct compiled none, s;
+    struct compiled_step none, s;
     must_plan("resnet18:3x32x32,classes=10", "batch=2 micro-batch=1", &none);
     for (int i = 0; i < LENGTH(ways); i++) {
         char keys[100];
@@ -100,7 +100,7 @@ static void test_effects_happen_once(void **state)
 static void test_ops_of_every_1(void **state)
 {
     (void)state;
-    struct compiled none, s;
+    struct compiled_step none, s;
     must_plan("gpt2", "batch=2", &none);
     must_plan("gpt2", "batch=2 checkpoint=every:1", &s);
     static const enum op_kind same[] = {OP_linear_grad_x,
@@ -124,7 +124,7 @@ static void test_cheap_has_no_matmuls(void **state)
     (void)state;
     static const char *const models[] = {"gpt-nano", "cnn", "resnet18", "vit-tiny", "mlp"};
     for (int m = 0; m < LENGTH(models); m++) {
-        struct compiled s;
+        struct compiled_step s;
         must_plan(models[m], "batch=2 checkpoint=cheap", &s);
         assert_true(s.plan.recompute_flops > 0);
         for (int i = 0; i < s.prog.n_ops; i++)
@@ -145,7 +145,7 @@ static void test_order(void **state)
     for (int m = 0; m < LENGTH(models); m++) {
         int64_t before = INT64_MAX;
         for (int i = 0; i < LENGTH(ways); i++) {
-            struct compiled s;
+            struct compiled_step s;
             char keys[100];
             snprintf(keys, sizeof keys, "threads=2 batch=16 precision=bf16 checkpoint=%s", ways[i]);
             must_plan(models[m], keys, &s);
@@ -169,7 +169,7 @@ static void test_auto(void **state)
     static const char *const batches[] = {"batch=8 precision=bf16", "batch=64",
                                           "batch=4096 micro-batch=1024"};
     for (int m = 0; m < LENGTH(models); m++) {
-        struct compiled none, all, s;
+        struct compiled_step none, all, s;
         char keys[200];
         must_plan(models[m], batches[m], &none);
         snprintf(keys, sizeof keys, "threads=2 %s checkpoint=all", batches[m]);
@@ -196,7 +196,7 @@ static void test_auto(void **state)
         compiled_step_free(&none);
         compiled_step_free(&all);
     }
-    struct compiled s;
+    struct compiled_step s;
     struct snug_error err = {0};
     assert_int_equal(plan("gpt2", "checkpoint=auto", &s, &err), SNUG_BAD_ARGUMENT);
     assert_non_null(strstr(err.message, "--memory"));
@@ -218,7 +218,7 @@ static void test_figures(void **state)
                 {"checkpoint=auto memory=24G", 0x1p30 * 24, 0},
                 {"offload=states+activations micro-batch=16", 0x1p30 * 8, 0}};
     for (int i = 0; i < LENGTH(rows); i++) {
-        struct compiled s;
+        struct compiled_step s;
         char keys[200];
         snprintf(keys, sizeof keys, "batch=32 seq=1024 precision=bf16 threads=8 %s", rows[i].keys);
         must_plan("gpt2-xl", keys, &s);

@@ -116,7 +116,7 @@ static void test_activations(void **state)
     (void)state;
     enum { AHEAD = 8, FAR = 20, SMALL = 1 << 16 };
     struct snug_error err;
-    struct compiled s;
+    struct compiled_step s;
     snug_model *model = model_of("gpt-nano");
     snug_recipe *recipe = recipe_of("batch=4 micro-batch=2 offload=activations threads=1");
     struct compile_request q = {.model = model, .recipe = recipe, .train = true};

@@ -16,6 +16,7 @@
 #include "base/text.h"
 #include "pass/pass.h"
 #include "compile/compile.h"
+#include "exec/exec.h"
 
 #define LENGTH(array) (sizeof(array) / sizeof *(array))
 
@@ -66,7 +67,7 @@ static void check_stages(const char *preset, const char *precision, bool train, 
     for (char *pass = strtok_r(names, " ", &rest); pass != NULL;
          pass = strtok_r(NULL, " ", &rest)) {
         char what[200];
-        struct compiled compiled;
+        struct compiled_step compiled;
         struct compile_request request = {
             .model = &model, .recipe = recipe, .train = train, .batch = 8, .micro_batch = 2};
         snprintf(what, sizeof what, "%s %s%s after %s", preset, precision, train ? "" : " eval",

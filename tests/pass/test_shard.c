@@ -58,7 +58,7 @@ static snug_recipe *make_recipe(const struct scheme *scheme, const char *line, i
     return recipe;
 }
 
-static void check_plan(const struct compiled *s, const char *what)
+static void check_plan(const struct compiled_step *s, const char *what)
 {
     struct snug_error err = {0};
     if (program_verify(&s->prog, &err) != SNUG_OK ||
@@ -93,7 +93,7 @@ static void check_order(const struct program *a, const struct program *b, const 
 }
 
 /* What is sharded is somewhere once; what is not is whole on every rank, or on one. */
-static void check_shares(const struct compiled *ranks, int n_ranks, const char *what)
+static void check_shares(const struct compiled_step *ranks, int n_ranks, const char *what)
 {
     const struct program *first = &ranks[0].prog;
     for (int id = 0; id < first->n_tensors; id++) {
@@ -125,7 +125,7 @@ static void check_shares(const struct compiled *ranks, int n_ranks, const char *
 static void check_ranks(const char *model_name, const struct scheme *scheme, const char *line,
                         int n_ranks)
 {
-    struct compiled ranks[RANKS_MOST];
+    struct compiled_step ranks[RANKS_MOST];
     struct snug_model model = {0};
     struct snug_error err = {0};
     char what[200];
@@ -143,7 +143,7 @@ static void check_ranks(const char *model_name, const struct scheme *scheme, con
         most = ranks[r].plan.arena_bytes > most ? ranks[r].plan.arena_bytes : most;
     }
     check_shares(ranks, n_ranks, what);
-    struct compiled fullest, beside;
+    struct compiled_step fullest, beside;
     struct compile_request q = {.model = &model, .recipe = recipe, .train = true};
     assert_int_equal(compile_step(&q, &fullest, &err), SNUG_OK);
     if (fullest.plan.arena_bytes != most)
@@ -188,7 +188,7 @@ static void test_formulas(void **state)
             struct scheme scheme = {"", "ddp", (const char *[]){"0", "1", "2", "3"}[zero]};
             snug_recipe *recipe = make_recipe(&scheme, "precision=fp16 optimizer=adam", counts[i]);
             struct compile_request q = {.model = &model, .recipe = recipe, .train = true};
-            struct compiled s;
+            struct compiled_step s;
             assert_int_equal(compile_step(&q, &s, &err), SNUG_OK);
             int64_t shard = (psi + counts[i] - 1) / counts[i];
             const int64_t *at = s.plan.at_peak;
@@ -218,7 +218,7 @@ static void test_refusals(void **state)
         struct scheme scheme = {"", "ddp", rows[i].zero};
         snug_recipe *recipe = make_recipe(&scheme, rows[i].line, 2);
         struct compile_request q = {.model = &model, .recipe = recipe, .train = true};
-        struct compiled s;
+        struct compiled_step s;
         assert_int_not_equal(compile_step(&q, &s, &err), SNUG_OK);
         if (strstr(err.message, rows[i].words) == NULL)
             fail_msg("%s: %s", rows[i].line, err.message);

@@ -48,7 +48,7 @@ enum { N_CASES = sizeof cases / sizeof *cases };
 
 /* ---- one stage ------------------------------------------------------------------------------------ */
 
-static void check_plan(const struct compiled *s, const char *what)
+static void check_plan(const struct compiled_step *s, const char *what)
 {
     struct snug_error err = {0};
     if (program_verify(&s->prog, &err) != SNUG_OK ||
@@ -58,7 +58,7 @@ static void check_plan(const struct compiled *s, const char *what)
 }
 
 /* From the first op of a micro-batch to its last it is under way. */
-static int most_in_flight(const struct compiled *s)
+static int most_in_flight(const struct compiled_step *s)
 {
     int most = 0;
     int *begin = malloc((size_t)s->n_micro * sizeof *begin);
@@ -84,7 +84,7 @@ static int most_in_flight(const struct compiled *s)
     return most;
 }
 
-static int in_flight_of(const struct compiled *s, const struct snug_recipe *recipe)
+static int in_flight_of(const struct compiled_step *s, const struct snug_recipe *recipe)
 {
     int of_1f1b = s->n_stages - s->stage;
     return recipe->pipeline == PIPELINE_naive   ? 1
@@ -118,7 +118,7 @@ struct lane {
     struct queue leaving[2]; /* to neighbours, and beyond */
 };
 
-static int group_of(const struct compiled *s, const struct op *op, int *ranks)
+static int group_of(const struct compiled_step *s, const struct op *op, int *ranks)
 {
     int n = 0;
     enum collective_group group = collective_group(op);
@@ -211,7 +211,8 @@ static bool take_message(struct lane *lanes, int rank, const struct op *op)
 }
 
 /* Everybody of the group stands at the same exchange: all go on. */
-static bool take_collective(const struct compiled *compiled_steps, struct lane *lanes, int rank)
+static bool take_collective(const struct compiled_step *compiled_steps, struct lane *lanes,
+                            int rank)
 {
     const struct op *op = &lanes[rank].prog->ops[lanes[rank].at];
     int group[RANKS_MOST], n = group_of(&compiled_steps[rank], op, group);
@@ -230,7 +231,7 @@ static bool take_collective(const struct compiled *compiled_steps, struct lane *
     return true;
 }
 
-static void check_lanes(const struct compiled *compiled_steps, int n_ranks, bool is_direct,
+static void check_lanes(const struct compiled_step *compiled_steps, int n_ranks, bool is_direct,
                         const char *what)
 {
     struct lane *lanes = calloc(RANKS_MOST, sizeof *lanes);
@@ -270,7 +271,8 @@ static void check_lanes(const struct compiled *compiled_steps, int n_ranks, bool
 }
 
 /* Weights are on one stage, a table on two at most. */
-static void check_weights(const struct compiled *compiled_steps, int n_stages, const char *what)
+static void check_weights(const struct compiled_step *compiled_steps, int n_stages,
+                          const char *what)
 {
     const struct program *first = compiled_step_forward(&compiled_steps[0]);
     for (int id = 0; id < first->n_tensors; id++) {
@@ -288,7 +290,7 @@ static void test_programs(void **state)
     (void)state;
     for (int i = 0; i < N_CASES; i++) {
         const struct one_case *c = &cases[i];
-        struct compiled compiled_steps[RANKS_MOST];
+        struct compiled_step compiled_steps[RANKS_MOST];
         struct snug_error err = {0};
         char keys[256], what[300];
         snprintf(keys, sizeof keys, "%s ranks=%d stages=%d threads=1", c->keys, c->n_ranks,
@@ -415,7 +417,7 @@ static void test_cut_of_evaluation(void **state)
 static void test_stages_have_weights(void **state)
 {
     struct snug_error err = {0};
-    struct compiled s;
+    struct compiled_step s;
     snug_model *model = model_of("mlp:40-64-10");
     snug_recipe *recipe = recipe_of("batch=12 precision=bf16 pipeline=naive ranks=3 threads=1");
     struct compile_request q = {.model = model, .recipe = recipe, .train = true};

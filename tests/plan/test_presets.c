@@ -33,7 +33,7 @@ enum { N_PRESETS = (int)(sizeof presets / sizeof *presets), N_PRECISIONS = 3, BA
 struct asked {
     struct snug_model model;
     snug_recipe *recipe;
-    struct compiled compiled;
+    struct compiled_step compiled;
 };
 
 static void ask_for_batch(struct asked *a, const char *name, const char *precision,
@@ -178,7 +178,7 @@ static void test_over(void **state)
     for (int i = 0; i < 2; i++)
         for (int p = 0; p < N_PRECISIONS; p++) {
             struct asked a;
-            struct compiled eval;
+            struct compiled_step eval;
             struct snug_error err = {0};
             ask(&a, presets[i], precisions[p], "adamw", 1);
             struct compile_request request = {

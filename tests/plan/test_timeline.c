@@ -34,7 +34,7 @@ static void totals_are_those_of_blocks(void **state)
     (void)state;
     for (int i = 0; i < N_CASES; i++) {
         struct snug_error err = {0};
-        struct compiled s;
+        struct compiled_step s;
         snug_model *model = model_of(cases[i].model);
         snug_recipe *recipe = recipe_of(cases[i].keys);
         struct compile_request q = {.model = model, .recipe = recipe, .train = true};
@@ -100,7 +100,7 @@ static void an_estimate_is_the_plan_without_places(void **state)
     (void)state;
     for (int i = 0; i < N_CASES - 1; i++) { /* the room for averages is not in it */
         struct snug_error err = {0};
-        struct compiled whole, quick;
+        struct compiled_step whole, quick;
         snug_model *model = model_of(cases[i].model);
         snug_recipe *recipe = recipe_of(cases[i].keys);
         struct compile_request q = {.model = model, .recipe = recipe, .train = true};
@@ -126,7 +126,7 @@ static void seconds_are_work_over_rate(void **state)
 {
     (void)state;
     struct snug_error err = {0};
-    struct compiled s;
+    struct compiled_step s;
     snug_model *model = model_of("mlp:64-32-16");
     snug_recipe *recipe = recipe_of("batch=128");
     struct compile_request q = {.model = model, .recipe = recipe, .train = true};
@@ -170,7 +170,7 @@ static void both_ways_at_once(void **state)
     snug_recipe *recipe = recipe_of("batch=128 offload=states");
     double seconds[2], fetched = 0, evicted = 0;
     for (int duplex = 0; duplex < 2; duplex++) {
-        struct compiled s;
+        struct compiled_step s;
         struct device_rates rates = {
             .flops = 1e30, .bytes = 1e30, .pool_bytes_per_s = 1e6, .pool_is_duplex = duplex != 0};
         struct compile_request q = {

@@ -45,7 +45,7 @@ static bool is_one_of(const char *words, const char *flags)
 static void check(const struct expected *e)
 {
     struct snug_error err = {0};
-    struct compiled s;
+    struct compiled_step s;
     struct priced_recipe list[ADVICE_MOST];
     snug_model *model = model_of(e->model);
     snug_recipe *recipe = recipe_of(e->keys);
@@ -134,7 +134,7 @@ static void changes_are_named_honestly(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct snug_error err = {0};
-        struct compiled s;
+        struct compiled_step s;
         struct priced_recipe list[ADVICE_MOST];
         snug_model *model = model_of(rows[i].model);
         snug_recipe *recipe = recipe_of(rows[i].keys);
@@ -178,7 +178,7 @@ static void what_fits_is_mild(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct snug_error err = {0};
-        struct compiled s;
+        struct compiled_step s;
         struct priced_recipe found;
         snug_model *model = model_of(rows[i].model);
         snug_recipe *recipe = recipe_of(rows[i].keys);
@@ -203,7 +203,7 @@ static void what_fits_is_mild(void **state)
 static enum snug_status check_budget(const snug_model *model, const snug_recipe *recipe,
                                      int64_t limit, struct snug_error *err)
 {
-    struct compiled s;
+    struct compiled_step s;
     struct compile_request q = {.model = model, .recipe = recipe, .train = true};
     must(compile_step(&q, &s, err), err);
     enum snug_status status = budget_check(model, recipe, &s, limit, "the budget", err);

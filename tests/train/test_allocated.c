@@ -270,8 +270,8 @@ static struct combination combination(size_t i)
     return c;
 }
 
-static void check_ledger(const struct compiled *s, const snug_recipe *recipe, struct combination c,
-                         const char *keys)
+static void check_ledger(const struct compiled_step *s, const snug_recipe *recipe,
+                         struct combination c, const char *keys)
 {
     struct snug_ledger l;
     struct snug_error err;
@@ -294,7 +294,7 @@ static void check_ledger(const struct compiled *s, const snug_recipe *recipe, st
 }
 
 /* Weights, data and states of zero, as fresh pages are: enough for every kernel to run. */
-static void run_step(const struct compiled *s, struct exec *exec)
+static void run_step(const struct compiled_step *s, struct exec *exec)
 {
     struct snug_error err;
     double *scalars = exec_scalars(exec);
@@ -309,7 +309,7 @@ static void check_combination(struct combination c, bool run)
 {
     char keys[200];
     struct snug_error err;
-    struct compiled s;
+    struct compiled_step s;
     struct exec *exec = NULL;
     snprintf(keys, sizeof keys, "%s precision=%s micro-batch=%d optimizer=%s threads=1",
              models[c.model].sizes, precisions[c.precision].name, 4 / micro_batches[c.micro],

@@ -43,7 +43,7 @@ static const struct report_rate *find(const struct report_rate *rows, int n_rows
 static void run(const char *keys, const char *type, struct report_bench *bench)
 {
     struct snug_error err = {0};
-    struct compiled compiled;
+    struct compiled_step compiled;
     snug_model *model = small_gpt();
     snug_recipe *recipe = recipe_of(keys);
     struct compile_request q = {.model = model, .recipe = recipe, .train = true};
@@ -127,7 +127,7 @@ static void limits_are_chosen(void **state)
         {"f32", true, false, "FMA", 1},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        struct compiled s = {.facts = {.reference_only = rows[i].reference}};
+        struct compiled_step s = {.facts = {.reference_only = rows[i].reference}};
         struct device_limits limits = with_tiles;
         struct report_rate row = {0};
         struct snug_error err = {0};

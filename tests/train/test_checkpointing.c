@@ -175,7 +175,7 @@ static int64_t planned_bytes(const struct net *net, const char *way, int64_t *be
 {
     struct snug_error err = {0};
     char keys[400];
-    struct compiled s;
+    struct compiled_step s;
     snprintf(keys, sizeof keys, "%s checkpoint=%s", net->keys, way);
     snug_recipe *recipe = recipe_of(keys);
     snug_model *model = model_of(net->model == NULL ? dir : net->model);

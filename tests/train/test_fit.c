@@ -23,7 +23,7 @@ static int64_t total_of(const snug_model *model, const snug_recipe *recipe, doub
                         int64_t *needed)
 {
     struct snug_error err = {0};
-    struct compiled s;
+    struct compiled_step s;
     struct compile_request q = {.model = model, .recipe = recipe, .train = true};
     must(compile_step(&q, &s, &err), &err);
     int64_t total = s.plan.arena_bytes;

@@ -68,7 +68,7 @@ static snug_recipe *make_recipe(const char *optimizer, int flag, bool is_set)
 static int64_t bytes_of_states(snug_model *model, const snug_recipe *recipe)
 {
     struct snug_error err;
-    struct compiled compiled;
+    struct compiled_step compiled;
     struct snug_ledger ledger;
     struct compile_request q = {.model = model, .recipe = recipe, .train = true};
     must(compile_step(&q, &compiled, &err), &err);

@@ -129,7 +129,7 @@ static void compare(const struct row *row, const snug_trainer *a, const snug_tra
 static void check_plan(const struct row *row, const snug_trainer *t)
 {
     struct snug_error err;
-    const struct compiled *s = &t->compiled;
+    const struct compiled_step *s = &t->compiled;
     if (s->update_place != row->place)
         fail_msg("%s %s: updates are at place %d, not %d", row->model, row->keys,
                  (int)s->update_place, (int)row->place);
@@ -188,7 +188,7 @@ static void test_every_optimizer(void **state)
                 continue;
             }
             struct snug_error err;
-            struct compiled s;
+            struct compiled_step s;
             snprintf(keys + strlen(keys), sizeof keys - strlen(keys), " update=in-backward");
             snug_recipe *recipe = recipe_of(keys);
             snug_model *model = model_of(SMALL);
@@ -209,7 +209,7 @@ static void test_every_optimizer(void **state)
 /* ---- memory ------------------------------------------------------------------------------------ */
 
 /* The most bytes of gradients alive at once, and the two largest of them. */
-static int64_t most_gradient_bytes(const struct compiled *s, int64_t largest[2])
+static int64_t most_gradient_bytes(const struct compiled_step *s, int64_t largest[2])
 {
     int64_t most = 0;
     largest[0] = largest[1] = 0;
@@ -239,7 +239,7 @@ static int64_t plan_gradients(const char *model_name, const char *keys, int64_t 
                               int64_t *arena_bytes)
 {
     struct snug_error err;
-    struct compiled s;
+    struct compiled_step s;
     int64_t largest[2];
     snug_model *model = model_of(model_name);
     snug_recipe *recipe = recipe_of(keys);

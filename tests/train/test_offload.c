@@ -108,7 +108,7 @@ static void expect_same(const struct run *a, const struct run *b, int64_t first,
 
 static void expect_offloaded(const struct run *run, const char *offload)
 {
-    const struct compiled *s = &run->trainer->compiled;
+    const struct compiled_step *s = &run->trainer->compiled;
     struct snug_error err;
     bool states = strstr(offload, "states") != NULL;
     int64_t role_bytes[ROLE_COUNT] = {0};

@@ -59,7 +59,7 @@ static const struct {
 static int64_t bytes_of_states(snug_model *model, const char *keys)
 {
     struct snug_error err;
-    struct compiled compiled;
+    struct compiled_step compiled;
     struct snug_ledger ledger;
     snug_recipe *recipe = recipe_of(keys);
     struct compile_request q = {.model = model, .recipe = recipe, .train = true};
@@ -333,7 +333,7 @@ static void test_wrong_options_are_named(void **state)
     snug_model *model = model_of(model_name);
     for (int i = 0; i < LENGTH(opt_rows); i++) {
         struct snug_error err;
-        struct compiled compiled;
+        struct compiled_step compiled;
         snug_recipe *recipe = recipe_of(opt_rows[i].keys);
         struct compile_request q = {.model = model, .recipe = recipe, .train = true};
         assert_int_equal(compile_step(&q, &compiled, &err), SNUG_BAD_ARGUMENT);

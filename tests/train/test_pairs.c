@@ -177,7 +177,7 @@ static void forget(struct result *r)
     *r = (struct result){0};
 }
 
-static void expect_allocated(const struct compiled *s, const struct exec *exec)
+static void expect_allocated(const struct compiled_step *s, const struct exec *exec)
 {
     struct snug_error err = {0};
     expect(program_verify(&s->prog, &err), "verifier", &err);
@@ -211,7 +211,7 @@ static bool stores(const struct program *prog, enum role role)
 /* Is what the recipe asks for there? */
 static void expect_in_effect(const snug_trainer *t)
 {
-    const struct compiled *s = &t->compiled;
+    const struct compiled_step *s = &t->compiled;
     const struct snug_recipe *r = &t->recipe;
     if (r->checkpoint != CHECKPOINT_none && r->checkpoint != CHECKPOINT_auto &&
         !(s->plan.recompute_flops > 0))
@@ -285,7 +285,7 @@ static void expect_same(const struct result *a, const struct result *b)
 static int64_t total_bytes(const snug_model *model, const char *keys)
 {
     struct snug_error err = {0};
-    struct compiled s;
+    struct compiled_step s;
     snug_recipe *recipe = recipe_of(keys);
     struct compile_request q = {.model = model, .recipe = recipe, .train = true};
     int64_t bytes = 0;
@@ -458,7 +458,7 @@ static void allocate_pair(const snug_model *model, const struct way *a, const st
 {
     char keys[KEYS_MAX], pair[100];
     struct snug_error err = {0};
-    struct compiled s;
+    struct compiled_step s;
     struct exec *exec = NULL;
     snprintf(pair, sizeof pair, "gpt-nano: %s, %s", a->name, b->name);
     now = pair;

@@ -146,7 +146,7 @@ static int compare_states(snug_trainer *trainer, struct safetensors *oracle, con
 /* ---- evaluation -------------------------------------------------------------------------------- */
 
 struct feed {
-    struct compiled *compiled;
+    struct compiled_step *compiled;
     struct exec *exec;
     const struct batches *batches;
 };
@@ -166,7 +166,7 @@ static enum snug_status feed_first(void *user, int micro, struct snug_error *err
 static double evaluate(snug_trainer *t, const struct batches *batches)
 {
     struct snug_error err;
-    struct compiled s;
+    struct compiled_step s;
     struct exec *exec = NULL;
     struct compile_request q = {.model = t->model,
                                 .recipe = &t->recipe,

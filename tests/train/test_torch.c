@@ -136,7 +136,7 @@ static void tell(const char *title, const struct worst *worst)
 /* ---- gradients ---------------------------------------------------------------------------------- */
 
 struct first_batch {
-    const struct compiled *compiled;
+    const struct compiled_step *compiled;
     struct exec *exec;
     const struct batches *batches;
 };
@@ -156,7 +156,7 @@ static enum snug_status feed_first(void *user, int micro, struct snug_error *err
 
 /* The whole step as it is trained with, planned so that no gradient is given up before its end. */
 static void plan_keeping_gradients(const snug_model *model, const snug_recipe *recipe,
-                                   struct compiled *s)
+                                   struct compiled_step *s)
 {
     struct snug_error err;
     struct compile_request q = {.model = model, .recipe = recipe, .train = true};
@@ -169,8 +169,8 @@ static void plan_keeping_gradients(const snug_model *model, const snug_recipe *r
          &err);
 }
 
-static int compare_gradients(const struct compiled *s, struct exec *exec, const struct way *way,
-                             struct worst *worst)
+static int compare_gradients(const struct compiled_step *s, struct exec *exec,
+                             const struct way *way, struct worst *worst)
 {
     struct safetensors *oracle = fixture("gradients.safetensors");
     double found[MAX_ELEMS], truth[MAX_ELEMS];
@@ -197,7 +197,7 @@ static void gradients_one_way(const struct way *way, const struct batches *batch
                               struct worst *worst)
 {
     struct snug_error err;
-    struct compiled s;
+    struct compiled_step s;
     struct exec *exec = NULL;
     double losses[N_STEPS], norms[N_STEPS];
     snug_model *model = model_of(fixture_folder());

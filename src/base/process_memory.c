@@ -1,13 +1,13 @@
 /*
  * process_memory.c -- what the operating system says: how much this process holds, how much it may.
  */
+#include "base/process_memory.h"
+
 #include "base/fd.h"
-#include "train/trainer.h"
 
 #if defined(__GLIBC__)
 #include <malloc.h>
 #endif
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -58,18 +58,4 @@ int64_t machine_bytes(void)
         sscanf(share, "%lld", &limit) == 1 && limit > 0 && limit < bytes)
         bytes = limit;
     return bytes;
-}
-
-/* The cores that this process may use: fewer than the machine has in a container or under a scheduler. */
-int recipe_threads(const struct snug_recipe *recipe)
-{
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-#ifdef __linux__
-    cpu_set_t allowed;
-    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0)
-        cores = CPU_COUNT(&allowed);
-#endif
-    if (recipe->threads > 0)
-        return recipe->threads;
-    return cores < 1 ? 1 : cores > MAX_THREADS ? MAX_THREADS : (int)cores;
 }

@@ -1,0 +1,126 @@
+/*
+ * compiled_step.c -- questions to a compiled step: its ledger, its words, what its parts are.
+ */
+#include "compile/compile.h"
+
+#include "exec/collective_plan.h"
+
+#include <stdlib.h>
+
+void compiled_step_free(struct compiled_step *s)
+{
+    program_free(&s->prog);
+    program_free(&s->whole);
+    plan_free(&s->plan);
+    free(s->cut);
+    s->cut = NULL;
+}
+
+const struct program *compiled_step_forward(const struct compiled_step *s)
+{
+    return s->whole.n_tensors > 0 ? &s->whole : &s->prog;
+}
+
+bool compiled_step_is_at_ends(const struct compiled_step *s, tensor_id weight)
+{
+    bool read[2] = {false, false}; /* before the last stage, in it */
+    int last_begin = s->cut->last_begin;
+    for (int i = 0; i < s->whole.n_ops; i++)
+        for (int k = 0; k < s->whole.ops[i].n_in; k++)
+            read[i >= last_begin] |= s->whole.ops[i].in[k] == weight;
+    return read[0] && read[1];
+}
+
+double compiled_step_bubble(const struct compiled_step *s, const struct snug_recipe *recipe)
+{
+    int n_stages = s->n_stages > 1 ? s->n_stages : 1;
+    bool one_at_a_time = recipe->pipeline == PIPELINE_naive;
+    return (n_stages - 1.0) / ((one_at_a_time ? 1 : s->n_micro) + n_stages - 1.0);
+}
+
+bool compiled_step_runs_collectives_alone(const struct compiled_step *s)
+{
+    return s->n_ranks == 1 && compiled_step_is_on_gpu(s) && collectives_are_forced();
+}
+
+bool compiled_step_is_on_gpu(const struct compiled_step *s)
+{
+    return s->backend == backend_cuda_table();
+}
+
+static int64_t whole(double flops)
+{
+    return flops < 9.2e18 ? (int64_t)flops : INT64_MAX;
+}
+
+void compiled_step_ledger(const struct compiled_step *s, const struct snug_recipe *recipe,
+                          struct snug_ledger *ledger)
+{
+    const struct plan *p = &s->plan;
+    *ledger = (struct snug_ledger){
+        .parameters = p->at_peak[ROLE_parameter] + p->at_peak[ROLE_buffer],
+        .gradients = p->at_peak[ROLE_gradient],
+        .optimizer = p->at_peak[ROLE_optimizer],
+        .activations = p->at_peak[ROLE_activation] + p->at_peak[ROLE_input],
+        .temporary = p->at_peak[ROLE_temporary],
+        .fragmentation = p->fragmentation,
+        .total = p->arena_bytes,
+        .n_parameters = s->n_parameters,
+        .n_trained = s->n_trained,
+        .lower_bound = p->lower_bound,
+        .forward_flops = whole(s->forward_flops),
+        .step_flops = whole(p->step_flops),
+        .recompute_flops = whole(p->recompute_flops),
+        .step_seconds = p->step_seconds,
+        .peak_op = p->peak_op,
+        .n_ops = s->prog.n_ops,
+        .budget = recipe->memory,
+        .offloaded = p->pool_bytes,
+    };
+}
+
+void compiled_step_describe(const struct compiled_step *s, const struct snug_recipe *recipe,
+                            struct text *out)
+{
+    text_add(out, "batch %lld", (long long)s->batch);
+    if (s->seq > 0)
+        text_add(out, " x %lld", (long long)s->seq);
+    int n_ranks = s->n_ranks * s->n_stages;
+    if (n_ranks > 1)
+        text_add(out, " on %d ranks", n_ranks);
+    if (s->n_stages > 1)
+        text_add(out, ", %s with %d stages", recipe_pipeline_name(recipe), s->n_stages);
+    if (s->n_ranks > 1) {
+        text_add(out, ", %s", recipe->parallel == PARALLEL_ps ? "parameter server" : "ddp");
+        if (recipe->zero > 0)
+            text_add(out, " with zero %d", recipe->zero);
+    }
+    if (s->micro_batch * s->n_ranks != s->batch)
+        text_add(out, "%s in %lld micro-batches", s->n_ranks > 1 ? ", each" : "",
+                 (long long)(s->batch / s->micro_batch / s->n_ranks));
+    text_add(out, ", %s, %s", recipe_precision_name(recipe), recipe->optimizer->name);
+    if (recipe->state_bits != 0 && recipe->state_bits != 32)
+        text_add(out, " with states of %d bits", recipe->state_bits);
+    if (recipe->no_master && recipe->precision != DTYPE_f32)
+        text_add(out, ", no master");
+    if (recipe->in_backward)
+        text_add(out, ", update in backward");
+    if (recipe->checkpoint != CHECKPOINT_none) {
+        text_add(out, ", checkpoint ");
+        recipe_checkpoint_name(recipe, out);
+    }
+    if (recipe->lora > 0)
+        text_add(out, ", lora %lld on %s", (long long)recipe->lora, recipe_lora_on_name(recipe));
+    if (recipe->lora_base != 0)
+        text_add(out, " beside %d bits", recipe->lora_base);
+    if (recipe->dropout == DROPOUT_FROM_CONFIG)
+        text_add(out, ", dropout of config.json");
+    else if (recipe->dropout > 0)
+        text_add(out, ", dropout %g", recipe->dropout);
+    if (recipe->label_smoothing > 0)
+        text_add(out, ", label smoothing %g", recipe->label_smoothing);
+    if (s->facts.nondeterministic && compiled_step_is_on_gpu(s))
+        text_add(out, ", nondeterministic sums");
+    if (recipe->offload != OFFLOAD_none)
+        text_add(out, ", %s offloaded", recipe_offload_name(recipe));
+}
