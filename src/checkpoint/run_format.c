@@ -4,6 +4,7 @@
  *     1 -> 2   adam and amsgrad: weight decay is coupled.  It was decoupled: the option `decoupled` keeps it.
  *              Keys that an optimizer ignored are honoured or refused.  They were saved, and did nothing:
  *              they are taken out.
+ *     2 -> 3   the recipe key `order` (fixed, any) is `deterministic` (yes, no).
  */
 #include "checkpoint/run_format.h"
 
@@ -64,6 +65,16 @@ static enum snug_status from_1(json_t *recipe, struct snug_error *err)
     return SNUG_OK;
 }
 
+static enum snug_status from_2(json_t *recipe, struct snug_error *err)
+{
+    const char *order = value_of(recipe, "order");
+    const char *value = strcmp(order, "any") == 0 ? "no" : "yes";
+    if (order[0] != '\0' && json_object_set_new(recipe, "deterministic", json_string(value)) != 0)
+        return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    json_object_del(recipe, "order");
+    return SNUG_OK;
+}
+
 enum snug_status run_format_migrate(json_t *state, const char *run, struct snug_error *err)
 {
     int64_t format;
@@ -78,5 +89,7 @@ enum snug_status run_format_migrate(json_t *state, const char *run, struct snug_
     if (format == RUN_FORMAT)
         return SNUG_OK;
     TRY(json_get_object(state, run, "recipe", &recipe, err));
-    return from_1(recipe, err);
+    if (format < 2)
+        TRY(from_1(recipe, err));
+    return from_2(recipe, err);
 }

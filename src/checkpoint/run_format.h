@@ -6,7 +6,7 @@
 
 #include "io/json.h"
 
-enum { RUN_FORMAT = 2 }; /* what is written today */
+enum { RUN_FORMAT = 3 }; /* what is written today */
 
 /* Changes the saved recipe of an older run so that it goes on by the rules that it began with.  Refuses
  * a run that was saved by a newer snug. */

@@ -175,7 +175,8 @@ static const struct choice networks[] = {{"25G", NETWORK_25G},       {"1G", NETW
                                          {"10G", NETWORK_10G},       {"100G", NETWORK_100G},
                                          {"200G", NETWORK_200G},     {"400G", NETWORK_400G},
                                          {"nvlink", NETWORK_nvlink}, {NULL, 0}};
-static const struct choice orders[] = {{"fixed", 0}, {"any", 1}, {NULL, 0}};
+static const struct choice deterministic[] = {
+    {"yes", 0}, {"no", 1}, {"fixed", 0}, {"any", 1}, {NULL, 0}}; /* the last two: of --order */
 static const struct choice dropouts[] = {{"config", DROPOUT_FROM_CONFIG}, {NULL, 0}};
 static const struct choice kernels[] = {{"fast", 0}, {"reference", 1}, {NULL, 0}};
 
@@ -284,9 +285,13 @@ static const struct key keys[] = {
      .field = FIELD(target), .choices = targets},
     {"kernels", "fast, reference", "reference: plain loops that define correct", .kind = CHOICE,
      .field = FIELD(kernels), .choices = kernels},
-    {"order", "fixed, any", "of sums; any: faster on a GPU, bits vary; no change on a CPU",
-     .kind = CHOICE, .field = FIELD(nondeterministic), .choices = orders},
+    {"deterministic", "yes, no", "no: faster on a GPU, and the bits vary from run to run",
+     .kind = CHOICE, .field = FIELD(nondeterministic), .choices = deterministic},
 };
+/* Old names of keys, which scripts and recipe files may still have.  The help does not list them. */
+static const struct {
+    const char *old, *name;
+} renamed[] = {{"order", "deterministic"}};
 enum { N_KEYS = (int)(sizeof keys / sizeof *keys) };
 _Static_assert(N_KEYS <= 64, "recipe.given has a bit per key");
 
@@ -342,8 +347,10 @@ static void get_value(const snug_recipe *recipe, const struct key *key, struct t
         break;
     case CHOICE:
         for (const struct choice *c = key->choices; c->name != NULL; c++)
-            if (c->value == *(const int *)field)
+            if (c->value == *(const int *)field) {
                 text_add(out, "%s", c->name);
+                break;
+            }
         break;
     case OWN:
         key->get(recipe, out);
@@ -383,6 +390,9 @@ snug_recipe *snug_recipe_copy(const snug_recipe *recipe)
 
 static const struct key *find_key(const char *name)
 {
+    for (size_t i = 0; i < sizeof renamed / sizeof *renamed; i++)
+        if (strcmp(renamed[i].old, name) == 0)
+            name = renamed[i].name;
     for (int i = 0; i < N_KEYS; i++)
         if (strcmp(keys[i].name, name) == 0)
             return &keys[i];

@@ -55,18 +55,18 @@ same 1e-2 $tiny --batch 2 --steps 4 --precision fp16
 same 1e-2 $tiny --batch 16 --steps 3 --precision bf16 --dropout 0.1
 # The evaluation, which drops nothing, would have cuDNN's attention and its workspace: larger than this arena.
 same 1e-2 $tiny --batch 2 --steps 3 --precision bf16 --dropout 0.1
-same 1e-2 $tiny --batch 2 --steps 3 --precision bf16 --order any
+same 1e-2 $tiny --batch 2 --steps 3 --precision bf16 --deterministic no
 same 1e-4 cnn:1x12x12,classes=4 --batch 4 --steps 3
 same 1e-4 $tiny --batch 2 --steps 4 --optimizer muon
 same 1e-4 $tiny --batch 2 --steps 4 --optimizer adafactor
 
-# --order comes to the attention: its gradient has other bits then.
+# --deterministic comes to the attention: its gradient has other bits then.
 losses fixed $tiny --batch 2 --steps 4 --precision bf16 --device cuda
-losses again $tiny --batch 2 --steps 4 --precision bf16 --device cuda --order fixed
-losses any $tiny --batch 2 --steps 4 --precision bf16 --device cuda --order any
+losses again $tiny --batch 2 --steps 4 --precision bf16 --device cuda --deterministic yes
+losses any $tiny --batch 2 --steps 4 --precision bf16 --device cuda --deterministic no
 cmp -s "$tmp/fixed" "$tmp/again" && ! cmp -s "$tmp/fixed" "$tmp/any" &&
-    "$snug" plan "$tiny" --device cuda --order any | head -1 | grep -q 'nondeterministic sums' &&
-    ! "$snug" plan "$tiny" --device cpu --order any | head -1 | grep -q 'order' ||
+    "$snug" plan "$tiny" --device cuda --deterministic no | head -1 | grep -q 'nondeterministic sums' &&
+    ! "$snug" plan "$tiny" --device cpu --deterministic no | head -1 | grep -q 'deterministic' ||
     { echo "FAILED: the order of sums"; n_failed=$((n_failed + 1)); }
 
 # Of four biases in each of two layers three are summed up by the op that makes their dy (pass bias_sums).

@@ -2,7 +2,7 @@
  * test_formats.c -- runs of an older format go on by the rules that they began with, and a newer format is
  * refused by name.
  *
- * fixtures/format-1/NAME is a run that a program before format 2 saved after 3 steps, NAME.safetensors its
+ * fixtures/format-N/NAME is a run that a program before format N + 1 saved after 3 steps, NAME.safetensors its
  * weights after that program had resumed it to step 6 (make.sh).
  */
 #include <math.h>
@@ -20,7 +20,7 @@
 
 #define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
 
-static const char fixtures[] = "tests/train/fixtures/format-1";
+static const char fixtures[] = "tests/train/fixtures";
 
 static void copy_run(const char *name, const char *out)
 {
@@ -98,18 +98,23 @@ static const struct {
     bool is_same;            /* as the old program's */
     const char *saved;       /* in the state.json of now */
 } runs[] = {
-    {"adam", "", true, "eps=1e-08,decoupled=1\""},
-    {"adam", "opt=beta1=0.9", true, "eps=1e-08,decoupled=1\""}, /* what is not named stays */
-    {"adam", "opt=decoupled=0", false, "decoupled=0\""},
-    {"amsgrad", "", true, "eps=1e-08,decoupled=1\""},
-    {"amsgrad", "opt=decoupled=0", false, "decoupled=0\""},
-    {"adafactor", "", true, "\"schedule\": \"constant\""}, /* these ignored a flag that was saved */
-    {"adafactor", "schedule=cosine", false, "\"schedule\": \"cosine\""},
-    {"amos", "", true, "\"weight-decay\": \"0\""},
-    {"cyclic-lr", "", true, "\"schedule\": \"constant\""},
+    {"format-1/adam", "", true, "eps=1e-08,decoupled=1\""},
+    {"format-1/adam", "opt=beta1=0.9", true,
+     "eps=1e-08,decoupled=1\""}, /* what is not named stays */
+    {"format-1/adam", "opt=decoupled=0", false, "decoupled=0\""},
+    {"format-1/amsgrad", "", true, "eps=1e-08,decoupled=1\""},
+    {"format-1/amsgrad", "opt=decoupled=0", false, "decoupled=0\""},
+    {"format-1/adafactor", "", true,
+     "\"schedule\": \"constant\""}, /* these ignored a flag that was saved */
+    {"format-1/adafactor", "schedule=cosine", false, "\"schedule\": \"cosine\""},
+    {"format-1/amos", "", true, "\"weight-decay\": \"0\""},
+    {"format-1/cyclic-lr", "", true, "\"schedule\": \"constant\""},
+    {"format-2/adamw", "", true, "\"deterministic\": \"no\""},
+    {"format-2/adamw", "deterministic=yes", true, "\"deterministic\": \"yes\""},
+    {"format-2/adamw", "order=fixed", true, "\"deterministic\": \"yes\""},
 };
 
-static void test_runs_of_format_1_keep_their_rules(void **state)
+static void test_runs_of_older_formats_keep_their_rules(void **state)
 {
     (void)state;
     for (int i = 0; i < LENGTH(runs); i++) {
@@ -123,7 +128,7 @@ static void test_runs_of_format_1_keep_their_rules(void **state)
             fail_msg("%s \"%s\": %.3g away from the old program", runs[i].name, runs[i].keys,
                      error);
         print_message("# %s \"%s\": %.1e\n", runs[i].name, runs[i].keys, error);
-        expect_in_state(dir, "\"format\": 2");
+        expect_in_state(dir, "\"format\": 3");
         expect_in_state(dir, runs[i].saved);
         files_remove_dir(dir);
     }
@@ -136,15 +141,15 @@ static void test_a_newer_format_is_refused_by_name(void **state)
     struct snug_error err;
     size_t n_bytes;
     files_make_dir(dir);
-    copy_run("adam", dir);
+    copy_run("format-1/adam", dir);
     char *text = files_read(files_path(dir, "state.json"), &n_bytes);
     char *format = strstr(text, "\"format\": 1");
     assert_non_null(format);
-    format[strlen("\"format\": ")] = '3';
+    format[strlen("\"format\": ")] = '4';
     files_write(dir, "state.json", text, n_bytes);
     free(text);
     assert_int_equal(resume(dir, "", &err), SNUG_BAD_FILE);
-    if (strstr(err.message, "format 3") == NULL || strstr(err.message, "up to 2") == NULL)
+    if (strstr(err.message, "format 4") == NULL || strstr(err.message, "up to 3") == NULL)
         fail_msg("%s", err.message);
     files_remove_dir(dir);
 }
@@ -152,7 +157,7 @@ static void test_a_newer_format_is_refused_by_name(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_runs_of_format_1_keep_their_rules),
+        cmocka_unit_test(test_runs_of_older_formats_keep_their_rules),
         cmocka_unit_test(test_a_newer_format_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -13,7 +13,7 @@
  * dQ sums over blocks of keys.  An engine that adds them up in fp32 as they come gives other bits from
  * run to run; the one that is asked for dQ itself keeps dS in its workspace, T x T for each head, and is
  * deterministic.  That is what is used; where it wants more workspace than there is, sequences, or heads
- * of one sequence, go in several runs.  --order any asks for the other.
+ * of one sequence, go in several runs.  --deterministic no asks for the other.
  */
 #include "cuda/lib/attention_cudnn.h"
 
