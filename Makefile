@@ -28,7 +28,7 @@ ifneq ($(filter-out $(PLAIN_GOALS),$(or $(MAKECMDGOALS),all)),)
   -include build/config.mk
 endif
 
-WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Werror -Wno-override-init
+WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wvla -Werror -Wno-override-init
 CPPFLAGS += -D_GNU_SOURCE -Iinclude -Isrc $(CONFIG_CPPFLAGS)
 CFLAGS   += -std=c11 -g -fPIC -fvisibility=hidden $(WARNINGS) $(CONFIG_OPENMP)
 LDLIBS   += $(CONFIG_LIBS)

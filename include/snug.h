@@ -357,18 +357,6 @@ SNUG_API enum snug_status snug_bench(const char *what, const snug_model *model,
 typedef void snug_say_fn(const char *line, void *user);
 SNUG_API enum snug_status snug_data_fetch(const char *name, const char *folder, const char *from,
                                           snug_say_fn *say, void *user, struct snug_error *err);
-/* Trains the model at the recipe's batch (64 if it has none) and at a larger one, the learning rate
- * unchanged, times the root of their ratio and times their ratio, without and with warm-up; a table
- * of test errors, mean and deviation over seeds.  `say` hears a line a run. */
-struct snug_large_batch {
-    const char *data;
-    int64_t large, n_seeds;
-    double epochs;
-};
-SNUG_API enum snug_status snug_bench_large_batch(const snug_model *model, const snug_recipe *recipe,
-                                                 const struct snug_large_batch *options,
-                                                 int as_json, snug_say_fn *say, void *user,
-                                                 char **text, struct snug_error *err);
 SNUG_API char *snug_ops_table(void); /* every op: reference, cpu, cuda, gradient */
 
 #ifdef __cplusplus

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Looks for the libraries that snug can use and writes what it found as make variables.
-# usage: tools/configure.sh CC OUTPUT      Set SNUG_WITHOUT="onednn blas lapack zlib openmp cuda mpi" to leave some out.
+# usage: tools/configure.sh CC OUTPUT      Set SNUG_WITHOUT="onednn lapack zlib openmp cuda mpi" to leave some out.
 set -eu
 cc=$1
 out=$2
@@ -43,14 +43,6 @@ if probe zlib '#include <zlib.h>
 int main(void) { return zlibVersion() == 0; }' -lz; then use zlib SNUG_ZLIB -lz; else missing="$missing zlib"; fi
 if probe onednn '#include <oneapi/dnnl/dnnl.h>
 int main(void) { return dnnl_version() == 0; }' -ldnnl; then use onednn SNUG_ONEDNN -ldnnl; else missing="$missing onednn"; fi
-# BLAS serves only where oneDNN is missing: no reason to load both.
-case "$found" in *onednn*) ;; *)
-if probe blas '#include <cblas.h>
-int main(void) { float a = 1, c = 0; cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 1, 1, 1, 1, &a, 1, &a, 1, 0, &c, 1); return c != 1; }' -lopenblas; then use blas SNUG_BLAS -lopenblas
-elif probe blas '#include <cblas.h>
-int main(void) { float a = 1, c = 0; cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 1, 1, 1, 1, &a, 1, &a, 1, 0, &c, 1); return c != 1; }' -lcblas -lblas; then use blas SNUG_BLAS '-lcblas -lblas'
-else missing="$missing blas"; fi
-;; esac
 # LAPACK: eigenvectors for shampoo, caspr and soap; loaded when they run, so nothing is linked here.
 if probe lapack '#include <dlfcn.h>
 int main(void) { return dlopen(0, RTLD_NOW) == 0; }' -ldl; then use lapack SNUG_LAPACK -ldl

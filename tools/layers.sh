@@ -36,7 +36,7 @@ cli:
 foreign='
 cuda|cublas|cudnn|nccl   cuda
 mpi\.h              comm
-dnnl|cblas          cpu
+dnnl                cpu
 '
 
 find src -name '*.[ch]' -o -name '*.def' -o -name '*.cu' -o -name '*.cuh' | sort |

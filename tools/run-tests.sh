@@ -10,6 +10,11 @@
 set -u
 # Waiting threads sleep: several tests run at a time on as many cores.
 export CMOCKA_MESSAGE_OUTPUT=TAP LC_ALL=C OMP_WAIT_POLICY=passive
+# Data sets beside a checkout; tests that want one skip without it.
+if [ -z "${SNUG_DATA:-}" ] && [ -d "$(dirname "$0")/../../shared/data" ]; then
+    SNUG_DATA=$(cd "$(dirname "$0")/../../shared/data" && pwd)
+    export SNUG_DATA
+fi
 
 # run_one RESULTS TEST: runs it, leaves "passed failed skipped NAME" in a file, prints its line.
 run_one() {

@@ -29,10 +29,7 @@ has_cmocka() {
 }
 
 is_offered() { apt-cache show "$1" >/dev/null 2>&1; }
-# oneDNN, or a BLAS where there is no oneDNN to be had
-has_products() {
-    has_header oneapi/dnnl/dnnl.h || { has_header cblas.h && ! is_offered libdnnl-dev; }
-}
+has_gemm() { has_header oneapi/dnnl/dnnl.h; }
 
 links() { echo 'int main(void) { return 0; }' | "$cc" -xc - -o /dev/null "$@" >/dev/null 2>&1; }
 has_lapack() { links -lopenblas || links -llapack -lblas; }
@@ -65,7 +62,7 @@ find_missing() {
     need libjansson-dev "JSON: plans, configs, checkpoints" has_header jansson.h
     need zlib1g-dev "compressed data sets, checksums" has_header zlib.h
     need libcmocka-dev "the unit tests" has_cmocka
-    need libdnnl-dev "oneDNN: fast matrix products" has_products
+    need libdnnl-dev "oneDNN: fast matmuls" has_gemm
     need libopenblas-dev "LAPACK: eigenvectors for shampoo, caspr and soap" has_lapack
     if has_command apt-get; then # several ranks are not there without, and all else is
         if is_offered libopenmpi-dev; then
@@ -116,8 +113,8 @@ done
 case " $packages " in
 *' libdnnl-dev '*)
     if ! is_offered libdnnl-dev; then
-        echo "setup: libdnnl-dev is not offered here; taking libopenblas-dev (slower) in its place"
-        packages=$(echo "$packages" | sed 's/libdnnl-dev/libopenblas-dev/')
+        echo "setup: libdnnl-dev is not offered here; matmuls will run on snug's own loops"
+        packages=$(echo " $packages " | sed 's/ libdnnl-dev / /')
     fi
     ;;
 esac

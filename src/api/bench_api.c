@@ -4,7 +4,6 @@
 #include "checkpoint/adapter.h"
 #include "bench/bench.h"
 #include "compile/budget.h"
-#include "bench/large_batch.h"
 #include "compile/device_rates.h"
 
 #include <stdlib.h>
@@ -60,7 +59,7 @@ enum snug_status snug_bench(const char *what, const snug_model *model, const snu
     bool on_gpu = strcmp(what, "cuda") == 0;
     if (!on_gpu && strcmp(what, "cpu") != 0)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
-                         "there is no bench \"%.40s\"; there are: cpu, cuda, large-batch", what);
+                         "there is no bench \"%.40s\"; there are: cpu, cuda", what);
     struct snug_recipe own = *recipe;
     own.device = on_gpu ? DEVICE_cuda : DEVICE_cpu;
     recipe = &own;
@@ -76,18 +75,4 @@ enum snug_status snug_bench(const char *what, const snug_model *model, const snu
         status = measure(&compiled, model, recipe, with_rates, as_json, text, err);
     compiled_step_free(&compiled);
     return status;
-}
-
-enum snug_status snug_bench_large_batch(const snug_model *model, const snug_recipe *recipe,
-                                        const struct snug_large_batch *options, int as_json,
-                                        snug_say_fn *say, void *user, char **text,
-                                        struct snug_error *err)
-{
-    struct report_large_batch result = {.model = model->name,
-                                        .data = options->data == NULL ? "random" : options->data,
-                                        .recipe = recipe->optimizer->name};
-    *text = NULL;
-    TRY(large_batch_run(model, recipe, options, say, user, &result, err));
-    *text = as_json ? report_large_batch_json(&result) : report_large_batch_text(&result);
-    return *text != NULL ? SNUG_OK : snug_fail(err, SNUG_NO_MEMORY, "out of memory");
 }

@@ -84,6 +84,16 @@ static int open_marked(const char *path, const struct file_mark *mark)
     return -1;
 }
 
+/* Does every rank see the file? */
+static enum snug_status agree_all_see(struct comm *comm, bool sees, bool *all_see,
+                                      struct snug_error *err)
+{
+    double is_blind = sees ? 0 : 1;
+    TRY(comm_max(comm, &is_blind, err));
+    *all_see = is_blind == 0;
+    return SNUG_OK;
+}
+
 /* Rank 0 asks whether all others see its file, and says so to them. */
 static enum snug_status ask_all(struct rank_crew *c, bool *all_see, struct snug_error *err)
 {
@@ -91,16 +101,12 @@ static enum snug_status ask_all(struct rank_crew *c, bool *all_see, struct snug_
     struct rank_request request = {.ask = ASK_write};
     struct file_mark mark = {0};
     int64_t path_bytes = (int64_t)strlen(c->path) + 1;
-    bool all[comm->n_ranks], own = set_mark(c->fd, &mark);
+    bool own = set_mark(c->fd, &mark);
     TRY(comm_broadcast(comm, 0, &request, sizeof request, err));
     TRY(comm_broadcast(comm, 0, &mark, sizeof mark, err));
     TRY(comm_broadcast(comm, 0, &path_bytes, sizeof path_bytes, err));
     TRY(comm_broadcast(comm, 0, (void *)c->path, path_bytes, err));
-    TRY(comm_gather(comm, 0, &own, sizeof own, all, err));
-    for (int rank = 1; rank < comm->n_ranks; rank++)
-        own = own && all[rank];
-    *all_see = own;
-    return comm_broadcast(comm, 0, &own, sizeof own, err);
+    return agree_all_see(comm, own, all_see, err);
 }
 
 /* On the others: *fd is that of the file, or -1: it is not to be written to. */
@@ -114,9 +120,8 @@ static enum snug_status answer(struct comm *comm, char **path, int *fd, struct s
         return rank_save_no_memory(err);
     TRY(comm_broadcast(comm, 0, *path, path_bytes, err));
     *fd = open_marked(*path, &mark);
-    bool sees = *fd >= 0, all_see;
-    TRY(comm_gather(comm, 0, &sees, sizeof sees, NULL, err));
-    TRY(comm_broadcast(comm, 0, &all_see, sizeof all_see, err));
+    bool all_see;
+    TRY(agree_all_see(comm, *fd >= 0, &all_see, err));
     if (*fd >= 0 && !all_see) {
         close(*fd);
         *fd = -1;

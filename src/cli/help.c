@@ -23,7 +23,6 @@ static const char overview[] =
     "  snug inspect FILE|RUN            what is in a checkpoint or a data file\n"
     "  snug data NAME [FOLDER]          download a data set, and check it\n"
     "  snug bench cpu|cuda [MODEL]      what this machine does; a step, op by op\n"
-    "  snug bench large-batch           what a larger batch does to the test error\n"
     "  snug ops                         every op: reference, cpu, cuda, gradient\n"
     "  snug help COMMAND                flags and examples of one command\n"
     "  snug --version                   version, libraries, instruction sets\n"
@@ -134,7 +133,7 @@ static const struct topic topics[] = {
      "DATA   random (default), fashion-mnist, cifar-10, a text file or a folder of\n"
      "       text (bytes as tokens: at most 256 tokens, or --tokenizer bytes), token\n"
      "       shards *.bin, a folder of IDX files or of CIFAR-10's binary files. Names\n"
-     "       are looked for in $SNUG_DATA, ../shared/data and the cache\n"
+     "       are looked for in $SNUG_DATA and the cache\n"
      "       (~/.cache/snug); snug data NAME downloads one.\n"
      "\n"
      "Recipes from PyTorch: adam and amsgrad couple --weight-decay as it does, adamw\n"
@@ -198,7 +197,6 @@ static const struct topic topics[] = {
      false},
     {"bench",
      "usage: snug bench cpu|cuda [MODEL] [recipe] [--json]\n"
-     "       snug bench large-batch [MODEL [DATA]] [recipe] [--large N] ...\n"
      "\n"
      "cpu measures what this machine does at best: multiply-adds in registers (FMA),\n"
      "matmuls of tiles where the CPU has them (AMX), memory. Then the kernels of a\n"
@@ -214,16 +212,6 @@ static const struct topic topics[] = {
      "  snug bench cpu\n"
      "  snug bench cpu gpt2 --batch 4 --seq 256 --threads 2\n"
      "\n"
-     "large-batch trains MODEL (mlp) on DATA (fashion-mnist) at --batch (64) and at\n"
-     "--large, as many epochs each: --lr unchanged, times the root of their ratio and\n"
-     "times their ratio, without warm-up and with it (--warmup steps, or a tenth of\n"
-     "all). It prints the test errors, mean and deviation over seeds.\n"
-     "\n"
-     "  snug bench large-batch mlp fashion-mnist --optimizer sgd --lr 0.1 --epochs 2\n"
-     "\n"
-     "  --large N       the large batch (4096)\n"
-     "  --epochs N      of every run (5)\n"
-     "  --seeds N       runs of every row, from --seed on (3)\n"
      "  --json          the same as one JSON object\n",
      true},
     {"ops",

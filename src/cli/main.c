@@ -14,8 +14,8 @@
 
 struct command {
     const char *name;
-    int (*run)(int argc, char **argv); /* NULL: promised for a later version */
-    bool has_threads;                  /* it computes with several */
+    int (*run)(int argc, char **argv);
+    bool has_threads; /* it computes with several */
 };
 
 static const struct command commands[] = {
@@ -94,7 +94,7 @@ static int unknown_command(const char *name)
 {
     const char *names[N_COMMANDS + 1] = {"help"};
     for (int i = 0; i < N_COMMANDS; i++)
-        names[i + 1] = commands[i].run == NULL ? NULL : commands[i].name;
+        names[i + 1] = commands[i].name;
     const char *near = suggest_nearest(name, names, N_COMMANDS + 1);
     if (near != NULL)
         return cli_usage_error("there is no command \"%s\"; did you mean %s?", name, near);
@@ -109,10 +109,8 @@ static int help_command(int argc, char **argv)
     if (name == NULL || strcmp(name, "help") == 0 || strcmp(name, "--help") == 0)
         return help_print(stdout, NULL);
     for (int i = 0; i < N_COMMANDS; i++)
-        if (strcmp(name, commands[i].name) == 0 && commands[i].run != NULL)
+        if (strcmp(name, commands[i].name) == 0)
             return help_print(stdout, name);
-        else if (strcmp(name, commands[i].name) == 0)
-            return cli_usage_error("snug %s is not in this version", name);
     return unknown_command(name);
 }
 
@@ -131,9 +129,7 @@ static int run(int argc, char **argv)
         return cli_usage_error("a command comes first, then its flags: snug COMMAND %s", name);
     for (int i = 0; i < N_COMMANDS; i++)
         if (strcmp(name, commands[i].name) == 0)
-            return commands[i].run != NULL
-                       ? commands[i].run(argc, argv)
-                       : cli_usage_error("snug %s is not in this version", name);
+            return commands[i].run(argc, argv);
     return unknown_command(name);
 }
 

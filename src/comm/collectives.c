@@ -246,7 +246,7 @@ static enum snug_status reduce_chunk(struct job *job, int64_t at, struct snug_er
         add_message(job, &n, peer, slot(job, job->out, peer), theirs, false);
     }
     TRY(settle(job, err));
-    TRY(job->comm->table->collective(job->comm, job->messages, n, err));
+    TRY(job->comm->table->transfer(job->comm, job->messages, n, err));
     sum_chunk(job, own);
     return SNUG_OK;
 }
@@ -260,7 +260,7 @@ static enum snug_status gather_chunk(struct job *job, int64_t at, struct snug_er
         add_message(job, &n, peer, slot(job, job->in, peer), chunk_of(job, peer, at), true);
         add_message(job, &n, peer, slot(job, job->out, me), own, false);
     }
-    TRY(job->comm->table->collective(job->comm, job->messages, n, err));
+    TRY(job->comm->table->transfer(job->comm, job->messages, n, err));
     for (int peer = 0; peer < job->comm->n_ranks; peer++)
         TRY(move_list(job, peer, at, chunk_of(job, peer, at), false,
                       slot(job, peer == me ? job->out : job->in, peer), UNPACK, err));
@@ -269,8 +269,7 @@ static enum snug_status gather_chunk(struct job *job, int64_t at, struct snug_er
 
 /* ---- the calls ------------------------------------------------------------------------------- */
 
-static struct job make_job(struct comm *comm, const struct comm_tensor *tensors, int n, void *work,
-                           struct comm_message *messages)
+static struct job make_job(struct comm *comm, const struct comm_tensor *tensors, int n, void *work)
 {
     int64_t elem_bytes = (int64_t)dtype_bytes(tensors[0].dtype);
     int64_t chunk = chunk_elems(tensors, n, comm->n_ranks);
@@ -282,14 +281,13 @@ static struct job make_job(struct comm *comm, const struct comm_tensor *tensors,
                         .longest = longest_list(tensors, n, comm->n_ranks),
                         .out = work,
                         .in = (unsigned char *)work + comm->n_ranks * chunk * elem_bytes,
-                        .messages = messages};
+                        .messages = comm->messages};
 }
 
 enum snug_status collect_all_reduce(struct comm *comm, const struct comm_tensor *tensors, int n,
                                     void *work, struct snug_error *err)
 {
-    struct comm_message messages[2 * comm->n_ranks];
-    struct job job = make_job(comm, tensors, n, work, messages);
+    struct job job = make_job(comm, tensors, n, work);
     for (int64_t at = 0; at < job.longest && comm->n_ranks > 1; at += job.chunk) {
         TRY(reduce_chunk(&job, at, err));
         TRY(gather_chunk(&job, at, err));
@@ -300,8 +298,7 @@ enum snug_status collect_all_reduce(struct comm *comm, const struct comm_tensor 
 enum snug_status collect_reduce_scatter(struct comm *comm, const struct comm_tensor *tensors, int n,
                                         bool add, void *work, struct snug_error *err)
 {
-    struct comm_message messages[2 * comm->n_ranks];
-    struct job job = make_job(comm, tensors, n, work, messages);
+    struct job job = make_job(comm, tensors, n, work);
     for (int64_t at = 0; at < job.longest; at += job.chunk) {
         TRY(reduce_chunk(&job, at, err));
         TRY(move_list(&job, comm->rank, at, chunk_of(&job, comm->rank, at), true,
@@ -314,8 +311,7 @@ enum snug_status collect_reduce_scatter(struct comm *comm, const struct comm_ten
 enum snug_status collect_all_gather(struct comm *comm, const struct comm_tensor *tensors, int n,
                                     void *work, struct snug_error *err)
 {
-    struct comm_message messages[2 * comm->n_ranks];
-    struct job job = make_job(comm, tensors, n, work, messages);
+    struct job job = make_job(comm, tensors, n, work);
     for (int64_t at = 0; at < job.longest; at += job.chunk) {
         TRY(move_list(&job, comm->rank, at, chunk_of(&job, comm->rank, at), true,
                       slot(&job, job.out, comm->rank), PACK, err));

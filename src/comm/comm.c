@@ -81,8 +81,8 @@ static void pause_a_moment(int turn)
         nanosleep(&moment, NULL);
 }
 
-static enum snug_status collective(struct comm *comm, const struct comm_message *messages, int n,
-                                   struct snug_error *err)
+static enum snug_status transfer(struct comm *comm, const struct comm_message *messages, int n,
+                                 struct snug_error *err)
 {
     struct ranks *r = (struct ranks *)comm;
     char why[COMM_WHY_MAX] = "";
@@ -196,12 +196,13 @@ static void close_ranks(struct comm *comm, bool in_peace)
         r->plugin->end();
     pthread_mutex_destroy(&r->mutex);
     free(r->posted);
+    free(comm->messages);
     free(r); /* the library stays: MPI leaves threads behind */
 }
 
 static const struct comm_table table = {
     .name = "mpi",
-    .collective = collective,
+    .transfer = transfer,
     .all_reduce = collect_all_reduce,
     .reduce_scatter = collect_reduce_scatter,
     .all_gather = collect_all_gather,
@@ -290,6 +291,13 @@ enum snug_status comm_open(int64_t n_ranks, struct comm **comm, struct snug_erro
         free(r);
         return status;
     }
+    r->comm.messages = calloc(2 * (size_t)r->comm.n_ranks, sizeof *r->comm.messages);
+    if (r->comm.messages == NULL) {
+        snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+        comm_claim(&r->comm, err);
+        comm_close(&r->comm, false);
+        return SNUG_NO_MEMORY;
+    }
     *comm = &r->comm;
     return SNUG_OK;
 }
@@ -344,7 +352,7 @@ static enum snug_status one(struct comm *comm, int peer, void *data, int64_t n_b
         n = n_bytes - at < COMM_MESSAGE_BYTES_MAX ? n_bytes - at : COMM_MESSAGE_BYTES_MAX;
         struct comm_message message = {
             .peer = peer, .data = (char *)data + at, .n_bytes = n, .receives = receives};
-        TRY(comm->table->collective(comm, &message, 1, err));
+        TRY(comm->table->transfer(comm, &message, 1, err));
     }
     return SNUG_OK;
 }
@@ -387,9 +395,20 @@ enum snug_status comm_gather(struct comm *comm, int to, const void *data, int64_
     return SNUG_OK;
 }
 
+enum snug_status comm_max(struct comm *comm, double *value, struct snug_error *err)
+{
+    if (comm->rank != 0)
+        TRY(comm_send(comm, 0, value, sizeof *value, err));
+    for (int rank = 1; rank < comm->n_ranks && comm->rank == 0; rank++) {
+        double other;
+        TRY(comm_recv(comm, rank, &other, sizeof other, err));
+        *value = other > *value ? other : *value;
+    }
+    return comm_broadcast(comm, 0, value, sizeof *value, err);
+}
+
 enum snug_status comm_barrier(struct comm *comm, struct snug_error *err)
 {
-    char own = 0, all[comm->n_ranks];
-    TRY(comm_gather(comm, 0, &own, 1, all, err));
-    return comm_broadcast(comm, 0, &own, 1, err);
+    double nothing = 0;
+    return comm_max(comm, &nothing, err);
 }

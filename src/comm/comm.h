@@ -48,8 +48,8 @@ struct comm_tensor {
 struct comm_table {
     const char *name;
     /* Messages in both directions, all of them under way at once. */
-    enum snug_status (*collective)(struct comm *comm, const struct comm_message *messages, int n,
-                                   struct snug_error *err);
+    enum snug_status (*transfer)(struct comm *comm, const struct comm_message *messages, int n,
+                                 struct snug_error *err);
     /* whole = the sum of all ranks' */
     enum snug_status (*all_reduce)(struct comm *comm, const struct comm_tensor *tensors, int n,
                                    void *work, struct snug_error *err);
@@ -72,6 +72,7 @@ struct comm_table {
 struct comm {
     const struct comm_table *table;
     int rank, n_ranks;
+    struct comm_message *messages; /* 2 x n_ranks, for the collective under way; NULL: one rank */
 };
 
 /* How many ranks the launcher of this process says there are (mpirun's variables); 1: none. */
@@ -109,9 +110,11 @@ enum snug_status comm_broadcast(struct comm *comm, int from, void *data, int64_t
 /* n_bytes of every rank, one after the other, in `all` of rank `to`; NULL elsewhere. */
 enum snug_status comm_gather(struct comm *comm, int to, const void *data, int64_t n_bytes,
                              void *all, struct snug_error *err);
+/* The largest of all ranks, on each of them. */
+enum snug_status comm_max(struct comm *comm, double *value, struct snug_error *err);
 enum snug_status comm_barrier(struct comm *comm, struct snug_error *err);
 
-/* collectives.c: the three made of exchange, for kinds that have nothing better. */
+/* collectives.c: the three made of transfer, for kinds that have nothing better. */
 enum snug_status collect_all_reduce(struct comm *comm, const struct comm_tensor *tensors, int n,
                                     void *work, struct snug_error *err);
 enum snug_status collect_reduce_scatter(struct comm *comm, const struct comm_tensor *tensors, int n,

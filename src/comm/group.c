@@ -13,31 +13,31 @@ struct group {
     struct comm comm; /* first: the two are cast into each other */
     struct comm *whole;
     struct comm_message
-        *messages; /* as the whole numbers its ranks; one in each direction to each */
+        *translated; /* as the whole numbers its ranks; one in each direction to each */
     int ranks[];
 };
 
-static enum snug_status collective(struct comm *comm, const struct comm_message *messages, int n,
-                                   struct snug_error *err)
+static enum snug_status transfer(struct comm *comm, const struct comm_message *messages, int n,
+                                 struct snug_error *err)
 {
     struct group *group = (struct group *)comm;
     for (int i = 0; i < n; i++) {
-        group->messages[i] = messages[i];
-        group->messages[i].peer = group->ranks[messages[i].peer];
+        group->translated[i] = messages[i];
+        group->translated[i].peer = group->ranks[messages[i].peer];
     }
-    return group->whole->table->collective(group->whole, group->messages, n, err);
+    return group->whole->table->transfer(group->whole, group->translated, n, err);
 }
 
 static void close_group(struct comm *comm, bool in_peace)
 {
     (void)in_peace;
-    free(((struct group *)comm)->messages);
+    free(comm->messages);
     free(comm);
 }
 
 static const struct comm_table table = {
     .name = "group",
-    .collective = collective,
+    .transfer = transfer,
     .all_reduce = collect_all_reduce,
     .reduce_scatter = collect_reduce_scatter,
     .all_gather = collect_all_gather,
@@ -50,13 +50,14 @@ enum snug_status comm_open_group(struct comm *comm, const int *ranks, int n_rank
     size_t n = (size_t)n_ranks;
     struct group *group = calloc(1, sizeof *group + n * sizeof *ranks);
     *out = NULL;
-    if (group != NULL)
-        group->messages = calloc(2 * n, sizeof *group->messages);
-    if (group == NULL || group->messages == NULL) {
+    struct comm_message *messages = calloc(4 * n, sizeof *messages);
+    if (group == NULL || messages == NULL) {
+        free(messages);
         free(group);
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     }
-    group->comm = (struct comm){.table = &table, .n_ranks = n_ranks};
+    group->comm = (struct comm){.table = &table, .n_ranks = n_ranks, .messages = messages};
+    group->translated = messages + 2 * n;
     group->whole = comm;
     memcpy(group->ranks, ranks, n * sizeof *ranks);
     while (group->comm.rank < n_ranks - 1 && ranks[group->comm.rank] != comm->rank)

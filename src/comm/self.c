@@ -5,8 +5,8 @@
 
 #include <stdlib.h>
 
-static enum snug_status collective(struct comm *comm, const struct comm_message *messages, int n,
-                                   struct snug_error *err)
+static enum snug_status transfer(struct comm *comm, const struct comm_message *messages, int n,
+                                 struct snug_error *err)
 {
     (void)comm, (void)messages;
     return n == 0 ? SNUG_OK : snug_fail(err, SNUG_BAD_ARGUMENT, "a rank alone has nobody to call");
@@ -20,7 +20,7 @@ static void close_self(struct comm *comm, bool in_peace)
 
 static const struct comm_table table = {
     .name = "self",
-    .collective = collective,
+    .transfer = transfer,
     .all_reduce = collect_all_reduce,
     .reduce_scatter = collect_reduce_scatter,
     .all_gather = collect_all_gather,

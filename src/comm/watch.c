@@ -285,13 +285,9 @@ static void start_thread(struct watch *w)
 /* Did every rank get through?  Over comm, so that all know the same. */
 static enum snug_status agree(struct comm *comm, bool is_connected, struct snug_error *err)
 {
-    unsigned char own = is_connected, all_of_them = 1;
-    unsigned char all[comm->n_ranks];
-    TRY(comm_gather(comm, 0, &own, 1, all, err));
-    for (int i = 0; i < comm->n_ranks && comm->rank == 0; i++)
-        all_of_them &= all[i];
-    TRY(comm_broadcast(comm, 0, &all_of_them, 1, err));
-    if (!all_of_them)
+    double is_cut_off = is_connected ? 0 : 1;
+    TRY(comm_max(comm, &is_cut_off, err));
+    if (is_cut_off != 0)
         return snug_fail(err, SNUG_IO_ERROR,
                          "ranks cannot connect to rank 0 over TCP to watch over each other; is its "
                          "host name known to the others, and its ports open?");

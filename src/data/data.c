@@ -64,7 +64,6 @@ static enum snug_status find(const char *spec, char **path, struct snug_error *e
     if (*spec == '\0' || strchr(spec, '/') != NULL || reason != ENOENT)
         return snug_fail(err, SNUG_BAD_FILE, "data '%s': %s", spec, strerror(reason));
     TRY(try_place(getenv("SNUG_DATA"), ".", spec, path, err));
-    TRY(try_place("../shared/data", ".", spec, path, err));
     char *cache;
     TRY(cache_folder(&cache, err));
     enum snug_status status = try_place(cache, ".", spec, path, err);
@@ -75,8 +74,8 @@ static enum snug_status find(const char *spec, char **path, struct snug_error *e
     bool is_known = fetch_knows(spec);
     return snug_fail(
         err, SNUG_BAD_FILE,
-        "data '%s': no such file or folder here, nor a set of that name in $SNUG_DATA, "
-        "../shared/data or the cache; give a path or set SNUG_DATA%s%s",
+        "data '%s': no such file or folder here, nor a set of that name in $SNUG_DATA or the "
+        "cache; give a path or set SNUG_DATA%s%s",
         spec, is_known ? ", or download it: snug data " : "", is_known ? spec : "");
 }
 

@@ -127,29 +127,6 @@ struct report_bench {
 char *report_bench_text(const struct report_bench *bench);
 char *report_bench_json(const struct report_bench *bench); /* the same on one line */
 
-struct report_large_row { /* one batch with one learning rate, over all seeds */
-    int64_t batch, warmup, steps;
-    double lr;
-    const char *rule; /* how the rate was scaled: "x sqrt(k)" */
-    bool has_warmup;
-    double mean,
-        deviation; /* of the test error from 0 to 1, or of the loss; NaN: none to average */
-    int n_diverged;
-};
-
-enum { REPORT_LARGE_ROWS = 7 };
-
-struct report_large_batch {
-    const char *model, *data, *recipe;
-    double epochs, ratio; /* ratio: of the batches */
-    int64_t n_seeds;
-    bool has_accuracy; /* errors, else losses */
-    struct report_large_row rows[REPORT_LARGE_ROWS];
-    int n_rows;
-};
-char *report_large_batch_text(const struct report_large_batch *result);
-char *report_large_batch_json(const struct report_large_batch *result);
-
 /* Adds a JSON string with its quotes.  Bytes that are not valid UTF-8 become U+FFFD. */
 void report_json_string(struct text *out, const char *value);
 

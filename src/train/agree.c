@@ -97,11 +97,8 @@ enum snug_status trainer_agree(const struct snug_trainer *t, struct snug_error *
 
 enum snug_status agree_on_any(struct comm *comm, bool *flag, struct snug_error *err)
 {
-    unsigned char own = *flag, any = 0, all[comm->n_ranks];
-    TRY(comm_gather(comm, 0, &own, 1, all, err));
-    for (int i = 0; i < comm->n_ranks && comm->rank == 0; i++)
-        any |= all[i];
-    TRY(comm_broadcast(comm, 0, &any, 1, err));
+    double any = *flag ? 1 : 0;
+    TRY(comm_max(comm, &any, err));
     *flag = any != 0;
     return SNUG_OK;
 }

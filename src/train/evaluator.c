@@ -128,12 +128,11 @@ static enum snug_status agree_on_micro_batch(struct evaluator *e, struct comm *c
                                              int64_t max_samples, int64_t arena_limit,
                                              struct snug_error *err)
 {
-    int64_t own = e->compiled.micro_batch, least = own, all[comm->n_ranks];
-    TRY(comm_gather(comm, 0, &own, sizeof own, all, err));
-    for (int i = 0; i < comm->n_ranks && comm->rank == 0; i++)
-        least = all[i] < least ? all[i] : least;
-    TRY(comm_broadcast(comm, 0, &least, sizeof least, err));
-    if (least == own)
+    double most_below =
+        -(double)e->compiled.micro_batch; /* the largest of them is that of the least */
+    TRY(comm_max(comm, &most_below, err));
+    int64_t least = -(int64_t)most_below;
+    if (least == e->compiled.micro_batch)
         return SNUG_OK;
     struct compile_request q = *request;
     q.micro_batch = least;
@@ -255,13 +254,9 @@ static enum snug_status score_batch(const struct evaluator *e, struct score *sco
 static enum snug_status share_name(struct comm *comm, char name[TENSOR_SHOWN],
                                    struct snug_error *err)
 {
-    unsigned char own = name[0] != '\0', all[comm->n_ranks];
-    int first = 0;
-    TRY(comm_gather(comm, 0, &own, sizeof own, all, err));
-    while (comm->rank == 0 && first < comm->n_ranks - 1 && !all[first])
-        first++;
-    TRY(comm_broadcast(comm, 0, &first, sizeof first, err));
-    return comm_broadcast(comm, first, name, TENSOR_SHOWN, err);
+    double before_last = name[0] != '\0' ? comm->n_ranks - 1 - comm->rank : 0;
+    TRY(comm_max(comm, &before_last, err));
+    return comm_broadcast(comm, comm->n_ranks - 1 - (int)before_last, name, TENSOR_SHOWN, err);
 }
 
 /* All ranks come here together, for the batch of the sample `first`. */

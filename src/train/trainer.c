@@ -185,11 +185,7 @@ static enum snug_status use_usual_lr(struct snug_trainer *t, struct snug_error *
 {
     double own = t->recipe.optimizer->usual_lr(&t->compiled.prog, (double)t->n_steps,
                                                (double)t->recipe.warmup);
-    double all[t->comm->n_ranks];
-    TRY(comm_gather(t->comm, 0, &own, sizeof own, all, err));
-    for (int i = 0; i < t->comm->n_ranks && t->comm->rank == 0; i++)
-        own = all[i] > own ? all[i] : own;
-    TRY(comm_broadcast(t->comm, 0, &own, sizeof own, err));
+    TRY(comm_max(t->comm, &own, err));
     t->recipe.lr = own;
     return SNUG_OK;
 }

@@ -33,12 +33,9 @@ enum snug_status trainer_gather_accounts(struct snug_trainer *t, struct snug_err
 
 enum snug_status trainer_find_fullest(struct snug_trainer *t, struct snug_error *err)
 {
-    int64_t most = t->compiled.plan.arena_bytes, all[t->comm->n_ranks];
-    TRY(comm_gather(t->comm, 0, &most, sizeof most, all, err));
-    for (int i = 0; i < t->comm->n_ranks && t->comm->rank == 0; i++)
-        most = all[i] > most ? all[i] : most;
-    TRY(comm_broadcast(t->comm, 0, &most, sizeof most, err));
-    t->most_planned_bytes = most;
+    double most = (double)t->compiled.plan.arena_bytes; /* exact: no arena has 2^53 bytes */
+    TRY(comm_max(t->comm, &most, err));
+    t->most_planned_bytes = (int64_t)most;
     return SNUG_OK;
 }
 

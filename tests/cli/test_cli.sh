@@ -259,11 +259,8 @@ words_and_flags() {
 # commands
 2 | no command, hlep, help                 | hlep
 2 | no command, trian, train               | trian gpt2
-2 | no bench, gpu, cpu, large-batch        | bench gpu
+2 | no bench, gpu, cpu, cuda               | bench gpu
 2 | one too many, c                        | bench cpu mlp:4-3 c
-2 | --large is for, large-batch            | bench cpu --large 8
-2 | --large 8, not larger, --batch 8       | bench large-batch mlp:4-3 digits --batch 8 --large 8
-2 | --seeds, at least 1                    | bench large-batch --seeds 0
 2 | needs NAME                             | data
 2 | no data set, mnits, fashion-mnist      | data mnits
 1 | curl, get train-images, put them into  | data fashion-mnist digits --from http://127.0.0.1:9
@@ -331,7 +328,6 @@ words_and_flags() {
 2 | cyclic-lr, of its own, leave --schedule out | plan mlp --optimizer cyclic-lr --schedule cosine
 2 | soap has no states, --state-bits        | plan mlp --optimizer soap --state-bits 8
 2 | sgd has no states, --state-bits         | plan mlp --optimizer sgd --state-bits 16
-2 | adafactor, compares rates, give --lr    | bench large-batch mlp:4-3 digits --batch 8 --large 16 --optimizer adafactor
 2 | --update in-backward, --optimizer schedule-free-prodigy, --update end | plan mlp --update in-backward --optimizer schedule-free-prodigy
 2 | memory, lots                           | plan gpt2 --memory lots
 2 | --checkpoint every:13, 12 layers, at most every:12 | plan gpt2 --checkpoint every:13
@@ -657,14 +653,14 @@ good_output() {
     for key in limits kernels ops step; do
         check "bench --json: $key" "missing" grep -q "\"$key\": [[{]" "$logs/out"
     done
-    "$snug" bench large-batch mlp:4-8-3 digits --batch 2 --large 4 --epochs 1 --seeds 2 \
+    SNUG=$snug "$root/bench/large_batch.py" mlp:4-8-3 digits --batch 2 --large 4 --epochs 1 --seeds 2 \
         --threads 1 >"$logs/out" 2>"$logs/err"
-    check "bench large-batch: a table of seven rows" "there is none" \
+    check "bench/large_batch.py: a table of seven rows" "there is none" \
         test "$(grep -cE '^ +[24] +[0-9.e-]+ ' "$logs/out")" -eq 7
-    check "bench large-batch: a line a run on standard error" "it is not" \
+    check "bench/large_batch.py: a line a run on standard error" "it is not" \
         test "$(grep -c '^batch ' "$logs/err")" -eq 14
     wide=$(awk 'length > 80' "$logs/out")
-    check "bench large-batch: 80 columns" "$wide" test -z "$wide"
+    check "bench/large_batch.py: 80 columns" "$wide" test -z "$wide"
     check "plan --json: six kinds add up" "they do not" test "$six" = 1
     run train tiny text.txt --steps 3 --batch 2 --json
     check "train --json" "exit status $status" test $status -eq 0

@@ -266,68 +266,6 @@ static struct report_bench bench_example(void)
     };
 }
 
-static struct report_large_batch large_example(void)
-{
-    return (struct report_large_batch){.model = "mlp:784-512-512-10",
-                                       .data = "fashion-mnist",
-                                       .recipe = "momentum",
-                                       .epochs = 5,
-                                       .ratio = 64,
-                                       .n_seeds = 3,
-                                       .has_accuracy = true,
-                                       .rows = {{.batch = 64,
-                                                 .steps = 4690,
-                                                 .lr = 0.1,
-                                                 .rule = "as given",
-                                                 .mean = 0.1152,
-                                                 .deviation = 0.0013},
-                                                {.batch = 4096,
-                                                 .steps = 75,
-                                                 .lr = 0.8,
-                                                 .rule = "x sqrt(k)",
-                                                 .mean = 0.5,
-                                                 .deviation = 0.12345,
-                                                 .n_diverged = 1},
-                                                {.batch = 4096,
-                                                 .steps = 75,
-                                                 .warmup = 8,
-                                                 .lr = 6.4,
-                                                 .rule = "x k",
-                                                 .has_warmup = true,
-                                                 .mean = NAN,
-                                                 .deviation = NAN,
-                                                 .n_diverged = 3}},
-                                       .n_rows = 3};
-}
-
-static void large_batch_is_exact(void **state)
-{
-    static const char right[] =
-        "mlp:784-512-512-10 on fashion-mnist, momentum\n"
-        "5 epochs, k = 64, mean +- deviation over 3 seeds\n"
-        "\n"
-        "  batch  lr                    warm-up   steps  test error, %\n"
-        "     64  0.1        as given         -    4690   11.52 +- 0.13\n"
-        "   4096  0.8        x sqrt(k)        -      75   50.00 +- 12.35; 1 of 3 diverged\n"
-        "   4096  6.4        x k              8      75  3 of 3 diverged\n";
-    (void)state;
-    struct report_large_batch example = large_example();
-    char *text = report_large_batch_text(&example);
-    assert_string_equal(text, right);
-    assert_true(widest_line(text) <= 80);
-    free(text);
-    text = report_large_batch_json(&example);
-    json_t *json = json_loads(text, 0, NULL);
-    assert_non_null(json);
-    json_t *rows = json_object_get(json, "rows");
-    assert_int_equal(json_array_size(rows), 3);
-    assert_true(json_real_value(json_object_get(json_array_get(rows, 0), "mean")) == 0.1152);
-    assert_true(json_is_null(json_object_get(json_array_get(rows, 2), "mean")));
-    assert_int_equal(json_integer_value(json_object_get(json_array_get(rows, 2), "diverged")), 3);
-    json_decref(json);
-    free(text);
-}
-
 static void bench_is_exact(void **state)
 {
     (void)state;
@@ -415,7 +353,6 @@ int main(void)
         cmocka_unit_test(ops_that_are_missing_show),
         cmocka_unit_test(bench_is_exact),
         cmocka_unit_test(adapters_are_told_apart),
-        cmocka_unit_test(large_batch_is_exact),
         cmocka_unit_test(bench_json_has_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -335,11 +335,9 @@ static void check_combination(struct combination c, bool run)
     if (WATCHES && (watch.n_arena_maps != 1 || watch.arena_map_bytes != planned))
         fail_msg("%s %s: planned %zu bytes, mapped %zu in %lld pieces", models[c.model].model, keys,
                  planned, watch.arena_map_bytes, (long long)watch.n_arena_maps);
-#if !defined(SNUG_BLAS)
     if (watch.largest > LARGE_BYTES)
         fail_msg("%s %s: %zu bytes were allocated beside the arena", models[c.model].model, keys,
                  watch.largest);
-#endif
     exec_free(exec);
     assert_int_equal(arena.n_release, 1);
     assert_int_equal(arena.release_bytes, planned);
@@ -363,13 +361,10 @@ static void test_planned_is_allocated(void **state)
                   n_run);
 }
 
-/* Under asan malloc is not ours to watch; OpenBLAS keeps buffers of its own, outside the plan. */
+/* Under asan malloc is not ours to watch. */
 static void skip_unless_watched(void)
 {
     const char *reason = NULL;
-#if defined(SNUG_BLAS)
-    reason = "OpenBLAS allocates on its own: the build with oneDNN counts";
-#endif
     if (!WATCHES)
         reason = "asan has its own malloc: the optimized build counts";
     if (reason != NULL) {

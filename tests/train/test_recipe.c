@@ -16,7 +16,6 @@
 
 #include "support/files.h"
 #include "support/training.h"
-#include "bench/large_batch.h"
 
 /* ---- schedules ----------------------------------------------------------------------------- */
 
@@ -380,49 +379,6 @@ static void test_mean_squared_error_on_classes(void **state)
     }
 }
 
-/* ---- large batches -------------------------------------------------------------------------- */
-
-static void count_line(const char *line, void *user)
-{
-    (void)line;
-    ++*(int *)user;
-}
-
-static void test_large_batches(void **state)
-{
-    (void)state;
-    static const double factors[] = {1, 1, 2, 4, 1, 2, 4};
-    char dir[FILES_PATH_MAX];
-    struct snug_error err = {0};
-    struct report_large_batch result = {.model = "mlp", .data = "halves", .recipe = "sgd"};
-    snug_recipe *recipe = recipe_of("batch=4 lr=0.05 optimizer=sgd threads=1");
-    snug_model *model = model_of("mlp:16-8-2");
-    int n_lines = 0;
-    files_make_dir(dir);
-    write_halves(dir);
-    struct snug_large_batch options = {.data = dir, .large = 16, .n_seeds = 2, .epochs = 5};
-    must(large_batch_run(model, recipe, &options, count_line, &n_lines, &result, &err), &err);
-    assert_int_equal(n_lines, 14);
-    assert_int_equal(result.n_rows, 7);
-    assert_true(result.has_accuracy && result.ratio == 4);
-    for (int i = 0; i < 7; i++) {
-        const struct report_large_row *row = &result.rows[i];
-        assert_int_equal(row->batch, i == 0 ? 4 : 16);
-        assert_int_equal(row->steps, i == 0 ? 80 : 20);
-        assert_int_equal(row->warmup, i > 3 ? 2 : 0); /* a tenth */
-        assert_near(row->lr, 0.05 * factors[i]);
-        assert_true(row->mean >= 0 && row->mean <= 1 && row->deviation >= 0);
-    }
-    assert_true(result.rows[0].mean == 0); /* the halves are easily told apart */
-    options.large = 4;
-    assert_int_equal(large_batch_run(model, recipe, &options, NULL, NULL, &result, &err),
-                     SNUG_BAD_ARGUMENT);
-    assert_non_null(strstr(err.message, "--large 4 is not larger than --batch 4"));
-    snug_model_free(model);
-    snug_recipe_free(recipe);
-    files_remove_dir(dir);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -437,7 +393,6 @@ int main(void)
         cmocka_unit_test(test_names_in_notes),
         cmocka_unit_test(test_evaluation_is_left_alone),
         cmocka_unit_test(test_mean_squared_error_on_classes),
-        cmocka_unit_test(test_large_batches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,11 +2,11 @@
  * gemm.h -- fp32 matmuls, prepared before the step:  C[m,n] (+)= op(A)[m,k] op(B)[k,n]
  *
  * Row-major, with leading dimensions.  Made by oneDNN where the build has it (large ones by our own
- * loops, where those are faster), else by a BLAS, else by our own loops.  Workspace is booked from the
+ * loops, where those are faster), else by our own loops.  Workspace is booked from the
  * shape and the thread count alone; no implementation may use more.  The same matmul on the same
  * thread count gives the same bits; with our own loops and with oneDNN (which sums k in order;
  * tests/ops/test_threads.c watches it) on any thread count and however the rows of C are cut, if
- * chosen_by_m is the same, with a BLAS as it pleases.
+ * chosen_by_m is the same.
  */
 #ifndef SNUG_CPU_GEMM_GEMM_H
 #define SNUG_CPU_GEMM_GEMM_H
@@ -31,8 +31,6 @@ struct gemm;
 /* The name of the rows that are made with it, whoever makes a matmul of theirs. */
 #if defined(SNUG_ONEDNN)
 #define GEMM_NAME "onednn"
-#elif defined(SNUG_BLAS)
-#define GEMM_NAME "blas"
 #else
 #define GEMM_NAME "plain"
 #endif

@@ -1,5 +1,5 @@
 /*
- * gemm_builtin.c -- matmuls by our own loops, for builds without oneDNN and BLAS.
+ * gemm_builtin.c -- matmuls by our own loops, for builds without oneDNN.
  *
  * The loops are in simd_gemm.c, compiled per instruction level; here is what they book, which is
  * the same for every level, so that a plan does not depend on the machine that makes it.
@@ -18,7 +18,7 @@ size_t gemm_plain_work_bytes(const struct gemm_shape *shape, int threads)
     return total;
 }
 
-#if !defined(SNUG_ONEDNN) && !defined(SNUG_BLAS)
+#if !defined(SNUG_ONEDNN)
 
 struct gemm {
     struct gemm_shape shape;
@@ -56,7 +56,7 @@ enum snug_status gemm_run(const struct gemm *gemm, const float *a, const float *
 
 void gemm_describe(struct text *out)
 {
-    text_add(out, "without oneDNN and BLAS: matmuls by snug's own loops\n");
+    text_add(out, "without oneDNN: matmuls by snug's own loops\n");
 }
 
 #endif

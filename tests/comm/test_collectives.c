@@ -1,5 +1,5 @@
 /*
- * test_collect.c -- sums and collections over ranks against a plain sum, with threads as ranks: every
+ * test_collectives.c -- sums and collections over ranks against a plain sum, with threads as ranks: every
  * type, ragged cuts, owners, fewer elements than ranks, buckets smaller than what goes through them.  And
  * with tensors that are reached by copies, none of which is made before it has to be.
  */
@@ -29,6 +29,7 @@ struct room { /* a place for one message from each rank to each other */
 struct thread_rank {
     struct comm comm; /* first: the two are cast into each other */
     struct room *room;
+    struct comm_message messages[2 * RANKS_MOST];
 };
 
 static void put(struct room *room, int from, const struct comm_message *m)
@@ -51,8 +52,8 @@ static void take(struct room *room, int to, const struct comm_message *m)
 }
 
 /* Puts everything, takes everything, and leaves when all that it put was taken. */
-static enum snug_status collective(struct comm *comm, const struct comm_message *messages, int n,
-                                   struct snug_error *err)
+static enum snug_status transfer(struct comm *comm, const struct comm_message *messages, int n,
+                                 struct snug_error *err)
 {
     struct room *room = ((struct thread_rank *)comm)->room;
     (void)err;
@@ -71,7 +72,7 @@ static enum snug_status collective(struct comm *comm, const struct comm_message 
 }
 
 static const struct comm_table table = {.name = "threads",
-                                        .collective = collective,
+                                        .transfer = transfer,
                                         .all_reduce = collect_all_reduce,
                                         .reduce_scatter = collect_reduce_scatter,
                                         .all_gather = collect_all_gather};
@@ -278,6 +279,7 @@ static void check_cases(bool is_afar)
             workers[r].is_afar = is_afar;
             workers[r].rank = (struct thread_rank){
                 .comm = {.table = &table, .rank = r, .n_ranks = cases[i].n_ranks}, .room = &room};
+            workers[r].rank.comm.messages = workers[r].rank.messages;
             assert_int_equal(pthread_create(&workers[r].thread, NULL, run_rank, &workers[r]), 0);
         }
         for (int r = 0; r < cases[i].n_ranks; r++) {
@@ -333,6 +335,7 @@ static void test_groups(void **state)
     for (int r = 0; r < RANKS_MOST; r++) {
         workers[r].rank = (struct thread_rank){
             .comm = {.table = &table, .rank = r, .n_ranks = RANKS_MOST}, .room = &room};
+        workers[r].rank.comm.messages = workers[r].rank.messages;
         assert_int_equal(pthread_create(&workers[r].thread, NULL, run_in_group, &workers[r]), 0);
     }
     for (int r = 0; r < RANKS_MOST; r++) {
