@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # An installed snug is usable: the program runs, a C and a C++ program build through pkg-config
-# against the shared library, and uninstall leaves no file behind.
+# against the shared library, and uninstall leaves no file behind.  Small: without the CUDA plugin.
 set -eu
 cd "$(dirname "$0")/../.."
+. tests/support/size.bash
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 prefix=$tmp/usr
-make --no-print-directory install PREFIX="$prefix" >/dev/null
+make --no-print-directory install $(sized CONFIG_NVCC= "") PREFIX="$prefix" >/dev/null
 
 version=$(sed -n 's/.*SNUG_VERSION_STRING "\(.*\)"/\1/p' include/snug.h)
 "$prefix/bin/snug" --version | grep -qF "$version"

@@ -3,6 +3,7 @@
 # that nothing it says is lost.
 set -u
 cd "$(dirname "$0")/../.."
+. tests/support/size.bash # which the program below reads
 ops=$PWD/build/release/tests/cuda/test_cuda_ops
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT

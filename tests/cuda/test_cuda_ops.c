@@ -9,6 +9,8 @@
  * the library's, whose kernels are not ours to watch, at the small sizes.  -r: no sizes with more rows:
  * thousands of blocks that do the same say nothing new of races within a block, and take longest.  -n: an
  * op must run, what comes out is not looked at.
+ *
+ * parts: 1 (small), 4 (full)
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -133,7 +135,8 @@ int main(int argc, char **argv)
     static struct opcompare ctx;
     struct snug_error err = {0};
     const char *folder = getenv("SNUG_CASES");
-    if (!read_options(argc, argv, &ctx))
+    const char *part = getenv("SNUG_TEST_PART");
+    if ((part != NULL && !read_part(part, &ctx)) || !read_options(argc, argv, &ctx))
         return fprintf(stderr, "usage: %s [-v] [-c NAME] [-p I/N] [-o] [-r MOST] [-n]\n", argv[0]),
                2;
     if (case_list_read(folder == NULL ? "tests/ops" : folder, &ctx.cases, &err) != SNUG_OK)

@@ -3,15 +3,17 @@
 # files are those of a run that nothing disturbed, and no rank dies of a signal.  Then the folder holds a
 # checkpoint that can be read, or none, with a log of whole lines.
 #
-# usage: [SNUG=./snug] [TRIES=5] tests/fault/no_memory_ranks.sh     TRIES of each rank; the output is TAP.
+# usage: [SNUG=./snug] [TRIES=5; 2 if small] tests/fault/no_memory_ranks.sh     TRIES of each rank; the output is TAP.
 #        [MPI=mpich] [AT="1 2 3"] tests/fault/no_memory_ranks.sh     by the other MPI, these allocations
+# shellcheck source=tests/support/size.bash
+. "$(dirname "$0")/../support/size.bash"
 # shellcheck source=tests/ranks/ranks.bash
 . "$(dirname "$0")/../ranks/ranks.bash"
 
 built=$(dirname "$snug")/build/release/tests/fault/test_no_memory
 [ -x "$built" ] || { echo "skip: $built is not built (make tests-bin)"; exit 77; }
 cp "$built" failing && cp "$(dirname "$snug")"/libsnug_*.so . || exit 1 # plugins lie beside the program
-tries=${TRIES:-5}
+tries=${TRIES:-$(sized 2 5)}
 [ "${MPI:-}" != mpich ] || first=$mpich
 
 # What a rank says goes to the file straight away: a launcher that ends the others may lose it.

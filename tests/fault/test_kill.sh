@@ -6,10 +6,12 @@
 # three instants of the save of step 20: as the new weights appear, as the new optimizer states appear, and
 # right after the save.  What is killed is the program itself: each time /proc says so.
 #
-# usage: [SNUG=./snug] [KILLS=50] [SEED=N] tests/fault/test_kill.sh       The output is TAP.
+# usage: [SNUG=./snug] [KILLS=50; 10 if small] [SEED=N] tests/fault/test_kill.sh       The output is TAP.
+# shellcheck source=tests/support/size.bash
+. "$(dirname "$0")/../support/size.bash"
 # shellcheck source=tests/fault/fault.bash
 . "$(dirname "$0")/fault.bash"
-kills=${KILLS:-50}
+kills=${KILLS:-$(sized 10 50)}
 seed=${SEED:-$((RANDOM * 32768 + RANDOM))}
 # What a step computed, in the order of the file; what it took differs.
 logged() { sed 's/, "tokens":.*//' "$1/metrics.jsonl"; }

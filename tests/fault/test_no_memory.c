@@ -32,14 +32,16 @@
 #include "fault/trees.h"
 #include "support/files.h"
 #include "support/signals.h"
+#include "support/size.h"
 #include "compile/device_rates.h"
 
 int snug_main(int argc, char **argv);
 
+/* How many of each kind. */
 #ifdef __SANITIZE_ADDRESS__
-enum { TRIES = 6 };
+enum { SMALL_TRIES = 2, FULL_TRIES = 6 };
 #else
-enum { TRIES = 48 }; /* of each kind: some 20 s in all on one core */
+enum { SMALL_TRIES = 12, FULL_TRIES = 48 }; /* some 20 s in all on one core */
 #endif
 enum { MOST_WORDS = 48, CHILD_SECONDS = 100, SHOWN_FAILURES = 8 };
 
@@ -283,7 +285,7 @@ static void test_trial(void **state)
     assert_string_equal(tree_difference(files_path(work, "after"), files_path(work, "now")), "");
     assert_true(n_calls > 0);
 
-    long stride = given != NULL ? atol(given) : n_calls / TRIES + 1;
+    long stride = given != NULL ? atol(given) : n_calls / sized(SMALL_TRIES, FULL_TRIES) + 1;
     for (int goes_on = 0; goes_on < (getenv("ALONE") == NULL ? 2 : 1); goes_on++)
         for (long n = 1 + (goes_on ? stride / 2 : 0); n <= n_calls; n += stride, n_tried++)
             n_wrong += try_at(trial, &whole, n, goes_on != 0, n_wrong < SHOWN_FAILURES);

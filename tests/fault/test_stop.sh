@@ -3,10 +3,12 @@
 # SIGTERM, SIGHUP and SIGINT abandon an evaluation and save, a step that takes too long is not waited for, a reader
 # that goes away does not end a run that is saved, and --keep N leaves N checkpoints that load, whenever the process is killed.
 #
-# usage: [SNUG=./snug] [KILLS=15] [SEED=N] tests/fault/test_stop.sh       The output is TAP.
+# usage: [SNUG=./snug] [KILLS=15; 4 if small] [SEED=N] tests/fault/test_stop.sh       The output is TAP.
+# shellcheck source=tests/support/size.bash
+. "$(dirname "$0")/../support/size.bash"
 # shellcheck source=tests/fault/fault.bash
 . "$(dirname "$0")/fault.bash"
-kills=${KILLS:-15}
+kills=${KILLS:-$(sized 4 15)}
 seed=${SEED:-$((RANDOM * 32768 + RANDOM))}
 start() { # COMMAND...: the program itself is $pid, with SIGINT as a terminal has it
     (trap - INT; exec env --default-signal=INT "$@") >out 2>err &

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "cpu/ref/ref.h"
+#include "support/size.h"
 
 enum { MAX_PRINTED = 30 };
 
@@ -30,6 +31,19 @@ void opcompare_problem(struct opcompare *ctx, const struct opcase *c, const stru
 bool opcompare_wants(const struct opcompare *ctx, const struct case_text *text)
 {
     return ctx->only == NULL || strstr(text->name, ctx->only) != NULL;
+}
+
+bool opcompare_is_too_large(const struct opcase *c, bool is_emulated)
+{
+    double flops = 0, most_flops = INFINITY;
+#if defined(__SANITIZE_ADDRESS__)
+    most_flops = 2e7;
+#endif
+    if (size_is_small())
+        most_flops = is_emulated ? 1e4 : 1e5;
+    for (int i = 0; i < c->prog.n_ops; i++)
+        flops += op_flops(&c->prog, &c->prog.ops[i]);
+    return flops > most_flops;
 }
 
 /* ---- against the reference ------------------------------------------------------------------ */
@@ -227,7 +241,8 @@ static void compare_case(struct opcompare *ctx, const struct case_text *text, en
     struct snug_error err = {0};
     enum snug_status status =
         opcase_build(text, use, index, dtype, OPCOMPARE_SEED + (uint64_t)index, &c, &err);
-    if (status == SNUG_OK && (oprun_is_too_large(&c) || !has_any_row(ctx, &c.prog))) {
+    if (status == SNUG_OK &&
+        (opcompare_is_too_large(&c, ctx->device_of != NULL) || !has_any_row(ctx, &c.prog))) {
         ctx->n_left_out++;
         opcase_free(&c);
         return;

@@ -45,6 +45,10 @@ void opcompare_problem(struct opcompare *ctx, const struct opcase *c, const stru
                        const char *row, const char *level, const char *what);
 bool opcompare_wants(const struct opcompare *ctx, const struct case_text *text);
 
+/* Large sizes are left to the full size of the tests; and under asan, which is ten times slower, to the
+ * optimized build. */
+bool opcompare_is_too_large(const struct opcase *c, bool is_emulated);
+
 /* All cases; failures are counted. */
 void opcompare_cases(struct opcompare *ctx);
 

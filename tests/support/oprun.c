@@ -359,17 +359,3 @@ double oprun_tolerance(const struct opcase *c, const struct op *op, int output, 
     enum dtype own = program_tensor(&c->prog, op->out[output])->dtype;
     return fmax(f32_tolerance, fmax(4.0 * unit[own], unit[dtype]));
 }
-
-bool oprun_is_too_large(const struct opcase *c)
-{
-#if defined(__SANITIZE_ADDRESS__)
-    const double most_flops = 2e7;
-    double flops = 0;
-    for (int i = 0; i < c->prog.n_ops; i++)
-        flops += op_flops(&c->prog, &c->prog.ops[i]);
-    return flops > most_flops;
-#else
-    (void)c;
-    return false;
-#endif
-}

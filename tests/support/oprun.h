@@ -48,7 +48,4 @@ double oprun_error(const struct tensor *tensor, const void *a, const void *b);
 /* How far a fast row may be from the reference; see oprun.c for the reasons. */
 double oprun_tolerance(const struct opcase *c, const struct op *op, int output, enum dtype dtype);
 
-/* Under asan, which is ten times slower, the large sizes are left to the optimized build. */
-bool oprun_is_too_large(const struct opcase *c);
-
 #endif

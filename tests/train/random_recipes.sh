@@ -7,11 +7,16 @@
 #     plan's total = the most that a rank allocates; on each rank planned = allocated
 #     peak of each rank (VmHWM) <= its allocation + the runtime that plan states
 #     peak of the fullest rank >= plan + runtime - (1% of the plan + 20 MB)
-# A summary of what was run, and the largest distances seen, is printed last.
+# A summary of what was run, and the largest distances seen, is printed last.  A part has a share of the recipes
+# and a seed of its own.
+#
+# parts: 1 (small), 2 (full)
 set -u
 snug=$(realpath "${SNUG:-$(dirname "$0")/../../snug}") || exit 1
-n_recipes=${RECIPES:-20}
-seed=${SEED:-1}
+# shellcheck source=tests/support/size.bash
+. "$(dirname "$0")/../support/size.bash"
+n_recipes=${RECIPES:-$(sized 6 $((20 / ${part#*/})))}
+seed=$((${SEED:-1} + ${part%/*} - 1))
 work=$(mktemp -d -p "$([ -w /dev/shm ] && echo /dev/shm || echo /tmp)") || exit 1
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
