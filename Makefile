@@ -23,7 +23,7 @@ endif
 
 # What configure finds decides how to compile.  These goals compile nothing themselves, and some of
 # them must run on a machine that has no compiler yet, so they do not cause configure to run.
-PLAIN_GOALS := setup test demo layers format format-check clean help uninstall
+PLAIN_GOALS := setup test test-all demo layers format format-check clean help uninstall
 ifneq ($(filter-out $(PLAIN_GOALS),$(or $(MAKECMDGOALS),all)),)
   -include build/config.mk
 endif
@@ -292,16 +292,30 @@ examples: $(EXAMPLE_BIN)
 setup:
 	@tools/setup.sh
 
-# The library in both builds; the examples and the scripts with the release build.
+# Tests in two tiers (docs/testing.md).  `test`: the release build, every test at its small size, no nvcc.
+# `test-all`: besides, all at full size, the unit tests in the asan build, and what needs the CUDA plugin.  Stamps
+# keep the second from running what the first has shown.
+TEST_BEGUN  = TEST_BEGIN=$$(date +%s) && export TEST_BEGIN
+RUN_TESTS   = SNUG=$(CURDIR)/snug TEST_STAMPS=build/stamps tools/run-tests.sh
+# Without a compiler for CUDA the plugin is not built; objects and programs are the same.
+WITHOUT_CUDA := CONFIG_NVCC=
+
 test:
 	@tools/setup.sh
-	@$(MAKE) --no-print-directory MODE=release all tests-bin examples
-	@$(MAKE) --no-print-directory MODE=asan tests-bin
-	@$(MAKE) --no-print-directory run-tests
+	@$(TEST_BEGUN); $(MAKE) --no-print-directory MODE=release $(WITHOUT_CUDA) all tests-bin examples && \
+	    $(MAKE) --no-print-directory $(WITHOUT_CUDA) run-tests-small
+run-tests-small:
+	@SNUG_TEST_SIZE=small TEST_BUDGET=480 TEST_NAME='make test' $(RUN_TESTS) tools/layers.sh \
+	    $(TEST_SRC:%.c=build/release/%) $(EXAMPLE_SRC:%.c=build/release/%) $(TEST_SCRIPTS)
 
-run-tests:
-	@SNUG=$(CURDIR)/snug tools/run-tests.sh tools/layers.sh $(TEST_SRC:%.c=build/release/%) \
-	    $(ASAN_SRC:%.c=build/asan/%) $(EXAMPLE_SRC:%.c=build/release/%) $(TEST_SCRIPTS)
+test-all:
+	@tools/setup.sh
+	@$(TEST_BEGUN); $(MAKE) --no-print-directory MODE=release all tests-bin examples && \
+	    $(MAKE) --no-print-directory MODE=asan tests-bin && \
+	    $(MAKE) --no-print-directory run-tests-full
+run-tests-full:
+	@SNUG_TEST_SIZE=full TEST_BUDGET=3000 TEST_NAME='make test-all' $(RUN_TESTS) tools/layers.sh \
+	    $(TEST_SRC:%.c=build/release/%) $(ASAN_SRC:%.c=build/asan/%) $(EXAMPLE_SRC:%.c=build/release/%) $(TEST_SCRIPTS)
 
 # One build's unit tests only: `make check`, `make check MODE=debug`, `make check ONLY=ir`.
 check: all tests-bin
@@ -379,7 +393,8 @@ clean:
 help:
 	@echo 'make                 ./snug, libsnug.a, libsnug.so     MODE=debug or asan: in build/MODE'
 	@echo 'make setup           install what is missing (Debian, Ubuntu); test and demo begin with it'
-	@echo 'make test            all tests, release and asan+ubsan builds; what CI runs'
+	@echo 'make test            every test at its small size: 8 minutes from a clean clone on 2 cores'
+	@echo 'make test-all        besides, all at full size, asan+ubsan builds, the CUDA plugin'
 	@echo 'make check ONLY=ir   unit tests of one build whose path contains ir'
 	@echo 'make test-cuda       the CUDA backend, on a machine with a GPU and nvcc'
 	@echo 'make demo            plan, train and sample a small model, about a minute'
@@ -389,5 +404,5 @@ help:
 	@echo 'make install         PREFIX=$(PREFIX) DESTDIR=; make uninstall takes it back'
 	@echo 'make clean           V=1: show commands     -jN: default is all cores'
 
-.PHONY: all tests-bin bench-bin examples setup test test-cuda run-tests check demo layers lint format format-check \
+.PHONY: all tests-bin bench-bin examples setup test test-all test-cuda run-tests-small run-tests-full check demo layers lint format format-check \
         install uninstall clean help FORCE

@@ -1,12 +1,26 @@
 #!/usr/bin/env bash
-# Runs test programs and scripts, one line each; all output of those that fail, and the end of it once more
-# when all have run; then the sum.
-# usage: tools/run-tests.sh TEST...      TEST_JOBS: how many at a time    TEST_SECONDS: limit for one
+# Runs test programs and scripts, the longest first: a line each, all output of those that fail, and the end of
+# it once more when all have run; then the slowest, the sum, and the seconds beside the budget.
+# usage: tools/run-tests.sh TEST...      docs/testing.md says how tests are written
+#
+#   SNUG_TEST_SIZE  small or full (default): what tests with two sizes run
+#   TEST_JOBS       how many tests run at a time; default: as many as there are cores
+#   TEST_SECONDS    limit for one test; default 900
+#   TEST_STAMPS     folder of stamps: a test that passed is not run again until something changes that it reads
+#   TEST_AGAIN      1: run all, whatever the stamps say
+#   TEST_BUDGET     seconds that the whole may take, since TEST_BEGIN (date +%s); TEST_NAME: what it is called
 #
 # A program is a cmocka binary (its tests are counted) or anything else (one test, by exit status).
 # A test that is skipped says why in a line that begins with "skip:"; a script skips with status 77.
 # Each test has an empty XDG_CACHE_HOME of its own: what was measured on this machine changes no estimate.
-# The last line is `N passed, N failed`, and `, N skipped` if any were; the status is 1 if any failed.
+# Before the seconds comes `N passed, N failed`, and `, N skipped` if any were; the status is 1 if any failed.
+#
+# Parts: a test whose source has a line `parts: 1 (small), 4 (full)` runs as that many tests, PATH@1/4 and so on,
+# with SNUG_TEST_PART=1/4.
+#
+# Stamps: DIR/TEST.SIZE holds a digest of all that the test can read.  A test that says `# size: small` in its
+# output has a stamp for that size; one that says nothing has no sizes, and its stamp holds for all.  What failed,
+# crashed or skipped something gets none.
 set -u
 # Waiting threads sleep: several tests run at a time on as many cores.
 export CMOCKA_MESSAGE_OUTPUT=TAP LC_ALL=C OMP_WAIT_POLICY=passive
@@ -15,19 +29,83 @@ if [ -z "${SNUG_DATA:-}" ] && [ -d "$(dirname "$0")/../../shared/data" ]; then
     SNUG_DATA=$(cd "$(dirname "$0")/../../shared/data" && pwd)
     export SNUG_DATA
 fi
+export SNUG_TEST_SIZE=${SNUG_TEST_SIZE:-full}
+known_seconds=tests/seconds # for a clone that has run nothing yet
 
-# run_one RESULTS TEST: runs it, leaves "passed failed skipped NAME" in a file, prints its line.
+# ---- what a test reads ------------------------------------------------------------------------------
+
+# The file that tells how a test is to be run: of a program its source.
+source_of() { # TEST
+    local path=${1%@*}
+    case $path in
+    build/*/*) path=${path#build/*/}.c ;;
+    esac
+    [ -r "$path" ] && echo "$path" || echo "${1%@*}"
+}
+
+digest_of() { # FILE or FOLDER...: one that is not there changes it when it comes
+    find "$@" -type f -print0 2>/dev/null | sort -z | xargs -0 -r sha256sum -- | sha256sum | cut -d ' ' -f 1
+}
+
+# Digests that tests share, each made once: KIND is program, script, cuda or docs.
+shared_inputs() { # KIND
+    local snug=${SNUG:-./snug} folder
+    folder=$(dirname "$snug")
+    case $1 in
+    program) # the program and its MPI plugins; cases and fixtures.  The library is in the binary.
+        digest_of "$snug" "$folder/libsnug_openmpi.so" "$folder/libsnug_mpich.so" \
+            $(find tests -type f ! -name '*.[ch]' ! -name '*.sh' ! -name '*.bash' ! -path tests/seconds 2>/dev/null)
+        ;;
+    script) # besides those, anything in the tree
+        digest_of "$snug" "$folder/libsnug_openmpi.so" "$folder/libsnug_mpich.so" "$folder/libsnug.so" \
+            "$folder/libsnug.a" README.md Makefile docs include src tools examples .ci build/config.mk \
+            $(find tests -type f ! -path tests/seconds 2>/dev/null)
+        ;;
+    cuda) digest_of "$folder/libsnug_cuda.so" build/release/libsnug_cuda_emulated.so ;;
+    docs) digest_of README.md docs ;;
+    environment) { env | grep -E '^(SNUG|OMP|TEST_SECONDS)' | grep -v '^SNUG_TEST_'; nproc; uname -m; cat "$0"; } | sha256sum ;;
+    esac
+}
+inputs_of() { # TEST: a line that changes when the test could end in another way
+    local source kind=script
+    source=$(source_of "$1")
+    case $1 in build/*) kind=program ;; esac
+    {
+        echo "$1"
+        sha256sum "${1%@*}"
+        cat "$results/inputs.environment" "$results/inputs.$kind"
+        ! grep -qiE 'cuda|--version' "$source" || cat "$results/inputs.cuda"
+        ! grep -qE 'docs/|README' "$source" || cat "$results/inputs.docs"
+    } 2>/dev/null | sha256sum | cut -d ' ' -f 1
+}
+digest_shared() { # FOLDER
+    local kind
+    for kind in program script cuda docs environment; do
+        shared_inputs $kind >"$1/inputs.$kind"
+    done
+}
+stamp_of() { # TEST SIZE
+    echo "$TEST_STAMPS/$(tr '/' '_' <<<"$1").$2"
+}
+
+# ---- one test ---------------------------------------------------------------------------------------
+
+# run_one RESULTS TEST: runs it, leaves "passed failed skipped wall cpu size NAME" in a file, prints its line.
 run_one() {
-    local results=$1 test=$2 log begin seconds status passed failed skipped planned verdict=ok
+    local results=$1 test=$2 log took seconds cpu status passed failed skipped planned size verdict=ok inputs=
     if ! log=$(mktemp "$results/XXXXXXXX.log") || ! mkdir "${log%.log}.cache"; then
         printf '  %-46s not run: no file for its output in %s  FAILED\n' "${test#build/}" "$results"
         return
     fi
+    [ -z "${TEST_STAMPS:-}" ] || inputs=$(inputs_of "$test")
     export XDG_CACHE_HOME="${log%.log}.cache"
-    begin=$(date +%s%N)
-    { timeout --kill-after=10 "${TEST_SECONDS:-900}" "$test" >"$log" 2>&1 </dev/null; } 2>>"$log"
-    status=$?
-    seconds=$(awk -v ns=$(($(date +%s%N) - begin)) 'BEGIN { printf "%.2f", ns / 1e9 }')
+    [ "$test" = "${test%@*}" ] || export SNUG_TEST_PART=${test##*@}
+    TIMEFORMAT='%R %U %S'
+    took=$({ time timeout --kill-after=10 "${TEST_SECONDS:-900}" "${test%@*}" >"$log" 2>&1 </dev/null; } 2>&1
+        echo "status $?")
+    status=${took##*status }
+    read -r seconds cpu < <(grep -E '^[0-9.]+ [0-9.]+ [0-9.]+$' <<<"$took" | awk '{ printf "%.2f %.2f\n", $1, $2 + $3 }')
+    grep -vE '^[0-9.]+ [0-9.]+ [0-9.]+$|^status ' <<<"$took" >>"$log" # what the shell says of a crash
     if grep -qE '^1\.\.[0-9]+$' "$log"; then
         planned=$(sed -nE 's/^1\.\.([0-9]+)$/\1/p' "$log" | awk '{ n += $1 } END { print n + 0 }')
         passed=$(grep -cE '^ok [0-9]' "$log")
@@ -46,15 +124,19 @@ run_one() {
         *) failed=1 ;;
         esac
     fi
+    size=$(sed -nE 's/^# size: (small|full)$/\1/p' "$log" | sort -u | paste -sd+)
     [ "$skipped" -eq 0 ] || verdict='ok, some skipped'
     [ "$failed" -eq 0 ] || verdict=FAILED
     [ "$status" -ne 124 ] && [ "$status" -ne 137 ] ||
         echo "run-tests: stopped after ${TEST_SECONDS:-900} s" >>"$log"
-    echo "$passed $failed $skipped $test" >"${log%.log}.count"
+    echo "$passed $failed $skipped $seconds $cpu ${size:-any} $test" >"${log%.log}.count"
+    if [ -n "$inputs" ] && [ "$failed" -eq 0 ] && [ "$skipped" -eq 0 ] && ! grep -q '^skip:' "$log"; then
+        echo "$(stamp_of "$test" "${size:-any}") $inputs $passed $test" >"${log%.log}.stamp"
+    fi
     {
         printf '  %-46s %4d tests %8s s  %s\n' "${test#build/}" $((passed + failed + skipped)) \
-            "$seconds" "$verdict"
-        [ "$skipped" -eq 0 ] || grep -E '^skip:' "$log" | sort | uniq -c | sed -E 's/^ +[0-9]+/     /'
+            "$seconds" "$verdict${size:+ ($size)}"
+        grep -E '^skip:' "$log" | sort | uniq -c | sed -E 's/^ +[0-9]+/     /'
         if [ "$failed" -ne 0 ]; then
             echo "  ---- output of $test (exit status $status)"
             grep -vE '^ok [0-9]+ - ' "$log" | sed 's/^/  | /'
@@ -74,15 +156,99 @@ if [ $# -eq 0 ]; then
     echo "usage: tools/run-tests.sh TEST..." >&2
     exit 2
 fi
+case $SNUG_TEST_SIZE in
+small | full) ;;
+*)
+    echo "run-tests: SNUG_TEST_SIZE is small or full, not \"$SNUG_TEST_SIZE\"" >&2
+    exit 2
+    ;;
+esac
+
+# ---- all of them ------------------------------------------------------------------------------------
 
 results=$(mktemp -d) || exit 1
-trap 'rm -rf "$results"' EXIT
+begin=$(date +%s)
+
+# A stamp holds only if what the test reads is still what it was when the test began.
+keep_stamps() {
+    local file was passed test n_changed=0
+    mkdir "$results/end" && digest_shared "$results/end" && cp "$results"/end/inputs.* "$results" || return
+    while read -r file was passed test; do
+        if [ "$(inputs_of "$test")" = "$was" ]; then
+            echo "$was $passed" >"$file"
+        else
+            n_changed=$((n_changed + 1))
+        fi
+    done < <(cat "$results"/*.stamp 2>/dev/null)
+    [ $n_changed -eq 0 ] || echo "files changed while $n_changed tests ran: they have no stamps"
+}
+keep_seconds() { # what each took, for the order of the next run
+    cat "$results"/*.count "$TEST_STAMPS/seconds" 2>/dev/null |
+        awk 'NF == 7 && !seen[$6, $7]++ { print $4, $6, $7; next } NF == 3 && !seen[$2, $3]++' |
+        sort -k 3,3 -k 2,2 >"$results/seconds" && cp "$results/seconds" "$TEST_STAMPS/seconds"
+}
+at_the_end() {
+    trap - EXIT INT TERM
+    [ -z "${TEST_STAMPS:-}" ] || { keep_stamps; keep_seconds; }
+    rm -rf "$results"
+}
+trap at_the_end EXIT
+trap 'exit 130' INT TERM
+
+tests=()
+for test in "$@"; do
+    n_parts=$(sed -nE "s/^[ #*]*parts:.* ([0-9]+) \\($SNUG_TEST_SIZE\\).*/\\1/p" "$(source_of "$test")" 2>/dev/null | head -n 1)
+    if [ "${n_parts:-1}" -gt 1 ] && [ "$test" = "${test%@*}" ]; then
+        for ((i = 1; i <= n_parts; i++)); do tests+=("$test@$i/$n_parts"); done
+    else
+        tests+=("$test")
+    fi
+done
+
+# What passed with the same inputs is not run again.
+todo=()
+n_before=0 passed_before=0
+if [ -n "${TEST_STAMPS:-}" ]; then
+    mkdir -p "$TEST_STAMPS" && digest_shared "$results" || exit 1
+    for test in "${tests[@]}"; do
+        known=
+        if [ "${TEST_AGAIN:-0}" != 1 ]; then
+            for size in any "$SNUG_TEST_SIZE"; do
+                stamp=$(stamp_of "$test" $size)
+                [ -r "$stamp" ] || continue
+                read -r was passed <"$stamp"
+                [ "$was" = "$(inputs_of "$test")" ] && known=$passed
+            done
+        fi
+        if [ -n "$known" ]; then
+            n_before=$((n_before + 1)) passed_before=$((passed_before + known))
+        else
+            rm -f "$(stamp_of "$test" any)" "$(stamp_of "$test" "$SNUG_TEST_SIZE")"
+            todo+=("$test")
+        fi
+    done
+    [ $n_before -eq 0 ] ||
+        echo "  $n_before of ${#tests[@]} passed before with the same files: not run again (TEST_AGAIN=1 runs them)"
+else
+    todo=("${tests[@]}")
+fi
+
+# The longest first, by what they took last: 5 s if nobody knows.
+longest_first() {
+    {
+        cat ${TEST_STAMPS:+"$TEST_STAMPS/seconds"} "$known_seconds" 2>/dev/null
+        printf '%s\n' "$@"
+    } | awk -v size="$SNUG_TEST_SIZE" '
+        NF == 3 { if (($2 == size || $2 == "any") && !($3 in took)) took[$3] = $1; next }
+        { print ($0 in took) ? took[$0] : 5, $0 }' | sort -s -k 1,1nr | cut -d ' ' -f 2-
+}
 # As many at a time as there are cores: most tests are one thread, and those of the others sleep when they wait.
 jobs=${TEST_JOBS:-$(nproc)}
-printf '%s\0' "$@" | xargs -0 -P "$jobs" -n 1 "$0" --one "$results"
+[ ${#todo[@]} -eq 0 ] ||
+    longest_first "${todo[@]}" | tr '\n' '\0' | xargs -0 -P "$jobs" -n 1 "$0" --one "$results"
 
 # A log of an hour is read from its end.
-if [ $# -gt 1 ] && compgen -G "$results/*.failed" >/dev/null; then
+if [ ${#todo[@]} -gt 1 ] && compgen -G "$results/*.failed" >/dev/null; then
     echo
     echo "what failed:"
     cat "$results"/*.failed
@@ -90,17 +256,41 @@ if [ $# -gt 1 ] && compgen -G "$results/*.failed" >/dev/null; then
 fi
 
 ran=$(cat "$results"/*.count 2>/dev/null)
-for test in "$@"; do
-    cut -d ' ' -f 4- <<<"$ran" | grep -qxF -- "$test" || echo "no result of ${test#build/}: FAILED"
+for test in "${todo[@]}"; do
+    cut -d ' ' -f 7- <<<"$ran" | grep -qxF -- "$test" || echo "no result of ${test#build/}: FAILED"
 done
+if [ ${#todo[@]} -gt 10 ]; then
+    echo "the slowest, in seconds (of CPU):"
+    sort -k 4,4nr <<<"$ran" | head -n 10 | awk '{ sub(/^build\//, "", $7); printf "  %7.1f  (%.1f)  %s\n", $4, $5, $7 }'
+fi
 
-awk -v n_tests=$# '
+awk -v n_tests=${#todo[@]} -v before=$passed_before '
     NF > 0 { n_ran++; passed += $1; failed += $2; skipped += $3 }
     END {
         failed += n_tests - n_ran # no result came back
-        printf "%d passed, %d failed", passed, failed
+        printf "%d passed, %d failed", passed + before, failed
         if (skipped > 0)
             printf ", %d skipped", skipped
         print ""
         exit failed > 0
     }' <<<"$ran"
+status=$?
+
+# The seconds, and if they are too many which tests to move: the slowest, until the rest is in time.
+if [ -n "${TEST_BUDGET:-}" ]; then
+    now=$(date +%s)
+    awk -v began="${TEST_BEGIN:-$begin}" -v tests_began="$begin" -v now="$now" -v budget="$TEST_BUDGET" -v jobs="$jobs" \
+        -v name="${TEST_NAME:-tests}" '
+        { cpu += $5; took[NR] = $4; test[NR] = $7 }
+        END {
+            seconds = now - began
+            printf "%s: %d s of %d s (builds %d s, tests %d s, which used %d s of CPU)\n", name, seconds, budget,
+                tests_began - began, now - tests_began, cpu
+            over = (seconds - budget) * jobs
+            if (over <= 0) exit
+            printf "%s is %d s over its budget.  If the machine was not busy, move tests to the full size\n", name, seconds - budget
+            print "(docs/testing.md); these are enough:"
+            for (i = 1; i <= NR && over > 0; i++) { print "  " took[i] " s  " test[i]; over -= took[i] }
+        }' < <(sort -k 4,4nr <<<"$ran" | grep .)
+fi
+exit $status

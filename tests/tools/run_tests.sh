@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# The runner must count what passes, fails, crashes and is skipped, and its status must say so.
+# The runner must count what passes, fails, crashes and is skipped, and its status must say so.  What it stamps
+# must be what passed, with the files that it passed with.  The longest test is run first.
 set -eu
 cd "$(dirname "$0")/../.."
+# Another runner may have started this one.
+unset SNUG SNUG_TEST_SIZE SNUG_TEST_PART TEST_STAMPS TEST_AGAIN TEST_BUDGET TEST_BEGIN TEST_NAME TEST_JOBS
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 
@@ -51,6 +54,149 @@ expect '2 passed, 0 failed' 0 'caching_too' caching caching_too
 PATH=$tmp/full:$PATH
 expect '0 passed, 2 failed' 1 "plain: FAILED" plain broken
 expect '0 passed, 1 failed' 1 "not run: no file" plain
+PATH=${PATH#*:}
+
+# ---- parts ----------------------------------------------------------------------------------
+
+printf '#!/bin/sh\n# parts: 1 (small), 3 (full)\necho "part=$SNUG_TEST_PART" >>%s/parts\n' "$tmp" >"$tmp/long"
+chmod +x "$tmp/long"
+TEST_JOBS=1 expect '3 passed, 0 failed' 0 'long@2/3' long
+if [ "$(sort "$tmp/parts" | paste -sd ' ')" != 'part=1/3 part=2/3 part=3/3' ]; then
+    echo "parts that ran: $(cat "$tmp/parts")"
+    exit 1
+fi
+SNUG_TEST_SIZE=small expect '1 passed, 0 failed' 0 'long ' long
+status=0
+said=$(SNUG_TEST_SIZE=tiny tools/run-tests.sh "$tmp/plain" 2>&1) || status=$?
+if [ $status -ne 2 ]; then echo "a size that is not there: status $status, $said"; exit 1; fi
+# Every item is of exactly one part (test_size.c: in C too).
+for part in 1/3 2/3 3/3; do
+    (export SNUG_TEST_PART=$part && . tests/support/size.bash >"$tmp/size" &&
+        for i in $(seq 0 9); do if part_has "$i"; then echo "$i"; fi; done)
+done >"$tmp/items"
+if [ "$(sort -n "$tmp/items" | paste -sd ' ')" != "$(seq -s ' ' 0 9)" ]; then
+    echo "items of three parts: $(cat "$tmp/items")"
+    exit 1
+fi
+# The size is read in one place, which says in the output what it was: stamps rely on it.
+strays=$(grep -rlE 'SNUG_TEST_SIZE' tests --include='*.c' --include='*.h' --include='*.sh' --include='*.bash' |
+    grep -vE '^tests/(support/size\.(c|h|bash)|tools/(run_tests\.sh|test_size\.c))$' || true)
+if [ -n "$strays" ]; then echo "read the size through tests/support/size.h: $strays"; exit 1; fi
+
+# ---- stamps: a tree of its own --------------------------------------------------------------
+
+run_tests=$PWD/tools/run-tests.sh
+tree=$tmp/tree
+mkdir -p "$tree/tests/a" "$tree/build/release/tests/a" "$tree/docs"
+cd "$tree"
+export SNUG=$tree/snug TEST_STAMPS=$tree/stamps TEST_SECONDS=20
+echo 1 >snug
+echo 1 >tests/a/one.case
+echo 1 >docs/page.md
+make_in_tree() { # PATH BODY: counts its runs
+    printf '#!/bin/sh\necho "${SNUG_TEST_SIZE}" >>%s\n%s\n' "$tmp/runs-${1##*/}" "$2" >"$tree/$1"
+    chmod +x "$tree/$1"
+}
+runs_of() { wc -l <"$tmp/runs-${1##*/}"; }
+# after WHAT PATH RUNS [STATUS]: runs it once more; so often it ran by then
+after() {
+    local status=0
+    said=$("$run_tests" "$2") || status=$?
+    if [ "$(runs_of "$2")" -ne "$3" ] || [ $status -ne "${4:-0}" ]; then
+        printf 'after %s %s ran %d times, not %d, and the status is %d:\n%s\n' "$1" "$2" "$(runs_of "$2")" "$3" \
+            $status "$said"
+        exit 1
+    fi
+}
+program=build/release/tests/a/test_one
+script=tests/a/one.sh
+touch tests/a/test_one.c
+make_in_tree $program 'printf "1..2\nok 1 - a\nok 2 - b\n"'
+make_in_tree $script 'true'
+for test in $program $script; do
+    after "nothing" $test 1
+    after "a pass" $test 1
+    SNUG_TEST_SIZE=small after "another size, which it does not read" $test 1
+    TEST_AGAIN=1 after "TEST_AGAIN" $test 2
+    echo "# other" >>$test
+    after "a change of itself" $test 3
+    echo 2 >>snug
+    after "a change of the program" $test 4
+    echo 2 >>tests/a/one.case
+    after "a change of a case" $test 5
+    SNUG_KEY=1 after "a variable of the environment" $test 6
+    after "it is gone" $test 7
+    after "all that" $test 7
+done
+if [ "$("$run_tests" $program $script | tail -n 1)" != '3 passed, 0 failed' ]; then
+    echo "what passed before is not in the sum"
+    exit 1
+fi
+echo 2 >>docs/page.md
+after "a change of a page, which no program reads" $program 8
+after "a change of a page, which scripts may read" $script 8
+echo 'fopen("docs/page.md")' >>tests/a/test_one.c
+after "its source names the pages" $program 9
+echo 3 >>docs/page.md
+after "a change of a page that its source names" $program 10
+
+make_in_tree tests/a/sized.sh 'echo "# size: $SNUG_TEST_SIZE"'
+SNUG_TEST_SIZE=small after "nothing" tests/a/sized.sh 1
+after "the other size, which it reads" tests/a/sized.sh 2
+SNUG_TEST_SIZE=small after "both sizes" tests/a/sized.sh 2
+after "both sizes" tests/a/sized.sh 2
+
+# What did not pass has no stamp.
+for body in 'exit 1' 'kill -SEGV $$' 'echo "skip: not here"; exit 77' 'printf "1..2\nok 1 - a\n"' \
+    'printf "1..1\nskip: not here\nok 1 # SKIP a\n"' 'printf "skip: a part of it\n1..1\nok 1 - a\n"'; do
+    make_in_tree tests/a/bad.sh "$body"
+    rm -f "$tmp/runs-bad.sh"
+    status=1
+    case $body in *skip:*) status=0 ;; esac
+    after "$body" tests/a/bad.sh 1 $status
+    after "$body" tests/a/bad.sh 2 $status
+done
+# A pass that was stamped does not stand for a failure that came after it.
+make_in_tree tests/a/turns.sh 'true'
+after "nothing" tests/a/turns.sh 1
+make_in_tree tests/a/turns.sh 'exit 1'
+after "a change for the worse" tests/a/turns.sh 2 1
+after "a failure" tests/a/turns.sh 3 1
+# Files that change while the tests run: nobody knows with what they passed.
+make_in_tree tests/a/writes.sh "echo 3 >>$tree/snug"
+after "nothing" tests/a/writes.sh 1
+after "a change while it ran" tests/a/writes.sh 2
+
+# ---- the longest first ----------------------------------------------------------------------
+
+unset TEST_STAMPS
+for name in short middle longest; do make_in_tree tests/a/$name.sh "echo $name >>$tmp/order"; done
+printf '%s\n' '3 any tests/a/middle.sh' '2 any tests/a/short.sh' '0.5 small tests/a/longest.sh' \
+    '40 full tests/a/longest.sh' >tests/seconds
+TEST_JOBS=1 "$run_tests" tests/a/short.sh tests/a/middle.sh tests/a/longest.sh >"$tmp/said"
+SNUG_TEST_SIZE=small TEST_JOBS=1 "$run_tests" tests/a/short.sh tests/a/middle.sh tests/a/longest.sh >"$tmp/said"
+if [ "$(paste -sd ' ' "$tmp/order")" != 'longest middle short middle short longest' ]; then
+    echo "the order was: $(paste -sd ' ' "$tmp/order")"
+    exit 1
+fi
+# What they took the last time counts more than what is known of other machines.
+mkdir stamps-of-order
+echo '9 any tests/a/short.sh' >stamps-of-order/seconds
+rm "$tmp/order"
+TEST_STAMPS=stamps-of-order TEST_AGAIN=1 TEST_JOBS=1 "$run_tests" tests/a/short.sh tests/a/middle.sh >"$tmp/said"
+if [ "$(paste -sd ' ' "$tmp/order")" != 'short middle' ]; then echo "the order was: $(paste -sd ' ' "$tmp/order")"; exit 1; fi
+if ! grep -q '^[0-9.]* any tests/a/short.sh$' stamps-of-order/seconds || grep -q '^9 ' stamps-of-order/seconds; then
+    echo "seconds that were kept: $(cat stamps-of-order/seconds)"
+    exit 1
+fi
+
+# ---- the budget -------------------------------------------------------------------------------
+
+said=$(TEST_BUDGET=100 TEST_NAME='make test' TEST_BEGIN=$(($(date +%s) - 40)) "$run_tests" tests/a/short.sh | tail -n 1)
+if [[ $said != 'make test: 4'?' s of 100 s (builds 4'?' s, tests '* ]]; then echo "the budget: $said"; exit 1; fi
+said=$(TEST_BUDGET=10 TEST_NAME='make test' TEST_BEGIN=$(($(date +%s) - 40)) "$run_tests" tests/a/short.sh)
+if [[ $said != *' s over its budget'*'tests/a/short.sh' ]]; then echo "over the budget: $said"; exit 1; fi
+cd "$tmp"
 for stray in .count .shown .failed; do
     if [ -e "$stray" ]; then echo "the runner left $stray"; exit 1; fi
 done
