@@ -81,12 +81,13 @@ check "killed at random instants: nothing is left behind" test -z "$(find random
 # ---- at chosen instants ---------------------------------------------------------------------------
 
 # A model whose save takes long enough to be hit: 10 million parameters, 130 MB on disk.
+n_large=$(sized 24 40)
 for i in $(seq 200); do echo "line $i of a text that is long enough to train on"; done >text
 large=("$snug" train gpt-nano text --batch 2 --micro-batch 1 --seq 8 --threads 2 --eval-every -1 --schedule cosine
-    --warmup 5 --steps 40 --save-every 10 --quiet --out)
+    --warmup 5 --steps $n_large --save-every 10 --quiet --out)
 resume() { "$snug" train gpt-nano --out "$1" --resume --eval-every -1 --quiet; } # the run knows the rest
 
-check "40 steps straight" "${large[@]}" straight
+check "$n_large steps straight" "${large[@]}" straight
 check "the same again" "${large[@]}" again
 check "two runs with the same seed and threads are identical" same straight again
 rm -rf again
@@ -108,7 +109,7 @@ for instant in model.safetensors.new optimizer.safetensors.new state.json; do
         test "$(step_of killed)" -ge 10
     check "killed at $instant, at step $(step_of killed): resumes" resume killed
     check "killed at $instant: the same bytes as the run that was not" same straight killed
-    check "killed at $instant: every step is in the log once" each_step_once killed 40
+    check "killed at $instant: every step is in the log once" each_step_once killed "$n_large"
 done
 check "all three processes were the program, killed in the middle" test "$hit" -eq 3
 echo "1..$n"

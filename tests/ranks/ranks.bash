@@ -51,6 +51,11 @@ as_planned() { # DIR RANKS
         awk -v ranks="$2" '{ if ($2 != $4 || $2 < 1) bad = 1 } END { exit bad || NR != ranks }' ||
         { cat "$1.out"; return 1; }
 }
+# The folder `net`: gpt-nano, 48 wide instead of 384, for the small size.
+make_net() {
+    mkdir net
+    echo '{"model_type": "gpt2", "n_layer": 6, "n_head": 6, "n_embd": 48, "n_positions": 256, "vocab_size": 256}' >net/config.json
+}
 flags_of() { case $1 in ps) echo --parallel ps ;; zero*) echo --zero "${1#zero}" ;; ddp) echo --parallel ddp ;; esac; }
 
 refuses() { # WORDS RANKS FLAGS...: fails, with one line that has the words

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Layers split over ranks: the losses of one rank by every schedule, what is in flight, runs that go on with
 # other stages, stages with several ranks each.  PipeDream's numbers are test_pipedream.c's.
-# Small: every schedule on 3 ranks only, in 4 steps.
+# Small: a narrower model, and every schedule on 3 ranks only, in 4 steps.
 #
 # parts: 1 (small), 3 (full)
 #
@@ -11,18 +11,21 @@
 # shellcheck source=tests/ranks/ranks.bash
 . "$(dirname "$0")/ranks.bash"
 
+make_net
+net=$(sized net gpt-nano)
+
 # ---- every schedule ----------------------------------------------------------------------------
 
 if next_is_ours; then
     n_steps=$(sized 4 20)
-    nano="gpt-nano --batch 12 --micro-batch 3 --seq 2 --steps $n_steps"
+    nano="$net --batch 12 --micro-batch 3 --seq 2 --steps $n_steps"
     # shellcheck disable=SC2086
-    check "gpt-nano on one rank" alone nano1 $nano
+    check "$net on one rank" alone nano1 $nano
     for n_ranks in $(sized 3 "2 3 4"); do
         for how in gpipe 1f1b naive; do
             dir=nano-$how-$n_ranks
             # shellcheck disable=SC2086
-            check "gpt-nano, $how on $n_ranks ranks" ranks "$first" $n_ranks $dir $nano --pipeline $how
+            check "$net, $how on $n_ranks ranks" ranks "$first" $n_ranks $dir $nano --pipeline $how
             check "$how on $n_ranks: the losses of one rank" near $dir nano1 "$n_steps"
             check "$how on $n_ranks: allocated as planned on every rank" as_planned $dir $n_ranks
             [ $how = gpipe ] || check "$how on $n_ranks: the bits of gpipe" same $dir nano-gpipe-$n_ranks
@@ -36,7 +39,7 @@ fi
 
 if next_is_ours; then
     # Every stage has several ranks, the masks of dropout are those of one rank, both MPIs say the same.
-    mixed="gpt-nano --batch 8 --micro-batch 1 --seq 4 --steps 3 --dropout 0.1"
+    mixed="$net --batch 8 --micro-batch 1 --seq 4 --steps 3 --dropout 0.1"
     # shellcheck disable=SC2086
     check "dropout on one rank" alone mixed1 $mixed
     mixes() { # DIR LAUNCHER FLAGS...
@@ -57,7 +60,7 @@ if next_is_ours; then
     rm -rf mixed*
 
     # What is made again in B is made of the weights that F saw, the token table's too.
-    dream="gpt-nano --batch 6 --micro-batch 1 --seq 4 --steps 2 --pipeline pipedream --lr 1e-2"
+    dream="$net --batch 6 --micro-batch 1 --seq 4 --steps 2 --pipeline pipedream --lr 1e-2"
     # shellcheck disable=SC2086
     check "pipedream in 3 stages" ranks "$first" 3 dream $dream
     # shellcheck disable=SC2086
@@ -74,7 +77,7 @@ if next_is_ours; then
     check "an mlp in 3 stages" ranks "$first" 3 small3 $small --pipeline gpipe
     check "an mlp in 3 stages: the losses of one rank" near small3 small1 4
     for precision in bf16 fp16; do
-        flags="gpt-nano --batch 4 --micro-batch 1 --seq 4 --steps 2 --precision $precision"
+        flags="$net --batch 4 --micro-batch 1 --seq 4 --steps 2 --precision $precision"
         # shellcheck disable=SC2086
         check "$precision in 2 stages" ranks "$first" 2 half $flags --pipeline 1f1b
         check "$precision: allocated as planned" as_planned half 2
@@ -87,7 +90,7 @@ if next_is_ours; then
     evaluates() { # RANKS FLAGS...: the same validation loss as one rank
         local n_ranks=$1
         shift
-        local flags="gpt-nano $validated --seq 8 --steps 3 --eval-batches 4 --threads 1 --json --quiet"
+        local flags="$net $validated --seq 8 --steps 3 --eval-batches 4 --threads 1 --json --quiet"
         # shellcheck disable=SC2086
         "$snug" train $flags "$@" >eval1.out 2>eval1.err &&
             timeout 100 "$first" -n "$n_ranks" "$snug" train $flags "$@" >evals.out 2>evals.err &&
@@ -102,7 +105,7 @@ if next_is_ours; then
     validated="counts.txt --batch 12 --micro-batch 4"
     check "validation of 7 windows through 3 stages" evaluates 3 --pipeline 1f1b
     names_nonfinite() { # all stages stop, and the one that speaks names the tensor, whoever has it
-        timeout 100 "$first" -n 3 "$snug" train gpt-nano counts.txt --seq 8 --batch 12 --micro-batch 4 --steps 1 \
+        timeout 100 "$first" -n 3 "$snug" train $net counts.txt --seq 8 --batch 12 --micro-batch 4 --steps 1 \
             --threads 1 --optimizer sgd --lr 1e38 --quiet --pipeline 1f1b >nan.out 2>nan.err && return 1
         grep -q 'held-out data is not finite; the first tensor that is not: "' nan.err || { cat nan.err; return 1; }
     }
@@ -110,15 +113,15 @@ if next_is_ours; then
 
     # ---- going on with other stages --------------------------------------------------------------------
 
-    whole="gpt-nano --batch 4 --micro-batch 1 --seq 2"
+    whole="$net --batch 4 --micro-batch 1 --seq 2"
     # shellcheck disable=SC2086
     check "8 steps on one rank" alone whole $whole --steps 8
     # shellcheck disable=SC2086
     check "2 steps in 2 stages" ranks "$first" 2 parts $whole --steps 2 --pipeline 1f1b
-    check "4 steps in 4" ranks "$first" 4 parts gpt-nano --resume --steps 4
-    check "5 steps in 3, gpipe" ranks "$first" 3 parts gpt-nano --resume --steps 5 --pipeline gpipe
-    check "7 steps, no stages but zero 3" ranks "$first" 4 parts gpt-nano --resume --steps 7 --pipeline none --zero 3
-    check "8 steps, alone" alone parts gpt-nano --resume --steps 8 --zero 0
+    check "4 steps in 4" ranks "$first" 4 parts $net --resume --steps 4
+    check "5 steps in 3, gpipe" ranks "$first" 3 parts $net --resume --steps 5 --pipeline gpipe
+    check "7 steps, no stages but zero 3" ranks "$first" 4 parts $net --resume --steps 7 --pipeline none --zero 3
+    check "8 steps, alone" alone parts $net --resume --steps 8 --zero 0
     check "the losses of the run that was never touched" near parts whole 8
     rm -rf parts whole
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Several ranks with small models: ragged shards, both MPIs, runs that go on with another number of ranks,
-# mistakes that are told once, ranks that are killed.  Small: fewer of the schemes with each, and fewer kills.
+# mistakes that are told once, ranks that are killed.  Small: a narrower model,
+# fewer of the schemes with each, fewer kills.
 #
 # parts: 1 (small), 4 (full)
 #
@@ -9,6 +10,9 @@
 . "$(dirname "$0")/../support/size.bash"
 # shellcheck source=tests/ranks/ranks.bash
 . "$(dirname "$0")/ranks.bash"
+
+make_net
+net=$(sized net gpt-nano)
 
 # ---- small models: ragged tensors, more ranks than elements, both MPIs -------------------------
 
@@ -90,7 +94,7 @@ if next_is_ours; then
     rm -rf uneven*
 
     # Micro-batches and dropout: the masks are those of one rank.
-    flags="gpt-nano --batch 4 --micro-batch 1 --seq 4 --steps 2 --dropout 0.1"
+    flags="$net --batch 4 --micro-batch 1 --seq 4 --steps 2 --dropout 0.1"
     # shellcheck disable=SC2086
     check "dropout on one rank" alone drop1 $flags
     for how in ddp zero2; do
@@ -101,13 +105,13 @@ if next_is_ours; then
     rm -rf drop*
 
     # Adapters, which have files of their own.
-    flags="gpt-nano --batch 4 --seq 4 --lora 2"
+    flags="$net --batch 4 --seq 4 --lora 2"
     # shellcheck disable=SC2086
     check "adapters on one rank" alone lora1 $flags --steps 3
     # shellcheck disable=SC2086
     check "adapters, zero 1 on 2 ranks" ranks "$first" 2 lora $flags --steps 2 --zero 1
     # shellcheck disable=SC2086
-    check "adapters go on, alone" alone lora gpt-nano --resume --steps 3
+    check "adapters go on, alone" alone lora $net --resume --steps 3
     check "adapters: the losses of one rank" near lora lora1 3
     rm -rf lora*
 fi
@@ -125,7 +129,7 @@ if next_is_ours; then
     smaller() { # as `saves`, and every rank plans for less
         saves "$@" && paste <(planned_of plain) <(planned_of with) | awk '{ bad += $2 >= $1 } END { exit bad || NR != 2 }'
     }
-    nano="gpt-nano --batch 4 --seq 4 --steps 2"
+    nano="$net --batch 4 --seq 4 --steps 2"
     for how in $(sized "ps zero1" "ddp ps zero1 zero2 zero3"); do
         flags="$nano $(flags_of $how)"
         [ $how = ps ] || check "in-backward, $how: the same bits in less memory" smaller "$flags" --update in-backward
