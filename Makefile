@@ -325,9 +325,10 @@ check: all tests-bin
 test-cuda: all $(GPU_TEST_BIN) $(PLANTED)
 	@tools/test-cuda.sh $(BUILD)
 
+# Builds the program alone: no plugin, no shared library, no tests.
 demo:
 	@tools/setup.sh
-	@$(MAKE) --no-print-directory MODE=release all
+	@$(MAKE) --no-print-directory MODE=release snug
 	@tools/demo.sh
 
 # ---- keeping it clean -------------------------------------------------------------------------
@@ -397,7 +398,7 @@ help:
 	@echo 'make test-all        besides, all at full size, asan+ubsan builds, the CUDA plugin'
 	@echo 'make check ONLY=ir   unit tests of one build whose path contains ir'
 	@echo 'make test-cuda       the CUDA backend, on a machine with a GPU and nvcc'
-	@echo 'make demo            plan, train and sample a small model, about a minute'
+	@echo 'make demo            plan, train and sample a small model: 3 minutes, builds included'
 	@echo 'make bench-bin       build/release/bench/*: rates of kernels'
 	@echo 'make layers          who includes whom      make lint      clang-tidy and cppcheck'
 	@echo 'make format          clang-format, in place make format-check'

@@ -1,25 +1,50 @@
 #!/usr/bin/env bash
-# A minute with snug: price a large model, train a small one on snug's own source, let it write.
-# Needs ./snug (`make demo` builds it).  Writes only build/demo-run.
+# Snug in a minute: plan a large model, train a small one on short stories, let it tell one.
+# Needs ./snug (`make demo` builds it).  Writes only build/demo.
 set -eu
 cd "$(dirname "$0")/.."
-run=build/demo-run
-rm -rf "$run"
+out=build/demo
+rm -rf "$out"
+mkdir -p "$out"
 
-show() {
-    if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then printf '\n\033[1m$ %s\033[0m\n' "$*"; else printf '\n$ %s\n' "$*"; fi
+bold='' plain=''
+if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then bold=$'\033[1m' plain=$'\033[0m'; fi
+show() { # COMMAND...: prints it, folded at 80 columns as a shell takes it, and runs it
+    local line='$' unit='' word
+    printf '\n%s' "$bold"
+    for word in "$@" --; do
+        case $word in *' '*) word="'$word'" ;; esac
+        case $word in
+        --*) # a flag stays with its value
+            if [ $((${#line} + ${#unit})) -gt 77 ]; then
+                printf '%s \\\n' "$line"
+                line='   '
+            fi
+            line="$line$unit"
+            unit=" $word"
+            ;;
+        *) unit="$unit $word" ;;
+        esac
+    done
+    printf '%s%s\n' "$line" "$plain"
     "$@"
 }
 
-echo "1. Where would the bytes go? No device, no weights, no data are needed to know."
+echo
+echo "1. Where do the bytes go? A plan needs no GPU, no weights and no data."
 show ./snug plan gpt2-xl --batch 32 --precision bf16
 
 echo
-echo "2. The same arithmetic for a small model, then the training itself, on the source of snug."
-show ./snug train gpt-nano src --seq 128 --batch 8 --steps 150 --lr 2e-3 --warmup 15 \
-    --schedule cosine --eval-batches 8 --out "$run"
+echo "2. Train a GPT with 0.8 million parameters from random weights. Its tokens are"
+echo "   bytes: it does not know a single word yet. The text is 1,500 short stories"
+echo "   (examples/stories.awk); the first one:"
+awk -f examples/stories.awk >"$out/stories.txt"
+echo
+sed -n '/^$/q; s/^/   /p' "$out/stories.txt"
+show ./snug train examples/gpt-tiny "$out/stories.txt" --batch 16 --steps 450 --optimizer muon \
+    --lr 0.02 --schedule cosine --warmup 20 --eval-batches 4 --out "$out/run"
 
 echo
-echo "3. What a minute of C teaches it."
-show ./snug generate "$run" --prompt '/*' --tokens 300 --temperature 0.7
+echo "3. Let it tell a story of its own."
+show ./snug generate "$out/run" --prompt 'One day, ' --tokens 600 --temperature 0.5
 echo
