@@ -1,14 +1,14 @@
 /*
  * comm.c -- finds out which ranks this process is one of, and talks to them.
  *
- * mpirun tells its processes how many there are, each MPI by variables of its own; they also say which
- * MPI it is.  The plugin for it lies beside the program, or where it was installed.  SNUG_MPI names
- * another.
+ * The launcher of the process (launcher.h) tells which MPI it is for.  The plugin for it lies beside the
+ * program, or where it was installed.  SNUG_MPI names another.
  */
 #include "comm/comm.h"
 
 #include "base/plugin_file.h"
 #include "base/text.h"
+#include "comm/launcher.h"
 #include "comm/watch.h"
 
 #include <dlfcn.h>
@@ -36,36 +36,6 @@ struct ranks {
     struct posted *posted;
     int n_posted;
 };
-
-/* What each MPI's launcher sets, and the name of the plugin for it. */
-static const struct launcher {
-    const char *size, *plugin;
-} launchers[] = {
-    {"OMPI_COMM_WORLD_SIZE", "libsnug_openmpi.so"},
-    {"PMI_SIZE", "libsnug_mpich.so"},
-};
-enum { N_LAUNCHERS = sizeof launchers / sizeof *launchers };
-
-static int size_by(const struct launcher *launcher)
-{
-    const char *text = getenv(launcher->size);
-    long n = text == NULL ? 0 : strtol(text, NULL, 10);
-    return n > 0 && n <= 1 << 24 ? (int)n : 0;
-}
-
-static const struct launcher *find_launcher(void)
-{
-    for (int i = 0; i < N_LAUNCHERS; i++)
-        if (size_by(&launchers[i]) > 0)
-            return &launchers[i];
-    return NULL;
-}
-
-int comm_expected_ranks(void)
-{
-    const struct launcher *launcher = find_launcher();
-    return launcher == NULL ? 1 : size_by(launcher);
-}
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
@@ -230,20 +200,21 @@ static void *load(const char *name, char why[COMM_WHY_MAX])
 void comm_describe(struct text *out)
 {
     char path[PATH_MAX];
+    const char *plugin;
     int n = 0;
-    for (int i = 0; i < N_LAUNCHERS; i++)
-        if (plugin_file_find(launchers[i].plugin, path))
-            text_add(out, "%s%s", n++ == 0 ? "MPI: plugins " : ", ", launchers[i].plugin);
+    for (int i = 0; (plugin = launcher_plugin(i)) != NULL; i++)
+        if (plugin_file_find(plugin, path))
+            text_add(out, "%s%s", n++ == 0 ? "MPI: plugins " : ", ", plugin);
     text_add(out, n > 0 ? "\n" : "without MPI: no plugin was built or found; one rank\n");
 }
 
-static enum snug_status load_plugin(struct ranks *r, struct snug_error *err)
+static enum snug_status load_plugin(struct ranks *r, const struct launcher *launcher,
+                                    struct snug_error *err)
 {
     char why[COMM_WHY_MAX] = "";
     const char *name = getenv("SNUG_MPI");
-    const struct launcher *launcher = find_launcher();
     if (name == NULL)
-        name = launcher != NULL ? launcher->plugin : launchers[0].plugin;
+        name = launcher->plugin;
     r->library = load(name, why);
     if (r->library == NULL)
         return snug_fail(err, SNUG_UNSUPPORTED,
@@ -258,22 +229,31 @@ static enum snug_status load_plugin(struct ranks *r, struct snug_error *err)
     return SNUG_OK;
 }
 
-static enum snug_status begin(struct ranks *r, struct snug_error *err)
+static enum snug_status begin(struct ranks *r, const struct launcher *launcher,
+                              struct snug_error *err)
 {
     char why[COMM_WHY_MAX] = "";
-    TRY(load_plugin(r, err));
+    TRY(load_plugin(r, launcher, err));
     if (!r->plugin->begin(&r->comm.rank, &r->comm.n_ranks, why))
         return snug_fail(err, SNUG_IO_ERROR, "%s does not start: %s", r->plugin->name, why);
+    enum snug_status status = launcher_check_size(launcher, r->plugin->name, r->comm.n_ranks, err);
+    if (status != SNUG_OK) {
+        r->plugin->end();
+        return status;
+    }
     return r->comm.n_ranks > 1 ? watch_open(&r->comm, &r->watch, err) : SNUG_OK;
 }
 
 enum snug_status comm_open(int64_t n_ranks, struct comm **comm, struct snug_error *err)
 {
-    int expected = comm_expected_ranks();
+    const struct launcher *launcher = launcher_find();
+    bool is_alone = launcher == NULL || launcher_size(launcher) == 1;
     *comm = NULL;
-    if (expected == 1 && n_ranks <= 1)
+    if (launcher == NULL)
+        TRY(launcher_check_tasks(err));
+    if (is_alone && n_ranks <= 1)
         return comm_open_self(comm, err);
-    if (expected == 1)
+    if (is_alone)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
                          "--ranks %lld: this process is alone; start it as mpirun -n %lld snug "
                          "train ...",
@@ -285,7 +265,7 @@ enum snug_status comm_open(int64_t n_ranks, struct comm **comm, struct snug_erro
     }
     r->comm.table = &table;
     pthread_mutex_init(&r->mutex, NULL);
-    enum snug_status status = begin(r, err);
+    enum snug_status status = begin(r, launcher, err);
     if (status != SNUG_OK) {
         pthread_mutex_destroy(&r->mutex);
         free(r);
@@ -305,10 +285,11 @@ enum snug_status comm_open(int64_t n_ranks, struct comm **comm, struct snug_erro
 void comm_abandon(void)
 {
     struct ranks r = {.comm.table = &table}; /* there may be no memory for one that lasts */
-    if (comm_expected_ranks() == 1)
+    const struct launcher *launcher = launcher_find();
+    if (launcher == NULL || launcher_size(launcher) == 1)
         return;
     pthread_mutex_init(&r.mutex, NULL);
-    if (begin(&r, NULL) == SNUG_OK) {
+    if (begin(&r, launcher, NULL) == SNUG_OK) {
         struct snug_error why = {.status = SNUG_NO_MEMORY, .message = "out of memory"};
         comm_claim(&r.comm, &why);
         watch_close(r.watch);

@@ -2,7 +2,8 @@
  * comm.h -- what ranks say to each other.
  *
  *     self.c        one rank: nothing to say
- *     comm.c        finds the kind of ranks that this process is one of; MPI through mpi_plugin.h
+ *     comm.c        the ranks that this process is one of; MPI through mpi_plugin.h
+ *     launcher.c    who started it, and which MPI goes with that
  *     collectives.c     sums and collections out of messages, in a fixed order
  *     group.c       some of the ranks, as if they were all
  *     watch.c       finds out that another rank has failed or died, without MPI
@@ -75,11 +76,8 @@ struct comm {
     struct comm_message *messages; /* 2 x n_ranks, for the collective under way; NULL: one rank */
 };
 
-/* How many ranks the launcher of this process says there are (mpirun's variables); 1: none. */
-int comm_expected_ranks(void);
-
-/* The ranks that this process is one of.  n_ranks > 1 asks for a library of messages even where no
- * launcher is seen. */
+/* The ranks that this process is one of: those that its launcher started.  n_ranks > 1 fails where there is
+ * no launcher. */
 enum snug_status comm_open(int64_t n_ranks, struct comm **comm, struct snug_error *err);
 /* Where this rank fails before comm_open: the others, who wait for it, find out. */
 void comm_abandon(void);

@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 enum dtype recipe_dtype(const struct snug_recipe *recipe)
@@ -68,5 +69,10 @@ int recipe_threads(const struct snug_recipe *recipe)
 #endif
     if (recipe->threads > 0)
         return recipe->threads;
+    /* Slurm need not bind tasks to their cores */
+    const char *share = getenv("SLURM_CPUS_PER_TASK");
+    long n = share == NULL ? 0 : strtol(share, NULL, 10);
+    if (n > 0 && n < cores)
+        cores = n;
     return cores < 1 ? 1 : cores > MAX_THREADS ? MAX_THREADS : (int)cores;
 }
