@@ -357,6 +357,8 @@ SNUG_API enum snug_status snug_bench(const char *what, const snug_model *model,
 typedef void snug_say_fn(const char *line, void *user);
 SNUG_API enum snug_status snug_data_fetch(const char *name, const char *folder, const char *from,
                                           snug_say_fn *say, void *user, struct snug_error *err);
+/* "models", "optimizers" or "data-sets": a line for each, its name and what it is. */
+SNUG_API char *snug_list(const char *what);
 SNUG_API char *snug_ops_table(void); /* every op: reference, cpu, cuda, gradient */
 
 #ifdef __cplusplus

@@ -5,11 +5,14 @@
 #include "base/text.h"
 #include "comm/comm.h"
 #include "data/data.h"
+#include "data/fetch.h"
 #include "exec/plugin.h"
 #include "io/checkpoint.h"
 #include "io/json.h"
 #include "io/metrics.h"
 #include "io/peft.h"
+#include "model/model.h"
+#include "optim/optim.h"
 #include "pass/autodiff.h"
 #include "report/report.h"
 
@@ -35,6 +38,18 @@ char *snug_build_info(void)
 #else
     text_add(&out, "without zlib: gzip data must be unpacked first\n");
 #endif
+    return text_take(&out);
+}
+
+char *snug_list(const char *what)
+{
+    struct text out = {0};
+    if (strcmp(what, "models") == 0)
+        model_list(&out);
+    else if (strcmp(what, "optimizers") == 0)
+        optimizer_list(&out);
+    else if (strcmp(what, "data-sets") == 0)
+        fetch_list(&out);
     return text_take(&out);
 }
 

@@ -72,6 +72,7 @@ const char *suggest_nearest(const char *typed, const char *const *words, int n_w
 /* ---- help.c ---- */
 
 int help_print(FILE *to, const char *command); /* NULL: the overview; returns an exit status */
+bool help_has_list(const char *name);          /* one that snug_list has */
 void help_usage(FILE *to);                     /* the short form */
 
 /* ---- screen.c: terminals and numbers ---- */

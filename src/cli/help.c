@@ -25,6 +25,7 @@ static const char overview[] =
     "  snug bench cpu|cuda [MODEL]      what this machine does; a step, op by op\n"
     "  snug ops                         every op: reference, cpu, cuda, gradient\n"
     "  snug help COMMAND                flags and examples of one command\n"
+    "  snug help models                 all of them; also optimizers, data-sets\n"
     "  snug --version                   version, libraries, instruction sets\n"
     "\n"
     "Start here:\n"
@@ -35,10 +36,7 @@ static const char overview[] =
     "Exit status: 0 done, 1 failed, 2 the command line is wrong, 3 does not fit the\n"
     "budget, 130 stopped on request without saving. NO_COLOR turns colour off.\n";
 
-static const char model_and_data[] =
-    "\n"
-    "MODEL  a preset: mlp, cnn, resnet18, resnet50, vit-tiny, gpt-nano, gpt2,\n"
-    "       gpt2-medium, gpt2-large, gpt2-xl, gpt3-175b\n"
+static const char model_forms[] =
     "       images: resnet18:3x32x32,classes=10 (else the data decides their size)\n"
     "       sizes: mlp:784-512-512-10, mlp:784-512-10,act=gelu,loss=mse\n"
     "       psi:7.5e9, that many parameters and nothing else (plan only)\n"
@@ -229,19 +227,52 @@ void help_usage(FILE *to)
           to);
 }
 
+static int no_memory(void)
+{
+    cli_note("%s", snug_status_text(SNUG_NO_MEMORY));
+    return CLI_FAILED;
+}
+
+/* The presets, and how else a model is named. */
+static int print_models(FILE *to)
+{
+    enum { INDENT = 7, WIDTH = 80 };
+    char *list = snug_list("models");
+    if (list == NULL)
+        return no_memory();
+    size_t column = (size_t)fprintf(to, "\nMODEL  a preset:") - 1;
+    for (const char *line = list; *line != '\0'; line = strchr(line, '\n') + 1) {
+        size_t length = strcspn(line, " ");
+        if (column + length + 2 > WIDTH)
+            column = (size_t)fprintf(to, "\n%*s", INDENT - 1, "") - 1;
+        bool is_last = strchr(line, '\n')[1] == '\0';
+        column += (size_t)fprintf(to, " %.*s%s", (int)length, line, is_last ? "\n" : ",");
+    }
+    snug_free(list);
+    fputs(model_forms, to);
+    return CLI_DONE;
+}
+
 static int print_recipe(FILE *to)
 {
     char *table = snug_recipe_help();
-    if (table == NULL) {
-        cli_note("%s", snug_status_text(SNUG_NO_MEMORY));
-        return CLI_FAILED;
-    }
+    if (table == NULL)
+        return no_memory();
     fprintf(to,
             "\nRecipe: flags, or key = value lines in a file given as --recipe FILE. The\n"
             "second line of each says what it takes, the default first.\n\n%s",
             table);
     snug_free(table);
     return CLI_DONE;
+}
+
+bool help_has_list(const char *name)
+{
+    static const char *const lists[] = {"models", "optimizers", "data-sets"};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        if (strcmp(name, lists[i]) == 0)
+            return true;
+    return false;
 }
 
 int help_print(FILE *to, const char *command)
@@ -256,8 +287,7 @@ int help_print(FILE *to, const char *command)
         fputs(topics[i].text, to);
         if (!topics[i].has_recipe)
             return CLI_DONE;
-        fputs(model_and_data, to);
-        return print_recipe(to);
+        return print_models(to) == CLI_DONE ? print_recipe(to) : CLI_FAILED;
     }
     return CLI_FAILED;
 }

@@ -108,6 +108,8 @@ static int help_command(int argc, char **argv)
     const char *name = argc == 2 ? argv[1] : NULL;
     if (name == NULL || strcmp(name, "help") == 0 || strcmp(name, "--help") == 0)
         return help_print(stdout, NULL);
+    if (help_has_list(name))
+        return cli_print_text(snug_list(name));
     for (int i = 0; i < N_COMMANDS; i++)
         if (strcmp(name, commands[i].name) == 0)
             return help_print(stdout, name);

@@ -34,6 +34,7 @@ extern char **environ;
 
 static const struct fetch_set sets[] = {
     {"fashion-mnist",
+     "70,000 images of 1 x 28 x 28, 10 classes; 30 MB",
      /* the publisher's own repository: the address in its README is plain http */
      "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
      {{"train-images-idx3-ubyte.gz", "8d4fb7e6c68d591d4c3dfef9ec88bf0d"},
@@ -42,6 +43,7 @@ static const struct fetch_set sets[] = {
       {"t10k-labels-idx1-ubyte.gz", "bb300cfdad3c16e7a12a480ee83cd310"}},
      NULL},
     {"cifar-10",
+     "60,000 images of 3 x 32 x 32, 10 classes; 170 MB, unpacked 184 MB more",
      "https://www.cs.toronto.edu/~kriz",
      {{"cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"}},
      "cifar-10-batches-bin"},
@@ -59,6 +61,12 @@ static const struct fetch_set *find(const char *name)
 int fetch_knows(const char *name)
 {
     return find(name) != NULL;
+}
+
+void fetch_list(struct text *out)
+{
+    for (int i = 0; i < N_SETS; i++)
+        text_add(out, "%-14s %s\n", sets[i].name, sets[i].about);
 }
 
 const struct fetch_set *fetch_find(const char *name, struct snug_error *err)

@@ -9,8 +9,8 @@
 enum { FETCH_FILES_MAX = 4 };
 
 struct fetch_set {
-    const char *name,
-        *from; /* what it is called; where its files are, without a slash at the end */
+    const char *name, *about; /* what it is called, what it is */
+    const char *from;         /* where its files are, without a slash at the end */
     struct {
         const char *name, *md5;
     } files[FETCH_FILES_MAX]; /* ends early in a NULL name */
@@ -20,6 +20,10 @@ struct fetch_set {
 
 /* By name; NULL and the names there are in the message if there is none. */
 const struct fetch_set *fetch_find(const char *name, struct snug_error *err);
+
+/* A line for each set: its name, what it is. */
+struct text;
+void fetch_list(struct text *out);
 
 /* Whether `snug data NAME` can get it. */
 int fetch_knows(const char *name);

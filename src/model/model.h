@@ -58,6 +58,9 @@ enum snug_status model_forward(const struct snug_model *model, enum model_purpos
 /* Ends the program in this loss instead of its own. */
 enum snug_status model_set_loss(struct program *prog, enum model_loss loss, struct snug_error *err);
 bool model_is_language(const struct snug_model *model);
+/* A line for each preset: its name, its sizes. */
+struct text;
+void model_list(struct text *out);
 int64_t model_count_parameters(const struct program *prog);
 
 /* Each family's own file. */

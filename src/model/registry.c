@@ -13,11 +13,11 @@ static const struct {
     struct gpt2_shape shape;
 } gpt2_presets[] = {
     /* layers, heads, width, length, vocabulary */
+    {"gpt-nano", {6, 6, 384, 256, 256, 1e-5, ACT_gelu}},
     {"gpt2", {12, 12, 768, 1024, 50257, 1e-5, ACT_gelu}},
     {"gpt2-medium", {24, 16, 1024, 1024, 50257, 1e-5, ACT_gelu}},
     {"gpt2-large", {36, 20, 1280, 1024, 50257, 1e-5, ACT_gelu}},
     {"gpt2-xl", {48, 25, 1600, 1024, 50257, 1e-5, ACT_gelu}},
-    {"gpt-nano", {6, 6, 384, 256, 256, 1e-5, ACT_gelu}},
     {"gpt3-175b", {96, 96, 12288, 2048, 50257, 1e-5, ACT_gelu}},
 };
 enum { N_GPT2_PRESETS = (int)(sizeof gpt2_presets / sizeof *gpt2_presets) };
@@ -35,10 +35,35 @@ static const char *const vision_names[] = {[VISION_cnn] = "cnn",
 enum { N_VISION_PRESETS = (int)(sizeof vision_presets / sizeof *vision_presets) };
 
 static const char mlp_default[] = "mlp:784-512-512-10";
-static const char all_names[] = "mlp, mlp:784-512-10, cnn, resnet18, resnet50, vit-tiny, "
-                                "resnet18:3x32x32,classes=10, gpt-nano, gpt2, "
-                                "gpt2-medium, gpt2-large, gpt2-xl, gpt3-175b, psi:1.5e9, "
-                                "or a folder with config.json";
+
+/* "mlp" first, then the tables; NULL: there are no more. */
+static const char *preset_name(int i)
+{
+    if (i == 0)
+        return "mlp";
+    if (--i < N_VISION_PRESETS)
+        return vision_names[vision_presets[i].net];
+    i -= N_VISION_PRESETS;
+    return i < N_GPT2_PRESETS ? gpt2_presets[i].name : NULL;
+}
+
+void model_list(struct text *out)
+{
+    enum { COLUMN = 13 };
+    text_add(out, "%-*s %s\n", COLUMN, "mlp", mlp_default);
+    for (int i = 0; i < N_VISION_PRESETS; i++) {
+        const struct vision_shape *v = &vision_presets[i];
+        text_add(out, "%-*s images of %lld x %lld x %lld, %lld classes\n", COLUMN,
+                 vision_names[v->net], (long long)v->channels, (long long)v->height,
+                 (long long)v->width, (long long)v->n_classes);
+    }
+    for (int i = 0; i < N_GPT2_PRESETS; i++) {
+        const struct gpt2_shape *g = &gpt2_presets[i].shape;
+        text_add(out, "%-*s %lld layers, %lld heads, %lld wide, %lld positions, %lld tokens\n",
+                 COLUMN, gpt2_presets[i].name, (long long)g->n_layer, (long long)g->n_head,
+                 (long long)g->n_embd, (long long)g->n_positions, (long long)g->vocab_size);
+    }
+}
 
 const char *vision_name(enum vision_net net)
 {
@@ -157,6 +182,20 @@ static enum snug_status parse_vision(const char *spec, struct vision_shape *v,
     return vision_check(v, err);
 }
 
+static enum snug_status no_such_model(const char *spec, struct snug_error *err)
+{
+    char names[256] = "";
+    const char *name;
+    for (int i = 0; (name = preset_name(i)) != NULL; i++) {
+        size_t length = strlen(names);
+        snprintf(names + length, sizeof names - length, "%s, ", name);
+    }
+    return snug_fail(err, SNUG_BAD_ARGUMENT,
+                     "there is no model \"%.100s\"; models are: %smlp:784-512-10, "
+                     "resnet18:3x32x32,classes=10, psi:1.5e9, or a folder with config.json",
+                     spec, names);
+}
+
 enum snug_status model_from_name(const char *spec, struct snug_model *model, struct snug_error *err)
 {
     snprintf(model->name, sizeof model->name, "%s", spec);
@@ -183,8 +222,7 @@ enum snug_status model_from_name(const char *spec, struct snug_model *model, str
                              spec + 4);
         return SNUG_OK;
     }
-    return snug_fail(err, SNUG_BAD_ARGUMENT, "there is no model \"%.100s\"; models are: %s", spec,
-                     all_names);
+    return no_such_model(spec, err);
 }
 
 bool model_is_language(const struct snug_model *model)

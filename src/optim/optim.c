@@ -57,6 +57,12 @@ void optimizer_list_names(struct text *out)
         text_add(out, "%s%s", i == 0 ? "" : ", ", optimizers[i]->name);
 }
 
+void optimizer_list(struct text *out)
+{
+    for (int i = 0; i < N_OPTIMIZERS; i++)
+        text_add(out, "%-22s %s\n", optimizers[i]->name, optimizers[i]->about);
+}
+
 /* Where its rule and states are described. */
 static const struct optimizer *owner(const struct optimizer *optimizer)
 {

@@ -69,6 +69,7 @@ struct optimizer {
 const struct optimizer *optimizer_find(const char *name); /* NULL: none of that name */
 const struct optimizer *optimizer_at(int index);          /* NULL: past the last */
 void optimizer_list_names(struct text *out);              /* "adamw, adam, ..." */
+void optimizer_list(struct text *out);                    /* a line each: name, what it is */
 
 /* `name=value,...` over values, which hold the defaults before.  The message of a refusal names the
  * options that there are. */

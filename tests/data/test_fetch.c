@@ -191,7 +191,8 @@ static void begin(struct attempt *a)
         bytes[i] = byte_at(i);
     *a = (struct attempt){0};
     md5_of(bytes, N_BYTES, N_BYTES, a->md5);
-    a->set = (struct fetch_set){"some", "http://127.0.0.1:9", {{"some.bin", a->md5}}, NULL};
+    a->set = (struct fetch_set){
+        "some", "some bytes", "http://127.0.0.1:9", {{"some.bin", a->md5}}, NULL};
     files_make_dir(a->dir);
     start(&a->server);
 }
@@ -361,7 +362,7 @@ static void test_an_archive_is_unpacked(void **state)
     char *bytes = files_read(files_path(a.dir, "deep/er/set.tar.gz"), &n);
     md5_of(bytes, n, n, md5);
     free(bytes);
-    a.set = (struct fetch_set){"some", "nowhere", {{"set.tar.gz", md5}}, "inside"};
+    a.set = (struct fetch_set){"some", "some bytes", "nowhere", {{"set.tar.gz", md5}}, "inside"};
     for (int again = 0; again < 2; again++) {
         if (fetch(&a) != SNUG_OK)
             fail_msg("%s", a.err.message);
@@ -390,7 +391,7 @@ static enum snug_status unpack_with(struct attempt *a, const char *more)
     md5_of(bytes, n, n, md5);
     free(bytes);
     assert_int_equal(unlink(files_path(a->dir, "outside.txt")), 0);
-    a->set = (struct fetch_set){"some", "nowhere", {{"set.tar.gz", md5}}, "inside"};
+    a->set = (struct fetch_set){"some", "some bytes", "nowhere", {{"set.tar.gz", md5}}, "inside"};
     assert_int_equal(chdir(a->dir), 0);
     enum snug_status status =
         fetch_set_to(&a->set, "host:er", a->server.url, note, a->said, &a->err);
