@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# The documents say what the program does: every block marked as exact, every generated list, the man page.
+# tools/docs.sh --write brings them up to date.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+export LC_ALL=C.UTF-8
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+n=0
+failed=0
+check() { # NAME COMMAND...
+    n=$((n + 1))
+    local name=$1
+    shift
+    if "$@" >"$tmp/out" 2>&1; then echo "ok $n - $name"; else echo "not ok $n - $name"; cat "$tmp/out"; failed=1; fi
+}
+
+is_true() { tools/docs.sh "$1"; }
+for file in README.md docs/*.md docs/snug.1; do
+    if [ "$file" = docs/snug.1 ] || grep -qE '^(```console exact|<!-- generated: )' "$file"; then
+        check "$file is what the program says" is_true "$file"
+    fi
+done
+check "some blocks are marked in README.md" grep -q '^```console exact$' README.md
+
+# Flags that are written by hand: each of them is one of the program's.
+snug=${SNUG:-./snug}
+{
+    printf '%s\n' --help --version --recipe --name # --name: the man page's own example
+    for command in $("$snug" help | sed -nE 's/^  snug ([a-z]+) .*/\1/p' | sort -u); do
+        [ "$command" = help ] || "$snug" help "$command"
+    done
+} | grep -oE -- '--[a-z][a-z-]*' | sort -u >"$tmp/flags"
+no_strangers() { # FILE: the flags of others stand in lines that call them
+    sed 's/\\-/-/g; s/\\f[BIR]//g' "$1" | grep -vE 'mpirun|srun|sbatch|#SBATCH|git |make |curl|cc |tools/|bench/|scontrol' |
+        grep -oE -- '(^|[^a-z-])--[a-z][a-z-]*[a-z]' | grep -oE -- '--[a-z-]+' | sort -u | comm -23 - "$tmp/flags" >"$tmp/strangers"
+    [ ! -s "$tmp/strangers" ] || { echo "$1 names flags that no command has:"; cat "$tmp/strangers"; return 1; }
+}
+for file in README.md docs/*.md docs/snug.1.in; do
+    [ "$file" != docs/clusters.md ] || continue # it is about the flags of Slurm
+    check "$file names no flag that is not there" no_strangers "$file"
+done
+
+# Links between documents lead somewhere.
+links_lead() { # FILE
+    local link
+    grep -oE '\]\([^)#: ]+[)#]' "$1" | sed -E 's/^\]\(//; s/[)#]$//' | while read -r link; do
+        [ -e "$(dirname "$1")/$link" ] || { echo "$1: no file $link"; exit 1; }
+    done
+}
+for file in *.md docs/*.md; do check "links of $file" links_lead "$file"; done
+echo "1..$n"
+exit $failed
