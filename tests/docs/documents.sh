@@ -37,9 +37,21 @@ no_strangers() { # FILE: the flags of others stand in lines that call them
     [ ! -s "$tmp/strangers" ] || { echo "$1 names flags that no command has:"; cat "$tmp/strangers"; return 1; }
 }
 for file in README.md docs/*.md docs/snug.1.in; do
-    [ "$file" != docs/clusters.md ] || continue # it is about the flags of Slurm
+    case $file in docs/clusters.md | docs/add-*) continue ;; esac # flags of Slurm, flags that are examples
     check "$file names no flag that is not there" no_strangers "$file"
 done
+
+# The help of a command names every flag of its own.
+helps() { # FILE of the command
+    local command flag
+    command=$(basename "$1" .c)
+    command=${command#cmd_}
+    "$snug" help "$command" >"$tmp/help" || return 1
+    for flag in $(grep -oE '\.name = "[a-z-]+"' "$1" | cut -d'"' -f2); do
+        grep -qE -- "--$flag([^a-z-]|$)" "$tmp/help" || { echo "snug help $command lacks --$flag"; return 1; }
+    done
+}
+for file in src/cli/cmd_*.c; do check "help names the flags of $file" helps "$file"; done
 
 # Links between documents lead somewhere.
 links_lead() { # FILE
