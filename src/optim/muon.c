@@ -50,7 +50,7 @@ static enum snug_status emit(const struct optim_target *t)
 
 const struct optimizer optimizer_muon = {
     .name = "muon",
-    .about = "momentum made orthogonal; AdamW for tables, head and vectors",
+    .about = "orthogonal momentum; AdamW for tables, head and vectors",
     .options = "mu, steps, adamw-lr, beta1, beta2, eps",
     .defaults = {[mu] = 0.95, [steps] = 5, [beta1] = 0.9, [beta2] = 0.95, [eps] = 1e-8},
     .default_lr = 0.02,

@@ -53,6 +53,9 @@ helps() { # FILE of the command
 }
 for file in src/cli/cmd_*.c; do check "help names the flags of $file" helps "$file"; done
 
+fits() { ! "$snug" help "$1" | grep -E '^.{81}' && [ -n "$("$snug" help "$1")" ]; }
+for list in models optimizers data-sets; do check "snug help $list fits 80 columns" fits "$list"; done
+
 # Links between documents lead somewhere.
 links_lead() { # FILE
     local link
