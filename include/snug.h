@@ -222,6 +222,8 @@ SNUG_API enum snug_status snug_dump(const snug_model *model, const snug_recipe *
 
 typedef struct snug_trainer snug_trainer;
 
+/* Later versions add fields at the end; 0 or NULL in a field means the default, so set what you need and leave
+ * the rest 0: struct snug_train_options options = {.steps = 100}; */
 struct snug_train_options {
     const char *data; /* NULL: random; text only for 256 tokens or fewer, or tokenizer=bytes */
     const char *out;  /* NULL: nothing is saved */
@@ -265,10 +267,21 @@ struct snug_doing { /* what goes on right now */
  * abandons the evaluation at once (and the run then saves and stops), and means nothing elsewhere. */
 typedef int snug_watch_fn(const struct snug_doing *doing, void *user);
 
+/* What snug_trainer_open calls: options_bytes is the size of the struct that the caller was compiled with.  A
+ * program built with an older snug.h passes a smaller one and gets the defaults of the newer fields; one
+ * built with a newer snug.h gets SNUG_UNSUPPORTED only if it sets a field that this library does not know. */
+SNUG_API enum snug_status snug_trainer_open_sized(const snug_model *model,
+                                                  const snug_recipe *recipe,
+                                                  const struct snug_train_options *options,
+                                                  size_t options_bytes, snug_trainer **trainer,
+                                                  struct snug_error *err);
 /* Refuses (SNUG_OVER_BUDGET) before a byte of the plan is allocated. */
-SNUG_API enum snug_status snug_trainer_open(const snug_model *model, const snug_recipe *recipe,
-                                            const struct snug_train_options *options,
-                                            snug_trainer **trainer, struct snug_error *err);
+static inline enum snug_status snug_trainer_open(const snug_model *model, const snug_recipe *recipe,
+                                                 const struct snug_train_options *options,
+                                                 snug_trainer **trainer, struct snug_error *err)
+{
+    return snug_trainer_open_sized(model, recipe, options, sizeof *options, trainer, err);
+}
 /* Model, data, recipe and plan in a few lines: what is about to happen. */
 SNUG_API char *snug_trainer_describe(const snug_trainer *trainer);
 /* What the user may not expect of this run, a line each; empty: nothing.  NULL: out of memory. */

@@ -259,19 +259,37 @@ static enum snug_status finish_call(struct snug_trainer *t, enum snug_status sta
     return snug_fail(err, told.status, "%s", told.message);
 }
 
-enum snug_status snug_trainer_open(const snug_model *model, const snug_recipe *recipe,
-                                   const struct snug_train_options *options, snug_trainer **out,
-                                   struct snug_error *err)
+/* The options of a caller whose struct may be shorter than ours, or longer: see snug.h. */
+static enum snug_status take_options(const struct snug_train_options *given, size_t given_bytes,
+                                     struct snug_train_options *options, struct snug_error *err)
 {
-    struct snug_trainer *t = calloc(1, sizeof *t);
+    size_t common = given_bytes < sizeof *options ? given_bytes : sizeof *options;
+    *options = (struct snug_train_options){0};
+    memcpy(options, given, common);
+    for (size_t i = common; i < given_bytes; i++)
+        if (((const unsigned char *)given)[i] != 0)
+            return snug_fail(err, SNUG_UNSUPPORTED,
+                             "the options of this run have a field that snug %s does not know: "
+                             "leave it 0, or use a newer libsnug",
+                             SNUG_VERSION_STRING);
+    return SNUG_OK;
+}
+
+enum snug_status snug_trainer_open_sized(const snug_model *model, const snug_recipe *recipe,
+                                         const struct snug_train_options *given, size_t given_bytes,
+                                         snug_trainer **out, struct snug_error *err)
+{
+    struct snug_train_options own, *options = &own;
     *out = NULL;
+    TRY(take_options(given, given_bytes, options, err)); /* the same on every rank */
+    struct snug_trainer *t = calloc(1, sizeof *t);
     if (t == NULL) {
         comm_abandon();
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     }
     t->model = model;
     t->recipe = *recipe;
-    t->options = *options;
+    t->options = own;
     t->saved_step = -1;
     t->loss = NAN;
     t->data_spec = options->data == NULL ? NULL : strdup(options->data);
