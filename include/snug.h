@@ -51,7 +51,8 @@ extern "C" {
     X(MISMATCH, 9, "two things that must agree do not")             \
     X(INTERRUPTED, 10, "stopped on request")                        \
     X(PEER_FAILED, 11, "another rank has failed, and says why")     \
-    X(BUSY, 12, "another process is using it")
+    X(BUSY, 12, "another process is using it")                      \
+    X(NO_DATA, 13, "the data has nothing to train on")
 
 enum snug_status {
 #define SNUG_STATUS_ENUM(name, value, text) SNUG_##name = value,
@@ -73,6 +74,11 @@ SNUG_API void snug_free(void *text);
  * obeys (control characters, U+0080 to U+009F, those that end a line or turn its direction) and bytes
  * that are not UTF-8 become '?'.  Messages and texts of this library hold names in this form only. */
 SNUG_API char *snug_printable(char *text);
+/* "Did you mean": of the words, the one that is fewest typing slips away, whatever its case; NULL: none is near.
+ * Words that are NULL are skipped. */
+SNUG_API const char *snug_nearest(const char *typed, const char *const *words, int n_words);
+/* Which of the processes that mpirun has started this is, by its environment; -1: mpirun did not start it. */
+SNUG_API int snug_launch_rank(void);
 
 /* ---- models ------------------------------------------------------------------------------ */
 
@@ -148,6 +154,7 @@ struct snug_ledger { /* bytes at the moment of the peak; the six kinds add up to
     int64_t n_ops;
     int64_t budget;    /* 0: none was given */
     int64_t offloaded; /* bytes outside the device's memory: beside the total, no part of it */
+    double idle_share; /* of a step: how long a stage of a pipeline waits for others; 0: none */
 };
 
 /* Plans one optimizer step.  Over budget is not an error here: see ledger.budget. */

@@ -2,8 +2,10 @@
  * info_api.c -- questions that need no run: version, ops, what is in a file.
  */
 #include "base/fd.h"
+#include "base/nearest.h"
 #include "base/text.h"
 #include "comm/comm.h"
+#include "comm/launcher.h"
 #include "data/data.h"
 #include "data/fetch.h"
 #include "exec/plugin.h"
@@ -255,4 +257,14 @@ enum snug_status snug_inspect(const char *path, char **text, struct snug_error *
     }
     *text = text_take(&out);
     return *text == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory") : SNUG_OK;
+}
+
+const char *snug_nearest(const char *typed, const char *const *words, int n_words)
+{
+    return nearest_word(typed, words, n_words);
+}
+
+int snug_launch_rank(void)
+{
+    return comm_expected_rank();
 }

@@ -72,7 +72,7 @@ static enum snug_status open_batch(struct images *images, const char *home, cons
         return no_memory(home, err);
     TRY(fd_open_read(file->path, &file->fd, &n_bytes, err));
     if (n_bytes < 1 || n_bytes % RECORD_BYTES != 0)
-        return snug_fail(err, SNUG_BAD_FILE,
+        return snug_fail(err, n_bytes < 1 ? SNUG_NO_DATA : SNUG_BAD_FILE,
                          "%s: %s: %lld bytes are no whole number of images of %d bytes", file->path,
                          n_bytes < 1 ? "empty" : "cut short", (long long)n_bytes, RECORD_BYTES);
     file->n = n_bytes / RECORD_BYTES;

@@ -127,7 +127,7 @@ static enum snug_status open_part(const char *path, int n_dims, struct image_fil
         promised *= dim[i];
     }
     if (dim[0] < 1)
-        return snug_fail(err, SNUG_BAD_FILE, "%s: has no %s in it", path, what);
+        return snug_fail(err, SNUG_NO_DATA, "%s: has no %s in it", path, what);
     promised += file->header_bytes;
     if (n_bytes != promised)
         return snug_fail(err, SNUG_BAD_FILE,

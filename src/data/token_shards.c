@@ -285,7 +285,7 @@ static enum snug_status add_file(struct tokens *tokens, const char *path, bool i
                            "a folder of IDX images",
                            path, (long long)nul);
     if (status == SNUG_OK && !from_folder && file.n_tokens == 0)
-        status = snug_fail(err, SNUG_BAD_FILE, "%s: the file is empty", path);
+        status = snug_fail(err, SNUG_NO_DATA, "%s: the file is empty", path);
     if (fd >= 0)
         close(fd);
     if (status == SNUG_OK && nul < 0 && file.n_tokens > 0) {
@@ -338,7 +338,7 @@ static enum snug_status add_folder(struct tokens *tokens, const char *folder, bo
             status = add_file(tokens, list.paths[i], false, true, err);
     }
     if (status == SNUG_OK && tokens->n_files == 0)
-        status = snug_fail(err, SNUG_BAD_FILE, "%s: the folder has no %s in it", folder,
+        status = snug_fail(err, SNUG_NO_DATA, "%s: the folder has no %s in it", folder,
                            *is_shards ? "tokens" : "text, token shards or IDX images");
     file_list_free(&list);
     return status;
@@ -355,7 +355,7 @@ static enum snug_status split_stream(struct tokens *tokens, const char *path,
     tokens->end[DATA_TRAIN] = tokens->begin[DATA_HELD_OUT] = cut;
     tokens->end[DATA_HELD_OUT] = total;
     if (cut < length + 1)
-        return snug_fail(err, SNUG_MISMATCH,
+        return snug_fail(err, SNUG_NO_DATA,
                          "%s: %lld tokens, %lld of them for training, but one sequence needs %lld; "
                          "give more data or a shorter --seq",
                          path, (long long)total, (long long)cut, (long long)(length + 1));

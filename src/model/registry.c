@@ -1,6 +1,7 @@
 /*
  * registry.c -- models by name: the presets, "mlp:784-512-10,act=gelu,loss=mse" and "psi:7.5e9".
  */
+#include "base/nearest.h"
 #include "base/text.h"
 #include "model/model.h"
 
@@ -184,12 +185,19 @@ static enum snug_status parse_vision(const char *spec, struct vision_shape *v,
 
 static enum snug_status no_such_model(const char *spec, struct snug_error *err)
 {
+    enum { NAMES_MOST = 32 };
+    const char *words[NAMES_MOST], *name;
     char names[256] = "";
-    const char *name;
-    for (int i = 0; (name = preset_name(i)) != NULL; i++) {
+    int n = 0;
+    for (; n < NAMES_MOST && (name = preset_name(n)) != NULL; n++) {
         size_t length = strlen(names);
+        words[n] = name;
         snprintf(names + length, sizeof names - length, "%s, ", name);
     }
+    const char *near = nearest_word(spec, words, n);
+    if (near != NULL)
+        return snug_fail(err, SNUG_BAD_ARGUMENT, "there is no model \"%.100s\"; did you mean %s?",
+                         spec, near);
     return snug_fail(err, SNUG_BAD_ARGUMENT,
                      "there is no model \"%.100s\"; models are: %smlp:784-512-10, "
                      "resnet18:3x32x32,classes=10, psi:1.5e9, or a folder with config.json",

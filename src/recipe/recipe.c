@@ -3,6 +3,8 @@
  */
 #include "recipe/recipe.h"
 
+#include "recipe/recipe_hint.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -112,7 +114,7 @@ static bool set_memory(snug_recipe *recipe, const char *value)
 
 static void get_memory(const snug_recipe *recipe, struct text *out)
 {
-    if (recipe->memory > 0)
+    if (recipe->memory > 0 && recipe->memory_origin[0] == '\0')
         text_add(out, "%lld", (long long)recipe->memory);
 }
 
@@ -188,7 +190,7 @@ static const struct key keys[] = {
      .choices = devices},
     {"threads", "all cores, or a number", "how many threads", .kind = OWN, .set = set_threads,
      .get = get_threads},
-    {"batch", "8 (mlp and images: 128), or any number from 1",
+    {"batch", "8 (mlp and images: 128; more if ranks need it), or any number from 1",
      "samples or sequences per optimizer step", .kind = COUNT, .field = FIELD(batch), .least = 1,
      .most = ANY},
     {"micro-batch", "the batch, or a divisor of it",
@@ -239,10 +241,12 @@ static const struct key keys[] = {
      .field = FIELD(augment), .choices = augments},
     {"tokenizer", "none, bytes", "of text for more than 256 tokens; bytes: each is one",
      .kind = CHOICE, .field = FIELD(tokenizer), .choices = tokenizers},
-    {"checkpoint", "none, cheap, sqrt, every:K (layers), all, auto (what --memory needs)",
+    {"checkpoint", "none, cheap, sqrt, every:K (layers), all, auto (as little as --memory needs)",
      "activations computed again in backward, not kept", .kind = OWN, .set = set_checkpoint,
      .get = recipe_checkpoint_name},
-    {"memory", "no budget, or a size such as 24G or 512M",
+    {"memory",
+     "no budget (--checkpoint auto: what the machine or card has), or a size such as "
+     "24G or 512M",
      "what the process may hold in all; a plan over it is refused", .kind = OWN, .set = set_memory,
      .get = get_memory},
     {"lora", "none, or a rank from 1", "train adapters of this rank beside frozen matrices",
@@ -417,17 +421,40 @@ static void add_values(const struct key *key, struct text *out)
         text_add(out, "%s", key->values);
 }
 
+/* It has a fixed list of words, and one of them may be meant. */
+static enum snug_status no_such_value(const struct key *key, const char *value,
+                                      struct snug_error *err)
+{
+    bool has_words = key->kind == CHOICE || key->set == set_optimizer || key->set == set_checkpoint;
+    snug_recipe scratch = {0};
+    struct text values = {0}, words = {0};
+    add_values(key, &values);
+    add_values(key, &words);
+    const char *near = has_words && words.data != NULL && !words.failed
+                           ? recipe_hint(key->name, value, words.data)
+                           : NULL;
+    if (near != NULL && set_value(&scratch, key, near))
+        snug_fail(err, SNUG_BAD_ARGUMENT, "--%s: \"%.60s\" is not a value for it; did you mean %s?",
+                  key->name, value, near);
+    else
+        snug_fail(err, SNUG_BAD_ARGUMENT, "--%s: \"%.60s\" is not a value for it; it takes: %.300s",
+                  key->name, value, values.data == NULL ? "?" : values.data);
+    text_free(&values);
+    text_free(&words);
+    return SNUG_BAD_ARGUMENT;
+}
+
 static enum snug_status set_key(snug_recipe *recipe, const struct key *key, const char *value,
                                 struct snug_error *err)
 {
-    if (set_value(recipe, key, value))
-        return SNUG_OK;
-    struct text values = {0};
-    add_values(key, &values);
-    snug_fail(err, SNUG_BAD_ARGUMENT, "--%s: \"%.60s\" is not a value for it; it takes: %.300s",
-              key->name, value, values.data == NULL ? "?" : values.data);
-    text_free(&values);
-    return SNUG_BAD_ARGUMENT;
+    if (!set_value(recipe, key, value))
+        return no_such_value(key, value, err);
+    if (key->set == set_memory && recipe_is_bare_size(value, recipe->memory))
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "--memory %.60s is %lld bytes, too small to be meant: write a unit, as in "
+                         "--memory 24G or 512M",
+                         value, (long long)recipe->memory);
+    return SNUG_OK;
 }
 
 static enum snug_status no_such_key(const char *name, struct snug_error *err)

@@ -77,6 +77,8 @@ struct snug_recipe {
     int64_t stages;                  /* of a pipeline; 0: as many as ranks */
     int network;                     /* enum network */
     int64_t memory;                  /* bytes, 0: no budget */
+    char memory_origin
+        [96]; /* where it comes from if the user did not give it (default_memory.c); "" */
     int64_t seed;
     uint64_t given; /* bit k: key k of the table was set by the user */
 };

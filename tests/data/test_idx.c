@@ -182,7 +182,7 @@ static const struct {
     {"wrong label dimensions", "t10k-labels-idx1-ubyte", 3, 3, 0, SMALL, SNUG_BAD_FILE,
      "has 3 dimensions; IDX labels have 1"},
     {"no rows", "train-images-idx3-ubyte", 11, 0, 0, SMALL, SNUG_BAD_FILE, "a side of 0 pixels"},
-    {"no images", "train-images-idx3-ubyte", 7, 0, 0, SMALL, SNUG_BAD_FILE, "has no images"},
+    {"no images", "train-images-idx3-ubyte", 7, 0, 0, SMALL, SNUG_NO_DATA, "has no images"},
     {"cut short", "train-images-idx3-ubyte", -1, 0, -1, SMALL, SNUG_BAD_FILE,
      "cut short: the header promises 20 images, 136 bytes, and there are 135"},
     {"too long", "t10k-labels-idx1-ubyte", -1, 0, 2, SMALL, SNUG_BAD_FILE, "too long"},

@@ -109,7 +109,7 @@ static const struct {
      {0},
      SNUG_BAD_FILE,
      "data_batch_2.bin: cut short: 9218 bytes are no whole number of images of 3073 bytes"},
-    {"empty", "test_batch.bin", 0, 0, 0, {0}, SNUG_BAD_FILE, "test_batch.bin: empty"},
+    {"empty", "test_batch.bin", 0, 0, 0, {0}, SNUG_NO_DATA, "test_batch.bin: empty"},
     {"label",
      "data_batch_2.bin",
      3,

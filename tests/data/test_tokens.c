@@ -274,11 +274,11 @@ static const struct {
     const char *words;
 } rows[] = {
     {"missing", "a/b.txt", NULL, 0, SNUG_BAD_FILE, "No such file"},
-    {"empty text", "e.txt", "", 0, SNUG_BAD_FILE, "the file is empty"},
-    {"empty shard", "e.bin", "", 0, SNUG_BAD_FILE, "the file is empty"},
-    {"short text", "s.txt", "abcde", 5, SNUG_MISMATCH,
+    {"empty text", "e.txt", "", 0, SNUG_NO_DATA, "the file is empty"},
+    {"empty shard", "e.bin", "", 0, SNUG_NO_DATA, "the file is empty"},
+    {"short text", "s.txt", "abcde", 5, SNUG_NO_DATA,
      "5 tokens, 4 of them for training, but one sequence needs 5"},
-    {"short shard", "s.bin", "abcdef", 6, SNUG_MISMATCH, "3 tokens, 2 of them"},
+    {"short shard", "s.bin", "abcdef", 6, SNUG_NO_DATA, "3 tokens, 2 of them"},
     {"odd shard", "o.bin", "abcdefg", 7, SNUG_BAD_FILE, "odd number of bytes (7)"},
     {"not text", "n.txt", "abc\0efghijkl", 12, SNUG_BAD_FILE, "not text (byte 3 is NUL)"},
     {"llm.c model", "m.bin", (const uint32_t[8]){20240326, 3}, 32, SNUG_BAD_FILE, "an llm.c model"},
@@ -381,9 +381,9 @@ static void test_refused_otherwise(void **state)
     (void)state;
     files_make_dir(dir);
     struct data_request request = tokens_request(dir, 256);
-    expect_refusal(&request, SNUG_BAD_FILE, "the folder has no text");
+    expect_refusal(&request, SNUG_NO_DATA, "the folder has no text");
     files_write(dir, "x.bin", "", 0);
-    expect_refusal(&request, SNUG_BAD_FILE, "the folder has no tokens");
+    expect_refusal(&request, SNUG_NO_DATA, "the folder has no tokens");
     request.spec = "no-such-set";
     expect_refusal(&request, SNUG_BAD_FILE, "set SNUG_DATA");
     request.spec = "";
