@@ -1,11 +1,14 @@
 /*
  * plan_api.c -- plans as the public interface gives them: ledger, text, JSON, the budget, dumps.
  */
+#include "comm/comm.h"
 #include "plan/timeline.h"
 #include "report/report.h"
 #include "checkpoint/adapter.h"
 #include "compile/advice.h"
 #include "compile/budget.h"
+#include "compile/default_memory.h"
+#include "compile/explain.h"
 #include "train/step_report.h"
 #include "compile/device_rates.h"
 
@@ -17,6 +20,12 @@ struct snug_plan {
     snug_recipe recipe;
 };
 
+/* As many as are given, or as mpirun has started. */
+static int64_t ranks_of(const snug_recipe *recipe)
+{
+    return recipe->ranks > 0 ? recipe->ranks : comm_expected_ranks();
+}
+
 /* rank NULL: of the one that holds most. */
 static enum snug_status make(const snug_model *model, const snug_recipe *recipe, const int *rank,
                              snug_plan **out, struct snug_error *err)
@@ -27,11 +36,14 @@ static enum snug_status make(const snug_model *model, const snug_recipe *recipe,
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     plan->model = model;
     plan->recipe = *recipe;
+    plan->recipe.ranks = ranks_of(recipe);
     struct compile_request q = {
         .model = model, .recipe = &plan->recipe, .train = true, .rank = rank};
     enum snug_status status = rates_check_target(recipe, err);
     if (status == SNUG_OK)
         status = adapter_read_recipe(&plan->recipe, err);
+    if (status == SNUG_OK)
+        status = default_memory_set(&plan->recipe, 1, err);
     if (status == SNUG_OK)
         status = compile_step(&q, &plan->compiled, err);
     if (status != SNUG_OK) {
@@ -51,7 +63,7 @@ enum snug_status snug_plan_make(const snug_model *model, const snug_recipe *reci
 enum snug_status snug_plan_make_rank(const snug_model *model, const snug_recipe *recipe, int rank,
                                      snug_plan **out, struct snug_error *err)
 {
-    int64_t n_ranks = recipe->ranks > 1 ? recipe->ranks : 1;
+    int64_t n_ranks = ranks_of(recipe);
     *out = NULL;
     if (rank < 0 || rank >= n_ranks)
         return snug_fail(err, SNUG_BAD_ARGUMENT, "there is no rank %d of %lld", rank,
@@ -98,7 +110,7 @@ void snug_plan_ledger(const snug_plan *plan, struct snug_ledger *ledger)
 enum snug_status snug_plan_check_budget(const snug_plan *plan, struct snug_error *err)
 {
     return budget_check(plan->model, &plan->recipe, &plan->compiled, plan->recipe.memory,
-                        "the budget", err);
+                        budget_name(&plan->recipe), err);
 }
 
 char *snug_plan_text(const snug_plan *plan, int color)
@@ -114,9 +126,18 @@ char *snug_plan_text(const snug_plan *plan, int color)
         alternatives[i] =
             (struct report_alternative){priced[i].flags, advice_change_words(&priced[i]),
                                         priced[i].total_bytes, priced[i].step_seconds};
+    struct explanation explained[EXPLAIN_MOST];
+    struct report_remark remarks[EXPLAIN_MOST];
+    int n_remarks = explain_plan(plan->model, &plan->recipe, &plan->compiled, explained);
+    if (n_remarks < 0)
+        return NULL;
+    for (int i = 0; i < n_remarks; i++)
+        remarks[i] = (struct report_remark){explained[i].about, explained[i].words};
     bool ok = plan_report(&plan->compiled, &plan->recipe, plan->model->name, &recipe, &report);
     report.alternatives = alternatives;
     report.n_alternatives = n;
+    report.remarks = remarks;
+    report.n_remarks = n_remarks;
     char *out = ok ? report_plan_text(&report, color) : NULL;
     text_free(&recipe);
     return out;

@@ -49,13 +49,56 @@ void process_give_back(void)
 #endif
 }
 
+/* The number in a file, or INT64_MAX where there is none ("max", no such file). */
+static int64_t limit_in(const char *path)
+{
+    char words[64];
+    long long limit;
+    bool is_known = fd_read_start(path, words, sizeof words) && sscanf(words, "%lld", &limit) == 1;
+    return is_known && limit > 0 ? (int64_t)limit : INT64_MAX;
+}
+
+/* Of a group and of all that it is in: the limit of each holds. */
+static int64_t limit_above(const char *folder, char *group, const char *file)
+{
+    char path[1024];
+    int64_t least = INT64_MAX;
+    for (bool is_root = false; !is_root;) {
+        char *slash = strrchr(group, '/');
+        is_root = slash == NULL;
+        snprintf(path, sizeof path, "%s%s/%s", folder, group, file);
+        int64_t limit = limit_in(path);
+        least = limit < least ? limit : least;
+        if (!is_root)
+            *slash = '\0';
+    }
+    return least;
+}
+
+/* Lines "0::/a/b" (version 2) and "4:memory:/a/b" (version 1).  In a container the path may not be there, and the
+ * root is the container's. */
+int64_t control_group_limit(const char *root, const char *own)
+{
+    char lines[4096], folder[512], *rest = lines;
+    int64_t least = INT64_MAX;
+    if (!fd_read_start(own, lines, sizeof lines))
+        lines[0] = '\0';
+    for (char *line = strsep(&rest, "\n"); line != NULL; line = strsep(&rest, "\n")) {
+        char *group = strchr(line, '/');
+        bool is_second = strncmp(line, "0::/", 4) == 0;
+        if (group == NULL || (!is_second && strstr(line, ":memory:/") == NULL))
+            continue;
+        snprintf(folder, sizeof folder, "%s%s", root, is_second ? "" : "/memory");
+        int64_t limit =
+            limit_above(folder, group, is_second ? "memory.max" : "memory.limit_in_bytes");
+        least = limit < least ? limit : least;
+    }
+    return least;
+}
+
 int64_t machine_bytes(void)
 {
     int64_t bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE);
-    char share[64]; /* a container's */
-    long long limit;
-    if (fd_read_start("/sys/fs/cgroup/memory.max", share, sizeof share) &&
-        sscanf(share, "%lld", &limit) == 1 && limit > 0 && limit < bytes)
-        bytes = limit;
-    return bytes;
+    int64_t limit = control_group_limit("/sys/fs/cgroup", "/proc/self/cgroup");
+    return limit < bytes ? limit : bytes;
 }

@@ -9,6 +9,10 @@
 int64_t process_resident_bytes(void);
 int64_t process_peak_bytes(void);
 void process_give_back(void); /* returns freed memory to the operating system */
-int64_t machine_bytes(void);  /* all that this machine or container has */
+/* All that this machine has, or the limit of this process if that is less. */
+int64_t machine_bytes(void);
+/* The least limit of memory among the control groups in which `own` (/proc/self/cgroup) says that this
+ * process is, below `root` (/sys/fs/cgroup); INT64_MAX: none. */
+int64_t control_group_limit(const char *root, const char *own);
 
 #endif

@@ -120,7 +120,7 @@ enum snug_status compile_fitting(const struct compile_request *request, struct c
     struct compile_request q = *request;
     if (q.recipe->memory <= 0)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
-                         "--checkpoint auto keeps what a budget allows: say it with --memory");
+                         "--checkpoint auto needs a memory budget: add --memory 24G");
     TRY(recipe_check(q.recipe, err)); /* as many stages as divide the ranks */
     int n_ranks = q.recipe->ranks > 1 ? (int)q.recipe->ranks : 1;
     int stage = q.rank != NULL ? *q.rank / (n_ranks / recipe_stages(q.recipe)) : 0;

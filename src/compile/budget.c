@@ -6,7 +6,27 @@
 #include "base/process_memory.h"
 #include "compile/advice.h"
 
-#include <math.h>
+#include <stdio.h>
+
+const char *budget_name(const struct snug_recipe *recipe)
+{
+    return recipe->memory_origin[0] == '\0'                  ? "the budget"
+           : target_is_gpu((enum target)recipe->target) ? "the memory of that card"
+           : recipe->device == DEVICE_cuda                   ? "the GPU's memory"
+                                                             : "this machine's memory";
+}
+
+const char *budget_size(int64_t bytes, char out[TEXT_SIZE_MAX])
+{
+    int64_t tenth = ((int64_t)1 << 30) / 10, mebi = 1 << 20;
+    int64_t tenths = (bytes + tenth - 1) / tenth;
+    if (tenths > 10)
+        snprintf(out, TEXT_SIZE_MAX, "%lld.%lld GiB", (long long)(tenths / 10),
+                 (long long)(tenths % 10));
+    else
+        snprintf(out, TEXT_SIZE_MAX, "%lld MiB", (long long)((bytes + mebi - 1) / mebi));
+    return out;
+}
 
 enum snug_status budget_check(const struct snug_model *model, const struct snug_recipe *recipe,
                               const struct compiled_step *s, int64_t limit_bytes,
@@ -31,15 +51,12 @@ enum snug_status budget_check(const struct snug_model *model, const struct snug_
     if (found.total_bytes == INT64_MAX)
         return snug_fail(err, SNUG_OVER_BUDGET, "%s needs %s, over %s of %s", model->name, planned,
                          limit_name, limit);
-    /* rounded up to a tenth of a GiB, as one would type it */
-    double tenths = ceil((double)priced_needed(&found) / (double)(1 << 30) * 10);
-    return snug_fail(
-        err, SNUG_OVER_BUDGET,
-        "%s needs %s and %s of runtime, over %s of %s; %s%s%s%s it needs %.1fG in all; "
-        "snug fit tries more",
-        model->name, planned, runtime, limit_name, limit,
-        found.flags[0] != '\0' ? "with " : "as it is", found.flags, instead, found.replaced,
-        tenths / 10);
+    return snug_fail(err, SNUG_OVER_BUDGET,
+                     "%s needs %s and %s of runtime, over %s of %s; %s%s%s%s it needs %s in all; "
+                     "snug fit tries more",
+                     model->name, planned, runtime, limit_name, limit,
+                     found.flags[0] != '\0' ? "with " : "as it is", found.flags, instead,
+                     found.replaced, budget_size(priced_needed(&found), other));
 }
 
 /* --memory, or all the memory there is if that is less.  What a GPU has is found when the arena is made. */
@@ -47,7 +64,7 @@ static int64_t limit_of_run(const struct snug_recipe *recipe, const char **name)
 {
     int64_t machine = recipe->device == DEVICE_cuda ? INT64_MAX : machine_bytes();
     bool by_recipe = recipe->memory > 0 && recipe->memory <= machine;
-    *name = by_recipe ? "the budget" : "this machine's memory";
+    *name = by_recipe ? budget_name(recipe) : "this machine's memory";
     return by_recipe ? recipe->memory : machine;
 }
 

@@ -6,6 +6,12 @@
 
 #include "compile/compile.h"
 
+/* "the budget", or where it comes from if it was not given. */
+const char *budget_name(const struct snug_recipe *recipe);
+
+/* Rounded up to a tenth of a GiB, or to a MiB: a budget of so much is enough. */
+const char *budget_size(int64_t bytes, char out[TEXT_SIZE_MAX]);
+
 /* The plan and the runtime beside it against `limit_bytes`, called `limit_name` in the message
  * ("the budget", "this machine's memory").  Over it: SNUG_OVER_BUDGET, and the mildest recipe that
  * fits (advice.h), or else the smallest. */

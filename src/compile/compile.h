@@ -17,8 +17,9 @@ struct compiled_step {
     struct device_facts facts;
     const struct backend *backend;
     int64_t batch, micro_batch, seq; /* seq 0: no sequences */
-    int n_ranks, rank;               /* that share the batch; the one that this program is of */
-    int rank_kinds[RANK_KINDS_MAX];  /* where no rank was asked for: see struct pass_env */
+    int64_t usual_batch; /* the model's default where the ranks need another one; 0: it is not so */
+    int n_ranks, rank;   /* that share the batch; the one that this program is of */
+    int rank_kinds[RANK_KINDS_MAX]; /* where no rank was asked for: see struct pass_env */
     int n_rank_kinds;
     int n_stages, stage;             /* of a pipeline; this program's.  1: there is none */
     int n_micro;                     /* micro-batches a step, of this rank */
@@ -78,6 +79,9 @@ int64_t compiled_step_runtime_bytes(const struct compiled_step *compiled);
 
 void compiled_step_ledger(const struct compiled_step *compiled, const struct snug_recipe *recipe,
                           struct snug_ledger *ledger);
+
+/* thread_bytes.c: does a workspace of this program depend on how many threads there are? */
+bool compiled_step_has_thread_bytes(const struct compiled_step *compiled);
 
 /* "batch 32 x 1024 in 4 micro-batches, bf16, adamw" */
 void compiled_step_describe(const struct compiled_step *compiled, const struct snug_recipe *recipe,

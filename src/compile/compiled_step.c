@@ -76,6 +76,7 @@ void compiled_step_ledger(const struct compiled_step *s, const struct snug_recip
         .n_ops = s->prog.n_ops,
         .budget = recipe->memory,
         .offloaded = p->pool_bytes,
+        .idle_share = compiled_step_bubble(s, recipe),
     };
 }
 
@@ -123,4 +124,6 @@ void compiled_step_describe(const struct compiled_step *s, const struct snug_rec
         text_add(out, ", nondeterministic sums");
     if (recipe->offload != OFFLOAD_none)
         text_add(out, ", %s offloaded", recipe_offload_name(recipe));
+    if (compiled_step_has_thread_bytes(s))
+        text_add(out, ", %d thread%s", s->facts.threads, s->facts.threads == 1 ? "" : "s");
 }

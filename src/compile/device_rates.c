@@ -36,12 +36,13 @@ static const struct card {
     const char *name;
     double f32, bf16, f16, bytes; /* a second, at most */
     double host_bytes;            /* of pinned memory, each way while both are used */
+    double memory_gib;
 } cards[N_TARGETS] = {
-    [TARGET_v100] = {"V100 32G", 15.7e12, 15.7e12, 125e12, 900e9, 10e9},
-    [TARGET_a100] = {"A100 80G", 19.5e12, 312e12, 312e12, 2039e9, 20e9},
-    [TARGET_h100] = {"H100 80G", 67e12, 989e12, 989e12, 3350e9, 50e9},
-    [TARGET_h200] = {"H200", 67e12, 989e12, 989e12, 4800e9, 50e9},
-    [TARGET_4090] = {"RTX 4090", 82.6e12, 165.2e12, 165.2e12, 1008e9, 20e9},
+    [TARGET_v100] = {"V100 32G", 15.7e12, 15.7e12, 125e12, 900e9, 10e9, 31.5},
+    [TARGET_a100] = {"A100 80G", 19.5e12, 312e12, 312e12, 2039e9, 20e9, 79},
+    [TARGET_h100] = {"H100 80G", 67e12, 989e12, 989e12, 3350e9, 50e9, 79},
+    [TARGET_h200] = {"H200", 67e12, 989e12, 989e12, 4800e9, 50e9, 139},
+    [TARGET_4090] = {"RTX 4090", 82.6e12, 165.2e12, 165.2e12, 1008e9, 20e9, 23.5},
 };
 
 struct device_rates rates_generic_cpu(int threads)
@@ -85,6 +86,12 @@ static void set_network(const struct snug_recipe *recipe, struct device_rates *r
     const struct link *link = &links[recipe->network];
     rates->network_bytes = link_share * link->bits / 8;
     rates->message_seconds = link->message_seconds;
+}
+
+int64_t rates_card_memory(enum target target, const char **name)
+{
+    *name = cards[target].name;
+    return (int64_t)(cards[target].memory_gib * (1 << 30));
 }
 
 enum snug_status rates_check_target(const struct snug_recipe *recipe, struct snug_error *err)

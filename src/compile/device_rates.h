@@ -21,6 +21,10 @@ struct machine_rates {
 /* Refuses a target that is not of the device that was given. */
 enum snug_status rates_check_target(const struct snug_recipe *recipe, struct snug_error *err);
 
+/* What a card has as its driver reports it, rounded down to half a GiB, and its name; 0: the target is not a
+ * card. */
+int64_t rates_card_memory(enum target target, const char **name);
+
 /* The device that the recipe names.  A machine that was not measured is a generic CPU. */
 enum snug_status rates_of_recipe(const struct snug_recipe *recipe, struct machine_rates *rates,
                                  struct snug_error *err);

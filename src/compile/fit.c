@@ -3,6 +3,8 @@
  */
 #include "compile/fit.h"
 
+#include "compile/budget.h"
+
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -286,24 +288,14 @@ bool fit_is_better(const struct fit *fit, int a, int b)
 
 /* ---- from end to end ------------------------------------------------------------------------- */
 
-/* Rounded up to a tenth of a GiB, or to a MiB, as one would type it. */
-static void write_budget(int64_t bytes, struct text *out)
-{
-    int64_t tenth = ((int64_t)1 << 30) / 10, mebi = 1 << 20;
-    int64_t tenths = (bytes + tenth - 1) / tenth;
-    if (tenths > 10)
-        text_add(out, "%lld.%lldG", (long long)(tenths / 10), (long long)(tenths % 10));
-    else
-        text_add(out, "%lldM", (long long)((bytes + mebi - 1) / mebi));
-}
-
 static void write_smallest(const struct fit *fit, struct text *out)
 {
     struct text flags = {0};
     fit_write_flags(fit, fit->smallest, &flags);
     const char *words = text_part(out, &flags);
-    text_add(out, "%s needs ", *words != '\0' ? words : "the recipe as it is");
-    write_budget(fit_needed(&fit->candidates[fit->smallest]), out);
+    char needed[TEXT_SIZE_MAX];
+    text_add(out, "%s needs %s", *words != '\0' ? words : "the recipe as it is",
+             budget_size(fit_needed(&fit->candidates[fit->smallest]), needed));
     text_free(&flags);
 }
 

@@ -50,17 +50,25 @@ static enum snug_status check_micro_batches(const struct snug_recipe *r,
                      (long long)n_micro);
 }
 
+/* The model's, or the next number of samples that the ranks can share equally. */
+static int64_t default_batch(const struct compile_request *q, struct compiled_step *s,
+                             bool language)
+{
+    int64_t usual = language ? default_batch_language : default_batch_other;
+    if (!q->train || usual % s->n_ranks == 0)
+        return usual;
+    s->usual_batch = usual;
+    return (usual + s->n_ranks - 1) / s->n_ranks * s->n_ranks;
+}
+
 static enum snug_status set_sizes(const struct compile_request *q, struct compiled_step *s,
                                   struct snug_error *err)
 {
     const struct snug_recipe *r = q->recipe;
     bool language = model_is_language(q->model);
-    s->batch = q->batch > 0   ? q->batch
-               : r->batch > 0 ? r->batch
-               : language     ? default_batch_language
-                              : default_batch_other;
     s->n_stages = recipe_stages(r);
     s->n_ranks = (r->ranks > 1 ? (int)r->ranks : 1) / s->n_stages;
+    s->batch = q->batch > 0 ? q->batch : r->batch > 0 ? r->batch : default_batch(q, s, language);
     int64_t own_batch = q->train ? s->batch / s->n_ranks : s->batch;
     if (q->model->family == MODEL_psi &&
         s->n_ranks * s->n_stages > 1) { /* nothing runs, nothing is shared */

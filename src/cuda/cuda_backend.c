@@ -268,6 +268,13 @@ static int64_t used_bytes(void)
     return (int64_t)(total_bytes - free_bytes);
 }
 
+static int64_t memory_bytes(int number)
+{
+    struct cudaDeviceProp properties;
+    bool ok = cudaGetDeviceProperties(&properties, number) == cudaSuccess;
+    return ok ? (int64_t)properties.totalGlobalMem : 0;
+}
+
 /* ---- the offload pool ------------------------------------------------------------------------------ */
 
 static enum snug_status read_pool(struct offload_pool *pool, int64_t at, void *to, int64_t n_bytes,
@@ -456,6 +463,7 @@ static const struct device_hooks hooks = {.count = count_devices,
                                           .replay = replay,
                                           .recording_free = recording_free,
                                           .used_bytes = used_bytes,
+                                          .memory_bytes = memory_bytes,
                                           .direct = &cuda_direct};
 
 /* The one symbol of the plugin. */

@@ -233,6 +233,7 @@ struct device_hooks {
 
     int64_t (*used_bytes)(void); /* of the device's memory, by everybody */
     const struct direct_hooks *direct;
+    int64_t (*memory_bytes)(int number); /* all that a device has, without opening it; 0: unknown */
 };
 
 struct backend {

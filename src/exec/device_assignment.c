@@ -48,19 +48,32 @@ static enum snug_status no_memory(struct snug_error *err)
     return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
 }
 
-static enum snug_status own_number(struct comm *comm, int n_gpus, int *number,
-                                   struct snug_error *err)
+/* Of the first `end` ranks, how many share this one's machine. */
+static enum snug_status count_here(struct comm *comm, int end, int *n_here, struct snug_error *err)
 {
     struct rank_gpu *all = calloc((size_t)comm->n_ranks, sizeof *all), own = gpu_of_host();
     if (all == NULL)
         return no_memory(err);
     enum snug_status status = tell_all(comm, &own, all, err);
-    int before = 0;
-    for (int rank = 0; rank < comm->rank; rank++)
-        before += strcmp(all[rank].host, own.host) == 0;
-    *number = n_gpus > 0 ? before % n_gpus : 0;
+    *n_here = 0;
+    for (int rank = 0; rank < end; rank++)
+        *n_here += strcmp(all[rank].host, own.host) == 0;
     free(all);
     return status;
+}
+
+enum snug_status ranks_on_this_machine(struct comm *comm, int *n_here, struct snug_error *err)
+{
+    return count_here(comm, comm->n_ranks, n_here, err);
+}
+
+static enum snug_status own_number(struct comm *comm, int n_gpus, int *number,
+                                   struct snug_error *err)
+{
+    int before = 0;
+    TRY(count_here(comm, comm->rank, &before, err));
+    *number = n_gpus > 0 ? before % n_gpus : 0;
+    return SNUG_OK;
 }
 
 enum snug_status device_assignment_take(struct comm *comm, const struct device_hooks *hooks,

@@ -28,4 +28,7 @@ enum snug_status device_assignment_agree(struct comm *comm, const struct device_
                                          struct snug_error *err);
 void device_assignment_free(struct device_assignment *device_assignment);
 
+/* How many of the ranks share this one's machine, itself included.  All ranks come to it. */
+enum snug_status ranks_on_this_machine(struct comm *comm, int *n_here, struct snug_error *err);
+
 #endif

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "base/text.h"
+#include "report/pieces.h"
 
 static double percent(double part, double whole)
 {
@@ -73,9 +73,13 @@ static void add_kernels(struct text *out, const struct report_bench *b)
 
 static void add_step(struct text *out, const struct report_bench *b)
 {
-    text_add(out, "\na step of ");
-    text_add_shown(out, b->model);
-    text_add(out, ": %s; median of %d\n", b->recipe, b->n_steps);
+    struct text title = {0};
+    text_add(&title, "a step of ");
+    text_add_shown(&title, b->model);
+    text_add(&title, ": %s; median of %d", b->recipe, b->n_steps);
+    text_add(out, "\n");
+    piece_wrapped(out, text_part(out, &title), 4);
+    text_free(&title);
     text_add(out, "  %-26s %5s %9s %6s %11s %12s\n", "op", "calls", "ms", "share", "rate",
              "of limit");
     for (int i = 0; i < b->n_ops; i++) {

@@ -50,8 +50,21 @@ struct page {
     const struct report_plan *plans;
     int begin, end;
     int smallest, fastest; /* of all */
+    bool has_pipeline;     /* one of them is cut into stages */
     const struct style *style;
 };
+
+/* Of the step time above, how long a stage waits for the others. */
+static void add_idle(struct text *out, const struct page *p)
+{
+    char words[32];
+    text_add(out, "  %-*s", ROW_NAME - 2, "stages idle");
+    for (int i = p->begin; i < p->end; i++) {
+        snprintf(words, sizeof words, "%.3g%%", 100 * p->plans[i].bubble);
+        add_cell(out, p->plans[i].n_stages > 1 ? words : "-", false, p->style);
+    }
+    text_add(out, "\n");
+}
 
 static void add_totals(struct text *out, const struct page *p)
 {
@@ -72,6 +85,8 @@ static void add_totals(struct text *out, const struct page *p)
         add_change(out, p->plans[i].ledger.step_seconds, p->plans[0].ledger.step_seconds, i == 0,
                    p->style);
     text_add(out, "\n");
+    if (p->has_pipeline)
+        add_idle(out, p);
 }
 
 static void add_page(struct text *out, const struct page *p)
@@ -99,9 +114,12 @@ char *report_compare_text(const struct report_plan *plans, int n_plans, int colo
     piece_title(&out, page.style, plans[0].model);
     text_add(&out, ", %d recipes\n\n", n_plans);
     for (int i = 0; i < n_plans; i++) {
-        text_add(&out, "%4d  ", i + 1);
-        text_add_shown(&out, plans[i].compared[0] == '\0' ? "as it is" : plans[i].compared);
-        text_add(&out, "\n");
+        struct text name = {0};
+        text_add(&name, "%4d  ", i + 1);
+        text_add_shown(&name, plans[i].compared[0] == '\0' ? "as it is" : plans[i].compared);
+        piece_wrapped(&out, text_part(&out, &name), 6);
+        text_free(&name);
+        page.has_pipeline |= plans[i].n_stages > 1;
         if (plans[i].ledger.total < plans[page.smallest].ledger.total)
             page.smallest = i;
         if (plans[i].ledger.step_seconds < plans[page.fastest].ledger.step_seconds)

@@ -149,9 +149,12 @@ char *report_fit_text(const struct report_fit *f, int whole_frontier, int color)
     struct text out = {0};
     char budget[TEXT_SIZE_MAX];
     const struct style *style = style_of(color);
-    piece_title(&out, style, f->model);
-    text_add(&out, " in %s%s%s\n\n", text_size(f->budget, budget), f->recipe[0] != '\0' ? ": " : "",
+    struct text rest = {0};
+    text_add(&rest, " in %s%s%s", text_size(f->budget, budget), f->recipe[0] != '\0' ? ": " : "",
              f->recipe);
+    piece_heading(&out, style, f->model, text_part(&out, &rest));
+    text_add(&out, "\n");
+    text_free(&rest);
     if (f->chosen >= 0)
         add_answer(&out, f, style);
     if (f->chosen >= 0 || whole_frontier)

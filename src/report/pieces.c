@@ -86,3 +86,31 @@ void piece_command(struct text *out, const char *command, int indent)
 {
     wrap(out, command, indent, " \\");
 }
+
+void piece_heading(struct text *out, const struct style *style, const char *name, const char *rest)
+{
+    enum { INDENT = 4 };
+    struct text shown = {0}, whole = {0}, lines = {0};
+    text_add_shown(&shown, name);
+    size_t length = strlen(text_part(out, &shown));
+    text_add(&whole, "%s%s", text_part(out, &shown), rest);
+    piece_wrapped(&lines, text_part(out, &whole), INDENT);
+    const char *words = text_part(out, &lines);
+    if (strncmp(words, text_part(out, &shown), length) != 0)
+        length = 0; /* a name that is itself broken */
+    text_add(out, "%s%.*s%s%s", style->bold, (int)length, words, style->off, words + length);
+    text_free(&shown);
+    text_free(&whole);
+    text_free(&lines);
+}
+
+void piece_plan_title(struct text *out, const struct style *style, const char *model,
+                      const char *recipe)
+{
+    struct text rest = {0};
+    if (recipe != NULL && recipe[0] != '\0')
+        text_add(&rest, ": %s", recipe);
+    piece_heading(out, style, model, text_part(out, &rest));
+    text_add(out, "\n");
+    text_free(&rest);
+}

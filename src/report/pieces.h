@@ -16,6 +16,13 @@ const struct style *style_of(int color);
 /* The name of a model, in bold. */
 void piece_title(struct text *out, const struct style *style, const char *name);
 
+/* A title, the name in bold, and what follows it; broken as piece_wrapped does. */
+void piece_heading(struct text *out, const struct style *style, const char *name, const char *rest);
+
+/* "gpt2: batch 8 x 1024, fp32, adamw" and an empty line; recipe NULL or "": the model alone. */
+void piece_plan_title(struct text *out, const struct style *style, const char *model,
+                      const char *recipe);
+
 /* A share of `width` cells, in eighths.  At least a sliver for anything that is not zero: a kind that
  * exists is seen to exist. */
 void piece_bar(struct text *out, double share, int width);

@@ -69,6 +69,11 @@ void report_plan_object(const struct report_plan *plan, struct text *out)
     text_add(out, "\"step_seconds\": %.9g, ",
              isfinite(ledger->step_seconds) ? ledger->step_seconds : 0.0);
     add_integer(out, "runtime", plan->runtime_bytes, ", ");
+    if (plan->budget_origin != NULL) {
+        add_integer(out, "budget", ledger->budget, ", \"budget_from\": ");
+        report_json_string(out, plan->budget_origin);
+        text_add(out, ", ");
+    }
     add_integer(out, "ranks", plan->n_ranks, ", ");
     if (plan->n_stages > 1) {
         add_integer(out, "stages", plan->n_stages, ", ");

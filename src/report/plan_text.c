@@ -145,6 +145,10 @@ static void add_budget(struct text *out, const struct report_plan *plan, const s
     else
         text_add(out, "%s %s over%s\n", plan->runtime_bytes > 0 ? "are" : "is",
                  text_size(-spare, size), style->off);
+    if (plan->budget_origin != NULL) {
+        add_label(out, "");
+        text_add(out, "it is %s; --memory sets another\n", plan->budget_origin);
+    }
 }
 
 static void add_trained(struct text *out, const struct snug_ledger *ledger)
@@ -205,6 +209,11 @@ static void add_facts(struct text *out, const struct report_plan *plan, const st
         add_label(out, "ranks");
         text_add(out, "%s; the bytes are those of the fullest\n", text_count(plan->n_ranks, count));
     }
+    if (plan->usual_batch > 0) {
+        add_label(out, "batch");
+        text_add(out, "%s, not the usual %s: the ranks share it equally\n",
+                 text_count(plan->batch, count), text_count(plan->usual_batch, step));
+    }
     if (plan->n_stages > 1) {
         add_label(out, "pipeline");
         text_add(out, "%s stages, each idle for %.3g%% of a step (in the time above)\n",
@@ -212,6 +221,17 @@ static void add_facts(struct text *out, const struct report_plan *plan, const st
     }
     if (ledger->budget > 0)
         add_budget(out, plan, style);
+}
+
+static void add_remarks(struct text *out, const struct report_plan *plan)
+{
+    for (int i = 0; i < plan->n_remarks; i++) {
+        struct text line = {0};
+        add_label(&line, plan->remarks[i].about);
+        text_add(&line, "%s", plan->remarks[i].words);
+        piece_wrapped(out, text_part(out, &line), 2 + LABEL_WIDTH);
+        text_free(&line);
+    }
 }
 
 /* ", +16% time", and beyond a factor of two ", 3.1x the time" or ", 3.1x as fast". */
@@ -261,12 +281,11 @@ char *report_plan_text(const struct report_plan *plan, int color)
 {
     struct text out = {0};
     const struct style *style = style_of(color);
-    bool has_recipe = plan->recipe != NULL && plan->recipe[0] != '\0';
-    piece_title(&out, style, plan->model);
-    text_add(&out, "%s%s\n\n", has_recipe ? ": " : "", has_recipe ? plan->recipe : "");
+    piece_plan_title(&out, style, plan->model, plan->recipe);
     add_table(&out, &plan->ledger, style);
     text_add(&out, "\n");
     add_facts(&out, plan, style);
+    add_remarks(&out, plan);
     add_advice(&out, plan);
     return text_take(&out);
 }

@@ -19,17 +19,23 @@ struct report_alternative { /* the same plan with one thing changed */
     double step_seconds; /* 0: unknown */
 };
 
+struct report_remark { /* why something is not as a reader may expect */
+    const char *about, *words;
+};
+
 struct report_plan {
     const char *model;  /* "gpt2" */
     const char *recipe; /* "batch 32 x 1024, bf16, adamw"; NULL or "": left out */
     struct snug_ledger ledger;
     const char *peak_kind; /* kind of the op at the peak, "linear_grad_w"; NULL: no program (psi) */
     const char *peak_name; /* what it writes, "h.11.mlp.c_fc.weight.grad"; may be NULL */
-    int64_t runtime_bytes; /* expected beside the plan and held against the budget; 0: unknown */
+    const char *budget_origin; /* of a budget that was not given: "this machine's 15.6 GiB"; NULL */
+    int64_t runtime_bytes;    /* expected beside the plan and held against the budget; 0: unknown */
     const char *offloaded_to; /* where ledger.offloaded lies: "a file on disk" */
     int64_t n_ranks;
-    int64_t n_stages;      /* of a pipeline; 1: there is none */
-    double bubble;         /* share of a step in which a stage has nothing to do */
+    int64_t batch, usual_batch; /* a default that the ranks changed; usual_batch 0: it was not */
+    int64_t n_stages;           /* of a pipeline; 1: there is none */
+    double bubble;              /* share of a step in which a stage has nothing to do */
     const char *updates;   /* when weights are updated, if not at the end as always; NULL: so */
     int64_t updates_flops; /* what that costs, a step */
     const char *rates;     /* where the time comes from: "by rates measured here"; may be NULL */
@@ -37,6 +43,8 @@ struct report_plan {
     const struct report_timeline *timeline;        /* for the JSON; NULL: left out */
     const struct report_alternative *alternatives; /* the best first; larger ones are left out */
     int n_alternatives;
+    const struct report_remark *remarks; /* for the text alone */
+    int n_remarks;
 };
 
 /* Title, a table of the six kinds with bars, the facts of the plan, and what would need less. */

@@ -160,7 +160,9 @@ static void add_axis(struct text *out, const struct report_timeline *t)
     } else {
         add_part(out, WIDTH, "ops");
     }
-    text_add(out, "\n");
+    char count[TEXT_SIZE_MAX + 8];
+    text_add(out, "\n%*s%s op%s from left to right, in their order: no scale of time\n", LABEL + 2,
+             "", text_count(t->n_points, count), t->n_points == 1 ? "" : "s");
 }
 
 static void add_legend(struct text *out, const struct report_timeline *t, int color)
@@ -182,9 +184,7 @@ char *report_timeline_text(const struct report_timeline *t, int color)
 {
     struct text out = {0};
     const struct style *style = style_of(color);
-    bool has_recipe = t->recipe != NULL && t->recipe[0] != '\0';
-    piece_title(&out, style, t->model);
-    text_add(&out, "%s%s\n\n", has_recipe ? ": " : "", has_recipe ? t->recipe : "");
+    piece_plan_title(&out, style, t->model, t->recipe);
     add_peak(&out, t, style);
     for (int row = HEIGHT - 1; row >= 0; row--)
         add_row(&out, t, row, color);

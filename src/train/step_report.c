@@ -31,6 +31,8 @@ bool plan_report(const struct compiled_step *s, const struct snug_recipe *recipe
 {
     *report = (struct report_plan){.model = model_name,
                                    .n_ranks = s->n_ranks * s->n_stages,
+                                   .batch = s->batch,
+                                   .usual_batch = s->usual_batch,
                                    .n_stages = s->n_stages,
                                    .bubble = compiled_step_bubble(s, recipe)};
     if (s->prog.loss != TENSOR_NONE) {
@@ -46,6 +48,7 @@ bool plan_report(const struct compiled_step *s, const struct snug_recipe *recipe
     report->updates_flops = (int64_t)s->repeated_flops;
     report->offloaded_to = s->backend->pool_place;
     report->rates = s->rates_origin[0] != '\0' ? s->rates_origin : NULL;
+    report->budget_origin = recipe->memory_origin[0] != '\0' ? recipe->memory_origin : NULL;
     report->runtime_bytes = compiled_step_runtime_bytes(s);
     compiled_step_ledger(s, recipe, &report->ledger);
     return !line->failed;

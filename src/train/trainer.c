@@ -8,6 +8,7 @@
 #include "checkpoint/adapter.h"
 #include "train/agree.h"
 #include "compile/budget.h"
+#include "compile/default_memory.h"
 #include "checkpoint/weights.h"
 
 #include <math.h>
@@ -61,7 +62,8 @@ static enum snug_status count_steps(struct snug_trainer *t, struct snug_error *e
     if (t->data != NULL && data_n_samples(t->data, DATA_TRAIN) < t->compiled.batch &&
         t->input_spec.target != DATA_TARGET_TOKENS)
         return snug_fail(
-            err, SNUG_BAD_FILE, "the data set has %lld samples, less than one batch of %lld",
+            err, SNUG_NO_DATA,
+            "the data set has %lld samples, less than one batch of %lld: choose a smaller --batch",
             (long long)data_n_samples(t->data, DATA_TRAIN), (long long)t->compiled.batch);
     return SNUG_OK;
 }
@@ -213,6 +215,7 @@ static enum snug_status open_all(struct snug_trainer *t, struct snug_error *err)
         TRY(trainer_inherit(t, err));
     else
         TRY(adapter_read_recipe(&t->recipe, err));
+    TRY(default_memory_agree(t, err));
     TRY(trainer_fit_model(t, err));
     struct compile_request q = {
         .model = t->model, .recipe = &t->recipe, .train = true, .rank = &t->comm->rank};

@@ -4,6 +4,7 @@
 #include "base/process_memory.h"
 #include "train/trainer.h"
 
+#include "report/pieces.h"
 #include "train/step_report.h"
 
 #include <stdlib.h>
@@ -160,18 +161,28 @@ char *snug_trainer_describe(const snug_trainer *t)
         text_add_shown(&out, t->out);
         text_add(&out, ", not locked: its file system has no locks\n");
     }
-    text_add(&out, "recipe  ");
-    compiled_step_describe(&t->compiled, &t->recipe, &out);
-    text_add(&out, ", lr %g %s%s",
+    struct text line = {0};
+    text_add(&line, "recipe  ");
+    compiled_step_describe(&t->compiled, &t->recipe, &line);
+    text_add(&line, ", lr %g %s%s",
              recipe_scaled_lr(&t->recipe, t->compiled.batch, (double)(t->step + 1)),
              recipe_lr_is_relative(&t->recipe) ? "relative to the size of each weight, " : "",
              t->recipe.optimizer->lr_at != NULL ? "by the optimizer"
                                                 : recipe_schedule_name(&t->recipe));
     if (t->recipe.warmup > 0)
-        text_add(&out, ", warm-up %lld", (long long)t->recipe.warmup);
-    text_add(&out, "\nplan    %s bytes (%s)%s\n", text_count(t->most_planned_bytes, count),
+        text_add(&line, ", warm-up %lld", (long long)t->recipe.warmup);
+    piece_wrapped(&out, text_part(&out, &line), 8);
+    text_free(&line);
+    if (t->compiled.usual_batch > 0)
+        text_add(&out, "batch   %lld, not the usual %lld: %d ranks share it equally\n",
+                 (long long)t->compiled.batch, (long long)t->compiled.usual_batch,
+                 t->compiled.n_ranks);
+    text_add(&out, "plan    %s bytes (%s)%s\n", text_count(t->most_planned_bytes, count),
              text_size(t->most_planned_bytes, bytes),
              t->comm->n_ranks > 1 ? " on the fullest rank" : "");
+    if (t->recipe.memory_origin[0] != '\0')
+        text_add(&out, "budget  %s: %s; --memory sets another\n",
+                 text_size(t->recipe.memory, bytes), t->recipe.memory_origin);
     if (t->compiled.plan.pool_bytes > 0)
         text_add(&out, "offload %s bytes (%s) in %s\n",
                  text_count(t->compiled.plan.pool_bytes, count),

@@ -1,0 +1,116 @@
+/*
+ * default_memory.c -- --checkpoint auto fills a budget; without --memory that is what there is.
+ *
+ *     --target a100           the memory of that card
+ *     --device cuda           of the smallest GPU here, shared by the ranks that it serves
+ *     --device cpu            of this machine, less a sixteenth for the rest of the system,
+ *                             or the limit of this process's control group, if that is less
+ */
+#include "compile/default_memory.h"
+
+#include "exec/plugin.h"
+#include "exec/device_assignment.h"
+#include "compile/device_rates.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { SYSTEM_SHARE = 16 };
+
+static void shared_by(int n, char out[32])
+{
+    out[0] = '\0';
+    if (n > 1)
+        snprintf(out, 32, ", shared by %d ranks", n);
+}
+
+static void set_from_machine(struct snug_recipe *recipe, int n_ranks_here)
+{
+    char size[TEXT_SIZE_MAX], sharing[32];
+    int64_t limit = control_group_limit("/sys/fs/cgroup", "/proc/self/cgroup");
+    int64_t bytes = machine_bytes();
+    bool is_limit = bytes == limit;
+    shared_by(n_ranks_here, sharing);
+    snprintf(recipe->memory_origin, sizeof recipe->memory_origin,
+             is_limit ? "the memory limit of this process, %s%s" : "this machine's %s less 1/16%s",
+             text_size(bytes, size), sharing);
+    recipe->memory = (is_limit ? bytes : bytes - bytes / SYSTEM_SHARE) / n_ranks_here;
+}
+
+/* The least that a GPU of this machine has; 0: there is none, or nothing that could ask it. */
+static int64_t memory_of_gpus(int *n_gpus)
+{
+    const struct backend *backend;
+    int64_t least = INT64_MAX;
+    *n_gpus = 0;
+    if (plugin_backend(backend_cuda_table(), &backend, NULL) == SNUG_OK)
+        *n_gpus = backend->hooks->count();
+    for (int i = 0; i < *n_gpus; i++) {
+        int64_t bytes = backend->hooks->memory_bytes(i);
+        least = bytes < least ? bytes : least;
+    }
+    return *n_gpus > 0 ? least : 0;
+}
+
+static enum snug_status set_from_gpu(struct snug_recipe *recipe, int n_ranks_here,
+                                     struct snug_error *err)
+{
+    char size[TEXT_SIZE_MAX], sharing[32];
+    int n_gpus;
+    int64_t bytes = memory_of_gpus(&n_gpus);
+    if (bytes <= 0)
+        return snug_fail(
+            err, SNUG_BAD_ARGUMENT,
+            "--checkpoint auto needs a memory budget, and there is no GPU here to ask: "
+            "add --memory 24G or --target a100");
+    int n_sharing = (n_ranks_here + n_gpus - 1) / n_gpus;
+    shared_by(n_sharing, sharing);
+    snprintf(recipe->memory_origin, sizeof recipe->memory_origin, "the %s of the GPU here%s",
+             text_size(bytes, size), sharing);
+    recipe->memory = bytes / n_sharing;
+    return SNUG_OK;
+}
+
+enum snug_status default_memory_set(struct snug_recipe *recipe, int n_ranks_here,
+                                    struct snug_error *err)
+{
+    const char *card;
+    if (recipe->checkpoint != CHECKPOINT_auto || recipe->memory > 0)
+        return SNUG_OK;
+    int64_t of_card = rates_card_memory((enum target)recipe->target, &card);
+    if (of_card > 0) {
+        snprintf(recipe->memory_origin, sizeof recipe->memory_origin, "the memory of one %s", card);
+        recipe->memory = of_card;
+        return SNUG_OK;
+    }
+    if (recipe->device == DEVICE_cuda)
+        return set_from_gpu(recipe, n_ranks_here, err);
+    set_from_machine(recipe, n_ranks_here);
+    return SNUG_OK;
+}
+
+enum snug_status default_memory_agree(struct snug_trainer *t, struct snug_error *err)
+{
+    struct snug_recipe *r = &t->recipe;
+    int n_ranks = t->comm->n_ranks, n_here = 1;
+    if (n_ranks == 1)
+        return default_memory_set(r, 1, err);
+    TRY(ranks_on_this_machine(t->comm, &n_here, err));
+    TRY(default_memory_set(r, n_here, err));
+    bool is_default = r->memory_origin[0] != '\0';
+    int64_t least = is_default ? r->memory : INT64_MAX;
+    int64_t *all = calloc((size_t)n_ranks, sizeof *all);
+    if (all == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    enum snug_status status = comm_gather(t->comm, 0, &least, sizeof least, all, err);
+    for (int i = 0; i < n_ranks && t->comm->rank == 0; i++)
+        least = all[i] < least ? all[i] : least;
+    free(all);
+    if (status == SNUG_OK)
+        status = comm_broadcast(t->comm, 0, &least, sizeof least, err);
+    if (status == SNUG_OK && is_default && least < r->memory) {
+        r->memory = least;
+        snprintf(r->memory_origin, sizeof r->memory_origin, "the least that a rank has");
+    }
+    return status;
+}

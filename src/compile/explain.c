@@ -1,0 +1,143 @@
+/*
+ * explain.c -- lines for who compares a plan with a formula.
+ *
+ *     gradients    the textbook adds all of them to the peak; here the peak comes before most are made
+ *     activations  12 x hidden a token and layer (the ZeRO paper) counts less than backward reads
+ *     checkpoint   sqrt(n) is for layers that cost one number each; a transformer's inner activations
+ *                  outweigh what is kept at a layer's border, so that every layer is smaller
+ *
+ * Each is computed from the plan, and said only where the difference is large enough to be seen.
+ */
+#include "compile/explain.h"
+
+#include "plan/timeline.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static bool is_far_below(int64_t bytes, int64_t all)
+{
+    return bytes < all - all / 4;
+}
+
+/* Of all gradients of weights, whether they are alive or not. */
+static int64_t all_gradient_bytes(const struct compiled_step *s)
+{
+    int64_t bytes = 0;
+    for (int id = 0; id < s->prog.n_tensors; id++)
+        if (s->prog.tensors[id].role == ROLE_gradient && s->prog.tensors[id].base == TENSOR_NONE &&
+            s->prog.tensors[id].whole.n_dims == 0) /* shards are parts of others */
+            bytes += tensor_bytes(&s->prog, id);
+    return bytes;
+}
+
+/* The most bytes of gradients that are alive at once, and the op; -1: out of memory. */
+static int64_t most_gradient_bytes(const struct compiled_step *s, int *op)
+{
+    struct moment *moments = malloc((size_t)s->prog.n_ops * sizeof *moments);
+    int64_t most = -1;
+    if (moments != NULL && plan_timeline(&s->prog, &s->plan, moments, NULL) == SNUG_OK)
+        for (int i = 0; i < s->prog.n_ops; i++)
+            if (moments[i].bytes[ROLE_gradient] > most) {
+                most = moments[i].bytes[ROLE_gradient];
+                *op = i;
+            }
+    free(moments);
+    return most;
+}
+
+static bool explain_gradients(const struct snug_recipe *recipe, const struct compiled_step *s,
+                              struct explanation *e, bool *failed)
+{
+    char now[TEXT_SIZE_MAX], all[TEXT_SIZE_MAX], once[TEXT_SIZE_MAX], index[TEXT_SIZE_MAX + 8];
+    int64_t at_peak = s->plan.at_peak[ROLE_gradient], bytes = all_gradient_bytes(s);
+    int op = 0;
+    if (!is_far_below(at_peak, bytes) || bytes < s->plan.arena_bytes / 50)
+        return false;
+    int64_t most = most_gradient_bytes(s, &op);
+    *failed |= most < 0;
+    e->about = "gradients";
+    text_size(at_peak, now);
+    text_size(bytes, all);
+    if (is_far_below(most, bytes))
+        snprintf(e->words, EXPLAIN_WORDS,
+                 "%s at the peak; all of them, %s, are never alive at once: at most %s, as %s", now,
+                 all, text_size(most, once),
+                 recipe->zero > 1 ? "a rank keeps only its shard" : "each is freed after its use");
+    else
+        snprintf(
+            e->words, EXPLAIN_WORDS,
+            "%s at the peak; they grow to %s by op %s, while activations are freed, so the two "
+            "do not add up",
+            now, text_size(most, once), text_count(op, index));
+    return true;
+}
+
+static bool explain_activations(const struct snug_model *model, const struct snug_recipe *recipe,
+                                const struct compiled_step *s, struct explanation *e)
+{
+    enum { ZERO_PAPER = 12 };
+    char formula[TEXT_SIZE_MAX];
+    if (!model_is_language(model) || recipe->checkpoint != CHECKPOINT_none || s->n_stages > 1 ||
+        recipe->offload != OFFLOAD_none)
+        return false;
+    double unit = (double)model->gpt2.n_layer * (double)model->gpt2.n_embd *
+                  (double)(s->micro_batch * s->seq) * (double)dtype_bytes(recipe_dtype(recipe));
+    double saved = (double)s->plan.at_peak[ROLE_activation] / unit;
+    if (saved < 1.1 * ZERO_PAPER)
+        return false;
+    e->about = "activations";
+    snprintf(e->words, EXPLAIN_WORDS,
+             "%.1f x hidden per token and layer, with norm and GELU outputs (--checkpoint cheap "
+             "recomputes them); the ZeRO paper estimates 12: %s",
+             saved, text_size((int64_t)(ZERO_PAPER * unit), formula));
+    return true;
+}
+
+/* Fewer, longer segments keep less between them and more inside the one that is recomputed. */
+static bool explain_checkpoint(const struct snug_model *model, const struct snug_recipe *recipe,
+                               const struct compiled_step *s, struct explanation *e, bool *failed)
+{
+    char more[TEXT_SIZE_MAX], total[TEXT_SIZE_MAX];
+    bool has_segments = recipe->checkpoint == CHECKPOINT_sqrt ||
+                        (recipe->checkpoint == CHECKPOINT_every && recipe->checkpoint_every > 1);
+    struct snug_recipe other = *recipe;
+    struct compiled_step every;
+    struct text name = {0};
+    if (!has_segments)
+        return false;
+    other.checkpoint = CHECKPOINT_every;
+    other.checkpoint_every = 1;
+    enum snug_status status = compile_step(
+        &(struct compile_request){.model = model, .recipe = &other, .train = true}, &every, NULL);
+    *failed |= status == SNUG_NO_MEMORY;
+    if (status != SNUG_OK)
+        return false;
+    int64_t bytes = every.plan.arena_bytes, difference = s->plan.arena_bytes - bytes;
+    compiled_step_free(&every);
+    if (difference < s->plan.arena_bytes / 100)
+        return false;
+    recipe_checkpoint_name(recipe, &name);
+    e->about = "checkpoint";
+    snprintf(
+        e->words, EXPLAIN_WORDS,
+        "every:1 needs %s less (%s): %s recomputes several layers at a time, which outweighs the "
+        "fewer inputs that it saves",
+        text_size(difference, more), text_size(bytes, total),
+        name.data == NULL ? "this" : name.data);
+    text_free(&name);
+    return true;
+}
+
+int explain_plan(const struct snug_model *model, const struct snug_recipe *recipe,
+                 const struct compiled_step *s, struct explanation out[EXPLAIN_MOST])
+{
+    bool failed = false;
+    int n = 0;
+    if (s->prog.loss == TENSOR_NONE)
+        return 0;
+    n += explain_gradients(recipe, s, &out[n], &failed);
+    n += explain_activations(model, recipe, s, &out[n]);
+    n += explain_checkpoint(model, recipe, s, &out[n], &failed);
+    return failed ? -1 : n;
+}
