@@ -7,6 +7,7 @@
  */
 #include "cli/cli.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -47,9 +48,39 @@ bool args_given(const struct args *args, const char *flag_name)
     return flag != NULL && flag->given;
 }
 
+static bool is_known(const struct args *args, const char *name)
+{
+    bool of_recipe = args->takes_recipe && snug_recipe_has_key(name);
+    return find_flag(args, name) != NULL || of_recipe;
+}
+
+/* As other programs spell it; NULL: it is not known. */
+static const char *foreign_words(const struct args *args, const char *name, char words[160])
+{
+    char dashed[64];
+    if (snprintf(dashed, sizeof dashed, "%s", name) >= (int)sizeof dashed)
+        return NULL;
+    for (char *c = dashed; *c != '\0'; c++)
+        *c = *c == '_' ? '-' : (char)tolower((unsigned char)*c);
+    const struct foreign_flag *foreign = suggest_foreign(dashed);
+    if (is_known(args, dashed))
+        snprintf(words, 160, "did you mean --%s?", dashed);
+    else if (foreign == NULL)
+        return NULL;
+    else if (is_known(args, foreign->flag))
+        snprintf(words, 160, "use %s", foreign->instead);
+    else
+        snprintf(words, 160, "snug train has it as %s", foreign->instead);
+    return words;
+}
+
 static bool unknown_flag(struct parser *parser, const char *name)
 {
     const struct args *args = parser->args;
+    char instead[160];
+    if (foreign_words(args, name, instead) != NULL)
+        return wrong(parser,
+                     cli_usage_error("snug %s has no flag --%s; %s", args->command, name, instead));
     const char *words[WORDS_MOST] = {"help", args->takes_recipe ? "recipe" : NULL};
     const char *key;
     int n_words = 2;
@@ -58,7 +89,7 @@ static bool unknown_flag(struct parser *parser, const char *name)
     for (int i = 0; args->takes_recipe && (key = snug_recipe_key(i)) != NULL; i++)
         if (n_words < WORDS_MOST)
             words[n_words++] = key;
-    const char *near = suggest_nearest(name, words, n_words);
+    const char *near = snug_nearest(name, words, n_words);
     if (near != NULL)
         return wrong(parser, cli_usage_error("snug %s has no flag --%s; did you mean --%s?",
                                              args->command, name, near));

@@ -16,7 +16,7 @@ enum cli_exit {
     CLI_DONE = 0,
     CLI_FAILED = 1,
     CLI_WRONG_USAGE = 2,
-    CLI_OVER_BUDGET = 3,
+    CLI_REFUSED = 3,  /* before the start: over budget, or nothing to train on */
     CLI_STOPPED = 130 /* on request, with nothing saved; 128 + SIGINT, as shells count */
 };
 
@@ -66,8 +66,10 @@ bool args_given(const struct args *args, const char *flag_name);
 
 /* ---- suggest.c ---- */
 
-/* The word nearest to `typed`, or NULL if none is near.  NULL words are skipped. */
-const char *suggest_nearest(const char *typed, const char *const *words, int n_words);
+struct foreign_flag { /* of other programs for training */
+    const char *typed, *flag, *instead;
+};
+const struct foreign_flag *suggest_foreign(const char *typed); /* NULL: not known */
 
 /* ---- help.c ---- */
 

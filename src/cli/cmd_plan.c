@@ -107,10 +107,13 @@ static void print_stage(const struct plan *plan, const snug_plan *of_rank, int *
     int stage = snug_plan_stage(of_rank, &first, &last);
     bool is_new = stage >= 0 && stage != *before;
     *before = stage;
+    struct snug_ledger ledger;
+    snug_plan_ledger(of_rank, &ledger);
     if (stage >= 0 && plan->json) {
         printf(", \"stage\": %d, ", stage);
         json_text(stdout, "first", first, ", ");
-        json_text(stdout, "last", last, "");
+        json_text(stdout, "last", last, ", ");
+        json_number(stdout, "bubble", ledger.idle_share, "");
     } else if (is_new && !plan->json && !plan->quiet)
         printf("stage %d: %s to %s\n", stage, first, last);
 }
@@ -150,6 +153,7 @@ static void print_rank(const struct plan *plan, int rank, const snug_plan *of_ra
 static int print_each(struct plan *plan)
 {
     int n = snug_plan_ranks(plan->plan), stage = -1;
+    struct snug_ledger ledger;
     struct snug_error err = {0};
     if (plan->json)
         printf("[");
@@ -160,8 +164,11 @@ static int print_each(struct plan *plan)
         print_rank(plan, rank, of_rank, &stage);
         snug_plan_free(of_rank);
     }
+    snug_plan_ledger(plan->plan, &ledger);
     if (plan->json)
         printf("]\n");
+    else if (!plan->quiet && ledger.idle_share > 0)
+        printf("each stage is idle for %.3g%% of a step\n", 100 * ledger.idle_share);
     return CLI_DONE;
 }
 

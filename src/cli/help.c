@@ -33,8 +33,9 @@ static const char overview[] =
     "  snug train mlp fashion-mnist --epochs 1 --out run\n"
     "  snug eval run\n"
     "\n"
-    "Exit status: 0 done, 1 failed, 2 the command line is wrong, 3 does not fit the\n"
-    "budget, 130 stopped on request without saving. NO_COLOR turns colour off.\n";
+    "Exit status: 0 done, 1 failed, 2 the command line is wrong, 3 refused before the\n"
+    "start: the plan does not fit the budget, or the data has nothing to train on;\n"
+    "130 stopped on request without saving. NO_COLOR turns colour off.\n";
 
 static const char model_forms[] =
     "       images: resnet18:3x32x32,classes=10 (else the data decides their size)\n"
@@ -61,10 +62,12 @@ static const struct topic topics[] = {
      "  snug plan gpt2-xl --ranks 8 --pipeline 1f1b --batch 32 --micro-batch 1 --each\n"
      "  snug plan gpt2 --compare \"; --micro-batch 2; precision=bf16 state-bits=8\"\n"
      "\n"
-     "  --timeline      a chart of the bytes alive at each op, by kind\n"
+     "  --timeline      a chart of the bytes alive at each op, by kind; its axis\n"
+     "                  counts ops, not time\n"
      "  --compare LIST  plans side by side, of recipes separated by ; each on top of\n"
      "                  the flags given; an empty one is those alone\n"
-     "  --each          with --ranks: a line for each of them, not the fullest alone\n"
+     "  --each          with --ranks: a line for each of them, not the fullest alone;\n"
+     "                  of a pipeline also how long its stages are idle\n"
      "  --json          the plan (its timeline, the compared plans) as JSON\n"
      "  --quiet         the total alone\n"
      "  --dump PASS     the program in text after a pass: model before any, last\n"

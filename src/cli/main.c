@@ -59,7 +59,8 @@ int cli_fail(const struct snug_error *err)
     case SNUG_BAD_ARGUMENT:
         return CLI_WRONG_USAGE;
     case SNUG_OVER_BUDGET:
-        return CLI_OVER_BUDGET;
+    case SNUG_NO_DATA:
+        return CLI_REFUSED;
     default:
         return CLI_FAILED;
     }
@@ -95,7 +96,7 @@ static int unknown_command(const char *name)
     const char *names[N_COMMANDS + 1] = {"help"};
     for (int i = 0; i < N_COMMANDS; i++)
         names[i + 1] = commands[i].name;
-    const char *near = suggest_nearest(name, names, N_COMMANDS + 1);
+    const char *near = snug_nearest(name, names, N_COMMANDS + 1);
     if (near != NULL)
         return cli_usage_error("there is no command \"%s\"; did you mean %s?", name, near);
     return cli_usage_error("there is no command \"%s\"; snug help lists them all", name);
@@ -123,6 +124,8 @@ static int run(int argc, char **argv)
         return CLI_WRONG_USAGE;
     }
     const char *name = argv[0];
+    if (snug_launch_rank() > 0 && strcmp(name, "train") != 0)
+        return CLI_DONE; /* of the processes of mpirun the first answers; only train needs all */
     if (strcmp(name, "help") == 0 || strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
         return help_command(argc, argv);
     if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0)

@@ -69,6 +69,13 @@ static int append(char line[LINE_MAX_BYTES], int length, const char *format, ...
     return length < LINE_MAX_BYTES ? length : LINE_MAX_BYTES - 1;
 }
 
+/* What is left is never none: "<1s" where it is less than a second. */
+static void append_left(char line[LINE_MAX_BYTES], int length, double seconds)
+{
+    char number[NUMBER_MAX];
+    append(line, length, "  %s left", seconds < 1 ? "<1s" : number_duration(seconds, number));
+}
+
 static void format_step(const struct progress *progress, const struct snug_metrics *metrics,
                         char line[LINE_MAX_BYTES])
 {
@@ -81,7 +88,7 @@ static void format_step(const struct progress *progress, const struct snug_metri
     if (metrics->skipped) /* fp16 looks for its scale: rare, and the time left can wait */
         append(line, length, "  skipped");
     else if (metrics->step < metrics->n_steps)
-        append(line, length, "  %s left", number_duration(seconds_left(progress, metrics), number));
+        append_left(line, length, seconds_left(progress, metrics));
 }
 
 static void format_events(const struct snug_metrics *metrics, char line[LINE_MAX_BYTES])
@@ -125,14 +132,12 @@ static bool is_due(const struct progress *progress, const struct snug_metrics *m
 static void format_evaluation(const struct progress *progress, const struct snug_doing *doing,
                               double now, char line[LINE_MAX_BYTES])
 {
-    char number[NUMBER_MAX];
     struct snug_metrics at = {.step = doing->step, .n_steps = doing->n_steps};
     double share = (double)doing->done / (double)doing->total;
     int length = doing->n_steps == 0 ? 0 : append(line, format_head(&at, line), "  ");
     length = append(line, length, "evaluating %3d%%", (int)(100 * share));
     if (doing->done > 0)
-        append(line, length, "  %s left",
-               number_duration((now - progress->evaluation_s) * (1 - share) / share, number));
+        append_left(line, length, (now - progress->evaluation_s) * (1 - share) / share);
 }
 
 static void show_evaluation(struct progress *progress, const struct snug_doing *doing)

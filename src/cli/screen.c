@@ -14,7 +14,9 @@ enum { COLUMNS_MOST = 80 };
 bool screen_is_live(FILE *stream)
 {
     const char *term = getenv("TERM");
-    return isatty(fileno(stream)) && term != NULL && strcmp(term, "dumb") != 0;
+    /* mpirun gives its processes a terminal of its own, and passes on what they write there */
+    return snug_launch_rank() < 0 && isatty(fileno(stream)) && term != NULL &&
+           strcmp(term, "dumb") != 0;
 }
 
 bool screen_has_color(FILE *stream)

@@ -1,54 +1,161 @@
 /*
- * suggest.c -- "did you mean": the known word that is fewest typing slips away.
+ * suggest.c -- flags that people know from elsewhere, and what they are called here.
  */
 #include "cli/cli.h"
 
 #include <string.h>
 
-enum { WORD_MOST = 31 };
+/* What is typed, without dashes in front and with dashes inside; the flag that does it here; what to type. */
+static const struct foreign_flag foreign[] = {
+    {"learning-rate", "lr", "--lr"},
+    {"base-lr", "lr", "--lr"},
+    {"batch-size", "batch", "--batch"},
+    {"train-batch-size", "batch", "--batch"},
+    {"global-batch-size", "batch", "--batch"},
+    {"total-batch-size", "batch", "--batch"},
+    {"per-device-train-batch-size", "micro-batch", "--micro-batch"},
+    {"per-device-batch-size", "micro-batch", "--micro-batch"},
+    {"per-gpu-train-batch-size", "micro-batch", "--micro-batch"},
+    {"train-micro-batch-size-per-gpu", "micro-batch", "--micro-batch"},
+    {"micro-batch-size", "micro-batch", "--micro-batch"},
+    {"gradient-accumulation-steps", "micro-batch",
+     "--micro-batch M, with M = batch / ranks / steps"},
+    {"gradient-accumulation", "micro-batch", "--micro-batch M, with M = batch / ranks / steps"},
+    {"grad-accum", "micro-batch", "--micro-batch M, with M = batch / ranks / steps"},
+    {"accumulate-grad-batches", "micro-batch", "--micro-batch M, with M = batch / ranks / steps"},
+    {"fp16", "precision", "--precision fp16"},
+    {"float16", "precision", "--precision fp16"},
+    {"half", "precision", "--precision fp16"},
+    {"bf16", "precision", "--precision bf16"},
+    {"bfloat16", "precision", "--precision bf16"},
+    {"amp", "precision", "--precision bf16"},
+    {"mixed-precision", "precision", "--precision"},
+    {"dtype", "precision", "--precision"},
+    {"fp32", "precision", "--precision fp32"},
+    {"float32", "precision", "--precision fp32"},
+    {"gradient-checkpointing", "checkpoint", "--checkpoint every:1"},
+    {"activation-checkpointing", "checkpoint", "--checkpoint every:1"},
+    {"checkpoint-activations", "checkpoint", "--checkpoint every:1"},
+    {"recompute-activations", "checkpoint", "--checkpoint every:1"},
+    {"recompute-granularity", "checkpoint", "--checkpoint"},
+    {"recompute", "checkpoint", "--checkpoint every:1"},
+    {"num-epochs", "epochs", "--epochs"},
+    {"num-train-epochs", "epochs", "--epochs"},
+    {"n-epochs", "epochs", "--epochs"},
+    {"max-epochs", "epochs", "--epochs"},
+    {"max-steps", "steps", "--steps"},
+    {"num-steps", "steps", "--steps"},
+    {"max-iters", "steps", "--steps"},
+    {"train-iters", "steps", "--steps"},
+    {"iterations", "steps", "--steps"},
+    {"num-iterations", "steps", "--steps"},
+    {"output-dir", "out", "--out"},
+    {"out-dir", "out", "--out"},
+    {"save-dir", "out", "--out"},
+    {"checkpoint-dir", "out", "--out"},
+    {"output", "out", "--out"},
+    {"optim", "optimizer", "--optimizer"},
+    {"optimiser", "optimizer", "--optimizer"},
+    {"warmup-steps", "warmup", "--warmup"},
+    {"warmup-iters", "warmup", "--warmup"},
+    {"lr-warmup-steps", "warmup", "--warmup"},
+    {"num-warmup-steps", "warmup", "--warmup"},
+    {"lr-warmup-iters", "warmup", "--warmup"},
+    {"lr-scheduler-type", "schedule", "--schedule"},
+    {"lr-scheduler", "schedule", "--schedule"},
+    {"scheduler", "schedule", "--schedule"},
+    {"lr-decay-style", "schedule", "--schedule"},
+    {"lr-schedule", "schedule", "--schedule"},
+    {"min-lr", "lr-end", "--lr-end, a fraction of --lr"},
+    {"max-grad-norm", "clip", "--clip"},
+    {"grad-clip", "clip", "--clip"},
+    {"clip-grad", "clip", "--clip"},
+    {"gradient-clip-val", "clip", "--clip"},
+    {"gradient-clipping", "clip", "--clip"},
+    {"wd", "weight-decay", "--weight-decay"},
+    {"beta1", "opt", "--opt beta1=0.9"},
+    {"beta2", "opt", "--opt beta2=0.95"},
+    {"adam-beta1", "opt", "--opt beta1=0.9"},
+    {"adam-beta2", "opt", "--opt beta2=0.95"},
+    {"adam-epsilon", "opt", "--opt eps=1e-8"},
+    {"adam-eps", "opt", "--opt eps=1e-8"},
+    {"eps", "opt", "--opt eps=1e-8"},
+    {"block-size", "seq", "--seq"},
+    {"seq-length", "seq", "--seq"},
+    {"seq-len", "seq", "--seq"},
+    {"sequence-length", "seq", "--seq"},
+    {"max-seq-length", "seq", "--seq"},
+    {"max-seq-len", "seq", "--seq"},
+    {"max-length", "seq", "--seq"},
+    {"context-length", "seq", "--seq"},
+    {"use-lora", "lora", "--lora 16"},
+    {"use-peft", "lora", "--lora 16"},
+    {"peft", "lora", "--lora 16"},
+    {"lora-r", "lora", "--lora"},
+    {"lora-rank", "lora", "--lora"},
+    {"lora-dim", "lora", "--lora"},
+    {"lora-target-modules", "lora-on", "--lora-on"},
+    {"target-modules", "lora-on", "--lora-on"},
+    {"lora-target", "lora-on", "--lora-on"},
+    {"load-in-4bit", "lora-base", "--lora 16 --lora-base 4"},
+    {"load-in-8bit", "lora-base", "--lora 16 --lora-base 8"},
+    {"qlora", "lora-base", "--lora 16 --lora-base 4"},
+    {"use-qlora", "lora-base", "--lora 16 --lora-base 4"},
+    {"zero-stage", "zero", "--zero"},
+    {"fsdp", "zero", "--zero 3"},
+    {"deepspeed", "zero", "--zero"},
+    {"use-distributed-optimizer", "zero", "--zero 1"},
+    {"cpu-offload", "offload", "--offload states"},
+    {"offload-optimizer", "offload", "--offload states"},
+    {"offload-optimizer-device", "offload", "--offload states"},
+    {"optimizer-offload", "offload", "--offload states"},
+    {"cpu-offloading", "offload", "--offload activations"},
+    {"pipeline-model-parallel-size", "stages", "--pipeline 1f1b --stages"},
+    {"pipeline-parallel-size", "stages", "--pipeline 1f1b --stages"},
+    {"pp", "stages", "--pipeline 1f1b --stages"},
+    {"world-size", "ranks", "--ranks"},
+    {"num-gpus", "ranks", "--ranks"},
+    {"num-processes", "ranks", "--ranks"},
+    {"nproc-per-node", "ranks", "--ranks"},
+    {"n-gpus", "ranks", "--ranks"},
+    {"max-memory", "memory", "--memory"},
+    {"memory-limit", "memory", "--memory"},
+    {"memory-budget", "memory", "--memory"},
+    {"vram", "memory", "--memory"},
+    {"gpu-memory", "memory", "--memory"},
+    {"gpu", "device", "--device cuda"},
+    {"cuda", "device", "--device cuda"},
+    {"use-cuda", "device", "--device cuda"},
+    {"no-cuda", "device", "--device cpu"},
+    {"cpu", "device", "--device cpu"},
+    {"accelerator", "device", "--device"},
+    {"gpu-type", "target", "--target"},
+    {"num-threads", "threads", "--threads"},
+    {"n-threads", "threads", "--threads"},
+    {"num-workers", "threads", "--threads"},
+    {"random-seed", "seed", "--seed"},
+    {"save-steps", "save-every", "--save-every"},
+    {"save-interval", "save-every", "--save-every"},
+    {"save-freq", "save-every", "--save-every"},
+    {"eval-steps", "eval-every", "--eval-every"},
+    {"eval-interval", "eval-every", "--eval-every"},
+    {"val-every", "eval-every", "--eval-every"},
+    {"save-total-limit", "keep", "--keep"},
+    {"resume-from-checkpoint", "resume", "--resume"},
+    {"resume-from", "resume", "--resume"},
+    {"hidden-dropout", "dropout", "--dropout"},
+    {"attention-dropout", "dropout", "--dropout"},
+    {"label-smoothing-factor", "label-smoothing", "--label-smoothing"},
+    {"max-new-tokens", "tokens", "--tokens"},
+    {"num-tokens", "tokens", "--tokens"},
+    {"n-predict", "tokens", "--tokens"},
+    {"temp", "temperature", "--temperature"},
+};
 
-static int smaller(int a, int b)
+const struct foreign_flag *suggest_foreign(const char *typed)
 {
-    return a < b ? a : b;
-}
-
-/* Letters to add, drop, change or swap with their neighbour (optimal string alignment). */
-static int typing_slips(const char *a, const char *b)
-{
-    int table[WORD_MOST + 1][WORD_MOST + 1];
-    int a_length = (int)strlen(a), b_length = (int)strlen(b);
-    if (a_length > WORD_MOST || b_length > WORD_MOST)
-        return WORD_MOST;
-    for (int i = 0; i <= a_length; i++)
-        for (int k = 0; k <= b_length; k++) {
-            if (i == 0 || k == 0) {
-                table[i][k] = i + k;
-                continue;
-            }
-            int differs = a[i - 1] != b[k - 1];
-            int best = smaller(table[i - 1][k], table[i][k - 1]) + 1;
-            best = smaller(best, table[i - 1][k - 1] + differs);
-            if (i > 1 && k > 1 && a[i - 1] == b[k - 2] && a[i - 2] == b[k - 1])
-                best = smaller(best, table[i - 2][k - 2] + 1);
-            table[i][k] = best;
-        }
-    return table[a_length][b_length];
-}
-
-const char *suggest_nearest(const char *typed, const char *const *words, int n_words)
-{
-    const char *nearest = NULL;
-    int length = (int)strlen(typed);
-    int fewest = length / 3 + 1; /* as many slips as that is another word */
-    for (int i = 0; i < n_words; i++) {
-        if (words[i] == NULL)
-            continue;
-        bool is_beginning = length >= 2 && strncmp(typed, words[i], (size_t)length) == 0;
-        int slips = is_beginning ? 1 : typing_slips(typed, words[i]);
-        if (slips < fewest && slips < (int)strlen(words[i])) {
-            fewest = slips;
-            nearest = words[i];
-        }
-    }
-    return nearest;
+    for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
+        if (strcmp(typed, foreign[i].typed) == 0)
+            return &foreign[i];
+    return NULL;
 }

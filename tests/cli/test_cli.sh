@@ -287,6 +287,44 @@ words_and_flags() {
 # flags
 2 | --bathc, did you mean --batch?         | plan gpt2 --bathc 3
 2 | --stpes, did you mean --steps?         | train gpt2 --stpes 3
+# flags that people know from elsewhere
+2 | --learning-rate, use --lr              | train gpt2 --learning-rate 1e-3
+2 | --batch-size, use --batch              | plan gpt2 --batch-size 4
+2 | --Batch_Size, use --batch              | plan gpt2 --Batch_Size=4
+2 | --weight_decay, did you mean --weight-decay? | plan gpt2 --weight_decay 0.1
+2 | --fp16, use --precision fp16           | plan gpt2 --fp16
+2 | --bf16, use --precision bf16           | train gpt2 --bf16
+2 | use --checkpoint every:1               | plan gpt2 --gradient-checkpointing
+2 | use --micro-batch M                    | train gpt2 --gradient-accumulation-steps 4
+2 | use --micro-batch                      | train gpt2 --per_device_train_batch_size 4
+2 | use --epochs                           | train gpt2 --num-train-epochs 3
+2 | use --steps                            | train gpt2 --max-steps 3
+2 | snug train has it as --steps           | plan gpt2 --max-steps 3
+2 | use --out                              | train gpt2 --output_dir new
+2 | use --optimizer                        | train gpt2 --optim adamw
+2 | use --warmup                           | train gpt2 --warmup-steps 3
+2 | use --schedule                         | train gpt2 --lr-scheduler-type cosine
+2 | use --clip                             | train gpt2 --max-grad-norm 1
+2 | use --lora 16 --lora-base 4            | plan gpt2 --load-in-4bit
+2 | use --lora 16                          | plan gpt2 --use-lora
+2 | use --zero                             | plan gpt2 --zero-stage 2
+# values and models that are nearly right
+2 | "float16", did you mean fp16?          | plan gpt2 --precision float16
+2 | "adamm", did you mean adam             | plan gpt2 --optimizer adamm
+2 | "adamw_torch", did you mean adamw?     | plan gpt2 --optimizer adamw_torch
+2 | "sqr", did you mean sqrt?              | plan gpt2 --checkpoint sqr
+2 | "gpu", did you mean cuda?              | plan gpt2 --device gpu
+2 | "A100", did you mean a100?             | plan gpt2 --target A100
+2 | "5", it takes: 0, 1, 2, 3              | plan gpt2 --zero 5
+2 | "gpt22", did you mean gpt2?            | plan gpt22
+2 | "GPT2-XL", did you mean gpt2-xl?       | plan GPT2-XL
+2 | "resnet-50", did you mean resnet50?    | plan resnet-50
+2 | "quantum", models are                  | plan quantum
+# a budget without a unit, or none where one is needed
+2 | --memory 24 is 24 bytes, write a unit, --memory 24G | plan gpt2 --memory 24
+2 | --memory 1 is 1 bytes, write a unit    | fit gpt2 --memory 1
+2 | needs a memory budget, no GPU here, --memory 24G, --target | plan gpt2 --device cuda --checkpoint auto
+2 | cannot be shared equally by 64 ranks   | plan gpt2 --batch 8 --ranks 64
 2 | --xyzzy                                | plan gpt2 --xyzzy 1
 2 | -b                                     | plan gpt2 -b 3
 2 | --batch needs a value                  | plan gpt2 --batch
@@ -317,7 +355,7 @@ words_and_flags() {
 2 | batch                                  | plan gpt2 --batch 2.5
 2 | batch                                  | plan gpt2 --batch ""
 2 | precision, fp8                         | plan gpt2 --precision fp8
-2 | optimizer, adamm, lion                 | plan gpt2 --optimizer adamm
+2 | optimizer, quantum, lion               | plan gpt2 --optimizer quantum
 2 | sgd has no option, beta1, it has       | plan gpt2 --opt beta1=0.9 --optimizer sgd
 2 | momentum, beta1, mu, nesterov          | plan gpt2 --optimizer momentum --opt beta1=0.9
 2 | opt, eps=small, number                 | plan gpt2 --opt eps=small
@@ -332,7 +370,6 @@ words_and_flags() {
 2 | memory, lots                           | plan gpt2 --memory lots
 2 | --checkpoint every:13, 12 layers, at most every:12 | plan gpt2 --checkpoint every:13
 2 | --checkpoint, every:0, every:K, auto   | plan gpt2 --checkpoint every:0
-2 | --checkpoint auto, --memory            | plan gpt2 --checkpoint auto
 2 | --offload, all, states+activations     | plan gpt2 --offload all
 2 | lr                                     | plan gpt2 --lr nan
 2 | --dropout config, gpt2, config.json    | plan gpt2 --dropout config
@@ -384,10 +421,10 @@ words_and_flags() {
 3 | this fits, --checkpoint every:1 (      | plan gpt2-xl --memory 24G --threads 2
 3 | this fits: --zero 2 (                  | plan gpt2 --ranks 4 --memory 2200M --threads 2
 3 | this fits: --checkpoint every:1 ( | plan resnet50 --batch 64 --memory 3G --threads 2
-3 | budget, 1 B                            | plan gpt2 --memory 1
+3 | budget, 1.00 MiB                       | plan gpt2 --memory 1048576
 3 | 300 MiB, snug fit, --micro-batch 1     | plan gpt2 --memory 300M --lora 4 --update in-backward --threads 2
 3 | budget, 1.00 KiB, snug fit             | plan tiny --memory 1K --checkpoint auto --offload states
-3 | nothing fits, smallest, --micro-batch 1, needs 1.1G | fit gpt2 --memory 1G --threads 2
+3 | nothing fits, smallest, --micro-batch 1, needs 1.1 GiB | fit gpt2 --memory 1G --threads 2
 3 | weights alone, 475 MiB, 300 MiB        | fit gpt2 --memory 300M --threads 2
 3 | the runtime alone is, over the budget of 1.00 MiB | fit gpt-nano --memory 1M --threads 2
 3 | budget, 1.00 KiB                       | train tiny text.txt --memory 1K --out new
@@ -399,8 +436,8 @@ data_and_files() {
     table <<'END'
 # data
 1 | nosuch.txt                             | train tiny nosuch.txt --steps 1 --out new
-1 | is empty                               | train tiny empty.txt --steps 1 --out new
-1 | short.txt, tokens                      | train tiny short.txt --steps 1 --out new
+3 | is empty                               | train tiny empty.txt --steps 1 --out new
+3 | short.txt, tokens                      | train tiny short.txt --steps 1 --out new
 1 | 195, vocabulary, 128                   | train tiny beyond.txt --steps 50 --batch 8
 1 | 999, vocabulary, 128                   | train tiny beyond.bin --steps 1
 1 | cut short                              | train tiny cut.bin --steps 1 --out new
