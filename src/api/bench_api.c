@@ -12,15 +12,16 @@
 enum { STEPS = 5 };
 
 /* A cache that cannot be written is no reason to lose what was measured. */
-static enum snug_status keep_rates(const snug_recipe *recipe, struct report_bench *bench,
-                                   char **path, struct snug_error *err)
+static enum snug_status keep_rates(const struct compiled_step *compiled, const snug_recipe *recipe,
+                                   struct report_bench *bench, char **path, struct snug_error *err)
 {
     struct machine_rates rates;
     *path = NULL;
-    if (recipe->kernels != 0)
+    if (recipe->kernels != 0 || bench->is_busy)
         return SNUG_OK;
     TRY(rates_measure(recipe, &rates, err));
-    if (rates_save(bench->threads, &rates, path, NULL) == SNUG_OK) {
+    TRY(bench_measure_again(compiled, bench, err));
+    if (!bench->is_busy && rates_save(bench->threads, &rates, path, NULL) == SNUG_OK) {
         bench->n_rates = rates.rates.n_curves;
         bench->rates_file = *path;
     }
@@ -39,7 +40,7 @@ static enum snug_status measure(const struct compiled_step *compiled, const snug
     if (!described.failed)
         status = bench_run(compiled, STEPS, recipe_precision_name(recipe), &bench, err);
     if (status == SNUG_OK && with_rates)
-        status = keep_rates(recipe, &bench, &rates_path, err);
+        status = keep_rates(compiled, recipe, &bench, &rates_path, err);
     if (status == SNUG_OK && !described.failed)
         *text = as_json ? report_bench_json(&bench) : report_bench_text(&bench);
     free(rates_path);

@@ -175,6 +175,17 @@ static enum snug_status bench_step(const struct compiled_step *compiled, int n_s
     return status;
 }
 
+enum snug_status bench_measure_again(const struct compiled_step *compiled,
+                                     struct report_bench *bench, struct snug_error *err)
+{
+    struct device_limits limits;
+    if (!compiled->backend->measure(&compiled->facts, &limits))
+        return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    bench_note_limits(bench, &limits);
+    bench->is_busy = bench_is_busy(bench);
+    return SNUG_OK;
+}
+
 enum snug_status bench_run(const struct compiled_step *compiled, int n_steps, const char *type,
                            struct report_bench *bench, struct snug_error *err)
 {
@@ -182,8 +193,7 @@ enum snug_status bench_run(const struct compiled_step *compiled, int n_steps, co
     _Static_assert((int)OP_COUNT <= (int)REPORT_RATES_MOST, "a row for every kind");
     const struct backend *backend;
     TRY(plugin_backend(compiled->backend, &backend, err));
-    if (!backend->measure(&compiled->facts, &limits))
-        return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    bool is_measured = backend->measure(&compiled->facts, &limits);
     bench->threads = compiled->facts.threads;
     bench->on_gpu = compiled_step_is_on_gpu(compiled);
     bench->fma_flops = limits.f32_flops;
@@ -191,6 +201,15 @@ enum snug_status bench_run(const struct compiled_step *compiled, int n_steps, co
     bench->read_bytes = limits.read_bytes;
     bench->copy_bytes = limits.copy_bytes;
     bench->update_bytes = limits.update_bytes;
+    if (!bench->on_gpu) { /* what a busy machine had no time for, the best of two has */
+        is_measured = is_measured && backend->measure(&compiled->facts, &limits);
+        bench_note_limits(bench, &limits);
+        limits = (struct device_limits){bench->fma_flops, bench->amx_flops, bench->read_bytes,
+                                        bench->copy_bytes, bench->update_bytes};
+    }
+    if (!is_measured)
+        return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     TRY(bench_kernels(compiled, type, &limits, bench, err));
-    return bench_step(compiled, n_steps, &limits, bench, err);
+    TRY(bench_step(compiled, n_steps, &limits, bench, err));
+    return bench->on_gpu ? SNUG_OK : bench_measure_again(compiled, bench, err);
 }

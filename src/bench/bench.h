@@ -14,6 +14,16 @@
 enum snug_status bench_run(const struct compiled_step *compiled, int n_steps, const char *type,
                            struct report_bench *bench, struct snug_error *err);
 
+/* bench_busy.c.  Takes in another measurement of the limits: the best of each counts, and limit_spread is how far
+ * they were apart. */
+void bench_note_limits(struct report_bench *bench, const struct device_limits *again);
+/* Were others at work, so that these rates are not to be kept? */
+bool bench_is_busy(const struct report_bench *bench);
+
+/* Measures the limits of a CPU once more and sets is_busy. */
+enum snug_status bench_measure_again(const struct compiled_step *compiled,
+                                     struct report_bench *bench, struct snug_error *err);
+
 /* The seconds of every op in n_steps steps on random data (after one that does not count): of op i in
  * step k, all its executions together, at seconds[i * n_steps + k]. */
 enum snug_status bench_op_seconds(const struct compiled_step *compiled, int n_steps,

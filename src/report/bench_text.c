@@ -47,6 +47,31 @@ static void add_limits(struct text *out, const struct report_bench *b)
     add_limit(out, "update memory, read + written", "memory, of all bytes", 0, b->update_bytes);
 }
 
+/* Faster than its limit: more than 100% is printed. */
+static bool is_over(const struct report_rate *row)
+{
+    return row->floor_seconds >= 1.005 * row->seconds;
+}
+
+static void add_reasons(struct text *out, const struct report_bench *b)
+{
+    bool is_any = false;
+    for (int i = 0; i < b->n_kernels; i++)
+        is_any |= is_over(&b->kernels[i]);
+    for (int i = 0; i < b->n_ops; i++)
+        is_any |= is_over(&b->ops[i]);
+    if (is_any)
+        text_add(out,
+                 "\n* More than 100%%: operands that stay in a cache come faster than memory, a\n"
+                 "convolution may need fewer multiplications than are counted, or others used\n"
+                 "the machine while its limit was measured.\n");
+    if (b->is_busy)
+        text_add(out,
+                 "\nThis machine was busy: its limits, measured several times, are up to %.0f%%\n"
+                 "apart. Nothing is kept. Measure again when nothing else runs.\n",
+                 100 * b->limit_spread);
+}
+
 /* The last columns of both tables: rate, percent of the limit, which. */
 static void add_rate(struct text *out, const struct report_rate *row)
 {
@@ -55,7 +80,8 @@ static void add_rate(struct text *out, const struct report_rate *row)
         text_add(out, "%7.1f GB/s   ", row->bytes / seconds * 1e-9);
     else
         add_flops(out, row->flops / seconds);
-    text_add(out, " %4.0f%% %s\n", percent(row->floor_seconds, seconds), row->limit);
+    text_add(out, " %4.0f%% %s%s\n", percent(row->floor_seconds, seconds), row->limit,
+             is_over(row) ? "*" : "");
 }
 
 static void add_kernels(struct text *out, const struct report_bench *b)
@@ -122,6 +148,7 @@ char *report_bench_text(const struct report_bench *bench)
     add_kernels(&out, bench);
     add_step(&out, bench);
     add_gemms(&out, bench);
+    add_reasons(&out, bench);
     add_rates_file(&out, bench);
     return text_take(&out);
 }
@@ -175,6 +202,9 @@ char *report_bench_json(const struct report_bench *b)
              "\"product_flops\": %.6g, \"best_product_flops_per_s\": %.6g}",
              b->step_seconds, b->floor_seconds, b->unit, (long long)b->step_tokens, b->gemm_flops,
              b->best_gemm_flops);
+    if (!b->on_gpu)
+        text_add(&out, ", \"limit_spread\": %.6g, \"busy\": %s", b->limit_spread,
+                 b->is_busy ? "true" : "false");
     if (b->rates_file != NULL) {
         text_add(&out, ", \"rates_file\": ");
         report_json_string(&out, b->rates_file);

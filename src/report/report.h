@@ -127,6 +127,8 @@ struct report_bench {
     const char *unit;              /* "tokens" or "samples" */
     double gemm_flops, conv_flops; /* of a step: its matmuls, its convolutions */
     double best_gemm_flops;        /* of the fastest matmul alone, a second */
+    double limit_spread;           /* how far measurements of a limit are apart: 0.1 is a tenth */
+    bool is_busy;                  /* so far that nothing is kept */
     int n_rates;                   /* curves that were measured for the estimates of plan and fit */
     const char *rates_file;        /* where they are kept; NULL: they could not be */
 };

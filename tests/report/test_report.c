@@ -286,7 +286,20 @@ static void bench_is_exact(void **state)
         if (strstr(text, expected[i]) == NULL)
             fail_msg("\"%s\" is not in:\n%s", expected[i], text);
     assert_true(widest_line(text) <= 80);
+    assert_null(strstr(text, "100%:"));
+    assert_null(strstr(text, "busy"));
     free(text);
+    bench.ops[1].floor_seconds = 2.565; /* a share that needs a reason */
+    bench.is_busy = true;
+    bench.limit_spread = 4.13;
+    text = report_bench_text(&bench);
+    assert_non_null(strstr(text, " 513% memory*\n"));
+    assert_non_null(strstr(text, "* More than 100%: operands that stay in a cache"));
+    assert_non_null(strstr(text, "are up to 413%\napart. Nothing is kept."));
+    assert_true(widest_line(text) <= 80);
+    free(text);
+    bench.ops[1].floor_seconds = 0.1;
+    bench.is_busy = false;
     bench.conv_flops = 4e12;
     text = report_bench_text(&bench);
     assert_null(strstr(text, "they alone would take"));

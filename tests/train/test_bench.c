@@ -150,12 +150,54 @@ static void limits_are_chosen(void **state)
     }
 }
 
+/* ---- a machine that others use ------------------------------------------------------------------- */
+
+static const struct report_rate sound = {
+    .op = "linear", .limit = "FMA", .seconds = 1, .floor_seconds = 0.9};
+
+static void test_a_busy_machine(void **state)
+{
+    (void)state;
+    struct report_bench bench = {
+        .fma_flops = 10, .read_bytes = 4, .copy_bytes = 4, .update_bytes = 4, .n_ops = 1};
+    bench.ops[0] = sound;
+    bench_note_limits(&bench, &(struct device_limits){11, 0, 4, 4, 5}); /* a quarter apart */
+    assert_false(bench_is_busy(&bench));
+    assert_true(bench.limit_spread == 0.25);
+    assert_true(bench.fma_flops == 11 && bench.update_bytes == 5 && bench.amx_flops == 0);
+    bench_note_limits(&bench, &(struct device_limits){2, 0, 4, 4, 5});
+    assert_true(bench_is_busy(&bench));
+    assert_true(bench.limit_spread == 4.5 && bench.fma_flops == 11);
+}
+
+static void test_rates_that_cannot_be(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *op, *limit;
+        double floor_seconds;
+        bool is_busy;
+    } rows[] = {
+        {"linear", "FMA", 1.05, false}, {"linear", "FMA", 1.5, true},
+        {"linear", "AMX", 1.5, true},   {"layernorm", "memory", 5.13, false}, /* in a cache */
+        {"conv2d", "FMA", 2, false}, /* by fewer multiplications */
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct report_bench bench = {.n_kernels = 1};
+        bench.kernels[0] = sound;
+        bench.kernels[0].op = rows[i].op;
+        bench.kernels[0].limit = rows[i].limit;
+        bench.kernels[0].floor_seconds = rows[i].floor_seconds;
+        assert_int_equal(bench_is_busy(&bench), rows[i].is_busy);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_op_is_counted),
-        cmocka_unit_test(kernels_are_lifted),
-        cmocka_unit_test(limits_are_chosen),
+        cmocka_unit_test(every_op_is_counted),       cmocka_unit_test(kernels_are_lifted),
+        cmocka_unit_test(limits_are_chosen),         cmocka_unit_test(test_a_busy_machine),
+        cmocka_unit_test(test_rates_that_cannot_be),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
