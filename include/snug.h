@@ -367,7 +367,7 @@ SNUG_API enum snug_status snug_generate(const char *run,
 SNUG_API enum snug_status snug_inspect(const char *path, char **text, struct snug_error *err);
 /* what "cpu": the limits of this machine, kernels of the model alone, then a step of it op by op, each
  * beside its limit; tables, or one JSON object.  model NULL: gpt-nano, and the rates of ops that plans
- * are timed by are measured and kept in $XDG_CACHE_HOME/snug/rates.json (or ~/.cache). */
+ * are timed by are measured and, unless the machine was busy, kept in $XDG_CACHE_HOME/snug/rates.json (or ~/.cache). */
 SNUG_API enum snug_status snug_bench(const char *what, const snug_model *model,
                                      const snug_recipe *recipe, int as_json, char **text,
                                      struct snug_error *err);

@@ -266,5 +266,5 @@ const char *snug_nearest(const char *typed, const char *const *words, int n_word
 
 int snug_launch_rank(void)
 {
-    return comm_expected_rank();
+    return launcher_rank();
 }

@@ -1,13 +1,13 @@
 /*
  * plan_api.c -- plans as the public interface gives them: ledger, text, JSON, the budget, dumps.
  */
-#include "comm/comm.h"
+#include "comm/launcher.h"
 #include "plan/timeline.h"
 #include "report/report.h"
 #include "checkpoint/adapter.h"
 #include "compile/advice.h"
 #include "compile/budget.h"
-#include "compile/default_memory.h"
+#include "train/default_memory.h"
 #include "compile/explain.h"
 #include "train/step_report.h"
 #include "compile/device_rates.h"
@@ -23,7 +23,7 @@ struct snug_plan {
 /* As many as are given, or as mpirun has started. */
 static int64_t ranks_of(const snug_recipe *recipe)
 {
-    return recipe->ranks > 0 ? recipe->ranks : comm_expected_ranks();
+    return recipe->ranks > 0 ? recipe->ranks : launcher_ranks();
 }
 
 /* rank NULL: of the one that holds most. */

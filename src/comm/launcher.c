@@ -59,20 +59,20 @@ int launcher_size(const struct launcher *launcher)
     return number_in(launcher->size);
 }
 
-int comm_expected_ranks(void)
+int launcher_ranks(void)
 {
     const struct launcher *launcher = launcher_find();
     int n = launcher == NULL ? 0 : launcher_size(launcher);
     return n > 0 ? n : 1;
 }
 
-int comm_expected_rank(void)
+int launcher_rank(void)
 {
     const struct launcher *launcher = launcher_find();
     if (launcher == NULL)
         return -1;
     int rank = number_in(launcher->rank);
-    return rank < comm_expected_ranks() ? rank : 0;
+    return rank < launcher_ranks() ? rank : 0;
 }
 
 const char *launcher_plugin(int i)

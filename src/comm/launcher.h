@@ -21,8 +21,8 @@ int launcher_size(const struct launcher *launcher);
 
 /* How many ranks the launcher of this process says there are; 1: no launcher.  Which of them this one is; -1: no
  * launcher. */
-int comm_expected_ranks(void);
-int comm_expected_rank(void);
+int launcher_ranks(void);
+int launcher_rank(void);
 
 /* The i-th plugin that there may be; NULL: there are no more. */
 const char *launcher_plugin(int i);

@@ -34,15 +34,15 @@ static int64_t all_gradient_bytes(const struct compiled_step *s)
 /* The most bytes of gradients that are alive at once, and the op; -1: out of memory. */
 static int64_t most_gradient_bytes(const struct compiled_step *s, int *op)
 {
-    struct moment *moments = malloc((size_t)s->prog.n_ops * sizeof *moments);
+    struct timeline_point *points = malloc((size_t)s->prog.n_ops * sizeof *points);
     int64_t most = -1;
-    if (moments != NULL && plan_timeline(&s->prog, &s->plan, moments, NULL) == SNUG_OK)
+    if (points != NULL && plan_timeline(&s->prog, &s->plan, points, NULL) == SNUG_OK)
         for (int i = 0; i < s->prog.n_ops; i++)
-            if (moments[i].bytes[ROLE_gradient] > most) {
-                most = moments[i].bytes[ROLE_gradient];
+            if (points[i].bytes[ROLE_gradient] > most) {
+                most = points[i].bytes[ROLE_gradient];
                 *op = i;
             }
-    free(moments);
+    free(points);
     return most;
 }
 

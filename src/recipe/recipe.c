@@ -334,6 +334,17 @@ static bool set_value(snug_recipe *recipe, const struct key *key, const char *va
     return false;
 }
 
+/* As few digits as bring the same number back: 0.1, not 0.10000000000000001. */
+static void add_real(struct text *out, double value)
+{
+    char digits[32];
+    int precision = 6;
+    do
+        snprintf(digits, sizeof digits, "%.*g", precision, value);
+    while (strtod(digits, NULL) != value && ++precision <= 17);
+    text_add(out, "%s", digits);
+}
+
 /* Adds the value as set_value takes it back, or nothing where the model or optimizer decides. */
 static void get_value(const snug_recipe *recipe, const struct key *key, struct text *out)
 {
@@ -347,7 +358,7 @@ static void get_value(const snug_recipe *recipe, const struct key *key, struct t
         if (key->choices != NULL && *(const double *)field == key->choices->value)
             text_add(out, "%s", key->choices->name);
         else if (!isnan(*(const double *)field))
-            text_add(out, "%.17g", *(const double *)field);
+            add_real(out, *(const double *)field);
         break;
     case CHOICE:
         for (const struct choice *c = key->choices; c->name != NULL; c++)

@@ -8,7 +8,7 @@
 #include "checkpoint/adapter.h"
 #include "train/agree.h"
 #include "compile/budget.h"
-#include "compile/default_memory.h"
+#include "train/default_memory.h"
 #include "checkpoint/weights.h"
 
 #include <math.h>

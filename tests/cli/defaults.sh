@@ -31,7 +31,7 @@ narrow() { # ARGUMENTS...: no line of standard output is wider than 80 columns
 }
 
 # --- --checkpoint auto without --memory
-check 'plan: the budget is this machine'"'"'s, less a part' says 'it is this machine' \
+check 'plan: the budget is what this process may hold' says '; --memory sets another' \
     plan gpt-nano --checkpoint auto
 check 'train says so in its header' says 'budget  ' train mlp:4-3 --checkpoint auto --steps 1
 check 'a card has its own' says 'it is the memory of one H100 80G' plan gpt2 --checkpoint auto --target h100

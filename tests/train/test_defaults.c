@@ -13,7 +13,7 @@
 
 #include "support/files.h"
 #include "support/training.h"
-#include "compile/default_memory.h"
+#include "train/default_memory.h"
 #include "compile/explain.h"
 
 static const int64_t GIB = (int64_t)1 << 30;

@@ -379,6 +379,31 @@ static void test_mean_squared_error_on_classes(void **state)
     }
 }
 
+/* Numbers are written as they are typed, and are the same to the last bit when they are read again. */
+static void test_reals_are_short_and_exact(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *typed, *written;
+    } reals[] = {
+        {"0.1", "0.1"},       {"3e-4", "0.0003"}, {"0.3333333333333333", "0.3333333333333333"},
+        {"1e-300", "1e-300"}, {"0", "0"},         {"0.1234567890123456789", NULL}};
+    for (size_t i = 0; i < sizeof reals / sizeof *reals; i++) {
+        struct snug_error err = {0};
+        struct text out = {0};
+        snug_recipe *recipe = snug_recipe_new(), *again = snug_recipe_new();
+        must(snug_recipe_set(recipe, "lr", reals[i].typed, &err), &err);
+        recipe_get(recipe, "lr", &out);
+        if (reals[i].written != NULL)
+            assert_string_equal(out.data, reals[i].written);
+        must(snug_recipe_set(again, "lr", out.data, &err), &err);
+        assert_memory_equal(&recipe->lr, &again->lr, sizeof recipe->lr);
+        text_free(&out);
+        snug_recipe_free(recipe);
+        snug_recipe_free(again);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -393,6 +418,10 @@ int main(void)
         cmocka_unit_test(test_names_in_notes),
         cmocka_unit_test(test_evaluation_is_left_alone),
         cmocka_unit_test(test_mean_squared_error_on_classes),
+<<<<<<< HEAD
+=======
+        cmocka_unit_test(test_large_batches),
+        cmocka_unit_test(test_reals_are_short_and_exact),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

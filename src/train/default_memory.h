@@ -1,8 +1,8 @@
 /*
  * default_memory.h -- the budget of a recipe that needs one and was not given any.
  */
-#ifndef SNUG_COMPILE_DEFAULT_MEMORY_H
-#define SNUG_COMPILE_DEFAULT_MEMORY_H
+#ifndef SNUG_TRAIN_DEFAULT_MEMORY_H
+#define SNUG_TRAIN_DEFAULT_MEMORY_H
 
 #include "train/trainer.h"
 

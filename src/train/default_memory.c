@@ -6,8 +6,9 @@
  *     --device cpu            of this machine, less a sixteenth for the rest of the system,
  *                             or the limit of this process's control group, if that is less
  */
-#include "compile/default_memory.h"
+#include "train/default_memory.h"
 
+#include "base/process_memory.h"
 #include "exec/plugin.h"
 #include "exec/device_assignment.h"
 #include "compile/device_rates.h"
