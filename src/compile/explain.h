@@ -4,7 +4,6 @@
 #ifndef SNUG_COMPILE_EXPLAIN_H
 #define SNUG_COMPILE_EXPLAIN_H
 
-#include "report/report.h"
 #include "compile/compile.h"
 
 enum { EXPLAIN_MOST = 4, EXPLAIN_WORDS = 256 };

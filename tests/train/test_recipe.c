@@ -418,9 +418,6 @@ int main(void)
         cmocka_unit_test(test_names_in_notes),
         cmocka_unit_test(test_evaluation_is_left_alone),
         cmocka_unit_test(test_mean_squared_error_on_classes),
-<<<<<<< HEAD
-=======
-        cmocka_unit_test(test_large_batches),
         cmocka_unit_test(test_reals_are_short_and_exact),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
