@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "cpu/gemm/gemm_bf16.h"
+#include "cpu/cpu_isa.h"
 #include "support/oprun.h"
 
 enum { SEED = 20240303 };
@@ -178,7 +178,7 @@ int main(int argc, char **argv)
     if (threads < 1 || n_rows < 1 || n_repeat < 1)
         return fprintf(stderr, "usage: %s [-e] [-r ROWS] [-n REPEATS] [THREADS]\n", argv[0]), 2;
     setenv("SNUG_CPU_LEVEL", levels[0], 1);
-    if (cpu_gemm_bf16() == NULL)
+    if (cpu_isa_find()->gemm_bf16 == NULL)
         return fprintf(stderr, "this CPU, system or build has no AMX; -e emulates it\n"), 1;
     double peak = strcmp(levels[0], "amx") == 0 ? peak_flops(threads) : NAN;
     printf("%d thread%s, tiles in registers only: %.3f TFLOP/s\n", threads, threads == 1 ? "" : "s",

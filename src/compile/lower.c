@@ -195,12 +195,13 @@ enum snug_status lower_step(const struct compile_request *q, const char *last_pa
     const struct snug_recipe *r = q->recipe;
     struct arena scratch = {0};
     double options[MAX_OPTIONS];
-    *s = (struct compiled_step){.backend =
-                                    r->device == DEVICE_cuda ? backend_cuda_table() : backend_cpu(),
-                                .facts = {.threads = recipe_threads(r),
-                                          .reference_only = r->kernels != 0,
-                                          .least_workspace = q->least_workspace,
-                                          .nondeterministic = r->nondeterministic != 0}};
+    *s = (struct compiled_step){
+        .backend = r->device == DEVICE_cuda ? backend_cuda_table() : backend_cpu(),
+        .facts = {.threads = recipe_threads(r),
+                  .reference_only = r->kernels != 0,
+                  .isa = r->device == DEVICE_cuda ? NULL : backend_cpu_isa(),
+                  .least_workspace = q->least_workspace,
+                  .nondeterministic = r->nondeterministic != 0}};
     TRY(recipe_check(r, err));
     TRY(set_sizes(q, s, err));
     TRY(recipe_options(r, options, err));

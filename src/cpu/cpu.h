@@ -70,7 +70,6 @@ struct cpu_loops {
                  float *c, bool add, float *work);
     double (*fma_flops)(int threads, int64_t n_rounds); /* operations made: for the limits */
 };
-const struct cpu_loops *cpu_loops(void); /* of the level in use */
 
 #define CPU_DECLARE(level)                                                              \
     extern const struct cpu_loops simd_loops_##level;                                   \

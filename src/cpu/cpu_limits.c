@@ -8,7 +8,7 @@
 #include "cpu/cpu.h"
 
 #include "base/clock.h"
-#include "cpu/gemm/gemm_bf16.h"
+#include "cpu/cpu_isa.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -30,12 +30,13 @@ static double best_flops(double (*make)(int threads, int64_t n_rounds), int thre
 }
 
 /* 0 unless the tiles in use are the CPU's own. */
-static double best_tile_flops(int threads)
+static double best_tile_flops(const struct cpu_isa *isa, int threads)
 {
 #if defined(SNUG_AMX)
-    if (cpu_gemm_bf16() == gemm_bf16_amx)
+    if (isa->gemm_bf16 == gemm_bf16_amx)
         return best_flops(tile_flops_amx, threads, 100000);
 #endif
+    (void)isa;
     (void)threads;
     return 0;
 }
@@ -77,6 +78,7 @@ static void keep_best(double *best, double bytes, double begin, double end)
 bool cpu_measure(const struct device_facts *facts, struct device_limits *limits)
 {
     const int64_t n_bytes = (int64_t)128 << 20; /* larger than any cache */
+    const struct cpu_isa *isa = cpu_isa_of(facts);
     int threads = facts->threads;
     unsigned char *from = malloc((size_t)n_bytes), *to = malloc((size_t)n_bytes);
     bool ok = from != NULL && to != NULL;
@@ -97,8 +99,8 @@ bool cpu_measure(const struct device_facts *facts, struct device_limits *limits)
             keep_best(&limits->copy_bytes, 2 * (double)n_bytes, read, copied);
             keep_best(&limits->update_bytes, 2 * (double)n_bytes, copied, updated);
         }
-        limits->f32_flops = best_flops(cpu_loops()->fma_flops, threads, 1 << 20);
-        limits->bf16_flops = best_tile_flops(threads);
+        limits->f32_flops = best_flops(isa->loops->fma_flops, threads, 1 << 20);
+        limits->bf16_flops = best_tile_flops(isa, threads);
     }
     free(from);
     free(to);

@@ -10,11 +10,14 @@
 
 #include "ir/program.h"
 
+struct cpu_isa;
 struct device; /* a device that is open: its streams, the handles of its libraries */
 
 struct device_facts { /* declared, so that a plan can be made anywhere */
     int threads;
     bool reference_only; /* plain loops for every op */
+    /* The CPU's instructions, found when a step is compiled; NULL: by whoever needs them (cpu/cpu_isa.h). */
+    const struct cpu_isa *isa;
     /* Of the rows that can run an op, the one that books least: for a program that is to fit a given arena. */
     bool least_workspace;
     bool nondeterministic; /* the order of sums may change from run to run, if that is faster */
@@ -271,7 +274,9 @@ bool backend_cpu_has_reference(enum op_kind kind);
 /* One line a library: "oneDNN 2.6.3 (avx512 cap)", "OpenMP 4.5", "isa avx512"... */
 struct text;
 void backend_cpu_describe(struct text *out);
-/* The kernels in use, for what is kept about them: "v4", "v4 and amx". */
+/* Which instructions kernels are to use: what the CPU has and SNUG_CPU_LEVEL allows. */
+const struct cpu_isa *backend_cpu_isa(void);
+/* The same in words, for what is kept about them: "v4", "v4 and amx". */
 void backend_cpu_level(struct text *out);
 
 #endif

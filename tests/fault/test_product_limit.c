@@ -18,7 +18,7 @@
 
 #include <cmocka.h>
 
-#include "cpu/cpu.h"
+#include "cpu/cpu_isa.h"
 #include "cpu/gemm/gemm.h"
 #include "support/signals.h"
 
@@ -44,7 +44,7 @@ static int64_t size_now(void)
 static enum snug_status multiply(struct snug_error *err)
 {
     struct gemm *gemm;
-    enum snug_status status = gemm_prepare(&shape, 1, &gemm, err);
+    enum snug_status status = gemm_prepare(&shape, 1, cpu_isa_find()->loops, &gemm, err);
     if (status == SNUG_OK)
         status = gemm_run(gemm, a, b, c, false, work, err);
     if (status == SNUG_OK)

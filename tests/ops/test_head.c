@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
+#include "cpu/cpu_isa.h"
 #include "cpu/gemm/lm_head_bf16.h"
 
 enum { WIDTH = 40, CLASSES = 70, GUARD = 64, DX_BEGIN = 3, DW_BEGIN = 5 };
@@ -83,7 +84,7 @@ static struct head_result run_head(const struct head_case *c, bool twice, const 
     unsigned char *work = aligned_alloc(64, bytes + GUARD);
     assert_non_null(work);
     memset(work, 0x5a, bytes + GUARD);
-    lm_head_bf16_run(&head, &operands, gemm_bf16_emulated, cpu_loops(), work);
+    lm_head_bf16_run(&head, &operands, gemm_bf16_emulated, cpu_isa_find()->loops, work);
     for (int i = 0; i < GUARD; i++)
         assert_int_equal(work[bytes + (size_t)i], 0x5a);
     for (int64_t i = 0; i < n_dx; i++)
@@ -213,7 +214,7 @@ static void test_a_sum_of_nothing(void **state)
                                                  .dw = {DTYPE_f32, dw, 0}};
         void *work = aligned_alloc(64, (lm_head_bf16_work_bytes(&head) + 63) / 64 * 64);
         assert_non_null(work);
-        lm_head_bf16_run(&head, &operands, gemm_bf16_emulated, cpu_loops(), work);
+        lm_head_bf16_run(&head, &operands, gemm_bf16_emulated, cpu_isa_find()->loops, work);
         free(work);
         for (int j = 0; j < WIDE; j++)
             assert_true(isfinite(dx[j]) && isfinite(dw[j]) && isfinite(dw[WIDE + j]));

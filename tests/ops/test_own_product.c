@@ -21,6 +21,7 @@
 #define SNUG_LEVEL          emulated
 #define SNUG_EMULATED_LANES 16
 #include "cpu/simd/simd_gemm.c"
+#include "cpu/cpu_isa.h"
 
 enum { GUARD_FLOATS = 64 };
 
@@ -136,7 +137,7 @@ static void test_levels(void **state)
     for (int i = 0; i < 3; i++) {
         setenv("SNUG_CPU_LEVEL", levels[i],
                1); /* what this CPU has not is the highest that it has */
-        const struct cpu_loops *loops = cpu_loops();
+        const struct cpu_loops *loops = cpu_isa_find()->loops;
         if (loops != before)
             check_shapes(loops->gemm, levels[i]);
         before = loops;

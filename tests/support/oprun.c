@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "cpu/gemm/gemm_bf16.h"
+#include "cpu/cpu_isa.h"
 
 /* ---- levels --------------------------------------------------------------------------------- */
 
@@ -23,7 +23,7 @@ bool oprun_set_level(const char *level)
         return true;
     }
     setenv("SNUG_CPU_LEVEL", level, 1);
-    bool is_there = strncmp(level, "amx", 3) != 0 || cpu_gemm_bf16() != NULL;
+    bool is_there = strncmp(level, "amx", 3) != 0 || cpu_isa_find()->gemm_bf16 != NULL;
     if (!is_there && !said) {
         printf("level %s is skipped: this CPU, system or build has no AMX\n", level);
         said = true;

@@ -131,7 +131,4 @@ extern const struct attention_bf16_fns attention_bf16_emulated;
 extern const struct attention_bf16_fns attention_bf16_emulated_v4, attention_bf16_amx;
 #endif
 
-/* Those in use; NULL: this CPU, or the level asked for, has no tiles. */
-const struct attention_bf16_fns *cpu_attention_bf16(void);
-
 #endif

@@ -27,6 +27,7 @@ struct gemm_shape {
 };
 
 struct gemm;
+struct cpu_loops;
 
 /* The name of the rows that are made with it, whoever makes a matmul of theirs. */
 #if defined(SNUG_ONEDNN)
@@ -36,7 +37,9 @@ struct gemm;
 #endif
 
 size_t gemm_work_bytes(const struct gemm_shape *shape, int threads);
-enum snug_status gemm_prepare(const struct gemm_shape *shape, int threads, struct gemm **gemm,
+/* loops: of the compiled step's instructions, for what our own make. */
+enum snug_status gemm_prepare(const struct gemm_shape *shape, int threads,
+                              const struct cpu_loops *loops, struct gemm **gemm,
                               struct snug_error *err);
 void gemm_release(struct gemm *gemm); /* NULL is fine */
 /* add: +=, else =.  work: what gemm_work_bytes said, 64-byte aligned. */

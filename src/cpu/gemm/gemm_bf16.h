@@ -160,9 +160,6 @@ gemm_bf16_fn gemm_bf16_emulated;
 gemm_bf16_fn gemm_bf16_emulated_v4, gemm_bf16_amx;
 #endif
 
-/* The one in use; NULL: this CPU, or the level asked for, has no tiles. */
-gemm_bf16_fn *cpu_gemm_bf16(void);
-
 /* y = gelu(x) with the bits that a matmul with that activation gives; y may be x. */
 struct gelu_bf16 {
     void (*run)(int64_t n, const uint16_t *x, uint16_t *y);
@@ -171,6 +168,5 @@ extern const struct gelu_bf16 gelu_bf16_emulated;
 #if defined(SNUG_AMX)
 extern const struct gelu_bf16 gelu_bf16_emulated_v4, gelu_bf16_amx;
 #endif
-const struct gelu_bf16 *cpu_gelu_bf16(void); /* NULL with cpu_gemm_bf16 */
 
 #endif

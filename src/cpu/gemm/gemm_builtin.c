@@ -31,13 +31,14 @@ size_t gemm_work_bytes(const struct gemm_shape *shape, int threads)
     return gemm_plain_work_bytes(shape, threads);
 }
 
-enum snug_status gemm_prepare(const struct gemm_shape *shape, int threads, struct gemm **gemm,
+enum snug_status gemm_prepare(const struct gemm_shape *shape, int threads,
+                              const struct cpu_loops *loops, struct gemm **gemm,
                               struct snug_error *err)
 {
     *gemm = malloc(sizeof **gemm);
     if (*gemm == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "no memory to prepare a matmul");
-    **gemm = (struct gemm){*shape, gemm_threads(shape, threads), cpu_loops()};
+    **gemm = (struct gemm){*shape, gemm_threads(shape, threads), loops};
     return SNUG_OK;
 }
 

@@ -339,13 +339,13 @@ static dnnl_status_t make_call(struct gemm *gemm, int64_t k, bool add, struct ca
 
 /* On registers of 16 our own loops are the faster ones, once B is packed for enough rows; but their
  * tiles are wide, and what a narrow C leaves of the last one is computed for nothing. */
-static bool own_loops_win(const struct gemm_shape *shape)
+static bool own_loops_win(const struct gemm_shape *shape, const struct cpu_loops *loops)
 {
     enum { LANES = 16, LEAST_ROWS = 300 };
     int64_t m = shape->chosen_by_m > 0 ? shape->chosen_by_m : shape->m;
     int64_t n_strips = (shape->n + GEMM_STRIP_COLS - 1) / GEMM_STRIP_COLS;
     bool is_wide = 4 * (n_strips * GEMM_STRIP_COLS - shape->n) <= shape->n;
-    return cpu_loops()->lanes >= LANES && m >= LEAST_ROWS && is_wide;
+    return loops->lanes >= LANES && m >= LEAST_ROWS && is_wide;
 }
 
 /* Every call that gemm_run can make: the first piece sets unless it may add, later ones add. */
@@ -395,7 +395,8 @@ static bool has_room_to_prepare(void)
     return room != MAP_FAILED && munmap(room, PREPARE_BYTES) == 0;
 }
 
-enum snug_status gemm_prepare(const struct gemm_shape *shape, int threads, struct gemm **gemm,
+enum snug_status gemm_prepare(const struct gemm_shape *shape, int threads,
+                              const struct cpu_loops *loops, struct gemm **gemm,
                               struct snug_error *err)
 {
     struct gemm *made = calloc(1, sizeof *made);
@@ -404,8 +405,8 @@ enum snug_status gemm_prepare(const struct gemm_shape *shape, int threads, struc
         return snug_fail(err, SNUG_NO_MEMORY, "no memory to prepare a matmul");
     made->shape = *shape;
     made->threads = gemm_threads(shape, threads);
-    if (own_loops_win(shape)) {
-        made->plain = cpu_loops();
+    if (own_loops_win(shape, loops)) {
+        made->plain = loops;
         return SNUG_OK;
     }
     if (!has_room_to_prepare()) {
@@ -430,7 +431,7 @@ enum snug_status gemm_prepare(const struct gemm_shape *shape, int threads, struc
         *gemm = NULL;
         return snug_fail(err, SNUG_NO_MEMORY, "oneDNN: no memory to prepare a matmul");
     }
-    made->plain = cpu_loops();
+    made->plain = loops;
     return SNUG_OK;
 }
 

@@ -14,6 +14,7 @@
  * the workspace is enough for both, so that a plan does not depend on the machine that makes it.
  */
 #include "cpu/cpu.h"
+#include "cpu/cpu_isa.h"
 #include "cpu/gemm/gemm_bf16.h"
 
 #include <stdlib.h>
@@ -227,17 +228,18 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
         return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to prepare it",
                          op_infos[op->kind].name);
     p->layout = layout_of(prog, op, facts);
+    const struct cpu_isa *isa = cpu_isa_of(facts);
     p->threads = facts->threads;
-    p->loops = cpu_loops();
-    p->gemm_bf16 = p->layout.tiled.fits ? cpu_gemm_bf16() : NULL;
+    p->loops = isa->loops;
+    p->gemm_bf16 = p->layout.tiled.fits ? isa->gemm_bf16 : NULL;
     enum snug_status status = SNUG_OK;
     int64_t tail_rows = p->layout.n_rows % p->layout.chunk_rows;
     if (output(prog, op, 0) != NULL && p->gemm_bf16 == NULL) {
         struct gemm_shape full = shape_for(&p->layout, p->layout.chunk_rows);
         struct gemm_shape tail = shape_for(&p->layout, tail_rows);
-        status = gemm_prepare(&full, p->threads, &p->full, err);
+        status = gemm_prepare(&full, p->threads, p->loops, &p->full, err);
         if (status == SNUG_OK && tail_rows > 0)
-            status = gemm_prepare(&tail, p->threads, &p->tail, err);
+            status = gemm_prepare(&tail, p->threads, p->loops, &p->tail, err);
     }
     if (status == SNUG_OK)
         *prepared = p;

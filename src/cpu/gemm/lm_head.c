@@ -28,6 +28,7 @@
  * of the two that it replaces, but on tiles, where it sums exponentials of other differences.
  */
 #include "cpu/cpu.h"
+#include "cpu/cpu_isa.h"
 #include "cpu/gemm/lm_head_bf16.h"
 #include "cpu/ref/ref.h"
 
@@ -258,14 +259,16 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
         return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to prepare it",
                          op_infos[op->kind].name);
     p->layout = layout_of(prog, op, facts);
+    const struct cpu_isa *isa = cpu_isa_of(facts);
     p->threads = facts->threads;
-    p->loops = cpu_loops();
-    p->gemm_bf16 = p->layout.fits_tiles ? cpu_gemm_bf16() : NULL;
+    p->loops = isa->loops;
+    p->gemm_bf16 = p->layout.fits_tiles ? isa->gemm_bf16 : NULL;
     struct gemm_shape shape;
     enum snug_status status = SNUG_OK;
     for (int i = 0; i < PART_COUNT * 4 && status == SNUG_OK && p->gemm_bf16 == NULL; i++)
         if (nth_shape(&p->layout, i / 4, i / 2 % 2, i % 2, &shape))
-            status = gemm_prepare(&shape, p->threads, &p->gemms[i / 4][i / 2 % 2][i % 2], err);
+            status =
+                gemm_prepare(&shape, p->threads, p->loops, &p->gemms[i / 4][i / 2 % 2][i % 2], err);
     if (status == SNUG_OK)
         *prepared = p;
     else

@@ -36,6 +36,7 @@
 #define SNUG_CPU_SIMD_SIMD_ATTENTION_H
 
 #include "cpu/amx/attention_bf16.h"
+#include "cpu/cpu_isa.h"
 #include "cpu/dropout_mask.h"
 #include "cpu/simd/simd_common.h"
 #include "cpu/simd/simd_tile.h"
@@ -200,12 +201,12 @@ static inline enum snug_status prepare_attention(const struct program *prog, con
                                                  const struct device_facts *facts, void **prepared,
                                                  struct snug_error *err)
 {
-    (void)facts, (void)err;
+    (void)err;
     const struct tensor *qkv = program_tensor(prog, op->in[op->kind == OP_attention ? 0 : 1]);
     struct shape_of_attention sizes = sizes_of(&qkv->shape, &op->attrs);
     struct attention_bf16 shape = shape16(&sizes);
     bool on_tiles = suits_tiles(prog, op) && attention_bf16_serves(&shape);
-    *prepared = on_tiles ? (void *)cpu_attention_bf16() : NULL;
+    *prepared = on_tiles ? (void *)cpu_isa_of(facts)->attention_bf16 : NULL;
     return SNUG_OK;
 }
 

@@ -10,6 +10,7 @@
  */
 #include "base/quant_map.h"
 #include "cpu/dropout_mask.h"
+#include "cpu/cpu_isa.h"
 #include "cpu/simd/simd_common.h"
 #include "cpu/gemm/gemm_bf16.h"
 
@@ -79,11 +80,10 @@ static enum snug_status prepare_act(const struct program *prog, const struct op 
                                     const struct device_facts *facts, void **prepared,
                                     struct snug_error *err)
 {
-    (void)facts;
     (void)err;
     bool in_bf16 = program_tensor(prog, op->in[0])->dtype == DTYPE_bf16 &&
                    program_tensor(prog, op->out[0])->dtype == DTYPE_bf16;
-    *prepared = in_bf16 && op->attrs.act == ACT_gelu ? (void *)cpu_gelu_bf16() : NULL;
+    *prepared = in_bf16 && op->attrs.act == ACT_gelu ? (void *)cpu_isa_of(facts)->gelu_bf16 : NULL;
     return SNUG_OK;
 }
 

@@ -8,6 +8,7 @@
 #ifndef SNUG_CPU_SIMD_SIMD_GRAD_W_H
 #define SNUG_CPU_SIMD_SIMD_GRAD_W_H
 
+#include "cpu/cpu_isa.h"
 #include "cpu/simd/simd_common.h"
 
 enum {
@@ -85,7 +86,8 @@ static void sum_bias(const struct kernel_call *call)
     const struct operand *dy = &call->in[1], *dbias = &call->out[1];
     const struct shape *shape = &dy->tensor->shape;
     if (call->op->n_out > 1 && dbias->data != NULL)
-        cpu_loops()->sum_columns(call->facts->threads, span_of(dy, 0), shape_rows(shape),
+        cpu_isa_of(call->facts)
+            ->loops->sum_columns(call->facts->threads, span_of(dy, 0), shape_rows(shape),
                                  shape_last(shape), span_of(dbias, 0), call->add);
 }
 

@@ -7,6 +7,7 @@
  */
 #include <stdlib.h>
 
+#include "cpu/cpu_isa.h"
 #include "cpu/simd/simd_common.h"
 #include "cpu/gemm/gemm_bf16.h"
 
@@ -157,14 +158,15 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
         return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to prepare it",
                          op_infos[op->kind].name);
     (void)list_gemms(prog, op, &p->list);
-    p->loops = cpu_loops();
+    const struct cpu_isa *isa = cpu_isa_of(facts);
+    p->loops = isa->loops;
     if (op->kind != OP_orthogonalize)
         spectral_load();
-    p->gemm_bf16 = op->kind == OP_orthogonalize ? cpu_gemm_bf16() : NULL;
+    p->gemm_bf16 = op->kind == OP_orthogonalize ? isa->gemm_bf16 : NULL;
     enum snug_status status = SNUG_OK;
     for (int i = 0; i < p->list.n && p->gemm_bf16 == NULL && status == SNUG_OK; i++) {
         struct gemm_shape shape = shape_of(&p->list.at[i]);
-        status = gemm_prepare(&shape, facts->threads, &p->made[i], err);
+        status = gemm_prepare(&shape, facts->threads, p->loops, &p->made[i], err);
     }
     if (status == SNUG_OK)
         *prepared = p;
