@@ -72,7 +72,7 @@ static enum snug_status compare(const struct opcase *c, int op_index, int thread
         struct row_run run = {.facts = {.threads = threads}, .inplace = -1, .n_repeat = n_repeat};
         run.add = op->kind == OP_linear_grad_w && out->dtype == DTYPE_f32;
         setenv("SNUG_CPU_LEVEL", levels[i], 1);
-        run.row = backend_cpu()->choose(&c->prog, op, &run.facts);
+        run.row = backend_choose(backend_cpu(), &c->prog, op, &run.facts);
         struct run_modes modes = backend_cpu()->run_begin(&run.facts);
         status = oprun(c, op_index, &run, &result[i], err);
         backend_cpu()->run_end(&run.facts, &modes);
@@ -141,8 +141,8 @@ static enum snug_status time_attention(int n_rows, int threads, int n_repeat,
         const struct device_facts one_thread = {.threads = 1};
         status = compare(&c, i, threads, n_repeat, levels, totals, err);
         if (status == SNUG_OK && i + 1 < c.prog.n_ops)
-            status =
-                oprun_step(&c, i, backend_cpu()->choose(&c.prog, &c.prog.ops[i], &one_thread), err);
+            status = oprun_step(
+                &c, i, backend_choose(backend_cpu(), &c.prog, &c.prog.ops[i], &one_thread), err);
     }
     opcase_free(&c);
     return status;

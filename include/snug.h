@@ -221,7 +221,8 @@ SNUG_API void snug_fit_point(const snug_fit *fit, int index, struct snug_fit_poi
 SNUG_API char *snug_fit_text(const snug_fit *fit, int whole_frontier, int color);
 SNUG_API char *snug_fit_json(const snug_fit *fit);
 
-/* The program in text after the named pass ("model" before any, "last" after all). */
+/* The program in text after the named pass ("model" before any, "last" after all).  "kernels": a line for each op
+ * with the kernel that runs it and the bytes of its workspace. */
 SNUG_API enum snug_status snug_dump(const snug_model *model, const snug_recipe *recipe,
                                     const char *after_pass, char **text, struct snug_error *err);
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Do two builds of snug train to the same bits, from the same plans, with the same kernels?
-# usage: tools/compare-builds.sh BEFORE AFTER [RECIPE-NUMBER...]      folders that `make` has run in
+# usage: tools/compare-builds.sh BEFORE AFTER [plans] [cuda] [RECIPE-NUMBER...]      folders that `make` has run in
 #
 # Trains 24 recipes (models x precisions x optimizers x techniques, reference and fast kernels, 1 and 2 ranks) for
 # five steps with each build, from the same seeds, and compares model.safetensors, optimizer.safetensors and the
 # losses byte for byte, and the bytes of `plan --json`.  `snug bench cpu` is not used: it measures.
-# Kernels are compared by tools/dump-kernels.sh where both builds have it.
+# The kernel and the workspace of every op are compared too where both builds know `plan --dump kernels`: for the
+# CPU and, with "cuda", for --device cuda as well (a plan needs no GPU).  "plans": nothing is trained.
 # Prints a line a recipe and the count; status 1 if any differ.
 set -u
 if [ $# -lt 2 ]; then
@@ -14,6 +15,11 @@ if [ $# -lt 2 ]; then
 fi
 before=$(cd "$1" && pwd) after=$(cd "$2" && pwd)
 shift 2
+only_plans=0 devices=cpu
+while [ "${1-}" = plans ] || [ "${1-}" = cuda ]; do
+    [ "$1" = plans ] && only_plans=1 || devices="cpu cuda"
+    shift
+done
 export OMP_WAIT_POLICY=passive LC_ALL=C
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
@@ -49,19 +55,36 @@ recipes=(
     "2 gpt-nano TEXT --batch 4 --seq 64 --pipeline pipedream --micro-batch 1 --precision bf16"
 )
 
+knows_kernels() { "$1/snug" plan mlp --dump kernels >/dev/null 2>&1; }
+dumps=0
+if knows_kernels "$before" && knows_kernels "$after"; then dumps=1; fi
+
+# kernels BUILD MODEL FLAGS...: a line for each op, without the alignment
+kernels() {
+    local build=$1 model=$2 device
+    shift 2
+    for device in $devices; do
+        echo "$device"
+        "$build/snug" plan "$model" --threads 1 "$@" --device "$device" --dump kernels 2>&1 | tr -s ' ' | sed 's/^ //'
+    done
+}
 # train BUILD RECIPE OUT: five steps
 train() {
     local build=$1 out=$3 ranks model data flags start=()
     read -r ranks model data flags <<<"$2"
     [ "$data" != TEXT ] || data=$text
     [ "$ranks" -eq 1 ] || start=(mpirun --allow-run-as-root --oversubscribe -n "$ranks")
+    [ "$only_plans" -eq 0 ] || mkdir -p "$out"
     # shellcheck disable=SC2086 # flags are words
-    "${start[@]}" "$build/snug" train "$model" "$data" --threads 1 $flags --steps 5 --out "$out" --quiet \
-        >"$out.log" 2>&1 </dev/null || { sed 's/^/  | /' "$out.log"; return 1; }
+    [ "$only_plans" -eq 1 ] ||
+        "${start[@]}" "$build/snug" train "$model" "$data" --threads 1 $flags --steps 5 --out "$out" --quiet \
+            >"$out.log" 2>&1 </dev/null || { sed 's/^/  | /' "$out.log"; return 1; }
     [ "$ranks" -eq 1 ] || flags="$flags --ranks $ranks"
     # shellcheck disable=SC2086
     "$build/snug" plan "$model" --threads 1 $flags --json >"$out/compared.json" 2>"$out.log" ||
         { sed 's/^/  | /' "$out.log"; return 1; }
+    # shellcheck disable=SC2086
+    [ "$dumps" -eq 0 ] || kernels "$build" "$model" $flags >"$out/kernels"
 }
 # losses OUT: what a step computed, without what it took
 losses() { sed -E 's/"(ms|tokens_per_s|samples_per_s)": *[^,}]*//g' "$1/metrics.jsonl"; }
@@ -74,16 +97,25 @@ for i in "${!recipes[@]}"; do
     n=$((n + 1)) verdict=same
     train "$before" "${recipes[i]}" "$dir/b$i" && train "$after" "${recipes[i]}" "$dir/a$i" || verdict="not run"
     if [ "$verdict" = same ]; then
-        for file in model.safetensors optimizer.safetensors; do
-            cmp -s "$dir/b$i/$file" "$dir/a$i/$file" || verdict="$file differs"
-        done
-        [ "$(losses "$dir/b$i")" = "$(losses "$dir/a$i")" ] || verdict="losses differ"
+        if [ "$only_plans" -eq 0 ]; then
+            for file in model.safetensors optimizer.safetensors; do
+                cmp -s "$dir/b$i/$file" "$dir/a$i/$file" || verdict="$file differs"
+            done
+            [ "$(losses "$dir/b$i")" = "$(losses "$dir/a$i")" ] || verdict="losses differ"
+            [ -s "$dir/b$i/model.safetensors" ] || verdict="nothing was saved"
+        fi
         [ "$(bytes "$dir/b$i")" = "$(bytes "$dir/a$i")" ] || verdict="plans differ"
-        [ -s "$dir/b$i/model.safetensors" ] || verdict="nothing was saved"
+        if [ "$dumps" -eq 1 ] && ! diff "$dir/b$i/kernels" "$dir/a$i/kernels" >"$dir/diff"; then
+            verdict="kernels differ"
+            head -5 "$dir/diff" | sed 's/^/  | /'
+        fi
     fi
     [ "$verdict" != same ] || n_same=$((n_same + 1))
     printf '%-16s %2d  %s\n' "$verdict" $((i + 1)) "${recipes[i]}"
     rm -rf "$dir/b$i" "$dir/a$i"
 done
-echo "$n_same of $n recipes: the same weights, states, losses and plans"
+compared="weights, states, losses and plans"
+[ "$only_plans" -eq 0 ] || compared=plans
+[ "$dumps" -eq 1 ] && compared="$compared, and kernels for $devices" || compared="$compared (kernels were not compared)"
+echo "$n_same of $n recipes: the same $compared"
 [ "$n_same" -eq "$n" ] && [ "$n" -gt 0 ]

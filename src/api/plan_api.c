@@ -13,6 +13,7 @@
 #include "compile/device_rates.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 struct snug_plan {
     struct compiled_step compiled;
@@ -285,10 +286,14 @@ enum snug_status snug_dump(const snug_model *model, const snug_recipe *recipe,
     struct compiled_step s;
     struct snug_recipe own = *recipe;
     struct compile_request q = {.model = model, .recipe = &own, .train = true};
+    bool of_kernels = strcmp(after_pass, "kernels") == 0;
     TRY(adapter_read_recipe(&own, err));
-    TRY(compile_program(&q, after_pass, &s, err));
+    TRY(compile_program(&q, of_kernels ? NULL : after_pass, &s, err));
     struct text out = {0};
-    program_dump(&s.prog, &out);
+    if (of_kernels)
+        compiled_step_kernels(&s, &out);
+    else
+        program_dump(&s.prog, &out);
     compiled_step_free(&s);
     *text = text_take(&out);
     return *text == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory") : SNUG_OK;

@@ -71,7 +71,7 @@ static const struct topic topics[] = {
      "  --json          the plan (its timeline, the compared plans) as JSON\n"
      "  --quiet         the total alone\n"
      "  --dump PASS     the program in text after a pass: model before any, last\n"
-     "                  after all\n",
+     "                  after all; kernels: the kernel and workspace of each op\n",
      true},
     {"fit",
      "usage: snug fit MODEL --memory SIZE [recipe] [--allow KEYS] [--frontier] ...\n"

@@ -53,7 +53,7 @@ enum snug_status compile_step(const struct compile_request *request, struct comp
                               struct snug_error *err);
 void compiled_step_free(struct compiled_step *compiled);
 
-/* The program after the named pass, without a plan. */
+/* The program after the named pass, without a plan; NULL: after all, and every op has a kernel. */
 enum snug_status compile_program(const struct compile_request *request, const char *last_pass,
                                  struct compiled_step *compiled, struct snug_error *err);
 
@@ -82,6 +82,8 @@ void compiled_step_ledger(const struct compiled_step *compiled, const struct snu
 
 /* thread_bytes.c: does a workspace of this program depend on how many threads there are? */
 bool compiled_step_has_thread_bytes(const struct compiled_step *compiled);
+/* A line for each op: its place, what it does, its kernel, the bytes of its workspace, what it makes. */
+void compiled_step_kernels(const struct compiled_step *compiled, struct text *out);
 
 /* "batch 32 x 1024 in 4 micro-batches, bf16, adamw" */
 void compiled_step_describe(const struct compiled_step *compiled, const struct snug_recipe *recipe,

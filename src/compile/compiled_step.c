@@ -5,7 +5,11 @@
 
 #include "exec/collective_plan.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
 
 void compiled_step_free(struct compiled_step *s)
 {
@@ -78,6 +82,52 @@ void compiled_step_ledger(const struct compiled_step *s, const struct snug_recip
         .offloaded = p->pool_bytes,
         .idle_share = compiled_step_bubble(s, recipe),
     };
+}
+
+static int wider(int width, const char *word)
+{
+    int n = (int)strlen(word);
+    return n > width ? n : width;
+}
+
+static const char *result_of(const struct program *prog, const struct op *op)
+{
+    for (int k = 0; k < op->n_out; k++)
+        if (op->out[k] != TENSOR_NONE)
+            return prog->tensors[op->out[k]].name;
+    return "-";
+}
+
+static int64_t workspace_of(const struct program *prog, const struct op *op)
+{
+    return op->work == TENSOR_NONE ? 0 : tensor_bytes(prog, op->work);
+}
+
+static int wider_number(int width, int64_t number)
+{
+    char digits[24];
+    snprintf(digits, sizeof digits, "%lld", (long long)number);
+    return wider(width, digits);
+}
+
+/* The result is last: a long name moves nothing. */
+void compiled_step_kernels(const struct compiled_step *s, struct text *out)
+{
+    const struct program *prog = &s->prog;
+    int index = wider_number(1, prog->n_ops), op = wider(0, "op"), kernel = wider(0, "kernel"),
+        bytes = wider(0, "workspace");
+    for (int i = 0; i < prog->n_ops; i++) {
+        op = wider(op, op_infos[prog->ops[i].kind].name);
+        kernel = wider(kernel, s->backend->kernel(prog->ops[i].kernel)->name);
+        bytes = wider_number(bytes, workspace_of(prog, &prog->ops[i]));
+    }
+    text_add(out, "%*s  %-*s  %-*s  %*s  %s\n", index, "#", op, "op", kernel, "kernel", bytes,
+             "workspace", "result");
+    for (int i = 0; i < prog->n_ops; i++)
+        text_add(out, "%*d  %-*s  %-*s  %*lld  %s\n", index, i, op,
+                 op_infos[prog->ops[i].kind].name, kernel,
+                 s->backend->kernel(prog->ops[i].kernel)->name, bytes,
+                 (long long)workspace_of(prog, &prog->ops[i]), result_of(prog, &prog->ops[i]));
 }
 
 void compiled_step_describe(const struct compiled_step *s, const struct snug_recipe *recipe,

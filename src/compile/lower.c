@@ -11,28 +11,21 @@
 
 static const int64_t default_batch_language = 8, default_batch_other = 128;
 
-static size_t workspace_of(const void *device, const struct program *prog, const struct op *op)
+static struct kernel_choice choose_kernel(const void *device, const struct program *prog,
+                                          const struct op *op)
 {
     const struct compiled_step *s = device;
-    if (op_is_collective(op->kind))
-        return (size_t)collective_work_bytes(prog, op);
-    const struct kernel *kernel = s->backend->choose(prog, op, &s->facts);
-    return kernel == NULL || kernel->workspace_bytes == NULL
-               ? 0
-               : kernel->workspace_bytes(prog, op, &s->facts);
-}
-
-static bool wants_no_alias(const void *device, const struct program *prog, const struct op *op)
-{
-    const struct compiled_step *s = device;
-    const struct kernel *kernel = s->backend->choose(prog, op, &s->facts);
-    return kernel != NULL && kernel->no_alias != NULL && kernel->no_alias(prog, op);
+    struct kernel_choice choice = backend_choice(s->backend, prog, op, &s->facts);
+    if (op_is_collective(op->kind)) /* a bucket, whoever carries it out */
+        choice = (struct kernel_choice){.kernel = choice.kernel,
+                                        .workspace_bytes = (size_t)collective_work_bytes(prog, op)};
+    return choice;
 }
 
 static bool sums_columns(const void *device, const struct program *prog, const struct op *op)
 {
     const struct compiled_step *s = device;
-    const struct kernel *kernel = s->backend->choose(prog, op, &s->facts);
+    const struct kernel *kernel = backend_choose(s->backend, prog, op, &s->facts);
     return kernel != NULL && kernel->sums_columns != NULL && kernel->sums_columns(prog, op);
 }
 
@@ -122,12 +115,12 @@ static int64_t count_trained(const struct program *prog)
     return n;
 }
 
-/* What cannot run is not planned either.  The CPU has a kernel for every op. */
+/* What cannot run is not planned either.  Only a GPU may lack a kernel. */
 static enum snug_status check_kernels(const struct compiled_step *s, struct snug_error *err)
 {
-    for (int i = 0; compiled_step_is_on_gpu(s) && i < s->prog.n_ops; i++) {
+    for (int i = 0; i < s->prog.n_ops; i++) {
         const struct op *op = &s->prog.ops[i];
-        if (s->backend->choose(&s->prog, op, &s->facts) == NULL)
+        if (op->kernel == 0)
             return snug_fail(err, SNUG_UNSUPPORTED,
                              "op %d (%s): --device %s has no kernel for it; use --device cpu", i,
                              op_infos[op->kind].name, s->backend->name);
@@ -253,8 +246,7 @@ enum snug_status lower_step(const struct compile_request *q, const char *last_pa
             .offload = (unsigned)r->offload,
             .run = q->over != NULL ? &q->over->prog : NULL,
             .averages_only = q->averages_only,
-            .workspace_bytes = workspace_of,
-            .no_alias = wants_no_alias,
+            .choose_kernel = choose_kernel,
             .sums_columns = sums_columns,
             .device = s};
         status = pass_run(&s->prog, &env, last_pass);
@@ -280,11 +272,8 @@ enum snug_status compile_plan(struct compiled_step *s, struct snug_error *err)
 {
     struct arena scratch = {0};
     struct device_rates rates = rates_generic_cpu(s->facts.threads);
-    struct pass_env env = {.scratch = &scratch,
-                           .err = err,
-                           .workspace_bytes = workspace_of,
-                           .no_alias = wants_no_alias,
-                           .device = s};
+    struct pass_env env = {
+        .scratch = &scratch, .err = err, .choose_kernel = choose_kernel, .device = s};
     enum snug_status status = pass_book(&s->prog, &env);
     arena_free(&scratch);
     return status != SNUG_OK ? status

@@ -22,47 +22,46 @@
 
 enum { HUGE_PAGE_BYTES = 2 << 20, FLUSH_AND_ZERO_DENORMALS = 0x8040 };
 
+/* The first two are on matmuls, then come those of each level, lowest first, then the reference. */
 #define FAMILY_FN(family, level) simd_##family##_kernels_##level,
-#define LEVEL_FAMILIES(level) \
-    static kernels_fn *const families_##level[] = {SIMD_FAMILIES(FAMILY_FN, level)};
-LEVEL_LIST(LEVEL_FAMILIES)
-
-static const struct level {
-    const char *name;
-    kernels_fn *const *families;
-} levels[N_CPU_LEVELS] = {
-#define LEVEL_ROW(level) {#level, families_##level},
-    LEVEL_LIST(LEVEL_ROW)
-#undef LEVEL_ROW
+#define LEVEL_FAMILIES(level)    SIMD_FAMILIES(FAMILY_FN, level)
+static kernels_fn *const families[] = {cpu_linear_kernels, cpu_lm_head_kernels,
+                                       LEVEL_LIST(LEVEL_FAMILIES) ref_kernels};
+enum {
+    N_FAMILIES = sizeof families / sizeof *families,
+    N_GEMM_FAMILIES = 2,
+    REFERENCE_FAMILY = N_FAMILIES - 1,
+    N_LEVEL_FAMILIES = (REFERENCE_FAMILY - N_GEMM_FAMILIES) / N_CPU_LEVELS
 };
 
-enum { N_FAMILIES = sizeof families_base / sizeof *families_base };
+/* ---- choosing a kernel --------------------------------------------------------------------- */
 
-static kernels_fn *const gemm_families[] = {cpu_linear_kernels, cpu_lm_head_kernels};
-enum { N_GEMM_FAMILIES = sizeof gemm_families / sizeof *gemm_families };
-
-/* ---- choosing a row ------------------------------------------------------------------------ */
-
-static const struct kernel *find_simd_kernel(const struct program *prog, const struct op *op,
-                                             enum op_kind kind, const struct cpu_isa *isa)
+static int find_fast(const struct program *prog, const struct op *op, enum op_kind kind,
+                     const struct cpu_isa *isa)
 {
-    const struct kernel *row = kernels_find(gemm_families, N_GEMM_FAMILIES, prog, op, kind);
-    for (int i = (int)isa->level; row == NULL && i >= 0; i--)
-        row = kernels_find(levels[i].families, N_FAMILIES, prog, op, kind);
-    return row;
+    int number = kernels_find(families, 0, N_GEMM_FAMILIES, prog, op, kind);
+    for (int i = (int)isa->level; number == 0 && i >= 0; i--) {
+        int begin = N_GEMM_FAMILIES + i * N_LEVEL_FAMILIES;
+        number = kernels_find(families, begin, begin + N_LEVEL_FAMILIES, prog, op, kind);
+    }
+    return number;
 }
 
-static const struct kernel *choose(const struct program *prog, const struct op *op,
-                                   const struct device_facts *facts)
+static int choose(const struct program *prog, const struct op *op, const struct device_facts *facts)
 {
-    const struct kernel *row =
-        facts->reference_only ? NULL : find_simd_kernel(prog, op, op->kind, cpu_isa_of(facts));
-    return row != NULL ? row : ref_row(op->kind);
+    int number = facts->reference_only ? 0 : find_fast(prog, op, op->kind, cpu_isa_of(facts));
+    return number != 0 ? number
+                       : kernels_find(families, REFERENCE_FAMILY, N_FAMILIES, prog, op, op->kind);
+}
+
+static const struct kernel *kernel_of(int number)
+{
+    return kernels_at(families, N_FAMILIES, number);
 }
 
 const char *backend_cpu_simd_kernels(enum op_kind kind)
 {
-    const struct kernel *row = find_simd_kernel(NULL, NULL, kind, cpu_isa_find());
+    const struct kernel *row = kernel_of(find_fast(NULL, NULL, kind, cpu_isa_find()));
     return row != NULL ? row->name : ""; /* one row a kind, today */
 }
 
@@ -141,6 +140,7 @@ const struct backend *backend_cpu(void)
     static const struct backend backend = {.name = "cpu",
                                            .alignment = 64,
                                            .choose = choose,
+                                           .kernel = kernel_of,
                                            .alloc = alloc_block,
                                            .release = release_block,
                                            .pool_place = "a file on disk",
@@ -172,8 +172,9 @@ void backend_cpu_describe(struct text *out)
     text_add(out, "without OpenMP: one thread\n");
 #endif
     text_add(out, "kernels:");
-    for (int i = 0; i < N_CPU_LEVELS; i++)
-        text_add(out, " %s", levels[i].name);
+#define SAY_LEVEL(level) text_add(out, " " #level);
+    LEVEL_LIST(SAY_LEVEL)
+#undef SAY_LEVEL
 #if defined(SNUG_AMX)
     text_add(out, " amx");
 #endif

@@ -473,6 +473,7 @@ __attribute__((visibility("default"))) const struct backend *snug_cuda_backend(v
                                            .name = "cuda",
                                            .alignment = CUDA_ALIGNMENT,
                                            .choose = cuda_choose,
+                                           .kernel = cuda_kernel,
                                            .alloc = alloc_block,
                                            .release = release_block,
                                            .hooks = &hooks,

@@ -8,6 +8,7 @@
 #ifndef SNUG_EXEC_BACKEND_H
 #define SNUG_EXEC_BACKEND_H
 
+#include "ir/kernel_choice.h"
 #include "ir/program.h"
 
 struct cpu_isa;
@@ -114,20 +115,36 @@ struct kernel {
 
 typedef const struct kernel *kernels_fn(int *n_rows); /* a family of rows */
 
-/* The first row of the kind in some families; prog NULL: whatever it supports. */
-static inline const struct kernel *kernels_find(kernels_fn *const *families, int n_families,
-                                                const struct program *prog, const struct op *op,
-                                                enum op_kind kind)
+/* The kernels of a backend are numbered from 1, through all its families.  Kernel `number`; NULL: there is none. */
+static inline const struct kernel *kernels_at(kernels_fn *const *families, int n_families,
+                                              int number)
 {
-    for (int f = 0; f < n_families; f++) {
+    int left = number - 1;
+    for (int f = 0; f < n_families && left >= 0; f++) {
         int n_rows = 0;
         const struct kernel *rows = families[f](&n_rows);
-        for (int i = 0; i < n_rows; i++)
-            if (rows[i].kind == kind &&
-                (prog == NULL || rows[i].supports == NULL || rows[i].supports(prog, op)))
-                return &rows[i];
+        if (left < n_rows)
+            return &rows[left];
+        left -= n_rows;
     }
     return NULL;
+}
+
+/* The number of the first kernel of the kind in families [begin, end), or 0; prog NULL: whatever it supports. */
+static inline int kernels_find(kernels_fn *const *families, int begin, int end,
+                               const struct program *prog, const struct op *op, enum op_kind kind)
+{
+    int n_before = 0;
+    for (int f = 0; f < end; f++) {
+        int n_rows = 0;
+        const struct kernel *rows = families[f](&n_rows);
+        for (int i = 0; f >= begin && i < n_rows; i++)
+            if (rows[i].kind == kind &&
+                (prog == NULL || rows[i].supports == NULL || rows[i].supports(prog, op)))
+                return n_before + i + 1;
+        n_before += n_rows;
+    }
+    return 0;
 }
 
 struct run_modes { /* what run_begin found in the calling thread, for run_end to give back */
@@ -243,9 +260,10 @@ struct backend {
     const char *version; /* of a plugin, as it was built: first, so that others can read it */
     const char *name;
     int alignment; /* of every tensor in the arena, bytes */
-    /* The row that runs this op; NULL if the backend has none. */
-    const struct kernel *(*choose)(const struct program *prog, const struct op *op,
-                                   const struct device_facts *facts);
+    /* The number of the kernel that runs this op, from 1 and the same in the library and in a plugin of the same
+     * version; 0 if the backend has none.  Asked when a step is compiled, and kept in the op. */
+    int (*choose)(const struct program *prog, const struct op *op,
+                  const struct device_facts *facts);
     void *(*alloc)(size_t bytes); /* the arena; untouched pages, NULL on failure */
     void (*release)(void *block, size_t bytes);
     const struct device_hooks *hooks; /* NULL: the arena is memory of the host */
@@ -259,11 +277,34 @@ struct backend {
     void (*run_end)(const struct device_facts *facts, const struct run_modes *modes);
     /* Measures for about a second; allocates.  False: out of memory. */
     bool (*measure)(const struct device_facts *facts, struct device_limits *limits);
+    const struct kernel *(*kernel)(int number); /* as choose counts; NULL: there is none */
 };
+
+/* The kernel that a backend chooses for an op; NULL if it has none. */
+static inline const struct kernel *backend_choose(const struct backend *backend,
+                                                  const struct program *prog, const struct op *op,
+                                                  const struct device_facts *facts)
+{
+    return backend->kernel(backend->choose(prog, op, facts));
+}
+
+/* The same, and what the kernel asks of a plan. */
+static inline struct kernel_choice backend_choice(const struct backend *backend,
+                                                  const struct program *prog, const struct op *op,
+                                                  const struct device_facts *facts)
+{
+    struct kernel_choice choice = {backend->choose(prog, op, facts), 0, false};
+    const struct kernel *kernel = backend->kernel(choice.kernel);
+    if (kernel != NULL && kernel->workspace_bytes != NULL)
+        choice.workspace_bytes = kernel->workspace_bytes(prog, op, facts);
+    if (kernel != NULL && kernel->no_alias != NULL)
+        choice.no_alias = kernel->no_alias(prog, op);
+    return choice;
+}
 
 const struct backend *backend_cpu(void);
 
-/* The CUDA backend as far as a plan needs it: choose, alignment.  alloc is NULL: exec/plugin.h has the one
+/* The CUDA backend as far as a plan needs it: its kernels, alignment.  alloc is NULL: exec/plugin.h has the one
  * that runs. */
 const struct backend *backend_cuda_table(void);
 const char *backend_cuda_kernels(enum op_kind kind); /* for `snug ops` */

@@ -38,9 +38,11 @@ static enum snug_status prepare(struct exec *exec, int i, struct snug_error *err
 {
     const struct op *op = &exec->prog->ops[i];
     struct kernel_call *call = &exec->calls[i];
-    const struct kernel *kernel = exec->backend->choose(exec->prog, op, &exec->facts);
-    if (kernel == NULL)
-        return snug_fail(err, SNUG_UNSUPPORTED, "op %d (%s): the %s backend has no kernel for it",
+    const struct kernel *kernel = exec->backend->kernel(op->kernel);
+    if (kernel == NULL || kernel->kind != op->kind)
+        return snug_fail(err, SNUG_MISMATCH,
+                         "op %d (%s): no kernel of the %s backend was chosen for it; compile the "
+                         "step for this backend",
                          i, op_infos[op->kind].name, exec->backend->name);
     *call = (struct kernel_call){.op = op, .facts = &exec->facts, .pool = exec->pool};
     if (exec->hooks != NULL)

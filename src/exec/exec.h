@@ -9,7 +9,7 @@
 
 struct exec;
 
-/* Allocates the arena and the offload pool of the plan, chooses and prepares every kernel.  The program,
+/* Allocates the arena and the offload pool of the plan, prepares the kernel of every op.  The program,
  * plan and facts must outlive it.  `shared`: run in those of another exec instead (plan_make_over).
  */
 enum snug_status exec_create(const struct program *prog, const struct plan *plan,

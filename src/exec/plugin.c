@@ -58,11 +58,29 @@ static enum snug_status load(const struct backend **out, struct snug_error *err)
     return SNUG_OK;
 }
 
+bool plugin_has_kernels_of(const struct backend *planned, const struct backend *runs)
+{
+    for (int number = 1;; number++) {
+        const struct kernel *a = planned->kernel(number), *b = runs->kernel(number);
+        if (a == NULL || b == NULL)
+            return a == b;
+        if (a->kind != b->kind || strcmp(a->name, b->name) != 0)
+            return false;
+    }
+}
+
 enum snug_status plugin_backend(const struct backend *planned, const struct backend **runs,
                                 struct snug_error *err)
 {
     *runs = planned;
-    return planned->alloc != NULL ? SNUG_OK : load(runs, err);
+    if (planned->alloc != NULL)
+        return SNUG_OK;
+    TRY(load(runs, err));
+    return plugin_has_kernels_of(planned, *runs)
+               ? SNUG_OK
+               : snug_fail(err, SNUG_MISMATCH,
+                           "--device cuda: the plugin has other kernels than this snug plans with; "
+                           "build both from the same source with make");
 }
 
 /* What ranks on GPUs exchange with: only the plugin knows where to look for it. */

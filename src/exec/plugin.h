@@ -14,4 +14,7 @@ enum snug_status plugin_backend(const struct backend *planned, const struct back
 /* For `snug --version`: is the plugin there, is a driver, is NCCL?  A line or two. */
 void plugin_describe(struct text *out);
 
+/* Has every kernel the same number in both?  A plan names kernels by their numbers. */
+bool plugin_has_kernels_of(const struct backend *planned, const struct backend *runs);
+
 #endif

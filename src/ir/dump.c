@@ -268,7 +268,10 @@ static void add_op(struct text *out, const struct program *prog, const struct op
     if (op->micro != 0)
         text_add(out, " micro=%d", op->micro);
     text_add(out, op->in_last ? " last" : "");
-    text_add(out, op->no_alias ? " no_alias\n" : "\n");
+    text_add(out, op->no_alias ? " no_alias" : "");
+    if (op->kernel != 0)
+        text_add(out, " kernel=%d", op->kernel);
+    text_add(out, "\n");
 }
 
 void program_dump(const struct program *prog, struct text *out)

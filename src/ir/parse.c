@@ -325,12 +325,12 @@ static bool accept_word(struct parser *p, const char *word)
     return is_next;
 }
 
-/* OUTPUTS = KIND INPUTS {ATTRIBUTES} work=TENSOR micro=NUMBER last apart */
+/* OUTPUTS = KIND INPUTS {ATTRIBUTES} work=TENSOR micro=NUMBER last no_alias kernel=NUMBER */
 static enum snug_status read_op(struct parser *p)
 {
     tensor_id in[MAX_INPUTS], out[MAX_OUTPUTS], work = TENSOR_NONE;
     int n_in = 0, n_out, kind = 0;
-    int64_t micro = 0;
+    int64_t micro = 0, kernel = 0;
     struct attrs attrs = ATTRS();
     if (is_name(&p->t.token[0]) && p->t.token[1].kind != '=' && p->t.token[1].kind != ',')
         return fail(p,
@@ -360,12 +360,17 @@ static enum snug_status read_op(struct parser *p)
         TRY(read_integer(p, "the micro-batch", 0, INT_MAX, &micro));
     }
     bool in_last = accept_word(p, "last"), no_alias = accept_word(p, "no_alias");
+    if (accept_word(p, "kernel")) {
+        TRY(expect(p, '=', "after kernel"));
+        TRY(read_integer(p, "the kernel", 0, INT_MAX, &kernel));
+    }
     TRY(expect_end(p));
     TRY(program_add_op(p->prog, (enum op_kind)kind, &attrs, n_in, in, n_out, out, p->t.err));
     p->prog->ops[p->prog->n_ops - 1].work = work;
     p->prog->ops[p->prog->n_ops - 1].micro = (int)micro;
     p->prog->ops[p->prog->n_ops - 1].in_last = in_last;
     p->prog->ops[p->prog->n_ops - 1].no_alias = no_alias;
+    p->prog->ops[p->prog->n_ops - 1].kernel = (int)kernel;
     return SNUG_OK;
 }
 

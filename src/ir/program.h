@@ -188,6 +188,7 @@ struct op {
     int micro;      /* of a body that is unrolled (pass/unroll.c): the micro-batch it belongs to */
     bool
         no_alias; /* its kernel wants output 0 on bytes of its own, whatever op_info.inplace allows */
+    int kernel;   /* that runs it, chosen by the pass book (kernel_choice.h); 0: not yet */
     struct attrs attrs;
 };
 

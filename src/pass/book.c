@@ -1,9 +1,10 @@
 /*
- * book.c -- what kernels ask of the plan: their workspace becomes a tensor of the program, and ops whose
- * kernel cannot work in place are marked.
+ * book.c -- chooses the kernel of every op, and books what it asks of the plan.
  *
- * The backend says how many bytes the kernel of an op wants, as a function of shapes and of the
- * declared device.  As a tensor the workspace is placed, checked and counted like everything else.
+ * The backend is asked once for each op: which kernel runs it, how many bytes of workspace that wants (a function
+ * of shapes and of the declared device), and whether it can work in place.  The kernel is a field of the op from
+ * here on, and the executor runs that one.  A workspace becomes a tensor of the program: it is placed, checked and
+ * counted like everything else.
  *
  * needs: the final list of ops    keeps: ops, ids    breaks: nothing
  * cost:  O(ops)
@@ -11,21 +12,21 @@
 #include "ir/collective_options.h"
 #include "pass/pass.h"
 
-/* Collectives run one after the other, on one lane: they have one bucket, as large as the largest wants. */
-static enum snug_status book_collectives(struct program *prog, struct pass_env *env)
+static enum snug_status add_workspace(struct program *prog, struct pass_env *env, const char *name,
+                                      size_t bytes, tensor_id *id)
 {
-    size_t most = 0;
-    for (int i = 0; i < prog->n_ops; i++)
-        if (op_is_collective(prog->ops[i].kind)) {
-            size_t bytes = env->workspace_bytes(env->device, prog, &prog->ops[i]);
-            most = bytes > most ? bytes : most;
-        }
+    struct tensor work = {TENSOR_INIT, .name = name == NULL ? "work" : name, .dtype = DTYPE_u8,
+                          .role = ROLE_temporary, .shape = {1, {(int64_t)bytes}}};
+    return program_add_tensor(prog, &work, id, env->err);
+}
+
+/* Collectives run one after the other, on one lane: they have one bucket, as large as the largest wants. */
+static enum snug_status book_collectives(struct program *prog, struct pass_env *env, size_t most)
+{
     if (most == 0)
         return SNUG_OK;
     tensor_id id;
-    struct tensor work = {TENSOR_INIT, .name = "work.collective", .dtype = DTYPE_u8,
-                          .role = ROLE_temporary, .shape = {1, {(int64_t)most}}};
-    TRY(program_add_tensor(prog, &work, &id, env->err));
+    TRY(add_workspace(prog, env, "work.collective", most, &id));
     for (int i = 0; i < prog->n_ops; i++)
         if (op_is_collective(prog->ops[i].kind))
             prog->ops[i].work = id;
@@ -34,19 +35,21 @@ static enum snug_status book_collectives(struct program *prog, struct pass_env *
 
 enum snug_status pass_book(struct program *prog, struct pass_env *env)
 {
-    if (env->workspace_bytes == NULL)
+    size_t most_of_collectives = 0;
+    if (env->choose_kernel == NULL)
         return SNUG_OK;
     for (int i = 0; i < prog->n_ops; i++) {
-        bool is_collective = op_is_collective(prog->ops[i].kind);
-        prog->ops[i].no_alias = !is_collective && env->no_alias != NULL &&
-                                env->no_alias(env->device, prog, &prog->ops[i]);
-        size_t bytes = is_collective ? 0 : env->workspace_bytes(env->device, prog, &prog->ops[i]);
-        if (bytes == 0)
-            continue;
-        char *name = arena_format(env->scratch, "work.%d.%s", i, op_infos[prog->ops[i].kind].name);
-        struct tensor work = {TENSOR_INIT, .name = name == NULL ? "work" : name, .dtype = DTYPE_u8,
-                              .role = ROLE_temporary, .shape = {1, {(int64_t)bytes}}};
-        TRY(program_add_tensor(prog, &work, &prog->ops[i].work, env->err));
+        struct op *op = &prog->ops[i];
+        struct kernel_choice choice = env->choose_kernel(env->device, prog, op);
+        op->kernel = choice.kernel;
+        op->no_alias = choice.no_alias;
+        if (op_is_collective(op->kind)) {
+            if (choice.workspace_bytes > most_of_collectives)
+                most_of_collectives = choice.workspace_bytes;
+        } else if (choice.workspace_bytes > 0) {
+            char *name = arena_format(env->scratch, "work.%d.%s", i, op_infos[op->kind].name);
+            TRY(add_workspace(prog, env, name, choice.workspace_bytes, &op->work));
+        }
     }
-    return book_collectives(prog, env);
+    return book_collectives(prog, env, most_of_collectives);
 }

@@ -9,6 +9,7 @@
 
 #include "base/strategies.h"
 #include "ir/dropout_rates.h"
+#include "ir/kernel_choice.h"
 #include "ir/program.h"
 
 struct optimizer;
@@ -98,10 +99,9 @@ struct pass_env {
     const struct program *run; /* whose averages of weights are evaluated; NULL: the weights are */
     bool averages_only;        /* nothing but those averages, as outputs */
 
-    /* How much workspace the kernel of an op wants; `device` is handed back. */
-    size_t (*workspace_bytes)(const void *device, const struct program *prog, const struct op *op);
-    /* Does the kernel want its output apart from its inputs? */
-    bool (*no_alias)(const void *device, const struct program *prog, const struct op *op);
+    /* The kernel of an op and what it asks of the plan; `device` is handed back.  NULL: there is no device. */
+    struct kernel_choice (*choose_kernel)(const void *device, const struct program *prog,
+                                          const struct op *op);
     /* Does it sum the columns of its output for nearly nothing?  NULL: none does. */
     bool (*sums_columns)(const void *device, const struct program *prog, const struct op *op);
     const void *device;

@@ -64,9 +64,9 @@ static enum snug_status play_init(struct play *p, const struct halves *h)
                          h->prog->n_ops);
     for (int i = 0; i < h->n_tensors; i++)
         p->first[i] = p->last[i] = -1;
-    for (int i = 0; i < h->prog->n_ops && h->env->workspace_bytes != NULL; i++)
-        p->work_bytes[i] =
-            (int64_t)h->env->workspace_bytes(h->env->device, h->prog, &h->prog->ops[i]);
+    for (int i = 0; i < h->prog->n_ops && h->env->choose_kernel != NULL; i++)
+        p->work_bytes[i] = (int64_t)h->env->choose_kernel(h->env->device, h->prog, &h->prog->ops[i])
+                               .workspace_bytes;
     return SNUG_OK;
 }
 

@@ -1,5 +1,5 @@
 /*
- * counted.h -- how many calls of a row go into each launch: a backend whose chosen row of one kind counts.
+ * counted.h -- how many calls of a row go into each launch: a backend whose kernel of one kind counts.
  */
 #ifndef TESTS_CUDA_COUNTED_H
 #define TESTS_CUDA_COUNTED_H
@@ -25,11 +25,10 @@ static enum snug_status count_several(const struct kernel_call *calls, int n, in
     return SNUG_OK;
 }
 
-static const struct kernel *choose_counted(const struct program *prog, const struct op *op,
-                                           const struct device_facts *facts)
+static const struct kernel *kernel_counted(int number)
 {
     static struct kernel row;
-    const struct kernel *chosen = snug_cuda_backend()->choose(prog, op, facts);
+    const struct kernel *chosen = snug_cuda_backend()->kernel(number);
     if (chosen == NULL || chosen->kind != counted.kind)
         return chosen;
     counted.row = chosen;

@@ -13,6 +13,7 @@
 #include "cuda/cuda.h"
 #include "cuda/text_run.h"
 #include "exec/local.h"
+#include "support/booked.h"
 #include "support/training.h"
 
 enum { ELEMS = 1000, N_STEPS = 4 };
@@ -79,6 +80,7 @@ static void run_on(const struct backend *backend, bool ahead, struct results *re
     float start[ELEMS];
     must(program_parse(program_text, &r.prog, &err), &err);
     must(program_verify(&r.prog, &err), &err);
+    book_kernels(&r.prog, backend, &facts);
     must(plan_make(&r.prog, backend->alignment, &rates, &plan, &err), &err);
     must(exec_create(&r.prog, &plan, backend, &facts, NULL, &r.exec, &err), &err);
     for (int i = 0; i < ELEMS; i++)
@@ -248,6 +250,7 @@ static void test_scalars_are_shared(void **state)
     const struct backend *backend = snug_cuda_backend();
     must(program_parse(text, &prog, &err), &err);
     prog.scalars = program_find(&prog, "scalars");
+    book_kernels(&prog, backend, &facts);
     must(plan_make(&prog, backend->alignment, &rates, &plan, &err), &err);
     must(plan_make_over(&prog, &prog, &plan, backend->alignment, &over, &err), &err);
     plan.arena_bytes = over.arena_bytes > plan.arena_bytes ? over.arena_bytes : plan.arena_bytes;

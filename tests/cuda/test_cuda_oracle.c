@@ -23,11 +23,18 @@ static bool is_optimizers(enum op_kind kind)
     return false;
 }
 
-static const struct kernel *choose(const struct program *prog, const struct op *op,
-                                   const struct device_facts *facts)
+enum { FIRST_OF_CUDA = 1000000 }; /* the numbers of its kernels, beside those of the CPU */
+
+static int choose(const struct program *prog, const struct op *op, const struct device_facts *facts)
 {
-    return is_optimizers(op->kind) ? cuda_choose(prog, op, facts)
+    return is_optimizers(op->kind) ? FIRST_OF_CUDA + cuda_choose(prog, op, facts)
                                    : __real_backend_cpu()->choose(prog, op, facts);
+}
+
+static const struct kernel *kernel_of(int number)
+{
+    return number >= FIRST_OF_CUDA ? cuda_kernel(number - FIRST_OF_CUDA)
+                                   : __real_backend_cpu()->kernel(number);
 }
 
 const struct backend *__wrap_backend_cpu(void)
@@ -35,5 +42,6 @@ const struct backend *__wrap_backend_cpu(void)
     static struct backend mixed;
     mixed = *__real_backend_cpu();
     mixed.choose = choose;
+    mixed.kernel = kernel_of;
     return &mixed;
 }

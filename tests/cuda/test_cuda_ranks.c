@@ -16,6 +16,7 @@
 #include "comm/comm.h"
 #include "cuda/cuda.h"
 #include "exec/local.h"
+#include "support/booked.h"
 #include "support/training.h"
 
 enum { ELEMS = 1000, N_STEPS = 4, ROUNDS = 3 };
@@ -80,6 +81,7 @@ static void open_alone(const struct backend *backend, int work_bytes, struct run
     must(comm_open_self(&facts->comm, &err), &err);
     must(program_parse(text, &r->prog, &err), &err);
     must(program_verify(&r->prog, &err), &err);
+    book_kernels(&r->prog, backend, facts);
     must(plan_make(&r->prog, backend->alignment, &rates, plan, &err), &err);
     must(exec_create(&r->prog, plan, backend, facts, NULL, &r->exec, &err), &err);
 }

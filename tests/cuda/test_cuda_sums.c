@@ -81,7 +81,7 @@ static void test_sums_side_by_side_are_one_launch(void **state)
                                  2}; /* tensors, then parts are too many */
     double right[N_SUMS], together[N_SUMS], alone[N_SUMS];
     struct backend backend = *snug_cuda_backend();
-    backend.choose = choose_counted;
+    backend.kernel = kernel_counted;
     counted.kind = OP_sum_squares;
     run_sums(backend_cpu(), right);
     run_sums(&backend, together);

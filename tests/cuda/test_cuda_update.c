@@ -62,7 +62,7 @@ static void expect_same_bits(enum dtype dtype)
     struct row_run on_cpu = {.row = ref_row(OP_update), .facts = {.threads = 1}, .inplace = -1};
     struct row_run on_gpu = {
         .facts = {.threads = 1, .device = device}, .device_of = backend, .inplace = -1};
-    on_gpu.row = backend->choose(&c.prog, &c.prog.ops[0], &on_gpu.facts);
+    on_gpu.row = backend_choose(backend, &c.prog, &c.prog.ops[0], &on_gpu.facts);
     assert_non_null(on_gpu.row);
     assert_int_equal(oprun(&c, 0, &on_cpu, &right, &err), SNUG_OK);
     assert_int_equal(oprun(&c, 0, &on_gpu, &got, &err), SNUG_OK);
@@ -205,7 +205,7 @@ static void test_updates_side_by_side_are_one_launch(void **state)
     static float right[N_UPDATES][UPDATE_ELEMS], found[N_UPDATES][UPDATE_ELEMS];
     static const int wanted[] = {UPDATE_TENSORS_MOST, N_UPDATES - 2 - UPDATE_TENSORS_MOST, 1, 1};
     struct backend counting = *snug_cuda_backend();
-    counting.choose = choose_counted;
+    counting.kernel = kernel_counted;
     counted.kind = OP_update;
     run_updates(backend_cpu(), right);
     run_updates(&counting, found);

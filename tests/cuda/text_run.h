@@ -5,7 +5,7 @@
 #define TESTS_CUDA_TEXT_RUN_H
 
 #include "exec/exec.h"
-#include "pass/pass.h"
+#include "support/booked.h"
 #include "support/training.h"
 
 struct text_run {
@@ -16,25 +16,15 @@ struct text_run {
 
 static const struct device_facts one_thread = {.threads = 1};
 
-static size_t text_run_workspace(const void *on, const struct program *prog, const struct op *op)
-{
-    const struct kernel *chosen = ((const struct backend *)on)->choose(prog, op, &one_thread);
-    return chosen->workspace_bytes == NULL ? 0 : chosen->workspace_bytes(prog, op, &one_thread);
-}
-
 static void text_run_open(struct text_run *run, const char *text, const struct backend *on)
 {
     struct snug_error err = {0};
-    struct arena scratch = {0};
     struct device_rates rates = {.flops = 1e9, .bytes = 1e9, .pool_bytes_per_s = 1e9};
-    struct pass_env env = {
-        .scratch = &scratch, .workspace_bytes = text_run_workspace, .device = on, .err = &err};
     must(program_parse(text, &run->prog, &err), &err);
     must(program_verify(&run->prog, &err), &err);
-    must(pass_book(&run->prog, &env), &err);
+    book_kernels(&run->prog, on, &one_thread);
     must(plan_make(&run->prog, on->alignment, &rates, &run->plan, &err), &err);
     must(exec_create(&run->prog, &run->plan, on, &one_thread, NULL, &run->exec, &err), &err);
-    arena_free(&scratch);
 }
 
 static void text_run_close(struct text_run *run)

@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "exec/copies.h"
 #include "exec/exec.h"
+#include "support/booked.h"
 #include "support/training.h"
 
 /* ---- the lane
@@ -196,6 +197,7 @@ static void make_run_of(const char *text)
     run.facts.threads = 1;
     must(program_parse(text, &run.prog, &err), &err);
     must(program_verify(&run.prog, &err), &err);
+    book_kernels(&run.prog, backend_cpu(), &run.facts);
     must(plan_make(&run.prog, 64, &rates, &run.plan, &err), &err);
     must(plan_check(&run.prog, run.plan.offset, run.plan.arena_bytes, 64, &err), &err);
 }

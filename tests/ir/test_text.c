@@ -49,6 +49,9 @@ static const struct {
      XY "tensor ws temporary u8 [64]; y, _ = linear x, x, _ {layout=in_out, act=tanh} work=ws",
      "program \"\"\ntensor x  input      f32  [2 3]\ntensor y  activation f32  [2 3]\n"
      "tensor ws temporary  u8   [64]\ny, _ = linear x, x, _ {act=tanh, layout=in_out} work=ws\n"},
+    {"what the pass book leaves", XY "y = act x last no_alias kernel=7",
+     "program \"\"\ntensor x input      f32  [2 3]\ntensor y activation f32  [2 3]\n"
+     "y = act x last no_alias kernel=7\n"},
     {"tensors named as keywords",
      "tensor tensor input f32 [1]; tensor loss activation f32 [1]; tensor work activation f32 [1]\n"
      "loss loss; loss = act tensor; work = act loss work=work",
@@ -101,6 +104,7 @@ static const struct {
     {"undeclared operand", X "\ny = act x", "line 2: tensor \"y\" is not declared"},
     {"undeclared base", "tensor v input f32 [1] view=b+0", "tensor \"b\" is not declared"},
     {"undeclared loss", "loss l", "tensor \"l\" is not declared"},
+    {"a kernel without a number", XY "y = act x kernel=v4", "the kernel"},
     {"undeclared workspace", XY "y = act x work=w", "tensor \"w\" is not declared"},
     {"duplicate name", X "\n" X, "line 2: tensor \"x\" is declared twice"},
     {"no name", "tensor [3]", "expected a name after tensor, found \"[\""},
@@ -265,6 +269,8 @@ static void add_random_op(struct dice *dice, struct program *prog)
     assert_int_equal(program_add_op(prog, kind, &attrs, n_in, in, n_out, out, NULL), SNUG_OK);
     prog->ops[prog->n_ops - 1].work = random_id(dice, prog);
     prog->ops[prog->n_ops - 1].in_last = roll(dice, 4) == 0;
+    prog->ops[prog->n_ops - 1].no_alias = roll(dice, 4) == 0;
+    prog->ops[prog->n_ops - 1].kernel = (int)roll(dice, 3);
 }
 
 static void make_random(struct program *prog, uint64_t seed)
@@ -301,6 +307,8 @@ static void assert_same_op(const struct op *a, const struct op *b)
     assert_memory_equal(a->out, b->out, sizeof a->out);
     assert_int_equal(a->work, b->work);
     assert_int_equal(a->in_last, b->in_last);
+    assert_int_equal(a->no_alias, b->no_alias);
+    assert_int_equal(a->kernel, b->kernel);
 #define SAME_ATTR(type, field, value) \
     assert_memory_equal(&a->attrs.field, &b->attrs.field, sizeof a->attrs.field);
     ATTR_LIST(SAME_ATTR)

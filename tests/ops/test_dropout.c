@@ -51,7 +51,8 @@ static void *dropped(struct opcase *c, int op_index, const char *level, int thre
     struct row_run run = {.facts = {.threads = threads}, .inplace = -1};
     const struct op *op = &c->prog.ops[op_index];
     oprun_set_level(level);
-    run.row = level == NULL ? ref_row(op->kind) : backend_cpu()->choose(&c->prog, op, &run.facts);
+    run.row =
+        level == NULL ? ref_row(op->kind) : backend_choose(backend_cpu(), &c->prog, op, &run.facts);
     if (oprun(c, op_index, &run, &result, &err) != SNUG_OK)
         fail_msg("%s", err.message);
     oprun_set_level(NULL);

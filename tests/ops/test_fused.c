@@ -16,6 +16,7 @@
 
 #include "base/rng.h"
 #include "exec/exec.h"
+#include "support/booked.h"
 
 #define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
 
@@ -55,17 +56,7 @@ static void run(struct machine *m, const char *text, bool reference)
     *m = (struct machine){.facts = {.threads = 2, .reference_only = reference}};
     if (program_parse(text, &m->prog, &err) != SNUG_OK || program_verify(&m->prog, &err) != SNUG_OK)
         fail_msg("%s: %s", text, err.message);
-    for (int i = 0; i < m->prog.n_ops; i++) {
-        const struct kernel *row = cpu->choose(&m->prog, &m->prog.ops[i], &m->facts);
-        int64_t bytes = row->workspace_bytes == NULL
-                            ? 0
-                            : (int64_t)row->workspace_bytes(&m->prog, &m->prog.ops[i], &m->facts);
-        struct tensor work = {TENSOR_INIT, .name = "work", .dtype = DTYPE_u8,
-                              .role = ROLE_temporary, .shape = {1, {bytes}}};
-        if (bytes > 0)
-            assert_int_equal(program_add_tensor(&m->prog, &work, &m->prog.ops[i].work, &err),
-                             SNUG_OK);
-    }
+    book_kernels(&m->prog, cpu, &m->facts);
     if (plan_make(&m->prog, cpu->alignment, &rates, &m->plan, &err) != SNUG_OK ||
         exec_create(&m->prog, &m->plan, cpu, &m->facts, NULL, &m->exec, &err) != SNUG_OK)
         fail_msg("%s: %s", text, err.message);

@@ -44,7 +44,8 @@ static void refuse_id(struct opcompare *ctx, struct opcase *c, int op_index, int
     snprintf(number, sizeof number, "%d", (int)bad);
     snprintf(position, sizeof position, "%d", (int)place);
 
-    run.row = level == NULL ? ref_row(op->kind) : backend_cpu()->choose(&c->prog, op, &run.facts);
+    run.row =
+        level == NULL ? ref_row(op->kind) : backend_choose(backend_cpu(), &c->prog, op, &run.facts);
     *id = bad;
     enum snug_status status = oprun(c, op_index, &run, &result, &err);
     *id = good;
@@ -285,7 +286,7 @@ static void time_case(const struct case_text *text, int index, enum dtype dtype)
     for (int i = 0; status == SNUG_OK && i < c.prog.n_ops; i++) {
         const struct op *op = &c.prog.ops[i];
         struct row_result result;
-        run.row = cpu->choose(&c.prog, op, &run.facts);
+        run.row = backend_choose(cpu, &c.prog, op, &run.facts);
         run.n_repeat = run.row == ref_row(op->kind) ? 1 : 5;
         status = oprun(&c, i, &run, &result, &err);
         row_result_free(&result);

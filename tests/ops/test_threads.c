@@ -70,7 +70,7 @@ static void check_op(const struct opcase *c, int op_index, const char *level, bo
         struct snug_error err = {0};
         struct row_result got = {0};
         struct row_run run = {.facts = {.threads = threads}, .add = add, .inplace = -1};
-        run.row = cpu->choose(&c->prog, op, &run.facts);
+        run.row = backend_choose(cpu, &c->prog, op, &run.facts);
         if (run.row == ref_row(op->kind))
             break;
         struct run_modes modes = cpu->run_begin(&run.facts);
@@ -110,7 +110,7 @@ static void check_case(const struct case_text *text, enum case_use use, int inde
         }
         oprun_set_level(NULL);
         const struct device_facts one_thread = {.threads = 1};
-        const struct kernel *row = backend_cpu()->choose(&c.prog, op, &one_thread);
+        const struct kernel *row = backend_choose(backend_cpu(), &c.prog, op, &one_thread);
         if (oprun_step(&c, i, row, &err) != SNUG_OK)
             fail_msg("%s: %s: %s", c.label, op_infos[op->kind].name, err.message);
     }

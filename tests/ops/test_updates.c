@@ -205,8 +205,8 @@ static void test_a_rule_without_its_states_is_refused(void **state)
     build(&text, DTYPE_f32, &c);
     for (int i = 0; i < c.prog.n_ops; i++) {
         struct device_facts facts = {.threads = 1};
-        const struct kernel *rows[] = {ref_row(OP_update),
-                                       backend_cpu()->choose(&c.prog, &c.prog.ops[i], &facts)};
+        const struct kernel *rows[] = {
+            ref_row(OP_update), backend_choose(backend_cpu(), &c.prog, &c.prog.ops[i], &facts)};
         for (int r = 0; r < COUNT(rows); r++) {
             struct snug_error err = {0};
             assert_int_equal(oprun_step(&c, i, rows[r], &err), SNUG_BAD_PROGRAM);

@@ -570,10 +570,14 @@ static void test_optimizer(void **state)
 
 /* ---- book ------------------------------------------------------------------------------------ */
 
-static size_t wants(const void *device, const struct program *prog, const struct op *op)
+static struct kernel_choice wants(const void *device, const struct program *prog,
+                                  const struct op *op)
 {
     (void)prog;
-    return op->kind == OP_linear ? *(const size_t *)device : 0;
+    bool is_linear = op->kind == OP_linear;
+    return (struct kernel_choice){.kernel = is_linear ? 7 : 3,
+                                  .workspace_bytes = is_linear ? *(const size_t *)device : 0,
+                                  .no_alias = !is_linear};
 }
 
 static void test_book(void **state)
@@ -587,11 +591,16 @@ static void test_book(void **state)
     struct pass_env env = env_of(&scratch, &err);
     assert_int_equal(pass_book(&prog, &env), SNUG_OK); /* no device: nothing is booked */
     assert_int_equal(prog.ops[0].work, TENSOR_NONE);
-    env.workspace_bytes = wants;
+    assert_int_equal(prog.ops[0].kernel, 0);
+    env.choose_kernel = wants;
     env.device = &bytes;
     assert_int_equal(pass_book(&prog, &env), SNUG_OK);
     assert_int_equal(prog.ops[1].work, TENSOR_NONE);
+    assert_int_equal(prog.ops[1].kernel, 3);
+    assert_true(prog.ops[1].no_alias);
     for (int i = 0; i < 3; i += 2) {
+        assert_int_equal(prog.ops[i].kernel, 7);
+        assert_false(prog.ops[i].no_alias);
         assert_int_not_equal(prog.ops[i].work, TENSOR_NONE);
         assert_int_equal(tensor_bytes(&prog, prog.ops[i].work), 100);
         assert_int_equal(prog.tensors[prog.ops[i].work].role, ROLE_temporary);

@@ -122,10 +122,10 @@ struct run {
     struct device_facts facts;
 };
 
-static size_t workspace_of(const void *facts, const struct program *prog, const struct op *op)
+static struct kernel_choice choose_kernel(const void *facts, const struct program *prog,
+                                          const struct op *op)
 {
-    const struct kernel *kernel = backend_cpu()->choose(prog, op, facts);
-    return kernel->workspace_bytes == NULL ? 0 : kernel->workspace_bytes(prog, op, facts);
+    return backend_choice(backend_cpu(), prog, op, facts);
 }
 
 /* Sample n of an input is the same whatever the micro-batch is. */
@@ -198,7 +198,7 @@ static void run_model(struct run *r, const struct subject *subject, int n_micro,
                            .train = true,
                            .compute = DTYPE_f32,
                            .n_micro = n_micro,
-                           .workspace_bytes = workspace_of,
+                           .choose_kernel = choose_kernel,
                            .sums_columns = how == WITH_SUMS ? sums_columns : NULL,
                            .device = &r->facts};
     enum snug_status status = forward_of(subject, SAMPLES / n_micro, &r->prog, &err);

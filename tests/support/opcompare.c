@@ -167,7 +167,7 @@ static void check_row(struct opcompare *ctx, const struct opcase *c, int op_inde
                                         .device = ctx->device},
                               .device_of = ctx->device_of,
                               .add = add};
-        run.row = backend->choose(&c->prog, op, &run.facts);
+        run.row = backend_choose(backend, &c->prog, op, &run.facts);
         if (run.row == NULL) {
             opcompare_problem(ctx, c, op, "none", level, "the backend has no kernel for it");
             return;
@@ -198,7 +198,7 @@ static void check_levels(struct opcompare *ctx, const struct opcase *c, int op_i
 static bool has_row(const struct opcompare *ctx, const struct program *prog, const struct op *op)
 {
     struct device_facts facts = {.threads = 1};
-    return ctx->device_of == NULL || ctx->device_of->choose(prog, op, &facts) != NULL;
+    return ctx->device_of == NULL || backend_choose(ctx->device_of, prog, op, &facts) != NULL;
 }
 
 static bool has_any_row(const struct opcompare *ctx, const struct program *prog)

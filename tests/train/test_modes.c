@@ -20,6 +20,7 @@
 #include <cmocka.h>
 
 #include "exec/exec.h"
+#include "support/booked.h"
 
 static const struct device_rates rates = {.flops = 1e9, .bytes = 1e9};
 
@@ -80,19 +81,7 @@ static void build(struct machine *m, int threads)
         program_verify(&m->prog, &err) != SNUG_OK)
         fail_msg("%s", err.message);
     const struct backend *cpu = backend_cpu();
-    for (int i = 0; i < m->prog.n_ops; i++) { /* as the last pass would book it */
-        const struct kernel *row = cpu->choose(&m->prog, &m->prog.ops[i], &m->facts);
-        size_t bytes = row->workspace_bytes == NULL
-                           ? 0
-                           : row->workspace_bytes(&m->prog, &m->prog.ops[i], &m->facts);
-        struct tensor work = {TENSOR_INIT, .name = "work", .dtype = DTYPE_u8,
-                              .role = ROLE_temporary, .shape = {1, {(int64_t)bytes}}};
-        tensor_id id;
-        if (bytes > 0) {
-            assert_int_equal(program_add_tensor(&m->prog, &work, &id, &err), SNUG_OK);
-            m->prog.ops[i].work = id;
-        }
-    }
+    book_kernels(&m->prog, cpu, &m->facts);
     if (plan_make(&m->prog, cpu->alignment, &rates, &m->plan, &err) != SNUG_OK ||
         exec_create(&m->prog, &m->plan, cpu, &m->facts, NULL, &m->exec, &err) != SNUG_OK)
         fail_msg("%s", err.message);

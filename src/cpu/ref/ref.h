@@ -10,6 +10,7 @@
 
 #include "exec/backend.h"
 
+const struct kernel *ref_kernels(int *n_rows);
 const struct kernel *ref_row(enum op_kind kind); /* NULL: no such op */
 
 /* Every id must lie in [0, limit); the message names the tensor, the place and the id. */

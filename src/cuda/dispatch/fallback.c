@@ -3,10 +3,16 @@
  */
 #include "cuda/dispatch/fallback.h"
 
+static const struct kernel *find_own(kernels_fn *own, const struct program *prog,
+                                     const struct op *op)
+{
+    return kernels_at(&own, 1, kernels_find(&own, 0, 1, prog, op, op->kind));
+}
+
 size_t cuda_fallback_workspace(kernels_fn *own, size_t library_bytes, const struct program *prog,
                                const struct op *op, const struct device_facts *facts)
 {
-    const struct kernel *row = kernels_find(&own, 1, prog, op, op->kind);
+    const struct kernel *row = find_own(own, prog, op);
     size_t own_bytes =
         row == NULL || row->workspace_bytes == NULL ? 0 : row->workspace_bytes(prog, op, facts);
     return library_bytes > own_bytes ? library_bytes : own_bytes;
@@ -16,7 +22,7 @@ enum snug_status cuda_fallback_prepare(kernels_fn *own, const struct program *pr
                                        const struct op *op, const struct device_facts *facts,
                                        struct cuda_fallback *fallback, struct snug_error *err)
 {
-    fallback->row = kernels_find(&own, 1, prog, op, op->kind);
+    fallback->row = find_own(own, prog, op);
     if (fallback->row == NULL)
         return snug_fail(err, SNUG_UNSUPPORTED,
                          "%s: the library refuses it, and there is no own kernel",

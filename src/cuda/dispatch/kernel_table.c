@@ -12,10 +12,10 @@ static kernels_fn *const families[] = {
 
 enum { N_FAMILIES = sizeof families / sizeof *families };
 
-static const struct kernel *choose_least(const struct program *prog, const struct op *op,
-                                         const struct device_facts *facts)
+static int choose_least(const struct program *prog, const struct op *op,
+                        const struct device_facts *facts)
 {
-    const struct kernel *best = NULL;
+    int best = 0, n_before = 0;
     size_t least = 0;
     for (int f = 0; f < N_FAMILIES; f++) {
         int n_rows = 0;
@@ -25,25 +25,30 @@ static const struct kernel *choose_least(const struct program *prog, const struc
             if (row->kind != op->kind || (row->supports != NULL && !row->supports(prog, op)))
                 continue;
             size_t bytes = row->workspace_bytes == NULL ? 0 : row->workspace_bytes(prog, op, facts);
-            if (best == NULL || bytes < least) {
-                best = row;
+            if (best == 0 || bytes < least) {
+                best = n_before + i + 1;
                 least = bytes;
             }
         }
+        n_before += n_rows;
     }
     return best;
 }
 
-const struct kernel *cuda_choose(const struct program *prog, const struct op *op,
-                                 const struct device_facts *facts)
+int cuda_choose(const struct program *prog, const struct op *op, const struct device_facts *facts)
 {
     return facts->least_workspace ? choose_least(prog, op, facts)
-                                  : kernels_find(families, N_FAMILIES, prog, op, op->kind);
+                                  : kernels_find(families, 0, N_FAMILIES, prog, op, op->kind);
+}
+
+const struct kernel *cuda_kernel(int number)
+{
+    return kernels_at(families, N_FAMILIES, number);
 }
 
 const char *backend_cuda_kernels(enum op_kind kind)
 {
-    const struct kernel *row = kernels_find(families, N_FAMILIES, NULL, NULL, kind);
+    const struct kernel *row = cuda_kernel(kernels_find(families, 0, N_FAMILIES, NULL, NULL, kind));
     return row != NULL ? row->name : "";
 }
 
@@ -52,6 +57,7 @@ const struct backend *backend_cuda_table(void)
     static const struct backend backend = {.name = "cuda",
                                            .alignment = CUDA_ALIGNMENT,
                                            .choose = cuda_choose,
+                                           .kernel = cuda_kernel,
                                            .pool_place = CUDA_POOL_PLACE};
     return &backend;
 }

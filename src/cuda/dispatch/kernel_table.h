@@ -9,7 +9,7 @@
 enum { CUDA_ALIGNMENT = 256 }; /* as cudaMalloc; also what NVIDIA's libraries ask for */
 #define CUDA_POOL_PLACE "the host's memory"
 
-const struct kernel *cuda_choose(const struct program *prog, const struct op *op,
-                                 const struct device_facts *facts);
+int cuda_choose(const struct program *prog, const struct op *op, const struct device_facts *facts);
+const struct kernel *cuda_kernel(int number);
 
 #endif
