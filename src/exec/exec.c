@@ -2,13 +2,14 @@
  * exec.c -- the executor: calls are laid out once, then a run is a loop over them.
  *
  * Copies are handed to a thread of their own; an op that has to come after one waits for it, as
- * program_section_last says.  What waits for what is known before the first run.
+ * ir/program_waits.h says.  What waits for what is known before the first run.
  */
 #include "exec/local.h"
 
 #include "base/clock.h"
 #include "exec/collective.h"
 #include "exec/plugin.h"
+#include "ir/program_waits.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -72,31 +73,30 @@ static enum snug_status prepare(struct exec *exec, int i, struct snug_error *err
     return SNUG_OK;
 }
 
-/* One number for each op: which copy it waits for.  copied_by is for a number each tensor.  No pass
- * makes a copy of the last round alone and one of every round into the same tensor: the newest would
- * hide the other. */
-static void find_waits(struct exec *exec, int *copied_by)
+/* Which copy each op waits for, in the last round and in those before it; and what copies bring from the pool. */
+static enum snug_status find_waits(struct exec *exec, struct snug_error *err)
 {
     const struct program *prog = exec->prog;
-    for (int t = 0; t < prog->n_tensors; t++) {
-        copied_by[t] = -1;
+    int *scratch = malloc(2 * ((size_t)prog->n_tensors + 1) * sizeof *scratch);
+    bool is_whole = scratch != NULL;
+    for (int round = prog->n_repeat > 1 ? 0 : 1; round < 2 && is_whole; round++) {
+        exec->waits_in[round] = malloc(((size_t)prog->n_ops + 1) * sizeof(int));
+        is_whole = exec->waits_in[round] != NULL;
+        if (is_whole)
+            program_find_waits(prog, round == 1, exec->waits_in[round], scratch);
+    }
+    free(scratch);
+    if (!is_whole)
+        return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    exec->waits_for = exec->waits_in[1];
+    for (int t = 0; t < prog->n_tensors; t++)
         exec->fetched[t] = TENSOR_NONE;
-    }
     for (int i = 0; i < prog->n_ops; i++) {
-        const struct op *op = &prog->ops[i];
-        exec->waits_for[i] = -1;
         exec->number[i] = -1;
-        bool waits = !op_is_copy(op) || op->kind == OP_evict || op->kind == OP_send;
-        for (int k = 0; k < op->n_in && waits; k++)
-            if (op->in[k] != TENSOR_NONE &&
-                copied_by[tensor_root(prog, op->in[k])] > exec->waits_for[i])
-                exec->waits_for[i] = copied_by[tensor_root(prog, op->in[k])];
-        for (int k = 0; k < op->n_out && op_is_copy(op); k++)
-            if (op->out[k] != TENSOR_NONE)
-                copied_by[tensor_root(prog, op->out[k])] = i;
-        if (op->kind == OP_prefetch)
-            exec->fetched[op->out[0]] = op->in[0];
+        if (prog->ops[i].kind == OP_prefetch)
+            exec->fetched[prog->ops[i].out[0]] = prog->ops[i].in[0];
     }
+    return SNUG_OK;
 }
 
 static enum snug_status run_call(struct exec *exec, int i, struct snug_error *err);
@@ -118,18 +118,11 @@ static enum snug_status open_lane(struct exec *exec, struct exec *shared, struct
 {
     const struct program *prog = exec->prog;
     int n_copies = 0;
-    size_t n = (size_t)(prog->n_ops > prog->n_tensors ? prog->n_ops : prog->n_tensors) + 1;
-    int *copied_by = malloc(n * sizeof *copied_by);
-    exec->fetched = malloc(n * sizeof *exec->fetched);
-    exec->waits_for = malloc(n * sizeof *exec->waits_for);
-    exec->number = malloc(n * sizeof *exec->number);
-    if (copied_by == NULL || exec->fetched == NULL || exec->waits_for == NULL ||
-        exec->number == NULL) {
-        free(copied_by);
+    exec->fetched = malloc(((size_t)prog->n_tensors + 1) * sizeof *exec->fetched);
+    exec->number = malloc(((size_t)prog->n_ops + 1) * sizeof *exec->number);
+    if (exec->fetched == NULL || exec->number == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
-    }
-    find_waits(exec, copied_by);
-    free(copied_by);
+    TRY(find_waits(exec, err));
     for (int i = 0; i < prog->n_ops; i++)
         n_copies += op_is_copy(&prog->ops[i]);
     if (shared != NULL)
@@ -253,7 +246,8 @@ void exec_free(struct exec *exec)
     free(exec->calls);
     free(exec->kernels);
     free(exec->fetched);
-    free(exec->waits_for);
+    free(exec->waits_in[0]);
+    free(exec->waits_in[1]);
     free(exec->number);
     free(exec);
 }
@@ -404,8 +398,8 @@ static enum snug_status wait_for_copy(struct exec *exec, int i, int copy, struct
 }
 
 /* Op i alone, or with those up to `end` that their common row takes together with it, none of which
- * may wait for a copy of this section.  *next: the op after them. */
-static enum snug_status run_some(struct exec *exec, int i, int begin, int end, int micro, int *next,
+ * may wait for a copy.  *next: the op after them. */
+static enum snug_status run_some(struct exec *exec, int i, int end, int micro, int *next,
                                  struct snug_error *err)
 {
     const struct kernel *kernel = exec->kernels[i];
@@ -414,7 +408,7 @@ static enum snug_status run_some(struct exec *exec, int i, int begin, int end, i
         *next = i + 1;
         return exec_run_op(exec, i, micro, err);
     }
-    while (i + n < end && exec->kernels[i + n] == kernel && exec->waits_for[i + n] < begin &&
+    while (i + n < end && exec->kernels[i + n] == kernel && exec->waits_for[i + n] < 0 &&
            op_runs_in(exec->prog, &exec->prog->ops[i + n], micro))
         n++;
     for (int k = 0; k < n; k++)
@@ -428,6 +422,8 @@ enum snug_status exec_run_section(struct exec *exec, int begin, int end, int mic
                                   struct snug_error *err)
 {
     int newest = -1; /* of the copies that were issued */
+    bool is_early = micro < exec->prog->n_repeat - 1 && exec->waits_in[0] != NULL;
+    exec->waits_for = exec->waits_in[is_early ? 0 : 1];
     for (int i = begin, next; i < end; i = next) {
         next = i + 1;
         if (!op_runs_in(exec->prog, &exec->prog->ops[i], micro))
@@ -441,13 +437,9 @@ enum snug_status exec_run_section(struct exec *exec, int begin, int end, int mic
             newest = i;
             continue;
         }
-        if (i == end - 1 && newest >= 0)
-            TRY(wait_for_copy(exec, i, newest, err));
-        else if (exec->waits_for[i] >= begin)
+        if (exec->waits_for[i] >= 0)
             TRY(wait_for_copy(exec, i, exec->waits_for[i], err));
-        /* The last op of a section waits for all copies of it: it is run by itself if there are some. */
-        int together_end = newest >= 0 && i < end - 1 ? end - 1 : end;
-        TRY(run_some(exec, i, begin, together_end, micro, &next, err));
+        TRY(run_some(exec, i, end, micro, &next, err));
     }
     if (exec->hooks != NULL)
         TRY(device_join_copies(exec, newest, err));

@@ -50,25 +50,10 @@ static int64_t bucket_bytes(const struct program *prog)
     return most;
 }
 
-/* The newest send of a tensor, for the op that waits until it has left.  Those before it are done by then. */
-static void find_sends(struct exec *exec)
-{
-    const struct op *ops = exec->prog->ops;
-    for (int i = 0; i < exec->prog->n_ops; i++) {
-        int send = ops[i].kind == OP_sent ? i - 1 : -1;
-        while (send >= 0 && (ops[send].kind != OP_send || ops[send].in[0] != ops[i].in[0]))
-            send--;
-        if (ops[i].kind == OP_sent)
-            exec->waits_for[i] = send;
-    }
-}
-
 enum snug_status device_open_lane(struct exec *exec, struct snug_error *err)
 {
     exec->collective_runner.work_bytes = exec->facts.comm == NULL ? 0 : bucket_bytes(exec->prog);
-    if (directs_are_open(&exec->collective_runner))
-        find_sends(exec);
-    else if (exec->facts.comm != NULL)
+    if (exec->facts.comm != NULL && !directs_are_open(&exec->collective_runner))
         TRY(rank_collectives_stage(&exec->collective_runner, exec->prog, err));
     TRY(exec->hooks->event_make(&exec->forked, err));
     return make_events(&exec->copied, exec, true, err);

@@ -32,8 +32,11 @@ struct exec {
         *device_assignment; /* NULL: alone, or not on a device, or another exec's */
     struct copies *copies;  /* NULL: the program has none, or they are on a stream */
     tensor_id *fetched;     /* per tensor: of which it is a copy in staging, or TENSOR_NONE */
-    int *waits_for;         /* per op: the copy that must be done before it, or -1 */
-    int64_t *number;        /* per copy: when it was last issued, by copies.h or n_issued */
+    /* Per op, the copy that must be done before it, or -1 (ir/program_waits.h): in the last round, [1], and in those
+     * before it, [0], NULL where there are none; and in the round that runs. */
+    int *waits_in[2];
+    const int *waits_for;
+    int64_t *number;               /* per copy: when it was last issued, by copies.h or n_issued */
     struct fill_rooms *fill_rooms; /* fill.c's; NULL: no piece is on its way */
     /* Of a backend with hooks; the rest is exec_device.c's. */
     const struct device_hooks *hooks;

@@ -7,13 +7,14 @@
  * what an op adds to after the first micro-batch, and what was made before the body and is read in
  * it.
  *
- * What a copy reads or writes is alive until the copy is done, which is at a later op (see
- * program_section_last).  What is offloaded takes no part.
+ * What a copy reads or writes is alive until the copy is done, which is at a later op
+ * (ir/program_waits.h).  What is offloaded takes no part.
  *
  * In place: where the row of an op allows output 0 to lie on input k, and that input dies there and
  * has the same bytes, the two become one block.  In an op of the last micro-batch even a sum over all
  * of them can die: nobody adds to it any more.
  */
+#include "ir/program_waits.h"
 #include "plan/plan.h"
 
 #include <stdlib.h>
@@ -27,19 +28,6 @@ static void touch(const struct program *prog, struct plan *plan, tensor_id root,
         plan->alive_from[root] = op;
     if (op > plan->alive_to[root])
         plan->alive_to[root] = op;
-}
-
-/* The newest of the copies from `oldest` on whose results op i reads, or -1: for that one it waits,
- * and the last op of a section for all.  copied_by: per root, the last copy that wrote it. */
-static int waits_for(const struct program *prog, const int *copied_by, int i, int oldest,
-                     int newest)
-{
-    const struct op *op = &prog->ops[i];
-    int found = i == program_section_last(prog, i) ? newest : -1;
-    for (int k = 0; k < op->n_in; k++)
-        if (op->in[k] != TENSOR_NONE && copied_by[tensor_root(prog, op->in[k])] > found)
-            found = copied_by[tensor_root(prog, op->in[k])];
-    return found >= oldest ? found : -1;
 }
 
 static void touch_operands(const struct program *prog, struct plan *plan, const struct op *op,
@@ -63,32 +51,53 @@ static void end_copies(const struct program *prog, struct plan *plan, int first,
             touch_operands(prog, plan, &prog->ops[i], done);
 }
 
-/* One round of the body: the last, or one before it, in which some ops do not run and so wait for
- * nothing.  copied_by is for a number each tensor. */
-static void extend_by_copies(const struct program *prog, struct plan *plan, int *copied_by,
-                             bool is_last_round)
+/* One round of the body: the last, or one before it, in which some ops do not run.  waits_for: of that round. */
+static void extend_in_round(const struct program *prog, struct plan *plan, const int *waits_for,
+                            bool is_last_round)
 {
     int oldest = 0, newest = -1; /* of the copies that are under way */
-    for (int t = 0; t < prog->n_tensors; t++)
-        copied_by[t] = -1;
     for (int i = 0; i < prog->n_ops; i++) {
         if (prog->ops[i].in_last && !is_last_round) {
             ; /* it does not run */
         } else if (op_is_copy(&prog->ops[i])) {
             newest = i;
-            for (int k = 0; k < prog->ops[i].n_out; k++)
-                if (prog->ops[i].out[k] != TENSOR_NONE)
-                    copied_by[tensor_root(prog, prog->ops[i].out[k])] = i;
-        } else {
-            int done = waits_for(prog, copied_by, i, oldest, newest);
-            end_copies(prog, plan, oldest, done, i);
-            oldest = done >= 0 ? done + 1 : oldest;
+        } else if (waits_for[i] >= oldest) {
+            end_copies(prog, plan, oldest, waits_for[i], i);
+            oldest = waits_for[i] + 1;
         }
         if (i == program_section_last(prog, i)) {
             end_copies(prog, plan, oldest, newest, i);
             oldest = i + 1;
         }
     }
+}
+
+static bool has_copies(const struct program *prog)
+{
+    for (int i = 0; i < prog->n_ops; i++)
+        if (op_is_copy(&prog->ops[i]))
+            return true;
+    return false;
+}
+
+static enum snug_status extend_by_copies(const struct program *prog, struct plan *plan,
+                                         struct snug_error *err)
+{
+    if (!has_copies(prog))
+        return SNUG_OK;
+    int *waits_for = malloc((size_t)prog->n_ops * sizeof *waits_for);
+    int *scratch = malloc(2 * ((size_t)prog->n_tensors + 1) * sizeof *scratch);
+    enum snug_status status = SNUG_OK;
+    if (waits_for == NULL || scratch == NULL)
+        status = snug_fail(err, SNUG_NO_MEMORY, "plan: no memory for %d ops", prog->n_ops);
+    for (int round = prog->n_repeat > 1 ? 0 : 1; round < 2 && status == SNUG_OK; round++) {
+        bool is_last_round = round == 1;
+        program_find_waits(prog, is_last_round, waits_for, scratch);
+        extend_in_round(prog, plan, waits_for, is_last_round);
+    }
+    free(waits_for);
+    free(scratch);
+    return status;
 }
 
 static void use(int *last_use, tensor_id root, int i)
@@ -237,11 +246,11 @@ enum snug_status plan_lifetimes(const struct program *prog, struct plan *plan,
     }
     for (int i = 0; i < prog->n_tensors; i++)
         plan->block_of[i] = plan->alive_from[i] = plan->alive_to[i] = -1;
-    extend_by_copies(prog, plan, plan->block_of, true); /* as scratch, for a start */
-    if (prog->n_repeat > 1)
-        extend_by_copies(prog, plan, plan->block_of, false);
-    for (int i = 0; i < prog->n_tensors; i++)
-        plan->block_of[i] = -1;
+    enum snug_status status = extend_by_copies(prog, plan, err);
+    if (status != SNUG_OK) {
+        free(last_use);
+        return status;
+    }
     memcpy(last_use, plan->alive_to, (size_t)prog->n_tensors * sizeof *last_use);
     find_lifetimes(prog, plan, last_use);
     make_blocks(prog, plan, last_use);

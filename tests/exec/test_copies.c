@@ -279,6 +279,33 @@ static void test_run(void **state)
     end_run();
 }
 
+/* The last op of a round waits for the copies of that round: before the last one, not for a copy that comes then. */
+static void test_rounds(void **state)
+{
+    (void)state;
+    struct snug_error err;
+    static float numbers[4096], found[4096];
+    struct backend backend = *backend_cpu();
+    backend.open_pool = open_slow;
+    make_run_of(
+        "program rounds; body 0 3 x 2\n"
+        "tensor m optimizer f32 [4096] persistent offloaded; tensor a temporary f32 [4096]\n"
+        "tensor v optimizer f32 [4096] persistent offloaded; tensor b temporary f32 [4096]\n"
+        "tensor y activation f32 [4096] output\n"
+        "a = prefetch m; b = prefetch v last; y = accumulate a {accumulate=after_first}\n");
+    must(exec_create(&run.prog, &run.plan, &backend, &run.facts, NULL, &run.exec, &err), &err);
+    for (int i = 0; i < 4096; i++)
+        numbers[i] = (float)(i + 1);
+    tensor_id m = program_find(&run.prog, "m");
+    must(exec_write(run.exec, m, 0, sizeof numbers, numbers, &err), &err);
+    must(exec_run(run.exec, NULL, NULL, &err), &err);
+    must(exec_read(run.exec, program_find(&run.prog, "y"), 0, sizeof found, found, &err), &err);
+    for (int i = 0; i < 4096; i++)
+        if (found[i] != 2 * numbers[i])
+            fail_msg("element %d is %g, not %g", i, (double)found[i], 2 * (double)numbers[i]);
+    end_run();
+}
+
 static enum snug_status broken_write(struct offload_pool *pool, int64_t at, const void *from,
                                      int64_t n, struct snug_error *err)
 {
@@ -457,15 +484,11 @@ static void test_random_programs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order),
-        cmocka_unit_test(test_beside),
-        cmocka_unit_test(test_idle),
-        cmocka_unit_test(test_failure),
-        cmocka_unit_test(test_pool),
-        cmocka_unit_test(test_lives),
-        cmocka_unit_test(test_run),
-        cmocka_unit_test(test_broken_disk),
-        cmocka_unit_test(test_random_programs),
+        cmocka_unit_test(test_order),       cmocka_unit_test(test_beside),
+        cmocka_unit_test(test_idle),        cmocka_unit_test(test_failure),
+        cmocka_unit_test(test_pool),        cmocka_unit_test(test_lives),
+        cmocka_unit_test(test_run),         cmocka_unit_test(test_rounds),
+        cmocka_unit_test(test_broken_disk), cmocka_unit_test(test_random_programs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
