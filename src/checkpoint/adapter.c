@@ -97,11 +97,11 @@ static bool lies_in_out(const struct program *prog, tensor_id weight)
     for (int i = 0; i < prog->n_ops; i++) {
         tensor_id read = prog->ops[i].kind == OP_linear ? prog->ops[i].in[1] : TENSOR_NONE;
         if (read == weight)
-            return prog->ops[i].attrs.layout == LAYOUT_in_out;
+            return attrs_of(&prog->ops[i], linear)->layout == LAYOUT_in_out;
         /* what is kept in fewer bits is read through the op before */
         if (read != TENSOR_NONE && i > 0 && prog->ops[i - 1].out[0] == read &&
             prog->ops[i - 1].in[0] == weight)
-            return prog->ops[i].attrs.layout == LAYOUT_in_out;
+            return attrs_of(&prog->ops[i], linear)->layout == LAYOUT_in_out;
     }
     return false;
 }

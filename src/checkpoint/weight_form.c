@@ -32,7 +32,7 @@ struct weight_form weight_form_of(const struct program *prog, const struct exec 
     s.shape = prog->tensors[dequantizer->out[0]].shape;
     if (dequantizer->kind == OP_dequantize) {
         s.scales = dequantizer->in[1];
-        quant_map_make(&s.map, (int)dequantizer->attrs.state_bits, true);
+        quant_map_make(&s.map, (int)attrs_of(dequantizer, quant)->state_bits, true);
     }
     return s;
 }

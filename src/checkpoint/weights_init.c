@@ -205,13 +205,20 @@ enum snug_status weights_start_copies(const struct compiled_step *compiled, stru
 
 /* ---- all of it ------------------------------------------------------------------------------ */
 
+/* Does it change the scale of the loss as it goes? */
+static bool scales_loss(const struct op *op)
+{
+    return op->kind == OP_next_loss_scale ||
+           (op->kind == OP_grad_norm && attrs_of(op, grad_norm)->dynamic_scale);
+}
+
 static void start_scalars(const struct program *prog, double *scalars)
 {
     memset(scalars, 0, SCALAR_COUNT * sizeof *scalars); /* a device's are not the table itself */
     scalars[SCALAR_clip] = 1;
     scalars[SCALAR_loss_scale] = 1;
     for (int i = 0; i < prog->n_ops; i++)
-        if (prog->ops[i].attrs.dynamic_scale || prog->ops[i].kind == OP_next_loss_scale)
+        if (scales_loss(&prog->ops[i]))
             scalars[SCALAR_loss_scale] = 65536;
 }
 

@@ -67,7 +67,8 @@ static int64_t smaller_micro_batch(int64_t batch, int64_t micro_batch, int64_t m
 static bool splits_change_learning(const struct compiled_step *s)
 {
     for (int i = 0; i < s->prog.n_ops; i++)
-        if (s->prog.ops[i].kind == OP_batchnorm || s->prog.ops[i].attrs.dropout > 0)
+        if (op_has(&s->prog.ops[i], TRAIT_batch_statistics) ||
+            op_dropout(&s->prog.ops[i]).dropout > 0)
             return true;
     return false;
 }

@@ -89,7 +89,7 @@ static enum snug_status make_best(struct compile_request *q, struct compiled_ste
 static bool may_split(const struct compile_request *q, const struct compiled_step *s)
 {
     for (int i = 0; i < s->prog.n_ops; i++)
-        if (s->prog.ops[i].kind == OP_batchnorm)
+        if (op_has(&s->prog.ops[i], TRAIT_batch_statistics))
             return false;
     return s->prog.loss != TENSOR_NONE && !q->estimate && q->micro_batch == 0 &&
            q->recipe->micro_batch == 0;

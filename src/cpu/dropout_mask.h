@@ -20,15 +20,15 @@ struct dropout {
 /* Input k is the scalar table; it may be left out if the op drops nothing. */
 static inline struct dropout dropout_of(const struct kernel_call *call, int k)
 {
-    const struct attrs *attrs = &call->op->attrs;
-    if (!(attrs->dropout > 0))
+    struct dropout_attrs attrs = op_dropout(call->op);
+    if (!(attrs.dropout > 0))
         return (struct dropout){.scale = 1.0f};
     const double *scalars = call->in[k].data;
     return (struct dropout){.key = counter_mask_key((uint64_t)scalars[SCALAR_seed],
                                                     (uint64_t)scalars[SCALAR_step],
-                                                    (uint64_t)call->micro, (uint64_t)attrs->site),
-                            .below = (uint32_t)(attrs->dropout * 0x1p32),
-                            .scale = (float)(1.0 / (1.0 - attrs->dropout))};
+                                                    (uint64_t)call->micro, (uint64_t)attrs.site),
+                            .below = (uint32_t)(attrs.dropout * 0x1p32),
+                            .scale = (float)(1.0 / (1.0 - attrs.dropout))};
 }
 
 /* What element `index` is multiplied by. */

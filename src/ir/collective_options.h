@@ -22,51 +22,51 @@ enum collective_group { GROUP_ALL, GROUP_STAGE, GROUP_ENDS, COLLECTIVE_GROUPS };
 
 static inline bool op_is_collective(enum op_kind kind)
 {
-    return kind == OP_all_reduce || kind == OP_reduce_scatter || kind == OP_all_gather;
+    return kind_has(kind, TRAIT_collective);
 }
 
 static inline bool op_is_message(enum op_kind kind)
 {
-    return kind == OP_send || kind == OP_sent || kind == OP_recv;
+    return kind_has(kind, TRAIT_p2p);
 }
 
 static inline int message_peer(const struct op *op)
 {
-    return (int)op->attrs.options.value[MESSAGE_PEER];
+    return (int)attrs_of(op, options)->options.value[MESSAGE_PEER];
 }
 
 static inline struct attrs message_attrs(int peer)
 {
-    struct attrs attrs = ATTRS();
-    attrs.options.value[MESSAGE_PEER] = peer;
+    struct attrs attrs = ATTRS(options);
+    attrs.options.options.value[MESSAGE_PEER] = peer;
     return attrs;
 }
 
 static inline enum collective_group collective_group(const struct op *op)
 {
-    return (enum collective_group)op->attrs.options.value[COLLECTIVE_GROUP];
+    return (enum collective_group)attrs_of(op, options)->options.value[COLLECTIVE_GROUP];
 }
 
 static inline struct attrs collective_attrs(int n_ranks, struct cut cut,
                                             enum collective_group group)
 {
-    struct attrs attrs = ATTRS();
-    attrs.options.value[COLLECTIVE_RANKS] = n_ranks;
-    attrs.options.value[COLLECTIVE_UNIT] = (double)cut.unit;
-    attrs.options.value[COLLECTIVE_OWNER] = cut.owner;
-    attrs.options.value[COLLECTIVE_GROUP] = group;
+    struct attrs attrs = ATTRS(options);
+    attrs.options.options.value[COLLECTIVE_RANKS] = n_ranks;
+    attrs.options.options.value[COLLECTIVE_UNIT] = (double)cut.unit;
+    attrs.options.options.value[COLLECTIVE_OWNER] = cut.owner;
+    attrs.options.options.value[COLLECTIVE_GROUP] = group;
     return attrs;
 }
 
 static inline int collective_ranks(const struct op *op)
 {
-    return (int)op->attrs.options.value[COLLECTIVE_RANKS];
+    return (int)attrs_of(op, options)->options.value[COLLECTIVE_RANKS];
 }
 
 static inline struct cut collective_cut(const struct op *op)
 {
-    return (struct cut){.unit = (int64_t)op->attrs.options.value[COLLECTIVE_UNIT],
-                        .owner = (int)op->attrs.options.value[COLLECTIVE_OWNER]};
+    return (struct cut){.unit = (int64_t)attrs_of(op, options)->options.value[COLLECTIVE_UNIT],
+                        .owner = (int)attrs_of(op, options)->options.value[COLLECTIVE_OWNER]};
 }
 
 /* Of operand k. */

@@ -49,7 +49,7 @@ static double cost_linear_w(const struct program *prog, const struct op *op)
 static double attention_gemms(const struct program *prog, const struct op *op, tensor_id qkv,
                               double n_gemms)
 {
-    n_gemms *= op->attrs.causal ? 1 : 2;
+    n_gemms *= attrs_of(op, attention)->causal ? 1 : 2;
     const struct shape *s = &prog->tensors[qkv].shape;
     return n_gemms * (double)s->dim[0] * (double)s->dim[1] * (double)s->dim[1] * (double)s->dim[2] /
            3;
@@ -91,7 +91,7 @@ static double cost_conv2d(const struct program *prog, const struct op *op)
 
 static double cost_conv2d_grad_w(const struct program *prog, const struct op *op)
 {
-    const struct attrs *a = &op->attrs;
+    const struct image_attrs *a = attrs_of(op, image);
     double channels = (double)shape_last(&prog->tensors[op->in[0]].shape) / (double)a->groups;
     return 2 * elems(prog, op->in[1]) * channels * (double)(a->kernel_h * a->kernel_w);
 }
@@ -102,7 +102,8 @@ static double cost_orthogonalize(const struct program *prog, const struct op *op
     struct matrix m = matrix_of(&prog->tensors[op->in[MATRIX_GRADIENT]].shape, 1);
     double n = (double)matrix_least(m.rows, m.cols);
     double elems_of_x = (double)m.rows * (double)m.cols;
-    return op->attrs.options.value[ORTHOGONALIZE_steps] * (4 * n * elems_of_x + 2 * n * n * n);
+    return attrs_of(op, options)->options.value[ORTHOGONALIZE_steps] *
+           (4 * n * elems_of_x + 2 * n * n * n);
 }
 
 /* The statistics of both sides, and the gradient between two matrices (soap: there and back); roots,
@@ -110,7 +111,8 @@ static double cost_orthogonalize(const struct program *prog, const struct op *op
 static double cost_precondition(const struct program *prog, const struct op *op)
 {
     bool is_soap = op->kind == OP_soap;
-    double block = op->attrs.options.value[is_soap ? SOAP_max_dim : PRECONDITION_block];
+    double block =
+        attrs_of(op, options)->options.value[is_soap ? SOAP_max_dim : PRECONDITION_block];
     struct matrix m = matrix_of(&prog->tensors[op->in[MATRIX_GRADIENT]].shape, 1);
     double rows = (double)m.rows, cols = (double)m.cols;
     double left = is_soap && rows > block ? 0 : fmin(rows, block);
@@ -119,22 +121,11 @@ static double cost_precondition(const struct program *prog, const struct op *op)
 }
 
 static cost_rule *const rules[OP_COUNT] = {
-#define OP(kind, in_min, in_max, out_min, out_max, flags, inplace, accumulates, keeps_f32, attrs, \
-           shape, gradient, cost)                                                                 \
-    [OP_##kind] = cost_##cost,
+#define COST(rule)                                    cost_##rule
+#define OP(kind, in, out, shape, gradient, cost, ...) [OP_##kind] = cost,
 #include "ir/ops.def"
 #undef OP
 };
-
-bool op_is_gemm(enum op_kind kind)
-{
-    return rules[kind] != cost_elementwise && rules[kind] != cost_norm && rules[kind] != cost_none;
-}
-
-bool op_is_conv(enum op_kind kind)
-{
-    return rules[kind] == cost_conv2d || rules[kind] == cost_conv2d_grad_w;
-}
 
 double op_flops(const struct program *prog, const struct op *op)
 {

@@ -59,22 +59,56 @@ const struct attr_row attr_rows[ATTR_COUNT] = {
 #define FORM_average    .form = ATTR_FORM_word, .words = {average_list, COUNT(average_list)}
 #define FORM_direction  .form = ATTR_FORM_word, .words = {direction_list, COUNT(direction_list)}
 #define FORM_integer    .form = ATTR_FORM_integer
+#define FORM_small      .form = ATTR_FORM_small
+#define FORM_flag       .form = ATTR_FORM_flag
 #define FORM_real       .form = ATTR_FORM_real
 #define FORM_rule       .form = ATTR_FORM_word, .words = {rule_list, COUNT(rule_list)}
 #define FORM_reals      .form = ATTR_FORM_reals
 #define ROW(type, field, value) \
-    {.name = #field, .offset = offsetof(struct attrs, field), FORM_##type},
+    {.name = #field, .default_offset = offsetof(struct attr_values, field), FORM_##type},
     ATTR_LIST(ROW)
 #undef ROW
 };
 
+size_t attr_offset(enum attr_family family, int i)
+{
+#define OFFSET(which, field) [ATTR_INDEX_##field] = offsetof(struct attrs, which.field),
+#define ROW(which)           [FAMILY_##which] = {ATTRS_OF_##which(OFFSET, which)},
+    static const uint16_t offsets[FAMILY_COUNT][ATTR_COUNT] = {FAMILY_LIST(ROW)};
+#undef ROW
+#undef OFFSET
+    return i == ATTR_INDEX_act          ? offsetof(struct attrs, act)
+           : i == ATTR_INDEX_accumulate ? offsetof(struct attrs, accumulate)
+                                        : offsets[family][i];
+}
+
 size_t attr_form_bytes(enum attr_form form)
 {
-    static const size_t bytes[] = {[ATTR_FORM_word] = sizeof(int),
-                                   [ATTR_FORM_integer] = sizeof(int64_t),
-                                   [ATTR_FORM_real] = sizeof(double),
-                                   [ATTR_FORM_reals] = sizeof(struct reals)};
+    static const size_t bytes[] = {
+        [ATTR_FORM_word] = sizeof(int),     [ATTR_FORM_integer] = sizeof(int64_t),
+        [ATTR_FORM_small] = sizeof(int8_t), [ATTR_FORM_flag] = sizeof(bool),
+        [ATTR_FORM_real] = sizeof(double),  [ATTR_FORM_reals] = sizeof(struct reals)};
     return bytes[form];
+}
+
+int64_t attr_integer(const void *field, enum attr_form form)
+{
+    return form == ATTR_FORM_word    ? *(const int *)field
+           : form == ATTR_FORM_small ? *(const int8_t *)field
+           : form == ATTR_FORM_flag  ? *(const bool *)field
+                                     : *(const int64_t *)field;
+}
+
+void attr_set_integer(void *field, enum attr_form form, int64_t value)
+{
+    if (form == ATTR_FORM_word)
+        *(int *)field = (int)value;
+    else if (form == ATTR_FORM_small)
+        *(int8_t *)field = (int8_t)value;
+    else if (form == ATTR_FORM_flag)
+        *(bool *)field = value != 0;
+    else
+        *(int64_t *)field = value;
 }
 
 bool is_bare_letter(char letter)
@@ -208,30 +242,21 @@ static void add_reals(struct text *out, const char *field)
 }
 
 /* ` {eps=1e-05, ...`: one attribute if it differs from its default; the caller closes the brace. */
-static bool add_attr(struct text *out, const struct attr_row *row, const struct attrs *attrs,
+static bool add_attr(struct text *out, const struct attr_row *row, const void *field,
                      const char *before)
 {
-    static const struct attrs defaults = {ATTR_LIST(ATTR_DEFAULT)};
-    const char *field = (const char *)attrs + row->offset;
-    const char *usual = (const char *)&defaults + row->offset;
+    const char *usual = (const char *)&attr_defaults + row->default_offset;
     if (memcmp(field, usual, attr_form_bytes(row->form)) == 0)
         return false;
     text_add(out, "%s%s=", before, row->name);
-    if (row->form == ATTR_FORM_word) {
-        int value;
-        memcpy(&value, field, sizeof value);
-        add_word(out, row->words, value);
-    } else if (row->form == ATTR_FORM_integer) {
-        int64_t value;
-        memcpy(&value, field, sizeof value);
-        text_add(out, "%lld", (long long)value);
-    } else if (row->form == ATTR_FORM_reals) {
+    if (row->form == ATTR_FORM_word)
+        add_word(out, row->words, (int)attr_integer(field, row->form));
+    else if (row->form == ATTR_FORM_reals)
         add_reals(out, field);
-    } else {
-        double value;
-        memcpy(&value, field, sizeof value);
-        add_real(out, value);
-    }
+    else if (row->form == ATTR_FORM_real)
+        add_real(out, *(const double *)field);
+    else
+        text_add(out, "%lld", (long long)attr_integer(field, row->form));
     return true;
 }
 _Static_assert(sizeof(enum act) == sizeof(int) && sizeof(enum accumulate) == sizeof(int) &&
@@ -259,7 +284,9 @@ static void add_op(struct text *out, const struct program *prog, const struct op
     bool any = false;
     for (int i = 0; i < ATTR_COUNT; i++)
         if (info->attrs >> i & 1)
-            any |= add_attr(out, &attr_rows[i], &op->attrs, any ? ", " : " {");
+            any |= add_attr(out, &attr_rows[i],
+                            (const char *)&op->attrs + attr_offset(info->family, i),
+                            any ? ", " : " {");
     text_add(out, "%s", any ? "}" : "");
     if (op->work != TENSOR_NONE) {
         text_add(out, " work=");

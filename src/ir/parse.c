@@ -254,36 +254,50 @@ static enum snug_status read_reals(struct parser *p, const char *what, struct re
     return SNUG_OK;
 }
 
+static enum snug_status read_attr(struct parser *p, const struct attr_row *row, void *field)
+{
+    int64_t least = INT_MIN, most = INT_MAX, value;
+    int word;
+    switch (row->form) {
+    case ATTR_FORM_word:
+        TRY(read_word(p, row->name, row->words, &word));
+        attr_set_integer(field, row->form, word);
+        return SNUG_OK;
+    case ATTR_FORM_real:
+        return read_real(p, row->name, field);
+    case ATTR_FORM_reals:
+        *(struct reals *)field = (struct reals){{0}};
+        return read_reals(p, row->name, field);
+    case ATTR_FORM_small:
+        least = INT8_MIN, most = INT8_MAX;
+        break;
+    case ATTR_FORM_flag:
+        least = 0, most = 1;
+        break;
+    case ATTR_FORM_integer:
+        break;
+    }
+    TRY(read_integer(p, row->name, least, most, &value));
+    attr_set_integer(field, row->form, value);
+    return SNUG_OK;
+}
+
 static enum snug_status read_attrs(struct parser *p, const struct op_info *info,
                                    struct attrs *attrs)
 {
     do {
         const struct token *key = take(p);
         const struct attr_row *row = NULL;
+        void *field = NULL;
         for (int i = 0; i < ATTR_COUNT; i++)
-            if ((info->attrs >> i & 1) && is_word(key, attr_rows[i].name))
+            if ((info->attrs >> i & 1) && is_word(key, attr_rows[i].name)) {
                 row = &attr_rows[i];
+                field = (char *)attrs + attr_offset(info->family, i);
+            }
         if (row == NULL)
             return fail(p, "%s has no attribute %s", info->name, show(p, key));
         TRY(expect(p, '=', "after the name of an attribute"));
-        char *field = (char *)attrs + row->offset;
-        if (row->form == ATTR_FORM_word) {
-            int value;
-            TRY(read_word(p, row->name, row->words, &value));
-            memcpy(field, &value, sizeof value);
-        } else if (row->form == ATTR_FORM_integer) {
-            int64_t value;
-            TRY(read_integer(p, row->name, INT_MIN, INT_MAX, &value));
-            memcpy(field, &value, sizeof value);
-        } else if (row->form == ATTR_FORM_reals) {
-            struct reals value = {{0}};
-            TRY(read_reals(p, row->name, &value));
-            memcpy(field, &value, sizeof value);
-        } else {
-            double value;
-            TRY(read_real(p, row->name, &value));
-            memcpy(field, &value, sizeof value);
-        }
+        TRY(read_attr(p, row, field));
     } while (accept(p, ','));
     return expect(p, '}', "after the attributes");
 }
@@ -331,7 +345,6 @@ static enum snug_status read_op(struct parser *p)
     tensor_id in[MAX_INPUTS], out[MAX_OUTPUTS], work = TENSOR_NONE;
     int n_in = 0, n_out, kind = 0;
     int64_t micro = 0, kernel = 0;
-    struct attrs attrs = ATTRS();
     if (is_name(&p->t.token[0]) && p->t.token[1].kind != '=' && p->t.token[1].kind != ',')
         return fail(p,
                     "%s does not begin a statement; one is program, tensor, body, loss, scalars "
@@ -349,6 +362,7 @@ static enum snug_status read_op(struct parser *p)
         TRY(read_operands(p, "inputs", MAX_INPUTS, &n_in, in));
     TRY(check_count(p, info->name, "inputs", n_in, info->min_in, info->max_in));
     TRY(check_count(p, info->name, "outputs", n_out, info->min_out, info->max_out));
+    struct attrs attrs = attrs_default(info->family);
     if (accept(p, '{'))
         TRY(read_attrs(p, info, &attrs));
     if (accept_word(p, "work")) {

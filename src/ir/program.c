@@ -9,15 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const struct op_info op_infos[OP_COUNT] = {
-#define OP(kind, in_min, in_max, out_min, out_max, flags, inplace, accumulates, keeps_f32, attrs, \
-           shape, gradient, cost)                                                                 \
-    [OP_##kind] = {#kind, in_min,  in_max,      out_min,   out_max,                               \
-                   flags, inplace, accumulates, keeps_f32, attrs},
-#include "ir/ops.def"
-#undef OP
-};
-
 static enum snug_status no_memory(struct snug_error *err)
 {
     return snug_fail(err, SNUG_NO_MEMORY, "out of memory while building a program");
@@ -113,7 +104,7 @@ enum snug_status program_add_op(struct program *prog, enum op_kind kind, const s
                       .n_in = n_in,
                       .n_out = n_out,
                       .work = TENSOR_NONE,
-                      .attrs = attrs == NULL ? ATTRS() : *attrs};
+                      .attrs = attrs == NULL ? attrs_default(op_infos[kind].family) : *attrs};
     for (int k = 0; k < MAX_INPUTS; k++)
         op->in[k] = k < n_in ? in[k] : TENSOR_NONE;
     for (int k = 0; k < MAX_OUTPUTS; k++)

@@ -24,11 +24,9 @@
 #include "base/arena.h"
 #include "base/dtype.h"
 #include "base/status.h"
+#include "ir/op.h"
 
-enum { MAX_DIMS = 6, MAX_INPUTS = 12, MAX_OUTPUTS = 10, MAX_STATES = 4, MAX_OPTIONS = 8 };
-
-typedef int32_t tensor_id;
-enum { TENSOR_NONE = -1 };
+enum { MAX_DIMS = 6 };
 
 /* The ledger's kinds, inputs (booked with the activations), and buffers (booked with the parameters):
  * what is saved with a model but moved by the forward pass, as running averages are. */
@@ -81,130 +79,6 @@ struct tensor {
     struct shape whole;
     int64_t whole_from;
 };
-
-/* Attributes of all ops in one flat struct; a row of ops.def says which ones its op reads. */
-enum act { ACT_none, ACT_relu, ACT_gelu, ACT_sigmoid, ACT_tanh }; /* gelu: the tanh form of GPT-2 */
-/* Of the matrix of a linear layer. */
-enum weight_layout { LAYOUT_out_in, LAYOUT_in_out };
-enum accumulate { ACC_no, ACC_yes, ACC_after_first }; /* after_first: += but in micro-batch 0 */
-enum average {                                        /* of the weights, for evaluation */
-               AVERAGE_none,
-               AVERAGE_schedule_free, /* (W - (1-beta1) z) / beta1 */
-               AVERAGE_queue,         /* the mean of the last copies */
-               AVERAGE_ema            /* a running mean */
-};
-enum direction { DIRECTION_none, DIRECTION_scaled, DIRECTION_as_is }; /* of the op update */
-enum rule {                                                           /* of it as well */
-            RULE_none = -1,
-#define RULE(name) RULE_##name,
-#include "ir/rules.def"
-#undef RULE
-            RULE_COUNT
-};
-struct reals {
-    double value[MAX_OPTIONS]; /* those that are not given are 0 */
-};
-
-/*    type        name           default */
-#define ATTR_LIST(X)                        \
-    X(act, act, ACT_none)                   \
-    X(accumulate, accumulate, ACC_no)       \
-    X(integer, heads, 1)                    \
-    X(layout, layout, LAYOUT_out_in)        \
-    X(integer, dynamic_scale, 0)            \
-    X(integer, stride, 1)                   \
-    X(integer, pad, 0)                      \
-    X(integer, groups, 1)                   \
-    X(integer, kernel_h, 1)                 \
-    X(integer, kernel_w, 1)                 \
-    X(integer, height, 0)                   \
-    X(integer, width, 0)                    \
-    X(integer, causal, 1)                   \
-    X(real, momentum, 0.1)                  \
-    X(real, eps, 1e-5)                      \
-    X(real, weight, 1.0)                    \
-    X(real, max_norm, 0.0)                  \
-    X(average, average, AVERAGE_none)       \
-    X(rule, rule, RULE_none)                \
-    X(reals, options, {{0}})                \
-    X(real, decay, 0.0)                     \
-    X(real, lr_factor, 1.0)                 \
-    X(integer, state_bits, 0)               \
-    X(integer, positive, 0)                 \
-    X(integer, stochastic, 0)               \
-    X(direction, direction, DIRECTION_none) \
-    X(integer, relative, 0)                 \
-    X(real, eta, 1.0)                       \
-    X(real, dropout, 0.0)                   \
-    X(integer, site, 0)                     \
-    X(real, smoothing, 0.0)
-
-typedef enum act attr_type_act;
-typedef enum weight_layout attr_type_layout;
-typedef enum direction attr_type_direction;
-typedef enum accumulate attr_type_accumulate;
-typedef int64_t attr_type_integer;
-typedef double attr_type_real;
-typedef enum average attr_type_average;
-typedef enum rule attr_type_rule;
-typedef struct reals attr_type_reals;
-
-struct attrs {
-#define ATTR_FIELD(type, name, value) attr_type_##type name;
-    ATTR_LIST(ATTR_FIELD)
-#undef ATTR_FIELD
-};
-
-enum attr_index {
-#define ATTR_INDEX(type, name, value) ATTR_INDEX_##name,
-    ATTR_LIST(ATTR_INDEX)
-#undef ATTR_INDEX
-        ATTR_COUNT
-};
-enum attr_mask {
-#define ATTR_MASK(type, name, value) A_##name = 1 << ATTR_INDEX_##name,
-    ATTR_LIST(ATTR_MASK)
-#undef ATTR_MASK
-};
-
-#define ATTR_DEFAULT(type, name, value) .name = value,
-#define ATTRS(...)                      ((struct attrs){ATTR_LIST(ATTR_DEFAULT) __VA_ARGS__})
-
-enum op_kind {
-#define OP(kind, ...) OP_##kind,
-#include "ir/ops.def"
-#undef OP
-    OP_COUNT
-};
-
-enum { EFFECT = 1, COPIES = 2 };
-
-struct op {
-    enum op_kind kind;
-    int n_in, n_out;
-    tensor_id in[MAX_INPUTS], out[MAX_OUTPUTS]; /* TENSOR_NONE: left out */
-    tensor_id work; /* workspace booked for the kernel, or TENSOR_NONE */
-    bool in_last;   /* of the body: runs in the last micro-batch only */
-    int micro;      /* of a body that is unrolled (pass/unroll.c): the micro-batch it belongs to */
-    bool
-        no_alias; /* its kernel wants output 0 on bytes of its own, whatever op_info.inplace allows */
-    int kernel;   /* that runs it, chosen by the pass book (kernel_choice.h); 0: not yet */
-    struct attrs attrs;
-};
-
-/* The operands of update: inputs; output k is input k + UPDATE_WEIGHT. */
-enum { UPDATE_GRADIENT, UPDATE_SCALARS, UPDATE_WEIGHT, UPDATE_MASTER, UPDATE_STATES };
-static inline int update_n_states(const struct op *op)
-{
-    return op->n_in > UPDATE_STATES ? (op->n_in - UPDATE_STATES + 1) / 2 : 0;
-}
-
-struct op_info {
-    const char *name;
-    int min_in, max_in, min_out, max_out;
-    unsigned flags, inplace, accumulates, keeps_f32, attrs;
-};
-extern const struct op_info op_infos[OP_COUNT];
 
 /* Numbers that change from step to step: a persistent f64 tensor that kernels read. */
 #define SCALAR_LIST(X)                                                                             \
@@ -261,7 +135,7 @@ enum snug_status program_add_tensor(struct program *prog, const struct tensor *t
                                     tensor_id *id, struct snug_error *err);
 #define TENSOR_INIT .base = TENSOR_NONE
 
-/* Appends an op with outputs that exist already.  work is TENSOR_NONE. */
+/* Appends an op with outputs that exist already.  work is TENSOR_NONE; attrs NULL: all by default. */
 enum snug_status program_add_op(struct program *prog, enum op_kind kind, const struct attrs *attrs,
                                 int n_in, const tensor_id *in, int n_out, const tensor_id *out,
                                 struct snug_error *err);
@@ -316,8 +190,6 @@ enum snug_status program_verify(const struct program *prog, struct snug_error *e
 
 /* cost.c: floating-point operations of one execution, bytes read, and bytes read and written. */
 double op_flops(const struct program *prog, const struct op *op);
-bool op_is_gemm(enum op_kind kind); /* its flops are those of matmuls, convolutions included */
-bool op_is_conv(enum op_kind kind);
 double op_read_bytes(const struct program *prog, const struct op *op);
 double op_moved_bytes(const struct program *prog, const struct op *op);
 
@@ -343,15 +215,9 @@ static inline int program_op_runs(const struct program *prog, int i)
     return repeats ? prog->n_repeat : 1;
 }
 
-/* Does it run on the lane of copies? */
-static inline bool op_is_copy(const struct op *op)
-{
-    return (op_infos[op->kind].flags & COPIES) != 0;
-}
-
 /* The last op of the section that op i is in.
  *
- * Ops whose row says COPIES run on a lane of their own, in their order, beside the others.  Such an
+ * Ops whose row says TRAIT_copy run on a lane of their own, in their order, beside the others.  Such an
  * op begins when the ops before it are done.  It is done when an op that reads what it or a later
  * copy wrote begins, or the last op of its section; after that one, nothing is under way. */
 static inline int program_section_last(const struct program *prog, int i)

@@ -25,9 +25,16 @@ static enum snug_status shape_one(const struct program *prog, const struct op *o
 static enum snug_status shape_same(const struct program *prog, const struct op *op,
                                    struct shape *out, struct snug_error *err)
 {
+    (void)err;
     out[0] = *in_shape(prog, op, 0);
-    if ((op->kind == OP_add || op->kind == OP_act_grad || op->kind == OP_mse_grad) &&
-        !shape_equal(&out[0], in_shape(prog, op, 1)))
+    return SNUG_OK;
+}
+
+static enum snug_status shape_same_pair(const struct program *prog, const struct op *op,
+                                        struct shape *out, struct snug_error *err)
+{
+    out[0] = *in_shape(prog, op, 0);
+    if (!shape_equal(&out[0], in_shape(prog, op, 1)))
         return wrong(prog, op, 1, "of the same shape as the first", err);
     return SNUG_OK;
 }
@@ -57,7 +64,8 @@ static enum snug_status shape_linear(const struct program *prog, const struct op
     const struct shape *x = in_shape(prog, op, 0), *w = in_shape(prog, op, 1);
     if (x->n_dims < 1 || w->n_dims != 2)
         return wrong(prog, op, 1, "a matrix", err);
-    int64_t n_in = w->dim[op->attrs.layout ? 0 : 1], n_out = w->dim[op->attrs.layout ? 1 : 0];
+    int64_t n_in = w->dim[attrs_of(op, linear)->layout ? 0 : 1],
+            n_out = w->dim[attrs_of(op, linear)->layout ? 1 : 0];
     if (shape_last(x) != n_in)
         return wrong(prog, op, 1, "a matrix whose input side is as wide as x", err);
     if (op->n_in > 2 && op->in[2] != TENSOR_NONE && tensor_elems(prog, op->in[2]) != n_out)
@@ -103,7 +111,7 @@ static enum snug_status shape_attention(const struct program *prog, const struct
                                         struct shape *out, struct snug_error *err)
 {
     const struct shape *qkv = in_shape(prog, op, 0);
-    int64_t heads = op->attrs.heads;
+    int64_t heads = attrs_of(op, attention)->heads;
     if (qkv->n_dims != 3 || heads < 1 || qkv->dim[2] % (3 * heads) != 0)
         return wrong(prog, op, 0, "[batch, time, 3 x width] with a width that the heads divide",
                      err);
@@ -200,9 +208,9 @@ static enum snug_status shape_linear_grad_x(const struct program *prog, const st
                                             struct shape *out, struct snug_error *err)
 {
     const struct shape *dy = in_shape(prog, op, 0), *w = in_shape(prog, op, 1);
-    if (w->n_dims != 2 || w->dim[op->attrs.layout ? 1 : 0] != shape_last(dy))
+    if (w->n_dims != 2 || w->dim[attrs_of(op, linear)->layout ? 1 : 0] != shape_last(dy))
         return wrong(prog, op, 1, "a matrix whose output side is as wide as dy", err);
-    out[0] = with_last(dy, w->dim[op->attrs.layout ? 0 : 1]);
+    out[0] = with_last(dy, w->dim[attrs_of(op, linear)->layout ? 0 : 1]);
     if (op->n_in > 2 && op->in[2] != TENSOR_NONE && !shape_equal(&out[0], in_shape(prog, op, 2)))
         return wrong(prog, op, 2, "of the shape of the result", err);
     out[1] = vector(shape_last(&out[0]));
@@ -216,7 +224,9 @@ static enum snug_status shape_linear_grad_w(const struct program *prog, const st
     if (shape_rows(x) != shape_rows(dy))
         return wrong(prog, op, 1, "a gradient with as many rows as x", err);
     int64_t n_in = shape_last(x), n_out = shape_last(dy);
-    out[0] = (struct shape){2, {op->attrs.layout ? n_in : n_out, op->attrs.layout ? n_out : n_in}};
+    out[0] = (struct shape){
+        2,
+        {attrs_of(op, linear)->layout ? n_in : n_out, attrs_of(op, linear)->layout ? n_out : n_in}};
     out[1] = vector(n_out);
     return SNUG_OK;
 }
@@ -243,7 +253,7 @@ static enum snug_status shape_attention_grad(const struct program *prog, const s
 /* ---- images -------------------------------------------------------------------------------- */
 
 /* How many places a window has along one side; below 1: none. */
-static int64_t window_places(int64_t side, int64_t kernel, const struct attrs *attrs)
+static int64_t window_places(int64_t side, int64_t kernel, const struct image_attrs *attrs)
 {
     int64_t slack = side + 2 * attrs->pad - kernel;
     return slack < 0 ? 0 : slack / attrs->stride + 1;
@@ -255,7 +265,7 @@ static enum snug_status slide(const struct program *prog, const struct op *op, i
                               struct snug_error *err)
 {
     const struct shape *x = in_shape(prog, op, 0);
-    const struct attrs *a = &op->attrs;
+    const struct image_attrs *a = attrs_of(op, image);
     if (x->n_dims != 4)
         return wrong(prog, op, 0, "images [count, height, width, channels]", err);
     if (a->stride < 1 || a->pad < 0 || kernel_h < 1 || kernel_w < 1 || a->stride > INT16_MAX ||
@@ -274,7 +284,7 @@ static enum snug_status shape_conv2d(const struct program *prog, const struct op
                                      struct shape *out, struct snug_error *err)
 {
     const struct shape *x = in_shape(prog, op, 0), *w = in_shape(prog, op, 1);
-    int64_t groups = op->attrs.groups;
+    int64_t groups = attrs_of(op, image)->groups;
     if (x->n_dims != 4)
         return wrong(prog, op, 0, "images [count, height, width, channels]", err);
     if (w->n_dims != 4 || groups < 1 || w->dim[0] % groups != 0 || w->dim[1] * groups != x->dim[3])
@@ -288,7 +298,7 @@ static enum snug_status shape_conv2d_grad_x(const struct program *prog, const st
                                             struct shape *out, struct snug_error *err)
 {
     const struct shape *dy = in_shape(prog, op, 0), *w = in_shape(prog, op, 1);
-    const struct attrs *a = &op->attrs;
+    const struct image_attrs *a = attrs_of(op, image);
     if (w->n_dims != 4 || dy->n_dims != 4 || a->stride < 1 || a->groups < 1 ||
         w->dim[0] != dy->dim[3] || window_places(a->height, w->dim[2], a) != dy->dim[1] ||
         window_places(a->width, w->dim[3], a) != dy->dim[2])
@@ -301,7 +311,7 @@ static enum snug_status shape_conv2d_grad_w(const struct program *prog, const st
                                             struct shape *out, struct snug_error *err)
 {
     const struct shape *x = in_shape(prog, op, 0), *dy = in_shape(prog, op, 1);
-    const struct attrs *a = &op->attrs;
+    const struct image_attrs *a = attrs_of(op, image);
     struct shape made;
     TRY(slide(prog, op, a->kernel_h, a->kernel_w, shape_last(dy), &made, err));
     if (!shape_equal(dy, &made) || a->groups < 1 || x->dim[3] % a->groups != 0 ||
@@ -359,7 +369,7 @@ static enum snug_status shape_batchnorm_grad(const struct program *prog, const s
 static enum snug_status shape_maxpool(const struct program *prog, const struct op *op,
                                       struct shape *out, struct snug_error *err)
 {
-    const struct attrs *a = &op->attrs;
+    const struct image_attrs *a = attrs_of(op, image);
     if (a->kernel_h > 15 || a->kernel_w > 15 || 2 * a->pad > a->kernel_h ||
         2 * a->pad > a->kernel_w)
         return snug_fail(err, SNUG_BAD_PROGRAM,
@@ -373,7 +383,7 @@ static enum snug_status shape_maxpool_grad(const struct program *prog, const str
                                            struct shape *out, struct snug_error *err)
 {
     const struct shape *dy = in_shape(prog, op, 0);
-    const struct attrs *a = &op->attrs;
+    const struct image_attrs *a = attrs_of(op, image);
     if (!shape_equal(dy, in_shape(prog, op, 1)) || prog->tensors[op->in[1]].dtype != DTYPE_u8)
         return wrong(prog, op, 1, "u8 places of the shape of dy", err);
     if (dy->n_dims != 4 || a->stride < 1 ||
@@ -398,7 +408,7 @@ static enum snug_status shape_meanpool_grad(const struct program *prog, const st
                                             struct shape *out, struct snug_error *err)
 {
     const struct shape *dy = in_shape(prog, op, 0);
-    const struct attrs *a = &op->attrs;
+    const struct image_attrs *a = attrs_of(op, image);
     if (dy->n_dims != 2 || a->width < 1 || a->height < 0)
         return wrong(prog, op, 0, "[count, channels]", err);
     out[0] = a->height == 0 ? (struct shape){3, {dy->dim[0], a->width, dy->dim[1]}}
@@ -423,7 +433,7 @@ static enum snug_status shape_add_positions_grad(const struct program *prog, con
                                                  struct shape *out, struct snug_error *err)
 {
     const struct shape *dy = in_shape(prog, op, 0);
-    const struct attrs *a = &op->attrs;
+    const struct image_attrs *a = attrs_of(op, image);
     if (dy->n_dims != 3 || (a->height == 0 ? 1 : a->height) * a->width != dy->dim[1])
         return wrong(prog, op, 0, "[count, height x width, channels]", err);
     out[0] =
@@ -456,9 +466,8 @@ enum snug_status op_shapes(const struct program *prog, const struct op *op, stru
                            struct snug_error *err)
 {
     static shape_rule *const rules[OP_COUNT] = {
-#define OP(kind, in_min, in_max, out_min, out_max, flags, inplace, accumulates, keeps_f32, attrs, \
-           shape, gradient, cost)                                                                 \
-    [OP_##kind] = shape_##shape,
+#define SHAPE(rule)                                   shape_##rule
+#define OP(kind, in, out, shape, gradient, cost, ...) [OP_##kind] = shape,
 #include "ir/ops.def"
 #undef OP
     };
@@ -467,10 +476,10 @@ enum snug_status op_shapes(const struct program *prog, const struct op *op, stru
         return snug_fail(err, SNUG_BAD_PROGRAM, "%s: %d inputs, %d to %d are right", info->name,
                          op->n_in, info->min_in, info->max_in);
     for (int k = 0; k < info->min_in; k++)
-        if (op->in[k] == TENSOR_NONE && (info->flags & EFFECT) == 0)
+        if (op->in[k] == TENSOR_NONE && !op_has(op, TRAIT_effect))
             return snug_fail(err, SNUG_BAD_PROGRAM, "%s: input %d is left out but is needed",
                              info->name, k);
-    if ((info->attrs & A_dropout) && op->attrs.dropout > 0 &&
+    if (op_dropout(op).dropout > 0 &&
         (op->n_in < info->max_in || op->in[info->max_in - 1] == TENSOR_NONE))
         return snug_fail(err, SNUG_BAD_PROGRAM,
                          "%s: dropout needs the scalar table as the last input", info->name);

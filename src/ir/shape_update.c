@@ -14,7 +14,7 @@ static enum snug_status check_state(const struct program *prog, const struct op 
 {
     const struct tensor *state = &prog->tensors[op->in[k]];
     tensor_id scales = k + 1 < op->n_in ? op->in[k + 1] : TENSOR_NONE;
-    int64_t n = tensor_elems(prog, op->in[UPDATE_WEIGHT]), bits = op->attrs.state_bits;
+    int64_t n = tensor_elems(prog, op->in[UPDATE_WEIGHT]), bits = attrs_of(op, update)->state_bits;
     if (scales == TENSOR_NONE)
         return dtype_is_float(state->dtype) && shape_elems(&state->shape) == n
                    ? SNUG_OK
@@ -33,7 +33,7 @@ enum snug_status shape_update(const struct program *prog, const struct op *op, s
                               struct snug_error *err)
 {
     if (op->in[UPDATE_GRADIENT] == TENSOR_NONE || op->in[UPDATE_WEIGHT] == TENSOR_NONE ||
-        (unsigned)op->attrs.rule >= RULE_COUNT)
+        (unsigned)attrs_of(op, update)->rule >= RULE_COUNT)
         return snug_fail(err, SNUG_BAD_PROGRAM, "update: needs a gradient, a weight and a rule");
     int64_t n = tensor_elems(prog, op->in[UPDATE_WEIGHT]);
     if (tensor_elems(prog, op->in[UPDATE_GRADIENT]) != n)
@@ -106,7 +106,7 @@ enum snug_status shape_prodigy_sums(const struct program *prog, const struct op 
 enum snug_status shape_average(const struct program *prog, const struct op *op, struct shape *out,
                                struct snug_error *err)
 {
-    bool queue = op->attrs.average == AVERAGE_queue;
+    bool queue = attrs_of(op, average)->average == AVERAGE_queue;
     if (op->in[1] == TENSOR_NONE || op->in[2] == TENSOR_NONE)
         return snug_fail(err, SNUG_BAD_PROGRAM, "%s: needs a weight and what is kept of it",
                          op_infos[op->kind].name);
@@ -126,8 +126,8 @@ static int64_t direction_state_elems(const struct op *op, int k, const struct sh
         return shape_elems(g);
     if (is_soap && (k >= op->n_in - MATRIX_STATES || op->in[MATRIX_STATES + k] == TENSOR_NONE))
         return 0;
-    struct matrix m =
-        matrix_of(g, is_soap ? INT64_MAX : (int64_t)op->attrs.options.value[PRECONDITION_block]);
+    struct matrix m = matrix_of(
+        g, is_soap ? INT64_MAX : (int64_t)attrs_of(op, options)->options.value[PRECONDITION_block]);
     if (is_soap)
         return is_left ? m.rows * m.rows : m.cols * m.cols;
     return is_left ? matrix_left_elems(&m) : matrix_right_elems(&m);
@@ -140,7 +140,7 @@ enum snug_status shape_direction(const struct program *prog, const struct op *op
     if (op->in[MATRIX_GRADIENT] == TENSOR_NONE)
         return snug_fail(err, SNUG_BAD_PROGRAM, "%s: needs a gradient", op_infos[op->kind].name);
     bool in_blocks = op->kind == OP_shampoo || op->kind == OP_caspr;
-    double block = op->attrs.options.value[PRECONDITION_block];
+    double block = attrs_of(op, options)->options.value[PRECONDITION_block];
     if (in_blocks && !(block >= 1 && block <= MATRIX_SIDE_MOST))
         return snug_fail(err, SNUG_BAD_PROGRAM, "%s: blocks are of 1 to %d rows, not %g",
                          op_infos[op->kind].name, MATRIX_SIDE_MOST, block);
@@ -163,8 +163,8 @@ enum snug_status shape_direction(const struct program *prog, const struct op *op
 enum snug_status shape_dequantize(const struct program *prog, const struct op *op,
                                   struct shape *out, struct snug_error *err)
 {
-    int bits = (int)op->attrs.state_bits;
-    int64_t height = op->attrs.height, width = op->attrs.width;
+    int bits = attrs_of(op, quant)->state_bits;
+    int64_t height = attrs_of(op, quant)->height, width = attrs_of(op, quant)->width;
     if (bits != 8 && bits != 4)
         return wrong(prog, op, 0, "of state_bits 8 or 4", err);
     if (height < 1 || width < 1 || height > TENSOR_ELEMS_MAX / width)

@@ -119,7 +119,7 @@ static enum snug_status verify_outputs(struct state *s, const struct op *op)
             return bad(s, "is added to in the last micro-batch only, written in none before", id);
         if (!adds && !updates && s->written[id] && !(t->offloaded && t->persistent))
             return bad(s, "is written twice", id);
-        if (updates && (info->flags & EFFECT) == 0)
+        if (updates && !op_has(op, TRAIT_effect))
             return bad(s, "is input and output of an op that does not update in place", id);
         if (shapes[k].n_dims >= 0 && !shape_equal(&shapes[k], &t->shape))
             return bad(s, "does not have the shape that the op gives it", id);

@@ -59,7 +59,7 @@ enum snug_status build_linear(struct program *prog, tensor_id x, const struct li
     snprintf(name, sizeof name, "%s.bias", spec->name);
     TRY(build_parameter(prog, name, &vector, spec->bias_scale == 0 ? INIT_zeros : INIT_uniform,
                         spec->bias_scale, &bias, err));
-    struct attrs attrs = ATTRS(.layout = spec->layout);
+    struct attrs attrs = ATTRS(linear, .layout = spec->layout);
     return program_emit(prog, OP_linear, &attrs, 3, (tensor_id[]){x, weight, bias}, spec->name, 1,
                         y, err);
 }
@@ -74,7 +74,7 @@ enum snug_status build_layernorm(struct program *prog, tensor_id x, const char *
     TRY(build_parameter(prog, full, &vector, INIT_ones, 0, &gamma, err));
     snprintf(full, sizeof full, "%s.bias", name);
     TRY(build_parameter(prog, full, &vector, INIT_zeros, 0, &beta, err));
-    struct attrs attrs = ATTRS(.eps = eps);
+    struct attrs attrs = ATTRS(norm, .eps = eps);
     TRY(program_emit(prog, OP_layernorm, &attrs, 3, (tensor_id[]){x, gamma, beta}, name, 3, out,
                      err));
     *y = out[0];
@@ -94,7 +94,7 @@ enum snug_status build_conv(struct program *prog, tensor_id x, const struct conv
     if (spec->has_bias)
         TRY(build_parameter(prog, name, &(struct shape){1, {spec->n_out}}, INIT_zeros, 0, &in[2],
                             err));
-    struct attrs attrs = ATTRS(.stride = spec->stride, .pad = spec->pad);
+    struct attrs attrs = ATTRS(image, .stride = spec->stride, .pad = spec->pad);
     return program_emit(prog, OP_conv2d, &attrs, spec->has_bias ? 3 : 2, in, spec->name, 1, y, err);
 }
 
@@ -121,7 +121,8 @@ enum snug_status build_batchnorm(struct program *prog, tensor_id x, const char *
     TRY(build_buffer(prog, full, &vector, INIT_zeros, &running[0], err));
     snprintf(full, sizeof full, "%s.running_var", name);
     TRY(build_buffer(prog, full, &vector, INIT_ones, &running[1], err));
-    struct attrs attrs = ATTRS(.act = act);
+    struct attrs attrs = ATTRS(norm);
+    attrs.act = act;
     TRY(program_emit(prog, OP_batchnorm, &attrs, r == TENSOR_NONE ? 3 : 4, in, name, 3, out, err));
     *y = out[0];
     return program_add_op(prog, OP_batchnorm_update, NULL, 5,

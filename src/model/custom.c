@@ -113,7 +113,7 @@ snug_tensor snug_activate(snug_model *m, snug_tensor x, enum snug_activation fn)
     }
     if (fn == SNUG_NONE)
         return x;
-    struct attrs attrs = ATTRS(.act = acts[fn]);
+    struct attrs attrs = ATTRS(common, .act = acts[fn]);
     return emit(m, OP_act, &attrs, 1, &x, "act", 1);
 }
 
@@ -174,7 +174,7 @@ snug_tensor snug_attention(snug_model *m, snug_tensor qkv, int64_t heads)
 {
     if (!usable(m, qkv, "attention"))
         return TENSOR_NONE;
-    struct attrs attrs = ATTRS(.heads = heads);
+    struct attrs attrs = ATTRS(attention, .heads = heads);
     return emit(m, OP_attention, &attrs, 1, &qkv, "attention", 2);
 }
 

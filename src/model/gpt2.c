@@ -18,7 +18,8 @@ static enum snug_status block(struct program *prog, const struct gpt2_shape *g, 
     tensor_id t, qkv, out[2], residual;
     double branch_end = 0.02 / sqrt(2.0 * (double)g->n_layer);
     struct linear_spec linear = {.name = name, .layout = LAYOUT_in_out, .init = INIT_normal};
-    struct attrs heads = ATTRS(.heads = g->n_head), act = ATTRS(.act = g->activation);
+    struct attrs heads = ATTRS(attention, .heads = g->n_head),
+                 act = ATTRS(common, .act = g->activation);
 #define NAME(suffix) (snprintf(name, sizeof name, "h.%lld." suffix, (long long)layer), name)
 
     TRY(build_layernorm(prog, x, NAME("ln_1"), g->layer_norm_epsilon, &t, err));

@@ -14,7 +14,7 @@ enum snug_status mlp_forward(const struct mlp_shape *m, struct program *prog,
 {
     tensor_id x, target, loss;
     TRY(build_input(prog, "x", DTYPE_f32, &(struct shape){2, {1, m->sizes[0]}}, &x, err));
-    struct attrs act = ATTRS(.act = m->activation);
+    struct attrs act = ATTRS(common, .act = m->activation);
     for (int i = 1; i < m->n_sizes; i++) {
         char name[64];
         double bound = 1 / sqrt((double)m->sizes[i - 1]);

@@ -57,7 +57,8 @@ static enum snug_status unit(const struct maker *m, tensor_id x, struct unit u, 
 static enum snug_status maxpool(const struct maker *m, int64_t kernel, int64_t pad, tensor_id *x)
 {
     tensor_id out[2];
-    struct attrs attrs = ATTRS(.kernel_h = kernel, .kernel_w = kernel, .stride = 2, .pad = pad);
+    struct attrs attrs =
+        ATTRS(image, .kernel_h = kernel, .kernel_w = kernel, .stride = 2, .pad = pad);
     TRY(program_emit(m->prog, OP_maxpool, &attrs, 1, x, "pool", 2, out, m->err));
     *x = out[0];
     return SNUG_OK;
@@ -168,7 +169,8 @@ static enum snug_status vit_block(const struct maker *m, int layer, tensor_id *x
 {
     char name[NAME_MAX_BYTES];
     tensor_id t, qkv, out[2], sum;
-    struct attrs heads = ATTRS(.heads = VIT_HEADS, .causal = 0), gelu = ATTRS(.act = ACT_gelu);
+    struct attrs heads = ATTRS(attention, .heads = VIT_HEADS, .causal = false),
+                 gelu = ATTRS(common, .act = ACT_gelu);
 #define NAME(suffix) (snprintf(name, sizeof name, "blocks.%d." suffix, layer), name)
     TRY(build_layernorm(m->prog, *x, NAME("norm1"), vit_eps, &t, m->err));
     TRY(vit_linear(m, NAME("attn.qkv"), (int64_t)3 * VIT_WIDTH, t, &qkv));

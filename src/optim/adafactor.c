@@ -48,8 +48,8 @@ static enum snug_status emit(const struct optim_target *t)
     tensor_id in[] = {t->grad, t->scalars, t->master != TENSOR_NONE ? t->master : t->weight,
                       TENSOR_NONE, TENSOR_NONE};
     tensor_id out[] = {TENSOR_NONE, t->scalars, TENSOR_NONE, TENSOR_NONE};
-    struct attrs attrs = ATTRS(.relative = t->lr <= 0, .lr_factor = t->lr_factor);
-    memcpy(attrs.options.value, t->options, sizeof attrs.options);
+    struct attrs attrs = ATTRS(direction, .relative = t->lr <= 0, .lr_factor = t->lr_factor);
+    memcpy(attrs.direction.options.value, t->options, sizeof attrs.direction.options);
     TRY(optim_add_state(t, factored ? "rows" : "v", DTYPE_f32, &rows, &in[3]));
     if (factored)
         TRY(optim_add_state(t, "cols", DTYPE_f32, &columns, &in[4]));

@@ -53,10 +53,10 @@ static enum snug_status emit(const struct optim_target *t)
     tensor_id in[] = {t->grad, t->scalars, t->master != TENSOR_NONE ? t->master : t->weight,
                       TENSOR_NONE, TENSOR_NONE};
     tensor_id out[] = {TENSOR_NONE, t->scalars, TENSOR_NONE, TENSOR_NONE};
-    struct attrs attrs = ATTRS(.eta = eta_of(t), .lr_factor = t->lr_factor);
-    memcpy(attrs.options.value, t->options, sizeof attrs.options);
+    struct attrs attrs = ATTRS(direction, .eta = eta_of(t), .lr_factor = t->lr_factor);
+    memcpy(attrs.direction.options.value, t->options, sizeof attrs.direction.options);
     TRY(optim_add_state(t, "v", DTYPE_f32, t->kind == OPTIM_embedding ? &rows : &one, &in[3]));
-    attrs.options.value[OPTION_tau] =
+    attrs.direction.options.value[OPTION_tau] =
         tau_of((double)shape_elems(&shape) / (double)tensor_elems(t->prog, in[3]));
     TRY(optim_add_state(t, "b", DTYPE_f32, &one, &in[4]));
     TRY(optim_add_direction(t, &out[0]));

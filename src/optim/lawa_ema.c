@@ -10,14 +10,14 @@
 
 static enum snug_status emit_all(const struct optim_target *targets, int n)
 {
-    struct attrs attrs = ATTRS(.average = AVERAGE_ema);
+    struct attrs attrs = ATTRS(average, .average = AVERAGE_ema);
     if (n > 0)
         TRY(optim_add_average_clock(targets));
     for (int i = 0; i < n; i++) {
         const struct optim_target *t = &targets[i];
         tensor_id in[] = {t->scalars, t->master != TENSOR_NONE ? t->master : t->weight,
                           TENSOR_NONE};
-        memcpy(attrs.options.value, t->options, sizeof attrs.options);
+        memcpy(attrs.average.options.value, t->options, sizeof attrs.average.options);
         TRY(optim_emit_rule(t));
         TRY(optim_add_state(t, "ema", DTYPE_f32, NULL, &in[2]));
         TRY(program_add_op(t->prog, OP_average_keep, &attrs, 3, in, 1, &in[2], t->err));

@@ -37,7 +37,7 @@ static enum snug_status add_copies(const struct optim_target *t, int64_t k, tens
 static enum snug_status emit_all(const struct optim_target *targets, int n)
 {
     double k = n > 0 ? targets->options[OPTION_k] : 1;
-    struct attrs attrs = ATTRS(.average = AVERAGE_queue);
+    struct attrs attrs = ATTRS(average, .average = AVERAGE_queue);
     if (!(k >= 1 && k <= MOST_COPIES && k == floor(k)))
         return snug_fail(targets->err, SNUG_BAD_ARGUMENT,
                          "--opt: k=%g: it takes a whole number from 1 to %d", k, MOST_COPIES);
@@ -46,7 +46,7 @@ static enum snug_status emit_all(const struct optim_target *targets, int n)
     for (int i = 0; i < n; i++) {
         const struct optim_target *t = &targets[i];
         tensor_id in[] = {t->scalars, t->weight, TENSOR_NONE};
-        memcpy(attrs.options.value, t->options, sizeof attrs.options);
+        memcpy(attrs.average.options.value, t->options, sizeof attrs.average.options);
         TRY(optim_emit_rule(t));
         TRY(add_copies(t, (int64_t)k, &in[2]));
         TRY(program_add_op(t->prog, OP_average_keep, &attrs, 3, in, 1, &in[2], t->err));

@@ -265,8 +265,8 @@ enum snug_status optim_check_schedule_free(const struct optim_target *t)
 
 enum snug_status optim_add_average_clock(const struct optim_target *t)
 {
-    struct attrs attrs = ATTRS(.average = t->optimizer->average);
-    memcpy(attrs.options.value, t->options, sizeof attrs.options);
+    struct attrs attrs = ATTRS(average, .average = t->optimizer->average);
+    memcpy(attrs.average.options.value, t->options, sizeof attrs.average.options);
     return program_add_op(t->prog, OP_average_clock, &attrs, 1, &t->scalars, 1, &t->scalars,
                           t->err);
 }
@@ -275,20 +275,21 @@ enum snug_status optim_emit_rule(const struct optim_target *t)
 {
     const struct optimizer *rule = owner(t->optimizer);
     tensor_id in[MAX_INPUTS] = {t->grad, t->scalars, t->weight, t->master};
-    struct attrs attrs = ATTRS(.rule = rule->rule, .decay = t->decay, .lr_factor = t->lr_factor,
-                               .direction = t->direction);
+    struct attrs attrs = ATTRS(update, .rule = rule->rule, .decay = t->decay,
+                               .lr_factor = t->lr_factor, .direction = t->direction);
+    struct update_attrs *update = &attrs.update;
     char name[NAME_MOST];
     int n = UPDATE_STATES;
     if (t->options != NULL)
-        memcpy(attrs.options.value, t->options, sizeof attrs.options);
-    attrs.stochastic = is_16_bits(t, t->weight) && t->master == TENSOR_NONE;
+        memcpy(update->options.value, t->options, sizeof update->options);
+    update->stochastic = is_16_bits(t, t->weight) && t->master == TENSOR_NONE;
     for (int i = 0; word_at(rule->states, i, name); i++, n += 2) {
         TRY(add_rule_state(t, name, &in[n]));
         if (in[n + 1] != TENSOR_NONE)
-            attrs.state_bits = t->state_bits;
+            update->state_bits = (int8_t)t->state_bits;
         if (in[n + 1] != TENSOR_NONE && find_word(rule->positive, name) >= 0)
-            attrs.positive |= 1 << i;
-        attrs.stochastic |= is_16_bits(t, in[n]);
+            update->positive = (int8_t)(update->positive | 1 << i);
+        update->stochastic |= is_16_bits(t, in[n]);
     }
     while (in[n - 1] == TENSOR_NONE)
         n--;
@@ -307,8 +308,8 @@ enum snug_status optim_emit_direction(const struct optim_target *t, enum op_kind
     if (direction.name == NULL)
         return snug_fail(t->err, SNUG_NO_MEMORY, "optimizer: out of memory");
     tensor_id in[MAX_INPUTS] = {t->grad, t->scalars}, out[MAX_OUTPUTS];
-    struct attrs attrs = ATTRS();
-    memcpy(attrs.options.value, options, sizeof attrs.options);
+    struct attrs attrs = ATTRS(options);
+    memcpy(attrs.options.options.value, options, sizeof attrs.options.options);
     TRY(program_add_tensor(t->prog, &direction, &out[0], t->err));
     memcpy(in + MATRIX_STATES, states, (size_t)n_states * sizeof *states);
     memcpy(out + 1, states, (size_t)n_states * sizeof *states);

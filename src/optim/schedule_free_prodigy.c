@@ -75,9 +75,9 @@ static enum snug_status emit_all(const struct optim_target *targets, int n)
         return SNUG_OK;
     struct tensor table = {TENSOR_INIT, .name = "prodigy.parts", .dtype = DTYPE_f64,
                            .role = ROLE_temporary, .shape = {2, {n, 2}}};
-    struct attrs attrs = ATTRS();
+    struct attrs attrs = ATTRS(direction);
     tensor_id parts;
-    memcpy(attrs.options.value, targets->options, sizeof attrs.options);
+    memcpy(attrs.direction.options.value, targets->options, sizeof attrs.direction.options);
     TRY(optim_check_schedule_free(targets));
     TRY(program_add_tensor(targets->prog, &table, &parts, targets->err));
     for (int i = 0; i < n; i++)

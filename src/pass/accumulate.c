@@ -24,8 +24,8 @@ enum snug_status pass_accumulate(struct program *prog, struct pass_env *env)
     for (int i = 0; i < prog->n_ops; i++) {
         struct op *op = &prog->ops[i];
         const struct op_info *info = &op_infos[op->kind];
-        if (info->attrs & A_weight)
-            op->attrs.weight /= (double)prog->n_repeat * n_ranks;
+        if (kind_reads(op->kind, weight))
+            attrs_of(op, loss)->weight /= (double)prog->n_repeat * n_ranks;
         for (int k = 0; k < op->n_out; k++) {
             tensor_id id = op->out[k];
             bool outlives =

@@ -57,7 +57,7 @@ enum snug_status autodiff_give(struct autodiff *ad, tensor_id to, tensor_id grad
         return SNUG_OK;
     tensor_id before = ad->grad[to], sum;
     if (ad->prog->tensors[to].role == ROLE_parameter) {
-        struct attrs attrs = ATTRS(.accumulate = before == TENSOR_NONE ? ACC_no : ACC_yes);
+        struct attrs attrs = ATTRS(common, .accumulate = before == TENSOR_NONE ? ACC_no : ACC_yes);
         if (before == TENSOR_NONE)
             TRY(new_gradient(ad, to, true, &ad->grad[to]));
         return program_add_op(ad->prog, OP_accumulate, &attrs, 1, &grad, 1, &ad->grad[to],
@@ -107,7 +107,7 @@ enum snug_status autodiff_emit(struct autodiff *ad, enum op_kind kind, const str
     if (n_wanted == 0)
         return SNUG_OK;
     bool give[MAX_OUTPUTS] = {false};
-    struct attrs own = attrs == NULL ? ATTRS() : *attrs;
+    struct attrs own = attrs == NULL ? attrs_default(op_infos[kind].family) : *attrs;
 
     bool have_past = false;
     bool all_alike = outputs_are_alike(ad, kind, n_out, to, &have_past);
@@ -199,7 +199,7 @@ enum snug_status pass_autodiff(struct program *prog, struct pass_env *env)
         if (!reached || !wanted)
             continue;
         gradient_rule *rule = gradient_rule_of(op.kind);
-        if (op.out[0] == prog->loss && (op_infos[op.kind].attrs & A_weight) == 0)
+        if (op.out[0] == prog->loss && !kind_reads(op.kind, weight))
             return snug_fail(env->err, SNUG_BAD_PROGRAM,
                              "op %d (%s) writes the loss but is no loss: end the model with one", i,
                              op_infos[op.kind].name);

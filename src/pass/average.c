@@ -79,8 +79,8 @@ static enum snug_status average(struct averaging *a, tensor_id *id)
                     .in = {a->scalars, from_master ? master : weight, kept},
                     .out = {*id},
                     .work = TENSOR_NONE,
-                    .attrs = ATTRS(.average = optimizer->average)};
-    memcpy(op.attrs.options.value, a->env->options, sizeof op.attrs.options);
+                    .attrs = ATTRS(average, .average = optimizer->average)};
+    memcpy(op.attrs.average.options.value, a->env->options, sizeof op.attrs.average.options);
     return append(a, &op);
 }
 

@@ -66,8 +66,8 @@ static enum snug_status make_dequantize(struct program *prog, struct pass_env *e
                               .work = TENSOR_NONE,
                               .attrs = ATTRS()};
     if (!is_cast)
-        dequantize->attrs =
-            ATTRS(.state_bits = env->base_bits, .height = t.shape.dim[0], .width = t.shape.dim[1]);
+        dequantize->attrs = ATTRS(quant, .state_bits = (int8_t)env->base_bits,
+                                  .height = t.shape.dim[0], .width = t.shape.dim[1]);
     return SNUG_OK;
 }
 

@@ -24,7 +24,7 @@ enum snug_status pass_drop_dead(struct program *prog, struct pass_env *env)
             read_later[tensor_root(prog, i)] = true;
     for (int i = prog->n_ops - 1; i >= 0; i--) {
         const struct op *op = &prog->ops[i];
-        bool wanted = (op_infos[op->kind].flags & EFFECT) != 0;
+        bool wanted = op_has(op, TRAIT_effect);
         for (int k = 0; k < op->n_out; k++)
             if (op->out[k] != TENSOR_NONE)
                 wanted |= read_later[tensor_root(prog, op->out[k])];

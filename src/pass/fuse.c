@@ -105,8 +105,8 @@ static void fuse_dropout(struct fuse *f, int at)
         norm->in[1] = dropout->in[0];
         norm->in[4] = dropout->in[1];
         norm->n_in = 5;
-        norm->attrs.dropout = dropout->attrs.dropout;
-        norm->attrs.site = dropout->attrs.site;
+        attrs_of(norm, norm)->dropout = attrs_of(dropout, dropout)->dropout;
+        attrs_of(norm, norm)->site = attrs_of(dropout, dropout)->site;
         f->gone[place] = true;
         return;
     }
@@ -227,7 +227,8 @@ static void fuse_head(struct fuse *f, int at)
     struct op *head = live_writer(f, grad->in[3], OP_linear_cross_entropy);
     if (head == NULL || grad->out[0] == TENSOR_NONE ||
         head->attrs.accumulate != grad->attrs.accumulate ||
-        head->attrs.weight != grad->attrs.weight || head->attrs.smoothing != grad->attrs.smoothing)
+        attrs_of(head, loss)->weight != attrs_of(grad, loss)->weight ||
+        attrs_of(head, loss)->smoothing != attrs_of(grad, loss)->smoothing)
         return;
     int from = f->writer[grad->in[3]];
     for (int k = 0; k < 3; k++)

@@ -35,13 +35,13 @@ static enum snug_status gradient_linear(struct autodiff *ad, const struct op *op
 {
     tensor_id x = op->in[0], w = op->in[1], bias = operand(op, 2);
     tensor_id dy = autodiff_of(ad, op->out[0]);
-    struct attrs layout = ATTRS(.layout = op->attrs.layout);
+    struct attrs layout = ATTRS(linear, .layout = attrs_of(op, linear)->layout);
     if (op->attrs.act != ACT_none) {
         tensor_id before = op->n_out > 1 ? op->out[1] : TENSOR_NONE;
         if (before == TENSOR_NONE)
             return snug_fail(ad->env->err, SNUG_BAD_PROGRAM,
                              "linear with an activation needs its second output for the gradient");
-        struct attrs act = ATTRS(.act = op->attrs.act);
+        struct attrs act = ATTRS(common, .act = op->attrs.act);
         TRY(autodiff_emit(ad, OP_act_grad, &act, 2, (tensor_id[]){dy, before}, 1, &before));
         dy = autodiff_of(ad, before);
     }
@@ -130,9 +130,9 @@ static enum snug_status gradient_conv2d(struct autodiff *ad, const struct op *op
     tensor_id dy = autodiff_of(ad, op->out[0]);
     const struct shape *image = &ad->prog->tensors[x].shape, *kernel = &ad->prog->tensors[w].shape;
     struct attrs attrs = op->attrs;
-    attrs.kernel_h = kernel->dim[2], attrs.kernel_w = kernel->dim[3];
+    attrs.image.kernel_h = kernel->dim[2], attrs.image.kernel_w = kernel->dim[3];
     struct attrs of_image = op->attrs;
-    of_image.height = image->dim[1], of_image.width = image->dim[2];
+    of_image.image.height = image->dim[1], of_image.image.width = image->dim[2];
     if (autodiff_wants(ad, w) || autodiff_wants(ad, bias))
         TRY(autodiff_emit(ad, OP_conv2d_grad_w, &attrs, 2, (tensor_id[]){x, dy},
                           autodiff_wants(ad, bias) ? 2 : 1, (tensor_id[]){w, bias}));
@@ -157,7 +157,7 @@ static enum snug_status gradient_maxpool(struct autodiff *ad, const struct op *o
 {
     const struct shape *x = &ad->prog->tensors[op->in[0]].shape;
     struct attrs attrs = op->attrs;
-    attrs.height = x->dim[1], attrs.width = x->dim[2];
+    attrs.image.height = x->dim[1], attrs.image.width = x->dim[2];
     return autodiff_emit(ad, OP_maxpool_grad, &attrs, 2,
                          (tensor_id[]){autodiff_of(ad, op->out[0]), op->out[1]}, 1, op->in);
 }
@@ -166,7 +166,7 @@ static enum snug_status gradient_maxpool(struct autodiff *ad, const struct op *o
 static struct attrs attrs_of_rows(const struct shape *x)
 {
     bool is_image = x->n_dims == 4;
-    return ATTRS(.height = is_image ? x->dim[1] : 0,
+    return ATTRS(image, .height = is_image ? x->dim[1] : 0,
                  .width = shape_rows(x) / x->dim[0] / (is_image ? x->dim[1] : 1));
 }
 
@@ -214,9 +214,8 @@ static enum snug_status gradient_recv(struct autodiff *ad, const struct op *op)
 gradient_rule *gradient_rule_of(enum op_kind kind)
 {
     static gradient_rule *const rules[OP_COUNT] = {
-#define OP(name, in_min, in_max, out_min, out_max, flags, inplace, accumulates, keeps_f32, attrs, \
-           shape, gradient, cost)                                                                 \
-    [OP_##name] = gradient_##gradient,
+#define GRADIENT(rule)                                gradient_##rule
+#define OP(name, in, out, shape, gradient, cost, ...) [OP_##name] = gradient,
 #include "ir/ops.def"
 #undef OP
     };

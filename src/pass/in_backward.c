@@ -349,7 +349,7 @@ static enum snug_status append_second_half(struct moving *m, int begin, int end)
 {
     for (int i = begin; i < end; i++) {
         enum op_kind kind = m->prog->ops[i].kind;
-        if ((op_infos[kind].flags & EFFECT) == 0 || op_is_collective(kind)) { /* an effect, once */
+        if (!kind_has(kind, TRAIT_effect) || op_is_collective(kind)) { /* an effect, once */
             TRY(append_again(m, i, true));
             m->env->repeated_flops += op_flops(m->prog, &m->prog->ops[i]);
         }
@@ -366,7 +366,7 @@ static enum snug_status update_in_second(struct moving *m)
     struct program *prog = m->prog;
     int begin = backward_begin(prog), end = program_body_end(prog);
     struct op norm = prog->ops[m->norm_at];
-    bool dynamic_scale = norm.attrs.dynamic_scale != 0;
+    bool dynamic_scale = attrs_of(&norm, grad_norm)->dynamic_scale != 0;
     for (int i = 0; i < prog->n_tensors; i++)
         m->again[i] = i;
     for (int i = 0; i < end; i++) {
@@ -377,7 +377,7 @@ static enum snug_status update_in_second(struct moving *m)
     }
     int body_end = m->list.n_ops;
     TRY(append_before_norm(m, end));
-    norm.attrs.dynamic_scale = 0;
+    attrs_of(&norm, grad_norm)->dynamic_scale = 0;
     TRY(append(m, &norm));
     TRY(append_before_updates(m, false));
     TRY(append_second_half(m, begin, end));
@@ -397,7 +397,7 @@ enum snug_status pass_in_backward(struct program *prog, struct pass_env *env)
     TRY(look(&m));
     if (m.norm_at < 0 || (m.n_groups == 0 && env->ranks.n_ranks < 2))
         return SNUG_OK;
-    const struct attrs *norm = &prog->ops[m.norm_at].attrs;
+    const struct grad_norm_attrs *norm = attrs_of(&prog->ops[m.norm_at], grad_norm);
     bool waits = norm->max_norm > 0 || norm->dynamic_scale != 0;
     if (waits && prog->n_repeat > 1) {
         env->update_place = UPDATES_WAIT;

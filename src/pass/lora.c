@@ -161,7 +161,8 @@ static enum snug_status adapt(struct program *prog, struct pass_env *env, const 
     const struct shape w = prog->tensors[linear->in[1]].shape;
     const char *name = prog->tensors[linear->in[1]].name;
     int64_t rank = env->lora_rank;
-    int64_t n_in = w.dim[linear->attrs.layout ? 0 : 1], n_out = w.dim[linear->attrs.layout ? 1 : 0];
+    int64_t n_in = w.dim[attrs_of(linear, linear)->layout ? 0 : 1],
+            n_out = w.dim[attrs_of(linear, linear)->layout ? 1 : 0];
     tensor_id a, b, down, scaled, up, y = linear->out[0];
     TRY(add_matrix(prog, env, name, ".lora_A.weight", (struct shape){2, {rank, n_in}}, &a));
     TRY(add_matrix(prog, env, name, ".lora_B.weight", (struct shape){2, {n_out, rank}}, &b));
@@ -170,7 +171,7 @@ static enum snug_status adapt(struct program *prog, struct pass_env *env, const 
     TRY(add_part(prog, env, y, ".up", n_out, &up));
     ops[0] = op_of(OP_linear, linear->in[0], a, down);
     ops[1] = op_of(OP_scale, down, TENSOR_NONE, scaled);
-    ops[1].attrs.options.value[0] = env->lora_scale;
+    attrs_of(&ops[1], options)->options.value[0] = env->lora_scale;
     ops[2] = op_of(OP_linear, scaled, b, up);
     ops[3] = *linear;
     if (linear->n_in < 3)

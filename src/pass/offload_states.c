@@ -143,7 +143,7 @@ static enum snug_status add_part(struct visits *s, const struct op *op, int k, i
                                  int64_t count, tensor_id *id)
 {
     struct rewrite *r = &s->rewrite;
-    int bits = (int)op->attrs.state_bits;
+    int bits = (int)attrs_of(op, update)->state_bits;
     const struct tensor *whole = &r->prog->tensors[*id];
     struct tensor part = {.dtype = whole->dtype,
                           .role = ROLE_temporary,

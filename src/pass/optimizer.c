@@ -97,7 +97,7 @@ static enum snug_status emit_norm(struct program *prog, struct pass_env *env, te
     for (int at = 0; at < n; at++)
         TRY(emit_part(prog, env, parts, at, of[at]));
     struct attrs attrs =
-        ATTRS(.max_norm = env->max_norm, .dynamic_scale = env->compute == DTYPE_f16);
+        ATTRS(grad_norm, .max_norm = env->max_norm, .dynamic_scale = env->compute == DTYPE_f16);
     return program_add_op(prog, OP_grad_norm, &attrs, 2, (tensor_id[]){parts, scalars}, 1, &scalars,
                           env->err);
 }
@@ -119,7 +119,7 @@ static void mark_kinds(const struct program *prog, enum optim_kind *kinds,
         bool is_table = op->kind == OP_embedding || op->kind == OP_add_positions;
         bool is_head = op->kind == OP_linear_cross_entropy || (is_gemm && op->out[0] == logits);
         if (op->kind == OP_linear)
-            layouts[op->in[1]] = op->attrs.layout;
+            layouts[op->in[1]] = attrs_of(op, linear)->layout;
         if (is_head)
             kinds[op->in[1]] = OPTIM_head;
         for (int k = 1; is_table && k < op->n_in; k++)

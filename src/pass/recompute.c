@@ -43,7 +43,7 @@ static bool may_run_again(const struct program *prog, const struct op *op)
     for (int k = 0; k < op->n_out; k++)
         if (op->out[k] != TENSOR_NONE && !blocks_may_drop(prog, op->out[k]))
             return false;
-    return (op_infos[op->kind].flags & EFFECT) == 0;
+    return !op_has(op, TRAIT_effect);
 }
 
 enum snug_status halves_find(struct program *prog, struct pass_env *env, struct halves *h)

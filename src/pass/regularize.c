@@ -76,7 +76,7 @@ static struct op dropout_op(struct regularize *r, tensor_id of)
                        .in = {of, r->scalars},
                        .out = {r->copy_of[of]},
                        .work = TENSOR_NONE,
-                       .attrs = ATTRS(.dropout = r->rate[of], .site = r->n_sites++)};
+                       .attrs = ATTRS(dropout, .dropout = r->rate[of], .site = r->n_sites++)};
 }
 
 /* Copies the ops to `ops`, each dropout behind the op whose result it drops. */
@@ -90,8 +90,8 @@ static enum snug_status place_sites(struct regularize *r, struct op *ops, int *n
             if (op.in[k] >= 0 && op.in[k] < n_tensors && r->rate[op.in[k]] > 0)
                 op.in[k] = r->copy_of[op.in[k]];
         if (op.kind == OP_attention && r->env->dropout.attention > 0) {
-            op.attrs.dropout = r->env->dropout.attention;
-            op.attrs.site = r->n_sites++;
+            attrs_of(&op, attention)->dropout = r->env->dropout.attention;
+            attrs_of(&op, attention)->site = r->n_sites++;
             op.in[1] = r->scalars;
             op.n_in = 2;
         }
@@ -137,8 +137,8 @@ static enum snug_status smooth_labels(struct program *prog, struct pass_env *env
 {
     int n_losses = 0;
     for (int i = 0; i < prog->n_ops; i++)
-        if (op_infos[prog->ops[i].kind].attrs & A_smoothing) {
-            prog->ops[i].attrs.smoothing = env->label_smoothing;
+        if (kind_reads(prog->ops[i].kind, smoothing)) {
+            attrs_of(&prog->ops[i], loss)->smoothing = env->label_smoothing;
             n_losses++;
         }
     if (n_losses == 0)

@@ -284,7 +284,7 @@ static enum snug_status price_forward(struct play *p, int block, int64_t *delta,
     p->n_events = 0;
     p->cost = 0;
     for (int i = b->begin; i < b->end; i++)
-        if ((op_infos[h->prog->ops[i].kind].flags & EFFECT) == 0)
+        if (!op_has(&h->prog->ops[i], TRAIT_effect))
             TRY(run_again(&p->maker, i));
     out->forward = p->cost;
     out->passing = peak_of_events(p, -1, delta);

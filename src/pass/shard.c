@@ -116,7 +116,7 @@ static enum snug_status look_at_updates(struct sharding *s)
         if (weight < 0 || op->kind == OP_sum_squares)
             continue;
         s->weights[weight].is_elementwise &=
-            op->kind == OP_update && op->attrs.direction == DIRECTION_none;
+            op->kind == OP_update && attrs_of(op, update)->direction == DIRECTION_none;
         for (int k = UPDATE_STATES + 1; op->kind == OP_update && k < op->n_in; k += 2)
             s->weights[weight].has_quants |= op->in[k] != TENSOR_NONE;
         count_states(s, op, seen, &s->weights[weight]);

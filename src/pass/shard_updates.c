@@ -166,7 +166,7 @@ static enum snug_status append_part_of_norm(struct sharding *s, const struct op 
 static void shard_state(struct sharding *s, const struct op *op, int k,
                         const struct shared_weight *w)
 {
-    int bits = (int)op->attrs.state_bits;
+    int bits = (int)attrs_of(op, update)->state_bits;
     int64_t from = w->own.from, count = w->own.count;
     bool is_scales = k >= UPDATE_STATES && (k - UPDATE_STATES) % 2 == 1;
     bool is_quantized =

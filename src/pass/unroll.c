@@ -236,7 +236,7 @@ static enum snug_status return_gradient(struct unrolling *u, tensor_id id, int m
     struct tensor copy = u->prog->tensors[grad];
     TRY(add_copy(u, grad, &copy, micro, "%s.head@%d", &other));
     TRY(append_new(u, OP_recv, peer, TENSOR_NONE, other));
-    return append_new(u, OP_accumulate, ATTRS(.accumulate = ACC_yes), other, own);
+    return append_new(u, OP_accumulate, ATTRS(common, .accumulate = ACC_yes), other, own);
 }
 
 static enum snug_status settle_lent(struct unrolling *u, tensor_id id, bool backward, int micro)
@@ -316,8 +316,8 @@ static enum snug_status append_update(struct unrolling *u, int micro, int n_ops)
     if (!is_last(u))
         return SNUG_OK;
     TRY(own_tensor(u, micro, u->prog->loss, &loss));
-    return append_new(u, OP_accumulate, ATTRS(.accumulate = micro == 0 ? ACC_no : ACC_yes), loss,
-                      u->loss_sum);
+    return append_new(u, OP_accumulate, ATTRS(common, .accumulate = micro == 0 ? ACC_no : ACC_yes),
+                      loss, u->loss_sum);
 }
 
 static enum snug_status append_half(struct unrolling *u, bool backward, int micro, int n_ops)
@@ -382,8 +382,8 @@ static enum snug_status sum_over_ends(struct unrolling *u)
 /* The loss is on the last stage, and 0 on the others: a sum over all (shard_updates.c) is it. */
 static enum snug_status append_loss(struct unrolling *u)
 {
-    struct attrs mean = ATTRS();
-    mean.options.value[0] = 1.0 / u->n_micro;
+    struct attrs mean = ATTRS(options);
+    mean.options.options.value[0] = 1.0 / u->n_micro;
     if (!is_last(u))
         return append_new(u, OP_clear, ATTRS(), TENSOR_NONE, u->prog->loss);
     return is_async(u) ? append_new(u, OP_scale, mean, u->loss_sum, u->prog->loss) : SNUG_OK;

@@ -30,8 +30,8 @@ static double least_dimension(const struct program *prog, const struct op *op)
     }
     if (op->kind == OP_conv2d_grad_w)
         return least_of((double)shape_last(&prog->tensors[op->in[1]].shape),
-                        shape_last(&prog->tensors[op->in[0]].shape) * op->attrs.kernel_h *
-                            op->attrs.kernel_w);
+                        shape_last(&prog->tensors[op->in[0]].shape) *
+                            attrs_of(op, image)->kernel_h * attrs_of(op, image)->kernel_w);
     for (int k = 0; k < 2; k++) {
         if (op->in[k] == TENSOR_NONE || op->in[k] == prog->scalars)
             continue;
@@ -61,7 +61,9 @@ enum dtype op_dtype(const struct program *prog, const struct op *op)
 int op_variant(const struct op *op)
 {
     bool is_update = op->kind == OP_update;
-    return is_update ? (int)op->attrs.state_bits + (op->attrs.stochastic ? 100 : 0) : 0;
+    return is_update ? (int)attrs_of(op, update)->state_bits +
+                           (attrs_of(op, update)->stochastic ? 100 : 0)
+                     : 0;
 }
 
 double op_work(const struct program *prog, const struct op *op)

@@ -15,6 +15,7 @@
 #include "base/rng.h"
 #include "base/text.h"
 #include "ir/program.h"
+#include "ir/text_form.h"
 
 #define LENGTH(array) (sizeof(array) / sizeof *(array))
 
@@ -239,7 +240,7 @@ static void add_random_op(struct dice *dice, struct program *prog)
 {
     enum op_kind kind = (enum op_kind)roll(dice, OP_COUNT);
     const struct op_info *info = &op_infos[kind];
-    struct attrs attrs = ATTRS();
+    struct attrs attrs = attrs_default(info->family);
     tensor_id in[MAX_INPUTS], out[MAX_OUTPUTS];
     int n_in = info->min_in + roll(dice, info->max_in - info->min_in + 1);
     int n_out = info->min_out + roll(dice, info->max_out - info->min_out + 1);
@@ -253,6 +254,8 @@ static void add_random_op(struct dice *dice, struct program *prog)
 #define RANDOM_average    (enum average) roll(dice, AVERAGE_ema + 1)
 #define RANDOM_direction  (enum direction) roll(dice, DIRECTION_as_is + 1)
 #define RANDOM_integer    (int32_t) rng_u64(dice->seed, 3, dice->index++)
+#define RANDOM_small      (int8_t) rng_u64(dice->seed, 3, dice->index++)
+#define RANDOM_flag       (roll(dice, 2) != 0)
 #define RANDOM_real       random_real(dice)
 #define RANDOM_rule       (enum rule) roll(dice, RULE_COUNT)
 #define RANDOM_reals                                \
@@ -262,9 +265,12 @@ static void add_random_op(struct dice *dice, struct program *prog)
             random_real(dice), 0, random_real(dice) \
         }                                           \
     }
-#define RANDOM_ATTR(type, field, value)                  \
-    if ((info->attrs & A_##field) != 0 && roll(dice, 2)) \
-        attrs.field = RANDOM_##type;
+#define RANDOM_ATTR(type, field, value)                                                 \
+    if (kind_reads(kind, field) && roll(dice, 2)) {                                     \
+        attr_##field random = RANDOM_##type;                                            \
+        memcpy((char *)&attrs + attr_offset(info->family, ATTR_INDEX_##field), &random, \
+               sizeof random);                                                          \
+    }
     ATTR_LIST(RANDOM_ATTR)
     assert_int_equal(program_add_op(prog, kind, &attrs, n_in, in, n_out, out, NULL), SNUG_OK);
     prog->ops[prog->n_ops - 1].work = random_id(dice, prog);
@@ -309,9 +315,12 @@ static void assert_same_op(const struct op *a, const struct op *b)
     assert_int_equal(a->in_last, b->in_last);
     assert_int_equal(a->no_alias, b->no_alias);
     assert_int_equal(a->kernel, b->kernel);
-#define SAME_ATTR(type, field, value) \
-    assert_memory_equal(&a->attrs.field, &b->attrs.field, sizeof a->attrs.field);
-    ATTR_LIST(SAME_ATTR)
+    for (int i = 0; i < ATTR_COUNT; i++) {
+        size_t at = attr_offset(op_infos[a->kind].family, i);
+        if (op_infos[a->kind].attrs >> i & 1)
+            assert_memory_equal((const char *)&a->attrs + at, (const char *)&b->attrs + at,
+                                attr_form_bytes(attr_rows[i].form));
+    }
 }
 
 static void assert_same_tensor(const struct tensor *a, const struct tensor *b)

@@ -126,7 +126,7 @@ static void test_seed_step_and_site_key_the_mask(void **state)
     float *first = dropped(&c, 0, NULL, 1);
     for (int change = 0; change < 3; change++) {
         double *place = &scalars[change == 0 ? SCALAR_seed : SCALAR_step];
-        struct attrs *attrs = &c.prog.ops[0].attrs;
+        struct dropout_attrs *attrs = attrs_of(&c.prog.ops[0], dropout);
         attrs->site += change == 2;
         *place += change < 2;
         float *other = dropped(&c, 0, NULL, 1);

@@ -81,7 +81,8 @@ static void check_order(const struct program *a, const struct program *b, const 
         const struct op *x = &a->ops[i++], *y = &b->ops[j++];
         bool same = x->kind == y->kind && x->n_in == y->n_in && x->in_last == y->in_last &&
                     x->attrs.accumulate == y->attrs.accumulate &&
-                    memcmp(&x->attrs.options, &y->attrs.options, sizeof x->attrs.options) == 0;
+                    memcmp(&attrs_of(x, options)->options, &attrs_of(y, options)->options,
+                           sizeof(struct reals)) == 0;
         for (int k = 0; same && k < x->n_in; k++)
             same = strcmp(a->tensors[collective_whole(x, k)].name,
                           b->tensors[collective_whole(y, k)].name) == 0;

@@ -243,16 +243,18 @@ static enum snug_status read_input(struct builder *b)
     return SNUG_OK;
 }
 
-static bool read_attr(const struct builder *b, char *word, struct attrs *attrs)
+static bool read_attr(const struct builder *b, char *word, struct op *op)
 {
     char *equals = strchr(word, '=');
     *equals = '\0';
     for (int i = 0; i < ATTR_COUNT; i++) {
         const struct attr_row *row = &attr_rows[i];
-        char *field = (char *)attrs + row->offset;
+        void *field = (char *)&op->attrs + attr_offset(op_infos[op->kind].family, i);
         int64_t whole;
         if (strcmp(row->name, word) != 0)
             continue;
+        if ((op_infos[op->kind].attrs >> i & 1) == 0)
+            return false;
         if (row->form == ATTR_FORM_real) {
             double value = strtod(equals + 1, NULL);
             memcpy(field, &value, sizeof value);
@@ -270,9 +272,9 @@ static bool read_attr(const struct builder *b, char *word, struct attrs *attrs)
             memcpy(field, &reals, sizeof reals);
             return *text == '\0';
         }
-        if (row->form == ATTR_FORM_integer) {
+        if (row->form != ATTR_FORM_word) {
             bool ok = read_size(b, equals + 1, &whole);
-            memcpy(field, &whole, sizeof whole);
+            attr_set_integer(field, row->form, whole);
             return ok;
         }
         char given[24];
@@ -323,7 +325,7 @@ static enum snug_status finish_op(struct builder *b, struct op *op, char *const 
 /* outputs = KIND inputs attributes */
 static enum snug_status read_op(struct builder *b, char *first)
 {
-    struct op op = {.kind = OP_COUNT, .attrs = ATTRS()};
+    struct op op = {.kind = OP_COUNT};
     char *names[MAX_OUTPUTS];
     for (int k = 0; k < MAX_OUTPUTS; k++)
         op.out[k] = TENSOR_NONE;
@@ -338,9 +340,10 @@ static enum snug_status read_op(struct builder *b, char *first)
             op.kind = (enum op_kind)i;
     if (op.kind == OP_COUNT)
         return fail(b, "no such op", kind);
+    op.attrs = attrs_default(op_infos[op.kind].family);
     for (char *word; (word = next_word(b)) != NULL;) {
         if (strchr(word, '=') != NULL) {
-            if (!read_attr(b, word, &op.attrs))
+            if (!read_attr(b, word, &op))
                 return fail(b, "attribute not understood", word);
             continue;
         }

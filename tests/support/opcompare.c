@@ -77,7 +77,7 @@ static bool bytes_agree(const struct op *op, const struct tensor *tensor, const 
 {
     if (op->kind != OP_update)
         return memcmp(a, b, (size_t)shape_elems(&tensor->shape)) == 0;
-    int bits = (int)op->attrs.state_bits, mask = (1 << bits) - 1;
+    int bits = (int)attrs_of(op, update)->state_bits, mask = (1 << bits) - 1;
     for (int64_t i = 0, n = shape_elems(&tensor->shape); i < n; i++)
         for (int shift = 0; shift < 8; shift += bits)
             if (abs((a[i] >> shift & mask) - (b[i] >> shift & mask)) > 1)
@@ -231,7 +231,7 @@ static void compare_op(struct opcompare *ctx, struct opcase *c, int op_index, en
     }
     ctx->has_case[op->kind][dtype] = true;
     if (op->kind == OP_update)
-        ctx->has_rule[op->attrs.rule] = true;
+        ctx->has_rule[attrs_of(op, update)->rule] = true;
 }
 
 static void compare_case(struct opcompare *ctx, const struct case_text *text, enum case_use use,

@@ -84,8 +84,10 @@ static enum snug_status add_op(struct drawer *d, enum op_kind kind, const struct
                                int n_in, const tensor_id *in, int n_out, tensor_id *out)
 {
     struct shape shapes[MAX_OUTPUTS];
-    struct op probe = {
-        .kind = kind, .n_in = n_in, .n_out = n_out, .attrs = attrs == NULL ? ATTRS() : *attrs};
+    struct op probe = {.kind = kind,
+                       .n_in = n_in,
+                       .n_out = n_out,
+                       .attrs = attrs == NULL ? attrs_default(op_infos[kind].family) : *attrs};
     for (int k = 0; k < MAX_INPUTS; k++)
         probe.in[k] = k < n_in ? in[k] : TENSOR_NONE;
     TRY(op_shapes(d->prog, &probe, shapes, d->err));
@@ -125,7 +127,8 @@ static enum snug_status draw_norm(struct drawer *d, tensor_id x)
     TRY(add_vector(d, rows, &mean));
     TRY(add_vector(d, rows, &rstd));
     bool with_rest = chance(d, 2);
-    struct attrs attrs = ATTRS(.accumulate = d->in_body && chance(d, 2) ? ACC_after_first : ACC_no);
+    struct attrs attrs =
+        ATTRS(common, .accumulate = d->in_body && chance(d, 2) ? ACC_after_first : ACC_no);
     return add_op(d, OP_layernorm_grad, &attrs, with_rest ? 6 : 5,
                   (tensor_id[]){draw_like(d, x), x, gamma, mean, rstd, draw_like(d, x)}, 3, out);
 }
@@ -136,7 +139,7 @@ static enum snug_status draw_linear(struct drawer *d, tensor_id x)
     tensor_id w, out[2] = {TENSOR_NONE, TENSOR_NONE};
     struct shape matrix = {2, {widths[dice_roll(&d->dice, 5)], shape_last(shape_of(d, x))}};
     TRY(add_tensor(d, "w", ROLE_parameter, &matrix, true, &w));
-    struct attrs attrs = ATTRS(.act = chance(d, 2) ? ACT_gelu : ACT_none);
+    struct attrs attrs = ATTRS(common, .act = chance(d, 2) ? ACT_gelu : ACT_none);
     return add_op(d, OP_linear, &attrs, 2, (tensor_id[]){x, w}, attrs.act == ACT_none ? 1 : 2, out);
 }
 
@@ -205,7 +208,7 @@ static enum snug_status draw_update(struct drawer *d, tensor_id grad)
     TRY(add_tensor(d, "v", ROLE_optimizer, shape_of(d, grad), true, &v));
     TRY(program_scalars(d->prog, &s, d->err));
     tensor_id out[5] = {w, TENSOR_NONE, m, TENSOR_NONE, v};
-    struct attrs adamw = ATTRS(.rule = RULE_adamw), sgd = ATTRS(.rule = RULE_sgd);
+    struct attrs adamw = ATTRS(update, .rule = RULE_adamw), sgd = ATTRS(update, .rule = RULE_sgd);
     return chance(d, 2) ? add_op(d, OP_update, &sgd, 3, (tensor_id[]){grad, s, w}, 1, out)
                         : add_op(d, OP_update, &adamw, 7,
                                  (tensor_id[]){grad, s, w, TENSOR_NONE, m, TENSOR_NONE, v}, 5, out);

@@ -73,7 +73,7 @@ static snug_model *resnet_tiny(void)
     snug_model *m = snug_model_new("resnet-tiny");
     struct program *prog = &m->built;
     tensor_id x = snug_input(m, "x", SNUG_TYPE_F32, 3, (int64_t[]){3, 9, 8}), pooled[2];
-    struct attrs pool = ATTRS(.kernel_h = 3, .kernel_w = 3, .stride = 2, .pad = 1);
+    struct attrs pool = ATTRS(image, .kernel_h = 3, .kernel_w = 3, .stride = 2, .pad = 1);
     must(program_emit(prog, OP_channels_last, NULL, 1, &x, "image", 1, &x, &err), &err);
     x = unit(prog, x, "conv1", "bn1", 8, 3, 1, ACT_relu, TENSOR_NONE);
     must(program_emit(prog, OP_maxpool, &pool, 1, &x, "pool", 2, pooled, &err), &err);

@@ -138,7 +138,7 @@ static struct layout times_matrix_layout(const struct program *prog, const struc
         most_rows = layout.needs_finish ? 4 * most_rows : layout.n_rows;
     int64_t n_chunks = (layout.n_rows + most_rows - 1) / most_rows; /* about equally long */
     layout.chunk_rows = (layout.n_rows + n_chunks - 1) / n_chunks;
-    bool matrix_is_n_k = (op->kind == OP_linear) != (op->attrs.layout == LAYOUT_in_out);
+    bool matrix_is_n_k = (op->kind == OP_linear) != (attrs_of(op, linear)->layout == LAYOUT_in_out);
     layout.shape = (struct gemm_shape){.m = layout.chunk_rows,
                                        .n = n,
                                        .k = k,
@@ -171,8 +171,8 @@ static struct layout grad_w_layout(const struct program *prog, const struct op *
                             .width_in = shape_last(&x->shape),
                             .width_out = shape_last(&dy->shape),
                             .splits_k = true};
-    int64_t m = op->attrs.layout ? layout.width_in : layout.width_out;
-    int64_t n = op->attrs.layout ? layout.width_out : layout.width_in;
+    int64_t m = attrs_of(op, linear)->layout ? layout.width_in : layout.width_out;
+    int64_t n = attrs_of(op, linear)->layout ? layout.width_out : layout.width_in;
 
     layout.chunk_rows = is_f32(x) && is_f32(dy) ? layout.n_rows : least(layout.n_rows, 512);
     layout.shape = (struct gemm_shape){.m = m,
@@ -334,7 +334,7 @@ static void run_grad_w_tiled(const struct kernel_call *call)
 {
     const struct prepared *p = call->prepared;
     const struct layout *layout = &p->layout;
-    bool in_out = call->op->attrs.layout == LAYOUT_in_out;
+    bool in_out = attrs_of(call->op, linear)->layout == LAYOUT_in_out;
     const uint16_t *left = call->in[in_out ? 0 : 1].data, *right = call->in[in_out ? 1 : 0].data;
     struct gemm_bf16_out out = {.how = FINISH_store,
                                 .pitch = layout->shape.n,
@@ -349,7 +349,7 @@ static enum snug_status sum_grad_w(const struct kernel_call *call, float *sum, b
 {
     const struct prepared *p = call->prepared;
     const struct layout *layout = &p->layout;
-    bool in_out = call->op->attrs.layout == LAYOUT_in_out;
+    bool in_out = attrs_of(call->op, linear)->layout == LAYOUT_in_out;
     for (int64_t row = 0; row < layout->n_rows; row += layout->chunk_rows) {
         int64_t n = least(layout->chunk_rows, layout->n_rows - row);
         const float *x =

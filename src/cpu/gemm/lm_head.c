@@ -182,7 +182,7 @@ static void book_tiled(const struct program *prog, const struct op *op,
                                      .n_classes = l->n_classes,
                                      .threads = facts->threads,
                                      .makes_lse = at.lse_out >= 0,
-                                     .is_smoothed = op->attrs.smoothing > 0.0,
+                                     .is_smoothed = attrs_of(op, loss)->smoothing > 0.0,
                                      .wants_dx = l->wants[PART_dx],
                                      .wants_dw = l->wants[PART_dw]};
     if (l->wants[PART_dx])
@@ -216,7 +216,7 @@ static struct layout layout_of(const struct program *prog, const struct op *op,
     l.wants[PART_dx] = dx != TENSOR_NONE;
     l.wants[PART_dw] = dw != TENSOR_NONE;
 
-    if (at.has_loss && op->attrs.smoothing > 0)
+    if (at.has_loss && attrs_of(op, loss)->smoothing > 0)
         work_take(&l.column_sums_bytes, 2 * f32_bytes(l.width));
     l.total = l.column_sums_bytes;
     l.logits = work_take(&l.total, f32_bytes(l.chunk_rows * l.n_classes));
@@ -356,7 +356,7 @@ static float grad_factor(const struct walk *walk)
     if (!walk->at.has_gradient)
         return 0.0f;
     const double *scalars = walk->call->in[walk->at.scalars].data;
-    return (float)(walk->call->op->attrs.weight * scalars[SCALAR_loss_scale] /
+    return (float)(attrs_of(walk->call->op, loss)->weight * scalars[SCALAR_loss_scale] /
                    (double)walk->layout->n_rows);
 }
 
@@ -386,7 +386,7 @@ static enum snug_status walk_chunk(struct walk *walk, double *total, struct snug
         .write_lse = walk->at.lse_out >= 0,
         .make_gradient = walk->at.has_gradient,
         .factor = grad_factor(walk),
-        .labels = labels_of(call->op->attrs.smoothing, l->n_classes)};
+        .labels = labels_of(attrs_of(call->op, loss)->smoothing, l->n_classes)};
     p->loops->finish_head(p->threads, &rows);
     for (int64_t i = 0; rows.losses != NULL && i < walk->n_rows; i++)
         *total += rows.losses[i];
@@ -413,7 +413,7 @@ static double run_tiled(const struct walk *walk)
         .lse = lse->data,
         .losses = losses,
         .factor = grad_factor(walk),
-        .labels = labels_of(call->op->attrs.smoothing, l->n_classes),
+        .labels = labels_of(attrs_of(call->op, loss)->smoothing, l->n_classes),
         .dx = span_of(l->wants[PART_dx] ? &call->out[at->dx] : &none, 0),
         .dw = span_of(l->wants[PART_dw] ? &call->out[at->dw] : &none, 0),
         .add_dw = call->add};
@@ -432,7 +432,7 @@ static double smooth_total(const struct walk *walk, double total)
     const struct kernel_call *call = walk->call;
     const struct layout *l = walk->layout;
     const struct cpu_loops *loops = walk->p->loops;
-    double smoothing = call->op->attrs.smoothing, lse_sum = 0.0, logit_sum = 0.0;
+    double smoothing = attrs_of(call->op, loss)->smoothing, lse_sum = 0.0, logit_sum = 0.0;
     float *x_sums = call->work, *w_sums = x_sums + l->width;
     const float *lse = call->out[walk->at.lse_out].data;
     struct span x = {DTYPE_f32, x_sums, 0}, w = {DTYPE_f32, w_sums, 0};
@@ -462,11 +462,11 @@ static enum snug_status run(const struct kernel_call *call, struct snug_error *e
         walk.n_rows = least(l->chunk_rows, l->n_rows - walk.row);
         TRY(walk_chunk(&walk, &total, err));
     }
-    if (walk.at.has_loss && call->op->attrs.smoothing > 0)
+    if (walk.at.has_loss && attrs_of(call->op, loss)->smoothing > 0)
         total = smooth_total(&walk, total);
     if (walk.at.has_loss) {
         float *loss = call->out[walk.at.loss].data;
-        double mean = call->op->attrs.weight * total / (double)l->n_rows;
+        double mean = attrs_of(call->op, loss)->weight * total / (double)l->n_rows;
         *loss = (float)((call->add ? (double)*loss : 0.0) + mean);
     }
     return SNUG_OK;

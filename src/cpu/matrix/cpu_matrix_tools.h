@@ -85,7 +85,7 @@ static inline double scalar_of(const struct tools *t, enum scalar which)
 
 static inline double option_of(const struct tools *t, int which)
 {
-    return t->call->op->attrs.options.value[which];
+    return attrs_of(t->call->op, options)->options.value[which];
 }
 
 static inline const struct op *op_of(const struct tools *t)

@@ -117,7 +117,7 @@ static struct matrix_layout matrix_layout(const struct op *op, const struct tens
         l.total = l.soap.total;
     } else {
         l.blocks = blocks_layout(u, op->n_in - MATRIX_STATES, states,
-                                 (int64_t)op->attrs.options.value[PRECONDITION_block]);
+                                 (int64_t)attrs_of(op, options)->options.value[PRECONDITION_block]);
         l.total = l.blocks.total;
     }
     return l;

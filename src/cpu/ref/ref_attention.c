@@ -35,8 +35,8 @@ static double kept(const struct head *head, int64_t t, int64_t j)
                                   (uint64_t)((head->index * head->n_time + t) * head->n_time + j));
 }
 
-static struct head head_at(const struct operand *qkv, const struct attrs *attrs, int64_t b,
-                           int64_t h, struct dropout dropout)
+static struct head head_at(const struct operand *qkv, const struct attention_attrs *attrs,
+                           int64_t b, int64_t h, struct dropout dropout)
 {
     struct head head = {.qkv = qkv,
                         .n_time = qkv->tensor->shape.dim[1],
@@ -113,10 +113,11 @@ enum snug_status ref_attention(const struct kernel_call *call, struct snug_error
 {
     (void)err;
     const struct operand *qkv = &call->in[0];
-    int64_t n_batch = qkv->tensor->shape.dim[0], n_heads = call->op->attrs.heads;
+    int64_t n_batch = qkv->tensor->shape.dim[0], n_heads = attrs_of(call->op, attention)->heads;
     for (int64_t b = 0; b < n_batch; b++)
         for (int64_t h = 0; h < n_heads; h++) {
-            struct head head = head_at(qkv, &call->op->attrs, b, h, dropout_of(call, 1));
+            struct head head =
+                head_at(qkv, attrs_of(call->op, attention), b, h, dropout_of(call, 1));
             attend(&head, &call->out[0], &call->out[1], (b * n_heads + h) * head.n_time,
                    call->work);
         }
@@ -197,11 +198,11 @@ enum snug_status ref_attention_grad(const struct kernel_call *call, struct snug_
 {
     (void)err;
     const struct operand *qkv = &call->in[1];
-    int64_t n_batch = qkv->tensor->shape.dim[0], n_heads = call->op->attrs.heads;
+    int64_t n_batch = qkv->tensor->shape.dim[0], n_heads = attrs_of(call->op, attention)->heads;
     struct head_grad grad = {.dy = &call->in[0], .lse = &call->in[3], .dqkv = &call->out[0]};
     for (int64_t b = 0; b < n_batch; b++)
         for (int64_t h = 0; h < n_heads; h++) {
-            grad.head = head_at(qkv, &call->op->attrs, b, h, dropout_of(call, 4));
+            grad.head = head_at(qkv, attrs_of(call->op, attention), b, h, dropout_of(call, 4));
             grad.lse_begin = (b * n_heads + h) * grad.head.n_time;
             grad.delta = call->work;
             grad.acc[0] = grad.delta + grad.head.n_time;

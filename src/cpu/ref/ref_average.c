@@ -13,7 +13,7 @@ static int64_t n_copies(const struct kernel_call *call)
 enum snug_status ref_average_clock(const struct kernel_call *call, struct snug_error *err)
 {
     (void)err;
-    const struct attrs *attrs = &call->op->attrs;
+    const struct average_attrs *attrs = attrs_of(call->op, average);
     average_clock(attrs->average, attrs->options.value, call->in[AVERAGE_SCALARS].data);
     return SNUG_OK;
 }
@@ -23,7 +23,7 @@ enum snug_status ref_average_keep(const struct kernel_call *call, struct snug_er
     (void)err;
     const struct operand *w = &call->in[AVERAGE_WEIGHT], *kept = &call->in[AVERAGE_KEPT];
     const double *scalars = call->in[AVERAGE_SCALARS].data;
-    const struct attrs *attrs = &call->op->attrs;
+    const struct average_attrs *attrs = attrs_of(call->op, average);
     struct average_change change =
         average_change(attrs->average, attrs->options.value, n_copies(call), scalars);
     if (scalars[SCALAR_keeps] == 0.0)
@@ -39,7 +39,7 @@ enum snug_status ref_average(const struct kernel_call *call, struct snug_error *
 {
     (void)err;
     const struct operand *w = &call->in[AVERAGE_WEIGHT], *kept = &call->in[AVERAGE_KEPT];
-    const struct attrs *attrs = &call->op->attrs;
+    const struct average_attrs *attrs = attrs_of(call->op, average);
     struct average_mix mix = average_mix(attrs->average, attrs->options.value, n_copies(call),
                                          call->in[AVERAGE_SCALARS].data);
     for (int64_t i = 0, n = elems(w); i < n; i++) {

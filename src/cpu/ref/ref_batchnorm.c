@@ -10,13 +10,14 @@ static void normalise_channel(const struct kernel_call *call, const struct opera
                               double mean, double variance)
 {
     const struct operand *x = &call->in[0], *gamma = &call->in[1], *beta = &call->in[2];
-    const struct attrs *a = &call->op->attrs;
     int64_t n_rows = rows(x), channels = last(x);
-    double scale = load(gamma, c) / sqrt(variance + a->eps), shift = load(beta, c);
+    double scale = load(gamma, c) / sqrt(variance + attrs_of(call->op, norm)->eps),
+           shift = load(beta, c);
     for (int64_t n = 0; n < n_rows; n++) {
         int64_t i = n * channels + c;
         double value = (load(x, i) - mean) * scale + shift;
-        store(&call->out[0], i, ref_fn(a->act, present(r) ? value + load(r, i) : value));
+        store(&call->out[0], i,
+              ref_fn(call->op->attrs.act, present(r) ? value + load(r, i) : value));
     }
 }
 
@@ -55,7 +56,7 @@ enum snug_status ref_batchnorm_update(const struct kernel_call *call, struct snu
     (void)err;
     const struct operand *mean = &call->in[0], *variance = &call->in[1];
     const struct operand *running_mean = &call->out[0], *running_variance = &call->out[1];
-    double momentum = call->op->attrs.momentum, n = (double)rows(&call->in[4]);
+    double momentum = attrs_of(call->op, norm)->momentum, n = (double)rows(&call->in[4]);
     double unbiased = n > 1.0 ? n / (n - 1.0) : 1.0;
     for (int64_t c = 0; c < elems(mean); c++) {
         store(running_mean, c, (1.0 - momentum) * load(running_mean, c) + momentum * load(mean, c));
@@ -87,7 +88,7 @@ enum snug_status ref_batchnorm_grad(const struct kernel_call *call, struct snug_
     int64_t n_rows = rows(x), channels = last(x);
     for (int64_t c = 0; c < channels; c++) {
         double mean = load(&call->in[4], c), sum_g = 0.0, sum_gh = 0.0;
-        double rstd = 1.0 / sqrt(load(&call->in[5], c) + call->op->attrs.eps);
+        double rstd = 1.0 / sqrt(load(&call->in[5], c) + attrs_of(call->op, norm)->eps);
         double factor = load(gamma, c), shift = load(beta, c);
         for (int64_t n = 0; n < n_rows; n++) {
             double h = (load(x, n * channels + c) - mean) * rstd;

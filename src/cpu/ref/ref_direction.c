@@ -36,7 +36,7 @@ enum snug_status ref_adafactor(const struct kernel_call *call, struct snug_error
         clear(u);
         return SNUG_OK;
     }
-    const struct attrs *attrs = &call->op->attrs;
+    const struct direction_attrs *attrs = attrs_of(call->op, direction);
     struct adafactor_now now =
         adafactor_now(attrs->options.value, attrs->relative != 0, attrs->lr_factor, scalars);
     int64_t n_rows = elems(r), n_columns = elems(g) / n_rows;
@@ -72,7 +72,7 @@ enum snug_status ref_prodigy_sums(const struct kernel_call *call, struct snug_er
     clear(&call->out[0]);
     if (scalars[SCALAR_skip] != 0.0)
         return SNUG_OK;
-    struct prodigy_now now = prodigy_now(call->op->attrs.options.value, scalars);
+    struct prodigy_now now = prodigy_now(attrs_of(call->op, direction)->options.value, scalars);
     for (int64_t i = 0, n = elems(g); i < n; i++) {
         double gradient = load(g, i) * scalars[SCALAR_clip];
         part[0] += gradient * (load(x0, i) - load(z, i));
@@ -93,7 +93,7 @@ enum snug_status ref_prodigy_size(const struct kernel_call *call, struct snug_er
         gemm += load(parts, 2 * i);
         size += load(parts, 2 * i + 1);
     }
-    prodigy_size(call->op->attrs.options.value, gemm, size, scalars);
+    prodigy_size(attrs_of(call->op, direction)->options.value, gemm, size, scalars);
     return SNUG_OK;
 }
 
@@ -109,7 +109,7 @@ enum snug_status ref_amos(const struct kernel_call *call, struct snug_error *err
         return SNUG_OK;
     }
     int64_t n_groups = elems(v), k = elems(g) / n_groups;
-    const struct attrs *attrs = &call->op->attrs;
+    const struct direction_attrs *attrs = attrs_of(call->op, direction);
     struct amos_now now = amos_now(attrs->options.value, attrs->eta, attrs->lr_factor, scalars,
                                    (double)k, load(b, 0));
     for (int64_t group = 0; group < n_groups; group++) {

@@ -94,7 +94,7 @@ enum snug_status ref_scale(const struct kernel_call *call, struct snug_error *er
 {
     (void)err;
     const struct operand *x = &call->in[0], *y = &call->out[0];
-    double factor = call->op->attrs.options.value[0];
+    double factor = attrs_of(call->op, options)->options.value[0];
     for (int64_t i = 0, n = elems(y); i < n; i++)
         store(y, i, factor * load(x, i));
     return SNUG_OK;
@@ -108,7 +108,7 @@ enum snug_status ref_dequantize(const struct kernel_call *call, struct snug_erro
     const float *scales = call->in[1].data;
     const struct operand *y = &call->out[0];
     struct quant_map map;
-    quant_map_make(&map, (int)call->op->attrs.state_bits, true);
+    quant_map_make(&map, (int)attrs_of(call->op, quant)->state_bits, true);
     int64_t block = quant_block_elems(map.bits);
     for (int64_t i = 0, n = elems(y); i < n; i++) {
         int quant = map.bits == 8 ? quants[i] : quants[i / 2] >> (i % 2 * 4) & 15;

@@ -34,7 +34,7 @@ struct conv {
 static struct conv conv_of(const struct kernel_call *call, const struct operand *x,
                            const struct operand *y, const struct operand *w)
 {
-    const struct attrs *a = &call->op->attrs;
+    const struct image_attrs *a = attrs_of(call->op, image);
     struct conv conv = {.x = image_of(x), .y = image_of(y), .stride = a->stride, .pad = a->pad};
     conv.kernel_h = w->tensor->shape.dim[2];
     conv.kernel_w = w->tensor->shape.dim[3];
@@ -144,7 +144,7 @@ enum snug_status ref_conv2d_grad_w(const struct kernel_call *call, struct snug_e
 {
     (void)err;
     const struct operand *dy = &call->in[1], *dw = &call->out[0], *dbias = &call->out[1];
-    const struct attrs *a = &call->op->attrs;
+    const struct image_attrs *a = attrs_of(call->op, image);
     struct conv c = {.x = image_of(&call->in[0]),
                      .y = image_of(dy),
                      .stride = a->stride,
@@ -172,7 +172,7 @@ enum snug_status ref_conv2d_grad_w(const struct kernel_call *call, struct snug_e
 static struct conv pool_of(const struct kernel_call *call, const struct operand *x,
                            const struct operand *y)
 {
-    const struct attrs *a = &call->op->attrs;
+    const struct image_attrs *a = attrs_of(call->op, image);
     return (struct conv){.x = image_of(x),
                          .y = image_of(y),
                          .stride = a->stride,

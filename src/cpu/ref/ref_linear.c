@@ -11,7 +11,7 @@ struct layout {
 
 static struct layout weight_layout(const struct op *op, int64_t n_out, int64_t n_in)
 {
-    return op->attrs.layout ? (struct layout){1, n_out} : (struct layout){n_in, 1};
+    return attrs_of(op, linear)->layout ? (struct layout){1, n_out} : (struct layout){n_in, 1};
 }
 
 enum snug_status ref_linear(const struct kernel_call *call, struct snug_error *err)

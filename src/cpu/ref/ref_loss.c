@@ -10,13 +10,13 @@
 
 static double grad_factor(const struct kernel_call *call, const struct operand *scalars, int64_t n)
 {
-    return call->op->attrs.weight * load(scalars, SCALAR_loss_scale) / (double)n;
+    return attrs_of(call->op, loss)->weight * load(scalars, SCALAR_loss_scale) / (double)n;
 }
 
 /* The label of a class with label smoothing. */
 static double label(const struct kernel_call *call, int64_t n_classes, bool is_target)
 {
-    double smoothing = call->op->attrs.smoothing;
+    double smoothing = attrs_of(call->op, loss)->smoothing;
     return smoothing / (double)n_classes + (is_target ? 1.0 - smoothing : 0.0);
 }
 
@@ -39,7 +39,8 @@ enum snug_status ref_cross_entropy(const struct kernel_call *call, struct snug_e
         total += log_sum_value(&sum) - right;
         store(&call->out[1], n, log_sum_value(&sum));
     }
-    store_or_add(&call->out[0], 0, call->op->attrs.weight * total / (double)n_rows, call->add);
+    store_or_add(&call->out[0], 0, attrs_of(call->op, loss)->weight * total / (double)n_rows,
+                 call->add);
     return SNUG_OK;
 }
 
@@ -70,7 +71,7 @@ enum snug_status ref_mse(const struct kernel_call *call, struct snug_error *err)
         double off = load(x, i) - load(target, i);
         total += off * off;
     }
-    store_or_add(&call->out[0], 0, call->op->attrs.weight * total / (double)n, call->add);
+    store_or_add(&call->out[0], 0, attrs_of(call->op, loss)->weight * total / (double)n, call->add);
     return SNUG_OK;
 }
 
@@ -121,7 +122,8 @@ static enum snug_status head_loss(const struct kernel_call *call, const struct l
         total += log_sum_value(&sum) - right;
         store(head->lse, n, log_sum_value(&sum));
     }
-    store_or_add(loss, 0, call->op->attrs.weight * total / (double)head->n_rows, call->add);
+    store_or_add(loss, 0, attrs_of(call->op, loss)->weight * total / (double)head->n_rows,
+                 call->add);
     return SNUG_OK;
 }
 

@@ -34,7 +34,7 @@ enum snug_status ref_layernorm(const struct kernel_call *call, struct snug_error
 {
     (void)err;
     const struct operand *in = call->in, *out = call->out;
-    normalise(&in[0], &in[1], &in[2], &out[0], &out[1], &out[2], call->op->attrs.eps);
+    normalise(&in[0], &in[1], &in[2], &out[0], &out[1], &out[2], attrs_of(call->op, norm)->eps);
     return SNUG_OK;
 }
 
@@ -49,7 +49,7 @@ enum snug_status ref_add_layernorm(const struct kernel_call *call, struct snug_e
         double dropped = factor == 0.0 ? 0.0 : as_stored(&in[1], factor * load(&in[1], i));
         store(&out[0], i, load(&in[0], i) + dropped);
     }
-    normalise(&out[0], &in[2], &in[3], &out[1], &out[2], &out[3], call->op->attrs.eps);
+    normalise(&out[0], &in[2], &in[3], &out[1], &out[2], &out[3], attrs_of(call->op, norm)->eps);
     return SNUG_OK;
 }
 

@@ -36,7 +36,7 @@ static double sum_parts(const struct operand *parts)
 enum snug_status ref_grad_norm(const struct kernel_call *call, struct snug_error *err)
 {
     (void)err;
-    const struct attrs *attrs = &call->op->attrs;
+    const struct grad_norm_attrs *attrs = attrs_of(call->op, grad_norm);
     norm_clip(sum_parts(&call->in[0]), attrs->max_norm, attrs->dynamic_scale != 0,
               call->out[0].data);
     return SNUG_OK;
@@ -123,7 +123,7 @@ static bool is_16_bits(const struct operand *x)
 static void store_numbers(const struct kernel_call *call, const struct operand *x, int64_t at,
                           int64_t n, const double *from)
 {
-    if (!call->op->attrs.stochastic || !is_16_bits(x)) {
+    if (!attrs_of(call->op, update)->stochastic || !is_16_bits(x)) {
         for (int64_t i = 0; i < n; i++)
             store(x, at + i, from[i]);
         return;
@@ -175,7 +175,7 @@ static void store_weight(const struct kernel_call *call, const struct cells *cel
 
 enum snug_status ref_update(const struct kernel_call *call, struct snug_error *err)
 {
-    const struct attrs *attrs = &call->op->attrs;
+    const struct update_attrs *attrs = attrs_of(call->op, update);
     const struct operand *g = &call->in[UPDATE_GRADIENT], *scalars = &call->in[UPDATE_SCALARS];
     const struct operand *w = &call->in[UPDATE_WEIGHT], *master = &call->in[UPDATE_MASTER];
     int n_states = update_n_states(call->op);

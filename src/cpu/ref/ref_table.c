@@ -17,8 +17,8 @@ static size_t workspace_bytes(const struct program *prog, const struct op *op,
         n_doubles = ref_attention_work_elems(&program_tensor(prog, op->in[0])->shape);
         break;
     case OP_attention_grad:
-        n_doubles =
-            ref_attention_grad_work_elems(&program_tensor(prog, op->in[1])->shape, op->attrs.heads);
+        n_doubles = ref_attention_grad_work_elems(&program_tensor(prog, op->in[1])->shape,
+                                                  attrs_of(op, attention)->heads);
         break;
     case OP_linear_cross_entropy_grad:
     case OP_linear_cross_entropy_train:

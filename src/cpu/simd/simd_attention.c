@@ -221,7 +221,8 @@ static int64_t count_jobs(const struct shape_of_attention *sizes, int threads)
 static size_t attention_work_bytes(const struct program *prog, const struct op *op,
                                    const struct device_facts *facts)
 {
-    struct shape_of_attention sizes = sizes_of(&program_tensor(prog, op->in[0])->shape, &op->attrs);
+    struct shape_of_attention sizes =
+        sizes_of(&program_tensor(prog, op->in[0])->shape, attrs_of(op, attention));
     size_t bytes =
         f32_bytes(parts_of(facts, count_jobs(&sizes, facts->threads)) * forward_floats(&sizes));
     struct attention_bf16 shape = shape16(&sizes);
@@ -233,7 +234,8 @@ static size_t attention_work_bytes(const struct program *prog, const struct op *
 static enum snug_status run_attention(const struct kernel_call *call, struct snug_error *err)
 {
     (void)err;
-    struct shape_of_attention sizes = sizes_of(&call->in[0].tensor->shape, &call->op->attrs);
+    struct shape_of_attention sizes =
+        sizes_of(&call->in[0].tensor->shape, attrs_of(call->op, attention));
     sizes.dropout = dropout_of(call, 1);
     const struct attention_bf16_fns *fns = call->prepared;
     if (fns != NULL) {

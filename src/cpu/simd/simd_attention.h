@@ -58,7 +58,8 @@ struct shape_of_attention {
     bool causal; /* a query sees no later keys */
 };
 
-static inline struct shape_of_attention sizes_of(const struct shape *qkv, const struct attrs *attrs)
+static inline struct shape_of_attention sizes_of(const struct shape *qkv,
+                                                 const struct attention_attrs *attrs)
 {
     struct shape_of_attention sizes = {.n_time = qkv->dim[qkv->n_dims - 2],
                                        .width = shape_last(qkv) / 3,
@@ -203,7 +204,7 @@ static inline enum snug_status prepare_attention(const struct program *prog, con
 {
     (void)err;
     const struct tensor *qkv = program_tensor(prog, op->in[op->kind == OP_attention ? 0 : 1]);
-    struct shape_of_attention sizes = sizes_of(&qkv->shape, &op->attrs);
+    struct shape_of_attention sizes = sizes_of(&qkv->shape, attrs_of(op, attention));
     struct attention_bf16 shape = shape16(&sizes);
     bool on_tiles = suits_tiles(prog, op) && attention_bf16_serves(&shape);
     *prepared = on_tiles ? (void *)cpu_isa_of(facts)->attention_bf16 : NULL;

@@ -181,7 +181,8 @@ static bool attention_grad_fits(const struct program *prog, const struct op *op)
 static size_t attention_grad_work_bytes(const struct program *prog, const struct op *op,
                                         const struct device_facts *facts)
 {
-    struct shape_of_attention sizes = sizes_of(&program_tensor(prog, op->in[1])->shape, &op->attrs);
+    struct shape_of_attention sizes =
+        sizes_of(&program_tensor(prog, op->in[1])->shape, attrs_of(op, attention));
     int n_parts = parts_of(facts, sizes.n_batch * sizes.n_heads);
     size_t bytes = f32_bytes(n_parts * backward_floats(&sizes));
     struct attention_bf16 shape = shape16(&sizes);
@@ -193,7 +194,8 @@ static size_t attention_grad_work_bytes(const struct program *prog, const struct
 static enum snug_status run_attention_grad(const struct kernel_call *call, struct snug_error *err)
 {
     (void)err;
-    struct shape_of_attention sizes = sizes_of(&call->in[1].tensor->shape, &call->op->attrs);
+    struct shape_of_attention sizes =
+        sizes_of(&call->in[1].tensor->shape, attrs_of(call->op, attention));
     sizes.dropout = dropout_of(call, 4);
     const struct attention_bf16_fns *fns = call->prepared;
     if (fns != NULL) {

@@ -49,7 +49,7 @@ static enum snug_status run_keep(const struct kernel_call *call, struct snug_err
 {
     (void)err;
     const double *scalars = call->in[AVERAGE_SCALARS].data;
-    const struct attrs *attrs = &call->op->attrs;
+    const struct average_attrs *attrs = attrs_of(call->op, average);
     struct average_change change =
         average_change(attrs->average, attrs->options.value, n_copies(call), scalars);
     int64_t n = shape_elems(&call->in[AVERAGE_WEIGHT].tensor->shape);
@@ -75,7 +75,7 @@ static void average_block(const struct kernel_call *call, const struct average_m
 static enum snug_status run_average(const struct kernel_call *call, struct snug_error *err)
 {
     (void)err;
-    const struct attrs *attrs = &call->op->attrs;
+    const struct average_attrs *attrs = attrs_of(call->op, average);
     struct average_mix mix = average_mix(attrs->average, attrs->options.value, n_copies(call),
                                          call->in[AVERAGE_SCALARS].data);
     int64_t n = shape_elems(&call->in[AVERAGE_WEIGHT].tensor->shape);

@@ -179,7 +179,7 @@ static void normal_panel(const struct kernel_call *call, const struct norm *n, i
 static void set_lines(const struct kernel_call *call, const struct norm *n, int gamma,
                       const float *variance)
 {
-    double eps = call->op->attrs.eps;
+    double eps = attrs_of(call->op, norm)->eps;
     float *scale = n->line[LINE_scale];
     load_f32(call->in[gamma].tensor->dtype, call->in[gamma].data, 0, n->width, scale);
     load_f32(call->in[gamma + 1].tensor->dtype, call->in[gamma + 1].data, 0, n->width,
@@ -304,7 +304,7 @@ static enum snug_status run_grad(const struct kernel_call *call, struct snug_err
     each_panel(call, &n, grad_sums_panel);
     for (int64_t c = 0; c < n.width; c++) {
         double sum_g, sum_gd, count = (double)n.n_rows;
-        double rstd = 1.0 / sqrt((double)variance[c] + call->op->attrs.eps);
+        double rstd = 1.0 / sqrt((double)variance[c] + attrs_of(call->op, norm)->eps);
         total(&n, c, &sum_g, &sum_gd);
         add_to(call, 1, c, sum_gd * rstd);
         add_to(call, 2, c, sum_g);

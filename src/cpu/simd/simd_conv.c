@@ -39,7 +39,7 @@ static void cut_chunks(struct conv *c)
 }
 
 /* The turn'th part of the result; forward there is one. */
-static void set_phase(struct conv *c, const struct attrs *a, const struct shape *from,
+static void set_phase(struct conv *c, const struct image_attrs *a, const struct shape *from,
                       int64_t phase)
 {
     struct gather *g = &c->gather;
@@ -58,7 +58,7 @@ static void set_phase(struct conv *c, const struct attrs *a, const struct shape 
 static struct conv conv_of(const struct op *op, const struct tensor *from,
                            const struct tensor *weight, const struct tensor *to, bool has_bias)
 {
-    const int64_t *w = weight->shape.dim, groups = op->attrs.groups;
+    const int64_t *w = weight->shape.dim, groups = attrs_of(op, image)->groups;
     struct conv c = {.n_images = to->shape.dim[0],
                      .n_groups = groups,
                      .columns = to->shape.dim[3] / groups,
@@ -74,12 +74,12 @@ static struct conv conv_of(const struct op *op, const struct tensor *from,
     c.gather.from_channels = from->shape.dim[3];
     c.gather.n_channels = from->shape.dim[3] / groups;
     c.needs_sums = to->dtype != DTYPE_f32 || c.columns % 16 != 0 || has_bias ||
-                   (c.backward && op->attrs.stride > 1);
-    set_phase(&c, &op->attrs, &from->shape, 0);
+                   (c.backward && attrs_of(op, image)->stride > 1);
+    set_phase(&c, attrs_of(op, image), &from->shape, 0);
     return c;
 }
 
-static int64_t n_phases(const struct conv *c, const struct attrs *a)
+static int64_t n_phases(const struct conv *c, const struct image_attrs *a)
 {
     return c->backward ? a->stride * a->stride : 1;
 }
@@ -93,7 +93,7 @@ struct layout {
 };
 
 /* The most that any turn needs: a turn has no more taps than ceil(kernel / stride). */
-static struct layout layout_of(struct conv c, const struct attrs *a, const struct shape *from,
+static struct layout layout_of(struct conv c, const struct image_attrs *a, const struct shape *from,
                                enum dtype weight, int threads)
 {
     struct layout l = {0};
@@ -121,7 +121,8 @@ static size_t workspace_bytes(const struct program *prog, const struct op *op,
     const struct tensor *weight = program_tensor(prog, op->in[1]);
     bool has_bias = op->n_in > 2 && op->in[2] != TENSOR_NONE;
     struct conv c = conv_of(op, from, weight, program_tensor(prog, op->out[0]), has_bias);
-    struct layout l = layout_of(c, &op->attrs, &from->shape, weight->dtype, facts->threads);
+    struct layout l =
+        layout_of(c, attrs_of(op, image), &from->shape, weight->dtype, facts->threads);
     return (size_t)l.total * sizeof(float);
 }
 
@@ -257,7 +258,7 @@ static void run_chunk(const struct kernel_call *call, const struct conv *c, int6
 static enum snug_status run(const struct kernel_call *call, struct snug_error *err)
 {
     (void)err;
-    const struct attrs *a = &call->op->attrs;
+    const struct image_attrs *a = attrs_of(call->op, image);
     const struct tensor *from = call->in[0].tensor, *weight = call->in[1].tensor;
     bool has_bias = call->op->n_in > 2 && call->in[2].data != NULL;
     struct conv c = conv_of(call->op, from, weight, call->out[0].tensor, has_bias);

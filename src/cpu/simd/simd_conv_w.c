@@ -29,7 +29,7 @@ struct grad {
 
 static struct grad grad_of(const struct op *op, const struct tensor *x, const struct tensor *dy)
 {
-    const struct attrs *a = &op->attrs;
+    const struct image_attrs *a = attrs_of(op, image);
     const int64_t *from = x->shape.dim, *to = dy->shape.dim;
     struct grad w = {.all_out = to[3],
                      .copies_dy = dy->dtype != DTYPE_f32 || to[3] / a->groups % 16 != 0};

@@ -211,7 +211,7 @@ static enum snug_status run_adafactor(const struct kernel_call *call, struct snu
         clear_output(call, 0);
         return SNUG_OK;
     }
-    const struct attrs *attrs = &call->op->attrs;
+    const struct direction_attrs *attrs = attrs_of(call->op, direction);
     struct adafactor_now now =
         adafactor_now(attrs->options.value, attrs->relative != 0, attrs->lr_factor, scalars);
     struct matrix m = as_matrix(&call->in[0].tensor->shape);
@@ -298,7 +298,7 @@ static enum snug_status run_prodigy_sums(const struct kernel_call *call, struct 
     clear_output(call, 0);
     if (scalars[SCALAR_skip] != 0.0)
         return SNUG_OK;
-    struct prodigy_now now = prodigy_now(call->op->attrs.options.value, scalars);
+    struct prodigy_now now = prodigy_now(attrs_of(call->op, direction)->options.value, scalars);
     struct prodigy_factors factors = {(float)scalars[SCALAR_clip], (float)now.keep,
                                       (float)now.step};
     int64_t n = shape_elems(&call->in[0].tensor->shape), n_chunks = divide_up(n, CHUNK_ELEMS);
@@ -436,7 +436,7 @@ static enum snug_status run_amos(const struct kernel_call *call, struct snug_err
     }
     int64_t n = shape_elems(&call->in[0].tensor->shape);
     int64_t n_groups = shape_elems(&call->in[3].tensor->shape);
-    const struct attrs *attrs = &call->op->attrs;
+    const struct direction_attrs *attrs = attrs_of(call->op, direction);
     struct amos_now now = amos_now(attrs->options.value, attrs->eta, attrs->lr_factor, scalars,
                                    (double)(n / n_groups), (double)b[0]);
     if (n_groups > 1)

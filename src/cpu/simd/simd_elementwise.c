@@ -54,7 +54,7 @@ static void add_block(const struct op *op, int64_t n, const float *a, const floa
 
 static void scale_block(const struct op *op, int64_t n, const float *a, const float *b, float *y)
 {
-    float factor = (float)op->attrs.options.value[0];
+    float factor = (float)attrs_of(op, options)->options.value[0];
     (void)b;
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
@@ -191,7 +191,7 @@ static enum snug_status run_dequantize(const struct kernel_call *call, struct sn
     int64_t n = shape_elems(&call->out[0].tensor->shape);
     int n_parts = count_parts(call->facts, n);
     struct quant_map map;
-    quant_map_make(&map, (int)call->op->attrs.state_bits, true);
+    quant_map_make(&map, (int)attrs_of(call->op, quant)->state_bits, true);
 #pragma omp parallel for schedule(static) num_threads(n_parts)
     for (int part = 0; part < n_parts; part++) {
         float buffer[BLOCK_ELEMS];

@@ -37,7 +37,7 @@ struct gather {
 
 /* Windows over x as the forward pass has them. */
 static inline struct axis axis_forward(int64_t x_side, int64_t y_side, int64_t kernel,
-                                       const struct attrs *a)
+                                       const struct image_attrs *a)
 {
     return (struct axis){.n_pixels = y_side,
                          .to_step = 1,
@@ -51,7 +51,7 @@ static inline struct axis axis_forward(int64_t x_side, int64_t y_side, int64_t k
 /* The pixels turn, turn + stride, ... of dx: tap k meets them if (pixel + pad - k) divides by the stride.
  * Taps are taken from the last to the first, so that the pixels of dy that they meet ascend. */
 static inline struct axis axis_backward(int64_t x_side, int64_t y_side, int64_t kernel,
-                                        const struct attrs *a, int64_t phase)
+                                        const struct image_attrs *a, int64_t phase)
 {
     int64_t first_tap = (phase + a->pad) % a->stride;
     int64_t n_taps = kernel > first_tap ? divide_up(kernel - first_tap, a->stride) : 0;

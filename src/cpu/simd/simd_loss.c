@@ -55,8 +55,8 @@ static void write_loss(const struct kernel_call *call, const double *sums, int64
     for (int64_t i = 0; i < n_sums; i++)
         total += sums[i];
     float *loss = call->out[0].data;
-    *loss =
-        (float)((call->add ? (double)*loss : 0.0) + call->op->attrs.weight * total / (double)count);
+    *loss = (float)((call->add ? (double)*loss : 0.0) +
+                    attrs_of(call->op, loss)->weight * total / (double)count);
 }
 
 static double loss_scale(const struct kernel_call *call, int k)
@@ -104,7 +104,7 @@ static enum snug_status run_cross_entropy(const struct kernel_call *call, struct
     int64_t n_chunks = divide_up(n_rows, CHUNK_ROWS);
     const int32_t *targets = call->in[1].data;
     float *lse = call->out[1].data;
-    double *sums = call->work, smoothing = call->op->attrs.smoothing;
+    double *sums = call->work, smoothing = attrs_of(call->op, loss)->smoothing;
     TRY(check_ids(call, 1, width, err));
 #pragma omp parallel for schedule(static) num_threads(count_parts(call->facts, n_rows *width))
     for (int64_t chunk = 0; chunk < n_chunks; chunk++) {
@@ -132,8 +132,8 @@ static enum snug_status run_cross_entropy_grad(const struct kernel_call *call,
     int64_t width = shape_last(&logits->shape), n_rows = shape_rows(&logits->shape);
     const int32_t *targets = call->in[1].data;
     const float *lse = call->in[2].data;
-    float scale = (float)(call->op->attrs.weight * loss_scale(call, 3) / (double)n_rows);
-    struct labels labels = labels_of(call->op->attrs.smoothing, width);
+    float scale = (float)(attrs_of(call->op, loss)->weight * loss_scale(call, 3) / (double)n_rows);
+    struct labels labels = labels_of(attrs_of(call->op, loss)->smoothing, width);
     TRY(check_ids(call, 1, width, err));
 #pragma omp parallel for schedule(static) num_threads(count_parts(call->facts, n_rows *width))
     for (int64_t row = 0; row < n_rows; row++) {
@@ -182,7 +182,7 @@ static enum snug_status run_mse_grad(const struct kernel_call *call, struct snug
 {
     (void)err;
     int64_t n = shape_elems(&call->in[0].tensor->shape);
-    float scale = (float)(2.0 * call->op->attrs.weight * loss_scale(call, 2) / (double)n);
+    float scale = (float)(2.0 * attrs_of(call->op, loss)->weight * loss_scale(call, 2) / (double)n);
     int n_parts = count_parts(call->facts, n);
 #pragma omp parallel for schedule(static) num_threads(n_parts)
     for (int part = 0; part < n_parts; part++) {

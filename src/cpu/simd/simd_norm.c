@@ -142,7 +142,7 @@ static void run_forward(const struct kernel_call *call, bool fused)
         .gamma = view_f32(in[1].tensor->dtype, in[1].data, 0, width, work),
         .beta = view_f32(in[2].tensor->dtype, in[2].data, 0, width, work + pitch),
         .width = width,
-        .eps = (float)call->op->attrs.eps,
+        .eps = (float)attrs_of(call->op, norm)->eps,
     };
     if (fused)
         norm.dropout = dropout_of(call, 4);

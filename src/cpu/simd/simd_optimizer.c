@@ -165,7 +165,7 @@ static void round_by_chance(const struct kernel_call *call, const struct operand
 static void close_numbers(const struct kernel_call *call, const struct operand *x,
                           const struct block *block, const float *from)
 {
-    if (call->op->attrs.stochastic && x->tensor->dtype != DTYPE_f32)
+    if (attrs_of(call->op, update)->stochastic && x->tensor->dtype != DTYPE_f32)
         round_by_chance(call, x, block, from);
     else
         store_f32(x->tensor->dtype, x->data, block->at, block->count, from);
@@ -189,7 +189,7 @@ static void update_block(const struct kernel_call *call, const struct update *up
         else
             block->state[j] = open_numbers(state, block, buffers[j]);
     }
-    rules[call->op->attrs.rule].steps(update, block);
+    rules[attrs_of(call->op, update)->rule].steps(update, block);
     for (int j = 0; j < update->n_states; j++) {
         const struct operand *state = &call->in[UPDATE_STATES + 2 * j], *scales = state + 1;
         if (scales->data != NULL)
@@ -214,7 +214,7 @@ static bool update_fits(const struct program *prog, const struct op *op)
 
 static enum snug_status run_update(const struct kernel_call *call, struct snug_error *err)
 {
-    const struct attrs *attrs = &call->op->attrs;
+    const struct update_attrs *attrs = attrs_of(call->op, update);
     const double *scalars = call->in[UPDATE_SCALARS].data;
     TRY(update_check_states(call, rules[attrs->rule].n_states, err));
     if (scalars[SCALAR_skip] != 0.0)

@@ -11,21 +11,21 @@ enum { BLOCK_C = 256 }; /* channels at a time, on the stack */
 
 struct pool {
     int64_t count, x_height, x_width, y_height, y_width, channels;
-    const struct attrs *attrs;
+    const struct image_attrs *attrs;
 };
 
 static struct pool pool_of(const struct kernel_call *call, const struct operand *x,
                            const struct operand *y)
 {
     const int64_t *a = x->tensor->shape.dim, *b = y->tensor->shape.dim;
-    return (struct pool){a[0], a[1], a[2], b[1], b[2], a[3], &call->op->attrs};
+    return (struct pool){a[0], a[1], a[2], b[1], b[2], a[3], attrs_of(call->op, image)};
 }
 
 /* One pixel of y, BLOCK_C channels from c on. */
 static void most_of_window(const struct kernel_call *call, const struct pool *p, int64_t n,
                            int64_t h, int64_t w, int64_t c, int64_t n_c)
 {
-    const struct attrs *a = p->attrs;
+    const struct image_attrs *a = p->attrs;
     const struct operand *x = &call->in[0];
     float best[BLOCK_C], buffer[BLOCK_C];
     int32_t place[BLOCK_C];
@@ -74,7 +74,7 @@ struct meeting {
     int64_t first, window;
 };
 
-static struct meeting meeting_at(int64_t at, const struct attrs *a)
+static struct meeting meeting_at(int64_t at, const struct image_attrs *a)
 {
     int32_t from = (int32_t)(at + a->pad), stride = (int32_t)a->stride;
     return (struct meeting){from % stride, from / stride};
@@ -84,7 +84,7 @@ static struct meeting meeting_at(int64_t at, const struct attrs *a)
 static void sum_of_windows(const struct kernel_call *call, const struct pool *p, int64_t n,
                            int64_t h, int64_t w, int64_t c, int64_t n_c)
 {
-    const struct attrs *a = p->attrs;
+    const struct image_attrs *a = p->attrs;
     const struct operand *dy = &call->in[0];
     float sum[BLOCK_C], buffer[BLOCK_C];
     memset(sum, 0, (size_t)n_c * sizeof *sum);

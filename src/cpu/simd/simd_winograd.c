@@ -56,7 +56,7 @@ static struct conv conv_of(const struct op *op, const struct tensor *from, const
         .width = t[2],
         .columns = t[3],
         .backward = op->kind == OP_conv2d_grad_x};
-    c.pad = c.backward ? KERNEL - 1 - op->attrs.pad : op->attrs.pad;
+    c.pad = c.backward ? KERNEL - 1 - attrs_of(op, image)->pad : attrs_of(op, image)->pad;
     int64_t panel = least(PANEL_MAX, PANEL_ELEMS / c.from.channels / STRIP * STRIP);
     c.panel = least(panel < STRIP ? STRIP : panel, c.columns);
     c.chunk = least(CHUNK, c.tiling.n_tiles);
@@ -243,7 +243,7 @@ static bool fits(const struct program *prog, const struct op *op)
     const int64_t *w = program_tensor(prog, op->in[1])->shape.dim;
     const int64_t *to = program_tensor(prog, op->out[0])->shape.dim;
     return floats_fit(prog, op, 0, 0, 0) &&
-           winograd_is_faster(&op->attrs, w[2], w[3], w[1], w[0], to[1], to[2]);
+           winograd_is_faster(attrs_of(op, image), w[2], w[3], w[1], w[0], to[1], to[2]);
 }
 
 static const struct kernel rows[] = {

@@ -241,9 +241,9 @@ static inline void patch_points(const struct picture *x, const struct tiling *ti
 /* By shape alone.  Channels are whole vectors of every level.  Tiles cover more than the image
  * where its sides are no multiples of 4, and that may take away what is saved: see
  * simd_winograd.c. */
-static inline bool winograd_is_faster(const struct attrs *a, int64_t kernel_h, int64_t kernel_w,
-                                      int64_t channels_in, int64_t channels_out, int64_t height,
-                                      int64_t width)
+static inline bool winograd_is_faster(const struct image_attrs *a, int64_t kernel_h,
+                                      int64_t kernel_w, int64_t channels_in, int64_t channels_out,
+                                      int64_t height, int64_t width)
 {
     int64_t covered = divide_up(height, SIDE) * divide_up(width, SIDE) * SIDE * SIDE;
     return kernel_h == KERNEL && kernel_w == KERNEL && a->stride == 1 && a->groups == 1 &&

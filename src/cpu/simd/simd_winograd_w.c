@@ -36,7 +36,7 @@ static struct picture picture_of(const struct tensor *t)
 
 static struct grad grad_of(const struct op *op, const struct tensor *x, const struct tensor *dy)
 {
-    struct grad w = {.x = picture_of(x), .dy = picture_of(dy), .pad = op->attrs.pad};
+    struct grad w = {.x = picture_of(x), .dy = picture_of(dy), .pad = attrs_of(op, image)->pad};
     w.tiling = tiling_of(dy->shape.dim[0], w.dy.height, w.dy.width);
     w.n_blocks_c = divide_up(w.x.channels, BLOCK);
     w.n_blocks_o = divide_up(w.dy.channels, BLOCK);
@@ -152,7 +152,7 @@ static enum snug_status run(const struct kernel_call *call, struct snug_error *e
 
 static bool fits(const struct program *prog, const struct op *op)
 {
-    const struct attrs *a = &op->attrs;
+    const struct image_attrs *a = attrs_of(op, image);
     const int64_t *x = program_tensor(prog, op->in[0])->shape.dim;
     const int64_t *dy = program_tensor(prog, op->in[1])->shape.dim;
     return floats_fit(prog, op, 0, 0, 0) &&

@@ -15,7 +15,7 @@ static bool supports(const struct program *prog, const struct op *op)
     bool is_grad = op->kind == OP_attention_grad;
     const struct tensor *qkv = program_tensor(prog, op->in[is_grad ? 1 : 0]);
     if (qkv->dtype == DTYPE_f64 ||
-        shape_last(&qkv->shape) / 3 / op->attrs.heads > CUDA_ATTENTION_DEPTH)
+        shape_last(&qkv->shape) / 3 / attrs_of(op, attention)->heads > CUDA_ATTENTION_DEPTH)
         return false;
     if (is_grad)
         return is_type(prog, op->in[0], qkv->dtype) && is_type(prog, op->in[2], qkv->dtype) &&
@@ -27,7 +27,7 @@ static struct cuda_attention attention_of(const struct kernel_call *call, const 
                                           int scalars)
 {
     const int64_t *dim = qkv->tensor->shape.dim;
-    const struct attrs *attrs = &call->op->attrs;
+    const struct attention_attrs *attrs = attrs_of(call->op, attention);
     return (struct cuda_attention){.n_batch = dim[0],
                                    .n_time = dim[1],
                                    .n_heads = (int)attrs->heads,

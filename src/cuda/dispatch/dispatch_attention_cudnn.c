@@ -26,11 +26,12 @@ static struct cuda_attention_shape shape_of(const struct program *prog, const st
 {
     const struct tensor *qkv = qkv_of(prog, op);
     return (struct cuda_attention_shape){.n_batch = qkv->shape.dim[0],
-                                         .n_heads = op->attrs.heads,
+                                         .n_heads = attrs_of(op, attention)->heads,
                                          .n_time = qkv->shape.dim[1],
-                                         .depth = qkv->shape.dim[2] / 3 / op->attrs.heads,
+                                         .depth =
+                                             qkv->shape.dim[2] / 3 / attrs_of(op, attention)->heads,
                                          .type = qkv->dtype,
-                                         .causal = op->attrs.causal != 0,
+                                         .causal = attrs_of(op, attention)->causal != 0,
                                          .is_grad = op->kind == OP_attention_grad};
 }
 
@@ -49,8 +50,9 @@ static bool supports(const struct program *prog, const struct op *op)
     struct cuda_attention_shape shape = shape_of(prog, op);
     bool is_grad = shape.is_grad;
     tensor_id lse = is_grad ? op->in[3] : op->out[1];
-    bool fits = op->attrs.dropout == 0.0 && shape.n_time > 1 && shape.depth % 8 == 0 &&
-                shape.depth <= 128 && (shape.type == DTYPE_bf16 || shape.type == DTYPE_f16);
+    bool fits = attrs_of(op, attention)->dropout == 0.0 && shape.n_time > 1 &&
+                shape.depth % 8 == 0 && shape.depth <= 128 &&
+                (shape.type == DTYPE_bf16 || shape.type == DTYPE_f16);
     for (int k = 0; k < (is_grad ? 4 : 1); k++)
         fits = fits && operand_fits(prog, op->in[k], shape.type, lse);
     for (int k = 0; k < (is_grad ? 1 : 2); k++)

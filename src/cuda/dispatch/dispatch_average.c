@@ -16,9 +16,9 @@ static bool supports(const struct program *prog, const struct op *op)
 static struct average_job job_of(const struct kernel_call *call)
 {
     const struct operand *w = &call->in[AVERAGE_WEIGHT], *kept = &call->in[AVERAGE_KEPT];
-    struct average_job job = {.average = call->op->attrs.average,
+    struct average_job job = {.average = attrs_of(call->op, average)->average,
                               .scalars = call->in[AVERAGE_SCALARS].data};
-    memcpy(job.options, call->op->attrs.options.value, sizeof job.options);
+    memcpy(job.options, attrs_of(call->op, average)->options.value, sizeof job.options);
     if (call->op->kind != OP_average_clock) {
         job.n = cuda_elems(w);
         job.n_copies = cuda_elems(kept) / job.n;

@@ -23,7 +23,7 @@ static struct cuda_batchnorm norm_of(const struct kernel_call *call, int k)
     const struct shape *x = &call->in[k].tensor->shape;
     return (struct cuda_batchnorm){.n_rows = shape_rows(x),
                                    .channels = shape_last(x),
-                                   .eps = (float)call->op->attrs.eps,
+                                   .eps = (float)attrs_of(call->op, norm)->eps,
                                    .relu = call->op->attrs.act == ACT_relu,
                                    .x = cuda_array_of(&call->in[k]),
                                    .gamma = cuda_array_of(&call->in[k + 1]),
@@ -68,13 +68,13 @@ static enum snug_status run_grad(const struct kernel_call *call, struct snug_err
 
 static enum snug_status run_update(const struct kernel_call *call, struct snug_error *err)
 {
-    return cuda_done(
-        call,
-        cuda_batchnorm_update(shape_rows(&call->in[4].tensor->shape), cuda_elems(&call->in[0]),
-                              (float)call->op->attrs.momentum, cuda_array_of(&call->in[0]),
-                              cuda_array_of(&call->in[1]), cuda_array_of(&call->out[0]),
-                              cuda_array_of(&call->out[1]), call->stream),
-        err);
+    return cuda_done(call,
+                     cuda_batchnorm_update(
+                         shape_rows(&call->in[4].tensor->shape), cuda_elems(&call->in[0]),
+                         (float)attrs_of(call->op, norm)->momentum, cuda_array_of(&call->in[0]),
+                         cuda_array_of(&call->in[1]), cuda_array_of(&call->out[0]),
+                         cuda_array_of(&call->out[1]), call->stream),
+                     err);
 }
 
 CUDA_KERNELS(batchnorm) = {

@@ -15,7 +15,7 @@ static bool supports(const struct program *prog, const struct op *op)
 static struct cuda_conv_shape conv_of(const struct op *op, const struct shape *x,
                                       const struct shape *y, const struct shape *w)
 {
-    const struct attrs *a = &op->attrs;
+    const struct image_attrs *a = attrs_of(op, image);
     return (struct cuda_conv_shape){.n = x->dim[0],
                                     .x_h = x->dim[1],
                                     .x_w = x->dim[2],

@@ -75,7 +75,7 @@ static bool supports(const struct program *prog, const struct op *op)
 static struct cuda_conv_shape shape_of(const struct op *op, const struct roles *roles)
 {
     const int64_t *x = roles->x->shape.dim, *y = roles->y->shape.dim;
-    const struct attrs *a = &op->attrs;
+    const struct image_attrs *a = attrs_of(op, image);
     return (struct cuda_conv_shape){
         .kind = op->kind == OP_conv2d          ? CONV_forward
                 : op->kind == OP_conv2d_grad_x ? CONV_grad_x

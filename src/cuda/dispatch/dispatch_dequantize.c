@@ -12,7 +12,7 @@ static bool supports(const struct program *prog, const struct op *op)
 static enum snug_status run(const struct kernel_call *call, struct snug_error *err)
 {
     struct quant_map map;
-    quant_map_make(&map, (int)call->op->attrs.state_bits, true);
+    quant_map_make(&map, (int)attrs_of(call->op, quant)->state_bits, true);
     return cuda_done(call,
                      cuda_dequantize(&map, cuda_elems(&call->out[0]), call->in[0].data,
                                      call->in[1].data, cuda_array_of(&call->out[0]), call->stream),

@@ -10,7 +10,7 @@ enum { SCALARS_IN = 1 }; /* input 1 is the scalar table, as is output 1 of adafa
 
 static struct direction_job job_of(const struct kernel_call *call)
 {
-    const struct attrs *attrs = &call->op->attrs;
+    const struct direction_attrs *attrs = attrs_of(call->op, direction);
     struct direction_job job = {.relative = attrs->relative != 0,
                                 .lr_factor = attrs->lr_factor,
                                 .eta = attrs->eta,

@@ -38,8 +38,8 @@ static enum snug_status run_add(const struct kernel_call *call, struct snug_erro
 
 static enum snug_status run_scale(const struct kernel_call *call, struct snug_error *err)
 {
-    float factor =
-        call->op->kind == OP_scale ? (float)call->op->attrs.options.value[0] : 1.0f; /* cast */
+    float factor = call->op->kind == OP_scale ? (float)attrs_of(call->op, options)->options.value[0]
+                                              : 1.0f; /* cast */
     return cuda_done(call,
                      cuda_scale(factor, cuda_elems(&call->out[0]), cuda_array_of(&call->in[0]),
                                 cuda_array_of(&call->out[0]), call->stream),

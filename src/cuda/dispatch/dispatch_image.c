@@ -16,7 +16,7 @@ static struct cuda_conv_shape pool_of(const struct kernel_call *call, const stru
                                       const struct operand *y)
 {
     const int64_t *from = x->tensor->shape.dim, *to = y->tensor->shape.dim;
-    const struct attrs *a = &call->op->attrs;
+    const struct image_attrs *a = attrs_of(call->op, image);
     return (struct cuda_conv_shape){.n = from[0],
                                     .x_h = from[1],
                                     .x_w = from[2],

@@ -109,12 +109,12 @@ static struct layout times_matrix_layout(const struct program *prog, const struc
     struct layout layout = {.n_rows = shape_rows(&rows_in->shape),
                             .k = shape_last(&rows_in->shape),
                             .n = shape_last(&y->shape)};
-    layout.shape = (struct cuda_gemm_shape){.m = layout.n_rows,
-                                            .n = layout.n,
-                                            .k = layout.k,
-                                            .b_transposed = (op->kind == OP_linear) !=
-                                                            (op->attrs.layout == LAYOUT_in_out),
-                                            .alignment = cuda_gemm_alignment(prog, op)};
+    layout.shape = (struct cuda_gemm_shape){
+        .m = layout.n_rows,
+        .n = layout.n,
+        .k = layout.k,
+        .b_transposed = (op->kind == OP_linear) != (attrs_of(op, linear)->layout == LAYOUT_in_out),
+        .alignment = cuda_gemm_alignment(prog, op)};
     choose_types(&layout, rows_in, matrix, y);
     layout.types_fit =
         layout.types_fit && has_type(third, y->dtype) && has_type(input(prog, op, 3), y->dtype);
@@ -138,7 +138,8 @@ static struct layout grad_w_layout(const struct program *prog, const struct op *
 {
     const struct tensor *x = input(prog, op, 0), *dy = input(prog, op, 1);
     const struct tensor *dw = output(prog, op, 0), *dbias = output(prog, op, 1);
-    const struct tensor *a = op->attrs.layout ? x : dy, *b = op->attrs.layout ? dy : x;
+    const struct tensor *a = attrs_of(op, linear)->layout ? x : dy,
+                        *b = attrs_of(op, linear)->layout ? dy : x;
     struct layout layout = {
         .n_rows = shape_rows(&x->shape), .k = shape_last(&a->shape), .n = shape_last(&b->shape)};
     layout.shape = (struct cuda_gemm_shape){.m = layout.k,
@@ -267,7 +268,7 @@ static enum snug_status prepare_grad_w(const struct program *prog, const struct 
         return SNUG_OK;
     struct cuda_gemm_shape shape = p->layout.shape;
     if (dbias != NULL && p->layout.types_fit && dbias->dtype == dw->dtype) {
-        shape.end = op->attrs.layout ? GEMM_sums_b : GEMM_sums_a;
+        shape.end = attrs_of(op, linear)->layout ? GEMM_sums_b : GEMM_sums_a;
         p->way = WAY_fused;
         TRY(cuda_gemm_prepare(&shape, &p->full, err));
     }
@@ -461,7 +462,7 @@ static enum snug_status run_weights(const struct kernel_call *call, struct snug_
     const struct prepared *p = call->prepared;
     const struct layout *layout = &p->layout;
     const struct operand *dw = &call->out[0], *dbias = &call->out[1];
-    bool in_out = call->op->attrs.layout == LAYOUT_in_out, direct = layout->types_fit;
+    bool in_out = attrs_of(call->op, linear)->layout == LAYOUT_in_out, direct = layout->types_fit;
     struct cuda_array sum = direct ? cuda_array_of(dw) : f32_at(call, layout->sum);
     const void *a = NULL, *b = NULL;
     TRY(widened(call, &call->in[in_out ? 0 : 1], layout->widen_a, layout->a, &a, err));

@@ -251,20 +251,20 @@ static int softmax_chunk(const struct kernel_call *call, int64_t row, int64_t n)
                                 : (float *)cuda_work_at(call->work, l->lse);
     void *logits = cuda_work_at(call->work, l->logits);
     double *losses = cuda_work_at(call->work, l->losses);
-    struct cuda_softmax softmax = {.n_rows = n,
-                                   .n_classes = l->n_classes,
-                                   .pitch = l->pitch,
-                                   .dtype = l->type,
-                                   .logits = logits,
-                                   .dlogits = l->at.scalars >= 0 ? logits : NULL,
-                                   .targets = (const int32_t *)call->in[2].data + row,
-                                   .lse = lse,
-                                   .makes_lse = true,
-                                   .losses = l->at.loss >= 0 ? losses + row : NULL,
-                                   .smoothing = (float)call->op->attrs.smoothing,
-                                   .grad_factor = call->op->attrs.weight / (double)l->n_rows,
-                                   .scalars =
-                                       l->at.scalars >= 0 ? call->in[l->at.scalars].data : NULL};
+    struct cuda_softmax softmax = {
+        .n_rows = n,
+        .n_classes = l->n_classes,
+        .pitch = l->pitch,
+        .dtype = l->type,
+        .logits = logits,
+        .dlogits = l->at.scalars >= 0 ? logits : NULL,
+        .targets = (const int32_t *)call->in[2].data + row,
+        .lse = lse,
+        .makes_lse = true,
+        .losses = l->at.loss >= 0 ? losses + row : NULL,
+        .smoothing = (float)attrs_of(call->op, loss)->smoothing,
+        .grad_factor = attrs_of(call->op, loss)->weight / (double)l->n_rows,
+        .scalars = l->at.scalars >= 0 ? call->in[l->at.scalars].data : NULL};
     return cuda_softmax(&softmax, call->stream);
 }
 
@@ -310,7 +310,7 @@ static int finish(const struct kernel_call *call)
     }
     if (error == 0 && l->at.loss >= 0)
         error = cuda_total(cuda_work_at(call->work, l->losses), l->n_rows,
-                           call->op->attrs.weight / (double)l->n_rows,
+                           attrs_of(call->op, loss)->weight / (double)l->n_rows,
                            cuda_array_of(&call->out[l->at.loss]), call->add, call->stream);
     return error;
 }

@@ -36,7 +36,7 @@ static struct cuda_softmax softmax_of(const struct kernel_call *call)
                                  .dtype = call->in[0].tensor->dtype,
                                  .logits = call->in[0].data,
                                  .targets = call->in[1].data,
-                                 .smoothing = (float)call->op->attrs.smoothing};
+                                 .smoothing = (float)attrs_of(call->op, loss)->smoothing};
 }
 
 static size_t cross_entropy_bytes(const struct program *prog, const struct op *op,
@@ -55,7 +55,7 @@ static enum snug_status run_cross_entropy(const struct kernel_call *call, struct
     int error = cuda_softmax(&softmax, call->stream);
     if (error == 0)
         error = cuda_total(softmax.losses, softmax.n_rows,
-                           call->op->attrs.weight / (double)softmax.n_rows,
+                           attrs_of(call->op, loss)->weight / (double)softmax.n_rows,
                            cuda_array_of(&call->out[0]), call->add, call->stream);
     return cuda_done(call, error, err);
 }
@@ -66,7 +66,7 @@ static enum snug_status run_cross_entropy_grad(const struct kernel_call *call,
     struct cuda_softmax softmax = softmax_of(call);
     softmax.lse = call->in[2].data;
     softmax.dlogits = call->out[0].data;
-    softmax.grad_factor = call->op->attrs.weight / (double)softmax.n_rows;
+    softmax.grad_factor = attrs_of(call->op, loss)->weight / (double)softmax.n_rows;
     softmax.scalars = call->in[3].data;
     return cuda_done(call, cuda_softmax(&softmax, call->stream), err);
 }
@@ -85,8 +85,9 @@ static enum snug_status run_mse(const struct kernel_call *call, struct snug_erro
     int error =
         cuda_sum_square_gaps(n, cuda_array_of(&call->in[0]), call->in[1].data, parts, call->stream);
     if (error == 0)
-        error = cuda_total(parts, cuda_square_parts(n), call->op->attrs.weight / (double)n,
-                           cuda_array_of(&call->out[0]), call->add, call->stream);
+        error =
+            cuda_total(parts, cuda_square_parts(n), attrs_of(call->op, loss)->weight / (double)n,
+                       cuda_array_of(&call->out[0]), call->add, call->stream);
     return cuda_done(call, error, err);
 }
 
@@ -95,8 +96,8 @@ static enum snug_status run_mse_grad(const struct kernel_call *call, struct snug
     int64_t n = cuda_elems(&call->in[0]);
     return cuda_done(call,
                      cuda_mse_grad(n, cuda_array_of(&call->in[0]), call->in[1].data,
-                                   2.0 * call->op->attrs.weight / (double)n, call->in[2].data,
-                                   cuda_array_of(&call->out[0]), call->stream),
+                                   2.0 * attrs_of(call->op, loss)->weight / (double)n,
+                                   call->in[2].data, cuda_array_of(&call->out[0]), call->stream),
                      err);
 }
 

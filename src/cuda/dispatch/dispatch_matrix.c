@@ -82,7 +82,7 @@ static double scalar_of(const struct tools *t, enum scalar which)
 
 static double option_of(const struct tools *t, int which)
 {
-    return t->call->op->attrs.options.value[which];
+    return attrs_of(t->call->op, options)->options.value[which];
 }
 
 static const struct op *op_of(const struct tools *t)
@@ -371,7 +371,7 @@ static struct matrix_layout layout_of(const struct op *op, const struct tensor *
         factors_add_sides(&l.list, l.soap.rows, l.soap.cols, l.soap.rotates_left,
                           l.soap.rotates_right);
     } else {
-        int64_t block = (int64_t)op->attrs.options.value[PRECONDITION_block];
+        int64_t block = (int64_t)attrs_of(op, options)->options.value[PRECONDITION_block];
         l.blocks = blocks_layout(u, op->n_in - MATRIX_STATES, states, block);
         l.total = l.blocks.total;
         l.side = l.blocks.side;

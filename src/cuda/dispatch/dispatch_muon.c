@@ -117,7 +117,7 @@ static enum snug_status iterate(const struct kernel_call *call, const struct muo
 static enum snug_status run(const struct kernel_call *call, struct snug_error *err)
 {
     const struct operand *u = &call->out[0];
-    const double *options = call->op->attrs.options.value;
+    const double *options = attrs_of(call->op, options)->options.value;
     const double *scalars = call->in[MATRIX_SCALARS].data, mu = options[ORTHOGONALIZE_mu];
     struct cuda_array g = cuda_array_of(&call->in[MATRIX_GRADIENT]);
     struct muon_layout l = layout_of(&u->tensor->shape);

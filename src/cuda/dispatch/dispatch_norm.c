@@ -57,7 +57,7 @@ static struct cuda_norm norm_of(const struct kernel_call *call)
     return (struct cuda_norm){.n_rows = shape_rows(x),
                               .width = (int)shape_last(x),
                               .dtype = call->in[0].tensor->dtype,
-                              .eps = (float)call->op->attrs.eps,
+                              .eps = (float)attrs_of(call->op, norm)->eps,
                               .a = call->in[0].data};
 }
 

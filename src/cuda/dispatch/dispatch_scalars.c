@@ -55,14 +55,14 @@ static enum snug_status run_sum_squares(const struct kernel_call *call, struct s
 
 static enum snug_status run_scalars(const struct kernel_call *call, struct snug_error *err)
 {
-    const struct attrs *attrs = &call->op->attrs;
     double *scalars = call->out[0].data;
     const double *parts = call->in[0].data;
     int error = 0;
     switch (call->op->kind) {
     case OP_grad_norm:
-        error = cuda_grad_norm(parts, cuda_elems(&call->in[0]), attrs->max_norm,
-                               attrs->dynamic_scale != 0, scalars, call->stream);
+        error =
+            cuda_grad_norm(parts, cuda_elems(&call->in[0]), attrs_of(call->op, grad_norm)->max_norm,
+                           attrs_of(call->op, grad_norm)->dynamic_scale, scalars, call->stream);
         break;
     case OP_open_updates:
         error = cuda_open_updates(scalars, call->stream);

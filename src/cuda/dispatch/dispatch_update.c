@@ -48,10 +48,10 @@ static struct update_tensor tensor_of(const struct kernel_call *call)
                               .stepped_type = (uint8_t)stepped->tensor->dtype,
                               .copy = stepped == master ? w->data : NULL,
                               .copy_type = (uint8_t)w->tensor->dtype,
-                              .lr_factor = call->op->attrs.lr_factor,
-                              .decay = call->op->attrs.decay,
-                              .positive = (uint8_t)call->op->attrs.positive,
-                              .stochastic = call->op->attrs.stochastic != 0,
+                              .lr_factor = attrs_of(call->op, update)->lr_factor,
+                              .decay = attrs_of(call->op, update)->decay,
+                              .positive = (uint8_t)attrs_of(call->op, update)->positive,
+                              .stochastic = attrs_of(call->op, update)->stochastic != 0,
                               .aligned = is_aligned(call)};
     for (int j = 0; j < update_n_states(call->op); j++) {
         const struct operand *state = &call->in[UPDATE_STATES + 2 * j];
@@ -62,7 +62,7 @@ static struct update_tensor tensor_of(const struct kernel_call *call)
     return t;
 }
 
-static bool same_options(const struct attrs *a, const struct attrs *b)
+static bool same_options(const struct update_attrs *a, const struct update_attrs *b)
 {
     for (int i = 0; i < MAX_OPTIONS; i++)
         if (a->options.value[i] != b->options.value[i])
@@ -73,7 +73,7 @@ static bool same_options(const struct attrs *a, const struct attrs *b)
 /* May b be of one launch with a?  Nothing that a writes is b's: each weight has one update. */
 static bool goes_with(const struct kernel_call *a, const struct kernel_call *b)
 {
-    const struct attrs *of_a = &a->op->attrs, *of_b = &b->op->attrs;
+    const struct update_attrs *of_a = attrs_of(a->op, update), *of_b = attrs_of(b->op, update);
     return of_a->rule == of_b->rule && of_a->direction == of_b->direction &&
            of_a->direction != DIRECTION_scaled && /* of the tensor before which it was set */
            same_options(of_a, of_b) &&
@@ -94,7 +94,7 @@ static bool joins(const struct kernel_call *calls, int n)
 static enum snug_status run_several(const struct kernel_call *calls, int n, int *n_run,
                                     struct snug_error *err)
 {
-    const struct attrs *attrs = &calls->op->attrs;
+    const struct update_attrs *attrs = attrs_of(calls->op, update);
     struct update_job job = {.rule = attrs->rule,
                              .direction = attrs->direction,
                              .scalars = calls->in[UPDATE_SCALARS].data};
@@ -105,8 +105,8 @@ static enum snug_status run_several(const struct kernel_call *calls, int n, int 
     while (*n_run < n && *n_run < UPDATE_TENSORS_MOST && joins(calls, *n_run)) {
         const struct kernel_call *call = &calls[*n_run];
         TRY(update_check_states(call, rule_states[attrs->rule], err));
-        if (call->op->attrs.state_bits != 0)
-            job.state_bits = (int)call->op->attrs.state_bits;
+        if (attrs_of(call->op, update)->state_bits != 0)
+            job.state_bits = (int)attrs_of(call->op, update)->state_bits;
         tensors[(*n_run)++] = tensor_of(call);
     }
     for (int i = 0; job.state_bits != 0 && i < 2; i++)

@@ -10,14 +10,14 @@
 /* Input k is the scalar table; it may be left out if the op drops nothing. */
 static inline struct cuda_dropout cuda_dropout_of(const struct kernel_call *call, int k)
 {
-    const struct attrs *attrs = &call->op->attrs;
-    if (!(attrs->dropout > 0))
+    struct dropout_attrs attrs = op_dropout(call->op);
+    if (!(attrs.dropout > 0))
         return (struct cuda_dropout){.scale = 1.0f};
     return (struct cuda_dropout){.scalars = call->in[k].data,
-                                 .site = attrs->site,
+                                 .site = attrs.site,
                                  .micro = call->op->micro,
-                                 .below = (uint32_t)(attrs->dropout * 0x1p32),
-                                 .scale = (float)(1.0 / (1.0 - attrs->dropout))};
+                                 .below = (uint32_t)(attrs.dropout * 0x1p32),
+                                 .scale = (float)(1.0 / (1.0 - attrs.dropout))};
 }
 
 #endif

@@ -1,0 +1,54 @@
+/*
+ * op.c -- the table of what the rows of ops.def say, and the defaults of attributes.
+ */
+#include "ir/op.h"
+
+_Static_assert(ATTR_COUNT <= 64, "op_info.attrs has a bit for each attribute");
+_Static_assert(TRAIT_COUNT <= 31, "op_info.traits has a bit for each trait");
+_Static_assert(MAX_INPUTS <= 32 && MAX_OUTPUTS <= 32, "op_info has a bit for each operand");
+_Static_assert(sizeof(struct op) <= 216,
+               "passes copy ops by the hundred thousand: keep them small");
+
+const struct attr_values attr_defaults = {
+#define ATTR_DEFAULT(type, name, value) .name = value,
+    ATTR_LIST(ATTR_DEFAULT)
+#undef ATTR_DEFAULT
+};
+
+struct attrs attrs_default(enum attr_family family)
+{
+    switch (family) {
+#define CASE(which)      \
+    case FAMILY_##which: \
+        return ATTRS(which);
+        FAMILY_LIST(CASE)
+#undef CASE
+    default:
+        return ATTRS();
+    }
+}
+
+/* The columns of ops.def that are part of the table. */
+#define IN(least, most)         .min_in = least, .max_in = most
+#define OUT(least, most)        .min_out = least, .max_out = most
+#define INPUT(k)                (1u << (k))
+#define OUTPUT(k)               (1u << (k))
+#define EVERY_OUTPUT            ((1u << MAX_OUTPUTS) - 1)
+#define IDS(input, table, by)   .ids = {input, table, IDS_##by}
+#define A(name)                 ATTR_BIT(name)
+#define OR_A(f, name)           | A(name)
+#define BITS_OF(which)          (0 ATTRS_OF_common(OR_A, common) ATTRS_OF_##which(OR_A, which))
+#define ATTRIBUTES(which, bits) .family = FAMILY_##which, .attrs = (bits) + MUST_BE_IN(which, bits)
+#define MUST_BE_IN(which, bits)                                                 \
+    (0 * sizeof(struct {                                                        \
+         _Static_assert(((bits) & ~BITS_OF(which)) == 0,                        \
+                        "ops.def: an attribute of a row is not in its family"); \
+         int unused;                                                            \
+     }))
+
+const struct op_info op_infos[OP_COUNT] = {
+#define OP(kind, in, out, shape, gradient, cost, ...) \
+    [OP_##kind] = {.name = #kind, in, out, __VA_ARGS__},
+#include "ir/ops.def"
+#undef OP
+};

@@ -1,0 +1,316 @@
+/*
+ * op.h -- one op of a program: its kind, operands and attributes, and what its row of ops.def says.
+ */
+#ifndef SNUG_IR_OP_H
+#define SNUG_IR_OP_H
+
+#include <assert.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { MAX_INPUTS = 12, MAX_OUTPUTS = 10, MAX_STATES = 4, MAX_OPTIONS = 8 };
+
+typedef int32_t tensor_id;
+enum { TENSOR_NONE = -1 };
+
+/* ---- attributes: the types ------------------------------------------------------------------- */
+
+enum act { ACT_none, ACT_relu, ACT_gelu, ACT_sigmoid, ACT_tanh }; /* gelu: the tanh form of GPT-2 */
+/* Of the matrix of a linear layer. */
+enum weight_layout { LAYOUT_out_in, LAYOUT_in_out };
+enum accumulate { ACC_no, ACC_yes, ACC_after_first }; /* after_first: += but in micro-batch 0 */
+enum average {                                        /* of the weights, for evaluation */
+               AVERAGE_none,
+               AVERAGE_schedule_free, /* (W - (1-beta1) z) / beta1 */
+               AVERAGE_queue,         /* the mean of the last copies */
+               AVERAGE_ema            /* a running mean */
+};
+enum direction { DIRECTION_none, DIRECTION_scaled, DIRECTION_as_is }; /* of the op update */
+enum rule {                                                           /* of it as well */
+            RULE_none = -1,
+#define RULE(name) RULE_##name,
+#include "ir/rules.def"
+#undef RULE
+            RULE_COUNT
+};
+struct reals {
+    double value[MAX_OPTIONS]; /* those that are not given are 0 */
+};
+
+typedef enum act attr_type_act;
+typedef enum weight_layout attr_type_layout;
+typedef enum direction attr_type_direction;
+typedef enum accumulate attr_type_accumulate;
+typedef enum average attr_type_average;
+typedef enum rule attr_type_rule;
+typedef int64_t attr_type_integer;
+typedef int8_t attr_type_small; /* an integer in one byte */
+typedef bool attr_type_flag;
+typedef double attr_type_real;
+typedef struct reals attr_type_reals;
+
+/* ---- attributes: all names ------------------------------------------------------------------- */
+
+/* In the order in which the text form prints them.
+ *    type        name           default */
+#define ATTR_LIST(X)                        \
+    X(act, act, ACT_none)                   \
+    X(accumulate, accumulate, ACC_no)       \
+    X(integer, heads, 1)                    \
+    X(layout, layout, LAYOUT_out_in)        \
+    X(flag, dynamic_scale, false)           \
+    X(integer, stride, 1)                   \
+    X(integer, pad, 0)                      \
+    X(integer, groups, 1)                   \
+    X(integer, kernel_h, 1)                 \
+    X(integer, kernel_w, 1)                 \
+    X(integer, height, 0)                   \
+    X(integer, width, 0)                    \
+    X(flag, causal, true)                   \
+    X(real, momentum, 0.1)                  \
+    X(real, eps, 1e-5)                      \
+    X(real, weight, 1.0)                    \
+    X(real, max_norm, 0.0)                  \
+    X(average, average, AVERAGE_none)       \
+    X(rule, rule, RULE_none)                \
+    X(reals, options, {{0}})                \
+    X(real, decay, 0.0)                     \
+    X(real, lr_factor, 1.0)                 \
+    X(small, state_bits, 0)                 \
+    X(small, positive, 0)                   \
+    X(flag, stochastic, false)              \
+    X(direction, direction, DIRECTION_none) \
+    X(flag, relative, false)                \
+    X(real, eta, 1.0)                       \
+    X(real, dropout, 0.0)                   \
+    X(integer, site, 0)                     \
+    X(real, smoothing, 0.0)
+
+enum attr_index {
+#define ATTR_INDEX(type, name, value) ATTR_INDEX_##name,
+    ATTR_LIST(ATTR_INDEX)
+#undef ATTR_INDEX
+        ATTR_COUNT
+};
+#define ATTR_BIT(name) (UINT64_C(1) << ATTR_INDEX_##name)
+
+/* One value of each. */
+struct attr_values {
+#define ATTR_FIELD(type, name, value) attr_type_##type name;
+    ATTR_LIST(ATTR_FIELD)
+#undef ATTR_FIELD
+};
+extern const struct attr_values attr_defaults;
+
+/* ---- attributes: families -------------------------------------------------------------------- */
+
+/* Every op has room for the attributes `act` and `accumulate` and for those of one family.  Its row of
+ * ops.def names the family, and those that the op reads.  A new family is added here, to FAMILY_LIST and to
+ * the list of ATTRS_IN_ below. */
+// clang-format off
+#define ATTRS_OF_common(A, f)    A(f, act) A(f, accumulate)
+#define ATTRS_OF_linear(A, f)    A(f, layout)
+#define ATTRS_OF_dropout(A, f)   A(f, dropout) A(f, site)
+#define ATTRS_OF_attention(A, f) A(f, heads) A(f, causal) A(f, dropout) A(f, site)
+#define ATTRS_OF_norm(A, f)      A(f, momentum) A(f, eps) A(f, dropout) A(f, site)
+#define ATTRS_OF_loss(A, f)      A(f, weight) A(f, smoothing)
+#define ATTRS_OF_image(A, f)     A(f, stride) A(f, pad) A(f, groups) A(f, kernel_h) A(f, kernel_w) \
+                                 A(f, height) A(f, width)
+#define ATTRS_OF_quant(A, f)     A(f, height) A(f, width) A(f, state_bits)
+#define ATTRS_OF_grad_norm(A, f) A(f, max_norm) A(f, dynamic_scale)
+#define ATTRS_OF_options(A, f)   A(f, options)
+#define ATTRS_OF_direction(A, f) A(f, options) A(f, lr_factor) A(f, eta) A(f, relative)
+#define ATTRS_OF_average(A, f)   A(f, options) A(f, average)
+#define ATTRS_OF_update(A, f)    A(f, options) A(f, decay) A(f, lr_factor) A(f, rule) A(f, direction) \
+                                 A(f, state_bits) A(f, positive) A(f, stochastic)
+#define FAMILY_LIST(F) \
+    F(linear) F(dropout) F(attention) F(norm) F(loss) F(image) F(quant) F(grad_norm) F(options) \
+    F(direction) F(average) F(update)
+// clang-format on
+
+#define ATTR_TYPE(type, name, value) typedef attr_type_##type attr_##name;
+ATTR_LIST(ATTR_TYPE)
+#undef ATTR_TYPE
+
+/* struct linear_attrs, struct attention_attrs... */
+#define FAMILY_FIELD(family, name) attr_##name name;
+#define FAMILY_STRUCT(family)                   \
+    struct family##_attrs {                     \
+        ATTRS_OF_##family(FAMILY_FIELD, family) \
+    };
+FAMILY_LIST(FAMILY_STRUCT)
+#undef FAMILY_STRUCT
+#undef FAMILY_FIELD
+
+enum attr_family {
+    FAMILY_common, /* ops that have no others than act and accumulate */
+#define FAMILY_ENUM(family) FAMILY_##family,
+    FAMILY_LIST(FAMILY_ENUM)
+#undef FAMILY_ENUM
+        FAMILY_COUNT
+};
+
+struct attrs {
+    enum act act;
+    enum accumulate accumulate;
+    union { /* attrs_of() picks the one of the op */
+#define FAMILY_MEMBER(family) struct family##_attrs family;
+        FAMILY_LIST(FAMILY_MEMBER)
+#undef FAMILY_MEMBER
+    };
+};
+
+/* ATTRS(attention, .heads = 12): the attributes of a family; those that are not named get their defaults.
+ * ATTRS(common, .act = ACT_relu) sets act or accumulate.  ATTRS() is for ops that read no attribute. */
+#define ATTRS(family, ...)       ((struct attrs){ATTRS_IN_##family(__VA_ARGS__)})
+#define ATTR_BY_DEFAULT(f, name) .name = attr_defaults.name,
+#define ATTRS_IN_FAMILY(f, ...)  .f = {ATTRS_OF_##f(ATTR_BY_DEFAULT, f) __VA_ARGS__}
+#define ATTRS_IN_(...)           ATTRS_IN_common(__VA_ARGS__)
+#define ATTRS_IN_common(...)     .act = ACT_none, __VA_ARGS__
+#define ATTRS_IN_linear(...)     ATTRS_IN_FAMILY(linear, __VA_ARGS__)
+#define ATTRS_IN_dropout(...)    ATTRS_IN_FAMILY(dropout, __VA_ARGS__)
+#define ATTRS_IN_attention(...)  ATTRS_IN_FAMILY(attention, __VA_ARGS__)
+#define ATTRS_IN_norm(...)       ATTRS_IN_FAMILY(norm, __VA_ARGS__)
+#define ATTRS_IN_loss(...)       ATTRS_IN_FAMILY(loss, __VA_ARGS__)
+#define ATTRS_IN_image(...)      ATTRS_IN_FAMILY(image, __VA_ARGS__)
+#define ATTRS_IN_quant(...)      ATTRS_IN_FAMILY(quant, __VA_ARGS__)
+#define ATTRS_IN_grad_norm(...)  ATTRS_IN_FAMILY(grad_norm, __VA_ARGS__)
+#define ATTRS_IN_options(...)    ATTRS_IN_FAMILY(options, __VA_ARGS__)
+#define ATTRS_IN_direction(...)  ATTRS_IN_FAMILY(direction, __VA_ARGS__)
+#define ATTRS_IN_average(...)    ATTRS_IN_FAMILY(average, __VA_ARGS__)
+#define ATTRS_IN_update(...)     ATTRS_IN_FAMILY(update, __VA_ARGS__)
+
+/* All by default. */
+struct attrs attrs_default(enum attr_family family);
+
+/* ---- ops ------------------------------------------------------------------------------------- */
+
+enum op_kind {
+#define OP(kind, ...) OP_##kind,
+#include "ir/ops.def"
+#undef OP
+    OP_COUNT
+};
+
+struct op {
+    enum op_kind kind;
+    int n_in, n_out;
+    tensor_id in[MAX_INPUTS], out[MAX_OUTPUTS]; /* TENSOR_NONE: left out */
+    tensor_id work; /* workspace booked for the kernel, or TENSOR_NONE */
+    int micro;      /* of a body that is unrolled (pass/unroll.c): the micro-batch it belongs to */
+    bool in_last;   /* of the body: runs in the last micro-batch only */
+    bool no_alias;  /* its kernel wants output 0 on bytes of its own, whatever .inplace allows */
+    int kernel;     /* that runs it, chosen by the pass book (kernel_choice.h); 0: not yet */
+    struct attrs attrs;
+};
+
+/* What classes of ops have in common: who asks for one does not name the ops. */
+#define TRAIT_LIST(X)                                                                          \
+    X(effect)           /* acts outside its results (weights, the scalar table): never dead */ \
+    X(copy)             /* runs beside the others, on the lane of copies */                    \
+    X(leaves)           /* a copy that carries results out: to the pool, to another rank */    \
+    X(collective)       /* together with all ranks of a group */                               \
+    X(p2p)              /* with one other rank */                                              \
+    X(gemm)             /* its flops are those of matmuls, convolutions included */            \
+    X(linear)           /* a linear layer, or a gradient of one */                             \
+    X(conv)             /* a convolution, or a gradient of one */                              \
+    X(attention)        /* attention, or its gradient */                                       \
+    X(norm)             /* a norm, or its gradient */                                          \
+    X(batch_statistics) /* of samples together: another micro-batch gives other results */     \
+    X(loss)             /* of predictions, which are input 0 */                                \
+    X(lm_head)          /* the last matmul and the loss in one; its logits are never whole */  \
+    X(table)            /* inputs from 1 on are tables of embeddings or positions */           \
+    X(matrix)           /* an optimizer's direction that needs the whole matrix */             \
+    X(lapack)           /* such a one, by eigenvectors or roots of matrices */                 \
+    X(grad)             /* of the backward half: the gradient of another op */
+enum op_trait_index {
+#define TRAIT_INDEX(name) TRAIT_INDEX_##name,
+    TRAIT_LIST(TRAIT_INDEX)
+#undef TRAIT_INDEX
+        TRAIT_COUNT
+};
+enum op_trait {
+#define TRAIT_BIT(name) TRAIT_##name = 1 << TRAIT_INDEX_##name,
+    TRAIT_LIST(TRAIT_BIT)
+#undef TRAIT_BIT
+};
+
+/* The input that has ids, and the one whose first or last dimension says how many ids there are. */
+enum ids_dimension { IDS_none, IDS_first, IDS_last };
+struct op_ids {
+    int in, of;
+    enum ids_dimension dimension;
+};
+
+struct op_info {
+    const char *name;
+    int min_in, max_in, min_out, max_out;
+    unsigned inplace, accumulates, keeps_f32; /* a bit for each operand */
+    unsigned traits;
+    enum attr_family family;
+    uint64_t attrs; /* a bit for each attribute: ATTR_BIT */
+    struct op_ids ids;
+};
+extern const struct op_info op_infos[OP_COUNT];
+
+static inline bool kind_has(enum op_kind kind, enum op_trait trait)
+{
+    return (op_infos[kind].traits & (unsigned)trait) != 0;
+}
+static inline bool op_has(const struct op *op, enum op_trait trait)
+{
+    return kind_has(op->kind, trait);
+}
+
+/* kind_reads(OP_linear, layout): do ops of this kind have this attribute? */
+#define kind_reads(kind, name) ((op_infos[kind].attrs & ATTR_BIT(name)) != 0)
+
+/* attrs_of(op, attention)->heads: the attributes of an op, by the family that its row names.  No other
+ * family's are there: debug builds stop where one is asked for. */
+#ifdef SNUG_DEBUG
+#define attrs_of(op, which) \
+    (assert(op_infos[(op)->kind].family == FAMILY_##which), &(op)->attrs.which)
+#else
+#define attrs_of(op, which) (&(op)->attrs.which)
+#endif
+
+/* Of an op of any family: how much it drops, 0 if it cannot; and the number of its mask. */
+static inline struct dropout_attrs op_dropout(const struct op *op)
+{
+    struct dropout_attrs none = {0.0, 0};
+    switch (op_infos[op->kind].family) {
+    case FAMILY_dropout:
+        return op->attrs.dropout;
+    case FAMILY_attention:
+        none.dropout = op->attrs.attention.dropout, none.site = op->attrs.attention.site;
+        return none;
+    case FAMILY_norm:
+        none.dropout = op->attrs.norm.dropout, none.site = op->attrs.norm.site;
+        return none;
+    default:
+        return none;
+    }
+}
+
+/* Does it run on the lane of copies? */
+static inline bool op_is_copy(const struct op *op)
+{
+    return op_has(op, TRAIT_copy);
+}
+static inline bool op_is_gemm(enum op_kind kind)
+{
+    return kind_has(kind, TRAIT_gemm);
+}
+static inline bool op_is_conv(enum op_kind kind)
+{
+    return kind_has(kind, TRAIT_conv);
+}
+
+/* The operands of update: inputs; output k is input k + UPDATE_WEIGHT. */
+enum { UPDATE_GRADIENT, UPDATE_SCALARS, UPDATE_WEIGHT, UPDATE_MASTER, UPDATE_STATES };
+static inline int update_n_states(const struct op *op)
+{
+    return op->n_in > UPDATE_STATES ? (op->n_in - UPDATE_STATES + 1) / 2 : 0;
+}
+
+#endif
