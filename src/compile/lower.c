@@ -100,7 +100,7 @@ static enum snug_status set_sizes(const struct compile_request *q, struct compil
 static void keep_outputs(struct program *prog)
 {
     for (int i = 0; i < prog->n_ops; i++)
-        if (prog->ops[i].kind == OP_cross_entropy || prog->ops[i].kind == OP_mse)
+        if (op_has(&prog->ops[i], TRAIT_loss))
             prog->tensors[prog->ops[i].in[0]].is_output = true;
 }
 

@@ -27,33 +27,15 @@ static const int64_t mpi_bytes = 15 << 20, peer_bytes = 128 << 10;
 static const int64_t lapack_bytes = 6 << 20;
 static const int64_t op_bytes = 1536, tensor_bytes_each = 1024;
 
-static bool calls_lapack(enum op_kind kind)
-{
-    return kind == OP_soap || kind == OP_shampoo || kind == OP_caspr;
-}
-
 /* What the kernel of an op prepares: one matmul or several, each with its oneDNN objects. */
 static int64_t prepared_bytes(enum op_kind kind)
 {
-    switch (kind) {
-    case OP_linear:
-    case OP_linear_grad_x:
-        return 6 << 10;
-    case OP_linear_grad_w:
-        return 10 << 10;
-    case OP_linear_cross_entropy:
-    case OP_linear_cross_entropy_grad:
-    case OP_linear_cross_entropy_train:
-        return 160 << 10;
-    case OP_orthogonalize:
-    case OP_soap:
-        return 16 << 10;
-    case OP_shampoo:
-    case OP_caspr:
-        return 48 << 10;
-    default:
-        return 0;
-    }
+    return kind_has(kind, TRAIT_lm_head)  ? 160 << 10
+           : kind == OP_linear_grad_w     ? 10 << 10
+           : kind_has(kind, TRAIT_linear) ? 6 << 10
+           : kind_has(kind, TRAIT_blocks) ? 48 << 10
+           : kind_has(kind, TRAIT_matrix) ? 16 << 10
+                                          : 0;
 }
 
 static int64_t objects_bytes(const struct program *prog)
@@ -72,7 +54,7 @@ int64_t compiled_step_runtime_bytes(const struct compiled_step *s)
         bytes += mpi_bytes + n_ranks * peer_bytes;
     for (int i = 0; i < s->prog.n_ops; i++) {
         bytes += prepared_bytes(s->prog.ops[i].kind);
-        has_lapack |= calls_lapack(s->prog.ops[i].kind);
+        has_lapack |= op_has(&s->prog.ops[i], TRAIT_lapack);
     }
     if (has_lapack)
         bytes += lapack_bytes;

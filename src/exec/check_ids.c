@@ -6,32 +6,12 @@
 /* How many ids an op knows if it reads this tensor as such; 0: it does not. */
 static int64_t ids_known(const struct program *prog, const struct op *op, tensor_id id)
 {
-    int at, table, dim = 0; /* the operand with the ids, and the one that says how many there are */
-    switch (op->kind) {
-    case OP_embedding:
-    case OP_embedding_grad:
-        at = 0;
-        table = op->kind == OP_embedding ? 1 : 2;
-        break;
-    case OP_linear_cross_entropy:
-    case OP_linear_cross_entropy_grad:
-    case OP_linear_cross_entropy_train:
-        at = 2;
-        table = 1;
-        break;
-    case OP_cross_entropy:
-    case OP_cross_entropy_grad:
-        at = 1;
-        table = 0;
-        dim = -1;
-        break;
-    default:
+    struct op_ids ids = op_infos[op->kind].ids;
+    if (ids.dimension == IDS_none || op->in[ids.in] == TENSOR_NONE ||
+        tensor_root(prog, op->in[ids.in]) != id)
         return 0;
-    }
-    if (op->in[at] == TENSOR_NONE || tensor_root(prog, op->in[at]) != id)
-        return 0;
-    const struct shape *shape = &prog->tensors[op->in[table]].shape;
-    return dim < 0 ? shape_last(shape) : shape->dim[0];
+    const struct shape *shape = &prog->tensors[op->in[ids.of]].shape;
+    return ids.dimension == IDS_last ? shape_last(shape) : shape->dim[0];
 }
 
 int64_t ids_limit(const struct program *prog, tensor_id input)

@@ -92,7 +92,7 @@ enum snug_status device_run_copy(struct exec *exec, int i, struct snug_error *er
 
 static bool leaves(enum op_kind kind)
 {
-    return kind == OP_evict || kind == OP_send;
+    return kind_has(kind, TRAIT_leaves);
 }
 
 void *device_stream_of(const struct exec *exec, const struct op *op)

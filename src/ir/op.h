@@ -215,12 +215,12 @@ struct op {
     X(linear)           /* a linear layer, or a gradient of one */                             \
     X(conv)             /* a convolution, or a gradient of one */                              \
     X(attention)        /* attention, or its gradient */                                       \
-    X(norm)             /* a norm, or its gradient */                                          \
     X(batch_statistics) /* of samples together: another micro-batch gives other results */     \
     X(loss)             /* of predictions, which are input 0 */                                \
     X(lm_head)          /* the last matmul and the loss in one; its logits are never whole */  \
     X(table)            /* inputs from 1 on are tables of embeddings or positions */           \
     X(matrix)           /* an optimizer's direction that needs the whole matrix */             \
+    X(blocks)           /* such a one, which preconditions blocks of it */                     \
     X(lapack)           /* such a one, by eigenvectors or roots of matrices */                 \
     X(grad)             /* of the backward half: the gradient of another op */
 enum op_trait_index {
@@ -245,7 +245,7 @@ struct op_ids {
 struct op_info {
     const char *name;
     int min_in, max_in, min_out, max_out;
-    unsigned inplace, accumulates, keeps_f32; /* a bit for each operand */
+    unsigned inplace, accumulates, keeps_f32, makes_u8; /* a bit for each operand */
     unsigned traits;
     enum attr_family family;
     uint64_t attrs; /* a bit for each attribute: ATTR_BIT */

@@ -136,7 +136,7 @@ enum snug_status program_emit(struct program *prog, enum op_kind kind, const str
             break;
         }
         bool wide = (op_infos[kind].keeps_f32 >> k & 1) && dtype != DTYPE_f64;
-        bool is_place = kind == OP_maxpool && k == 1;
+        bool is_place = op_infos[kind].makes_u8 >> k & 1;
         struct tensor made = {TENSOR_INIT, .name = own,
                               .dtype = is_place ? DTYPE_u8
                                        : wide   ? DTYPE_f32

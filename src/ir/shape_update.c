@@ -139,7 +139,7 @@ enum snug_status shape_direction(const struct program *prog, const struct op *op
 {
     if (op->in[MATRIX_GRADIENT] == TENSOR_NONE)
         return snug_fail(err, SNUG_BAD_PROGRAM, "%s: needs a gradient", op_infos[op->kind].name);
-    bool in_blocks = op->kind == OP_shampoo || op->kind == OP_caspr;
+    bool in_blocks = op_has(op, TRAIT_blocks);
     double block = attrs_of(op, options)->options.value[PRECONDITION_block];
     if (in_blocks && !(block >= 1 && block <= MATRIX_SIDE_MOST))
         return snug_fail(err, SNUG_BAD_PROGRAM, "%s: blocks are of 1 to %d rows, not %g",

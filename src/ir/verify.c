@@ -150,11 +150,6 @@ static enum snug_status verify_direction(struct state *s, const struct op *op)
     return SNUG_OK;
 }
 
-static bool makes_direction(enum op_kind kind)
-{
-    return kind == OP_orthogonalize || kind == OP_shampoo || kind == OP_caspr || kind == OP_soap;
-}
-
 /* Copies alone name what is offloaded, wait_copy that and what they wrote. */
 static enum snug_status verify_offloaded(struct state *s, const struct op *op)
 {
@@ -222,7 +217,7 @@ enum snug_status program_verify(const struct program *prog, struct snug_error *e
             status = verify_offloaded(&s, op);
         if (status == SNUG_OK && op->kind == OP_update)
             status = verify_update(&s, op);
-        if (status == SNUG_OK && makes_direction(op->kind))
+        if (status == SNUG_OK && op_has(op, TRAIT_matrix))
             status = verify_direction(&s, op);
         if (status == SNUG_OK && (op->work < TENSOR_NONE || op->work >= prog->n_tensors))
             status = bad(&s, "does not exist (workspace id out of range)", TENSOR_NONE);

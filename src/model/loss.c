@@ -41,7 +41,7 @@ enum snug_status model_set_loss(struct program *prog, enum model_loss loss, stru
     struct op *op = loss_op(prog);
     if (op == NULL) /* nothing to train */
         return SNUG_OK;
-    if (op->kind == OP_linear_cross_entropy && loss == LOSS_mse)
+    if (op_has(op, TRAIT_lm_head) && loss == LOSS_mse)
         return snug_fail(err, SNUG_UNSUPPORTED,
                          "--loss mse is for classifiers: %s predicts tokens, and its logits are "
                          "never all there",

@@ -113,11 +113,11 @@ static void mark_kinds(const struct program *prog, enum optim_kind *kinds,
         kinds[i] = prog->tensors[i].shape.n_dims < 2 ? OPTIM_vector : OPTIM_matrix;
     for (int i = prog->n_ops - 1; i >= 0; i--) { /* embeddings last: they come first in a model */
         const struct op *op = &prog->ops[i];
-        if (op->kind == OP_cross_entropy || op->kind == OP_mse)
+        if (op_has(op, TRAIT_loss))
             logits = op->in[0];
         bool is_gemm = op->kind == OP_linear || op->kind == OP_conv2d;
-        bool is_table = op->kind == OP_embedding || op->kind == OP_add_positions;
-        bool is_head = op->kind == OP_linear_cross_entropy || (is_gemm && op->out[0] == logits);
+        bool is_table = op_has(op, TRAIT_table);
+        bool is_head = op_has(op, TRAIT_lm_head) || (is_gemm && op->out[0] == logits);
         if (op->kind == OP_linear)
             layouts[op->in[1]] = attrs_of(op, linear)->layout;
         if (is_head)

@@ -11,11 +11,6 @@
 
 #include <math.h>
 
-static bool is_attention(enum op_kind kind)
-{
-    return kind == OP_attention || kind == OP_attention_grad;
-}
-
 static double least_of(double size, int64_t dimension)
 {
     return fmin(size, (double)dimension);
@@ -24,14 +19,14 @@ static double least_of(double size, int64_t dimension)
 static double least_dimension(const struct program *prog, const struct op *op)
 {
     double size = INFINITY;
-    if (op->kind == OP_conv2d || op->kind == OP_conv2d_grad_x) {
-        const struct shape *w = &prog->tensors[op->in[1]].shape;
-        return least_of((double)w->dim[0], w->dim[1] * w->dim[2] * w->dim[3]);
-    }
     if (op->kind == OP_conv2d_grad_w)
         return least_of((double)shape_last(&prog->tensors[op->in[1]].shape),
                         shape_last(&prog->tensors[op->in[0]].shape) *
                             attrs_of(op, image)->kernel_h * attrs_of(op, image)->kernel_w);
+    if (op_has(op, TRAIT_conv)) {
+        const struct shape *w = &prog->tensors[op->in[1]].shape;
+        return least_of((double)w->dim[0], w->dim[1] * w->dim[2] * w->dim[3]);
+    }
     for (int k = 0; k < 2; k++) {
         if (op->in[k] == TENSOR_NONE || op->in[k] == prog->scalars)
             continue;
@@ -43,7 +38,7 @@ static double least_dimension(const struct program *prog, const struct op *op)
 
 double op_size(const struct program *prog, const struct op *op)
 {
-    if (is_attention(op->kind))
+    if (op_has(op, TRAIT_attention))
         return (double)prog->tensors[op->in[0]].shape.dim[1];
     return op_is_gemm(op->kind) ? least_dimension(prog, op) : op_moved_bytes(prog, op);
 }
@@ -76,15 +71,9 @@ double op_work(const struct program *prog, const struct op *op)
 /* Kinds that were not measured run like one that was.  The op itself is first, then these. */
 static enum op_kind like(enum op_kind kind)
 {
-    switch (kind) {
-    case OP_linear_cross_entropy:
-    case OP_linear_cross_entropy_grad:
+    if (kind_has(kind, TRAIT_lm_head) && kind != OP_linear_cross_entropy_train)
         return OP_linear_cross_entropy_train;
-    case OP_layernorm:
-        return OP_add_layernorm;
-    default:
-        return op_is_gemm(kind) ? OP_linear : OP_add_layernorm;
-    }
+    return op_is_gemm(kind) ? OP_linear : OP_add_layernorm;
 }
 
 static const struct rate_curve *find_curve(const struct device_rates *rates, enum op_kind kind,

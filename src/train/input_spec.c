@@ -23,8 +23,7 @@ enum snug_status input_spec_of(const struct program *prog, struct input_spec *in
     if (op == NULL)
         return snug_fail(err, SNUG_UNSUPPORTED,
                          "%s has no loss: it can be planned, not trained or evaluated", prog->name);
-    bool head_fused =
-        op->kind == OP_linear_cross_entropy || op->kind == OP_linear_cross_entropy_train;
+    bool head_fused = op_has(op, TRAIT_lm_head);
     input_spec->target_input = op->in[head_fused ? 2 : 1];
     if (head_fused) {
         input_spec->n_classes = prog->tensors[op->in[1]].shape.dim[0];

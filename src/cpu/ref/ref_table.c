@@ -12,6 +12,8 @@ static size_t workspace_bytes(const struct program *prog, const struct op *op,
 {
     (void)facts;
     int64_t n_doubles = 0;
+    if (op_has(op, TRAIT_matrix))
+        return ref_matrix_work_bytes(prog, op);
     switch (op->kind) {
     case OP_attention:
         n_doubles = ref_attention_work_elems(&program_tensor(prog, op->in[0])->shape);
@@ -24,11 +26,6 @@ static size_t workspace_bytes(const struct program *prog, const struct op *op,
     case OP_linear_cross_entropy_train:
         n_doubles = ref_head_grad_work_elems(&program_tensor(prog, op->in[0])->shape);
         break;
-    case OP_orthogonalize:
-    case OP_shampoo:
-    case OP_caspr:
-    case OP_soap:
-        return ref_matrix_work_bytes(prog, op);
     default:
         break;
     }

@@ -175,7 +175,7 @@ static inline int parts_of(const struct device_facts *facts, int64_t n_jobs)
 /* On tiles: every tensor is bf16, but for lse and the scalar table. */
 static inline bool suits_tiles(const struct program *prog, const struct op *op)
 {
-    int n_bf16 = op->kind == OP_attention ? 1 : 3;
+    int n_bf16 = op_has(op, TRAIT_grad) ? 3 : 1;
     for (int k = 0; k < n_bf16; k++)
         if (program_tensor(prog, op->in[k])->dtype != DTYPE_bf16)
             return false;
@@ -203,7 +203,7 @@ static inline enum snug_status prepare_attention(const struct program *prog, con
                                                  struct snug_error *err)
 {
     (void)err;
-    const struct tensor *qkv = program_tensor(prog, op->in[op->kind == OP_attention ? 0 : 1]);
+    const struct tensor *qkv = program_tensor(prog, op->in[op_has(op, TRAIT_grad) ? 1 : 0]);
     struct shape_of_attention sizes = sizes_of(&qkv->shape, attrs_of(op, attention));
     struct attention_bf16 shape = shape16(&sizes);
     bool on_tiles = suits_tiles(prog, op) && attention_bf16_serves(&shape);

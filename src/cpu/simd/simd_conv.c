@@ -69,7 +69,7 @@ static struct conv conv_of(const struct op *op, const struct tensor *from,
                      .weight_in = w[1],
                      .kernel_h = w[2],
                      .kernel_w = w[3],
-                     .backward = op->kind == OP_conv2d_grad_x};
+                     .backward = op_has(op, TRAIT_grad)};
     c.gather.dtype = from->dtype;
     c.gather.from_channels = from->shape.dim[3];
     c.gather.n_channels = from->shape.dim[3] / groups;

@@ -55,7 +55,7 @@ static struct conv conv_of(const struct op *op, const struct tensor *from, const
         .height = t[1],
         .width = t[2],
         .columns = t[3],
-        .backward = op->kind == OP_conv2d_grad_x};
+        .backward = op_has(op, TRAIT_grad)};
     c.pad = c.backward ? KERNEL - 1 - attrs_of(op, image)->pad : attrs_of(op, image)->pad;
     int64_t panel = least(PANEL_MAX, PANEL_ELEMS / c.from.channels / STRIP * STRIP);
     c.panel = least(panel < STRIP ? STRIP : panel, c.columns);

@@ -12,7 +12,7 @@ static bool is_type(const struct program *prog, tensor_id id, enum dtype dtype)
 
 static bool supports(const struct program *prog, const struct op *op)
 {
-    bool is_grad = op->kind == OP_attention_grad;
+    bool is_grad = op_has(op, TRAIT_grad);
     const struct tensor *qkv = program_tensor(prog, op->in[is_grad ? 1 : 0]);
     if (qkv->dtype == DTYPE_f64 ||
         shape_last(&qkv->shape) / 3 / attrs_of(op, attention)->heads > CUDA_ATTENTION_DEPTH)

@@ -19,7 +19,7 @@ struct prepared {
 
 static const struct tensor *qkv_of(const struct program *prog, const struct op *op)
 {
-    return program_tensor(prog, op->in[op->kind == OP_attention ? 0 : 1]);
+    return program_tensor(prog, op->in[op_has(op, TRAIT_grad) ? 1 : 0]);
 }
 
 static struct cuda_attention_shape shape_of(const struct program *prog, const struct op *op)
@@ -32,7 +32,7 @@ static struct cuda_attention_shape shape_of(const struct program *prog, const st
                                              qkv->shape.dim[2] / 3 / attrs_of(op, attention)->heads,
                                          .type = qkv->dtype,
                                          .causal = attrs_of(op, attention)->causal != 0,
-                                         .is_grad = op->kind == OP_attention_grad};
+                                         .is_grad = op_has(op, TRAIT_grad)};
 }
 
 /* All but lse are of one 16-bit type, and begin at multiples of 16 bytes. */
@@ -119,7 +119,7 @@ static enum snug_status run(const struct kernel_call *call, struct snug_error *e
     const struct prepared *p = call->prepared;
     if (p->library == NULL)
         return cuda_fallback_run(&p->own, call, err);
-    bool is_grad = call->op->kind == OP_attention_grad;
+    bool is_grad = op_has(call->op, TRAIT_grad);
     struct cuda_attention_call attention = {.qkv = call->in[is_grad ? 1 : 0].data,
                                             .dy = is_grad ? call->in[0].data : NULL,
                                             .y = is_grad ? call->in[2].data : call->out[0].data,

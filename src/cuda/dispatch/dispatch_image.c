@@ -51,7 +51,7 @@ static enum snug_status run_maxpool_grad(const struct kernel_call *call, struct 
 
 static enum snug_status run_meanpool(const struct kernel_call *call, struct snug_error *err)
 {
-    bool is_grad = call->op->kind == OP_meanpool_grad;
+    bool is_grad = op_has(call->op, TRAIT_grad);
     struct cuda_array from = cuda_array_of(&call->in[0]), to = cuda_array_of(&call->out[0]);
     const struct shape *image = &(is_grad ? &call->out[0] : &call->in[0])->tensor->shape;
     int64_t n = image->dim[0], n_pixels = shape_rows(image) / n, channels = shape_last(image);
