@@ -47,10 +47,7 @@ static tensor_id weight_of(const struct program *prog, const char *part)
 bool adapter_has(const struct program *prog, tensor_id id)
 {
     const struct tensor *t = &prog->tensors[id];
-    if (t->role != ROLE_parameter || t->frozen)
-        return false;
-    tensor_id weight = weight_of(prog, t->name);
-    return weight != TENSOR_NONE && prog->tensors[weight].frozen;
+    return t->link == LINK_adapter && !t->frozen;
 }
 
 /* ---- W + scale B A ---------------------------------------------------------------------------- */

@@ -15,10 +15,7 @@
 
 tensor_id weights_master_of(const struct program *prog, tensor_id parameter)
 {
-    char name[512];
-    snprintf(name, sizeof name, "master.%s", prog->tensors[parameter].name);
-    tensor_id id = program_find(prog, name);
-    return id != TENSOR_NONE && prog->tensors[id].role == ROLE_optimizer ? id : TENSOR_NONE;
+    return program_linked(prog, parameter, LINK_master);
 }
 
 /* Is it in model.safetensors by its name?  Adapters are in a file of their own, scales go with quantized elements; what a
@@ -395,10 +392,9 @@ enum snug_status weights_entries(const struct compiled_step *compiled, struct ex
 void weights_use_averages(const struct compiled_step *averages, struct exec *exec,
                           struct st_entry *entries, int n)
 {
-    char name[512];
+    const struct program *prog = &averages->prog;
     for (int i = 0; i < n; i++) {
-        snprintf(name, sizeof name, "average.%s", entries[i].name);
-        tensor_id id = program_find(&averages->prog, name);
+        tensor_id id = program_linked(prog, program_find(prog, entries[i].name), LINK_average);
         if (id != TENSOR_NONE)
             weights_point(&entries[i], exec, id);
     }

@@ -186,11 +186,9 @@ enum snug_status weights_start_copies(const struct compiled_step *compiled, stru
     const struct program *prog = &compiled->prog;
     for (int id = 0; id < prog->n_tensors; id++) {
         const struct tensor *t = &prog->tensors[id];
-        const char *dot = strchr(t->name, '.');
-        if (t->init != INIT_weight || t->role != ROLE_optimizer || dot == NULL ||
-            !exec_holds(exec, id))
+        if (t->init != INIT_weight || t->of == TENSOR_NONE || !exec_holds(exec, id))
             continue;
-        tensor_id weight = program_find(prog, dot + 1), master = weights_master_of(prog, weight);
+        tensor_id weight = t->of, master = weights_master_of(prog, weight);
         struct copy copy = {.prog = prog,
                             .exec = exec,
                             .threads = compiled->facts.threads,

@@ -51,7 +51,7 @@ static enum snug_status try_room(struct compile_request *q, int64_t room_bytes,
 static enum snug_status search(struct compile_request *q, struct compiled_step *s,
                                struct snug_error *err)
 {
-    int64_t low = s->checkpoint.least_bytes, high = s->checkpoint.most_bytes;
+    int64_t low = s->checkpoint_bounds.least_bytes, high = s->checkpoint_bounds.most_bytes;
     bool does_fit;
     TRY(try_room(q, low, s, &does_fit, err));
     if (!does_fit) {

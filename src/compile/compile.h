@@ -29,7 +29,8 @@ struct compiled_step {
     enum update_place update_place;  /* where --update in-backward has put them */
     double forward_flops;            /* a step, of this rank; 0 where nothing is trained */
     double repeated_flops;           /* a step, of a second backward half */
-    struct checkpointing checkpoint; /* as the pass left it */
+    struct checkpointing checkpoint; /* as the pass was asked */
+    struct checkpoint_bounds checkpoint_bounds; /* found by it, with auto */
     char rates_origin[96]; /* where the time of a step comes from; "": from whoever asked */
 };
 

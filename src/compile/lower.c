@@ -220,44 +220,46 @@ enum snug_status lower_step(const struct compile_request *q, const char *last_pa
         struct pass_env env = {
             .scratch = &scratch,
             .err = err,
-            .train = q->train,
-            .compute = recipe_dtype(r),
-            .master = !r->no_master,
-            .n_micro = s->n_micro,
-            .ranks = rank_place_of(q, s),
-            .pipeline = (enum pipeline)r->pipeline,
-            .cut = s->cut,
-            .whole = s->n_stages > 1 || r->pipeline == PIPELINE_pipedream ? &s->whole : NULL,
-            .op_seconds = seconds_anywhere,
-            .dropout = dropout,
-            .label_smoothing = r->label_smoothing,
-            .checkpoint = checkpoint,
-            .lora_rank = (int)r->lora,
-            .lora_on = (enum lora_on)r->lora_on,
-            .lora_scale = r->lora > 0 ? recipe_lora_alpha(r) / (double)r->lora : 0,
-            .base_bits = r->lora_base,
-            .optimizer = r->optimizer,
-            .options = options,
-            .state_bits = recipe_state_bits(r),
-            .lr = recipe_lr(r),
-            .weight_decay = recipe_weight_decay(r),
-            .max_norm = r->clip,
-            .in_backward = r->in_backward != 0,
-            .offload = (unsigned)r->offload,
-            .run = q->over != NULL ? &q->over->prog : NULL,
-            .averages_only = q->averages_only,
-            .choose_kernel = choose_kernel,
-            .sums_columns = sums_columns,
-            .device = s};
+            .config.train = q->train,
+            .config.compute = recipe_dtype(r),
+            .config.master = !r->no_master,
+            .config.n_micro = s->n_micro,
+            .config.ranks = rank_place_of(q, s),
+            .config.pipeline = (enum pipeline)r->pipeline,
+            .results.cut = s->cut,
+            .results.whole =
+                s->n_stages > 1 || r->pipeline == PIPELINE_pipedream ? &s->whole : NULL,
+            .device.op_seconds = seconds_anywhere,
+            .config.dropout = dropout,
+            .config.label_smoothing = r->label_smoothing,
+            .config.checkpoint = checkpoint,
+            .config.lora_rank = (int)r->lora,
+            .config.lora_on = (enum lora_on)r->lora_on,
+            .config.lora_scale = r->lora > 0 ? recipe_lora_alpha(r) / (double)r->lora : 0,
+            .config.base_bits = r->lora_base,
+            .config.optimizer = r->optimizer,
+            .config.options = options,
+            .config.state_bits = recipe_state_bits(r),
+            .config.lr = recipe_lr(r),
+            .config.weight_decay = recipe_weight_decay(r),
+            .config.max_norm = r->clip,
+            .config.in_backward = r->in_backward != 0,
+            .config.offload = (unsigned)r->offload,
+            .config.run = q->over != NULL ? &q->over->prog : NULL,
+            .config.averages_only = q->averages_only,
+            .device.choose_kernel = choose_kernel,
+            .device.sums_columns = sums_columns,
+            .device.handle = s};
         status = pass_run(&s->prog, &env, last_pass);
-        s->update_place = env.update_place;
-        s->repeated_flops = env.repeated_flops;
-        s->forward_flops = env.forward_flops * s->n_micro;
-        s->rank = env.ranks.rank > 0 ? env.ranks.rank : 0;
-        s->stage = env.ranks.stage;
-        s->n_rank_kinds = env.n_rank_kinds;
-        memcpy(s->rank_kinds, env.rank_kinds, sizeof s->rank_kinds);
-        s->checkpoint = env.checkpoint;
+        s->update_place = env.results.update_place;
+        s->repeated_flops = env.results.repeated_flops;
+        s->forward_flops = env.results.forward_flops * s->n_micro;
+        s->rank = env.results.rank > 0 ? env.results.rank : 0;
+        s->stage = env.config.ranks.stage;
+        s->n_rank_kinds = env.results.n_rank_kinds;
+        memcpy(s->rank_kinds, env.results.rank_kinds, sizeof s->rank_kinds);
+        s->checkpoint = env.config.checkpoint;
+        s->checkpoint_bounds = env.results.checkpoint;
         s->n_trained = count_trained(&s->prog);
     }
     if (status == SNUG_OK && last_pass == NULL)
@@ -273,7 +275,7 @@ enum snug_status compile_plan(struct compiled_step *s, struct snug_error *err)
     struct arena scratch = {0};
     struct device_rates rates = rates_generic_cpu(s->facts.threads);
     struct pass_env env = {
-        .scratch = &scratch, .err = err, .choose_kernel = choose_kernel, .device = s};
+        .scratch = &scratch, .err = err, .device.choose_kernel = choose_kernel, .device.handle = s};
     enum snug_status status = pass_book(&s->prog, &env);
     arena_free(&scratch);
     return status != SNUG_OK ? status

@@ -25,6 +25,11 @@ static const char *const dtype_list[] = {
 #undef WORD
 };
 static const char *const init_list[] = {"none", "zeros", "ones", "normal", "uniform", "weight"};
+static const char *const link_list[] = {"linked_to", /* never printed of a sound program */
+#define WORD(name) #name "_of",
+                                        LINK_LIST(WORD)
+#undef WORD
+};
 static const char *const act_list[] = {"none", "relu", "gelu", "sigmoid", "tanh"};
 static const char *const layout_list[] = {"out_in", "in_out"};
 static const char *const accumulate_list[] = {"no", "yes", "after_first"};
@@ -42,6 +47,7 @@ _Static_assert(INIT_weight == 5 && ACT_tanh == 4 && LAYOUT_in_out == 1 && ACC_af
 const struct words role_words = {role_list, COUNT(role_list)};
 const struct words dtype_words = {dtype_list, COUNT(dtype_list)};
 const struct words init_words = {init_list, COUNT(init_list)};
+const struct words link_words = {link_list, COUNT(link_list)};
 
 const struct tensor_flag tensor_flags[N_TENSOR_FLAGS] = {
     {"persistent", offsetof(struct tensor, persistent)},
@@ -222,6 +228,12 @@ static void add_tensor(struct text *out, const struct program *prog, const struc
     if (t->whole.n_dims > 0) {
         text_add(out, " shard=%lld", (long long)t->whole_from);
         add_dims(out, &t->whole);
+    }
+    if (t->link != LINK_none || t->of != TENSOR_NONE) {
+        text_add(out, " ");
+        add_word(out, link_words, (int)t->link);
+        text_add(out, "=");
+        add_tensor_name(out, prog, t->of);
     }
     text_add(out, "\n");
 }

@@ -172,13 +172,31 @@ static bool *find_flag(struct tensor *tensor, const struct token *key)
     return NULL;
 }
 
+static enum tensor_link find_link(const struct token *key)
+{
+    int link = LINK_none + 1;
+    while (link < LINK_COUNT && !is_word(key, link_words.word[link]))
+        link++;
+    return link < LINK_COUNT ? (enum tensor_link)link : LINK_none;
+}
+
+/* NAME of another tensor, which may be declared below: not looked for in the first walk. */
+static enum snug_status read_other(struct parser *p, bool first_walk, tensor_id *id)
+{
+    if (!first_walk)
+        return read_operand(p, id);
+    take(p);
+    return SNUG_OK;
+}
+
 /* One of the words after a tensor's shape. */
-static enum snug_status read_tensor_word(struct parser *p, struct tensor *tensor, bool with_views)
+static enum snug_status read_tensor_word(struct parser *p, struct tensor *tensor, bool first_walk)
 {
     const struct token *key = take(p);
     int64_t number;
     int word;
     bool *flag = find_flag(tensor, key);
+    enum tensor_link link = find_link(key);
     if (flag != NULL) {
         *flag = true;
     } else if (is_word(key, "lane")) {
@@ -187,10 +205,7 @@ static enum snug_status read_tensor_word(struct parser *p, struct tensor *tensor
         tensor->lane = (int)number;
     } else if (is_word(key, "view")) {
         TRY(expect(p, '=', "after view"));
-        if (with_views)
-            TRY(read_operand(p, &tensor->base));
-        else
-            take(p);
+        TRY(read_other(p, first_walk, &tensor->base));
         TRY(expect(p, '+', "and an offset in elements after the base of a view"));
         TRY(read_integer(p, "the offset of a view", 0, TENSOR_ELEMS_MAX, &tensor->offset_elems));
     } else if (is_word(key, "init")) {
@@ -204,11 +219,15 @@ static enum snug_status read_tensor_word(struct parser *p, struct tensor *tensor
         TRY(read_integer(p, "where a shard begins", 0, TENSOR_ELEMS_MAX, &tensor->whole_from));
         tensor->whole.n_dims = 0;
         TRY(read_shape(p, tensor->dtype, &tensor->whole));
+    } else if (link != LINK_none) {
+        tensor->link = link;
+        TRY(expect(p, '=', "after what a tensor is to another"));
+        TRY(read_other(p, first_walk, &tensor->of));
     } else {
         return fail(p,
                     "after its shape a tensor may have view=BASE+OFFSET, lane=N, persistent, "
-                    "offloaded, output, decays, recomputed, frozen, init=WORD:SCALE and "
-                    "shard=FROM[DIMS], not %s",
+                    "offloaded, output, decays, recomputed, frozen, init=WORD:SCALE, "
+                    "shard=FROM[DIMS] and gradient_of=TENSOR or another link, not %s",
                     show(p, key));
     }
     return SNUG_OK;
@@ -217,7 +236,7 @@ static enum snug_status read_tensor_word(struct parser *p, struct tensor *tensor
 /* tensor NAME ROLE TYPE [DIMS] WORDS: made in the first walk, given its base in the second. */
 static enum snug_status read_tensor(struct parser *p, bool first_walk)
 {
-    struct tensor tensor = {TENSOR_INIT};
+    struct tensor tensor = {TENSOR_INIT, .of = TENSOR_NONE};
     const struct token *name = take(p);
     int role, dtype;
     tensor.name = name->text;
@@ -231,12 +250,15 @@ static enum snug_status read_tensor(struct parser *p, bool first_walk)
     tensor.dtype = (enum dtype)dtype;
     TRY(read_shape(p, tensor.dtype, &tensor.shape));
     while (peek(p)->kind != END)
-        TRY(read_tensor_word(p, &tensor, !first_walk));
+        TRY(read_tensor_word(p, &tensor, first_walk));
     tensor_id id;
     if (first_walk)
         return program_add_tensor(p->prog, &tensor, &id, p->t.err);
     id = program_find(p->prog, tensor.name);
     p->prog->tensors[id].base = tensor.base;
+    if (tensor.of == id)
+        return fail(p, "tensor %s cannot be linked to itself", show(p, name));
+    program_link(p->prog, id, tensor.of == TENSOR_NONE ? LINK_none : tensor.link, tensor.of);
     return SNUG_OK;
 }
 

@@ -83,8 +83,55 @@ enum snug_status program_add_tensor(struct program *prog, const struct tensor *t
     *id = prog->n_tensors++;
     prog->tensors[*id] = *tensor;
     prog->tensors[*id].name = name;
+    prog->tensors[*id].link = LINK_none;
+    prog->tensors[*id].of = TENSOR_NONE;
+    prog->tensors[*id].first_link = prog->tensors[*id].next_link = TENSOR_NONE;
     *slot = *id + 1;
     return SNUG_OK;
+}
+
+/* Where the chain of `of` names `id`, or would name it. */
+static tensor_id *link_slot(struct program *prog, tensor_id of, tensor_id id)
+{
+    tensor_id *slot = &prog->tensors[of].first_link;
+    while (*slot != TENSOR_NONE && *slot < id)
+        slot = &prog->tensors[*slot].next_link;
+    return slot;
+}
+
+void program_link(struct program *prog, tensor_id id, enum tensor_link link, tensor_id of)
+{
+    struct tensor *t = &prog->tensors[id];
+    if (t->of != TENSOR_NONE)
+        *link_slot(prog, t->of, id) = t->next_link;
+    t->link = link;
+    t->of = link == LINK_none ? TENSOR_NONE : of;
+    t->next_link = TENSOR_NONE;
+    if (t->of == TENSOR_NONE)
+        return;
+    tensor_id *slot = link_slot(prog, of, id);
+    t->next_link = *slot;
+    *slot = id;
+}
+
+tensor_id program_linked(const struct program *prog, tensor_id of, enum tensor_link link)
+{
+    tensor_id id = of == TENSOR_NONE ? TENSOR_NONE : prog->tensors[of].first_link;
+    while (id != TENSOR_NONE && prog->tensors[id].link != link)
+        id = prog->tensors[id].next_link;
+    return id;
+}
+
+struct op op_make(enum op_kind kind, struct attrs attrs, int n_in, const tensor_id *in, int n_out,
+                  const tensor_id *out)
+{
+    struct op op = {
+        .kind = kind, .n_in = n_in, .n_out = n_out, .work = TENSOR_NONE, .attrs = attrs};
+    for (int k = 0; k < MAX_INPUTS; k++)
+        op.in[k] = k < n_in ? in[k] : TENSOR_NONE;
+    for (int k = 0; k < MAX_OUTPUTS; k++)
+        op.out[k] = k < n_out ? out[k] : TENSOR_NONE;
+    return op;
 }
 
 enum snug_status program_add_op(struct program *prog, enum op_kind kind, const struct attrs *attrs,
@@ -99,16 +146,36 @@ enum snug_status program_add_op(struct program *prog, enum op_kind kind, const s
     if (n_in > MAX_INPUTS || n_out > MAX_OUTPUTS)
         return snug_fail(err, SNUG_BAD_PROGRAM, "%s: %d inputs and %d outputs are too many",
                          op_infos[kind].name, n_in, n_out);
-    struct op *op = &prog->ops[prog->n_ops++];
-    *op = (struct op){.kind = kind,
-                      .n_in = n_in,
-                      .n_out = n_out,
-                      .work = TENSOR_NONE,
-                      .attrs = attrs == NULL ? attrs_default(op_infos[kind].family) : *attrs};
-    for (int k = 0; k < MAX_INPUTS; k++)
-        op->in[k] = k < n_in ? in[k] : TENSOR_NONE;
-    for (int k = 0; k < MAX_OUTPUTS; k++)
-        op->out[k] = k < n_out ? out[k] : TENSOR_NONE;
+    prog->ops[prog->n_ops++] = op_make(
+        kind, attrs == NULL ? attrs_default(op_infos[kind].family) : *attrs, n_in, in, n_out, out);
+    return SNUG_OK;
+}
+
+enum snug_status program_add_outputs(struct program *prog, struct op *op, const char *name,
+                                     int n_out, struct snug_error *err)
+{
+    struct shape shapes[MAX_OUTPUTS];
+    op->n_out = n_out;
+    TRY(op_shapes(prog, op, shapes, err));
+    enum dtype dtype = DTYPE_f32;
+    for (int k = op->n_in - 1; k >= 0; k--)
+        if (op->in[k] != TENSOR_NONE && op->in[k] != prog->scalars &&
+            dtype_is_float(prog->tensors[op->in[k]].dtype))
+            dtype = prog->tensors[op->in[k]].dtype;
+    for (int k = 0; k < n_out; k++) {
+        char *own = k == 0 ? arena_copy_string(&prog->arena, name)
+                           : arena_format(&prog->arena, "%s.%d", name, k);
+        if (own == NULL)
+            return no_memory(err);
+        bool wide = (op_infos[op->kind].keeps_f32 >> k & 1) && dtype != DTYPE_f64;
+        bool is_place = op_infos[op->kind].makes_u8 >> k & 1;
+        struct tensor made = {TENSOR_INIT, .name = own,
+                              .dtype = is_place ? DTYPE_u8
+                                       : wide   ? DTYPE_f32
+                                                : dtype,
+                              .role = ROLE_activation, .shape = shapes[k]};
+        TRY(program_add_tensor(prog, &made, &op->out[k], err));
+    }
     return SNUG_OK;
 }
 
@@ -116,35 +183,11 @@ enum snug_status program_emit(struct program *prog, enum op_kind kind, const str
                               int n_in, const tensor_id *in, const char *name, int n_out,
                               tensor_id *ids, struct snug_error *err)
 {
-    tensor_id none[MAX_OUTPUTS];
-    for (int k = 0; k < MAX_OUTPUTS; k++)
-        none[k] = TENSOR_NONE;
-    struct shape shapes[MAX_OUTPUTS];
-    TRY(program_add_op(prog, kind, attrs, n_in, in, n_out, none, err));
+    TRY(program_add_op(prog, kind, attrs, n_in, in, 0, NULL, err));
     int at = prog->n_ops - 1;
-    enum snug_status status = op_shapes(prog, &prog->ops[at], shapes, err);
-    enum dtype dtype = DTYPE_f32;
-    for (int k = n_in - 1; k >= 0; k--)
-        if (in[k] != TENSOR_NONE && in[k] != prog->scalars &&
-            dtype_is_float(prog->tensors[in[k]].dtype))
-            dtype = prog->tensors[in[k]].dtype;
-    for (int k = 0; k < n_out && status == SNUG_OK; k++) {
-        char *own = k == 0 ? arena_copy_string(&prog->arena, name)
-                           : arena_format(&prog->arena, "%s.%d", name, k);
-        if (own == NULL) {
-            status = no_memory(err);
-            break;
-        }
-        bool wide = (op_infos[kind].keeps_f32 >> k & 1) && dtype != DTYPE_f64;
-        bool is_place = op_infos[kind].makes_u8 >> k & 1;
-        struct tensor made = {TENSOR_INIT, .name = own,
-                              .dtype = is_place ? DTYPE_u8
-                                       : wide   ? DTYPE_f32
-                                                : dtype,
-                              .role = ROLE_activation, .shape = shapes[k]};
-        status = program_add_tensor(prog, &made, &ids[k], err);
-        prog->ops[at].out[k] = ids[k];
-    }
+    enum snug_status status = program_add_outputs(prog, &prog->ops[at], name, n_out, err);
+    for (int k = 0; k < n_out && status == SNUG_OK; k++)
+        ids[k] = prog->ops[at].out[k];
     if (status != SNUG_OK)
         prog->n_ops = at;
     return status;
@@ -172,22 +215,6 @@ void program_set_ops(struct program *prog, struct op *ops, int n_ops)
     prog->n_ops = prog->op_capacity = n_ops;
 }
 
-void program_remove_ops(struct program *prog, const bool *gone)
-{
-    int n_kept = 0, body_begin = 0, body_end = 0;
-    for (int i = 0; i < prog->n_ops; i++) {
-        body_begin += i < prog->body_begin && !gone[i];
-        body_end += i < prog->body_end && !gone[i];
-        if (!gone[i])
-            prog->ops[n_kept++] = prog->ops[i];
-    }
-    if (prog->body_end > 0 && body_end == 0)
-        prog->n_repeat = 1; /* nothing is left to repeat */
-    prog->body_begin = body_begin;
-    prog->body_end = body_end;
-    prog->n_ops = n_kept;
-}
-
 enum snug_status program_copy(struct program *to, const struct program *from,
                               struct snug_error *err)
 {
@@ -196,6 +223,8 @@ enum snug_status program_copy(struct program *to, const struct program *from,
         tensor_id id;
         TRY(program_add_tensor(to, &from->tensors[i], &id, err));
     }
+    for (int i = 0; i < from->n_tensors; i++)
+        program_link(to, i, from->tensors[i].link, from->tensors[i].of);
     struct op *ops = malloc((size_t)(from->n_ops + 1) * sizeof *ops);
     if (ops == NULL)
         return no_memory(err);

@@ -51,8 +51,25 @@ enum init {
     INIT_ones,
     INIT_normal,
     INIT_uniform,
-    INIT_weight /* a state PREFIX.WEIGHT that starts as WEIGHT */
+    INIT_weight /* a state that starts as the weight that it is linked to */
 };              /* scale: deviation or bound */
+
+/* What a tensor is to a parameter.  Passes find it by this, never by its name. */
+#define LINK_LIST(X)                                                             \
+    X(gradient)      /* the sum that updates read */                             \
+    X(master)        /* the fp32 copy of 16 bits */                              \
+    X(state)         /* another state of the optimizer, scales of states too */  \
+    X(average_state) /* the state from which averages for evaluation are made */ \
+    X(average)       /* such an average, beside a run */                         \
+    X(gathered)      /* the whole, where ranks have shards */                    \
+    X(adapter)       /* a thin matrix beside it */
+enum tensor_link {
+    LINK_none,
+#define LINK_ENUM(name) LINK_##name,
+    LINK_LIST(LINK_ENUM)
+#undef LINK_ENUM
+        LINK_COUNT
+};
 
 struct shape {
     int n_dims;
@@ -78,6 +95,10 @@ struct tensor {
     /* A shard: of which tensor this rank has the elements from whole_from on.  n_dims 0: it is whole. */
     struct shape whole;
     int64_t whole_from;
+    /* Set by program_link alone. */
+    enum tensor_link link;
+    tensor_id of;                    /* the parameter, TENSOR_NONE: of none */
+    tensor_id first_link, next_link; /* those that are linked to this one, in the order of ids */
 };
 
 /* Numbers that change from step to step: a persistent f64 tensor that kernels read. */
@@ -129,13 +150,17 @@ void program_free(struct program *prog);
 enum snug_status program_copy(struct program *to, const struct program *from,
                               struct snug_error *err);
 
-/* Copies *tensor in; its name is made unique by a suffix ".2", ".3"... if it is taken.
+/* Copies *tensor in, without its link; its name is made unique by a suffix ".2", ".3"... if it is taken.
  * Zero-initialised fields of interest: base must be set to TENSOR_NONE (use TENSOR_INIT). */
 enum snug_status program_add_tensor(struct program *prog, const struct tensor *tensor,
                                     tensor_id *id, struct snug_error *err);
 #define TENSOR_INIT .base = TENSOR_NONE
 
-/* Appends an op with outputs that exist already.  work is TENSOR_NONE; attrs NULL: all by default. */
+/* An op with these operands.  Places that are left are TENSOR_NONE, and so is work. */
+struct op op_make(enum op_kind kind, struct attrs attrs, int n_in, const tensor_id *in, int n_out,
+                  const tensor_id *out);
+
+/* Appends an op with outputs that exist already; attrs NULL: all by default. */
 enum snug_status program_add_op(struct program *prog, enum op_kind kind, const struct attrs *attrs,
                                 int n_in, const tensor_id *in, int n_out, const tensor_id *out,
                                 struct snug_error *err);
@@ -146,16 +171,23 @@ enum snug_status program_emit(struct program *prog, enum op_kind kind, const str
                               int n_in, const tensor_id *in, const char *name, int n_out,
                               tensor_id *ids, struct snug_error *err);
 
+/* Makes those outputs for an op that is not in the list. */
+enum snug_status program_add_outputs(struct program *prog, struct op *op, const char *name,
+                                     int n_out, struct snug_error *err);
+
 /* The scalar table of the program, made on first use. */
 enum snug_status program_scalars(struct program *prog, tensor_id *id, struct snug_error *err);
 
-/* Takes over a malloc'ed list of ops in place of the present one. */
+/* Takes over a malloc'ed list of ops in place of the present one.  A pass does so through its rewriter
+ * (pass/rewriter.h), which keeps the sections right. */
 void program_set_ops(struct program *prog, struct op *ops, int n_ops);
 
-/* Drops the ops with gone[i]; the three sections keep their ops. */
-void program_remove_ops(struct program *prog, const bool *gone);
-
 tensor_id program_find(const struct program *prog, const char *name); /* or TENSOR_NONE */
+
+/* Says that `id` is the gradient of `of`, its master...  LINK_none: of nothing. */
+void program_link(struct program *prog, tensor_id id, enum tensor_link link, tensor_id of);
+/* The first tensor that is linked so to `of`; TENSOR_NONE: none is, or `of` is TENSOR_NONE. */
+tensor_id program_linked(const struct program *prog, tensor_id of, enum tensor_link link);
 
 static inline const struct tensor *program_tensor(const struct program *prog, tensor_id id)
 {
@@ -170,6 +202,16 @@ bool shape_equal(const struct shape *a, const struct shape *b);
 int64_t tensor_elems(const struct program *prog, tensor_id id);
 int64_t tensor_bytes(const struct program *prog, tensor_id id);
 tensor_id tensor_root(const struct program *prog, tensor_id id); /* its base, or itself */
+
+/* Is one of the operands this tensor, or a part of it? */
+static inline bool op_names_root(const struct program *prog, int n, const tensor_id *ids,
+                                 tensor_id root)
+{
+    for (int k = 0; k < n; k++)
+        if (ids[k] != TENSOR_NONE && tensor_root(prog, ids[k]) == root)
+            return true;
+    return false;
+}
 
 /* No machine holds more.  Twice as much still fits an int64, so that whoever adds up the tensors of a
  * program that was checked need not look at each sum. */

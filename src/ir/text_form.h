@@ -13,6 +13,7 @@ struct words { /* the words of an enum, in its order */
 };
 
 extern const struct words role_words, dtype_words, init_words;
+extern const struct words link_words; /* "gradient_of": what stands before = and the parameter */
 
 struct tensor_flag { /* a word alone that sets a bool of a tensor */
     const char *word;

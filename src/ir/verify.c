@@ -37,6 +37,9 @@ static enum snug_status verify_tensor(const struct program *prog, int i, struct 
             wrong = "has a dimension below 1";
     if (wrong == NULL && shape_elems(&t->shape) > TENSOR_ELEMS_MAX)
         wrong = "is larger than any machine";
+    if ((t->link == LINK_none) != (t->of == TENSOR_NONE) || t->of < TENSOR_NONE ||
+        t->of >= prog->n_tensors || t->of == i)
+        wrong = "is linked to nothing";
     if (wrong != NULL)
         return snug_fail(err, SNUG_BAD_PROGRAM, "%s: tensor \"%s\" %s", prog->name, t->name, wrong);
     return SNUG_OK;

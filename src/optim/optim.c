@@ -182,8 +182,9 @@ bool optimizer_has_state_bits(const struct optimizer *optimizer, const double *o
 
 /* ---- states -------------------------------------------------------------------------------- */
 
-enum snug_status optim_add_state(const struct optim_target *target, const char *prefix,
-                                 enum dtype dtype, const struct shape *shape, tensor_id *id)
+static enum snug_status add_linked(const struct optim_target *target, enum tensor_link link,
+                                   const char *prefix, enum dtype dtype, const struct shape *shape,
+                                   tensor_id *id)
 {
     const struct tensor *weight = &target->prog->tensors[target->weight];
     char *name = arena_format(&target->prog->arena, "%s.%s", prefix, weight->name);
@@ -201,16 +202,35 @@ enum snug_status optim_add_state(const struct optim_target *target, const char *
                            .shape = shape != NULL ? *shape : weight->shape,
                            .persistent = true,
                            .init = INIT_zeros};
-    return program_add_tensor(target->prog, &state, id, target->err);
+    TRY(program_add_tensor(target->prog, &state, id, target->err));
+    program_link(target->prog, *id, link, target->weight);
+    return SNUG_OK;
+}
+
+static enum tensor_link link_of_state(const struct optim_target *t, const char *prefix)
+{
+    const char *averaged = t->optimizer->average_state;
+    return averaged != NULL && strcmp(prefix, averaged) == 0 ? LINK_average_state : LINK_state;
+}
+
+enum snug_status optim_add_state(const struct optim_target *target, const char *prefix,
+                                 enum dtype dtype, const struct shape *shape, tensor_id *id)
+{
+    return add_linked(target, link_of_state(target, prefix), prefix, dtype, shape, id);
+}
+
+enum snug_status optim_add_master(const struct optim_target *target, tensor_id *id)
+{
+    TRY(add_linked(target, LINK_master, "master", DTYPE_f32, NULL, id));
+    target->prog->tensors[*id].init = INIT_weight;
+    return SNUG_OK;
 }
 
 enum snug_status optim_add_copy(const struct optim_target *t, const char *prefix, tensor_id *id)
 {
-    char *name = arena_format(&t->prog->arena, "%s.%s", prefix, t->prog->tensors[t->weight].name);
-    if (name == NULL)
-        return snug_fail(t->err, SNUG_NO_MEMORY, "optimizer: out of memory");
-    *id = program_find(t->prog, name);
-    if (*id != TENSOR_NONE && t->prog->tensors[*id].init == INIT_weight)
+    enum tensor_link link = link_of_state(t, prefix);
+    *id = link == LINK_average_state ? program_linked(t->prog, t->weight, link) : TENSOR_NONE;
+    if (*id != TENSOR_NONE)
         return SNUG_OK;
     TRY(optim_add_state(t, prefix, DTYPE_f32, NULL, id));
     t->prog->tensors[*id].init = INIT_weight;

@@ -97,7 +97,11 @@ enum snug_status optim_emit_direction(const struct optim_target *target, enum op
 enum snug_status optim_add_state(const struct optim_target *target, const char *prefix,
                                  enum dtype dtype, const struct shape *shape, tensor_id *id);
 
-/* Adds a state PREFIX.WEIGHT in fp32 that starts as the weight, or finds the one that was added before. */
+/* Adds the fp32 master of a 16-bit weight. */
+enum snug_status optim_add_master(const struct optim_target *target, tensor_id *id);
+
+/* Adds a state PREFIX.WEIGHT in fp32 that starts as the weight.  That of the average (average_state) is added
+ * once: the second time it is found. */
 enum snug_status optim_add_copy(const struct optim_target *target, const char *prefix,
                                 tensor_id *id);
 

@@ -14,11 +14,11 @@ enum snug_status pass_accumulate(struct program *prog, struct pass_env *env)
 {
     prog->body_begin = 0;
     prog->body_end = prog->n_ops;
-    bool updates_each = env->pipeline == PIPELINE_pipedream; /* unroll.c */
-    prog->n_repeat = updates_each ? 1 : env->n_micro;
+    bool updates_each = env->config.pipeline == PIPELINE_pipedream; /* unroll.c */
+    prog->n_repeat = updates_each ? 1 : env->config.n_micro;
     if (prog->n_ops == 0) /* model states only: nothing to repeat */
         prog->n_repeat = 1;
-    int n_ranks = env->ranks.n_ranks > 1 ? env->ranks.n_ranks : 1;
+    int n_ranks = env->config.ranks.n_ranks > 1 ? env->config.ranks.n_ranks : 1;
     if (prog->n_repeat == 1 && n_ranks == 1)
         return SNUG_OK;
     for (int i = 0; i < prog->n_ops; i++) {

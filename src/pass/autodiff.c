@@ -7,6 +7,7 @@
  *
  * A tensor that feeds several ops gets several contributions.  For activations they are added by an
  * `add`; a parameter's gradient is one tensor, which the first op writes and the others add to.
+ * That one is linked to its parameter (LINK_gradient), for the passes after this one.
  * What depends on no parameter that is trained has no gradient: a rule may ask for it, the op is made
  * without that output, or not at all.
  *
@@ -14,12 +15,11 @@
  * gets from the stage before wants a gradient, too.
  *
  * needs: a forward program that ends in a loss (or no ops at all: model states only)
- * keeps: forward ops and ids    breaks: nothing    leaves: env->backward_begin, n_forward, forward_flops
+ * keeps: forward ops and ids    breaks: nothing
+ * leaves: results.backward_begin, n_forward, forward_flops; LINK_gradient
  * cost:  O(ops + tensors)
  */
 #include "pass/autodiff.h"
-
-#include <string.h>
 
 tensor_id autodiff_of(const struct autodiff *ad, tensor_id id)
 {
@@ -42,12 +42,8 @@ static enum snug_status new_gradient(struct autodiff *ad, tensor_id of, bool of_
     struct tensor grad = {TENSOR_INIT, .name = name, .dtype = t->dtype, .shape = t->shape,
                           .role = of_parameter ? ROLE_gradient : ROLE_activation};
     TRY(program_add_tensor(ad->prog, &grad, id, ad->env->err));
-    if (of_parameter &&
-        strcmp(name, ad->prog->tensors[*id].name) != 0) /* optimizer.c looks for it */
-        return snug_fail(
-            ad->env->err, SNUG_BAD_PROGRAM,
-            "the name \"%s\" is taken, but the gradient of \"%s\" needs it: rename one", name,
-            ad->prog->tensors[of].name);
+    if (of_parameter)
+        program_link(ad->prog, *id, LINK_gradient, of);
     return SNUG_OK;
 }
 
@@ -166,12 +162,12 @@ enum snug_status pass_autodiff(struct program *prog, struct pass_env *env)
     struct autodiff ad = {.prog = prog, .env = env};
     ad.grad = arena_alloc(env->scratch, (size_t)(n_tensors + 1) * sizeof *ad.grad);
     ad.wanted = arena_zeros(env->scratch, (size_t)n_tensors + 1, sizeof *ad.wanted);
-    env->n_forward = n_ops;
-    env->forward_flops = 0;
+    env->results.n_forward = n_ops;
+    env->results.forward_flops = 0;
     for (int i = 0; i < n_ops; i++)
-        env->forward_flops += op_flops(prog, &prog->ops[i]);
-    env->backward_begin = arena_zeros(env->scratch, (size_t)n_ops + 1, sizeof(int));
-    if (ad.grad == NULL || ad.wanted == NULL || env->backward_begin == NULL)
+        env->results.forward_flops += op_flops(prog, &prog->ops[i]);
+    env->results.backward_begin = arena_zeros(env->scratch, (size_t)n_ops + 1, sizeof(int));
+    if (ad.grad == NULL || ad.wanted == NULL || env->results.backward_begin == NULL)
         return snug_fail(env->err, SNUG_NO_MEMORY, "autodiff: no scratch for %d tensors",
                          n_tensors);
     for (int i = 0; i < n_tensors; i++)
@@ -189,7 +185,7 @@ enum snug_status pass_autodiff(struct program *prog, struct pass_env *env)
                          "%s: the loss does not depend on any parameter", prog->name);
 
     for (int i = n_ops - 1; i >= 0; i--) {
-        env->backward_begin[i] = prog->n_ops;
+        env->results.backward_begin[i] = prog->n_ops;
         struct op op = prog->ops[i]; /* a copy: the array moves as ops are added */
         bool reached = op.kind == OP_send, wanted = op.kind == OP_recv;
         for (int k = 0; k < op.n_out; k++)
@@ -208,20 +204,5 @@ enum snug_status pass_autodiff(struct program *prog, struct pass_env *env)
                              op_infos[op.kind].name);
         TRY(rule(&ad, &op));
     }
-    return SNUG_OK;
-}
-
-enum snug_status autodiff_gradient_of(const struct program *prog, const struct pass_env *env,
-                                      tensor_id id, tensor_id *grad)
-{
-    *grad = TENSOR_NONE;
-    if (prog->tensors[id].role != ROLE_parameter)
-        return SNUG_OK;
-    char *name = arena_format(env->scratch, "d.%s", prog->tensors[id].name);
-    if (name == NULL)
-        return snug_fail(env->err, SNUG_NO_MEMORY, "the gradient of a tensor: out of memory");
-    tensor_id found = program_find(prog, name);
-    if (found != TENSOR_NONE && prog->tensors[found].role == ROLE_gradient)
-        *grad = found;
     return SNUG_OK;
 }

@@ -26,11 +26,6 @@ enum snug_status autodiff_emit(struct autodiff *ad, enum op_kind kind, const str
 /* Hands an existing gradient on to one more tensor (the two sides of an addition). */
 enum snug_status autodiff_give(struct autodiff *ad, tensor_id to, tensor_id grad);
 
-/* For passes after this one: the gradient of a parameter, found by its name; TENSOR_NONE: `id` is none, or
- * is not trained. */
-enum snug_status autodiff_gradient_of(const struct program *prog, const struct pass_env *env,
-                                      tensor_id id, tensor_id *grad);
-
 /* gradients.c: the rule of each op, NULL where ops.def says none. */
 typedef enum snug_status gradient_rule(struct autodiff *ad, const struct op *op);
 gradient_rule *gradient_rule_of(enum op_kind kind);

@@ -22,8 +22,8 @@
  * needs: the final list of ops, but for workspaces    keeps: ids, order    breaks: nothing
  * cost:  O(ops x the ops between the two, which are few)
  */
-#include "pass/op_list.h"
 #include "pass/pass.h"
+#include "pass/rewriter.h"
 
 static bool writes(const struct program *prog, const struct op *op, tensor_id id)
 {
@@ -81,7 +81,7 @@ static void move_sums(struct program *prog, struct pass_env *env, int at)
     summing.n_out = place + 1;
     summing.out[place] = grad->out[1];
     summing.attrs.accumulate = grad->attrs.accumulate;
-    if (!env->sums_columns(env->device, prog, &summing))
+    if (!env->device.sums_columns(env->device.handle, prog, &summing))
         return;
     prog->ops[maker] = summing;
     grad->n_out = 1;
@@ -90,7 +90,7 @@ static void move_sums(struct program *prog, struct pass_env *env, int at)
 
 enum snug_status pass_bias_sums(struct program *prog, struct pass_env *env)
 {
-    if (env->sums_columns == NULL)
+    if (env->device.sums_columns == NULL)
         return SNUG_OK;
     bool *gone = arena_zeros(env->scratch, (size_t)prog->n_ops + 1, sizeof *gone);
     if (gone == NULL)
@@ -103,6 +103,6 @@ enum snug_status pass_bias_sums(struct program *prog, struct pass_env *env)
         move_sums(prog, env, i);
         gone[i] = op->out[0] == TENSOR_NONE && op->n_out < 2; /* the bias alone was trained */
     }
-    program_remove_ops(prog, gone);
+    rewriter_drop(prog, gone);
     return SNUG_OK;
 }

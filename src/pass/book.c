@@ -36,11 +36,11 @@ static enum snug_status book_collectives(struct program *prog, struct pass_env *
 enum snug_status pass_book(struct program *prog, struct pass_env *env)
 {
     size_t most_of_collectives = 0;
-    if (env->choose_kernel == NULL)
+    if (env->device.choose_kernel == NULL)
         return SNUG_OK;
     for (int i = 0; i < prog->n_ops; i++) {
         struct op *op = &prog->ops[i];
-        struct kernel_choice choice = env->choose_kernel(env->device, prog, op);
+        struct kernel_choice choice = env->device.choose_kernel(env->device.handle, prog, op);
         op->kernel = choice.kernel;
         op->no_alias = choice.no_alias;
         if (op_is_collective(op->kind)) {

@@ -13,9 +13,7 @@
  */
 #include "base/quant_map.h"
 #include "pass/pass.h"
-
-#include <stdlib.h>
-#include <string.h>
+#include "pass/rewriter.h"
 
 struct matrix_is_quantized {
     struct tensor whole; /* as its readers know it */
@@ -26,7 +24,7 @@ static enum snug_status make_quants(struct program *prog, struct pass_env *env, 
                                     struct matrix_is_quantized *m)
 {
     struct tensor *t = &prog->tensors[id];
-    int bits = env->base_bits;
+    int bits = env->config.base_bits;
     int64_t n = shape_elems(&t->shape);
     m->whole = *t;
     m->scales = TENSOR_NONE;
@@ -48,68 +46,49 @@ static enum snug_status make_quants(struct program *prog, struct pass_env *env, 
 }
 
 /* The op that makes the matrix from its quantized elements; *id becomes its result. */
-static enum snug_status make_dequantize(struct program *prog, struct pass_env *env,
-                                        const struct matrix_is_quantized *m, tensor_id *id,
-                                        struct op *dequantize)
+static enum snug_status add_dequantize(struct rewriter *rw, struct pass_env *env,
+                                       const struct matrix_is_quantized *m, tensor_id *id)
 {
     tensor_id quants = *id;
     char *name = arena_format(env->scratch, "%s.dequantized", m->whole.name);
     struct tensor t = {TENSOR_INIT, .name = name == NULL ? "decoded" : name,
                        .dtype = m->whole.dtype, .role = ROLE_temporary, .shape = m->whole.shape};
-    TRY(program_add_tensor(prog, &t, id, env->err));
+    TRY(program_add_tensor(rw->prog, &t, id, env->err));
     bool is_cast = m->scales == TENSOR_NONE;
-    *dequantize = (struct op){.kind = is_cast ? OP_cast : OP_dequantize,
-                              .n_in = is_cast ? 1 : 2,
-                              .n_out = 1,
-                              .in = {quants, m->scales},
-                              .out = {*id},
-                              .work = TENSOR_NONE,
-                              .attrs = ATTRS()};
+    struct attrs attrs = ATTRS();
     if (!is_cast)
-        dequantize->attrs = ATTRS(quant, .state_bits = (int8_t)env->base_bits,
-                                  .height = t.shape.dim[0], .width = t.shape.dim[1]);
-    return SNUG_OK;
+        attrs = ATTRS(quant, .state_bits = (int8_t)env->config.base_bits, .height = t.shape.dim[0],
+                      .width = t.shape.dim[1]);
+    struct op op = op_make(is_cast ? OP_cast : OP_dequantize, attrs, is_cast ? 1 : 2,
+                           (tensor_id[]){quants, m->scales}, 1, id);
+    return rewriter_add(rw, &op);
 }
 
-static enum snug_status rewrite(struct program *prog, struct pass_env *env,
-                                const struct matrix_is_quantized *matrices, struct op *ops, int *n)
+static enum snug_status rewrite(struct rewriter *rw, struct pass_env *env,
+                                const struct matrix_is_quantized *matrices)
 {
-    int body_begin = prog->body_begin, body_end = prog->body_end;
-    for (int i = 0; i < prog->n_ops; i++) {
-        struct op op = prog->ops[i];
-        if (i == body_begin)
-            prog->body_begin = *n;
-        if (i == body_end && body_end != 0)
-            prog->body_end = *n;
+    for (int i = 0; i < rw->prog->n_ops; i++) {
+        struct op op = rw->prog->ops[i];
+        rewriter_reach(rw, i);
         for (int k = 0; k < op.n_in; k++)
-            if (op.in[k] >= 0 && op.in[k] < env->n_quantized && env->quantized[op.in[k]])
-                TRY(make_dequantize(prog, env, &matrices[op.in[k]], &op.in[k], &ops[(*n)++]));
-        ops[(*n)++] = op;
+            if (op.in[k] >= 0 && op.in[k] < env->results.n_quantized &&
+                env->results.quantized[op.in[k]])
+                TRY(add_dequantize(rw, env, &matrices[op.in[k]], &op.in[k]));
+        TRY(rewriter_replace(rw, i, &op));
     }
-    if (body_end == prog->n_ops && body_end != 0)
-        prog->body_end = *n;
     return SNUG_OK;
 }
 
 enum snug_status pass_dequantize(struct program *prog, struct pass_env *env)
 {
-    int n = 0, n_ops = prog->n_ops;
     struct matrix_is_quantized *matrices =
-        arena_zeros(env->scratch, (size_t)env->n_quantized + 1, sizeof *matrices);
-    struct op *ops = malloc((2 * (size_t)n_ops + 1) * sizeof *ops); /* one matrix an op, at most */
-    if (matrices == NULL || ops == NULL) {
-        free(ops);
-        return snug_fail(env->err, SNUG_NO_MEMORY, "dequantize: no memory for %d ops", 2 * n_ops);
-    }
-    enum snug_status status = SNUG_OK;
-    for (int id = 0; id < env->n_quantized && status == SNUG_OK; id++)
-        if (env->quantized[id])
-            status = make_quants(prog, env, id, &matrices[id]);
-    if (status == SNUG_OK)
-        status = rewrite(prog, env, matrices, ops, &n);
-    if (status == SNUG_OK)
-        program_set_ops(prog, ops, n);
-    else
-        free(ops);
-    return status;
+        arena_zeros(env->scratch, (size_t)env->results.n_quantized + 1, sizeof *matrices);
+    if (matrices == NULL)
+        return snug_fail(env->err, SNUG_NO_MEMORY, "dequantize: no memory for %d tensors",
+                         env->results.n_quantized);
+    for (int id = 0; id < env->results.n_quantized; id++)
+        if (env->results.quantized[id])
+            TRY(make_quants(prog, env, id, &matrices[id]));
+    struct rewriter rw = rewriter_begin(prog, "dequantize", env->err);
+    return rewriter_finish(&rw, rewrite(&rw, env, matrices));
 }

@@ -11,6 +11,7 @@
  * cost:  O(ops + tensors), one bool per tensor of scratch
  */
 #include "pass/pass.h"
+#include "pass/rewriter.h"
 
 enum snug_status pass_drop_dead(struct program *prog, struct pass_env *env)
 {
@@ -40,6 +41,6 @@ enum snug_status pass_drop_dead(struct program *prog, struct pass_env *env)
         return snug_fail(env->err, SNUG_BAD_PROGRAM,
                          "drop_dead: all %d ops are dead; no output or update is left",
                          prog->n_ops);
-    program_remove_ops(prog, dead);
+    rewriter_drop(prog, dead);
     return SNUG_OK;
 }

@@ -19,8 +19,8 @@
  * breaks: nothing
  * cost:  O(tensors + ops x the ops between the two, which are few)
  */
-#include "pass/op_list.h"
 #include "pass/pass.h"
+#include "pass/rewriter.h"
 
 struct fuse {
     struct program *prog;
@@ -281,6 +281,6 @@ enum snug_status pass_fuse(struct program *prog, struct pass_env *env)
         default:
             break;
         }
-    program_remove_ops(prog, f.gone);
+    rewriter_drop(prog, f.gone);
     return SNUG_OK;
 }

@@ -14,7 +14,7 @@
  * The segment that ends in the loss is always kept: its backward comes at once.
  *
  * needs: autodiff just done    keeps: forward ops, ids, results to the last bit
- * breaks: nothing    leaves: env->checkpoint.least_bytes and most_bytes (auto)
+ * breaks: nothing    leaves: results.checkpoint (auto)
  * cost:  O(ops that are added); auto: see chain.h
  */
 #include "pass/recompute.h"
@@ -153,19 +153,20 @@ static int64_t unit_for(const struct chain *chain, int64_t room)
 
 static enum snug_status plan_auto(struct plan_of_steps *s, struct pass_env *env)
 {
-    struct checkpointing *c = &env->checkpoint;
+    const struct checkpointing *c = &env->config.checkpoint;
+    struct checkpoint_bounds *bounds = &env->results.checkpoint;
     struct chain chain;
     struct chain_step *steps = NULL;
     int n_steps = 0;
     double twice;
     TRY(selective_chain(s->halves, &chain));
-    c->least_bytes = chain_least_room(&chain);
-    c->most_bytes = chain_most_room(&chain);
-    if (c->room_bytes >= c->most_bytes) {
+    bounds->least_bytes = chain_least_room(&chain);
+    bounds->most_bytes = chain_most_room(&chain);
+    if (c->room_bytes >= bounds->most_bytes) {
         plan_none(s);
         return SNUG_OK;
     }
-    if (c->room_bytes >= c->least_bytes)
+    if (c->room_bytes >= bounds->least_bytes)
         TRY(chain_solve(&chain, c->room_bytes, unit_for(&chain, c->room_bytes), env->scratch,
                         &steps, &n_steps, &twice, env->err));
     if (n_steps == 0) /* too small, or by a rounding: what takes the least */
@@ -185,11 +186,11 @@ static enum snug_status plan_auto(struct plan_of_steps *s, struct pass_env *env)
 static enum snug_status check_every(const struct halves *h)
 {
     const struct pass_env *env = h->env;
-    if (env->checkpoint.every <= h->blocks.n_layers)
+    if (env->config.checkpoint.every <= h->blocks.n_layers)
         return SNUG_OK;
     return snug_fail(env->err, SNUG_BAD_ARGUMENT,
                      "--checkpoint every:%lld: %s has %d layer%s, so at most every:%d",
-                     (long long)env->checkpoint.every, h->prog->name, h->blocks.n_layers,
+                     (long long)env->config.checkpoint.every, h->prog->name, h->blocks.n_layers,
                      h->blocks.n_layers == 1 ? "" : "s", h->blocks.n_layers);
 }
 
@@ -200,10 +201,10 @@ enum snug_status pass_checkpoint(struct program *prog, struct pass_env *env)
     if (prog->n_ops == 0) /* model states only */
         return SNUG_OK;
     TRY(halves_find(prog, env, &h));
-    while (env->checkpoint.how == CHECKPOINT_auto && h.blocks.n > N_BLOCKS_MAX)
+    while (env->config.checkpoint.how == CHECKPOINT_auto && h.blocks.n > N_BLOCKS_MAX)
         join_pairs(&h.blocks);
     TRY(steps_init(&s, &h));
-    switch (env->checkpoint.how) {
+    switch (env->config.checkpoint.how) {
     case CHECKPOINT_none:
         return SNUG_OK;
     case CHECKPOINT_cheap:
@@ -219,7 +220,7 @@ enum snug_status pass_checkpoint(struct program *prog, struct pass_env *env)
     }
     case CHECKPOINT_every:
         TRY(check_every(&h));
-        plan_segments(&s, env->checkpoint.every);
+        plan_segments(&s, env->config.checkpoint.every);
         break;
     case CHECKPOINT_auto:
         TRY(plan_auto(&s, env));

@@ -27,10 +27,8 @@
  */
 #include "ir/collective_options.h"
 #include "optim/optim.h"
-#include "pass/op_list.h"
 #include "pass/pass.h"
-
-#include <stdlib.h>
+#include "pass/rewriter.h"
 
 struct group { /* the ops [begin, end) of one weight, sum_squares apart */
     tensor_id grad;
@@ -51,7 +49,7 @@ struct moving {
     int *at_complete, *at_place;  /* per op of the body: the first group of its chain, -1: none */
     int *last_touch, *last_write; /* per root: ops of the body, -1: none */
     tensor_id *again;             /* per tensor: what stands for it in the second half */
-    struct op_list list;          /* the new one */
+    struct rewriter rw;
 };
 
 static enum snug_status no_memory(const struct moving *m)
@@ -141,13 +139,13 @@ static enum snug_status find_groups(struct moving *m)
             return snug_fail(m->env->err, SNUG_BAD_ARGUMENT,
                              "--update in-backward: --optimizer %s sums over ranks between its "
                              "updates; use --update end",
-                             m->env->optimizer->name);
+                             m->env->config.optimizer->name);
         } else if (grad != TENSOR_NONE) {
             if (seen[grad])
                 return snug_fail(m->env->err, SNUG_BAD_ARGUMENT,
                                  "--update in-backward: --optimizer %s needs sums over all "
                                  "gradients before its first update; use --update end",
-                                 m->env->optimizer->name);
+                                 m->env->config.optimizer->name);
             seen[grad] = true;
             m->groups[m->n_groups++] = (struct group){.grad = grad, .begin = i, .end = i};
         }
@@ -193,17 +191,13 @@ static enum snug_status look(struct moving *m)
 
 /* ---- the new list ----------------------------------------------------------------------------- */
 
-static enum snug_status append(struct moving *m, const struct op *op)
-{
-    return op_list_append(&m->list, op, "in_backward", m->env->err);
-}
-
-/* An op of the step as it was, in every micro-batch or in the last. */
+/* An op of the step as it was, in every micro-batch or in the last: at the end of the new list, which need
+ * not be in its section. */
 static enum snug_status append_old(struct moving *m, int i, bool in_last)
 {
     struct op op = m->prog->ops[i];
     op.in_last |= in_last;
-    return append(m, &op);
+    return rewriter_add(&m->rw, &op);
 }
 
 /* An op of this kind that changes the scalars; `in` is its other input, or TENSOR_NONE. */
@@ -211,17 +205,11 @@ static enum snug_status append_scalar_op(struct moving *m, enum op_kind kind, te
                                          bool in_last)
 {
     tensor_id scalars = m->prog->scalars;
-    struct op op = {.kind = kind, .n_out = 1, .work = TENSOR_NONE, .attrs = ATTRS()};
-    for (int k = 0; k < MAX_INPUTS; k++)
-        op.in[k] = TENSOR_NONE;
-    for (int k = 0; k < MAX_OUTPUTS; k++)
-        op.out[k] = TENSOR_NONE;
-    if (in != TENSOR_NONE)
-        op.in[op.n_in++] = in;
-    op.in[op.n_in++] = scalars;
-    op.out[0] = scalars;
+    struct op op = in == TENSOR_NONE
+                       ? op_make(kind, ATTRS(), 1, &scalars, 1, &scalars)
+                       : op_make(kind, ATTRS(), 2, (tensor_id[]){in, scalars}, 1, &scalars);
     op.in_last = in_last;
-    return append(m, &op);
+    return rewriter_add(&m->rw, &op);
 }
 
 /* What an optimizer says once a step, before all updates: the ops between the norm and the first. */
@@ -284,8 +272,8 @@ static enum snug_status update_once(struct moving *m)
     }
     if (!opened) /* other ranks have the weights */
         TRY(append_opening(m, in_last));
-    m->prog->body_end = m->list.n_ops;
-    m->env->update_place = in_last ? UPDATES_IN_LAST : UPDATES_IN_BACKWARD;
+    rewriter_open(&m->rw, SECTION_after);
+    m->env->results.update_place = in_last ? UPDATES_IN_LAST : UPDATES_IN_BACKWARD;
     TRY(append_before_norm(m, body_end));
     TRY(append_scalar_op(m, OP_close_updates, prog->ops[m->norm_at].in[0], false));
     return append_gathers(m);
@@ -342,7 +330,7 @@ static enum snug_status append_again(struct moving *m, int i, bool makes)
                 TRY(add_again(m, op.out[k]));
             op.out[k] = m->again[op.out[k]];
         }
-    return append(m, &op);
+    return rewriter_add(&m->rw, &op);
 }
 
 static enum snug_status append_second_half(struct moving *m, int begin, int end)
@@ -351,7 +339,7 @@ static enum snug_status append_second_half(struct moving *m, int begin, int end)
         enum op_kind kind = m->prog->ops[i].kind;
         if (!kind_has(kind, TRAIT_effect) || op_is_collective(kind)) { /* an effect, once */
             TRY(append_again(m, i, true));
-            m->env->repeated_flops += op_flops(m->prog, &m->prog->ops[i]);
+            m->env->results.repeated_flops += op_flops(m->prog, &m->prog->ops[i]);
         }
         for (int at = m->at_place[i]; at >= 0; at = m->groups[at].next_place)
             for (int k = m->groups[at].begin; k < m->groups[at].end; k++)
@@ -375,39 +363,33 @@ static enum snug_status update_in_second(struct moving *m)
             if (m->groups[at].norm_op >= 0)
                 TRY(append_old(m, m->groups[at].norm_op, false));
     }
-    int body_end = m->list.n_ops;
+    rewriter_open(&m->rw, SECTION_after);
     TRY(append_before_norm(m, end));
     attrs_of(&norm, grad_norm)->dynamic_scale = 0;
-    TRY(append(m, &norm));
+    TRY(rewriter_add(&m->rw, &norm));
     TRY(append_before_updates(m, false));
     TRY(append_second_half(m, begin, end));
     if (dynamic_scale)
         TRY(append_scalar_op(m, OP_next_loss_scale, TENSOR_NONE, false));
     TRY(append_gathers(m));
-    prog->body_end = body_end;
-    m->env->update_place = UPDATES_IN_SECOND;
+    m->env->results.update_place = UPDATES_IN_SECOND;
     return SNUG_OK;
 }
 
 enum snug_status pass_in_backward(struct program *prog, struct pass_env *env)
 {
-    struct moving m = {.prog = prog, .env = env};
+    struct moving m = {
+        .prog = prog, .env = env, .rw = rewriter_begin(prog, "in_backward", env->err)};
     if (prog->loss == TENSOR_NONE)
         return SNUG_OK; /* model states only: nothing runs */
     TRY(look(&m));
-    if (m.norm_at < 0 || (m.n_groups == 0 && env->ranks.n_ranks < 2))
+    if (m.norm_at < 0 || (m.n_groups == 0 && env->config.ranks.n_ranks < 2))
         return SNUG_OK;
     const struct grad_norm_attrs *norm = attrs_of(&prog->ops[m.norm_at], grad_norm);
     bool waits = norm->max_norm > 0 || norm->dynamic_scale != 0;
     if (waits && prog->n_repeat > 1) {
-        env->update_place = UPDATES_WAIT;
+        env->results.update_place = UPDATES_WAIT;
         return SNUG_OK;
     }
-    enum snug_status status = waits ? update_in_second(&m) : update_once(&m);
-    if (status != SNUG_OK) {
-        free(m.list.ops);
-        return status;
-    }
-    program_set_ops(prog, m.list.ops, m.list.n_ops);
-    return SNUG_OK;
+    return rewriter_finish(&m.rw, waits ? update_in_second(&m) : update_once(&m));
 }

@@ -8,6 +8,7 @@
  * cost:  O(ops + tensors)
  */
 #include "pass/pass.h"
+#include "pass/rewriter.h"
 
 static enum snug_status use_averages(struct program *prog, struct op *norm, const int *update_of,
                                      struct snug_error *err)
@@ -45,6 +46,6 @@ enum snug_status pass_inference(struct program *prog, struct pass_env *env)
     for (int i = 0; i < prog->n_ops; i++)
         if (prog->ops[i].kind == OP_batchnorm)
             TRY(use_averages(prog, &prog->ops[i], update_of, env->err));
-    program_remove_ops(prog, gone);
+    rewriter_drop(prog, gone);
     return SNUG_OK;
 }

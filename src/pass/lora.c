@@ -24,9 +24,9 @@
  * cost:  O(ops x ops + tensors)
  */
 #include "pass/pass.h"
+#include "pass/rewriter.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum place { PLACE_none, PLACE_attention_in, PLACE_attention_out, PLACE_mlp };
@@ -74,11 +74,11 @@ static bool is_adapted(const struct program *prog, const struct pass_env *env, c
     case PLACE_none:
         return false;
     case PLACE_attention_in:
-        return env->lora_on != LORA_ON_mlp;
+        return env->config.lora_on != LORA_ON_mlp;
     case PLACE_attention_out:
-        return env->lora_on == LORA_ON_all;
+        return env->config.lora_on == LORA_ON_all;
     case PLACE_mlp:
-        return env->lora_on != LORA_ON_attention;
+        return env->config.lora_on != LORA_ON_attention;
     }
     return false;
 }
@@ -88,11 +88,11 @@ static enum snug_status check_rank(const struct program *prog, const struct pass
 {
     const struct tensor *w = &prog->tensors[op->in[1]];
     int64_t most = w->shape.dim[0] < w->shape.dim[1] ? w->shape.dim[0] : w->shape.dim[1];
-    if (env->lora_rank < 1 || env->lora_rank > most)
+    if (env->config.lora_rank < 1 || env->config.lora_rank > most)
         return snug_fail(
             env->err, SNUG_BAD_ARGUMENT,
             "--lora %d: \"%s\" is %lld x %lld, its adapters have a rank from 1 to %lld",
-            env->lora_rank, w->name, (long long)w->shape.dim[0], (long long)w->shape.dim[1],
+            env->config.lora_rank, w->name, (long long)w->shape.dim[0], (long long)w->shape.dim[1],
             (long long)most);
     return SNUG_OK;
 }
@@ -106,9 +106,10 @@ static char *layer_name(struct pass_env *env, const char *weight, const char *su
     return arena_format(env->scratch, "%.*s%s", (int)(ends ? n - m : n), weight, suffix);
 }
 
-static enum snug_status add_matrix(struct program *prog, struct pass_env *env, const char *weight,
+static enum snug_status add_matrix(struct program *prog, struct pass_env *env, tensor_id of,
                                    const char *suffix, struct shape shape, tensor_id *id)
 {
+    const char *weight = prog->tensors[of].name;
     bool is_a = strcmp(suffix, ".lora_A.weight") == 0;
     struct tensor t = {TENSOR_INIT,
                        .name = layer_name(env, weight, suffix),
@@ -126,59 +127,45 @@ static enum snug_status add_matrix(struct program *prog, struct pass_env *env, c
                          "--lora: the name \"%s\" is taken: the model has adapters already, or two "
                          "layers share a matrix",
                          t.name);
-    return program_add_tensor(prog, &t, id, env->err);
-}
-
-/* A tensor as large as the result, or `width` wide. */
-static enum snug_status add_part(struct program *prog, struct pass_env *env, tensor_id result,
-                                 const char *suffix, int64_t width, tensor_id *id)
-{
-    struct tensor t = prog->tensors[result];
-    t.name = arena_format(env->scratch, "%s%s", t.name, suffix);
-    t.is_output = false;
-    t.shape.dim[t.shape.n_dims - 1] = width;
-    if (t.name == NULL)
-        return snug_fail(env->err, SNUG_NO_MEMORY, "lora: out of memory");
-    return program_add_tensor(prog, &t, id, env->err);
-}
-
-static struct op op_of(enum op_kind kind, tensor_id a, tensor_id b, tensor_id out)
-{
-    return (struct op){.kind = kind,
-                       .n_in = b == TENSOR_NONE ? 1 : 2,
-                       .n_out = 1,
-                       .in = {a, b},
-                       .out = {out},
-                       .work = TENSOR_NONE,
-                       .attrs = ATTRS()};
-}
-
-enum { OPS_OF_ADAPTER = 4 };
-
-static enum snug_status adapt(struct program *prog, struct pass_env *env, const struct op *linear,
-                              struct op ops[OPS_OF_ADAPTER])
-{
-    const struct shape w = prog->tensors[linear->in[1]].shape;
-    const char *name = prog->tensors[linear->in[1]].name;
-    int64_t rank = env->lora_rank;
-    int64_t n_in = w.dim[attrs_of(linear, linear)->layout ? 0 : 1],
-            n_out = w.dim[attrs_of(linear, linear)->layout ? 1 : 0];
-    tensor_id a, b, down, scaled, up, y = linear->out[0];
-    TRY(add_matrix(prog, env, name, ".lora_A.weight", (struct shape){2, {rank, n_in}}, &a));
-    TRY(add_matrix(prog, env, name, ".lora_B.weight", (struct shape){2, {n_out, rank}}, &b));
-    TRY(add_part(prog, env, y, ".down", rank, &down));
-    TRY(add_part(prog, env, y, ".scaled", rank, &scaled));
-    TRY(add_part(prog, env, y, ".up", n_out, &up));
-    ops[0] = op_of(OP_linear, linear->in[0], a, down);
-    ops[1] = op_of(OP_scale, down, TENSOR_NONE, scaled);
-    attrs_of(&ops[1], options)->options.value[0] = env->lora_scale;
-    ops[2] = op_of(OP_linear, scaled, b, up);
-    ops[3] = *linear;
-    if (linear->n_in < 3)
-        ops[3].in[2] = TENSOR_NONE;
-    ops[3].in[3] = up;
-    ops[3].n_in = 4;
+    TRY(program_add_tensor(prog, &t, id, env->err));
+    program_link(prog, *id, LINK_adapter, of);
     return SNUG_OK;
+}
+
+/* NAME of a result of the adapter beside the layer that makes y. */
+static enum snug_status emit_part(struct rewriter *rw, struct pass_env *env, enum op_kind kind,
+                                  const struct attrs *attrs, tensor_id x, tensor_id matrix,
+                                  tensor_id y, const char *suffix, tensor_id *id)
+{
+    char *name = arena_format(env->scratch, "%s%s", rw->prog->tensors[y].name, suffix);
+    if (name == NULL)
+        return snug_fail(env->err, SNUG_NO_MEMORY, "lora: out of memory");
+    return rewriter_emit(rw, kind, attrs, matrix == TENSOR_NONE ? 1 : 2, (tensor_id[]){x, matrix},
+                         name, 1, id);
+}
+
+/* The layer i with adapters, in its place. */
+static enum snug_status adapt(struct rewriter *rw, struct pass_env *env, int i)
+{
+    struct program *prog = rw->prog;
+    struct op linear = prog->ops[i];
+    const struct shape w = prog->tensors[linear.in[1]].shape;
+    int64_t rank = env->config.lora_rank;
+    bool in_out = attrs_of(&linear, linear)->layout == LAYOUT_in_out;
+    int64_t n_in = w.dim[in_out ? 0 : 1], n_out = w.dim[in_out ? 1 : 0];
+    tensor_id a, b, down, scaled, y = linear.out[0];
+    struct attrs scale = ATTRS(options, .options = {{env->config.lora_scale}});
+    TRY(add_matrix(prog, env, linear.in[1], ".lora_A.weight", (struct shape){2, {rank, n_in}}, &a));
+    TRY(add_matrix(prog, env, linear.in[1], ".lora_B.weight", (struct shape){2, {n_out, rank}},
+                   &b));
+    rewriter_reach(rw, i);
+    TRY(emit_part(rw, env, OP_linear, NULL, linear.in[0], a, y, ".down", &down));
+    TRY(emit_part(rw, env, OP_scale, &scale, down, TENSOR_NONE, y, ".scaled", &scaled));
+    if (linear.n_in < 3)
+        linear.in[2] = TENSOR_NONE;
+    TRY(emit_part(rw, env, OP_linear, NULL, scaled, b, y, ".up", &linear.in[3]));
+    linear.n_in = 4;
+    return rewriter_replace(rw, i, &linear);
 }
 
 static enum snug_status no_place(const struct program *prog, const struct pass_env *env)
@@ -190,7 +177,7 @@ static enum snug_status no_place(const struct program *prog, const struct pass_e
     for (int i = 0; i < prog->n_ops; i++)
         any |= prog->ops[i].kind == OP_linear && place_of(prog, &prog->ops[i]) != PLACE_none;
     return snug_fail(env->err, SNUG_UNSUPPORTED, "--lora: %s has no %s%s", prog->name,
-                     layers[env->lora_on],
+                     layers[env->config.lora_on],
                      any ? "; --lora-on all takes those that it has"
                          : "; convolutions and embeddings have no adapters");
 }
@@ -199,52 +186,41 @@ static enum snug_status no_place(const struct program *prog, const struct pass_e
 static void choose_quantized(const struct program *prog, struct pass_env *env)
 {
     for (int i = 0; i < prog->n_tensors; i++)
-        env->quantized[i] = prog->tensors[i].frozen && prog->tensors[i].shape.n_dims == 2;
+        env->results.quantized[i] = prog->tensors[i].frozen && prog->tensors[i].shape.n_dims == 2;
     for (int i = 0; i < prog->n_ops; i++)
         for (int k = 0; k < prog->ops[i].n_in; k++)
             if (prog->ops[i].in[k] != TENSOR_NONE && (prog->ops[i].kind != OP_linear || k != 1))
-                env->quantized[prog->ops[i].in[k]] = false;
+                env->results.quantized[prog->ops[i].in[k]] = false;
 }
 
-/* The new list of ops; *n_ops of them. */
-static enum snug_status rewrite(struct program *prog, struct pass_env *env, struct op *ops,
-                                int *n_ops)
+static enum snug_status rewrite(struct rewriter *rw, struct pass_env *env)
 {
-    int n = 0, n_adapters = 0;
-    for (int i = 0; i < prog->n_ops; i++) {
-        struct op op = prog->ops[i];
-        ops[n] = op;
-        if (!is_adapted(prog, env, &op)) {
-            n++;
+    int n_adapters = 0;
+    for (int i = 0; i < rw->prog->n_ops; i++) {
+        const struct op *op = &rw->prog->ops[i];
+        if (!is_adapted(rw->prog, env, op)) {
+            TRY(rewriter_copy(rw, i));
             continue;
         }
-        TRY(check_rank(prog, env, &op));
-        TRY(adapt(prog, env, &op, ops + n));
-        n += OPS_OF_ADAPTER;
+        TRY(check_rank(rw->prog, env, op));
+        TRY(adapt(rw, env, i));
         n_adapters++;
     }
-    *n_ops = n;
-    return n_adapters == 0 ? no_place(prog, env) : SNUG_OK;
+    return n_adapters == 0 ? no_place(rw->prog, env) : SNUG_OK;
 }
 
 enum snug_status pass_lora(struct program *prog, struct pass_env *env)
 {
-    struct op *ops = malloc((OPS_OF_ADAPTER * (size_t)prog->n_ops + 1) * sizeof *ops);
-    env->quantized = arena_zeros(env->scratch, (size_t)prog->n_tensors + 1, sizeof *env->quantized);
-    env->n_quantized = prog->n_tensors;
-    if (ops == NULL || env->quantized == NULL) {
-        free(ops);
-        return snug_fail(env->err, SNUG_NO_MEMORY, "lora: no memory for %d ops", prog->n_ops);
-    }
+    env->results.quantized =
+        arena_zeros(env->scratch, (size_t)prog->n_tensors + 1, sizeof *env->results.quantized);
+    env->results.n_quantized = prog->n_tensors;
+    if (env->results.quantized == NULL)
+        return snug_fail(env->err, SNUG_NO_MEMORY, "lora: no memory for %d tensors",
+                         prog->n_tensors);
     for (int i = 0; i < prog->n_tensors; i++)
         prog->tensors[i].frozen =
             prog->tensors[i].role == ROLE_parameter || prog->tensors[i].role == ROLE_buffer;
     choose_quantized(prog, env);
-    int n_ops = 0;
-    enum snug_status status = rewrite(prog, env, ops, &n_ops);
-    if (status == SNUG_OK)
-        program_set_ops(prog, ops, n_ops);
-    else
-        free(ops);
-    return status;
+    struct rewriter rw = rewriter_begin(prog, "lora", env->err);
+    return rewriter_finish(&rw, rewrite(&rw, env));
 }

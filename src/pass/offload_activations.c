@@ -48,7 +48,8 @@ struct late_copy { /* that ops from read_at on read */
 };
 
 struct keeping {
-    struct rewrite rewrite;
+    struct rewriter rw;
+    struct arena *scratch;
     struct kept *kept;
     struct late_copy (*copies)[N_GAPS]; /* per tensor */
     int n_kept;
@@ -123,8 +124,8 @@ static enum snug_status keep(struct keeping *s, const struct use *use, tensor_id
                       .prefetch_before = use->gaps[gap].to - AHEAD_OPS,
                       .read_at = use->gaps[gap].to};
     if (*offloaded == TENSOR_NONE)
-        TRY(rewrite_add_like(&s->rewrite, "kept", t, ROLE_activation, true, offloaded));
-    TRY(rewrite_add_like(&s->rewrite, "fetched", t, ROLE_temporary, false, &kept->fetched));
+        TRY(offload_add_like(&s->rw, s->scratch, "kept", t, ROLE_activation, true, offloaded));
+    TRY(offload_add_like(&s->rw, s->scratch, "fetched", t, ROLE_temporary, false, &kept->fetched));
     kept->offloaded = *offloaded;
     s->copies[t][gap] = (struct late_copy){kept->fetched, kept->read_at};
     return SNUG_OK;
@@ -158,10 +159,10 @@ static enum snug_status append_evictions(struct keeping *s, const struct kept *b
 {
     for (; *at < n_evictions && by_time[*at].evict_after == i; ++*at) {
         if (*at >= 2)
-            TRY(rewrite_append_copy(&s->rewrite, OP_wait_copy, by_time[*at - 2].offloaded,
-                                    TENSOR_NONE, false));
-        TRY(rewrite_append_copy(&s->rewrite, OP_evict, by_time[*at].original,
-                                by_time[*at].offloaded, false));
+            TRY(offload_add_copy(&s->rw, OP_wait_copy, by_time[*at - 2].offloaded, TENSOR_NONE,
+                                 false));
+        TRY(offload_add_copy(&s->rw, OP_evict, by_time[*at].original, by_time[*at].offloaded,
+                             false));
     }
     return SNUG_OK;
 }
@@ -169,27 +170,26 @@ static enum snug_status append_evictions(struct keeping *s, const struct kept *b
 static enum snug_status append_all(struct keeping *s, const struct kept *by_time, int n_evictions,
                                    int n_tensors)
 {
-    struct program *prog = s->rewrite.prog;
+    struct program *prog = s->rw.prog;
     int n_evicted = 0, n_fetched = 0;
     for (int i = 0; i < prog->n_ops; i++) {
-        rewrite_reach(&s->rewrite, i);
+        rewriter_reach(&s->rw, i);
         for (; n_fetched < s->n_kept && s->kept[n_fetched].prefetch_before == i; n_fetched++)
-            TRY(rewrite_append_copy(&s->rewrite, OP_prefetch, s->kept[n_fetched].offloaded,
-                                    s->kept[n_fetched].fetched, false));
+            TRY(offload_add_copy(&s->rw, OP_prefetch, s->kept[n_fetched].offloaded,
+                                 s->kept[n_fetched].fetched, false));
         struct op op = prog->ops[i];
         for (int k = 0; k < op.n_in; k++)
             if (op.in[k] != TENSOR_NONE && op.in[k] < n_tensors)
                 op.in[k] = copy_at(s, op.in[k], i);
-        TRY(rewrite_append(&s->rewrite, &op));
+        TRY(rewriter_add(&s->rw, &op));
         TRY(append_evictions(s, by_time, n_evictions, &n_evicted, i));
     }
-    rewrite_reach(&s->rewrite, prog->n_ops);
     return SNUG_OK;
 }
 
 enum snug_status offload_activations(struct program *prog, struct pass_env *env)
 {
-    struct keeping s = {.rewrite = {.prog = prog, .env = env}};
+    struct keeping s = {.rw = rewriter_begin(prog, "offload", env->err), .scratch = env->scratch};
     int n_tensors = prog->n_tensors, n_evictions = 0;
     size_t n = (size_t)n_tensors + 1;
     struct use *uses = arena_alloc(env->scratch, n * sizeof *uses);
@@ -197,7 +197,7 @@ enum snug_status offload_activations(struct program *prog, struct pass_env *env)
     s.kept = arena_alloc(env->scratch, N_GAPS * n * sizeof *s.kept);
     s.copies = arena_alloc(env->scratch, n * sizeof *s.copies);
     if (uses == NULL || by_time == NULL || s.kept == NULL || s.copies == NULL)
-        return rewrite_no_memory(&s.rewrite);
+        return offload_no_memory(&s.rw);
     note_uses(prog, uses);
     enum snug_status status = choose(&s, uses, n_tensors);
     for (int i = 0; i < s.n_kept; i++)
@@ -207,5 +207,5 @@ enum snug_status offload_activations(struct program *prog, struct pass_env *env)
     qsort(s.kept, (size_t)s.n_kept, sizeof *s.kept, by_fetch);
     if (status == SNUG_OK)
         status = append_all(&s, by_time, n_evictions, n_tensors);
-    return rewrite_finish(&s.rewrite, status);
+    return rewriter_finish(&s.rw, status);
 }

@@ -46,7 +46,8 @@ struct visit {
 };
 
 struct visits {
-    struct rewrite rewrite;
+    struct rewriter rw;
+    struct arena *scratch;
     struct visit *visits;
     int n_visits, capacity;
 };
@@ -91,17 +92,17 @@ static enum snug_status add_visit(struct visits *s, int i, struct visit **visit)
 {
     void *grown = s->visits;
     if (!array_grow(&grown, &s->capacity, s->n_visits + 1, sizeof *s->visits))
-        return rewrite_no_memory(&s->rewrite);
+        return offload_no_memory(&s->rw);
     s->visits = grown;
     *visit = &s->visits[s->n_visits++];
-    **visit = (struct visit){.first = i, .last = i, .in_last = s->rewrite.prog->ops[i].in_last};
+    **visit = (struct visit){.first = i, .last = i, .in_last = s->rw.prog->ops[i].in_last};
     return SNUG_OK;
 }
 
 /* Takes the stored operands of an op into the visit; they become staging. */
 static enum snug_status stage_operands(struct visits *s, struct visit *v, struct op *op)
 {
-    const struct program *prog = s->rewrite.prog;
+    const struct program *prog = s->rw.prog;
     for (int k = 0; k < op->n_in; k++) {
         tensor_id id = op->in[k];
         if (id == TENSOR_NONE || !prog->tensors[id].offloaded)
@@ -110,7 +111,8 @@ static enum snug_status stage_operands(struct visits *s, struct visit *v, struct
         if (t < 0) {
             t = v->n_tensors++;
             v->offloaded[t] = id;
-            TRY(rewrite_add_like(&s->rewrite, "staged", id, ROLE_temporary, false, &v->staging[t]));
+            TRY(offload_add_like(&s->rw, s->scratch, "staged", id, ROLE_temporary, false,
+                                 &v->staging[t]));
         }
         op->in[k] = v->staging[t];
         for (int j = 0; j < op->n_out; j++)
@@ -142,9 +144,9 @@ static int64_t piece_elems(const struct program *prog, const struct op *op)
 static enum snug_status add_part(struct visits *s, const struct op *op, int k, int64_t from,
                                  int64_t count, tensor_id *id)
 {
-    struct rewrite *r = &s->rewrite;
+    struct rewriter *rw = &s->rw;
     int bits = (int)attrs_of(op, update)->state_bits;
-    const struct tensor *whole = &r->prog->tensors[*id];
+    const struct tensor *whole = &rw->prog->tensors[*id];
     struct tensor part = {.dtype = whole->dtype,
                           .role = ROLE_temporary,
                           .base = *id,
@@ -162,10 +164,10 @@ static enum snug_status add_part(struct visits *s, const struct op *op, int k, i
         part.offset_elems = from / quant_block_elems(bits);
         part.shape.dim[0] = quant_blocks(bits, count);
     }
-    part.name = arena_format(r->env->scratch, "%s.from.%lld", whole->name, (long long)from);
+    part.name = arena_format(s->scratch, "%s.from.%lld", whole->name, (long long)from);
     if (part.name == NULL)
-        return rewrite_no_memory(r);
-    return program_add_tensor(r->prog, &part, id, r->env->err);
+        return offload_no_memory(rw);
+    return program_add_tensor(rw->prog, &part, id, rw->err);
 }
 
 /* The update op i on `count` elements from `from` on, as a visit. */
@@ -173,7 +175,7 @@ static enum snug_status add_piece(struct visits *s, int i, int64_t from, int64_t
 {
     struct visit *v;
     TRY(add_visit(s, i, &v));
-    struct op whole = s->rewrite.prog->ops[i], *op = &v->op;
+    struct op whole = s->rw.prog->ops[i], *op = &v->op;
     v->is_piece = true;
     *op = whole;
     for (int k = 0; k < op->n_in; k++)
@@ -188,7 +190,7 @@ static enum snug_status add_piece(struct visits *s, int i, int64_t from, int64_t
 
 static enum snug_status add_pieces(struct visits *s, int i, int64_t piece)
 {
-    const struct program *prog = s->rewrite.prog;
+    const struct program *prog = s->rw.prog;
     int64_t n = tensor_elems(prog, prog->ops[i].in[UPDATE_WEIGHT]);
     for (int64_t from = 0; from < n; from += piece)
         TRY(add_piece(s, i, from, n - from < piece ? n - from : piece));
@@ -197,7 +199,7 @@ static enum snug_status add_pieces(struct visits *s, int i, int64_t piece)
 
 static enum snug_status find_visits(struct visits *s)
 {
-    struct program *prog = s->rewrite.prog;
+    struct program *prog = s->rw.prog;
     for (int i = 0; i < prog->n_ops; i++) {
         if (!touches_pool(prog, &prog->ops[i]))
             continue;
@@ -219,8 +221,7 @@ static enum snug_status find_visits(struct visits *s)
 static enum snug_status append_fetches(struct visits *s, const struct visit *v)
 {
     for (int t = 0; t < v->n_tensors; t++)
-        TRY(rewrite_append_copy(&s->rewrite, OP_prefetch, v->offloaded[t], v->staging[t],
-                                v->in_last));
+        TRY(offload_add_copy(&s->rw, OP_prefetch, v->offloaded[t], v->staging[t], v->in_last));
     return SNUG_OK;
 }
 
@@ -228,8 +229,7 @@ static enum snug_status append_evictions(struct visits *s, const struct visit *v
 {
     for (int t = 0; t < v->n_tensors; t++)
         if (v->changed[t])
-            TRY(rewrite_append_copy(&s->rewrite, OP_evict, v->staging[t], v->offloaded[t],
-                                    v->in_last));
+            TRY(offload_add_copy(&s->rw, OP_evict, v->staging[t], v->offloaded[t], v->in_last));
     return SNUG_OK;
 }
 
@@ -253,37 +253,37 @@ static bool is_apart(const struct program *prog, const struct visit *v, const st
 /* A visit, its evictions, and the prefetches of the next one if that is in the same section. */
 static enum snug_status append_visit(struct visits *s, const struct visit *v)
 {
-    struct program *prog = s->rewrite.prog;
+    struct program *prog = s->rw.prog;
     const struct visit *next = v + 1 < s->visits + s->n_visits ? v + 1 : NULL;
     if (next != NULL &&
         program_section_last(prog, next->first) != program_section_last(prog, v->first))
         next = NULL;
     bool ahead = next != NULL && is_apart(prog, v, next);
     if (ahead) {
-        TRY(rewrite_append_copy(&s->rewrite, OP_wait_copy, v->staging[v->n_tensors - 1],
-                                TENSOR_NONE, v->in_last));
+        TRY(offload_add_copy(&s->rw, OP_wait_copy, v->staging[v->n_tensors - 1], TENSOR_NONE,
+                             v->in_last));
         TRY(append_fetches(s, next));
     }
     if (v->is_piece)
-        TRY(rewrite_append(&s->rewrite, &v->op));
+        TRY(rewriter_add(&s->rw, &v->op));
     for (int i = v->first; i <= v->last && !v->is_piece; i++)
-        TRY(rewrite_append(&s->rewrite, &prog->ops[i]));
+        TRY(rewriter_copy(&s->rw, i));
     TRY(append_evictions(s, v));
     return next != NULL && !ahead ? append_fetches(s, next) : SNUG_OK;
 }
 
 static enum snug_status append_all(struct visits *s)
 {
-    struct program *prog = s->rewrite.prog;
+    struct program *prog = s->rw.prog;
     int at = 0; /* the visit that comes next */
     for (int i = 0; i < prog->n_ops; i++) {
-        rewrite_reach(&s->rewrite, i);
+        rewriter_reach(&s->rw, i);
         bool begins = i == 0 || program_section_last(prog, i) != program_section_last(prog, i - 1);
         if (begins && at < s->n_visits &&
             program_section_last(prog, s->visits[at].first) == program_section_last(prog, i))
             TRY(append_fetches(s, &s->visits[at]));
         if (at == s->n_visits || s->visits[at].first != i) {
-            TRY(rewrite_append(&s->rewrite, &prog->ops[i]));
+            TRY(rewriter_copy(&s->rw, i));
             continue;
         }
         for (int first = i; at < s->n_visits && s->visits[at].first == first; at++) {
@@ -291,22 +291,23 @@ static enum snug_status append_all(struct visits *s)
             i = s->visits[at].last;
         }
     }
-    rewrite_reach(&s->rewrite, prog->n_ops);
     return SNUG_OK;
 }
 
 /* A program beside a run finds a state where the run has it. */
 static bool is_offloaded(const struct pass_env *env, const struct tensor *t)
 {
-    tensor_id there =
-        env->train || env->run == NULL ? TENSOR_NONE : program_find(env->run, t->name);
+    tensor_id there = env->config.train || env->config.run == NULL
+                          ? TENSOR_NONE
+                          : program_find(env->config.run, t->name);
     return t->role == ROLE_optimizer && t->persistent &&
-           (env->train || (there != TENSOR_NONE && env->run->tensors[there].offloaded));
+           (env->config.train ||
+            (there != TENSOR_NONE && env->config.run->tensors[there].offloaded));
 }
 
 enum snug_status offload_states(struct program *prog, struct pass_env *env)
 {
-    struct visits s = {.rewrite = {.prog = prog, .env = env}};
+    struct visits s = {.rw = rewriter_begin(prog, "offload", env->err), .scratch = env->scratch};
     for (int i = 0; i < prog->n_tensors; i++)
         prog->tensors[i].offloaded |= is_offloaded(env, &prog->tensors[i]);
     for (int i = 0; i < prog->n_tensors; i++) /* parts of them */
@@ -315,5 +316,5 @@ enum snug_status offload_states(struct program *prog, struct pass_env *env)
     if (status == SNUG_OK)
         status = append_all(&s);
     free(s.visits);
-    return rewrite_finish(&s.rewrite, status);
+    return rewriter_finish(&s.rw, status);
 }

@@ -15,7 +15,7 @@
  * cost:  O(ops + tensors)
  */
 #include "optim/optim.h"
-#include "pass/autodiff.h"
+#include "pass/pass.h"
 
 #include <string.h>
 
@@ -27,19 +27,21 @@ static enum snug_status out_of_memory(const struct pass_env *env)
 /* Is the weight updated here?  PipeDream's last stage borrows those of the first (unroll.c). */
 static bool is_updated(const struct pass_env *env, tensor_id weight)
 {
-    bool at_ends = env->at_ends != NULL && weight < env->n_whole && env->at_ends[weight];
-    return !at_ends || env->pipeline != PIPELINE_pipedream || env->ranks.stage == 0;
+    bool at_ends = env->results.at_ends != NULL && weight < env->results.n_whole &&
+                   env->results.at_ends[weight];
+    return !at_ends || env->config.pipeline != PIPELINE_pipedream || env->config.ranks.stage == 0;
 }
 
 static bool is_counted(const struct pass_env *env, tensor_id weight)
 {
-    bool at_ends = env->at_ends != NULL && weight < env->n_whole && env->at_ends[weight];
-    return !at_ends || env->ranks.stage == 0;
+    bool at_ends = env->results.at_ends != NULL && weight < env->results.n_whole &&
+                   env->results.at_ends[weight];
+    return !at_ends || env->config.ranks.stage == 0;
 }
 
 static bool norm_is_of_all(const struct pass_env *env)
 {
-    return env->ranks.n_stages > 1 && env->pipeline != PIPELINE_pipedream;
+    return env->config.ranks.n_stages > 1 && env->config.pipeline != PIPELINE_pipedream;
 }
 
 /* Part `at` of the table: of a gradient, or 0. */
@@ -61,34 +63,31 @@ static enum snug_status emit_part(struct program *prog, struct pass_env *env, te
 }
 
 /* What each part is of, in order; TENSOR_NONE: of a gradient that is not here. */
-static enum snug_status list_parts(const struct program *prog, struct pass_env *env,
-                                   tensor_id *parts, int *n)
+static int list_parts(const struct program *prog, const struct pass_env *env, tensor_id *parts)
 {
+    int n = 0;
     for (int i = 0; i < prog->n_tensors; i++) {
         const struct tensor *t = &prog->tensors[i];
-        tensor_id grad;
-        TRY(autodiff_gradient_of(prog, env, i, &grad));
+        tensor_id grad = program_linked(prog, i, LINK_gradient);
         if (norm_is_of_all(env) && t->role == ROLE_parameter && !t->frozen)
-            parts[(*n)++] = is_counted(env, i) ? grad : TENSOR_NONE;
+            parts[n++] = is_counted(env, i) ? grad : TENSOR_NONE;
         else if (!norm_is_of_all(env) && t->role == ROLE_gradient)
-            parts[(*n)++] = i;
+            parts[n++] = i;
     }
-    for (int i = 0; i < env->n_whole && !norm_is_of_all(env); i++) {
-        tensor_id grad;
-        TRY(autodiff_gradient_of(prog, env, i, &grad));
-        for (int k = 0; k < *n && !is_updated(env, i); k++)
+    for (int i = 0; i < env->results.n_whole && !norm_is_of_all(env); i++) {
+        tensor_id grad = program_linked(prog, i, LINK_gradient);
+        for (int k = 0; k < n && !is_updated(env, i); k++)
             parts[k] = parts[k] == grad ? TENSOR_NONE : parts[k];
     }
-    return SNUG_OK;
+    return n;
 }
 
 static enum snug_status emit_norm(struct program *prog, struct pass_env *env, tensor_id scalars)
 {
     tensor_id *of = arena_alloc(env->scratch, ((size_t)prog->n_tensors + 1) * sizeof *of), parts;
-    int n = 0;
     if (of == NULL)
         return out_of_memory(env);
-    TRY(list_parts(prog, env, of, &n));
+    int n = list_parts(prog, env, of);
     if (n == 0)
         of[n++] = TENSOR_NONE; /* a stage that trains nothing */
     struct tensor table = {TENSOR_INIT, .name = "norm.parts", .dtype = DTYPE_f64,
@@ -96,8 +95,8 @@ static enum snug_status emit_norm(struct program *prog, struct pass_env *env, te
     TRY(program_add_tensor(prog, &table, &parts, env->err));
     for (int at = 0; at < n; at++)
         TRY(emit_part(prog, env, parts, at, of[at]));
-    struct attrs attrs =
-        ATTRS(grad_norm, .max_norm = env->max_norm, .dynamic_scale = env->compute == DTYPE_f16);
+    struct attrs attrs = ATTRS(grad_norm, .max_norm = env->config.max_norm,
+                               .dynamic_scale = env->config.compute == DTYPE_f16);
     return program_add_op(prog, OP_grad_norm, &attrs, 2, (tensor_id[]){parts, scalars}, 1, &scalars,
                           env->err);
 }
@@ -137,18 +136,15 @@ static enum snug_status make_target(struct program *prog, struct pass_env *env, 
                                     .scalars = scalars,
                                     .weight = weight,
                                     .master = TENSOR_NONE,
-                                    .optimizer = env->optimizer,
-                                    .options = env->options,
-                                    .decay = t->decays ? env->weight_decay : 0,
+                                    .optimizer = env->config.optimizer,
+                                    .options = env->config.options,
+                                    .decay = t->decays ? env->config.weight_decay : 0,
                                     .lr_factor = 1,
-                                    .lr = env->lr,
-                                    .state_bits = env->state_bits,
+                                    .lr = env->config.lr,
+                                    .state_bits = env->config.state_bits,
                                     .err = env->err};
-    if (!env->master || t->dtype == DTYPE_f32)
-        return SNUG_OK;
-    TRY(optim_add_state(target, "master", DTYPE_f32, NULL, &target->master));
-    prog->tensors[target->master].init = INIT_weight;
-    return SNUG_OK;
+    return env->config.master && t->dtype != DTYPE_f32 ? optim_add_master(target, &target->master)
+                                                       : SNUG_OK;
 }
 
 static enum snug_status emit_updates(const struct optimizer *optimizer,
@@ -178,15 +174,15 @@ enum snug_status pass_optimizer(struct program *prog, struct pass_env *env)
         arena_zeros(env->scratch, (size_t)prog->n_tensors, sizeof *layouts);
     if (targets == NULL || kinds == NULL || layouts == NULL)
         return out_of_memory(env);
-    mark_kinds(env->n_whole > 0 && env->whole != NULL ? env->whole : prog, kinds, layouts);
+    mark_kinds(env->results.n_whole > 0 && env->results.whole != NULL ? env->results.whole : prog,
+               kinds, layouts);
     for (int i = 0; i < n_tensors; i++) {
-        tensor_id grad;
-        TRY(autodiff_gradient_of(prog, env, i, &grad));
+        tensor_id grad = program_linked(prog, i, LINK_gradient);
         if (grad == TENSOR_NONE || !is_updated(env, i))
             continue;
         TRY(make_target(prog, env, i, grad, scalars, &targets[n_targets]));
         targets[n_targets].layout = layouts[i];
         targets[n_targets++].kind = kinds[i];
     }
-    return emit_updates(env->optimizer, targets, n_targets);
+    return emit_updates(env->config.optimizer, targets, n_targets);
 }

@@ -26,13 +26,15 @@ struct checkpointing {
     enum checkpoint_how how;
     int64_t every;
     int64_t room_bytes; /* auto: for activations, temporaries and gradients that come in the body */
-    /* Found by auto: the least room for which there is a way, and what is enough for all.  Both are
-     * estimates; the plan says what is true. */
+};
+/* Found by auto: the least room for which there is a way, and what is enough for all.  Both are estimates;
+ * the plan says what is true. */
+struct checkpoint_bounds {
     int64_t least_bytes, most_bytes;
 };
 struct rank_place {
     int n_ranks; /* that share the batch, each with this program; 0, 1: this one is alone */
-    int rank;    /* among them; -1: the one with most weights and states; set by the pass shard */
+    int rank;    /* among them; -1: the one with most weights and states, which shard finds */
     enum parallel parallel;
     int zero;               /* 1: states are sharded; 2: gradients too; 3: and weights */
     bool collectives_alone; /* with itself, to try the collectives */
@@ -52,10 +54,8 @@ struct stage_cut {
     double slowest; /* seconds of the slowest stage, as a multiple of this rank's */
 };
 
-struct pass_env {
-    struct arena *scratch; /* freed by the caller after the pipeline */
-    struct snug_error *err;
-
+/* What the recipe asks for, and the run beside which a program is made.  Passes read it and change nothing. */
+struct pass_config {
     bool train;         /* false: forward only, for eval and generate */
     enum dtype compute; /* f32, bf16, f16 */
     bool master;        /* 16-bit weights keep an fp32 copy as optimizer state */
@@ -64,18 +64,10 @@ struct pass_env {
     double label_smoothing;
     struct checkpointing checkpoint;
 
-    /* Left by autodiff for checkpoint: the gradient of forward op i is the ops from
-     * backward_begin[i] up to backward_begin[i - 1], of op 0 up to the last. */
-    int *backward_begin;
-    int n_forward;
-    double forward_flops; /* of those ops, a micro-batch: before anything is fused or repeated */
-
     int lora_rank; /* of adapters; 0: all parameters are trained */
     enum lora_on lora_on;
     double lora_scale; /* alpha / rank */
     int base_bits;     /* of frozen matrices: 16, 8, 4; 0: as all weights */
-    bool *quantized;   /* per tensor of the model, n_quantized: is it kept in those?  Set by lora */
-    int n_quantized;
 
     const struct optimizer *optimizer;
     const double *options; /* the optimizer's, in its order */
@@ -84,31 +76,59 @@ struct pass_env {
     bool in_backward; /* updates as soon as gradients are complete */
     unsigned offload; /* bits of enum offload */
     struct rank_place ranks;
-    /* Left by shard where rank was -1: one rank of each kind whose programs differ in their sizes.
-     * 0: all ranks have the same. */
-    int rank_kinds[RANK_KINDS_MAX], n_rank_kinds;
     enum pipeline pipeline;
-    struct stage_cut *cut; /* found by stage, unless it is there */
-    struct program
-        *whole;    /* NULL, or a place for the program of the whole model, a micro-batch of it */
-    bool *at_ends; /* per tensor of that: a weight of the first and of the last stage */
-    int n_whole;   /* tensors of it */
-    /* Of an op, on a device that all ranks agree on; `device` is handed back. */
-    double (*op_seconds)(const void *device, const struct program *prog, const struct op *op);
 
     const struct program *run; /* whose averages of weights are evaluated; NULL: the weights are */
     bool averages_only;        /* nothing but those averages, as outputs */
+};
 
-    /* The kernel of an op and what it asks of the plan; `device` is handed back.  NULL: there is no device. */
-    struct kernel_choice (*choose_kernel)(const void *device, const struct program *prog,
+/* What passes may ask the device, through functions of shapes: no pass knows which device it is.  A function
+ * that is NULL is not asked. */
+struct pass_device {
+    const void *handle; /* handed back to all of them */
+    /* Seconds of an op, on a device that all ranks agree on. */
+    double (*op_seconds)(const void *handle, const struct program *prog, const struct op *op);
+    /* The kernel of an op, and what it asks of the plan. */
+    struct kernel_choice (*choose_kernel)(const void *handle, const struct program *prog,
                                           const struct op *op);
-    /* Does it sum the columns of its output for nearly nothing?  NULL: none does. */
-    bool (*sums_columns)(const void *device, const struct program *prog, const struct op *op);
-    const void *device;
+    /* Does it sum the columns of its output for nearly nothing? */
+    bool (*sums_columns)(const void *handle, const struct program *prog, const struct op *op);
+};
 
-    /* What pass_in_backward could do, for whoever explains the plan. */
-    enum update_place update_place;
-    double repeated_flops; /* a step, of the second backward half */
+/* What passes leave for later passes and for whoever explains the plan; the name is that of the pass. */
+struct pass_results {
+    /* autodiff, for checkpoint: the gradient of forward op i is the ops from backward_begin[i] up to
+     * backward_begin[i - 1], of op 0 up to the last.  NULL once the list is rewritten. */
+    int *backward_begin;
+    int n_forward;
+    double forward_flops; /* of those ops, a micro-batch: before anything is fused or repeated */
+
+    struct checkpoint_bounds checkpoint; /* checkpoint, with auto */
+
+    bool *quantized; /* lora: per tensor of the model, n_quantized: is it kept in base_bits? */
+    int n_quantized;
+
+    struct stage_cut *cut; /* stage: a place for it, or where the run was cut; NULL: no stages */
+    /* stage, unroll: NULL, or a place for the program of the whole model, a micro-batch of it */
+    struct program *whole;
+    bool *at_ends; /* stage: per tensor of that, a weight of the first and of the last stage */
+    int n_whole;   /* tensors of it */
+
+    int rank; /* shard: that of config.ranks, or where it is -1 the one with most weights and states */
+    /* shard, where it was -1: one rank of each kind whose programs differ in their sizes.  0: all ranks have
+     * the same. */
+    int rank_kinds[RANK_KINDS_MAX], n_rank_kinds;
+
+    enum update_place update_place; /* in_backward: what it could do */
+    double repeated_flops;          /* a step, of the second backward half */
+};
+
+struct pass_env {
+    struct arena *scratch; /* freed by the caller after the pipeline */
+    struct snug_error *err;
+    struct pass_config config;
+    struct pass_device device;
+    struct pass_results results;
 };
 
 typedef enum snug_status pass_fn(struct program *prog, struct pass_env *env);

@@ -14,70 +14,72 @@ static bool always(const struct pass_env *env)
 
 static bool in_training(const struct pass_env *env)
 {
-    return env->train;
+    return env->config.train;
 }
 
 static bool has_adapters(const struct pass_env *env)
 {
-    return env->lora_rank > 0;
+    return env->config.lora_rank > 0;
 }
 
 /* Bits of the base that are not those of all weights. */
 static bool has_quantized_base(const struct pass_env *env)
 {
-    bool all_have_16 = env->compute != DTYPE_f32;
-    return has_adapters(env) && env->base_bits != 0 && !(env->base_bits == 16 && all_have_16);
+    bool all_have_16 = env->config.compute != DTYPE_f32;
+    return has_adapters(env) && env->config.base_bits != 0 &&
+           !(env->config.base_bits == 16 && all_have_16);
 }
 
 /* A model that is frozen has norms that are frozen, too. */
 static bool does_not_move(const struct pass_env *env)
 {
-    return !env->train || has_adapters(env);
+    return !env->config.train || has_adapters(env);
 }
 
 static bool beside_averages(const struct pass_env *env)
 {
-    return env->run != NULL && env->optimizer->average != AVERAGE_none;
+    return env->config.run != NULL && env->config.optimizer->average != AVERAGE_none;
 }
 
 static bool in_16_bits(const struct pass_env *env)
 {
-    return env->compute != DTYPE_f32;
+    return env->config.compute != DTYPE_f32;
 }
 
 static bool recomputes(const struct pass_env *env)
 {
-    return env->train && env->checkpoint.how != CHECKPOINT_none;
+    return env->config.train && env->config.checkpoint.how != CHECKPOINT_none;
 }
 
 static bool is_regularized(const struct pass_env *env)
 {
-    return env->train && (dropout_is_any(&env->dropout) || env->label_smoothing > 0);
+    return env->config.train &&
+           (dropout_is_any(&env->config.dropout) || env->config.label_smoothing > 0);
 }
 
 static bool updates_in_backward(const struct pass_env *env)
 {
-    return env->train && env->in_backward;
+    return env->config.train && env->config.in_backward;
 }
 
 static bool is_offloaded(const struct pass_env *env)
 {
-    return env->offload != OFFLOAD_none;
+    return env->config.offload != OFFLOAD_none;
 }
 
 static bool has_stages(const struct pass_env *env)
 {
-    return env->ranks.n_stages > 1;
+    return env->config.ranks.n_stages > 1;
 }
 
 static bool is_unrolled(const struct pass_env *env)
 {
-    return env->train && (has_stages(env) || env->pipeline == PIPELINE_pipedream);
+    return env->config.train && (has_stages(env) || env->config.pipeline == PIPELINE_pipedream);
 }
 
 static bool has_ranks(const struct pass_env *env)
 {
-    return env->ranks.n_ranks > 1 || has_stages(env) || env->ranks.collectives_alone;
+    return env->config.ranks.n_ranks > 1 || has_stages(env) || env->config.ranks.collectives_alone;
 }
 
 /* clang-format off */
@@ -125,6 +127,7 @@ enum snug_status pass_run(struct program *prog, struct pass_env *env, const char
 {
     if (last != NULL && strcmp(last, "model") == 0)
         return SNUG_OK;
+    env->results.rank = env->config.ranks.rank;
     for (int i = 0; i < N_PASSES; i++) {
         if (passes[i].enabled(env))
             TRY(passes[i].run(prog, env));

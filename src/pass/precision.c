@@ -9,16 +9,16 @@
  * cost:  O(ops + tensors)
  */
 #include "pass/pass.h"
-
-#include <stdlib.h>
-#include <string.h>
+#include "pass/rewriter.h"
 
 static bool is_target(const struct op *op, int k)
 {
     return op->kind == OP_mse && k == 1;
 }
 
-static enum snug_status cast_input(struct program *prog, struct pass_env *env, tensor_id input)
+/* Readers of the input read the cast instead; *cast stays TENSOR_NONE where there are none. */
+static enum snug_status cast_input(struct program *prog, struct pass_env *env, tensor_id input,
+                                   tensor_id *cast)
 {
     bool used = false;
     for (int i = 0; i < prog->n_ops; i++)
@@ -26,21 +26,29 @@ static enum snug_status cast_input(struct program *prog, struct pass_env *env, t
             used |= prog->ops[i].in[k] == input && !is_target(&prog->ops[i], k);
     if (!used)
         return SNUG_OK;
-    char *name =
-        arena_format(env->scratch, "%s.%s", prog->tensors[input].name, dtype_name(env->compute));
+    char *name = arena_format(env->scratch, "%s.%s", prog->tensors[input].name,
+                              dtype_name(env->config.compute));
     struct tensor narrow = {TENSOR_INIT, .name = name == NULL ? "cast" : name,
-                            .dtype = env->compute, .role = ROLE_activation,
+                            .dtype = env->config.compute, .role = ROLE_activation,
                             .shape = prog->tensors[input].shape};
-    tensor_id id;
-    TRY(program_add_tensor(prog, &narrow, &id, env->err));
+    TRY(program_add_tensor(prog, &narrow, cast, env->err));
     for (int i = 0; i < prog->n_ops; i++)
         for (int k = 0; k < prog->ops[i].n_in; k++)
             if (prog->ops[i].in[k] == input && !is_target(&prog->ops[i], k))
-                prog->ops[i].in[k] = id;
-    TRY(program_add_op(prog, OP_cast, NULL, 1, &input, 1, &id, env->err));
-    struct op cast = prog->ops[prog->n_ops - 1]; /* the last one goes to the front */
-    memmove(prog->ops + 1, prog->ops, (size_t)(prog->n_ops - 1) * sizeof *prog->ops);
-    prog->ops[0] = cast;
+                prog->ops[i].in[k] = *cast;
+    return SNUG_OK;
+}
+
+/* The casts stand before all other ops, that of the last input first. */
+static enum snug_status put_casts(struct rewriter *rw, int n_tensors, const tensor_id *cast_of)
+{
+    for (int i = n_tensors - 1; i >= 0; i--)
+        if (cast_of[i] != TENSOR_NONE) {
+            struct op cast = op_make(OP_cast, ATTRS(), 1, (tensor_id[]){i}, 1, &cast_of[i]);
+            TRY(rewriter_add(rw, &cast));
+        }
+    for (int i = 0; i < rw->prog->n_ops; i++)
+        TRY(rewriter_copy(rw, i));
     return SNUG_OK;
 }
 
@@ -50,16 +58,26 @@ enum snug_status pass_precision(struct program *prog, struct pass_env *env)
         struct tensor *t = &prog->tensors[i];
         if (dtype_is_float(t->dtype) && i != prog->scalars &&
             (t->role == ROLE_parameter || t->role == ROLE_activation))
-            t->dtype = env->compute;
+            t->dtype = env->config.compute;
     }
     for (int i = 0; i < prog->n_ops; i++)
         for (int k = 0; k < prog->ops[i].n_out; k++)
             if (prog->ops[i].out[k] != TENSOR_NONE &&
                 (op_infos[prog->ops[i].kind].keeps_f32 >> k & 1))
                 prog->tensors[prog->ops[i].out[k]].dtype = DTYPE_f32;
-    int n_tensors = prog->n_tensors;
-    for (int i = 0; i < n_tensors; i++)
+    int n_tensors = prog->n_tensors, n_casts = 0;
+    tensor_id *cast_of = arena_alloc(env->scratch, ((size_t)n_tensors + 1) * sizeof *cast_of);
+    if (cast_of == NULL)
+        return snug_fail(env->err, SNUG_NO_MEMORY, "precision: no scratch for %d tensors",
+                         n_tensors);
+    for (int i = 0; i < n_tensors; i++) {
+        cast_of[i] = TENSOR_NONE;
         if (prog->tensors[i].role == ROLE_input && prog->tensors[i].dtype == DTYPE_f32)
-            TRY(cast_input(prog, env, i));
-    return SNUG_OK;
+            TRY(cast_input(prog, env, i, &cast_of[i]));
+        n_casts += cast_of[i] != TENSOR_NONE;
+    }
+    if (n_casts == 0)
+        return SNUG_OK;
+    struct rewriter rw = rewriter_begin(prog, "precision", env->err);
+    return rewriter_finish(&rw, put_casts(&rw, n_tensors, cast_of));
 }

@@ -11,15 +11,13 @@
  */
 #include "pass/recompute.h"
 
-#include "pass/op_list.h"
-
-#include <stdlib.h>
+#include "pass/rewriter.h"
 
 /* ---- what is where --------------------------------------------------------------------------- */
 
 int halves_backward_begin(const struct halves *h, int block)
 {
-    return h->env->backward_begin[h->blocks.list[block].end - 1];
+    return h->env->results.backward_begin[h->blocks.list[block].end - 1];
 }
 
 int halves_backward_end(const struct halves *h, int block)
@@ -49,8 +47,8 @@ static bool may_run_again(const struct program *prog, const struct op *op)
 enum snug_status halves_find(struct program *prog, struct pass_env *env, struct halves *h)
 {
     size_t n = (size_t)prog->n_tensors + 1;
-    *h = (struct halves){.prog = prog, .env = env, .n_forward = env->n_forward};
-    TRY(blocks_find(prog, env->n_forward, env->scratch, &h->blocks, env->err));
+    *h = (struct halves){.prog = prog, .env = env, .n_forward = env->results.n_forward};
+    TRY(blocks_find(prog, env->results.n_forward, env->scratch, &h->blocks, env->err));
     h->n_tensors = prog->n_tensors;
     h->writer = arena_alloc(env->scratch, n * sizeof *h->writer);
     h->saved = arena_zeros(env->scratch, n, sizeof *h->saved);
@@ -148,14 +146,9 @@ struct anew {
     struct program *prog;
     struct pass_env *env;
     tensor_id *copy; /* per tensor: the one to read */
-    struct op_list list;
+    struct rewriter rw;
     bool *has_run, *keeps_now; /* per block */
 };
-
-static enum snug_status append(struct anew *r, const struct op *op)
-{
-    return op_list_append(&r->list, op, "checkpoint", r->env->err);
-}
 
 static void read_copies(const struct anew *r, struct op *op, int n_tensors)
 {
@@ -181,7 +174,7 @@ static enum snug_status run_again(struct maker *m, int at)
         if (!m->valid[original])
             r->copy[original] = op.out[k];
     }
-    return append(r, &op);
+    return rewriter_add(&r->rw, &op);
 }
 
 static enum snug_status run_backward(struct maker *m, int at)
@@ -189,7 +182,7 @@ static enum snug_status run_backward(struct maker *m, int at)
     struct anew *r = m->user;
     struct op op = r->prog->ops[at];
     read_copies(r, &op, m->halves->n_tensors);
-    return append(r, &op);
+    return rewriter_add(&r->rw, &op);
 }
 
 /* The tensors of a block that are not kept are gone; `all`: with its result. */
@@ -257,7 +250,8 @@ static enum snug_status take_step(struct maker *m, struct anew *r, const struct 
 
 enum snug_status recompute(const struct halves *h, const struct step *steps, int n_steps)
 {
-    struct anew r = {.prog = h->prog, .env = h->env};
+    struct anew r = {
+        .prog = h->prog, .env = h->env, .rw = rewriter_begin(h->prog, "checkpoint", h->env->err)};
     struct maker maker = {.run = run_again, .backward = run_backward, .user = &r};
     TRY(maker_init(&maker, h));
     size_t n_blocks = (size_t)h->blocks.n;
@@ -270,12 +264,9 @@ enum snug_status recompute(const struct halves *h, const struct step *steps, int
         r.copy[i] = i;
     enum snug_status status = SNUG_OK;
     for (int i = 0; i < h->n_forward && status == SNUG_OK; i++)
-        status = append(&r, &h->prog->ops[i]);
+        status = rewriter_copy(&r.rw, i);
     for (int i = 0; i < n_steps && status == SNUG_OK; i++)
         status = take_step(&maker, &r, &steps[i], i + 1 < n_steps && !steps[i + 1].backward);
-    if (status == SNUG_OK)
-        program_set_ops(h->prog, r.list.ops, r.list.n_ops);
-    else
-        free(r.list.ops);
-    return status;
+    h->env->results.backward_begin = NULL; /* of the list as it was */
+    return rewriter_finish(&r.rw, status);
 }

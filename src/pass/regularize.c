@@ -13,9 +13,7 @@
  * cost:  O(ops x inputs + tensors)
  */
 #include "pass/pass.h"
-
-#include <stdlib.h>
-#include <string.h>
+#include "pass/rewriter.h"
 
 struct regularize {
     struct program *prog;
@@ -24,6 +22,7 @@ struct regularize {
     tensor_id *copy_of; /* per tensor: that copy, once it is there */
     tensor_id scalars;
     int n_sites;
+    struct rewriter rw;
 };
 
 static bool written_by_linear(const struct program *prog, tensor_id id)
@@ -45,7 +44,7 @@ static bool has_residuals(const struct program *prog)
 static void mark_dropped(struct regularize *r)
 {
     const struct program *prog = r->prog;
-    const struct dropout_rates *rates = &r->env->dropout;
+    const struct dropout_rates *rates = &r->env->config.dropout;
     bool residuals = has_residuals(prog);
     for (int i = 0; i < prog->n_ops; i++) {
         const struct op *op = &prog->ops[i];
@@ -68,69 +67,54 @@ static enum snug_status make_copy(struct regularize *r, tensor_id of)
     return program_add_tensor(r->prog, &copy, &r->copy_of[of], r->env->err);
 }
 
-static struct op dropout_op(struct regularize *r, tensor_id of)
+static enum snug_status add_dropout_of(struct regularize *r, tensor_id of)
 {
-    return (struct op){.kind = OP_dropout,
-                       .n_in = 2,
-                       .n_out = 1,
-                       .in = {of, r->scalars},
-                       .out = {r->copy_of[of]},
-                       .work = TENSOR_NONE,
-                       .attrs = ATTRS(dropout, .dropout = r->rate[of], .site = r->n_sites++)};
+    struct attrs attrs = ATTRS(dropout, .dropout = r->rate[of], .site = r->n_sites++);
+    TRY(make_copy(r, of));
+    struct op op = op_make(OP_dropout, attrs, 2, (tensor_id[]){of, r->scalars}, 1, &r->copy_of[of]);
+    return rewriter_add(&r->rw, &op);
 }
 
-/* Copies the ops to `ops`, each dropout behind the op whose result it drops. */
-static enum snug_status place_sites(struct regularize *r, struct op *ops, int *n_ops)
+/* Each dropout stands behind the op whose result it drops. */
+static enum snug_status place_sites(struct regularize *r)
 {
     int n = r->prog->n_ops, n_tensors = r->prog->n_tensors;
-    *n_ops = 0;
     for (int i = 0; i < n; i++) {
         struct op op = r->prog->ops[i];
         for (int k = 0; k < op.n_in; k++)
             if (op.in[k] >= 0 && op.in[k] < n_tensors && r->rate[op.in[k]] > 0)
                 op.in[k] = r->copy_of[op.in[k]];
-        if (op.kind == OP_attention && r->env->dropout.attention > 0) {
-            attrs_of(&op, attention)->dropout = r->env->dropout.attention;
+        if (op.kind == OP_attention && r->env->config.dropout.attention > 0) {
+            attrs_of(&op, attention)->dropout = r->env->config.dropout.attention;
             attrs_of(&op, attention)->site = r->n_sites++;
             op.in[1] = r->scalars;
             op.n_in = 2;
         }
-        ops[(*n_ops)++] = op;
-        if (op.out[0] == TENSOR_NONE || !(r->rate[op.out[0]] > 0))
-            continue;
-        TRY(make_copy(r, op.out[0]));
-        ops[(*n_ops)++] = dropout_op(r, op.out[0]);
+        TRY(rewriter_replace(&r->rw, i, &op));
+        if (op.out[0] != TENSOR_NONE && r->rate[op.out[0]] > 0)
+            TRY(add_dropout_of(r, op.out[0]));
     }
+    if (r->n_sites == 0)
+        return snug_fail(r->env->err, SNUG_UNSUPPORTED,
+                         "--dropout: %s has no place for it; it goes after embeddings, on "
+                         "attention, at the end of residual branches and after the activations "
+                         "of linear layers",
+                         r->prog->name);
     return SNUG_OK;
 }
 
 static enum snug_status add_dropout(struct program *prog, struct pass_env *env)
 {
-    struct regularize r = {.prog = prog, .env = env};
+    struct regularize r = {
+        .prog = prog, .env = env, .rw = rewriter_begin(prog, "regularize", env->err)};
     TRY(program_scalars(prog, &r.scalars, env->err));
     r.rate = arena_zeros(env->scratch, (size_t)prog->n_tensors + 1, sizeof *r.rate);
     r.copy_of = arena_zeros(env->scratch, (size_t)prog->n_tensors + 1, sizeof *r.copy_of);
-    struct op *ops = malloc(2 * (size_t)prog->n_ops * sizeof *ops);
-    int n_ops;
-    enum snug_status status = SNUG_OK;
-    if (ops == NULL || r.rate == NULL || r.copy_of == NULL)
-        status = snug_fail(env->err, SNUG_NO_MEMORY, "regularize: no memory for %d ops",
-                           2 * prog->n_ops);
-    if (status == SNUG_OK) {
-        mark_dropped(&r);
-        status = place_sites(&r, ops, &n_ops);
-    }
-    if (status == SNUG_OK && r.n_sites == 0)
-        status = snug_fail(env->err, SNUG_UNSUPPORTED,
-                           "--dropout: %s has no place for it; it goes after embeddings, on "
-                           "attention, at the end of residual branches and after the activations "
-                           "of linear layers",
-                           prog->name);
-    if (status == SNUG_OK)
-        program_set_ops(prog, ops, n_ops);
-    else
-        free(ops);
-    return status;
+    if (r.rate == NULL || r.copy_of == NULL)
+        return snug_fail(env->err, SNUG_NO_MEMORY, "regularize: no memory for %d tensors",
+                         prog->n_tensors);
+    mark_dropped(&r);
+    return rewriter_finish(&r.rw, place_sites(&r));
 }
 
 static enum snug_status smooth_labels(struct program *prog, struct pass_env *env)
@@ -138,7 +122,7 @@ static enum snug_status smooth_labels(struct program *prog, struct pass_env *env
     int n_losses = 0;
     for (int i = 0; i < prog->n_ops; i++)
         if (kind_reads(prog->ops[i].kind, smoothing)) {
-            attrs_of(&prog->ops[i], loss)->smoothing = env->label_smoothing;
+            attrs_of(&prog->ops[i], loss)->smoothing = env->config.label_smoothing;
             n_losses++;
         }
     if (n_losses == 0)
@@ -153,7 +137,7 @@ enum snug_status pass_regularize(struct program *prog, struct pass_env *env)
 {
     if (prog->n_ops == 0) /* model states only */
         return SNUG_OK;
-    if (dropout_is_any(&env->dropout))
+    if (dropout_is_any(&env->config.dropout))
         TRY(add_dropout(prog, env));
-    return env->label_smoothing > 0 ? smooth_labels(prog, env) : SNUG_OK;
+    return env->config.label_smoothing > 0 ? smooth_labels(prog, env) : SNUG_OK;
 }

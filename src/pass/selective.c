@@ -64,9 +64,10 @@ static enum snug_status play_init(struct play *p, const struct halves *h)
                          h->prog->n_ops);
     for (int i = 0; i < h->n_tensors; i++)
         p->first[i] = p->last[i] = -1;
-    for (int i = 0; i < h->prog->n_ops && h->env->choose_kernel != NULL; i++)
-        p->work_bytes[i] = (int64_t)h->env->choose_kernel(h->env->device, h->prog, &h->prog->ops[i])
-                               .workspace_bytes;
+    for (int i = 0; i < h->prog->n_ops && h->env->device.choose_kernel != NULL; i++)
+        p->work_bytes[i] =
+            (int64_t)h->env->device.choose_kernel(h->env->device.handle, h->prog, &h->prog->ops[i])
+                .workspace_bytes;
     return SNUG_OK;
 }
 
@@ -317,7 +318,7 @@ enum snug_status selective_chain(const struct halves *h, struct chain *chain)
         blocks[i].input = input == TENSOR_NONE ? 0 : tensor_bytes(h->prog, input);
         /* with several micro-batches all gradients are there from the start; used up in backward,
          * they do not stay */
-        bool adds_up = h->env->n_micro == 1 && !h->env->in_backward;
+        bool adds_up = h->env->config.n_micro == 1 && !h->env->config.in_backward;
         blocks[i].gradient = adds_up ? gradient_bytes(h, i) : 0;
         TRY(price_forward(&play, i, delta, &blocks[i]));
         TRY(list_options(&play, i, i == h->blocks.n - 1, delta, &blocks[i]));

@@ -18,7 +18,6 @@
  */
 #include "base/quant_map.h"
 #include "optim/optim.h"
-#include "pass/autodiff.h"
 #include "pass/shard.h"
 
 #include <stdlib.h>
@@ -52,11 +51,9 @@ static enum snug_status find_weights(struct sharding *s)
         s->of_weight[i] = s->of_grad[i] = -1;
     for (int i = 0; i < prog->n_tensors; i++) {
         const struct tensor *t = &prog->tensors[i];
-        tensor_id grad = TENSOR_NONE;
-        if (s->env->train)
-            TRY(autodiff_gradient_of(prog, s->env, i, &grad));
+        tensor_id grad = program_linked(prog, i, LINK_gradient);
         bool has_grad = grad != TENSOR_NONE;
-        if (t->role != ROLE_parameter || t->frozen || (s->env->train && !has_grad))
+        if (t->role != ROLE_parameter || t->frozen || (s->env->config.train && !has_grad))
             continue;
         s->weights[s->n_weights] = (struct shared_weight){.weight = i,
                                                           .grad = grad,
@@ -146,7 +143,7 @@ static int most_of(const int64_t *loads, int n)
 static int64_t load_of(const struct sharding *s, const struct shared_weight *w, int rank)
 {
     int64_t n = shape_elems(&w->shape);
-    int64_t count = cut_of(w->cut, n, s->env->ranks.n_ranks, rank).count;
+    int64_t count = cut_of(w->cut, n, s->env->config.ranks.n_ranks, rank).count;
     int64_t width = (int64_t)dtype_bytes(s->prog->tensors[w->weight].dtype);
     return count == n ? w->state_bytes + 2 * width * n : count * (w->state_bytes / n + 2 * width);
 }
@@ -154,38 +151,38 @@ static int64_t load_of(const struct sharding *s, const struct shared_weight *w, 
 /* rank -1: that of the rank that has most, and which others may have more at the peak. */
 static enum snug_status cut_all(struct sharding *s)
 {
-    struct rank_place *ranks = &s->env->ranks;
+    const struct rank_place *ranks = &s->env->config.ranks;
+    int *rank_made = &s->env->results.rank;
     int64_t *loads = arena_zeros(s->env->scratch, (size_t)ranks->n_ranks, sizeof *loads);
     if (loads == NULL)
         return shard_no_memory(s);
     for (int i = 0; i < s->n_weights; i++) {
         struct shared_weight *w = &s->weights[i];
-        w->cut = (struct cut){.unit = w->has_quants ? quant_block_elems(s->env->state_bits) : 1,
-                              .owner = ranks->parallel == PARALLEL_ps ? 0
-                                       : w->is_elementwise            ? CUT_OVER_ALL
-                                                           : least_of(loads, ranks->n_ranks)};
+        w->cut =
+            (struct cut){.unit = w->has_quants ? quant_block_elems(s->env->config.state_bits) : 1,
+                         .owner = ranks->parallel == PARALLEL_ps ? 0
+                                  : w->is_elementwise            ? CUT_OVER_ALL
+                                                                 : least_of(loads, ranks->n_ranks)};
         for (int rank = 0; rank < ranks->n_ranks; rank++)
             loads[rank] += load_of(s, w, rank);
     }
     if (ranks->rank < 0 && shards_updates(s->env))
         TRY(shard_find_kinds(s, loads));
-    if (ranks->rank < 0)
-        ranks->rank = most_of(loads, ranks->n_ranks);
+    *rank_made = ranks->rank < 0 ? most_of(loads, ranks->n_ranks) : ranks->rank;
     for (int i = 0; i < s->n_weights; i++)
         s->weights[i].own = cut_of(s->weights[i].cut, shape_elems(&s->weights[i].shape),
-                                   ranks->n_ranks, ranks->rank);
+                                   ranks->n_ranks, *rank_made);
     return SNUG_OK;
 }
 
 /* A program beside a run finds the weights as the run has cut them. */
 static enum snug_status cut_as_run(struct sharding *s)
 {
-    const struct program *run = s->env->run;
+    const struct program *run = s->env->config.run;
     for (int i = 0; i < s->n_weights; i++) {
         struct shared_weight *w = &s->weights[i];
         const char *weight = s->prog->tensors[w->weight].name;
-        char *name = arena_format(s->env->scratch, "gathered.%s", weight);
-        tensor_id gathered = name == NULL ? TENSOR_NONE : program_find(run, name);
+        tensor_id gathered = program_linked(run, program_find(run, weight), LINK_gathered);
         const struct op *found = NULL;
         for (int k = 0; k < run->n_ops && found == NULL; k++)
             for (int o = 0; run->ops[k].kind == OP_all_gather && o < run->ops[k].n_out; o++)
@@ -194,7 +191,8 @@ static enum snug_status cut_as_run(struct sharding *s)
         if (gathered == TENSOR_NONE || found == NULL)
             return snug_fail(s->env->err, SNUG_BAD_PROGRAM, "shard: the run has no \"%s\"", weight);
         w->cut = collective_cut(found);
-        w->own = cut_of(w->cut, shape_elems(&w->shape), s->env->ranks.n_ranks, s->env->ranks.rank);
+        w->own = cut_of(w->cut, shape_elems(&w->shape), s->env->config.ranks.n_ranks,
+                        s->env->config.ranks.rank);
     }
     return SNUG_OK;
 }
@@ -210,12 +208,13 @@ static enum snug_status refuse(const struct pass_env *env, const char *what, con
 static enum snug_status check(const struct pass_env *env)
 {
     bool shards = shards_updates(env);
-    if (shards && (env->optimizer->average != AVERAGE_none || env->optimizer->emit_all != NULL))
+    if (shards &&
+        (env->config.optimizer->average != AVERAGE_none || env->config.optimizer->emit_all != NULL))
         return snug_fail(env->err, SNUG_UNSUPPORTED,
                          "--optimizer %s needs the states of all weights on every rank: use "
                          "--parallel ddp with --zero 0",
-                         env->optimizer->name);
-    if (env->ranks.zero == 3 && env->lora_rank > 0)
+                         env->config.optimizer->name);
+    if (env->config.ranks.zero == 3 && env->config.lora_rank > 0)
         return refuse(env, "--zero 3 with --lora", ": what is frozen is whole; use --zero 2");
     return SNUG_OK;
 }
@@ -225,9 +224,9 @@ static void cut_states_alone(struct sharding *s)
 {
     for (int i = 0; i < s->n_weights; i++) {
         const struct shared_weight *w = &s->weights[i];
-        if (s->env->ranks.zero >= 2)
+        if (s->env->config.ranks.zero >= 2)
             shard_in_place(s, w->grad, w->own.from, w->own.count);
-        if (s->env->ranks.zero == 3)
+        if (s->env->config.ranks.zero == 3)
             shard_in_place(s, w->weight, w->own.from, w->own.count);
     }
 }
@@ -241,11 +240,9 @@ static enum snug_status shard_states_alone(struct sharding *s)
     if (!shards_updates(s->env))
         return SNUG_OK;
     cut_states_alone(s);
-    TRY(shard_end(s));
-    free(s->list.ops); /* it names pieces of what is not there: the tensors are what counts */
-    s->list = (struct op_list){0};
+    TRY(shard_end(s)); /* its ops name pieces of what is not there: the tensors are what counts */
     memset(gone, 1, (size_t)prog->n_ops * sizeof *gone);
-    program_remove_ops(prog, gone);
+    rewriter_drop(prog, gone);
     return SNUG_OK;
 }
 
@@ -253,22 +250,19 @@ static enum snug_status shard_training(struct sharding *s)
 {
     struct program *prog = s->prog;
     int n_tensors = prog->n_tensors;
-    if (s->env->ranks.zero == 3)
+    if (s->env->config.ranks.zero == 3)
         TRY(shard_gather(s));
     TRY(grow_tables(s, n_tensors));
     TRY(shard_gradients(s));
-    int body_end = s->list.n_ops;
+    rewriter_open(&s->rw, SECTION_after);
     TRY(shard_end(s));
-    program_set_ops(prog, s->list.ops, s->list.n_ops);
-    s->list = (struct op_list){0};
-    prog->body_end = body_end;
-    return SNUG_OK;
+    return rewriter_finish(&s->rw, SNUG_OK);
 }
 
 static enum snug_status run(struct sharding *s)
 {
     TRY(find_weights(s));
-    if (!s->env->train) {
+    if (!s->env->config.train) {
         TRY(cut_as_run(s));
         return shard_gather(s);
     }
@@ -279,13 +273,16 @@ static enum snug_status run(struct sharding *s)
 
 enum snug_status pass_shard(struct program *prog, struct pass_env *env)
 {
-    struct sharding s = {.prog = prog, .env = env, .under_way = {TENSOR_NONE, TENSOR_NONE}};
-    if (env->train)
+    struct sharding s = {.prog = prog,
+                         .env = env,
+                         .rw = rewriter_begin(prog, "shard", env->err),
+                         .under_way = {TENSOR_NONE, TENSOR_NONE}};
+    if (env->config.train)
         TRY(check(env));
-    else if (env->ranks.zero < 3 || env->run == NULL || env->averages_only)
+    else if (env->config.ranks.zero < 3 || env->config.run == NULL || env->config.averages_only)
         return SNUG_OK; /* every rank has the weights */
     enum snug_status status = run(&s);
-    free(s.list.ops);
+    rewriter_free(&s.rw);
     free(s.buckets);
     return status;
 }

@@ -5,8 +5,8 @@
 #define SNUG_PASS_SHARD_H
 
 #include "ir/collective_options.h"
-#include "pass/op_list.h"
 #include "pass/pass.h"
+#include "pass/rewriter.h"
 
 struct shared_weight {
     tensor_id weight, grad;
@@ -28,8 +28,8 @@ struct sharding {
     struct shared_weight *weights;
     int n_weights;
     int *of_weight, *of_grad; /* per tensor: index of the weight, -1: none */
-    struct op_list list;      /* the new one */
-    struct bucket *buckets;   /* that are being filled */
+    struct rewriter rw;
+    struct bucket *buckets; /* that are being filled */
     int n_buckets, bucket_capacity;
     tensor_id under_way[2]; /* results of the last collectives into pieces, the oldest first */
 };
@@ -39,21 +39,16 @@ static inline enum snug_status shard_no_memory(const struct sharding *s)
     return snug_fail(s->env->err, SNUG_NO_MEMORY, "shard: out of memory");
 }
 
-static inline enum snug_status shard_append(struct sharding *s, const struct op *op)
-{
-    return op_list_append(&s->list, op, "shard", s->env->err);
-}
-
 /* Are the updates of a weight made by the rank that has it, and not by all? */
 static inline bool shards_updates(const struct pass_env *env)
 {
-    return env->ranks.zero >= 1 || env->ranks.parallel == PARALLEL_ps;
+    return env->config.ranks.zero >= 1 || env->config.ranks.parallel == PARALLEL_ps;
 }
 
 /* shard.c: a tensor that is this rank's range of `id`, in its place. */
 void shard_in_place(struct sharding *s, tensor_id id, int64_t from, int64_t count);
 
-/* shard_kinds.c: sets env->rank_kinds; loads: about how many bytes each rank has. */
+/* shard_kinds.c: sets results.rank_kinds; loads: about how many bytes each rank has. */
 enum snug_status shard_find_kinds(struct sharding *s, const int64_t *loads);
 
 /* shard_buckets.c: ops that collective several tensors at once.  Tensors go into the bucket of their like;

@@ -20,19 +20,20 @@ static bool is_alike(const struct sharding *s, const struct op *a, const struct 
 static struct op one_collective(const struct sharding *s, enum op_kind kind, tensor_id in,
                                 tensor_id out, struct cut cut)
 {
-    enum collective_group group = s->env->ranks.n_stages > 1 ? GROUP_STAGE : GROUP_ALL;
-    return op_of_two(kind, collective_attrs(s->env->ranks.n_ranks, cut, group), in, out);
+    enum collective_group group = s->env->config.ranks.n_stages > 1 ? GROUP_STAGE : GROUP_ALL;
+    return op_make(kind, collective_attrs(s->env->config.ranks.n_ranks, cut, group), 1, &in, 1,
+                   &out);
 }
 
 /* At once, and over all stages. */
 enum snug_status shard_sum_over_all(struct sharding *s, tensor_id id)
 {
-    const struct rank_place *ranks = &s->env->ranks;
+    const struct rank_place *ranks = &s->env->config.ranks;
     struct cut over_all = {.unit = 1, .owner = CUT_OVER_ALL};
     struct op op = one_collective(s, OP_all_reduce, id, id, over_all);
     int n_stages = ranks->n_stages > 1 ? ranks->n_stages : 1;
     op.attrs = collective_attrs(rank_at(ranks, n_stages, 0), over_all, GROUP_ALL);
-    return shard_append(s, &op);
+    return rewriter_add(&s->rw, &op);
 }
 
 static enum snug_status add_bucket(struct sharding *s, const struct op *op, struct bucket **bucket)
@@ -59,15 +60,14 @@ static tensor_id first_result(const struct op *op)
  * at most, so that no more than two buckets of whole gradients are alive. */
 static enum snug_status append_collective(struct sharding *s, const struct op *op)
 {
-    struct op settle =
-        one_collective(s, OP_wait_copy, s->under_way[0], TENSOR_NONE, collective_cut(op));
-    TRY(shard_append(s, op));
+    tensor_id nothing = TENSOR_NONE;
+    struct op settle = op_make(OP_wait_copy, ATTRS(), 1, &s->under_way[0], 1, &nothing);
+    TRY(rewriter_add(&s->rw, op));
     if (op->kind != OP_reduce_scatter || op->out[0] == op->in[0])
         return SNUG_OK;
-    settle.attrs = ATTRS();
     settle.in_last = op->in_last;
     if (settle.in[0] != TENSOR_NONE)
-        TRY(shard_append(s, &settle));
+        TRY(rewriter_add(&s->rw, &settle));
     s->under_way[0] = s->under_way[1];
     s->under_way[1] = first_result(op);
     return SNUG_OK;

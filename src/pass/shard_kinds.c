@@ -33,7 +33,8 @@ static uint64_t hash_rank(const struct sharding *s, int rank, struct kind *kind)
     kind->sizes = 1;
     for (int i = 0; i < s->n_weights; i++) {
         const struct shared_weight *w = &s->weights[i];
-        int64_t count = cut_of(w->cut, shape_elems(&w->shape), s->env->ranks.n_ranks, rank).count;
+        int64_t count =
+            cut_of(w->cut, shape_elems(&w->shape), s->env->config.ranks.n_ranks, rank).count;
         exact = add_to_hash(exact, count);
         for (int k = 0; count > 0 && k < w->shape.n_dims; k++)
             kind->sizes = add_to_hash(kind->sizes, w->shape.dim[k]);
@@ -72,7 +73,7 @@ static void drop_least(struct kind *kinds, int *n)
 
 enum snug_status shard_find_kinds(struct sharding *s, const int64_t *loads)
 {
-    int n_ranks = s->env->ranks.n_ranks, n = 0;
+    int n_ranks = s->env->config.ranks.n_ranks, n = 0;
     struct kind *kinds = arena_zeros(s->env->scratch, (size_t)n_ranks, sizeof *kinds);
     uint64_t *seen = arena_zeros(s->env->scratch, (size_t)n_ranks, sizeof *seen);
     if (kinds == NULL || seen == NULL)
@@ -90,8 +91,8 @@ enum snug_status shard_find_kinds(struct sharding *s, const int64_t *loads)
         n = join_layers(kinds, n);
     while (n > RANK_KINDS_MAX)
         drop_least(kinds, &n);
-    s->env->n_rank_kinds = n;
+    s->env->results.n_rank_kinds = n;
     for (int i = 0; i < n; i++)
-        s->env->rank_kinds[i] = kinds[i].rank;
+        s->env->results.rank_kinds[i] = kinds[i].rank;
     return SNUG_OK;
 }

@@ -26,7 +26,7 @@
 
 static bool keeps_pieces(const struct pass_env *env)
 {
-    return env->ranks.zero >= 2;
+    return env->config.ranks.zero >= 2;
 }
 
 static int weight_written(const struct sharding *s, const struct op *op, int k)
@@ -116,7 +116,7 @@ static enum snug_status put_gradient(struct sharding *s, const struct shared_wei
 {
     bool in_last = s->prog->n_repeat > 1 && !w->each_micro;
     struct cut over_all = {.unit = 1, .owner = CUT_OVER_ALL};
-    if (s->env->ranks.n_ranks < 2 && !s->env->ranks.collectives_alone)
+    if (s->env->config.ranks.n_ranks < 2 && !s->env->config.ranks.collectives_alone)
         return SNUG_OK; /* the others have other stages */
     if (!shards_updates(s->env))
         return bucket_put(s, OP_all_reduce, w->grad, w->grad, over_all, ACC_no, in_last);
@@ -133,7 +133,7 @@ enum snug_status shard_gradients(struct sharding *s)
     for (int i = 0; i < s->n_weights; i++)
         TRY(add_gradient_piece(s, &s->weights[i]));
     for (int i = 0; i < end; i++) {
-        TRY(shard_append(s, &prog->ops[i]));
+        TRY(rewriter_copy(&s->rw, i));
         for (int k = 0; k < prog->ops[i].n_out; k++) {
             int weight = weight_written(s, &prog->ops[i], k);
             if (weight >= 0 && s->weights[weight].complete == i)
@@ -159,7 +159,7 @@ static enum snug_status append_part_of_norm(struct sharding *s, const struct op 
         op.kind = OP_clear;
         op.n_in = 0;
     }
-    return shard_append(s, &op);
+    return rewriter_add(&s->rw, &op);
 }
 
 /* What belongs to elements [from, from + count) of the weight, of operand k of an update. */
@@ -196,13 +196,13 @@ static enum snug_status append_update(struct sharding *s, const struct op *old,
                                            : op.in[k];
     for (int k = 0; k < op.n_out; k++)
         op.out[k] = op.out[k] == w->weight ? w->weight_piece : op.out[k];
-    return shard_append(s, &op);
+    return rewriter_add(&s->rw, &op);
 }
 
 /* The weights are whole on every rank, and have changed in parts. */
 static enum snug_status append_gather(struct sharding *s, const struct shared_weight *w)
 {
-    bool stays_sharded = s->env->ranks.zero == 3;
+    bool stays_sharded = s->env->config.ranks.zero == 3;
     return stays_sharded
                ? SNUG_OK
                : bucket_put(s, OP_all_gather, w->weight, w->weight, w->cut, ACC_no, false);
@@ -210,7 +210,7 @@ static enum snug_status append_gather(struct sharding *s, const struct shared_we
 
 static enum snug_status add_weight_pieces(struct sharding *s)
 {
-    for (int i = 0; i < s->n_weights && s->env->ranks.zero != 3; i++)
+    for (int i = 0; i < s->n_weights && s->env->config.ranks.zero != 3; i++)
         TRY(add_view(s, &s->weights[i], s->weights[i].weight, &s->weights[i].weight_piece));
     return SNUG_OK;
 }
@@ -221,10 +221,10 @@ static enum snug_status drop_unused_states(struct sharding *s)
     bool *used = arena_zeros(s->env->scratch, (size_t)s->prog->n_tensors + 1, sizeof *used);
     if (used == NULL)
         return shard_no_memory(s);
-    for (int i = 0; i < s->list.n_ops; i++)
-        for (int k = 0; k < s->list.ops[i].n_in; k++)
-            if (s->list.ops[i].in[k] != TENSOR_NONE)
-                used[tensor_root(s->prog, s->list.ops[i].in[k])] = true;
+    for (int i = 0; i < s->rw.n_ops; i++)
+        for (int k = 0; k < s->rw.ops[i].n_in; k++)
+            if (s->rw.ops[i].in[k] != TENSOR_NONE)
+                used[tensor_root(s->prog, s->rw.ops[i].in[k])] = true;
     for (int i = 0; i < s->prog->n_tensors; i++)
         if (s->prog->tensors[i].role == ROLE_optimizer && !used[i])
             s->prog->tensors[i].persistent = false;
@@ -250,7 +250,7 @@ static enum snug_status append_end_op(struct sharding *s, const struct op *op, i
         return append_part_of_norm(s, op);
     if (op->kind == OP_grad_norm)
         TRY(sum_in_place(s, op->in[0]));
-    return *weight < 0 ? shard_append(s, op) : append_update(s, op, &s->weights[*weight]);
+    return *weight < 0 ? rewriter_add(&s->rw, op) : append_update(s, op, &s->weights[*weight]);
 }
 
 enum snug_status shard_end(struct sharding *s)
@@ -271,7 +271,7 @@ enum snug_status shard_end(struct sharding *s)
         else if (op.kind == OP_grad_norm && sum_in_place(s, op.in[0]) != SNUG_OK)
             return shard_no_memory(s);
         else
-            TRY(shard_append(s, &op));
+            TRY(rewriter_add(&s->rw, &op));
     }
     if (weight >= 0 && has_loss)
         TRY(append_gather(s, &s->weights[weight]));

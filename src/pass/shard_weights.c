@@ -99,6 +99,7 @@ static enum snug_status use_weight(struct visits *v, int weight, tensor_id *gath
     if (t.name == NULL)
         return shard_no_memory(s);
     TRY(program_add_tensor(s->prog, &t, gathered, s->env->err));
+    program_link(s->prog, *gathered, LINK_gathered, w->weight);
     v->in_visit[weight] = v->n_used;
     v->used[v->n_used] = weight;
     v->gathered[v->n_used++] = *gathered;
@@ -145,21 +146,18 @@ static enum snug_status append_gather(struct visits *v, int visit)
 static enum snug_status append_all(struct visits *v)
 {
     struct program *prog = v->s->prog;
-    int at = 0, body_begin = prog->body_begin, body_end = prog->body_end;
+    int at = 0;
     for (int i = 0; i < prog->n_ops; i++) {
+        rewriter_reach(&v->s->rw, i);
         if (at < v->n_visits && v->visits[at].first == i) {
             if (at == 0)
                 TRY(append_gather(v, 0));
             TRY(append_gather(v, ++at));
         }
-        if (i == prog->body_end)
-            body_end = v->s->list.n_ops;
-        TRY(shard_append(v->s, &prog->ops[i]));
+        TRY(rewriter_copy(&v->s->rw, i));
     }
-    prog->body_begin = body_begin;
-    prog->body_end = prog->body_end == prog->n_ops ? v->s->list.n_ops : body_end;
-    program_set_ops(prog, v->s->list.ops, v->s->list.n_ops);
-    v->s->list = (struct op_list){0};
+    TRY(rewriter_finish(&v->s->rw, SNUG_OK));
+    v->s->rw = rewriter_begin(prog, "shard", v->s->env->err); /* gradients come next */
     return SNUG_OK;
 }
 

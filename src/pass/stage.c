@@ -18,17 +18,17 @@
  *
  * Model states alone (psi:N) have no layers: every stage has a part of each tensor.
  *
- * needs: a forward program; nothing of what recipe_check refuses    keeps: ids    breaks: nothing    leaves: env->cut, env->whole, env->at_ends
+ * needs: a forward program; nothing of what recipe_check refuses    keeps: ids
+ * breaks: nothing    leaves: results.cut, whole, at_ends
  * cost:  O(ops + blocks^2 x stages)
  */
 #include "base/cut.h"
 #include "ir/collective_options.h"
 #include "pass/blocks.h"
-#include "pass/op_list.h"
 #include "pass/pass.h"
+#include "pass/rewriter.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 struct staging {
     struct program *prog;
@@ -36,7 +36,7 @@ struct staging {
     struct blocks blocks;
     double *seconds; /* of the blocks before each, together */
     int begin, end;  /* ops of this stage */
-    struct op_list list;
+    struct rewriter rw;
 };
 
 static enum snug_status no_memory(const struct pass_env *env)
@@ -54,7 +54,8 @@ static enum snug_status add_up_seconds(struct staging *s)
     for (int b = 0; b < s->blocks.n; b++) {
         s->seconds[b + 1] = s->seconds[b];
         for (int i = s->blocks.list[b].begin; i < s->blocks.list[b].end; i++)
-            s->seconds[b + 1] += s->env->op_seconds(s->env->device, s->prog, &s->prog->ops[i]);
+            s->seconds[b + 1] +=
+                s->env->device.op_seconds(s->env->device.handle, s->prog, &s->prog->ops[i]);
     }
     return SNUG_OK;
 }
@@ -63,7 +64,7 @@ static enum snug_status add_up_seconds(struct staging *s)
  * with which the last of them begins. */
 static enum snug_status find_cut(struct staging *s)
 {
-    int n = s->blocks.n, n_stages = s->env->ranks.n_stages;
+    int n = s->blocks.n, n_stages = s->env->config.ranks.n_stages;
     size_t row = (size_t)n + 1;
     double *best = arena_zeros(s->env->scratch, row * (size_t)n_stages, sizeof *best);
     int *first = arena_zeros(s->env->scratch, row * (size_t)n_stages, sizeof *first);
@@ -84,7 +85,7 @@ static enum snug_status find_cut(struct staging *s)
                 }
             }
         }
-    struct stage_cut *cut = s->env->cut;
+    struct stage_cut *cut = s->env->results.cut;
     cut->n_stages = n_stages;
     cut->begin[n_stages] = n;
     for (int k = n_stages - 1; k >= 0; k--)
@@ -94,8 +95,8 @@ static enum snug_status find_cut(struct staging *s)
 
 static void find_slowest(struct staging *s)
 {
-    struct stage_cut *cut = s->env->cut;
-    int stage = s->env->ranks.stage;
+    struct stage_cut *cut = s->env->results.cut;
+    int stage = s->env->config.ranks.stage;
     double own = s->seconds[cut->begin[stage + 1]] - s->seconds[cut->begin[stage]], most = own;
     for (int k = 0; k < cut->n_stages; k++)
         most = fmax(most, s->seconds[cut->begin[k + 1]] - s->seconds[cut->begin[k]]);
@@ -133,7 +134,7 @@ static void join_weightless(struct staging *s)
 static enum snug_status choose_blocks(struct staging *s)
 {
     const struct pass_env *env = s->env;
-    int n_stages = env->ranks.n_stages;
+    int n_stages = env->config.ranks.n_stages;
     TRY(blocks_find(s->prog, s->prog->n_ops, env->scratch, &s->blocks, env->err));
     join_weightless(s);
     if (n_stages > s->blocks.n)
@@ -141,15 +142,15 @@ static enum snug_status choose_blocks(struct staging *s)
                          "--stages %d: %s has %d blocks to share out; take at most so many stages",
                          n_stages, s->prog->name, s->blocks.n);
     TRY(add_up_seconds(s));
-    if (env->cut->n_stages == 0)
+    if (env->results.cut->n_stages == 0)
         TRY(find_cut(s));
-    if (env->cut->begin[n_stages] != s->blocks.n)
+    if (env->results.cut->begin[n_stages] != s->blocks.n)
         return snug_fail(env->err, SNUG_BAD_PROGRAM, "stage: %s has %d blocks, its run %d",
-                         s->prog->name, s->blocks.n, env->cut->begin[n_stages]);
+                         s->prog->name, s->blocks.n, env->results.cut->begin[n_stages]);
     find_slowest(s);
-    s->begin = s->blocks.list[env->cut->begin[env->ranks.stage]].begin;
-    s->end = s->blocks.list[env->cut->begin[env->ranks.stage + 1] - 1].end;
-    env->cut->last_begin = s->blocks.list[env->cut->begin[n_stages - 1]].begin;
+    s->begin = s->blocks.list[env->results.cut->begin[env->config.ranks.stage]].begin;
+    s->end = s->blocks.list[env->results.cut->begin[env->config.ranks.stage + 1] - 1].end;
+    env->results.cut->last_begin = s->blocks.list[env->results.cut->begin[n_stages - 1]].begin;
     return SNUG_OK;
 }
 
@@ -157,18 +158,18 @@ static enum snug_status choose_blocks(struct staging *s)
 
 static bool is_first(const struct staging *s)
 {
-    return s->env->ranks.stage == 0;
+    return s->env->config.ranks.stage == 0;
 }
 
 static bool is_last(const struct staging *s)
 {
-    return s->env->ranks.stage == s->env->ranks.n_stages - 1;
+    return s->env->config.ranks.stage == s->env->config.ranks.n_stages - 1;
 }
 
 static int stage_of_op(const struct staging *s, int op)
 {
     int stage = 0;
-    while (s->blocks.list[s->env->cut->begin[stage + 1] - 1].end <= op)
+    while (s->blocks.list[s->env->results.cut->begin[stage + 1] - 1].end <= op)
         stage++;
     return stage;
 }
@@ -190,7 +191,7 @@ static enum snug_status find_readers(struct staging *s, int *first, int *last)
             if (id == TENSOR_NONE || !is_of_model(&s->prog->tensors[id]))
                 continue;
             bool is_new = first[id] < 0 || last[id] == stage;
-            if (!is_new && (first[id] != 0 || stage != s->env->ranks.n_stages - 1))
+            if (!is_new && (first[id] != 0 || stage != s->env->config.ranks.n_stages - 1))
                 return snug_fail(s->env->err, SNUG_UNSUPPORTED,
                                  "\"%s\" is read by stages %d and %d: only the first and the last "
                                  "stage can share a weight",
@@ -207,16 +208,16 @@ static enum snug_status share_weights(struct staging *s)
     size_t n = (size_t)s->prog->n_tensors + 1;
     int *first = arena_alloc(s->env->scratch, n * sizeof *first);
     int *last = arena_alloc(s->env->scratch, n * sizeof *last);
-    s->env->at_ends = arena_zeros(s->env->scratch, n, sizeof *s->env->at_ends);
-    s->env->n_whole = s->prog->n_tensors;
-    if (first == NULL || last == NULL || s->env->at_ends == NULL)
+    s->env->results.at_ends = arena_zeros(s->env->scratch, n, sizeof *s->env->results.at_ends);
+    s->env->results.n_whole = s->prog->n_tensors;
+    if (first == NULL || last == NULL || s->env->results.at_ends == NULL)
         return no_memory(s->env);
     TRY(find_readers(s, first, last));
-    int stage = s->env->ranks.stage;
+    int stage = s->env->config.ranks.stage;
     for (int t = 0; t < s->prog->n_tensors; t++) {
         if (!is_of_model(&s->prog->tensors[t]))
             continue;
-        s->env->at_ends[t] = first[t] != last[t];
+        s->env->results.at_ends[t] = first[t] != last[t];
         if (first[t] != stage && last[t] != stage)
             s->prog->tensors[t].persistent = false;
     }
@@ -228,13 +229,13 @@ static enum snug_status share_weights(struct staging *s)
 static enum snug_status append(struct staging *s, enum op_kind kind, struct attrs attrs,
                                tensor_id in, tensor_id out)
 {
-    struct op op = op_of_two(kind, attrs, in, out);
-    return op_list_append(&s->list, &op, "stage", s->env->err);
+    struct op op = op_make(kind, attrs, in != TENSOR_NONE, &in, 1, &out);
+    return rewriter_add(&s->rw, &op);
 }
 
 static struct attrs peer(const struct staging *s, int stage)
 {
-    const struct rank_place *ranks = &s->env->ranks;
+    const struct rank_place *ranks = &s->env->config.ranks;
     return message_attrs(rank_at(ranks, stage, ranks->rank < 0 ? 0 : ranks->rank));
 }
 
@@ -250,11 +251,11 @@ static enum snug_status name_inputs(struct staging *s)
 /* In an evaluation of a run whose last stage has no table of its own (unroll.c), it comes from the first. */
 static enum snug_status bring_tables(struct staging *s)
 {
-    for (int t = 0; t < s->env->n_whole; t++) {
-        bool is_brought = s->env->at_ends[t] && !s->prog->tensors[t].frozen && !s->env->train &&
-                          s->env->pipeline == PIPELINE_pipedream;
+    for (int t = 0; t < s->env->results.n_whole; t++) {
+        bool is_brought = s->env->results.at_ends[t] && !s->prog->tensors[t].frozen &&
+                          !s->env->config.train && s->env->config.pipeline == PIPELINE_pipedream;
         if (is_brought && is_first(s)) {
-            TRY(append(s, OP_send, peer(s, s->env->ranks.n_stages - 1), t, TENSOR_NONE));
+            TRY(append(s, OP_send, peer(s, s->env->config.ranks.n_stages - 1), t, TENSOR_NONE));
             TRY(append(s, OP_sent, ATTRS(), t, TENSOR_NONE));
         }
         if (is_brought && is_last(s)) {
@@ -267,20 +268,20 @@ static enum snug_status bring_tables(struct staging *s)
 
 static enum snug_status make_ops(struct staging *s)
 {
-    const struct stage_cut *cut = s->env->cut;
-    int stage = s->env->ranks.stage;
+    const struct stage_cut *cut = s->env->results.cut;
+    int stage = s->env->config.ranks.stage;
     TRY(name_inputs(s));
     TRY(bring_tables(s));
     if (!is_first(s))
         TRY(append(s, OP_recv, peer(s, stage - 1), TENSOR_NONE,
                    s->blocks.list[cut->begin[stage]].input));
     for (int i = s->begin; i < s->end; i++)
-        TRY(op_list_append(&s->list, &s->prog->ops[i], "stage", s->env->err));
+        TRY(rewriter_copy(&s->rw, i));
     if (is_last(s))
         return SNUG_OK;
     tensor_id result = s->blocks.list[cut->begin[stage + 1]].input;
     TRY(append(s, OP_send, peer(s, stage + 1), result, TENSOR_NONE));
-    if (s->env->train)
+    if (s->env->config.train)
         return SNUG_OK;
     TRY(append(s, OP_sent, ATTRS(), result, TENSOR_NONE));
     return append(s, OP_clear, ATTRS(), TENSOR_NONE, s->prog->loss);
@@ -303,20 +304,14 @@ static void cut_states_alone(struct program *prog, const struct rank_place *rank
 
 enum snug_status pass_stage(struct program *prog, struct pass_env *env)
 {
-    struct staging s = {.prog = prog, .env = env};
+    struct staging s = {.prog = prog, .env = env, .rw = rewriter_begin(prog, "stage", env->err)};
     if (prog->n_ops == 0) {
-        cut_states_alone(prog, &env->ranks);
+        cut_states_alone(prog, &env->config.ranks);
         return SNUG_OK;
     }
-    if (env->whole != NULL)
-        TRY(program_copy(env->whole, prog, env->err));
+    if (env->results.whole != NULL)
+        TRY(program_copy(env->results.whole, prog, env->err));
     TRY(choose_blocks(&s));
     TRY(share_weights(&s));
-    enum snug_status status = make_ops(&s);
-    if (status != SNUG_OK) {
-        free(s.list.ops);
-        return status;
-    }
-    program_set_ops(prog, s.list.ops, s.list.n_ops);
-    return SNUG_OK;
+    return rewriter_finish(&s.rw, make_ops(&s));
 }

@@ -26,8 +26,8 @@
  * breaks: the shape of inputs, which hold all micro-batches    cost: O(ops x micro-batches)
  */
 #include "ir/collective_options.h"
-#include "pass/autodiff.h"
-#include "pass/op_list.h"
+#include "pass/pass.h"
+#include "pass/rewriter.h"
 
 #include <stdlib.h>
 
@@ -42,7 +42,7 @@ struct unrolling {
     tensor_id *own;       /* per micro-batch and old tensor: its own, TENSOR_NONE: not met yet */
     tensor_id leaving[2]; /* by direction: what was sent and is not settled */
     int micro;            /* that is being unrolled */
-    struct op_list list;
+    struct rewriter rw;
     /* PipeDream */
     bool *is_stashed;    /* per old tensor: a weight that B reads and updates change */
     tensor_id *versions; /* per number of updates and old tensor: the copy, TENSOR_NONE: none */
@@ -56,35 +56,30 @@ static enum snug_status no_memory(const struct unrolling *u)
 
 static bool is_async(const struct unrolling *u)
 {
-    return u->env->pipeline == PIPELINE_pipedream;
+    return u->env->config.pipeline == PIPELINE_pipedream;
 }
 
 static int stages_of(const struct unrolling *u)
 {
-    return u->env->ranks.n_stages > 1 ? u->env->ranks.n_stages : 1;
+    return u->env->config.ranks.n_stages > 1 ? u->env->config.ranks.n_stages : 1;
 }
 
 static bool is_first(const struct unrolling *u)
 {
-    return u->env->ranks.stage == 0;
+    return u->env->config.ranks.stage == 0;
 }
 
 static bool is_last(const struct unrolling *u)
 {
-    return u->env->ranks.stage == stages_of(u) - 1;
-}
-
-static enum snug_status append(struct unrolling *u, const struct op *op)
-{
-    return op_list_append(&u->list, op, "unroll", u->env->err);
+    return u->env->config.ranks.stage == stages_of(u) - 1;
 }
 
 static enum snug_status append_new(struct unrolling *u, enum op_kind kind, struct attrs attrs,
                                    tensor_id in, tensor_id out)
 {
-    struct op op = op_of_two(kind, attrs, in, out);
+    struct op op = op_make(kind, attrs, in != TENSOR_NONE, &in, 1, &out);
     op.micro = u->micro;
-    return append(u, &op);
+    return rewriter_add(&u->rw, &op);
 }
 
 /* ---- tensors of a micro-batch ---------------------------------------------------------------- */
@@ -159,8 +154,8 @@ static int last_with(const struct unrolling *u, int version)
 
 static bool is_lent(const struct unrolling *u, tensor_id id)
 {
-    return is_async(u) && stages_of(u) > 1 && id < u->env->n_whole && u->env->at_ends[id] &&
-           !u->prog->tensors[id].frozen;
+    return is_async(u) && stages_of(u) > 1 && id < u->env->results.n_whole &&
+           u->env->results.at_ends[id] && !u->prog->tensors[id].frozen;
 }
 
 static tensor_id *version_at(const struct unrolling *u, int version, tensor_id id)
@@ -203,7 +198,7 @@ static enum snug_status stash_weights(struct unrolling *u, int version)
 
 static int rank_of_end(const struct unrolling *u)
 {
-    return rank_at(&u->env->ranks, is_first(u) ? stages_of(u) - 1 : 0, 0);
+    return rank_at(&u->env->config.ranks, is_first(u) ? stages_of(u) - 1 : 0, 0);
 }
 
 /* Before F. */
@@ -228,8 +223,7 @@ static enum snug_status lend_table(struct unrolling *u, tensor_id id, int micro)
 static enum snug_status return_gradient(struct unrolling *u, tensor_id id, int micro)
 {
     struct attrs peer = message_attrs(rank_of_end(u));
-    tensor_id grad, own, other;
-    TRY(autodiff_gradient_of(u->prog, u->env, id, &grad));
+    tensor_id grad = program_linked(u->prog, id, LINK_gradient), own, other;
     TRY(own_tensor(u, micro, grad, &own));
     if (is_last(u))
         return append_new(u, OP_send, peer, own, TENSOR_NONE);
@@ -241,14 +235,13 @@ static enum snug_status return_gradient(struct unrolling *u, tensor_id id, int m
 
 static enum snug_status settle_lent(struct unrolling *u, tensor_id id, bool backward, int micro)
 {
-    tensor_id grad, own;
+    tensor_id own;
     int version = version_of(u, micro), before = micro - stages_of(u);
     if (is_first(u) && backward && last_with(u, version) == micro)
         return append_new(u, OP_sent, ATTRS(), *version_at(u, version, id), TENSOR_NONE);
     if (!is_last(u) || backward || before < 0)
         return SNUG_OK;
-    TRY(autodiff_gradient_of(u->prog, u->env, id, &grad));
-    TRY(own_tensor(u, before, grad, &own));
+    TRY(own_tensor(u, before, program_linked(u->prog, id, LINK_gradient), &own));
     return append_new(u, OP_sent, ATTRS(), own, TENSOR_NONE);
 }
 
@@ -298,12 +291,12 @@ static enum snug_status append_op(struct unrolling *u, int i, int micro)
         if (op.out[k] != TENSOR_NONE)
             TRY(own_tensor(u, micro, op.out[k], &op.out[k]));
     if (op.kind != OP_send)
-        return append(u, &op);
+        return rewriter_add(&u->rw, &op);
     int direction = backward ? BACKWARD : FORWARD;
     if (u->leaving[direction] != TENSOR_NONE)
         TRY(append_new(u, OP_sent, ATTRS(), u->leaving[direction], TENSOR_NONE));
     u->leaving[direction] = op.in[0];
-    return append(u, &op);
+    return rewriter_add(&u->rw, &op);
 }
 
 /* PipeDream: what else came after the body comes after each B. */
@@ -353,11 +346,10 @@ static enum snug_status settle_all(struct unrolling *u)
             TRY(append_new(u, OP_sent, ATTRS(), u->leaving[direction], TENSOR_NONE));
     for (int id = 0; id < u->n_tensors && is_last(u); id++)
         for (int micro = u->n_micro - stages_of(u); micro < u->n_micro && is_lent(u, id); micro++) {
-            tensor_id grad, own;
-            TRY(autodiff_gradient_of(u->prog, u->env, id, &grad));
+            tensor_id own;
             if (micro < 0)
                 continue;
-            TRY(own_tensor(u, micro, grad, &own));
+            TRY(own_tensor(u, micro, program_linked(u->prog, id, LINK_gradient), &own));
             TRY(append_new(u, OP_sent, ATTRS(), own, TENSOR_NONE));
         }
     return SNUG_OK;
@@ -367,11 +359,10 @@ static enum snug_status settle_all(struct unrolling *u)
 static enum snug_status sum_over_ends(struct unrolling *u)
 {
     struct cut over_all = {.unit = 1, .owner = CUT_OVER_ALL};
-    for (int id = 0; id < u->env->n_whole && !is_async(u); id++) {
-        tensor_id grad;
-        if (!u->env->at_ends[id] || (!is_first(u) && !is_last(u)))
+    for (int id = 0; id < u->env->results.n_whole && !is_async(u); id++) {
+        tensor_id grad = program_linked(u->prog, id, LINK_gradient);
+        if (!u->env->results.at_ends[id] || (!is_first(u) && !is_last(u)))
             continue;
-        TRY(autodiff_gradient_of(u->prog, u->env, id, &grad));
         if (grad != TENSOR_NONE)
             TRY(append_new(u, OP_all_reduce, collective_attrs(2, over_all, GROUP_ENDS), grad,
                            grad));
@@ -407,8 +398,8 @@ static int find_split(const struct unrolling *u)
 
 static int forwards_ahead(const struct unrolling *u)
 {
-    int in_flight = stages_of(u) - u->env->ranks.stage;
-    switch (u->env->pipeline) {
+    int in_flight = stages_of(u) - u->env->config.ranks.stage;
+    switch (u->env->config.pipeline) {
     case PIPELINE_gpipe:
         return u->n_micro;
     case PIPELINE_1f1b:
@@ -437,8 +428,8 @@ static enum snug_status init(struct unrolling *u)
         u->own[i] = u->versions[i] = TENSOR_NONE;
     u->split = find_split(u);
     u->n_ahead = forwards_ahead(u);
-    if (u->env->whole != NULL && u->env->n_whole == 0) /* else stage has */
-        TRY(program_copy(u->env->whole, u->prog, u->env->err));
+    if (u->env->results.whole != NULL && u->env->results.n_whole == 0) /* else stage has */
+        TRY(program_copy(u->env->results.whole, u->prog, u->env->err));
     widen_inputs(u);
     if (!is_async(u))
         return SNUG_OK;
@@ -461,13 +452,9 @@ static enum snug_status run(struct unrolling *u)
     TRY(settle_all(u));
     TRY(sum_over_ends(u));
     TRY(append_loss(u));
-    int body_end = u->list.n_ops;
+    rewriter_open(&u->rw, SECTION_after);
     for (int i = u->body_end; i < n_ops && !is_async(u); i++)
-        TRY(append(u, &u->prog->ops[i]));
-    program_set_ops(u->prog, u->list.ops, u->list.n_ops);
-    u->list = (struct op_list){0};
-    u->prog->body_end = body_end;
-    u->prog->n_repeat = 1;
+        TRY(rewriter_copy(&u->rw, i));
     return SNUG_OK;
 }
 
@@ -476,13 +463,15 @@ enum snug_status pass_unroll(struct program *prog, struct pass_env *env)
     struct unrolling u = {.prog = prog,
                           .env = env,
                           .n_tensors = prog->n_tensors,
-                          .n_micro = env->n_micro,
+                          .n_micro = env->config.n_micro,
                           .body_end = program_body_end(prog),
-                          .leaving = {TENSOR_NONE, TENSOR_NONE}};
+                          .leaving = {TENSOR_NONE, TENSOR_NONE},
+                          .rw = rewriter_begin(prog, "unroll", env->err)};
     if (prog->n_ops == 0 || prog->loss == TENSOR_NONE)
         return SNUG_OK; /* model states alone */
-    enum snug_status status = run(&u);
-    free(u.list.ops);
+    enum snug_status status = rewriter_finish(&u.rw, run(&u));
+    if (status == SNUG_OK)
+        prog->n_repeat = 1;
     free(u.own);
     free(u.versions);
     return status;

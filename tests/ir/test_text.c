@@ -38,6 +38,11 @@ static const struct {
      "init=normal:0.02\n"},
     {"a view above its base", "tensor v gradient f32 [2] view=b+4; tensor b gradient f32 [8]",
      "program \"\"\ntensor v gradient   f32  [2] view=b+4\ntensor b gradient   f32  [8]\n"},
+    {"a gradient above its weight",
+     "tensor g gradient f32 [2] gradient_of=w; tensor w parameter f32 [2]; "
+     "tensor m optimizer f32 [2] state_of=w init=zeros; tensor n optimizer f32 [2] master_of=_",
+     "program \"\"\ntensor g gradient   f32  [2] gradient_of=w\ntensor w parameter  f32  [2]\n"
+     "tensor m optimizer  f32  [2] init=zeros state_of=w\ntensor n optimizer  f32  [2]\n"},
     {"an op", XY "y = act x {act=gelu}",
      "program \"\"\ntensor x input      f32  [2 3]\ntensor y activation f32  [2 3]\n"
      "y = act x {act=gelu}\n"},
@@ -104,6 +109,12 @@ static const struct {
     {"unknown op", XY "\n\ny = gelux x", "line 3: unknown op \"gelux\""},
     {"undeclared operand", X "\ny = act x", "line 2: tensor \"y\" is not declared"},
     {"undeclared base", "tensor v input f32 [1] view=b+0", "tensor \"b\" is not declared"},
+    {"undeclared weight", "tensor g gradient f32 [1] gradient_of=w",
+     "tensor \"w\" is not declared"},
+    {"a link to itself", "tensor w parameter f32 [1] master_of=w",
+     "\"w\" cannot be linked to itself"},
+    {"an unknown link", "tensor g gradient f32 [1] child_of=g",
+     "gradient_of=TENSOR or another link"},
     {"undeclared loss", "loss l", "tensor \"l\" is not declared"},
     {"a kernel without a number", XY "y = act x kernel=v4", "the kernel"},
     {"undeclared workspace", XY "y = act x work=w", "tensor \"w\" is not declared"},
@@ -295,6 +306,11 @@ static void make_random(struct program *prog, uint64_t seed)
             prog->tensors[i].base = random_id(&dice, prog);
             prog->tensors[i].offset_elems = roll(&dice, 1000);
         }
+    for (int i = 0; i < prog->n_tensors; i++) {
+        tensor_id of = random_id(&dice, prog);
+        if (of != TENSOR_NONE && of != i)
+            program_link(prog, i, (enum tensor_link)(1 + roll(&dice, LINK_COUNT - 1)), of);
+    }
     for (int n = roll(&dice, 12); n > 0; n--)
         add_random_op(&dice, prog);
     prog->loss = random_id(&dice, prog);
@@ -344,6 +360,10 @@ static void assert_same_tensor(const struct tensor *a, const struct tensor *b)
     assert_memory_equal(&a->init_scale, &b->init_scale, sizeof a->init_scale);
     assert_true(shape_equal(&a->whole, &b->whole));
     assert_int_equal(a->whole_from, b->whole_from);
+    assert_int_equal(a->link, b->link);
+    assert_int_equal(a->of, b->of);
+    assert_int_equal(a->first_link, b->first_link);
+    assert_int_equal(a->next_link, b->next_link);
 }
 
 static void assert_same_program(const struct program *a, const struct program *b)
@@ -381,6 +401,50 @@ static void test_round_trip(void **state)
         program_free(&made);
         program_free(&read);
     }
+}
+
+/* ---- links ---------------------------------------------------------------------------------- */
+
+static void assert_linked(const struct program *prog, const char *of, enum tensor_link link,
+                          const char *expected)
+{
+    tensor_id id = program_linked(prog, program_find(prog, of), link);
+    assert_string_equal(id == TENSOR_NONE ? "none" : prog->tensors[id].name, expected);
+}
+
+static void test_links(void **state)
+{
+    (void)state;
+    struct snug_error err = {0};
+    struct program prog, copy;
+    tensor_id id;
+    assert_int_equal(program_parse("tensor w parameter f32 [2]; tensor v parameter f32 [2]\n"
+                                   "tensor m optimizer f32 [2] state_of=w\n"
+                                   "tensor s optimizer f32 [2]; tensor d gradient f32 [2]\n"
+                                   "tensor x optimizer f32 [2] master_of=w",
+                                   &prog, &err),
+                     SNUG_OK);
+    program_link(&prog, program_find(&prog, "d"), LINK_gradient, program_find(&prog, "w"));
+    program_link(&prog, program_find(&prog, "s"), LINK_state, program_find(&prog, "w"));
+    assert_linked(&prog, "w", LINK_gradient, "d");
+    assert_linked(&prog, "w", LINK_master, "x");
+    assert_linked(&prog, "w", LINK_state, "m"); /* the first by its id */
+    assert_linked(&prog, "w", LINK_gathered, "none");
+    assert_linked(&prog, "v", LINK_gradient, "none");
+    assert_int_equal(program_linked(&prog, TENSOR_NONE, LINK_state), TENSOR_NONE);
+    program_link(&prog, program_find(&prog, "m"), LINK_state, program_find(&prog, "v"));
+    assert_linked(&prog, "w", LINK_state, "s");
+    assert_linked(&prog, "v", LINK_state, "m");
+    struct tensor like = prog.tensors[program_find(&prog, "d")]; /* a copy is nobody's gradient */
+    assert_int_equal(program_add_tensor(&prog, &like, &id, &err), SNUG_OK);
+    assert_int_equal(prog.tensors[id].link, LINK_none);
+    program_link(&prog, program_find(&prog, "d"), LINK_none, TENSOR_NONE);
+    assert_linked(&prog, "w", LINK_gradient, "none");
+    assert_linked(&prog, "w", LINK_master, "x");
+    assert_int_equal(program_copy(&copy, &prog, &err), SNUG_OK);
+    assert_same_program(&prog, &copy);
+    program_free(&copy);
+    program_free(&prog);
 }
 
 /* ---- damage --------------------------------------------------------------------------------- */
@@ -514,9 +578,13 @@ static void test_broken_program_prints(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good_rows),          cmocka_unit_test(test_bad_rows),
-        cmocka_unit_test(test_round_trip),         cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_documented_program), cmocka_unit_test(test_broken_program_prints),
+        cmocka_unit_test(test_good_rows),
+        cmocka_unit_test(test_bad_rows),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_links),
+        cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_documented_program),
+        cmocka_unit_test(test_broken_program_prints),
     };
     return cmocka_run_group_tests_name("text form", tests, NULL, NULL);
 }

@@ -183,6 +183,14 @@ static void negative_offset(struct program *p)
     p->tensors[p->ops[0].out[0]].base = 0;
     p->tensors[p->ops[0].out[0]].offset_elems = -1;
 }
+static void link_out_of_range(struct program *p)
+{
+    p->tensors[0].link = LINK_gradient, p->tensors[0].of = p->n_tensors;
+}
+static void link_of_nothing(struct program *p)
+{
+    p->tensors[0].link = LINK_master;
+}
 static void input_out_of_range(struct program *p)
 {
     p->ops[0].in[0] = p->n_tensors;
@@ -242,6 +250,8 @@ static const struct {
     {"an empty dimension", empty_dim, "has a dimension below 1"},
     {"too many elements", huge_dim, "is larger than any machine"},
     {"base out of range", base_out_of_range, "is a view of nothing"},
+    {"a link out of range", link_out_of_range, "is linked to nothing"},
+    {"a link of no tensor", link_of_nothing, "is linked to nothing"},
     {"view before its base", negative_offset, "reaches beyond its base"},
     {"input out of range", input_out_of_range, "input id out of range"},
     {"input below range", input_below_range, "input id out of range"},

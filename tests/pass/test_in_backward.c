@@ -134,9 +134,9 @@ static void check_row(const struct row *row)
     text_add(&whole, "%s%s", declarations, row->text);
     struct pass_env env = {.scratch = &scratch,
                            .err = &err,
-                           .train = true,
-                           .in_backward = true,
-                           .optimizer = &optimizer_schedule_free_prodigy};
+                           .config.train = true,
+                           .config.in_backward = true,
+                           .config.optimizer = &optimizer_schedule_free_prodigy};
     if (program_parse(whole.data, &prog, &err) != SNUG_OK || program_verify(&prog, &err) != SNUG_OK)
         fail_msg("%s: %s", row->name, err.message);
     enum snug_status status = pass_in_backward(&prog, &env);
@@ -148,9 +148,9 @@ static void check_row(const struct row *row)
     if (!refused) {
         if (program_verify(&prog, &err) != SNUG_OK)
             fail_msg("%s: %s", row->name, err.message);
-        assert_int_equal(env.update_place, row->place);
+        assert_int_equal(env.results.update_place, row->place);
         assert_int_equal(prog.body_end, row->body_end);
-        assert_true((env.repeated_flops > 0) == (row->place == UPDATES_IN_SECOND));
+        assert_true((env.results.repeated_flops > 0) == (row->place == UPDATES_IN_SECOND));
     }
     free(got);
     text_free(&whole);

@@ -109,10 +109,10 @@ static void test_rows(void **state)
         struct program prog;
         struct pass_env env = {.scratch = &scratch,
                                .err = &err,
-                               .train = true,
-                               .lora_rank = rows[i].rank,
-                               .lora_on = rows[i].on,
-                               .lora_scale = 0.5};
+                               .config.train = true,
+                               .config.lora_rank = rows[i].rank,
+                               .config.lora_on = rows[i].on,
+                               .config.lora_scale = 0.5};
         parse(rows[i].ops, &prog);
         enum snug_status status = pass_lora(&prog, &env);
         char *ops = status == SNUG_OK ? ops_of(&prog) : strdup(err.message);
@@ -134,12 +134,12 @@ static void run_passes(const char *ops, enum lora_on on, int bits, struct progra
     struct snug_error err = {0};
     struct pass_env env = {.scratch = &scratch,
                            .err = &err,
-                           .train = true,
-                           .compute = DTYPE_f32,
-                           .lora_rank = 2,
-                           .lora_on = on,
-                           .lora_scale = 0.5,
-                           .base_bits = bits};
+                           .config.train = true,
+                           .config.compute = DTYPE_f32,
+                           .config.lora_rank = 2,
+                           .config.lora_on = on,
+                           .config.lora_scale = 0.5,
+                           .config.base_bits = bits};
     parse(ops, prog);
     if (pass_lora(prog, &env) != SNUG_OK || pass_autodiff(prog, &env) != SNUG_OK ||
         (bits != 0 && pass_dequantize(prog, &env) != SNUG_OK) ||

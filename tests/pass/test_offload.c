@@ -71,8 +71,10 @@ static void test_states(void **state)
         struct arena scratch = {0};
         struct text text = {0}, found = {0};
         struct program prog;
-        struct pass_env env = {
-            .scratch = &scratch, .err = &err, .train = true, .offload = OFFLOAD_states};
+        struct pass_env env = {.scratch = &scratch,
+                               .err = &err,
+                               .config.train = true,
+                               .config.offload = OFFLOAD_states};
         text_add(&text, "%s%s", declarations, rows[i].text);
         must(program_parse(text.data, &prog, &err), &err);
         must(pass_offload(&prog, &env), &err);

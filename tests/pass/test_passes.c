@@ -277,9 +277,10 @@ static const struct row rows[] = {
      "l1 = mse a, y; l2 = mse a, x; l = add l1, l2", "writes the loss but is no loss", NO},
     {"a loss of nothing that learns is refused", pass_autodiff,
      "loss l; a = act x; l = mse a, y", "does not depend on any parameter", NO},
-    {"a taken name is refused", pass_autodiff,
+    {"a name that is taken", pass_autodiff,
      "loss l; tensor d.w activation f32 [2 4]; d.w = linear x, w; l = mse d.w, y",
-     "\"d.w\" is taken", NO},
+     "d.w = linear x, w; l = mse d.w, y; d.d.w = mse_grad d.w, y, s; "
+     "d.w.2 = linear_grad_w x, d.d.w", OK},
 
     /* ---- accumulate ---- */
     {"one micro-batch changes nothing", pass_accumulate,
@@ -348,15 +349,15 @@ static struct pass_env env_of(struct arena *scratch, struct snug_error *err)
 {
     return (struct pass_env){.scratch = scratch,
                              .err = err,
-                             .train = true,
-                             .compute = DTYPE_f32,
-                             .master = true,
-                             .n_micro = 1,
-                             .optimizer = &optimizer_adamw,
-                             .options = options,
-                             .state_bits = 32,
-                             .weight_decay = 0.5,
-                             .sums_columns = sums_columns};
+                             .config.train = true,
+                             .config.compute = DTYPE_f32,
+                             .config.master = true,
+                             .config.n_micro = 1,
+                             .config.optimizer = &optimizer_adamw,
+                             .config.options = options,
+                             .config.state_bits = 32,
+                             .config.weight_decay = 0.5,
+                             .device.sums_columns = sums_columns};
 }
 
 static void parse_row(const char *name, const char *more, const char *text, struct program *prog)
@@ -379,8 +380,8 @@ static void test_rows(void **state)
         struct program prog;
         parse_row(row->name, gradients, row->text, &prog);
         struct pass_env env = env_of(&scratch, &err);
-        env.compute = row->compute;
-        env.n_micro = row->n_micro;
+        env.config.compute = row->compute;
+        env.config.n_micro = row->n_micro;
         enum snug_status status = row->pass(&prog, &env);
         if (status != row->status)
             fail_msg("%s: status %d (%s)", row->name, (int)status, err.message);
@@ -444,8 +445,8 @@ static void test_regularize(void **state)
         struct program prog;
         parse_row(regularize_rows[i].name, "", regularize_rows[i].text, &prog);
         struct pass_env env = env_of(&scratch, &err);
-        env.dropout = dropout_everywhere(regularize_rows[i].dropout);
-        env.label_smoothing = regularize_rows[i].smoothing;
+        env.config.dropout = dropout_everywhere(regularize_rows[i].dropout);
+        env.config.label_smoothing = regularize_rows[i].smoothing;
         enum snug_status status = pass_regularize(&prog, &env);
         assert_int_equal(status, regularize_rows[i].status);
         char *ops = status == SNUG_OK ? ops_of(&prog) : strdup(err.message);
@@ -480,7 +481,7 @@ static void test_precision_types(void **state)
                   "loss l; a, mean, rstd = layernorm x, gm, bt; b = linear a, w; l = mse b, y",
                   &prog);
         struct pass_env env = env_of(&scratch, &err);
-        env.compute = compute;
+        env.config.compute = compute;
         assert_int_equal(pass_precision(&prog, &env), SNUG_OK);
         assert_int_equal(program_verify(&prog, &err), SNUG_OK);
         static const char *const narrow[] = {"w", "gm", "bt", "a", "b"};
@@ -537,10 +538,10 @@ static void test_optimizer(void **state)
         parse_row("optimizer", "", "loss l; a = linear x, w, bias; l, lse = cross_entropy a, t",
                   &prog);
         struct pass_env env = env_of(&scratch, &err);
-        env.optimizer = optimizer_rows[i].optimizer;
-        env.compute = optimizer_rows[i].compute;
-        env.max_norm = 2;
-        if ((env.compute != DTYPE_f32 && pass_precision(&prog, &env) != SNUG_OK) ||
+        env.config.optimizer = optimizer_rows[i].optimizer;
+        env.config.compute = optimizer_rows[i].compute;
+        env.config.max_norm = 2;
+        if ((env.config.compute != DTYPE_f32 && pass_precision(&prog, &env) != SNUG_OK) ||
             pass_autodiff(&prog, &env) != SNUG_OK || pass_accumulate(&prog, &env) != SNUG_OK ||
             pass_optimizer(&prog, &env) != SNUG_OK || program_verify(&prog, &err) != SNUG_OK)
             fail_msg("row %d: %s", (int)i, err.message);
@@ -548,7 +549,8 @@ static void test_optimizer(void **state)
         snprintf(norm, sizeof norm,
                  "; norm.part.0 = sum_squares d.w; norm.part.1 = sum_squares d.bias; "
                  "s = grad_norm norm.parts, s {%smax_norm=2}; %s",
-                 env.compute == DTYPE_f16 ? "dynamic_scale=1, " : "", optimizer_rows[i].update_w);
+                 env.config.compute == DTYPE_f16 ? "dynamic_scale=1, " : "",
+                 optimizer_rows[i].update_w);
         if (strstr(ops, norm) == NULL || strstr(ops, optimizer_rows[i].update_bias) == NULL)
             fail_msg("row %d: %s", (int)i, ops);
         int n_states = 0;
@@ -561,7 +563,7 @@ static void test_optimizer(void **state)
         }
         assert_int_equal(n_states, optimizer_rows[i].n_states);
         assert_int_equal(program_find(&prog, "m.w2"), TENSOR_NONE); /* not trained, no state */
-        assert_int_equal(prog.body_end, 4 + (env.compute != DTYPE_f32));
+        assert_int_equal(prog.body_end, 4 + (env.config.compute != DTYPE_f32));
         free(ops);
         program_free(&prog);
         arena_free(&scratch);
@@ -592,8 +594,8 @@ static void test_book(void **state)
     assert_int_equal(pass_book(&prog, &env), SNUG_OK); /* no device: nothing is booked */
     assert_int_equal(prog.ops[0].work, TENSOR_NONE);
     assert_int_equal(prog.ops[0].kernel, 0);
-    env.choose_kernel = wants;
-    env.device = &bytes;
+    env.device.choose_kernel = wants;
+    env.device.handle = &bytes;
     assert_int_equal(pass_book(&prog, &env), SNUG_OK);
     assert_int_equal(prog.ops[1].work, TENSOR_NONE);
     assert_int_equal(prog.ops[1].kernel, 3);

@@ -99,7 +99,7 @@ static void test_unknown_pass(void **state)
     struct program prog;
     struct snug_error err = {0};
     struct arena scratch = {0};
-    struct pass_env env = {.scratch = &scratch, .err = &err, .n_micro = 1};
+    struct pass_env env = {.scratch = &scratch, .err = &err, .config.n_micro = 1};
     assert_int_equal(program_parse("tensor x input f32 [1]; tensor o activation f32 [1] output; "
                                    "o = act x",
                                    &prog, &err),
@@ -195,12 +195,12 @@ static void run_model(struct run *r, const struct subject *subject, int n_micro,
     r->facts = (struct device_facts){.threads = 1, .reference_only = true};
     struct pass_env env = {.scratch = &r->scratch,
                            .err = &err,
-                           .train = true,
-                           .compute = DTYPE_f32,
-                           .n_micro = n_micro,
-                           .choose_kernel = choose_kernel,
-                           .sums_columns = how == WITH_SUMS ? sums_columns : NULL,
-                           .device = &r->facts};
+                           .config.train = true,
+                           .config.compute = DTYPE_f32,
+                           .config.n_micro = n_micro,
+                           .device.choose_kernel = choose_kernel,
+                           .device.sums_columns = how == WITH_SUMS ? sums_columns : NULL,
+                           .device.handle = &r->facts};
     enum snug_status status = forward_of(subject, SAMPLES / n_micro, &r->prog, &err);
     if (status == SNUG_OK)
         status = pass_autodiff(&r->prog, &env);

@@ -354,12 +354,12 @@ static void test_cut(void **state)
             struct blocks blocks;
             struct pass_env env = {.scratch = &scratch,
                                    .err = &err,
-                                   .train = true,
-                                   .ranks = {.n_ranks = 1, .n_stages = n_stages},
-                                   .pipeline = PIPELINE_gpipe,
-                                   .cut = &cut,
-                                   .op_seconds = odd_seconds,
-                                   .device = &seed};
+                                   .config.train = true,
+                                   .config.ranks = {.n_ranks = 1, .n_stages = n_stages},
+                                   .config.pipeline = PIPELINE_gpipe,
+                                   .results.cut = &cut,
+                                   .device.op_seconds = odd_seconds,
+                                   .device.handle = &seed};
             must(model_forward(model, MODEL_FOR_LOSS, 1, 0, &prog, &err), &err);
             must(blocks_find(&prog, prog.n_ops, &scratch, &blocks, &err), &err);
             double *seconds = arena_zeros(&scratch, (size_t)blocks.n, sizeof *seconds), most = 0;
@@ -395,12 +395,12 @@ static void test_cut_of_evaluation(void **state)
         uint64_t seed = 1;
         struct pass_env env = {.scratch = &scratch,
                                .err = &err,
-                               .train = !is_evaluation,
-                               .ranks = {.n_ranks = 1, .n_stages = 2},
-                               .pipeline = PIPELINE_gpipe,
-                               .cut = &cut,
-                               .op_seconds = odd_seconds,
-                               .device = &seed};
+                               .config.train = !is_evaluation,
+                               .config.ranks = {.n_ranks = 1, .n_stages = 2},
+                               .config.pipeline = PIPELINE_gpipe,
+                               .results.cut = &cut,
+                               .device.op_seconds = odd_seconds,
+                               .device.handle = &seed};
         must(model_forward(model, MODEL_FOR_LOSS, 1, 0, &prog, &err), &err);
         if (is_evaluation)
             prog.tensors[prog.ops[prog.n_ops - 1].in[0]].is_output = true;

@@ -1,0 +1,126 @@
+/*
+ * rewriter.c -- a new list of ops, and the marks between its sections.
+ *
+ * body_end 0 says that all ops are the body.  A list that had no ops after its body has none in the new one,
+ * unless the pass opens that section itself; then, and where the list was marked before, the mark is set.
+ */
+#include "pass/rewriter.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+static enum section section_of(const struct program *prog, int i)
+{
+    return i < prog->body_begin         ? SECTION_before
+           : i < program_body_end(prog) ? SECTION_body
+                                        : SECTION_after;
+}
+
+struct rewriter rewriter_begin(struct program *prog, const char *pass, struct snug_error *err)
+{
+    struct rewriter rw = {.prog = prog, .pass = pass, .err = err, .open = SECTION_before};
+    if (prog->body_begin == 0)
+        rw.open = SECTION_body; /* nothing comes before */
+    return rw;
+}
+
+void rewriter_open(struct rewriter *rw, enum section section)
+{
+    while (rw->open < section)
+        rw->begin[++rw->open] = rw->n_ops;
+}
+
+void rewriter_reach(struct rewriter *rw, int i)
+{
+    rewriter_open(rw, section_of(rw->prog, i));
+}
+
+enum snug_status rewriter_add(struct rewriter *rw, const struct op *op)
+{
+    void *grown = rw->ops;
+    bool ok = array_grow(&grown, &rw->capacity, rw->n_ops + 1, sizeof *rw->ops);
+    rw->ops = grown;
+    if (!ok)
+        return snug_fail(rw->err, SNUG_NO_MEMORY, "%s: out of memory", rw->pass);
+    rw->ops[rw->n_ops++] = *op;
+    return SNUG_OK;
+}
+
+enum snug_status rewriter_replace(struct rewriter *rw, int i, const struct op *op)
+{
+    rewriter_reach(rw, i);
+    return rewriter_add(rw, op);
+}
+
+enum snug_status rewriter_copy(struct rewriter *rw, int i)
+{
+    return rewriter_replace(rw, i, &rw->prog->ops[i]);
+}
+
+enum snug_status rewriter_emit(struct rewriter *rw, enum op_kind kind, const struct attrs *attrs,
+                               int n_in, const tensor_id *in, const char *name, int n_out,
+                               tensor_id *ids)
+{
+    struct op op = op_make(kind, attrs == NULL ? attrs_default(op_infos[kind].family) : *attrs,
+                           n_in, in, 0, NULL);
+    TRY(program_add_outputs(rw->prog, &op, name, n_out, rw->err));
+    for (int k = 0; k < n_out; k++)
+        ids[k] = op.out[k];
+    return rewriter_add(rw, &op);
+}
+
+/* What no pass may leave behind: program_verify, after the pass, says what else is wrong. */
+static void check_marks(const struct program *prog)
+{
+#ifdef SNUG_DEBUG
+    int body_end = program_body_end(prog);
+    assert(prog->body_begin >= 0 && prog->body_begin <= body_end && body_end <= prog->n_ops);
+    for (int i = 0; i < prog->n_ops; i++) /* in_last: of the body alone */
+        assert(!prog->ops[i].in_last || section_of(prog, i) == SECTION_body);
+#else
+    (void)prog;
+#endif
+}
+
+static void set_marks(struct program *prog, int body_begin, int body_end)
+{
+    if (prog->body_end > 0 && body_end == 0)
+        prog->n_repeat = 1; /* nothing is left to repeat */
+    prog->body_begin = body_begin;
+    prog->body_end = body_end;
+    check_marks(prog);
+}
+
+void rewriter_free(struct rewriter *rw)
+{
+    free(rw->ops);
+    rw->ops = NULL;
+    rw->n_ops = rw->capacity = 0;
+}
+
+enum snug_status rewriter_finish(struct rewriter *rw, enum snug_status status)
+{
+    struct program *prog = rw->prog;
+    if (status == SNUG_OK) {
+        bool is_marked = prog->body_end > 0 || rw->open == SECTION_after;
+        rewriter_open(rw, SECTION_after);
+        program_set_ops(prog, rw->ops, rw->n_ops);
+        set_marks(prog, rw->begin[SECTION_body], is_marked ? rw->begin[SECTION_after] : 0);
+        rw->ops = NULL;
+    }
+    rewriter_free(rw);
+    return status;
+}
+
+void rewriter_drop(struct program *prog, const bool *gone)
+{
+    int n_kept = 0, body_begin = 0, body_end = 0;
+    for (int i = 0; i < prog->n_ops; i++) {
+        body_begin += i < prog->body_begin && !gone[i];
+        body_end += i < prog->body_end && !gone[i];
+        if (!gone[i])
+            prog->ops[n_kept++] = prog->ops[i];
+    }
+    prog->n_ops = n_kept;
+    set_marks(prog, body_begin, body_end);
+}
