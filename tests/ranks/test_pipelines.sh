@@ -168,8 +168,8 @@ if next_is_ours; then
         "$snug" plan gpt-nano --micro-batch 1 --seq 64 --ranks 4 --pipeline 1f1b --batch 8 --json | grep -q "$most"
     }
     check "the plan is that of the fullest" fullest
-    soon() { timeout 2 "$snug" plan psi:1e12 --precision fp16 --ranks 1024 --pipeline 1f1b "$@" --quiet >soon.out; }
-    check "a trillion parameters on 1,024 ranks in 2 s" soon --stages 64 --zero 1
+    soon() { (ulimit -t 2 && exec "$snug" plan psi:1e12 --precision fp16 --ranks 1024 --pipeline 1f1b "$@" --quiet >soon.out); } # of CPU: the machine may be busy
+    check "a trillion parameters on 1,024 ranks in 2 s of CPU" soon --stages 64 --zero 1
     check "and in as many stages" soon
 
     # ---- mistakes ----------------------------------------------------------------------------------------

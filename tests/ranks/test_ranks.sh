@@ -14,6 +14,8 @@
 make_net
 net=$(sized net gpt-nano)
 
+planned_of() { grep -oE '\{"planned_bytes": [0-9]+' "$1.out" | grep -oE '[0-9]+'; }
+
 # ---- small models: ragged tensors, more ranks than elements, both MPIs -------------------------
 
 small="mlp:7-5-3 --batch 12 --steps 6"
@@ -61,7 +63,6 @@ if next_is_ours; then
         rm -rf from2
     done
 
-    planned_of() { grep -oE '\{"planned_bytes": [0-9]+' "$1.out" | grep -oE '[0-9]+'; }
     # Rank 1 has more than rank 0: what is told of a run, and what a budget is held against, is the fullest rank's.
     uneven="mlp:19-37-10 --batch 12 --clip 0 --zero 1 --optimizer adafactor"
     fullest() { # DIR: the sum, plan.json and snug plan have the bytes of rank 1, which are more than those of rank 0
