@@ -392,15 +392,15 @@ clean:
 	    libsnug_mpich.so
 
 help:
-	@echo 'make                 ./snug, libsnug.a, libsnug.so     MODE=debug or asan: in build/MODE'
-	@echo 'make setup           install what is missing (Debian, Ubuntu); test and demo begin with it'
-	@echo 'make test            every test at its small size: 8 minutes from a clean clone on 2 cores'
-	@echo 'make test-all        besides, all at full size, asan+ubsan builds, the CUDA plugin'
+	@echo 'make                 ./snug, libsnug.a, libsnug.so   MODE=asan: build/asan'
+	@echo 'make setup           install what is missing (Debian, Ubuntu); test does so too'
+	@echo 'make test            every test at its small size: 8 minutes at most, on 2 cores'
+	@echo 'make test-all        all at full size, asan+ubsan builds, the CUDA plugin'
 	@echo 'make check ONLY=ir   unit tests of one build whose path contains ir'
 	@echo 'make test-cuda       the CUDA backend, on a machine with a GPU and nvcc'
-	@echo 'make demo            plan, train and sample a small model: 3 minutes, builds included'
+	@echo 'make demo            plan, train and sample a small model in 3 minutes'
 	@echo 'make bench-bin       build/release/bench/*: rates of kernels'
-	@echo 'make layers          who includes whom      make lint      clang-tidy and cppcheck'
+	@echo 'make layers          who includes whom      make lint     clang-tidy, cppcheck'
 	@echo 'make format          clang-format, in place make format-check'
 	@echo 'make install         PREFIX=$(PREFIX) DESTDIR=; make uninstall takes it back'
 	@echo 'make clean           V=1: show commands     -jN: default is all cores'
