@@ -141,8 +141,8 @@ static void test_emitted_op(void **state)
     parse("body 0 3 x 2", &prog);
     struct rewriter rw = rewriter_begin(&prog, "test", &err);
     play(&rw, "01");
-    assert_int_equal(rewriter_emit(&rw, OP_act, &ATTRS(.act = ACT_relu), 1, &prog.ops[1].out[0],
-                                   "b.relu", 1, &made),
+    assert_int_equal(rewriter_emit(&rw, OP_act, &ATTRS(common, .act = ACT_relu), 1,
+                                   &prog.ops[1].out[0], "b.relu", 1, &made),
                      SNUG_OK);
     play(&rw, "23");
     assert_int_equal(rewriter_finish(&rw, SNUG_OK), SNUG_OK);

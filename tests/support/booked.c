@@ -24,8 +24,10 @@ void book_kernels(struct program *prog, const struct backend *backend,
     struct snug_error err = {0};
     struct arena scratch = {0};
     struct device_asked asked = {backend, facts};
-    struct pass_env env = {
-        .scratch = &scratch, .err = &err, .choose_kernel = choose_kernel, .device = &asked};
+    struct pass_env env = {.scratch = &scratch,
+                           .err = &err,
+                           .device.choose_kernel = choose_kernel,
+                           .device.handle = &asked};
     must(pass_book(prog, &env), &err);
     arena_free(&scratch);
 }

@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "base/process_memory.h"
 #include "support/files.h"
 #include "support/training.h"
 #include "train/default_memory.h"
