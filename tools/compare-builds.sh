@@ -77,7 +77,7 @@ train() {
     [ "$only_plans" -eq 0 ] || mkdir -p "$out"
     # shellcheck disable=SC2086 # flags are words
     [ "$only_plans" -eq 1 ] ||
-        "${start[@]}" "$build/snug" train "$model" "$data" --threads 1 $flags --steps 5 --out "$out" --quiet \
+        "${start[@]}" "$build/snug" train "$model" "$data" --threads 1 $flags --steps 5 --eval-every -1 --out "$out" --quiet \
             >"$out.log" 2>&1 </dev/null || { sed 's/^/  | /' "$out.log"; return 1; }
     [ "$ranks" -eq 1 ] || flags="$flags --ranks $ranks"
     # shellcheck disable=SC2086

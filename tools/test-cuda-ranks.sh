@@ -86,7 +86,7 @@ as_planned() { # NAME RANKS: one pair of numbers for the run and, of several ran
             END { bad = bad || NR != (ranks > 1 ? ranks + 1 : 1)
                   printf bad ? "NOT as planned (%s)" : "planned = allocated (%s)", seen; exit bad }'
 }
-exchange() { sed -nE 's/.*"exchange": "([^"]*)".*/\1/p' "$tmp/$1.out"; }
+exchange() { sed -nE 's/.*"transport": "([^"]*)".*/\1/p' "$tmp/$1.out"; }
 run() { # NAME RANKS FLAGS...: on the GPU, or on $device
     local name=$1 n_ranks=$2
     shift 2

@@ -199,7 +199,7 @@ char *report_bench_json(const struct report_bench *b)
     add_rows(&out, "ops", b->ops, b->n_ops);
     text_add(&out,
              ", \"step\": {\"seconds\": %.6g, \"limit_seconds\": %.6g, \"%s\": %lld, "
-             "\"product_flops\": %.6g, \"best_product_flops_per_s\": %.6g}",
+             "\"matmul_flops\": %.6g, \"best_matmul_flops_per_s\": %.6g}",
              b->step_seconds, b->floor_seconds, b->unit, (long long)b->step_tokens, b->gemm_flops,
              b->best_gemm_flops);
     if (!b->on_gpu)

@@ -11,7 +11,8 @@
 # TAP; -v shows the line that each row got.
 set -u
 
-snug=${SNUG:-$(dirname "$0")/../../snug}
+root=$(cd "$(dirname "$0")/../.." && pwd)
+snug=${SNUG:-$root/snug}
 snug=$(realpath "$snug") || exit 1
 verbose=0
 [ "${1:-}" = -v ] && verbose=1

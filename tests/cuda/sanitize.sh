@@ -61,7 +61,7 @@ expect 'no errors' 0 '^racecheck: 2 parts, 2 without errors, 0 with, 0 not done'
     { echo 'FAILED: how the op cases are called'; cat "$CALLS.ops"; n_failed=$((n_failed + 1)); }
 # Every kernel that nvcc has made is one of those that the tool is told to watch.
 head -1 "$CALLS" | grep -oE 'kns=[^ ]+' | sed 's/kns=/.text./' >"$tmp/watched"
-grep -ahoE '\.text\._Z[A-Za-z0-9_]+' build/release/plugin/src/cuda/*.cu.o 2>/dev/null | sort -u |
+grep -ahoE '\.text\._Z[A-Za-z0-9_]+' build/release/plugin/src/cuda/*/*.cu.o 2>/dev/null | sort -u |
     grep -vFf "$tmp/watched" >"$tmp/missed" &&
     { echo "FAILED: not watched: $(head -3 "$tmp/missed")"; n_failed=$((n_failed + 1)); }
 [ "$(wc -l <"$tmp/watched")" -gt 50 ] || { echo 'FAILED: too few kernels are watched'; n_failed=$((n_failed + 1)); }

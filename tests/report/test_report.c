@@ -271,7 +271,7 @@ static void bench_is_exact(void **state)
     (void)state;
     static const char *const expected[] = {
         "this machine at best, 2 threads\n",
-        "  bf16 matmuls of tile registers   5.650 TFLOP/s  AMX\n",
+        "  bf16 matmuls of tile registers    5.650 TFLOP/s  AMX\n",
         "  linear_grad_w  bf16 4096 x 3072 to 768     10.000  2.000 TFLOP/s   35% AMX\n",
         "a step of gpt2: batch 4 x 1024, bf16, adamw; median of 5\n",
         "  linear_cross_entropy_train     1  1500.000  75.0%  0.633 TFLOP/s   11% AMX\n",
@@ -333,7 +333,7 @@ static void bench_json_has_all(void **state)
     assert_int_equal(json_integer_value(json_object_get(op, "calls")), 148);
     assert_true(json_number_value(json_object_get(op, "limit_seconds")) == 0.1);
     assert_int_equal(json_integer_value(json_object_get(step, "tokens")), 4096);
-    assert_true(json_number_value(json_object_get(step, "product_flops")) == 3e12);
+    assert_true(json_number_value(json_object_get(step, "matmul_flops")) == 3e12);
     json_decref(json);
     free(text);
 }
