@@ -10,10 +10,10 @@
 
 const char *budget_name(const struct snug_recipe *recipe)
 {
-    return recipe->memory_origin[0] == '\0'                  ? "the budget"
+    return recipe->memory_origin[0] == '\0'             ? "the budget"
            : target_is_gpu((enum target)recipe->target) ? "the memory of that card"
-           : recipe->device == DEVICE_cuda                   ? "the GPU's memory"
-                                                             : "this machine's memory";
+           : recipe->device == DEVICE_cuda              ? "the GPU's memory"
+                                                        : "this machine's memory";
 }
 
 const char *budget_size(int64_t bytes, char out[TEXT_SIZE_MAX])
