@@ -1,18 +1,17 @@
 /*
- * quant_map.h -- numbers kept in 8 or 4 bits: quantized elements of a nonlinear map, with one fp32 scale a block.
+ * quant_map.h -- elements quantized to 8 or 4 bits by a nonlinear map, with one fp32 scale per quant block.
  *
- * The map is the dynamic one of Dettmers (8-bit optimizers by block-wise quantization): a code names
- * a decade 10^-e and a place in it, the fewer the smaller the decade, so that large numbers are kept
- * to a percent and small ones do not vanish.  With b bits, the decade of 10^0 has half of the quantized elements,
- * the one below a quarter...; each decade is cut into equal parts and a code stands for the middle of
- * one.  0 and 1 have quantized elements of their own:
+ * The map is the dynamic one of Dettmers (8-bit optimizers by block-wise quantization).  A quantized value names a
+ * decade 10^-e and a place in it; small decades have fewer places, so that large elements are kept to a percent and
+ * small ones do not vanish.  With b bits, the decade of 10^0 has half of the values, the one below a quarter, and so
+ * on; each decade is cut into equal parts, and a value stands for the middle of one.  0 and 1 have values of their own:
  *
  *     8 bits: 7 decades, 2^e parts for each sign (signed) or 2^(e+1) (unsigned), e = 0..6
  *     4 bits: 3 decades, likewise
  *
- * A block is kept as its largest magnitude and the quantized elements of x / that, each the nearest, with one
- * exception: in an unsigned map a number above 0 never becomes 0, because what is kept so (a variance)
- * is divided by.  Codes of 4 bits lie two in a byte, the first in its low half.
+ * A block is stored as its largest magnitude (the scale) and each x / scale as the nearest value, with one exception:
+ * in an unsigned map an element above 0 never becomes 0, because such states (variances) are divided by.  4-bit values
+ * lie two in a byte, the first in its low half.
  */
 #ifndef SNUG_BASE_QUANT_MAP_H
 #define SNUG_BASE_QUANT_MAP_H
@@ -24,17 +23,17 @@
 
 enum { QUANT_VALUES_MOST = 256, DECADES_MOST = 7, QUANT_BLOCK_8 = 256, QUANT_BLOCK_4 = 128 };
 
-/* To find a code: sizes above from[e] are in decade e or a higher one, where the n-th code from that
+/* To find a value: sizes above from[e] are in decade e or a higher one, where the n-th value from that
  * of 0 is n = size * scale[e] + start[e], rounded down and at most last[e]. */
 struct quant_finder {
     float from[DECADES_MOST], scale[DECADES_MOST], start[DECADES_MOST], last[DECADES_MOST];
-    float one; /* numbers above are 1 */
-    int zero;  /* the code of 0 */
+    float one; /* sizes above are 1 */
+    int zero;  /* the value of 0 */
 };
 
 struct quant_map {
     int bits;
-    float value[QUANT_VALUES_MOST]; /* of each code, rising */
+    float value[QUANT_VALUES_MOST]; /* of each quantized value, rising */
     struct quant_finder finder;
 };
 
@@ -55,7 +54,7 @@ DEVICE_FN int64_t quant_bytes(int bits, int64_t n)
     return bits == 8 ? n : (n + 1) / 2;
 }
 
-/* The code of x in -1..1 (NaN: that of 0).  Without branches and look-ups, for vectors; n_decades is a
+/* The quantized value of x in -1..1 (NaN: that of 0).  Without branches and look-ups, for vectors; n_decades is a
  * literal. */
 DEVICE_FN int quantize_one(const struct quant_finder *f, int n_decades, float x)
 {
@@ -76,7 +75,7 @@ DEVICE_FN int quantize_one(const struct quant_finder *f, int n_decades, float x)
     return f->zero + (int)(x < 0 ? -n : n);
 }
 
-/* One block, at most: n elements whose quantized elements begin at `quantized elements`. */
+/* One block, at most: n elements, whose quantized values begin at `quants`. */
 static inline void dequantize_block(const struct quant_map *map, const uint8_t *quants, float scale,
                                     int64_t n, float *to)
 {
@@ -107,8 +106,7 @@ static inline float largest_size(int64_t n, const float *x)
 static inline void quantize_block(const struct quant_map *map, uint8_t *quants, float *scale,
                                   int64_t n, const float *from)
 {
-    struct quant_finder finder =
-        map->finder; /* a copy that no store of quantized elements can reach */
+    struct quant_finder finder = map->finder; /* a copy that no store to quants can reach */
     int all[QUANT_BLOCK_8 + 1];
     float unit = *scale = largest_size(n, from);
     unit = unit > 0.0f ? unit : 1.0f;

@@ -102,7 +102,7 @@ static void print_rank(const struct train *train, int rank)
 /* Of several ranks, what each has, and how long it has waited for others. */
 static void print_ranks(const struct train *train)
 {
-    const char *collective = snug_trainer_transport(train->trainer);
+    const char *transport = snug_trainer_transport(train->trainer);
     int n = snug_trainer_ranks(train->trainer);
     if (n > 1) {
         printf("\"ranks\": [");
@@ -110,8 +110,8 @@ static void print_ranks(const struct train *train)
             print_rank(train, rank);
         printf("], ");
     }
-    if (collective != NULL)
-        json_text(stdout, "transport", collective, ", ");
+    if (transport != NULL)
+        json_text(stdout, "transport", transport, ", ");
 }
 
 static void print_json(const struct train *train, bool stopped)

@@ -50,7 +50,7 @@ static enum snug_status make_room_for_averages(const struct compile_request *q,
                                           .seq = s->seq,
                                           .over = s,
                                           .averages_only = only};
-        TRY(lower_step(&request, NULL, &beside, err));
+        TRY(compile_program(&request, NULL, &beside, err));
         enum snug_status status = plan_step(&request, &beside, err);
         int64_t more = beside.plan.arena_bytes - s->plan.arena_bytes;
         compiled_step_free(&beside);
@@ -68,7 +68,7 @@ static enum snug_status make_room_for_averages(const struct compile_request *q,
 enum snug_status compile_once(const struct compile_request *q, struct compiled_step *s,
                               struct snug_error *err)
 {
-    TRY(lower_step(q, NULL, s, err));
+    TRY(compile_program(q, NULL, s, err));
     enum snug_status status = plan_step(q, s, err);
     bool averages = q->train && !q->estimate && q->recipe->optimizer->average != AVERAGE_none;
     if (status == SNUG_OK && averages && s->prog.loss != TENSOR_NONE)
@@ -85,7 +85,7 @@ static enum snug_status make_if_fuller(const struct compile_request *q, struct c
 {
     struct compiled_step other;
     bool is_smaller = false;
-    TRY(lower_step(q, NULL, &other, err));
+    TRY(compile_program(q, NULL, &other, err));
     enum snug_status status = plan_is_within(&other.prog, other.backend->alignment,
                                              s->plan.arena_bytes, &is_smaller, err);
     if (status == SNUG_OK && !is_smaller)

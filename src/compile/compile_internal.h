@@ -17,8 +17,4 @@ enum snug_status compile_fullest(const struct compile_request *request, struct c
 /* One program and its plan; auto: with request->room_bytes. */
 enum snug_status compile_once(const struct compile_request *request, struct compiled_step *step,
                               struct snug_error *err);
-/* lower.c: the program of one rank after the named pass, or after all (NULL), without a plan. */
-enum snug_status lower_step(const struct compile_request *request, const char *last_pass,
-                            struct compiled_step *step, struct snug_error *err);
-
 #endif

@@ -182,8 +182,8 @@ static enum snug_status find_dropout(const struct compile_request *q, struct dro
     return SNUG_OK;
 }
 
-enum snug_status lower_step(const struct compile_request *q, const char *last_pass,
-                            struct compiled_step *s, struct snug_error *err)
+enum snug_status compile_program(const struct compile_request *q, const char *last_pass,
+                                 struct compiled_step *s, struct snug_error *err)
 {
     const struct snug_recipe *r = q->recipe;
     struct arena scratch = {0};
@@ -280,10 +280,4 @@ enum snug_status compile_plan(struct compiled_step *s, struct snug_error *err)
     arena_free(&scratch);
     return status != SNUG_OK ? status
                              : plan_make(&s->prog, s->backend->alignment, &rates, &s->plan, err);
-}
-
-enum snug_status compile_program(const struct compile_request *request, const char *last_pass,
-                                 struct compiled_step *step, struct snug_error *err)
-{
-    return lower_step(request, last_pass, step, err);
 }

@@ -61,13 +61,13 @@ static tensor_id first_result(const struct op *op)
 static enum snug_status append_collective(struct sharding *s, const struct op *op)
 {
     tensor_id nothing = TENSOR_NONE;
-    struct op settle = op_make(OP_wait_copy, ATTRS(), 1, &s->under_way[0], 1, &nothing);
+    struct op wait = op_make(OP_wait_copy, ATTRS(), 1, &s->under_way[0], 1, &nothing);
     TRY(rewriter_add(&s->rw, op));
     if (op->kind != OP_reduce_scatter || op->out[0] == op->in[0])
         return SNUG_OK;
-    settle.in_last = op->in_last;
-    if (settle.in[0] != TENSOR_NONE)
-        TRY(rewriter_add(&s->rw, &settle));
+    wait.in_last = op->in_last;
+    if (wait.in[0] != TENSOR_NONE)
+        TRY(rewriter_add(&s->rw, &wait));
     s->under_way[0] = s->under_way[1];
     s->under_way[1] = first_result(op);
     return SNUG_OK;

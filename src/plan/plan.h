@@ -70,7 +70,7 @@ enum snug_status plan_make_over(const struct program *prog, const struct program
 /* The stages, in order; plan_make runs them all. */
 enum snug_status plan_lifetimes(const struct program *prog, struct plan *plan,
                                 struct snug_error *err);
-/* offload_pool.c: places of the stored tensors, one after the other, or those of the host, by name. */
+/* offload_pool.c: places of the offloaded tensors, one after the other, or those of the host, by name. */
 enum snug_status plan_place_offloaded(const struct program *prog, const struct program *host,
                                       const struct plan *host_plan, int alignment,
                                       struct plan *plan, struct snug_error *err);
@@ -92,7 +92,7 @@ enum snug_status plan_ledger(const struct program *prog, const struct device_rat
 enum snug_status plan_check(const struct program *prog, const int64_t *offset, int64_t arena_bytes,
                             int alignment, struct snug_error *err);
 
-/* That no two stored tensors share bytes of the offload pool, and all are inside. */
+/* That no two offloaded tensors share bytes of the offload pool, and all are inside. */
 enum snug_status plan_check_pool(const struct program *prog, const int64_t *pool_offset,
                                  int64_t pool_bytes, struct snug_error *err);
 

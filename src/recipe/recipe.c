@@ -373,36 +373,6 @@ static void get_value(const snug_recipe *recipe, const struct key *key, struct t
     }
 }
 
-snug_recipe *snug_recipe_new(void)
-{
-    snug_recipe *recipe = malloc(sizeof *recipe);
-    if (recipe != NULL)
-        *recipe = (snug_recipe){.precision = DTYPE_f32,
-                                .optimizer = &optimizer_adamw,
-                                .lr = NAN,
-                                .weight_decay = NAN,
-                                .lora_alpha = NAN,
-                                .clip = 1,
-                                .lr_end = 0.1,
-                                .cycles = 4,
-                                .decay_from = 0.8,
-                                .seed = 1};
-    return recipe;
-}
-
-void snug_recipe_free(snug_recipe *recipe)
-{
-    free(recipe);
-}
-
-snug_recipe *snug_recipe_copy(const snug_recipe *recipe)
-{
-    snug_recipe *copy = malloc(sizeof *copy);
-    if (copy != NULL)
-        *copy = *recipe;
-    return copy;
-}
-
 static const struct key *find_key(const char *name)
 {
     for (size_t i = 0; i < sizeof renamed / sizeof *renamed; i++)

@@ -1,5 +1,6 @@
 /*
- * recipe_values.c -- what a recipe comes to where a key was left to the optimizer, the model or another key.
+ * recipe_values.c -- a recipe by default, and what it comes to where a key was left to the optimizer, the model or
+ * another key.
  */
 #include "recipe/recipe.h"
 
@@ -7,6 +8,36 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>
+
+snug_recipe *snug_recipe_new(void)
+{
+    snug_recipe *recipe = malloc(sizeof *recipe);
+    if (recipe != NULL)
+        *recipe = (snug_recipe){.precision = DTYPE_f32,
+                                .optimizer = &optimizer_adamw,
+                                .lr = NAN,
+                                .weight_decay = NAN,
+                                .lora_alpha = NAN,
+                                .clip = 1,
+                                .lr_end = 0.1,
+                                .cycles = 4,
+                                .decay_from = 0.8,
+                                .seed = 1};
+    return recipe;
+}
+
+void snug_recipe_free(snug_recipe *recipe)
+{
+    free(recipe);
+}
+
+snug_recipe *snug_recipe_copy(const snug_recipe *recipe)
+{
+    snug_recipe *copy = malloc(sizeof *copy);
+    if (copy != NULL)
+        *copy = *recipe;
+    return copy;
+}
 
 enum dtype recipe_dtype(const struct snug_recipe *recipe)
 {
