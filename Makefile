@@ -1,4 +1,4 @@
-# snug -- `make` builds ./snug, libsnug.a and libsnug.so; `make help` lists what else there is.
+# snug -- `make` builds ./snug, libsnug.a and libsnug.so; `make help` lists the other targets.
 
 MODE    ?= release
 PREFIX  ?= /usr/local
@@ -7,7 +7,7 @@ VERSION := $(shell sed -n 's/.*SNUG_VERSION_STRING "\(.*\)"/\1/p' include/snug.h
 SOMAJOR := $(firstword $(subst ., ,$(VERSION)))
 
 BUILD := build/$(MODE)
-# V=1 shows whole commands.
+# V=1 prints the full commands.
 ifeq ($(V),1)
   say := @true
   run :=
@@ -16,13 +16,13 @@ else
   run := @
 endif
 
-# All cores, unless the caller says how many.
+# Use all cores unless -j is given.
 ifeq ($(MAKELEVEL)$(filter -j% --jobserver%,$(MAKEFLAGS)),0)
   MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 2)
 endif
 
-# What configure finds decides how to compile.  These goals compile nothing themselves, and some of
-# them must run on a machine that has no compiler yet, so they do not cause configure to run.
+# build/config.mk holds what configure found.  These goals compile nothing themselves, and some of
+# them must run on a machine that has no compiler yet, so they do not run configure.
 PLAIN_GOALS := setup test test-all demo layers format format-check clean help uninstall
 ifneq ($(filter-out $(PLAIN_GOALS),$(or $(MAKECMDGOALS),all)),)
   -include build/config.mk
@@ -42,30 +42,30 @@ else
   $(error MODE is release, debug or asan, not "$(MODE)")
 endif
 
-# The fast kernels are compiled once per instruction level and chosen when the program starts.
+# The fast kernels are compiled once per instruction level.  The level is chosen at run time.
 SIMD_FLAGS       := -O3 -fno-trapping-math -fno-signed-zeros -fassociative-math -ffp-contract=fast
 LEVEL_FLAGS_base :=
 LEVEL_FLAGS_v3   := -march=x86-64-v3
 LEVEL_FLAGS_v4   := -march=x86-64-v4 -mprefer-vector-width=512
 
-# Products and attention on tiles, compiled with the instructions where the compiler knows them and,
-# for the tests of every machine, with plain C in their place.  One of the emulated
-# copies has AVX-512 between the tiles, as the real one.
+# Matmuls and attention on AMX tiles.  They are compiled with the AMX instructions if the compiler
+# supports them, and with plain C emulation of the tiles so that every machine can test them.
+# emulated_v4 uses AVX-512 around the tile instructions, as the real one does.
 AMX_FLAGS_amx         := $(LEVEL_FLAGS_v4) -mamx-tile -mamx-bf16 -mavx512bf16
 AMX_FLAGS_emulated    := -DSNUG_AMX_EMULATED
 AMX_FLAGS_emulated_v4 := -DSNUG_AMX_EMULATED $(LEVEL_FLAGS_v4) -mavx512bf16
 AMX_COPIES := emulated $(if $(CONFIG_AMX),emulated_v4 amx)
 
-# A folder is compiled in one way.  These are part of nothing but what is named here; all others are the
-# library's (docs/program.md has the map).
+# All files of a folder are compiled in the same way.  The folders listed here are used only as
+# noted; all others belong to the library (CONTRIBUTING.md describes each folder).
 CLI_DIRS     := src/cli
 SIMD_DIRS    := src/cpu/simd#        once per instruction level
-AMX_DIRS     := src/cpu/amx#         once per kind of tiles
-MPI_DIRS     := src/comm/mpi#        once per MPI, a plugin each
-CUDA_DIRS    := src/cuda src/cuda/kernels src/cuda/optim# the CUDA plugin, and its emulation in the tests
+AMX_DIRS     := src/cpu/amx#         once per entry of AMX_COPIES
+MPI_DIRS     := src/comm/mpi#        one plugin per MPI
+CUDA_DIRS    := src/cuda src/cuda/kernels src/cuda/optim# the CUDA plugin, and its emulation for tests
 CUDA_LIB     := src/cuda/lib#        the plugin: calls cuBLASLt, cuDNN, NCCL
-CUDA_EMU     := src/cuda/emulation#  the emulation: stand-ins for those, and for CUDA
-# What plans need of the CUDA backend is in the library and in the plugin.
+CUDA_EMU     := src/cuda/emulation#  the emulation of these libraries and of CUDA
+# The part of the CUDA backend that plans need is in both the library and the plugin.
 CUDA_PLAN    := src/cuda/dispatch
 LIB_DIRS     := $(filter-out $(CLI_DIRS) $(SIMD_DIRS) $(AMX_DIRS) $(MPI_DIRS) $(CUDA_DIRS) $(CUDA_LIB) $(CUDA_EMU), \
                   $(patsubst %/,%,$(sort $(dir $(wildcard src/*/*.c src/*/*/*.c)))))
@@ -79,7 +79,7 @@ MPI_SRC      := $(call sources,$(MPI_DIRS),c)
 DISPATCH_SRC := $(call sources,$(CUDA_PLAN),c)
 PLUGIN_SRC   := $(DISPATCH_SRC) $(call sources,$(CUDA_DIRS) $(CUDA_LIB),c cu)
 EMULATED_SRC := $(call sources,$(CUDA_DIRS) $(CUDA_EMU),c cu cc)
-# One for each MPI: beside the program, which loads the one it was started by.
+# One plugin per MPI, next to the program.  The program loads the one whose mpirun started it.
 PLUGINS      := $(CONFIG_MPI:%=libsnug_%.so)
 
 LIB_OBJ      := $(LIB_SRC:%.c=$(BUILD)/%.o) \
@@ -89,12 +89,12 @@ CLI_OBJ      := $(CLI_SRC:%.c=$(BUILD)/%.o)
 PLUGIN_OBJ   := $(addprefix $(BUILD)/plugin/,$(addsuffix .o,$(PLUGIN_SRC)))
 EMULATED_OBJ := $(addprefix $(BUILD)/emulated/,$(addsuffix .o,$(EMULATED_SRC)))
 EMULATED_DISPATCH := $(addprefix $(BUILD)/emulated/,$(addsuffix .o,$(DISPATCH_SRC)))
-# What dispatch calls of base and ir; the plugin keeps a copy to itself.
+# dispatch calls functions of base and ir; the plugin links its own hidden copy of them.
 PLUGIN_LIB   := $(BUILD)/libsnug.a
 
 TEST_SRC     := $(filter-out $(if $(CONFIG_NVCC),,tests/cudnn/%),$(sort $(wildcard tests/*/test_*.c)))
-# The emulation's threads are fibers with stacks of their own, which asan cannot follow; its op cases
-# have guard bytes around every tensor.
+# The emulated CUDA threads are fibers with their own stacks, which asan does not support.  The op
+# cases have guard bytes around every tensor instead.
 ASAN_SRC     := $(filter-out tests/cuda/% tests/cudnn/%,$(TEST_SRC))
 TEST_BIN     := $(patsubst %.c,$(BUILD)/%,$(if $(filter asan,$(MODE)),$(ASAN_SRC),$(TEST_SRC)))
 TEST_LIB     := $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard tests/support/*.c)))
@@ -120,7 +120,7 @@ snug libsnug.a libsnug.so libsnug_cuda.so $(PLUGINS): %: $(BUILD)/%
 build/config.mk: tools/configure.sh
 	@tools/configure.sh "$(CC)" $@
 
-# Rewritten only when the flags change, and then everything is compiled again.
+# Rewritten only if the flags change; then everything is recompiled.
 FLAGS := $(CC) $(CPPFLAGS) $(CFLAGS) $(SIMD_FLAGS) $(foreach l,base v3 v4,$(LEVEL_FLAGS_$(l))) \
          $(AMX_FLAGS_amx) $(AMX_FLAGS_emulated_v4)
 $(BUILD)/flags: FORCE
@@ -165,12 +165,12 @@ $(BUILD)/$(AMX_DIRS)/%.$(1).o: $(AMX_DIRS)/%.c build/config.mk $(BUILD)/flags
 endef
 $(foreach l,amx emulated emulated_v4,$(eval $(call AMX_RULE,$(l))))
 
-# ---- the CUDA plugin, and its kernels emulated ------------------------------------------------
+# ---- the CUDA plugin, and its emulation --------------------------------------------------------
 
 CUDA_ARCHS := $(foreach a,80 89 90,-gencode arch=compute_$(a),code=sm_$(a)) \
               -gencode arch=compute_90,code=compute_90
 CUDA_LIBS  := -lcudart_static -lcublasLt -lcudnn -ldl -lrt -lpthread
-# Headers that the host's compiler reads too have pragmas for the device's.
+# Some headers have pragmas for nvcc that the host compiler does not know.
 CUDA_FLAGS := -std=c++17 -O3 --expt-relaxed-constexpr \
               -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra,-Wno-unknown-pragmas
 EMULATED_FLAGS := -std=c++17 $(filter-out -std=c11 -Wno-override-init -Wconversion -Wshadow,$(CFLAGS)) \
@@ -198,8 +198,8 @@ $(filter-out %.c.o,$(EMULATED_OBJ)): $(BUILD)/emulated/%.o: % build/config.mk $(
 	$(say) CXX '$< (emulated)'
 	$(run)$(CXX) $(CPPFLAGS) -DSNUG_CUDA_EMULATED $(EMULATED_FLAGS) -MMD -MP -c -o $@ -x c++ $<
 
-# The same tests with the kernels themselves, for a machine with a GPU.
-GPU_TESTS    := test_cuda_ops test_cuda_exec test_cuda_update test_cuda_sums test_cuda_ranks test_product
+# The same tests linked with the real kernels, for a machine with a GPU.
+GPU_TESTS    := test_cuda_ops test_cuda_exec test_cuda_update test_cuda_sums test_cuda_ranks test_cuda_gemm
 GPU_TEST_BIN := $(addprefix $(BUILD)/gpu/tests/cuda/,$(GPU_TESTS))
 $(GPU_TEST_BIN): $(BUILD)/gpu/%: $(BUILD)/%.o $(TEST_LIB) $(PLUGIN_OBJ) $(BUILD)/libsnug.a
 	@mkdir -p $(@D)
@@ -207,28 +207,28 @@ $(GPU_TEST_BIN): $(BUILD)/gpu/%: $(BUILD)/%.o $(TEST_LIB) $(PLUGIN_OBJ) $(BUILD)
 	$(run)$(CXX) $(filter-out -std=c11,$(CFLAGS)) $(LDFLAGS) -o $@ $^ -lcmocka \
 	    -L$(CONFIG_CUDA)/lib64 -Wl,-rpath,$(CONFIG_CUDA)/lib64 $(CUDA_LIBS) $(LDLIBS)
 
-# Faults for compute-sanitizer to find.
+# Kernels with planted bugs that compute-sanitizer must find.
 PLANTED := $(BUILD)/gpu/tests/cuda/planted
 $(PLANTED): tests/cuda/planted.cu src/cuda/kernels/device.h build/config.mk $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(say) NVCC $<
 	$(run)$(CONFIG_NVCC) $(CPPFLAGS) $(CUDA_FLAGS) $(CUDA_ARCHS) -o $@ $<
 
-# A plugin that runs without a GPU: slowly, for the tests.
+# An emulated plugin, for tests on machines without a GPU.  It is slow.
 $(BUILD)/libsnug_cuda_emulated.so: $(EMULATED_DISPATCH) $(EMULATED_OBJ) $(PLUGIN_LIB)
 	$(say) LINK $@
 	$(run)$(CXX) $(filter-out -std=c11,$(CFLAGS)) $(LDFLAGS) -shared -Wl,--exclude-libs,ALL -Wl,-z,defs \
 	    -o $@ $^ -lm
 
-# Tests of the backend are linked with the emulation.
+# Tests of the CUDA backend are linked with the emulation.
 $(filter $(BUILD)/tests/cuda/%,$(TEST_BIN)): %: %.o $(TEST_LIB) $(EMULATED_OBJ) $(BUILD)/libsnug.a
 	$(say) LINK $@
 	$(run)$(CXX) $(filter-out -std=c11,$(CFLAGS)) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
 
 $(BUILD)/tests/cuda/test_cuda_oracle: private LDFLAGS += -Wl,--wrap=backend_cpu
-$(BUILD)/tests/cuda/test_pins: private LDFLAGS += -Wl,--wrap=realloc -Wl,--wrap=fopen
+$(BUILD)/tests/cuda/test_tuning_cache: private LDFLAGS += -Wl,--wrap=realloc -Wl,--wrap=fopen
 
-# What cuDNN itself says of our graphs, told about a GPU that is not there.
+# Checks our graphs with the real cuDNN, which is given a fake GPU.
 GRAPH_OBJ := $(patsubst %,$(BUILD)/plugin/src/cuda/lib/%.c.o,cudnn_graph cudnn_plan attention_cudnn conv_cudnn)
 GRAPH_WRAPS := $(foreach f,CreateDescriptor SetAttribute GetAttribute Finalize,-Wl,--wrap=cudnnBackend$(f))
 $(BUILD)/tests/cudnn/test_graphs.o: private CPPFLAGS += -isystem $(CONFIG_CUDA)/include -DSNUG_CUDA_PLUGIN \
@@ -238,23 +238,23 @@ $(BUILD)/tests/cudnn/test_graphs: %: %.o $(GRAPH_OBJ) $(BUILD)/libsnug.a
 	$(run)$(CC) $(CFLAGS) $(LDFLAGS) $(GRAPH_WRAPS) -o $@ $^ -lcmocka -L$(CONFIG_CUDA)/lib64 \
 	    -Wl,-rpath,$(CONFIG_CUDA)/lib64 -lcudnn $(LDLIBS)
 
-# What we declare of NCCL, against its header and library.
+# Checks our NCCL declarations against its header and library.
 $(BUILD)/tests/cudnn/test_nccl.o: private CPPFLAGS += -isystem $(CONFIG_CUDA)/include -DSNUG_CUDA_PLUGIN
 $(BUILD)/tests/cudnn/test_nccl: %: %.o $(BUILD)/plugin/src/cuda/lib/nccl_load.c.o
 	$(say) LINK $@
 	$(run)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -lcmocka -Wl,-rpath,$(CONFIG_CUDA)/lib64 -ldl
 
-# Every tests/*/test_*.c is one program on cmocka.
+# Every tests/*/test_*.c is one cmocka program.
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_LIB) $(BUILD)/libsnug.a
 	$(say) LINK $@
 	$(run)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
 $(BUILD)/tests/%.o: private CPPFLAGS += -Itests
-# What it tests is compiled so, too.
+# Compiled with the same flags as the code under test.
 $(BUILD)/tests/ops/test_lanes.o: private CFLAGS += $(if $(filter v4,$(CONFIG_LEVELS)),$(LEVEL_FLAGS_v4))
-# Vectors wider than registers are passed within that file alone.
-$(BUILD)/tests/ops/test_own_product.o: private CFLAGS += -Wno-psabi
+# Passes vectors wider than registers by value, but only within this file.
+$(BUILD)/tests/ops/test_simd_gemm.o: private CFLAGS += -Wno-psabi
 
-# The whole command line, with every function that allocates for its caller in the hands of the test.
+# The whole program, with every allocating function wrapped so that the test can make it fail.
 ALLOCATORS := malloc calloc realloc strdup strndup getline __getdelim fopen fdopen opendir realpath mmap \
               pthread_create gzdopen
 FAULT_OBJ  := $(patsubst %,$(BUILD)/tests/fault/%.o,allocations trees snug_main)
@@ -267,13 +267,13 @@ $(BUILD)/tests/fault/test_no_memory: %: %.o $(FAULT_OBJ) $(filter-out %/main.o,$
 	$(say) LINK $@
 	$(run)$(CC) $(CFLAGS) $(LDFLAGS) $(ALLOCATORS:%=-Wl,--wrap=%) -o $@ $^ -lcmocka $(LDLIBS)
 
-# Benches run the shipped kernels as the tests do.
+# Like the tests, the benchmarks run the shipped kernels.
 $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BENCH_LIB) $(BUILD)/libsnug.a
 	$(say) LINK $@
 	$(run)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $(BUILD)/bench/%.o: private CPPFLAGS += -Itests
 
-# Examples see the public header only.
+# Examples include the public header only.
 $(BUILD)/examples/%: examples/%.c $(BUILD)/libsnug.a include/snug.h
 	@mkdir -p $(@D)
 	$(say) CC $<
@@ -287,17 +287,18 @@ examples: $(EXAMPLE_BIN)
 -include $(EMULATED_OBJ:.o=.d) $(EMULATED_DISPATCH:.o=.d) $(PLUGIN_OBJ:.o=.d) $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_LIB:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d) \
          $(BENCH_SRC:%.c=$(BUILD)/%.d) $(FAULT_OBJ:.o=.d)
 
-# ---- trying it --------------------------------------------------------------------------------
+# ---- testing and the demo ----------------------------------------------------------------------
 
 setup:
 	@tools/setup.sh
 
-# Tests in two tiers (docs/testing.md).  `test`: the release build, every test at its small size, no nvcc.
-# `test-all`: besides, all at full size, the unit tests in the asan build, and what needs the CUDA plugin.  Stamps
-# keep the second from running what the first has shown.
+# There are two tiers of tests (docs/testing.md).  `test` runs every test at its small size, in the
+# release build, without nvcc.  `test-all` runs every test at full size, the unit tests also in the
+# asan build, and the tests that need the CUDA plugin.  Stamps keep it from repeating what `test` has
+# already passed.
 TEST_BEGUN  = TEST_BEGIN=$$(date +%s) && export TEST_BEGIN
 RUN_TESTS   = SNUG=$(CURDIR)/snug TEST_STAMPS=build/stamps tools/run-tests.sh
-# Without a compiler for CUDA the plugin is not built; objects and programs are the same.
+# An empty CONFIG_NVCC leaves out the CUDA plugin.  All other objects and programs are the same.
 WITHOUT_CUDA := CONFIG_NVCC=
 
 test:
@@ -317,28 +318,28 @@ run-tests-full:
 	@SNUG_TEST_SIZE=full TEST_BUDGET=3000 TEST_NAME='make test-all' $(RUN_TESTS) tools/layers.sh \
 	    $(TEST_SRC:%.c=build/release/%) $(ASAN_SRC:%.c=build/asan/%) $(EXAMPLE_SRC:%.c=build/release/%) $(TEST_SCRIPTS)
 
-# One build's unit tests only: `make check`, `make check MODE=debug`, `make check ONLY=ir`.
+# The unit tests of one build only: `make check`, `make check MODE=debug`, `make check ONLY=ir`.
 check: all tests-bin
 	@tools/run-tests.sh $(foreach t,$(TEST_BIN),$(if $(findstring $(ONLY),$(t)),$(t)))
 
-# On a machine with a GPU.
+# Needs a GPU.
 test-cuda: all $(GPU_TEST_BIN) $(PLANTED)
 	@tools/test-cuda.sh $(BUILD)
 
-# Builds the program alone: no plugin, no shared library, no tests.
+# Builds only the program: no plugin, no shared library, no tests.
 demo:
 	@tools/setup.sh
 	@$(MAKE) --no-print-directory MODE=release snug
 	@tools/demo.sh
 
-# ---- keeping it clean -------------------------------------------------------------------------
+# ---- lint and format ---------------------------------------------------------------------------
 
 layers:
 	@tools/layers.sh
 
 LINT_SRC  := $(LIB_SRC) $(SIMD_SRC) $(AMX_SRC) $(CLI_SRC)
-# Without OpenMP clang needs no omp.h of its own; older clangs do not know the names of the features
-# that the higher levels ask for.
+# OpenMP is off because clang may lack its omp.h.  The higher instruction levels are off because
+# older clangs do not know the names of their features.
 LINT_CPP   = $(filter-out -DSNUG_OPENMP -DSNUG_LEVEL_v% -DSNUG_AMX,$(CPPFLAGS)) \
               -DSNUG_LEVEL=base -DSNUG_AMX_EMULATED -DSNUG_TILES=emulated
 lint:
@@ -360,7 +361,7 @@ format-check:
 
 # ---- installing -------------------------------------------------------------------------------
 
-# The plugin is found in the folder lib beside the program's.
+# The program looks for the plugin in ../lib, seen from its own folder.
 PLUGIN_INSTALLED := lib/libsnug_cuda.so
 INSTALLED := bin/snug include/snug.h lib/libsnug.a lib/libsnug.so.$(VERSION) \
              lib/libsnug.so.$(SOMAJOR) lib/libsnug.so $(PLUGINS:%=lib/%) lib/pkgconfig/snug.pc share/man/man1/snug.1
@@ -392,18 +393,22 @@ clean:
 	    libsnug_mpich.so
 
 help:
-	@echo 'make                 ./snug, libsnug.a, libsnug.so   MODE=asan: build/asan'
-	@echo 'make setup           install what is missing (Debian, Ubuntu); test does so too'
-	@echo 'make test            every test at its small size: 8 minutes at most, on 2 cores'
-	@echo 'make test-all        all at full size, asan+ubsan builds, the CUDA plugin'
-	@echo 'make check ONLY=ir   unit tests of one build whose path contains ir'
-	@echo 'make test-cuda       the CUDA backend, on a machine with a GPU and nvcc'
+	@echo 'make                 build ./snug, libsnug.a, libsnug.so (MODE=asan: build/asan)'
 	@echo 'make demo            plan, train and sample a small model in 3 minutes'
-	@echo 'make bench-bin       build/release/bench/*: rates of kernels'
-	@echo 'make layers          who includes whom      make lint     clang-tidy, cppcheck'
-	@echo 'make format          clang-format, in place make format-check'
-	@echo 'make install         PREFIX=$(PREFIX) DESTDIR=; make uninstall takes it back'
-	@echo 'make clean           V=1: show commands     -jN: default is all cores'
+	@echo 'make test            every test at its small size: at most 8 minutes on 2 cores'
+	@echo 'make test-all        every test at full size, asan + ubsan, the CUDA plugin'
+	@echo 'make check ONLY=ir   the unit tests of one build whose path contains "ir"'
+	@echo 'make test-cuda       test the CUDA backend; needs a GPU and nvcc'
+	@echo 'make setup           install what is missing (Debian, Ubuntu); test runs it too'
+	@echo 'make bench-bin       build the kernel benchmarks: build/release/bench/*'
+	@echo 'make layers          check the includes between folders'
+	@echo 'make lint            run clang-tidy and cppcheck'
+	@echo 'make format          run clang-format in place; make format-check only checks'
+	@echo 'make install         install under DESTDIR/PREFIX (PREFIX=$(PREFIX))'
+	@echo 'make uninstall       remove what make install copied there'
+	@echo 'make clean           remove everything that was built'
+	@echo
+	@echo 'V=1 prints the full commands.  -jN sets the number of jobs (default: all cores).'
 
 .PHONY: all tests-bin bench-bin examples setup test test-all test-cuda run-tests-small run-tests-full check demo layers lint format format-check \
         install uninstall clean help FORCE

@@ -1,13 +1,13 @@
 /*
- * amx_rates.c -- how fast linear ops and attention are on tiles, beside the CPU's peak.
+ * amx_rates.c -- measures linear ops and attention on AMX against the CPU's peak.
  *
  *   amx_rates [-e] [-r ROWS] [-n REPEATS] [THREADS]
  *
- * The shapes are those of GPT-2 124M, attention in sequences of 1024 rows (of all, if there are
- * fewer) and counting only what the causal mask leaves.  Each op runs as in a training step, once
- * at level amx (-e: amx-emulated, to try the program on any machine) and once at level v4 (the
- * operands widened to fp32); the results are compared, and a difference beyond rounding is an
- * error.  The peak is that of a loop of multiplications that touches no memory, on as many threads.
+ * The shapes are those of GPT-2 124M.  Attention runs on sequences of 1024 rows (or all rows, if there
+ * are fewer), and its flops count only what the causal mask leaves.  Each op runs as in a training step,
+ * once at level amx (-e: amx-emulated, to try the program on any machine) and once at level v4 (operands
+ * converted to fp32).  A difference of the results beyond rounding is an error.  The peak is measured
+ * with a loop of tile multiplications that accesses no memory, on the same number of threads.
  */
 #include <math.h>
 #include <stdio.h>
@@ -58,7 +58,7 @@ struct totals {
     int n_wrong;
 };
 
-/* One op both ways; the fp32 gradient is added to, as by a second micro step. */
+/* Runs one op at both levels.  The fp32 gradient accumulates, as in a second micro-batch. */
 static enum snug_status compare(const struct opcase *c, int op_index, int threads, int n_repeat,
                                 const char *const levels[2], struct totals *totals,
                                 struct snug_error *err)
@@ -119,7 +119,7 @@ static enum snug_status time_layer(int layer, int n_rows, int threads, int n_rep
     return status;
 }
 
-/* The gradient reads what the forward op leaves. */
+/* The gradient reads the outputs of the forward op. */
 static enum snug_status time_attention(int n_rows, int threads, int n_repeat,
                                        const char *const levels[2], struct totals *totals,
                                        struct snug_error *err)
@@ -181,8 +181,8 @@ int main(int argc, char **argv)
     if (cpu_isa_find()->gemm_bf16 == NULL)
         return fprintf(stderr, "this CPU, system or build has no AMX; -e emulates it\n"), 1;
     double peak = strcmp(levels[0], "amx") == 0 ? peak_flops(threads) : NAN;
-    printf("%d thread%s, tiles in registers only: %.3f TFLOP/s\n", threads, threads == 1 ? "" : "s",
-           1e-12 * peak);
+    printf("%d thread%s, peak of tile multiplications: %.3f TFLOP/s\n", threads,
+           threads == 1 ? "" : "s", 1e-12 * peak);
     printf("  %-22s %-26s %-26s   difference\n", "", levels[0], levels[1]);
     for (int i = 0; i < COUNT(layers) && status == SNUG_OK; i++)
         status = time_layer(i, n_rows, threads, n_repeat, levels, &linear, &err);

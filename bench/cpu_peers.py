@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""snug and PyTorch side by side: the same training step, alternating in one run.
+"""Compares snug with PyTorch on the CPU: the same training step, alternating in one run.
 
 usage: bench/cpu_peers.py [--size 124M|350M|nano|mlp|cnn|resnet18] [--batch N] [--seq 64] [--precision fp32]
                           [--threads 2] [--rounds 3] [--steps N] [--python python3] [--data FOLDER]
                           [--layout last|first]
-The sizes are GPT-2's on random tokens, batch 4; mlp, cnn and resnet18 are snug's own on Fashion-MNIST (in
-FOLDER), batch 128 (resnet18: 32), without clipping on either side; PyTorch keeps the channels of
-images as --layout says.  Machines are shared and noisy: each round runs both, and the
-ratio is the median of the rounds'.  PyTorch is whatever `--python` has (Debian: python3-torch with
-/usr/bin/python3).
+nano, 124M and 350M are GPT-2 on random tokens, batch 4.  mlp, cnn and resnet18 are snug's presets on Fashion-MNIST
+(in FOLDER), batch 128 (resnet18: 32), without clipping in either program; --layout sets where PyTorch puts the
+channels of images.  Machines are shared and noisy, so each round runs both programs, and the result is the median
+of the rounds' ratios.  PyTorch is the one that `--python` has (Debian: python3-torch with /usr/bin/python3).
 """
 import argparse
 import json
@@ -25,7 +24,7 @@ IMAGES = {"mlp": (128, 1000), "cnn": (128, 40), "resnet18": (32, 5)}  # batch, s
 def last_json(command):
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if done.returncode != 0:
-        sys.exit(f"{' '.join(command)}\nended with {done.returncode}: {done.stderr.strip()[-400:]}")
+        sys.exit(f"{' '.join(command)}\nexited with {done.returncode}: {done.stderr.strip()[-400:]}")
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Does bf16 on the GPU learn what PyTorch's autocast learns?  GPT-2 124M on a text in GPT-2's tokens, both from the
-same weights and on the same batches.  Prints both curves and the largest relative difference of the loss.
+"""Compares bf16 training on the GPU with PyTorch's autocast.  Both train GPT-2 124M on a text in GPT-2's tokens, from
+the same weights and on the same batches.  Prints both curves and the largest relative difference of the loss.
 
 usage: bench/cuda_losses.py TEXT BPE [--steps 200] [--batch 8] [--seq 256] [--lr 3e-4] [--snug ./snug]
 BPE is a folder with GPT-2's encoder.json and vocab.bpe.  Fails if a loss differs by more than 1%.
@@ -106,7 +106,7 @@ def main():
         torch.cuda.empty_cache()
         ours = of_snug(folder, shard, a)
     if len(ours) != a.steps:
-        sys.exit(f"snug made {len(ours)} of {a.steps} steps")
+        sys.exit(f"snug ran {len(ours)} of {a.steps} steps")
     gaps = [abs(x - y) / y for x, y in zip(ours, theirs)]
     for step in sorted({0, *range(9, a.steps, 20), a.steps - 1}):
         print(f"step {step + 1:4d}  snug {ours[step]:.4f}  PyTorch {theirs[step]:.4f}  {100 * gaps[step]:.3f}%")

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""snug and PyTorch on one GPU, side by side: the same GPT-2 training step, alternating in one run.
+"""Compares snug with PyTorch on one GPU: the same GPT-2 training step, alternating in one run.
 
 usage: bench/cuda_peers.py PEER [--size 124M|350M|774M|1.5B] [--batch 64] [--seq 1024] [--mode compile]
                            [--rounds 3] [--steps 20] [--python python3] [--recipe "--checkpoint auto ..."]
 PEER is a script that trains GPT-2 with PyTorch and prints a JSON line with tok_s and device_gib
 (torch_gpt2.py SIZE BATCH SEQ MODE --steps N).  Both train on random tokens in bf16 with fp32 masters and
-AdamW, and clip gradients at 1.  The rate is the median step's, without the first ones; GiB are what the
-device has in use, runtime included.  --recipe adds flags to snug's side.
+AdamW, and clip gradients at 1.  The rate is that of the median step, without the first ones.  GiB is the device
+memory in use, including the runtime.  --recipe adds flags for snug.
 """
 import argparse
 import json
@@ -19,13 +19,13 @@ from statistics import median
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SNUG_MODELS = {"124M": "gpt2", "350M": "gpt2-medium", "774M": "gpt2-large", "1.5B": "gpt2-xl"}
-WARM_UP = 3  # steps that are not counted, of either side
+WARM_UP = 3  # steps of either program that are not counted
 
 
 def run(command):
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if done.returncode != 0:
-        sys.exit(f"{shlex.join(command)}\nended with {done.returncode}: {done.stderr.strip()[-400:]}")
+        sys.exit(f"{shlex.join(command)}\nexited with {done.returncode}: {done.stderr.strip()[-400:]}")
     return done.stdout, done.stderr
 
 

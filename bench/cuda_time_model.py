@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The predicted time of a step against the measured one, for recipes of GPT-2 on an NVIDIA GPU.
+"""Compares predicted with measured step times, for recipes of GPT-2 on an NVIDIA GPU.
 
 usage: bench/cuda_time_model.py [--target h200] [--steps N] [--ops FOLDER] [--only TEXT]
 
-`snug plan` predicts, `snug train` on random data measures: the median of the steps after the third.
---ops also writes what `snug bench cuda` says of each op of three steps, as JSON: where a prediction is
-off, it shows which kind of op is.
+`snug plan` predicts; `snug train` on random data measures the median of the steps after the third.
+--ops also writes what `snug bench cuda` reports for each op of some recipes, as JSON: if a prediction is
+off, it shows which kind of op causes it.
 """
 import argparse
 import json

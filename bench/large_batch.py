@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What a larger batch does to the test error: the same model at a small and at a large batch, as many epochs each.
+"""Measures the effect of a larger batch on the test error: one model at a small and a large batch, equal epochs.
 
 usage: bench/large_batch.py [MODEL [DATA]] [--batch 64] [--large 4096] [--epochs 5] [--seeds 3] [--json] [recipe flags]
 
-With k times the batch there are k times fewer updates. The rules of thumb are a learning rate times k (the updates of
-an epoch add up to as much) and times the square root of k (the noise of an update stays the same), both with a warm-up
-while the weights change fast. Each row is one of them, without and with warm-up (--warmup steps, or a tenth of all).
-A run that diverges is a result too: it is counted, not averaged. Runs ./snug, or the program that $SNUG names.
+With k times the batch there are k times fewer updates. Two rules of thumb scale the learning rate by k (the updates of
+an epoch add up to the same) or by the square root of k (the noise of an update stays the same), both with warm-up
+while the weights change fast. Each line is one of them, without and with warm-up (--warmup steps, or a tenth of all).
+A run that diverges is a result too: it is counted, not averaged. Runs ./snug, or the program in $SNUG.
 """
 import argparse
 import json
@@ -35,12 +35,12 @@ def arguments():
     if args.large <= args.batch:
         parser.error(f"--large {args.large} is not larger than --batch {args.batch}")
     if args.seeds < 1 or args.epochs <= 0:
-        parser.error("at least one seed and more than 0 epochs")
+        parser.error("--seeds must be at least 1 and --epochs above 0")
     return args
 
 
 def train(args, batch, lr, warmup, seed):
-    """The last line of `train --json`; None: the run diverged."""
+    """Returns the last line of `train --json`, or None if the run diverged."""
     command = [os.environ.get("SNUG", "./snug"), "train", args.model, args.data, "--batch", str(batch), "--lr", repr(lr),
                "--warmup", str(warmup), "--seed", str(seed), "--epochs", str(args.epochs), "--quiet", "--json",
                *args.recipe]
@@ -51,7 +51,7 @@ def train(args, batch, lr, warmup, seed):
         sys.exit(f"{' '.join(command)}: {run.stderr.strip()}")
     result = json.loads(run.stdout.strip().split("\n")[-1])
     if "val_loss" not in result:
-        sys.exit(f"{args.data} has no held-out data to test on")
+        sys.exit(f"{args.data}: no held-out data to test on; use another data set")
     return result
 
 

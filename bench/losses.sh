@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# Does training in bf16 learn what fp32 learns?  A small GPT on a text, 200 steps: the fp32 run on the
-# reference kernels (plain loops: minutes), then bf16 and fp32 on the fast ones at every instruction
-# level that this machine has.  Prints the largest relative difference of the loss over all steps,
-# and fails if one of them is above 1%.
+# Compares bf16 training with fp32.  Trains a small GPT on a text for 200 steps: in fp32 with the reference kernels
+# (plain loops, minutes), then in bf16 and fp32 with the fast kernels at every instruction level that this machine
+# has.  Prints the largest relative difference of the loss over all steps, and fails if one is above 1%.
 #
 # usage: bench/losses.sh [TEXT]      STEPS=200 THREADS=2 in the environment
 set -eu
@@ -17,7 +16,7 @@ mkdir "$dir/model"
 echo '{"model_type": "gpt2", "n_layer": 4, "n_embd": 128, "n_head": 4, "n_positions": 64,
 "vocab_size": 256}' >"$dir/model/config.json"
 
-train() { # NAME FLAGS...: leaves a line "step loss" per step in NAME
+train() { # NAME FLAGS...: writes a line "step loss" per step to NAME
     name=$1
     shift
     ./snug train "$dir/model" "$text" --batch 4 --steps "$steps" --eval-every -1 \
@@ -25,7 +24,7 @@ train() { # NAME FLAGS...: leaves a line "step loss" per step in NAME
     sed -E 's/.*"step": ([0-9]+), "loss": ([0-9.e+-]+),.*/\1 \2/' "$dir/run.$name/metrics.jsonl" >"$dir/$name"
 }
 
-runs_level() { # A level that is not there leaves the highest in use.
+runs_level() { # LEVEL: snug ignores a level that the CPU lacks and uses the highest one
     SNUG_CPU_LEVEL=$1 ./snug --version | grep -qE "this CPU runs (.*[ ,])?$1\$"
 }
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# How much of a step two stages of one thread each wait for each other, beside (p - 1) / (m + p - 1).
+# Measures the idle share of a pipeline with two stages of one thread each, against (p - 1) / (m + p - 1).
 #
-# usage: [SNUG=./snug] [STEPS=6] bench/pipeline_idle.sh [SCHEDULE...]      gpipe and 1f1b unless named
+# usage: [SNUG=./snug] [STEPS=6] bench/pipeline_idle.sh [SCHEDULE...]      default: gpipe 1f1b
 #
-# On a quiet machine with two cores.  Micro-batches are long enough that updates and messages are little beside
-# them; gpt-nano's six layers are cut in the middle.  The share is that of both ranks together.
+# Needs a quiet machine with two cores.  Micro-batches are large enough that updates and sends take little time.
+# gpt-nano's six layers are cut in the middle.  The idle share is that of both ranks together.
 set -eu
 snug=$(realpath "${SNUG:-$(dirname "$0")/../snug}")
 steps=${STEPS:-6}

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""The predicted time of a step against the measured one, for configurations of gpt2 on this CPU.
+"""Compares predicted with measured step times, for configurations of gpt2 on this CPU.
 
 usage: bench/time_model.py [--threads N] [--rounds N] [--steps N] [--cpu-time]
 
-`snug bench cpu` measures the rates, `snug plan` predicts, `snug train` on random data measures: each
-configuration runs a few steps in every round, one configuration after the other, and the least step
-of all rounds counts, since what others on the machine take away is no property of it.
+`snug bench cpu` measures the rates, `snug plan` predicts, and `snug train` on random data measures.  Each configuration
+runs a few steps in every round, one configuration after the other.  The fastest step of all rounds counts, because
+slower ones include the load of other users.
 
---cpu-time counts the processor time between the ends of two steps of one run instead of the clock: on a
+--cpu-time uses the processor time between the ends of two steps of one run instead of wall-clock time: on a
 machine where others take most of the cores, with --threads 1, that is what the step would take alone.
-(Not the difference of two runs: their starts take ten times as long as a step and differ by seconds.)
-The rates are measured by the thread's own clock with --threads 1, else by the clock.
+(The difference of two runs would not do: their starts take ten times as long as a step and differ by seconds.)
+The rates are measured in thread CPU time with --threads 1, else in wall-clock time.
 """
 import argparse
 import json
@@ -38,14 +38,14 @@ def snug(*words):
 
 
 def cpu_seconds(pid):
-    """Of a process and its threads, user and system, so far."""
+    """Processor time of a process and its threads so far, user and system."""
     with open("/proc/%d/stat" % pid) as file:
         fields = file.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def run(flags, steps):
-    """Seconds of each step by the clock, and the processor time of the process at the end of each."""
+    """Returns the wall-clock seconds of each step, and the processor time of the process at the end of each."""
     words = ["train", "gpt2", *flags, "--steps", str(steps), "--eval-every", "-1", "--json"]
     tokens = int(flags[flags.index("--batch") + 1]) * int(flags[flags.index("--seq") + 1])
     by_clock, at_end = [], []
@@ -56,7 +56,7 @@ def run(flags, steps):
                 at_end.append(cpu_seconds(child.pid))
                 by_clock.append(tokens / float(rate.group(1).replace(",", "")))
     if child.returncode != 0 or len(by_clock) != steps:
-        sys.exit("snug %s: status %d after %d steps" % (" ".join(words), child.returncode, len(by_clock)))
+        sys.exit("snug %s: exited with %d after %d steps" % (" ".join(words), child.returncode, len(by_clock)))
     return by_clock, at_end
 
 
@@ -73,7 +73,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--cpu-time", action="store_true")
-    parser.add_argument("--keep-rates", action="store_true", help="those that are there already")
+    parser.add_argument("--keep-rates", action="store_true", help="use the rates measured before")
     a = parser.parse_args()
     threads = ["--threads", a.threads]
     if not a.keep_rates:

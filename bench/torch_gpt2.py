@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The peer: a GPT-2 training step in PyTorch on the CPU, as its users write it.
+"""A GPT-2 training step in PyTorch on the CPU, as its users write it, for bench/cpu_peers.py.
 
 usage: torch_gpt2.py SIZE BATCH SEQ PRECISION STEPS THREADS
     SIZE       nano | 124M | 350M           PRECISION  fp32 | bf16 (autocast)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""The peers of snug's networks for Fashion-MNIST in PyTorch on the CPU: cross-entropy, AdamW.
+"""snug's networks for Fashion-MNIST in PyTorch on the CPU, with cross-entropy and AdamW, for bench/cpu_peers.py.
 
 usage: torch_mlp.py FOLDER BATCH PRECISION STEPS THREADS [MODEL [LAYOUT]]
     FOLDER     IDX files of Fashion-MNIST, gzipped      PRECISION  fp32 | bf16 (autocast)
     MODEL      mlp (784-512-512-10, ReLU) | cnn | resnet18 (as snug has them for 28 x 28)
     LAYOUT     last | first: where the channels of images are
-The images lie in memory as floats, shuffled before the clock starts, so that a batch is a slice: no
-DataLoader is in the way.  Prints one JSON line: samples per second over all steps, peak bytes.
+The images are in memory as floats, shuffled before the measurement, so a batch is a slice and no DataLoader adds
+overhead.  Prints one JSON line: samples per second over all steps, peak bytes.
 """
 import gzip
 import json

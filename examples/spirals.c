@@ -1,5 +1,6 @@
 /*
- * spirals.c -- a network of your own in thirty lines: two spirals, a residual block, and the bytes.
+ * spirals.c -- builds and trains your own network in thirty lines: a residual block that tells two
+ * spirals apart.
  *
  *     cc examples/spirals.c $(pkg-config --cflags --libs snug) -lm -o spirals && ./spirals
  */
@@ -10,14 +11,14 @@
 
 enum { BATCH = 256, STEPS = 400 };
 
-static void draw_batch(float *xy,
-                       int32_t *which) /* points of two spirals, and which one each is of */
+/* Random points on two spirals, and the spiral of each point. */
+static void sample_batch(float *xy, int32_t *label)
 {
     for (int i = 0; i < BATCH; i++) {
-        double t = 0.3 + 3 * (double)rand() / RAND_MAX, turn = rand() % 2;
-        xy[2 * i] = (float)(t * cos(3 * t + turn * 3.14159265));
-        xy[2 * i + 1] = (float)(t * sin(3 * t + turn * 3.14159265));
-        which[i] = (int32_t)turn;
+        double t = 0.3 + 3 * (double)rand() / RAND_MAX, spiral = rand() % 2;
+        xy[2 * i] = (float)(t * cos(3 * t + spiral * 3.14159265));
+        xy[2 * i + 1] = (float)(t * sin(3 * t + spiral * 3.14159265));
+        label[i] = (int32_t)spiral;
     }
 }
 
@@ -43,14 +44,14 @@ int main(void)
         goto done;
     for (int step = 0; step < STEPS; step++) {
         float xy[2 * BATCH];
-        int32_t which[BATCH];
-        draw_batch(xy, which);
-        if (snug_trainer_step(trainer, (const void *[]){xy, which}, &m, &err) != SNUG_OK)
+        int32_t label[BATCH];
+        sample_batch(xy, label);
+        if (snug_trainer_step(trainer, (const void *[]){xy, label}, &m, &err) != SNUG_OK)
             goto done;
     }
     struct snug_summary s;
     snug_trainer_summary(trainer, &s);
-    printf("loss %.4f after %d steps, in %lld bytes as planned (%lld allocated)\n", m.loss, STEPS,
+    printf("loss %.4f after %d steps: %lld bytes planned, %lld allocated\n", m.loss, STEPS,
            (long long)s.planned_bytes, (long long)s.allocated_bytes);
 done:
     if (err.status != SNUG_OK)

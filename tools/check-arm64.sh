@@ -3,10 +3,10 @@
 # usage: tools/check-arm64.sh            the quick tests and some op cases: minutes
 #        tools/check-arm64.sh PART...    tests whose path contains a PART; "tests" is all: an hour
 #
-# For Debian and Ubuntu.  Needs, from apt: gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user.
-# The arm64 copies of jansson, zlib and cmocka are fetched with apt-get and unpacked under
-# build/arm64, where everything else is made too; nothing is installed and the system's own
-# package lists stay as they are.
+# For Debian and Ubuntu.  Needs these packages: gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user.
+# The script downloads the arm64 packages of jansson, zlib and cmocka with apt-get and unpacks them under
+# build/arm64, where it also builds everything else.  It installs nothing and does not change the system's
+# package lists.
 set -eu
 cd "$(dirname "$0")/.."
 dir=$PWD/build/arm64
@@ -18,11 +18,11 @@ missing=
 command -v $triplet-gcc >/dev/null || missing="$missing gcc-$triplet libc6-dev-arm64-cross"
 command -v qemu-aarch64 >/dev/null || missing="$missing qemu-user"
 if [ -n "$missing" ]; then
-    echo "check-arm64: install first: apt-get install$missing" >&2
+    echo "check-arm64: cross compiler or emulator missing; run: apt-get install$missing" >&2
     exit 1
 fi
 
-# apt with lists and a state of its own, for another architecture.
+# apt for arm64, with its own package lists and state.
 apt_arm64() {
     apt-get -qq -o APT::Architecture=arm64 -o APT::Architectures::=arm64 -o Dir::State="$dir/apt/state" \
         -o Dir::State::status="$dir/apt/status" -o Dir::Cache="$dir/apt/cache" "$@"
@@ -35,24 +35,24 @@ fetch_libraries() {
     (cd "$dir/debs" && apt_arm64 download libjansson4 libjansson-dev zlib1g zlib1g-dev libcmocka0 \
         libcmocka-dev)
     for deb in "$dir"/debs/*.deb; do dpkg -x "$deb" "$root"; done
-    # what -lz and the like find may point to /lib
+    # the links in usr/lib that -lz and the like use may point to /lib
     [ -e "$root/lib" ] && cp -rn "$root/lib/." "$root/usr/lib/"
     touch "$dir/fetched"
 }
 [ -e "$dir/fetched" ] || fetch_libraries
 
-# One word for the Makefile, with the fetched libraries.
+# A compiler wrapper that finds the downloaded libraries, so that CC is one word.
 printf '#!/bin/sh\nexec %s-gcc -isystem %s/usr/include -isystem %s/usr/include/%s -L%s/usr/lib/%s "$@"\n' \
     $triplet "$root" "$root" $triplet "$root" $triplet >"$dir/cc"
 chmod +x "$dir/cc"
 
-# A copy of the tree: the build of this machine stays.
+# Build a copy of the tree, to leave this machine's build alone.
 tree=$dir/tree
 mkdir -p "$tree"
 git ls-files -co --exclude-standard -z | tar --null --ignore-failed-read -T - -cf - | tar -xf - -C "$tree"
 make -C "$tree" --no-print-directory CC="$dir/cc" AR=$triplet-ar MODE=release all tests-bin
 
-# run-tests.sh runs programs; each wrapper is one.
+# run-tests.sh runs programs: wrap each test in a script that starts qemu.
 wrappers=
 add() { # TEST NAME FLAGS...
     test=$tree/build/release/$1

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Do two builds of snug train to the same bits, from the same plans, with the same kernels?
-# usage: tools/compare-builds.sh BEFORE AFTER [plans] [cuda] [RECIPE-NUMBER...]      folders that `make` has run in
+# Checks that two builds of snug train to the same bits, from the same plans, with the same kernels.
+# usage: tools/compare-builds.sh BEFORE AFTER [plans] [cuda] [RECIPE-NUMBER...]      BEFORE, AFTER: built trees
 #
 # Trains 24 recipes (models x precisions x optimizers x techniques, reference and fast kernels, 1 and 2 ranks) for
-# five steps with each build, from the same seeds, and compares model.safetensors, optimizer.safetensors and the
-# losses byte for byte, and the bytes of `plan --json`.  `snug bench cpu` is not used: it measures.
-# The kernel and the workspace of every op are compared too where both builds know `plan --dump kernels`: for the
-# CPU and, with "cuda", for --device cuda as well (a plan needs no GPU).  "plans": nothing is trained.
-# Prints a line a recipe and the count; status 1 if any differ.
+# five steps with each build, from the same seeds.  Compares model.safetensors, optimizer.safetensors and the losses
+# byte for byte, and the bytes that `plan --json` reports.  If both builds support `plan --dump kernels`, also
+# compares the kernel and workspace of every op: for the CPU and, with "cuda", for --device cuda as well (a plan
+# needs no GPU).  With "plans" it trains nothing.
+# Prints a line per recipe and the count; the exit status is 1 if any differ.
 set -u
 if [ $# -lt 2 ]; then
     sed -n '3p' "$0" | sed 's/^# //' >&2
@@ -59,7 +59,7 @@ knows_kernels() { "$1/snug" plan mlp --dump kernels >/dev/null 2>&1; }
 dumps=0
 if knows_kernels "$before" && knows_kernels "$after"; then dumps=1; fi
 
-# kernels BUILD MODEL FLAGS...: a line for each op, without the alignment
+# kernels BUILD MODEL FLAGS...: a line for each op, without the padding of columns
 kernels() {
     local build=$1 model=$2 device
     shift 2
@@ -86,16 +86,16 @@ train() {
     # shellcheck disable=SC2086
     [ "$dumps" -eq 0 ] || kernels "$build" "$model" $flags >"$out/kernels"
 }
-# losses OUT: what a step computed, without what it took
+# losses OUT: the metrics of each step, without its timing
 losses() { sed -E 's/"(ms|tokens_per_s|samples_per_s)": *[^,}]*//g' "$1/metrics.jsonl"; }
-# bytes OUT: the plan without times and versions
+# bytes OUT: the bytes and flops of the plan
 bytes() { tr -d ' \n' <"$1/compared.json" | grep -oE '"(parameters|bytes|recompute_flops|forward_flops)":(\{[^}]*\}|[^,}]*)'; }
 
 n_same=0 n=0
 for i in "${!recipes[@]}"; do
     [ $# -eq 0 ] || [[ " $* " == *" $((i + 1)) "* ]] || continue
     n=$((n + 1)) verdict=same
-    train "$before" "${recipes[i]}" "$dir/b$i" && train "$after" "${recipes[i]}" "$dir/a$i" || verdict="not run"
+    train "$before" "${recipes[i]}" "$dir/b$i" && train "$after" "${recipes[i]}" "$dir/a$i" || verdict="failed to run"
     if [ "$verdict" = same ]; then
         if [ "$only_plans" -eq 0 ]; then
             for file in model.safetensors optimizer.safetensors; do
@@ -117,5 +117,5 @@ done
 compared="weights, states, losses and plans"
 [ "$only_plans" -eq 0 ] || compared=plans
 [ "$dumps" -eq 1 ] && compared="$compared, and kernels for $devices" || compared="$compared (kernels were not compared)"
-echo "$n_same of $n recipes: the same $compared"
+echo "$n_same of $n recipes have the same $compared"
 [ "$n_same" -eq "$n" ] && [ "$n" -gt 0 ]

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Is one build of snug as fast as another?  Alternating runs, medians, the ratio of after to before.
-# usage: tools/compare-speed.sh BEFORE AFTER [cuda] [cpu]      folders with snug (and libsnug_cuda.so)
+# Compares the speed of two builds of snug: alternates runs and prints the medians and the ratio of after to before.
+# usage: tools/compare-speed.sh BEFORE AFTER [cuda] [cpu]      folders that contain snug (and libsnug_cuda.so)
 #
-# cuda: GPT-2 124M in bf16 on the GPU.  cpu: GPT-2 124M on two cores, bf16 and fp32.  ROUNDS (5): alternations.
+# cuda: GPT-2 124M in bf16 on the GPU.  cpu: GPT-2 124M on two cores, bf16 and fp32.  ROUNDS=5: how many alternations.
 set -eu
 before=$1 after=$2
 shift 2
 rounds=${ROUNDS:-5}
 export OMP_WAIT_POLICY=passive LC_ALL=C
 
-# rate BUILD FLAGS...: tokens a second
+# rate BUILD FLAGS...: tokens per second
 rate() {
     local build=$1
     shift
@@ -17,7 +17,7 @@ rate() {
         sed -nE 's/.*"tokens_per_s": ([0-9.e+]+).*/\1/p'
 }
 
-# compare NAME PREFIX FLAGS...: prints both medians and their ratio
+# compare NAME FLAGS...: prints both medians and their ratio
 compare() {
     local name=$1 i old=() new=()
     shift
@@ -40,6 +40,6 @@ for what in "${@:-cpu}"; do
         compare 'GPT-2 124M, 2 threads, bf16' --threads 2 --precision bf16 --batch 1 --seq 512 --steps 4
         compare 'GPT-2 124M, 2 threads, fp32' --threads 2 --batch 1 --seq 512 --steps 4
         ;;
-    *) echo "compare-speed: cuda or cpu, not $what" >&2; exit 2 ;;
+    *) echo "compare-speed: unknown benchmark \"$what\"; use cuda or cpu" >&2; exit 2 ;;
     esac
 done

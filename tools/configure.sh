@@ -1,6 +1,6 @@
 #!/bin/sh
-# Looks for the libraries that snug can use and writes what it found as make variables.
-# usage: tools/configure.sh CC OUTPUT      Set SNUG_WITHOUT="onednn lapack zlib openmp cuda mpi" to leave some out.
+# Finds the libraries that snug can use and writes them to OUTPUT as make variables.
+# usage: tools/configure.sh CC OUTPUT      SNUG_WITHOUT="onednn lapack zlib openmp cuda mpi" disables some.
 set -eu
 cc=$1
 out=$2
@@ -29,12 +29,12 @@ use() { # NAME MACRO LIBS
 }
 
 if ! command -v ${cc%% *} >/dev/null; then
-    echo "configure: there is no compiler \"$cc\"; install one with: make setup, or set CC" >&2
+    echo "configure: compiler \"$cc\" not found; install one with: make setup, or set CC" >&2
     exit 1
 fi
 if ! probe jansson '#include <jansson.h>
 int main(void) { return json_object() == 0; }' -ljansson; then
-    echo "configure: jansson is missing; install it with: tools/setup.sh (Debian: libjansson-dev)" >&2
+    echo "configure: jansson not found; install it with: tools/setup.sh (Debian: libjansson-dev)" >&2
     exit 1
 fi
 use jansson '' -ljansson
@@ -43,11 +43,11 @@ if probe zlib '#include <zlib.h>
 int main(void) { return zlibVersion() == 0; }' -lz; then use zlib SNUG_ZLIB -lz; else missing="$missing zlib"; fi
 if probe onednn '#include <oneapi/dnnl/dnnl.h>
 int main(void) { return dnnl_version() == 0; }' -ldnnl; then use onednn SNUG_ONEDNN -ldnnl; else missing="$missing onednn"; fi
-# LAPACK: eigenvectors for shampoo, caspr and soap; loaded when they run, so nothing is linked here.
+# LAPACK: eigenvectors for shampoo, caspr and soap.  It is loaded at run time, so nothing is linked here.
 if probe lapack '#include <dlfcn.h>
 int main(void) { return dlopen(0, RTLD_NOW) == 0; }' -ldl; then use lapack SNUG_LAPACK -ldl
 else missing="$missing lapack"; fi
-# MPI: for several ranks; a plugin for each that is there, which nothing else is linked with.
+# MPI: for several ranks.  Each MPI found gets a plugin; nothing else is linked with MPI.
 mpi=
 mpi_compilers=
 use_mpi() { # NAME COMPILER WORD-IN-ITS-HEADER
@@ -67,14 +67,14 @@ levels=base
 if probe x86 'int main(void) { return __builtin_cpu_supports("avx2"); }' -march=x86-64-v3; then levels="$levels v3"; fi
 if probe x86 'int main(void) { return __builtin_cpu_supports("avx512f"); }' -march=x86-64-v4; then levels="$levels v4"; fi
 
-# Tiles: the instructions of src/cpu/amx/amx_tiles.h, for files of their own.
+# AMX: the instructions of src/cpu/amx/amx_tiles.h, for the files in src/cpu/amx only.
 amx=
 case "$levels" in *v4*)
 if probe amx '#include <sys/syscall.h>
 int main(void) { __asm__ volatile("tdpbf16ps %tmm0, %tmm1, %tmm2"); return SYS_arch_prctl; }' -mamx-tile -mamx-bf16 -mavx512bf16; then amx=amx; cppflags="$cppflags -DSNUG_AMX"; fi
 ;; esac
 
-# CUDA: the compiler of kernels, and the libraries that the plugin links.
+# CUDA: nvcc for the kernels, and the libraries that the plugin links.
 nvcc=
 cuda=
 cublaslt=
@@ -100,7 +100,7 @@ for level in $levels; do cppflags="$cppflags -DSNUG_LEVEL_$level"; done
 
 mkdir -p "$(dirname "$out")"
 cat >"$out.tmp" <<END
-# written by tools/configure.sh; delete it to look again
+# written by tools/configure.sh; delete this file to configure again
 CONFIG_FOUND := $found
 CONFIG_MISSING := $missing
 CONFIG_CPPFLAGS := $cppflags

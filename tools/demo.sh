@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Snug in a minute: plan a large model, train a small one on short stories, let it tell one.
-# Needs ./snug (`make demo` builds it).  Writes only build/demo.
+# snug in a minute: plan a large model, train a small one on short stories, generate a story.
+# Needs ./snug (`make demo` builds it).  Writes only to build/demo.
 set -eu
 cd "$(dirname "$0")/.."
 out=build/demo
@@ -9,7 +9,7 @@ mkdir -p "$out"
 
 bold='' plain=''
 if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then bold=$'\033[1m' plain=$'\033[0m'; fi
-show() { # COMMAND...: prints it, folded at 80 columns as a shell takes it, and runs it
+show() { # COMMAND...: prints it, wrapped at 80 columns with backslashes, and runs it
     local line='$' unit='' word
     printf '\n%s' "$bold"
     for word in "$@" --; do
@@ -36,8 +36,8 @@ show ./snug plan gpt2-xl --batch 32 --precision bf16
 
 echo
 echo "2. Train a GPT with 0.8 million parameters from random weights. Its tokens are"
-echo "   bytes: it does not know a single word yet. The text is 1,500 short stories"
-echo "   (examples/stories.awk); the first one:"
+echo "   bytes, so it starts without a single word. The text is 1,500 short stories"
+echo "   (examples/stories.awk). The first one:"
 awk -f examples/stories.awk >"$out/stories.txt"
 echo
 sed -n '/^$/q; s/^/   /p' "$out/stories.txt"
@@ -45,6 +45,6 @@ show ./snug train examples/gpt-tiny "$out/stories.txt" --batch 16 --steps 450 --
     --lr 0.02 --schedule cosine --warmup 20 --eval-batches 4 --out "$out/run"
 
 echo
-echo "3. Let it tell a story of its own."
+echo "3. Let it write a story of its own."
 show ./snug generate "$out/run" --prompt 'One day, ' --tokens 600 --temperature 0.5
 echo

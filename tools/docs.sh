@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Holds the documents to the program, or brings them up to date.
+# Checks the documents against the program, or updates them.
 # usage: tools/docs.sh [--write] [FILE...]      FILE: README.md, docs/*.md, docs/snug.1; all of them if none
 #
-# In Markdown two things are made by the program:
-#   - a block that begins with "```console exact": each line "$ COMMAND" is run, and what it prints follows it.
-#     A command names --threads where its bytes depend on it;
-#   - what stands between <!-- generated: NAME --> and <!-- end: NAME -->: lists, from `snug help` and `snug ops`.
-# docs/snug.1 is docs/snug.1.in with its lines @NAME@ replaced (tools/man.awk).
+# The program generates two parts of a Markdown file:
+#   - a block that begins with "```console exact": each line "$ COMMAND" is run and followed by its output.
+#     Commands whose bytes depend on the number of threads must give --threads;
+#   - the lines between <!-- generated: NAME --> and <!-- end: NAME -->: lists from `snug help` and `snug ops`.
+# docs/snug.1 is docs/snug.1.in with its @NAME@ lines replaced (tools/man.awk).
 #
-# Without --write: prints what differs, with status 1.  SNUG names the program (./snug).
+# Without --write, prints the differences and exits with 1 if there are any.  SNUG sets the program (./snug).
 set -u -o pipefail
 cd "$(dirname "$0")/.." || exit 1
 snug=$(realpath "${SNUG:-./snug}") || exit 1
@@ -25,20 +25,20 @@ fail() {
     exit 1
 }
 
-# Nothing of this machine: no measured rates, no data, no CPU level of its own.
+# The output must not depend on this machine: no measured rates, no data, the base instruction level.
 run_command() { # COMMAND
     local status
     (cd "$tmp/work" && exec env -i PATH="$tmp/work:/usr/bin:/bin" HOME="$tmp/home" LC_ALL="$LC_ALL" \
         SNUG_CPU_LEVEL=base OMP_WAIT_POLICY=passive timeout 60 bash -c "$1" 2>&1 </dev/null)
     status=$?
     case $status in
-    124 | 126 | 127 | 13[0-9]) fail "$file: \"$1\" ended with status $status" ;;
+    124 | 126 | 127 | 13[0-9]) fail "$file: \"$1\" exited with status $status" ;;
     esac
 }
 
 # ---- lists ------------------------------------------------------------------------------------
 
-in_lines() { # names on standard input: `a`, `b`, ... in lines of at most 110 columns
+in_lines() { # formats names from standard input as `a`, `b`, ... in lines of at most 110 columns
     awk '{ name = "`" $1 "`"; if (NR > 1) line = line ","
            if (length(line) + length(name) + 2 > 110) { print line; line = "" }
            line = line (line == "" ? "" : " ") name }
@@ -62,7 +62,7 @@ generate() { # NAME
     models | optimizers | data-sets) "$snug" help "$1" | in_lines ;;
     ops) "$snug" ops | tail -n +2 | in_lines ;;
     commands | flags) "$1" ;;
-    *) fail "$file: there is no list \"$1\"; there are models, optimizers, data-sets, commands, flags, ops" ;;
+    *) fail "$file: unknown list \"$1\"; use models, optimizers, data-sets, commands, flags or ops" ;;
     esac
 }
 
@@ -100,7 +100,7 @@ render() { # FILE
         [ "$state" = block ] && [ "$line" != '```console exact' ] || n_commands=0
         before=$line
     done <"$1"
-    [ "$state" = text ] || fail "$1: a $state has no end"
+    [ "$state" = text ] || fail "$1: a $state is not closed"
 }
 
 # ---- the man page -----------------------------------------------------------------------------
@@ -121,7 +121,7 @@ man_page() {
         @optimizers@) "$snug" help optimizers | awk -f tools/man.awk -v form=list ;;
         @data-sets@) "$snug" help data-sets | awk -f tools/man.awk -v form=list ;;
         @recipe@) "$snug" help plan | awk -f tools/man.awk -v form=recipe ;;
-        @*@) fail "docs/snug.1.in: nothing is called $line" ;;
+        @*@) fail "docs/snug.1.in: unknown placeholder $line" ;;
         *) printf '%s\n' "$line" ;;
         esac
     done <docs/snug.1.in | sed "s/@VERSION@/$("$snug" --version | sed -n '1s/snug //p')/"
@@ -139,9 +139,9 @@ for file in "$@"; do
     if [ $write = yes ]; then
         cat "$tmp/new" >"$file" && echo "written: $file"
     else
-        diff -u --label "$file" --label "$file, as the program has it" "$file" "$tmp/new"
+        diff -u --label "$file" --label "$file, generated" "$file" "$tmp/new"
         differ=1
     fi
 done
-[ $differ -eq 0 ] || echo "tools/docs.sh --write brings them up to date"
+[ $differ -eq 0 ] || echo "docs.sh: run tools/docs.sh --write to update them"
 exit $differ

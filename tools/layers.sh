@@ -1,15 +1,14 @@
 #!/bin/sh
-# Checks who may include whom: every #include "..." under src/ against the table below, and that no folder comes
-# back to itself through the folders that it includes.
-# usage: tools/layers.sh [ROOT]      Prints each include that breaks a rule; status 1 if any does.
+# Checks every #include "..." under src/ against the table of allowed includes below, and that the folders do not
+# include each other in a cycle.
+# usage: tools/layers.sh [ROOT]      Prints each include that breaks a rule; exits with 1 if any does.
 set -eu
 cd "${1:-$(dirname "$0")/..}"
 
-# Kernels take the rules of the optimizers from where they are written down: headers of optim that are
-# functions only.
+# Kernels share the update rules of the optimizers: these headers of optim contain only functions.
 kernels='optim/rules.h optim/grad_norm.h optim/direction.h optim/average.h optim/matrix_tools.h'
 kernels="$kernels optim/matrix_blocks.h optim/matrix_soap.h optim/eigen.h"
-# folder: what it may include beside itself and snug.h -- whole folders, or single headers.
+# FOLDER: what it may include besides itself and snug.h -- whole folders or single headers.
 rules="
 base:
 ir:         base
@@ -32,7 +31,7 @@ bench:      base ir model optim pass plan comm data exec io report recipe compil
 api:        base ir model optim pass plan comm data exec io report recipe compile checkpoint train bench
 cli:
 "
-# Headers of devices and of other ranks stay where their kind of code lives.
+# Headers of external libraries (pattern) may be included in one folder only.
 foreign='
 cuda|cublas|cudnn|nccl   cuda
 mpi\.h              comm
@@ -76,7 +75,7 @@ FNR == 1 {
     if (target == "snug.h" || folder == "")
         next
     if (split(target, part, "/") < 2)
-        report("\"" target "\": write it from src/, as \"folder/file.h\"")
+        report("\"" target "\": write the path relative to src/, as \"folder/file.h\"")
     else if (!((folder, part[1]) in allowed) && !((folder, target) in allowed))
         report("src/" folder " may not include \"" target "\"")
 }
@@ -87,21 +86,21 @@ FNR == 1 {
 }
 END {
     if (n_broken > 0) {
-        printf "layers: %d includes break the rules of tools/layers.sh\n", n_broken
+        printf "layers: %d violations of the rules in tools/layers.sh\n", n_broken
         exit 1
     }
     if (n_includes == 0) {
-        print "layers: found no include at all; is this the root of snug?"
+        print "layers: no includes found; run it in the root of snug"
         exit 1
     }
-    printf "layers: %d files, %d includes, all as they should be\n", n_files, n_includes
+    printf "layers: %d files, %d includes, all allowed\n", n_files, n_includes
 }'
 
-# Pairs "folder that includes, folder that is included", sorted so that all arrows point one way.
+# Pairs "including folder, included folder"; tsort fails if they form a cycle.
 pairs=$(find src -name '*.[ch]' -o -name '*.def' -o -name '*.cu' -o -name '*.cc' |
     xargs grep -Eo '^ *# *include "[a-z]+/' | sed -E 's|^src/([a-z]+)/.*"([a-z]+)/|\1 \2|' | sort -u | awk '$1 != $2')
 if ! loops=$(printf '%s\n' "$pairs" | tsort 2>&1 >/dev/null); then
-    echo "layers: folders include each other in a circle:"
+    echo "layers: folders include each other in a cycle:"
     printf '%s\n' "$loops"
     exit 1
 fi

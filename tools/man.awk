@@ -1,14 +1,14 @@
-# man.awk -- turns what `snug help` prints into troff, or into rows of a Markdown table.
+# man.awk -- converts the output of `snug help` to troff or to a Markdown table.
 #
-#   form=synopsis   the lines of usage
+#   form=synopsis   the usage lines
 #   form=command    the text of a command, its examples, its own flags
-#   form=recipe     the flags of a recipe: what comes after the line "Recipe: ..."
+#   form=recipe     the recipe flags, which follow the line "Recipe: ..."
 #   form=table      the same as rows | flag | values | what |
 #   form=list       lines NAME DESCRIPTION
 #
-# A flag is a line of two spaces, --name, perhaps VALUE in capitals, and what it does; deeper lines go on with it.
-# A line of two spaces and "snug" is an example.  A line LABEL in capitals, two spaces and a text is a paragraph with
-# that label; lines of seven spaces go on with it.
+# A flag is a line of two spaces, --name, an optional VALUE in capitals, and a description; lines indented further
+# continue it.  A line of two spaces and "snug" is an example.  A line with a LABEL in capitals, two spaces and a text
+# is a paragraph with that label; lines indented by seven spaces continue it.
 
 function troff(text) {
     gsub(/\\/, "\\e", text)

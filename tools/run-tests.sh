@@ -1,40 +1,40 @@
 #!/usr/bin/env bash
-# Runs test programs and scripts, the longest first: a line each, all output of those that fail, and the end of
-# it once more when all have run; then the slowest, the sum, and the seconds beside the budget.
-# usage: tools/run-tests.sh TEST...      docs/testing.md says how tests are written
+# Runs test programs and scripts, longest first.  Prints a line per test and the full output of those that fail, and
+# at the end the last lines of each failure again, the slowest tests, the totals, and the time against the budget.
+# usage: tools/run-tests.sh TEST...      docs/testing.md explains how to write tests
 #
-#   SNUG_TEST_SIZE  small or full (default): what tests with two sizes run
-#   TEST_JOBS       how many tests run at a time; default: as many as there are cores
-#   TEST_SECONDS    limit for one test; default 900
-#   TEST_STAMPS     folder of stamps: a test that passed is not run again until something changes that it reads
-#   TEST_AGAIN      1: run all, whatever the stamps say
-#   TEST_BUDGET     seconds that the whole may take, since TEST_BEGIN (date +%s); TEST_NAME: what it is called
+#   SNUG_TEST_SIZE  small or full (default), for tests that have two sizes
+#   TEST_JOBS       how many tests run at a time; default: the number of cores
+#   TEST_SECONDS    time limit of one test; default 900
+#   TEST_STAMPS     folder of stamps: a test that passed is skipped until something that it reads changes
+#   TEST_AGAIN      1: ignore the stamps and run all
+#   TEST_BUDGET     seconds that all may take, counted from TEST_BEGIN (date +%s); TEST_NAME: the name to report
 #
-# A program is a cmocka binary (its tests are counted) or anything else (one test, by exit status).
-# A test that is skipped says why in a line that begins with "skip:"; a script skips with status 77.
-# Each test has an empty XDG_CACHE_HOME of its own: what was measured on this machine changes no estimate.
-# Before the seconds comes `N passed, N failed`, and `, N skipped` if any were; the status is 1 if any failed.
+# A test is a cmocka binary (its tests are counted) or any other program (one test, judged by its exit status).
+# A test that is skipped gives the reason in a line that begins with "skip:"; a script skips with status 77.
+# Each test gets an empty XDG_CACHE_HOME, so that rates measured on this machine change no estimate.
+# The totals are `N passed, N failed`, and `, N skipped` if any were; the exit status is 1 if any failed.
 #
 # Parts: a test whose source has a line `parts: 1 (small), 4 (full)` runs as that many tests, PATH@1/4 and so on,
 # with SNUG_TEST_PART=1/4.
 #
-# Stamps: DIR/TEST.SIZE holds a digest of all that the test can read.  A test that says `# size: small` in its
-# output has a stamp for that size; one that says nothing has no sizes, and its stamp holds for all.  What failed,
-# crashed or skipped something gets none.
+# Stamps: DIR/TEST.SIZE holds a digest of everything that the test can read.  A test that prints `# size: small` gets
+# a stamp for that size; a test that prints no size has none, and its stamp holds for all.  A test that failed,
+# crashed or skipped something gets no stamp.
 set -u
-# Waiting threads sleep: several tests run at a time on as many cores.
+# Waiting threads sleep, because several tests share the cores.
 export CMOCKA_MESSAGE_OUTPUT=TAP LC_ALL=C OMP_WAIT_POLICY=passive
-# Data sets beside a checkout; tests that want one skip without it.
+# Data sets next to the checkout, if any; tests that need one are skipped without it.
 if [ -z "${SNUG_DATA:-}" ] && [ -d "$(dirname "$0")/../../shared/data" ]; then
     SNUG_DATA=$(cd "$(dirname "$0")/../../shared/data" && pwd)
     export SNUG_DATA
 fi
 export SNUG_TEST_SIZE=${SNUG_TEST_SIZE:-full}
-known_seconds=tests/seconds # for a clone that has run nothing yet
+known_seconds=tests/seconds # durations for a clone that has not run the tests yet
 
 # ---- what a test reads ------------------------------------------------------------------------------
 
-# The file that tells how a test is to be run: of a program its source.
+# The file with the `parts:` line: the source of a program, or the script itself.
 source_of() { # TEST
     local path=${1%@*}
     case $path in
@@ -43,20 +43,20 @@ source_of() { # TEST
     [ -r "$path" ] && echo "$path" || echo "${1%@*}"
 }
 
-digest_of() { # FILE or FOLDER...: one that is not there changes it when it comes
+digest_of() { # FILE or FOLDER...: a missing file changes the digest once it appears
     find "$@" -type f -print0 2>/dev/null | sort -z | xargs -0 -r sha256sum -- | sha256sum | cut -d ' ' -f 1
 }
 
-# Digests that tests share, each made once: KIND is program, script, cuda or docs.
+# Digests that tests share, each computed once: KIND is program, script, cuda, docs or environment.
 shared_inputs() { # KIND
     local snug=${SNUG:-./snug} folder
     folder=$(dirname "$snug")
     case $1 in
-    program) # the program and its MPI plugins; cases and fixtures.  The library is in the binary.
+    program) # snug and its MPI plugins; cases and fixtures.  The test binary contains the library.
         digest_of "$snug" "$folder/libsnug_openmpi.so" "$folder/libsnug_mpich.so" \
             $(find tests -type f ! -name '*.[ch]' ! -name '*.sh' ! -name '*.bash' ! -path tests/seconds 2>/dev/null)
         ;;
-    script) # besides those, anything in the tree
+    script) # those, and anything else in the tree
         digest_of "$snug" "$folder/libsnug_openmpi.so" "$folder/libsnug_mpich.so" "$folder/libsnug.so" \
             "$folder/libsnug.a" README.md Makefile docs include src tools examples .ci build/config.mk \
             $(find tests -type f ! -path tests/seconds 2>/dev/null)
@@ -66,7 +66,7 @@ shared_inputs() { # KIND
     environment) { env | grep -E '^(SNUG|OMP|TEST_SECONDS)' | grep -v '^SNUG_TEST_'; nproc; uname -m; cat "$0"; } | sha256sum ;;
     esac
 }
-inputs_of() { # TEST: a line that changes when the test could end in another way
+inputs_of() { # TEST: a digest that changes if the result of the test could change
     local source kind=script
     source=$(source_of "$1")
     case $1 in build/*) kind=program ;; esac
@@ -90,11 +90,11 @@ stamp_of() { # TEST SIZE
 
 # ---- one test ---------------------------------------------------------------------------------------
 
-# run_one RESULTS TEST: runs it, leaves "passed failed skipped wall cpu size NAME" in a file, prints its line.
+# run_one RESULTS TEST: runs it, writes "passed failed skipped wall cpu size NAME" to a file, prints its line.
 run_one() {
     local results=$1 test=$2 log took seconds cpu status passed failed skipped planned size verdict=ok inputs=
     if ! log=$(mktemp "$results/XXXXXXXX.log") || ! mkdir "${log%.log}.cache"; then
-        printf '  %-46s not run: no file for its output in %s  FAILED\n' "${test#build/}" "$results"
+        printf '  %-46s not run: no file for its output in %s; is the disk full?  FAILED\n' "${test#build/}" "$results"
         return
     fi
     [ -z "${TEST_STAMPS:-}" ] || inputs=$(inputs_of "$test")
@@ -105,15 +105,15 @@ run_one() {
         echo "status $?")
     status=${took##*status }
     read -r seconds cpu < <(grep -E '^[0-9.]+ [0-9.]+ [0-9.]+$' <<<"$took" | awk '{ printf "%.2f %.2f\n", $1, $2 + $3 }')
-    grep -vE '^[0-9.]+ [0-9.]+ [0-9.]+$|^status ' <<<"$took" >>"$log" # what the shell says of a crash
+    grep -vE '^[0-9.]+ [0-9.]+ [0-9.]+$|^status ' <<<"$took" >>"$log" # the shell's message about a crash
     if grep -qE '^1\.\.[0-9]+$' "$log"; then
         planned=$(sed -nE 's/^1\.\.([0-9]+)$/\1/p' "$log" | awk '{ n += $1 } END { print n + 0 }')
         passed=$(grep -cE '^ok [0-9]' "$log")
         skipped=$(grep -cE '^(not )?ok [0-9]+ # SKIP' "$log")
-        failed=$((planned - passed - skipped)) # those that a crash kept from running are failures
+        failed=$((planned - passed - skipped)) # tests that did not run because of a crash are failures
         if [ "$failed" -le 0 ]; then
             failed=0
-            [ "$status" -eq 0 ] || failed=1 # all passed and the exit did not: a leak, say
+            [ "$status" -eq 0 ] || failed=1 # all passed, but the exit status is not 0: a leak, for example
         fi
         [ "$planned" -gt 0 ] || failed=1
     else
@@ -169,7 +169,7 @@ esac
 results=$(mktemp -d) || exit 1
 begin=$(date +%s)
 
-# A stamp holds only if what the test reads is still what it was when the test began.
+# A stamp is valid only if nothing that the test reads has changed since the test began.
 keep_stamps() {
     local file was passed test n_changed=0
     mkdir "$results/end" && digest_shared "$results/end" && cp "$results"/end/inputs.* "$results" || return
@@ -180,9 +180,9 @@ keep_stamps() {
             n_changed=$((n_changed + 1))
         fi
     done < <(cat "$results"/*.stamp 2>/dev/null)
-    [ $n_changed -eq 0 ] || echo "files changed while $n_changed tests ran: they have no stamps"
+    [ $n_changed -eq 0 ] || echo "files changed while $n_changed tests ran: these get no stamps"
 }
-keep_seconds() { # what each took, for the order of the next run
+keep_seconds() { # durations, for the order of the next run
     cat "$results"/*.count "$TEST_STAMPS/seconds" 2>/dev/null |
         awk 'NF == 7 && !seen[$6, $7]++ { print $4, $6, $7; next } NF == 3 && !seen[$2, $3]++' |
         sort -k 3,3 -k 2,2 >"$results/seconds" && cp "$results/seconds" "$TEST_STAMPS/seconds"
@@ -205,7 +205,7 @@ for test in "$@"; do
     fi
 done
 
-# What passed with the same inputs is not run again.
+# Skip tests that passed with the same inputs.
 todo=()
 n_before=0 passed_before=0
 if [ -n "${TEST_STAMPS:-}" ]; then
@@ -233,7 +233,7 @@ else
     todo=("${tests[@]}")
 fi
 
-# The longest first, by what they took last: 5 s if nobody knows.
+# Longest first, by the last known duration; 5 s if unknown.
 longest_first() {
     {
         cat ${TEST_STAMPS:+"$TEST_STAMPS/seconds"} "$known_seconds" 2>/dev/null
@@ -241,17 +241,17 @@ longest_first() {
     } | awk -v size="$SNUG_TEST_SIZE" '
         NF == 3 { if (($2 == size || $2 == "any") && !($3 in took)) took[$3] = $1; next }
         {
-            release = $0 # the sanitizers make a test some three times slower
+            release = $0 # the sanitizers make a test about three times slower
             sub(/^build\/asan\//, "build/release/", release)
             print ($0 in took) ? took[$0] : (release in took) ? 3 * took[release] : 5, $0
         }' | sort -s -k 1,1nr | cut -d ' ' -f 2-
 }
-# As many at a time as there are cores: most tests are one thread, and those of the others sleep when they wait.
+# One test per core: most tests have one thread, and waiting threads of the others sleep.
 jobs=${TEST_JOBS:-$(nproc)}
 [ ${#todo[@]} -eq 0 ] ||
     longest_first "${todo[@]}" | tr '\n' '\0' | xargs -0 -P "$jobs" -n 1 "$0" --one "$results"
 
-# A log of an hour is read from its end.
+# Repeat the failures at the end of a long log.
 if [ ${#todo[@]} -gt 1 ] && compgen -G "$results/*.failed" >/dev/null; then
     echo
     echo "what failed:"
@@ -271,7 +271,7 @@ fi
 awk -v n_tests=${#todo[@]} -v before=$passed_before '
     NF > 0 { n_ran++; passed += $1; failed += $2; skipped += $3 }
     END {
-        failed += n_tests - n_ran # no result came back
+        failed += n_tests - n_ran # a test without a result has failed
         printf "%d passed, %d failed", passed + before, failed
         if (skipped > 0)
             printf ", %d skipped", skipped
@@ -280,7 +280,7 @@ awk -v n_tests=${#todo[@]} -v before=$passed_before '
     }' <<<"$ran"
 status=$?
 
-# The seconds, and if they are too many which tests to move: the slowest, until the rest is in time.
+# The time; if it is over the budget, also the slowest tests, as many as must shrink to meet it.
 if [ -n "${TEST_BUDGET:-}" ]; then
     now=$(date +%s)
     awk -v began="${TEST_BEGIN:-$begin}" -v tests_began="$begin" -v now="$now" -v budget="$TEST_BUDGET" -v jobs="$jobs" \
@@ -295,7 +295,7 @@ if [ -n "${TEST_BUDGET:-}" ]; then
             printf "%s is %d s over its budget.", name, seconds - budget
             if (now - tests_began > 30 && cpu < 0.6 * jobs * (now - tests_began))
                 printf "  The machine was busy: the tests had %.1f of %d cores.", cpu / (now - tests_began), jobs
-            print "\nGive these a smaller small size (docs/testing.md):"
+            print "\nReduce the small size of these (docs/testing.md):"
             for (i = 1; i <= NR && i <= 10 && over > 0; i++) { print "  " took[i] " s  " test[i]; over -= took[i] }
         }' < <(sort -k 4,4nr <<<"$ran" | grep .)
 fi

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# Tests of the CUDA backend on a machine that has a GPU.
-# usage: tools/test-cuda.sh BUILD      BUILD: the folder of the build, as build/release
+# Tests the CUDA backend on a machine with a GPU.
+# usage: tools/test-cuda.sh [BUILD]      BUILD: the build folder, default build/release
 #
-# Every op case against the CPU's reference, the executor, 20 steps of gpt-nano in fp32 against the CPU,
-# planned = allocated, and nothing allocated after the first step.  SANITIZER=compute-sanitizer runs the
-# op cases once more under its memcheck and racecheck (tools/sanitize-cuda.sh).
+# Compares every op case with the CPU reference and 20 steps of gpt-nano with the CPU, tests the executor, and checks
+# that planned bytes equal allocated bytes and that nothing is allocated after the first step.
+# SANITIZER=compute-sanitizer also runs the op cases under memcheck and racecheck (tools/sanitize-cuda.sh).
 set -u
 cd "$(dirname "$0")/.."
 build=${1:-build/release}
 snug=${SNUG:-./snug}
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
-export XDG_CACHE_HOME=$tmp/cache # not the user's
+export XDG_CACHE_HOME=$tmp/cache # do not use the user's tuning cache
 n_passed=0 n_failed=0
 
-# Where CUDA's own folder lacks its libraries, those that came with PyTorch serve.
+# If CUDA's own folder lacks its libraries, use those that PyTorch installed.
 of_python=$(python3 -c 'import glob, site
 print(":".join(d for p in site.getsitepackages() for d in glob.glob(p + "/nvidia/*/lib")))' 2>/dev/null)
 export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$of_python
@@ -36,14 +36,14 @@ run 'op cases' "$build/gpu/tests/cuda/test_cuda_ops"
 run 'executor' "$build/gpu/tests/cuda/test_cuda_exec"
 run 'updates' "$build/gpu/tests/cuda/test_cuda_update"
 run 'sums' "$build/gpu/tests/cuda/test_cuda_sums"
-run 'exchanges of ranks' "$build/gpu/tests/cuda/test_cuda_ranks"
-run 'products' "$build/gpu/tests/cuda/test_product"
+run 'collectives' "$build/gpu/tests/cuda/test_cuda_ranks"
+run 'matmuls' "$build/gpu/tests/cuda/test_cuda_gemm"
 if [ -n "${SANITIZER:-}" ]; then
     tools/sanitize-cuda.sh "$build"
     result 'op cases under compute-sanitizer' $?
 fi
 
-# train NAME FLAGS...: a run whose losses are in NAME.losses and whose last line is in NAME.json
+# train NAME FLAGS...: writes the losses to NAME.losses and the summary to NAME.json
 train() {
     local name=$1
     shift
@@ -54,11 +54,11 @@ train() {
     sed -E 's/.*"loss": ([^,]*),.*/\1/' "$tmp/$name/metrics.jsonl" >"$tmp/$name.losses"
 }
 
-# near A B TOLERANCE: every loss within it, as a share
+# near A B TOLERANCE: compares the losses by their relative difference
 near() {
     paste "$tmp/$1.losses" "$tmp/$2.losses" | awk -v most="$3" '
         { gap = $1 > $2 ? $1 - $2 : $2 - $1; share = gap / $1; if (share > worst) worst = share; n++ }
-        END { printf "largest gap %.2e of %d losses\n", worst, n; exit !(n > 0 && worst <= most) }'
+        END { printf "largest difference %.2e of %d losses\n", worst, n; exit !(n > 0 && worst <= most) }'
 }
 
 compare() { # NAME TOLERANCE MODEL FLAGS...

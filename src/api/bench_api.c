@@ -1,5 +1,5 @@
 /*
- * bench_api.c -- measurements of this machine, to read, to paste into a report, or as JSON.
+ * bench_api.c -- snug_bench: benchmarks this machine and a training step.
  */
 #include "checkpoint/adapter.h"
 #include "bench/bench.h"
@@ -11,8 +11,9 @@
 
 enum { STEPS = 5 };
 
-/* A cache that cannot be written is no reason to lose what was measured. */
-static enum snug_status keep_rates(const struct compiled_step *compiled, const snug_recipe *recipe,
+/* Measures the op rates and saves them, unless the machine was busy.  A failure to write the file
+ * is not an error: the measurements are still reported. */
+static enum snug_status save_rates(const struct compiled_step *compiled, const snug_recipe *recipe,
                                    struct report_bench *bench, char **path, struct snug_error *err)
 {
     struct machine_rates rates;
@@ -40,7 +41,7 @@ static enum snug_status measure(const struct compiled_step *compiled, const snug
     if (!described.failed)
         status = bench_run(compiled, STEPS, recipe_precision_name(recipe), &bench, err);
     if (status == SNUG_OK && with_rates)
-        status = keep_rates(compiled, recipe, &bench, &rates_path, err);
+        status = save_rates(compiled, recipe, &bench, &rates_path, err);
     if (status == SNUG_OK && !described.failed)
         *text = as_json ? report_bench_json(&bench) : report_bench_text(&bench);
     free(rates_path);
@@ -55,12 +56,12 @@ enum snug_status snug_bench(const char *what, const snug_model *model, const snu
 {
     struct compiled_step compiled;
     struct snug_model usual = {0};
-    bool with_rates = model == NULL && strcmp(what, "cpu") == 0; /* kept of CPUs only */
+    bool with_rates = model == NULL && strcmp(what, "cpu") == 0; /* only CPU rates are saved */
     *text = NULL;
     bool on_gpu = strcmp(what, "cuda") == 0;
     if (!on_gpu && strcmp(what, "cpu") != 0)
-        return snug_fail(err, SNUG_BAD_ARGUMENT,
-                         "there is no bench \"%.40s\"; there are: cpu, cuda", what);
+        return snug_fail(err, SNUG_BAD_ARGUMENT, "there is no bench \"%.40s\": use cpu or cuda",
+                         what);
     struct snug_recipe own = *recipe;
     own.device = on_gpu ? DEVICE_cuda : DEVICE_cpu;
     recipe = &own;

@@ -1,5 +1,5 @@
 /*
- * data_api.c -- data sets from their publishers, by name.
+ * data_api.c -- snug_data_fetch: downloads a named data set.
  */
 #include "data/fetch.h"
 

@@ -1,5 +1,5 @@
 /*
- * fit_api.c -- the fastest recipe inside a budget, as the public interface gives it.
+ * fit_api.c -- the snug_fit functions: the fastest recipe inside a budget.
  */
 #include "report/report.h"
 #include "checkpoint/adapter.h"
@@ -14,12 +14,12 @@ enum { LOSERS_MAX = 16 };
 struct snug_fit {
     struct fit fit;
     snug_recipe chosen;
-    struct text recipe;        /* the user's, in words */
-    struct text command, keys; /* of the chosen one */
+    struct text recipe;        /* description of the user's recipe */
+    struct text command, keys; /* of the chosen recipe */
     struct snug_fit_point *points;
     char **flags;       /* of each point */
     char **differences; /* of each point from the chosen one */
-    int is_whole;       /* the frontier */
+    int is_whole;       /* the frontier is complete */
     struct report_loser losers[LOSERS_MAX];
     int n_losers;
 };
@@ -88,7 +88,8 @@ static enum snug_status add_loser(snug_fit *f, enum fit_axis_id axis, int value,
     return SNUG_OK;
 }
 
-/* Of a micro-batch the next larger and smaller, of the rest each other value. */
+/* The neighbours of the choice: the next larger and smaller micro-batch, and every other value of
+ * each other axis. */
 static enum snug_status find_losers(snug_fit *f, struct snug_error *err)
 {
     const struct fit *fit = &f->fit;
@@ -104,14 +105,14 @@ static enum snug_status find_losers(snug_fit *f, struct snug_error *err)
 static enum snug_status describe_chosen(snug_fit *f, struct snug_error *err)
 {
     TRY(fit_recipe(&f->fit, f->fit.chosen, &f->chosen, err));
-    if (f->chosen.device == DEVICE_cuda) /* also where the target implies it */
+    if (f->chosen.device == DEVICE_cuda) /* also if only --target implies it */
         TRY(snug_recipe_set(&f->chosen, "device", "cuda", err));
     if (f->chosen.ranks > 1)
         text_add(&f->command, "mpirun -n %lld ", (long long)f->chosen.ranks);
     text_add(&f->command, "snug train ");
     text_add_word(&f->command, f->fit.model->name);
     recipe_write_flags(&f->chosen, &f->command);
-    struct snug_recipe sizes = f->chosen; /* those that the model decides, too */
+    struct snug_recipe sizes = f->chosen; /* with the sizes that the model decides */
     sizes.batch = f->fit.batch;
     if (sizes.micro_batch == 0)
         sizes.micro_batch = sizes.batch;
@@ -133,7 +134,7 @@ static enum snug_status describe_recipe(snug_fit *f, struct snug_error *err)
                                 .rates = &f->fit.rates.rates};
     enum snug_status status = compile_step(&q, &s, NULL);
     if (status != SNUG_OK && status != SNUG_NO_MEMORY)
-        return SNUG_OK; /* in no recipe that could be described */
+        return SNUG_OK; /* a recipe that does not compile has no description */
     if (status != SNUG_OK)
         return snug_fail(err, status, "out of memory");
     if (s.prog.loss != TENSOR_NONE)
@@ -158,7 +159,7 @@ enum snug_status snug_fit_make(const snug_model *model, const snug_recipe *recip
         return found;
     }
     f->fit.rates.rates.curves = f->fit.rates.curves;
-    struct snug_error why = {0}; /* if nothing fits, that has been said already */
+    struct snug_error why = {0}; /* err may already say that nothing fits */
     enum snug_status status = describe_recipe(f, &why);
     if (status == SNUG_OK)
         status = describe_points(f, &why);

@@ -1,5 +1,5 @@
 /*
- * info_api.c -- questions that need no run: version, ops, what is in a file.
+ * info_api.c -- functions that need no plan or trainer: version, lists, ops, inspect.
  */
 #include "base/fd.h"
 #include "base/nearest.h"
@@ -38,7 +38,7 @@ char *snug_build_info(void)
 #ifdef SNUG_ZLIB
     text_add(&out, "zlib: reads gzip data\n");
 #else
-    text_add(&out, "without zlib: gzip data must be unpacked first\n");
+    text_add(&out, "no zlib: unpack gzip data first\n");
 #endif
     return text_take(&out);
 }
@@ -79,7 +79,7 @@ char *snug_ops_table(void)
     return report_ops_table(rows, OP_COUNT);
 }
 
-/* ---- inspect ------------------------------------------------------------------------------------- */
+/* ---- inspect --------------------------------------------------------------------------------- */
 
 static void add_tensors(struct safetensors *st, struct text *out)
 {
@@ -156,7 +156,7 @@ static enum snug_status inspect_safetensors(const char *path, struct text *out,
     return SNUG_OK;
 }
 
-/* Opens a path as a data set: tokens first, then images. */
+/* Tries the path as tokens, then as images. */
 static enum snug_status inspect_data(const char *path, struct text *out, struct snug_error *err)
 {
     struct data *data;
@@ -168,7 +168,7 @@ static enum snug_status inspect_data(const char *path, struct text *out, struct 
                                   .bytes_as_tokens = true};
     struct data_request images = {
         .spec = path, .target = DATA_TARGET_CLASS, .target_elems = 1, .n_classes = 256};
-    static const int64_t image_elems[] = {28 * 28, 3 * 32 * 32}; /* MNIST's kin, CIFAR-10 */
+    static const int64_t image_elems[] = {28 * 28, 3 * 32 * 32}; /* (Fashion-)MNIST, CIFAR-10 */
     enum snug_status status = data_open(&tokens, &data, err);
     bool is_tokens = status == SNUG_OK, is_open = is_tokens;
     for (int i = 0; i < 2 && !is_open && status != SNUG_NO_MEMORY; i++) {
@@ -190,7 +190,7 @@ static enum snug_status inspect_data(const char *path, struct text *out, struct 
     return SNUG_OK;
 }
 
-/* The log of a run; another file of that name is looked at as data. */
+/* A metrics.jsonl that is not the log of a run is inspected as data. */
 static enum snug_status inspect_metrics(const char *path, struct text *out, struct snug_error *err)
 {
     struct metrics_tally tally;
@@ -213,7 +213,7 @@ static const char *base_name(const char *path)
     return slash == NULL ? path : slash + 1;
 }
 
-/* A model, an adapter or a data set. */
+/* A folder with a model, an adapter or a data set. */
 static enum snug_status inspect_folder(const char *path, struct text *out, struct snug_error *err)
 {
     bool has_model, has_adapter;

@@ -1,5 +1,5 @@
 /*
- * model_api.c -- opening a model: by preset name, or from a Hugging Face folder.
+ * model_api.c -- opens a model by preset name or from a Hugging Face folder.
  */
 #include "api/open.h"
 
@@ -19,8 +19,7 @@ static enum snug_status use_vision(const struct hf_vision *v, struct snug_model 
 {
     model->family = MODEL_vision;
     if (strchr(v->network, ':') != NULL || !vision_find(v->network, &model->vision))
-        return snug_fail(err, SNUG_UNSUPPORTED, "there is no network for images \"%s\"",
-                         v->network);
+        return snug_fail(err, SNUG_UNSUPPORTED, "there is no image network \"%s\"", v->network);
     model->vision = (struct vision_shape){model->vision.net, v->channels,  v->height,
                                           v->width,          v->n_classes, true};
     return vision_check(&model->vision, err);
@@ -46,7 +45,7 @@ static void use_config(const struct hf_config *config, struct snug_model *model)
     memcpy(model->mlp.sizes, config->mlp.sizes, sizeof model->mlp.sizes);
 }
 
-/* "DIR" or "DIR/config.json": the folder that model.safetensors may lie in. */
+/* The folder of "DIR" or "DIR/config.json". */
 static char *folder_of(const char *path)
 {
     struct stat info;
@@ -56,7 +55,8 @@ static char *folder_of(const char *path)
     return slash == NULL ? strdup(".") : strndup(path, (size_t)(slash - path));
 }
 
-/* Which weights the folder has; none at all means a random start, but not beside files that hold some. */
+/* Does the folder have weights that can be read?  Without weights a model starts at random, so
+ * weights in an unsupported format are an error. */
 static enum snug_status find_weights(const char *folder, bool *found, struct snug_error *err)
 {
     static const char *const others[] = {"pytorch_model.bin", "model.safetensors.index.json",
@@ -65,12 +65,12 @@ static enum snug_status find_weights(const char *folder, bool *found, struct snu
     if (!*found)
         TRY(path_find(folder, "model.safetensors", found, err));
     for (size_t i = 0; !*found && i < sizeof others / sizeof *others; i++) {
-        bool is_there;
-        TRY(path_find(folder, others[i], &is_there, err));
-        if (is_there)
+        bool exists;
+        TRY(path_find(folder, others[i], &exists, err));
+        if (exists)
             return snug_fail(err, SNUG_UNSUPPORTED,
-                             "%s has its weights in %s: save them as one model.safetensors", folder,
-                             others[i]);
+                             "%s has its weights in %s: convert them to one model.safetensors",
+                             folder, others[i]);
     }
     return SNUG_OK;
 }
@@ -84,7 +84,7 @@ enum snug_status open_model_folder(const char *path, struct snug_model *model,
     TRY(path_find(path, "config.json", &has_config, err));
     if (has_adapter && !has_config)
         return snug_fail(err, SNUG_UNSUPPORTED,
-                         "%s holds an adapter and no model: name the model, and --lora-from %s",
+                         "%s holds an adapter and no model: give the base model and --lora-from %s",
                          path, path);
     TRY(hf_config_read(path, &config, err));
     if (config.model == HF_VISION)

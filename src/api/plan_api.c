@@ -1,5 +1,5 @@
 /*
- * plan_api.c -- plans as the public interface gives them: ledger, text, JSON, the budget, dumps.
+ * plan_api.c -- the snug_plan functions: ledger, text, JSON, timeline, comparison, budget, dumps.
  */
 #include "comm/launcher.h"
 #include "plan/timeline.h"
@@ -21,13 +21,13 @@ struct snug_plan {
     snug_recipe recipe;
 };
 
-/* As many as are given, or as mpirun has started. */
+/* --ranks, or the number of processes that mpirun started. */
 static int64_t ranks_of(const snug_recipe *recipe)
 {
     return recipe->ranks > 0 ? recipe->ranks : launcher_ranks();
 }
 
-/* rank NULL: of the one that holds most. */
+/* rank NULL: plan the rank with the highest peak. */
 static enum snug_status make(const snug_model *model, const snug_recipe *recipe, const int *rank,
                              snug_plan **out, struct snug_error *err)
 {
@@ -67,7 +67,8 @@ enum snug_status snug_plan_make_rank(const snug_model *model, const snug_recipe 
     int64_t n_ranks = ranks_of(recipe);
     *out = NULL;
     if (rank < 0 || rank >= n_ranks)
-        return snug_fail(err, SNUG_BAD_ARGUMENT, "there is no rank %d of %lld", rank,
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "there is no rank %d: the plan has %lld ranks, counted from 0", rank,
                          (long long)n_ranks);
     return make(model, recipe, &rank, out, err);
 }
@@ -77,7 +78,7 @@ int snug_plan_ranks(const snug_plan *plan)
     return plan->compiled.n_ranks * plan->compiled.n_stages;
 }
 
-/* A table that the last stage shares with the first counts there. */
+/* A table shared by the first and the last stage is reported for the first. */
 int snug_plan_stage(const snug_plan *plan, const char **first, const char **last)
 {
     const struct compiled_step *s = &plan->compiled;
@@ -149,7 +150,7 @@ char *snug_plan_json(const snug_plan *plan)
     return plan_json(&plan->compiled, &plan->recipe, plan->model->name);
 }
 
-/* ---- op by op -------------------------------------------------------------------------------- */
+/* ---- the timeline ---------------------------------------------------------------------------- */
 
 static void describe_point(const struct program *prog, int64_t i, struct snug_timeline_point *out)
 {
@@ -169,30 +170,30 @@ enum snug_status snug_plan_timeline(const snug_plan *plan, struct snug_timeline_
     const struct program *prog = &plan->compiled.prog;
     const struct plan *p = &plan->compiled.plan;
     size_t n = prog->n_ops > 0 ? (size_t)prog->n_ops : 1;
-    struct timeline_point *made = malloc(n * sizeof *made);
+    struct timeline_point *raw = malloc(n * sizeof *raw);
     *n_points = (int64_t)n;
     *points = malloc(n * sizeof **points);
-    enum snug_status status = made == NULL || *points == NULL
+    enum snug_status status = raw == NULL || *points == NULL
                                   ? snug_fail(err, SNUG_NO_MEMORY, "out of memory")
-                                  : plan_timeline(prog, p, made, err);
+                                  : plan_timeline(prog, p, raw, err);
     if (status == SNUG_OK) {
-        /* room that a run needs between its steps is booked at the peak, as in the ledger */
-        int64_t between = p->lower_bound - made[p->peak_op].total;
-        made[p->peak_op].bytes[ROLE_temporary] += between;
-        made[p->peak_op].total += between;
+        /* memory that a run needs between steps is counted at the peak, as in the ledger */
+        int64_t between = p->lower_bound - raw[p->peak_op].total;
+        raw[p->peak_op].bytes[ROLE_temporary] += between;
+        raw[p->peak_op].total += between;
     }
     for (size_t i = 0; i < n && status == SNUG_OK; i++) {
-        const int64_t *bytes = made[i].bytes;
+        const int64_t *bytes = raw[i].bytes;
         (*points)[i] =
             (struct snug_timeline_point){.parameters = bytes[ROLE_parameter] + bytes[ROLE_buffer],
                                          .gradients = bytes[ROLE_gradient],
                                          .optimizer = bytes[ROLE_optimizer],
                                          .activations = bytes[ROLE_activation] + bytes[ROLE_input],
                                          .temporary = bytes[ROLE_temporary],
-                                         .total = made[i].total};
+                                         .total = raw[i].total};
         describe_point(prog, (int64_t)i, &(*points)[i]);
     }
-    free(made);
+    free(raw);
     if (status != SNUG_OK) {
         free(*points);
         *points = NULL;
@@ -209,7 +210,7 @@ static int64_t loss_op(const struct program *prog)
     return 0;
 }
 
-/* as_json: the whole plan with its timeline. */
+/* as_json: the JSON of the plan, with its timeline. */
 static char *timeline(const snug_plan *plan, bool as_json, int color)
 {
     const struct program *prog = &plan->compiled.prog;
@@ -243,7 +244,7 @@ char *snug_plan_timeline_json(const snug_plan *plan)
     return timeline(plan, true, 0);
 }
 
-/* ---- side by side ---------------------------------------------------------------------------- */
+/* ---- comparison ---------------------------------------------------------------------------- */
 
 static char *compare(const snug_plan *const *plans, const char *const *names, int n_plans,
                      bool as_json, int color)
@@ -286,11 +287,11 @@ enum snug_status snug_dump(const snug_model *model, const snug_recipe *recipe,
     struct compiled_step s;
     struct snug_recipe own = *recipe;
     struct compile_request q = {.model = model, .recipe = &own, .train = true};
-    bool of_kernels = strcmp(after_pass, "kernels") == 0;
+    bool kernels = strcmp(after_pass, "kernels") == 0;
     TRY(adapter_read_recipe(&own, err));
-    TRY(compile_program(&q, of_kernels ? NULL : after_pass, &s, err));
+    TRY(compile_program(&q, kernels ? NULL : after_pass, &s, err));
     struct text out = {0};
-    if (of_kernels)
+    if (kernels)
         compiled_step_kernels(&s, &out);
     else
         program_dump(&s.prog, &out);

@@ -1,5 +1,5 @@
 /*
- * run_api.c -- what is done with a saved run: evaluate it, sample from it.
+ * run_api.c -- evaluates a saved run, or samples from it.
  */
 #include "api/open.h"
 
@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The saved state as JSON; *state is NULL where there is none. */
+/* Reads state.json of a run; *state is NULL if the folder is not a run. */
 static enum snug_status state_of(const char *run, json_t **state, struct snug_error *err)
 {
     struct checkpoint *checkpoint;
@@ -33,26 +33,26 @@ static enum snug_status state_of(const char *run, json_t **state, struct snug_er
     return status;
 }
 
-/* A folder with weights that can be read; it need not be a run. */
+/* Opens a folder with weights; it need not be a run. */
 static enum snug_status open_run(const char *run, struct snug_model *model, struct snug_error *err)
 {
     TRY(open_model_folder(run, model, err));
     return checkpoint_refuse_begun(run, err);
 }
 
-/* A text of an object in the state; NULL if it does not say. */
+/* A string in an object of the state, or NULL. */
 static const char *saved_text(const json_t *state, const char *object, const char *key)
 {
     return json_string_value(json_object_get(json_object_get(state, object), key));
 }
 
-/* Whether it was trained on bytes of text. */
-static bool is_of_bytes(const json_t *state)
+/* Was the run trained on text as bytes? */
+static bool trained_on_bytes(const json_t *state)
 {
     return data_kind_is_bytes(saved_text(state, "data", "kind"));
 }
 
-/* The length of its sequences, 0 if it does not say. */
+/* The sequence length of the run, 0 if unknown. */
 static int64_t seq_of(const json_t *state)
 {
     const char *text = saved_text(state, "recipe", "seq");
@@ -62,7 +62,7 @@ static int64_t seq_of(const json_t *state)
     return seq;
 }
 
-/* The loss that it was trained on, unless the user asks for another. */
+/* Takes over the loss of the run, unless the user sets another. */
 static enum snug_status inherit_loss(const json_t *state, struct snug_recipe *recipe,
                                      struct snug_error *err)
 {
@@ -72,8 +72,8 @@ static enum snug_status inherit_loss(const json_t *state, struct snug_recipe *re
     return status == SNUG_NO_MEMORY ? snug_fail(err, status, "%s", why.message) : SNUG_OK;
 }
 
-/* The weights of the run, with the adapter of --lora-from added.  Weights that are not finite are refused
- * here, because a loss can hide them: relu makes 0 of NaN. */
+/* Loads the weights of the run and merges the adapter of --lora-from.  Refuses weights that are not
+ * finite, because the loss may hide them: relu turns NaN into 0. */
 static enum snug_status load_weights(const struct compiled_step *compiled, struct exec *exec,
                                      const char *run, const char *adapter, struct snug_error *err)
 {
@@ -84,12 +84,12 @@ static enum snug_status load_weights(const struct compiled_step *compiled, struc
     TRY(weights_find_nonfinite(compiled, exec, &broken, err));
     return broken == NULL ? SNUG_OK
                           : snug_fail(err, SNUG_BAD_FILE,
-                                      "%s: the weights are not finite, the first is \"%s\"; use an "
-                                      "earlier checkpoint or train again with a lower --lr",
+                                      "%s: weights are not finite, first in \"%s\"; use an earlier "
+                                      "checkpoint or train again with a lower --lr",
                                       run, broken);
 }
 
-/* ---- eval ---------------------------------------------------------------------------------------- */
+/* ---- eval ------------------------------------------------------------------------------------ */
 
 struct watcher {
     snug_watch_fn *watch;
@@ -142,9 +142,9 @@ enum snug_status snug_eval_watched(const char *run, const char *data_spec,
     if (status != SNUG_OK || (status = state_of(run, &state, err)) != SNUG_OK ||
         (status = inherit_loss(state, &own, err)) != SNUG_OK)
         goto done;
-    if (is_of_bytes(state))
+    if (trained_on_bytes(state))
         own.tokenizer = TOKENIZER_bytes;
-    recipe_clear_lora(&own); /* what a run saved has its adapters in it */
+    recipe_clear_lora(&own); /* the saved weights include the adapters */
     q.micro_batch = recipe->micro_batch > 0    ? recipe->micro_batch
                     : recipe->batch > 0        ? recipe->batch
                     : model_is_language(model) ? 4
@@ -152,7 +152,7 @@ enum snug_status snug_eval_watched(const char *run, const char *data_spec,
     q.batch = q.micro_batch;
     q.seq = recipe->seq > 0 || !model_is_language(model) ? recipe->seq : seq_of(state);
     if (data_spec == NULL)
-        data_spec = saved_text(state, "data", "spec"); /* as long as the state lives */
+        data_spec = saved_text(state, "data", "spec"); /* owned by state */
     struct input_spec input_spec;
     status = compile_step(&q, &compiled, err);
     if (status == SNUG_OK)
@@ -171,7 +171,7 @@ done:
     return status;
 }
 
-/* ---- generate -------------------------------------------------------------------------------------- */
+/* ---- generate -------------------------------------------------------------------------------- */
 
 struct sampler {
     struct snug_model *model;
@@ -179,13 +179,13 @@ struct sampler {
     const char *run, *adapter;
     struct compiled_step compiled;
     struct exec *exec;
-    int64_t window;             /* tokens that the present program takes */
-    int32_t *tokens;            /* the last ones, at most as many as the model has positions */
-    int64_t n_tokens, position; /* in the buffer; sampled and given so far */
-    double *weights;            /* per token of the vocabulary, for sampling */
+    int64_t window;             /* sequence length of the compiled program */
+    int32_t *tokens;            /* the latest tokens, at most n_positions */
+    int64_t n_tokens, position; /* tokens in the buffer; prompt and sampled tokens so far */
+    double *weights;            /* 2 x vocabulary: logits or probabilities, and scratch for top-k */
 };
 
-/* A program as long as needed and not longer: short texts are sampled fast. */
+/* Compiles a program for at least `need` tokens.  Short texts get a short, fast program. */
 static enum snug_status ensure_window(struct sampler *s, int64_t need, struct snug_error *err)
 {
     int64_t most = s->model->gpt2.n_positions, window = 32;
@@ -219,7 +219,8 @@ static int descending(const void *a, const void *b)
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-/* The token at which the running sum passes a random share; a scratch copy finds the top-k limit. */
+/* Samples a token: the one at which the running sum of the weights passes a random threshold.  A
+ * sorted copy gives the top-k limit. */
 static int64_t pick(struct sampler *s, const struct snug_generate_options *o, int64_t vocabulary,
                     int64_t position)
 {
@@ -248,7 +249,7 @@ static int64_t pick(struct sampler *s, const struct snug_generate_options *o, in
     return best;
 }
 
-/* Weights are finite: it is a number too large for the type. */
+/* The weights are finite, so a value overflowed its type. */
 static enum snug_status not_finite(struct sampler *s, struct snug_error *err)
 {
     const char *name = NULL;
@@ -256,8 +257,7 @@ static enum snug_status not_finite(struct sampler *s, struct snug_error *err)
     if (exec_find_nonfinite(s->exec, NULL, NULL, &name, &inner) != SNUG_OK || name == NULL)
         name = "logits";
     return snug_fail(err, SNUG_DIVERGED,
-                     "%s: what it computes is not finite, the first is \"%.256s\"; try --precision "
-                     "fp32",
+                     "%s: activations are not finite, first in \"%.256s\"; try --precision fp32",
                      s->run, name);
 }
 
@@ -268,7 +268,7 @@ static enum snug_status next_token(struct sampler *s, const struct snug_generate
     const struct program *prog = &s->compiled.prog;
     int64_t used = s->n_tokens < s->window ? s->n_tokens : s->window;
     int32_t *input = exec_input(s->exec, program_find(prog, "tokens"));
-    memset(input, 0, (size_t)s->window * sizeof *input); /* what follows cannot look back */
+    memset(input, 0, (size_t)s->window * sizeof *input); /* causal: padding has no effect */
     memcpy(input, s->tokens + s->n_tokens - used, (size_t)used * sizeof *input);
     exec_scalars(s->exec)[SCALAR_row] = (double)(used - 1);
     TRY(exec_run(s->exec, NULL, NULL, err));
@@ -285,7 +285,7 @@ static enum snug_status next_token(struct sampler *s, const struct snug_generate
     return SNUG_OK;
 }
 
-/* Tokens are bytes; those beyond 255, of a larger vocabulary, have no text here: <1234>. */
+/* A token is a byte.  Tokens above 255 are printed as <1234>. */
 static int emit_token(int32_t token, snug_text_fn *emit, void *user)
 {
     char text[16] = {(char)token};
@@ -293,7 +293,7 @@ static int emit_token(int32_t token, snug_text_fn *emit, void *user)
     return emit(text, (size_t)length, user);
 }
 
-/* Appends a token; the oldest goes when the model cannot look back that far. */
+/* Appends a token, and drops the oldest if the context of the model is full. */
 static void push(struct sampler *s, int32_t token)
 {
     if (s->n_tokens == s->model->gpt2.n_positions)
@@ -314,9 +314,10 @@ static enum snug_status sample(struct sampler *s, const struct snug_generate_opt
     for (size_t i = 0; i < n_prompt; i++) {
         unsigned char byte = (unsigned char)o->prompt[i];
         if (byte >= vocabulary)
-            return snug_fail(err, SNUG_BAD_ARGUMENT,
-                             "byte %zu of the prompt is %d, the model knows %lld tokens", i, byte,
-                             (long long)vocabulary);
+            return snug_fail(
+                err, SNUG_BAD_ARGUMENT,
+                "byte %zu of the prompt is %d, but the vocabulary has only %lld tokens", i, byte,
+                (long long)vocabulary);
         push(s, byte);
     }
     if (s->n_tokens == 0)
@@ -331,21 +332,20 @@ static enum snug_status sample(struct sampler *s, const struct snug_generate_opt
     return SNUG_OK;
 }
 
-/* A prompt is fed as bytes, which only a model that was trained on them understands. */
-static enum snug_status check_is_of_bytes(const char *run, const struct snug_model *model,
-                                          struct snug_error *err)
+/* A prompt is fed as bytes, so the run must have been trained on bytes. */
+static enum snug_status check_trained_on_bytes(const char *run, const struct snug_model *model,
+                                               struct snug_error *err)
 {
     json_t *state;
     TRY(state_of(run, &state, err));
-    bool is_bytes = is_of_bytes(state);
+    bool is_bytes = trained_on_bytes(state);
     json_decref(state);
     return is_bytes
                ? SNUG_OK
                : snug_fail(err, SNUG_UNSUPPORTED,
-                           "%s has a vocabulary of %lld tokens, for which there is no "
-                           "tokenizer yet, and was not trained on bytes of text: sample from a "
-                           "run that was, or feed the prompt's bytes as tokens with "
-                           "--tokenizer bytes",
+                           "%s was not trained on bytes, and there is no tokenizer yet for its "
+                           "vocabulary of %lld tokens: use a run trained on bytes, or feed the "
+                           "bytes of the prompt as tokens with --tokenizer bytes",
                            run, (long long)model->gpt2.vocab_size);
 }
 
@@ -361,12 +361,13 @@ enum snug_status snug_generate(const char *run, const struct snug_generate_optio
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     enum snug_status status = open_run(run, s.model, err);
     if (status == SNUG_OK && !model_is_language(s.model))
-        status =
-            snug_fail(err, SNUG_UNSUPPORTED, "%s is not a language model: nothing to sample", run);
+        status = snug_fail(err, SNUG_UNSUPPORTED,
+                           "%s is not a language model: it cannot generate text", run);
     if (status == SNUG_OK && s.model->gpt2.vocab_size > 256 && own.tokenizer != TOKENIZER_bytes)
-        status = check_is_of_bytes(run, s.model, err);
+        status = check_trained_on_bytes(run, s.model, err);
     if (status == SNUG_OK && options->n_tokens < 0)
-        status = snug_fail(err, SNUG_BAD_ARGUMENT, "cannot sample %lld tokens",
+        status = snug_fail(err, SNUG_BAD_ARGUMENT,
+                           "cannot sample %lld tokens: the number must not be negative",
                            (long long)options->n_tokens);
     if (status == SNUG_OK)
         status = sample(&s, options, emit, user, err);

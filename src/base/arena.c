@@ -1,5 +1,5 @@
 /*
- * arena.c -- bump allocation in chunks, each at least as large as all before it.
+ * arena.c -- bump allocation in chunks that grow geometrically.
  */
 #include "base/arena.h"
 

@@ -1,9 +1,8 @@
 /*
- * arena.h -- host memory that is freed all at once.
+ * arena.h -- host memory that is freed all at once: for names, and the scratch memory of passes.
  *
- * Programs, plans and the scratch of passes are built from arenas: allocate forward, never free
- * one piece, drop the whole.  An allocation that fails returns NULL and leaves the arena usable.
- * (The bytes that tensors live in are not here: they are one block per run, see exec/.)
+ * An allocation that fails returns NULL and leaves the arena usable.  This is not the arena of a
+ * plan, which holds the tensors: that is one allocation per run, see exec/.
  */
 #ifndef SNUG_BASE_ARENA_H
 #define SNUG_BASE_ARENA_H
@@ -12,7 +11,7 @@
 
 struct arena_chunk;
 struct arena {
-    struct arena_chunk *chunks; /* newest first; all zeros is an empty arena */
+    struct arena_chunk *chunks; /* newest first; NULL is an empty arena */
 };
 
 void *arena_alloc(struct arena *arena, size_t bytes); /* 16-byte aligned, not cleared */
@@ -22,7 +21,7 @@ char *arena_format(struct arena *arena, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 void arena_free(struct arena *arena); /* frees everything; the arena is empty again */
 
-/* Grows a malloc'ed array to hold at least `need` elements; false leaves it as it was. */
+/* Grows a malloc'ed array to at least `need` elements.  Returns 0 if out of memory. */
 int array_grow(void **array, int *capacity, int need, size_t elem_bytes);
 
 #endif

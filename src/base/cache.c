@@ -1,5 +1,5 @@
 /*
- * cache.c -- where measurements are kept.  See cache.h.
+ * cache.c -- the cache folder.  See cache.h.
  */
 #include "base/cache.h"
 
@@ -21,7 +21,7 @@ enum snug_status cache_folder(char **folder, struct snug_error *err)
     bool has_home = path.data != NULL || path.failed;
     *folder = has_home ? text_take(&path) : NULL;
     return has_home && *folder == NULL
-               ? snug_fail(err, SNUG_NO_MEMORY, "no memory for the name of the cache")
+               ? snug_fail(err, SNUG_NO_MEMORY, "no memory for the path of the cache folder")
                : SNUG_OK;
 }
 
@@ -37,7 +37,7 @@ enum snug_status cache_make_folder(const char *folder, struct snug_error *err)
             status = snug_fail(err, SNUG_NO_MEMORY, "out of memory");
         else if (mkdir(part.data, 0777) != 0 && errno != EEXIST)
             status =
-                snug_fail(err, SNUG_IO_ERROR, "cannot make %s: %s", part.data, strerror(errno));
+                snug_fail(err, SNUG_IO_ERROR, "cannot create %s: %s", part.data, strerror(errno));
         if (end == NULL)
             break;
     }

@@ -1,6 +1,5 @@
 /*
- * clock.h -- how long something took: seconds of a clock that never goes back.  For measuring only;
- * nothing that is computed depends on it.
+ * clock.h -- a monotonic clock, for measurements only: no result depends on it.
  */
 #ifndef SNUG_BASE_CLOCK_H
 #define SNUG_BASE_CLOCK_H
@@ -19,7 +18,7 @@ static inline double clock_seconds(void)
     return clock_read(CLOCK_MONOTONIC);
 }
 
-/* What the calling thread has had of a processor. */
+/* The CPU time of the calling thread. */
 static inline double clock_thread_seconds(void)
 {
     return clock_read(CLOCK_THREAD_CPUTIME_ID);

@@ -1,9 +1,10 @@
 /*
- * counter_random.h -- random bits as a function of a key and a counter, cheap enough for every element.
+ * counter_random.h -- random bits as a function of a key and a counter, cheap enough for each
+ * element of a tensor.
  *
- * Masks of dropout and roundings by chance are never stored: whoever needs one makes it again from its
- * key and the index of the element, in any order, on any thread.  rng.h is the careful generator, for
- * what is drawn once; these cost a few multiplications and compile to vector code.
+ * The random bits of dropout masks and stochastic rounding are never stored.  They are recomputed
+ * from the key and the element's index, in any order and on any thread.  These generators cost a
+ * few multiplications and vectorize; rng.h has a stronger one, for values that are drawn once.
  */
 #ifndef SNUG_BASE_COUNTER_RANDOM_H
 #define SNUG_BASE_COUNTER_RANDOM_H
@@ -12,8 +13,8 @@
 
 #include "base/device_fn.h"
 
-/* splitmix64 (Steele, Lea, Flood): number `index` of the stream `key`.  Chained, it makes a key of
- * several words: counter_hash(counter_hash(seed, step), site). */
+/* splitmix64 (Steele, Lea, Flood): value `index` of the stream `key`.  Chain it to hash several
+ * words into a key: counter_hash(counter_hash(seed, step), site). */
 DEVICE_FN uint64_t counter_hash(uint64_t key, uint64_t index)
 {
     uint64_t z = key + (index + 1) * 0x9e3779b97f4a7c15u;
@@ -22,7 +23,7 @@ DEVICE_FN uint64_t counter_hash(uint64_t key, uint64_t index)
     return z ^ (z >> 31);
 }
 
-/* lowbias32 (Wellons), a hash of 32 bits */
+/* lowbias32 (Wellons), a 32-bit hash */
 DEVICE_FN uint32_t counter_hash32(uint32_t x)
 {
     x = (x ^ x >> 16) * 0x7feb352du;
@@ -30,8 +31,8 @@ DEVICE_FN uint32_t counter_hash32(uint32_t x)
     return x ^ x >> 16;
 }
 
-/* Uniform in 0 .. 2^32 - 1, for every element: two rounds, keyed before each.  The second key is the
- * same for 2^32 indices in a row, so a loop over few of them need only handle 32 bits. */
+/* Uniform in 0 .. 2^32 - 1: two rounds of the hash, each with its own key.  The second key is the
+ * same for 2^32 consecutive indices, so that an inner loop can work on 32 bits. */
 DEVICE_FN uint32_t counter_second_key(uint64_t key, uint64_t index)
 {
     return (uint32_t)(key >> 32) + (uint32_t)(index >> 32) * 0x9e3779b9u;
@@ -47,7 +48,7 @@ DEVICE_FN uint32_t counter_random(uint64_t key, uint64_t index)
     return counter_random_32((uint32_t)key, counter_second_key(key, index), (uint32_t)index);
 }
 
-/* Of the mask of one op in one micro-batch of one step, the same on every device. */
+/* The key of the dropout mask of one op in one micro-batch, the same on every device. */
 DEVICE_FN uint64_t counter_mask_key(uint64_t seed, uint64_t step, uint64_t micro, uint64_t site)
 {
     return counter_hash(counter_hash(counter_hash(seed, step), micro), site);

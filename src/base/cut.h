@@ -1,9 +1,9 @@
 /*
- * cut.h -- which elements of a tensor belong to which rank.
+ * cut.h -- how a tensor is sharded: which elements belong to which rank.
  *
- * The elements, in the order in which they lie, are cut into as many ranges as there are ranks, the
- * ranges as equal as whole units allow: a unit is one element, or a quant block that share a scale.
- * A tensor with fewer units than ranks leaves some ranks without any.  Or one rank, the owner, has all.
+ * Either one rank, the owner, has all elements, or each rank has a contiguous range.  Ranges
+ * consist of whole units (one element, or one quant block) and are as equal as possible.  A tensor
+ * with fewer units than ranks leaves some ranks without elements.
  */
 #ifndef SNUG_BASE_CUT_H
 #define SNUG_BASE_CUT_H
@@ -13,15 +13,15 @@
 enum { CUT_OVER_ALL = -1 };
 
 struct cut {
-    int64_t unit; /* elements that stay together */
-    int owner;    /* the rank that has all of them, or CUT_OVER_ALL */
+    int64_t unit; /* in elements */
+    int owner;    /* the rank that has all elements, or CUT_OVER_ALL */
 };
 
 struct cut_range {
-    int64_t from, count; /* count 0: none */
+    int64_t from, count; /* in elements */
 };
 
-/* The first unit of rank k, in halves of the matmul: q * k can be more than an int64. */
+/* The first unit of rank k: n_units * k / n_ranks, computed so that the product cannot overflow. */
 static inline int64_t cut_first_unit(int64_t n_units, int64_t n_ranks, int64_t k)
 {
     return n_units / n_ranks * k + n_units % n_ranks * k / n_ranks;

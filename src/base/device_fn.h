@@ -1,8 +1,8 @@
 /*
- * device_fn.h -- marks the small functions of base/ that kernels of a GPU call as well.
+ * device_fn.h -- DEVICE_FN marks small functions that both CPU code and GPU kernels call.
  *
- * One text serves the host and the device, so that random numbers, codes and roundings are the same
- * function of the same arguments wherever a program runs.
+ * Host and device compile the same source, so that random bits, quantization and rounding are the
+ * same function everywhere.
  */
 #ifndef SNUG_BASE_DEVICE_FN_H
 #define SNUG_BASE_DEVICE_FN_H
@@ -13,7 +13,7 @@
 #define DEVICE_FN static inline
 #endif
 
-/* Before a loop of a few rounds, n a literal. */
+/* Put it before a short loop; n is a literal. */
 #if defined(__CUDACC__)
 #define UNROLL(n) _Pragma("unroll")
 #else

@@ -76,8 +76,9 @@ double dtype_load(enum dtype dtype, const void *data, int64_t index)
     return NAN;
 }
 
-/* To the float next to value whose last bit is set, unless value is a float: rounding that to 16
- * bits gives what rounding value itself would, where rounding twice to nearest would not. */
+/* Rounds a double to float so that rounding the result again, to 16 bits, is correct: if value is
+ * not a float, the result is the neighbouring float whose last bit is 1.  Rounding to nearest twice
+ * would be wrong for some values. */
 static float round_to_odd(double value)
 {
     float nearest = (float)value;

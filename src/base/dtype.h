@@ -1,8 +1,8 @@
 /*
- * dtype.h -- the element types of tensors and the exact conversion of one element.
+ * dtype.h -- the element types of tensors, and conversion of single elements.
  *
  * f64 exists so that the reference kernels can be checked against finite differences; no recipe
- * trains in it.  Rounding is to nearest even, overflow goes to infinity, NaN stays NaN.
+ * trains in it.  Conversions round to nearest even, overflow to infinity, and preserve NaN.
  */
 #ifndef SNUG_BASE_DTYPE_H
 #define SNUG_BASE_DTYPE_H
@@ -54,7 +54,7 @@ DEVICE_FN float dtype_f32_of(uint32_t bits)
 DEVICE_FN uint16_t bf16_from_f32(float value)
 {
     uint32_t bits = dtype_f32_bits(value);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) /* NaN: keep it one, quiet */
+    if ((bits & 0x7fffffffu) > 0x7f800000u) /* NaN: return a quiet NaN */
         return (uint16_t)((bits >> 16) | 0x40u);
     bits += 0x7fffu + ((bits >> 16) & 1u);
     return (uint16_t)(bits >> 16);
@@ -97,7 +97,7 @@ DEVICE_FN float f16_to_f32(uint16_t bits)
     return dtype_f32_of(sign | ((exponent + 112u) << 23) | (mantissa << 13));
 }
 
-/* One element, any float or integer type, through double: what the reference kernels compute with. */
+/* Load and store one element of any type as double, for the reference kernels. */
 double dtype_load(enum dtype dtype, const void *data, int64_t index);
 void dtype_store(enum dtype dtype, void *data, int64_t index, double value);
 

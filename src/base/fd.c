@@ -24,7 +24,7 @@ enum snug_status fd_check_regular(int fd, const char *path, int64_t *n_bytes,
 {
     struct stat info;
     if (fstat(fd, &info) != 0)
-        return snug_fail(err, SNUG_IO_ERROR, "%s: cannot look at it: %s", path, strerror(errno));
+        return snug_fail(err, SNUG_IO_ERROR, "%s: cannot stat it: %s", path, strerror(errno));
     *n_bytes = info.st_size;
     if (!S_ISREG(info.st_mode))
         return snug_fail(err, SNUG_BAD_FILE, "%s: is %s, not a regular file", path,
@@ -34,7 +34,7 @@ enum snug_status fd_check_regular(int fd, const char *path, int64_t *n_bytes,
 
 enum snug_status fd_open_read(const char *path, int *fd, int64_t *n_bytes, struct snug_error *err)
 {
-    /* O_NONBLOCK: a FIFO is refused below instead of waited for */
+    /* O_NONBLOCK: do not wait for a writer if this is a FIFO; fd_check_regular rejects it */
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (*fd < 0)
         return snug_fail(err, errno == ENOMEM ? SNUG_NO_MEMORY : SNUG_BAD_FILE,
@@ -57,7 +57,7 @@ enum snug_status fd_read_at(int fd, const char *path, void *out, int64_t n_bytes
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
-            return snug_fail(err, SNUG_IO_ERROR, "%s: reading at byte %lld failed: %s", path,
+            return snug_fail(err, SNUG_IO_ERROR, "%s: cannot read at byte %lld: %s", path,
                              (long long)(offset_bytes + done), strerror(errno));
         if (got == 0)
             return snug_fail(err, SNUG_BAD_FILE,
@@ -68,14 +68,14 @@ enum snug_status fd_read_at(int fd, const char *path, void *out, int64_t n_bytes
     return SNUG_OK;
 }
 
-bool fd_read_start(const char *path, char *out, size_t room)
+bool fd_read_start(const char *path, char *out, size_t out_bytes)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     size_t done = 0;
     if (fd < 0)
         return false;
-    while (done < room - 1) {
-        ssize_t got = read(fd, out + done, room - 1 - done);
+    while (done < out_bytes - 1) {
+        ssize_t got = read(fd, out + done, out_bytes - 1 - done);
         if (got < 0 && errno == EINTR)
             continue;
         if (got <= 0)
@@ -106,6 +106,6 @@ enum snug_status path_find(const char *dir, const char *name, bool *found, struc
         return SNUG_OK;
     if (error == ENOMEM)
         return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to look for %s", dir, name);
-    return snug_fail(err, SNUG_IO_ERROR, "%s/%s: cannot see whether it is there: %s", dir, name,
+    return snug_fail(err, SNUG_IO_ERROR, "%s/%s: cannot check whether it exists: %s", dir, name,
                      strerror(error));
 }

@@ -16,7 +16,7 @@ static uint32_t rotate(uint32_t x, int by)
     return x << by | x >> (32 - by);
 }
 
-/* The RFC's table T: 2^32 times |sin(i + 1)|, i in radians. */
+/* The RFC's table T: the integer part of 2^32 |sin(i + 1)|. */
 static const uint32_t sines[64] = {
     0xd76aa478, 0xe8c7b756, 0x242070db, 0xc1bdceee, 0xf57c0faf, 0x4787c62a, 0xa8304613, 0xfd469501,
     0x698098d8, 0x8b44f7af, 0xffff5bb1, 0x895cd7be, 0x6b901122, 0xfd987193, 0xa679438e, 0x49b40821,
@@ -29,7 +29,7 @@ static const uint32_t sines[64] = {
 
 static void add_block(struct md5 *md5, const unsigned char *block)
 {
-    static const int turns[4][4] = {
+    static const int rotations[4][4] = {
         {7, 12, 17, 22}, {5, 9, 14, 20}, {4, 11, 16, 23}, {6, 10, 15, 21}};
     uint32_t words[16], a = md5->state[0], b = md5->state[1], c = md5->state[2], d = md5->state[3];
     for (int i = 0; i < 16; i++)
@@ -51,7 +51,7 @@ static void add_block(struct md5 *md5, const unsigned char *block)
         default:
             mixed = c ^ (b | ~d), word = 7 * i % 16;
         }
-        uint32_t next = b + rotate(a + mixed + sines[i] + words[word], turns[i / 16][i % 4]);
+        uint32_t next = b + rotate(a + mixed + sines[i] + words[word], rotations[i / 16][i % 4]);
         a = d, d = c, c = b, b = next;
     }
     md5->state[0] += a, md5->state[1] += b, md5->state[2] += c, md5->state[3] += d;

@@ -1,7 +1,7 @@
 /*
- * md5.h -- the checksum that publishers of data sets print beside their files (RFC 1321).
+ * md5.h -- MD5 (RFC 1321), the checksum that many data sets are published with.
  *
- * It tells a broken download from a whole one; it is no protection against anybody who means harm.
+ * It detects broken downloads.  It does not protect against tampering.
  */
 #ifndef SNUG_BASE_MD5_H
 #define SNUG_BASE_MD5_H
@@ -12,7 +12,7 @@
 struct md5 {
     uint32_t state[4];
     uint64_t n_bytes;
-    unsigned char block[64]; /* what is not hashed yet: the last n_bytes % 64 */
+    unsigned char block[64]; /* the last n_bytes % 64 bytes, not hashed yet */
 };
 
 enum { MD5_TEXT_MAX = 33 }; /* 32 digits and a NUL */

@@ -1,5 +1,5 @@
 /*
- * nearest.c -- "did you mean": the known word that is fewest typing slips away.
+ * nearest.c -- finds the word for a "did you mean" hint, by edit distance.
  */
 #include "base/nearest.h"
 
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
-enum { WORD_MOST = 31 };
+enum { WORD_MAX = 31 };
 
 static int smaller(int a, int b)
 {
@@ -20,13 +20,13 @@ static bool is_other(char a, char b)
     return tolower((unsigned char)a) != tolower((unsigned char)b);
 }
 
-/* Letters to add, drop, change or swap with their neighbour (optimal string alignment). */
-static int typing_slips(const char *a, const char *b)
+/* The number of characters to insert, delete, replace or transpose (optimal string alignment). */
+static int edit_distance(const char *a, const char *b)
 {
-    int table[WORD_MOST + 1][WORD_MOST + 1];
+    int table[WORD_MAX + 1][WORD_MAX + 1];
     int a_length = (int)strlen(a), b_length = (int)strlen(b);
-    if (a_length > WORD_MOST || b_length > WORD_MOST)
-        return WORD_MOST;
+    if (a_length > WORD_MAX || b_length > WORD_MAX)
+        return WORD_MAX;
     for (int i = 0; i <= a_length; i++)
         for (int k = 0; k <= b_length; k++) {
             if (i == 0 || k == 0) {
@@ -47,14 +47,14 @@ const char *nearest_word(const char *typed, const char *const *words, int n_word
 {
     const char *nearest = NULL;
     int length = (int)strlen(typed);
-    int fewest = length / 3 + 1; /* as many slips as that is another word */
+    int nearest_distance = length / 3 + 1; /* a word at this distance is a different word */
     for (int i = 0; i < n_words; i++) {
         if (words[i] == NULL)
             continue;
         bool is_beginning = length >= 2 && strncasecmp(typed, words[i], (size_t)length) == 0;
-        int slips = is_beginning ? 1 : typing_slips(typed, words[i]);
-        if (slips < fewest && slips < (int)strlen(words[i])) {
-            fewest = slips;
+        int distance = is_beginning ? 1 : edit_distance(typed, words[i]);
+        if (distance < nearest_distance && distance < (int)strlen(words[i])) {
+            nearest_distance = distance;
             nearest = words[i];
         }
     }

@@ -1,10 +1,10 @@
 /*
- * nearest.h -- the word that somebody may have meant.
+ * nearest.h -- the known word that is nearest to a mistyped one.
  */
 #ifndef SNUG_BASE_NEAREST_H
 #define SNUG_BASE_NEAREST_H
 
-/* The word nearest to `typed`, or NULL if none is near.  NULL words are skipped; case does not count. */
+/* Returns the word nearest to `typed`, or NULL if none is near.  Ignores case; skips NULL words. */
 const char *nearest_word(const char *typed, const char *const *words, int n_words);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * plugin_file.c -- finds a plugin by where this code itself was loaded from; see plugin_file.h.
+ * plugin_file.c -- finds a plugin relative to the file that this code was loaded from.
  */
 #include "base/plugin_file.h"
 
@@ -17,7 +17,7 @@ bool plugin_file_find(const char *name, char path[PATH_MAX])
     snprintf(path, PATH_MAX, "%s", name);
     if (dladdr(places, &self) == 0 || self.dli_fname == NULL)
         return false;
-    /* of a program, the name may be what it was called by */
+    /* for an executable, dli_fname may be argv[0], which need not be a path */
     const char *own = realpath(self.dli_fname, real);
     if (own == NULL || access(own, R_OK) != 0)
         own = realpath("/proc/self/exe", real);

@@ -1,5 +1,5 @@
 /*
- * plugin_file.h -- where the shared objects lie that snug loads when they are needed.
+ * plugin_file.h -- finds the shared objects that snug loads on demand.
  */
 #ifndef SNUG_BASE_PLUGIN_FILE_H
 #define SNUG_BASE_PLUGIN_FILE_H
@@ -7,8 +7,8 @@
 #include <limits.h>
 #include <stdbool.h>
 
-/* The path of the file of that name in the lib folder beside the one of the program or library that this
- * code is part of, or beside that itself.  False: it is in neither, and the path is the second. */
+/* Looks for the file in ../lib/, relative to the folder of the executable or library that contains
+ * this code, and then in that folder.  If it is in neither, returns false and the second path. */
 bool plugin_file_find(const char *name, char path[PATH_MAX]);
 
 #endif

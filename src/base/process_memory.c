@@ -1,5 +1,5 @@
 /*
- * process_memory.c -- what the operating system says: how much this process holds, how much it may.
+ * process_memory.c -- memory use and memory limits of this process, from /proc and cgroups.
  */
 #include "base/process_memory.h"
 
@@ -13,7 +13,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* A line "VmRSS:   1234 kB" of /proc/self/status, in bytes; -1 where there is no such file. */
+/* Reads a line such as "VmRSS:   1234 kB" of /proc/self/status, in bytes; -1 if there is none. */
 static int64_t status_line(const char *key)
 {
     char lines[4096];
@@ -49,7 +49,7 @@ void process_give_back(void)
 #endif
 }
 
-/* The number in a file, or INT64_MAX where there is none ("max", no such file). */
+/* Reads a limit from a file; INT64_MAX if there is none ("max", or no such file). */
 static int64_t limit_in(const char *path)
 {
     char words[64];
@@ -58,7 +58,7 @@ static int64_t limit_in(const char *path)
     return is_known && limit > 0 ? (int64_t)limit : INT64_MAX;
 }
 
-/* Of a group and of all that it is in: the limit of each holds. */
+/* The smallest limit of a control group and all its parents, which apply too. */
 static int64_t limit_above(const char *folder, char *group, const char *file)
 {
     char path[1024];
@@ -75,8 +75,8 @@ static int64_t limit_above(const char *folder, char *group, const char *file)
     return least;
 }
 
-/* Lines "0::/a/b" (version 2) and "4:memory:/a/b" (version 1).  In a container the path may not be there, and the
- * root is the container's. */
+/* Parses lines "0::/a/b" (cgroup v2) and "4:memory:/a/b" (v1).  In a container the path may not
+ * exist; the root is then the container's group. */
 int64_t control_group_limit(const char *root, const char *own)
 {
     char lines[4096], folder[512], *rest = lines;

@@ -1,5 +1,5 @@
 /*
- * quant_map.c -- makes the map of quantized elements from its definition.
+ * quant_map.c -- builds a quantization map.
  */
 #include "base/quant_map.h"
 
@@ -7,7 +7,7 @@
 
 void quant_map_make(struct quant_map *map, int bits, bool is_signed)
 {
-    int n_decades = bits - 1, n = 1; /* quantized elements above that of 0 are numbered from 1 */
+    int n_decades = bits - 1, n = 1; /* n counts the values above 0, from 1 */
     struct quant_finder *f = &map->finder;
     f->zero = is_signed ? (1 << n_decades) - 1 : 0;
     map->bits = bits;
@@ -30,5 +30,5 @@ void quant_map_make(struct quant_map *map, int bits, bool is_signed)
     value[n] = 1.0f;
     f->one = (value[n - 1] + 1.0f) / 2;
     if (!is_signed)
-        f->from[0] = 0.0f; /* above 0 is never 0 */
+        f->from[0] = 0.0f; /* an element above 0 never becomes 0 */
 }

@@ -1,17 +1,19 @@
 /*
- * quant_map.h -- elements quantized to 8 or 4 bits by a nonlinear map, with one fp32 scale per quant block.
+ * quant_map.h -- quantization to 8 or 4 bits by a nonlinear map, with one scale per block.
  *
- * The map is the dynamic one of Dettmers (8-bit optimizers by block-wise quantization).  A quantized value names a
- * decade 10^-e and a place in it; small decades have fewer places, so that large elements are kept to a percent and
- * small ones do not vanish.  With b bits, the decade of 10^0 has half of the values, the one below a quarter, and so
- * on; each decade is cut into equal parts, and a value stands for the middle of one.  0 and 1 have values of their own:
+ * The map is the dynamic map of Dettmers (8-bit Optimizers via Block-wise Quantization).  The
+ * quantized values are spread over decades 10^-e.  The largest decade has half of the values, the
+ * next one a quarter, and so on: large elements have a precision of about a percent, and small ones
+ * do not become 0.  Each decade is divided into equal parts, and a quantized value stands for the
+ * middle of one part.  0 and 1 have values of their own.
  *
  *     8 bits: 7 decades, 2^e parts for each sign (signed) or 2^(e+1) (unsigned), e = 0..6
  *     4 bits: 3 decades, likewise
  *
- * A block is stored as its largest magnitude (the scale) and each x / scale as the nearest value, with one exception:
- * in an unsigned map an element above 0 never becomes 0, because such states (variances) are divided by.  4-bit values
- * lie two in a byte, the first in its low half.
+ * A block is stored as its scale, the largest magnitude, and the nearest quantized value of each
+ * x / scale.  One exception: in an unsigned map an element above 0 never becomes 0, because
+ * optimizers divide by such states (variances).  A byte holds two 4-bit values, the first in its
+ * low half.
  */
 #ifndef SNUG_BASE_QUANT_MAP_H
 #define SNUG_BASE_QUANT_MAP_H
@@ -23,17 +25,17 @@
 
 enum { QUANT_VALUES_MOST = 256, DECADES_MOST = 7, QUANT_BLOCK_8 = 256, QUANT_BLOCK_4 = 128 };
 
-/* To find a value: sizes above from[e] are in decade e or a higher one, where the n-th value from that
- * of 0 is n = size * scale[e] + start[e], rounded down and at most last[e]. */
+/* For quantize_one: a magnitude above from[e] is in decade e or a larger one.  There the n-th value
+ * counted from 0 has n = magnitude * scale[e] + start[e], rounded down and at most last[e]. */
 struct quant_finder {
     float from[DECADES_MOST], scale[DECADES_MOST], start[DECADES_MOST], last[DECADES_MOST];
-    float one; /* sizes above are 1 */
-    int zero;  /* the value of 0 */
+    float one; /* elements above this become 1 */
+    int zero;  /* the quantized value of 0 */
 };
 
 struct quant_map {
     int bits;
-    float value[QUANT_VALUES_MOST]; /* of each quantized value, rising */
+    float value[QUANT_VALUES_MOST]; /* the element that each quantized value stands for */
     struct quant_finder finder;
 };
 
@@ -54,8 +56,8 @@ DEVICE_FN int64_t quant_bytes(int bits, int64_t n)
     return bits == 8 ? n : (n + 1) / 2;
 }
 
-/* The quantized value of x in -1..1 (NaN: that of 0).  Without branches and look-ups, for vectors; n_decades is a
- * literal. */
+/* Quantizes x, which is in -1..1; NaN becomes 0.  No branches and no table lookups, so that it
+ * vectorizes; n_decades is a literal. */
 DEVICE_FN int quantize_one(const struct quant_finder *f, int n_decades, float x)
 {
     float size = x < 0 ? -x : x;
@@ -75,7 +77,7 @@ DEVICE_FN int quantize_one(const struct quant_finder *f, int n_decades, float x)
     return f->zero + (int)(x < 0 ? -n : n);
 }
 
-/* One block, at most: n elements, whose quantized values begin at `quants`. */
+/* Dequantizes up to one block: n elements from `quants`. */
 static inline void dequantize_block(const struct quant_map *map, const uint8_t *quants, float scale,
                                     int64_t n, float *to)
 {
@@ -106,7 +108,7 @@ static inline float largest_size(int64_t n, const float *x)
 static inline void quantize_block(const struct quant_map *map, uint8_t *quants, float *scale,
                                   int64_t n, const float *from)
 {
-    struct quant_finder finder = map->finder; /* a copy that no store to quants can reach */
+    struct quant_finder finder = map->finder; /* a copy that `quants` cannot alias */
     int all[QUANT_BLOCK_8 + 1];
     float unit = *scale = largest_size(n, from);
     unit = unit > 0.0f ? unit : 1.0f;
@@ -119,12 +121,12 @@ static inline void quantize_block(const struct quant_map *map, uint8_t *quants, 
     }
     for (int64_t i = 0; i < n; i++)
         all[i] = quantize_one(&finder, 3, from[i] / unit);
-    all[n] = 0; /* beside the last of an odd number */
+    all[n] = 0; /* padding if n is odd */
     for (int64_t i = 0; i < n; i += 2)
         quants[i / 2] = (uint8_t)(all[i] | all[i + 1] << 4);
 }
 
-/* Elements at .. at + n, from the begin of a block on, as numbers; and back, with their scales. */
+/* Dequantize and quantize the elements at .. at + n; `at` must be the start of a block. */
 static inline void dequantize_elems(const struct quant_map *map, const uint8_t *quants,
                                     const float *scales, int64_t at, int64_t n, float *to)
 {

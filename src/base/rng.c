@@ -1,5 +1,5 @@
 /*
- * rng.c -- what is drawn from Philox.
+ * rng.c -- distributions and permutations from Philox.
  */
 #include "base/rng.h"
 

@@ -1,8 +1,8 @@
 /*
- * rng.h -- random numbers as a function of their place.
+ * rng.h -- a counter-based random number generator: Philox 4x32-10 (Salmon et al.).
  *
- * Counter-based: the value at (seed, stream, index) is a pure function of the three, so any part of
- * a run can be recomputed in any order by any number of threads.  Philox 4x32-10 (Salmon et al.).
+ * The value at (seed, stream, index) is a pure function of the three, so any part of a run can be
+ * recomputed in any order, with any number of threads.
  */
 #ifndef SNUG_BASE_RNG_H
 #define SNUG_BASE_RNG_H
@@ -44,11 +44,11 @@ DEVICE_FN uint64_t rng_u64(uint64_t seed, uint64_t stream, uint64_t index)
 }
 
 double rng_uniform(uint64_t seed, uint64_t stream, uint64_t index); /* [0, 1) */
-double rng_normal(uint64_t seed, uint64_t stream, uint64_t index);  /* mean 0, deviation 1 */
+double rng_normal(uint64_t seed, uint64_t stream, uint64_t index);  /* mean 0, variance 1 */
 uint64_t rng_hash_string(const char *text);                         /* a stream from a name */
 
-/* Rounding by chance: up with the probability (x - low) / (high - low), low and high the neighbours
- * of x in 16 bits, so that the mean of many roundings is x.  Infinities and NaN stay. */
+/* Stochastic rounding.  If low and high are the bf16 neighbours of x, the result is high with
+ * probability (x - low) / (high - low), so its mean is x.  Infinities and NaN are preserved. */
 DEVICE_FN uint16_t rng_round_bf16(float x, uint32_t random)
 {
     uint32_t bits;
@@ -59,8 +59,9 @@ DEVICE_FN uint16_t rng_round_bf16(float x, uint32_t random)
     return (uint16_t)(rounded >> 16);
 }
 
-/* The same for f16, as a float that f16 holds exactly.  Above 2^-14 its neighbours differ in the last
- * of 10 bits, below by 2^-24; beyond the largest there is nothing to choose. */
+/* Stochastic rounding to f16.  The result is a float that is exact in f16.  Above 2^-14 neighbours
+ * differ in the last of 10 mantissa bits, below by 2^-24.  Values from 65504, the largest f16, on
+ * are returned unchanged. */
 DEVICE_FN float rng_round_f16(float x, uint32_t random)
 {
     float size = x < 0 ? -x : x, small = size < 0x1p-14f ? size : 0.0f, rounded;
@@ -74,8 +75,8 @@ DEVICE_FN float rng_round_f16(float x, uint32_t random)
     return x < 0 ? -rounded : rounded;
 }
 
-/* A permutation of 0..n-1 without storing it: where `index` goes.  A Feistel network over the next
- * power of four, walked until it lands inside. */
+/* Maps `index` by a random permutation of 0..n-1, without storing it: a Feistel network over the
+ * next power of four, applied until the result is below n (cycle walking). */
 uint64_t rng_permute(uint64_t seed, uint64_t stream, uint64_t index, uint64_t n);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * status.c -- the words of each status and the writing of error messages.
+ * status.c -- names of status codes, and snug_fail.
  */
 #include "base/status.h"
 
@@ -13,7 +13,7 @@ enum snug_status snug_fail(struct snug_error *err, enum snug_status status, cons
         va_start(args, format);
         vsnprintf(err->message, sizeof err->message, format, args);
         va_end(args);
-        snug_printable(err->message); /* names in it come from files and command lines */
+        snug_printable(err->message); /* it may contain names from files and command lines */
         err->status = status;
     }
     return status;

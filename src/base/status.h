@@ -1,17 +1,17 @@
 /*
- * status.h -- how a function of the library says that it failed.
+ * status.h -- error handling in the library.
  *
  * A function that can fail returns enum snug_status and takes a snug_error that the caller owns.
  * snug_fail() writes the one line that the user will read: what is wrong, where, what to do.
- * The first failure wins: callers pass the status up and do not overwrite the message.
+ * Callers return the status of a failed call and do not overwrite its message.
  */
 #ifndef SNUG_BASE_STATUS_H
 #define SNUG_BASE_STATUS_H
 
 #include "snug.h"
 
-/* Formats the message into err (which may be NULL) and returns status, so that it can be
- * written as `return snug_fail(err, SNUG_BAD_FILE, "%s: ...", path);`. */
+/* Formats the message into err, which may be NULL, and returns status:
+ *     return snug_fail(err, SNUG_BAD_FILE, "%s: ...", path); */
 enum snug_status snug_fail(struct snug_error *err, enum snug_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

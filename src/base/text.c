@@ -94,9 +94,9 @@ bool text_is_control(const char *s, size_t length, unsigned *code)
             : length == 3 ? (c[0] & 0x0Fu) << 12 | (c[1] & 0x3Fu) << 6 | (c[2] & 0x3Fu)
                           : 0x10000;
     bool is_c0_or_c1 = *code < 0x20 || (*code >= 0x7F && *code < 0xA0);
-    bool ends_line_or_turns =
+    bool is_separator_or_bidi =
         (*code >= 0x2028 && *code <= 0x202E) || (*code >= 0x2066 && *code <= 0x2069);
-    return is_c0_or_c1 || ends_line_or_turns;
+    return is_c0_or_c1 || is_separator_or_bidi;
 }
 
 char *snug_printable(char *text)
@@ -117,7 +117,7 @@ char *snug_printable(char *text)
     return text;
 }
 
-/* As bash's $'...' spells it: what a terminal would obey can be pasted and is not obeyed. */
+/* Writes bash's $'...' form: safe to print on a terminal, and to paste into a shell. */
 static void add_escaped_word(struct text *text, const char *word)
 {
     text_add(text, "$'");
@@ -154,7 +154,7 @@ void text_add_word(struct text *text, const char *word)
     }
     text_add(text, "'");
     for (; *word != '\0'; word++)
-        if (*word == '\'') /* it ends the quotes, stands alone, and they begin again */
+        if (*word == '\'') /* close the quotes, add an escaped quote, reopen them */
             text_add(text, "'\\''");
         else
             text_add_bytes(text, word, 1);

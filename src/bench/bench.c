@@ -1,10 +1,11 @@
 /*
- * bench.c -- time the ops of a training step, as they are run, and hold them against the limits.
+ * bench.c -- time the ops of a training step and compare them with the limits of the device.
  *
- * The step is the one that `train` runs: same program, plan and kernels.  Of each op the median over
- * the steps counts; kinds are summed.  The floor of an op is its flops over the rate of multiply-adds
- * (of tiles, where they serve: matmuls of bf16) or its bytes over the rate of memory (reads alone,
- * or all of them), whichever is longer; small tensors in the cache can be below it.
+ * The step is the one that `train` runs: same program, plan and kernels.  Each op counts with its
+ * median over the steps; ops of a kind are summed.  The floor of an op is the longest of three
+ * times: its flops at the FMA rate (or the tile rate, for bf16 matmuls), its reads at the read
+ * bandwidth, and all its bytes at the update bandwidth.  Small tensors in a cache can be faster
+ * than the floor.
  */
 #include "bench/bench.h"
 
@@ -22,7 +23,7 @@ struct bench {
     struct exec *exec;
     struct input_spec input_spec;
     struct data *data;
-    double *one; /* seconds of each op of the present step */
+    double *one; /* seconds of each op in the current step */
 };
 
 static enum snug_status feed(void *user, int micro, struct snug_error *err)
@@ -51,7 +52,8 @@ static double median_of(double *values, int n)
     return values[n / 2];
 }
 
-/* A matmul of which all operands are bf16, or on a GPU f16: what tiles can do. */
+/* Can tile instructions (AMX, tensor cores) run it: a matmul with bf16 operands, on a GPU also
+ * f16? */
 static bool fits_tiles(const struct compiled_step *compiled, const struct op *op)
 {
     const struct program *prog = &compiled->prog;
@@ -94,7 +96,7 @@ static void add_op(const struct compiled_step *compiled, int i, double seconds,
     double times = program_op_runs(prog, i);
     struct report_rate *row = r->ops;
     if (op_is_copy(op))
-        return; /* beside the others: what they are waited for counts with the op that waits */
+        return; /* copies overlap; time spent waiting for one counts for the op that waits */
     while (row < r->ops + r->n_ops && row->op != op_infos[op->kind].name)
         row++;
     if (row == r->ops + r->n_ops) {
@@ -190,7 +192,7 @@ enum snug_status bench_run(const struct compiled_step *compiled, int n_steps, co
                            struct report_bench *bench, struct snug_error *err)
 {
     struct device_limits limits;
-    _Static_assert((int)OP_COUNT <= (int)REPORT_RATES_MOST, "a row for every kind");
+    _Static_assert((int)OP_COUNT <= (int)REPORT_RATES_MOST, "the report has a row for every kind");
     const struct backend *backend;
     TRY(plugin_backend(compiled->backend, &backend, err));
     bool is_measured = backend->measure(&compiled->facts, &limits);
@@ -201,7 +203,7 @@ enum snug_status bench_run(const struct compiled_step *compiled, int n_steps, co
     bench->read_bytes = limits.read_bytes;
     bench->copy_bytes = limits.copy_bytes;
     bench->update_bytes = limits.update_bytes;
-    if (!bench->on_gpu) { /* what a busy machine had no time for, the best of two has */
+    if (!bench->on_gpu) { /* take the best of two, in case the machine was busy */
         is_measured = is_measured && backend->measure(&compiled->facts, &limits);
         bench_note_limits(bench, &limits);
         limits = (struct device_limits){bench->fma_flops, bench->amx_flops, bench->read_bytes,

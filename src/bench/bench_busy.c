@@ -1,10 +1,11 @@
 /*
- * bench_busy.c -- was the machine quiet enough to be measured?
+ * bench_busy.c -- was the machine quiet enough to measure?
  *
- * The limits of a machine do not change while a bench runs, so they are measured more than once: where they
- * differ, or where a kernel is faster than its limit, other processes had a share of the cores or of the memory.
- * Not every such kernel counts.  Operands in a cache come faster than memory is, and a convolution may need
- * fewer multiplications than are counted (docs/vision.md).
+ * The limits of a machine do not change during a benchmark, so they are measured more than once.
+ * If they differ, or if a kernel is faster than its limit, other processes were using cores or
+ * memory bandwidth.  Two kinds of kernels may exceed the limit without that: memory-bound ones
+ * whose operands are in a cache, and convolutions, which may need fewer multiplications than are
+ * counted (docs/vision.md).
  */
 #include "bench/bench.h"
 

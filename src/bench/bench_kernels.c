@@ -1,9 +1,9 @@
 /*
- * bench_kernels.c -- single kernels, as the step runs them: an op and its operands are copied out of
- * the program of the step into one of their own, which is booked, planned and run like any other.
+ * bench_kernels.c -- benchmark single kernels as the step runs them: an op and its operands are
+ * copied into a program of their own, which is planned and run like any other.
  *
- * The matmuls come in fp32 too, to compare.  Operands hold positive numbers below one, which every
- * op of the table can take (a variance is one of them).
+ * Matmuls are also run in fp32, for comparison.  Operands are filled with values between 0 and 1,
+ * which are valid for every op of the table (one operand is a variance).
  */
 #include "bench/bench.h"
 
@@ -17,7 +17,7 @@
 static const struct kernel_case {
     enum op_kind kind;
     bool in_fp32;
-    int64_t n_elems; /* 0: as in the step; else operands of this many numbers, beyond any cache */
+    int64_t n_elems; /* 0: as in the step; else elements per operand, larger than any cache */
 } cases[] = {
     {OP_linear, true, 0},          {OP_linear_grad_x, true, 0},   {OP_linear_grad_w, true, 0},
     {OP_linear, false, 0},         {OP_linear_grad_x, false, 0},  {OP_linear_grad_w, false, 0},
@@ -41,9 +41,9 @@ static const struct op *largest_op(const struct program *prog, enum op_kind kind
     return largest;
 }
 
-/* The tensor `from` of the step in the program of one op.  Inputs are persistent, so that no output
- * takes their place. */
-static enum snug_status lift_tensor(const struct program *prog, tensor_id from,
+/* Copies the tensor `from` of the step into the program of one op.  Inputs are persistent, so that
+ * no output reuses their memory. */
+static enum snug_status copy_tensor(const struct program *prog, tensor_id from,
                                     const struct kernel_case *c, bool is_input, struct program *one,
                                     tensor_id *to, struct snug_error *err)
 {
@@ -64,16 +64,16 @@ static enum snug_status lift_tensor(const struct program *prog, tensor_id from,
     return SNUG_OK;
 }
 
-static enum snug_status lift(const struct program *prog, const struct op *op,
-                             const struct kernel_case *c, struct program *one,
-                             struct snug_error *err)
+static enum snug_status extract_op(const struct program *prog, const struct op *op,
+                                   const struct kernel_case *c, struct program *one,
+                                   struct snug_error *err)
 {
     tensor_id in[MAX_INPUTS], out[MAX_OUTPUTS];
     TRY(program_init(one, op_infos[op->kind].name, err));
     for (int k = 0; k < op->n_in; k++) {
         in[k] = TENSOR_NONE;
         if (op->in[k] != TENSOR_NONE)
-            TRY(lift_tensor(prog, op->in[k], c, true, one, &in[k], err));
+            TRY(copy_tensor(prog, op->in[k], c, true, one, &in[k], err));
     }
     for (int k = 0; k < op->n_out; k++) {
         out[k] = TENSOR_NONE;
@@ -81,7 +81,7 @@ static enum snug_status lift(const struct program *prog, const struct op *op,
             if (op->out[k] != TENSOR_NONE && op->in[j] == op->out[k])
                 out[k] = in[j]; /* updated in place */
         if (op->out[k] != TENSOR_NONE && out[k] == TENSOR_NONE)
-            TRY(lift_tensor(prog, op->out[k], c, false, one, &out[k], err));
+            TRY(copy_tensor(prog, op->out[k], c, false, one, &out[k], err));
     }
     return program_add_op(one, op->kind, &op->attrs, op->n_in, in, op->n_out, out, err);
 }
@@ -92,7 +92,7 @@ static enum snug_status fill(const struct exec *exec, const struct program *one,
     enum { PATTERN = 4096 };
     for (int id = 0; id < one->n_tensors; id++) {
         const struct tensor *t = &one->tensors[id];
-        double pattern[PATTERN] = {0}; /* room for the widest type */
+        double pattern[PATTERN] = {0}; /* large enough for the widest type */
         int64_t bytes = tensor_bytes(one, id), step = PATTERN * (int64_t)dtype_bytes(t->dtype);
         for (int64_t i = 0; i < PATTERN && dtype_is_float(t->dtype); i++)
             dtype_store(t->dtype, pattern, i, rng_uniform(1, (uint64_t)id, (uint64_t)i));
@@ -112,7 +112,7 @@ static enum snug_status best_run(const struct compiled_step *one, double *best,
     TRY(exec_create(&one->prog, &one->plan, one->backend, &one->facts, NULL, &exec, err));
     enum snug_status status = fill(exec, &one->prog, err);
     if (status == SNUG_OK)
-        status = exec_run(exec, NULL, NULL, err); /* makes JIT code, touches pages */
+        status = exec_run(exec, NULL, NULL, err); /* warm-up: generates JIT code, touches pages */
     double op_seconds, total = 0;
     *best = INFINITY;
     exec_time_ops(exec, &op_seconds);
@@ -120,15 +120,14 @@ static enum snug_status best_run(const struct compiled_step *one, double *best,
         op_seconds = 0;
         status = exec_run(exec, NULL, NULL, err);
         total += op_seconds;
-        if (op_seconds > 0 &&
-            op_seconds < *best) /* a clock that stood still has measured nothing */
+        if (op_seconds > 0 && op_seconds < *best) /* 0: the clock did not advance */
             *best = op_seconds;
     }
     exec_free(exec);
     return status;
 }
 
-/* "4096 x 768 to 3072" of a linear op, else the dimensions of the first operand. */
+/* "4096 x 768 to 3072" for a linear op, else the dimensions of the first operand. */
 static void describe(const struct program *one, struct report_rate *row)
 {
     const struct op *op = &one->ops[0];
@@ -153,7 +152,7 @@ static enum snug_status run_case(const struct compiled_step *compiled, const str
 {
     struct compiled_step one = {.backend = compiled->backend, .facts = compiled->facts};
     double seconds = 0;
-    enum snug_status status = lift(&compiled->prog, op, c, &one.prog, err);
+    enum snug_status status = extract_op(&compiled->prog, op, c, &one.prog, err);
     if (status == SNUG_OK)
         status = compile_plan(&one, err);
     if (status == SNUG_OK)

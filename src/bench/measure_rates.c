@@ -1,14 +1,15 @@
 /*
- * measure_rates.c -- how fast this machine runs each kind of op, by running steps of small models.
+ * measure_rates.c -- measure how fast this machine runs each kind of op, with steps of small
+ * models.
  *
- * The ops of a step are timed where they stand, so that what is found in a cache is found there in
- * the step of a large model too.  One block of GPT-2 at its own width gives the matmuls, attention
- * and norms at four lengths, a small resnet the convolutions, and the update of the block is run
- * with every kind of optimizer state.  Ops of a kind, type and size (to a factor) make one point:
- * all their work over all their time, of each op the best of a few steps.
+ * Ops are timed inside a step, so that they find their operands in a cache exactly when they would
+ * in the step of a large model.  One GPT-2 block at full width gives matmuls, attention and norms
+ * at four lengths; a small resnet gives the convolutions; the block's update is run with every kind
+ * of optimizer state.  Ops of the same kind, type and similar size form one point of a curve: the
+ * sum of their work over the sum of their times, each op with its best time of a few steps.
  *
- * The trials are run in two rounds, so that the steps of one are some seconds apart on a machine that others use:
- * what they take away in one round, a neighbour's load or a lower clock, they may leave in the other.
+ * All trials are run in two rounds, so that the steps of one trial are some seconds apart.  On a
+ * shared machine, load or a lower clock in one round may be gone in the other.
  */
 #include "bench/bench.h"
 #include "compile/device_rates.h"
@@ -58,8 +59,8 @@ struct bucket { /* all ops of one point */
 
 struct gathered {
     struct machine_rates *rates;
-    struct bucket buckets[RATE_CURVES_MAX][RATE_POINTS_MAX]; /* of curve, by rank of size */
-    double *least[N_TRIALS]; /* seconds of each op of a trial, in the rounds so far */
+    struct bucket buckets[RATE_CURVES_MAX][RATE_POINTS_MAX]; /* per curve and size bucket */
+    double *least[N_TRIALS]; /* best seconds of each op of a trial, over the rounds so far */
 };
 
 static struct rate_curve *curve_of(struct machine_rates *rates, const struct program *prog,
@@ -79,12 +80,12 @@ static struct rate_curve *curve_of(struct machine_rates *rates, const struct pro
     return &rates->curves[n];
 }
 
-/* Matmuls by factors of 2 from 8 on, bytes by factors of 8 from 512 on. */
-static int rank_of(const struct program *prog, const struct op *op)
+/* The size bucket of an op: matmuls by factors of 2 from 8, other ops by factors of 8 from 512. */
+static int size_bucket(const struct program *prog, const struct op *op)
 {
     double log_size = log2(op_size(prog, op));
-    long rank = op_is_gemm(op->kind) ? lround(log_size - 3) : lround((log_size - 9) / 3);
-    return rank < 0 ? 0 : rank >= RATE_POINTS_MAX ? RATE_POINTS_MAX - 1 : (int)rank;
+    long i = op_is_gemm(op->kind) ? lround(log_size - 3) : lround((log_size - 9) / 3);
+    return i < 0 ? 0 : i >= RATE_POINTS_MAX ? RATE_POINTS_MAX - 1 : (int)i;
 }
 
 static void add_op(struct gathered *all, const struct program *prog, const struct op *op,
@@ -94,7 +95,7 @@ static void add_op(struct gathered *all, const struct program *prog, const struc
     double work = op_work(prog, op);
     if (curve == NULL || !(work > 0) || !(seconds > 0))
         return;
-    struct bucket *b = &all->buckets[curve - all->rates->curves][rank_of(prog, op)];
+    struct bucket *b = &all->buckets[curve - all->rates->curves][size_bucket(prog, op)];
     b->work += work;
     b->seconds += seconds;
     b->log_size += log(op_size(prog, op));
@@ -109,7 +110,7 @@ static double least_of(const double *values, int n)
     return least;
 }
 
-/* Times the ops of a trial once more; the last round makes points of them. */
+/* Times the ops of a trial in one round; the last round adds them to the buckets. */
 static enum snug_status run_trial(const struct compiled_step *compiled, int trial, int round,
                                   struct gathered *all, struct snug_error *err)
 {
@@ -132,8 +133,8 @@ static enum snug_status run_trial(const struct compiled_step *compiled, int tria
     return status;
 }
 
-static enum snug_status make_trial(int trial, int round, int threads, struct gathered *all,
-                                   struct snug_error *err)
+static enum snug_status compile_trial(int trial, int round, int threads, struct gathered *all,
+                                      struct snug_error *err)
 {
     const struct trial *t = &trials[trial];
     struct snug_model model = {
@@ -171,8 +172,8 @@ static void draw_curve(const struct bucket buckets[RATE_POINTS_MAX], struct rate
                 exp(buckets[k].log_size / buckets[k].n), buckets[k].work / buckets[k].seconds};
 }
 
-/* What stands for the kinds that have no curve: the largest matmuls of fp32, and memory as fast as
- * the update of large tensors has found it. */
+/* Computes the curves, and the rates for kinds without one: flops from the largest fp32 matmuls,
+ * bytes from the update of large tensors. */
 static void draw_curves(struct gathered *all)
 {
     struct device_rates *rates = &all->rates->rates;
@@ -204,7 +205,7 @@ enum snug_status rates_measure(const struct snug_recipe *recipe, struct machine_
     all->rates = rates;
     enum snug_status status = SNUG_OK;
     for (int i = 0; i < N_ROUNDS * N_TRIALS && status == SNUG_OK; i++)
-        status = make_trial(i % N_TRIALS, i / N_TRIALS, threads, all, err);
+        status = compile_trial(i % N_TRIALS, i / N_TRIALS, threads, all, err);
     for (int i = 0; i < N_TRIALS; i++)
         free(all->least[i]);
     draw_curves(all);

@@ -19,14 +19,14 @@ static enum snug_status no_memory(struct snug_error *err)
     return snug_fail(err, SNUG_NO_MEMORY, "out of memory for an adapter");
 }
 
-/* The length of LAYER in "LAYER.lora_A.weight", or in that of B; 0: neither. */
+/* The length of LAYER in a name "LAYER" + ending (".lora_A.weight"), or 0. */
 static size_t layer_length(const char *name, const char *ending)
 {
     size_t n = strlen(name), m = strlen(ending);
     return n > m && strcmp(name + n - m, ending) == 0 ? n - m : 0;
 }
 
-/* The matrix beside which a part stands; TENSOR_NONE: it is no part. */
+/* The frozen matrix that an adapter matrix belongs to; TENSOR_NONE if it is not one. */
 static tensor_id weight_of(const struct program *prog, const char *part)
 {
     char name[NAME_MAX_BYTES];
@@ -50,15 +50,16 @@ bool adapter_has(const struct program *prog, tensor_id id)
     return t->link == LINK_adapter && !t->frozen;
 }
 
-/* ---- W + scale B A ---------------------------------------------------------------------------- */
+/* ---- W + scale B A
+ * ---------------------------------------------------------------------------- */
 
-/* Row r, column c of what is added is scale * rows[r] . cols[c]: for a matrix [out, in] rows are
- * those of B and cols are A's columns, for one that lies [in, out] the other way round. */
+/* Element [r, c] of the delta is scale * dot(rows[r], cols[c]).  For a matrix [out, in], rows are
+ * the rows of B and cols the columns of A; for layout [in, out] it is the other way round. */
 struct delta {
     int64_t rank, n_rows, n_cols;
     int threads;
     float scale;
-    float *rows, *cols; /* rank numbers each */
+    float *rows, *cols; /* `rank` elements each */
 };
 
 static void add_delta(const struct delta *d, int64_t at, int64_t n, float *values)
@@ -74,7 +75,7 @@ static void add_delta(const struct delta *d, int64_t at, int64_t n, float *value
     }
 }
 
-/* a [rank, in] and b [out, rank] become rows and cols. */
+/* Sets rows and cols from a [rank, in] and b [out, rank]. */
 static void set_delta(struct delta *d, const struct shape *weight, bool in_out, const float *a,
                       const float *b)
 {
@@ -88,14 +89,14 @@ static void set_delta(struct delta *d, const struct shape *weight, bool in_out, 
     memcpy(of_b, b, (size_t)(n_out * d->rank) * sizeof *b);
 }
 
-/* How the linear layers of a program have this matrix. */
-static bool lies_in_out(const struct program *prog, tensor_id weight)
+/* Do the linear layers of a program read this matrix with layout [in, out]? */
+static bool is_in_out(const struct program *prog, tensor_id weight)
 {
     for (int i = 0; i < prog->n_ops; i++) {
         tensor_id read = prog->ops[i].kind == OP_linear ? prog->ops[i].in[1] : TENSOR_NONE;
         if (read == weight)
             return attrs_of(&prog->ops[i], linear)->layout == LAYOUT_in_out;
-        /* what is kept in fewer bits is read through the op before */
+        /* a quantized matrix is read through the op before */
         if (read != TENSOR_NONE && i > 0 && prog->ops[i - 1].out[0] == read &&
             prog->ops[i - 1].in[0] == weight)
             return attrs_of(&prog->ops[i], linear)->layout == LAYOUT_in_out;
@@ -103,9 +104,10 @@ static bool lies_in_out(const struct program *prog, tensor_id weight)
     return false;
 }
 
-/* ---- from a folder ---------------------------------------------------------------------------- */
+/* ---- from a folder
+ * ---------------------------------------------------------------------------- */
 
-/* The parts of an adapter's file, both of one layer. */
+/* A and B of one layer in an adapter's file. */
 struct part_pair {
     const struct st_entry *a, *b;
     tensor_id weight;
@@ -130,12 +132,12 @@ enum snug_status adapter_read_recipe(struct snug_recipe *recipe, struct snug_err
         return SNUG_OK;
     TRY(peft_config_read(recipe->lora_from, &config, err));
     if (recipe->lora > 0 && recipe->lora != config.rank)
-        return snug_fail(err, SNUG_MISMATCH, "%s is of rank %lld, not --lora %lld: leave it out",
+        return snug_fail(err, SNUG_MISMATCH, "%s has rank %lld, not --lora %lld: leave --lora out",
                          recipe->lora_from, (long long)config.rank, (long long)recipe->lora);
     double alpha = config.scale * (double)config.rank;
     if (!isnan(recipe->lora_alpha) && recipe->lora_alpha != alpha)
         return snug_fail(err, SNUG_MISMATCH,
-                         "%s has an alpha of %g, not --lora-alpha %g: leave it out",
+                         "%s has alpha %g, not --lora-alpha %g: leave --lora-alpha out",
                          recipe->lora_from, alpha, recipe->lora_alpha);
     recipe->lora = config.rank;
     recipe->lora_alpha = alpha;
@@ -159,13 +161,13 @@ enum snug_status adapter_load_file(const struct compiled_step *compiled, struct 
         const struct st_entry *entry = safetensors_entry(st, k);
         tensor_id id = program_find(prog, peft_bare_name(entry->name));
         if (id == TENSOR_NONE || !adapter_has(prog, id))
-            return wrong_part(st, entry->name, "has no place in this model: look at --lora-on",
+            return wrong_part(st, entry->name, "matches no adapter of this model: check --lora-on",
                               err);
         TRY(weights_read_entry(compiled, exec, id, st, entry, err));
     }
     if (n_missing != 0)
         return snug_fail(err, SNUG_MISMATCH,
-                         "%s lacks %d matrices that these adapters have: look at --lora-on",
+                         "%s lacks %d adapter matrices that this model has: check --lora-on",
                          safetensors_path(st), n_missing);
     return weights_start_copies(compiled, exec, err);
 }
@@ -188,27 +190,27 @@ static enum snug_status check_pair(const struct program *prog, const struct safe
     const struct shape *w = &prog->tensors[pair->weight].shape;
     struct shape a = {2, {rank, w->dim[in_out ? 0 : 1]}}, b = {2, {w->dim[in_out ? 1 : 0], rank}};
     if (!shape_equal(&pair->a->shape, &a) || pair->a->dtype >= DTYPE_COUNT)
-        return wrong_part(st, pair->a->name, "does not have the shape of its rank and layer", err);
+        return wrong_part(st, pair->a->name, "does not match its rank and the layer's shape", err);
     if (!shape_equal(&pair->b->shape, &b) || pair->b->dtype >= DTYPE_COUNT)
-        return wrong_part(st, pair->b->name, "does not have the shape of its rank and layer", err);
+        return wrong_part(st, pair->b->name, "does not match its rank and the layer's shape", err);
     return SNUG_OK;
 }
 
-/* The room holds A and B as read, and as rows and columns of what is added. */
+/* The buffer holds A and B as read, and the rows and cols of the delta. */
 static enum snug_status merge_pair(const struct compiled_step *compiled, struct exec *exec,
                                    struct safetensors *st, const struct part_pair *pair,
                                    const struct peft_config *config, struct snug_error *err)
 {
     struct weight_form w = weight_form_of(&compiled->prog, exec, pair->weight);
-    bool in_out = lies_in_out(&compiled->prog, pair->weight);
+    bool in_out = is_in_out(&compiled->prog, pair->weight);
     struct delta d = {
         .rank = config->rank, .threads = compiled->facts.threads, .scale = (float)config->scale};
     TRY(check_pair(&compiled->prog, st, pair, config->rank, in_out, err));
     size_t n_a = (size_t)shape_elems(&pair->a->shape), n_b = (size_t)shape_elems(&pair->b->shape);
-    float *room = malloc(2 * (n_a + n_b) * sizeof *room), values[WEIGHT_PIECE];
-    if (room == NULL)
+    float *buffer = malloc(2 * (n_a + n_b) * sizeof *buffer), values[WEIGHT_PIECE];
+    if (buffer == NULL)
         return no_memory(err);
-    float *a = room, *b = room + n_a;
+    float *a = buffer, *b = buffer + n_a;
     d.rows = b + n_b;
     d.cols = d.rows + (in_out ? n_a : n_b);
     enum snug_status status = weights_read_f32(st, pair->a, a, err);
@@ -225,11 +227,11 @@ static enum snug_status merge_pair(const struct compiled_step *compiled, struct 
             status = weight_form_put(&w, at, count, values, err);
         }
     }
-    free(room);
+    free(buffer);
     return status;
 }
 
-/* B of the layer whose A is given. */
+/* The B that belongs to an A. */
 static const struct st_entry *partner_of(const struct safetensors *st, const char *a)
 {
     char name[NAME_MAX_BYTES];
@@ -243,13 +245,13 @@ static enum snug_status merge_entry(const struct compiled_step *compiled, struct
 {
     struct part_pair pair = {.weight = weight_of(&compiled->prog, peft_bare_name(entry->name))};
     if (pair.weight == TENSOR_NONE || compiled->prog.tensors[pair.weight].shape.n_dims != 2)
-        return wrong_part(st, entry->name, "has no place in this model", err);
+        return wrong_part(st, entry->name, "matches no matrix of this model", err);
     if (layer_length(entry->name, PEFT_A) == 0)
-        return SNUG_OK; /* with its A */
+        return SNUG_OK; /* a B is merged with its A */
     pair.a = entry;
     pair.b = partner_of(st, entry->name);
     if (pair.b == NULL)
-        return wrong_part(st, entry->name, "has no B beside it", err);
+        return wrong_part(st, entry->name, "has no matching lora_B", err);
     return merge_pair(compiled, exec, st, &pair, config, err);
 }
 
@@ -266,9 +268,10 @@ enum snug_status adapter_merge(const struct compiled_step *compiled, struct exec
     return status;
 }
 
-/* ---- a run's ---------------------------------------------------------------------------------- */
+/* ---- saving a run
+ * ------------------------------------------------------------------------------ */
 
-/* "h.0.attn.c_attn" -> "attn.c_attn": what follows the last number is the same in every block. */
+/* "h.0.attn.c_attn" -> "attn.c_attn": the part after the last number is the same in every block. */
 static const char *end_of_layer(const char *layer)
 {
     const char *end = layer;
@@ -342,24 +345,26 @@ enum snug_status adapter_base_crc(const struct compiled_step *compiled, const st
     return SNUG_OK;
 }
 
-/* Makes matrices with their adapters as a file is written: one at a time is at hand. */
+/* Merges adapters into their matrices while a file is written.  The delta of one matrix is in
+ * memory at a time. */
 struct adapter_merger {
-    struct merged { /* one a tensor of the file */
+    struct merged { /* one per tensor of the file */
         struct weight_form weight;
         bool in_out;
-        const struct st_entry *a, *b; /* NULL: nothing is added */
+        const struct st_entry *a, *b; /* NULL if the matrix has no adapter */
         struct adapter_merger *merger;
     } * tensors;
-    const struct merged *at_hand;
+    const struct merged *loaded; /* the matrix that `delta` is for */
     struct delta delta;
-    float *room, *a, *b;
+    float *buffer, *a, *b;
     char (*names)[NAME_MAX_BYTES]; /* PEFT's */
 };
 
-/* The owner of an entry is an executor or, with several ranks, all of them: only its own `read` knows. */
+/* With several ranks the bytes of an entry may be on another one, so only entry->read reads
+ * them. */
 static enum snug_status load_f32(const struct st_entry *entry, float *to, struct snug_error *err)
 {
-    double piece[WEIGHT_PIECE]; /* room for the widest type */
+    double piece[WEIGHT_PIECE]; /* large enough for the widest type */
     int64_t size = (int64_t)dtype_bytes(entry->dtype), n = shape_elems(&entry->shape);
     for (int64_t at = 0; at < n; at += WEIGHT_PIECE) {
         int64_t count = n - at < WEIGHT_PIECE ? n - at : WEIGHT_PIECE;
@@ -373,12 +378,12 @@ static enum snug_status load_f32(const struct st_entry *entry, float *to, struct
     return SNUG_OK;
 }
 
-static enum snug_status take_in_hand(struct adapter_merger *m, const struct merged *tensor,
-                                     struct snug_error *err)
+static enum snug_status load_delta(struct adapter_merger *m, const struct merged *tensor,
+                                   struct snug_error *err)
 {
-    if (m->at_hand == tensor)
+    if (m->loaded == tensor)
         return SNUG_OK;
-    m->at_hand = tensor;
+    m->loaded = tensor;
     TRY(load_f32(tensor->a, m->a, err));
     TRY(load_f32(tensor->b, m->b, err));
     m->delta.cols = m->delta.rows + m->delta.rank * tensor->weight.shape.dim[0];
@@ -395,7 +400,7 @@ static enum snug_status fill_merged(const struct st_entry *entry, int64_t at, in
         int64_t count = n - i < WEIGHT_PIECE ? n - i : WEIGHT_PIECE;
         TRY(weight_form_get(&tensor->weight, at + i, count, values, err));
         if (tensor->a != NULL) {
-            TRY(take_in_hand(tensor->merger, tensor, err));
+            TRY(load_delta(tensor->merger, tensor, err));
             add_delta(&tensor->merger->delta, at + i, count, values);
         }
         for (int64_t k = 0; k < count; k++)
@@ -420,7 +425,7 @@ static void add_model_entry(struct adapter_files *files, const struct program *p
     struct st_entry *entry = &files->model[files->n_model];
     struct merged *merged = &files->merger->tensors[files->n_model++];
     *merged = (struct merged){.weight = weight_form_of(prog, exec, id),
-                              .in_out = lies_in_out(prog, id),
+                              .in_out = is_in_out(prog, id),
                               .a = find_part(entries, n, prog, id, PEFT_A),
                               .b = find_part(entries, n, prog, id, PEFT_B),
                               .merger = files->merger};
@@ -428,7 +433,7 @@ static void add_model_entry(struct adapter_files *files, const struct program *p
                                .dtype = merged->weight.dtype,
                                .shape = merged->weight.shape};
     weights_point(entry, exec, id);
-    if (merged->a != NULL || merged->weight.kept != merged->weight.dtype) {
+    if (merged->a != NULL || merged->weight.stored != merged->weight.dtype) {
         entry->fill = fill_merged;
         entry->maker = merged;
     }
@@ -453,14 +458,14 @@ enum snug_status adapter_files_make(const struct compiled_step *compiled, struct
     if (m != NULL) {
         m->tensors = calloc(n_tensors, sizeof *m->tensors);
         m->names = calloc((size_t)n + 1, sizeof *m->names);
-        m->room = malloc((2 * (most_a + most_b) + 1) * sizeof *m->room);
+        m->buffer = malloc((2 * (most_a + most_b) + 1) * sizeof *m->buffer);
     }
     if (m == NULL || files->parts == NULL || files->model == NULL || m->tensors == NULL ||
-        m->names == NULL || m->room == NULL) {
+        m->names == NULL || m->buffer == NULL) {
         adapter_files_free(files);
         return no_memory(err);
     }
-    m->a = m->room;
+    m->a = m->buffer;
     m->b = m->a + most_a;
     m->delta = (struct delta){.rank = recipe->lora,
                               .threads = compiled->facts.threads,
@@ -483,7 +488,7 @@ void adapter_files_free(struct adapter_files *files)
     if (files->merger != NULL) {
         free(files->merger->tensors);
         free(files->merger->names);
-        free(files->merger->room);
+        free(files->merger->buffer);
     }
     free(files->merger);
     free(files->parts);

@@ -1,12 +1,12 @@
 /*
- * rank_parts.c -- who of the ranks has what of the tensors that are saved; see rank_parts.h.
+ * rank_parts.c -- which rank holds which part of the tensors to save; see rank_parts.h.
  */
 #include "checkpoint/rank_parts.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-struct part { /* what a rank has of a tensor, as it says to rank 0; its name follows */
+struct part { /* a rank's part of a tensor, as sent to rank 0; the tensor's name follows */
     int64_t name_bytes;
     enum dtype dtype;
     struct shape whole;
@@ -34,7 +34,7 @@ static struct part part_here(const struct rank_state *t, tensor_id id)
                                    .next = -1}};
 }
 
-/* Ranks name their tensors in the same order, but for those that they do not have: look from `from` on. */
+/* Ranks list their tensors in the same order but may lack some: the search starts at `from`. */
 static int find_tensor(const struct rank_parts *p, const char *name, int from)
 {
     for (int i = 0; i < p->n; i++) {
@@ -82,17 +82,17 @@ static enum snug_status add_piece(struct rank_parts *p, const struct part *part,
     return SNUG_OK;
 }
 
-/* One rank after the other tells rank 0 what it has: parts, each with its name and the end of that. */
-static enum snug_status tell(const struct rank_state *t, const struct text *list,
-                             struct snug_error *err)
+/* Sends this rank's list to rank 0: parts, each followed by its zero-terminated name. */
+static enum snug_status send_list(const struct rank_state *t, const struct text *list,
+                                  struct snug_error *err)
 {
     int64_t n_bytes = (int64_t)list->length;
     TRY(comm_send(t->comm, 0, &n_bytes, sizeof n_bytes, err));
     return comm_send(t->comm, 0, list->data, n_bytes, err);
 }
 
-static enum snug_status take_list(struct rank_parts *p, const char *list, int64_t n_bytes,
-                                  struct snug_error *err)
+static enum snug_status add_list(struct rank_parts *p, const char *list, int64_t n_bytes,
+                                 struct snug_error *err)
 {
     int place = 0;
     for (const char *at = list; at < list + n_bytes;) {
@@ -104,7 +104,7 @@ static enum snug_status take_list(struct rank_parts *p, const char *list, int64_
     return SNUG_OK;
 }
 
-static enum snug_status hear(struct rank_parts *p, int rank, struct snug_error *err)
+static enum snug_status recv_list(struct rank_parts *p, int rank, struct snug_error *err)
 {
     int64_t n_bytes;
     TRY(comm_recv(p->state->comm, rank, &n_bytes, sizeof n_bytes, err));
@@ -113,7 +113,7 @@ static enum snug_status hear(struct rank_parts *p, int rank, struct snug_error *
         return rank_save_no_memory(err);
     enum snug_status status = comm_recv(p->state->comm, rank, list, n_bytes, err);
     if (status == SNUG_OK)
-        status = take_list(p, list, n_bytes, err);
+        status = add_list(p, list, n_bytes, err);
     free(list);
     return status;
 }
@@ -137,11 +137,11 @@ enum snug_status rank_parts_make(const struct rank_state *t, unsigned roles,
     enum snug_status status = p == NULL || own.failed ? rank_save_no_memory(err) : SNUG_OK;
     if (status == SNUG_OK) {
         p->state = t;
-        status = t->comm->rank > 0 ? tell(t, &own, err)
-                                   : take_list(p, own.data, (int64_t)own.length, err);
+        status = t->comm->rank > 0 ? send_list(t, &own, err)
+                                   : add_list(p, own.data, (int64_t)own.length, err);
     }
     for (int rank = 1; rank < t->comm->n_ranks && t->comm->rank == 0 && status == SNUG_OK; rank++)
-        status = hear(p, rank, err);
+        status = recv_list(p, rank, err);
     text_free(&own);
     return status;
 }
@@ -173,7 +173,7 @@ enum snug_status rank_parts_find(const struct rank_parts *p, int tensor, int64_t
         *run = (struct rank_run){found->rank, found->id, begin, n};
         return SNUG_OK;
     }
-    return snug_fail(err, SNUG_BAD_PROGRAM, "no rank has all of \"%s\"", t->name);
+    return snug_fail(err, SNUG_BAD_PROGRAM, "the ranks do not hold all of \"%s\"", t->name);
 }
 
 bool rank_parts_is_copy(const struct rank_parts *p, int tensor, const struct rank_piece *piece)

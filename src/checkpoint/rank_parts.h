@@ -1,8 +1,9 @@
 /*
- * rank_parts.h -- who of the ranks has what of the tensors that are saved.
+ * rank_parts.h -- which rank holds which part of the tensors to save.
  *
- * A checkpoint holds whole tensors, whatever the number of ranks and however they were sharded.  Ranks of
- * other stages have tensors that rank 0 knows nothing of: so each tells it the names of what it has.
+ * A checkpoint holds whole tensors, whatever the number of ranks and however they are sharded.
+ * Rank 0 does not know the tensors of other stages, so every rank sends it the list of what it
+ * holds.
  */
 #ifndef SNUG_CHECKPOINT_RANK_PARTS_H
 #define SNUG_CHECKPOINT_RANK_PARTS_H
@@ -12,22 +13,22 @@
 #include "comm/comm.h"
 #include "exec/exec.h"
 
-enum { RANK_PIECE_BYTES = 1 << 16 }; /* that go between ranks, or to a file, at a time */
+enum { RANK_PIECE_BYTES = 1 << 16 }; /* sent to a rank, or written to a file, at a time */
 
-/* What this rank has of a run: its program and its tensors, and the other ranks. */
+/* This rank's program and tensors, and its connection to the other ranks. */
 struct rank_state {
     const struct program *prog;
     struct exec *exec;
     struct comm *comm;
-    int n_in_stage; /* ranks that share a stage of a pipeline; all of them where there is none */
+    int n_in_stage; /* ranks per pipeline stage; all ranks without a pipeline */
 };
 
-struct rank_piece { /* what a rank has of a tensor */
+struct rank_piece { /* the part of a tensor that one rank holds */
     int rank;
-    tensor_id id; /* in its program */
+    tensor_id id; /* in that rank's program */
     struct cut_range range;
-    bool is_own; /* other ranks may have other numbers in it: statistics of what each has seen */
-    int next;    /* of the same tensor; -1: none */
+    bool is_own; /* values may differ between ranks: running statistics of their own samples */
+    int next;    /* next piece of the same tensor, or -1 */
 };
 
 struct rank_tensor {
@@ -37,14 +38,14 @@ struct rank_tensor {
     int first, last; /* pieces, by rank */
 };
 
-struct rank_parts { /* on rank 0; elsewhere nothing is in it */
+struct rank_parts { /* filled on rank 0 only */
     const struct rank_state *state;
-    struct rank_tensor *tensors; /* that some rank has, in the order in which they were met */
+    struct rank_tensor *tensors; /* all tensors that any rank holds, in the order of the lists */
     struct rank_piece *pieces;
     int n, capacity, n_pieces, piece_capacity;
 };
 
-/* All ranks come to it: the tensors of some roles (bit ROLE_...; buffers go with parameters). */
+/* Collects the tensors of some roles (bit ROLE_...; buffers go with parameters).  Collective. */
 enum snug_status rank_parts_make(const struct rank_state *state, unsigned roles,
                                  struct rank_parts **parts, struct snug_error *err);
 void rank_parts_free(struct rank_parts *parts);
@@ -54,19 +55,20 @@ static inline enum snug_status rank_save_no_memory(struct snug_error *err)
     return snug_fail(err, SNUG_NO_MEMORY, "out of memory while saving");
 }
 
-/* Bytes of a tensor that one rank has, and where they lie in what it has of it. */
+/* A run of bytes of a tensor that one rank holds; at_bytes is the offset in that rank's part. */
 struct rank_run {
     int rank;
     tensor_id id;
     int64_t at_bytes, n_bytes;
 };
-/* The run that begins at a byte of the tensor, at most n_bytes long.  Runs that follow each other are asked
- * for with the same *piece, which is -1 at first. */
+/* Finds the run that begins at a byte of the tensor, at most n_bytes long.  *piece is -1 before the
+ * first call; pass it on for the runs that follow. */
 enum snug_status rank_parts_find(const struct rank_parts *parts, int tensor, int64_t at_bytes,
                                  int64_t n_bytes, int *piece, struct rank_run *run,
                                  struct snug_error *err);
 
-/* Does a piece have the same numbers of the whole tensor as its first has?  Then they can divide the work. */
+/* Is a piece a full copy of the tensor, equal to the first piece?  Then their ranks share the
+ * writing. */
 bool rank_parts_is_copy(const struct rank_parts *parts, int tensor, const struct rank_piece *piece);
 
 #endif

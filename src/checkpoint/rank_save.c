@@ -1,14 +1,15 @@
 /*
- * rank_save.c -- saving what lies on several ranks as if it lay on one; see rank_save.h.
+ * rank_save.c -- save tensors of several ranks through rank 0; see rank_save.h.
  *
- * Here is what works wherever the ranks are: rank 0 writes, and asks the others for what it does not have, a
- * piece of 64 KiB at a time.  No rank ever holds more than it plans to, but all bytes go through rank 0.
+ * This works without a shared file system: rank 0 writes the files and requests what it does not
+ * hold from the other ranks, 64 KiB at a time.  No rank needs more memory than planned, but all
+ * bytes go through rank 0.
  */
 #include "checkpoint/rank_save.h"
 
 #include <stdlib.h>
 
-/* Bytes of one rank's part, from wherever it is. */
+/* Reads bytes of one rank's part, here or from that rank. */
 static enum snug_status get_bytes(const struct rank_parts *p, const struct rank_run *run, char *to,
                                   struct snug_error *err)
 {
@@ -37,7 +38,7 @@ static enum snug_status read_parts(const void *owner, int index, int64_t at_byte
     return SNUG_OK;
 }
 
-/* What rank 0 has whole can be read from where it lies. */
+/* A tensor that rank 0 holds whole is read in place. */
 static struct st_entry entry_of(struct rank_parts *p, int index)
 {
     const struct rank_tensor *t = &p->tensors[index];

@@ -1,12 +1,12 @@
 /*
- * rank_save.h -- saving what lies on several ranks as if it lay on one.
+ * rank_save.h -- save tensors that are spread over several ranks as one checkpoint.
  *
- * Rank 0 creates the files, decides who writes which bytes of them and, when all of that is on the disk,
- * puts the new checkpoint in its place (io/checkpoint.h).  The others do as they are asked:
+ * Rank 0 creates the files and decides which rank writes which bytes.  When everything is on disk,
+ * it commits the new checkpoint (io/checkpoint.h).  The other ranks serve its requests:
  *
- *     rank_parts.c   who has what
- *     rank_write.c   each rank writes the ranges that it has into the file; only checksums go to rank 0
- *     rank_save.c    where a rank does not see rank 0's folder: the numbers go to rank 0, piece by piece
+ *     rank_parts.c   which rank holds what
+ *     rank_write.c   every rank writes its ranges into the file; only checksums go to rank 0
+ *     rank_save.c    if a rank does not see rank 0's folder: it sends its bytes to rank 0
  */
 #ifndef SNUG_CHECKPOINT_RANK_SAVE_H
 #define SNUG_CHECKPOINT_RANK_SAVE_H
@@ -14,32 +14,33 @@
 #include "io/safetensors.h"
 #include "checkpoint/rank_parts.h"
 
-/* What rank 0 asks for; ASK_write: struct write_order's and what else rank_write.c says follow. */
+/* Requests of rank 0.  After ASK_write the messages of rank_write.c follow. */
 enum rank_ask { ASK_read, ASK_write, ASK_no_more };
 struct rank_request {
     int64_t ask;
-    int64_t id, at_bytes, n_bytes; /* ASK_read: bytes of what the other has of a tensor */
+    int64_t id, at_bytes, n_bytes; /* ASK_read: bytes of the receiver's part of a tensor */
 };
 
-/* All ranks come to it.  On rank 0, entries of all tensors of some roles (bit ROLE_...), wherever they
- * lie; both are the caller's.  Elsewhere none. */
+/* On rank 0: entries of all tensors of some roles (bit ROLE_...), whichever rank holds them.  The
+ * caller frees entries and parts.  Other ranks get none.  Collective. */
 enum snug_status rank_save_entries(const struct rank_state *state, unsigned roles,
                                    struct st_entry **entries, int *n, struct rank_parts **parts,
                                    struct snug_error *err);
 
-/* While rank 0 saves, the others do what it asks for, until it says that it is done. */
+/* While rank 0 saves, the other ranks serve its requests until it calls rank_save_done. */
 enum snug_status rank_save_serve(const struct rank_state *state, struct snug_error *err);
 enum snug_status rank_save_done(const struct rank_state *state, struct snug_error *err);
 
-/* rank_write.c: on rank 0, all ranks as those who write a file; and what another of them does on ASK_write. */
+/* rank_write.c: the ranks that write a file together, as rank 0 sees them.  rank_write_help serves
+ * ASK_write on the other ranks. */
 struct rank_crew {
-    struct st_crew crew; /* first: the two are cast into each other */
+    struct st_crew crew; /* first member: the two are cast into each other */
     const struct rank_state *state;
     int fd;
     const char *path;
     struct write_job *jobs; /* in the order of the file */
     int n_jobs, capacity;
-    int *first_of; /* of each rank, its first job */
+    int *first_of; /* the first job of each rank */
 };
 void rank_crew_make(struct rank_crew *crew, const struct rank_state *state);
 void rank_crew_free(struct rank_crew *crew);

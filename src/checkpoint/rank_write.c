@@ -1,23 +1,24 @@
 /*
- * rank_write.c -- each rank writes the ranges that it has into the one file; see rank_save.h.
+ * rank_write.c -- every rank writes its ranges into one shared file; see rank_save.h.
  *
- *     rank 0                                   the others
- *     creates the file, at its full length
- *     marks it, tells its path and the mark    open it: is it the same file?
- *     all see it: tells each its ranges        write them, sum them up, sync
- *     writes its own                           tell the checksum of each
- *     joins the checksums: the file's
+ *     rank 0                                   other ranks
+ *     creates the file at its full length
+ *     marks it, broadcasts path and mark       open it: is it the same file?
+ *     if all see it: sends each its ranges     write them, compute checksums, sync
+ *     writes its own ranges                    send the checksum of each range
+ *     combines the checksums
  *
- * The bytes are those that rank 0 would have written alone.  What several ranks have the same copy of (ddp,
- * the weights with zero 1 and 2, ps) they divide, in whole pieces, so that what is small stays together.
+ * The file has the same bytes as if rank 0 had written it alone.  A tensor that several ranks hold
+ * as equal copies (ddp, the weights with zero 1 and 2, ps) is divided between them in whole pieces,
+ * so a small tensor is written by one rank.
  *
- * The mark says whether ranks on other machines have rank 0's folder or one of their own by that name: it is
- * the time of the file, set to a random one that nothing else has, with its number and length.  Nothing is
- * read for it, because a page that was read would be written back whole by some file systems of networks,
- * over what another rank has written beside.  If a rank does not see the file, rank_save.c does the rest.
+ * The mark tells a rank on another machine whether it sees rank 0's folder or a local one of the
+ * same name.  It is the file's modification time, set to a random value, with its inode number and
+ * length.  The file is not read for this: some network file systems write a page that was read back
+ * as a whole, over what another rank has written next to it.  If a rank does not see the file,
+ * rank_save.c sends the bytes through rank 0.
  *
- * A rank that is writing when another dies stops at the next piece, and what it wrote into is a file that the
- * next save does not use.
+ * If a rank dies, the others stop writing at the next piece; the next save does not use that file.
  */
 #include "checkpoint/rank_save.h"
 
@@ -35,15 +36,15 @@ struct file_mark {
 };
 
 struct write_order {
-    int64_t id, at_bytes, n_bytes; /* of what the rank has of a tensor */
-    int64_t to_bytes;              /* where they go in the file */
+    int64_t id, at_bytes, n_bytes; /* bytes of the rank's part of a tensor */
+    int64_t to_bytes;              /* offset in the file */
 };
 
 struct write_job {
     struct write_order order;
     int rank, entry;
     uint32_t crc;
-    int next; /* of the same rank; -1: none */
+    int next; /* next job of the same rank, or -1 */
 };
 
 /* ---- the same file? -------------------------------------------------------------------------- */
@@ -58,7 +59,7 @@ static bool read_mark(int fd, struct file_mark *mark)
     return true;
 }
 
-/* False: files cannot be marked here. */
+/* False if this file system cannot set the time of a file. */
 static bool set_mark(int fd, struct file_mark *mark)
 {
     enum { SECONDS_BITS = 31, SECOND = 1000000000 };
@@ -71,7 +72,7 @@ static bool set_mark(int fd, struct file_mark *mark)
     return futimens(fd, times) == 0 && read_mark(fd, mark);
 }
 
-/* -1: it is another file, or none. */
+/* Opens the file; -1 if it does not exist or has another mark. */
 static int open_marked(const char *path, const struct file_mark *mark)
 {
     struct file_mark found;
@@ -94,8 +95,8 @@ static enum snug_status agree_all_see(struct comm *comm, bool sees, bool *all_se
     return SNUG_OK;
 }
 
-/* Rank 0 asks whether all others see its file, and says so to them. */
-static enum snug_status ask_all(struct rank_crew *c, bool *all_see, struct snug_error *err)
+/* On rank 0: announces the file and finds out whether all ranks see it. */
+static enum snug_status announce_file(struct rank_crew *c, bool *all_see, struct snug_error *err)
 {
     struct comm *comm = c->state->comm;
     struct rank_request request = {.ask = ASK_write};
@@ -109,8 +110,9 @@ static enum snug_status ask_all(struct rank_crew *c, bool *all_see, struct snug_
     return agree_all_see(comm, own, all_see, err);
 }
 
-/* On the others: *fd is that of the file, or -1: it is not to be written to. */
-static enum snug_status answer(struct comm *comm, char **path, int *fd, struct snug_error *err)
+/* On the other ranks: opens the announced file; *fd is -1 unless all ranks see it. */
+static enum snug_status open_announced(struct comm *comm, char **path, int *fd,
+                                       struct snug_error *err)
 {
     struct file_mark mark;
     int64_t path_bytes;
@@ -131,7 +133,7 @@ static enum snug_status answer(struct comm *comm, char **path, int *fd, struct s
 
 /* ---- who writes what ------------------------------------------------------------------------- */
 
-/* Room for n more; they are filled in by the caller. */
+/* Adds n jobs for the caller to fill in. */
 static enum snug_status add_jobs(struct rank_crew *c, int n, struct write_job **jobs,
                                  struct snug_error *err)
 {
@@ -152,7 +154,8 @@ static int count_copies(const struct rank_parts *p, int tensor)
     return n;
 }
 
-/* Which of them has the first piece goes round, so that no rank has all that is small. */
+/* Divides a tensor between the ranks that hold copies.  The rank that writes the first piece
+ * changes from tensor to tensor, so that no rank writes all the small ones. */
 static enum snug_status divide(struct rank_crew *c, const struct st_entry *entry, int at,
                                int64_t data_begin, int n_copies, struct snug_error *err)
 {
@@ -194,7 +197,7 @@ static enum snug_status plan_entry(struct rank_crew *c, const struct st_entry *e
     return SNUG_OK;
 }
 
-/* Each rank's jobs become a list; what is empty is nobody's. */
+/* Links each rank's jobs into a list; empty jobs are left out. */
 static enum snug_status sort_jobs(struct rank_crew *c, struct snug_error *err)
 {
     int n_ranks = c->state->comm->n_ranks;
@@ -224,7 +227,7 @@ static enum snug_status plan_jobs(struct rank_crew *c, const struct st_entry *pl
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* What is not in the host's memory comes there piece by piece. */
+/* Tensors outside host memory are read piece by piece. */
 static enum snug_status write_range(const struct rank_state *t, int fd, const char *path,
                                     const struct write_order *order, uint32_t *crc,
                                     struct snug_error *err)
@@ -268,13 +271,13 @@ static enum snug_status send_orders(const struct rank_crew *c, int rank, struct 
     return status;
 }
 
-static enum snug_status take_crcs(struct rank_crew *c, int rank, struct snug_error *err)
+static enum snug_status recv_crcs(struct rank_crew *c, int rank, struct snug_error *err)
 {
     int64_t n = count_jobs(c, rank);
     uint32_t *crcs = malloc(((size_t)n + 1) * sizeof *crcs);
     if (crcs == NULL)
         return rank_save_no_memory(err);
-    /* one more than there are: even where there are none it says that all is on the disk */
+    /* one extra element, so that a rank without jobs also confirms that its data is on disk */
     enum snug_status status =
         comm_recv(c->state->comm, rank, crcs, (n + 1) * (int64_t)sizeof *crcs, err);
     for (int i = c->first_of[rank], k = 0; i >= 0 && status == SNUG_OK; i = c->jobs[i].next)
@@ -294,7 +297,7 @@ static enum snug_status begin(struct st_crew *crew, int fd, const char *path,
     TRY(plan_jobs(c, placed, n, data_begin, err));
     if (c->n_jobs == 0)
         return SNUG_OK;
-    TRY(ask_all(c, comes, err));
+    TRY(announce_file(c, comes, err));
     for (int rank = 1; rank < c->state->comm->n_ranks && *comes; rank++)
         TRY(send_orders(c, rank, err));
     return SNUG_OK;
@@ -306,7 +309,7 @@ static enum snug_status end(struct st_crew *crew, uint32_t *crcs, struct snug_er
     for (int i = c->first_of[0]; i >= 0; i = c->jobs[i].next)
         TRY(write_range(c->state, c->fd, c->path, &c->jobs[i].order, &c->jobs[i].crc, err));
     for (int rank = 1; rank < c->state->comm->n_ranks; rank++)
-        TRY(take_crcs(c, rank, err));
+        TRY(recv_crcs(c, rank, err));
     for (int i = 0; i < c->n_jobs; i++)
         crcs[c->jobs[i].entry] = 0;
     for (int i = 0; i < c->n_jobs; i++) {
@@ -327,9 +330,9 @@ void rank_crew_free(struct rank_crew *c)
     free(c->first_of);
 }
 
-/* ---- the others ------------------------------------------------------------------------------ */
+/* ---- the other ranks ------------------------------------------------------------------------- */
 
-/* Closes the file whatever happens. */
+/* Always closes the file. */
 static enum snug_status write_orders(const struct rank_state *t, int fd, const char *path,
                                      const struct write_order *orders, int64_t n, uint32_t *crcs,
                                      struct snug_error *err)
@@ -343,8 +346,8 @@ static enum snug_status write_orders(const struct rank_state *t, int fd, const c
     return status;
 }
 
-static enum snug_status do_orders(const struct rank_state *t, int fd, const char *path,
-                                  struct snug_error *err)
+static enum snug_status serve_orders(const struct rank_state *t, int fd, const char *path,
+                                     struct snug_error *err)
 {
     int64_t n = 0;
     enum snug_status status = comm_recv(t->comm, 0, &n, sizeof n, err);
@@ -369,9 +372,9 @@ enum snug_status rank_write_help(const struct rank_state *t, struct snug_error *
 {
     char *path = NULL;
     int fd = -1;
-    enum snug_status status = answer(t->comm, &path, &fd, err);
+    enum snug_status status = open_announced(t->comm, &path, &fd, err);
     if (status == SNUG_OK && fd >= 0)
-        status = do_orders(t, fd, path, err);
+        status = serve_orders(t, fd, path, err);
     else if (fd >= 0)
         close(fd);
     free(path);

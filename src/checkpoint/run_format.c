@@ -1,10 +1,10 @@
 /*
- * run_format.c -- what changed between the formats of a saved run, and how an older one goes on.
+ * run_format.c -- what changed between the formats of a saved run, and how older runs are migrated.
  *
- *     1 -> 2   adam and amsgrad: weight decay is coupled.  It was decoupled: the option `decoupled` keeps it.
- *              Keys that an optimizer ignored are honoured or refused.  They were saved, and did nothing:
- *              they are taken out.
- *     2 -> 3   the recipe key `order` (fixed, any) is `deterministic` (yes, no).
+ *     1 -> 2   adam and amsgrad: weight decay became coupled.  Older runs get the option
+ *              `decoupled`.  Keys that an optimizer used to ignore are now applied or refused.
+ *              They had no effect, so they are removed from the recipe.
+ *     2 -> 3   the recipe key `order` (fixed, any) became `deterministic` (yes, no).
  */
 #include "checkpoint/run_format.h"
 
@@ -83,7 +83,7 @@ enum snug_status run_format_migrate(json_t *state, const char *run, struct snug_
     if (format > RUN_FORMAT)
         return snug_fail(
             err, SNUG_BAD_FILE,
-            "%s: state.json has format %lld, and this snug knows formats up to %d: use "
+            "%s: state.json has format %lld, but this snug reads formats up to %d: use "
             "the version that saved it, or a later one",
             run, (long long)format, RUN_FORMAT);
     if (format == RUN_FORMAT)

@@ -1,5 +1,5 @@
 /*
- * run_format.h -- the number "format" of state.json: which rules a saved run was trained by.
+ * run_format.h -- the "format" number of state.json, and migration of older runs.
  */
 #ifndef SNUG_CHECKPOINT_RUN_FORMAT_H
 #define SNUG_CHECKPOINT_RUN_FORMAT_H
@@ -8,8 +8,8 @@
 
 enum { RUN_FORMAT = 3 }; /* what is written today */
 
-/* Changes the saved recipe of an older run so that it goes on by the rules that it began with.  Refuses
- * a run that was saved by a newer snug. */
+/* Rewrites the saved recipe of an older run so that it keeps training by the rules it started with.
+ * Refuses a run saved by a newer snug. */
 enum snug_status run_format_migrate(json_t *state, const char *run, struct snug_error *err);
 
 #endif

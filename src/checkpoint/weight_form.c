@@ -1,12 +1,12 @@
 /*
- * weight_form.c -- numbers in and out of parameters, through the quantized elements where they are kept in such.
+ * weight_form.c -- read and write parameters as fp32, quantizing and dequantizing where needed.
  */
 #include "checkpoint/weight_form.h"
 
 _Static_assert(WEIGHT_PIECE % QUANT_BLOCK_8 == 0 && WEIGHT_PIECE % QUANT_BLOCK_4 == 0,
                "pieces begin where blocks do");
 
-/* The op that makes the frozen matrix of what is kept of it; NULL: it is kept as it is. */
+/* The op that converts a stored frozen matrix for use; NULL if it is used as stored. */
 static const struct op *dequantizer_of(const struct program *prog, tensor_id id)
 {
     for (int i = 0; prog->tensors[id].frozen && i < prog->n_ops; i++)
@@ -22,7 +22,7 @@ struct weight_form weight_form_of(const struct program *prog, const struct exec 
     const struct op *dequantizer = dequantizer_of(prog, id);
     struct weight_form s = {.dtype = t->dtype,
                             .shape = t->shape,
-                            .kept = t->dtype,
+                            .stored = t->dtype,
                             .exec = exec,
                             .id = id,
                             .scales = TENSOR_NONE};
@@ -47,7 +47,7 @@ bool weight_form_is_scales(const struct program *prog, tensor_id id)
 
 struct weight_extent weight_form_extent(const struct weight_form *s, int64_t at, int64_t n)
 {
-    int64_t size = (int64_t)dtype_bytes(s->kept);
+    int64_t size = (int64_t)dtype_bytes(s->stored);
     if (s->scales == TENSOR_NONE)
         return (struct weight_extent){.at_bytes = at * size, .n_bytes = n * size};
     int64_t scale = (int64_t)sizeof(float);
@@ -59,39 +59,39 @@ struct weight_extent weight_form_extent(const struct weight_form *s, int64_t at,
 
 enum { SCALES_MOST = WEIGHT_PIECE / QUANT_BLOCK_4 };
 
-void weight_form_quantize(const struct weight_form *s, int64_t n, const float *values, void *kept,
+void weight_form_quantize(const struct weight_form *s, int64_t n, const float *values, void *stored,
                           float *scales)
 {
     if (s->scales != TENSOR_NONE)
-        quantize_elems(&s->map, kept, scales, 0, n, values);
+        quantize_elems(&s->map, stored, scales, 0, n, values);
     for (int64_t i = 0; i < n && s->scales == TENSOR_NONE; i++)
-        dtype_store(s->kept, kept, i, (double)values[i]);
+        dtype_store(s->stored, stored, i, (double)values[i]);
 }
 
 enum snug_status weight_form_put(const struct weight_form *s, int64_t at, int64_t n,
                                  const float *values, struct snug_error *err)
 {
-    double kept[WEIGHT_PIECE]; /* room for the widest type */
+    double stored[WEIGHT_PIECE]; /* large enough for the widest type */
     float scales[SCALES_MOST];
     struct weight_extent piece = weight_form_extent(s, at, n);
-    weight_form_quantize(s, n, values, kept, scales);
+    weight_form_quantize(s, n, values, stored, scales);
     if (s->scales != TENSOR_NONE)
         TRY(exec_write(s->exec, s->scales, piece.scales_at_bytes, piece.scales_bytes, scales, err));
-    return exec_write(s->exec, s->id, piece.at_bytes, piece.n_bytes, kept, err);
+    return exec_write(s->exec, s->id, piece.at_bytes, piece.n_bytes, stored, err);
 }
 
 enum snug_status weight_form_get(const struct weight_form *s, int64_t at, int64_t n, float *values,
                                  struct snug_error *err)
 {
-    double kept[WEIGHT_PIECE];
+    double stored[WEIGHT_PIECE];
     float scales[SCALES_MOST];
     struct weight_extent piece = weight_form_extent(s, at, n);
-    TRY(exec_read(s->exec, s->id, piece.at_bytes, piece.n_bytes, kept, err));
+    TRY(exec_read(s->exec, s->id, piece.at_bytes, piece.n_bytes, stored, err));
     if (s->scales != TENSOR_NONE) {
         TRY(exec_read(s->exec, s->scales, piece.scales_at_bytes, piece.scales_bytes, scales, err));
-        dequantize_elems(&s->map, (const uint8_t *)kept, scales, 0, n, values);
+        dequantize_elems(&s->map, (const uint8_t *)stored, scales, 0, n, values);
     }
     for (int64_t i = 0; i < n && s->scales == TENSOR_NONE; i++)
-        values[i] = (float)dtype_load(s->kept, kept, i);
+        values[i] = (float)dtype_load(s->stored, stored, i);
     return SNUG_OK;
 }

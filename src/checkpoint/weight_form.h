@@ -1,6 +1,6 @@
 /*
- * weight_form.h -- how the numbers of a parameter lie in the arena: as they are, or, of a frozen matrix, in
- * fewer bits.
+ * weight_form.h -- the storage of a parameter: in its own type, or, for a frozen matrix, in a
+ * smaller type or quantized.
  */
 #ifndef SNUG_CHECKPOINT_WEIGHT_FORM_H
 #define SNUG_CHECKPOINT_WEIGHT_FORM_H
@@ -9,36 +9,36 @@
 #include "exec/exec.h"
 
 struct weight_form {
-    enum dtype dtype; /* of the parameter as the model knows it; its shape */
+    enum dtype dtype; /* type and shape of the parameter in the model */
     struct shape shape;
-    enum dtype kept; /* as it lies; u8 with scales: quantized elements */
+    enum dtype stored; /* type in memory; u8 with scales if quantized */
     const struct exec *exec;
-    tensor_id id, scales; /* TENSOR_NONE: numbers */
+    tensor_id id, scales; /* scales is TENSOR_NONE unless quantized */
     struct quant_map map;
 };
 
 struct weight_form weight_form_of(const struct program *prog, const struct exec *exec,
                                   tensor_id parameter);
-/* Are these the scales of quantized elements?  They go with the quantized elements. */
+/* Does this tensor hold the scales of a quantized parameter? */
 bool weight_form_is_scales(const struct program *prog, tensor_id id);
 
-/* Elements at .. at + n, at most WEIGHT_PIECE; quantized elements: from the begin of a block on, and whole blocks but
- * at the end. */
-enum snug_status weight_form_put(const struct weight_form *stored, int64_t at, int64_t n,
+/* Writes or reads elements at .. at + n, at most WEIGHT_PIECE.  If quantized, `at` must be the
+ * start of a quant block, and n whole blocks except at the end of the tensor. */
+enum snug_status weight_form_put(const struct weight_form *form, int64_t at, int64_t n,
                                  const float *values, struct snug_error *err);
-enum snug_status weight_form_get(const struct weight_form *stored, int64_t at, int64_t n,
+enum snug_status weight_form_get(const struct weight_form *form, int64_t at, int64_t n,
                                  float *values, struct snug_error *err);
 
-/* Where the bytes and the scales of elements at .. at + n lie. */
+/* Where the bytes and the scales of elements at .. at + n are. */
 struct weight_extent {
     int64_t at_bytes, n_bytes, scales_at_bytes, scales_bytes;
 };
-struct weight_extent weight_form_extent(const struct weight_form *stored, int64_t at, int64_t n);
-/* What weight_form_put puts there: n elements as they are kept, and their scales if they have some. */
-void weight_form_quantize(const struct weight_form *stored, int64_t n, const float *values,
-                          void *kept, float *scales);
+struct weight_extent weight_form_extent(const struct weight_form *form, int64_t at, int64_t n);
+/* Converts n elements to the stored form, and computes their scales if quantized. */
+void weight_form_quantize(const struct weight_form *form, int64_t n, const float *values,
+                          void *stored, float *scales);
 
-/* So many elements are whole quant blocks, whatever their bits. */
+/* A multiple of the quant block, whatever the bits. */
 enum { WEIGHT_PIECE = 8192 };
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * weights.c -- start values, loading and saving of persistent tensors.
+ * weights.c -- load, save and restore the persistent tensors.
  */
 #include "checkpoint/weights.h"
 
@@ -18,8 +18,9 @@ tensor_id weights_master_of(const struct program *prog, tensor_id parameter)
     return program_linked(prog, parameter, LINK_master);
 }
 
-/* Is it in model.safetensors by its name?  Adapters are in a file of their own, scales go with quantized elements; what a
- * rank owns of a weight is a view, and a version that PipeDream keeps of it is made in a step. */
+/* Does model.safetensors have this tensor?  Adapters have a file of their own, scales belong to
+ * quantized weights, a rank's shard of a weight is a view, and PipeDream's weight versions are
+ * computed within a step. */
 static bool is_in_model_file(const struct program *prog, tensor_id id)
 {
     const struct tensor *t = &prog->tensors[id];
@@ -28,13 +29,13 @@ static bool is_in_model_file(const struct program *prog, tensor_id id)
            !weight_form_is_scales(prog, id);
 }
 
-/* How many elements the piece that begins here has. */
+/* The number of elements of the piece that starts at `at`. */
 static int64_t piece_at(int64_t n, int64_t at)
 {
     return n - at < WEIGHT_PIECE ? n - at : WEIGHT_PIECE;
 }
 
-/* `n` elements from `at` on, in their own type. */
+/* Reads n elements from `at` on, in the tensor's type. */
 static enum snug_status get_piece(const struct compiled_step *compiled, const struct exec *exec,
                                   tensor_id id, int64_t at, int64_t n, void *to,
                                   struct snug_error *err)
@@ -43,7 +44,7 @@ static enum snug_status get_piece(const struct compiled_step *compiled, const st
     return exec_read(exec, id, at * size, n * size, to, err);
 }
 
-/* `n` elements of the whole tensor from `at` on, as far as this rank has them. */
+/* Writes elements [at, at + n) of the whole tensor, as far as this rank holds them. */
 static enum snug_status put_part(const struct compiled_step *compiled, struct exec *exec,
                                  tensor_id id, int64_t at, int64_t n, const void *from,
                                  struct snug_error *err)
@@ -59,7 +60,8 @@ static enum snug_status put_part(const struct compiled_step *compiled, struct ex
                       (const char *)from + (begin - at) * size, err);
 }
 
-/* ---- from a file ---------------------------------------------------------------------------------- */
+/* ---- from a file
+ * ---------------------------------------------------------------------------------- */
 
 static void shape_text(const struct shape *shape, struct text *out)
 {
@@ -96,13 +98,13 @@ static enum snug_status read_piece(struct safetensors *st, const struct st_entry
     return safetensors_read(st, &piece, buffer, err);
 }
 
-/* Reads straight to where the tensor lies, or by pieces where the types differ or the host cannot point
- * to it. */
+/* Reads straight into the tensor, or piece by piece if the types differ, the tensor is a shard, or
+ * it is not in host memory. */
 static enum snug_status read_to(const struct compiled_step *compiled, struct exec *exec,
                                 tensor_id id, struct safetensors *st, const struct st_entry *entry,
                                 struct snug_error *err)
 {
-    double read[WEIGHT_PIECE], made[WEIGHT_PIECE]; /* room for the widest type */
+    double read[WEIGHT_PIECE], converted[WEIGHT_PIECE]; /* large enough for the widest type */
     enum dtype dtype = compiled->prog.tensors[id].dtype;
     int64_t n = shape_elems(&entry->shape);
     bool is_shard = compiled->prog.tensors[id].whole.n_dims > 0;
@@ -113,9 +115,9 @@ static enum snug_status read_to(const struct compiled_step *compiled, struct exe
     for (int64_t at = first; at < n && at < end; at += WEIGHT_PIECE) {
         TRY(read_piece(st, entry, at, piece_at(n, at), read, err));
         for (int64_t i = 0; entry->dtype != dtype && i < piece_at(n, at); i++)
-            dtype_store(dtype, made, i, dtype_load(entry->dtype, read, i));
-        TRY(put_part(compiled, exec, id, at, piece_at(n, at), entry->dtype != dtype ? made : read,
-                     err));
+            dtype_store(dtype, converted, i, dtype_load(entry->dtype, read, i));
+        TRY(put_part(compiled, exec, id, at, piece_at(n, at),
+                     entry->dtype != dtype ? converted : read, err));
     }
     return SNUG_OK;
 }
@@ -133,9 +135,9 @@ enum snug_status weights_read_f32(struct safetensors *st, const struct st_entry 
     return SNUG_OK;
 }
 
-/* Into quantized elements: the numbers pass through fp32. */
-static enum snug_status read_quants(struct safetensors *st, const struct st_entry *entry,
-                                    const struct weight_form *weight, struct snug_error *err)
+/* Reads an entry as fp32 and quantizes it. */
+static enum snug_status read_quantized(struct safetensors *st, const struct st_entry *entry,
+                                       const struct weight_form *weight, struct snug_error *err)
 {
     double buffer[WEIGHT_PIECE];
     float values[WEIGHT_PIECE];
@@ -162,7 +164,7 @@ enum snug_status weights_read_entry(const struct compiled_step *compiled, struct
         return wrong_shape(st, entry, &weight.shape, weight.dtype, err);
     if (master != TENSOR_NONE)
         TRY(read_to(compiled, exec, master, st, entry, err));
-    return weight.scales != TENSOR_NONE ? read_quants(st, entry, &weight, err)
+    return weight.scales != TENSOR_NONE ? read_quantized(st, entry, &weight, err)
                                         : read_to(compiled, exec, id, st, entry, err);
 }
 
@@ -172,7 +174,8 @@ static bool ends_in(const char *name, const char *ending)
     return n >= m && strcmp(name + n - m, ending) == 0;
 }
 
-/* Files may hold the tied head once more: it must be the token table, since that is what is run. */
+/* Files may store the tied LM head as well.  It must equal the token embedding, which is what
+ * runs. */
 static enum snug_status check_tied_head(struct safetensors *st, const struct st_entry *head,
                                         struct snug_error *err)
 {
@@ -188,14 +191,14 @@ static enum snug_status check_tied_head(struct safetensors *st, const struct st_
     }
     if (!same)
         return snug_fail(err, SNUG_UNSUPPORTED,
-                         "%s has a head of its own (\"%s\"), not tied to the token table: snug "
-                         "trains tied heads",
+                         "%s has an LM head (\"%s\") that is not tied to the token embedding: snug "
+                         "supports only tied heads",
                          safetensors_path(st), head->name);
     return SNUG_OK;
 }
 
-/* Hugging Face's older files hold the causal mask as tensors, PyTorch's a count of batches for each norm:
- * no news in them. */
+/* Redundant tensors: older Hugging Face files store the causal mask, PyTorch files a batch count
+ * for each norm. */
 static bool is_ignorable(const char *name)
 {
     return ends_in(name, ".attn.bias") || ends_in(name, ".attn.masked_bias") ||
@@ -221,7 +224,7 @@ enum snug_status weights_load(const struct compiled_step *compiled, struct exec 
         if (entry == NULL)
             return snug_fail(err, SNUG_MISMATCH, "%s has no tensor \"%s\", which the model needs",
                              safetensors_path(st), t->name);
-        if (t->persistent || t->whole.n_dims > 0) /* else another stage has it */
+        if (t->persistent || t->whole.n_dims > 0) /* else it belongs to another stage */
             TRY(weights_read_entry(compiled, exec, id, st, entry, err));
         n_used++;
     }
@@ -231,7 +234,7 @@ enum snug_status weights_load(const struct compiled_step *compiled, struct exec 
         tensor_id id = program_find(prog, bare);
         if (!is_ignorable(name) && (id == TENSOR_NONE || !is_in_model_file(prog, id)))
             return snug_fail(err, SNUG_MISMATCH,
-                             "%s has a tensor \"%s\" that the model has no place for",
+                             "%s has an unexpected tensor \"%s\", which the model does not have",
                              safetensors_path(st), name);
     }
     return weights_start_copies(compiled, exec, err);
@@ -278,7 +281,7 @@ static enum snug_status look_at_piece(const struct compiled_step *compiled, cons
     return SNUG_OK;
 }
 
-/* The first failure that is seen is the one reported. */
+/* Counts the non-finite elements.  If several threads fail, one of the failures is reported. */
 static enum snug_status look_at(const struct compiled_step *compiled, const struct exec *exec,
                                 tensor_id id, int64_t *n_bad, struct snug_error *err)
 {
@@ -330,7 +333,8 @@ enum snug_status weights_read(const struct compiled_step *compiled, struct exec 
     return SNUG_OK;
 }
 
-/* ---- checkpoints ------------------------------------------------------------------------------------ */
+/* ---- checkpoints
+ * ------------------------------------------------------------------------------------ */
 
 static bool is_saved(const struct program *prog, const struct exec *exec, tensor_id id,
                      unsigned roles)
@@ -340,10 +344,10 @@ static bool is_saved(const struct program *prog, const struct exec *exec, tensor
     return (roles >> role & 1) != 0 && t->persistent && !t->frozen && exec_holds(exec, id);
 }
 
-/* Does another rank have it, and this one nothing of it?  Of other stages' states not even the names are
- * here. */
-static bool is_peer_failure(const struct compiled_step *compiled, const struct exec *exec,
-                            tensor_id id, unsigned roles)
+/* Does another rank hold this tensor, and this one no part of it?  States of other stages are not
+ * even known here by name. */
+static bool is_on_another_rank(const struct compiled_step *compiled, const struct exec *exec,
+                               tensor_id id, unsigned roles)
 {
     const struct program *prog = &compiled->prog;
     if (id == TENSOR_NONE)
@@ -410,7 +414,7 @@ enum snug_status weights_restore(const struct compiled_step *compiled, struct ex
     for (int k = 0; k < safetensors_count(st); k++) { /* in file order: the checksum is free */
         const struct st_entry *entry = safetensors_entry(st, k);
         tensor_id id = program_find(prog, peft_bare_name(entry->name));
-        if (is_peer_failure(compiled, exec, id, roles))
+        if (is_on_another_rank(compiled, exec, id, roles))
             continue;
         if (id == TENSOR_NONE || !is_saved(prog, exec, id, roles))
             return snug_fail(err, SNUG_MISMATCH,

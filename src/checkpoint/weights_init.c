@@ -1,9 +1,9 @@
 /*
- * weights_init.c -- the numbers that a run starts with: weights drawn at random, zeros, copies of weights.
+ * weights_init.c -- the initial values of a run: random weights, zeros, copies of weights.
  *
- * A tensor is made span by span, each as large as the executor takes at once, and a span piece by piece by
- * the threads of the recipe, each where it goes.  A number is a function of its place in the whole tensor: spans,
- * pieces and threads do not show in the bits.
+ * A tensor is filled span by span; a span is what the executor accepts at once.  The recipe's
+ * threads fill the pieces of a span in parallel.  A value depends only on its position in the whole
+ * tensor, so the bits do not depend on spans, pieces or threads.
  */
 #include "checkpoint/weights.h"
 
@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-enum { SPAN_ELEMS = EXEC_FILL_BYTES / sizeof(double) }; /* of the widest type */
+enum { SPAN_ELEMS = EXEC_FILL_BYTES / sizeof(double) }; /* enough for the widest type */
 _Static_assert(SPAN_ELEMS % WEIGHT_PIECE == 0, "spans are whole pieces");
 
 static int64_t least(int64_t a, int64_t b)
@@ -39,7 +39,7 @@ static double start_value(const struct tensor *t, uint64_t seed, uint64_t stream
     return 0;
 }
 
-struct start { /* a weight in the form in which it is kept, and its master */
+struct start { /* a weight in its stored form, and its master */
     const struct program *prog;
     struct exec *exec;
     int threads;
@@ -51,9 +51,9 @@ struct start { /* a weight in the form in which it is kept, and its master */
 
 struct span {
     int64_t at, n; /* elements of the weight */
-    /* Of them, those that the master has on this rank, counted in the whole tensor. */
+    /* The part of them that this rank's master covers, in elements of the whole tensor. */
     int64_t master_begin, master_end;
-    struct exec_fill kept, scales, master;
+    struct exec_fill stored, scales, master;
 };
 
 static void make_piece(const struct start *s, const struct span *span, int64_t at, int64_t n)
@@ -65,7 +65,7 @@ static void make_piece(const struct start *s, const struct span *span, int64_t a
     struct weight_extent extent = weight_form_extent(&s->form, at - span->at, n);
     unsigned char *scales =
         s->form.scales == TENSOR_NONE ? NULL : span->scales.to + extent.scales_at_bytes;
-    weight_form_quantize(&s->form, n, wide, span->kept.to + extent.at_bytes,
+    weight_form_quantize(&s->form, n, wide, span->stored.to + extent.at_bytes,
                          (float *)(void *)scales);
     int64_t begin = whole_at > span->master_begin ? whole_at : span->master_begin;
     int64_t end = least(whole_at + n, span->master_end);
@@ -90,7 +90,7 @@ static enum snug_status make_span(const struct start *s, struct span *span, stru
     bool has_scales = s->form.scales != TENSOR_NONE;
     find_master(s, span);
     bool has_master = span->master_begin < span->master_end;
-    TRY(exec_fill_begin(s->exec, s->form.id, extent.at_bytes, extent.n_bytes, &span->kept, err));
+    TRY(exec_fill_begin(s->exec, s->form.id, extent.at_bytes, extent.n_bytes, &span->stored, err));
     if (has_scales)
         TRY(exec_fill_begin(s->exec, s->form.scales, extent.scales_at_bytes, extent.scales_bytes,
                             &span->scales, err));
@@ -102,7 +102,7 @@ static enum snug_status make_span(const struct start *s, struct span *span, stru
 #pragma omp parallel for schedule(static) num_threads(s->threads)
     for (int64_t at = span->at; at < span->at + span->n; at += WEIGHT_PIECE)
         make_piece(s, span, at, least(span->at + span->n - at, WEIGHT_PIECE));
-    TRY(exec_fill_end(s->exec, &span->kept, err));
+    TRY(exec_fill_end(s->exec, &span->stored, err));
     if (has_scales)
         TRY(exec_fill_end(s->exec, &span->scales, err));
     return has_master ? exec_fill_end(s->exec, &span->master, err) : SNUG_OK;
@@ -130,14 +130,14 @@ static enum snug_status make_weight(const struct compiled_step *compiled, struct
 
 /* ---- copies --------------------------------------------------------------------------------- */
 
-struct copy { /* of `from` in `to`, which may be a part of it and of another type */
+struct copy { /* `to` may be a part of `from` and have another type */
     const struct program *prog;
     struct exec *exec;
     int threads;
     tensor_id from, to;
 };
 
-/* `n` elements of the copy from `at` on; at most a piece where types differ */
+/* Copies n elements of `to` from `at` on; at most WEIGHT_PIECE if the types differ. */
 static enum snug_status copy_piece(const struct copy *copy, int64_t at, int64_t n, void *to,
                                    struct snug_error *err)
 {
@@ -147,14 +147,14 @@ static enum snug_status copy_piece(const struct copy *copy, int64_t at, int64_t 
     int64_t from_bytes = (at + of_to->whole_from - of_from->whole_from) * size;
     if (of_from->dtype == of_to->dtype)
         return exec_read(copy->exec, copy->from, from_bytes, n * size, to, err);
-    double read[WEIGHT_PIECE]; /* room for the widest type */
+    double read[WEIGHT_PIECE]; /* large enough for the widest type */
     TRY(exec_read(copy->exec, copy->from, from_bytes, n * size, read, err));
     for (int64_t i = 0; i < n; i++)
         dtype_store(of_to->dtype, to, i, dtype_load(of_from->dtype, read, i));
     return SNUG_OK;
 }
 
-/* The first failure that is seen is the one reported. */
+/* If several threads fail, one of the failures is reported. */
 static enum snug_status copy_span(const struct copy *copy, int64_t at, int64_t n,
                                   struct snug_error *err)
 {
@@ -179,7 +179,7 @@ static enum snug_status copy_span(const struct copy *copy, int64_t at, int64_t n
     return status != SNUG_OK ? status : exec_fill_end(copy->exec, &fill, err);
 }
 
-/* Masters have their numbers already. */
+/* Masters are already initialized, together with their weights. */
 enum snug_status weights_start_copies(const struct compiled_step *compiled, struct exec *exec,
                                       struct snug_error *err)
 {
@@ -201,9 +201,9 @@ enum snug_status weights_start_copies(const struct compiled_step *compiled, stru
     return exec_fill_finish(exec, err);
 }
 
-/* ---- all of it ------------------------------------------------------------------------------ */
+/* ---- everything ----------------------------------------------------------------------------- */
 
-/* Does it change the scale of the loss as it goes? */
+/* Does the op adjust the loss scale dynamically? */
 static bool scales_loss(const struct op *op)
 {
     return op->kind == OP_next_loss_scale ||
@@ -212,7 +212,7 @@ static bool scales_loss(const struct op *op)
 
 static void start_scalars(const struct program *prog, double *scalars)
 {
-    memset(scalars, 0, SCALAR_COUNT * sizeof *scalars); /* a device's are not the table itself */
+    memset(scalars, 0, SCALAR_COUNT * sizeof *scalars); /* on a device, these are a host copy */
     scalars[SCALAR_clip] = 1;
     scalars[SCALAR_loss_scale] = 1;
     for (int i = 0; i < prog->n_ops; i++)
@@ -227,7 +227,7 @@ enum snug_status weights_init(const struct compiled_step *compiled, struct exec 
     for (int id = 0; id < prog->n_tensors; id++) {
         const struct tensor *t = &prog->tensors[id];
         if (!t->persistent || !exec_holds(exec, id) || t->base != TENSOR_NONE ||
-            weight_form_is_scales(prog, id)) /* they were set with their quantized elements */
+            weight_form_is_scales(prog, id)) /* set together with their quantized weight */
             continue;
         if (weights_is_of_model(t))
             TRY(make_weight(compiled, exec, id, seed, err));

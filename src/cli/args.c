@@ -1,9 +1,9 @@
 /*
- * args.c -- reads the flags of one command.
+ * args.c -- parses the flags of one command.
  *
- * A flag is `--name value` or `--name=value`.  Besides a command's own flags, every key of a recipe
- * is a flag.  Recipe files are read first and flags are set after them, so a flag wins over a file
- * wherever it stands on the line.
+ * A flag is `--name value` or `--name=value`.  Besides a command's own flags, every recipe key is a
+ * flag.  Recipe files are read before flags are applied, so a flag overrides a file wherever it
+ * appears on the line.
  */
 #include "cli/cli.h"
 
@@ -13,9 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WORDS_MOST = 128 }; /* that a misspelled flag is compared with */
+enum { WORDS_MOST = 128 }; /* flag names to compare a misspelled flag with */
 
-struct setting { /* of a recipe, in the order typed */
+struct setting { /* a recipe flag; settings are in the order typed */
     const char *key, *value;
 };
 
@@ -23,7 +23,7 @@ struct parser {
     struct args *args;
     char **argv;
     int argc, next;
-    struct setting *settings; /* room for argc */
+    struct setting *settings; /* argc + 1 entries */
     int n_settings;
     struct snug_error err;
 };
@@ -54,7 +54,7 @@ static bool is_known(const struct args *args, const char *name)
     return find_flag(args, name) != NULL || of_recipe;
 }
 
-/* As other programs spell it; NULL: it is not known. */
+/* Suggests our flag for one that other programs use; NULL if it is unknown. */
 static const char *foreign_words(const struct args *args, const char *name, char words[160])
 {
     char dashed[64];
@@ -70,7 +70,7 @@ static const char *foreign_words(const struct args *args, const char *name, char
     else if (is_known(args, foreign->flag))
         snprintf(words, 160, "use %s", foreign->instead);
     else
-        snprintf(words, 160, "snug train has it as %s", foreign->instead);
+        snprintf(words, 160, "snug train has %s", foreign->instead);
     return words;
 }
 
@@ -93,11 +93,12 @@ static bool unknown_flag(struct parser *parser, const char *name)
     if (near != NULL)
         return wrong(parser, cli_usage_error("snug %s has no flag --%s; did you mean --%s?",
                                              args->command, name, near));
-    return wrong(parser, cli_usage_error("snug %s has no flag --%s; snug help %s lists them all",
+    return wrong(parser, cli_usage_error("snug %s has no flag --%s; snug help %s lists all flags",
                                          args->command, name, args->command));
 }
 
-/* The text after `=`, or the next word unless that is a flag too; several words in one are none. */
+/* The text after `=`, or the next argument, unless that is a flag.  An argument with a blank or
+ * `;`, such as a list for --compare, is not a flag. */
 static const char *take_value(struct parser *parser, const char *inline_value)
 {
     if (inline_value != NULL)
@@ -175,7 +176,7 @@ static bool take_own_flag(struct parser *parser, struct flag *flag, const char *
     return set_flag(parser, flag, value);
 }
 
-/* Files may pile up (the later one wins); a key may not. */
+/* --recipe may be repeated (a later file wins); other keys may not. */
 static bool take_recipe_flag(struct parser *parser, const char *name, const char *inline_value)
 {
     const char *value = take_value(parser, inline_value);
@@ -215,10 +216,10 @@ static bool take_operand(struct parser *parser, const char *word)
     struct args *args = parser->args;
     if (args->n_operands == args->most_operands) {
         if (args->most_operands == 0)
-            return wrong(parser, cli_usage_error("snug %s takes no operand; \"%s\" is one too many",
+            return wrong(parser, cli_usage_error("snug %s takes no operand: remove \"%s\"",
                                                  args->command, word));
-        return wrong(parser, cli_usage_error("snug %s takes %s; \"%s\" is one too many",
-                                             args->command, args->operand_names, word));
+        return wrong(parser, cli_usage_error("snug %s takes only %s: remove \"%s\"", args->command,
+                                             args->operand_names, word));
     }
     args->operands[args->n_operands++] = word;
     return true;
@@ -239,7 +240,7 @@ static bool take_words(struct parser *parser)
             ok = wrong(parser, help_print(stdout, parser->args->command));
         else if (is_flag && word[1] != '-')
             ok = wrong(parser,
-                       cli_usage_error("snug %s has no flag %s; flags are spelled out, as in --%s",
+                       cli_usage_error("snug %s has no flag %s; write long flags such as --%s",
                                        parser->args->command, word,
                                        parser->args->takes_recipe ? "batch" : "help"));
         else if (is_flag)

@@ -1,5 +1,5 @@
 /*
- * cmd_bench.c -- snug bench: what this machine does, and where a step's time goes.
+ * cmd_bench.c -- snug bench: the rates of this machine and the time of each op in a step.
  */
 #include "cli/cli.h"
 
@@ -17,7 +17,7 @@ int cmd_bench(int argc, char **argv)
         .takes_recipe = true,
     };
     struct snug_error err = {0};
-    snug_model *model = NULL; /* the library's usual one */
+    snug_model *model = NULL; /* the library's default */
     char *text = NULL;
     int status = CLI_DONE;
     if (!args_parse(&args, argc, argv))

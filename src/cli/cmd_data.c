@@ -1,5 +1,5 @@
 /*
- * cmd_data.c -- snug data: downloads a data set from its publisher and checks it.
+ * cmd_data.c -- snug data: downloads a data set from its publisher and verifies it.
  */
 #include "cli/cli.h"
 

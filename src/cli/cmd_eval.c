@@ -1,5 +1,5 @@
 /*
- * cmd_eval.c -- snug eval: how good a saved run is.
+ * cmd_eval.c -- snug eval: evaluates a saved run.
  */
 #include "cli/cli.h"
 
@@ -16,7 +16,7 @@ static void print_json(const struct snug_eval_result *result)
     json_number(stdout, "perplexity", result->perplexity, "}\n");
 }
 
-/* A classifier is read by its accuracy, a language model by its perplexity. */
+/* Accuracy for a classifier, perplexity for a language model. */
 static void print_result(const struct snug_eval_result *result)
 {
     char number[NUMBER_MAX];

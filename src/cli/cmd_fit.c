@@ -1,5 +1,5 @@
 /*
- * cmd_fit.c -- snug fit: the fastest recipe inside a budget.
+ * cmd_fit.c -- snug fit: finds the fastest recipe inside a budget.
  */
 #include "cli/cli.h"
 
@@ -11,7 +11,7 @@ struct fit {
     snug_fit *fit;
 };
 
-/* Nothing fits: the line says so, and the frontier is printed where it was asked for. */
+/* If nothing fits, prints the error, and before it the frontier if --frontier asks for it. */
 static int run(struct fit *fit)
 {
     struct snug_error err = {0};
@@ -28,7 +28,7 @@ static int run(struct fit *fit)
     if (fit->json)
         status = cli_print_text(snug_fit_json(fit->fit));
     else if (found == SNUG_OK && fit->quiet)
-        status = cli_print_text(snug_fit_command(fit->fit)); /* to be pasted */
+        status = cli_print_text(snug_fit_command(fit->fit)); /* ready to paste */
     else if (found == SNUG_OK || fit->frontier)
         status = cli_print_text(snug_fit_text(fit->fit, fit->frontier, screen_has_color(stdout)));
     return found == SNUG_OK || status != CLI_DONE ? status : cli_fail(&err);
@@ -56,7 +56,7 @@ int cmd_fit(int argc, char **argv)
     if (!args_parse(&fit.args, argc, argv))
         status = fit.args.exit_status;
     else if (fit.quiet && (fit.json || fit.frontier))
-        status = cli_usage_error("--quiet prints the command alone; keep one");
+        status = cli_usage_error("--quiet prints only the command: drop --json and --frontier");
     else
         status = run(&fit);
     snug_fit_free(fit.fit);

@@ -1,17 +1,17 @@
 /*
- * cmd_generate.c -- snug generate: prints the prompt and goes on from it, piece by piece.
+ * cmd_generate.c -- snug generate: prints the prompt and its continuation as it is sampled.
  */
 #include "cli/cli.h"
 
 #include <string.h>
 
 struct printer {
-    const char *prompt; /* printed ahead of the first piece: a run that fails prints nothing */
+    const char *prompt; /* printed with the first piece, so that a run that fails prints nothing */
     char last;
     struct screen_text out;
 };
 
-/* Stops when asked, or when nobody takes the text any more. */
+/* Returns nonzero to stop: on a signal, or when the output is closed. */
 static int print_piece(const char *text, size_t length, void *user)
 {
     struct printer *printer = user;
@@ -63,7 +63,7 @@ int cmd_generate(int argc, char **argv)
     if (!args_parse(&args, argc, argv)) {
         status = args.exit_status;
     } else if (options.prompt == NULL) {
-        status = cli_usage_error("snug generate needs a text to go on from: --prompt TEXT");
+        status = cli_usage_error("snug generate needs a text to continue: add --prompt TEXT");
     } else {
         options.seed = (uint64_t)seed;
         status = run(&args, &options);

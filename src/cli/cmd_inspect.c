@@ -1,5 +1,5 @@
 /*
- * cmd_inspect.c -- snug inspect: what is in a file or a run.
+ * cmd_inspect.c -- snug inspect: lists the contents of a file or a run.
  */
 #include "cli/cli.h"
 

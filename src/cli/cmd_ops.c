@@ -1,5 +1,5 @@
 /*
- * cmd_ops.c -- snug ops: every op and what is there for it.
+ * cmd_ops.c -- snug ops: the table of ops and their kernels.
  */
 #include "cli/cli.h"
 

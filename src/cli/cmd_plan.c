@@ -1,5 +1,5 @@
 /*
- * cmd_plan.c -- snug plan: where the bytes would go.
+ * cmd_plan.c -- snug plan: shows where the bytes of a training step go.
  */
 #include "cli/cli.h"
 
@@ -24,7 +24,7 @@ static void print_total(const struct plan *plan)
     printf("%s bytes (%s)\n", number_count(ledger.total, total), number_size(ledger.total, size));
 }
 
-struct column { /* a recipe that is compared */
+struct column { /* one recipe of --compare */
     const char *name;
     snug_recipe *recipe;
     snug_plan *plan;
@@ -100,7 +100,7 @@ static int print_plan(const struct plan *plan)
                                      : snug_plan_text(plan->plan, color));
 }
 
-/* Of a pipeline: the stage, and its weights from the first to the last; in text once for all its ranks. */
+/* For a pipeline: the stage, its first and last weight.  As text, once per stage. */
 static void print_stage(const struct plan *plan, const snug_plan *of_rank, int *before)
 {
     const char *first, *last;
@@ -118,7 +118,7 @@ static void print_stage(const struct plan *plan, const snug_plan *of_rank, int *
         printf("stage %d: %s to %s\n", stage, first, last);
 }
 
-/* A line for each rank, after a head: sizes to read; --json and --quiet have the bytes. */
+/* One line per rank, after a header line.  Text has rounded sizes, --json and --quiet bytes. */
 static void print_rank(const struct plan *plan, int rank, const snug_plan *of_rank, int *stage)
 {
     struct snug_ledger of, *ledger = &of;
@@ -172,7 +172,7 @@ static int print_each(struct plan *plan)
     return CLI_DONE;
 }
 
-/* Over budget, the plan is still the answer; the status and a line say that it does not fit. */
+/* Prints the plan even if it is over budget; then the error message and the exit status follow. */
 static int run(struct plan *plan)
 {
     struct snug_error err = {0};
@@ -218,13 +218,14 @@ int cmd_plan(int argc, char **argv)
     if (!args_parse(&plan.args, argc, argv))
         status = plan.args.exit_status;
     else if (plan.json && plan.dump != NULL)
-        status = cli_usage_error("--dump prints the program, --json the plan; keep one");
+        status = cli_usage_error("--dump prints the program, --json the plan: choose one");
     else if (plan.quiet && plan.timeline)
-        status = cli_usage_error("--quiet prints one number, --timeline a chart; keep one");
+        status = cli_usage_error("--quiet prints one number, --timeline a chart: choose one");
     else if (plan.each && (plan.timeline || plan.compare != NULL || plan.dump != NULL))
-        status = cli_usage_error("--each is a line for each rank; it goes with --json and --quiet");
+        status = cli_usage_error(
+            "--each prints one line per rank: combine it only with --json or --quiet");
     else if (plan.compare != NULL && (plan.timeline || plan.dump != NULL || plan.quiet))
-        status = cli_usage_error("--compare goes with --json only");
+        status = cli_usage_error("--compare can be combined only with --json");
     else
         status = run(&plan);
     snug_plan_free(plan.plan);

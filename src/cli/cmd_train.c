@@ -1,5 +1,5 @@
 /*
- * cmd_train.c -- snug train: says what it is about to do, does it, says what it took.
+ * cmd_train.c -- snug train: prints a header, trains, prints a summary.
  */
 #include "cli/cli.h"
 
@@ -32,13 +32,13 @@ static bool check_flags(struct train *train)
                             : args_given(args, "keep")       ? "keep"
                                                              : NULL;
     if (args_given(args, "steps") && args_given(args, "epochs"))
-        cli_usage_error("--steps and --epochs both say how long to train; keep one");
+        cli_usage_error("--steps and --epochs both set the length of the run: choose one");
     else if (args_given(args, "epochs") && train->options.epochs == 0)
         cli_usage_error("--epochs needs a number above 0");
     else if (train->grace_s > MOST_GRACE_S)
-        cli_usage_error("--grace is at most %d seconds", MOST_GRACE_S);
+        cli_usage_error("--grace can be at most %d seconds", MOST_GRACE_S);
     else if (needs_out != NULL && train->options.out == NULL)
-        cli_usage_error("--%s needs the folder of the run: --out DIR", needs_out);
+        cli_usage_error("--%s needs the folder of the run: add --out DIR", needs_out);
     else
         return true;
     return false;
@@ -67,8 +67,8 @@ static int print_notes(const struct train *train)
     return CLI_DONE;
 }
 
-/* The live line needs a terminal on standard error and nobody reading along on standard output;
- * with --json that is kept for the one line of JSON. */
+/* The live line goes to standard error, which must be a terminal.  Standard output must be one too,
+ * except with --json, where it gets only the line of JSON. */
 static void choose_progress(struct train *train)
 {
     FILE *lines_to = train->json ? stderr : stdout;
@@ -99,7 +99,7 @@ static void print_rank(const struct train *train, int rank)
     putchar('}');
 }
 
-/* Of several ranks, what each has, and how long it has waited for others. */
+/* With several ranks: the bytes of each, and how long it waited for the others. */
 static void print_ranks(const struct train *train)
 {
     const char *transport = snug_trainer_transport(train->trainer);
@@ -172,16 +172,16 @@ static void print_table(const struct train *train)
     printf("%-15s %s %s/s\n", "speed", number_rate(summary->per_second, number),
            summary->unit != NULL ? summary->unit : "tokens");
     print_bytes("planned", summary->planned_bytes,
-                snug_trainer_ranks(train->trainer) > 1 ? "on the fullest rank" : "");
+                snug_trainer_ranks(train->trainer) > 1 ? "on the rank that needs most" : "");
     print_bytes("allocated", summary->allocated_bytes,
                 as_planned ? "as planned" : "not as planned");
-    print_bytes("runtime", summary->runtime_bytes, "beside the plan");
+    print_bytes("runtime", summary->runtime_bytes, "on top of the plan");
     print_bytes("measured peak", summary->measured_peak_bytes, "runtime included");
     if (train->options.out != NULL)
         print_place(train->options.out);
 }
 
-/* A resumed run that had nothing left to do. */
+/* A resumed run that was already complete. */
 static int report_finished(const struct train *train)
 {
     const struct snug_train_options *options = &train->options;
@@ -189,14 +189,14 @@ static int report_finished(const struct train *train)
     long long asked = options->steps > 0 ? (long long)options->steps : step;
     FILE *to = train->json ? stderr : stdout;
     if (!train->json || !train->quiet)
-        fprintf(to, "already at step %lld of %lld: give a larger --%s to go on\n", step, asked,
+        fprintf(to, "already at step %lld of %lld: increase --%s to continue\n", step, asked,
                 options->epochs > 0 ? "epochs" : "steps");
     if (train->json)
         print_json(train, false);
     return CLI_DONE;
 }
 
-/* Returns the exit status of a run that ended, whole or on request. */
+/* Prints the results of a run that completed or was stopped, and returns its exit status. */
 static int report(struct train *train, bool stopped)
 {
     const struct snug_metrics *last = &train->progress.last;
@@ -215,8 +215,9 @@ static int report(struct train *train, bool stopped)
         return CLI_STOPPED;
     }
     if (last->step == last->n_steps)
-        cli_note("all %lld steps are saved in %s; the evaluation was stopped: snug eval makes it",
-                 (long long)last->step, train->options.out);
+        cli_note(
+            "all %lld steps are saved in %s; the evaluation was canceled: run snug eval for it",
+            (long long)last->step, train->options.out);
     else
         cli_note("stopped at step %lld of %lld; saved in %s; continue with --resume",
                  (long long)last->step, (long long)last->n_steps, train->options.out);
@@ -226,24 +227,24 @@ static int report(struct train *train, bool stopped)
 static int run(struct train *train)
 {
     struct snug_error err = {0};
-    if (train->options.out != NULL) /* a reader that goes away does not end what can be saved */
+    if (train->options.out != NULL) /* a closed pipe must not end a run that can be saved */
         signal(SIGPIPE, SIG_IGN);
     choose_progress(train);
     if (snug_model_open(train->args.operands[0], &train->model, &err) != SNUG_OK) {
-        if (err.status == SNUG_NO_MEMORY) /* what else is wrong is so on every rank */
+        if (err.status == SNUG_NO_MEMORY) /* other errors occur on every rank */
             snug_ranks_abandon();
         return cli_fail(&err);
     }
     if (snug_trainer_open(train->model, train->args.recipe, &train->options, &train->trainer,
                           &err) != SNUG_OK)
         return cli_fail(&err);
-    bool is_mute = snug_trainer_rank(train->trainer) > 0; /* rank 0 speaks for all */
+    bool is_mute = snug_trainer_rank(train->trainer) > 0; /* only rank 0 prints */
     train->quiet |= is_mute;
     if (is_mute)
         choose_progress(train);
     if (!train->quiet &&
         (print_notes(train) != CLI_DONE || (!train->json && print_header(train) != CLI_DONE))) {
-        snug_trainer_abandon(train->trainer); /* the others are on their way into the run */
+        snug_trainer_abandon(train->trainer); /* the other ranks are about to train */
         return CLI_FAILED;
     }
     snug_trainer_summary(train->trainer, &train->summary);
@@ -255,7 +256,7 @@ static int run(struct train *train)
     progress_start_clock(&train->progress, train->summary.unit);
     enum snug_status status =
         snug_trainer_run(train->trainer, progress_step, &train->progress, &err);
-    interrupt_end_step(); /* one that failed did not end by itself */
+    interrupt_end_step(); /* after a failure no callback ended the step */
     progress_end(&train->progress);
     if (status != SNUG_OK && status != SNUG_INTERRUPTED)
         return cli_fail(&err);

@@ -1,12 +1,12 @@
 /*
- * interrupt.c -- Ctrl-C, SIGTERM or SIGHUP asks a run to save and stop; a second Ctrl-C or SIGTERM ends it at
- * once.
+ * interrupt.c -- Ctrl-C, SIGTERM or SIGHUP asks a run to save and stop; a second Ctrl-C or SIGTERM
+ * kills it at once.
  *
- * An evaluation is abandoned and a save is finished; a step is finished too, if it ends within the seconds of
- * grace: who sends SIGTERM sends SIGKILL soon after (Slurm, 30 s), and what the step before left is on the disk
- * already.  The clock of that is SIGALRM.
+ * An evaluation is canceled and a save is finished.  A step is finished too if it ends within the
+ * grace period.  The wait is limited because SIGKILL often follows SIGTERM (in Slurm after 30 s),
+ * and the last checkpoint is already on disk.  SIGALRM is the timer.
  *
- * A signal handler can reach nothing but file scope: these are the only such variables.
+ * Signal handlers can only reach file-scope variables; this is the only reason for those below.
  */
 #include "cli/cli.h"
 
@@ -17,16 +17,16 @@
 
 enum { FAREWELL_MAX = 1200 };
 static volatile sig_atomic_t asked;
-static atomic_int in_step; /* 1: `farewell` is complete, and a step is under way */
+static atomic_int in_step; /* 1: a step is running, and `farewell` is complete */
 static atomic_int grace_s;
-static atomic_int is_armed; /* 1: the clock runs; a further signal does not begin it anew */
+static atomic_int is_armed; /* 1: the timer runs; further signals do not restart it */
 static char farewell[FAREWELL_MAX];
 
 static void give_up(int signal_number)
 {
     (void)signal_number;
     if (atomic_load(&in_step) == 0) {
-        alarm(1); /* between two steps, or saving: look again */
+        alarm(1); /* between steps or saving: check again in a second */
         return;
     }
     (void)!write(STDERR_FILENO, farewell, strlen(farewell));
@@ -36,7 +36,7 @@ static void give_up(int signal_number)
 static void remember(int signal_number)
 {
     asked = 1;
-    signal(SIGPIPE, SIG_IGN); /* who reads our output may have had the same signal */
+    signal(SIGPIPE, SIG_IGN); /* the reader of our output may have got the same signal */
     if (atomic_load(&grace_s) < 0 || atomic_exchange(&is_armed, 1) == 1)
         return;
     if (atomic_load(&grace_s) == 0)
@@ -45,7 +45,7 @@ static void remember(int signal_number)
         alarm((unsigned)atomic_load(&grace_s));
 }
 
-/* A signal that arrives ignored (a job put in the background by a script, nohup) stays ignored. */
+/* A signal that was ignored at start (nohup, a background job of a script) stays ignored. */
 static void watch(int signal_number, void (*handler)(int), int flags)
 {
     struct sigaction action = {.sa_handler = handler, .sa_flags = flags | (int)SA_RESTART};
@@ -60,7 +60,7 @@ void interrupt_watch(void)
     atomic_store(&grace_s, -1);
     watch(SIGINT, remember, (int)SA_RESETHAND);
     watch(SIGTERM, remember, (int)SA_RESETHAND);
-    watch(SIGHUP, remember, 0); /* a shell that ends sends it, and the kernel once more */
+    watch(SIGHUP, remember, 0); /* sent twice when a shell ends: by the shell and by the kernel */
 }
 
 void interrupt_set_grace(int seconds)

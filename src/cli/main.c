@@ -1,5 +1,5 @@
 /*
- * main.c -- finds the command, runs it, and makes sure that what it printed has arrived.
+ * main.c -- finds the command, runs it, and checks that its output was written.
  */
 #include "cli/cli.h"
 
@@ -15,7 +15,7 @@
 struct command {
     const char *name;
     int (*run)(int argc, char **argv);
-    bool has_threads; /* it computes with several */
+    bool has_threads; /* computes with several threads */
 };
 
 static const struct command commands[] = {
@@ -25,7 +25,7 @@ static const struct command commands[] = {
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
-/* One line, whatever a file name or a value smuggles in. */
+/* Prints exactly one line, even if a file name or value contains line breaks. */
 static void print_line(const char *format, va_list args)
 {
     char line[1024];
@@ -53,7 +53,7 @@ int cli_usage_error(const char *format, ...)
 
 int cli_fail(const struct snug_error *err)
 {
-    if (err->status != SNUG_PEER_FAILED) /* of several ranks, one speaks */
+    if (err->status != SNUG_PEER_FAILED) /* the rank that failed prints the message */
         cli_note("%s", err->message[0] != '\0' ? err->message : snug_status_text(err->status));
     switch (err->status) {
     case SNUG_BAD_ARGUMENT:
@@ -80,9 +80,9 @@ int cli_print_text(char *text)
     return CLI_DONE;
 }
 
-/* A standard stream that arrives closed would give its number to the next file we open, and
- * messages would land in a checkpoint.  /dev/null, open the wrong way round, keeps the number
- * taken and still makes every write fail. */
+/* If a standard stream is closed at start, the next file we open would get its descriptor, and
+ * messages would be written into a checkpoint.  /dev/null, opened in the wrong mode, occupies the
+ * descriptor and still makes every write (for stdin, every read) fail. */
 static void hold_standard_streams(void)
 {
     for (int fd = 0; fd <= 2; fd++)
@@ -99,7 +99,7 @@ static int unknown_command(const char *name)
     const char *near = snug_nearest(name, names, N_COMMANDS + 1);
     if (near != NULL)
         return cli_usage_error("there is no command \"%s\"; did you mean %s?", name, near);
-    return cli_usage_error("there is no command \"%s\"; snug help lists them all", name);
+    return cli_usage_error("there is no command \"%s\"; snug help lists all commands", name);
 }
 
 static int help_command(int argc, char **argv)
@@ -125,13 +125,13 @@ static int run(int argc, char **argv)
     }
     const char *name = argv[0];
     if (snug_launch_rank() > 0 && strcmp(name, "train") != 0)
-        return CLI_DONE; /* of the processes of mpirun the first answers; only train needs all */
+        return CLI_DONE; /* under mpirun only rank 0 runs a command, except train */
     if (strcmp(name, "help") == 0 || strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
         return help_command(argc, argv);
     if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0)
         return cli_print_text(snug_build_info());
     if (name[0] == '-')
-        return cli_usage_error("a command comes first, then its flags: snug COMMAND %s", name);
+        return cli_usage_error("the command comes first: snug COMMAND %s", name);
     for (int i = 0; i < N_COMMANDS; i++)
         if (strcmp(name, commands[i].name) == 0)
             return commands[i].run(argc, argv);
@@ -151,8 +151,8 @@ int main(int argc, char **argv)
     hold_standard_streams();
     if (argc > 1 && has_threads(argv[1]))
         spin_bound(argv);
-    signal(SIGXFSZ, SIG_IGN);           /* a write past RLIMIT_FSIZE fails, and is reported */
-    json_set_alloc_funcs(malloc, free); /* JSON has no allocator of its own */
+    signal(SIGXFSZ, SIG_IGN);           /* a write past RLIMIT_FSIZE fails instead */
+    json_set_alloc_funcs(malloc, free); /* jansson shares the program's malloc */
     int status = argc > 0 ? run(argc - 1, argv + 1) : CLI_WRONG_USAGE;
 
     errno = 0;

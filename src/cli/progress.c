@@ -1,15 +1,15 @@
 /*
- * progress.c -- draws the progress of a run.
+ * progress.c -- prints the progress of a run.
  *
  *     step 120/5000  loss 3.2101  lr 3.00e-04  12,345 tokens/s  4m12s left
  *
- * On a terminal this line is redrawn in place, at most ten times a second.  In a log it is printed
- * for the first and the last step and about twenty times between, and once a minute if that is
- * more often.  A step that was evaluated or saved gets a line of its own in both.
+ * On a terminal this line is redrawn in place, at most ten times a second.  A log gets it for the
+ * first and the last step, about twenty times in between, and at least once a minute.  Evaluations
+ * and saves get a separate line in both.
  *
  *     step 120/5000  evaluating  42%  12s left
  *
- * is the line of an evaluation that is under way: on a terminal; in a log once a minute.
+ * is shown during an evaluation: redrawn on a terminal, once a minute in a log.
  */
 #include "cli/progress.h"
 
@@ -42,7 +42,7 @@ void progress_start_clock(struct progress *progress, const char *unit)
     progress->begun_s = progress->drawn_s = now_s();
 }
 
-/* By the steps of this compiled step alone: a resumed run does not count what came before. */
+/* Extrapolates from the steps of this process only; a resumed run has earlier ones. */
 static double seconds_left(const struct progress *progress, const struct snug_metrics *metrics)
 {
     int64_t n_done = metrics->step - progress->first_step + 1;
@@ -50,7 +50,7 @@ static double seconds_left(const struct progress *progress, const struct snug_me
     return (now_s() - progress->begun_s) / (double)n_done * (double)n_left;
 }
 
-/* "step  60/400", as wide for every step of a run.  Returns the length. */
+/* "step  60/400", padded to the same width for every step.  Returns the length. */
 static int format_head(const struct snug_metrics *metrics, char line[LINE_MAX_BYTES])
 {
     int width = snprintf(NULL, 0, "%lld", (long long)metrics->n_steps);
@@ -69,7 +69,7 @@ static int append(char line[LINE_MAX_BYTES], int length, const char *format, ...
     return length < LINE_MAX_BYTES ? length : LINE_MAX_BYTES - 1;
 }
 
-/* What is left is never none: "<1s" where it is less than a second. */
+/* Less than a second is "<1s", never "0s". */
 static void append_left(char line[LINE_MAX_BYTES], int length, double seconds)
 {
     char number[NUMBER_MAX];
@@ -85,7 +85,7 @@ static void format_step(const struct progress *progress, const struct snug_metri
         append(line, length, "  loss %s  lr %.2e", number_loss(metrics->loss, number), metrics->lr);
     length =
         append(line, length, "  %s %s/s", number_rate(metrics->per_second, number), progress->unit);
-    if (metrics->skipped) /* fp16 looks for its scale: rare, and the time left can wait */
+    if (metrics->skipped) /* fp16 overflow; rare, so it may replace the time left */
         append(line, length, "  skipped");
     else if (metrics->step < metrics->n_steps)
         append_left(line, length, seconds_left(progress, metrics));
@@ -111,7 +111,7 @@ static void clear_line(struct progress *progress)
     progress->line_is_open = false;
 }
 
-/* The last column stays free: writing there wraps on some terminals. */
+/* Leaves the last column free: some terminals wrap when it is written. */
 static void draw_live(struct progress *progress, const char *line)
 {
     clear_line(progress);
@@ -158,7 +158,7 @@ static void show_evaluation(struct progress *progress, const struct snug_doing *
     progress->drawn_s = now;
 }
 
-/* What is said if the step is not waited for. */
+/* Prepares the message for a step that does not end within --grace. */
 static void begin_step(const struct progress *progress, const struct snug_doing *doing)
 {
     char message[1024];
@@ -167,19 +167,21 @@ static void begin_step(const struct progress *progress, const struct snug_doing 
         message[0] = '\0';
     else if (progress->out == NULL)
         snprintf(message, sizeof message,
-                 "stopped in step %lld of %lld, which took too long to wait for; nothing is saved "
+                 "stopped in step %lld of %lld, which did not end within --grace; nothing is saved "
                  "without --out",
                  step, (long long)doing->n_steps);
     else if (saved < 0)
-        snprintf(message, sizeof message,
-                 "stopped in step %lld of %lld, which took too long to wait for; nothing was saved "
-                 "before it: --save-every N saves on the way",
-                 step, (long long)doing->n_steps);
+        snprintf(
+            message, sizeof message,
+            "stopped in step %lld of %lld, which did not end within --grace; no checkpoint was "
+            "saved before it: use --save-every N",
+            step, (long long)doing->n_steps);
     else
-        snprintf(message, sizeof message,
-                 "stopped in step %lld of %lld, which took too long to wait for; the checkpoint of "
-                 "step %lld is in %s; continue with --resume",
-                 step, (long long)doing->n_steps, saved, progress->out);
+        snprintf(
+            message, sizeof message,
+            "stopped in step %lld of %lld, which did not end within --grace; the checkpoint of "
+            "step %lld is in %s; continue with --resume",
+            step, (long long)doing->n_steps, saved, progress->out);
     interrupt_begin_step(message);
 }
 

@@ -1,5 +1,5 @@
 /*
- * screen.c -- what a stream can show, and numbers as people read them.
+ * screen.c -- terminal capabilities and human-readable numbers.
  */
 #include "cli/cli.h"
 
@@ -14,7 +14,7 @@ enum { COLUMNS_MOST = 80 };
 bool screen_is_live(FILE *stream)
 {
     const char *term = getenv("TERM");
-    /* mpirun gives its processes a terminal of its own, and passes on what they write there */
+    /* mpirun gives its processes a pseudo-terminal and forwards their output */
     return snug_launch_rank() < 0 && isatty(fileno(stream)) && term != NULL &&
            strcmp(term, "dumb") != 0;
 }
@@ -34,7 +34,7 @@ int screen_columns(FILE *stream)
     return size.ws_col;
 }
 
-/* How many bytes the UTF-8 character has that begins with this one; 1: none begins so. */
+/* Length of the UTF-8 character with this first byte; 1 if it is not a valid first byte. */
 static int utf8_bytes(unsigned char first)
 {
     return first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : first >= 0xC2 ? 2 : 1;
@@ -42,8 +42,8 @@ static int utf8_bytes(unsigned char first)
 
 static void write_byte(struct screen_text *text, unsigned char c)
 {
-    bool goes_on = text->n > 0 && (c & 0xC0) == 0x80;
-    if (text->n > 0 && !goes_on)
+    bool continues = text->n > 0 && (c & 0xC0) == 0x80;
+    if (text->n > 0 && !continues)
         screen_end(text);
     if (c == '\n' || c == '\t') {
         putc(c, text->to);

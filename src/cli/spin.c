@@ -1,16 +1,16 @@
 /*
- * spin.c -- bounds how long an idle OpenMP thread spins before it sleeps.
+ * spin.c -- limits how long an idle OpenMP thread spins before it sleeps.
  *
- * A thread of GCC's OpenMP that waits for the others spins for 300,000 rounds, some milliseconds, before it
- * sleeps.  On a machine with other work to do it spins while the one that it waits for has no core, and a
- * step of a small model, with its hundred short parallel regions, takes thirty times as long.  A thousand
- * rounds are about what falling asleep and being woken cost: an idle machine loses 2% at the smallest models,
- * and a busy one gets its core back (docs/cpu.md has the figures).
+ * A waiting thread of GCC's OpenMP spins for 300,000 iterations, some milliseconds, before it
+ * sleeps.  On a busy machine it spins while the thread it waits for has no core, and a step of a
+ * small model, with its hundred short parallel regions, takes thirty times as long.  A thousand
+ * iterations cost about as much as a sleep and a wakeup: an idle machine loses 2% on the smallest
+ * models, and a busy machine gets its core back (docs/cpu.md has the figures).
  *
- * The number is read from the environment when the library is loaded, before main, and can be set in no other
- * way.  So the program sets it and executes itself once more: the same process with the same arguments, open
- * files and signals.  The variable that is set then is what ends it.  Where that is not possible the
- * program goes on as it is.
+ * libgomp reads the count from the environment when it is loaded, before main, and offers no other
+ * way to set it.  So the program sets the variable and execs itself: the same process with the same
+ * arguments, open files and signals.  The second time the variable is set, so it does not exec
+ * again.  If exec is not possible, the program continues with the default.
  */
 #include "cli/cli.h"
 
@@ -21,8 +21,8 @@
 
 #if defined(_OPENMP)
 
-/* Valgrind would lose the program that it looks at.  A program that the dynamic linker was asked to start has
- * the linker in /proc/self/exe. */
+/* Under Valgrind, exec would leave Valgrind.  If the dynamic linker was called to start the
+ * program, /proc/self/exe is the linker. */
 static bool can_execute_itself(void)
 {
     const char *preload = getenv("LD_PRELOAD");

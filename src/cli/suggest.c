@@ -1,11 +1,11 @@
 /*
- * suggest.c -- flags that people know from elsewhere, and what they are called here.
+ * suggest.c -- flags of other training programs and their equivalents in snug.
  */
 #include "cli/cli.h"
 
 #include <string.h>
 
-/* What is typed, without dashes in front and with dashes inside; the flag that does it here; what to type. */
+/* The flag as typed, without leading dashes and with - for _; our flag; what to type. */
 static const struct foreign_flag foreign[] = {
     {"learning-rate", "lr", "--lr"},
     {"base-lr", "lr", "--lr"},

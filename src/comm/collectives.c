@@ -1,34 +1,35 @@
 /*
- * collectives.c -- sums and collections over ranks, made of messages between pairs.
+ * collectives.c -- deterministic collectives, built from point-to-point messages.
  *
- * Each rank has a range of every tensor (base/cut.h).  All its ranges, one tensor after the other, are
- * its list.  A sum goes in two phases, chunk by chunk of the lists, through a bucket of constant size:
+ * Each rank owns a range of every tensor (base/cut.h).  Its ranges, one tensor after the other, are
+ * its list.  An all-reduce runs in two phases, chunk by chunk of the lists, through a bucket of
+ * constant size:
  *
- *     reduce   every rank sends to each other its numbers of the other's list; each adds up what came,
- *              rank 0 first, in fp32, and rounds once
+ *     reduce   every rank sends each other rank its elements of that rank's list; each rank sums
+ *              what it received in rank order, in fp32, and rounds once
  *     gather   every rank sends its list to all others
  *
  *     work:    [ out: a chunk for each rank | in: a chunk for each rank ]
  *
- * The order of a sum is that of the ranks, whatever arrives first and however tensors are cut or put
- * together: the bits of a result do not depend on time, and are the same for every scheme of sharding.
- * Both phases move (ranks - 1) / ranks of the bytes, as a ring does; unlike in a ring, where a sum
- * begins depends on nothing.
+ * Sums are always in rank order, whatever arrives first and however tensors are sharded or
+ * bucketed.  So the bits are the same from run to run and for every sharding scheme.  Both phases
+ * move (ranks - 1) / ranks of the bytes, as a ring does; but in a ring the order of a sum would
+ * depend on the position of an element.
  */
 #include "comm/comm.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* So that a message among four ranks is a megabyte: the network's latency is nothing beside it. */
+/* With four ranks a message is one megabyte, for which the network's latency is negligible. */
 enum { BUCKET_BYTES = 4 << 20, CHUNK_ELEMS_LEAST = 256, SUM_BLOCK = 512 };
 
 struct job {
     struct comm *comm;
     const struct comm_tensor *tensors;
     int n;
-    int64_t elem_bytes, chunk; /* elements of a list that go at once */
-    int64_t longest;           /* of the lists */
+    int64_t elem_bytes, chunk; /* chunk: elements of a list that are sent at once */
+    int64_t longest;           /* length of the longest list */
     unsigned char *out, *in;
     struct comm_message *messages;
 };
@@ -69,7 +70,7 @@ static unsigned char *slot(const struct job *job, unsigned char *half, int rank)
     return half + rank * job->chunk * job->elem_bytes;
 }
 
-/* Elements of the chunk at `at` of a rank's list. */
+/* The number of elements of the chunk at `at` of a rank's list. */
 static int64_t chunk_of(const struct job *job, int rank, int64_t at)
 {
     int64_t left = list_elems(job->tensors, job->n, job->comm->n_ranks, rank) - at;
@@ -94,23 +95,23 @@ static void add_to(enum dtype dtype, void *to, const void *from, int64_t n)
         dtype_store(dtype, to, i, dtype_load(dtype, to, i) + dtype_load(dtype, from, i));
 }
 
-static enum snug_status move_afar(const struct job *job, void *tensor, void *bucket, int64_t n,
-                                  enum move move, struct snug_error *err)
+static enum snug_status move_staged(const struct job *job, void *tensor, void *bucket, int64_t n,
+                                    enum move move, struct snug_error *err)
 {
-    struct comm_reach *reach = job->tensors[0].reach;
+    struct comm_staging *staging = job->tensors[0].staging;
     if (move == PACK)
-        return reach->get(reach, bucket, tensor, n * job->elem_bytes, err);
+        return staging->get(staging, bucket, tensor, n * job->elem_bytes, err);
     if (move == UNPACK)
-        return reach->put(reach, tensor, bucket, n * job->elem_bytes, err);
-    return reach->add(reach, job->tensors[0].dtype, tensor, bucket, n, err);
+        return staging->put(staging, tensor, bucket, n * job->elem_bytes, err);
+    return staging->add(staging, job->tensors[0].dtype, tensor, bucket, n, err);
 }
 
 static enum snug_status move_run(const struct job *job, void *tensor, void *bucket, int64_t n,
                                  enum move move, struct snug_error *err)
 {
     size_t n_bytes = (size_t)(n * job->elem_bytes);
-    if (job->tensors[0].reach != NULL)
-        return move_afar(job, tensor, bucket, n, move, err);
+    if (job->tensors[0].staging != NULL)
+        return move_staged(job, tensor, bucket, n, move, err);
     if (move == PACK)
         memcpy(bucket, tensor, n_bytes);
     else if (move == UNPACK)
@@ -120,15 +121,15 @@ static enum snug_status move_run(const struct job *job, void *tensor, void *buck
     return SNUG_OK;
 }
 
-/* Until what was moved is there. */
-static enum snug_status settle(const struct job *job, struct snug_error *err)
+/* Waits until all moves are done. */
+static enum snug_status finish_moves(const struct job *job, struct snug_error *err)
 {
-    struct comm_reach *reach = job->tensors[0].reach;
-    return reach == NULL ? SNUG_OK : reach->settle(reach, err);
+    struct comm_staging *staging = job->tensors[0].staging;
+    return staging == NULL ? SNUG_OK : staging->finish(staging, err);
 }
 
-/* Elements [at, at + n) of a rank's list, between where they lie and the bucket.  in_pieces: not in the
- * wholes, but in what this rank has of them. */
+/* Moves elements [at, at + n) of a rank's list between the tensors and the bucket.  in_pieces: the
+ * elements are in `piece`, if there is one, not in `whole`. */
 static enum snug_status move_list(const struct job *job, int rank, int64_t at, int64_t n,
                                   bool in_pieces, unsigned char *bucket, enum move move,
                                   struct snug_error *err)
@@ -162,7 +163,7 @@ static void add_message(struct job *job, int *n, int peer, void *data, int64_t n
             .peer = peer, .data = data, .n_bytes = n_elems * job->elem_bytes, .receives = receives};
 }
 
-/* A type of its own for each width of sum; what is narrower than fp32 is added up in fp32. */
+/* Types narrower than fp32 are summed in fp32. */
 #define SUM_IN(type)                                                             \
     type sum[SUM_BLOCK];                                                         \
     for (int64_t i = 0; i < n; i++)                                              \
@@ -185,7 +186,7 @@ static void sum_narrow(const struct job *job, enum dtype dtype, unsigned char *t
     SUM_IN(float);
 }
 
-/* As sum_narrow, for the type in which most gradients come: to widen it is a shift. */
+/* sum_narrow for bf16, the type of most gradients: widening it is a shift. */
 static void sum_bf16(const struct job *job, uint16_t *to, int64_t at, int64_t n)
 {
     float sum[SUM_BLOCK];
@@ -213,8 +214,7 @@ static void sum_f32(const struct job *job, float *to, int64_t n)
     }
 }
 
-/* Slot `rank` of the second half holds what that rank gave; the sum goes to this rank's slot of the
- * first. */
+/* Sums the `in` slots, one per rank, into this rank's `out` slot. */
 static void sum_chunk(const struct job *job, int64_t n)
 {
     enum dtype dtype = job->tensors[0].dtype;
@@ -245,13 +245,13 @@ static enum snug_status reduce_chunk(struct job *job, int64_t at, struct snug_er
                       slot(job, peer == me ? job->in : job->out, peer), PACK, err));
         add_message(job, &n, peer, slot(job, job->out, peer), theirs, false);
     }
-    TRY(settle(job, err));
+    TRY(finish_moves(job, err));
     TRY(job->comm->table->transfer(job->comm, job->messages, n, err));
     sum_chunk(job, own);
     return SNUG_OK;
 }
 
-/* What this rank gives lies in its slot of the first half. */
+/* Sends this rank's `out` slot to all others. */
 static enum snug_status gather_chunk(struct job *job, int64_t at, struct snug_error *err)
 {
     int me = job->comm->rank, n = 0;
@@ -264,7 +264,7 @@ static enum snug_status gather_chunk(struct job *job, int64_t at, struct snug_er
     for (int peer = 0; peer < job->comm->n_ranks; peer++)
         TRY(move_list(job, peer, at, chunk_of(job, peer, at), false,
                       slot(job, peer == me ? job->out : job->in, peer), UNPACK, err));
-    return settle(job, err);
+    return finish_moves(job, err);
 }
 
 /* ---- the calls ------------------------------------------------------------------------------- */
@@ -303,7 +303,7 @@ enum snug_status collect_reduce_scatter(struct comm *comm, const struct comm_ten
         TRY(reduce_chunk(&job, at, err));
         TRY(move_list(&job, comm->rank, at, chunk_of(&job, comm->rank, at), true,
                       slot(&job, job.out, comm->rank), add ? UNPACK_ADDING : UNPACK, err));
-        TRY(settle(&job, err));
+        TRY(finish_moves(&job, err));
     }
     return SNUG_OK;
 }
@@ -315,7 +315,7 @@ enum snug_status collect_all_gather(struct comm *comm, const struct comm_tensor 
     for (int64_t at = 0; at < job.longest; at += job.chunk) {
         TRY(move_list(&job, comm->rank, at, chunk_of(&job, comm->rank, at), true,
                       slot(&job, job.out, comm->rank), PACK, err));
-        TRY(settle(&job, err));
+        TRY(finish_moves(&job, err));
         TRY(gather_chunk(&job, at, err));
     }
     return SNUG_OK;

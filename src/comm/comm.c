@@ -1,8 +1,8 @@
 /*
- * comm.c -- finds out which ranks this process is one of, and talks to them.
+ * comm.c -- connect to the other ranks through an MPI plugin, and exchange messages with them.
  *
- * The launcher of the process (launcher.h) tells which MPI it is for.  The plugin for it lies beside the
- * program, or where it was installed.  SNUG_MPI names another.
+ * The launcher of the process (launcher.h) determines which MPI to use.  Its plugin is next to the
+ * program, or where it was installed.  SNUG_MPI names another plugin.
  */
 #include "comm/comm.h"
 
@@ -21,17 +21,17 @@
 #include <unistd.h>
 
 struct posted {
-    const void *data; /* of the whole message; NULL: this place is free */
-    int number;       /* the plugin's */
+    const void *data; /* of the whole message; NULL: this slot is free */
+    int number;       /* the plugin's number of the send */
 };
 
 struct ranks {
-    struct comm comm; /* first: the two are cast into each other */
+    struct comm comm; /* first member: the two are cast into each other */
     void *library;
     const struct comm_plugin *plugin;
     struct watch *watch;
-    /* Around each call of the plugin: MPI wants one thread at a time, and the lane of a run looks after what
-     * it has posted while an evaluation collectives. */
+    /* Held around each call of the plugin: MPI allows one thread at a time, and the copy lane of a
+     * run makes progress on its posted sends while an evaluation communicates. */
     pthread_mutex_t mutex;
     struct posted *posted;
     int n_posted;
@@ -39,16 +39,16 @@ struct ranks {
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
-/* The processor is shared with the ops of this rank, and often with other ranks: after a short while
- * of asking at every turn, ask now and then. */
-static void pause_a_moment(int turn)
+/* The processor is shared with the ops of this rank, and often with other ranks: poll eagerly at
+ * first, then sleep in between. */
+static void back_off(int n_polls)
 {
-    enum { EAGER_TURNS = 64 };
-    static const struct timespec moment = {.tv_nsec = 30 * 1000};
-    if (turn < EAGER_TURNS)
+    enum { EAGER_POLLS = 64 };
+    static const struct timespec interval = {.tv_nsec = 30 * 1000};
+    if (n_polls < EAGER_POLLS)
         sched_yield();
     else
-        nanosleep(&moment, NULL);
+        nanosleep(&interval, NULL);
 }
 
 static enum snug_status transfer(struct comm *comm, const struct comm_message *messages, int n,
@@ -63,25 +63,25 @@ static enum snug_status transfer(struct comm *comm, const struct comm_message *m
     pthread_mutex_unlock(&r->mutex);
     if (!works)
         return snug_fail(err, SNUG_IO_ERROR, "%s: %s", r->plugin->name, why);
-    for (int turn = 0; !done; turn += turn < 1 << 20) {
+    for (int n_polls = 0; !done; n_polls += n_polls < 1 << 20) {
         pthread_mutex_lock(&r->mutex);
         works = r->plugin->test(&done, why);
         pthread_mutex_unlock(&r->mutex);
         if (!works) {
-            TRY(comm_check(comm, err)); /* a death says more than what came of it */
+            TRY(comm_check(comm, err)); /* a dead rank explains more than the MPI error it causes */
             return snug_fail(err, SNUG_IO_ERROR, "%s: %s", r->plugin->name, why);
         }
         if (!done) {
             TRY(comm_check(comm, err));
-            pause_a_moment(turn);
+            back_off(n_polls);
         }
     }
     return SNUG_OK;
 }
 
-/* ---- messages that nobody waits for ---------------------------------------------------------- */
+/* ---- non-blocking sends ---------------------------------------------------------------------- */
 
-/* As many places as were ever in use at once. */
+/* The array grows to the largest number of sends that were ever in flight at once. */
 static struct posted *free_place(struct ranks *r)
 {
     for (int i = 0; i < r->n_posted; i++)
@@ -95,7 +95,7 @@ static struct posted *free_place(struct ranks *r)
     return &r->posted[r->n_posted++];
 }
 
-/* In messages that are not too long. */
+/* Splits data that is longer than a message may be. */
 static enum snug_status post(struct comm *comm, int to, const void *data, int64_t n_bytes,
                              struct snug_error *err)
 {
@@ -117,7 +117,8 @@ static enum snug_status post(struct comm *comm, int to, const void *data, int64_
     return SNUG_OK;
 }
 
-/* How many of the messages with this data (NULL: with any) are still on their way; -1: one failed. */
+/* The number of sends with this data (NULL: with any) that are still in flight; -1 if one
+ * failed. */
 static int test_posted(struct ranks *r, const void *data, char why[COMM_WHY_MAX])
 {
     int n_left = 0;
@@ -136,33 +137,33 @@ static int test_posted(struct ranks *r, const void *data, char why[COMM_WHY_MAX]
     return n_left;
 }
 
-static enum snug_status settle(struct comm *comm, const void *data, struct snug_error *err)
+static enum snug_status wait_post(struct comm *comm, const void *data, struct snug_error *err)
 {
     struct ranks *r = (struct ranks *)comm;
     char why[COMM_WHY_MAX] = "";
     int n_left;
-    for (int turn = 0; (n_left = test_posted(r, data, why)) != 0; turn += turn < 1 << 20) {
+    for (int n_polls = 0; (n_left = test_posted(r, data, why)) != 0; n_polls += n_polls < 1 << 20) {
         TRY(comm_check(comm, err));
         if (n_left < 0)
             return snug_fail(err, SNUG_IO_ERROR, "%s: %s", r->plugin->name, why);
-        pause_a_moment(turn);
+        back_off(n_polls);
     }
     return SNUG_OK;
 }
 
-/* A failure is found again, and told, by whoever settles. */
+/* Ignores failures: wait_post finds them again and reports them. */
 static bool progress(struct comm *comm)
 {
     char why[COMM_WHY_MAX];
     return test_posted((struct ranks *)comm, NULL, why) > 0;
 }
 
-static void close_ranks(struct comm *comm, bool in_peace)
+static void close_ranks(struct comm *comm, bool orderly)
 {
     struct ranks *r = (struct ranks *)comm;
-    in_peace = in_peace && comm_barrier(comm, NULL) == SNUG_OK;
+    orderly = orderly && comm_barrier(comm, NULL) == SNUG_OK;
     watch_close(r->watch);
-    if (in_peace)
+    if (orderly)
         r->plugin->end();
     pthread_mutex_destroy(&r->mutex);
     free(r->posted);
@@ -177,18 +178,18 @@ static const struct comm_table table = {
     .reduce_scatter = collect_reduce_scatter,
     .all_gather = collect_all_gather,
     .post = post,
-    .settle = settle,
+    .wait_post = wait_post,
     .progress = progress,
     .close = close_ranks,
 };
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Beside the program, then where an installed program has it; "": wherever the system looks. */
+/* Searches next to the program and where it is installed, then where the system looks. */
 static void *load(const char *name, char why[COMM_WHY_MAX])
 {
     char path[PATH_MAX];
-    /* global: MPI loads parts of its own that look for its names */
+    /* RTLD_GLOBAL: MPI loads components that look up its symbols */
     void *library = plugin_file_find(name, path) ? dlopen(path, RTLD_NOW | RTLD_GLOBAL) : NULL;
     if (library == NULL)
         library = dlopen(name, RTLD_NOW | RTLD_GLOBAL);
@@ -218,14 +219,15 @@ static enum snug_status load_plugin(struct ranks *r, const struct launcher *laun
     r->library = load(name, why);
     if (r->library == NULL)
         return snug_fail(err, SNUG_UNSUPPORTED,
-                         "several ranks need MPI: %.200s; install it and build again, or run on "
-                         "one rank",
+                         "several ranks need MPI: %.200s; install MPI and rebuild snug, or run "
+                         "on one rank",
                          why);
     comm_plugin_fn *find = NULL;
     *(void **)&find = dlsym(r->library, COMM_PLUGIN_SYMBOL);
     r->plugin = find == NULL ? NULL : find();
     if (r->plugin == NULL || r->plugin->version != COMM_PLUGIN_VERSION)
-        return snug_fail(err, SNUG_UNSUPPORTED, "%s is not a plugin of this version of snug", name);
+        return snug_fail(err, SNUG_UNSUPPORTED,
+                         "%s is not an MPI plugin of this version of snug: rebuild it", name);
     return SNUG_OK;
 }
 
@@ -235,7 +237,7 @@ static enum snug_status begin(struct ranks *r, const struct launcher *launcher,
     char why[COMM_WHY_MAX] = "";
     TRY(load_plugin(r, launcher, err));
     if (!r->plugin->begin(&r->comm.rank, &r->comm.n_ranks, why))
-        return snug_fail(err, SNUG_IO_ERROR, "%s does not start: %s", r->plugin->name, why);
+        return snug_fail(err, SNUG_IO_ERROR, "%s failed to start: %s", r->plugin->name, why);
     enum snug_status status = launcher_check_size(launcher, r->plugin->name, r->comm.n_ranks, err);
     if (status != SNUG_OK) {
         r->plugin->end();
@@ -255,7 +257,7 @@ enum snug_status comm_open(int64_t n_ranks, struct comm **comm, struct snug_erro
         return comm_open_self(comm, err);
     if (is_alone)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
-                         "--ranks %lld: this process is alone; start it as mpirun -n %lld snug "
+                         "--ranks %lld: only one process was started; use mpirun -n %lld snug "
                          "train ...",
                          (long long)n_ranks, (long long)n_ranks);
     struct ranks *r = calloc(1, sizeof *r);
@@ -284,7 +286,7 @@ enum snug_status comm_open(int64_t n_ranks, struct comm **comm, struct snug_erro
 
 void comm_abandon(void)
 {
-    struct ranks r = {.comm.table = &table}; /* there may be no memory for one that lasts */
+    struct ranks r = {.comm.table = &table}; /* on the stack: the heap may be exhausted */
     const struct launcher *launcher = launcher_find();
     if (launcher == NULL || launcher_size(launcher) == 1)
         return;
@@ -297,10 +299,10 @@ void comm_abandon(void)
     pthread_mutex_destroy(&r.mutex);
 }
 
-void comm_close(struct comm *comm, bool in_peace)
+void comm_close(struct comm *comm, bool orderly)
 {
     if (comm != NULL)
-        comm->table->close(comm, in_peace);
+        comm->table->close(comm, orderly);
 }
 
 static struct watch *watch_of(const struct comm *comm)
@@ -324,7 +326,7 @@ void comm_claim(struct comm *comm, struct snug_error *err)
     snug_fail(err, status, "%s", message);
 }
 
-/* ---- small things ---------------------------------------------------------------------------- */
+/* ---- small data ------------------------------------------------------------------------------ */
 
 static enum snug_status one(struct comm *comm, int peer, void *data, int64_t n_bytes, bool receives,
                             struct snug_error *err)

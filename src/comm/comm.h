@@ -1,18 +1,18 @@
 /*
- * comm.h -- what ranks say to each other.
+ * comm.h -- communication between ranks.
  *
- *     self.c        one rank: nothing to say
- *     comm.c        the ranks that this process is one of; MPI through mpi_plugin.h
- *     launcher.c    who started it, and which MPI goes with that
- *     collectives.c     sums and collections out of messages, in a fixed order
- *     group.c       some of the ranks, as if they were all
- *     watch.c       finds out that another rank has failed or died, without MPI
+ *     self.c          a single rank
+ *     comm.c          the ranks of this run; MPI through mpi_plugin.h
+ *     launcher.c      which launcher started this process, and which MPI it uses
+ *     collectives.c   deterministic collectives, built from point-to-point messages
+ *     group.c         a process group: a subset of the ranks
+ *     watch.c         detects that another rank has failed or died, without MPI
  *
- * Calls wait until they are done.  That they run beside other work is for the caller to arrange, as
- * the executor does with its lane of copies.  One thread at a time calls.
+ * Calls block until they are done.  To overlap them with other work is up to the caller; the
+ * executor does it with its copy lane.  Only one thread may call at a time.
  *
- * After a failure on any rank every call fails on every rank, soon: comm_claim decides which of them
- * tells the user.
+ * After a failure on any rank, every call on every rank fails soon.  comm_claim decides which rank
+ * reports the error to the user.
  */
 #ifndef SNUG_COMM_COMM_H
 #define SNUG_COMM_COMM_H
@@ -24,95 +24,95 @@
 
 struct comm;
 
-/* Tensors that do not lie in the host's memory: how runs of them come into a bucket that does, and back.
- * All but settle only set off. */
-struct comm_reach {
-    enum snug_status (*get)(struct comm_reach *reach, void *bucket, const void *tensor,
+/* For tensors outside host memory: how to copy parts of them into a host bucket and back.  get, put
+ * and add are asynchronous; finish waits for them. */
+struct comm_staging {
+    enum snug_status (*get)(struct comm_staging *staging, void *bucket, const void *tensor,
                             int64_t n_bytes, struct snug_error *err);
-    enum snug_status (*put)(struct comm_reach *reach, void *tensor, const void *bucket,
+    enum snug_status (*put)(struct comm_staging *staging, void *tensor, const void *bucket,
                             int64_t n_bytes, struct snug_error *err);
-    enum snug_status (*add)(struct comm_reach *reach, enum dtype dtype, void *tensor,
+    enum snug_status (*add)(struct comm_staging *staging, enum dtype dtype, void *tensor,
                             const void *bucket, int64_t n_elems, struct snug_error *err);
-    enum snug_status (*settle)(struct comm_reach *reach, struct snug_error *err);
+    enum snug_status (*finish)(struct comm_staging *staging, struct snug_error *err);
 };
 
-/* A tensor that ranks share.  `whole` are all its numbers; `piece` those of this rank's range, or NULL:
- * they lie in the whole. */
+/* An operand of a collective.  `whole` has all elements; `piece` has this rank's range, or is NULL
+ * if the range is inside `whole`. */
 struct comm_tensor {
     void *whole, *piece;
     enum dtype dtype; /* the same for all tensors of a call */
     int64_t n_elems;
     struct cut cut;
-    struct comm_reach *reach; /* NULL: the host's memory; the same for all tensors of a call */
+    struct comm_staging *staging; /* NULL: host memory; the same for all tensors of a call */
 };
 
 struct comm_table {
     const char *name;
-    /* Messages in both directions, all of them under way at once. */
+    /* Sends and receives, all of them in flight at once. */
     enum snug_status (*transfer)(struct comm *comm, const struct comm_message *messages, int n,
                                  struct snug_error *err);
-    /* whole = the sum of all ranks' */
+    /* whole = sum of all ranks' wholes */
     enum snug_status (*all_reduce)(struct comm *comm, const struct comm_tensor *tensors, int n,
                                    void *work, struct snug_error *err);
-    /* piece (+)= this rank's range of the sum of all ranks' whole */
+    /* piece = (or +=) this rank's range of the sum of all ranks' wholes */
     enum snug_status (*reduce_scatter)(struct comm *comm, const struct comm_tensor *tensors, int n,
                                        bool add, void *work, struct snug_error *err);
     /* whole = all ranks' pieces */
     enum snug_status (*all_gather)(struct comm *comm, const struct comm_tensor *tensors, int n,
                                    void *work, struct snug_error *err);
-    /* NULL where there is no such thing: a message that is on its way when this returns, while others come
-     * and go.  Its numbers must not change until `settle` says that they have left. */
+    /* A non-blocking send, or NULL if not supported.  Other messages may be sent and received
+     * meanwhile.  data must not change until wait_post returns. */
     enum snug_status (*post)(struct comm *comm, int to, const void *data, int64_t n_bytes,
                              struct snug_error *err);
-    enum snug_status (*settle)(struct comm *comm, const void *data, struct snug_error *err);
-    /* Helps what was posted along; false: nothing is on its way. */
+    enum snug_status (*wait_post)(struct comm *comm, const void *data, struct snug_error *err);
+    /* Makes progress on posted sends; false if none is in flight. */
     bool (*progress)(struct comm *comm);
-    void (*close)(struct comm *comm, bool in_peace);
+    void (*close)(struct comm *comm, bool orderly);
 };
 
 struct comm {
     const struct comm_table *table;
     int rank, n_ranks;
-    struct comm_message *messages; /* 2 x n_ranks, for the collective under way; NULL: one rank */
+    struct comm_message *messages; /* 2 x n_ranks, for the current collective; NULL for one rank */
 };
 
-/* The ranks that this process is one of: those that its launcher started.  n_ranks > 1 fails where there is
- * no launcher. */
+/* Connects to the ranks that the launcher started.  n_ranks > 1 fails without a launcher. */
 enum snug_status comm_open(int64_t n_ranks, struct comm **comm, struct snug_error *err);
-/* Where this rank fails before comm_open: the others, who wait for it, find out. */
+/* For a rank that fails before comm_open: tells the others, who would wait for it. */
 void comm_abandon(void);
-/* in_peace: all ranks come to it; else what is under way is left as it is. */
-void comm_close(struct comm *comm, bool in_peace);
+/* orderly: all ranks call it and wait for each other.  Otherwise messages in flight are
+ * abandoned. */
+void comm_close(struct comm *comm, bool orderly);
 
-/* Ranks of `comm`, in this order, among which this one is, as a comm of their own for sums and collections.
- * Closed before the other, by each on its own. */
+/* A process group of these ranks of `comm`, in this order; this rank must be one of them.  Each
+ * rank closes it on its own, before comm. */
 enum snug_status comm_open_group(struct comm *comm, const int *ranks, int n_ranks,
                                  struct comm **group, struct snug_error *err);
 
-/* Has another rank failed?  Cheap; from any thread. */
+/* Fails if another rank has failed.  Cheap; from any thread. */
 enum snug_status comm_check(const struct comm *comm, struct snug_error *err);
-/* To be called by a rank whose run has failed, with why.  The first to call, over all ranks, is the one
- * whose message counts; on the others the error becomes SNUG_PEER_FAILED. */
+/* Called by a rank whose run has failed, with the error.  The first rank to call it reports its
+ * message; on the other ranks the error becomes SNUG_PEER_FAILED. */
 void comm_claim(struct comm *comm, struct snug_error *err);
 
-/* Bytes of `work` for the three that take it; shards of tensors are cut the same everywhere. */
+/* The size of `work` for the three collectives; the same on every rank. */
 int64_t comm_work_bytes(const struct comm_tensor *tensors, int n, int n_ranks);
 
-/* Small things, for the start and the end of a run. */
+/* For small data, at the start and the end of a run. */
 enum snug_status comm_send(struct comm *comm, int to, const void *data, int64_t n_bytes,
                            struct snug_error *err);
 enum snug_status comm_recv(struct comm *comm, int from, void *data, int64_t n_bytes,
                            struct snug_error *err);
 enum snug_status comm_broadcast(struct comm *comm, int from, void *data, int64_t n_bytes,
                                 struct snug_error *err);
-/* n_bytes of every rank, one after the other, in `all` of rank `to`; NULL elsewhere. */
+/* Gathers n_bytes of every rank, in rank order, into `all` on rank `to`; others may pass NULL. */
 enum snug_status comm_gather(struct comm *comm, int to, const void *data, int64_t n_bytes,
                              void *all, struct snug_error *err);
-/* The largest of all ranks, on each of them. */
+/* Sets *value to the maximum over all ranks. */
 enum snug_status comm_max(struct comm *comm, double *value, struct snug_error *err);
 enum snug_status comm_barrier(struct comm *comm, struct snug_error *err);
 
-/* collectives.c: the three made of transfer, for kinds that have nothing better. */
+/* collectives.c: the three collectives, built on transfer. */
 enum snug_status collect_all_reduce(struct comm *comm, const struct comm_tensor *tensors, int n,
                                     void *work, struct snug_error *err);
 enum snug_status collect_reduce_scatter(struct comm *comm, const struct comm_tensor *tensors, int n,
@@ -120,7 +120,7 @@ enum snug_status collect_reduce_scatter(struct comm *comm, const struct comm_ten
 enum snug_status collect_all_gather(struct comm *comm, const struct comm_tensor *tensors, int n,
                                     void *work, struct snug_error *err);
 
-/* For `snug --version`: one line, which plugins are there. */
+/* For `snug --version`: one line that lists the MPI plugins found. */
 struct text;
 void comm_describe(struct text *out);
 

@@ -1,8 +1,9 @@
 /*
- * group.c -- some of the ranks, as if they were all: a sum over them is a sum over messages of the whole.
+ * group.c -- a process group: a subset of the ranks, whose messages are sent through the whole
+ * comm.
  *
- * Ranks come to the sums of their groups in the same order as all others that are in them, so messages of
- * two groups that have two ranks in common do not meet.
+ * All ranks run the collectives of their groups in the same order, so the messages of two groups
+ * that have two ranks in common are not confused.
  */
 #include "comm/comm.h"
 
@@ -10,10 +11,9 @@
 #include <string.h>
 
 struct group {
-    struct comm comm; /* first: the two are cast into each other */
+    struct comm comm; /* first member: the two are cast into each other */
     struct comm *whole;
-    struct comm_message
-        *translated; /* as the whole numbers its ranks; one in each direction to each */
+    struct comm_message *translated; /* messages with the ranks of `whole`; two per rank */
     int ranks[];
 };
 
@@ -28,9 +28,9 @@ static enum snug_status transfer(struct comm *comm, const struct comm_message *m
     return group->whole->table->transfer(group->whole, group->translated, n, err);
 }
 
-static void close_group(struct comm *comm, bool in_peace)
+static void close_group(struct comm *comm, bool orderly)
 {
-    (void)in_peace;
+    (void)orderly;
     free(comm->messages);
     free(comm);
 }

@@ -1,15 +1,15 @@
 /*
- * launcher.c -- finds the launcher of this process by the variables that it sets.
+ * launcher.c -- find the launcher of this process by the environment variables that it sets.
  *
  *     mpirun of Open MPI   OMPI_COMM_WORLD_SIZE
  *     mpirun of MPICH      PMI_SIZE
  *     srun --mpi=pmi2      PMI_SIZE
- *     srun --mpi=pmix      PMIX_RANK, and SLURM_STEP_NUM_TASKS as every srun
- *     srun --mpi=none      SLURM_STEP_NUM_TASKS alone
+ *     srun --mpi=pmix      PMIX_RANK, and SLURM_STEP_NUM_TASKS like every srun
+ *     srun --mpi=none      SLURM_STEP_NUM_TASKS only
  *
- * A batch script of Slurm has SLURM_NTASKS, but is one process: only srun sets the variables of a step.
- * Ranks that cannot see each other would all train the same thing into the same folder.  We refuse that, and
- * the first of them says so.
+ * A Slurm batch script has SLURM_NTASKS but is one process; only srun sets the variables of a step.
+ * Ranks that cannot see each other would all train the same model into the same folder.  We refuse
+ * that; only the first rank prints the error.
  */
 #include "comm/launcher.h"
 
@@ -22,7 +22,7 @@
 #define OPENMPI "libsnug_openmpi.so"
 #define MPICH   "libsnug_mpich.so"
 
-/* mpirun inside a step of Slurm has the variables of both: the first one counts. */
+/* mpirun inside a Slurm step has the variables of both: the first entry that matches is used. */
 static const struct launcher launchers[] = {
     {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", OPENMPI},
     {"PMI_SIZE", "PMI_SIZE", "PMI_RANK", MPICH},
@@ -81,7 +81,7 @@ const char *launcher_plugin(int i)
     return i < (int)(sizeof plugins / sizeof *plugins) ? plugins[i] : NULL;
 }
 
-/* How srun starts ranks for the plugins that are here. */
+/* The srun command for the plugins that are installed. */
 static const char *advice(void)
 {
     char path[PATH_MAX];
@@ -94,7 +94,7 @@ static const char *advice(void)
     return has_openmpi ? "srun --mpi=pmix" : "srun --mpi=pmix, once snug is built with Open MPI";
 }
 
-/* All of them come to the same: the first one speaks. */
+/* All ranks fail in the same way: only the first reports it. */
 static enum snug_status status_of(const char *rank)
 {
     return number_in(rank) == 0 ? SNUG_BAD_ARGUMENT : SNUG_PEER_FAILED;

@@ -1,11 +1,12 @@
 /*
- * mpi_plugin.h -- what a library of messages offers to comm.c.
+ * mpi_plugin.h -- the interface between comm.c and an MPI library.
  *
- * The program itself knows no MPI: it runs where there is none.  Each MPI that is found at build time
- * gets a small shared object of its own (mpi_plugin.c), loaded when a run has several ranks.  The object
- * sees this header and nothing else of snug, so that either side can be built without the other.
+ * snug itself does not link to MPI, so it runs on machines without it.  For each MPI found at build
+ * time, mpi_plugin.c is built into a small shared object, which is loaded when a run has several
+ * ranks.  The object includes only this header of snug, so either side can be built without the
+ * other.
  *
- * One thread at a time calls.  A function that fails returns false and leaves the cause in `why`.
+ * Only one thread may call at a time.  A function that fails returns false and sets `why`.
  */
 #ifndef SNUG_COMM_MPI_PLUGIN_H
 #define SNUG_COMM_MPI_PLUGIN_H
@@ -27,15 +28,15 @@ struct comm_plugin {
     int version;
     const char *name; /* "Open MPI" */
     bool (*begin)(int *rank, int *n_ranks, char why[COMM_WHY_MAX]);
-    /* Sends and receives that are under way until `test` says that all are done.  Between two ranks,
-     * messages arrive in the order in which they were sent. */
+    /* Starts sends and receives; `test` reports when all are done.  Between two ranks, messages
+     * arrive in the order in which they were sent. */
     bool (*start)(const struct comm_message *messages, int n, char why[COMM_WHY_MAX]);
     bool (*test)(bool *done, char why[COMM_WHY_MAX]);
-    /* One more message that is under way beside those, until its own test says that it is done; `number` is
-     * then free for others.  Its turn among the messages of two ranks is when it was posted. */
+    /* Starts one more message, independent of `start`.  test_post reports when it is done; `number`
+     * may then be reused.  It keeps its place in the order of messages between two ranks. */
     bool (*post)(const struct comm_message *message, int *number, char why[COMM_WHY_MAX]);
     bool (*test_post)(int number, bool *done, char why[COMM_WHY_MAX]);
-    void (*end)(void); /* when all ranks come to it */
+    void (*end)(void); /* all ranks must call it */
 };
 
 /* The one symbol of the shared object. */

@@ -1,5 +1,5 @@
 /*
- * self.c -- one rank: every sum is what it has, and there is nobody to wait for.
+ * self.c -- the comm of a single rank, which has no peers.
  */
 #include "comm/comm.h"
 
@@ -9,12 +9,13 @@ static enum snug_status transfer(struct comm *comm, const struct comm_message *m
                                  struct snug_error *err)
 {
     (void)comm, (void)messages;
-    return n == 0 ? SNUG_OK : snug_fail(err, SNUG_BAD_ARGUMENT, "a rank alone has nobody to call");
+    return n == 0 ? SNUG_OK
+                  : snug_fail(err, SNUG_BAD_ARGUMENT, "a single rank has no peer to send to");
 }
 
-static void close_self(struct comm *comm, bool in_peace)
+static void close_self(struct comm *comm, bool orderly)
 {
-    (void)in_peace;
+    (void)orderly;
     free(comm);
 }
 

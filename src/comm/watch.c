@@ -1,13 +1,13 @@
 /*
  * watch.c -- the connections between rank 0 and the others; see watch.h.
  *
- * A star of TCP connections and a thread that sleeps on them.  Frames are as small as they are rare:
+ * A star of TCP connections, and a thread that sleeps on them.  Frames are small and rare:
  *
- *     kind: bye | claim | yes | lost       rank of whom it is about       text, cut to its room
+ *     kind: bye | claim | yes | lost       the rank it is about       text, truncated to TEXT_MAX
  *
- * A claim goes from a rank that failed to rank 0, which answers yes to the first; all others hear
- * `lost`.  A connection that ends without bye is a death: rank 0 says it itself, or, if it is the one
- * that died, rank 1.
+ * A rank that failed sends a claim to rank 0, which answers `yes` to the first; all other ranks get
+ * `lost`.  A connection that ends without `bye` is a death.  Rank 0 reports it; if rank 0 died,
+ * rank 1 does.
  */
 #include "comm/watch.h"
 
@@ -38,8 +38,8 @@ struct frame {
 
 struct address { /* of rank 0 */
     char host[256];
-    int32_t port;   /* 0: it could not listen */
-    uint64_t token; /* whoever connects has to know it */
+    int32_t port;   /* 0 if it could not listen */
+    uint64_t token; /* a connecting rank must send it */
 };
 
 struct hello {
@@ -49,15 +49,15 @@ struct hello {
 
 struct watch {
     int rank, n_ranks;
-    int *peers; /* sockets: of rank 0, one for each rank; of the others, one to rank 0; -1: gone */
+    int *peers; /* sockets: on rank 0 one per other rank, elsewhere one to rank 0; -1 if closed */
     int n_peers;
     int wake[2]; /* a pipe that ends the thread */
     bool has_thread;
     pthread_t thread;
-    pthread_mutex_t mutex; /* all below */
+    pthread_mutex_t mutex; /* protects the fields below */
     pthread_cond_t changed;
     atomic_bool is_lost; /* may be read without the mutex */
-    bool says_it;        /* this rank is to tell the user */
+    bool must_report;    /* this rank reports the error to the user */
     bool may_claim, verdict;
     bool *said_bye;
     char text[TEXT_MAX];
@@ -96,66 +96,66 @@ static void send_frame(int fd, enum frame_kind kind, int rank, const char *text)
     struct frame frame = {.kind = kind, .rank = rank};
     snprintf(frame.text, sizeof frame.text, "%s", text);
     if (fd >= 0)
-        (void)write_all(fd, &frame, sizeof frame); /* who is gone need not hear it */
+        (void)write_all(fd, &frame, sizeof frame); /* a dead peer need not receive it */
 }
 
-/* ---- what is known; under the mutex ---------------------------------------------------------- */
+/* ---- state; called with the mutex held ------------------------------------------------------- */
 
-static void note_lost(struct watch *w, bool says_it, const char *text)
+static void note_lost(struct watch *w, bool must_report, const char *text)
 {
     if (!atomic_load(&w->is_lost)) {
         snprintf(w->text, sizeof w->text, "%s", text);
-        w->says_it = says_it;
+        w->must_report = must_report;
         atomic_store(&w->is_lost, true);
     }
     pthread_cond_broadcast(&w->changed);
 }
 
-/* Rank 0 tells everybody but `about`. */
-static void tell_all(struct watch *w, int about, const char *text)
+/* Rank 0 informs all ranks except `about`. */
+static void send_to_all(struct watch *w, int about, const char *text)
 {
     for (int i = 0; i < w->n_peers; i++)
         if (i + 1 != about)
             send_frame(w->peers[i], FRAME_LOST, about, text);
 }
 
-static void hear_claim(struct watch *w, int peer, const char *text)
+static void handle_claim(struct watch *w, int peer, const char *text)
 {
     bool is_first = !atomic_load(&w->is_lost);
     send_frame(w->peers[peer], is_first ? FRAME_YES : FRAME_LOST, peer + 1, text);
     if (is_first)
-        tell_all(w, peer + 1, text);
+        send_to_all(w, peer + 1, text);
     note_lost(w, false, text);
 }
 
-static void hear_death(struct watch *w, int peer)
+static void handle_death(struct watch *w, int peer)
 {
     char text[TEXT_MAX];
     int who = w->rank == 0 ? peer + 1 : 0;
     if (w->said_bye[peer])
         return;
     snprintf(text, sizeof text,
-             "rank %d has ended without a word: it was killed, or its machine is gone", who);
+             "rank %d died without an error message: it was killed, or its machine went down", who);
     if (w->rank == 0 && !atomic_load(&w->is_lost))
-        tell_all(w, who, text);
+        send_to_all(w, who, text);
     note_lost(w, w->rank <= 1, text);
 }
 
-static void hear(struct watch *w, int peer)
+static void handle_frame(struct watch *w, int peer)
 {
     struct frame frame;
-    bool is_there = read_all(w->peers[peer], &frame, sizeof frame);
+    bool is_alive = read_all(w->peers[peer], &frame, sizeof frame);
     pthread_mutex_lock(&w->mutex);
-    if (!is_there) {
+    if (!is_alive) {
         close(w->peers[peer]);
         w->peers[peer] = -1;
-        hear_death(w, peer);
+        handle_death(w, peer);
     } else {
         frame.text[TEXT_MAX - 1] = '\0';
         if (frame.kind == FRAME_BYE)
             w->said_bye[peer] = true;
         else if (frame.kind == FRAME_CLAIM)
-            hear_claim(w, peer, frame.text);
+            handle_claim(w, peer, frame.text);
         else if (frame.kind == FRAME_LOST)
             note_lost(w, false, frame.text);
         else
@@ -182,7 +182,7 @@ static void *work(void *argument)
             break;
         for (int i = 0; i < w->n_peers; i++)
             if (w->peers[i] >= 0 && fds[i].revents != 0)
-                hear(w, i);
+                handle_frame(w, i);
     }
     free(fds);
     return NULL;
@@ -190,7 +190,7 @@ static void *work(void *argument)
 
 /* ---- connecting ------------------------------------------------------------------------------ */
 
-/* A machine that is gone says nothing at all: the system asks after it. */
+/* A machine that goes down closes nothing: keepalive probes detect it. */
 static void keep_alive(int fd)
 {
     int on = 1, idle = SILENCE_S, probes = PROBES;
@@ -230,7 +230,8 @@ static bool is_readable(int fd)
     return n > 0;
 }
 
-/* Until all have come, or nobody has for a while; strangers are sent away. */
+/* Accepts until all ranks have connected or CONNECT_MS pass without a connection.  Rejects
+ * others. */
 static int accept_all(struct watch *w, int listener, uint64_t token)
 {
     int n = 0;
@@ -272,7 +273,7 @@ static int connect_to(const struct address *address)
     return fd;
 }
 
-/* Signals are for the thread that runs the program. */
+/* Blocks all signals in the new thread: the main thread handles them. */
 static void start_thread(struct watch *w)
 {
     sigset_t all, before;
@@ -282,15 +283,15 @@ static void start_thread(struct watch *w)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-/* Did every rank get through?  Over comm, so that all know the same. */
+/* Did every rank connect?  Asked over comm, so that all ranks get the same answer. */
 static enum snug_status agree(struct comm *comm, bool is_connected, struct snug_error *err)
 {
     double is_cut_off = is_connected ? 0 : 1;
     TRY(comm_max(comm, &is_cut_off, err));
     if (is_cut_off != 0)
         return snug_fail(err, SNUG_IO_ERROR,
-                         "ranks cannot connect to rank 0 over TCP to watch over each other; is its "
-                         "host name known to the others, and its ports open?");
+                         "ranks cannot connect to rank 0 over TCP to detect failures; check that "
+                         "its host name resolves on the others and its ports are open");
     return SNUG_OK;
 }
 
@@ -342,7 +343,7 @@ enum snug_status watch_open(struct comm *comm, struct watch **out, struct snug_e
         if (pipe(w->wake) == 0)
             start_thread(w);
         if (!w->has_thread)
-            status = snug_fail(err, SNUG_NO_MEMORY, "the system gives no thread for the watch");
+            status = snug_fail(err, SNUG_NO_MEMORY, "cannot start the thread that watches ranks");
     }
     if (status != SNUG_OK) {
         watch_close(w);
@@ -375,7 +376,7 @@ void watch_close(struct watch *w)
     free(w);
 }
 
-/* ---- asking and telling ---------------------------------------------------------------------- */
+/* ---- checks and claims ----------------------------------------------------------------------- */
 
 enum snug_status watch_check(struct watch *w, struct snug_error *err)
 {
@@ -383,7 +384,7 @@ enum snug_status watch_check(struct watch *w, struct snug_error *err)
         return SNUG_OK;
     pthread_mutex_lock(&w->mutex);
     enum snug_status status =
-        snug_fail(err, w->says_it ? SNUG_IO_ERROR : SNUG_PEER_FAILED, "%s", w->text);
+        snug_fail(err, w->must_report ? SNUG_IO_ERROR : SNUG_PEER_FAILED, "%s", w->text);
     pthread_mutex_unlock(&w->mutex);
     return status;
 }
@@ -401,14 +402,14 @@ static void wait_for_verdict(struct watch *w)
 bool watch_claim(struct watch *w, const char *message)
 {
     pthread_mutex_lock(&w->mutex);
-    bool is_mine = !atomic_load(&w->is_lost) || w->says_it;
-    if (is_mine && !w->says_it && w->rank == 0) {
-        tell_all(w, 0, message);
+    bool is_mine = !atomic_load(&w->is_lost) || w->must_report;
+    if (is_mine && !w->must_report && w->rank == 0) {
+        send_to_all(w, 0, message);
         note_lost(w, true, message);
-    } else if (is_mine && !w->says_it) {
+    } else if (is_mine && !w->must_report) {
         send_frame(w->peers[0], FRAME_CLAIM, w->rank, message);
         wait_for_verdict(w);
-        is_mine = w->may_claim || !w->verdict; /* no answer: better said twice than not at all */
+        is_mine = w->may_claim || !w->verdict; /* no answer: better reported twice than never */
         note_lost(w, is_mine, message);
     }
     pthread_mutex_unlock(&w->mutex);

@@ -1,10 +1,10 @@
 /*
- * watch.h -- who of the ranks is still there.
+ * watch.h -- detect ranks that have failed or died.
  *
- * A rank that waits for a message of a process that was killed waits for ever, unless the launcher
- * notices.  So every rank keeps a connection to rank 0 beside the library of messages, on which nothing
- * is said until something is wrong: when a process dies the system closes its end, and rank 0 tells the
- * others.  The same connections carry the message of a rank that failed.
+ * A rank that waits for a message from a killed process waits forever, unless the launcher notices.
+ * So every rank keeps a TCP connection to rank 0, separate from MPI, which is silent until
+ * something goes wrong.  When a process dies, the system closes its end, and rank 0 informs the
+ * others.  The same connections carry the error message of a rank that failed.
  */
 #ifndef SNUG_COMM_WATCH_H
 #define SNUG_COMM_WATCH_H
@@ -13,14 +13,15 @@
 
 struct watch;
 
-/* All ranks come to it; the address travels over comm. */
+/* Collective; rank 0's address is broadcast over comm. */
 enum snug_status watch_open(struct comm *comm, struct watch **watch, struct snug_error *err);
-/* Says goodbye, so that nobody takes the end of this process for a death. */
+/* Sends a goodbye first, so that the exit of this process does not count as a death. */
 void watch_close(struct watch *watch);
 
-/* SNUG_OK, or what was found out: SNUG_IO_ERROR on the rank that has to say it, else SNUG_PEER_FAILED. */
+/* SNUG_OK while all ranks are alive.  Otherwise SNUG_IO_ERROR on the rank that must report it, and
+ * SNUG_PEER_FAILED on the others. */
 enum snug_status watch_check(struct watch *watch, struct snug_error *err);
-/* Is this rank, which failed, the one that has to say so?  Tells the others. */
+/* Called by a rank that failed: informs the others.  True if this rank must report its error. */
 bool watch_claim(struct watch *watch, const char *message);
 
 #endif

@@ -1,15 +1,16 @@
 /*
- * advice.c -- what would need less memory, in the order of what it changes for the user.
+ * advice.c -- suggest recipes that need less memory, ordered by how much they change the result.
  *
- * Micro-batches, checkpointing, ZeRO, updates in the backward pass and offload cost time and leave the
- * result as it is; micro-batches, and ZeRO with several of them, add up gradients in another order, so
- * theirs is the same up to rounding.  Fewer bits change rounding.  Another optimizer or LoRA changes
- * what is learned, so they come last.  So do micro-batches where a norm is over the batch (each has
- * statistics of its own) and with dropout (each has masks of its own).
+ * Smaller micro-batches, checkpointing, ZeRO, in-backward updates and offload cost time and keep
+ * the result.  Micro-batches, and ZeRO combined with them, sum gradients in another order, so their
+ * result is the same up to rounding.  Fewer bits change rounding.  Another optimizer or LoRA
+ * changes training, so they come last.  Micro-batches also change training where the model has
+ * batch norm (statistics are per micro-batch) or dropout (masks are per micro-batch).
  *
- * Only what acts on a large share of the bytes is looked at, so that a plan with its advice takes a few
- * plans' time.  A budget has more candidates: what cannot fit is found by the lower bound of its plan, which
- * takes a fraction of the time, and what is said to fit is planned in full.
+ * `snug plan` tries only flags that act on a large share of the bytes, so a plan with its advice
+ * costs a few plans.  The search for a recipe within a budget tries more candidates.  It rejects
+ * them by the lower bound of their plan, which takes a fraction of the time, and plans in full only
+ * those whose bound fits.
  */
 #include "compile/advice.h"
 
@@ -31,10 +32,10 @@ struct candidates {
     const struct compiled_step *compiled;
     struct candidate list[CANDIDATES_MOST];
     int n;
-    bool no_memory; /* so that the list may lack what belongs in it */
+    bool no_memory; /* a candidate could not be planned, so the list may be incomplete */
 };
 
-/* Fails where there is no such plan, and where there is no memory to make it. */
+/* Plans a recipe.  Fails if it cannot be planned, or if there is no memory to plan it. */
 static enum snug_status price(const struct snug_model *model, const struct snug_recipe *recipe,
                               bool estimate, struct priced_recipe *priced)
 {
@@ -54,7 +55,7 @@ static int64_t own_batch(const struct compiled_step *s)
     return s->batch / s->n_ranks;
 }
 
-/* The largest divisor of a rank's batch that is at most `most` and less than micro_batch; 0: none. */
+/* The largest divisor of a rank's batch that is <= most and < micro_batch, or 0. */
 static int64_t smaller_micro_batch(int64_t batch, int64_t micro_batch, int64_t most)
 {
     for (int64_t m = most < micro_batch ? most : micro_batch - 1; m >= 1; m--)
@@ -63,7 +64,7 @@ static int64_t smaller_micro_batch(int64_t batch, int64_t micro_batch, int64_t m
     return 0;
 }
 
-/* Statistics of a batch norm and masks of dropout are those of a micro-batch. */
+/* Batch norm statistics and dropout masks are computed per micro-batch. */
 static bool splits_change_learning(const struct compiled_step *s)
 {
     for (int i = 0; i < s->prog.n_ops; i++)
@@ -73,8 +74,8 @@ static bool splits_change_learning(const struct compiled_step *s)
     return false;
 }
 
-/* Does `to` add up gradients in another order?  ZeRO 2 and 3 do with several micro-batches, and
- * NCCL chooses its own order. */
+/* Does `to` sum gradients in another order?  ZeRO 2 and 3 do with several micro-batches, and NCCL
+ * chooses its own order. */
 static bool reorders_sums(const struct compiled_step *s, const struct snug_recipe *from,
                           const struct snug_recipe *to)
 {
@@ -85,9 +86,9 @@ static bool reorders_sums(const struct compiled_step *s, const struct snug_recip
 
 const char *advice_change_words(const struct priced_recipe *priced)
 {
-    static const char *const words[] = {[ADVICE_nothing] = "the same result",
-                                        [ADVICE_rounding] = "other rounding",
-                                        [ADVICE_learning] = "other learning"};
+    static const char *const words[] = {[ADVICE_nothing] = "same result",
+                                        [ADVICE_rounding] = "changes rounding",
+                                        [ADVICE_learning] = "changes training"};
     return priced->changes == ADVICE_nothing && priced->reorders_sums ? "same up to rounding"
                                                                       : words[priced->changes];
 }
@@ -99,7 +100,7 @@ static bool needs_less(const struct priced_recipe *priced, int64_t than_bytes)
     return priced->total_bytes < than_bytes - than_bytes / 50;
 }
 
-/* Adds the recipe with `flags` set, if there is such a plan and it needs a fiftieth less. */
+/* Adds the recipe with `flags` set, if it can be planned and needs at least 2% less. */
 static void consider(struct candidates *c, enum advice_changes changes, const char *flags)
 {
     if (c->n == CANDIDATES_MOST)
@@ -137,7 +138,7 @@ static void consider_activations(struct candidates *c)
         consider(c, ADVICE_nothing, "--checkpoint every:1");
 }
 
-/* Of what is larger: offload takes the longest to plan. */
+/* Only for the larger of states and activations: offload takes the longest to plan. */
 static void consider_offload(struct candidates *c)
 {
     const int64_t *at_peak = c->compiled->plan.at_peak;
@@ -193,7 +194,7 @@ int advice_list(const struct snug_model *model, const struct snug_recipe *recipe
     struct candidates c = {.model = model, .recipe = recipe, .compiled = s};
     int n = 0, n_alike = 0;
     if (recipe->checkpoint == CHECKPOINT_auto)
-        return 0; /* every one of them fills the same budget */
+        return 0; /* auto fills the budget whatever the other flags are */
     if (s->prog.loss != TENSOR_NONE)
         consider_activations(&c);
     consider_states(&c);
@@ -218,13 +219,13 @@ int advice_list(const struct snug_model *model, const struct snug_recipe *recipe
 
 struct nearest {
     const struct snug_model *model;
-    const struct snug_recipe *recipe; /* that is too large */
+    const struct snug_recipe *recipe; /* the user's, which does not fit */
     const struct compiled_step *compiled;
     int64_t limit_bytes;
-    bool may_split;              /* the batch, in micro-batches */
-    enum advice_changes changes; /* of what is tried */
-    struct snug_recipe smallest; /* of those that do not fit, by its lower bound */
-    int64_t smallest_bytes;      /* INT64_MAX: there is none */
+    bool may_split;              /* may use smaller micro-batches */
+    enum advice_changes changes; /* what the recipes tried now change */
+    struct snug_recipe smallest; /* the smallest so far, by its lower bound */
+    int64_t smallest_bytes;      /* INT64_MAX if none was planned */
     struct priced_recipe *found;
 };
 
@@ -236,7 +237,8 @@ static void add_flag(char flags[192], const char *key, const char *value)
     snprintf(flags + length, 192 - length, "%s--%s %s", length > 0 ? " " : "", key, value);
 }
 
-/* What is to be typed for `other`, and what of the recipe must go for it.  False: no memory. */
+/* Writes the flags that turn the user's recipe into `other`, and the user's flags that they
+ * replace.  False if out of memory. */
 static bool write_flags(const struct nearest *n, const struct snug_recipe *other,
                         struct priced_recipe *priced)
 {
@@ -260,7 +262,7 @@ static bool write_flags(const struct nearest *n, const struct snug_recipe *other
     return ok;
 }
 
-/* By the lower bound first, which takes a fraction of the time. */
+/* Checks the lower bound first, which takes a fraction of the time of a full plan. */
 static enum verdict weigh(struct nearest *n, const struct snug_recipe *other,
                           struct priced_recipe *priced)
 {
@@ -280,7 +282,7 @@ static enum verdict weigh(struct nearest *n, const struct snug_recipe *other,
     return priced_needed(priced) <= n->limit_bytes ? FITS : TOO_LARGE;
 }
 
-/* From the micro-batch of the compiled step downwards. */
+/* Tries the micro-batch of the compiled step, then smaller ones if may_split, until one fits. */
 static enum verdict try_micro_batches(struct nearest *n, const struct snug_recipe *recipe,
                                       struct priced_recipe *priced)
 {
@@ -298,8 +300,8 @@ static enum verdict try_micro_batches(struct nearest *n, const struct snug_recip
     return best;
 }
 
-/* The fastest of what fits with one of the flags, or with smaller micro-batches if they are asked
- * for; of equals the first.  Times are estimates: half a percent is no difference. */
+/* Takes the fastest recipe that fits with one of the flags, or with smaller micro-batches if
+ * micro_batches is set.  Times are estimates, so a later flag must be faster by half a percent. */
 static bool try_single_flags(struct nearest *n, bool micro_batches, const char *const *flags,
                              int n_flags)
 {
@@ -330,7 +332,7 @@ static bool can_shard(const struct nearest *n, int zero)
            n->recipe->zero < zero;
 }
 
-/* That leave the result as it is, and can go together. */
+/* Flags that keep the result and can be combined. */
 static int list_steps(const struct nearest *n, const char *steps[STEPS_MOST])
 {
     int n_steps = 0;
@@ -343,8 +345,8 @@ static int list_steps(const struct nearest *n, const char *steps[STEPS_MOST])
     return n_steps;
 }
 
-/* The other flags of a plan's advice, each alone: a backward half that may run twice, and traffic
- * with ranks or the disk all through the step. */
+/* The other flags that keep the result.  They are only tried alone: in-backward may run the
+ * backward half twice, ZeRO 3 and activation offload move data all through the step. */
 static int list_other_flags(const struct nearest *n, const char *flags[STEPS_MOST])
 {
     int n_flags = 0;
@@ -357,7 +359,7 @@ static int list_other_flags(const struct nearest *n, const char *flags[STEPS_MOS
     return n_flags;
 }
 
-/* The recipe with one step after the other; a step that cannot be planned is left out again. */
+/* Adds the combinable flags one after another, leaving out those that cannot be planned. */
 static bool try_together(struct nearest *n, const struct snug_recipe *recipe)
 {
     const char *steps[STEPS_MOST];
@@ -379,7 +381,7 @@ static bool try_together(struct nearest *n, const struct snug_recipe *recipe)
     return false;
 }
 
-/* Of one kind of change: single flags first. */
+/* Recipes that keep the result: single flags first, then combinations. */
 static bool try_same_result(struct nearest *n)
 {
     const char *steps[STEPS_MOST], *others[STEPS_MOST];

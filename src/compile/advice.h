@@ -1,31 +1,31 @@
 /*
- * advice.h -- recipes that need less memory than the one that was asked for, priced by planning them.
+ * advice.h -- suggest recipes that need less memory than the given one; each suggestion is planned.
  */
 #ifndef SNUG_COMPILE_ADVICE_H
 #define SNUG_COMPILE_ADVICE_H
 
 #include "compile/compile.h"
 
-/* What a recipe changes for whoever trains with it, the mildest first. */
+/* What a suggestion changes in the training result, mildest first. */
 enum advice_changes { ADVICE_nothing, ADVICE_rounding, ADVICE_learning };
 
 struct priced_recipe {
-    char flags[192];    /* what to type: "--micro-batch 4" */
-    char replaced[192]; /* of what was typed, what these stand for: "--micro-batch 8", or "" */
+    char flags[192];    /* flags to add: "--micro-batch 4" */
+    char replaced[192]; /* the user's flags that they replace: "--micro-batch 8", or "" */
     enum advice_changes changes;
-    bool reorders_sums; /* so that even a result that is the same is so up to rounding */
+    bool reorders_sums; /* gradients are summed in another order: same up to rounding */
     int64_t total_bytes, runtime_bytes;
     double step_seconds;
 };
 
-/* The same plan with one flag changed, where that needs noticeably less.  Those that change nothing in the
- * result come first, then those that change rounding, last those that change what is learned; of the like,
- * the smallest first.  Returns how many there are; -1: no memory to plan them. */
+/* Lists recipes that change one flag and need noticeably less memory.  Order: same result, then
+ * different rounding, then different training; within each group the smallest first.  Returns the
+ * number of entries, or -1 if there is no memory to plan them. */
 enum { ADVICE_MOST = 4 };
 int advice_list(const struct snug_model *model, const struct snug_recipe *recipe,
                 const struct compiled_step *compiled, struct priced_recipe out[ADVICE_MOST]);
 
-/* "the same result" */
+/* "same result", "changes rounding"... */
 const char *advice_change_words(const struct priced_recipe *priced);
 
 static inline int64_t priced_needed(const struct priced_recipe *priced)
@@ -33,9 +33,9 @@ static inline int64_t priced_needed(const struct priced_recipe *priced)
     return priced->total_bytes + priced->runtime_bytes;
 }
 
-/* The mildest recipe whose plan and runtime are within limit_bytes: true.  One flag is preferred to
- * several, and of single flags the fastest.  False: *found is the smallest that was looked at; its
- * total_bytes are INT64_MAX if there was none. */
+/* Finds the mildest recipe whose plan and runtime fit into limit_bytes.  One flag is preferred to
+ * several; among single flags the fastest wins.  If none fits, returns false and *found is the
+ * smallest recipe that was tried, with total_bytes INT64_MAX if none could be planned. */
 bool advice_find_fitting(const struct snug_model *model, const struct snug_recipe *recipe,
                          const struct compiled_step *compiled, int64_t limit_bytes,
                          struct priced_recipe *found);

@@ -1,16 +1,17 @@
 /*
- * auto_checkpoint.c -- --checkpoint auto: from an estimate of the room to a plan that fits.
+ * auto_checkpoint.c -- --checkpoint auto: find the least recomputation whose plan fits --memory.
  *
- * The pass finds the least work for a given room, but it counts blocks and knows neither fused ops nor
- * placement.  The plan is the truth.  So the room is searched for: the largest whose real plan fits the
- * budget.  First no limit: what fits needs nothing made twice.  Then the least room: if that does not fit,
- * nothing does.  Between the two, by halves; of an estimate, which is compared with others and then planned
- * in full if it wins, fewer.
+ * The checkpoint pass minimizes recomputation for a given memory limit (room_bytes), but its bytes
+ * are estimates: it counts blocks and knows neither fused ops nor placement.  Only the plan is
+ * exact.  So we search for the largest limit whose plan fits the budget.  First no limit: if that
+ * fits, nothing is recomputed.  Then the lowest limit: if that does not fit, nothing does.  Then
+ * bisection between the two.  An estimate bisects less often: it is only compared with others, and
+ * planned in full if it wins.
  *
- * Where not even the least room fits, the batch goes in more micro-batches, unless the user said how many.
- * What does not fit then is the answer that budget.c refuses.
+ * If not even the lowest limit fits, the batch is split into smaller micro-batches, unless the user
+ * has set --micro-batch.  A plan that still does not fit is returned, and budget.c refuses it.
  *
- * Ranks that share a batch recompute alike: the room is that of the fullest, whichever of them asks.
+ * Ranks that share a batch recompute the same ops: every rank uses the limit of the largest plan.
  */
 #include "compile/compile_internal.h"
 
@@ -21,7 +22,7 @@ static bool fits(const struct compiled_step *s, const struct snug_recipe *recipe
     return s->plan.arena_bytes + compiled_step_runtime_bytes(s) <= recipe->memory;
 }
 
-/* Is a to be preferred? */
+/* Is a preferred to b?  Among plans that fit, less recomputation wins; otherwise fewer bytes. */
 static bool is_better(const struct compiled_step *a, const struct compiled_step *b,
                       const struct snug_recipe *recipe)
 {
@@ -31,7 +32,7 @@ static bool is_better(const struct compiled_step *a, const struct compiled_step 
                            : a->plan.arena_bytes < b->plan.arena_bytes;
 }
 
-/* Plans with that room; *s becomes the better of the two. */
+/* Plans with that limit; *s becomes the better of the two plans. */
 static enum snug_status try_room(struct compile_request *q, int64_t room_bytes,
                                  struct compiled_step *s, bool *does_fit, struct snug_error *err)
 {
@@ -55,7 +56,7 @@ static enum snug_status search(struct compile_request *q, struct compiled_step *
     bool does_fit;
     TRY(try_room(q, low, s, &does_fit, err));
     if (!does_fit) {
-        TRY(try_room(q, 1, s, &does_fit, err)); /* everything recomputed, from the inputs */
+        TRY(try_room(q, 1, s, &does_fit, err)); /* recompute everything from the inputs */
         return SNUG_OK;
     }
     int n_halvings = q->estimate ? N_HALVINGS_ESTIMATE : N_HALVINGS;
@@ -84,8 +85,8 @@ static enum snug_status make_best(struct compile_request *q, struct compiled_ste
     return status;
 }
 
-/* Micro-batches are statistics of their own to a norm over the batch: there they are the user's choice.
- * Who compares estimates goes through micro-batches itself. */
+/* Batch norm computes statistics per micro-batch, so there the split is left to the user.  A caller
+ * that asks for estimates tries micro-batches itself. */
 static bool may_split(const struct compile_request *q, const struct compiled_step *s)
 {
     for (int i = 0; i < s->prog.n_ops; i++)
@@ -103,8 +104,8 @@ static int64_t smaller_divisor(int64_t batch, int64_t micro_batch)
     return m;
 }
 
-/* The plan of one rank, with the room and the micro-batches of *s, in its place. */
-static enum snug_status make_of_rank(const struct compile_request *request, struct compiled_step *s,
+/* Replaces *s by the plan of one rank, with the limit and the micro-batch of *s. */
+static enum snug_status compile_rank(const struct compile_request *request, struct compiled_step *s,
                                      struct snug_error *err)
 {
     struct compile_request q = *request;
@@ -121,7 +122,7 @@ enum snug_status compile_fitting(const struct compile_request *request, struct c
     if (q.recipe->memory <= 0)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
                          "--checkpoint auto needs a memory budget: add --memory 24G");
-    TRY(recipe_check(q.recipe, err)); /* as many stages as divide the ranks */
+    TRY(recipe_check(q.recipe, err)); /* the number of stages divides the number of ranks */
     int n_ranks = q.recipe->ranks > 1 ? (int)q.recipe->ranks : 1;
     int stage = q.rank != NULL ? *q.rank / (n_ranks / recipe_stages(q.recipe)) : 0;
     bool is_one_of_many = q.rank != NULL && n_ranks > recipe_stages(q.recipe);
@@ -140,5 +141,5 @@ enum snug_status compile_fitting(const struct compile_request *request, struct c
             return status;
         *s = smaller;
     }
-    return is_one_of_many ? make_of_rank(request, s, err) : SNUG_OK;
+    return is_one_of_many ? compile_rank(request, s, err) : SNUG_OK;
 }

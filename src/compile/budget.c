@@ -1,5 +1,5 @@
 /*
- * budget.c -- plans against a budget; who is refused hears what would fit.
+ * budget.c -- check a plan against a memory budget; a refusal names a recipe that would fit.
  */
 #include "compile/budget.h"
 
@@ -44,7 +44,8 @@ enum snug_status budget_check(const struct snug_model *model, const struct snug_
     const char *instead = found.replaced[0] != '\0' ? " instead of " : "";
     if (fits)
         return snug_fail(err, SNUG_OVER_BUDGET,
-                         "%s needs %s and %s of runtime, over %s of %s; this fits: %s%s%s (%s, %s)",
+                         "%s needs %s plus %s for the runtime, over %s of %s; this fits: %s%s%s "
+                         "(%s, %s)",
                          model->name, planned, runtime, limit_name, limit, found.flags, instead,
                          found.replaced, text_size(found.total_bytes, other),
                          advice_change_words(&found));
@@ -52,14 +53,15 @@ enum snug_status budget_check(const struct snug_model *model, const struct snug_
         return snug_fail(err, SNUG_OVER_BUDGET, "%s needs %s, over %s of %s", model->name, planned,
                          limit_name, limit);
     return snug_fail(err, SNUG_OVER_BUDGET,
-                     "%s needs %s and %s of runtime, over %s of %s; %s%s%s%s it needs %s in all; "
-                     "snug fit tries more",
+                     "%s needs %s plus %s for the runtime, over %s of %s; %s%s%s needs %s in all, "
+                     "the least that was found: try snug fit",
                      model->name, planned, runtime, limit_name, limit,
-                     found.flags[0] != '\0' ? "with " : "as it is", found.flags, instead,
-                     found.replaced, budget_size(priced_needed(&found), other));
+                     found.flags[0] != '\0' ? found.flags : "this recipe", instead, found.replaced,
+                     budget_size(priced_needed(&found), other));
 }
 
-/* --memory, or all the memory there is if that is less.  What a GPU has is found when the arena is made. */
+/* --memory, or the machine's memory if that is less.  A GPU's memory is only known when the arena
+ * is allocated. */
 static int64_t limit_of_run(const struct snug_recipe *recipe, const char **name)
 {
     int64_t machine = recipe->device == DEVICE_cuda ? INT64_MAX : machine_bytes();
@@ -86,6 +88,7 @@ enum snug_status budget_check_forward(const struct compiled_step *compiled,
     int64_t needed_bytes = compiled->plan.arena_bytes + compiled_step_runtime_bytes(compiled);
     if (needed_bytes <= limit_bytes)
         return SNUG_OK;
-    return snug_fail(err, SNUG_OVER_BUDGET, "%s needs %s with its runtime, over %s of %s", name,
-                     text_size(needed_bytes, needed), limit_name, text_size(limit_bytes, limit));
+    return snug_fail(err, SNUG_OVER_BUDGET, "%s needs %s including the runtime, over %s of %s",
+                     name, text_size(needed_bytes, needed), limit_name,
+                     text_size(limit_bytes, limit));
 }

@@ -6,24 +6,24 @@
 
 #include "compile/compile.h"
 
-/* "the budget", or where it comes from if it was not given. */
+/* "the budget" if the user gave --memory, else where the limit comes from: "the GPU's memory". */
 const char *budget_name(const struct snug_recipe *recipe);
 
-/* Rounded up to a tenth of a GiB, or to a MiB: a budget of so much is enough. */
+/* A size rounded up to 0.1 GiB, or to 1 MiB, so that a budget of the printed size is enough. */
 const char *budget_size(int64_t bytes, char out[TEXT_SIZE_MAX]);
 
-/* The plan and the runtime beside it against `limit_bytes`, called `limit_name` in the message
- * ("the budget", "this machine's memory").  Over it: SNUG_OVER_BUDGET, and the mildest recipe that
- * fits (advice.h), or else the smallest. */
+/* Compares the plan plus the runtime with `limit_bytes`, called `limit_name` in the message ("the
+ * budget", "this machine's memory").  If it is over, fails with SNUG_OVER_BUDGET and suggests the
+ * mildest recipe that fits (advice.h), or the smallest one. */
 enum snug_status budget_check(const struct snug_model *model, const struct snug_recipe *recipe,
                               const struct compiled_step *compiled, int64_t limit_bytes,
                               const char *limit_name, struct snug_error *err);
 
-/* For a run on this machine: against --memory, or against all the memory there is. */
+/* For a run on this machine: the limit is --memory, or the machine's memory if that is less. */
 enum snug_status budget_check_run(const struct snug_model *model, const struct snug_recipe *recipe,
                                   const struct compiled_step *compiled, struct snug_error *err);
 
-/* The same for a forward-only compiled step, which has no smaller neighbours to offer. */
+/* The same for a forward-only compiled step; the message suggests no other recipe. */
 enum snug_status budget_check_forward(const struct compiled_step *compiled,
                                       const struct snug_recipe *recipe, const char *name,
                                       struct snug_error *err);

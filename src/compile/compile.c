@@ -1,13 +1,18 @@
 /*
- * compile.c -- the compiler of a step: a model and a recipe in, a program with its plan out.
+ * compile.c -- the driver of the compiler: which rank to compile, and how often.
  *
- *     compile_step        the entry: of the rank that was asked for, or of the one that holds most
- *       of each stage     of a pipeline, where none was asked for
- *       compile_fitting   auto_checkpoint.c: --checkpoint auto tries rooms and micro-batches until a plan fits
- *       compile_fullest   of each kind of rank, the one whose plan has most bytes
- *       compile_once      one rank: its program (lower.c: model -> passes), then its plan
+ * A run compiles the step of its own rank.  `snug plan` names no rank: it wants the rank with the
+ * largest plan, so several ranks are compiled and the largest plan is returned.  From top to
+ * bottom:
  *
- * Each calls the ones below it, never one above.
+ *     compile_step            entry point
+ *       compile_largest_stage   no rank requested and a pipeline: compile every stage
+ *       compile_stage           one stage
+ *         compile_fitting       --checkpoint auto: search for a plan that fits (auto_checkpoint.c)
+ *           compile_fullest     no rank requested: compile one rank of each kind
+ *             compile_once      one rank: lower.c builds its program, plan_step plans it
+ *
+ * Each function calls those below it, never one above.
  */
 #include "compile/compile.h"
 
@@ -36,10 +41,11 @@ static enum snug_status plan_step(const struct compile_request *q, struct compil
     return SNUG_OK;
 }
 
-/* Evaluating at averages of the weights, a sample at a time, and saving them take place in the arena of
- * the run: it is made so large.  Mostly it is already, by the gradients. */
-static enum snug_status make_room_for_averages(const struct compile_request *q,
-                                               struct compiled_step *s, struct snug_error *err)
+/* Evaluating with averaged weights (one sample at a time) and saving the averages both run in the
+ * arena of the run.  This grows the arena to fit them; the gradients usually make it large
+ * enough. */
+static enum snug_status reserve_averages(const struct compile_request *q, struct compiled_step *s,
+                                         struct snug_error *err)
 {
     for (int only = 0; only < 2; only++) { /* evaluating, saving */
         struct compiled_step beside;
@@ -72,16 +78,16 @@ enum snug_status compile_once(const struct compile_request *q, struct compiled_s
     enum snug_status status = plan_step(q, s, err);
     bool averages = q->train && !q->estimate && q->recipe->optimizer->average != AVERAGE_none;
     if (status == SNUG_OK && averages && s->prog.loss != TENSOR_NONE)
-        status = make_room_for_averages(q, s, err);
+        status = reserve_averages(q, s, err);
     if (status != SNUG_OK)
         compiled_step_free(s);
     return status;
 }
 
-/* Makes the compiled step of a rank if it has more bytes than *s, in its place; else *s stays.  There are no
- * averages to make room for: the pass shard refuses them. */
-static enum snug_status make_if_fuller(const struct compile_request *q, struct compiled_step *s,
-                                       struct snug_error *err)
+/* Compiles a rank and replaces *s by it if its plan is larger.  Averages need no memory here: the
+ * shard pass refuses them. */
+static enum snug_status replace_if_larger(const struct compile_request *q, struct compiled_step *s,
+                                          struct snug_error *err)
 {
     struct compiled_step other;
     bool is_smaller = false;
@@ -112,22 +118,22 @@ enum snug_status compile_fullest(const struct compile_request *q, struct compile
         struct compile_request one = *q;
         one.rank = &rank;
         if (kinds[i] != made)
-            status = make_if_fuller(&one, s, err);
+            status = replace_if_larger(&one, s, err);
     }
     if (status != SNUG_OK)
         compiled_step_free(s);
     return status;
 }
 
-static enum snug_status make_of_stage(const struct compile_request *q, struct compiled_step *s,
+static enum snug_status compile_stage(const struct compile_request *q, struct compiled_step *s,
                                       struct snug_error *err)
 {
     bool fits_itself = q->train && q->recipe->checkpoint == CHECKPOINT_auto;
     return fits_itself ? compile_fitting(q, s, err) : compile_fullest(q, s, err);
 }
 
-/* Of the stage whose ranks hold most. */
-static enum snug_status make_of_fullest_stage(const struct compile_request *q,
+/* Compiles every stage and returns the one with the largest plan. */
+static enum snug_status compile_largest_stage(const struct compile_request *q,
                                               struct compiled_step *s, struct snug_error *err)
 {
     *s = (struct compiled_step){0};
@@ -136,7 +142,7 @@ static enum snug_status make_of_fullest_stage(const struct compile_request *q,
         struct compiled_step other;
         struct compile_request one = *q;
         one.stage = &stage;
-        enum snug_status status = make_of_stage(&one, &other, err);
+        enum snug_status status = compile_stage(&one, &other, err);
         if (status == SNUG_OK && stage > 0 && other.plan.arena_bytes <= s->plan.arena_bytes) {
             compiled_step_free(&other);
             continue;
@@ -154,5 +160,5 @@ enum snug_status compile_step(const struct compile_request *q, struct compiled_s
 {
     bool is_any = q->rank == NULL && q->stage == NULL && q->over == NULL;
     bool any_stage = q->train && is_any && recipe_stages(q->recipe) > 1;
-    return any_stage ? make_of_fullest_stage(q, s, err) : make_of_stage(q, s, err);
+    return any_stage ? compile_largest_stage(q, s, err) : compile_stage(q, s, err);
 }

@@ -1,5 +1,5 @@
 /*
- * compiled_step.c -- questions to a compiled step: its ledger, its words, what its parts are.
+ * compiled_step.c -- accessors of a compiled step: ledger, kernel list, one-line description.
  */
 #include "compile/compile.h"
 
@@ -110,7 +110,7 @@ static int wider_number(int width, int64_t number)
     return wider(width, digits);
 }
 
-/* The result is last: a long name moves nothing. */
+/* The result is the last column, so long names do not break the alignment. */
 void compiled_step_kernels(const struct compiled_step *s, struct text *out)
 {
     const struct program *prog = &s->prog;
@@ -151,7 +151,7 @@ void compiled_step_describe(const struct compiled_step *s, const struct snug_rec
                  (long long)(s->batch / s->micro_batch / s->n_ranks));
     text_add(out, ", %s, %s", recipe_precision_name(recipe), recipe->optimizer->name);
     if (recipe->state_bits != 0 && recipe->state_bits != 32)
-        text_add(out, " with states of %d bits", recipe->state_bits);
+        text_add(out, " with %d-bit states", recipe->state_bits);
     if (recipe->no_master && recipe->precision != DTYPE_f32)
         text_add(out, ", no master");
     if (recipe->in_backward)
@@ -163,9 +163,9 @@ void compiled_step_describe(const struct compiled_step *s, const struct snug_rec
     if (recipe->lora > 0)
         text_add(out, ", lora %lld on %s", (long long)recipe->lora, recipe_lora_on_name(recipe));
     if (recipe->lora_base != 0)
-        text_add(out, " beside %d bits", recipe->lora_base);
+        text_add(out, " over a %d-bit base", recipe->lora_base);
     if (recipe->dropout == DROPOUT_FROM_CONFIG)
-        text_add(out, ", dropout of config.json");
+        text_add(out, ", dropout from config.json");
     else if (recipe->dropout > 0)
         text_add(out, ", dropout %g", recipe->dropout);
     if (recipe->label_smoothing > 0)

@@ -1,15 +1,16 @@
 /*
- * device_rates.c -- devices that a plan can be timed for without having them.
+ * device_rates.c -- rates of devices that need not be present: plan for an A100 on a laptop.
  *
- * The figures of the cards are the vendors' peaks for dense matmuls and for memory; what a training
- * step gets of them is assumed, the same for all.  docs/time-model.md has the table and its sources.
+ * The figures of the cards are the vendors' peaks for dense matmuls and for memory.  A training
+ * step is assumed to reach the same share of the peak on all cards.  docs/time-model.md has the
+ * table and its sources.
  */
 #include "compile/device_rates.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Of a core with 256-bit multiply-adds, and of two channels of memory. */
+/* One core with 256-bit FMA, and two memory channels. */
 static const double cpu_flops_per_thread = 80e9;
 static const double cpu_bytes_per_s = 24e9;
 
@@ -17,9 +18,10 @@ static const double gemm_share = 0.72, memory_share = 0.8, bus_share = 0.8;
 static const double card_half_size = 128, cpu_half_size = 16;
 static const double card_launch_seconds = 4e-6, cpu_launch_seconds = 2e-6;
 
-/* What is below those shares on an H200, op by op (bench/results/cuda-2026-11.md), assumed of all
- * cards: a time is a * work + b over micro-batches of 2, 4 and 16; b is said in launches.  An update's
- * variant is its state bits (0: 32), and 100 more with stochastic rounding. */
+/* Ops that stay below those shares on an H200 (bench/results/cuda-2026-11.md), assumed to do so on
+ * all cards.  A time is a * work + b, fitted over micro-batches of 2, 4 and 16; b is given in
+ * kernel launches.  The variant of an update is its state bits (0: 32), plus 100 with stochastic
+ * rounding. */
 static const struct op_share card_shares[] = {
     {OP_attention, 0, 0.45, 2}, {OP_attention_grad, 0, 0.31, 6}, {OP_layernorm_grad, 0, 0.95, 7},
     {OP_update, 0, 0.76, 1},    {OP_update, 100, 0.44, 1},       {OP_update, 8, 0.19, 1},
@@ -34,8 +36,8 @@ static const double file_bytes_per_s = 3e9; /* past the page cache: docs/offload
 
 static const struct card {
     const char *name;
-    double f32, bf16, f16, bytes; /* a second, at most */
-    double host_bytes;            /* of pinned memory, each way while both are used */
+    double f32, bf16, f16, bytes; /* peak flops and bytes per second */
+    double host_bytes;            /* to and from pinned memory, each way with both in use */
     double memory_gib;
 } cards[N_TARGETS] = {
     [TARGET_v100] = {"V100 32G", 15.7e12, 15.7e12, 125e12, 900e9, 10e9, 31.5},
@@ -70,7 +72,7 @@ static struct device_rates rates_of_card(const struct card *card)
                                  .pool_is_duplex = true};
 }
 
-/* What a link carries in each direction, and what a message costs before its first byte: assumed. */
+/* Assumed bits per second in each direction, and latency of a message. */
 static const double link_share = 0.8;
 static const struct link {
     double bits, message_seconds;

@@ -1,11 +1,12 @@
 /*
- * device_rates_file.c -- the rates of machines, kept from one run to the next.
+ * device_rates_file.c -- measured device rates on disk.
  *
  *     {"machines": {"AMD EPYC, v4, 2 threads": {"flops": .., "bytes": ..,
- *       "curves": [{"op": "linear", "type": "bf16", "variant": 0, "points": [[size, rate], ..]}, ..]}}}
+ *       "curves": [{"op": "linear", "type": "bf16", "variant": 0,
+ *                   "points": [[size, rate], ..]}, ..]}}}
  *
- * A file that is missing, damaged or of another version counts as none: the estimates get coarser,
- * and measuring again writes it anew.
+ * A file that is missing, damaged or of another version is treated as empty: estimates get coarser,
+ * and the next measurement rewrites it.
  */
 #include "compile/device_rates.h"
 
@@ -28,8 +29,8 @@ static char *file_in(const char *folder)
 static void add_cpu_name(struct text *out)
 {
     char lines[4096]; /* of the first core */
-    bool is_there = fd_read_start("/proc/cpuinfo", lines, sizeof lines);
-    const char *line = is_there ? strstr(lines, "\nmodel name") : NULL;
+    bool is_readable = fd_read_start("/proc/cpuinfo", lines, sizeof lines);
+    const char *line = is_readable ? strstr(lines, "\nmodel name") : NULL;
     const char *value = line == NULL ? NULL : strstr(line, ": ");
     if (value != NULL)
         text_add(out, "%.*s", (int)strcspn(value + 2, "\n"), value + 2);
@@ -37,7 +38,7 @@ static void add_cpu_name(struct text *out)
         text_add(out, "CPU");
 }
 
-/* "AMD EPYC, v4, 2 threads".  The caller's. */
+/* "AMD EPYC, v4, 2 threads", for the caller to free. */
 static char *machine_name(int threads)
 {
     struct text name = {0};
@@ -108,10 +109,11 @@ static enum snug_status read_file(const char *path, json_t **all, struct snug_er
     else if (status != SNUG_OK)
         return snug_fail(err, status, "%s", why.message);
     return *all != NULL ? SNUG_OK
-                        : snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to read it", path);
+                        : snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory while reading", path);
 }
 
-/* Where the rates are, and what this machine is called there.  *path is NULL where there is no home. */
+/* The path of the file and the key of this machine in it.  *path is NULL if there is no home
+ * folder. */
 static enum snug_status find_file(int threads, char **folder, char **path, char **name,
                                   struct snug_error *err)
 {
@@ -123,7 +125,8 @@ static enum snug_status find_file(int threads, char **folder, char **path, char 
     *name = machine_name(threads);
     return *path != NULL && *name != NULL
                ? SNUG_OK
-               : snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to look for rates", *folder);
+               : snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory while looking for rates",
+                           *folder);
 }
 
 enum snug_status rates_load(int threads, struct machine_rates *rates, bool *found,
@@ -189,7 +192,8 @@ enum snug_status rates_save(int threads, const struct machine_rates *rates, char
     char *folder, *name;
     enum snug_status status = find_file(threads, &folder, path, &name, err);
     if (status == SNUG_OK && *path == NULL)
-        status = snug_fail(err, SNUG_IO_ERROR, "rates: neither XDG_CACHE_HOME nor HOME is set");
+        status = snug_fail(err, SNUG_IO_ERROR,
+                           "cannot save the measured rates: set XDG_CACHE_HOME or HOME");
     if (status == SNUG_OK)
         status = cache_make_folder(folder, err);
     if (status == SNUG_OK)

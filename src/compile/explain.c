@@ -1,12 +1,12 @@
 /*
- * explain.c -- lines for who compares a plan with a formula.
+ * explain.c -- remarks for users who compare a plan with a formula.
  *
- *     gradients    the textbook adds all of them to the peak; here the peak comes before most are made
- *     activations  12 x hidden a token and layer (the ZeRO paper) counts less than backward reads
- *     checkpoint   sqrt(n) is for layers that cost one number each; a transformer's inner activations
- *                  outweigh what is kept at a layer's border, so that every layer is smaller
+ *     gradients    textbooks add all gradients to the peak; here the peak comes before most exist
+ *     activations  the ZeRO paper's 12 x hidden per token and layer is less than backward reads
+ *     checkpoint   sqrt(n) segments assume that a layer saves as much inside as at its border; a
+ *                  transformer layer saves far more inside, so every:1 needs less memory
  *
- * Each is computed from the plan, and said only where the difference is large enough to be seen.
+ * Each remark is computed from the plan and shown only if the difference is large enough to notice.
  */
 #include "compile/explain.h"
 
@@ -20,7 +20,7 @@ static bool is_far_below(int64_t bytes, int64_t all)
     return bytes < all - all / 4;
 }
 
-/* Of all gradients of weights, whether they are alive or not. */
+/* The sum over all weight gradients, whether they are alive at the same time or not. */
 static int64_t all_gradient_bytes(const struct compiled_step *s)
 {
     int64_t bytes = 0;
@@ -31,7 +31,7 @@ static int64_t all_gradient_bytes(const struct compiled_step *s)
     return bytes;
 }
 
-/* The most bytes of gradients that are alive at once, and the op; -1: out of memory. */
+/* The most bytes of gradients that are alive at once, and at which op; -1 if out of memory. */
 static int64_t most_gradient_bytes(const struct compiled_step *s, int *op)
 {
     struct timeline_point *points = malloc((size_t)s->prog.n_ops * sizeof *points);
@@ -61,15 +61,14 @@ static bool explain_gradients(const struct snug_recipe *recipe, const struct com
     text_size(bytes, all);
     if (is_far_below(most, bytes))
         snprintf(e->words, EXPLAIN_WORDS,
-                 "%s at the peak; all of them, %s, are never alive at once: at most %s, as %s", now,
+                 "%s at the peak; all of them are %s, but at most %s are alive at once: %s", now,
                  all, text_size(most, once),
                  recipe->zero > 1 ? "a rank keeps only its shard" : "each is freed after its use");
     else
-        snprintf(
-            e->words, EXPLAIN_WORDS,
-            "%s at the peak; they grow to %s by op %s, while activations are freed, so the two "
-            "do not add up",
-            now, text_size(most, once), text_count(op, index));
+        snprintf(e->words, EXPLAIN_WORDS,
+                 "%s at the peak; they grow to %s by op %s while activations are freed, so the two "
+                 "peaks do not add up",
+                 now, text_size(most, once), text_count(op, index));
     return true;
 }
 
@@ -94,7 +93,7 @@ static bool explain_activations(const struct snug_model *model, const struct snu
     return true;
 }
 
-/* Fewer, longer segments keep less between them and more inside the one that is recomputed. */
+/* Fewer, longer segments save less between them and more inside the one being recomputed. */
 static bool explain_checkpoint(const struct snug_model *model, const struct snug_recipe *recipe,
                                const struct compiled_step *s, struct explanation *e, bool *failed)
 {
@@ -121,8 +120,8 @@ static bool explain_checkpoint(const struct snug_model *model, const struct snug
     e->about = "checkpoint";
     snprintf(
         e->words, EXPLAIN_WORDS,
-        "every:1 needs %s less (%s): %s recomputes several layers at a time, which outweighs the "
-        "fewer inputs that it saves",
+        "every:1 needs %s less (%s): %s saves fewer layer inputs, but recomputing several layers "
+        "at a time takes more memory than that frees",
         text_size(difference, more), text_size(bytes, total),
         name.data == NULL ? "this" : name.data);
     text_free(&name);

@@ -1,5 +1,5 @@
 /*
- * explain.h -- why a plan is not what a textbook says.
+ * explain.h -- why a plan differs from textbook formulas.
  */
 #ifndef SNUG_COMPILE_EXPLAIN_H
 #define SNUG_COMPILE_EXPLAIN_H
@@ -13,7 +13,7 @@ struct explanation {
     char words[EXPLAIN_WORDS];
 };
 
-/* What is true of this plan, at most EXPLAIN_MOST; returns how many, or -1: out of memory. */
+/* The explanations that apply to this plan.  Returns their number, or -1 if out of memory. */
 int explain_plan(const struct snug_model *model, const struct snug_recipe *recipe,
                  const struct compiled_step *compiled, struct explanation out[EXPLAIN_MOST]);
 

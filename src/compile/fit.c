@@ -1,5 +1,6 @@
 /*
- * fit.c -- the candidates of a fit: what may be changed, what each costs, and the answer in words.
+ * fit.c -- the candidates of a fit: what may be changed, the price of each, and the error if none
+ * fits.
  */
 #include "compile/fit.h"
 
@@ -11,12 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What may be changed; the micro-batch has its values from the batch. */
-static const struct row {
+/* The keys that may be changed.  The values of micro-batch are the divisors of the batch. */
+static const struct axis_info {
     const char *key;
-    bool changes_training; /* not the same weights in the end: asked for by --allow */
+    bool changes_training; /* needs --allow */
     const char *values[8];
-} rows[FIT_N_AXES] = {
+} axis_infos[FIT_N_AXES] = {
     [FIT_MICRO_BATCH] = {"micro-batch", false, {NULL}},
     [FIT_CHECKPOINT] = {"checkpoint", false, {"cheap", "every:1", "auto", "all", NULL}},
     [FIT_UPDATE] = {"update", false, {"in-backward", NULL}},
@@ -28,7 +29,7 @@ static const struct row {
 
 /* ---- what is searched ------------------------------------------------------------------------ */
 
-/* Is `key` one of the names between commas? */
+/* Does the comma-separated list name this key, or "all"? */
 static bool is_allowed(const char *allow, const char *key)
 {
     size_t length = strlen(key);
@@ -47,8 +48,8 @@ static enum snug_status check_allow(const char *allow, struct snug_error *err)
         size_t n = strcspn(at, ",");
         bool known = n == 3 && strncmp(at, "all", 3) == 0;
         for (int i = 0; i < FIT_N_AXES; i++)
-            known = known || (rows[i].changes_training && strlen(rows[i].key) == n &&
-                              strncmp(at, rows[i].key, n) == 0);
+            known = known || (axis_infos[i].changes_training && strlen(axis_infos[i].key) == n &&
+                              strncmp(at, axis_infos[i].key, n) == 0);
         if (!known)
             return snug_fail(err, SNUG_BAD_ARGUMENT,
                              "--allow: \"%.*s\" is not one of state-bits, master, lora, all",
@@ -66,7 +67,7 @@ static void add_value(const struct snug_recipe *recipe, struct fit_axis *axis, c
         snprintf(axis->values[axis->n_values++], FIT_VALUE_TEXT, "%s", value);
 }
 
-/* The first value is what the recipe has already. */
+/* The first value of an axis is the recipe's own. */
 static bool add_own_value(const struct fit *fit, struct fit_axis *axis)
 {
     struct text own = {0};
@@ -82,7 +83,7 @@ static bool add_own_value(const struct fit *fit, struct fit_axis *axis)
     return ok;
 }
 
-/* Of the batch, falling; where there are too many, the smallest. */
+/* The divisors of the batch in descending order; the smallest ones if there are too many. */
 static void add_divisors(const struct fit *fit, struct fit_axis *axis)
 {
     int64_t low[FIT_VALUES_MAX] = {0}, high[FIT_VALUES_MAX] = {0};
@@ -93,7 +94,7 @@ static void add_divisors(const struct fit *fit, struct fit_axis *axis)
         if (n_low < FIT_VALUES_MAX)
             low[n_low++] = d;
         if (d > 1 && d * d < fit->batch)
-            high[n_high++ % FIT_VALUES_MAX] = fit->batch / d; /* falling: the last are kept */
+            high[n_high++ % FIT_VALUES_MAX] = fit->batch / d; /* a ring: the last ones stay */
     }
     int kept = n_high < FIT_VALUES_MAX - 1 - n_low ? n_high : FIT_VALUES_MAX - 1 - n_low;
     for (int i = n_high - (kept > 0 ? kept : 0); i < n_high + n_low; i++) {
@@ -105,22 +106,22 @@ static void add_divisors(const struct fit *fit, struct fit_axis *axis)
     }
 }
 
-/* False: out of memory. */
+/* False if out of memory. */
 static bool add_axis(struct fit *fit, enum fit_axis_id id, const char *allow, bool has_loss)
 {
-    const struct row *row = &rows[id];
+    const struct axis_info *info = &axis_infos[id];
     struct fit_axis *axis = &fit->axes[id];
-    axis->key = row->key;
+    axis->key = info->key;
     if (!add_own_value(fit, axis))
         return false;
-    if (recipe_is_given(&fit->recipe, row->key) ||
-        (row->changes_training && !is_allowed(allow, row->key)))
+    if (recipe_is_given(&fit->recipe, info->key) ||
+        (info->changes_training && !is_allowed(allow, info->key)))
         return true;
     if (id == FIT_MICRO_BATCH && has_loss)
         add_divisors(fit, axis);
-    for (int i = 0; row->values[i] != NULL; i++)
-        if (strcmp(row->values[i], axis->values[0]) != 0)
-            add_value(&fit->recipe, axis, row->values[i]);
+    for (int i = 0; info->values[i] != NULL; i++)
+        if (strcmp(info->values[i], axis->values[0]) != 0)
+            add_value(&fit->recipe, axis, info->values[i]);
     return true;
 }
 
@@ -132,7 +133,7 @@ int fit_find_value(const struct fit *fit, enum fit_axis_id axis, const char *val
     return -1;
 }
 
-/* Candidates are numbered like the digits of a clock; the micro-batch is the one that turns fastest. */
+/* A candidate's number in mixed radix: one digit per axis, the micro-batch varies fastest. */
 int fit_index(const struct fit *fit, const int choice[FIT_N_AXES])
 {
     int index = 0;
@@ -141,7 +142,7 @@ int fit_index(const struct fit *fit, const int choice[FIT_N_AXES])
     return index;
 }
 
-/* How many candidates until the axis turns by one. */
+/* The difference in number between two neighbouring values of an axis. */
 static int stride(const struct fit *fit, int axis)
 {
     int n = 1;
@@ -218,7 +219,7 @@ static enum snug_status price(struct fit *fit, int candidate, bool place, struct
     return SNUG_OK;
 }
 
-/* A recipe that contradicts itself is no candidate; anything else that fails ends the search. */
+/* A recipe that contradicts itself is no candidate; any other failure ends the search. */
 static enum snug_status try_price(struct fit *fit, int candidate, bool place,
                                   struct snug_error *err)
 {
@@ -231,7 +232,7 @@ static enum snug_status try_price(struct fit *fit, int candidate, bool place,
     return is_refused ? SNUG_OK : status;
 }
 
-/* A recipe may be for a machine with more cores than this one. */
+/* The recipe may be for a machine with more cores than this one. */
 static int search_threads(const struct fit *fit)
 {
     struct snug_recipe here = fit->recipe;
@@ -294,7 +295,7 @@ static void write_smallest(const struct fit *fit, struct text *out)
     fit_write_flags(fit, fit->smallest, &flags);
     const char *words = text_part(out, &flags);
     char needed[TEXT_SIZE_MAX];
-    text_add(out, "%s needs %s", *words != '\0' ? words : "the recipe as it is",
+    text_add(out, "%s needs %s", *words != '\0' ? words : "the recipe unchanged",
              budget_size(fit_needed(&fit->candidates[fit->smallest]), needed));
     text_free(&flags);
 }
@@ -309,7 +310,7 @@ static enum snug_status begin(struct fit *fit, const char *allow, struct snug_er
                                 .rates = &fit->rates.rates};
     TRY(check_allow(allow, err));
     if (fit->recipe.memory <= 0)
-        return snug_fail(err, SNUG_BAD_ARGUMENT, "fit needs a budget: --memory 24G");
+        return snug_fail(err, SNUG_BAD_ARGUMENT, "fit needs a memory budget: add --memory 24G");
     TRY(rates_of_recipe(&fit->recipe, &fit->rates, err));
     TRY(compile_step(&q, &s, err));
     fit->batch = s.batch;
@@ -326,7 +327,7 @@ static enum snug_status begin(struct fit *fit, const char *allow, struct snug_er
     return SNUG_OK;
 }
 
-/* What more could be allowed. */
+/* Adds what --allow all would need, if that can be planned. */
 static void write_wider(const struct fit *fit, struct text *out)
 {
     struct fit wider = {.model = fit->model, .recipe = fit->recipe, .chosen = -1, .smallest = -1};
@@ -347,21 +348,21 @@ static enum snug_status nothing_fits(const struct fit *fit, const char *allow,
     text_size(smallest->parameter_bytes, weights);
     text_size(smallest->runtime_bytes, runtime);
     if (smallest->runtime_bytes > fit->recipe.memory)
-        text_add(&line, "%s: the runtime alone is %s, over the budget of %s", fit->model->name,
+        text_add(&line, "%s: the runtime alone needs %s, over the budget of %s", fit->model->name,
                  runtime, budget);
     else if (smallest->parameter_bytes > fit->recipe.memory)
-        text_add(&line, "%s: its weights alone are %s, over the budget of %s", fit->model->name,
+        text_add(&line, "%s: the weights alone need %s, over the budget of %s", fit->model->name,
                  weights, budget);
     else if (smallest->parameter_bytes + smallest->runtime_bytes > fit->recipe.memory)
-        text_add(&line, "%s: its weights (%s) and the runtime (%s) are over the budget of %s",
+        text_add(&line, "%s: the weights (%s) plus the runtime (%s) are over the budget of %s",
                  fit->model->name, weights, runtime, budget);
     else
-        text_add(&line, "%s: nothing fits in %s", fit->model->name, budget);
+        text_add(&line, "%s: no recipe fits in %s", fit->model->name, budget);
     text_add(&line, "; the smallest: ");
     write_smallest(fit, &line);
     if (!is_allowed(allow, "all"))
         write_wider(fit, &line);
-    snug_fail(err, SNUG_OVER_BUDGET, "%.480s", line.data == NULL ? "nothing fits" : line.data);
+    snug_fail(err, SNUG_OVER_BUDGET, "%.480s", line.data == NULL ? "no recipe fits" : line.data);
     text_free(&line);
     return SNUG_OVER_BUDGET;
 }

@@ -1,18 +1,17 @@
 /*
- * fit_frontier.c -- what is beside the choice: the curve of memory against time, and its neighbours.
+ * fit_frontier.c -- around the choice: the curve of memory against time, and single neighbours.
  *
- * A point is on the frontier if nothing faster needs less.  Only candidates that change training as
- * the chosen one does are on it: with those that change more, LoRA alone would be left.  Auto is on
- * it only if chosen, as it fills the budget whatever that is.
+ * A candidate is on the frontier if nothing faster needs less memory.  The frontier covers only the
+ * tier of the chosen candidate: over all tiers, LoRA alone would be left.  --checkpoint auto is on
+ * it only if it was chosen, because it fills the budget whatever that is.
  */
 #include "compile/fit.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    NEAR = 3
-}; /* points on each side of the choice that are placed though nobody asked for all */
+/* Without --frontier, this many points on each side of the choice are placed. */
+enum { NEAR = 3 };
 
 struct ranked {
     int pace, candidate;
@@ -47,7 +46,8 @@ static bool is_eligible(const struct fit *fit, int candidate)
            (candidate == center(fit) || !has_checkpoint(fit, candidate, "auto"));
 }
 
-/* Ranks them, and keeps those that need less than all before; by what is known of their bytes. */
+/* Sorts by pace and keeps the candidates that need less memory than all before them.  total_bytes
+ * is exact for those that are placed, a lower bound for the others. */
 static int keep_frontier(const struct fit *fit, struct ranked *ranked, int n)
 {
     int64_t least = INT64_MAX;
@@ -65,7 +65,7 @@ static int keep_frontier(const struct fit *fit, struct ranked *ranked, int n)
     return n_kept;
 }
 
-/* Those that are at most NEAR places from the center. */
+/* Keeps the candidates at most NEAR positions away from the center. */
 static int keep_near(const struct fit *fit, struct ranked *ranked, int n)
 {
     int own = 0, n_kept = 0;

@@ -1,41 +1,43 @@
 /*
- * fit_search.c -- the choice: the fastest that fits, and that changes training no more than it gains.
+ * fit_search.c -- choose the fastest candidate that fits, changing training as little as possible.
  *
- * Knobs that change what is learned are turned if they are allowed and if they must be, or if they
- * bring a step that is faster by a tenth where want of memory costs that much.  Once they are turned,
- * going further needs less: three hundredths.  Their combinations are tiers, from none to the most; three
- * of them are looked at for speed.  4 bits and LoRA change so much
- * that they are turned only where nothing else fits.  A tier whose smallest candidates are over the room
- * is left at once.
+ * A tier is one combination of the keys that change training: state bits, master, LoRA.  Tiers are
+ * ordered from no change to the most.  The search takes the first tier in which something fits.  If
+ * lack of memory makes that one slow, some later tiers are tried for speed: they must be faster by
+ * a tenth, or by three hundredths once a tier is chosen that changes training anyway.  4-bit states
+ * and LoRA change so much that they are used only if nothing else fits.  A tier whose smallest
+ * candidates are over the budget is skipped at once.
  *
- * Inside a tier there are four axes: micro-batch, checkpoint, update, offload.  All but the first
- * only add time.  So the time without them is a lower bound, and what is dear to price is priced only
- * where its bound is below the time of the best found so far:
- *   1. every micro-batch as it is;
- *   2. with the update and offload;
+ * A tier has four axes: micro-batch, checkpoint, update, offload.  All but the first only add time,
+ * so the time without them is a lower bound.  Candidates that are slow to price are priced only if
+ * their bound is below the time of the best candidate so far:
+ *   1. every micro-batch with nothing else changed;
+ *   2. with in-backward updates and offload;
  *   3. those that do not fit, with each fixed checkpointing;
- *   4. the most promising of them with checkpoint auto, which plans many times;
+ *   4. the most promising of them with --checkpoint auto, which plans many times;
  *   5. only if nothing fits yet: auto and all, for the largest and the smallest micro-batch.
- * After each stage what may be the best is placed, the fastest first, until one really fits.  Bounds
- * change between stages and not inside one, so what is priced does not depend on the threads.
+ * After each stage the candidates that may win are placed, the fastest first, until one really
+ * fits.  Bounds change between stages, never inside one, so the result does not depend on the
+ * threads.
  */
 #include "compile/fit.h"
 
 #include <stdlib.h>
 
-enum { AUTO_MAX = 6, AUTO_LATER = 2 }; /* of the fourth stage, and of tiers looked at for speed */
+/* Candidates priced in stage 4, and in tiers that are only tried for speed. */
+enum { AUTO_MAX = 6, AUTO_LATER = 2 };
 static const double NO_GUESS = 1e300;
-/* How much faster a tier is that takes an earlier one's place: the user's own, or one that changes
- * training already. */
+/* How many times faster a tier must be to replace an earlier one: the user's own, or one that
+ * changes training already. */
 static const double WORTH = 1.1, WORTH_FURTHER = 1.03;
 
-/* By how much they change training: a judgement, not a measurement.  States are averages over many
- * steps, and so are the errors of rounding them; without a master every update of a weight is rounded;
- * 4 bits are coarse.  LoRA comes last: it does not train the matrices at all.  Its states are so small
- * that no tier of it has fewer bits. */
+/* Ordered by how much they change training: a judgement, not a measurement.  States are averages
+ * over many steps, so their rounding errors average out; without a master copy every weight update
+ * is rounded; 4 bits are coarse.  LoRA comes last because it does not train the matrices at all.
+ * Its states are so small that fewer bits would not help. */
 static const struct tier {
     const char *state_bits, *master, *lora; /* NULL: the user's own */
-    bool is_looked_at;                      /* for a faster step, though an earlier tier fits */
+    bool may_be_faster;                     /* tried for speed even if an earlier tier fits */
 } tiers[] = {
     {NULL, NULL, NULL, false},   {"16", NULL, NULL, true},    {"8", NULL, NULL, true},
     {NULL, "none", NULL, false}, {"16", "none", NULL, false}, {"8", "none", NULL, true},
@@ -46,29 +48,30 @@ enum { N_TIERS = sizeof tiers / sizeof *tiers };
 struct search {
     struct fit *fit;
     int first, n; /* candidates of the tier */
-    int best;     /* that is placed and fits, or -1 */
-    int auto_max; /* candidates with checkpoint auto, which are dear */
-    int *list;    /* to be priced together; room for the whole tier */
+    int best;     /* the best that is placed and fits, or -1 */
+    int auto_max; /* at most so many with --checkpoint auto, which is slow to price */
+    int *list;    /* to be priced together; has space for the whole tier */
     int n_list;
 };
 
-/* ---- candidates of a tier ---------------------------------------------------------------------- */
+/* ---- candidates of a tier
+ * ---------------------------------------------------------------------- */
 
-/* Sets a value of the choice; false: there is no such value, or it is the user's own. */
+/* Sets a value of the choice.  False if the axis lacks it, or if it is the user's own. */
 static bool choose(const struct fit *fit, enum fit_axis_id axis, const char *value, int *choice)
 {
     choice[axis] = value == NULL ? 0 : fit_find_value(fit, axis, value);
     return value == NULL || choice[axis] > 0;
 }
 
-/* The first candidate of a tier; -1: something in it is not allowed. */
+/* The first candidate of a tier, or -1 if the tier needs something that is not allowed. */
 static int first_of_tier(const struct fit *fit, const struct tier *tier)
 {
     int choice[FIT_N_AXES] = {0};
-    bool is_there = choose(fit, FIT_STATE_BITS, tier->state_bits, choice) &&
-                    choose(fit, FIT_MASTER, tier->master, choice) &&
-                    choose(fit, FIT_LORA, tier->lora, choice);
-    return is_there ? fit_index(fit, choice) : -1;
+    bool is_allowed = choose(fit, FIT_STATE_BITS, tier->state_bits, choice) &&
+                      choose(fit, FIT_MASTER, tier->master, choice) &&
+                      choose(fit, FIT_LORA, tier->lora, choice);
+    return is_allowed ? fit_index(fit, choice) : -1;
 }
 
 static int candidate(const struct search *s, int micro, int checkpoint, int update, int offload)
@@ -87,8 +90,7 @@ static bool is_possible(const struct search *s, int index)
     return at(s, index)->is_priced && at(s, index)->is_possible;
 }
 
-/* Can a candidate be better than the best?  It takes at least as long as `plain`, on which it is
- * built. */
+/* Can a candidate beat the best?  It takes at least as long as `plain`, the same without extras. */
 static bool may_win(const struct search *s, int index, int plain)
 {
     if (s->best < 0 || !is_possible(s, plain))
@@ -97,8 +99,9 @@ static bool may_win(const struct search *s, int index, int plain)
     return pace != best ? pace < best : index < s->best;
 }
 
-/* A setting is a micro-batch, update and offload.  Where a knob has no effect (the update in backward
- * when gradients add up over micro-batches), two have one price; the simpler one stands for both. */
+/* A setting is a micro-batch, update and offload.  If a flag has no effect (in-backward updates
+ * when gradients accumulate over micro-batches), two settings have the same price; we use the
+ * simpler. */
 static bool has_simpler_twin(const struct search *s, int micro, int update, int offload)
 {
     const struct fit_candidate *own = at(s, candidate(s, micro, 0, update, offload));
@@ -119,8 +122,8 @@ static bool is_better(const struct search *s, int a, int b)
     return b < 0 || fit_is_better(s->fit, a, b);
 }
 
-/* Places what may be better than the best, the fastest first. */
-static enum snug_status settle(struct search *s, struct snug_error *err)
+/* Places the candidates that may beat the best, the fastest first. */
+static enum snug_status place_promising(struct search *s, struct snug_error *err)
 {
     for (;;) {
         int next = -1;
@@ -139,7 +142,7 @@ static enum snug_status price_listed(struct search *s, struct snug_error *err)
 {
     TRY(fit_price(s->fit, s->list, s->n_list, err));
     s->n_list = 0;
-    return settle(s, err);
+    return place_promising(s, err);
 }
 
 static enum snug_status price_micro_batches(struct search *s, struct snug_error *err)
@@ -160,7 +163,7 @@ static enum snug_status price_settings(struct search *s, struct snug_error *err)
     return price_listed(s, err);
 }
 
-/* With each of these checkpointings, the settings that may win and do not fit without. */
+/* Lists, for each of these checkpointings, the settings that may win and do not fit without it. */
 static void list_checkpoints(struct search *s, const int *checkpoints, int n)
 {
     const struct fit_axis *axes = s->fit->axes;
@@ -170,7 +173,7 @@ static void list_checkpoints(struct search *s, const int *checkpoints, int n)
                 int plain = candidate(s, m, 0, u, o);
                 if (!is_possible(s, plain) || fit_fits(s->fit, plain) ||
                     has_simpler_twin(s, m, u, o))
-                    continue; /* or the stage before has seen that it cannot win */
+                    continue; /* not priced: the stage before found that it cannot win */
                 for (int i = 0; i < n; i++) {
                     int index = candidate(s, m, checkpoints[i], u, o);
                     if (checkpoints[i] > 0 && may_win(s, index, plain))
@@ -187,8 +190,8 @@ static enum snug_status price_fixed_checkpoints(struct search *s, struct snug_er
     return price_listed(s, err);
 }
 
-/* What auto may take: between two fixed checkpointings of its setting of which one fits and one does
- * not, in proportion to the bytes.  A guess: it says what is tried first, and decides nothing else. */
+/* Guesses the time of auto by interpolating, in bytes, between a fixed checkpointing of the same
+ * setting that fits and one that does not.  The guess only decides which candidates are tried. */
 static double guess_auto(const struct search *s, int index)
 {
     int step = fit_index(s->fit, (int[FIT_N_AXES]){[FIT_CHECKPOINT] = 1});
@@ -210,8 +213,8 @@ static double guess_auto(const struct search *s, int index)
     return at(s, over)->seconds + part * (at(s, under)->seconds - at(s, over)->seconds);
 }
 
-/* The best guesses come to the front of the list; the rest is dropped, and so is what fits with no
- * fixed checkpointing: auto would do nearly all the work twice. */
+/* Keeps the best guesses.  Settings that fit with no fixed checkpointing are dropped too: auto
+ * would recompute nearly everything. */
 static void keep_best_guesses(struct search *s)
 {
     int n_kept = 0;
@@ -237,7 +240,7 @@ static enum snug_status price_auto(struct search *s, struct snug_error *err)
     return price_listed(s, err);
 }
 
-/* Largest and smallest micro-batch with every update and offload. */
+/* The largest and the smallest micro-batch, with every update and offload. */
 static enum snug_status price_last_resort(struct search *s, const char *checkpoint,
                                           struct snug_error *err)
 {
@@ -254,9 +257,10 @@ static enum snug_status price_last_resort(struct search *s, const char *checkpoi
 
 /* ---- tiers ----------------------------------------------------------------------------------- */
 
-/* The candidates with which a tier is smallest, for one checkpointing: the smallest micro-batch, or one
- * large one, with which gradients need not add up, updated at the end or in backward.  Activations
- * that are offloaded have a buffer on their way, so without it too. */
+/* Prices the candidates that may be the smallest of a tier, for one checkpointing.  The micro-batch
+ * is the smallest, or the whole batch, which needs no gradient accumulation; updates run at the end
+ * or in backward.  Every offload is tried, none included: offloading activations needs a staging
+ * buffer. */
 static enum snug_status price_corners(struct search *s, const char *checkpoint, bool *one_fits,
                                       struct snug_error *err)
 {
@@ -304,7 +308,7 @@ static enum snug_status search_tier(struct search *s, struct snug_error *err)
     TRY(price_settings(s, err));
     TRY(price_fixed_checkpoints(s, err));
     TRY(price_auto(s, err));
-    bool must_fit = s->auto_max == AUTO_MAX; /* not only looked at for speed */
+    bool must_fit = s->auto_max == AUTO_MAX; /* not only tried for speed */
     if (s->best < 0 && must_fit)
         TRY(price_last_resort(s, "auto", err));
     if (s->best < 0 && must_fit)
@@ -319,7 +323,7 @@ static enum snug_status begin_search(struct fit *fit, struct search *s, struct s
     return s->list == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory") : SNUG_OK;
 }
 
-/* Of all that were priced, and placed. */
+/* Takes the smallest of all priced candidates and places it. */
 static enum snug_status take_smallest(struct fit *fit, struct snug_error *err)
 {
     fit->smallest = -1;
@@ -334,7 +338,7 @@ static enum snug_status take_smallest(struct fit *fit, struct snug_error *err)
     return fit_place(fit, &fit->smallest, 1, err);
 }
 
-/* The last tier in which all that the user trains is still trained: no other such tier is smaller. */
+/* The last tier without LoRA: no other tier that trains all weights is smaller. */
 static int last_full_tier(const struct fit *fit)
 {
     int last = N_TIERS - 1;
@@ -343,7 +347,8 @@ static int last_full_tier(const struct fit *fit)
     return last;
 }
 
-/* Nothing fits in the first tier: where to go on.  If the last full tier has no hope, beyond it. */
+/* The tier to try next after nothing fits in the first: the second, or the one after the last full
+ * tier if that one is hopeless too. */
 static enum snug_status next_tier(struct search *s, int *next, struct snug_error *err)
 {
     bool hopeless;
@@ -354,7 +359,7 @@ static enum snug_status next_tier(struct search *s, int *next, struct snug_error
     return SNUG_OK;
 }
 
-/* The least time of the tier if memory were no matter; its micro-batches are priced. */
+/* The shortest time of the tier if memory were unlimited; its micro-batches must be priced. */
 static double fastest_plain(const struct search *s)
 {
     double least = NO_GUESS;
@@ -366,8 +371,8 @@ static double fastest_plain(const struct search *s)
     return least;
 }
 
-/* Where want of memory costs as much as a tier must be worth: from the tier after the one that fits on,
- * another may take its place. */
+/* If lack of memory slows the chosen candidate by more than `worth`, tries the later tiers: a
+ * faster one may replace it. */
 static enum snug_status look_for_faster(struct search *s, struct snug_error *err)
 {
     int chosen = s->best, n_done = 0;
@@ -380,7 +385,7 @@ static enum snug_status look_for_faster(struct search *s, struct snug_error *err
     s->auto_max = AUTO_LATER;
     for (int i = n_done + 1; i < N_TIERS && status == SNUG_OK; i++) {
         s->first = first_of_tier(s->fit, &tiers[i]);
-        if (s->first < 0 || !tiers[i].is_looked_at)
+        if (s->first < 0 || !tiers[i].may_be_faster)
             continue;
         s->best = -1;
         status = price_micro_batches(s, err);
@@ -416,7 +421,7 @@ enum snug_status fit_choose(struct fit *fit, struct snug_error *err)
     return status == SNUG_OK && s.best < 0 ? take_smallest(fit, err) : status;
 }
 
-/* Of the last tier without LoRA and the one with. */
+/* Looks at the last tier without LoRA and the one with it. */
 enum snug_status fit_find_smallest(struct fit *fit, struct snug_error *err)
 {
     struct search s;

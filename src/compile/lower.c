@@ -1,5 +1,12 @@
 /*
- * lower.c -- from a model and a recipe to the program of one rank: sizes, forward program, passes.
+ * lower.c -- lower a model and a recipe to the program of one rank.
+ *
+ *     set_sizes        batch, micro-batch and sequence length, from the request, recipe or defaults
+ *     model_forward    the forward program of one micro-batch
+ *     pass_run         the pass pipeline turns it into a training step (pass/pipeline.c)
+ *     check_kernels    every op must have a kernel on the device
+ *
+ * compile.c plans the result.
  */
 #include "compile/compile_internal.h"
 #include "compile/device_rates.h"
@@ -16,7 +23,7 @@ static struct kernel_choice choose_kernel(const void *device, const struct progr
 {
     const struct compiled_step *s = device;
     struct kernel_choice choice = backend_choice(s->backend, prog, op, &s->facts);
-    if (op_is_collective(op->kind)) /* a bucket, whoever carries it out */
+    if (op_is_collective(op->kind)) /* its workspace is the bucket, on every backend */
         choice = (struct kernel_choice){.kernel = choice.kernel,
                                         .workspace_bytes = (size_t)collective_work_bytes(prog, op)};
     return choice;
@@ -37,13 +44,13 @@ static enum snug_status check_micro_batches(const struct snug_recipe *r,
     if (s->n_stages == 1 || r->pipeline == PIPELINE_naive || n_micro >= s->n_stages)
         return SNUG_OK;
     return snug_fail(err, SNUG_BAD_ARGUMENT,
-                     "--pipeline %s with %d stages needs at least as many micro-batches, and there "
+                     "--pipeline %s with %d stages needs at least as many micro-batches, but there "
                      "%s %lld: choose a smaller --micro-batch",
                      recipe_pipeline_name(r), s->n_stages, n_micro == 1 ? "is" : "are",
                      (long long)n_micro);
 }
 
-/* The model's, or the next number of samples that the ranks can share equally. */
+/* The model's default, rounded up to a multiple of the ranks when training. */
 static int64_t default_batch(const struct compile_request *q, struct compiled_step *s,
                              bool language)
 {
@@ -64,39 +71,43 @@ static enum snug_status set_sizes(const struct compile_request *q, struct compil
     s->batch = q->batch > 0 ? q->batch : r->batch > 0 ? r->batch : default_batch(q, s, language);
     int64_t own_batch = q->train ? s->batch / s->n_ranks : s->batch;
     if (q->model->family == MODEL_psi &&
-        s->n_ranks * s->n_stages > 1) { /* nothing runs, nothing is shared */
+        s->n_ranks * s->n_stages > 1) { /* model states only: there is no batch to share */
         s->batch = s->n_ranks;
         s->micro_batch = 1;
         return SNUG_OK;
     }
     if (q->train && s->batch % s->n_ranks != 0)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
-                         "--batch %lld cannot be shared equally by %d ranks: choose a multiple",
+                         "--batch %lld is not divisible by the %d ranks that share it: choose a "
+                         "multiple",
                          (long long)s->batch, s->n_ranks);
     s->micro_batch = q->micro_batch > 0   ? q->micro_batch
                      : r->micro_batch > 0 ? r->micro_batch
                                           : own_batch;
     if (q->train && s->n_ranks * s->n_stages > 1 && !recipe_is_given(r, "micro-batch"))
-        while (own_batch % s->micro_batch != 0) /* of a run that was saved by other ranks */
+        while (own_batch % s->micro_batch != 0) /* a run saved with another number of ranks */
             s->micro_batch--;
     s->seq = q->seq > 0 ? q->seq : r->seq;
     if (language && s->seq == 0)
         s->seq = q->model->gpt2.n_positions;
     if (s->n_ranks > 1 && q->train && own_batch % s->micro_batch != 0)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
-                         "the share of a rank, %lld of --batch %lld, is not divisible by "
-                         "--micro-batch %lld: choose a divisor",
+                         "each rank's %lld of --batch %lld are not divisible by --micro-batch "
+                         "%lld: choose a divisor",
                          (long long)own_batch, (long long)s->batch, (long long)s->micro_batch);
     if (s->micro_batch > s->batch || s->batch % s->micro_batch != 0)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
                          "--batch %lld is not divisible by --micro-batch %lld: choose a divisor",
                          (long long)s->batch, (long long)s->micro_batch);
     if (s->batch / s->micro_batch > 1 << 20)
-        return snug_fail(err, SNUG_BAD_ARGUMENT, "more than a million micro-batches per step");
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "--batch %lld with --micro-batch %lld makes more than a million "
+                         "micro-batches per step: choose a larger --micro-batch",
+                         (long long)s->batch, (long long)s->micro_batch);
     return q->train ? check_micro_batches(r, s, err) : SNUG_OK;
 }
 
-/* Without a backward half, what the loss reads is of interest too: predictions. */
+/* Without a backward half the predictions, which the loss reads, are outputs as well. */
 static void keep_outputs(struct program *prog)
 {
     for (int i = 0; i < prog->n_ops; i++)
@@ -115,7 +126,7 @@ static int64_t count_trained(const struct program *prog)
     return n;
 }
 
-/* What cannot run is not planned either.  Only a GPU may lack a kernel. */
+/* An op without a kernel cannot run, so it is not planned either.  Only GPUs lack kernels. */
 static enum snug_status check_kernels(const struct compiled_step *s, struct snug_error *err)
 {
     for (int i = 0; i < s->prog.n_ops; i++) {
@@ -147,7 +158,7 @@ static struct rank_place rank_place_of(const struct compile_request *q,
                                .collectives_alone = compiled_step_runs_collectives_alone(s)};
 }
 
-/* All ranks have to cut alike, whatever was measured where they run. */
+/* All ranks must cut the pipeline at the same ops, so measured rates are not used here. */
 static double seconds_anywhere(const void *device, const struct program *prog, const struct op *op)
 {
     struct device_rates rates = rates_generic_cpu(1);
@@ -155,7 +166,8 @@ static double seconds_anywhere(const void *device, const struct program *prog, c
     return op_seconds(prog, op, &rates);
 }
 
-/* Where stages begin: to be found, or as in the run beside which this is. */
+/* Allocates the stage boundaries: the stage pass fills them, or they are those of the run
+ * `over`. */
 static enum snug_status make_cut(const struct compile_request *q, struct compiled_step *s,
                                  struct snug_error *err)
 {

@@ -1,25 +1,26 @@
 /*
- * runtime_bytes.c -- what a process takes beside its plan, said before it runs.
+ * runtime_bytes.c -- predict the memory that a process needs in addition to its plan.
  *
- *     the program, its libraries and a small heap              process
- *     stacks and malloc's pools of threads                     threads
- *     the library of MPI, its buffers and its peers            ranks
- *     LAPACK, where an optimizer calls it                      kinds of ops
- *     op, tensor and kernel objects, lists of a checkpoint     ops and tensors
- *     oneDNN's objects and code of matmuls                     kinds of ops
+ *     what                                                     depends on
+ *     the program, its libraries and a small heap              nothing
+ *     thread stacks and malloc arenas                          threads
+ *     the MPI library, its buffers and its peers               ranks
+ *     LAPACK, if an optimizer calls it                         kinds of ops
+ *     op, tensor and kernel objects, checkpoint lists          ops and tensors
+ *     oneDNN's matmul objects and JIT code                     kinds of ops
  *
- * Each figure is a bound: what was measured (docs/memory.md has the table) and a fifth to a third more.
- * Evaluation during a run and saving are in them.  No part depends on sizes of tensors: samples, weights and
- * checkpoints are read and written in place.
+ * Each figure is an upper bound: the measured value (docs/memory.md has the table) plus a fifth to
+ * a third.  Evaluation during a run and saving are included.  Nothing depends on the sizes of
+ * tensors: samples, weights and checkpoints are read and written in place.
  */
 #include "compile/compile.h"
 
 #include "exec/backend.h"
 
-/* Of a GPU's memory: a CUDA context and the code of the libraries; 574 to 598 million bytes on an H200. */
+/* GPU memory: CUDA context and library code; 574 to 598 million bytes on an H200. */
 static const int64_t gpu_runtime_bytes = (int64_t)640 << 20;
 
-/* A bound is no finer than this; and recipes that differ by a few ops need the same runtime. */
+/* Bounds are rounded up to this, so recipes that differ by a few ops have the same runtime. */
 static const int64_t unit_bytes = 4 << 20;
 static const int64_t process_bytes = 16 << 20;
 static const int64_t thread_bytes = 128 << 10;
@@ -27,7 +28,7 @@ static const int64_t mpi_bytes = 15 << 20, peer_bytes = 128 << 10;
 static const int64_t lapack_bytes = 6 << 20;
 static const int64_t op_bytes = 1536, tensor_bytes_each = 1024;
 
-/* What the kernel of an op prepares: one matmul or several, each with its oneDNN objects. */
+/* What an op's kernel prepares: one or several matmuls, each with its oneDNN objects. */
 static int64_t prepared_bytes(enum op_kind kind)
 {
     return kind_has(kind, TRAIT_lm_head)  ? 160 << 10

@@ -1,8 +1,8 @@
 /*
- * thread_bytes.c -- do the bytes of a plan depend on how many threads run it?
+ * thread_bytes.c -- does the size of a plan depend on the number of threads?
  *
- * Some kernels book a piece of workspace for each thread.  A plan with such an op has other bytes on a machine
- * with more cores, so its title says how many threads it is for.
+ * Some kernels book workspace per thread.  A plan with such an op needs more memory on a machine
+ * with more cores, so its header names the number of threads.
  */
 #include "compile/compile.h"
 

@@ -1,6 +1,6 @@
 /*
- * cpu.h -- what the files of this folder share: loops compiled per instruction level, and the rows
- * that are built on matmuls.
+ * cpu.h -- declarations shared by the CPU backend: loops compiled per instruction level, gemm-based
+ * kernels, workspace helpers.
  */
 #ifndef SNUG_CPU_CPU_H
 #define SNUG_CPU_CPU_H
@@ -14,26 +14,26 @@ static inline int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* A piece of a tensor: elements from `begin` on.  data NULL: left out. */
+/* The elements of a tensor from `begin` on.  data is NULL for an operand that is left out. */
 struct span {
     enum dtype dtype;
     void *data;
     int64_t begin;
 };
 
-/* What is left to do after a matmul made n_rows rows of x W^T in fp32:
- * v = acc + bias + more; before = v; y = act(v), or v act'(slope_at) where that is given.  acc may be
- * the place of `before` or of y; y may be that of slope_at or, with acc elsewhere, of more. */
+/* The epilogue of a matmul that computed n_rows rows of x W^T in fp32:
+ * v = acc + bias + more; before = v; y = act(v), or v act'(slope_at) if slope_at is given.
+ * acc may alias `before` or y.  y may alias slope_at or, if it does not alias acc, `more`. */
 struct linear_finish {
     int64_t n_rows, width;
     float *acc;
-    const float *bias; /* NULL: none */
+    const float *bias; /* or NULL */
     enum act act;
-    struct span before, y, slope_at, more; /* data NULL: left out */
+    struct span before, y, slope_at, more; /* data is NULL if left out */
 };
 
-/* What a row of classes should be: `each` everywhere, and `target` more at its target.  With label
- * smoothing s these are s / classes and 1 - s. */
+/* The target distribution of a row: `each` for every class, plus `target` for the target class.
+ * With label smoothing s these are s / classes and 1 - s. */
 struct labels {
     float target, each;
 };
@@ -43,9 +43,9 @@ static inline struct labels labels_of(double smoothing, int64_t n_classes)
     return (struct labels){(float)(1.0 - smoothing), (float)(smoothing / (double)n_classes)};
 }
 
-/* Rows of logits, each `pitch` floats after the one before.  Writes lse if write_lse, else reads
- * it; losses (unless NULL) gets lse - logit of target per row; if make_gradient the logits become
- * factor * (softmax - labels), computed from the fp32 lse in either case. */
+/* Rows of logits, `pitch` floats apart.  Writes lse if write_lse is set, else reads it.  Stores
+ * lse - logit of the target for each row in losses unless that is NULL.  If make_gradient is set,
+ * overwrites the logits with factor * (softmax - labels), computed from the fp32 lse. */
 struct head_rows {
     int64_t n_rows, n_classes, pitch;
     float *logits, *lse;
@@ -56,8 +56,9 @@ struct head_rows {
     struct labels labels;
 };
 
-/* The loops between and inside matmuls; simd_linear.c and simd_gemm.c, one set per level.
- * However they cut their work, no number's sum depends on it: nor do bits on the number of threads. */
+/* The loops between and inside matmuls (simd_linear.c, simd_gemm.c), one set per level.  The order
+ * of each element's sum does not depend on the number of threads, so the results are
+ * deterministic. */
 struct cpu_loops {
     int lanes; /* floats in a register */
     void (*widen)(int threads, struct span from, int64_t n, float *to);
@@ -68,7 +69,7 @@ struct cpu_loops {
     void (*finish_head)(int threads, const struct head_rows *todo);
     void (*gemm)(int threads, const struct gemm_shape *shape, const float *a, const float *b,
                  float *c, bool add, float *work);
-    double (*fma_flops)(int threads, int64_t n_rounds); /* operations made: for the limits */
+    double (*fma_flops)(int threads, int64_t n_rounds); /* runs FMAs, returns their FLOPs */
 };
 
 #define CPU_DECLARE(level)                                                              \
@@ -79,32 +80,32 @@ struct cpu_loops {
 LEVEL_LIST(CPU_DECLARE)
 #undef CPU_DECLARE
 
-/* A tile register of AMX: rows of 64 bytes. */
+/* An AMX tile register: 16 rows of 64 bytes. */
 enum {
     TILE_SIDE = 16,   /* rows, and fp32 columns */
     TILE_DEPTH = 32,  /* bf16 columns */
-    TILE_ELEMS = 512, /* of bf16: 1 KiB */
+    TILE_ELEMS = 512, /* bf16 elements: 1 KiB */
 };
 
-/* amx_limits.c: operations made by matmuls of tiles that touch no memory, for the limits. */
+/* amx_limits.c: runs tile matmuls that touch no memory and returns their FLOPs. */
 #if defined(SNUG_AMX)
 double tile_flops_amx(int threads, int64_t n_rounds);
 #endif
 
-/* cpu_limits.c: what this machine does at best. */
+/* cpu_limits.c: measures the peak rates of this machine. */
 bool cpu_measure(const struct device_facts *facts, struct device_limits *limits);
 
-/* disk_pool.c: a file that has no name. */
+/* disk_pool.c: an offload pool in an unlinked file. */
 enum snug_status cpu_open_pool(const struct device_facts *facts, int64_t n_bytes,
                                struct offload_pool **pool, struct snug_error *err);
 
-/* Rows of linear.c and lm_head.c. */
-const struct kernel *cpu_linear_kernels(int *n_rows);
-const struct kernel *cpu_lm_head_kernels(int *n_rows);
+/* The kernels of linear.c and lm_head.c. */
+const struct kernel *cpu_linear_kernels(int *n_kernels);
+const struct kernel *cpu_lm_head_kernels(int *n_kernels);
 
 /* ---- workspaces ---------------------------------------------------------------------------- */
 
-/* Pieces of a workspace are taken one after the other, each on its own cache line. */
+/* Reserves the next piece of a workspace, aligned to a cache line, and returns its offset. */
 static inline size_t work_take(size_t *total, size_t bytes)
 {
     size_t at = *total;
@@ -133,7 +134,7 @@ static inline struct span span_of(const struct operand *operand, int64_t begin)
     return (struct span){dtype, operand->data, begin};
 }
 
-/* `n` elements to read as fp32: in place, or widened into `buffer`. */
+/* `n` elements as fp32: in place if they are fp32, else widened into `buffer`. */
 static inline const float *span_view(const struct cpu_loops *loops, int threads, struct span from,
                                      int64_t n, float *buffer)
 {

@@ -1,9 +1,9 @@
 /*
- * cpu_backend.c -- the CPU backend: which kernel runs an op, the memory, the threads.
+ * cpu_backend.c -- the CPU backend: kernel dispatch, memory and threads.
  *
- * The rows come from four places, asked in this order: linear layers and the head on matmuls (gemm/), the fast
- * families at the instruction level of the compiled step (simd/, cpu_isa.h), the same at lower levels, the
- * reference (ref/).
+ * Dispatch tries the kernels in this order: the gemm-based linear layers and LM head (gemm/), the
+ * SIMD families at the instruction level of the compiled step (simd/, cpu_isa.h), the same families
+ * at lower levels, the reference (ref/).
  */
 #include <sys/mman.h>
 #if defined(SNUG_OPENMP)
@@ -22,7 +22,8 @@
 
 enum { HUGE_PAGE_BYTES = 2 << 20, FLUSH_AND_ZERO_DENORMALS = 0x8040 };
 
-/* The first two are on matmuls, then come those of each level, lowest first, then the reference. */
+/* The two gemm-based families, the SIMD families of each level, lowest first, then the
+ * reference. */
 #define FAMILY_FN(family, level) simd_##family##_kernels_##level,
 #define LEVEL_FAMILIES(level)    SIMD_FAMILIES(FAMILY_FN, level)
 static kernels_fn *const families[] = {cpu_linear_kernels, cpu_lm_head_kernels,
@@ -61,13 +62,13 @@ static const struct kernel *kernel_of(int number)
 
 const char *backend_cpu_simd_kernels(enum op_kind kind)
 {
-    const struct kernel *row = kernel_of(find_fast(NULL, NULL, kind, cpu_isa_find()));
-    return row != NULL ? row->name : ""; /* one row a kind, today */
+    const struct kernel *kernel = kernel_of(find_fast(NULL, NULL, kind, cpu_isa_find()));
+    return kernel != NULL ? kernel->name : ""; /* the first one that runs this kind of op */
 }
 
 bool backend_cpu_has_reference(enum op_kind kind)
 {
-    return ref_row(kind) != NULL;
+    return ref_kernel(kind) != NULL;
 }
 
 /* ---- memory and threads -------------------------------------------------------------------- */
@@ -80,7 +81,7 @@ static void *alloc_block(size_t bytes)
         return NULL;
 #if defined(MADV_HUGEPAGE)
     if (bytes >= HUGE_PAGE_BYTES)
-        (void)madvise(block, bytes, MADV_HUGEPAGE); /* a hint: a kernel may not know it */
+        (void)madvise(block, bytes, MADV_HUGEPAGE); /* a hint, which the OS may ignore */
 #endif
     return block;
 }
@@ -100,11 +101,11 @@ static unsigned get_float_mode(void)
 #endif
 }
 
-/* Of this thread and of those that OpenMP keeps for it.  A new thread has the mode of the one that
- * made it, so all of them had the caller's before. */
+/* Sets the mode of this thread and of its OpenMP threads.  A new thread inherits the mode of its
+ * creator, so all of them had the caller's mode before. */
 static void set_float_mode(int threads, unsigned mode)
 {
-    (void)threads; /* without OpenMP */
+    (void)threads; /* unused without OpenMP */
     (void)mode;
 #if defined(__SSE__)
 #pragma omp parallel num_threads(threads)
@@ -112,7 +113,7 @@ static void set_float_mode(int threads, unsigned mode)
 #endif
 }
 
-/* Denormal numbers cost a hundred cycles each and carry nothing that training needs. */
+/* Flushes denormals to zero: each costs a hundred cycles, and training does not need them. */
 static struct run_modes run_begin(const struct device_facts *facts)
 {
     struct run_modes modes = {.float_mode = get_float_mode()};

@@ -1,9 +1,10 @@
 /*
- * cpu_isa.c -- which instructions this CPU has, and which of them kernels are to use.
+ * cpu_isa.c -- detect the instructions of this CPU and choose those that the kernels use.
  *
- * SNUG_CPU_LEVEL=base|v3|v4 in the environment asks for a lower level, to test it or to compare bits
- * between machines.  Above v4 is amx: the same kernels, with matmuls and attention of bf16 on tiles
- * (gemm_bf16.h, attention_bf16.h).  amx-emulated has the tiles in plain C, to test them anywhere.
+ * SNUG_CPU_LEVEL=base|v3|v4 in the environment selects a lower level, to test it or to compare bits
+ * between machines.  Above v4 there is amx: the same kernels, with bf16 matmuls and attention on
+ * tiles (gemm_bf16.h, attention_bf16.h).  amx-emulated emulates the tiles in plain C, so they can
+ * be tested anywhere.
  */
 #include "cpu/cpu_isa.h"
 
@@ -31,22 +32,23 @@ static const struct cpu_isa levels[N_CPU_LEVELS] = {
         .gemm_bf16 = gemm_bf16_##tiles, .gelu_bf16 = &gelu_bf16_##tiles,           \
         .attention_bf16 = &attention_bf16_##tiles,                                 \
     }
-/* Beside tiles emulated in plain C stand kernels in plain C: fused or not, an op has the same bits. */
+/* Tiles emulated in plain C go with the base kernels, so fused and separate ops give the same
+ * bits. */
 static const struct cpu_isa emulated = ISA_WITH_TILES("base, amx-emulated", base, emulated);
 #if defined(SNUG_AMX)
 static const struct cpu_isa emulated_v4 = ISA_WITH_TILES("v4, amx-emulated", v4, emulated_v4);
 static const struct cpu_isa amx = ISA_WITH_TILES("v4 and amx", v4, amx);
 #endif
 
-/* ---- what the CPU has ------------------------------------------------------------------------- */
+/* ---- detection ------------------------------------------------------------------------------- */
 
-enum {                               /* bits; those below are 1 << enum cpu_level */
-       HAS_BF16 = 1 << N_CPU_LEVELS, /* AVX-512 that rounds to bf16: what stands between tiles */
+enum {                               /* flags above 1 << enum cpu_level */
+       HAS_BF16 = 1 << N_CPU_LEVELS, /* AVX-512 bf16 conversions, for the code between tiles */
        HAS_TILES = HAS_BF16 << 1
 };
 
 #if defined(SNUG_LEVEL_v3)
-/* Asked of the CPU itself: not every compiler knows their names. */
+/* Uses CPUID directly: not every compiler knows the names of these two. */
 static bool has_lzcnt_and_movbe(void)
 {
     unsigned a, b, c, d;
@@ -74,8 +76,8 @@ static unsigned find_v4(void)
 #endif
 
 #if defined(SNUG_AMX)
-/* The CPU has tiles and the system saves them.  The leaf with the palettes is not asked: some
- * hypervisors hide it, and palette 1 is the only one there is. */
+/* Requires that the CPU has tiles and the OS saves them.  Does not query the palette leaf: some
+ * hypervisors hide it, and palette 1 is the only one. */
 static unsigned find_tiles(void)
 {
     const unsigned bf16_and_tile = 1u << 22 | 1u << 24, os_saves = 1u << 27, tile_state = 3u << 17;
@@ -108,11 +110,12 @@ static unsigned find_features(void)
     return has;
 }
 
-/* Asked once a process: in a virtual machine the host answers, and fit compiles thousands of steps. */
+/* Detects once per process: in a virtual machine CPUID traps to the host, and fit compiles
+ * thousands of steps. */
 static unsigned features(void)
 {
 #if defined(SNUG_LEVEL_v3)
-    static atomic_uint known; /* a fact of the CPU: whoever is first finds the same; 0: not yet */
+    static atomic_uint known; /* 0 before detection; all threads store the same value */
     unsigned has = atomic_load_explicit(&known, memory_order_relaxed);
     if (has == 0) {
         has = find_features();
@@ -125,7 +128,7 @@ static unsigned features(void)
 }
 
 #if defined(SNUG_AMX)
-/* The system lets this process use tiles.  Once a process is enough, and more do no harm. */
+/* Asks the OS to let this process use tiles.  Repeated calls do no harm. */
 static bool may_use_tiles(void)
 {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_TILE_DATA = 18 };
@@ -133,7 +136,7 @@ static bool may_use_tiles(void)
 }
 #endif
 
-/* ---- what is used ----------------------------------------------------------------------------- */
+/* ---- selection ------------------------------------------------------------------------------- */
 
 const struct cpu_isa *cpu_isa_find(void)
 {
@@ -154,7 +157,7 @@ const struct cpu_isa *cpu_isa_find(void)
         return &amx;
 #endif
     int highest = N_CPU_LEVELS - 1;
-    while ((has >> highest & 1) == 0) /* base: every CPU runs it */
+    while ((has >> highest & 1) == 0) /* ends at base, which every CPU supports */
         highest--;
     return &levels[highest];
 }

@@ -1,9 +1,10 @@
 /*
- * cpu_isa.h -- the instructions that kernels use: found once for a compiled step, and part of it.
+ * cpu_isa.h -- the instruction set that the kernels of a compiled step use.
  *
- * A level is a set of SIMD instructions for which the fast families are compiled (level.h); with tiles
- * a CPU also has functions for matmuls, gelu and attention of bf16.  lower.c asks for it when a step is
- * compiled (backend_cpu_isa) and leaves it in the step's device_facts, where kernels find it.
+ * A level is a set of SIMD instructions that the fast kernel families are compiled for (level.h).
+ * A CPU with AMX tiles also has functions for bf16 matmuls, gelu and attention.  lower.c queries it
+ * when a step is compiled (backend_cpu_isa) and stores it in the step's device_facts for the
+ * kernels.
  */
 #ifndef SNUG_CPU_CPU_ISA_H
 #define SNUG_CPU_CPU_ISA_H
@@ -12,7 +13,7 @@
 #include "cpu/cpu.h"
 #include "cpu/gemm/gemm_bf16.h"
 
-enum cpu_level { /* lowest first; a CPU that runs one runs those before it */
+enum cpu_level { /* lowest first; a CPU that supports one supports all lower ones */
 #define CPU_LEVEL(level) CPU_LEVEL_##level,
                  LEVEL_LIST(CPU_LEVEL)
 #undef CPU_LEVEL
@@ -23,16 +24,17 @@ struct cpu_isa {
     const char *name; /* "v4", "v4 and amx" */
     enum cpu_level level;
     const struct cpu_loops *loops;
-    /* NULL: without tiles */
+    /* NULL without tiles */
     gemm_bf16_fn *gemm_bf16;
     const struct gelu_bf16 *gelu_bf16;
     const struct attention_bf16_fns *attention_bf16;
 };
 
-/* The highest of this CPU, or what SNUG_CPU_LEVEL in the environment asks for, if the CPU has it. */
+/* The highest level of this CPU, or the one that the environment variable SNUG_CPU_LEVEL asks for
+ * if the CPU supports it. */
 const struct cpu_isa *cpu_isa_find(void);
 
-/* That of a compiled step.  Facts that were made by hand may leave it out. */
+/* The instruction set of a compiled step.  Tests may leave it out of their facts. */
 static inline const struct cpu_isa *cpu_isa_of(const struct device_facts *facts)
 {
     return facts->isa != NULL ? facts->isa : cpu_isa_find();

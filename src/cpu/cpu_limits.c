@@ -1,9 +1,9 @@
 /*
- * cpu_limits.c -- what this machine does at best: multiply-adds in registers and tiles, bytes from
- * memory.
+ * cpu_limits.c -- measure the peak rates of this machine: FMAs in registers and tiles, and memory
+ * bandwidth.
  *
- * Each is tried many times for a few milliseconds and the best is taken: what others on the machine
- * take away is no property of it.
+ * Each rate is the best of many runs of a few milliseconds, so that other load on the machine does
+ * not count.
  */
 #include "cpu/cpu.h"
 
@@ -15,21 +15,21 @@
 
 enum { FLOPS_TRIES = 40, BYTES_TRIES = 12 };
 
-/* make: runs so many rounds and says how many operations they were. */
-static double best_flops(double (*make)(int threads, int64_t n_rounds), int threads,
+/* `run` executes n_rounds rounds and returns the number of FLOPs. */
+static double best_flops(double (*run)(int threads, int64_t n_rounds), int threads,
                          int64_t n_rounds)
 {
     double best = 0;
     for (int i = 0; i < FLOPS_TRIES; i++) {
         double begin = clock_seconds();
-        double flops = make(threads, n_rounds);
+        double flops = run(threads, n_rounds);
         double rate = flops / (clock_seconds() - begin);
         best = rate > best ? rate : best;
     }
     return best;
 }
 
-/* 0 unless the tiles in use are the CPU's own. */
+/* 0 unless the kernels use hardware tiles. */
 static double best_tile_flops(const struct cpu_isa *isa, int threads)
 {
 #if defined(SNUG_AMX)
@@ -41,21 +41,22 @@ static double best_tile_flops(const struct cpu_isa *isa, int threads)
     return 0;
 }
 
-/* Each thread its own part, the same in every try: pages stay with the thread that touched them. */
+/* Each thread reads the same part in every run, so NUMA pages stay with the thread that touched
+ * them first. */
 static uint64_t read_all(int threads, const uint64_t *words, int64_t n_words)
 {
     uint64_t sum = 0;
-    (void)threads; /* without OpenMP */
+    (void)threads; /* unused without OpenMP */
 #pragma omp parallel for schedule(static) num_threads(threads) reduction(+ : sum)
     for (int64_t i = 0; i < n_words; i += 8)
-        sum += words[i]; /* one word a cache line: the rest comes along */
+        sum += words[i]; /* one word per cache line fetches the whole line */
     return sum;
 }
 
 static void copy_all(int threads, unsigned char *to, const unsigned char *from, int64_t n_bytes)
 {
     enum { PIECE = 1 << 20 };
-    (void)threads; /* without OpenMP */
+    (void)threads; /* unused without OpenMP */
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t at = 0; at < n_bytes; at += PIECE)
         memcpy(to + at, from + at, PIECE);
@@ -63,7 +64,7 @@ static void copy_all(int threads, unsigned char *to, const unsigned char *from, 
 
 static void update_all(int threads, uint64_t *words, int64_t n_words)
 {
-    (void)threads; /* without OpenMP */
+    (void)threads; /* unused without OpenMP */
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t i = 0; i < n_words; i++)
         words[i] += 1;

@@ -1,12 +1,12 @@
 /*
- * disk_pool.c -- the CPU's store: a file without a name, read and written at offsets.
+ * disk_pool.c -- the CPU's offload pool: an unlinked file, read and written at offsets.
  *
- * The file is unlinked as soon as it is there, so that nothing is left behind however the process
- * ends. All its bytes are allocated before the first is used: a disk that is too full is found out
- * before the start of a run, not in its middle.
+ * The file is unlinked as soon as it is created, so nothing is left behind however the process
+ * ends.  All its bytes are allocated up front, so a disk that is too full is detected before the
+ * run starts.
  *
- * pread and pwrite, not a mapping: pages of a mapping count as the process's own while they are
- * mapped, and to map them costs more than the copy (docs/offload.md has the rates).
+ * The pool uses pread and pwrite rather than mmap: mapped pages count towards the memory of the
+ * process, and mapping them costs more than the copy (docs/offload.md has the rates).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -21,14 +21,13 @@
 #include "cpu/cpu.h"
 
 struct disk_pool {
-    struct offload_pool pool; /* first: the two are cast into each other */
+    struct offload_pool pool; /* must come first: pointers to the two are cast into each other */
     int fd;
 };
 
 static enum snug_status io_error(const char *what, struct snug_error *err)
 {
-    return snug_fail(err, SNUG_IO_ERROR, "%s the file of what is offloaded: %s", what,
-                     strerror(errno));
+    return snug_fail(err, SNUG_IO_ERROR, "cannot %s the offload file: %s", what, strerror(errno));
 }
 
 static enum snug_status read_pool(struct offload_pool *pool, int64_t at, void *to, int64_t n_bytes,
@@ -38,9 +37,9 @@ static enum snug_status read_pool(struct offload_pool *pool, int64_t at, void *t
     for (int64_t done = 0; done < n_bytes;) {
         ssize_t n = pread(s->fd, (char *)to + done, (size_t)(n_bytes - done), at + done);
         if (n == 0)
-            errno = EIO; /* it was allocated whole */
+            errno = EIO; /* cannot be the end: the whole file was allocated */
         if (n == 0 || (n < 0 && errno != EINTR))
-            return io_error("reading", err);
+            return io_error("read", err);
         done += n > 0 ? n : 0;
     }
     return SNUG_OK;
@@ -55,7 +54,7 @@ static enum snug_status write_pool(struct offload_pool *pool, int64_t at, const 
         if (n == 0)
             errno = EIO;
         if (n == 0 || (n < 0 && errno != EINTR))
-            return io_error("writing", err);
+            return io_error("write", err);
         done += n > 0 ? n : 0;
     }
     return SNUG_OK;
@@ -68,14 +67,13 @@ static void close_pool(struct offload_pool *pool)
     free(s);
 }
 
-/* The folder for temporary files. */
-static const char *usual_folder(void)
+static const char *temporary_folder(void)
 {
     const char *folder = getenv("TMPDIR");
     return folder != NULL && folder[0] != '\0' ? folder : "/tmp";
 }
 
-/* Beyond this size the system would not refuse but end the process, with SIGXFSZ. */
+/* Above RLIMIT_FSIZE the OS would not fail the call but kill the process with SIGXFSZ. */
 static int is_too_large(int64_t n_bytes)
 {
     struct rlimit limit;
@@ -96,12 +94,13 @@ static enum snug_status open_file(const char *folder, int64_t n_bytes, int *fd,
 {
     char path[PATH_MAX], size[TEXT_SIZE_MAX];
     if (snprintf(path, sizeof path, "%s/snug-offload-XXXXXX", folder) >= (int)sizeof path)
-        return snug_fail(err, SNUG_BAD_FILE, "the name of %.100s... is too long", folder);
+        return snug_fail(err, SNUG_BAD_FILE, "offload: the path of folder %.100s... is too long",
+                         folder);
     *fd = mkostemp(path, O_CLOEXEC);
     if (*fd < 0)
         return snug_fail(err, SNUG_BAD_FILE,
-                         "no file for what is offloaded can be made in %s: %s; set --out or TMPDIR "
-                         "to a folder that can be written to",
+                         "cannot create the offload file in %s: %s; set --out or TMPDIR to a "
+                         "writable folder",
                          folder, strerror(errno));
     unlink(path);
     int error = allocate(*fd, n_bytes);
@@ -109,8 +108,8 @@ static enum snug_status open_file(const char *folder, int64_t n_bytes, int *fd,
         return SNUG_OK;
     close(*fd);
     return snug_fail(err, SNUG_OVER_BUDGET,
-                     "%lld bytes (%s) are to be offloaded to a file in %s, which has no room for "
-                     "them (%s): free some, set --out or TMPDIR to another disk, or offload less",
+                     "the offload file needs %lld bytes (%s) in %s, which has too little space "
+                     "(%s): free some, set --out or TMPDIR to another disk, or offload less",
                      (long long)n_bytes, text_size(n_bytes, size), folder, strerror(error));
 }
 
@@ -119,9 +118,9 @@ enum snug_status cpu_open_pool(const struct device_facts *facts, int64_t n_bytes
 {
     struct disk_pool *s = calloc(1, sizeof *s);
     if (s == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+        return snug_fail(err, SNUG_NO_MEMORY, "out of memory opening the offload pool");
     s->pool = (struct offload_pool){.read = read_pool, .write = write_pool, .close = close_pool};
-    const char *folder = facts->pool_folder != NULL ? facts->pool_folder : usual_folder();
+    const char *folder = facts->pool_folder != NULL ? facts->pool_folder : temporary_folder();
     enum snug_status status = open_file(folder, n_bytes, &s->fd, err);
     if (status != SNUG_OK) {
         free(s);

@@ -1,9 +1,9 @@
 /*
- * dropout_mask.h -- the mask of dropout, recomputed wherever it is needed.
+ * dropout_mask.h -- the dropout mask, recomputed wherever it is needed.
  *
- * Whether an element is kept is a function of (seed, step, micro-batch, site, index of the element):
- * the op, its gradient, a recomputed copy and a resumed run agree without storing anything, on any
- * number of threads and at any instruction level.
+ * Whether an element is kept is a function of (seed, step, micro-batch, site, element index).  So
+ * the op, its gradient, a recomputed copy and a resumed run agree without a stored mask, for any
+ * number of threads and any instruction level.
  */
 #ifndef SNUG_CPU_DROPOUT_MASK_H
 #define SNUG_CPU_DROPOUT_MASK_H
@@ -13,11 +13,11 @@
 
 struct dropout {
     uint64_t key;
-    uint32_t below; /* elements whose random number is below this are dropped; 0: none is */
-    float scale;    /* of the others: 1 / (1 - p) */
+    uint32_t below; /* elements whose random number is below this are dropped */
+    float scale;    /* factor of the others: 1 / (1 - p) */
 };
 
-/* Input k is the scalar table; it may be left out if the op drops nothing. */
+/* Input k is the scalar table.  It may be left out if the dropout rate is 0. */
 static inline struct dropout dropout_of(const struct kernel_call *call, int k)
 {
     struct dropout_attrs attrs = op_dropout(call->op);
@@ -31,13 +31,13 @@ static inline struct dropout dropout_of(const struct kernel_call *call, int k)
                             .scale = (float)(1.0 / (1.0 - attrs.dropout))};
 }
 
-/* What element `index` is multiplied by. */
+/* The factor of element `index`: 0 or the scale. */
 static inline float dropout_factor(const struct dropout *d, uint64_t index)
 {
     return counter_random(d->key, index) < d->below ? 0.0f : d->scale;
 }
 
-/* What the elements first, first + step ... are multiplied by. */
+/* The factors of the elements first, first + step, ... */
 static inline void dropout_factors(const struct dropout *d, uint64_t first, uint64_t step, int n,
                                    float *factors)
 {
@@ -56,7 +56,7 @@ static inline void dropout_factors(const struct dropout *d, uint64_t first, uint
     }
 }
 
-/* y = x where it is kept, scaled; y may lie on x.  What is dropped is 0 whatever it was. */
+/* y = scaled x where it is kept, else 0, even if x is NaN or infinite.  y may alias x. */
 static inline void dropout_block(const struct dropout *d, int64_t begin, int64_t n, const float *x,
                                  float *y)
 {

@@ -1,14 +1,14 @@
 /*
- * level.h -- the same fast source, compiled once per instruction level.
+ * level.h -- compile the same SIMD source once per instruction level.
  *
- * The Makefile compiles every simd_*.c for each level that the compiler knows (base, v3, v4: the
- * x86-64 feature levels) with -DSNUG_LEVEL=<level>.  Inside such a file LEVEL(name) is name_v4 and
- * so on; everything but the one exported function is static, so the copies never meet.  Which copy
- * runs is decided when an op is planned, from what the CPU says (cpu_backend.c).
+ * The Makefile compiles every simd_*.c for each level that the compiler supports (base, v3, v4: the
+ * x86-64 feature levels) with -DSNUG_LEVEL=<level>.  Inside such a file LEVEL(name) expands to
+ * name_v4 and so on.  Everything except one exported function is static, so the copies do not
+ * clash.  The backend chooses a copy for the CPU when it dispatches an op (cpu_backend.c).
  *
- * A family with rows exports one function:
+ * A family of kernels exports one function:
  *
- *     const struct kernel *LEVEL(simd_norm_kernels)(int *n_rows) { ... static const array ... }
+ *     const struct kernel *LEVEL(simd_norm_kernels)(int *n_kernels) { ... static const array ... }
  *
  * To add a family, write simd_NAME.c and add NAME to SIMD_FAMILIES.
  */
@@ -17,7 +17,7 @@
 
 #include "exec/backend.h"
 
-/* In the order in which the table asks them; the first row that supports an op runs it. */
+/* In dispatch order: the first kernel that supports an op runs it. */
 #define SIMD_FAMILIES(X, level) \
     X(norm, level)              \
     X(attention, level)         \
@@ -56,7 +56,7 @@
 #endif
 
 #define LEVEL_DECLARE_FAMILY(family, level) \
-    const struct kernel *simd_##family##_kernels_##level(int *n_rows);
+    const struct kernel *simd_##family##_kernels_##level(int *n_kernels);
 #define LEVEL_DECLARE(level) SIMD_FAMILIES(LEVEL_DECLARE_FAMILY, level)
 LEVEL_LIST(LEVEL_DECLARE)
 #undef LEVEL_DECLARE

@@ -1,5 +1,5 @@
 /*
- * cuda.h -- the entry of the backend: of the plugin, and of the emulation in the tests.
+ * cuda.h -- the entry point of the CUDA backend, in the plugin and in the emulation that tests use.
  */
 #ifndef SNUG_CUDA_CUDA_H
 #define SNUG_CUDA_CUDA_H

@@ -1,9 +1,10 @@
 /*
- * cuda_backend.c -- the CUDA backend: a device, its streams, its memory, recordings of work.
+ * cuda_backend.c -- the CUDA backend: the device, its streams, its memory, and recorded work.
  *
- * Three streams: of kernels, of copies to the GPU, of copies from it; events order them.  They are blocking
- * towards nobody: what is put on them does not wait for other users of the GPU.  A recording is a CUDA
- * graph: stream capture keeps the calls of one section, of all streams.
+ * A device has four streams: kernels, copies to the GPU, copies from it, and sends to distant
+ * pipeline stages.  Events order them.  All are non-blocking: they do not synchronize with the
+ * legacy default stream.  A recording is a CUDA graph; stream capture collects the calls of one
+ * section on all streams.
  */
 #include "cuda/cuda_backend.h"
 
@@ -23,9 +24,9 @@ static enum snug_status check(cudaError_t error, const char *what, struct snug_e
 {
     if (error == cudaSuccess)
         return SNUG_OK;
-    (void)cudaGetLastError(); /* so that the next launch is not blamed for it */
+    (void)cudaGetLastError(); /* clear it, so that the next launch does not report it */
     return snug_fail(err, error == cudaErrorMemoryAllocation ? SNUG_NO_MEMORY : SNUG_UNSUPPORTED,
-                     "CUDA, %s: %s", what, cudaGetErrorString(error));
+                     "CUDA error while %s: %s", what, cudaGetErrorString(error));
 }
 
 const char *cuda_error_text(int error)
@@ -67,14 +68,17 @@ static enum snug_status open_streams(struct device *device, struct snug_error *e
     cudaError_t error = cudaGetDeviceCount(&n_devices);
     if (error != cudaSuccess || n_devices == 0)
         return snug_fail(err, SNUG_UNSUPPORTED,
-                         "--device cuda: this machine has no GPU or no driver for it (%s)",
+                         "--device cuda: found no GPU or no NVIDIA driver (%s)",
                          cudaGetErrorString(error));
-    TRY(check(cudaSetDevice(device->number), "a GPU", err));
-    TRY(check(cudaStreamCreateWithFlags(&device->compute, cudaStreamNonBlocking), "a stream", err));
-    TRY(check(cudaStreamCreateWithFlags(&device->copies, cudaStreamNonBlocking), "a stream", err));
-    TRY(check(cudaStreamCreateWithFlags(&device->evictions, cudaStreamNonBlocking), "a stream",
-              err));
-    return check(cudaStreamCreateWithFlags(&device->far, cudaStreamNonBlocking), "a stream", err);
+    TRY(check(cudaSetDevice(device->number), "selecting the GPU", err));
+    TRY(check(cudaStreamCreateWithFlags(&device->compute, cudaStreamNonBlocking),
+              "creating a stream", err));
+    TRY(check(cudaStreamCreateWithFlags(&device->copies, cudaStreamNonBlocking),
+              "creating a stream", err));
+    TRY(check(cudaStreamCreateWithFlags(&device->evictions, cudaStreamNonBlocking),
+              "creating a stream", err));
+    return check(cudaStreamCreateWithFlags(&device->far, cudaStreamNonBlocking),
+                 "creating a stream", err);
 }
 
 static enum snug_status open_device(int number, struct device **out, struct snug_error *err)
@@ -106,7 +110,7 @@ static int number_of(struct device *device)
     return device->number;
 }
 
-/* Each thread begins with GPU 0. */
+/* A new thread starts on GPU 0. */
 static void use_device(struct device *device)
 {
     (void)cudaSetDevice(device->number);
@@ -134,37 +138,37 @@ static void *far_stream(struct device *device)
 
 static enum snug_status finish_copies(struct device *device, struct snug_error *err)
 {
-    TRY(check(cudaStreamSynchronize(device->copies), "a copy", err));
-    return check(cudaStreamSynchronize(device->evictions), "a copy", err);
+    TRY(check(cudaStreamSynchronize(device->copies), "copying", err));
+    return check(cudaStreamSynchronize(device->evictions), "copying", err);
 }
 
 static enum snug_status synchronize(struct device *device, struct snug_error *err)
 {
-    TRY(check(cudaStreamSynchronize(device->compute), "a run", err));
-    TRY(check(cudaStreamSynchronize(device->far), "a message", err));
+    TRY(check(cudaStreamSynchronize(device->compute), "running kernels", err));
+    TRY(check(cudaStreamSynchronize(device->far), "sending", err));
     return finish_copies(device, err);
 }
 
-/* What a query says: done, not yet, or why it failed. */
-static enum snug_status answer(cudaError_t error, bool *done, struct snug_error *err)
+/* The result of a query: done, not yet done, or an error. */
+static enum snug_status query_status(cudaError_t error, bool *done, struct snug_error *err)
 {
     *done = error == cudaSuccess;
-    return error == cudaErrorNotReady ? SNUG_OK : check(error, "a run", err);
+    return error == cudaErrorNotReady ? SNUG_OK : check(error, "running kernels", err);
 }
 
 static enum snug_status is_done(struct device *device, bool *done, struct snug_error *err)
 {
-    TRY(answer(cudaStreamQuery(device->compute), done, err));
+    TRY(query_status(cudaStreamQuery(device->compute), done, err));
     if (*done)
-        TRY(answer(cudaStreamQuery(device->copies), done, err));
+        TRY(query_status(cudaStreamQuery(device->copies), done, err));
     if (*done)
-        TRY(answer(cudaStreamQuery(device->evictions), done, err));
-    return *done ? answer(cudaStreamQuery(device->far), done, err) : SNUG_OK;
+        TRY(query_status(cudaStreamQuery(device->evictions), done, err));
+    return *done ? query_status(cudaStreamQuery(device->far), done, err) : SNUG_OK;
 }
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
-/* Zeros, as fresh pages of the host are. */
+/* Returns zeroed memory, as fresh pages of the host are. */
 static void *alloc_block(size_t bytes)
 {
     void *block = NULL;
@@ -207,7 +211,7 @@ static enum snug_status push(struct device *device, void *to, const void *from, 
 {
     return check(
         cudaMemcpyAsync(to, from, (size_t)n_bytes, cudaMemcpyHostToDevice, device->compute),
-        "a copy to the GPU", err);
+        "copying to the GPU", err);
 }
 
 static enum snug_status pull(struct device *device, void *to, const void *from, int64_t n_bytes,
@@ -215,19 +219,19 @@ static enum snug_status pull(struct device *device, void *to, const void *from, 
 {
     return check(
         cudaMemcpyAsync(to, from, (size_t)n_bytes, cudaMemcpyDeviceToHost, device->compute),
-        "a copy from the GPU", err);
+        "copying from the GPU", err);
 }
 
 static enum snug_status clear(struct device *device, void *to, int64_t n_bytes,
                               struct snug_error *err)
 {
-    return check(cudaMemsetAsync(to, 0, (size_t)n_bytes, device->compute), "zeros", err);
+    return check(cudaMemsetAsync(to, 0, (size_t)n_bytes, device->compute), "zeroing memory", err);
 }
 
 static enum snug_status copy(struct device *device, void *to, const void *from, int64_t n_bytes,
                              struct snug_error *err)
 {
-    return check((cudaError_t)cuda_copy(to, from, n_bytes, device->copies), "a copy", err);
+    return check((cudaError_t)cuda_copy(to, from, n_bytes, device->copies), "copying", err);
 }
 
 static enum snug_status add(struct device *device, enum dtype dtype, void *to, const void *from,
@@ -235,15 +239,15 @@ static enum snug_status add(struct device *device, enum dtype dtype, void *to, c
 {
     struct cuda_array sum = {.dtype = dtype, .data = to},
                       more = {.dtype = dtype, .data = (void *)from};
-    return check((cudaError_t)cuda_add(n_elems, sum, more, sum, device->copies), "a sum", err);
+    return check((cudaError_t)cuda_add(n_elems, sum, more, sum, device->copies), "adding", err);
 }
 
 static enum snug_status read_block(struct device *device, const void *from, void *to,
                                    int64_t n_bytes, struct snug_error *err)
 {
-    use_device(device); /* any thread may come */
+    use_device(device); /* any thread may call */
     TRY(pull(device, to, from, n_bytes, err));
-    return check(cudaStreamSynchronize(device->compute), "a copy from the GPU", err);
+    return check(cudaStreamSynchronize(device->compute), "copying from the GPU", err);
 }
 
 static enum snug_status write_block(struct device *device, void *to, const void *from,
@@ -251,13 +255,13 @@ static enum snug_status write_block(struct device *device, void *to, const void 
 {
     use_device(device);
     TRY(push(device, to, from, n_bytes, err));
-    return check(cudaStreamSynchronize(device->compute), "a copy to the GPU", err);
+    return check(cudaStreamSynchronize(device->compute), "copying to the GPU", err);
 }
 
 static enum snug_status set_scalar(struct device *device, double *at, double value,
                                    struct snug_error *err)
 {
-    return check((cudaError_t)cuda_set_scalar(at, value, device->compute), "a scalar", err);
+    return check((cudaError_t)cuda_set_scalar(at, value, device->compute), "setting a scalar", err);
 }
 
 static int64_t used_bytes(void)
@@ -275,7 +279,8 @@ static int64_t memory_bytes(int number)
     return ok ? (int64_t)properties.totalGlobalMem : 0;
 }
 
-/* ---- the offload pool ------------------------------------------------------------------------------ */
+/* ---- the offload pool
+ * ------------------------------------------------------------------------- */
 
 static enum snug_status read_pool(struct offload_pool *pool, int64_t at, void *to, int64_t n_bytes,
                                   struct snug_error *err)
@@ -308,7 +313,8 @@ static enum snug_status open_pool(const struct device_facts *facts, int64_t n_by
     if (base == NULL) {
         free(s);
         return snug_fail(err, SNUG_NO_MEMORY,
-                         "the host does not give %lld bytes of pinned memory for what is offloaded",
+                         "cannot allocate %lld bytes of pinned host memory for the offload pool: "
+                         "offload less or free host memory",
                          (long long)n_bytes);
     }
     memset(base, 0, (size_t)n_bytes);
@@ -322,9 +328,9 @@ static enum snug_status open_pool(const struct device_facts *facts, int64_t n_by
 
 static enum snug_status event_make(void **event, struct snug_error *err)
 {
-    cudaEvent_t made = NULL;
-    TRY(check(cudaEventCreateWithFlags(&made, 0), "an event", err));
-    *event = made;
+    cudaEvent_t created = NULL;
+    TRY(check(cudaEventCreateWithFlags(&created, 0), "creating an event", err));
+    *event = created;
     return SNUG_OK;
 }
 
@@ -336,22 +342,24 @@ static void event_free(void *event)
 
 static enum snug_status event_record(void *event, void *stream, struct snug_error *err)
 {
-    return check(cudaEventRecord((cudaEvent_t)event, (cudaStream_t)stream), "an event", err);
+    return check(cudaEventRecord((cudaEvent_t)event, (cudaStream_t)stream), "recording an event",
+                 err);
 }
 
 static enum snug_status event_wait(void *stream, void *event, struct snug_error *err)
 {
-    return check(cudaStreamWaitEvent((cudaStream_t)stream, (cudaEvent_t)event, 0), "an event", err);
+    return check(cudaStreamWaitEvent((cudaStream_t)stream, (cudaEvent_t)event, 0),
+                 "waiting for an event", err);
 }
 
 static enum snug_status event_finish(void *event, struct snug_error *err)
 {
-    return check(cudaEventSynchronize((cudaEvent_t)event), "a run", err);
+    return check(cudaEventSynchronize((cudaEvent_t)event), "running kernels", err);
 }
 
 static enum snug_status event_is_done(void *event, bool *done, struct snug_error *err)
 {
-    return answer(cudaEventQuery((cudaEvent_t)event), done, err);
+    return query_status(cudaEventQuery((cudaEvent_t)event), done, err);
 }
 
 static double event_seconds(void *begin, void *end)
@@ -376,14 +384,14 @@ static void recording_free(struct recording *recording)
     free(recording);
 }
 
-/* Relaxed: libraries may load code in the middle of it. */
+/* Relaxed capture: libraries may load code while it is active. */
 static enum snug_status record_begin(struct device *device, struct snug_error *err)
 {
-    const char *wish = getenv("SNUG_CUDA_RECORD");
-    if (wish != NULL && strcmp(wish, "off") == 0)
-        return snug_fail(err, SNUG_UNSUPPORTED, "SNUG_CUDA_RECORD is off");
+    const char *setting = getenv("SNUG_CUDA_RECORD");
+    if (setting != NULL && strcmp(setting, "off") == 0)
+        return snug_fail(err, SNUG_UNSUPPORTED, "CUDA graphs are disabled by SNUG_CUDA_RECORD=off");
     return check(cudaStreamBeginCapture(device->compute, cudaStreamCaptureModeRelaxed),
-                 "a recording", err);
+                 "starting to capture a graph", err);
 }
 
 static enum snug_status record_end(struct device *device, struct recording **out,
@@ -392,7 +400,7 @@ static enum snug_status record_end(struct device *device, struct recording **out
     struct recording *recording = calloc(1, sizeof *recording);
     cudaGraph_t graph = NULL;
     enum snug_status status =
-        check(cudaStreamEndCapture(device->compute, &graph), "a recording", err);
+        check(cudaStreamEndCapture(device->compute, &graph), "capturing a graph", err);
     if (recording == NULL) {
         if (graph != NULL)
             (void)cudaGraphDestroy(graph);
@@ -400,7 +408,8 @@ static enum snug_status record_end(struct device *device, struct recording **out
     }
     recording->graph = graph;
     if (status == SNUG_OK)
-        status = check(cudaGraphInstantiate(&recording->exec, graph, 0), "a recording", err);
+        status =
+            check(cudaGraphInstantiate(&recording->exec, graph, 0), "instantiating a graph", err);
     if (status != SNUG_OK)
         recording_free(recording);
     else
@@ -411,7 +420,7 @@ static enum snug_status record_end(struct device *device, struct recording **out
 static enum snug_status replay(struct device *device, struct recording *recording,
                                struct snug_error *err)
 {
-    return check(cudaGraphLaunch(recording->exec, device->compute), "a recording", err);
+    return check(cudaGraphLaunch(recording->exec, device->compute), "launching a graph", err);
 }
 
 /* ---- the backend ---------------------------------------------------------------------------- */
@@ -466,7 +475,7 @@ static const struct device_hooks hooks = {.count = count_devices,
                                           .memory_bytes = memory_bytes,
                                           .direct = &cuda_direct};
 
-/* The one symbol of the plugin. */
+/* The only symbol that the plugin exports. */
 __attribute__((visibility("default"))) const struct backend *snug_cuda_backend(void)
 {
     static const struct backend backend = {.version = SNUG_VERSION_STRING,

@@ -1,5 +1,5 @@
 /*
- * cuda_backend.h -- a device that is open: what rows find behind call->facts->device.
+ * cuda_backend.h -- an open device: what call->facts->device points to.
  */
 #ifndef SNUG_CUDA_CUDA_BACKEND_H
 #define SNUG_CUDA_CUDA_BACKEND_H
@@ -8,8 +8,11 @@
 #include "exec/backend.h"
 
 struct device {
-    int number; /* of those that this process may use */
-    cudaStream_t compute, copies, evictions, far;
+    int number; /* index among the GPUs visible to this process */
+    cudaStream_t compute;
+    cudaStream_t copies;    /* from the offload pool; also collectives */
+    cudaStream_t evictions; /* to the offload pool; also sends to neighbouring stages */
+    cudaStream_t far;       /* sends to stages further away */
 };
 
 #endif

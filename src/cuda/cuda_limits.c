@@ -1,7 +1,7 @@
 /*
- * cuda_limits.c -- the rates of the device's memory and of its arithmetic, as found in this run.
+ * cuda_limits.c -- measures the memory bandwidth and the arithmetic rates of the device.
  *
- * Each is the best of a few runs over tensors larger than any cache of a GPU, timed by events.
+ * Each is the best of a few runs on tensors larger than any GPU cache, timed with events.
  */
 #include "cuda/kernels/peak_rates.h"
 
@@ -10,7 +10,7 @@
 #include "cuda/kernels/elementwise.h"
 #include "cuda/lib/cuda_gemm.h"
 
-#if defined(SNUG_CUDA_EMULATED) /* how fast the emulation is tells nothing: only that it runs */
+#if defined(SNUG_CUDA_EMULATED) /* speed means nothing here; check only that it runs */
 enum { N_RUNS = 1, N_BLOCKS = 1, N_ROUNDS = 16, CUBE = 32 };
 static const int64_t n_elems = 1 << 14;
 #else
@@ -21,7 +21,7 @@ static const int64_t n_elems = INT64_C(64) << 20;
 struct trial {
     float *x, *y; /* n_elems each */
     struct cuda_gemm *gemm;
-    double work; /* of one run: bytes or flops */
+    double work; /* per run: bytes or flops */
     cudaStream_t stream;
 };
 
@@ -52,7 +52,7 @@ static int try_multiply_add(struct trial *t)
     return cuda_multiply_add(N_BLOCKS, N_ROUNDS, t->x, &t->work, t->stream);
 }
 
-/* A matmul of two bf16 matrices, large and square, both in x, into y, whose end is the workspace. */
+/* A large square bf16 gemm.  Both operands are in x; y holds the result, then the workspace. */
 static const struct cuda_gemm_shape cube = {
     .m = CUBE, .n = CUBE, .k = CUBE, .type = DTYPE_bf16, .c_type = DTYPE_bf16, .alignment = 256};
 
@@ -69,11 +69,11 @@ static int try_gemm(struct trial *t)
     return cuda_gemm_run(t->gemm, &call, NULL) == SNUG_OK ? 0 : 1;
 }
 
-/* Work a second at best; 0: the device failed. */
+/* Best work per second; 0 if the device failed. */
 static double best_rate(struct trial *t, trial_fn *run, cudaEvent_t begin, cudaEvent_t end)
 {
     double best = 0;
-    if (run(t) != 0) /* loads its code */
+    if (run(t) != 0) /* warm-up: loads the code */
         return 0;
     for (int i = 0; i < N_RUNS; i++) {
         float milliseconds = 0;
@@ -88,11 +88,12 @@ static double best_rate(struct trial *t, trial_fn *run, cudaEvent_t begin, cudaE
     return best;
 }
 
-/* 0: there is no such matmul, or no room for it. */
+/* Returns 0 if there is no such gemm or its workspace does not fit. */
 static double gemm_rate(struct trial *t, cudaEvent_t begin, cudaEvent_t end)
 {
-    size_t room = (size_t)n_elems * sizeof(float) - sizeof(uint16_t) * CUBE * CUBE;
-    if (cuda_gemm_work_bytes(&cube) > room || cuda_gemm_prepare(&cube, &t->gemm, NULL) != SNUG_OK)
+    size_t work_bytes = (size_t)n_elems * sizeof(float) - sizeof(uint16_t) * CUBE * CUBE;
+    if (cuda_gemm_work_bytes(&cube) > work_bytes ||
+        cuda_gemm_prepare(&cube, &t->gemm, NULL) != SNUG_OK)
         return 0;
     double rate = best_rate(t, try_gemm, begin, end);
     cuda_gemm_release(t->gemm);
@@ -117,7 +118,8 @@ static bool measure_with(struct trial *t, struct device_limits *limits)
     return ok && limits->f32_flops > 0 && limits->read_bytes > 0 && limits->update_bytes > 0;
 }
 
-/* Random numbers between 0 and 1, read as bf16 or as f32: zeros would take less power, and run faster. */
+/* Random values between 0 and 1, whether read as bf16 or as f32: zeros take less power and run
+ * faster. */
 static bool fill(unsigned char *x, size_t bytes, cudaStream_t stream)
 {
     enum { PATTERN = 4096 };

@@ -1,10 +1,11 @@
 /*
- * nccl.c -- collectives from GPU to GPU, by NCCL.
+ * nccl.c -- collectives from GPU to GPU with NCCL.
  *
- * All tensors of an op are one group, which NCCL runs as one kernel.  Where every rank's range of a tensor
- * is as long as the others', NCCL's own reduce_scatter and all_gather serve; ragged ranges, and weights that
- * one rank owns, are one reduce or broadcast for each rank.  What is to be added to a piece is summed
- * into the bucket first, as much at a time as fits.
+ * All tensors of an op form one group, which NCCL runs as one kernel.  When all shards of a tensor
+ * have the same length, NCCL's reduce_scatter and all_gather are used.  Ragged shards, and weights
+ * that one rank owns, take one reduce or broadcast per rank.  A reduce_scatter that accumulates
+ * (+=) first reduces into the bucket, as many elements at a time as fit, and then adds the bucket
+ * to the shards.
  *
  * NCCL rounds at every step of its sums, in an order that depends on its choice of rings and trees.
  */
@@ -20,7 +21,7 @@
 
 struct direct {
     const struct nccl_calls *calls;
-    struct ncclComm *comm; /* NULL: aborted */
+    struct ncclComm *comm; /* NULL after an abort */
     int rank, n_ranks;
 };
 
@@ -47,7 +48,7 @@ static bool find(char text[DEVICE_TEXT_MAX])
     if (calls == NULL)
         return false;
     if (calls->get_version(&version) != NCCL_SUCCESS) {
-        snprintf(text, DEVICE_TEXT_MAX, "which does not tell its version");
+        snprintf(text, DEVICE_TEXT_MAX, "ncclGetVersion failed");
         return false;
     }
     snprintf(text, DEVICE_TEXT_MAX, "NCCL %d.%d.%d", version / 10000, version / 100 % 100,
@@ -59,11 +60,11 @@ static enum snug_status make_id(unsigned char id[DIRECT_ID_BYTES], struct snug_e
 {
     char why[DEVICE_TEXT_MAX] = "";
     struct direct direct = {.calls = nccl_find(why)};
-    struct nccl_id made = {{0}};
+    struct nccl_id created = {{0}};
     if (direct.calls == NULL)
         return snug_fail(err, SNUG_UNSUPPORTED, "NCCL: %s", why);
-    TRY(check_result(&direct, direct.calls->get_id(&made), err));
-    memcpy(id, made.bytes, DIRECT_ID_BYTES);
+    TRY(check_result(&direct, direct.calls->get_id(&created), err));
+    memcpy(id, created.bytes, DIRECT_ID_BYTES);
     return SNUG_OK;
 }
 
@@ -71,7 +72,7 @@ static enum snug_status open_direct(struct device *device, const unsigned char i
                                     int rank, int n_ranks, struct direct **out,
                                     struct snug_error *err)
 {
-    (void)device; /* it is the one in use */
+    (void)device; /* the calling thread has already selected it */
     char why[DEVICE_TEXT_MAX] = "";
     struct nccl_id common;
     struct direct *direct = calloc(1, sizeof *direct);
@@ -96,7 +97,7 @@ static enum snug_status check(struct direct *direct, struct snug_error *err)
 {
     int error = NCCL_SUCCESS;
     if (direct->comm == NULL)
-        return snug_fail(err, SNUG_IO_ERROR, "NCCL: the collectives of this run were given up");
+        return snug_fail(err, SNUG_IO_ERROR, "NCCL: the communicator of this run was aborted");
     TRY(check_result(direct, direct->calls->async_error(direct->comm, &error), err));
     return check_result(direct, error, err);
 }
@@ -117,13 +118,14 @@ static void close_direct(struct direct *direct)
 
 /* ---- one tensor ----------------------------------------------------------------------------- */
 
-/* What a group is made of.  Of failures the first is kept: a group that was begun must end. */
+/* A group of NCCL calls.  It keeps the first error, because a group that was started must be
+ * ended. */
 struct group {
     const struct direct *direct;
     const struct kernel_call *call;
     struct cut cut;
     int result;
-    int launch_error; /* of own kernels */
+    int launch_error; /* of our own kernels */
 };
 
 static void note(struct group *g, int result)
@@ -140,33 +142,33 @@ static int nccl_type_of(enum dtype dtype)
                                  : NCCL_F16;
 }
 
-struct shared { /* operand k: a tensor that all know, and this rank's range of it */
-    unsigned char *whole, *piece;
+struct sharded { /* operand k: the full tensor, and the shard of this rank */
+    unsigned char *full, *shard;
     enum dtype dtype;
     int64_t n_elems, elem_bytes;
 };
 
-static struct cut_range range_of(const struct group *g, const struct shared *x, int rank)
+static struct cut_range range_of(const struct group *g, const struct sharded *x, int rank)
 {
     return cut_of(g->cut, x->n_elems, g->direct->n_ranks, rank);
 }
 
-static struct shared shared_of(const struct group *g, int k)
+static struct sharded sharded_of(const struct group *g, int k)
 {
     bool gathers = g->call->op->kind == OP_all_gather;
-    const struct operand *whole = gathers ? &g->call->out[k] : &g->call->in[k];
-    const struct operand *piece = gathers ? &g->call->in[k] : &g->call->out[k];
-    struct shared x = {.whole = whole->data,
-                       .piece = piece->data,
-                       .dtype = whole->tensor->dtype,
-                       .n_elems = shape_elems(&whole->tensor->shape),
-                       .elem_bytes = (int64_t)dtype_bytes(whole->tensor->dtype)};
-    if (x.piece == x.whole) /* the range lies in the whole */
-        x.piece = x.whole + range_of(g, &x, g->direct->rank).from * x.elem_bytes;
+    const struct operand *full = gathers ? &g->call->out[k] : &g->call->in[k];
+    const struct operand *shard = gathers ? &g->call->in[k] : &g->call->out[k];
+    struct sharded x = {.full = full->data,
+                        .shard = shard->data,
+                        .dtype = full->tensor->dtype,
+                        .n_elems = shape_elems(&full->tensor->shape),
+                        .elem_bytes = (int64_t)dtype_bytes(full->tensor->dtype)};
+    if (x.shard == x.full) /* the shard is a range of the full tensor */
+        x.shard = x.full + range_of(g, &x, g->direct->rank).from * x.elem_bytes;
     return x;
 }
 
-static bool is_even(const struct group *g, const struct shared *x)
+static bool is_even(const struct group *g, const struct sharded *x)
 {
     if (g->cut.owner != CUT_OVER_ALL)
         return false;
@@ -177,74 +179,75 @@ static bool is_even(const struct group *g, const struct shared *x)
     return first > 0;
 }
 
-static void all_reduce(struct group *g, const struct shared *x)
+static void all_reduce(struct group *g, const struct sharded *x)
 {
-    note(g, g->direct->calls->all_reduce(x->whole, x->whole, (size_t)x->n_elems,
-                                         nccl_type_of(x->dtype), NCCL_SUM, g->direct->comm,
-                                         g->call->stream));
+    note(g,
+         g->direct->calls->all_reduce(x->full, x->full, (size_t)x->n_elems, nccl_type_of(x->dtype),
+                                      NCCL_SUM, g->direct->comm, g->call->stream));
 }
 
-/* Elements [at, at + n) of a tensor, summed to `to` of one rank. */
-static void reduce_run(struct group *g, const struct shared *x, int64_t at, int64_t n, int rank,
+/* Reduces elements [at, at + n) of a tensor to `to` on one rank. */
+static void reduce_run(struct group *g, const struct sharded *x, int64_t at, int64_t n, int rank,
                        void *to)
 {
-    unsigned char *from = x->whole + at * x->elem_bytes;
+    unsigned char *from = x->full + at * x->elem_bytes;
     note(g, g->direct->calls->reduce(from, rank == g->direct->rank ? to : from, (size_t)n,
                                      nccl_type_of(x->dtype), NCCL_SUM, rank, g->direct->comm,
                                      g->call->stream));
 }
 
-static void reduce_scatter(struct group *g, const struct shared *x)
+static void reduce_scatter(struct group *g, const struct sharded *x)
 {
     if (is_even(g, x)) {
-        note(g, g->direct->calls->reduce_scatter(
-                    x->whole, x->piece, (size_t)range_of(g, x, 0).count, nccl_type_of(x->dtype),
-                    NCCL_SUM, g->direct->comm, g->call->stream));
+        note(g, g->direct->calls->reduce_scatter(x->full, x->shard, (size_t)range_of(g, x, 0).count,
+                                                 nccl_type_of(x->dtype), NCCL_SUM, g->direct->comm,
+                                                 g->call->stream));
         return;
     }
     for (int rank = 0; rank < g->direct->n_ranks; rank++) {
         struct cut_range r = range_of(g, x, rank);
         if (r.count > 0)
-            reduce_run(g, x, r.from, r.count, rank, x->piece);
+            reduce_run(g, x, r.from, r.count, rank, x->shard);
     }
 }
 
-/* Bytes are bytes: any type goes. */
-static void all_gather(struct group *g, const struct shared *x)
+/* Moves bytes, so it works for any type. */
+static void all_gather(struct group *g, const struct sharded *x)
 {
     const struct nccl_calls *calls = g->direct->calls;
     if (is_even(g, x)) {
         size_t n = (size_t)(range_of(g, x, 0).count * x->elem_bytes);
         note(g,
-             calls->all_gather(x->piece, x->whole, n, NCCL_INT8, g->direct->comm, g->call->stream));
+             calls->all_gather(x->shard, x->full, n, NCCL_INT8, g->direct->comm, g->call->stream));
         return;
     }
     for (int rank = 0; rank < g->direct->n_ranks; rank++) {
         struct cut_range r = range_of(g, x, rank);
-        unsigned char *to = x->whole + r.from * x->elem_bytes;
+        unsigned char *to = x->full + r.from * x->elem_bytes;
         if (r.count > 0)
-            note(g, calls->broadcast(rank == g->direct->rank ? x->piece : to, to,
+            note(g, calls->broadcast(rank == g->direct->rank ? x->shard : to, to,
                                      (size_t)(r.count * x->elem_bytes), NCCL_INT8, rank,
                                      g->direct->comm, g->call->stream));
     }
 }
 
-/* ---- sums that are added to what is there --------------------------------------------------- */
+/* ---- reduce_scatter that accumulates
+ * ---------------------------------------------------------- */
 
-/* All ranges of a rank, one after the other, are its list; those elements of it that are summed now. */
+/* Elements [at, at + n) of a rank's list, which is all its shards one after the other. */
 struct span {
-    int64_t at, n; /* n: room of the bucket */
+    int64_t at, n; /* n: how many elements fit the bucket */
 };
 
-typedef void run_fn(struct group *g, const struct shared *x, int64_t from_in_range, int64_t n,
+typedef void run_fn(struct group *g, const struct sharded *x, int64_t from_in_range, int64_t n,
                     int rank, unsigned char *bucket);
 
-/* Calls fn for every run of a rank's list that lies in the span. */
+/* Calls fn for each contiguous run of a rank's list inside the span. */
 static void for_runs(struct group *g, struct span span, int rank, run_fn *fn)
 {
-    int64_t before = 0; /* elements of the list */
+    int64_t before = 0; /* elements of the list so far */
     for (int k = 0; k < g->call->op->n_in; k++) {
-        struct shared x = shared_of(g, k);
+        struct sharded x = sharded_of(g, k);
         int64_t count = range_of(g, &x, rank).count;
         int64_t begin = span.at > before ? span.at - before : 0;
         int64_t end = span.at + span.n - before < count ? span.at + span.n - before : count;
@@ -257,17 +260,17 @@ static void for_runs(struct group *g, struct span span, int rank, run_fn *fn)
     }
 }
 
-static void sum_run(struct group *g, const struct shared *x, int64_t from_in_range, int64_t n,
+static void sum_run(struct group *g, const struct sharded *x, int64_t from_in_range, int64_t n,
                     int rank, unsigned char *bucket)
 {
     reduce_run(g, x, range_of(g, x, rank).from + from_in_range, n, rank, bucket);
 }
 
-static void add_run(struct group *g, const struct shared *x, int64_t from_in_range, int64_t n,
+static void add_run(struct group *g, const struct sharded *x, int64_t from_in_range, int64_t n,
                     int rank, unsigned char *bucket)
 {
     (void)rank;
-    struct cuda_array to = {.dtype = x->dtype, .data = x->piece + from_in_range * x->elem_bytes};
+    struct cuda_array to = {.dtype = x->dtype, .data = x->shard + from_in_range * x->elem_bytes};
     struct cuda_array more = {.dtype = x->dtype, .data = bucket};
     int error = cuda_add(n, to, more, to, g->call->stream);
     g->launch_error = g->launch_error != 0 ? g->launch_error : error;
@@ -279,7 +282,7 @@ static int64_t longest_list(const struct group *g)
     for (int rank = 0; rank < g->direct->n_ranks; rank++) {
         int64_t length = 0;
         for (int k = 0; k < g->call->op->n_in; k++) {
-            struct shared x = shared_of(g, k);
+            struct sharded x = sharded_of(g, k);
             length += range_of(g, &x, rank).count;
         }
         longest = length > longest ? length : longest;
@@ -290,7 +293,7 @@ static int64_t longest_list(const struct group *g)
 static void sum_and_add(struct group *g, int64_t work_bytes)
 {
     const struct nccl_calls *calls = g->direct->calls;
-    struct span span = {.n = work_bytes / shared_of(g, 0).elem_bytes};
+    struct span span = {.n = work_bytes / sharded_of(g, 0).elem_bytes};
     int64_t longest = longest_list(g);
     for (; span.at < longest && g->result == NCCL_SUCCESS; span.at += span.n) {
         note(g, calls->group_start());
@@ -309,7 +312,7 @@ static void run_group(struct group *g)
     const struct nccl_calls *calls = g->direct->calls;
     note(g, calls->group_start());
     for (int k = 0; k < g->call->op->n_in; k++) {
-        struct shared x = shared_of(g, k);
+        struct sharded x = sharded_of(g, k);
         if (g->call->op->kind == OP_all_reduce)
             all_reduce(g, &x);
         else if (g->call->op->kind == OP_reduce_scatter)

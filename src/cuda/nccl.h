@@ -1,9 +1,9 @@
 /*
- * nccl.h -- NCCL, NVIDIA's library of ranks, as far as it is used.
+ * nccl.h -- the part of NCCL that snug calls.
  *
- * It is looked for when ranks begin, never linked: the plugin loads where it is missing, and is built
- * without its header.  So its functions and numbers are declared here; all are as in every NCCL 2 since
- * 2.10, and tests/cudnn holds them against the header where there is one.
+ * NCCL is loaded at run time (dlopen), never linked: the plugin loads on machines without it and is
+ * built without its header.  So this file declares the functions and constants.  They are the same
+ * in every NCCL 2 since 2.10, and tests/cudnn compares them with nccl.h where that is installed.
  */
 #ifndef SNUG_CUDA_NCCL_H
 #define SNUG_CUDA_NCCL_H
@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-struct ncclComm; /* NCCL's own */
+struct ncclComm;
 
 struct nccl_id {
     char bytes[DIRECT_ID_BYTES];
@@ -24,7 +24,8 @@ struct nccl_id {
 enum { NCCL_SUCCESS = 0, NCCL_IN_PROGRESS = 7, NCCL_SUM = 0 };
 enum nccl_type { NCCL_INT8 = 0, NCCL_F16 = 6, NCCL_F32 = 7, NCCL_F64 = 8, NCCL_BF16 = 9 };
 
-/* Each named after the function it is; all but error_text and last_error return NCCL_SUCCESS or why not. */
+/* Each is named after its NCCL function.  All but error_text and last_error return NCCL_SUCCESS or
+ * an error code. */
 struct nccl_calls {
     int (*get_version)(int *version);
     int (*get_id)(struct nccl_id *id);
@@ -51,7 +52,8 @@ struct nccl_calls {
     int (*recv)(void *to, size_t n, int type, int peer, struct ncclComm *comm, cudaStream_t stream);
 };
 
-/* nccl_load.c, or the emulation: NULL if it is not there, and why. */
+/* Defined in nccl_load.c, or by the emulation.  Returns NULL and the reason if NCCL is not
+ * available. */
 const struct nccl_calls *nccl_find(char why[DEVICE_TEXT_MAX]);
 
 /* nccl.c */

@@ -1,5 +1,5 @@
 /*
- * pinned_pool.h -- the offload pool of the CUDA backend: pinned memory of the host.
+ * pinned_pool.h -- the offload pool of the CUDA backend: pinned host memory.
  */
 #ifndef SNUG_CUDA_PINNED_POOL_H
 #define SNUG_CUDA_PINNED_POOL_H
@@ -7,7 +7,7 @@
 #include "exec/backend.h"
 
 struct pinned_pool {
-    struct offload_pool pool; /* first: the two are cast into each other */
+    struct offload_pool pool; /* must be first: pointers to the two are cast into each other */
     unsigned char *base;
 };
 

@@ -1,5 +1,5 @@
 /*
- * runtime.h -- CUDA's runtime, or in its place the emulation of it that the tests are built with.
+ * runtime.h -- the CUDA runtime API, or the emulation of it that the tests are built with.
  */
 #ifndef SNUG_CUDA_RUNTIME_H
 #define SNUG_CUDA_RUNTIME_H

@@ -1,6 +1,6 @@
 /*
- * tuning_cache_file.c -- pins as lines of text: the numbers of the shape, the words of the algorithm in hex, and
- * milliseconds.  See tuning_cache_file.h.
+ * tuning_cache_file.c -- tunings as lines of text: the key, the words of the algorithm in hex, and
+ * the time in milliseconds.  See tuning_cache_file.h.
  */
 #include "cuda/tuning_cache_file.h"
 
@@ -17,7 +17,7 @@
 #include "base/fd.h"
 #include "base/text.h"
 
-enum { LINE_MOST = 1024 }; /* a line has some 530 characters at most */
+enum { LINE_MOST = 1024 }; /* a line has about 530 characters at most */
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
@@ -51,7 +51,8 @@ void tuning_list_free(struct tuning_list *list)
     *list = (struct tuning_list){0};
 }
 
-/* ---- where it lies --------------------------------------------------------------------------- */
+/* ---- the path of the file
+ * --------------------------------------------------------------------- */
 
 static bool is_named_by_user(const char **value)
 {
@@ -72,19 +73,19 @@ bool tuning_cache_file_path(const char *title, char **path)
         return false;
     if (folder == NULL)
         return true;
-    struct text made = {0};
-    text_add(&made, "%s/", folder);
+    struct text name = {0};
+    text_add(&name, "%s/", folder);
     for (const char *c = title; *c != '\0'; c++)
-        text_add(&made, "%c", isalnum((unsigned char)*c) || *c == '.' ? *c : '-');
-    text_add(&made, ".pins");
+        text_add(&name, "%c", isalnum((unsigned char)*c) || *c == '.' ? *c : '-');
+    text_add(&name, ".tuning");
     free(folder);
-    *path = text_take(&made);
+    *path = text_take(&name);
     return *path != NULL;
 }
 
 /* ---- reading and writing --------------------------------------------------------------------- */
 
-/* The number at *at, in that base, and *at after it. */
+/* Parses the number at *at and moves *at past it. */
 static bool take_word(const char **at, int base, uint64_t *word)
 {
     char *end = NULL;
@@ -94,7 +95,7 @@ static bool take_word(const char **at, int base, uint64_t *word)
     return ok;
 }
 
-/* A line that was cut short, or runs into another, has too few numbers or too many. */
+/* A line that is truncated, or runs into another one, has too few numbers or too many. */
 static bool read_tuning(const char *line, struct tuning *tuning)
 {
     char *end = NULL;
@@ -148,7 +149,7 @@ bool tuning_cache_file_read(const char *path, const char *title, struct tuning_l
     return is_ours;
 }
 
-/* To a file of this process, then over the one that is there. */
+/* Writes a temporary file, then renames it over the old one. */
 static void replace(const char *path, const struct text *bytes)
 {
     struct text own = {0};
@@ -176,8 +177,8 @@ static bool make_folder_of_cache(void)
     return ok;
 }
 
-/* There is something at `path` that was not read: of another title, or not to be read at all. */
-static bool is_anothers(const char *path, bool named)
+/* Is there a file at `path` that must not be overwritten: one with another title, or unreadable? */
+static bool belongs_to_other(const char *path, bool named)
 {
     struct stat info;
     if (stat(path, &info) != 0)
@@ -206,7 +207,7 @@ void tuning_cache_file_add(const char *path, const char *title, struct tuning_li
     struct tuning_list all = {0};
     struct text out = {0};
     bool named = is_named_by_user(&value);
-    if (!tuning_cache_file_read(path, title, &all) && is_anothers(path, named))
+    if (!tuning_cache_file_read(path, title, &all) && belongs_to_other(path, named))
         return;
     bool ok = !all.failed && merge(&all, list);
     text_add(&out, "%s\n", title);

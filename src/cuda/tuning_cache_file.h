@@ -1,17 +1,19 @@
 /*
- * tuning_cache_file.h -- the algorithms of matmuls, kept from one run to the next.
+ * tuning_cache_file.h -- the file that keeps the chosen gemm algorithms from one run to the next.
  *
- * A file is for one version of the library on one kind of GPU, which its first line names; each of the
- * others is a pin.  It lies in snug's cache (base/cache.h), one for each such title, or where
- * SNUG_CUDA_PINS=FILE says; SNUG_CUDA_PINS=off: there is none.  A FILE with another title is left alone.
+ * A file belongs to one library version on one GPU model, named by its first line (the title).
+ * Every other line is one tuning.  The file is in snug's cache folder (base/cache.h), one file per
+ * title. SNUG_TUNING_CACHE=FILE names another file, SNUG_TUNING_CACHE=off disables it.  A FILE with
+ * a different title is left untouched.
  *
- * Several processes may have it in use: a write takes what is there and what is new to a file of
- * its own, which then replaces it.  Of two writes at the same instant one may be lost, and its pins
- * are chosen again by the next run, perhaps otherwise; what is there is whole at any time.  What
- * cannot be read is chosen anew, what cannot be written is not kept, and neither is a mistake.  But where
- * memory runs out nothing is written: a list that lacks pins would take them from the file.
+ * Several processes may use the file.  A write merges the file's content with the new tunings,
+ * writes a temporary file and renames it over the old one, so the file is always complete.  Of two
+ * simultaneous writes one may be lost; the next run then chooses those algorithms again, perhaps
+ * differently.  What cannot be read is tuned again and what cannot be written is dropped; neither
+ * is an error.  When memory runs out nothing is written, because an incomplete list would remove
+ * tunings from the file.
  *
- * There is nothing of CUDA in here, so that it is tested where there is none.
+ * This file does not depend on CUDA, so that it can be tested on machines without it.
  */
 #ifndef SNUG_CUDA_TUNING_CACHE_FILE_H
 #define SNUG_CUDA_TUNING_CACHE_FILE_H
@@ -23,31 +25,33 @@
 enum { TUNING_KEY = 18, TUNING_WORDS = 8 };
 
 struct tuning {
-    int64_t key[TUNING_KEY]; /* the numbers of a matmul's shape */
+    int64_t key[TUNING_KEY]; /* the fields of the gemm shape */
     uint64_t algorithm[TUNING_WORDS];
-    float ms; /* what it took when it was chosen; 0: chosen without a timing, and not kept in files.
-                      With a key of zeros: the bytes that a copy moves in a millisecond. */
-    bool from_file; /* and not chosen by this process */
-    bool replaces;  /* the file's, which no longer serves; not kept in files */
+    float ms; /* time measured when it was chosen; 0: not timed, and not written to files. With a
+               * key of all zeros: the bytes that a copy moves per millisecond. */
+    bool from_file; /* read from the file, not chosen by this process */
+    bool replaces;  /* the entry of the file is no longer valid; not stored in files */
 };
 
-struct tuning_list { /* all zeros is the empty list */
+struct tuning_list { /* all zeros: the empty list */
     struct tuning *tunings;
     size_t n, capacity;
-    bool failed; /* memory ran out: it may lack what the file has */
+    bool failed; /* memory ran out: the list may be incomplete */
 };
 
-/* NULL: there is none with that key. */
+/* Returns NULL if no tuning has that key. */
 struct tuning *tuning_list_find(const struct tuning_list *list, const int64_t key[TUNING_KEY]);
-bool tuning_list_add(struct tuning_list *list, const struct tuning *tuning); /* false: no memory */
+bool tuning_list_add(struct tuning_list *list, const struct tuning *tuning); /* false: out of
+                                                                              * memory */
 void tuning_list_free(struct tuning_list *list);
 
-/* *path is the caller's; NULL: pins are not kept.  False: no memory. */
+/* *path is NULL if the cache is disabled; the caller frees it.  Returns false if out of memory. */
 bool tuning_cache_file_path(const char *title, char **path);
-/* False: there is no file of that title.  A line that is no pin is passed over. */
+/* Returns false if there is no file with that title.  Lines that are not valid tunings are
+ * skipped. */
 bool tuning_cache_file_read(const char *path, const char *title, struct tuning_list *list);
-/* Adds those of the list that the file does not have yet, or that replace what it has.  Of the others the
- * list gets what the file has: another process may have chosen otherwise meanwhile. */
+/* Adds the tunings that the file lacks or that replace entries of it.  All others are overwritten
+ * in `list` with the entries of the file: another process may have chosen differently. */
 void tuning_cache_file_add(const char *path, const char *title, struct tuning_list *list);
 
 #endif

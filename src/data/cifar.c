@@ -1,11 +1,12 @@
 /*
- * cifar.c -- CIFAR-10 in its binary version, as its publisher packs it.
+ * cifar.c -- CIFAR-10 in its publisher's binary format.
  *
- *     data_batch_1.bin ... data_batch_5.bin, and test_batch.bin held out; each a row of records:
+ *     data_batch_1.bin ... data_batch_5.bin for training, test_batch.bin held out
+ *     each file is a sequence of records:
  *     1 byte label, 1024 bytes red, 1024 green, 1024 blue (32 x 32 each, row by row)
  *
- * The files lie in the folder or, as the archive unpacks, in cifar-10-batches-bin below it.  Fewer
- * batches will do, and batches of any length.
+ * The files are in the folder itself or, as the archive unpacks, in its subfolder
+ * cifar-10-batches-bin.  Fewer batches are fine, and batches of any length.
  */
 #include "data/images.h"
 
@@ -26,10 +27,11 @@ enum {
 
 static enum snug_status no_memory(const char *folder, struct snug_error *err)
 {
-    return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to open it", folder);
+    return snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory opening the data set", folder);
 }
 
-/* Where the files are: the folder itself or the one below it; NULL: neither.  The caller's. */
+/* Finds the folder with the files: the given one or its subfolder; NULL if neither.  The caller
+ * frees *home. */
 static enum snug_status find_home(const char *folder, char **home, struct snug_error *err)
 {
     static const char *const below[] = {".", "cifar-10-batches-bin"};
@@ -73,8 +75,9 @@ static enum snug_status open_batch(struct images *images, const char *home, cons
     TRY(fd_open_read(file->path, &file->fd, &n_bytes, err));
     if (n_bytes < 1 || n_bytes % RECORD_BYTES != 0)
         return snug_fail(err, n_bytes < 1 ? SNUG_NO_DATA : SNUG_BAD_FILE,
-                         "%s: %s: %lld bytes are no whole number of images of %d bytes", file->path,
-                         n_bytes < 1 ? "empty" : "cut short", (long long)n_bytes, RECORD_BYTES);
+                         "%s: %s: %lld bytes are not a multiple of %d, the bytes of an image",
+                         file->path, n_bytes < 1 ? "empty" : "truncated", (long long)n_bytes,
+                         RECORD_BYTES);
     file->n = n_bytes / RECORD_BYTES;
     file->skip_bytes = 1;
     return SNUG_OK;
@@ -87,9 +90,9 @@ static enum snug_status load_labels(struct images *images, enum data_split split
     int64_t n = 0, done = 0;
     for (int i = 0; i < s->n_files; i++)
         n += s->files[i].n;
-    s->classes = malloc((size_t)n + 1); /* none is no error here */
+    s->classes = malloc((size_t)n + 1); /* not NULL for n = 0 */
     if (s->classes == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory for %lld labels", s->files[0].path,
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory for %lld labels", s->files[0].path,
                          (long long)n);
     for (int i = 0; i < s->n_files; i++) {
         const struct image_file *file = &s->files[i];

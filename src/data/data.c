@@ -1,5 +1,5 @@
 /*
- * data.c -- finds what a data spec means and hands out its samples.
+ * data.c -- resolve a data spec, open it and fill batches from it.
  */
 #include "data/fetch.h"
 #include "data/source.h"
@@ -12,16 +12,16 @@
 #include "base/cache.h"
 #include "base/fd.h"
 
-enum { LEAST_TO_SHARE = 16 }; /* samples: fewer are read before another thread is awake */
+enum { LEAST_TO_SHARE = 16 }; /* fewer samples are read before a second thread wakes up */
 
 static enum snug_status no_memory(struct snug_error *err)
 {
-    return snug_fail(err, SNUG_NO_MEMORY, "data: no memory for the name of a file");
+    return snug_fail(err, SNUG_NO_MEMORY, "data: out of memory building a path");
 }
 
-/* Takes `folder`, or fails to; *found stays NULL where there is no such thing. */
-static enum snug_status try_place(const char *folder, const char *below, const char *name,
-                                  char **found, struct snug_error *err)
+/* Sets *found to FOLDER/BELOW/NAME if that exists and *found is still NULL. */
+static enum snug_status try_folder(const char *folder, const char *below, const char *name,
+                                   char **found, struct snug_error *err)
 {
     if (*found != NULL || folder == NULL || *folder == '\0')
         return SNUG_OK;
@@ -38,20 +38,19 @@ static enum snug_status try_place(const char *folder, const char *below, const c
     return SNUG_OK;
 }
 
-enum form { FORM_TOKENS, FORM_IDX, FORM_CIFAR };
+enum format { FORMAT_TOKENS, FORMAT_IDX, FORMAT_CIFAR };
 
-/* What lies at a path. */
-static enum snug_status form_of(const char *path, enum form *form, struct snug_error *err)
+static enum snug_status detect_format(const char *path, enum format *format, struct snug_error *err)
 {
     bool is_idx, is_cifar = false;
     TRY(source_is_idx(path, &is_idx, err));
     if (!is_idx)
         TRY(source_is_cifar(path, &is_cifar, err));
-    *form = is_idx ? FORM_IDX : is_cifar ? FORM_CIFAR : FORM_TOKENS;
+    *format = is_idx ? FORMAT_IDX : is_cifar ? FORMAT_CIFAR : FORMAT_TOKENS;
     return SNUG_OK;
 }
 
-/* What is typed is a path if there is such a path, else the name of a set in the known places. */
+/* The spec is a path if that exists, else the name of a data set in $SNUG_DATA or the cache. */
 static enum snug_status find(const char *spec, char **path, struct snug_error *err)
 {
     struct stat info;
@@ -63,10 +62,10 @@ static enum snug_status find(const char *spec, char **path, struct snug_error *e
     int reason = errno;
     if (*spec == '\0' || strchr(spec, '/') != NULL || reason != ENOENT)
         return snug_fail(err, SNUG_BAD_FILE, "data '%s': %s", spec, strerror(reason));
-    TRY(try_place(getenv("SNUG_DATA"), ".", spec, path, err));
+    TRY(try_folder(getenv("SNUG_DATA"), ".", spec, path, err));
     char *cache;
     TRY(cache_folder(&cache, err));
-    enum snug_status status = try_place(cache, ".", spec, path, err);
+    enum snug_status status = try_folder(cache, ".", spec, path, err);
     free(cache);
     TRY(status);
     if (*path != NULL)
@@ -74,8 +73,8 @@ static enum snug_status find(const char *spec, char **path, struct snug_error *e
     bool is_known = fetch_knows(spec);
     return snug_fail(
         err, SNUG_BAD_FILE,
-        "data '%s': no such file or folder here, nor a set of that name in $SNUG_DATA or the "
-        "cache; give a path or set SNUG_DATA%s%s",
+        "data '%s': no such file or folder, and no data set of that name in $SNUG_DATA or the "
+        "cache: give a path or set SNUG_DATA%s%s",
         spec, is_known ? ", or download it: snug data " : "", is_known ? spec : "");
 }
 
@@ -89,7 +88,7 @@ static enum snug_status check_request(const struct data_request *request, struct
         request->target_elems != target_elems || request->target_elems < 1 ||
         (wants_classes && (request->n_classes < 1 || request->n_classes > INT32_MAX)))
         return snug_fail(err, SNUG_BAD_ARGUMENT,
-                         "data: cannot serve samples of %lld elements with targets of %lld among "
+                         "data: cannot provide samples of %lld elements with targets of %lld among "
                          "%lld classes",
                          (long long)request->sample_elems, (long long)request->target_elems,
                          (long long)request->n_classes);
@@ -98,7 +97,8 @@ static enum snug_status check_request(const struct data_request *request, struct
 
 static enum snug_status no_images(const char *spec, struct snug_error *err)
 {
-    return snug_fail(err, SNUG_BAD_ARGUMENT, "--augment is for images, and data '%s' is not", spec);
+    return snug_fail(err, SNUG_BAD_ARGUMENT,
+                     "--augment works on images only, and data '%s' has none", spec);
 }
 
 enum snug_status data_open(const struct data_request *request, struct data **data,
@@ -113,13 +113,13 @@ enum snug_status data_open(const struct data_request *request, struct data **dat
     if (is_random)
         return no_images("random", err);
     TRY(find(request->spec, &path, err));
-    enum form form;
-    enum snug_status status = form_of(path, &form, err);
+    enum format format;
+    enum snug_status status = detect_format(path, &format, err);
     if (status != SNUG_OK)
-        ; /* it has been said */
-    else if (form == FORM_IDX)
+        ; /* err is set */
+    else if (format == FORMAT_IDX)
         status = source_open_idx(path, request, data, err);
-    else if (form == FORM_CIFAR)
+    else if (format == FORMAT_CIFAR)
         status = source_open_cifar(path, request, data, err);
     else if (request->augment != DATA_AUGMENT_none)
         status = no_images(request->spec, err);
@@ -141,11 +141,11 @@ enum snug_status data_find_image(const char *spec, struct data_image *image, str
     if (spec == NULL || strcmp(spec, "random") == 0)
         return SNUG_OK;
     TRY(find(spec, &path, err));
-    enum form form;
-    enum snug_status status = form_of(path, &form, err);
-    if (status == SNUG_OK && form == FORM_IDX)
+    enum format format;
+    enum snug_status status = detect_format(path, &format, err);
+    if (status == SNUG_OK && format == FORMAT_IDX)
         status = source_idx_image(path, image, err);
-    else if (status == SNUG_OK && form == FORM_CIFAR)
+    else if (status == SNUG_OK && format == FORMAT_CIFAR)
         *image = source_cifar_image();
     free(path);
     return status;
@@ -180,19 +180,19 @@ uint64_t data_fingerprint(const struct data *data)
 enum snug_status data_fill(struct data *data, enum data_split split, int64_t first, int64_t n,
                            void *input, void *target, struct snug_error *err)
 {
-    const int64_t elem_bytes = 4; /* i32 and f32 alike */
+    const int64_t elem_bytes = 4; /* both i32 and f32 */
     if (first < 0 || n < 0)
         return snug_fail(err, SNUG_BAD_ARGUMENT, "data: samples %lld + %lld do not exist",
                          (long long)first, (long long)n);
     if (data->n_samples[split] < 1)
         return snug_fail(err, SNUG_BAD_FILE,
-                         "data: the held-out part is shorter than one sample; give more data or a "
-                         "shorter sequence");
+                         "data: the held-out split is shorter than one sample: add data or use a "
+                         "shorter --seq");
     enum snug_status first_status = SNUG_OK;
-    int64_t first_wrong = n; /* so that the message does not depend on who comes first */
+    int64_t first_wrong = n; /* report the first bad sample, whichever thread fails first */
     bool share = data->fills_in_any_thread && n >= LEAST_TO_SHARE && data->request.threads > 1;
     int threads = share ? data->request.threads : 1;
-    (void)threads; /* without OpenMP */
+    (void)threads; /* unused without OpenMP */
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t i = 0; i < n; i++) {
         struct snug_error own;

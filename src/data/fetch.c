@@ -1,13 +1,13 @@
 /*
- * fetch.c -- downloads a data set with the program curl and checks what came.
+ * fetch.c -- download a data set with curl and verify it.
  *
- * Only https is spoken, by redirects too; plain http to this machine itself, as tests need.  Nothing that is
- * typed becomes an option of curl, or another machine's name for tar.
+ * Only https is allowed, also for redirects; plain http only to this machine, for the tests.  User
+ * input can never become an option of curl or a remote host name for tar.
  *
- * A file is downloaded as NAME.part and takes its name when its md5 is the published one, so that a
- * file under its own name is whole.  What a broken download left is gone on with; if the result is not
- * right then, it is taken from the beginning once.  An archive is unpacked beside its place and moved
- * there.
+ * A file is downloaded as NAME.part and renamed to NAME once its md5 is the published one, so a
+ * file called NAME is complete.  An interrupted download resumes; if the resumed file does not
+ * match, it is downloaded once more from the start.  An archive is unpacked into a temporary folder
+ * and then moved into place.
  */
 #include "data/fetch.h"
 
@@ -35,7 +35,7 @@ extern char **environ;
 static const struct fetch_set sets[] = {
     {"fashion-mnist",
      "70,000 images of 1 x 28 x 28, 10 classes; 30 MB",
-     /* the publisher's own repository: the address in its README is plain http */
+     /* the publisher's repository, because the address in its README is plain http */
      "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
      {{"train-images-idx3-ubyte.gz", "8d4fb7e6c68d591d4c3dfef9ec88bf0d"},
       {"train-labels-idx1-ubyte.gz", "25c81989df183df01b3e8a0aad5dffbe"},
@@ -73,8 +73,7 @@ const struct fetch_set *fetch_find(const char *name, struct snug_error *err)
 {
     const struct fetch_set *set = find(name);
     if (set == NULL)
-        snug_fail(err, SNUG_BAD_ARGUMENT,
-                  "there is no data set \"%.60s\" to download; there are: %s, %s", name,
+        snug_fail(err, SNUG_BAD_ARGUMENT, "unknown data set \"%.60s\"; available: %s, %s", name,
                   sets[0].name, sets[1].name);
     return set;
 }
@@ -106,29 +105,29 @@ static enum snug_status no_memory(const struct fetch *f)
     return snug_fail(f->err, SNUG_NO_MEMORY, "%s: out of memory", f->set->name);
 }
 
-/* What is wrong, and how to go on without us. */
-static enum snug_status by_hand(const struct fetch *f, const char *what)
+/* Fails with `what` and tells how to get the files by hand. */
+static enum snug_status fail_by_hand(const struct fetch *f, const char *what)
 {
     struct text names = {0};
     for (int i = 0; i < FETCH_FILES_MAX && f->set->files[i].name != NULL; i++)
         text_add(&names, "%s%s", i > 0 ? ", " : "", f->set->files[i].name);
     enum snug_status status =
-        snug_fail(f->err, SNUG_BAD_FILE, "%s: %.120s; get %s from %s and put %s into %s",
+        snug_fail(f->err, SNUG_BAD_FILE, "%s: %.120s; download %s from %s and put %s into %s",
                   f->set->name, what, names.data == NULL ? "its files" : names.data, f->from,
-                  f->set->unpacks_to == NULL ? "them" : "what is in it", f->folder);
+                  f->set->unpacks_to == NULL ? "them" : "its contents", f->folder);
     text_free(&names);
     return status;
 }
 
 /* ---- programs ---------------------------------------------------------------------------- */
 
-/* Reads all there is and keeps its first line, as much of it as `words` holds. */
+/* Reads to the end and keeps as much of the first line as fits in `words`. */
 static void read_line(int fd, char *words, size_t n_words)
 {
     char chunk[256] = "";
     size_t length = 0;
     for (ssize_t n; (n = read(fd, chunk, sizeof chunk)) > 0;) {
-        size_t room = n_words - 1 - length, taken = (size_t)n < room ? (size_t)n : room;
+        size_t space = n_words - 1 - length, taken = (size_t)n < space ? (size_t)n : space;
         memcpy(words + length, chunk, taken);
         length += taken;
     }
@@ -136,7 +135,7 @@ static void read_line(int fd, char *words, size_t n_words)
     words[strcspn(words, "\n")] = '\0';
 }
 
-/* Its exit status; -1: a signal ended it, or nobody knows, as where SIGCHLD is ignored. */
+/* The exit status, or -1 if a signal killed it or the status is unknown (SIGCHLD is ignored). */
 static int wait_for(pid_t child, const char *program, char *words, size_t n_words)
 {
     int state = 0;
@@ -145,13 +144,13 @@ static int wait_for(pid_t child, const char *program, char *words, size_t n_word
         ended = waitpid(child, &state, 0);
     while (ended < 0 && errno == EINTR);
     if (ended < 0)
-        return snprintf(words, n_words, "the program %s: no word of its end: %s", program,
+        return snprintf(words, n_words, "the program %s: no exit status: %s", program,
                         strerror(errno)),
                -1;
     return WIFEXITED(state) ? WEXITSTATUS(state) : -1;
 }
 
-/* Runs a program and waits for it; `words` is the first line that it writes on standard error. */
+/* Runs a program and waits for it.  `words` receives the first line of its standard error. */
 static int run_program(char *const argv[], char *words, size_t n_words)
 {
     int ends[2], exit_status = -1;
@@ -178,7 +177,7 @@ static int run_program(char *const argv[], char *words, size_t n_words)
     return exit_status;
 }
 
-/* What a program cannot take for an option, or for "host:path".  The caller's. */
+/* A path that a program cannot mistake for an option or for "host:path".  The caller frees it. */
 static char *plain_path(const char *path)
 {
     struct text plain = {0};
@@ -219,7 +218,7 @@ static int run_curl(const char *url, const char *path, char *words, size_t n_wor
 
 /* ---- addresses ---------------------------------------------------------------------------- */
 
-/* "127.0.0.1", "localhost" or "[::1]", and nothing that only begins so. */
+/* Exactly "127.x.x.x", "localhost" or "[::1]", not just a prefix of the name. */
 static bool is_this_machine(const char *host, size_t length)
 {
     char name[64];
@@ -231,7 +230,7 @@ static bool is_this_machine(const char *host, size_t length)
            (inet_pton(AF_INET, name, &address) == 1 && ntohl(address.s_addr) >> 24 == 127);
 }
 
-/* https://..., or http://HOST[:PORT][/...] of this machine. */
+/* https://..., or http://HOST[:PORT][/...] if HOST is this machine. */
 static bool is_safe_address(const char *url)
 {
     for (const char *c = url; *c != '\0'; c++)
@@ -257,7 +256,7 @@ static enum snug_status check_address(const char *url, struct snug_error *err)
     if (is_safe_address(url))
         return SNUG_OK;
     return snug_fail(err, SNUG_BAD_ARGUMENT,
-                     "\"%.200s\" is no address to download from: write https://HOST/FOLDER (plain "
+                     "\"%.200s\" is not a valid download address: use https://HOST/FOLDER (plain "
                      "http only for this machine: http://127.0.0.1:8000)",
                      url);
 }
@@ -268,7 +267,7 @@ static enum snug_status check_address(const char *url, struct snug_error *err)
 static enum snug_status make_folder(const struct fetch *f, const char *folder)
 {
     if (folder[0] == '\0')
-        return snug_fail(f->err, SNUG_BAD_ARGUMENT, "the folder has an empty name");
+        return snug_fail(f->err, SNUG_BAD_ARGUMENT, "the folder name is empty");
     char *path = strdup(folder);
     if (path == NULL)
         return no_memory(f);
@@ -279,7 +278,7 @@ static enum snug_status make_folder(const struct fetch *f, const char *folder)
             continue;
         *at = '\0';
         if (mkdir(path, 0777) != 0 && errno != EEXIST)
-            status = snug_fail(f->err, SNUG_BAD_FILE, "%s: cannot make the folder: %s", path,
+            status = snug_fail(f->err, SNUG_BAD_FILE, "%s: cannot create this folder: %s", path,
                                strerror(errno));
         *at = kept;
         if (kept == '\0')
@@ -295,7 +294,7 @@ static int64_t size_of(const char *path)
     return stat(path, &info) == 0 ? (int64_t)info.st_size : -1;
 }
 
-/* Does the file have this md5?  One that is not there does not. */
+/* Does the file exist and have this md5? */
 static enum snug_status matches(const char *path, const char *md5, bool *fits,
                                 struct snug_error *err)
 {
@@ -322,7 +321,7 @@ static enum snug_status matches(const char *path, const char *md5, bool *fits,
     return status;
 }
 
-/* One call of curl for what is missing of `part`.  *fits: it is whole and right now. */
+/* Runs curl once to download the rest of `part`.  Sets *fits if it is now complete and verified. */
 static enum snug_status download(const struct fetch *f, const char *name, const char *md5,
                                  const char *part, bool *fits)
 {
@@ -332,13 +331,13 @@ static enum snug_status download(const struct fetch *f, const char *name, const 
     if (url == NULL)
         return no_memory(f);
     if (before > 0)
-        say(f, "%s: going on after %s", name, text_size(before, size));
+        say(f, "%s: resuming after %s", name, text_size(before, size));
     else
         say(f, "%s: downloading", name);
     char *output = plain_path(part);
     struct stat info;
     if (lstat(part, &info) == 0 && !S_ISREG(info.st_mode))
-        unlink(part); /* a link that somebody left: its target is not ours */
+        unlink(part); /* do not write through a link that somebody planted */
     int exit_status = output == NULL ? -1 : run_curl(url, output, words, sizeof words);
     free(url);
     if (output == NULL)
@@ -350,13 +349,13 @@ static enum snug_status download(const struct fetch *f, const char *name, const 
     bool was_started = before > 0, is_whole = exit_status == 0;
     enum { HTTP_ERROR = 22, RANGE_ERROR = 33 };
     if (was_started && (is_whole || exit_status == HTTP_ERROR || exit_status == RANGE_ERROR)) {
-        unlink(part); /* what was there does not belong to it */
+        unlink(part); /* the old part belongs to another file: start over */
         return SNUG_OK;
     }
     if (!is_whole)
-        return by_hand(f, words[0] != '\0' ? words : "curl failed");
+        return fail_by_hand(f, words[0] != '\0' ? words : "curl failed");
     unlink(part);
-    return by_hand(f, "what came does not have the published md5");
+    return fail_by_hand(f, "the download does not have the published md5");
 }
 
 static enum snug_status fetch_file(const struct fetch *f, const char *name, const char *md5)
@@ -368,38 +367,38 @@ static enum snug_status fetch_file(const struct fetch *f, const char *name, cons
     if (status == SNUG_OK)
         status = matches(path, md5, &fits, f->err);
     if (status == SNUG_OK && fits) {
-        say(f, "%s: there already, md5 as published", name);
+        say(f, "%s: already downloaded, md5 verified", name);
         goto done;
     }
     if (status == SNUG_OK && access(path, F_OK) == 0)
-        say(f, "%s: there, but its md5 is not the published one: it is replaced", name);
+        say(f, "%s: the existing file does not have the published md5: replacing it", name);
     if (status == SNUG_OK)
         status = matches(part, md5, &fits, f->err);
     for (int attempt = 0; attempt < 2 && status == SNUG_OK && !fits; attempt++)
         status = download(f, name, md5, part, &fits);
     if (status == SNUG_OK && !fits)
-        status = by_hand(f, "what came does not have the published md5");
+        status = fail_by_hand(f, "the download does not have the published md5");
     if (status == SNUG_OK && rename(part, path) != 0)
-        status =
-            snug_fail(f->err, SNUG_BAD_FILE, "%s: cannot rename it: %s", part, strerror(errno));
+        status = snug_fail(f->err, SNUG_BAD_FILE, "%s: cannot rename: %s", part, strerror(errno));
     if (status == SNUG_OK)
-        say(f, "%s: %s, md5 as published", name, text_size(size_of(path), size));
+        say(f, "%s: %s, md5 verified", name, text_size(size_of(path), size));
 done:
     free(path);
     free(part);
     return status;
 }
 
-/* The folder to unpack in, which must not be a link to another. */
-static enum snug_status make_place(const struct fetch *f, const char *place)
+/* Creates the folder to unpack in.  Refuses a symbolic link. */
+static enum snug_status make_unpack_folder(const struct fetch *f, const char *place)
 {
     struct stat info;
     if (lstat(place, &info) == 0 && S_ISLNK(info.st_mode))
-        return snug_fail(f->err, SNUG_BAD_FILE, "%s: is a symbolic link: remove it", place);
+        return snug_fail(f->err, SNUG_BAD_FILE,
+                         "%s: snug does not unpack into a symbolic link: remove it", place);
     return make_folder(f, place);
 }
 
-/* Only what lies in the folder that the archive is known to hold. */
+/* Extracts only the folder that the archive is known to contain. */
 static enum snug_status run_tar(const struct fetch *f, const char *archive, const char *place)
 {
     char words[200];
@@ -409,13 +408,13 @@ static enum snug_status run_tar(const struct fetch *f, const char *archive, cons
     if (from == NULL || to == NULL)
         status = no_memory(f);
     else if (run_program(argv, words, sizeof words) != 0)
-        status = snug_fail(f->err, SNUG_BAD_FILE, "%s: cannot unpack it: %s", archive, words);
+        status = snug_fail(f->err, SNUG_BAD_FILE, "%s: cannot unpack: %s", archive, words);
     free(from);
     free(to);
     return status;
 }
 
-/* Beside its place first, so that a folder under the right name is whole. */
+/* Unpacks into a temporary folder first, so that a folder with the final name is complete. */
 static enum snug_status unpack(const struct fetch *f)
 {
     const char *name = f->set->files[0].name;
@@ -426,14 +425,14 @@ static enum snug_status unpack(const struct fetch *f)
     if (archive == NULL || from == NULL || to == NULL) {
         status = no_memory(f);
     } else if (access(to, F_OK) == 0) {
-        say(f, "%s: unpacked already", f->set->unpacks_to);
+        say(f, "%s: already unpacked", f->set->unpacks_to);
     } else {
-        status = make_place(f, place);
+        status = make_unpack_folder(f, place);
         if (status == SNUG_OK)
             status = run_tar(f, archive, place);
         if (status == SNUG_OK && rename(from, to) != 0)
             status =
-                snug_fail(f->err, SNUG_BAD_FILE, "%s: cannot rename it: %s", from, strerror(errno));
+                snug_fail(f->err, SNUG_BAD_FILE, "%s: cannot rename: %s", from, strerror(errno));
         if (status == SNUG_OK)
             say(f, "%s: unpacked to %s", name, f->set->unpacks_to);
         rmdir(place);
@@ -445,7 +444,8 @@ static enum snug_status unpack(const struct fetch *f)
     return status;
 }
 
-/* $SNUG_DATA, or the cache: where the set is looked for by its name.  The caller's; NULL: no memory. */
+/* $SNUG_DATA/NAME or NAME in the cache, where data_open looks for it.  The caller frees it.  NULL
+ * if out of memory. */
 static char *default_folder(const char *name)
 {
     const char *data = getenv("SNUG_DATA");

@@ -1,5 +1,5 @@
 /*
- * fetch.h -- data sets from their publishers.
+ * fetch.h -- download data sets from their publishers.
  */
 #ifndef SNUG_DATA_FETCH_H
 #define SNUG_DATA_FETCH_H
@@ -9,28 +9,29 @@
 enum { FETCH_FILES_MAX = 4 };
 
 struct fetch_set {
-    const char *name, *about; /* what it is called, what it is */
-    const char *from;         /* where its files are, without a slash at the end */
+    const char *name, *about; /* about: one line of description */
+    const char *from;         /* URL of the files, without a trailing slash */
     struct {
         const char *name, *md5;
-    } files[FETCH_FILES_MAX]; /* ends early in a NULL name */
-    const char
-        *unpacks_to; /* the first file is a .tar.gz that holds this folder; NULL: as they are */
+    } files[FETCH_FILES_MAX]; /* a NULL name ends the list early */
+    /* Folder in the first file, a .tar.gz; NULL if nothing is to be unpacked. */
+    const char *unpacks_to;
 };
 
-/* By name; NULL and the names there are in the message if there is none. */
+/* Finds a set by name.  Returns NULL and an error that lists the available names if unknown. */
 const struct fetch_set *fetch_find(const char *name, struct snug_error *err);
 
-/* A line for each set: its name, what it is. */
+/* One line per set: name and description. */
 struct text;
 void fetch_list(struct text *out);
 
-/* Whether `snug data NAME` can get it. */
+/* Whether `snug data NAME` can download it. */
 int fetch_knows(const char *name);
 
-/* Downloads what is missing into `folder` (NULL: where the set is looked for by name), checks it, and
- * says each thing it does.  A file appears under its name whole and checked or not at all; what a
- * broken download left is gone on with.  `from` NULL: the publisher. */
+/* Downloads the missing files to `folder`, verifies them and reports each step through `say`.  NULL
+ * for `folder` means the folder where data_open looks for the set by name; NULL for `from` means
+ * the publisher.  A file gets its name only once it is complete and verified.  Interrupted
+ * downloads resume. */
 enum snug_status fetch_set_to(const struct fetch_set *set, const char *folder, const char *from,
                               snug_say_fn *say, void *user, struct snug_error *err);
 

@@ -1,8 +1,8 @@
 /*
- * folder.c -- the files of a folder in an order that does not depend on the file system.
+ * folder.c -- list the files of a folder in an order that does not depend on the file system.
  *
- * Hidden files and folders are left out and, in a tree, symbolic links: a checked-out repository is
- * read without its .git, and nothing is read twice.
+ * Hidden files and folders are skipped and, in a tree, symbolic links too: a checked-out repository
+ * is read without its .git, and no file is read twice.
  */
 #include "data/source.h"
 
@@ -41,9 +41,9 @@ static enum snug_status walk(const char *folder, int depth, bool follow_links,
         char *path = path_join(folder, item->d_name, "");
         if (path == NULL ||
             !array_grow((void **)&list->paths, &list->capacity, list->n + 1, sizeof *list->paths)) {
-            status = snug_fail(err, SNUG_NO_MEMORY, "%s: no memory for its list of files", folder);
+            status = snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory listing the files", folder);
         } else if ((follow_links ? stat(path, &info) : lstat(path, &info)) != 0) {
-            /* gone since readdir: as if it had never been there */
+            /* removed since readdir: skip it */
         } else if (S_ISREG(info.st_mode)) {
             list->paths[list->n++] = path;
             path = NULL;

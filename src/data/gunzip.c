@@ -1,7 +1,7 @@
 /*
- * gunzip.c -- makes a gzip file readable at any place without holding it in memory.
+ * gunzip.c -- make a gzip file readable at any offset without loading it into memory.
  *
- * It is inflated into a file that has no name, so nothing is left behind whatever happens.
+ * It is inflated into an unlinked temporary file, so nothing is left behind if the process dies.
  */
 #include "data/source.h"
 
@@ -16,9 +16,9 @@
 #include "base/fd.h"
 
 enum { CHUNK_BYTES = 1 << 16 };
-static const int64_t MAX_BYTES = (int64_t)16 << 30; /* a bomb, not a data set */
+static const int64_t MAX_BYTES = (int64_t)16 << 30; /* more is a zip bomb, not a data set */
 
-static int open_nameless(void)
+static int open_unlinked(void)
 {
     const char *const places[] = {getenv("TMPDIR"), "/var/tmp", "/tmp"};
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
@@ -59,25 +59,24 @@ static enum snug_status inflate_into(gzFile gz, const char *path, int fd, int64_
         int got = gzread(gz, chunk, sizeof chunk);
         const char *reason = gzerror(gz, &code);
         if (code == Z_MEM_ERROR)
-            return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to unpack it", path);
+            return snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory unpacking", path);
         if (got < 0 || code == Z_BUF_ERROR) /* Z_BUF_ERROR: the end is missing */
-            return snug_fail(err, SNUG_BAD_FILE, "%s: damaged or cut short (%s); download it again",
+            return snug_fail(err, SNUG_BAD_FILE, "%s: damaged or truncated (%s): download it again",
                              path, reason);
         if (got == 0)
             return SNUG_OK;
         if (gzdirect(gz))
-            return snug_fail(err, SNUG_BAD_FILE, "%s: not a gzip file in spite of its name", path);
+            return snug_fail(err, SNUG_BAD_FILE, "%s: not a gzip file, despite its name", path);
         *n_bytes += got;
         if (*n_bytes > MAX_BYTES)
             return snug_fail(err, SNUG_BAD_FILE,
-                             "%s: inflates to more than 16 GiB; unpack it "
-                             "yourself if that is right",
+                             "%s: unpacks to more than 16 GiB: if that is right, unpack it with "
+                             "gunzip first",
                              path);
         if (!write_all(fd, chunk, (size_t)got))
-            return snug_fail(err, SNUG_IO_ERROR, "%s: no room to unpack it: %s; %s", path,
-                             strerror(errno),
-                             errno == EFBIG ? "raise the limit on file sizes (ulimit -f)"
-                                            : "set TMPDIR to a folder with space");
+            return snug_fail(err, SNUG_IO_ERROR, "%s: cannot unpack: %s; %s", path, strerror(errno),
+                             errno == EFBIG ? "raise the file size limit (ulimit -f)"
+                                            : "set TMPDIR to a folder with more space");
     }
 }
 
@@ -90,13 +89,13 @@ enum snug_status source_gunzip(const char *path, int *fd, int64_t *n_bytes, stru
     gzFile gz = gzdopen(in, "rb");
     if (gz == NULL) {
         close(in);
-        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to unpack it", path);
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory unpacking", path);
     }
-    int out = open_nameless();
+    int out = open_unlinked();
     enum snug_status status =
         out < 0 ? snug_fail(err, SNUG_IO_ERROR,
-                            "%s: no temporary file to unpack it into: %s; set TMPDIR", path,
-                            strerror(errno))
+                            "%s: cannot create a temporary file to unpack into: %s; set TMPDIR",
+                            path, strerror(errno))
                 : inflate_into(gz, path, out, n_bytes, err);
     gzclose(gz);
     if (status == SNUG_OK)
@@ -113,7 +112,7 @@ enum snug_status source_gunzip(const char *path, int *fd, int64_t *n_bytes, stru
     *fd = -1;
     *n_bytes = 0;
     return snug_fail(err, SNUG_UNSUPPORTED,
-                     "%s: this build cannot read gzip (no zlib); unpack it with: gunzip %s", path,
+                     "%s: this build cannot read gzip (no zlib): unpack it with gunzip %s", path,
                      path);
 }
 

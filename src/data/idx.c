@@ -1,10 +1,10 @@
 /*
- * idx.c -- images and labels in MNIST's IDX format: MNIST, Fashion-MNIST and their kin.
+ * idx.c -- images and labels in IDX format: MNIST, Fashion-MNIST and similar sets.
  *
- *     *train*-images-idx3-ubyte: 0x00000803, n, rows, columns (big-endian), then n x rows x columns bytes
- *     *train*-labels-idx1-ubyte: 0x00000801, n,                             then n bytes
+ *     *train*-images-idx3-ubyte   0x00000803, n, height, width (big-endian), then the pixel bytes
+ *     *train*-labels-idx1-ubyte   0x00000801, n (big-endian), then n bytes
  *
- * and the same with t10k or test in the name, held out.  Each may be gzipped (.gz).
+ * The held-out files have t10k or test in place of train.  Each file may be gzipped (.gz).
  */
 #include "data/images.h"
 
@@ -19,7 +19,8 @@ enum { MAX_IDX_DIMS = 3 };
 
 static const char image_ending[] = "-images-idx3-ubyte", label_ending[] = "-labels-idx1-ubyte";
 
-/* The file's own name, without ".gz", if it ends so; its length is that of what comes before. */
+/* The base name of a path that ends in `ending`, with or without ".gz", else NULL.  *length is the
+ * length of the part before `ending`. */
 static const char *stem_of(const char *path, const char *ending, size_t *length)
 {
     const char *slash = strrchr(path, '/'), *name = slash == NULL ? path : slash + 1;
@@ -54,7 +55,7 @@ enum snug_status source_is_idx(const char *path, bool *is_idx, struct snug_error
     if (status == SNUG_NO_MEMORY)
         return snug_fail(err, status, "%s", why.message);
     if (status != SNUG_OK)
-        return SNUG_OK; /* a file, or a folder that others will fail to read too */
+        return SNUG_OK; /* a file, or an unreadable folder, which is reported later */
     for (int i = 0; i < list.n; i++) {
         size_t length;
         *is_idx = *is_idx || stem_of(list.paths[i], image_ending, &length) != NULL;
@@ -63,7 +64,7 @@ enum snug_status source_is_idx(const char *path, bool *is_idx, struct snug_error
     return SNUG_OK;
 }
 
-/* The one file of a split with this ending; the plain one if it is there gzipped too. */
+/* The file of a split with this ending.  Prefers the plain file over a gzipped one. */
 static enum snug_status find_part(const struct file_list *list, const char *folder,
                                   enum data_split split, const char *ending, const char **found,
                                   struct snug_error *err)
@@ -77,8 +78,8 @@ static enum snug_status find_part(const struct file_list *list, const char *fold
             continue;
         if (first != NULL && (length != first_length || memcmp(stem, first, length) != 0))
             return snug_fail(err, SNUG_BAD_FILE,
-                             "%s: %s and %s are of two sets; give each a folder of its own", folder,
-                             first, stem);
+                             "%s: %s and %s belong to different data sets: use one folder per set",
+                             folder, first, stem);
         if (first == NULL)
             *found = list->paths[i], first = stem, first_length = length;
     }
@@ -93,7 +94,7 @@ static int64_t big_endian(const unsigned char *bytes)
     return (int64_t)bytes[0] << 24 | bytes[1] << 16 | bytes[2] << 8 | bytes[3];
 }
 
-/* Opens a part and checks its header against its length; dim[0] is how many there are. */
+/* Opens a file and checks its header against its length.  dim[0] is the number of samples. */
 static enum snug_status open_part(const char *path, int n_dims, struct image_file *file,
                                   int64_t dim[MAX_IDX_DIMS], struct snug_error *err)
 {
@@ -101,39 +102,41 @@ static enum snug_status open_part(const char *path, int n_dims, struct image_fil
     const char *what = n_dims == 3 ? "images" : "labels";
     size_t path_length = strlen(path);
     bool is_gzip = path_length > 3 && strcmp(path + path_length - 3, ".gz") == 0;
-    int64_t n_bytes, promised = 1;
+    int64_t n_bytes, expected = 1;
     file->path = strdup(path);
     if (file->path == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to open it", path);
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory opening the file", path);
     TRY(is_gzip ? source_gunzip(path, &file->fd, &n_bytes, err)
                 : fd_open_read(path, &file->fd, &n_bytes, err));
     file->header_bytes = 4 + 4 * n_dims;
     if (n_bytes < file->header_bytes)
-        return snug_fail(err, SNUG_BAD_FILE, "%s: too short (%lld bytes) to be IDX %s", path,
-                         (long long)n_bytes, what);
+        return snug_fail(err, SNUG_BAD_FILE, "%s: too short for IDX %s: %lld bytes", path, what,
+                         (long long)n_bytes);
     TRY(fd_read_at(file->fd, path, head, file->header_bytes, 0, err));
     if (head[0] != 0 || head[1] != 0 || head[2] != 8)
         return snug_fail(err, SNUG_BAD_FILE,
-                         "%s: not an IDX file of bytes (it begins with %02x%02x%02x%02x)", path,
+                         "%s: not an IDX file of bytes (it starts with %02x%02x%02x%02x)", path,
                          head[0], head[1], head[2], head[3]);
     if (head[3] != n_dims)
-        return snug_fail(err, SNUG_BAD_FILE, "%s: has %d dimensions; IDX %s have %d", path, head[3],
+        return snug_fail(err, SNUG_BAD_FILE,
+                         "%s: the header declares %d dimensions; IDX %s have %d", path, head[3],
                          what, n_dims);
     for (int i = 0; i < n_dims; i++) {
         dim[i] = big_endian(head + 4 + 4 * i);
         if (i > 0 && (dim[i] < 1 || dim[i] > INT16_MAX))
-            return snug_fail(err, SNUG_BAD_FILE, "%s: images with a side of %lld pixels", path,
-                             (long long)dim[i]);
-        promised *= dim[i];
+            return snug_fail(err, SNUG_BAD_FILE,
+                             "%s: an image side of %lld pixels; it must be from 1 to %d", path,
+                             (long long)dim[i], INT16_MAX);
+        expected *= dim[i];
     }
     if (dim[0] < 1)
-        return snug_fail(err, SNUG_NO_DATA, "%s: has no %s in it", path, what);
-    promised += file->header_bytes;
-    if (n_bytes != promised)
+        return snug_fail(err, SNUG_NO_DATA, "%s: the file contains no %s", path, what);
+    expected += file->header_bytes;
+    if (n_bytes != expected)
         return snug_fail(err, SNUG_BAD_FILE,
-                         "%s: %s: the header promises %lld %s, %lld bytes, and there are %lld",
-                         path, n_bytes < promised ? "cut short" : "too long", (long long)dim[0],
-                         what, (long long)promised, (long long)n_bytes);
+                         "%s: %s: the header declares %lld %s, %lld bytes, but the file has %lld",
+                         path, n_bytes < expected ? "truncated" : "too long", (long long)dim[0],
+                         what, (long long)expected, (long long)n_bytes);
     file->n = dim[0];
     return SNUG_OK;
 }
@@ -146,9 +149,9 @@ static enum snug_status load_labels(struct images *images, enum data_split split
     if (labels->n != file->n)
         return snug_fail(err, SNUG_BAD_FILE, "%s: %lld labels for the %lld images of %s",
                          labels->path, (long long)labels->n, (long long)file->n, file->path);
-    *classes = malloc((size_t)labels->n + 1); /* none is no error here */
+    *classes = malloc((size_t)labels->n + 1);
     if (*classes == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory for %lld labels", labels->path,
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory for %lld labels", labels->path,
                          (long long)labels->n);
     TRY(fd_read_at(labels->fd, labels->path, *classes, labels->n, labels->header_bytes, err));
     return images_check_labels(images, labels->path, *classes, labels->n, err);
@@ -166,9 +169,9 @@ static enum snug_status open_split(struct images *images, const struct file_list
     TRY(open_part(image_path, 3, file, dim, err));
     if (split == DATA_HELD_OUT && (dim[1] != images->height || dim[2] != images->width))
         return snug_fail(err, SNUG_BAD_FILE,
-                         "%s: images are %lld x %lld, those for training %lld x %lld", image_path,
-                         (long long)dim[1], (long long)dim[2], (long long)images->height,
-                         (long long)images->width);
+                         "%s: images are %lld x %lld, but the training images are %lld x %lld",
+                         image_path, (long long)dim[1], (long long)dim[2],
+                         (long long)images->height, (long long)images->width);
     images->channels = 1, images->height = dim[1], images->width = dim[2];
     enum snug_status status = open_part(label_path, 1, &labels, n_labels, err);
     if (status == SNUG_OK)
@@ -185,7 +188,7 @@ enum snug_status source_open_idx(const char *folder, const struct data_request *
     struct images *images = images_new("idx images", request);
     struct file_list list = {0};
     if (images == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to open it", folder);
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory opening the data set", folder);
     enum snug_status status = file_list_folder(folder, false, &list, err);
     for (int split = 0; split < 2 && status == SNUG_OK; split++)
         status = open_split(images, &list, folder, (enum data_split)split, err);
@@ -199,7 +202,7 @@ enum snug_status source_open_idx(const char *folder, const struct data_request *
     return status;
 }
 
-/* How many classes a file of labels knows: one more than its largest. */
+/* The number of classes: the largest label plus one. */
 static enum snug_status count_classes(const struct image_file *labels, int64_t *n_classes,
                                       struct snug_error *err)
 {

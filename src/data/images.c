@@ -1,12 +1,12 @@
 /*
- * images.c -- images as samples: their order, their numbers, and what training does to them.
+ * images.c -- image samples: shuffling, normalization and augmentation.
  *
- * A pixel v becomes (v / 255 - mean) / deviation.  Both are measured for each channel on the training
- * images when the set is opened and rounded to four places, which gives the numbers that the field
- * quotes: 0.2860 and 0.3530 for Fashion-MNIST, 0.1307 and 0.3081 for MNIST.
+ * A pixel v becomes (v / 255 - mean) / deviation.  Opening a set computes mean and deviation of
+ * each channel over the training images and rounds them to four decimals, which gives the usual
+ * values: 0.2860 and 0.3530 for Fashion-MNIST, 0.1307 and 0.3081 for MNIST.
  *
- * Augmentation happens to the bytes, before that: what is shifted in is black.  It is a function of
- * (seed, epoch, sample), so that threads and resumed runs agree.
+ * Augmentation works on the bytes, before normalization: pixels shifted in are black.  It is a
+ * function of (seed, epoch, sample), so threads and resumed runs agree.
  */
 #include "data/images.h"
 
@@ -49,7 +49,7 @@ static void flip(const struct images *images, unsigned char *bytes)
         }
 }
 
-/* Moves n bytes by `by` places to the right (left if negative); zeros come in. */
+/* Shifts n bytes right by `by` (left if negative) and fills with zeros. */
 static void slide(unsigned char *bytes, int64_t n, int64_t by)
 {
     int64_t size = by < 0 ? -by : by;
@@ -118,8 +118,7 @@ static enum snug_status fill(struct data *data, enum data_split split, int64_t p
     int64_t n_bytes = image_bytes(images), plane = images->height * images->width;
     if (split == DATA_TRAIN)
         place = rng_permute(data->request.seed, epoch, place, n);
-    /* The bytes are read to the end of where their floats will be: float i never lies on a byte
-     * after i. */
+    /* Read the bytes into the end of the float buffer: float i never overwrites a byte after i. */
     float *pixels = input;
     unsigned char *bytes = (unsigned char *)input + 3 * n_bytes;
     TRY(read_image(images, split, (int64_t)place, bytes, err));
@@ -175,7 +174,7 @@ enum snug_status images_check_labels(const struct images *images, const char *pa
 
 typedef int64_t byte_counts[IMAGE_CHANNELS_MAX][256];
 
-/* Counts the bytes of a piece of a file, of whose records `at` bytes came before. */
+/* Counts the byte values of a piece of a file.  The piece starts `at` bytes into the records. */
 static void count_bytes(const struct images *images, const struct image_file *file,
                         const unsigned char *bytes, int64_t n, int64_t at, byte_counts counts)
 {
@@ -220,7 +219,7 @@ static enum snug_status measure_pixels(struct images *images, struct snug_error 
         double mean = sum / n / 255, deviation = sqrt(squares / n / (255 * 255) - mean * mean);
         mean = round(mean * 1e4) / 1e4;
         deviation = round(deviation * 1e4) / 1e4;
-        if (!(deviation > 0)) /* all pixels alike */
+        if (!(deviation > 0)) /* all pixels are equal */
             deviation = 1;
         for (int v = 0; v < 256; v++)
             images->pixel[c][v] = (float)((v / 255.0 - mean) / deviation);
@@ -260,7 +259,7 @@ enum snug_status images_ready(struct images *images, const char *folder, struct 
                  data->request.target_elems == data->request.n_classes);
     if (!fits)
         return snug_fail(err, SNUG_MISMATCH,
-                         "%s: is images with classes, and this model is not a classifier of images",
+                         "%s: these are labeled images, but the model is not an image classifier",
                          folder);
     TRY(check_sizes(images, folder, err));
     for (int split = 0; split < 2; split++) {

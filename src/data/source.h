@@ -1,8 +1,8 @@
 /*
- * source.h -- what a kind of data must offer to data.c.  Private to this folder.
+ * source.h -- the interface of a data format to data.c.  Private to this folder.
  *
- * Each kind is a struct that begins with struct data, made by one function below, which also checks
- * that the data suits the request; `spec` is the name that messages use.
+ * Each format is a struct that begins with struct data.  One of the functions below opens it and
+ * checks that the data matches the request.
  */
 #ifndef SNUG_DATA_SOURCE_H
 #define SNUG_DATA_SOURCE_H
@@ -12,13 +12,13 @@
 #include "data/data.h"
 
 struct data {
-    /* Writes the sample at `position` of the endless order. */
+    /* Writes sample number `position` of the endless order. */
     enum snug_status (*fill)(struct data *data, enum data_split split, int64_t position,
                              void *input, void *target, struct snug_error *err);
-    bool fills_in_any_thread;         /* several calls of fill may run at a time */
-    bool has_classes;                 /* as data_has_classes */
+    bool fills_in_any_thread;         /* fill may be called from several threads at once */
+    bool has_classes;                 /* see data_has_classes */
     void (*close)(struct data *data); /* frees the whole struct */
-    struct data_request request;      /* its spec is NULL: the caller's string may be gone */
+    struct data_request request;      /* with spec NULL: the caller's string may be freed */
     const char *kind;
     int64_t n_samples[2]; /* by split */
     uint64_t fingerprint;
@@ -38,8 +38,8 @@ enum snug_status source_open_cifar(const char *folder, const struct data_request
 enum snug_status source_is_cifar(const char *path, bool *is_cifar, struct snug_error *err);
 struct data_image source_cifar_image(void);
 
-/* A sorted list of the regular files in or below `folder`; hidden ones are left out, and links if it
- * is recursive. */
+/* A sorted list of the regular files in a folder, or in its whole tree if `recursive`.  Skips
+ * hidden files and, in a tree, symbolic links. */
 struct file_list {
     char **paths;
     int n, capacity;
@@ -48,7 +48,7 @@ enum snug_status file_list_folder(const char *folder, bool recursive, struct fil
                                   struct snug_error *err);
 void file_list_free(struct file_list *list);
 
-/* Inflates a gzip file into a file without a name, so that it can be read at any place. */
+/* Inflates a gzip file into an unlinked temporary file, which can be read at any offset. */
 enum snug_status source_gunzip(const char *path, int *fd, int64_t *n_bytes, struct snug_error *err);
 
 static inline uint64_t source_mix(uint64_t hash, uint64_t value) /* for fingerprints */

@@ -1,5 +1,5 @@
 /*
- * token_shards.c -- streams of tokens: text as bytes, and shards of 16-bit ids.
+ * token_shards.c -- token streams: text as bytes, and shards of 16-bit token ids.
  *
  * All files together are one stream, in the order of their paths:
  *
@@ -7,11 +7,11 @@
  *     |<------- train ------->|<--- held out ---->|     the first nine tenths, or up to the first
  *                                                       file with "val" in its name (shards)
  *
- * A sample is a window of T + 1 tokens, which may reach over the end of a file: the first T are the
- * input and the last T what should follow.  Nothing of the stream is kept in memory.
+ * A sample is a window of T + 1 tokens, which may span files: the first T are the input, the last T
+ * the target.  The stream is never loaded into memory.
  *
- * Held-out windows lie end to end: the last token of one is the first of the next.  What is left at the
- * end, less than T tokens, is not a sample.
+ * Held-out windows are contiguous: the last token of one is the first of the next.  A remainder of
+ * less than T tokens is not used.
  */
 #include "data/source.h"
 
@@ -25,16 +25,16 @@
 #include "base/fd.h"
 #include "base/rng.h"
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "shards are read as they lie");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "shards are little-endian");
 
 enum { N_BYTES = 256, SNIFF_BYTES = 4096, SHARD_HEADER_BYTES = 256 * 4, SHARD_MAGIC = 20240520 };
 
 struct token_file {
     char *path;
-    int64_t begin; /* of its first token in the stream */
+    int64_t begin; /* position of its first token in the stream */
     int64_t n_tokens;
     int64_t header_bytes; /* before the first token */
-    int64_t n_bytes;      /* of the whole file when it was opened */
+    int64_t n_bytes;      /* file size when it was opened */
     int token_bytes;      /* 1 or 2 */
 };
 
@@ -42,11 +42,11 @@ struct tokens {
     struct data data;
     struct token_file *files;
     int n_files, capacity;
-    int n_llmc;                  /* how many have llm.c's header */
+    int n_llmc;                  /* files with llm.c's header */
     int64_t begin[2], end[2];    /* of each split in the stream */
-    int64_t first_held_out_file; /* by name, or -1 */
-    int open_file, fd;           /* the one file that is open, or -1 */
-    int32_t *window;             /* T + 1 */
+    int64_t first_held_out_file; /* index of the first file named *val*, or -1 */
+    int open_file, fd;           /* the file that is open, or -1 */
+    int32_t *window;             /* T + 1 tokens */
 };
 
 static void close_tokens(struct data *data)
@@ -75,8 +75,8 @@ static enum snug_status use_file(struct tokens *tokens, int index, struct snug_e
     TRY(fd_open_read(file->path, &tokens->fd, &n_bytes, err));
     if (n_bytes < file->n_bytes)
         return snug_fail(err, SNUG_BAD_FILE,
-                         "%s: was %lld bytes long when training began and now has %lld", file->path,
-                         (long long)file->n_bytes, (long long)n_bytes);
+                         "%s: the file has shrunk from %lld to %lld bytes since it was opened",
+                         file->path, (long long)file->n_bytes, (long long)n_bytes);
     tokens->open_file = index;
     return SNUG_OK;
 }
@@ -94,8 +94,8 @@ static int file_at(const struct tokens *tokens, int64_t place)
     return low;
 }
 
-/* Reads n tokens of one file, from its token `first` on, and widens them where they lie: the raw
- * bytes go to the end of `out`, and walking forward an id is never written over one unread. */
+/* Reads n tokens of one file, starting at token `first`, and widens them in place: the raw bytes go
+ * to the end of `out`, so a forward pass never overwrites an unread id. */
 static enum snug_status read_part(struct tokens *tokens, int index, int64_t first, int64_t n,
                                   int32_t *out, struct snug_error *err)
 {
@@ -110,10 +110,11 @@ static enum snug_status read_part(struct tokens *tokens, int index, int64_t firs
         if (file->token_bytes == 2)
             memcpy(&wide, raw + 2 * i, sizeof wide);
         if (wide >= tokens->data.request.n_classes)
-            return snug_fail(err, SNUG_MISMATCH,
-                             "%s: token id %u at position %lld, but the model's vocabulary is %lld",
-                             file->path, (unsigned)wide, (long long)(first + i),
-                             (long long)tokens->data.request.n_classes);
+            return snug_fail(
+                err, SNUG_MISMATCH,
+                "%s: token id %u at position %lld, but the model's vocabulary has %lld tokens",
+                file->path, (unsigned)wide, (long long)(first + i),
+                (long long)tokens->data.request.n_classes);
         out[i] = wide;
     }
     return SNUG_OK;
@@ -161,7 +162,7 @@ static bool ends_in_bin(const char *path)
     return length >= 4 && strcmp(path + length - 4, ".bin") == 0;
 }
 
-/* By name, compressed or not: its braces and keys are not what anybody wants to train on. */
+/* Detects JSONL by name, compressed or not: nobody wants to train on its braces and keys. */
 static bool is_json_lines(const char *path)
 {
     static const char *const packed[] = {".gz", ".zst", ".bz2", ".xz"};
@@ -172,13 +173,13 @@ static bool is_json_lines(const char *path)
     return ends_in(path, length, ".jsonl") || ends_in(path, length, ".ndjson");
 }
 
-/* Files that people give by mistake.  As pairs of 16-bit ids all but impossible: llm.c's magics
- * are ids above GPT-2's vocabulary. */
+/* Describes files that users pass by mistake.  Raw tokens hardly ever start with these values: the
+ * low 16 bits of llm.c's magic numbers are above GPT-2's vocabulary. */
 static const char *foreign_kind(uint32_t magic)
 {
     switch (magic) {
     case 20240326:
-        return "an llm.c model, not tokens; give it as the model";
+        return "an llm.c model, not tokens";
     case 20240327:
         return "an llm.c debug state, not tokens";
     case 20240328:
@@ -186,7 +187,7 @@ static const char *foreign_kind(uint32_t magic)
     case 20240522:
         return "an llm.c evaluation set, not plain tokens";
     case 20240801:
-        return "tokens of 32 bits (llm.c for Llama 3); 16-bit tokens are read";
+        return "a shard of 32-bit tokens (llm.c for Llama 3); only 16-bit tokens are supported";
     case 0x04034b50: /* "PK\3\4" */
         return "a zip file (PyTorch weights?), not tokens";
     case 0x46554747: /* "GGUF" */
@@ -211,7 +212,7 @@ static enum snug_status read_shard_header(int fd, struct token_file *file, bool 
     if (!*is_llmc) {
         const char *foreign = foreign_kind(head[0]);
         if (foreign != NULL)
-            return snug_fail(err, SNUG_BAD_FILE, "%s: is %s", file->path, foreign);
+            return snug_fail(err, SNUG_BAD_FILE, "%s: this is %s", file->path, foreign);
         if (file->n_bytes % 2 != 0)
             return snug_fail(err, SNUG_BAD_FILE,
                              "%s: an odd number of bytes (%lld) cannot be 16-bit tokens",
@@ -223,26 +224,27 @@ static enum snug_status read_shard_header(int fd, struct token_file *file, bool 
     file->n_tokens = head[2];
     if (file->n_bytes < SHARD_HEADER_BYTES)
         return snug_fail(err, SNUG_BAD_FILE,
-                         "%s: cut short: %lld bytes, and the header alone is %d", file->path,
+                         "%s: truncated: %lld bytes, but the header alone has %d", file->path,
                          (long long)file->n_bytes, SHARD_HEADER_BYTES);
     if (head[1] != 1)
-        return snug_fail(err, SNUG_BAD_FILE, "%s: llm.c tokens of version %u; version 1 is read",
+        return snug_fail(err, SNUG_BAD_FILE,
+                         "%s: llm.c shard version %u is not supported; only version 1 is",
                          file->path, head[1]);
     int64_t n_present = (file->n_bytes - SHARD_HEADER_BYTES) / 2;
     if (file->n_tokens > n_present)
         return snug_fail(err, SNUG_BAD_FILE,
-                         "%s: cut short: the header promises %lld tokens and there are %lld",
+                         "%s: truncated: the header declares %lld tokens, but the file has %lld",
                          file->path, (long long)file->n_tokens, (long long)n_present);
     if (file->n_bytes != SHARD_HEADER_BYTES + 2 * file->n_tokens)
         return snug_fail(err, SNUG_BAD_FILE,
-                         "%s: %lld bytes are left after the %lld tokens that the header promises",
+                         "%s: %lld extra bytes after the %lld tokens that the header declares",
                          file->path,
                          (long long)(file->n_bytes - SHARD_HEADER_BYTES - 2 * file->n_tokens),
                          (long long)file->n_tokens);
     return SNUG_OK;
 }
 
-/* *nul: where the first NUL byte is, or -1 for what may pass as text. */
+/* *nul is the offset of the first NUL byte, or -1 if there is none and the file may be text. */
 static enum snug_status sniff_text(int fd, const struct token_file *file, int64_t *nul,
                                    struct snug_error *err)
 {
@@ -254,7 +256,7 @@ static enum snug_status sniff_text(int fd, const struct token_file *file, int64_
     return SNUG_OK;
 }
 
-/* Appends a file to the stream; `from_folder`: what is not text, or empty, is passed over. */
+/* Appends a file to the stream.  With `from_folder`, skips files that are empty or not text. */
 static enum snug_status add_file(struct tokens *tokens, const char *path, bool is_shard,
                                  bool from_folder, struct snug_error *err)
 {
@@ -264,13 +266,13 @@ static enum snug_status add_file(struct tokens *tokens, const char *path, bool i
     int fd = -1;
     if (!is_shard && is_json_lines(path))
         return snug_fail(err, SNUG_UNSUPPORTED,
-                         "%s: JSONL is not supported yet: give its text as a plain file, or token "
+                         "%s: JSONL is not supported yet: convert it to plain text or to token "
                          "shards (*.bin)",
                          path);
     if (!array_grow((void **)&tokens->files, &tokens->capacity, tokens->n_files + 1,
                     sizeof *tokens->files) ||
         (file.path = strdup(path)) == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory for the list of files", path);
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory listing the files", path);
 
     enum snug_status status = fd_open_read(path, &fd, &file.n_bytes, err);
     if (status == SNUG_OK && is_shard)
@@ -281,8 +283,8 @@ static enum snug_status add_file(struct tokens *tokens, const char *path, bool i
         file.n_tokens = file.n_bytes;
     if (status == SNUG_OK && !from_folder && nul >= 0)
         status = snug_fail(err, SNUG_BAD_FILE,
-                           "%s: not text (byte %lld is NUL); data is text, *.bin token shards or "
-                           "a folder of IDX images",
+                           "%s: not text (byte %lld is NUL): give text, token shards (*.bin) or a "
+                           "folder of IDX images",
                            path, (long long)nul);
     if (status == SNUG_OK && !from_folder && file.n_tokens == 0)
         status = snug_fail(err, SNUG_NO_DATA, "%s: the file is empty", path);
@@ -338,7 +340,7 @@ static enum snug_status add_folder(struct tokens *tokens, const char *folder, bo
             status = add_file(tokens, list.paths[i], false, true, err);
     }
     if (status == SNUG_OK && tokens->n_files == 0)
-        status = snug_fail(err, SNUG_NO_DATA, "%s: the folder has no %s in it", folder,
+        status = snug_fail(err, SNUG_NO_DATA, "%s: the folder contains no %s", folder,
                            *is_shards ? "tokens" : "text, token shards or IDX images");
     file_list_free(&list);
     return status;
@@ -356,8 +358,8 @@ static enum snug_status split_stream(struct tokens *tokens, const char *path,
     tokens->end[DATA_HELD_OUT] = total;
     if (cut < length + 1)
         return snug_fail(err, SNUG_NO_DATA,
-                         "%s: %lld tokens, %lld of them for training, but one sequence needs %lld; "
-                         "give more data or a shorter --seq",
+                         "%s: %lld tokens, %lld of them for training, but one sequence needs %lld: "
+                         "add data or use a shorter --seq",
                          path, (long long)total, (long long)cut, (long long)(length + 1));
     uint64_t hash = rng_hash_string(tokens->data.kind);
     for (int i = 0; i < tokens->n_files; i++)
@@ -375,17 +377,17 @@ static enum snug_status open_stream(struct tokens *tokens, const char *path, str
     bool is_shards = !is_folder && ends_in_bin(path);
     if (tokens->data.request.target != DATA_TARGET_TOKENS)
         return snug_fail(err, SNUG_MISMATCH,
-                         "%s: is text or tokens, and this model does not take tokens; give it IDX "
-                         "images, or choose a language model",
+                         "%s: this is text or tokens, but the model does not take tokens: give it "
+                         "IDX images, or choose a language model",
                          path);
     TRY(is_folder ? add_folder(tokens, path, &is_shards, err)
                   : add_file(tokens, path, is_shards, false, err));
     const struct data_request *request = &tokens->data.request;
     if (!is_shards && request->n_classes > N_BYTES && !request->bytes_as_tokens)
         return snug_fail(err, SNUG_MISMATCH,
-                         "%s: is text, and this model has a vocabulary of %lld tokens, for which "
-                         "there is no tokenizer yet: give token shards (*.bin), or feed each byte "
-                         "as a token with --tokenizer bytes",
+                         "%s: snug cannot tokenize text for a vocabulary of %lld tokens yet: give "
+                         "token shards (*.bin), or use --tokenizer bytes to feed each byte as a "
+                         "token",
                          path, (long long)request->n_classes);
     tokens->data.kind = !is_shards                          ? "text bytes"
                         : tokens->n_llmc == tokens->n_files ? "token shards (llm.c)"
@@ -399,7 +401,7 @@ enum snug_status source_open_tokens(const char *path, const struct data_request 
 {
     struct tokens *tokens = malloc(sizeof *tokens);
     if (tokens == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to open it", path);
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory opening the data set", path);
     *tokens = (struct tokens){.data = {.fill = fill, .close = close_tokens, .request = *request},
                               .first_held_out_file = -1,
                               .open_file = -1,
@@ -409,7 +411,7 @@ enum snug_status source_open_tokens(const char *path, const struct data_request 
     if (status == SNUG_OK) {
         tokens->window = malloc(((size_t)request->sample_elems + 1) * sizeof *tokens->window);
         if (tokens->window == NULL)
-            status = snug_fail(err, SNUG_NO_MEMORY, "%s: no memory for a window of %lld tokens",
+            status = snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory for a window of %lld tokens",
                                path, (long long)request->sample_elems + 1);
     }
     if (status == SNUG_OK)

@@ -1,10 +1,10 @@
 /*
- * check_ids.c -- ids are checked on the host before they go to a device.
+ * check_ids.c -- check token and class ids on the host before they are copied to a device.
  */
 #include "exec/local.h"
 
-/* How many ids an op knows if it reads this tensor as such; 0: it does not. */
-static int64_t ids_known(const struct program *prog, const struct op *op, tensor_id id)
+/* The number of valid ids if the op reads this tensor as ids, else 0. */
+static int64_t n_valid_ids(const struct program *prog, const struct op *op, tensor_id id)
 {
     struct op_ids ids = op_infos[op->kind].ids;
     if (ids.dimension == IDS_none || op->in[ids.in] == TENSOR_NONE ||
@@ -18,8 +18,8 @@ int64_t ids_limit(const struct program *prog, tensor_id input)
 {
     int64_t limit = INT64_MAX;
     for (int i = 0; i < prog->n_ops; i++) {
-        int64_t known = ids_known(prog, &prog->ops[i], input);
-        limit = known > 0 && known < limit ? known : limit;
+        int64_t n_valid = n_valid_ids(prog, &prog->ops[i], input);
+        limit = n_valid > 0 && n_valid < limit ? n_valid : limit;
     }
     return limit;
 }

@@ -1,10 +1,12 @@
 /*
- * collective.h -- ops that ranks carry out together (ir/collective_options.h).
+ * collective.h -- ops that ranks run together: collectives, send and recv
+ * (ir/collective_options.h).
  *
- *     the arena is the host's      comm moves the tensors themselves
- *     of a device, through the     comm moves what staged_collectives.c brings into a bucket of the host, and messages from
- *     host                         places there (p2p_buffers.c); by the thread of copies
- *     of a device, directly        the device's own library of ranks, on its stream of copies
+ *     host arena                comm moves the tensors in place
+ *     device, through the host  the copy thread stages tensors in pinned memory, a bucket for
+ *                               collectives (staged_collectives.c) and buffers for send and recv
+ *                               (p2p_buffers.c); comm moves those
+ *     device to device          NCCL, on the device's copy streams (device_comm.c)
  */
 #ifndef SNUG_EXEC_COLLECTIVE_H
 #define SNUG_EXEC_COLLECTIVE_H
@@ -13,60 +15,61 @@
 #include "exec/backend.h"
 #include "ir/collective_options.h"
 
-/* p2p_buffers.c: memory of the host for messages, by op of the program. */
-struct message_place {
+/* p2p_buffers.c: pinned host buffers for send and recv, one per op of the program. */
+struct p2p_buffer {
     int64_t at;
-    bool is_there; /* an earlier send has brought it */
+    bool is_filled; /* an earlier send has already copied the tensor here */
 };
 
-struct message_room {
+struct p2p_buffers {
     const struct op *ops;
-    unsigned char *block; /* NULL: there are no messages */
+    unsigned char *block; /* NULL if the program has no send or recv */
     int64_t n_bytes;
-    struct message_place *places;
+    struct p2p_buffer *buffers; /* per op */
 };
 
-enum snug_status message_room_open(struct message_room *room, const struct program *prog,
-                                   const struct device_hooks *hooks, struct snug_error *err);
-void message_room_close(struct message_room *room, const struct device_hooks *hooks);
+enum snug_status p2p_buffers_open(struct p2p_buffers *p2p, const struct program *prog,
+                                  const struct device_hooks *hooks, struct snug_error *err);
+void p2p_buffers_close(struct p2p_buffers *p2p, const struct device_hooks *hooks);
 
-/* Ranks of the device's own library: by enum collective_group; for messages to the next stage and to the one
- * before; for those between the ends of a longer pipeline. */
+/* The NCCL communicators: one per enum collective_group; for sends to the next and to the previous
+ * stage; for sends between the two ends of a longer pipeline. */
 enum { DIRECT_UP = COLLECTIVE_GROUPS, DIRECT_DOWN, DIRECT_LAST, DIRECT_FIRST, N_DIRECTS };
 
 struct rank_collectives {
-    struct collective_runner collective_runner; /* first: the two are cast into each other */
+    struct collective_runner collective_runner; /* first member: the two are cast into each other */
     struct comm *comm;
-    struct comm *const *groups; /* of it, by enum collective_group; NULL: none */
-    /* Of a device; NULL: the arena is the host's. */
+    struct comm *const *groups; /* groups of comm, by enum collective_group; or NULL */
+    /* The device; NULL if the arena is host memory. */
     const struct device_hooks *hooks;
     struct device *device;
     struct direct *directs[N_DIRECTS]; /* NULL: not needed, or through the host */
-    struct comm_reach reach;
-    unsigned char *bucket; /* of the host, in place of the one in the arena */
-    unsigned char *work;   /* that one, of the call under way */
-    int64_t work_bytes;    /* of both */
-    struct message_room room;
+    struct comm_staging staging;
+    unsigned char *bucket; /* in pinned host memory, instead of the one in the arena */
+    unsigned char *work;   /* the one in the arena, of the current call */
+    int64_t work_bytes;    /* of either */
+    struct p2p_buffers p2p;
 };
 
 struct rank_collectives rank_collectives_over(struct comm *comm, struct comm *const *groups);
 
-/* staged_collectives.c: from now on through the host, by a bucket of work_bytes and room for messages, in memory that
- * copies are fast from and to. */
+/* staged_collectives.c: switches to communication through the host; allocates a bucket of
+ * work_bytes and the p2p buffers in pinned memory. */
 enum snug_status rank_collectives_stage(struct rank_collectives *collective_runner,
                                         const struct program *prog, struct snug_error *err);
-int64_t rank_collectives_host_bytes(
-    const struct rank_collectives *collective_runner); /* 0: not through it */
+/* The pinned bytes; 0 if not through the host. */
+int64_t rank_collectives_host_bytes(const struct rank_collectives *collective_runner);
 void rank_collectives_close(struct rank_collectives *collective_runner);
 
-/* device_comm.c: from device to device, as the program wants it.  All ranks come to it.  After an abort nothing
- * goes any more. */
+/* device_comm.c: opens the NCCL communicators that the program needs.  All ranks must call it.
+ * After directs_abort they cannot be used any more. */
 enum snug_status directs_open(struct rank_collectives *collective_runner,
                               const struct program *prog, struct snug_error *err);
 bool directs_are_open(const struct rank_collectives *collective_runner);
-/* A message that goes by an op, not `sent`: by which of them, and as which of its ranks the other is known. */
+/* The communicator of a send or recv, and the peer's rank in it. */
 struct direct *direct_of_message(const struct rank_collectives *collective_runner,
                                  const struct op *op, int *peer);
+/* Is the peer of a send or recv not in a neighbouring stage? */
 bool message_is_far(const struct rank_collectives *collective_runner, const struct op *op);
 enum snug_status directs_check(const struct rank_collectives *collective_runner,
                                struct snug_error *err);

@@ -1,5 +1,5 @@
 /*
- * collective_plan.c -- the bucket of a collective, and what SNUG_NCCL asks for.
+ * collective_plan.c -- the bucket size of a collective, and the SNUG_NCCL variable.
  */
 #include "exec/collective_plan.h"
 

@@ -1,7 +1,8 @@
 /*
- * copies.c -- the lane of copies; see copies.h.
+ * copies.c -- the copy lane; see copies.h.
  *
- * A ring of ops, two counters and two conditions.  Both threads sleep when they have nothing to do.
+ * A ring of ops, two counters and two condition variables.  Both threads sleep when they have
+ * nothing to do.
  */
 #include "exec/copies.h"
 
@@ -14,7 +15,7 @@ struct copies {
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t issued, done;
-    int *ring; /* ops, at their number modulo most */
+    int *ring; /* op `number` is at number % most */
     int most;
     int64_t n_issued, n_done;
     bool stop;
@@ -25,9 +26,9 @@ struct copies {
     struct snug_error error;
 };
 
-/* Without an op: sleeps until there is one, or for a moment only while something is under way:
- * longer and longer ones, since the ops beside it want the processor. */
-static void rest(struct copies *c, struct timespec *moment)
+/* Sleeps until there is an op.  While something is in flight it sleeps for short, growing intervals
+ * instead; growing, because the compute ops need the processor. */
+static void rest(struct copies *c, struct timespec *interval)
 {
     enum { LONGEST_NS = 120 * 1000 };
     if (c->idle == NULL || !c->idle(c->user)) {
@@ -35,18 +36,18 @@ static void rest(struct copies *c, struct timespec *moment)
         return;
     }
     pthread_mutex_unlock(&c->mutex);
-    nanosleep(moment, NULL);
-    moment->tv_nsec = moment->tv_nsec < LONGEST_NS ? 2 * moment->tv_nsec : LONGEST_NS;
+    nanosleep(interval, NULL);
+    interval->tv_nsec = interval->tv_nsec < LONGEST_NS ? 2 * interval->tv_nsec : LONGEST_NS;
     pthread_mutex_lock(&c->mutex);
 }
 
-/* The next op; false: there will be none. */
+/* Waits for the next op; false if there will be none. */
 static bool take(struct copies *c, int *op)
 {
-    struct timespec moment = {.tv_nsec = 30 * 1000};
+    struct timespec interval = {.tv_nsec = 30 * 1000};
     pthread_mutex_lock(&c->mutex);
     while (c->n_done == c->n_issued && !c->stop)
-        rest(c, &moment);
+        rest(c, &interval);
     bool found = c->n_done < c->n_issued;
     if (found)
         *op = c->ring[c->n_done % c->most];
@@ -60,7 +61,7 @@ static void *work(void *argument)
     int op;
     while (take(c, &op)) {
         struct snug_error error = {0};
-        /* status is written by this thread, and by copies_finish when this one sleeps */
+        /* status is written by this thread, and by copies_finish while this one sleeps */
         enum snug_status status = c->status == SNUG_OK ? c->run(c->user, op, &error) : SNUG_OK;
         pthread_mutex_lock(&c->mutex);
         if (status != SNUG_OK) {
@@ -74,7 +75,7 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* Signals are for the thread that runs the program. */
+/* Blocks all signals in the new thread: the main thread handles them. */
 static int start(struct copies *c)
 {
     sigset_t all, before;
@@ -106,7 +107,7 @@ enum snug_status copies_create(int most, copies_run *run, copies_idle *idle, voi
     if (start(c) != 0) {
         free(ring);
         free(c);
-        return snug_fail(err, SNUG_NO_MEMORY, "the system gives no thread for the copies");
+        return snug_fail(err, SNUG_NO_MEMORY, "cannot start the copy thread");
     }
     *copies = c;
     return SNUG_OK;

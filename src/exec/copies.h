@@ -1,7 +1,7 @@
 /*
- * copies.h -- the lane of copies: a thread that runs the ops it is given, in their order.
+ * copies.h -- the copy lane: a thread that runs the ops it is given, in order.
  *
- * One thread issues ops and waits for them; the copies run beside what it does in between.
+ * One thread issues copies and waits for them; in between, copies overlap with its computation.
  */
 #ifndef SNUG_EXEC_COPIES_H
 #define SNUG_EXEC_COPIES_H
@@ -13,21 +13,22 @@
 struct copies;
 
 typedef enum snug_status copies_run(void *user, int op, struct snug_error *err);
-/* What the lane does when it has no op: helps along what earlier ops left under way.  False: there is
- * nothing, and will be nothing before the next op. */
+/* Called while the lane has no op, to make progress on what earlier ops left in flight.  False:
+ * there is nothing in flight until the next op. */
 typedef bool copies_idle(void *user);
 
-/* `most`: ops that are ever under way at once.  idle NULL: it sleeps. */
+/* most: the largest number of ops in flight.  With idle NULL the thread sleeps while it has no
+ * op. */
 enum snug_status copies_create(int most, copies_run *run, copies_idle *idle, void *user,
                                struct copies **copies, struct snug_error *err);
-void copies_free(struct copies *copies); /* waits for what is under way */
+void copies_free(struct copies *copies); /* waits for ops in flight */
 
-/* The number of the op, to wait for. */
+/* Returns the number of the op, for copies_wait. */
 int64_t copies_issue(struct copies *copies, int op);
-/* Until op `number` and all before it are done.  After a failure no copy runs any more, and every
- * wait returns that failure, until copies_finish. */
+/* Waits until op `number` and all before it are done.  After a failure no copy runs, and every wait
+ * returns that failure, until copies_finish. */
 enum snug_status copies_wait(struct copies *copies, int64_t number, struct snug_error *err);
-/* Until all are; a failure is reported and forgotten. */
+/* Waits for all ops; reports a failure and clears it. */
 enum snug_status copies_finish(struct copies *copies, struct snug_error *err);
 
 #endif

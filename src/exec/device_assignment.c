@@ -1,8 +1,8 @@
 /*
- * device_assignment.c -- ranks find out about each other's GPUs.
+ * device_assignment.c -- assign GPUs to ranks and choose the transport between them.
  *
- * Which ranks share a machine is told by its name, so that it does not matter who started them.  What each
- * rank has is told to all, and all draw the same conclusion.
+ * Ranks on the same machine are found by host name, so it does not matter which launcher started
+ * them.  Every rank receives the facts of all ranks, so all reach the same decision.
  */
 #include "exec/device_assignment.h"
 
@@ -15,10 +15,10 @@
 
 enum { HOST_MAX = 64 };
 
-struct rank_gpu { /* of one rank, as it tells the others */
+struct rank_gpu { /* the facts of one rank, sent to all others */
     char host[HOST_MAX], place[DEVICE_TEXT_MAX];
     int32_t gpu, has_direct;
-    char direct[DEVICE_TEXT_MAX]; /* what it has, or why it has none */
+    char direct[DEVICE_TEXT_MAX]; /* its NCCL version, or why it has none */
 };
 
 void device_assignment_free(struct device_assignment *device_assignment)
@@ -28,9 +28,8 @@ void device_assignment_free(struct device_assignment *device_assignment)
     free(device_assignment);
 }
 
-/* What each rank has, to all of them. */
-static enum snug_status tell_all(struct comm *comm, const struct rank_gpu *own,
-                                 struct rank_gpu *all, struct snug_error *err)
+static enum snug_status share_with_all(struct comm *comm, const struct rank_gpu *own,
+                                       struct rank_gpu *all, struct snug_error *err)
 {
     TRY(comm_gather(comm, 0, own, sizeof *own, all, err));
     return comm_broadcast(comm, 0, all, (int64_t)sizeof *all * comm->n_ranks, err);
@@ -48,13 +47,13 @@ static enum snug_status no_memory(struct snug_error *err)
     return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
 }
 
-/* Of the first `end` ranks, how many share this one's machine. */
+/* How many of the first `end` ranks run on this machine. */
 static enum snug_status count_here(struct comm *comm, int end, int *n_here, struct snug_error *err)
 {
     struct rank_gpu *all = calloc((size_t)comm->n_ranks, sizeof *all), own = gpu_of_host();
     if (all == NULL)
         return no_memory(err);
-    enum snug_status status = tell_all(comm, &own, all, err);
+    enum snug_status status = share_with_all(comm, &own, all, err);
     *n_here = 0;
     for (int rank = 0; rank < end; rank++)
         *n_here += strcmp(all[rank].host, own.host) == 0;
@@ -85,10 +84,10 @@ enum snug_status device_assignment_take(struct comm *comm, const struct device_h
     return hooks->open(number, device, err);
 }
 
-/* ---- which way ------------------------------------------------------------------------------- */
+/* ---- transport ------------------------------------------------------------------------------- */
 
-/* Why not directly; false: nothing is in the way. */
-static bool find_hindrance(const struct rank_gpu *all, int n_ranks, char why[TRANSPORT_TEXT_MAX])
+/* True if NCCL cannot be used, with the reason. */
+static bool find_obstacle(const struct rank_gpu *all, int n_ranks, char why[TRANSPORT_TEXT_MAX])
 {
     if (collectives_are_off()) {
         snprintf(why, TRANSPORT_TEXT_MAX, "SNUG_NCCL is off");
@@ -108,20 +107,21 @@ static bool find_hindrance(const struct rank_gpu *all, int n_ranks, char why[TRA
     return false;
 }
 
-static enum snug_status choose_way(const struct rank_gpu *all,
-                                   struct device_assignment *device_assignment,
-                                   struct snug_error *err)
+static enum snug_status choose_transport(const struct rank_gpu *all,
+                                         struct device_assignment *device_assignment,
+                                         struct snug_error *err)
 {
     char why[TRANSPORT_TEXT_MAX] = "";
-    device_assignment->is_direct = !find_hindrance(all, device_assignment->n_ranks, why);
+    device_assignment->is_direct = !find_obstacle(all, device_assignment->n_ranks, why);
     if (device_assignment->is_direct) {
-        snprintf(device_assignment->way, sizeof device_assignment->way, "%s", all[0].direct);
+        snprintf(device_assignment->transport, sizeof device_assignment->transport, "%s",
+                 all[0].direct);
         return SNUG_OK;
     }
     if (collectives_are_forced())
         return snug_fail(err, SNUG_UNSUPPORTED, "SNUG_NCCL=force: %s", why);
-    snprintf(device_assignment->way, sizeof device_assignment->way,
-             "MPI through the host's memory: %.180s", why);
+    snprintf(device_assignment->transport, sizeof device_assignment->transport,
+             "MPI through host memory: %.180s", why);
     return SNUG_OK;
 }
 
@@ -142,11 +142,11 @@ enum snug_status device_assignment_agree(struct comm *comm, const struct device_
     own.gpu = hooks->number(device);
     hooks->identify(device, name, own.place);
     own.has_direct = hooks->direct->find(own.direct);
-    enum snug_status status = tell_all(comm, &own, all, err);
+    enum snug_status status = share_with_all(comm, &own, all, err);
     for (int rank = 0; rank < comm->n_ranks; rank++)
         device_assignment->gpu[rank] = all[rank].gpu;
     if (status == SNUG_OK)
-        status = choose_way(all, device_assignment, err);
+        status = choose_transport(all, device_assignment, err);
     free(all);
     return status;
 }

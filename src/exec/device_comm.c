@@ -1,11 +1,11 @@
 /*
- * device_comm.c -- the ranks of the device's own library (NCCL): which of them there are, from opening to closing.
+ * device_comm.c -- open, use and close the NCCL communicators of a run.
  *
- * A library carries out what its ranks do together one after the other, in the order in which it was put on
- * streams, and a message is done when it is received.  So messages have ranks of their own, one for each way:
- * in a pipeline an activation that goes up meets a gradient that comes down, and neither may wait for the
- * other, nor for a table that the first stage lends to the last.  Groups of ranks that sum among themselves
- * have their own as well.  tests/pass/test_stages.c plays this through.
+ * A communicator runs its operations one after another, in the order they were enqueued, and a send
+ * completes only when it is received.  So sends need a communicator of their own per direction: in
+ * a pipeline an activation that goes up crosses a gradient that comes down, and neither may wait
+ * for the other, nor for the embedding that the first stage sends to the last.  Each group of ranks
+ * that runs collectives has its own communicator too.  tests/pass/test_stages.c simulates this.
  */
 #include "exec/collective.h"
 
@@ -17,8 +17,8 @@
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* To open waits for all ranks: by a thread of its own, so that this one can see that another has failed and
- * will never come.  Then the thread is left to itself, and what it works on with it. */
+/* Opening waits for all ranks.  It runs in a thread of its own, so that this thread can notice that
+ * another rank has failed and will never arrive.  The thread and its struct are then abandoned. */
 struct opening {
     const struct device_hooks *hooks;
     struct device *device;
@@ -30,7 +30,7 @@ struct opening {
     atomic_bool is_done;
 };
 
-static void *open_beside(void *argument)
+static void *open_in_thread(void *argument)
 {
     struct opening *o = argument;
     o->hooks->use(o->device);
@@ -39,13 +39,13 @@ static void *open_beside(void *argument)
     return NULL;
 }
 
-/* Signals are for the thread that runs the program. */
+/* Blocks all signals in the new thread: the main thread handles them. */
 static bool start_thread(struct opening *o, pthread_t *thread)
 {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    bool started = pthread_create(thread, NULL, open_beside, o) == 0;
+    bool started = pthread_create(thread, NULL, open_in_thread, o) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return started;
 }
@@ -53,10 +53,10 @@ static bool start_thread(struct opening *o, pthread_t *thread)
 static enum snug_status wait_for_opening(struct opening *o, const struct comm *all,
                                          struct snug_error *err)
 {
-    static const struct timespec moment = {.tv_nsec = 500 * 1000};
+    static const struct timespec interval = {.tv_nsec = 500 * 1000};
     pthread_t thread;
-    if (!start_thread(o, &thread)) { /* without one: as long as it takes */
-        (void)open_beside(o);
+    if (!start_thread(o, &thread)) { /* without a thread, wait as long as it takes */
+        (void)open_in_thread(o);
         return SNUG_OK;
     }
     while (!atomic_load(&o->is_done)) {
@@ -65,13 +65,13 @@ static enum snug_status wait_for_opening(struct opening *o, const struct comm *a
             pthread_detach(thread);
             return status;
         }
-        nanosleep(&moment, NULL);
+        nanosleep(&interval, NULL);
     }
     pthread_join(thread, NULL);
     return SNUG_OK;
 }
 
-/* The ranks of `comm`, which are all or some. */
+/* Opens a communicator for the ranks of `comm`, all ranks or a group. */
 static enum snug_status open_one(const struct rank_collectives *ranks, struct comm *comm,
                                  struct direct **direct, struct snug_error *err)
 {
@@ -105,8 +105,8 @@ bool message_is_far(const struct rank_collectives *ranks, const struct op *op)
     return abs(message_peer(op) - ranks->comm->rank) > stage_ranks;
 }
 
-/* Which one an op goes by; -1: none.  All ranks of it have such ops. */
-static int which_of(const struct rank_collectives *ranks, const struct op *op)
+/* The index of the communicator that an op uses, or -1.  All its ranks have such ops. */
+static int direct_index(const struct rank_collectives *ranks, const struct op *op)
 {
     if (op_is_collective(op->kind))
         return ranks->groups == NULL ? GROUP_ALL : (int)collective_group(op);
@@ -125,23 +125,25 @@ static struct comm *comm_of(const struct rank_collectives *ranks, int which)
                                   : ranks->comm;
 }
 
-/* In the same order everywhere.  Every rank of a pipeline names messages of both ways. */
+/* All ranks open them in the same order.  Every rank of a pipeline has sends or recvs in both
+ * directions. */
 enum snug_status directs_open(struct rank_collectives *ranks, const struct program *prog,
                               struct snug_error *err)
 {
-    bool is_named[N_DIRECTS] = {[GROUP_ALL] = true};
+    bool is_used[N_DIRECTS] = {[GROUP_ALL] = true};
     for (int i = 0; i < prog->n_ops; i++) {
-        int which = which_of(ranks, &prog->ops[i]);
+        int which = direct_index(ranks, &prog->ops[i]);
         if (which >= 0)
-            is_named[which] = true;
+            is_used[which] = true;
     }
     for (int i = 0; i < N_DIRECTS; i++)
-        if (is_named[i])
+        if (is_used[i])
             TRY(open_one(ranks, comm_of(ranks, i), &ranks->directs[i], err));
     return SNUG_OK;
 }
 
-/* ---- while they are open ---------------------------------------------------------------------- */
+/* ---- while they are open
+ * ---------------------------------------------------------------------- */
 
 bool directs_are_open(const struct rank_collectives *ranks)
 {
@@ -151,7 +153,7 @@ bool directs_are_open(const struct rank_collectives *ranks)
 struct direct *direct_of_message(const struct rank_collectives *ranks, const struct op *op,
                                  int *peer)
 {
-    int which = which_of(ranks, op);
+    int which = direct_index(ranks, op);
     *peer = message_is_far(ranks, op) ? 1 - ranks->groups[GROUP_ENDS]->rank : message_peer(op);
     return ranks->directs[which];
 }

@@ -1,25 +1,24 @@
 /*
- * device_wait.c -- the host waits for the device, and does not wait for ever.
+ * device_wait.c -- the host waits for the device, but not forever.
  *
- * Collectives that go from device to device (NCCL) are work on a stream that ends when all ranks have come
- * to it.  A rank that has died never comes.  So the host asks whether the work is done in place of waiting
- * for it, and in between whether the others are there; if not, the collectives are aborted, and the streams
- * run empty.
+ * An NCCL collective on a stream finishes only when all ranks have reached it.  A rank that has
+ * died never does.  So instead of blocking, the host polls whether the work is done and whether the
+ * other ranks are alive.  If one is not, it aborts the collectives, and the streams drain.
  */
 #include "exec/local.h"
 
 #include <sched.h>
 #include <time.h>
 
-/* The threads of other ranks and of the library want the processor too. */
-static void pause_a_moment(int turn)
+/* Threads of other ranks and of NCCL need the processor too: yield at first, then sleep. */
+static void back_off(int n_polls)
 {
-    enum { EAGER_TURNS = 1000 };
-    static const struct timespec moment = {.tv_nsec = 20 * 1000};
-    if (turn < EAGER_TURNS)
+    enum { EAGER_POLLS = 1000 };
+    static const struct timespec interval = {.tv_nsec = 20 * 1000};
+    if (n_polls < EAGER_POLLS)
         sched_yield();
     else
-        nanosleep(&moment, NULL);
+        nanosleep(&interval, NULL);
 }
 
 static enum snug_status is_done(const struct exec *exec, void *event, bool *done,
@@ -35,37 +34,37 @@ void device_give_up(struct exec *exec)
     (void)exec->hooks->synchronize(exec->facts.device, NULL);
 }
 
-/* NCCL may notice first that a rank is gone; but the watch says which, and that it was no fault of this
- * one. */
-static enum snug_status say_who(const struct exec *exec, enum snug_status status,
-                                struct snug_error *err)
+/* NCCL may notice first that a rank has died.  The watch knows which one, and that this rank did
+ * not fail itself, so give it a second to report. */
+static enum snug_status name_dead_rank(const struct exec *exec, enum snug_status status,
+                                       struct snug_error *err)
 {
-    enum { TURNS = 100 };
-    static const struct timespec moment = {.tv_nsec = 10 * 1000 * 1000};
-    for (int turn = 0; turn < TURNS && exec->facts.comm->n_ranks > 1; turn++) {
+    enum { POLLS = 100 };
+    static const struct timespec interval = {.tv_nsec = 10 * 1000 * 1000};
+    for (int poll = 0; poll < POLLS && exec->facts.comm->n_ranks > 1; poll++) {
         TRY(comm_check(exec->facts.comm, err));
-        nanosleep(&moment, NULL);
+        nanosleep(&interval, NULL);
     }
     return status;
 }
 
-/* For an event, or for all work: NULL. */
-static enum snug_status ask_until_done(struct exec *exec, void *event, struct snug_error *err)
+/* Waits for an event, or with NULL for all work. */
+static enum snug_status poll_until_done(struct exec *exec, void *event, struct snug_error *err)
 {
     bool done = false;
-    for (int turn = 0; !done; turn += turn < 1 << 20) {
+    for (int n_polls = 0; !done; n_polls += n_polls < 1 << 20) {
         enum snug_status status = comm_check(exec->facts.comm, err);
         if (status == SNUG_OK)
             status = directs_check(&exec->collective_runner, err);
         if (status == SNUG_OK)
             status = is_done(exec, event, &done, err);
         if (status != SNUG_OK) {
-            status = say_who(exec, status, err);
+            status = name_dead_rank(exec, status, err);
             device_give_up(exec);
             return status;
         }
         if (!done)
-            pause_a_moment(turn);
+            back_off(n_polls);
     }
     return SNUG_OK;
 }
@@ -73,13 +72,13 @@ static enum snug_status ask_until_done(struct exec *exec, void *event, struct sn
 enum snug_status device_finish(struct exec *exec, struct snug_error *err)
 {
     if (directs_are_open(&exec->collective_runner))
-        TRY(ask_until_done(exec, NULL, err));
+        TRY(poll_until_done(exec, NULL, err));
     return exec->hooks->synchronize(exec->facts.device, err);
 }
 
 enum snug_status device_finish_event(struct exec *exec, void *event, struct snug_error *err)
 {
     if (directs_are_open(&exec->collective_runner))
-        return ask_until_done(exec, event, err);
+        return poll_until_done(exec, event, err);
     return exec->hooks->event_finish(event, err);
 }

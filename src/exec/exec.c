@@ -1,8 +1,8 @@
 /*
- * exec.c -- the executor: calls are laid out once, then a run is a loop over them.
+ * exec.c -- the executor: sets up the kernel call of every op once; a run is a loop over the calls.
  *
- * Copies are handed to a thread of their own; an op that has to come after one waits for it, as
- * ir/program_waits.h says.  What waits for what is known before the first run.
+ * Copies run in a thread of their own.  An op that depends on a copy waits for it; the dependencies
+ * are computed before the first run (ir/program_waits.h).
  */
 #include "exec/local.h"
 
@@ -42,8 +42,8 @@ static enum snug_status prepare(struct exec *exec, int i, struct snug_error *err
     const struct kernel *kernel = exec->backend->kernel(op->kernel);
     if (kernel == NULL || kernel->kind != op->kind)
         return snug_fail(err, SNUG_MISMATCH,
-                         "op %d (%s): no kernel of the %s backend was chosen for it; compile the "
-                         "step for this backend",
+                         "op %d (%s): no kernel of the %s backend was chosen; compile the step for "
+                         "this backend",
                          i, op_infos[op->kind].name, exec->backend->name);
     *call = (struct kernel_call){.op = op, .facts = &exec->facts, .pool = exec->pool};
     if (exec->hooks != NULL)
@@ -60,20 +60,22 @@ static enum snug_status prepare(struct exec *exec, int i, struct snug_error *err
         kernel->workspace_bytes == NULL ? 0 : kernel->workspace_bytes(exec->prog, op, &exec->facts);
     if (wanted > (op->work == TENSOR_NONE ? 0 : (size_t)tensor_bytes(exec->prog, op->work)))
         return snug_fail(err, SNUG_MISMATCH,
-                         "op %d (%s) wants %zu bytes of workspace but was planned for another "
-                         "machine or thread count",
+                         "op %d (%s) needs %zu bytes of workspace, more than planned: it was "
+                         "planned for another machine or thread count",
                          i, op_infos[op->kind].name, wanted);
     if (kernel->no_alias != NULL && kernel->no_alias(exec->prog, op) && !op->no_alias)
         return snug_fail(err, SNUG_MISMATCH,
-                         "op %d (%s) may lie on its input but was planned for another backend", i,
-                         op_infos[op->kind].name);
+                         "op %d (%s) was planned for another backend: here its output must not "
+                         "alias an input",
+                         i, op_infos[op->kind].name);
     exec->kernels[i] = kernel;
     if (kernel->prepare != NULL)
         TRY(kernel->prepare(exec->prog, op, &exec->facts, &call->prepared, err));
     return SNUG_OK;
 }
 
-/* Which copy each op waits for, in the last round and in those before it; and what copies bring from the pool. */
+/* Finds the copy that each op waits for, in the last micro-batch and in those before it, and the
+ * tensors that prefetches copy. */
 static enum snug_status find_waits(struct exec *exec, struct snug_error *err)
 {
     const struct program *prog = exec->prog;
@@ -107,13 +109,13 @@ static enum snug_status run_copy(void *user, int i, struct snug_error *err)
     return exec->hooks != NULL ? device_run_copy(exec, i, err) : run_call(exec, i, err);
 }
 
-static bool help_posted(void *user)
+static bool progress_posted(void *user)
 {
     struct comm *comm = ((struct exec *)user)->facts.comm;
     return comm->table->progress(comm);
 }
 
-/* The lane of copies, and an offload pool unless it is another's. */
+/* Opens the copy lane, and the offload pool unless it is shared. */
 static enum snug_status open_lane(struct exec *exec, struct exec *shared, struct snug_error *err)
 {
     const struct program *prog = exec->prog;
@@ -137,8 +139,8 @@ static enum snug_status open_lane(struct exec *exec, struct exec *shared, struct
     bool posts = comm != NULL && comm->table->progress != NULL;
     return n_copies == 0 || !by_thread
                ? SNUG_OK
-               : copies_create(n_copies, run_copy, posts ? help_posted : NULL, exec, &exec->copies,
-                               err);
+               : copies_create(n_copies, run_copy, posts ? progress_posted : NULL, exec,
+                               &exec->copies, err);
 }
 
 static enum snug_status open_device(struct exec *exec, struct snug_error *err)
@@ -155,7 +157,7 @@ static enum snug_status open_device(struct exec *exec, struct snug_error *err)
                : SNUG_OK;
 }
 
-/* The device and the arena, or those of `shared`. */
+/* Opens the device and allocates the arena, or takes those of `shared`. */
 static enum snug_status open_memory(struct exec *exec, const struct exec *shared,
                                     struct snug_error *err)
 {
@@ -167,7 +169,7 @@ static enum snug_status open_memory(struct exec *exec, const struct exec *shared
         memcpy(exec->collective_runner.directs, shared->collective_runner.directs,
                sizeof exec->collective_runner.directs);
         if (exec->arena_bytes > shared->arena_bytes)
-            return snug_fail(err, SNUG_MISMATCH, "%s does not fit the arena it is to share",
+            return snug_fail(err, SNUG_MISMATCH, "%s does not fit into the arena that it shares",
                              exec->prog->name);
     } else {
         if (exec->hooks != NULL)
@@ -175,7 +177,7 @@ static enum snug_status open_memory(struct exec *exec, const struct exec *shared
         exec->arena = exec->backend->alloc((size_t)exec->arena_bytes);
         if (exec->arena == NULL)
             return snug_fail(err, SNUG_NO_MEMORY,
-                             "the %s does not give the planned %lld bytes; plan a smaller "
+                             "the %s cannot allocate the planned %lld bytes; choose a smaller "
                              "--micro-batch or set --memory",
                              exec->hooks == NULL ? "machine" : "GPU", (long long)exec->arena_bytes);
     }
@@ -215,7 +217,7 @@ enum snug_status exec_create(const struct program *prog, const struct plan *plan
     for (int i = 0; i < prog->n_ops && status == SNUG_OK; i++)
         status = prepare(exec, i, err);
     if (status != SNUG_OK) {
-        /* to close in peace would wait for the others */
+        /* an orderly close would wait for the other ranks */
         if (exec->owns_arena)
             directs_abort(&exec->collective_runner);
         exec_free(exec);
@@ -230,7 +232,7 @@ void exec_free(struct exec *exec)
     if (exec == NULL)
         return;
     copies_free(exec->copies);
-    (void)exec_fill_finish(exec, NULL); /* pieces of a failure */
+    (void)exec_fill_finish(exec, NULL); /* pieces left by a failure */
     device_close(exec);
     if (exec->owns_arena && exec->pool != NULL)
         exec->pool->close(exec->pool);
@@ -314,7 +316,7 @@ double *exec_scalars(const struct exec *exec)
     return exec->hooks == NULL ? exec_place_of(exec, exec->prog->scalars) : staging_scalars(exec);
 }
 
-/* A single thread is timed by its own clock: it stands still while others have the core. */
+/* A single thread is timed by its CPU clock, which stops while other processes use the core. */
 static double op_clock(const struct device_facts *facts)
 {
     return facts->threads == 1 ? clock_thread_seconds() : clock_seconds();
@@ -383,10 +385,10 @@ static enum snug_status issue_copy(struct exec *exec, int i, struct snug_error *
     return SNUG_OK;
 }
 
-/* Waiting counts as time of the op that waits. */
+/* The wait counts as time of the op that waits. */
 static enum snug_status wait_for_copy(struct exec *exec, int i, int copy, struct snug_error *err)
 {
-    if (exec->hooks != NULL) /* whose ops are timed by events */
+    if (exec->hooks != NULL) /* ops are timed by events there */
         return device_wait_for_copy(exec, copy, err);
     double begin = clock_seconds();
     TRY(copies_wait(exec->copies, exec->number[copy], err));
@@ -397,8 +399,8 @@ static enum snug_status wait_for_copy(struct exec *exec, int i, int copy, struct
     return SNUG_OK;
 }
 
-/* Op i alone, or with those up to `end` that their common row takes together with it, none of which
- * may wait for a copy.  *next: the op after them. */
+/* Runs op i, together with following ops of the same kernel if it can batch them and none of them
+ * waits for a copy.  *next is the op after them. */
 static enum snug_status run_some(struct exec *exec, int i, int end, int micro, int *next,
                                  struct snug_error *err)
 {
@@ -421,7 +423,7 @@ static enum snug_status run_some(struct exec *exec, int i, int end, int micro, i
 enum snug_status exec_run_section(struct exec *exec, int begin, int end, int micro,
                                   struct snug_error *err)
 {
-    int newest = -1; /* of the copies that were issued */
+    int newest = -1; /* the last copy that was issued */
     bool is_early = micro < exec->prog->n_repeat - 1 && exec->waits_in[0] != NULL;
     exec->waits_for = exec->waits_in[is_early ? 0 : 1];
     for (int i = begin, next; i < end; i = next) {
@@ -432,7 +434,7 @@ enum snug_status exec_run_section(struct exec *exec, int begin, int end, int mic
         if (exec->stop != NULL && exec->hooks == NULL && exec->stop(exec->stop_user))
             return snug_fail(err, SNUG_INTERRUPTED, "stopped on request");
         if (op_is_copy(&exec->prog->ops[i])) {
-            set_call(exec, i, micro); /* no copy of an op is under way twice */
+            set_call(exec, i, micro); /* safe: an op's copy is never in flight twice */
             TRY(issue_copy(exec, i, err));
             newest = i;
             continue;
@@ -468,7 +470,7 @@ enum snug_status exec_run(struct exec *exec, exec_feed *feed, void *user, struct
     struct run_modes modes = exec->backend->run_begin(&exec->facts);
     enum snug_status status = exec->hooks != NULL ? device_run_all(exec, feed, user, err)
                                                   : run_all(exec, feed, user, err);
-    (void)finish_copies(exec, NULL); /* after a failure some may be under way */
+    (void)finish_copies(exec, NULL); /* after a failure some may be in flight */
     if (exec->hooks != NULL && status != SNUG_OK)
         device_give_up(exec);
     exec->backend->run_end(&exec->facts, &modes);
@@ -489,7 +491,7 @@ int exec_rank_gpu(const struct exec *exec, int rank)
 
 const char *exec_transport(const struct exec *exec)
 {
-    return exec->device_assignment == NULL ? NULL : exec->device_assignment->way;
+    return exec->device_assignment == NULL ? NULL : exec->device_assignment->transport;
 }
 
 int64_t exec_collective_host_bytes(const struct exec *exec)

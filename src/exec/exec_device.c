@@ -1,25 +1,26 @@
 /*
- * exec_device.c -- runs on a device: work is put on its streams, and what was put there once is recorded
- * and put there again by a single call.
+ * exec_device.c -- runs on a device: enqueue work on its streams, record it once (a CUDA graph),
+ * then replay the recording.
  *
- * The first run of an exec starts every kernel by itself (libraries load their code then).  After it, the
- * sections are recorded: the same calls once more, kept instead of done.  Nothing that changes from step
- * to step is part of a recording, since kernels read it from the scalar table.  Between two micro-batches
- * the calls differ in what accumulates and in what runs in the last one only: hence the parts of a run.
- * If the device cannot record something, every run starts its kernels by itself.
+ * The first run of an exec launches every kernel one by one, because libraries load their code
+ * then.  After it, each section is recorded: the same calls again, captured instead of run.
+ * Everything that changes from step to step is read from the scalar table, so recordings stay
+ * valid.  Micro-batches differ in which outputs accumulate and in ops that only run in the last
+ * one, so a run has several parts with a recording each.  A section that cannot be recorded is
+ * launched kernel by kernel in every run.
  *
- * Copies are work on two more streams, one each way; messages past a stage have another.  Where ranks
- * exchange through the host, a thread of the host makes them, as on the CPU: it waits for the kernels
- * before, and ops that need a copy are put on their stream when it is done.
+ * Copies use two more streams, one per direction; sends past a neighbouring stage use another.  If
+ * ranks communicate through the host, a host thread runs the copies, as on the CPU: it waits for
+ * the kernels before a copy, and ops that depend on the copy are enqueued when it is done.
  */
 #include "exec/local.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the lane of copies ---------------------------------------------------------------------- */
+/* ---- the copy lane --------------------------------------------------------------------------- */
 
-/* One for each op, or for each copy: an unrolled program has many others. */
+/* Creates an event per op, or only per copy: an unrolled program has many other ops. */
 static enum snug_status make_events(void ***events, const struct exec *exec, bool of_copies,
                                     struct snug_error *err)
 {
@@ -81,7 +82,7 @@ void device_close(struct exec *exec)
     }
 }
 
-/* By the thread of copies: when the kernels before it are done. */
+/* In the copy thread: waits for the kernels before the copy, then runs it. */
 enum snug_status device_run_copy(struct exec *exec, int i, struct snug_error *err)
 {
     exec->hooks->use(exec->facts.device);
@@ -107,7 +108,7 @@ void *device_stream_of(const struct exec *exec, const struct op *op)
                               : hooks->copy_stream(device);
 }
 
-/* A message of device to device is on its way from `send` to `sent`, which is done when it has arrived. */
+/* A device-to-device send is in flight between `send` and `sent`; `sent` waits for its arrival. */
 static enum snug_status wait_for_send(struct exec *exec, int i, struct snug_error *err)
 {
     bool waits = exec->prog->ops[i].kind == OP_sent && exec->copies == NULL;
@@ -117,8 +118,8 @@ static enum snug_status wait_for_send(struct exec *exec, int i, struct snug_erro
                : SNUG_OK;
 }
 
-/* Of this section: nothing has waited for all copies since. */
-static bool is_under_way(const struct exec *exec, int copy)
+/* Was the copy issued in this section, after the last wait for all copies? */
+static bool is_in_flight(const struct exec *exec, int copy)
 {
     return copy >= 0 && exec->number[copy] >= exec->n_joined;
 }
@@ -129,12 +130,14 @@ static void forget_copies(struct exec *exec)
     exec->n_joined = exec->n_issued;
 }
 
-/* After the kernels before it, beside those that follow.  What leaves has a stream of its own, so that a
- * bus is used both ways at once.  Plans count on copies being done one after the other: a prefetch may have
- * the bytes of a evict before it, so it waits for them all.  What is sent is in use until `sent`, and nothing
- * else waits for it: it may leave only when this rank has received something.  What leaves waits for the
- * copy that has made its operand, if one has, and for no later one: states of the next parameters are prefetched
- * while those of the last are evicted. */
+/* Enqueues a copy after the kernels before it; it overlaps with those that follow.
+ *
+ * Evictions and sends have a stream of their own, so that the bus is used in both directions at
+ * once.  Plans assume that copies run in order: a prefetch may reuse the bytes of an earlier
+ * eviction, so it waits for all of them.  A sent tensor is in use until `sent`, and nothing else
+ * waits for it: the send may complete only after this rank has received something.  An eviction or
+ * send waits for the copy that produced its operand, if any, and for no later one: states of the
+ * next parameters are prefetched while those of the last are evicted. */
 enum snug_status device_issue_copy(struct exec *exec, int i, struct snug_error *err)
 {
     const struct device_hooks *hooks = exec->hooks;
@@ -150,7 +153,7 @@ enum snug_status device_issue_copy(struct exec *exec, int i, struct snug_error *
     TRY(hooks->event_wait(stream, exec->forked, err));
     if (!leaves(kind) && exec->newest_eviction >= 0)
         TRY(hooks->event_wait(stream, exec->copied[exec->newest_eviction], err));
-    if (leaves(kind) && is_under_way(exec, exec->waits_for[i]))
+    if (leaves(kind) && is_in_flight(exec, exec->waits_for[i]))
         TRY(hooks->event_wait(stream, exec->copied[exec->waits_for[i]], err));
     TRY(wait_for_send(exec, i, err));
     exec->number[i] = exec->n_issued++;
@@ -195,7 +198,7 @@ enum snug_status device_mark_op(struct exec *exec, int i, struct snug_error *err
     return exec->hooks->event_record(exec->timed[i], exec->hooks->stream(exec->facts.device), err);
 }
 
-/* A section, and how long each of its ops took: from the end of the one before to its own. */
+/* Runs a section and times its ops: each from the end of the op before to its own end. */
 static enum snug_status time_section(struct exec *exec, int begin, int end, int micro,
                                      struct snug_error *err)
 {
@@ -257,8 +260,8 @@ static enum snug_status run_part(struct exec *exec, enum part part, int micro,
                : exec_run_section(exec, range.begin, range.end, micro, err);
 }
 
-/* Collectives through the host are not the device's work.  Messages wait for other ranks while others go by:
- * that takes streams of their own, which a recording does not promise. */
+/* Collectives through the host are not device work.  Sends and recvs wait for other ranks while
+ * other copies overtake them; that needs separate streams, which a recording does not guarantee. */
 static bool needs_host(const struct exec *exec, const struct part_range *range)
 {
     for (int i = range->begin; i < range->end; i++) {
@@ -275,7 +278,7 @@ static enum snug_status record(struct exec *exec, enum part part, struct snug_er
     struct part_range range = range_of(exec->prog, part);
     if (range.begin >= range.end || needs_host(exec, &range))
         return SNUG_OK;
-    forget_copies(exec); /* of a recording that failed before */
+    forget_copies(exec); /* left by a recording that failed */
     TRY(exec->hooks->record_begin(exec->facts.device, err));
     enum snug_status status = exec_run_section(exec, range.begin, range.end, range.micro, err);
     enum snug_status at_end =
@@ -283,7 +286,8 @@ static enum snug_status record(struct exec *exec, enum part part, struct snug_er
     return status != SNUG_OK ? status : at_end;
 }
 
-/* What cannot be recorded (an op of it needs the host) runs kernel by kernel, as in the first run. */
+/* A part that cannot be recorded (an op needs the host) runs kernel by kernel, as in the first
+ * run. */
 static void record_parts(struct exec *exec)
 {
     exec->has_recorded = true;

@@ -1,52 +1,55 @@
 /*
- * fill.c -- large pieces of tensors, made by the host.
+ * fill.c -- fill large pieces of tensors from the host.
  *
- * Where the host can point to a tensor, a piece is made in its place.  Else it is made in a room, memory of
- * the host, and goes from there: on a device by a copy that the host does not wait for, so that the next
- * piece is made in the next room meanwhile.  Rooms are taken in turns, and one is free again when its
- * copy is done.  They are made when they are first needed, and live until the last piece has arrived: a
- * run has none.
+ * A tensor in host memory is filled in place.  Otherwise the host fills a buffer, which is copied
+ * to the tensor.  Copies to a device are asynchronous, so the host fills the next buffer meanwhile.
+ * Buffers are used in rotation; one is free again when its copy is done.  They are allocated when
+ * first needed and freed by exec_fill_finish, so none exists during a run.
  */
 #include "exec/local.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Three may be open at a time: quantized elements, scales and a master.  Those of the piece before are on their way. */
-enum { N_OPEN = 3, N_ROOMS = 2 * N_OPEN };
+/* Three pieces may be open: quantized elements, scales and a master.  Twice as many buffers,
+ * because the previous pieces may still be in flight. */
+enum { N_OPEN = 3, N_BUFFERS = 2 * N_OPEN };
 
-struct fill_rooms {
-    void *block[N_ROOMS];
-    void *sent[N_ROOMS]; /* events of a device: the copy from there is done */
+struct fill_buffers {
+    void *block[N_BUFFERS];
+    void *sent[N_BUFFERS]; /* device events: the copy from the buffer is done */
     int next;
 };
 
-static enum snug_status make_room(const struct exec *exec, struct fill_rooms *rooms, int i,
-                                  struct snug_error *err)
+static enum snug_status alloc_buffer(const struct exec *exec, struct fill_buffers *buffers, int i,
+                                     struct snug_error *err)
 {
     const struct device_hooks *hooks = exec->hooks;
-    rooms->block[i] = hooks != NULL ? hooks->alloc_host(EXEC_FILL_BYTES) : malloc(EXEC_FILL_BYTES);
-    if (rooms->block[i] == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "out of memory for what goes to tensors");
-    return hooks == NULL ? SNUG_OK : hooks->event_make(&rooms->sent[i], err);
+    buffers->block[i] =
+        hooks != NULL ? hooks->alloc_host(EXEC_FILL_BYTES) : malloc(EXEC_FILL_BYTES);
+    if (buffers->block[i] == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "out of memory for a fill buffer of %d bytes",
+                         (int)EXEC_FILL_BYTES);
+    return hooks == NULL ? SNUG_OK : hooks->event_make(&buffers->sent[i], err);
 }
 
-static enum snug_status take_room(struct exec *exec, struct exec_fill *fill, struct snug_error *err)
+static enum snug_status take_buffer(struct exec *exec, struct exec_fill *fill,
+                                    struct snug_error *err)
 {
-    if (exec->fill_rooms == NULL)
-        exec->fill_rooms = calloc(1, sizeof *exec->fill_rooms);
-    struct fill_rooms *rooms = exec->fill_rooms;
-    if (rooms == NULL)
+    if (exec->fill_buffers == NULL)
+        exec->fill_buffers = calloc(1, sizeof *exec->fill_buffers);
+    struct fill_buffers *buffers = exec->fill_buffers;
+    if (buffers == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
-    int i = rooms->next;
-    if (rooms->block[i] == NULL)
-        TRY(make_room(exec, rooms, i, err));
+    int i = buffers->next;
+    if (buffers->block[i] == NULL)
+        TRY(alloc_buffer(exec, buffers, i, err));
     else if (exec->hooks != NULL)
-        TRY(exec->hooks->event_finish(rooms->sent[i], err));
-    rooms->next =
-        (i + 1) % (exec->hooks != NULL ? N_ROOMS : N_OPEN); /* a write returns when done */
-    fill->room = i;
-    fill->to = rooms->block[i];
+        TRY(exec->hooks->event_finish(buffers->sent[i], err));
+    buffers->next =
+        (i + 1) % (exec->hooks != NULL ? N_BUFFERS : N_OPEN); /* a write returns when done */
+    fill->buffer = i;
+    fill->to = buffers->block[i];
     return SNUG_OK;
 }
 
@@ -54,9 +57,9 @@ enum snug_status exec_fill_begin(struct exec *exec, tensor_id id, int64_t at_byt
                                  struct exec_fill *fill, struct snug_error *err)
 {
     unsigned char *data = exec_data(exec, id);
-    *fill = (struct exec_fill){.id = id, .at_bytes = at_bytes, .n_bytes = n_bytes, .room = -1};
+    *fill = (struct exec_fill){.id = id, .at_bytes = at_bytes, .n_bytes = n_bytes, .buffer = -1};
     if (data == NULL)
-        return take_room(exec, fill, err);
+        return take_buffer(exec, fill, err);
     fill->to = data + at_bytes;
     return SNUG_OK;
 }
@@ -66,37 +69,37 @@ enum snug_status exec_fill_end(struct exec *exec, const struct exec_fill *fill,
 {
     const struct device_hooks *hooks = exec->hooks;
     int64_t offset = exec->plan->offset[fill->id];
-    if (fill->room < 0)
+    if (fill->buffer < 0)
         return SNUG_OK;
     if (offset < 0)
         return exec_write(exec, fill->id, fill->at_bytes, fill->n_bytes, fill->to, err);
     TRY(hooks->push(exec->facts.device, exec->arena + offset + fill->at_bytes, fill->to,
                     fill->n_bytes, err));
-    return hooks->event_record(exec->fill_rooms->sent[fill->room],
+    return hooks->event_record(exec->fill_buffers->sent[fill->buffer],
                                hooks->stream(exec->facts.device), err);
 }
 
 enum snug_status exec_fill_finish(struct exec *exec, struct snug_error *err)
 {
     const struct device_hooks *hooks = exec->hooks;
-    struct fill_rooms *rooms = exec->fill_rooms;
-    enum snug_status status = /* zeros are on their way without a room */
+    struct fill_buffers *buffers = exec->fill_buffers;
+    enum snug_status status = /* exec_clear works without a buffer */
         hooks == NULL || exec->facts.device == NULL ? SNUG_OK
                                                     : hooks->synchronize(exec->facts.device, err);
-    for (int i = 0; rooms != NULL && i < N_ROOMS; i++) {
+    for (int i = 0; buffers != NULL && i < N_BUFFERS; i++) {
         if (hooks == NULL) {
-            free(rooms->block[i]);
+            free(buffers->block[i]);
         } else {
-            hooks->release_host(rooms->block[i]);
-            hooks->event_free(rooms->sent[i]);
+            hooks->release_host(buffers->block[i]);
+            hooks->event_free(buffers->sent[i]);
         }
     }
-    free(rooms);
-    exec->fill_rooms = NULL;
+    free(buffers);
+    exec->fill_buffers = NULL;
     return status;
 }
 
-/* Pages of the host are first touched by the threads that share the work on them. */
+/* In parallel, so that the threads that work on the pages touch them first. */
 static void clear_memory(int threads, unsigned char *data, int64_t n_bytes)
 {
     enum { PIECE = 1 << 16 };

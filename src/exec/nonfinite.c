@@ -1,17 +1,17 @@
 /*
- * nonfinite.c -- which tensor is the first that holds a number that is not finite: a step once more, op by
- * op, and a look at what each has made.
+ * nonfinite.c -- find the first tensor with a non-finite element: run the step again, op by op, and
+ * check the result of each.
  */
 #include "exec/local.h"
 
 #include <math.h>
 
-/* By pieces, so that a copy from a device needs no memory. */
+/* Piece by piece, so that a copy from a device needs little memory. */
 static enum snug_status find_in_tensor(struct exec *exec, tensor_id id, bool *finite,
                                        struct snug_error *err)
 {
     enum { PIECE = 4096 };
-    double piece[PIECE]; /* room for the widest type */
+    double piece[PIECE]; /* large enough for the widest type */
     *finite = true;
     if (id == TENSOR_NONE || exec_place_of(exec, id) == NULL ||
         !dtype_is_float(exec->prog->tensors[id].dtype))
@@ -27,8 +27,8 @@ static enum snug_status find_in_tensor(struct exec *exec, tensor_id id, bool *fi
     return SNUG_OK;
 }
 
-/* Updates can stand in the body too, and evictions of states: to look must not change the run.  Of a part
- * the whole says whether it lives on. */
+/* The body may contain updates and evictions of states; the search must not change the run.  A view
+ * is persistent if its whole tensor is. */
 static bool changes_run(const struct program *prog, const struct op *op)
 {
     for (int k = 0; k < op->n_out; k++) {
@@ -60,7 +60,7 @@ static enum snug_status find_nonfinite(struct exec *exec, exec_feed *feed, void 
                                        const char **name, struct snug_error *err)
 {
     const struct program *prog = exec->prog;
-    bool alone = exec->facts.comm == NULL; /* else all ranks go through to the end, together */
+    bool alone = exec->facts.comm == NULL; /* else all ranks must run to the end together */
     *name = NULL;
     if (exec->hooks != NULL)
         staging_forget_ahead(exec);

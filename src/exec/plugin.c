@@ -1,8 +1,8 @@
 /*
- * plugin.c -- finds libsnug_cuda.so and takes its backend.
+ * plugin.c -- find and load libsnug_cuda.so.
  *
- * It is looked for where SNUG_CUDA_PLUGIN says, or where plugins lie (base/plugin_file.h).  It stays loaded
- * until the process ends.
+ * SNUG_CUDA_PLUGIN names its path; otherwise it is searched for in the plugin folders
+ * (base/plugin_file.h).  It stays loaded until the process ends.
  */
 #include "exec/plugin.h"
 
@@ -15,18 +15,18 @@
 #include "base/plugin_file.h"
 #include "base/text.h"
 
-/* The path of what is there; false: nothing is, and the path is where it was looked for. */
+/* The path of the plugin.  False if it does not exist; the path is then where it was expected. */
 static bool find_plugin(char path[PATH_MAX])
 {
-    const char *wish = getenv("SNUG_CUDA_PLUGIN");
-    if (wish == NULL || wish[0] == '\0')
+    const char *given = getenv("SNUG_CUDA_PLUGIN");
+    if (given == NULL || given[0] == '\0')
         return plugin_file_find("libsnug_cuda.so", path);
-    return snprintf(path, PATH_MAX, "%s", wish) < PATH_MAX && access(path, R_OK) == 0;
+    return snprintf(path, PATH_MAX, "%s", given) < PATH_MAX && access(path, R_OK) == 0;
 }
 
 typedef const struct backend *entry_fn(void);
 
-/* A pointer to data as one to a function: what dlsym is for. */
+/* ISO C has no cast from dlsym's void * to a function pointer, hence the memcpy. */
 static entry_fn *entry_of(void *library)
 {
     entry_fn *entry = NULL;
@@ -39,21 +39,22 @@ static enum snug_status load(const struct backend **out, struct snug_error *err)
 {
     char path[PATH_MAX];
     if (!find_plugin(path))
-        return snug_fail(err, SNUG_UNSUPPORTED,
-                         "--device cuda: there is no plugin %s; build snug where nvcc is, or set "
-                         "SNUG_CUDA_PLUGIN",
-                         path);
+        return snug_fail(
+            err, SNUG_UNSUPPORTED,
+            "--device cuda: plugin %s not found; build snug on a machine with nvcc, or "
+            "set SNUG_CUDA_PLUGIN",
+            path);
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL)
-        return snug_fail(err, SNUG_UNSUPPORTED, "--device cuda: the plugin does not load: %s",
+        return snug_fail(err, SNUG_UNSUPPORTED, "--device cuda: cannot load the plugin: %s",
                          dlerror());
     entry_fn *entry = entry_of(library);
     const struct backend *backend = entry == NULL ? NULL : entry();
     if (backend == NULL || backend->version == NULL ||
         strcmp(backend->version, SNUG_VERSION_STRING) != 0)
         return snug_fail(err, SNUG_MISMATCH,
-                         "--device cuda: %s is of another version than this snug (%s)", path,
-                         SNUG_VERSION_STRING);
+                         "--device cuda: %s is for another version of snug, not %s: rebuild it",
+                         path, SNUG_VERSION_STRING);
     *out = backend;
     return SNUG_OK;
 }
@@ -78,12 +79,13 @@ enum snug_status plugin_backend(const struct backend *planned, const struct back
     TRY(load(runs, err));
     return plugin_has_kernels_of(planned, *runs)
                ? SNUG_OK
-               : snug_fail(err, SNUG_MISMATCH,
-                           "--device cuda: the plugin has other kernels than this snug plans with; "
-                           "build both from the same source with make");
+               : snug_fail(
+                     err, SNUG_MISMATCH,
+                     "--device cuda: the kernels of the plugin and of this snug differ; build "
+                     "both from the same source with make");
 }
 
-/* What ranks on GPUs exchange with: only the plugin knows where to look for it. */
+/* NCCL, which only the plugin can find. */
 static void describe_direct(struct text *out)
 {
     char direct[DEVICE_TEXT_MAX] = "";
@@ -92,7 +94,7 @@ static void describe_direct(struct text *out)
     if (load(&backend, &err) != SNUG_OK)
         text_add(out, "%s\n", err.message);
     else if (backend->hooks->direct->find(direct))
-        text_add(out, "%s: ranks on GPUs of their own communicate with it\n", direct);
+        text_add(out, "%s: used by ranks that have a GPU each\n", direct);
     else
         text_add(out, "without NCCL, %s: ranks on GPUs communicate through the host\n", direct);
 }

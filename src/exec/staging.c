@@ -1,10 +1,10 @@
 /*
- * staging.c -- memory of the host from which a run takes its inputs to a device, and into which it puts
- * what the host wants to see.
+ * staging.c -- pinned host buffers for the inputs of a device run and for the results the host
+ * reads.
  *
- * Inputs have two places each: while the device takes a micro-batch from one, the host fills the other.
- * The scalar table has one place, which a second program on the same arena shares, as it shares the
- * table.
+ * Every input has two buffers: while the device copies a micro-batch from one, the host fills the
+ * other.  The scalar table has one, which a second program in the same arena shares, as it shares
+ * the table itself.
  */
 #include "exec/local.h"
 
@@ -14,20 +14,20 @@ enum { N_PLACES = 2 };
 
 struct staged_input {
     tensor_id id;
-    int64_t limit; /* of its ids */
+    int64_t limit; /* ids must be below it */
     unsigned char *place[N_PLACES];
 };
 
 struct staging {
     struct staged_input *inputs;
     int n_inputs;
-    int now;               /* the place that the host fills, or filled last */
-    bool is_fed_ahead;     /* the other place holds the first micro-batch of the next run */
-    void *taken[N_PLACES]; /* events: the device has taken what was there */
-    double *scalars;       /* NULL: the program has none */
+    int now;               /* the buffer that the host fills, or filled last */
+    bool is_fed_ahead;     /* the other buffer holds the first micro-batch of the next run */
+    void *taken[N_PLACES]; /* events: the device has copied the buffer */
+    double *scalars;       /* NULL if the program has none */
     bool owns_scalars;
     unsigned char *loss;
-    void **views; /* per tensor: a copy for the host, or NULL */
+    void **views; /* per tensor: a host copy, or NULL */
 };
 
 static void *place_on_device(const struct exec *exec, tensor_id id)
@@ -43,7 +43,7 @@ static bool is_staged_input(const struct exec *exec, tensor_id id)
 
 static enum snug_status no_memory(struct snug_error *err)
 {
-    return snug_fail(err, SNUG_NO_MEMORY, "out of memory for what goes to the device");
+    return snug_fail(err, SNUG_NO_MEMORY, "out of host memory for the staging buffers");
 }
 
 static enum snug_status make_inputs(struct exec *exec, struct snug_error *err)
@@ -155,7 +155,7 @@ static int other_place(const struct staging *s)
     return (s->now + 1) % N_PLACES;
 }
 
-/* Puts the next micro-batch into the other place, and makes that the present one. */
+/* Fills the other buffer with the next micro-batch and makes it the current one. */
 static enum snug_status fill_other(struct exec *exec, exec_feed *feed, void *user, int micro,
                                    struct snug_error *err)
 {
@@ -165,13 +165,13 @@ static enum snug_status fill_other(struct exec *exec, exec_feed *feed, void *use
     return feed(user, micro, err);
 }
 
-/* What fails now fails again when it is needed, and is reported then. */
+/* A failure is ignored: the next run feeds again, and reports it then. */
 void staging_feed_ahead(struct exec *exec, exec_feed *feed, void *user)
 {
     struct staging *s = exec->staging;
     int now = s->now;
     s->is_fed_ahead = fill_other(exec, feed, user, exec->prog->n_repeat, NULL) == SNUG_OK;
-    s->now = now; /* its inputs can still be looked at */
+    s->now = now; /* the inputs of this run can still be read */
 }
 
 void staging_forget_ahead(struct exec *exec)
@@ -179,7 +179,7 @@ void staging_forget_ahead(struct exec *exec)
     exec->staging->is_fed_ahead = false;
 }
 
-/* Inputs that no feed fills were filled before the run, and stay for all of it. */
+/* Without a feed, the inputs were filled before the run and stay for all micro-batches. */
 enum snug_status staging_feed(struct exec *exec, exec_feed *feed, void *user, int micro,
                               struct snug_error *err)
 {

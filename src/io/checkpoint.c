@@ -1,5 +1,5 @@
 /*
- * checkpoint.c -- saving and opening the folder of a run; see checkpoint.h for the scheme.
+ * checkpoint.c -- save and open checkpoints; see checkpoint.h for the scheme.
  */
 #include "io/checkpoint.h"
 
@@ -21,18 +21,18 @@ enum { OPEN_ATTEMPTS = 3 };
 
 static enum snug_status no_memory(const char *dir, struct snug_error *err)
 {
-    return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to handle the checkpoint", dir);
+    return snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory handling the checkpoint", dir);
 }
 
-/* ---- which file is meant ----------------------------------------------------------------- */
+/* ---- finding the file that state.json describes -------------------------------------------- */
 
-struct identity { /* what state.json says of a file */
+struct identity { /* how state.json describes a file */
     int64_t n_bytes;
     uint32_t crc;
     const char *save;
 };
 
-/* A file of the folder, or of one inside it: nothing that leads elsewhere. */
+/* Does the name stay inside the run's folder?  "x" and "sub/x" do. */
 static bool is_inside(const char *name)
 {
     const char *slash = strchr(name, '/');
@@ -46,7 +46,7 @@ static enum snug_status read_identity(const char *where, const char *name, const
     const char *crc;
     char *end;
     if (!is_inside(name) || !json_is_object(record))
-        return snug_fail(err, SNUG_BAD_FILE, "%s: its entry for the file '%s' is not valid", where,
+        return snug_fail(err, SNUG_BAD_FILE, "%s: the entry of file '%s' is not valid", where,
                          name);
     TRY(json_get_integer(record, where, "bytes", 0, INT64_MAX, &identity->n_bytes, err));
     TRY(json_get_string(record, where, "crc32", &crc, err));
@@ -54,7 +54,7 @@ static enum snug_status read_identity(const char *where, const char *name, const
     errno = 0;
     unsigned long value = strtoul(crc, &end, 16);
     if (end == crc || *end != '\0' || errno != 0 || value > UINT32_MAX)
-        return snug_fail(err, SNUG_BAD_FILE, "%s: \"crc32\" of '%s' is not a checksum", where,
+        return snug_fail(err, SNUG_BAD_FILE, "%s: \"crc32\" of '%s' is not a hex CRC-32", where,
                          name);
     identity->crc = (uint32_t)value;
     return SNUG_OK;
@@ -67,8 +67,8 @@ static bool has_identity(const struct safetensors *st, const struct identity *id
            safetensors_file_bytes(st) == identity->n_bytes;
 }
 
-/* Opens DIR/NAME plus suffix if it is the file that is meant; *st is NULL if it is another. */
-static enum snug_status open_if_meant(const char *dir, const char *name, const char *suffix,
+/* Opens DIR/NAME plus suffix.  *st is NULL if it is not the file that `identity` describes. */
+static enum snug_status open_if_match(const char *dir, const char *name, const char *suffix,
                                       const struct identity *identity, struct safetensors **st,
                                       struct file_faults *faults, struct snug_error *err)
 {
@@ -95,22 +95,23 @@ enum snug_status checkpoint_make_dir(const char *dir, struct snug_error *err)
     char *path = strdup(dir);
     if (path == NULL)
         return no_memory(dir, err);
-    int made = 0;
-    for (char *slash = path; made == 0 && slash != NULL && *path != '\0';) {
+    int error = 0;
+    for (char *slash = path; error == 0 && slash != NULL && *path != '\0';) {
         slash = strchr(slash + 1, '/');
         if (slash != NULL)
             *slash = '\0';
-        made = mkdir(path, 0777) == 0 || errno == EEXIST || errno == EISDIR ? 0 : errno;
+        error = mkdir(path, 0777) == 0 || errno == EEXIST || errno == EISDIR ? 0 : errno;
         if (slash != NULL)
             *slash = '/';
     }
     free(path);
     if (stat(dir, &info) != 0)
-        return snug_fail(err, SNUG_BAD_ARGUMENT, "%s: cannot make this folder: %s", dir,
-                         strerror(made != 0 ? made : errno));
+        return snug_fail(err, SNUG_BAD_ARGUMENT, "%s: cannot create this folder: %s", dir,
+                         strerror(error != 0 ? error : errno));
     if (!S_ISDIR(info.st_mode))
         return snug_fail(err, SNUG_BAD_ARGUMENT,
-                         "%s: is a file, not a folder; give the run another name", dir);
+                         "%s: this is a file, not a folder: choose another folder for the run",
+                         dir);
     if (access(dir, W_OK | X_OK) != 0)
         return snug_fail(err, SNUG_BAD_ARGUMENT, "%s: cannot write to this folder: %s", dir,
                          strerror(errno));
@@ -122,9 +123,7 @@ enum snug_status checkpoint_make_inner_dir(const char *dir, struct snug_error *e
     struct stat info;
     if (lstat(dir, &info) == 0 && S_ISLNK(info.st_mode))
         return snug_fail(err, SNUG_BAD_ARGUMENT,
-                         "%s: is a symbolic link, and nothing is written to where it leads: "
-                         "remove it",
-                         dir);
+                         "%s: snug does not write through a symbolic link: remove it", dir);
     return checkpoint_make_dir(dir, err);
 }
 
@@ -139,7 +138,7 @@ enum snug_status checkpoint_write_text(const char *dir, const char *name, const 
     return status;
 }
 
-/* NAME.new, NAME, and the folder inside the run's that it lies in, NULL if in the run's own. */
+/* NAME.new, NAME and their subfolder of the run, which is NULL for files of the run's folder. */
 struct move {
     char *from, *to, *folder;
 };
@@ -167,22 +166,23 @@ static enum snug_status make_move(const char *dir, const char *name, struct move
     return SNUG_OK;
 }
 
-/* A name that was written or renamed is safe once its folder is; the run's is synced after all files. */
-static enum snug_status sync_below(const struct move *move, struct file_faults *faults,
-                                   struct snug_error *err)
+/* A new or renamed file is durable once its folder is synced.  This syncs a subfolder; the run's
+ * own folder is synced once, after all files. */
+static enum snug_status sync_subfolder(const struct move *move, struct file_faults *faults,
+                                       struct snug_error *err)
 {
     return move->folder == NULL ? SNUG_OK : file_sync_folder(move->folder, faults, err);
 }
 
-/* Allocates nothing: what has begun can be finished. */
+/* Allocates nothing, so a save that has started renaming cannot run out of memory. */
 static enum snug_status move_into_place(const struct move *move, struct file_faults *faults,
                                         struct snug_error *err)
 {
     TRY(file_rename(move->from, move->to, faults, err));
-    return sync_below(move, faults, err);
+    return sync_subfolder(move, faults, err);
 }
 
-/* Certainly not there: a file that cannot be looked at may hold what is dear to someone. */
+/* True only if the file certainly does not exist: one that cannot be examined may be valuable. */
 static enum snug_status is_absent(const char *dir, const char *name, const char *suffix,
                                   bool *absent, struct snug_error *err)
 {
@@ -195,23 +195,23 @@ static enum snug_status is_absent(const char *dir, const char *name, const char 
     return SNUG_OK;
 }
 
-/* Moves NAME.new into its place if it is the file that is meant.  SNUG_OK says that NAME.new, if
- * there is one, is of no use to anybody. */
-static enum snug_status settle_file(const char *dir, const char *name,
-                                    const struct identity *identity, bool *moved,
-                                    struct file_faults *faults, struct snug_error *err)
+/* Renames NAME.new to NAME if it is the file that `identity` describes.  On SNUG_OK a remaining
+ * NAME.new may be overwritten. */
+static enum snug_status finish_rename(const char *dir, const char *name,
+                                      const struct identity *identity, bool *moved,
+                                      struct file_faults *faults, struct snug_error *err)
 {
     struct safetensors *st;
-    enum snug_status status = open_if_meant(dir, name, "", identity, &st, faults, err);
-    bool is_settled = st != NULL;
+    enum snug_status status = open_if_match(dir, name, "", identity, &st, faults, err);
+    bool is_in_place = st != NULL;
     safetensors_close(st);
-    if (is_settled || (status != SNUG_OK && status != SNUG_BAD_FILE))
+    if (is_in_place || (status != SNUG_OK && status != SNUG_BAD_FILE))
         return status;
     bool absent;
     TRY(is_absent(dir, name, NEW_SUFFIX, &absent, err));
     if (absent)
-        return SNUG_OK; /* nothing that could be saved from harm */
-    TRY(open_if_meant(dir, name, NEW_SUFFIX, identity, &st, faults, err));
+        return SNUG_OK; /* there is no NAME.new to protect */
+    TRY(open_if_match(dir, name, NEW_SUFFIX, identity, &st, faults, err));
     if (st == NULL)
         return SNUG_OK;
     safetensors_close(st);
@@ -223,10 +223,10 @@ static enum snug_status settle_file(const char *dir, const char *name,
     return finished;
 }
 
-/* Finishes step 3 of a save that was cut off there: its `.new` files must not be written over.  For
- * the same reason a state.json that is there and cannot be read stops the save: the `.new` files
- * may be the only checkpoint. */
-static enum snug_status settle(const char *dir, struct file_faults *faults, struct snug_error *err)
+/* Finishes step 3 of an interrupted save, whose `.new` files must not be overwritten.  For the same
+ * reason an unreadable state.json stops the save: the `.new` files may be the only checkpoint. */
+static enum snug_status finish_renames(const char *dir, struct file_faults *faults,
+                                       struct snug_error *err)
 {
     json_t *state = NULL, *records, *record;
     const char *name;
@@ -245,7 +245,7 @@ static enum snug_status settle(const char *dir, struct file_faults *faults, stru
     {
         struct identity identity;
         if ((status = read_identity(path, name, record, &identity, err)) != SNUG_OK ||
-            (status = settle_file(dir, name, &identity, &moved, faults, err)) != SNUG_OK)
+            (status = finish_rename(dir, name, &identity, &moved, faults, err)) != SNUG_OK)
             goto done;
     }
     if (moved)
@@ -259,28 +259,28 @@ done:
 enum snug_status checkpoint_settle(const char *dir, struct file_faults *faults,
                                    struct snug_error *err)
 {
-    return settle(dir, faults, err);
+    return finish_renames(dir, faults, err);
 }
 
-/* What is in the folder is made safe before anything in it is written over. */
+/* Secures the existing checkpoint before any file is overwritten. */
 static enum snug_status prepare(const char *dir, struct file_faults *faults, struct snug_error *err)
 {
     struct snug_error why = {0};
-    enum snug_status status = settle(dir, faults, &why);
+    enum snug_status status = finish_renames(dir, faults, &why);
     if (status == SNUG_OK)
         return SNUG_OK;
     const char *advice = status == SNUG_BAD_FILE
-                             ? "; nothing was saved: move what is there away, or save elsewhere"
+                             ? "; nothing was saved: move these files away, or use another folder"
                              : "";
     return snug_fail(err, status, "%.400s%s", why.message, advice);
 }
 
-/* Writes NAME.new and describes it in `records`. */
+/* Writes NAME.new and adds its description to `records`. */
 static enum snug_status write_new(const char *dir, const struct checkpoint_file *file,
                                   const struct move *move, struct st_crew *crew, json_t *records,
                                   struct file_faults *faults, struct snug_error *err)
 {
-    /* Hugging Face's loader asks for "format" */
+    /* Hugging Face's loader requires "format" */
     static const char *const metadata[] = {"format", "pt", NULL};
     struct safetensors *st = NULL;
     char crc_text[16];
@@ -298,7 +298,7 @@ static enum snug_status write_new(const char *dir, const struct checkpoint_file 
             status = no_memory(dir, err);
     }
     safetensors_close(st);
-    return status == SNUG_OK ? sync_below(move, faults, err) : status;
+    return status == SNUG_OK ? sync_subfolder(move, faults, err) : status;
 }
 
 static enum snug_status parse_state(const char *dir, const char *text, json_t **state,
@@ -331,7 +331,7 @@ static enum snug_status save_by(const char *dir, const struct checkpoint_file *f
         return status;
     }
 
-    /* If this fails the `.new` files stay: a disk that reports a failure may yet have renamed. */
+    /* On failure the `.new` files stay: the rename may have reached the disk despite the error. */
     status = json_write(state_path, root, faults, err);
     for (int i = 0; i < n_files && status == SNUG_OK; i++)
         status = move_into_place(&moves[i], faults, err);
@@ -386,30 +386,30 @@ enum snug_status checkpoint_refuse_begun(const char *dir, struct snug_error *err
     for (int i = 0; i < 4; i++) {
         bool found;
         TRY(path_find(dir, names[i], &found, err));
-        if (found != (i < 2)) /* the first two and neither of the others */
+        if (found != (i < 2)) /* the first two must exist, the others must not */
             return SNUG_OK;
     }
     return snug_fail(err, SNUG_BAD_FILE,
-                     "%s is a run without a checkpoint yet: wait for its first, which train "
-                     "--save-every N makes sooner, or train it again if it has ended",
+                     "%s: this run has no checkpoint yet: wait for its first one (train "
+                     "--save-every N saves earlier), or train again if the run has ended",
                      dir);
 }
 
-static enum snug_status open_meant(const char *dir, const char *name,
-                                   const struct identity *identity, struct safetensors **st,
-                                   struct snug_error *err)
+static enum snug_status open_described(const char *dir, const char *name,
+                                       const struct identity *identity, struct safetensors **st,
+                                       struct snug_error *err)
 {
-    enum snug_status status = open_if_meant(dir, name, "", identity, st, NULL, err);
+    enum snug_status status = open_if_match(dir, name, "", identity, st, NULL, err);
     if (*st == NULL &&
-        open_if_meant(dir, name, NEW_SUFFIX, identity, st, NULL, NULL) == SNUG_NO_MEMORY)
+        open_if_match(dir, name, NEW_SUFFIX, identity, st, NULL, NULL) == SNUG_NO_MEMORY)
         return no_memory(dir, err);
     if (*st != NULL)
         return SNUG_OK;
-    if (status != SNUG_OK) /* missing or damaged: it has been said */
+    if (status != SNUG_OK) /* missing or damaged: err is set */
         return status;
     return snug_fail(err, SNUG_BAD_FILE,
-                     "%s/%s: is not the file that state.json was saved with; the checkpoint is not "
-                     "complete",
+                     "%s/%s: not the file that state.json describes, so the checkpoint is not "
+                     "complete: restore the file of the same save",
                      dir, name);
 }
 
@@ -426,7 +426,7 @@ static enum snug_status open_files(struct checkpoint *checkpoint, const char *st
         struct opened *file = &checkpoint->files[checkpoint->n_files];
         struct identity identity;
         TRY(read_identity(state_path, name, record, &identity, err));
-        TRY(open_meant(checkpoint->dir, name, &identity, &file->st, err));
+        TRY(open_described(checkpoint->dir, name, &identity, &file->st, err));
         checkpoint->n_files++;
         file->crc = identity.crc;
         file->name = strdup(name);
@@ -477,7 +477,7 @@ enum snug_status checkpoint_open(const char *dir, struct checkpoint **checkpoint
 {
     enum snug_status status = SNUG_OK;
     *checkpoint = NULL;
-    /* again, because the run may be saving right now and files change their names under us */
+    /* retry: the run may be saving right now and renaming files under us */
     for (int attempt = 0; attempt < OPEN_ATTEMPTS; attempt++) {
         status = open_once(dir, checkpoint, err);
         if (status == SNUG_OK)
@@ -529,7 +529,8 @@ enum snug_status checkpoint_verify(const struct checkpoint *checkpoint, const ch
     TRY(safetensors_crc(file->st, &crc, err));
     if (crc != file->crc)
         return snug_fail(err, SNUG_BAD_FILE,
-                         "%s: damaged: its checksum is %08" PRIx32 " and should be %08" PRIx32,
+                         "%s: the file is damaged: its CRC-32 is %08" PRIx32
+                         ", state.json has %08" PRIx32 "; restore it or use another checkpoint",
                          safetensors_path(file->st), crc, file->crc);
     return SNUG_OK;
 }

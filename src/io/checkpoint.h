@@ -1,18 +1,17 @@
 /*
- * checkpoint.h -- a run's folder: a checkpoint that is there whole or not at all.
+ * checkpoint.h -- atomic checkpoints in a run's folder.
  *
- * A checkpoint is several files, and no file system replaces several at once.  So one of them
- * decides: state.json names the others with their sizes and checksums.
+ * A checkpoint is several files, and no file system replaces several files atomically.  So one file
+ * decides: state.json lists the others with their sizes and checksums.
  *
  *     1  model.safetensors.new, optimizer.safetensors.new    written and synced
- *     2  state.json                                          replaced by rename: the new checkpoint
- *                                                            holds from this instant on
- *     3  *.new                                               renamed over the old ones
+ *     2  state.json                                          replaced by rename: from this instant
+ *                                                            the new checkpoint is the valid one
+ *     3  *.new                                               renamed over the old files
  *
- * Whoever opens the folder takes of each file the one that state.json names, be it still `.new` or
- * not; the next save finishes step 3 first.  A process killed at any instant leaves the old
- * checkpoint or the new one.  Opening changes nothing on the disk, so a run can be evaluated while
- * it trains.
+ * A reader opens, for each name, the file that state.json describes, NAME or NAME.new.  The next
+ * save finishes step 3 first.  A process killed at any instant leaves the old checkpoint or the new
+ * one.  Opening changes nothing on disk, so a run can be evaluated while it trains.
  */
 #ifndef SNUG_IO_CHECKPOINT_H
 #define SNUG_IO_CHECKPOINT_H
@@ -20,32 +19,33 @@
 #include "io/safetensors.h"
 
 struct checkpoint_file {
-    const char *name; /* "model.safetensors", or inside a folder that is there: "adapter/..." */
+    const char *name; /* "model.safetensors", or in an existing subfolder: "adapter/..." */
     const struct st_entry *entries;
     int n;
 };
 
-/* Makes the folder, and those above it, unless it is there; checks that it can be written to. */
+/* Creates the folder and its parents if needed, and checks that the folder is writable. */
 enum snug_status checkpoint_make_dir(const char *dir, struct snug_error *err);
-/* A folder inside that one, which must not be a link to another place. */
+/* The same for a subfolder of a run.  Refuses a symbolic link. */
 enum snug_status checkpoint_make_inner_dir(const char *dir, struct snug_error *err);
 
-/* A small file of the folder (config.json, plan.json), replaced at once. */
+/* Writes a small file of the folder (config.json, plan.json) atomically. */
 enum snug_status checkpoint_write_text(const char *dir, const char *name, const char *text,
                                        struct file_faults *faults, struct snug_error *err);
 
-/* `state` is the text of a JSON object, stored in state.json beside the member "files".  After a
- * failure the folder holds the old checkpoint, or already the new one.  A crew helps with step 1, one file
- * after the other; NULL: nobody does. */
+/* `state` is the text of a JSON object.  It is stored in state.json together with the member
+ * "files".  After a failure the folder holds either the old checkpoint or the new one.  The ranks
+ * of `crew` help with step 1, one file after the other; NULL if this process writes alone. */
 enum snug_status checkpoint_save(const char *dir, const struct checkpoint_file *files, int n_files,
                                  const char *state, struct st_crew *crew,
                                  struct file_faults *faults, struct snug_error *err);
 
-/* Is there a state.json? */
+/* Does the folder have a state.json? */
 enum snug_status checkpoint_exists(const char *dir, bool *exists, struct snug_error *err);
-/* Refuses the folder of a run that has begun, with plan.json and metrics.jsonl, and has not saved yet. */
+/* Fails for the folder of a run that has started (plan.json and metrics.jsonl exist) but has not
+ * saved yet. */
 enum snug_status checkpoint_refuse_begun(const char *dir, struct snug_error *err);
-/* Finishes step 3 of a save that was cut off there: every file has its own name afterwards. */
+/* Finishes step 3 of an interrupted save: afterwards no file of the checkpoint ends in .new. */
 enum snug_status checkpoint_settle(const char *dir, struct file_faults *faults,
                                    struct snug_error *err);
 
@@ -53,12 +53,12 @@ struct checkpoint;
 enum snug_status checkpoint_open(const char *dir, struct checkpoint **checkpoint,
                                  struct snug_error *err);
 void checkpoint_close(struct checkpoint *checkpoint);
-/* The object that was given to checkpoint_save, as text; lives as long as the checkpoint. */
+/* The `state` that was passed to checkpoint_save.  Valid until the checkpoint is closed. */
 const char *checkpoint_state(const struct checkpoint *checkpoint);
-/* One of its files, open until the checkpoint is closed; NULL: it has none of that name. */
+/* One of its files, open until the checkpoint is closed; NULL if it has no file of that name. */
 struct safetensors *checkpoint_find(const struct checkpoint *checkpoint, const char *name);
-/* Do the bytes have the checksum that state.json promises?  To be called after the tensors were
- * read: in file order, then it costs nothing more. */
+/* Compares the file's checksum with state.json.  Call it after reading the tensors: if they were
+ * read in file order, the file is not read again. */
 enum snug_status checkpoint_verify(const struct checkpoint *checkpoint, const char *name,
                                    struct snug_error *err);
 

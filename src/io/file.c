@@ -1,5 +1,5 @@
 /*
- * file.c -- careful writing of files; see file.h.
+ * file.c -- atomic file writes with fault injection; see file.h.
  */
 #include "io/file.h"
 
@@ -12,7 +12,7 @@
 
 #include "base/fd.h"
 
-enum { PIECE_BYTES = 1 << 20 }; /* one write; small enough to be checksummed while in the cache */
+enum { PIECE_BYTES = 1 << 20 }; /* per write: small enough to be checksummed while in cache */
 
 static bool must_fail(struct file_faults *faults)
 {
@@ -26,8 +26,8 @@ static bool must_fail(struct file_faults *faults)
 
 static enum snug_status failed(struct snug_error *err, const char *path, const char *doing)
 {
-    const char *advice = errno == ENOSPC || errno == EDQUOT ? "; free some space and save again"
-                         : errno == EFBIG ? "; raise the limit on file sizes (ulimit -f)"
+    const char *advice = errno == ENOSPC || errno == EDQUOT ? "; free disk space and save again"
+                         : errno == EFBIG ? "; raise the file size limit (ulimit -f)"
                          : errno == ELOOP ? "; it is a symbolic link: remove it"
                                           : "";
     return snug_fail(err, SNUG_IO_ERROR, "%s: cannot %s: %s%s", path, doing, strerror(errno),
@@ -43,10 +43,11 @@ enum snug_status file_read_all(const char *path, int64_t max_bytes, char **text,
     TRY(fd_open_read(path, &fd, &size, err));
     enum snug_status status = SNUG_OK;
     if (size > max_bytes)
-        status = snug_fail(err, SNUG_BAD_FILE, "%s: %lld bytes is too long for such a file", path,
-                           (long long)size);
+        status =
+            snug_fail(err, SNUG_BAD_FILE, "%s: the file has %lld bytes; at most %lld are allowed",
+                      path, (long long)size, (long long)max_bytes);
     else if ((*text = malloc((size_t)size + 1)) == NULL)
-        status = snug_fail(err, SNUG_NO_MEMORY, "%s: no memory for its %lld bytes", path,
+        status = snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory reading %lld bytes", path,
                            (long long)size);
     else
         status = fd_read_at(fd, path, *text, size, 0, err);
@@ -64,7 +65,7 @@ enum snug_status file_read_all(const char *path, int64_t max_bytes, char **text,
 enum snug_status file_count_read(const char *path, struct file_faults *faults,
                                  struct snug_error *err)
 {
-    return must_fail(faults) ? failed(err, path, "read it") : SNUG_OK;
+    return must_fail(faults) ? failed(err, path, "read") : SNUG_OK;
 }
 
 enum snug_status file_create(const char *path, int *fd, struct file_faults *faults,
@@ -75,7 +76,7 @@ enum snug_status file_create(const char *path, int *fd, struct file_faults *faul
         (void)unlink(path);
         *fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     }
-    return *fd < 0 ? failed(err, path, "create it") : SNUG_OK;
+    return *fd < 0 ? failed(err, path, "create") : SNUG_OK;
 }
 
 enum snug_status file_open_update(const char *path, int *fd, struct snug_error *err)
@@ -84,7 +85,7 @@ enum snug_status file_open_update(const char *path, int *fd, struct snug_error *
     int64_t n_bytes;
     *fd = open(path, flags, 0666);
     if (*fd < 0)
-        return failed(err, path, "open it for writing");
+        return failed(err, path, "open for writing");
     enum snug_status status = fd_check_regular(*fd, path, &n_bytes, err);
     if (status != SNUG_OK) {
         close(*fd);
@@ -100,7 +101,7 @@ static ssize_t write_piece(int fd, const char *bytes, size_t n_bytes, int64_t of
         return pwrite(fd, bytes, n_bytes, offset);
     int reason = errno;
     if (faults->calls == faults->fail_at && pwrite(fd, bytes, n_bytes / 2, offset) < 0)
-        return -1; /* a write that fails may have left a part of its bytes */
+        return -1; /* a failed write may leave some of its bytes in the file */
     errno = reason;
     return -1;
 }
@@ -116,7 +117,7 @@ enum snug_status file_write_at(int fd, const char *path, const void *bytes, int6
         if (put < 0 && errno == EINTR)
             continue;
         if (put <= 0)
-            return failed(err, path, "write it");
+            return failed(err, path, "write");
         if (crc != NULL)
             *crc = file_crc32(*crc, from + done, (size_t)put);
         done += put;
@@ -128,7 +129,7 @@ enum snug_status file_set_length(int fd, const char *path, int64_t n_bytes,
                                  struct file_faults *faults, struct snug_error *err)
 {
     if (must_fail(faults) || ftruncate(fd, n_bytes) != 0)
-        return failed(err, path, "make room in it");
+        return failed(err, path, "set the file size");
     return SNUG_OK;
 }
 
@@ -137,9 +138,9 @@ enum snug_status file_finish(int fd, const char *path, struct file_faults *fault
 {
     enum snug_status status = SNUG_OK;
     if (must_fail(faults) || fsync(fd) != 0)
-        status = failed(err, path, "bring it to the disk");
+        status = failed(err, path, "sync to disk");
     if (close(fd) != 0 && status == SNUG_OK)
-        status = failed(err, path, "close it");
+        status = failed(err, path, "close");
     return status;
 }
 
@@ -147,7 +148,7 @@ enum snug_status file_rename(const char *from, const char *to, struct file_fault
                              struct snug_error *err)
 {
     if (must_fail(faults) || rename(from, to) != 0)
-        return failed(err, to, "put the new file in its place");
+        return failed(err, to, "rename the new file into place");
     return SNUG_OK;
 }
 
@@ -157,9 +158,9 @@ enum snug_status file_sync_folder(const char *dir, struct file_faults *faults,
     int fd = must_fail(faults) ? -1 : open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return failed(err, dir, "open the folder");
-    /* EINVAL: a file system that has no such thing for folders */
+    /* EINVAL: the file system cannot sync folders */
     bool synced = fsync(fd) == 0 || errno == EINVAL;
-    enum snug_status status = synced ? SNUG_OK : failed(err, dir, "bring the folder to the disk");
+    enum snug_status status = synced ? SNUG_OK : failed(err, dir, "sync the folder to disk");
     close(fd);
     return status;
 }
@@ -170,7 +171,7 @@ void file_remove(const char *path, struct file_faults *faults)
         unlink(path);
 }
 
-/* The folder that holds PATH, the caller's. */
+/* The folder that contains PATH.  The caller frees it. */
 static char *folder_of(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -206,7 +207,7 @@ enum snug_status file_write_atomic(const char *path, const void *bytes, size_t n
     char *fresh = with_suffix(path, ".tmp");
     enum snug_status status = SNUG_OK;
     if (folder == NULL || fresh == NULL) {
-        status = snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to write it", path);
+        status = snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory writing the file", path);
         goto done;
     }
     status = write_new(fresh, bytes, n_bytes, faults, err);

@@ -1,5 +1,5 @@
 /*
- * hf_config.c -- reading and writing config.json; see hf_config.h.
+ * hf_config.c -- read and write config.json; see hf_config.h.
  */
 #include "io/hf_config.h"
 
@@ -17,7 +17,7 @@
 #define MLP_TYPE    "snug-mlp"
 #define VISION_TYPE "snug-vision"
 
-/* The first row of a function is the name that is written; gelu is the tanh form. */
+/* The first entry of an activation is the name we write.  Our gelu is the tanh approximation. */
 static const struct {
     const char *name;
     enum act act;
@@ -39,9 +39,10 @@ static enum snug_status get_activation(const json_t *root, const char *path, con
             *act = activations[i].act;
             return SNUG_OK;
         }
-    return snug_fail(err, SNUG_UNSUPPORTED,
-                     "%s: \"%s\" is \"%s\"; gelu_new, relu, tanh, sigmoid and linear are known",
-                     path, key, name);
+    return snug_fail(
+        err, SNUG_UNSUPPORTED,
+        "%s: \"%s\": \"%s\" is not supported; use gelu_new, relu, tanh, sigmoid or linear", path,
+        key, name);
 }
 
 static const char *activation_name(enum act act)
@@ -52,7 +53,7 @@ static const char *activation_name(enum act act)
     return "linear";
 }
 
-/* Far above the models there are (GPT-3: 96 layers, Llama 3.1 405B: 126 layers, 16,384 wide), and low
+/* Far above today's models (GPT-3: 96 layers; Llama 3.1 405B: 126 layers, width 16,384), but low
  * enough that a file of a hundred bytes cannot take minutes and gigabytes to plan. */
 enum {
     LAYERS_MAX = 512,
@@ -64,7 +65,7 @@ enum {
 
 /* ---- GPT-2 ------------------------------------------------------------------------------- */
 
-/* Switches that change what the model computes must be at the value that snug computes. */
+/* Switches that change the computation must have the value that snug implements. */
 static enum snug_status check_switches(const json_t *root, const char *path, struct snug_error *err)
 {
     static const struct {
@@ -80,7 +81,7 @@ static enum snug_status check_switches(const json_t *root, const char *path, str
             TRY(json_get_bool(root, path, switches[i].key, &value, err));
         if (value != switches[i].known)
             return snug_fail(err, SNUG_UNSUPPORTED,
-                             "%s: \"%s\": %s is not supported; snug computes a GPT-2 with %s", path,
+                             "%s: \"%s\": %s is not supported for GPT-2; it must be %s", path,
                              switches[i].key, value ? "true" : "false", value ? "false" : "true");
     }
     return SNUG_OK;
@@ -130,7 +131,7 @@ static enum snug_status read_dropout(const json_t *root, const char *path, struc
             continue;
         TRY(json_get_real(root, path, rates[i].key, rates[i].rate, err));
         if (!(*rates[i].rate >= 0) || !(*rates[i].rate < 1))
-            return snug_fail(err, SNUG_BAD_FILE, "%s: \"%s\" must be from 0 to below 1", path,
+            return snug_fail(err, SNUG_BAD_FILE, "%s: \"%s\" must be at least 0 and below 1", path,
                              rates[i].key);
         config->has_dropout = true;
     }
@@ -145,7 +146,7 @@ static const char *torch_name(enum dtype dtype)
 static json_t *gpt2_json(const struct hf_config *config, enum dtype dtype)
 {
     const struct hf_gpt2 *gpt2 = &config->gpt2;
-    enum { END_OF_TEXT = 50256 }; /* what transformers takes for granted unless it is told */
+    enum { END_OF_TEXT = 50256 }; /* the default of transformers */
     bool has_end_of_text = gpt2->vocab_size > END_OF_TEXT;
     const struct {
         const char *key;
@@ -186,7 +187,7 @@ static enum snug_status read_mlp(const json_t *root, const char *path, struct hf
     const char *loss;
     *mlp = (struct hf_mlp){0};
     if (json_array_size(sizes) < 2 || json_array_size(sizes) > HF_MAX_SIZES)
-        return snug_fail(err, SNUG_BAD_FILE, "%s: \"sizes\" must be a list of 2 to %d numbers",
+        return snug_fail(err, SNUG_BAD_FILE, "%s: \"sizes\" must be a list of 2 to %d integers",
                          path, HF_MAX_SIZES);
     mlp->n_sizes = (int)json_array_size(sizes);
     for (int i = 0; i < mlp->n_sizes; i++) {
@@ -194,7 +195,8 @@ static enum snug_status read_mlp(const json_t *root, const char *path, struct hf
         mlp->sizes[i] = json_integer_value(size);
         if (!json_is_integer(size) || mlp->sizes[i] < 1 || mlp->sizes[i] > INT32_MAX)
             return snug_fail(err, SNUG_BAD_FILE,
-                             "%s: \"sizes\": number %d of the list is not a size", path, i + 1);
+                             "%s: \"sizes\": element %d must be an integer from 1 to %d", path,
+                             i + 1, INT32_MAX);
     }
     TRY(get_activation(root, path, "activation", &mlp->activation, err));
     TRY(json_get_string(root, path, "loss", &loss, err));
@@ -203,8 +205,8 @@ static enum snug_status read_mlp(const json_t *root, const char *path, struct hf
             mlp->loss = (enum hf_loss)i;
             return SNUG_OK;
         }
-    return snug_fail(err, SNUG_UNSUPPORTED, "%s: \"loss\" is \"%s\"; %s and %s are known", path,
-                     loss, loss_names[0], loss_names[1]);
+    return snug_fail(err, SNUG_UNSUPPORTED, "%s: \"loss\": \"%s\" is not supported; use %s or %s",
+                     path, loss, loss_names[0], loss_names[1]);
 }
 
 static json_t *mlp_json(const struct hf_mlp *mlp)
@@ -216,7 +218,7 @@ static json_t *mlp_json(const struct hf_mlp *mlp)
                      activation_name(mlp->activation), "loss", loss_names[mlp->loss]);
 }
 
-/* ---- networks for images ------------------------------------------------------------------ */
+/* ---- image networks ----------------------------------------------------------------------- */
 
 static enum snug_status read_vision(const json_t *root, const char *path, struct hf_vision *vision,
                                     struct snug_error *err)
@@ -230,7 +232,7 @@ static enum snug_status read_vision(const json_t *root, const char *path, struct
     TRY(json_get_integer(root, path, "num_classes", 1, INT32_MAX, &vision->n_classes, err));
     if ((size_t)snprintf(vision->network, sizeof vision->network, "%s", network) >=
         sizeof vision->network)
-        return snug_fail(err, SNUG_BAD_FILE, "%s: \"network\" is too long", path);
+        return snug_fail(err, SNUG_BAD_FILE, "%s: \"network\": the name is too long", path);
     return SNUG_OK;
 }
 
@@ -252,7 +254,7 @@ static enum snug_status read_file(const char *path, struct hf_config *config,
     TRY(json_read_object(path, &root, err));
     enum snug_status status = json_get_string(root, path, "model_type", &type, err);
     if (status != SNUG_OK) {
-        /* said */
+        /* err is set */
     } else if (strcmp(type, "gpt2") == 0) {
         config->model = HF_GPT2;
         status = read_gpt2(root, path, &config->gpt2, err);
@@ -266,7 +268,7 @@ static enum snug_status read_file(const char *path, struct hf_config *config,
         status = read_vision(root, path, &config->vision, err);
     } else {
         status = snug_fail(err, SNUG_UNSUPPORTED,
-                           "%s: \"model_type\": \"%s\" is not supported; gpt2, %s and %s are", path,
+                           "%s: \"model_type\": \"%s\" is not supported; use gpt2, %s or %s", path,
                            type, MLP_TYPE, VISION_TYPE);
     }
     json_decref(root);
@@ -281,7 +283,7 @@ enum snug_status hf_config_read(const char *path, struct hf_config *config, stru
         return read_file(path, config, err);
     char *inside = path_join(path, CONFIG_NAME, "");
     if (inside == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to open it", path);
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory opening the folder", path);
     enum snug_status status = read_file(inside, config, err);
     free(inside);
     return status;

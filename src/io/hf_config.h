@@ -1,6 +1,6 @@
 /*
- * hf_config.h -- config.json: GPT-2 as Hugging Face's libraries write it, our own `mlp` and networks for
- * images.
+ * hf_config.h -- config.json of GPT-2 in Hugging Face's format, and of snug's own MLPs and image
+ * networks.
  */
 #ifndef SNUG_IO_HF_CONFIG_H
 #define SNUG_IO_HF_CONFIG_H
@@ -20,7 +20,7 @@ struct hf_gpt2 {
 
 struct hf_mlp {
     int n_sizes;
-    int64_t sizes[HF_MAX_SIZES]; /* 784, 512, 10: inputs, hidden, outputs */
+    int64_t sizes[HF_MAX_SIZES]; /* input, hidden, output: 784, 512, 10 */
     enum act activation;         /* between the layers */
     enum hf_loss loss;
 };
@@ -32,21 +32,23 @@ struct hf_vision {
 
 struct hf_config {
     enum hf_model model;
-    struct hf_gpt2 gpt2; /* the one that `model` says */
+    struct hf_gpt2 gpt2; /* `model` selects which of the three is valid */
     struct hf_mlp mlp;
     struct hf_vision vision;
-    struct dropout_rates dropout; /* of a GPT-2; what the file does not say is 0 */
-    bool has_dropout;             /* it says at least one */
+    struct dropout_rates dropout; /* GPT-2 only; rates missing from the file are 0 */
+    bool has_dropout;             /* the file has at least one rate */
 };
 
-/* `path`: config.json itself, or the folder that holds it.  What would make the model compute
- * something else than snug does is refused by its name. */
+/* `path` is config.json or its folder.  Refuses settings that snug does not implement; the error
+ * names the key. */
 enum snug_status hf_config_read(const char *path, struct hf_config *config, struct snug_error *err);
 
-/* The text of config.json, the caller's; NULL: out of memory.  dtype: of the saved weights. */
+/* The text of config.json for weights saved as dtype.  The caller frees it.  NULL if out of
+ * memory. */
 char *hf_config_text(const struct hf_config *config, enum dtype dtype);
 
-/* A tensor by its name, with or without the prefix "transformer." on either side; or NULL. */
+/* Finds a tensor by name, or returns NULL.  The prefix "transformer." is optional both in `name`
+ * and in the file. */
 const struct st_entry *hf_find_tensor(const struct safetensors *st, const char *name);
 
 #endif

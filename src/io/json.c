@@ -1,5 +1,5 @@
 /*
- * json.c -- reading and writing JSON with clear errors; see json.h.
+ * json.c -- typed reads and atomic writes of JSON; see json.h.
  */
 #include "io/json.h"
 
@@ -20,7 +20,7 @@ enum snug_status json_read_object(const char *path, json_t **object, struct snug
     if (status == SNUG_OK && !json_is_object(*object)) {
         json_decref(*object);
         *object = NULL;
-        status = snug_fail(err, SNUG_BAD_FILE, "%s: must hold a JSON object", path);
+        status = snug_fail(err, SNUG_BAD_FILE, "%s: the file must contain a JSON object", path);
     }
     return status;
 }
@@ -54,7 +54,7 @@ static int add_piece(const char *bytes, size_t n_bytes, void *text)
 char *json_to_text(const json_t *value, size_t flags)
 {
     struct text text = {0};
-    /* jansson goes on after some pieces that it could not add; the text has kept that in mind */
+    /* jansson continues after some failed callbacks, but text.failed stays set */
     if (value == NULL || json_dump_callback(value, add_piece, &text, flags) != 0)
         text.failed = true;
     return text_take(&text);
@@ -69,7 +69,7 @@ enum snug_status json_write(const char *path, const json_t *value, struct file_f
         text_add(&text, "%s\n", dumped);
     enum snug_status status =
         dumped == NULL || text.failed
-            ? snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to write it", path)
+            ? snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory writing the file", path)
             : file_write_atomic(path, text.data, text.length, faults, err);
     free(dumped);
     text_free(&text);
@@ -82,13 +82,13 @@ bool json_has(const json_t *object, const char *key)
     return value != NULL && !json_is_null(value);
 }
 
-/* The member, or NULL and a message that says what was wanted. */
+/* The member; or NULL, with an error that names the expected type. */
 static json_t *member(const json_t *object, const char *where, const char *key, const char *wanted,
                       bool (*is_right)(const json_t *), struct snug_error *err)
 {
     json_t *value = json_object_get(object, key);
     if (value == NULL)
-        snug_fail(err, SNUG_BAD_FILE, "%s: \"%s\" is missing (%s)", where, key, wanted);
+        snug_fail(err, SNUG_BAD_FILE, "%s: \"%s\" is missing; it must be %s", where, key, wanted);
     else if (!is_right(value))
         snug_fail(err, SNUG_BAD_FILE, "%s: \"%s\" must be %s", where, key, wanted);
     else
@@ -120,13 +120,13 @@ static bool is_object(const json_t *value)
 enum snug_status json_get_integer(const json_t *object, const char *where, const char *key,
                                   int64_t min, int64_t max, int64_t *value, struct snug_error *err)
 {
-    const json_t *found = member(object, where, key, "a whole number", is_integer, err);
+    const json_t *found = member(object, where, key, "an integer", is_integer, err);
     if (found == NULL)
         return SNUG_BAD_FILE;
     *value = json_integer_value(found);
     if (*value < min || *value > max)
-        return snug_fail(err, SNUG_BAD_FILE, "%s: \"%s\" is %lld; it must be %lld to %lld", where,
-                         key, (long long)*value, (long long)min, (long long)max);
+        return snug_fail(err, SNUG_BAD_FILE, "%s: \"%s\" is %lld; it must be from %lld to %lld",
+                         where, key, (long long)*value, (long long)min, (long long)max);
     return SNUG_OK;
 }
 

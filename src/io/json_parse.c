@@ -1,12 +1,12 @@
 /*
- * json_parse.c -- text to jansson's values.
+ * json_parse.c -- a JSON parser that builds jansson values.
  *
- * jansson has a parser of its own, but it does not look whether the buffer that it collects a word in
- * could grow: where memory runs out a key or a number loses a letter, and the value comes back as
- * if nothing had happened.  This one takes the same texts (jansson's rules, keys that occur twice
- * refused, no NUL in strings) and fails for lack of memory by saying so.
+ * jansson's own parser does not check whether its token buffer could grow.  When memory runs out, a
+ * key or a number silently loses a character.  This parser accepts the same texts (jansson's rules,
+ * no duplicate keys, no NUL in strings) and reports out of memory as an error.
  *
- * Recursion over a text that ends in NUL or anywhere else: no byte at or after `end` is read.
+ * It is a recursive descent parser.  The text need not end in NUL: no byte at or after `end` is
+ * read.
  */
 #include "io/json.h"
 
@@ -23,9 +23,9 @@ enum { MAX_DEPTH = 2048, WRONG_MAX = 160 };
 struct parser {
     const char *at, *end;
     int line, depth;
-    struct text word;      /* of the string or the number that is read */
-    bool no_memory;        /* why it failed, or */
-    char wrong[WRONG_MAX]; /* this */
+    struct text word;      /* the current string or number */
+    bool no_memory;        /* parsing failed because memory ran out */
+    char wrong[WRONG_MAX]; /* parsing failed because of this syntax error */
 };
 
 static json_t *parse_value(struct parser *p);
@@ -56,7 +56,7 @@ static int peek_past_blanks(struct parser *p)
     return peek(p);
 }
 
-/* ---- strings ----------------------------------------------------------------------------------- */
+/* ---- strings --------------------------------------------------------------------------------- */
 
 static void put(struct parser *p, const char *bytes, size_t n)
 {
@@ -68,7 +68,7 @@ static void put(struct parser *p, const char *bytes, size_t n)
 static void empty_word(struct parser *p)
 {
     p->word.length = 0;
-    put(p, "", 0); /* now there is room, and a NUL */
+    put(p, "", 0); /* allocates the buffer and terminates it with NUL */
 }
 
 static void put_code_point(struct parser *p, uint32_t code)
@@ -95,7 +95,7 @@ static void put_code_point(struct parser *p, uint32_t code)
     }
 }
 
-/* How many bytes the code point at `at` has; 0: it is not UTF-8. */
+/* Length in bytes of the code point at `at`, or 0 if it is not valid UTF-8. */
 static size_t utf8_bytes(const unsigned char *at, const char *end)
 {
     size_t left = (size_t)(end - (const char *)at);
@@ -129,7 +129,7 @@ static void take_unicode(struct parser *p)
 {
     int32_t code = take_hex(p);
     if (code < 0) {
-        wrong(p, "invalid escape");
+        wrong(p, "invalid escape: \\u needs four hex digits");
         return;
     }
     if (code >= 0xd800 && code <= 0xdbff && p->end - p->at >= 6 && p->at[0] == '\\' &&
@@ -140,7 +140,7 @@ static void take_unicode(struct parser *p)
             low < 0xdc00 || low > 0xdfff ? -1 : ((code - 0xd800) << 10) + (low - 0xdc00) + 0x10000;
     }
     if (code < 0 || (code >= 0xd800 && code <= 0xdfff))
-        wrong(p, "invalid Unicode escape");
+        wrong(p, "invalid Unicode escape: unpaired surrogate");
     else if (code == 0)
         wrong(p, "\\u0000 is not allowed");
     else
@@ -165,7 +165,7 @@ static void take_escape(struct parser *p)
     p->at++;
 }
 
-/* The word between the quotes, into p->word. */
+/* Parses a string into p->word. */
 static bool take_string(struct parser *p)
 {
     empty_word(p);
@@ -178,13 +178,13 @@ static bool take_string(struct parser *p)
         }
         size_t n = next < 0 ? 0 : utf8_bytes((const unsigned char *)p->at, p->end);
         if (next < 0)
-            wrong(p, "premature end of input");
+            wrong(p, "unexpected end of input");
         else if (next < 0x20)
-            wrong(p, next == '\n' ? "unexpected newline" : "control character in a string");
+            wrong(p, next == '\n' ? "newline in a string" : "control character in a string");
         else if (next == '\\')
             take_escape(p);
         else if (n == 0)
-            wrong(p, "not UTF-8");
+            wrong(p, "string is not UTF-8");
         else {
             put(p, p->at, n);
             p->at += n;
@@ -193,7 +193,7 @@ static bool take_string(struct parser *p)
     return false;
 }
 
-/* ---- numbers ----------------------------------------------------------------------------------- */
+/* ---- numbers --------------------------------------------------------------------------------- */
 
 static bool take_digits(struct parser *p)
 {
@@ -203,7 +203,7 @@ static bool take_digits(struct parser *p)
     return p->at > from;
 }
 
-/* Moves behind it; false if it is not one. */
+/* Advances past a number.  Returns false if the text is not a number. */
 static bool skip_number(struct parser *p, bool *is_real)
 {
     *is_real = false;
@@ -235,12 +235,12 @@ static json_t *parse_number(struct parser *p)
     const char *from = p->at;
     bool is_real;
     if (!skip_number(p, &is_real))
-        return wrong(p, "invalid token");
+        return wrong(p, "invalid number");
     empty_word(p);
     put(p, from, (size_t)(p->at - from));
     if (p->no_memory)
         return NULL;
-    json_t *made;
+    json_t *number;
     errno = 0;
     if (is_real) {
         char *point = strchr(p->word.data, '.');
@@ -248,18 +248,18 @@ static json_t *parse_number(struct parser *p)
             *point = *localeconv()->decimal_point;
         double value = strtod(p->word.data, NULL);
         if (!isfinite(value))
-            return wrong(p, "real number overflow");
-        made = json_real(value);
+            return wrong(p, "number is out of range");
+        number = json_real(value);
     } else {
         long long value = strtoll(p->word.data, NULL, 10);
         if (errno == ERANGE)
-            return wrong(p, "too big integer");
-        made = json_integer(value);
+            return wrong(p, "integer is out of range");
+        number = json_integer(value);
     }
-    return made != NULL ? made : no_memory(p);
+    return number != NULL ? number : no_memory(p);
 }
 
-/* ---- values ------------------------------------------------------------------------------------ */
+/* ---- values ---------------------------------------------------------------------------------- */
 
 static bool take_word(struct parser *p, const char *word)
 {
@@ -270,7 +270,7 @@ static bool take_word(struct parser *p, const char *word)
     return true;
 }
 
-/* A member; false: it is wrong. */
+/* Parses a member.  Returns false on a syntax error or when memory runs out. */
 static bool parse_member(struct parser *p, json_t *object)
 {
     if (peek_past_blanks(p) != '"')
@@ -279,10 +279,10 @@ static bool parse_member(struct parser *p, json_t *object)
         return false;
     if (json_object_get(object, p->word.data) != NULL) {
         char what[WRONG_MAX];
-        snprintf(what, sizeof what, "duplicate object key \"%.100s\"", p->word.data);
+        snprintf(what, sizeof what, "duplicate key \"%.100s\"", p->word.data);
         return wrong(p, what) != NULL;
     }
-    char *key = text_take(&p->word); /* the value has words of its own */
+    char *key = text_take(&p->word); /* parsing the value reuses p->word */
     if (key == NULL)
         return no_memory(p) != NULL;
     json_t *value = NULL;
@@ -306,7 +306,7 @@ static bool parse_element(struct parser *p, json_t *array)
     return value != NULL;
 }
 
-/* Members or elements up to the bracket. */
+/* Parses members or elements up to the closing bracket. */
 static json_t *parse_inside(struct parser *p, json_t *whole, int close,
                             bool (*parse_one)(struct parser *, json_t *))
 {
@@ -315,7 +315,7 @@ static json_t *parse_inside(struct parser *p, json_t *whole, int close,
     p->at++;
     bool ok = ++p->depth <= MAX_DEPTH;
     if (!ok)
-        wrong(p, "maximum parsing depth reached");
+        wrong(p, "nested too deeply");
     bool is_empty = peek_past_blanks(p) == close;
     while (ok && !is_empty) {
         ok = parse_one(p, whole);
@@ -347,8 +347,8 @@ static json_t *parse_value(struct parser *p)
     if (next == '"') {
         if (!take_string(p))
             return NULL;
-        json_t *made = json_stringn_nocheck(p->word.data, p->word.length);
-        return made != NULL ? made : no_memory(p);
+        json_t *string = json_stringn_nocheck(p->word.data, p->word.length);
+        return string != NULL ? string : no_memory(p);
     }
     if (next == '-' || (next >= '0' && next <= '9'))
         return parse_number(p);
@@ -358,7 +358,7 @@ static json_t *parse_value(struct parser *p)
         return json_false();
     if (take_word(p, "null"))
         return json_null();
-    return wrong(p, next < 0 ? "premature end of input" : "invalid token");
+    return wrong(p, next < 0 ? "unexpected end of input" : "value expected");
 }
 
 enum snug_status json_parse(const char *text, size_t n_bytes, const char *where, json_t **value,
@@ -375,6 +375,6 @@ enum snug_status json_parse(const char *text, size_t n_bytes, const char *where,
     if (*value != NULL)
         return SNUG_OK;
     if (p.no_memory)
-        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to read its JSON", where);
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory parsing JSON", where);
     return snug_fail(err, SNUG_BAD_FILE, "%s: not valid JSON: line %d: %s", where, p.line, p.wrong);
 }

@@ -18,12 +18,12 @@
 
 struct metrics {
     char *path, *held; /* "metrics.jsonl", "metrics.jsonl.held" */
-    bool holds;        /* a line is there */
+    bool holds;        /* the held file exists */
     int fd;
-    int64_t n_bytes; /* whole lines */
+    int64_t n_bytes; /* length of the complete lines */
 };
 
-/* The step of a line, or -1 if it is not one of ours; its loss, or NaN if it has none. */
+/* Reads the step of a line, -1 if it has none, and its loss, NaN if it has none. */
 static enum snug_status read_line(const char *line, size_t n_bytes, const char *path, int64_t *step,
                                   double *loss, struct snug_error *err)
 {
@@ -51,9 +51,9 @@ static enum snug_status step_of(const char *line, size_t n_bytes, const char *pa
     return read_line(line, n_bytes, path, step, &loss, err);
 }
 
-/* What to keep: *cut bytes, up to the first line that is beyond keep_steps or was cut short, and the step of the
- * last line in them.  Only the end of the file is its end: a line that could not be read must not cost
- * those after it. */
+/* Finds where to truncate.  *cut is the length of the lines before the first one that is incomplete
+ * or belongs to a step after keep_steps; *last is the step of the last line within.  A read error
+ * must not pass for the end of the file, or the lines after it would be lost. */
 static enum snug_status read_lines(FILE *file, const char *path, int64_t keep_steps, int64_t *cut,
                                    int64_t *last, struct snug_error *err)
 {
@@ -74,7 +74,7 @@ static enum snug_status read_lines(FILE *file, const char *path, int64_t keep_st
     }
     if (length < 0 && !feof(file))
         status = snug_fail(err, errno == ENOMEM ? SNUG_NO_MEMORY : SNUG_IO_ERROR,
-                           "%s: cannot read it: %s", path, strerror(errno));
+                           "%s: cannot read: %s", path, strerror(errno));
     free(line);
     return status;
 }
@@ -89,14 +89,14 @@ static enum snug_status find_cut(int fd, const char *path, int64_t keep_steps, i
         if (copy >= 0)
             close(copy);
         return snug_fail(err, reason == ENOMEM ? SNUG_NO_MEMORY : SNUG_IO_ERROR,
-                         "%s: cannot read it: %s", path, strerror(reason));
+                         "%s: cannot read: %s", path, strerror(reason));
     }
     enum snug_status status = read_lines(file, path, keep_steps, cut, last, err);
     fclose(file);
     return status;
 }
 
-/* The line of step `keep_steps`, if the process ended before it was appended. */
+/* Appends the held line of step `keep_steps` if the process ended before doing so. */
 static enum snug_status take_held(struct metrics *metrics, int64_t keep_steps, int64_t last,
                                   struct snug_error *err)
 {
@@ -111,7 +111,7 @@ static enum snug_status take_held(struct metrics *metrics, int64_t keep_steps, i
     if (status == SNUG_OK && last < keep_steps && step == keep_steps)
         status = metrics_append(metrics, line, NULL, err);
     if (status == SNUG_OK)
-        file_remove(metrics->held, NULL); /* of use or not */
+        file_remove(metrics->held, NULL); /* whether used or not */
     free(line);
     return status;
 }
@@ -129,7 +129,7 @@ enum snug_status metrics_open(const char *path, int64_t keep_steps, struct metri
         free(metrics);
         free(copy);
         free(held);
-        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to open it", path);
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory opening the file", path);
     }
     snprintf(held, held_bytes, "%s" HELD_SUFFIX, path);
     metrics->path = copy;
@@ -138,8 +138,7 @@ enum snug_status metrics_open(const char *path, int64_t keep_steps, struct metri
     if (status == SNUG_OK && keep_steps > 0)
         status = find_cut(metrics->fd, path, keep_steps, &metrics->n_bytes, &last, err);
     if (status == SNUG_OK && ftruncate(metrics->fd, metrics->n_bytes) != 0)
-        status = snug_fail(err, SNUG_IO_ERROR, "%s: cannot open it for writing: %s", path,
-                           strerror(errno));
+        status = snug_fail(err, SNUG_IO_ERROR, "%s: cannot truncate: %s", path, strerror(errno));
     if (status == SNUG_OK)
         status = take_held(metrics, keep_steps, last, err);
     if (status == SNUG_OK)
@@ -164,7 +163,7 @@ enum snug_status metrics_append(struct metrics *metrics, const char *line,
             file_remove(metrics->held, faults);
         metrics->holds = false;
     } else if (ftruncate(metrics->fd, metrics->n_bytes) != 0)
-        return status; /* what is left of the line is written over, or cut off by a resume */
+        return status; /* the next append overwrites the partial line, or a resume removes it */
     return status;
 }
 
@@ -187,7 +186,7 @@ void metrics_close(struct metrics *metrics)
     free(metrics);
 }
 
-/* Takes a line into the tally; is_log is false after one that is not of a step. */
+/* Adds a line to the tally.  Clears is_log if the line has no step. */
 static enum snug_status count_line(const char *line, size_t n_bytes, const char *path,
                                    struct metrics_tally *tally, struct snug_error *err)
 {
@@ -211,15 +210,15 @@ enum snug_status metrics_count(const char *path, struct metrics_tally *tally,
     FILE *file = fdopen(fd, "r");
     if (file == NULL) {
         close(fd);
-        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to read it", path);
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory reading the file", path);
     }
     while (status == SNUG_OK && tally->is_log && (errno = 0) == 0 &&
            (length = getline(&line, &capacity, file)) > 0 &&
-           line[length - 1] == '\n') /* else it is being written */
+           line[length - 1] == '\n') /* an incomplete last line is still being written */
         status = count_line(line, (size_t)length, path, tally, err);
     if (status == SNUG_OK && (ferror(file) || errno == ENOMEM))
         status = snug_fail(err, errno == ENOMEM ? SNUG_NO_MEMORY : SNUG_IO_ERROR,
-                           "%s: cannot read it: %s", path, strerror(errno));
+                           "%s: cannot read: %s", path, strerror(errno));
     free(line);
     fclose(file);
     return status;

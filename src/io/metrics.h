@@ -1,7 +1,7 @@
 /*
- * metrics.h -- metrics.jsonl: one line of JSON a step, each step once.
+ * metrics.h -- metrics.jsonl: one line of JSON per step, each step exactly once.
  *
- * A run that is resumed from step S repeats what came after S; those lines are cut off first.
+ * A run resumed from step S repeats the steps after S.  Their old lines are removed first.
  */
 #ifndef SNUG_IO_METRICS_H
 #define SNUG_IO_METRICS_H
@@ -10,23 +10,24 @@
 
 struct metrics;
 
-/* Opens or makes the file and keeps its lines up to step `keep_steps`; 0: begins anew. */
+/* Opens or creates the file and keeps its lines up to step `keep_steps`.  0 empties the file. */
 enum snug_status metrics_open(const char *path, int64_t keep_steps, struct metrics **out,
                               struct snug_error *err);
-/* `line` is a JSON object without the newline.  After a failure the file ends with a whole line. */
+/* `line` is a JSON object without a newline.  After a failure the file ends with a complete
+ * line. */
 enum snug_status metrics_append(struct metrics *metrics, const char *line,
                                 struct file_faults *faults, struct snug_error *err);
-/* A line that is not complete yet, but must not be lost with the process: until the next append, or until the
- * file is opened again at its step, it is in PATH.held. */
+/* Stores a line that is not final yet in PATH.held, so that it survives the process.  The next
+ * append replaces it.  metrics_open appends it if it reopens the file at the line's step. */
 enum snug_status metrics_hold(struct metrics *metrics, const char *line, struct file_faults *faults,
                               struct snug_error *err);
 void metrics_close(struct metrics *metrics);
 
-/* What a log says so far. */
+/* Summary of a log. */
 struct metrics_tally {
-    bool is_log; /* every whole line is that of a step */
+    bool is_log; /* every complete line has a step */
     int64_t n_steps, last_step;
-    double loss; /* of the last step; NaN: it has none */
+    double loss; /* of the last step; NaN if it has none */
 };
 enum snug_status metrics_count(const char *path, struct metrics_tally *tally,
                                struct snug_error *err);

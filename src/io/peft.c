@@ -1,5 +1,5 @@
 /*
- * peft.c -- reading and writing adapter_config.json; see peft.h.
+ * peft.c -- read and write adapter_config.json; see peft.h.
  */
 #include "io/peft.h"
 
@@ -10,15 +10,15 @@
 #include "base/fd.h"
 #include "io/json.h"
 
-/* Members that would make the adapter something else than W + scale B A.  Absent, null, false and
- * empty all say no. */
+/* Settings that make the adapter something other than W + scale B A.  A setting is off if it is
+ * absent, null, false or empty. */
 static const char *const refused[] = {
     "use_dora",          "modules_to_save",         "rank_pattern",
     "alpha_pattern",     "layer_replication",       "trainable_token_indices",
     "lora_bias",         "megatron_config",         "use_qalora",
     "target_parameters", "alora_invocation_tokens", "arrow_config"};
 
-static bool says_no(const json_t *value)
+static bool is_off(const json_t *value)
 {
     return value == NULL || json_is_null(value) || json_is_false(value) ||
            (json_is_array(value) && json_array_size(value) == 0) ||
@@ -31,32 +31,33 @@ static enum snug_status check_kind(const json_t *root, const char *path, struct 
     TRY(json_get_string(root, path, "peft_type", &type, err));
     if (strcmp(type, "LORA") != 0)
         return snug_fail(err, SNUG_UNSUPPORTED,
-                         "%s: \"peft_type\": \"%.60s\" is not supported; LORA is", path, type);
+                         "%s: \"peft_type\": \"%.60s\" is not supported; only LORA is", path, type);
     if (json_has(root, "bias"))
         TRY(json_get_string(root, path, "bias", &bias, err));
     if (strcmp(bias, "none") != 0)
         return snug_fail(err, SNUG_UNSUPPORTED,
-                         "%s: \"bias\": \"%.60s\" is not supported; \"none\" is", path, bias);
+                         "%s: \"bias\": \"%.60s\" is not supported; only \"none\" is", path, bias);
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-        if (!says_no(json_object_get(root, refused[i])))
+        if (!is_off(json_object_get(root, refused[i])))
             return snug_fail(err, SNUG_UNSUPPORTED,
-                             "%s: \"%s\" is not supported: only W + scale B A is", path,
-                             refused[i]);
+                             "%s: \"%s\" is not supported: snug reads only plain LoRA adapters",
+                             path, refused[i]);
     return SNUG_OK;
 }
 
 static enum snug_status read_config(const json_t *root, const char *path,
                                     struct peft_config *config, struct snug_error *err)
 {
-    bool by_root = false;
+    bool use_rslora = false;
     TRY(check_kind(root, path, err));
     TRY(json_get_integer(root, path, "r", 1, INT32_MAX, &config->rank, err));
     TRY(json_get_real(root, path, "lora_alpha", &config->alpha, err));
     if (!isfinite(config->alpha) || config->alpha <= 0)
         return snug_fail(err, SNUG_BAD_FILE, "%s: \"lora_alpha\" must be above 0", path);
     if (json_has(root, "use_rslora"))
-        TRY(json_get_bool(root, path, "use_rslora", &by_root, err));
-    config->scale = config->alpha / (by_root ? sqrt((double)config->rank) : (double)config->rank);
+        TRY(json_get_bool(root, path, "use_rslora", &use_rslora, err));
+    config->scale =
+        config->alpha / (use_rslora ? sqrt((double)config->rank) : (double)config->rank);
     return SNUG_OK;
 }
 
@@ -67,7 +68,7 @@ enum snug_status peft_config_read(const char *folder, struct peft_config *config
     char *path = path_join(folder, PEFT_CONFIG_NAME, "");
     *config = (struct peft_config){0};
     if (path == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to open it", folder);
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory opening the adapter", folder);
     enum snug_status status = json_read_object(path, &root, err);
     if (status == SNUG_OK)
         status = read_config(root, path, config, err);
@@ -103,7 +104,7 @@ const char *peft_bare_name(const char *name)
     for (size_t i = 0; i < 2; i++) {
         size_t n = strlen(prefixes[i]);
         if (strncmp(name, prefixes[i], n) != 0)
-            return name; /* the second follows the first only */
+            return name; /* the second prefix counts only after the first */
         name += n;
     }
     return name;

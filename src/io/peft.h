@@ -1,10 +1,10 @@
 /*
- * peft.h -- adapters as Hugging Face's PEFT keeps them: a folder with adapter_config.json and
- * adapter_model.safetensors.
+ * peft.h -- LoRA adapters in the format of Hugging Face's PEFT: a folder with adapter_config.json
+ * and adapter_model.safetensors.
  *
- * A tensor of the adapter is called base_model.model.MODULE.lora_A.weight [rank, in] and
- * ...lora_B.weight [out, rank], whatever the layout of the matrix beside it.  MODULE is the name
- * that transformers has for the layer: for GPT-2 it begins with "transformer.".
+ * The tensors of an adapter are base_model.model.MODULE.lora_A.weight [rank, in] and
+ * ...lora_B.weight [out, rank], whatever the layout of the base weight.  MODULE is the layer's name
+ * in transformers; for GPT-2 it starts with "transformer.".
  */
 #ifndef SNUG_IO_PEFT_H
 #define SNUG_IO_PEFT_H
@@ -19,21 +19,23 @@
 struct peft_config {
     int64_t rank;
     double alpha;
-    double
-        scale; /* what the matmul of B and A is multiplied with; by alpha, the writer ignores it */
-    bool is_gpt2;               /* written: a language model, its matrices lie [in, out] */
-    const char *base;           /* written: where the model lies that it was trained on, or NULL */
-    const char *const *targets; /* written: ends of the names of layers that have adapters */
+    double scale; /* reader: factor of B A, computed from alpha and rank; the writer ignores it */
+    /* writer only */
+    bool is_gpt2;               /* a language model with weight layout [in, out] */
+    const char *base;           /* path of the base model, or NULL */
+    const char *const *targets; /* suffixes of the names of the layers with adapters */
     int n_targets;
 };
 
-/* What a reader needs of FOLDER/adapter_config.json.  Adapters that are not plain LoRA, or that
- * hold more than it, are refused by the name of the key. */
+/* Reads FOLDER/adapter_config.json.  Refuses adapters that are not plain LoRA; the error names the
+ * key. */
 enum snug_status peft_config_read(const char *folder, struct peft_config *config,
                                   struct snug_error *err);
-char *peft_config_text(const struct peft_config *config); /* the caller's; NULL: out of memory */
+/* The caller frees the text.  NULL if out of memory. */
+char *peft_config_text(const struct peft_config *config);
 
-/* "base_model.model.transformer.h.0..." -> "h.0...", a part of the name; others as they are. */
+/* "base_model.model.transformer.h.0..." -> "h.0...", pointing into `name`.  Names without the
+ * prefixes are returned unchanged. */
 const char *peft_bare_name(const char *name);
 
 #endif

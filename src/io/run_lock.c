@@ -1,8 +1,8 @@
 /*
  * run_lock.c -- the lock of a run's folder; see run_lock.h.
  *
- * The file is opened without following links, and only one that is empty or has our mark is written to:
- * whatever else somebody put under its name stays as it is.
+ * The lock file is opened without following links, and written only if it is empty or starts with
+ * MARK.  Any other file of that name is left unchanged.
  */
 #include "io/run_lock.h"
 
@@ -36,20 +36,21 @@ static void lock_free(struct run_lock *lock)
     if (lock == NULL)
         return;
     if (lock->fd >= 0)
-        close(lock->fd); /* and with that the lock */
+        close(lock->fd); /* releases the lock */
     free(lock->path);
     free(lock);
 }
 
-/* Is the open file the one that has the name now?  Its last holder may have removed it. */
-static bool has_its_name(const struct run_lock *lock)
+/* Does lock->path still name the open file?  The previous holder may have removed it. */
+static bool is_still_linked(const struct run_lock *lock)
 {
     struct stat open_file, named;
     return fstat(lock->fd, &open_file) == 0 && lstat(lock->path, &named) == 0 &&
            open_file.st_ino == named.st_ino && open_file.st_dev == named.st_dev;
 }
 
-/* After kill -9 of its holder the name in the file is an old one: it is read only where the lock is taken. */
+/* Reports who holds the lock.  Called only while another process holds it: after kill -9 the
+ * name in the file is out of date. */
 static enum snug_status refuse(const struct run_lock *lock, const char *dir, struct snug_error *err)
 {
     char text[HOLDER_MAX] = "";
@@ -58,13 +59,12 @@ static enum snug_status refuse(const struct run_lock *lock, const char *dir, str
     text[is_named ? strcspn(text, "\n") : 0] = '\0';
     return snug_fail(
         err, SNUG_BUSY,
-        "%s: %s%s is training in this folder: wait until it has ended, or choose another "
-        "--out",
-        dir, is_named ? "process " : "another process", is_named ? text + strlen(MARK) : "");
+        "%s: %s%s is training in this folder: wait until it exits, or choose another --out", dir,
+        is_named ? "process " : "another process", is_named ? text + strlen(MARK) : "");
 }
 
-/* Who we are.  A full disk keeps the name out of the file, not the lock from being held. */
-static void sign(const struct run_lock *lock)
+/* Writes our process id and host name to the file.  On a full disk the lock is held without it. */
+static void write_holder(const struct run_lock *lock)
 {
     char host[256] = "", text[HOLDER_MAX];
     if (gethostname(host, sizeof host - 1) != 0)
@@ -75,7 +75,7 @@ static void sign(const struct run_lock *lock)
         (void)!ftruncate(lock->fd, 0);
 }
 
-static enum snug_status is_ours(const struct run_lock *lock, struct snug_error *err)
+static enum snug_status check_is_lock_file(const struct run_lock *lock, struct snug_error *err)
 {
     struct stat info;
     char mark[sizeof MARK] = "";
@@ -83,28 +83,29 @@ static enum snug_status is_ours(const struct run_lock *lock, struct snug_error *
         (info.st_size == 0 || (pread(lock->fd, mark, strlen(MARK), 0) == (ssize_t)strlen(MARK) &&
                                strcmp(mark, MARK) == 0)))
         return SNUG_OK;
-    return snug_fail(err, SNUG_BAD_FILE,
-                     "%s: is not the lock of a run, whose name it has: move it away", lock->path);
+    return snug_fail(err, SNUG_BAD_FILE, "%s: this file is not a snug lock file: move it away",
+                     lock->path);
 }
 
 static enum snug_status open_file(struct run_lock *lock, bool make, struct file_faults *faults,
                                   struct snug_error *err)
 {
-    /* for writing: over NFS it is no exclusive lock otherwise; O_NONBLOCK: a FIFO is refused, not waited for */
+    /* O_RDWR: NFS grants an exclusive lock only on a file open for writing.  O_NONBLOCK: refuse a
+     * FIFO instead of waiting for it. */
     int flags = O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | (make ? O_CREAT : 0);
     TRY(file_count_read(lock->path, faults, err));
     lock->fd = open(lock->path, flags, 0666);
     if (lock->fd < 0 && errno == ELOOP)
         return snug_fail(err, SNUG_BAD_FILE,
-                         "%s: is a link, where the lock of the run should be: remove it",
+                         "%s: the lock file of a run must not be a symbolic link: remove it",
                          lock->path);
     if (lock->fd < 0 && (make || (errno != ENOENT && errno != ENOTDIR)))
         return snug_fail(err, SNUG_IO_ERROR, "%s: cannot lock the run: %s", lock->path,
                          strerror(errno));
-    return lock->fd < 0 ? SNUG_OK : is_ours(lock, err);
+    return lock->fd < 0 ? SNUG_OK : check_is_lock_file(lock, err);
 }
 
-/* errno of flock, 0: it is held. */
+/* Returns 0 if the lock was acquired, else the errno of flock. */
 static int try_lock(const struct run_lock *lock, struct file_faults *faults)
 {
     if (file_count_read(lock->path, faults, NULL) != SNUG_OK)
@@ -115,7 +116,7 @@ static int try_lock(const struct run_lock *lock, struct file_faults *faults)
     return 0;
 }
 
-/* Opens and locks; *again: the file was removed between the two. */
+/* Opens and locks the file.  Sets *again if the file was removed between the two. */
 static enum snug_status take_once(struct run_lock *lock, const char *dir, bool make, bool *again,
                                   struct file_faults *faults, struct snug_error *err)
 {
@@ -131,7 +132,7 @@ static enum snug_status take_once(struct run_lock *lock, const char *dir, bool m
     if (error != 0)
         return snug_fail(err, SNUG_IO_ERROR, "%s: cannot lock the run: %s", lock->path,
                          strerror(error));
-    lock->held = has_its_name(lock);
+    lock->held = is_still_linked(lock);
     *again = !lock->held;
     return SNUG_OK;
 }
@@ -144,7 +145,7 @@ enum snug_status run_lock_take(const char *dir, bool make, struct run_lock **out
     *out = NULL;
     if (lock == NULL || (lock->path = path_join(dir, RUN_LOCK_NAME, "")) == NULL) {
         free(lock);
-        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to lock the run", dir);
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory locking the run", dir);
     }
     lock->fd = -1;
     enum snug_status status = SNUG_OK;
@@ -155,10 +156,11 @@ enum snug_status run_lock_take(const char *dir, bool make, struct run_lock **out
         status = take_once(lock, dir, make, &again, faults, err);
     }
     if (status == SNUG_OK && again)
-        status =
-            snug_fail(err, SNUG_IO_ERROR, "%s: its lock is removed as soon as it is made", dir);
+        status = snug_fail(err, SNUG_IO_ERROR,
+                           "%s: cannot lock the run: another process keeps removing " RUN_LOCK_NAME,
+                           dir);
     if (status == SNUG_OK && lock->held)
-        sign(lock);
+        write_holder(lock);
     if (status == SNUG_OK && lock->fd >= 0)
         *out = lock;
     else
@@ -168,8 +170,8 @@ enum snug_status run_lock_take(const char *dir, bool make, struct run_lock **out
 
 void run_lock_give_back(struct run_lock *lock)
 {
-    /* without locks nobody knows whose file it is: all remove it, and no one misses it */
-    if (lock != NULL && has_its_name(lock))
+    /* on a file system without locks every process removes the file, which does no harm */
+    if (lock != NULL && is_still_linked(lock))
         unlink(lock->path);
     lock_free(lock);
 }

@@ -1,9 +1,10 @@
 /*
- * run_lock.h -- one process at a time writes to the folder of a run.
+ * run_lock.h -- the lock that lets only one process write to a run's folder.
  *
- * The lock is flock on DIR/.lock: the kernel frees it when its holder ends, however that ends.  The file names
- * the holder, for the message of those that are refused, and is removed when the lock is given back; after
- * kill -9 it stays, and means nothing.  Whoever only reads a run needs no lock (checkpoint.h).
+ * The lock is an flock on DIR/.lock.  The kernel releases it when the holder exits, even after
+ * kill -9.  The file names the holder, for the error message that other processes print.  It is
+ * removed on release; one left behind by kill -9 is harmless.  Readers of a run need no lock (see
+ * checkpoint.h).
  */
 #ifndef SNUG_IO_RUN_LOCK_H
 #define SNUG_IO_RUN_LOCK_H
@@ -14,12 +15,13 @@
 
 struct run_lock;
 
-/* Takes the lock of a folder that is there.  make: with a new file if there is none; else *lock is NULL where
- * there is no file.  SNUG_BUSY: another process has it, and the message says which.  A file system without
- * locks (NFS or Lustre may be mounted so) is used without: see run_lock_is_held. */
+/* Locks an existing folder.  If there is no lock file, creates it if `make` is set and otherwise
+ * leaves *lock NULL.  Returns SNUG_BUSY, with a message that names the holder, if another process
+ * has the lock.  On a file system without locks (some NFS and Lustre mounts) it succeeds without
+ * holding the lock: see run_lock_is_held. */
 enum snug_status run_lock_take(const char *dir, bool make, struct run_lock **lock,
                                struct file_faults *faults, struct snug_error *err);
 bool run_lock_is_held(const struct run_lock *lock);
-void run_lock_give_back(struct run_lock *lock); /* NULL: nothing */
+void run_lock_give_back(struct run_lock *lock); /* releases it; accepts NULL */
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * safetensors.c -- reading safetensors files; see safetensors.h.
+ * safetensors.c -- read safetensors files; see safetensors.h.
  */
 #include "io/safetensors.h"
 
@@ -21,7 +21,7 @@ struct safetensors {
     char *path;
     int fd;
     int64_t n_bytes, data_begin;
-    json_t *header;                  /* owns the names and the metadata */
+    json_t *header;                  /* owns the tensor names and the metadata */
     struct st_entry *entries;        /* in file order */
     const struct st_entry **by_name; /* sorted */
     int n;
@@ -40,8 +40,8 @@ bool safetensors_tensor_bytes(const struct shape *shape, int64_t elem_bytes, int
 
 /* ---- the header -------------------------------------------------------------------------- */
 
-/* Types of the format that are skipped over: masks and counters in other people's files. */
-static int64_t foreign_bytes(const char *name)
+/* Element size of a dtype that snug skips: masks and counters in files from elsewhere. */
+static int64_t skipped_dtype_bytes(const char *name)
 {
     static const struct {
         const char *name;
@@ -60,7 +60,7 @@ static enum snug_status bad_tensor(const struct safetensors *st, const char *nam
     return snug_fail(err, SNUG_BAD_FILE, "%s: tensor '%s': %s", st->path, name, what);
 }
 
-/* *bytes: of one element */
+/* *bytes is the size of an element. */
 static enum snug_status parse_dtype(const struct safetensors *st, const char *name,
                                     const json_t *value, enum dtype *dtype, int64_t *bytes,
                                     struct snug_error *err)
@@ -73,7 +73,7 @@ static enum snug_status parse_dtype(const struct safetensors *st, const char *na
         return SNUG_OK;
     }
     *dtype = DTYPE_COUNT;
-    *bytes = foreign_bytes(text);
+    *bytes = skipped_dtype_bytes(text);
     if (*bytes == 0)
         return snug_fail(err, SNUG_BAD_FILE, "%s: tensor '%s': unknown dtype '%.32s'", st->path,
                          name, text);
@@ -87,14 +87,14 @@ static enum snug_status parse_shape(const struct safetensors *st, const char *na
     if (!json_is_array(value))
         return bad_tensor(st, name, "\"shape\" is missing or not an array", err);
     if (json_array_size(value) > MAX_DIMS)
-        return snug_fail(err, SNUG_BAD_FILE, "%s: tensor '%s': %zu dimensions, at most %d are read",
+        return snug_fail(err, SNUG_BAD_FILE, "%s: tensor '%s': %zu dimensions; snug reads up to %d",
                          st->path, name, json_array_size(value), MAX_DIMS);
     shape->n_dims = (int)json_array_size(value);
     for (int i = 0; i < shape->n_dims; i++) {
         const json_t *dim = json_array_get(value, (size_t)i);
         shape->dim[i] = json_integer_value(dim);
         if (!json_is_integer(dim) || shape->dim[i] < 0)
-            return bad_tensor(st, name, "a dimension is not a whole number of 0 or more", err);
+            return bad_tensor(st, name, "a dimension in \"shape\" is not an integer >= 0", err);
     }
     return SNUG_OK;
 }
@@ -108,23 +108,23 @@ static enum snug_status parse_entry(const struct safetensors *st, const char *na
     int64_t elem_bytes, expected, data_bytes = st->n_bytes - st->data_begin;
     *entry = (struct st_entry){.name = name};
     if (!json_is_object(value))
-        return bad_tensor(st, name, "its entry is not an object", err);
+        return bad_tensor(st, name, "its header entry is not a JSON object", err);
     TRY(parse_dtype(st, name, json_object_get(value, "dtype"), &entry->dtype, &elem_bytes, err));
     TRY(parse_shape(st, name, json_object_get(value, "shape"), &entry->shape, err));
     if (json_array_size(offsets) != 2 || !json_is_integer(first) || !json_is_integer(last))
-        return bad_tensor(st, name, "\"data_offsets\" must be two whole numbers", err);
+        return bad_tensor(st, name, "\"data_offsets\" must be two integers", err);
     int64_t begin = json_integer_value(first), end = json_integer_value(last);
     if (begin < 0 || end < begin || end > data_bytes)
         return snug_fail(err, SNUG_BAD_FILE,
-                         "%s: tensor '%s': offsets %" PRId64 " to %" PRId64
-                         " are outside of the %" PRId64 " bytes of data",
+                         "%s: tensor '%s': data_offsets [%" PRId64 ", %" PRId64
+                         "] are outside the %" PRId64 " bytes of data: is the file truncated?",
                          st->path, name, begin, end, data_bytes);
     if (!safetensors_tensor_bytes(&entry->shape, elem_bytes, &expected))
-        return bad_tensor(st, name, "its shape is larger than any file", err);
+        return bad_tensor(st, name, "its shape is larger than any file can be", err);
     if (expected != end - begin)
         return snug_fail(err, SNUG_BAD_FILE,
-                         "%s: tensor '%s': its shape and type make %" PRId64
-                         " bytes, its offsets %" PRId64,
+                         "%s: tensor '%s': shape and dtype need %" PRId64
+                         " bytes, but data_offsets span %" PRId64,
                          st->path, name, expected, end - begin);
     entry->offset_bytes = st->data_begin + begin;
     entry->n_bytes = end - begin;
@@ -136,7 +136,7 @@ static enum snug_status check_metadata(const struct safetensors *st, struct snug
     json_t *metadata = json_object_get(st->header, METADATA_KEY), *value;
     const char *key;
     if (metadata != NULL && !json_is_object(metadata))
-        return snug_fail(err, SNUG_BAD_FILE, "%s: %s is not an object", st->path, METADATA_KEY);
+        return snug_fail(err, SNUG_BAD_FILE, "%s: %s is not a JSON object", st->path, METADATA_KEY);
     json_object_foreach(metadata, key, value) if (!json_is_string(value)) return snug_fail(
         err, SNUG_BAD_FILE, "%s: %s: \"%s\" is not a string", st->path, METADATA_KEY, key);
     return SNUG_OK;
@@ -147,7 +147,7 @@ static int compare_offsets(const void *a, const void *b)
     const struct st_entry *x = a, *y = b;
     if (x->offset_bytes != y->offset_bytes)
         return x->offset_bytes < y->offset_bytes ? -1 : 1;
-    if (x->n_bytes != y->n_bytes) /* tensors of no bytes come before the one that begins there */
+    if (x->n_bytes != y->n_bytes) /* empty tensors come before the one that starts there */
         return x->n_bytes < y->n_bytes ? -1 : 1;
     return strcmp(x->name, y->name);
 }
@@ -158,7 +158,7 @@ static int compare_names(const void *a, const void *b)
                   (*(const struct st_entry *const *)b)->name);
 }
 
-/* The tensors must cover the data from its first byte to its last, each byte once. */
+/* The tensors must cover every byte of the data exactly once. */
 static enum snug_status check_cover(const struct safetensors *st, struct snug_error *err)
 {
     int64_t covered = st->data_begin;
@@ -169,12 +169,12 @@ static enum snug_status check_cover(const struct safetensors *st, struct snug_er
                              entry->name, st->entries[i - 1].name);
         if (entry->offset_bytes > covered)
             return snug_fail(err, SNUG_BAD_FILE,
-                             "%s: a hole of %" PRId64 " bytes before tensor '%s'", st->path,
+                             "%s: a gap of %" PRId64 " bytes before tensor '%s'", st->path,
                              entry->offset_bytes - covered, entry->name);
         covered += entry->n_bytes;
     }
     if (covered != st->n_bytes)
-        return snug_fail(err, SNUG_BAD_FILE, "%s: %" PRId64 " bytes are left after the last tensor",
+        return snug_fail(err, SNUG_BAD_FILE, "%s: %" PRId64 " extra bytes after the last tensor",
                          st->path, st->n_bytes - covered);
     return SNUG_OK;
 }
@@ -187,7 +187,7 @@ static enum snug_status build_index(struct safetensors *st, struct snug_error *e
     st->entries = calloc(n_members + 1, sizeof *st->entries);
     st->by_name = calloc(n_members + 1, sizeof *st->by_name);
     if (st->entries == NULL || st->by_name == NULL || n_members > INT32_MAX)
-        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory for an index of %zu tensors", st->path,
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory indexing %zu tensors", st->path,
                          n_members);
     json_object_foreach(st->header, name, value) if (strcmp(name, METADATA_KEY) != 0)
         TRY(parse_entry(st, name, value, &st->entries[st->n++], err));
@@ -204,28 +204,31 @@ static enum snug_status read_header(struct safetensors *st, struct snug_error *e
 {
     uint64_t length;
     if (st->n_bytes < PREFIX_BYTES)
-        return snug_fail(err, SNUG_BAD_FILE, "%s: %" PRId64 " bytes is too short for safetensors",
-                         st->path, st->n_bytes);
+        return snug_fail(err, SNUG_BAD_FILE,
+                         "%s: %" PRId64 " bytes are too few for a safetensors file", st->path,
+                         st->n_bytes);
     TRY(fd_read_at(st->fd, st->path, &length, PREFIX_BYTES, 0, err));
     if (length > (uint64_t)(st->n_bytes - PREFIX_BYTES))
-        return snug_fail(err, SNUG_BAD_FILE,
-                         "%s: not safetensors, or cut short: a header of %" PRIu64
-                         " bytes in a file of %" PRId64,
-                         st->path, length, st->n_bytes);
+        return snug_fail(
+            err, SNUG_BAD_FILE,
+            "%s: not a safetensors file, or truncated: it declares a header of %" PRIu64
+            " bytes, but the file has %" PRId64,
+            st->path, length, st->n_bytes);
     if (length > MAX_HEADER_BYTES)
         return snug_fail(err, SNUG_BAD_FILE,
-                         "%s: a header of %" PRIu64 " bytes; at most %d are read", st->path, length,
-                         MAX_HEADER_BYTES);
+                         "%s: the header has %" PRIu64 " bytes; at most %d are allowed", st->path,
+                         length, MAX_HEADER_BYTES);
     char *text = malloc((size_t)length + 1);
     if (text == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory for a header of %" PRIu64 " bytes",
-                         st->path, length);
+        return snug_fail(err, SNUG_NO_MEMORY,
+                         "%s: out of memory reading a header of %" PRIu64 " bytes", st->path,
+                         length);
     enum snug_status status =
         fd_read_at(st->fd, st->path, text, (int64_t)length, PREFIX_BYTES, err);
     if (status == SNUG_OK)
         status = json_parse(text, (size_t)length, st->path, &st->header, err);
     if (status == SNUG_OK && !json_is_object(st->header))
-        status = snug_fail(err, SNUG_BAD_FILE, "%s: the header is not an object", st->path);
+        status = snug_fail(err, SNUG_BAD_FILE, "%s: the header is not a JSON object", st->path);
     st->crc = file_crc32(file_crc32(0, &length, PREFIX_BYTES), text, (size_t)length);
     st->crc_end = st->data_begin = PREFIX_BYTES + (int64_t)length;
     free(text);
@@ -241,7 +244,7 @@ enum snug_status safetensors_open(const char *path, struct safetensors **out,
     if (st == NULL || copy == NULL) {
         free(st);
         free(copy);
-        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to open it", path);
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory opening the file", path);
     }
     st->path = copy;
     enum snug_status status = fd_open_read(path, &st->fd, &st->n_bytes, err);
@@ -271,7 +274,7 @@ void safetensors_close(struct safetensors *st)
     free(st);
 }
 
-/* ---- what is in it ----------------------------------------------------------------------- */
+/* ---- access ------------------------------------------------------------------------------ */
 
 int safetensors_count(const struct safetensors *st)
 {
@@ -312,7 +315,7 @@ enum snug_status safetensors_read(struct safetensors *st, const struct st_entry 
 {
     if (entry->dtype == DTYPE_COUNT)
         return snug_fail(
-            err, SNUG_UNSUPPORTED, "%s: tensor '%s' is %s, a type that snug has not", st->path,
+            err, SNUG_UNSUPPORTED, "%s: tensor '%s': dtype %s is not supported", st->path,
             entry->name,
             json_string_value(json_object_get(json_object_get(st->header, entry->name), "dtype")));
     for (int64_t done = 0, n; done < entry->n_bytes; done += n) {

@@ -1,9 +1,9 @@
 /*
- * safetensors_write.c -- writing safetensors files; see safetensors.h.
+ * safetensors_write.c -- write safetensors files; see safetensors.h.
  *
- * The data goes first and the header last: it holds a checksum of the data, which is known only
- * then, in a field of fixed width, so its length is known before.  A file that was not finished
- * begins with zeros and is not safetensors.
+ * The data is written first and the header last, because the header contains a checksum of the
+ * data.  That field has a fixed width, so the length of the header is known beforehand.  An
+ * unfinished file starts with zeros and is not valid safetensors.
  */
 #include "io/safetensors.h"
 
@@ -18,7 +18,7 @@
 
 enum { PREFIX_BYTES = 8, ALIGN_BYTES = 8, PIECE_BYTES = 1 << 16, PIECE_ELEMS = 8192 };
 
-/* Checks sizes, and finds the order in the file: wide types first. */
+/* Checks the sizes and assigns the offsets: wide dtypes first. */
 static enum snug_status lay_out(const char *path, const struct st_entry *entries, int n,
                                 struct st_entry *placed, struct snug_error *err)
 {
@@ -29,13 +29,15 @@ static enum snug_status lay_out(const char *path, const struct st_entry *entries
             if (dtype_bytes(entries[i].dtype) != width)
                 continue;
             if (!safetensors_tensor_bytes(&entries[i].shape, (int64_t)width, &n_bytes))
-                return snug_fail(err, SNUG_BAD_ARGUMENT, "%s: tensor '%s' is larger than any file",
-                                 path, entries[i].name);
+                return snug_fail(err, SNUG_BAD_ARGUMENT,
+                                 "%s: tensor '%s' is larger than any file can be", path,
+                                 entries[i].name);
             placed[n_placed] = entries[i];
-            placed[n_placed].offset_bytes = at; /* from the beginning of the data */
+            placed[n_placed].offset_bytes = at; /* from the start of the data */
             placed[n_placed++].n_bytes = n_bytes;
             if (__builtin_add_overflow(at, n_bytes, &at))
-                return snug_fail(err, SNUG_BAD_ARGUMENT, "%s: more bytes than a file holds", path);
+                return snug_fail(err, SNUG_BAD_ARGUMENT,
+                                 "%s: the tensors together are larger than any file can be", path);
         }
     return SNUG_OK;
 }
@@ -48,7 +50,7 @@ static json_t *shape_json(const struct shape *shape)
     return dims;
 }
 
-/* Prefix and header; padded with spaces so that the data begins aligned. */
+/* Prefix and header, padded with spaces so that the data starts aligned. */
 static enum snug_status make_header(const char *path, const struct st_entry *placed, int n,
                                     const char *const *metadata, uint32_t data_crc,
                                     struct text *out, struct snug_error *err)
@@ -79,29 +81,29 @@ static enum snug_status make_header(const char *path, const struct st_entry *pla
         text_add(out, "%s%*s", dumped, (int)(padded - length), "");
     if (bad_name)
         status = snug_fail(err, SNUG_BAD_ARGUMENT,
-                           "%s: two tensors of one name, or a name that is not UTF-8", path);
+                           "%s: two tensors have the same name, or a name is not UTF-8", path);
     else if (dumped == NULL || out->failed)
-        status = snug_fail(err, SNUG_NO_MEMORY, "%s: no memory for the header", path);
+        status = snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory building the header", path);
     free(dumped);
     json_decref(header);
     return status;
 }
 
-/* A file under way. */
+/* A file being written. */
 struct writer {
     const char *path;
     int fd;
     struct st_entry *placed;
-    uint32_t *crcs; /* of each */
+    uint32_t *crcs; /* one per tensor */
     int n;
     int64_t data_begin;
-    struct st_crew *crew; /* NULL: all is written here */
+    struct st_crew *crew; /* NULL if this process writes alone */
     struct file_faults *faults;
 };
 
-/* Through a small buffer: what is not in memory is not brought there whole. */
-static enum snug_status write_read(const struct writer *w, const struct st_entry *entry,
-                                   int64_t begin, uint32_t *crc, struct snug_error *err)
+/* Copies a tensor that is not in memory through a small buffer. */
+static enum snug_status write_from_owner(const struct writer *w, const struct st_entry *entry,
+                                         int64_t begin, uint32_t *crc, struct snug_error *err)
 {
     unsigned char piece[PIECE_BYTES];
     for (int64_t at = 0; at < entry->n_bytes; at += PIECE_BYTES) {
@@ -112,10 +114,11 @@ static enum snug_status write_read(const struct writer *w, const struct st_entry
     return SNUG_OK;
 }
 
-static enum snug_status write_made(const struct writer *w, const struct st_entry *entry,
-                                   int64_t begin, uint32_t *crc, struct snug_error *err)
+/* Computes a tensor piece by piece and writes it. */
+static enum snug_status write_computed(const struct writer *w, const struct st_entry *entry,
+                                       int64_t begin, uint32_t *crc, struct snug_error *err)
 {
-    double piece[PIECE_ELEMS]; /* room for the widest type */
+    double piece[PIECE_ELEMS]; /* large enough for the widest dtype */
     int64_t width = (int64_t)dtype_bytes(entry->dtype), n = entry->n_bytes / width;
     for (int64_t at = 0; at < n; at += PIECE_ELEMS) {
         int64_t count = n - at < PIECE_ELEMS ? n - at : PIECE_ELEMS;
@@ -132,15 +135,15 @@ static enum snug_status write_tensor(const struct writer *w, int i, struct snug_
     int64_t begin = w->data_begin + entry->offset_bytes;
     w->crcs[i] = 0;
     if (entry->fill != NULL)
-        return write_made(w, entry, begin, &w->crcs[i], err);
+        return write_computed(w, entry, begin, &w->crcs[i], err);
     if (entry->read != NULL)
-        return write_read(w, entry, begin, &w->crcs[i], err);
+        return write_from_owner(w, entry, begin, &w->crcs[i], err);
     return file_write_at(w->fd, w->path, entry->data, entry->n_bytes, begin, &w->crcs[i], w->faults,
                          err);
 }
 
-/* At its full length from the start: so a network's file system never takes what lies behind the bytes of
- * one writer for empty, and fills it up. */
+/* Sets the full length first.  Otherwise a network file system might treat the range after one
+ * writer's bytes as empty and fill it with zeros. */
 static enum snug_status begin_crew(const struct writer *w, bool *comes, struct snug_error *err)
 {
     *comes = false;
@@ -188,7 +191,7 @@ enum snug_status safetensors_write(const char *path, const struct st_entry *entr
     int64_t data_bytes;
     enum snug_status status = SNUG_OK;
     if (w.placed == NULL || w.crcs == NULL) {
-        status = snug_fail(err, SNUG_NO_MEMORY, "%s: no memory for its index", path);
+        status = snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory indexing the tensors", path);
         goto done;
     }
     if ((status = lay_out(path, entries, n, w.placed, err)) != SNUG_OK ||

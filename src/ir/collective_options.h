@@ -1,12 +1,12 @@
 /*
- * collective_options.h -- how the ops that ranks carry out together are written: which ranks, and how tensors are
- * shared among them.
+ * collective_options.h -- the attribute `options` and the operands of collectives and of send/recv.
  *
- * The attribute `options` of all_reduce, reduce_scatter and all_gather is: ranks, unit, owner, group.
- * `ranks` is how many the group has.  The option of send and recv is the other rank.  Operand k of the
- * inputs and operand k of the outputs belong together: a tensor that all ranks know as a whole, and this
- * rank's range of it (base/cut.h), a tensor of its own.  Where both are the same tensor the range lies in
- * the whole; where the range is left out, this rank has none.
+ * The options of all_reduce, reduce_scatter and all_gather are ranks (the size of the group), unit,
+ * owner (base/cut.h) and group.  The option of send and recv is the rank of the peer.
+ *
+ * Input k and output k of a collective form a pair: a whole tensor, and this rank's range of it
+ * (base/cut.h), which is a tensor of its own.  If both are the same tensor, the range is a part of
+ * the whole.  If the range is left out, this rank has no elements.
  */
 #ifndef SNUG_IR_COLLECTIVE_OPTIONS_H
 #define SNUG_IR_COLLECTIVE_OPTIONS_H
@@ -17,7 +17,7 @@
 enum { COLLECTIVE_RANKS, COLLECTIVE_UNIT, COLLECTIVE_OWNER, COLLECTIVE_GROUP };
 enum { MESSAGE_PEER };
 
-/* Which ranks: all; those with the same stage of a pipeline; the first and the last stage of a pipeline. */
+/* All ranks; the ranks of the same pipeline stage; the first and the last stage of a pipeline. */
 enum collective_group { GROUP_ALL, GROUP_STAGE, GROUP_ENDS, COLLECTIVE_GROUPS };
 
 static inline bool op_is_collective(enum op_kind kind)
@@ -69,7 +69,7 @@ static inline struct cut collective_cut(const struct op *op)
                         .owner = (int)attrs_of(op, options)->options.value[COLLECTIVE_OWNER]};
 }
 
-/* Of operand k. */
+/* The whole tensor and this rank's range of pair k. */
 static inline tensor_id collective_whole(const struct op *op, int k)
 {
     return op->kind == OP_all_gather ? op->out[k] : op->in[k];
@@ -80,7 +80,7 @@ static inline tensor_id collective_piece(const struct op *op, int k)
     return op->kind == OP_all_gather ? op->in[k] : op->out[k];
 }
 
-/* Of all operands. */
+/* Bytes of all whole tensors. */
 static inline double collective_bytes(const struct program *prog, const struct op *op)
 {
     double bytes = 0;

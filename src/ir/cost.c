@@ -1,8 +1,8 @@
 /*
- * cost.c -- what an op costs: floating-point operations, and the bytes of its operands.
+ * cost.c -- the cost of an op: floating-point operations and bytes of its operands.
  *
- * Only matmuls count exactly; elementwise work counts one operation per element read or written,
- * since its time is its bytes.
+ * Only the flops of matmuls are exact.  Elementwise ops count one flop per output element, which is
+ * good enough because they are memory-bound.
  */
 #include "ir/matrix_operands.h"
 
@@ -80,13 +80,13 @@ static double cost_head_train(const struct program *prog, const struct op *op)
     return 3 * cost_linear(prog, op);
 }
 
-/* Each number of the image on the output side meets the weights of its channel once: forward that
- * image is y, in the gradient of x it is dy. */
+/* Each element of the output image (y in forward, dy in the gradient) is multiplied by all weights
+ * of its channel once. */
 static double cost_conv2d(const struct program *prog, const struct op *op)
 {
     const struct shape *w = &prog->tensors[op->in[1]].shape;
-    double made = elems(prog, op->kind == OP_conv2d ? op->out[0] : op->in[0]);
-    return 2 * made * (double)(w->dim[1] * w->dim[2] * w->dim[3]);
+    double n_out = elems(prog, op->kind == OP_conv2d ? op->out[0] : op->in[0]);
+    return 2 * n_out * (double)(w->dim[1] * w->dim[2] * w->dim[3]);
 }
 
 static double cost_conv2d_grad_w(const struct program *prog, const struct op *op)
@@ -96,7 +96,7 @@ static double cost_conv2d_grad_w(const struct program *prog, const struct op *op
     return 2 * elems(prog, op->in[1]) * channels * (double)(a->kernel_h * a->kernel_w);
 }
 
-/* Three matmuls an iteration: X X^T, its square, and that times X. */
+/* Three matmuls per iteration: X X^T, its square, and that times X. */
 static double cost_orthogonalize(const struct program *prog, const struct op *op)
 {
     struct matrix m = matrix_of(&prog->tensors[op->in[MATRIX_GRADIENT]].shape, 1);
@@ -106,8 +106,9 @@ static double cost_orthogonalize(const struct program *prog, const struct op *op
            (4 * n * elems_of_x + 2 * n * n * n);
 }
 
-/* The statistics of both sides, and the gradient between two matrices (soap: there and back); roots,
- * which are not made at every step, do not count. */
+/* Counts the left and right statistics, and the multiplication of the gradient by two matrices (in
+ * soap, into the eigenbasis and back).  Roots and eigenvectors are not counted: they are not
+ * computed in every step. */
 static double cost_precondition(const struct program *prog, const struct op *op)
 {
     bool is_soap = op->kind == OP_soap;
@@ -132,8 +133,8 @@ double op_flops(const struct program *prog, const struct op *op)
     return rules[op->kind](prog, op);
 }
 
-/* Of a table no more moves than the rows that are looked up in it; running averages of a batch's
- * statistics ask what they are of for its size alone. */
+/* The most bytes of any one operand that an op moves.  An embedding reads only the rows that it
+ * looks up, and batchnorm_update needs only the shape of x. */
 static double most_bytes(const struct program *prog, const struct op *op)
 {
     if (op->kind == OP_embedding)
@@ -149,7 +150,7 @@ static double operand_bytes(const struct program *prog, const struct op *op, con
                             int n)
 {
     double bytes = 0, most = most_bytes(prog, op);
-    if (op->kind == OP_wait_copy) /* names a tensor, and does not read it */
+    if (op->kind == OP_wait_copy) /* does not read its operand */
         return 0;
     for (int k = 0; k < n; k++)
         if (ids[k] != TENSOR_NONE)

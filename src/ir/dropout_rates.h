@@ -1,15 +1,15 @@
 /*
- * dropout_rates.h -- how much a model drops in training, in each of the places where GPT-2 and its kin drop.
+ * dropout_rates.h -- the dropout rates of a model, one for each place where GPT-2 applies dropout.
  */
 #ifndef SNUG_IR_DROPOUT_RATES_H
 #define SNUG_IR_DROPOUT_RATES_H
 
 #include <stdbool.h>
 
-struct dropout_rates { /* 0: nothing is dropped there */
-    double embedding;  /* config.json: embd_pdrop */
-    double attention;  /* attn_pdrop: its probabilities */
-    double residual;   /* resid_pdrop: what ends a branch; without branches, activations */
+struct dropout_rates { /* 0 disables dropout there */
+    double embedding;  /* embd_pdrop in config.json */
+    double attention;  /* attn_pdrop: the attention probabilities */
+    double residual;   /* resid_pdrop: the end of each residual branch; without any, activations */
 };
 
 static inline struct dropout_rates dropout_everywhere(double rate)

@@ -1,8 +1,8 @@
 /*
- * dump.c -- a program as text that parse.c reads back: for people, tests and bug reports.
+ * dump.c -- prints a program as text that parse.c can read: for people, tests and bug reports.
  *
- * A dump is most wanted when a program is broken, so nothing here trusts an id or an enum: what is
- * out of range prints as `?` and its number, which the parser refuses.
+ * Dumps are needed most when a program is broken, so this file trusts no id and no enum: a value
+ * out of range prints as `?` and the value, which the parser rejects.
  */
 #include "ir/text_form.h"
 
@@ -25,7 +25,7 @@ static const char *const dtype_list[] = {
 #undef WORD
 };
 static const char *const init_list[] = {"none", "zeros", "ones", "normal", "uniform", "weight"};
-static const char *const link_list[] = {"linked_to", /* never printed of a sound program */
+static const char *const link_list[] = {"linked_to", /* printed only if the program is broken */
 #define WORD(name) #name "_of",
                                         LINK_LIST(WORD)
 #undef WORD
@@ -42,7 +42,7 @@ static const char *const rule_list[] = {
 };
 _Static_assert(INIT_weight == 5 && ACT_tanh == 4 && LAYOUT_in_out == 1 && ACC_after_first == 2 &&
                    AVERAGE_ema == 3,
-               "a word for every value: extend the lists above");
+               "an enum has a new value: extend its list of words above");
 
 const struct words role_words = {role_list, COUNT(role_list)};
 const struct words dtype_words = {dtype_list, COUNT(dtype_list)};
@@ -58,7 +58,7 @@ const struct tensor_flag tensor_flags[N_TENSOR_FLAGS] = {
     {"frozen", offsetof(struct tensor, frozen)},
 };
 
-const struct attr_row attr_rows[ATTR_COUNT] = {
+const struct attr_spec attr_specs[ATTR_COUNT] = {
 #define FORM_act        .form = ATTR_FORM_word, .words = {act_list, COUNT(act_list)}
 #define FORM_layout     .form = ATTR_FORM_word, .words = {layout_list, COUNT(layout_list)}
 #define FORM_accumulate .form = ATTR_FORM_word, .words = {accumulate_list, COUNT(accumulate_list)}
@@ -70,10 +70,10 @@ const struct attr_row attr_rows[ATTR_COUNT] = {
 #define FORM_real       .form = ATTR_FORM_real
 #define FORM_rule       .form = ATTR_FORM_word, .words = {rule_list, COUNT(rule_list)}
 #define FORM_reals      .form = ATTR_FORM_reals
-#define ROW(type, field, value) \
+#define SPEC(type, field, value) \
     {.name = #field, .default_offset = offsetof(struct attr_values, field), FORM_##type},
-    ATTR_LIST(ROW)
-#undef ROW
+    ATTR_LIST(SPEC)
+#undef SPEC
 };
 
 size_t attr_offset(enum attr_family family, int i)
@@ -124,7 +124,7 @@ bool is_bare_letter(char letter)
            letter == '/';
 }
 
-/* The shortest decimal that reads back as the same bits, without the + of an exponent. */
+/* Prints the shortest decimal that parses to the same bits, without the + of an exponent. */
 static void add_real(struct text *out, double value)
 {
     char digits[40];
@@ -238,7 +238,7 @@ static void add_tensor(struct text *out, const struct program *prog, const struc
     text_add(out, "\n");
 }
 
-/* `[0.9 0.95]`: zeros at the end are left out */
+/* Prints `[0.9 0.95]`, without zeros at the end. */
 static void add_reals(struct text *out, const char *field)
 {
     struct reals reals;
@@ -253,27 +253,27 @@ static void add_reals(struct text *out, const char *field)
     text_add(out, n == 0 ? "[0]" : "]");
 }
 
-/* ` {eps=1e-05, ...`: one attribute if it differs from its default; the caller closes the brace. */
-static bool add_attr(struct text *out, const struct attr_row *row, const void *field,
+/* Prints ` {eps=1e-05` or `, eps=1e-05` if the attribute differs from its default. */
+static bool add_attr(struct text *out, const struct attr_spec *spec, const void *field,
                      const char *before)
 {
-    const char *usual = (const char *)&attr_defaults + row->default_offset;
-    if (memcmp(field, usual, attr_form_bytes(row->form)) == 0)
+    const char *default_value = (const char *)&attr_defaults + spec->default_offset;
+    if (memcmp(field, default_value, attr_form_bytes(spec->form)) == 0)
         return false;
-    text_add(out, "%s%s=", before, row->name);
-    if (row->form == ATTR_FORM_word)
-        add_word(out, row->words, (int)attr_integer(field, row->form));
-    else if (row->form == ATTR_FORM_reals)
+    text_add(out, "%s%s=", before, spec->name);
+    if (spec->form == ATTR_FORM_word)
+        add_word(out, spec->words, (int)attr_integer(field, spec->form));
+    else if (spec->form == ATTR_FORM_reals)
         add_reals(out, field);
-    else if (row->form == ATTR_FORM_real)
+    else if (spec->form == ATTR_FORM_real)
         add_real(out, *(const double *)field);
     else
-        text_add(out, "%lld", (long long)attr_integer(field, row->form));
+        text_add(out, "%lld", (long long)attr_integer(field, spec->form));
     return true;
 }
 _Static_assert(sizeof(enum act) == sizeof(int) && sizeof(enum accumulate) == sizeof(int) &&
                    sizeof(enum rule) == sizeof(int),
-               "attributes that are words are read as int");
+               "attr_integer reads enum attributes as int");
 
 static void add_operands(struct text *out, const struct program *prog, int n, const tensor_id *ids)
 {
@@ -296,7 +296,7 @@ static void add_op(struct text *out, const struct program *prog, const struct op
     bool any = false;
     for (int i = 0; i < ATTR_COUNT; i++)
         if (info->attrs >> i & 1)
-            any |= add_attr(out, &attr_rows[i],
+            any |= add_attr(out, &attr_specs[i],
                             (const char *)&op->attrs + attr_offset(info->family, i),
                             any ? ", " : " {");
     text_add(out, "%s", any ? "}" : "");

@@ -1,6 +1,6 @@
 /*
- * kernel_choice.h -- what a device says of an op when a step is compiled: which kernel runs it, and what that
- * kernel asks of the plan.
+ * kernel_choice.h -- a backend's answer to pass/book.c: the kernel for an op, and what that kernel
+ * needs from the plan.
  */
 #ifndef SNUG_IR_KERNEL_CHOICE_H
 #define SNUG_IR_KERNEL_CHOICE_H
@@ -9,9 +9,9 @@
 #include <stddef.h>
 
 struct kernel_choice {
-    int kernel; /* its number in the backend's table, from 1; 0: the backend has none */
+    int kernel; /* index in the backend's kernel table, from 1; 0 if the backend has no kernel */
     size_t workspace_bytes;
-    bool no_alias; /* output 0 may lie on no input, whatever the op allows */
+    bool no_alias; /* output 0 must not alias an input, even where ops.def allows it */
 };
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * lexer.c -- cuts the text form of a program into statements and tokens; see lexer.h.
+ * lexer.c -- splits the text form of a program into statements and tokens; see lexer.h.
  */
 #include "ir/lexer.h"
 
@@ -48,7 +48,7 @@ static int hex_digit(char letter)
     return found == NULL ? -1 : (int)(found - digits);
 }
 
-/* After the opening quote: bytes as they are, and \xHH. */
+/* Reads the rest of a quoted name, after the opening quote; \xHH is a byte. */
 static enum snug_status read_quoted(struct tokens *t)
 {
     for (; *t->at != '"'; t->at++) {
@@ -59,9 +59,8 @@ static enum snug_status read_quoted(struct tokens *t)
             int high = t->at[1] == 'x' ? hex_digit(t->at[2]) : -1;
             int low = high < 0 ? -1 : hex_digit(t->at[3]);
             if (low < 0 || high + low == 0)
-                return tokens_fail(t,
-                                   "in a quoted name, \\ is followed by x and two digits 0-9 a-f, "
-                                   "not both 0");
+                return tokens_fail(t, "in a quoted name, \\ must be followed by x and two digits "
+                                      "0-9 a-f, not 00");
             letter = (unsigned char)(16 * high + low);
             t->at += 3;
         }
@@ -81,7 +80,7 @@ static enum snug_status read_token(struct tokens *t)
         if (code > ' ' && code < 127)
             return tokens_fail(
                 t,
-                "unexpected character '%c'; quote names that have others than letters, "
+                "unexpected character '%c'; quote names with characters other than letters, "
                 "digits and . _ - /",
                 first);
         return tokens_fail(t, "unexpected byte 0x%02x; a program is plain text", code);
@@ -133,9 +132,10 @@ enum snug_status tokens_read_statement(struct tokens *t, bool *more)
 enum snug_status tokens_open(const char *text, struct tokens *t, struct snug_error *err)
 {
     *t = (struct tokens){.at = text, .line = 1, .statement_line = 1, .err = err};
-    t->letters = malloc(2 * strlen(text) + 2); /* at worst a NUL after every letter */
+    t->letters = malloc(2 * strlen(text) + 2); /* worst case: a NUL after every character */
     if (t->letters == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "parse: no memory for %zu letters", strlen(text));
+        return snug_fail(err, SNUG_NO_MEMORY, "parse: no memory for %zu bytes of text",
+                         strlen(text));
     return SNUG_OK;
 }
 

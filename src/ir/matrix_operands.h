@@ -1,14 +1,15 @@
 /*
- * matrix_operands.h -- a weight as the ops see it that work on whole matrices: rows and columns, blocks, and
- * where the statistics of a block lie in a state.
+ * matrix_operands.h -- operands of the matrix optimizers (Muon, Shampoo, CASPR, SOAP): how a weight
+ * is viewed as a matrix and cut into blocks, and where a state stores the statistics of a block.
  *
- * A tensor with more than two dimensions is its first by all the others; a vector is one row.  Blocks
- * are cut from the upper left, at most `block` on a side, and go row by row; the statistics of the
- * left side of all blocks, squares of their rows, follow each other in one state in that order, and
- * so do those of the right side.
+ * A tensor of more than two dimensions is viewed as [first, product of the others], a vector as one
+ * row.  Blocks have at most `block` rows and columns and are numbered row by row from the upper
+ * left.  One state stores the left statistics of all blocks one after the other in this order: for
+ * each block a square matrix with as many rows as the block.  Another state stores the right
+ * statistics, with as many rows as the block has columns.
  *
- * All these ops read  g, scalars, states...  and write  u, states...: u is the direction, as large as
- * g; a state that an output names is the same tensor as the input.
+ * All these ops have the inputs  g, scalars, states...  and the outputs  u, states...  u is the
+ * direction, in the shape of g; states are updated in place.
  */
 #ifndef SNUG_IR_MATRIX_OPERANDS_H
 #define SNUG_IR_MATRIX_OPERANDS_H
@@ -17,12 +18,12 @@
 
 enum { MATRIX_GRADIENT, MATRIX_SCALARS, MATRIX_STATES }; /* inputs */
 
-/* The states of an op, counted from MATRIX_STATES; orthogonalize has m alone. */
+/* The states of an op: input MATRIX_STATES + k.  orthogonalize has only m. */
 enum matrix_state { STATE_m, STATE_v, STATE_l, STATE_r, STATE_pl, STATE_pr, STATE_l_then };
 
-enum { MATRIX_SIDE_MOST = 30000 }; /* of a square: its workspace is counted in ints by LAPACK */
+enum { MATRIX_SIDE_MOST = 30000 }; /* rows of a square matrix: LAPACK's workspace sizes are ints */
 
-/* What the options of each op are. */
+/* Indices into the options of each op. */
 enum { ORTHOGONALIZE_mu, ORTHOGONALIZE_steps };
 enum { /* shampoo and caspr */
        PRECONDITION_beta1,
@@ -39,8 +40,8 @@ struct matrix {
 };
 
 struct matrix_block {
-    int64_t row, col, rows, cols; /* where it is and how large */
-    int64_t left, right;          /* elements of the states before its own */
+    int64_t row, col, rows, cols; /* position and size in the matrix */
+    int64_t left, right;          /* offsets of its statistics in the two states, in elements */
 };
 
 static inline struct matrix matrix_of(const struct shape *shape, int64_t block)
@@ -59,7 +60,7 @@ static inline int64_t matrix_parts(int64_t n, int64_t block)
     return n / block + (n % block != 0);
 }
 
-/* Squares of the parts of one side. */
+/* Elements of the square matrices for all blocks along one side of length n. */
 static inline int64_t matrix_squares(int64_t n, int64_t block)
 {
     return n / block * block * block + n % block * (n % block);

@@ -1,13 +1,13 @@
 /*
- * op.c -- the table of what the rows of ops.def say, and the defaults of attributes.
+ * op.c -- expands ops.def into op_infos[], and the default values of attributes.
  */
 #include "ir/op.h"
 
-_Static_assert(ATTR_COUNT <= 64, "op_info.attrs has a bit for each attribute");
-_Static_assert(TRAIT_COUNT <= 31, "op_info.traits has a bit for each trait");
-_Static_assert(MAX_INPUTS <= 32 && MAX_OUTPUTS <= 32, "op_info has a bit for each operand");
+_Static_assert(ATTR_COUNT <= 64, "op_info.attrs has one bit per attribute");
+_Static_assert(TRAIT_COUNT <= 31, "op_info.traits has one bit per trait");
+_Static_assert(MAX_INPUTS <= 32 && MAX_OUTPUTS <= 32, "op_info has one bit per operand");
 _Static_assert(sizeof(struct op) <= 224,
-               "passes copy ops by the hundred thousand: keep them small");
+               "passes copy hundreds of thousands of ops: keep struct op small");
 
 const struct attr_values attr_defaults = {
 #define ATTR_DEFAULT(type, name, value) .name = value,
@@ -28,9 +28,9 @@ struct attrs attrs_default(enum attr_family family)
     }
 }
 
-/* The columns of ops.def that are part of the table. */
-#define IN(least, most)         .min_in = least, .max_in = most
-#define OUT(least, most)        .min_out = least, .max_out = most
+/* The columns of ops.def that go into op_infos[]. */
+#define IN(min, max)            .min_in = min, .max_in = max
+#define OUT(min, max)           .min_out = min, .max_out = max
 #define INPUT(k)                (1u << (k))
 #define OUTPUT(k)               (1u << (k))
 #define EVERY_OUTPUT            ((1u << MAX_OUTPUTS) - 1)
@@ -39,11 +39,11 @@ struct attrs attrs_default(enum attr_family family)
 #define OR_A(f, name)           | A(name)
 #define BITS_OF(which)          (0 ATTRS_OF_common(OR_A, common) ATTRS_OF_##which(OR_A, which))
 #define ATTRIBUTES(which, bits) .family = FAMILY_##which, .attrs = (bits) + MUST_BE_IN(which, bits)
-#define MUST_BE_IN(which, bits)                                                 \
-    (0 * sizeof(struct {                                                        \
-         _Static_assert(((bits) & ~BITS_OF(which)) == 0,                        \
-                        "ops.def: an attribute of a row is not in its family"); \
-         int unused;                                                            \
+#define MUST_BE_IN(which, bits)                                                  \
+    (0 * sizeof(struct {                                                         \
+         _Static_assert(((bits) & ~BITS_OF(which)) == 0,                         \
+                        "ops.def: an op reads an attribute outside its family"); \
+         int unused;                                                             \
      }))
 
 const struct op_info op_infos[OP_COUNT] = {

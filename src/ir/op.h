@@ -1,5 +1,6 @@
 /*
- * op.h -- one op of a program: its kind, operands and attributes, and what its row of ops.def says.
+ * op.h -- struct op: the kind, operands and attributes of one op, and struct op_info: the static
+ * properties of each kind, expanded from ops.def.
  */
 #ifndef SNUG_IR_OP_H
 #define SNUG_IR_OP_H
@@ -15,26 +16,31 @@ enum { TENSOR_NONE = -1 };
 
 /* ---- attributes: the types ------------------------------------------------------------------- */
 
-enum act { ACT_none, ACT_relu, ACT_gelu, ACT_sigmoid, ACT_tanh }; /* gelu: the tanh form of GPT-2 */
-/* Of the matrix of a linear layer. */
+/* gelu is the tanh approximation, as in GPT-2. */
+enum act { ACT_none, ACT_relu, ACT_gelu, ACT_sigmoid, ACT_tanh };
+/* The layout of a linear layer's weight matrix. */
 enum weight_layout { LAYOUT_out_in, LAYOUT_in_out };
-enum accumulate { ACC_no, ACC_yes, ACC_after_first }; /* after_first: += but in micro-batch 0 */
-enum average {                                        /* of the weights, for evaluation */
-               AVERAGE_none,
-               AVERAGE_schedule_free, /* (W - (1-beta1) z) / beta1 */
-               AVERAGE_queue,         /* the mean of the last copies */
-               AVERAGE_ema            /* a running mean */
+/* after_first: = in micro-batch 0, += in the others. */
+enum accumulate { ACC_no, ACC_yes, ACC_after_first };
+/* How the weights for evaluation are averaged. */
+enum average {
+    AVERAGE_none,
+    AVERAGE_schedule_free, /* (W - (1 - beta1) z) / beta1 */
+    AVERAGE_queue,         /* the mean of the most recent copies */
+    AVERAGE_ema            /* an exponential moving average */
 };
-enum direction { DIRECTION_none, DIRECTION_scaled, DIRECTION_as_is }; /* of the op update */
-enum rule {                                                           /* of it as well */
-            RULE_none = -1,
+/* What the op update reads as g: see ops.def. */
+enum direction { DIRECTION_none, DIRECTION_scaled, DIRECTION_as_is };
+/* The rule that the op update applies. */
+enum rule {
+    RULE_none = -1,
 #define RULE(name) RULE_##name,
 #include "ir/rules.def"
 #undef RULE
-            RULE_COUNT
+    RULE_COUNT
 };
 struct reals {
-    double value[MAX_OPTIONS]; /* those that are not given are 0 */
+    double value[MAX_OPTIONS]; /* unset values are 0 */
 };
 
 typedef enum act attr_type_act;
@@ -49,9 +55,9 @@ typedef bool attr_type_flag;
 typedef double attr_type_real;
 typedef struct reals attr_type_reals;
 
-/* ---- attributes: all names ------------------------------------------------------------------- */
+/* ---- attributes: the list -------------------------------------------------------------------- */
 
-/* In the order in which the text form prints them.
+/* The text form prints attributes in this order.
  *    type        name           default */
 #define ATTR_LIST(X)                        \
     X(act, act, ACT_none)                   \
@@ -94,7 +100,7 @@ enum attr_index {
 };
 #define ATTR_BIT(name) (UINT64_C(1) << ATTR_INDEX_##name)
 
-/* One value of each. */
+/* One value of each attribute. */
 struct attr_values {
 #define ATTR_FIELD(type, name, value) attr_type_##type name;
     ATTR_LIST(ATTR_FIELD)
@@ -104,9 +110,9 @@ extern const struct attr_values attr_defaults;
 
 /* ---- attributes: families -------------------------------------------------------------------- */
 
-/* Every op has room for the attributes `act` and `accumulate` and for those of one family.  Its row of
- * ops.def names the family, and those that the op reads.  A new family is added here, to FAMILY_LIST and to
- * the list of ATTRS_IN_ below. */
+/* Every op stores the attributes `act` and `accumulate` and those of one family.  ops.def names the
+ * family of an op and the attributes it reads.  To add a family, add an ATTRS_OF_ macro here, its
+ * name to FAMILY_LIST, and an ATTRS_IN_ macro below. */
 // clang-format off
 #define ATTRS_OF_common(A, f)    A(f, act) A(f, accumulate)
 #define ATTRS_OF_linear(A, f)    A(f, layout)
@@ -143,7 +149,7 @@ FAMILY_LIST(FAMILY_STRUCT)
 #undef FAMILY_FIELD
 
 enum attr_family {
-    FAMILY_common, /* ops that have no others than act and accumulate */
+    FAMILY_common, /* no attributes besides act and accumulate */
 #define FAMILY_ENUM(family) FAMILY_##family,
     FAMILY_LIST(FAMILY_ENUM)
 #undef FAMILY_ENUM
@@ -153,15 +159,15 @@ enum attr_family {
 struct attrs {
     enum act act;
     enum accumulate accumulate;
-    union { /* attrs_of() picks the one of the op */
+    union { /* read it with attrs_of() */
 #define FAMILY_MEMBER(family) struct family##_attrs family;
         FAMILY_LIST(FAMILY_MEMBER)
 #undef FAMILY_MEMBER
     };
 };
 
-/* ATTRS(attention, .heads = 12): the attributes of a family; those that are not named get their defaults.
- * ATTRS(common, .act = ACT_relu) sets act or accumulate.  ATTRS() is for ops that read no attribute. */
+/* ATTRS(attention, .heads = 12): the attributes of a family; unnamed ones have their defaults.
+ * ATTRS(common, .act = ACT_relu) sets act or accumulate.  ATTRS() is for ops without attributes. */
 #define ATTRS(family, ...)       ((struct attrs){ATTRS_IN_##family(__VA_ARGS__)})
 #define ATTR_BY_DEFAULT(f, name) .name = attr_defaults.name,
 #define ATTRS_IN_FAMILY(f, ...)  .f = {ATTRS_OF_##f(ATTR_BY_DEFAULT, f) __VA_ARGS__}
@@ -180,7 +186,7 @@ struct attrs {
 #define ATTRS_IN_average(...)    ATTRS_IN_FAMILY(average, __VA_ARGS__)
 #define ATTRS_IN_update(...)     ATTRS_IN_FAMILY(update, __VA_ARGS__)
 
-/* All by default. */
+/* The attributes of a family, all with their default values. */
 struct attrs attrs_default(enum attr_family family);
 
 /* ---- ops ------------------------------------------------------------------------------------- */
@@ -195,34 +201,34 @@ enum op_kind {
 struct op {
     enum op_kind kind;
     int n_in, n_out;
-    tensor_id in[MAX_INPUTS], out[MAX_OUTPUTS]; /* TENSOR_NONE: left out */
-    tensor_id work; /* workspace booked for the kernel, or TENSOR_NONE */
-    int micro;      /* of a body that is unrolled (pass/unroll.c): the micro-batch it belongs to */
-    bool in_last;   /* of the body: runs in the last micro-batch only */
-    bool no_alias;  /* its kernel wants output 0 on bytes of its own, whatever .inplace allows */
-    int kernel;     /* that runs it, chosen by the pass book (kernel_choice.h); 0: not yet */
+    tensor_id in[MAX_INPUTS], out[MAX_OUTPUTS]; /* TENSOR_NONE if left out */
+    tensor_id work;                             /* the kernel's workspace, or TENSOR_NONE */
+    int micro;     /* the op's micro-batch if the body is unrolled (pass/unroll.c), else 0 */
+    bool in_last;  /* runs in the last micro-batch only; set only in the body */
+    bool no_alias; /* output 0 must not alias an input, even where .inplace allows it */
+    int kernel;    /* chosen by pass/book.c (kernel_choice.h); 0 if none */
     struct attrs attrs;
 };
 
-/* What classes of ops have in common: who asks for one does not name the ops. */
-#define TRAIT_LIST(X)                                                                          \
-    X(effect)           /* acts outside its results (weights, the scalar table): never dead */ \
-    X(copy)             /* runs beside the others, on the lane of copies */                    \
-    X(leaves)           /* a copy that carries results out: to the pool, to another rank */    \
-    X(collective)       /* together with all ranks of a group */                               \
-    X(p2p)              /* with one other rank */                                              \
-    X(gemm)             /* its flops are those of matmuls, convolutions included */            \
-    X(linear)           /* a linear layer, or a gradient of one */                             \
-    X(conv)             /* a convolution, or a gradient of one */                              \
-    X(attention)        /* attention, or its gradient */                                       \
-    X(batch_statistics) /* of samples together: another micro-batch gives other results */     \
-    X(loss)             /* of predictions, which are input 0 */                                \
-    X(lm_head)          /* the last matmul and the loss in one; its logits are never whole */  \
-    X(table)            /* inputs from 1 on are tables of embeddings or positions */           \
-    X(matrix)           /* an optimizer's direction that needs the whole matrix */             \
-    X(blocks)           /* such a one, which preconditions blocks of it */                     \
-    X(lapack)           /* such a one, by eigenvectors or roots of matrices */                 \
-    X(grad)             /* of the backward half: the gradient of another op */
+/* Classes of ops.  Code tests for a trait instead of listing the ops that have it. */
+#define TRAIT_LIST(X)                                                                         \
+    X(effect)           /* has side effects (weights, the scalar table): never dead code */   \
+    X(copy)             /* runs on the copy lane, concurrently with compute */                \
+    X(leaves)           /* a copy out of the arena: to the offload pool or to another rank */ \
+    X(collective)       /* runs together with all ranks of a group */                         \
+    X(p2p)              /* exchanges data with one other rank */                              \
+    X(gemm)             /* its flops are those of matmuls or convolutions */                  \
+    X(linear)           /* a linear layer, or one of its gradients */                         \
+    X(conv)             /* a convolution, or one of its gradients */                          \
+    X(attention)        /* attention, or its gradient */                                      \
+    X(batch_statistics) /* normalizes over the samples of a micro-batch */                    \
+    X(loss)             /* a loss; the predictions are input 0 */                             \
+    X(lm_head)          /* the LM head fused with the loss; never materializes the logits */  \
+    X(table)            /* inputs 1 and up are embedding or position tables */                \
+    X(matrix)           /* an optimizer direction that needs the whole matrix */              \
+    X(blocks)           /* a matrix direction that preconditions blocks */                    \
+    X(lapack)           /* a matrix direction that needs eigenvectors or matrix roots */      \
+    X(grad)             /* belongs to backward: the gradient of another op */
 enum op_trait_index {
 #define TRAIT_INDEX(name) TRAIT_INDEX_##name,
     TRAIT_LIST(TRAIT_INDEX)
@@ -235,7 +241,7 @@ enum op_trait {
 #undef TRAIT_BIT
 };
 
-/* The input that has ids, and the one whose first or last dimension says how many ids there are. */
+/* Input `in` holds ids; the first or last dimension of input `of` is their upper bound. */
 enum ids_dimension { IDS_none, IDS_first, IDS_last };
 struct op_ids {
     int in, of;
@@ -245,10 +251,10 @@ struct op_ids {
 struct op_info {
     const char *name;
     int min_in, max_in, min_out, max_out;
-    unsigned inplace, accumulates, keeps_f32, makes_u8; /* a bit for each operand */
+    unsigned inplace, accumulates, keeps_f32, makes_u8; /* one bit per operand */
     unsigned traits;
     enum attr_family family;
-    uint64_t attrs; /* a bit for each attribute: ATTR_BIT */
+    uint64_t attrs; /* one ATTR_BIT per attribute that it reads */
     struct op_ids ids;
 };
 extern const struct op_info op_infos[OP_COUNT];
@@ -262,11 +268,11 @@ static inline bool op_has(const struct op *op, enum op_trait trait)
     return kind_has(op->kind, trait);
 }
 
-/* kind_reads(OP_linear, layout): do ops of this kind have this attribute? */
+/* kind_reads(OP_linear, layout): do ops of this kind read this attribute? */
 #define kind_reads(kind, name) ((op_infos[kind].attrs & ATTR_BIT(name)) != 0)
 
-/* attrs_of(op, attention)->heads: the attributes of an op, by the family that its row names.  No other
- * family's are there: debug builds stop where one is asked for. */
+/* attrs_of(op, attention)->heads: the attributes of an op.  The family must be that of the op's
+ * kind; debug builds assert this. */
 #ifdef SNUG_DEBUG
 #define attrs_of(op, which) \
     (assert(op_infos[(op)->kind].family == FAMILY_##which), &(op)->attrs.which)
@@ -274,7 +280,7 @@ static inline bool op_has(const struct op *op, enum op_trait trait)
 #define attrs_of(op, which) (&(op)->attrs.which)
 #endif
 
-/* Of an op of any family: how much it drops, 0 if it cannot; and the number of its mask. */
+/* The dropout rate of an op of any family, 0 if it has none, and the site of its mask. */
 static inline struct dropout_attrs op_dropout(const struct op *op)
 {
     struct dropout_attrs none = {0.0, 0};
@@ -292,7 +298,6 @@ static inline struct dropout_attrs op_dropout(const struct op *op)
     }
 }
 
-/* Does it run on the lane of copies? */
 static inline bool op_is_copy(const struct op *op)
 {
     return op_has(op, TRAIT_copy);
@@ -306,7 +311,7 @@ static inline bool op_is_conv(enum op_kind kind)
     return kind_has(kind, TRAIT_conv);
 }
 
-/* The operands of update: inputs; output k is input k + UPDATE_WEIGHT. */
+/* The inputs of update.  Output k is input k + UPDATE_WEIGHT. */
 enum { UPDATE_GRADIENT, UPDATE_SCALARS, UPDATE_WEIGHT, UPDATE_MASTER, UPDATE_STATES };
 static inline int update_n_states(const struct op *op)
 {

@@ -1,13 +1,13 @@
 /*
  * parse.c -- reads the text form of a program (docs/program.md) back into a program.
  *
- * The text is cut into statements and tokens (lexer.h), and it is walked twice: first the
- * tensors are made, then everything that names them is read.  So a statement may name a tensor that
- * is declared below it, as a view may whose base was added by a later pass.  Any bytes are accepted
- * as input; whatever is not a program gives one line with the line number and what was expected.
+ * The parser reads the text twice: the first walk creates the tensors, the second reads everything
+ * that names them.  So a statement may use a tensor that is declared below it, such as the base of
+ * a view that a later pass added.  Any bytes are safe as input: an error is one line with the line
+ * number and what was expected.
  *
- * What is checked here is what a line can be wrong in by itself, and all that keeps the program
- * safe to walk: names, counts, ranges.  The rules between lines are verify.c's.
+ * The parser checks each line on its own, and everything that code which walks a program relies on:
+ * names, counts, ranges.  Rules that involve several lines are checked by verify.c.
  */
 #include "ir/text_form.h"
 #include "ir/lexer.h"
@@ -55,16 +55,16 @@ static bool is_word(const struct token *token, const char *word)
     return token->kind == WORD && strcmp(token->text, word) == 0;
 }
 
-/* What stands there, for a message: as written, cut if long. */
+/* A token as written, for error messages; cut if it is long. */
 static const char *show(struct parser *p, const struct token *token)
 {
-    enum { MOST = 40 };
+    enum { SHOWN_MAX = 40 };
     const char *quote = token->kind == QUOTED ? "" : "\"";
     if (token->kind == END)
         return "the end of the statement";
     snprintf(p->shown, sizeof p->shown, "%s%.*s%s%s", quote,
-             token->source_length < MOST ? token->source_length : MOST, token->source,
-             token->source_length > MOST ? "..." : "", quote);
+             token->source_length < SHOWN_MAX ? token->source_length : SHOWN_MAX, token->source,
+             token->source_length > SHOWN_MAX ? "..." : "", quote);
     return p->shown;
 }
 
@@ -79,7 +79,7 @@ static enum snug_status expect_end(struct parser *p)
 {
     if (peek(p)->kind == END)
         return SNUG_OK;
-    return fail(p, "%s is too much; the statement should end before it", show(p, peek(p)));
+    return fail(p, "expected the end of the statement, found %s", show(p, peek(p)));
 }
 
 static enum snug_status read_integer(struct parser *p, const char *what, int64_t least,
@@ -136,8 +136,7 @@ static enum snug_status read_operand(struct parser *p, tensor_id *id)
         return fail(p, "expected the name of a tensor or _, found %s", show(p, token));
     *id = program_find(p->prog, token->text);
     if (*id == TENSOR_NONE)
-        return fail(p,
-                    "tensor %s is not declared; declare it in a line tensor NAME ROLE TYPE [DIMS]",
+        return fail(p, "tensor %s is not declared; add a line: tensor NAME ROLE TYPE [DIMS]",
                     show(p, token));
     return SNUG_OK;
 }
@@ -163,7 +162,7 @@ static enum snug_status read_shape(struct parser *p, enum dtype dtype, struct sh
     return SNUG_OK;
 }
 
-/* The bool that a word alone sets; NULL: it is none of those words. */
+/* Returns the bool that a flag word sets, or NULL if `key` is not a flag. */
 static bool *find_flag(struct tensor *tensor, const struct token *key)
 {
     for (int i = 0; i < N_TENSOR_FLAGS; i++)
@@ -180,7 +179,7 @@ static enum tensor_link find_link(const struct token *key)
     return link < LINK_COUNT ? (enum tensor_link)link : LINK_none;
 }
 
-/* NAME of another tensor, which may be declared below: not looked for in the first walk. */
+/* Reads the name of another tensor.  It may be declared below, so the first walk skips it. */
 static enum snug_status read_other(struct parser *p, bool first_walk, tensor_id *id)
 {
     if (!first_walk)
@@ -189,7 +188,7 @@ static enum snug_status read_other(struct parser *p, bool first_walk, tensor_id 
     return SNUG_OK;
 }
 
-/* One of the words after a tensor's shape. */
+/* Reads one of the properties after a tensor's shape. */
 static enum snug_status read_tensor_word(struct parser *p, struct tensor *tensor, bool first_walk)
 {
     const struct token *key = take(p);
@@ -216,12 +215,12 @@ static enum snug_status read_tensor_word(struct parser *p, struct tensor *tensor
             TRY(read_real(p, "the scale of init", &tensor->init_scale));
     } else if (is_word(key, "shard")) {
         TRY(expect(p, '=', "after shard"));
-        TRY(read_integer(p, "where a shard begins", 0, TENSOR_ELEMS_MAX, &tensor->whole_from));
+        TRY(read_integer(p, "the start of a shard", 0, TENSOR_ELEMS_MAX, &tensor->whole_from));
         tensor->whole.n_dims = 0;
         TRY(read_shape(p, tensor->dtype, &tensor->whole));
     } else if (link != LINK_none) {
         tensor->link = link;
-        TRY(expect(p, '=', "after what a tensor is to another"));
+        TRY(expect(p, '=', "after a link"));
         TRY(read_other(p, first_walk, &tensor->of));
     } else {
         return fail(p,
@@ -233,7 +232,8 @@ static enum snug_status read_tensor_word(struct parser *p, struct tensor *tensor
     return SNUG_OK;
 }
 
-/* tensor NAME ROLE TYPE [DIMS] WORDS: made in the first walk, given its base in the second. */
+/* tensor NAME ROLE TYPE [DIMS] WORDS.  The first walk creates the tensor, the second sets its base
+ * and its link. */
 static enum snug_status read_tensor(struct parser *p, bool first_walk)
 {
     struct tensor tensor = {TENSOR_INIT, .of = TENSOR_NONE};
@@ -276,20 +276,20 @@ static enum snug_status read_reals(struct parser *p, const char *what, struct re
     return SNUG_OK;
 }
 
-static enum snug_status read_attr(struct parser *p, const struct attr_row *row, void *field)
+static enum snug_status read_attr(struct parser *p, const struct attr_spec *spec, void *field)
 {
     int64_t least = INT_MIN, most = INT_MAX, value;
     int word;
-    switch (row->form) {
+    switch (spec->form) {
     case ATTR_FORM_word:
-        TRY(read_word(p, row->name, row->words, &word));
-        attr_set_integer(field, row->form, word);
+        TRY(read_word(p, spec->name, spec->words, &word));
+        attr_set_integer(field, spec->form, word);
         return SNUG_OK;
     case ATTR_FORM_real:
-        return read_real(p, row->name, field);
+        return read_real(p, spec->name, field);
     case ATTR_FORM_reals:
         *(struct reals *)field = (struct reals){{0}};
-        return read_reals(p, row->name, field);
+        return read_reals(p, spec->name, field);
     case ATTR_FORM_small:
         least = INT8_MIN, most = INT8_MAX;
         break;
@@ -299,8 +299,8 @@ static enum snug_status read_attr(struct parser *p, const struct attr_row *row, 
     case ATTR_FORM_integer:
         break;
     }
-    TRY(read_integer(p, row->name, least, most, &value));
-    attr_set_integer(field, row->form, value);
+    TRY(read_integer(p, spec->name, least, most, &value));
+    attr_set_integer(field, spec->form, value);
     return SNUG_OK;
 }
 
@@ -309,22 +309,22 @@ static enum snug_status read_attrs(struct parser *p, const struct op_info *info,
 {
     do {
         const struct token *key = take(p);
-        const struct attr_row *row = NULL;
+        const struct attr_spec *spec = NULL;
         void *field = NULL;
         for (int i = 0; i < ATTR_COUNT; i++)
-            if ((info->attrs >> i & 1) && is_word(key, attr_rows[i].name)) {
-                row = &attr_rows[i];
+            if ((info->attrs >> i & 1) && is_word(key, attr_specs[i].name)) {
+                spec = &attr_specs[i];
                 field = (char *)attrs + attr_offset(info->family, i);
             }
-        if (row == NULL)
+        if (spec == NULL)
             return fail(p, "%s has no attribute %s", info->name, show(p, key));
         TRY(expect(p, '=', "after the name of an attribute"));
-        TRY(read_attr(p, row, field));
+        TRY(read_attr(p, spec, field));
     } while (accept(p, ','));
     return expect(p, '}', "after the attributes");
 }
 
-/* A list of operands, possibly empty. */
+/* Reads a list of operands, which may be empty. */
 static enum snug_status read_operands(struct parser *p, const char *what, int most, int *n,
                                       tensor_id *ids)
 {
@@ -352,7 +352,7 @@ static enum snug_status check_count(struct parser *p, const char *op, const char
                 what, n);
 }
 
-/* Is the next word this one?  Then it is taken. */
+/* Consumes the next token if it is this word. */
 static bool accept_word(struct parser *p, const char *word)
 {
     bool is_next = is_word(peek(p), word);
@@ -369,8 +369,8 @@ static enum snug_status read_op(struct parser *p)
     int64_t micro = 0, kernel = 0;
     if (is_name(&p->t.token[0]) && p->t.token[1].kind != '=' && p->t.token[1].kind != ',')
         return fail(p,
-                    "%s does not begin a statement; one is program, tensor, body, loss, scalars "
-                    "or OUTPUTS = OP INPUTS",
+                    "%s does not begin a statement; statements are program, tensor, body, loss, "
+                    "scalars and OUTPUTS = OP INPUTS",
                     show(p, peek(p)));
     TRY(read_operands(p, "outputs", MAX_OUTPUTS, &n_out, out));
     TRY(expect(p, '=', "after the outputs"));
@@ -438,7 +438,7 @@ static enum snug_status mark_once(struct parser *p, bool *saw, const char *what)
     return SNUG_OK;
 }
 
-/* The statement at hand.  A first word that = or , follows is a tensor, whatever its name. */
+/* Reads the current statement.  A first word before = or , is a tensor, even if it is a keyword. */
 static enum snug_status read_one(struct parser *p, bool first_walk)
 {
     bool is_op = p->t.token[1].kind == '=' || p->t.token[1].kind == ',';
@@ -447,7 +447,7 @@ static enum snug_status read_one(struct parser *p, bool first_walk)
     if (!is_op && is_word(first, "tensor"))
         return read_tensor(p, first_walk);
     if (!is_op && is_word(first, "program"))
-        return fail(p, "program comes first and once");
+        return fail(p, "program must be the first statement, and only once");
     if (first_walk)
         return SNUG_OK;
     if (!is_op && is_word(first, "body")) {
@@ -466,7 +466,7 @@ static enum snug_status read_one(struct parser *p, bool first_walk)
     return read_op(p);
 }
 
-/* `program NAME`, if the text begins with it. */
+/* Reads `program NAME` if the text begins with it. */
 static enum snug_status read_header(struct parser *p, const char **name, bool *found)
 {
     bool more;

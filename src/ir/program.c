@@ -1,5 +1,5 @@
 /*
- * program.c -- building programs: tensors with unique names, ops, copies, and shape arithmetic.
+ * program.c -- builds programs: tensors with unique names, ops, copies, and shape arithmetic.
  */
 #include "ir/program.h"
 
@@ -30,7 +30,7 @@ void program_free(struct program *prog)
     *prog = (struct program){.loss = TENSOR_NONE, .scalars = TENSOR_NONE};
 }
 
-/* ---- names: open addressing, at most half full -------------------------------------------- */
+/* ---- names: a hash table with open addressing, at most half full ---------------------------- */
 
 static int32_t *name_slot(const struct program *prog, const char *name)
 {
@@ -90,7 +90,7 @@ enum snug_status program_add_tensor(struct program *prog, const struct tensor *t
     return SNUG_OK;
 }
 
-/* Where the chain of `of` names `id`, or would name it. */
+/* Returns the slot in the list of `of` that holds `id`, or where `id` belongs. */
 static tensor_id *link_slot(struct program *prog, tensor_id of, tensor_id id)
 {
     tensor_id *slot = &prog->tensors[of].first_link;
@@ -167,14 +167,14 @@ enum snug_status program_add_outputs(struct program *prog, struct op *op, const 
                            : arena_format(&prog->arena, "%s.%d", name, k);
         if (own == NULL)
             return no_memory(err);
-        bool wide = (op_infos[op->kind].keeps_f32 >> k & 1) && dtype != DTYPE_f64;
-        bool is_place = op_infos[op->kind].makes_u8 >> k & 1;
-        struct tensor made = {TENSOR_INIT, .name = own,
-                              .dtype = is_place ? DTYPE_u8
-                                       : wide   ? DTYPE_f32
-                                                : dtype,
-                              .role = ROLE_activation, .shape = shapes[k]};
-        TRY(program_add_tensor(prog, &made, &op->out[k], err));
+        bool is_f32 = (op_infos[op->kind].keeps_f32 >> k & 1) && dtype != DTYPE_f64;
+        bool is_u8 = op_infos[op->kind].makes_u8 >> k & 1;
+        struct tensor output = {TENSOR_INIT, .name = own,
+                                .dtype = is_u8    ? DTYPE_u8
+                                         : is_f32 ? DTYPE_f32
+                                                  : dtype,
+                                .role = ROLE_activation, .shape = shapes[k]};
+        TRY(program_add_tensor(prog, &output, &op->out[k], err));
     }
     return SNUG_OK;
 }
@@ -239,16 +239,16 @@ enum snug_status program_copy(struct program *to, const struct program *from,
     return SNUG_OK;
 }
 
-/* ---- arithmetic of shapes ------------------------------------------------------------------- */
+/* ---- shape arithmetic ----------------------------------------------------------------------- */
 
-/* Stops at INT64_MAX: what is too large stays too large until program_check_sizes sees it. */
+/* Saturates at INT64_MAX, so that an overflow is still visible to program_check_sizes. */
 static int64_t times(int64_t a, int64_t b)
 {
-    int64_t gemm;
-    return __builtin_mul_overflow(a, b, &gemm) ? INT64_MAX : gemm;
+    int64_t product;
+    return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
 }
 
-static int64_t gemm_of(const int64_t *dim, int n_dims)
+static int64_t product_of(const int64_t *dim, int n_dims)
 {
     int64_t n = 1;
     for (int d = 0; d < n_dims; d++)
@@ -258,7 +258,7 @@ static int64_t gemm_of(const int64_t *dim, int n_dims)
 
 int64_t shape_elems(const struct shape *shape)
 {
-    return gemm_of(shape->dim, shape->n_dims);
+    return product_of(shape->dim, shape->n_dims);
 }
 
 int64_t shape_last(const struct shape *shape)
@@ -268,7 +268,7 @@ int64_t shape_last(const struct shape *shape)
 
 int64_t shape_rows(const struct shape *shape)
 {
-    return gemm_of(shape->dim, shape->n_dims - 1);
+    return product_of(shape->dim, shape->n_dims - 1);
 }
 
 bool shape_equal(const struct shape *a, const struct shape *b)
@@ -318,7 +318,7 @@ enum snug_status program_check_sizes(const struct program *prog, struct snug_err
         if (shape_elems(&t->shape) > TENSOR_ELEMS_MAX)
             return too_large(prog, t, err);
         if (t->offset_elems > TENSOR_ELEMS_MAX)
-            return snug_fail(err, SNUG_BAD_PROGRAM, "%s: tensor \"%s\" reaches beyond its base",
+            return snug_fail(err, SNUG_BAD_PROGRAM, "%s: tensor \"%s\" extends beyond its base",
                              prog->name, t->name);
         total_bytes += t->base == TENSOR_NONE ? (double)tensor_bytes(prog, i) : 0;
     }

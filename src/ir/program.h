@@ -1,22 +1,22 @@
 /*
- * program.h -- a training step as data: tensors, ops in execution order, nothing else.
+ * program.h -- a training step as data: a list of tensors and a list of ops in execution order.
  *
- * Ids are indices into the program's arrays and never change meaning; passes add tensors and ops
- * and rewrite the list of ops.  A program is all that one rank does in one optimizer step:
+ * A program is everything that one rank does in one optimizer step.  It has three sections:
  *
- *     ops:  [0 .. body_begin)  once, before      (nothing, today)
- *           [body_begin .. body_end)  n_repeat times: forward and backward of one micro-batch
- *           [body_end .. n_ops)  once, after: gradient norm and updates
+ *     [0 .. body_begin)         once, before the body (empty today)
+ *     [body_begin .. body_end)  the body: n_repeat times, forward and backward of one micro-batch
+ *     [body_end .. n_ops)       once, after the body: gradient norm and updates
  *
- * Where micro-batches overlap, in a pipeline, the body is unrolled: n_repeat is 1, and each op says which
- * micro-batch it belongs to.
+ * An op of the body that is marked `in_last` runs in the last micro-batch only, when the sums over
+ * all micro-batches are complete.  In a pipeline micro-batches overlap, so the body is unrolled:
+ * n_repeat is 1 and `micro` is the micro-batch of each op.
  *
- * An op of the body can be marked `in_last`: it runs in the last micro-batch only, when what was
- * summed over all of them is complete.
+ * A tensor id is an index into `tensors` and never changes its meaning.  Passes add tensors, and
+ * replace the list of ops.
  *
- * A tensor has one writer, with three exceptions that verify.c knows: an op that updates a tensor
- * in place names it among its inputs and its outputs; an output that accumulates (+=) follows the
- * writer before it; views share the bytes of their base.
+ * A tensor has one writer, with three exceptions (checked by verify.c): an op that updates a tensor
+ * in place has it as an input and as an output; an output that accumulates (+=) adds to what an
+ * earlier op wrote; views share the bytes of their base.
  */
 #ifndef SNUG_IR_PROGRAM_H
 #define SNUG_IR_PROGRAM_H
@@ -28,8 +28,8 @@
 
 enum { MAX_DIMS = 6 };
 
-/* The ledger's kinds, inputs (booked with the activations), and buffers (booked with the parameters):
- * what is saved with a model but moved by the forward pass, as running averages are. */
+/* What a tensor is for.  The ledger counts inputs with the activations, and buffers with the
+ * parameters.  A buffer is saved with the model but not trained: a batchnorm's running averages. */
 #define ROLE_LIST(X) \
     X(input)         \
     X(parameter)     \
@@ -51,18 +51,18 @@ enum init {
     INIT_ones,
     INIT_normal,
     INIT_uniform,
-    INIT_weight /* a state that starts as the weight that it is linked to */
-};              /* scale: deviation or bound */
+    INIT_weight /* optimizer state: a copy of the weight that it is linked to */
+};
 
-/* What a tensor is to a parameter.  Passes find it by this, never by its name. */
-#define LINK_LIST(X)                                                             \
-    X(gradient)      /* the sum that updates read */                             \
-    X(master)        /* the fp32 copy of 16 bits */                              \
-    X(state)         /* another state of the optimizer, scales of states too */  \
-    X(average_state) /* the state from which averages for evaluation are made */ \
-    X(average)       /* such an average, beside a run */                         \
-    X(gathered)      /* the whole, where ranks have shards */                    \
-    X(adapter)       /* a thin matrix beside it */
+/* How a tensor relates to a parameter.  Passes find related tensors by their link, not by name. */
+#define LINK_LIST(X)                                                                  \
+    X(gradient)      /* the accumulated gradient that the update reads */             \
+    X(master)        /* the fp32 master copy of a 16-bit weight */                    \
+    X(state)         /* any other optimizer state, including its quant scales */      \
+    X(average_state) /* the state that the average for evaluation is computed from */ \
+    X(average)       /* the averaged weight that is evaluated and saved */            \
+    X(gathered)      /* the whole parameter, where each rank stores a shard */        \
+    X(adapter)       /* a LoRA matrix */
 enum tensor_link {
     LINK_none,
 #define LINK_ENUM(name) LINK_##name,
@@ -77,54 +77,55 @@ struct shape {
 };
 
 struct tensor {
-    const char *name; /* unique in the program; owned by its arena */
+    const char *name; /* unique in the program; owned by the program's arena */
     enum dtype dtype;
     enum role role;
     struct shape shape;
-    tensor_id base;       /* a view: whose bytes these are (never itself a view), or TENSOR_NONE */
-    int64_t offset_elems; /* of the view in its base, in elements of the view's own type */
-    int lane;             /* 0 compute; tensors of different lanes never share bytes */
+    tensor_id base;       /* of a view: the tensor that owns the bytes; else TENSOR_NONE */
+    int64_t offset_elems; /* of a view: offset in its base, in elements of the view's own dtype */
+    int lane;             /* 0 is compute; tensors of different lanes never share bytes */
     bool persistent;      /* lives from step to step: weights, states, the scalar table */
-    bool offloaded;       /* lies in the offload pool, outside the arena: only copies name it */
-    bool is_output;       /* read by whoever runs the program */
+    bool offloaded;       /* in the offload pool, not in the arena; only copies may name it */
+    bool is_output;       /* read after the program has run, so it must survive to the end */
     bool decays;          /* parameter: weight decay applies */
-    bool recomputed;      /* a second copy of an activation, made by the op that made the first */
+    bool recomputed;      /* the recomputed copy of an activation */
     bool frozen;          /* parameter, buffer: not trained, so it has no gradient and no states */
     enum init init;
-    double init_scale;
-    /* A shard: of which tensor this rank has the elements from whole_from on.  n_dims 0: it is whole. */
+    double init_scale; /* INIT_normal: standard deviation; INIT_uniform: bound */
+    /* A shard holds the elements from whole_from on of a tensor with the shape `whole`.  n_dims is
+     * 0 if the tensor is not a shard. */
     struct shape whole;
     int64_t whole_from;
-    /* Set by program_link alone. */
+    /* Set only by program_link. */
     enum tensor_link link;
-    tensor_id of;                    /* the parameter, TENSOR_NONE: of none */
-    tensor_id first_link, next_link; /* those that are linked to this one, in the order of ids */
+    tensor_id of;                    /* the parameter it is linked to, or TENSOR_NONE */
+    tensor_id first_link, next_link; /* list of the tensors linked to this one, ids ascending */
 };
 
-/* Numbers that change from step to step: a persistent f64 tensor that kernels read. */
-#define SCALAR_LIST(X)                                                                             \
-    X(lr)                                                                                          \
-    X(loss_scale)      /* 1 unless fp16 */                                                         \
-    X(update_count)    /* updates made so far, skipped steps not counted; Adam's t */              \
-    X(good_steps)      /* since the loss scale last changed */                                     \
-    X(grad_norm)       /* of the unscaled gradients, before clipping */                            \
-    X(clip)            /* multiply gradients by this: clipping and 1 / loss_scale together */      \
-    X(skip)            /* 1: gradients are not finite, make no update */                           \
-    X(row)             /* for take_row */                                                          \
-    X(n_steps)         /* of the whole run */                                                      \
-    X(seed)            /* of the run: keys the stochastic rounding and the masks of dropout */     \
-    X(step)            /* its steps so far: the masks' as well */                                  \
-    X(direction_lr)    /* of the tensor that is updated next: by the op that made its direction */ \
-    X(direction_scale) /* and what its numbers are multiplied with */                              \
-    X(lr_most)         /* the largest learning rate so far */                                      \
-    X(average_sum)     /* of the weights with which steps count in the average */                  \
-    X(average_share)   /* of this step in it */                                                    \
-    X(n_kept)          /* copies of the weights that went into averages */                         \
-    X(keeps)           /* 1: this step makes one more */                                           \
-    X(d)               /* Prodigy's: how far the start is from the solution, estimated */          \
-    X(d_before)        /* this step's update */                                                    \
-    X(d_numerator)     /* of its estimate */                                                       \
-    X(micro)           /* which micro-batch runs: only on a device, whose kernels read it here */
+/* The scalar table: a persistent f64 tensor of values that change from step to step. */
+#define SCALAR_LIST(X)                                                                            \
+    X(lr)                                                                                         \
+    X(loss_scale)      /* 1 unless fp16 */                                                        \
+    X(update_count)    /* updates so far, without skipped steps; Adam's t */                      \
+    X(good_steps)      /* steps since the loss scale last changed */                              \
+    X(grad_norm)       /* norm of the unscaled gradients, before clipping */                      \
+    X(clip)            /* factor for the gradients: clipping times 1 / loss_scale */              \
+    X(skip)            /* 1 if gradients are not finite: skip the update */                       \
+    X(row)             /* the row that take_row reads */                                          \
+    X(n_steps)         /* steps of the whole run */                                               \
+    X(seed)            /* the run's seed, for stochastic rounding and dropout masks */            \
+    X(step)            /* steps so far, for dropout masks */                                      \
+    X(direction_lr)    /* learning rate of the next update, set by the op before it */            \
+    X(direction_scale) /* factor for the direction of the next update, set likewise */            \
+    X(lr_most)         /* the largest learning rate so far */                                     \
+    X(average_sum)     /* sum of the weights of all steps in the average */                       \
+    X(average_share)   /* weight of this step / average_sum */                                    \
+    X(n_kept)          /* copies of the weights that were added to averages */                    \
+    X(keeps)           /* 1 if this step adds a copy */                                           \
+    X(d)               /* Prodigy: estimated distance from the initial weights to the solution */ \
+    X(d_before)        /* Prodigy: d before this step's update */                                 \
+    X(d_numerator)     /* Prodigy: numerator of the estimate */                                   \
+    X(micro)           /* the current micro-batch; set only on a device */
 enum scalar {
 #define SCALAR_ENUM(name) SCALAR_##name,
     SCALAR_LIST(SCALAR_ENUM)
@@ -133,15 +134,15 @@ enum scalar {
 };
 
 struct program {
-    struct arena arena; /* names */
+    struct arena arena; /* owns the names */
     char *name;
     struct tensor *tensors;
     int n_tensors, tensor_capacity;
     struct op *ops;
     int n_ops, op_capacity;
-    int body_begin, body_end, n_repeat; /* body_end 0: all ops are the body */
-    tensor_id loss, scalars;            /* TENSOR_NONE where there is none */
-    int32_t *name_table;                /* hash of names -> tensor id + 1; owned by program.c */
+    int body_begin, body_end, n_repeat; /* body_end 0 means n_ops: see program_body_end */
+    tensor_id loss, scalars;            /* or TENSOR_NONE */
+    int32_t *name_table; /* hash table: name -> tensor id + 1; private to program.c */
     int name_table_size;
 };
 
@@ -150,43 +151,44 @@ void program_free(struct program *prog);
 enum snug_status program_copy(struct program *to, const struct program *from,
                               struct snug_error *err);
 
-/* Copies *tensor in, without its link; its name is made unique by a suffix ".2", ".3"... if it is taken.
- * Zero-initialised fields of interest: base must be set to TENSOR_NONE (use TENSOR_INIT). */
+/* Adds a copy of *tensor, without its link.  If the name is taken, a suffix ".2", ".3"... makes it
+ * unique.  A tensor that is not a view must have base TENSOR_NONE: initialize with TENSOR_INIT. */
 enum snug_status program_add_tensor(struct program *prog, const struct tensor *tensor,
                                     tensor_id *id, struct snug_error *err);
 #define TENSOR_INIT .base = TENSOR_NONE
 
-/* An op with these operands.  Places that are left are TENSOR_NONE, and so is work. */
+/* Returns an op with these operands.  Unused operands and `work` are TENSOR_NONE. */
 struct op op_make(enum op_kind kind, struct attrs attrs, int n_in, const tensor_id *in, int n_out,
                   const tensor_id *out);
 
-/* Appends an op with outputs that exist already; attrs NULL: all by default. */
+/* Appends an op whose outputs exist already.  attrs may be NULL, for the defaults. */
 enum snug_status program_add_op(struct program *prog, enum op_kind kind, const struct attrs *attrs,
                                 int n_in, const tensor_id *in, int n_out, const tensor_id *out,
                                 struct snug_error *err);
 
-/* Appends an op and makes its outputs: activations named NAME, NAME.1..., shapes by the shape rule,
- * type of input 0 (its first float input) or fp32 where the row keeps it.  ids gets n_out ids. */
+/* Appends an op and creates its outputs: activations named NAME, NAME.1..., with the shapes that
+ * the shape rule infers.  Their dtype is that of the first float input, unless ops.def fixes it
+ * (keeps_f32, makes_u8).  Writes n_out ids to `ids`. */
 enum snug_status program_emit(struct program *prog, enum op_kind kind, const struct attrs *attrs,
                               int n_in, const tensor_id *in, const char *name, int n_out,
                               tensor_id *ids, struct snug_error *err);
 
-/* Makes those outputs for an op that is not in the list. */
+/* Creates the same outputs for an op that the caller adds to the program. */
 enum snug_status program_add_outputs(struct program *prog, struct op *op, const char *name,
                                      int n_out, struct snug_error *err);
 
-/* The scalar table of the program, made on first use. */
+/* Returns the scalar table of the program, created on first use. */
 enum snug_status program_scalars(struct program *prog, tensor_id *id, struct snug_error *err);
 
-/* Takes over a malloc'ed list of ops in place of the present one.  A pass does so through its rewriter
- * (pass/rewriter.h), which keeps the sections right. */
+/* Replaces the list of ops and takes ownership of `ops`, which must be malloc'ed.  Passes use a
+ * rewriter (pass/rewriter.h), which also keeps the sections consistent. */
 void program_set_ops(struct program *prog, struct op *ops, int n_ops);
 
 tensor_id program_find(const struct program *prog, const char *name); /* or TENSOR_NONE */
 
-/* Says that `id` is the gradient of `of`, its master...  LINK_none: of nothing. */
+/* Links `id` to the parameter `of`, as its gradient, master...  LINK_none removes the link. */
 void program_link(struct program *prog, tensor_id id, enum tensor_link link, tensor_id of);
-/* The first tensor that is linked so to `of`; TENSOR_NONE: none is, or `of` is TENSOR_NONE. */
+/* Returns the first tensor with this link to `of`, or TENSOR_NONE.  `of` may be TENSOR_NONE. */
 tensor_id program_linked(const struct program *prog, tensor_id of, enum tensor_link link);
 
 static inline const struct tensor *program_tensor(const struct program *prog, tensor_id id)
@@ -194,16 +196,16 @@ static inline const struct tensor *program_tensor(const struct program *prog, te
     return &prog->tensors[id];
 }
 
-/* Products of dimensions stop at INT64_MAX; program_check_sizes refuses them. */
+/* Products of dimensions saturate at INT64_MAX, which program_check_sizes rejects. */
 int64_t shape_elems(const struct shape *shape);
-int64_t shape_rows(const struct shape *shape); /* all but the last dimension together */
+int64_t shape_rows(const struct shape *shape); /* the product of all but the last dimension */
 int64_t shape_last(const struct shape *shape);
 bool shape_equal(const struct shape *a, const struct shape *b);
 int64_t tensor_elems(const struct program *prog, tensor_id id);
 int64_t tensor_bytes(const struct program *prog, tensor_id id);
-tensor_id tensor_root(const struct program *prog, tensor_id id); /* its base, or itself */
+tensor_id tensor_root(const struct program *prog, tensor_id id); /* the base of a view, else id */
 
-/* Is one of the operands this tensor, or a part of it? */
+/* Is one of the operands this tensor or a view of it? */
 static inline bool op_names_root(const struct program *prog, int n, const tensor_id *ids,
                                  tensor_id root)
 {
@@ -213,55 +215,56 @@ static inline bool op_names_root(const struct program *prog, int n, const tensor
     return false;
 }
 
-/* No machine holds more.  Twice as much still fits an int64, so that whoever adds up the tensors of a
- * program that was checked need not look at each sum. */
+/* More than any machine has.  Twice PROGRAM_BYTES_MAX still fits an int64, so code that sums the
+ * tensors of a checked program need not test for overflow. */
 #define TENSOR_ELEMS_MAX  INT64_C(100000000000000000)
 #define PROGRAM_BYTES_MAX INT64_C(4000000000000000000)
-/* Refuses larger programs.  To be asked before products of dimensions are taken elsewhere. */
+/* Fails if a program exceeds these limits.  Call it before other code multiplies dimensions. */
 enum snug_status program_check_sizes(const struct program *prog, struct snug_error *err);
 
-/* shape.c: what the outputs of an op must look like.  out has MAX_OUTPUTS places. */
+/* shape.c: infers the shapes of an op's outputs.  `out` has MAX_OUTPUTS elements; n_dims is -1 for
+ * an output that the rule does not determine. */
 enum snug_status op_shapes(const struct program *prog, const struct op *op, struct shape *out,
                            struct snug_error *err);
-/* Re-derives every shape from the inputs after dimension 0 of the inputs became `batch`; checks the
- * sizes that come of it. */
+/* Sets dimension 0 of all inputs to `batch`, infers all shapes again, and checks the new sizes. */
 enum snug_status program_set_batch(struct program *prog, int64_t batch, struct snug_error *err);
 
-/* verify.c: all rules that a program must obey; the message names op and tensor. */
+/* verify.c: checks that a program is well-formed.  The error names the op and the tensor. */
 enum snug_status program_verify(const struct program *prog, struct snug_error *err);
 
-/* cost.c: floating-point operations of one execution, bytes read, and bytes read and written. */
+/* cost.c: one run of an op: floating-point operations, bytes read, and bytes read plus written. */
 double op_flops(const struct program *prog, const struct op *op);
 double op_read_bytes(const struct program *prog, const struct op *op);
 double op_moved_bytes(const struct program *prog, const struct op *op);
 
-/* dump.c, parse.c: the text form.  parse(dump(p)) is p. */
+/* dump.c, parse.c: the text form (docs/program.md).  parse(dump(p)) equals p. */
 struct text;
 void program_dump(const struct program *prog, struct text *out);
 enum snug_status program_parse(const char *text, struct program *prog, struct snug_error *err);
 
-/* True once the body's ops are passed: used by every walk that has to know the three sections. */
+/* Returns the index after the last op of the body. */
 static inline int program_body_end(const struct program *prog)
 {
     return prog->body_end == 0 ? prog->n_ops : prog->body_end;
 }
 
-/* Does an op run in this micro-batch?  And how often does op i run in a step? */
+/* Does this op of the body run in micro-batch `micro`? */
 static inline bool op_runs_in(const struct program *prog, const struct op *op, int micro)
 {
     return !op->in_last || micro == prog->n_repeat - 1;
 }
+/* Returns how often op i runs in one step. */
 static inline int program_op_runs(const struct program *prog, int i)
 {
     bool repeats = i >= prog->body_begin && i < program_body_end(prog) && !prog->ops[i].in_last;
     return repeats ? prog->n_repeat : 1;
 }
 
-/* The last op of the section that op i is in.
+/* Returns the last op of the section that contains op i.
  *
- * Ops whose row says TRAIT_copy run on a lane of their own, in their order, beside the others.  Such an
- * op begins when the ops before it are done.  It is done when an op that reads what it or a later
- * copy wrote begins, or the last op of its section; after that one, nothing is under way. */
+ * Ops with TRAIT_copy run in order on the copy lane, concurrently with the other ops.  A copy
+ * starts when the ops before it are done.  An op that reads the result of a copy waits for it and
+ * for all copies before it.  The last op of a section waits for all copies of the section. */
 static inline int program_section_last(const struct program *prog, int i)
 {
     int body_end = program_body_end(prog);

@@ -1,5 +1,5 @@
 /*
- * program_waits.c -- when an op waits for a copy.  See program_waits.h.
+ * program_waits.c -- which copy an op has to wait for.  See program_waits.h.
  */
 #include "ir/program_waits.h"
 
@@ -7,8 +7,8 @@ struct lane {
     const struct program *prog;
     int *copied_by;    /* per root: the newest copy that wrote it, or -1 */
     int *sent_by;      /* per tensor: its newest send, or -1 */
-    int section_begin; /* the first op of the present section */
-    int newest;        /* copy of the present section, or -1 */
+    int section_begin; /* the first op of the current section */
+    int newest;        /* the newest copy of the current section, or -1 */
 };
 
 static int newest_writer(const struct lane *lane, const struct op *op)

@@ -1,9 +1,9 @@
 /*
- * shape.c -- the shape rule of every op: what its outputs must look like, given its inputs.
+ * shape.c -- shape inference: the shapes of an op's outputs from the shapes of its inputs.
  *
- * One function per rule named in ops.def; those of updates are in shape_update.c.  A rule sets
- * out[k] for each output; n_dims -1 says that the rule has nothing to say about it (updates in
- * place).  Errors name the op and its operands.
+ * There is one function per SHAPE rule of ops.def; those of the optimizer ops are in
+ * shape_update.c. A rule sets out[k] for each output, or out[k].n_dims to UNCHECKED (updates in
+ * place).  Errors name the op and the operand.
  */
 #include "ir/shape_rules.h"
 
@@ -46,12 +46,14 @@ static enum snug_status shape_embedding(const struct program *prog, const struct
     if (prog->tensors[op->in[0]].dtype != DTYPE_i32 || ids->n_dims < 1 || ids->n_dims >= MAX_DIMS)
         return wrong(prog, op, 0, "i32 ids", err);
     if (table->n_dims != 2)
-        return wrong(prog, op, 1, "a table of rows", err);
+        return wrong(prog, op, 1, "[vocabulary, width]", err);
     if (op->n_in > 2 && op->in[2] != TENSOR_NONE) {
         const struct shape *positions = in_shape(prog, op, 2);
         if (positions->n_dims != 2 || positions->dim[1] != table->dim[1] ||
             positions->dim[0] < shape_last(ids))
-            return wrong(prog, op, 2, "position rows as wide as the table, one per time step", err);
+            return wrong(prog, op, 2,
+                         "[positions, width of the table], with a position for each time step",
+                         err);
     }
     out[0] = *ids;
     out[0].dim[out[0].n_dims++] = table->dim[1];
@@ -67,12 +69,12 @@ static enum snug_status shape_linear(const struct program *prog, const struct op
     int64_t n_in = w->dim[attrs_of(op, linear)->layout ? 0 : 1],
             n_out = w->dim[attrs_of(op, linear)->layout ? 1 : 0];
     if (shape_last(x) != n_in)
-        return wrong(prog, op, 1, "a matrix whose input side is as wide as x", err);
+        return wrong(prog, op, 1, "a matrix whose input dimension is the width of x", err);
     if (op->n_in > 2 && op->in[2] != TENSOR_NONE && tensor_elems(prog, op->in[2]) != n_out)
-        return wrong(prog, op, 2, "a bias as long as the output is wide", err);
+        return wrong(prog, op, 2, "a bias with one element per output", err);
     out[0] = out[1] = with_last(x, n_out);
     if (op->n_in > 3 && op->in[3] != TENSOR_NONE && !shape_equal(in_shape(prog, op, 3), &out[0]))
-        return wrong(prog, op, 3, "of the shape of the result", err);
+        return wrong(prog, op, 3, "of the shape of the output", err);
     return SNUG_OK;
 }
 
@@ -81,7 +83,7 @@ static enum snug_status check_norm(const struct program *prog, const struct op *
 {
     for (int k = gamma; k < gamma + 2; k++)
         if (tensor_elems(prog, op->in[k]) != width)
-            return wrong(prog, op, k, "a vector as long as x is wide", err);
+            return wrong(prog, op, k, "a vector with the width of x", err);
     return SNUG_OK;
 }
 
@@ -113,8 +115,7 @@ static enum snug_status shape_attention(const struct program *prog, const struct
     const struct shape *qkv = in_shape(prog, op, 0);
     int64_t heads = attrs_of(op, attention)->heads;
     if (qkv->n_dims != 3 || heads < 1 || qkv->dim[2] % (3 * heads) != 0)
-        return wrong(prog, op, 0, "[batch, time, 3 x width] with a width that the heads divide",
-                     err);
+        return wrong(prog, op, 0, "[batch, time, 3 x width], with a width divisible by heads", err);
     out[0] = with_last(qkv, qkv->dim[2] / 3);
     out[1] = (struct shape){3, {qkv->dim[0], heads, qkv->dim[1]}};
     return SNUG_OK;
@@ -142,7 +143,7 @@ static enum snug_status shape_mse(const struct program *prog, const struct op *o
                                   struct shape *out, struct snug_error *err)
 {
     if (!shape_equal(in_shape(prog, op, 0), in_shape(prog, op, 1)))
-        return wrong(prog, op, 1, "a target of the output's shape", err);
+        return wrong(prog, op, 1, "a target of the shape of the prediction", err);
     out[0] = vector(1);
     return SNUG_OK;
 }
@@ -209,10 +210,10 @@ static enum snug_status shape_linear_grad_x(const struct program *prog, const st
 {
     const struct shape *dy = in_shape(prog, op, 0), *w = in_shape(prog, op, 1);
     if (w->n_dims != 2 || w->dim[attrs_of(op, linear)->layout ? 1 : 0] != shape_last(dy))
-        return wrong(prog, op, 1, "a matrix whose output side is as wide as dy", err);
+        return wrong(prog, op, 1, "a matrix whose output dimension is the width of dy", err);
     out[0] = with_last(dy, w->dim[attrs_of(op, linear)->layout ? 0 : 1]);
     if (op->n_in > 2 && op->in[2] != TENSOR_NONE && !shape_equal(&out[0], in_shape(prog, op, 2)))
-        return wrong(prog, op, 2, "of the shape of the result", err);
+        return wrong(prog, op, 2, "of the shape of the output", err);
     out[1] = vector(shape_last(&out[0]));
     return SNUG_OK;
 }
@@ -252,14 +253,14 @@ static enum snug_status shape_attention_grad(const struct program *prog, const s
 
 /* ---- images -------------------------------------------------------------------------------- */
 
-/* How many places a window has along one side; below 1: none. */
-static int64_t window_places(int64_t side, int64_t kernel, const struct image_attrs *attrs)
+/* Output size of a sliding window along one side; 0 if the window does not fit. */
+static int64_t window_outputs(int64_t side, int64_t kernel, const struct image_attrs *attrs)
 {
     int64_t slack = side + 2 * attrs->pad - kernel;
     return slack < 0 ? 0 : slack / attrs->stride + 1;
 }
 
-/* The image that a window makes of x, with `channels`; its window must fit and be in range. */
+/* The output shape of a window that slides over input 0.  Fails if the window does not fit. */
 static enum snug_status slide(const struct program *prog, const struct op *op, int64_t kernel_h,
                               int64_t kernel_w, int64_t channels, struct shape *out,
                               struct snug_error *err)
@@ -273,10 +274,10 @@ static enum snug_status slide(const struct program *prog, const struct op *op, i
         return snug_fail(err, SNUG_BAD_PROGRAM, "%s: stride, pad or kernel is out of range",
                          op_infos[op->kind].name);
     *out = (struct shape){4,
-                          {x->dim[0], window_places(x->dim[1], kernel_h, a),
-                           window_places(x->dim[2], kernel_w, a), channels}};
+                          {x->dim[0], window_outputs(x->dim[1], kernel_h, a),
+                           window_outputs(x->dim[2], kernel_w, a), channels}};
     if (out->dim[1] < 1 || out->dim[2] < 1)
-        return wrong(prog, op, 0, "as large as the window", err);
+        return wrong(prog, op, 0, "at least as large as the window", err);
     return SNUG_OK;
 }
 
@@ -290,7 +291,7 @@ static enum snug_status shape_conv2d(const struct program *prog, const struct op
     if (w->n_dims != 4 || groups < 1 || w->dim[0] % groups != 0 || w->dim[1] * groups != x->dim[3])
         return wrong(prog, op, 1, "[out, channels of x / groups, height, width]", err);
     if (op->n_in > 2 && op->in[2] != TENSOR_NONE && tensor_elems(prog, op->in[2]) != w->dim[0])
-        return wrong(prog, op, 2, "a bias as long as there are channels in the result", err);
+        return wrong(prog, op, 2, "a bias with one element per output channel", err);
     return slide(prog, op, w->dim[2], w->dim[3], w->dim[0], &out[0], err);
 }
 
@@ -300,9 +301,9 @@ static enum snug_status shape_conv2d_grad_x(const struct program *prog, const st
     const struct shape *dy = in_shape(prog, op, 0), *w = in_shape(prog, op, 1);
     const struct image_attrs *a = attrs_of(op, image);
     if (w->n_dims != 4 || dy->n_dims != 4 || a->stride < 1 || a->groups < 1 ||
-        w->dim[0] != dy->dim[3] || window_places(a->height, w->dim[2], a) != dy->dim[1] ||
-        window_places(a->width, w->dim[3], a) != dy->dim[2])
-        return wrong(prog, op, 0, "the image that W makes of height x width", err);
+        w->dim[0] != dy->dim[3] || window_outputs(a->height, w->dim[2], a) != dy->dim[1] ||
+        window_outputs(a->width, w->dim[3], a) != dy->dim[2])
+        return wrong(prog, op, 0, "of the output shape of W on a height x width image", err);
     out[0] = (struct shape){4, {dy->dim[0], a->height, a->width, w->dim[1] * a->groups}};
     return SNUG_OK;
 }
@@ -312,17 +313,17 @@ static enum snug_status shape_conv2d_grad_w(const struct program *prog, const st
 {
     const struct shape *x = in_shape(prog, op, 0), *dy = in_shape(prog, op, 1);
     const struct image_attrs *a = attrs_of(op, image);
-    struct shape made;
-    TRY(slide(prog, op, a->kernel_h, a->kernel_w, shape_last(dy), &made, err));
-    if (!shape_equal(dy, &made) || a->groups < 1 || x->dim[3] % a->groups != 0 ||
+    struct shape y;
+    TRY(slide(prog, op, a->kernel_h, a->kernel_w, shape_last(dy), &y, err));
+    if (!shape_equal(dy, &y) || a->groups < 1 || x->dim[3] % a->groups != 0 ||
         dy->dim[3] % a->groups != 0)
-        return wrong(prog, op, 1, "the image that the window makes of x", err);
+        return wrong(prog, op, 1, "of the shape of the convolution's output on x", err);
     out[0] = (struct shape){4, {dy->dim[3], x->dim[3] / a->groups, a->kernel_h, a->kernel_w}};
     out[1] = vector(dy->dim[3]);
     return SNUG_OK;
 }
 
-/* gamma and what follows it up to input `end` belong to channels; r has the shape of x. */
+/* Inputs gamma to end - 1 must have one element per channel; input r, if given, the shape of x. */
 static enum snug_status check_batchnorm(const struct program *prog, const struct op *op, int gamma,
                                         int end, int r, struct snug_error *err)
 {
@@ -332,7 +333,7 @@ static enum snug_status check_batchnorm(const struct program *prog, const struct
                          op_infos[op->kind].name);
     for (int k = gamma; k < end; k++)
         if (k != r && tensor_elems(prog, op->in[k]) != shape_last(x))
-            return wrong(prog, op, k, "a vector as long as there are channels", err);
+            return wrong(prog, op, k, "a vector with one element per channel", err);
     if (r > 0 && r < op->n_in && op->in[r] != TENSOR_NONE && !shape_equal(x, in_shape(prog, op, r)))
         return wrong(prog, op, r, "of the same shape as the first", err);
     return SNUG_OK;
@@ -373,7 +374,7 @@ static enum snug_status shape_maxpool(const struct program *prog, const struct o
     if (a->kernel_h > 15 || a->kernel_w > 15 || 2 * a->pad > a->kernel_h ||
         2 * a->pad > a->kernel_w)
         return snug_fail(err, SNUG_BAD_PROGRAM,
-                         "maxpool: windows are up to 15 x 15 and the pad is at most half of one");
+                         "maxpool: the window is at most 15 x 15, and pad at most half of it");
     TRY(slide(prog, op, a->kernel_h, a->kernel_w, shape_last(in_shape(prog, op, 0)), &out[0], err));
     out[1] = out[0];
     return SNUG_OK;
@@ -385,11 +386,11 @@ static enum snug_status shape_maxpool_grad(const struct program *prog, const str
     const struct shape *dy = in_shape(prog, op, 0);
     const struct image_attrs *a = attrs_of(op, image);
     if (!shape_equal(dy, in_shape(prog, op, 1)) || prog->tensors[op->in[1]].dtype != DTYPE_u8)
-        return wrong(prog, op, 1, "u8 places of the shape of dy", err);
+        return wrong(prog, op, 1, "u8 indices of the shape of dy", err);
     if (dy->n_dims != 4 || a->stride < 1 ||
-        window_places(a->height, a->kernel_h, a) != dy->dim[1] ||
-        window_places(a->width, a->kernel_w, a) != dy->dim[2])
-        return wrong(prog, op, 0, "the image that the window makes of height x width", err);
+        window_outputs(a->height, a->kernel_h, a) != dy->dim[1] ||
+        window_outputs(a->width, a->kernel_w, a) != dy->dim[2])
+        return wrong(prog, op, 0, "of the output shape of pooling a height x width image", err);
     out[0] = (struct shape){4, {dy->dim[0], a->height, a->width, dy->dim[3]}};
     return SNUG_OK;
 }
@@ -425,7 +426,7 @@ static enum snug_status shape_add_positions(const struct program *prog, const st
     out[0] = (struct shape){3, {x->dim[0], shape_rows(x) / x->dim[0], shape_last(x)}};
     if (positions->n_dims != 3 || positions->dim[0] != 1 || positions->dim[1] != out[0].dim[1] ||
         positions->dim[2] != out[0].dim[2])
-        return wrong(prog, op, 1, "[1, rows of a sample, channels]", err);
+        return wrong(prog, op, 1, "[1, positions of a sample, channels]", err);
     return SNUG_OK;
 }
 
@@ -473,12 +474,11 @@ enum snug_status op_shapes(const struct program *prog, const struct op *op, stru
     };
     const struct op_info *info = &op_infos[op->kind];
     if (op->n_in < info->min_in || op->n_in > info->max_in)
-        return snug_fail(err, SNUG_BAD_PROGRAM, "%s: %d inputs, %d to %d are right", info->name,
+        return snug_fail(err, SNUG_BAD_PROGRAM, "%s: %d inputs, expected %d to %d", info->name,
                          op->n_in, info->min_in, info->max_in);
     for (int k = 0; k < info->min_in; k++)
         if (op->in[k] == TENSOR_NONE && !op_has(op, TRAIT_effect))
-            return snug_fail(err, SNUG_BAD_PROGRAM, "%s: input %d is left out but is needed",
-                             info->name, k);
+            return snug_fail(err, SNUG_BAD_PROGRAM, "%s: input %d is required", info->name, k);
     if (op_dropout(op).dropout > 0 &&
         (op->n_in < info->max_in || op->in[info->max_in - 1] == TENSOR_NONE))
         return snug_fail(err, SNUG_BAD_PROGRAM,

@@ -1,5 +1,5 @@
 /*
- * shape_rules.h -- what the shape rules in shape.c and shape_update.c share.  Private to them.
+ * shape_rules.h -- helpers shared by the shape rules in shape.c and shape_update.c.
  */
 #ifndef SNUG_IR_SHAPE_RULES_H
 #define SNUG_IR_SHAPE_RULES_H

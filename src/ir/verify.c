@@ -1,11 +1,13 @@
 /*
- * verify.c -- the rules of a well-formed program, checked after every pass in tests and debug builds.
+ * verify.c -- checks that a program is well-formed; tests and debug builds do so after every pass.
  *
- * Every id is in range; operand counts and shapes obey the op's row; a tensor is written before it
- * is read, by one op, except for in-place updates (named as input and output), accumulation into
- * what an earlier op wrote, and views (whose base counts as written with its parts); statistics stay
- * fp32; views lie inside their base.  What is made in the last micro-batch only is not read in every.
- * What is offloaded is named by copies only, which may write it more than once if it is persistent.
+ *   - Every id is in range, and views are inside their base.
+ *   - Operand counts and shapes match ops.def, and statistics are fp32.
+ *   - A tensor is written before it is read, and by one op.  Exceptions: in-place updates, where it
+ *     is input and output of the op; accumulation into what an earlier op wrote; views, where
+ *     writing a view counts as writing its base.
+ *   - An op that runs in every micro-batch does not read what only the last micro-batch writes.
+ *   - Only copies use offloaded tensors.  A copy may write one again if it is persistent.
  */
 #include "ir/collective_options.h"
 
@@ -13,10 +15,10 @@
 
 struct state {
     const struct program *prog;
-    bool *written; /* per tensor; of a view: its root is marked too */
-    bool *in_last; /* per root: written in the last micro-batch only */
+    bool *written; /* per tensor; writing a view marks its base too */
+    bool *in_last; /* per root tensor: written in the last micro-batch only */
     struct snug_error *err;
-    int at;
+    int at; /* the current op */
 };
 
 static enum snug_status bad(struct state *s, const char *what, tensor_id id)
@@ -31,15 +33,15 @@ static enum snug_status verify_tensor(const struct program *prog, int i, struct 
     const struct tensor *t = &prog->tensors[i];
     const char *wrong = NULL;
     if (t->shape.n_dims < 1 || t->shape.n_dims > MAX_DIMS)
-        wrong = "has no dimension, or too many";
+        wrong = "has no dimensions or more than 6";
     for (int d = 0; wrong == NULL && d < t->shape.n_dims; d++)
         if (t->shape.dim[d] < 1)
             wrong = "has a dimension below 1";
     if (wrong == NULL && shape_elems(&t->shape) > TENSOR_ELEMS_MAX)
-        wrong = "is larger than any machine";
+        wrong = "has more than 1e17 elements";
     if ((t->link == LINK_none) != (t->of == TENSOR_NONE) || t->of < TENSOR_NONE ||
         t->of >= prog->n_tensors || t->of == i)
-        wrong = "is linked to nothing";
+        wrong = "has an invalid link";
     if (wrong != NULL)
         return snug_fail(err, SNUG_BAD_PROGRAM, "%s: tensor \"%s\" %s", prog->name, t->name, wrong);
     return SNUG_OK;
@@ -52,17 +54,17 @@ static enum snug_status verify_view(const struct program *prog, int i, struct sn
     if (t->base == TENSOR_NONE)
         return SNUG_OK;
     if (t->base < 0 || t->base >= prog->n_tensors || t->base == i)
-        wrong = "is a view of nothing";
+        wrong = "has an invalid base";
     else if (prog->tensors[t->base].base != TENSOR_NONE)
         wrong = "is a view of a view";
     else if (t->offset_elems < 0 || t->offset_elems > TENSOR_ELEMS_MAX ||
              (t->offset_elems + shape_elems(&t->shape)) * (int64_t)dtype_bytes(t->dtype) >
                  tensor_bytes(prog, t->base))
-        wrong = "reaches beyond its base";
+        wrong = "extends beyond its base";
     else if (t->lane != prog->tensors[t->base].lane)
         wrong = "is not in the lane of its base";
     else if (t->offloaded != prog->tensors[t->base].offloaded)
-        wrong = "is not where its base is";
+        wrong = "and its base must both be offloaded or both not";
     if (wrong != NULL)
         return snug_fail(err, SNUG_BAD_PROGRAM, "%s: tensor \"%s\" %s", prog->name, t->name, wrong);
     return SNUG_OK;
@@ -102,9 +104,8 @@ static enum snug_status verify_outputs(struct state *s, const struct op *op)
     struct shape shapes[MAX_OUTPUTS];
     TRY(op_shapes(s->prog, op, shapes, s->err));
     if (op->n_out < info->min_out || op->n_out > info->max_out)
-        return snug_fail(s->err, SNUG_BAD_PROGRAM,
-                         "%s: op %d (%s): %d is not the right number of outputs", s->prog->name,
-                         s->at, info->name, op->n_out);
+        return snug_fail(s->err, SNUG_BAD_PROGRAM, "%s: op %d (%s): %d outputs, expected %d to %d",
+                         s->prog->name, s->at, info->name, op->n_out, info->min_out, info->max_out);
     for (int k = 0; k < op->n_out; k++) {
         tensor_id id = op->out[k];
         if (id == TENSOR_NONE)
@@ -119,13 +120,14 @@ static enum snug_status verify_outputs(struct state *s, const struct op *op)
         if (adds && !s->written[id] && !t->persistent)
             return bad(s, "is added to before it is written", id);
         if (op->in_last && (info->accumulates >> k & 1) && op->attrs.accumulate == ACC_after_first)
-            return bad(s, "is added to in the last micro-batch only, written in none before", id);
+            return bad(
+                s, "is added to in the last micro-batch, but no earlier micro-batch writes it", id);
         if (!adds && !updates && s->written[id] && !(t->offloaded && t->persistent))
             return bad(s, "is written twice", id);
         if (updates && !op_has(op, TRAIT_effect))
             return bad(s, "is input and output of an op that does not update in place", id);
         if (shapes[k].n_dims >= 0 && !shape_equal(&shapes[k], &t->shape))
-            return bad(s, "does not have the shape that the op gives it", id);
+            return bad(s, "does not have the shape that the op produces", id);
         if ((info->keeps_f32 >> k & 1) && t->dtype != DTYPE_f32 && t->dtype != DTYPE_f64)
             return bad(s, "must stay fp32", id);
         s->written[id] = true;
@@ -135,44 +137,48 @@ static enum snug_status verify_outputs(struct state *s, const struct op *op)
     return SNUG_OK;
 }
 
-/* An update changes what it reads, in the order in which it reads it. */
+/* The outputs of an update are its inputs from UPDATE_WEIGHT on, in the same order. */
 static enum snug_status verify_update(struct state *s, const struct op *op)
 {
     for (int k = 0; k < op->n_out; k++)
         if (k + UPDATE_WEIGHT >= op->n_in || op->out[k] != op->in[k + UPDATE_WEIGHT])
-            return bad(s, "is not the input that this output should be", op->out[k]);
+            return bad(s, "must be the input that this output updates", op->out[k]);
     return SNUG_OK;
 }
 
-/* So does an op that makes a direction, but for the direction. */
+/* Output 0 of a matrix optimizer is the direction; output k updates input k + 1. */
 static enum snug_status verify_direction(struct state *s, const struct op *op)
 {
     for (int k = 1; k < op->n_out; k++)
         if (k + 1 >= op->n_in || op->out[k] != op->in[k + 1])
-            return bad(s, "is not the input that this output should be", op->out[k]);
+            return bad(s, "must be the input that this output updates", op->out[k]);
     return SNUG_OK;
 }
 
-/* Copies alone name what is offloaded, wait_copy that and what they wrote. */
+/* Only prefetch reads offloaded tensors, and only evict writes them; wait_copy names any tensor. */
 static enum snug_status verify_offloaded(struct state *s, const struct op *op)
 {
     const struct tensor *tensors = s->prog->tensors;
     for (int k = 0; k < op->n_in && op->kind != OP_wait_copy; k++)
         if (op->in[k] != TENSOR_NONE && tensors[op->in[k]].offloaded != (op->kind == OP_prefetch))
-            return bad(s, op->kind == OP_prefetch ? "should be offloaded" : "is not in the arena",
+            return bad(s,
+                       op->kind == OP_prefetch ? "must be offloaded to be prefetched"
+                                               : "is offloaded: only prefetch may read it",
                        op->in[k]);
     for (int k = 0; k < op->n_out; k++)
         if (op->out[k] != TENSOR_NONE && tensors[op->out[k]].offloaded != (op->kind == OP_evict))
-            return bad(s, op->kind == OP_evict ? "should be offloaded" : "is not in the arena",
+            return bad(s,
+                       op->kind == OP_evict ? "must be offloaded: evict writes to the offload pool"
+                                            : "is offloaded: only evict may write it",
                        op->out[k]);
     if (!op_is_copy(op) || op_is_collective(op->kind) || op_is_message(op->kind))
         return SNUG_OK;
     if (op->out[0] == TENSOR_NONE || tensors[op->in[0]].dtype != tensors[op->out[0]].dtype)
-        return bad(s, "is not of the type of what is copied to it", op->out[0]);
+        return bad(s, "does not have the dtype of the tensor that is copied to it", op->out[0]);
     return SNUG_OK;
 }
 
-/* What the walk below takes for granted: kinds and counts that index into tables and arrays. */
+/* Checks the kinds and counts that the rest of this file uses as array indices. */
 static enum snug_status verify_counts(const struct program *prog, struct snug_error *err)
 {
     int body_end = program_body_end(prog);
@@ -188,12 +194,12 @@ static enum snug_status verify_counts(const struct program *prog, struct snug_er
         const struct op *op = &prog->ops[i];
         if ((int)op->kind < 0 || op->kind >= OP_COUNT || op->n_in < 0 || op->n_in > MAX_INPUTS ||
             op->n_out < 0 || op->n_out > MAX_OUTPUTS)
-            return snug_fail(err, SNUG_BAD_PROGRAM, "%s: op %d is of no kind or has no count",
-                             prog->name, i);
+            return snug_fail(err, SNUG_BAD_PROGRAM,
+                             "%s: op %d has an invalid kind or operand count", prog->name, i);
         if (op->in_last && (i < prog->body_begin || i >= body_end))
             return snug_fail(err, SNUG_BAD_PROGRAM,
-                             "%s: op %d (%s) runs in the last micro-batch, but is not in the body",
-                             prog->name, i, op_infos[op->kind].name);
+                             "%s: op %d (%s) is marked `last` but is not in the body", prog->name,
+                             i, op_infos[op->kind].name);
     }
     return SNUG_OK;
 }

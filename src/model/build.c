@@ -1,5 +1,5 @@
 /*
- * build.c -- one layer at a time: parameters with their start values, then the op.
+ * build.c -- adds layers to a program: the parameters with their initial values, then the op.
  */
 #include "model/model.h"
 
@@ -21,8 +21,8 @@ enum snug_status build_parameter(struct program *prog, const char *name, const s
                        .init = init,
                        .init_scale = scale};
     if (program_find(prog, name) != TENSOR_NONE)
-        return snug_fail(err, SNUG_BAD_ARGUMENT, "two layers are named so that both have \"%s\"",
-                         name);
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "two layers have a parameter \"%s\": give each layer its own name", name);
     return program_add_tensor(prog, &t, id, err);
 }
 

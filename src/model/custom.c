@@ -1,8 +1,8 @@
 /*
- * custom.c -- the builder of snug.h: a network of the user's own, layer by layer.
+ * custom.c -- the model builder of snug.h: the user adds layers one by one.
  *
- * The first mistake is remembered and every later call does nothing, so that a user checks once, at
- * snug_model_finish.
+ * After the first error all later calls do nothing, and snug_model_finish reports it.  So the user
+ * has to check for errors only once.
  */
 #include "model/model.h"
 
@@ -38,10 +38,10 @@ static bool usable(snug_model *m, snug_tensor x, const char *what)
     if (m == NULL || m->err.status != SNUG_OK)
         return false;
     if (m->family != MODEL_custom || m->finished)
-        snug_fail(&m->err, SNUG_BAD_ARGUMENT, "%s: the model is finished, nothing can be added",
+        snug_fail(&m->err, SNUG_BAD_ARGUMENT, "%s: the model is finished, no layer can be added",
                   what);
     else if (m->built.loss != TENSOR_NONE)
-        snug_fail(&m->err, SNUG_BAD_ARGUMENT, "%s: nothing can follow the loss", what);
+        snug_fail(&m->err, SNUG_BAD_ARGUMENT, "%s: no layer can follow the loss", what);
     else if (x < 0 || x >= m->built.n_tensors)
         snug_fail(&m->err, SNUG_BAD_ARGUMENT, "%s: its input is not a tensor of this model", what);
     return m->err.status == SNUG_OK;
@@ -60,7 +60,7 @@ snug_tensor snug_input(snug_model *m, const char *name, enum snug_type type, int
         return TENSOR_NONE;
     if (n_dims < 0 || n_dims >= MAX_DIMS || m->built.n_ops > 0) {
         snug_fail(&m->err, SNUG_BAD_ARGUMENT, "input %s: %s", name,
-                  m->built.n_ops > 0 ? "inputs come before layers" : "too many dimensions");
+                  m->built.n_ops > 0 ? "add inputs before layers" : "too many dimensions");
         return TENSOR_NONE;
     }
     struct shape shape = {n_dims + 1, {1}};
@@ -81,7 +81,8 @@ snug_tensor snug_linear(snug_model *m, snug_tensor x, const char *name, int64_t 
     if (!usable(m, x, name))
         return TENSOR_NONE;
     if (n_out < 1) {
-        snug_fail(&m->err, SNUG_BAD_ARGUMENT, "linear %s: %lld outputs", name, (long long)n_out);
+        snug_fail(&m->err, SNUG_BAD_ARGUMENT, "linear %s: %lld outputs, must be at least 1", name,
+                  (long long)n_out);
         return TENSOR_NONE;
     }
     double bound = 1 / sqrt((double)shape_last(&m->built.tensors[x].shape));
@@ -108,7 +109,7 @@ snug_tensor snug_activate(snug_model *m, snug_tensor x, enum snug_activation fn)
     if (!usable(m, x, "activate"))
         return TENSOR_NONE;
     if ((unsigned)fn >= sizeof acts / sizeof *acts) {
-        snug_fail(&m->err, SNUG_BAD_ARGUMENT, "activate: there is no activation %d", (int)fn);
+        snug_fail(&m->err, SNUG_BAD_ARGUMENT, "activate: %d is not an activation", (int)fn);
         return TENSOR_NONE;
     }
     if (fn == SNUG_NONE)
@@ -137,7 +138,8 @@ static tensor_id table(snug_model *m, const char *name, int64_t rows, int64_t wi
 {
     tensor_id id = TENSOR_NONE;
     if (rows < 1 || width < 1)
-        snug_fail(&m->err, SNUG_BAD_ARGUMENT, "embedding %s: %lld rows of %lld", name,
+        snug_fail(&m->err, SNUG_BAD_ARGUMENT,
+                  "embedding %s: %lld rows of width %lld, both must be at least 1", name,
                   (long long)rows, (long long)width);
     else
         build_parameter(&m->built, name, &(struct shape){2, {rows, width}}, INIT_normal, 0.02, &id,
@@ -197,7 +199,7 @@ snug_tensor snug_cross_entropy(snug_model *m, snug_tensor logits)
     if (!usable(m, logits, "cross_entropy"))
         return TENSOR_NONE;
     struct shape rows = m->built.tensors[logits].shape;
-    rows.n_dims--; /* one class per row */
+    rows.n_dims--; /* one class id per row */
     return add_loss(m, logits, OP_cross_entropy, DTYPE_i32, &rows, 2);
 }
 
@@ -226,7 +228,7 @@ static void check_inputs_are_read(snug_model *m)
 enum snug_status snug_model_finish(snug_model *m, struct snug_error *err)
 {
     if (m == NULL)
-        return snug_fail(err, SNUG_BAD_ARGUMENT, "there is no model to finish");
+        return snug_fail(err, SNUG_BAD_ARGUMENT, "snug_model_finish: the model is NULL");
     if (m->err.status == SNUG_OK && m->built.loss == TENSOR_NONE)
         snug_fail(&m->err, SNUG_BAD_ARGUMENT, "%s: end the model with a loss", m->name);
     if (m->err.status == SNUG_OK)

@@ -1,10 +1,11 @@
 /*
  * gpt2.c -- GPT-2 as OpenAI published it: token and position embeddings, pre-norm blocks of causal
- * attention and a 4x GELU MLP, a final norm, and the token table once more as the head.
+ * attention and a 4x GELU MLP, a final norm, and an LM head tied to the token embedding.
  *
- * Parameter names, shapes and layouts are those of the Hugging Face files, so that weights go in and
- * out as they are.  Start values: normal 0.02, the two projections that end a residual branch scaled
- * down by sqrt(2 x layers).
+ * Parameter names, shapes and layouts are those of the Hugging Face checkpoints, so weights load
+ * and save without conversion.  Weights are initialized from a normal distribution with standard
+ * deviation 0.02; the two projections that end a residual branch are scaled down by
+ * sqrt(2 x layers).
  */
 #include "model/model.h"
 
@@ -46,7 +47,8 @@ static enum snug_status block(struct program *prog, const struct gpt2_shape *g, 
 #undef NAME
 }
 
-/* loss: the head and cross-entropy by chunks.  logits: of the position that scalars say. */
+/* For the loss: the LM head fused with cross-entropy.  For logits: those of the position
+ * scalars[SCALAR_row]. */
 static enum snug_status head(struct program *prog, enum model_purpose purpose, tensor_id x,
                              tensor_id tokens, tensor_id wte, struct snug_error *err)
 {

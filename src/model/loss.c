@@ -1,8 +1,8 @@
 /*
- * loss.c -- another loss at the end of a model than its own.
+ * loss.c -- replaces the loss of a model (--loss).
  *
- * A classifier can be trained on the mean squared error against one-hot targets, a network that ends
- * in numbers on cross-entropy.  Only the last op and what the target looks like change.
+ * A classifier can be trained with the mean squared error against one-hot targets, and a regression
+ * network with cross-entropy.  Only the last op and the dtype and shape of the target change.
  */
 #include "model/model.h"
 
@@ -33,18 +33,18 @@ static void to_mse(struct program *prog, struct op *op)
     target->dtype = DTYPE_f32;
     target->shape = prog->tensors[op->in[0]].shape;
     op->kind = OP_mse;
-    op->n_out = 1; /* nobody reads the logarithms of sums */
+    op->n_out = 1; /* without lse */
 }
 
 enum snug_status model_set_loss(struct program *prog, enum model_loss loss, struct snug_error *err)
 {
     struct op *op = loss_op(prog);
-    if (op == NULL) /* nothing to train */
+    if (op == NULL) /* a model without a loss, as psi */
         return SNUG_OK;
     if (op_has(op, TRAIT_lm_head) && loss == LOSS_mse)
         return snug_fail(err, SNUG_UNSUPPORTED,
-                         "--loss mse is for classifiers: %s predicts tokens, and its logits are "
-                         "never all there",
+                         "--loss mse is not supported for language models: the fused LM head of "
+                         "%s never materializes the logits",
                          prog->name);
     if (op->kind == OP_cross_entropy && loss == LOSS_mse)
         to_mse(prog, op);

@@ -1,8 +1,8 @@
 /*
- * mlp.c -- layers of any sizes with an activation between them; classification or regression.
+ * mlp.c -- a multilayer perceptron, for classification or regression.
  *
- * Names are layers.N.weight [out, in] and layers.N.bias; start values as PyTorch's nn.Linear has
- * them, uniform within 1/sqrt(fan in).
+ * Parameters are layers.N.weight [out, in] and layers.N.bias.  They are initialized as in PyTorch's
+ * nn.Linear: uniform within 1 / sqrt(fan in).
  */
 #include "model/model.h"
 

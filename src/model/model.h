@@ -1,5 +1,5 @@
 /*
- * model.h -- what a model is inside: how to write its forward program down, and how it was named.
+ * model.h -- struct snug_model, and the functions that build its forward program.
  */
 #ifndef SNUG_MODEL_MODEL_H
 #define SNUG_MODEL_MODEL_H
@@ -28,7 +28,7 @@ enum vision_net { VISION_cnn, VISION_resnet18, VISION_resnet50, VISION_vit_tiny 
 struct vision_shape {
     enum vision_net net;
     int64_t channels, height, width, n_classes;
-    bool given; /* by the user or a file; else the preset's own, and data may decide */
+    bool given; /* sizes from the user or a file; else the preset's, which the data may override */
 };
 
 struct snug_model {
@@ -38,32 +38,32 @@ struct snug_model {
     struct mlp_shape mlp;
     struct vision_shape vision;
     int64_t psi;
-    struct dropout_rates config_dropout; /* of config.json, for --dropout config */
+    struct dropout_rates config_dropout; /* from config.json, for --dropout config */
     bool has_config_dropout;
-    char *weights_folder;  /* a run or a Hugging Face folder to start from; NULL: random */
+    char *weights_folder;  /* a run or Hugging Face folder to start from; NULL for random weights */
     struct program built;  /* custom: the forward program of one sample */
     bool finished;         /* custom: snug_model_finish succeeded */
-    struct snug_error err; /* custom: the first mistake */
+    struct snug_error err; /* custom: the first error */
 };
 
 enum model_purpose {
     MODEL_FOR_LOSS,  /* ends in the loss */
-    MODEL_FOR_LOGITS /* language model: logits of one position; else the loss program, output kept */
+    MODEL_FOR_LOGITS /* language model: the logits of one position; others: the same as for loss */
 };
 
-/* The forward program for `batch` samples.  seq 0: the model's own length. */
+/* Builds the forward program for `batch` samples.  seq 0 selects the model's own length. */
 enum snug_status model_forward(const struct snug_model *model, enum model_purpose purpose,
                                int64_t batch, int64_t seq, struct program *prog,
                                struct snug_error *err);
-/* Ends the program in this loss instead of its own. */
+/* Replaces the loss of the program. */
 enum snug_status model_set_loss(struct program *prog, enum model_loss loss, struct snug_error *err);
 bool model_is_language(const struct snug_model *model);
-/* A line for each preset: its name, its sizes. */
+/* Prints one line per preset: its name and sizes. */
 struct text;
 void model_list(struct text *out);
 int64_t model_count_parameters(const struct program *prog);
 
-/* Each family's own file. */
+/* One file per family. */
 enum snug_status gpt2_forward(const struct gpt2_shape *shape, enum model_purpose purpose,
                               int64_t seq, struct program *prog, struct snug_error *err);
 enum snug_status mlp_forward(const struct mlp_shape *shape, struct program *prog,
@@ -72,23 +72,23 @@ enum snug_status mlp_forward(const struct mlp_shape *shape, struct program *prog
 enum snug_status vision_forward(const struct vision_shape *shape, struct program *prog,
                                 struct snug_error *err);
 const char *vision_name(enum vision_net net);                   /* "resnet18" */
-bool vision_find(const char *name, struct vision_shape *shape); /* the preset, its own size */
-/* Sizes of images that a network can take: SNUG_BAD_ARGUMENT says what is wrong. */
+bool vision_find(const char *name, struct vision_shape *shape); /* a preset, with its own sizes */
+/* Checks that the image sizes and the number of classes are in range. */
 enum snug_status vision_check(const struct vision_shape *shape, struct snug_error *err);
 
-/* Presets and "mlp:..." and "psi:...": SNUG_BAD_ARGUMENT with the list of names if it is none. */
+/* Looks up a preset or parses "mlp:..." or "psi:...".  The error for an unknown name lists all. */
 enum snug_status model_from_name(const char *spec, struct snug_model *model,
                                  struct snug_error *err);
-/* True if the spec names a preset or has the form of one ("mlp:", "psi:"). */
+/* Is this a preset, or does it begin with "mlp:", "psi:" or "resnet18:"... ? */
 bool model_is_name(const char *spec);
 
-/* build.c: adding one layer to a program; each makes its parameters. */
+/* build.c: each function adds one layer and its parameters to a program. */
 struct linear_spec {
     const char *name; /* parameters NAME.weight and NAME.bias */
     int64_t n_out;
-    enum weight_layout layout; /* GPT-2's files have [in, out] */
+    enum weight_layout layout; /* GPT-2's checkpoints are [in, out] */
     enum init init;
-    double init_scale, bias_scale; /* bias_scale 0: zeros */
+    double init_scale, bias_scale; /* bias_scale 0 initializes the bias to zeros */
 };
 enum snug_status build_parameter(struct program *prog, const char *name, const struct shape *shape,
                                  enum init init, double scale, tensor_id *id,
@@ -112,7 +112,7 @@ enum snug_status build_batchnorm(struct program *prog, tensor_id x, const char *
                                  tensor_id r, tensor_id *y, struct snug_error *err);
 enum snug_status build_input(struct program *prog, const char *name, enum dtype dtype,
                              const struct shape *shape, tensor_id *id, struct snug_error *err);
-/* The end of a classifier: the cross-entropy of `logits`, one row a sample, with an input "target". */
+/* Ends a classifier: adds the input "target" and the cross-entropy of `logits` [batch, classes]. */
 enum snug_status build_class_loss(struct program *prog, tensor_id logits, struct snug_error *err);
 
 #endif

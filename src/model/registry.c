@@ -37,7 +37,7 @@ enum { N_VISION_PRESETS = (int)(sizeof vision_presets / sizeof *vision_presets) 
 
 static const char mlp_default[] = "mlp:784-512-512-10";
 
-/* "mlp" first, then the tables; NULL: there are no more. */
+/* "mlp" first, then the two tables.  Returns NULL after the last one. */
 static const char *preset_name(int i)
 {
     if (i == 0)
@@ -144,7 +144,7 @@ static enum snug_status parse_mlp(const char *spec, struct mlp_shape *m, struct 
     }
     if (m->n_sizes < 2)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
-                         "mlp: at least an input and an output size are needed: mlp:784-512-10");
+                         "mlp: needs at least an input and an output size, as in mlp:784-512-10");
     return SNUG_OK;
 }
 
@@ -176,8 +176,8 @@ static enum snug_status parse_vision(const char *spec, struct vision_shape *v,
     }
     if (!good || sizes[end] != '\0')
         return snug_fail(err, SNUG_BAD_ARGUMENT,
-                         "\"%.60s\": write channels, height and width as %s:3x32x32, and "
-                         ",classes=10 behind it if there are not %lld",
+                         "\"%.60s\": write channels, height and width as in %s:3x32x32, and add "
+                         ",classes=10 unless there are %lld classes",
                          spec, vision_name(v->net), (long long)v->n_classes);
     *v = (struct vision_shape){v->net, channels, height, width, classes, true};
     return vision_check(v, err);
@@ -185,21 +185,21 @@ static enum snug_status parse_vision(const char *spec, struct vision_shape *v,
 
 static enum snug_status no_such_model(const char *spec, struct snug_error *err)
 {
-    enum { NAMES_MOST = 32 };
-    const char *words[NAMES_MOST], *name;
+    enum { NAMES_MAX = 32 };
+    const char *words[NAMES_MAX], *name;
     char names[256] = "";
     int n = 0;
-    for (; n < NAMES_MOST && (name = preset_name(n)) != NULL; n++) {
+    for (; n < NAMES_MAX && (name = preset_name(n)) != NULL; n++) {
         size_t length = strlen(names);
         words[n] = name;
         snprintf(names + length, sizeof names - length, "%s, ", name);
     }
     const char *near = nearest_word(spec, words, n);
     if (near != NULL)
-        return snug_fail(err, SNUG_BAD_ARGUMENT, "there is no model \"%.100s\"; did you mean %s?",
-                         spec, near);
+        return snug_fail(err, SNUG_BAD_ARGUMENT, "unknown model \"%.100s\"; did you mean %s?", spec,
+                         near);
     return snug_fail(err, SNUG_BAD_ARGUMENT,
-                     "there is no model \"%.100s\"; models are: %smlp:784-512-10, "
+                     "unknown model \"%.100s\"; models are: %smlp:784-512-10, "
                      "resnet18:3x32x32,classes=10, psi:1.5e9, or a folder with config.json",
                      spec, names);
 }
@@ -252,8 +252,7 @@ enum snug_status model_forward(const struct snug_model *model, enum model_purpos
                                struct snug_error *err)
 {
     if (seq != 0 && model->family != MODEL_gpt2)
-        return snug_fail(err, SNUG_BAD_ARGUMENT, "%s has no sequences: leave --seq out",
-                         model->name);
+        return snug_fail(err, SNUG_BAD_ARGUMENT, "%s has no sequences: remove --seq", model->name);
     if (model->family == MODEL_custom) {
         if (!model->finished)
             return snug_fail(err, SNUG_BAD_ARGUMENT,
@@ -276,7 +275,7 @@ enum snug_status model_forward(const struct snug_model *model, enum model_purpos
     case MODEL_gpt2:
         if (seq > model->gpt2.n_positions)
             return snug_fail(err, SNUG_BAD_ARGUMENT,
-                             "--seq %lld is longer than %s can take: it has %lld positions",
+                             "--seq %lld is too long for %s, which has %lld positions",
                              (long long)seq, model->name, (long long)model->gpt2.n_positions);
         TRY(gpt2_forward(&model->gpt2, purpose, seq == 0 ? model->gpt2.n_positions : seq, prog,
                          err));

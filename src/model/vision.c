@@ -1,13 +1,14 @@
 /*
- * vision.c -- networks for images: a small one, ResNet 18 and 50, a small vision transformer.
+ * vision.c -- image classifiers: a small CNN, ResNet-18, ResNet-50 and a small ViT.
  *
- * Names and shapes of the residual networks are torchvision's, those of the transformer timm's
- * (vit_tiny without a class token, mean pooling), so that weights go in and out as they are.  Start values:
- * convolutions normal with deviation sqrt(2 / fan out) (He), linear layers as PyTorch has them, the
- * transformer normal 0.02.
+ * Parameter names and shapes are torchvision's for ResNets and timm's for the transformer (vit_tiny
+ * without a class token, with mean pooling), so weights load and save without conversion.
+ * Initialization: convolutions He normal, with standard deviation sqrt(2 / fan out); linear layers
+ * as in PyTorch; the transformer normal with standard deviation 0.02.
  *
- * Images of more than SMALL pixels a side get ImageNet's stem (a 7 x 7 convolution and a pool, both of
- * stride 2; patches of 16), smaller ones that of CIFAR (3 x 3, stride 1, no pool; patches of 4).
+ * Images with a side above SMALL pixels get the ImageNet stem (a 7 x 7 convolution and a max pool,
+ * both with stride 2) or patches of 16 pixels.  Smaller images get the CIFAR stem (a 3 x 3
+ * convolution with stride 1, no pool) or patches of 4.
  */
 #include "model/model.h"
 
@@ -17,28 +18,28 @@
 
 enum { SMALL = 64, NAME_MAX_BYTES = 96 };
 
-/* The program under construction: one image tensor after the other. */
-struct maker {
+/* The program under construction. */
+struct builder {
     struct program *prog;
     struct snug_error *err;
 };
 
-static const struct shape *shape_of(const struct maker *m, tensor_id id)
+static const struct shape *shape_of(const struct builder *m, tensor_id id)
 {
     return &m->prog->tensors[id].shape;
 }
 
 /* ---- convolutional networks ---------------------------------------------------------------- */
 
-/* relu(bn(conv(x)) (+ r)); no relu if `last_is_norm`. */
+/* relu(bn(conv(x)) (+ r)); without the relu if last_is_norm. */
 struct unit {
-    const char *conv, *norm; /* names */
+    const char *conv, *norm; /* layer names */
     int64_t n_out, kernel, stride;
-    tensor_id r; /* TENSOR_NONE: none */
+    tensor_id r; /* the residual input, or TENSOR_NONE */
     bool last_is_norm;
 };
 
-static enum snug_status unit(const struct maker *m, tensor_id x, struct unit u, tensor_id *y)
+static enum snug_status unit(const struct builder *m, tensor_id x, struct unit u, tensor_id *y)
 {
     tensor_id t;
     struct conv_spec conv = {.name = u.conv,
@@ -54,7 +55,7 @@ static enum snug_status unit(const struct maker *m, tensor_id x, struct unit u, 
                            m->err);
 }
 
-static enum snug_status maxpool(const struct maker *m, int64_t kernel, int64_t pad, tensor_id *x)
+static enum snug_status maxpool(const struct builder *m, int64_t kernel, int64_t pad, tensor_id *x)
 {
     tensor_id out[2];
     struct attrs attrs =
@@ -64,7 +65,8 @@ static enum snug_status maxpool(const struct maker *m, int64_t kernel, int64_t p
     return SNUG_OK;
 }
 
-static enum snug_status linear(const struct maker *m, const char *name, int64_t n_out, tensor_id *x)
+static enum snug_status linear(const struct builder *m, const char *name, int64_t n_out,
+                               tensor_id *x)
 {
     double bound = 1 / sqrt((double)shape_last(shape_of(m, *x)));
     struct linear_spec spec = {.name = name,
@@ -75,9 +77,9 @@ static enum snug_status linear(const struct maker *m, const char *name, int64_t 
     return build_linear(m->prog, *x, &spec, x, m->err);
 }
 
-/* Three convolutions, the image halved after each, and a last one with a window as large as what is left:
- * a linear layer over all of it. */
-static enum snug_status cnn(const struct maker *m, const struct vision_shape *v, tensor_id *x)
+/* Three convolutions, each followed by a max pool that halves the image, and a last convolution
+ * with a kernel as large as the remaining image: a linear layer over all of it. */
+static enum snug_status cnn(const struct builder *m, const struct vision_shape *v, tensor_id *x)
 {
     for (int i = 0; i < 3; i++) {
         char conv[NAME_MAX_BYTES], norm[NAME_MAX_BYTES];
@@ -100,8 +102,9 @@ static enum snug_status cnn(const struct maker *m, const struct vision_shape *v,
     return build_conv(m->prog, *x, &last, x, m->err);
 }
 
-/* Two 3 x 3 convolutions, or 1 x 1, 3 x 3 and 1 x 1 with four times the width at the end. */
-static enum snug_status residual_block(const struct maker *m, const char *name, int64_t width,
+/* A basic block, with two 3 x 3 convolutions, or a bottleneck, with 1 x 1, 3 x 3 and 1 x 1, the
+ * last one four times as wide. */
+static enum snug_status residual_block(const struct builder *m, const char *name, int64_t width,
                                        int64_t stride, bool bottleneck, tensor_id *x)
 {
     char conv[NAME_MAX_BYTES], norm[NAME_MAX_BYTES];
@@ -133,7 +136,7 @@ static enum snug_status residual_block(const struct maker *m, const char *name, 
     return SNUG_OK;
 }
 
-static enum snug_status resnet(const struct maker *m, const struct vision_shape *v, tensor_id *x)
+static enum snug_status resnet(const struct builder *m, const struct vision_shape *v, tensor_id *x)
 {
     static const int blocks[2][4] = {{2, 2, 2, 2}, {3, 4, 6, 3}};
     bool deep = v->net == VISION_resnet50, small = v->height <= SMALL && v->width <= SMALL;
@@ -157,7 +160,7 @@ static enum snug_status resnet(const struct maker *m, const struct vision_shape 
 enum { VIT_WIDTH = 192, VIT_LAYERS = 12, VIT_HEADS = 3 };
 static const double vit_eps = 1e-6, vit_deviation = 0.02;
 
-static enum snug_status vit_linear(const struct maker *m, const char *name, int64_t n_out,
+static enum snug_status vit_linear(const struct builder *m, const char *name, int64_t n_out,
                                    tensor_id x, tensor_id *y)
 {
     struct linear_spec spec = {
@@ -165,7 +168,7 @@ static enum snug_status vit_linear(const struct maker *m, const char *name, int6
     return build_linear(m->prog, x, &spec, y, m->err);
 }
 
-static enum snug_status vit_block(const struct maker *m, int layer, tensor_id *x)
+static enum snug_status vit_block(const struct builder *m, int layer, tensor_id *x)
 {
     char name[NAME_MAX_BYTES];
     tensor_id t, qkv, out[2], sum;
@@ -187,8 +190,8 @@ static enum snug_status vit_block(const struct maker *m, int layer, tensor_id *x
 #undef NAME
 }
 
-/* Patches by a convolution as wide as its stride, then rows of patches that all see each other. */
-static enum snug_status vit(const struct maker *m, const struct vision_shape *v, tensor_id *x)
+/* Patch embedding by a convolution with stride = kernel size, then bidirectional attention. */
+static enum snug_status vit(const struct builder *m, const struct vision_shape *v, tensor_id *x)
 {
     int64_t patch = v->height <= SMALL && v->width <= SMALL ? 4 : 16;
     struct conv_spec conv = {.name = "patch_embed.proj",
@@ -215,11 +218,11 @@ static enum snug_status vit(const struct maker *m, const struct vision_shape *v,
     return vit_linear(m, "head", v->n_classes, *x, x);
 }
 
-/* ---- all of them --------------------------------------------------------------------------- */
+/* ---- all networks -------------------------------------------------------------------------- */
 
-static enum snug_status images(const struct maker *m, const struct vision_shape *v, tensor_id *x)
+static enum snug_status images(const struct builder *m, const struct vision_shape *v, tensor_id *x)
 {
-    if (v->channels == 1) /* its only plane is both layouts */
+    if (v->channels == 1) /* [N,1,H,W] and [N,H,W,1] have the same bytes */
         return build_input(m->prog, "x", DTYPE_f32, &(struct shape){4, {1, v->height, v->width, 1}},
                            x, m->err);
     TRY(build_input(m->prog, "x", DTYPE_f32,
@@ -230,7 +233,7 @@ static enum snug_status images(const struct maker *m, const struct vision_shape 
 enum snug_status vision_forward(const struct vision_shape *v, struct program *prog,
                                 struct snug_error *err)
 {
-    struct maker m = {prog, err};
+    struct builder m = {prog, err};
     tensor_id x;
     TRY(images(&m, v, &x));
     switch (v->net) {

@@ -1,10 +1,10 @@
 /*
- * adadelta.c -- Adadelta (Zeiler): steps in the units of the weights.
+ * adadelta.c -- Adadelta (Zeiler): steps have the units of the weights.
  *
  *     g += decay W      v = gamma v + (1-gamma) g^2      u = sqrt(d + eps) / sqrt(v + eps) g
  *     W -= lr u         d = rho d + (1-rho) u^2
  *
- * state: v, delta (d above): 8 bytes a parameter.
+ * state: v, delta (d above): 8 bytes per parameter.
  */
 #include "optim/rule.h"
 
@@ -32,5 +32,5 @@ STEP(adadelta)
     *w -= k->lr * u;
 }
 
-OPTIMIZER(adadelta, .about = "steps in the units of the weights", .default_lr = 1,
+OPTIMIZER(adadelta, .about = "running averages of squared gradients and updates", .default_lr = 1,
           .defaults = {0.9, 0.9, 1e-6}, .positive = "v, delta")

@@ -1,17 +1,17 @@
 /*
  * adafactor.c -- Adafactor (Shazeer, Stern): second moments of a matrix as row and column means.
  *
- *     b = 1 - t^-decay_power      R = b R + (1-b) row means of g^2 + eps1      C alike, of columns
+ *     b = 1 - t^-decay_power      R = b R + (1-b) row means of g^2 + eps1      C: columns
  *     U = g / sqrt(R C / mean R)      U /= max(1, RMS(U) / clip_threshold)
  *     m = b1 m + (1-b1) a U           W -= a decay W + (beta1 > 0 ? m : a U)
  *
- * a is --lr; without one, or with 0, max(eps2, RMS(W)) min(1/100, 1/sqrt(t)), which --schedule and
- * --warmup multiply as they do --lr.  The op adafactor makes U (on the gradient's own bytes) and a, the
- * op update takes the step.  A tensor with more than two
- * dimensions is the matrix [first, rest]; one with fewer keeps v, a number for each element, for R C / mean R.
+ * a is --lr.  Without --lr, or if it is 0, a = max(eps2, RMS(W)) min(1/100, 1/sqrt(t)), to which
+ * --schedule and --warmup apply as to --lr.  The op adafactor computes U, which may alias the
+ * gradient, and a; the op update takes the step.  A tensor with more than two dimensions is
+ * treated as the matrix [first, rest].  A vector has a full v in place of R C / mean R.
  *
- * state: rows, cols: n + m numbers for n m parameters; v: 4 bytes a parameter of vectors; with beta1 m:
- * 4 bytes a parameter.
+ * state: rows, cols: n + m elements for n m parameters; v: 4 bytes per parameter of vectors; m,
+ * with beta1 > 0: 4 bytes per parameter.
  */
 #include "optim/rule.h"
 
@@ -66,7 +66,7 @@ static enum snug_status emit(const struct optim_target *t)
 }
 #endif
 
-OPTIMIZER(adafactor, .about = "second moments as row and column means", .emit = emit,
+OPTIMIZER(adafactor, .about = "factored second moments: row and column means", .emit = emit,
           .states_if = "beta1", .relative_lr = relative_lr,
           .options = "beta1, decay-power, clip-threshold, eps1, eps2",
           .defaults = {0, 0.8, 1, 1e-30, 1e-3})

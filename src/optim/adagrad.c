@@ -3,9 +3,9 @@
  *
  *     g += decay W      v += g^2      W -= lr g / sqrt(v + eps)
  *
- * eps-outside=1 is PyTorch's place of eps: W -= lr g / (sqrt(v) + eps).
+ * eps-outside=1 puts eps where PyTorch does: W -= lr g / (sqrt(v) + eps).
  *
- * state: v: 4 bytes a parameter.
+ * state: v: 4 bytes per parameter.
  */
 #include "optim/rule.h"
 
@@ -28,5 +28,5 @@ STEP(adagrad)
     *w -= k->lr * (g / (root(s->v + k->inside) + k->outside));
 }
 
-OPTIMIZER(adagrad, .about = "steps over the root of all squares so far", .default_lr = 0.01,
+OPTIMIZER(adagrad, .about = "divides by the root of summed squared gradients", .default_lr = 0.01,
           .options = "eps, eps-outside", .defaults = {1e-6, 0}, .positive = "v")

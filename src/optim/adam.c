@@ -1,12 +1,12 @@
 /*
- * adam.c -- Adam (Kingma and Ba), as PyTorch's Adam: weight decay is coupled, as the gradient of a penalty.
+ * adam.c -- Adam (Kingma and Ba), as in PyTorch: weight decay is coupled (an L2 penalty).
  *
  *     g += decay W             m = b1 m + (1-b1) g      v = b2 v + (1-b2) g^2
  *     W -= lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps)
  *
- * decoupled=1 is adamw.c's decay: W -= lr decay W in the place of g += decay W.
+ * decoupled=1 selects AdamW's decay: W -= lr decay W in place of g += decay W.
  *
- * state: m, v: 8 bytes a parameter.
+ * state: m, v: 8 bytes per parameter.
  */
 #include "optim/moments.h"
 
@@ -28,5 +28,5 @@ STEP(adam)
     *w = k->keep * *w - k->step * (s->m / (root(s->v) * k->root_scale + k->eps));
 }
 
-OPTIMIZER(adam, .about = "Adam; weight decay is coupled, as in PyTorch", .default_lr = 3e-4,
+OPTIMIZER(adam, .about = "Adam with coupled weight decay, as in PyTorch", .default_lr = 3e-4,
           .defaults = {0.9, 0.95, 1e-8, 0}, .positive = "v")

@@ -4,7 +4,7 @@
  *     m = b1 m + (1-b1) g      v = b2 v + (1-b2) g^2
  *     W -= lr decay W          W -= lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps)
  *
- * state: m, v: 8 bytes a parameter.
+ * state: m, v: 8 bytes per parameter.
  */
 #include "optim/moments.h"
 

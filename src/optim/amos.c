@@ -1,32 +1,33 @@
 /*
- * amos.c -- Amos (Tian, Parikh) with the memory of AlgoPerf's submission: v is one number for each row of a
- * table of embeddings and one in all for any other tensor, b one number a tensor.  k: elements for each v.
+ * amos.c -- Amos (Tian, Parikh) with the reduced states of AlgoPerf's submission: v has one
+ * element per row of an embedding table and a single element for any other tensor; b has one
+ * element per tensor.  k is the number of weights per element of v.
  *
- *     g clamped to sqrt(v_hat / (1-b2)), v_hat of the step before        v = b2 v + mean g^2
+ *     g clamped to sqrt(v_hat / (1-b2)), with the previous v_hat         v = b2 v + mean g^2
  *     v_hat = v (1-b2) / (1-b2^t)      s = sqrt(1+b)      x = lr^2 / s      l = 1 + l2 b^2
  *     d = x/2 (mean g^2 / v_hat p / l + l2)      e = (2 s / (1 + sqrt(1 + 2 s / (2+tau))))^2 - 1
- *     f = (1 + l2 b e) / (1 + l2 l / p)          u = (d W + eta lr g / sqrt(v_hat)) / (1 + eta s f e)
+ *     f = (1 + l2 b e) / (1 + l2 l / p)        u = (d W + eta lr g / sqrt(v_hat)) / (1 + eta s f e)
  *     b += x (1/sqrt(k) + b)                     m = b1 m + (1-b1) u      W -= m
  *
- * with q = sqrt(1 - 1/sqrt(k)), tau = q ln(sqrt(k) (1+q)^2), p = 1 + l2 ((1 + tau/2)^2 - 1)^2.  eta
- * is the size that the numbers of W are expected to have.  b drives the decay of the steps and of
- * the weights; --weight-decay is refused.  The op amos makes u on the gradient's own bytes, the
- * rule of adafactor.c takes it.
+ * with q = sqrt(1 - 1/sqrt(k)), tau = q ln(sqrt(k) (1+q)^2), p = 1 + l2 ((1 + tau/2)^2 - 1)^2.
+ * eta is the expected magnitude of the elements of W.  b drives the decay of the step size and of
+ * the weights, so --weight-decay is an error.  The op amos computes u, which may alias the
+ * gradient, and the rule of adafactor.c applies it.
  *
- * The submission has two things that are not here.  eta of convolutions and of attention's projections is
- * sqrt(1 / inputs) there; here it is sqrt(2 / inputs) for every matrix.  v of the projections of queries, keys
- * and values has one number for each head there; here it has one in all.
+ * We differ from the submission in two points.  For convolutions and attention projections it has
+ * eta = sqrt(1 / inputs); we use sqrt(2 / inputs) for every matrix.  For query, key and value
+ * projections its v has one element per head; ours has one in all.
  *
- * state: m: 4 bytes a parameter; v, b.
+ * state: m: 4 bytes per parameter; v, b.
  */
 #include "optim/optim.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { OPTION_tau = 3 }; /* of the op, after those of the optimizer */
+enum { OPTION_tau = 3 }; /* the op's option after those of the optimizer */
 
-/* Matrices by their inputs, tables and the gains of norms 1, biases a half. */
+/* sqrt(2 / inputs) for matrices, 1 for embeddings and norm gains, 0.5 for biases. */
 static double eta_of(const struct optim_target *t)
 {
     const struct tensor *w = &t->prog->tensors[t->weight];
@@ -39,7 +40,7 @@ static double eta_of(const struct optim_target *t)
     return sqrt(2 / (double)n_in);
 }
 
-/* k: elements for each number of v */
+/* k: weights per element of v */
 static double tau_of(double k)
 {
     double q = sqrt(1 - 1 / sqrt(k));
@@ -70,7 +71,7 @@ static enum snug_status emit(const struct optim_target *t)
     return optim_emit_rule(&step);
 }
 
-/* sqrt(2 (tau + sqrt(2) - 1) / (0.65 (n_steps - 2/3 warmup))), tau of the tensor with the largest k. */
+/* sqrt(2 (tau + sqrt(2) - 1) / (0.65 (n_steps - 2/3 warmup))), with tau for the largest k. */
 static double usual_lr(const struct program *prog, double n_steps, double warmup)
 {
     double largest = 1;
@@ -83,7 +84,8 @@ static double usual_lr(const struct program *prog, double n_steps, double warmup
 }
 
 const struct optimizer optimizer_amos = {.name = "amos",
-                                         .about = "decays of steps and weights by its own count",
+                                         .about =
+                                             "sets its own learning-rate decay and weight decay",
                                          .options = "beta1, beta2, l2",
                                          .defaults = {0.9, 0.98, 0},
                                          .usual_lr = usual_lr,

@@ -1,12 +1,12 @@
 /*
- * amsgrad.c -- AMSGrad (Reddi, Kale and Kumar), as PyTorch's Adam(amsgrad=True):
+ * amsgrad.c -- AMSGrad (Reddi, Kale and Kumar), PyTorch's Adam(amsgrad=True):
  *
  *     g += decay W      m, v as in Adam      vmax = max(vmax, v)
  *     W -= lr (m / (1-b1^t)) / (sqrt(vmax / (1-b2^t)) + eps)
  *
- * decoupled=1 is adamw.c's decay: W -= lr decay W in the place of g += decay W.
+ * decoupled=1 selects AdamW's decay: W -= lr decay W in place of g += decay W.
  *
- * state: m, v, vmax: 12 bytes a parameter.
+ * state: m, v, vmax: 12 bytes per parameter.
  */
 #include "optim/moments.h"
 
@@ -29,5 +29,5 @@ STEP(amsgrad)
     *w = k->keep * *w - k->step * (s->m / (root(s->vmax) * k->root_scale + k->eps));
 }
 
-OPTIMIZER(amsgrad, .about = "Adam whose variance never falls", .default_lr = 3e-4,
+OPTIMIZER(amsgrad, .about = "Adam with the maximum of past second moments", .default_lr = 3e-4,
           .defaults = {0.9, 0.999, 1e-8, 0}, .positive = "v, vmax")

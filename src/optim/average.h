@@ -1,6 +1,6 @@
 /*
- * average.h -- averages of the weights: what a step is to them, and which numbers they are made of.  Written
- * once, for the kernels of every device.
+ * average.h -- the arithmetic of weight averaging: the weight of each step, and how averages are
+ * computed.  Shared by the kernels of all devices.
  */
 #ifndef SNUG_OPTIM_AVERAGE_H
 #define SNUG_OPTIM_AVERAGE_H
@@ -12,7 +12,8 @@
 
 enum { AVERAGE_SCALARS, AVERAGE_WEIGHT, AVERAGE_KEPT }; /* inputs of average_keep and average */
 
-/* Options: schedule_free has beta1 and warmup, a running mean beta, both queue and mean start and every. */
+/* Indices of options.  schedule_free reads beta1 and warmup; ema reads beta; queue and ema read
+ * start and every. */
 enum {
     AVERAGE_BETA1 = 0,
     AVERAGE_WARMUP = 3,
@@ -21,9 +22,9 @@ enum {
     AVERAGE_EVERY = 5
 };
 
-/* ---- the op average_clock ------------------------------------------------------------------------ */
+/* ---- the op average_clock ------------------------------------------------------------------ */
 
-/* One more step, of this weight. */
+/* Counts one more step with this weight. */
 DEVICE_FN void average_count(double weight, double *scalars)
 {
     scalars[SCALAR_average_sum] += weight;
@@ -38,7 +39,7 @@ DEVICE_FN void average_count_schedule_free(const double *options, double *scalar
     average_count(pow(t, 0.75) * scalars[SCALAR_lr_most] * scalars[SCALAR_lr_most], scalars);
 }
 
-/* Options start and every are shares of the run. */
+/* The options start and every are fractions of the run. */
 DEVICE_FN void average_count_copies(const double *options, double *scalars)
 {
     double n_steps = scalars[SCALAR_n_steps], done = scalars[SCALAR_update_count] - 1;
@@ -60,12 +61,12 @@ DEVICE_FN void average_clock(enum average average, const double *options, double
         average_count_copies(options, scalars);
 }
 
-/* ---- the op average ------------------------------------------------------------------------------ */
+/* ---- the op average ------------------------------------------------------------------------ */
 
-/* The average is of_weight W + of_kept times the sum of the copies that are kept. */
+/* average = of_weight W + of_kept (sum of the stored copies) */
 struct average_mix {
     double of_weight, of_kept;
-    int64_t n_copies; /* 0: none is read */
+    int64_t n_copies; /* copies to read */
 };
 
 DEVICE_FN struct average_mix average_mix(enum average average, const double *options,
@@ -80,11 +81,11 @@ DEVICE_FN struct average_mix average_mix(enum average average, const double *opt
     return scalars[SCALAR_n_kept] < (double)n_copies ? weights : copies;
 }
 
-/* ---- the op average_keep ------------------------------------------------------------------------- */
+/* ---- the op average_keep ------------------------------------------------------------------- */
 
-/* What it makes of the numbers kept from copy `at` on: of_weight W + of_kept times themselves. */
+/* kept[copy] = of_weight W + of_kept kept[copy] */
 struct average_change {
-    double of_weight, of_kept; /* of_kept 0: they are not read */
+    double of_weight, of_kept; /* if of_kept is 0, kept[copy] is not read */
     int64_t copy;
 };
 

@@ -1,20 +1,22 @@
 /*
- * caspr.c -- CASPR (Duvvuri et al.) as the AlgoPerf submission has it: Shampoo's blocks, with a right
- * side that sees what the left one leaves.  n is the number of rows of a block; at the start L = L' =
- * eps I, R = PL = PR = I.
+ * caspr.c -- CASPR (Duvvuri et al.) as in the AlgoPerf submission: Shampoo's blocks, with right
+ * statistics of the gradient after the left preconditioner.  n is the number of rows of a block.
+ * Initially L = L' = eps I and R = PL = PR = I.
  *
  *     L = b L + (1-b) G G^T      R = b k R + (1-b) (G^T PL) (G^T PL)^T / n
- *     PL, PR = (L, R + eps largest I)^(-1/2), `largest` their largest eigenvalue, every `every` steps;
- *     the step after that L' = L, and k is trace(PL (L' + eps largest I) PL) / n of the L' before, else 1
- *     m, v, h, a as NadamW's     u = a until the step `start`, then
+ *     every `every` steps:    PL = (L + eps largest I)^(-1/2), and PR likewise from R
+ *     in the step after that: k = trace(PL (L' + eps largest I) PL) / n, then L' = L; else k = 1
+ *     m, v, h, a as in NadamW    u = a up to step `start`, then
  *     u = PL h PR of all blocks, times |a| / |u| of the whole tensor      W -= lr (u + decay W)
  *
- * The published program finds roots by a coupled Newton iteration, here they come from eigenvectors
- * in fp64, since with eps 1e-6 fp32 seemed too coarse.  Vectors, and matrices with a side over
- * 40000, are NadamW's.
+ * where `largest` is the largest eigenvalue of the matrix that it is added to.
  *
- * state: m, v: 8 bytes a parameter; l, l_then, r, pl, pr: 12 rows^2 + 8 columns^2 bytes a block.  All are
- * fp32 whatever --state-bits says, but for what is NadamW's.
+ * The submission computes the roots by a coupled Newton iteration.  We use eigenvectors in fp64,
+ * since with eps 1e-6 fp32 seemed too coarse.  Vectors, and matrices with a side over 40000, use
+ * NadamW.
+ *
+ * state: m, v: 8 bytes per parameter; l, l_then, r, pl, pr: 12 rows^2 + 8 columns^2 bytes per
+ * block.  They are always fp32, except where NadamW is used.
  */
 #include "optim/precondition.h"
 
@@ -34,7 +36,7 @@ static enum snug_status emit(const struct optim_target *t)
 
 const struct optimizer optimizer_caspr = {
     .name = "caspr",
-    .about = "as shampoo, the right side after the left",
+    .about = "Shampoo with combined axis preconditioners",
     .options = "beta1, beta, eps, block, every, start",
     .defaults =
         {[beta1] = 0.9, [beta] = 0.999, [eps] = 1e-6, [block] = 1024, [every] = 20, [start] = 101},

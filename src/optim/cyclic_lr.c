@@ -1,13 +1,13 @@
 /*
- * cyclic_lr.c -- NadamW with a cyclic learning rate (AlgoPerf's Cyclic LR): the rule of nadamw.c, and a
- * rate of its own in the place of --schedule.  A cycle is a warm-up of --warmup steps and a cosine down to
- * lr-min; its length n_steps / cycles need not be whole.
+ * cyclic_lr.c -- NadamW with a cyclic learning rate (AlgoPerf's Cyclic LR): the rule of nadamw.c
+ * with its own schedule in place of --schedule.  A cycle is a warmup of --warmup steps, then a
+ * cosine down to lr-min.  Its length, n_steps / cycles, need not be a whole number.
  *
- * state: m, v: 8 bytes a parameter.
+ * state: m, v: 8 bytes per parameter.
  */
 #include "optim/rule.h"
 
-enum { OPTION_cycles = 3, OPTION_lr_min }; /* after those of nadamw */
+enum { OPTION_cycles = 3, OPTION_lr_min }; /* after nadamw's options */
 
 static double lr_at(const struct optim_rate *rate, const double *options)
 {
@@ -23,6 +23,6 @@ static double lr_at(const struct optim_rate *rate, const double *options)
 }
 
 OPTIMIZER_LIKE(cyclic_lr, nadamw, .name = "cyclic-lr",
-               .about = "NadamW, its learning rate in cycles", .default_lr = 3e-4,
+               .about = "NadamW with a cyclic learning rate", .default_lr = 3e-4,
                .default_decay = 0.1, .options = "beta1, beta2, eps, cycles, lr-min",
                .defaults = {0.9, 0.999, 1e-8, 2, 1e-10}, .lr_at = lr_at)

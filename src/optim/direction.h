@@ -1,6 +1,6 @@
 /*
- * direction.h -- the numbers of one step of adafactor, prodigy and amos, in fp64.  Written once, for the
- * kernels of every device.
+ * direction.h -- the per-step scalars of adafactor, prodigy and amos, in fp64.  Shared by the
+ * kernels of all devices.
  */
 #ifndef SNUG_OPTIM_DIRECTION_H
 #define SNUG_OPTIM_DIRECTION_H
@@ -12,13 +12,13 @@
 #include "ir/program.h"
 #include "optim/average.h"
 
-/* ---- adafactor: options beta1, decay-power, clip-threshold, eps1, eps2 ------------------------- */
+/* ---- adafactor: options beta1, decay-power, clip-threshold, eps1, eps2 --------------------- */
 
 struct adafactor_now {
     double clip, beta, threshold, eps1;
-    double lr; /* relative: to the size of the weights, of which `least` counts */
-    double least;
-    bool relative;
+    double lr;
+    double least;  /* lower bound of the weights' RMS */
+    bool relative; /* lr is a multiple of the weights' RMS */
 };
 
 DEVICE_FN struct adafactor_now adafactor_now(const double *o, bool relative, double lr_factor,
@@ -36,7 +36,7 @@ DEVICE_FN struct adafactor_now adafactor_now(const double *o, bool relative, dou
     return now;
 }
 
-/* The running mean of g^2 after one more; `square` is that of the gradient before clipping. */
+/* The next running mean of g^2; `square` is the mean of g^2 before clipping. */
 DEVICE_FN double adafactor_mean(const struct adafactor_now *now, double mean, double square)
 {
     return now->beta * mean + (1 - now->beta) * (square * now->clip * now->clip + now->eps1);
@@ -51,10 +51,10 @@ DEVICE_FN void adafactor_finish(const struct adafactor_now *now, double size_of_
         now->lr * (now->relative ? fmax(now->least, size_of_weights) : 1);
 }
 
-/* ---- prodigy: options beta1, beta2, eps, d0 ------------------------------------------------------ */
+/* ---- prodigy: options beta1, beta2, eps, d0 ------------------------------------------------ */
 
 struct prodigy_now {
-    double d, keep, step; /* s and the numerator: keep times the old, step times the new */
+    double d, keep, step; /* s and the numerator become keep * old + step * new */
 };
 
 DEVICE_FN struct prodigy_now prodigy_now(const double *o, const double *scalars)
@@ -66,28 +66,28 @@ DEVICE_FN struct prodigy_now prodigy_now(const double *o, const double *scalars)
     return now;
 }
 
-/* The op prodigy_size, from the sums over all tensors of g (x0 - z) and of |s|. */
-DEVICE_FN void prodigy_size(const double *o, double gemm, double size, double *scalars)
+/* The op prodigy_size.  dot and size: the sums over all tensors of g (x0 - z) and of |s|. */
+DEVICE_FN void prodigy_size(const double *o, double dot, double size, double *scalars)
 {
     struct prodigy_now now = prodigy_now(o, scalars);
-    double numerator = now.keep * scalars[SCALAR_d_numerator] + now.step * gemm;
+    double numerator = now.keep * scalars[SCALAR_d_numerator] + now.step * dot;
     scalars[SCALAR_d_numerator] = numerator;
     scalars[SCALAR_d] = size > 0 ? fmax(now.d, numerator / size) : now.d;
-    scalars[SCALAR_d_before] = size > 0 ? now.d : 0; /* 0: the update moves nothing */
+    scalars[SCALAR_d_before] = size > 0 ? now.d : 0; /* 0: the update changes nothing */
     average_count(size > 0 ? pow(scalars[SCALAR_update_count], 0.75) : 0, scalars);
 }
 
-/* ---- amos: options beta1, beta2, l2, tau ---------------------------------------------------------------- */
+/* ---- amos: options beta1, beta2, l2, tau --------------------------------------------------- */
 
 struct amos_now {
     double clip, beta2, l2;
-    double correct_before,
-        correct; /* v times this is a mean of squares: before this step, and after */
-    double x, xi, eta, p, l, rate; /* as src/optim/amos.c has them; rate: 1 / (1 + eta s f e) */
+    double correct_before, correct; /* v_hat / v, before and after this step */
+    double x, xi, eta, p, l;        /* as in src/optim/amos.c; xi: lr */
+    double rate;                    /* 1 / (1 + eta s f e) */
     double next_b;
 };
 
-/* k: elements for each number of v */
+/* k: weights per element of v */
 DEVICE_FN struct amos_now amos_now(const double *o, double eta, double lr_factor,
                                    const double *scalars, double k, double b)
 {
@@ -113,7 +113,7 @@ DEVICE_FN struct amos_now amos_now(const double *o, double eta, double lr_factor
     return now;
 }
 
-/* How large a number of the gradient may be, by the v before this step. */
+/* The bound to which gradient elements are clamped, from the previous v. */
 DEVICE_FN double amos_most(const struct amos_now *now, double v)
 {
     double square = v * now->correct_before;
@@ -129,7 +129,7 @@ struct amos_mix { /* the direction is of_weight W + of_gradient g */
     double of_weight, of_gradient;
 };
 
-/* v: with this step's mean of squares, `square`, in it. */
+/* square: this step's mean of g^2, already included in v. */
 DEVICE_FN struct amos_mix amos_mix(const struct amos_now *now, double v, double square)
 {
     double v_hat = fmax(v * now->correct, (double)FLT_MIN);

@@ -1,9 +1,9 @@
 /*
- * eigen.c -- eigenvectors by LAPACK's divide and conquer or by Jacobi's rotations; orthonormal rows
- * by Householder's reflections, LAPACK's or our own.
+ * eigen.c -- eigenvectors by LAPACK's divide and conquer or by Jacobi rotations; orthonormal rows
+ * by Householder reflections, LAPACK's or our own.
  *
- * LAPACK is loaded when an op that needs it is prepared: OpenBLAS, which most systems have in its
- * place, starts threads and takes memory as soon as it is there, and most runs have no use for it.
+ * LAPACK is loaded when an op that needs it is prepared.  Most systems provide it as OpenBLAS,
+ * which starts threads and allocates memory as soon as it is loaded, and most runs do not need it.
  */
 #include "optim/eigen.h"
 
@@ -16,10 +16,10 @@
 
 #include "base/text.h"
 
-enum { MOST_SWEEPS = 60, QR_BLOCK = 64 /* columns that LAPACK's QR may take at once */ };
+enum { MAX_SWEEPS = 60, QR_BLOCK = 64 /* workspace columns for LAPACK's blocked QR */ };
 
-/* What ?syevd asks for with vectors, and a copy of the matrix and its values in fp64; our own loops need
- * less: two matrices. */
+/* The workspace of ?syevd with vectors.  Together with an fp64 copy of the matrix and its values it
+ * covers our own loops, which need two matrices. */
 static size_t real_work_elems(int64_t n)
 {
     return 1 + 6 * (size_t)n + 2 * (size_t)n * (size_t)n;
@@ -50,7 +50,7 @@ static void narrow(int64_t n, const double *from, float *to)
 
 /* ---- our own loops --------------------------------------------------------------------------- */
 
-/* Turns rows p and q, and with columns too, so that a[p][q] becomes 0. */
+/* Rotates rows and columns p and q of a so that a[p][q] becomes 0; rotates rows p and q of v. */
 static void rotate(int64_t n, double *a, double *v, int64_t p, int64_t q)
 {
     double theta = (a[q * n + q] - a[p * n + p]) / (2 * a[p * n + q]);
@@ -71,13 +71,13 @@ static void rotate(int64_t n, double *a, double *v, int64_t p, int64_t q)
     a[p * n + q] = a[q * n + p] = 0;
 }
 
-/* Cyclic Jacobi: v gets the vectors, the diagonal of a the values. */
+/* Cyclic Jacobi: the vectors are written to v, the values to the diagonal of a. */
 static bool jacobi(int64_t n, double *a, double *v)
 {
     memset(v, 0, (size_t)n * (size_t)n * sizeof *v);
     for (int64_t i = 0; i < n; i++)
         v[i * n + i] = 1;
-    for (int sweep = 0; sweep < MOST_SWEEPS; sweep++) {
+    for (int sweep = 0; sweep < MAX_SWEEPS; sweep++) {
         double all = 0, off = 0;
         for (int64_t i = 0; i < n * n; i++) {
             all += a[i] * a[i];
@@ -122,7 +122,7 @@ static void reflect(int64_t n, double factor, const double *v, double *row)
         row[i] -= s * v[i];
 }
 
-/* Reflection k, which row k keeps from its element k on, makes that row zero behind element k. */
+/* Reflection k zeroes row k after element k.  Its vector is stored in row k from element k on. */
 bool orthonormal_f64(int64_t n, double *z, void *work)
 {
     double *q = work, *factors = q + n * n;
@@ -145,7 +145,6 @@ bool orthonormal_f64(int64_t n, double *z, void *work)
     return true;
 }
 
-/* The same for fp32. */
 static bool own_eigen_f32(int64_t n, float *a, float *values, void *work)
 {
     double *wide = work, *wide_values = wide + n * n;
@@ -169,7 +168,7 @@ static bool own_orthonormal_f32(int64_t n, float *z, void *work)
 
 /* ---- LAPACK ---------------------------------------------------------------------------------- */
 
-/* Fortran: all by address, lengths of the strings last. */
+/* Fortran calling convention: all arguments by address, string lengths last. */
 typedef void ssyevd_fn(const char *job, const char *half, const int *n, float *a, const int *lda,
                        float *w, float *work, const int *n_work, int *integers,
                        const int *n_integers, int *info, size_t job_length, size_t half_length);
@@ -184,19 +183,19 @@ typedef int get_threads_fn(void);
 typedef void set_threads_fn(int threads);
 
 static struct lapack {
-    const char *name; /* of the library; NULL: there is none */
+    const char *name; /* of the library; NULL: not loaded */
     ssyevd_fn *ssyevd;
     dsyevd_fn *dsyevd;
     sgeqrf_fn *sgeqrf;
     sorgqr_fn *sorgqr;
-    get_threads_fn *get_threads; /* of OpenBLAS, if that is the LAPACK, else NULL */
+    get_threads_fn *get_threads; /* OpenBLAS only, else NULL */
     set_threads_fn *set_threads;
 } lapack;
 
 #if defined(SNUG_LAPACK)
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* A pointer to data becomes one to a function: ISO C has no cast for that. */
+/* memcpy, because ISO C has no cast from a data pointer to a function pointer. */
 static bool find(void *library, const char *name, void *function, size_t size)
 {
     void *found = dlsym(library, name);
@@ -236,8 +235,9 @@ void spectral_load(void)
 }
 #endif
 
-/* One thread: the same bits with any number of them; returns how many there were. */
-static int collective_threads(int threads)
+/* Sets OpenBLAS's thread count and returns the previous one.  We run it on one thread, so results
+ * do not depend on the number of threads. */
+static int set_lapack_threads(int threads)
 {
     if (lapack.get_threads == NULL)
         return threads;
@@ -255,7 +255,8 @@ static bool all_finite(int64_t n, const float *x)
     return isfinite(sum);
 }
 
-/* Column by column what is row by row here: a symmetric matrix is the same, and vectors are rows. */
+/* LAPACK is column-major: a symmetric matrix is unchanged by that, and its eigenvectors come out as
+ * our rows. */
 bool eigen_f32(int64_t n, float *a, float *values, bool quick, bool vectors, void *work)
 {
     double *wide = work, *wide_values = wide + n * n, *reals = wide_values + n;
@@ -267,7 +268,7 @@ bool eigen_f32(int64_t n, float *a, float *values, bool quick, bool vectors, voi
         return false;
     if (lapack.name == NULL)
         return own_eigen_f32(n, a, values, work);
-    int threads_before = collective_threads(1);
+    int threads_before = set_lapack_threads(1);
     widen(n * n, a, wide);
     if (quick)
         lapack.ssyevd(job, "L", &side, a, &side, values, (float *)(void *)reals, &n_reals, integers,
@@ -278,7 +279,7 @@ bool eigen_f32(int64_t n, float *a, float *values, bool quick, bool vectors, voi
         narrow(n * n, wide, a);
         narrow(n, wide_values, values);
     }
-    (void)collective_threads(threads_before);
+    (void)set_lapack_threads(threads_before);
     return info == 0 && all_finite(n, values) && all_finite(n * n, a);
 }
 
@@ -290,11 +291,11 @@ bool orthonormal_f32(int64_t n, float *z, void *work)
         return false;
     if (lapack.name == NULL)
         return own_orthonormal_f32(n, z, work);
-    int threads_before = collective_threads(1);
+    int threads_before = set_lapack_threads(1);
     lapack.sgeqrf(&side, &side, z, &side, tau, reals, &n_reals, &info);
     if (info == 0)
         lapack.sorgqr(&side, &side, &side, z, &side, tau, reals, &n_reals, &info);
-    (void)collective_threads(threads_before);
+    (void)set_lapack_threads(threads_before);
     return info == 0 && all_finite(n * n, z);
 }
 
@@ -303,10 +304,12 @@ void spectral_describe(struct text *out)
     spectral_load();
     if (lapack.name != NULL)
         text_add(out,
-                 "LAPACK (%s), loaded for shampoo, caspr and soap, on one thread; with --device "
-                 "cuda as well\n",
+                 "LAPACK (%s), on one thread, for shampoo, caspr and soap (also with --device "
+                 "cuda)\n",
                  lapack.name);
     else
-        text_add(out, "without LAPACK: shampoo, caspr and soap decompose by snug's own loops, with "
-                      "--device cuda as well\n");
+        text_add(
+            out,
+            "without LAPACK: shampoo, caspr and soap use snug's own, slower decompositions (also "
+            "with --device cuda)\n");
 }

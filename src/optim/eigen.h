@@ -1,9 +1,10 @@
 /*
  * eigen.h -- eigenvectors of symmetric matrices, and orthonormal rows.
  *
- * With LAPACK, where the system has it, on one thread; else by our own loops, which are the reference's:
- * right, but slow from a few hundred rows on.  Workspace is booked as LAPACK's formulas say, in every
- * build.  A false result leaves garbage: a matrix with numbers that are not finite, or no convergence.
+ * We use LAPACK, on one thread, if the system has it.  Otherwise our own loops, which are also the
+ * reference, do the work: correct, but slow from a few hundred rows on.  The workspace is what
+ * LAPACK needs, in every build.  The functions return false if the matrix has non-finite elements
+ * or the solver does not converge; the outputs are then undefined.
  */
 #ifndef SNUG_OPTIM_EIGEN_H
 #define SNUG_OPTIM_EIGEN_H
@@ -12,19 +13,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
-void spectral_load(void); /* LAPACK, if it is there; before the first of these */
+void spectral_load(void); /* loads LAPACK if the system has it; call before the functions below */
 size_t spectral_work_bytes(int64_t n);
 
-/* a [n,n] symmetric becomes its eigenvectors, one a row, of values in any order.  f32: tried in fp32
- * first if `quick`, then in fp64; without `vectors` only values count. */
+/* Replaces the symmetric a [n,n] by its eigenvectors, one per row; the values are in no particular
+ * order.  f32: if `quick`, tries fp32 before fp64.  Without `vectors` only the values are
+ * computed. */
 bool eigen_f32(int64_t n, float *a, float *values, bool quick, bool vectors, void *work);
 bool eigen_f64(int64_t n, double *a, double *values, void *work);
 
-/* The rows of z [n,n], made orthonormal one after the other, as QR does with columns. */
+/* Makes the rows of z [n,n] orthonormal, in order, as QR does with columns. */
 bool orthonormal_f32(int64_t n, float *z, void *work);
 bool orthonormal_f64(int64_t n, double *z, void *work);
 
 struct text;
-void spectral_describe(struct text *out); /* one line */
+void spectral_describe(struct text *out); /* one line: which library is used */
 
 #endif

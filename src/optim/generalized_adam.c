@@ -1,11 +1,13 @@
 /*
- * generalized_adam.c -- NadamW with switches (AlgoPerf's Generalized Adam):
+ * generalized_adam.c -- NadamW with optional parts (AlgoPerf's Generalized Adam):
  *
  *     m = b1 m + (1-b1) g      v = b2 v + (1-b2) g^2      u = nesterov ? b1 m + (1-b1) g : m
  *     W -= lr decay W          W -= lr (u / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps)
  *
- * precondition=0 is the heavy ball: m = b1 m + g, u = nesterov ? g + b1 m : m, W -= lr decay W + lr u.
- * state: m, v: 8 bytes a parameter.
+ * precondition=0 gives heavy-ball momentum: m = b1 m + g, u = nesterov ? g + b1 m : m, W -= lr
+ * decay W + lr u.
+ *
+ * state: m, v: 8 bytes per parameter.
  */
 #include "optim/moments.h"
 
@@ -35,5 +37,5 @@ STEP(generalized_adam)
 }
 
 OPTIMIZER(generalized_adam, .name = "generalized-adam",
-          .about = "NadamW with Nesterov and the preconditioner as options", .default_lr = 3e-4,
+          .about = "NadamW with optional Nesterov and preconditioner", .default_lr = 3e-4,
           .default_decay = 0.1, .defaults = {0.9, 0.999, 1e-8, 1, 1}, .positive = "v")

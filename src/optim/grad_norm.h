@@ -1,8 +1,9 @@
 /*
- * grad_norm.h -- what the norm of the gradients does to the scalar table: clipping, skipping, the loss scale.
+ * grad_norm.h -- gradient clipping, skipped steps and the loss scale, from the norm of the
+ * gradients.
  *
- * The arithmetic is PyTorch's: clip_grad_norm_, GradScaler's halving.  Written once, for the kernels of
- * every device.
+ * The arithmetic is PyTorch's: clip_grad_norm_ and GradScaler.  Shared by the kernels of all
+ * devices.
  */
 #ifndef SNUG_OPTIM_GRAD_NORM_H
 #define SNUG_OPTIM_GRAD_NORM_H
@@ -14,7 +15,7 @@
 
 enum { GOOD_STEPS_TO_GROW = 2000, LOSS_SCALE_MAX = 1 << 24 };
 
-/* Non-finite gradients halve the scale at once; two thousand good steps double it. */
+/* Non-finite gradients halve the scale; GOOD_STEPS_TO_GROW good steps in a row double it. */
 DEVICE_FN void norm_next_loss_scale(double *scalars, bool skip)
 {
     double scale = scalars[SCALAR_loss_scale];
@@ -29,7 +30,7 @@ DEVICE_FN void norm_next_loss_scale(double *scalars, bool skip)
     scalars[SCALAR_good_steps] = good_steps;
 }
 
-/* From the sum of all squares: the norm, and whether there is one. */
+/* Sets and returns the norm, from the sum of squares, and sets skip if it is not finite. */
 DEVICE_FN double norm_set(double squares, double *scalars)
 {
     double norm = sqrt(squares) / scalars[SCALAR_loss_scale];
@@ -38,7 +39,7 @@ DEVICE_FN double norm_set(double squares, double *scalars)
     return norm;
 }
 
-/* All that the op grad_norm does with that sum.  max_norm 0: no clipping. */
+/* The op grad_norm, given the sum of squares.  max_norm 0: no clipping. */
 DEVICE_FN void norm_clip(double squares, double max_norm, bool dynamic_scale, double *scalars)
 {
     double norm = norm_set(squares, scalars);

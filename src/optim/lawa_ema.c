@@ -1,8 +1,8 @@
 /*
- * lawa_ema.c -- lawa_queue.c with a running mean in the place of the queue: the first copy is the mean, each
- * later one makes it beta mean + (1-beta) W.
+ * lawa_ema.c -- lawa_queue.c with a running mean in place of the queue.  The mean starts as the
+ * first copy; each later one changes it to beta mean + (1-beta) W.
  *
- * state: m, v, ema: 12 bytes a parameter.
+ * state: m, v, ema: 12 bytes per parameter.
  */
 #include "optim/rule.h"
 

@@ -1,17 +1,18 @@
 /*
- * lawa_queue.c -- averages of the latest weights (LAWA, Kaddour): NadamW, whose weights are copied from the
- * share `start` of the run on, every share `every` of it, into the oldest of k slots.  Training goes on from
- * the weights; evaluation and saved models use the mean of the copies once there are k.
+ * lawa_queue.c -- latest weight averaging (LAWA, Kaddour) on NadamW.  After the fraction `start`
+ * of the run, and then after every fraction `every` of it, the weights are copied into the oldest
+ * of k slots.  Training is not affected.  Evaluation and saved models use the mean of the copies
+ * once there are k.
  *
- * state: m, v: 8 bytes a parameter, and k copies in the type of the weights: 4 k bytes in fp32.
+ * state: m, v: 8 bytes per parameter, and k copies in the dtype of the weights: 4 k bytes in fp32.
  */
 #include "optim/rule.h"
 
 #include <string.h>
 
-enum { OPTION_k = 3, MOST_COPIES = 1000 }; /* after those of nadamw */
+enum { OPTION_k = 3, MAX_COPIES = 1000 }; /* after nadamw's options */
 
-/* The copies as one tensor [k, n], and a name for each. */
+/* Adds the copies as one tensor [k, n], and a named view of each. */
 static enum snug_status add_copies(const struct optim_target *t, int64_t k, tensor_id *copies)
 {
     const struct tensor weight = t->prog->tensors[t->weight];
@@ -38,9 +39,9 @@ static enum snug_status emit_all(const struct optim_target *targets, int n)
 {
     double k = n > 0 ? targets->options[OPTION_k] : 1;
     struct attrs attrs = ATTRS(average, .average = AVERAGE_queue);
-    if (!(k >= 1 && k <= MOST_COPIES && k == floor(k)))
+    if (!(k >= 1 && k <= MAX_COPIES && k == floor(k)))
         return snug_fail(targets->err, SNUG_BAD_ARGUMENT,
-                         "--opt: k=%g: it takes a whole number from 1 to %d", k, MOST_COPIES);
+                         "--opt: k=%g: must be a whole number from 1 to %d", k, MAX_COPIES);
     if (n > 0)
         TRY(optim_add_average_clock(targets));
     for (int i = 0; i < n; i++) {
@@ -55,7 +56,7 @@ static enum snug_status emit_all(const struct optim_target *targets, int n)
 }
 
 OPTIMIZER_LIKE(lawa_queue, nadamw, .name = "lawa-queue",
-               .about = "NadamW, evaluated at the mean of its latest weights", .emit_all = emit_all,
+               .about = "NadamW, evaluated at the mean of its recent weights", .emit_all = emit_all,
                .default_lr = 3e-4, .default_decay = 0.1,
                .options = "beta1, beta2, eps, k, start, every",
                .defaults = {0.9, 0.999, 1e-8, 10, 0.02, 0.002}, .average = AVERAGE_queue,

@@ -1,9 +1,9 @@
 /*
- * lion.c -- Lion (Chen et al.): the sign of an interpolated momentum, so steps of one size.
+ * lion.c -- Lion (Chen et al.): the sign of an interpolated momentum, so all steps have one size.
  *
  *     u = sign(b1 m + (1-b1) g)      W -= lr (u + decay W)      m = b2 m + (1-b2) g
  *
- * state: m: 4 bytes a parameter.
+ * state: m: 4 bytes per parameter.
  */
 #include "optim/rule.h"
 
@@ -28,5 +28,5 @@ STEP(lion)
     *w = k->keep * *w - k->lr * u;
 }
 
-OPTIMIZER(lion, .about = "the sign of a momentum", .default_lr = 1e-4, .default_decay = 1,
-          .defaults = {0.9, 0.99})
+OPTIMIZER(lion, .about = "sign of a momentum: all steps have the same size", .default_lr = 1e-4,
+          .default_decay = 1, .defaults = {0.9, 0.99})

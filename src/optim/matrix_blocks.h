@@ -1,9 +1,11 @@
 /*
- * matrix_blocks.h -- shampoo and caspr (src/optim): block by block, statistics of both sides, their
- * roots every few steps, and the momentum between the roots.
+ * matrix_blocks.h -- the steps of shampoo and caspr (src/optim), block by block: update the left
+ * and right statistics, recompute their inverse roots every few steps, and multiply the momentum
+ * by them.
  *
- * What both do: m, v, h and the Adam step `a` of a block, which goes to u and gives the length of the
- * direction; u takes the preconditioned one in its place from the step `start` on.
+ * Both compute m, v, h and the Adam step `a` of a block.  `a` is stored in u and gives the length
+ * of the direction.  Once preconditioning starts (option `start`), u gets the preconditioned
+ * direction instead.
  */
 #ifndef SNUG_OPTIM_MATRIX_BLOCKS_H
 #define SNUG_OPTIM_MATRIX_BLOCKS_H
@@ -12,12 +14,12 @@
 
 struct blocks_layout {
     struct matrix w;
-    int64_t rows, cols, side; /* of the largest block */
+    int64_t rows, cols, side; /* of the largest block; side: the larger of the two */
     size_t u, states[STATE_l_then + 1];
     size_t g, h, d, squares[2], values, sums, spectral, total;
 };
 
-/* u and the states as tensors: from a program, or from a call. */
+/* The workspace layout, from u and the states as tensors of a program or of a kernel call. */
 static struct blocks_layout blocks_layout(const struct tensor *u, int n_states,
                                           const struct tensor *const *states, int64_t block)
 {
@@ -39,7 +41,7 @@ static struct blocks_layout blocks_layout(const struct tensor *u, int n_states,
     return l;
 }
 
-/* Of whole blocks, and of those at the right, at the bottom and in the corner. */
+/* Adds the gemm shapes of a full block and of the right, bottom and corner blocks. */
 static inline void blocks_gemms(const struct matrix *w, struct factors_list *list)
 {
     int64_t across = matrix_parts(w->cols, w->block), n = matrix_n_blocks(w);
@@ -50,15 +52,16 @@ static inline void blocks_gemms(const struct matrix *w, struct factors_list *lis
     }
 }
 
-/* The block in work: where its numbers are.  Only the statistics are without gaps in the states. */
+/* The current block.  Its elements are not contiguous in u, m and v; its statistics are in l, r, pl
+ * and pr. */
 struct block_work {
     const struct tools *t;
     const struct blocks_layout *l;
     struct matrix_block at;
-    real *g, *h, *d;              /* without gaps */
+    real *g, *h, *d;              /* contiguous */
     real *u, *m, *v;              /* of the whole tensor */
     real *left, *right, *pl, *pr; /* of this block */
-    real *left_then;              /* caspr's */
+    real *left_then;              /* caspr only */
 };
 
 static double correction(const struct tools *t, int beta)
@@ -66,12 +69,12 @@ static double correction(const struct tools *t, int beta)
     return 1 - pow(option_of(t, beta), scalar_of(t, SCALAR_update_count));
 }
 
-/* The device's: g, m, v, h and a of all rows; returns the square of the length of a. */
+/* Defined by the device: computes g, m, v, h, a of the block; returns the squared length of a. */
 static double block_moments(const struct block_work *b, double eps);
-/* u = factor g */
+/* Defined by the device: u = factor g. */
 static void block_store(const struct block_work *b, double factor);
 
-/* g becomes pl h pr; returns the square of its length. */
+/* g = pl h pr; *squares is its squared length. */
 static enum snug_status block_precondition(const struct block_work *b, double *squares)
 {
     int64_t rows = b->at.rows, cols = b->at.cols;
@@ -81,7 +84,8 @@ static enum snug_status block_precondition(const struct block_work *b, double *s
     return SNUG_OK;
 }
 
-/* Rows of eigenvectors q times a power of their values, which become those; then root = q^T q. */
+/* Scales the eigenvectors, the rows of q, by (value + add)^(exponent / 2); then root = q^T q.
+ * Overwrites q and values. */
 static enum snug_status root_from(const struct block_work *b, int64_t n, real *q, real *values,
                                   double add, double exponent, real *root)
 {
@@ -93,7 +97,8 @@ static enum snug_status root_from(const struct block_work *b, int64_t n, real *q
 
 /* ---- shampoo --------------------------------------------------------------------------------- */
 
-/* (a / correction + (eps - min(0, least)) I)^(-1/4); the old one stays where there is none. */
+/* root = (a / correction + (eps - min(0, least eigenvalue)) I)^(-1/4); unchanged if the solver
+ * fails. */
 static enum snug_status shampoo_root(const struct block_work *b, int64_t n, const real *a,
                                      real *root)
 {
@@ -140,7 +145,7 @@ static enum snug_status shampoo_block(const struct block_work *b)
 
 /* ---- caspr ----------------------------------------------------------------------------------- */
 
-/* The values of a, and its vectors in squares[0] if wanted; false: it has none. */
+/* Computes the eigenvalues of a, and its eigenvectors in squares[0] if wanted; false on failure. */
 static bool caspr_eigen(const struct block_work *b, int64_t n, const real *a, bool vectors,
                         double *largest)
 {
@@ -152,7 +157,7 @@ static bool caspr_eigen(const struct block_work *b, int64_t n, const real *a, bo
     return true;
 }
 
-/* (a + eps largest I)^(-1/2), if it is good enough. */
+/* root = (a + eps largest I)^(-1/2); unchanged if that fails or is too inaccurate. */
 static enum snug_status caspr_root(const struct block_work *b, int64_t n, const real *a, real *root)
 {
     real *q = reals_at(b->t, b->l->squares[0]), *found = reals_at(b->t, b->l->squares[1]);
@@ -169,7 +174,7 @@ static enum snug_status caspr_root(const struct block_work *b, int64_t n, const 
     return SNUG_OK;
 }
 
-/* How much the new root has changed the scale of R: tr(pl (l_then + eps largest I) pl) / n. */
+/* How much the new root changes the scale of R: tr(pl (l_then + eps largest I) pl) / n. */
 static enum snug_status caspr_change(const struct block_work *b, double *change)
 {
     int64_t n = b->at.rows;
@@ -207,7 +212,7 @@ static void caspr_begin(const struct block_work *b)
     set_identity(b->t, b->at.cols, 1, b->pr);
 }
 
-/* Adds to the squares of the lengths of a and of u, over the blocks. */
+/* Adds the block's share to the squared lengths of a and of u. */
 static enum snug_status caspr_block(const struct block_work *b, double *a_squares,
                                     double *u_squares)
 {
@@ -253,7 +258,7 @@ static enum snug_status each_block(struct block_work *b, real *const *states)
             TRY(shampoo_block(b));
         }
     }
-    if (u_squares > 0) /* caspr scales the whole */
+    if (u_squares > 0) /* caspr grafts the whole tensor at once */
         copy_scaled(b->t, b->l->w.rows * b->l->w.cols, sqrt(a_squares / u_squares), b->u, b->u);
     return SNUG_OK;
 }

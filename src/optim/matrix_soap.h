@@ -1,8 +1,8 @@
 /*
- * matrix_soap.h -- soap (src/optim/soap.c): Adam in the space of the eigenvectors of both sides.
+ * matrix_soap.h -- the step of soap (src/optim/soap.c): Adam in the eigenbasis of both sides.
  *
- * ql and qr keep eigenvectors as rows, so that ql G qr^T is the rotated gradient and ql^T X qr goes back.
- * A side without statistics is not rotated; a vector has none.
+ * The rows of ql and qr are eigenvectors, so ql G qr^T is the rotated gradient and ql^T X qr
+ * rotates back.  A side without statistics is not rotated; a vector has none on either side.
  */
 #ifndef SNUG_OPTIM_MATRIX_SOAP_H
 #define SNUG_OPTIM_MATRIX_SOAP_H
@@ -13,13 +13,13 @@ enum { SOAP_STATES = STATE_pr + 1 };
 
 struct soap_layout {
     int64_t rows, cols, n;
-    int64_t side; /* the longest that is rotated; 0: none */
+    int64_t side; /* the longest rotated side; 0: none is rotated */
     bool rotates_left, rotates_right;
     size_t u, states[SOAP_STATES];
     size_t g, x, spare, squares[2], values, order, spectral, total;
 };
 
-/* states[k] NULL: left out */
+/* states[k] may be NULL: the tensor does not have that state. */
 static struct soap_layout soap_layout(const struct tensor *u, const struct tensor *const *states)
 {
     struct matrix w = matrix_of(&u->shape, 1);
@@ -53,7 +53,7 @@ struct soap_work {
     real *g, *x, *spare; /* as large as u */
 };
 
-/* to = ql from qr^T, or with back ql^T from qr; `spare` may be changed. */
+/* to = ql from qr^T, or ql^T from qr if `back`; `spare` is scratch. */
 static enum snug_status rotate(const struct soap_work *s, bool back, const real *from, real *spare,
                                real *to)
 {
@@ -72,9 +72,9 @@ static enum snug_status rotate(const struct soap_work *s, bool back, const real 
     return SNUG_OK;
 }
 
-/* The device's: g, clipped; */
+/* Defined by the device: reads the gradient, clipped, into g. */
 static void soap_read(const struct soap_work *s);
-/* M and V from the rotated gradient x, which becomes M / (sqrt(V) + eps). */
+/* Defined by the device: updates M and V with the rotated gradient x; x = M / (sqrt(V) + eps). */
 static void soap_adam(const struct soap_work *s);
 
 static enum snug_status soap_statistics(const struct soap_work *s)
@@ -95,7 +95,7 @@ static enum snug_status soap_statistics(const struct soap_work *s)
     return SNUG_OK;
 }
 
-/* The first eigenvectors of a side; where there are none, its axes. */
+/* The first eigenvectors of a side; the identity if the solver fails. */
 static void soap_begin(const struct soap_work *s, int64_t n, const real *statistics, real *q)
 {
     const struct soap_layout *l = s->l;
@@ -106,14 +106,14 @@ static void soap_begin(const struct soap_work *s, int64_t n, const real *statist
         set_identity(s->t, n, 1, q);
         return;
     }
-    for (int64_t i = 0; i < n; i++) /* sort_down wants them nearly sorted, LAPACK gives them so */
+    for (int64_t i = 0; i < n; i++) /* LAPACK returns ascending values */
         order[i] = i;
     sort_down(n, values, order);
     take_rows(s->t, n, n, order, l->order, found, q);
 }
 
-/* One step of the power iteration: rows of q by what they see of the statistics, times the statistics,
- * orthonormal.  order: how they were sorted.  The old q stays where that fails. */
+/* One step of power iteration: q times the statistics, its rows sorted by estimated eigenvalue and
+ * made orthonormal.  `order` receives the sort order.  On failure q stays and order is 0, 1, ... */
 static enum snug_status soap_renew(const struct soap_work *s, int64_t n, const real *statistics,
                                    real *q, int64_t *order)
 {
@@ -133,7 +133,8 @@ static enum snug_status soap_renew(const struct soap_work *s, int64_t n, const r
     return SNUG_OK;
 }
 
-/* New eigenvectors: V is sorted with them, M rotated from the old space to the new. */
+/* Renews the eigenvectors.  V is reordered with them, M is rotated from the old basis to the
+ * new. */
 static enum snug_status soap_renew_both(const struct soap_work *s)
 {
     const struct soap_layout *l = s->l;

@@ -1,13 +1,14 @@
 /*
- * matrix_tools.h -- what shampoo, caspr and soap are written with (matrix_blocks.h, matrix_soap.h), once for
- * all devices.
+ * matrix_tools.h -- the primitives of shampoo, caspr and soap, whose steps (matrix_blocks.h,
+ * matrix_soap.h) are written once for all devices.
  *
- * Whoever includes them says first what a `real` is (MATRIX_REAL) and defines each function below: the
- * CPU's reference in fp64, its fast rows in fp32 (cpu/matrix_*.h), the GPU's (cuda/dispatch/dispatch_matrix.c).  What
- * happens when, and in which order, is not theirs.
+ * A file that includes them first sets MATRIX_REAL to its compute type and defines each function
+ * below: the CPU reference in fp64, the fast CPU kernels in fp32 (cpu/matrix), the GPU kernels in
+ * cuda/dispatch/dispatch_matrix.c.  The algorithm and its order of operations are common to all.
  *
- * A `real *` is memory of the device, and so is a workspace; only values and orders, a number for each
- * row of a square, are the host's.  `room` is the place in the workspace that was taken for such a thing.
+ * A `real *` is device memory, and so is the workspace.  Only eigenvalues and sort orders, one
+ * element per row of a square matrix, are in host memory.  `offset` is a byte offset in the
+ * workspace.
  */
 #ifndef SNUG_OPTIM_MATRIX_TOOLS_H
 #define SNUG_OPTIM_MATRIX_TOOLS_H
@@ -18,15 +19,15 @@
 
 typedef MATRIX_REAL real;
 
-struct tools; /* the device's: the call, and what it has prepared */
+struct tools; /* defined by the device: the kernel call and what was prepared for it */
 
-/* C [m,n] = op(A) op(B), all without gaps between rows; one of them may be stored transposed. */
+/* C [m,n] = op(A) op(B), with contiguous rows; one of A and B may be stored transposed. */
 struct factors {
     int64_t m, n, k;
     enum { AS_STORED, A_TRANSPOSED, B_TRANSPOSED } transposed;
 };
 
-/* ---- matmuls that are prepared before the first step ------------------------------------------ */
+/* ---- gemms that are prepared before the first step ----------------------------------------- */
 
 enum { MOST_GEMMS = 40 };
 
@@ -51,7 +52,8 @@ static inline void factors_add(struct factors_list *list, const struct factors *
         list->at[list->n++] = *f;
 }
 
-/* Of a rows x cols matrix with squares on its sides: what shampoo, caspr and soap need. */
+/* Adds the gemms that shampoo, caspr and soap need for a rows x cols matrix: those with the left
+ * statistics [rows, rows] if `left`, those with the right statistics [cols, cols] if `right`. */
 static inline void factors_add_sides(struct factors_list *list, int64_t rows, int64_t cols,
                                      bool left, bool right)
 {
@@ -67,31 +69,32 @@ static inline void factors_add_sides(struct factors_list *list, int64_t rows, in
             factors_add(list, &all[i]);
 }
 
-/* ---- rooms in the workspace, for a plan ------------------------------------------------------- */
+/* ---- workspace layout: reserve bytes and return their offset ------------------------------- */
 
 static size_t take_reals(size_t *total, int64_t n);
-/* A tensor as reals: none if it has that type. */
+/* For a copy of the tensor as reals; reserves nothing if that is its dtype. */
 static size_t take_copy(size_t *total, const struct tensor *tensor);
-/* For sums over n elements, or over those of n_rows rows. */
+/* For partial sums over n elements, or over n_rows rows. */
 static size_t take_sums(size_t *total, int64_t n, int64_t n_rows);
 static size_t take_order(size_t *total, int64_t n);
 static size_t take_spectral(size_t *total, int64_t n);
 
-/* ---- places, for a run ------------------------------------------------------------------------ */
+/* ---- operands and workspace of a kernel call ----------------------------------------------- */
 
 static double scalar_of(const struct tools *t, enum scalar which);
 static double option_of(const struct tools *t, int which);
 static const struct op *op_of(const struct tools *t);
-static real *reals_at(const struct tools *t, size_t room);
-static real *values_at(const struct tools *t, size_t room);   /* the host's */
-static int64_t *order_at(const struct tools *t, size_t room); /* the host's */
-/* The states and the direction as reals, in their own place or in the room; NULL: left out. */
-static real *open_state(const struct tools *t, enum matrix_state which, size_t room);
+static real *reals_at(const struct tools *t, size_t offset);
+static real *values_at(const struct tools *t, size_t offset);   /* host memory */
+static int64_t *order_at(const struct tools *t, size_t offset); /* host memory */
+/* A state or the direction as reals: the tensor itself, or a copy in the workspace, which close_*
+ * writes back.  NULL: the op does not have it. */
+static real *open_state(const struct tools *t, enum matrix_state which, size_t offset);
 static void close_state(const struct tools *t, enum matrix_state which, const real *from);
-static real *open_direction(const struct tools *t, size_t room);
+static real *open_direction(const struct tools *t, size_t offset);
 static void close_direction(const struct tools *t, const real *from);
 
-/* ---- arithmetic ------------------------------------------------------------------------------- */
+/* ---- arithmetic ---------------------------------------------------------------------------- */
 
 static enum snug_status multiply(const struct tools *t, const struct factors *f, const real *a,
                                  const real *b, real *c);
@@ -103,34 +106,37 @@ static void copy_scaled(const struct tools *t, int64_t n, double factor, const r
 static void copy_reals(const struct tools *t, int64_t n, const real *from, real *to);
 static void clear_reals(const struct tools *t, int64_t n, real *x);
 static void set_identity(const struct tools *t, int64_t n, double factor, real *a);
-static double sum_squares(const struct tools *t, int64_t n, const real *x, size_t room);
-/* a: symmetric; sum of a b over all elements, and of the diagonal of a */
+static double sum_squares(const struct tools *t, int64_t n, const real *x, size_t offset);
+/* For symmetric a: the sum of the elementwise product a b, and the trace of a. */
 static double sum_gemms(const struct tools *t, int64_t n, const real *a, const real *b,
-                        size_t room);
-static double trace_of(const struct tools *t, int64_t n, const real *a, size_t room);
+                        size_t offset);
+static double trace_of(const struct tools *t, int64_t n, const real *a, size_t offset);
 
-/* Rows of a square: times a value each; the values: each row of a times that of b. */
-static void scale_rows(const struct tools *t, int64_t n, const real *values, size_t room, real *q);
-static void row_gemms(const struct tools *t, int64_t n, const real *a, const real *b, size_t room,
+/* scale_rows: row i of q *= values[i].  row_gemms: values[i] = dot(row i of a, row i of b). */
+static void scale_rows(const struct tools *t, int64_t n, const real *values, size_t offset,
+                       real *q);
+static void row_gemms(const struct tools *t, int64_t n, const real *a, const real *b, size_t offset,
                       real *values);
 /* Row (column) i of `to` is row (column) order[i] of `from`. */
 static void take_rows(const struct tools *t, int64_t n_rows, int64_t width, const int64_t *order,
-                      size_t room, const real *from, real *to);
+                      size_t offset, const real *from, real *to);
 static void take_columns(const struct tools *t, int64_t n_rows, int64_t width, const int64_t *order,
-                         size_t room, const real *from, real *to);
+                         size_t offset, const real *from, real *to);
 
-/* optim/eigen.h: a becomes its eigenvectors, one a row, with signs as set_signs makes them; the same for
- * orthonormal rows.  quick: fp32 will do; without `vectors` only values count.  False: there are none. */
+/* As in optim/eigen.h: find_eigen replaces a by its eigenvectors, one per row, and make_orthonormal
+ * makes the rows of z orthonormal; both fix signs with set_signs.  quick: fp32 is accurate enough.
+ * Without `vectors` only the values are computed.  They return false on failure. */
 static bool find_eigen(const struct tools *t, int64_t n, real *a, real *values, bool quick,
-                       bool vectors, size_t room);
-static bool make_orthonormal(const struct tools *t, int64_t n, real *z, size_t room);
-/* What residual_of says of a and its root. */
+                       bool vectors, size_t offset);
+static bool make_orthonormal(const struct tools *t, int64_t n, real *z, size_t offset);
+/* residual_of for a and its root. */
 static double check_root(const struct tools *t, int64_t n, const real *a, double add,
-                         const real *root, size_t room);
+                         const real *root, size_t offset);
 
-/* ---- what the spectral ones are made of: memory of the host ------------------------------------ */
+/* ---- helpers of the functions above; host memory ------------------------------------------- */
 
-/* An eigenvector has no sign of its own: its largest number is made positive, so that solvers agree. */
+/* The sign of an eigenvector is arbitrary.  We make its largest element positive, so that solvers
+ * agree. */
 static inline void set_signs(int64_t n, real *q)
 {
     for (int64_t row = 0; row < n; row++) {
@@ -144,8 +150,8 @@ static inline void set_signs(int64_t n, real *q)
 
 enum { CHECKED_COLUMNS = 8 };
 
-/* The largest |P P (A + add I) - I| in some columns: all would cost two matmuls in fp64.
- * work: 2 n doubles */
+/* The largest |P P (A + add I) - I|, P the root, over a few columns; all columns would cost two
+ * matmuls in fp64.  work: 2 n doubles. */
 static inline double residual_of(int64_t n, const real *a, double add, const real *root,
                                  double *work)
 {
@@ -166,12 +172,13 @@ static inline double residual_of(int64_t n, const real *a, double add, const rea
         }
         for (int64_t i = 0; i < n; i++) {
             double off = fabs(x[i] - (i == column ? 1 : 0));
-            worst = off <= worst ? worst : off; /* NaN is the worst */
+            worst = off <= worst ? worst : off; /* NaN counts as worst */
         }
     }
     return worst;
 }
 
+/* The largest value for sign 1, the smallest for sign -1. */
 static inline double extreme(int64_t n, const real *values, int sign)
 {
     double found = (double)values[0];
@@ -180,7 +187,8 @@ static inline double extreme(int64_t n, const real *values, int sign)
     return found;
 }
 
-/* order: places of the values, largest first, equal ones as they are.  They are nearly sorted. */
+/* order: indices of the values, largest first, stable.  Insertion sort: the values are nearly
+ * sorted. */
 static inline void sort_down(int64_t n, const real *values, int64_t *order)
 {
     for (int64_t i = 0; i < n; i++) {

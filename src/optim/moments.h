@@ -1,10 +1,12 @@
 /*
- * moments.h -- the constants that Adam and its kin share, for CONSTANTS and PREPARE of rule.h:
+ * moments.h -- the constants shared by Adam and its variants, for CONSTANTS and PREPARE of rule.h:
  *
- *     m = beta1 m + rest1 g      v = beta2 v + rest2 g^2      W = keep W - step m / (root_scale sqrt(v) + eps)
+ *     m = beta1 m + rest1 g      v = beta2 v + rest2 g^2
+ *     W = keep W - step m / (root_scale sqrt(v) + eps)
  *
- * Weight decay is decoupled: it is in `keep`.  A rule whose decay is coupled, g += decay W before all this,
- * unless the option `decoupled` says otherwise, has the constant `coupled` too and calls PREPARE_COUPLED.
+ * Weight decay is decoupled: it is part of `keep`.  A rule with the option `decoupled` has coupled
+ * decay by default, g += decay W before the above.  It adds the constant `coupled` and calls
+ * PREPARE_COUPLED.
  */
 #ifndef SNUG_OPTIM_MOMENTS_H
 #define SNUG_OPTIM_MOMENTS_H
@@ -13,7 +15,7 @@
 
 #define MOMENT_CONSTANTS keep, beta1, rest1, beta2, rest2, step, root_scale, eps
 
-/* From the options beta1, beta2, eps.  A macro, because each rule has structs of its own. */
+/* Reads the options beta1, beta2, eps.  A macro, because each rule has its own structs. */
 #define PREPARE_MOMENTS(k, o, now)                                 \
     do {                                                           \
         (k)->keep = 1 - (now)->lr * (now)->decay;                  \
@@ -26,7 +28,7 @@
         (k)->eps = (o)->eps;                                       \
     } while (0)
 
-/* After PREPARE_MOMENTS. */
+/* Call it after PREPARE_MOMENTS. */
 #define PREPARE_COUPLED(k, o, now)                             \
     do {                                                       \
         (k)->coupled = (o)->decoupled != 0 ? 0 : (now)->decay; \

@@ -1,9 +1,9 @@
 /*
- * momentum.c -- gradient descent with momentum (Polyak; Nesterov's form by option), as PyTorch's SGD:
+ * momentum.c -- gradient descent with momentum (Polyak, or Nesterov by option), as PyTorch's SGD:
  *
  *     g += decay W      m = mu m + g      W -= lr m, or with nesterov=1: W -= lr (g + mu m)
  *
- * state: m: 4 bytes a parameter.
+ * state: m: 4 bytes per parameter.
  */
 #include "optim/rule.h"
 

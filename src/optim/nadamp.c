@@ -3,7 +3,7 @@
  *
  *     m, v, u as in nadamw.c      W -= lr decay W      W -= lr u / ((v / (1-b2^t))^(1/p) + eps)
  *
- * state: m, v: 8 bytes a parameter.
+ * state: m, v: 8 bytes per parameter.
  */
 #include "optim/moments.h"
 

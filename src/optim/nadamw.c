@@ -1,10 +1,10 @@
 /*
- * nadamw.c -- AdamW with Nesterov's momentum (Dozat), the baseline of AlgoPerf:
+ * nadamw.c -- AdamW with Nesterov momentum (Dozat), AlgoPerf's baseline:
  *
  *     m = b1 m + (1-b1) g      v = b2 v + (1-b2) g^2      u = (b1 m + (1-b1) g) / (1-b1^t)
  *     W -= lr decay W          W -= lr u / (sqrt(v / (1-b2^t)) + eps)
  *
- * state: m, v: 8 bytes a parameter.
+ * state: m, v: 8 bytes per parameter.
  */
 #include "optim/moments.h"
 
@@ -25,5 +25,5 @@ STEP(nadamw)
     *w = k->keep * *w - k->step * (u / (root(s->v) * k->root_scale + k->eps));
 }
 
-OPTIMIZER(nadamw, .about = "AdamW with Nesterov's momentum", .default_lr = 3e-4,
-          .default_decay = 0.1, .defaults = {0.9, 0.999, 1e-8}, .positive = "v")
+OPTIMIZER(nadamw, .about = "AdamW with Nesterov momentum", .default_lr = 3e-4, .default_decay = 0.1,
+          .defaults = {0.9, 0.999, 1e-8}, .positive = "v")

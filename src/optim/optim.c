@@ -1,5 +1,5 @@
 /*
- * optim.c -- the list of optimizers, their options by name, and the states and the op of a rule.
+ * optim.c -- the list of optimizers, their options, and the states and update op of a rule.
  */
 #include "optim/optim.h"
 
@@ -13,7 +13,7 @@
 
 enum { NAME_MOST = 32, LEAST_QUANTIZED_ELEMS = 4096 };
 
-/* Those that have no rule of their own. */
+/* Optimizers without their own rule. */
 #define OTHER_OPTIMIZERS(X) \
     X(adam_8bit)            \
     X(adam_4bit)            \
@@ -63,13 +63,13 @@ void optimizer_list(struct text *out)
         text_add(out, "%-22s %s\n", optimizers[i]->name, optimizers[i]->about);
 }
 
-/* Where its rule and states are described. */
+/* The optimizer that describes its rule and states. */
 static const struct optimizer *owner(const struct optimizer *optimizer)
 {
     return optimizer->like != NULL ? optimizer->like : optimizer;
 }
 
-/* Word `index` of "m, v"; false: there are fewer. */
+/* Copies word `index` of a list such as "m, v"; false if the list is shorter. */
 static bool word_at(const char *list, int index, char word[NAME_MOST])
 {
     if (list == NULL || *list == '\0')
@@ -95,7 +95,7 @@ static int find_word(const char *list, const char *wanted)
 
 /* ---- options ------------------------------------------------------------------------------- */
 
-/* Where its options are described. */
+/* The optimizer that describes its options. */
 static const struct optimizer *options_owner(const struct optimizer *optimizer)
 {
     return optimizer->options != NULL ? optimizer : owner(optimizer);
@@ -106,25 +106,26 @@ void optimizer_default_options(const struct optimizer *optimizer, double values[
     memcpy(values, options_owner(optimizer)->defaults, sizeof optimizer->defaults);
 }
 
-/* A name means the same everywhere: these weigh the old against the new, and 1 would never learn. */
-static bool is_share(const char *name)
+/* Options are recognized by name, which means the same in every optimizer.  These are weights of a
+ * running mean, and with 1 it would never change. */
+static bool is_mean_weight(const char *name)
 {
     return find_word("beta, beta1, beta2, beta3, shampoo-beta, mu, rho, gamma", name) >= 0;
 }
 
-/* The values that an option takes.  Those that are divided by are above 0. */
+/* Is x in the option's range?  Options used as divisors must be above 0. */
 static bool is_in_range(const char *name, double x, const char **range)
 {
     if (find_word("p, clip-threshold, d0", name) >= 0) {
-        *range = "above 0";
+        *range = "> 0";
         return x > 0;
     }
     if (strcmp(name, "cycles") == 0) {
-        *range = "from 1";
+        *range = ">= 1";
         return x >= 1;
     }
-    *range = is_share(name) ? "from 0 to below 1" : "from 0";
-    return x >= 0 && (!is_share(name) || x < 1);
+    *range = is_mean_weight(name) ? ">= 0 and < 1" : ">= 0";
+    return x >= 0 && (!is_mean_weight(name) || x < 1);
 }
 
 static enum snug_status read_option(const struct optimizer *optimizer, const char *name,
@@ -140,7 +141,7 @@ static enum snug_status read_option(const struct optimizer *optimizer, const cha
                          optimizer->name, name, all == NULL || *all == '\0' ? "none" : all);
     bool is_number = text_parse_real(value, &x);
     if (!is_in_range(name, x, &range) || !is_number)
-        return snug_fail(err, SNUG_BAD_ARGUMENT, "--opt: %s=%.40s: it takes a number %s", name,
+        return snug_fail(err, SNUG_BAD_ARGUMENT, "--opt: %s=%.40s: must be a number %s", name,
                          value, range);
     values[at] = x;
     return SNUG_OK;
@@ -155,7 +156,7 @@ enum snug_status optimizer_read_options(const struct optimizer *optimizer, const
         snprintf(pair, sizeof pair, "%.*s", (int)length, text);
         char *equals = strchr(pair, '=');
         if (equals == NULL || length >= sizeof pair)
-            return snug_fail(err, SNUG_BAD_ARGUMENT, "--opt: \"%.60s\": write name=value,...",
+            return snug_fail(err, SNUG_BAD_ARGUMENT, "--opt: \"%.60s\": expected name=value,...",
                              pair);
         *equals = '\0';
         TRY(read_option(optimizer, pair, equals + 1, values, err));
@@ -191,10 +192,10 @@ static enum snug_status add_linked(const struct optim_target *target, enum tenso
     if (name == NULL)
         return snug_fail(target->err, SNUG_NO_MEMORY, "optimizer: out of memory");
     if (program_find(target->prog, name) != TENSOR_NONE)
-        return snug_fail(
-            target->err, SNUG_BAD_PROGRAM,
-            "the name \"%s\" is taken, but the optimizer needs it for \"%s\": rename one", name,
-            weight->name);
+        return snug_fail(target->err, SNUG_BAD_PROGRAM,
+                         "a tensor \"%s\" already exists, but the optimizer needs that name for "
+                         "\"%s\": rename one",
+                         name, weight->name);
     struct tensor state = {TENSOR_INIT,
                            .name = name,
                            .dtype = dtype,
@@ -243,17 +244,17 @@ enum snug_status optim_add_direction(const struct optim_target *target, tensor_i
     enum dtype dtype = prog->tensors[target->grad].dtype;
     *id = target->grad;
     if (target->scalars == TENSOR_NONE)
-        return SNUG_OK; /* no loss: nothing will run, and such a gradient is never free */
+        return SNUG_OK; /* no loss: no op runs, and the gradient is never freed */
     char *name = arena_format(&target->prog->arena, "step.%s", prog->tensors[target->weight].name);
     if (name == NULL)
         return snug_fail(target->err, SNUG_NO_MEMORY, "optimizer: out of memory");
     struct tensor step = {TENSOR_INIT, .name = name,
-                          .dtype = dtype == DTYPE_f16 ? DTYPE_f32 : dtype, /* steps are small */
+                          .dtype = dtype == DTYPE_f16 ? DTYPE_f32 : dtype, /* too small for fp16 */
                           .role = ROLE_temporary, .shape = prog->tensors[target->grad].shape};
     return program_add_tensor(target->prog, &step, id, target->err);
 }
 
-/* One state of a rule as state_bits says: the tensor, and its scales or TENSOR_NONE. */
+/* Adds one state of a rule in state_bits: pair is the tensor and its scales, or TENSOR_NONE. */
 static enum snug_status add_rule_state(const struct optim_target *t, const char *name,
                                        tensor_id pair[2])
 {
@@ -279,8 +280,8 @@ static bool is_16_bits(const struct optim_target *t, tensor_id id)
 enum snug_status optim_check_schedule_free(const struct optim_target *t)
 {
     return t->options[0] > 0 ? SNUG_OK
-                             : snug_fail(t->err, SNUG_BAD_ARGUMENT,
-                                         "--opt: %s needs a beta1 above 0", t->optimizer->name);
+                             : snug_fail(t->err, SNUG_BAD_ARGUMENT, "--opt: %s needs beta1 > 0",
+                                         t->optimizer->name);
 }
 
 enum snug_status optim_add_average_clock(const struct optim_target *t)

@@ -1,5 +1,5 @@
 /*
- * precondition.c -- the states and the ops of shampoo and caspr for one parameter.
+ * precondition.c -- the states and ops of shampoo and caspr for one parameter.
  */
 #include "optim/precondition.h"
 
@@ -10,7 +10,7 @@ enum snug_status optim_whole_option(const struct optim_target *t, const char *na
                                     double *value)
 {
     if (!(*value >= 1))
-        return snug_fail(t->err, SNUG_BAD_ARGUMENT, "--opt: %s=%g: it takes a number from 1", name,
+        return snug_fail(t->err, SNUG_BAD_ARGUMENT, "--opt: %s=%g: must be a number >= 1", name,
                          *value);
     *value = floor(fmin(*value, most));
     return SNUG_OK;

@@ -1,5 +1,5 @@
 /*
- * precondition.h -- what shampoo and caspr share: options in the order of ir/matrix_operands.h, states by blocks.
+ * precondition.h -- shared by shampoo and caspr.  Options are in the order of ir/matrix_operands.h.
  */
 #ifndef SNUG_OPTIM_PRECONDITION_H
 #define SNUG_OPTIM_PRECONDITION_H
@@ -7,19 +7,20 @@
 #include "ir/matrix_operands.h"
 #include "optim/optim.h"
 
-/* A copy of the target's, with whole numbers where they count something; refuses those below 1. */
+/* Copies the target's options, rounding block, every and start down to whole numbers.  Fails if
+ * block or every is below 1. */
 enum snug_status precondition_options(const struct optim_target *target,
                                       double options[MAX_OPTIONS]);
 
-/* The states m, v, l, r, pl, pr (caspr: l_then), the op and the update. */
+/* Adds the states m, v, l, r, pl, pr (caspr: l_then too), the direction op and the update. */
 enum snug_status precondition_emit(const struct optim_target *target, enum op_kind kind,
                                    const double options[MAX_OPTIONS]);
 
-/* For what they leave alone. */
+/* Adds a NadamW update, for tensors that are not preconditioned. */
 enum snug_status precondition_emit_nadamw(const struct optim_target *target, double beta1,
                                           double beta2, double eps);
 
-/* The number of the option as a whole one from 1 to `most`. */
+/* Rounds an option down to a whole number of at most `most`.  Fails below 1. */
 enum snug_status optim_whole_option(const struct optim_target *target, const char *name,
                                     double most, double *value);
 

@@ -3,9 +3,9 @@
  *
  *     g += decay W      v = gamma v + (1-gamma) g^2      W -= lr g / sqrt(v + eps)
  *
- * eps-outside=1 is PyTorch's place of eps: W -= lr g / (sqrt(v) + eps).
+ * eps-outside=1 puts eps where PyTorch does: W -= lr g / (sqrt(v) + eps).
  *
- * state: v: 4 bytes a parameter.
+ * state: v: 4 bytes per parameter.
  */
 #include "optim/rule.h"
 
@@ -30,5 +30,5 @@ STEP(rmsprop)
     *w -= k->lr * (g / (root(s->v + k->inside) + k->outside));
 }
 
-OPTIMIZER(rmsprop, .about = "steps over the root of recent squares", .default_lr = 1e-3,
+OPTIMIZER(rmsprop, .about = "divides by the root of averaged squared gradients", .default_lr = 1e-3,
           .options = "gamma, eps, eps-outside", .defaults = {0.9, 1e-8, 0}, .positive = "v")

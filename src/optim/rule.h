@@ -1,18 +1,18 @@
 /*
- * rule.h -- what an elementwise optimizer is written with: one file says it all, once.
+ * rule.h -- macros to write an elementwise optimizer once, in one file, for all kernels.
  *
- *     STATES(lion, m)                        numbers kept for each weight: s->m
+ *     STATES(lion, m)                        state per weight element: s->m
  *     OPTIONS(lion, beta1, beta2)            what --opt sets: o->beta1
- *     CONSTANTS(lion, keep, beta1, ...)      numbers of one step, the same for all weights: k->keep
- *     PREPARE(lion) { ... }                  the constants, in fp64, from o and now->lr, decay, t
- *     STEP(lion) { ... }                     one weight: reads g, changes *w and s
+ *     CONSTANTS(lion, keep, beta1, ...)      values of one step, the same for all elements: k->keep
+ *     PREPARE(lion) { ... }                  computes the constants, in fp64, from o and now
+ *     STEP(lion) { ... }                     updates one element: reads g, changes *w and s
  *     OPTIMIZER(lion, .about = ..., ...)     the description, a struct optimizer
  *
- * Compiled alone, the file is the description.  The kernels include it (optim/rules.h) with RULE_REAL
- * set to the type that they compute in, and get PREPARE and STEP: fp64 in the reference, fp32 in the
- * fast rows, where the compiler makes vectors of STEP.  So it may not branch to different work, and
- * calls nothing but root, power, larger and sign.  Numbers that are not whole come from the constants:
- * computed in fp64, they are rounded once.
+ * Compiled on its own, the file defines the description.  The kernels include it (optim/rules.h)
+ * with RULE_REAL set to their compute type and get PREPARE and STEP: fp64 in the reference, fp32
+ * in the fast kernels, where the compiler vectorizes STEP.  So STEP has no data-dependent branches
+ * and calls only root, power, larger and sign.  Fractional values come from the constants, which
+ * are computed in fp64 and rounded once.
  */
 #ifndef SNUG_OPTIM_RULE_H
 #define SNUG_OPTIM_RULE_H
@@ -47,12 +47,12 @@ typedef double real;
 
 struct rule_now {         /* what PREPARE may read */
     double lr, decay;     /* of this tensor */
-    double t, n_steps;    /* this update, from 1; how many the run will make */
-    double average_share; /* of this update in the average of the weights */
+    double t, n_steps;    /* this update, counted from 1; updates of the whole run */
+    double average_share; /* the weight of this update in the average of the weights */
     double d, d_before;   /* Prodigy's estimate with and without this gradient */
 };
 
-/* A struct of numbers can be walked as an array of them: the kernels fill it so. */
+/* The kernels fill this struct of reals as an array. */
 #define STATES(name, ...)                                                   \
     struct name##_states {                                                  \
         real __VA_ARGS__;                                                   \
@@ -103,7 +103,7 @@ RULE_FUNCTION real root(real x)
 #endif
 }
 
-/* x^p, x not negative.  A kernel with a faster one says so. */
+/* x^p for x >= 0.  A kernel can define RULE_POWER as a faster version. */
 RULE_FUNCTION real power(real x, real p)
 {
 #if defined(RULE_POWER)

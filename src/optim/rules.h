@@ -1,7 +1,7 @@
 /*
- * rules.h -- every rule of ir/rules.def as functions, for the kernels: set RULE_REAL first.
+ * rules.h -- the functions of every rule of ir/rules.def, for the kernels.  Define RULE_REAL first.
  *
- * A rule that is listed there but not here does not compile in the tables of the kernels.
+ * A rule that is missing here is a compile error in the kernel tables.
  */
 #ifndef SNUG_OPTIM_RULES_H
 #define SNUG_OPTIM_RULES_H
@@ -28,7 +28,7 @@
 #include "optim/soap.c"
 /* NOLINTEND(bugprone-suspicious-include) */
 
-/* What PREPARE may read, for one op `update` with these attributes. */
+/* The input of PREPARE for an op `update` with these attributes. */
 DEVICE_FN struct rule_now rule_now(enum direction direction, double lr_factor, double decay,
                                    const double *scalars)
 {
@@ -44,7 +44,7 @@ DEVICE_FN struct rule_now rule_now(enum direction direction, double lr_factor, d
     return now;
 }
 
-/* What gradients, or directions, are multiplied with. */
+/* The factor by which an update multiplies its gradient or direction. */
 DEVICE_FN double rule_factor(enum direction direction, const double *scalars)
 {
     switch (direction) {

@@ -1,14 +1,15 @@
 /*
- * schedule_free_adamw.c -- AdamW without a schedule (Defazio et al.): gradients are taken at y, between the
- * iterate z and the average x of all z; evaluation and saved models use x.
+ * schedule_free_adamw.c -- AdamW without a schedule (Defazio et al.).  Gradients are computed at y,
+ * between the iterate z and the average x of all z.  Evaluation and saved models use x.
  *
  *     a = lr min(1, t / warmup)       v = b2 v + (1-b2) g^2      x = (y - (1-b1) z) / b1
- *     z -= a sqrt(1 - b2^t) (g / (sqrt(v) + eps) + decay x)      x = (1-c) x + c z      y = b1 x + (1-b1) z
+ *     z -= a sqrt(1 - b2^t) (g / (sqrt(v) + eps) + decay x)
+ *     x = (1-c) x + c z               y = b1 x + (1-b1) z
  *
- * W holds y.  c is the share of this step in the average: t^0.75 times the square of the largest a so far,
- * over the sum of these (the op average_clock).
+ * W holds y.  c is the weight of this step in the average: t^0.75 times the square of the largest
+ * a so far, divided by the sum of these over all steps (the op average_clock).
  *
- * state: z, v: 8 bytes a parameter.
+ * state: z, v: 8 bytes per parameter.
  */
 #include "optim/rule.h"
 
@@ -56,6 +57,6 @@ static enum snug_status emit_all(const struct optim_target *targets, int n)
 #endif
 
 OPTIMIZER(schedule_free_adamw, .name = "schedule-free-adamw",
-          .about = "AdamW that averages its steps in the place of a schedule", .emit_all = emit_all,
+          .about = "AdamW with averaged iterates in place of a schedule", .emit_all = emit_all,
           .default_lr = 2.5e-3, .defaults = {0.9, 0.9955, 1e-8, 0}, .positive = "v", .copies = "z",
           .average = AVERAGE_schedule_free, .average_state = "z")

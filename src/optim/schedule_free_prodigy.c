@@ -1,15 +1,17 @@
 /*
- * schedule_free_prodigy.c -- Prodigy (Mishchenko, Defazio) on schedule_free_adamw.c: d, an estimate of how far
- * the start x0 is from the solution, takes the place of a learning rate that has to be found.
+ * schedule_free_prodigy.c -- Prodigy (Mishchenko, Defazio) with schedule_free_adamw.c.  d, an
+ * estimate of the distance from the start x0 to the solution, replaces a tuned learning rate.
  *
- *     N = sqrt(b2) N + d^2 lr <g, x0 - z>        s = sqrt(b2) s + d^2 lr g      d' = max(d, N / |s|_1)
- *     v = b2 v + (1-b2) d^2 g^2                  x = (y - (1-b1) z) / b1
- *     z -= d lr (d' g / (sqrt(v) + d' eps) + decay x)       x = (1-c) x + c z      y = b1 x + (1-b1) z
+ *     N = sqrt(b2) N + d^2 lr <g, x0 - z>    s = sqrt(b2) s + d^2 lr g    d' = max(d, N / |s|_1)
+ *     v = b2 v + (1-b2) d^2 g^2              x = (y - (1-b1) z) / b1
+ *     z -= d lr (d' g / (sqrt(v) + d' eps) + decay x)
+ *     x = (1-c) x + c z                      y = b1 x + (1-b1) z
  *
- * The sums of N and d' are over all parameters (the ops prodigy_sums and prodigy_size).  W holds y, evaluation
- * and saved models use x.  c is t^0.75 over the sum of these.  As long as all gradients are 0 nothing moves.
+ * N and d' are sums over all parameters (the ops prodigy_sums and prodigy_size).  W holds y;
+ * evaluation and saved models use x.  c is t^0.75 divided by the sum of these over all steps.
+ * While all gradients are 0, nothing changes.
  *
- * state: z, v, s, x0: 16 bytes a parameter.
+ * state: z, v, s, x0: 16 bytes per parameter.
  */
 #include "optim/rule.h"
 
@@ -47,7 +49,7 @@ STEP(schedule_free_prodigy)
 }
 
 #ifndef RULE_REAL
-/* The sums of one tensor: all are made before the first is updated. */
+/* Emits the sums of one tensor.  All sums come before the first update. */
 static enum snug_status emit_sums(const struct optim_target *t, tensor_id parts, int index,
                                   const struct attrs *attrs)
 {
@@ -91,7 +93,7 @@ static enum snug_status emit_all(const struct optim_target *targets, int n)
 #endif
 
 OPTIMIZER(schedule_free_prodigy, .name = "schedule-free-prodigy",
-          .about = "schedule-free AdamW that finds its learning rate", .emit_all = emit_all,
+          .about = "schedule-free AdamW that estimates its learning rate", .emit_all = emit_all,
           .default_lr = 1, .options = "beta1, beta2, eps, d0",
           .defaults = {0.9, 0.9955, 1e-8, 1e-6}, .positive = "v", .copies = "z",
           .average = AVERAGE_schedule_free, .average_state = "z")

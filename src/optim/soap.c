@@ -1,22 +1,22 @@
 /*
- * soap.c -- SOAP (Vyas et al.): Adam in the space of the eigenvectors of Shampoo's statistics.
+ * soap.c -- SOAP (Vyas et al.): Adam in the eigenbasis of Shampoo's preconditioner.
  *
  *     L = s L + (1-s) G G^T      R = s R + (1-s) G^T G      QL, QR: their eigenvectors
  *     G' = QL^T G QR      M = b1 M + (1-b1) G'      V = b2 V + (1-b2) G'^2
  *     N = QL (M / (sqrt(V) + eps)) QR^T             W -= lr sqrt(1-b2^(t-1)) / (1-b1^(t-1)) N
  *     W -= lr decay W
  *
- * The first step only fills L and R and finds QL and QR.  Every `every` steps each Q is sorted by what it
- * sees of its statistics, largest first, V with it, and Q = qr(L Q); M goes along from the old space to
- * the new.  A side longer than max-dim is not rotated; vectors are not, and the rest holds for them too.
- * s is shampoo-beta (0: b2).
+ * The first step only computes L, R, QL and QR.  Every `every` steps the columns of each Q, and V
+ * with them, are sorted by their estimated eigenvalues, largest first; then Q = qr(L Q), or qr(R
+ * Q), and M is rotated from the old basis to the new.  A side longer than max-dim is not rotated,
+ * and neither are vectors; the rest is the same for them.  s is shampoo-beta (0: b2).
  *
- * state: m, v: 8 bytes a parameter; l, ql: 8 rows^2 bytes, r, qr: 8 columns^2, for sides that are rotated.
- * All are fp32 whatever --state-bits says.
+ * state: m, v: 8 bytes per parameter; l, ql: 8 rows^2 bytes, r, qr: 8 columns^2 bytes, for rotated
+ * sides.  They are always fp32.
  */
 #include "optim/rule.h"
 
-/* This much of it is a rule of `update`: the direction N is in the place of g. */
+/* The rule only applies the direction N, which takes the place of g. */
 NO_STATES(soap)
 OPTIONS(soap, beta1, beta2, shampoo_beta, eps, every, max_dim)
 CONSTANTS(soap, keep, step)
@@ -62,7 +62,7 @@ static enum snug_status emit_soap(const struct optim_target *t)
         states[k] = TENSOR_NONE;
     TRY(optim_add_state(t, "m", DTYPE_f32, NULL, &states[STATE_m]));
     TRY(optim_add_state(t, "v", DTYPE_f32, NULL, &states[STATE_v]));
-    /* a table of positions for all samples, [1, T, C], is one long row */
+    /* a position table [1, T, C] would be a matrix of one long row */
     bool rotates = shape.n_dims >= 2 && !(t->kind == OPTIM_embedding && w.rows == 1);
     if (rotates && (double)w.rows <= options[SOAP_max_dim])
         TRY(add_side(t, "l", "ql", w.rows, &states[STATE_l], &states[STATE_pl]));
@@ -75,6 +75,6 @@ static enum snug_status emit_soap(const struct optim_target *t)
 }
 #endif
 
-OPTIMIZER(soap, .about = "Adam in the space of both sides' eigenvectors",
+OPTIMIZER(soap, .about = "Adam in the eigenbasis of Shampoo's preconditioner",
           .options = "beta1, beta2, shampoo-beta, eps, every, max-dim", .default_lr = 3e-3,
           .default_decay = 0.01, .defaults = {0.95, 0.95, 0, 1e-8, 10, 10000}, .emit = emit_soap)

@@ -1,11 +1,11 @@
 /*
- * accumulate.c -- several micro-batches per step.
+ * accumulate.c -- gradient accumulation over micro-batches.
  *
- * Forward and backward become the program's repeated body.  Whatever an op writes that outlives one
- * micro-batch (gradients of parameters, the loss) is written by the first and added to by the later
- * ones, and the loss is weighted so that the sum, over the ranks too, is the mean over the whole batch.
+ * Forward and backward become the program's repeated body.  Results that outlive a micro-batch
+ * (parameter gradients, the loss) are written by the first micro-batch and added to by the others.
+ * The loss is weighted so that its sum over micro-batches and ranks is the mean over the batch.
  *
- * needs: forward and backward, no updates yet    keeps: order, ids    breaks: nothing
+ * needs: forward and backward, no updates yet    keeps: op order, ids    breaks: nothing
  * cost:  O(ops)
  */
 #include "pass/pass.h"
@@ -14,7 +14,8 @@ enum snug_status pass_accumulate(struct program *prog, struct pass_env *env)
 {
     prog->body_begin = 0;
     prog->body_end = prog->n_ops;
-    bool updates_each = env->config.pipeline == PIPELINE_pipedream; /* unroll.c */
+    /* PipeDream updates after every micro-batch (pipedream.c) */
+    bool updates_each = env->config.pipeline == PIPELINE_pipedream;
     prog->n_repeat = updates_each ? 1 : env->config.n_micro;
     if (prog->n_ops == 0) /* model states only: nothing to repeat */
         prog->n_repeat = 1;

@@ -1,21 +1,22 @@
 /*
- * autodiff.c -- the backward half of the program.
+ * autodiff.c -- append the backward half to a forward program.
  *
- * Walk the forward ops from last to first; each op's rule (gradients.c) emits the ops that turn the
- * gradients of its outputs into those of its inputs.  What a rule reads of the forward half is what
- * has to be kept: saved tensors are not declared, they fall out of lifetimes.
+ * We walk the forward ops from last to first.  Each op's rule (gradients.c) emits the ops that
+ * compute the gradients of its inputs from those of its outputs.  Saved tensors are not declared:
+ * a forward tensor that a backward op reads simply lives that long.
  *
- * A tensor that feeds several ops gets several contributions.  For activations they are added by an
- * `add`; a parameter's gradient is one tensor, which the first op writes and the others add to.
- * That one is linked to its parameter (LINK_gradient), for the passes after this one.
- * What depends on no parameter that is trained has no gradient: a rule may ask for it, the op is made
- * without that output, or not at all.
+ * A tensor with several readers gets several contributions.  An activation's are summed by an
+ * `add`.  A parameter's gradient is one tensor: the first op writes it and the others accumulate
+ * (+=).  It is linked to its parameter (LINK_gradient) for later passes.
  *
- * A stage of a pipeline that is not the last ends in a send: its gradient comes from the next stage.  What it
- * gets from the stage before wants a gradient, too.
+ * A tensor that depends on no trained parameter gets no gradient.  If a rule asks for one, the op
+ * is emitted without that output, or not at all if no output is left.
  *
- * needs: a forward program that ends in a loss (or no ops at all: model states only)
- * keeps: forward ops and ids    breaks: nothing
+ * A pipeline stage other than the last ends in a send, whose gradient is received from the next
+ * stage.  A tensor received from the previous stage always needs a gradient, to be sent back.
+ *
+ * needs: a forward program that ends in a loss or a send, or has no ops (model states only)
+ * keeps: forward ops, ids    breaks: nothing
  * leaves: results.backward_begin, n_forward, forward_flops; LINK_gradient
  * cost:  O(ops + tensors)
  */
@@ -69,23 +70,25 @@ enum snug_status autodiff_give(struct autodiff *ad, tensor_id to, tensor_id grad
                           ad->env->err);
 }
 
-/* One flag covers all accumulating outputs of an op.  They go straight into the gradients only
- * if all are parameters' and all of these have a past, or none has; else each goes through a
- * tensor of its own, which no later pass may turn into a sum over micro-batches. */
+/* One `accumulate` attribute covers all accumulating outputs of an op.  They can go straight into
+ * the gradients only if all belong to parameters and either all of those gradients already exist
+ * or none does.  Otherwise each output gets its own temporary tensor, which is never summed over
+ * micro-batches. */
 static bool outputs_are_alike(const struct autodiff *ad, enum op_kind kind, int n_out,
-                              const tensor_id *to, bool *have_past)
+                              const tensor_id *to, bool *already_exist)
 {
     int n_seen = 0;
     for (int k = 0; k < n_out; k++) {
         if ((op_infos[kind].accumulates >> k & 1) == 0 || to[k] == TENSOR_NONE)
             continue;
-        bool past = ad->grad[to[k]] != TENSOR_NONE;
-        if (ad->prog->tensors[to[k]].role != ROLE_parameter || (n_seen > 0 && past != *have_past))
+        bool exists = ad->grad[to[k]] != TENSOR_NONE;
+        if (ad->prog->tensors[to[k]].role != ROLE_parameter ||
+            (n_seen > 0 && exists != *already_exist))
             return false;
         for (int before = 0; before < k; before++)
             if (to[before] == to[k])
                 return false;
-        *have_past = past;
+        *already_exist = exists;
         n_seen++;
     }
     return true;
@@ -105,15 +108,15 @@ enum snug_status autodiff_emit(struct autodiff *ad, enum op_kind kind, const str
     bool give[MAX_OUTPUTS] = {false};
     struct attrs own = attrs == NULL ? attrs_default(op_infos[kind].family) : *attrs;
 
-    bool have_past = false;
-    bool all_alike = outputs_are_alike(ad, kind, n_out, to, &have_past);
-    own.accumulate = all_alike && have_past ? ACC_yes : ACC_no;
+    bool already_exist = false;
+    bool all_alike = outputs_are_alike(ad, kind, n_out, to, &already_exist);
+    own.accumulate = all_alike && already_exist ? ACC_yes : ACC_no;
     for (int k = 0; k < n_out; k++) {
         out[k] = TENSOR_NONE;
         if (to[k] == TENSOR_NONE)
             continue;
         bool direct = all_alike && (op_infos[kind].accumulates >> k & 1);
-        if (direct && have_past) {
+        if (direct && already_exist) {
             out[k] = ad->grad[to[k]];
         } else {
             TRY(new_gradient(ad, to[k], direct, &out[k]));
@@ -145,7 +148,7 @@ static void mark_wanted(struct autodiff *ad, int n_tensors, int n_ops)
     }
 }
 
-/* A model without ops is its parameters alone: their gradients exist, nobody writes them. */
+/* A model without ops has only parameters: their gradients exist, but no op writes them. */
 static enum snug_status states_only(struct autodiff *ad, int n_tensors)
 {
     for (int i = 0; i < n_tensors; i++)
@@ -186,7 +189,7 @@ enum snug_status pass_autodiff(struct program *prog, struct pass_env *env)
 
     for (int i = n_ops - 1; i >= 0; i--) {
         env->results.backward_begin[i] = prog->n_ops;
-        struct op op = prog->ops[i]; /* a copy: the array moves as ops are added */
+        struct op op = prog->ops[i]; /* a copy: the array may move as ops are added */
         bool reached = op.kind == OP_send, wanted = op.kind == OP_recv;
         for (int k = 0; k < op.n_out; k++)
             reached |= op.out[k] == prog->loss || autodiff_of(&ad, op.out[k]) != TENSOR_NONE;
@@ -196,9 +199,10 @@ enum snug_status pass_autodiff(struct program *prog, struct pass_env *env)
             continue;
         gradient_rule *rule = gradient_rule_of(op.kind);
         if (op.out[0] == prog->loss && !kind_reads(op.kind, weight))
-            return snug_fail(env->err, SNUG_BAD_PROGRAM,
-                             "op %d (%s) writes the loss but is no loss: end the model with one", i,
-                             op_infos[op.kind].name);
+            return snug_fail(
+                env->err, SNUG_BAD_PROGRAM,
+                "op %d (%s) writes the loss but is not a loss op: end the model with one", i,
+                op_infos[op.kind].name);
         if (rule == NULL)
             return snug_fail(env->err, SNUG_BAD_PROGRAM, "op %d (%s) has no gradient", i,
                              op_infos[op.kind].name);

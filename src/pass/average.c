@@ -1,14 +1,15 @@
 /*
- * average.c -- an evaluation beside a training run reads averages of the weights, where the optimizer of
- * that run has them.
+ * average.c -- evaluate a training run at averaged weights, for optimizers that average them.
  *
- * Each op that reads such a weight gets an op `average` before it, which makes the average from the weight
- * and the states of the run; the numbers live until that op has read them.  Nothing of the run is changed,
- * so nothing has to be undone, and an evaluation needs memory for one averaged weight at a time.
+ * Before each op that reads an averaged weight we insert an op `average`, which computes the
+ * average from the weight and the run's optimizer states.  It lives until that op has read it, so
+ * evaluation needs memory for the averaged weights of one op at a time.  The run's tensors are not
+ * modified, so nothing has to be restored afterwards.
  *
- * To save the model, averages_only: no other ops, and all averages are outputs, called average.WEIGHT.
+ * With averages_only, used to save the model, the program has no other ops and every average is an
+ * output named average.WEIGHT.
  *
- * needs: types of the weights    keeps: ids    breaks: nothing
+ * needs: final dtypes of the weights    keeps: ids    breaks: the loss, with averages_only
  * cost:  O(ops + tensors)
  */
 #include "optim/optim.h"
@@ -29,7 +30,7 @@ static enum snug_status no_memory(const struct averaging *a)
     return snug_fail(a->env->err, SNUG_NO_MEMORY, "average: out of memory");
 }
 
-/* A state of the run as a tensor of this program; TENSOR_NONE: the run has none. */
+/* Adds a state of the run to this program, once; TENSOR_NONE if the run has no such state. */
 static enum snug_status borrow(struct averaging *a, enum tensor_link link, tensor_id weight,
                                tensor_id *id)
 {
@@ -39,13 +40,13 @@ static enum snug_status borrow(struct averaging *a, enum tensor_link link, tenso
     if (*id != TENSOR_NONE || there == TENSOR_NONE)
         return SNUG_OK;
     struct tensor borrowed = run->tensors[there];
-    borrowed.offloaded = false; /* until offload says so */
+    borrowed.offloaded = false; /* pass_offload sets it */
     TRY(program_add_tensor(a->prog, &borrowed, id, a->env->err));
     program_link(a->prog, *id, link, weight);
     return SNUG_OK;
 }
 
-/* Adds the op; *id becomes the average, and stays the weight where there is none. */
+/* Adds the op and sets *id to its result.  A tensor without an average is left as it is. */
 static enum snug_status average(struct averaging *a, tensor_id *id)
 {
     const struct optimizer *optimizer = a->env->config.optimizer;

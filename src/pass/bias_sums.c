@@ -1,8 +1,8 @@
 /*
- * bias_sums.c -- the gradient of a bias is summed up where dy is made, not where it is read again.
+ * bias_sums.c -- compute a bias gradient in the kernel that produces dy.
  *
- * The gradient of a bias is the sum of dy's columns.  linear_grad_w reads all of dy for it once
- * more; the kernel that has just made dy has it in registers:
+ * The gradient of a bias is the column sums of dy.  linear_grad_w has to read all of dy once more
+ * to compute them; the kernel that produces dy has it in registers:
  *
  *     d = linear_grad_x e, w, p          d, db = linear_grad_x e, w, p
  *     dv, db = linear_grad_w x, d   ->   dv = linear_grad_w x, d
@@ -10,17 +10,17 @@
  *     d, dg, dt = layernorm_grad ...     d, dg, dt, db = layernorm_grad ...
  *     dv, db = linear_grad_w x, d   ->   dv = linear_grad_w x, d
  *
- * Only where the backend says that its kernel does so for nearly nothing.  A kernel may sum dy
- * before it is rounded, where linear_grad_w sums what was stored: the bits differ, by less than
- * those roundings.
+ * We do this only where the backend reports that its kernel can do it at almost no cost.  The
+ * kernel may sum dy before rounding, while linear_grad_w sums the stored values, so results can
+ * differ by less than those roundings.
  *
- * db is then written earlier.  So nothing in between may touch it, and both ops are in one section,
- * run in the same micro-batches and agree on += or =.  Passes that look for the op that completes a
- * gradient (shard, in_backward, offload) have done so: this is the last one but for the booking of
- * workspaces, which has to see the sums.
+ * db is now written earlier.  So no op in between may touch it, and both ops must be in the same
+ * section, run in the same micro-batches and agree on += or =.  The passes that look for the op
+ * that completes a gradient (shard, in_backward, offload) have already run.  Only book runs later:
+ * it has to see the sums to reserve workspaces.
  *
- * needs: the final list of ops, but for workspaces    keeps: ids, order    breaks: nothing
- * cost:  O(ops x the ops between the two, which are few)
+ * needs: the final ops, without workspaces    keeps: ids, order    breaks: nothing
+ * cost:  O(ops x distance between the two ops, which is short)
  */
 #include "pass/pass.h"
 #include "pass/rewriter.h"
@@ -35,13 +35,13 @@ static bool touches(const struct program *prog, const struct op *op, tensor_id i
     return op_names_root(prog, op->n_in, op->in, tensor_root(prog, id)) || writes(prog, op, id);
 }
 
-/* Which output has the sums of output 0; 0: none. */
-static int sums_place(enum op_kind kind)
+/* The index of the output that holds the column sums of output 0, or 0 if the op has none. */
+static int sums_output(enum op_kind kind)
 {
     return kind == OP_linear_grad_x ? 1 : kind == OP_layernorm_grad ? 3 : 0;
 }
 
-/* One attribute says += or = for all outputs of an op: do those that it has leave it free? */
+/* One attribute selects += or = for all outputs of an op.  Do its present outputs allow `how`? */
 static bool may_accumulate(const struct op *op, enum accumulate how)
 {
     for (int k = 0; k < op->n_out; k++)
@@ -50,8 +50,8 @@ static bool may_accumulate(const struct op *op, enum accumulate how)
     return true;
 }
 
-/* The op that makes what op `at` sums up, if nothing stands between the two; -1: there is none. */
-static int maker_of(const struct program *prog, int at)
+/* The op that produces the dy of op `at`, or -1 if an op in between touches dbias. */
+static int producer_of(const struct program *prog, int at)
 {
     const struct op *grad = &prog->ops[at];
     tensor_id dy = grad->in[1], dbias = grad->out[1];
@@ -71,19 +71,19 @@ static int maker_of(const struct program *prog, int at)
 static void move_sums(struct program *prog, struct pass_env *env, int at)
 {
     struct op *grad = &prog->ops[at];
-    int maker = maker_of(prog, at);
-    int place = maker < 0 ? 0 : sums_place(prog->ops[maker].kind);
-    if (place == 0 || !may_accumulate(&prog->ops[maker], grad->attrs.accumulate))
+    int producer = producer_of(prog, at);
+    int output = producer < 0 ? 0 : sums_output(prog->ops[producer].kind);
+    if (output == 0 || !may_accumulate(&prog->ops[producer], grad->attrs.accumulate))
         return;
-    struct op summing = prog->ops[maker];
-    if (summing.n_out > place && summing.out[place] != TENSOR_NONE)
-        return; /* it sums them already, for another bias */
-    summing.n_out = place + 1;
-    summing.out[place] = grad->out[1];
+    struct op summing = prog->ops[producer];
+    if (summing.n_out > output && summing.out[output] != TENSOR_NONE)
+        return; /* it already sums them, for another bias */
+    summing.n_out = output + 1;
+    summing.out[output] = grad->out[1];
     summing.attrs.accumulate = grad->attrs.accumulate;
     if (!env->device.sums_columns(env->device.handle, prog, &summing))
         return;
-    prog->ops[maker] = summing;
+    prog->ops[producer] = summing;
     grad->n_out = 1;
     grad->out[1] = TENSOR_NONE;
 }
@@ -92,8 +92,8 @@ enum snug_status pass_bias_sums(struct program *prog, struct pass_env *env)
 {
     if (env->device.sums_columns == NULL)
         return SNUG_OK;
-    bool *gone = arena_zeros(env->scratch, (size_t)prog->n_ops + 1, sizeof *gone);
-    if (gone == NULL)
+    bool *removed = arena_zeros(env->scratch, (size_t)prog->n_ops + 1, sizeof *removed);
+    if (removed == NULL)
         return snug_fail(env->err, SNUG_NO_MEMORY, "bias_sums: no scratch for %d flags",
                          prog->n_ops);
     for (int i = 0; i < prog->n_ops; i++) {
@@ -101,8 +101,8 @@ enum snug_status pass_bias_sums(struct program *prog, struct pass_env *env)
         if (op->kind != OP_linear_grad_w || op->n_out < 2 || op->out[1] == TENSOR_NONE)
             continue;
         move_sums(prog, env, i);
-        gone[i] = op->out[0] == TENSOR_NONE && op->n_out < 2; /* the bias alone was trained */
+        removed[i] = op->out[0] == TENSOR_NONE && op->n_out < 2; /* only the bias is trained */
     }
-    rewriter_drop(prog, gone);
+    rewriter_drop(prog, removed);
     return SNUG_OK;
 }

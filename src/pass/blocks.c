@@ -1,23 +1,25 @@
 /*
- * blocks.c -- where a forward program can be cut, and which pieces are its layers.
+ * blocks.c -- find where a forward program can be cut, and which pieces are its layers.
  *
- * It can be cut between two ops if one activation alone crosses: what comes after then depends on
- * nothing else of what came before, so that activation is all that has to be kept to make the rest
- * again.
+ * A program can be cut between two ops if exactly one activation crosses.  The ops after the cut
+ * then depend on no other result of the ops before it, so that activation is all that has to be
+ * saved to recompute them.
  *
- * Layers are told by the names of their parameters, up to the first number: "h.3" of
- * "h.3.attn.c_attn.weight", "layer1.0" of "layer1.0.conv1.weight".  A network without numbers has a
- * layer for each matmul (convolution, linear).  Between the last op of a layer that has parameters and the
- * first of the next, the cut is where the least crosses, and there as early as can be: an
- * activation function then belongs to the layer that reads it.  Layers with no cut between them are
- * one.
+ * Layers are recognized by parameter names, up to the first number: "h.3" in
+ * "h.3.attn.c_attn.weight", "layer1.0" in "layer1.0.conv1.weight".  In a network without numbers
+ * each matmul (linear, convolution) is a layer.  Two layers are separated between the last op of
+ * the first that has parameters and the first op of the second that has them: at the cut with the
+ * smallest activation, and at the earliest of equals, so an activation function goes with the
+ * layer that reads it.  Layers with no cut between them become one.
+ *
+ * cost:  O(ops + tensors)
  */
 #include "pass/blocks.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-struct key { /* which layer: a part of a parameter's name, or the number of a matmul */
+struct key { /* identifies a layer: a prefix of a parameter's name, or the index of a matmul */
     const char *text;
     size_t length;
     int gemm;
@@ -26,7 +28,7 @@ struct key { /* which layer: a part of a parameter's name, or the number of a ma
 struct finder {
     const struct program *prog;
     int n_forward;
-    tensor_id *cut; /* per op: what alone crosses to it from those before; TENSOR_NONE: no cut */
+    tensor_id *cut; /* per op: the one activation live just before it; TENSOR_NONE: no cut there */
     struct blocks *blocks;
 };
 
@@ -41,10 +43,10 @@ static enum snug_status find_cuts(struct finder *f, struct arena *scratch, struc
 {
     const struct program *prog = f->prog;
     size_t n_tensors = (size_t)prog->n_tensors + 1, n_ops = (size_t)f->n_forward + 2;
-    int *written = arena_zeros(scratch, n_tensors, sizeof *written); /* op + 1 */
-    int *read = arena_zeros(scratch, n_tensors, sizeof *read);       /* the last op */
+    int *written = arena_zeros(scratch, n_tensors, sizeof *written); /* its first writer + 1 */
+    int *read = arena_zeros(scratch, n_tensors, sizeof *read);       /* its last reader */
     int *n_crossing = arena_zeros(scratch, n_ops, sizeof *n_crossing);
-    int64_t *ids = arena_zeros(scratch, n_ops, sizeof *ids); /* their sum */
+    int64_t *ids = arena_zeros(scratch, n_ops, sizeof *ids); /* sum of the crossing ids */
     f->cut = arena_zeros(scratch, n_ops, sizeof *f->cut);
     if (written == NULL || read == NULL || n_crossing == NULL || ids == NULL || f->cut == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "checkpoint: no scratch for %d ops", f->n_forward);
@@ -71,7 +73,7 @@ static enum snug_status find_cuts(struct finder *f, struct arena *scratch, struc
     return SNUG_OK;
 }
 
-/* "h.3" of "h.3.attn.c_attn.weight"; 0: no part of the name is a number. */
+/* The length of "h.3" in "h.3.attn.c_attn.weight"; 0 if no component is a number. */
 static size_t layer_length(const char *name)
 {
     for (const char *part = name; *part != '\0';) {
@@ -115,7 +117,7 @@ static bool same_key(struct key a, struct key b)
            (a.length == 0 || memcmp(a.text, b.text, a.length) == 0);
 }
 
-/* The cut after op `after` and at or before op `upto` where the least crosses; -1: none. */
+/* The cut in (after, upto] with the smallest activation; -1 if there is none. */
 static int best_cut(const struct finder *f, int after, int upto)
 {
     int best = -1;
@@ -135,7 +137,7 @@ static void add_block(struct finder *f, int begin)
         .begin = begin, .end = f->n_forward, .input = begin == 0 ? TENSOR_NONE : f->cut[begin]};
 }
 
-/* The first op after the last layer that has parameters of its own, or the loss. */
+/* The first op after `after` that reads a parameter, or else the last op. */
 static int tail_op(const struct finder *f, int after)
 {
     for (int i = after + 1; i < f->n_forward; i++)
@@ -147,14 +149,14 @@ static int tail_op(const struct finder *f, int after)
 static void make_blocks(struct finder *f, bool by_gemms)
 {
     struct blocks *b = f->blocks;
-    struct key present = {0}, key;
-    int last = -1; /* op of the present layer that has parameters */
+    struct key current = {0}, key;
+    int last = -1; /* the current layer's last op so far that has parameters */
     add_block(f, 0);
     for (int i = 0; i < f->n_forward; i++) {
         if (!has_key(f, i, by_gemms, &key))
             continue;
         bool is_first = b->n_layers == 0;
-        if (is_first || !same_key(key, present)) {
+        if (is_first || !same_key(key, current)) {
             int cut = best_cut(f, last, i);
             if (cut > 0)
                 add_block(f, cut);
@@ -162,14 +164,14 @@ static void make_blocks(struct finder *f, bool by_gemms)
                 b->first_layer = b->n - 1;
             b->n_layers = b->n - b->first_layer;
         }
-        present = key;
+        current = key;
         last = i;
     }
     if (b->n_layers == 0)
-        b->n_layers = 1; /* a single piece */
+        b->n_layers = 1;
     int cut = best_cut(f, last, tail_op(f, last));
     if (cut > 0)
-        add_block(f, cut); /* else the last layer is what comes after as well */
+        add_block(f, cut); /* else the head and the loss belong to the last layer */
 }
 
 enum snug_status blocks_find(const struct program *prog, int n_forward, struct arena *scratch,

@@ -1,5 +1,5 @@
 /*
- * blocks.h -- a forward program as a chain of blocks.
+ * blocks.h -- split a forward program into a chain of blocks.
  */
 #ifndef SNUG_PASS_BLOCKS_H
 #define SNUG_PASS_BLOCKS_H
@@ -7,25 +7,24 @@
 #include "ir/program.h"
 
 struct forward_block {
-    int begin, end; /* ops */
-    tensor_id
-        input; /* the one activation that crosses into it; TENSOR_NONE: the program's inputs */
+    int begin, end;  /* ops [begin, end) */
+    tensor_id input; /* the one activation that it reads; TENSOR_NONE: the program's inputs */
 };
 
-/*     [what comes before the layers]  layer  layer ... layer  [what comes after, with the loss]
+/*     [embedding etc.]  layer  layer ... layer  [head and loss]
  *
- * The first part may be missing, the last never is. */
+ * The block before the layers may be missing.  The one after them may be part of the last layer. */
 struct blocks {
     struct forward_block *list;
     int n, n_layers;
-    int first_layer; /* 0 or 1 */
+    int first_layer; /* index of the first layer's block: 0 or 1 */
 };
 
-/* NULL scratch memory: SNUG_NO_MEMORY.  The ops [0, n_forward) are the forward half. */
+/* Splits the ops [0, n_forward), the forward half.  The list is allocated in `scratch`. */
 enum snug_status blocks_find(const struct program *prog, int n_forward, struct arena *scratch,
                              struct blocks *blocks, struct snug_error *err);
 
-/* An activation that an op of the forward half may make a second time. */
+/* Is it an activation that can be dropped and recomputed by its forward op? */
 bool blocks_may_drop(const struct program *prog, tensor_id id);
 
 #endif

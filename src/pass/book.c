@@ -1,12 +1,13 @@
 /*
- * book.c -- chooses the kernel of every op, and books what it asks of the plan.
+ * book.c -- choose the kernel of every op and reserve its workspace.
  *
- * The backend is asked once for each op: which kernel runs it, how many bytes of workspace that wants (a function
- * of shapes and of the declared device), and whether it can work in place.  The kernel is a field of the op from
- * here on, and the executor runs that one.  A workspace becomes a tensor of the program: it is placed, checked and
- * counted like everything else.
+ * We ask the backend once per op which kernel runs it, how many bytes of workspace that kernel
+ * needs (a function of the shapes and the declared device) and whether its output may alias an
+ * input.  The choice is stored in the op, and the executor runs that kernel.  A workspace becomes
+ * a tensor of the program, so it is placed, checked and counted like any other.
  *
- * needs: the final list of ops    keeps: ops, ids    breaks: nothing
+ * needs: the final ops    keeps: ops, ids    breaks: nothing
+ * leaves: op->kernel, op->no_alias, op->work
  * cost:  O(ops)
  */
 #include "ir/collective_options.h"
@@ -20,7 +21,7 @@ static enum snug_status add_workspace(struct program *prog, struct pass_env *env
     return program_add_tensor(prog, &work, id, env->err);
 }
 
-/* Collectives run one after the other, on one lane: they have one bucket, as large as the largest wants. */
+/* Collectives run one after another on one lane, so they share one workspace. */
 static enum snug_status book_collectives(struct program *prog, struct pass_env *env, size_t most)
 {
     if (most == 0)

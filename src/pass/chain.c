@@ -1,16 +1,18 @@
 /*
- * chain.c -- the least work for a chain of blocks in a given room, by dynamic programming.
+ * chain.c -- the least work for a chain of blocks within a memory budget, by dynamic programming.
  *
- * best[a][b][m] is the least work of everything from "the input of block a is there" to "the backward
- * of blocks b..a is done" with m bytes beside that input.  There are three ways:
+ * best[a][b][m] is the least work to get from "the input of block a is in memory" to "the backwards
+ * of blocks b..a are done" with m bytes on top of that input.  There are three choices:
  *
- *     a = b          run block a, keeping an option; then its backward
- *     keep a         run block a, keeping an option; do a+1..b in what is left; then a's backward
- *     pass to c      run a..c-1, keeping nothing but the input of c; do c..b in what is left; then
- *                    a..c-1 from the start, in all of m
+ *     a = b          run block a and save an option; then run its backward
+ *     save a         run block a and save an option; solve a+1..b in the remaining bytes; then run
+ *                    a's backward
+ *     skip to c      run a..c-1 and save only the input of c; solve c..b in the remaining bytes;
+ *                    then solve a..c-1 from the start in all m bytes
  *
- * This is how memory-persistent schedules of heterogeneous chains are found (Beaumont and others, "Optimal
- * checkpointing for heterogeneous chains", 2019), with options inside a block, and gradients that stay.
+ * This is the algorithm for memory-persistent schedules of heterogeneous chains (Beaumont et al.,
+ * "Optimal checkpointing for heterogeneous chains", 2019), extended with options inside a block and
+ * with gradients that stay allocated.
  */
 #include "pass/chain.h"
 
@@ -20,9 +22,9 @@
 struct solver {
     const struct chain *chain;
     int64_t unit;
-    int n_rooms;    /* 0 .. room / unit */
-    double *best;   /* [pair of a, b][room] */
-    int64_t *after; /* per block: gradients of the blocks after it, in units; n + 1 of them */
+    int n_budgets;  /* budgets 0 .. budget / unit */
+    double *best;   /* [pair of a, b][budget] */
+    int64_t *after; /* per block: gradient bytes of the blocks after it, in units; n + 1 entries */
     struct chain_step *steps;
     int n_steps;
 };
@@ -45,8 +47,8 @@ static int64_t input_of(const struct chain *chain, int i)
 int64_t chain_forward_bytes(const struct chain *chain, int block, int option)
 {
     const struct chain_block *b = block_at(chain, block);
-    int64_t kept = option < 0 ? 0 : b->options[option].saved + input_of(chain, block + 1);
-    return larger(b->passing, kept);
+    int64_t saved = option < 0 ? 0 : b->options[option].saved + input_of(chain, block + 1);
+    return larger(b->passing, saved);
 }
 
 static int64_t backward_bytes(const struct chain_block *b, int option)
@@ -54,13 +56,13 @@ static int64_t backward_bytes(const struct chain_block *b, int option)
     return b->options[option].saved + b->options[option].working;
 }
 
-int64_t chain_least_room(const struct chain *chain)
+int64_t chain_min_budget(const struct chain *chain)
 {
-    int64_t room = 0, gradients = 0;
+    int64_t budget = 0, gradients = 0;
     for (int i = chain->n - 1; i >= 0; i--) {
         const struct chain_block *b = block_at(chain, i);
         int64_t least = INT64_MAX;
-        /* when it is passed for the last time, the backward of i + 1 is still to come */
+        /* when the block last runs without saving, the backward of i + 1 has yet to run */
         int64_t passing = b->passing + input_of(chain, i) + gradients;
         if (i + 1 < chain->n)
             passing -= chain->blocks[i + 1].gradient;
@@ -70,23 +72,23 @@ int64_t chain_least_room(const struct chain *chain)
             least = here < least ? here : least;
         }
         gradients += b->gradient;
-        room = larger(room, larger(passing, least + input_of(chain, i)));
+        budget = larger(budget, larger(passing, least + input_of(chain, i)));
     }
-    return room;
+    return budget;
 }
 
-int64_t chain_most_room(const struct chain *chain)
+int64_t chain_max_budget(const struct chain *chain)
 {
-    int64_t room = 0, most = 0;
+    int64_t budget = 0, most = 0;
     for (int i = 0; i < chain->n; i++) {
         const struct chain_block *b = block_at(chain, i);
-        room += b->options[0].saved + input_of(chain, i) + b->gradient;
+        budget += b->options[0].saved + input_of(chain, i) + b->gradient;
         most = larger(most, larger(b->options[0].working, b->passing));
     }
-    return room + most;
+    return budget + most;
 }
 
-/* To the nearest: what is rounded up here is rounded down there, and the plan tells in the end. */
+/* Rounds to nearest, so that errors tend to cancel; the plan has the exact bytes. */
 static int64_t in_units(const struct solver *s, int64_t bytes)
 {
     return (bytes + s->unit / 2) / s->unit;
@@ -94,11 +96,11 @@ static int64_t in_units(const struct solver *s, int64_t bytes)
 
 static double *best_of(const struct solver *s, int a, int b)
 {
-    return s->best + ((size_t)b * ((size_t)b + 1) / 2 + (size_t)a) * (size_t)s->n_rooms;
+    return s->best + ((size_t)b * ((size_t)b + 1) / 2 + (size_t)a) * (size_t)s->n_budgets;
 }
 
-/* The least room for running block a with an option and for its backward, when b + 1... are done;
- * what is kept over a+1..b is not in it. */
+/* The smallest budget to run block a with an option, and its backward, when the backwards after
+ * block b are done.  It does not cover a+1..b. */
 static int64_t option_needs(const struct solver *s, int a, int b, int option)
 {
     const struct chain_block *block = block_at(s->chain, a);
@@ -112,17 +114,18 @@ static double option_work(const struct solver *s, int a, int b, int option)
 {
     const struct chain_block *block = block_at(s->chain, a);
     const struct chain_option *o = &block->options[option];
-    return o->cost + (a == b ? o->again : block->forward);
+    return o->cost + (a == b ? o->save_cost : block->forward);
 }
 
-/* What is taken from the room of a+1..b if block a keeps the option. */
+/* How much of the budget of a+1..b is used up if block a saves the option. */
 static int64_t option_takes(const struct solver *s, int a, int option)
 {
     return in_units(s, block_at(s->chain, a)->options[option].saved) +
            in_units(s, input_of(s->chain, a + 1));
 }
 
-/* Of running blocks a..c-1 while nothing of them is kept. */
+/* The smallest budget to run blocks a..c-1 saving nothing, when the backwards after block b are
+ * done. */
 static int64_t pass_needs(const struct solver *s, int a, int b, int c)
 {
     int64_t needs = 0;
@@ -148,7 +151,7 @@ static void try_options(struct solver *s, int a, int b)
         int64_t needs = option_needs(s, a, b, o), takes = a == b ? 0 : option_takes(s, a, o);
         const double *rest = a == b ? NULL : best_of(s, a + 1, b);
         double work = option_work(s, a, b, o);
-        for (int64_t m = larger(needs, takes); m < s->n_rooms; m++) {
+        for (int64_t m = larger(needs, takes); m < s->n_budgets; m++) {
             double all = work + (rest == NULL ? 0 : rest[m - takes]);
             best[m] = all < best[m] ? all : best[m];
         }
@@ -162,7 +165,7 @@ static void try_passes(struct solver *s, int a, int b)
         int64_t takes = in_units(s, input_of(s->chain, c));
         const double *rest = best_of(s, c, b), *start = best_of(s, a, c - 1);
         double work = pass_work(s, a, c);
-        for (int64_t m = larger(pass_needs(s, a, b, c), takes); m < s->n_rooms; m++) {
+        for (int64_t m = larger(pass_needs(s, a, b, c), takes); m < s->n_budgets; m++) {
             double all = work + rest[m - takes] + start[m];
             best[m] = all < best[m] ? all : best[m];
         }
@@ -174,7 +177,7 @@ static void add_step(struct solver *s, bool backward, int block, int option, boo
     s->steps[s->n_steps++] = (struct chain_step){backward, block, option, keeps_input};
 }
 
-/* The way that gave best[a][b][m], as steps. */
+/* Appends the steps of the choice that gave best[a][b][m]. */
 static void trace(struct solver *s, int a, int b, int64_t m)
 {
     double target = best_of(s, a, b)[m];
@@ -204,13 +207,13 @@ static void trace(struct solver *s, int a, int b, int64_t m)
     }
 }
 
-enum snug_status chain_solve(const struct chain *chain, int64_t room, int64_t unit,
+enum snug_status chain_solve(const struct chain *chain, int64_t budget, int64_t unit,
                              struct arena *scratch, struct chain_step **steps, int *n_steps,
-                             double *twice, struct snug_error *err)
+                             double *extra_work, struct snug_error *err)
 {
     size_t n = (size_t)chain->n, n_pairs = n * (n + 1) / 2;
-    struct solver s = {.chain = chain, .unit = unit, .n_rooms = (int)(room / unit) + 1};
-    size_t n_best = n_pairs * (size_t)s.n_rooms;
+    struct solver s = {.chain = chain, .unit = unit, .n_budgets = (int)(budget / unit) + 1};
+    size_t n_best = n_pairs * (size_t)s.n_budgets;
     s.best = arena_alloc(scratch, n_best * sizeof *s.best);
     s.after = arena_zeros(scratch, n + 1, sizeof *s.after);
     s.steps = arena_alloc(scratch, (n_pairs + 2 * n) * sizeof *s.steps);
@@ -225,9 +228,9 @@ enum snug_status chain_solve(const struct chain *chain, int64_t room, int64_t un
             try_options(&s, a, b);
             try_passes(&s, a, b);
         }
-    *twice = best_of(&s, 0, chain->n - 1)[s.n_rooms - 1] - pass_work(&s, 0, chain->n);
-    if (isfinite(*twice))
-        trace(&s, 0, chain->n - 1, s.n_rooms - 1);
+    *extra_work = best_of(&s, 0, chain->n - 1)[s.n_budgets - 1] - pass_work(&s, 0, chain->n);
+    if (isfinite(*extra_work))
+        trace(&s, 0, chain->n - 1, s.n_budgets - 1);
     *steps = s.steps;
     *n_steps = s.n_steps;
     return SNUG_OK;

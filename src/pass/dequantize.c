@@ -1,27 +1,29 @@
 /*
- * dequantize.c -- frozen matrices in 16, 8 or 4 bits.
+ * dequantize.c -- store frozen matrices in 16, 8 or 4 bits.
  *
- * The matrices that lora.c chose are kept as bf16, or as quantized elements with a scale a block.  Each op that reads
- * one reads a temporary in its place, which an op right before it makes; backward makes it again.  So
- * one matrix at a time has its full size.
+ * The matrices that lora.c chose are stored as bf16, or as quantized elements with one scale per
+ * quant block.  Before each op that reads one we insert an op that dequantizes it into a
+ * temporary, forward and backward alike.  So only the matrices of one op exist in full size at a
+ * time.
  *
- * The quantized elements have the name of the matrix, the scales that name and ".scales".  What the matrix looked like
- * is said by what is decoded.
+ * The quantized elements keep the tensor and the name of the matrix; the scales are named
+ * NAME.scales.  The original shape and dtype are those of the temporary.
  *
- * needs: all readers in place    keeps: tensor ids    breaks: nothing
+ * needs: results.quantized (lora.c), all readers in place    keeps: ids
+ * breaks: shape and dtype of the quantized matrices
  * cost:  O(ops + tensors)
  */
 #include "base/quant_map.h"
 #include "pass/pass.h"
 #include "pass/rewriter.h"
 
-struct matrix_is_quantized {
-    struct tensor whole; /* as its readers know it */
-    tensor_id scales;    /* TENSOR_NONE: in 16 bits */
+struct quantized_matrix {
+    struct tensor whole; /* as it was, and as its readers see it */
+    tensor_id scales;    /* TENSOR_NONE: stored in 16 bits */
 };
 
-static enum snug_status make_quants(struct program *prog, struct pass_env *env, tensor_id id,
-                                    struct matrix_is_quantized *m)
+static enum snug_status store_quantized(struct program *prog, struct pass_env *env, tensor_id id,
+                                        struct quantized_matrix *m)
 {
     struct tensor *t = &prog->tensors[id];
     int bits = env->config.base_bits;
@@ -45,9 +47,9 @@ static enum snug_status make_quants(struct program *prog, struct pass_env *env, 
     return program_add_tensor(prog, &scales, &m->scales, env->err);
 }
 
-/* The op that makes the matrix from its quantized elements; *id becomes its result. */
+/* Adds the op that dequantizes matrix *id, and sets *id to its result. */
 static enum snug_status add_dequantize(struct rewriter *rw, struct pass_env *env,
-                                       const struct matrix_is_quantized *m, tensor_id *id)
+                                       const struct quantized_matrix *m, tensor_id *id)
 {
     tensor_id quants = *id;
     char *name = arena_format(env->scratch, "%s.dequantized", m->whole.name);
@@ -65,7 +67,7 @@ static enum snug_status add_dequantize(struct rewriter *rw, struct pass_env *env
 }
 
 static enum snug_status rewrite(struct rewriter *rw, struct pass_env *env,
-                                const struct matrix_is_quantized *matrices)
+                                const struct quantized_matrix *matrices)
 {
     for (int i = 0; i < rw->prog->n_ops; i++) {
         struct op op = rw->prog->ops[i];
@@ -81,14 +83,14 @@ static enum snug_status rewrite(struct rewriter *rw, struct pass_env *env,
 
 enum snug_status pass_dequantize(struct program *prog, struct pass_env *env)
 {
-    struct matrix_is_quantized *matrices =
+    struct quantized_matrix *matrices =
         arena_zeros(env->scratch, (size_t)env->results.n_quantized + 1, sizeof *matrices);
     if (matrices == NULL)
         return snug_fail(env->err, SNUG_NO_MEMORY, "dequantize: no memory for %d tensors",
                          env->results.n_quantized);
     for (int id = 0; id < env->results.n_quantized; id++)
         if (env->results.quantized[id])
-            TRY(make_quants(prog, env, id, &matrices[id]));
+            TRY(store_quantized(prog, env, id, &matrices[id]));
     struct rewriter rw = rewriter_begin(prog, "dequantize", env->err);
     return rewriter_finish(&rw, rewrite(&rw, env, matrices));
 }

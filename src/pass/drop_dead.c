@@ -1,11 +1,11 @@
 /*
  * drop_dead.c -- remove the ops whose results nobody reads.
  *
- * Walk the ops from last to first with one flag per tensor: "something later reads this".  An op
- * stays if it acts outside the program or if one of its results is flagged, and an op that stays
- * flags what it reads.  Outputs and what lives from step to step are flagged from the start; a part
- * and its base count as one.  An op that adds to a tensor (+=) does not end the need for
- * the op that wrote it first.
+ * We walk the ops from last to first with one flag per tensor: "something later reads this".  An
+ * op stays if it has an effect (TRAIT_effect) or if one of its results is flagged, and an op that
+ * stays flags its inputs.  Outputs and persistent tensors are flagged from the start.  A view and
+ * its base share a flag.  Writing a tensor does not clear its flag, so the op that writes it first
+ * stays if a later one accumulates (+=).
  *
  * needs: nothing    keeps: op order, tensor ids    breaks: nothing
  * cost:  O(ops + tensors), one bool per tensor of scratch
@@ -39,7 +39,7 @@ enum snug_status pass_drop_dead(struct program *prog, struct pass_env *env)
         n_dead += dead[i];
     if (n_dead == prog->n_ops && n_dead > 0)
         return snug_fail(env->err, SNUG_BAD_PROGRAM,
-                         "drop_dead: all %d ops are dead; no output or update is left",
+                         "drop_dead: all %d ops are dead: the program has no output or update",
                          prog->n_ops);
     rewriter_drop(prog, dead);
     return SNUG_OK;

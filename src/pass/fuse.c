@@ -1,7 +1,7 @@
 /*
- * fuse.c -- make ops as coarse as the best kernels.
+ * fuse.c -- merge pairs of ops that have a fused kernel.
  *
- * Each rewrite looks at one op and at an earlier or later op that it can swallow:
+ * Each rewrite matches an op and the earlier op that writes one of its inputs:
  *
  *     s = add a, b; y = layernorm s            ->  s, y = add_layernorm a, b
  *     ...; b = dropout c; add_layernorm a, b   ->  s, y = add_layernorm a, c {dropout}
@@ -9,24 +9,26 @@
  *     d = layernorm_grad ...; s = add r, d     ->  s = layernorm_grad ..., r
  *     d = linear_grad_x ...; s = add r, d      ->  s = linear_grad_x ..., r
  *     d = linear_grad_x ...; e = act_grad d, p ->  e = linear_grad_x ..., p {act}
- *     linear_cross_entropy; its _grad          ->  linear_cross_entropy_train (logits made once)
+ *     linear_cross_entropy; its _grad          ->  linear_cross_entropy_train (logits once)
  *
- * The swallowed op's place is left empty and compacted at the end.  An op moves only over ops that
- * neither write what it reads nor touch what it writes; parts count as their base.
+ * One op of the pair is replaced by the fused op, the other is marked and removed at the end.  An
+ * op moves only past ops that neither write what it reads nor touch what it writes.  A view counts
+ * as its base.
  *
- * needs: autodiff and optimizer done    keeps: ids, results of the forward half to the
- * last bit (tests/ops/test_fused.c), those of the backward half but for a rounding that falls away
+ * needs: in a training step, autodiff and optimizer done
+ * keeps: ids; forward results bit for bit (tests/ops/test_fused.c), backward results up to a
+ * rounding that the fused kernel avoids
  * breaks: nothing
- * cost:  O(tensors + ops x the ops between the two, which are few)
+ * cost:  O(tensors + ops x distance between the two ops, which is short)
  */
 #include "pass/pass.h"
 #include "pass/rewriter.h"
 
 struct fuse {
     struct program *prog;
-    int *n_readers; /* per root: ops that read it or a part; one more if it outlives the step */
-    int *writer;    /* per tensor: the op that writes it first, -1: none */
-    bool *gone;     /* per op: swallowed */
+    int *n_readers; /* per root: reads of it or its views, plus one per output or persistent view */
+    int *writer;    /* per tensor: the op that writes it first, -1 if none */
+    bool *removed;  /* per op: merged into another */
 };
 
 static void count_uses(struct fuse *f)
@@ -52,12 +54,12 @@ static int n_readers(const struct fuse *f, tensor_id id)
     return f->n_readers[tensor_root(f->prog, id)];
 }
 
-/* Does any of the ops [begin, end) write the tensor or a part of it? */
+/* Does any of the ops [begin, end) write the tensor, its base or a view of it? */
 static bool is_written(const struct fuse *f, tensor_id id, int begin, int end)
 {
     for (int i = begin; id != TENSOR_NONE && i < end; i++)
-        if (!f->gone[i] && op_names_root(f->prog, f->prog->ops[i].n_out, f->prog->ops[i].out,
-                                         tensor_root(f->prog, id)))
+        if (!f->removed[i] && op_names_root(f->prog, f->prog->ops[i].n_out, f->prog->ops[i].out,
+                                            tensor_root(f->prog, id)))
             return true;
     return false;
 }
@@ -65,8 +67,8 @@ static bool is_written(const struct fuse *f, tensor_id id, int begin, int end)
 static bool is_read(const struct fuse *f, tensor_id id, int begin, int end)
 {
     for (int i = begin; id != TENSOR_NONE && i < end; i++)
-        if (!f->gone[i] && op_names_root(f->prog, f->prog->ops[i].n_in, f->prog->ops[i].in,
-                                         tensor_root(f->prog, id)))
+        if (!f->removed[i] && op_names_root(f->prog, f->prog->ops[i].n_in, f->prog->ops[i].in,
+                                            tensor_root(f->prog, id)))
             return true;
     return false;
 }
@@ -76,7 +78,7 @@ static bool is_touched(const struct fuse *f, tensor_id id, int begin, int end)
     return is_read(f, id, begin, end) || is_written(f, id, begin, end);
 }
 
-/* All that an op reads and writes moves with it. */
+/* Records `at` as the writer of the op's outputs. */
 static void set_writer(struct fuse *f, const struct op *op, int at)
 {
     for (int k = 0; k < op->n_out; k++)
@@ -87,10 +89,10 @@ static void set_writer(struct fuse *f, const struct op *op, int at)
 static struct op *live_writer(struct fuse *f, tensor_id id, enum op_kind kind)
 {
     int at = f->writer[id];
-    return at >= 0 && !f->gone[at] && f->prog->ops[at].kind == kind ? &f->prog->ops[at] : NULL;
+    return at >= 0 && !f->removed[at] && f->prog->ops[at].kind == kind ? &f->prog->ops[at] : NULL;
 }
 
-/* b = dropout c; s, y, mean, rstd = add_layernorm a, b, gamma, beta: c is dropped as it is added. */
+/* b = dropout c; s, y, mean, rstd = add_layernorm a, b, gamma, beta: the norm applies dropout. */
 static void fuse_dropout(struct fuse *f, int at)
 {
     struct op *norm = &f->prog->ops[at];
@@ -107,12 +109,12 @@ static void fuse_dropout(struct fuse *f, int at)
         norm->n_in = 5;
         attrs_of(norm, norm)->dropout = attrs_of(dropout, dropout)->dropout;
         attrs_of(norm, norm)->site = attrs_of(dropout, dropout)->site;
-        f->gone[place] = true;
+        f->removed[place] = true;
         return;
     }
 }
 
-/* s = add a, b; y, mean, rstd = layernorm s, gamma, beta: at the place of the add. */
+/* s = add a, b; y, mean, rstd = layernorm s, gamma, beta: the fused op replaces the add. */
 static void fuse_add_layernorm(struct fuse *f, int at)
 {
     struct op *norm = &f->prog->ops[at];
@@ -134,11 +136,12 @@ static void fuse_add_layernorm(struct fuse *f, int at)
         fused.out[k + 1] = norm->out[k];
     *add = fused;
     set_writer(f, add, place);
-    f->gone[at] = true;
+    f->removed[at] = true;
     fuse_dropout(f, place);
 }
 
-/* p = linear x, w, b; y = act p: at the place of the linear; p stays as its second output. */
+/* p = linear x, w, b; y = act p: the fused op replaces the linear.  p becomes its second output if
+ * another op reads it. */
 static void fuse_linear_act(struct fuse *f, int at)
 {
     struct op *act = &f->prog->ops[at];
@@ -154,10 +157,10 @@ static void fuse_linear_act(struct fuse *f, int at)
     linear->out[1] = before_is_read ? linear->out[0] : TENSOR_NONE;
     linear->out[0] = act->out[0];
     set_writer(f, linear, place);
-    f->gone[at] = true;
+    f->removed[at] = true;
 }
 
-/* d, dg, db = layernorm_grad ...; s = add r, d: the add's result straight from the norm. */
+/* d, dg, db = layernorm_grad ...; s = add r, d: layernorm_grad adds r. */
 static void fuse_norm_grad_add(struct fuse *f, int at)
 {
     struct op *add = &f->prog->ops[at];
@@ -173,12 +176,12 @@ static void fuse_norm_grad_add(struct fuse *f, int at)
         norm->n_in = 6;
         norm->out[0] = add->out[0];
         set_writer(f, norm, place);
-        f->gone[at] = true;
+        f->removed[at] = true;
         return;
     }
 }
 
-/* d = linear_grad_x dy, w; s = add r, d: the sum straight from the matmul. */
+/* d = linear_grad_x dy, w; s = add r, d: the gemm's epilogue adds r. */
 static void fuse_gemm_add(struct fuse *f, int at)
 {
     struct op *add = &f->prog->ops[at];
@@ -195,12 +198,13 @@ static void fuse_gemm_add(struct fuse *f, int at)
         grad->n_in = 4;
         grad->out[0] = add->out[0];
         set_writer(f, grad, place);
-        f->gone[at] = true;
+        f->removed[at] = true;
         return;
     }
 }
 
-/* d = linear_grad_x dy, w; e = act_grad d, p: the act's gradient straight from the matmul. */
+/* d = linear_grad_x dy, w; e = act_grad d, p: the gemm's epilogue applies the activation's
+ * gradient. */
 static void fuse_act_grad(struct fuse *f, int at)
 {
     struct op *act = &f->prog->ops[at];
@@ -216,11 +220,11 @@ static void fuse_act_grad(struct fuse *f, int at)
     grad->attrs.act = act->attrs.act;
     grad->out[0] = act->out[0];
     set_writer(f, grad, place);
-    f->gone[at] = true;
+    f->removed[at] = true;
 }
 
-/* The head's forward and backward walk the same chunks of logits: one walk for both, at the
- * place of the gradient. */
+/* The LM head computes the same chunks of logits forward and backward.  The fused op computes them
+ * once and replaces the gradient op. */
 static void fuse_head(struct fuse *f, int at)
 {
     struct op *grad = &f->prog->ops[at];
@@ -245,7 +249,7 @@ static void fuse_head(struct fuse *f, int at)
     fused.out[2] = grad->out[0], fused.out[3] = grad->out[1];
     *grad = fused;
     set_writer(f, grad, at);
-    f->gone[from] = true;
+    f->removed[from] = true;
 }
 
 enum snug_status pass_fuse(struct program *prog, struct pass_env *env)
@@ -254,8 +258,8 @@ enum snug_status pass_fuse(struct program *prog, struct pass_env *env)
     struct fuse f = {.prog = prog};
     f.n_readers = arena_zeros(env->scratch, n_tensors, sizeof(int));
     f.writer = arena_zeros(env->scratch, n_tensors, sizeof(int));
-    f.gone = arena_zeros(env->scratch, (size_t)prog->n_ops + 1, sizeof *f.gone);
-    if (f.n_readers == NULL || f.writer == NULL || f.gone == NULL)
+    f.removed = arena_zeros(env->scratch, (size_t)prog->n_ops + 1, sizeof *f.removed);
+    if (f.n_readers == NULL || f.writer == NULL || f.removed == NULL)
         return snug_fail(env->err, SNUG_NO_MEMORY, "fuse: no scratch for %d tensors",
                          prog->n_tensors);
     count_uses(&f);
@@ -269,7 +273,7 @@ enum snug_status pass_fuse(struct program *prog, struct pass_env *env)
             break;
         case OP_add:
             fuse_norm_grad_add(&f, i);
-            if (!f.gone[i])
+            if (!f.removed[i])
                 fuse_gemm_add(&f, i);
             break;
         case OP_act_grad:
@@ -281,6 +285,6 @@ enum snug_status pass_fuse(struct program *prog, struct pass_env *env)
         default:
             break;
         }
-    rewriter_drop(prog, f.gone);
+    rewriter_drop(prog, f.removed);
     return SNUG_OK;
 }

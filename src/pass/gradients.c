@@ -1,9 +1,9 @@
 /*
  * gradients.c -- the gradient rule of every op that has one.
  *
- * A rule reads the gradients of the op's outputs and emits the ops that give its inputs theirs.
- * Weight gradients come before data gradients: they are the last readers of the saved input, whose
- * bytes the data gradient can then take.
+ * A rule reads the gradients of the op's outputs and emits the ops that compute the gradients of
+ * its inputs.  Weight gradients come before data gradients: a weight gradient is the last reader
+ * of the saved input, so the data gradient can reuse that input's bytes.
  */
 #include "pass/autodiff.h"
 
@@ -19,7 +19,7 @@ static enum snug_status gradient_embedding(struct autodiff *ad, const struct op 
     tensor_id dy = autodiff_of(ad, op->out[0]);
     if (both &&
         (autodiff_of(ad, table) == TENSOR_NONE) != (autodiff_of(ad, positions) == TENSOR_NONE)) {
-        /* the head has the table too: its gradient is added to, that of the positions is written */
+        /* tied head: the table's gradient exists and takes +=, the positions' is new and takes = */
         TRY(autodiff_emit(ad, OP_embedding_grad, NULL, 3, (tensor_id[]){op->in[0], dy, table}, 1,
                           &table));
         return autodiff_emit(ad, OP_embedding_grad, NULL, 4,
@@ -40,7 +40,7 @@ static enum snug_status gradient_linear(struct autodiff *ad, const struct op *op
         tensor_id before = op->n_out > 1 ? op->out[1] : TENSOR_NONE;
         if (before == TENSOR_NONE)
             return snug_fail(ad->env->err, SNUG_BAD_PROGRAM,
-                             "linear with an activation needs its second output for the gradient");
+                             "linear with an activation has no gradient without its second output");
         struct attrs act = ATTRS(common, .act = op->attrs.act);
         TRY(autodiff_emit(ad, OP_act_grad, &act, 2, (tensor_id[]){dy, before}, 1, &before));
         dy = autodiff_of(ad, before);
@@ -74,7 +74,7 @@ static enum snug_status gradient_scale(struct autodiff *ad, const struct op *op)
                          op->in);
 }
 
-/* The same op on dy: it makes the same mask again. */
+/* The same op on dy: the mask is a function of the seed and the site, so it is the same. */
 static enum snug_status gradient_dropout(struct autodiff *ad, const struct op *op)
 {
     return autodiff_emit(ad, OP_dropout, &op->attrs, 2,
@@ -98,7 +98,7 @@ static enum snug_status gradient_layernorm(struct autodiff *ad, const struct op 
 
 static enum snug_status gradient_attention(struct autodiff *ad, const struct op *op)
 {
-    tensor_id scalars = operand(op, 1); /* where probabilities are dropped */
+    tensor_id scalars = operand(op, 1); /* present with attention dropout */
     return autodiff_emit(
         ad, OP_attention_grad, &op->attrs, scalars == TENSOR_NONE ? 4 : 5,
         (tensor_id[]){autodiff_of(ad, op->out[0]), op->in[0], op->out[0], op->out[1], scalars}, 1,
@@ -141,7 +141,7 @@ static enum snug_status gradient_conv2d(struct autodiff *ad, const struct op *op
     return SNUG_OK;
 }
 
-/* relu's sign is recomputed from x, unless r went into it: then y says it. */
+/* The relu mask is recomputed from x.  With a residual r it cannot be, so it is taken from y. */
 static enum snug_status gradient_batchnorm(struct autodiff *ad, const struct op *op)
 {
     tensor_id x = op->in[0], gamma = op->in[1], beta = op->in[2], r = operand(op, 3);
@@ -162,7 +162,7 @@ static enum snug_status gradient_maxpool(struct autodiff *ad, const struct op *o
                          (tensor_id[]){autodiff_of(ad, op->out[0]), op->out[1]}, 1, op->in);
 }
 
-/* Height and width of what was flattened into rows; height 0: a sequence. */
+/* The spatial size of x: height and width of an image, or height 0 and a sequence's length. */
 static struct attrs attrs_of_rows(const struct shape *x)
 {
     bool is_image = x->n_dims == 4;
@@ -196,7 +196,7 @@ static enum snug_status gradient_channels_first(struct autodiff *ad, const struc
                          1, op->in);
 }
 
-/* What went to the next stage: its gradient comes from there. */
+/* The gradient of a tensor sent to the next stage is received from that stage. */
 static enum snug_status gradient_send(struct autodiff *ad, const struct op *op)
 {
     return autodiff_emit(ad, OP_recv, &op->attrs, 0, NULL, 1, op->in);

@@ -1,28 +1,31 @@
 /*
- * in_backward.c -- a weight is updated as soon as its gradient is complete, and the gradient dies.
+ * in_backward.c -- update each weight as soon as its gradient is complete, then free the gradient.
  *
- * The updates that pass_optimizer left at the end move into the backward half: to the first place where
- * no op of this step will write the gradient or read the weight again (a table that is also the head is
- * written and read at both ends).  The ops are the same, on the same numbers: so are their results.
+ * The updates that pass_optimizer put at the end move into the backward half, to the first point
+ * after which no op of the step writes the gradient or touches the weight.  (A tied token table is
+ * read and its gradient written at both ends of the model.)  The same ops run on the same values,
+ * so the results are the same.
  *
- *     nothing needs the norm     ...; g; sum_squares g; check_gradient; update      and close_updates last
- *     clipping, a loss scale     ...; g; sum_squares g;   grad_norm;   ... again; g.again; update
+ *     no norm needed             ...; g; sum_squares g; check_gradient; update; ...; close_updates
+ *     clipping or loss scaling   ...; g; sum_squares g; ...; grad_norm; ...; g.again; update; ...
  *
- * Clipping, and the skip of a step that overflows in fp16, need the norm of all gradients before the first
- * update.  So there the backward half runs twice: once for the norm, each gradient dying at its sum of
- * squares, and again with the updates.  The forward half runs once; what it saved lives through both.
- * The next loss scale is set after the second, which still reads the present one.
+ * Clipping, and skipping a step that overflows in fp16, need the norm of all gradients before the
+ * first update.  So the backward half runs twice: once for the norm, where each gradient is freed
+ * after its sum_squares, and once with the updates.  The forward half runs once, and its saved
+ * tensors live until the second backward has read them.  The next loss scale is set after the
+ * second backward, which still needs the current one.
  *
- * With several micro-batches gradients are sums and live through all of them.  The updates then run in
- * the last one (in_last); with a norm to wait for they stay at the end, since nothing would be gained.
+ * With several micro-batches the gradients are sums and live through all of them.  The updates
+ * then run in the last micro-batch (in_last).  If they also need the norm, they stay at the end:
+ * moving them would save nothing.
  *
- * Among several ranks a gradient is complete when its sum over them is.  That is waited for no sooner than the
- * next exchange begins, so that one is always under way beside the backward half; gradients of two buckets are
- * alive.  What ranks say to each other about the step stays at its end: the loss, the parts of the norm, and
- * weights that are gathered.
+ * With several ranks a gradient is complete when its sum over the ranks is.  We wait for that sum
+ * only when the next collective begins, so that one is always in flight during the backward half,
+ * and the gradients of two buckets are alive at a time.  The collectives of the loss, of the norm
+ * and of gathered weights stay at the end of the step.
  *
- * needs: the final ops but for workspaces: body, then sum_squares, grad_norm, and update by update
- * keeps: ids, results    breaks: nothing
+ * needs: the final ops, without workspaces: body, then sum_squares, grad_norm, updates per weight
+ * keeps: ids, results    breaks: nothing    leaves: results.update_place, repeated_flops
  * cost:  O(ops + tensors)
  */
 #include "ir/collective_options.h"
@@ -30,14 +33,14 @@
 #include "pass/pass.h"
 #include "pass/rewriter.h"
 
-struct group { /* the ops [begin, end) of one weight, sum_squares apart */
+struct group { /* the ops [begin, end) that update one weight; its sum_squares is separate */
     tensor_id grad;
     int begin, end;
-    int norm_op;       /* its sum_squares, -1: this rank has no part in it */
-    int complete;      /* the op of the body that writes the gradient last */
-    int place;         /* the op of the body after which all of them can run */
-    int next_complete; /* groups of the same op are chained, -1: the last */
-    int next_place;
+    int norm_op;       /* its sum_squares; -1 if this rank has no part of the gradient */
+    int complete;      /* the body op after which the gradient is complete */
+    int place;         /* the body op after which the group can run */
+    int next_complete; /* the next group with the same `complete`, or -1 */
+    int next_place;    /* the next group with the same `place`, or -1 */
 };
 
 struct moving {
@@ -45,10 +48,10 @@ struct moving {
     struct pass_env *env;
     struct group *groups;
     int n_groups;
-    int norm_at;                  /* grad_norm */
-    int *at_complete, *at_place;  /* per op of the body: the first group of its chain, -1: none */
-    int *last_touch, *last_write; /* per root: ops of the body, -1: none */
-    tensor_id *again;             /* per tensor: what stands for it in the second half */
+    int norm_at;                  /* the grad_norm op, or -1 */
+    int *at_complete, *at_place;  /* per body op: the first group of its list, or -1 */
+    int *last_touch, *last_write; /* per root: the last body op that reads or writes it, or -1 */
+    tensor_id *again;             /* per tensor: its replacement in the second backward half */
     struct rewriter rw;
 };
 
@@ -57,7 +60,7 @@ static enum snug_status no_memory(const struct moving *m)
     return snug_fail(m->env->err, SNUG_NO_MEMORY, "in_backward: out of memory");
 }
 
-/* ---- what is there ---------------------------------------------------------------------------- */
+/* ---- analysis ------------------------------------------------------------------------------ */
 
 static void find_touches(struct moving *m)
 {
@@ -81,7 +84,7 @@ static tensor_id gradient_read_by(const struct program *prog, const struct op *o
 {
     for (int k = 0; k < op->n_in; k++)
         if (op->in[k] != TENSOR_NONE && prog->tensors[op->in[k]].role == ROLE_gradient)
-            return tensor_root(prog, op->in[k]); /* a rank may update a part */
+            return tensor_root(prog, op->in[k]); /* a rank may update only a view of it */
     return TENSOR_NONE;
 }
 
@@ -90,8 +93,9 @@ static int later(int a, int b)
     return a > b ? a : b;
 }
 
-/* A sum over ranks that begins with op i is there when the next one begins, or at the end. */
-static int settled(const struct moving *m, int i)
+/* The op after which the result of op i is ready.  A collective is waited for when the next one
+ * begins, or at the end of the body. */
+static int ready_at(const struct moving *m, int i)
 {
     const struct program *prog = m->prog;
     if (!op_is_collective(prog->ops[i].kind))
@@ -102,11 +106,11 @@ static int settled(const struct moving *m, int i)
     return i < program_body_end(prog) ? i : program_body_end(prog) - 1;
 }
 
-/* After the last op that touches anything but numbers of the step (scalars) that the group changes. */
+/* A group can run after the last body op that touches any tensor it writes, except the scalars. */
 static void find_place(struct moving *m, struct group *g)
 {
     const struct program *prog = m->prog;
-    g->complete = settled(m, m->last_write[tensor_root(prog, g->grad)]);
+    g->complete = ready_at(m, m->last_write[tensor_root(prog, g->grad)]);
     g->place = later(g->complete, m->last_touch[tensor_root(prog, g->grad)]);
     for (int i = g->begin; i < g->end; i++)
         for (int k = 0; k < prog->ops[i].n_out && !op_is_collective(prog->ops[i].kind); k++) {
@@ -116,7 +120,7 @@ static void find_place(struct moving *m, struct group *g)
         }
 }
 
-/* The end of the step: an op that reads a gradient begins the ops of its weight. */
+/* After the body, an op that reads a gradient begins the group of its weight. */
 static enum snug_status find_groups(struct moving *m)
 {
     const struct program *prog = m->prog;
@@ -137,8 +141,8 @@ static enum snug_status find_groups(struct moving *m)
             m->norm_at = i;
         } else if (m->norm_at >= 0 && op_is_collective(op->kind) && op->kind != OP_all_gather) {
             return snug_fail(m->env->err, SNUG_BAD_ARGUMENT,
-                             "--update in-backward: --optimizer %s sums over ranks between its "
-                             "updates; use --update end",
+                             "--update in-backward: --optimizer %s needs a sum over ranks between "
+                             "its updates; use --update end",
                              m->env->config.optimizer->name);
         } else if (grad != TENSOR_NONE) {
             if (seen[grad])
@@ -157,8 +161,8 @@ static enum snug_status find_groups(struct moving *m)
     return SNUG_OK;
 }
 
-/* Each chain holds its groups in the order of the list. */
-static void chain_groups(struct moving *m)
+/* Each list has its groups in program order. */
+static void link_groups(struct moving *m)
 {
     for (int i = 0; i < m->prog->n_ops; i++)
         m->at_complete[i] = m->at_place[i] = -1;
@@ -172,7 +176,7 @@ static void chain_groups(struct moving *m)
     }
 }
 
-static enum snug_status look(struct moving *m)
+static enum snug_status analyze(struct moving *m)
 {
     size_t n_tensors = (size_t)m->prog->n_tensors + 1, n_ops = (size_t)m->prog->n_ops + 1;
     m->last_touch = arena_zeros(m->env->scratch, n_tensors, sizeof(int));
@@ -185,14 +189,13 @@ static enum snug_status look(struct moving *m)
         return no_memory(m);
     TRY(find_groups(m));
     find_touches(m);
-    chain_groups(m);
+    link_groups(m);
     return SNUG_OK;
 }
 
-/* ---- the new list ----------------------------------------------------------------------------- */
+/* ---- the new list -------------------------------------------------------------------------- */
 
-/* An op of the step as it was, in every micro-batch or in the last: at the end of the new list, which need
- * not be in its section. */
+/* Appends old op i in the current section of the new list, which may differ from its own. */
 static enum snug_status append_old(struct moving *m, int i, bool in_last)
 {
     struct op op = m->prog->ops[i];
@@ -200,7 +203,7 @@ static enum snug_status append_old(struct moving *m, int i, bool in_last)
     return rewriter_add(&m->rw, &op);
 }
 
-/* An op of this kind that changes the scalars; `in` is its other input, or TENSOR_NONE. */
+/* Appends an op that updates the scalars; `in` is its other input, or TENSOR_NONE. */
 static enum snug_status append_scalar_op(struct moving *m, enum op_kind kind, tensor_id in,
                                          bool in_last)
 {
@@ -212,7 +215,7 @@ static enum snug_status append_scalar_op(struct moving *m, enum op_kind kind, te
     return rewriter_add(&m->rw, &op);
 }
 
-/* What an optimizer says once a step, before all updates: the ops between the norm and the first. */
+/* The optimizer's ops between the norm and the first update, which run once per step. */
 static enum snug_status append_before_updates(struct moving *m, bool in_last)
 {
     int end = m->n_groups > 0 ? m->groups[0].begin : m->prog->n_ops;
@@ -222,8 +225,7 @@ static enum snug_status append_before_updates(struct moving *m, bool in_last)
     return SNUG_OK;
 }
 
-/* What comes before the norm, but for the sums of squares: the parts of it that are on other ranks, and the
- * loss. */
+/* The ops before the norm, except sum_squares: the all_reduces of the loss and of the norm. */
 static enum snug_status append_before_norm(struct moving *m, int body_end)
 {
     for (int i = body_end; i < m->norm_at; i++)
@@ -232,7 +234,7 @@ static enum snug_status append_before_norm(struct moving *m, int body_end)
     return SNUG_OK;
 }
 
-/* Weights of which each rank has updated a part, after all updates. */
+/* The all_gathers of weights of which each rank updates a shard, after all updates. */
 static enum snug_status append_gathers(struct moving *m)
 {
     for (int i = m->norm_at; i < m->prog->n_ops; i++)
@@ -241,9 +243,9 @@ static enum snug_status append_gathers(struct moving *m)
     return SNUG_OK;
 }
 
-/* ---- one backward half ------------------------------------------------------------------------ */
+/* ---- updates in the one backward half ------------------------------------------------------ */
 
-static enum snug_status append_opening(struct moving *m, bool in_last)
+static enum snug_status append_open_updates(struct moving *m, bool in_last)
 {
     TRY(append_scalar_op(m, OP_open_updates, TENSOR_NONE, in_last));
     return append_before_updates(m, in_last);
@@ -259,7 +261,7 @@ static enum snug_status update_once(struct moving *m)
         for (int at = m->at_place[i]; at >= 0; at = m->groups[at].next_place) {
             const struct group *g = &m->groups[at];
             if (!opened)
-                TRY(append_opening(m, in_last));
+                TRY(append_open_updates(m, in_last));
             opened = true;
             if (g->norm_op >= 0) {
                 TRY(append_old(m, g->norm_op, in_last));
@@ -270,8 +272,8 @@ static enum snug_status update_once(struct moving *m)
                     TRY(append_old(m, k, in_last));
         }
     }
-    if (!opened) /* other ranks have the weights */
-        TRY(append_opening(m, in_last));
+    if (!opened) /* other ranks update all the weights */
+        TRY(append_open_updates(m, in_last));
     rewriter_open(&m->rw, SECTION_after);
     m->env->results.update_place = in_last ? UPDATES_IN_LAST : UPDATES_IN_BACKWARD;
     TRY(append_before_norm(m, body_end));
@@ -279,22 +281,22 @@ static enum snug_status update_once(struct moving *m)
     return append_gathers(m);
 }
 
-/* ---- two backward halves ---------------------------------------------------------------------- */
+/* ---- updates in a second backward half ----------------------------------------------------- */
 
-/* The first op that runs twice: the one after the loss, or that of the loss if it makes a gradient too. */
+/* The first op that runs twice: the loss op if it also writes a gradient, else the one after it. */
 static int backward_begin(const struct program *prog)
 {
     int begin = 0;
-    bool makes_gradient = false;
+    bool writes_gradient = false;
     for (int i = 0; i < program_body_end(prog); i++)
         for (int k = 0; k < prog->ops[i].n_out; k++)
             if (prog->ops[i].out[k] == prog->loss)
                 begin = i;
     for (int k = 0; k < prog->ops[begin].n_out; k++) {
         tensor_id id = prog->ops[begin].out[k];
-        makes_gradient |= id != TENSOR_NONE && prog->tensors[id].role == ROLE_gradient;
+        writes_gradient |= id != TENSOR_NONE && prog->tensors[id].role == ROLE_gradient;
     }
-    return makes_gradient ? begin : begin + 1;
+    return writes_gradient ? begin : begin + 1;
 }
 
 static enum snug_status add_again(struct moving *m, tensor_id id)
@@ -313,8 +315,8 @@ static enum snug_status add_again(struct moving *m, tensor_id id)
     return program_add_tensor(m->prog, &t, &m->again[id], m->env->err);
 }
 
-/* An op on the tensors of the second half; outputs that it has not yet are made, and parts of what it has. */
-static enum snug_status append_again(struct moving *m, int i, bool makes)
+/* Appends op i on the tensors of the second half.  `adds_outputs`: its outputs get new tensors. */
+static enum snug_status append_again(struct moving *m, int i, bool adds_outputs)
 {
     struct op op = m->prog->ops[i];
     for (int k = 0; k < op.n_in; k++)
@@ -326,7 +328,7 @@ static enum snug_status append_again(struct moving *m, int i, bool makes)
         }
     for (int k = 0; k < op.n_out; k++)
         if (op.out[k] != TENSOR_NONE) {
-            if (makes)
+            if (adds_outputs)
                 TRY(add_again(m, op.out[k]));
             op.out[k] = m->again[op.out[k]];
         }
@@ -337,7 +339,7 @@ static enum snug_status append_second_half(struct moving *m, int begin, int end)
 {
     for (int i = begin; i < end; i++) {
         enum op_kind kind = m->prog->ops[i].kind;
-        if (!kind_has(kind, TRAIT_effect) || op_is_collective(kind)) { /* an effect, once */
+        if (!kind_has(kind, TRAIT_effect) || op_is_collective(kind)) { /* effects run only once */
             TRY(append_again(m, i, true));
             m->env->results.repeated_flops += op_flops(m->prog, &m->prog->ops[i]);
         }
@@ -382,7 +384,7 @@ enum snug_status pass_in_backward(struct program *prog, struct pass_env *env)
         .prog = prog, .env = env, .rw = rewriter_begin(prog, "in_backward", env->err)};
     if (prog->loss == TENSOR_NONE)
         return SNUG_OK; /* model states only: nothing runs */
-    TRY(look(&m));
+    TRY(analyze(&m));
     if (m.norm_at < 0 || (m.n_groups == 0 && env->config.ranks.n_ranks < 2))
         return SNUG_OK;
     const struct grad_norm_attrs *norm = attrs_of(&prog->ops[m.norm_at], grad_norm);

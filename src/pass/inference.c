@@ -1,8 +1,9 @@
 /*
- * inference.c -- what a network does differently when it is not trained.
+ * inference.c -- switch batch norm to its running averages.
  *
- * Batch norm takes the running averages that training left in place of those of the batch, so that
- * the answer for a sample does not depend on its neighbours; and the averages no longer move.
+ * Outside training, and with a frozen model, batch norm uses the running averages in place of the
+ * batch statistics, so that the result for a sample does not depend on the rest of the batch.  The
+ * ops that update the averages are removed.
  *
  * needs: a forward program    keeps: tensor ids    breaks: nothing
  * cost:  O(ops + tensors)
@@ -16,8 +17,8 @@ static enum snug_status use_averages(struct program *prog, struct op *norm, cons
     int update = update_of[norm->out[1]];
     if (update < 0)
         return snug_fail(err, SNUG_BAD_PROGRAM,
-                         "\"%s\" is normalised over the batch and has no running averages to be "
-                         "evaluated with",
+                         "\"%s\": batchnorm has no running averages to evaluate with: the model "
+                         "needs a batchnorm_update op",
                          prog->tensors[norm->out[0]].name);
     bool has_r = norm->n_in > 3 && norm->in[3] != TENSOR_NONE;
     norm->in[5] = has_r ? norm->in[3] : TENSOR_NONE;
@@ -32,8 +33,8 @@ static enum snug_status use_averages(struct program *prog, struct op *norm, cons
 enum snug_status pass_inference(struct program *prog, struct pass_env *env)
 {
     int *update_of = arena_alloc(env->scratch, ((size_t)prog->n_tensors + 1) * sizeof *update_of);
-    bool *gone = arena_zeros(env->scratch, (size_t)prog->n_ops + 1, sizeof *gone);
-    if (update_of == NULL || gone == NULL)
+    bool *removed = arena_zeros(env->scratch, (size_t)prog->n_ops + 1, sizeof *removed);
+    if (update_of == NULL || removed == NULL)
         return snug_fail(env->err, SNUG_NO_MEMORY, "inference: no scratch for %d tensors",
                          prog->n_tensors);
     for (int i = 0; i < prog->n_tensors; i++)
@@ -41,11 +42,11 @@ enum snug_status pass_inference(struct program *prog, struct pass_env *env)
     for (int i = 0; i < prog->n_ops; i++)
         if (prog->ops[i].kind == OP_batchnorm_update) {
             update_of[prog->ops[i].in[0]] = i;
-            gone[i] = true;
+            removed[i] = true;
         }
     for (int i = 0; i < prog->n_ops; i++)
         if (prog->ops[i].kind == OP_batchnorm)
             TRY(use_averages(prog, &prog->ops[i], update_of, env->err));
-    rewriter_drop(prog, gone);
+    rewriter_drop(prog, removed);
     return SNUG_OK;
 }

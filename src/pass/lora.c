@@ -1,26 +1,25 @@
 /*
- * lora.c -- low-rank adapters: the model stays as it is, two thin matrices beside some of its
- * linear layers are trained.
+ * lora.c -- low-rank adapters: freeze the model, train two thin matrices per adapted linear layer.
  *
  *     y = linear x, W, bias     ->  y.down = linear x, A            [.., r]
  *                                   y.scaled = scale y.down         alpha / r
  *                                   y.up = linear y.scaled, B
  *                                   y = linear x, W, bias, y.up
  *
- * A [r, in] starts as PyTorch starts a linear layer, B [out, r] at zero: the first step computes
- * what the model computed, to the last bit.  The factor is applied where it is cheapest, on r
- * numbers a row.  A and B are called LAYER.lora_A.weight and LAYER.lora_B.weight and lie as PEFT
- * has them.
+ * A [r, in] is initialized like a linear layer in PyTorch and B [out, r] to zero, so at first the
+ * model's results are unchanged, bit for bit.  The scale alpha / r is applied where it is
+ * cheapest, to r elements per row.  A and B are named LAYER.lora_A.weight and LAYER.lora_B.weight
+ * and have PEFT's layout.
  *
- * All other parameters are frozen: autodiff makes no gradient for them, so they have no states.
- * Which linear layers are attention's and which are an mlp's is read off their neighbours: q, k
- * and v are read by attention, its projection reads it, and the layers of an mlp stand before or
- * after an activation.
+ * All other parameters are frozen: autodiff emits no gradients for them, so they have no optimizer
+ * states.  Linear layers are classified by their neighbours: attention reads q, k and v; the output
+ * projection reads attention; the layers of an MLP are next to an activation function.
  *
- * Frozen matrices that only linear layers read may be kept in fewer bits: they are chosen here,
- * before other passes add readers; dequantize.c rewrites them.
+ * Frozen matrices that only linear layers read can be stored in fewer bits.  They are chosen here,
+ * before other passes add readers, and rewritten by dequantize.c.
  *
- * needs: a forward program, dropout in its place    keeps: tensor ids, results    breaks: nothing
+ * needs: a forward program, with dropout inserted    keeps: tensor ids, results    breaks: nothing
+ * leaves: results.quantized
  * cost:  O(ops x ops + tensors)
  */
 #include "pass/pass.h"
@@ -31,7 +30,7 @@
 
 enum place { PLACE_none, PLACE_attention_in, PLACE_attention_out, PLACE_mlp };
 
-/* The op that writes the tensor, dropout passed over; NULL: none. */
+/* The op that writes the tensor, looking through dropout; NULL if there is none. */
 static const struct op *source_of(const struct program *prog, tensor_id id)
 {
     for (int i = prog->n_ops - 1; i >= 0; i--)
@@ -89,11 +88,10 @@ static enum snug_status check_rank(const struct program *prog, const struct pass
     const struct tensor *w = &prog->tensors[op->in[1]];
     int64_t most = w->shape.dim[0] < w->shape.dim[1] ? w->shape.dim[0] : w->shape.dim[1];
     if (env->config.lora_rank < 1 || env->config.lora_rank > most)
-        return snug_fail(
-            env->err, SNUG_BAD_ARGUMENT,
-            "--lora %d: \"%s\" is %lld x %lld, its adapters have a rank from 1 to %lld",
-            env->config.lora_rank, w->name, (long long)w->shape.dim[0], (long long)w->shape.dim[1],
-            (long long)most);
+        return snug_fail(env->err, SNUG_BAD_ARGUMENT,
+                         "--lora %d: \"%s\" is %lld x %lld: choose a rank from 1 to %lld",
+                         env->config.lora_rank, w->name, (long long)w->shape.dim[0],
+                         (long long)w->shape.dim[1], (long long)most);
     return SNUG_OK;
 }
 
@@ -124,15 +122,15 @@ static enum snug_status add_matrix(struct program *prog, struct pass_env *env, t
         return snug_fail(env->err, SNUG_NO_MEMORY, "lora: out of memory");
     if (program_find(prog, t.name) != TENSOR_NONE)
         return snug_fail(env->err, SNUG_BAD_PROGRAM,
-                         "--lora: the name \"%s\" is taken: the model has adapters already, or two "
-                         "layers share a matrix",
+                         "--lora: a tensor \"%s\" already exists: the model already has adapters, "
+                         "or two layers share a matrix",
                          t.name);
     TRY(program_add_tensor(prog, &t, id, env->err));
     program_link(prog, *id, LINK_adapter, of);
     return SNUG_OK;
 }
 
-/* NAME of a result of the adapter beside the layer that makes y. */
+/* Emits an op of the adapter; its result is named after y, the output of the adapted layer. */
 static enum snug_status emit_part(struct rewriter *rw, struct pass_env *env, enum op_kind kind,
                                   const struct attrs *attrs, tensor_id x, tensor_id matrix,
                                   tensor_id y, const char *suffix, tensor_id *id)
@@ -144,7 +142,7 @@ static enum snug_status emit_part(struct rewriter *rw, struct pass_env *env, enu
                          name, 1, id);
 }
 
-/* The layer i with adapters, in its place. */
+/* Emits the ops of the adapter, then layer i with the adapter's output added. */
 static enum snug_status adapt(struct rewriter *rw, struct pass_env *env, int i)
 {
     struct program *prog = rw->prog;
@@ -170,19 +168,19 @@ static enum snug_status adapt(struct rewriter *rw, struct pass_env *env, int i)
 
 static enum snug_status no_place(const struct program *prog, const struct pass_env *env)
 {
-    static const char *const layers[] = {"linear layer that attention reads",
-                                         "linear layer beside an activation",
-                                         "linear layer of attention or of an mlp"};
+    static const char *const layers[] = {"linear layer that feeds attention",
+                                         "MLP linear layer (next to an activation)",
+                                         "attention or MLP linear layer"};
     bool any = false;
     for (int i = 0; i < prog->n_ops; i++)
         any |= prog->ops[i].kind == OP_linear && place_of(prog, &prog->ops[i]) != PLACE_none;
     return snug_fail(env->err, SNUG_UNSUPPORTED, "--lora: %s has no %s%s", prog->name,
                      layers[env->config.lora_on],
-                     any ? "; --lora-on all takes those that it has"
-                         : "; convolutions and embeddings have no adapters");
+                     any ? "; --lora-on all adapts the linear layers it has"
+                         : "; convolutions and embeddings do not support adapters");
 }
 
-/* Frozen matrices that nothing but linear layers read. */
+/* Chooses the frozen matrices that only linear layers read. */
 static void choose_quantized(const struct program *prog, struct pass_env *env)
 {
     for (int i = 0; i < prog->n_tensors; i++)

@@ -1,16 +1,16 @@
 /*
- * offload.c -- tensors that wait for long wait in the offload pool: a file on disk, or the host's memory.
+ * offload.c -- move long-idle tensors to the offload pool: host memory or a file on disk.
  *
- * The pass knows of the offload pool only that it is not the arena.  It marks tensors as stored and adds
- * the ops that copy: prefetch, evict, wait_copy.  Copies run beside the other ops, so each prefetch stands
- * early enough to be done when it is needed; how long bytes are taken by a copy is for the planner
- * to find out.
+ * The pass does not know where the pool is, only that it is not the arena.  It marks tensors as
+ * offloaded and adds the copy ops: prefetch, evict, wait_copy.  Copies run concurrently with the
+ * other ops, so each prefetch is issued early enough to be done when its result is needed.  The
+ * planner determines how long a copy occupies its bytes.
  *
- *     offload_states.c        optimizer states and masters: all of them, brought in for each update
- *     offload_activations.c   what the backward half reads long after the forward half wrote it
+ *     offload_states.c        optimizer states and masters: all of them, prefetched for each update
+ *     offload_activations.c   activations that the backward half reads long after they were written
  *
- * needs: the final list of ops, but for workspaces    keeps: ids    breaks: nothing
- * cost:  O(ops + tensors), and a sort of the activations that are offloaded
+ * needs: the final ops, without workspaces    keeps: ids    breaks: nothing
+ * cost:  O(ops + tensors), and a sort of the offloaded activations
  */
 #include "pass/offload.h"
 
@@ -26,12 +26,12 @@ enum snug_status offload_add_like(struct rewriter *rw, struct arena *scratch, co
                                   tensor_id like, enum role role, bool offloaded, tensor_id *id)
 {
     const struct tensor *t = &rw->prog->tensors[like];
-    struct tensor made = {TENSOR_INIT, .dtype = t->dtype, .role = role, .shape = t->shape,
+    struct tensor copy = {TENSOR_INIT, .dtype = t->dtype, .role = role, .shape = t->shape,
                           .offloaded = offloaded};
-    made.name = arena_format(scratch, "%s.%s", prefix, t->name);
-    if (made.name == NULL)
+    copy.name = arena_format(scratch, "%s.%s", prefix, t->name);
+    if (copy.name == NULL)
         return offload_no_memory(rw);
-    return program_add_tensor(rw->prog, &made, id, rw->err);
+    return program_add_tensor(rw->prog, &copy, id, rw->err);
 }
 
 enum snug_status pass_offload(struct program *prog, struct pass_env *env)

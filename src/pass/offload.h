@@ -1,5 +1,5 @@
 /*
- * offload.h -- what the two halves of the pass offload share; nobody else includes it.
+ * offload.h -- shared by the files of the offload pass; no other file includes it.
  */
 #ifndef SNUG_PASS_OFFLOAD_H
 #define SNUG_PASS_OFFLOAD_H
@@ -12,11 +12,11 @@ static inline enum snug_status offload_no_memory(const struct rewriter *rw)
     return snug_fail(rw->err, SNUG_NO_MEMORY, "offload: out of memory");
 }
 
-/* prefetch, evict (from, to), or wait_copy (from, TENSOR_NONE) */
+/* Adds a prefetch or evict (from, to), or a wait_copy (from, TENSOR_NONE). */
 enum snug_status offload_add_copy(struct rewriter *rw, enum op_kind kind, tensor_id from,
                                   tensor_id to, bool in_last);
 
-/* A tensor PREFIX.NAME like `like`, of no views and not persistent. */
+/* Adds a tensor PREFIX.NAME with the shape and dtype of `like`; not a view, not persistent. */
 enum snug_status offload_add_like(struct rewriter *rw, struct arena *scratch, const char *prefix,
                                   tensor_id like, enum role role, bool offloaded, tensor_id *id);
 

@@ -1,23 +1,24 @@
 /*
- * offload_states.c -- optimizer states and masters live in the offload pool and visit the arena.
+ * offload_states.c -- optimizer states and masters in the offload pool, staged for updates.
  *
- * Ops that share states and stand close together (a direction, and the update that takes it) are
- * one visit: what it touches is prefetched into staging before its first op, the ops work on the
- * staging, and what they changed is evicted after its last.  The prefetch of a visit stands before the
- * ops of the visit before it, so that it is under way while that one computes:
+ * Nearby ops that share states (a direction op and the update that applies it) form a visit.  The
+ * states of a visit are prefetched into staging tensors before its first op, the ops work on the
+ * staging tensors, and the changed ones are evicted after its last op.  The prefetches of a visit
+ * are issued before the ops of the previous visit, so that the copies overlap with its compute:
  *
  *     prefetch 1 | (norm of the gradients)
  *     wait_copy 1, prefetch 2 | update 1, evict 1
  *     wait_copy 2, prefetch 3 | update 2, evict 2 ...
  *
- * Copies run in their order, so when prefetch 3 is there, so is evict 1: to wait_copy it before prefetch 4
- * costs nothing and makes three visits the most that have bytes at once.
+ * Copies run in order, so when prefetch 3 is done, so is evict 1.  The wait_copy for prefetch 3,
+ * before prefetch 4, therefore waits for evict 1 at no extra cost, and at most three visits hold
+ * staging bytes.
  *
- * An update is elementwise: of a large tensor it is made in pieces, each a visit of its own, so
- * that the staging is small.  Other ops take their states whole.
+ * Updates are elementwise.  The update of a large tensor is split into pieces, each its own visit,
+ * to keep the staging small.  Other ops stage their states whole.
  *
- * A program that reads averages beside a run (pass/average.c) reads states of the run, stored
- * there: the same visits, and nothing to evict.
+ * An evaluation that reads averaged weights (average.c) reads the run's states, which may be
+ * offloaded.  It uses the same visits, with nothing to evict.
  */
 #include "base/quant_map.h"
 #include "pass/offload.h"
@@ -25,11 +26,11 @@
 #include <stdlib.h>
 
 enum {
-    NEAR_OPS = 4,          /* ops of one visit are no further apart */
-    VISIT_TENSORS = 16,    /* and touch no more */
-    PIECE_ELEMS = 1 << 20, /* of an update, at least: 4 MiB of fp32 */
-    PIECES = 16,           /* of a tensor, so that programs stay short, */
-    PIECE_UNITS_MOST = 16  /* unless a piece would be more than this many times the least */
+    NEAR_OPS = 4,          /* the largest distance between ops of one visit */
+    VISIT_TENSORS = 16,    /* the most tensors of one visit */
+    PIECE_ELEMS = 1 << 20, /* elements in the smallest piece of an update: 4 MiB of fp32 */
+    PIECES = 16,           /* pieces per tensor at most, to keep programs short, ... */
+    PIECE_UNITS_MOST = 16  /* ... unless that makes a piece larger than this many PIECE_ELEMS */
 };
 _Static_assert(PIECE_ELEMS % QUANT_BLOCK_8 == 0 && PIECE_ELEMS % QUANT_BLOCK_4 == 0,
                "a piece is whole quant blocks");
@@ -37,11 +38,11 @@ _Static_assert(PIECE_ELEMS % QUANT_BLOCK_8 == 0 && PIECE_ELEMS % QUANT_BLOCK_4 =
 struct visit {
     int first, last; /* ops */
     int n_tensors;
-    tensor_id offloaded[VISIT_TENSORS]; /* what it touches: states, or parts of them */
+    tensor_id offloaded[VISIT_TENSORS]; /* the states it touches, or views of them */
     tensor_id staging[VISIT_TENSORS];
     bool changed[VISIT_TENSORS];
-    bool in_last;  /* it is made in the last micro-batch only */
-    bool is_piece; /* `op` is what it runs, in place of op first */
+    bool in_last;  /* runs in the last micro-batch only */
+    bool is_piece; /* runs `op` in place of op `first` */
     struct op op;
 };
 
@@ -60,7 +61,7 @@ static int find_tensor(const struct visit *v, tensor_id offloaded)
     return -1;
 }
 
-/* Copies that are there already (of activations) stay as they are. */
+/* Does the op compute on offloaded tensors?  The copies of offload_activations.c do not count. */
 static bool touches_pool(const struct program *prog, const struct op *op)
 {
     if (op_is_copy(op) || op->kind == OP_wait_copy)
@@ -71,7 +72,7 @@ static bool touches_pool(const struct program *prog, const struct op *op)
     return false;
 }
 
-/* Does op i go on with the visit? */
+/* Does op i belong to visit v? */
 static bool continues(const struct program *prog, const struct visit *v, int i)
 {
     const struct op *op = &prog->ops[i];
@@ -99,7 +100,7 @@ static enum snug_status add_visit(struct visits *s, int i, struct visit **visit)
     return SNUG_OK;
 }
 
-/* Takes the stored operands of an op into the visit; they become staging. */
+/* Adds the offloaded operands of an op to the visit, and replaces them by staging tensors. */
 static enum snug_status stage_operands(struct visits *s, struct visit *v, struct op *op)
 {
     const struct program *prog = s->rw.prog;
@@ -126,12 +127,12 @@ static enum snug_status stage_operands(struct visits *s, struct visit *v, struct
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
-/* Elements of the weight in a piece; 0: the op is not cut. */
+/* Elements of the weight per piece; 0: the op is not split. */
 static int64_t piece_elems(const struct program *prog, const struct op *op)
 {
     if (op->kind != OP_update || tensor_elems(prog, op->in[UPDATE_WEIGHT]) <= PIECE_ELEMS)
         return 0;
-    for (int k = 0; k < op->n_in; k++) /* a part has no parts */
+    for (int k = 0; k < op->n_in; k++) /* views of views do not exist */
         if (op->in[k] != TENSOR_NONE && prog->tensors[op->in[k]].base != TENSOR_NONE)
             return 0;
     int64_t n = tensor_elems(prog, op->in[UPDATE_WEIGHT]);
@@ -140,7 +141,8 @@ static int64_t piece_elems(const struct program *prog, const struct op *op)
     return (n_each < PIECE_UNITS_MOST ? n_each : PIECE_UNITS_MOST) * PIECE_ELEMS;
 }
 
-/* The part of an operand that belongs to elements [from, from + count) of the weight. */
+/* Replaces *id, operand k, by a view of the range that matches elements [from, from + count) of the
+ * weight. */
 static enum snug_status add_part(struct visits *s, const struct op *op, int k, int64_t from,
                                  int64_t count, tensor_id *id)
 {
@@ -154,7 +156,7 @@ static enum snug_status add_part(struct visits *s, const struct op *op, int k, i
                           .offloaded = whole->offloaded,
                           .offset_elems = from,
                           .shape = {1, {count}}};
-    bool in_pairs = k >= UPDATE_STATES; /* a state, and its scales or none */
+    bool in_pairs = k >= UPDATE_STATES; /* operands are pairs: a state and its scales, if any */
     bool is_scales = in_pairs && (k - UPDATE_STATES) % 2 == 1;
     bool is_quantized = in_pairs && !is_scales && k + 1 < op->n_in && op->in[k + 1] != TENSOR_NONE;
     if (is_quantized) {
@@ -170,7 +172,7 @@ static enum snug_status add_part(struct visits *s, const struct op *op, int k, i
     return program_add_tensor(rw->prog, &part, id, rw->err);
 }
 
-/* The update op i on `count` elements from `from` on, as a visit. */
+/* Adds a visit that runs update op i on elements [from, from + count). */
 static enum snug_status add_piece(struct visits *s, int i, int64_t from, int64_t count)
 {
     struct visit *v;
@@ -204,13 +206,13 @@ static enum snug_status find_visits(struct visits *s)
         if (!touches_pool(prog, &prog->ops[i]))
             continue;
         struct visit *v = s->n_visits > 0 ? &s->visits[s->n_visits - 1] : NULL;
-        bool goes_on = v != NULL && continues(prog, v, i);
-        int64_t piece = goes_on ? 0 : piece_elems(prog, &prog->ops[i]);
+        bool belongs = v != NULL && continues(prog, v, i);
+        int64_t piece = belongs ? 0 : piece_elems(prog, &prog->ops[i]);
         if (piece > 0) {
             TRY(add_pieces(s, i, piece));
             continue;
         }
-        if (!goes_on)
+        if (!belongs)
             TRY(add_visit(s, i, &v));
         v->last = i;
         TRY(stage_operands(s, v, &prog->ops[i]));
@@ -240,8 +242,9 @@ static bool overlap(const struct program *prog, tensor_id a, tensor_id b)
            a_from < b_from + tensor_elems(prog, b) && b_from < a_from + tensor_elems(prog, a);
 }
 
-/* May what `next` needs be prefetched before `v` has evicted? */
-static bool is_apart(const struct program *prog, const struct visit *v, const struct visit *next)
+/* Is it safe to prefetch for `next` before `v` has evicted? */
+static bool may_prefetch_early(const struct program *prog, const struct visit *v,
+                               const struct visit *next)
 {
     for (int t = 0; t < next->n_tensors; t++)
         for (int u = 0; u < v->n_tensors; u++)
@@ -250,7 +253,8 @@ static bool is_apart(const struct program *prog, const struct visit *v, const st
     return true;
 }
 
-/* A visit, its evictions, and the prefetches of the next one if that is in the same section. */
+/* Appends a visit, its evictions, and the prefetches of the next visit if it is in the same
+ * section. */
 static enum snug_status append_visit(struct visits *s, const struct visit *v)
 {
     struct program *prog = s->rw.prog;
@@ -258,7 +262,7 @@ static enum snug_status append_visit(struct visits *s, const struct visit *v)
     if (next != NULL &&
         program_section_last(prog, next->first) != program_section_last(prog, v->first))
         next = NULL;
-    bool ahead = next != NULL && is_apart(prog, v, next);
+    bool ahead = next != NULL && may_prefetch_early(prog, v, next);
     if (ahead) {
         TRY(offload_add_copy(&s->rw, OP_wait_copy, v->staging[v->n_tensors - 1], TENSOR_NONE,
                              v->in_last));
@@ -275,7 +279,7 @@ static enum snug_status append_visit(struct visits *s, const struct visit *v)
 static enum snug_status append_all(struct visits *s)
 {
     struct program *prog = s->rw.prog;
-    int at = 0; /* the visit that comes next */
+    int at = 0; /* the next visit */
     for (int i = 0; i < prog->n_ops; i++) {
         rewriter_reach(&s->rw, i);
         bool begins = i == 0 || program_section_last(prog, i) != program_section_last(prog, i - 1);
@@ -294,7 +298,7 @@ static enum snug_status append_all(struct visits *s)
     return SNUG_OK;
 }
 
-/* A program beside a run finds a state where the run has it. */
+/* Training offloads all optimizer states.  An evaluation finds the run's states where they are. */
 static bool is_offloaded(const struct pass_env *env, const struct tensor *t)
 {
     tensor_id there = env->config.train || env->config.run == NULL
@@ -310,7 +314,7 @@ enum snug_status offload_states(struct program *prog, struct pass_env *env)
     struct visits s = {.rw = rewriter_begin(prog, "offload", env->err), .scratch = env->scratch};
     for (int i = 0; i < prog->n_tensors; i++)
         prog->tensors[i].offloaded |= is_offloaded(env, &prog->tensors[i]);
-    for (int i = 0; i < prog->n_tensors; i++) /* parts of them */
+    for (int i = 0; i < prog->n_tensors; i++) /* their views */
         prog->tensors[i].offloaded |= prog->tensors[tensor_root(prog, i)].offloaded;
     enum snug_status status = find_visits(&s);
     if (status == SNUG_OK)

@@ -1,17 +1,18 @@
 /*
- * optimizer.c -- the end of a step: the norm of all gradients, then the updates.
+ * optimizer.c -- append the end of a step: the norm of all gradients, then the updates.
  *
- * The norm is always computed: it is in the metrics, it clips where asked, and a step whose
- * gradients are not finite (fp16 overflow, a diverged run) must not touch the weights.
- * 16-bit weights get an fp32 master, booked as optimizer state, unless the recipe wants none.
+ * The norm is always computed: it is reported in the metrics, it is needed for clipping, and a
+ * step whose gradients are not finite (fp16 overflow, a diverged run) must not change the weights.
+ * 16-bit weights get an fp32 master, counted as optimizer state, unless the recipe wants none.
  *
- * A stage of a pipeline has the gradients of its weights alone.  The table of the norm has a place for every
- * weight of the model, so that a sum over the stages (shard_updates.c) makes it the norm of all; a weight that
- * two stages have counts on the first.  PipeDream's stages do not wait for each other: each has its own norm.
+ * A pipeline stage has only the gradients of its own weights.  Its table of squared norms has an
+ * entry for every weight of the model, so that a sum over the stages (shard_updates.c) gives the
+ * norm of all gradients.  A weight on two stages is counted by the first.  PipeDream's stages do
+ * not wait for each other, so each uses its own norm.
  *
- * A program without a loss (psi:N) has no numbers to compute with: only the states are added.
+ * A program without a loss (psi:N) computes nothing: its optimizer states are what counts.
  *
- * needs: gradients of the parameters    keeps: ops so far, ids    breaks: nothing
+ * needs: gradients of the parameters (LINK_gradient)    keeps: existing ops, ids    breaks: nothing
  * cost:  O(ops + tensors)
  */
 #include "optim/optim.h"
@@ -24,7 +25,8 @@ static enum snug_status out_of_memory(const struct pass_env *env)
     return snug_fail(env->err, SNUG_NO_MEMORY, "optimizer: out of memory");
 }
 
-/* Is the weight updated here?  PipeDream's last stage borrows those of the first (unroll.c). */
+/* Is the weight updated here?  PipeDream's last stage receives tied weights from the first one
+ * (pipedream.c). */
 static bool is_updated(const struct pass_env *env, tensor_id weight)
 {
     bool at_ends = env->results.at_ends != NULL && weight < env->results.n_whole &&
@@ -32,6 +34,7 @@ static bool is_updated(const struct pass_env *env, tensor_id weight)
     return !at_ends || env->config.pipeline != PIPELINE_pipedream || env->config.ranks.stage == 0;
 }
 
+/* Does this stage add the weight's gradient to the norm? */
 static bool is_counted(const struct pass_env *env, tensor_id weight)
 {
     bool at_ends = env->results.at_ends != NULL && weight < env->results.n_whole &&
@@ -39,12 +42,12 @@ static bool is_counted(const struct pass_env *env, tensor_id weight)
     return !at_ends || env->config.ranks.stage == 0;
 }
 
-static bool norm_is_of_all(const struct pass_env *env)
+static bool norm_spans_stages(const struct pass_env *env)
 {
     return env->config.ranks.n_stages > 1 && env->config.pipeline != PIPELINE_pipedream;
 }
 
-/* Part `at` of the table: of a gradient, or 0. */
+/* Emits the op that writes entry `at` of the table: the sum of squares of `grad`, or 0. */
 static enum snug_status emit_part(struct program *prog, struct pass_env *env, tensor_id parts,
                                   int at, tensor_id grad)
 {
@@ -62,19 +65,19 @@ static enum snug_status emit_part(struct program *prog, struct pass_env *env, te
                : program_add_op(prog, OP_sum_squares, NULL, 1, &grad, 1, &id, env->err);
 }
 
-/* What each part is of, in order; TENSOR_NONE: of a gradient that is not here. */
+/* The gradient of each table entry, in order; TENSOR_NONE if this stage does not count it. */
 static int list_parts(const struct program *prog, const struct pass_env *env, tensor_id *parts)
 {
     int n = 0;
     for (int i = 0; i < prog->n_tensors; i++) {
         const struct tensor *t = &prog->tensors[i];
         tensor_id grad = program_linked(prog, i, LINK_gradient);
-        if (norm_is_of_all(env) && t->role == ROLE_parameter && !t->frozen)
+        if (norm_spans_stages(env) && t->role == ROLE_parameter && !t->frozen)
             parts[n++] = is_counted(env, i) ? grad : TENSOR_NONE;
-        else if (!norm_is_of_all(env) && t->role == ROLE_gradient)
+        else if (!norm_spans_stages(env) && t->role == ROLE_gradient)
             parts[n++] = i;
     }
-    for (int i = 0; i < env->results.n_whole && !norm_is_of_all(env); i++) {
+    for (int i = 0; i < env->results.n_whole && !norm_spans_stages(env); i++) {
         tensor_id grad = program_linked(prog, i, LINK_gradient);
         for (int k = 0; k < n && !is_updated(env, i); k++)
             parts[k] = parts[k] == grad ? TENSOR_NONE : parts[k];
@@ -101,16 +104,16 @@ static enum snug_status emit_norm(struct program *prog, struct pass_env *env, te
                           env->err);
 }
 
-/* What parameters are to the model, for optimizers that treat kinds apart; other tensors get a kind
- * that nobody reads.  The head is the matmul that the loss reads, a convolution too.  A table that
- * is also the head (tied) is an embedding. */
+/* Classifies the parameters, for optimizers that treat some kinds differently.  The head is the
+ * matmul (linear or convolution) whose result the loss reads.  A token table tied to the head is
+ * an embedding.  The kinds of other tensors are not used. */
 static void mark_kinds(const struct program *prog, enum optim_kind *kinds,
                        enum weight_layout *layouts)
 {
     tensor_id logits = TENSOR_NONE;
     for (int i = 0; i < prog->n_tensors; i++)
         kinds[i] = prog->tensors[i].shape.n_dims < 2 ? OPTIM_vector : OPTIM_matrix;
-    for (int i = prog->n_ops - 1; i >= 0; i--) { /* embeddings last: they come first in a model */
+    for (int i = prog->n_ops - 1; i >= 0; i--) { /* backwards: a tied table ends as an embedding */
         const struct op *op = &prog->ops[i];
         if (op_has(op, TRAIT_loss))
             logits = op->in[0];

@@ -1,11 +1,11 @@
 /*
  * precision.c -- 16-bit weights and activations.
  *
- * Parameters and activations take the compute type, except outputs that their op's row keeps in fp32
- * (statistics, losses).  Inputs arrive in fp32 and are cast once at the start; a regression target
- * stays fp32.  The fp32 master copy of a weight is an optimizer state and comes with the optimizer.
+ * Parameters and activations get the compute dtype, except outputs that ops.def keeps in fp32
+ * (statistics, losses).  fp32 inputs are cast once, at the start; a regression target stays fp32.
+ * The fp32 master of a weight is an optimizer state, which optimizer.c adds.
  *
- * needs: a forward program    keeps: tensor ids    breaks: nothing
+ * needs: a forward program    keeps: tensor ids    breaks: dtypes
  * cost:  O(ops + tensors)
  */
 #include "pass/pass.h"
@@ -16,7 +16,7 @@ static bool is_target(const struct op *op, int k)
     return op->kind == OP_mse && k == 1;
 }
 
-/* Readers of the input read the cast instead; *cast stays TENSOR_NONE where there are none. */
+/* Adds a 16-bit copy of the input and redirects its readers, if it has any. */
 static enum snug_status cast_input(struct program *prog, struct pass_env *env, tensor_id input,
                                    tensor_id *cast)
 {
@@ -39,7 +39,7 @@ static enum snug_status cast_input(struct program *prog, struct pass_env *env, t
     return SNUG_OK;
 }
 
-/* The casts stand before all other ops, that of the last input first. */
+/* The casts come before all other ops, last input first. */
 static enum snug_status put_casts(struct rewriter *rw, int n_tensors, const tensor_id *cast_of)
 {
     for (int i = n_tensors - 1; i >= 0; i--)

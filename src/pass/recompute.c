@@ -1,19 +1,19 @@
 /*
- * recompute.c -- rewrite the backward half so that it makes again what is not kept.
+ * recompute.c -- rewrite the backward half so that it recomputes what is not saved.
  *
- * Nothing of the forward half changes: a tensor is "not kept" when nobody reads it late any more.  A
- * backward op that would read it reads a copy instead, and before it come the forward ops that make the
- * copy, from whatever is there.  The copies are made by the same ops from the same numbers, so they have
- * the same bits; fuse.c then sees the same neighbours and fuses both alike.
+ * The forward half does not change: a tensor that no backward op reads any more is simply not
+ * saved.  A backward op that read it now reads a recomputed copy, and the forward ops that compute
+ * the copy, from whatever is available, are inserted before it.  The same ops run on the same
+ * values, so the copy has the same bits; fuse.c finds the same neighbours and fuses both alike.
  *
- * Ops that act outside their results (running averages of batchnorm) are never run again: the backward half
- * does not read what they write.
+ * Ops with effects (batchnorm's running averages) are never repeated: the backward half does not
+ * read what they write.
  */
 #include "pass/recompute.h"
 
 #include "pass/rewriter.h"
 
-/* ---- what is where --------------------------------------------------------------------------- */
+/* ---- blocks and halves ----------------------------------------------------------------------- */
 
 int halves_backward_begin(const struct halves *h, int block)
 {
@@ -36,7 +36,7 @@ bool halves_keeps(const struct halves *h, int block, const bool *keeps, tensor_i
     return keeps != NULL && h->saved[id] && keeps[at];
 }
 
-static bool may_run_again(const struct program *prog, const struct op *op)
+static bool may_recompute(const struct program *prog, const struct op *op)
 {
     for (int k = 0; k < op->n_out; k++)
         if (op->out[k] != TENSOR_NONE && !blocks_may_drop(prog, op->out[k]))
@@ -60,7 +60,7 @@ enum snug_status halves_find(struct program *prog, struct pass_env *env, struct 
         h->writer[i] = -1;
     for (int i = 0; i < prog->n_ops; i++) {
         const struct op *op = &prog->ops[i];
-        for (int k = 0; k < op->n_out && i < h->n_forward && may_run_again(prog, op); k++)
+        for (int k = 0; k < op->n_out && i < h->n_forward && may_recompute(prog, op); k++)
             if (op->out[k] != TENSOR_NONE)
                 h->writer[op->out[k]] = i;
         for (int k = 0; k < op->n_in; k++)
@@ -72,21 +72,21 @@ enum snug_status halves_find(struct program *prog, struct pass_env *env, struct 
     return SNUG_OK;
 }
 
-/* ---- making what is missing ------------------------------------------------------------------ */
+/* ---- recomputing what is missing ------------------------------------------------------------- */
 
-enum snug_status maker_init(struct maker *maker, const struct halves *h)
+enum snug_status recomputer_init(struct recomputer *recomputer, const struct halves *h)
 {
-    maker->halves = h;
-    maker->valid = arena_zeros(h->env->scratch, (size_t)h->n_tensors + 1, sizeof(bool));
-    maker->wanted = arena_zeros(h->env->scratch, (size_t)h->n_forward + 1, sizeof(bool));
-    if (maker->valid == NULL || maker->wanted == NULL)
+    recomputer->halves = h;
+    recomputer->valid = arena_zeros(h->env->scratch, (size_t)h->n_tensors + 1, sizeof(bool));
+    recomputer->wanted = arena_zeros(h->env->scratch, (size_t)h->n_forward + 1, sizeof(bool));
+    if (recomputer->valid == NULL || recomputer->wanted == NULL)
         return snug_fail(h->env->err, SNUG_NO_MEMORY, "checkpoint: no scratch for %d tensors",
                          h->n_tensors);
     return SNUG_OK;
 }
 
-/* Marks the ops that make those of the tensors that are missing; how many are new. */
-static int want(struct maker *m, int n, const tensor_id *ids, int *last)
+/* Marks the ops that compute the invalid tensors among ids; returns how many are newly marked. */
+static int mark_wanted(struct recomputer *m, int n, const tensor_id *ids, int *last)
 {
     int n_new = 0;
     for (int k = 0; k < n; k++) {
@@ -102,13 +102,13 @@ static int want(struct maker *m, int n, const tensor_id *ids, int *last)
     return n_new;
 }
 
-enum snug_status maker_provide(struct maker *m, int n, const tensor_id *ids)
+enum snug_status recomputer_provide(struct recomputer *m, int n, const tensor_id *ids)
 {
     const struct program *prog = m->halves->prog;
-    int last = -1, first, n_left = want(m, n, ids, &last);
+    int last = -1, first, n_left = mark_wanted(m, n, ids, &last);
     for (first = last; n_left > 0; first--)
         if (m->wanted[first])
-            n_left += want(m, prog->ops[first].n_in, prog->ops[first].in, &last) - 1;
+            n_left += mark_wanted(m, prog->ops[first].n_in, prog->ops[first].in, &last) - 1;
     for (int i = first + 1; i <= last; i++) {
         if (!m->wanted[i])
             continue;
@@ -121,20 +121,20 @@ enum snug_status maker_provide(struct maker *m, int n, const tensor_id *ids)
     return SNUG_OK;
 }
 
-/* What fuse.c joins with the op before it must find nothing between the two. */
-static bool joins(const struct op *op, const struct op *before)
+/* Will fuse.c merge the two ops?  Then nothing may come between them. */
+static bool fuses_with(const struct op *op, const struct op *before)
 {
     return op->kind == OP_act_grad && op->in[0] == before->out[0];
 }
 
-enum snug_status maker_backward(struct maker *m, int block)
+enum snug_status recomputer_backward(struct recomputer *m, int block)
 {
     int end = halves_backward_end(m->halves, block);
     for (int i = halves_backward_begin(m->halves, block); i < end; i++) {
         const struct op *op = &m->halves->prog->ops[i];
-        TRY(maker_provide(m, op->n_in, op->in));
-        if (i + 1 < end && joins(op + 1, op))
-            TRY(maker_provide(m, op[1].n_in, op[1].in));
+        TRY(recomputer_provide(m, op->n_in, op->in));
+        if (i + 1 < end && fuses_with(op + 1, op))
+            TRY(recomputer_provide(m, op[1].n_in, op[1].in));
         TRY(m->backward(m, i));
     }
     return SNUG_OK;
@@ -142,24 +142,24 @@ enum snug_status maker_backward(struct maker *m, int block)
 
 /* ---- the rewrite ----------------------------------------------------------------------------- */
 
-struct anew {
+struct rewrite {
     struct program *prog;
     struct pass_env *env;
-    tensor_id *copy; /* per tensor: the one to read */
+    tensor_id *copy; /* per tensor: its latest copy, which ops read */
     struct rewriter rw;
     bool *has_run, *keeps_now; /* per block */
 };
 
-static void read_copies(const struct anew *r, struct op *op, int n_tensors)
+static void read_copies(const struct rewrite *r, struct op *op, int n_tensors)
 {
     for (int k = 0; k < op->n_in; k++)
         if (op->in[k] != TENSOR_NONE && op->in[k] < n_tensors)
             op->in[k] = r->copy[op->in[k]];
 }
 
-static enum snug_status run_again(struct maker *m, int at)
+static enum snug_status recompute_op(struct recomputer *m, int at)
 {
-    struct anew *r = m->user;
+    struct rewrite *r = m->user;
     struct op op = r->prog->ops[at];
     read_copies(r, &op, m->halves->n_tensors);
     for (int k = 0; k < op.n_out; k++) {
@@ -177,16 +177,16 @@ static enum snug_status run_again(struct maker *m, int at)
     return rewriter_add(&r->rw, &op);
 }
 
-static enum snug_status run_backward(struct maker *m, int at)
+static enum snug_status run_backward(struct recomputer *m, int at)
 {
-    struct anew *r = m->user;
+    struct rewrite *r = m->user;
     struct op op = r->prog->ops[at];
     read_copies(r, &op, m->halves->n_tensors);
     return rewriter_add(&r->rw, &op);
 }
 
-/* The tensors of a block that are not kept are gone; `all`: with its result. */
-static void forget(struct maker *m, int block, const bool *keeps, bool all)
+/* Marks the tensors of a block that are not saved as invalid; `all`: its result too. */
+static void forget(struct recomputer *m, int block, const bool *keeps, bool all)
 {
     const struct halves *h = m->halves;
     tensor_id result = halves_result(h, block);
@@ -199,15 +199,15 @@ static void forget(struct maker *m, int block, const bool *keeps, bool all)
         }
 }
 
-static void forget_input(struct maker *m, const struct anew *r, int block)
+static void forget_input(struct recomputer *m, const struct rewrite *r, int block)
 {
     tensor_id input = m->halves->blocks.list[block].input;
     if (input != TENSOR_NONE && !r->keeps_now[block - 1])
         m->valid[input] = false;
 }
 
-/* All that it is to keep, and its result if the next block is to run. */
-static enum snug_status run_block(struct maker *m, const struct step *step, bool passes_on)
+/* Recomputes what the step saves, and the block's result if the next step runs another block. */
+static enum snug_status run_block(struct recomputer *m, const struct step *step, bool needs_result)
 {
     const struct halves *h = m->halves;
     tensor_id result = halves_result(h, step->block);
@@ -216,25 +216,25 @@ static enum snug_status run_block(struct maker *m, const struct step *step, bool
             tensor_id id = h->prog->ops[i].out[k];
             if (id != TENSOR_NONE && h->writer[id] == i && id != result &&
                 halves_keeps(h, step->block, step->keeps, id))
-                TRY(maker_provide(m, 1, &id));
+                TRY(recomputer_provide(m, 1, &id));
         }
-    return passes_on ? maker_provide(m, 1, &result) : SNUG_OK;
+    return needs_result ? recomputer_provide(m, 1, &result) : SNUG_OK;
 }
 
-static enum snug_status take_step(struct maker *m, struct anew *r, const struct step *step,
-                                  bool passes_on)
+static enum snug_status take_step(struct recomputer *m, struct rewrite *r, const struct step *step,
+                                  bool needs_result)
 {
     const struct halves *h = m->halves;
     int block = step->block;
     if (step->backward) {
-        TRY(maker_backward(m, block));
+        TRY(recomputer_backward(m, block));
         r->keeps_now[block] = false;
         forget(m, block, NULL, true);
         forget_input(m, r, block);
         return SNUG_OK;
     }
     if (r->has_run[block])
-        TRY(run_block(m, step, passes_on));
+        TRY(run_block(m, step, needs_result));
     for (int i = h->blocks.list[block].begin; !r->has_run[block] && i < h->blocks.list[block].end;
          i++)
         for (int k = 0; k < h->prog->ops[i].n_out; k++)
@@ -250,10 +250,10 @@ static enum snug_status take_step(struct maker *m, struct anew *r, const struct 
 
 enum snug_status recompute(const struct halves *h, const struct step *steps, int n_steps)
 {
-    struct anew r = {
+    struct rewrite r = {
         .prog = h->prog, .env = h->env, .rw = rewriter_begin(h->prog, "checkpoint", h->env->err)};
-    struct maker maker = {.run = run_again, .backward = run_backward, .user = &r};
-    TRY(maker_init(&maker, h));
+    struct recomputer recomputer = {.run = recompute_op, .backward = run_backward, .user = &r};
+    TRY(recomputer_init(&recomputer, h));
     size_t n_blocks = (size_t)h->blocks.n;
     r.copy = arena_alloc(h->env->scratch, ((size_t)h->n_tensors + 1) * sizeof *r.copy);
     r.has_run = arena_zeros(h->env->scratch, n_blocks, sizeof *r.has_run);
@@ -266,7 +266,7 @@ enum snug_status recompute(const struct halves *h, const struct step *steps, int
     for (int i = 0; i < h->n_forward && status == SNUG_OK; i++)
         status = rewriter_copy(&r.rw, i);
     for (int i = 0; i < n_steps && status == SNUG_OK; i++)
-        status = take_step(&maker, &r, &steps[i], i + 1 < n_steps && !steps[i + 1].backward);
-    h->env->results.backward_begin = NULL; /* of the list as it was */
+        status = take_step(&recomputer, &r, &steps[i], i + 1 < n_steps && !steps[i + 1].backward);
+    h->env->results.backward_begin = NULL; /* it refers to the old list */
     return rewriter_finish(&r.rw, status);
 }

@@ -1,13 +1,14 @@
 /*
- * regularize.c -- what makes training harder on purpose: dropout and label smoothing.
+ * regularize.c -- insert dropout and label smoothing.
  *
- * Dropout goes where GPT-2 and its kin have it: after the embedding, on the probabilities of
- * attention, and on what ends a residual branch, before it is added.  A model without residual
- * additions has it after the activations of its linear layers.  Each of the three has a rate of its own.
- * Each place is a site with a number of its own; the number, not the place in memory, keys the mask.
+ * Dropout goes where GPT-2 has it: after the embedding, on the attention probabilities, and at the
+ * end of a residual branch, before the add.  A model without residual adds has it after the
+ * activation functions of its linear layers.  Embedding, attention and residual dropout have
+ * separate rates.  Each dropout op has its own site number, which is part of the random key of its
+ * mask.
  *
- * Label smoothing is an attribute of the loss.  A program for evaluation does not pass here, so that
- * it has neither.
+ * Label smoothing is an attribute of the loss.  The pass runs only for training, so evaluation has
+ * neither.
  *
  * needs: a forward program    keeps: tensor ids, results at p = 0    breaks: nothing
  * cost:  O(ops x inputs + tensors)
@@ -18,8 +19,8 @@
 struct regularize {
     struct program *prog;
     struct pass_env *env;
-    double *rate;       /* per tensor: above 0, its readers read a copy dropped at this rate */
-    tensor_id *copy_of; /* per tensor: that copy, once it is there */
+    double *rate;       /* per tensor: its dropout rate; if above 0, its readers read a copy */
+    tensor_id *copy_of; /* per tensor: that copy, once added */
     tensor_id scalars;
     int n_sites;
     struct rewriter rw;
@@ -75,7 +76,7 @@ static enum snug_status add_dropout_of(struct regularize *r, tensor_id of)
     return rewriter_add(&r->rw, &op);
 }
 
-/* Each dropout stands behind the op whose result it drops. */
+/* Adds each dropout right after the op that writes its input. */
 static enum snug_status place_sites(struct regularize *r)
 {
     int n = r->prog->n_ops, n_tensors = r->prog->n_tensors;
@@ -95,11 +96,12 @@ static enum snug_status place_sites(struct regularize *r)
             TRY(add_dropout_of(r, op.out[0]));
     }
     if (r->n_sites == 0)
-        return snug_fail(r->env->err, SNUG_UNSUPPORTED,
-                         "--dropout: %s has no place for it; it goes after embeddings, on "
-                         "attention, at the end of residual branches and after the activations "
-                         "of linear layers",
-                         r->prog->name);
+        return snug_fail(
+            r->env->err, SNUG_UNSUPPORTED,
+            "--dropout: %s has no layer to apply it to: dropout goes after embeddings, "
+            "on attention, at the end of residual branches, or after activations of "
+            "linear layers",
+            r->prog->name);
     return SNUG_OK;
 }
 
@@ -127,8 +129,7 @@ static enum snug_status smooth_labels(struct program *prog, struct pass_env *env
         }
     if (n_losses == 0)
         return snug_fail(env->err, SNUG_UNSUPPORTED,
-                         "--label-smoothing: %s has no classes to smooth, its loss is not "
-                         "cross-entropy",
+                         "--label-smoothing needs a cross-entropy loss, which %s does not have",
                          prog->name);
     return SNUG_OK;
 }

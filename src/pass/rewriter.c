@@ -1,8 +1,8 @@
 /*
- * rewriter.c -- a new list of ops, and the marks between its sections.
+ * rewriter.c -- a new list of ops and the boundaries of its sections.
  *
- * body_end 0 says that all ops are the body.  A list that had no ops after its body has none in the new one,
- * unless the pass opens that section itself; then, and where the list was marked before, the mark is set.
+ * body_end 0 means that all ops are in the body.  The new list gets a body_end if the old one had
+ * one or if the pass opened the section after the body.
  */
 #include "pass/rewriter.h"
 
@@ -20,7 +20,7 @@ struct rewriter rewriter_begin(struct program *prog, const char *pass, struct sn
 {
     struct rewriter rw = {.prog = prog, .pass = pass, .err = err, .open = SECTION_before};
     if (prog->body_begin == 0)
-        rw.open = SECTION_body; /* nothing comes before */
+        rw.open = SECTION_body; /* there are no ops before the body */
     return rw;
 }
 
@@ -69,26 +69,26 @@ enum snug_status rewriter_emit(struct rewriter *rw, enum op_kind kind, const str
     return rewriter_add(rw, &op);
 }
 
-/* What no pass may leave behind: program_verify, after the pass, says what else is wrong. */
-static void check_marks(const struct program *prog)
+/* Checks the boundaries; program_verify checks the rest after the pass. */
+static void check_bounds(const struct program *prog)
 {
 #ifdef SNUG_DEBUG
     int body_end = program_body_end(prog);
     assert(prog->body_begin >= 0 && prog->body_begin <= body_end && body_end <= prog->n_ops);
-    for (int i = 0; i < prog->n_ops; i++) /* in_last: of the body alone */
+    for (int i = 0; i < prog->n_ops; i++) /* only body ops may be in_last */
         assert(!prog->ops[i].in_last || section_of(prog, i) == SECTION_body);
 #else
     (void)prog;
 #endif
 }
 
-static void set_marks(struct program *prog, int body_begin, int body_end)
+static void set_bounds(struct program *prog, int body_begin, int body_end)
 {
     if (prog->body_end > 0 && body_end == 0)
-        prog->n_repeat = 1; /* nothing is left to repeat */
+        prog->n_repeat = 1; /* the body is empty */
     prog->body_begin = body_begin;
     prog->body_end = body_end;
-    check_marks(prog);
+    check_bounds(prog);
 }
 
 void rewriter_free(struct rewriter *rw)
@@ -102,25 +102,25 @@ enum snug_status rewriter_finish(struct rewriter *rw, enum snug_status status)
 {
     struct program *prog = rw->prog;
     if (status == SNUG_OK) {
-        bool is_marked = prog->body_end > 0 || rw->open == SECTION_after;
+        bool has_body_end = prog->body_end > 0 || rw->open == SECTION_after;
         rewriter_open(rw, SECTION_after);
         program_set_ops(prog, rw->ops, rw->n_ops);
-        set_marks(prog, rw->begin[SECTION_body], is_marked ? rw->begin[SECTION_after] : 0);
+        set_bounds(prog, rw->begin[SECTION_body], has_body_end ? rw->begin[SECTION_after] : 0);
         rw->ops = NULL;
     }
     rewriter_free(rw);
     return status;
 }
 
-void rewriter_drop(struct program *prog, const bool *gone)
+void rewriter_drop(struct program *prog, const bool *removed)
 {
     int n_kept = 0, body_begin = 0, body_end = 0;
     for (int i = 0; i < prog->n_ops; i++) {
-        body_begin += i < prog->body_begin && !gone[i];
-        body_end += i < prog->body_end && !gone[i];
-        if (!gone[i])
+        body_begin += i < prog->body_begin && !removed[i];
+        body_end += i < prog->body_end && !removed[i];
+        if (!removed[i])
             prog->ops[n_kept++] = prog->ops[i];
     }
     prog->n_ops = n_kept;
-    set_marks(prog, body_begin, body_end);
+    set_bounds(prog, body_begin, body_end);
 }

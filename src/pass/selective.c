@@ -1,13 +1,13 @@
 /*
- * selective.c -- inside a block: what could be kept of it, and what each choice costs.
+ * selective.c -- which tensors of a block could be saved, and what each choice costs.
  *
- * A choice is a set of ops of the block whose results are kept for its backward.  All sets are tried if
- * there are few, else the ops are given up one by one, the cheapest for its bytes first; what no other
- * choice beats in bytes kept, bytes worked in and work is an option of the chain.
+ * A choice is a set of the block's ops whose results are saved for its backward.  If the ops are
+ * few we try all subsets.  Otherwise we drop the ops one by one, fewest flops per byte first.  The
+ * choices that no other dominates in saved bytes, peak bytes and work become options of the chain.
  *
- * Every choice is played: the backward of the block with what has to be recomputed before each op, and
- * the bytes alive at each.  Ops are those before fusion and lie on no other's bytes, so that what it takes to
- * work is somewhat too much, for all blocks alike.
+ * Each choice is simulated: the backward of the block, with what has to be recomputed before each
+ * op, and the bytes alive at each op.  The simulation sees unfused ops and no in-place reuse, so
+ * it overestimates the working bytes somewhat, about equally for all blocks.
  */
 #include "pass/recompute.h"
 
@@ -16,21 +16,21 @@
 
 enum { ALL_SETS_MAX = 7, OPTIONS_MAX = 24 };
 
-struct play {
+struct simulation {
     const struct halves *halves;
-    struct maker maker;
-    const struct op **events; /* in the order in which they run */
-    int *event_op;
+    struct recomputer recomputer;
+    const struct op **events; /* the ops in the order they run */
+    int *event_op;            /* their indices in the program */
     int n_events, capacity;
-    int *first, *last; /* per tensor: events; -1: none */
-    int64_t *work_bytes;
-    bool *held; /* per tensor: counted elsewhere */
-    double cost;
+    int *first, *last;   /* per tensor: its first and last event, or -1 */
+    int64_t *work_bytes; /* per op: its kernel's workspace */
+    bool *held;          /* per tensor: counted elsewhere, not in the peak */
+    double cost;         /* flops recomputed so far */
 };
 
-static enum snug_status add_event(struct maker *m, int at)
+static enum snug_status add_event(struct recomputer *m, int at)
 {
-    struct play *p = m->user;
+    struct simulation *p = m->user;
     if (p->n_events < p->capacity) {
         p->event_op[p->n_events] = at;
         p->events[p->n_events++] = &m->halves->prog->ops[at];
@@ -38,20 +38,20 @@ static enum snug_status add_event(struct maker *m, int at)
     return SNUG_OK;
 }
 
-static enum snug_status run_again(struct maker *m, int at)
+static enum snug_status recompute_op(struct recomputer *m, int at)
 {
-    struct play *p = m->user;
+    struct simulation *p = m->user;
     p->cost += op_flops(m->halves->prog, &m->halves->prog->ops[at]);
     return add_event(m, at);
 }
 
-static enum snug_status play_init(struct play *p, const struct halves *h)
+static enum snug_status simulation_init(struct simulation *p, const struct halves *h)
 {
     struct arena *scratch = h->env->scratch;
     size_t n_tensors = (size_t)h->n_tensors + 1, n_ops = (size_t)h->prog->n_ops + 1;
-    *p = (struct play){.halves = h, .capacity = 2 * h->prog->n_ops};
-    p->maker = (struct maker){.run = run_again, .backward = add_event, .user = p};
-    TRY(maker_init(&p->maker, h));
+    *p = (struct simulation){.halves = h, .capacity = 2 * h->prog->n_ops};
+    p->recomputer = (struct recomputer){.run = recompute_op, .backward = add_event, .user = p};
+    TRY(recomputer_init(&p->recomputer, h));
     p->events = arena_alloc(scratch, 2 * n_ops * sizeof *p->events);
     p->event_op = arena_alloc(scratch, 2 * n_ops * sizeof *p->event_op);
     p->first = arena_alloc(scratch, n_tensors * sizeof *p->first);
@@ -71,13 +71,13 @@ static enum snug_status play_init(struct play *p, const struct halves *h)
     return SNUG_OK;
 }
 
-static bool is_counted(const struct play *p, tensor_id id)
+static bool is_counted(const struct simulation *p, tensor_id id)
 {
     return id != TENSOR_NONE && p->halves->prog->tensors[id].role == ROLE_activation &&
            !p->halves->prog->tensors[id].persistent && !p->held[id];
 }
 
-static void touch(struct play *p, tensor_id id, int from, int to)
+static void touch(struct simulation *p, tensor_id id, int from, int to)
 {
     if (!is_counted(p, id))
         return;
@@ -86,9 +86,9 @@ static void touch(struct play *p, tensor_id id, int from, int to)
     p->last[id] = to;
 }
 
-/* The most bytes alive over the events, and nothing of them left behind.  What is read and was not
- * written was there from the start; what is read after op `until` stays to the end. */
-static int64_t peak_of_events(struct play *p, int until, int64_t *delta)
+/* The peak bytes over the events; resets first and last.  A tensor that no event writes is alive
+ * from the start.  A tensor read by op `until` or a later one stays to the end (-1: none does). */
+static int64_t peak_of_events(struct simulation *p, int until, int64_t *delta)
 {
     const struct program *prog = p->halves->prog;
     memset(delta, 0, ((size_t)p->n_events + 2) * sizeof *delta);
@@ -119,8 +119,9 @@ static int64_t peak_of_events(struct play *p, int until, int64_t *delta)
     return most;
 }
 
-/* Marks what a block that keeps `keeps` has when its backward begins; returns the bytes kept. */
-static int64_t set_kept(struct play *p, int block, const bool *keeps)
+/* Marks what is available when the backward of a block that saves `keeps` begins; returns the bytes
+ * saved. */
+static int64_t set_saved(struct simulation *p, int block, const bool *keeps)
 {
     const struct halves *h = p->halves;
     const struct forward_block *b = &h->blocks.list[block];
@@ -132,60 +133,60 @@ static int64_t set_kept(struct play *p, int block, const bool *keeps)
             if (id == TENSOR_NONE)
                 continue;
             bool kept = h->writer[id] < 0 || halves_keeps(h, block, keeps, id);
-            p->maker.valid[id] = kept || id == result;
+            p->recomputer.valid[id] = kept || id == result;
             p->held[id] = kept && id != result;
             if (p->held[id])
                 bytes += tensor_bytes(h->prog, id);
         }
     if (b->input != TENSOR_NONE)
-        p->maker.valid[b->input] = p->held[b->input] = true;
+        p->recomputer.valid[b->input] = p->held[b->input] = true;
     return bytes;
 }
 
-static enum snug_status price(struct play *p, int block, const bool *keeps, int64_t *delta,
+static enum snug_status price(struct simulation *p, int block, const bool *keeps, int64_t *delta,
                               struct chain_option *option)
 {
     const struct halves *h = p->halves;
     const struct forward_block *b = &h->blocks.list[block];
     *option = (struct chain_option){.what = keeps};
-    set_kept(p, block, NULL); /* the work of making what is kept: from the input alone */
+    set_saved(p, block, NULL); /* save_cost: computing the saved tensors from the input alone */
     tensor_id result = halves_result(h, block);
     p->n_events = 0;
     p->cost = 0;
     if (result != TENSOR_NONE)
-        p->maker.valid[result] = false;
+        p->recomputer.valid[result] = false;
     for (int i = b->begin; i < b->end; i++)
         for (int k = 0; k < h->prog->ops[i].n_out; k++) {
             tensor_id id = h->prog->ops[i].out[k];
             if (id != TENSOR_NONE && h->writer[id] == i && halves_keeps(h, block, keeps, id))
-                TRY(maker_provide(&p->maker, 1, &id));
+                TRY(recomputer_provide(&p->recomputer, 1, &id));
         }
-    option->again = p->cost;
-    option->saved = set_kept(p, block, keeps);
+    option->save_cost = p->cost;
+    option->saved = set_saved(p, block, keeps);
     p->n_events = 0;
     p->cost = 0;
-    TRY(maker_backward(&p->maker, block));
+    TRY(recomputer_backward(&p->recomputer, block));
     option->cost = p->cost;
     option->working = peak_of_events(p, halves_backward_end(h, block), delta);
     return SNUG_OK;
 }
 
-/* Is a no better in anything? */
-static bool is_beaten(const struct chain_option *a, const struct chain_option *by)
+/* Is `a` at least as bad as `by` in everything? */
+static bool is_dominated(const struct chain_option *a, const struct chain_option *by)
 {
     return by->saved <= a->saved && by->saved + by->working <= a->saved + a->working &&
            by->cost <= a->cost;
 }
 
-static int drop_beaten(struct chain_option *options, int n)
+static int drop_dominated(struct chain_option *options, int n)
 {
     int n_left = 0;
     for (int i = 0; i < n; i++) {
-        bool beaten = false;
-        for (int j = 0; j < n && !beaten && i > 0; j++) /* of two that are equal, the first stays */
-            beaten = j != i && is_beaten(&options[i], &options[j]) &&
-                     (j < i || !is_beaten(&options[j], &options[i]));
-        if (!beaten)
+        bool dominated = false;
+        for (int j = 0; j < n && !dominated && i > 0; j++) /* of equals, the first stays */
+            dominated = j != i && is_dominated(&options[i], &options[j]) &&
+                        (j < i || !is_dominated(&options[j], &options[i]));
+        if (!dominated)
             options[n_left++] = options[i];
     }
     return n_left;
@@ -197,8 +198,9 @@ static int by_cost(const void *a, const void *b)
     return x->cost < y->cost ? -1 : x->cost > y->cost;
 }
 
-/* The first, which keeps all, and as many more as there is room for, evenly over their costs. */
-static int thin_out(struct chain_option *options, int n)
+/* Keeps option 0, which saves everything, and at most OPTIONS_MAX - 1 others, evenly over their
+ * costs. */
+static int sample_options(struct chain_option *options, int n)
 {
     qsort(options + 1, n > 1 ? (size_t)n - 1 : 0, sizeof *options, by_cost);
     if (n <= OPTIONS_MAX)
@@ -208,10 +210,10 @@ static int thin_out(struct chain_option *options, int n)
     return OPTIONS_MAX;
 }
 
-/* The ops of a block with something to keep, the cheapest for its bytes first. */
+/* An op of a block with results to save. */
 struct candidate {
-    int at; /* in the block */
-    double price;
+    int at;       /* index in the block */
+    double price; /* flops per byte saved */
 };
 
 static int by_price(const void *a, const void *b)
@@ -222,6 +224,7 @@ static int by_price(const void *a, const void *b)
     return x->at - y->at;
 }
 
+/* Lists the candidates of a block, lowest price first. */
 static int list_candidates(const struct halves *h, int block, struct candidate *out)
 {
     const struct forward_block *b = &h->blocks.list[block];
@@ -241,13 +244,14 @@ static int list_candidates(const struct halves *h, int block, struct candidate *
     return n;
 }
 
-/* Set i of the ops that are given up: all sets of a few, else the first i. */
-static bool gives_up(int n_candidates, int set, int which)
+/* Does choice `set` drop candidate `which`?  With few candidates `set` is a bit mask; otherwise the
+ * first `set` candidates are dropped. */
+static bool drops(int n_candidates, int set, int which)
 {
     return n_candidates <= ALL_SETS_MAX ? (set >> which & 1) != 0 : which < set;
 }
 
-static enum snug_status list_options(struct play *p, int block, bool is_last, int64_t *delta,
+static enum snug_status list_options(struct simulation *p, int block, bool is_last, int64_t *delta,
                                      struct chain_block *out)
 {
     const struct halves *h = p->halves;
@@ -265,28 +269,28 @@ static enum snug_status list_options(struct play *p, int block, bool is_last, in
             return snug_fail(h->env->err, SNUG_NO_MEMORY, "checkpoint: out of memory");
         memset(keeps, true, n_ops);
         for (int i = 0; i < n_candidates; i++)
-            keeps[candidates[i].at] = !gives_up(n_candidates, set, i);
+            keeps[candidates[i].at] = !drops(n_candidates, set, i);
         TRY(price(p, block, keeps, delta, &options[set]));
     }
-    out->n_options = thin_out(options, drop_beaten(options, n_sets));
+    out->n_options = sample_options(options, drop_dominated(options, n_sets));
     out->options = options;
     if (is_last)
-        options[0].again = out->forward; /* it runs once, and at once */
+        options[0].save_cost = out->forward; /* the last block runs once, then its backward */
     return SNUG_OK;
 }
 
-/* From its input to its result, nothing kept. */
-static enum snug_status price_forward(struct play *p, int block, int64_t *delta,
+/* Simulates a forward of the block that saves nothing. */
+static enum snug_status price_forward(struct simulation *p, int block, int64_t *delta,
                                       struct chain_block *out)
 {
     const struct halves *h = p->halves;
     const struct forward_block *b = &h->blocks.list[block];
-    set_kept(p, block, NULL);
+    set_saved(p, block, NULL);
     p->n_events = 0;
     p->cost = 0;
     for (int i = b->begin; i < b->end; i++)
         if (!op_has(&h->prog->ops[i], TRAIT_effect))
-            TRY(run_again(&p->maker, i));
+            TRY(recompute_op(&p->recomputer, i));
     out->forward = p->cost;
     out->passing = peak_of_events(p, -1, delta);
     return SNUG_OK;
@@ -307,27 +311,28 @@ static int64_t gradient_bytes(const struct halves *h, int block)
 
 enum snug_status selective_chain(const struct halves *h, struct chain *chain)
 {
-    struct play play;
-    TRY(play_init(&play, h));
+    struct simulation simulation;
+    TRY(simulation_init(&simulation, h));
     struct chain_block *blocks = arena_zeros(h->env->scratch, (size_t)h->blocks.n, sizeof *blocks);
-    int64_t *delta = arena_alloc(h->env->scratch, ((size_t)play.capacity + 2) * sizeof *delta);
+    int64_t *delta =
+        arena_alloc(h->env->scratch, ((size_t)simulation.capacity + 2) * sizeof *delta);
     if (blocks == NULL || delta == NULL)
         return snug_fail(h->env->err, SNUG_NO_MEMORY, "checkpoint: out of memory");
     for (int i = 0; i < h->blocks.n; i++) {
         tensor_id input = h->blocks.list[i].input;
         blocks[i].input = input == TENSOR_NONE ? 0 : tensor_bytes(h->prog, input);
-        /* with several micro-batches all gradients are there from the start; used up in backward,
-         * they do not stay */
-        bool adds_up = h->env->config.n_micro == 1 && !h->env->config.in_backward;
-        blocks[i].gradient = adds_up ? gradient_bytes(h, i) : 0;
-        TRY(price_forward(&play, i, delta, &blocks[i]));
-        TRY(list_options(&play, i, i == h->blocks.n - 1, delta, &blocks[i]));
+        /* With several micro-batches all gradients are allocated from the start.  With in-backward
+         * updates they are freed at once. */
+        bool gradients_stay = h->env->config.n_micro == 1 && !h->env->config.in_backward;
+        blocks[i].gradient = gradients_stay ? gradient_bytes(h, i) : 0;
+        TRY(price_forward(&simulation, i, delta, &blocks[i]));
+        TRY(list_options(&simulation, i, i == h->blocks.n - 1, delta, &blocks[i]));
     }
     *chain = (struct chain){h->blocks.n, blocks};
     return SNUG_OK;
 }
 
-/* Elementwise, or a norm, and everything that it reads is kept or cheap itself. */
+/* Is the op no gemm, and is each of its inputs saved or itself cheap to recompute? */
 static bool is_cheap(const struct halves *h, int block, int at, const bool *keeps)
 {
     const struct forward_block *b = &h->blocks.list[block];
@@ -338,8 +343,8 @@ static bool is_cheap(const struct halves *h, int block, int at, const bool *keep
         tensor_id id = op->in[k];
         if (id == TENSOR_NONE || id == b->input || h->writer[id] < 0)
             continue;
-        bool is_gone = !keeps[h->writer[id] - b->begin];
-        if (!is_gone && !h->saved[id])
+        bool is_dropped = !keeps[h->writer[id] - b->begin];
+        if (!is_dropped && !h->saved[id])
             return false;
     }
     return true;

@@ -1,20 +1,20 @@
 /*
- * shard.c -- the program of one rank among several: data parallelism, with the model on every rank, on
- * rank 0, or in shards (ZeRO 1, 2, 3).
+ * shard.c -- data parallelism: the program of one rank, with the model replicated on every rank
+ * (ddp), updated by rank 0 (ps), or sharded (ZeRO 1, 2, 3).
  *
- * Each rank runs forward and backward on its part of the batch; the loss was weighted so that sums over
- * ranks are means over the batch (accumulate.c).  Of every weight that is trained each rank has a range
- * of elements (base/cut.h).  What that means for gradients and updates is in shard_updates.c, for the
- * weights themselves in shard_weights.c.
+ * Each rank runs forward and backward on its part of the batch.  accumulate.c weighted the loss so
+ * that sums over ranks are means over the batch.  Each rank owns a range of the elements of every
+ * trained weight (base/cut.h).  shard_updates.c applies that to gradients and updates,
+ * shard_weights.c to the weights.
  *
- * An optimizer that needs whole matrices cannot update a range: its weights go whole to one rank each,
- * the next one to the rank that has least.
+ * An optimizer that needs whole matrices cannot update a range.  Each of its weights is owned
+ * whole by one rank, the one with the fewest bytes so far.
  *
- * Model states alone (psi:N) have no ops to exchange anything: their tensors are cut.
+ * A program of model states only (psi:N) never runs: we shard its tensors and remove its ops.
  *
- * needs: the final ops but for workspaces, updates at the end    keeps: ids
- * breaks: shapes of weights (ZeRO 3) and of states: tensors that are shards say so
- * cost:  O(ops + tensors + weights x ranks)
+ * needs: the final ops, without workspaces, updates at the end    keeps: ids
+ * breaks: shapes of weights (ZeRO 3), gradients and states; a shard has tensor.whole set
+ * leaves: results.rank, rank_kinds    cost:  O(ops + tensors + weights x ranks)
  */
 #include "base/quant_map.h"
 #include "optim/optim.h"
@@ -31,12 +31,12 @@ void shard_in_place(struct sharding *s, tensor_id id, int64_t from, int64_t coun
     t->whole = t->shape;
     t->whole_from = from;
     if (count == 0)
-        t->persistent = false; /* not here at all */
+        t->persistent = false; /* this rank has none of it */
     else
         t->shape = (struct shape){1, {count}};
 }
 
-/* ---- who has what ---------------------------------------------------------------------------- */
+/* ---- which rank owns what -------------------------------------------------------------------- */
 
 static enum snug_status find_weights(struct sharding *s)
 {
@@ -70,7 +70,7 @@ static enum snug_status find_weights(struct sharding *s)
     return SNUG_OK;
 }
 
-/* Tensors that were added since the table was made belong to no weight: the table grows. */
+/* Extends the tables to tensors added since find_weights; these belong to no weight. */
 static enum snug_status grow_tables(struct sharding *s, int n_before)
 {
     size_t n = (size_t)s->prog->n_tensors + 1;
@@ -87,7 +87,7 @@ static enum snug_status grow_tables(struct sharding *s, int n_before)
     return SNUG_OK;
 }
 
-/* A state is counted where it is met first. */
+/* Adds the op's states to state_bytes; each state counts once. */
 static void count_states(struct sharding *s, const struct op *op, bool *seen,
                          struct shared_weight *w)
 {
@@ -100,8 +100,8 @@ static void count_states(struct sharding *s, const struct op *op, bool *seen,
     }
 }
 
-/* What kind of ops update each weight, and what states they have. */
-static enum snug_status look_at_updates(struct sharding *s)
+/* Finds which weights have elementwise updates and quantized states, and their state bytes. */
+static enum snug_status inspect_updates(struct sharding *s)
 {
     bool *seen = arena_zeros(s->env->scratch, (size_t)s->prog->n_tensors + 1, sizeof *seen);
     if (seen == NULL)
@@ -139,7 +139,7 @@ static int most_of(const int64_t *loads, int n)
     return most;
 }
 
-/* About as many bytes as a rank has of a weight, its gradient and its states. */
+/* Estimated bytes that a rank has of a weight, its gradient and its states. */
 static int64_t load_of(const struct sharding *s, const struct shared_weight *w, int rank)
 {
     int64_t n = shape_elems(&w->shape);
@@ -148,11 +148,12 @@ static int64_t load_of(const struct sharding *s, const struct shared_weight *w, 
     return count == n ? w->state_bytes + 2 * width * n : count * (w->state_bytes / n + 2 * width);
 }
 
-/* rank -1: that of the rank that has most, and which others may have more at the peak. */
+/* Splits every weight over the ranks.  For rank -1, picks the rank with the most bytes and lists
+ * the other kinds of ranks, which may have a higher peak. */
 static enum snug_status cut_all(struct sharding *s)
 {
     const struct rank_place *ranks = &s->env->config.ranks;
-    int *rank_made = &s->env->results.rank;
+    int *chosen = &s->env->results.rank;
     int64_t *loads = arena_zeros(s->env->scratch, (size_t)ranks->n_ranks, sizeof *loads);
     if (loads == NULL)
         return shard_no_memory(s);
@@ -168,14 +169,14 @@ static enum snug_status cut_all(struct sharding *s)
     }
     if (ranks->rank < 0 && shards_updates(s->env))
         TRY(shard_find_kinds(s, loads));
-    *rank_made = ranks->rank < 0 ? most_of(loads, ranks->n_ranks) : ranks->rank;
+    *chosen = ranks->rank < 0 ? most_of(loads, ranks->n_ranks) : ranks->rank;
     for (int i = 0; i < s->n_weights; i++)
-        s->weights[i].own = cut_of(s->weights[i].cut, shape_elems(&s->weights[i].shape),
-                                   ranks->n_ranks, *rank_made);
+        s->weights[i].own =
+            cut_of(s->weights[i].cut, shape_elems(&s->weights[i].shape), ranks->n_ranks, *chosen);
     return SNUG_OK;
 }
 
-/* A program beside a run finds the weights as the run has cut them. */
+/* An evaluation uses the run's shards. */
 static enum snug_status cut_as_run(struct sharding *s)
 {
     const struct program *run = s->env->config.run;
@@ -189,7 +190,8 @@ static enum snug_status cut_as_run(struct sharding *s)
                 if (run->ops[k].out[o] == gathered)
                     found = &run->ops[k];
         if (gathered == TENSOR_NONE || found == NULL)
-            return snug_fail(s->env->err, SNUG_BAD_PROGRAM, "shard: the run has no \"%s\"", weight);
+            return snug_fail(s->env->err, SNUG_BAD_PROGRAM,
+                             "shard: the training run does not gather \"%s\"", weight);
         w->cut = collective_cut(found);
         w->own = cut_of(w->cut, shape_elems(&w->shape), s->env->config.ranks.n_ranks,
                         s->env->config.ranks.rank);
@@ -198,12 +200,6 @@ static enum snug_status cut_as_run(struct sharding *s)
 }
 
 /* ---- the pass -------------------------------------------------------------------------------- */
-
-static enum snug_status refuse(const struct pass_env *env, const char *what, const char *advice)
-{
-    return snug_fail(env->err, SNUG_UNSUPPORTED, "%s is not there for several ranks%s", what,
-                     advice);
-}
 
 static enum snug_status check(const struct pass_env *env)
 {
@@ -215,11 +211,13 @@ static enum snug_status check(const struct pass_env *env)
                          "--parallel ddp with --zero 0",
                          env->config.optimizer->name);
     if (env->config.ranks.zero == 3 && env->config.lora_rank > 0)
-        return refuse(env, "--zero 3 with --lora", ": what is frozen is whole; use --zero 2");
+        return snug_fail(env->err, SNUG_UNSUPPORTED,
+                         "--zero 3 does not support --lora: frozen weights are not sharded; use "
+                         "--zero 2");
     return SNUG_OK;
 }
 
-/* Nothing runs: the persistent tensors are all there is. */
+/* Model states only: nothing runs, only the sizes of the persistent tensors count. */
 static void cut_states_alone(struct sharding *s)
 {
     for (int i = 0; i < s->n_weights; i++) {
@@ -234,15 +232,15 @@ static void cut_states_alone(struct sharding *s)
 static enum snug_status shard_states_alone(struct sharding *s)
 {
     struct program *prog = s->prog;
-    bool *gone = arena_zeros(s->env->scratch, (size_t)prog->n_ops + 1, sizeof *gone);
-    if (gone == NULL)
+    bool *removed = arena_zeros(s->env->scratch, (size_t)prog->n_ops + 1, sizeof *removed);
+    if (removed == NULL)
         return shard_no_memory(s);
     if (!shards_updates(s->env))
         return SNUG_OK;
     cut_states_alone(s);
-    TRY(shard_end(s)); /* its ops name pieces of what is not there: the tensors are what counts */
-    memset(gone, 1, (size_t)prog->n_ops * sizeof *gone);
-    rewriter_drop(prog, gone);
+    TRY(shard_end(s)); /* shards the states; its ops are not needed */
+    memset(removed, 1, (size_t)prog->n_ops * sizeof *removed);
+    rewriter_drop(prog, removed);
     return SNUG_OK;
 }
 
@@ -266,7 +264,7 @@ static enum snug_status run(struct sharding *s)
         TRY(cut_as_run(s));
         return shard_gather(s);
     }
-    TRY(look_at_updates(s));
+    TRY(inspect_updates(s));
     TRY(cut_all(s));
     return s->prog->loss == TENSOR_NONE ? shard_states_alone(s) : shard_training(s);
 }
@@ -276,11 +274,11 @@ enum snug_status pass_shard(struct program *prog, struct pass_env *env)
     struct sharding s = {.prog = prog,
                          .env = env,
                          .rw = rewriter_begin(prog, "shard", env->err),
-                         .under_way = {TENSOR_NONE, TENSOR_NONE}};
+                         .in_flight = {TENSOR_NONE, TENSOR_NONE}};
     if (env->config.train)
         TRY(check(env));
     else if (env->config.ranks.zero < 3 || env->config.run == NULL || env->config.averages_only)
-        return SNUG_OK; /* every rank has the weights */
+        return SNUG_OK; /* every rank has whole weights */
     enum snug_status status = run(&s);
     rewriter_free(&s.rw);
     free(s.buckets);

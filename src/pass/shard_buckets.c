@@ -1,13 +1,14 @@
 /*
- * shard_buckets.c -- collectives of several tensors at once, so that small ones do not cost a message each.
+ * shard_buckets.c -- combine small tensors into one collective, to save per-call latency.
  *
- * What a bucket holds depends on whole tensors alone, which are the same on every rank: so all ranks come
- * to the same ops in the same order.
+ * What goes into a bucket depends only on whole tensors, which are the same on every rank.  So all
+ * ranks emit the same collectives in the same order.
  */
 #include "pass/shard.h"
 
-enum { BUCKET_BYTES = 4 << 20 }; /* an op is made of no less, unless nothing more comes */
+enum { BUCKET_BYTES = 4 << 20 }; /* a bucket is emitted when it has at least this many bytes */
 
+/* Can two collectives share a bucket? */
 static bool is_alike(const struct sharding *s, const struct op *a, const struct op *b)
 {
     struct cut x = collective_cut(a), y = collective_cut(b);
@@ -25,7 +26,6 @@ static struct op one_collective(const struct sharding *s, enum op_kind kind, ten
                    &out);
 }
 
-/* At once, and over all stages. */
 enum snug_status shard_sum_over_all(struct sharding *s, tensor_id id)
 {
     const struct rank_place *ranks = &s->env->config.ranks;
@@ -56,20 +56,20 @@ static tensor_id first_result(const struct op *op)
     return TENSOR_NONE;
 }
 
-/* Where sums go into pieces, the wholes are free when somebody waits for that: two collectives are under way
- * at most, so that no more than two buckets of whole gradients are alive. */
+/* A reduce_scatter into shards frees the whole gradients once it is waited for.  We allow at most
+ * two in flight, so that at most two buckets of whole gradients are alive. */
 static enum snug_status append_collective(struct sharding *s, const struct op *op)
 {
     tensor_id nothing = TENSOR_NONE;
-    struct op wait = op_make(OP_wait_copy, ATTRS(), 1, &s->under_way[0], 1, &nothing);
+    struct op wait = op_make(OP_wait_copy, ATTRS(), 1, &s->in_flight[0], 1, &nothing);
     TRY(rewriter_add(&s->rw, op));
     if (op->kind != OP_reduce_scatter || op->out[0] == op->in[0])
         return SNUG_OK;
     wait.in_last = op->in_last;
     if (wait.in[0] != TENSOR_NONE)
         TRY(rewriter_add(&s->rw, &wait));
-    s->under_way[0] = s->under_way[1];
-    s->under_way[1] = first_result(op);
+    s->in_flight[0] = s->in_flight[1];
+    s->in_flight[1] = first_result(op);
     return SNUG_OK;
 }
 

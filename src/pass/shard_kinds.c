@@ -1,13 +1,14 @@
 /*
- * shard_kinds.c -- which ranks have different programs, so that the fullest of them can be found.
+ * shard_kinds.c -- group ranks whose programs have the same sizes, to find the highest peak.
  *
- * Ranks that have as many elements of every weight run the same ops on tensors of the same sizes: they
- * are one kind, and one plan is that of all.  An update by elements makes few kinds, for any number of
- * ranks.  An optimizer that needs whole matrices can make every rank a kind of its own.
+ * Ranks that own equally many elements of every weight run the same ops on tensors of the same
+ * sizes.  They are one kind, and one plan holds for all of them.  Elementwise updates give few
+ * kinds for any number of ranks.  An optimizer that needs whole matrices can make every rank its
+ * own kind.
  *
- * Where there are more than RANK_KINDS_MAX, kinds that have the same sizes, of other layers, are joined:
- * the first and the last of them stay, whose gradients are complete last and first.  If there are
- * still too many, those with the largest loads stay.
+ * If there are more than RANK_KINDS_MAX kinds, we merge those that own the same sizes in different
+ * layers.  The first and the last of them stay, whose gradients complete last and first.  If there
+ * are still too many, those with the largest loads stay.
  *
  * cost:  O(weights x ranks + kinds^2)
  */
@@ -15,7 +16,7 @@
 
 struct kind {
     int rank;
-    uint64_t sizes; /* hash of the sizes, whichever weights have them */
+    uint64_t sizes; /* hash of the sizes it owns, independent of which weights have them */
     int64_t load;
 };
 
@@ -25,7 +26,7 @@ static uint64_t add_to_hash(uint64_t hash, int64_t value)
     return hash ^ hash >> 29;
 }
 
-/* exact: of the counts of all weights; the kind's: of those that are here. */
+/* Returns a hash of the element counts of all weights.  kind->sizes hashes only those it owns. */
 static uint64_t hash_rank(const struct sharding *s, int rank, struct kind *kind)
 {
     uint64_t exact = 1;
@@ -44,8 +45,8 @@ static uint64_t hash_rank(const struct sharding *s, int rank, struct kind *kind)
     return exact;
 }
 
-/* Of those with the same sizes, all but the first and the last go. */
-static int join_layers(struct kind *kinds, int n)
+/* Of kinds with the same sizes, keeps the first and the last. */
+static int merge_layers(struct kind *kinds, int n)
 {
     int n_left = 0;
     for (int i = 0; i < n; i++) {
@@ -88,7 +89,7 @@ enum snug_status shard_find_kinds(struct sharding *s, const int64_t *loads)
         n += is_new;
     }
     if (n > RANK_KINDS_MAX)
-        n = join_layers(kinds, n);
+        n = merge_layers(kinds, n);
     while (n > RANK_KINDS_MAX)
         drop_least(kinds, &n);
     s->env->results.n_rank_kinds = n;

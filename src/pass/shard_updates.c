@@ -1,22 +1,22 @@
 /*
- * shard_updates.c -- gradients are summed over the ranks as they become complete, and weights are updated
- * by whoever has them.
+ * shard_updates.c -- sum gradients over the ranks as they complete; each rank updates what it owns.
  *
- *     ddp        all_reduce       every rank has every sum, and makes every update
- *     zero 1     reduce_scatter   in place: a rank has the sums of its ranges, updates them, all_gather
- *     zero 2     reduce_scatter   into a gradient of its ranges; the whole one dies
- *     zero 3     as zero 2, and no all_gather: weights stay in ranges (shard_weights.c)
- *     ps         as zero 1, where rank 0 has everything
+ *     ddp        all_reduce       every rank has all sums and updates all weights
+ *     zero 1     reduce_scatter   in place: a rank sums and updates its range, then all_gather
+ *     zero 2     reduce_scatter   into a gradient shard; the whole gradient is freed
+ *     zero 3     as zero 2, without the all_gather: weights stay sharded (shard_weights.c)
+ *     ps         as zero 1, with rank 0 owning everything
  *
- * The exchange of a bucket stands after the op that completes it and runs beside the ops that follow.
+ * The collective of a bucket is issued after the op that completes the bucket and overlaps with the
+ * ops that follow.
  *
- * With several micro-batches gradients are sums of their own.  ddp, zero 1 and ps exchange them in the
- * last micro-batch.  zero 2 and 3 have no room for whole ones: they exchange in each and add up ranges.
- * A gradient that is made by the op that also adds up the loss (the head) has to stay whole, since an op
- * adds to all its results or to none.
+ * With several micro-batches, ddp, zero 1 and ps accumulate whole gradients and sum them over the
+ * ranks in the last micro-batch.  zero 2 and 3 do not keep whole gradients: they reduce_scatter in
+ * every micro-batch and accumulate shards.  A gradient written by the op that also accumulates the
+ * loss (the LM head) has to stay whole, because an op accumulates either all its outputs or none.
  *
- * The norm is a sum over the parts that ranks have, whichever the scheme, so that it is the same in all.  In a
- * pipeline the sums of gradients are over the ranks of the same stage, those of norm and loss over all.
+ * The norm is summed from the ranks' parts in every scheme, so it is the same in all of them.  In a
+ * pipeline, gradients are summed over the ranks of one stage, the norm and the loss over all ranks.
  */
 #include "base/quant_map.h"
 #include "optim/optim.h"
@@ -34,7 +34,7 @@ static int weight_written(const struct sharding *s, const struct op *op, int k)
     return op->out[k] == TENSOR_NONE ? -1 : s->of_grad[op->out[k]];
 }
 
-/* Does this op write a gradient that has to stay whole? */
+/* Does this op write the loss or a gradient that has to stay whole? */
 static bool is_held(const struct sharding *s, const struct op *op)
 {
     for (int k = 0; k < op->n_out; k++) {
@@ -45,7 +45,7 @@ static bool is_held(const struct sharding *s, const struct op *op)
     return false;
 }
 
-/* All gradients of an op are exchanged in each micro-batch, or none. */
+/* Decides which gradients are summed in every micro-batch: of an op's gradients, all or none. */
 static void choose_each_micro(struct sharding *s)
 {
     bool changed = true;
@@ -77,7 +77,7 @@ static void find_complete(struct sharding *s)
         }
 }
 
-/* This rank's range of a tensor, as a view. */
+/* Adds a view of this rank's range of `whole`, or uses `whole` itself if the rank owns it all. */
 static enum snug_status add_view(struct sharding *s, const struct shared_weight *w, tensor_id whole,
                                  tensor_id *id)
 {
@@ -117,7 +117,7 @@ static enum snug_status put_gradient(struct sharding *s, const struct shared_wei
     bool in_last = s->prog->n_repeat > 1 && !w->each_micro;
     struct cut over_all = {.unit = 1, .owner = CUT_OVER_ALL};
     if (s->env->config.ranks.n_ranks < 2 && !s->env->config.ranks.collectives_alone)
-        return SNUG_OK; /* the others have other stages */
+        return SNUG_OK; /* the other ranks are other stages */
     if (!shards_updates(s->env))
         return bucket_put(s, OP_all_reduce, w->grad, w->grad, over_all, ACC_no, in_last);
     return bucket_put(s, OP_reduce_scatter, w->grad, keeps_pieces(s->env) ? w->grad_piece : w->grad,
@@ -151,18 +151,18 @@ static enum snug_status sum_in_place(struct sharding *s, tensor_id id)
     return shard_sum_over_all(s, id);
 }
 
-static enum snug_status append_part_of_norm(struct sharding *s, const struct op *old)
+static enum snug_status append_norm_part(struct sharding *s, const struct op *old)
 {
     struct op op = *old;
     op.in[0] = s->weights[s->of_grad[old->in[0]]].grad_piece;
-    if (op.in[0] == TENSOR_NONE) { /* nothing of it is here */
+    if (op.in[0] == TENSOR_NONE) { /* this rank has none of it */
         op.kind = OP_clear;
         op.n_in = 0;
     }
     return rewriter_add(&s->rw, &op);
 }
 
-/* What belongs to elements [from, from + count) of the weight, of operand k of an update. */
+/* Shards operand k of an update, a state, to match this rank's range of the weight. */
 static void shard_state(struct sharding *s, const struct op *op, int k,
                         const struct shared_weight *w)
 {
@@ -179,7 +179,7 @@ static void shard_state(struct sharding *s, const struct op *op, int k,
         shard_in_place(s, op->in[k], from, count);
 }
 
-/* The update of this rank's range; a weight of which it has nothing is left to others. */
+/* Appends the update of this rank's range, if it has one. */
 static enum snug_status append_update(struct sharding *s, const struct op *old,
                                       const struct shared_weight *w)
 {
@@ -199,7 +199,7 @@ static enum snug_status append_update(struct sharding *s, const struct op *old,
     return rewriter_add(&s->rw, &op);
 }
 
-/* The weights are whole on every rank, and have changed in parts. */
+/* Weights that are whole on every rank are gathered after the ranks have updated their ranges. */
 static enum snug_status append_gather(struct sharding *s, const struct shared_weight *w)
 {
     bool stays_sharded = s->env->config.ranks.zero == 3;
@@ -215,7 +215,7 @@ static enum snug_status add_weight_pieces(struct sharding *s)
     return SNUG_OK;
 }
 
-/* States of weights that other ranks update. */
+/* Drops the states of weights that other ranks update. */
 static enum snug_status drop_unused_states(struct sharding *s)
 {
     bool *used = arena_zeros(s->env->scratch, (size_t)s->prog->n_tensors + 1, sizeof *used);
@@ -231,7 +231,7 @@ static enum snug_status drop_unused_states(struct sharding *s)
     return SNUG_OK;
 }
 
-/* The weight whose ops this one belongs to: that of the gradient it reads, or else of the op before. */
+/* The weight that this op helps to update: that of the gradient it reads, or else `before`. */
 int shard_weight_updated(const struct sharding *s, const struct op *op, int before)
 {
     for (int k = 0; k < op->n_in && op->kind != OP_sum_squares; k++)
@@ -247,7 +247,7 @@ static enum snug_status append_end_op(struct sharding *s, const struct op *op, i
     if (before >= 0 && *weight != before)
         TRY(append_gather(s, &s->weights[before]));
     if (op->kind == OP_sum_squares && s->of_grad[op->in[0]] >= 0)
-        return append_part_of_norm(s, op);
+        return append_norm_part(s, op);
     if (op->kind == OP_grad_norm)
         TRY(sum_in_place(s, op->in[0]));
     return *weight < 0 ? rewriter_add(&s->rw, op) : append_update(s, op, &s->weights[*weight]);
@@ -267,7 +267,7 @@ enum snug_status shard_end(struct sharding *s)
         if (shards)
             TRY(append_end_op(s, &op, &weight));
         else if (op.kind == OP_sum_squares)
-            TRY(append_part_of_norm(s, &op));
+            TRY(append_norm_part(s, &op));
         else if (op.kind == OP_grad_norm && sum_in_place(s, op.in[0]) != SNUG_OK)
             return shard_no_memory(s);
         else

@@ -1,15 +1,15 @@
 /*
- * shard_weights.c -- ZeRO 3: every rank keeps its range of each weight, and has the whole only while a
- * layer uses it.
+ * shard_weights.c -- ZeRO 3: every rank stores a shard of each weight and gathers the whole weight
+ * only while a layer uses it.
  *
- * Ops of the body that follow each other and use weights of one layer are a visit.  Before its first op
- * the layer's weights are gathered into temporaries, which die with its last; the gather stands one
- * visit ahead, so that it is under way while the layer before computes:
+ * Consecutive body ops that use weights of one layer form a visit.  The layer's weights are
+ * gathered into temporaries, which are freed after the visit's last op.  The gather is issued one
+ * visit ahead, so that it overlaps with the compute of the previous layer:
  *
  *     gather 0, gather 1 | layer 0;   gather 2 | layer 1;   gather 3 | layer 2 ...
  *
- * The backward half visits the layers again, and gathers again.  What a layer is, its weights' names say:
- * all up to the first number in them ("h.3."), or up to the last dot.
+ * The backward half visits and gathers the layers once more.  Layers are recognized by weight
+ * names: the prefix up to the first number ("h.3"), or up to the last dot.
  */
 #include "pass/shard.h"
 
@@ -17,22 +17,21 @@
 #include <string.h>
 
 struct visit {
-    int first, last;    /* ops */
-    int begin, n_names; /* of its weights, in the list of all visits */
+    int first, last;      /* ops */
+    int begin, n_weights; /* its weights are used[begin .. begin + n_weights) */
 };
 
 struct visits {
     struct sharding *s;
     struct visit *visits;
     int n_visits, capacity;
-    int *used; /* indices of weights, visit after visit */
-    tensor_id *gathered;
+    int *used;           /* indices of weights, visit after visit */
+    tensor_id *gathered; /* for each of them, its temporary */
     int n_used, used_capacity, gathered_capacity;
-    int *
-        in_visit; /* per weight: place in `used` of the present visit, if it is not before its begin */
+    int *in_visit; /* per weight: its last index in `used`, possibly of an earlier visit */
 };
 
-/* Length of the name of the layer. */
+/* The length of the layer's name in a weight's name. */
 static size_t layer_length(const char *name)
 {
     const char *part = name, *last = strrchr(name, '.');
@@ -75,7 +74,7 @@ static enum snug_status add_visit(struct visits *v, int i)
     return SNUG_OK;
 }
 
-/* The gathered tensor of a weight in the present visit. */
+/* The gathered tensor of a weight in the current visit, added on first use. */
 static enum snug_status use_weight(struct visits *v, int weight, tensor_id *gathered)
 {
     struct sharding *s = v->s;
@@ -85,12 +84,11 @@ static enum snug_status use_weight(struct visits *v, int weight, tensor_id *gath
         return SNUG_OK;
     }
     void *used = v->used, *ids = v->gathered;
-    bool has_room = array_grow(&used, &v->used_capacity, v->n_used + 1, sizeof *v->used);
+    bool grown = array_grow(&used, &v->used_capacity, v->n_used + 1, sizeof *v->used);
     v->used = used;
-    has_room =
-        has_room && array_grow(&ids, &v->gathered_capacity, v->n_used + 1, sizeof(tensor_id));
+    grown = grown && array_grow(&ids, &v->gathered_capacity, v->n_used + 1, sizeof(tensor_id));
     v->gathered = ids;
-    if (!has_room)
+    if (!grown)
         return shard_no_memory(s);
     const struct shared_weight *w = &s->weights[weight];
     struct tensor t = {TENSOR_INIT, .dtype = s->prog->tensors[w->weight].dtype,
@@ -103,7 +101,7 @@ static enum snug_status use_weight(struct visits *v, int weight, tensor_id *gath
     v->in_visit[weight] = v->n_used;
     v->used[v->n_used] = weight;
     v->gathered[v->n_used++] = *gathered;
-    visit->n_names++;
+    visit->n_weights++;
     return SNUG_OK;
 }
 
@@ -135,7 +133,7 @@ static enum snug_status append_gather(struct visits *v, int visit)
     if (visit >= v->n_visits)
         return SNUG_OK;
     const struct visit *at = &v->visits[visit];
-    for (int i = at->begin; i < at->begin + at->n_names; i++) {
+    for (int i = at->begin; i < at->begin + at->n_weights; i++) {
         const struct shared_weight *w = &v->s->weights[v->used[i]];
         TRY(bucket_put(v->s, OP_all_gather, w->weight_piece, v->gathered[i], w->cut, ACC_no,
                        false));

@@ -1,25 +1,26 @@
 /*
- * stage.c -- model parallelism: of the layers, those of one stage, and messages to the stages beside it.
+ * stage.c -- pipeline parallelism: keep the layers of one stage and connect it to its neighbours.
  *
  *     stage 0        [ embedding | h.0 | h.1 ]  send
  *     stage 1  recv  [ h.2 | h.3 | h.4 ]        send
  *     stage 2  recv  [ h.5 | head, loss ]
  *
- * The forward program is cut between blocks (blocks.h), where one activation alone crosses.  Backward needs
- * no care here: the gradient of a recv is a send, that of a send a recv (gradients.c).
+ * The forward program is cut between blocks (blocks.h), where exactly one activation crosses.  The
+ * backward half follows from it: the gradient of a recv is a send and that of a send is a recv
+ * (gradients.c).
  *
- * Which blocks a stage has is found by dynamic programming over all ways to cut: the slowest stage is as fast
- * as can be.  The seconds of an op are those of a plain device, not of this machine: all ranks, and whoever
- * plans for them, have to cut alike.
+ * Dynamic programming over all splits finds the one whose slowest stage is fastest.  Op times are
+ * those of a nominal device, not of this machine, because all ranks, and a planner on another
+ * machine, must find the same split.
  *
- * A weight that the first and the last stage read (the token table that is the head too) is on both, and its
- * gradients are added up (unroll.c).  Weights of other stages stay in the program as names: they are not
- * persistent here.
+ * A weight that the first and the last stage read (a token table tied to the head) is on both, and
+ * unroll.c sums its gradients.  The weights of other stages stay in the program as tensors that
+ * are not persistent.
  *
- * Model states alone (psi:N) have no layers: every stage has a part of each tensor.
+ * Model states only (psi:N) have no layers: every stage has a range of each tensor.
  *
- * needs: a forward program; nothing of what recipe_check refuses    keeps: ids
- * breaks: nothing    leaves: results.cut, whole, at_ends
+ * needs: a forward program, a recipe that recipe_check accepts    keeps: ids
+ * breaks: nothing    leaves: results.cut, whole, at_ends, n_whole
  * cost:  O(ops + blocks^2 x stages)
  */
 #include "base/cut.h"
@@ -34,7 +35,7 @@ struct staging {
     struct program *prog;
     struct pass_env *env;
     struct blocks blocks;
-    double *seconds; /* of the blocks before each, together */
+    double *seconds; /* seconds[b]: total time of the blocks before b */
     int begin, end;  /* ops of this stage */
     struct rewriter rw;
 };
@@ -46,7 +47,7 @@ static enum snug_status no_memory(const struct pass_env *env)
 
 /* ---- where to cut ---------------------------------------------------------------------------- */
 
-static enum snug_status add_up_seconds(struct staging *s)
+static enum snug_status sum_seconds(struct staging *s)
 {
     s->seconds = arena_zeros(s->env->scratch, (size_t)s->blocks.n + 1, sizeof *s->seconds);
     if (s->seconds == NULL)
@@ -60,8 +61,8 @@ static enum snug_status add_up_seconds(struct staging *s)
     return SNUG_OK;
 }
 
-/* best[k][b]: seconds of the slowest of k + 1 stages that have the first b blocks; first[k][b]: the block
- * with which the last of them begins. */
+/* best[k][b]: time of the slowest stage when k + 1 stages share the first b blocks.  first[k][b]:
+ * the block with which the last of these stages begins. */
 static enum snug_status find_cut(struct staging *s)
 {
     int n = s->blocks.n, n_stages = s->env->config.ranks.n_stages;
@@ -114,16 +115,16 @@ static bool has_weights(const struct staging *s, const struct forward_block *blo
     return false;
 }
 
-/* A block without weights is no work for a stage: a cast of the inputs stays with the block after it, where
- * gradients end, and a loss with the one before it, as in an evaluation, which reads the logits and so has no
- * cut there. */
-static void join_weightless(struct staging *s)
+/* A block without weights is merged into a neighbour.  A cast of the inputs goes with the block
+ * after it, where gradients end.  A loss goes with the block before it: an evaluation reads the
+ * logits, so it cannot be cut there. */
+static void merge_weightless(struct staging *s)
 {
     struct blocks *b = &s->blocks;
     int n = 0;
     for (int i = 0; i < b->n; i++) {
-        bool joins = n > 0 && (!has_weights(s, &b->list[i]) || !has_weights(s, &b->list[n - 1]));
-        if (joins)
+        bool merges = n > 0 && (!has_weights(s, &b->list[i]) || !has_weights(s, &b->list[n - 1]));
+        if (merges)
             b->list[n - 1].end = b->list[i].end;
         else
             b->list[n++] = b->list[i];
@@ -136,17 +137,18 @@ static enum snug_status choose_blocks(struct staging *s)
     const struct pass_env *env = s->env;
     int n_stages = env->config.ranks.n_stages;
     TRY(blocks_find(s->prog, s->prog->n_ops, env->scratch, &s->blocks, env->err));
-    join_weightless(s);
+    merge_weightless(s);
     if (n_stages > s->blocks.n)
         return snug_fail(env->err, SNUG_BAD_ARGUMENT,
-                         "--stages %d: %s has %d blocks to share out; take at most so many stages",
-                         n_stages, s->prog->name, s->blocks.n);
-    TRY(add_up_seconds(s));
+                         "--stages %d: %s has %d blocks; use at most %d stages", n_stages,
+                         s->prog->name, s->blocks.n, s->blocks.n);
+    TRY(sum_seconds(s));
     if (env->results.cut->n_stages == 0)
         TRY(find_cut(s));
     if (env->results.cut->begin[n_stages] != s->blocks.n)
-        return snug_fail(env->err, SNUG_BAD_PROGRAM, "stage: %s has %d blocks, its run %d",
-                         s->prog->name, s->blocks.n, env->results.cut->begin[n_stages]);
+        return snug_fail(env->err, SNUG_BAD_PROGRAM,
+                         "stage: %s has %d blocks, but its training run has %d", s->prog->name,
+                         s->blocks.n, env->results.cut->begin[n_stages]);
     find_slowest(s);
     s->begin = s->blocks.list[env->results.cut->begin[env->config.ranks.stage]].begin;
     s->end = s->blocks.list[env->results.cut->begin[env->config.ranks.stage + 1] - 1].end;
@@ -154,7 +156,7 @@ static enum snug_status choose_blocks(struct staging *s)
     return SNUG_OK;
 }
 
-/* ---- who reads which weights ------------------------------------------------------------------ */
+/* ---- which stage reads which weights ------------------------------------------------------- */
 
 static bool is_first(const struct staging *s)
 {
@@ -179,7 +181,7 @@ static bool is_of_model(const struct tensor *t)
     return t->role == ROLE_parameter || t->role == ROLE_buffer;
 }
 
-/* Of each tensor of the model: the first stage that reads it and the last, -1: none. */
+/* For each parameter and buffer: the first and the last stage that reads it, or -1. */
 static enum snug_status find_readers(struct staging *s, int *first, int *last)
 {
     for (int t = 0; t < s->prog->n_tensors; t++)
@@ -203,7 +205,7 @@ static enum snug_status find_readers(struct staging *s, int *first, int *last)
     return SNUG_OK;
 }
 
-static enum snug_status share_weights(struct staging *s)
+static enum snug_status assign_weights(struct staging *s)
 {
     size_t n = (size_t)s->prog->n_tensors + 1;
     int *first = arena_alloc(s->env->scratch, n * sizeof *first);
@@ -224,7 +226,7 @@ static enum snug_status share_weights(struct staging *s)
     return SNUG_OK;
 }
 
-/* ---- the ops of the stage --------------------------------------------------------------------- */
+/* ---- the ops of the stage ------------------------------------------------------------------ */
 
 static enum snug_status append(struct staging *s, enum op_kind kind, struct attrs attrs,
                                tensor_id in, tensor_id out)
@@ -239,7 +241,8 @@ static struct attrs peer(const struct staging *s, int stage)
     return message_attrs(rank_at(ranks, stage, ranks->rank < 0 ? 0 : ranks->rank));
 }
 
-/* The data comes to every stage: what this one does not read has a place while it is filled. */
+/* Every stage receives the batch.  A wait_copy names each input, so that even an unread one gets
+ * memory to be filled. */
 static enum snug_status name_inputs(struct staging *s)
 {
     for (int t = 0; t < s->prog->n_tensors; t++)
@@ -248,17 +251,18 @@ static enum snug_status name_inputs(struct staging *s)
     return SNUG_OK;
 }
 
-/* In an evaluation of a run whose last stage has no table of its own (unroll.c), it comes from the first. */
-static enum snug_status bring_tables(struct staging *s)
+/* With PipeDream the last stage has no copy of a tied table (pipedream.c).  In an evaluation the
+ * first stage sends it. */
+static enum snug_status send_tied_tables(struct staging *s)
 {
     for (int t = 0; t < s->env->results.n_whole; t++) {
-        bool is_brought = s->env->results.at_ends[t] && !s->prog->tensors[t].frozen &&
-                          !s->env->config.train && s->env->config.pipeline == PIPELINE_pipedream;
-        if (is_brought && is_first(s)) {
+        bool is_sent = s->env->results.at_ends[t] && !s->prog->tensors[t].frozen &&
+                       !s->env->config.train && s->env->config.pipeline == PIPELINE_pipedream;
+        if (is_sent && is_first(s)) {
             TRY(append(s, OP_send, peer(s, s->env->config.ranks.n_stages - 1), t, TENSOR_NONE));
             TRY(append(s, OP_sent, ATTRS(), t, TENSOR_NONE));
         }
-        if (is_brought && is_last(s)) {
+        if (is_sent && is_last(s)) {
             s->prog->tensors[t].persistent = false;
             TRY(append(s, OP_recv, peer(s, 0), TENSOR_NONE, t));
         }
@@ -271,7 +275,7 @@ static enum snug_status make_ops(struct staging *s)
     const struct stage_cut *cut = s->env->results.cut;
     int stage = s->env->config.ranks.stage;
     TRY(name_inputs(s));
-    TRY(bring_tables(s));
+    TRY(send_tied_tables(s));
     if (!is_first(s))
         TRY(append(s, OP_recv, peer(s, stage - 1), TENSOR_NONE,
                    s->blocks.list[cut->begin[stage]].input));
@@ -312,6 +316,6 @@ enum snug_status pass_stage(struct program *prog, struct pass_env *env)
     if (env->results.whole != NULL)
         TRY(program_copy(env->results.whole, prog, env->err));
     TRY(choose_blocks(&s));
-    TRY(share_weights(&s));
+    TRY(assign_weights(&s));
     return rewriter_finish(&s.rw, make_ops(&s));
 }

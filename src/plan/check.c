@@ -1,50 +1,53 @@
 /*
- * check.c -- a stranger looks at a plan.
+ * check.c -- an independent checker for plans.
  *
- * It knows nothing of lifetimes, blocks or orders.  It plays the program on a strip of bytes, each
- * of which remembers as which tensor it was last written: a write puts the tensor's name on its
- * range, a read demands that the whole range still bears the right name.  A repeated body is
- * played up to three times, first, between and last, which is enough: the second round starts from
- * the state that every later one starts from, and some ops run in the last only.  Then the step is
- * played once more, so that what must live from step to step is seen to have lived.
+ * It does not use lifetimes or blocks.  It simulates the program on the bytes of the arena, where
+ * every byte remembers the tensor that was last written to it, its owner.  A write sets the owner
+ * of the tensor's bytes; a read requires that the tensor still owns all of its bytes.  A repeated
+ * body is simulated up to three times, as the first, a middle and the last micro-batch.  That is
+ * enough: all micro-batches but the first start from the same state, and some ops run only in the
+ * last.  The whole step is simulated twice, to check that persistent tensors survive a step.
  *
- * On top of that: output and workspace of one op must not lie on each other or on its inputs,
- * except where its row allows output 0 to lie exactly on an input; lanes must not share bytes at
- * all.  A copy is under way from its op on, until an op reads what it or a later copy wrote or the
- * last op of the section comes: till then nobody but other copies may write what it reads, or touch
- * what it writes.
+ * It also checks that
+ *   - outputs and workspace of an op do not overlap each other or its inputs, except that output 0
+ *     may alias an input where ops.def allows it;
+ *   - tensors of different lanes do not share bytes;
+ *   - while a copy is in flight, only other copies may write its inputs or touch its outputs.  A
+ *     copy is in flight until an op reads the result of it or of a later copy, or until the last op
+ *     of the section.
  */
 #include "plan/plan.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Cut wherever a tensor begins or ends: piece i is the bytes [edge[i], edge[i + 1]). */
-struct strip {
+/* The arena is divided into pieces at the first and last byte of every tensor, so that all bytes of
+ * a piece have the same owner.  Piece i is [edge[i], edge[i + 1]). */
+struct simulation {
     const struct program *prog;
     const int64_t *offset;
-    int64_t *edge;    /* rising; the last one ends the last piece */
-    tensor_id *owner; /* per piece: as what it was last written */
+    int64_t *edge;    /* ascending; the last one ends the last piece */
+    tensor_id *owner; /* per piece: the tensor last written there */
     int n_edges;
     struct snug_error *err;
-    int op;
-    int *under_way; /* copies, in their order */
-    int n_under_way;
+    int op;         /* the current op */
+    int *in_flight; /* copies, in program order */
+    int n_in_flight;
 };
 
-enum { NOBODY = -1 };
+enum { NO_OWNER = -1 };
 
-static const char *name_of(const struct strip *s, tensor_id id)
+static const char *name_of(const struct simulation *s, tensor_id id)
 {
     return id < 0 ? "nothing" : s->prog->tensors[id].name;
 }
 
-static int64_t begin_of(const struct strip *s, tensor_id id)
+static int64_t begin_of(const struct simulation *s, tensor_id id)
 {
     return s->offset[id];
 }
 
-static int64_t end_of(const struct strip *s, tensor_id id)
+static int64_t end_of(const struct simulation *s, tensor_id id)
 {
     return s->offset[id] + tensor_bytes(s->prog, id);
 }
@@ -55,7 +58,7 @@ static int by_byte(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static enum snug_status cut(struct strip *s)
+static enum snug_status find_pieces(struct simulation *s)
 {
     size_t n = 2 * (size_t)s->prog->n_tensors + 1;
     s->edge = malloc(n * sizeof *s->edge);
@@ -73,11 +76,11 @@ static enum snug_status cut(struct strip *s)
         if (s->n_edges == 0 || s->edge[i] != s->edge[s->n_edges - 1])
             s->edge[s->n_edges++] = s->edge[i];
     for (int i = 0; i < s->n_edges; i++)
-        s->owner[i] = NOBODY;
+        s->owner[i] = NO_OWNER;
     return SNUG_OK;
 }
 
-static int first_piece(const struct strip *s, tensor_id id)
+static int first_piece(const struct simulation *s, tensor_id id)
 {
     int low = 0, high = s->n_edges;
     while (high - low > 1) {
@@ -90,56 +93,56 @@ static int first_piece(const struct strip *s, tensor_id id)
     return low;
 }
 
-static void write_as(struct strip *s, tensor_id id, tensor_id owner)
+static void write_as(struct simulation *s, tensor_id id, tensor_id owner)
 {
     int64_t end = end_of(s, id);
     for (int i = first_piece(s, id); s->edge[i] < end; i++)
         s->owner[i] = owner;
 }
 
-/* Views write under the name of their base: parts of one tensor belong together. */
-static void write_tensor(struct strip *s, tensor_id id)
+/* The owner is the base of a view, so that a base can be read after its views were written. */
+static void write_tensor(struct simulation *s, tensor_id id)
 {
     write_as(s, id, tensor_root(s->prog, id));
 }
 
-static enum snug_status read_tensor(struct strip *s, tensor_id id)
+static enum snug_status read_tensor(struct simulation *s, tensor_id id)
 {
     tensor_id owner = tensor_root(s->prog, id);
     int64_t end = end_of(s, id);
     for (int i = first_piece(s, id); s->edge[i] < end; i++)
         if (s->owner[i] != owner)
             return snug_fail(s->err, SNUG_BAD_PROGRAM,
-                             "plan is wrong: op %d (%s) reads \"%s\" at byte %lld, where \"%s\" "
-                             "was written since",
+                             "plan is wrong: op %d (%s) reads \"%s\" at byte %lld, but \"%s\" was "
+                             "last written there",
                              s->op, op_infos[s->prog->ops[s->op].kind].name, name_of(s, id),
                              (long long)s->edge[i], name_of(s, s->owner[i]));
     return SNUG_OK;
 }
 
-static bool overlap(const struct strip *s, tensor_id a, tensor_id b)
+static bool overlap(const struct simulation *s, tensor_id a, tensor_id b)
 {
     return begin_of(s, a) < end_of(s, b) && begin_of(s, b) < end_of(s, a);
 }
 
-static enum snug_status clash(struct strip *s, tensor_id a, tensor_id b)
+static enum snug_status clash(struct simulation *s, tensor_id a, tensor_id b)
 {
     return snug_fail(s->err, SNUG_BAD_PROGRAM,
                      "plan is wrong: in op %d (%s), \"%s\" and \"%s\" share bytes", s->op,
                      op_infos[s->prog->ops[s->op].kind].name, name_of(s, a), name_of(s, b));
 }
 
-static bool lies_in_arena(const struct strip *s, tensor_id id)
+static bool is_in_arena(const struct simulation *s, tensor_id id)
 {
     return id != TENSOR_NONE && !s->prog->tensors[id].offloaded;
 }
 
-static enum snug_status check_operands(struct strip *s, const struct op *op)
+static enum snug_status check_operands(struct simulation *s, const struct op *op)
 {
     tensor_id all[MAX_OUTPUTS + 1];
     int n = 0;
     for (int k = 0; k < op->n_out; k++)
-        if (lies_in_arena(s, op->out[k]))
+        if (is_in_arena(s, op->out[k]))
             all[n++] = op->out[k];
     if (op->work != TENSOR_NONE)
         all[n++] = op->work;
@@ -148,8 +151,7 @@ static enum snug_status check_operands(struct strip *s, const struct op *op)
             if (overlap(s, all[a], all[b]))
                 return clash(s, all[a], all[b]);
         for (int k = 0; k < op->n_in; k++) {
-            if (!lies_in_arena(s, op->in[k]) || op->in[k] == all[a] ||
-                !overlap(s, op->in[k], all[a]))
+            if (!is_in_arena(s, op->in[k]) || op->in[k] == all[a] || !overlap(s, op->in[k], all[a]))
                 continue;
             bool in_place = all[a] == op->out[0] && !op->no_alias &&
                             (op_infos[op->kind].inplace >> k & 1) &&
@@ -162,7 +164,7 @@ static enum snug_status check_operands(struct strip *s, const struct op *op)
     return SNUG_OK;
 }
 
-static bool writes_root(const struct strip *s, const struct op *copy, tensor_id root)
+static bool writes_root(const struct simulation *s, const struct op *copy, tensor_id root)
 {
     for (int k = 0; k < copy->n_out; k++)
         if (copy->out[k] != TENSOR_NONE && tensor_root(s->prog, copy->out[k]) == root)
@@ -170,31 +172,31 @@ static bool writes_root(const struct strip *s, const struct op *copy, tensor_id 
     return false;
 }
 
-/* Takes out of the list what is done when the present op begins. */
-static void finish_copies(struct strip *s)
+/* Removes the copies that are complete when the current op starts. */
+static void finish_copies(struct simulation *s)
 {
     const struct op *op = &s->prog->ops[s->op];
-    int n_done = s->op == program_section_last(s->prog, s->op) ? s->n_under_way : 0;
-    for (int i = n_done; i < s->n_under_way; i++)
+    int n_done = s->op == program_section_last(s->prog, s->op) ? s->n_in_flight : 0;
+    for (int i = n_done; i < s->n_in_flight; i++)
         for (int k = 0; k < op->n_in; k++)
             if (op->in[k] != TENSOR_NONE &&
-                writes_root(s, &s->prog->ops[s->under_way[i]], tensor_root(s->prog, op->in[k])))
+                writes_root(s, &s->prog->ops[s->in_flight[i]], tensor_root(s->prog, op->in[k])))
                 n_done = i + 1;
-    s->n_under_way -= n_done;
-    memmove(s->under_way, s->under_way + n_done, (size_t)s->n_under_way * sizeof *s->under_way);
+    s->n_in_flight -= n_done;
+    memmove(s->in_flight, s->in_flight + n_done, (size_t)s->n_in_flight * sizeof *s->in_flight);
 }
 
-static enum snug_status check_no_alias(struct strip *s, tensor_id of_copy, tensor_id id)
+static enum snug_status check_no_alias(struct simulation *s, tensor_id of_copy, tensor_id id)
 {
     bool shares = of_copy != TENSOR_NONE && s->offset[of_copy] >= 0 && overlap(s, of_copy, id);
     return shares ? clash(s, of_copy, id) : SNUG_OK;
 }
 
-/* A tensor of the present op against the copies under way. */
-static enum snug_status check_beside_copies(struct strip *s, tensor_id id, bool writes)
+/* Checks a tensor of the current op against the copies in flight. */
+static enum snug_status check_against_copies(struct simulation *s, tensor_id id, bool writes)
 {
-    for (int i = 0; id != TENSOR_NONE && s->offset[id] >= 0 && i < s->n_under_way; i++) {
-        const struct op *copy = &s->prog->ops[s->under_way[i]];
+    for (int i = 0; id != TENSOR_NONE && s->offset[id] >= 0 && i < s->n_in_flight; i++) {
+        const struct op *copy = &s->prog->ops[s->in_flight[i]];
         for (int k = 0; k < copy->n_out; k++)
             TRY(check_no_alias(s, copy->out[k], id));
         for (int k = 0; writes && k < copy->n_in; k++)
@@ -204,32 +206,32 @@ static enum snug_status check_beside_copies(struct strip *s, tensor_id id, bool 
     return SNUG_OK;
 }
 
-static enum snug_status play_lanes(struct strip *s, const struct op *op)
+static enum snug_status simulate_copies(struct simulation *s, const struct op *op)
 {
     if (op_is_copy(op)) {
-        s->under_way[s->n_under_way++] = s->op;
+        s->in_flight[s->n_in_flight++] = s->op;
         return SNUG_OK;
     }
     finish_copies(s);
     for (int k = 0; k < op->n_in; k++)
-        TRY(check_beside_copies(s, op->in[k], false));
+        TRY(check_against_copies(s, op->in[k], false));
     for (int k = 0; k < op->n_out; k++)
-        TRY(check_beside_copies(s, op->out[k], true));
-    return check_beside_copies(s, op->work, true);
+        TRY(check_against_copies(s, op->out[k], true));
+    return check_against_copies(s, op->work, true);
 }
 
-static enum snug_status play_op(struct strip *s, int micro_batch)
+static enum snug_status simulate_op(struct simulation *s, int micro_batch)
 {
     const struct op *op = &s->prog->ops[s->op];
-    TRY(play_lanes(s, op));
+    TRY(simulate_copies(s, op));
     TRY(check_operands(s, op));
     for (int k = 0; k < op->n_in; k++)
-        if (lies_in_arena(s, op->in[k]))
+        if (is_in_arena(s, op->in[k]))
             TRY(read_tensor(s, op->in[k]));
     if (op->work != TENSOR_NONE)
-        write_as(s, op->work, NOBODY);
+        write_as(s, op->work, NO_OWNER);
     for (int k = 0; k < op->n_out; k++) {
-        if (!lies_in_arena(s, op->out[k]))
+        if (!is_in_arena(s, op->out[k]))
             continue;
         bool adds = (op_infos[op->kind].accumulates >> k & 1) &&
                     (op->attrs.accumulate == ACC_yes ||
@@ -241,25 +243,25 @@ static enum snug_status play_op(struct strip *s, int micro_batch)
     return SNUG_OK;
 }
 
-static enum snug_status play_step(struct strip *s)
+static enum snug_status simulate_step(struct simulation *s)
 {
     const struct program *prog = s->prog;
     int body_end = program_body_end(prog), rounds = prog->n_repeat < 3 ? prog->n_repeat : 3;
     for (s->op = 0; s->op < prog->body_begin; s->op++)
-        TRY(play_op(s, 0));
-    s->n_under_way = 0; /* at the end of a section all copies are done */
+        TRY(simulate_op(s, 0));
+    s->n_in_flight = 0; /* all copies are complete at the end of a section */
     for (int round = 0; round < rounds; round++) {
         for (int i = 0; i < prog->n_tensors; i++)
             if (prog->tensors[i].role == ROLE_input && s->offset[i] >= 0)
                 write_tensor(s, i);
         for (s->op = prog->body_begin; s->op < body_end; s->op++)
             if (!prog->ops[s->op].in_last || round == rounds - 1)
-                TRY(play_op(s, round));
-        s->n_under_way = 0;
+                TRY(simulate_op(s, round));
+        s->n_in_flight = 0;
     }
     for (s->op = body_end; s->op < prog->n_ops; s->op++)
-        TRY(play_op(s, 0));
-    s->op = prog->n_ops - 1; /* for the message */
+        TRY(simulate_op(s, 0));
+    s->op = prog->n_ops - 1; /* for the error message */
     for (int i = 0; i < prog->n_tensors && prog->n_ops > 0; i++)
         if ((prog->tensors[i].persistent || prog->tensors[i].is_output) && s->offset[i] >= 0)
             TRY(read_tensor(s, i));
@@ -284,20 +286,21 @@ static enum snug_status check_bounds(const struct program *prog, const int64_t *
                              t->name, (long long)offset[i], alignment);
         if (t->base != TENSOR_NONE &&
             offset[i] != offset[t->base] + t->offset_elems * (int64_t)dtype_bytes(t->dtype))
-            return snug_fail(err, SNUG_BAD_PROGRAM, "plan is wrong: \"%s\" is not in its base",
+            return snug_fail(err, SNUG_BAD_PROGRAM,
+                             "plan is wrong: view \"%s\" is not at its offset in its base",
                              t->name);
     }
     return SNUG_OK;
 }
 
-/* Of all tensors on a piece, none may be in another lane than the first. */
-static enum snug_status check_lanes(struct strip *s)
+/* All tensors on a piece must be in the same lane. */
+static enum snug_status check_lanes(struct simulation *s)
 {
     const struct tensor *tensors = s->prog->tensors;
     for (int i = 0; i < s->prog->n_tensors; i++) {
         int64_t end = s->offset[i] < 0 ? 0 : end_of(s, i);
         for (int at = end == 0 ? 0 : first_piece(s, i); at < s->n_edges && s->edge[at] < end; at++)
-            if (s->owner[at] == NOBODY)
+            if (s->owner[at] == NO_OWNER)
                 s->owner[at] = i;
             else if (tensors[s->owner[at]].lane != tensors[i].lane)
                 return snug_fail(s->err, SNUG_BAD_PROGRAM,
@@ -307,12 +310,12 @@ static enum snug_status check_lanes(struct strip *s)
                                  name_of(s, i), tensors[i].lane);
     }
     for (int at = 0; at < s->n_edges; at++)
-        s->owner[at] = NOBODY;
+        s->owner[at] = NO_OWNER;
     return SNUG_OK;
 }
 
-static enum snug_status check_places(const struct program *prog, const int64_t *offset,
-                                     struct snug_error *err)
+static enum snug_status check_has_offsets(const struct program *prog, const int64_t *offset,
+                                          struct snug_error *err)
 {
     for (int i = 0; i < prog->n_ops; i++) {
         const struct op *op = &prog->ops[i];
@@ -321,8 +324,9 @@ static enum snug_status check_places(const struct program *prog, const int64_t *
                            : k < op->n_in + op->n_out ? op->out[k - op->n_in]
                                                       : op->work;
             if (id != TENSOR_NONE && prog->tensors[id].offloaded != (offset[id] < 0))
-                return snug_fail(err, SNUG_BAD_PROGRAM, "plan is wrong: \"%s\" has no place",
-                                 prog->tensors[id].name);
+                return snug_fail(err, SNUG_BAD_PROGRAM, "plan is wrong: \"%s\" %s in the arena",
+                                 prog->tensors[id].name,
+                                 offset[id] < 0 ? "has no offset" : "is offloaded but");
         }
     }
     return SNUG_OK;
@@ -332,11 +336,11 @@ enum snug_status plan_check(const struct program *prog, const int64_t *offset, i
                             int alignment, struct snug_error *err)
 {
     TRY(check_bounds(prog, offset, arena_bytes, alignment, err));
-    TRY(check_places(prog, offset, err));
-    struct strip s = {.prog = prog, .offset = offset, .err = err};
-    enum snug_status status = cut(&s);
-    s.under_way = malloc(((size_t)prog->n_ops + 1) * sizeof *s.under_way);
-    if (status == SNUG_OK && s.under_way == NULL)
+    TRY(check_has_offsets(prog, offset, err));
+    struct simulation s = {.prog = prog, .offset = offset, .err = err};
+    enum snug_status status = find_pieces(&s);
+    s.in_flight = malloc(((size_t)prog->n_ops + 1) * sizeof *s.in_flight);
+    if (status == SNUG_OK && s.in_flight == NULL)
         status = snug_fail(err, SNUG_NO_MEMORY, "check: out of memory");
     if (status == SNUG_OK)
         status = check_lanes(&s);
@@ -344,10 +348,10 @@ enum snug_status plan_check(const struct program *prog, const int64_t *offset, i
         if (prog->tensors[i].persistent && prog->tensors[i].base == TENSOR_NONE && offset[i] >= 0)
             write_tensor(&s, i);
     for (int step = 0; step < 2 && status == SNUG_OK; step++)
-        status = play_step(&s);
+        status = simulate_step(&s);
     free(s.edge);
     free(s.owner);
-    free(s.under_way);
+    free(s.in_flight);
     return status;
 }
 
@@ -394,9 +398,9 @@ enum snug_status plan_check_pool(const struct program *prog, const int64_t *pool
     return status;
 }
 
-/* ---- on the arena of another program --------------------------------------------------------- */
+/* ---- in the arena of another program --------------------------------------------------------- */
 
-/* Tensor `id` of prog against the persistent ones of the host. */
+/* Checks tensor `id` of prog against the persistent tensors of the host program. */
 static enum snug_status check_on_host(const struct program *prog, const int64_t *offset,
                                       tensor_id id, const struct program *host,
                                       const int64_t *host_offset, struct snug_error *err)
@@ -413,14 +417,16 @@ static enum snug_status check_on_host(const struct program *prog, const int64_t 
         bool is_itself = t->persistent && strcmp(t->name, other->name) == 0 &&
                          begin == host_offset[h] && end == host_end;
         if (!is_itself)
-            return snug_fail(err, SNUG_BAD_PROGRAM,
-                             "plan is wrong: \"%s\" of %s lies on \"%s\" of %s, which lives on",
-                             t->name, prog->name, other->name, host->name);
+            return snug_fail(
+                err, SNUG_BAD_PROGRAM,
+                "plan is wrong: \"%s\" of %s overlaps \"%s\" of %s, which is persistent", t->name,
+                prog->name, other->name, host->name);
         found = true;
     }
     if (t->persistent && !found)
-        return snug_fail(err, SNUG_BAD_PROGRAM, "plan is wrong: \"%s\" is not where %s has it",
-                         t->name, host->name);
+        return snug_fail(err, SNUG_BAD_PROGRAM,
+                         "plan is wrong: \"%s\" is not at the offset that %s gives it", t->name,
+                         host->name);
     return SNUG_OK;
 }
 
@@ -430,7 +436,7 @@ enum snug_status plan_check_over(const struct program *prog, const int64_t *offs
 {
     TRY(plan_check(prog, offset, arena_bytes, alignment, err));
     for (int i = 0; i < prog->n_tensors; i++)
-        if (offset[i] >= 0 && prog->tensors[i].base == TENSOR_NONE) /* views: seen with them */
+        if (offset[i] >= 0 && prog->tensors[i].base == TENSOR_NONE) /* views are inside a base */
             TRY(check_on_host(prog, offset, i, host, host_offset, err));
     return SNUG_OK;
 }

@@ -1,6 +1,6 @@
 /*
- * ledger.c -- a plan from end to end, and the sum of it all: the peak, who holds bytes there, and
- * what a step costs.
+ * ledger.c -- plan_make and its variants, and the ledger: the peak, the bytes of each role at the
+ * peak, and the flops and seconds of a step.
  */
 #include "ir/collective_options.h"
 #include "plan/plan.h"
@@ -30,17 +30,17 @@ static bool is_recomputed(const struct program *prog, const struct op *op)
     return op->n_out > 0 && op->out[0] != TENSOR_NONE && prog->tensors[op->out[0]].recomputed;
 }
 
-/* The seconds of a section, by what works side by side: kernels, and the copies of either direction. */
+/* The seconds of a section, by what runs concurrently: kernels, collectives and copies. */
 struct section_seconds {
-    double lane, collective, fetch, evict;
+    double compute, collective, prefetch, evict;
 };
 
-/* What takes longest hides the rest. */
+/* Compute and copies overlap completely: the longer one hides the other. */
 static double section_total(const struct section_seconds *s, const struct device_rates *rates)
 {
-    double longer_way = s->fetch > s->evict ? s->fetch : s->evict;
-    double copies = s->collective + (rates->pool_is_duplex ? longer_way : s->fetch + s->evict);
-    return s->lane > copies ? s->lane : copies;
+    double longer = s->prefetch > s->evict ? s->prefetch : s->evict;
+    double copies = s->collective + (rates->pool_is_duplex ? longer : s->prefetch + s->evict);
+    return s->compute > copies ? s->compute : copies;
 }
 
 static void add_costs(const struct program *prog, const struct device_rates *rates,
@@ -55,14 +55,14 @@ static void add_costs(const struct program *prog, const struct device_rates *rat
             plan->recompute_flops += times * flops;
         const struct op *op = &prog->ops[i];
         if (op_is_message(op->kind))
-            so_far.lane += times * message_seconds(prog, op, rates);
+            so_far.compute += times * message_seconds(prog, op, rates);
         else if (op_is_collective(op->kind))
             so_far.collective += times * collective_seconds(prog, op, rates);
         else if (op_is_copy(op))
-            *(op->kind == OP_evict ? &so_far.evict : &so_far.fetch) +=
+            *(op->kind == OP_evict ? &so_far.evict : &so_far.prefetch) +=
                 times * op_read_bytes(prog, op) / rates->pool_bytes_per_s;
         else
-            so_far.lane += times * op_seconds(prog, op, rates);
+            so_far.compute += times * op_seconds(prog, op, rates);
         if (i == program_section_last(prog, i)) {
             double seconds = section_total(&so_far, rates);
             plan->step_seconds += seconds;
@@ -85,7 +85,7 @@ enum snug_status plan_ledger(const struct program *prog, const struct device_rat
     plan->peak_op = find_peak(plan, prog->n_ops, delta);
     for (int i = 0; i < plan->n_blocks; i++)
         owner[i] = -1;
-    for (int i = 0; i < prog->n_tensors; i++) { /* tensors of a block follow each other in time */
+    for (int i = 0; i < prog->n_tensors; i++) { /* the newest tensor of a block owns its bytes */
         int block = plan->block_of[i];
         if (block < 0 || prog->tensors[i].base != TENSOR_NONE ||
             plan->alive_from[i] > plan->peak_op || plan->alive_to[i] < plan->peak_op)
@@ -121,10 +121,10 @@ static enum snug_status set_offsets(const struct program *prog, struct plan *pla
     return SNUG_OK;
 }
 
-/* Gives the persistent blocks their places; plan_lifetimes puts them first. */
-static enum snug_status use_host_places(const struct program *prog, const struct program *host,
-                                        const struct plan *host_plan, struct plan *plan,
-                                        int *n_placed, struct snug_error *err)
+/* Gives the persistent blocks their offsets in the host; plan_lifetimes puts these blocks first. */
+static enum snug_status use_host_offsets(const struct program *prog, const struct program *host,
+                                         const struct plan *host_plan, struct plan *plan,
+                                         int *n_placed, struct snug_error *err)
 {
     for (int i = 0; i < prog->n_tensors; i++) {
         const struct tensor *t = &prog->tensors[i];
@@ -134,7 +134,8 @@ static enum snug_status use_host_places(const struct program *prog, const struct
         if (at == TENSOR_NONE || !host->tensors[at].persistent ||
             host->tensors[at].dtype != t->dtype ||
             tensor_bytes(host, at) != tensor_bytes(prog, i) || host_plan->offset[at] < 0)
-            return snug_fail(err, SNUG_BAD_PROGRAM, "plan: \"%s\" is not in the other program",
+            return snug_fail(err, SNUG_BAD_PROGRAM,
+                             "plan: \"%s\" has no matching persistent tensor in the host program",
                              t->name);
         plan->blocks[plan->block_of[i]].offset = host_plan->offset[at];
     }
@@ -143,7 +144,7 @@ static enum snug_status use_host_places(const struct program *prog, const struct
     return SNUG_OK;
 }
 
-/* host NULL: an arena of its own.  rates NULL: no ledger. */
+/* With a host, the plan uses the host's arena (plan_make_over).  Without rates, no ledger. */
 static enum snug_status make(const struct program *prog, const struct program *host,
                              const struct plan *host_plan, int alignment,
                              const struct device_rates *rates, struct plan *plan,
@@ -155,7 +156,7 @@ static enum snug_status make(const struct program *prog, const struct program *h
     if (status == SNUG_OK)
         status = plan_lifetimes(prog, plan, err);
     if (status == SNUG_OK && host != NULL)
-        status = use_host_places(prog, host, host_plan, plan, &n_placed, err);
+        status = use_host_offsets(prog, host, host_plan, plan, &n_placed, err);
     if (status == SNUG_OK)
         status = plan_place(plan->blocks + n_placed, plan->n_blocks - n_placed, prog->n_ops,
                             alignment, host != NULL ? host_plan->persistent_bytes : 0,

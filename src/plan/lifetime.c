@@ -1,18 +1,17 @@
 /*
- * lifetime.c -- from a program to blocks: who is alive from which op to which, and who may follow
- * whom on the same bytes.
+ * lifetime.c -- finds the lifetime of every tensor, and which tensors can share a block in place.
  *
- * A tensor lives from its first writer to its last reader; a base lives as long as all its views.
- * Inputs are filled when the body starts.  In a repeated body two kinds live through all of it:
- * what an op adds to after the first micro-batch, and what was made before the body and is read in
- * it.
+ * A tensor is alive from its first writer to its last reader; a base is alive as long as any of its
+ * views.  Inputs are alive from the start of the body.  In a body that repeats, two kinds of
+ * tensors are alive throughout: those that accumulate over micro-batches, and those written before
+ * the body and read in it.
  *
- * What a copy reads or writes is alive until the copy is done, which is at a later op
- * (ir/program_waits.h).  What is offloaded takes no part.
+ * The operands of a copy are alive until the copy is complete, which is at a later op
+ * (ir/program_waits.h).  Offloaded tensors are not in the arena and have no lifetime here.
  *
- * In place: where the row of an op allows output 0 to lie on input k, and that input dies there and
- * has the same bytes, the two become one block.  In an op of the last micro-batch even a sum over all
- * of them can die: nobody adds to it any more.
+ * In place: if ops.def allows output 0 of an op to alias input k, and the op is the last use of an
+ * input of the same size, the two share one block.  An op that runs only in the last micro-batch
+ * can also be the last use of a tensor that accumulates over micro-batches.
  */
 #include "ir/program_waits.h"
 #include "plan/plan.h"
@@ -43,30 +42,32 @@ static void touch_operands(const struct program *prog, struct plan *plan, const 
         touch(prog, plan, tensor_root(prog, op->work), at);
 }
 
-/* Copies are done in their order: those from `first` to `last` when op `done` begins. */
-static void end_copies(const struct program *prog, struct plan *plan, int first, int last, int done)
+/* The copies from op `first` to op `last` are complete when op `done` starts. */
+static void extend_copies(const struct program *prog, struct plan *plan, int first, int last,
+                          int done)
 {
     for (int i = first; i <= last; i++)
         if (op_is_copy(&prog->ops[i]))
             touch_operands(prog, plan, &prog->ops[i], done);
 }
 
-/* One round of the body: the last, or one before it, in which some ops do not run.  waits_for: of that round. */
+/* Extends lifetimes for one micro-batch: the last one, or an earlier one, in which the ops that are
+ * in_last do not run.  waits_for is from program_find_waits for the same micro-batch. */
 static void extend_in_round(const struct program *prog, struct plan *plan, const int *waits_for,
                             bool is_last_round)
 {
-    int oldest = 0, newest = -1; /* of the copies that are under way */
+    int oldest = 0, newest = -1; /* copies in flight */
     for (int i = 0; i < prog->n_ops; i++) {
         if (prog->ops[i].in_last && !is_last_round) {
-            ; /* it does not run */
+            ; /* does not run */
         } else if (op_is_copy(&prog->ops[i])) {
             newest = i;
         } else if (waits_for[i] >= oldest) {
-            end_copies(prog, plan, oldest, waits_for[i], i);
+            extend_copies(prog, plan, oldest, waits_for[i], i);
             oldest = waits_for[i] + 1;
         }
         if (i == program_section_last(prog, i)) {
-            end_copies(prog, plan, oldest, newest, i);
+            extend_copies(prog, plan, oldest, newest, i);
             oldest = i + 1;
         }
     }
@@ -106,7 +107,7 @@ static void use(int *last_use, tensor_id root, int i)
         last_use[root] = i;
 }
 
-/* last_use: per root, the last op that names it, or at which a copy of it is done */
+/* last_use: per root, the last op that uses it or waits for a copy of it */
 static void find_lifetimes(const struct program *prog, struct plan *plan, int *last_use)
 {
     int body_end = program_body_end(prog);
@@ -135,7 +136,7 @@ static void find_lifetimes(const struct program *prog, struct plan *plan, int *l
     for (int i = 0; i < prog->n_tensors; i++) {
         const struct tensor *t = &prog->tensors[i];
         tensor_id root = tensor_root(prog, i);
-        if (t->is_output && plan->alive_from[root] >= 0) /* a part that is one keeps its base */
+        if (t->is_output && plan->alive_from[root] >= 0) /* a view that is an output too */
             touch(prog, plan, root, prog->n_ops - 1);
         if (t->base != TENSOR_NONE || t->offloaded)
             continue;
@@ -152,8 +153,8 @@ static void find_lifetimes(const struct program *prog, struct plan *plan, int *l
     }
 }
 
-/* Is the tensor, or a part of it, read after the last op? */
-static bool is_kept(const struct program *prog, tensor_id root)
+/* Is the tensor or a view of it an output of the program? */
+static bool is_read_after_step(const struct program *prog, tensor_id root)
 {
     for (int t = 0; t < prog->n_tensors; t++)
         if (prog->tensors[t].is_output && tensor_root(prog, t) == root)
@@ -161,9 +162,9 @@ static bool is_kept(const struct program *prog, tensor_id root)
     return false;
 }
 
-/* May output 0 of op i lie on the bytes of its input k? */
-static bool may_follow(const struct program *prog, const struct plan *plan, const int *last_use,
-                       int i, int k)
+/* May output 0 of op i alias its input k? */
+static bool may_alias(const struct program *prog, const struct plan *plan, const int *last_use,
+                      int i, int k)
 {
     const struct op *op = &prog->ops[i];
     tensor_id in = op->in[k], out = op->out[0];
@@ -175,16 +176,16 @@ static bool may_follow(const struct program *prog, const struct plan *plan, cons
             return false;
     if (prog->n_repeat > 1 && i == program_body_end(prog) - 1 && !op->in_last &&
         plan->alive_from[in] <= prog->body_begin)
-        return false; /* lives through the body: the next round reads it again */
+        return false; /* alive throughout the body: the next micro-batch reads it again */
     bool dies_in_last =
         op->in_last && last_use[in] == i && plan->alive_to[in] < program_body_end(prog);
     bool dies = plan->alive_to[in] == i || dies_in_last;
-    bool ends_step = i == prog->n_ops - 1 || dies_in_last; /* else an output is not at its end */
+    bool ends_step = i == prog->n_ops - 1 || dies_in_last; /* an output may end here too */
     return (op_infos[op->kind].inplace >> k & 1) && !op->no_alias && from->base == TENSOR_NONE &&
            to->base == TENSOR_NONE && !from->persistent && !to->persistent &&
            from->role != ROLE_input && from->lane == to->lane && dies &&
            plan->alive_from[out] == i && tensor_bytes(prog, in) == tensor_bytes(prog, out) &&
-           !(ends_step && is_kept(prog, in));
+           !(ends_step && is_read_after_step(prog, in));
 }
 
 static void add_block(const struct program *prog, struct plan *plan, tensor_id root)
@@ -202,13 +203,13 @@ static void add_block(const struct program *prog, struct plan *plan, tensor_id r
 
 static void make_blocks(const struct program *prog, struct plan *plan, const int *last_use)
 {
-    for (int i = 0; i < prog->n_tensors; i++) /* in their order: it is the order in the arena */
+    for (int i = 0; i < prog->n_tensors; i++) /* in the order of the tensors, as in the arena */
         if (prog->tensors[i].persistent && prog->tensors[i].base == TENSOR_NONE)
             add_block(prog, plan, i);
     for (int i = 0; i < prog->n_ops; i++) {
         const struct op *op = &prog->ops[i];
         for (int k = 0; k < MAX_INPUTS && op->n_out > 0; k++)
-            if (may_follow(prog, plan, last_use, i, k) && plan->block_of[op->in[k]] >= 0 &&
+            if (may_alias(prog, plan, last_use, i, k) && plan->block_of[op->in[k]] >= 0 &&
                 plan->block_of[op->out[0]] < 0) {
                 struct block *shared = &plan->blocks[plan->block_of[op->in[k]]];
                 plan->block_of[op->out[0]] = plan->block_of[op->in[k]];

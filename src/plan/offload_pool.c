@@ -1,8 +1,8 @@
 /*
- * offload_pool.c -- places outside the arena, for the tensors that a program keeps in the offload pool.
+ * offload_pool.c -- offsets of the offloaded tensors in the offload pool.
  *
- * One after the other, each at a place of its own: the offload pool is a file or the host's memory, of
- * which there is plenty, and a place that nobody shares needs no lifetimes.
+ * Tensors are stored one after the other and never share bytes, which needs no lifetimes.  The pool
+ * is a file or host memory, so its size matters less than that of the arena.
  */
 #include "plan/plan.h"
 
@@ -16,7 +16,7 @@ static enum snug_status find_on_host(const struct program *prog, tensor_id id,
     if (there == TENSOR_NONE || host_plan->pool_offset[there] < 0 ||
         tensor_bytes(host, there) != tensor_bytes(prog, id))
         return snug_fail(err, SNUG_BAD_PROGRAM,
-                         "plan: \"%s\" is not in the other program's offload pool",
+                         "plan: \"%s\" has no matching tensor in the host program's offload pool",
                          prog->tensors[id].name);
     *at = host_plan->pool_offset[there];
     return SNUG_OK;

@@ -1,41 +1,46 @@
 /*
- * place.c -- offsets for blocks: an old puzzle (rectangles in a strip: time is fixed, height free).
+ * place.c -- gives every block an offset: dynamic storage allocation.  A block is a rectangle whose
+ * position in time is fixed and whose offset is free.
  *
- * NP-hard, so greedy, and the best of a few orders.  Persistent blocks stand at the bottom of
- * their lane, one on the other.  Every other block, in the order of the day, goes into the tightest gap
- * that the blocks already placed leave free during its life.  Orders tried: large first,
- * long-lived first, area (bytes x life) first, time of birth, two ends.  After each, the block that
- * stands highest goes to the front of the order and all are placed again, a few times: what found no
- * gap when it came last may choose when it comes first.  The first order that reaches the lower bound
- * wins, or is so near that more trying is not worth its time: within a NEAR-th of it.
+ * The problem is NP-hard, so we place greedily in several orders and take the best result.
+ * Persistent blocks are stacked at the bottom of their lane.  Every other block goes into the
+ * tightest gap that is free during its lifetime.  The orders are: largest first, largest area
+ * (bytes x lifetime) first, longest lifetime first, first op first, and two ends.  After each try
+ * the block that ends highest moves to the front of the order, and all blocks are placed again, up
+ * to N_LIFTS times.  The search stops as soon as a result is within 1 / NEAR of the lower bound.
  *
- * Two ends is for backward halves, in which what was saved dies, the last first, while gradients
- * come to stay.  Gradients pile up from the bottom; what was saved hangs from the lower bound, the
- * longest life on top, so that each death leaves its bytes next to the pile that grows.
+ * The order two ends is for backward, where saved tensors are freed in reverse order while
+ * gradients accumulate.  Gradients are stacked from the bottom.  Saved tensors are stacked from the
+ * lower bound down, the longest lifetime on top, so that each one leaves its bytes next to the
+ * growing stack of gradients.
  *
- * That costs O(n^2) per order.  Programs with more than GREEDY_MAX blocks take one sweep in order
- * of time instead, best fit over a list of gaps: O(n x gaps).
+ * An order costs O(n^2).  Programs with more than GREEDY_MAX blocks use one sweep in order of time
+ * instead, with best fit over a list of gaps: O(n x gaps).
  */
 #include "plan/plan.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { GREEDY_MAX = 12000, LIFT_MAX = 3000, N_LIFTS = 32 }; /* blocks, blocks, tries an order */
-enum { NEAR = 10000 };
+enum {
+    GREEDY_MAX = 12000, /* blocks: above it, one sweep */
+    LIFT_MAX = 3000,    /* blocks: above it, one try per order */
+    N_LIFTS = 32,       /* tries per order */
+    NEAR = 10000
+};
 
-/* No order piles blocks up to more than twice their sum. */
+/* Offsets stay below twice the sum of all blocks, which must fit an int64. */
 #define PLACED_BYTES_MAX INT64_C(4500000000000000000)
 
 struct placer {
     struct block *blocks;
-    int *order;    /* of the blocks of the present lane, persistent ones excluded */
-    int *placed;   /* block indices by offset */
-    int64_t *best; /* offsets of the best order so far, per block */
+    int *order;    /* the blocks of the current lane, without persistent ones */
+    int *placed;   /* the placed blocks, sorted by offset */
+    int64_t *best; /* per block: its offset in the best result so far */
     int n_blocks, alignment;
-    int peak;        /* op with the most bytes alive in the present lane */
-    int64_t ceiling; /* floor + the most bytes alive, padded */
-    int only;        /* -1, or the index of the one order that is tried, once */
+    int peak;        /* the op with the most bytes alive in the current lane */
+    int64_t ceiling; /* floor + the most bytes alive, blocks padded to the alignment */
+    int only;        /* the index of the only order to try, once; -1 tries all orders */
 };
 
 static int64_t align_up(int64_t bytes, int64_t alignment)
@@ -45,12 +50,12 @@ static int64_t align_up(int64_t bytes, int64_t alignment)
 
 /* ---- orders ---------------------------------------------------------------------------------- */
 
-static double life(const struct block *b)
+static double lifetime(const struct block *b)
 {
     return (double)(b->last - b->first + 1);
 }
 
-typedef double key_fn(const struct placer *p, const struct block *block); /* larger goes first */
+typedef double key_fn(const struct placer *p, const struct block *block); /* descending */
 
 static double key_bytes(const struct placer *p, const struct block *b)
 {
@@ -58,25 +63,25 @@ static double key_bytes(const struct placer *p, const struct block *b)
     return (double)b->bytes;
 }
 
-static double key_life(const struct placer *p, const struct block *b)
+static double key_lifetime(const struct placer *p, const struct block *b)
 {
     (void)p;
-    return life(b) * 1e3 + (double)b->bytes * 1e-15;
+    return lifetime(b) * 1e3 + (double)b->bytes * 1e-15;
 }
 
 static double key_area(const struct placer *p, const struct block *b)
 {
     (void)p;
-    return life(b) * (double)b->bytes;
+    return lifetime(b) * (double)b->bytes;
 }
 
-static double key_birth(const struct placer *p, const struct block *b)
+static double key_first_op(const struct placer *p, const struct block *b)
 {
     (void)p;
     return -(double)b->first;
 }
 
-/* More of its life lies after the peak than before. */
+/* Is the middle of its lifetime after the peak? */
 static bool is_late(const struct placer *p, const struct block *b)
 {
     return b->first + b->last > 2 * p->peak;
@@ -84,10 +89,10 @@ static bool is_late(const struct placer *p, const struct block *b)
 
 static double key_two_ends(const struct placer *p, const struct block *b)
 {
-    return is_late(p, b) ? 1e12 - (double)b->first : life(b);
+    return is_late(p, b) ? 1e12 - (double)b->first : lifetime(b);
 }
 
-static key_fn *const keys[] = {key_bytes, key_area, key_life, key_birth, key_two_ends};
+static key_fn *const keys[] = {key_bytes, key_area, key_lifetime, key_first_op, key_two_ends};
 enum { N_ORDERS = sizeof keys / sizeof *keys };
 
 struct keyed {
@@ -100,7 +105,7 @@ static int by_key(const void *a, const void *b)
     const struct keyed *x = a, *y = b;
     if (x->key != y->key)
         return x->key > y->key ? -1 : 1;
-    return x->block - y->block; /* a total order: the same plan everywhere */
+    return x->block - y->block; /* a total order, so that qsort is deterministic */
 }
 
 static bool sort_order(struct placer *p, int n, key_fn *key)
@@ -117,11 +122,11 @@ static bool sort_order(struct placer *p, int n, key_fn *key)
     return true;
 }
 
-/* ---- greedy: the tightest gap during the block's life ---------------------------------------- */
+/* ---- greedy: the tightest gap during the block's lifetime ------------------------------------ */
 
-/* hang: at the upper end of the gap, and the space under the ceiling is a gap too. */
+/* from_top uses the upper end of the gap, and counts the space below the ceiling as a gap. */
 static int64_t find_gap(const struct placer *p, const struct block *b, int n_placed, int64_t floor,
-                        bool hang)
+                        bool from_top)
 {
     int64_t end = floor, best_start = -1, best_gap = INT64_MAX;
     for (int j = 0; j < n_placed; j++) {
@@ -138,11 +143,11 @@ static int64_t find_gap(const struct placer *p, const struct block *b, int n_pla
             end = after;
     }
     int64_t bytes = align_up(b->bytes, p->alignment);
-    if (hang && p->ceiling - end >= bytes && p->ceiling - end < best_gap)
+    if (from_top && p->ceiling - end >= bytes && p->ceiling - end < best_gap)
         return p->ceiling - bytes;
     if (best_start < 0)
         return end;
-    return hang ? best_start + best_gap - bytes : best_start;
+    return from_top ? best_start + best_gap - bytes : best_start;
 }
 
 static int64_t place_greedy(struct placer *p, int n, int64_t floor, bool two_ends)
@@ -167,13 +172,13 @@ static int64_t place_greedy(struct placer *p, int n, int64_t floor, bool two_end
     return top;
 }
 
-/* ---- sweep: in order of time, for very long programs ----------------------------------------- */
+/* ---- sweep in order of time, for very long programs ------------------------------------------ */
 
 struct gap {
     int64_t start, end;
 };
 
-static int by_death(const void *a, const void *b)
+static int by_last_op(const void *a, const void *b)
 {
     const struct keyed *x = a, *y = b;
     return x->key != y->key ? (x->key < y->key ? -1 : 1) : x->block - y->block;
@@ -205,24 +210,24 @@ static void release(struct gap *gaps, int *n_gaps, int64_t start, int64_t end)
     }
 }
 
-/* order is by birth.  Returns -1 when out of memory. */
+/* The order must be by first op.  Returns -1 when out of memory. */
 static int64_t place_sweep(struct placer *p, int n, int64_t floor)
 {
-    struct keyed *deaths = malloc((size_t)n * sizeof *deaths);
+    struct keyed *ends = malloc((size_t)n * sizeof *ends);
     struct gap *gaps = malloc(((size_t)n + 2) * sizeof *gaps);
     int64_t top = floor, used = floor;
-    if (deaths == NULL || gaps == NULL) {
+    if (ends == NULL || gaps == NULL) {
         used = -1;
         goto done;
     }
     for (int i = 0; i < n; i++)
-        deaths[i] = (struct keyed){p->blocks[p->order[i]].last, p->order[i]};
-    qsort(deaths, (size_t)n, sizeof *deaths, by_death);
-    int n_gaps = 0, next_death = 0;
+        ends[i] = (struct keyed){p->blocks[p->order[i]].last, p->order[i]};
+    qsort(ends, (size_t)n, sizeof *ends, by_last_op);
+    int n_gaps = 0, next_end = 0;
     for (int i = 0; i < n; i++) {
         struct block *b = &p->blocks[p->order[i]];
-        while (next_death < n && deaths[next_death].key < b->first) {
-            const struct block *dead = &p->blocks[deaths[next_death++].block];
+        while (next_end < n && ends[next_end].key < b->first) {
+            const struct block *dead = &p->blocks[ends[next_end++].block];
             release(gaps, &n_gaps, dead->offset,
                     dead->offset + align_up(dead->bytes, p->alignment));
         }
@@ -239,7 +244,7 @@ static int64_t place_sweep(struct placer *p, int n, int64_t floor)
                 memmove(gaps + best, gaps + best + 1, (size_t)(--n_gaps - best) * sizeof *gaps);
         } else {
             if (n_gaps > 0 &&
-                gaps[n_gaps - 1].end == top) /* the last gap is at the top: extend it */
+                gaps[n_gaps - 1].end == top) /* the last gap is at the top: use it too */
                 top = gaps[--n_gaps].start;
             b->offset = top;
             top += want;
@@ -248,14 +253,14 @@ static int64_t place_sweep(struct placer *p, int n, int64_t floor)
             used = b->offset + b->bytes;
     }
 done:
-    free(deaths);
+    free(ends);
     free(gaps);
     return used;
 }
 
 /* ---- one lane -------------------------------------------------------------------------------- */
 
-/* The most bytes alive at once, blocks padded to `alignment`, and where. */
+/* Returns the most bytes alive at once, blocks padded to `alignment`, and the op in *peak. */
 static int64_t most_alive(const struct placer *p, int n, int n_ops, int alignment, int64_t *delta,
                           int *peak)
 {
@@ -276,7 +281,7 @@ static int64_t most_alive(const struct placer *p, int n, int n_ops, int alignmen
     return most;
 }
 
-/* The block that stands highest becomes the first of the order. */
+/* Moves the block that ends highest to the front of the order. */
 static void lift_highest(struct placer *p, int n)
 {
     int highest = 0;
@@ -290,15 +295,15 @@ static void lift_highest(struct placer *p, int n)
     p->order[0] = block;
 }
 
-/* One order only: what all tries reach is not above what is returned, since they end at `enough` or go
- * through that one, too. */
+/* Places one lane and returns its end, or -1 when out of memory.  With `only`, the result is an
+ * upper bound for the search over all orders: it stops at `enough` or tries this order too. */
 static int64_t place_lane(struct placer *p, int n, int64_t floor, int64_t lower)
 {
     int64_t best_top = -1, enough = floor + lower + lower / NEAR;
     int n_tries = n <= LIFT_MAX && p->only < 0 ? N_LIFTS : 1;
     size_t first = p->only < 0 ? 0 : (size_t)p->only, end = p->only < 0 ? N_ORDERS : first + 1;
     if (n > GREEDY_MAX)
-        return sort_order(p, n, key_birth) ? place_sweep(p, n, floor) : -1;
+        return sort_order(p, n, key_first_op) ? place_sweep(p, n, floor) : -1;
     for (size_t k = first; k < end && !(best_top >= 0 && best_top <= enough); k++) {
         if (!sort_order(p, n, keys[k]))
             return -1;
@@ -323,13 +328,13 @@ static enum snug_status check_blocks(const struct block *blocks, int n_blocks, i
     int64_t sum = floor;
     for (int i = 0; i < n_blocks; i++) {
         if (blocks[i].lane < 0 || blocks[i].lane >= PLAN_LANES_MAX)
-            return snug_fail(err, SNUG_BAD_PROGRAM, "plan: there is no lane %d, only 0 to %d",
+            return snug_fail(err, SNUG_BAD_PROGRAM, "plan: lane %d is out of range 0 to %d",
                              blocks[i].lane, PLAN_LANES_MAX - 1);
         if (__builtin_add_overflow(sum, blocks[i].bytes, &sum) ||
             __builtin_add_overflow(sum, alignment, &sum) || sum > PLACED_BYTES_MAX)
             return snug_fail(err, SNUG_BAD_ARGUMENT,
-                             "plan: the tensors are more than %.2g bytes: choose a smaller --batch "
-                             "or --seq",
+                             "plan: the tensors need more than %.2g bytes: choose a smaller "
+                             "--batch or --seq",
                              (double)PLACED_BYTES_MAX);
     }
     return SNUG_OK;

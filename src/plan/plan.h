@@ -1,13 +1,13 @@
 /*
- * plan.h -- where every tensor lies, for how long, and what it all adds up to.
+ * plan.h -- the memory plan of a program: an offset for every tensor, the peak, and the step time.
  *
- *     lifetime.c   when is each tensor alive?  which may share bytes in place?
- *     place.c      give every block an offset in one arena
- *     offload_pool.c      places outside the arena, for what is offloaded
- *     ledger.c     bytes by kind at the moment of the peak
- *     time.c       the seconds of an op (rates.h)
- *     timeline.c   bytes by kind at every op
- *     check.c      does not trust any of the above
+ *     lifetime.c      the lifetime of each tensor, and which tensors share a block in place
+ *     place.c         an offset in the arena for every block
+ *     offload_pool.c  an offset in the offload pool for every offloaded tensor
+ *     ledger.c        bytes of each role at the peak; flops and seconds of a step
+ *     time.c          seconds of one op (rates.h)
+ *     timeline.c      bytes of each role at every op
+ *     check.c         an independent checker, which shares no code with the above
  */
 #ifndef SNUG_PLAN_PLAN_H
 #define SNUG_PLAN_PLAN_H
@@ -17,10 +17,10 @@
 
 enum { PLAN_LANES_MAX = 8 };
 
-/* What is placed: a tensor, or several that follow each other in place on the same bytes. */
+/* The unit of placement: a tensor, or several tensors that reuse the same bytes in place. */
 struct block {
     int64_t bytes;
-    int first, last; /* ops, inclusive; a persistent block lives over all of them */
+    int first, last; /* lifetime: ops, inclusive; a persistent block spans all ops */
     int lane;
     bool persistent;
     int64_t offset; /* set by plan_place */
@@ -28,76 +28,79 @@ struct block {
 
 struct plan {
     int n_tensors;
-    int *
-        block_of; /* per tensor: its block, -1 for a tensor that no op touches; views: their base's */
-    int *alive_from; /* per root tensor: first and last op; -1 where none */
-    int *alive_to;
+    /* Per tensor: its block (that of its base for a view), or -1 if no op uses it. */
+    int *block_of;
+    /* Per tensor that is not a view: the first and last op where it is alive, or -1. */
+    int *alive_from, *alive_to;
     struct block *blocks;
     int n_blocks;
-    int64_t *offset; /* per tensor, -1 for none: bytes from the start of the arena */
+    int64_t *offset; /* per tensor: byte offset in the arena, or -1 */
     int64_t arena_bytes;
-    int64_t persistent_bytes; /* where the last persistent block of any lane ends */
-    int64_t *pool_offset; /* per tensor, -1 for none: bytes from the start of the offload pool */
-    int64_t pool_bytes;   /* beside the arena, and no part of it */
+    int64_t persistent_bytes; /* end of the last persistent block of any lane */
+    int64_t *pool_offset;     /* per tensor: byte offset in the offload pool, or -1 */
+    int64_t pool_bytes;       /* not part of arena_bytes */
 
-    int64_t lower_bound;         /* most bytes alive at once */
-    int peak_op;                 /* where */
-    int64_t at_peak[ROLE_COUNT]; /* bytes by role there; inputs apart */
+    int64_t lower_bound;         /* the most bytes alive at once: the peak */
+    int peak_op;                 /* the op of the peak */
+    int64_t at_peak[ROLE_COUNT]; /* bytes of each role at the peak */
     int64_t fragmentation;       /* arena_bytes - lower_bound */
     double recompute_flops, step_flops, step_seconds;
-    double body_seconds; /* of those seconds: forward and backward */
+    double body_seconds; /* the part of step_seconds for forward and backward */
 };
 
 enum snug_status plan_make(const struct program *prog, int alignment,
                            const struct device_rates *rates, struct plan *plan,
                            struct snug_error *err);
-/* The ledger without offsets: lower_bound, at_peak and the costs are those of plan_make, arena_bytes is
- * the lower bound.  Takes a fraction of the time. */
+/* The ledger without offsets, in a fraction of the time: lower_bound, at_peak and the costs equal
+ * those of plan_make; arena_bytes is lower_bound. */
 enum snug_status plan_estimate(const struct program *prog, const struct device_rates *rates,
                                struct plan *plan, struct snug_error *err);
-/* True: the arena_bytes of plan_make are at most limit_bytes.  False: they may be more. */
+/* *is_within is true only if the arena_bytes of plan_make are at most limit_bytes.  It can be false
+ * although they are: the test is conservative. */
 enum snug_status plan_is_within(const struct program *prog, int alignment, int64_t limit_bytes,
                                 bool *is_within, struct snug_error *err);
 void plan_free(struct plan *plan);
 
-/* A second program (an evaluation) on the arena of a first: persistent tensors are found by name in
- * the host and keep its places, all others lie above the host's persistent bytes of every lane, where
- * nothing of the host is alive between two of its runs.  arena_bytes says how far it reaches. */
+/* Plans a second program (an evaluation) into the arena of a host program.  Persistent tensors are
+ * found by name in the host and have the host's offsets.  All others are placed above
+ * host_plan->persistent_bytes, where no tensor of the host is alive between two steps.  arena_bytes
+ * is the size that this program needs. */
 enum snug_status plan_make_over(const struct program *prog, const struct program *host,
                                 const struct plan *host_plan, int alignment, struct plan *plan,
                                 struct snug_error *err);
 
-/* The stages, in order; plan_make runs them all. */
+/* The stages of plan_make, in order. */
 enum snug_status plan_lifetimes(const struct program *prog, struct plan *plan,
                                 struct snug_error *err);
-/* offload_pool.c: places of the offloaded tensors, one after the other, or those of the host, by name. */
+/* Assigns offsets in the offload pool.  With a host program, offloaded tensors are found by name in
+ * the host and have its offsets. */
 enum snug_status plan_place_offloaded(const struct program *prog, const struct program *host,
                                       const struct plan *host_plan, int alignment,
                                       struct plan *plan, struct snug_error *err);
-/* floor: first free byte.  persistent_end: where the last persistent block of any lane ends, rounded
- * up to the alignment. */
+/* floor is the first free byte.  Sets *persistent_end to the end of the last persistent block of
+ * any lane, rounded up to the alignment. */
 enum snug_status plan_place(struct block *blocks, int n_blocks, int n_ops, int alignment,
                             int64_t floor, int64_t *persistent_end, int64_t *arena_bytes,
                             struct snug_error *err);
-/* True: the arena_bytes that plan_place finds with floor 0 are at most limit_bytes.  False: they may be
- * more.  For a small part of its time. */
+/* *is_within is true only if plan_place with floor 0 needs at most limit_bytes.  Conservative, like
+ * plan_is_within, but much faster than plan_place. */
 enum snug_status plan_place_within(struct block *blocks, int n_blocks, int n_ops, int alignment,
                                    int64_t limit_bytes, bool *is_within, struct snug_error *err);
 enum snug_status plan_ledger(const struct program *prog, const struct device_rates *rates,
                              struct plan *plan, struct snug_error *err);
 
-/* Proves, without the code above, that every op reads what was written for it and that tensors (but
- * for views) begin at multiples of `alignment`: SNUG_OK, or a line that names the op and the two
- * tensors.  offset is per tensor (-1: nowhere). */
+/* Checks, without the code above, that no op reads overwritten bytes and that tensors other than
+ * views are aligned to `alignment`.  The error names the op and the two tensors.  `offset` is per
+ * tensor, -1 if it is not in the arena. */
 enum snug_status plan_check(const struct program *prog, const int64_t *offset, int64_t arena_bytes,
                             int alignment, struct snug_error *err);
 
-/* That no two offloaded tensors share bytes of the offload pool, and all are inside. */
+/* Checks that offloaded tensors do not overlap in the offload pool, and that all are inside it. */
 enum snug_status plan_check_pool(const struct program *prog, const int64_t *pool_offset,
                                  int64_t pool_bytes, struct snug_error *err);
 
-/* The same for a program on the arena of a host, and that no tensor lies on a persistent byte of the
- * host, but for the persistent ones, which lie exactly where the host has them. */
+/* plan_check for a program in the arena of a host.  Also checks that its persistent tensors have
+ * the host's offsets, and that no other tensor overlaps a persistent tensor of the host. */
 enum snug_status plan_check_over(const struct program *prog, const int64_t *offset,
                                  int64_t arena_bytes, int alignment, const struct program *host,
                                  const int64_t *host_offset, struct snug_error *err);

@@ -1,17 +1,17 @@
 /*
- * timeline.c -- who holds bytes at every op of a step: the ledger, point by point.
+ * timeline.c -- the bytes of each role at every op of a step.
  *
- * A block changes hands where tensors follow each other in place: from the op on at which the next
- * one is written, its bytes are the next one's.  So each block is walked from tensor to tensor in the
- * order of their births, and each of them holds it until the next is born.
+ * Tensors that reuse a block in place have it one after the other: its bytes count as the role of
+ * the newest tensor.  So for each block we walk its tensors in the order of their first ops, and
+ * each counts until the next one starts.
  */
 #include "plan/timeline.h"
 
 #include <stdlib.h>
 
-struct chains { /* the tensors of each block, by birth */
-    int *first; /* per block, -1: none */
-    int *next;  /* per tensor, -1: the last */
+struct chains { /* the tensors of each block, sorted by alive_from */
+    int *first; /* per block, or -1 */
+    int *next;  /* per tensor; -1 for the last */
 };
 
 static bool make_chains(const struct program *prog, const struct plan *plan, struct chains *c)
@@ -51,7 +51,7 @@ enum snug_status plan_timeline(const struct program *prog, const struct plan *pl
             if (end < n_points)
                 points[end].bytes[role] -= plan->blocks[block].bytes;
         }
-    for (int i = 0; i < n_points; i++) /* until here the changes at each op: add them up */
+    for (int i = 0; i < n_points; i++) /* so far each point holds a difference: sum them up */
         for (int role = 0; role < ROLE_COUNT; role++) {
             points[i].bytes[role] += i > 0 ? points[i - 1].bytes[role] : 0;
             points[i].total += points[i].bytes[role];

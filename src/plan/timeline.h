@@ -1,5 +1,5 @@
 /*
- * timeline.h -- the bytes that are alive at each op of a planned program.
+ * timeline.h -- the bytes alive at each op of a planned program.
  */
 #ifndef SNUG_PLAN_TIMELINE_H
 #define SNUG_PLAN_TIMELINE_H
@@ -10,8 +10,8 @@ struct timeline_point {
     int64_t bytes[ROLE_COUNT], total;
 };
 
-/* moments has a place for every op, and one for a program that has none.  The largest total is the
- * plan's lower bound, at its peak. */
+/* Fills one point per op; a program without ops has one point.  The largest total is the plan's
+ * lower_bound, at peak_op. */
 enum snug_status plan_timeline(const struct program *prog, const struct plan *plan,
                                struct timeline_point *points, struct snug_error *err);
 

@@ -1,15 +1,15 @@
 /*
- * lr_schedule.c -- the learning rate of every step.
+ * lr_schedule.c -- the learning rate of every step, and the checks of keys that contradict each
+ * other.
  *
- * All first rise over --warmup steps.  What follows, as a share of --lr:
+ * Every schedule begins with a linear warmup over --warmup steps.  Then, as a fraction of --lr:
  *
  *     constant         1
- *     linear, cosine   down to --lr-end at the last step
- *     wsd              1 (warm-up, stable), from --decay-from of the steps on down to --lr-end
- *     cyclic           the steps in --cycles equal parts, each warm-up and cosine again
+ *     linear, cosine   falls to --lr-end at the last step
+ *     wsd              warmup, stable, decay: 1 until --decay-from, then linear to --lr-end
+ *     cyclic           --cycles equal parts, each a warmup and a cosine
  *
- * --lr itself may be scaled with the batch: tuned at --base-batch, it is multiplied by the ratio of
- * the batches, or by its root.
+ * --scale-lr multiplies --lr by batch / --base-batch, or by its square root.
  */
 #include "recipe/recipe.h"
 
@@ -36,12 +36,12 @@ double recipe_scaled_lr(const struct snug_recipe *recipe, int64_t batch, double 
     return lr;
 }
 
-/* Steps of a stretch of which the first `warmup` rise. */
+/* A range of steps with one warmup: the whole run, or one cycle. */
 struct stretch {
-    int64_t at, length; /* steps done of it, and in all */
+    int64_t at, length; /* steps done, steps in all */
 };
 
-/* From 0 at the first step after the warm-up to 1 at the last of all. */
+/* Progress after the warmup: 0 at its first step, 1 at the last step of the range. */
 static double share_done(struct stretch s, int64_t warmup)
 {
     int64_t left = s.length - warmup;
@@ -54,7 +54,7 @@ static double cosine(double done, double end)
     return end + (1 - end) * 0.5 * (1 + cos(acos(-1) * done));
 }
 
-/* Where part k of a run begins; parts differ by a step where they do not divide it. */
+/* First step of cycle k.  Cycle lengths differ by at most one step. */
 static int64_t cycle_begin(int64_t n_steps, int64_t n_cycles, int64_t k)
 {
     return n_steps / n_cycles * k + n_steps % n_cycles * k / n_cycles;
@@ -105,7 +105,7 @@ double recipe_lr_at(const struct snug_recipe *recipe, int64_t batch, int64_t ste
     return lr;
 }
 
-/* What a stage cannot do, and what to do instead. */
+/* Rejects flags that do not work with pipeline stages, with the reason or the alternative. */
 static enum snug_status check_stage(const struct snug_recipe *recipe, struct snug_error *err)
 {
     const struct {
@@ -113,23 +113,23 @@ static enum snug_status check_stage(const struct snug_recipe *recipe, struct snu
         const char *what, *instead;
     } missing[] = {
         {recipe->in_backward != 0, "--update in-backward",
-         "gradients are sums over micro-batches and live through all of them; use --update end"},
+         "gradients accumulate over all micro-batches; use --update end"},
         {recipe->lora > 0, "--lora",
-         "a run saves the model with its adapters in it, and no rank has all of it; use --parallel "
-         "ddp with --zero 1"},
+         "a run saves the merged model, and no rank has all of it; use --zero 1 without a "
+         "pipeline"},
         {recipe->offload != OFFLOAD_none, "--offload",
-         "what is sent has to stay where it is until it has arrived; take more stages instead"},
+         "a tensor must stay in memory until it has been sent; use more stages instead"},
         {recipe->zero == 2, "--zero 2", "use --zero 1"},
         {recipe->zero == 3, "--zero 3", "use --zero 1"},
         {recipe->parallel == PARALLEL_ps, "--parallel ps", "use --parallel ddp"},
     };
     for (size_t i = 0; i < sizeof missing / sizeof *missing; i++)
         if (missing[i].is_asked)
-            return snug_fail(err, SNUG_UNSUPPORTED, "%s is not there with --pipeline %s: %s",
+            return snug_fail(err, SNUG_UNSUPPORTED, "%s does not work with --pipeline %s: %s",
                              missing[i].what, recipe_pipeline_name(recipe), missing[i].instead);
     if (recipe->optimizer->average != AVERAGE_none || recipe->optimizer->emit_all != NULL)
         return snug_fail(err, SNUG_UNSUPPORTED,
-                         "--optimizer %s needs all weights on every rank: use --parallel ddp",
+                         "--optimizer %s needs all weights on every rank: leave --pipeline out",
                          recipe->optimizer->name);
     return SNUG_OK;
 }
@@ -139,44 +139,47 @@ static enum snug_status check_stages(const struct snug_recipe *recipe, struct sn
     long long ranks = recipe->ranks > 1 ? recipe->ranks : 1, stages = recipe_stages(recipe);
     bool is_async = recipe->pipeline == PIPELINE_pipedream;
     if (recipe->pipeline == PIPELINE_none && recipe->stages > 1)
-        return snug_fail(err, SNUG_BAD_ARGUMENT,
-                         "--stages %lld says nothing without --pipeline: choose gpipe or 1f1b",
-                         (long long)recipe->stages);
-    if (ranks < stages)
         return snug_fail(
             err, SNUG_BAD_ARGUMENT,
-            "--stages %lld needs as many ranks, and there %s %lld: give --ranks to a plan, or "
-            "start as mpirun -n %lld",
-            stages, ranks == 1 ? "is" : "are", ranks, stages);
+            "--stages %lld has no effect without --pipeline: add --pipeline 1f1b or gpipe",
+            (long long)recipe->stages);
+    if (ranks < stages)
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "--stages %lld needs at least that many ranks, but there %s %lld: plan "
+                         "with --ranks, or "
+                         "start with mpirun -n %lld",
+                         stages, ranks == 1 ? "is" : "are", ranks, stages);
     if (ranks % stages != 0)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
-                         "--stages %lld cannot share %lld rank%s equally: choose a divisor", stages,
+                         "--stages %lld does not divide %lld rank%s: choose a divisor", stages,
                          ranks, ranks == 1 ? "" : "s");
     if (is_async && ranks != stages)
-        return snug_fail(err, SNUG_BAD_ARGUMENT,
-                         "--pipeline pipedream has one rank for each stage: leave --stages out, or "
-                         "use 1f1b");
+        return snug_fail(
+            err, SNUG_BAD_ARGUMENT,
+            "--pipeline pipedream needs one rank for each stage: leave --stages out, or "
+            "use 1f1b");
     if (is_async && recipe->precision == DTYPE_f16)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
-                         "--pipeline pipedream has no loss scale that all stages agree on: use "
+                         "--pipeline pipedream does not support the loss scaling of fp16: use "
                          "--precision bf16");
     return stages > 1 || is_async ? check_stage(recipe, err) : SNUG_OK;
 }
 
-/* Keys that the optimizer would not read. */
+/* Rejects keys that the optimizer would ignore. */
 static enum snug_status check_optimizer(const struct snug_recipe *recipe, struct snug_error *err)
 {
     const struct optimizer *optimizer = recipe->optimizer;
     double options[MAX_OPTIONS];
     TRY(recipe_options(recipe, options, err));
     if (optimizer->own_decay && recipe_weight_decay(recipe) > 0)
-        return snug_fail(err, SNUG_BAD_ARGUMENT,
-                         "--optimizer %s decays weights by a rule of its own: leave --weight-decay "
-                         "out, or see its options in --opt",
-                         optimizer->name);
+        return snug_fail(
+            err, SNUG_BAD_ARGUMENT,
+            "--optimizer %s has its own weight decay: leave --weight-decay out, or set "
+            "its options with --opt",
+            optimizer->name);
     if (optimizer->lr_at != NULL && recipe->schedule != SCHEDULE_constant)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
-                         "--optimizer %s has a schedule of its own: leave --schedule out",
+                         "--optimizer %s has its own schedule: leave --schedule out",
                          optimizer->name);
     if (recipe_state_bits(recipe) != 32 && !optimizer_has_state_bits(optimizer, options))
         return snug_fail(err, SNUG_BAD_ARGUMENT,
@@ -191,24 +194,25 @@ enum snug_status recipe_check(const struct snug_recipe *recipe, struct snug_erro
         return snug_fail(err, SNUG_BAD_ARGUMENT,
                          "--scale-lr needs --base-batch: the batch that --lr was tuned for");
     if (recipe->scale_lr == SCALE_LR_none && recipe->base_batch > 0)
-        return snug_fail(err, SNUG_BAD_ARGUMENT,
-                         "--base-batch says nothing without --scale-lr linear or sqrt");
+        return snug_fail(
+            err, SNUG_BAD_ARGUMENT,
+            "--base-batch has no effect without --scale-lr: add --scale-lr linear or sqrt");
     if (recipe->device == DEVICE_cuda && recipe->kernels != 0)
-        return snug_fail(err, SNUG_BAD_ARGUMENT, "--kernels reference is for --device cpu");
+        return snug_fail(err, SNUG_BAD_ARGUMENT, "--kernels reference needs --device cpu");
     if (recipe->parallel == PARALLEL_ps && recipe->zero > 0)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
-                         "--parallel ps has the model on rank 0, --zero %d in shards: keep one",
+                         "--parallel ps keeps the model on rank 0, --zero %d shards it: choose one",
                          recipe->zero);
     TRY(check_stages(recipe, err));
     TRY(check_optimizer(recipe, err));
-    const char *idle = recipe->lora > 0                       ? NULL
-                       : recipe->lora_on != LORA_ON_attention ? "lora-on"
-                       : !isnan(recipe->lora_alpha)           ? "lora-alpha"
-                       : recipe->lora_base != 0               ? "lora-base"
-                       : recipe->lora_from[0] != '\0'         ? "lora-from"
-                                                              : NULL;
-    if (idle != NULL)
-        return snug_fail(err, SNUG_BAD_ARGUMENT, "--%s says nothing without --lora RANK", idle);
+    const char *unused = recipe->lora > 0                       ? NULL
+                         : recipe->lora_on != LORA_ON_attention ? "lora-on"
+                         : !isnan(recipe->lora_alpha)           ? "lora-alpha"
+                         : recipe->lora_base != 0               ? "lora-base"
+                         : recipe->lora_from[0] != '\0'         ? "lora-from"
+                                                                : NULL;
+    if (unused != NULL)
+        return snug_fail(err, SNUG_BAD_ARGUMENT, "--%s has no effect without --lora RANK", unused);
     return SNUG_OK;
 }
 
@@ -216,15 +220,16 @@ enum snug_status recipe_check_steps(const struct snug_recipe *recipe, int64_t n_
                                     struct snug_error *err)
 {
     if (recipe->schedule == SCHEDULE_cyclic && n_steps / recipe->cycles <= recipe->warmup)
-        return snug_fail(
-            err, SNUG_BAD_ARGUMENT,
-            "--cycles %lld of %lld steps leave no step after --warmup %lld: take fewer "
-            "or longer ones",
-            (long long)recipe->cycles, (long long)n_steps, (long long)recipe->warmup);
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "--cycles %lld in %lld steps leaves no step after --warmup %lld: use "
+                         "fewer cycles, more "
+                         "steps or less warmup",
+                         (long long)recipe->cycles, (long long)n_steps, (long long)recipe->warmup);
     if (recipe->schedule == SCHEDULE_wsd &&
         (double)recipe->warmup > recipe->decay_from * (double)n_steps)
-        return snug_fail(err, SNUG_BAD_ARGUMENT,
-                         "--warmup %lld of %lld steps ends after --decay-from %g",
-                         (long long)recipe->warmup, (long long)n_steps, recipe->decay_from);
+        return snug_fail(
+            err, SNUG_BAD_ARGUMENT,
+            "--warmup %lld of %lld steps ends after --decay-from %g: use a shorter warmup",
+            (long long)recipe->warmup, (long long)n_steps, recipe->decay_from);
     return SNUG_OK;
 }

@@ -1,5 +1,5 @@
 /*
- * recipe.c -- the keys of a recipe: one table for flags, recipe files, the help and saved runs.
+ * recipe.c -- the table of recipe keys, shared by the flags, recipe files, the help and saved runs.
  */
 #include "recipe/recipe.h"
 
@@ -11,10 +11,10 @@
 #include <string.h>
 
 enum kind {
-    COUNT,  /* int64, at least `least`, or 0 for "none" where `values` begin with it */
+    COUNT,  /* int64, from `least` to `most`; "none" is 0 for keys whose `values` begin with it */
     REAL,   /* double, from `least` to `most` */
-    CHOICE, /* one of the names in `choices` */
-    OWN     /* functions of its own */
+    CHOICE, /* int, one of the names in `choices` */
+    OWN     /* any type, through `set` and `get` */
 };
 
 struct choice {
@@ -23,18 +23,17 @@ struct choice {
 };
 
 struct key {
-    const char *name, *values, *about;
+    const char *name, *values, *about; /* `about` is one line of the help: at most 62 columns */
     enum kind kind;
-    size_t field; /* where in the recipe */
+    size_t field; /* offset in the recipe */
     double least, most;
-    const struct choice *choices; /* ends in a NULL name; of a real: one value that has a name */
+    const struct choice *choices; /* ends with a NULL name; for REAL: one named value */
     bool (*set)(snug_recipe *recipe, const char *value);
-    void (*get)(const snug_recipe *recipe,
-                struct text *out);  /* adds nothing: left at its default */
-    void (*list)(struct text *out); /* the values, where a list of its own says them */
+    void (*get)(const snug_recipe *recipe, struct text *out); /* adds nothing for a default */
+    void (*list)(struct text *out);                           /* adds the values; or use `values` */
 };
 
-/* ---- values with rules of their own ---------------------------------------------------------- */
+/* ---- setters and getters of OWN keys --------------------------------------------------------- */
 
 static bool set_threads(snug_recipe *recipe, const char *value)
 {
@@ -64,7 +63,7 @@ static void get_optimizer(const snug_recipe *recipe, struct text *out)
     text_add(out, "%s", recipe->optimizer->name);
 }
 
-/* The optimizer may be named after its options: they are kept as text, and read when both are known. */
+/* --opt may come before --optimizer, so its text is stored and parsed when both are known. */
 static bool set_opt(snug_recipe *recipe, const char *value)
 {
     return snprintf(recipe->opt, sizeof recipe->opt, "%s", value) < (int)sizeof recipe->opt;
@@ -118,7 +117,7 @@ static void get_memory(const snug_recipe *recipe, struct text *out)
         text_add(out, "%lld", (long long)recipe->memory);
 }
 
-/* A saved recipe has a line for each key, so that a path has no line breaks. */
+/* Rejects line breaks: a saved recipe has one line per key. */
 static bool set_lora_from(snug_recipe *recipe, const char *value)
 {
     const char *folder = strcmp(value, "none") == 0 ? "" : value;
@@ -132,7 +131,7 @@ static void get_lora_from(const snug_recipe *recipe, struct text *out)
     text_add(out, "%s", recipe->lora_from);
 }
 
-/* ---- the table --------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 static const struct choice devices[] = {{"cpu", DEVICE_cpu}, {"cuda", DEVICE_cuda}, {NULL, 0}};
 static const struct choice precisions[] = {
@@ -178,7 +177,7 @@ static const struct choice networks[] = {{"25G", NETWORK_25G},       {"1G", NETW
                                          {"200G", NETWORK_200G},     {"400G", NETWORK_400G},
                                          {"nvlink", NETWORK_nvlink}, {NULL, 0}};
 static const struct choice deterministic[] = {
-    {"yes", 0}, {"no", 1}, {"fixed", 0}, {"any", 1}, {NULL, 0}}; /* the last two: of --order */
+    {"yes", 0}, {"no", 1}, {"fixed", 0}, {"any", 1}, {NULL, 0}}; /* fixed, any: of old --order */
 static const struct choice dropouts[] = {{"config", DROPOUT_FROM_CONFIG}, {NULL, 0}};
 static const struct choice kernels[] = {{"fast", 0}, {"reference", 1}, {NULL, 0}};
 
@@ -186,113 +185,121 @@ static const struct choice kernels[] = {{"fast", 0}, {"reference", 1}, {NULL, 0}
 #define ANY         1e15
 
 static const struct key keys[] = {
-    {"device", "cpu, cuda", "where it runs", .kind = CHOICE, .field = FIELD(device),
+    {"device", "cpu, cuda", "device to train on", .kind = CHOICE, .field = FIELD(device),
      .choices = devices},
-    {"threads", "all cores, or a number", "how many threads", .kind = OWN, .set = set_threads,
+    {"threads", "all cores, or a number", "number of CPU threads", .kind = OWN, .set = set_threads,
      .get = get_threads},
-    {"batch", "8 (mlp and images: 128; more if ranks need it), or any number from 1",
-     "samples or sequences per optimizer step", .kind = COUNT, .field = FIELD(batch), .least = 1,
-     .most = ANY},
+    {"batch", "8 (mlp and image models: 128; more if the ranks need it), or any number from 1",
+     "samples or sequences per optimizer step, over all ranks", .kind = COUNT,
+     .field = FIELD(batch), .least = 1, .most = ANY},
     {"micro-batch", "the batch, or a divisor of it",
-     "of those per forward pass; gradients are accumulated", .kind = COUNT,
+     "samples or sequences per forward pass; gradients accumulate", .kind = COUNT,
      .field = FIELD(micro_batch), .least = 1, .most = ANY},
-    {"seq", "the model's own length, or less", "tokens per sequence", .kind = COUNT,
+    {"seq", "the model's maximum, or less", "tokens per sequence", .kind = COUNT,
      .field = FIELD(seq), .least = 1, .most = ANY},
-    {"precision", "fp32, bf16, fp16", "16 bits keep an fp32 master of the weights", .kind = CHOICE,
+    {"precision", "fp32, bf16, fp16",
+     "compute type; 16-bit types use fp32 master weights (--master)", .kind = CHOICE,
      .field = FIELD(precision), .choices = precisions},
-    {"master", "fp32, none", "copy of 16-bit weights; none: they are rounded by chance",
-     .kind = CHOICE, .field = FIELD(no_master), .choices = masters},
-    {"optimizer", NULL, "how weights are updated", .kind = OWN, .set = set_optimizer,
-     .get = get_optimizer, .list = optimizer_list_names},
+    {"master", "fp32, none (train the 16-bit weights directly, with stochastic rounding)",
+     "master copy of 16-bit weights", .kind = CHOICE, .field = FIELD(no_master),
+     .choices = masters},
+    {"optimizer", NULL, "optimizer; snug help optimizers describes them", .kind = OWN,
+     .set = set_optimizer, .get = get_optimizer, .list = optimizer_list_names},
     {"opt",
      "name=value,... (adamw: beta1=0.9,beta2=0.95,eps=1e-8; adagrad, rmsprop: eps-outside=1 is "
      "PyTorch's sqrt(v) + eps; adam, amsgrad: decoupled=1 is adamw's decay)",
-     "options of the optimizer", .kind = OWN, .set = set_opt, .get = get_opt},
-    {"state-bits", "32 (adam-8bit: 8, adam-4bit: 4), 16, 8, 4", "bits of an optimizer state",
-     .kind = CHOICE, .field = FIELD(state_bits), .choices = state_bits},
-    {"update", "end, in-backward", "when weights are updated; in-backward: gradients do not add up",
-     .kind = CHOICE, .field = FIELD(in_backward), .choices = updates},
-    {"lr", "the optimizer's (adamw: 3e-4, sgd: 0.1, adafactor, amos: theirs)", "learning rate",
-     .kind = REAL, .field = FIELD(lr), .least = 0, .most = 1e300},
-    {"weight-decay", "the optimizer's (adamw: 0.1, adam, sgd: 0; amos has a rule of its own)",
-     "on matrices, not on biases and norms", .kind = REAL, .field = FIELD(weight_decay), .least = 0,
-     .most = 1e300},
-    {"clip", "1", "largest gradient norm; 0: no clipping", .kind = REAL, .field = FIELD(clip),
+     "optimizer options", .kind = OWN, .set = set_opt, .get = get_opt},
+    {"state-bits", "32 (adam-8bit: 8, adam-4bit: 4), 16, 8, 4",
+     "bits per element of the optimizer state", .kind = CHOICE, .field = FIELD(state_bits),
+     .choices = state_bits},
+    {"update",
+     "end, in-backward (each weight as soon as its gradient is ready, so the gradients are never "
+     "all in memory)",
+     "when to update the weights", .kind = CHOICE, .field = FIELD(in_backward), .choices = updates},
+    {"lr", "the optimizer's default (adamw: 3e-4, sgd: 0.1; adafactor and amos compute it)",
+     "learning rate", .kind = REAL, .field = FIELD(lr), .least = 0, .most = 1e300},
+    {"weight-decay", "the optimizer's default (adamw: 0.1, adam, sgd: 0; amos has its own rule)",
+     "weight decay of matrices; biases and norms have none", .kind = REAL,
+     .field = FIELD(weight_decay), .least = 0, .most = 1e300},
+    {"clip", "1", "maximum gradient norm; 0: no clipping", .kind = REAL, .field = FIELD(clip),
      .least = 0, .most = 1e300},
     {"schedule", "constant, linear, cosine, cyclic, wsd",
-     "of the learning rate (cyclic-lr has its own)", .kind = CHOICE, .field = FIELD(schedule),
-     .choices = schedules},
-    {"warmup", "0", "steps over which it rises from 0", .kind = COUNT, .field = FIELD(warmup),
-     .least = 0, .most = ANY},
-    {"lr-end", "0.1", "its last value, as a fraction of --lr", .kind = REAL, .field = FIELD(lr_end),
-     .least = 0, .most = 1},
-    {"cycles", "4, or any number from 1", "of --schedule cyclic: warm-up and cosine each",
-     .kind = COUNT, .field = FIELD(cycles), .least = 1, .most = 1e6},
-    {"decay-from", "0.8", "of --schedule wsd: share of the steps after which it falls",
+     "learning rate schedule; --optimizer cyclic-lr has its own", .kind = CHOICE,
+     .field = FIELD(schedule), .choices = schedules},
+    {"warmup", "0", "steps of linear warmup", .kind = COUNT, .field = FIELD(warmup), .least = 0,
+     .most = ANY},
+    {"lr-end", "0.1", "final learning rate, as a fraction of --lr", .kind = REAL,
+     .field = FIELD(lr_end), .least = 0, .most = 1},
+    {"cycles", "4, or any number from 1",
+     "for --schedule cyclic: number of cycles, each warmup + cosine", .kind = COUNT,
+     .field = FIELD(cycles), .least = 1, .most = 1e6},
+    {"decay-from", "0.8", "for --schedule wsd: fraction of the steps before the decay",
      .kind = REAL, .field = FIELD(decay_from), .least = 0, .most = 1},
-    {"scale-lr", "none, linear, sqrt", "multiply --lr by batch / --base-batch, or its root",
-     .kind = CHOICE, .field = FIELD(scale_lr), .choices = scalings},
-    {"base-batch", "none, or a number from 1", "the batch that --lr was tuned for", .kind = COUNT,
+    {"scale-lr", "none, linear, sqrt",
+     "multiply --lr by batch / --base-batch, or by its square root", .kind = CHOICE,
+     .field = FIELD(scale_lr), .choices = scalings},
+    {"base-batch", "none, or a number from 1", "batch that --lr was tuned for", .kind = COUNT,
      .field = FIELD(base_batch), .least = 1, .most = ANY},
-    {"loss", "model, cross-entropy, mse", "the model's own, or another at its end", .kind = CHOICE,
+    {"loss", "model, cross-entropy, mse", "loss function; model: the model's own", .kind = CHOICE,
      .field = FIELD(loss), .choices = losses},
     {"augment", "none, flip, shift, flip+shift",
-     "images in training: left and right, by up to 4 pixels", .kind = CHOICE,
+     "augment images: random horizontal flip, shift up to 4 pixels", .kind = CHOICE,
      .field = FIELD(augment), .choices = augments},
-    {"tokenizer", "none, bytes", "of text for more than 256 tokens; bytes: each is one",
-     .kind = CHOICE, .field = FIELD(tokenizer), .choices = tokenizers},
-    {"checkpoint", "none, cheap, sqrt, every:K (layers), all, auto (as little as --memory needs)",
-     "activations computed again in backward, not kept", .kind = OWN, .set = set_checkpoint,
-     .get = recipe_checkpoint_name},
+    {"tokenizer",
+     "none (text only for models with at most 256 tokens), bytes (each byte is a token)",
+     "tokenizer of text data", .kind = CHOICE, .field = FIELD(tokenizer), .choices = tokenizers},
+    {"checkpoint", "none, cheap, sqrt, every:K (layers), all, auto (the least that fits --memory)",
+     "activations to recompute in backward instead of saving them", .kind = OWN,
+     .set = set_checkpoint, .get = recipe_checkpoint_name},
     {"memory",
-     "no budget (--checkpoint auto: what the machine or card has), or a size such as "
+     "no budget (with --checkpoint auto: the memory of the machine or GPU), or a size such as "
      "24G or 512M",
-     "what the process may hold in all; a plan over it is refused", .kind = OWN, .set = set_memory,
+     "memory budget per rank; refuse if plan + runtime exceed it", .kind = OWN, .set = set_memory,
      .get = get_memory},
-    {"lora", "none, or a rank from 1", "train adapters of this rank beside frozen matrices",
+    {"lora", "none, or a rank from 1", "train LoRA adapters of this rank; the model is frozen",
      .kind = COUNT, .field = FIELD(lora), .least = 1, .most = 1e6},
-    {"lora-on", "attention, mlp, all", "which linear layers have them; attention: q, k, v",
+    {"lora-on", "attention, mlp, all", "linear layers with adapters; attention: q, k, v",
      .kind = CHOICE, .field = FIELD(lora_on), .choices = lora_places},
-    {"lora-alpha", "twice the rank, or a number", "their results are multiplied by alpha / rank",
+    {"lora-alpha", "twice the rank, or a number", "adapter outputs are scaled by alpha / rank",
      .kind = REAL, .field = FIELD(lora_alpha), .least = 1e-30, .most = 1e30},
-    {"lora-base", "as --precision, or 16, 8, 4", "bits of the frozen matrices", .kind = CHOICE,
-     .field = FIELD(lora_base), .choices = lora_bases},
-    {"lora-from", "none, or a folder", "start from this adapter, PEFT's or a run's", .kind = OWN,
-     .set = set_lora_from, .get = get_lora_from},
+    {"lora-base", "as --precision, or 16, 8, 4", "bits per element of the frozen matrices",
+     .kind = CHOICE, .field = FIELD(lora_base), .choices = lora_bases},
+    {"lora-from", "none, or a folder", "start from this adapter, saved by PEFT or by a run",
+     .kind = OWN, .set = set_lora_from, .get = get_lora_from},
     {"offload", "none, states, activations, states+activations",
-     "kept in a file (cuda: in host memory), brought in when needed", .kind = CHOICE,
+     "tensors to keep in a file (cuda: host memory) until needed", .kind = CHOICE,
      .field = FIELD(offload), .choices = offloads},
-    {"ranks", "as many as mpirun starts, or a number to plan for", "processes that share the batch",
+    {"ranks", "as many as mpirun starts, or a number to plan for", "number of ranks (processes)",
      .kind = COUNT, .field = FIELD(ranks), .least = 1, .most = 1 << 20},
-    {"parallel", "ddp, ps", "the model on every rank, or on rank 0 (parameter server)",
+    {"parallel", "ddp, ps", "ddp: model on every rank; ps: on rank 0 (parameter server)",
      .kind = CHOICE, .field = FIELD(parallel), .choices = parallels},
-    {"zero", "0, 1, 2, 3", "sharded over ranks: 1 states, 2 and gradients, 3 and weights",
+    {"zero", "0, 1, 2, 3", "ZeRO stage; 1 shards states, 2 also gradients, 3 also weights",
      .kind = CHOICE, .field = FIELD(zero), .choices = zeros},
     {"network", "25G, 1G, 10G, 100G, 200G, 400G, nvlink",
-     "between ranks, for the time of a step: bits a second", .kind = CHOICE,
-     .field = FIELD(network), .choices = networks},
+     "link between ranks (bit/s), for time estimates", .kind = CHOICE, .field = FIELD(network),
+     .choices = networks},
     {"pipeline", "none, naive, gpipe, 1f1b, pipedream",
-     "layers split over ranks: how micro-batches pass through", .kind = CHOICE,
+     "pipeline schedule; the layers are split over the ranks", .kind = CHOICE,
      .field = FIELD(pipeline), .choices = pipelines},
-    {"stages", "as many as ranks, or a divisor of their number",
-     "of a pipeline; ranks with the same stage share the batch", .kind = COUNT,
+    {"stages", "the number of ranks, or a divisor of it",
+     "pipeline stages; ranks of the same stage share the batch", .kind = COUNT,
      .field = FIELD(stages), .least = 1, .most = STAGES_MAX},
-    {"dropout", "0, up to 0.99, or config: the rates of the model's config.json",
-     "probability of dropping an activation in training", .kind = REAL, .field = FIELD(dropout),
-     .least = 0, .most = 0.99, .choices = dropouts},
-    {"label-smoothing", "0, or up to 1", "share of the target spread over all classes",
-     .kind = REAL, .field = FIELD(label_smoothing), .least = 0, .most = 1},
-    {"seed", "1", "of weights and of the order of samples", .kind = COUNT, .field = FIELD(seed),
+    {"dropout", "0, up to 0.99, or config (the rates in the model's config.json)",
+     "dropout probability", .kind = REAL, .field = FIELD(dropout), .least = 0, .most = 0.99,
+     .choices = dropouts},
+    {"label-smoothing", "0, or up to 1", "target probability spread over all classes", .kind = REAL,
+     .field = FIELD(label_smoothing), .least = 0, .most = 1},
+    {"seed", "1", "random seed of weights and sample order", .kind = COUNT, .field = FIELD(seed),
      .least = 0, .most = ANY},
     {"target", "here, cpu, v100-32g, a100, h100, h200, 4090",
-     "whose speed a step is timed for; a GPU implies --device cuda", .kind = CHOICE,
+     "device of the time estimates; a GPU implies --device cuda", .kind = CHOICE,
      .field = FIELD(target), .choices = targets},
-    {"kernels", "fast, reference", "reference: plain loops that define correct", .kind = CHOICE,
-     .field = FIELD(kernels), .choices = kernels},
-    {"deterministic", "yes, no", "no: faster on a GPU, and the bits vary from run to run",
+    {"kernels", "fast, reference", "reference: plain C loops that define the correct result",
+     .kind = CHOICE, .field = FIELD(kernels), .choices = kernels},
+    {"deterministic", "yes, no", "no: faster on a GPU, but the last bits vary from run to run",
      .kind = CHOICE, .field = FIELD(nondeterministic), .choices = deterministic},
 };
-/* Old names of keys, which scripts and recipe files may still have.  The help does not list them. */
+/* Old names of keys, still accepted in scripts and recipe files but not listed in the help. */
 static const struct {
     const char *old, *name;
 } renamed[] = {{"order", "deterministic"}};
@@ -334,7 +341,7 @@ static bool set_value(snug_recipe *recipe, const struct key *key, const char *va
     return false;
 }
 
-/* As few digits as bring the same number back: 0.1, not 0.10000000000000001. */
+/* The fewest digits that parse back to the same value: 0.1, not 0.10000000000000001. */
 static void add_real(struct text *out, double value)
 {
     char digits[32];
@@ -345,7 +352,8 @@ static void add_real(struct text *out, double value)
     text_add(out, "%s", digits);
 }
 
-/* Adds the value as set_value takes it back, or nothing where the model or optimizer decides. */
+/* Adds the value in the form that set_value parses, or nothing if the model or optimizer
+ * decides. */
 static void get_value(const snug_recipe *recipe, const struct key *key, struct text *out)
 {
     const void *field = (const char *)recipe + key->field;
@@ -402,7 +410,7 @@ static void add_values(const struct key *key, struct text *out)
         text_add(out, "%s", key->values);
 }
 
-/* It has a fixed list of words, and one of them may be meant. */
+/* Suggests a near value for keys that take words from a fixed list, else lists the values. */
 static enum snug_status no_such_value(const struct key *key, const char *value,
                                       struct snug_error *err)
 {
@@ -415,10 +423,10 @@ static enum snug_status no_such_value(const struct key *key, const char *value,
                            ? recipe_hint(key->name, value, words.data)
                            : NULL;
     if (near != NULL && set_value(&scratch, key, near))
-        snug_fail(err, SNUG_BAD_ARGUMENT, "--%s: \"%.60s\" is not a value for it; did you mean %s?",
+        snug_fail(err, SNUG_BAD_ARGUMENT, "--%s: \"%.60s\" is not a valid value; did you mean %s?",
                   key->name, value, near);
     else
-        snug_fail(err, SNUG_BAD_ARGUMENT, "--%s: \"%.60s\" is not a value for it; it takes: %.300s",
+        snug_fail(err, SNUG_BAD_ARGUMENT, "--%s: \"%.60s\" is not a valid value; it takes: %.300s",
                   key->name, value, values.data == NULL ? "?" : values.data);
     text_free(&values);
     text_free(&words);
@@ -432,8 +440,7 @@ static enum snug_status set_key(snug_recipe *recipe, const struct key *key, cons
         return no_such_value(key, value, err);
     if (key->set == set_memory && recipe_is_bare_size(value, recipe->memory))
         return snug_fail(err, SNUG_BAD_ARGUMENT,
-                         "--memory %.60s is %lld bytes, too small to be meant: write a unit, as in "
-                         "--memory 24G or 512M",
+                         "--memory %.60s is %lld bytes: write a unit, as in --memory 24G or 512M",
                          value, (long long)recipe->memory);
     return SNUG_OK;
 }
@@ -441,7 +448,7 @@ static enum snug_status set_key(snug_recipe *recipe, const struct key *key, cons
 static enum snug_status no_such_key(const char *name, struct snug_error *err)
 {
     return snug_fail(err, SNUG_BAD_ARGUMENT,
-                     "there is no recipe key \"%.60s\"; `snug help train` lists them", name);
+                     "there is no recipe key \"%.60s\"; snug help train lists all keys", name);
 }
 
 enum snug_status snug_recipe_set(snug_recipe *recipe, const char *name, const char *value,
@@ -457,7 +464,7 @@ enum snug_status snug_recipe_set(snug_recipe *recipe, const char *name, const ch
     return SNUG_OK;
 }
 
-/* The saved options, with those that the user gave in their place. */
+/* Merges the saved options with those that the user gave; the user's win. */
 static enum snug_status inherit_options(struct snug_recipe *recipe, const char *saved,
                                         struct snug_error *err)
 {
@@ -496,7 +503,7 @@ void recipe_get(const struct snug_recipe *recipe, const char *name, struct text 
         get_value(recipe, key, out);
 }
 
-/* Indented, broken between words where a line would be longer than 80 columns. */
+/* Adds indented text, wrapped at 80 columns. */
 static void add_wrapped(struct text *out, const char *words)
 {
     enum { INDENT = 18, WIDTH = 80 };

@@ -1,5 +1,5 @@
 /*
- * recipe_file.c -- a recipe from a file: a line `key = value` each, and # before what is not read.
+ * recipe_file.c -- reads a recipe file: lines `key = value`, with # comments.
  */
 #include "io/file.h"
 #include "recipe/recipe.h"
@@ -22,13 +22,14 @@ static char *trim(char *text)
 static enum snug_status read_line(snug_recipe *recipe, char *line, struct snug_error *err)
 {
     if (strlen(line) > LINE_MOST)
-        return snug_fail(err, SNUG_BAD_ARGUMENT, "a line has at most %d bytes", LINE_MOST);
+        return snug_fail(err, SNUG_BAD_ARGUMENT, "the line is too long: at most %d bytes",
+                         LINE_MOST);
     line[strcspn(line, "#")] = '\0';
     char *name = trim(line), *equals = strchr(name, '=');
     if (*name == '\0')
         return SNUG_OK;
     if (equals == NULL)
-        return snug_fail(err, SNUG_BAD_ARGUMENT, "write key = value");
+        return snug_fail(err, SNUG_BAD_ARGUMENT, "expected key = value");
     *equals = '\0';
     return snug_recipe_set(recipe, trim(name), trim(equals + 1), err);
 }
@@ -56,7 +57,8 @@ enum snug_status snug_recipe_read(snug_recipe *recipe, const char *path, struct 
     if (status != SNUG_OK)
         return snug_fail(err, status, "recipe %.450s", inner.message);
     if (memchr(text, '\0', n_bytes) != NULL)
-        status = snug_fail(err, SNUG_BAD_FILE, "recipe %s: not text: it has a NUL byte", path);
+        status =
+            snug_fail(err, SNUG_BAD_FILE, "recipe %s is not a text file: it has a NUL byte", path);
     else
         status = read_lines(recipe, path, text, err);
     free(text);

@@ -1,5 +1,5 @@
 /*
- * recipe_hint.c -- what somebody may have meant by a value that a key does not take.
+ * recipe_hint.c -- suggests a valid value for a mistyped one.
  */
 #include "recipe/recipe_hint.h"
 
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* As other programs say it. */
+/* Values of other training programs. */
 static const struct {
     const char *key, *typed, *ours;
 } foreign[] = {
@@ -63,7 +63,7 @@ const char *recipe_hint(const char *key, const char *typed, char *values)
         words[n++] = word;
     for (int i = 0; i < n && strlen(typed) < LETTERS_LEAST; i++)
         if (strncasecmp(typed, words[i], strlen(typed)) != 0)
-            words[i] = NULL; /* a slip in a short word is another word: "tpu", "cpu" */
+            words[i] = NULL; /* short words must match from the start: "tpu" is no typo of "cpu" */
     return nearest_word(typed, words, n);
 }
 

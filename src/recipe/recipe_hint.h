@@ -1,5 +1,5 @@
 /*
- * recipe_hint.h -- helps with values that a recipe does not take.
+ * recipe_hint.h -- hints for invalid recipe values.
  */
 #ifndef SNUG_RECIPE_RECIPE_HINT_H
 #define SNUG_RECIPE_RECIPE_HINT_H
@@ -7,11 +7,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The value of the key that `typed` is near to, or that other programs call so; NULL: none.  `values` is the list
- * of its values, which is cut into words. */
+/* Returns the value of the key that is nearest to `typed`, or that other programs call `typed`, or
+ * NULL.  `values` lists the key's values and is split into words in place. */
 const char *recipe_hint(const char *key, const char *typed, char *values);
 
-/* A size without a unit that is too small to be meant: "24" for 24G. */
+/* Is the value a size without a unit and below 1 MiB, such as "24" for 24G? */
 bool recipe_is_bare_size(const char *value, int64_t bytes);
 
 #endif

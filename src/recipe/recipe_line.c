@@ -1,5 +1,5 @@
 /*
- * recipe_line.c -- a recipe in one line, as it is typed: read on top of another one, and written.
+ * recipe_line.c -- reads and writes a recipe as one line of flags.
  */
 #include "recipe/recipe.h"
 
@@ -33,7 +33,7 @@ enum snug_status snug_recipe_set_line(snug_recipe *recipe, const char *line, str
     return status;
 }
 
-/* As a person would have typed it: the fewest decimals that mean the same. */
+/* Writes the budget as a user would type it: with the fewest decimals that give the same bytes. */
 static void add_memory(const struct snug_recipe *recipe, struct text *out)
 {
     enum { DECIMALS_MOST = 4 };

@@ -1,6 +1,5 @@
 /*
- * recipe_values.c -- a recipe by default, and what it comes to where a key was left to the optimizer, the model or
- * another key.
+ * recipe_values.c -- the default recipe, and values that depend on the optimizer or on other keys.
  */
 #include "recipe/recipe.h"
 
@@ -89,7 +88,8 @@ double recipe_weight_decay(const struct snug_recipe *recipe)
     return isnan(recipe->weight_decay) ? recipe->optimizer->default_decay : recipe->weight_decay;
 }
 
-/* The cores that this process may use: fewer than the machine has in a container or under a scheduler. */
+/* The cores available to this process: in a container or under a scheduler fewer than the machine
+ * has. */
 int recipe_threads(const struct snug_recipe *recipe)
 {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
@@ -100,7 +100,7 @@ int recipe_threads(const struct snug_recipe *recipe)
 #endif
     if (recipe->threads > 0)
         return recipe->threads;
-    /* Slurm need not bind tasks to their cores */
+    /* Slurm may not bind a task to its cores */
     const char *share = getenv("SLURM_CPUS_PER_TASK");
     long n = share == NULL ? 0 : strtol(share, NULL, 10);
     if (n > 0 && n < cores)

@@ -1,5 +1,5 @@
 /*
- * bench_text.c -- rates of a machine beside its limits, as tables to tune by and to paste.
+ * bench_text.c -- the results of snug bench: tables of rates and limits, or JSON.
  */
 #include "report/report.h"
 
@@ -34,20 +34,20 @@ static void add_limit(struct text *out, const char *what, const char *limit, dou
 static void add_limits(struct text *out, const struct report_bench *b)
 {
     if (b->on_gpu)
-        text_add(out, "this GPU at best\n");
+        text_add(out, "peak rates of this GPU\n");
     else
-        text_add(out, "this machine at best, %d thread%s\n", b->threads,
+        text_add(out, "peak rates of this machine, %d thread%s\n", b->threads,
                  b->threads == 1 ? "" : "s");
     add_limit(out, "fp32 multiply-add in registers", "FMA", b->fma_flops, 0);
     if (b->amx_flops > 0)
-        add_limit(out, b->on_gpu ? "bf16 matmul, 8192 cubed" : "bf16 matmuls of tile registers",
+        add_limit(out, b->on_gpu ? "bf16 matmul, 8192 cubed" : "bf16 matmul in tile registers",
                   b->on_gpu ? "tensor" : "AMX", b->amx_flops, 0);
-    add_limit(out, "read memory", "memory, of what is read", 0, b->read_bytes);
+    add_limit(out, "read memory", "memory (reads)", 0, b->read_bytes);
     add_limit(out, "copy memory, read + written", NULL, 0, b->copy_bytes);
-    add_limit(out, "update memory, read + written", "memory, of all bytes", 0, b->update_bytes);
+    add_limit(out, "update memory, read + written", "memory (reads + writes)", 0, b->update_bytes);
 }
 
-/* Faster than its limit: more than 100% is printed. */
+/* Faster than its limit, so that the table shows more than 100%. */
 static bool is_over(const struct report_rate *row)
 {
     return row->floor_seconds >= 1.005 * row->seconds;
@@ -62,17 +62,17 @@ static void add_reasons(struct text *out, const struct report_bench *b)
         is_any |= is_over(&b->ops[i]);
     if (is_any)
         text_add(out,
-                 "\n* More than 100%%: operands that stay in a cache come faster than memory, a\n"
-                 "convolution may need fewer multiplications than are counted, or others used\n"
-                 "the machine while its limit was measured.\n");
+                 "\n* More than 100%%: operands in a cache are read faster than from memory, a\n"
+                 "convolution algorithm needs fewer multiplications than are counted, or other\n"
+                 "programs ran while the limit was measured.\n");
     if (b->is_busy)
         text_add(out,
-                 "\nThis machine was busy: its limits, measured several times, are up to %.0f%%\n"
-                 "apart. Nothing is kept. Measure again when nothing else runs.\n",
+                 "\nThe machine was busy: repeated measurements of its limits differ by up to\n"
+                 "%.0f%%. No rates were saved. Run the benchmark again on an idle machine.\n",
                  100 * b->limit_spread);
 }
 
-/* The last columns of both tables: rate, percent of the limit, which. */
+/* The last columns of both tables: rate, percent of the limit, name of the limit. */
 static void add_rate(struct text *out, const struct report_rate *row)
 {
     double seconds = row->seconds > 0 ? row->seconds : 1e-9;
@@ -86,7 +86,8 @@ static void add_rate(struct text *out, const struct report_rate *row)
 
 static void add_kernels(struct text *out, const struct report_bench *b)
 {
-    text_add(out, "\nkernels alone: the largest of each kind in a step; best of some runs\n");
+    text_add(out,
+             "\nkernels in isolation: the largest of each kind in a step; best of several runs\n");
     text_add(out, "  %-14s %-4s %-20s %8s %11s %12s\n", "op", "type", "shape", "ms", "rate",
              "of limit");
     for (int i = 0; i < b->n_kernels; i++) {
@@ -119,8 +120,8 @@ static void add_step(struct text *out, const struct report_bench *b)
     text_add(out, "\n%.1f %s/s\n", (double)b->step_tokens / b->step_seconds, b->unit);
 }
 
-/* The bar to tune for: nothing but matmuls, each as fast as the fastest above.  Of networks that
- * convolve most of the time it would say little. */
+/* A target for tuning: a step of only its matmuls, all at the rate of the fastest one above.  Left
+ * out for networks that are mostly convolutions. */
 static void add_gemms(struct text *out, const struct report_bench *b)
 {
     if (!(b->best_gemm_flops > 0) || b->gemm_flops < b->conv_flops)
@@ -128,8 +129,8 @@ static void add_gemms(struct text *out, const struct report_bench *b)
     double alone = b->gemm_flops / b->best_gemm_flops;
     text_add(out,
              "The matmuls of a step (linear, attention, head) are %.3g TFLOP.\n"
-             "At the best rate of a matmul above, %.3g TFLOP/s, they alone would take\n"
-             "%.3g s: the step runs at %.0f%% of that.\n",
+             "At the rate of the fastest matmul above, %.3g TFLOP/s, they would take\n"
+             "%.3g s: the step runs at %.0f%% of that speed.\n",
              b->gemm_flops * 1e-12, b->best_gemm_flops * 1e-12, alone,
              percent(alone, b->step_seconds));
 }
@@ -137,8 +138,8 @@ static void add_gemms(struct text *out, const struct report_bench *b)
 static void add_rates_file(struct text *out, const struct report_bench *b)
 {
     if (b->rates_file != NULL)
-        text_add(out, "\n%d rates of ops kept for the times of plan and fit:\n%s\n", b->n_rates,
-                 b->rates_file);
+        text_add(out, "\n%d op rates saved for the time estimates of plan and fit:\n%s\n",
+                 b->n_rates, b->rates_file);
 }
 
 char *report_bench_text(const struct report_bench *bench)

@@ -1,8 +1,8 @@
 /*
- * compare_text.c -- several plans side by side: a column a recipe, a row a kind of bytes.
+ * compare_text.c -- compares plans side by side: one column per recipe, one row per kind of bytes.
  *
- * Recipes are numbered in a list above the table, so that a column stays narrow; four go on a page,
- * and more follow below.  The smallest total and the shortest step stand out.
+ * A list above the table numbers the recipes, so that columns stay narrow.  Four columns fit on a
+ * page; more follow below.  The smallest total and the shortest step are bold.
  */
 #include "report/report.h"
 
@@ -25,15 +25,14 @@ static const char *const row_names[] = {"parameters",  "gradients", "optimizer",
                                         "activations", "temporary", "fragmentation"};
 enum { N_ROWS = sizeof row_names / sizeof *row_names };
 
-static void add_cell(struct text *out, const char *words, bool stands_out,
-                     const struct style *style)
+static void add_cell(struct text *out, const char *words, bool is_bold, const struct style *style)
 {
     int blank = COLUMN - (int)strlen(words);
-    text_add(out, "%*s%s%s%s", blank < 1 ? 1 : blank, "", stands_out ? style->bold : "", words,
-             stands_out ? style->off : "");
+    text_add(out, "%*s%s%s%s", blank < 1 ? 1 : blank, "", is_bold ? style->bold : "", words,
+             is_bold ? style->off : "");
 }
 
-/* "-43%" beside the first recipe; nothing for the first itself. */
+/* "-43%" compared with the first recipe; nothing for the first itself. */
 static void add_change(struct text *out, double value, double first, bool is_first,
                        const struct style *style)
 {
@@ -49,12 +48,12 @@ static void add_change(struct text *out, double value, double first, bool is_fir
 struct page {
     const struct report_plan *plans;
     int begin, end;
-    int smallest, fastest; /* of all */
-    bool has_pipeline;     /* one of them is cut into stages */
+    int smallest, fastest; /* of all plans */
+    bool has_pipeline;     /* some plan has several stages */
     const struct style *style;
 };
 
-/* Of the step time above, how long a stage waits for the others. */
+/* The fraction of the step time above that a stage is idle. */
 static void add_idle(struct text *out, const struct page *p)
 {
     char words[32];
@@ -116,7 +115,8 @@ char *report_compare_text(const struct report_plan *plans, int n_plans, int colo
     for (int i = 0; i < n_plans; i++) {
         struct text name = {0};
         text_add(&name, "%4d  ", i + 1);
-        text_add_shown(&name, plans[i].compared[0] == '\0' ? "as it is" : plans[i].compared);
+        text_add_shown(&name,
+                       plans[i].compared[0] == '\0' ? "(no extra flags)" : plans[i].compared);
         piece_wrapped(&out, text_part(&out, &name), 6);
         text_free(&name);
         page.has_pipeline |= plans[i].n_stages > 1;

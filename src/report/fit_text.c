@@ -1,5 +1,5 @@
 /*
- * fit_text.c -- the answer of a fit: a command to paste, the frontier, and why not the others.
+ * fit_text.c -- the result of snug fit: a command to paste, the frontier, and why the others lost.
  */
 #include "report/report.h"
 
@@ -29,14 +29,14 @@ static void add_answer(struct text *out, const struct report_fit *f, const struc
     piece_command(out, text_part(out, &command), 6);
     text_add(out, "%s\n", style->off);
     text_free(&command);
-    text_add(out, "  memory  %s and %s of runtime; %s stay free\n", text_size(p->total, size),
+    text_add(out, "  memory  %s plan + %s runtime; %s free\n", text_size(p->total, size),
              text_size(f->runtime_bytes, runtime),
              text_size(f->budget - p->total - f->runtime_bytes, spare));
     text_add(out, "  time    about %s a step, %.*f %s/s\n", piece_seconds(p->step_seconds, step),
              rate < 100 ? 1 : 0, rate, f->unit);
 }
 
-/* May a line end before these words?  Before a flag, or after a comma. */
+/* May a line break here?  Only before a flag or after a comma. */
 static bool may_break(const char *at)
 {
     return *at == ' ' && (at[-1] == ',' || strncmp(at, " --", 3) == 0);
@@ -44,9 +44,9 @@ static bool may_break(const char *at)
 
 static void add_broken(struct text *out, const char *recipe)
 {
-    size_t room = PAGE_WIDTH - BEFORE_RECIPE;
-    while (strlen(recipe) > room) {
-        size_t cut = room;
+    size_t width = PAGE_WIDTH - BEFORE_RECIPE;
+    while (strlen(recipe) > width) {
+        size_t cut = width;
         while (cut > 0 && !may_break(recipe + cut))
             cut--;
         if (cut == 0)
@@ -57,7 +57,7 @@ static void add_broken(struct text *out, const char *recipe)
     text_add(out, "%s", recipe);
 }
 
-/* What differs from the choice; in full where there is none. */
+/* The difference from the choice, or the whole recipe if nothing fits. */
 static void add_recipe(struct text *out, const struct report_fit *f, int i)
 {
     const struct snug_fit_point *p = &f->points[i];
@@ -66,10 +66,10 @@ static void add_recipe(struct text *out, const struct report_fit *f, int i)
     else if (f->chosen >= 0)
         add_broken(out, f->differences[i]);
     else
-        add_broken(out, p->flags[0] == '\0' ? "as it is" : p->flags);
+        add_broken(out, p->flags[0] == '\0' ? "(no extra flags)" : p->flags);
 }
 
-/* The bar is the memory beside the most that a point of the list needs. */
+/* The bar is relative to the largest memory in the list. */
 static void add_point(struct text *out, const struct report_fit *f, int i, int64_t most,
                       const struct style *style)
 {
@@ -103,7 +103,7 @@ static void add_frontier(struct text *out, const struct report_fit *f, int whole
         last = f->chosen + NEAR < last ? f->chosen + NEAR : last;
     }
     text_add(out, "\n  %10s  %*s%10s%8s  %s\n", "memory", BAR, "", "step", "",
-             f->chosen >= 0 ? "what differs" : "recipe");
+             f->chosen >= 0 ? "difference" : "recipe");
     for (int i = last; i >= first; i--)
         add_point(out, f, i, f->points[first].total, style);
     int hidden = f->n_points - (last - first + 1);
@@ -111,14 +111,14 @@ static void add_frontier(struct text *out, const struct report_fit *f, int whole
         text_add(out, "  %smore with --frontier%s\n", style->faint, style->off);
 }
 
-/* It fits, and is no slower. */
+/* For a recipe that fits and is no slower than the choice. */
 static void add_other_training(struct text *out, double slower)
 {
     if (slower <= -0.05)
-        text_add(out, "%.*f%% faster, but changes what is learned\n", slower > -10 ? 1 : 0,
+        text_add(out, "%.*f%% faster, but changes the training result\n", slower > -10 ? 1 : 0,
                  -slower);
     else
-        text_add(out, "not needed, and changes what is learned\n");
+        text_add(out, "not needed, and changes the training result\n");
 }
 
 static void add_losers(struct text *out, const struct report_fit *f)
@@ -167,7 +167,7 @@ char *report_fit_text(const struct report_fit *f, int whole_frontier, int color)
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-/* Numbers stay numbers, all else is a string. */
+/* Numbers become JSON numbers, everything else a string. */
 static void add_value(struct text *out, const char *value)
 {
     double number;

@@ -1,5 +1,5 @@
 /*
- * ops_table.c -- every op and what is there for it: what is missing shows as a dash.
+ * ops_table.c -- the table of ops and their kernels.  A dash marks what is missing.
  */
 #include "report/report.h"
 

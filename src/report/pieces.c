@@ -1,5 +1,5 @@
 /*
- * pieces.c -- the small parts that several reports are made of.
+ * pieces.c -- helpers shared by the reports.
  */
 #include "report/pieces.h"
 
@@ -45,13 +45,13 @@ const char *piece_seconds(double seconds, char out[PIECE_TIME_MAX])
     return out;
 }
 
-/* The last blank among the first `room` + 1 bytes, or the first one after them; 0: none.  Of a command, the
- * last one before a flag, outside quotes. */
-static size_t find_cut(const char *text, size_t room, bool is_command)
+/* Where to break the line: the last blank in the first `width` + 1 bytes, else the first one after
+ * them, or 0 if there is none.  In a command, only an unquoted blank before a flag counts. */
+static size_t find_cut(const char *text, size_t width, bool is_command)
 {
     bool quoted = false;
     size_t cut = 0;
-    for (size_t i = 0; text[i] != '\0' && (i <= room || cut == 0); i++) {
+    for (size_t i = 0; text[i] != '\0' && (i <= width || cut == 0); i++) {
         bool escaped = is_command && !quoted && i > 0 && text[i - 1] == '\\';
         if (is_command && text[i] == '\'' && !escaped)
             quoted = !quoted;
@@ -62,17 +62,17 @@ static size_t find_cut(const char *text, size_t room, bool is_command)
     return cut;
 }
 
-static void wrap(struct text *out, const char *text, int indent, const char *goes_on)
+static void wrap(struct text *out, const char *text, int indent, const char *continuation)
 {
-    size_t room = PAGE_WIDTH - strlen(goes_on), whole = PAGE_WIDTH;
+    size_t width = PAGE_WIDTH - strlen(continuation), whole = PAGE_WIDTH;
     while (strlen(text) > whole) {
-        size_t cut = find_cut(text, room, goes_on[0] != '\0');
+        size_t cut = find_cut(text, width, continuation[0] != '\0');
         if (cut == 0)
             break;
-        text_add(out, "%.*s%s\n%*s", (int)cut, text, goes_on, indent, "");
+        text_add(out, "%.*s%s\n%*s", (int)cut, text, continuation, indent, "");
         text += cut + 1;
         whole = PAGE_WIDTH - (size_t)indent;
-        room = whole - strlen(goes_on);
+        width = whole - strlen(continuation);
     }
     text_add(out, "%s\n", text);
 }
@@ -97,7 +97,7 @@ void piece_heading(struct text *out, const struct style *style, const char *name
     piece_wrapped(&lines, text_part(out, &whole), INDENT);
     const char *words = text_part(out, &lines);
     if (strncmp(words, text_part(out, &shown), length) != 0)
-        length = 0; /* a name that is itself broken */
+        length = 0; /* the name itself was wrapped */
     text_add(out, "%s%.*s%s%s", style->bold, (int)length, words, style->off, words + length);
     text_free(&shown);
     text_free(&whole);

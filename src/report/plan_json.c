@@ -1,8 +1,8 @@
 /*
- * plan_json.c -- the plan as one JSON object, keys and order as promised to scripts.
+ * plan_json.c -- the plan as one JSON object.  Scripts rely on its keys and their order.
  *
- * Written by hand: the object is flat, its order is part of what is diffed from run to run, and
- * bytes must stay integers of 64 bits.
+ * Written by hand: the object is flat, a fixed order keeps diffs between runs small, and bytes must
+ * stay 64-bit integers.
  */
 #include "report/report.h"
 

@@ -1,5 +1,5 @@
 /*
- * plan_text.c -- the ledger on a terminal: who takes the bytes, and what would give some back.
+ * plan_text.c -- the plan as text: where the bytes go, and which flags would reduce them.
  *
  *     gpt2: batch 32 x 1024, fp32, adamw
  *
@@ -7,7 +7,7 @@
  *       ...
  *       total         7,741,241,344  7.21 GiB
  *
- * The bytes are exact and add up; the bars are drawn in eighths of a cell against the largest kind.
+ * The bytes are exact and add up to the total.  The bars are relative to the largest kind.
  */
 #include "report/report.h"
 
@@ -21,7 +21,7 @@ enum { KIND_WIDTH = 13, HUMAN_WIDTH = 8, BAR_MOST = 30, LABEL_WIDTH = 15, N_KIND
 
 struct kind {
     const char *name;
-    const char *subject; /* opens the advice, with its verb */
+    const char *subject; /* begins the sentence of the advice */
     int64_t bytes;
 };
 
@@ -108,7 +108,7 @@ static void add_label(struct text *out, const char *label)
     text_add(out, "  %-*s", LABEL_WIDTH, label);
 }
 
-/* Names can be long: keep the tail, where the layer's part is told apart. */
+/* A name that is too long loses its head: the tail identifies the tensor in its layer. */
 static void add_peak(struct text *out, const struct report_plan *plan)
 {
     char index[TEXT_SIZE_MAX + 8], n_ops[TEXT_SIZE_MAX + 8], head[160];
@@ -118,19 +118,19 @@ static void add_peak(struct text *out, const struct report_plan *plan)
     int length =
         snprintf(head, sizeof head, "op %s of %s, %s", text_count(plan->ledger.peak_op, index),
                  text_count(plan->ledger.n_ops, n_ops), plan->peak_kind);
-    int room = PAGE_WIDTH - 2 - LABEL_WIDTH - length - 1;
+    int width = PAGE_WIDTH - 2 - LABEL_WIDTH - length - 1;
     int name_length = (int)strlen(name);
     add_label(out, "peak at");
     text_add(out, "%s", head);
-    if (name_length > 0 && name_length <= room)
+    if (name_length > 0 && name_length <= width)
         text_add(out, " %s", name);
-    else if (name_length > 0 && room > 12)
-        text_add(out, " ...%s", name + name_length - (room - 3));
+    else if (name_length > 0 && width > 12)
+        text_add(out, " ...%s", name + name_length - (width - 3));
     text_add(out, "\n");
     text_free(&shown);
 }
 
-/* The budget is for the plan and the runtime beside it, so both are held against it. */
+/* The budget covers the plan and the runtime memory. */
 static void add_budget(struct text *out, const struct report_plan *plan, const struct style *style)
 {
     char size[TEXT_SIZE_MAX];
@@ -141,13 +141,14 @@ static void add_budget(struct text *out, const struct report_plan *plan, const s
     if (plan->runtime_bytes > 0)
         text_add(out, "and %s of runtime ", text_size(plan->runtime_bytes, size));
     if (spare >= 0)
-        text_add(out, "leave%s %s\n", plan->runtime_bytes > 0 ? "" : "s", text_size(spare, size));
+        text_add(out, "leave%s %s free\n", plan->runtime_bytes > 0 ? "" : "s",
+                 text_size(spare, size));
     else
-        text_add(out, "%s %s over%s\n", plan->runtime_bytes > 0 ? "are" : "is",
+        text_add(out, "exceed%s it by %s%s\n", plan->runtime_bytes > 0 ? "" : "s",
                  text_size(-spare, size), style->off);
     if (plan->budget_origin != NULL) {
         add_label(out, "");
-        text_add(out, "it is %s; --memory sets another\n", plan->budget_origin);
+        text_add(out, "it is %s; change it with --memory\n", plan->budget_origin);
     }
 }
 
@@ -159,7 +160,7 @@ static void add_trained(struct text *out, const struct snug_ledger *ledger)
     if (ledger->n_trained == ledger->n_parameters)
         text_add(out, "%s parameters\n", trained);
     else
-        text_add(out, "%s parameters of adapters beside %s frozen ones\n", trained,
+        text_add(out, "%s parameters in adapters; %s are frozen\n", trained,
                  text_count(ledger->n_parameters, frozen));
 }
 
@@ -169,13 +170,12 @@ static void add_facts(struct text *out, const struct report_plan *plan, const st
     char count[TEXT_SIZE_MAX + 8], forward[32], step[32], again[32];
     add_trained(out, ledger);
     add_label(out, "lower bound");
-    text_add(out, "%s bytes; fragmentation is %.2f%% of it\n",
-             text_count(ledger->lower_bound, count),
+    text_add(out, "%s bytes; fragmentation adds %.2f%%\n", text_count(ledger->lower_bound, count),
              100 * share_of(ledger->total - ledger->lower_bound, ledger->lower_bound));
     if (ledger->offloaded > 0) {
         char size[TEXT_SIZE_MAX];
         add_label(out, "offloaded");
-        text_add(out, "%s bytes (%s) to %s, beside the total\n",
+        text_add(out, "%s bytes (%s) to %s, not in the total\n",
                  text_count(ledger->offloaded, count), text_size(ledger->offloaded, size),
                  plan->offloaded_to);
     }
@@ -183,7 +183,7 @@ static void add_facts(struct text *out, const struct report_plan *plan, const st
         add_peak(out, plan);
     if (ledger->step_flops > 0) {
         add_label(out, "compute");
-        text_add(out, "%s a step, of which forward %s", flops_text(ledger->step_flops, step),
+        text_add(out, "%s a step, of which %s forward", flops_text(ledger->step_flops, step),
                  flops_text(ledger->forward_flops, forward));
         text_add(out, "\n");
     }
@@ -196,7 +196,7 @@ static void add_facts(struct text *out, const struct report_plan *plan, const st
     }
     if (ledger->recompute_flops > 0) {
         add_label(out, "recomputed");
-        text_add(out, "%s, %.3g%% of forward; in the step above\n",
+        text_add(out, "%s, %.3g%% of forward; included in compute\n",
                  flops_text(ledger->recompute_flops, again),
                  100 * share_of(ledger->recompute_flops, ledger->forward_flops));
     }
@@ -207,16 +207,17 @@ static void add_facts(struct text *out, const struct report_plan *plan, const st
     }
     if (plan->n_ranks > 1) {
         add_label(out, "ranks");
-        text_add(out, "%s; the bytes are those of the fullest\n", text_count(plan->n_ranks, count));
+        text_add(out, "%s; the bytes are those of the rank with the highest peak\n",
+                 text_count(plan->n_ranks, count));
     }
     if (plan->usual_batch > 0) {
         add_label(out, "batch");
-        text_add(out, "%s, not the usual %s: the ranks share it equally\n",
+        text_add(out, "%s, not the default %s, so that the ranks get equal shares\n",
                  text_count(plan->batch, count), text_count(plan->usual_batch, step));
     }
     if (plan->n_stages > 1) {
         add_label(out, "pipeline");
-        text_add(out, "%s stages, each idle for %.3g%% of a step (in the time above)\n",
+        text_add(out, "%s stages, each idle for %.3g%% of a step (included in time)\n",
                  text_count(plan->n_stages, count), 100 * plan->bubble);
     }
     if (ledger->budget > 0)
@@ -234,7 +235,7 @@ static void add_remarks(struct text *out, const struct report_plan *plan)
     }
 }
 
-/* ", +16% time", and beyond a factor of two ", 3.1x the time" or ", 3.1x as fast". */
+/* ", +16% time", or beyond a factor of two ", 3.1x the time" or ", 3.1x as fast". */
 static void add_time_change(struct text *out, double now, double then)
 {
     if (now <= 0 || then <= 0)
@@ -269,9 +270,9 @@ static void add_advice(struct text *out, const struct report_plan *plan)
         return;
     for (int i = 0; i < plan->n_alternatives; i++)
         n_smaller += plan->alternatives[i].total_bytes < plan->ledger.total;
-    text_add(out, "\n%s %.0f%% of it.%s\n", largest->subject,
+    text_add(out, "\n%s %.0f%% of the total.%s\n", largest->subject,
              100 * share_of(largest->bytes, plan->ledger.total),
-             n_smaller > 0 ? " To need less:" : "");
+             n_smaller > 0 ? " To reduce it:" : "");
     for (int i = 0; i < plan->n_alternatives; i++)
         if (plan->alternatives[i].total_bytes < plan->ledger.total)
             add_alternative(out, plan, &plan->alternatives[i]);

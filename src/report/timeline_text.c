@@ -1,5 +1,5 @@
 /*
- * timeline_text.c -- the bytes of a step over its ops, drawn on a terminal.
+ * timeline_text.c -- a chart of the live bytes over the ops of a step, for a terminal.
  *
  *                                         ▼ 5.31 GiB at op 86, linear_cross_entropy_train loss
  *     5.31 GiB ┤                          T
@@ -8,8 +8,9 @@
  *              │  OOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOO
  *          0 B ┴──────── forward ────────┴──────── backward ─────────┴─ update ─
  *
- * A column stands for the fullest of its ops, so that no peak is lost.  With colour a cell is two
- * halves, each in the colour of what lies there; without, a letter.
+ * A column shows the op with the most bytes among its ops, so that no peak is lost.  With color, a
+ * cell has two halves, each in the color of its kind.  Without color, a cell is the letter of its
+ * kind.
  */
 #include "report/report.h"
 
@@ -24,7 +25,7 @@ enum { LABEL = 10, WIDTH = PAGE_WIDTH - LABEL - 2, HEIGHT = 16, N_LIVE = 5 };
 static const struct {
     const char *name;
     char letter;
-    int color; /* ANSI, of the foreground; 10 more: of the background */
+    int color; /* ANSI foreground color; + 10 is the background color */
 } live[N_LIVE] = {{"parameters", 'P', 34},
                   {"optimizer", 'O', 35},
                   {"gradients", 'G', 33},
@@ -40,7 +41,7 @@ static void bytes_of(const struct snug_timeline_point *m, int64_t bytes[N_LIVE])
     bytes[4] = m->temporary;
 }
 
-/* What lies at this height of the stack; -1: nothing. */
+/* The kind at this height of the stack, or -1 above it. */
 static int kind_at(const struct snug_timeline_point *m, double height)
 {
     int64_t bytes[N_LIVE];
@@ -59,15 +60,16 @@ static int column_of(const struct report_timeline *t, int64_t op)
     return (int)(op * WIDTH / (t->n_points > 0 ? t->n_points : 1));
 }
 
-/* The fullest op of a column; with fewer ops than columns, the op that it is a part of. */
+/* The timeline point with the most bytes in a column.  With fewer ops than columns, the op that
+ * covers the column. */
 static const struct snug_timeline_point *point_of(const struct report_timeline *t, int column)
 {
     int64_t first = t->n_points * column / WIDTH, end = t->n_points * (column + 1) / WIDTH;
-    const struct snug_timeline_point *fullest = &t->points[first];
+    const struct snug_timeline_point *largest = &t->points[first];
     for (int64_t i = first + 1; i < end; i++)
-        if (t->points[i].total > fullest->total)
-            fullest = &t->points[i];
-    return fullest;
+        if (t->points[i].total > largest->total)
+            largest = &t->points[i];
+    return largest;
 }
 
 static void add_cell(struct text *out, const struct snug_timeline_point *m, double low, double high,
@@ -87,7 +89,7 @@ static void add_cell(struct text *out, const struct snug_timeline_point *m, doub
         text_add(out, "\033[%d;%dm▄", live[lower].color, live[upper].color + 10);
 }
 
-/* Sizes at the top, the middle and, under the axis, the bottom. */
+/* One row of the chart.  The top and middle rows are labeled; add_axis labels the bottom. */
 static void add_row(struct text *out, const struct report_timeline *t, int row, int color)
 {
     char size[TEXT_SIZE_MAX] = "";
@@ -117,7 +119,7 @@ static void add_peak(struct text *out, const struct report_timeline *t, const st
     int length = (int)strlen(snug_printable(words));
     bool fits_right = column + 2 + length <= WIDTH, fits_left = length + 1 <= column;
     int indent = LABEL + 2 + (fits_right || !fits_left ? column : column - length - 1);
-    if (!fits_right && !fits_left) { /* over it */
+    if (!fits_right && !fits_left) { /* on the line above */
         int left = PAGE_WIDTH - length < 2 ? 2 : PAGE_WIDTH - length;
         text_add(out, "%*s%s%.*s%s\n", left, "", style->bold, PAGE_WIDTH - left, words, style->off);
         text_add(out, "%*s▼\n", indent, "");
@@ -128,7 +130,7 @@ static void add_peak(struct text *out, const struct report_timeline *t, const st
     }
 }
 
-/* A part of the axis with its name in the middle, where there is room for it. */
+/* A part of the axis, with its name in the middle if it fits. */
 static void add_part(struct text *out, int width, const char *name)
 {
     int length = (int)strlen(name), rest = width - length - 2;
@@ -161,8 +163,8 @@ static void add_axis(struct text *out, const struct report_timeline *t)
         add_part(out, WIDTH, "ops");
     }
     char count[TEXT_SIZE_MAX + 8];
-    text_add(out, "\n%*s%s op%s from left to right, in their order: no scale of time\n", LABEL + 2,
-             "", text_count(t->n_points, count), t->n_points == 1 ? "" : "s");
+    text_add(out, "\n%*s%s op%s in program order; the axis is not time\n", LABEL + 2, "",
+             text_count(t->n_points, count), t->n_points == 1 ? "" : "s");
 }
 
 static void add_legend(struct text *out, const struct report_timeline *t, int color)

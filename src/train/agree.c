@@ -1,9 +1,10 @@
 /*
- * agree.c -- do all ranks train the same thing?
+ * agree.c -- check that all ranks train the same thing.
  *
- * Every rank reads its own flags and its own files.  Before the first byte is allocated each compares what
- * the run hangs on with what rank 0 has, line by line, so that a difference is named and not found as a
- * loss that nobody can explain.  Threads may differ: results do not depend on them.
+ * Every rank reads its own flags and its own files.  Before anything is allocated, each rank
+ * compares all settings that affect the result with those of rank 0, line by line.  A difference is
+ * reported by name instead of showing up as a loss that nobody can explain.  Threads may differ:
+ * results do not depend on them.
  */
 #include "train/agree.h"
 
@@ -34,7 +35,7 @@ static void add_recipe(const struct snug_trainer *t, struct text *out)
     text_free(&all);
 }
 
-/* What the model computes, whatever it is called. */
+/* The model's name and a hash of its forward program. */
 static enum snug_status add_model(const struct snug_trainer *t, struct text *out,
                                   struct snug_error *err)
 {
@@ -62,14 +63,15 @@ static enum snug_status describe(const struct snug_trainer *t, struct text *out,
     return out->failed ? snug_fail(err, SNUG_NO_MEMORY, "out of memory") : SNUG_OK;
 }
 
-/* The first line of `own` that is not in the same place of `first`. */
+/* Fails with the first line in which the two differ. */
 static enum snug_status compare(const char *own, const char *first, struct snug_error *err)
 {
     while (*own != '\0' || *first != '\0') {
         size_t n = strcspn(own, "\n"), m = strcspn(first, "\n");
         if (n != m || strncmp(own, first, n) != 0)
             return snug_fail(err, SNUG_MISMATCH,
-                             "ranks were not started alike: here it is %.*s, on rank 0 %.*s",
+                             "ranks differ: this rank has %.*s, rank 0 has %.*s; start all ranks "
+                             "with the same flags and data",
                              n < 200 ? (int)n : 200, own, m < 200 ? (int)m : 200, first);
         own += n + (own[n] == '\n');
         first += m + (first[m] == '\n');

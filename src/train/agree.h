@@ -1,15 +1,15 @@
 /*
- * agree.h -- what the ranks of a run settle among themselves, beside the numbers of the model.
+ * agree.h -- agreement between the ranks of a run: same flags and data, and shared decisions.
  */
 #ifndef SNUG_TRAIN_AGREE_H
 #define SNUG_TRAIN_AGREE_H
 
 #include "train/trainer.h"
 
-/* Refuses ranks that were started with other flags or data than rank 0: all ranks come to it. */
+/* Refuses a rank whose flags or data differ from rank 0's.  Collective: all ranks must call it. */
 enum snug_status trainer_agree(const struct snug_trainer *trainer, struct snug_error *err);
 
-/* Does one of the ranks say so?  Then all do; all come to it. */
+/* Sets *flag on all ranks if it is set on any of them.  Collective. */
 enum snug_status agree_on_any(struct comm *comm, bool *flag, struct snug_error *err);
 
 #endif

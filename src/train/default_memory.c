@@ -1,10 +1,10 @@
 /*
- * default_memory.c -- --checkpoint auto fills a budget; without --memory that is what there is.
+ * default_memory.c -- the default budget of --checkpoint auto: the memory of the device.
  *
  *     --target a100           the memory of that card
- *     --device cuda           of the smallest GPU here, shared by the ranks that it serves
- *     --device cpu            of this machine, less a sixteenth for the rest of the system,
- *                             or the limit of this process's control group, if that is less
+ *     --device cuda           the memory of the smallest GPU, divided by the ranks that share it
+ *     --device cpu            the machine's memory less a sixteenth for the rest of the system, or
+ *                             the limit of this process's cgroup if that is less
  */
 #include "train/default_memory.h"
 
@@ -38,7 +38,7 @@ static void set_from_machine(struct snug_recipe *recipe, int n_ranks_here)
     recipe->memory = (is_limit ? bytes : bytes - bytes / SYSTEM_SHARE) / n_ranks_here;
 }
 
-/* The least that a GPU of this machine has; 0: there is none, or nothing that could ask it. */
+/* The memory of this machine's smallest GPU; 0 if there is no GPU or no CUDA plugin. */
 static int64_t memory_of_gpus(int *n_gpus)
 {
     const struct backend *backend;
@@ -62,11 +62,11 @@ static enum snug_status set_from_gpu(struct snug_recipe *recipe, int n_ranks_her
     if (bytes <= 0)
         return snug_fail(
             err, SNUG_BAD_ARGUMENT,
-            "--checkpoint auto needs a memory budget, and there is no GPU here to ask: "
+            "--checkpoint auto needs a memory budget, and this machine has no GPU to take it from: "
             "add --memory 24G or --target a100");
     int n_sharing = (n_ranks_here + n_gpus - 1) / n_gpus;
     shared_by(n_sharing, sharing);
-    snprintf(recipe->memory_origin, sizeof recipe->memory_origin, "the %s of the GPU here%s",
+    snprintf(recipe->memory_origin, sizeof recipe->memory_origin, "the %s of this GPU%s",
              text_size(bytes, size), sharing);
     recipe->memory = bytes / n_sharing;
     return SNUG_OK;
@@ -111,7 +111,7 @@ enum snug_status default_memory_agree(struct snug_trainer *t, struct snug_error 
         status = comm_broadcast(t->comm, 0, &least, sizeof least, err);
     if (status == SNUG_OK && is_default && least < r->memory) {
         r->memory = least;
-        snprintf(r->memory_origin, sizeof r->memory_origin, "the least that a rank has");
+        snprintf(r->memory_origin, sizeof r->memory_origin, "the smallest memory of any rank");
     }
     return status;
 }

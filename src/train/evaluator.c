@@ -1,14 +1,14 @@
 /*
- * evaluator.c -- the forward program on held-out data.
+ * evaluator.c -- run the forward program on held-out data.
  *
  * During training it runs in the arena of the training step, above the weights, where nothing is
- * alive between two steps: evaluation costs no memory.  Its micro-batch is cut until it fits there.
+ * alive between two steps: evaluation costs no memory.  The micro-batch is halved until it fits.
  *
- * Models whose outputs exist whole (all but the fused language-model head) are scored on the host,
- * row by row, so that a last batch that is not full counts exactly.  The fused head gives the mean of a
- * micro-batch alone.  There, samples that do not fill one are run several times side by side: with
- * micro-batches of 8, 15 samples are 8, then 4 twice, 2 four times and 1 eight times, and each of these
- * means is that of the samples themselves.
+ * Most models materialize their outputs.  These are scored on the host, row by row, so a last batch
+ * that is not full counts exactly.  The fused LM head only returns the mean loss of a micro-batch.
+ * There, leftover samples are repeated until they fill a micro-batch: with micro-batches of 8, 15
+ * samples run as 8, then 4 twice, 2 four times and 1 eight times.  Repeating every sample equally
+ * often does not change the mean.
  */
 #include "train/trainer.h"
 
@@ -18,7 +18,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The first e->n_now samples of an input, again and again up to the end of the micro-batch. */
+/* Repeats the first e->n_now samples of an input up to the end of the micro-batch. */
 static void repeat(const struct evaluator *e, tensor_id id)
 {
     int64_t n_bytes = tensor_bytes(compiled_step_forward(&e->compiled), id);
@@ -44,7 +44,7 @@ static enum snug_status feed(void *user, int micro, struct snug_error *err)
     return SNUG_OK;
 }
 
-/* How many samples are scored: the same whatever the micro-batch is. */
+/* The number of samples to score, independent of the micro-batch. */
 static int64_t samples_to_score(const struct evaluator *e, const struct program *prog,
                                 int64_t per_batch, int64_t max_samples)
 {
@@ -67,7 +67,8 @@ static int64_t divisor_up_to(int64_t n, int64_t most)
     return d < 1 ? 1 : d;
 }
 
-/* For a head that gives means: one that divides n, or a power of two, whose rest is a few more runs. */
+/* For a head that only returns means: a micro-batch that divides n, or a power of two, so that the
+ * remainder takes a few more runs. */
 static int64_t mean_micro_batch(int64_t n, int64_t most)
 {
     int64_t micro = most < n ? most : n, power = 1;
@@ -78,7 +79,7 @@ static int64_t mean_micro_batch(int64_t n, int64_t most)
     return power;
 }
 
-/* How many of the samples that are left the next batch scores. */
+/* How many of the remaining samples the next batch scores. */
 static int64_t next_samples(const struct evaluator *e)
 {
     int64_t left = e->n_samples - e->first, micro = e->compiled.micro_batch;
@@ -87,9 +88,9 @@ static int64_t next_samples(const struct evaluator *e)
                                                : micro;
 }
 
-/* The largest micro-batch that fits.  If not even one sample does, rows that book less: without dropout an op
- * may have a library's row, which training did not have, and whose workspace is larger than all of a tiny
- * model's arena. */
+/* Compiles the largest micro-batch that fits.  If not even one sample fits, tries again with
+ * kernels that need less workspace: without dropout an op may get a library kernel that training
+ * did not use, with a workspace larger than the whole arena of a tiny model. */
 static enum snug_status make_compiled(struct evaluator *e, const struct compile_request *request,
                                       int64_t max_samples, int64_t arena_limit,
                                       struct snug_error *err)
@@ -111,27 +112,26 @@ static enum snug_status make_compiled(struct evaluator *e, const struct compile_
         compiled_step_free(&e->compiled);
         TRY(status);
         if (micro < q.micro_batch)
-            q.micro_batch = 2 * micro; /* halved by the loop: this one itself */
+            q.micro_batch = 2 * micro; /* the loop halves it to micro */
         else if (q.micro_batch == 1 && q.least_workspace)
             return snug_fail(err, SNUG_OVER_BUDGET, "the evaluation does not fit the arena");
         else if (q.micro_batch == 1) {
             q.least_workspace = true;
-            q.micro_batch = 2 * request->micro_batch; /* from the largest on */
+            q.micro_batch = 2 * request->micro_batch; /* start again from the largest */
         }
     }
 }
 
-/* Ranks run the same micro-batch, since stages pass it on and shards are gathered in each: the least that one
- * of them has room for. */
+/* All ranks must run the same micro-batch: stages pass it on, and shards are gathered for each.
+ * They take the smallest that fits on any rank. */
 static enum snug_status agree_on_micro_batch(struct evaluator *e, struct comm *comm,
                                              const struct compile_request *request,
                                              int64_t max_samples, int64_t arena_limit,
                                              struct snug_error *err)
 {
-    double most_below =
-        -(double)e->compiled.micro_batch; /* the largest of them is that of the least */
-    TRY(comm_max(comm, &most_below, err));
-    int64_t least = -(int64_t)most_below;
+    double negated = -(double)e->compiled.micro_batch; /* the minimum, by a maximum */
+    TRY(comm_max(comm, &negated, err));
+    int64_t least = -(int64_t)negated;
     if (least == e->compiled.micro_batch)
         return SNUG_OK;
     struct compile_request q = *request;
@@ -156,7 +156,7 @@ enum snug_status evaluator_make(struct evaluator *e, const struct compile_reques
         .data = data, .comm = has_stages ? comm : NULL, .ranks = has_ranks ? comm : NULL};
     if (data_n_samples(data, DATA_HELD_OUT) < 1)
         return snug_fail(err, SNUG_BAD_FILE,
-                         "there is no held-out data to evaluate on: less than one sequence");
+                         "no held-out data to evaluate on: the split has less than one sample");
     TRY(make_compiled(e, request, max_samples, arena_limit, err));
     enum snug_status status = SNUG_OK;
     if (has_ranks)
@@ -175,15 +175,15 @@ void evaluator_free(struct evaluator *e)
     compiled_step_free(&e->compiled);
 }
 
-enum { TENSOR_SHOWN = 256 }; /* of a name */
+enum { TENSOR_SHOWN = 256 }; /* bytes of a tensor name in a message */
 
 struct score {
     double loss_sum;
     int64_t n, n_right;
-    int64_t first_bad; /* sample of the first batch whose loss is not finite; -1: all are */
+    int64_t first_bad; /* first sample of the first batch with a non-finite loss, or -1 */
 };
 
-/* Where the largest of n numbers is, the first of equals. */
+/* The index of the largest of n elements, the first if several are equal. */
 static int64_t largest(enum dtype dtype, const void *values, int64_t begin, int64_t n)
 {
     int64_t best = 0;
@@ -198,7 +198,7 @@ static int64_t largest(enum dtype dtype, const void *values, int64_t begin, int6
     return best;
 }
 
-/* Scores the first `rows` rows of the present batch from the outputs. */
+/* Scores the first `rows` rows of the current batch from the outputs. */
 static enum snug_status score_rows(const struct evaluator *e, int64_t rows, struct score *score,
                                    struct snug_error *err)
 {
@@ -232,7 +232,7 @@ static enum snug_status score_rows(const struct evaluator *e, int64_t rows, stru
     return SNUG_OK;
 }
 
-/* The batch that was run last. */
+/* Scores the batch that was run last. */
 static enum snug_status score_batch(const struct evaluator *e, struct score *score,
                                     struct snug_error *err)
 {
@@ -250,7 +250,7 @@ static enum snug_status score_batch(const struct evaluator *e, struct score *sco
     return SNUG_OK;
 }
 
-/* What the first rank that has a name has found: others may not hold that tensor. */
+/* Broadcasts the name from the first rank that has one: other ranks may not hold that tensor. */
 static enum snug_status share_name(struct comm *comm, char name[TENSOR_SHOWN],
                                    struct snug_error *err)
 {
@@ -259,7 +259,7 @@ static enum snug_status share_name(struct comm *comm, char name[TENSOR_SHOWN],
     return comm_broadcast(comm, comm->n_ranks - 1 - (int)before_last, name, TENSOR_SHOWN, err);
 }
 
-/* All ranks come here together, for the batch of the sample `first`. */
+/* Repeats the batch of sample `first` to find the tensor.  All ranks call it together. */
 static enum snug_status not_finite(struct evaluator *e, int64_t first, struct snug_error *err)
 {
     const char *found = NULL;
@@ -273,8 +273,7 @@ static enum snug_status not_finite(struct evaluator *e, int64_t first, struct sn
         TRY(share_name(e->ranks, name, err));
     bool is_found = name[0] != '\0';
     return snug_fail(err, SNUG_DIVERGED, "the loss on held-out data is not finite%s%s%s",
-                     is_found ? "; the first tensor that is not: \"" : "", name,
-                     is_found ? "\"" : "");
+                     is_found ? "; first non-finite tensor: \"" : "", name, is_found ? "\"" : "");
 }
 
 static bool is_asked_to_stop(void *user)
@@ -290,7 +289,7 @@ static enum snug_status run_batch(struct evaluator *e, struct snug_error *err)
         TRY(agree_on_any(e->ranks, &stop, err));
     enum snug_status status = stop ? SNUG_INTERRUPTED : exec_run(e->exec, feed, e, err);
     return status == SNUG_INTERRUPTED
-               ? snug_fail(err, status, "the evaluation was stopped after %lld of %lld samples",
+               ? snug_fail(err, status, "the evaluation was canceled after %lld of %lld samples",
                            (long long)e->first, (long long)e->n_samples)
                : status;
 }
@@ -302,7 +301,7 @@ enum snug_status evaluator_run(struct evaluator *e, struct snug_eval_result *res
     bool whole_outputs = e->input_spec.output != TENSOR_NONE;
     bool is_last = s->n_stages < 2 || s->stage == s->n_stages - 1;
     struct score score = {.first_bad = -1};
-    /* ranks that wait for each other inside a batch go through with it */
+    /* ranks that wait for each other inside a batch must finish it */
     exec_watch(e->exec, e->stop != NULL && e->ranks == NULL ? is_asked_to_stop : NULL, e);
     for (e->first = 0; e->first < e->n_samples; e->first += e->n_now) {
         e->n_now = next_samples(e);
@@ -312,7 +311,7 @@ enum snug_status evaluator_run(struct evaluator *e, struct snug_eval_result *res
         if (!isfinite(score.loss_sum) && score.first_bad < 0)
             score.first_bad = e->first;
     }
-    if (e->comm != NULL) /* the last stage knows */
+    if (e->comm != NULL) /* the last stage has the scores */
         TRY(comm_broadcast(e->comm, e->comm->n_ranks - 1, &score, sizeof score, err));
     if (score.first_bad >= 0)
         return not_finite(e, score.first_bad, err);

@@ -1,6 +1,6 @@
 /*
- * input_spec.c -- which data a program wants: read off its loss op, so that presets and networks built by
- * hand are fed alike.
+ * input_spec.c -- derive the data that a program needs from its loss op, so that presets and
+ * hand-built networks are fed the same way.
  */
 #include "train/trainer.h"
 
@@ -22,7 +22,8 @@ enum snug_status input_spec_of(const struct program *prog, struct input_spec *in
         .input = TENSOR_NONE, .target_input = TENSOR_NONE, .output = TENSOR_NONE};
     if (op == NULL)
         return snug_fail(err, SNUG_UNSUPPORTED,
-                         "%s has no loss: it can be planned, not trained or evaluated", prog->name);
+                         "%s has no loss: it can be planned, but not trained or evaluated",
+                         prog->name);
     bool head_fused = op_has(op, TRAIT_lm_head);
     input_spec->target_input = op->in[head_fused ? 2 : 1];
     if (head_fused) {
@@ -57,7 +58,8 @@ enum snug_status input_spec_open_data(const struct compiled_step *compiled,
     const struct program *prog = compiled_step_forward(compiled);
     if (input_spec->input == TENSOR_NONE)
         return snug_fail(err, SNUG_UNSUPPORTED,
-                         "%s does not have one input and a target: feed it with snug_trainer_step",
+                         "%s does not have exactly one input and one target: feed it with "
+                         "snug_trainer_step",
                          prog->name);
     struct data_request request = {
         .spec = spec,
@@ -70,7 +72,7 @@ enum snug_status input_spec_open_data(const struct compiled_step *compiled,
         .threads = compiled->facts.threads,
         .bytes_as_tokens = recipe->tokenizer == TOKENIZER_bytes};
     const struct shape *input = &prog->tensors[input_spec->input].shape;
-    if (input->n_dims == 4) { /* of images; a single plane may be last (see model/vision.c) */
+    if (input->n_dims == 4) { /* images; a single channel may be last (see model/vision.c) */
         bool plane_last = input->dim[3] == 1;
         request.channels = plane_last ? 1 : input->dim[1];
         request.height = input->dim[plane_last ? 1 : 2];

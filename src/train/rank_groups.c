@@ -1,6 +1,6 @@
 /*
- * rank_groups.c -- of the ranks of a pipeline, those that sum something among themselves: the ranks with this one's
- * stage, which share the batch, and the first and the last stage of this one's pipeline, which share a table.
+ * rank_groups.c -- the process groups of a pipeline: the ranks of the same stage, which share the
+ * batch, and the first and last stage of one pipeline, which share the token embedding.
  */
 #include "train/trainer.h"
 

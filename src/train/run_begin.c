@@ -1,6 +1,6 @@
 /*
- * run_begin.c -- the folder of a run before its first checkpoint: may it be used, and what is written there at
- * the start (config.json, plan.json, the adapter's config and the log of metrics).
+ * run_begin.c -- the run folder before its first checkpoint: check that it may be used, then write
+ * config.json, plan.json, the adapter's config and metrics.jsonl.
  */
 #include "base/fd.h"
 #include "io/checkpoint.h"
@@ -55,7 +55,7 @@ static char *config_text(const struct snug_trainer *t)
     return text_take(&text);
 }
 
-/* Never write over a model that is not a run of ours. */
+/* Never overwrites a model that is not a run of snug's. */
 static enum snug_status check_folder_is_free(const char *dir, struct snug_error *err)
 {
     static const char *const ours[] = {"state.json", "plan.json", "state.json"};
@@ -66,7 +66,7 @@ static enum snug_status check_folder_is_free(const char *dir, struct snug_error 
         TRY(path_find(dir, theirs[i], &has_file, err));
         if (has_file && !has_mark)
             return snug_fail(err, SNUG_BAD_ARGUMENT,
-                             "%s holds a model already (%s): choose another --out", dir, theirs[i]);
+                             "%s already holds a model (%s): choose another --out", dir, theirs[i]);
     }
     return SNUG_OK;
 }
@@ -112,7 +112,7 @@ static enum snug_status begin_adapter(const struct snug_trainer *t, struct snug_
 enum snug_status trainer_begin_run(struct snug_trainer *t, struct snug_error *err)
 {
     if (t->comm->rank > 0)
-        return SNUG_OK; /* rank 0 keeps the folder */
+        return SNUG_OK; /* rank 0 writes the folder */
     TRY(checkpoint_make_dir(t->out, err));
     char *config = config_text(t);
     char *plan = trainer_plan_json(t);

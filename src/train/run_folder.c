@@ -1,12 +1,12 @@
 /*
- * run_folder.c -- whose the folder of a run is, and which of its checkpoints are kept there.
+ * run_folder.c -- the lock of a run folder, and the checkpoints that --keep keeps in it.
  *
- * Rank 0 holds its lock (io/run_lock.h) from before the first byte that is written there until the trainer is
- * freed.  A folder that is locked is refused before anything else is said of it: what another process is
- * writing there would be described as it is right now.
+ * Rank 0 holds the lock (io/run_lock.h) from before the first byte is written until the trainer is
+ * freed.  A locked folder is refused before anything else is checked: another process is writing to
+ * it, so any other message would describe an intermediate state.
  */
 #include "io/checkpoint.h"
-#include "io/kept.h"
+#include "io/retained.h"
 #include "checkpoint/adapter.h"
 #include "train/trainer.h"
 
@@ -21,16 +21,16 @@ static enum snug_status lock_it(struct snug_trainer *t, struct snug_error *err)
     return run_lock_take(t->out, true, &t->lock, NULL, err);
 }
 
-/* What --keep made it also removes. */
+/* --keep deletes old checkpoints, so a run must not be resumed inside one. */
 static enum snug_status check_not_kept(const struct snug_trainer *t, struct snug_error *err)
 {
     bool is_kept;
-    TRY(kept_is_one(t->out, &is_kept, err));
+    TRY(retained_is_one(t->out, &is_kept, err));
     return !is_kept
                ? SNUG_OK
                : snug_fail(err, SNUG_BAD_ARGUMENT,
-                           "%s is one of the checkpoints that --keep makes and removes: copy it "
-                           "first, and give the copy as --out",
+                           "%s is a checkpoint that --keep created and will delete: copy it and "
+                           "pass the copy as --out",
                            t->out);
 }
 
@@ -41,10 +41,10 @@ enum snug_status trainer_claim_out(struct snug_trainer *t, struct snug_error *er
         TRY(check_not_kept(t, err));
     if (is_first)
         TRY(run_lock_take(t->out, false, &t->lock, NULL, err));
-    if (is_first || t->options.resume) /* the others write nothing; to resume all of them read */
+    if (is_first || t->options.resume) /* only rank 0 writes; all ranks read to resume */
         TRY(trainer_check_out(t, err));
     if (is_first && t->options.keep > 0)
-        TRY(kept_check_home(t->out, err));
+        TRY(retained_check_home(t->out, err));
     return is_first && t->options.resume ? lock_it(t, err) : SNUG_OK;
 }
 
@@ -52,7 +52,7 @@ enum snug_status trainer_take_out(struct snug_trainer *t, struct snug_error *err
 {
     if (t->comm->rank == 0 && t->lock == NULL) {
         TRY(lock_it(t, err));
-        TRY(trainer_check_out(t, err)); /* another run may have come and gone since */
+        TRY(trainer_check_out(t, err)); /* another run may have used the folder since */
     }
     return t->comm->n_ranks > 1 ? comm_barrier(t->comm, err) : SNUG_OK;
 }
@@ -61,7 +61,7 @@ void trainer_leave_out(struct snug_trainer *t)
 {
     run_lock_give_back(t->lock);
     if (t->made_out)
-        (void)rmdir(t->out); /* which fails unless it is empty: the run has not begun */
+        (void)rmdir(t->out); /* fails unless it is empty, that is, the run has not begun */
     t->lock = NULL;
 }
 
@@ -78,10 +78,10 @@ enum snug_status trainer_keep(struct snug_trainer *t, struct snug_error *err)
     if (t->options.keep <= 0 || t->comm->rank > 0)
         return SNUG_OK;
     bool is_fresh = t->step > t->first_step;
-    if (is_fresh || !kept_has(t->out, t->step)) {
+    if (is_fresh || !retained_has(t->out, t->step)) {
         TRY(checkpoint_settle(t->out, NULL, err));
-        TRY(kept_add(t->out, t->step, names, t->recipe.lora > 0 ? N_NAMES : N_NAMES - N_OF_ADAPTER,
-                     NULL, err));
+        TRY(retained_add(t->out, t->step, names,
+                         t->recipe.lora > 0 ? N_NAMES : N_NAMES - N_OF_ADAPTER, NULL, err));
     }
-    return kept_trim(t->out, t->step, t->options.keep, NULL, err);
+    return retained_trim(t->out, t->step, t->options.keep, NULL, err);
 }

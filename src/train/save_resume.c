@@ -1,15 +1,17 @@
 /*
- * save_resume.c -- a run on disk: what is saved, and how it goes on.
+ * save_resume.c -- save a run, and resume it.
  *
- * model.safetensors holds the parameters, optimizer.safetensors the optimizer's states and masters
- * (and the parameters of an optimizer that averages them: the model then has the averages),
- * state.json everything else that the next step depends on: the step, the seed, the position in the
- * data, the recipe, the loss scale.  A resumed run takes the very steps that the first would have
- * taken.
+ *     model.safetensors       the parameters, or their averages if the optimizer averages them
+ *     optimizer.safetensors   optimizer states and master weights; also the parameters, if the
+ *                             model file has the averages
+ *     state.json              all else that the next step depends on: step, seed, data position,
+ *                             recipe, loss scale
  *
- * A run with adapters (adapter.h) brings back A and B from adapter/adapter_model.safetensors; its
- * model.safetensors, with them added, is for others.  The frozen base comes from where it came from at the
- * start, and state.json has its checksum.
+ * A resumed run takes exactly the steps that the first run would have taken.
+ *
+ * A run with adapters (adapter.h) restores A and B from adapter/adapter_model.safetensors.  Its
+ * model.safetensors has them merged, for use by other tools.  The frozen base is loaded again from
+ * its original place; state.json has its checksum.
  */
 #include "base/fd.h"
 #include "base/rng.h"
@@ -26,7 +28,7 @@
 
 enum { IDENTITY_MAX = 32 };
 
-/* What the model computes, whatever it is called: a hash of its forward program. */
+/* A hash of the model's forward program, independent of its name. */
 static enum snug_status identity_of(const snug_model *model, char out[IDENTITY_MAX],
                                     struct snug_error *err)
 {
@@ -46,7 +48,7 @@ static enum snug_status identity_of(const snug_model *model, char out[IDENTITY_M
     return status;
 }
 
-/* NULL: out of memory. */
+/* NULL if out of memory. */
 static json_t *recipe_json(const snug_recipe *recipe)
 {
     struct text text = {0};
@@ -65,8 +67,8 @@ static json_t *recipe_json(const snug_recipe *recipe)
     return object;
 }
 
-/* The recipe with what the model and the machine decided filled in: the next process may be on
- * another machine, and has to take the same steps. */
+/* The recipe with the defaults of the model and the machine filled in: the next process may run on
+ * another machine and must take the same steps. */
 static snug_recipe effective_recipe(const struct snug_trainer *t)
 {
     snug_recipe recipe = t->recipe;
@@ -74,7 +76,7 @@ static snug_recipe effective_recipe(const struct snug_trainer *t)
     recipe.micro_batch = t->compiled.micro_batch;
     recipe.seq = t->compiled.seq;
     recipe.threads = t->compiled.facts.threads;
-    recipe.ranks = recipe.stages = 0; /* as many as go on with it */
+    recipe.ranks = recipe.stages = 0; /* a run may resume with another number of ranks */
     recipe.lr = recipe_lr(&t->recipe);
     recipe.weight_decay = recipe_weight_decay(&t->recipe);
     recipe.state_bits = recipe_state_bits(&t->recipe);
@@ -83,7 +85,7 @@ static snug_recipe effective_recipe(const struct snug_trainer *t)
     return recipe;
 }
 
-/* What the adapters stand beside; NULL in *base: out of memory. */
+/* The base weights that the adapters belong to; *base is NULL if out of memory. */
 static enum snug_status base_json(const struct snug_trainer *t, json_t **base,
                                   struct snug_error *err)
 {
@@ -109,17 +111,17 @@ static enum snug_status same_base(const struct snug_trainer *t, const json_t *st
     TRY(adapter_base_crc(&t->compiled, t->exec, &of_base, err));
     if (strtoul(crc, &end, 16) != of_base)
         return snug_fail(err, SNUG_MISMATCH,
-                         "%s has adapters for other weights than these: name the model that it "
-                         "began with (%s)",
+                         "%s has adapters for other base weights: use the model that the run "
+                         "started from (%s)",
                          t->out, weights);
     return SNUG_OK;
 }
 
-/* Those that a step takes from the one before. */
+/* The scalars that carry over from one step to the next. */
 static const struct {
     const char *name;
     enum scalar at;
-    bool is_new; /* runs that were saved without it have 0 */
+    bool is_new; /* older checkpoints lack it; it is 0 then */
 } kept_scalars[] = {
     {"loss_scale", SCALAR_loss_scale, false},
     {"update_count", SCALAR_update_count, false},
@@ -153,7 +155,7 @@ static enum snug_status restore_scalars(const struct snug_trainer *t, const json
     return SNUG_OK;
 }
 
-/* *text is the caller's. */
+/* *text is for the caller to free. */
 static enum snug_status state_text(const struct snug_trainer *t, char **text,
                                    struct snug_error *err)
 {
@@ -165,7 +167,7 @@ static enum snug_status state_text(const struct snug_trainer *t, char **text,
     if (t->recipe.lora > 0)
         TRY(base_json(t, &base, err));
     char fingerprint[32], name[sizeof t->model->name];
-    snug_printable(memcpy(name, t->model->name, sizeof name)); /* cut, maybe within a character */
+    snug_printable(memcpy(name, t->model->name, sizeof name)); /* may be cut inside a character */
     snprintf(fingerprint, sizeof fingerprint, "%016llx",
              t->data == NULL ? 0ull : (unsigned long long)data_fingerprint(t->data));
     json_t *state =
@@ -187,7 +189,8 @@ enum { MODEL_FILE, OPTIMIZER_FILE, ADAPTER_FILE, N_FILES };
 static const char *const file_names[N_FILES] = {"model.safetensors", "optimizer.safetensors",
                                                 ADAPTER_FOLDER "/" PEFT_MODEL_NAME};
 
-/* Which tensors a file brings back: a model of averages brings nothing, nor one with adapters in it. */
+/* The roles restored from a file.  Nothing is restored from a model file that holds averages or
+ * merged adapters. */
 static unsigned roles_in(const struct snug_trainer *t, int file)
 {
     const unsigned weights = 1u << ROLE_parameter, states = 1u << ROLE_optimizer;
@@ -206,7 +209,7 @@ static enum snug_status saved_entries(struct snug_trainer *t, unsigned roles,
                                 : weights_entries(&t->compiled, t->exec, roles, entries, n, err);
 }
 
-/* What was trained as it is used: the parameters or their averages. */
+/* The entries of the model file: the parameters, or their averages. */
 static enum snug_status trained_entries(struct snug_trainer *t, struct st_entry **entries, int *n,
                                         struct rank_parts **parts, struct snug_error *err)
 {
@@ -218,7 +221,7 @@ static enum snug_status trained_entries(struct snug_trainer *t, struct st_entry 
     return SNUG_OK;
 }
 
-/* Adapters go to a file of their own, and the model is made of them and of what is frozen. */
+/* Adapters get a file of their own; the model file has them merged into the frozen base. */
 static enum snug_status save_with(struct snug_trainer *t, const struct st_entry *trained,
                                   int n_trained, const struct st_entry *optimizer, int n_optimizer,
                                   const char *state, struct st_crew *crew, struct snug_error *err)
@@ -260,9 +263,9 @@ enum snug_status trainer_save(struct snug_trainer *t, struct snug_error *err)
     if (broken != NULL)
         return snug_fail(
             err, SNUG_DIVERGED,
-            "step %lld: \"%s\" is no longer finite, so nothing is saved over %s; try a "
-            "lower --lr",
-            (long long)t->step, broken, t->saved_step >= 0 ? "the last good checkpoint" : t->out);
+            "step %lld: \"%s\" is no longer finite; nothing was saved to %s%s; try a lower --lr",
+            (long long)t->step, broken, t->out,
+            t->saved_step >= 0 ? ", which keeps its last good checkpoint" : "");
     t->rank_state = (struct rank_state){.prog = &t->compiled.prog,
                                         .exec = t->exec,
                                         .comm = t->comm,
@@ -310,8 +313,8 @@ static enum snug_status same_data(const struct snug_trainer *t, const json_t *st
              (unsigned long long)data_fingerprint(t->data));
     if (strcmp(saved, fingerprint) != 0)
         return snug_fail(err, SNUG_MISMATCH,
-                         "%s was trained on other data (\"%s\") than \"%s\": the run would not "
-                         "continue as it began",
+                         "%s was trained on other data, \"%s\", and this is \"%s\": resume with "
+                         "the data it was trained on",
                          t->out, spec, t->data_spec == NULL ? "random" : t->data_spec);
     return SNUG_OK;
 }
@@ -330,7 +333,7 @@ static enum snug_status same_model(const struct snug_trainer *t, const json_t *s
     return SNUG_OK;
 }
 
-/* What the order of samples hangs on must not change on the way; other keys may. */
+/* Seed and batch determine the order of samples and must not change; other keys may. */
 static enum snug_status restore_state(struct snug_trainer *t, const json_t *state,
                                       struct snug_error *err)
 {
@@ -379,7 +382,7 @@ static const char *saved_value(const json_t *recipe, const char *key)
     return json_string_value(json_object_get(recipe, key));
 }
 
-/* Keys that mean something for the saved optimizer only are not taken over by another. */
+/* Keys that belong to the saved optimizer are not inherited by another one. */
 static bool is_inherited(const struct snug_trainer *t, const json_t *recipe, const char *key)
 {
     static const char *const its_own[] = {"opt", "lr", "weight-decay", "state-bits", "schedule"};
@@ -394,7 +397,7 @@ static bool is_inherited(const struct snug_trainer *t, const json_t *recipe, con
     return true;
 }
 
-/* The states of a run go on with the optimizer, and in the types, that made them. */
+/* Saved states fit only the optimizer and the types that they were saved with. */
 static enum snug_status same_states(const struct snug_trainer *t, const json_t *saved,
                                     struct snug_error *err)
 {
@@ -411,8 +414,8 @@ static enum snug_status same_states(const struct snug_trainer *t, const json_t *
         const char *was = saved_value(saved, keys[i]), *is = saved_value(now, keys[i]);
         if (was != NULL && is != NULL && strcmp(was, is) != 0)
             status = snug_fail(err, SNUG_MISMATCH,
-                               "%s was trained with --%s %s, not %s: leave it out, or start the "
-                               "optimizer's state anew with --resume-weights-only",
+                               "%s was trained with --%s %s, not %s: leave it out, or reset the "
+                               "optimizer state with --resume-weights-only",
                                t->out, keys[i], was, is);
     }
     json_decref(now);
@@ -439,7 +442,7 @@ enum snug_status trainer_inherit(struct snug_trainer *t, struct snug_error *err)
         status = same_model(t, state, err);
     if (status == SNUG_OK)
         status = json_get_object(state, t->out, "recipe", &recipe, err);
-    if (status == SNUG_OK && saved_value(recipe, "optimizer") != NULL) /* whose options are read */
+    if (status == SNUG_OK && saved_value(recipe, "optimizer") != NULL) /* first: it parses "opt" */
         status = recipe_inherit(&t->recipe, "optimizer", saved_value(recipe, "optimizer"), err);
     if (status == SNUG_OK)
         json_object_foreach(recipe, key, value)
@@ -448,8 +451,8 @@ enum snug_status trainer_inherit(struct snug_trainer *t, struct snug_error *err)
                 status = recipe_inherit(&t->recipe, key, json_string_value(value), err);
         }
     if (status == SNUG_OK && saved_value(recipe, "tokenizer") == NULL && is_of_bytes(state))
-        status =
-            recipe_inherit(&t->recipe, "tokenizer", "bytes", err); /* saved before the key was */
+        status = recipe_inherit(&t->recipe, "tokenizer", "bytes",
+                                err); /* saved before this key existed */
     if (status == SNUG_OK && !t->options.weights_only)
         status = same_states(t, recipe, err);
     json_decref(state);
@@ -457,7 +460,8 @@ enum snug_status trainer_inherit(struct snug_trainer *t, struct snug_error *err)
     return status;
 }
 
-/* The weights of any type with --resume-weights-only (masters and averages begin as they), else all. */
+/* Restores a file exactly.  With --resume-weights-only, loads weights of any type instead; masters
+ * and averages then start as copies of them. */
 static enum snug_status restore_file(struct snug_trainer *t, const struct checkpoint *checkpoint,
                                      int file, struct snug_error *err)
 {

@@ -1,9 +1,9 @@
 /*
- * step_report.c -- a compiled step as its report.
+ * step_report.c -- the report of a compiled step.
  */
 #include "train/step_report.h"
 
-/* One line: what --update in-backward comes to, and what would change it. */
+/* One line: where --update in-backward placed the updates, and which flag would change that. */
 static const char *updates_text(const struct compiled_step *s, const struct snug_recipe *recipe)
 {
     bool is_fp16 = recipe->precision == DTYPE_f16;
@@ -11,16 +11,16 @@ static const char *updates_text(const struct compiled_step *s, const struct snug
         return NULL;
     switch (s->update_place) {
     case UPDATES_AT_END:
-        return "model states alone: all gradients are counted";
+        return "model states only: all gradients are counted";
     case UPDATES_WAIT:
         return is_fp16 ? "at the end: accumulated gradients wait for fp16's loss scale"
-                       : "at the end: sums wait for the norm (--clip 0: they do not)";
+                       : "at the end: clipping needs the norm first (--clip 0 avoids it)";
     case UPDATES_IN_BACKWARD:
         return "in backward: a gradient lives until its update";
     case UPDATES_IN_LAST:
         return "in the last micro-batch; gradients live through all of them";
     case UPDATES_IN_SECOND:
-        return is_fp16 ? "backward twice, for the loss scale of fp16"
+        return is_fp16 ? "backward twice, for fp16's loss scale"
                        : "backward twice, to clip (--clip 0: once)";
     }
     return NULL;

@@ -1,5 +1,6 @@
 /*
- * step_report.h -- a compiled step as its report: what `snug plan` shows and a run keeps as plan.json.
+ * step_report.h -- the report of a compiled step: `snug plan` shows it, a run saves it as
+ * plan.json.
  */
 #ifndef SNUG_TRAIN_STEP_REPORT_H
 #define SNUG_TRAIN_STEP_REPORT_H
@@ -7,10 +8,11 @@
 #include "report/report.h"
 #include "compile/compile.h"
 
-/* Fills *report but for its alternatives.  `line` gets the recipe in words and must outlive it. */
+/* Fills *report except for its alternatives.  `line` receives the description of the recipe and
+ * must outlive *report. */
 bool plan_report(const struct compiled_step *compiled, const struct snug_recipe *recipe,
                  const char *model_name, struct text *line, struct report_plan *report);
 char *plan_json(const struct compiled_step *compiled, const struct snug_recipe *recipe,
-                const char *model_name); /* the caller's; NULL: out of memory */
+                const char *model_name); /* for the caller to free; NULL if out of memory */
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * trainer.c -- the training loop: feed, run, look, log, save.
+ * trainer.c -- the training loop: feed a batch, run the compiled step, check, log, evaluate, save.
  */
 #include "base/process_memory.h"
 #include "train/trainer.h"
@@ -35,15 +35,16 @@ static enum snug_status feed(void *user, int micro, struct snug_error *err)
             }
         return SNUG_OK;
     }
-    int64_t step = t->step + micro / prog->n_repeat; /* ahead: of the next one */
-    /* a body that is unrolled takes all micro-batches at once */
+    int64_t step = t->step + micro / prog->n_repeat; /* fed ahead: the next step */
+    /* an unrolled body takes all micro-batches at once */
     int64_t n = t->compiled.micro_batch * (t->compiled.n_micro / prog->n_repeat);
     int64_t first = step * t->compiled.batch + own_first + micro % prog->n_repeat * n;
     return data_fill(t->data, DATA_TRAIN, first, n, exec_input(t->exec, t->input_spec.input),
                      exec_input(t->exec, t->input_spec.target_input), err);
 }
 
-/* ---- opening -------------------------------------------------------------------------------------- */
+/* ---- opening
+ * -------------------------------------------------------------------------------------- */
 
 static enum snug_status count_steps(struct snug_trainer *t, struct snug_error *err)
 {
@@ -51,7 +52,8 @@ static enum snug_status count_steps(struct snug_trainer *t, struct snug_error *e
     t->n_steps = o->steps > 0 ? o->steps : DEFAULT_STEPS;
     if (o->steps <= 0 && o->epochs > 0) {
         if (t->data == NULL)
-            return snug_fail(err, SNUG_BAD_ARGUMENT, "epochs need a data set: give steps instead");
+            return snug_fail(err, SNUG_BAD_ARGUMENT,
+                             "--epochs needs a data set: use --steps instead");
         double samples = o->epochs * (double)data_n_samples(t->data, DATA_TRAIN);
         double steps = ceil(samples / (double)t->compiled.batch);
         if (steps > most_steps)
@@ -63,7 +65,7 @@ static enum snug_status count_steps(struct snug_trainer *t, struct snug_error *e
         t->input_spec.target != DATA_TARGET_TOKENS)
         return snug_fail(
             err, SNUG_NO_DATA,
-            "the data set has %lld samples, less than one batch of %lld: choose a smaller --batch",
+            "the data set has %lld samples, fewer than one batch of %lld: choose a smaller --batch",
             (long long)data_n_samples(t->data, DATA_TRAIN), (long long)t->compiled.batch);
     return SNUG_OK;
 }
@@ -76,8 +78,9 @@ static enum snug_status open_data(struct snug_trainer *t, struct snug_error *err
                                 err);
 }
 
-/* Says what is going on to whoever watches; true: stop, please. */
-static bool tell(struct snug_trainer *t, enum snug_activity activity, int64_t done, int64_t total)
+/* Reports the current activity to the watcher.  True if it asks to stop. */
+static bool report_activity(struct snug_trainer *t, enum snug_activity activity, int64_t done,
+                            int64_t total)
 {
     struct snug_doing doing = {.activity = activity,
                                .step = t->step + (activity == SNUG_STEP),
@@ -90,7 +93,7 @@ static bool tell(struct snug_trainer *t, enum snug_activity activity, int64_t do
 
 static bool stop_evaluation(void *user, int64_t done, int64_t total)
 {
-    return tell(user, SNUG_EVALUATION, done, total);
+    return report_activity(user, SNUG_EVALUATION, done, total);
 }
 
 static enum snug_status make_evaluator(struct snug_trainer *t, struct snug_error *err)
@@ -126,7 +129,7 @@ enum snug_status trainer_fit_model(struct snug_trainer *t, struct snug_error *er
     return vision_check(&t->model->vision, err);
 }
 
-/* In the memory of the gradients, which are as large. */
+/* Compiles the program that computes the averages, inside the arena of the run. */
 static enum snug_status make_averages(struct snug_trainer *t, struct snug_error *err)
 {
     if (t->out == NULL || t->recipe.optimizer->average == AVERAGE_none)
@@ -142,7 +145,7 @@ static enum snug_status make_averages(struct snug_trainer *t, struct snug_error 
                        &t->averages.facts, t->exec, &t->averages_exec, err);
 }
 
-/* What is offloaded goes to the run's folder, if it has one. */
+/* The offload pool is a file in the run's folder, if there is one. */
 static enum snug_status make_exec(struct snug_trainer *t, struct snug_error *err)
 {
     bool has_pool = t->compiled.plan.pool_bytes > 0;
@@ -157,7 +160,8 @@ static enum snug_status make_exec(struct snug_trainer *t, struct snug_error *err
                        &t->compiled.facts, NULL, &t->exec, err);
 }
 
-/* Random, then from files; adapters of a run that goes on stand beside the model that it began with. */
+/* Random weights first, then those from files.  A resumed run with adapters also loads the base
+ * model that it started from. */
 static enum snug_status start_weights(struct snug_trainer *t, struct snug_error *err)
 {
     bool has_base = !t->options.resume || t->recipe.lora > 0;
@@ -176,13 +180,13 @@ static enum snug_status open_ranks(struct snug_trainer *t, struct snug_error *er
     TRY(comm_open(t->recipe.ranks, &t->comm, err));
     if (t->recipe.ranks > 0 && t->recipe.ranks != t->comm->n_ranks)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
-                         "--ranks %lld, but mpirun has started %d; leave --ranks out",
+                         "--ranks %lld, but mpirun started %d: leave --ranks out",
                          (long long)t->recipe.ranks, t->comm->n_ranks);
     t->recipe.ranks = t->comm->n_ranks > 1 ? t->comm->n_ranks : 0;
     return SNUG_OK;
 }
 
-/* It is that of the largest update, which not every rank makes. */
+/* The default rate depends on the largest update, which not every rank has. */
 static enum snug_status use_usual_lr(struct snug_trainer *t, struct snug_error *err)
 {
     double own = t->recipe.optimizer->usual_lr(&t->compiled.prog, (double)t->n_steps,
@@ -192,14 +196,14 @@ static enum snug_status use_usual_lr(struct snug_trainer *t, struct snug_error *
     return SNUG_OK;
 }
 
-/* state.json is JSON, which is UTF-8: better now than when the first checkpoint is due. */
+/* state.json must be UTF-8.  Check now, not when the first checkpoint is due. */
 static enum snug_status check_names(const struct snug_trainer *t, struct snug_error *err)
 {
     const char *const names[] = {t->data_spec, t->recipe.lora_from, t->model->weights_folder};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (names[i] != NULL && !text_is_utf8(names[i]))
             return snug_fail(err, SNUG_BAD_ARGUMENT,
-                             "%s: this name is not UTF-8, so a run cannot note it: rename it",
+                             "%s: this name is not UTF-8, so state.json cannot hold it: rename it",
                              names[i]);
     return SNUG_OK;
 }
@@ -220,13 +224,13 @@ static enum snug_status open_all(struct snug_trainer *t, struct snug_error *err)
     struct compile_request q = {
         .model = t->model, .recipe = &t->recipe, .train = true, .rank = &t->comm->rank};
     TRY(compile_step(&q, &t->compiled, err));
-    process_give_back(); /* --checkpoint auto has made many plans */
+    process_give_back(); /* --checkpoint auto compiles many plans */
     TRY(input_spec_of(compiled_step_forward(&t->compiled), &t->input_spec, err));
     TRY(budget_check_run(t->model, &t->recipe, &t->compiled, err));
     TRY(open_data(t, err));
     TRY(count_steps(t, err));
     if (t->comm->n_ranks > 1)
-        TRY(trainer_agree(t, err)); /* before anything that all of them have to do */
+        TRY(trainer_agree(t, err)); /* before the collective calls below */
     TRY(trainer_find_fullest(t, err));
     if (recipe_lr(&t->recipe) <= 0 && t->recipe.optimizer->usual_lr != NULL)
         TRY(use_usual_lr(t, err));
@@ -242,27 +246,27 @@ static enum snug_status open_all(struct snug_trainer *t, struct snug_error *err)
     if (t->out == NULL)
         return SNUG_OK;
     TRY(trainer_begin_run(t, err));
-    /* a run that was killed right after its last save has not kept that one */
+    /* a run that was killed right after its last save has no --keep copy of it yet */
     return t->options.resume ? trainer_keep(t, err) : SNUG_OK;
 }
 
-/* Of several ranks that fail, one tells why, and the others know that it did. */
+/* If several ranks fail, one reports the reason; the others get SNUG_PEER_FAILED. */
 static enum snug_status finish_call(struct snug_trainer *t, enum snug_status status,
                                     const struct snug_error *why, struct snug_error *err)
 {
-    struct snug_error told = *why;
+    struct snug_error claimed = *why;
     if (status == SNUG_OK || status == SNUG_INTERRUPTED) {
         if (status != SNUG_OK)
             snug_fail(err, status, "%s", why->message);
         return status;
     }
     t->failed = true;
-    told.status = status;
-    comm_claim(t->comm, &told);
-    return snug_fail(err, told.status, "%s", told.message);
+    claimed.status = status;
+    comm_claim(t->comm, &claimed);
+    return snug_fail(err, claimed.status, "%s", claimed.message);
 }
 
-/* The options of a caller whose struct may be shorter than ours, or longer: see snug.h. */
+/* Copies the options of a caller whose struct may be shorter or longer than ours: see snug.h. */
 static enum snug_status take_options(const struct snug_train_options *given, size_t given_bytes,
                                      struct snug_train_options *options, struct snug_error *err)
 {
@@ -272,8 +276,8 @@ static enum snug_status take_options(const struct snug_train_options *given, siz
     for (size_t i = common; i < given_bytes; i++)
         if (((const unsigned char *)given)[i] != 0)
             return snug_fail(err, SNUG_UNSUPPORTED,
-                             "the options of this run have a field that snug %s does not know: "
-                             "leave it 0, or use a newer libsnug",
+                             "snug_train_options has a field that snug %s does not know: leave it "
+                             "0, or use a newer libsnug",
                              SNUG_VERSION_STRING);
     return SNUG_OK;
 }
@@ -304,7 +308,7 @@ enum snug_status snug_trainer_open_sized(const snug_model *model, const snug_rec
         comm_abandon();
         status = snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     } else if (options->resume && t->out == NULL)
-        status = snug_fail(err, SNUG_BAD_ARGUMENT, "--resume needs --out DIR: which run?");
+        status = snug_fail(err, SNUG_BAD_ARGUMENT, "--resume needs --out DIR, the run to resume");
     else
         status = finish_call(t, open_all(t, &why), &why, err);
     if (status != SNUG_OK) {
@@ -341,17 +345,18 @@ void snug_trainer_free(snug_trainer *t)
     free(t);
 }
 
-/* ---- one step ---------------------------------------------------------------------------------------- */
+/* ---- one step
+ * ---------------------------------------------------------------------------------------- */
 
 static enum snug_status diverged(struct snug_trainer *t, const char *what, struct snug_error *err)
 {
     const char *name = NULL;
     struct snug_error inner = {0};
     char first[320] = "";
-    /* all ranks look together, and PipeDream's stages do not know of each other's norms */
+    /* all ranks search together, but PipeDream's stages do not see each other's norms */
     if (t->recipe.pipeline != PIPELINE_pipedream &&
         exec_find_nonfinite(t->exec, feed, t, &name, &inner) == SNUG_OK && name != NULL)
-        snprintf(first, sizeof first, "; the first tensor that is not: \"%.256s\"", name);
+        snprintf(first, sizeof first, "; first non-finite tensor: \"%.256s\"", name);
     return snug_fail(err, SNUG_DIVERGED,
                      "step %lld: the %s is not finite%s; %s%s; try a lower --lr",
                      (long long)(t->step + 1), what, first,
@@ -359,7 +364,7 @@ static enum snug_status diverged(struct snug_trainer *t, const char *what, struc
                      t->saved_step >= 0 ? t->out : "");
 }
 
-/* What is in use beside the arena, where that lies. */
+/* Memory in use outside the arena, on the device or in this process. */
 static int64_t runtime_bytes(const struct exec *exec)
 {
     int64_t on_device = exec_device_runtime_bytes(exec);
@@ -387,8 +392,7 @@ static enum snug_status one_step(struct snug_trainer *t, struct snug_metrics *m,
     bool skipped = scalars[SCALAR_skip] != 0;
     if (!isfinite(loss))
         return diverged(t, "loss", err);
-    if (skipped &&
-        scale_is_least) /* nothing left to scale down: the gradients themselves overflow */
+    if (skipped && scale_is_least) /* nothing left to scale down: the gradients overflow */
         return diverged(t, "gradient", err);
     t->step++;
     t->loss = loss;
@@ -408,7 +412,8 @@ static enum snug_status one_step(struct snug_trainer *t, struct snug_metrics *m,
     return SNUG_OK;
 }
 
-/* With metrics_append or metrics_hold.  No memory is asked for: a step that was made is logged. */
+/* write is metrics_append or metrics_hold.  Allocates nothing, so a finished step is always
+ * logged. */
 static enum snug_status log_step(struct snug_trainer *t, const struct snug_metrics *m,
                                  enum snug_status (*write)(struct metrics *, const char *,
                                                            struct file_faults *,
@@ -452,7 +457,7 @@ static enum snug_status evaluate(struct snug_trainer *t, struct snug_metrics *m,
 
 static enum snug_status save_now(struct snug_trainer *t, struct snug_error *err)
 {
-    (void)tell(t, SNUG_SAVE, 0, 0);
+    (void)report_activity(t, SNUG_SAVE, 0, 0);
     return trainer_save(t, err);
 }
 
@@ -461,9 +466,9 @@ static bool is_due(int64_t step, int64_t every, int64_t n_steps)
     return step == n_steps || (every > 0 && step % every == 0);
 }
 
-/* Logs, saves and evaluates as is due; *stop: the evaluation was abandoned.  The save comes first, because an
- * evaluation may take long and what is trained must not be lost in it; the line of the log waits for what the
- * evaluation finds, in a file of its own. */
+/* Logs, saves and evaluates if due.  *stop is set if the evaluation was interrupted.  The save
+ * comes first: an evaluation may take long, and the training so far must not be lost during it.
+ * The log line waits for the result of the evaluation, in a file of its own. */
 static enum snug_status finish_step(struct snug_trainer *t, struct snug_metrics *m, bool *stop,
                                     struct snug_error *err)
 {
@@ -494,7 +499,7 @@ static enum snug_status run_steps(snug_trainer *t, snug_progress_fn *progress, v
     exec_feed_ahead(t->exec, true);
     while (t->step < t->n_steps && !stop) {
         struct snug_metrics m;
-        (void)tell(t, SNUG_STEP, 0, 0);
+        (void)report_activity(t, SNUG_STEP, 0, 0);
         TRY(one_step(t, &m, err));
         TRY(finish_step(t, &m, &unevaluated, err));
         stop = progress != NULL && progress(&m, user) != 0;
@@ -562,7 +567,7 @@ enum snug_status snug_trainer_save(snug_trainer *t, struct snug_error *err)
 {
     if (t->out == NULL)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
-                         "the trainer was opened without a folder to save in");
+                         "the trainer was opened without an output folder to save to");
     struct snug_error why = {0};
     return finish_call(t, trainer_save(t, &why), &why, err);
 }
@@ -575,9 +580,9 @@ enum snug_status snug_trainer_read(snug_trainer *t, const char *tensor, float *v
     if (id == TENSOR_NONE || !exec_holds(t->exec, id))
         return snug_fail(err, SNUG_BAD_ARGUMENT, "the program has no tensor \"%s\"", tensor);
     if (!prog->tensors[id].persistent && !prog->tensors[id].is_output)
-        return snug_fail(err, SNUG_BAD_ARGUMENT,
-                         "\"%s\" lives inside a step only; weights, states and outputs can be read",
-                         tensor);
+        return snug_fail(
+            err, SNUG_BAD_ARGUMENT,
+            "\"%s\" exists only within a step; weights, states and outputs can be read", tensor);
     if (tensor_elems(prog, id) != n_values)
         return snug_fail(err, SNUG_BAD_ARGUMENT, "\"%s\" has %lld elements, not %lld", tensor,
                          (long long)tensor_elems(prog, id), (long long)n_values);

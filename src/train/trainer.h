@@ -1,5 +1,5 @@
 /*
- * trainer.h -- a run: compiled step, executor, data, step counter; and its evaluation on held-out data.
+ * trainer.h -- a training run: compiled step, executor, data, step counter and evaluation.
  */
 #ifndef SNUG_TRAIN_TRAINER_H
 #define SNUG_TRAIN_TRAINER_H
@@ -13,12 +13,12 @@
 #include "compile/compile.h"
 #include "exec/exec.h"
 
-/* What the loss op of a program says about the data that it wants. */
+/* The data that a program needs, derived from its loss op. */
 struct input_spec {
     enum data_target target;
-    tensor_id input,
-        target_input; /* TENSOR_NONE: the model has other inputs than one and a target */
-    tensor_id output; /* logits or values that the loss reads; TENSOR_NONE: never whole */
+    tensor_id input; /* TENSOR_NONE unless the model has exactly one input besides the target */
+    tensor_id target_input;
+    tensor_id output; /* what the loss reads, logits or values; TENSOR_NONE with a fused LM head */
     int64_t n_classes;
 };
 enum snug_status input_spec_of(const struct program *prog, struct input_spec *input_spec,
@@ -28,106 +28,107 @@ enum snug_status input_spec_open_data(const struct compiled_step *compiled,
                                       const struct snug_recipe *recipe, struct data **data,
                                       struct snug_error *err);
 
-/* Forward only, on the held-out split. */
+/* Runs the forward program on the held-out split. */
 struct evaluator {
     struct compiled_step compiled;
     struct exec *exec;
     struct input_spec input_spec;
     struct data *data; /* borrowed */
     int64_t n_samples; /* to score */
-    int64_t first;     /* of the batch being fed */
-    int64_t n_now;     /* samples that this batch scores */
-    struct comm *comm; /* of a pipeline: its ranks; NULL: this one has all stages */
-    struct comm
-        *ranks; /* which run the same batches, and abandon them together; NULL: it is alone */
-    /* Hears how far a run of it is, and says whether to abandon it; NULL: nobody does. */
+    int64_t first;     /* first sample of the current batch */
+    int64_t n_now;     /* samples that the current batch scores */
+    struct comm *comm; /* the ranks of a pipeline; NULL if this rank has all stages */
+    /* The ranks that run the same batches and stop together; NULL for a single rank. */
+    struct comm *ranks;
+    /* Called with the progress; returns true to stop the evaluation.  May be NULL. */
     bool (*stop)(void *user, int64_t done, int64_t total);
     void *stop_user;
 };
-/* SNUG_DIVERGED: the loss is not finite; the message names the first tensor that is not.
- * On at most max_samples (0: all, but not more than 131,072 tokens of text), which does not depend on
- * the micro-batch; request->micro_batch is the most that is run at once.  `shared`: in its arena, of
- * arena_limit bytes.  All stages of a pipeline come to it over `comm`, and to each run. */
+/* Scores at most max_samples (0: all, but at most 131,072 tokens of text), independent of the
+ * micro-batch.  request->micro_batch is the largest micro-batch to run.  `shared`: run in the arena
+ * of that exec, which has arena_limit bytes.  With several ranks, all must call this and
+ * evaluator_run. */
 enum snug_status evaluator_make(struct evaluator *evaluator, const struct compile_request *request,
                                 struct exec *shared, struct data *data, int64_t max_samples,
                                 int64_t arena_limit, struct comm *comm, struct snug_error *err);
-/* SNUG_INTERRUPTED: abandoned on request, on all ranks. */
+/* SNUG_DIVERGED: the loss is not finite; the message names the first non-finite tensor.
+ * SNUG_INTERRUPTED: stopped on request, on all ranks. */
 enum snug_status evaluator_run(struct evaluator *evaluator, struct snug_eval_result *result,
                                struct snug_error *err);
 void evaluator_free(struct evaluator *evaluator);
 
 struct rank_account {
     int64_t planned_bytes, allocated_bytes;
-    int64_t runtime_bytes, peak_bytes; /* measured: beside the arena, and all at the highest */
+    int64_t runtime_bytes, peak_bytes; /* measured: outside the arena, and the peak of everything */
     double seconds, waited_seconds;
 };
 
 struct snug_trainer {
     const snug_model *model; /* borrowed, or `fitted` */
-    snug_model fitted;       /* the model at the size of the data's images */
+    snug_model fitted;       /* the model with the image size of the data */
     snug_recipe recipe;
     struct snug_train_options options;
     char *data_spec, *out;
     struct compiled_step compiled;
     struct exec *exec;
     struct input_spec input_spec;
-    struct data *data; /* NULL: steps are fed by the caller */
+    struct data *data; /* NULL: the caller feeds the steps */
     struct evaluator evaluator;
     bool can_evaluate;
-    struct compiled_step averages; /* what is saved in the place of the weights */
-    struct exec *averages_exec;    /* NULL: the weights are */
-    snug_watch_fn *watch;          /* NULL: nobody does */
+    struct compiled_step averages; /* computes the weight averages, which are saved instead */
+    struct exec *averages_exec;    /* NULL: the weights themselves are saved */
+    snug_watch_fn *watch;          /* may be NULL */
     void *watch_user;
     struct run_lock *lock; /* of `out`, on rank 0 */
-    bool made_out;         /* the folder was not there */
+    bool made_out;         /* this process created the folder */
     struct metrics *metrics;
-    int64_t step, n_steps, first_step; /* steps done; the goal; where this process began */
-    const void *const *given;          /* the caller's inputs of the present step */
+    int64_t step, n_steps, first_step; /* steps done; the goal; where this process started */
+    const void *const *given;          /* the caller's inputs of the current step */
     double loss, seconds;
     int64_t runtime_bytes;
-    int64_t most_planned_bytes;             /* of the rank that planned most */
-    int64_t saved_step;                     /* -1: never */
-    struct comm *comm;                      /* the ranks of this run; itself alone, at least */
-    struct comm *groups[COLLECTIVE_GROUPS]; /* of a pipeline, among them */
-    struct rank_state rank_state;           /* of this one, for saving */
-    bool failed;                            /* so that other ranks may have ended */
-    /* On rank 0, of a run that has ended: of each rank, what it planned and allocated, and how long it has
-     * worked and waited. */
+    int64_t most_planned_bytes;             /* the largest plan of any rank */
+    int64_t saved_step;                     /* -1 if never saved */
+    struct comm *comm;                      /* the ranks of this run; never NULL */
+    struct comm *groups[COLLECTIVE_GROUPS]; /* with a pipeline: groups of them */
+    struct rank_state rank_state;           /* this rank's, for saving */
+    bool failed;                            /* other ranks may have ended: do not wait for them */
+    /* On rank 0 after a run: what each rank planned, allocated and measured, and its times. */
     struct rank_account *accounts;
 };
 
 /* run_begin.c */
-/* Before anything is built: may --out be written to, is there something to resume? */
+/* Before anything is compiled: may --out be written to, and is there a checkpoint to resume? */
 enum snug_status trainer_check_out(const struct snug_trainer *trainer, struct snug_error *err);
-/* The folder, config.json, plan.json and the log of metrics. */
+/* Creates the folder, config.json, plan.json and metrics.jsonl. */
 enum snug_status trainer_begin_run(struct snug_trainer *trainer, struct snug_error *err);
 
 /* save_resume.c */
-/* The saved recipe, for every key that the user did not give, and the data if none was. */
+/* Takes the saved recipe for every key that the user did not give, and the data if none was
+ * given. */
 enum snug_status trainer_inherit(struct snug_trainer *trainer, struct snug_error *err);
 enum snug_status trainer_save(struct snug_trainer *trainer, struct snug_error *err);
 enum snug_status trainer_resume(struct snug_trainer *trainer, struct snug_error *err);
 
-/* run_folder.c: `out` is checked, and locked if it is there; before its first byte is written it is locked in
- * any case, all ranks come to that; at the end it is free again. */
+/* run_folder.c: claim checks `out` and locks it if it exists.  take, which is collective, makes
+ * sure it is locked before the first byte is written.  leave releases the lock. */
 enum snug_status trainer_claim_out(struct snug_trainer *trainer, struct snug_error *err);
 enum snug_status trainer_take_out(struct snug_trainer *trainer, struct snug_error *err);
 void trainer_leave_out(struct snug_trainer *trainer);
-/* With --keep, on rank 0: the checkpoint in `out` beside the last ones. */
+/* With --keep, on rank 0: keeps a copy of the checkpoint in `out` and deletes the oldest copies. */
 enum snug_status trainer_keep(struct snug_trainer *trainer, struct snug_error *err);
 
-/* rank_groups.c: to be opened when all ranks agree; closed before comm is. */
+/* rank_groups.c: open after trainer_agree, close before comm. */
 enum snug_status trainer_open_groups(struct snug_trainer *trainer, struct snug_error *err);
 void trainer_close_groups(struct snug_trainer *trainer);
 
-/* A network for images whose size nobody gave takes that of the data. */
+/* Sets the image size of a vision model from the data, unless the user gave one. */
 enum snug_status trainer_fit_model(struct snug_trainer *trainer, struct snug_error *err);
 
-/* On rank 0: what every rank planned, allocated, took and waited (trainer_report.c). */
+/* trainer_report.c: collects every rank's account on rank 0.  Collective. */
 enum snug_status trainer_gather_accounts(struct snug_trainer *t, struct snug_error *err);
-/* Sets most_planned_bytes: all ranks come to it. */
+/* Sets most_planned_bytes.  Collective. */
 enum snug_status trainer_find_fullest(struct snug_trainer *t, struct snug_error *err);
-/* The plan of the fullest rank as JSON, for the caller to free; NULL: out of memory. */
+/* The largest plan of any rank as JSON, for the caller to free; NULL if out of memory. */
 char *trainer_plan_json(const struct snug_trainer *t);
 
 #endif

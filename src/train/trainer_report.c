@@ -1,5 +1,5 @@
 /*
- * trainer_report.c -- what a run tells of itself: its first lines, its sum, what each of its ranks has.
+ * trainer_report.c -- the header of a run, its summary, and the account of each rank.
  */
 #include "base/process_memory.h"
 #include "train/trainer.h"
@@ -9,7 +9,6 @@
 
 #include <stdlib.h>
 
-/* What this rank has. */
 static struct rank_account own_account(const struct snug_trainer *t)
 {
     int64_t allocated = exec_allocated_bytes(t->exec);
@@ -65,8 +64,8 @@ int snug_trainer_ranks(const snug_trainer *t)
 
 static const struct rank_account *account_of(const snug_trainer *t, int rank)
 {
-    bool is_there = t->accounts != NULL && t->comm->rank == 0 && rank >= 0;
-    return is_there && rank < t->comm->n_ranks ? &t->accounts[rank] : NULL;
+    bool has_account = t->accounts != NULL && t->comm->rank == 0 && rank >= 0;
+    return has_account && rank < t->comm->n_ranks ? &t->accounts[rank] : NULL;
 }
 
 int snug_trainer_rank_bytes(const snug_trainer *t, int rank, int64_t *planned, int64_t *allocated)
@@ -143,7 +142,7 @@ char *snug_trainer_describe(const snug_trainer *t)
     text_add_shown(&out, t->model->name);
     text_add(&out, ", %s parameters", text_count(t->compiled.n_parameters, count));
     if (t->recipe.lora > 0)
-        text_add(&out, ", %s trained beside them", text_count(t->compiled.n_trained, count));
+        text_add(&out, ", %s trained in adapters", text_count(t->compiled.n_trained, count));
     text_add(&out, "\nweights ");
     if (t->options.resume) {
         text_add_shown(&out, t->out);
@@ -159,7 +158,7 @@ char *snug_trainer_describe(const snug_trainer *t)
     if (t->lock != NULL && !run_lock_is_held(t->lock)) {
         text_add(&out, "out     ");
         text_add_shown(&out, t->out);
-        text_add(&out, ", not locked: its file system has no locks\n");
+        text_add(&out, ", not locked: the file system does not support locks\n");
     }
     struct text line = {0};
     text_add(&line, "recipe  ");
@@ -174,14 +173,14 @@ char *snug_trainer_describe(const snug_trainer *t)
     piece_wrapped(&out, text_part(&out, &line), 8);
     text_free(&line);
     if (t->compiled.usual_batch > 0)
-        text_add(&out, "batch   %lld, not the usual %lld: %d ranks share it equally\n",
+        text_add(&out, "batch   %lld, not the default %lld, so that %d ranks get equal shares\n",
                  (long long)t->compiled.batch, (long long)t->compiled.usual_batch,
                  t->compiled.n_ranks);
     text_add(&out, "plan    %s bytes (%s)%s\n", text_count(t->most_planned_bytes, count),
              text_size(t->most_planned_bytes, bytes),
              t->comm->n_ranks > 1 ? " on the fullest rank" : "");
     if (t->recipe.memory_origin[0] != '\0')
-        text_add(&out, "budget  %s: %s; --memory sets another\n",
+        text_add(&out, "budget  %s: %s; change it with --memory\n",
                  text_size(t->recipe.memory, bytes), t->recipe.memory_origin);
     if (t->compiled.plan.pool_bytes > 0)
         text_add(&out, "offload %s bytes (%s) in %s\n",
@@ -191,7 +190,8 @@ char *snug_trainer_describe(const snug_trainer *t)
     return text_take(&out);
 }
 
-/* The rank that allocated most, of those that did the one with the highest peak; before the end, this. */
+/* The account of the rank that allocated most; ties go to the highest measured peak.  Before the
+ * end of a run, this rank's account. */
 static struct rank_account fullest_account(const snug_trainer *t)
 {
     const struct rank_account *most = account_of(t, 0);
@@ -216,7 +216,7 @@ char *snug_trainer_notes(const snug_trainer *t)
         text_add_shown(&out, t->model->name);
         text_add(&out,
                  " (embd_pdrop %g, attn_pdrop %g, resid_pdrop %g) is not applied; "
-                 "--dropout config applies it, --dropout 0 trains without this note\n",
+                 "--dropout config applies it, --dropout 0 silences this note\n",
                  rates->embedding, rates->attention, rates->residual);
     }
     return text_take(&out);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# An installed snug is usable: the program runs, a C and a C++ program build through pkg-config
-# against the shared library, and uninstall leaves no file behind.  Small: without the CUDA plugin.
+# An installed snug works: the program runs, a C and a C++ program build with pkg-config against the
+# shared library, and uninstall leaves no file behind.  Small: without the CUDA plugin.
 set -eu
 cd "$(dirname "$0")/../.."
 . tests/support/size.bash

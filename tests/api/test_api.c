@@ -1,6 +1,6 @@
 /*
- * test_api.c -- the public interface as a C program uses it: networks of one's own, steps with data
- * of one's own, saving and going on, and mistakes that must come back as a status and a line.
+ * test_api.c -- the public interface as a C program uses it: custom networks, steps with the
+ * caller's data, saving and resuming, and mistakes, which must return a status and a message.
  */
 #include <snug.h>
 
@@ -97,7 +97,8 @@ static void run_steps(const char *out, int resume, int n_steps, int n_now, float
     if (out != NULL)
         assert_int_equal(snug_trainer_save(trainer, &err), SNUG_OK);
     else
-        expect_line(snug_trainer_save(trainer, &err), SNUG_BAD_ARGUMENT, &err, "without a folder");
+        expect_line(snug_trainer_save(trainer, &err), SNUG_BAD_ARGUMENT, &err,
+                    "without an output folder");
     read_weights(trainer, weights);
     snug_trainer_free(trainer);
     snug_recipe_free(recipe);

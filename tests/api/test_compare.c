@@ -1,6 +1,6 @@
 /*
- * test_compare.c -- plans side by side have the numbers of each plan alone, a timeline has its series,
- * and what people read keeps to 80 columns.
+ * test_compare.c -- plans compared side by side equal each plan alone, a timeline has its series,
+ * and text output stays within 80 columns.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /*
- * test_base.c -- element types to the last bit, numbers as people write them, random numbers,
- * arenas, files that are there or not.
+ * test_base.c -- dtypes bit for bit, parsing and printing of numbers, random numbers, arenas,
+ * existing and missing files.
  */
 #include <float.h>
 #include <math.h>
@@ -497,7 +497,7 @@ static void test_path_find(void **state)
     assert_false(found);
     assert_int_equal(path_find(dir, "loop", &found, &err), SNUG_IO_ERROR); /* ELOOP, as EIO is */
     assert_false(found);
-    assert_non_null(strstr(err.message, "/loop: cannot see whether it is there: "));
+    assert_non_null(strstr(err.message, "/loop: cannot check whether it exists: "));
     memset(word, 'x', sizeof word - 1);
     word[sizeof word - 1] = '\0';
     assert_int_equal(path_find(dir, word, &found, &err), SNUG_IO_ERROR);

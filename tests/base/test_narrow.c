@@ -1,6 +1,6 @@
 /*
- * test_narrow.c -- numbers in few bits: the map of codes against its definition written down a second
- * time, blocks there and back, and stochastic rounding, which must be right in the mean.
+ * test_narrow.c -- quantization: the map against its definition written a second time, round trips
+ * of quant blocks, and stochastic rounding, which must be unbiased.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -208,7 +208,7 @@ static void test_what_fits_is_not_rounded(void **state)
         }
 }
 
-/* Bits of neighbouring elements, and of one element in neighbouring steps, are as if drawn anew. */
+/* Bits of neighbouring elements, and of one element in neighbouring steps, are independent. */
 static void test_random_bits_are_even(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 #!/bin/sh
-# What snug fit prints is pasted into a shell: the words that reach snug are those of the recipe, whatever the
-# length of the line, the path of the model and the number of ranks.
+# Pastes the command that snug fit prints into a shell: snug must get the words of the recipe, whatever the length of
+# the line, the path of the model and the number of ranks.
 #
 # usage: [SNUG=./snug] tests/cli/paste.sh       The output is TAP.
 set -u
@@ -19,17 +19,17 @@ check() { # NAME COMMAND...
     if "$@"; then echo "ok $n - $name"; else echo "not ok $n - $name"; failed=1; fi
 }
 
-# In their place: a snug and an mpirun that write down what they are given.
+# Stand-ins for snug and mpirun that record their arguments.
 mkdir bin
 for program in snug mpirun; do
     printf '#!/bin/sh\n{ echo %s; for word; do printf "%%s\\n" "$word"; done; } >>"%s/words"\n' $program "$work" >bin/$program
     chmod +x bin/$program
 done
 
-# The command of a fit: the lines between the head and the first empty line after it.
+# The command that a fit prints: the lines between the header and the next empty line.
 command_of() { "$snug" fit "$@" | sed -n '3,/^$/p'; }
 
-# pastes LINES WORD... -- FIT...: what a shell runs has these words, in LINES lines or more of at most 80 columns.
+# pastes LINES WORD... -- FIT...: the shell runs these words, printed in LINES or more lines of at most 80 columns.
 pastes() {
     lines=$1
     shift
@@ -62,7 +62,7 @@ check "ranks are started by mpirun" pastes 1 \
 check "a GPU target is a command for the GPU" pastes 1 \
     snug train mlp --device cuda --batch 8 --memory 2G --target 4090 -- mlp --batch 8 --memory 2G --target 4090
 
-# The target decides the device, for bytes as for the command; a device that contradicts it is refused.
+# The target determines the device, for the bytes and for the command; a conflicting device is refused.
 same_total() { # FLAGS -- FLAGS
     first=$1
     second=$2

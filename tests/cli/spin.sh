@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
-# Commands that compute bound how long idle threads spin, by executing themselves once; the user's own
-# settings win, and arguments, standard streams, signals and exit statuses come through as they are.
+# Commands that compute limit how long idle threads spin, by re-executing themselves once.  The user's own settings
+# take precedence; arguments, standard streams, signals and exit statuses are preserved.
 #
-# What OpenMP has read of the environment is what it says itself (OMP_DISPLAY_ENV), once for every time
-# that the program starts.
+# OpenMP prints the settings that it has read (OMP_DISPLAY_ENV), once for every start of the program.
 set -u
 snug=$(realpath "${SNUG:-$(dirname "$0")/../../snug}")
 dir=$(mktemp -d)
@@ -23,7 +22,7 @@ check() { # NAME COMMAND...
     if "$@"; then echo "ok $n - $name"; else echo "not ok $n - $name"; failed=1; fi
 }
 
-spins() { # [NAME=VALUE...] COMMAND...: what each start of the program was told, on one line
+spins() { # [NAME=VALUE...] COMMAND...: the setting at each start of the program, on one line
     env OMP_DISPLAY_ENV=verbose "$@" 2>&1 >/dev/null </dev/null |
         sed -n "s/.*GOMP_SPINCOUNT = '\([0-9]*\)'.*/\1/p" | paste -sd ' ' -
 }
@@ -64,7 +63,7 @@ check 'standard input arrives' from_input
 closed_output() { "$snug" $train >&- 2>err; [ $? = 1 ] && grep -q 'standard output' err; }
 check 'a closed standard output is noticed' closed_output
 
-# The process that was started is the one that trains: it gets the signal, saves and ends well.
+# The process that was started is the one that trains: it gets the signal, saves and exits with 0.
 stops() {
     mkfifo lines
     "$snug" train mlp:4-3 --steps 100000000 --threads 1 --out run >lines 2>err &

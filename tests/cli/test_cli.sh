@@ -1,14 +1,12 @@
 #!/bin/sh
-# The command line against bad input: every mistake gets its exit status and one line that says what
-# is wrong, and leaves every file as it was.
+# Bad input on the command line: every mistake gets its exit status and a one-line message, and changes no file.
 #
 # usage: [SNUG=./snug] tests/cli/test_cli.sh [-v]
 #
 # A row of the tables below is   status | words, words | arguments of snug
-# and passes when snug exits with that status, prints exactly one line on standard error that begins
-# with "snug: " and has all the words (in any case), and no file under the working folder changed.
-# The arguments are read by the shell, in a folder with what `prepare` puts there.  The output is
-# TAP; -v shows the line that each row got.
+# and passes if snug exits with that status, prints exactly one line on standard error that begins with "snug: " and
+# contains all the words (in any case), and no file under the working folder changes.  The shell evaluates the
+# arguments, in a folder with the files that `prepare` creates.  The output is TAP; -v shows the message of each row.
 set -u
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -28,8 +26,8 @@ trap clean_up EXIT
 trap 'exit 1' INT TERM
 cd "$work" || exit 1
 unset SNUG_DATA NO_COLOR
-export XDG_CACHE_HOME="$logs/cache" # the rates that bench keeps
-export OMP_WAIT_POLICY=passive # threads that spin for each other crawl on a busy machine
+export XDG_CACHE_HOME="$logs/cache" # for the rates that bench saves
+export OMP_WAIT_POLICY=passive # spinning threads are very slow on a busy machine
 passed=0
 failed=0
 skipped=0
@@ -120,7 +118,7 @@ header() { tail -c +9 "$1" | head -c "$(header_bytes "$1")"; }
 body() { tail -c +$(($(header_bytes "$1") + 9)) "$1"; }
 
 # weights NAME SED-SCRIPT: a folder with the good run's config and its weights, the header edited.
-# (Only these two: a run also has sums that would catch the edit before the reader does.)
+# (Only these two: the checksums of a run would find the edit before the reader does.)
 weights() {
     mkdir "$1" || exit 1
     cp run/config.json "$1"
@@ -132,7 +130,7 @@ weights() {
     } >"$1/model.safetensors"
 }
 
-field() { # TENSOR FIELD VALUE: a sed script that sets a string or a list of a tensor's entry
+field() { # TENSOR FIELD VALUE: a sed script that sets a string or list in a tensor's entry
     printf 's/\\("%s": *{[^}]*"%s": *\\)[["][^]"]*[]"]/\\1%s/' "$1" "$2" "$3"
 }
 
@@ -261,26 +259,26 @@ words_and_flags() {
 2 | no command, hlep, help                 | hlep
 2 | no command, trian, train               | trian gpt2
 2 | no bench, gpu, cpu, cuda               | bench gpu
-2 | one too many, c                        | bench cpu mlp:4-3 c
+2 | takes only cpu, remove "c"             | bench cpu mlp:4-3 c
 2 | needs NAME                             | data
-2 | no data set, mnits, fashion-mnist      | data mnits
-1 | curl, get train-images, put them into  | data fashion-mnist digits --from http://127.0.0.1:9
-1 | cannot make the folder                 | data cifar-10 text.txt/below
-2 | empty name                             | data cifar-10 ""
+2 | unknown data set, mnits, fashion-mnist | data mnits
+1 | curl, download train-images, put them into | data fashion-mnist digits --from http://127.0.0.1:9
+1 | cannot create this folder              | data cifar-10 text.txt/below
+2 | folder name is empty                   | data cifar-10 ""
 2 | needs cpu                              | bench
 2 | command comes first                    | --batch 3
 2 | needs MODEL                            | plan
 2 | needs MODEL                            | fit
-2 | fit needs a budget                     | fit gpt2
+2 | fit needs a memory budget              | fit gpt2
 2 | --allow, seed, state-bits, master      | fit gpt2 --memory 4G --allow seed
-2 | --quiet, the command alone             | fit gpt2 --memory 4G --quiet --json
+2 | --quiet, only the command              | fit gpt2 --memory 4G --quiet --json
 2 | --quiet, --timeline                    | plan gpt2 --quiet --timeline
 2 | --compare, --json                      | plan gpt2 --timeline --compare ";"
 2 | --micro-batch, no value                | plan gpt2 --compare "--micro-batch;"
 2 | --micro-batch, no value                | plan gpt2 --compare ";--micro-batch"
 2 | no recipe key, bathc                   | plan gpt2 --compare "; bathc=3"
 2 | target, a100                           | plan gpt2 --target tpu
-2 | one too many, surplus                  | plan gpt2 surplus
+2 | takes only MODEL, remove "surplus"     | plan gpt2 surplus
 2 | needs MODEL                            | train --steps 3
 2 | needs RUN                              | eval
 2 | --prompt                               | generate run
@@ -300,7 +298,7 @@ words_and_flags() {
 2 | use --micro-batch                      | train gpt2 --per_device_train_batch_size 4
 2 | use --epochs                           | train gpt2 --num-train-epochs 3
 2 | use --steps                            | train gpt2 --max-steps 3
-2 | snug train has it as --steps           | plan gpt2 --max-steps 3
+2 | snug train has --steps                 | plan gpt2 --max-steps 3
 2 | use --out                              | train gpt2 --output_dir new
 2 | use --optimizer                        | train gpt2 --optim adamw
 2 | use --warmup                           | train gpt2 --warmup-steps 3
@@ -309,7 +307,7 @@ words_and_flags() {
 2 | use --lora 16 --lora-base 4            | plan gpt2 --load-in-4bit
 2 | use --lora 16                          | plan gpt2 --use-lora
 2 | use --zero                             | plan gpt2 --zero-stage 2
-# values and models that are nearly right
+# misspelled values and models
 2 | "float16", did you mean fp16?          | plan gpt2 --precision float16
 2 | "adamm", did you mean adam             | plan gpt2 --optimizer adamm
 2 | "adamw_torch", did you mean adamw?     | plan gpt2 --optimizer adamw_torch
@@ -324,8 +322,8 @@ words_and_flags() {
 # a budget without a unit, or none where one is needed
 2 | --memory 24 is 24 bytes, write a unit, --memory 24G | plan gpt2 --memory 24
 2 | --memory 1 is 1 bytes, write a unit    | fit gpt2 --memory 1
-2 | needs a memory budget, no GPU here, --memory 24G, --target | plan gpt2 --device cuda --checkpoint auto
-2 | cannot be shared equally by 64 ranks   | plan gpt2 --batch 8 --ranks 64
+2 | needs a memory budget, no GPU, --memory 24G, --target | plan gpt2 --device cuda --checkpoint auto
+2 | not divisible by the 64 ranks          | plan gpt2 --batch 8 --ranks 64
 2 | --xyzzy                                | plan gpt2 --xyzzy 1
 2 | -b                                     | plan gpt2 -b 3
 2 | --batch needs a value                  | plan gpt2 --batch
@@ -341,10 +339,10 @@ words_and_flags() {
 2 | --resume-weights-only, --out           | train tiny --resume-weights-only
 2 | --save-every, --out                    | train tiny --save-every 2
 2 | --temperature                          | generate run --prompt a --temperature -1
-2 | --pipeline: "ring" is not a value      | plan gpt2 --pipeline ring
+2 | --pipeline: "ring" is not a valid value | plan gpt2 --pipeline ring
 2 | --zero                                 | plan gpt2 --zero 4
-2 | shared equally, 3 ranks                | plan gpt2 --batch 8 --ranks 3
-2 | keep one                               | plan gpt2 --ranks 2 --parallel ps --zero 1
+2 | not divisible, 3 ranks                 | plan gpt2 --batch 8 --ranks 3
+2 | choose one                             | plan gpt2 --ranks 2 --parallel ps --zero 1
 2 | --each, --json                         | plan gpt2 --each --timeline
 2 | --device, tpu, cuda                    | plan gpt2 --device tpu
 2 | --kernels reference, --device cpu      | plan gpt2 --device cuda --kernels reference
@@ -363,13 +361,13 @@ words_and_flags() {
 2 | state-bits, 32, 16, 8, 4               | plan gpt2 --state-bits 2
 2 | master, none                           | plan gpt2 --master some
 2 | update, end, in-backward               | plan gpt2 --update never
-2 | amos, rule of its own, leave --weight-decay out | plan mlp --optimizer amos --weight-decay 0.1
-2 | cyclic-lr, of its own, leave --schedule out | plan mlp --optimizer cyclic-lr --schedule cosine
+2 | amos, its own weight decay, leave --weight-decay out | plan mlp --optimizer amos --weight-decay 0.1
+2 | cyclic-lr, its own schedule, leave --schedule out | plan mlp --optimizer cyclic-lr --schedule cosine
 2 | soap has no states, --state-bits        | plan mlp --optimizer soap --state-bits 8
 2 | sgd has no states, --state-bits         | plan mlp --optimizer sgd --state-bits 16
 2 | --update in-backward, --optimizer schedule-free-prodigy, --update end | plan mlp --update in-backward --optimizer schedule-free-prodigy
 2 | memory, lots                           | plan gpt2 --memory lots
-2 | --checkpoint every:13, 12 layers, at most every:12 | plan gpt2 --checkpoint every:13
+2 | --checkpoint every:13, 12 layers, use every:12 or less | plan gpt2 --checkpoint every:13
 2 | --checkpoint, every:0, every:K, auto   | plan gpt2 --checkpoint every:0
 2 | --offload, all, states+activations     | plan gpt2 --offload all
 2 | lr                                     | plan gpt2 --lr nan
@@ -380,20 +378,20 @@ words_and_flags() {
 2 | --base-batch, --scale-lr               | plan gpt2 --base-batch 64
 2 | dropout, 0.99                          | plan gpt2 --dropout 1
 2 | label-smoothing                        | plan gpt2 --label-smoothing -0.1
-1 | no place, dropout                      | plan mlp:4-3 --dropout 0.1
+1 | no layer to apply, dropout                    | plan mlp:4-3 --dropout 0.1
 2 | --lora, a rank from 1                  | plan gpt2 --lora 0
 2 | rank from 1 to 768, h.0.attn.c_attn    | plan gpt2 --lora 769
 2 | --lora-on, attention, mlp, all         | plan gpt2 --lora 8 --lora-on head
 2 | --lora-base, 16, 8, 4                  | plan gpt2 --lora 8 --lora-base 2
 2 | --lora-alpha                           | plan gpt2 --lora 8 --lora-alpha 0
-2 | --lora-base says nothing without --lora | plan gpt2 --lora-base 8
-1 | attention reads, --lora-on all         | plan mlp --lora 4
-1 | convolutions, no adapters              | plan resnet18 --lora 4 --lora-on all
+2 | --lora-base has no effect without --lora | plan gpt2 --lora-base 8
+1 | feeds attention, --lora-on all         | plan mlp --lora 4
+1 | convolutions, do not support             | plan resnet18 --lora 4 --lora-on all
 1 | adapter_config.json                    | plan gpt2 --lora-from nosuch
 1 | adapter_config.json                    | plan gpt2 --lora-from nosuch --dump lora
 1 | adapter_config.json                    | fit gpt2 --memory 8G --lora-from nosuch
 1 | adapter_config.json                    | bench cpu gpt-nano --lora-from nosuch
-1 | mse, classifiers                       | plan gpt2 --loss mse
+1 | mse, never materializes                    | plan gpt2 --loss mse
 2 | augment, flip+shift                    | plan gpt2 --augment shift+flip
 2 | --augment, images                      | train tiny text.txt --augment flip --out new
 2 | batch, micro-batch, 3, 8               | plan gpt2 --batch 8 --micro-batch 3
@@ -425,9 +423,9 @@ words_and_flags() {
 3 | budget, 1.00 MiB                       | plan gpt2 --memory 1048576
 3 | 300 MiB, snug fit, --micro-batch 1     | plan gpt2 --memory 300M --lora 4 --update in-backward --threads 2
 3 | budget, 1.00 KiB, snug fit             | plan tiny --memory 1K --checkpoint auto --offload states
-3 | nothing fits, smallest, --micro-batch 1, needs 1.1 GiB | fit gpt2 --memory 1G --threads 2
+3 | no recipe fits, smallest, --micro-batch 1, needs 1.1 GiB | fit gpt2 --memory 1G --threads 2
 3 | weights alone, 475 MiB, 300 MiB        | fit gpt2 --memory 300M --threads 2
-3 | the runtime alone is, over the budget of 1.00 MiB | fit gpt-nano --memory 1M --threads 2
+3 | the runtime alone needs, over the budget of 1.00 MiB | fit gpt-nano --memory 1M --threads 2
 3 | budget, 1.00 KiB                       | train tiny text.txt --memory 1K --out new
 3 | budget, 64.0 MiB                       | train gpt2-xl --memory 64M --out new
 END
@@ -441,10 +439,10 @@ data_and_files() {
 3 | short.txt, tokens                      | train tiny short.txt --steps 1 --out new
 1 | 195, vocabulary, 128                   | train tiny beyond.txt --steps 50 --batch 8
 1 | 999, vocabulary, 128                   | train tiny beyond.bin --steps 1
-1 | cut short                              | train tiny cut.bin --steps 1 --out new
+1 | truncated                              | train tiny cut.bin --steps 1 --out new
 1 | a zip file                             | train tiny magic.bin --steps 1 --out new
 1 | odd number                             | train tiny odd.bin --steps 1 --out new
-1 | cut short                              | train mlp:4-8-3 cut --steps 1 --out new
+1 | truncated                              | train mlp:4-8-3 cut --steps 1 --out new
 1 | not an IDX                             | train mlp:4-8-3 magic --steps 1 --out new
 1 | labels, 7                              | train mlp:4-8-3 labels --steps 1 --out new
 1 | 9, 4                                   | train mlp:9-8-3 digits --steps 1 --out new
@@ -469,7 +467,7 @@ data_and_files() {
 1 | wte.weight, Q7                         | train odd-dtype text.txt --steps 1 --out new
 1 | wte.weight, 128                        | train wrong-shape text.txt --steps 1 --out new
 1 | wte.weight, outside                    | train far-offset text.txt --steps 1 --out new
-1 | a hole, wte.weight                     | train unused-bytes text.txt --steps 1 --out new
+1 | a gap, wte.weight                      | train unused-bytes text.txt --steps 1 --out new
 1 | ln_f.bias, overlaps                    | train shared-bytes text.txt --steps 1 --out new
 1 | no tensor, wte.weight                  | train missing text.txt --steps 1 --out new
 1 | surplus                                | train extra text.txt --steps 1 --out new
@@ -485,9 +483,9 @@ data_and_files() {
 1 | nosuch, cannot open                    | eval nosuch
 1 | nosuch, cannot open                    | generate nosuch --prompt a
 1 | nosuch, no such file                   | inspect nosuch
-1 | begun, without a checkpoint yet        | inspect begun
-1 | begun, without a checkpoint yet        | eval begun text.txt
-1 | begun, without a checkpoint yet        | generate begun --prompt a
+1 | begun, has no checkpoint yet           | inspect begun
+1 | begun, has no checkpoint yet           | eval begun text.txt
+1 | begun, has no checkpoint yet           | generate begun --prompt a
 1 | lines.jsonl, JSONL is not supported    | inspect lines.jsonl
 1 | strange/metrics.jsonl, JSONL is not    | inspect strange/metrics.jsonl
 1 | tiny/model.safetensors                 | eval tiny text.txt
@@ -497,10 +495,10 @@ data_and_files() {
 1 | run, state-bits, --resume-weights-only | train tiny text.txt --steps 9 --out run --resume --state-bits 8
 1 | nosuch, no checkpoint                  | train tiny text.txt --steps 4 --out nosuch --resume
 2 | already holds a run, --resume          | train tiny text.txt --steps 1 --out run
-# places that cannot be written
-2 | file/new, cannot make                  | train tiny text.txt --steps 1 --out file/new
+# paths that cannot be written
+2 | file/new, cannot create                | train tiny text.txt --steps 1 --out file/new
 2 | is a file                              | train tiny text.txt --steps 1 --out file
-2 | cannot make                            | train tiny text.txt --steps 1 --out /proc/new
+2 | cannot create                          | train tiny text.txt --steps 1 --out /proc/new
 END
 }
 
@@ -526,7 +524,7 @@ full_disk() {
     ) >"$logs/out" 2>"$logs/err"
     status=$?
     check "no room for a checkpoint" "exit status $status" test $status -eq 1
-    # metrics.jsonl only grows; all else is the last checkpoint
+    # metrics.jsonl only grows; everything else is the last checkpoint
     check "no room: the last checkpoint stays" "it changed" \
         test "$(echo "$before" | grep -v metrics)" = "$(cd kept && fingerprint | grep -v metrics)"
     run eval kept text.txt
@@ -540,7 +538,7 @@ full_disk() {
     status=$?
     check "no room to offload" "exit status $status" test $status -eq 3
     check "no room to offload: one line, what to do" "$(cat "$logs/err")" \
-        grep -q '^snug: .*offloaded.*no room.*--out or TMPDIR.*offload less' "$logs/err"
+        grep -q '^snug: .*offload file needs.*too little space.*--out or TMPDIR.*offload less' "$logs/err"
     rm -rf new
 
     mkdir disk
@@ -558,7 +556,7 @@ full_disk() {
     rmdir disk
 }
 
-# Tokens are read as they are needed, so this one is met when the run has begun.
+# Tokens are read on demand, so this one is found after the run has begun.
 bad_token_in_a_run() {
     run train tiny beyond.bin --steps 1 --out new
     check "a bad token in a run" "exit status $status" test $status -eq 1
@@ -580,7 +578,7 @@ not_finite() {
     rm -rf kept
 }
 
-# The dropout of a config.json is kept in the run's, and said not to be applied unless the user decides.
+# The run's config.json keeps the dropout rates; a note says that they are not applied unless the user decides.
 dropout_of_config() {
     mkdir dropping
     sed 's/}/, "embd_pdrop": 0.1, "attn_pdrop": 0.2, "resid_pdrop": 0.3}/' tiny/config.json \
@@ -602,7 +600,7 @@ dropout_of_config() {
     rm -rf dropping dropped
 }
 
-# Ctrl-C saves and ends well; without --out it says that nothing was saved.
+# Ctrl-C saves and exits with 0; without --out it reports that nothing was saved.
 interrupted() {
     run_until_interrupted out --out stopped
     check "interrupted with --out" "exit status $status" test $status -eq 0
@@ -622,14 +620,14 @@ interrupted() {
         grep -q '^{"steps": [0-9].*"stopped": true.*}$' "$logs/out"
 }
 
-# A run that is resumed with nothing left to do is a success that changes no checkpoint.
+# Resuming a finished run succeeds and changes no checkpoint.
 resumed_at_the_end() {
     cp -r run kept
     before=$(cd kept && fingerprint)
     run train tiny text.txt --steps 2 --batch 2 --out kept --resume
     check "resumed at the end" "exit status $status" test $status -eq 0
     check "resumed at the end: says so" "no word of it" \
-        grep -q '^already at step 2 of 2: give a larger --steps to go on$' "$logs/out"
+        grep -q '^already at step 2 of 2: increase --steps to continue$' "$logs/out"
     check "resumed at the end: no summary" "there is one" sh -c "! grep -q ^loss '$logs/out'"
     run train tiny text.txt --steps 2 --batch 2 --out kept --resume --json
     check "resumed at the end with --json" "exit status $status" test $status -eq 0
@@ -640,8 +638,8 @@ resumed_at_the_end() {
     rm -rf kept
 }
 
-# Waits for the first step's line, then asks it to stop: by SIGTERM, because a shell starts
-# background jobs with SIGINT ignored.  Thirty seconds later it is past asking.
+# Waits for the first step's line, then sends SIGTERM, because a shell starts background jobs with SIGINT
+# ignored.  Kills it after thirty seconds.
 run_until_interrupted() { # out|err, where progress goes; FLAGS...
     progress=$logs/$1
     shift
@@ -663,7 +661,7 @@ run_until_interrupted() { # out|err, where progress goes; FLAGS...
     status=$?
 }
 
-# What is said to fit is typed behind the command that was refused.
+# The flags that are said to fit are appended to the refused command.
 advice_can_be_appended() {
     for memory in 1427M 2G 5G; do
         run plan gpt2 --batch 8 --threads 2 --memory $memory
@@ -675,15 +673,15 @@ advice_can_be_appended() {
     done
 }
 
-# What works, in the form that scripts rely on.
+# Successful output, in the form that scripts rely on.
 good_output() {
     run plan gpt2 --json
     six=$(sed -n 's/.*"bytes": {\([^}]*\)}.*/\1/p' "$logs/out" | tr ',' '\n' | awk -F: '
         /total/ { total = $2; next } { sum += $2 } END { print (sum == total && total > 0) }')
     "$snug" bench cpu mlp:8-4-2 --batch 4 --threads 1 >"$logs/out" 2>"$logs/err"
     check "bench: limits, kernels, step and products" "they are not there" \
-        sh -c "grep -q 'TFLOP/s  FMA' '$logs/out' && grep -q '^kernels alone' '$logs/out' &&
-               grep -q '^  all .*100.0%' '$logs/out' && grep -q 'the step runs at .* of that' '$logs/out'"
+        sh -c "grep -q 'TFLOP/s  FMA' '$logs/out' && grep -q '^kernels in isolation' '$logs/out' &&
+               grep -q '^  all .*100.0%' '$logs/out' && grep -q 'the step runs at .* of that speed' '$logs/out'"
     wide=$(awk 'length > 80' "$logs/out")
     check "bench: 80 columns" "$wide" test -z "$wide"
     run bench cpu mlp:8-4-2 --batch 4 --threads 1 --json
@@ -725,7 +723,7 @@ good_output() {
     check "generate: a run of bytes takes a prompt" "exit status $status" test $status -eq 0
     run generate words --prompt ab --tokens 5 --tokenizer bytes
     check "generate: bytes where it is said" "exit status $status" test $status -eq 0
-    cp -r spoken older # as it was saved before runs noted the tokenizer
+    cp -r spoken older # as saved before runs recorded the tokenizer
     sed -i '/"tokenizer":/d' older/state.json
     for kept_run in spoken older; do
         run train wordy --steps 2 --batch 2 --out $kept_run --resume

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Files, folders and names that somebody else made: what never ends, what leads elsewhere, what is too
-# large and what a terminal would obey.
+# Untrusted files, folders and names: endless files, links to other places, sizes that are too large, and control
+# characters.
 #
 # usage: [SNUG=./snug] tests/cli/untrusted.sh
 # shellcheck disable=SC2016 # conditions that `check` evaluates later
@@ -48,7 +48,7 @@ for i in $(seq 200); do echo "line $i of a text to train with"; done >text.txt
 train() { run train tiny text.txt --batch 2 --eval-every -1 "$@"; }
 
 # ---- files that never end ------------------------------------------------------------------
-# A reader that waits is ended by `timeout`, whose status 124 is not the one that is asked for.
+# `timeout` ends a reader that waits, and its status 124 is not the expected one.
 
 mkfifo pipe
 mkdir pipes
@@ -62,7 +62,7 @@ done
 run plan mlp --recipe <(echo 'batch = 2')
 check "recipe: a process substitution is refused" refused 1 /dev/fd 'a pipe, not a regular file'
 run plan mlp --recipe huge
-check "recipe: 10 GB are refused" refused 1 'recipe huge' 'too long'
+check "recipe: 10 GB are refused" refused 1 'recipe huge' 'bytes; at most'
 printf 'batch = 2\0\n' >nul.recipe
 run plan mlp --recipe nul.recipe
 check "recipe: a NUL byte is refused" refused 1 'recipe nul.recipe' NUL
@@ -86,7 +86,7 @@ rm -r cache
 
 # ---- files that lead elsewhere -------------------------------------------------------------
 
-planted() { # FOLDER NAME: a link of that name to a file that must stay as it is
+planted() { # FOLDER NAME: creates a link of that name to a file that must not change
     mkdir -p "$1"
     echo 'dear to somebody' >"victim"
     ln -s "$work/victim" "$1/$2"
@@ -211,7 +211,7 @@ header='{"\u001b[2J\u009b31m\u007f\u2028name": {"dtype": "F32", "shape": [1], "d
 run inspect names.safetensors
 check "inspect: the name of a tensor" eval '[ $status -eq 0 ] && shows_only out && grep -q name out'
 
-# A model says what it likes: on a terminal nothing that the terminal obeys, in a pipe its very bytes.
+# A model may generate any bytes: a terminal gets no control characters, a pipe gets the exact bytes.
 sized vocab_size 256
 run train sized text.txt --batch 2 --steps 1 --eval-every -1 --out talker
 prompt=$'caf\xc3\xa9 \xc2\x9b31m \e[2J'

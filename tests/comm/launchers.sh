@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Ranks that cannot see each other are refused.  The variables of launchers are set by hand: nothing here needs
-# Slurm or MPI.
+# Ranks that cannot see each other are refused.  The test sets the variables of launchers itself, so it needs neither
+# Slurm nor MPI.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 snug=$(realpath "${SNUG:-./snug}") || exit 1
@@ -33,7 +33,7 @@ refuses() { # STATUS WORDS VARIABLES...: one line with the words; WORDS "": no l
     fi
 }
 
-# A library of messages that finds no other process, as an MPI does under a launcher that it does not know.
+# An MPI plugin that finds no other process, like an MPI under a launcher that it does not support.
 cat >alone.c <<'END'
 #include "comm/mpi_plugin.h"
 static bool begin(int *rank, int *n_ranks, char why[COMM_WHY_MAX])

@@ -1,7 +1,7 @@
 /*
- * test_collectives.c -- sums and collections over ranks against a plain sum, with threads as ranks: every
- * type, ragged cuts, owners, fewer elements than ranks, buckets smaller than what goes through them.  And
- * with tensors that are reached by copies, none of which is made before it has to be.
+ * test_collectives.c -- collectives against a plain sum, with threads as ranks: every dtype, ragged
+ * ranges, owners, fewer elements than ranks, buckets smaller than the data.  Also with tensors that
+ * are accessed through copies, each of which is delayed as long as possible.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -89,12 +89,12 @@ struct late_copy {
 };
 
 struct late_reach {
-    struct comm_reach reach; /* first: the two are cast into each other */
+    struct comm_staging reach; /* first: the two are cast into each other */
     struct late_copy copies[LATE_MOST];
     int n;
 };
 
-static enum snug_status put_off(struct comm_reach *reach, struct late_copy copy)
+static enum snug_status put_off(struct comm_staging *reach, struct late_copy copy)
 {
     struct late_reach *late = (struct late_reach *)reach;
     if (late->n == LATE_MOST)
@@ -103,21 +103,21 @@ static enum snug_status put_off(struct comm_reach *reach, struct late_copy copy)
     return SNUG_OK;
 }
 
-static enum snug_status late_get(struct comm_reach *reach, void *bucket, const void *tensor,
+static enum snug_status late_get(struct comm_staging *reach, void *bucket, const void *tensor,
                                  int64_t n_bytes, struct snug_error *err)
 {
     (void)err;
     return put_off(reach, (struct late_copy){bucket, tensor, n_bytes, DTYPE_COUNT});
 }
 
-static enum snug_status late_put(struct comm_reach *reach, void *tensor, const void *bucket,
+static enum snug_status late_put(struct comm_staging *reach, void *tensor, const void *bucket,
                                  int64_t n_bytes, struct snug_error *err)
 {
     (void)err;
     return put_off(reach, (struct late_copy){tensor, bucket, n_bytes, DTYPE_COUNT});
 }
 
-static enum snug_status late_add(struct comm_reach *reach, enum dtype dtype, void *tensor,
+static enum snug_status late_add(struct comm_staging *reach, enum dtype dtype, void *tensor,
                                  const void *bucket, int64_t n_elems, struct snug_error *err)
 {
     (void)err;
@@ -125,7 +125,7 @@ static enum snug_status late_add(struct comm_reach *reach, enum dtype dtype, voi
     return put_off(reach, (struct late_copy){tensor, bucket, n_bytes, dtype});
 }
 
-static enum snug_status late_wait(struct comm_reach *reach, struct snug_error *err)
+static enum snug_status late_wait(struct comm_staging *reach, struct snug_error *err)
 {
     struct late_reach *late = (struct late_reach *)reach;
     (void)err;
@@ -244,11 +244,11 @@ static void *run_rank(void *argument)
     const struct one_case *c = w->c;
     struct comm_tensor t[TENSORS];
     size_t width = dtype_bytes(c->dtype);
-    w->late.reach = (struct comm_reach){late_get, late_put, late_add, late_wait};
+    w->late.reach = (struct comm_staging){late_get, late_put, late_add, late_wait};
     for (int k = 0; k < TENSORS; k++) {
         struct cut_range own = cut_of(c->cut, c->n_elems[k], c->n_ranks, w->rank.comm.rank);
         t[k] = (struct comm_tensor){.dtype = c->dtype, .n_elems = c->n_elems[k], .cut = c->cut};
-        t[k].reach = w->is_afar ? &w->late.reach : NULL;
+        t[k].staging = w->is_afar ? &w->late.reach : NULL;
         t[k].whole = malloc((size_t)c->n_elems[k] * width);
         t[k].piece = own.count > 0 ? malloc((size_t)own.count * width) : NULL;
     }

@@ -1,5 +1,6 @@
 /*
- * counted.h -- how many calls of a row go into each launch: a backend whose kernel of one kind counts.
+ * counted.h -- counts how many calls of a kernel go into each launch: a wrapped backend whose
+ * kernel of one op kind counts.
  */
 #ifndef TESTS_CUDA_COUNTED_H
 #define TESTS_CUDA_COUNTED_H

@@ -1,10 +1,10 @@
 /*
- * planted.cu -- two faults that compute-sanitizer must find: who sees nothing here sees nothing elsewhere.
+ * planted.cu -- two faults that compute-sanitizer must find, to prove that it sees anything.
  *
  *   planted memcheck|racecheck
  *
- * The kernels are named to the tool as those of src/cuda are (tools/sanitize-cuda.sh).  Without the tool
- * the program ends well.
+ * tools/sanitize-cuda.sh selects these kernels in the same way as those of src/cuda.  Without the
+ * tool the program succeeds.
  */
 #include <stdio.h>
 #include <string.h>

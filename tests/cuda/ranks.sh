@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Ranks on emulated GPUs: two that share one, and so exchange through the host; three with one each, which use
-# an emulated NCCL.  Losses as on one rank, bytes as planned on all of them, and what the run says of it.
-# Pipelines both ways.
+# Ranks on emulated GPUs: two that share one and communicate through the host, and three with one each and an
+# emulated NCCL.  Checks the losses against one rank, planned = allocated on every rank, and the reported transport.
+# Pipelines in both ways.
 #
 # usage: [SNUG=./snug] tests/cuda/ranks.sh       The output is TAP.
 # shellcheck source=tests/ranks/ranks.bash
@@ -14,14 +14,14 @@ mkdir tiny
 echo '{"model_type": "gpt2", "vocab_size": 64, "n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 2}' \
     >tiny/config.json
 says() { grep -qF "\"transport\": \"$2\"" "$1.out" || { cat "$1.out"; return 1; }; }
-planned_on_all() { # DIR RANKS: as as_planned, with the number of the GPU
+planned_on_all() { # DIR RANKS: like as_planned, but ignores the GPU number
     sed -E 's/, "gpu": [0-9]+\}/}/g' "$1.out" >"$1.plain.out" && as_planned "$1.plain" "$2"
 }
 on_gpus() { # DIR GPU...: of rank 0, 1...
     [ "$(grep -oE '"gpu": [0-9]+' "$1.out" | cut -d' ' -f2 | paste -sd' ')" = "${*:2}" ]
 }
 
-host="MPI through the host's memory: ranks 0 and 1 share a GPU"
+host="MPI through host memory: ranks 0 and 1 share a GPU"
 small="mlp:7-5-3 --batch 12 --micro-batch 2 --steps 4 --device cuda"
 # shellcheck disable=SC2086
 check "a small model on one GPU" alone small1 $small
@@ -55,7 +55,7 @@ check "a tiny GPT-2, zero 3 with NCCL: the losses of one" near gpt3 gpt1 3
 
 # ---- pipelines ---------------------------------------------------------------------------------
 
-# A table on both ends, masks that differ by micro-batch.  The ways are those of above, with as many GPUs.
+# A table on both ends, and dropout masks that differ by micro-batch, with both transports.
 staged() { # TITLE DIR BASE GPUS RANKS FLAGS...
     local title=$1 dir=$2 base=$3 gpus=$4 n_ranks=$5 way=$host
     shift 5
@@ -82,7 +82,7 @@ for gpus in 1 4; do
 done
 check "through the host zero 1 in stages has the bits of ddp" same stages-zero-1 stages-ddp-1
 
-# Versions of weights, against the same on the CPU; with 3 stages the table passes the one between.
+# Versions of weights, compared with the CPU; with 3 stages the table bypasses the middle one.
 dream="$layers --pipeline pipedream --lr 1e-2"
 for n_ranks in 2 3; do
     # shellcheck disable=SC2086
@@ -93,7 +93,7 @@ for n_ranks in 2 3; do
     done
 done
 
-# Held-out data goes through the stages; a loss that is not finite is looked for on all of them.
+# Held-out data runs through the stages; the source of a loss that is not finite is searched on all of them.
 validation() { grep -o '"val_loss": [^,]*' "$1.out"; }
 evaluates() { # FLAGS...
     local device flags="tiny --batch 4 --micro-batch 1 --steps 2 --eval-batches 4 --threads 1 --json --quiet"
@@ -104,7 +104,7 @@ evaluates() { # FLAGS...
     paste <(validation eval-cpu) <(validation eval-cuda) |
         awk '{ d = $2 - $4; if (d < 0) d = -d; ok = $2 > 0 && d <= 1e-5 * $2 } END { exit !ok }' || { cat eval-*.out; return 1; }
 }
-diverges() { refuses "the first tensor that is not" 3 tiny --batch 4 --micro-batch 1 --steps 4 --lr 1e38 --optimizer sgd --clip 0 \
+diverges() { refuses "first non-finite tensor" 3 tiny --batch 4 --micro-batch 1 --steps 4 --lr 1e38 --optimizer sgd --clip 0 \
     --pipeline 1f1b --device cuda; }
 for gpus in 1 3; do
     SNUG_EMULATED_GPUS=$gpus check "validation through 3 stages on $gpus GPUs" evaluates --pipeline 1f1b
@@ -118,10 +118,10 @@ rm -rf naive-* gpipe-* 1f1b-* stages-* dream-*
 # shellcheck disable=SC2086
 SNUG_EMULATED_GPUS=2 SNUG_EMULATED_NCCL=missing check "without NCCL" ranks "$first" 2 none $small
 check "without NCCL it goes through the host and says why" says none \
-    "MPI through the host's memory: rank 0 has no NCCL, the emulated one is said to be missing"
+    "MPI through host memory: rank 0 has no NCCL, hidden by SNUG_EMULATED_NCCL"
 # shellcheck disable=SC2086
 SNUG_EMULATED_GPUS=2 SNUG_NCCL=off check "NCCL that is not wanted" ranks "$first" 2 off $small
-check "NCCL that is not wanted is not used" says off "MPI through the host's memory: SNUG_NCCL is off"
+check "NCCL that is not wanted is not used" says off "MPI through host memory: SNUG_NCCL is off"
 # shellcheck disable=SC2086
 SNUG_NCCL=force check "one rank that exchanges with itself" alone force $small --zero 2
 check "one rank that exchanges with itself: NCCL" says force "NCCL 2.0.0"
@@ -132,9 +132,9 @@ check "NCCL that is wanted where it cannot be" refused
 version() { "$snug" --version | grep -qF "$1"; }
 check "--version: NCCL" version "NCCL 2.0.0"
 SNUG_EMULATED_NCCL=missing check "--version: without NCCL, in one line" version \
-    "without NCCL, the emulated one is said to be missing: ranks on GPUs communicate through the host"
+    "without NCCL, hidden by SNUG_EMULATED_NCCL: ranks on GPUs communicate through the host"
 
-# What is run on machines with a GPU, with a smaller model and without MPI.
+# The script for machines with a GPU, with a smaller model and without MPI.
 script() {
     WITHOUT_MPI=1 MODEL=$work/tiny SEQ=16 STEPS=3 SNUG=$snug "$(dirname "$snug")/tools/test-cuda-ranks.sh" >script.out 2>&1 ||
         { cat script.out; return 1; }

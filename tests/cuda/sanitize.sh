@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# tools/sanitize-cuda.sh with a stand-in for compute-sanitizer and the kernels emulated: what is asked of the tool, and
-# that nothing it says is lost.
+# tools/sanitize-cuda.sh with a stand-in for compute-sanitizer and emulated kernels: how it calls the tool, and that it
+# reports every error.
 set -u
 cd "$(dirname "$0")/../.."
 . tests/support/size.bash # which the program below reads
@@ -55,19 +55,19 @@ expect() { # NAME STATUS PATTERN [VARIABLE=VALUE...]
     fi
 }
 
-expect 'no errors' 0 '^racecheck: 2 parts, 2 without errors, 0 with, 0 not done'
-# Products without alignment, and results that are not looked at: racecheck's, and nobody else's.
+expect 'no errors' 0 '^racecheck: 2 parts, 2 without errors, 0 with, 0 not finished'
+# Only racecheck runs with unaligned matmuls and unchecked results.
 { [ "$(grep -c '^1 -o -n ' "$CALLS.ops")" -eq 3 ] && [ "$(grep -c '^0 -o -p ' "$CALLS.ops")" -eq 3 ]; } ||
     { echo 'FAILED: how the op cases are called'; cat "$CALLS.ops"; n_failed=$((n_failed + 1)); }
-# Every kernel that nvcc has made is one of those that the tool is told to watch.
+# Every kernel that nvcc has compiled is selected for the tool.
 head -1 "$CALLS" | grep -oE 'kns=[^ ]+' | sed 's/kns=/.text./' >"$tmp/watched"
 grep -ahoE '\.text\._Z[A-Za-z0-9_]+' build/release/plugin/src/cuda/*/*.cu.o 2>/dev/null | sort -u |
     grep -vFf "$tmp/watched" >"$tmp/missed" &&
     { echo "FAILED: not watched: $(head -3 "$tmp/missed")"; n_failed=$((n_failed + 1)); }
 [ "$(wc -l <"$tmp/watched")" -gt 50 ] || { echo 'FAILED: too few kernels are watched'; n_failed=$((n_failed + 1)); }
-expect 'an error in one part' 1 '^memcheck: 2 parts, 1 without errors, 1 with, 0 not done' FINDS=3
-expect 'wrong results' 1 '^memcheck: 2 parts, 0 without errors, 2 with, 0 not done' OFF=1
-expect 'ops that do not run' 1 '^racecheck: 2 parts, 0 without errors, 2 with, 0 not done' DEAD=1
-expect 'a tool that sees nothing' 1 'memcheck did not find the fault' BLIND=1
-expect 'a part that does not end' 1 '^memcheck: 2 parts, 0 without errors, 0 with, 2 not done' SLOW=1 LIMIT=3 TOOLS=memcheck
+expect 'an error in one part' 1 '^memcheck: 2 parts, 1 without errors, 1 with, 0 not finished' FINDS=3
+expect 'wrong results' 1 '^memcheck: 2 parts, 0 without errors, 2 with, 0 not finished' OFF=1
+expect 'ops that do not run' 1 '^racecheck: 2 parts, 0 without errors, 2 with, 0 not finished' DEAD=1
+expect 'a tool that sees nothing' 1 'memcheck did not find the planted fault' BLIND=1
+expect 'a part that does not end' 1 '^memcheck: 2 parts, 0 without errors, 0 with, 2 not finished' SLOW=1 LIMIT=3 TOOLS=memcheck
 exit $((n_failed > 0))

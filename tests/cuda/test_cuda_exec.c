@@ -1,6 +1,6 @@
 /*
- * test_cuda_exec.c -- the executor on a device: staging, streams, recordings, against the same programs
- * on the CPU.
+ * test_cuda_exec.c -- the executor on a device: staging, streams, CUDA graphs, compared with the
+ * same programs on the CPU.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -166,7 +166,7 @@ static enum snug_status note_wait(void *stream, void *event, struct snug_error *
     return snug_cuda_backend()->hooks->event_wait(stream, event, err);
 }
 
-/* Does the stream of a evict wait for that copy? */
+/* Does the stream of an evict wait for that copy? */
 static bool waits_for(const struct exec *exec, int evict, int copy)
 {
     for (int i = 0; i < waits.n; i++)
@@ -181,7 +181,7 @@ static enum snug_status forget_and_record(struct device *device, struct snug_err
     return snug_cuda_backend()->hooks->record_begin(device, err);
 }
 
-/* After the first run, whose section in question is recorded last: what waits there for what. */
+/* After the first run, whose relevant section is captured last: which copy waits for which. */
 static void run_and_record(struct text_run *run, const char *text, enum part part)
 {
     static struct backend backend;
@@ -198,8 +198,8 @@ static void run_and_record(struct text_run *run, const char *text, enum part par
     assert_non_null(run->exec->recordings[part]);
 }
 
-/* The first state is evicted while the second is prefetched: a evict waits for the prefetch of its own bytes, and
- * for none after it. */
+/* The first state is evicted while the second is prefetched: an evict waits for the prefetch of its own
+ * bytes, and for no later one. */
 static void test_an_eviction_waits_for_its_own_prefetch_alone(void **state)
 {
     (void)state;
@@ -217,7 +217,7 @@ static void test_an_eviction_waits_for_its_own_prefetch_alone(void **state)
     text_run_close(&run);
 }
 
-/* A prefetch of the section before is done, and no part of this recording. */
+/* A prefetch of the previous section has finished and is not part of this capture. */
 static void test_an_eviction_waits_for_no_other_section(void **state)
 {
     (void)state;
@@ -234,7 +234,7 @@ static void test_an_eviction_waits_for_no_other_section(void **state)
     text_run_close(&run);
 }
 
-/* What an exec shares with the one on whose arena it runs: memory, device, the scalar table. */
+/* An exec shares memory, device and scalar table with the one whose arena it uses. */
 static void test_scalars_are_shared(void **state)
 {
     (void)state;

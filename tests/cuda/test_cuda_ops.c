@@ -1,14 +1,16 @@
 /*
- * test_cuda_ops.c -- every op case that the CUDA backend has a row for, against the reference.
+ * test_cuda_ops.c -- every op case that has a CUDA kernel, against the reference.
  *
  *   test_cuda_ops [-v] [-c NAME] [-p I/N] [-o] [-r MOST] [-n]    -v, -c: as test_ops
  *
- * Here the kernels run emulated; `make test-cuda` builds the same test for a GPU.  The others are for a
- * tool that watches every access there (tools/sanitize-cuda.sh).  -p: the I-th of N parts of the cases;
- * none of a part need be compared.  -o: each row once, own kernels where a library has the op as well, and
- * the library's, whose kernels are not ours to watch, at the small sizes.  -r: no sizes with more rows:
- * thousands of blocks that do the same say nothing new of races within a block, and take longest.  -n: an
- * op must run, what comes out is not looked at.
+ * Here the kernels run emulated; `make test-cuda` builds the same test for a GPU.  The other
+ * options are for running under compute-sanitizer (tools/sanitize-cuda.sh):
+ *   -p  runs the I-th of N parts of the cases; a part may be empty
+ *   -o  runs each kernel once, also ours where a library supports the op; the library's kernels,
+ *       which are not ours to check, run only at the small sizes
+ *   -r  skips sizes with more rows than MOST: thousands of identical blocks take longest and show
+ *       no new races within a block
+ *   -n  only requires that an op runs; its results are not checked
  *
  * parts: 1 (small), 4 (full)
  */
@@ -44,8 +46,8 @@ static void test_kernels_agree_with_the_reference(void **state)
     compare(*state, snug_cuda_backend());
 }
 
-/* Where one of NVIDIA's libraries takes an op the own kernels is the second choice, and no case above
- * meets it. */
+/* If one of NVIDIA's libraries supports an op, our kernel is the second choice, and no case above runs
+ * it. */
 static bool is_in(kernels_fn *family, const struct kernel *kernel)
 {
     int n_rows = 0;

@@ -1,9 +1,9 @@
 /*
- * test_cuda_oracle.c -- ten steps with every optimizer against PyTorch, as tests/optim has them, the
- * optimizers' ops made by the CUDA backend's rows and all others by the CPU's.
+ * test_cuda_oracle.c -- ten steps with every optimizer against PyTorch, as in tests/optim, with the
+ * optimizer ops on CUDA kernels and all others on CPU kernels.
  *
- * That can be only here, where the kernels are emulated: both kinds of rows work in the host's memory.
- * The linker puts our backend in the place of the CPU's (--wrap).
+ * This is possible only under emulation, where both kinds of kernels use host memory.  The linker
+ * replaces the CPU backend by ours (--wrap).
  */
 #include "../optim/test_oracle.c"
 

@@ -1,8 +1,8 @@
 /*
- * test_cuda_ranks.c -- the collectives of ranks on a device, by a rank that is alone: through the host and by
- * NCCL, recorded and not, against the same program on the CPU.  With the emulation, and on a GPU.
+ * test_cuda_ranks.c -- collectives on a device with a single rank: through the host and with NCCL,
+ * captured or not, compared with the same program on the CPU.  Runs emulated and on a GPU.
  *
- * What several ranks make of it is for tests/cuda/ranks.sh and tools/test-cuda-ranks.sh.
+ * tests/cuda/ranks.sh and tools/test-cuda-ranks.sh test several ranks.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -138,8 +138,7 @@ static void test_through_the_host(void **state)
     setenv("SNUG_NCCL", "off", 1);
     run_on(backend_cpu(), WHOLE_BUCKET, NULL, &right);
     assert_true(right.sum_b[0][76] == 2 * 76 * ROUNDS);
-    run_on(snug_cuda_backend(), WHOLE_BUCKET, "MPI through the host's memory: SNUG_NCCL is off",
-           &found);
+    run_on(snug_cuda_backend(), WHOLE_BUCKET, "MPI through host memory: SNUG_NCCL is off", &found);
     assert_memory_equal(&found, &right, sizeof right);
 }
 

@@ -1,6 +1,6 @@
 /*
- * test_cuda_sums.c -- sums of squares that stand side by side in a program: one launch for many, and the
- * bits of each as if it stood alone.
+ * test_cuda_sums.c -- adjacent sum_squares ops share launches, and each result has the same bits as
+ * alone.
  */
 #include <math.h>
 #include <setjmp.h>

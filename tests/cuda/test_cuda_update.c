@@ -1,6 +1,6 @@
 /*
- * test_cuda_update.c -- what the op cases do not ask of update.cu: roundings by chance to the bit, several
- * tensors in one launch, numbers that begin anywhere, updates side by side in a program.
+ * test_cuda_update.c -- what the op cases do not cover in update.cu: stochastic rounding bit for
+ * bit, several tensors in one launch, unaligned tensors, adjacent updates in a program.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -59,7 +59,7 @@ static void expect_same_bits(enum dtype dtype)
     struct snug_error err = {0};
     struct row_result right = {0}, got = {0};
     assert_int_equal(opcase_build(&exact_text, CASE_sizes, 0, dtype, SEED, &c, &err), SNUG_OK);
-    struct row_run on_cpu = {.row = ref_row(OP_update), .facts = {.threads = 1}, .inplace = -1};
+    struct row_run on_cpu = {.row = ref_kernel(OP_update), .facts = {.threads = 1}, .inplace = -1};
     struct row_run on_gpu = {
         .facts = {.threads = 1, .device = device}, .device_of = backend, .inplace = -1};
     on_gpu.row = backend_choose(backend, &c.prog, &c.prog.ops[0], &on_gpu.facts);

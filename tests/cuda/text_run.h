@@ -1,5 +1,5 @@
 /*
- * text_run.h -- a program in the text form, made ready to run on a backend.
+ * text_run.h -- a program in text form, compiled and ready to run on a backend.
  */
 #ifndef TESTS_CUDA_TEXT_RUN_H
 #define TESTS_CUDA_TEXT_RUN_H

@@ -1,12 +1,12 @@
 /*
- * test_graphs.c -- does cuDNN know our graphs, and does it run them in the workspace that plans book?
+ * test_graphs.c -- does cuDNN accept our graphs, and run them in the workspace that plans book?
  *
- * cuDNN can be told about a GPU that is not there, and then proposes engines for it.  So this asks the
- * library itself what it would do on an H200, on any machine.  Calls that need a device are caught on
- * their way (the linker's --wrap): a graph gets no handle, proposals are made for the described GPU, and
- * a plan counts as built once its engine has been proposed.
+ * cuDNN can be told about a GPU that is not present, and then proposes engines for it.  So this
+ * test asks the library what it would do on an H200, on any machine.  Calls that need a device are
+ * intercepted (the linker's --wrap): a graph gets no handle, proposals are made for the described
+ * GPU, and a plan counts as built once its engine has been proposed.
  *
- * What it cannot show: that an engine's code loads and computes the right numbers.
+ * The test cannot show that an engine's code loads and computes the right results.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -262,7 +262,7 @@ static void test_a_graph_that_nothing_runs(void **state)
     struct snug_error err = {0};
     struct dnn_plan *plan = NULL;
     struct dnn_key key = {DNN_BY_attention, {0}};
-    struct dnn_wish wish = {.most_work_bytes = 1 << 20};
+    struct dnn_limits wish = {.most_work_bytes = 1 << 20};
     int64_t least = 0;
     struct dnn_graph *g = calloc(1, sizeof *g);
     assert_non_null(g);

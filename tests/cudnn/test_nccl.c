@@ -1,5 +1,5 @@
 /*
- * test_nccl.c -- what nccl.h of ours says of NCCL, against NCCL's own header and library, where they are.
+ * test_nccl.c -- our nccl.h against NCCL's own header and library, if they are installed.
  */
 #include <setjmp.h>
 #include <stdarg.h>

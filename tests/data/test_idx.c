@@ -1,5 +1,5 @@
 /*
- * test_idx.c -- IDX images, plain and gzip: values, order, and what is refused in which words.
+ * test_idx.c -- IDX images, plain and gzip: values, order, and the messages of refused files.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -126,7 +126,7 @@ static void compress_file(const char *dir, const char *name, const char *compres
 static void test_gzip(void **state)
 {
     static const char *const damages[] = {"cut", "flip", "plain"};
-    static const char *const words[] = {"damaged or cut short", "damaged or cut short",
+    static const char *const words[] = {"damaged or truncated", "damaged or truncated",
                                         "not a gzip file"};
     const char *name = "train-images-idx3-ubyte.gz";
     char dir[FILES_PATH_MAX];
@@ -174,17 +174,18 @@ static const struct {
     const char *words;
 } rows[] = {
     {"wrong magic", "train-images-idx3-ubyte", 0, 1, 0, SMALL, SNUG_BAD_FILE,
-     "not an IDX file of bytes (it begins with 01000803)"},
+     "not an IDX file of bytes (it starts with 01000803)"},
     {"floats", "train-images-idx3-ubyte", 2, 13, 0, SMALL, SNUG_BAD_FILE,
      "not an IDX file of bytes"},
     {"wrong dimensions", "train-images-idx3-ubyte", 3, 1, 0, SMALL, SNUG_BAD_FILE,
-     "has 1 dimensions; IDX images have 3"},
+     "declares 1 dimensions; IDX images have 3"},
     {"wrong label dimensions", "t10k-labels-idx1-ubyte", 3, 3, 0, SMALL, SNUG_BAD_FILE,
-     "has 3 dimensions; IDX labels have 1"},
-    {"no rows", "train-images-idx3-ubyte", 11, 0, 0, SMALL, SNUG_BAD_FILE, "a side of 0 pixels"},
-    {"no images", "train-images-idx3-ubyte", 7, 0, 0, SMALL, SNUG_NO_DATA, "has no images"},
+     "declares 3 dimensions; IDX labels have 1"},
+    {"no rows", "train-images-idx3-ubyte", 11, 0, 0, SMALL, SNUG_BAD_FILE,
+     "an image side of 0 pixels"},
+    {"no images", "train-images-idx3-ubyte", 7, 0, 0, SMALL, SNUG_NO_DATA, "contains no images"},
     {"cut short", "train-images-idx3-ubyte", -1, 0, -1, SMALL, SNUG_BAD_FILE,
-     "cut short: the header promises 20 images, 136 bytes, and there are 135"},
+     "truncated: the header declares 20 images, 136 bytes, but the file has 135"},
     {"too long", "t10k-labels-idx1-ubyte", -1, 0, 2, SMALL, SNUG_BAD_FILE, "too long"},
     {"only a header", "train-images-idx3-ubyte", -1, 0, -130, SMALL, SNUG_BAD_FILE, "too short"},
     {"counts differ", "train-labels-idx1-ubyte", 7, 19, -1, SMALL, SNUG_BAD_FILE,
@@ -224,7 +225,7 @@ static const struct {
       .n_classes = 10,
       .seed = 1},
      SNUG_MISMATCH,
-     "is images with classes"},
+     "these are labeled images"},
 };
 
 static void test_refused(void **state)

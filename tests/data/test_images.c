@@ -108,7 +108,7 @@ static const struct {
      -1,
      {0},
      SNUG_BAD_FILE,
-     "data_batch_2.bin: cut short: 9218 bytes are no whole number of images of 3073 bytes"},
+     "data_batch_2.bin: truncated: 9218 bytes are not a multiple of 3073, the bytes of an image"},
     {"empty", "test_batch.bin", 0, 0, 0, {0}, SNUG_NO_DATA, "test_batch.bin: empty"},
     {"label",
      "data_batch_2.bin",
@@ -147,7 +147,7 @@ static const struct {
      0,
      {.target = DATA_TARGET_TOKENS, .sample_elems = 8, .target_elems = 8, .n_classes = 256},
      SNUG_MISMATCH,
-     "is images with classes"},
+     "these are labeled images"},
 };
 
 static void test_bad_cifar(void **state)
@@ -214,7 +214,7 @@ static void test_idx_names(void **state)
             request.spec = dir;
             write_part(dir, "emnist-letters-train");
             assert_int_equal(data_open(&request, &data, &err), SNUG_BAD_FILE);
-            assert_non_null(strstr(err.message, "are of two sets"));
+            assert_non_null(strstr(err.message, "belong to different data sets"));
         }
         files_remove_dir(dir);
     }
@@ -348,7 +348,7 @@ static void test_augmentation_is_for_images(void **state)
     struct snug_error err = {0};
     (void)state;
     assert_int_equal(data_open(&request, &data, &err), SNUG_BAD_ARGUMENT);
-    assert_non_null(strstr(err.message, "--augment is for images"));
+    assert_non_null(strstr(err.message, "--augment works on images only"));
 }
 
 int main(void)

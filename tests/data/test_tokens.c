@@ -1,6 +1,6 @@
 /*
- * test_tokens.c -- random data, text and token shards: what a sample is, where the splits lie, that
- * the order is a function of the seed and the place alone, and what is refused in which words.
+ * test_tokens.c -- random data, text and token shards: the contents of a sample, the position of
+ * the splits, an order that depends only on seed and position, and the messages of refused files.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -284,14 +284,14 @@ static const struct {
     {"llm.c model", "m.bin", (const uint32_t[8]){20240326, 3}, 32, SNUG_BAD_FILE, "an llm.c model"},
     {"llm.c other", "m.bin", (const uint32_t[8]){20241101, 3}, 32, SNUG_BAD_FILE,
      "of another kind"},
-    {"llama tokens", "m.bin", (const uint32_t[8]){20240801, 7}, 32, SNUG_BAD_FILE, "32 bits"},
+    {"llama tokens", "m.bin", (const uint32_t[8]){20240801, 7}, 32, SNUG_BAD_FILE, "32-bit tokens"},
     {"PyTorch", "m.bin", "PK\3\4PK\3\4PK\3\4", 12, SNUG_BAD_FILE, "a zip file"},
     {"header cut short", "c.bin", (const uint32_t[8]){20240520, 1, 9}, 32, SNUG_BAD_FILE,
-     "the header alone is 1024"},
+     "the header alone has 1024"},
     {"tokens cut short", "c.bin", (const uint32_t[258]){20240520, 1, 9}, 1032, SNUG_BAD_FILE,
-     "promises 9 tokens and there are 4"},
+     "declares 9 tokens, but the file has 4"},
     {"tokens too many", "c.bin", (const uint32_t[258]){20240520, 1, 3}, 1032, SNUG_BAD_FILE,
-     "2 bytes are left after the 3 tokens"},
+     "2 extra bytes after the 3 tokens"},
     {"version", "c.bin", (const uint32_t[258]){20240520, 2, 4}, 1032, SNUG_BAD_FILE, "version 2"},
 };
 
@@ -381,9 +381,9 @@ static void test_refused_otherwise(void **state)
     (void)state;
     files_make_dir(dir);
     struct data_request request = tokens_request(dir, 256);
-    expect_refusal(&request, SNUG_NO_DATA, "the folder has no text");
+    expect_refusal(&request, SNUG_NO_DATA, "the folder contains no text");
     files_write(dir, "x.bin", "", 0);
-    expect_refusal(&request, SNUG_NO_DATA, "the folder has no tokens");
+    expect_refusal(&request, SNUG_NO_DATA, "the folder contains no tokens");
     request.spec = "no-such-set";
     expect_refusal(&request, SNUG_BAD_FILE, "set SNUG_DATA");
     request.spec = "";
@@ -415,7 +415,7 @@ static void test_refused_while_reading(void **state)
     fill_good(data, DATA_HELD_OUT, 0, 1, input, target); /* 90..94 */
     assert_int_equal(data_fill(data, DATA_HELD_OUT, 1, 1, input, target, &err), SNUG_MISMATCH);
     assert_non_null(strstr(err.message, "raw.bin: token id 95 at position 95, but the model's "
-                                        "vocabulary is 95"));
+                                        "vocabulary has 95 tokens"));
     assert_int_equal(truncate(files_path(dir, "raw.bin"), 20), 0);
     assert_int_equal(data_fill(data, DATA_HELD_OUT, 0, 1, input, target, &err), SNUG_BAD_FILE);
     assert_non_null(strstr(err.message, "bytes too early"));
@@ -425,7 +425,7 @@ static void test_refused_while_reading(void **state)
     data = open_good(&request);
     assert_int_equal(truncate(files_path(dir, "raw.bin"), 199), 0);
     assert_int_equal(data_fill(data, DATA_HELD_OUT, 0, 1, input, target, &err), SNUG_BAD_FILE);
-    assert_non_null(strstr(err.message, "was 200 bytes long"));
+    assert_non_null(strstr(err.message, "has shrunk from 200 to 199 bytes"));
     assert_int_equal(unlink(files_path(dir, "raw.bin")), 0);
     assert_int_equal(data_fill(data, DATA_HELD_OUT, 0, 1, input, target, &err), SNUG_BAD_FILE);
     data_close(data);
@@ -435,7 +435,7 @@ static void test_refused_while_reading(void **state)
     data = open_good(&request);
     assert_int_equal(data_n_samples(data, DATA_HELD_OUT), 0);
     assert_int_equal(data_fill(data, DATA_HELD_OUT, 0, 1, input, target, &err), SNUG_BAD_FILE);
-    assert_non_null(strstr(err.message, "held-out part is shorter"));
+    assert_non_null(strstr(err.message, "held-out split is shorter"));
     assert_int_equal(data_fill(data, DATA_TRAIN, -1, 1, input, target, &err), SNUG_BAD_ARGUMENT);
     data_close(data);
     files_remove_dir(dir);

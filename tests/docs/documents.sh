@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The documents say what the program does: every block marked as exact, every generated list, the man page.
-# tools/docs.sh --write brings them up to date.
+# The documents match the program: every block marked as exact, every generated list, the man page.
+# tools/docs.sh --write updates them.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 export LC_ALL=C.UTF-8
@@ -23,7 +23,7 @@ for file in README.md docs/*.md docs/snug.1; do
 done
 check "some blocks are marked in README.md" grep -q '^```console exact$' README.md
 
-# Flags that are written by hand: each of them is one of the program's.
+# Every flag in hand-written text is a flag of the program.
 snug=${SNUG:-./snug}
 {
     printf '%s\n' --help --version --recipe --name # --name: the man page's own example
@@ -31,17 +31,17 @@ snug=${SNUG:-./snug}
         [ "$command" = help ] || "$snug" help "$command"
     done
 } | grep -oE -- '--[a-z][a-z-]*' | sort -u >"$tmp/flags"
-no_strangers() { # FILE: the flags of others stand in lines that call them
+no_strangers() { # FILE: flags of other programs appear only in lines that call them
     sed 's/\\-/-/g; s/\\f[BIR]//g' "$1" | grep -vE 'mpirun|srun|sbatch|#SBATCH|git |make |curl|cc |tools/|bench/|scontrol' |
         grep -oE -- '(^|[^a-z-])--[a-z][a-z-]*[a-z]' | grep -oE -- '--[a-z-]+' | sort -u | comm -23 - "$tmp/flags" >"$tmp/strangers"
     [ ! -s "$tmp/strangers" ] || { echo "$1 names flags that no command has:"; cat "$tmp/strangers"; return 1; }
 }
 for file in README.md docs/*.md docs/snug.1.in; do
-    case $file in docs/clusters.md | docs/add-*) continue ;; esac # flags of Slurm, flags that are examples
+    case $file in docs/clusters.md | docs/add-*) continue ;; esac # Slurm's flags, example flags
     check "$file names no flag that is not there" no_strangers "$file"
 done
 
-# The help of a command names every flag of its own.
+# The help of a command lists all of its flags.
 helps() { # FILE of the command
     local command flag
     command=$(basename "$1" .c)
@@ -56,7 +56,7 @@ for file in src/cli/cmd_*.c; do check "help names the flags of $file" helps "$fi
 fits() { ! "$snug" help "$1" | grep -E '^.{81}' && [ -n "$("$snug" help "$1")" ]; }
 for list in models optimizers data-sets; do check "snug help $list fits 80 columns" fits "$list"; done
 
-# Links between documents lead somewhere.
+# Links between documents are valid.
 links_lead() { # FILE
     local link
     grep -oE '\]\([^)#: ]+[)#]' "$1" | sed -E 's/^\]\(//; s/[)#]$//' | while read -r link; do

@@ -1,5 +1,5 @@
 /*
- * test_copies.c -- the lane of copies, the offload pool, and both under the executor.
+ * test_copies.c -- the copy lane, the offload pool, and both under the executor.
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -77,7 +77,7 @@ static void test_beside(void **state)
     assert_int_equal(log.n_ops, N_RING);
 }
 
-/* With nothing to run, the lane helps along what is under way until that is done; ops come first. */
+/* With nothing to run, the lane helps to finish copies in flight; ops come first. */
 static bool help(void *user)
 {
     struct log *log = user;
@@ -214,7 +214,7 @@ static void end_run(void)
     program_free(&run.prog);
 }
 
-/* The CPU's store, but it takes its time: who does not wait for a copy is sure to be too early. */
+/* The CPU's offload pool, but slow: an op that does not wait for a copy is sure to be too early. */
 static struct {
     enum snug_status (*read)(struct offload_pool *, int64_t, void *, int64_t, struct snug_error *);
     enum snug_status (*write)(struct offload_pool *, int64_t, const void *, int64_t,

@@ -1,6 +1,6 @@
 /*
- * test_kernels.c -- the kernel of every op is chosen once, when a step is compiled: the executor runs that one, and
- * refuses an op that has none of its own kind.
+ * test_kernels.c -- the kernel of every op is chosen once, when a step is compiled; the executor
+ * runs that kernel, and refuses an op whose kernel is of another kind.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,9 +1,9 @@
 /*
  * allocations.h -- makes the Nth allocation of snug's own code fail.
  *
- * The program is linked with --wrap for every function that allocates for its caller, so what is
- * counted are the calls of snug and, as the program puts jansson on its allocator, those of jansson.
- * Other libraries (OpenMP, oneDNN, MPI, libc before main) are left alone.
+ * The program is linked with --wrap for every function that allocates for its caller, so the calls
+ * of snug are counted and, because the program sets jansson's allocator, those of jansson.  Other
+ * libraries (OpenMP, oneDNN, MPI, libc before main) are not affected.
  */
 #ifndef TESTS_FAULT_ALLOCATIONS_H
 #define TESTS_FAULT_ALLOCATIONS_H

@@ -1,5 +1,5 @@
-# What the scripts beside this one share: a folder to work in, checks in TAP, what a run has saved, and whether $pid
-# is the program itself.  Sourced by them; they set $pid when they start it.
+# Shared by the scripts in this folder, which source it: a working folder, checks in TAP, what a run has saved, and
+# whether $pid is snug itself.  The scripts set $pid when they start it.
 set -u
 export OMP_WAIT_POLICY=passive # waiting threads sleep: the machine may be busy
 snug=$(realpath "${SNUG:-$(dirname "${BASH_SOURCE[0]}")/../../snug}") || exit 1

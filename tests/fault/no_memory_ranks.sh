@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Two ranks, and the Nth allocation of one of them fails: both end soon, the status is not 0 unless the
-# files are those of a run that nothing disturbed, and no rank dies of a signal.  Then the folder holds a
-# checkpoint that can be read, or none, with a log of whole lines.
+# Two ranks, and the Nth allocation of one of them fails: both end soon, the status is not 0 unless the files are
+# those of an undisturbed run, and no rank dies of a signal.  Afterwards the folder holds a readable checkpoint or
+# none, and a log of complete lines.
 #
-# usage: [SNUG=./snug] [TRIES=5; 2 if small] tests/fault/no_memory_ranks.sh     TRIES of each rank; the output is TAP.
-#        [MPI=mpich] [AT="1 2 3"] tests/fault/no_memory_ranks.sh     by the other MPI, these allocations
+# usage: [SNUG=./snug] [TRIES=5; 2 if small] tests/fault/no_memory_ranks.sh     TRIES for each rank; the output is TAP.
+#        [MPI=mpich] [AT="1 2 3"] tests/fault/no_memory_ranks.sh     with the other MPI, these allocations
 # shellcheck source=tests/support/size.bash
 . "$(dirname "$0")/../support/size.bash"
 # shellcheck source=tests/ranks/ranks.bash
@@ -12,11 +12,11 @@
 
 built=$(dirname "$snug")/build/release/tests/fault/test_no_memory
 [ -x "$built" ] || { echo "skip: $built is not built (make tests-bin)"; exit 77; }
-cp "$built" failing && cp "$(dirname "$snug")"/libsnug_*.so . || exit 1 # plugins lie beside the program
+cp "$built" failing && cp "$(dirname "$snug")"/libsnug_*.so . || exit 1 # plugins must be next to the program
 tries=${TRIES:-$(sized 2 5)}
 [ "${MPI:-}" != mpich ] || first=$mpich
 
-# What a rank says goes to the file straight away: a launcher that ends the others may lose it.
+# A rank writes its output directly to the file: a launcher that kills the others may lose it.
 printf '#!/bin/sh\nexec ./failing --snug "$@" 2>>said\n' >rank && chmod +x rank || exit 1
 export XDG_CACHE_HOME=$work/cache
 
@@ -27,7 +27,7 @@ two() { # DIR: the allocation NO_MEMORY_AT of the rank NO_MEMORY_RANK fails
 }
 log() { sed -E 's/"(ms|tokens_per_s)": [^,}]*/#/g' "$1/metrics.jsonl"; }
 same_run() { same "$1" "$2" && [ "$(log "$1")" = "$(log "$2")" ] && cmp "$1/state.json" "$2/state.json"; }
-is_whole() { # DIR: a checkpoint that can be read and a log of whole lines, or not yet
+is_whole() { # DIR: a readable checkpoint and a log of complete lines, or none yet
     [ ! -e "$1/state.json" ] || "$snug" inspect "$1" >/dev/null || return 1
     [ ! -s "$1/metrics.jsonl" ] || ! grep -qv '^{"step": [0-9]*, .*}$' "$1/metrics.jsonl"
 }
@@ -36,7 +36,7 @@ fails_well() { # RANK N
     local status=0 words
     rm -rf hit hit.count
     NO_MEMORY_RANK=$1 NO_MEMORY_AT=$2 NO_MEMORY_COUNT=$work/hit.count two hit || status=$?
-    # a rank that the launcher ended did not come to write it: it was reached all the same
+    # a rank that the launcher killed could not write it, but reached the allocation
     read -r _ n_failed 2>/dev/null <hit.count || n_failed=1
     [ "$n_failed" -gt 0 ] && injected=$((injected + 1))
     words=$(grep -iE '^snug: .*(memory|no scratch)' said)
@@ -58,7 +58,7 @@ for rank in 0 1; do
         check "rank $rank: allocation $at of $n_calls fails" fails_well "$rank" "$at"
     done
 done
-# Before it has come to the others: Open MPI's launcher ends them, MPICH's does not.
+# Failures before the ranks have connected: Open MPI's launcher ends the others, MPICH's does not.
 if [ -n "$mpich" ]; then
     first=$mpich
     for rank in 0 1; do

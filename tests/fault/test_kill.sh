@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# kill -9 at any instant, then --resume: the weights must be, byte for byte, those of a run that was never
-# touched, and metrics.jsonl must have every step once.
+# kill -9 at any time, then --resume: the weights must be, byte for byte, those of an undisturbed run, and
+# metrics.jsonl must have every step once.
 #
-# A small model that saves every step is killed KILLS times at random instants.  A larger one is killed at
-# three instants of the save of step 20: as the new weights appear, as the new optimizer states appear, and
-# right after the save.  What is killed is the program itself: each time /proc says so.
+# A small model that saves every step is killed KILLS times at random.  A larger one is killed at three points of the
+# save of step 20: when the new weights appear, when the new optimizer states appear, and right after the save.  /proc
+# confirms each time that the killed process is snug itself.
 #
 # usage: [SNUG=./snug] [KILLS=50; 10 if small] [SEED=N] tests/fault/test_kill.sh       The output is TAP.
 # shellcheck source=tests/support/size.bash
@@ -13,19 +13,19 @@
 . "$(dirname "$0")/fault.bash"
 kills=${KILLS:-$(sized 10 50)}
 seed=${SEED:-$((RANDOM * 32768 + RANDOM))}
-# What a step computed, in the order of the file; what it took differs.
+# The metrics of each step, without its timing.
 logged() { sed 's/, "tokens":.*//' "$1/metrics.jsonl"; }
 same_log() { cmp <(logged "$1") <(logged "$2"); }
 
-# Starts the program itself: bash makes a simple command in the background the process $!, but of a function
-# it makes a shell that waits for one, and to kill that shell would leave the program running.
+# Starts the program as $!: for a function in the background, $! would be a shell that waits for the program, and
+# killing that shell would leave the program running.
 start() { # COMMAND...
     "$@" >>log 2>&1 &
     pid=$!
     until is_snug || ! kill -0 "$pid" 2>/dev/null; do :; done # until it is no longer bash
 }
 n_killed=0
-kill_it() { # sets died: it was the program, and it died of this
+kill_it() { # sets died: whether the program died of this signal
     local was_snug=no status=0
     is_snug && was_snug=yes
     kill -9 "$pid" 2>/dev/null
@@ -47,18 +47,18 @@ steps=400
 small=("$snug" train mlp:16-32-10 --batch 4 --threads 1 --eval-every -1 --save-every 1 --steps $steps
     --schedule cosine --warmup 5 --quiet --out)
 check "$steps steps of the small model straight" "${small[@]}" whole
-again() { # goes on, or begins if nothing was saved
+again() { # resumes, or starts if nothing was saved
     if [ -e random/state.json ]; then start "${small[@]}" random --resume; else start "${small[@]}" random; fi
 }
 n_whole=0
 whole() { same whole random && same_log whole random && each_step_once random $steps; }
-spread=40 # ms; a slow or busy machine is given more time until steps are made
+spread=40 # ms; raised on a slow or busy machine until steps complete
 while [ $n_killed -lt "$kills" ] && [ $n_wrong -eq 0 ]; do
     before=$(step_of random)
     again
     sleep "$(printf '0.%06d' $((RANDOM * 32768 % (spread * 1000) + RANDOM % 1000)))"
     kill_it
-    if [ $died = no ] && [ $n_wrong -eq 0 ]; then # it had ended: all steps are made
+    if [ $died = no ] && [ $n_wrong -eq 0 ]; then # it had ended: all steps are done
         whole || n_wrong=$((n_wrong + 1))
         n_whole=$((n_whole + 1))
         rm -rf random

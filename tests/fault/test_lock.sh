@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Two processes on one --out: the second is refused with one line that names the first, and changes nothing.
-# Whoever only reads the run needs no lock and leaves none.
+# Commands that only read the run need no lock and leave none.
 #
 # usage: [SNUG=./snug] tests/fault/test_lock.sh       The output is TAP.
 # shellcheck source=tests/fault/fault.bash
@@ -15,8 +15,7 @@ saved() { until [ "$(step_of "$1")" != "" ] || ! kill -0 "$pid" 2>/dev/null; do 
 ended() { wait "$pid"; status=$?; pid=; }
 all_files() { find "$1" -type f ! -name metrics.jsonl -exec cksum {} + | sort; }
 
-# Refused with exit status 1 and one line; what is in the folder is the same afterwards.  The holder stands
-# still for as long as that takes.
+# Refused with exit status 1 and one line, and the folder does not change.  The holder is stopped meanwhile.
 refused() { # DIR FLAGS...
     local dir=$1 before after status=0
     shift
@@ -40,7 +39,7 @@ check "a second that would go on with it is refused" refused shared --resume
 check "and one that would with its weights" refused shared --resume-weights-only
 check "the first one is still there" kill -0 "$pid"
 
-# Those that only read, while it trains.
+# Commands that only read, while it trains.
 reads() { # COMMAND...
     local before
     before=$(cat shared/.lock)
@@ -57,7 +56,7 @@ check "what it left is gone" test ! -e shared/.lock
 for command in eval inspect; do "$snug" $command whole >/dev/null 2>&1; done
 check "who only reads leaves no lock" test ! -e whole/.lock
 
-# Four at a time, again and again, all of them fresh or all of them resuming: one trains, and what it saves is whole.
+# Four at a time, repeatedly, all new or all resuming: one trains, and what it saves is complete.
 race() { # FLAGS...
     local i pids=() n_done=0 n_refused=0
     for i in 1 2 3 4; do
@@ -82,22 +81,22 @@ for round in 1 2 3 4 5; do
 done
 check "five times four at once, fresh and resuming: the bytes of one that was alone" test $races -eq 5
 
-# A folder that was never ours is not written to, and what stands in the place of the lock stays as it is.
+# A folder that is not a run is not written to, and a file in place of the lock does not change.
 mkdir planted foreign
 echo dear >dear
 ln -s ../dear planted/.lock
 check "a link in the place of the lock is refused" sh -c "! '$snug' train ${run[*]} --steps 2 --out planted 2>err"
-check "a link in the place of the lock: one line" grep -q '^snug: planted/.lock: is a link' err
+check "a link in the place of the lock: one line" grep -q '^snug: planted/.lock: the lock file of a run must not be a symbolic link' err
 check "a link in the place of the lock is not followed" test "$(cat dear)" = dear
 echo '{}' >foreign/config.json
 check "somebody's model is refused" sh -c "! '$snug' train ${run[*]} --steps 2 --out foreign 2>err"
 check "somebody's model: no lock is left" test "$(ls -A foreign)" = config.json
-# A state.json that cannot be seen (ELOOP here; EIO and ESTALE are the same to it) is not one that is absent.
+# A state.json that cannot be read (ELOOP here, like EIO and ESTALE) does not count as missing.
 mkdir unseen
 ln -s state.json unseen/state.json
 check "a run that cannot be seen is refused" sh -c "! '$snug' train ${run[*]} --steps 2 --out unseen 2>err"
 check "a run that cannot be seen: one line" \
-    test "$(wc -l <err)" -eq 1 -a "$(grep -c '^snug: unseen/state.json: cannot see whether it is there: ' err)" -eq 1
+    test "$(wc -l <err)" -eq 1 -a "$(grep -c '^snug: unseen/state.json: cannot check whether it exists: ' err)" -eq 1
 check "a run that cannot be seen: nothing is written there" test "$(ls -A unseen)" = state.json
 check "an over-full plan is refused" sh -c "! '$snug' train ${run[*]} --memory 1K --out over 2>err"
 check "an over-full plan: no folder is left" test ! -e over

@@ -1,17 +1,17 @@
 /*
  * test_no_memory.c -- every command with its Nth allocation failing, for N = 1, 2, 3, ...
  *
- * The program holds the whole command line of snug; each injection is a child of its own.  Compared
- * with the run that nothing disturbed, a command must either succeed with the same output and the
- * same files, or fail with status 1 and a line that speaks of memory.  It never dies of a signal.
- * After a failure a command that reads has changed nothing, and one that trains can be repeated
- * (with --resume where a checkpoint is there) and then leaves the files of the undisturbed run.
+ * The program contains the whole snug command line; each injection is a child process.  Compared
+ * with an undisturbed run, a command must either succeed with the same output and files, or fail
+ * with status 1 and a message about memory.  It never dies of a signal.  After a failure, a command
+ * that only reads has changed nothing, and one that trains can be repeated (with --resume if there
+ * is a checkpoint) and then writes the files of the undisturbed run.
  *
- * usage: test_no_memory              every STRIDE-th allocation, once failing alone and once with all after it
- *        STRIDE=1 test_no_memory     every one of them; ALONE=1: only failing alone
- *        ONLY=eval test_no_memory    commands whose name has this in it
- *        test_no_memory --snug ARGS...   snug itself; the allocation NO_MEMORY_AT fails, in the rank
- *                                    NO_MEMORY_RANK, and how many there were is written to NO_MEMORY_COUNT
+ *   test_no_memory              every STRIDE-th allocation: failing alone, then with all later ones
+ *   STRIDE=1 test_no_memory     every allocation; ALONE=1: only failing alone
+ *   ONLY=eval test_no_memory    commands whose name contains this
+ *   test_no_memory --snug ARGS...   snug; allocation NO_MEMORY_AT fails in rank NO_MEMORY_RANK, and
+ *                               the number of allocations is written to NO_MEMORY_COUNT
  */
 #include <fcntl.h>
 #include <setjmp.h>
@@ -207,7 +207,7 @@ static int lines_of(const char *text)
 static bool says_why(const char *words)
 {
     return strcasestr(words, "memory") != NULL || strstr(words, "no scratch") != NULL ||
-           strstr(words, "gives no thread") != NULL;
+           strstr(words, "cannot start the") != NULL;
 }
 
 /* What is wrong with how it went, or "". */
@@ -419,7 +419,7 @@ static int as_snug(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    if (setenv("OMP_WAIT_POLICY", "passive", 0) != 0) /* else snug sets its own and runs anew */
+    if (setenv("OMP_WAIT_POLICY", "passive", 0) != 0) /* else snug sets its own and runs again */
         return 1;
     if (argc > 1 && strcmp(argv[1], "--snug") == 0)
         return as_snug(argc - 1, argv + 1);

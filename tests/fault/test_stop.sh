@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Signals to a run that evaluates, steps or keeps checkpoints: kill -9 in the last evaluation loses nothing,
-# SIGTERM, SIGHUP and SIGINT abandon an evaluation and save, a step that takes too long is not waited for, a reader
-# that goes away does not end a run that is saved, and --keep N leaves N checkpoints that load, whenever the process is killed.
+# Signals to a run that evaluates, steps or keeps checkpoints: kill -9 in the last evaluation loses nothing; SIGTERM,
+# SIGHUP and SIGINT abandon an evaluation and save; a step that takes longer than the grace time is abandoned; a closed
+# output pipe does not end a run with --out; and --keep N leaves N loadable checkpoints, whenever the process is killed.
 #
 # usage: [SNUG=./snug] [KILLS=15; 4 if small] [SEED=N] tests/fault/test_stop.sh       The output is TAP.
 # shellcheck source=tests/support/size.bash
@@ -10,7 +10,7 @@
 . "$(dirname "$0")/fault.bash"
 kills=${KILLS:-$(sized 4 15)}
 seed=${SEED:-$((RANDOM * 32768 + RANDOM))}
-start() { # COMMAND...: the program itself is $pid, with SIGINT as a terminal has it
+start() { # COMMAND...: sets $pid to the program itself, with the default SIGINT
     (trap - INT; exec env --default-signal=INT "$@") >out 2>err &
     pid=$!
     until is_snug || ! kill -0 "$pid" 2>/dev/null; do :; done
@@ -49,7 +49,7 @@ for name in TERM HUP INT; do
     signal $name
     check "SIG$name in the last evaluation: exit status 0" test $status -eq 0
     check "SIG$name in the last evaluation: it is abandoned" sh -c '! grep -q val_loss stopped/metrics.jsonl'
-    check "SIG$name in the last evaluation: says so" grep -q '^snug: all 4 steps are saved in stopped; the evaluation was stopped' err
+    check "SIG$name in the last evaluation: says so" grep -q '^snug: all 4 steps are saved in stopped; the evaluation was canceled' err
     check "SIG$name in the last evaluation: the run is whole" same whole stopped
     check "SIG$name in the last evaluation: every step is in the log once" each_step_once stopped 4
 done
@@ -91,7 +91,7 @@ until_line 'step  1/50  saved'
 signal TERM
 check "the line of a step that is not waited for shows names as all others do" grep -q 'is in la?31mte?; continue with --resume$' err
 
-# A step of half a minute.  Signals that keep coming do not make its grace longer.
+# A step of half a minute.  Repeated signals do not extend the grace time.
 catches() { [ $((0x$(sed -n 's/^SigCgt:\t//p' "/proc/$pid/status") >> ($1 - 1) & 1)) -eq 1 ]; }
 until_caught() { until catches "$1" 2>/dev/null || ! kill -0 "$pid" 2>/dev/null; do :; done; }
 start "$snug" train mlp:1024-2048-1024-10 --batch 65536 --micro-batch 16 --threads 1 --eval-every -1 --steps 1 --grace 2 --out again
@@ -103,7 +103,7 @@ pid=
 check "further signals do not make the grace longer" test $status -eq 130
 check "further signals: says which step was cut off" grep -q '^snug: stopped in step 1 of 1, ' err
 
-# A step that fails is over: a signal while its error is printed is not one in a step.
+# A failed step is over: a signal while its error is printed does not count as one in a step.
 if [ -r /proc/self/syscall ] && grep -q '^[0-9]' /proc/self/syscall; then
     mkfifo full
     exec 9<>full
@@ -158,7 +158,7 @@ start "$snug" eval whole --threads 1
 until grep -q '^SigCgt:.*[4-7c-f]...$' "/proc/$pid/status" 2>/dev/null || ! kill -0 "$pid" 2>/dev/null; do :; done # SIGTERM is caught
 signal TERM
 check "SIGTERM in snug eval" test $status -eq 130 -a "$(wc -l <err)" -eq 1
-check "SIGTERM in snug eval: says how far it was" grep -q '^snug: the evaluation was stopped after [0-9]* of [0-9]* samples' err
+check "SIGTERM in snug eval: says how far it was" grep -q '^snug: the evaluation was canceled after [0-9]* of [0-9]* samples' err
 
 # ---- --keep -----------------------------------------------------------------------------------------------
 
@@ -186,26 +186,26 @@ refused() { # STATUS WORDS FOLDER FLAGS...: in one line, and with nothing change
     [ $status -eq "$want" ] && [ "$(wc -l <err)" -eq 1 ] && grep -q "^snug: .*$words" err && [ "$before" = "$(all_files "$folder")" ] ||
         { echo "# status $status: $(cat err)"; return 1; }
 }
-check "a run in a kept checkpoint is refused" refused 2 'copy it first' keep --resume --steps 30 --out keep/checkpoints/step-000012
-check "a fresh one in its place too" refused 2 'copy it first' keep --steps 30 --out keep/checkpoints/step-000099
-check "and by a link" sh -c "ln -s keep/checkpoints/step-000012 link && cd link && ! '$snug' train mlp:16-32-10 --resume --steps 30 --out . 2>'$work/err' && grep -q 'copy it first' '$work/err'"
+check "a run in a kept checkpoint is refused" refused 2 'copy it and pass the copy as --out' keep --resume --steps 30 --out keep/checkpoints/step-000012
+check "a fresh one in its place too" refused 2 'copy it and pass the copy as --out' keep --steps 30 --out keep/checkpoints/step-000099
+check "and by a link" sh -c "ln -s keep/checkpoints/step-000012 link && cd link && ! '$snug' train mlp:16-32-10 --resume --steps 30 --out . 2>'$work/err' && grep -q 'copy it and pass the copy as --out' '$work/err'"
 mkdir blocked linked elsewhere
 echo mine >blocked/checkpoints
 ln -s ../elsewhere linked/checkpoints
 check "--keep with a file in its place is refused before the first step" \
-    refused 1 'blocked/checkpoints: is not a folder' blocked --steps 4 --keep 2 --out blocked
+    refused 1 'blocked/checkpoints: --keep needs this path for a folder' blocked --steps 4 --keep 2 --out blocked
 check "--keep with a link in its place is refused before the first step" \
-    refused 1 'linked/checkpoints: is a link, which --keep does not follow' linked --steps 4 --keep 2 --out linked
+    refused 1 'linked/checkpoints: --keep does not follow symbolic links' linked --steps 4 --keep 2 --out linked
 check "a run without --keep does not mind it" "${kept[@]}" --steps 4 --out linked
 check "--keep with a link is refused before it is resumed" \
-    refused 1 'linked/checkpoints: is a link' linked --resume --steps 8 --keep 2 --out linked
+    refused 1 'linked/checkpoints: --keep does not follow symbolic links' linked --resume --steps 8 --keep 2 --out linked
 mkdir -p keep/checkpoints/step-000001
 echo mine >keep/checkpoints/step-000001/notes
 check "--keep goes on" "${kept[@]}" --steps 28 --save-every 4 --keep 3 --out keep --resume
 check "--keep leaves a folder alone that is not one of its checkpoints" \
     test "$(names keep)" = "step-000001 step-000020 step-000024 step-000028" -a -e keep/checkpoints/step-000001/notes
 
-# Killed at random instants while it saves and keeps every step: whatever is called step-N is a whole run.
+# Killed at random while it saves and keeps every step: every folder named step-N is a complete run.
 whole_kept() { # DIR
     local folder step
     for folder in "$1"/checkpoints/step-??????; do

@@ -1,5 +1,5 @@
 /*
- * trees.h -- whole folders: copied, compared, and what in their files a clock decides.
+ * trees.h -- whole folders: copy, compare, and mask what depends on time in their files.
  */
 #ifndef TESTS_FAULT_TREES_H
 #define TESTS_FAULT_TREES_H

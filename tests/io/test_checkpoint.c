@@ -1,6 +1,6 @@
 /*
  * test_checkpoint.c -- a checkpoint is the old one or the new one, never a mix: every operation of
- * a save is made to fail, and every one is made the last of the process.
+ * a save fails once, and the process dies once after each.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -249,8 +249,8 @@ static void test_no_descriptors(void **state)
     files_remove_dir(dir);
 }
 
-/* The same with a real process and a real kill, at moments that differ; a slow or busy disk is given
- * more time until some saves were done. */
+/* The same with a real process and a real kill, at varying times; a slow or busy disk gets more time
+ * until some saves are done. */
 static void test_kill(void **state)
 {
     char dir[FILES_PATH_MAX];
@@ -388,8 +388,9 @@ static void test_damage(void **state)
         const char *name, *file, *text; /* NULL: flip the last byte; "": remove */
         const char *words;
     } rows[] = {
-        {"model of another save", "model.safetensors", "other", "state.json was saved with"},
-        {"model cut short", "model.safetensors", "xx", "too short"},
+        {"model of another save", "model.safetensors", "other",
+         "not the file that state.json describes"},
+        {"model cut short", "model.safetensors", "xx", "2 bytes are too few"},
         {"model gone", "optimizer.safetensors", "", "No such file"},
         {"state is not JSON", "state.json", "{", "not valid JSON"},
         {"state without files", "state.json", "{\"step\": 1}", "\"files\" is missing"},
@@ -407,8 +408,8 @@ static void test_damage(void **state)
          "is not valid"},
         {"state with a bad sum", "state.json",
          "{\"files\": {\"m\": {\"bytes\": 1, \"crc32\": \"xyz\", \"save\": \"0\"}}}",
-         "not a checksum"},
-        {"a flipped bit", "model.safetensors", NULL, "damaged: its checksum"},
+         "not a hex CRC-32"},
+        {"a flipped bit", "model.safetensors", NULL, "damaged: its CRC-32"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -444,7 +445,7 @@ static void test_damage(void **state)
             assert_non_null(strstr(err.message, rows[i].words));
             assert_int_equal(unlink(files_path(dir, "state.json")), 0);
         }
-        assert_int_equal(save(dir, 3, NULL, &err), SNUG_OK); /* lost weights are written anew */
+        assert_int_equal(save(dir, 3, NULL, &err), SNUG_OK); /* lost weights are written again */
         assert_int_equal(load(dir), 3);
         files_remove_dir(dir);
         files_remove_dir(other);
@@ -465,7 +466,7 @@ static void test_make_dir(void **state)
     assert_int_equal(checkpoint_make_dir(files_path(dir, "f"), &err), SNUG_BAD_ARGUMENT);
     assert_non_null(strstr(err.message, "is a file"));
     assert_int_equal(checkpoint_make_dir(files_path(dir, "f/x"), &err), SNUG_BAD_ARGUMENT);
-    assert_non_null(strstr(err.message, "cannot make this folder: Not a directory"));
+    assert_non_null(strstr(err.message, "cannot create this folder: Not a directory"));
     assert_int_equal(checkpoint_make_dir("", &err), SNUG_BAD_ARGUMENT);
     if (geteuid() != 0) { /* root may write everywhere */
         assert_int_equal(chmod(files_path(dir, "a"), 0555), 0);

@@ -1,9 +1,9 @@
 /*
- * test_crew.c -- several who write one file: the bytes are those of one, what a writer does wrong is found
- * when the checkpoint is read, and whatever fails leaves the old checkpoint or the new one.
+ * test_crew.c -- several writers of one file: the bytes are those of a single writer, a wrong write
+ * is found when the checkpoint is read, and any failure leaves the old checkpoint or the new one.
  *
- * The crew here is this process with a second descriptor, which writes every shared tensor in two parts, the
- * later one first.  Ranks that do it are in tests/ranks.
+ * The crew here is this process with a second descriptor, which writes every shared tensor in two
+ * parts, the later one first.  tests/ranks tests real ranks.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -105,7 +105,7 @@ static void test_metrics_resume(void **state)
         int64_t keep_steps;
         const char *after;
     } rows[] = {
-        {"begins anew", LINE(1) LINE(2), 0, LINE(7)},
+        {"starts over", LINE(1) LINE(2), 0, LINE(7)},
         {"keeps all", LINE(1) LINE(2), 2, LINE(1) LINE(2) LINE(7)},
         {"cuts what is repeated", LINE(1) LINE(2) LINE(3) LINE(4), 2, LINE(1) LINE(2) LINE(7)},
         {"cuts a broken line", LINE(1) "{\"step\": 2, \"lo", 9, LINE(1) LINE(7)},

@@ -1,5 +1,5 @@
 /*
- * test_hf_config.c -- config.json in and out, and what is refused by name.
+ * test_hf_config.c -- reading and writing config.json, and refused values, which are named.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -33,7 +33,7 @@ static const struct {
     {"n_inner", "{" GPT2 ", \"n_inner\": 47}", SNUG_UNSUPPORTED,
      "\"n_inner\": 47 is not supported"},
     {"exact gelu", "{" GPT2 ", \"activation_function\": \"gelu\"}", SNUG_UNSUPPORTED,
-     "is \"gelu\""},
+     "\"gelu\" is not supported; use gelu_new"},
     {"scaled by layer", "{" GPT2 ", \"scale_attn_by_inverse_layer_idx\": true}", SNUG_UNSUPPORTED,
      "\"scale_attn_by_inverse_layer_idx\": true"},
     {"unscaled", "{" GPT2 ", \"scale_attn_weights\": false}", SNUG_UNSUPPORTED,
@@ -47,7 +47,7 @@ static const struct {
     {"no type", "{" SIZES "}", SNUG_BAD_FILE, "\"model_type\" is missing"},
     {"no layers", "{\"model_type\": \"gpt2\"}", SNUG_BAD_FILE, "\"n_layer\" is missing"},
     {"layers as text", "{\"model_type\": \"gpt2\", \"n_layer\": \"2\"}", SNUG_BAD_FILE,
-     "\"n_layer\" must be a whole number"},
+     "\"n_layer\" must be an integer"},
     {"no layer", "{\"model_type\": \"gpt2\", \"n_layer\": 0}", SNUG_BAD_FILE, "\"n_layer\" is 0"},
     {"heads do not divide",
      "{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_head\": 5, \"n_embd\": 12, "
@@ -62,11 +62,11 @@ static const struct {
     {"tied as text", "{" GPT2 ", \"tie_word_embeddings\": \"x\"}", SNUG_BAD_FILE, "true or false"},
     {"twice", "{" GPT2 ", \"n_layer\": 2}", SNUG_BAD_FILE, "duplicate"},
     {"not JSON", "{", SNUG_BAD_FILE, "not valid JSON"},
-    {"a list", "[]", SNUG_BAD_FILE, "must hold a JSON object"},
+    {"a list", "[]", SNUG_BAD_FILE, "must contain a JSON object"},
     {"mlp without sizes", "{\"model_type\": \"snug-mlp\"}", SNUG_BAD_FILE, "\"sizes\""},
     {"mlp with one size", "{\"model_type\": \"snug-mlp\", \"sizes\": [3]}", SNUG_BAD_FILE, "2 to"},
     {"mlp with no size", "{\"model_type\": \"snug-mlp\", \"sizes\": [3, 0]}", SNUG_BAD_FILE,
-     "number 2 of the list"},
+     "\"sizes\": element 2 must be"},
     {"mlp loss",
      "{\"model_type\": \"snug-mlp\", \"sizes\": [3, 1], \"activation\": \"relu\", "
      "\"loss\": \"hinge\"}",

@@ -1,5 +1,5 @@
 /*
- * test_peft.c -- adapter_config.json in and out, and what is refused by name.
+ * test_peft.c -- reading and writing adapter_config.json, and refused values, which are named.
  */
 #include <math.h>
 #include <setjmp.h>

@@ -1,5 +1,6 @@
 /*
- * test_run_lock.c -- one holder at a time, free after kill -9, and nothing but a lock is written to.
+ * test_run_lock.c -- one holder at a time, released by kill -9, and only a lock file is ever
+ * written.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -141,7 +142,8 @@ static void test_planted(void **state)
         assert_int_equal(planted, 0);
         assert_int_equal(run_lock_take(dir, true, &lock, NULL, &err), SNUG_BAD_FILE);
         assert_null(lock);
-        assert_non_null(strstr(err.message, how % 3 == 0 ? "is a link" : "is not the lock"));
+        assert_non_null(
+            strstr(err.message, how % 3 == 0 ? "be a symbolic link" : "is not a snug lock"));
         assert_true(has_lock_file(dir));
         assert_int_equal(unlink(files_path(dir, RUN_LOCK_NAME)), 0);
         size_t n;

@@ -1,5 +1,5 @@
 /*
- * test_op.c -- the rows of ops.def agree with themselves, and attributes belong to families.
+ * test_op.c -- the lines of ops.def are consistent, and attributes belong to families.
  */
 #include <setjmp.h>
 #include <signal.h>
@@ -77,8 +77,8 @@ static void test_attributes_by_default(void **state)
         for (int i = 0; i < ATTR_COUNT; i++)
             if (op_infos[kind].attrs >> i & 1)
                 assert_memory_equal((const char *)&attrs + attr_offset(family, i),
-                                    (const char *)&attr_defaults + attr_rows[i].default_offset,
-                                    attr_form_bytes(attr_rows[i].form));
+                                    (const char *)&attr_defaults + attr_specs[i].default_offset,
+                                    attr_form_bytes(attr_specs[i].form));
     }
 }
 

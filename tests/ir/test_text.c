@@ -1,5 +1,5 @@
 /*
- * test_text.c -- the text form: what parses, what it prints as, what is refused and in which words;
+ * test_text.c -- the text form: what parses, how it prints, what is refused and with which message;
  * random programs survive the round trip and random damage never crashes the parser.
  */
 #include <setjmp.h>
@@ -155,9 +155,10 @@ static const struct {
      "state_bits is a whole number from -128 to 127"},
     {"attribute real", XY "y, _, _ = layernorm x, x, x {eps=nan}", "eps is a finite number"},
     {"attributes without end", XY "y = act x {act=gelu", "expected \"}\" after the attributes"},
-    {"something after an op", XY "y = act x {act=gelu} twice", "\"twice\" is too much"},
+    {"something after an op", XY "y = act x {act=gelu} twice",
+     "expected the end of the statement, found \"twice\""},
     {"unknown statement", "tensr x input f32 [1]", "\"tensr\" does not begin a statement"},
-    {"program twice", "program a; program b", "program comes first and once"},
+    {"program twice", "program a; program b", "program must be the first statement, and only once"},
     {"program without name", "program", "expected a name after program"},
     {"loss twice", X "loss x; loss x", "loss is given twice"},
     {"body without x", "body 0 1", "body BEGIN END x REPEATS"},
@@ -169,7 +170,7 @@ static const struct {
     {"byte above 127", "tensor \xff", "unexpected byte 0xff"},
     {"quote without end", "tensor \"x\n input", "must end in \""},
     {"bad escape", "tensor \"\\n\" input", "followed by x and two digits"},
-    {"NUL in a name", "tensor \"\\x00\" input", "not both 0"},
+    {"NUL in a name", "tensor \"\\x00\" input", "not 00"},
 };
 
 static void test_bad_rows(void **state)
@@ -338,7 +339,7 @@ static void assert_same_op(const struct op *a, const struct op *b)
         size_t at = attr_offset(op_infos[a->kind].family, i);
         if (op_infos[a->kind].attrs >> i & 1)
             assert_memory_equal((const char *)&a->attrs + at, (const char *)&b->attrs + at,
-                                attr_form_bytes(attr_rows[i].form));
+                                attr_form_bytes(attr_specs[i].form));
     }
 }
 

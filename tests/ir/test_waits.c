@@ -1,5 +1,6 @@
 /*
- * test_waits.c -- when an op waits for a copy: a row for each case of the rule in ir/program_waits.h.
+ * test_waits.c -- when an op waits for a copy: one entry for each case of the rule in
+ * ir/program_waits.h.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /*
- * test_dropout.c -- the mask of dropout: how many it drops, what keys it, and that everybody makes
- * the same one: the reference, every instruction level, every number of threads, the fused op.
+ * test_dropout.c -- the dropout mask: how many elements it drops, what it depends on, and that the
+ * reference, every instruction level, every number of threads and the fused op use the same one.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -51,8 +51,8 @@ static void *dropped(struct opcase *c, int op_index, const char *level, int thre
     struct row_run run = {.facts = {.threads = threads}, .inplace = -1};
     const struct op *op = &c->prog.ops[op_index];
     oprun_set_level(level);
-    run.row =
-        level == NULL ? ref_row(op->kind) : backend_choose(backend_cpu(), &c->prog, op, &run.facts);
+    run.row = level == NULL ? ref_kernel(op->kind)
+                            : backend_choose(backend_cpu(), &c->prog, op, &run.facts);
     if (oprun(c, op_index, &run, &result, &err) != SNUG_OK)
         fail_msg("%s", err.message);
     oprun_set_level(NULL);

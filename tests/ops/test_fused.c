@@ -1,8 +1,8 @@
 /*
- * test_fused.c -- an op that does the work of several gives their bits, in every type and at every
- * instruction level.
+ * test_fused.c -- a fused op gives the bits of its parts, in every dtype and at every instruction
+ * level.
  *
- * Checkpointing rests on it: of a fused op one part may be kept and another recomputed alone.
+ * Checkpointing relies on it: it may save one result of a fused op and recompute another alone.
  *     linear with an activation                   linear, act
  *     add_layernorm, with dropout of one side     dropout, add, layernorm
  */
@@ -33,7 +33,7 @@ struct machine {
     struct exec *exec;
 };
 
-/* Everywhere numbers up to some size, so that activation functions are seen in their tails. */
+/* Fills inputs with values large enough to reach the tails of activation functions. */
 static enum snug_status feed(void *user, int micro, struct snug_error *err)
 {
     struct machine *m = user;

@@ -1,8 +1,8 @@
 /*
- * test_head.c -- the two ways of the head on tiles against each other: rows kept whole, and logits made
- * twice.  The op cases hold both against the reference, at sizes that a reference can take; here are more
- * rows than one chunk, chunks that change their way, results that begin in the middle of a tensor, and the
- * end of the workspace.
+ * test_head.c -- the two algorithms of the LM head on AMX against each other: whole rows stored,
+ * and logits computed twice.  The op cases compare both with the reference, at sizes that a
+ * reference can compute.  Here are more rows than one chunk, chunks that change the algorithm,
+ * results that begin in the middle of a tensor, and the end of the workspace.
  */
 #include <math.h>
 #include <setjmp.h>

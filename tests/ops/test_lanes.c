@@ -1,9 +1,8 @@
 /*
- * test_lanes.c -- the vector functions that stand between tile instructions, against libm in
- * double.
+ * test_lanes.c -- the vector functions that run between tile instructions, against libm in double.
  *
- * bf16 would hide errors of a percent in the op cases.  Compiled with AVX-512 where the compiler
- * knows it (see the Makefile), as the kernels are; a CPU without it skips.
+ * In the op cases bf16 would hide errors of a percent.  Compiled with AVX-512, like the kernels, if
+ * the compiler supports it (see the Makefile); skipped on a CPU without it.
  */
 #include <math.h>
 #include <setjmp.h>

@@ -1,9 +1,9 @@
 /*
- * test_ops.c -- every op case, three ways: fast rows against the reference, gradients against
+ * test_ops.c -- every op case, three ways: fast kernels against the reference, gradients against
  * finite differences, and (with -t) time.
  *
- *   test_ops              compare and check; -v adds a line for each op, type and row
- *   test_ops -t           times the rows at the `time` sizes instead
+ *   test_ops              compare and check; -v adds a line for each op, dtype and kernel
+ *   test_ops -t           time the kernels at the `time` sizes instead
  *   test_ops -c NAME      only cases whose name contains NAME (coverage is not checked then)
  *
  * Cases are read from tests/ops, or from the folder in SNUG_CASES.
@@ -44,8 +44,8 @@ static void refuse_id(struct opcompare *ctx, struct opcase *c, int op_index, int
     snprintf(number, sizeof number, "%d", (int)bad);
     snprintf(position, sizeof position, "%d", (int)place);
 
-    run.row =
-        level == NULL ? ref_row(op->kind) : backend_choose(backend_cpu(), &c->prog, op, &run.facts);
+    run.row = level == NULL ? ref_kernel(op->kind)
+                            : backend_choose(backend_cpu(), &c->prog, op, &run.facts);
     *id = bad;
     enum snug_status status = oprun(c, op_index, &run, &result, &err);
     *id = good;
@@ -81,7 +81,7 @@ static void refuse_ids_of_case(struct opcompare *ctx, const struct case_text *te
             }
             oprun_set_level(NULL);
         }
-        assert_int_equal(oprun_step(&c, i, ref_row(op->kind), &err), SNUG_OK);
+        assert_int_equal(oprun_step(&c, i, ref_kernel(op->kind), &err), SNUG_OK);
     }
     opcase_free(&c);
 }
@@ -105,7 +105,7 @@ static double functional(struct opcase *c)
     struct snug_error err = {0};
     double total = 0.0;
     for (int i = 0; i < c->prog.n_ops; i++)
-        if (oprun_step(c, i, ref_row(c->prog.ops[i].kind), &err) != SNUG_OK)
+        if (oprun_step(c, i, ref_kernel(c->prog.ops[i].kind), &err) != SNUG_OK)
             fail_msg("%s: %s", c->label, err.message);
     for (int i = 0; i < c->n_functional; i++) {
         struct pair pair = c->functional[i];
@@ -184,7 +184,7 @@ static void test_gradients_agree_with_finite_differences(void **state)
 static void check_accumulates(struct opcompare *ctx, const struct opcase *c, int op_index)
 {
     const struct op *op = &c->prog.ops[op_index];
-    struct row_run run = {.row = ref_row(op->kind), .facts = {.threads = 1}, .inplace = -1};
+    struct row_run run = {.row = ref_kernel(op->kind), .facts = {.threads = 1}, .inplace = -1};
     struct row_result set = {0}, added = {0};
     struct snug_error err = {0};
     assert_int_equal(oprun(c, op_index, &run, &set, &err), SNUG_OK);
@@ -225,7 +225,7 @@ static void test_accumulating_adds_to_what_was_there(void **state)
         for (int k = 0; k < c.prog.n_ops; k++) {
             if (op_infos[c.prog.ops[k].kind].accumulates != 0)
                 check_accumulates(ctx, &c, k);
-            assert_int_equal(oprun_step(&c, k, ref_row(c.prog.ops[k].kind), &err), SNUG_OK);
+            assert_int_equal(oprun_step(&c, k, ref_kernel(c.prog.ops[k].kind), &err), SNUG_OK);
         }
         opcase_free(&c);
     }
@@ -286,7 +286,7 @@ static void time_case(const struct case_text *text, int index, enum dtype dtype)
         const struct op *op = &c.prog.ops[i];
         struct row_result result;
         run.row = backend_choose(cpu, &c.prog, op, &run.facts);
-        run.n_repeat = run.row == ref_row(op->kind) ? 1 : 5;
+        run.n_repeat = run.row == ref_kernel(op->kind) ? 1 : 5;
         status = oprun(&c, i, &run, &result, &err);
         row_result_free(&result);
         if (status != SNUG_OK)

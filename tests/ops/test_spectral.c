@@ -1,6 +1,6 @@
 /*
- * test_spectral.c -- eigenvectors and orthonormal rows, ours and LAPACK's, by what defines them:
- * A q = value q, Q Q^T = I, and Z = R Q with nothing above the diagonal of R.
+ * test_spectral.c -- eigenvectors and orthonormal rows, ours and LAPACK's, checked by their
+ * definition: A q = value q, Q Q^T = I, and Z = R Q with zeros above the diagonal of R.
  */
 #include <math.h>
 #include <setjmp.h>

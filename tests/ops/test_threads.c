@@ -1,11 +1,11 @@
 /*
- * test_threads.c -- the same bits on one thread, two and three.
+ * test_threads.c -- the same bits on one, two and three threads.
  *
- * Every op of every case, in every type and at every instruction level, at the sizes of the cases
- * and at sizes that are worth sharing out: above and below what is left to one thread, ragged, and
- * longer than a chunk of rows.  What a run leaves is compared with what one thread leaves.
+ * Runs every op of every case, in every dtype and at every instruction level, at the sizes of the
+ * cases and at sizes that are worth splitting: above and below the limit for one thread, ragged,
+ * and longer than a chunk of rows.  Compares the results with those of one thread.
  *
- * The small size leaves out the large ones of the cases, and two threads.
+ * The small size skips the large cases, and two threads.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -71,7 +71,7 @@ static void check_op(const struct opcase *c, int op_index, const char *level, bo
         struct row_result got = {0};
         struct row_run run = {.facts = {.threads = threads}, .add = add, .inplace = -1};
         run.row = backend_choose(cpu, &c->prog, op, &run.facts);
-        if (run.row == ref_row(op->kind))
+        if (run.row == ref_kernel(op->kind))
             break;
         struct run_modes modes = cpu->run_begin(&run.facts);
         if (oprun(c, op_index, &run, threads == 1 ? &one : &got, &err) != SNUG_OK)

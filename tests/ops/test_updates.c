@@ -1,7 +1,7 @@
 /*
- * test_updates.c -- the ops that change weights and the scalar table, against arithmetic written
- * down a second time: AdamW as in its paper (bias-corrected moments), SGD, and a table of what the
- * gradient norm does to clipping, skipping and the loss scale.
+ * test_updates.c -- ops that change weights and the scalar table, against arithmetic written a
+ * second time: AdamW as in its paper (bias-corrected moments), SGD, and a table of the effects of
+ * the gradient norm on clipping, skipping and the loss scale.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -48,7 +48,7 @@ static void build(const struct case_text *text, enum dtype dtype, struct opcase 
 static void step(struct opcase *c, int op_index)
 {
     struct snug_error err = {0};
-    if (oprun_step(c, op_index, ref_row(c->prog.ops[op_index].kind), &err) != SNUG_OK)
+    if (oprun_step(c, op_index, ref_kernel(c->prog.ops[op_index].kind), &err) != SNUG_OK)
         fail_msg("%s", err.message);
 }
 
@@ -206,7 +206,7 @@ static void test_a_rule_without_its_states_is_refused(void **state)
     for (int i = 0; i < c.prog.n_ops; i++) {
         struct device_facts facts = {.threads = 1};
         const struct kernel *rows[] = {
-            ref_row(OP_update), backend_choose(backend_cpu(), &c.prog, &c.prog.ops[i], &facts)};
+            ref_kernel(OP_update), backend_choose(backend_cpu(), &c.prog, &c.prog.ops[i], &facts)};
         for (int r = 0; r < COUNT(rows); r++) {
             struct snug_error err = {0};
             assert_int_equal(oprun_step(&c, i, rows[r], &err), SNUG_BAD_PROGRAM);
@@ -445,7 +445,7 @@ static void test_take_row_refuses_a_row_that_is_not_there(void **state)
     for (int i = 0; i < COUNT(bad_rows); i++) {
         struct snug_error err = {0};
         ((double *)data(&c, "s"))[SCALAR_row] = bad_rows[i];
-        assert_int_equal(oprun_step(&c, 0, ref_row(OP_take_row), &err), SNUG_BAD_ARGUMENT);
+        assert_int_equal(oprun_step(&c, 0, ref_kernel(OP_take_row), &err), SNUG_BAD_ARGUMENT);
         assert_non_null(strstr(err.message, "rows 0..2"));
     }
     opcase_free(&c);

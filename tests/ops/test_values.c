@@ -1,8 +1,8 @@
 /*
- * test_values.c -- forward ops against numbers worked out apart from the code, in f64.
+ * test_values.c -- forward ops against independently computed values, in f64.
  *
- * Finite differences prove that a gradient fits its forward op.  That the forward op is the right
- * one (the scale and mask of attention, the constants of gelu, the mean of a loss) is proved here.
+ * Finite differences show that a gradient matches its forward op.  This test shows that the forward
+ * op is the right one: the scale and mask of attention, the constants of gelu, the mean of a loss.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -170,7 +170,7 @@ static void test_forward_values(void **state)
             fail_msg("%s", err.message);
         for (int i = 0; i < COUNT(row->given) && row->given[i].tensor != NULL; i++)
             set_values(&c, &row->given[i]);
-        if (oprun_step(&c, 0, ref_row(c.prog.ops[0].kind), &err) != SNUG_OK)
+        if (oprun_step(&c, 0, ref_kernel(c.prog.ops[0].kind), &err) != SNUG_OK)
             fail_msg("%s: %s", row->what, err.message);
         for (int i = 0; i < COUNT(row->expected) && row->expected[i].tensor != NULL; i++)
             check_values(row, &c, &row->expected[i]);

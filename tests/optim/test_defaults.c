@@ -1,5 +1,5 @@
 /*
- * test_defaults.c -- the table "Defaults" of RULES.md and the optimizers' descriptions say the same.
+ * test_defaults.c -- the table "Defaults" of RULES.md matches the optimizers' descriptions.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,23 +1,24 @@
 /*
  * test_oracle.c -- ten steps with every optimizer, against PyTorch or its rule in float64.
  *
- * A test for each fixtures/MODEL/cases/NAME.recipe, made by oracle.py; RULES.md has the rules.  So
- * the folder is the list of what must be there: an optimizer that the library does not know fails.
+ * There is one test for each fixtures/MODEL/cases/NAME.recipe, written by oracle.py; RULES.md has
+ * the rules.  The folder is the list of required optimizers: one that the library does not know
+ * fails.
  *
  * The error of a tensor is
  *
  *     |ours - oracle| / |oracle - start|        Euclidean norms, after the last step
  *
- * that is, relative to how far ten steps have moved it; the same for the states that the fixture
- * holds (averages of the weights, say) with the start of their weight.  It must be under the
- * fixture's `limit`: 1e-5, where float32 PyTorch is up to 3e-6 away, but for rules that round by
- * themselves, for which oracle.py says why it is more.  The losses and gradient norms of all steps
- * must agree as well.
+ * that is, relative to how far ten steps have moved it.  States in the fixture (averages of the
+ * weights, for example) are measured the same way, with the start of their weight.  The error must
+ * be below the fixture's `limit`: 1e-5, where float32 PyTorch is up to 3e-6 away.  Rules that round
+ * have larger limits, which oracle.py explains.  The losses and gradient norms of all steps must
+ * agree as well.
  *
- * Left out is the bias of the keys: it shifts all scores of a row alike, so that its gradient is
- * what rounding left of 0, and rules that divide by the size of a gradient carry it anywhere.
+ * The bias of the keys is left out: it shifts all scores of a row equally, so its gradient is only
+ * rounding error, and rules that divide by the size of a gradient move it arbitrarily.
  *
- *     build/release/tests/optim/test_oracle lion      only the cases whose name begins so
+ *     build/release/tests/optim/test_oracle lion      only the cases whose name begins with this
  */
 #include <dirent.h>
 #include <setjmp.h>

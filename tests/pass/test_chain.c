@@ -1,11 +1,12 @@
 /*
- * test_chain.c -- the least work of a chain in a given room, against a search through everything that
- * could be done.
+ * test_chain.c -- the least work for a chain of blocks within given memory, against an exhaustive
+ * search.
  *
- * The search knows nothing of the recurrence.  It walks states of a machine: which inputs are kept, which
- * blocks keep which option, how far the backward has come, whose input the last forward has just made.
- * From each it tries every move and takes the cheapest road (Dijkstra).  The steps that chain_solve
- * gives are played on the same machine: they must be legal, stay in the room and cost what it says.
+ * The search does not know the recurrence.  It explores the states of a machine: which inputs are
+ * saved, which blocks save which option, how far backward has come, whose input the last forward
+ * has just computed.  From each state it tries every move and finds the cheapest path (Dijkstra).
+ * The steps that chain_solve returns are run on the same machine: they must be legal, stay within
+ * the memory and cost what it reports.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -54,7 +55,7 @@ static void make_chain(struct random_chain *c, struct dice *dice)
                 (struct chain_option){.saved = o == 0 ? 3 + below(dice, 8) : below(dice, 6),
                                       .working = below(dice, 5),
                                       .cost = o == 0 ? 0 : (double)(1 + below(dice, 6)),
-                                      .again = is_last ? b->forward : (double)below(dice, 9)};
+                                      .save_cost = is_last ? b->forward : (double)below(dice, 9)};
     }
 }
 
@@ -111,7 +112,7 @@ static bool run_forward(const struct chain *c, struct state *s, int block, int o
         s->kept |= 1 << block;
     s->option[block] = option;
     s->made = block + 1 < s->n_left ? block + 1 : NONE;
-    *work = s->made != NONE ? b->forward : option == NONE ? INFINITY : b->options[option].again;
+    *work = s->made != NONE ? b->forward : option == NONE ? INFINITY : b->options[option].save_cost;
     if (s->made != NONE && option != NONE)
         s->kept |= 1 << s->made; /* the next block begins here */
     return bytes_in(c, s) <= room;
@@ -247,10 +248,10 @@ static void compare(const struct random_chain *c, int64_t room, uint64_t seed, s
                  c->chain.n, (long long)room, twice + once, least);
     if (n_steps > 0 && play(&c->chain, steps, n_steps, room, seed) != least)
         fail_msg("seed %llu: the steps do not cost what they should", (unsigned long long)seed);
-    if (isinf(least) && room >= chain_least_room(&c->chain))
+    if (isinf(least) && room >= chain_min_budget(&c->chain))
         fail_msg("seed %llu: there is no way in %lld bytes, but %lld are said to be enough",
-                 (unsigned long long)seed, (long long)room, (long long)chain_least_room(&c->chain));
-    if (room >= chain_most_room(&c->chain) && twice != 0)
+                 (unsigned long long)seed, (long long)room, (long long)chain_min_budget(&c->chain));
+    if (room >= chain_max_budget(&c->chain) && twice != 0)
         fail_msg("seed %llu: work is done twice where there is room for all",
                  (unsigned long long)seed);
     arena_free(&scratch);
@@ -267,7 +268,7 @@ static void test_least_work(void **state)
         struct random_chain c;
         struct dice dice = {.seed = seed};
         make_chain(&c, &dice);
-        int64_t least = chain_least_room(&c.chain), most = chain_most_room(&c.chain);
+        int64_t least = chain_min_budget(&c.chain), most = chain_max_budget(&c.chain);
         compare(&c, most, seed, &x);
         for (int64_t room = least > 5 ? least - 5 : 1; room < least + 3; room++)
             compare(&c, room, seed, &x);

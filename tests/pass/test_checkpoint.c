@@ -1,7 +1,7 @@
 /*
- * test_checkpoint.c -- checkpointing as it is seen in programs and plans: layers are found in all
- * presets, nothing that acts outside the program runs twice, the ways come in the order of their memory,
- * a budget is kept to, and the figures that were promised hold.
+ * test_checkpoint.c -- checkpointing in programs and plans: layers are found in all presets, no op
+ * with an effect outside the program runs twice, the strategies are ordered by memory, a budget is
+ * respected, and the promised figures hold.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -58,7 +58,7 @@ static void test_layers(void **state)
         snprintf(keys, sizeof keys, "threads=2 checkpoint=every:%d", rows[i].n_layers);
         must_plan(rows[i].model, keys, &s);
         if (s.plan.recompute_flops > 0) /* one segment, and it ends in the loss */
-            fail_msg("%s, %s: something is computed again", rows[i].model, keys);
+            fail_msg("%s, %s: something is recomputed", rows[i].model, keys);
         compiled_step_free(&s);
         snprintf(keys, sizeof keys, "threads=2 checkpoint=every:%d", rows[i].n_layers + 1);
         snprintf(told, sizeof told, "has %d layer", rows[i].n_layers);

@@ -1,5 +1,5 @@
 /*
- * test_in_backward.c -- where updates go, a row per behaviour: a small step in, the ops that come out.
+ * test_in_backward.c -- where updates go: a table of small steps and the ops that result.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /*
- * test_lora.c -- adapters in small programs in the text form: which layers get them, what has a
- * gradient then, what is kept in fewer bits, what is refused.
+ * test_lora.c -- adapters in small programs in text form: which layers get them, which tensors then
+ * have gradients, what is quantized, what is refused.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -75,18 +75,18 @@ static const struct row {
     {"the largest rank", QKV "l = mse a, y", ADAPTED_QKV "l = mse a, y",
      LORA_ON_attention, 4, SNUG_OK},
     {"a larger one", QKV "l = mse a, y",
-     "\"qkv.weight\" is 4 x 12, its adapters have a rank from 1 to 4",
+     "\"qkv.weight\" is 4 x 12: choose a rank from 1 to 4",
      LORA_ON_attention, 5, SNUG_BAD_ARGUMENT},
-    {"no attention", MLP LAST, "has no linear layer that attention reads; --lora-on all",
+    {"no attention", MLP LAST, "has no linear layer that feeds attention; --lora-on all",
      LORA_ON_attention, 2, SNUG_UNSUPPORTED},
-    {"no mlp", QKV "l = mse a, y", "beside an activation; --lora-on all takes",
+    {"no mlp", QKV "l = mse a, y", "(next to an activation); --lora-on all adapts",
      LORA_ON_mlp, 2, SNUG_UNSUPPORTED},
-    {"neither", "z = linear x, last.weight; l = mse z, y", "convolutions and embeddings have no",
+    {"neither", "z = linear x, last.weight; l = mse z, y", "convolutions and embeddings do not",
      LORA_ON_all, 2, SNUG_UNSUPPORTED},
     {"one matrix twice",
      "f = linear x, fc; g = act f; o = linear g, out.weight; f = linear o, fc; g = act f; "
      "l = mse o, y",
-     "\"fc.lora_A.weight\" is taken", LORA_ON_mlp, 2, SNUG_BAD_PROGRAM},
+     "\"fc.lora_A.weight\" already exists", LORA_ON_mlp, 2, SNUG_BAD_PROGRAM},
 };
 /* clang-format on */
 

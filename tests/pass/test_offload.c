@@ -1,5 +1,5 @@
 /*
- * test_offload.c -- where the pass offload puts its copies, in programs in the text form and in a
+ * test_offload.c -- where the pass offload places its copies, in programs in text form and in a
  * model.
  */
 #include <setjmp.h>

@@ -1,9 +1,10 @@
 /*
- * test_passes.c -- what each pass does to small programs in the text form, a row per behaviour.
+ * test_passes.c -- what each pass does to small programs in text form, one table entry per
+ * behaviour.
  *
- * A row names a pass, a program and the ops that must come out; rows that are refused name words of
- * the message.  All rows share one list of declarations: a tensor that no op names does no harm.  The file
- * is long because the table is.
+ * An entry names a pass, a program and the ops that must result, or words of the message if the
+ * program is refused.  All entries share one list of declarations; a tensor that no op uses does no
+ * harm.  The file is long because the table is.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -274,7 +275,7 @@ static const struct row rows[] = {
     {"no loss is refused", pass_autodiff, "a = linear x, w", "has no loss", NO},
     {"a loss that is none is refused", pass_autodiff,
      "loss l; tensor l1 activation f32 [1]; tensor l2 activation f32 [1]; a = linear x, w; "
-     "l1 = mse a, y; l2 = mse a, x; l = add l1, l2", "writes the loss but is no loss", NO},
+     "l1 = mse a, y; l2 = mse a, x; l = add l1, l2", "writes the loss but is not a loss op", NO},
     {"a loss of nothing that learns is refused", pass_autodiff,
      "loss l; a = act x; l = mse a, y", "does not depend on any parameter", NO},
     {"a name that is taken", pass_autodiff,
@@ -430,9 +431,9 @@ static const struct {
      0.25, 0.1, SNUG_OK},
     {"smoothing alone", "a = linear x, w; l, lse = cross_entropy a, t",
      "a = linear x, w; l, lse = cross_entropy a, t {smoothing=0.1}", 0, 0.1, SNUG_OK},
-    {"no place for dropout", "a = linear x, w; l, lse = cross_entropy a, t", "no place for it", 0.5,
-     0, SNUG_UNSUPPORTED},
-    {"no classes to smooth", "a = linear x, w; l = mse a, y", "no classes to smooth", 0, 0.1,
+    {"no place for dropout", "a = linear x, w; l, lse = cross_entropy a, t",
+     "has no layer to apply it to", 0.5, 0, SNUG_UNSUPPORTED},
+    {"no classes to smooth", "a = linear x, w; l = mse a, y", "needs a cross-entropy loss", 0, 0.1,
      SNUG_UNSUPPORTED},
 };
 

@@ -1,6 +1,6 @@
 /*
- * test_pipeline.c -- all passes on whole models: every stage of every preset is a good program
- * that the text form carries; and passes that must not change what is computed do not.
+ * test_pipeline.c -- all passes on whole models: the program after each pass, for every preset, is
+ * valid and survives the text form; and passes that must not change results do not.
  */
 #include <setjmp.h>
 #include <stdarg.h>

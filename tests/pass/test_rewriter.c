@@ -1,6 +1,6 @@
 /*
- * test_rewriter.c -- the sections of a list that is rewritten: whatever a pass adds, drops or moves, the marks
- * of the body are where its ops are.
+ * test_rewriter.c -- the sections of a rewritten list: whatever a pass adds, drops or moves, the
+ * bounds of the body enclose its ops.
  */
 #include <setjmp.h>
 #include <stdarg.h>

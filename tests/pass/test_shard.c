@@ -1,6 +1,7 @@
 /*
- * test_shard.c -- the programs of all ranks of a run: each is well formed and planned right, together they
- * have every weight and state exactly once, and they come to the same collectives in the same order.
+ * test_shard.c -- the programs of all ranks of a run: each is valid and planned correctly, together
+ * they hold every weight and state exactly once, and they run the same collectives in the same
+ * order.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -208,8 +209,8 @@ static void test_refusals(void **state)
     } rows[] = {
         {"1", "batch=8 optimizer=schedule-free-adamw", "--zero 0"},
         {"3", "batch=8 lora=2", "--zero 2"},
-        {"0", "batch=9", "shared equally"},
-        {"0", "batch=8 micro-batch=3", "is not divisible"},
+        {"0", "batch=9", "not divisible by the"},
+        {"0", "batch=8 micro-batch=3", "are not divisible"},
     };
     struct snug_model model = {0};
     struct snug_error err = {0};

@@ -1,7 +1,7 @@
 /*
- * test_stages.c -- the programs of all stages of a pipeline: each is well formed and planned right, no more
- * micro-batches are under way than its schedule says, what is sent is what is received, nobody waits for
- * ever, every weight is somewhere; and the cut is the best of all that there are.
+ * test_stages.c -- the programs of all stages of a pipeline: each is valid and planned correctly,
+ * no more micro-batches are in flight than its schedule allows, sends match receives, there is no
+ * deadlock, every weight is on some stage; and the cut is the best of all possible ones.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -57,7 +57,7 @@ static void check_plan(const struct compiled_step *s, const char *what)
         fail_msg("%s: %s", what, err.message);
 }
 
-/* From the first op of a micro-batch to its last it is under way. */
+/* A micro-batch is in flight from its first op to its last. */
 static int most_in_flight(const struct compiled_step *s)
 {
     int most = 0;
@@ -173,7 +173,7 @@ static bool take_direct(struct lane *lanes, int rank, const struct op *op)
     return true;
 }
 
-/* Would this op, the next of rank's lane, be done?  Collectives apart. */
+/* Can this op, the next of the rank's lane, complete?  Collectives are handled separately. */
 static bool take_message(struct lane *lanes, int rank, const struct op *op)
 {
     struct lane *lane = &lanes[rank];
@@ -210,7 +210,7 @@ static bool take_message(struct lane *lanes, int rank, const struct op *op)
     return true;
 }
 
-/* Everybody of the group stands at the same exchange: all go on. */
+/* All ranks of the group have reached the same collective: all continue. */
 static bool take_collective(const struct compiled_step *compiled_steps, struct lane *lanes,
                             int rank)
 {
@@ -270,7 +270,7 @@ static void check_lanes(const struct compiled_step *compiled_steps, int n_ranks,
     free(lanes);
 }
 
-/* Weights are on one stage, a table on two at most. */
+/* A weight is on one stage, a shared table on at most two. */
 static void check_weights(const struct compiled_step *compiled_steps, int n_stages,
                           const char *what)
 {
@@ -423,7 +423,7 @@ static void test_stages_have_weights(void **state)
     struct compile_request q = {.model = model, .recipe = recipe, .train = true};
     (void)state;
     assert_int_equal(compile_step(&q, &s, &err), SNUG_BAD_ARGUMENT);
-    assert_non_null(strstr(err.message, "has 2 blocks to share out"));
+    assert_non_null(strstr(err.message, "has 2 blocks; use at most 2 stages"));
     snug_recipe_free(recipe);
     snug_model_free(model);
 }

@@ -1,6 +1,6 @@
 /*
- * test_flops.c -- the forward FLOPs of a plan are those of the model: shared by ranks and stages without
- * rest, and the same whatever saves memory.
+ * test_flops.c -- the forward FLOPs of a plan are those of the model: ranks and stages share them
+ * without a remainder, and saving memory does not change them.
  */
 #include <setjmp.h>
 #include <stdarg.h>

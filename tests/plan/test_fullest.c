@@ -1,6 +1,6 @@
 /*
- * test_fullest.c -- of several ranks a plan is that of the fullest: of none do the bytes come to more, and
- * of one they come to as many.
+ * test_fullest.c -- with several ranks, a plan is that of the rank with the highest peak: no rank
+ * needs more bytes, and one needs exactly as many.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,10 +1,10 @@
 /*
- * test_place.c -- the planner against programs that nobody would write, and the checker against
- * plans that nobody should accept.
+ * test_place.c -- the planner on programs that nobody would write, and the checker on plans that
+ * nobody should accept.
  *
  * A thousand random programs are planned and checked.  Then the plans are damaged: blocks are
- * moved, swapped, shifted, the arena is cut, lives are made an op too short.  plan_check must say
- * no exactly where an oracle that knows nothing but reads and writes says no.
+ * moved, swapped and shifted, the arena is cut, lifetimes are made an op too short.  plan_check
+ * must refuse exactly the plans that an oracle refuses, which knows only reads and writes.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -226,8 +226,7 @@ static void test_damage(void **state)
     }
 }
 
-/* Lives that end an op too early, all of them or one: what a planner with a wrong `last` would
- * do. */
+/* Lifetimes that end an op too early, all of them or one: the bug of a planner with a wrong `last`. */
 static void shorten(struct block *blocks, int n_blocks, bool all, struct dice *dice)
 {
     int only = dice_roll(dice, n_blocks);
@@ -352,9 +351,9 @@ static const struct {
     {"the plan as it is made", NULL, NULL, NULL},
     {"on what dies with the host's run", "d", "a", NULL},
     {"on a weight that it does not read here", "d", "q", "share bytes"},
-    {"on a state in another lane, unread", "d", "m", "\"d\" of guest lies on \"m\" of host"},
-    {"a weight elsewhere", "p", "a", "\"p\" is not where host has it"},
-    {"a weight on another", "p", "m", "\"p\" of guest lies on \"m\" of host"},
+    {"on a state in another lane, unread", "d", "m", "\"d\" of guest overlaps \"m\" of host"},
+    {"a weight elsewhere", "p", "a", "\"p\" is not at the offset that host gives it"},
+    {"a weight on another", "p", "m", "\"p\" of guest overlaps \"m\" of host"},
 };
 
 static void test_over_rows(void **state)
@@ -410,7 +409,8 @@ static void test_over_refuses_strangers(void **state)
         make(&host, &host_plan, i);
         assert_int_equal(plan_make_over(&guest, &host, &host_plan, ALIGNMENT, &plan, &err),
                          SNUG_BAD_PROGRAM);
-        assert_non_null(strstr(err.message, "\"p\" is not in the other program"));
+        assert_non_null(
+            strstr(err.message, "\"p\" has no matching persistent tensor in the host program"));
         plan_free(&host_plan);
         program_free(&guest);
         program_free(&host);

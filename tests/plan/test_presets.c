@@ -1,7 +1,6 @@
 /*
- * test_presets.c -- the plans that people will ask for: every preset in every precision, checked,
- * with at most 1% of fragmentation; the arithmetic of model states; an evaluation in the same
- * arena.
+ * test_presets.c -- plans that people will ask for: every preset in every precision, checked, with
+ * at most 1% of fragmentation; the arithmetic of model states; an evaluation in the same arena.
  */
 #include <setjmp.h>
 #include <stdarg.h>

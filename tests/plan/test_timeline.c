@@ -1,6 +1,7 @@
 /*
- * test_timeline.c -- the bytes of a step op by op: against a count that looks at every block at every
- * op, and against the ledger at the peak.  And the seconds of an op, by rates that are easy to divide.
+ * test_timeline.c -- the bytes of a step op by op, against a count that looks at every block at
+ * every op and against the ledger at the peak.  Also the seconds of an op, at rates that are easy
+ * to divide.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,7 +29,7 @@ static const struct {
 };
 enum { N_CASES = sizeof cases / sizeof *cases };
 
-/* Each moment's total is the sum of the blocks that live then. */
+/* The total of each timeline point is the sum of the blocks alive there. */
 static void totals_are_those_of_blocks(void **state)
 {
     (void)state;

@@ -1,12 +1,12 @@
 /*
- * plugin_local.c -- ranks of one machine without any MPI, for tests where there is none.
+ * plugin_local.c -- ranks of one machine without MPI, for tests on machines that have none.
  *
  * A script starts the processes itself, each with
  *
  *     PMI_SIZE=N PMI_RANK=r SNUG_MPI=.../libsnug_local.so SNUG_LOCAL_RANKS=FOLDER
  *
- * and they meet in the folder: rank r listens at FOLDER/r and connects to all below it.  Each pair has one
- * stream of bytes; messages go through it in the order in which they were given.
+ * and they meet in the folder: rank r listens at FOLDER/r and connects to all ranks below it.  Each
+ * pair has one byte stream, which carries messages in the order in which they were sent.
  */
 #include "comm/mpi_plugin.h"
 

@@ -1,4 +1,4 @@
-# What the scripts beside this one share: where MPI is, and how runs are compared.  Sourced by them.
+# Shared by the scripts in this folder, which source it: finds MPI and compares runs.
 set -u
 snug=$(realpath "${SNUG:-$(dirname "${BASH_SOURCE[0]}")/../../snug}") || exit 1
 work=$(mktemp -d -p "$([ -w /dev/shm ] && echo /dev/shm || echo /tmp)") || exit 1
@@ -14,7 +14,7 @@ check() { # NAME COMMAND...
     if "$@"; then echo "ok $n - $name"; else echo "not ok $n - $name"; failed=1; fi
 }
 
-find_launcher() { # MPI: "" if it is not here, or snug was built without it
+find_launcher() { # MPI: "" if it is not installed, or snug was built without it
     [ -f "$(dirname "$snug")/libsnug_$1.so" ] || return 0
     command -v "mpirun.$1" || { [ "$1" = mpich ] && command -v mpiexec.hydra; }
 }
@@ -25,7 +25,7 @@ first=${openmpi:-$mpich}
 [ -n "$openmpi" ] || echo "skip: Open MPI is not here"
 [ -n "$mpich" ] || echo "skip: MPICH is not here"
 
-ranks() { # LAUNCHER RANKS DIR FLAGS...: trains, what it said in DIR.out
+ranks() { # LAUNCHER RANKS DIR FLAGS...: trains, with the output in DIR.out
     local launcher=$1 n_ranks=$2 dir=$3
     shift 3
     timeout 100 "$launcher" -n "$n_ranks" "$snug" train "$@" --threads 1 --eval-every -1 --json --quiet \
@@ -58,7 +58,7 @@ make_net() {
 }
 flags_of() { case $1 in ps) echo --parallel ps ;; zero*) echo --zero "${1#zero}" ;; ddp) echo --parallel ddp ;; esac; }
 
-refuses() { # WORDS RANKS FLAGS...: fails, with one line that has the words
+refuses() { # WORDS RANKS FLAGS...: fails, with one line that contains the words
     local words=$1 n_ranks=$2
     shift 2
     if timeout 60 "$first" -n "$n_ranks" "$snug" train "$@" --threads 1 --quiet >refused.out 2>&1; then
@@ -68,11 +68,11 @@ refuses() { # WORDS RANKS FLAGS...: fails, with one line that has the words
         { cat refused.out; return 1; }
 }
 
-# The launcher is told not to end the others: they have to find out themselves.
+# The launcher is told not to end the other ranks: they have to notice themselves.
 rank_of() { tr '\0' '\n' <"/proc/$1/environ" | sed -nE 's/^(OMPI_COMM_WORLD_RANK|PMI_RANK)=//p'; }
 pids_below() { local c; for c in $(pgrep -P "$1"); do echo "$c"; pids_below "$c"; done; }
 is_there() { [ -d "/proc/$1" ] && ! grep -q '^State:.*Z' "/proc/$1/status" 2>/dev/null; }
-killed() { # RANK FILE FLAGS LAUNCHER...: of three, as FILE is written; the others end within 10 s, and say so once
+killed() { # RANK FILE FLAGS LAUNCHER...: kills one of three ranks while FILE is written; the others end within 10 s, with one message
     local rank=$1 file=$2 flags=$3 pid victim='' others='' left begin
     shift 3
     # shellcheck disable=SC2086
@@ -98,10 +98,10 @@ killed() { # RANK FILE FLAGS LAUNCHER...: of three, as FILE is written; the othe
     for pid in $others; do if is_there "$pid"; then kill -9 "$pid"; fi; done
     kill "$launched" 2>/dev/null
     wait "$launched" 2>/dev/null
-    [ -z "$left" ] && [ "$(grep -c "^snug: rank .: rank $rank has ended without a word" killed.out)" -eq 1 ] ||
+    [ -z "$left" ] && [ "$(grep -c "^snug: rank .: rank $rank died without an error message" killed.out)" -eq 1 ] ||
         { cat killed.out; return 1; }
 }
-goes_on() { # what was saved is whole: all of it is read, and checked, by a run that takes one more step
+goes_on() { # the checkpoint is complete: a run that takes one more step reads and checks all of it
     local step
     step=$(sed -n 's/.*"step": \([0-9]*\).*/\1/p' killed/state.json)
     alone killed gpt-nano --resume --steps $((step + 1)) --zero 0 || { cat killed.err; return 1; }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# 20 steps of gpt-nano on 2, 3 and 4 ranks, by every scheme: the losses of one rank, and among ddp and ZeRO
-# the same bits.  Small: on 3 ranks, in 4 steps.
+# 20 steps of gpt-nano on 2, 3 and 4 ranks, with every scheme: the losses match one rank, and ddp and ZeRO have the
+# same bits.  Small: on 3 ranks, in 4 steps.
 #
 # parts: 1 (small), 3 (full)
 #

@@ -1,11 +1,11 @@
 /*
  * test_pipedream.c -- `--pipeline pipedream` against a simulation of its staleness in one process.
  *
- * The simulation has a GPT-2 of its own, in double precision and plain loops, and no pipeline: it takes the
- * micro-batches of a step one after the other, reads every weight as its stage had it when the micro-batch
- * came by (after max(0, j + 1 - (p - s)) updates of this step, for micro-batch j at stage s of p), and makes
- * one AdamW update with each gradient, clipped by the norm of the stage.  It shares with snug the start values
- * (read from a run that learns nothing), the samples, and which weights are in which stage.
+ * The simulation has its own GPT-2, in double precision and plain loops, and no pipeline.  It runs
+ * the micro-batches of a step one after the other.  For micro-batch j, it reads the weights of
+ * stage s of p after max(0, j + 1 - (p - s)) updates of this step, and makes one AdamW update with
+ * each gradient, clipped by the norm of the stage.  It shares with snug the initial weights (read
+ * from a run that learns nothing), the samples, and the assignment of weights to stages.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Layers split over ranks: the losses of one rank by every schedule, what is in flight, runs that go on with
-# other stages, stages with several ranks each.  PipeDream's numbers are test_pipedream.c's.
+# Pipelines: every schedule has the losses of one rank; micro-batches in flight; runs resumed with other stages; stages
+# with several ranks each.  test_pipedream.c checks PipeDream's results.
 # Small: a narrower model, and every schedule on 3 ranks only, in 4 steps.
 #
 # parts: 1 (small), 3 (full)
@@ -38,7 +38,7 @@ fi
 # ---- with other things ---------------------------------------------------------------------------
 
 if next_is_ours; then
-    # Every stage has several ranks, the masks of dropout are those of one rank, both MPIs say the same.
+    # Every stage has several ranks, dropout masks are those of one rank, both MPIs give the same result.
     mixed="$net --batch 8 --micro-batch 1 --seq 4 --steps 3 --dropout 0.1"
     # shellcheck disable=SC2086
     check "dropout on one rank" alone mixed1 $mixed
@@ -59,7 +59,7 @@ if next_is_ours; then
     fi
     rm -rf mixed*
 
-    # What is made again in B is made of the weights that F saw, the token table's too.
+    # B recomputes with the weights that F read, including the token table.
     dream="$net --batch 6 --micro-batch 1 --seq 4 --steps 2 --pipeline pipedream --lr 1e-2"
     # shellcheck disable=SC2086
     check "pipedream in 3 stages" ranks "$first" 3 dream $dream
@@ -85,7 +85,7 @@ if next_is_ours; then
     done
 fi
 if next_is_ours; then
-    # Held-out data goes through the stages.
+    # Held-out data runs through the stages.
     validation() { grep -o '"val_loss": [^,]*' "$1.out"; }
     evaluates() { # RANKS FLAGS...: the same validation loss as one rank
         local n_ranks=$1
@@ -104,10 +104,10 @@ if next_is_ours; then
     seq 1000 | head -c 600 >counts.txt # its last tenth is 7 windows of 8: one micro-batch of 4, then 2 and 1
     validated="counts.txt --batch 12 --micro-batch 4"
     check "validation of 7 windows through 3 stages" evaluates 3 --pipeline 1f1b
-    names_nonfinite() { # all stages stop, and the one that speaks names the tensor, whoever has it
+    names_nonfinite() { # all stages stop, and one message names the tensor, whichever stage holds it
         timeout 100 "$first" -n 3 "$snug" train $net counts.txt --seq 8 --batch 12 --micro-batch 4 --steps 1 \
             --threads 1 --optimizer sgd --lr 1e38 --quiet --pipeline 1f1b >nan.out 2>nan.err && return 1
-        grep -q 'held-out data is not finite; the first tensor that is not: "' nan.err || { cat nan.err; return 1; }
+        grep -q 'held-out data is not finite; first non-finite tensor: "' nan.err || { cat nan.err; return 1; }
     }
     check "a validation loss through 3 stages that is not finite" names_nonfinite
 
@@ -133,7 +133,7 @@ if next_is_ours; then
         "$snug" plan gpt-nano --micro-batch 1 --seq 64 --each --json "$@" | tr '{' '\n' |
             sed -nE "s/^\"rank\": $rank,.*\"$kind\": ([0-9]+).*/\1/p"
     }
-    grows() { # SCHEDULE LEAST MOST: activations of 16 micro-batches, in those of 8, on rank 1 of 4 at its peak
+    grows() { # SCHEDULE LEAST MOST: activations at the peak of rank 1 of 4, 16 micro-batches relative to 8
         local few many
         few=$(of_rank 1 activations --ranks 4 --pipeline "$1" --batch 8)
         many=$(of_rank 1 activations --ranks 4 --pipeline "$1" --batch 16)
@@ -168,7 +168,7 @@ if next_is_ours; then
         "$snug" plan gpt-nano --micro-batch 1 --seq 64 --ranks 4 --pipeline 1f1b --batch 8 --json | grep -q "$most"
     }
     check "the plan is that of the fullest" fullest
-    soon() { (ulimit -t 2 && exec "$snug" plan psi:1e12 --precision fp16 --ranks 1024 --pipeline 1f1b "$@" --quiet >soon.out); } # of CPU: the machine may be busy
+    soon() { (ulimit -t 2 && exec "$snug" plan psi:1e12 --precision fp16 --ranks 1024 --pipeline 1f1b "$@" --quiet >soon.out); } # CPU seconds: the machine may be busy
     check "a trillion parameters on 1,024 ranks in 2 s of CPU" soon --stages 64 --zero 1
     check "and in as many stages" soon
 
@@ -184,15 +184,15 @@ if next_is_ours; then
     check "more stages than blocks" wrong "gpt-nano has 8 blocks" --ranks 9 --pipeline naive --batch 9
     check "stages that do not divide the ranks" wrong "choose a divisor" --ranks 4 --stages 3 --pipeline gpipe
     check "too few micro-batches" wrong "choose a smaller --micro-batch" --ranks 4 --pipeline gpipe --batch 4
-    check "stages without a pipeline" wrong "says nothing without --pipeline" --stages 2
+    check "stages without a pipeline" wrong "has no effect without --pipeline" --stages 2
     check "pipedream with several ranks a stage" wrong "one rank for each stage" --ranks 4 --stages 2 --pipeline pipedream
     for flags in "--update in-backward" "--offload states" "--lora 4" "--zero 2" "--zero 3" "--parallel ps"; do
         # shellcheck disable=SC2086
-        check "$flags with a pipeline" wrong "${flags%% *}.* is not there with --pipeline 1f1b" $two $flags
+        check "$flags with a pipeline" wrong "${flags%% *}.* does not work with --pipeline 1f1b" $two $flags
     done
     # shellcheck disable=SC2086
-    check "averages of weights" wrong "use --parallel ddp" $two --optimizer lawa-ema
-    check "other schedules on other ranks" refuses "here it is pipeline = 1f1b" 1 gpt-nano --batch 4 --micro-batch 1 \
+    check "averages of weights" wrong "leave --pipeline out" $two --optimizer lawa-ema
+    check "other schedules on other ranks" refuses "this rank has pipeline = 1f1b" 1 gpt-nano --batch 4 --micro-batch 1 \
         --pipeline gpipe --steps 2 : -n 1 "$snug" train gpt-nano --batch 4 --micro-batch 1 --pipeline 1f1b --steps 2
 
     # shellcheck disable=SC2086

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Several ranks with small models: ragged shards, both MPIs, runs that go on with another number of ranks,
-# mistakes that are told once, ranks that are killed.  Small: a narrower model,
-# fewer of the schemes with each, fewer kills.
+# Several ranks with small models: ragged shards, both MPIs, runs resumed with another number of ranks, mistakes that
+# are reported once, ranks that are killed.  Small: a narrower model, fewer schemes, fewer kills.
 #
 # parts: 1 (small), 4 (full)
 #
@@ -33,7 +32,7 @@ if next_is_ours; then
     both() { [ -z "$openmpi" ] || [ -z "$mpich" ] || same "small-$(basename "$openmpi")-$1" "small-$(basename "$mpich")-$1"; }
     check "both MPIs give the same bits" both zero3
 
-    # Optimizers of whole matrices have an owner for each weight; codes are cut between their blocks.  Coupled
+    # Whole-matrix optimizers have an owner for each weight; quantized states are cut between quant blocks.  Coupled
     # decay reads the weights of the shard.
     for optimizer in "--optimizer muon" "--optimizer adafactor" "--state-bits 8 --precision bf16" \
         "--optimizer adam --weight-decay 0.1"; do
@@ -47,7 +46,7 @@ if next_is_ours; then
     done
 fi
 if next_is_ours; then
-    # The weights of a folder, whole or in shards, in stages or in versions that a schedule keeps.
+    # Weights from a folder: whole, in shards, in stages, or in the versions of PipeDream.
     mkdir base
     echo '{"model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 16, "n_positions": 32, "vocab_size": 64}' >base/config.json
     check "weights to start from" alone started base --batch 4 --steps 1
@@ -63,9 +62,9 @@ if next_is_ours; then
         rm -rf from2
     done
 
-    # Rank 1 has more than rank 0: what is told of a run, and what a budget is held against, is the fullest rank's.
+    # Rank 1 holds more than rank 0: reports and budgets refer to the rank with the highest peak.
     uneven="mlp:19-37-10 --batch 12 --clip 0 --zero 1 --optimizer adafactor"
-    fullest() { # DIR: the sum, plan.json and snug plan have the bytes of rank 1, which are more than those of rank 0
+    fullest() { # DIR: the summary, plan.json and snug plan have the bytes of rank 1, which exceed those of rank 0
         local told planned both
         told=$(sed -nE 's/.*"loss": [^,]*, "planned_bytes": ([0-9]+), "allocated_bytes": ([0-9]+),.*/\1 \2/p' "$1.out")
         both=$(planned_of "$1" | tr '\n' ' ')
@@ -78,7 +77,7 @@ if next_is_ours; then
     # shellcheck disable=SC2086
     check "ranks that are not alike" ranks "$first" 2 uneven $uneven --steps 1
     check "the sum is that of the fullest rank" fullest uneven
-    holds() { # PLAN...: within its bytes and the runtime it is planned and trained, in one byte less by nobody
+    holds() { # PLAN...: its bytes plus the runtime are enough to plan and train; one byte less is refused
         local total runtime limit
         total=$("$snug" plan "$@" --threads 1 --ranks 2 --json | sed -nE 's/.*"total": ([0-9]+).*/\1/p')
         runtime=$("$snug" fit "$@" --threads 1 --ranks 2 --memory 1G --json | sed -nE 's/.*"runtime": ([0-9]+).*/\1/p')
@@ -105,7 +104,7 @@ if next_is_ours; then
     done
     rm -rf drop*
 
-    # Adapters, which have files of their own.
+    # Adapters, which have their own files.
     flags="$net --batch 4 --seq 4 --lora 2"
     # shellcheck disable=SC2086
     check "adapters on one rank" alone lora1 $flags --steps 3
@@ -117,9 +116,9 @@ if next_is_ours; then
     rm -rf lora*
 fi
 if next_is_ours; then
-    # Updates in the backward pass follow the sums over ranks; states in the store are those of a rank's shards.
-    # More ranks than weights leave some without an update.
-    saves() { # FLAGS WITH...: the same bits with them
+    # Updates in backward follow the reduction over ranks; offloaded states are those of a rank's shards.  With more
+    # ranks than weights some have no update.
+    saves() { # FLAGS WITH...: the same bits with and without them
         local flags=$1
         shift
         rm -rf plain with
@@ -166,14 +165,14 @@ if next_is_ours; then
 
     # ---- mistakes, told once ----------------------------------------------------------------------
 
-    check "ranks that do not divide the batch" refuses "cannot be shared equally by 3 ranks" 3 mlp:7-5-3 --batch 8
-    check "ps and zero" refuses "keep one" 2 mlp:7-5-3 --batch 8 --parallel ps --zero 1
-    check "a number of ranks that is not there" refuses "mpirun has started 2" 2 mlp:7-5-3 --ranks 3
-    check "another recipe" refuses "here it is lr = 0.25, on rank 0 lr = 0.5" 1 mlp:7-5-3 --lr 0.5 --steps 2 \
+    check "ranks that do not divide the batch" refuses "not divisible by the 3 ranks" 3 mlp:7-5-3 --batch 8
+    check "ps and zero" refuses "choose one" 2 mlp:7-5-3 --batch 8 --parallel ps --zero 1
+    check "a number of ranks that is not there" refuses "mpirun started 2" 2 mlp:7-5-3 --ranks 3
+    check "another recipe" refuses "this rank has lr = 0.25, rank 0 has lr = 0.5" 1 mlp:7-5-3 --lr 0.5 --steps 2 \
         : -n 1 "$snug" train mlp:7-5-3 --lr 0.25 --steps 2
     for i in $(seq 300); do echo "line $i of a text"; done >text1
     for i in $(seq 301); do echo "line $i of a text"; done >text2
-    check "other data" refuses "here it is data = text2" 1 gpt-nano text1 --batch 2 --seq 4 --steps 2 \
+    check "other data" refuses "this rank has data = text2" 1 gpt-nano text1 --batch 2 --seq 4 --steps 2 \
         : -n 1 "$snug" train gpt-nano text2 --batch 2 --seq 4 --steps 2
     check "a model of another size" refuses "model = " 1 mlp:7-5-3 --batch 2 --steps 2 \
         : -n 1 "$snug" train mlp:7-6-3 --batch 2 --steps 2

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checkpoints that several ranks write into the same files: the bytes are those that rank 0 writes when it
-# has to write all, each rank does write, and what goes wrong on one leaves the checkpoint before.
+# Checkpoints that several ranks write into the same files: the bytes are those that rank 0 would write alone, every
+# rank writes, and a failure of one rank leaves the previous checkpoint.
 #
 # usage: [SNUG=./snug] tests/ranks/test_saves.sh       The output is TAP.
 # shellcheck source=tests/ranks/ranks.bash
@@ -20,7 +20,7 @@ apart() { # LAUNCHER RANKS DIR FLAGS...
         mv "first-$dir/$dir" "$dir" || { cat "$dir.out"; return 1; }
 }
 checksums() { grep -A4 'safetensors"' "$1/state.json"; }
-both_ways() { # LAUNCHER RANKS FLAGS...: the same bytes, and checksums that hold
+both_ways() { # LAUNCHER RANKS FLAGS...: the same bytes, and valid checksums
     local launcher=$1 n_ranks=$2
     shift 2
     rm -rf together apart
@@ -57,7 +57,7 @@ done
 
 # ---- what goes wrong on one rank -----------------------------------------------------------------
 
-# Files of the rank may only be so long: rank 0 cannot make the file, another one not write into its end.
+# A file size limit for one rank: rank 0 cannot create the file, or another rank cannot write to its end.
 cat >limited <<'END'
 #!/usr/bin/env bash
 trap '' XFSZ
@@ -66,7 +66,7 @@ shift
 exec "$@"
 END
 chmod +x limited
-full() { # RANK WORDS FLAGS...: it says so, alone, and the folder is as it was
+full() { # RANK WORDS FLAGS...: only this rank reports it, and the folder does not change
     local rank=$1 words=$2
     shift 2
     timeout 60 "$first" -n 2 ./limited "$rank" "$snug" train gpt-nano --resume --steps 2 --threads 1 \
@@ -77,21 +77,21 @@ full() { # RANK WORDS FLAGS...: it says so, alone, and the folder is as it was
 }
 check "a run to go on with" ranks "$first" 2 run gpt-nano --batch 4 --seq 2 --steps 1 --zero 3
 cp -r run before
-check "no room on rank 0" full 0 "cannot make room in it: File too large"
-check "no room on rank 1" full 1 "cannot write it: File too large"
-check "no room on rank 1, which has a share of what all have" full 1 "cannot write it: File too large" \
+check "no room on rank 0" full 0 "cannot set the file size: File too large"
+check "no room on rank 1" full 1 "cannot write: File too large"
+check "no room on rank 1, which has a share of what all have" full 1 "cannot write: File too large" \
     --zero 0 --parallel ddp
 
-# A byte in another place than its checksum says, and a checksum that is not the file's.
+# A byte at a wrong offset, and a checksum of another file.
 refused() { # WORDS
     if "$snug" train gpt-nano --resume --steps 2 --threads 1 --quiet --out run >refused.out 2>&1; then return 1; fi
     grep -q "^snug: .*$1" refused.out || { cat refused.out; return 1; }
 }
 printf 'x' | dd of=run/optimizer.safetensors bs=1 seek=60000000 conv=notrunc status=none
-check "a byte that was written wrong" refused "optimizer.*damaged: its checksum is"
+check "a byte that was written wrong" refused "optimizer.*damaged: its CRC-32 is"
 cp before/optimizer.safetensors run/
 sed -i -E 's/"crc32": "0/"crc32": "1/; t; s/"crc32": "./"crc32": "0/' run/state.json
-check "a checksum that was joined wrong" refused "model.*damaged: its checksum is"
+check "a checksum that was joined wrong" refused "model.*damaged: its CRC-32 is"
 cp before/state.json run/
 check "nothing is wrong" alone run gpt-nano --resume --steps 2 --zero 0
 

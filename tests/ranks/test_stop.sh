@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One lock for all ranks of a run, held by rank 0; and a signal to one rank in an evaluation, which all abandon.
+# Rank 0 holds the lock for all ranks of a run.  A signal to one rank in an evaluation makes all abandon it.
 #
 # usage: [SNUG=./snug] tests/ranks/test_stop.sh       The output is TAP.
 # shellcheck source=tests/ranks/ranks.bash
@@ -12,7 +12,7 @@ launch() { # FLAGS...: two ranks; rank 0 is ${pids[0]}, rank 1 ${pids[1]}
     "$first" -n 2 "$snug" train "$@" --threads 1 >launched.out 2>&1 &
     launched=$!
 }
-find_ranks() { # the programs themselves, by what /proc says
+find_ranks() { # the processes of snug, from /proc
     local pid
     pids=()
     for pid in $(pids_below $launched); do
@@ -49,7 +49,7 @@ check "and no lock" test ! -e shared/.lock
 mkdir tiny
 echo '{"model_type": "gpt2", "vocab_size": 256, "n_positions": 64, "n_embd": 64, "n_layer": 6, "n_head": 4}' >tiny/config.json
 awk 'BEGIN { for (i = 0; i < 200000; i++) print "line " i " of a text that is long enough to train on" }' >text
-abandoned() { # RANK FLAGS...: the signal comes to this rank alone
+abandoned() { # RANK FLAGS...: the signal goes to this rank only
     local rank=$1 status=0
     shift
     rm -rf stopped

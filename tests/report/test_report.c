@@ -1,5 +1,6 @@
 /*
- * test_report.c -- plans and rates as text and as JSON: exact, in 80 columns, safe against odd names.
+ * test_report.c -- plans and rates as text and JSON: exact, within 80 columns, safe against odd
+ * names.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -85,8 +86,8 @@ static void text_is_exact(void **state)
         "  fragmentation             12      12 B    0.0%  ▏\n",
         "  total          7,439,962,124  6.93 GiB\n",
         "op 312 of 1,024, linear_grad_w h.11.mlp.c_fc.weight.grad\n",
-        "27.0 TFLOP a step, of which forward 8.94 TFLOP\n",
-        "\nActivations are 70% of it. To need less:\n"
+        "27.0 TFLOP a step, of which 8.94 TFLOP forward\n",
+        "\nActivations are 70% of the total. To reduce it:\n"
         "  --micro-batch 4                 3.12 GiB  same up to rounding, +100% time\n"
         "  --precision bf16                3.07 GiB  other rounding\n",
     };
@@ -108,10 +109,10 @@ static void text_keeps_to_the_page(void **state)
     assert_text_has(&plan, "  updates        backward twice, to clip (--clip 0: once), "
                            "+18.1 TFLOP a step\n");
     plan.n_alternatives = 0;
-    assert_text_has(&plan, "\nActivations are 70% of it.\n");
+    assert_text_has(&plan, "\nActivations are 70% of the total.\n");
     plan.ledger.optimizer = 2100000000000000;
     plan.ledger.total += 2100000000000000 - 995518464;
-    assert_text_has(&plan, "\nOptimizer states are 100% of it.\n");
+    assert_text_has(&plan, "\nOptimizer states are 100% of the total.\n");
     plan.ledger = (struct snug_ledger){0}; /* nothing at all: no division by it */
     plan.peak_kind = NULL;
     assert_text_has(&plan, "total");
@@ -150,9 +151,9 @@ static void budget_counts_the_runtime(void **state)
     (void)state;
     struct report_plan plan = example();
     plan.ledger.budget = plan.ledger.total + 100;
-    assert_text_has(&plan, "the plan leaves 100 B\n");
+    assert_text_has(&plan, "the plan leaves 100 B free\n");
     plan.runtime_bytes = 150;
-    assert_text_has(&plan, "the plan and 150 B of runtime are 50 B over\n");
+    assert_text_has(&plan, "the plan and 150 B of runtime exceed it by 50 B\n");
 }
 
 static void json_says_the_same(void **state)
@@ -270,15 +271,15 @@ static void bench_is_exact(void **state)
 {
     (void)state;
     static const char *const expected[] = {
-        "this machine at best, 2 threads\n",
-        "  bf16 matmuls of tile registers    5.650 TFLOP/s  AMX\n",
+        "peak rates of this machine, 2 threads\n",
+        "  bf16 matmul in tile registers     5.650 TFLOP/s  AMX\n",
         "  linear_grad_w  bf16 4096 x 3072 to 768     10.000  2.000 TFLOP/s   35% AMX\n",
         "a step of gpt2: batch 4 x 1024, bf16, adamw; median of 5\n",
         "  linear_cross_entropy_train     1  1500.000  75.0%  0.633 TFLOP/s   11% AMX\n",
         "  adamw                        148   500.000  25.0%    8.0 GB/s      20% memory\n",
         "  all                               2000.000 100.0%                  13%\n",
         "2048.0 tokens/s\n",
-        "they alone would take\n1.5 s: the step runs at 75% of that.\n",
+        "they would take\n1.5 s: the step runs at 75% of that speed.\n",
     };
     struct report_bench bench = bench_example();
     char *text = report_bench_text(&bench);
@@ -294,15 +295,15 @@ static void bench_is_exact(void **state)
     bench.limit_spread = 4.13;
     text = report_bench_text(&bench);
     assert_non_null(strstr(text, " 513% memory*\n"));
-    assert_non_null(strstr(text, "* More than 100%: operands that stay in a cache"));
-    assert_non_null(strstr(text, "are up to 413%\napart. Nothing is kept."));
+    assert_non_null(strstr(text, "* More than 100%: operands in a cache are read faster"));
+    assert_non_null(strstr(text, "differ by up to\n413%. No rates were saved."));
     assert_true(widest_line(text) <= 80);
     free(text);
     bench.ops[1].floor_seconds = 0.1;
     bench.is_busy = false;
     bench.conv_flops = 4e12;
     text = report_bench_text(&bench);
-    assert_null(strstr(text, "they alone would take"));
+    assert_null(strstr(text, "they would take"));
     free(text);
     bench.kernels[0].flops = 2.215584e12; /* of a GPU: no column runs into the next */
     bench.amx_flops = 989.5e12;
@@ -347,7 +348,7 @@ static void adapters_are_told_apart(void **state)
     assert_non_null(strstr(whole, "124,439,808 parameters\n"));
     plan.ledger.n_trained = 294912;
     char *text = report_plan_text(&plan, 0), *json = report_plan_json(&plan);
-    assert_non_null(strstr(text, "294,912 parameters of adapters beside 124,439,808 frozen ones"));
+    assert_non_null(strstr(text, "294,912 parameters in adapters; 124,439,808 are frozen"));
     assert_non_null(strstr(json, "\"parameters\": 124439808, \"trainable\": 294912, "));
     free(whole);
     free(text);

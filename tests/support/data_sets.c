@@ -1,5 +1,5 @@
 /*
- * data_sets.c -- opening a set, or failing the test.
+ * data_sets.c -- see data_sets.h.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /*
- * data_sets.h -- what the tests of data sets share.
+ * data_sets.h -- helpers for tests of data sets.
  */
 #ifndef TESTS_SUPPORT_DATA_SETS_H
 #define TESTS_SUPPORT_DATA_SETS_H

@@ -110,7 +110,7 @@ static char *next_word(struct builder *b)
     return strtok_r(NULL, " ", &b->rest);
 }
 
-/* What the size line says about a key of `length` letters; false: nothing. */
+/* The value of a key of `length` letters in the size line; false if it has none. */
 static bool look_up(const struct builder *b, const char *key, size_t length, char value[24])
 {
     char wanted[24];
@@ -123,7 +123,7 @@ static bool look_up(const struct builder *b, const char *key, size_t length, cha
     return true;
 }
 
-/* `4`, `B` or `3*C`: a matmul of numbers and sizes. */
+/* `4`, `B` or `3*C`: a product of numbers and sizes. */
 static bool read_size(const struct builder *b, const char *text, int64_t *value)
 {
     *value = 1;
@@ -224,7 +224,7 @@ static enum snug_status read_input(struct builder *b)
     enum dtype dtype = DTYPE_f64;
     fill.is_scalars = strcmp(type, "scalars") == 0;
     if (fill.is_scalars) {
-        fill.scalars[SCALAR_lr] = 0.5; /* large, so that an error in a step shows in the weights */
+        fill.scalars[SCALAR_lr] = 0.5; /* large, so that errors of a step show in the weights */
         fill.scalars[SCALAR_loss_scale] = 8.0;
         fill.scalars[SCALAR_update_count] = 3.0;
         fill.scalars[SCALAR_clip] = 0.5;
@@ -248,7 +248,7 @@ static bool read_attr(const struct builder *b, char *word, struct op *op)
     char *equals = strchr(word, '=');
     *equals = '\0';
     for (int i = 0; i < ATTR_COUNT; i++) {
-        const struct attr_row *row = &attr_rows[i];
+        const struct attr_spec *row = &attr_specs[i];
         void *field = (char *)&op->attrs + attr_offset(op_infos[op->kind].family, i);
         int64_t whole;
         if (strcmp(row->name, word) != 0)
@@ -289,7 +289,7 @@ static bool read_attr(const struct builder *b, char *word, struct op *op)
     return false;
 }
 
-/* Makes the outputs that do not exist yet, and appends the op. */
+/* Creates missing output tensors, and appends the op. */
 static enum snug_status finish_op(struct builder *b, struct op *op, char *const *names)
 {
     struct program *prog = &b->c->prog;
@@ -314,7 +314,7 @@ static enum snug_status finish_op(struct builder *b, struct op *op, char *const 
         if (colon != NULL)
             *colon = '\0';
         op->out[k] = program_find(prog, names[k]);
-        /* what is added to: one number, a loss, is positive lest the sum cancel to nothing */
+        /* the initial value of an accumulated output; a loss is positive, so that the sum does not cancel */
         struct fill fill = {.scale = 1.0, .positive = shape_elems(&shapes[k]) == 1};
         if (op->out[k] == TENSOR_NONE)
             TRY(add_tensor(b, names[k], dtype, &shapes[k], fill, &op->out[k]));

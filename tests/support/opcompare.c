@@ -1,5 +1,5 @@
 /*
- * opcompare.c -- rows against the reference.  See opcompare.h.
+ * opcompare.c -- compares kernels with the reference.  See opcompare.h.
  */
 #include "support/opcompare.h"
 
@@ -60,7 +60,7 @@ static struct triple *triple_of(struct opcompare *ctx, struct triple key)
     return &ctx->triples[ctx->n_triples++];
 }
 
-/* The row may lay output 0 on input k: its kind and the row allow it and the two are alike. */
+/* May output 0 alias input k?  The op and the kernel allow it, and shape and dtype match. */
 static bool may_lie_on(const struct kernel *row, const struct program *prog, const struct op *op,
                        int k)
 {
@@ -70,8 +70,8 @@ static bool may_lie_on(const struct kernel *row, const struct program *prog, con
            shape_equal(&prog->tensors[op->in[k]].shape, &prog->tensors[op->out[0]].shape);
 }
 
-/* Bytes are equal, but codes of states need not be: numbers that differ in their last bits may have
- * neighbouring ones. */
+/* Bytes must be equal, except quantized states: values that differ in their last bits may be
+ * quantized to neighbouring codes. */
 static bool bytes_agree(const struct op *op, const struct tensor *tensor, const uint8_t *a,
                         const uint8_t *b)
 {
@@ -97,7 +97,7 @@ static void compare_outputs(struct opcompare *ctx, const struct opcase *c, const
                            ? (bytes_agree(op, tensor, got->out[k], right->out[k]) ? 0 : INFINITY)
                            : oprun_error(tensor, got->out[k], right->out[k]);
         double allowed = oprun_tolerance(c, op, k, triple->dtype);
-        bool is_reference = run->row == ref_row(op->kind);
+        bool is_reference = run->row == ref_kernel(op->kind);
         if (error > triple->worst * allowed) {
             triple->worst = error / allowed;
             snprintf(triple->where, sizeof triple->where, "%s of %.70s", tensor->name, c->label);
@@ -124,7 +124,7 @@ static bool same_bits(const struct opcase *c, const struct op *op, const struct 
     return true;
 }
 
-/* One row, one way to call it: against the reference's results, and against itself. */
+/* Runs a kernel in one way: compares it with the reference, and with itself. */
 static void check_run(struct opcompare *ctx, const struct opcase *c, int op_index,
                       struct row_run *run, const struct row_result *right, struct triple *triple)
 {
@@ -151,7 +151,7 @@ static const struct backend *backend_of(const struct opcompare *ctx)
     return ctx->device_of != NULL ? ctx->device_of : backend_cpu();
 }
 
-/* The row in every place that it may write to, on one thread and on several. */
+/* Runs the kernel with every input that output 0 may alias, on one thread and on several. */
 static void check_row(struct opcompare *ctx, const struct opcase *c, int op_index, bool add,
                       const struct row_result *right, const char *level, enum dtype dtype,
                       bool reference_only)
@@ -172,7 +172,7 @@ static void check_row(struct opcompare *ctx, const struct opcase *c, int op_inde
             opcompare_problem(ctx, c, op, "none", level, "the backend has no kernel for it");
             return;
         }
-        if (!reference_only && run.row == ref_row(op->kind))
+        if (!reference_only && run.row == ref_kernel(op->kind))
             return;
         struct triple spare = {.kind = op->kind, .dtype = dtype, .row = run.row, .level = level};
         struct triple *triple = reference_only ? &spare : triple_of(ctx, spare);
@@ -194,7 +194,7 @@ static void check_levels(struct opcompare *ctx, const struct opcase *c, int op_i
     oprun_set_level(NULL);
 }
 
-/* On the CPU every op has one. */
+/* On the CPU every op has a kernel. */
 static bool has_row(const struct opcompare *ctx, const struct program *prog, const struct op *op)
 {
     struct device_facts facts = {.threads = 1};
@@ -209,7 +209,7 @@ static bool has_any_row(const struct opcompare *ctx, const struct program *prog)
     return false;
 }
 
-/* Every row that choose gives at any level.  An id out of range must be refused by each. */
+/* Every kernel chosen at any level.  Each must refuse an id out of range. */
 static void compare_op(struct opcompare *ctx, struct opcase *c, int op_index, enum dtype dtype)
 {
     const struct op *op = &c->prog.ops[op_index];
@@ -218,7 +218,7 @@ static void compare_op(struct opcompare *ctx, struct opcase *c, int op_index, en
         return;
     for (int add = 0; add < (accumulates ? 2 : 1); add++) {
         struct row_run run = {
-            .row = ref_row(op->kind), .facts = {.threads = 1}, .inplace = -1, .add = add != 0};
+            .row = ref_kernel(op->kind), .facts = {.threads = 1}, .inplace = -1, .add = add != 0};
         struct row_result right = {0};
         struct snug_error err = {0};
         if (oprun(c, op_index, &run, &right, &err) != SNUG_OK)
@@ -249,7 +249,7 @@ static void compare_case(struct opcompare *ctx, const struct case_text *text, en
     }
     for (int i = 0; status == SNUG_OK && i < c.prog.n_ops; i++) {
         compare_op(ctx, &c, i, dtype);
-        status = oprun_step(&c, i, ref_row(c.prog.ops[i].kind), &err);
+        status = oprun_step(&c, i, ref_kernel(c.prog.ops[i].kind), &err);
     }
     if (status != SNUG_OK) {
         print_error("%s: %s\n", c.label, err.message);
@@ -267,8 +267,8 @@ static bool has_too_many_rows(const struct opcompare *ctx, const char *sizes)
     return false;
 }
 
-/* All sizes of a case, or of every n_parts-th the one that is of this part: neighbours, which are alike
- * in size, go to different parts. */
+/* All sizes of a case, or every n_parts-th: neighbours, which have similar sizes, go to different
+ * parts. */
 static void compare_uses(struct opcompare *ctx, const struct case_text *text, enum dtype dtype,
                          int *n_before)
 {

@@ -1,8 +1,9 @@
 /*
- * opcompare.h -- every op case, each row of a backend against the reference.
+ * opcompare.h -- runs every op case and compares each kernel of a backend with the reference.
  *
- * A row is run at every size and type of the cases, in every place that it may write to, twice: its
- * results are near enough to the reference's, the same bits both times, and nothing around them changed.
+ * A kernel runs at every size and dtype of the cases, with every input that its output may alias,
+ * twice: its results must be within the tolerance, have the same bits both times, and nothing
+ * around them may change.
  */
 #ifndef SNUG_TESTS_OPCOMPARE_H
 #define SNUG_TESTS_OPCOMPARE_H
@@ -13,18 +14,18 @@ enum { OPCOMPARE_SEED = 20240229, MAX_TRIPLES = 2000 };
 enum { N_COMPARED_TYPES = 3 };
 extern const enum dtype compared_types[N_COMPARED_TYPES];
 
-struct triple { /* an op, a type and a row that were compared */
+struct triple { /* an op, a dtype and a kernel that were compared */
     enum op_kind kind;
     enum dtype dtype;
     const struct kernel *row;
     const char *level;
-    double worst; /* error as a part of the tolerance */
+    double worst; /* error relative to the tolerance */
     char where[96];
 };
 
 struct opcompare {
     struct case_list cases;
-    /* NULL: the CPU, at each of its instruction levels.  Another backend may lack rows. */
+    /* NULL: the CPU, at each of its instruction levels.  Another backend may lack kernels. */
     const struct backend *device_of;
     struct device *device; /* open */
     const char *only;
@@ -40,16 +41,15 @@ struct opcompare {
     bool has_case[OP_COUNT][DTYPE_COUNT], has_gradient[OP_COUNT], has_rule[RULE_COUNT];
 };
 
-/* Counts a failure, and prints it unless there were many. */
+/* Counts a failure, and prints it unless there were many already. */
 void opcompare_problem(struct opcompare *ctx, const struct opcase *c, const struct op *op,
                        const char *row, const char *level, const char *what);
 bool opcompare_wants(const struct opcompare *ctx, const struct case_text *text);
 
-/* Large sizes are left to the full size of the tests; and under asan, which is ten times slower, to the
- * optimized build. */
+/* Is the case too large for the small test size, or for asan, which is ten times slower? */
 bool opcompare_is_too_large(const struct opcase *c, bool is_emulated);
 
-/* All cases; failures are counted. */
+/* Runs all cases and counts failures. */
 void opcompare_cases(struct opcompare *ctx);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * oprun.c -- runs one op of a case with one kernel row.  See oprun.h.
+ * oprun.c -- runs one op of a case with one kernel.  See oprun.h.
  */
 #include "support/oprun.h"
 
@@ -33,7 +33,7 @@ bool oprun_set_level(const char *level)
 
 /* ---- buffers with guards -------------------------------------------------------------------- */
 
-/* Wide behind: a row that books too little workspace must not reach the heap's own data. */
+/* The back guard is wide: a kernel that books too little workspace must not reach the heap. */
 enum { GUARD_BEFORE_BYTES = 64, GUARD_AFTER_BYTES = 4096, GUARD = 0xa5 };
 
 struct buffer {
@@ -106,7 +106,7 @@ static void buffer_free(struct buffer *buffer, const struct row_run *run)
 
 /* ---- one run -------------------------------------------------------------------------------- */
 
-struct bench { /* the op with its operands laid out for one run */
+struct bench { /* the op and its operands, set up for one run */
     const struct opcase *c;
     struct op op;
     struct buffer in[MAX_INPUTS], out[MAX_OUTPUTS], work;
@@ -125,7 +125,7 @@ static void bench_free(struct bench *bench, const struct row_run *run)
 
 typedef bool buffer_move(struct buffer *buffer, const struct row_run *run, struct snug_error *err);
 
-/* All operands, to the device or back. */
+/* Copies all operands to the device or back. */
 static enum snug_status move_operands(struct bench *bench, const struct row_run *run,
                                       buffer_move *move, struct snug_error *err)
 {
@@ -334,14 +334,14 @@ double oprun_error(const struct tensor *tensor, const void *a, const void *b)
 }
 
 /*
- * The reference rounds once, at the end.  A fast row computes in f32 and may, in the 16-bit types,
- * round one or two intermediates (probabilities, slopes of scores) to the type under test.
+ * The reference rounds once, at the end.  A fast kernel computes in f32 and may, in the 16-bit dtypes,
+ * round one or two intermediates (probabilities, gradients of scores) to the dtype under test.
  *
- *   f32            a sum of K terms in f32 wanders by about 2^-24 sqrt(K) of its size; 1e-5 covers
- *                  K up to a thousand with room for approximations of exp and tanh
+ *   f32            a sum of K terms in f32 is off by about 2^-24 sqrt(K) of its size; 1e-5 covers
+ *                  K up to a thousand, and approximations of exp and tanh
  *   bf16, f16      the last rounding may go the other way: 1 unit (2^-8, 2^-11); two rounded
  *                  intermediates and their sum: 4 units of bf16 (2^-6), 4 of f16 (2^-9)
- *   f32 output of  what may be rounded is an intermediate, and averages out: one unit of the type
+ *   f32 output of  only an intermediate is rounded, and that averages out: one unit of the dtype
  *   a 16-bit case
  */
 double oprun_tolerance(const struct opcase *c, const struct op *op, int output, enum dtype dtype)

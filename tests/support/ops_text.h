@@ -6,7 +6,7 @@
 
 #include "ir/program.h"
 
-/* The ops in the text form, joined by "; ".  Free it. */
+/* The ops in text form, joined by "; ".  The caller frees it. */
 char *ops_of(const struct program *prog);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * plan_oracle.c -- a list of all reads and writes of two steps; every read looks back for the last
- * writer of each of its bytes.  O(reads x writes x bytes).
+ * plan_oracle.c -- lists all reads and writes of two steps, and searches for the last writer of each
+ * byte of every read.  O(reads x writes x bytes).
  */
 #include "support/plan_oracle.h"
 
@@ -94,7 +94,7 @@ static void note_all(struct history *h)
     }
 }
 
-/* Is every byte that list[r] reads last written under the name of the same tensor? */
+/* Was every byte that list[r] reads last written as the same tensor? */
 static bool reads_its_own(const struct history *h, int r, bool *seen)
 {
     const struct access *read = &h->list[r];
@@ -185,7 +185,7 @@ static bool names(const struct op *op, tensor_id root, const struct program *pro
     return found;
 }
 
-/* Some tensor of this root is an output, or is added to from round to round. */
+/* Is a tensor with this root an output, or accumulated from round to round? */
 static void life_of(const struct program *prog, tensor_id root, int *first, int *last)
 {
     int begin = prog->body_begin, end = program_body_end(prog);

@@ -13,7 +13,7 @@ struct drawer {
     struct program *prog;
     struct dice dice;
     unsigned features;
-    tensor_id pool[MOST_POOL]; /* what may be read now */
+    tensor_id pool[MOST_POOL]; /* tensors that may be read now */
     int n_pool;
     bool in_body;
     struct snug_error *err;
@@ -40,7 +40,7 @@ static void remember(struct drawer *d, tensor_id id)
         d->pool[d->n_pool++] = id;
 }
 
-/* The newest are drawn most often, so that lives are short and long. */
+/* Recent tensors are drawn most often, so that lifetimes are short and long. */
 static tensor_id draw(struct drawer *d)
 {
     int span = chance(d, 3) ? d->n_pool : d->n_pool < 4 ? d->n_pool : 4;
@@ -79,7 +79,7 @@ static enum snug_status add_vector(struct drawer *d, int64_t n, tensor_id *id)
     return add_tensor(d, "w", ROLE_parameter, &(struct shape){1, {n}}, true, id);
 }
 
-/* Adds the op with outputs of the shapes that its rule gives, and sometimes a workspace. */
+/* Adds the op, with output shapes from its rule, and sometimes a workspace. */
 static enum snug_status add_op(struct drawer *d, enum op_kind kind, const struct attrs *attrs,
                                int n_in, const tensor_id *in, int n_out, tensor_id *out)
 {
@@ -95,7 +95,7 @@ static enum snug_status add_op(struct drawer *d, enum op_kind kind, const struct
         if (out[k] != TENSOR_NONE)
             continue; /* given */
         if (shapes[k].n_dims < 0)
-            continue; /* of an update, which makes nothing new */
+            continue; /* an update writes existing tensors */
         if (k > 0 && chance(d, 6))
             continue; /* left out */
         TRY(add_tensor(d, "t", ROLE_activation, &shapes[k], false, &out[k]));
@@ -143,7 +143,7 @@ static enum snug_status draw_linear(struct drawer *d, tensor_id x)
     return add_op(d, OP_linear, &attrs, 2, (tensor_id[]){x, w}, attrs.act == ACT_none ? 1 : 2, out);
 }
 
-/* y (+)= x, onto something new, something written before, or something that lives for ever. */
+/* y (+)= x, where y is new, was written before, or is persistent. */
 static enum snug_status draw_accumulate(struct drawer *d, tensor_id x)
 {
     tensor_id y = TENSOR_NONE;
@@ -177,7 +177,7 @@ static enum snug_status draw_views(struct drawer *d, tensor_id x)
                           .base = base,
                           .shape = *shape_of(d, x),
                           .lane = d->prog->tensors[base].lane};
-    if (chance(d, 2)) { /* the parts, then the whole */
+    if (chance(d, 2)) { /* the views, then the base */
         for (int k = 0; k < 2; k++) {
             view.offset_elems = k * (n + gap);
             view.is_output = chance(d, 8);
@@ -187,10 +187,11 @@ static enum snug_status draw_views(struct drawer *d, tensor_id x)
         if (gap == 0)
             remember(d, base);
         else
-            d->prog->tensors[base].is_output = false; /* the bytes between are never written */
+            d->prog->tensors[base].is_output =
+                false; /* the bytes between the views are never written */
         return SNUG_OK;
     }
-    tensor_id vector; /* the whole, then a part */
+    tensor_id vector; /* the base, then a view */
     TRY(add_vector(d, 2 * n + gap, &vector));
     TRY(add_op(d, OP_act, NULL, 1, &vector, 1, &base));
     view.offset_elems = n + gap;
@@ -240,7 +241,7 @@ static enum snug_status draw_op(struct drawer *d)
     }
 }
 
-/* An op of the body that runs in the last round only: what it makes is not there for the others. */
+/* An op of the body that runs in the last round only: ops of other rounds must not read its output. */
 static enum snug_status draw_op_of_body(struct drawer *d)
 {
     int n_ops = d->prog->n_ops, n_pool = d->n_pool;
@@ -271,7 +272,7 @@ enum snug_status random_program(struct program *prog, uint64_t seed, int n_ops, 
     while (prog->n_ops < n_before)
         TRY(draw_op(&d));
     prog->body_begin = prog->n_ops;
-    for (int i = 0; i < 2; i++) { /* inputs are there when the body starts, not before */
+    for (int i = 0; i < 2; i++) { /* inputs are available when the body starts, not before */
         struct shape shape = {2, {rows[dice_roll(&d.dice, 4)], widths[dice_roll(&d.dice, 5)]}};
         TRY(add_tensor(&d, "x", ROLE_input, &shape, false, &id));
         remember(&d, id);

@@ -1,5 +1,5 @@
 /*
- * size.c -- reads the size and the part of the runner.  See size.h.
+ * size.c -- reads the size and the part that the runner requests.  See size.h.
  */
 #include "support/size.h"
 

@@ -1,5 +1,5 @@
 /*
- * training.c -- what the tests of training share; see training.h.
+ * training.c -- see training.h.
  */
 #include "support/training.h"
 

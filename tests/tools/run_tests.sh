@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The runner must count what passes, fails, crashes and is skipped, and its status must say so.  What it stamps
-# must be what passed, with the files that it passed with.  The longest test is run first.
+# The runner must count tests that pass, fail, crash and are skipped, and return the right status.  It must stamp only
+# what passed, with the files that it read.  The longest test runs first.
 set -eu
 cd "$(dirname "$0")/../.."
 # Another runner may have started this one.
@@ -22,7 +22,7 @@ make_test tap_leak 'printf "1..1\nok 1 - a\n"; exit 23'
 make_test slow 'sleep 30'
 make_test caching '[ -z "$(ls -A "$XDG_CACHE_HOME")" ] && echo 1 >"$XDG_CACHE_HOME/rates.json"'
 make_test caching_too "exec $tmp/caching"
-# In the place of mktemp: no room for the output of a test.
+# A stand-in for mktemp that fails for the output of a test.
 mkdir "$tmp/full"
 make_test full/mktemp 'case "$*" in *.log) echo "mktemp: no space" >&2; exit 1 ;; esac
 PATH=${PATH#*:} exec mktemp "$@"'
@@ -69,7 +69,7 @@ SNUG_TEST_SIZE=small expect '1 passed, 0 failed' 0 'long ' long
 status=0
 said=$(SNUG_TEST_SIZE=tiny tools/run-tests.sh "$tmp/plain" 2>&1) || status=$?
 if [ $status -ne 2 ]; then echo "a size that is not there: status $status, $said"; exit 1; fi
-# Every item is of exactly one part (test_size.c: in C too).
+# Every item is in exactly one part (test_size.c: in C, too).
 for part in 1/3 2/3 3/3; do
     (export SNUG_TEST_PART=$part && . tests/support/size.bash >"$tmp/size" &&
         for i in $(seq 0 9); do if part_has "$i"; then echo "$i"; fi; done)
@@ -78,7 +78,7 @@ if [ "$(sort -n "$tmp/items" | paste -sd ' ')" != "$(seq -s ' ' 0 9)" ]; then
     echo "items of three parts: $(cat "$tmp/items")"
     exit 1
 fi
-# The size is read in one place, which says in the output what it was: stamps rely on it.
+# The size is read in one place, which also prints it: stamps rely on that.
 strays=$(grep -rlE 'SNUG_TEST_SIZE' tests --include='*.c' --include='*.h' --include='*.sh' --include='*.bash' |
     grep -vE '^tests/(support/size\.(c|h|bash)|tools/(run_tests\.sh|test_size\.c))$' || true)
 if [ -n "$strays" ]; then echo "read the size through tests/support/size.h: $strays"; exit 1; fi
@@ -98,7 +98,7 @@ make_in_tree() { # PATH BODY: counts its runs
     chmod +x "$tree/$1"
 }
 runs_of() { wc -l <"$tmp/runs-${1##*/}"; }
-# after WHAT PATH RUNS [STATUS]: runs it once more; so often it ran by then
+# after WHAT PATH RUNS [STATUS]: runs the test again; it must then have run RUNS times in all
 after() {
     local status=0
     said=$("$run_tests" "$2") || status=$?
@@ -146,7 +146,7 @@ after "the other size, which it reads" tests/a/sized.sh 2
 SNUG_TEST_SIZE=small after "both sizes" tests/a/sized.sh 2
 after "both sizes" tests/a/sized.sh 2
 
-# What did not pass has no stamp.
+# A test that did not pass has no stamp.
 for body in 'exit 1' 'kill -SEGV $$' 'echo "skip: not here"; exit 77' 'printf "1..2\nok 1 - a\n"' \
     'printf "1..1\nskip: not here\nok 1 # SKIP a\n"' 'printf "skip: a part of it\n1..1\nok 1 - a\n"'; do
     make_in_tree tests/a/bad.sh "$body"
@@ -156,13 +156,13 @@ for body in 'exit 1' 'kill -SEGV $$' 'echo "skip: not here"; exit 77' 'printf "1
     after "$body" tests/a/bad.sh 1 $status
     after "$body" tests/a/bad.sh 2 $status
 done
-# A pass that was stamped does not stand for a failure that came after it.
+# A stamp does not hide a later failure.
 make_in_tree tests/a/turns.sh 'true'
 after "nothing" tests/a/turns.sh 1
 make_in_tree tests/a/turns.sh 'exit 1'
 after "a change for the worse" tests/a/turns.sh 2 1
 after "a failure" tests/a/turns.sh 3 1
-# Files that change while the tests run: nobody knows with which it passed, even when they are back.
+# Files that change while the tests run invalidate the result, even if they are changed back.
 cp snug before
 make_in_tree tests/a/writes.sh "echo 3 >>$tree/snug"
 after "nothing" tests/a/writes.sh 1
@@ -182,7 +182,7 @@ if [ "$(paste -sd ' ' "$tmp/order")" != 'longest middle short middle short longe
     echo "the order was: $(paste -sd ' ' "$tmp/order")"
     exit 1
 fi
-# What they took the last time counts more than what is known of other machines.
+# Their last duration counts more than the durations of other machines.
 mkdir stamps-of-order
 echo '9 any tests/a/short.sh' >stamps-of-order/seconds
 rm "$tmp/order"

@@ -1,5 +1,6 @@
 /*
- * test_size.c -- what the runner asks for is what tests are told: the size, and one part for every item.
+ * test_size.c -- tests see the size and the part that the runner requests, and every item is in
+ * exactly one part.
  */
 #include <setjmp.h>
 #include <stdarg.h>

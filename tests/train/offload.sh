@@ -1,6 +1,6 @@
 #!/bin/sh
-# What is offloaded leaves the process's memory: the peak that the system measured falls by what the plan
-# says, and no file is left behind, whatever happens to the process.
+# Offloaded tensors leave the process's memory: the measured peak falls by as much as the plan says, and no file is
+# left behind, whatever happens to the process.
 set -eu
 cd "$(dirname "$0")/../.."
 snug=${SNUG:-./snug}
@@ -40,7 +40,7 @@ fell=$(($(value "$dir/none.json" measured_peak_bytes) - $(value "$dir/states.jso
 TMPDIR=/there/is/no/such/folder "$snug" plan gpt2 --offload states >/dev/null ||
     fail "plan wants a disk"
 
-# Killed, and nothing is there but the run itself.
+# After a kill only the run itself is left.
 "$snug" train mlp:64-64-10 --batch 4 --threads 1 --offload states --steps 1000000000 --quiet \
     --out "$dir/run" >"$dir/log" 2>&1 &
 pid=$!
@@ -55,7 +55,7 @@ kill -KILL $pid
 wait $pid 2>/dev/null || true
 [ -z "$(ls -a "$dir/run" | grep offload)" ] || fail "left behind: $(ls -a "$dir/run")"
 
-# A disk that is full: exit status 3 and one line.
+# A full disk: exit status 3 and one line.
 status=0
 (ulimit -f 100 && exec "$snug" train mlp:512-512-10 --offload states --steps 1) \
     >"$dir/out" 2>"$dir/err" || status=$?

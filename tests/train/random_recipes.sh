@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
-# Recipes at random: the plan is what every rank allocates, the process stays within plan and runtime, and what
-# plan refuses train refuses with the same status (of several ranks: with the same words).
+# Random recipes: every rank allocates what is planned, the process stays within plan and runtime, and train refuses
+# what plan refuses, with the same status (several ranks: with the same words).
 # usage: [RECIPES=20] [SEED=1] tests/train/random_recipes.sh
 #
-# RECIPES counts what plan accepts; three of ten run on 2 or 3 ranks, if an MPI is here that snug was built with:
+# RECIPES counts those that plan accepts; three of ten run on 2 or 3 ranks, if snug was built with an MPI:
 #     plan's total = the most that a rank allocates; on each rank planned = allocated
 #     peak of each rank (VmHWM) <= its allocation + the runtime that plan states
-#     peak of the fullest rank >= plan + runtime - (1% of the plan + 20 MB)
-# A summary of what was run, and the largest distances seen, is printed last.  A part has a share of the recipes
-# and a seed of its own.
+#     peak of the largest rank >= plan + runtime - (1% of the plan + 20 MB)
+# Prints a summary and the largest distances at the end.  Each part has its share of the recipes and its own seed.
 #
 # parts: 1 (small), 2 (full)
 set -u
@@ -62,11 +61,11 @@ draw() { # RANKS: sets n_ranks and flags
     maybe 50 --micro-batch 1 2 3 4
     maybe 50 --precision bf16 fp16
     maybe 20 --master none
-    case $model in # roots of large matrices take minutes
+    case $model in # matrix roots of large matrices take minutes
     vit* | resnet* | mlp:784*) maybe 60 --optimizer $any_optimizer ;;
     *) maybe 60 --optimizer $any_optimizer soap shampoo caspr ;;
     esac
-    case "${flags[*]}" in # their roots are made in these steps, or their part of the plan is never touched
+    case "${flags[*]}" in # compute roots within these steps, or their part of the plan would never be touched
     *shampoo* | *caspr*) flags+=(--opt every=1,start=1) ;;
     esac
     maybe 30 --state-bits 16 8 4
@@ -76,7 +75,7 @@ draw() { # RANKS: sets n_ranks and flags
         one_of ddp ps pipeline
         way=$picked
     fi
-    if [ "$way" != pipeline ]; then # which takes none of these
+    if [ "$way" != pipeline ]; then # pipelines support none of these
         maybe 25 --update in-backward
         maybe 20 --offload states activations states+activations
         maybe 15 --lora 2 4
@@ -94,14 +93,14 @@ draw() { # RANKS: sets n_ranks and flags
 }
 
 value() { sed -n "s/.*\"$2\": \([0-9]*\).*/\1/p" "$1"; }
-# A line a rank: planned, allocated, peak.
+# A line per rank: planned, allocated, peak.
 ranks_of() {
     awk -v RS='[{}]' '/"planned_bytes"/ {
         planned = allocated = peak = $0
         sub(/.*"planned_bytes": /, "", planned); sub(/.*"allocated_bytes": /, "", allocated)
         sub(/.*"measured_peak_bytes": /, "", peak)
         rows[++n] = planned + 0 " " allocated + 0 " " peak + 0
-    } END { for (i = n > 1 ? 2 : 1; i <= n; i++) print rows[i] }' train.out # the first is of the run, not of a rank
+    } END { for (i = n > 1 ? 2 : 1; i <= n; i++) print rows[i] }' train.out # the first is that of the run, not of a rank
 }
 
 n=0 failed=0 n_accepted=0 n_refused=0 n_several=0
@@ -113,7 +112,7 @@ run_one() {
     if [ $n_ranks -gt 1 ]; then
         one_of "${launchers[@]}"
         launch=("$picked" -n $n_ranks)
-        # else it ends the rank that is about to say why, once another has ended with a failure
+        # else it would kill the rank that is about to report the error, once another has failed
         if [ "$picked" = mpirun.mpich ]; then launch+=(-disable-auto-cleanup); fi
     fi
     local extra=(--steps 2 --eval-every -1)
@@ -129,7 +128,7 @@ run_one() {
         why="plan ends with $plan_status, train with $train_status"
         if [ $n_ranks -eq 1 ]; then
             [ $plan_status -eq $train_status ]
-        else # the launcher's status is that of the rank that ends first, which may not be the one that speaks
+        else # the launcher returns the status of the rank that ends first, which may not be the one that reports
             [ $train_status -ne 0 ] &&
                 [ "$(sed -n 's/^snug: rank [0-9]*: //p' train.err)" = "$(sed 's/^snug: //' plan.err)" ]
         fi
@@ -153,7 +152,7 @@ run_one() {
 
 echo "# seed $seed, $n_recipes recipes"
 while [ $n_accepted -lt "$n_recipes" ] && [ $n_refused -le $((2 * n_recipes)) ]; do
-    case $((n_accepted % 10)) in # the same number until one is accepted
+    case $((n_accepted % 10)) in # the same number of ranks until one is accepted
     2 | 5 | 8) ranks_wanted=$((2 + (n_accepted / 10 + n_accepted) % 2)) ;;
     *) ranks_wanted=1 ;;
     esac
@@ -170,7 +169,7 @@ while [ $n_accepted -lt "$n_recipes" ] && [ $n_refused -le $((2 * n_recipes)) ];
         failed=1
     fi
 done
-[ "$n_accepted" -eq "$n_recipes" ] || failed=1 # too few are possible
+[ "$n_accepted" -eq "$n_recipes" ] || failed=1 # too few recipes are possible
 echo "# $n recipes: $n_accepted run ($n_several on 2 or 3 ranks), $n_refused refused by plan and train"
 awk 'NR == 1 { least = $1; most = $2 } { if ($1 < least) least = $1; if ($2 > most) most = $2 }
     END { printf "# peak below plan and runtime by %.1f to %.1f MB\n", least / 1e6, most / 1e6 }' distances

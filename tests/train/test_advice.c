@@ -1,5 +1,6 @@
 /*
- * test_advice.c -- what a plan advises to need less: the mildest first, with the bytes that its plan has.
+ * test_advice.c -- what a plan advises to reduce memory: the mildest change first, with the bytes
+ * of its plan.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -122,14 +123,14 @@ static void changes_are_named_honestly(void **state)
         const char *model, *keys, *flag, *words;
     } rows[] = {
         {"gpt-nano", "batch=8 threads=1", "--micro-batch", "same up to rounding"},
-        {"gpt-nano", "batch=8 threads=1", "--checkpoint", "the same result"},
+        {"gpt-nano", "batch=8 threads=1", "--checkpoint", "same result"},
         {"gpt-nano", "batch=8 threads=1 dropout=0.1 precision=bf16 state-bits=8", "--micro-batch",
-         "other learning"},
-        {"resnet18:3x32x32,classes=10", "batch=64 threads=1", "--micro-batch", "other learning"},
-        {"gpt-nano", "batch=4 seq=16 threads=1 ranks=4", "--zero 2", "the same result"},
+         "changes training"},
+        {"resnet18:3x32x32,classes=10", "batch=64 threads=1", "--micro-batch", "changes training"},
+        {"gpt-nano", "batch=4 seq=16 threads=1 ranks=4", "--zero 2", "same result"},
         {"gpt-nano", "batch=8 micro-batch=1 seq=16 threads=1 ranks=4", "--zero 2",
          "same up to rounding"},
-        {"gpt-nano", "batch=1 seq=16 threads=1", "--state-bits", "other rounding"},
+        {"gpt-nano", "batch=1 seq=16 threads=1", "--state-bits", "changes rounding"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

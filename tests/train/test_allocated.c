@@ -1,14 +1,14 @@
 /*
- * test_allocated.c -- planned is allocated, 0 bytes apart, and a step allocates nothing.
+ * test_allocated.c -- planned equals allocated, to the byte, and a step allocates nothing.
  *
- * Nothing here trusts the library's own count.  The backend is wrapped, so that what it is asked for
- * is seen; and malloc, mmap and their relatives are defined in this program, so that whatever else
- * is taken from the system, by snug or by a library, is seen too.  Allocations are told apart by the
- * code that calls.  Two libraries make small ones inside a step and free them before it ends:
+ * Nothing here trusts the library's own count.  The backend is wrapped, so that its allocations are
+ * seen.  malloc, mmap and their relatives are defined in this program, so that every other
+ * allocation, by snug or by a library, is seen too.  Allocations are classified by the calling
+ * code.  Two libraries make small ones inside a step and free them before it ends:
  *     oneDNN   a map of arguments in every call (from libdnnl, and libstdc++'s operator new)
  *     libgomp  a team for every parallel region of one thread; it keeps the teams of more threads
  *
- * The counters are plain numbers: with two threads they may miss some of many, never all.
+ * The counters are not atomic: with two threads they may miss some of many, never all.
  */
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,8 +1,9 @@
 /*
- * test_averages.c -- optimizers that are evaluated at averages of the weights: what validation sees and
- * what is saved are those averages, and training does not notice.
+ * test_averages.c -- optimizers that are evaluated at averages of the weights: validation uses and
+ * runs save those averages, and training is not affected.
  *
- * The averages are computed here a second time, in fp64, from the weights and states of the trainer.
+ * The test computes the averages a second time, in fp64, from the weights and states of the
+ * trainer.
  */
 #include <math.h>
 #include <setjmp.h>

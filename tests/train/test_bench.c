@@ -1,7 +1,8 @@
 /*
- * test_bench.c -- the bench sees every op of a step once, and lifts kernels out of it that still run.
+ * test_bench.c -- the bench reports every op of a step once, and the kernels that it measures alone
+ * run.
  *
- * Times are whatever the machine gives; what is counted must be right: calls, flops, shapes, limits.
+ * Times are not checked.  Everything that is counted must be right: calls, flops, shapes, limits.
  */
 #include <setjmp.h>
 #include <stdarg.h>

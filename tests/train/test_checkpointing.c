@@ -1,11 +1,11 @@
 /*
- * test_checkpointing.c -- whatever is recomputed, the run is the same to the last bit.
+ * test_checkpointing.c -- whatever is recomputed, the run is the same, bit for bit.
  *
- * Each model is trained for 20 steps (large ones for 4) with everything kept, and with every way of
- * checkpointing: the losses of all steps, and every tensor that lives from step to step (weights,
- * optimizer states, running averages, the scalar table) must be equal.  On the way: planned is
- * allocated, the plan passes its checker, work that should be done twice is.  Small: 4 steps each, not
- * every way.
+ * Each model is trained for 20 steps (large ones for 4) with everything saved, and with every
+ * checkpointing strategy.  The losses of all steps, and every tensor that lives from step to step
+ * (weights, optimizer states, running averages, the scalar table), must be equal.  Also: planned
+ * equals allocated, the plan passes its checker, and what should be recomputed is.  Small: 4 steps
+ * each, not every strategy.
  *
  * parts: 1 (small), 3 (full)
  */

@@ -1,9 +1,10 @@
 /*
- * test_evaluation.c -- every held-out window of a language model is scored, once, whatever the micro-batch.
+ * test_evaluation.c -- every held-out window of a language model is scored once, whatever the
+ * micro-batch.
  *
- * The truth is the loss of each window alone: a data set whose held-out file has that window and no other.
- * Of held-out files with 1 to 31 windows, and some tokens that do not fill one, `snug_eval` and the
- * validation of a run then have to find the mean of the first ones.
+ * The expected value is the loss of each window alone: a data set whose held-out file has only that
+ * window.  For held-out files with 1 to 31 windows, and some tokens that do not fill one,
+ * `snug_eval` and the validation of a run must find the mean over the first windows.
  */
 #include <math.h>
 #include <setjmp.h>

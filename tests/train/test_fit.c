@@ -1,6 +1,6 @@
 /*
- * test_fit.c -- a fit finds what trying everything finds, keeps what the user fixed, and its choice
- * really is in the budget.
+ * test_fit.c -- fit finds what an exhaustive search finds, keeps what the user fixed, and its
+ * choice fits the budget.
  */
 #include <limits.h>
 #include <setjmp.h>
@@ -91,7 +91,7 @@ static double worth_of(int tier)
     return tier == 0 ? 1.1 : 1.03;
 }
 
-/* Of a tier the best pace, then the order of the list; -1: none fits. */
+/* The fastest of a tier, ties in list order; -1 if none fits. */
 static int best_of_tier(const struct tried *tried, int n, int tier, int64_t budget)
 {
     int best = -1;
@@ -102,7 +102,7 @@ static int best_of_tier(const struct tried *tried, int n, int tier, int64_t budg
     return best;
 }
 
-/* The time of a tier if memory were no matter. */
+/* The time of a tier without a memory limit. */
 static double plain_seconds(const struct tried *tried, int n, int tier)
 {
     double least = 1e300;
@@ -180,7 +180,7 @@ static bool check_choice(const snug_model *model, const struct fit *fit, const s
     return true;
 }
 
-/* More memory never brings, in the same tier, a slower step. */
+/* Within a tier, more memory never gives a slower step. */
 static void check_order(const struct fit *fit, int *tier, double *before)
 {
     struct snug_error err = {0};
@@ -396,10 +396,10 @@ static void what_does_not_fit_is_named(void **state)
     static const struct {
         const char *model, *memory, *words, *absent;
     } rows[] = {
-        {"mlp:64-64-10", "1M", "the runtime alone is", "weights"},
-        {"mlp:784-2048-2048-10", "10M", "the runtime alone is", "weights"},
-        {"gpt2", "300M", "its weights alone are 475 MiB", "runtime"},
-        {"gpt2", "480M", "its weights (475 MiB) and the runtime (", "alone"},
+        {"mlp:64-64-10", "1M", "the runtime alone needs", "weights"},
+        {"mlp:784-2048-2048-10", "10M", "the runtime alone needs", "weights"},
+        {"gpt2", "300M", "the weights alone need 475 MiB", "runtime"},
+        {"gpt2", "480M", "the weights (475 MiB) plus the runtime (", "alone"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

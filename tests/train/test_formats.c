@@ -1,9 +1,9 @@
 /*
- * test_formats.c -- runs of an older format go on by the rules that they began with, and a newer format is
- * refused by name.
+ * test_formats.c -- runs of an older format continue by the rules they began with, and a newer
+ * format is refused by name.
  *
- * fixtures/format-N/NAME is a run that a program before format N + 1 saved after 3 steps, NAME.safetensors its
- * weights after that program had resumed it to step 6 (make.sh).
+ * fixtures/format-N/NAME is a run that a program before format N + 1 saved after 3 steps;
+ * NAME.safetensors has its weights after that program resumed it to step 6 (make.sh).
  */
 #include <math.h>
 #include <setjmp.h>

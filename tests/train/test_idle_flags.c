@@ -1,6 +1,6 @@
 /*
- * test_idle_flags.c -- no optimizer ignores a flag without a word: each flag below changes the weights, or the
- * plan, or is refused with a message that names it.
+ * test_idle_flags.c -- no optimizer ignores a flag silently: each flag below changes the weights or
+ * the plan, or is refused with a message that names it.
  */
 #include <setjmp.h>
 #include <stdarg.h>

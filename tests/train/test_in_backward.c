@@ -1,8 +1,10 @@
 /*
- * test_in_backward.c -- --update in-backward trains to the same bits as --update end, in less memory.
+ * test_in_backward.c -- --update in-backward trains to the same bits as --update end, in less
+ * memory.
  *
- * Each row is trained twice from the same start.  After every step the loss and the norm of the gradients
- * are compared, after the last one every byte that lives on: weights, masters, states, running averages.
+ * Each entry is trained twice from the same start.  The loss and the gradient norm are compared
+ * after every step, and after the last one every byte that persists: weights, masters, states,
+ * running averages.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -106,7 +108,7 @@ static void compare_scalars(const struct row *row, const snug_trainer *a, const 
     }
 }
 
-/* All that lives from step to step, byte by byte. */
+/* Compares all persistent tensors, byte by byte. */
 static void compare(const struct row *row, const snug_trainer *a, const snug_trainer *b)
 {
     const struct program *prog = &a->compiled.prog;
@@ -296,7 +298,7 @@ static void test_a_sum_is_used_up_in_place(void **state)
     assert_int_equal(bytes[0], bytes[1]);
 }
 
-/* What a user reads in the plan: where the updates are, what that costs and what would change it. */
+/* What the plan reports: where the updates are, what that costs and how to change it. */
 static void test_the_plan_says_so(void **state)
 {
     (void)state;
@@ -306,11 +308,11 @@ static void test_the_plan_says_so(void **state)
         {"update=in-backward clip=0",
          "  updates        in backward: a gradient lives until its update\n"},
         {"update=in-backward precision=fp16 clip=0",
-         "  updates        backward twice, for the loss scale of fp16, +"},
+         "  updates        backward twice, for fp16's loss scale, +"},
         {"update=in-backward micro-batch=2 clip=0",
          "  updates        in the last micro-batch; gradients live through all of them\n"},
         {"update=in-backward micro-batch=2",
-         "  updates        at the end: sums wait for the norm (--clip 0: they do not)\n"},
+         "  updates        at the end: clipping needs the norm first (--clip 0 avoids it)\n"},
         {"update=in-backward micro-batch=2 precision=fp16",
          "  updates        at the end: accumulated gradients wait for fp16's loss scale\n"},
         {"update=end", NULL},

@@ -1,6 +1,6 @@
 /*
- * test_lora.c -- runs with adapters: the first step is the model's to the bit, gradients are those of the
- * whole matrix, what is saved loads back, and the merged model is the one that was trained.
+ * test_lora.c -- runs with adapters: the first step has the model's bits, gradients match those of
+ * the whole matrix, what is saved loads again, and the merged model is the one that was trained.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -427,18 +427,18 @@ static void test_refusals(void **state)
     train(SMALL, RUN_KEYS, base, 0, 1, 0);
     train(SMALL, RUN_KEYS "seed=7", other, 0, 1, 0);
     train(base, RUN_KEYS "lora=3", run, 0, 2, 0);
-    refuse(other, RUN_KEYS, run, 1, "adapters for other weights than these");
-    refuse(run, RUN_KEYS, run, 1, "name the model that it began with");
+    refuse(other, RUN_KEYS, run, 1, "adapters for other base weights");
+    refuse(run, RUN_KEYS, run, 1, "use the model that the run started from");
     refuse(base, RUN_KEYS "lora=2", run, 1, "was trained with --lora 3, not 2");
-    refuse(base, RUN_KEYS "lora=3 lora-base=8", run, 1, "adapters for other weights");
+    refuse(base, RUN_KEYS "lora=3 lora-base=8", run, 1, "adapters for other base weights");
     refuse(base, RUN_KEYS "lora=9", NULL, 0, "rank from 1 to 8");
-    refuse(base, RUN_KEYS "lora-alpha=9", NULL, 0, "--lora-alpha says nothing without --lora");
+    refuse(base, RUN_KEYS "lora-alpha=9", NULL, 0, "--lora-alpha has no effect without --lora");
     snprintf(keys, sizeof keys, RUN_KEYS "lora=2 lora-from=%s/adapter", run);
-    refuse(base, keys, NULL, 0, "is of rank 3, not --lora 2");
+    refuse(base, keys, NULL, 0, "has rank 3, not --lora 2");
     snprintf(keys, sizeof keys, RUN_KEYS "lora-on=all lora-from=%s/adapter", run);
-    refuse(base, keys, NULL, 0, "lacks 6 matrices");
+    refuse(base, keys, NULL, 0, "lacks 6 adapter matrices");
     snprintf(keys, sizeof keys, RUN_KEYS "lora-on=mlp lora-from=%s/adapter", run);
-    refuse(base, keys, NULL, 0, "has no place in this model");
+    refuse(base, keys, NULL, 0, "matches no adapter of this model");
     snprintf(keys, sizeof keys, "%s/adapter", run);
     assert_int_equal(snug_model_open(keys, &model, &err), SNUG_UNSUPPORTED);
     assert_non_null(strstr(err.message, "holds an adapter and no model"));

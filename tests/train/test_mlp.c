@@ -1,8 +1,9 @@
 /*
  * test_mlp.c -- a small MLP against a forward and backward pass in plain doubles, written here.
  *
- * Every activation, both losses, fast and reference rows, whole batches and micro-batches: losses of
- * each step and all weights after three steps of SGD with decay and clipping.
+ * Covers every activation, both losses, fast and reference kernels, whole batches and
+ * micro-batches: compares the losses of each step and all weights after three steps of SGD with
+ * decay and clipping.
  */
 #include <math.h>
 #include <setjmp.h>

@@ -1,9 +1,9 @@
 /*
- * test_modes.c -- a run leaves the caller's thread as it was: denormal numbers, thread counts.
+ * test_modes.c -- a run leaves the caller's thread as it was: denormals, thread counts.
  *
  * Kernels run with denormals flushed to zero and with the declared number of threads.  Neither may
- * be seen by the program that calls the library, nor by the threads that OpenMP keeps for it.
- * With -t: what setting the modes costs a run.
+ * affect the program that calls the library, nor the threads that OpenMP keeps for it.  With -t,
+ * measures what setting the modes costs a run.
  */
 #include <float.h>
 #include <setjmp.h>

@@ -1,9 +1,9 @@
 /*
- * test_offload.c -- what is offloaded changes nothing but where the bytes are.
+ * test_offload.c -- offloading changes only where the bytes are.
  *
- * A run with states or activations in the offload pool takes the very steps of one without: losses,
- * weights and states to the bit, with any optimizer, type and number of threads, also when it was
- * saved and resumed on the way.  And the plan says what it costs.
+ * A run with states or activations in the offload pool has the losses, weights and states of a run
+ * without, bit for bit, with any optimizer, dtype and number of threads, also if it is saved and
+ * resumed.  And the plan reports the cost.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /*
- * test_optimizers.c -- every optimizer by its name: the bytes of its states, runs that are saved and
- * go on as if never stopped, the same bits with any number of threads, and the errors of --opt and
- * of a resume that does not fit.
+ * test_optimizers.c -- every optimizer by name: the bytes of its states, saved runs that continue
+ * as if never stopped, the same bits with any number of threads, and the errors of --opt and of a
+ * resume that does not match.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -317,12 +317,12 @@ static const struct {
     {"opt=mu=0.9 optimizer=adam-8bit", "adam-8bit has no option \"mu\"; it has: beta1, beta2, eps"},
     {"opt=beta1=much", "beta1=much"},
     {"opt=beta1=1", "beta1=1"},
-    {"opt=eps=-1", "eps=-1: it takes a number from 0"},
-    {"optimizer=nadamp opt=p=0", "p=0: it takes a number above 0"},
+    {"opt=eps=-1", "eps=-1: must be a number >= 0"},
+    {"optimizer=nadamp opt=p=0", "p=0: must be a number > 0"},
     {"optimizer=nadamp opt=p=nan", "p=nan"},
-    {"optimizer=cyclic-lr opt=cycles=0", "cycles=0: it takes a number from 1"},
-    {"optimizer=adafactor opt=clip-threshold=0", "clip-threshold=0: it takes a number above 0"},
-    {"optimizer=schedule-free-prodigy opt=d0=0", "d0=0: it takes a number above 0"},
+    {"optimizer=cyclic-lr opt=cycles=0", "cycles=0: must be a number >= 1"},
+    {"optimizer=adafactor opt=clip-threshold=0", "clip-threshold=0: must be a number > 0"},
+    {"optimizer=schedule-free-prodigy opt=d0=0", "d0=0: must be a number > 0"},
     {"opt=beta1", "name=value"},
     {"opt=beta1=0.8,,", "name=value"},
 };
@@ -393,7 +393,7 @@ static void read_weights(const char *out, const char *keys, int weights_only, fl
     snug_model_free(model);
 }
 
-static void test_weights_only_begins_states_anew(void **state)
+static void test_weights_only_resets_states(void **state)
 {
     (void)state;
     char dir[FILES_PATH_MAX], out[FILES_PATH_MAX];
@@ -451,7 +451,7 @@ int main(void)
         cmocka_unit_test(test_the_reference_takes_the_same_chances),
         cmocka_unit_test(test_wrong_options_are_named),
         cmocka_unit_test(test_a_resume_that_does_not_fit),
-        cmocka_unit_test(test_weights_only_begins_states_anew),
+        cmocka_unit_test(test_weights_only_resets_states),
         cmocka_unit_test(test_cyclic_lr),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,11 +1,11 @@
 /*
- * test_pairs.c -- the ways to save memory, two by two.
+ * test_pairs.c -- the techniques that save memory, in pairs.
  *
- * Each way has a test of its own; here are all pairs of them, trained on a GPT of four layers and
- * some on gpt-nano, and all planned and allocated on gpt-nano.  Of every pair: the programs pass
- * the verifier, the plan its checker, planned is allocated, and both do what they are for.  Some
- * ways only move work or bytes (checkpoint, update, offload): with those the losses, the norms and
- * all that lives from step to step have the bits of the run without them.  What goes wrong is
+ * Each technique has a test of its own.  Here all pairs are trained on a GPT of four layers, some
+ * on gpt-nano, and all are planned and allocated on gpt-nano.  For every pair, the programs pass
+ * the verifier, the plan passes its checker, planned equals allocated, and both techniques have
+ * their effect.  Some only move work or bytes (checkpoint, update, offload): with those, the
+ * losses, the norms and all persistent tensors have the bits of the run without them.  Failures are
  * printed for all pairs, one line each.
  */
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /*
- * test_rates.c -- rates of machines are kept from run to run, each machine apart, and a file that is
- * damaged counts as none.
+ * test_rates.c -- measured rates are saved from run to run, separately for each machine, and a
+ * damaged file counts as missing.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -62,7 +62,7 @@ static void kept_for_each_machine(void **state)
         assert_false(are_kept(1, found));
     }
     free(path);
-    must(rates_save(1, one, &path, &err), &err); /* and is written anew */
+    must(rates_save(1, one, &path, &err), &err); /* and is rewritten */
     assert_true(are_kept(1, found));
     unlink(path);
     free(path);

@@ -1,7 +1,7 @@
 /*
- * test_recipe.c -- what recipes do to training: schedules by their formulas, dropout that leaves
- * evaluation alone and comes back with a resumed run, the dropout of a config.json, label smoothing,
- * mean squared error.
+ * test_recipe.c -- the effects of recipes on training: schedules by their formulas, dropout, which
+ * does not affect evaluation and continues in a resumed run, the dropout of a config.json, label
+ * smoothing, mean squared error.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -105,15 +105,15 @@ static void test_nonsense_is_refused(void **state)
         const char *model, *keys, *words;
     } rows[] = {
         {"mlp:4-3", "scale-lr=linear", "--scale-lr needs --base-batch"},
-        {"mlp:4-3", "base-batch=8", "--base-batch says nothing without --scale-lr"},
-        {"mlp:4-3", "schedule=cyclic cycles=20", "--cycles 20 of 10 steps leave no step"},
-        {"mlp:4-3", "schedule=cyclic cycles=2 warmup=5", "leave no step after --warmup 5"},
+        {"mlp:4-3", "base-batch=8", "--base-batch has no effect without --scale-lr"},
+        {"mlp:4-3", "schedule=cyclic cycles=20", "--cycles 20 in 10 steps leaves no step"},
+        {"mlp:4-3", "schedule=cyclic cycles=2 warmup=5", "leaves no step after --warmup 5"},
         {"mlp:4-3", "schedule=wsd warmup=9", "--warmup 9 of 10 steps ends after --decay-from 0.8"},
-        {"mlp:4-3", "dropout=0.1", "has no place for it"},
+        {"mlp:4-3", "dropout=0.1", "has no layer to apply it to"},
         {"gpt-nano", "dropout=config", "--dropout config: gpt-nano has no config.json with"},
-        {"mlp:4-3,loss=mse", "label-smoothing=0.1", "has no classes to smooth"},
-        {"mlp:4-3", "label-smoothing=0.1 loss=mse", "has no classes to smooth"},
-        {"gpt-nano", "loss=mse", "--loss mse is for classifiers"},
+        {"mlp:4-3,loss=mse", "label-smoothing=0.1", "--label-smoothing needs a cross-entropy loss"},
+        {"mlp:4-3", "label-smoothing=0.1 loss=mse", "--label-smoothing needs a cross-entropy loss"},
+        {"gpt-nano", "loss=mse", "--loss mse is not supported for language models"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         snug_recipe *recipe = recipe_of(rows[i].keys);

@@ -1,10 +1,11 @@
 /*
- * test_resnet.c -- a small residual network against PyTorch: three steps of SGD, running statistics,
- * and an evaluation with them; and a run on images of a size of their own, stopped and resumed.
+ * test_resnet.c -- a small residual network against PyTorch: three steps of SGD, running
+ * statistics, and an evaluation with them; and a run on images of another size, stopped and
+ * resumed.
  *
- * The oracle is fixtures/resnet-tiny, made in float64 by fixtures/make_resnet.py; each tensor must be
- * within 1e-5 of it.  The network is put together from the layers of src/model, so that it stays small.
- * Fixtures are read from tests/train/fixtures, or from the folder in SNUG_FIXTURES.
+ * The oracle is fixtures/resnet-tiny, computed in float64 by fixtures/make_resnet.py; each tensor
+ * must be within 1e-5 of it.  The network is built from the layers of src/model, so that it stays
+ * small.  Fixtures are read from tests/train/fixtures, or from the folder in SNUG_FIXTURES.
  */
 #include <math.h>
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /*
- * test_stop.c -- the end of a run: it is saved before the last evaluation, an evaluation can be abandoned at
- * any place, and neither changes a bit of what is trained or logged.
+ * test_stop.c -- the end of a run: it is saved before the last evaluation, an evaluation can be
+ * abandoned at any point, and neither changes a bit of what is trained or logged.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -139,7 +139,7 @@ static void test_saved_before_the_last_evaluation(void **state)
     files_remove_dir(dir);
 }
 
-/* Wherever the last evaluation is abandoned: the run is whole, without a validation loss. */
+/* Wherever the last evaluation is abandoned, the run is complete, without a validation loss. */
 static void test_abandoned_at_the_end(void **state)
 {
     char whole[FILES_PATH_MAX];
@@ -216,7 +216,7 @@ static void test_eval_can_be_abandoned(void **state)
     assert_int_equal(snug_eval_watched(dir, NULL, recipe, watch, &stop, &watched_result, &err),
                      SNUG_INTERRUPTED);
     assert_int_equal(stop.n_calls, 50);
-    assert_non_null(strstr(err.message, "the evaluation was stopped after "));
+    assert_non_null(strstr(err.message, "the evaluation was canceled after "));
     snug_recipe_free(recipe);
     files_remove_dir(dir);
 }

@@ -1,10 +1,10 @@
 /*
- * test_thread_count.c -- `threads` holds in all that a run does: one thread means that none is started.
+ * test_thread_count.c -- `threads` limits everything a run does: with one, no thread is started.
  *
- * Threads of OpenMP are made by pthread_create, which this program has a version of its own of that
- * counts.  OpenMP is told that four are the default, so that a parallel region that does not say how many
- * it wants starts three, on a machine with one core too.  Starting weights, steps, saving, resuming,
- * evaluating, sampling and the search of fit, each on its own.
+ * OpenMP creates its threads with pthread_create, which this program replaces by a version that
+ * counts.  OpenMP's default is set to four, so that a parallel region that does not set its number
+ * of threads starts three, even on a machine with one core.  Tested separately: initial weights,
+ * steps, saving, resuming, evaluating, sampling and the search of fit.
  */
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,14 +1,14 @@
 /*
  * test_torch.c -- a small GPT-2 against PyTorch: loss, every gradient, ten AdamW steps.
  *
- * The oracle is fixtures/gpt2-tiny, made in float64 by fixtures/make_fixtures.py.  Errors are
- * |ours - oracle| / |oracle| per tensor, and must stay under 1e-5; float32 PyTorch itself is up to
- * 1.3e-6 away from it.
+ * The oracle is fixtures/gpt2-tiny, computed in float64 by fixtures/make_fixtures.py.  Errors are
+ * |ours - oracle| / |oracle| per tensor, and must stay below 1e-5; float32 PyTorch itself is up to
+ * 1.3e-6 away.
  *
- * One thing cannot be compared: the bias of the keys shifts all scores of a row alike, so its true
- * gradient is 0, and what rounding leaves there is blown up by Adam, which divides by its size (the
- * float32 PyTorch is 7e-4 away).  There we ask that the bias stays where it is: a real gradient would
- * move it by lr a step.
+ * One tensor cannot be compared: the bias of the keys shifts all scores of a row equally, so its
+ * true gradient is 0, and Adam, which divides by the size of the gradient, amplifies its rounding
+ * error (float32 PyTorch is 7e-4 away).  There the test requires that the bias stays in place: a
+ * real gradient would move it by lr per step.
  *
  * Fixtures are read from tests/train/fixtures, or from the folder in SNUG_FIXTURES.
  */

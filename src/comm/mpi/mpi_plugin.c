@@ -1,8 +1,8 @@
 /*
- * mpi_plugin.c -- messages over MPI.  Built once for each MPI that is there, as a shared object.
+ * mpi_plugin.c -- messages over MPI; built as a shared object for each MPI found at build time.
  *
- * Nothing but pairs of sends and receives is used: sums are made by snug, in an order that does not
- * depend on who comes first.
+ * It uses only MPI_Isend and MPI_Irecv.  snug computes the sums of collectives itself, so that they
+ * are deterministic.
  */
 #include "comm/mpi_plugin.h"
 
@@ -10,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static MPI_Comm world; /* MPI is one for each process, and so is this */
+static MPI_Comm world; /* static: a process can initialize MPI only once */
 static MPI_Request *requests;
 static int n_requests, capacity;
-static MPI_Request *posts; /* MPI_REQUEST_NULL: free */
+static MPI_Request *posts; /* MPI_REQUEST_NULL: the slot is free */
 static int n_posts;
 
 static bool failed(int code, char why[COMM_WHY_MAX])
@@ -35,7 +35,7 @@ static bool begin(int *rank, int *n_ranks, char why[COMM_WHY_MAX])
     MPI_Initialized(&had);
     MPI_Finalized(&ended);
     if (ended) {
-        strcpy(why, "MPI has ended in this process and cannot begin again");
+        strcpy(why, "MPI was finalized in this process and cannot be initialized again");
         return false;
     }
     if (!had && failed(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level), why))
@@ -43,7 +43,7 @@ static bool begin(int *rank, int *n_ranks, char why[COMM_WHY_MAX])
     if (had)
         MPI_Query_thread(&level);
     if (level < MPI_THREAD_SERIALIZED) {
-        strcpy(why, "this MPI was built without threads");
+        strcpy(why, "this MPI was built without thread support");
         return false;
     }
     if (failed(MPI_Comm_dup(MPI_COMM_WORLD, &world), why))
@@ -86,7 +86,7 @@ static bool test(bool *done, char why[COMM_WHY_MAX])
     return true;
 }
 
-/* As many places as were ever in use at once. */
+/* The array grows to the largest number of posts that were ever in flight at once. */
 static bool post(const struct comm_message *message, int *number, char why[COMM_WHY_MAX])
 {
     int at = 0;

@@ -1,30 +1,30 @@
 /*
- * amx_attention.c -- self-attention, causal or of all to all, and its gradient for bf16 on AMX tiles.
+ * amx_attention.c -- self-attention, causal or not, and its gradient for bf16 on AMX tiles.
  *
- * The same sums as in simd_attention.h, but strips of 32 keys meet strips of 32 queries, and all
- * matmuls are matmuls of strips (amx_panels.h) into squares of 32 x 32.  Scores are transposed, a
- * row per key and a column per query: what belongs to a query (maximum, sum, lse, delta) is then a
- * vector beside every row.  A head is packed once:
+ * The algorithm is that of simd_attention.h, on strips of 32 keys and strips of 32 queries: all
+ * matmuls multiply two strips (amx_panels.h) into a 32 x 32 square.  Scores are transposed, with a
+ * row per key and a column per query, so the values of the queries (maximum, sum, lse, delta) are
+ * vectors along each row.  A head is packed once:
  *
  *   forward, by strip of queries      S^T = K Q^T     O^T += V^T P^T
  *   backward, by block of keys        S^T = K Q^T     dP^T = V dY^T
  *                                     dV += P^T dY    dK += dS^T Q    dQ^T += K^T dS^T
  *
- * P and dS are rounded to bf16 where they become an operand; sums over them are fp32.  A row of P^T
- * or dS^T has queries i and i + 16 beside each other, because that takes a shift instead of a
- * shuffle; dY and Q are packed to match.  Exponents are in units of ln 2, and the scale of the
- * scores is part of their factor; that of dS is left to dQ and dK.
+ * P and dS are rounded to bf16 when they become operands; sums over them are fp32.  A row of P^T or
+ * dS^T interleaves queries i and i + 16, because that takes a shift instead of a shuffle; dY and Q
+ * are packed to match.  Exponents are in units of ln 2, and their factor includes the scale of the
+ * scores.  The scale of dS is applied to dQ and dK.
  *
- * With dropout, the mask of two strips is made beside them and meets the weights in registers.
+ * With dropout, the mask of two strips is computed next to their scores and applied in registers.
  *
- * Forward, the maximum of a query is only raised when a score is 2^8 times above it: any value near
- * the maximum will do, and sums must be multiplied only when it moves.
+ * Forward, the maximum of a query is raised only if the exponential of a score is 2^8 times above
+ * it: any value near the maximum will do, and the sums must be rescaled whenever it moves.
  *
- * The tiles and the vector unit work at the same time: the scores of the next strip are asked for
- * before this strip's exponentials.  A core starts a tile matmul of 16 x 16 x 32 every 16 cycles
- * and two vector operations each cycle.  By that count 16 x 16 scores at D = 64 are, forward, 4
+ * The tiles and the vector unit work at the same time: the scores of the next strip are issued
+ * before the exponentials of this strip.  A core starts a 16 x 16 x 32 tile matmul every 16 cycles
+ * and two vector operations each cycle.  By that count, 16 x 16 scores at D = 64 take, forward, 4
  * matmuls (64 cycles) and 16 exponentials with maximum, sum and rounding (88); backward, 10
- * matmuls (160) and 16 exponentials with slopes and two roundings (112).
+ * matmuls (160) and 16 exponentials with derivatives and two roundings (112).
  */
 #include <stdatomic.h>
 
@@ -40,15 +40,15 @@ struct forward {
     const uint16_t *qkv;
     uint16_t *y;
     float *lse;
-    float factor; /* of scores, to be exponents of 2 */
+    float factor; /* turns scores into exponents of 2 */
 };
 
 struct forward_part {
     uint16_t *k, *v_t, *q_t;
-    float *scores;                  /* two squares, used in turn */
-    uint16_t *weights;              /* P^T as an operand, of strips of keys that have not met V */
+    float *scores;                  /* two squares, used alternately */
+    uint16_t *weights;              /* P^T as an operand, for key strips not yet multiplied by V */
     float *sums;                    /* O^T: n_wide squares */
-    float top[STRIP], total[STRIP]; /* per query: near the largest exponent; sum of weights */
+    float top[STRIP], total[STRIP]; /* per query: about the largest exponent; sum of weights */
 };
 
 static void *part_at(void *work, size_t part_bytes, int part, size_t offset)
@@ -56,7 +56,7 @@ static void *part_at(void *work, size_t part_bytes, int part, size_t offset)
     return (char *)work + (size_t)part * part_bytes + offset;
 }
 
-/* O^T += V^T P^T for the strips of keys [first, end); the first of all begin the sum. */
+/* O^T += V^T P^T for the key strips [first, end), or = for the first ones. */
 static void add_values(struct tiles *tiles, const struct forward *f, struct forward_part *w,
                        int64_t first, int64_t end)
 {
@@ -66,7 +66,8 @@ static void add_values(struct tiles *tiles, const struct forward *f, struct forw
                         w->sums + i * SQUARE, STRIP, first > 0);
 }
 
-/* The largest exponent of each query; whether one is so far above `top` that this must move. */
+/* Finds the largest exponent of each query.  Returns whether one is so far above `top` that it must
+ * be raised. */
 static bool find_largest(const float *scores, float factor, const float *top, float *largest)
 {
     const struct lanes far = lanes_all(8.0f);
@@ -100,8 +101,8 @@ static void raise_top(const struct forward *f, struct forward_part *w, const flo
     }
 }
 
-/* Scores become weights: 16 pairs of keys for each half of the queries.  What is dropped still counts
- * in the sum. */
+/* Turns scores into weights, 16 pairs of keys for each half of the queries.  Dropped weights still
+ * count in the sum. */
 static inline __attribute__((always_inline)) void soften_by(const float *scores,
                                                             float scores_factor, const float *top,
                                                             float *total, const float *mask,
@@ -150,7 +151,7 @@ static void forward_strip(struct tiles *tiles, const struct forward *f, struct f
                           int64_t head, int64_t strip)
 {
     struct rows16 q = head_of_qkv(f->shape, f->qkv, head, THIRD_q);
-    int64_t n_wide = f->plan.n_wide, done = 0; /* strips of keys that are in the sums */
+    int64_t n_wide = f->plan.n_wide, done = 0; /* key strips already in the sums */
     int64_t last = f->shape->causal ? strip : f->plan.n_strips - 1;
     struct packing q_t = along_depth(&q, strip * STRIP, STRIP, true, w->q_t);
     pack_all(&q_t, 1);
@@ -182,7 +183,7 @@ static void forward_strip(struct tiles *tiles, const struct forward *f, struct f
     finish_strip(f, w, head, strip * STRIP);
 }
 
-/* Jobs go to whichever part is free: cores that share their host are not equally fast. */
+/* Each thread takes the next job when free: the cores of a shared host are not equally fast. */
 static void forward_part(const struct forward *f, int part, atomic_llong *next, void *work)
 {
     const struct attention_bf16_plan *plan = &f->plan;
@@ -241,32 +242,32 @@ struct backward {
     const uint16_t *dy, *qkv, *y;
     const float *lse;
     uint16_t *dqkv;
-    float scale, factor; /* factor: of scores, to be exponents of 2 */
+    float scale, factor; /* factor turns scores into exponents of 2 */
 };
 
 struct backward_part {
     uint16_t *q, *q_t, *dy, *dy_t, *k, *k_t, *v;
     float *dq_t, *dk, *dv;      /* squares: [strip][n_wide] */
     float *lse, *delta;         /* per query; lse in units of ln 2 */
-    float *scores;              /* S^T and dP^T, twice, used in turn */
+    float *scores;              /* S^T and dP^T, twice, used alternately */
     uint16_t *weights, *slopes; /* P^T and dS^T as A: [keys][ATTENTION_BF16_QUERIES] */
     uint16_t *slopes_t;         /* dS^T as B: [queries][ATTENTION_BF16_KEYS] */
 };
 
-/* Strips of keys and of queries that meet. */
-struct meeting {
+/* A block of key strips and query strips. */
+struct strip_block {
     struct range keys, queries;
     int64_t head;
     bool causal;
 };
 
-static bool sees(const struct meeting *m, int64_t query_strip, int64_t key_strip)
+static bool sees(const struct strip_block *m, int64_t query_strip, int64_t key_strip)
 {
     return !m->causal || query_strip >= key_strip;
 }
 
-/* delta_t = dy_t . y_t and lse, padded with zeros: queries that are not there have weights of 1 and
- * slopes of 0, and meet rows of zeros. */
+/* Computes delta_t = dy_t . y_t and copies lse, padded with zeros: missing queries get weights of 1
+ * and dS of 0, and are multiplied with rows of zeros. */
 static void prepare_queries(const struct backward *b, int64_t head, struct backward_part *w)
 {
     struct rows16 dy = head_of_y(b->shape, b->dy, head), y = head_of_y(b->shape, b->y, head);
@@ -284,8 +285,8 @@ static void prepare_queries(const struct backward *b, int64_t head, struct backw
     }
 }
 
-/* P = 2^(S - lse) of one key and 16 queries, and dS = P (dP - delta).  With a mask, dP is times it and
- * so is P in the end. */
+/* P = 2^(S - lse) and dS = P (dP - delta) of one key and 16 queries.  A mask multiplies dP and the
+ * resulting P. */
 struct weight_slope {
     struct lanes p, ds;
 };
@@ -300,7 +301,7 @@ weight_slope(const float *s, const float *dp, const float *mask, int at, struct 
                                  lanes_multiply(p, lanes_subtract(slope, delta))};
 }
 
-/* Two keys and 2 x 16 queries at a time, because that is what lies together in the operands. */
+/* Processes two keys and 2 x 16 queries at a time, which are adjacent in the operands. */
 static inline __attribute__((always_inline)) void
 find_slopes_by(const float *s, const float *dp, const float *mask, float scores_factor,
                const float *lse, const float *delta, uint32_t *weights, uint32_t *slopes,
@@ -337,7 +338,7 @@ static void find_slopes(const float *s, const float *dp, const float *mask, floa
         find_slopes_by(s, dp, mask, factor, lse, delta, weights, slopes, slopes_t);
 }
 
-/* S^T and dP^T of one strip of keys (of the block) and one of queries (of the head). */
+/* S^T and dP^T of one key strip (of the block) and one query strip (of the head). */
 static void find_scores(struct tiles *tiles, const struct backward *b, struct backward_part *w,
                         int64_t key, int64_t query, float *scores)
 {
@@ -348,8 +349,8 @@ static void find_scores(struct tiles *tiles, const struct backward *b, struct ba
                     STRIP, false);
 }
 
-/* The next pair of strips that see each other; false: that was the last. */
-static bool next_pair(const struct meeting *m, int64_t *key, int64_t *query)
+/* Advances to the next pair of strips that see each other.  Returns false after the last. */
+static bool next_pair(const struct strip_block *m, int64_t *key, int64_t *query)
 {
     do
         if (++*query == m->queries.end) {
@@ -361,7 +362,7 @@ static bool next_pair(const struct meeting *m, int64_t *key, int64_t *query)
 }
 
 static void find_operands(struct tiles *tiles, const struct backward *b, struct backward_part *w,
-                          const struct meeting *m)
+                          const struct strip_block *m)
 {
     int64_t key = m->keys.begin, query = m->queries.begin;
     float *scores = w->scores, *others = w->scores + 2 * SQUARE, mask[SQUARE];
@@ -385,9 +386,9 @@ static void find_operands(struct tiles *tiles, const struct backward *b, struct 
     }
 }
 
-/* dV += P^T dY, dK += dS^T Q, dQ^T += K^T dS^T; the first queries and the first keys begin sums. */
+/* dV += P^T dY, dK += dS^T Q, dQ^T += K^T dS^T.  The first queries and the first keys use =. */
 static void add_gradients(struct tiles *tiles, const struct backward *b, struct backward_part *w,
-                          const struct meeting *m)
+                          const struct strip_block *m)
 {
     int64_t n_wide = b->plan.n_wide, n_strips = b->plan.n_strips;
     for (int64_t key = m->keys.begin; key < m->keys.end; key++) {
@@ -412,7 +413,7 @@ static void add_gradients(struct tiles *tiles, const struct backward *b, struct 
     }
 }
 
-/* Squares with a row per key, times a factor, to rows of dqkv. */
+/* Stores squares with a row per key, times a factor, as rows of dqkv. */
 static void store_keys(const struct backward *b, const float *squares, float factor, int64_t head,
                        enum third third, struct range keys)
 {
@@ -467,10 +468,10 @@ static void backward_head(struct tiles *tiles, const struct backward *b, struct 
                  3);
         for (int64_t query = shape->causal ? key : 0; query < n_strips;
              query += ATTENTION_BF16_QUERIES) {
-            struct meeting m = {keys,
-                                {query, least(query + ATTENTION_BF16_QUERIES, n_strips)},
-                                head,
-                                shape->causal};
+            struct strip_block m = {keys,
+                                    {query, least(query + ATTENTION_BF16_QUERIES, n_strips)},
+                                    head,
+                                    shape->causal};
             find_operands(tiles, b, w, &m);
             add_gradients(tiles, b, w, &m);
         }

@@ -1,6 +1,6 @@
 /*
- * amx_attention.h -- one head of attention on tiles: where its rows are, how they are packed, what
- * strips of keys and queries must not see of each other, and how results leave.  For amx_attention.c.
+ * amx_attention.h -- helpers of amx_attention.c for one head: row addresses, packing, masks, and
+ * storing results.
  */
 #ifndef SNUG_CPU_AMX_AMX_ATTENTION_H
 #define SNUG_CPU_AMX_AMX_ATTENTION_H
@@ -11,7 +11,7 @@
 #include "cpu/amx/amx_panels.h"
 #include "cpu/amx/attention_bf16.h"
 
-/* Rows of `depth` numbers, n_time of them, each row_elems after the one before. */
+/* n_time rows of `depth` elements, row_elems apart. */
 struct rows16 {
     const uint16_t *first;
     int64_t n_time, depth, row_elems;
@@ -46,7 +46,7 @@ static inline struct rows16 head_of_y(const struct attention_bf16 *shape, const 
                            shape->n_heads * shape->depth};
 }
 
-/* Strips of rows [first, first + n): for S^T and dP^T, where k is the depth. */
+/* Packs strips of rows [first, first + n) for S^T and dP^T, where k is the depth. */
 static inline struct packing along_depth(const struct rows16 *rows, int64_t first, int64_t n,
                                          bool is_b, uint16_t *to)
 {
@@ -61,7 +61,7 @@ static inline struct packing along_depth(const struct rows16 *rows, int64_t firs
                             .n_depths = gemm_bf16_strips(rows->depth)};
 }
 
-/* Strips of the depth, where k is the time.  Of B: pairs of queries, i and i + 16. */
+/* Packs strips of the depth, where k is the time.  As B, pairs are queries i and i + 16. */
 static inline struct packing along_time(const struct rows16 *rows, int64_t first, int64_t n,
                                         bool is_b, uint16_t *to)
 {
@@ -76,7 +76,7 @@ static inline struct packing along_time(const struct rows16 *rows, int64_t first
                             .n_depths = gemm_bf16_strips(n)};
 }
 
-/* Where keys and queries are the same strip: key k is seen by queries k and later. */
+/* The causal mask if keys and queries are the same strip: queries from k on see key k. */
 static inline void hide_future(float *scores)
 {
     for (int k = 0; k < STRIP; k++)
@@ -84,14 +84,14 @@ static inline void hide_future(float *scores)
             scores[k * STRIP + q] = -FLT_MAX;
 }
 
-/* The last strip of keys may have fewer than 32. */
+/* Masks the missing keys of the last strip. */
 static inline void hide_missing(float *scores, int64_t n_keys)
 {
     for (int64_t i = n_keys * STRIP; i < SQUARE; i++)
         scores[i] = -FLT_MAX;
 }
 
-/* What strips of keys and queries must not see of each other. */
+/* Masks the scores of a strip of keys and a strip of queries. */
 static inline void hide(const struct attention_bf16 *shape, int64_t key_strip, int64_t query_strip,
                         float *scores)
 {
@@ -101,8 +101,8 @@ static inline void hide(const struct attention_bf16 *shape, int64_t key_strip, i
         hide_missing(scores, shape->n_time - key_strip * STRIP);
 }
 
-/* The mask of dropout where two strips meet, as scores lie; NULL if nothing is dropped.  It is numbered
- * by head, query and key. */
+/* The dropout mask of two strips, in the layout of scores; NULL without dropout.  Its element index
+ * is formed from head, query and key. */
 static inline const float *mask_of(const struct attention_bf16 *shape, int64_t head,
                                    int64_t key_strip, int64_t query_strip, float *mask)
 {
@@ -120,8 +120,8 @@ static inline struct lanes masked(struct lanes a, const float *mask, int64_t at)
     return mask != NULL ? lanes_multiply(a, lanes_load(mask + at)) : a;
 }
 
-/* A strip of queries to rows of a tensor, times a factor per query, from squares with a row per
- * depth and a column per query. */
+/* Stores a strip of queries as rows of a tensor, times a factor per query.  The squares have a row
+ * per depth and a column per query. */
 static inline void store_transposed(const float *squares, const float *factor, int64_t n_rows,
                                     int64_t depth, int64_t row_elems, uint16_t *to)
 {

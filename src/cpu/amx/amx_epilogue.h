@@ -1,10 +1,10 @@
 /*
- * amx_epilogue.h -- what happens to a row of 32 sums on its way out of a matmul on tiles.
+ * amx_epilogue.h -- the epilogue of a row of 32 sums of a tile matmul.
  *
- * The tile unit works for hundreds of cycles on a block of C without the rest of the core: these
- * rows are finished meanwhile, between its instructions, so they should need no more than that
- * time.  Rows at the right edge have fewer columns; each function is compiled for the full row and
- * for any.
+ * The tile unit works on a block of C for hundreds of cycles without the rest of the core.  The
+ * epilogue of the previous block runs in that time, between the tile instructions, and should take
+ * no longer.  Rows at the right edge have fewer columns: each function is compiled both for the
+ * full row and for any number of columns.
  */
 #ifndef SNUG_CPU_AMX_AMX_EPILOGUE_H
 #define SNUG_CPU_AMX_AMX_EPILOGUE_H
@@ -19,8 +19,7 @@ static inline const char *span_address(struct span span, int64_t at)
     return (const char *)span.data + (span.begin + at) * (span.dtype == DTYPE_f32 ? 4 : 2);
 }
 
-/* around_cache: it would not stay there till it is read, so its lines are neither fetched first nor
- * kept. */
+/* Non-temporal stores if around_cache: the data would not stay in the cache until it is read. */
 ALWAYS_INLINE void finish_to(struct span to, int64_t at, int n, const float *v, bool around_cache)
 {
     (void)around_cache;
@@ -46,7 +45,7 @@ ALWAYS_INLINE void finish_to(struct span to, int64_t at, int n, const float *v, 
     store_f32(to.dtype, to.data, to.begin + at, n, v);
 }
 
-/* What was stored around the cache is there for all threads after this. */
+/* Makes non-temporal stores visible to all threads. */
 static inline void finish_stores(void)
 {
 #if defined(__AVX512F__)
@@ -90,9 +89,9 @@ ALWAYS_INLINE void finish_store(const struct gemm_bf16_out *out, int64_t row, in
         else
             act_grad_block(out->act, n, v, other, v);
     } else if (out->act != ACT_none) {
-        round_as(out->y.dtype, n, v, v); /* what an act after a linear would read */
+        round_as(out->y.dtype, n, v, v); /* as a separate act op would read it */
         if (out->act == ACT_gelu && out->y.dtype == DTYPE_bf16)
-            apply_gelu(v); /* columns that are not there as well */
+            apply_gelu(v); /* includes missing columns */
         else
             act_block(out->act, n, v, v);
     }
@@ -105,18 +104,19 @@ ALWAYS_INLINE void finish_store(const struct gemm_bf16_out *out, int64_t row, in
     finish_to(out->y, at, n, v, out->around_cache);
 }
 
-/* e^(x - top).  The difference comes first: x and top may be large, and are exact. */
+/* e^(x - top).  Subtracts before scaling, because x and top are exact and may be large. */
 ALWAYS_INLINE struct lanes exp_above(struct lanes x, struct lanes top)
 {
     return lanes_exp2(lanes_subtract(x, top), lanes_all(LOG2_E), lanes_all(0.0f));
 }
 
-/* What a row of logits has come to, in 16 lanes: nothing is added across until the row is through. */
+/* The running state of a row of logits, in 16 lanes that are combined only at the end of the
+ * row. */
 struct row_state {
     float *top, *sum;
 };
 
-/* Keeps the target's logit.  Columns that are not there will count as nothing. */
+/* Picks the target's logit and sets missing columns so that they contribute nothing. */
 ALWAYS_INLINE struct row_state begin_logits(const struct gemm_bf16_out *out, int64_t row,
                                             int64_t col, int n, float *v)
 {
@@ -147,7 +147,7 @@ ALWAYS_INLINE void finish_lse(const struct gemm_bf16_out *out, int64_t row, int6
     lanes_store(state.sum, sum);
 }
 
-/* Top is given, and no maximum. */
+/* As finish_lse, but with a given top instead of the maximum. */
 ALWAYS_INLINE void finish_exponentials(const struct gemm_bf16_out *out, int64_t row, int64_t col,
                                        int n, float *v)
 {
@@ -194,7 +194,7 @@ ALWAYS_INLINE void finish_columns(const struct gemm_bf16_out *out, int64_t row, 
     }
 }
 
-/* Asks for the lines of a row that will be finished soon. */
+/* Prefetches the lines of a row that will be finished soon. */
 static inline void expect_row(const struct gemm_bf16_out *out, int64_t row, int64_t col)
 {
     int64_t at = row * out->pitch + col;
@@ -204,12 +204,12 @@ static inline void expect_row(const struct gemm_bf16_out *out, int64_t row, int6
         __builtin_prefetch(span_address(out->more, at), 0, 2);
     if (out->y.data != NULL && !out->around_cache) {
         __builtin_prefetch(span_address(out->y, at), 1, 2);
-        if (out->y.dtype == DTYPE_f32) /* 32 of them are two lines */
+        if (out->y.dtype == DTYPE_f32) /* 32 floats are two lines */
             __builtin_prefetch(span_address(out->y, at + TILE_SIDE), 1, 2);
     }
 }
 
-/* c: the row's half in the left tile; that in the right one is a tile further. */
+/* c is the row's half in the left tile; the other half is one tile further. */
 static inline void finish_row(const struct gemm_bf16_out *out, int64_t row, int64_t col, int n,
                               const float *c)
 {

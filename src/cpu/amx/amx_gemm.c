@@ -1,19 +1,19 @@
 /*
  * amx_gemm.c -- matmuls of bf16 matrices on AMX tiles.
  *
- * Both operands are packed into strips (amx_panels.h).  k is cut into chunks that let a strip of B
- * stay in the first cache while the strips of a block of A pass by it from the second, where the
- * block of C is that they add to.  Meanwhile the rest of the core finishes, row by row, the block
- * before (amx_epilogue.h).
+ * Both operands are packed into strips (amx_panels.h).  k is split into chunks such that a strip of
+ * B stays in L1 while the strips of a block of A stream from L2, where the block of C that they
+ * accumulate into is too.  Meanwhile the rest of the core runs the epilogue of the previous block,
+ * row by row (amx_epilogue.h).
  *
- * Each number of C is summed over k in order by one thread: same bits for any number of threads,
- * whichever of them makes a block.
+ * One thread sums each element of C over k in order, so the results do not depend on the number of
+ * threads or on which thread takes a block.
  *
  * TFLOP/s on two cores of a Xeon whose other hardware threads are busy, GPT-2's layers, 4096 rows,
- * packing and finishing included: forward 0.98 to 1.18, data gradient 1.02 to 1.92, weight gradient
+ * packing and epilogue included: forward 0.98 to 1.18, data gradient 1.02 to 1.92, weight gradient
  * 0.85 to 1.43.  oneDNN's own (through PyTorch 2.11, no bias, no activation) on the same cores:
  * forward 0.73 to 0.90, data gradient 0.68 to 1.59, weight gradient 0.66 to 0.74.  The limits:
- * multiplications with loads from the first cache alone 2.2, in registers 5.4.
+ * multiplications with loads from L1 alone 2.2, in registers 5.4.
  */
 #include <stdatomic.h>
 
@@ -28,10 +28,10 @@ struct job {
     const struct gemm_bf16_out *out;
     char *work;
     int64_t item_cols, n_row_items, n_col_items;
-    atomic_llong next; /* the first item that nobody has taken */
+    atomic_llong next; /* the next item to take */
 };
 
-/* A block of C, 32 x 32 in four tiles, whose rows are not all finished yet. */
+/* A 32 x 32 block of C, in four tiles, whose epilogue is not complete. */
 struct unfinished {
     const float *c;
     int64_t row, col;
@@ -42,10 +42,10 @@ struct worker {
     const struct job *job;
     struct tiles tiles;
     uint16_t *a, *b; /* packed: a block of A, and of B unless that is shared */
-    int64_t a_row;   /* where the block of A begins, if all of it is there; -1: it is not */
+    int64_t a_row;   /* first row of the block of A that is packed completely, or -1 */
     float *c;
     struct unfinished before;
-    const uint16_t *b_ahead; /* in the strip of B that comes next */
+    const uint16_t *b_ahead; /* prefetch position in the next strip of B */
 };
 
 static inline void finish_some(struct worker *w, int n)
@@ -58,15 +58,15 @@ static inline void finish_some(struct worker *w, int n)
     }
 }
 
-/* What is done between two steps of k: some rows of the block before are finished, so that all are
- * when the steps are through, and a line of the strip of B to come is asked for. */
+/* The work between two steps of k: finish some rows of the previous block, so that all are done
+ * after the last step, and prefetch a line of the next strip of B. */
 struct meanwhile {
     struct worker *w;
-    int64_t n_steps, due; /* due / n_steps rows are late */
+    int64_t n_steps, due; /* due / n_steps rows are to be finished now */
     const uint16_t *b_ahead;
 };
 
-enum { LINE = 32 }; /* bf16 numbers of a cache line */
+enum { LINE = 32 }; /* bf16 elements of a cache line */
 
 static inline __attribute__((always_inline)) void expect_meanwhile(void *user)
 {
@@ -84,7 +84,7 @@ static inline __attribute__((always_inline)) void finish_meanwhile(void *user)
         finish_some(m->w, 1);
 }
 
-/* c[32 x 32] = or += 32 rows of A by 32 columns of B, n_depths steps of k. */
+/* c[32 x 32] = or += 32 rows of A by 32 columns of B, over n_depths steps of k. */
 static void multiply_and_finish(struct worker *w, int64_t n_depths, const uint16_t *a,
                                 const uint16_t *b, float *c, bool add)
 {
@@ -104,7 +104,7 @@ static void multiply_and_finish(struct worker *w, int64_t n_depths, const uint16
     w->b_ahead = m.b_ahead;
 }
 
-/* Some rows of A, or columns of B, by some steps of k. */
+/* The packing of a range of rows of A or columns of B over a range of k. */
 static struct packing packing_of(const struct job *job, bool is_b, struct range across,
                                  struct range depths, uint16_t *to)
 {
@@ -131,8 +131,8 @@ static void pack_block(const struct job *job, bool is_b, struct range across, st
     pack_all(&packing, 1);
 }
 
-/* One chunk of k for a block of C.  Blocks of 32 x 32 are finished by the last chunk, each while
- * the next is multiplied. */
+/* Runs one chunk of k for a block of C.  In the last chunk, the epilogue of each 32 x 32 block runs
+ * while the next one is multiplied. */
 static void run_chunk(struct worker *w, struct range rows, struct range cols, struct range depths)
 {
     const struct job *job = w->job;
@@ -178,10 +178,10 @@ static void run_block(struct worker *w, struct range rows, struct range cols)
             pack_block(job, true, cols, depths, w->b);
         run_chunk(w, rows, cols, depths);
     }
-    finish_some(w, STRIP); /* its place is taken by the next block's sums */
+    finish_some(w, STRIP); /* the next block overwrites c */
 }
 
-/* Items go along the rows of blocks, so that a thread finds its block of A packed mostly. */
+/* Items are numbered along rows of blocks, so a thread usually finds its block of A packed. */
 static void run_item(struct worker *w, int64_t item)
 {
     const struct job *job = w->job;
@@ -212,8 +212,7 @@ static void run_worker(struct job *job, int thread)
     finish_stores();
 }
 
-/* Wide items pack a block of A least often; but there must be some for every thread to choose
- * from. */
+/* Wide items repack A less often, but there must be enough items for all threads. */
 static int64_t item_cols(const struct job *job)
 {
     enum { ITEMS_A_THREAD = 4 };

@@ -1,8 +1,8 @@
 /*
- * amx_lanes.h -- what stands between two tile matmuls: 16 floats at a time, a row of a tile.
+ * amx_lanes.h -- vector operations between tile matmuls, on the 16 floats of a tile row.
  *
- * With AVX-512, which every CPU with tiles has, an operation is an instruction or two; elsewhere it
- * is a loop, so that the emulated tiles run anywhere.
+ * With AVX-512, which every CPU with tiles has, an operation is one or two instructions.  Elsewhere
+ * it is a loop, so the emulated tiles run anywhere.
  */
 #ifndef SNUG_CPU_AMX_AMX_LANES_H
 #define SNUG_CPU_AMX_AMX_LANES_H
@@ -36,7 +36,7 @@ static inline void lanes_store(float *to, struct lanes a)
     _mm512_storeu_ps(to, a.v);
 }
 
-/* n bf16, zeros behind them; n at most 16. */
+/* Loads n <= 16 bf16 elements and fills up with zeros. */
 static inline struct lanes lanes_load_bf16(const uint16_t *from, int64_t n)
 {
     __mmask16 mask = (__mmask16)((1u << n) - 1);
@@ -44,7 +44,7 @@ static inline struct lanes lanes_load_bf16(const uint16_t *from, int64_t n)
     return LANES(_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16)));
 }
 
-/* The first n, to the nearest, ties to even. */
+/* Stores the first n, rounded to nearest even. */
 static inline void lanes_store_bf16(uint16_t *to, struct lanes a, int64_t n)
 {
     __mmask16 mask = (__mmask16)((1u << n) - 1);
@@ -97,7 +97,7 @@ static inline struct lanes lanes_fmadd(struct lanes a, struct lanes b, struct la
     return LANES(_mm512_fmadd_ps(a.v, b.v, c.v));
 }
 
-/* 1 / a to 2e-7 relative, for a whose inverse is a normal number: one step of Newton's from the
+/* 1 / a with a relative error of 2e-7, if the inverse is a normal number: one Newton step from the
  * CPU's estimate, a third of the time of a division. */
 static inline struct lanes lanes_inverse(struct lanes a)
 {
@@ -111,8 +111,8 @@ static inline bool lanes_any_above(struct lanes a, struct lanes b)
     return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ) != 0;
 }
 
-/* 2^(x factor - less) to 3e-6 relative, a hundredth of the rounding of what it is for.  2^x is the
- * polynomial at the fraction of x, times 2 to the integer below. */
+/* 2^(x factor - less) with a relative error of 3e-6, a hundredth of the rounding to bf16 that
+ * follows.  2^x is a polynomial of the fraction of x, times 2 to the integer part. */
 static inline struct lanes lanes_exp2(struct lanes x, struct lanes factor, struct lanes less)
 {
     __m512 e = _mm512_fmsub_ps(x.v, factor.v, less.v);
@@ -125,8 +125,8 @@ static inline struct lanes lanes_exp2(struct lanes x, struct lanes factor, struc
     return LANES(_mm512_scalef_ps(p, e));
 }
 
-/* Both as bf16, `low` first in memory.  Ties go away from zero: two instructions less than to even,
- * for one number in 65536. */
+/* Stores both as bf16 pairs, `low` first.  Ties round away from zero, which saves two instructions
+ * and affects one element in 65536. */
 static inline void lanes_store_pairs(uint32_t *to, struct lanes low, struct lanes high)
 {
     __m512i half = _mm512_set1_epi32(0x8000), upper = _mm512_set1_epi32((int)0xffff0000u);
@@ -239,7 +239,7 @@ static inline bool lanes_any_above(struct lanes a, struct lanes b)
     return any;
 }
 
-/* exp_f32 holds its argument, so what is far below must be made 0 here. */
+/* exp_f32 clamps its argument, so very small results must be set to 0 here. */
 static inline struct lanes lanes_exp2(struct lanes x, struct lanes factor, struct lanes less)
 {
     EACH_LANE
@@ -260,13 +260,13 @@ static inline void lanes_store_pairs(uint32_t *to, struct lanes low, struct lane
 
 #endif
 
-/* Both parts of gelu and of its slope, to what bf16 can tell: e^-2u and the sigmoid of 2u, where
- * gelu(x) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3).  2^120 stands for all above. */
+/* The common parts of gelu and its derivative, accurate enough for bf16: e^-2u and sigmoid(2u),
+ * where gelu(x) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3).  e^-2u is limited to 2^120. */
 static inline void lanes_sigmoid_2u(struct lanes x, struct lanes *e, struct lanes *sigmoid)
 {
     struct lanes square = lanes_multiply(x, x), one = lanes_all(1.0f);
     struct lanes factor =
-        lanes_fmadd(square, lanes_all(-0.10294324f), lanes_all(-2.3022082f)); /* by log2(e) */
+        lanes_fmadd(square, lanes_all(-0.10294324f), lanes_all(-2.3022082f)); /* times log2(e) */
     struct lanes exponent = lanes_min(lanes_multiply(x, factor), lanes_all(120.0f));
     *e = lanes_exp2(exponent, one, lanes_all(0.0f));
     *sigmoid = lanes_inverse(lanes_add(*e, one));

@@ -1,10 +1,9 @@
 /*
- * amx_limits.c -- as many tile matmuls as the tile registers allow: the limit that matmuls of
- * bf16 are measured against.
+ * amx_limits.c -- measure the peak rate of tile matmuls in registers, the limit for bf16 matmuls.
  */
 #include "cpu/amx/amx_tiles.h"
 
-/* Two sums, as in a kernel, and something in the tiles: the CPU knows which are empty, and those
+/* Two accumulators, as in a kernel.  The tiles are filled first: the CPU tracks empty ones, which
  * are cheaper. */
 static void multiply_in_registers(int64_t n_rounds)
 {
@@ -26,7 +25,7 @@ static void multiply_in_registers(int64_t n_rounds)
 
 double TILED(tile_flops)(int threads, int64_t n_rounds)
 {
-    (void)threads; /* without OpenMP */
+    (void)threads; /* unused without OpenMP */
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int t = 0; t < threads; t++)
         multiply_in_registers(n_rounds);

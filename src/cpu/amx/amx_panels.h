@@ -1,12 +1,12 @@
 /*
- * amx_panels.h -- matrices laid out as tiles want them, and the matmul of two such strips.
+ * amx_panels.h -- pack matrices into strips of tiles, and multiply two strips.
  *
  * A strip is 32 rows of A or 32 columns of B: two tiles (amx_tiles.h) for each 32 of k, one after
- * the other.  In units of a pair (4 bytes) a tile of A is the transpose of one of B.  What a matrix
- * has contiguous in memory, k or the other way, decides whether a tile is copied or transposed, and
- * whether the pairs must first be made from two rows.  What is missing at the edges is zero, so
- * that the innermost loop knows nothing of them: two tiles of C stay in registers while those of A
- * and B come by.
+ * the other.  In units of a pair (4 bytes) a tile of A is the transpose of a tile of B.  Which
+ * dimension of a matrix is contiguous, k or the other, decides whether a tile is copied or
+ * transposed, and whether pairs must first be interleaved from two rows.  Edges are padded with
+ * zeros, so the innermost loop needs no edge cases: two tiles of C stay in registers while tiles of
+ * A and B are loaded.
  */
 #ifndef SNUG_CPU_AMX_AMX_PANELS_H
 #define SNUG_CPU_AMX_AMX_PANELS_H
@@ -14,17 +14,17 @@
 #include "cpu/amx/amx_tiles.h"
 #include "cpu/gemm/gemm_bf16.h"
 
-/* What the rest of the core does between two steps of k. */
+/* Work for the rest of the core between two steps of k. */
 typedef void meanwhile_fn(void *user);
 
-/* Half a strip of A (16 rows) by a strip of B, n_depths steps of k: c gets the sum or is added to.
- * c: two tiles, `right` floats apart, with rows of row_bytes.
+/* c = or += half a strip of A (16 rows) by a strip of B, over n_depths steps of k.  c is two tiles,
+ * `right` floats apart, with rows of row_bytes.
  *
- * Four of the eight registers are in use, two of them for C.  More of C would save loads, but the
- * CPU has only about 11 places for tiles to be in while the other hardware thread of the core is
- * busy, and each register with something in it takes one: then a multiplication with its loads
- * takes 27 ns with all 8 in use, 20 with 7, 17 with 5, 15 with 4.  Alone on the core it is 7 in all
- * cases.  (Operands in the first cache; bench/results/cpu-2026-11.md.) */
+ * This uses four of the eight tile registers, two of them for C.  More tiles of C would save loads.
+ * But the CPU has only about 11 physical tile registers while the other hardware thread of the core
+ * is busy, and each register in use takes one: a multiplication with its loads then takes 27 ns
+ * with all 8 in use, 20 with 7, 17 with 5, 15 with 4.  Alone on the core it takes 7 in all cases.
+ * (Operands in L1; bench/results/cpu-2026-11.md.) */
 static inline __attribute__((always_inline)) void
 multiply_half(struct tiles *tiles, int64_t n_depths, const uint16_t *a, const uint16_t *b, float *c,
               int64_t right, int64_t row_bytes, bool add, meanwhile_fn *meanwhile, void *user)
@@ -52,7 +52,7 @@ multiply_half(struct tiles *tiles, int64_t n_depths, const uint16_t *a, const ui
     tile_store(tiles, 1, c + right, row_bytes);
 }
 
-/* A strip by a strip, all of k: c, 32 rows of `pitch` floats, gets the sum or is added to. */
+/* c = or += a strip of A by a strip of B, over all of k.  c has 32 rows, `pitch` floats apart. */
 static inline void multiply_strips(struct tiles *tiles, int64_t n_depths, const uint16_t *a,
                                    const uint16_t *b, float *c, int64_t pitch, bool add)
 {
@@ -63,18 +63,18 @@ static inline void multiply_strips(struct tiles *tiles, int64_t n_depths, const 
 
 /* ---- packing ------------------------------------------------------------------------------- */
 
-/* A matrix seen as `across` (rows of A, columns of B) by k, and where its strips go. */
+/* A matrix viewed as `across` (rows of A, columns of B) by k, and the destination of its strips. */
 struct packing {
     const uint16_t *from;
-    int64_t pitch; /* elements between what is not contiguous */
+    int64_t pitch; /* stride of the dimension that is not contiguous, in elements */
     int64_t n_across, n_k;
-    bool k_contiguous, pairs_down; /* pairs_down: a tile is pairs by columns, as of B */
+    bool k_contiguous, pairs_down; /* pairs_down: tiles of B, with pairs as rows */
     bool pairs_apart;              /* pairs are k and k + 16, not k and k + 1; k not contiguous */
     uint16_t *to;
     int64_t n_strips, n_depths;
 };
 
-/* Rows are `across`, each with its pairs of k as they lie in memory. */
+/* Copies rows of `across`, whose pairs of k are contiguous in memory. */
 static inline void copy_pairs(const struct packing *p, int64_t across, int64_t k, uint32_t *block)
 {
     int64_t n_rows = least(TILE_SIDE, p->n_across - across), n_k = least(TILE_DEPTH, p->n_k - k);
@@ -89,7 +89,7 @@ static inline void copy_pairs(const struct packing *p, int64_t across, int64_t k
         memcpy(block + r * TILE_SIDE, from + r * p->pitch, (size_t)n_k * sizeof *from);
 }
 
-/* Rows are pairs of k, each made from two rows of the matrix. */
+/* Interleaves two rows of the matrix into each row of pairs of k. */
 static inline void make_pairs(const struct packing *p, int64_t across, int64_t k, uint32_t *block)
 {
     int64_t n_cols = least(TILE_SIDE, p->n_across - across), n_k = least(TILE_DEPTH, p->n_k - k);
@@ -119,7 +119,7 @@ static inline void pack_tile(const struct packing *p, int64_t across, int64_t k,
     _Alignas(64) uint32_t block[TILE_SIDE * TILE_SIDE];
     bool transposed = p->k_contiguous == p->pairs_down;
     bool whole = p->n_across - across >= TILE_SIDE && p->n_k - k >= TILE_DEPTH;
-    uint32_t *made = transposed ? block : to;
+    uint32_t *pairs = transposed ? block : to;
     if (across >= p->n_across) {
         memset(to, 0, TILE_ELEMS * sizeof(uint16_t));
         return;
@@ -130,14 +130,14 @@ static inline void pack_tile(const struct packing *p, int64_t across, int64_t k,
         return;
     }
     if (p->k_contiguous)
-        copy_pairs(p, across, k, made);
+        copy_pairs(p, across, k, pairs);
     else
-        make_pairs(p, across, k, made);
+        make_pairs(p, across, k, pairs);
     if (transposed)
         tile_transpose(block, TILE_SIDE * sizeof *block, to);
 }
 
-/* Both tiles of a whole strip, 32 columns of 32 k: a line of memory holds a row of both. */
+/* Both tiles of a full strip, 32 columns by 32 k: one cache line holds a row of both. */
 static inline void make_strip_pairs(const struct packing *p, int64_t across, int64_t k,
                                     uint32_t *left, uint32_t *right)
 {
@@ -145,7 +145,7 @@ static inline void make_strip_pairs(const struct packing *p, int64_t across, int
     const uint16_t *from = p->from + k * p->pitch + across;
     int64_t to_next = (p->pairs_apart ? 1 : 2) * p->pitch;
     int64_t to_other = (p->pairs_apart ? TILE_SIDE : 1) * p->pitch;
-    /* Words are paired inside lanes of 128 bits: four columns in one, four in the other. */
+    /* Unpacking works within 128-bit lanes: four columns in one result, four in the other. */
     const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
     const __m512i second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
     for (int r = 0; r < TILE_SIDE; r++) {
@@ -161,7 +161,7 @@ static inline void make_strip_pairs(const struct packing *p, int64_t across, int
 #endif
 }
 
-/* One step of k of a strip. */
+/* Packs one step of k of a strip. */
 static inline void pack_strip(const struct packing *p, int64_t across, int64_t k, uint32_t *to)
 {
     enum { TILE_PAIRS = TILE_SIDE * TILE_SIDE };
@@ -179,14 +179,14 @@ static inline void pack_strip(const struct packing *p, int64_t across, int64_t k
     }
 }
 
-/* Memory is read along what is contiguous in it: a strip at a time, or a step of k at a time. */
+/* Reads memory along its contiguous dimension: one strip, or one step of k, per run. */
 static inline int64_t n_pack_runs(const struct packing *p)
 {
     return p->k_contiguous ? p->n_strips : p->n_depths;
 }
 
-/* A strip at one step of k is 32 lines of the matrix, far from each other: more than the CPU
- * follows on its own. */
+/* One step of k of a strip reads 32 distant cache lines, more streams than the hardware prefetcher
+ * follows. */
 static inline void expect_lines(const struct packing *p, int64_t strip, int64_t depth)
 {
     int64_t n_across = least(STRIP, p->n_across - strip * STRIP);
@@ -199,7 +199,7 @@ static inline void expect_lines(const struct packing *p, int64_t strip, int64_t 
         if (p->k_contiguous)
             __builtin_prefetch(line, 0, 3);
         else
-            __builtin_prefetch(line, 0, 2); /* a whole run ahead: too much for the first cache */
+            __builtin_prefetch(line, 0, 2); /* a whole run ahead: too much for L1 */
     }
 }
 
@@ -217,7 +217,7 @@ static inline void pack_run(const struct packing *p, int64_t run)
     }
 }
 
-/* Packings of the same run count, side by side: what comes from the same rows is read together. */
+/* Interleaves packings with the same number of runs, so that rows they share are read once. */
 static inline void pack_all(const struct packing *packings, int n_packings)
 {
     int64_t n_runs = n_pack_runs(&packings[0]);

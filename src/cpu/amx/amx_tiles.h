@@ -1,22 +1,21 @@
 /*
- * amx_tiles.h -- tile registers, four of the eight: 16 rows of 64 bytes each, and matmuls of bf16
+ * amx_tiles.h -- four of the eight tile registers, 16 rows of 64 bytes each, and matmuls of bf16
  * pairs into fp32.
  *
  *   tile of A: 16 rows x 32 k                tile of B: 16 pairs of k x 16 columns
  *     row r:  k0 k1 k2 ... k31                 pair p: (k2p,k2p+1) of column 0, of column 1 ...
  *
- * tile_multiply: C[16 x 16 fp32] += A B.  Compiled with SNUG_AMX_EMULATED the instructions are
- * plain C that rounds as they do, so that any machine can test what is written with them: such a
- * file is compiled several times (AMX_SRC in the Makefile), and TILED(name) is name_amx,
- * name_emulated or name_emulated_v4: the last has the AVX-512 code that stands between the real
- * instructions.
+ * tile_multiply: C[16 x 16 fp32] += A B.  With SNUG_AMX_EMULATED the instructions are emulated in
+ * plain C with the same rounding, so any machine can test the code that uses them.  Such a file is
+ * compiled several times (AMX_SRC in the Makefile), and TILED(name) is name_amx, name_emulated or
+ * name_emulated_v4.  The last combines emulated tiles with the AVX-512 code of the real ones.
  */
 #ifndef SNUG_CPU_AMX_AMX_TILES_H
 #define SNUG_CPU_AMX_AMX_TILES_H
 
 #include "cpu/cpu.h"
 #include "cpu/simd/simd_common.h"
-#include "cpu/transpose16.h"
+#include "cpu/transpose_block.h"
 
 #define TILED(name) LEVEL_PASTE_EXPANDED(name, SNUG_TILES)
 
@@ -53,8 +52,8 @@ static inline void tile_store(const struct tiles *tiles, int t, void *to, int64_
         memcpy((char *)to + r * step_bytes, tiles->reg[t][r], sizeof tiles->reg[t][r]);
 }
 
-/* As Intel's manual has it: even and odd k are summed apart, then together, then onto C.  A matmul
- * of two bf16 is exact in fp32, so it does not matter that this one is not fused. */
+/* As in Intel's manual: even and odd k are summed separately, then together, then added to C.  The
+ * product of two bf16 elements is exact in fp32, so it does not matter that it is not fused. */
 static inline void tile_multiply(struct tiles *tiles, int c, int a, int b)
 {
     for (int r = 0; r < TILE_SIDE; r++) {
@@ -74,12 +73,12 @@ static inline void tile_multiply(struct tiles *tiles, int c, int a, int b)
 
 #else
 
-/* The registers are the CPU's; a compiler does not use them on its own. */
+/* The state is in the CPU's tile registers, which the compiler does not use itself. */
 struct tiles {
     char none;
 };
 
-/* Assembly, because gcc's own functions do not say what memory they read. */
+/* Inline assembly, because gcc's intrinsics do not declare the memory they read. */
 static inline void tiles_begin(struct tiles *tiles)
 {
     static const struct {
@@ -120,8 +119,8 @@ static inline void tiles_end(struct tiles *tiles)
 
 #endif
 
-/* A tile as a square of pairs, transposed: what was a row of A is a column of B, and back.  Rows lie
- * step_bytes apart in `from`; `to` is a whole tile. */
+/* Transposes a tile as a square of pairs: a row of A becomes a column of B, and back.  Rows of
+ * `from` are step_bytes apart; `to` is a whole tile. */
 static inline void tile_transpose(const void *from, int64_t step_bytes, uint32_t *to)
 {
     square_transpose(from, step_bytes, to, TILE_SIDE * sizeof *to);

@@ -1,9 +1,9 @@
 /*
  * attention_bf16.h -- self-attention and its gradient for bf16, on tile instructions.
  *
- * amx_attention.c makes them, compiled twice like amx_gemm.c.  What they book is here and is a
- * function of the shapes and the thread count alone, so that a plan does not depend on the CPU.
- * Bits do not depend on the thread count.
+ * amx_attention.c implements them; like amx_gemm.c it is compiled for real and for emulated tiles.
+ * The workspace size, computed here, depends only on the shapes and the thread count, so a plan
+ * does not depend on the CPU.  Results do not depend on the thread count.
  */
 #ifndef SNUG_CPU_AMX_ATTENTION_BF16_H
 #define SNUG_CPU_AMX_ATTENTION_BF16_H
@@ -12,20 +12,20 @@
 #include "cpu/gemm/gemm_bf16.h"
 
 enum {
-    ATTENTION_BF16_MOST_DEPTH = 128, /* of a head; larger ones are not served */
-    /* In strips of 32.  Forward: keys whose weights are kept until they meet the values.  Backward:
-     * keys and queries that meet at a time; what they leave for each other stays near. */
+    ATTENTION_BF16_MOST_DEPTH = 128, /* of a head; larger ones are not supported */
+    /* In strips of 32.  Forward: keys whose weights are stored before the matmul with V.  Backward:
+     * keys and queries of a block, whose intermediate results stay in the cache. */
     ATTENTION_BF16_PANEL = 8,
     ATTENTION_BF16_KEYS = 2,
     ATTENTION_BF16_QUERIES = 4,
-    STRIP_DEPTH_ELEMS = 2 * TILE_ELEMS, /* one strip, one step of k */
-    SQUARE = STRIP * STRIP              /* what two strips give, fp32 */
+    STRIP_DEPTH_ELEMS = 2 * TILE_ELEMS, /* one step of k of a strip */
+    SQUARE = STRIP * STRIP              /* fp32 elements of the matmul of two strips */
 };
 
 struct attention_bf16 {
     int64_t n_batch, n_time, n_heads, depth;
-    bool causal;            /* a query sees no later keys */
-    struct dropout dropout; /* of weights; not known, and not needed, when a plan is made */
+    bool causal;
+    struct dropout dropout; /* of the attention weights; unknown and unused when planning */
 };
 
 static inline bool attention_bf16_serves(const struct attention_bf16 *shape)
@@ -40,13 +40,13 @@ static inline size_t attention_bf16_strip_bytes(int64_t n_depths)
 
 /* ---- forward ------------------------------------------------------------------------------- */
 
-/* A thread takes the strips slice, slice + n_slices ... of queries of a head.  Slices only share
- * out the work: what a strip gives does not depend on them. */
+/* A job is the query strips slice, slice + n_slices, ... of a head.  Slices only distribute the
+ * work; results do not depend on them. */
 struct attention_bf16_plan {
-    int64_t n_strips, n_wide; /* of time; of a head's depth */
-    int64_t n_slices;         /* of a head */
+    int64_t n_strips, n_wide; /* strips of time; of a head's depth */
+    int64_t n_slices;         /* per head */
     int n_parts;
-    size_t k, v_t, q_t, scores, weights, sums; /* offsets in a part */
+    size_t k, v_t, q_t, scores, weights, sums; /* offsets in a thread's workspace */
     size_t part_bytes;
 };
 
@@ -57,7 +57,7 @@ static inline struct attention_bf16_plan attention_bf16_plan(const struct attent
                                        .n_wide = gemm_bf16_strips(shape->depth),
                                        .n_slices = 1};
     int64_t n_heads = shape->n_batch * shape->n_heads;
-    if (n_heads % threads != 0) { /* cut finer, so that no thread waits long for another */
+    if (n_heads % threads != 0) { /* finer slices, so that no thread waits long */
         plan.n_slices = (4 * threads + n_heads - 1) / n_heads;
         plan.n_slices = plan.n_slices > plan.n_strips ? plan.n_strips : plan.n_slices;
     }

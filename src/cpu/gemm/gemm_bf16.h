@@ -1,11 +1,11 @@
 /*
  * gemm_bf16.h -- matmuls of bf16 matrices on tile instructions:  C[m,n] = op(A)[m,k] op(B)[k,n]
  *
- * amx_gemm.c makes them, compiled with the AMX instructions and with plain C in their place, for
- * any machine to test.  What they book is here and is the same for both, a function of the shape and
- * the thread count alone.  C is never stored as such: each row of a block is
- * finished (bias, activation, rounding, softmax) on its way out.  Bits do not depend on the thread
- * count.
+ * amx_gemm.c implements them.  It is compiled with AMX instructions and with an emulation in plain
+ * C, which can be tested on any machine.  The workspace size, computed here, is the same for both
+ * and depends only on the shape and the thread count.  C itself is never stored: an epilogue (bias,
+ * activation, rounding, softmax) processes each row of a block.  Results do not depend on the
+ * thread count.
  */
 #ifndef SNUG_CPU_GEMM_GEMM_BF16_H
 #define SNUG_CPU_GEMM_GEMM_BF16_H
@@ -16,35 +16,34 @@ enum {
     STRIP = 32 /* rows of A, columns of B: two tiles of 16 */
 };
 
-/* The work is cut into blocks of C by the shape alone, and a thread that is done with one takes the
- * next: cores that share their host with others are not equally fast.
+/* C is split into blocks.  A thread that finishes a block takes the next one, because the cores of
+ * a shared host are not equally fast.
  *
- * k is cut into chunks.  A strip of B, as deep as a chunk, stays in the first cache (48 KiB on the
- * CPUs that have tiles); a block of A and one of C, which collects what each chunk adds, stay in the
- * second (2 MiB).  Where k is very long (the rows of a weight gradient) only the present chunk of a
- * block of A does. */
+ * k is split into chunks.  One chunk of a strip of B stays in the L1 cache (48 KiB on CPUs with
+ * tiles).  A block of A and the block of C that accumulates the chunks stay in L2 (2 MiB).  For a
+ * very long k (the rows of a weight gradient) only the current chunk of a block of A does. */
 enum {
     GEMM_BF16_CHUNK_K = 384,
     GEMM_BF16_A_BYTES = 1200 << 10,
     GEMM_BF16_LEAST_ROWS = 192,
     GEMM_BF16_MOST_ROWS = 512,
     GEMM_BF16_COLS = 256,
-    GEMM_BF16_LONG_K = 3072, /* from here on, where each thread packs its own B: */
+    GEMM_BF16_LONG_K = 3072, /* k is long from here on; if each thread packs its own B: */
     GEMM_BF16_LONG_ROWS = 384,
     GEMM_BF16_LONG_COLS = 512,
-    GEMM_BF16_LONG_SHARED_ROWS = 256, /* ... and where B is packed before: */
+    GEMM_BF16_LONG_SHARED_ROWS = 256, /* ... and if B is packed beforehand: */
     GEMM_BF16_LONG_SHARED_COLS = 768,
-    GEMM_BF16_SHARED_BYTES = 8 << 20, /* for a weight gradient, at most this much of B is */
-    GEMM_BF16_KEPT_K = 8192           /* a block of A is packed for all chunks at once up to this */
+    GEMM_BF16_SHARED_BYTES = 8 << 20, /* largest B packed beforehand for a weight gradient */
+    GEMM_BF16_KEPT_K = 8192           /* largest k for packing all chunks of a block of A at once */
 };
 
 struct gemm_bf16_plan {
     int threads;
-    int64_t n_depths, chunk_depths;   /* steps of k: all, and of one chunk */
-    int64_t block_rows, block_cols;   /* whole strips */
-    bool shares_b;                    /* B is packed whole before; else by each thread as it goes */
-    bool keeps_a;                     /* all chunks of a block of A */
-    size_t a_bytes, b_bytes, c_bytes; /* of a thread */
+    int64_t n_depths, chunk_depths;   /* steps of k: in all and per chunk */
+    int64_t block_rows, block_cols;   /* multiples of a strip */
+    bool shares_b;                    /* pack all of B beforehand; else each thread as it goes */
+    bool keeps_a;                     /* pack all chunks of a block of A at once */
+    size_t a_bytes, b_bytes, c_bytes; /* per thread */
     size_t shared_b, own, own_bytes, total;
 };
 
@@ -53,15 +52,15 @@ static inline int64_t gemm_bf16_strips(int64_t n)
     return (n + STRIP - 1) / STRIP;
 }
 
-/* n_strips in equal blocks of at most `most`. */
+/* Strips per block if n_strips are split into equal blocks of at most `most`. */
 static inline int64_t gemm_bf16_block(int64_t n_strips, int64_t most)
 {
     int64_t n_blocks = (n_strips + most - 1) / most;
     return (n_strips + n_blocks - 1) / n_blocks;
 }
 
-/* Smaller blocks where there would be fewer of them than threads, as for the weight gradient of a
- * narrow layer; the least still has four tiles of sums for each that it packs. */
+/* Makes the blocks smaller if there are fewer of them than threads, as in the weight gradient of a
+ * narrow layer.  Even the smallest block accumulates four tiles for each tile it packs. */
 static inline void gemm_bf16_spread(int64_t strips_m, int64_t strips_n, int threads,
                                     int64_t *block_m, int64_t *block_n)
 {
@@ -75,7 +74,7 @@ static inline void gemm_bf16_spread(int64_t strips_m, int64_t strips_n, int thre
     }
 }
 
-/* Rows of a block where k is not long. */
+/* Rows of a block if k is not long. */
 static inline int64_t gemm_bf16_most_rows(int64_t strip_bytes)
 {
     int64_t rows = GEMM_BF16_A_BYTES / strip_bytes * STRIP;
@@ -89,7 +88,7 @@ static inline struct gemm_bf16_plan gemm_bf16_plan(const struct gemm_shape *shap
     struct gemm_bf16_plan plan = {.threads = gemm_threads(shape, threads),
                                   .n_depths = (shape->k + TILE_DEPTH - 1) / TILE_DEPTH,
                                   .keeps_a = shape->k <= GEMM_BF16_KEPT_K};
-    const int64_t depth_bytes = 2 * TILE_ELEMS * 2; /* of a strip */
+    const int64_t depth_bytes = 2 * TILE_ELEMS * 2; /* of a strip, per step of k */
     int64_t strips_m = gemm_bf16_strips(shape->m), strips_n = gemm_bf16_strips(shape->n);
     bool in_chunks = shape->k > GEMM_BF16_CHUNK_K;
     plan.chunk_depths = in_chunks ? GEMM_BF16_CHUNK_K / TILE_DEPTH : plan.n_depths;
@@ -122,36 +121,37 @@ static inline struct gemm_bf16_plan gemm_bf16_plan(const struct gemm_shape *shap
     return plan;
 }
 
-/* What becomes of a row of sums v.  Where a tensor is meant, `begin` is its element of row 0,
- * column 0, and a row is `pitch` elements. */
+/* The epilogue of a row of sums v.  The `begin` of a tensor is its element of row 0, column 0; its
+ * rows are `pitch` elements apart. */
 struct gemm_bf16_out {
     enum {
         FINISH_store, /* v += bias + more; before = v; y (+)= fn(v), or v fn'(slope_at) */
-        FINISH_lse,   /* logits: maximum and sum of exponentials so far, and what the target got */
-        FINISH_exponentials, /* the same from a number that is given, not a maximum, and y = exp(v - it) */
-        FINISH_softmax /* logits: y = factor * (exp(v - lse) - labels) */
+        FINISH_lse,   /* logits: update the running maximum and sum, and pick the target's logit */
+        FINISH_exponentials, /* as FINISH_lse, but with a given top instead of the maximum, and
+                              * y = exp(v - top) */
+        FINISH_softmax       /* logits: y = factor * (exp(v - lse) - labels) */
     } how;
     int64_t pitch;
-    /* data NULL: left out; the first two are not read but by +=, and y may lie on more */
+    /* data is NULL if left out.  y and before are read only by +=.  y may alias more. */
     struct span y, before, slope_at, more;
-    const float *bias; /* NULL: none */
+    const float *bias; /* or NULL */
     enum act act;
     bool add;
-    bool around_cache; /* store y and before so: larger than what a core can cache */
-    /* Of the head; rows are counted from 0, columns are classes from first_class on. */
+    bool around_cache; /* non-temporal stores of y and before: they do not fit in the cache */
+    /* LM head only.  Rows count from 0; columns are classes from first_class on. */
     const int32_t *targets;
     int64_t first_class;
     float *running; /* HEAD_LANES maxima, then as many sums, for each slice of columns of a row */
     int64_t n_slices;
-    float *picked; /* a row */
+    float *picked; /* the target's logit, one per row */
     const float *lse;
     float factor;
     struct labels labels;
 };
 #define HEAD_LOWEST (-1e30f) /* no logit is lower */
-enum { HEAD_LANES = 16, HEAD_SLICE = 1024 /* columns: made by one thread, in order */ };
+enum { HEAD_LANES = 16, HEAD_SLICE = 1024 /* columns that one thread computes, in order */ };
 
-/* work: what gemm_bf16_plan says, 64-byte aligned. */
+/* `work` has the bytes of gemm_bf16_plan and is 64-byte aligned. */
 typedef void gemm_bf16_fn(int threads, const struct gemm_shape *shape, const uint16_t *a,
                           const uint16_t *b, const struct gemm_bf16_out *out, void *work);
 
@@ -160,7 +160,7 @@ gemm_bf16_fn gemm_bf16_emulated;
 gemm_bf16_fn gemm_bf16_emulated_v4, gemm_bf16_amx;
 #endif
 
-/* y = gelu(x) with the bits that a matmul with that activation gives; y may be x. */
+/* y = gelu(x), bit-identical to the gelu of a matmul epilogue.  y may alias x. */
 struct gelu_bf16 {
     void (*run)(int64_t n, const uint16_t *x, uint16_t *y);
 };

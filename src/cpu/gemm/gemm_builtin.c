@@ -1,8 +1,8 @@
 /*
- * gemm_builtin.c -- matmuls by our own loops, for builds without oneDNN.
+ * gemm_builtin.c -- matmuls with our own loops, for builds without oneDNN.
  *
- * The loops are in simd_gemm.c, compiled per instruction level; here is what they book, which is
- * the same for every level, so that a plan does not depend on the machine that makes it.
+ * The loops are in simd_gemm.c, compiled per instruction level.  Their workspace size, computed
+ * here, is the same for every level, so a plan does not depend on the planning machine.
  */
 #include "cpu/cpu.h"
 
@@ -37,7 +37,7 @@ enum snug_status gemm_prepare(const struct gemm_shape *shape, int threads,
 {
     *gemm = malloc(sizeof **gemm);
     if (*gemm == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "no memory to prepare a matmul");
+        return snug_fail(err, SNUG_NO_MEMORY, "out of memory preparing a matmul");
     **gemm = (struct gemm){*shape, gemm_threads(shape, threads), loops};
     return SNUG_OK;
 }
@@ -57,7 +57,7 @@ enum snug_status gemm_run(const struct gemm *gemm, const float *a, const float *
 
 void gemm_describe(struct text *out)
 {
-    text_add(out, "without oneDNN: matmuls by snug's own loops\n");
+    text_add(out, "without oneDNN: matmuls use snug's own loops\n");
 }
 
 #endif

@@ -1,41 +1,42 @@
 /*
- * gemm_onednn.c -- matmuls by oneDNN's matmul, kept inside a booked workspace.
+ * gemm_onednn.c -- matmuls with oneDNN, within the planned workspace.
  *
- * Only the brgemm implementations ("brg...") are taken: they keep every buffer in the scratchpad,
- * which we own.  The "gemm:jit" ones ask for none and then malloc up to 17 MiB inside each call.
- * Where brgemm is missing (a CPU without AVX-512 on oneDNN 2) or wants more than the bound, our own
- * loops serve (simd_gemm.c), in the same workspace.  So they do where the rows of C are further
- * apart than they are long (ldc > n): brgemm wants none of that.
+ * Only the brgemm implementations ("brg...") are used: they keep all buffers in the scratchpad,
+ * which we own.  The "gemm:jit" ones request no scratchpad and then malloc up to 17 MiB inside each
+ * call.  If brgemm is missing (a CPU without AVX-512 on oneDNN 2) or needs more than the bound, our
+ * own loops (simd_gemm.c) run in the same workspace.  They also run if ldc > n, which brgemm does
+ * not support.
  *
- * The bound, per thread, from the sizes of brgemm's blocks, checked on 7,290 shapes and 1 to 64
- * threads (all but a few with n >= 4096, k > 50,000 and += keep to it):
+ * The bound per thread follows from the sizes of brgemm's blocks.  It was checked on 7,290 shapes
+ * and 1 to 64 threads (all but a few with n >= 4096, k > 50,000 and += keep to it):
  *     A as stored      16 KiB + 512 B x min(k, 512)    a transposed copy of B: 64 columns
  *     A transposed     16 KiB + 1344 B x min(k, 512)   a transposed copy of A: up to 256 rows
- * With A transposed and a long k brgemm sums in parallel over k, in one copy of C per thread: 37
- * GiB for a 50257 x 3072 gradient on 64 threads.  So k is cut into pieces of 512 that are added in
- * order; this costs nothing that we could measure, and is what the bound rests on.
+ * With A transposed and a long k, brgemm sums over k in parallel, into one copy of C per thread: 37
+ * GiB for a 50257 x 3072 gradient on 64 threads.  So k is split into pieces of 512 that are added
+ * in order.  The bound depends on this split; its cost was too small to measure.
  *
- * brgemm reads a B that is not transposed where it is.  If its rows are a multiple of 4096 bytes
- * apart, but not a power of two (those it copies), they all fall on the same lines of the first
- * cache: 3072 columns ran at 0.15 TFLOP/s on two cores of a Xeon, others at 0.25 to 0.3.  Such a B
- * is packed by oneDNN's reorder first, a piece of k at a time: 0.21 to 0.27.
+ * brgemm reads a B that is not transposed in place.  If its rows are a multiple of 4096 bytes
+ * apart, but not a power of two (those it copies), they all map to the same lines of the L1 cache:
+ * 3072 columns ran at 0.15 TFLOP/s on two cores of a Xeon, others at 0.25 to 0.3.  Such a B is
+ * packed with oneDNN's reorder first, one piece of k at a time: 0.21 to 0.27.
  *
- * On registers of 16 floats our own loops make the large matmuls (own_loops_win).  oneDNN gives
- * each thread a fixed share, and cores of a shared host are not equally fast.  Two cores of a Xeon,
- * GPT-2's matmuls at 4 x 1024, in turns in one run, medians of 5 in GFLOP/s, oneDNN's and ours:
+ * With registers of 16 floats our own loops run the large matmuls (own_loops_win).  oneDNN gives
+ * each thread a fixed share, but the cores of a shared host are not equally fast.  Two cores of a
+ * Xeon, GPT-2's matmuls at 4 x 1024, alternating in one run, medians of 5 in GFLOP/s, oneDNN's and
+ * ours:
  *     forward 144..222, 181..242           data gradient 204..228, 219..236
  *     weight gradient 205..224, 228..250   head (333 rows) 170..228, 178..264      all 197, 217
  *     forward and data gradient of 256 rows 212, 185 and 168, 187; of 64 rows 186, 141 and 189, 144
- * B is packed for all rows, and for 64 that is too much.
+ * Packing B costs the same for any number of rows, which is too much for 64.
  *
- * A call still makes 6 or 7 small mallocs (264 bytes in all) for its map of arguments: oneDNN has no
- * entry without them.  They are freed before it returns.
+ * A call still makes 6 or 7 small mallocs (264 bytes in all) for its map of arguments: oneDNN has
+ * no entry point without them.  They are freed before it returns.
  *
- * oneDNN 2 does not survive running out of memory: an exception leaves its C functions and ends the
- * process, or an implementation that could not be made counts as one that there is not, and the
- * matmul is made in another way, with other bits.  So before a matmul is prepared we ask for more
- * address space than that was seen to take, give it back, and call.  Threads beside ours, and other
- * processes where there is a limit for all of them, may still take it away in between.
+ * oneDNN 2 does not survive running out of memory.  Either an exception escapes from its C
+ * functions and kills the process, or it skips an implementation that it could not create and
+ * computes the matmul in another way, with other bits.  So before preparing a matmul we allocate
+ * more address space than preparing was seen to take, free it, and only then call oneDNN.  Other
+ * threads, and other processes under a shared limit, may still take the memory in between.
  */
 #include "cpu/cpu.h"
 
@@ -56,25 +57,25 @@
 
 enum { PIECE_K = 512, LEAST_K = 16 }; /* brgemm pads a short k */
 
-/* Seen: 6.5 MiB for three primitives, most of it for code. */
+/* Measured: 6.5 MiB for three primitives, most of it code. */
 enum { PREPARE_BYTES = 16 << 20 };
 
-/* One primitive with the objects that it is called with; all zeros: not made. */
+/* A primitive with the objects that it is called with.  All zeros if not created. */
 struct call {
-    dnnl_primitive_t primitive, pack;          /* pack: of B, or NULL */
-    dnnl_memory_t a, b, c, scratch, as_stored; /* as_stored: B before it is packed */
+    dnnl_primitive_t primitive, pack;          /* pack: packs B, or NULL */
+    dnnl_memory_t a, b, c, scratch, as_stored; /* as_stored: B before packing */
 };
 
 struct gemm {
     struct gemm_shape shape;
     int threads;
-    const struct cpu_loops *plain; /* not NULL: our own loops, no oneDNN */
+    const struct cpu_loops *plain; /* our own loops, or NULL if oneDNN runs it */
     dnnl_engine_t engine;
     dnnl_stream_t stream;
-    struct call calls[2][2]; /* [the last piece, shorter][add] */
+    struct call calls[2][2]; /* [shorter last piece][add] */
 };
 
-/* ---- what differs between oneDNN 2 and 3 --------------------------------------------------- */
+/* ---- differences between oneDNN 2 and 3 ---------------------------------------------------- */
 
 #if DNNL_VERSION_MAJOR >= 3
 typedef dnnl_memory_desc_t matrix_desc;
@@ -106,7 +107,7 @@ static dnnl_status_t append_sum(dnnl_post_ops_t ops)
     return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_f32);
 }
 
-/* The first implementation that `fits`, or an error. */
+/* Finds the first implementation that `fits`. */
 static dnnl_status_t find_implementation(dnnl_engine_t engine, const matrix_desc desc[3],
                                          dnnl_primitive_attr_t attr,
                                          bool (*fits)(const_dnnl_primitive_desc_t, size_t),
@@ -175,14 +176,14 @@ static dnnl_status_t find_implementation(dnnl_engine_t engine, const matrix_desc
 }
 #endif
 
-/* ---- booking ------------------------------------------------------------------------------- */
+/* ---- workspace ----------------------------------------------------------------------------- */
 
 static int64_t piece_k(const struct gemm_shape *shape)
 {
     return shape->a_transposed && shape->k > PIECE_K ? PIECE_K : shape->k;
 }
 
-/* It pays from some rows of A on. */
+/* Packing pays off only from a number of rows of A on. */
 static bool packs_b(const struct gemm_shape *shape)
 {
     enum { CACHE_WAY_FLOATS = 1024, LEAST_ROWS = 64 };
@@ -190,7 +191,7 @@ static bool packs_b(const struct gemm_shape *shape)
     return !shape->b_transposed && collides && shape->m >= LEAST_ROWS;
 }
 
-/* A packed piece of B, in whole blocks of 16 x 64. */
+/* Bytes of a packed piece of B, rounded up to blocks of 16 x 64. */
 static size_t packed_bytes(const struct gemm_shape *shape)
 {
     return packs_b(shape) ? f32_bytes((piece_k(shape) + 15) / 16 * 16 * ((shape->n + 63) / 64 * 64))
@@ -214,8 +215,8 @@ size_t gemm_work_bytes(const struct gemm_shape *shape, int threads)
 
 /* ---- preparing ----------------------------------------------------------------------------- */
 
-/* Some hypervisors show AMX but hide the leaf with its palettes, and oneDNN 2.6 dies there of an
- * illegal instruction.  True: AMX must not be used. */
+/* Some hypervisors report AMX but hide the CPUID leaf with its palettes.  oneDNN 2.6 then crashes
+ * with an illegal instruction, so AMX must not be used. */
 static bool hides_tile_palettes(void)
 {
 #if defined(__x86_64__)
@@ -228,8 +229,8 @@ static bool hides_tile_palettes(void)
 #endif
 }
 
-/* oneDNN takes the cap once a process, before its first primitive, and refuses it later: then an
- * earlier matmul has set it already. */
+/* oneDNN accepts the cap only before its first primitive.  Later calls fail, but then an earlier
+ * matmul has already set it. */
 static void cap_instructions(void)
 {
 #if defined(__x86_64__)
@@ -277,11 +278,13 @@ static dnnl_status_t make_memories(struct call *call, dnnl_engine_t engine,
     return status;
 }
 
-/* B as it is stored, to what the matmul wants; there must be room, and no need for more. */
+/* Creates the reorder from B as stored to the packed format.  Fails unless the packed B fits in
+ * `available` bytes and the reorder needs no scratchpad. */
 static dnnl_status_t make_pack(struct call *call, dnnl_engine_t engine, matrix_desc_view stored,
-                               matrix_desc_view packed, size_t room, dnnl_primitive_attr_t attr)
+                               matrix_desc_view packed, size_t available,
+                               dnnl_primitive_attr_t attr)
 {
-    if (dnnl_memory_desc_get_size(packed) > room)
+    if (dnnl_memory_desc_get_size(packed) > available)
         return dnnl_unimplemented;
     dnnl_primitive_desc_t pd = NULL;
     dnnl_status_t status =
@@ -305,7 +308,7 @@ static dnnl_status_t make_call(struct gemm *gemm, int64_t k, bool add, struct ca
     const dnnl_dims_t steps[3] = {{s->a_transposed ? 1 : s->lda, s->a_transposed ? s->lda : 1},
                                   {s->b_transposed ? 1 : s->ldb, s->b_transposed ? s->ldb : 1},
                                   {s->ldc, 1}};
-    matrix_desc desc[4]; /* A, B, C; B as it is stored where it is packed */
+    matrix_desc desc[4]; /* A, B, C, and B as stored if it is packed */
     memset(desc, 0, sizeof desc);
     dnnl_primitive_attr_t attr = NULL, plain_attr = NULL;
     dnnl_primitive_desc_t pd = NULL;
@@ -337,8 +340,8 @@ static dnnl_status_t make_call(struct gemm *gemm, int64_t k, bool add, struct ca
     return status;
 }
 
-/* On registers of 16 our own loops are the faster ones, once B is packed for enough rows; but their
- * tiles are wide, and what a narrow C leaves of the last one is computed for nothing. */
+/* With registers of 16 floats our own loops are faster if there are enough rows to pay for packing
+ * B.  But their tiles are wide, and a narrow C wastes much of the last one. */
 static bool own_loops_win(const struct gemm_shape *shape, const struct cpu_loops *loops)
 {
     enum { LANES = 16, LEAST_ROWS = 300 };
@@ -348,7 +351,8 @@ static bool own_loops_win(const struct gemm_shape *shape, const struct cpu_loops
     return loops->lanes >= LANES && m >= LEAST_ROWS && is_wide;
 }
 
-/* Every call that gemm_run can make: the first piece sets unless it may add, later ones add. */
+/* Prepares every call that gemm_run can make.  The first piece writes or, if may_add, adds; later
+ * pieces add. */
 static dnnl_status_t make_calls(struct gemm *gemm)
 {
     const struct gemm_shape *s = &gemm->shape;
@@ -388,50 +392,50 @@ static void drop_calls(struct gemm *gemm)
     gemm->engine = NULL;
 }
 
-/* Addresses, not memory: a matmul is prepared in the first step, which allocates nothing itself. */
-static bool has_room_to_prepare(void)
+/* Probes address space only, without touching the pages. */
+static bool has_memory_to_prepare(void)
 {
-    void *room = mmap(NULL, PREPARE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return room != MAP_FAILED && munmap(room, PREPARE_BYTES) == 0;
+    void *probe = mmap(NULL, PREPARE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return probe != MAP_FAILED && munmap(probe, PREPARE_BYTES) == 0;
 }
 
 enum snug_status gemm_prepare(const struct gemm_shape *shape, int threads,
                               const struct cpu_loops *loops, struct gemm **gemm,
                               struct snug_error *err)
 {
-    struct gemm *made = calloc(1, sizeof *made);
-    *gemm = made;
-    if (made == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "no memory to prepare a matmul");
-    made->shape = *shape;
-    made->threads = gemm_threads(shape, threads);
+    struct gemm *prepared = calloc(1, sizeof *prepared);
+    *gemm = prepared;
+    if (prepared == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "out of memory preparing a matmul");
+    prepared->shape = *shape;
+    prepared->threads = gemm_threads(shape, threads);
     if (own_loops_win(shape, loops)) {
-        made->plain = loops;
+        prepared->plain = loops;
         return SNUG_OK;
     }
-    if (!has_room_to_prepare()) {
-        free(made);
+    if (!has_memory_to_prepare()) {
+        free(prepared);
         *gemm = NULL;
-        return snug_fail(err, SNUG_NO_MEMORY, "no memory for oneDNN to prepare a matmul");
+        return snug_fail(err, SNUG_NO_MEMORY, "too little memory for oneDNN to prepare a matmul");
     }
     cap_instructions();
 #if defined(SNUG_OPENMP)
     int threads_before = omp_get_max_threads();
-    omp_set_num_threads(made->threads); /* oneDNN cuts its blocks by this number, here and now */
+    omp_set_num_threads(prepared->threads); /* oneDNN chooses its blocks for this number now */
 #endif
-    dnnl_status_t status = make_calls(made);
+    dnnl_status_t status = make_calls(prepared);
 #if defined(SNUG_OPENMP)
     omp_set_num_threads(threads_before);
 #endif
     if (status == dnnl_success)
         return SNUG_OK;
-    drop_calls(made);
+    drop_calls(prepared);
     if (status == dnnl_out_of_memory) {
-        free(made);
+        free(prepared);
         *gemm = NULL;
-        return snug_fail(err, SNUG_NO_MEMORY, "oneDNN: no memory to prepare a matmul");
+        return snug_fail(err, SNUG_NO_MEMORY, "oneDNN: out of memory preparing a matmul");
     }
-    made->plain = loops;
+    prepared->plain = loops;
     return SNUG_OK;
 }
 
@@ -444,7 +448,7 @@ void gemm_release(struct gemm *gemm)
 
 /* ---- running ------------------------------------------------------------------------------- */
 
-/* oneDNN wants writable pointers for what it only reads. */
+/* oneDNN takes non-const pointers even for inputs. */
 static void *writable(const float *data)
 {
     union {
@@ -463,7 +467,7 @@ static dnnl_status_t execute(dnnl_primitive_t primitive, dnnl_stream_t stream, i
     return status == dnnl_success ? dnnl_primitive_execute(primitive, stream, n, args) : status;
 }
 
-/* packed: room for a packed B, if it is to be packed. */
+/* `packed` is the buffer for a packed B, if B is packed. */
 static dnnl_status_t run_call(const struct call *call, dnnl_stream_t stream, const float *a,
                               const float *b, float *c, float *packed, float *scratch)
 {

@@ -1,17 +1,18 @@
 /*
- * linear.c -- linear, linear_grad_x and linear_grad_w on matmuls.
+ * linear.c -- linear, linear_grad_x and linear_grad_w as matmuls.
  *
- * linear and linear_grad_x are one thing: rows times a matrix.  They go by chunks of rows, so that
- * bias, activation and rounding find a chunk while it is still in the cache.  16-bit operands are
- * widened to fp32 in the workspace: the matrix once per op, the rows a chunk at a time; fp32 ones
- * are read and written where they are.
+ * linear and linear_grad_x share one path: rows times a matrix.  They process chunks of rows, so
+ * that bias, activation and rounding find a chunk still in the cache.  16-bit operands are widened
+ * to fp32 in the workspace, the matrix once per op and the rows one chunk at a time.  fp32 operands
+ * are read and written in place.
  *
- * linear_grad_w sums over rows.  In fp32 it is one matmul; with a 16-bit operand it is one per
- * chunk, added up in dW itself or, if that is 16-bit, in fp32 in the workspace, rounded once.
+ * linear_grad_w sums over rows.  In fp32 it is one matmul.  With a 16-bit operand it is one matmul
+ * per chunk, accumulated in dW itself or, if dW is 16-bit, in fp32 in the workspace and rounded
+ * once.
  *
- * Where the CPU has tiles, matmuls of two bf16 operands go without widening (gemm_bf16.h), all rows
- * at once, and are finished on their way out.  Which way an op goes is decided when it is prepared;
- * the workspace is enough for both, so that a plan does not depend on the machine that makes it.
+ * On CPUs with tiles, matmuls of two bf16 operands run without widening (gemm_bf16.h), on all rows
+ * at once and with an epilogue.  The choice is made when an op is prepared.  The workspace suffices
+ * for both, so a plan does not depend on the planning machine.
  */
 #include "cpu/cpu.h"
 #include "cpu/cpu_isa.h"
@@ -19,23 +20,23 @@
 
 #include <stdlib.h>
 
-enum { CACHED_ELEMS = 1 << 20 }; /* results that are larger are stored around the caches */
+enum { CACHED_ELEMS = 1 << 20 }; /* larger results use non-temporal stores */
 
-/* The workspace of an op on tiles. */
+/* The workspace layout of an op on tiles. */
 struct tiled {
     bool fits;               /* both operands are bf16 */
-    struct gemm_shape shape; /* of all rows */
+    struct gemm_shape shape; /* over all rows */
     size_t bias, gemm, total;
 };
 
-/* Where things are.  An offset into the workspace means something only if its user needs it. */
+/* The shape of an op and its workspace.  An offset is valid only if the op uses that piece. */
 struct layout {
     int64_t n_rows, chunk_rows;
-    int64_t width_in, width_out; /* of the rows that go in and come out; of x and dy in grad_w */
+    int64_t width_in, width_out; /* of the input and output rows; of x and dy in grad_w */
     struct gemm_shape shape;     /* of a full chunk */
-    bool splits_k;               /* the rows are k (grad_w), else m */
-    bool acc_apart;              /* a matmul goes to the workspace first, not to the result */
-    bool needs_finish;           /* a matmul is not the result yet */
+    bool splits_k;               /* rows are the k dimension (grad_w), else m */
+    bool acc_in_work;            /* a matmul writes to the workspace, not to the result */
+    bool needs_finish;           /* a matmul needs an epilogue pass */
     size_t matrix, bias, left, right, acc, gemm, total;
     struct tiled tiled;
 };
@@ -44,7 +45,7 @@ struct prepared {
     struct layout layout;
     int threads;
     const struct cpu_loops *loops;
-    gemm_bf16_fn *gemm_bf16;  /* NULL: not on tiles */
+    gemm_bf16_fn *gemm_bf16;  /* NULL if not on tiles */
     struct gemm *full, *tail; /* a chunk, and the shorter last one */
 };
 
@@ -63,7 +64,7 @@ static bool is_f32(const struct tensor *tensor)
     return tensor != NULL && tensor->dtype == DTYPE_f32;
 }
 
-/* linear_grad_x does not sum its columns: linear_grad_w does that here. */
+/* linear_grad_x with column sums is not supported here: linear_grad_w computes them. */
 static bool supports(const struct program *prog, const struct op *op)
 {
     if (op->kind == OP_linear_grad_x && output(prog, op, 1) != NULL)
@@ -98,7 +99,7 @@ static size_t both_work_bytes(const struct layout *layout, int threads)
     return bytes;
 }
 
-/* `bias`: an fp32 copy of so many elements, or 0. */
+/* `bias` is the number of elements of the fp32 copy of the bias, or 0. */
 static void book_tiled(struct layout *layout, int64_t bias, const struct tensor *left,
                        const struct tensor *right, int threads)
 {
@@ -124,19 +125,20 @@ static struct layout times_matrix_layout(const struct program *prog, const struc
     int64_t k = shape_last(&rows_in->shape), n = shape_last(&y->shape);
     struct layout layout = {.n_rows = shape_rows(&rows_in->shape), .width_in = k, .width_out = n};
 
-    /* Few rows keep a chunk in the cache, but every thread wants its share, and each matmul packs
-     * the matrix anew: what need not be widened goes in longer chunks, what need not be finished
-     * either in one.  Where the rows are cut changes no bits: each is a sum over k of its own. */
+    /* A short chunk stays in the cache, but every thread needs a share of it and each matmul packs
+     * the matrix again.  So chunks are longer if nothing is widened, and there is only one if no
+     * epilogue is needed either.  The split does not change the results: each row is its own sum
+     * over k. */
     enum { LEAST_CHUNK = 256 };
     bool all_f32 = is_f32(rows_in) && is_f32(matrix) && is_f32(y);
     int64_t most_rows = facts->threads <= 2 ? LEAST_CHUNK : LEAST_CHUNK / 2 * facts->threads;
-    layout.acc_apart =
+    layout.acc_in_work =
         slope_at != NULL || input(prog, op, 3) != NULL || (!is_f32(y) && !is_f32(before));
-    layout.needs_finish = layout.acc_apart || !is_f32(y) || bias != NULL || before != NULL ||
+    layout.needs_finish = layout.acc_in_work || !is_f32(y) || bias != NULL || before != NULL ||
                           (op->kind == OP_linear && op->attrs.act != ACT_none);
     if (all_f32)
         most_rows = layout.needs_finish ? 4 * most_rows : layout.n_rows;
-    int64_t n_chunks = (layout.n_rows + most_rows - 1) / most_rows; /* about equally long */
+    int64_t n_chunks = (layout.n_rows + most_rows - 1) / most_rows; /* of about equal length */
     layout.chunk_rows = (layout.n_rows + n_chunks - 1) / n_chunks;
     bool matrix_is_n_k = (op->kind == OP_linear) != (attrs_of(op, linear)->layout == LAYOUT_in_out);
     layout.shape = (struct gemm_shape){.m = layout.chunk_rows,
@@ -146,7 +148,7 @@ static struct layout times_matrix_layout(const struct program *prog, const struc
                                        .lda = k,
                                        .ldb = matrix_is_n_k ? k : n,
                                        .ldc = n,
-                                       /* widened chunks may be short: as the shortest */
+                                       /* widened chunks vary in length: use the shortest */
                                        .chosen_by_m = all_f32 ? layout.n_rows : LEAST_CHUNK};
     if (!is_f32(matrix))
         layout.matrix = work_take(&layout.total, f32_bytes(n * k));
@@ -154,14 +156,14 @@ static struct layout times_matrix_layout(const struct program *prog, const struc
         layout.bias = work_take(&layout.total, f32_bytes(n));
     if (!is_f32(rows_in))
         layout.left = work_take(&layout.total, f32_bytes(layout.chunk_rows * k));
-    if (layout.acc_apart)
+    if (layout.acc_in_work)
         layout.acc = work_take(&layout.total, f32_bytes(layout.chunk_rows * n));
     layout.gemm = work_take(&layout.total, both_work_bytes(&layout, facts->threads));
     book_tiled(&layout, bias != NULL && !is_f32(bias) ? n : 0, rows_in, matrix, facts->threads);
     return layout;
 }
 
-/* dW [O,I] = dy^T x, or with in_out dW [I,O] = x^T dy: left^T right. */
+/* dW [O,I] = dy^T x, or in the layout [I,O] dW = x^T dy.  Both are left^T right. */
 static struct layout grad_w_layout(const struct program *prog, const struct op *op,
                                    const struct device_facts *facts)
 {
@@ -225,7 +227,7 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
 {
     struct prepared *p = calloc(1, sizeof *p);
     if (p == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to prepare it",
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory preparing the op",
                          op_infos[op->kind].name);
     p->layout = layout_of(prog, op, facts);
     const struct cpu_isa *isa = cpu_isa_of(facts);
@@ -248,19 +250,18 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
     return status;
 }
 
-/* Where the matmul of a chunk goes: straight to an fp32 result, or to the workspace (it may not
- * where y lies on what is still to be read). */
+/* The destination of a chunk's matmul: an fp32 output, `before` or y; or the workspace if y may
+ * alias an input that is still to be read, or if neither output is fp32. */
 static float *chunk_target(const struct kernel_call *call, const struct layout *layout, int64_t row)
 {
     const struct operand *y = &call->out[0], *before = &call->out[1];
-    if (layout->acc_apart)
+    if (layout->acc_in_work)
         return work_at(call->work, layout->acc);
     bool to_before = before->data != NULL && is_f32(before->tensor);
     return (float *)(to_before ? before : y)->data + row * layout->width_out;
 }
 
-/* What is done to a product of all rows: bias, what is added, and activation, or an activation's
- * slope. */
+/* The epilogue over all rows: bias, residual, and the activation or its derivative. */
 static struct linear_finish finish_of(const struct kernel_call *call, size_t bias_copy)
 {
     const struct prepared *p = call->prepared;
@@ -389,7 +390,7 @@ static enum snug_status run_grad_w(const struct kernel_call *call, struct snug_e
     return SNUG_OK;
 }
 
-static const struct kernel rows[] = {
+static const struct kernel kernels[] = {
 #define ROW(op_kind, runner)                                                                      \
     {                                                                                             \
         .kind = OP_##op_kind, .name = GEMM_NAME, .supports = supports,                            \
@@ -401,8 +402,8 @@ static const struct kernel rows[] = {
 #undef ROW
 };
 
-const struct kernel *cpu_linear_kernels(int *n_rows)
+const struct kernel *cpu_linear_kernels(int *n_kernels)
 {
-    *n_rows = (int)(sizeof rows / sizeof *rows);
-    return rows;
+    *n_kernels = (int)(sizeof kernels / sizeof *kernels);
+    return kernels;
 }

@@ -1,31 +1,32 @@
 /*
- * lm_head.c -- logits, softmax, loss and their gradients, a chunk of rows at a time.
+ * lm_head.c -- the fused LM head: logits, softmax, loss and gradients, one chunk of rows at a time.
  *
- * For GPT-2 and 4096 rows the logits would be 785 MiB; they exist for one chunk of rows only, at
- * most 64 MiB, in the workspace, and the softmax's gradient takes their place:
+ * For GPT-2 and 4096 rows the logits would take 785 MiB.  They are computed for one chunk of rows
+ * at a time, at most 64 MiB, in the workspace, and the gradient of the softmax overwrites them:
  *
  *     for each chunk of rows of x
  *         for each block of rows of W:   logits[chunk, block] = x W^T
  *         lse, loss; logits <- factor * (softmax - labels)
  *         for each block of W:           dx += dlogits[chunk, block] W;  dW[block] (+)= dlogits^T x
  *
- * An fp32 W is one block, read where it is.  (Chunks of 200 MiB would read it and dW a third as often:
+ * An fp32 W is one block, read in place.  (Chunks of 200 MiB would read it and dW a third as often:
  * 6% of the head on two cores of a Xeon, 1.5% of a step of GPT-2, for 136 MiB more in the smallest
- * plan.)  Rows of logits lie side by side, because oneDNN's fast matmuls want that.
+ * plan.)  The rows of logits are contiguous, because oneDNN's fast matmuls require it.
  *
- * A 16-bit W is widened a block at a time (16 MiB), once for the logits and once for dx of each
- * chunk: about 5% of the time, instead of a whole fp32 copy of the vocabulary.  A 16-bit dW is
- * summed in fp32 in the workspace and rounded once: whole if there are several chunks (4 bytes x V
- * x C), else a block at a time.
+ * A 16-bit W is widened one block at a time (16 MiB), once for the logits and once for dx of each
+ * chunk.  That takes about 5% of the time and saves an fp32 copy of the whole W.  A 16-bit dW is
+ * accumulated in fp32 in the workspace and rounded once: all of it if there are several chunks (4
+ * bytes x V x C), else one block at a time.
  *
- * The loss of smoothed labels needs the sum of all logits besides: the column sums of x times those
- * of W, two walks over operands instead of one over the logits.
+ * With label smoothing the loss also needs the sum of all logits.  It is the dot product of the
+ * column sums of x and of W: two passes over the operands instead of one over the logits.
  *
- * Where x and W are bf16 and the CPU has tiles, lm_head_bf16.c does it all otherwise.  Which way an op goes
- * is decided when it is prepared; the workspace is enough for both.
+ * If x and W are bf16 and the CPU has tiles, lm_head_bf16.c runs the op instead.  The choice is
+ * made when the op is prepared.  The workspace suffices for both.
  *
- * One walk serves all three ops; each takes the steps that it needs, so the fused op gives the bits
- * of the two that it replaces, but on tiles, where it sums exponentials of other differences.
+ * One loop serves all three ops, and each runs only the steps it needs.  So the fused op gives the
+ * same bits as the two ops it replaces, except on tiles, where it sums exponentials of other
+ * differences.
  */
 #include "cpu/cpu.h"
 #include "cpu/cpu_isa.h"
@@ -36,11 +37,11 @@
 
 enum { LOGITS_BYTES = 64 << 20, BLOCK_BYTES = 16 << 20, ROWS_STEP = 16 };
 
-/* Which operand is what, in the three ops. */
+/* Indices of the operands in the three ops. */
 struct places {
     bool has_loss, has_gradient;
     int targets, scalars; /* inputs; x is 0 and W is 1 */
-    int lse_in, lse_out;  /* -1: not there */
+    int lse_in, lse_out;  /* -1 if absent */
     int loss, dx, dw;     /* outputs */
 };
 
@@ -62,11 +63,11 @@ struct layout {
     int64_t n_rows, width, n_classes;
     int64_t chunk_rows, block_classes;
     bool wants[PART_COUNT];
-    bool dw_whole;   /* the fp32 sum of a 16-bit dW is all of it, not a block */
+    bool dw_whole;   /* a 16-bit dW is accumulated whole in fp32, not by blocks */
     bool fits_tiles; /* x and W are bf16 */
     struct lm_head_bf16 tiled;
-    size_t column_sums_bytes; /* of x, then of W, at the beginning of the workspace */
-    size_t logits, losses, x, w, dx, dw, gemm; /* matmuls of fp32 */
+    size_t column_sums_bytes;                  /* of x, then of W, at the start of the workspace */
+    size_t logits, losses, x, w, dx, dw, gemm; /* for the fp32 path */
     size_t tiled_losses, tiled_work;
     size_t total;
 };
@@ -75,7 +76,7 @@ struct prepared {
     struct layout layout;
     int threads;
     const struct cpu_loops *loops;
-    gemm_bf16_fn *gemm_bf16;              /* not NULL: on tiles, and no matmuls are prepared */
+    gemm_bf16_fn *gemm_bf16;              /* set on tiles; then no gemms are prepared */
     struct gemm *gemms[PART_COUNT][2][2]; /* [shorter last chunk][shorter last block] */
 };
 
@@ -131,7 +132,7 @@ static struct gemm_shape part_shape(const struct layout *layout, enum part part,
     }
 }
 
-/* The shape of one of the matmuls of an op; false if the op never needs it. */
+/* The shape of one of the op's matmuls.  Returns false if the op does not need it. */
 static bool nth_shape(const struct layout *layout, int part, int last_chunk, int last_block,
                       struct gemm_shape *shape)
 {
@@ -156,7 +157,7 @@ static size_t gemms_work_bytes(const struct layout *layout, int threads)
     return most;
 }
 
-/* As many as fit into `bytes`, in whole steps, but at least one. */
+/* Rows that fit in `bytes`, in whole steps, but at least one step. */
 static int64_t rows_in(int64_t bytes, int64_t row_bytes)
 {
     int64_t n = bytes / row_bytes;
@@ -168,7 +169,7 @@ static bool is_half(const struct program *prog, tensor_id id)
     return id != TENSOR_NONE && program_tensor(prog, id)->dtype != DTYPE_f32;
 }
 
-/* The workspace of the head on tiles, if it may run there. */
+/* Adds the workspace of the tiled path, if the op can take it. */
 static void book_tiled(const struct program *prog, const struct op *op,
                        const struct device_facts *facts, struct layout *l)
 {
@@ -256,7 +257,7 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
 {
     struct prepared *p = calloc(1, sizeof *p);
     if (p == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to prepare it",
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory preparing the op",
                          op_infos[op->kind].name);
     p->layout = layout_of(prog, op, facts);
     const struct cpu_isa *isa = cpu_isa_of(facts);
@@ -276,14 +277,14 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
     return status;
 }
 
-/* ---- the walk ------------------------------------------------------------------------------ */
+/* ---- running ------------------------------------------------------------------------------- */
 
 struct walk {
     const struct kernel_call *call;
     const struct prepared *p;
     const struct layout *layout;
     struct places at;
-    int64_t row, n_rows; /* this chunk */
+    int64_t row, n_rows; /* of the current chunk */
     const float *x;      /* its rows */
     float *logits, *dx;
 };
@@ -296,7 +297,7 @@ static const float *w_block(const struct walk *walk, int64_t first, int64_t n_cl
                      work_at(walk->call->work, l->w));
 }
 
-/* One of the three matmuls for the classes [first, first + n) of this chunk: C (+)= ... */
+/* One of the three matmuls for the classes [first, first + n) of the current chunk: C (+)= ... */
 static enum snug_status multiply(const struct walk *walk, enum part part, int64_t first, int64_t n,
                                  float *c, bool add, struct snug_error *err)
 {
@@ -425,8 +426,8 @@ static double run_tiled(const struct walk *walk)
     return total;
 }
 
-/* From the sum over rows of lse - logit of target: that of lse - (1 - s) logit of target - s mean
- * logit. */
+/* Converts the sum over rows of (lse - target logit) to that of (lse - (1 - s) target logit - s
+ * mean logit). */
 static double smooth_total(const struct walk *walk, double total)
 {
     const struct kernel_call *call = walk->call;
@@ -472,7 +473,7 @@ static enum snug_status run(const struct kernel_call *call, struct snug_error *e
     return SNUG_OK;
 }
 
-static const struct kernel rows[] = {
+static const struct kernel kernels[] = {
 #define ROW(op_kind)                                                                           \
     {                                                                                          \
         .kind = OP_##op_kind, .name = GEMM_NAME, .supports = supports,                         \
@@ -484,8 +485,8 @@ static const struct kernel rows[] = {
 #undef ROW
 };
 
-const struct kernel *cpu_lm_head_kernels(int *n_rows)
+const struct kernel *cpu_lm_head_kernels(int *n_kernels)
 {
-    *n_rows = (int)(sizeof rows / sizeof *rows);
-    return rows;
+    *n_kernels = (int)(sizeof kernels / sizeof *kernels);
+    return kernels;
 }

@@ -1,53 +1,55 @@
 /*
- * lm_head_bf16.c -- the language-model head on tiles.
+ * lm_head_bf16.c -- the LM head on AMX tiles.
  *
- * Loss and gradient in one op: of whole rows E = exp(logits - logit of target) is kept in bf16, for
- * a chunk of rows.  What dlogits = factor (E / sum - labels) are besides is a number a row, s, so they
- * are never made:
+ * The op that computes loss and gradient stores E = exp(logits - target logit) in bf16 for all
+ * classes of a chunk of rows.  dlogits = factor (E / sum - labels) differ from E only at the target
+ * and by a factor s per row, so they are never stored:
  *
- *     for each block of classes:    E of the chunk -> kept; their sum
+ *     for each block of classes:    store E of the chunk; add to the sums
  *     every row:                    lse; s = factor / sum; E at the target -= sum; x' = s x
  *     for each block of classes:    dx += E W;  dW (+)= E^T x'
  *     every row:                    dx *= s
  *
- * At most 2048 rows and 200 MiB are kept: for GPT-2 and two threads as much in all as the head without
- * tiles books for bf16.  Every chunk reads and writes dW; longer ones would cost memory.  A 16-bit dW is
- * rounded once a chunk, so there may be four of them, no more.
+ * A chunk has at most 2048 rows and 200 MiB.  For GPT-2 and two threads the whole workspace is then
+ * as large as that of the untiled bf16 head.  Every chunk reads and writes dW; longer chunks would
+ * cost memory.  A 16-bit dW is rounded once per chunk, so at most four chunks are allowed.
  *
- * Where there would be more, and where labels are smoothed, the logits are made twice, a block of classes
- * at a time and for up to 16384 rows: a quarter more matmuls, but dW of a block is finished in one go.
- * The loss alone, or the gradient from a given lse, goes the same way and needs the logits once.  A chunk
- * of E with a sum that is no use, as where a target lies far below its rivals, is done again that way.
+ * If there would be more chunks, or with label smoothing, the logits are computed twice, one block
+ * of classes at a time and for up to 16384 rows: a quarter more matmuls, but dW of a block is
+ * written once.  The loss alone, or the gradient from a given lse, also takes this path and
+ * computes the logits once.  A chunk whose sums are unusable, as when a target is far below the
+ * other logits, is recomputed on this path.
  *
- * Each row's sum is kept in slices of columns (gemm_bf16.h) that are the same for any number of
- * threads, so the bits are.
+ * The sum of a row is accumulated in slices of columns (gemm_bf16.h).  The slices do not depend on
+ * the number of threads, so neither do the bits.
  */
 #include "cpu/gemm/lm_head_bf16.h"
 
 #include <math.h>
 
 enum {
-    DLOGITS_BYTES = 16 << 20, /* more only where 1024 classes need it */
+    DLOGITS_BYTES = 16 << 20, /* more only if 1024 classes need it */
     LEAST_CLASSES = 1024,
     MOST_CLASSES = 8192,
     MOST_ROWS = 16384,
     KEPT_BYTES = 200 << 20,
     KEPT_ROWS = 2048,
-    KEPT_CHUNKS = 4 /* at most, of a 16-bit dW */
+    KEPT_CHUNKS = 4 /* at most, with a 16-bit dW */
 };
 
-/* Of exponentials.  A sum is about 1 and more, since the target's own is about 1; but its logit is taken
- * by another order of adding than the tiles', and where logits are in the billions that is far off.  Up to
- * the largest, s x is no denormal for factors above 1e-8. */
+/* Bounds of a usable sum of exponentials.  The target's own exponential is about 1, so a sum should
+ * be at least about 1.  But the target logit is summed in another order than on tiles, which is far
+ * off if logits are in the billions.  Up to the largest sum, s x is not denormal for factors above
+ * 1e-8. */
 static const double LEAST_SUM = 1e-24, LARGEST_SUM = 1e24;
 
 struct layout {
     int64_t block_classes, n_slices;
-    int64_t pitch;                                               /* of a row of dlogits or of E */
-    size_t running, picked, scales, dlogits, x, dx, gemm, total; /* dlogits: or E */
+    int64_t pitch; /* elements of a row of dlogits or E */
+    size_t running, picked, scales, dlogits, x, dx, gemm, total; /* dlogits holds dlogits or E */
 };
 
-/* Of a row of so many classes, in whole strips. */
+/* Elements of a row of n_classes, rounded up to whole strips. */
 static int64_t pitch_of(int64_t n_classes)
 {
     return gemm_bf16_strips(n_classes) * STRIP;
@@ -126,7 +128,7 @@ static struct layout layout_of(const struct lm_head_bf16 *head)
     struct layout l = {.block_classes = block_classes(head)};
     l.pitch = pitch_of(head->keeps_all ? head->n_classes : l.block_classes);
     l.n_slices = (l.block_classes + HEAD_SLICE - 1) / HEAD_SLICE;
-    size_t states = 0, sums = 0; /* of rows, done with when the first sum of dx comes */
+    size_t states = 0, sums = 0; /* per row; free again before dx is accumulated */
     if (head->makes_lse) {
         l.running = work_take(&states, f32_bytes(head->n_rows * l.n_slices * 2 * HEAD_LANES));
         l.picked = work_take(&states, f32_bytes(head->n_rows));
@@ -147,7 +149,7 @@ static struct layout layout_of(const struct lm_head_bf16 *head)
     return l;
 }
 
-/* The head of some of the rows. */
+/* The same op for fewer rows. */
 static struct lm_head_bf16 with_rows(const struct lm_head_bf16 *head, int64_t n_rows,
                                      bool keeps_all)
 {
@@ -157,7 +159,7 @@ static struct lm_head_bf16 with_rows(const struct lm_head_bf16 *head, int64_t n_
     return part;
 }
 
-/* Rows that are kept may have to be done the other way after all. */
+/* Rows on the one-pass path may have to be recomputed on the other, so take the larger. */
 static size_t bytes_of_rows(const struct lm_head_bf16 *head, int64_t n_rows)
 {
     if (n_rows == 0)
@@ -192,7 +194,7 @@ static uint16_t *halves_at(const struct walk *walk, size_t place)
     return (uint16_t *)(void *)work_at(walk->work, place);
 }
 
-/* About what tiles will make of it. */
+/* Approximately the logit that the tiles will compute. */
 static float target_logit(const struct walk *walk, int64_t row)
 {
     int64_t width = walk->head->width;
@@ -205,8 +207,8 @@ static float target_logit(const struct walk *walk, int64_t row)
     return sum;
 }
 
-/* Exponentials are of differences from the highest logit so far; those that are kept, from one number a
- * row. */
+/* Initializes the running tops and sums.  If E is stored, the top of a row is fixed at its target
+ * logit; else it is the running maximum. */
 static void begin_rows(const struct walk *walk)
 {
     const struct lm_head_bf16 *head = walk->head;
@@ -242,16 +244,16 @@ static void sum_exponentials(const struct walk *walk, int64_t first, int64_t n_c
 }
 
 struct row_sum {
-    double top, sum; /* of exponentials of differences from top */
+    double top, sum; /* sum of exp(logit - top) */
 };
 
-/* From all lanes and slices of a row, in order. */
+/* Combines all lanes and slices of a row, in order. */
 static struct row_sum sum_of_row(const struct walk *walk, int64_t row)
 {
     int64_t n_slices = walk->layout.n_slices;
     const float *states =
         work_at(walk->work, walk->layout.running) + row * n_slices * 2 * HEAD_LANES;
-    float highest = HEAD_LOWEST; /* no fmax: gcc 12 for arm64 dies of it here */
+    float highest = HEAD_LOWEST; /* no fmax: it crashes gcc 12 for arm64 here */
     for (int64_t i = 0; i < n_slices; i++)
         for (int lane = 0; lane < HEAD_LANES; lane++) {
             float state = states[2 * i * HEAD_LANES + lane];
@@ -266,7 +268,7 @@ static struct row_sum sum_of_row(const struct walk *walk, int64_t row)
     return row_sum;
 }
 
-/* What is kept of a row becomes dlogits but for s. */
+/* Turns the stored E of a row into dlogits up to the factor s. */
 static void end_kept_row(const struct walk *walk, int64_t row, struct row_sum of)
 {
     const struct lm_head_bf16 *head = walk->head;
@@ -285,7 +287,7 @@ static void end_kept_row(const struct walk *walk, int64_t row, struct row_sum of
         scaled[j] = bf16_from_f32(s * bf16_to_f32(x[j]));
 }
 
-/* False: what is kept is of no use, by the sum of a row. */
+/* Returns false if the sum of a row makes the stored E unusable. */
 static bool end_rows(const struct walk *walk)
 {
     const struct lm_head_bf16 *head = walk->head;
@@ -305,7 +307,7 @@ static bool end_rows(const struct walk *walk)
     return n_useless == 0;
 }
 
-/* dlogits of a block of classes, from logits made for it. */
+/* Recomputes the logits of a block of classes and turns them into dlogits. */
 static void make_dlogits(const struct walk *walk, int64_t first, int64_t n_classes,
                          uint16_t *dlogits)
 {
@@ -380,7 +382,7 @@ static void make_gradients(const struct walk *walk, const struct cpu_loops *loop
                       work_at(walk->work, walk->layout.dx), false);
 }
 
-/* False: what was to be kept cannot be, and no gradient was made. */
+/* Returns false, without computing a gradient, if the stored E turned out to be unusable. */
 static bool run_rows(const struct lm_head_bf16 *head, const struct lm_head_bf16_operands *operands,
                      gemm_bf16_fn *gemm_bf16, const struct cpu_loops *loops, void *work)
 {

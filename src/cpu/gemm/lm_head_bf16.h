@@ -1,5 +1,5 @@
 /*
- * lm_head_bf16.h -- the language-model head on tiles: logits, softmax, loss and gradients in bf16.
+ * lm_head_bf16.h -- the LM head on AMX tiles: logits, softmax, loss and gradients in bf16.
  */
 #ifndef SNUG_CPU_GEMM_LM_HEAD_BF16_H
 #define SNUG_CPU_GEMM_LM_HEAD_BF16_H
@@ -9,19 +9,19 @@
 struct lm_head_bf16 {
     int64_t n_rows, width, n_classes;
     int threads;
-    bool makes_lse; /* else it is given */
+    bool makes_lse; /* computes lse; else lse is an input */
     bool wants_dx, wants_dw;
-    bool dx_is_f32; /* summed where it is, else in the workspace */
+    bool dx_is_f32; /* dx is accumulated in place; else in the workspace */
     bool dw_is_f32;
-    bool is_smoothed; /* its labels */
-    bool keeps_all;   /* classes of a row at once: lm_head_bf16.c decides it */
+    bool is_smoothed; /* label smoothing is on */
+    bool keeps_all;   /* stores all classes of a row at once; set by lm_head_bf16.c */
 };
 
 struct lm_head_bf16_operands {
     const uint16_t *x, *w;
     const int32_t *targets;
     float *lse;
-    double *losses; /* one a row; NULL: none wanted */
+    double *losses; /* one per row, or NULL */
     float factor;   /* of the gradient */
     struct labels labels;
     struct span dx, dw;

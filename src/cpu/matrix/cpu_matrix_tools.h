@@ -1,14 +1,15 @@
 /*
- * cpu_matrix_tools.h -- the CPU's part of optim/matrix_tools.h, and what newton_schulz.h is written with.
+ * cpu_matrix_tools.h -- the CPU implementation of optim/matrix_tools.h, also used by
+ * newton_schulz.h.
  *
- * ref_matrix.c includes it with MATRIX_REAL double and plain loops, simd_matrix.c with float and
- * prepared matmuls.  Either says first what `real` is as a dtype (REAL_DTYPE), how to read and write
- * reals of an operand (read_reals, write_reals), how to round one to bf16 (round_bf16), and after this
- * file how to multiply.  So the reference and the fast rows differ in their arithmetic only; that they
- * do the right thing is for tests/optim to say, whose rules were written down apart.
+ * ref_matrix.c includes this file with MATRIX_REAL double and plain loops, simd_matrix.c with float
+ * and prepared matmuls.  Before the include, each defines the dtype of `real` (REAL_DTYPE), how to
+ * read and write the elements of an operand (read_reals, write_reals) and how to round one to bf16
+ * (round_bf16); after it, how to multiply.  The reference and the fast kernels thus differ only in
+ * their arithmetic.  tests/optim checks them against independently written rules.
  *
- * Loops over elements go by chunks of a fixed size, and sums are made of the chunks' sums in order: the
- * bits do not depend on the number of threads.
+ * Loops over elements work on chunks of a fixed size, and the sums of the chunks are added in
+ * order, so the results do not depend on the number of threads.
  */
 #ifndef SNUG_CPU_MATRIX_CPU_MATRIX_TOOLS_H
 #define SNUG_CPU_MATRIX_CPU_MATRIX_TOOLS_H
@@ -25,7 +26,7 @@ enum { CHUNK_ELEMS = 4096 };
 struct tools {
     const struct kernel_call *call;
     int threads;
-    size_t after; /* the workspace from here on is for matmuls */
+    size_t after; /* the workspace after this offset is for matmuls */
     struct snug_error *err;
 };
 
@@ -34,7 +35,7 @@ static inline int64_t n_chunks(int64_t n)
     return (n + CHUNK_ELEMS - 1) / CHUNK_ELEMS;
 }
 
-/* The statement after it, for i from 0 to n, by some of `threads`. */
+/* EACH_CHUNK(n) EACH_IN_CHUNK(n) statement: runs the statement for i from 0 to n on `threads`. */
 #define EACH_CHUNK(n)                                                                           \
     _Pragma("omp parallel for schedule(static) num_threads(threads)") for (int64_t chunk = 0;   \
                                                                            chunk < n_chunks(n); \
@@ -50,7 +51,7 @@ static inline int threads_for(const struct tools *t, int64_t n)
     return (int)least(t->threads, n_chunks(n));
 }
 
-/* ---- rooms and places ------------------------------------------------------------------------ */
+/* ---- workspace and operands ------------------------------------------------------------------ */
 
 static inline size_t take_reals(size_t *total, int64_t n)
 {
@@ -93,30 +94,30 @@ static inline const struct op *op_of(const struct tools *t)
     return t->call->op;
 }
 
-static inline real *reals_at(const struct tools *t, size_t room)
+static inline real *reals_at(const struct tools *t, size_t offset)
 {
-    return (real *)(void *)((char *)t->call->work + room);
+    return (real *)(void *)((char *)t->call->work + offset);
 }
 
-static inline double *doubles_at(const struct tools *t, size_t room)
+static inline double *doubles_at(const struct tools *t, size_t offset)
 {
-    return (double *)(void *)((char *)t->call->work + room);
+    return (double *)(void *)((char *)t->call->work + offset);
 }
 
-static inline real *values_at(const struct tools *t, size_t room)
+static inline real *values_at(const struct tools *t, size_t offset)
 {
-    return reals_at(t, room);
+    return reals_at(t, offset);
 }
 
-static inline int64_t *order_at(const struct tools *t, size_t room)
+static inline int64_t *order_at(const struct tools *t, size_t offset)
 {
-    return (int64_t *)(void *)doubles_at(t, room);
+    return (int64_t *)(void *)doubles_at(t, offset);
 }
 
-/* An operand as reals: itself, or its copy in the workspace, which may be read into. */
-static inline real *place_of(const struct tools *t, const struct operand *x, size_t room)
+/* The operand itself if its dtype is `real`, else its copy in the workspace (not yet filled). */
+static inline real *place_of(const struct tools *t, const struct operand *x, size_t offset)
 {
-    return x->data == NULL || x->tensor->dtype == REAL_DTYPE ? x->data : reals_at(t, room);
+    return x->data == NULL || x->tensor->dtype == REAL_DTYPE ? x->data : reals_at(t, offset);
 }
 
 static inline void close_operand(const struct operand *x, const real *from)
@@ -125,10 +126,10 @@ static inline void close_operand(const struct operand *x, const real *from)
         write_reals(x, 0, shape_elems(&x->tensor->shape), from);
 }
 
-static inline real *open_state(const struct tools *t, enum matrix_state which, size_t room)
+static inline real *open_state(const struct tools *t, enum matrix_state which, size_t offset)
 {
     const struct operand *x = &t->call->in[MATRIX_STATES + (int)which];
-    real *place = place_of(t, x, room);
+    real *place = place_of(t, x, offset);
     if (place != x->data)
         read_reals(x, 0, shape_elems(&x->tensor->shape), place);
     return place;
@@ -139,9 +140,9 @@ static inline void close_state(const struct tools *t, enum matrix_state which, c
     close_operand(&t->call->in[MATRIX_STATES + (int)which], from);
 }
 
-static inline real *open_direction(const struct tools *t, size_t room)
+static inline real *open_direction(const struct tools *t, size_t offset)
 {
-    return place_of(t, &t->call->out[0], room);
+    return place_of(t, &t->call->out[0], offset);
 }
 
 static inline void close_direction(const struct tools *t, const real *from)
@@ -157,7 +158,7 @@ static inline void mix(const struct tools *t, int64_t n, double keep, real *y, d
 {
     const int threads = threads_for(t, n);
     const real of_y = (real)keep, of_x = (real)rest;
-    (void)threads; /* without OpenMP */
+    (void)threads; /* unused without OpenMP */
     EACH_CHUNK(n)
     EACH_IN_CHUNK(n)
     y[i] = of_y * y[i] + of_x * x[i];
@@ -168,7 +169,7 @@ static inline void copy_scaled(const struct tools *t, int64_t n, double factor, 
 {
     const int threads = threads_for(t, n);
     const real by = (real)factor;
-    (void)threads; /* without OpenMP */
+    (void)threads; /* unused without OpenMP */
     EACH_CHUNK(n)
     EACH_IN_CHUNK(n)
     to[i] = by * from[i];
@@ -193,11 +194,11 @@ static inline void set_identity(const struct tools *t, int64_t n, double factor,
         a[i * n + i] = (real)factor;
 }
 
-static inline double sum_squares(const struct tools *t, int64_t n, const real *x, size_t room)
+static inline double sum_squares(const struct tools *t, int64_t n, const real *x, size_t offset)
 {
     const int threads = threads_for(t, n);
-    double *sums = doubles_at(t, room), total = 0;
-    (void)threads; /* without OpenMP */
+    double *sums = doubles_at(t, offset), total = 0;
+    (void)threads; /* unused without OpenMP */
     EACH_CHUNK(n)
     {
         double sum = 0;
@@ -213,18 +214,18 @@ static inline double sum_squares(const struct tools *t, int64_t n, const real *x
 }
 
 static inline double sum_gemms(const struct tools *t, int64_t n, const real *a, const real *b,
-                               size_t room)
+                               size_t offset)
 {
-    (void)t, (void)room;
+    (void)t, (void)offset;
     double sum = 0;
     for (int64_t i = 0; i < n; i++)
         sum += (double)a[i] * (double)b[i];
     return sum;
 }
 
-static inline double trace_of(const struct tools *t, int64_t n, const real *a, size_t room)
+static inline double trace_of(const struct tools *t, int64_t n, const real *a, size_t offset)
 {
-    (void)t, (void)room;
+    (void)t, (void)offset;
     double sum = 0;
     for (int64_t i = 0; i < n; i++)
         sum += (double)a[i * n + i];
@@ -233,35 +234,35 @@ static inline double trace_of(const struct tools *t, int64_t n, const real *a, s
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-static inline void scale_rows(const struct tools *t, int64_t n, const real *values, size_t room,
+static inline void scale_rows(const struct tools *t, int64_t n, const real *values, size_t offset,
                               real *q)
 {
-    (void)t, (void)room;
+    (void)t, (void)offset;
     for (int64_t row = 0; row < n; row++)
         for (int64_t i = 0; i < n; i++)
             q[row * n + i] *= values[row];
 }
 
 static inline void row_gemms(const struct tools *t, int64_t n, const real *a, const real *b,
-                             size_t room, real *values)
+                             size_t offset, real *values)
 {
-    (void)room;
+    (void)offset;
     for (int64_t row = 0; row < n; row++)
-        values[row] = (real)sum_gemms(t, n, a + row * n, b + row * n, room);
+        values[row] = (real)sum_gemms(t, n, a + row * n, b + row * n, offset);
 }
 
 static inline void take_rows(const struct tools *t, int64_t n_rows, int64_t width,
-                             const int64_t *order, size_t room, const real *from, real *to)
+                             const int64_t *order, size_t offset, const real *from, real *to)
 {
-    (void)room;
+    (void)offset;
     for (int64_t i = 0; i < n_rows; i++)
         copy_reals(t, width, from + order[i] * width, to + i * width);
 }
 
 static inline void take_columns(const struct tools *t, int64_t n_rows, int64_t width,
-                                const int64_t *order, size_t room, const real *from, real *to)
+                                const int64_t *order, size_t offset, const real *from, real *to)
 {
-    (void)t, (void)room;
+    (void)t, (void)offset;
     for (int64_t row = 0; row < n_rows; row++)
         for (int64_t i = 0; i < width; i++)
             to[row * width + i] = from[row * width + order[i]];
@@ -270,27 +271,27 @@ static inline void take_columns(const struct tools *t, int64_t n_rows, int64_t w
 /* ---- eigenvectors ---------------------------------------------------------------------------- */
 
 static inline bool find_eigen(const struct tools *t, int64_t n, real *a, real *values, bool quick,
-                              bool vectors, size_t room)
+                              bool vectors, size_t offset)
 {
-    if (!eigen(n, a, values, quick, vectors, doubles_at(t, room)))
+    if (!eigen(n, a, values, quick, vectors, doubles_at(t, offset)))
         return false;
     if (vectors)
         set_signs(n, a);
     return true;
 }
 
-static inline bool make_orthonormal(const struct tools *t, int64_t n, real *z, size_t room)
+static inline bool make_orthonormal(const struct tools *t, int64_t n, real *z, size_t offset)
 {
-    if (!orthonormal(n, z, doubles_at(t, room)))
+    if (!orthonormal(n, z, doubles_at(t, offset)))
         return false;
     set_signs(n, z);
     return true;
 }
 
 static inline double check_root(const struct tools *t, int64_t n, const real *a, double add,
-                                const real *root, size_t room)
+                                const real *root, size_t offset)
 {
-    return residual_of(n, a, add, root, doubles_at(t, room));
+    return residual_of(n, a, add, root, doubles_at(t, offset));
 }
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * matrix_ops.h -- all ops on whole matrices: their workspaces, their matmuls, and running them.
+ * matrix_ops.h -- the matrix optimizers: workspace layouts, elementwise parts, dispatch.
  */
 #ifndef SNUG_CPU_MATRIX_MATRIX_OPS_H
 #define SNUG_CPU_MATRIX_MATRIX_OPS_H
@@ -8,9 +8,9 @@
 #include "optim/matrix_blocks.h"
 #include "optim/matrix_soap.h"
 
-/* ---- what shampoo, caspr and soap do with each element ----------------------------------------- */
+/* ---- elementwise parts of shampoo, caspr and soap -------------------------------------------- */
 
-/* One row: g, m, v, h and a; returns the sum of a^2. */
+/* Updates g, m, v, h and u of one row and returns the sum of u^2. */
 static double block_row(const struct block_work *b, int64_t row, double eps)
 {
     const struct tools *t = b->t;
@@ -40,7 +40,7 @@ static double block_moments(const struct block_work *b, double eps)
 {
     const int threads = threads_for(b->t, b->at.rows * b->at.cols);
     double *sums = doubles_at(b->t, b->l->sums), total = 0;
-    (void)threads; /* without OpenMP */
+    (void)threads; /* unused without OpenMP */
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t row = 0; row < b->at.rows; row++)
         sums[row] = block_row(b, row, eps);
@@ -65,7 +65,7 @@ static void soap_read(const struct soap_work *s)
     const real clip = (real)scalar_of(s->t, SCALAR_clip);
     const int64_t n = s->l->n;
     real *g = s->g;
-    (void)threads; /* without OpenMP */
+    (void)threads; /* unused without OpenMP */
     EACH_CHUNK(n)
     {
         int64_t at = chunk * CHUNK_ELEMS;
@@ -84,7 +84,7 @@ static void soap_adam(const struct soap_work *s)
     const real eps = (real)option_of(s->t, SOAP_eps);
     const int64_t n = s->l->n;
     real *x = s->x, *m = s->state[STATE_m], *v = s->state[STATE_v];
-    (void)threads; /* without OpenMP */
+    (void)threads; /* unused without OpenMP */
     EACH_CHUNK(n)
     EACH_IN_CHUNK(n)
     {
@@ -94,9 +94,9 @@ static void soap_adam(const struct soap_work *s)
     }
 }
 
-/* ---- all ops ----------------------------------------------------------------------------------- */
+/* ---- dispatch -------------------------------------------------------------------------------- */
 
-struct matrix_layout { /* of the op in work, the others are empty */
+struct matrix_layout { /* only the member of the op's kind is filled */
     struct muon_layout muon;
     struct blocks_layout blocks;
     struct soap_layout soap;
@@ -123,7 +123,7 @@ static struct matrix_layout matrix_layout(const struct op *op, const struct tens
     return l;
 }
 
-/* For a plan. */
+/* The layout when planning, from the program's tensors. */
 static struct matrix_layout planned_layout(const struct program *prog, const struct op *op)
 {
     const struct tensor *states[MOST_MATRIX_STATES] = {NULL};

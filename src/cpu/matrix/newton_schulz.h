@@ -1,7 +1,7 @@
 /*
  * newton_schulz.h -- orthogonalize: the Newton-Schulz iteration of src/optim/muon.c.
  *
- * A tall X is not transposed: with A = X^T X, which is as symmetric as its rounding, X B is the
+ * A tall X is not transposed.  With A = X^T X, which is symmetric up to rounding, X B is the
  * transpose of B X^T.
  */
 #ifndef SNUG_CPU_MATRIX_NEWTON_SCHULZ_H
@@ -34,14 +34,14 @@ static struct muon_layout muon_layout(const struct tensor *u, const struct tenso
     return l;
 }
 
-/* m and u = (1-mu) g + mu m. */
+/* m = mu m + (1-mu) g, then u = (1-mu) g + mu m. */
 static void muon_momentum(const struct tools *t, int64_t n, real *m, real *u)
 {
     const int threads = threads_for(t, n);
     const real clip = (real)scalar_of(t, SCALAR_clip);
     const double mu = option_of(t, ORTHOGONALIZE_mu);
     const real keep = (real)mu, rest = (real)(1 - mu);
-    (void)threads; /* without OpenMP */
+    (void)threads; /* unused without OpenMP */
     EACH_CHUNK(n)
     {
         real g[CHUNK_ELEMS];
@@ -62,7 +62,7 @@ static void muon_combine(const struct tools *t, int64_t n, double a, real *y, do
 {
     const int threads = threads_for(t, n);
     const real of_y = (real)a, of_x = (real)b;
-    (void)threads; /* without OpenMP */
+    (void)threads; /* unused without OpenMP */
     EACH_CHUNK(n)
     EACH_IN_CHUNK(n)
     y[i] = round_bf16(of_y * y[i] + of_x * x[i]);
@@ -72,7 +72,7 @@ static void muon_scale(const struct tools *t, int64_t n, double factor, real *x)
 {
     const int threads = threads_for(t, n);
     const real by = (real)factor;
-    (void)threads; /* without OpenMP */
+    (void)threads; /* unused without OpenMP */
     EACH_CHUNK(n)
     EACH_IN_CHUNK(n)
     x[i] = round_bf16(by * x[i]);

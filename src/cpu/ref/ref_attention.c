@@ -1,7 +1,7 @@
 /*
- * ref_attention.c -- reference: self-attention, causal or of all to all, one row of scores at a time.
+ * ref_attention.c -- reference: self-attention, causal or not, one row of scores at a time.
  *
- * A row of qkv holds q, k and v, C numbers each; head h owns columns h*D .. (h+1)*D of each:
+ * A row of qkv holds q, k and v, C elements each.  Head h owns columns h*D .. (h+1)*D of each:
  *
  *     [ q: h0 h1 .. | k: h0 h1 .. | v: h0 h1 .. ]       D = C / H, scale = 1 / sqrt(D)
  *
@@ -10,26 +10,27 @@
  * Gradient, with delta_t = dy_t . y_t and  ds[t,j] = scale p[t,j] (dy_t . v_j - delta_t):
  *     dq_t = sum_j ds[t,j] k_j     dk_j = sum_t ds[t,j] q_t     dv_j = sum_t p[t,j] dy_t
  *
- * With dropout, m[t,j] is 0 or 1 / (1 - rate), and p in y and in dv, and dy_t . v_j, are times m.
+ * With dropout, m[t,j] is 0 or 1 / (1 - rate); it multiplies p in y and in dv, and dy_t . v_j.
  *
- * p, ds and m are recomputed wherever they are needed: no T x T matrix, ever.
+ * p, ds and m are recomputed wherever they are needed.  No T x T matrix is ever stored.
  */
 #include <math.h>
 
 #include "cpu/dropout_mask.h"
 #include "cpu/ref/ref_common.h"
 
-struct head { /* one head of one sequence: where its columns begin */
+struct head { /* one head of one sequence */
     const struct operand *qkv;
     int64_t n_time, width, depth; /* T, C, D */
-    int64_t first_row, column;    /* of the sequence in the batch; of the head in C */
+    int64_t first_row, column;    /* first row of the sequence; first column of the head in C */
     double scale;
     bool causal;
     struct dropout dropout;
     int64_t index; /* of the head in the batch */
 };
 
-static double kept(const struct head *head, int64_t t, int64_t j)
+/* m[t,j] */
+static double mask_factor(const struct head *head, int64_t t, int64_t j)
 {
     return (double)dropout_factor(&head->dropout,
                                   (uint64_t)((head->index * head->n_time + t) * head->n_time + j));
@@ -51,12 +52,13 @@ static struct head head_at(const struct operand *qkv, const struct attention_att
     return head;
 }
 
-/* How many keys query t sees, and the first query that sees key j. */
+/* The number of keys that query t sees. */
 static int64_t keys_of(const struct head *head, int64_t t)
 {
     return head->causal ? t + 1 : head->n_time;
 }
 
+/* The first query that sees key j. */
 static int64_t first_query(const struct head *head, int64_t j)
 {
     return head->causal ? j : 0;
@@ -64,13 +66,13 @@ static int64_t first_query(const struct head *head, int64_t j)
 
 enum part { PART_q, PART_k, PART_v };
 
-/* Where part of row t begins, in qkv and in whatever has its shape. */
+/* Start of a part of row t in qkv and dqkv. */
 static int64_t at(const struct head *head, enum part part, int64_t t)
 {
     return (head->first_row + t) * 3 * head->width + part * head->width + head->column;
 }
 
-/* Where the head's columns of row t begin in y and dy. */
+/* Start of the head's columns of row t in y and dy. */
 static int64_t y_at(const struct head *head, int64_t t)
 {
     return (head->first_row + t) * head->width + head->column;
@@ -98,7 +100,7 @@ static void attend(const struct head *head, const struct operand *y, const struc
         }
         double log_total = log_sum_value(&sum);
         for (int64_t j = 0; j < keys_of(head, t); j++)
-            p[j] = kept(head, t, j) * exp(p[j] - log_total);
+            p[j] = mask_factor(head, t, j) * exp(p[j] - log_total);
         for (int64_t d = 0; d < head->depth; d++) {
             double value = 0.0;
             for (int64_t j = 0; j < keys_of(head, t); j++)
@@ -137,14 +139,14 @@ struct head_grad {
     double *acc[2]; /* [D] each */
 };
 
-/* m[t,j] p[t,j] and ds[t,j] as the head of this file has them. */
+/* Returns ds[t,j] and stores m[t,j] p[t,j] in *p. */
 static double weight_grad(const struct head_grad *grad, int64_t t, int64_t j, double *p)
 {
     const struct head *head = &grad->head;
     double whole = exp(score(head, t, j) - load(grad->lse, grad->lse_begin + t));
     double dp = dot(grad->dy, y_at(head, t), 1, head->qkv, at(head, PART_v, j), 1, head->depth);
-    *p = kept(head, t, j) * whole;
-    return head->scale * whole * (kept(head, t, j) * dp - grad->delta[t]);
+    *p = mask_factor(head, t, j) * whole;
+    return head->scale * whole * (mask_factor(head, t, j) * dp - grad->delta[t]);
 }
 
 /* acc += factor * x[begin .. begin + D) */

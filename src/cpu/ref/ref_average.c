@@ -1,10 +1,10 @@
 /*
- * ref_average.c -- reference: averages of the weights, which evaluation uses in their place.
+ * ref_average.c -- reference: weight averages, which evaluation uses instead of the weights.
  */
 #include "cpu/ref/ref_common.h"
 #include "optim/average.h"
 
-/* How many times the weights are kept. */
+/* Number of weight copies that the average keeps. */
 static int64_t n_copies(const struct kernel_call *call)
 {
     return elems(&call->in[AVERAGE_KEPT]) / elems(&call->in[AVERAGE_WEIGHT]);

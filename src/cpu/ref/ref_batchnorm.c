@@ -67,7 +67,7 @@ enum snug_status ref_batchnorm_update(const struct kernel_call *call, struct snu
     return SNUG_OK;
 }
 
-/* What flows through fn at element i: dy, or nothing where relu was closed. */
+/* dy fn' at element i.  The sign of y, if given, or of `before` tells where relu is active. */
 static double slope_at(const struct kernel_call *call, int64_t i, double before)
 {
     const struct operand *y = &call->in[6];
@@ -78,7 +78,7 @@ static double slope_at(const struct kernel_call *call, int64_t i, double before)
 /*
  * With h = (x - mean) * rstd and g = dy fn':
  *     dx = gamma * rstd * (g - mean(g) - h * mean(g * h))
- * The sums of a channel come first, because dx may lie on dy or x.
+ * The sums of a channel come first, because dx may alias dy or x.
  */
 enum snug_status ref_batchnorm_grad(const struct kernel_call *call, struct snug_error *err)
 {

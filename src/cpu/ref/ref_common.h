@@ -1,5 +1,5 @@
 /*
- * ref_common.h -- what the families of reference kernels share; nobody else includes it.
+ * ref_common.h -- helpers shared by the reference kernels.  Private to this folder.
  */
 #ifndef SNUG_CPU_REF_REF_COMMON_H
 #define SNUG_CPU_REF_REF_COMMON_H
@@ -12,7 +12,7 @@
 #include "ir/ops.def"
 #undef OP
 
-/* What the few kernels that need workspace book, in doubles. */
+/* Workspace of the few kernels that need one, in doubles. */
 int64_t ref_attention_work_elems(const struct shape *qkv);
 int64_t ref_attention_grad_work_elems(const struct shape *qkv, int64_t heads);
 int64_t ref_head_grad_work_elems(const struct shape *x);
@@ -52,22 +52,22 @@ static inline void store(const struct operand *x, int64_t index, double value)
     dtype_store(x->tensor->dtype, x->data, index, value);
 }
 
-/* A number as the tensor would give it back. */
+/* The value after rounding to the tensor's dtype. */
 static inline double as_stored(const struct operand *x, double value)
 {
-    double bits = 0.0; /* room for any float */
+    double bits = 0.0; /* large enough for any float type */
     dtype_store(x->tensor->dtype, &bits, 0, value);
     return dtype_load(x->tensor->dtype, &bits, 0);
 }
 
-/* += or =, for the outputs that accumulate; one that is left out takes nothing. */
+/* += or =, for outputs that accumulate.  Does nothing if the output is left out. */
 static inline void store_or_add(const struct operand *x, int64_t index, double value, bool add)
 {
     if (present(x))
         store(x, index, add ? load(x, index) + value : value);
 }
 
-/* to (+)= the sums of x's columns, of its numbers as they are stored. */
+/* to (+)= the column sums of x as stored. */
 static inline void sum_columns(const struct operand *x, const struct operand *to, bool add)
 {
     int64_t n_rows = rows(x), width = last(x);
@@ -79,7 +79,7 @@ static inline void sum_columns(const struct operand *x, const struct operand *to
     }
 }
 
-/* The dot product of `n` elements from two places, each with a stride. */
+/* The dot product of two strided ranges of `n` elements. */
 static inline double dot(const struct operand *a, int64_t a_begin, int64_t a_step,
                          const struct operand *b, int64_t b_begin, int64_t b_step, int64_t n)
 {
@@ -89,7 +89,7 @@ static inline double dot(const struct operand *a, int64_t a_begin, int64_t a_ste
     return sum;
 }
 
-/* log(sum(exp(value))) of values that come one at a time: exp never sees more than 0. */
+/* A running log(sum(exp(value))).  It never calls exp with a positive argument. */
 struct log_sum {
     double max, sum;
     int64_t n;

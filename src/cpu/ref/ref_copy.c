@@ -1,6 +1,6 @@
 /*
- * ref_copy.c -- copies between the arena and the offload pool, and between ranks, for every device whose memory
- * the host can reach.
+ * ref_copy.c -- copies between the arena and the offload pool, and collectives, for every device
+ * whose memory the host can access.
  */
 #include "cpu/ref/ref_common.h"
 
@@ -30,12 +30,13 @@ enum snug_status ref_clear(const struct kernel_call *call, struct snug_error *er
     return SNUG_OK;
 }
 
-/* Where the host reaches the arena, the executor does it. */
+/* The executor runs collectives if the host can access the arena. */
 static enum snug_status collective(const struct kernel_call *call, struct snug_error *err)
 {
     return call->collective_runner != NULL
                ? call->collective_runner->run(call->collective_runner, call, err)
-               : snug_fail(err, SNUG_BAD_ARGUMENT, "%s needs other ranks, and there are none",
+               : snug_fail(err, SNUG_BAD_ARGUMENT,
+                           "%s needs several ranks, but this run has only one",
                            op_infos[call->op->kind].name);
 }
 
@@ -69,7 +70,7 @@ enum snug_status ref_recv(const struct kernel_call *call, struct snug_error *err
     return collective(call, err);
 }
 
-/* The executor has waited. */
+/* Nothing to do: the executor has waited already. */
 enum snug_status ref_wait_copy(const struct kernel_call *call, struct snug_error *err)
 {
     (void)call;

@@ -1,6 +1,6 @@
 /*
- * ref_direction.c -- reference: the ops that make the direction of a step from a gradient, where that
- * takes more than the numbers of one element.  The op update takes the step.
+ * ref_direction.c -- reference: the ops that compute an update direction from a gradient, for
+ * optimizers that are not elementwise.  The op update then takes the step.
  */
 #include <math.h>
 #include <string.h>
@@ -15,7 +15,7 @@ static void clear(const struct operand *x)
 
 /* ---- adafactor ------------------------------------------------------------------------------ */
 
-/* Of the numbers first, first + step, ...: the mean of g^2. */
+/* The mean of g^2 over the elements first, first + step, ... */
 static double mean_square(const struct operand *g, int64_t first, int64_t step, int64_t n)
 {
     return dot(g, first, step, g, first, step, n) / (double)n;
@@ -86,14 +86,14 @@ enum snug_status ref_prodigy_size(const struct kernel_call *call, struct snug_er
 {
     (void)err;
     const struct operand *parts = &call->in[0];
-    double *scalars = call->in[1].data, gemm = 0.0, size = 0.0;
+    double *scalars = call->in[1].data, product = 0.0, size = 0.0;
     if (scalars[SCALAR_skip] != 0.0)
         return SNUG_OK;
     for (int64_t i = 0, n = elems(parts) / 2; i < n; i++) {
-        gemm += load(parts, 2 * i);
+        product += load(parts, 2 * i);
         size += load(parts, 2 * i + 1);
     }
-    prodigy_size(attrs_of(call->op, direction)->options.value, gemm, size, scalars);
+    prodigy_size(attrs_of(call->op, direction)->options.value, product, size, scalars);
     return SNUG_OK;
 }
 

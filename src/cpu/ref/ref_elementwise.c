@@ -1,7 +1,8 @@
 /*
- * ref_elementwise.c -- reference: activations, add, scale, decode, dropout, cast, accumulate, take_row.
+ * ref_elementwise.c -- reference: activations, add, scale, dequantize, dropout, cast, accumulate,
+ * take_row.
  *
- * Each element is loaded before its place is stored, so all of them may run in place.
+ * Each element is loaded before it is stored, so outputs may alias inputs.
  */
 #include <math.h>
 
@@ -100,7 +101,7 @@ enum snug_status ref_scale(const struct kernel_call *call, struct snug_error *er
     return SNUG_OK;
 }
 
-/* Codes name fp32 numbers: so much of the result is exact. */
+/* The quantized values are fp32, so the fp32 multiplication is part of the definition. */
 enum snug_status ref_dequantize(const struct kernel_call *call, struct snug_error *err)
 {
     (void)err;

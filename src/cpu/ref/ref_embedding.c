@@ -1,7 +1,7 @@
 /*
- * ref_embedding.c -- reference: rows of a table by id, plus rows of positions, and the gradient.
+ * ref_embedding.c -- reference: embedding lookup plus position embeddings, and the gradient.
  *
- * The position of an id is its place in the last dimension of ids.
+ * The position of an id is its index in the last dimension of ids.
  */
 #include "cpu/ref/ref_common.h"
 
@@ -33,7 +33,8 @@ enum snug_status ref_embedding(const struct kernel_call *call, struct snug_error
     return SNUG_OK;
 }
 
-/* The sum of dy over every id at which `wanted` stands; wanted < 0: over every `step`-th one. */
+/* Sums a column of dy over the ids begin, begin + step, ... that equal `wanted`, or over all of
+ * them if wanted < 0. */
 static double sum_rows(const struct operand *dy, const int32_t *id, int32_t wanted, int64_t begin,
                        int64_t step, int64_t n_ids, int64_t column)
 {
@@ -44,7 +45,7 @@ static double sum_rows(const struct operand *dy, const int32_t *id, int32_t want
     return sum;
 }
 
-/* Row by row of the results, so that each is one sum in double, rounded once. */
+/* Loops over the elements of the results, so each is one sum in double, rounded once. */
 enum snug_status ref_embedding_grad(const struct kernel_call *call, struct snug_error *err)
 {
     const struct operand *ids = &call->in[0], *dy = &call->in[1];

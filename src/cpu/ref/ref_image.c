@@ -1,8 +1,9 @@
 /*
- * ref_image.c -- reference: convolutions, pools, positions and the change of layout of images.
+ * ref_image.c -- reference: convolution, pooling, positions and image layouts.
  *
- * Images are [N,H,W,C].  A window at (h, w) of y covers rows h * stride - pad + kh of x, and so on;
- * what lies outside the image is zero to a convolution and not there to a pool.
+ * Images are [N,H,W,C].  The window of output (h, w) covers rows h * stride - pad + kh of x, and
+ * the columns likewise.  Pixels outside the image count as zero in a convolution; pooling skips
+ * them.
  */
 #include <math.h>
 
@@ -28,7 +29,7 @@ static int64_t pixel(const struct image *image, int64_t n, int64_t h, int64_t w)
 struct conv {
     struct image x, y;
     int64_t kernel_h, kernel_w, stride, pad;
-    int64_t in_group, out_group; /* channels of a group on either side */
+    int64_t in_group, out_group; /* input and output channels per group */
 };
 
 static struct conv conv_of(const struct kernel_call *call, const struct operand *x,
@@ -43,21 +44,21 @@ static struct conv conv_of(const struct kernel_call *call, const struct operand 
     return conv;
 }
 
-/* Where weight [o, i, kh, kw] is. */
+/* Index of weight [o, i, kh, kw]. */
 static int64_t weight_at(const struct conv *c, int64_t o, int64_t i, int64_t kh, int64_t kw)
 {
     return ((o * c->in_group + i) * c->kernel_h + kh) * c->kernel_w + kw;
 }
 
-/* The row (or column) of x that tap k of window p meets; -1: outside. */
-static int64_t met(int64_t p, int64_t k, int64_t side, const struct conv *c)
+/* The row (or column) of x under tap k of window p, or -1 if outside. */
+static int64_t input_of(int64_t p, int64_t k, int64_t side, const struct conv *c)
 {
     int64_t at = p * c->stride - c->pad + k;
     return at >= 0 && at < side ? at : -1;
 }
 
-/* The window whose tap k meets row `at`; -1: none. */
-static int64_t meeting(int64_t at, int64_t k, int64_t places, const struct conv *c)
+/* The window whose tap k is at row (or column) `at`, or -1 if none. */
+static int64_t window_of(int64_t at, int64_t k, int64_t places, const struct conv *c)
 {
     int64_t from = at + c->pad - k;
     return from >= 0 && from % c->stride == 0 && from / c->stride < places ? from / c->stride : -1;
@@ -71,7 +72,7 @@ static double conv_sum(const struct kernel_call *call, const struct conv *c, int
     double sum = 0.0;
     for (int64_t kh = 0; kh < c->kernel_h; kh++)
         for (int64_t kw = 0; kw < c->kernel_w; kw++) {
-            int64_t row = met(h, kh, c->x.height, c), column = met(w, kw, c->x.width, c);
+            int64_t row = input_of(h, kh, c->x.height, c), column = input_of(w, kw, c->x.width, c);
             for (int64_t i = 0; row >= 0 && column >= 0 && i < c->in_group; i++)
                 sum += load(x, pixel(&c->x, n, row, column) + first + i) *
                        load(weight, weight_at(c, o, i, kh, kw));
@@ -102,7 +103,8 @@ static double conv_grad_x_sum(const struct kernel_call *call, const struct conv 
     double sum = 0.0;
     for (int64_t kh = 0; kh < c->kernel_h; kh++)
         for (int64_t kw = 0; kw < c->kernel_w; kw++) {
-            int64_t row = meeting(h, kh, c->y.height, c), column = meeting(w, kw, c->y.width, c);
+            int64_t row = window_of(h, kh, c->y.height, c),
+                    column = window_of(w, kw, c->y.width, c);
             for (int64_t o = first; row >= 0 && column >= 0 && o < first + c->out_group; o++)
                 sum += load(dy, pixel(&c->y, n, row, column) + o) *
                        load(weight, weight_at(c, o, i, kh, kw));
@@ -132,7 +134,8 @@ static double conv_grad_w_sum(const struct kernel_call *call, const struct conv 
     for (int64_t n = 0; n < c->y.count; n++)
         for (int64_t h = 0; h < c->y.height; h++)
             for (int64_t w = 0; w < c->y.width; w++) {
-                int64_t row = met(h, kh, c->x.height, c), column = met(w, kw, c->x.width, c);
+                int64_t row = input_of(h, kh, c->x.height, c),
+                        column = input_of(w, kw, c->x.width, c);
                 if (row >= 0 && column >= 0)
                     sum += load(x, pixel(&c->x, n, row, column) + channel) *
                            load(dy, pixel(&c->y, n, h, w) + o);
@@ -181,7 +184,7 @@ static struct conv pool_of(const struct kernel_call *call, const struct operand 
                          .kernel_w = a->kernel_w};
 }
 
-/* The largest of a window and its place; NaN is larger than all. */
+/* The maximum of a window and its index in the window.  NaN counts as the largest. */
 static double pool_most(const struct operand *x, const struct conv *c, int64_t n, int64_t h,
                         int64_t w, int64_t channel, int64_t *place)
 {
@@ -189,7 +192,7 @@ static double pool_most(const struct operand *x, const struct conv *c, int64_t n
     bool found = false;
     for (int64_t kh = 0; kh < c->kernel_h; kh++)
         for (int64_t kw = 0; kw < c->kernel_w; kw++) {
-            int64_t row = met(h, kh, c->x.height, c), column = met(w, kw, c->x.width, c);
+            int64_t row = input_of(h, kh, c->x.height, c), column = input_of(w, kw, c->x.width, c);
             if (row < 0 || column < 0)
                 continue;
             double value = load(x, pixel(&c->x, n, row, column) + channel);
@@ -225,7 +228,8 @@ static double pool_grad_sum(const struct kernel_call *call, const struct conv *c
     double sum = 0.0;
     for (int64_t kh = 0; kh < c->kernel_h; kh++)
         for (int64_t kw = 0; kw < c->kernel_w; kw++) {
-            int64_t row = meeting(h, kh, c->y.height, c), column = meeting(w, kw, c->y.width, c);
+            int64_t row = window_of(h, kh, c->y.height, c),
+                    column = window_of(w, kw, c->y.width, c);
             int64_t from = pixel(&c->y, n, row, column) + channel;
             if (row >= 0 && column >= 0 && (int64_t)load(at, from) == kh * c->kernel_w + kw)
                 sum += load(dy, from);
@@ -304,8 +308,8 @@ enum snug_status ref_add_positions_grad(const struct kernel_call *call, struct s
 /* ---- layouts ------------------------------------------------------------------------------- */
 
 /* [N,A,B] to [N,B,A] */
-static void swap_sides(const struct operand *x, const struct operand *y, int64_t n, int64_t a,
-                       int64_t b)
+static void transpose_planes(const struct operand *x, const struct operand *y, int64_t n, int64_t a,
+                             int64_t b)
 {
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; j < a; j++)
@@ -317,7 +321,7 @@ enum snug_status ref_channels_last(const struct kernel_call *call, struct snug_e
 {
     (void)err;
     const int64_t *dim = call->in[0].tensor->shape.dim;
-    swap_sides(&call->in[0], &call->out[0], dim[0], dim[1], dim[2] * dim[3]);
+    transpose_planes(&call->in[0], &call->out[0], dim[0], dim[1], dim[2] * dim[3]);
     return SNUG_OK;
 }
 
@@ -325,6 +329,6 @@ enum snug_status ref_channels_first(const struct kernel_call *call, struct snug_
 {
     (void)err;
     const int64_t *dim = call->in[0].tensor->shape.dim;
-    swap_sides(&call->in[0], &call->out[0], dim[0], dim[1] * dim[2], dim[3]);
+    transpose_planes(&call->in[0], &call->out[0], dim[0], dim[1] * dim[2], dim[3]);
     return SNUG_OK;
 }

@@ -1,7 +1,8 @@
 /*
  * ref_linear.c -- reference: the linear layer and its two gradients.
  *
- * W is [O,I], or [I,O] if in_out.  Element (o,i) lies at o * step_o + i * step_i in both layouts.
+ * W is [O,I] or [I,O], as the layout attribute says.  Element (o,i) is at o * step_o + i * step_i
+ * in both.
  */
 #include "cpu/ref/ref_common.h"
 
@@ -32,7 +33,8 @@ enum snug_status ref_linear(const struct kernel_call *call, struct snug_error *e
                 value += load(r, n * n_out + o);
             if (present(before))
                 store(before, n * n_out + o, value);
-            if (call->op->attrs.act != ACT_none) /* of what an act after a linear would read */
+            if (call->op->attrs.act !=
+                ACT_none) /* round first, as a separate act op would see it */
                 value = ref_fn(call->op->attrs.act, as_stored(y, value));
             store(y, n * n_out + o, value);
         }

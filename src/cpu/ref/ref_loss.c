@@ -1,8 +1,8 @@
 /*
- * ref_loss.c -- reference: cross-entropy, mean squared error, and the head that makes its logits
- * one number at a time.
+ * ref_loss.c -- reference: cross-entropy, mean squared error, and the fused LM head, which computes
+ * its logits one at a time.
  *
- * Losses are weight * mean.  Their gradients carry loss_scale besides, from the scalar table.
+ * Losses are weight * mean.  Their gradients are also multiplied by loss_scale of the scalar table.
  */
 #include <math.h>
 
@@ -30,7 +30,7 @@ enum snug_status ref_cross_entropy(const struct kernel_call *call, struct snug_e
     TRY(ref_check_ids(targets, n_classes, err));
     for (int64_t n = 0; n < n_rows; n++) {
         struct log_sum sum = {0};
-        double right = 0.0; /* the logit as the labels want it */
+        double right = 0.0; /* the logits weighted by the labels */
         for (int64_t k = 0; k < n_classes; k++) {
             double value = load(logits, n * n_classes + k);
             log_sum_add(&sum, value);
@@ -86,7 +86,7 @@ enum snug_status ref_mse_grad(const struct kernel_call *call, struct snug_error 
     return SNUG_OK;
 }
 
-/* ---- the head: logits = x W^T, never stored -------------------------------------------------- */
+/* ---- the LM head: logits = x W^T, never stored ----------------------------------------------- */
 
 struct lm_head {
     const struct kernel_call *call;
@@ -127,7 +127,7 @@ static enum snug_status head_loss(const struct kernel_call *call, const struct l
     return SNUG_OK;
 }
 
-/* The slope of the loss by logit (n,v), before the factor. */
+/* The derivative of the loss with respect to logit (n,v), without the factor. */
 static double logit_grad(const struct lm_head *head, int64_t n, int64_t v)
 {
     return exp(logit(head, n, v) - load(head->lse, n)) -
@@ -140,8 +140,8 @@ int64_t ref_head_grad_work_elems(const struct shape *x)
 }
 
 /*
- * One row of dx or dW: sum over `count` logits of their slope times a row of the other factor.
- * by_row: row `fixed` of dx, over the classes; else row `fixed` of dW, over the rows of x.
+ * Row `fixed` of dx, summed over the classes, if by_row; else row `fixed` of dW, summed over the
+ * rows of x.  Each term is a logit's gradient times a row of the other matrix.
  */
 static void head_grad_row(const struct lm_head *head, bool by_row, int64_t fixed, double *acc)
 {

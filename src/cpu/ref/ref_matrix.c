@@ -1,5 +1,5 @@
 /*
- * ref_matrix.c -- reference: the ops that work on whole matrices, in fp64 and with plain loops.
+ * ref_matrix.c -- reference: the matrix optimizers, in fp64 with plain loops.
  */
 #include "cpu/ref/ref_common.h"
 

@@ -38,7 +38,7 @@ enum snug_status ref_layernorm(const struct kernel_call *call, struct snug_error
     return SNUG_OK;
 }
 
-/* The norm reads the sum as it was stored: the same bits as add and layernorm apart. */
+/* The norm reads the sum as stored, so the bits are those of separate add and layernorm ops. */
 enum snug_status ref_add_layernorm(const struct kernel_call *call, struct snug_error *err)
 {
     const struct operand *in = call->in, *out = call->out;
@@ -56,7 +56,7 @@ enum snug_status ref_add_layernorm(const struct kernel_call *call, struct snug_e
 /*
  * With h = (x - mean) * rstd and g = dy * gamma:
  *     dx = rstd * (g - mean(g) - h * mean(g * h)) (+ r)
- * dgamma and dbeta come first, because dx may lie on dy.
+ * dgamma and dbeta come first, because dx may alias dy.
  */
 enum snug_status ref_layernorm_grad(const struct kernel_call *call, struct snug_error *err)
 {
@@ -66,7 +66,8 @@ enum snug_status ref_layernorm_grad(const struct kernel_call *call, struct snug_
                          *dsum = &call->out[3];
     int64_t n_rows = rows(x), width = last(x);
     if (present(dsum) && !present(dx))
-        return snug_fail(err, SNUG_BAD_PROGRAM, "layernorm_grad: sums of a dx that is left out");
+        return snug_fail(err, SNUG_BAD_PROGRAM,
+                         "layernorm_grad: column sums of dx requested, but dx is left out");
 
     for (int64_t c = 0; c < width; c++) {
         double gamma_sum = 0.0, beta_sum = 0.0;

@@ -1,9 +1,9 @@
 /*
  * ref_optimizer.c -- reference: the gradient norm, clipping and loss scale, and the updates.
  *
- * What the norm does and the rules of the updates come from src/optim, in fp64; what is here is how
- * numbers are kept: types, quantized elements, stochastic rounding, and the master copy, which is updated where there
- * is one, the weight being its rounding.
+ * The arithmetic of the norm and the update rules comes from src/optim, in fp64.  This file handles
+ * storage: dtypes, quantized states, stochastic rounding and master weights.  If there is a master
+ * weight, the update changes it, and the weight is the master rounded.
  */
 #include <math.h>
 #include <string.h>
@@ -73,9 +73,9 @@ enum snug_status ref_next_loss_scale(const struct kernel_call *call, struct snug
 
 /* ---- update ---------------------------------------------------------------------------------- */
 
-enum { BLOCK_ELEMS = QUANT_BLOCK_8 }; /* whole quant blocks of either kind */
+enum { BLOCK_ELEMS = QUANT_BLOCK_8 }; /* a multiple of both quant block sizes */
 
-struct cells { /* a block of what an update changes */
+struct cells { /* a block of weights and states */
     int64_t at, count;
     double w[BLOCK_ELEMS], state[MAX_STATES][BLOCK_ELEMS];
 };
@@ -119,9 +119,9 @@ static bool is_16_bits(const struct operand *x)
     return x->tensor->dtype == DTYPE_bf16 || x->tensor->dtype == DTYPE_f16;
 }
 
-/* Stores n numbers; in 16 bits by chance, if the op says so. */
-static void store_numbers(const struct kernel_call *call, const struct operand *x, int64_t at,
-                          int64_t n, const double *from)
+/* Stores n elements, with stochastic rounding if the op requests it and the dtype has 16 bits. */
+static void store_elems(const struct kernel_call *call, const struct operand *x, int64_t at,
+                        int64_t n, const double *from)
 {
     if (!attrs_of(call->op, update)->stochastic || !is_16_bits(x)) {
         for (int64_t i = 0; i < n; i++)
@@ -143,34 +143,34 @@ static void store_numbers(const struct kernel_call *call, const struct operand *
 static void load_state(const struct operand *state, const struct operand *scales,
                        const struct quant_map *map, int64_t at, int64_t n, double *to)
 {
-    float numbers[BLOCK_ELEMS];
+    float values[BLOCK_ELEMS];
     if (present(scales))
-        dequantize_elems(map, state->data, scales->data, at, n, numbers);
+        dequantize_elems(map, state->data, scales->data, at, n, values);
     for (int64_t i = 0; i < n; i++)
-        to[i] = present(scales) ? (double)numbers[i] : load(state, at + i);
+        to[i] = present(scales) ? (double)values[i] : load(state, at + i);
 }
 
 static void store_state(const struct kernel_call *call, int j, const struct quant_map *map,
                         const struct cells *cells)
 {
     const struct operand *state = &call->in[UPDATE_STATES + 2 * j], *scales = state + 1;
-    float numbers[BLOCK_ELEMS];
+    float values[BLOCK_ELEMS];
     if (!present(scales)) {
-        store_numbers(call, state, cells->at, cells->count, cells->state[j]);
+        store_elems(call, state, cells->at, cells->count, cells->state[j]);
         return;
     }
     for (int64_t i = 0; i < cells->count; i++)
-        numbers[i] = (float)cells->state[j][i];
-    quantize_elems(map, state->data, scales->data, cells->at, cells->count, numbers);
+        values[i] = (float)cells->state[j][i];
+    quantize_elems(map, state->data, scales->data, cells->at, cells->count, values);
 }
 
-/* The number that is updated is the master copy if there is one, and the weight its rounding. */
+/* Stores the master weight if there is one, and the weight as its rounding. */
 static void store_weight(const struct kernel_call *call, const struct cells *cells)
 {
     const struct operand *w = &call->in[UPDATE_WEIGHT], *master = &call->in[UPDATE_MASTER];
-    store_numbers(call, present(master) ? master : w, cells->at, cells->count, cells->w);
+    store_elems(call, present(master) ? master : w, cells->at, cells->count, cells->w);
     for (int64_t i = cells->at; present(master) && i < cells->at + cells->count; i++)
-        store(w, i, load(master, i)); /* rounded already: w can always be made from master again */
+        store(w, i, load(master, i)); /* from the stored master, so that w can be recomputed */
 }
 
 enum snug_status ref_update(const struct kernel_call *call, struct snug_error *err)

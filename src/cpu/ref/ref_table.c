@@ -1,5 +1,5 @@
 /*
- * ref_table.c -- the table of reference rows, made from ops.def, and what several families share.
+ * ref_table.c -- the table of reference kernels, generated from ops.def, and shared helpers.
  */
 #include "cpu/ref/ref.h"
 
@@ -42,13 +42,13 @@ static const struct kernel table[OP_COUNT] = {
 #undef OP
 };
 
-const struct kernel *ref_kernels(int *n_rows)
+const struct kernel *ref_kernels(int *n_kernels)
 {
-    *n_rows = OP_COUNT;
+    *n_kernels = OP_COUNT;
     return table;
 }
 
-const struct kernel *ref_row(enum op_kind kind)
+const struct kernel *ref_kernel(enum op_kind kind)
 {
     return (unsigned)kind < OP_COUNT ? &table[kind] : NULL;
 }
@@ -59,8 +59,8 @@ enum snug_status ref_check_ids(const struct operand *ids, int64_t limit, struct 
     for (int64_t i = 0, n = elems(ids); i < n; i++)
         if (values[i] < 0 || values[i] >= limit)
             return snug_fail(err, SNUG_BAD_ARGUMENT,
-                             "%s: id %d at position %lld is outside 0..%lld; check the data and "
-                             "the vocabulary of the model",
+                             "%s: id %d at position %lld is outside 0..%lld: check that the data "
+                             "matches the model's vocabulary or classes",
                              ids->tensor->name, (int)values[i], (long long)i, (long long)limit - 1);
     return SNUG_OK;
 }

@@ -1,5 +1,5 @@
 /*
- * simd_attention.c -- self-attention forward, a block of queries at a time (simd_attention.h).
+ * simd_attention.c -- self-attention forward, one block of queries at a time (simd_attention.h).
  */
 #include <float.h>
 
@@ -9,8 +9,8 @@ struct forward_work {        /* of one part */
     float *k, *v;            /* of a head: n_time x pitch each */
     float *q, *q_t, *o;      /* BLOCK x pitch each */
     float *s;                /* BLOCK x BLOCK, a row per key */
-    float *top, *sum, *grow; /* BLOCK each, per query; the last: what old sums are multiplied by */
-    int64_t packed_head;     /* whose k and v these are; -1: none yet */
+    float *top, *sum, *grow; /* BLOCK each, per query; grow: factor of the old sums */
+    int64_t packed_head;     /* the head that k and v belong to, or -1 */
 };
 
 enum { FORWARD_PANELS = 3 };
@@ -41,16 +41,16 @@ static struct forward_work forward_work_of(const struct shape_of_attention *size
                                  .packed_head = -1};
 }
 
-/* Keys that the queries col .. col + VEC_ELEMS may see. */
-static int keys_for(const struct meeting *m, int col)
+/* The number of keys that the queries col .. col + VEC_ELEMS may see. */
+static int keys_for(const struct block_pair *m, int col)
 {
     return m->diagonal ? (int)least(m->n_keys, col + VEC_ELEMS) : m->n_keys;
 }
 
-/* Raises the maximum of every query to what it is with these keys, if one of them is more than 2^8
- * times above the old one: any value near the maximum will do, and sums must be multiplied only when
- * it moves.  The first keys always raise it.  Says whether it did. */
-static bool raise_top(const struct forward_work *w, const struct meeting *m, float factor)
+/* Raises the maximum of every query to include these keys, if one of them is more than 2^8 times
+ * above the old one: any value near the maximum will do, and the sums must be rescaled whenever it
+ * moves.  The first keys always raise it.  Returns whether it did. */
+static bool raise_top(const struct forward_work *w, const struct block_pair *m, float factor)
 {
     float largest[BLOCK];
     bool any = false;
@@ -77,8 +77,8 @@ static bool raise_top(const struct forward_work *w, const struct meeting *m, flo
     return any;
 }
 
-/* Scores become weights, 2^(factor score - top), and are added to the sums. */
-static void soften(const struct forward_work *w, const struct meeting *m, float factor)
+/* Turns scores into weights, 2^(factor score - top), and adds them to the sums. */
+static void soften(const struct forward_work *w, const struct block_pair *m, float factor)
 {
     for (int col = 0; col < m->n_queries; col += VEC_ELEMS) {
         vec top = vec_load(w->top + col), sum = vec_load(w->sum + col);
@@ -95,7 +95,7 @@ static void soften(const struct forward_work *w, const struct meeting *m, float 
     }
 }
 
-/* On the diagonal: the scores of queries before the key, made so low that nothing is left of them. */
+/* Masks, on the diagonal, the scores of queries before the key: their weights become 0. */
 static void hide_future(const struct forward_work *w, int n_keys)
 {
     for (int k = 0; k < n_keys; k++)
@@ -105,7 +105,7 @@ static void hide_future(const struct forward_work *w, int n_keys)
 
 /* Drops some of the weights, and scales the others. */
 static void drop_weights(const struct shape_of_attention *sizes, const struct forward_work *w,
-                         const struct meeting *m)
+                         const struct block_pair *m)
 {
     float factors[BLOCK];
     for (int k = 0; k < m->n_keys; k++) {
@@ -118,7 +118,7 @@ static void drop_weights(const struct shape_of_attention *sizes, const struct fo
     }
 }
 
-/* Each row of o times its query's factor. */
+/* Multiplies each row of o by its query's factor. */
 static void scale_rows(const struct shape_of_attention *sizes, int n, float *o, const float *factor)
 {
     for (int q = 0; q < n; q++)
@@ -127,9 +127,9 @@ static void scale_rows(const struct shape_of_attention *sizes, int n, float *o, 
             o[(int64_t)q * sizes->pitch + d] *= factor[q];
 }
 
-/* The queries of a block meet the keys and values of another. */
-static void forward_meeting(const struct shape_of_attention *sizes, const struct forward_work *w,
-                            const struct meeting *m, int64_t first_key)
+/* Processes a block of queries with a block of keys and values. */
+static void forward_pair(const struct shape_of_attention *sizes, const struct forward_work *w,
+                         const struct block_pair *m, int64_t first_key)
 {
     int pitch = sizes->pitch;
     float factor = sizes->scale * LOG2_E;
@@ -176,8 +176,8 @@ static void forward_block(const struct kernel_call *call, const struct shape_of_
         w->sum[q] = 0.0f;
     }
     for (int64_t other = 0; other <= last; other++) {
-        struct meeting m = meeting_of(sizes, head, first, other * BLOCK);
-        forward_meeting(sizes, w, &m, other * BLOCK);
+        struct block_pair m = block_pair_of(sizes, head, first, other * BLOCK);
+        forward_pair(sizes, w, &m, other * BLOCK);
     }
     for (int q = 0; q < n_queries; q++)
         w->grow[q] = 1.0f / w->sum[q];
@@ -203,9 +203,9 @@ static bool attention_fits(const struct program *prog, const struct op *op)
     return floats_fit(prog, op, 1u << 1, 0, 1u << 1);
 }
 
-/* A job is every n_slices-th block of queries of a head, so that the jobs of a causal head cost about
- * the same.  One slice, unless threads would wait long for each other: whoever takes a slice packs the
- * head's keys and values for itself. */
+/* A job is every n_slices-th block of queries of a head, so the jobs of a causal head cost about
+ * the same.  There is one slice unless threads would wait long for each other, because each slice
+ * packs the head's keys and values again. */
 static int64_t slices_of(const struct shape_of_attention *sizes, int threads)
 {
     int64_t n_heads = sizes->n_batch * sizes->n_heads;
@@ -260,17 +260,17 @@ static enum snug_status run_attention(const struct kernel_call *call, struct snu
     return SNUG_OK;
 }
 
-static const struct kernel rows[] = {
+static const struct kernel kernels[] = {
     {.kind = OP_attention,
-     .name = ROW_NAME,
+     .name = KERNEL_NAME,
      .supports = attention_fits,
      .workspace_bytes = attention_work_bytes,
      .prepare = prepare_attention,
      .run = run_attention},
 };
 
-const struct kernel *LEVEL(simd_attention_kernels)(int *n_rows)
+const struct kernel *LEVEL(simd_attention_kernels)(int *n_kernels)
 {
-    *n_rows = (int)(sizeof rows / sizeof *rows);
-    return rows;
+    *n_kernels = (int)(sizeof kernels / sizeof *kernels);
+    return kernels;
 }

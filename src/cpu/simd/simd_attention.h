@@ -1,13 +1,12 @@
 /*
- * simd_attention.h -- self-attention, causal or of all to all, and its gradient, block by block.
+ * simd_attention.h -- self-attention, causal or not, and its gradient, block by block.
  *
- * The T x T matrix of scores never exists: a block of 64 queries meets the blocks of 64 keys that
- * it may see, one after the other, and everything that two blocks need stays in the second cache.
- * A row of qkv holds q, k and v of all heads; what a head needs again and again is copied to fp32 once,
- * rows side by side.
+ * The T x T matrix of scores is never stored: a block of 64 queries is processed with each block of
+ * 64 keys that it may see, and the data of two blocks stays in L2.  A row of qkv holds q, k and v
+ * of all heads; the rows that a head reads repeatedly are copied to contiguous fp32 once.
  *
- * Forward, for a block of queries: scores are kept transposed (a row per key, a column per query),
- * so that the running maximum and sum of each query are vector operations over the columns:
+ * Forward, for a block of queries: scores are transposed (a row per key, a column per query), so
+ * that the running maximum and sum of each query are vector operations over the columns:
  *
  *     S^T = K Q^T    m' = max(m, S)    P = exp(scale S - m')    O = O exp(m - m') + P V
  *
@@ -16,21 +15,23 @@
  *     S = Q K^T    dP = dY V^T    dS = scale P (dP - delta)    delta_t = dY_t . Y_t
  *     dV += P^T dY    dK += dS^T Q    dQ += dS K
  *
- * dK and dV of the block are finished when the queries are through; dQ of the head is kept in fp32
- * until all blocks of keys are.  Exponents are in units of ln 2.
+ * dK and dV of the block are complete after the last queries.  dQ of the head is accumulated in
+ * fp32 over all blocks of keys.  Exponents are in units of ln 2.
  *
- * With dropout, the mask M (0 or 1 / (1 - rate)) is made where two blocks meet, forward and backward:
- * P in O and in dV, and dP, are times M; the sum of exponentials and P in dS are not.
+ * With dropout, the mask M (0 or 1 / (1 - rate)) of two blocks is recomputed, forward and backward.
+ * M multiplies P in O and in dV, and dP; it does not apply to the sum of exponentials or to P in
+ * dS.
  *
- * On a CPU with tiles, bf16 goes another way (attention_bf16.h).  Which is decided when
- * the op is prepared; the workspace is enough for both.
+ * On a CPU with tiles, bf16 takes another path (attention_bf16.h).  The choice is made when the op
+ * is prepared.  The workspace suffices for both.
  *
- * The floor: a vector of 16 scores at D = 64 is 128 multiply-adds forward and 320 backward, beside an
- * exponential with what surrounds it (some 20 and 25 operations); a block on the diagonal is made
- * half in vain.  GFLOP/s per core, Zen 4 with an fp32 peak of 116, counting only what the causal mask
- * leaves, forward and backward:
+ * Lower bound: a vector of 16 scores at D = 64 takes 128 multiply-adds forward and 320 backward,
+ * plus an exponential with its surroundings (some 20 and 25 operations); half of a block on the
+ * diagonal is wasted.  GFLOP/s per core, Zen 4 with an fp32 peak of 116, counting only the unmasked
+ * scores, forward and backward:
  *
- *     T = 1024  v4 97, 96 (84% of peak)  v3 92, 95    with dropout v4 87, 95    all to all, T = 65: 73, 77
+ *     T = 1024             v4 97, 96 (84% of peak)   v3 92, 95    with dropout v4 87, 95
+ *     not causal, T = 65   73, 77
  */
 #ifndef SNUG_CPU_SIMD_SIMD_ATTENTION_H
 #define SNUG_CPU_SIMD_SIMD_ATTENTION_H
@@ -40,7 +41,7 @@
 #include "cpu/dropout_mask.h"
 #include "cpu/simd/simd_common.h"
 #include "cpu/simd/simd_tile.h"
-#include "cpu/transpose16.h"
+#include "cpu/transpose_block.h"
 
 #define LOG2_E 1.44269504f
 #define LN_2   0.693147181f
@@ -52,7 +53,7 @@ enum { BLOCK = 64 }; /* queries or keys */
 struct shape_of_attention {
     int64_t n_time, width, n_heads, n_batch;
     int depth, pitch; /* of a head: D, and D rounded up to whole vectors */
-    int64_t n_blocks; /* of queries, or of keys */
+    int64_t n_blocks; /* of queries, which equals that of keys */
     float scale;
     struct dropout dropout;
     bool causal; /* a query sees no later keys */
@@ -75,7 +76,7 @@ static inline struct shape_of_attention sizes_of(const struct shape *qkv,
 
 enum third { THIRD_q, THIRD_k, THIRD_v };
 
-/* A head's columns in a tensor with rows of row_elems: where time 0 begins. */
+/* A head's columns, from time 0, in a tensor with rows of row_elems. */
 struct columns {
     enum dtype dtype;
     void *data;
@@ -120,7 +121,7 @@ static inline void store_rows(const struct shape_of_attention *sizes, struct col
                   from + i * sizes->pitch);
 }
 
-/* Up to a whole number of the squares that transpose() turns, which are whole vectors too. */
+/* n rounded up to whole squares of transpose(), which are whole vectors too. */
 static inline int in_squares(int n)
 {
     return (n + SQUARE_SIDE - 1) / SQUARE_SIDE * SQUARE_SIDE;
@@ -138,25 +139,25 @@ static inline void transpose(const struct shape_of_attention *sizes, float *rows
                              to + d * BLOCK + i, BLOCK * sizeof *to);
 }
 
-/* Where the mask of a query's row begins: it is numbered by head, query and key. */
+/* The mask index of a query's row.  It is formed from head, query and key. */
 static inline uint64_t mask_row(const struct shape_of_attention *sizes, int64_t head, int64_t query)
 {
     return (uint64_t)((head * sizes->n_time + query) * sizes->n_time);
 }
 
-/* ---- what meets ---------------------------------------------------------------------------- */
+/* ---- pairs of blocks ----------------------------------------------------------------------- */
 
-/* A block of queries and one of keys that meet. */
-struct meeting {
+/* A block of queries and a block of keys. */
+struct block_pair {
     int n_queries, n_keys;
-    bool diagonal; /* the same block: key k is seen by queries k and later */
-    uint64_t mask; /* where the mask of the first of each is */
+    bool diagonal; /* causal and the same block: queries from k on see key k */
+    uint64_t mask; /* mask index of the first query and key */
 };
 
-static inline struct meeting meeting_of(const struct shape_of_attention *sizes, int64_t head,
-                                        int64_t first_query, int64_t first_key)
+static inline struct block_pair block_pair_of(const struct shape_of_attention *sizes, int64_t head,
+                                              int64_t first_query, int64_t first_key)
 {
-    return (struct meeting){
+    return (struct block_pair){
         .n_queries = (int)least(BLOCK, sizes->n_time - first_query),
         .n_keys = (int)least(BLOCK, sizes->n_time - first_key),
         .diagonal = sizes->causal && first_query == first_key,
@@ -164,7 +165,7 @@ static inline struct meeting meeting_of(const struct shape_of_attention *sizes, 
     };
 }
 
-/* ---- how it is run ------------------------------------------------------------------------- */
+/* ---- choice of the path -------------------------------------------------------------------- */
 
 static inline int parts_of(const struct device_facts *facts, int64_t n_jobs)
 {
@@ -172,7 +173,7 @@ static inline int parts_of(const struct device_facts *facts, int64_t n_jobs)
     return parts < 1 ? 1 : (int)parts;
 }
 
-/* On tiles: every tensor is bf16, but for lse and the scalar table. */
+/* The tiled path requires bf16 for every tensor except lse and the scalar table. */
 static inline bool suits_tiles(const struct program *prog, const struct op *op)
 {
     int n_bf16 = op_has(op, TRAIT_grad) ? 3 : 1;
@@ -197,7 +198,7 @@ static inline size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* prepared: the functions on tiles, or NULL. */
+/* *prepared is set to the functions on tiles, or NULL. */
 static inline enum snug_status prepare_attention(const struct program *prog, const struct op *op,
                                                  const struct device_facts *facts, void **prepared,
                                                  struct snug_error *err)

@@ -1,5 +1,5 @@
 /*
- * simd_attention_grad.c -- the gradient of self-attention, a block of keys at a time
+ * simd_attention_grad.c -- the gradient of self-attention, one block of keys at a time
  * (simd_attention.h).
  */
 #include "cpu/simd/simd_attention.h"
@@ -45,8 +45,8 @@ static struct backward_work backward_work_of(const struct shape_of_attention *si
                                   .ds = y + sizes->pitch + BLOCK * BLOCK};
 }
 
-/* P = 2^(factor S - lse) and dS = scale P (dP - delta) of one query, for n keys; with a mask, P is
- * times it in the end and dP before. */
+/* P = 2^(factor S - lse) and dS = scale P (dP - delta) of one query, for n keys.  A mask multiplies
+ * dP before and P afterwards. */
 static inline __attribute__((always_inline)) void soften_row(float *p_row, float *ds_row, int n,
                                                              float scale, float lse, float delta,
                                                              const float *mask)
@@ -62,9 +62,9 @@ static inline __attribute__((always_inline)) void soften_row(float *p_row, float
     }
 }
 
-/* Scores and dP become P and dS; diagonal: query q sees keys 0 to q. */
+/* Turns scores and dP into P and dS.  On the diagonal, query q sees keys 0 to q. */
 static void soften_grad(const struct shape_of_attention *sizes, const struct backward_work *w,
-                        const struct meeting *m, const float *lse, const float *delta)
+                        const struct block_pair *m, const float *lse, const float *delta)
 {
     float mask[BLOCK];
     for (int q = 0; q < m->n_queries; q++) {
@@ -82,11 +82,11 @@ static void soften_grad(const struct shape_of_attention *sizes, const struct bac
     }
 }
 
-/* The queries of a block meet the keys of another; the first queries begin dk and dv, the first keys
- * dq. */
-static void backward_meeting(const struct shape_of_attention *sizes, const struct backward_work *w,
-                             const struct meeting *m, int64_t first_query, bool first_of_keys,
-                             bool first_of_queries)
+/* Processes a block of queries with a block of keys.  The first queries initialize dk and dv, the
+ * first keys dq. */
+static void backward_pair(const struct shape_of_attention *sizes, const struct backward_work *w,
+                          const struct block_pair *m, int64_t first_query, bool first_of_keys,
+                          bool first_of_queries)
 {
     int pitch = sizes->pitch;
     const float *q = w->q + first_query * pitch, *dy = w->dy + first_query * pitch;
@@ -129,7 +129,8 @@ static void backward_meeting(const struct shape_of_attention *sizes, const struc
                             .trim = m->diagonal ? TRIM_INNER_TO_ROW : TRIM_NONE});
 }
 
-/* q and dy of the whole head, its lse in units of ln 2, and delta_t = dy_t . y_t. */
+/* Loads q and dy of the whole head and its lse in units of ln 2, and computes delta_t = dy_t .
+ * y_t. */
 static void prepare_queries(const struct kernel_call *call, const struct shape_of_attention *sizes,
                             int64_t head, const struct backward_work *w)
 {
@@ -164,8 +165,8 @@ static void backward_head(const struct kernel_call *call, const struct shape_of_
         transpose(sizes, w->k, n_keys, w->k_t);
         transpose(sizes, w->v, n_keys, w->v_t);
         for (int64_t queries = first; queries < n_time; queries += BLOCK) {
-            struct meeting m = meeting_of(sizes, head, queries, keys);
-            backward_meeting(sizes, w, &m, queries, keys == 0, queries == first);
+            struct block_pair m = block_pair_of(sizes, head, queries, keys);
+            backward_pair(sizes, w, &m, queries, keys == 0, queries == first);
         }
         store_rows(sizes, head_of_qkv(sizes, dqkv, head, THIRD_k), keys, n_keys, w->dk);
         store_rows(sizes, head_of_qkv(sizes, dqkv, head, THIRD_v), keys, n_keys, w->dv);
@@ -215,17 +216,17 @@ static enum snug_status run_attention_grad(const struct kernel_call *call, struc
     return SNUG_OK;
 }
 
-static const struct kernel rows[] = {
+static const struct kernel kernels[] = {
     {.kind = OP_attention_grad,
-     .name = ROW_NAME,
+     .name = KERNEL_NAME,
      .supports = attention_grad_fits,
      .workspace_bytes = attention_grad_work_bytes,
      .prepare = prepare_attention,
      .run = run_attention_grad},
 };
 
-const struct kernel *LEVEL(simd_attention_grad_kernels)(int *n_rows)
+const struct kernel *LEVEL(simd_attention_grad_kernels)(int *n_kernels)
 {
-    *n_rows = (int)(sizeof rows / sizeof *rows);
-    return rows;
+    *n_kernels = (int)(sizeof kernels / sizeof *kernels);
+    return kernels;
 }

@@ -1,5 +1,5 @@
 /*
- * simd_average.c -- averages of the weights: one walk over what is kept of them.
+ * simd_average.c -- weight averages: one pass over the stored copies.
  */
 #include "cpu/simd/simd_common.h"
 #include "optim/average.h"
@@ -30,17 +30,17 @@ static OUT_OF_LINE void add_block(const float *x, float *sum, int64_t n)
         sum[i] += x[i];
 }
 
-/* first: of the copy that changes */
+/* `first` is the first element of the copy that changes. */
 static void keep_block(const struct kernel_call *call, const struct average_change *change,
                        int64_t first, int64_t at, int64_t n)
 {
     const struct operand *kept = &call->in[AVERAGE_KEPT];
-    float buffer_w[BLOCK_ELEMS], numbers[BLOCK_ELEMS];
+    float buffer_w[BLOCK_ELEMS], values[BLOCK_ELEMS];
     const float *w = in_view(call, AVERAGE_WEIGHT, at, n, buffer_w);
     if (change->of_kept > 0) {
-        load_f32(kept->tensor->dtype, kept->data, at, n, numbers);
-        mix_block((float)change->of_weight, w, (float)change->of_kept, numbers, n);
-        w = numbers;
+        load_f32(kept->tensor->dtype, kept->data, at, n, values);
+        mix_block((float)change->of_weight, w, (float)change->of_kept, values, n);
+        w = values;
     }
     store_f32(kept->tensor->dtype, kept->data, first + at, n, w);
 }
@@ -85,13 +85,13 @@ static enum snug_status run_average(const struct kernel_call *call, struct snug_
     return SNUG_OK;
 }
 
-static const struct kernel rows[] = {
-    {.kind = OP_average_keep, .name = ROW_NAME, .supports = average_fits, .run = run_keep},
-    {.kind = OP_average, .name = ROW_NAME, .supports = average_fits, .run = run_average},
+static const struct kernel kernels[] = {
+    {.kind = OP_average_keep, .name = KERNEL_NAME, .supports = average_fits, .run = run_keep},
+    {.kind = OP_average, .name = KERNEL_NAME, .supports = average_fits, .run = run_average},
 };
 
-const struct kernel *LEVEL(simd_average_kernels)(int *n_rows)
+const struct kernel *LEVEL(simd_average_kernels)(int *n_kernels)
 {
-    *n_rows = (int)(sizeof rows / sizeof *rows);
-    return rows;
+    *n_kernels = (int)(sizeof kernels / sizeof *kernels);
+    return kernels;
 }

@@ -1,28 +1,28 @@
 /*
  * simd_batchnorm.c -- batch normalisation, with relu and a residual, and its gradient.
  *
- * Each direction reads its images twice: once for the sums of every channel, once for the result.
- * Sums are made over panels of 8 rows in fp32 and over panels in fp64, each bundle of rows by itself;
- * bundles are cut by the shape alone and added in order, so the bits do not depend on the threads.
- * What is squared is the distance from the first row, not from zero: nothing cancels where the mean
- * is large.
+ * Forward and gradient each read their images twice: once for the sums of every channel, once for
+ * the result.  Panels of 8 rows are summed in fp32, the panels of a bundle of rows in fp64.
+ * Bundles depend on the shape only and are added in order, so the results do not depend on the
+ * threads.  Variances are computed about the first row rather than about zero, so nothing cancels
+ * if the mean is large.
  *
- * The gradient needs to know where relu was open: it computes the sign again from x, which it reads
- * anyway, or takes it from y where a residual went into it.
+ * The gradient needs to know where relu was active.  It recomputes the sign from x, which it reads
+ * anyway, or takes it from y if there is a residual.
  */
 #include "cpu/simd/simd_common.h"
 
 enum { PANEL = 8, BUNDLES_MAX = 64, LEAST_PER_BUNDLE = 1 << 15, BUFFERS = 4 };
 
-/* Numbers of each channel, one line of the workspace each. */
+/* Per-channel values, one line of the workspace each. */
 enum line { LINE_mean, LINE_scale, LINE_beta, LINE_first, LINE_k1, LINE_k2, N_LINES };
 
 struct norm {
-    int64_t n_rows, width, pitch; /* pitch: width, on whole cache lines */
+    int64_t n_rows, width, pitch; /* pitch: width rounded up to cache lines */
     int64_t n_bundles;
     int n_parts;
     float *line[N_LINES];
-    double *sums;   /* per bundle: two of `pitch` */
+    double *sums;   /* per bundle: two lines of `pitch` */
     float *buffers; /* per part: BUFFERS panels */
     bool is_relu;
 };
@@ -68,7 +68,7 @@ static struct norm norm_of(const struct kernel_call *call)
 typedef void panel_fn(const struct kernel_call *call, const struct norm *n, int64_t begin,
                       int64_t n_rows, double *sums, float *buffers);
 
-/* Every panel of rows of every bundle, in order inside a bundle. */
+/* Calls fn for every panel of rows of every bundle, in order within a bundle. */
 static void each_panel(const struct kernel_call *call, const struct norm *n, panel_fn *fn)
 {
     int64_t taken = 0;
@@ -99,8 +99,9 @@ static void clear_sums(const struct norm *n)
 
 /* ---- forward ----------------------------------------------------------------------------- */
 
-/* sum += g and other += g (x - middle) over the rows of a panel; g NULL: x - middle.  The number of
- * rows is a constant where this is inlined, or the loop over channels is no vector code. */
+/* sum += g and other += g (x - middle) over the rows of a panel; if g is NULL, it is x - middle.
+ * The number of rows is a constant where this is inlined, else gcc does not vectorize over
+ * channels. */
 static inline __attribute__((always_inline)) void
 add_rows(int64_t n_rows, int64_t width, const float *restrict x, const float *restrict g,
          const float *restrict middle, double *restrict sum, double *restrict other)
@@ -120,7 +121,7 @@ add_rows(int64_t n_rows, int64_t width, const float *restrict x, const float *re
     }
 }
 
-/* g NULL: moments of x about `middle`; else the sums of g and of g (x - middle). */
+/* Adds the sums of g and of g (x - middle) or, if g is NULL, the moments of x about `middle`. */
 static void add_panel(const struct norm *n, int64_t n_rows, const float *x, const float *g,
                       const float *middle, double *sums)
 {
@@ -175,7 +176,7 @@ static void normal_panel(const struct kernel_call *call, const struct norm *n, i
     out_store(call, 0, begin, count, y);
 }
 
-/* scale and beta of every channel, for the variances given. */
+/* Sets scale and beta of every channel for the given variances. */
 static void set_lines(const struct kernel_call *call, const struct norm *n, int gamma,
                       const float *variance)
 {
@@ -219,7 +220,7 @@ static enum snug_status run_eval(const struct kernel_call *call, struct snug_err
 
 /* ---- gradient ---------------------------------------------------------------------------- */
 
-/* dy where relu was open, else zero, as fp32: in place, or in the second buffer. */
+/* dy where relu was active, else zero, as fp32: in place, or in the second buffer. */
 static const float *open_panel(const struct kernel_call *call, const struct norm *n, const float *x,
                                int64_t begin, int64_t n_rows, float *buffers)
 {
@@ -256,7 +257,7 @@ static void grad_sums_panel(const struct kernel_call *call, const struct norm *n
     add_panel(n, n_rows, x, g, n->line[LINE_mean], sums);
 }
 
-/* dx = scale (g - k1 - (x - mean) k2), dr = g; dx may lie on dy or x, so dr is written first. */
+/* dx = scale (g - k1 - (x - mean) k2), dr = g.  dx may alias dy or x, so dr is written first. */
 static void grad_panel(const struct kernel_call *call, const struct norm *n, int64_t begin,
                        int64_t n_rows, double *sums, float *buffers)
 {
@@ -330,26 +331,26 @@ static bool grad_fits(const struct program *prog, const struct op *op)
     return floats_fit(prog, op, 0, 1u << 4 | 1u << 5, 0);
 }
 
-static const struct kernel rows[] = {
+static const struct kernel kernels[] = {
     {.kind = OP_batchnorm,
-     .name = ROW_NAME,
+     .name = KERNEL_NAME,
      .supports = forward_fits,
      .workspace_bytes = workspace_bytes,
      .run = run_batchnorm},
     {.kind = OP_batchnorm_eval,
-     .name = ROW_NAME,
+     .name = KERNEL_NAME,
      .supports = eval_fits,
      .workspace_bytes = workspace_bytes,
      .run = run_eval},
     {.kind = OP_batchnorm_grad,
-     .name = ROW_NAME,
+     .name = KERNEL_NAME,
      .supports = grad_fits,
      .workspace_bytes = workspace_bytes,
      .run = run_grad},
 };
 
-const struct kernel *LEVEL(simd_batchnorm_kernels)(int *n_rows)
+const struct kernel *LEVEL(simd_batchnorm_kernels)(int *n_kernels)
 {
-    *n_rows = (int)(sizeof rows / sizeof *rows);
-    return rows;
+    *n_kernels = (int)(sizeof kernels / sizeof *kernels);
+    return kernels;
 }

@@ -1,14 +1,14 @@
 /*
- * simd_common.h -- what the fast kernels share: storage types, vector functions, parts of a job.
+ * simd_common.h -- helpers shared by the SIMD kernels: storage types, vector functions, work split.
  *
- * Arithmetic is fp32 whatever the storage type.  A kernel asks for a piece of a tensor as fp32:
- * view_f32() points straight at fp32 data and converts 16-bit data into a small buffer; what it
- * computes goes to target_f32(), and store_f32() writes it back where that was a buffer.  So one
- * body serves f32, bf16 and f16.
+ * Arithmetic is fp32 whatever the storage type.  view_f32() returns a piece of a tensor as fp32: a
+ * pointer to fp32 data itself, or 16-bit data converted into a small buffer.  Results go to
+ * target_f32(), and store_f32() writes them back if that was a buffer.  So one body serves f32,
+ * bf16 and f16.
  *
- * Each number is computed by one part of a job, or is a sum over pieces that are cut by the shapes
- * and added in order.  So the bits depend neither on how many threads there are nor on which comes
- * first.
+ * Each element is computed by one part of a job, or is a sum over pieces that depend only on the
+ * shapes and are added in order.  So the results do not depend on the number of threads or their
+ * timing.
  *
  * Everything is static: each file that includes this is compiled once per instruction level.
  */
@@ -27,17 +27,17 @@
 
 #define SIMD_TEXT_OF(word) #word
 #define SIMD_TEXT(word)    SIMD_TEXT_OF(word)
-#define ROW_NAME           SIMD_TEXT(SNUG_LEVEL) /* "base", "v3", "v4" */
+#define KERNEL_NAME        SIMD_TEXT(SNUG_LEVEL) /* "base", "v3", "v4" */
 
 enum {
-    BLOCK_ELEMS = 1024,    /* of one tensor at a time: a few such buffers fit the first cache */
-    LEAST_PER_PART = 8192, /* elements: less is done before a second thread wakes up */
+    BLOCK_ELEMS = 1024,    /* of one tensor at a time: a few such buffers fit in L1 */
+    LEAST_PER_PART = 8192, /* elements: fewer are done before a second thread wakes up */
     WORK_ALIGN = 64,       /* bytes */
 };
 
-/* ---- numbers ----------------------------------------------------------------------------- */
+/* ---- math -------------------------------------------------------------------------------- */
 
-/* a * b + c, fused where the machine can whatever the compiler's flags say. */
+/* a * b + c, fused if the CPU supports it, whatever the compiler flags. */
 static inline float fmadd(float a, float b, float c)
 {
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
@@ -61,10 +61,10 @@ static inline float bits_float(uint32_t bits)
     return value;
 }
 
-/* e^x to about 1e-7 relative (without fused multiply-add: 1e-7 + |x| 5e-8), held inside
- * [-87, 88]; NaN stays NaN.  x = n ln2 + r, |r| <= ln2 / 2; the polynomial is that of Cephes.
- * Adding 1.5 * 2^23 rounds to the integer n and leaves it in the low bits; n is taken from there,
- * because the build lets the compiler cancel a sum and a difference. */
+/* e^x with a relative error of about 1e-7 (without fused multiply-add: 1e-7 + |x| 5e-8).  x is
+ * clamped to [-87, 88]; NaN stays NaN.  x = n ln2 + r, |r| <= ln2 / 2; the polynomial is that of
+ * Cephes.  Adding 1.5 * 2^23 rounds to the integer n and leaves it in the low bits.  n is taken
+ * from there, because the build flags let the compiler cancel a sum and a difference. */
 static inline float exp_f32(float x)
 {
     x = x < -87.0f ? -87.0f : x;
@@ -82,8 +82,8 @@ static inline float exp_f32(float x)
     return p * bits_float((shifted << 23) + 0x3f800000u);
 }
 
-/* ln x for normal x > 0 to about 2e-7; the polynomial is that of Cephes.  x = m 2^e with m in
- * sqrt(1/2)..sqrt(2). */
+/* ln x for normal x > 0 with an error of about 2e-7; the polynomial is that of Cephes.  x = m 2^e
+ * with m in sqrt(1/2)..sqrt(2). */
 static inline float log_f32(float x)
 {
     uint32_t bits = float_bits(x), shifted = bits - 0x3f3504f3u; /* sqrt(1/2) */
@@ -104,7 +104,7 @@ static inline float log_f32(float x)
     return fmadd(e, 0.693359375f, p);
 }
 
-/* x^p for x >= 0, p > 0 and results that are normal numbers. */
+/* x^p for x >= 0, p > 0, if the result is a normal number. */
 static inline float power_f32(float x, float p)
 {
     return x < 1.17549435e-38f ? 0.0f : exp_f32(p * log_f32(x));
@@ -115,7 +115,7 @@ static inline float sigmoid_f32(float x)
     return 1.0f / (1.0f + exp_f32(-x));
 }
 
-/* Small arguments by their own polynomial: 1 - 2 / (e^2x + 1) loses them. */
+/* Small arguments use a separate polynomial: 1 - 2 / (e^2x + 1) would cancel. */
 static inline float tanh_f32(float x)
 {
     float size = fabsf(x);
@@ -150,7 +150,7 @@ static inline float gelu_slope_f32(float x)
     return fmadd(x * slope_2u, s * (e * s), s); /* e s = 1 - s without cancellation */
 }
 
-/* y = fn(x) and d = dy fn'(x); both may be done in place. */
+/* y = fn(x) and d = dy fn'(x).  Outputs may alias inputs. */
 static inline void act_block(enum act act, int64_t n, const float *x, float *y)
 {
 #define EACH(expression)                                \
@@ -261,7 +261,7 @@ static inline void load_f32(enum dtype dtype, const void *data, int64_t begin, i
     }
 }
 
-/* The same to read only: `buffer` (n floats) is used where the tensor is not fp32. */
+/* A read-only view of them.  Uses `buffer` (n floats) if the tensor is not fp32. */
 static inline const float *view_f32(enum dtype dtype, const void *data, int64_t begin, int64_t n,
                                     float *buffer)
 {
@@ -271,13 +271,13 @@ static inline const float *view_f32(enum dtype dtype, const void *data, int64_t 
     return buffer;
 }
 
-/* Where to put results for elements `begin`...: the tensor itself, or `buffer`. */
+/* The destination of results from element `begin` on: the tensor itself if fp32, else `buffer`. */
 static inline float *target_f32(enum dtype dtype, void *data, int64_t begin, float *buffer)
 {
     return dtype == DTYPE_f32 ? (float *)data + begin : buffer;
 }
 
-/* Writes fp32 results back; nothing is left to do if they are in place already. */
+/* Writes fp32 results back unless they are already in place. */
 static inline void store_f32(enum dtype dtype, void *data, int64_t begin, int64_t n,
                              const float *from)
 {
@@ -290,8 +290,8 @@ static inline void store_f32(enum dtype dtype, void *data, int64_t begin, int64_
         memcpy((float *)data + begin, from, (size_t)n * sizeof *from);
 }
 
-/* x as a tensor of that type would give it back, n at most BLOCK_ELEMS: x itself, or in `buffer`,
- * which may be x. */
+/* x rounded to a dtype, for n <= BLOCK_ELEMS: x itself if fp32, else in `buffer`, which may alias
+ * x. */
 static inline const float *round_as(enum dtype dtype, int64_t n, const float *x, float *buffer)
 {
     uint16_t half[BLOCK_ELEMS];
@@ -321,10 +321,10 @@ static inline void out_store(const struct kernel_call *call, int k, int64_t begi
 
 /* ---- sums -------------------------------------------------------------------------------- */
 
-/* Kept out of line: inlined beside two kinds of storage, gcc gives up on vectors for one. */
+/* Not inlined: with two storage types in one function, gcc fails to vectorize one of them. */
 #define OUT_OF_LINE __attribute__((noinline, unused))
 
-/* The sum of squares, of (a - b) if b is not NULL, in fp64. */
+/* The sum of squares of a, or of a - b if b is not NULL, in fp64. */
 static OUT_OF_LINE double sum_squares_f64(const float *a, const float *b, int64_t n)
 {
     double sum = 0.0;
@@ -340,7 +340,7 @@ static OUT_OF_LINE double sum_squares_f64(const float *a, const float *b, int64_
     return sum;
 }
 
-/* The largest of x and of `floor`. */
+/* The maximum of x and `floor`. */
 static OUT_OF_LINE float max_f32(const float *x, int64_t n, float floor)
 {
 #pragma omp simd reduction(max : floor)
@@ -359,7 +359,7 @@ static OUT_OF_LINE float sum_exp_f32(const float *x, int64_t n, float top)
     return sum;
 }
 
-/* ---- which cases a row serves ------------------------------------------------------------ */
+/* ---- which ops a kernel supports --------------------------------------------------------- */
 
 static inline bool operands_fit(const struct program *prog, int n, const tensor_id *ids,
                                 unsigned others, unsigned f32_only)
@@ -374,8 +374,8 @@ static inline bool operands_fit(const struct program *prog, int n, const tensor_
     return true;
 }
 
-/* Every operand is f32, bf16 or f16, but for the inputs whose bit is set in other_in (ids and the
- * scalar table); those whose bit is set in f32_in or f32_out are fp32. */
+/* True if every operand is f32, bf16 or f16, except the inputs in the mask other_in (ids and the
+ * scalar table).  Operands in the masks f32_in and f32_out must be fp32. */
 static inline bool floats_fit(const struct program *prog, const struct op *op, unsigned other_in,
                               unsigned f32_in, unsigned f32_out)
 {
@@ -390,7 +390,7 @@ static inline int64_t divide_up(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* Into how many parts to cut n elements of work. */
+/* The number of parts for n elements of work. */
 static inline int count_parts(const struct device_facts *facts, int64_t n_elems)
 {
     int64_t parts = least(facts->threads, divide_up(n_elems, LEAST_PER_PART));
@@ -401,7 +401,7 @@ struct range {
     int64_t begin, end;
 };
 
-/* Part `part` of n_parts of 0..n, cut at multiples of `step` only. */
+/* Part `part` of n_parts of 0..n, split only at multiples of `step`. */
 static inline struct range part_range(int64_t n, int n_parts, int part, int64_t step)
 {
     int64_t n_steps = divide_up(n, step);
@@ -409,8 +409,8 @@ static inline struct range part_range(int64_t n, int n_parts, int part, int64_t 
                           least(n, n_steps * (part + 1) / n_parts * step)};
 }
 
-/* The next of n items that threads share; n or more: none is left.  Cores of a shared host are not
- * equally fast, so threads take work instead of being given shares. */
+/* Takes the next of n shared items; n or more means that none is left.  The cores of a shared host
+ * are not equally fast, so threads take items dynamically. */
 static inline int64_t next_item(int64_t *counter)
 {
     int64_t item;
@@ -419,13 +419,14 @@ static inline int64_t next_item(int64_t *counter)
     return item;
 }
 
-/* Floats rounded up so that pieces of a workspace start on cache lines. */
+/* Floats rounded up to a cache line, so that pieces of a workspace start on one. */
 static inline int64_t padded_floats(int64_t n)
 {
     return divide_up(n, WORK_ALIGN / 4) * (WORK_ALIGN / 4);
 }
 
-/* ids[0..n) must be in 0..limit; the message names the tensor, the place and the value. */
+/* Fails unless all ids of input k are in [0, limit).  The error names the tensor, the position and
+ * the id. */
 static inline enum snug_status check_ids(const struct kernel_call *call, int k, int64_t limit,
                                          struct snug_error *err)
 {
@@ -434,11 +435,12 @@ static inline enum snug_status check_ids(const struct kernel_call *call, int k, 
     int64_t n = shape_elems(&tensor->shape);
     for (int64_t i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= limit)
-            return snug_fail(err, SNUG_BAD_ARGUMENT,
-                             "%s: \"%s\" has %d at position %lld, but only 0 to %lld exist; check "
-                             "that the data fits the model",
-                             op_infos[call->op->kind].name, tensor->name, (int)ids[i], (long long)i,
-                             (long long)limit - 1);
+            return snug_fail(
+                err, SNUG_BAD_ARGUMENT,
+                "%s: \"%s\" has %d at position %lld, but only 0 to %lld are valid: check "
+                "that the data matches the model",
+                op_infos[call->op->kind].name, tensor->name, (int)ids[i], (long long)i,
+                (long long)limit - 1);
     return SNUG_OK;
 }
 

@@ -1,18 +1,18 @@
 /*
- * simd_conv.c -- conv2d and conv2d_grad_x: windows gathered a few at a time, times packed weights.
+ * simd_conv.c -- conv2d and conv2d_grad_x: implicit im2col times packed weights.
  *
- * Both are the same matmul (simd_im2col.h) of rows A that are gathered into the second cache and of
- * weights B, which are packed once per op into strips of 32 columns.  Threads take chunks of pixels;
- * each number is a sum over taps and channels in an order that the shape alone decides.
+ * Both are the same matmul (simd_im2col.h): rows of A are gathered into L2 a few at a time, and the
+ * weights B are packed once per op into strips of 32 columns.  Threads take chunks of pixels.  Each
+ * element is a sum over taps and channels in an order that depends on the shape only.
  *
- * docs/vision.md says why this is not oneDNN's convolution, and what was measured.
+ * docs/vision.md explains why this is not oneDNN's convolution, with measurements.
  */
 #include "cpu/simd/simd_im2col.h"
 
 enum {
     STRIP = 32,          /* columns of packed weights */
-    A_FLOATS = 96 << 10, /* gathered numbers of a thread: they stay in the second cache */
-    BLOCK_DEPTH = 1024,  /* of them in a row, or a whole window row if that is more */
+    A_FLOATS = 96 << 10, /* gathered elements per thread: they stay in L2 */
+    BLOCK_DEPTH = 1024,  /* elements of a row of A at a time, or a window row if that is more */
     PIECE_DEPTH = 256,   /* summed in registers before the next strip */
     CHUNK_MAX = 256      /* pixels */
 };
@@ -23,8 +23,8 @@ struct conv {
     int64_t height, width, channels;                   /* of the result's images */
     int64_t weight_out, weight_in, kernel_h, kernel_w; /* W [weight_out, weight_in, KH, KW] */
     bool backward;
-    int64_t chunk, block_depth; /* of A: pixels, numbers of each at a time */
-    bool needs_sums;            /* results go through a buffer */
+    int64_t chunk, block_depth; /* of A at a time: pixels, elements of each */
+    bool needs_sums;            /* results are summed in a buffer first */
 };
 
 /* ---- shapes -------------------------------------------------------------------------------- */
@@ -38,7 +38,7 @@ static void cut_chunks(struct conv *c)
     c->chunk = least(chunk < 8 ? 8 : chunk, CHUNK_MAX);
 }
 
-/* The turn'th part of the result; forward there is one. */
+/* Sets up phase `phase` of the result (simd_im2col.h).  Forward has only one. */
 static void set_phase(struct conv *c, const struct image_attrs *a, const struct shape *from,
                       int64_t phase)
 {
@@ -86,13 +86,14 @@ static int64_t n_phases(const struct conv *c, const struct image_attrs *a)
 
 /* ---- workspace ----------------------------------------------------------------------------- */
 
-/* Floats: W in fp32 if it is not, packed weights of the largest turn, then per part: A, sums. */
+/* In floats: W widened if it is not fp32, packed weights of the largest phase, then per part: A,
+ * sums. */
 struct layout {
-    int64_t wide, packed, rows, sums, parts; /* where they begin; `parts`: where part 0 does */
+    int64_t wide, packed, rows, sums, parts; /* offsets; `parts`: of part 0 */
     int64_t part_floats, total;
 };
 
-/* The most that any turn needs: a turn has no more taps than ceil(kernel / stride). */
+/* The maximum over all phases: a phase has at most ceil(kernel / stride) taps. */
 static struct layout layout_of(struct conv c, const struct image_attrs *a, const struct shape *from,
                                enum dtype weight, int threads)
 {
@@ -128,8 +129,8 @@ static size_t workspace_bytes(const struct program *prog, const struct op *op,
 
 /* ---- weights ------------------------------------------------------------------------------- */
 
-/* Columns [col, col + n) of B, `width` wide as packed.  Row (ih, iw, c) of B is that of W's c'th channel on
- * the side that is summed over. */
+/* Packs columns [col, col + n) of B into a strip of `width`.  Row (ih, iw, c) of B belongs to
+ * channel c of the side of W that is summed over. */
 static void pack_strip(const struct conv *c, const float *w, int64_t group, int64_t col, int64_t n,
                        int64_t width, float *to)
 {
@@ -172,7 +173,7 @@ static void pack_weights(const struct kernel_call *call, const struct conv *c, c
 
 /* ---- matmuls ------------------------------------------------------------------------------ */
 
-/* Where pixel p of this turn is in the result. */
+/* The offset of pixel p of this phase in the result. */
 static int64_t pixel_at(const struct conv *c, int64_t p)
 {
     const struct axis *h = &c->gather.h, *w = &c->gather.w;
@@ -214,7 +215,7 @@ static void multiply_chunk(const struct conv *c, const struct gather *g, int64_t
     }
 }
 
-/* From the buffer to the result, with the bias. */
+/* Copies the sums to the result and adds the bias. */
 static void finish_chunk(const struct kernel_call *call, const struct conv *c, int64_t group,
                          int64_t first, int64_t n, float *sums, int64_t pitch)
 {
@@ -248,7 +249,7 @@ static void run_chunk(const struct kernel_call *call, const struct conv *c, int6
     float *sums = direct ? (float *)call->out[0].data + first * c->channels + group * c->columns
                          : part + sums_at;
     int64_t strips = divide_up(c->columns, STRIP) * STRIP;
-    if (g.depth == 0) /* no tap meets these pixels */
+    if (g.depth == 0) /* no tap reaches these pixels */
         memset(sums, 0, (size_t)(n * pitch) * sizeof *sums);
     multiply_chunk(c, &g, first, n, packed + group * strips * g.depth, part, sums, pitch);
     if (c->needs_sums)
@@ -288,21 +289,21 @@ static bool fits(const struct program *prog, const struct op *op)
     return floats_fit(prog, op, 0, 0, 0);
 }
 
-static const struct kernel rows[] = {
+static const struct kernel kernels[] = {
     {.kind = OP_conv2d,
-     .name = ROW_NAME,
+     .name = KERNEL_NAME,
      .supports = fits,
      .workspace_bytes = workspace_bytes,
      .run = run},
     {.kind = OP_conv2d_grad_x,
-     .name = ROW_NAME,
+     .name = KERNEL_NAME,
      .supports = fits,
      .workspace_bytes = workspace_bytes,
      .run = run},
 };
 
-const struct kernel *LEVEL(simd_conv_kernels)(int *n_rows)
+const struct kernel *LEVEL(simd_conv_kernels)(int *n_kernels)
 {
-    *n_rows = (int)(sizeof rows / sizeof *rows);
-    return rows;
+    *n_kernels = (int)(sizeof kernels / sizeof *kernels);
+    return kernels;
 }

@@ -1,12 +1,12 @@
 /*
- * simd_conv_w.c -- conv2d_grad_w: gathered windows, transposed, times dy.
+ * simd_conv_w.c -- conv2d_grad_w: transposed im2col times dy.
  *
  *     dW[(kh, kw, c), o] = sum over pixels p of A[p, (kh, kw, c)] dy[p, o]      (simd_im2col.h)
  *
- * The sum is over all pixels of the batch.  dW is cut into blocks that threads take one at a time;
- * a small dW has few blocks, so the pixels are cut as well, into pieces with a sum each, added in
- * order at the end.  Blocks and pieces are cut by the shapes alone: same bits for any number of
- * threads.  simd_grad_w.h adds the pieces up.
+ * The sum is over all pixels of the batch.  dW is split into blocks that threads take one at a
+ * time.  A small dW has few blocks, so the pixels are split too, into pieces whose sums
+ * simd_grad_w.h adds in order at the end.  Blocks and pieces depend on the shapes only, so the
+ * results do not depend on the number of threads.
  */
 #include "cpu/simd/simd_im2col.h"
 #include "cpu/simd/simd_grad_w.h"
@@ -14,17 +14,17 @@
 enum {
     BLOCK_K = 192,     /* rows of a block of dW */
     BLOCK_O = 256,     /* and its columns */
-    CHUNK = 128,       /* pixels that are gathered at a time */
+    CHUNK = 128,       /* pixels gathered at a time */
     ITEMS_WANTED = 32, /* blocks x pieces */
     PIECE_MIN = 1024   /* pixels */
 };
 
 struct grad {
     struct gather gather; /* of group 0 */
-    int64_t all_out;      /* of dy */
+    int64_t all_out;      /* channels of dy */
     struct weight_sums sums;
     int64_t n_blocks_k, n_blocks_o;
-    bool copies_dy; /* not fp32, or not whole vectors */
+    bool copies_dy; /* dy is not fp32, or its rows are not whole vectors */
 };
 
 static struct grad grad_of(const struct op *op, const struct tensor *x, const struct tensor *dy)
@@ -53,7 +53,7 @@ static struct grad grad_of(const struct op *op, const struct tensor *x, const st
     return w;
 }
 
-/* Workspace, floats: the sums, then per part: A, dy. */
+/* Workspace in floats: the sums, then per part: A, dy. */
 static int64_t sums_floats(const struct grad *w)
 {
     return w->sums.n_pieces * piece_floats(&w->sums);
@@ -96,7 +96,7 @@ static struct item item_at(const struct grad *w, int64_t i)
     return item;
 }
 
-/* dy of n pixels, the item's columns, as the matmul reads them. */
+/* The item's columns of dy for n pixels, in the layout of the matmul. */
 static const float *dy_rows(const struct kernel_call *call, const struct grad *w,
                             const struct item *item, int64_t first, int64_t n, float *buffer,
                             int64_t *pitch)
@@ -173,16 +173,16 @@ static bool fits(const struct program *prog, const struct op *op)
     return floats_fit(prog, op, 0, 0, 0);
 }
 
-static const struct kernel rows[] = {
+static const struct kernel kernels[] = {
     {.kind = OP_conv2d_grad_w,
-     .name = ROW_NAME,
+     .name = KERNEL_NAME,
      .supports = fits,
      .workspace_bytes = workspace_bytes,
      .run = run},
 };
 
-const struct kernel *LEVEL(simd_conv_w_kernels)(int *n_rows)
+const struct kernel *LEVEL(simd_conv_w_kernels)(int *n_kernels)
 {
-    *n_rows = (int)(sizeof rows / sizeof *rows);
-    return rows;
+    *n_kernels = (int)(sizeof kernels / sizeof *kernels);
+    return kernels;
 }

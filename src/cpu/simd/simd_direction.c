@@ -1,8 +1,8 @@
 /*
- * simd_direction.c -- the ops that make the direction of a step from a gradient.
+ * simd_direction.c -- the ops that compute an update direction from a gradient.
  *
- * Sums over a tensor are cut into pieces of whole rows by the shape alone, and added in fp64 in the
- * order of the pieces: the bits do not depend on the number of threads.
+ * Sums over a tensor are split into pieces of whole rows, depending on the shape only, and the
+ * pieces are added in fp64 in order, so the results do not depend on the number of threads.
  */
 #include "cpu/simd/simd_common.h"
 #include "optim/direction.h"
@@ -17,11 +17,11 @@ static void clear_output(const struct kernel_call *call, int k)
 
 enum { PIECES_MOST = 32, LEAST_PER_PIECE = 4 * LEAST_PER_PART };
 
-struct matrix { /* a tensor as rows and columns, cut into pieces of whole rows */
+struct matrix { /* a tensor as rows and columns, split into pieces of whole rows */
     int64_t n_rows, n_columns, rows_per_piece, n_pieces;
 };
 
-/* A vector has rows of one number. */
+/* A vector has rows of one element. */
 static struct matrix as_matrix(const struct shape *shape)
 {
     struct matrix m = {.n_rows = shape->dim[0]};
@@ -69,7 +69,7 @@ static OUT_OF_LINE double add_squares(const float *g, int64_t n, double *sums)
     return sum;
 }
 
-/* Row means, and the sums of columns over the rows of a piece. */
+/* Computes the row means of a piece, and its column sums. */
 static void sum_piece(const struct kernel_call *call, const struct adafactor_now *now,
                       const struct matrix *m, const struct adafactor_work *w, int64_t piece)
 {
@@ -115,7 +115,8 @@ static OUT_OF_LINE double scale_row(const float *g, const float *of_column, floa
     return sum;
 }
 
-/* The direction of the rows of a piece; may lie on the gradient.  Returns its sum of squares. */
+/* Writes the direction of the rows of a piece, which may alias the gradient, and returns its sum of
+ * squares. */
 static double step_rows(const struct kernel_call *call, const struct adafactor_now *now,
                         const struct matrix *m, const float *of_column, double mean, int64_t piece)
 {
@@ -150,7 +151,7 @@ static OUT_OF_LINE double scale_elements(const struct adafactor_now *now, int64_
     return sum;
 }
 
-/* The same for a vector, whose elements each have a mean of their own. */
+/* The same for a vector, where each element has its own mean. */
 static double step_elements(const struct kernel_call *call, const struct adafactor_now *now,
                             const struct matrix *m, int64_t piece)
 {
@@ -187,7 +188,7 @@ static double mean_of(const float *x, int64_t n)
     return sum / (double)n;
 }
 
-/* The root of the mean of n squares whose sums are given by pieces. */
+/* The root mean square of n elements, from the sums of squares of the pieces. */
 static double size_of(const double *sums, int64_t n_pieces, int64_t n)
 {
     double sum = 0.0;
@@ -382,7 +383,7 @@ static void amos_direction(const struct kernel_call *call, const struct amos_now
     }
 }
 
-/* v after a step whose clamped squares have this mean; *mix is what it gives. */
+/* The next v, given the mean of the clamped squares; also computes *mix. */
 static float next_v(const struct amos_now *now, float v, double square, struct amos_mix *mix)
 {
     float next = (float)(now->beta2 * (double)v + square);
@@ -390,7 +391,7 @@ static float next_v(const struct amos_now *now, float v, double square, struct a
     return next;
 }
 
-/* One number for each row: a row is one thread's. */
+/* v has one element per row; each row is processed by one thread. */
 static void amos_rows(const struct kernel_call *call, const struct amos_now *now, int64_t n_rows,
                       int64_t width)
 {
@@ -406,7 +407,7 @@ static void amos_rows(const struct kernel_call *call, const struct amos_now *now
     }
 }
 
-/* One number in all. */
+/* v has a single element. */
 static void amos_whole(const struct kernel_call *call, const struct amos_now *now, int64_t n)
 {
     float *v = call->in[3].data;
@@ -448,26 +449,26 @@ static enum snug_status run_amos(const struct kernel_call *call, struct snug_err
     return SNUG_OK;
 }
 
-static const struct kernel rows[] = {
+static const struct kernel kernels[] = {
     {.kind = OP_adafactor,
-     .name = ROW_NAME,
+     .name = KERNEL_NAME,
      .supports = adafactor_fits,
      .workspace_bytes = adafactor_work_bytes,
      .run = run_adafactor},
     {.kind = OP_prodigy_sums,
-     .name = ROW_NAME,
+     .name = KERNEL_NAME,
      .supports = prodigy_fits,
      .workspace_bytes = prodigy_work_bytes,
      .run = run_prodigy_sums},
     {.kind = OP_amos,
-     .name = ROW_NAME,
+     .name = KERNEL_NAME,
      .supports = amos_fits,
      .workspace_bytes = amos_work_bytes,
      .run = run_amos},
 };
 
-const struct kernel *LEVEL(simd_direction_kernels)(int *n_rows)
+const struct kernel *LEVEL(simd_direction_kernels)(int *n_kernels)
 {
-    *n_rows = (int)(sizeof rows / sizeof *rows);
-    return rows;
+    *n_kernels = (int)(sizeof kernels / sizeof *kernels);
+    return kernels;
 }

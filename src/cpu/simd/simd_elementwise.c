@@ -1,9 +1,9 @@
 /*
- * simd_elementwise.c -- act, act_grad, add, scale, decode, dropout, cast, accumulate: one walk over
- * memory each.
+ * simd_elementwise.c -- act, act_grad, add, scale, dequantize, dropout, cast, accumulate: one pass
+ * over memory each.
  *
- * All of them read one or two tensors and write one of the same size, block by block, each block
- * in the first cache.  Results may lie on an operand: a block is read before it is written.
+ * All of them read one or two tensors and write one of the same size, in blocks that fit in L1.
+ * Outputs may alias inputs: a block is read before it is written.
  *
  * One Zen 4 core, v4, 3.1M elements, ms in f32 (bf16): add 1.0 (0.7), gelu 1.6 (2.1), its gradient
  * 2.0 (2.6), tanh 1.6 (2.1).
@@ -21,7 +21,7 @@ static bool all_floats(const struct program *prog, const struct op *op)
     return floats_fit(prog, op, 0, 0, 0);
 }
 
-/* y = fn(a[, b]) over all elements; b is input 1, or the old y if b_is_y. */
+/* y = fn(a[, b]) over all elements.  b is input 1, or the old y if b_is_y. */
 static void each_block(const struct kernel_call *call, bool b_is_y, block_fn *fn)
 {
     int64_t n = shape_elems(&call->out[0].tensor->shape);
@@ -74,8 +74,8 @@ static void fn_block(const struct op *op, int64_t n, const float *a, const float
     act_block(op->attrs.act, n, a, y);
 }
 
-/* gelu in bf16 on a CPU with tiles is that of the matmuls there: a linear layer with its activation
- * and the activation alone give the same bits. */
+/* On a CPU with tiles, bf16 gelu is the one of the matmul epilogue, so a fused and a separate
+ * activation give the same bits. */
 static enum snug_status prepare_act(const struct program *prog, const struct op *op,
                                     const struct device_facts *facts, void **prepared,
                                     struct snug_error *err)
@@ -181,7 +181,7 @@ static bool dequantize_fits(const struct program *prog, const struct op *op)
     return floats_fit(prog, op, 1u << 0, 0, 0);
 }
 
-/* Parts begin where quant blocks do, since those divide BLOCK_ELEMS. */
+/* Parts start at quant blocks, because quant block sizes divide BLOCK_ELEMS. */
 _Static_assert(BLOCK_ELEMS % QUANT_BLOCK_8 == 0 && BLOCK_ELEMS % QUANT_BLOCK_4 == 0,
                "a block of a part holds whole quant blocks");
 
@@ -206,23 +206,26 @@ static enum snug_status run_dequantize(const struct kernel_call *call, struct sn
     return SNUG_OK;
 }
 
-static const struct kernel rows[] = {
+static const struct kernel kernels[] = {
     {.kind = OP_act,
-     .name = ROW_NAME,
+     .name = KERNEL_NAME,
      .supports = all_floats,
      .prepare = prepare_act,
      .run = run_act},
-    {.kind = OP_act_grad, .name = ROW_NAME, .supports = all_floats, .run = run_act_grad},
-    {.kind = OP_add, .name = ROW_NAME, .supports = all_floats, .run = run_add},
-    {.kind = OP_dropout, .name = ROW_NAME, .supports = dropout_fits, .run = run_dropout},
-    {.kind = OP_scale, .name = ROW_NAME, .supports = all_floats, .run = run_scale},
-    {.kind = OP_dequantize, .name = ROW_NAME, .supports = dequantize_fits, .run = run_dequantize},
-    {.kind = OP_cast, .name = ROW_NAME, .supports = all_floats, .run = run_cast},
-    {.kind = OP_accumulate, .name = ROW_NAME, .supports = all_floats, .run = run_accumulate},
+    {.kind = OP_act_grad, .name = KERNEL_NAME, .supports = all_floats, .run = run_act_grad},
+    {.kind = OP_add, .name = KERNEL_NAME, .supports = all_floats, .run = run_add},
+    {.kind = OP_dropout, .name = KERNEL_NAME, .supports = dropout_fits, .run = run_dropout},
+    {.kind = OP_scale, .name = KERNEL_NAME, .supports = all_floats, .run = run_scale},
+    {.kind = OP_dequantize,
+     .name = KERNEL_NAME,
+     .supports = dequantize_fits,
+     .run = run_dequantize},
+    {.kind = OP_cast, .name = KERNEL_NAME, .supports = all_floats, .run = run_cast},
+    {.kind = OP_accumulate, .name = KERNEL_NAME, .supports = all_floats, .run = run_accumulate},
 };
 
-const struct kernel *LEVEL(simd_elementwise_kernels)(int *n_rows)
+const struct kernel *LEVEL(simd_elementwise_kernels)(int *n_kernels)
 {
-    *n_rows = (int)(sizeof rows / sizeof *rows);
-    return rows;
+    *n_kernels = (int)(sizeof kernels / sizeof *kernels);
+    return kernels;
 }

@@ -1,13 +1,13 @@
 /*
- * simd_embedding.c -- rows of a table by id (plus rows of positions), and the gradient.
+ * simd_embedding.c -- embedding lookup (plus position embeddings), and the gradient.
  *
  * The gradient adds many rows of dy into few rows of the table.  To sum each table row in fp32, in
  * the order of the positions, and write it once, the positions are first sorted by id (a counting
- * sort in the workspace); then every part takes some of the columns of all rows, which is even
+ * sort in the workspace).  Then every part takes some columns of all rows, so the parts are equal
  * however often an id occurs.
  *
- *     starts  [V + 1]  where in `order` the positions of an id begin
- *     order   [N]      positions 0..N, by id, rising within an id
+ *     starts  [V + 1]  index in `order` of the first position of an id
+ *     order   [N]      positions 0..N, sorted by id, ascending within an id
  */
 #include "cpu/simd/simd_common.h"
 
@@ -16,7 +16,7 @@ static bool embedding_fits(const struct program *prog, const struct op *op)
     return floats_fit(prog, op, 1u << 0, 0, 0);
 }
 
-/* input 2 and 3 are shapes only: their type does not matter */
+/* inputs 2 and 3 are only shapes: their dtype does not matter */
 static bool embedding_grad_fits(const struct program *prog, const struct op *op)
 {
     return floats_fit(prog, op, 1u << 0 | 1u << 2 | 1u << 3, 0, 0);
@@ -52,7 +52,7 @@ static enum snug_status run_embedding(const struct kernel_call *call, struct snu
 
 /* ---- gradient ---------------------------------------------------------------------------- */
 
-enum { COLUMN_STEP = 32 }; /* columns are cut at cache lines, of 16-bit elements too */
+enum { COLUMN_STEP = 32 }; /* columns are split at cache lines, even for 16-bit elements */
 
 static size_t embedding_grad_work_bytes(const struct program *prog, const struct op *op,
                                         const struct device_facts *facts)
@@ -72,13 +72,13 @@ static void sort_by_id(const int32_t *ids, int64_t n_ids, int64_t n_rows, int32_
     for (int64_t v = 0; v < n_rows; v++)
         starts[v + 1] += starts[v];
     for (int64_t n = 0; n < n_ids; n++)
-        order[starts[ids[n]]++] = (int32_t)n; /* leaves each start where the next id begins */
+        order[starts[ids[n]]++] = (int32_t)n; /* moves each start to that of the next id */
     memmove(starts + 1, starts, (size_t)n_rows * sizeof *starts);
     starts[0] = 0;
 }
 
-/* Columns `range` of row `row` of output k (+)= the sum of n rows of dy: listed, or from `first`
- * on every step-th one. */
+/* Columns `range` of row `row` of output k (+)= the sum of n rows of dy: those `listed`, or first,
+ * first + step, ... */
 static void sum_rows(const struct kernel_call *call, int k, int64_t row, struct range range,
                      const int32_t *listed, int64_t first, int64_t step, int64_t n)
 {
@@ -129,17 +129,17 @@ static enum snug_status run_embedding_grad(const struct kernel_call *call, struc
     return SNUG_OK;
 }
 
-static const struct kernel rows[] = {
-    {.kind = OP_embedding, .name = ROW_NAME, .supports = embedding_fits, .run = run_embedding},
+static const struct kernel kernels[] = {
+    {.kind = OP_embedding, .name = KERNEL_NAME, .supports = embedding_fits, .run = run_embedding},
     {.kind = OP_embedding_grad,
-     .name = ROW_NAME,
+     .name = KERNEL_NAME,
      .supports = embedding_grad_fits,
      .workspace_bytes = embedding_grad_work_bytes,
      .run = run_embedding_grad},
 };
 
-const struct kernel *LEVEL(simd_embedding_kernels)(int *n_rows)
+const struct kernel *LEVEL(simd_embedding_kernels)(int *n_kernels)
 {
-    *n_rows = (int)(sizeof rows / sizeof *rows);
-    return rows;
+    *n_kernels = (int)(sizeof kernels / sizeof *kernels);
+    return kernels;
 }

@@ -1,25 +1,25 @@
 /*
- * simd_gemm.c -- C (+)= op(A) op(B) by our own loops.
+ * simd_gemm.c -- C (+)= op(A) op(B) with our own loops.
  *
- * A panel of B (KC x NC) is packed once for all threads, as strips as wide as a tile, and stays in
- * each one's second cache where that holds 1.2 MB, else in the third.  A thread packs some strips of
- * A; each stays in its first cache while all strips of the panel stream past, and a tile of C lives
- * in registers while a strip of A meets one of B.
+ * A panel of B (KC x NC) is packed once for all threads, as strips as wide as a tile.  It stays in
+ * each core's L2 if that holds 1.2 MB, else in L3.  A thread packs some strips of A.  Each of them
+ * stays in L1 while all strips of the panel stream past, and a tile of C stays in registers while a
+ * strip of A is multiplied by a strip of B.
  *
- *         n: NC at a time            A strip: for each k, TILE_ROWS numbers
- *       +---------+                  B strip: for each k, TILE_COLS numbers
+ *         n: NC at a time            A strip: for each k, TILE_ROWS elements
+ *       +---------+                  B strip: for each k, TILE_COLS elements
  *   k   | B panel |   strips of 48 columns (16, 8)
  *       +---------+
  *   +--+ +---------+
  *   |A | |    C    |   strips of 8 rows (6, 4)
  *   +--+ +---------+
  *
- * Threads take items, some strips of A by some of the panel, until none is left: cores of a shared
- * host are not equally fast.  Each number of C is summed in the order of k whoever takes it: same
- * bits for any number of threads.
+ * Threads take items, some strips of A by some strips of the panel, until none is left, because the
+ * cores of a shared host are not equally fast.  Each element of C is summed in the order of k, so
+ * the results do not depend on the number of threads.
  */
 #include "cpu/simd/simd_vec.h"
-#include "cpu/transpose16.h"
+#include "cpu/transpose_block.h"
 
 #if VEC_ELEMS == 16
 enum { TILE_ROWS = 8, TILE_VECS = 3 };
@@ -32,7 +32,7 @@ enum { TILE_COLS = VEC_ELEMS * TILE_VECS, LINE_FLOATS = WORK_ALIGN / 4 };
 
 /* ---- packing ------------------------------------------------------------------------------- */
 
-/* Where sizes are known, copies are a few moves; calls of memcpy took 16% of GPT-2's matmuls. */
+/* With constant sizes, copies become a few moves.  Calls to memcpy took 16% of GPT-2's matmuls. */
 #define INLINE_FOR_SIZES static inline __attribute__((always_inline))
 
 /* to[k * width + w] = from[w * step + k] for all w < n: rows become columns. */
@@ -54,13 +54,12 @@ INLINE_FOR_SIZES void transpose_panel(float *to, int64_t width, int64_t n, int64
         for (int64_t i = 0; i < SQUARE_SIDE; i++)
             memcpy(to + (k + i) * width, transposed[i], (size_t)n * sizeof *to);
     }
-    for (int64_t w = 0; w < n; w++) /* row by row: several may fall on the same lines of a cache */
+    for (int64_t w = 0; w < n; w++) /* row by row: several rows may collide in the cache */
         for (int64_t i = k; i < n_k; i++)
             to[i * width + w] = from[w * step + i];
 }
 
-/* One strip: `width` wide as packed, of which `valid` are there and the rest becomes zero.  One of
- * the steps is 1. */
+/* Packs one strip of `width`.  Elements from `valid` on are set to zero.  One of the steps is 1. */
 INLINE_FOR_SIZES void pack_strip(float *to, int64_t width, int64_t valid, int64_t n_k,
                                  const float *from, int64_t step_across, int64_t step_k)
 {
@@ -104,15 +103,15 @@ static inline void store_tile(vec tile[TILE_ROWS][TILE_VECS], float *c, int64_t 
             c[r * ldc + j] = add ? c[r * ldc + j] + values[r][j] : values[r][j];
 }
 
-/* A hint; it may point behind an array. */
-static inline void ask_for(const float *array, int64_t at)
+/* A prefetch hint, which may point past the end of an array. */
+static inline void prefetch(const float *array, int64_t at)
 {
     __builtin_prefetch((const void *)((uintptr_t)array + (uintptr_t)at * sizeof *array));
 }
 
-/* What of C and of B is used next is on its way while there is still something to multiply. */
-static void make_tile(int64_t n_k, const float *a, const float *b, float *c, int64_t ldc,
-                      int64_t n_rows, int64_t n_cols, bool add)
+/* Computes a tile of C.  Prefetches the next parts of C and B while it multiplies. */
+static void compute_tile(int64_t n_k, const float *a, const float *b, float *c, int64_t ldc,
+                         int64_t n_rows, int64_t n_cols, bool add)
 {
     enum { AHEAD = 8 }; /* k */
     vec tile[TILE_ROWS][TILE_VECS] = {{{0}}};
@@ -121,12 +120,12 @@ static void make_tile(int64_t n_k, const float *a, const float *b, float *c, int
         for (int r = 0; r < TILE_ROWS; r++)
 #pragma GCC unroll 3
             for (int j = 0; j < TILE_COLS; j += LINE_FLOATS)
-                ask_for(c, r * ldc + j);
+                prefetch(c, r * ldc + j);
     for (int64_t k = 0; k < n_k; k++) {
         const vec *b_row = (const vec *)(const void *)(b + k * TILE_COLS);
 #pragma GCC unroll 3
         for (int j = 0; j < TILE_COLS; j += LINE_FLOATS)
-            ask_for(b, (k + AHEAD) * TILE_COLS + j);
+            prefetch(b, (k + AHEAD) * TILE_COLS + j);
 #pragma GCC unroll 8
         for (int r = 0; r < TILE_ROWS; r++)
 #pragma GCC unroll 3
@@ -138,7 +137,7 @@ static void make_tile(int64_t n_k, const float *a, const float *b, float *c, int
 
 /* ---- a panel ------------------------------------------------------------------------------- */
 
-/* What one panel of B is multiplied with, in items. */
+/* The multiplication with one panel of B, split into items. */
 struct step {
     const struct gemm_shape *shape;
     const float *a, *b;
@@ -146,7 +145,7 @@ struct step {
     int64_t col, n_cols, depth, n_k;
     bool add;
     int64_t item_cols, n_row_items, n_col_items;
-    int64_t next; /* item, or strip to be packed */
+    int64_t next; /* next item, or next strip to pack */
 };
 
 static void pack_panel(struct step *step)
@@ -162,7 +161,7 @@ static void pack_panel(struct step *step)
     }
 }
 
-/* Some rows by some columns of the panel.  block: room for the rows, packed. */
+/* Runs an item: some rows by some columns of the panel.  `block` receives the packed rows. */
 static void run_item(const struct step *step, int64_t item, float *block)
 {
     const struct gemm_shape *s = step->shape;
@@ -176,13 +175,13 @@ static void run_item(const struct step *step, int64_t item, float *block)
                    step->a + (top + r) * across + step->depth * along, across, along);
     for (int64_t r = 0; r < n_rows; r += TILE_ROWS)
         for (int64_t j = first; j < end; j += TILE_COLS)
-            make_tile(step->n_k, block + r * step->n_k, step->panel + j * step->n_k,
-                      step->c + (top + r) * s->ldc + step->col + j, s->ldc,
-                      least(TILE_ROWS, n_rows - r), least(TILE_COLS, end - j), step->add);
+            compute_tile(step->n_k, block + r * step->n_k, step->panel + j * step->n_k,
+                         step->c + (top + r) * s->ldc + step->col + j, s->ldc,
+                         least(TILE_ROWS, n_rows - r), least(TILE_COLS, end - j), step->add);
 }
 
-/* Rows of A are packed once an item, so items are wide; but there must be some for every thread to
- * choose from. */
+/* Each item packs its rows of A, so items should be wide, but there must be enough of them for all
+ * threads. */
 static void cut_items(struct step *step, int threads)
 {
     enum { ITEMS_A_THREAD = 8, LEAST_STRIPS = 4 };

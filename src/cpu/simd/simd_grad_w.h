@@ -1,7 +1,7 @@
 /*
- * simd_grad_w.h -- how every way to the gradient of a convolution's weights ends: sums over pieces
- * of the pixels, kept [piece, group, tap, channel, out], are added in order and turned into W's
- * layout; and the gradient of the bias.
+ * simd_grad_w.h -- the last step of all weight gradients of convolutions: the sums over pieces of
+ * the pixels, stored as [piece, group, tap, channel, out], are added in order and transposed to W's
+ * layout.  Also the gradient of the bias.
  *
  * Everything is static: each file that includes this is compiled once per instruction level.
  */
@@ -12,12 +12,12 @@
 #include "cpu/simd/simd_common.h"
 
 enum {
-    OUT_BLOCK = 16, /* outputs that are laid out at a time */
-    RUN = 144       /* numbers of each of them: one by one, every store would meet another page */
+    OUT_BLOCK = 16, /* outputs transposed at a time */
+    RUN = 144       /* elements of each: one at a time, every store would hit another page */
 };
 
 struct weight_sums {
-    int64_t n_pieces, n_groups, n_taps, n_channels, n_out; /* channels, outputs: of a group */
+    int64_t n_pieces, n_groups, n_taps, n_channels, n_out; /* channels and outputs per group */
     int64_t pitch;                                         /* n_out, padded */
 };
 
@@ -26,14 +26,14 @@ static inline int64_t piece_floats(const struct weight_sums *s)
     return s->n_groups * s->n_taps * s->n_channels * s->pitch;
 }
 
-/* Where the sums of a piece of a group are, from output 0 of a channel at a tap on. */
+/* The offset of the sums of a piece, group, tap and channel, at output 0. */
 static inline int64_t sums_at(const struct weight_sums *s, int64_t piece, int64_t group,
                               int64_t tap, int64_t channel)
 {
     return (((piece * s->n_groups + group) * s->n_taps + tap) * s->n_channels + channel) * s->pitch;
 }
 
-/* to[n, OUT_BLOCK]: the sums of all pieces for numbers first .. of [channel, tap]. */
+/* to[n, OUT_BLOCK] = the sums of all pieces for elements first .. first + n of [channel, tap]. */
 static void add_pieces(const struct weight_sums *s, const float *sums, int64_t group,
                        int64_t first_out, int64_t first, int64_t n, float *to)
 {
@@ -80,7 +80,7 @@ static void lay_out_weights(const struct kernel_call *call, const struct weight_
         lay_out_block(call, s, sums, i / per_group, i % per_group * OUT_BLOCK);
 }
 
-/* dbias (+)= the sum of dy over all pixels, if it is wanted. */
+/* dbias (+)= the sum of dy over all pixels, unless it is left out. */
 static void sum_bias(const struct kernel_call *call)
 {
     const struct operand *dy = &call->in[1], *dbias = &call->out[1];

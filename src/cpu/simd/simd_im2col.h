@@ -1,15 +1,16 @@
 /*
- * simd_im2col.h -- a convolution as a matmul: which numbers of an image meet a row of weights.
+ * simd_im2col.h -- implicit im2col: a convolution as a matmul of gathered windows and weights.
  *
- * Row p of the matrix A is what the window of pixel p sees, tap after tap, channels inside:
+ * Row p of the matrix A is the window of pixel p, tap by tap, channels innermost:
  *
  *     A[p, (ih, iw, c)] = from[n, row(h, ih), column(w, iw), c]       0 outside the image
  *     row(h, ih) = h * from_step + from_first + ih                    and so for columns
  *
- * Only a few rows exist at a time, in the workspace.  The taps of a window row lie side by side in an
- * image with channels last, so a window row is one copy.  Forward, the pixels are those of y and A is
- * made of x.  In the gradient of x they are those of dx and A is made of dy: with stride s the pixels
- * of dx that are s apart are met by the same taps, so dx is made in s x s turns of that form.
+ * Only a few rows of A exist at a time, in the workspace.  With channels last, the taps of a window
+ * row are contiguous in the image, so a window row is one copy.  Forward, the pixels are those of y
+ * and A is gathered from x.  In the gradient of x they are those of dx and A is gathered from dy:
+ * with stride s, pixels of dx that are s apart use the same taps, so dx is computed in s x s phases
+ * of that form.
  *
  * Everything is static: each file that includes this is compiled once per instruction level.
  */
@@ -19,10 +20,10 @@
 #include "cpu/simd/simd_common.h"
 #include "cpu/simd/simd_tile.h"
 
-/* One direction of the window.  Tap i is weight kernel_first + i * kernel_step. */
+/* One dimension of the window.  Tap i is weight kernel_first + i * kernel_step. */
 struct axis {
     int64_t n_pixels, to_first, to_step;      /* pixels of the result: to_first + h * to_step */
-    int64_t from_side, from_first, from_step; /* of the image that is read */
+    int64_t from_side, from_first, from_step; /* of the input image */
     int64_t n_taps, kernel_first, kernel_step;
 };
 
@@ -32,10 +33,10 @@ struct gather {
     int64_t from_channels, first_channel, n_channels; /* of all groups; of this group */
     struct axis h, w;
     int64_t n_pixels; /* of all images */
-    int64_t depth;    /* numbers in a row of A */
+    int64_t depth;    /* elements in a row of A */
 };
 
-/* Windows over x as the forward pass has them. */
+/* The windows over x in the forward pass. */
 static inline struct axis axis_forward(int64_t x_side, int64_t y_side, int64_t kernel,
                                        const struct image_attrs *a)
 {
@@ -48,8 +49,8 @@ static inline struct axis axis_forward(int64_t x_side, int64_t y_side, int64_t k
                          .kernel_step = 1};
 }
 
-/* The pixels turn, turn + stride, ... of dx: tap k meets them if (pixel + pad - k) divides by the stride.
- * Taps are taken from the last to the first, so that the pixels of dy that they meet ascend. */
+/* The pixels phase, phase + stride, ...  of dx.  Tap k reaches them if the stride divides (pixel +
+ * pad - k).  Taps go from last to first, so the pixels of dy that they read ascend. */
 static inline struct axis axis_backward(int64_t x_side, int64_t y_side, int64_t kernel,
                                         const struct image_attrs *a, int64_t phase)
 {
@@ -66,11 +67,11 @@ static inline struct axis axis_backward(int64_t x_side, int64_t y_side, int64_t 
                          .kernel_step = -a->stride};
 }
 
-/* Numbers [begin, end) of a window row that starts at column `column` of image row `from`. */
+/* Gathers elements [begin, end) of a window row that starts at column `column` of an image row. */
 static inline void gather_run(const struct gather *g, int64_t row, int64_t column, int64_t begin,
                               int64_t end, float *to)
 {
-    if (g->n_channels == g->from_channels) { /* one copy, cut where the image ends */
+    if (g->n_channels == g->from_channels) { /* one copy, clipped at the edges of the image */
         int64_t start = column * g->n_channels, stop = g->w.from_side * g->n_channels;
         int64_t low = start + begin < 0 ? least(-start, end) : begin;
         int64_t high = start + end > stop ? stop - start : end;
@@ -94,7 +95,7 @@ static inline void gather_run(const struct gather *g, int64_t row, int64_t colum
 }
 
 #if defined(__AVX512F__)
-/* A window row of at most a vector: one load and one store, with what lies outside masked away. */
+/* Gathers a window row of at most one vector: one load, masked at the edges, and one store. */
 static inline void gather_short_run(const struct gather *g, int64_t row, int64_t column, int64_t n,
                                     float *to)
 {
@@ -108,7 +109,7 @@ static inline void gather_short_run(const struct gather *g, int64_t row, int64_t
 }
 #endif
 
-/* Numbers [begin, end) of a window row whose first column is `column`; the image row is there. */
+/* Gathers elements [begin, end) of a window row from column `column` on.  The image row exists. */
 static inline void gather_window_row(const struct gather *g, int64_t row, int64_t column,
                                      int64_t begin, int64_t end, float *to)
 {
@@ -152,7 +153,7 @@ static inline void gather_rows(const struct gather *g, int64_t first, int64_t n_
     }
 }
 
-/* A is the image itself, or the columns of a group: fp32, one tap, no steps. */
+/* True if A is the image itself or the columns of a group: fp32, one tap, stride 1. */
 static inline bool gather_is_image(const struct gather *g)
 {
     const struct axis *h = &g->h, *w = &g->w;
@@ -161,7 +162,7 @@ static inline bool gather_is_image(const struct gather *g)
            h->n_pixels == h->from_side && w->n_pixels == w->from_side;
 }
 
-/* Columns as booked for every level: whole vectors of the widest. */
+/* n rounded up to whole vectors of the widest level, so that the workspace is the same for all. */
 static inline int64_t padded_columns(int64_t n)
 {
     return padded_floats(n);

@@ -1,6 +1,6 @@
 /*
- * simd_limits.c -- as many fused multiply-adds as the registers allow: the limit that matmuls are
- * measured against.
+ * simd_limits.c -- measure the peak rate of fused multiply-adds in registers, the limit for fp32
+ * matmuls.
  */
 #include "cpu/cpu.h"
 
@@ -12,7 +12,8 @@ enum { LANES = 8 };
 enum { LANES = 4 };
 #endif
 
-/* Enough independent sums to cover the latency of an FMA on two pipes, few enough for 16 registers. */
+/* Enough independent sums to cover the latency of an FMA on two pipes, few enough for 16
+ * registers. */
 enum { N_SUMS = 12 };
 
 typedef float vector __attribute__((vector_size(LANES * sizeof(float))));
@@ -35,10 +36,10 @@ static float run_thread(int64_t n_rounds)
 double LEVEL(simd_fma_flops)(int threads, int64_t n_rounds)
 {
     float sum = 0;
-    (void)threads; /* without OpenMP */
+    (void)threads; /* unused without OpenMP */
 #pragma omp parallel for schedule(static) num_threads(threads) reduction(+ : sum)
     for (int t = 0; t < threads; t++)
         sum += run_thread(n_rounds);
     double flops = 2.0 * N_SUMS * LANES * (double)n_rounds * threads;
-    return sum == 0 ? 0 : flops; /* the sum is used, so the loop is not dropped */
+    return sum == 0 ? 0 : flops; /* uses the sum, so the loop is not optimized away */
 }

@@ -1,20 +1,20 @@
 /*
- * simd_linear.c -- what the linear rows and the head do between matmuls: widen, narrow, bias and
- * activation, column sums, softmax.  One set of loops per instruction level.
+ * simd_linear.c -- the loops of the linear kernels and the LM head between matmuls: widen, narrow,
+ * bias and activation, column sums, softmax.  One set per instruction level.
  */
 #include "cpu/cpu.h"
 #include "cpu/simd/simd_vec.h"
 
 enum {
-    STRIPE_COLS = 128, /* of a column sum: one thread's buffers stay in the first cache */
-    STRIPE_ROWS = 64,  /* added in fp32 before they join the fp64 sum */
-    GROUP_STRIPES = 8, /* summed together: 128 KiB of the stack */
+    STRIPE_COLS = 128, /* of a column sum: the buffers of a thread stay in L1 */
+    STRIPE_ROWS = 64,  /* summed in fp32 before they are added to the fp64 sum */
+    GROUP_STRIPES = 8, /* summed together: 128 KiB of stack */
     MOST_PIECES = 16   /* of rows */
 };
 
 static void widen(int threads, struct span from, int64_t n, float *to)
 {
-    (void)threads; /* without OpenMP */
+    (void)threads; /* unused without OpenMP */
     int64_t n_blocks = divide_up(n, LEAST_PER_PART);
 #pragma omp parallel for schedule(static) num_threads(threads) if (n_blocks > 1)
     for (int64_t i = 0; i < n_blocks; i++) {
@@ -39,7 +39,7 @@ static void narrow_block(struct span to, int64_t at, int64_t n, const float *fro
 
 static void narrow(int threads, struct span to, int64_t n, const float *from, bool add)
 {
-    (void)threads; /* without OpenMP */
+    (void)threads; /* unused without OpenMP */
     int64_t n_blocks = divide_up(n, BLOCK_ELEMS);
 #pragma omp parallel for schedule(static) num_threads(threads) if (n_blocks > 8)
     for (int64_t i = 0; i < n_blocks; i++) {
@@ -79,14 +79,14 @@ static void finish_block(const struct linear_finish *todo, int64_t row, int64_t 
     float *y = todo->act == ACT_none
                    ? v
                    : target_f32(todo->y.dtype, todo->y.data, todo->y.begin + at, buffer);
-    if (todo->act != ACT_none) /* of what an act after a linear would read */
+    if (todo->act != ACT_none) /* round first, as a separate act op would see it */
         act_block(todo->act, n, round_as(todo->y.dtype, n, v, buffer), y);
     store_f32(todo->y.dtype, todo->y.data, todo->y.begin + at, n, y);
 }
 
 static void finish_linear(int threads, const struct linear_finish *todo)
 {
-    (void)threads; /* without OpenMP */
+    (void)threads; /* unused without OpenMP */
     int64_t n_blocks = divide_up(todo->width, BLOCK_ELEMS);
 #pragma omp parallel for schedule(static) \
     num_threads(threads) if (todo->n_rows * todo->width > LEAST_PER_PART)
@@ -118,7 +118,7 @@ static void sum_stripe(struct span from, struct range rows, int64_t width, int64
     }
 }
 
-/* The sums of one stripe from those of its pieces, in order. */
+/* Adds up the sums of the pieces of a stripe, in order. */
 static void join_pieces(double (*pieces)[STRIPE_COLS], int64_t n_pieces, struct span sums,
                         int64_t col, int64_t n, bool add)
 {
@@ -132,12 +132,12 @@ static void join_pieces(double (*pieces)[STRIPE_COLS], int64_t n_pieces, struct 
     narrow_block(sums, col, n, rounded, add);
 }
 
-/* A narrow matrix has few stripes: they are cut into pieces of rows, by the shape alone, so that
- * there is some for every thread. */
+/* A narrow matrix has few stripes.  They are split into pieces of rows, depending on the shape
+ * only, so that there is work for every thread. */
 static void sum_columns(int threads, struct span from, int64_t n_rows, int64_t width,
                         struct span sums, bool add)
 {
-    (void)threads; /* without OpenMP */
+    (void)threads; /* unused without OpenMP */
     double pieces[GROUP_STRIPES][MOST_PIECES][STRIPE_COLS];
     int64_t piece_rows = divide_up(divide_up(n_rows, MOST_PIECES), STRIPE_ROWS) * STRIPE_ROWS;
     int64_t n_pieces = divide_up(n_rows, piece_rows);
@@ -157,7 +157,7 @@ static void sum_columns(int threads, struct span from, int64_t n_rows, int64_t w
     }
 }
 
-/* ---- the head ------------------------------------------------------------------------------ */
+/* ---- the LM head --------------------------------------------------------------------------- */
 
 static double row_lse(const float *logits, int64_t n)
 {
@@ -177,7 +177,7 @@ static double row_lse(const float *logits, int64_t n)
     return (double)top + log(sum);
 }
 
-/* A row of logits becomes its gradient. */
+/* Overwrites a row of logits with its gradient. */
 static void logits_to_gradient(const struct head_rows *todo, float *logits, int32_t target,
                                float lse)
 {
@@ -191,7 +191,7 @@ static void logits_to_gradient(const struct head_rows *todo, float *logits, int3
 
 static void finish_head(int threads, const struct head_rows *todo)
 {
-    (void)threads; /* without OpenMP */
+    (void)threads; /* unused without OpenMP */
 #pragma omp parallel for schedule(static) \
     num_threads(threads) if (todo->n_rows * todo->n_classes > LEAST_PER_PART)
     for (int64_t row = 0; row < todo->n_rows; row++) {

@@ -1,10 +1,10 @@
 /*
  * simd_loss.c -- cross_entropy and mse, and their gradients.
  *
- * The softmax is never stored: the forward pass walks a row of logits once, block by block, with a
- * running maximum, and leaves the logarithm of the sum; the gradient needs that and the logits.
- * Losses are summed in fp64, chunk by chunk of fixed size, then over the chunks in order: the bits
- * do not depend on the number of threads.
+ * The softmax is never stored.  The forward pass reads a row of logits once, block by block, with a
+ * running maximum, and stores the log-sum-exp; the gradient needs only that and the logits.  Losses
+ * are summed in fp64 over chunks of fixed size, then over the chunks in order, so the results do
+ * not depend on the number of threads.
  */
 #include "cpu/simd/simd_common.h"
 
@@ -64,7 +64,7 @@ static double loss_scale(const struct kernel_call *call, int k)
     return ((const double *)call->in[k].data)[SCALAR_loss_scale];
 }
 
-/* The logarithm of the sum of exponentials of one row. */
+/* The log-sum-exp of one row. */
 static double row_lse(const struct kernel_call *call, int64_t begin, int64_t width)
 {
     float buffer[BLOCK_ELEMS];
@@ -202,26 +202,26 @@ static enum snug_status run_mse_grad(const struct kernel_call *call, struct snug
     return SNUG_OK;
 }
 
-static const struct kernel rows[] = {
+static const struct kernel kernels[] = {
     {.kind = OP_cross_entropy,
-     .name = ROW_NAME,
+     .name = KERNEL_NAME,
      .supports = cross_entropy_fits,
      .workspace_bytes = cross_entropy_work_bytes,
      .run = run_cross_entropy},
     {.kind = OP_cross_entropy_grad,
-     .name = ROW_NAME,
+     .name = KERNEL_NAME,
      .supports = cross_entropy_grad_fits,
      .run = run_cross_entropy_grad},
     {.kind = OP_mse,
-     .name = ROW_NAME,
+     .name = KERNEL_NAME,
      .supports = mse_fits,
      .workspace_bytes = mse_work_bytes,
      .run = run_mse},
-    {.kind = OP_mse_grad, .name = ROW_NAME, .supports = mse_grad_fits, .run = run_mse_grad},
+    {.kind = OP_mse_grad, .name = KERNEL_NAME, .supports = mse_grad_fits, .run = run_mse_grad},
 };
 
-const struct kernel *LEVEL(simd_loss_kernels)(int *n_rows)
+const struct kernel *LEVEL(simd_loss_kernels)(int *n_kernels)
 {
-    *n_rows = (int)(sizeof rows / sizeof *rows);
-    return rows;
+    *n_kernels = (int)(sizeof kernels / sizeof *kernels);
+    return kernels;
 }

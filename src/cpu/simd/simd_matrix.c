@@ -1,9 +1,9 @@
 /*
- * simd_matrix.c -- the ops that work on whole matrices, in fp32 on prepared matmuls (gemm.h).
+ * simd_matrix.c -- the matrix optimizers in fp32, on prepared matmuls (gemm.h).
  *
- * Matmuls are of a few shapes, known from the shape of the weight: all are prepared before the first
- * step, and looked up by shape when run.  Where the CPU has tiles (gemm_bf16.h), matmuls of numbers
- * that are bf16 already are made there from copies in 16 bits; the sums are fp32 in either case.
+ * The matmuls have a few shapes that follow from the shape of the weight.  All are prepared before
+ * the first step and looked up by shape when run.  On a CPU with tiles (gemm_bf16.h), matmuls of
+ * values that are already rounded to bf16 run on 16-bit copies.  Sums are fp32 in either case.
  */
 #include <stdlib.h>
 
@@ -44,7 +44,7 @@ struct gemms {
     struct factors_list list;
     struct gemm *made[MOST_GEMMS];
     const struct cpu_loops *loops;
-    gemm_bf16_fn *gemm_bf16; /* of bf16 numbers; NULL: no tiles */
+    gemm_bf16_fn *gemm_bf16; /* NULL without tiles */
 };
 
 static struct gemm_shape shape_of(const struct factors *f)
@@ -66,12 +66,12 @@ static enum snug_status multiply(const struct tools *t, const struct factors *f,
     int at = factors_find(&gemms->list, f);
     if (at < 0)
         return snug_fail(
-            t->err, SNUG_BAD_PROGRAM, "%s: a matmul of %lld x %lld x %lld is not prepared",
+            t->err, SNUG_BAD_PROGRAM, "%s: no matmul of %lld x %lld x %lld was prepared",
             op_infos[t->call->op->kind].name, (long long)f->m, (long long)f->k, (long long)f->n);
     return gemm_run(gemms->made[at], a, b, c, false, work_at(t->call->work, t->after), t->err);
 }
 
-/* The factors in 16 bits, then what the matmul wants. */
+/* Workspace of a tiled matmul: the 16-bit copies of both operands, then that of the gemm. */
 static size_t gemm_bf16_bytes(const struct factors *f, int threads, size_t *b, size_t *work)
 {
     struct gemm_shape shape = shape_of(f);
@@ -82,7 +82,7 @@ static size_t gemm_bf16_bytes(const struct factors *f, int threads, size_t *b, s
     return total;
 }
 
-/* Of numbers that are bf16. */
+/* A matmul of operands whose values are already rounded to bf16. */
 static enum snug_status multiply_bf16(const struct tools *t, const struct factors *f,
                                       const float *a, const float *b, float *c)
 {
@@ -107,7 +107,7 @@ static enum snug_status multiply_bf16(const struct tools *t, const struct factor
 
 #include "cpu/matrix/matrix_ops.h"
 
-/* The matmuls of an op, and the workspace without theirs. */
+/* Lists the matmuls of an op and returns its workspace without theirs. */
 static size_t list_gemms(const struct program *prog, const struct op *op, struct factors_list *list)
 {
     struct matrix_layout l = planned_layout(prog, op);
@@ -155,7 +155,7 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
 {
     struct gemms *p = calloc(1, sizeof *p);
     if (p == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to prepare it",
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory preparing the op",
                          op_infos[op->kind].name);
     (void)list_gemms(prog, op, &p->list);
     const struct cpu_isa *isa = cpu_isa_of(facts);
@@ -186,10 +186,10 @@ static enum snug_status run(const struct kernel_call *call, struct snug_error *e
     return matrix_run(&t);
 }
 
-static const struct kernel rows[] = {
+static const struct kernel kernels[] = {
 #define ROW(op_kind)                                                                           \
     {                                                                                          \
-        .kind = OP_##op_kind, .name = ROW_NAME, .supports = fits,                              \
+        .kind = OP_##op_kind, .name = KERNEL_NAME, .supports = fits,                           \
         .workspace_bytes = workspace_bytes, .prepare = prepare, .release = release, .run = run \
     }
     ROW(orthogonalize),
@@ -199,8 +199,8 @@ static const struct kernel rows[] = {
 #undef ROW
 };
 
-const struct kernel *LEVEL(simd_matrix_kernels)(int *n_rows)
+const struct kernel *LEVEL(simd_matrix_kernels)(int *n_kernels)
 {
-    *n_rows = (int)(sizeof rows / sizeof *rows);
-    return rows;
+    *n_kernels = (int)(sizeof kernels / sizeof *kernels);
+    return kernels;
 }

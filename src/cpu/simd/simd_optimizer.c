@@ -1,10 +1,10 @@
 /*
- * simd_optimizer.c -- sum_squares and update: each byte of a parameter's state moves once.
+ * simd_optimizer.c -- sum_squares and update, with one pass over the optimizer state.
  *
- * An update reads g, W, the states and the fp32 master copy block by block and writes all of them
- * before the next block; the rules come from src/optim in fp32.  sum_squares adds in fp64, chunk by
- * chunk of fixed size and then over the chunks in order: the norm has the same bits with any number
- * of threads.
+ * An update reads g, W, the states and the fp32 master weights block by block and writes a block
+ * before it reads the next.  The rules come from src/optim in fp32.  sum_squares adds in fp64 over
+ * chunks of fixed size, then over the chunks in order, so the norm does not depend on the number of
+ * threads.
  *
  * One Zen 4 core, v4, 12.6M parameters: adamw 42 GB/s in f32 (28 bytes a parameter), 36 GB/s in
  * bf16 with an fp32 master (30 bytes); sum_squares 30 GB/s.
@@ -61,7 +61,7 @@ static enum snug_status run_sum_squares(const struct kernel_call *call, struct s
 
 /* ---- updates ----------------------------------------------------------------------------- */
 
-/* A block of what an update changes, as fp32: in place where the tensor is, else in buffers. */
+/* A block of weights and states as fp32: in place if the tensor is fp32, else in buffers. */
 struct block {
     int64_t at, count;
     const float *g;
@@ -86,9 +86,9 @@ static inline void round_constants(size_t n, const double *exact, float *rounded
         rounded[i] = (float)exact[i];
 }
 
-/* The constants and the loop of each rule.  Constants and states are copied to where no store can
- * reach them, so that the compiler keeps them in registers.  Not `omp simd`: gcc makes no vectors of a
- * struct that is private to it. */
+/* The constants and the loop of each rule.  Constants and states are copied to locals that no store
+ * can alias, so the compiler keeps them in registers.  No `omp simd`: gcc does not vectorize a
+ * struct that is private to the loop. */
 #define RULE(name)                                                                               \
     static void constants_##name(const struct rule_now *now, const double *options,              \
                                  float *constants)                                               \
@@ -134,7 +134,7 @@ static const struct {
 };
 
 /* Elements of an operand as fp32, in place or in `buffer`. */
-static float *open_numbers(const struct operand *x, const struct block *block, float *buffer)
+static float *open_elems(const struct operand *x, const struct block *block, float *buffer)
 {
     float *place = target_f32(x->tensor->dtype, x->data, block->at, buffer);
     if (place == buffer)
@@ -142,8 +142,8 @@ static float *open_numbers(const struct operand *x, const struct block *block, f
     return place;
 }
 
-static void round_by_chance(const struct kernel_call *call, const struct operand *x,
-                            const struct block *block, const float *from)
+static void round_stochastic(const struct kernel_call *call, const struct operand *x,
+                             const struct block *block, const float *from)
 {
     const double *scalars = call->in[UPDATE_SCALARS].data;
     uint64_t key = rng_u64((uint64_t)scalars[SCALAR_seed], rng_hash_string(operand_name(x)),
@@ -162,16 +162,16 @@ static void round_by_chance(const struct kernel_call *call, const struct operand
         to[i] = rng_round_bf16(from[i], counter_random(key, at + (uint64_t)i));
 }
 
-static void close_numbers(const struct kernel_call *call, const struct operand *x,
-                          const struct block *block, const float *from)
+static void store_elems(const struct kernel_call *call, const struct operand *x,
+                        const struct block *block, const float *from)
 {
     if (attrs_of(call->op, update)->stochastic && x->tensor->dtype != DTYPE_f32)
-        round_by_chance(call, x, block, from);
+        round_stochastic(call, x, block, from);
     else
         store_f32(x->tensor->dtype, x->data, block->at, block->count, from);
 }
 
-/* Opens all that changes, makes the steps, and stores it again. */
+/* Loads weights and states, runs the rule and stores them again. */
 static void update_block(const struct kernel_call *call, const struct update *update,
                          struct block *block)
 {
@@ -179,7 +179,7 @@ static void update_block(const struct kernel_call *call, const struct update *up
     const struct operand *w = &call->in[UPDATE_WEIGHT], *master = &call->in[UPDATE_MASTER];
     const struct operand *stepped = master->data != NULL ? master : w;
     block->g = in_view(call, UPDATE_GRADIENT, block->at, block->count, buffer_g);
-    block->w = open_numbers(stepped, block, buffer_w);
+    block->w = open_elems(stepped, block, buffer_w);
     for (int j = 0; j < update->n_states; j++) {
         const struct operand *state = &call->in[UPDATE_STATES + 2 * j], *scales = state + 1;
         block->state[j] = buffers[j];
@@ -187,7 +187,7 @@ static void update_block(const struct kernel_call *call, const struct update *up
             dequantize_elems(&update->maps[j], state->data, scales->data, block->at, block->count,
                              buffers[j]);
         else
-            block->state[j] = open_numbers(state, block, buffers[j]);
+            block->state[j] = open_elems(state, block, buffers[j]);
     }
     rules[attrs_of(call->op, update)->rule].steps(update, block);
     for (int j = 0; j < update->n_states; j++) {
@@ -196,9 +196,9 @@ static void update_block(const struct kernel_call *call, const struct update *up
             quantize_elems(&update->maps[j], state->data, scales->data, block->at, block->count,
                            buffers[j]);
         else
-            close_numbers(call, state, block, block->state[j]);
+            store_elems(call, state, block, block->state[j]);
     }
-    close_numbers(call, stepped, block, block->w);
+    store_elems(call, stepped, block, block->w);
     if (stepped == master)
         store_f32(w->tensor->dtype, w->data, block->at, block->count, block->w);
 }
@@ -238,17 +238,17 @@ static enum snug_status run_update(const struct kernel_call *call, struct snug_e
     return SNUG_OK;
 }
 
-static const struct kernel rows[] = {
+static const struct kernel kernels[] = {
     {.kind = OP_sum_squares,
-     .name = ROW_NAME,
+     .name = KERNEL_NAME,
      .supports = sum_squares_fits,
      .workspace_bytes = sum_squares_work_bytes,
      .run = run_sum_squares},
-    {.kind = OP_update, .name = ROW_NAME, .supports = update_fits, .run = run_update},
+    {.kind = OP_update, .name = KERNEL_NAME, .supports = update_fits, .run = run_update},
 };
 
-const struct kernel *LEVEL(simd_optimizer_kernels)(int *n_rows)
+const struct kernel *LEVEL(simd_optimizer_kernels)(int *n_kernels)
 {
-    *n_rows = (int)(sizeof rows / sizeof *rows);
-    return rows;
+    *n_kernels = (int)(sizeof kernels / sizeof *kernels);
+    return kernels;
 }

@@ -1,13 +1,13 @@
 /*
- * simd_pool.c -- pools of images, positions and the change of layout: one pass over memory each.
+ * simd_pool.c -- pooling, positions and image layouts: one pass over memory each.
  *
  * Channels are last, so a tap of a window is a vector operation over channels.  The gradient of
- * maxpool gathers: each pixel of dx asks the windows that it is in, so no two threads write to one
- * place and the order of a sum is that of the taps.
+ * maxpool gathers: each pixel of dx looks at the windows that contain it.  So no two threads write
+ * to the same pixel, and sums are in the order of the taps.
  */
 #include "cpu/simd/simd_common.h"
 
-enum { BLOCK_C = 256 }; /* channels at a time, on the stack */
+enum { BLOCK_C = 256 }; /* channels at a time, in stack buffers */
 
 struct pool {
     int64_t count, x_height, x_width, y_height, y_width, channels;
@@ -21,7 +21,7 @@ static struct pool pool_of(const struct kernel_call *call, const struct operand 
     return (struct pool){a[0], a[1], a[2], b[1], b[2], a[3], attrs_of(call->op, image)};
 }
 
-/* One pixel of y, BLOCK_C channels from c on. */
+/* Computes one pixel of y, n_c <= BLOCK_C channels from c on. */
 static void most_of_window(const struct kernel_call *call, const struct pool *p, int64_t n,
                            int64_t h, int64_t w, int64_t c, int64_t n_c)
 {
@@ -69,18 +69,18 @@ static enum snug_status run_maxpool(const struct kernel_call *call, struct snug_
     return SNUG_OK;
 }
 
-/* The windows that row (or column) `at` is in: tap first + i stride of window `window` - i. */
-struct meeting {
+/* The windows that contain a row (or column): it is tap first + i stride of window `window` - i. */
+struct window_range {
     int64_t first, window;
 };
 
-static struct meeting meeting_at(int64_t at, const struct image_attrs *a)
+static struct window_range window_range_at(int64_t at, const struct image_attrs *a)
 {
     int32_t from = (int32_t)(at + a->pad), stride = (int32_t)a->stride;
-    return (struct meeting){from % stride, from / stride};
+    return (struct window_range){from % stride, from / stride};
 }
 
-/* One pixel of dx. */
+/* Computes one pixel of dx. */
 static void sum_of_windows(const struct kernel_call *call, const struct pool *p, int64_t n,
                            int64_t h, int64_t w, int64_t c, int64_t n_c)
 {
@@ -88,7 +88,7 @@ static void sum_of_windows(const struct kernel_call *call, const struct pool *p,
     const struct operand *dy = &call->in[0];
     float sum[BLOCK_C], buffer[BLOCK_C];
     memset(sum, 0, (size_t)n_c * sizeof *sum);
-    struct meeting down = meeting_at(h, a), right = meeting_at(w, a);
+    struct window_range down = window_range_at(h, a), right = window_range_at(w, a);
     int64_t row = down.window;
     for (int64_t kh = down.first; kh < a->kernel_h; kh += a->stride, row--) {
         int64_t column = right.window;
@@ -168,7 +168,7 @@ static enum snug_status run_meanpool_grad(const struct kernel_call *call, struct
 
 /* ---- positions --------------------------------------------------------------------------- */
 
-/* Rows are BLOCK_C numbers of all channels of all positions. */
+/* Works on blocks of BLOCK_C elements of the channels of all positions. */
 static enum snug_status run_add_positions(const struct kernel_call *call, struct snug_error *err)
 {
     (void)err;
@@ -191,7 +191,7 @@ static enum snug_status run_add_positions(const struct kernel_call *call, struct
     return SNUG_OK;
 }
 
-/* dx may lie on dy; then it is there already. */
+/* If dx aliases dy, there is nothing to copy. */
 static enum snug_status run_add_positions_grad(const struct kernel_call *call,
                                                struct snug_error *err)
 {
@@ -223,8 +223,8 @@ static enum snug_status run_add_positions_grad(const struct kernel_call *call,
 
 /* ---- layouts ----------------------------------------------------------------------------- */
 
-/* [N,A,B] to [N,B,A], numbers of so many bytes. */
-static void swap_sides(const struct kernel_call *call, int64_t count, int64_t a, int64_t b)
+/* Transposes [N,A,B] to [N,B,A]. */
+static void transpose_planes(const struct kernel_call *call, int64_t count, int64_t a, int64_t b)
 {
     bool is_wide = call->in[0].tensor->dtype == DTYPE_f32;
     int n_parts = (int)least(count_parts(call->facts, count * a * b), count);
@@ -248,7 +248,7 @@ static enum snug_status run_channels_last(const struct kernel_call *call, struct
 {
     (void)err;
     const int64_t *dim = call->in[0].tensor->shape.dim;
-    swap_sides(call, dim[0], dim[1], dim[2] * dim[3]);
+    transpose_planes(call, dim[0], dim[1], dim[2] * dim[3]);
     return SNUG_OK;
 }
 
@@ -256,11 +256,11 @@ static enum snug_status run_channels_first(const struct kernel_call *call, struc
 {
     (void)err;
     const int64_t *dim = call->in[0].tensor->shape.dim;
-    swap_sides(call, dim[0], dim[1] * dim[2], dim[3]);
+    transpose_planes(call, dim[0], dim[1] * dim[2], dim[3]);
     return SNUG_OK;
 }
 
-/* ---- rows -------------------------------------------------------------------------------- */
+/* ---- kernels ----------------------------------------------------------------------------- */
 
 static bool all_floats(const struct program *prog, const struct op *op)
 {
@@ -284,28 +284,37 @@ static bool layout_fits(const struct program *prog, const struct op *op)
            program_tensor(prog, op->in[0])->dtype == program_tensor(prog, op->out[0])->dtype;
 }
 
-static const struct kernel rows[] = {
-    {.kind = OP_maxpool, .name = ROW_NAME, .supports = maxpool_fits, .run = run_maxpool},
+static const struct kernel kernels[] = {
+    {.kind = OP_maxpool, .name = KERNEL_NAME, .supports = maxpool_fits, .run = run_maxpool},
     {.kind = OP_maxpool_grad,
-     .name = ROW_NAME,
+     .name = KERNEL_NAME,
      .supports = maxpool_grad_fits,
      .run = run_maxpool_grad},
-    {.kind = OP_meanpool, .name = ROW_NAME, .supports = all_floats, .run = run_meanpool},
-    {.kind = OP_meanpool_grad, .name = ROW_NAME, .supports = all_floats, .run = run_meanpool_grad},
-    {.kind = OP_add_positions, .name = ROW_NAME, .supports = all_floats, .run = run_add_positions},
+    {.kind = OP_meanpool, .name = KERNEL_NAME, .supports = all_floats, .run = run_meanpool},
+    {.kind = OP_meanpool_grad,
+     .name = KERNEL_NAME,
+     .supports = all_floats,
+     .run = run_meanpool_grad},
+    {.kind = OP_add_positions,
+     .name = KERNEL_NAME,
+     .supports = all_floats,
+     .run = run_add_positions},
     {.kind = OP_add_positions_grad,
-     .name = ROW_NAME,
+     .name = KERNEL_NAME,
      .supports = all_floats,
      .run = run_add_positions_grad},
-    {.kind = OP_channels_last, .name = ROW_NAME, .supports = layout_fits, .run = run_channels_last},
+    {.kind = OP_channels_last,
+     .name = KERNEL_NAME,
+     .supports = layout_fits,
+     .run = run_channels_last},
     {.kind = OP_channels_first,
-     .name = ROW_NAME,
+     .name = KERNEL_NAME,
      .supports = layout_fits,
      .run = run_channels_first},
 };
 
-const struct kernel *LEVEL(simd_pool_kernels)(int *n_rows)
+const struct kernel *LEVEL(simd_pool_kernels)(int *n_kernels)
 {
-    *n_rows = (int)(sizeof rows / sizeof *rows);
-    return rows;
+    *n_kernels = (int)(sizeof kernels / sizeof *kernels);
+    return kernels;
 }

@@ -1,12 +1,11 @@
 /*
- * simd_tile.h -- small matmuls whose operands are in the cache and whose sums are in
- * registers.
+ * simd_tile.h -- small matmuls with operands in the cache and sums in registers.
  *
- * For blocks inside a kernel (attention, convolutions): no packing, no threads, any number of rows.
- * A tile of rows x vectors of c is summed over the inner index: per step, a load of b a vector and a
- * broadcast of a a row feed their matmul of fused multiply-adds.  With 32 registers, where there are
- * columns enough, 6 x 4: 10 loads for 24 multiply-adds, where 8 x 2 takes 10 for 16, and a block of 64
- * columns reads a only once.
+ * They serve blocks inside a kernel (attention, convolutions): no packing, no threads, any number
+ * of rows.  A tile of c, rows x vectors, is summed over the inner index.  Each step loads one
+ * vector of b per column vector and broadcasts one element of a per row, for rows x vectors fused
+ * multiply-adds.  With 32 registers and enough columns a tile is 6 x 4: 10 loads for 24
+ * multiply-adds, where 8 x 2 takes 10 for 16, and a block of 64 columns reads a only once.
  */
 #ifndef SNUG_CPU_SIMD_SIMD_TILE_H
 #define SNUG_CPU_SIMD_SIMD_TILE_H
@@ -19,17 +18,17 @@ enum { TILE_ROWS = 8, TILE_VECS = 2, WIDE_ROWS = 6, WIDE_VECS = 4 };
 enum { TILE_ROWS = 6, TILE_VECS = 2, WIDE_ROWS = 6, WIDE_VECS = 2 };
 #endif
 
-/* On the diagonal, what lies beyond it need not be computed. */
+/* The part of a diagonal block that need not be computed. */
 enum trim {
     TRIM_NONE,
     TRIM_INNER_TO_ROW,   /* the inner index ends at the row */
     TRIM_INNER_FROM_ROW, /* ... begins at it */
-    TRIM_COLS_TO_ROW,    /* columns after the row are not wanted */
-    TRIM_COLS_FROM_ROW,  /* columns before it are not */
+    TRIM_COLS_TO_ROW,    /* columns after the row are not needed */
+    TRIM_COLS_FROM_ROW,  /* columns before the row are not needed */
 };
 
 /* c[n_rows, n_cols] (+)= a[n_rows, n_inner] b[n_inner, n_cols]; n_cols is a multiple of a vector.
- * a_transposed: element (i, k) of a is at a[k * a_pitch + i]. */
+ * If a_transposed, element (i, k) of a is at a[k * a_pitch + i]. */
 struct gemm {
     int n_rows, n_cols, n_inner;
     const float *a;
@@ -43,8 +42,8 @@ struct gemm {
     enum trim trim;
 };
 
-/* n_rows x n_vecs vectors of c at (row, col).  The sizes are constants wherever this is inlined,
- * so that the sums stay in registers. */
+/* Computes n_rows x n_vecs vectors of c at (row, col).  The sizes are constants wherever this is
+ * inlined, so the sums stay in registers. */
 static inline __attribute__((always_inline)) void tile(const struct gemm *p, int row, int col,
                                                        int n_rows, int n_vecs, bool a_transposed)
 {
@@ -81,7 +80,7 @@ static inline __attribute__((always_inline)) void tile(const struct gemm *p, int
             vec_store(c + i * c_pitch + v * VEC_ELEMS, sums[i][v]);
 }
 
-/* All rows of a strip of n_vecs vectors' width, tile_rows at a time. */
+/* Computes all rows of a strip of n_vecs vectors, tile_rows at a time. */
 static inline __attribute__((always_inline)) void
 strip(const struct gemm *p, int col, int tile_rows, int n_vecs, bool a_transposed)
 {
@@ -100,7 +99,7 @@ strip(const struct gemm *p, int col, int tile_rows, int n_vecs, bool a_transpose
         tile(p, row, col, 1, n_vecs, a_transposed);
 }
 
-/* Columns can be trimmed only by whole strips, so those are not wide then. */
+/* Columns can be trimmed only by whole strips, so trimmed matmuls use narrow ones. */
 static inline __attribute__((always_inline)) void strips(const struct gemm *p, bool a_transposed)
 {
     bool trims_cols = p->trim == TRIM_COLS_TO_ROW || p->trim == TRIM_COLS_FROM_ROW;

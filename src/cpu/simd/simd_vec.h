@@ -1,8 +1,8 @@
 /*
- * simd_vec.h -- one vector register of floats, as wide as the instruction level has.
+ * simd_vec.h -- one vector register of floats, as wide as the instruction level allows.
  *
- * For loops that must keep sums in registers or choose their own tiles; most kernels leave vectors to
- * the compiler (simd_common.h).
+ * For loops that must keep sums in registers or choose their own tiles.  Most kernels leave
+ * vectorization to the compiler (simd_common.h).
  */
 #ifndef SNUG_CPU_SIMD_SIMD_VEC_H
 #define SNUG_CPU_SIMD_SIMD_VEC_H
@@ -15,7 +15,8 @@
 #include <arm_neon.h>
 #endif
 
-/* SNUG_EMULATED_LANES: a test asks for registers that its CPU may not have; the compiler makes them up. */
+/* A test sets SNUG_EMULATED_LANES for registers that its CPU may not have.  The compiler emulates
+ * them. */
 #if defined(SNUG_EMULATED_LANES)
 #define VEC_ELEMS SNUG_EMULATED_LANES
 #elif defined(__AVX512F__)
@@ -62,7 +63,7 @@ static inline vec vec_fmadd(vec a, vec b, vec c)
 #endif
 }
 
-/* The larger; b where either is NaN. */
+/* The maximum; b if either is NaN. */
 static inline vec vec_max(vec a, vec b)
 {
 #if defined(SNUG_EMULATED_LANES) || !defined(__SSE__)
@@ -77,8 +78,8 @@ static inline vec vec_max(vec a, vec b)
 #endif
 }
 
-/* 2^x to about 1e-7 relative for x up to 127; 2^-126 for all below; NaN stays NaN.  x = n + r,
- * |r| <= 1/2; the polynomial is 2^r to 1e-8 there, exact at 0.
+/* 2^x with a relative error of about 1e-7 for x up to 127; never less than 2^-126; NaN stays NaN.
+ * x = n + r, |r| <= 1/2; the polynomial approximates 2^r to 1e-8 there and is exact at 0.
  * Adding 1.5 * 2^23 rounds to the integer n and leaves it in the low bits. */
 static inline vec vec_exp2(vec x)
 {

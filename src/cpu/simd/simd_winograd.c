@@ -1,22 +1,22 @@
 /*
- * simd_winograd.c -- conv2d and conv2d_grad_x, 3 x 3 of stride 1, by simd_winograd.h.
+ * simd_winograd.c -- conv2d and conv2d_grad_x for 3 x 3, stride 1, with simd_winograd.h.
  *
- * The gradient of x is the same convolution over dy with the weights turned by half a turn.  For
- * each panel of outputs the weights are brought to the points once, all threads together; then
- * threads take chunks of tiles: the patches of a few channels go to the points, in the second
- * cache, 36 matmuls add them up there, and the sums come back as pixels.  Each sum is over
- * channels in an order that the shape alone decides; how tiles and panels are shared out changes
- * no bits.
+ * The gradient of x is the same convolution over dy with the weights rotated by 180 degrees.  For
+ * each panel of outputs all threads together transform the weights to the points once.  Then
+ * threads take chunks of tiles: patches of a few channels are transformed to the points, in L2, 36
+ * matmuls accumulate them there, and the sums are transformed back to pixels.  Each sum over
+ * channels is in an order that depends on the shape only, so the results do not depend on how tiles
+ * and panels are distributed.
  *
- * The floor, for a tile and 16 numbers of each kind: 36 matmuls of channels x outputs instead of
- * 144, so 4 times fewer where tiles fit (28 x 28, 4 x 4), 3.1 where they cover 8 x 8 for 7 x 7.
- * Beside them a patch takes 36 loads, 144 additions and multiplications and 36 stores to the
- * second cache for each 16 channels, and coming back about as much for each 16 outputs: an eighth
- * of the matmuls with 64 channels, a sixteenth with 128.  Weights grow from 9 numbers to 36,
- * which is what is left to pay where there are few tiles for many channels (4 x 4 of 512).
- * That is counted; with 64 channels the transforms were seen to take half as long as the matmuls.
+ * Lower bound, for a tile and 16 channels or outputs: 36 matmuls of channels x outputs instead of
+ * 144, so 4 times fewer if tiles fit (28 x 28, 4 x 4), 3.1 if they cover 8 x 8 for 7 x 7.  In
+ * addition, a patch takes 36 loads, 144 additions and multiplications and 36 stores to L2 for each
+ * 16 channels, and the inverse transform about as much for each 16 outputs: an eighth of the
+ * matmuls with 64 channels, a sixteenth with 128.  Weights grow from 9 elements to 36, which
+ * dominates if there are few tiles and many channels (4 x 4 of 512).  These are counts; in
+ * measurements with 64 channels the transforms took half as long as the matmuls.
  *
- * Against simd_conv.c, times as fast on one core of a Zen 4 (conv2d, conv2d_grad_x, conv2d_grad_w):
+ * Speedup over simd_conv.c on one core of a Zen 4 (conv2d, conv2d_grad_x, conv2d_grad_w):
  *
  *     N 32  28 x 28   64 channels  2.9 2.9 2.6        N 8  28 x 28  16 to 16   2.6 2.6 2.6
  *     N 32  14 x 14  128           2.4 2.3 2.4        N 1  28 x 28  64         3.1 3.2 3.4
@@ -28,10 +28,10 @@
 
 enum {
     STRIP = 32,              /* columns of packed weights */
-    PANEL_MAX = 128,         /* outputs whose weights are at the points at a time */
-    PANEL_ELEMS = 128 * 256, /* of the weights at each point: they stay in the third cache */
+    PANEL_MAX = 128,         /* outputs whose weights are transformed at a time */
+    PANEL_ELEMS = 128 * 256, /* weights per point: they stay in L3 */
     CHUNK = 32,              /* tiles */
-    WEIGHT_ROWS = 16,        /* that are brought to the points at a time */
+    WEIGHT_ROWS = 16,        /* transformed at a time */
     ITEMS_WANTED = 2         /* per thread and panel */
 };
 
@@ -41,8 +41,9 @@ struct conv {
     struct tiling tiling;
     int64_t height, width, columns; /* of the result */
     bool backward;
-    int64_t panel, chunk, group;       /* columns at a time; tiles and columns of an item */
-    int64_t u_pitch, v_pitch, m_pitch; /* from a point to the next: weights, patches, sums */
+    int64_t panel, chunk, group; /* columns of a panel; tiles and columns of an item */
+    int64_t u_pitch, v_pitch,
+        m_pitch; /* stride from one point to the next: weights, patches, sums */
 };
 
 static struct conv conv_of(const struct op *op, const struct tensor *from, const struct tensor *to,
@@ -70,7 +71,7 @@ static struct conv conv_of(const struct op *op, const struct tensor *from, const
     return c;
 }
 
-/* Floats: the weights of a panel at the points, then per part: patches, sums. */
+/* Workspace in floats: the transformed weights of a panel, then per part: patches, sums. */
 static int64_t part_floats(const struct conv *c)
 {
     return POINTS * (c->v_pitch + c->m_pitch);
@@ -86,9 +87,9 @@ static size_t workspace_bytes(const struct program *prog, const struct op *op,
 
 /* ---- weights ------------------------------------------------------------------------------- */
 
-/* to[row, tap, column] of W, for some rows (channels of what is read) and columns (of the
- * result).  W is [out, in, 3, 3]: forward a column of it is one piece, backward a row is, and
- * taps are transposed. */
+/* Copies W to to[row, tap, column], for some rows (input channels) and columns (output channels).
+ * W is [out, in, 3, 3]: forward the taps and rows of a column are contiguous, backward those of a
+ * row are, and the order of the taps is reversed. */
 static void copy_taps(const struct kernel_call *call, const struct conv *c, int64_t row,
                       int64_t n_rows, int64_t column, int64_t n_columns, float *to)
 {
@@ -109,7 +110,7 @@ static void copy_taps(const struct kernel_call *call, const struct conv *c, int6
     }
 }
 
-/* U[36, strip, row, STRIP or the rest] of WEIGHT_ROWS rows of a strip. */
+/* Computes U[36, strip, row, STRIP or the rest] for WEIGHT_ROWS rows of a strip. */
 static void weights_to_points(const struct kernel_call *call, const struct conv *c, int64_t row,
                               int64_t column, int64_t width, float *strip)
 {
@@ -144,10 +145,10 @@ static void pack_panel(const struct kernel_call *call, const struct conv *c, int
 /* Some tiles and some columns of the panel. */
 struct item {
     int64_t tile, n_tiles;
-    int64_t column, n_columns; /* from the panel's first on */
+    int64_t column, n_columns; /* relative to the panel */
 };
 
-/* M[36, tile, column] of an item: the sums over all channels. */
+/* Computes M[36, tile, column] of an item: the sums over all channels. */
 static void multiply_item(const struct conv *c, const struct item *item, const float *u, float *v,
                           float *m)
 {
@@ -173,12 +174,13 @@ static void multiply_item(const struct conv *c, const struct item *item, const f
     }
 }
 
-/* A tile of the result, `first` its first column; what lies outside the image stays in `spare`. */
+/* Transforms and stores a tile of the result from column `first` on.  Pixels outside the image go
+ * to `spare`. */
 static void store_tile(const struct kernel_call *call, const struct conv *c, struct place at,
                        int64_t first, int64_t n, const float *m, const float *bias)
 {
     float spare[SIDE * SIDE * PANEL_MAX], *pixels[SIDE * SIDE];
-    int64_t places[SIDE * SIDE]; /* -1: outside */
+    int64_t places[SIDE * SIDE]; /* -1 if outside */
     enum dtype dtype = call->out[0].tensor->dtype;
     for (int k = 0; k < SIDE * SIDE; k++) {
         int64_t row = at.row + k / SIDE, column = at.column + k % SIDE;
@@ -246,21 +248,21 @@ static bool fits(const struct program *prog, const struct op *op)
            winograd_is_faster(attrs_of(op, image), w[2], w[3], w[1], w[0], to[1], to[2]);
 }
 
-static const struct kernel rows[] = {
+static const struct kernel kernels[] = {
     {.kind = OP_conv2d,
-     .name = ROW_NAME,
+     .name = KERNEL_NAME,
      .supports = fits,
      .workspace_bytes = workspace_bytes,
      .run = run},
     {.kind = OP_conv2d_grad_x,
-     .name = ROW_NAME,
+     .name = KERNEL_NAME,
      .supports = fits,
      .workspace_bytes = workspace_bytes,
      .run = run},
 };
 
-const struct kernel *LEVEL(simd_winograd_kernels)(int *n_rows)
+const struct kernel *LEVEL(simd_winograd_kernels)(int *n_kernels)
 {
-    *n_rows = (int)(sizeof rows / sizeof *rows);
-    return rows;
+    *n_kernels = (int)(sizeof kernels / sizeof *kernels);
+    return kernels;
 }

@@ -1,19 +1,19 @@
 /*
  * simd_winograd.h -- 3 x 3 convolutions of stride 1 with a quarter of the multiplications.
  *
- * Winograd's F(4 x 4, 3 x 3): 4 x 4 pixels of y see 6 x 6 pixels of x, a patch.  A polynomial of
- * degree 5 is known by its values at 6 points, so in each direction
+ * Winograd's F(4 x 4, 3 x 3): a tile of 4 x 4 pixels of y depends on a patch of 6 x 6 pixels of x.
+ * A polynomial of degree 5 is determined by its values at 6 points, so in each dimension
  *
- *     y = A' ((G w) . (B' x))      A' is 4 x 6, G is 6 x 3, B' is 6 x 6, . element by element
+ *     y = A' ((G w) . (B' x))      A' is 4 x 6, G is 6 x 3, B' is 6 x 6, . is elementwise
  *
- * and in two directions each patch and each 3 x 3 of weights becomes 36 numbers, one for each pair
- * of points; the sum over channels is made there, so it is 36 matmuls of matrices [tiles,
- * channels] [channels, outputs] instead of 9 times 16 of them for the same pixels.  The gradient
- * of W is the same read backwards: dw = G' ((A dy) . (B' x)), summed over tiles.
+ * In two dimensions each patch and each 3 x 3 of weights becomes 36 elements, one for each pair of
+ * points.  The sum over channels is computed at the points: 36 matmuls [tiles, channels]
+ * [channels, outputs] instead of 9 times 16 of them for the same pixels.  The gradient of W is the
+ * transposed computation: dw = G' ((A dy) . (B' x)), summed over tiles.
  *
- * The points are 0, +-sqrt(1/2), +-sqrt(2) and infinity.  With the usual 0, +-1, +-2 the sums lose
- * 4 to 5 times as much: largest error over largest result with 256 channels 1.8e-5, here 3.6e-6,
- * and 0.8e-6 with F(2 x 2, 3 x 3), which multiplies 1.8 times as often as this.
+ * The points are 0, +-sqrt(1/2), +-sqrt(2) and infinity.  With the usual 0, +-1, +-2 the rounding
+ * error is 4 to 5 times as large: largest error over largest result with 256 channels 1.8e-5, here
+ * 3.6e-6, and 0.8e-6 with F(2 x 2, 3 x 3), which needs 1.8 times as many multiplications.
  *
  * Everything is static: each file that includes this is compiled once per instruction level.
  */
@@ -30,8 +30,8 @@ enum {
     POINTS = 36, /* PATCH * PATCH */
     TAPS = 9,
     CHANNELS_AT_ONCE = 64, /* of a patch */
-    COVERED_MOST = 3,      /* pixels of tiles for each pixel of the result */
-    CACHE_LINE = 16        /* floats: points lie this much apart, or they would share cache sets */
+    COVERED_MOST = 3,      /* most pixels of tiles per pixel of the result */
+    CACHE_LINE = 16        /* floats of padding between points, which would share cache sets */
 };
 
 #define ROOT_2    1.41421356f
@@ -40,9 +40,9 @@ enum {
 
 #define SMALL_LOOP _Pragma("GCC unroll 6")
 
-/* ---- one direction ------------------------------------------------------------------------- */
+/* ---- one dimension ------------------------------------------------------------------------- */
 
-/* B': of 6 pixels. */
+/* B': transforms 6 pixels. */
 static inline void points_of_pixels(const vec d[PATCH], vec v[PATCH])
 {
     vec even = d[4] - 2.0f * d[2], odd = ROOT_HALF * (d[3] - 2.0f * d[1]);
@@ -55,7 +55,7 @@ static inline void points_of_pixels(const vec d[PATCH], vec v[PATCH])
     v[5] = d[1] - 2.5f * d[3] + d[5];
 }
 
-/* A': 4 results. */
+/* A': computes 4 results. */
 static inline void results_of_points(const vec m[PATCH], vec y[SIDE])
 {
     vec even = m[1] + m[2], odd = m[1] - m[2], far_even = m[3] + m[4], far_odd = m[3] - m[4];
@@ -65,7 +65,7 @@ static inline void results_of_points(const vec m[PATCH], vec y[SIDE])
     y[3] = 0.5f * ROOT_HALF * odd + 2.0f * ROOT_2 * far_odd + m[5];
 }
 
-/* A: of 4 gradients of results. */
+/* A: transforms 4 gradients of results. */
 static inline void points_of_results(const vec y[SIDE], vec m[PATCH])
 {
     vec even = y[0] + 0.5f * y[2], odd = ROOT_HALF * (y[1] + 0.5f * y[3]);
@@ -78,7 +78,7 @@ static inline void points_of_results(const vec y[SIDE], vec m[PATCH])
     m[5] = y[3];
 }
 
-/* G: of 3 weights. */
+/* G: transforms 3 weights. */
 static inline void points_of_weights(const vec w[KERNEL], vec u[PATCH])
 {
     vec even = -2.0f * THIRD * w[0] - THIRD * w[2], odd = -2.0f * THIRD * ROOT_HALF * w[1];
@@ -91,7 +91,7 @@ static inline void points_of_weights(const vec w[KERNEL], vec u[PATCH])
     u[5] = w[2];
 }
 
-/* G': 3 gradients of weights. */
+/* G': computes 3 gradients of weights. */
 static inline void weights_of_points(const vec u[PATCH], vec w[KERNEL])
 {
     vec even = u[1] + u[2], odd = u[1] - u[2], far_even = u[3] + u[4], far_odd = u[3] - u[4];
@@ -100,13 +100,13 @@ static inline void weights_of_points(const vec u[PATCH], vec w[KERNEL])
     w[2] = THIRD * (far_even - even) + u[5];
 }
 
-/* ---- both directions ----------------------------------------------------------------------- */
+/* ---- two dimensions ------------------------------------------------------------------------ */
 
 typedef void direction(const vec *from, vec *to);
 
-/* fn in each direction, for n numbers side by side.  Element k of from is at from[k][0 .. n), of
- * to at to + k * pitch.  Sizes and fn are constants wherever this is inlined; what is between
- * the two directions is more than the registers hold. */
+/* Applies fn in each dimension, to n adjacent channels.  Element k of from is at from[k][0 .. n),
+ * of to at to + k * pitch.  Sizes and fn are constants wherever this is inlined.  The intermediate
+ * values do not fit in the registers. */
 static inline __attribute__((always_inline)) void transform_to_points(direction *fn, int n_from,
                                                                       const float *const *from,
                                                                       int64_t n, float *to,
@@ -134,7 +134,7 @@ static inline __attribute__((always_inline)) void transform_to_points(direction 
     }
 }
 
-/* And back: element k of from is at from + k * pitch, of to at to[k]; `bias` is added to each. */
+/* The inverse: element k of from is at from + k * pitch, of to at to[k]; adds `bias` to each. */
 static inline __attribute__((always_inline)) void
 transform_from_points(direction *fn, int n_to, const float *from, int64_t pitch, int64_t n,
                       const float *bias, float *const *to)
@@ -163,7 +163,7 @@ transform_from_points(direction *fn, int n_to, const float *from, int64_t pitch,
 
 /* ---- tiles --------------------------------------------------------------------------------- */
 
-/* The tiles that cover images, row after row. */
+/* The tiles that cover the images, row by row. */
 struct tiling {
     int64_t across, down, n_tiles;
 };
@@ -185,7 +185,7 @@ static inline struct place tile_place(const struct tiling *t, int64_t i)
                           i % t->across * SIDE};
 }
 
-struct picture { /* images that are read, channels last */
+struct picture { /* input images, channels last */
     enum dtype dtype;
     const void *data;
     int64_t height, width, channels;
@@ -201,10 +201,10 @@ static inline int64_t pixel_of(const struct picture *p, int64_t image, int64_t r
     return ((image * p->height + row) * p->width + column) * p->channels;
 }
 
-static const float no_pixel[CHANNELS_AT_ONCE]; /* outside the image */
+static const float no_pixel[CHANNELS_AT_ONCE]; /* zeros for pixels outside the image */
 
-/* pixels[side * side]: where n channels of each pixel of a square are, in `wide` if they are not
- * fp32. */
+/* Sets pixels[side * side] to the n channels of each pixel of a square.  They are widened into
+ * `wide` if they are not fp32. */
 static inline void find_pixels(const struct picture *p, struct place at, int side, int64_t channel,
                                int64_t n, float *wide, const float **pixels)
 {
@@ -219,8 +219,8 @@ static inline void find_pixels(const struct picture *p, struct place at, int sid
         }
 }
 
-/* V[36, n_tiles, n]: the points of n channels of the patches of some tiles.  A patch begins
- * `pad` pixels before its tile, above and to the left. */
+/* V[36, n_tiles, n] = the transformed patches of some tiles, for n channels.  A patch starts `pad`
+ * pixels above and to the left of its tile. */
 static inline void patch_points(const struct picture *x, const struct tiling *tiling, int64_t pad,
                                 int64_t first_tile, int64_t n_tiles, int64_t channel, int64_t n,
                                 float *v, int64_t pitch)
@@ -238,9 +238,9 @@ static inline void patch_points(const struct picture *x, const struct tiling *ti
 
 /* ---- which convolutions -------------------------------------------------------------------- */
 
-/* By shape alone.  Channels are whole vectors of every level.  Tiles cover more than the image
- * where its sides are no multiples of 4, and that may take away what is saved: see
- * simd_winograd.c. */
+/* Depends on the shape only.  Channels must be whole vectors at every level.  If the sides of the
+ * image are not multiples of 4, tiles cover more than the image, which may cost more than is saved:
+ * see simd_winograd.c. */
 static inline bool winograd_is_faster(const struct image_attrs *a, int64_t kernel_h,
                                       int64_t kernel_w, int64_t channels_in, int64_t channels_out,
                                       int64_t height, int64_t width)

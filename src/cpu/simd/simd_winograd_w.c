@@ -1,13 +1,13 @@
 /*
- * simd_winograd_w.c -- conv2d_grad_w, 3 x 3 of stride 1, by simd_winograd.h.
+ * simd_winograd_w.c -- conv2d_grad_w for 3 x 3, stride 1, with simd_winograd.h.
  *
  *     dW = G' (sum over tiles of (B' x) . (A dy))
  *
- * dW is cut into blocks of channels and outputs, and the tiles into pieces; threads take a block
- * of a piece at a time.  A few tiles of x and of dy are brought to the points in the second cache,
- * 36 matmuls add them to the block's sums there, and the sums come back as 9 taps.  Blocks and
- * pieces are cut by the shapes alone: same bits for any number of threads.  simd_grad_w.h adds the
- * pieces up.
+ * dW is split into blocks of channels and outputs, and the tiles into pieces.  Threads take one
+ * block of one piece at a time.  A few tiles of x and dy are transformed to the points in L2, 36
+ * matmuls add them to the sums of the block, and the sums are transformed back to 9 taps.  Blocks
+ * and pieces depend on the shapes only, so the results do not depend on the number of threads.
+ * simd_grad_w.h adds up the pieces.
  */
 #include "cpu/simd/simd_grad_w.h"
 #include "cpu/simd/simd_winograd.h"
@@ -51,7 +51,7 @@ static struct grad grad_of(const struct op *op, const struct tensor *x, const st
     return w;
 }
 
-/* Workspace, floats: the sums, then per part, at each point: x, dy, their matmuls. */
+/* Workspace in floats: the sums, then per part, at each point: x, dy, their matmul. */
 enum {
     TILES_PITCH = CHUNK * BLOCK + CACHE_LINE,
     BLOCK_PITCH = BLOCK * BLOCK + CACHE_LINE,
@@ -83,7 +83,7 @@ static struct item item_at(const struct grad *w, int64_t i)
     return item;
 }
 
-/* Z[36, n_tiles, n]: the points of n outputs of dy in some tiles. */
+/* Z[36, n_tiles, n] = the transformed dy of some tiles, for n outputs. */
 static void result_points(const struct grad *w, int64_t first_tile, int64_t n_tiles, int64_t out,
                           int64_t n, float *z)
 {
@@ -159,16 +159,16 @@ static bool fits(const struct program *prog, const struct op *op)
            winograd_is_faster(a, a->kernel_h, a->kernel_w, x[3], dy[3], dy[1], dy[2]);
 }
 
-static const struct kernel rows[] = {
+static const struct kernel kernels[] = {
     {.kind = OP_conv2d_grad_w,
-     .name = ROW_NAME,
+     .name = KERNEL_NAME,
      .supports = fits,
      .workspace_bytes = workspace_bytes,
      .run = run},
 };
 
-const struct kernel *LEVEL(simd_winograd_w_kernels)(int *n_rows)
+const struct kernel *LEVEL(simd_winograd_w_kernels)(int *n_kernels)
 {
-    *n_rows = (int)(sizeof rows / sizeof *rows);
-    return rows;
+    *n_kernels = (int)(sizeof kernels / sizeof *kernels);
+    return kernels;
 }

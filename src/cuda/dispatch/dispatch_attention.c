@@ -1,5 +1,5 @@
 /*
- * dispatch_attention.c -- attention and its gradient over attention.cu.
+ * dispatch_attention.c -- attention and its gradient with attention.cu.
  */
 #include "cuda/kernels/attention.h"
 #include "cuda/dispatch/dropout_args.h"

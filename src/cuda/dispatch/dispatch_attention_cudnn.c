@@ -1,9 +1,9 @@
 /*
- * dispatch_attention_cudnn.c -- attention and its gradient by cuDNN.
+ * dispatch_attention_cudnn.c -- attention and its gradient with cuDNN.
  *
- * What the library can do at all is known from the op: 16-bit types, no dropout, heads of whole 16-byte
- * pieces up to 128 numbers.  Whether it will do it on this GPU is known only there, when the op is
- * prepared; if it refuses, the own kernel runs, for which there is workspace as well.
+ * The op alone tells whether cuDNN can support it at all: 16-bit types, no dropout, head sizes that
+ * are a multiple of 8 up to 128.  Whether it runs on this GPU is known only when the op is
+ * prepared.  If cuDNN rejects it, the fallback kernel runs; the workspace is large enough for both.
  */
 #include <stdlib.h>
 
@@ -13,8 +13,8 @@
 #include "cuda/dispatch/workspace.h"
 
 struct prepared {
-    struct cuda_attention *library; /* NULL: it refused */
-    struct cuda_fallback own;
+    struct cuda_attention *library; /* NULL if cuDNN rejected the op */
+    struct cuda_fallback fallback;
 };
 
 static const struct tensor *qkv_of(const struct program *prog, const struct op *op)
@@ -35,7 +35,7 @@ static struct cuda_attention_shape shape_of(const struct program *prog, const st
                                          .is_grad = op_has(op, TRAIT_grad)};
 }
 
-/* All but lse are of one 16-bit type, and begin at multiples of 16 bytes. */
+/* All operands but lse have one 16-bit type; all begin at multiples of 16 bytes. */
 static bool operand_fits(const struct program *prog, tensor_id id, enum dtype type, tensor_id lse)
 {
     if (id == TENSOR_NONE)
@@ -60,10 +60,10 @@ static bool supports(const struct program *prog, const struct op *op)
     return fits;
 }
 
-/* Forward, an engine keeps a few counters.  Backward, what is summed for each row, and dS of as many
- * heads as 1 GiB holds, rows rounded up to 128 and columns to 64; if there are more they go in parts.  Parts
- * cost: the gradient of 32 sequences of GPT-2 took 0.70 ms with 256 MiB, 0.62 with 512, 0.58 in one go
- * (H200). */
+/* Forward, an engine needs a few counters.  Backward, it needs delta of each row, and dS of as many
+ * heads as 1 GiB holds, with rows rounded up to 128 and columns to 64; more heads are split into
+ * parts. Parts cost time: the gradient of 32 sequences of GPT-2 took 0.70 ms with 256 MiB, 0.62
+ * with 512, 0.58 in one part (H200). */
 size_t cuda_attention_work_bytes(const struct cuda_attention_shape *s)
 {
     const size_t counters = (size_t)1 << 20, most = (size_t)1 << 30;
@@ -88,7 +88,7 @@ static void release(void *prepared)
 {
     struct prepared *p = prepared;
     if (p != NULL) {
-        cuda_fallback_release(&p->own);
+        cuda_fallback_release(&p->fallback);
         cuda_attention_release(p->library);
     }
     free(p);
@@ -101,12 +101,12 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
     struct cuda_attention_shape shape = shape_of(prog, op);
     struct prepared *p = calloc(1, sizeof *p);
     if (p == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "attention: no memory to prepare it");
+        return snug_fail(err, SNUG_NO_MEMORY, "attention: out of memory while preparing it");
     shape.nondeterministic = facts->nondeterministic;
     enum snug_status status =
         cuda_attention_prepare(&shape, cuda_attention_work_bytes(&shape), &p->library, err);
     if (status == SNUG_OK && p->library == NULL)
-        status = cuda_fallback_prepare(cuda_kernels_attention, prog, op, facts, &p->own, err);
+        status = cuda_fallback_prepare(cuda_kernels_attention, prog, op, facts, &p->fallback, err);
     if (status == SNUG_OK)
         *prepared = p;
     else
@@ -118,7 +118,7 @@ static enum snug_status run(const struct kernel_call *call, struct snug_error *e
 {
     const struct prepared *p = call->prepared;
     if (p->library == NULL)
-        return cuda_fallback_run(&p->own, call, err);
+        return cuda_fallback_run(&p->fallback, call, err);
     bool is_grad = op_has(call->op, TRAIT_grad);
     struct cuda_attention_call attention = {.qkv = call->in[is_grad ? 1 : 0].data,
                                             .dy = is_grad ? call->in[0].data : NULL,
@@ -130,10 +130,10 @@ static enum snug_status run(const struct kernel_call *call, struct snug_error *e
     return cuda_attention_run(p->library, &attention, err);
 }
 
-#define ATTENTION_ROW(op_kind)                                                                 \
+#define ATTENTION_KERNEL(op_kind)                                                              \
     {                                                                                          \
         .kind = OP_##op_kind, .name = "cudnn", .supports = supports,                           \
         .workspace_bytes = workspace_bytes, .prepare = prepare, .release = release, .run = run \
     }
-CUDA_KERNELS(attention_library) = {ATTENTION_ROW(attention), ATTENTION_ROW(attention_grad)};
-CUDA_KERNELS_END(attention_library)
+CUDA_KERNELS(attention_cudnn) = {ATTENTION_KERNEL(attention), ATTENTION_KERNEL(attention_grad)};
+CUDA_KERNELS_END(attention_cudnn)

@@ -1,5 +1,5 @@
 /*
- * dispatch_average.c -- average_clock, average_keep, average over weight_average.cu.
+ * dispatch_average.c -- average_clock, average_keep and average with weight_average.cu.
  */
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /*
- * dispatch_batchnorm.c -- batchnorm, its running averages and its gradient over batchnorm.cu.
+ * dispatch_batchnorm.c -- batchnorm, its running averages and its gradient with batchnorm.cu.
  */
 #include "cuda/kernels/batchnorm.h"
 #include "cuda/dispatch/dispatch.h"
@@ -17,7 +17,7 @@ static size_t work_bytes(const struct program *prog, const struct op *op,
     return (size_t)cuda_batchnorm_work(shape_rows(x), shape_last(x)) * sizeof(float);
 }
 
-/* What all of them have: x at input k, and gamma and beta after it. */
+/* Fields common to all of them: input k is x, followed by gamma and beta. */
 static struct cuda_batchnorm norm_of(const struct kernel_call *call, int k)
 {
     const struct shape *x = &call->in[k].tensor->shape;

@@ -1,8 +1,8 @@
 /*
- * dispatch_collective.c -- what ranks do together: the executor knows which way it goes.
+ * dispatch_collective.c -- collectives and p2p; the executor provides the implementation.
  *
- * Directly: NCCL's work on the stream of copies (nccl.c).  Through the host: the thread of copies calls,
- * and comes back when it is done.  Both use the bucket that the plan has for such ops.
+ * With NCCL the work goes on the copy stream (nccl.c).  Through the host, the copy thread makes the
+ * call and returns when it is done.  Both use the bucket that the plan reserves for such ops.
  */
 #include "cuda/dispatch/dispatch.h"
 
@@ -10,7 +10,8 @@ static enum snug_status run_collective(const struct kernel_call *call, struct sn
 {
     return call->collective_runner != NULL
                ? call->collective_runner->run(call->collective_runner, call, err)
-               : snug_fail(err, SNUG_BAD_ARGUMENT, "%s needs other ranks, and there are none",
+               : snug_fail(err, SNUG_BAD_ARGUMENT,
+                           "%s needs other ranks, but this process runs alone",
                            op_infos[call->op->kind].name);
 }
 

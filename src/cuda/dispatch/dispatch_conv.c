@@ -1,5 +1,6 @@
 /*
- * dispatch_conv.c -- conv2d and its gradients over conv.cu, where dispatch_conv_cudnn.c does not take them.
+ * dispatch_conv.c -- conv2d and its gradients with conv.cu, where dispatch_conv_cudnn.c does not
+ * take them.
  */
 #include "cuda/kernels/conv.h"
 #include "cuda/dispatch/dispatch.h"
@@ -11,7 +12,7 @@ static bool supports(const struct program *prog, const struct op *op)
     return cuda_floats_fit(prog, op, 0, 0);
 }
 
-/* From the shapes of x, y and, unless the attributes have its sides, w. */
+/* From the shapes of x and y, and of w unless the attributes have the kernel size (w is NULL). */
 static struct cuda_conv_shape conv_of(const struct op *op, const struct shape *x,
                                       const struct shape *y, const struct shape *w)
 {

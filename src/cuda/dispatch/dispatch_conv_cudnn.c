@@ -1,11 +1,11 @@
 /*
- * dispatch_conv_cudnn.c -- conv2d and its gradients by cuDNN.
+ * dispatch_conv_cudnn.c -- conv2d and its gradients with cuDNN.
  *
- * The library has weights with channels last.  They are transposed on their way in, and a gradient of them
- * on its way out, in the workspace; 1 x 1 kernels are the same both ways.  A bias is added to the image
- * that was made, and its gradient is a sum of columns.
+ * cuDNN uses channels-last weights.  Weights are transposed into the workspace before the call, and
+ * their gradient out of it afterwards; for 1 x 1 kernels both layouts are the same.  The bias is
+ * added to the result in a second kernel, and its gradient is a column sum.
  *
- * A gradient of weights is rounded to the type of the images before it is added to what is there.
+ * A weight gradient is rounded to the type of the images before it is accumulated.
  */
 #include <stdlib.h>
 
@@ -20,16 +20,16 @@
 struct layout {
     struct cuda_conv_shape shape;
     enum dtype type;
-    int64_t n_pixels, n_weights; /* of y; of w */
-    bool transposes;             /* weights, and not only a bias */
+    int64_t n_pixels, n_weights; /* pixels of y; elements of w */
+    bool transposes;             /* false if only the bias gradient is wanted */
     size_t library_bytes;
     size_t library, weights, columns, total;
 };
 
 struct prepared {
     struct layout layout;
-    struct cuda_conv *conv; /* NULL: only a bias's gradient is wanted, or the library refused */
-    struct cuda_fallback own;
+    struct cuda_conv *conv; /* NULL if only the bias gradient is wanted, or cuDNN rejected the op */
+    struct cuda_fallback fallback;
 };
 
 static const struct tensor *input(const struct program *prog, const struct op *op, int k)
@@ -42,20 +42,20 @@ static const struct tensor *output(const struct program *prog, const struct op *
     return k < op->n_out && op->out[k] != TENSOR_NONE ? program_tensor(prog, op->out[k]) : NULL;
 }
 
-/* The three operands of the forward convolution; what a gradient does not have is NULL. */
-struct roles {
+/* The tensors in the roles of the forward convolution; NULL if a gradient does not have it. */
+struct conv_tensors {
     const struct tensor *x, *w, *y;
 };
 
-static struct roles roles_of(const struct program *prog, const struct op *op)
+static struct conv_tensors conv_tensors_of(const struct program *prog, const struct op *op)
 {
     switch (op->kind) {
     case OP_conv2d:
-        return (struct roles){input(prog, op, 0), input(prog, op, 1), output(prog, op, 0)};
+        return (struct conv_tensors){input(prog, op, 0), input(prog, op, 1), output(prog, op, 0)};
     case OP_conv2d_grad_x:
-        return (struct roles){output(prog, op, 0), input(prog, op, 1), input(prog, op, 0)};
+        return (struct conv_tensors){output(prog, op, 0), input(prog, op, 1), input(prog, op, 0)};
     default:
-        return (struct roles){input(prog, op, 0), NULL, input(prog, op, 1)};
+        return (struct conv_tensors){input(prog, op, 0), NULL, input(prog, op, 1)};
     }
 }
 
@@ -66,15 +66,15 @@ static bool is_aligned(const struct tensor *t)
 
 static bool supports(const struct program *prog, const struct op *op)
 {
-    struct roles roles = roles_of(prog, op);
-    return cuda_floats_fit(prog, op, 0, 0) && roles.x->dtype == roles.y->dtype &&
-           is_aligned(roles.x) && is_aligned(roles.y) &&
-           (roles.w == NULL || (roles.w->dtype == roles.x->dtype && is_aligned(roles.w)));
+    struct conv_tensors tensors = conv_tensors_of(prog, op);
+    return cuda_floats_fit(prog, op, 0, 0) && tensors.x->dtype == tensors.y->dtype &&
+           is_aligned(tensors.x) && is_aligned(tensors.y) &&
+           (tensors.w == NULL || (tensors.w->dtype == tensors.x->dtype && is_aligned(tensors.w)));
 }
 
-static struct cuda_conv_shape shape_of(const struct op *op, const struct roles *roles)
+static struct cuda_conv_shape shape_of(const struct op *op, const struct conv_tensors *tensors)
 {
-    const int64_t *x = roles->x->shape.dim, *y = roles->y->shape.dim;
+    const int64_t *x = tensors->x->shape.dim, *y = tensors->y->shape.dim;
     const struct image_attrs *a = attrs_of(op, image);
     return (struct cuda_conv_shape){
         .kind = op->kind == OP_conv2d          ? CONV_forward
@@ -87,15 +87,15 @@ static struct cuda_conv_shape shape_of(const struct op *op, const struct roles *
         .y_h = y[1],
         .y_w = y[2],
         .y_c = y[3],
-        .kernel_h = roles->w != NULL ? roles->w->shape.dim[2] : a->kernel_h,
-        .kernel_w = roles->w != NULL ? roles->w->shape.dim[3] : a->kernel_w,
+        .kernel_h = tensors->w != NULL ? tensors->w->shape.dim[2] : a->kernel_h,
+        .kernel_w = tensors->w != NULL ? tensors->w->shape.dim[3] : a->kernel_w,
         .stride = a->stride,
         .pad = a->pad,
         .groups = a->groups};
 }
 
-/* Engines copy what does not lie as they want it: both images with channels rounded up to 8, weights
- * several times over, in fp32 where their gradient is split. */
+/* Engines copy operands that are not in the layout they need: both images with channels rounded up
+ * to 8, and several copies of the weights, in fp32 if their gradient is split. */
 size_t cuda_conv_work_bytes(const struct cuda_conv_shape *s, enum dtype type)
 {
     const size_t least = (size_t)1 << 20, n_weight_copies = 8;
@@ -108,9 +108,9 @@ size_t cuda_conv_work_bytes(const struct cuda_conv_shape *s, enum dtype type)
 
 static struct layout layout_of(const struct program *prog, const struct op *op)
 {
-    struct roles roles = roles_of(prog, op);
+    struct conv_tensors tensors = conv_tensors_of(prog, op);
     bool is_grad_w = op->kind == OP_conv2d_grad_w;
-    struct layout layout = {.shape = shape_of(op, &roles), .type = roles.x->dtype};
+    struct layout layout = {.shape = shape_of(op, &tensors), .type = tensors.x->dtype};
     const struct cuda_conv_shape *s = &layout.shape;
     layout.n_pixels = s->n * s->y_h * s->y_w;
     layout.n_weights = s->y_c * s->kernel_h * s->kernel_w * (s->x_c / s->groups);
@@ -138,7 +138,7 @@ static void release(void *prepared)
 {
     struct prepared *p = prepared;
     if (p != NULL) {
-        cuda_fallback_release(&p->own);
+        cuda_fallback_release(&p->fallback);
         cuda_conv_release(p->conv);
     }
     free(p);
@@ -150,14 +150,14 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
 {
     struct prepared *p = calloc(1, sizeof *p);
     if (p == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "convolution: no memory to prepare it");
+        return snug_fail(err, SNUG_NO_MEMORY, "convolution: out of memory while preparing it");
     p->layout = layout_of(prog, op);
     enum snug_status status = SNUG_OK;
     if (p->layout.transposes)
         status = cuda_conv_prepare(&p->layout.shape, p->layout.type, p->layout.type,
                                    p->layout.library_bytes, &p->conv, err);
     if (status == SNUG_OK && p->layout.transposes && p->conv == NULL)
-        status = cuda_fallback_prepare(cuda_kernels_conv, prog, op, facts, &p->own, err);
+        status = cuda_fallback_prepare(cuda_kernels_conv, prog, op, facts, &p->fallback, err);
     if (status == SNUG_OK)
         *prepared = p;
     else
@@ -165,14 +165,14 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
     return status;
 }
 
-/* From [O,I,K] to [O,K,I], where K is all of a kernel. */
+/* From [O,I,K] to [O,K,I], where K is the kernel height times width. */
 static int transpose_in(const struct kernel_call *call, const struct operand *w, void *to)
 {
     const struct layout *layout = &((const struct prepared *)call->prepared)->layout;
     const struct cuda_conv_shape *s = &layout->shape;
     struct cuda_array y = {.dtype = layout->type, .data = to};
-    return cuda_swap_sides(s->y_c, s->x_c / s->groups, s->kernel_h * s->kernel_w, cuda_array_of(w),
-                           y, false, call->stream);
+    return cuda_transpose(s->y_c, s->x_c / s->groups, s->kernel_h * s->kernel_w, cuda_array_of(w),
+                          y, false, call->stream);
 }
 
 static int transpose_out(const struct kernel_call *call, void *from, const struct operand *w)
@@ -180,8 +180,8 @@ static int transpose_out(const struct kernel_call *call, void *from, const struc
     const struct layout *layout = &((const struct prepared *)call->prepared)->layout;
     const struct cuda_conv_shape *s = &layout->shape;
     struct cuda_array x = {.dtype = layout->type, .data = from};
-    return cuda_swap_sides(s->y_c, s->kernel_h * s->kernel_w, s->x_c / s->groups, x,
-                           cuda_array_of(w), call->add, call->stream);
+    return cuda_transpose(s->y_c, s->kernel_h * s->kernel_w, s->x_c / s->groups, x,
+                          cuda_array_of(w), call->add, call->stream);
 }
 
 static enum snug_status run_library(const struct kernel_call *call, void *x, void *w, void *y,
@@ -196,13 +196,13 @@ static enum snug_status run_library(const struct kernel_call *call, void *x, voi
     return cuda_conv_run(p->conv, &conv, err);
 }
 
-/* conv2d and conv2d_grad_x: an image, times weights. */
+/* conv2d and conv2d_grad_x: the result is an image. */
 static enum snug_status run_image(const struct kernel_call *call, struct snug_error *err)
 {
     const struct prepared *p = call->prepared;
     const struct cuda_conv_shape *s = &p->layout.shape;
-    if (p->own.row != NULL)
-        return cuda_fallback_run(&p->own, call, err);
+    if (p->fallback.kernel != NULL)
+        return cuda_fallback_run(&p->fallback, call, err);
     const struct operand *w = &call->in[1], *bias = &call->in[2], *y = &call->out[0];
     void *weights = w->data;
     if (s->kernel_h * s->kernel_w > 1) {
@@ -224,8 +224,8 @@ static enum snug_status run_image(const struct kernel_call *call, struct snug_er
 static enum snug_status run_grad_w(const struct kernel_call *call, struct snug_error *err)
 {
     const struct prepared *p = call->prepared;
-    if (p->own.row != NULL)
-        return cuda_fallback_run(&p->own, call, err);
+    if (p->fallback.kernel != NULL)
+        return cuda_fallback_run(&p->fallback, call, err);
     const struct operand *dy = &call->in[1], *dw = &call->out[0], *dbias = &call->out[1];
     if (dw->data != NULL) {
         void *weights = cuda_work_at(call->work, p->layout.weights);
@@ -241,11 +241,11 @@ static enum snug_status run_grad_w(const struct kernel_call *call, struct snug_e
                      err);
 }
 
-#define CONV_ROW(op_kind, runner)                                                                 \
+#define CONV_KERNEL(op_kind, runner)                                                              \
     {                                                                                             \
         .kind = OP_##op_kind, .name = "cudnn", .supports = supports,                              \
         .workspace_bytes = workspace_bytes, .prepare = prepare, .release = release, .run = runner \
     }
-CUDA_KERNELS(conv_library) = {CONV_ROW(conv2d, run_image), CONV_ROW(conv2d_grad_x, run_image),
-                              CONV_ROW(conv2d_grad_w, run_grad_w)};
-CUDA_KERNELS_END(conv_library)
+CUDA_KERNELS(conv_cudnn) = {CONV_KERNEL(conv2d, run_image), CONV_KERNEL(conv2d_grad_x, run_image),
+                            CONV_KERNEL(conv2d_grad_w, run_grad_w)};
+CUDA_KERNELS_END(conv_cudnn)

@@ -1,7 +1,9 @@
 /*
- * dispatch_copy.c -- prefetch and evict between the arena and the offload pool; wait_copy, which only waits; clear.
+ * dispatch_copy.c -- prefetch and evict between the arena and the offload pool; wait_copy, which
+ * does nothing here; clear.
  *
- * Each runs on a stream of its own (exec/exec_device.c): the executor says what waits for them.
+ * prefetch and evict run on streams of their own (exec/exec_device.c); the executor inserts the
+ * waits.
  */
 #include "cuda/kernels/copy.h"
 #include "cuda/dispatch/dispatch.h"

@@ -1,5 +1,5 @@
 /*
- * dispatch_dequantize.c -- decode over dequantize.cu.
+ * dispatch_dequantize.c -- dequantize with dequantize.cu.
  */
 #include "cuda/kernels/dequantize.h"
 #include "cuda/dispatch/dispatch.h"
@@ -19,7 +19,7 @@ static enum snug_status run(const struct kernel_call *call, struct snug_error *e
                      err);
 }
 
-CUDA_KERNELS(quants) = {
+CUDA_KERNELS(dequantize) = {
     {.kind = OP_dequantize, .name = "cuda", .supports = supports, .run = run},
 };
-CUDA_KERNELS_END(quants)
+CUDA_KERNELS_END(dequantize)

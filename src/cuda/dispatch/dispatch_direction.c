@@ -1,5 +1,5 @@
 /*
- * dispatch_direction.c -- adafactor, amos, prodigy_sums, prodigy_size over directions.cu.
+ * dispatch_direction.c -- adafactor, amos, prodigy_sums and prodigy_size with directions.cu.
  */
 #include <string.h>
 

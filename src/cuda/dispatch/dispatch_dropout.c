@@ -1,5 +1,5 @@
 /*
- * dispatch_dropout.c -- dropout over dropout.cu.
+ * dispatch_dropout.c -- dropout with dropout.cu.
  */
 #include "cuda/dispatch/dropout_args.h"
 #include "cuda/dispatch/dispatch.h"

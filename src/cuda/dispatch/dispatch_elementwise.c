@@ -1,5 +1,5 @@
 /*
- * dispatch_elementwise.c -- act, act_grad, add, scale, cast, accumulate over elementwise.cu.
+ * dispatch_elementwise.c -- act, act_grad, add, scale, cast and accumulate with elementwise.cu.
  */
 #include "cuda/kernels/elementwise.h"
 #include "cuda/dispatch/dispatch.h"

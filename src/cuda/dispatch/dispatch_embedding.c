@@ -1,5 +1,6 @@
 /*
- * dispatch_embedding.c -- embedding and its gradient over embedding.cu; positions are summed by sums.cu.
+ * dispatch_embedding.c -- embedding and its gradient with embedding.cu; sums.cu sums the gradient
+ * of the positions.
  */
 #include "cuda/kernels/embedding.h"
 #include "cuda/dispatch/dispatch.h"
@@ -44,7 +45,7 @@ static size_t grad_bytes(const struct program *prog, const struct op *op,
         .total;
 }
 
-/* dpositions[t] (+)= the sum over sequences; rows that no sequence reaches get nothing. */
+/* dpositions[t] (+)= the sum over sequences; rows beyond the sequence length get 0. */
 static int positions_grad(const struct kernel_call *call)
 {
     struct cuda_array dy = cuda_array_of(&call->in[1]), to = cuda_array_of(&call->out[1]);

@@ -1,5 +1,5 @@
 /*
- * dispatch_gemm.c -- what is known of a matmul from its shape alone, for the rows that plan one.
+ * dispatch_gemm.c -- what follows from the shape of a gemm alone, for planning without a device.
  */
 #include "cuda/lib/cuda_gemm.h"
 
@@ -19,20 +19,20 @@ struct cuda_gemm_shape cuda_gemm_unpacked(const struct cuda_gemm_shape *shape)
     return full;
 }
 
-bool cuda_gemm_has_before(const struct cuda_gemm_shape *shape)
+bool cuda_gemm_has_pre_act(const struct cuda_gemm_shape *shape)
 {
-    return shape->end == GEMM_dgelu || shape->end == GEMM_dgelu_sums ||
-           (shape->end == GEMM_gelu && shape->keeps_before);
+    return shape->epilogue == GEMM_dgelu || shape->epilogue == GEMM_dgelu_sums ||
+           (shape->epilogue == GEMM_gelu && shape->saves_pre_act);
 }
 
-bool cuda_gemm_end_fits(const struct cuda_gemm_shape *shape)
+bool cuda_gemm_epilogue_fits(const struct cuda_gemm_shape *shape)
 {
-    bool rows_fit = !cuda_gemm_has_before(shape) || shape->n % 8 == 0;
-    return shape->end == GEMM_plain || (shape->n_batch <= 1 && rows_fit);
+    bool rows_fit = !cuda_gemm_has_pre_act(shape) || shape->n % 8 == 0;
+    return shape->epilogue == GEMM_plain || (shape->n_batch <= 1 && rows_fit);
 }
 
-/* What Hopper's algorithms want at most is 32 MiB; a small matmul is not worth so much: room for
- * eight partial results in fp32, should its sums over k be split. */
+/* Hopper's algorithms need at most 32 MiB.  A small gemm gets less: enough for eight partial
+ * results in fp32, in case its sum over k is split. */
 size_t cuda_gemm_work_bytes(const struct cuda_gemm_shape *shape)
 {
     const size_t least = (size_t)64 << 10, most = (size_t)32 << 20;

@@ -1,5 +1,6 @@
 /*
- * dispatch_image.c -- pools, positions and layouts of images over image.cu, sums.cu and transpose.cu.
+ * dispatch_image.c -- pooling, positions and layouts of images with image.cu, sums.cu and
+ * transpose.cu.
  */
 #include "cuda/kernels/elementwise.h"
 #include "cuda/kernels/image.h"
@@ -90,8 +91,8 @@ static enum snug_status run_layout(const struct kernel_call *call, struct snug_e
     bool to_last = call->op->kind == OP_channels_last;
     int64_t a = to_last ? dim[1] : dim[1] * dim[2], b = to_last ? dim[2] * dim[3] : dim[3];
     return cuda_done(call,
-                     cuda_swap_sides(dim[0], a, b, cuda_array_of(&call->in[0]),
-                                     cuda_array_of(&call->out[0]), false, call->stream),
+                     cuda_transpose(dim[0], a, b, cuda_array_of(&call->in[0]),
+                                    cuda_array_of(&call->out[0]), false, call->stream),
                      err);
 }
 

@@ -1,20 +1,21 @@
 /*
- * dispatch_linear.c -- linear, linear_grad_x and linear_grad_w on matmuls.
+ * dispatch_linear.c -- linear, linear_grad_x and linear_grad_w with gemms.
  *
- * linear and linear_grad_x are rows times a matrix.  There are three ways, and which one an op goes
- * is decided when it is prepared:
+ * linear and linear_grad_x multiply rows by a matrix, on one of three paths.  Which one is decided
+ * when the op is prepared:
  *
- *   fused   the library makes bias, GELU or the slope of GELU at the end of the matmul.  GELU then
- *           sees a number before it is rounded, where the reference rounds it first.
- *   direct  the matmul goes into its result with bias and r added, rounded once; an activation
- *           follows in a walk of its own.
- *   chunks  whatever the library refuses, and types that it does not mix: matmuls of some rows in
- *           fp32 in the workspace, finished by own kernels while they are in the cache.
+ *   fused   The gemm's epilogue applies the bias, GELU or the derivative of GELU.  GELU then sees
+ *           the unrounded value, while the reference rounds it first.
+ *   direct  The gemm writes its result with bias and r added, rounded once.  An activation follows
+ *           in a separate kernel.
+ *   chunks  For whatever the library rejects, and for mixed types: gemms of some rows in fp32 into
+ *           the workspace, finished by our own kernels while the data is in the cache.
  *
- * linear_grad_w sums over rows: dW (+)= dy^T x in one matmul, and sums of dy's columns beside it.
- * Where linear_grad_x makes dy with the slope of GELU it can sum its columns in the same matmul.
+ * linear_grad_w sums over rows: dW (+)= dy^T x in one gemm, plus column sums of dy for the bias.
+ * Where linear_grad_x computes dy with the derivative of GELU, it can sum its columns in the same
+ * gemm.
  *
- * The library takes two operands of one type.  Where types are mixed both are widened to fp32.
+ * The library needs both operands to have the same type.  Mixed types are widened to fp32.
  */
 #include <stdlib.h>
 
@@ -25,21 +26,22 @@
 #include "cuda/kernels/sums.h"
 #include "cuda/dispatch/workspace.h"
 
-enum way { WAY_chunks, WAY_direct, WAY_fused };
+enum path { PATH_chunks, PATH_direct, PATH_fused };
 
 struct layout {
     int64_t n_rows, k, n;
-    struct cuda_gemm_shape shape; /* of all rows, with no end */
-    bool types_fit;               /* the matmul may go straight into its result */
-    bool widen_a, widen_b;        /* the rows or the matrix; x or dy in grad_w */
-    int64_t chunk_rows;           /* 0: this op never goes by chunks */
+    struct cuda_gemm_shape shape; /* for all rows, with the plain epilogue */
+    bool types_fit;               /* the gemm may write the result directly */
+    bool widen_a, widen_b;        /* a: the rows, b: the matrix; in grad_w dy and x, or x and dy if
+                                   * in_out */
+    int64_t chunk_rows;           /* 0: this op never takes the chunks path */
     size_t gemm, a, b, sum, sums, columns, total;
 };
 
 struct prepared {
     struct layout layout;
-    enum way way;
-    struct cuda_gemm *full, *tail; /* of all rows, or of a chunk and of the shorter last one */
+    enum path path;
+    struct cuda_gemm *full, *tail; /* for all rows; or for a chunk and the shorter last one */
     bool sums_in_gemm;
 };
 
@@ -60,9 +62,9 @@ static bool sums_its_columns(const struct program *prog, const struct op *op)
 
 static bool supports(const struct program *prog, const struct op *op)
 {
-    const struct tensor *y = output(prog, op, 0), *before = output(prog, op, 1);
+    const struct tensor *y = output(prog, op, 0), *pre_act = output(prog, op, 1);
     return cuda_floats_fit(prog, op, 0, 0) &&
-           (op->kind != OP_linear || before == NULL || before->dtype == y->dtype);
+           (op->kind != OP_linear || pre_act == NULL || pre_act->dtype == y->dtype);
 }
 
 static bool has_type(const struct tensor *tensor, enum dtype type)
@@ -80,7 +82,7 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Types of the matmul from those of its operands; `result` may be NULL. */
+/* Derives the types of the gemm from its operands; `result` may be NULL. */
 static void choose_types(struct layout *layout, const struct tensor *a, const struct tensor *b,
                          const struct tensor *result)
 {
@@ -92,7 +94,7 @@ static void choose_types(struct layout *layout, const struct tensor *a, const st
     layout->shape.c_type = layout->types_fit ? result->dtype : DTYPE_f32;
 }
 
-/* For sums over n_rows, in the matmul or apart. */
+/* Workspace for column sums, computed in the gemm or separately. */
 static void take_sums(struct layout *layout, int64_t width)
 {
     layout->sums = cuda_work_take(&layout->total, type_bytes(width, DTYPE_f32));
@@ -126,7 +128,7 @@ static struct layout times_matrix_layout(const struct program *prog, const struc
     if (sums_its_columns(prog, op))
         take_sums(&layout, layout.n);
     if (third == NULL && layout.types_fit)
-        return layout; /* a matmul without an end is never refused */
+        return layout; /* a plain gemm is never rejected */
     int64_t rows = most_sum_bytes / (layout.n * (int64_t)sizeof(float)) / least_rows * least_rows;
     layout.chunk_rows = least(layout.n_rows, rows > least_rows ? rows : least_rows);
     layout.sum = cuda_work_take(&layout.total, type_bytes(layout.chunk_rows * layout.n, DTYPE_f32));
@@ -183,48 +185,52 @@ static enum snug_status prepare_chunks(struct prepared *p, struct snug_error *er
     struct cuda_gemm_shape shape = p->layout.shape;
     shape.c_type = DTYPE_f32;
     shape.m = p->layout.chunk_rows;
-    p->way = WAY_chunks;
+    p->path = PATH_chunks;
     TRY(cuda_gemm_prepare(&shape, &p->full, err));
     shape.m = p->layout.n_rows % p->layout.chunk_rows;
     return shape.m > 0 ? cuda_gemm_prepare(&shape, &p->tail, err) : SNUG_OK;
 }
 
-/* Of p->full, which is fused, and `direct`, after which n_bytes more are moved; either may be NULL. */
+/* Keeps the faster of p->full, which is fused, and `direct`, which is followed by a pass over
+ * n_bytes.  Either may be NULL. */
 static void take_faster(struct prepared *p, struct cuda_gemm *direct, int64_t n_bytes)
 {
-    if (direct == NULL || (p->full != NULL && cuda_gemm_is_worth(p->full, direct, n_bytes))) {
+    if (direct == NULL ||
+        (p->full != NULL && cuda_gemm_fused_is_faster(p->full, direct, n_bytes))) {
         cuda_gemm_release(direct);
         return;
     }
     cuda_gemm_release(p->full);
     p->full = direct;
-    p->way = WAY_direct;
+    p->path = PATH_direct;
 }
 
-/* May the library make the slope of GELU at the end of this matmul, for all that a plan knows? */
-static bool may_fuse_slope(const struct program *prog, const struct op *op,
+/* Could the epilogue apply the derivative of GELU, as far as the plan can tell? */
+static bool may_fuse_dgelu(const struct program *prog, const struct op *op,
                            const struct layout *layout)
 {
     struct cuda_gemm_shape shape = layout->shape;
-    shape.end = GEMM_dgelu;
+    shape.epilogue = GEMM_dgelu;
     return op->kind == OP_linear_grad_x && layout->types_fit && op->attrs.act == ACT_gelu &&
-           input(prog, op, 2) != NULL && input(prog, op, 3) == NULL && cuda_gemm_end_fits(&shape);
+           input(prog, op, 2) != NULL && input(prog, op, 3) == NULL &&
+           cuda_gemm_epilogue_fits(&shape);
 }
 
-/* The slope of GELU, with sums of the columns where they are asked for and worth it. */
-static enum snug_status prepare_slope(const struct program *prog, const struct op *op,
+/* The derivative of GELU in the epilogue, with column sums if they are wanted and pay off. */
+static enum snug_status prepare_dgelu(const struct program *prog, const struct op *op,
                                       struct prepared *p, struct snug_error *err)
 {
     struct cuda_gemm_shape shape = p->layout.shape;
     struct cuda_gemm *summing = NULL;
-    shape.end = GEMM_dgelu;
-    p->way = WAY_fused;
+    shape.epilogue = GEMM_dgelu;
+    p->path = PATH_fused;
     TRY(cuda_gemm_prepare(&shape, &p->full, err));
-    shape.end = GEMM_dgelu_sums;
+    shape.epilogue = GEMM_dgelu_sums;
     if (sums_its_columns(prog, op) && has_type(output(prog, op, 1), shape.c_type))
         TRY(cuda_gemm_prepare(&shape, &summing, err));
     int64_t n_bytes = shape.m * shape.n * (int64_t)dtype_bytes(shape.c_type);
-    if (summing == NULL || (p->full != NULL && !cuda_gemm_is_worth(summing, p->full, n_bytes))) {
+    if (summing == NULL ||
+        (p->full != NULL && !cuda_gemm_fused_is_faster(summing, p->full, n_bytes))) {
         cuda_gemm_release(summing);
         return SNUG_OK;
     }
@@ -240,19 +246,19 @@ static enum snug_status prepare_times_matrix(const struct program *prog, const s
     const struct layout *layout = &p->layout;
     bool is_linear = op->kind == OP_linear, has_third = input(prog, op, 2) != NULL;
     struct cuda_gemm_shape shape = layout->shape;
-    if (may_fuse_slope(prog, op, layout))
-        TRY(prepare_slope(prog, op, p, err));
+    if (may_fuse_dgelu(prog, op, layout))
+        TRY(prepare_dgelu(prog, op, p, err));
     if (is_linear && layout->types_fit && op->attrs.act == ACT_gelu && input(prog, op, 3) == NULL) {
-        shape.end = GEMM_gelu;
+        shape.epilogue = GEMM_gelu;
         shape.has_bias = has_third;
-        shape.keeps_before = output(prog, op, 1) != NULL;
-        p->way = WAY_fused;
+        shape.saves_pre_act = output(prog, op, 1) != NULL;
+        p->path = PATH_fused;
         TRY(cuda_gemm_prepare(&shape, &p->full, err));
     }
     if (layout->types_fit && (is_linear || !has_third)) {
         struct cuda_gemm *direct = NULL;
         shape = layout->shape;
-        shape.end = has_third ? GEMM_bias : GEMM_plain;
+        shape.epilogue = has_third ? GEMM_bias : GEMM_plain;
         TRY(cuda_gemm_prepare(&shape, &direct, err));
         int64_t n_bytes = 2 * layout->n_rows * layout->n * (int64_t)dtype_bytes(shape.c_type);
         take_faster(p, direct, n_bytes);
@@ -268,16 +274,16 @@ static enum snug_status prepare_grad_w(const struct program *prog, const struct 
         return SNUG_OK;
     struct cuda_gemm_shape shape = p->layout.shape;
     if (dbias != NULL && p->layout.types_fit && dbias->dtype == dw->dtype) {
-        shape.end = attrs_of(op, linear)->layout ? GEMM_sums_b : GEMM_sums_a;
-        p->way = WAY_fused;
+        shape.epilogue = attrs_of(op, linear)->layout ? GEMM_sums_b : GEMM_sums_a;
+        p->path = PATH_fused;
         TRY(cuda_gemm_prepare(&shape, &p->full, err));
     }
     struct cuda_gemm *direct = NULL;
-    shape.end = GEMM_plain;
+    shape.epilogue = GEMM_plain;
     TRY(cuda_gemm_prepare(&shape, &direct, err));
     const struct tensor *dy = input(prog, op, 1);
     take_faster(p, direct, shape_elems(&dy->shape) * (int64_t)dtype_bytes(dy->dtype));
-    p->sums_in_gemm = p->way == WAY_fused;
+    p->sums_in_gemm = p->path == PATH_fused;
     return SNUG_OK;
 }
 
@@ -298,7 +304,7 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
     (void)facts;
     struct prepared *p = calloc(1, sizeof *p);
     if (p == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to prepare it",
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory while preparing it",
                          op_infos[op->kind].name);
     p->layout = layout_of(prog, op);
     enum snug_status status = op->kind == OP_linear_grad_w ? prepare_grad_w(prog, op, p, err)
@@ -324,7 +330,7 @@ static struct cuda_array from_element(struct cuda_array x, int64_t first)
     return x;
 }
 
-/* The operand itself, or its copy in fp32 in the workspace. */
+/* The operand itself, or an fp32 copy in the workspace. */
 static enum snug_status widened(const struct kernel_call *call, const struct operand *x, bool widen,
                                 size_t offset, const void **data, struct snug_error *err)
 {
@@ -349,7 +355,8 @@ static struct cuda_gemm_call gemm_call(const struct kernel_call *call, const voi
                                    .stream = call->stream};
 }
 
-/* Where the matmul puts its sums.  The library overwrites: what is to be added is made apart. */
+/* Where the gemm writes its sums.  The library overwrites, so sums that accumulate go to the
+ * workspace. */
 static struct cuda_array gemm_sums(const struct kernel_call *call, const struct operand *to)
 {
     const struct prepared *p = call->prepared;
@@ -359,7 +366,7 @@ static struct cuda_array gemm_sums(const struct kernel_call *call, const struct 
     return sums;
 }
 
-/* to (+)= the sums of the columns of x, which the matmul has made or which are made now. */
+/* to (+)= the column sums of x, which the gemm has computed or which are computed now. */
 static int finish_sums(const struct kernel_call *call, const struct operand *x,
                        const struct operand *to)
 {
@@ -374,22 +381,22 @@ static int finish_sums(const struct kernel_call *call, const struct operand *x,
                             call->stream);
 }
 
-/* Into the result: all rows at once. */
+/* The fused and direct paths: all rows at once, into the result. */
 static enum snug_status run_whole(const struct kernel_call *call, const void *a, const void *b,
                                   struct snug_error *err)
 {
     const struct prepared *p = call->prepared;
     const struct operand *third = &call->in[2], *r = &call->in[3];
-    const struct operand *y = &call->out[0], *before = &call->out[1];
+    const struct operand *y = &call->out[0], *pre_act = &call->out[1];
     bool is_linear = call->op->kind == OP_linear;
-    bool to_before = is_linear && p->way == WAY_direct && before->data != NULL;
+    bool to_pre_act = is_linear && p->path == PATH_direct && pre_act->data != NULL;
     bool acts_after =
-        to_before || (is_linear && p->way == WAY_direct && call->op->attrs.act != ACT_none);
-    struct cuda_gemm_call gemm = gemm_call(call, a, b, (to_before ? before : y)->data);
+        to_pre_act || (is_linear && p->path == PATH_direct && call->op->attrs.act != ACT_none);
+    struct cuda_gemm_call gemm = gemm_call(call, a, b, (to_pre_act ? pre_act : y)->data);
     gemm.r = r->data;
     gemm.beta = r->data != NULL ? 1.0f : 0.0f;
     gemm.bias = is_linear ? third->data : NULL;
-    gemm.before = is_linear ? before->data : third->data;
+    gemm.pre_act = is_linear ? pre_act->data : third->data;
     if (p->sums_in_gemm)
         gemm.sums = gemm_sums(call, &call->out[1]).data;
     TRY(cuda_gemm_run(p->full, &gemm, err));
@@ -397,12 +404,12 @@ static enum snug_status run_whole(const struct kernel_call *call, const void *a,
         return SNUG_OK;
     return cuda_done(call,
                      cuda_act(call->op->attrs.act, cuda_elems(y),
-                              cuda_array_of(to_before ? before : y), cuda_array_of(y),
+                              cuda_array_of(to_pre_act ? pre_act : y), cuda_array_of(y),
                               call->stream),
                      err);
 }
 
-/* What is done to the matmul of n rows from element `first` on. */
+/* Finishes a chunk of n rows, which begins at element `first`. */
 static int finish_chunk(const struct kernel_call *call, struct cuda_array sum, int64_t first,
                         int64_t n)
 {
@@ -411,12 +418,12 @@ static int finish_chunk(const struct kernel_call *call, struct cuda_array sum, i
     struct cuda_array third = cuda_array_of(&call->in[2]);
     struct cuda_array r = from_element(cuda_array_of(&call->in[3]), first);
     struct cuda_array y = from_element(cuda_array_of(&call->out[0]), first);
-    struct cuda_array before = from_element(cuda_array_of(&call->out[1]), first);
+    struct cuda_array pre_act = from_element(cuda_array_of(&call->out[1]), first);
     enum act act = call->op->attrs.act;
     if (call->op->kind == OP_linear) {
-        struct cuda_array to = before.data != NULL ? before : y;
+        struct cuda_array to = pre_act.data != NULL ? pre_act : y;
         int error = cuda_add_bias(n, p->layout.n, sum, third, r, to, call->stream);
-        return error != 0 || (act == ACT_none && before.data == NULL)
+        return error != 0 || (act == ACT_none && pre_act.data == NULL)
                    ? error
                    : cuda_act(act, n_elems, to, y, call->stream);
     }
@@ -451,7 +458,7 @@ static enum snug_status run_times_matrix(const struct kernel_call *call, struct 
     const void *a = NULL, *b = NULL;
     TRY(widened(call, &call->in[0], layout->widen_a, layout->a, &a, err));
     TRY(widened(call, &call->in[1], layout->widen_b, layout->b, &b, err));
-    TRY(p->way == WAY_chunks ? run_chunks(call, a, b, err) : run_whole(call, a, b, err));
+    TRY(p->path == PATH_chunks ? run_chunks(call, a, b, err) : run_whole(call, a, b, err));
     return call->op->kind == OP_linear
                ? SNUG_OK
                : cuda_done(call, finish_sums(call, &call->out[0], &call->out[1]), err);
@@ -489,8 +496,8 @@ static enum snug_status run_grad_w(const struct kernel_call *call, struct snug_e
     return cuda_done(call, finish_sums(call, &call->in[1], &call->out[1]), err);
 }
 
-/* Some of the library's algorithms give wrong numbers where the slope's matmul lies on its operand: seen
- * with 24 x 16 x 32. */
+/* Some cuBLASLt algorithms give wrong results if the dgelu epilogue's output aliases its
+ * pre-activation input; seen with 24 x 16 x 32. */
 static bool no_alias(const struct program *prog, const struct op *op)
 {
     return op->kind == OP_linear_grad_x && input(prog, op, 2) != NULL;
@@ -499,17 +506,17 @@ static bool no_alias(const struct program *prog, const struct op *op)
 static bool sums_columns(const struct program *prog, const struct op *op)
 {
     struct layout layout = layout_of(prog, op);
-    return sums_its_columns(prog, op) && may_fuse_slope(prog, op, &layout) &&
+    return sums_its_columns(prog, op) && may_fuse_dgelu(prog, op, &layout) &&
            has_type(output(prog, op, 1), layout.shape.c_type);
 }
 
-#define LINEAR_ROW(op_kind, runner)                                                           \
+#define LINEAR_KERNEL(op_kind, runner)                                                        \
     {                                                                                         \
         .kind = OP_##op_kind, .name = GEMM_NAME, .supports = supports, .no_alias = no_alias,  \
         .sums_columns = sums_columns, .workspace_bytes = workspace_bytes, .prepare = prepare, \
         .release = release, .run = runner                                                     \
     }
-CUDA_KERNELS(linear) = {LINEAR_ROW(linear, run_times_matrix),
-                        LINEAR_ROW(linear_grad_x, run_times_matrix),
-                        LINEAR_ROW(linear_grad_w, run_grad_w)};
+CUDA_KERNELS(linear) = {LINEAR_KERNEL(linear, run_times_matrix),
+                        LINEAR_KERNEL(linear_grad_x, run_times_matrix),
+                        LINEAR_KERNEL(linear_grad_w, run_grad_w)};
 CUDA_KERNELS_END(linear)

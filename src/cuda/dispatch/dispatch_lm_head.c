@@ -1,23 +1,25 @@
 /*
  * dispatch_lm_head.c -- logits, softmax, loss and their gradients, a chunk of rows at a time.
  *
- * The logits of a batch would be the largest tensor of a language model by far.  They exist for one
- * chunk of rows, in the workspace and in the type of x and W, and their gradient takes their place:
+ * The logits of a batch would be by far the largest tensor of a language model.  They exist for one
+ * chunk of rows only, in the workspace and in the type of x and W, and their gradient overwrites
+ * them:
  *
  *     for each chunk of rows of x:   logits = x W^T
  *                                    lse, losses; logits <- factor * (softmax - labels)     loss.cu
  *                                    dx = logits W;  dW (+)= logits^T x
  *
- * Each chunk reads and writes all of dW once, so chunks should be long.  A 16-bit dW is summed in fp32 in
- * the workspace and rounded once, unless there is one chunk and nothing to add it to.
+ * Each chunk reads and writes all of dW once, so chunks should be long.  A 16-bit dW is accumulated
+ * in fp32 in the workspace and rounded once, unless there is only one chunk and dW is not
+ * accumulated.
  *
- * Matmuls want sizes that are multiples of 64: with GPT-2's 50,257 classes they ran at a seventh of
- * their rate on an H200.  So W is copied to the workspace with rows of zeros after its last.  Their logits
- * are 0, the softmax does not look at them, and 0 is their gradient too.
+ * Gemms are fast when sizes are multiples of 64: with GPT-2's 50,257 classes they ran at a seventh
+ * of their rate on an H200.  So W is copied to the workspace and padded with rows of zeros.  The
+ * padded logits are 0, the softmax ignores them, and their gradient is 0 too.
  *
- * One walk serves all three ops; each takes the steps that it needs, so the fused op gives the bits of
- * the two that it replaces.  The gradient makes lse again instead of reading it: 16-bit logits are
- * rounded, and probabilities should sum to 1 with the numbers that are there.
+ * One loop serves all three ops; each takes the steps it needs, so the fused op gives the bits of
+ * the two that it replaces.  The gradient recomputes lse instead of reading it: 16-bit logits are
+ * rounded, and the probabilities should sum to 1 for the values as stored.
  */
 #include <stdlib.h>
 
@@ -31,16 +33,16 @@
 #define LOGITS_BYTES ((int64_t)832 << 20)
 enum { ROWS_MOST = 8192, ROWS_STEP = 128, PITCH_STEP = 64 };
 
-/* Which operand is what in the three ops; x, W and the targets are inputs 0, 1 and 2. -1: not there. */
-struct places {
+/* Operand indices in the three ops, -1 if absent.  x, W and the targets are inputs 0, 1 and 2. */
+struct operand_indices {
     int scalars;           /* input */
     int loss, lse, dx, dw; /* outputs */
 };
 
-static struct places places_of(enum op_kind kind)
+static struct operand_indices operand_indices_of(enum op_kind kind)
 {
-    static const struct places loss = {-1, 0, 1, -1, -1}, grad = {4, -1, -1, 0, 1},
-                               train = {3, 0, 1, 2, 3};
+    static const struct operand_indices loss = {-1, 0, 1, -1, -1}, grad = {4, -1, -1, 0, 1},
+                                        train = {3, 0, 1, 2, 3};
     return kind == OP_linear_cross_entropy        ? loss
            : kind == OP_linear_cross_entropy_grad ? grad
                                                   : train;
@@ -49,21 +51,21 @@ static struct places places_of(enum op_kind kind)
 enum part { PART_logits, PART_dx, PART_dw, PART_COUNT };
 
 struct layout {
-    struct places at;
+    struct operand_indices at;
     int64_t n_rows, width, n_classes, chunk_rows;
-    int64_t pitch;   /* classes with those that fill up */
+    int64_t pitch;   /* classes including the padding */
     enum dtype type; /* of x, W and the logits */
     enum dtype results[PART_COUNT];
     bool wants[PART_COUNT];
-    bool copies_w; /* to the workspace, filled up */
-    bool moves_dw; /* made in the workspace, and then where it belongs */
+    bool pads_w;    /* W is copied to the workspace and padded */
+    bool stages_dw; /* computed in the workspace, then copied to the output */
     int alignment;
     size_t logits, lse, losses, w, dw, gemm, total;
 };
 
 struct prepared {
     struct layout layout;
-    struct cuda_gemm *gemms[PART_COUNT][2]; /* [shorter last chunk] */
+    struct cuda_gemm *gemms[PART_COUNT][2]; /* [1]: for the shorter last chunk */
 };
 
 static int64_t least(int64_t a, int64_t b)
@@ -80,7 +82,7 @@ static const struct tensor *output(const struct program *prog, const struct op *
 
 static bool supports(const struct program *prog, const struct op *op)
 {
-    struct places at = places_of(op->kind);
+    struct operand_indices at = operand_indices_of(op->kind);
     const struct tensor *x = program_tensor(prog, op->in[0]), *w = program_tensor(prog, op->in[1]);
     const struct tensor *lse = output(prog, op, at.lse);
     const struct tensor *loss = output(prog, op, at.loss);
@@ -106,7 +108,7 @@ static struct cuda_gemm_shape part_shape(const struct layout *l, enum part part,
         shape.b_transposed = true;
         shape.ldc = l->pitch;
     } else {
-        shape.m = part == PART_dx ? n_rows : l->moves_dw ? l->pitch : l->n_classes;
+        shape.m = part == PART_dx ? n_rows : l->stages_dw ? l->pitch : l->n_classes;
         shape.k = part == PART_dx ? l->pitch : n_rows;
         shape.a_transposed = part == PART_dw;
         shape.lda = l->pitch;
@@ -114,7 +116,7 @@ static struct cuda_gemm_shape part_shape(const struct layout *l, enum part part,
     return shape;
 }
 
-/* Of the three matmuls the one that wants most. */
+/* The largest workspace of the gemms. */
 static size_t gemm_bytes(const struct layout *l)
 {
     size_t most = 0;
@@ -133,7 +135,7 @@ static size_t gemm_bytes(const struct layout *l)
 static struct layout layout_of(const struct program *prog, const struct op *op)
 {
     const struct tensor *x = program_tensor(prog, op->in[0]);
-    struct layout l = {.at = places_of(op->kind),
+    struct layout l = {.at = operand_indices_of(op->kind),
                        .n_rows = shape_rows(&x->shape),
                        .width = shape_last(&x->shape),
                        .n_classes = shape_rows(&program_tensor(prog, op->in[1])->shape),
@@ -147,21 +149,21 @@ static struct layout layout_of(const struct program *prog, const struct op *op)
     l.wants[PART_logits] = true;
     l.wants[PART_dx] = dx != NULL;
     l.wants[PART_dw] = dw != NULL;
-    l.copies_w = l.pitch > l.n_classes;
+    l.pads_w = l.pitch > l.n_classes;
     bool has_parts = dw != NULL && dw->dtype != DTYPE_f32 && l.chunk_rows < l.n_rows;
-    l.moves_dw = dw != NULL && (has_parts || (l.copies_w && l.type != DTYPE_f32));
+    l.stages_dw = dw != NULL && (has_parts || (l.pads_w && l.type != DTYPE_f32));
     l.results[PART_logits] = l.type;
     l.results[PART_dx] = dx != NULL ? dx->dtype : DTYPE_f32;
-    bool is_wide = has_parts || (l.moves_dw && op->attrs.accumulate != ACC_no);
+    bool is_wide = has_parts || (l.stages_dw && op->attrs.accumulate != ACC_no);
     l.results[PART_dw] = dw != NULL && !is_wide ? dw->dtype : DTYPE_f32;
     l.logits = cuda_work_take(&l.total, (size_t)(l.chunk_rows * row_bytes));
     if (l.at.lse < 0)
         l.lse = cuda_work_take(&l.total, (size_t)l.chunk_rows * sizeof(float));
     if (l.at.loss >= 0)
         l.losses = cuda_work_take(&l.total, (size_t)l.n_rows * sizeof(double));
-    if (l.copies_w)
+    if (l.pads_w)
         l.w = cuda_work_take(&l.total, (size_t)(l.pitch * l.width) * dtype_bytes(l.type));
-    if (l.moves_dw)
+    if (l.stages_dw)
         l.dw =
             cuda_work_take(&l.total, (size_t)(l.pitch * l.width) * dtype_bytes(l.results[PART_dw]));
     l.gemm = cuda_work_take(&l.total, gemm_bytes(&l));
@@ -204,7 +206,7 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
     (void)facts;
     struct prepared *p = calloc(1, sizeof *p);
     if (p == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to prepare it",
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory while preparing it",
                          op_infos[op->kind].name);
     p->layout = layout_of(prog, op);
     enum snug_status status = prepare_gemms(p, err);
@@ -215,7 +217,8 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
     return status;
 }
 
-/* ---- the walk ------------------------------------------------------------------------------- */
+/* ---- the loop over chunks
+ * --------------------------------------------------------------------- */
 
 /* Row `row` of an operand whose rows are `width` wide. */
 static void *row_of(const struct operand *x, int64_t row, int64_t width)
@@ -223,7 +226,7 @@ static void *row_of(const struct operand *x, int64_t row, int64_t width)
     return (char *)x->data + (size_t)(row * width) * dtype_bytes(x->tensor->dtype);
 }
 
-/* One of the three matmuls for rows row .. row + n; beta 1: added to what is there. */
+/* Runs one of the three gemms for rows row .. row + n; adds: c += instead of c =. */
 static enum snug_status multiply(const struct kernel_call *call, enum part part, int64_t row,
                                  int64_t n, void *c, bool adds, struct snug_error *err)
 {
@@ -233,7 +236,7 @@ static enum snug_status multiply(const struct kernel_call *call, enum part part,
     const void *logits = cuda_work_at(call->work, l->logits);
     struct cuda_gemm_call gemm = {.a = part == PART_logits ? x : logits,
                                   .b = part == PART_dw ? x
-                                       : l->copies_w   ? cuda_work_at(call->work, l->w)
+                                       : l->pads_w     ? cuda_work_at(call->work, l->w)
                                                        : call->in[1].data,
                                   .c = c,
                                   .r = adds ? c : NULL,
@@ -279,11 +282,11 @@ static enum snug_status run_chunk(const struct kernel_call *call, int64_t row, i
                      err));
     if (!l->wants[PART_dw])
         return SNUG_OK;
-    void *dw = l->moves_dw ? cuda_work_at(call->work, l->dw) : call->out[l->at.dw].data;
-    return multiply(call, PART_dw, row, n, dw, row > 0 || (call->add && !l->moves_dw), err);
+    void *dw = l->stages_dw ? cuda_work_at(call->work, l->dw) : call->out[l->at.dw].data;
+    return multiply(call, PART_dw, row, n, dw, row > 0 || (call->add && !l->stages_dw), err);
 }
 
-static int copy_weights(const struct kernel_call *call)
+static int pad_weights(const struct kernel_call *call)
 {
     const struct layout *l = &((const struct prepared *)call->prepared)->layout;
     struct cuda_array copy = {.dtype = l->type, .data = cuda_work_at(call->work, l->w)};
@@ -295,12 +298,12 @@ static int copy_weights(const struct kernel_call *call)
                                    call->stream);
 }
 
-/* The sums to where they belong: dW from the workspace, the loss from its rows. */
+/* Copies dW from the workspace to its output, and sums the losses of the rows. */
 static int finish(const struct kernel_call *call)
 {
     const struct layout *l = &((const struct prepared *)call->prepared)->layout;
     int error = 0;
-    if (l->moves_dw) {
+    if (l->stages_dw) {
         struct cuda_array dw = cuda_array_of(&call->out[l->at.dw]);
         struct cuda_array sums = {.dtype = l->results[PART_dw],
                                   .data = cuda_work_at(call->work, l->dw)};
@@ -318,22 +321,22 @@ static int finish(const struct kernel_call *call)
 static enum snug_status run(const struct kernel_call *call, struct snug_error *err)
 {
     const struct layout *l = &((const struct prepared *)call->prepared)->layout;
-    if (l->copies_w)
-        TRY(cuda_done(call, copy_weights(call), err));
+    if (l->pads_w)
+        TRY(cuda_done(call, pad_weights(call), err));
     for (int64_t row = 0; row < l->n_rows; row += l->chunk_rows)
         TRY(run_chunk(call, row, least(l->chunk_rows, l->n_rows - row), err));
     return cuda_done(call, finish(call), err);
 }
 
-CUDA_KERNELS(head) = {
-#define ROW(op_kind)                                                                           \
+CUDA_KERNELS(lm_head) = {
+#define HEAD_KERNEL(op_kind)                                                                   \
     {                                                                                          \
         .kind = OP_##op_kind, .name = GEMM_NAME, .supports = supports,                         \
         .workspace_bytes = workspace_bytes, .prepare = prepare, .release = release, .run = run \
     }
-    ROW(linear_cross_entropy),
-    ROW(linear_cross_entropy_grad),
-    ROW(linear_cross_entropy_train),
-#undef ROW
+    HEAD_KERNEL(linear_cross_entropy),
+    HEAD_KERNEL(linear_cross_entropy_grad),
+    HEAD_KERNEL(linear_cross_entropy_train),
+#undef HEAD_KERNEL
 };
-CUDA_KERNELS_END(head)
+CUDA_KERNELS_END(lm_head)

@@ -1,5 +1,5 @@
 /*
- * dispatch_loss.c -- cross_entropy, mse and their gradients over loss.cu.
+ * dispatch_loss.c -- cross_entropy, mse and their gradients with loss.cu.
  */
 #include "cuda/kernels/loss.h"
 #include "cuda/dispatch/dispatch.h"

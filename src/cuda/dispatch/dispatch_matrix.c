@@ -1,9 +1,11 @@
 /*
- * dispatch_matrix.c -- shampoo, caspr and soap (src/optim/matrix_blocks.h, matrix_soap.h) on the GPU.
+ * dispatch_matrix.c -- shampoo, caspr and soap (src/optim/matrix_blocks.h, matrix_soap.h) on the
+ * GPU.
  *
- * Matmuls and elements are the GPU's.  Eigenvectors and orthonormal rows are the host's: a square is
- * fetched, LAPACK works on it, and it is sent back, every few steps.  So the host decides what happens
- * in a step: it reads the scalar table first, and such a program's updates are never recorded.
+ * The GPU runs gemms and elementwise work.  The host computes eigenvectors and orthonormal rows:
+ * every few steps a square matrix is copied to the host, LAPACK works on it, and the result is
+ * copied back.  So the host controls the step: it reads the scalar table first, and the updates of
+ * such a program are never captured in a CUDA graph.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,8 +25,8 @@ enum { MOST_MATRIX_STATES = MAX_INPUTS - MATRIX_STATES };
 
 struct prepared {
     struct factors_list list;
-    struct cuda_gemm *made[MOST_GEMMS];
-    /* Memory of the host: two squares, a number for each row, what LAPACK wants. */
+    struct cuda_gemm *gemms[MOST_GEMMS];
+    /* Host memory: two square matrices, a value per row, and the workspace of LAPACK. */
     float *square[2], *values;
     int64_t *order;
     double *spectral;
@@ -34,8 +36,8 @@ struct tools {
     const struct kernel_call *call;
     struct prepared *p;
     double scalars[SCALAR_COUNT];
-    size_t after; /* the workspace from here on is for matmuls */
-    int *error;   /* the first */
+    size_t after; /* offset of the gemm workspace */
+    int *error;   /* the first error */
     struct snug_error *err;
 };
 
@@ -45,7 +47,8 @@ static void note(const struct tools *t, int error)
         *t->error = error;
 }
 
-/* ---- rooms and places ------------------------------------------------------------------------ */
+/* ---- workspace and operands
+ * -------------------------------------------------------------------- */
 
 static size_t take_reals(size_t *total, int64_t n)
 {
@@ -54,7 +57,7 @@ static size_t take_reals(size_t *total, int64_t n)
 
 static size_t take_copy(size_t *total, const struct tensor *tensor)
 {
-    (void)tensor; /* supports says that it is fp32 */
+    (void)tensor; /* supports checked that it is fp32: no copy is needed */
     return *total;
 }
 
@@ -71,7 +74,7 @@ static size_t take_order(size_t *total, int64_t n)
 
 static size_t take_spectral(size_t *total, int64_t n)
 {
-    (void)n; /* memory of the host */
+    (void)n; /* host memory, in struct prepared */
     return *total;
 }
 
@@ -90,31 +93,31 @@ static const struct op *op_of(const struct tools *t)
     return t->call->op;
 }
 
-static real *reals_at(const struct tools *t, size_t room)
+static real *reals_at(const struct tools *t, size_t offset)
 {
-    return cuda_work_at(t->call->work, room);
+    return cuda_work_at(t->call->work, offset);
 }
 
-static double *sums_at(const struct tools *t, size_t room)
+static double *sums_at(const struct tools *t, size_t offset)
 {
-    return cuda_work_at(t->call->work, room);
+    return cuda_work_at(t->call->work, offset);
 }
 
-static real *values_at(const struct tools *t, size_t room)
+static real *values_at(const struct tools *t, size_t offset)
 {
-    (void)room;
+    (void)offset;
     return t->p->values;
 }
 
-static int64_t *order_at(const struct tools *t, size_t room)
+static int64_t *order_at(const struct tools *t, size_t offset)
 {
-    (void)room;
+    (void)offset;
     return t->p->order;
 }
 
-static real *open_state(const struct tools *t, enum matrix_state which, size_t room)
+static real *open_state(const struct tools *t, enum matrix_state which, size_t offset)
 {
-    (void)room;
+    (void)offset;
     return t->call->in[MATRIX_STATES + (int)which].data;
 }
 
@@ -123,9 +126,9 @@ static void close_state(const struct tools *t, enum matrix_state which, const re
     (void)t, (void)which, (void)from;
 }
 
-static real *open_direction(const struct tools *t, size_t room)
+static real *open_direction(const struct tools *t, size_t offset)
 {
-    (void)room;
+    (void)offset;
     return t->call->out[0].data;
 }
 
@@ -142,7 +145,7 @@ static enum snug_status multiply(const struct tools *t, const struct factors *f,
     int at = factors_find(&t->p->list, f);
     if (at < 0)
         return snug_fail(
-            t->err, SNUG_BAD_PROGRAM, "%s: a matmul of %lld x %lld x %lld is not prepared",
+            t->err, SNUG_BAD_PROGRAM, "%s: no gemm was prepared for %lld x %lld x %lld",
             op_infos[op_of(t)->kind].name, (long long)f->m, (long long)f->k, (long long)f->n);
     struct cuda_gemm_call todo = {.a = a,
                                   .b = b,
@@ -150,7 +153,7 @@ static enum snug_status multiply(const struct tools *t, const struct factors *f,
                                   .alpha = 1,
                                   .work = cuda_work_at(t->call->work, t->after),
                                   .stream = t->call->stream};
-    return cuda_gemm_run(t->p->made[at], &todo, t->err);
+    return cuda_gemm_run(t->p->gemms[at], &todo, t->err);
 }
 
 static void mix(const struct tools *t, int64_t n, double keep, real *y, double rest, const real *x)
@@ -178,7 +181,7 @@ static void set_identity(const struct tools *t, int64_t n, double factor, real *
     note(t, cuda_matrix_identity(n, (float)factor, a, t->call->stream));
 }
 
-/* The number that a kernel leaves behind the parts. */
+/* Copies a sum to the host.  `error` is the status of the launch that computes it. */
 static double fetch_sum(const struct tools *t, int error, const double *sum)
 {
     double value = 0;
@@ -188,66 +191,68 @@ static double fetch_sum(const struct tools *t, int error, const double *sum)
 }
 
 static double sum_of(const struct tools *t, int64_t n, int64_t step, const real *a, const real *b,
-                     size_t room)
+                     size_t offset)
 {
-    double *parts = sums_at(t, room), *sum = parts + PARTS_MOST;
+    double *parts = sums_at(t, offset), *sum = parts + PARTS_MOST;
     return fetch_sum(t, cuda_matrix_sum(n, step, a, b, parts, sum, t->call->stream), sum);
 }
 
-static double sum_squares(const struct tools *t, int64_t n, const real *x, size_t room)
+static double sum_squares(const struct tools *t, int64_t n, const real *x, size_t offset)
 {
-    return sum_of(t, n, 1, x, x, room);
+    return sum_of(t, n, 1, x, x, offset);
 }
 
-static double sum_gemms(const struct tools *t, int64_t n, const real *a, const real *b, size_t room)
+static double sum_gemms(const struct tools *t, int64_t n, const real *a, const real *b,
+                        size_t offset)
 {
-    return sum_of(t, n, 1, a, b, room);
+    return sum_of(t, n, 1, a, b, offset);
 }
 
-static double trace_of(const struct tools *t, int64_t n, const real *a, size_t room)
+static double trace_of(const struct tools *t, int64_t n, const real *a, size_t offset)
 {
-    return sum_of(t, n, n + 1, a, NULL, room);
+    return sum_of(t, n, n + 1, a, NULL, offset);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-static void scale_rows(const struct tools *t, int64_t n, const real *values, size_t room, real *q)
+static void scale_rows(const struct tools *t, int64_t n, const real *values, size_t offset, real *q)
 {
     void *stream = t->call->stream;
-    note(t, cuda_matrix_send(reals_at(t, room), values, (size_t)n * sizeof *values, stream));
-    note(t, cuda_matrix_scale_rows(n, reals_at(t, room), q, stream));
+    note(t, cuda_matrix_send(reals_at(t, offset), values, (size_t)n * sizeof *values, stream));
+    note(t, cuda_matrix_scale_rows(n, reals_at(t, offset), q, stream));
 }
 
-static void row_gemms(const struct tools *t, int64_t n, const real *a, const real *b, size_t room,
+static void row_gemms(const struct tools *t, int64_t n, const real *a, const real *b, size_t offset,
                       real *values)
 {
     void *stream = t->call->stream;
-    note(t, cuda_matrix_row_gemms(n, a, b, reals_at(t, room), stream));
-    note(t, cuda_matrix_fetch(values, reals_at(t, room), (size_t)n * sizeof *values, stream));
+    note(t, cuda_matrix_row_dots(n, a, b, reals_at(t, offset), stream));
+    note(t, cuda_matrix_fetch(values, reals_at(t, offset), (size_t)n * sizeof *values, stream));
 }
 
 static void take(const struct tools *t, bool columns, int64_t n_rows, int64_t width,
-                 const int64_t *order, size_t room, const real *from, real *to)
+                 const int64_t *order, size_t offset, const real *from, real *to)
 {
     size_t bytes = (size_t)(columns ? width : n_rows) * sizeof *order;
-    int64_t *sent = cuda_work_at(t->call->work, room);
+    int64_t *sent = cuda_work_at(t->call->work, offset);
     note(t, cuda_matrix_send(sent, order, bytes, t->call->stream));
     note(t, cuda_matrix_take(columns, n_rows, width, sent, from, to, t->call->stream));
 }
 
 static void take_rows(const struct tools *t, int64_t n_rows, int64_t width, const int64_t *order,
-                      size_t room, const real *from, real *to)
+                      size_t offset, const real *from, real *to)
 {
-    take(t, false, n_rows, width, order, room, from, to);
+    take(t, false, n_rows, width, order, offset, from, to);
 }
 
 static void take_columns(const struct tools *t, int64_t n_rows, int64_t width, const int64_t *order,
-                         size_t room, const real *from, real *to)
+                         size_t offset, const real *from, real *to)
 {
-    take(t, true, n_rows, width, order, room, from, to);
+    take(t, true, n_rows, width, order, offset, from, to);
 }
 
-/* ---- what the host does ---------------------------------------------------------------------- */
+/* ---- on the host
+ * ------------------------------------------------------------------------------- */
 
 static float *fetch_square(const struct tools *t, int64_t n, const real *a, int which)
 {
@@ -262,9 +267,9 @@ static void send_square(const struct tools *t, int64_t n, const float *from, rea
 }
 
 static bool find_eigen(const struct tools *t, int64_t n, real *a, real *values, bool quick,
-                       bool vectors, size_t room)
+                       bool vectors, size_t offset)
 {
-    (void)room;
+    (void)offset;
     float *found = fetch_square(t, n, a, 0);
     if (*t->error != 0 || !eigen_f32(n, found, values, quick, vectors, t->p->spectral))
         return false;
@@ -275,9 +280,9 @@ static bool find_eigen(const struct tools *t, int64_t n, real *a, real *values, 
     return true;
 }
 
-static bool make_orthonormal(const struct tools *t, int64_t n, real *z, size_t room)
+static bool make_orthonormal(const struct tools *t, int64_t n, real *z, size_t offset)
 {
-    (void)room;
+    (void)offset;
     float *rows = fetch_square(t, n, z, 0);
     if (*t->error != 0 || !orthonormal_f32(n, rows, t->p->spectral))
         return false;
@@ -287,9 +292,9 @@ static bool make_orthonormal(const struct tools *t, int64_t n, real *z, size_t r
 }
 
 static double check_root(const struct tools *t, int64_t n, const real *a, double add,
-                         const real *root, size_t room)
+                         const real *root, size_t offset)
 {
-    (void)room;
+    (void)offset;
     const float *of_a = fetch_square(t, n, a, 0), *of_root = fetch_square(t, n, root, 1);
     return residual_of(n, of_a, add, of_root, t->p->spectral);
 }
@@ -350,12 +355,12 @@ static void soap_adam(const struct soap_work *s)
 
 /* ---- the ops --------------------------------------------------------------------------------- */
 
-struct matrix_layout { /* of the op in work, the other is empty */
+struct matrix_layout { /* only the layout for the op kind is filled in */
     struct blocks_layout blocks;
     struct soap_layout soap;
-    int64_t side; /* of the largest square; 0: there is none */
+    int64_t side; /* side of the largest square matrix; 0 if there is none */
     bool even;    /* all blocks begin at multiples of 16 bytes */
-    size_t total; /* the matmuls' room begins there */
+    size_t total; /* the gemm workspace begins here */
     struct factors_list list;
 };
 
@@ -429,7 +434,7 @@ static void release(void *prepared)
 {
     struct prepared *p = prepared;
     for (int i = 0; p != NULL && i < p->list.n; i++)
-        cuda_gemm_release(p->made[i]);
+        cuda_gemm_release(p->gemms[i]);
     if (p != NULL) {
         free(p->square[0]);
         free(p->square[1]);
@@ -440,7 +445,7 @@ static void release(void *prepared)
     free(p);
 }
 
-/* A byte more than nothing, where there is no square. */
+/* Adds a byte, so that malloc never gets 0 where there is no square matrix. */
 static bool host_memory(struct prepared *p, size_t side)
 {
     p->square[0] = malloc(side * side * sizeof(float) + 1);
@@ -461,7 +466,7 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
     struct prepared *p = calloc(1, sizeof *p);
     if (p == NULL || !host_memory(p, (size_t)l.side)) {
         release(p);
-        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to prepare it",
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory while preparing it",
                          op_infos[op->kind].name);
     }
     p->list = l.list;
@@ -469,7 +474,7 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
     enum snug_status status = SNUG_OK;
     for (int i = 0; i < p->list.n && status == SNUG_OK; i++) {
         struct cuda_gemm_shape shape = shape_of(&l, &p->list.at[i]);
-        status = cuda_gemm_prepare(&shape, &p->made[i], err);
+        status = cuda_gemm_prepare(&shape, &p->gemms[i], err);
     }
     if (status == SNUG_OK)
         *prepared = p;
@@ -499,14 +504,14 @@ static enum snug_status run(const struct kernel_call *call, struct snug_error *e
 }
 
 CUDA_KERNELS(matrix) = {
-#define ROW(op_kind)                                                                           \
+#define MATRIX_KERNEL(op_kind)                                                                 \
     {                                                                                          \
         .kind = OP_##op_kind, .name = GEMM_NAME, .supports = supports,                         \
         .workspace_bytes = workspace_bytes, .prepare = prepare, .release = release, .run = run \
     }
-    ROW(shampoo),
-    ROW(caspr),
-    ROW(soap),
-#undef ROW
+    MATRIX_KERNEL(shampoo),
+    MATRIX_KERNEL(caspr),
+    MATRIX_KERNEL(soap),
+#undef MATRIX_KERNEL
 };
 CUDA_KERNELS_END(matrix)

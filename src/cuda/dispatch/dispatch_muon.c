@@ -1,11 +1,11 @@
 /*
- * dispatch_muon.c -- orthogonalize (src/optim/muon.c): Newton-Schulz by matmuls of bf16 matrices.
+ * dispatch_muon.c -- orthogonalize (src/optim/muon.c): Newton-Schulz iterations as bf16 gemms.
  *
  *     A = bf16(X X^T)      B = bf16(2.0315 A A - 4.7750 A)      Y = bf16(3.4445 X + B X)
  *
- * Each line is one matmul, rounded once; the next step reads Y for X.  A tall X is not transposed: with
- * A = X^T X, which is as symmetric as its rounding, X B is the transpose of B X^T.  The matmuls are made
- * in a step that is skipped, too: what they read is garbage then, and nobody reads what they write.
+ * Each line is one gemm, rounded once; the next iteration reads Y as X.  A tall X is not
+ * transposed: with A = X^T X, which is symmetric up to rounding, X B is the transpose of B X^T.
+ * Skipped steps run the gemms, too: they read garbage, and nothing reads their results.
  */
 #include <stdlib.h>
 
@@ -21,7 +21,7 @@ struct muon_layout {
     int64_t n, side; /* elements of X, rows of A */
     bool tall;
     struct cuda_gemm_shape shape[N_GEMMS];
-    size_t parts, x, y, a, b, gemm, bytes; /* places in the workspace */
+    size_t parts, x, y, a, b, gemm, bytes; /* offsets into the workspace */
 };
 
 static struct muon_layout layout_of(const struct shape *shape)
@@ -80,7 +80,7 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
     struct muon_layout l = layout_of(&program_tensor(prog, op->out[0])->shape);
     struct cuda_gemm **gemms = calloc(N_GEMMS, sizeof(struct cuda_gemm *));
     if (gemms == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "orthogonalize: no memory to prepare it");
+        return snug_fail(err, SNUG_NO_MEMORY, "orthogonalize: out of memory while preparing it");
     enum snug_status status = SNUG_OK;
     for (int i = 0; i < N_GEMMS && status == SNUG_OK; i++)
         status = cuda_gemm_prepare(&l.shape[i], &gemms[i], err);
@@ -91,7 +91,7 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
     return status;
 }
 
-/* One step of the iteration: y from x. */
+/* One iteration: y from x. */
 static enum snug_status iterate(const struct kernel_call *call, const struct muon_layout *l,
                                 void *x, void *y, struct snug_error *err)
 {

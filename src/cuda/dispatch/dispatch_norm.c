@@ -1,5 +1,5 @@
 /*
- * dispatch_norm.c -- layernorm, add_layernorm and their gradient over norm.cu.
+ * dispatch_norm.c -- layernorm, add_layernorm and their gradient with norm.cu.
  */
 #include "cuda/dispatch/dropout_args.h"
 #include "cuda/kernels/norm.h"
@@ -10,7 +10,8 @@ static bool is_type(const struct program *prog, tensor_id id, enum dtype dtype)
     return id == TENSOR_NONE || program_tensor(prog, id)->dtype == dtype;
 }
 
-/* One type for rows and weights, fp32 for the statistics; gradients have any. */
+/* Rows and weights have one type, statistics are fp32, gradients of weights may have any type.  Bit
+ * k of a mask stands for operand k. */
 static bool supports_rows(const struct program *prog, const struct op *op, unsigned statistics_in,
                           unsigned statistics_out, unsigned gradients_out)
 {
@@ -44,7 +45,7 @@ static bool supports_grad(const struct program *prog, const struct op *op)
     return supports_rows(prog, op, 24, 0, 14) && (!sums_dx(op) || op->out[0] != TENSOR_NONE);
 }
 
-/* dx is in registers, as what the other sums are made of is. */
+/* Nearly free: dx is in registers, like the operands of the other column sums. */
 static bool sums_columns(const struct program *prog, const struct op *op)
 {
     (void)prog;

@@ -1,5 +1,6 @@
 /*
- * dispatch_scalars.c -- sum_squares over sums.cu; grad_norm, the pieces of it, and take_row over scalars.cu.
+ * dispatch_scalars.c -- sum_squares with sums.cu; grad_norm, its parts and take_row with
+ * scalars.cu.
  */
 #include "cuda/dispatch/dispatch.h"
 #include "cuda/optim/scalars.h"
@@ -10,7 +11,7 @@ static bool supports_sum_squares(const struct program *prog, const struct op *op
     return cuda_floats_fit(prog, op, 0, 1) && program_tensor(prog, op->out[0])->dtype == DTYPE_f64;
 }
 
-/* Calls that run together use the workspace of the first, and each may be the first. */
+/* Calls that are batched use the workspace of the first one, and each may be the first. */
 enum { SQUARES_WORK_BYTES = CUDA_SQUARE_LIST_PARTS * sizeof(double) };
 
 static size_t sum_squares_bytes(const struct program *prog, const struct op *op,
@@ -22,8 +23,8 @@ static size_t sum_squares_bytes(const struct program *prog, const struct op *op,
     return SQUARES_WORK_BYTES;
 }
 
-/* What a later op writes may lie where the first one has its workspace. */
-static bool is_apart(const struct operand *out, const char *work)
+/* The output of a later op may overlap the workspace of the first one. */
+static bool does_not_overlap(const struct operand *out, const char *work)
 {
     const char *at = out->data;
     return at + sizeof(double) <= work || at >= work + SQUARES_WORK_BYTES;
@@ -39,7 +40,7 @@ static enum snug_status run_several_sums(const struct kernel_call *calls, int n,
         const struct kernel_call *call = &calls[i];
         int64_t n_elems = cuda_elems(&call->in[0]);
         n_parts += cuda_square_parts(n_elems);
-        if (n_parts > CUDA_SQUARE_LIST_PARTS || !is_apart(&call->out[0], calls->work))
+        if (n_parts > CUDA_SQUARE_LIST_PARTS || !does_not_overlap(&call->out[0], calls->work))
             break;
         tensors[(*n_run)++] = (struct cuda_square){
             .n = n_elems, .x = cuda_array_of(&call->in[0]), .sum = call->out[0].data};

@@ -1,5 +1,5 @@
 /*
- * dispatch_update.c -- the op update over update.cu.
+ * dispatch_update.c -- the op update with update.cu.
  */
 #include <string.h>
 
@@ -21,10 +21,10 @@ static bool supports(const struct program *prog, const struct op *op)
     return cuda_floats_fit(prog, op, 1u << UPDATE_SCALARS, 0);
 }
 
-/* Whose random numbers round it, and from which on. */
-static struct update_numbers numbers_of(const struct operand *x)
+/* With the random stream for stochastic rounding, and the index of the first element in it. */
+static struct update_array update_array_of(const struct operand *x)
 {
-    return (struct update_numbers){
+    return (struct update_array){
         .data = x->data, .stream = rng_hash_string(operand_name(x)), .from = x->whole_from};
 }
 
@@ -44,7 +44,7 @@ static struct update_tensor tensor_of(const struct kernel_call *call)
     struct update_tensor t = {.n = cuda_elems(w),
                               .g = g->data,
                               .g_type = (uint8_t)g->tensor->dtype,
-                              .stepped = numbers_of(stepped),
+                              .stepped = update_array_of(stepped),
                               .stepped_type = (uint8_t)stepped->tensor->dtype,
                               .copy = stepped == master ? w->data : NULL,
                               .copy_type = (uint8_t)w->tensor->dtype,
@@ -55,7 +55,7 @@ static struct update_tensor tensor_of(const struct kernel_call *call)
                               .aligned = is_aligned(call)};
     for (int j = 0; j < update_n_states(call->op); j++) {
         const struct operand *state = &call->in[UPDATE_STATES + 2 * j];
-        t.state[j] = numbers_of(state);
+        t.state[j] = update_array_of(state);
         t.state_type[j] = (uint8_t)state->tensor->dtype;
         t.scales[j] = state[1].data;
     }
@@ -70,12 +70,12 @@ static bool same_options(const struct update_attrs *a, const struct update_attrs
     return true;
 }
 
-/* May b be of one launch with a?  Nothing that a writes is b's: each weight has one update. */
+/* May b run in one launch with a?  Their writes do not overlap: each weight has one update. */
 static bool goes_with(const struct kernel_call *a, const struct kernel_call *b)
 {
     const struct update_attrs *of_a = attrs_of(a->op, update), *of_b = attrs_of(b->op, update);
     return of_a->rule == of_b->rule && of_a->direction == of_b->direction &&
-           of_a->direction != DIRECTION_scaled && /* of the tensor before which it was set */
+           of_a->direction != DIRECTION_scaled && /* its scale is set for one tensor only */
            same_options(of_a, of_b) &&
            (of_a->state_bits == of_b->state_bits || of_a->state_bits == 0 ||
             of_b->state_bits == 0) &&

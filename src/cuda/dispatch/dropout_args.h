@@ -1,5 +1,6 @@
 /*
- * dropout_args.h -- the mask of an op's dropout, from its attributes, for the kernels of several families.
+ * dropout_args.h -- the dropout mask of an op, from its attributes, for the kernels of several
+ * families.
  */
 #ifndef SNUG_CUDA_DISPATCH_DROPOUT_ARGS_H
 #define SNUG_CUDA_DISPATCH_DROPOUT_ARGS_H
@@ -7,7 +8,7 @@
 #include "cuda/kernels/dropout.h"
 #include "exec/backend.h"
 
-/* Input k is the scalar table; it may be left out if the op drops nothing. */
+/* Input k is the scalar table; it may be missing if the dropout rate is 0. */
 static inline struct cuda_dropout cuda_dropout_of(const struct kernel_call *call, int k)
 {
     struct dropout_attrs attrs = op_dropout(call->op);

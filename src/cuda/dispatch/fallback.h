@@ -1,8 +1,8 @@
 /*
- * fallback.h -- our kernel of an op that stands behind a library's: it runs what the library refuses.
+ * fallback.h -- our own kernel for an op that the library rejects.
  *
- * Whether a library takes an op is known only where there is a device, when the op is prepared.  So the
- * workspace is enough for both, and which of them runs is decided then.
+ * Whether a library accepts an op is known only on a device, when the op is prepared.  So the
+ * workspace is planned for both, and prepare decides which one runs.
  */
 #ifndef SNUG_CUDA_DISPATCH_FALLBACK_H
 #define SNUG_CUDA_DISPATCH_FALLBACK_H
@@ -10,15 +10,16 @@
 #include "exec/backend.h"
 
 struct cuda_fallback {
-    const struct kernel *row; /* NULL: the library runs it */
+    const struct kernel *kernel; /* NULL if the library runs the op */
     void *prepared;
 };
 
-/* What the library's row wants, or the own one if that is more. */
-size_t cuda_fallback_workspace(kernels_fn *own, size_t library_bytes, const struct program *prog,
-                               const struct op *op, const struct device_facts *facts);
-/* The library has refused it. */
-enum snug_status cuda_fallback_prepare(kernels_fn *own, const struct program *prog,
+/* The larger of the library's workspace and the fallback's. */
+size_t cuda_fallback_workspace(kernels_fn *kernels, size_t library_bytes,
+                               const struct program *prog, const struct op *op,
+                               const struct device_facts *facts);
+/* Called when the library has rejected the op. */
+enum snug_status cuda_fallback_prepare(kernels_fn *kernels, const struct program *prog,
                                        const struct op *op, const struct device_facts *facts,
                                        struct cuda_fallback *fallback, struct snug_error *err);
 void cuda_fallback_release(const struct cuda_fallback *fallback);

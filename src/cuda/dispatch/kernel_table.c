@@ -1,5 +1,5 @@
 /*
- * kernel_table.c -- which row of the CUDA backend runs an op.
+ * kernel_table.c -- selects the CUDA kernel that runs an op.
  */
 #include "cuda/dispatch/dispatch.h"
 #include "cuda/dispatch/kernel_table.h"
@@ -18,19 +18,21 @@ static int choose_least(const struct program *prog, const struct op *op,
     int best = 0, n_before = 0;
     size_t least = 0;
     for (int f = 0; f < N_FAMILIES; f++) {
-        int n_rows = 0;
-        const struct kernel *rows = families[f](&n_rows);
-        for (int i = 0; i < n_rows; i++) {
-            const struct kernel *row = &rows[i];
-            if (row->kind != op->kind || (row->supports != NULL && !row->supports(prog, op)))
+        int n_kernels = 0;
+        const struct kernel *kernels = families[f](&n_kernels);
+        for (int i = 0; i < n_kernels; i++) {
+            const struct kernel *kernel = &kernels[i];
+            if (kernel->kind != op->kind ||
+                (kernel->supports != NULL && !kernel->supports(prog, op)))
                 continue;
-            size_t bytes = row->workspace_bytes == NULL ? 0 : row->workspace_bytes(prog, op, facts);
+            size_t bytes =
+                kernel->workspace_bytes == NULL ? 0 : kernel->workspace_bytes(prog, op, facts);
             if (best == 0 || bytes < least) {
                 best = n_before + i + 1;
                 least = bytes;
             }
         }
-        n_before += n_rows;
+        n_before += n_kernels;
     }
     return best;
 }
@@ -48,8 +50,9 @@ const struct kernel *cuda_kernel(int number)
 
 const char *backend_cuda_kernels(enum op_kind kind)
 {
-    const struct kernel *row = cuda_kernel(kernels_find(families, 0, N_FAMILIES, NULL, NULL, kind));
-    return row != NULL ? row->name : "";
+    const struct kernel *kernel =
+        cuda_kernel(kernels_find(families, 0, N_FAMILIES, NULL, NULL, kind));
+    return kernel != NULL ? kernel->name : "";
 }
 
 const struct backend *backend_cuda_table(void)
@@ -62,7 +65,8 @@ const struct backend *backend_cuda_table(void)
     return &backend;
 }
 
-/* ---- what rows share ----------------------------------------------------------------------- */
+/* ---- what the dispatch files share
+ * ------------------------------------------------------------- */
 
 static bool float_fits(const struct program *prog, tensor_id id, bool may_be_f64)
 {
@@ -86,7 +90,7 @@ enum snug_status cuda_done(const struct kernel_call *call, int error, struct snu
     if (error == 0)
         return SNUG_OK;
     const struct tensor *result = call->out[0].tensor;
-    return snug_fail(err, SNUG_UNSUPPORTED, "%s%s%s on the GPU: %s", op_infos[call->op->kind].name,
-                     result == NULL ? "" : " of ", result == NULL ? "" : result->name,
-                     cuda_error_text(error));
+    return snug_fail(err, SNUG_UNSUPPORTED, "CUDA error in %s%s%s: %s",
+                     op_infos[call->op->kind].name, result == NULL ? "" : " of ",
+                     result == NULL ? "" : result->name, cuda_error_text(error));
 }

@@ -1,6 +1,6 @@
 /*
- * workspace.h -- how kernels of the CUDA backend cut their workspace: pieces begin at multiples of 256 bytes,
- * which NVIDIA's libraries ask for and a workspace need not give.
+ * workspace.h -- splits a kernel's workspace into pieces.  Pieces begin at multiples of 256 bytes,
+ * as NVIDIA's libraries require; the workspace itself may be aligned to less.
  */
 #ifndef SNUG_CUDA_DISPATCH_WORKSPACE_H
 #define SNUG_CUDA_DISPATCH_WORKSPACE_H
@@ -10,7 +10,7 @@
 
 enum { CUDA_WORK_ALIGNMENT = 256 };
 
-/* A piece of so many bytes; its offset. */
+/* Reserves a piece and returns its offset. */
 static inline size_t cuda_work_take(size_t *total, size_t bytes)
 {
     size_t at = *total, mask = CUDA_WORK_ALIGNMENT - 1;
@@ -18,7 +18,7 @@ static inline size_t cuda_work_take(size_t *total, size_t bytes)
     return at;
 }
 
-/* What to book for all pieces. */
+/* The bytes to plan for all pieces, with a margin for alignment. */
 static inline size_t cuda_work_bytes(size_t total)
 {
     return total > 0 ? total + CUDA_WORK_ALIGNMENT : 0;

@@ -1,9 +1,10 @@
 /*
- * attention_emulated.c -- attention_cudnn.h by plain loops in host memory, for the emulation.
+ * attention_emulated.c -- attention_cudnn.h with plain loops in host memory, for the emulation.
  *
- * Formulas as in cpu/ref/ref_attention.c, in fp32, with what the library does between its matmuls: P and dS
- * are rounded to the type of q before they are multiplied.  The gradient in any order is
- * another engine's, as there: it leaves P and dS as they are, so that bits tell which of them ran.
+ * The formulas are those of cpu/ref/ref_attention.c in fp32, with the roundings of the library: P
+ * and dS are rounded to the type of q before they are multiplied.  As in the library, the
+ * nondeterministic gradient is a different engine: it does not round P and dS, so the bits show
+ * which one ran.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -28,11 +29,11 @@ enum snug_status cuda_attention_prepare(const struct cuda_attention_shape *shape
 {
     (void)most_work_bytes;
     *attention = NULL;
-    if (shape->depth % 16 != 0) /* as a library may: the way around it is tested, too */
+    if (shape->depth % 16 != 0) /* rejected, as a library might: this tests the fallback */
         return SNUG_OK;
     *attention = malloc(sizeof **attention);
     if (*attention == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "attention: no memory to prepare it");
+        return snug_fail(err, SNUG_NO_MEMORY, "attention: out of memory while preparing it");
     (*attention)->shape = *shape;
     return SNUG_OK;
 }
@@ -100,7 +101,7 @@ static void attend(const struct work *w, int64_t b, int64_t h, int64_t t)
     for (int64_t j = 0; j < keys_of(w, t); j++)
         sum += expf(score(w, b, h, t, j) - most);
     w->call.lse[(b * s->n_heads + h) * s->n_time + t] = most + logf(sum);
-    float y[256] = {0}; /* deeper than any that a row lets through */
+    float y[256] = {0}; /* larger than any head size that supports() allows */
     for (int64_t j = 0; j < keys_of(w, t); j++) {
         float p = rounded(w, expf(score(w, b, h, t, j) - most) / sum);
         for (int64_t d = 0; d < s->depth; d++)
@@ -110,7 +111,7 @@ static void attend(const struct work *w, int64_t b, int64_t h, int64_t t)
         store(w, w->call.y, y_at(w, b, h, t) + d, y[d]);
 }
 
-/* P and dS of query t and key j; 0 where the key is not seen. */
+/* P and dS of query t and key j; 0 where the key is masked. */
 static void slopes(const struct work *w, int64_t b, int64_t h, int64_t t, int64_t j, float *p,
                    float *ds)
 {
@@ -159,7 +160,8 @@ enum snug_status cuda_attention_run(const struct cuda_attention *attention,
                                     const struct cuda_attention_call *call, struct snug_error *err)
 {
     if (call->work == NULL || (uintptr_t)call->work % 256 != 0)
-        return snug_fail(err, SNUG_BAD_PROGRAM, "attention: its workspace is missing");
+        return snug_fail(err, SNUG_BAD_PROGRAM,
+                         "attention: the workspace is missing or not 256-byte aligned");
     struct work work = {attention->shape, *call};
     stand_in_submit(call->stream, run, &work, sizeof work);
     return SNUG_OK;

@@ -1,6 +1,6 @@
 /*
- * conv_emulated.c -- conv_cudnn.h by plain loops in host memory, for the emulation: sums in fp32, rounded
- * once.
+ * conv_emulated.c -- conv_cudnn.h with plain loops in host memory, for the emulation: sums in fp32,
+ * rounded once.
  */
 #include <stdlib.h>
 
@@ -17,8 +17,8 @@ struct work {
     struct cuda_conv_call call;
 };
 
-/* As the library: it has no gradient of 16-bit operands in fp32.  And as it may: some are refused, so
- * that the way around it is tested, too. */
+/* Like the library, it has no fp32 gradient of 16-bit operands.  Three groups are rejected, as a
+ * library might, to test the fallback. */
 enum snug_status cuda_conv_prepare(const struct cuda_conv_shape *shape, enum dtype type,
                                    enum dtype w_type, size_t most_work_bytes,
                                    struct cuda_conv **conv, struct snug_error *err)
@@ -29,7 +29,7 @@ enum snug_status cuda_conv_prepare(const struct cuda_conv_shape *shape, enum dty
         return SNUG_OK;
     *conv = malloc(sizeof **conv);
     if (*conv == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "convolution: no memory to prepare it");
+        return snug_fail(err, SNUG_NO_MEMORY, "convolution: out of memory while preparing it");
     **conv = (struct cuda_conv){*shape, type, w_type};
     return SNUG_OK;
 }
@@ -39,11 +39,11 @@ void cuda_conv_release(struct cuda_conv *conv)
     free(conv);
 }
 
-struct tap { /* one weight, and where on both images it is met */
+struct tap { /* offsets of one weight, and of the elements of both images that it connects */
     int64_t x, w, y;
 };
 
-/* False: outside the image. */
+/* Returns false if the tap is outside the image. */
 static bool find_tap(const struct cuda_conv_shape *s, const int64_t y_pixel[3], int64_t o,
                      int64_t i, int64_t kh, int64_t kw, struct tap *tap)
 {
@@ -55,7 +55,7 @@ static bool find_tap(const struct cuda_conv_shape *s, const int64_t y_pixel[3], 
     return h >= 0 && h < s->x_h && w >= 0 && w < s->x_w;
 }
 
-/* All three operands in fp32; the one that is made begins as zeros. */
+/* All three operands in fp32; the result starts as zeros. */
 struct widened {
     float *x, *w, *y;
 };
@@ -64,13 +64,13 @@ static float *widen(enum dtype type, const void *data, int64_t n, bool is_result
 {
     float *copy = calloc((size_t)n, sizeof *copy);
     if (copy == NULL)
-        abort(); /* a test's machine has this much */
+        abort(); /* a test machine has this much memory */
     for (int64_t i = 0; i < n && !is_result; i++)
         copy[i] = (float)dtype_load(type, data, i);
     return copy;
 }
 
-static void add_gemm(enum cuda_conv_kind kind, const struct widened *all, const struct tap *tap)
+static void add_product(enum cuda_conv_kind kind, const struct widened *all, const struct tap *tap)
 {
     if (kind == CONV_forward)
         all->y[tap->y] += all->x[tap->x] * all->w[tap->w];
@@ -88,7 +88,7 @@ static void add_pixel(const struct cuda_conv_shape *s, const struct widened *all
             for (int64_t i = 0; i < s->x_c / s->groups; i++) {
                 struct tap tap;
                 if (find_tap(s, at, o, i, k / s->kernel_w, k % s->kernel_w, &tap))
-                    add_gemm(s->kind, all, &tap);
+                    add_product(s->kind, all, &tap);
             }
 }
 
@@ -125,7 +125,8 @@ enum snug_status cuda_conv_run(const struct cuda_conv *conv, const struct cuda_c
                                struct snug_error *err)
 {
     if (call->work == NULL || (uintptr_t)call->work % 256 != 0)
-        return snug_fail(err, SNUG_BAD_PROGRAM, "convolution: its workspace is missing");
+        return snug_fail(err, SNUG_BAD_PROGRAM,
+                         "convolution: the workspace is missing or not 256-byte aligned");
     struct work work = {*conv, *call};
     stand_in_submit(call->stream, run, &work, sizeof work);
     return SNUG_OK;

@@ -1,11 +1,11 @@
 /*
- * emulate.cc -- blocks of fibers, and streams that do their work at once.  See emulate.h.
+ * emulate.cc -- blocks as sets of fibers, and streams that execute work at once.  See emulate.h.
  *
- * A block's threads are resumed one after another; each runs until it waits or ends.  When all that
- * are left of a block wait at __syncthreads, or all of a warp at a shuffle, they may go on.  If nobody
- * can go on the kernel is wrong, and the process ends with a line that says so.
+ * The threads of a block are resumed one after another; each runs until it waits or ends.  When all
+ * remaining threads of a block wait at __syncthreads, or all of a warp at a shuffle, they are
+ * released.  If no thread can continue, the kernel is wrong and the process aborts with a message.
  *
- * The state is of the process: launches are serialised by a lock, as if there were one GPU.
+ * The state is global to the process: a lock serializes launches, as if there were one GPU.
  */
 #include "base/dtype.h"
 #include "cuda/emulation/emulate.h"
@@ -37,7 +37,7 @@ dim3 threadIdx, blockIdx, blockDim, gridDim;
 /* ---- fibers --------------------------------------------------------------------------------- */
 
 #if defined(__x86_64__)
-/* Saves what a call must keep on the present stack, goes on where the other one stopped. */
+/* Saves the callee-saved registers on the current stack and continues on the other one. */
 extern "C" void emulated_switch(void **save, void *load);
 __asm__(".text\n.globl emulated_switch\n.hidden emulated_switch\nemulated_switch:\n"
         "push %rbp; push %rbx; push %r12; push %r13; push %r14; push %r15\n"
@@ -49,7 +49,7 @@ struct context {
 };
 static void context_make(struct context *c, unsigned char *stack, void (*begin)(void))
 {
-    void **top = (void **)(stack + STACK_BYTES - 56); /* aligned as after a call */
+    void **top = (void **)(stack + STACK_BYTES - 56); /* the alignment after a call */
     top[0] = nullptr;
     top[-1] = (void *)begin;
     c->stack_pointer = top - 7;
@@ -84,14 +84,14 @@ struct fiber {
     enum fiber_state state;
     dim3 thread;
     int n_shuffles;
-    void *fake_stack; /* asan's */
+    void *fake_stack; /* for asan */
 };
 
-/* What the lanes of a warp brought, for this shuffle and the one before: a lane that is ahead by one
- * does not disturb those that still read. */
+/* The values published by the lanes of a warp, for this shuffle and the previous one: a lane that
+ * is ahead by one does not overwrite what others still read. */
 struct warp_slots {
     unsigned char bytes[2][WARP_THREADS][SLOT_BYTES];
-    int brought_in[2][WARP_THREADS]; /* the shuffle it was for */
+    int shuffle_number[2][WARP_THREADS]; /* the number of the shuffle */
 };
 
 static struct {
@@ -103,13 +103,13 @@ static struct {
     void *scheduler_fake_stack;
     const void *scheduler_stack;
     size_t scheduler_stack_bytes;
-    int now, n_threads; /* the fiber that runs, and how many the block has */
+    int now, n_threads; /* the running fiber; threads per block */
     const std::function<void()> *thread;
     unsigned char *shared;
     long n_launches;
 } gpu;
 
-static void give_up(const char *why)
+static void fail(const char *why)
 {
     fprintf(stderr, "emulated kernel: %s, block %u, thread %d\n", why, blockIdx.x, gpu.now);
     abort();
@@ -145,7 +145,8 @@ static void resume(int i)
     __sanitizer_finish_switch_fiber(gpu.scheduler_fake_stack, nullptr, nullptr);
 }
 
-/* Lets [begin, end) go on if all that have not ended wait as `state` says; true if any does. */
+/* Releases threads [begin, end) if all that have not ended wait in `state`; returns true if any was
+ * released. */
 static bool release(int begin, int end, enum fiber_state state)
 {
     int n_waiting = 0;
@@ -189,11 +190,11 @@ static void run_block(bool backward)
             n_left -= gpu.fibers[i].state == ENDED;
         }
         if (n_left > 0 && !release_waiting())
-            give_up("some threads wait at a barrier or a shuffle that others never reach");
+            fail("some threads wait at a barrier or shuffle that others never reach");
     }
 }
 
-/* Each side alone: what they make together may wrap around. */
+/* Checks each dimension separately: their product may wrap around. */
 static bool is_within(dim3 sides, unsigned most_x, unsigned most_y, unsigned most_z)
 {
     return sides.x > 0 && sides.y > 0 && sides.z > 0 && sides.x <= most_x && sides.y <= most_y &&
@@ -206,7 +207,7 @@ void emulated_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::functi
     if (!is_within(grid, INT32_MAX, UINT16_MAX, UINT16_MAX) ||
         !is_within(block, THREADS_MOST, THREADS_MOST, 64) ||
         block.x * block.y * block.z > THREADS_MOST || shared_bytes > (227 << 10))
-        give_up("the launch asks for what no GPU has");
+        fail("the launch exceeds the limits of a GPU");
     if (gpu.stacks == nullptr)
         gpu.stacks = (unsigned char *)mmap(nullptr, (size_t)THREADS_MOST * STACK_BYTES,
                                            PROT_READ | PROT_WRITE,
@@ -222,7 +223,7 @@ void emulated_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::functi
         uint64_t i = backward ? n_blocks - 1 - k : k;
         blockIdx = dim3((unsigned)(i % grid.x), (unsigned)(i / grid.x % grid.y),
                         (unsigned)(i / grid.x / grid.y));
-        memset(gpu.shared, 0xff, shared_bytes); /* NaN, as a fresh one might be */
+        memset(gpu.shared, 0xff, shared_bytes); /* NaN, as uninitialized memory might hold */
         run_block(backward);
     }
     free(gpu.shared);
@@ -243,43 +244,44 @@ int emulated_lane(void)
     return gpu.now % WARP_THREADS;
 }
 
-/* One more shuffle of the warp: brings mine, waits, and tells which of the two buffers it is in. */
-static int bring(const void *mine, size_t bytes)
+/* Starts the next shuffle of the warp: publishes this thread's value, waits, and returns the number
+ * of the shuffle.  Its parity selects the buffer. */
+static int publish(const void *mine, size_t bytes)
 {
     int number = gpu.fibers[gpu.now].n_shuffles++, lane = emulated_lane();
     struct warp_slots *slots = &gpu.warps[gpu.now / WARP_THREADS];
     if (bytes > SLOT_BYTES)
-        give_up("a shuffle of more than 32 bytes");
+        fail("shuffle of more than 32 bytes");
     memcpy(slots->bytes[number % 2][lane], mine, bytes);
-    slots->brought_in[number % 2][lane] = number;
+    slots->shuffle_number[number % 2][lane] = number;
     leave_fiber(AT_SHUFFLE);
     return number;
 }
 
-const void *emulated_collective(const void *mine, size_t bytes, int lane)
+const void *emulated_shuffle(const void *mine, size_t bytes, int lane)
 {
-    int number = bring(mine, bytes);
+    int number = publish(mine, bytes);
     struct warp_slots *slots = &gpu.warps[gpu.now / WARP_THREADS];
-    if (slots->brought_in[number % 2][lane] != number)
+    if (slots->shuffle_number[number % 2][lane] != number)
         lane = emulated_lane();
     return slots->bytes[number % 2][lane];
 }
 
 unsigned __ballot_sync(unsigned, int predicate)
 {
-    int number = bring(&predicate, sizeof predicate);
+    int number = publish(&predicate, sizeof predicate);
     struct warp_slots *slots = &gpu.warps[gpu.now / WARP_THREADS];
     unsigned votes = 0;
     for (int lane = 0; lane < WARP_THREADS; lane++) {
         int vote;
         memcpy(&vote, slots->bytes[number % 2][lane], sizeof vote);
-        if (slots->brought_in[number % 2][lane] == number && vote != 0)
+        if (slots->shuffle_number[number % 2][lane] == number && vote != 0)
             votes |= 1u << lane;
     }
     return votes;
 }
 
-/* Element k of a row of 16 that four lanes hold, in registers low (k < 8) and high: two in each. */
+/* Element k of a row of 16 that four lanes hold, two per register: `low` for k < 8, else `high`. */
 static float fragment_at(const struct warp_slots *slots, int number, int row, int k, int low,
                          int high, bool is_bf16)
 {
@@ -293,10 +295,10 @@ static float fragment_at(const struct warp_slots *slots, int number, int row, in
 void emulated_mma(float d[4], const uint32_t a[4], const uint32_t b[2], bool is_bf16)
 {
     const uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
-    int number = bring(mine, sizeof mine), lane = emulated_lane();
+    int number = publish(mine, sizeof mine), lane = emulated_lane();
     const struct warp_slots *slots = &gpu.warps[gpu.now / WARP_THREADS];
     for (int i = 0; i < 4; i++) {
-        int column = lane % 4 * 2 + i % 2, upper = i / 2; /* rows lane / 4 and 8 below */
+        int column = lane % 4 * 2 + i % 2, upper = i / 2; /* rows lane / 4 and lane / 4 + 8 */
         for (int k = 0; k < 16; k++)
             d[i] += fragment_at(slots, number, lane / 4, k, upper, upper + 2, is_bf16) *
                     fragment_at(slots, number, column, k, 4, 5, is_bf16);
@@ -307,18 +309,19 @@ void emulated_mma(float d[4], const uint32_t a[4], const uint32_t b[2], bool is_
 
 struct emulated_graph {
     std::vector<std::function<void()>> work;
-    std::vector<struct emulated_stream *> streams; /* that are captured for it */
-    int n_owners;                                  /* the graph and its executable are one here */
+    std::vector<struct emulated_stream *> streams; /* captured into it */
+    int n_owners;                                  /* the graph and its executable are one object
+                                                    * here */
 };
 struct emulated_stream {
-    struct emulated_graph *capture; /* NULL: work is done at once */
+    struct emulated_graph *capture; /* NULL if work executes at once */
 };
 struct emulated_event {
     struct emulated_graph *capture;
     double seconds;
 };
 
-static size_t allocated_bytes; /* of the device, for cudaMemGetInfo */
+static size_t allocated_bytes; /* of device memory, for cudaMemGetInfo */
 static const size_t device_bytes = (size_t)8 << 30;
 
 void emulated_submit(cudaStream_t stream, std::function<void()> work)
@@ -341,11 +344,11 @@ cudaError_t cudaGetLastError(void)
     return cudaSuccess;
 }
 
-/* SNUG_EMULATED_GPUS says how many there are, for ranks that want one each. */
+/* SNUG_EMULATED_GPUS sets the number of GPUs, for ranks that need one each. */
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    const char *wish = getenv("SNUG_EMULATED_GPUS");
-    *count = wish == nullptr ? 1 : atoi(wish);
+    const char *setting = getenv("SNUG_EMULATED_GPUS");
+    *count = setting == nullptr ? 1 : atoi(setting);
     return cudaSuccess;
 }
 
@@ -360,7 +363,7 @@ cudaError_t cudaGetDevice(int *device)
     return cudaSuccess;
 }
 
-/* As of an H200, but for the number of its processors. */
+/* As on an H200, except for the number of SMs. */
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int)
 {
     *value = attribute == cudaDevAttrMultiProcessorCount ? 2 : 227 << 10;
@@ -390,18 +393,18 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
     return cudaSuccess;
 }
 
-/* Each block begins with its size, a cache line before what the caller gets. */
-enum { HEAD_BYTES = 256 };
+/* A header before each block stores its size. */
+enum { HEADER_BYTES = 256 };
 
 cudaError_t cudaMalloc(void **block, size_t bytes)
 {
     void *whole = nullptr;
     if (bytes > device_bytes - allocated_bytes ||
-        posix_memalign(&whole, HEAD_BYTES, bytes + HEAD_BYTES) != 0)
+        posix_memalign(&whole, HEADER_BYTES, bytes + HEADER_BYTES) != 0)
         return cudaErrorMemoryAllocation;
     *(size_t *)whole = bytes;
     allocated_bytes += bytes;
-    *block = (unsigned char *)whole + HEAD_BYTES;
+    *block = (unsigned char *)whole + HEADER_BYTES;
     memset(*block, 0xff, bytes);
     return cudaSuccess;
 }
@@ -410,7 +413,7 @@ cudaError_t cudaFree(void *block)
 {
     if (block == nullptr)
         return cudaSuccess;
-    void *whole = (unsigned char *)block - HEAD_BYTES;
+    void *whole = (unsigned char *)block - HEADER_BYTES;
     allocated_bytes -= *(size_t *)whole;
     free(whole);
     return cudaSuccess;
@@ -464,7 +467,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
     return cudaStreamSynchronize(stream);
 }
 
-/* A stream that waits for one that is captured is captured with it. */
+/* A stream that waits for a captured stream is captured with it. */
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
 {
     if (event->capture != nullptr && stream->capture != event->capture) {

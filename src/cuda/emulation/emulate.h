@@ -1,15 +1,15 @@
 /*
- * emulate.h -- enough of CUDA on the host that kernels and backend are tested where no GPU is.
+ * emulate.h -- enough of CUDA on the host to test kernels and backend without a GPU.
  *
- * The same sources as for nvcc, compiled with g++ and SNUG_CUDA_EMULATED.  Device memory is memory of
- * the host.  A launch runs its blocks one after another; the threads of a block are fibers that run
- * until they reach a barrier or a shuffle.  Half of the launches, in an order without a period, run
- * them from the last to the first: a kernel that lacks a barrier gives other bits then, and the tests run
- * everything twice.
+ * The sources are the same as for nvcc, compiled with g++ and SNUG_CUDA_EMULATED.  Device memory is
+ * host memory.  A launch runs its blocks one after another.  The threads of a block are fibers that
+ * run until they reach a barrier or a shuffle.  Half of the launches, in an aperiodic order, run
+ * blocks and threads from the last to the first: a kernel that lacks a barrier then gives different
+ * bits, and the tests run everything twice.
  *
- * Streams do their work at once, in the order of the calls; a stream that is captured keeps it for
- * the graph instead.  So what a real GPU might do at the same time happens here in one order that
- * events allow: the emulation checks arithmetic, bounds and replay, not missing events.
+ * Streams execute work at once, in the order of the calls; a captured stream adds it to the graph
+ * instead.  So work that a real GPU might run concurrently happens here in one of the orders that
+ * events allow: the emulation checks arithmetic, bounds and replay, but not missing events.
  */
 #ifndef SNUG_CUDA_EMULATION_EMULATE_H
 #define SNUG_CUDA_EMULATION_EMULATE_H
@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-/* ---- the runtime's functions that cuda_backend.c calls, as in cuda_runtime_api.h ----------------- */
+/* ---- the runtime functions that cuda_backend.c calls, as in cuda_runtime_api.h --------------- */
 
 typedef enum cudaError {
     cudaSuccess = 0,
@@ -95,7 +95,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
 #ifdef __cplusplus
 }
 
-/* ---- what kernels are written with ---------------------------------------------------------- */
+/* ---- what kernels use
+ * ------------------------------------------------------------------------- */
 
 #include <cmath>
 #include <cstring>
@@ -108,28 +109,28 @@ struct dim3 {
     {
     }
 };
-extern dim3 threadIdx, blockIdx, blockDim, gridDim; /* of the thread that runs now */
+extern dim3 threadIdx, blockIdx, blockDim, gridDim; /* of the running thread */
 
 void emulated_submit(cudaStream_t stream, std::function<void()> work);
 void emulated_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &thread);
-void *emulated_shared(void); /* the dynamic shared memory of the block: garbage at first */
+void *emulated_shared(void); /* dynamic shared memory of the block, uninitialized */
 
 void __syncthreads(void);
-/* All threads of the warp meet here; then each sees what `lane` brought, or what it brought itself
- * if that thread has ended or never was. */
-const void *emulated_collective(const void *mine, size_t bytes, int lane);
+/* A warp-wide exchange: waits for all threads of the warp, then returns the value of `lane`, or the
+ * caller's own value if that thread has ended or does not exist. */
+const void *emulated_shuffle(const void *mine, size_t bytes, int lane);
 int emulated_lane(void);
 
 static inline void __syncwarp(unsigned mask = 0xffffffffu)
 {
     (void)mask;
-    (void)emulated_collective(&mask, sizeof mask, emulated_lane());
+    (void)emulated_shuffle(&mask, sizeof mask, emulated_lane());
 }
 
 template <class T> static inline T emulated_from(T value, int lane)
 {
     T result;
-    memcpy(&result, emulated_collective(&value, sizeof value, lane), sizeof result);
+    memcpy(&result, emulated_shuffle(&value, sizeof value, lane), sizeof result);
     return result;
 }
 
@@ -157,21 +158,21 @@ static inline int __any_sync(unsigned mask, int predicate)
     return __ballot_sync(mask, predicate) != 0;
 }
 
-/* The matmul of the warp's tiles that mma.h describes. */
+/* The warp-level mma of mma.h. */
 void emulated_mma(float d[4], const uint32_t a[4], const uint32_t b[2], bool is_bf16);
 
 static inline float rsqrtf(float x)
 {
     return 1.0f / sqrtf(x);
 }
-#define __expf expf /* glibc declares functions of these names */
+#define __expf expf /* macros, because glibc declares functions with these names */
 #define __logf logf
 static inline float __fdividef(float a, float b)
 {
     return a / b;
 }
 
-/* Only sums of integers: those of floats would depend on the order. */
+/* Integers only: atomic float sums would depend on the order. */
 static inline int atomicAdd(int *at, int by)
 {
     int before = *at;

@@ -1,8 +1,8 @@
 /*
- * gemm_emulated.c -- the matmuls of cuda_gemm.h by plain loops in host memory, for the emulation.
+ * gemm_emulated.c -- the gemms of cuda_gemm.h with plain loops in host memory, for the emulation.
  *
- * It stands in for the library so that everything around a matmul can be tested where there is no
- * device: sums in fp32, the ends applied to them before they are rounded, and the same ends refused.
+ * It replaces cuBLASLt so that everything around a gemm can be tested without a device: sums in
+ * fp32, epilogues applied before rounding, and the same epilogues rejected.
  */
 #include "cuda/lib/cuda_gemm.h"
 
@@ -21,11 +21,11 @@ enum snug_status cuda_gemm_prepare(const struct cuda_gemm_shape *shape, struct c
                                    struct snug_error *err)
 {
     *gemm = NULL;
-    if (!cuda_gemm_end_fits(shape))
+    if (!cuda_gemm_epilogue_fits(shape))
         return SNUG_OK;
     *gemm = malloc(sizeof **gemm);
     if (*gemm == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "matmul: no memory to prepare it");
+        return snug_fail(err, SNUG_NO_MEMORY, "matmul: out of memory while preparing it");
     (*gemm)->shape = cuda_gemm_unpacked(shape);
     return SNUG_OK;
 }
@@ -35,8 +35,8 @@ void cuda_gemm_release(struct cuda_gemm *gemm)
     free(gemm);
 }
 
-bool cuda_gemm_is_worth(const struct cuda_gemm *fused, const struct cuda_gemm *plain,
-                        int64_t n_bytes)
+bool cuda_gemm_fused_is_faster(const struct cuda_gemm *fused, const struct cuda_gemm *plain,
+                               int64_t n_bytes)
 {
     (void)fused, (void)plain, (void)n_bytes;
     return true;
@@ -64,7 +64,7 @@ static float gelu_slope(float x)
            0.5f * x * (1.0f - t * t) * 0.7978845608f * (1.0f + 3.0f * 0.044715f * x * x);
 }
 
-/* What becomes of the sum at row i, column j. */
+/* Applies the epilogue to the sum at row i, column j, and stores it. */
 static void finish(const struct cuda_gemm *p, const struct cuda_gemm_call *call, int64_t i,
                    int64_t j, int64_t c_at, float sum)
 {
@@ -72,23 +72,23 @@ static void finish(const struct cuda_gemm *p, const struct cuda_gemm_call *call,
     float value = call->alpha * sum;
     if (call->beta != 0.0f)
         value += call->beta * load(s->c_type, call->r, c_at);
-    if (s->end == GEMM_bias || (s->end == GEMM_gelu && s->has_bias))
+    if (s->epilogue == GEMM_bias || (s->epilogue == GEMM_gelu && s->has_bias))
         value += load(s->c_type, call->bias, j);
-    if (s->end == GEMM_gelu && s->keeps_before)
-        dtype_store(s->c_type, call->before, i * s->n + j, (double)value);
-    if (s->end == GEMM_gelu)
+    if (s->epilogue == GEMM_gelu && s->saves_pre_act)
+        dtype_store(s->c_type, call->pre_act, i * s->n + j, (double)value);
+    if (s->epilogue == GEMM_gelu)
         value = gelu(value);
-    if (s->end == GEMM_dgelu || s->end == GEMM_dgelu_sums)
-        value *= gelu_slope(load(s->c_type, call->before, i * s->n + j));
+    if (s->epilogue == GEMM_dgelu || s->epilogue == GEMM_dgelu_sums)
+        value *= gelu_slope(load(s->c_type, call->pre_act, i * s->n + j));
     dtype_store(s->c_type, call->c, c_at, (double)value);
 }
 
-struct places { /* of one matmul of a batch */
+struct batch_offsets { /* offsets of one gemm of a batch */
     int64_t a, b, c;
 };
 
 static void one_block(const struct cuda_gemm *p, const struct cuda_gemm_call *call,
-                      const struct places *at, int64_t i, int64_t first)
+                      const struct batch_offsets *at, int64_t i, int64_t first)
 {
     const struct cuda_gemm_shape *s = &p->shape;
     int64_t a_row = s->a_transposed ? 1 : s->lda, a_step = s->a_transposed ? s->lda : 1;
@@ -107,7 +107,7 @@ static void one_block(const struct cuda_gemm *p, const struct cuda_gemm_call *ca
 static void sum_over_k(const struct cuda_gemm *p, const struct cuda_gemm_call *call)
 {
     const struct cuda_gemm_shape *s = &p->shape;
-    bool of_a = s->end == GEMM_sums_a;
+    bool of_a = s->epilogue == GEMM_sums_a;
     const void *data = of_a ? call->a : call->b;
     bool k_first = of_a ? s->a_transposed : !s->b_transposed;
     int64_t ld = of_a ? s->lda : s->ldb;
@@ -119,7 +119,7 @@ static void sum_over_k(const struct cuda_gemm *p, const struct cuda_gemm_call *c
     }
 }
 
-/* Of C as it was stored. */
+/* Sums C as stored. */
 static void sum_over_m(const struct cuda_gemm *p, const struct cuda_gemm_call *call)
 {
     const struct cuda_gemm_shape *s = &p->shape;
@@ -131,7 +131,7 @@ static void sum_over_m(const struct cuda_gemm *p, const struct cuda_gemm_call *c
     }
 }
 
-struct work { /* of one run, which may be done later and more than once */
+struct work { /* one run; a graph may execute it later, and more than once */
     struct cuda_gemm gemm;
     struct cuda_gemm_call call;
 };
@@ -141,14 +141,14 @@ static void multiply(const void *arguments)
     const struct work *work = arguments;
     const struct cuda_gemm_shape *s = &work->gemm.shape;
     for (int64_t b = 0; b < s->n_batch; b++) {
-        struct places at = {b * s->batch_a, b * s->batch_b, b * s->batch_c};
+        struct batch_offsets at = {b * s->batch_a, b * s->batch_b, b * s->batch_c};
         for (int64_t i = 0; i < s->m; i++)
             for (int64_t first = 0; first < s->n; first += BLOCK)
                 one_block(&work->gemm, &work->call, &at, i, first);
     }
-    if (s->end == GEMM_sums_a || s->end == GEMM_sums_b)
+    if (s->epilogue == GEMM_sums_a || s->epilogue == GEMM_sums_b)
         sum_over_k(&work->gemm, &work->call);
-    if (s->end == GEMM_dgelu_sums)
+    if (s->epilogue == GEMM_dgelu_sums)
         sum_over_m(&work->gemm, &work->call);
 }
 
@@ -156,7 +156,8 @@ enum snug_status cuda_gemm_run(struct cuda_gemm *gemm, const struct cuda_gemm_ca
                                struct snug_error *err)
 {
     if (call->work == NULL || (uintptr_t)call->work % 256 != 0)
-        return snug_fail(err, SNUG_BAD_PROGRAM, "matmul: its workspace is missing or not aligned");
+        return snug_fail(err, SNUG_BAD_PROGRAM,
+                         "matmul: the workspace is missing or not 256-byte aligned");
     struct work work = {*gemm, *call};
     stand_in_submit(call->stream, multiply, &work, sizeof work);
     return SNUG_OK;

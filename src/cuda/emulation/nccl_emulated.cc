@@ -1,11 +1,11 @@
 /*
- * nccl_emulated.cc -- NCCL between processes of one machine that emulate a GPU each, for the tests.
+ * nccl_emulated.cc -- NCCL between processes of one machine that each emulate a GPU, for the tests.
  *
- * Ranks share a piece of memory with a slot for each.  A step of a collective: some put their numbers into
- * their slots, all meet, some read, all meet.  Sends and receives have a mailbox for each pair; a group
- * sends before it receives.  Streams do work at once (emulate.h), so a rank that waits for others waits
- * here; for those that never come, until it has been too long.  A send on a stream of its own would not
- * hold up the other streams: mailboxes take several messages.
+ * Ranks share a block of memory with one slot per rank.  A step of a collective is: some ranks
+ * write their slots, barrier, some ranks read, barrier.  Sends and receives use a mailbox per pair
+ * of ranks; a group sends before it receives.  Streams execute work at once (emulate.h), so a rank
+ * that waits for others waits here, until a timeout.  Mailboxes hold several sends, because a real
+ * send on its own stream would not block the other streams.
  */
 extern "C" {
 #include "base/dtype.h"
@@ -31,10 +31,10 @@ struct mailbox {
     unsigned char bytes[MAIL_MOST][SLOT_BYTES];
 };
 
-struct shared_memory { /* zeros at first */
-    std::atomic<int> n_arrived, n_meetings;
+struct shared_memory { /* initially zero */
+    std::atomic<int> n_arrived, n_barriers;
     unsigned char slot[RANKS_MOST][SLOT_BYTES];
-    struct mailbox mail[RANKS_MOST][RANKS_MOST]; /* to, from */
+    struct mailbox mail[RANKS_MOST][RANKS_MOST]; /* [to][from] */
 };
 
 struct ncclComm {
@@ -44,25 +44,25 @@ struct ncclComm {
 
 /* ---- waiting -------------------------------------------------------------------------------- */
 
-template <class Condition> static void wait_until(struct ncclComm *comm, Condition is_so)
+template <class Condition> static void wait_until(struct ncclComm *comm, Condition condition)
 {
     time_t begin = time(nullptr);
-    while (comm->error == NCCL_SUCCESS && !is_so()) {
+    while (comm->error == NCCL_SUCCESS && !condition()) {
         sched_yield();
         if (time(nullptr) - begin > TOO_LONG_S)
             comm->error = REMOTE_ERROR;
     }
 }
 
-static void meet(struct ncclComm *comm)
+static void barrier(struct ncclComm *comm)
 {
     struct shared_memory *m = comm->memory;
-    int meeting = m->n_meetings.load();
+    int number = m->n_barriers.load();
     if (m->n_arrived.fetch_add(1) + 1 == comm->n_ranks) {
         m->n_arrived.store(0);
-        m->n_meetings.store(meeting + 1);
+        m->n_barriers.store(number + 1);
     }
-    wait_until(comm, [=] { return m->n_meetings.load() != meeting; });
+    wait_until(comm, [=] { return m->n_barriers.load() != number; });
 }
 
 /* ---- steps ---------------------------------------------------------------------------------- */
@@ -76,7 +76,7 @@ static enum dtype dtype_of(int type)
                                : DTYPE_u8;
 }
 
-/* Sums of all slots; rank by rank, as good an order as any. */
+/* Sums all slots, rank by rank; any order would do. */
 static void sum_slots(struct ncclComm *comm, enum dtype dtype, void *to, size_t n)
 {
     for (int64_t i = 0; i < (int64_t)n; i++) {
@@ -87,7 +87,7 @@ static void sum_slots(struct ncclComm *comm, enum dtype dtype, void *to, size_t 
     }
 }
 
-/* The sum of all ranks' to `root`, or to all of them (-1). */
+/* Sums over all ranks to `root`, or to all ranks if root is -1. */
 static void reduce_now(struct ncclComm *comm, const void *from, void *to, size_t n, int type,
                        int root)
 {
@@ -96,10 +96,10 @@ static void reduce_now(struct ncclComm *comm, const void *from, void *to, size_t
     for (size_t at = 0; at < n; at += most) {
         size_t run = n - at < most ? n - at : most;
         memcpy(comm->memory->slot[comm->rank], (const char *)from + at * size, run * size);
-        meet(comm);
+        barrier(comm);
         if (root < 0 || root == comm->rank)
             sum_slots(comm, dtype, (char *)to + at * size, run);
-        meet(comm);
+        barrier(comm);
     }
 }
 
@@ -110,9 +110,9 @@ static void broadcast_now(struct ncclComm *comm, const void *from, void *to, siz
         size_t run = n_bytes - at < SLOT_BYTES ? n_bytes - at : (size_t)SLOT_BYTES;
         if (root == comm->rank)
             memcpy(comm->memory->slot[root], (const char *)from + at, run);
-        meet(comm);
+        barrier(comm);
         memmove((char *)to + at, comm->memory->slot[root], run);
-        meet(comm);
+        barrier(comm);
     }
 }
 
@@ -123,7 +123,7 @@ struct step {
     std::function<void()> work;
 };
 
-static int group_depth; /* of the one thread that calls */
+static int group_depth; /* not locked: one thread calls */
 static std::vector<struct step> group, group_receives;
 
 static int end_group(void)
@@ -145,7 +145,7 @@ static int start_group(void)
     return NCCL_SUCCESS;
 }
 
-static int put(std::vector<struct step> *steps, cudaStream_t stream, std::function<void()> work)
+static int enqueue(std::vector<struct step> *steps, cudaStream_t stream, std::function<void()> work)
 {
     start_group();
     steps->push_back({stream, work});
@@ -157,20 +157,20 @@ static int put(std::vector<struct step> *steps, cudaStream_t stream, std::functi
 static int all_reduce(const void *from, void *to, size_t n, int type, int, struct ncclComm *comm,
                       cudaStream_t stream)
 {
-    return put(&group, stream, [=] { reduce_now(comm, from, to, n, type, -1); });
+    return enqueue(&group, stream, [=] { reduce_now(comm, from, to, n, type, -1); });
 }
 
 static int reduce(const void *from, void *to, size_t n, int type, int, int root,
                   struct ncclComm *comm, cudaStream_t stream)
 {
-    return put(&group, stream, [=] { reduce_now(comm, from, to, n, type, root); });
+    return enqueue(&group, stream, [=] { reduce_now(comm, from, to, n, type, root); });
 }
 
 static int reduce_scatter(const void *from, void *to, size_t n, int type, int,
                           struct ncclComm *comm, cudaStream_t stream)
 {
     size_t bytes = n * dtype_bytes(dtype_of(type));
-    return put(&group, stream, [=] {
+    return enqueue(&group, stream, [=] {
         for (int root = 0; root < comm->n_ranks; root++)
             reduce_now(comm, (const char *)from + (size_t)root * bytes, to, n, type, root);
     });
@@ -180,14 +180,14 @@ static int broadcast(const void *from, void *to, size_t n, int type, int root,
                      struct ncclComm *comm, cudaStream_t stream)
 {
     size_t bytes = n * dtype_bytes(dtype_of(type));
-    return put(&group, stream, [=] { broadcast_now(comm, from, to, bytes, root); });
+    return enqueue(&group, stream, [=] { broadcast_now(comm, from, to, bytes, root); });
 }
 
 static int all_gather(const void *from, void *to, size_t n, int type, struct ncclComm *comm,
                       cudaStream_t stream)
 {
     size_t bytes = n * dtype_bytes(dtype_of(type));
-    return put(&group, stream, [=] {
+    return enqueue(&group, stream, [=] {
         for (int root = 0; root < comm->n_ranks; root++)
             broadcast_now(comm, from, (char *)to + (size_t)root * bytes, bytes, root);
     });
@@ -202,7 +202,7 @@ static int send(const void *from, size_t n, int type, int peer, struct ncclComm 
     struct mailbox *box = &comm->memory->mail[peer][comm->rank];
     if (bytes > SLOT_BYTES)
         return INVALID_ARGUMENT;
-    return put(&group, stream, [=] {
+    return enqueue(&group, stream, [=] {
         wait_until(comm, [=] { return box->n_sent.load() - box->n_received.load() < MAIL_MOST; });
         memcpy(box->bytes[box->n_sent.load() % MAIL_MOST], from, bytes);
         box->n_sent.fetch_add(1);
@@ -215,7 +215,7 @@ static int recv(void *to, size_t n, int type, int peer, struct ncclComm *comm, c
     struct mailbox *box = &comm->memory->mail[comm->rank][peer];
     if (bytes > SLOT_BYTES)
         return INVALID_ARGUMENT;
-    return put(&group_receives, stream, [=] {
+    return enqueue(&group_receives, stream, [=] {
         wait_until(comm, [=] { return box->n_sent.load() != box->n_received.load(); });
         memcpy(to, box->bytes[box->n_received.load() % MAIL_MOST], bytes);
         box->n_received.fetch_add(1);
@@ -250,7 +250,7 @@ static int init_rank(struct ncclComm **out, int n_ranks, struct nccl_id id, int 
     if (memory == MAP_FAILED)
         return INVALID_ARGUMENT;
     *out = new ncclComm{(struct shared_memory *)memory, rank, n_ranks, NCCL_SUCCESS};
-    meet(*out);
+    barrier(*out);
     if (rank == 0)
         shm_unlink(id.bytes);
     return (*out)->error;
@@ -271,7 +271,7 @@ static int async_error(struct ncclComm *comm, int *error)
 
 static const char *error_text(int error)
 {
-    return error == REMOTE_ERROR ? "another rank does not come" : "an invalid argument";
+    return error == REMOTE_ERROR ? "timed out waiting for another rank" : "invalid argument";
 }
 
 static const char *last_error(struct ncclComm *)
@@ -279,16 +279,16 @@ static const char *last_error(struct ncclComm *)
     return "";
 }
 
-/* SNUG_EMULATED_NCCL=missing: as where it is not installed. */
+/* SNUG_EMULATED_NCCL=missing acts as if NCCL were not installed. */
 const struct nccl_calls *nccl_find(char why[DEVICE_TEXT_MAX])
 {
     static const struct nccl_calls calls = {
         get_version,    get_id,     init_rank,   destroy,   destroy,    async_error,
         error_text,     last_error, start_group, end_group, all_reduce, reduce,
         reduce_scatter, broadcast,  all_gather,  send,      recv};
-    const char *wish = getenv("SNUG_EMULATED_NCCL");
-    if (wish != nullptr && strcmp(wish, "missing") == 0) {
-        snprintf(why, DEVICE_TEXT_MAX, "the emulated one is said to be missing");
+    const char *setting = getenv("SNUG_EMULATED_NCCL");
+    if (setting != nullptr && strcmp(setting, "missing") == 0) {
+        snprintf(why, DEVICE_TEXT_MAX, "hidden by SNUG_EMULATED_NCCL");
         return nullptr;
     }
     return &calls;

@@ -1,5 +1,5 @@
 /*
- * stand_in.cc -- the work of a stand-in, on an emulated stream.
+ * stand_in.cc -- enqueues the work of an emulated library on an emulated stream.
  */
 #include "cuda/emulation/stand_in.h"
 

@@ -1,49 +1,50 @@
 /*
- * attention.cu -- self-attention by own kernels: for types, head sizes, masks of dropout and machines
- * that cuDNN refuses.
+ * attention.cu -- the fallback for self-attention: types, head sizes, dropout and GPUs that cuDNN
+ * does not support.
  *
- * A block owns a tile of queries (or, for dk and dv, of keys) of one head and walks over the tiles of
- * the other side.  Scores exist for one pair of tiles at a time.  The softmax is kept up to date on the
- * way: a largest score and a sum for each row, and what was summed before is scaled when the largest
- * moves.  With delta_t = dy_t . y_t, for every pair of tiles:
+ * A block owns a tile of queries (for dk and dv: of keys) of one head and loops over the tiles of
+ * the other side.  Scores exist for one pair of tiles at a time.  The softmax is computed online:
+ * each row keeps a running maximum and sum, and earlier sums are rescaled when the maximum changes.
+ * With delta_t = dy_t . y_t, for every pair of tiles:
  *
- *     forward    s = q k^T       p = exp(s - largest)                          out += p v
+ *     forward    s = q k^T       p = exp(s - max)                              out += p v
  *     gradient   s = q k^T       p = exp(s - lse)       dp = dy v^T            dv  += p^T dy
  *                                ds = p (dp - delta)    dq += ds k             dk  += ds^T q
  *
- * Numbers lie in shared memory as fp32, TILE rows of up to DEPTH columns, 4096 in all: a larger head has
- * fewer rows, and the kernels fit every GPU.  The 256 threads are a square of 16 x 16; thread (ty, tx)
- * owns rows ty, ty + 16 ... and columns tx, tx + 16 ... of whatever is computed.
+ * Tiles are fp32 in shared memory, 4096 elements each: larger heads have fewer rows per tile, so
+ * the kernels fit every GPU.  The 256 threads form a 16 x 16 square; thread (ty, tx) owns rows ty,
+ * ty + 16 ... and columns tx, tx + 16 ... of whatever is computed.
  *
- * The gradient walks twice, along keys for dq and along queries for dk and dv, and makes s and dp again:
- * so nothing is added across blocks, and the bits do not depend on their order.
+ * The gradient makes two passes, over keys for dq and over queries for dk and dv, and recomputes s
+ * and dp in the second.  So nothing is added across blocks, and the result is deterministic.
  */
 #include "cuda/kernels/attention_head.h"
 #include "cuda/kernels/device.h"
 
 enum { SIDE = 16, THREADS = SIDE * SIDE, TILE_ELEMS = 4096 };
 
-/* The sizes that follow from DEPTH. */
+/* Sizes that follow from DEPTH. */
 template <int DEPTH> struct tile {
     static constexpr int ROWS = TILE_ELEMS / DEPTH,
-                         PITCH = DEPTH + 1, /* odd: no two rows in a bank */
-        EACH = ROWS / SIDE,                 /* rows of a thread */
-        COLUMNS = DEPTH / SIDE,             /* and columns of D */
+                         PITCH = DEPTH + 1, /* odd, to avoid bank conflicts */
+        EACH = ROWS / SIDE,                 /* rows per thread */
+        COLUMNS = DEPTH / SIDE,             /* columns per thread */
         SCORE_PITCH = ROWS + 1;
-    static constexpr size_t bytes(int n_tiles) /* with one tile of scores */
+    static constexpr size_t bytes(int n_tiles) /* including one tile of scores */
     {
         return sizeof(float) * (size_t)(n_tiles * ROWS * PITCH + ROWS * SCORE_PITCH);
     }
 };
 
-/* How many rows a tile has that begins at `first`. */
+/* The number of rows of the tile that begins at `first`. */
 template <int DEPTH> DEVICE int rows_from(const struct cuda_attention &t, int64_t first)
 {
     int64_t n = t.n_time - first;
     return n < tile<DEPTH>::ROWS ? (int)n : tile<DEPTH>::ROWS;
 }
 
-/* Rows first, first + 1 ... as fp32; what is not there is 0.  Rows of `from` are row_step apart. */
+/* Loads rows from `first` on as fp32; missing elements are 0.  Rows of `from` are row_step
+ * apart. */
 template <int DEPTH>
 DEVICE void load_tile(const struct cuda_attention &t, const void *from, int64_t begin,
                       int64_t row_step, int64_t first, float *to)
@@ -70,7 +71,7 @@ DEVICE void load_dy(const struct cuda_attention &t, const struct head &head, int
     load_tile<DEPTH>(t, t.dy, y_at(t, head, 0), width_of(t), first, to);
 }
 
-/* What this thread owns of a pair of tiles, and of a tile of results. */
+/* What one thread owns of a pair of tiles, and of a tile of results. */
 template <int DEPTH> using scores = float[tile<DEPTH>::EACH][tile<DEPTH>::EACH];
 template <int DEPTH> using results = float[tile<DEPTH>::EACH][tile<DEPTH>::COLUMNS];
 
@@ -95,7 +96,7 @@ DEVICE void multiply_rows(const float *a, const float *b, int depth, scores<DEPT
     }
 }
 
-/* out[i][c] += sum over r < n of p[row i][r] b[r][column c]; p lies transposed if by_column */
+/* out[i][c] += sum over r < n of p[row i][r] b[r][column c]; p is read transposed if by_column */
 template <int DEPTH>
 DEVICE void add_gemm(const float *p, bool by_column, const float *b, int n, results<DEPTH> &out)
 {
@@ -111,7 +112,7 @@ DEVICE void add_gemm(const float *p, bool by_column, const float *b, int n, resu
         }
 }
 
-/* Rows of results, times factor[i], to where row 0 of the head begins. */
+/* Writes rows of results, times factor[i].  `begin` is the offset of row 0 of the head. */
 template <int DEPTH>
 DEVICE void write_rows(const struct cuda_attention &t, void *to, int64_t begin, int64_t row_step,
                        int64_t first, const results<DEPTH> &out, const float *factor)
@@ -128,7 +129,7 @@ DEVICE void write_rows(const struct cuda_attention &t, void *to, int64_t begin, 
 
 /* ---- forward -------------------------------------------------------------------------------- */
 
-/* Over the 16 threads of a row. */
+/* Reduces over the 16 threads of a row. */
 template <class F> DEVICE float row_reduce(float value, F fn)
 {
     for (int mask = SIDE / 2; mask > 0; mask /= 2)
@@ -141,8 +142,8 @@ template <int DEPTH> struct softmax_state {
     results<DEPTH> out;
 };
 
-/* The scores of a tile become probabilities, less a factor, in shared memory; what was summed before
- * is scaled to the new largest score. */
+/* Turns the scores of a tile into unnormalized probabilities, in shared memory, and rescales the
+ * earlier sums to the new maximum. */
 template <int DEPTH>
 DEVICE void update_softmax(const struct cuda_attention &t, const struct head &head,
                            const struct mask &mask, int64_t query_0, int64_t key_0,
@@ -159,7 +160,7 @@ DEVICE void update_softmax(const struct cuda_attention &t, const struct head &he
             most = s[i][j] > most ? s[i][j] : most;
         }
         most = larger_of_two()(row_reduce(most, larger_of_two()), state.most[i]);
-        float base = most == -INFINITY ? 0.0f : most; /* a row that is not there */
+        float base = most == -INFINITY ? 0.0f : most; /* a row beyond the end */
         float kept = __expf(state.most[i] - base);
         for (int j = 0; j < EACH; j++) {
             int64_t key = key_0 + tx + SIDE * j;
@@ -191,7 +192,7 @@ template <int DEPTH> KERNEL attend(struct cuda_attention t, int n_tiles)
     load_part<DEPTH>(t, head, PART_q, first, q);
     for (int64_t key = 0; key < n_keys; key += ROWS) {
         scores<DEPTH> s;
-        __syncthreads(); /* v of the tile before is read */
+        __syncthreads(); /* all threads have read the previous v */
         load_part<DEPTH>(t, head, PART_k, key, kv);
         __syncthreads();
         multiply_rows<DEPTH>(q, kv, t.depth, s);
@@ -213,10 +214,10 @@ template <int DEPTH> KERNEL attend(struct cuda_attention t, int n_tiles)
 
 /* ---- gradient ------------------------------------------------------------------------------- */
 
-/* delta[row] = dy . y, a warp for each row of a head */
+/* delta[row] = dy . y, one warp per row of a head */
 KERNEL sum_deltas(struct cuda_attention t, int64_t n_rows)
 {
-    int64_t row = thread_index() / WARP; /* of [B,H,T] */
+    int64_t row = thread_index() / WARP; /* in [B,H,T] */
     if (row >= n_rows)
         return;
     struct head head = head_of(t, row / t.n_time);
@@ -229,7 +230,8 @@ KERNEL sum_deltas(struct cuda_attention t, int64_t n_rows)
         t.delta[row] = sum;
 }
 
-/* From s and dp, of a tile of queries and one of keys: p with dropout, and ds less the scale. */
+/* Replaces s by p with dropout, and dp by ds without the scale, for a tile of queries and one of
+ * keys. */
 template <int DEPTH>
 DEVICE void slopes(const struct cuda_attention &t, const struct head &head, const struct mask &mask,
                    int64_t query_0, int64_t key_0, scores<DEPTH> &s, scores<DEPTH> &dp)
@@ -251,7 +253,7 @@ DEVICE void slopes(const struct cuda_attention &t, const struct head &head, cons
     }
 }
 
-template <int DEPTH> DEVICE void put_scores(const scores<DEPTH> &s, float *to)
+template <int DEPTH> DEVICE void store_scores(const scores<DEPTH> &s, float *to)
 {
     int tx = (int)threadIdx.x % SIDE, ty = (int)threadIdx.x / SIDE;
     for (int i = 0; i < tile<DEPTH>::EACH; i++)
@@ -286,7 +288,7 @@ template <int DEPTH> KERNEL attend_grad_q(struct cuda_attention t, int n_tiles)
         multiply_rows<DEPTH>(q, k, t.depth, s);
         multiply_rows<DEPTH>(dy, v, t.depth, dp);
         slopes<DEPTH>(t, head, mask, first, key, s, dp);
-        put_scores<DEPTH>(dp, ds);
+        store_scores<DEPTH>(dp, ds);
         __syncthreads();
         add_gemm<DEPTH>(ds, false, k, rows_from<DEPTH>(t, key), dq);
     }
@@ -316,11 +318,11 @@ template <int DEPTH> KERNEL attend_grad_kv(struct cuda_attention t, int n_tiles)
         multiply_rows<DEPTH>(q, k, t.depth, s);
         multiply_rows<DEPTH>(dy, v, t.depth, dp);
         slopes<DEPTH>(t, head, mask, query, first, s, dp);
-        put_scores<DEPTH>(s, p);
+        store_scores<DEPTH>(s, p);
         __syncthreads();
         add_gemm<DEPTH>(p, true, dy, rows_from<DEPTH>(t, query), dv);
         __syncthreads();
-        put_scores<DEPTH>(dp, p);
+        store_scores<DEPTH>(dp, p);
         __syncthreads();
         add_gemm<DEPTH>(p, true, q, rows_from<DEPTH>(t, query), dk);
     }

@@ -1,5 +1,5 @@
 /*
- * attention_head.h -- where the numbers of a head lie, and which pairs count: for attention.cu and
+ * attention_head.h -- addressing within a head, and the causal mask, for attention.cu and
  * attention_mma.cu.
  */
 #ifndef SNUG_CUDA_KERNELS_ATTENTION_HEAD_H
@@ -12,9 +12,9 @@ enum part { PART_q, PART_k, PART_v };
 
 /* One head of one sequence. */
 struct head {
-    int64_t first_row; /* of the sequence, in the batch */
-    int64_t index;     /* of the head in the batch */
-    int column;        /* where it begins in C */
+    int64_t first_row; /* row of the batch where the sequence begins */
+    int64_t index;     /* index of the head over the whole batch */
+    int column;        /* its first column in C */
 };
 
 DEVICE int width_of(const struct cuda_attention &t)
@@ -28,7 +28,7 @@ DEVICE struct head head_of(const struct cuda_attention &t, int64_t index)
     return {sequence * t.n_time, index, (int)(index % t.n_heads) * t.depth};
 }
 
-/* Where row `at` of a part begins in qkv, and in y. */
+/* Offset of position `at`: of q, k or v in qkv, and in y. */
 DEVICE int64_t qkv_at(const struct cuda_attention &t, const struct head &head, enum part part,
                       int64_t at)
 {
@@ -51,7 +51,7 @@ DEVICE uint64_t score_index(const struct cuda_attention &t, const struct head &h
     return (uint64_t)((head.index * t.n_time + query) * t.n_time + key);
 }
 
-/* Later tiles first: where they see more keys they take longer. */
+/* Later tiles first: with a causal mask they see more keys and take longer. */
 DEVICE int64_t query_tile(int64_t n_tiles)
 {
     return n_tiles - 1 - blockIdx.x % n_tiles;

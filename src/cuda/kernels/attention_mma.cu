@@ -1,16 +1,17 @@
 /*
- * attention_mma.cu -- the attention of attention.cu on tensor cores, for bf16 and f16: what runs where
- * there is dropout, which cuDNN would draw from other random numbers.
+ * attention_mma.cu -- the attention of attention.cu on tensor cores, for bf16 and f16.  This is
+ * what runs with dropout, for which cuDNN would draw other random numbers.
  *
- * The walks are those of attention.cu.  A block is 4 warps; a warp owns 16 rows (queries, or keys for dk
- * and dv) and keeps scores and results of them in registers.  Tiles lie in shared memory in 16 bits: as
- * they are where a matmul sums over the columns of a head, transposed where it sums over rows.
+ * The loops are those of attention.cu.  A block has 4 warps; a warp owns 16 rows (queries, or keys
+ * for dk and dv) and keeps their scores and results in registers.  Tiles are stored in shared
+ * memory in 16 bits: as they are where a matmul sums over the columns of a head, transposed where
+ * it sums over rows.
  *
- *     forward    s = q k^T        out += p v        (v transposed)
- *     dq         s = q k^T        dp = dy v^T       dq += ds k                      (k transposed as well)
- *     dk, dv     s = k q^T        dp = v dy^T       dv += p dy,  dk += ds q         (q, dy transposed as well)
+ *     forward    s = q k^T      out += p v      (v transposed)
+ *     dq         s = q k^T      dp = dy v^T     dq += ds k                  (k also transposed)
+ *     dk, dv     s = k q^T      dp = v dy^T     dv += p dy,  dk += ds q     (q, dy also transposed)
  *
- * p and ds are rounded to the type of the tensors on their way into the second matmul.
+ * p and ds are rounded to the type of the tensors before the second matmul.
  */
 #include "cuda/kernels/attention_head.h"
 #include "cuda/kernels/device.h"
@@ -18,7 +19,7 @@
 
 enum { WARPS = 4, THREADS = WARPS * WARP, ROWS = WARPS * 16 };
 
-/* OTHER: rows of a tile of the side that a gradient walks over. */
+/* OTHER: rows per tile of the side that a gradient loops over. */
 template <int DEPTH> struct sizes {
     static constexpr int PITCH = DEPTH + 8, N_DEPTH = DEPTH / 8;
     static constexpr int OTHER = DEPTH > 64 ? ROWS / 2 : ROWS, TRANSPOSED_PITCH = OTHER + 8;
@@ -29,7 +30,7 @@ template <int DEPTH> struct sizes {
 
 /* ---- tiles ---------------------------------------------------------------------------------- */
 
-struct rows16 { /* of one head: row 0, and how far apart they are */
+struct rows16 { /* rows of one head: the address of row 0, and the elements between rows */
     const uint16_t *data;
     int64_t step;
 };
@@ -54,7 +55,7 @@ DEVICE pack_16 pack_or_0(const struct cuda_attention &t, const struct rows16 &fr
     return pack;
 }
 
-/* N_ROWS rows as they are: [row][column] */
+/* Loads N_ROWS rows as they are: [row][column]. */
 template <int DEPTH, int N_ROWS>
 DEVICE void load_rows(const struct cuda_attention &t, const struct rows16 &from, int64_t first,
                       uint16_t *to)
@@ -67,7 +68,8 @@ DEVICE void load_rows(const struct cuda_attention &t, const struct rows16 &from,
     }
 }
 
-/* Turned: [column][row].  Neighbouring threads take neighbouring rows, to write side by side. */
+/* Loads N_ROWS rows transposed: [column][row].  Neighbouring threads take neighbouring rows, so
+ * that their writes are adjacent. */
 template <int DEPTH, int N_ROWS>
 DEVICE void load_transposed(const struct cuda_attention &t, const struct rows16 &from,
                             int64_t first, uint16_t *to)
@@ -80,7 +82,7 @@ DEVICE void load_transposed(const struct cuda_attention &t, const struct rows16 
     }
 }
 
-/* Rows of results from `first` on: rows of the warp, times factor of each half. */
+/* Writes the rows of a warp, from `first` on; each half of them is multiplied by its factor. */
 template <int DTYPE, int DEPTH>
 DEVICE void write_rows(const struct cuda_attention &t, const float (&out)[DEPTH / 8][4],
                        uint16_t *to, int64_t step, int64_t first, const float factor[2])
@@ -100,15 +102,15 @@ DEVICE void write_rows(const struct cuda_attention &t, const float (&out)[DEPTH 
 
 /* ---- forward -------------------------------------------------------------------------------- */
 
-/* Over the 4 threads of a row. */
+/* Reduces over the 4 threads of a row. */
 template <class F> DEVICE float row_reduce(float value, F fn)
 {
     value = fn(value, __shfl_xor_sync(0xffffffffu, value, 1));
     return fn(value, __shfl_xor_sync(0xffffffffu, value, 2));
 }
 
-/* Scores of one row (of the two that a thread has parts of) become probabilities less a factor; what was
- * summed before is to be scaled by the result. */
+/* Turns the scores of one of the two rows of a thread into unnormalized probabilities.  Returns the
+ * factor by which earlier sums must be rescaled. */
 template <int N>
 DEVICE float update_row(const struct cuda_attention &t, const struct head &head,
                         const struct mask &mask, int64_t query, int64_t key_0, int half,
@@ -123,7 +125,7 @@ DEVICE float update_row(const struct cuda_attention &t, const struct head &head,
         largest = score > largest ? score : largest;
     }
     largest = larger_of_two()(row_reduce(largest, larger_of_two()), *most);
-    float base = largest == -INFINITY ? 0.0f : largest; /* a row that is not there */
+    float base = largest == -INFINITY ? 0.0f : largest; /* a row beyond the end */
     float kept = __expf(*most - base);
     UNROLL(16)
     for (int i = 0; i < 2 * N; i++) {
@@ -139,7 +141,7 @@ DEVICE float update_row(const struct cuda_attention &t, const struct head &head,
     return kept;
 }
 
-template <int DTYPE, int DEPTH> KERNEL attend_bf16(struct cuda_attention t, int n_tiles)
+template <int DTYPE, int DEPTH> KERNEL attend_mma(struct cuda_attention t, int n_tiles)
 {
     using z = sizes<DEPTH>;
     DYNAMIC_SHARED(uint16_t, q);
@@ -183,7 +185,7 @@ template <int DTYPE, int DEPTH> KERNEL attend_bf16(struct cuda_attention t, int 
 
 /* ---- gradient ------------------------------------------------------------------------------- */
 
-/* s becomes p with dropout, dp becomes ds less the scale. */
+/* Replaces s by p with dropout, and dp by ds without the scale. */
 DEVICE void slope(const struct cuda_attention &t, const struct head &head, const struct mask &mask,
                   int64_t query, int64_t key, float lse, float delta, float *s, float *dp)
 {
@@ -194,7 +196,7 @@ DEVICE void slope(const struct cuda_attention &t, const struct head &head, const
     *dp = p * (factor * *dp - delta);
 }
 
-template <int DTYPE, int DEPTH> KERNEL attend_bf16_grad_q(struct cuda_attention t, int n_tiles)
+template <int DTYPE, int DEPTH> KERNEL attend_mma_grad_q(struct cuda_attention t, int n_tiles)
 {
     using z = sizes<DEPTH>;
     DYNAMIC_SHARED(uint16_t, q);
@@ -237,7 +239,7 @@ template <int DTYPE, int DEPTH> KERNEL attend_bf16_grad_q(struct cuda_attention 
                              3 * (int64_t)width_of(t), first + row, factor);
 }
 
-template <int DTYPE, int DEPTH> KERNEL attend_bf16_grad_kv(struct cuda_attention t, int n_tiles)
+template <int DTYPE, int DEPTH> KERNEL attend_mma_grad_kv(struct cuda_attention t, int n_tiles)
 {
     using z = sizes<DEPTH>;
     DYNAMIC_SHARED(uint16_t, k);
@@ -305,16 +307,16 @@ template <int DTYPE, int DEPTH>
 static int launch_forward(const struct cuda_attention *t, void *stream)
 {
     using z = sizes<DEPTH>;
-    return launch_tiles(attend_bf16<DTYPE, DEPTH>, 2 * z::TILE + DEPTH * (ROWS + 8), t, stream);
+    return launch_tiles(attend_mma<DTYPE, DEPTH>, 2 * z::TILE + DEPTH * (ROWS + 8), t, stream);
 }
 
 template <int DTYPE, int DEPTH> static int launch_grad(const struct cuda_attention *t, void *stream)
 {
     using z = sizes<DEPTH>;
-    int error = launch_tiles(attend_bf16_grad_q<DTYPE, DEPTH>,
+    int error = launch_tiles(attend_mma_grad_q<DTYPE, DEPTH>,
                              2 * (z::TILE + z::OTHER_TILE) + z::TRANSPOSED, t, stream);
     return error != 0 ? error
-                      : launch_tiles(attend_bf16_grad_kv<DTYPE, DEPTH>,
+                      : launch_tiles(attend_mma_grad_kv<DTYPE, DEPTH>,
                                      2 * (z::TILE + z::OTHER_TILE + z::TRANSPOSED), t, stream);
 }
 

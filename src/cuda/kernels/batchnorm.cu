@@ -1,33 +1,36 @@
 /*
- * batchnorm.cu -- normalisation of each channel over a batch, and its gradient.
+ * batchnorm.cu -- batch normalization per channel, and its gradient.
  *
- * Both are two sums down each channel and then a walk over the elements: x and x^2, from which mean and
- * variance follow, or g and g h.  Sums of squares are taken around the first row, so that they do not
- * cancel where a channel is far from 0.  Rows are dealt to parts by their number alone; a block sums a
- * part of some channels in fp32, a second kernel sums the parts in fp64.
+ * Both consist of two sums down each channel, then a pass over the elements.  The sums are of x and
+ * x^2, which give mean and variance, or of g and g h.  Squares are summed around the first row, so
+ * that they do not cancel when the mean of a channel is far from 0.  Rows are assigned to parts by
+ * their index alone; a block sums a part of some channels in fp32, and a second kernel sums the
+ * parts in fp64.
  *
- *     threads of a block: lanes x stripes; lanes take packs of channels, side by side, stripes take rows
- *     in turn
+ *     threads of a block: lanes x stripes.  Lanes take adjacent packs of channels, stripes take
+ *     rows in turn.
  *
- * All of it is bound by memory.  A thread stays with its channels, so what is known of them is in
- * registers, and asks for several rows before it works on the first.  The sums go over the rows from the
- * first to the last, all blocks at about the same place, and the walk begins at the end: what was read
- * last is still near.
+ * Everything is memory-bound.  A thread keeps its channels, so their constants stay in registers,
+ * and it issues the loads of several rows before it works on the first.  The sums run from the
+ * first row to the last, with all blocks at about the same place.  The pass over the elements
+ * starts at the end, where the data is still in the cache.
  */
 #include "cuda/kernels/batchnorm.h"
 #include "cuda/kernels/raw.h"
 
-/* Blocks are small so that all CUDA_SUM_PARTS are at work at once, each thread with many registers. */
+/* Blocks are small so that all CUDA_SUM_PARTS are resident at once, with many registers per
+ * thread. */
 enum { BLOCK = 128, LANES_MOST = 32, ROWS_AHEAD = 4 };
 
-/* About so many blocks walk.  Emulated they are few: small tensors then take more than one turn of each. */
+/* The approximate number of blocks for the pass over the elements.  Few under emulation, so that
+ * small tensors take more than one round. */
 #if defined(SNUG_CUDA_EMULATED)
-enum { WALK_BLOCKS = 8 };
+enum { ELEMENT_BLOCKS = 8 };
 #else
-enum { WALK_BLOCKS = 4096 };
+enum { ELEMENT_BLOCKS = 4096 };
 #endif
 
-/* Rows that are asked for at once: floats take twice the registers. */
+/* Rows loaded ahead: floats take twice the registers. */
 template <int DTYPE> constexpr int rows_ahead(void)
 {
     return DTYPE == DTYPE_bf16 || DTYPE == DTYPE_f16 ? ROWS_AHEAD : ROWS_AHEAD / 2;
@@ -45,13 +48,14 @@ DEVICE float rstd_of(const struct cuda_batchnorm &t, float var)
     return rsqrtf(var + t.eps);
 }
 
-/* n channels from c on, of some rows: those elements lie at begin, begin + step... before end. */
+/* n channels from c on, of some rows: elements at begin, begin + step... before end. */
 struct share {
     int64_t c, begin, step, end;
     int n;
 };
 
-/* Of this thread: row first, first + step... before end; blockIdx.x says which block's channels. */
+/* The share of this thread: rows first, first + step... before end; blockIdx.x selects the
+ * channels. */
 DEVICE struct share share_of(const struct cuda_batchnorm &t, int n_lanes, int64_t first,
                              int64_t step, int64_t end)
 {
@@ -62,7 +66,7 @@ DEVICE struct share share_of(const struct cuda_batchnorm &t, int n_lanes, int64_
             left < PACK ? (int)left : (int)PACK};
 }
 
-/* Of a vector with one element for each channel, of any type. */
+/* Loads from a vector with one element per channel, of any type. */
 template <int DTYPE>
 DEVICE void load_vector(const struct cuda_array &from, const struct share &own, float to[PACK])
 {
@@ -92,7 +96,7 @@ DEVICE void load_channels(const struct cuda_batchnorm &t, const struct share &ow
     }
 }
 
-/* Asks for rows; those that are not there are left alone. */
+/* Issues the loads of rows; rows beyond the end are skipped. */
 template <int DTYPE, int N_ROWS>
 DEVICE void load_rows(const struct cuda_array &from, const struct share &own, int64_t at,
                       raw_pack<DTYPE> (&to)[N_ROWS])
@@ -104,7 +108,7 @@ DEVICE void load_rows(const struct cuda_array &from, const struct share &own, in
             to[j] = raw_load_some<DTYPE>(from, at + j * own.step, own.n);
 }
 
-/* What flows through fn: dy, or nothing where relu was closed. */
+/* The gradient through fn: dy, or 0 where relu was inactive. */
 DEVICE float slope_of(const struct cuda_batchnorm &t, const struct channels &k, int i, float dy,
                       float off, float y)
 {
@@ -112,7 +116,7 @@ DEVICE float slope_of(const struct cuda_batchnorm &t, const struct channels &k, 
     return t.relu && !(sign > 0.0f) ? 0.0f : dy;
 }
 
-/* The type for which kernels are compiled that touch all of this. */
+/* The type for which the kernel is compiled, if all these arrays allow it. */
 static int type_of(const struct cuda_batchnorm *t)
 {
     const struct cuda_array rows[] = {t->x, t->r, t->y, t->dy, t->dx, t->dr};
@@ -132,7 +136,7 @@ static int lanes_of(int64_t n_packs)
 
 /* ---- two sums of each channel --------------------------------------------------------------- */
 
-/* Of each channel: x - first and its square, or g and g (x - mean). */
+/* Per channel: sums of x - first and its square, or of g and g (x - mean). */
 struct two_sums {
     float of[2][PACK];
 };
@@ -161,12 +165,12 @@ DEVICE void add_rows(const struct cuda_batchnorm &t, const struct share &own, st
 {
     constexpr int n_ahead = rows_ahead<DTYPE>() * (GRAD ? 1 : 2);
     struct channels k = {};
-    if (GRAD && t.relu && t.y.data == NULL) /* all of them, for the sign of y */
+    if (GRAD && t.relu && t.y.data == NULL) /* all constants are needed for the sign of y */
         load_channels<DTYPE>(t, own, k);
     else if (GRAD)
         load_vector<DTYPE>(t.mean, own, k.mean);
     else
-        unpack<DTYPE>(raw_load_some<DTYPE>(t.x, own.c, own.n), k.mean); /* of the first row */
+        unpack<DTYPE>(raw_load_some<DTYPE>(t.x, own.c, own.n), k.mean); /* shift: the first row */
     for (int64_t at = own.begin; at < own.end; at += n_ahead * own.step) {
         raw_pack<DTYPE> x[n_ahead] = {}, dy[n_ahead] = {}, y[n_ahead] = {};
         load_rows(t.x, own, at, x);
@@ -180,7 +184,7 @@ DEVICE void add_rows(const struct cuda_batchnorm &t, const struct share &own, st
     }
 }
 
-/* parts [part][2][channels].  blockIdx.x: which channels; blockIdx.y: which part of the rows. */
+/* parts [part][2][channels].  blockIdx.x selects the channels, blockIdx.y the part of the rows. */
 template <int DTYPE, bool GRAD>
 KERNEL sum_channels(struct cuda_batchnorm t, int n_lanes, float *parts)
 {
@@ -205,10 +209,10 @@ KERNEL sum_channels(struct cuda_batchnorm t, int n_lanes, float *parts)
     }
 }
 
-/* Blocks that sum parts: a few channels, as many as memory gives at once, x stripes. */
+/* Blocks that sum the parts: a few channels, as many as one memory access brings, x stripes. */
 enum { FINISH_BLOCK = 512, FINISH_LANES = 8, FINISH_WARPS = FINISH_BLOCK / WARP };
 
-/* Over the stripes of a channel. */
+/* Sums over the stripes of a channel. */
 DEVICE double sum_of_stripes(double sum)
 {
     SHARED double shared[FINISH_WARPS][FINISH_LANES];
@@ -266,7 +270,7 @@ template <bool GRAD> static int make_sums(const struct cuda_batchnorm *t, void *
     auto finish = finish_channels<GRAD>;
     int64_t n_parts = cuda_sum_parts_of(t->n_rows), n_packs = (t->channels + PACK - 1) / PACK;
     int n_lanes = lanes_of(n_packs);
-    int64_t n_filled = grid_of(t->n_rows, BLOCK / n_lanes); /* parts that have a row */
+    int64_t n_filled = grid_of(t->n_rows, BLOCK / n_lanes); /* parts with at least one row */
     n_parts = n_filled < n_parts ? n_filled : n_parts;
     float *parts = t->work + 2 * t->channels;
     dim3 grid(grid_of(n_packs, n_lanes), (unsigned)n_parts);
@@ -276,7 +280,8 @@ template <bool GRAD> static int make_sums(const struct cuda_batchnorm *t, void *
                                *t, n_parts, parts);
 }
 
-/* ---- the walk over the elements ------------------------------------------------------------- */
+/* ---- the pass over the elements
+ * --------------------------------------------------------------- */
 
 template <int DTYPE>
 DEVICE void normalise(const struct cuda_batchnorm &t, const struct share &own,
@@ -293,27 +298,27 @@ DEVICE void normalise(const struct cuda_batchnorm &t, const struct share &own,
     store_some<DTYPE>(t.y, at, own.n, x);
 }
 
-/* dx = scale * g - (even + off * lean): what the mean of g and that of g h take away */
-struct pulls {
-    float even[PACK], lean[PACK];
+/* dx = scale * g - (constant + off * linear): the corrections for the means of g and of g h */
+struct corrections {
+    float constant[PACK], linear[PACK];
 };
 
 template <int DTYPE>
-DEVICE void load_pulls(const struct cuda_batchnorm &t, const struct share &own,
-                       const struct channels &k, struct pulls &pull)
+DEVICE void load_corrections(const struct cuda_batchnorm &t, const struct share &own,
+                             const struct channels &k, struct corrections &correction)
 {
     float per_row = 1.0f / (float)t.n_rows;
-    load_vector<DTYPE>({DTYPE_f32, t.work}, own, pull.even);
-    load_vector<DTYPE>({DTYPE_f32, t.work + t.channels}, own, pull.lean);
+    load_vector<DTYPE>({DTYPE_f32, t.work}, own, correction.constant);
+    load_vector<DTYPE>({DTYPE_f32, t.work + t.channels}, own, correction.linear);
     for (int i = 0; i < PACK; i++) {
-        pull.even[i] *= per_row * k.scale[i];
-        pull.lean[i] *= per_row * k.scale[i] * k.rstd[i];
+        correction.constant[i] *= per_row * k.scale[i];
+        correction.linear[i] *= per_row * k.scale[i] * k.rstd[i];
     }
 }
 
 template <int DTYPE>
 DEVICE void write_slopes(const struct cuda_batchnorm &t, const struct share &own,
-                         const struct channels &k, const struct pulls &pull, int64_t at,
+                         const struct channels &k, const struct corrections &correction, int64_t at,
                          const raw_pack<DTYPE> &raw_x, const raw_pack<DTYPE> &raw_dy,
                          const raw_pack<DTYPE> &raw_y)
 {
@@ -324,7 +329,7 @@ DEVICE void write_slopes(const struct cuda_batchnorm &t, const struct share &own
     for (int i = 0; i < PACK; i++) {
         float off = x[i] - k.mean[i];
         g[i] = slope_of(t, k, i, g[i], off, y[i]);
-        x[i] = k.scale[i] * g[i] - (pull.even[i] + off * pull.lean[i]);
+        x[i] = k.scale[i] * g[i] - (correction.constant[i] + off * correction.linear[i]);
     }
     if (t.dr.data != NULL)
         store_some<DTYPE>(t.dr, at, own.n, g);
@@ -332,7 +337,7 @@ DEVICE void write_slopes(const struct cuda_batchnorm &t, const struct share &own
         store_some<DTYPE>(t.dx, at, own.n, x);
 }
 
-/* blockIdx.x: which channels; blockIdx.y: which rows_each of the rows, counted from the end. */
+/* blockIdx.x selects the channels, blockIdx.y a range of rows_each rows, counted from the end. */
 template <int DTYPE, bool GRAD>
 KERNEL each_element(struct cuda_batchnorm t, int n_lanes, int64_t rows_each)
 {
@@ -342,10 +347,10 @@ KERNEL each_element(struct cuda_batchnorm t, int n_lanes, int64_t rows_each)
     if (own.n == 0)
         return;
     struct channels k;
-    struct pulls pull;
+    struct corrections correction;
     load_channels<DTYPE>(t, own, k);
     if (GRAD)
-        load_pulls<DTYPE>(t, own, k, pull);
+        load_corrections<DTYPE>(t, own, k, correction);
     constexpr int n_ahead = rows_ahead<DTYPE>();
     for (int64_t at = own.begin; at < own.end; at += n_ahead * own.step) {
         raw_pack<DTYPE> x[n_ahead] = {}, dy[n_ahead] = {}, more[n_ahead] = {};
@@ -358,14 +363,14 @@ KERNEL each_element(struct cuda_batchnorm t, int n_lanes, int64_t rows_each)
             if (to >= own.end)
                 break;
             if (GRAD)
-                write_slopes<DTYPE>(t, own, k, pull, to, x[j], dy[j], more[j]);
+                write_slopes<DTYPE>(t, own, k, correction, to, x[j], dy[j], more[j]);
             else
                 normalise<DTYPE>(t, own, k, to, x[j], more[j]);
         }
     }
 }
 
-template <bool GRAD> static int walk(const struct cuda_batchnorm *t, void *stream)
+template <bool GRAD> static int launch_elements(const struct cuda_batchnorm *t, void *stream)
 {
     auto kernel =
         kernel_of_type(type_of(t), each_element<DTYPE_f32, GRAD>, each_element<DTYPE_bf16, GRAD>,
@@ -374,9 +379,9 @@ template <bool GRAD> static int walk(const struct cuda_batchnorm *t, void *strea
     int n_lanes = lanes_of(n_packs);
     unsigned n_across = grid_of(n_packs, n_lanes);
     int64_t rows_least = (int64_t)BLOCK / n_lanes * ROWS_AHEAD;
-    int64_t turns =
-        (t->n_rows * n_across + WALK_BLOCKS * rows_least - 1) / (WALK_BLOCKS * rows_least);
-    int64_t rows_each = rows_least * turns;
+    int64_t rounds =
+        (t->n_rows * n_across + ELEMENT_BLOCKS * rows_least - 1) / (ELEMENT_BLOCKS * rows_least);
+    int64_t rows_each = rows_least * rounds;
     dim3 grid(n_across, (unsigned)((t->n_rows + rows_each - 1) / rows_each));
     return launch(kernel, grid, BLOCK, 0, stream, *t, n_lanes, rows_each);
 }
@@ -384,12 +389,12 @@ template <bool GRAD> static int walk(const struct cuda_batchnorm *t, void *strea
 int cuda_batchnorm(const struct cuda_batchnorm *norm, void *stream)
 {
     int error = make_sums<false>(norm, stream);
-    return error != 0 ? error : walk<false>(norm, stream);
+    return error != 0 ? error : launch_elements<false>(norm, stream);
 }
 
 int cuda_batchnorm_eval(const struct cuda_batchnorm *norm, void *stream)
 {
-    return walk<false>(norm, stream);
+    return launch_elements<false>(norm, stream);
 }
 
 int cuda_batchnorm_grad(const struct cuda_batchnorm *norm, void *stream)
@@ -397,7 +402,7 @@ int cuda_batchnorm_grad(const struct cuda_batchnorm *norm, void *stream)
     int error = make_sums<true>(norm, stream);
     if (error != 0 || (norm->dx.data == NULL && norm->dr.data == NULL))
         return error;
-    return walk<true>(norm, stream);
+    return launch_elements<true>(norm, stream);
 }
 
 KERNEL update_running(int64_t n_rows, int64_t channels, float momentum, struct cuda_array mean,

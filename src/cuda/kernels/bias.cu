@@ -1,7 +1,7 @@
 /*
- * bias.cu -- a row added to every row, for matmuls whose end the library does not make.
+ * bias.cu -- adds a row to every row, for gemms whose epilogue the library does not support.
  *
- * A thread takes 8 columns of a row: all are read before one is written.
+ * A thread takes 8 columns of a row and reads all of them before it writes one.
  */
 #include "cuda/kernels/bias.h"
 #include "cuda/kernels/device.h"

@@ -1,5 +1,5 @@
 /*
- * bias.h -- the launcher of bias.cu.
+ * bias.h -- launcher of bias.cu.
  */
 #ifndef SNUG_CUDA_KERNELS_BIAS_H
 #define SNUG_CUDA_KERNELS_BIAS_H
@@ -7,8 +7,7 @@
 #include "cuda/kernels/launch.h"
 
 CUDA_LAUNCHERS_BEGIN
-/* y = x + bias (+ r), rows of `width` that lie packed; bias and r may be left out; y may lie on x or
- * on r */
+/* y = x + bias (+ r), packed rows of `width`; bias and r are optional; y may alias x or r */
 CUDA_LAUNCHER int cuda_add_bias(int64_t n_rows, int64_t width, struct cuda_array x,
                                 struct cuda_array bias, struct cuda_array r, struct cuda_array y,
                                 void *stream);

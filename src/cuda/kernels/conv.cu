@@ -1,16 +1,16 @@
 /*
- * conv.cu -- convolutions by own kernels, for what cuDNN refuses or where it is not there.
+ * conv.cu -- fallback convolutions, for what cuDNN rejects or where it is missing.
  *
- * Each of the three is a matmul whose left side or right side is never laid out: elements are gathered
- * from the image as the matmul asks for them.  Of each group of channels:
+ * Each of the three is an implicit gemm: one operand is never materialized, its elements are
+ * gathered from the image as the gemm needs them.  For each group of channels:
  *
  *               rows             columns             summed over
  *     forward   pixels of y      channels of y       taps and channels of x
  *     grad_x    pixels of x      channels of x       taps and channels of y
- *     grad_w    channels of y    channels and taps   pixels of y, in parts that are summed afterwards
+ *     grad_w    channels of y    channels and taps   pixels of y, in parts that are summed later
  *
- * A block makes 64 x 64 results, 16 steps of the sum at a time from shared memory; a thread 4 x 4.
- * Simple on purpose: what matters for speed goes through the library.
+ * A block computes 64 x 64 results, 16 steps of the sum at a time from shared memory; a thread
+ * computes 4 x 4.  Simple on purpose: what matters for speed goes through the library.
  */
 #include "cuda/kernels/conv.h"
 #include "cuda/kernels/device.h"
@@ -20,10 +20,10 @@ enum { TILE = 64, DEPTH = 16, SIDE = 16, THREADS = SIDE * SIDE, EACH = TILE / SI
 
 struct conv_task {
     struct cuda_conv_shape s;
-    struct cuda_array image, other, bias, result; /* other: w, or dy of grad_w */
+    struct cuda_array image, other, bias, result; /* other: w, or for grad_w dy */
     int64_t rows, columns, depth;
-    int64_t in_group, out_group; /* channels of a group on either side */
-    int64_t part_depth;          /* steps of the sum of a part */
+    int64_t in_group, out_group; /* channels per group of x and of y */
+    int64_t part_depth;          /* summation steps per part */
 };
 
 DEVICE int64_t pixel_at(int64_t n, int64_t h, int64_t w, int64_t height, int64_t width)
@@ -31,8 +31,8 @@ DEVICE int64_t pixel_at(int64_t n, int64_t h, int64_t w, int64_t height, int64_t
     return h < 0 || h >= height || w < 0 || w >= width ? -1 : (n * height + h) * width + w;
 }
 
-/* The pixel of x that tap (kh, kw) of the window at pixel p of y meets; -1: outside. */
-DEVICE int64_t met(const struct cuda_conv_shape &s, int64_t p, int64_t tap)
+/* The pixel of x under tap (kh, kw) of the window of pixel p of y; -1 if outside. */
+DEVICE int64_t x_pixel_of(const struct cuda_conv_shape &s, int64_t p, int64_t tap)
 {
     int64_t row = p / s.y_w;
     int64_t h = row % s.y_h * s.stride - s.pad + tap / s.kernel_w;
@@ -40,8 +40,8 @@ DEVICE int64_t met(const struct cuda_conv_shape &s, int64_t p, int64_t tap)
     return pixel_at(row / s.y_h, h, w, s.x_h, s.x_w);
 }
 
-/* The pixel of y whose window has its tap on pixel p of x; -1: none. */
-DEVICE int64_t meeting(const struct cuda_conv_shape &s, int64_t p, int64_t tap)
+/* The pixel of y whose window has this tap on pixel p of x; -1 if there is none. */
+DEVICE int64_t y_pixel_of(const struct cuda_conv_shape &s, int64_t p, int64_t tap)
 {
     int64_t row = p / s.x_w;
     int64_t h = row % s.x_h + s.pad - tap / s.kernel_w, w = p % s.x_w + s.pad - tap % s.kernel_w;
@@ -55,7 +55,7 @@ DEVICE float pixel_or_0(struct cuda_array image, int64_t pixel, int64_t channels
     return pixel < 0 ? 0.0f : load(image.dtype, image.data, pixel * channels + c);
 }
 
-/* Weight [o, i, tap], o among all, i in its group. */
+/* Offset of weight [o, i, tap]; o counts all channels, i those of the group. */
 DEVICE int64_t weight_at(const struct conv_task &t, int64_t o, int64_t i, int64_t tap)
 {
     return (o * t.in_group + i) * t.s.kernel_h * t.s.kernel_w + tap;
@@ -67,10 +67,10 @@ DEVICE float left(const struct conv_task &t, int64_t group, int64_t m, int64_t k
     if (m >= t.rows || k >= t.depth)
         return 0.0f;
     if (KIND == CONV_forward)
-        return pixel_or_0(t.image, met(t.s, m, k / t.in_group), t.s.x_c,
+        return pixel_or_0(t.image, x_pixel_of(t.s, m, k / t.in_group), t.s.x_c,
                           group * t.in_group + k % t.in_group);
     if (KIND == CONV_grad_x)
-        return pixel_or_0(t.image, meeting(t.s, m, k / t.out_group), t.s.y_c,
+        return pixel_or_0(t.image, y_pixel_of(t.s, m, k / t.out_group), t.s.y_c,
                           group * t.out_group + k % t.out_group);
     return load(t.other.dtype, t.other.data, k * t.s.y_c + group * t.out_group + m);
 }
@@ -86,7 +86,8 @@ DEVICE float right(const struct conv_task &t, int64_t group, int64_t k, int64_t 
     else if (KIND == CONV_grad_x)
         at = weight_at(t, group * t.out_group + k % t.out_group, n, k / t.out_group);
     else
-        return pixel_or_0(t.image, met(t.s, k, n % taps), t.s.x_c, group * t.in_group + n / taps);
+        return pixel_or_0(t.image, x_pixel_of(t.s, k, n % taps), t.s.x_c,
+                          group * t.in_group + n / taps);
     return load(t.other.dtype, t.other.data, at);
 }
 
@@ -96,7 +97,7 @@ DEVICE void write(const struct conv_task &t, int64_t group, int64_t part, int64_
 {
     if (m >= t.rows || n >= t.columns)
         return;
-    if (KIND == CONV_grad_w) { /* a part, laid out as the weights */
+    if (KIND == CONV_grad_w) { /* a part, stored in the layout of the weights */
         int64_t n_weights = t.s.y_c * t.columns;
         store(DTYPE_f32, t.result.data, part * n_weights + (group * t.rows + m) * t.columns + n,
               sum);

@@ -9,8 +9,8 @@
 
 enum { CUDA_CONV_PARTS = 64, CUDA_CONV_PART_PIXELS = 512 };
 
-/* Into how many parts the pixels are cut that a gradient of weights is a sum over; with all groups they
- * are one dimension of a grid, which has a limit. */
+/* The number of parts into which the pixels that a weight gradient sums over are split.  Parts
+ * times groups is one dimension of a grid, which is limited to 65535. */
 static inline int64_t cuda_conv_parts(int64_t n_pixels, int64_t groups)
 {
     int64_t n = (n_pixels + CUDA_CONV_PART_PIXELS - 1) / CUDA_CONV_PART_PIXELS;
@@ -26,7 +26,7 @@ CUDA_LAUNCHER int cuda_conv(const struct cuda_conv_shape *shape, struct cuda_arr
                             void *stream);
 CUDA_LAUNCHER int cuda_conv_grad_x(const struct cuda_conv_shape *shape, struct cuda_array dy,
                                    struct cuda_array w, struct cuda_array dx, void *stream);
-/* dw (+)=; work: cuda_conv_parts(pixels of y, groups) times the weights in floats */
+/* dw (+)=; work: cuda_conv_parts(pixels of y, groups) times the number of weights, in floats */
 CUDA_LAUNCHER int cuda_conv_grad_w(const struct cuda_conv_shape *shape, struct cuda_array x,
                                    struct cuda_array dy, float *work, struct cuda_array dw,
                                    bool add, void *stream);

@@ -1,5 +1,5 @@
 /*
- * copy.h -- launchers of copies.
+ * copy.h -- launcher of copies.
  */
 #ifndef SNUG_CUDA_KERNELS_COPY_H
 #define SNUG_CUDA_KERNELS_COPY_H
@@ -7,7 +7,7 @@
 #include "cuda/kernels/launch.h"
 
 CUDA_LAUNCHERS_BEGIN
-/* Between the device and pinned memory of the host, whichever way. */
+/* Copies between the device and pinned host memory, in either direction. */
 CUDA_LAUNCHER int cuda_copy(void *to, const void *from, int64_t n_bytes, void *stream);
 CUDA_LAUNCHERS_END
 

@@ -1,8 +1,8 @@
 /*
- * dequantize.cu -- numbers from quantized elements of 8 or 4 bits (base/quant_map.h): weights that are kept so.
+ * dequantize.cu -- dequantizes weights stored in 8 or 4 bits (base/quant_map.h).
  *
- * The map travels with the call and is looked up in shared memory.  A thread makes a pack of numbers;
- * quant blocks are whole packs, so each pack has one scale.
+ * The map is passed by value and looked up in shared memory.  A thread produces one pack; quant
+ * blocks are whole packs, so each pack has one scale.
  */
 #include "cuda/kernels/dequantize.h"
 #include "cuda/kernels/device.h"
@@ -24,7 +24,7 @@ KERNEL dequantize(struct quant_values values, int bits, int64_t n, bool aligned,
         return;
     int count = n - at < PACK ? (int)(n - at) : PACK, n_bytes = bits == 8 ? count : (count + 1) / 2;
     const uint8_t *from = quants + quant_bytes(bits, at);
-    uint64_t word = 0; /* the first code lowest */
+    uint64_t word = 0; /* the first element in the lowest bits */
     if (aligned && count == PACK)
         word = bits == 8 ? *(const uint64_t *)from : *(const uint32_t *)from;
     else

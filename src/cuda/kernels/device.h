@@ -1,21 +1,21 @@
 /*
- * device.h -- what kernels are written with, for nvcc and for the emulation (emulate.h).
+ * device.h -- the vocabulary of our kernels, for nvcc and for the emulation (emulate.h).
  *
  *     KERNEL name(int64_t n, const void *x, ...) { ... threadIdx, blockIdx, __syncthreads ... }
  *     DEVICE float f(float x) { ... }                            a function that kernels call
- *     SHARED float part[32];        DYNAMIC_SHARED(float, row);  memory of a block
+ *     SHARED float part[32];        DYNAMIC_SHARED(float, row);  shared memory of a block
  *     return launch(name, grid, block, shared_bytes, stream, n, x, ...);     0, or CUDA's error
  *
- * A kernel that is a template is named through a variable: auto k = name<4>; launch(k, ...).
+ * Pass a template kernel through a variable: auto k = name<4>; launch(k, ...).
  *
- * Numbers are loaded from f32, bf16 or f16, computed with in fp32 and rounded once when stored, to
- * nearest even.  Types are codes (enum dtype) that all threads share, so a switch over them costs a
- * branch that never diverges.  Sums go through fixed trees: the same bits from run to run; there are
- * no atomic additions of floats.
+ * Elements are loaded from f32, bf16 or f16, computed in fp32, and rounded once to nearest even
+ * when stored.  The type is a run-time value (enum dtype) that all threads share, so a switch over
+ * it never diverges.  Kernels are deterministic: reductions use fixed trees, and there are no
+ * atomic float additions.
  *
- * Packs: 8 elements in a row, 16-byte accesses.  They need pointers that are 16-byte aligned and a
- * multiple of 8 elements from the begin: pack_aligned says so, and kernels have a slow way for what is
- * not (views may begin anywhere) and for the rest at the end.
+ * A pack is 8 consecutive elements, moved with 16-byte accesses.  Packs need 16-byte aligned
+ * pointers and offsets that are multiples of 8 elements; pack_aligned checks the pointer.  Kernels
+ * have a slow path for unaligned data (views may begin anywhere) and for the tail.
  */
 #ifndef SNUG_CUDA_KERNELS_DEVICE_H
 #define SNUG_CUDA_KERNELS_DEVICE_H
@@ -49,9 +49,9 @@
     extern __shared__ __align__(16) unsigned char dynamic_shared_[]; \
     type *name = (type *)dynamic_shared_
 
-enum { SHARED_BYTES_ANYWAY = 48 << 10 }; /* a kernel must ask for more */
+enum { SHARED_BYTES_ANYWAY = 48 << 10 }; /* more than this needs an opt-in */
 
-/* Every value is converted to the type of its parameter. */
+/* Each argument is converted to the type of its parameter. */
 template <class... P, class... A>
 static inline int launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
                          void *stream, A... args)
@@ -68,7 +68,7 @@ static inline int launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t sha
 
 #endif
 
-/* A parameter that stays where the launch has put it, so that it can be indexed. */
+/* A parameter that stays in constant memory, so that it can be indexed dynamically. */
 #if defined(SNUG_CUDA_EMULATED)
 #define GRID_CONSTANT
 #else
@@ -77,18 +77,19 @@ static inline int launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t sha
 
 enum { WARP = 32, PACK = 8, BLOCK_MOST = 1024 };
 
-DEVICE int64_t thread_index(void) /* over a grid of one dimension */
+DEVICE int64_t thread_index(void) /* in a one-dimensional grid */
 {
     return (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
 }
 
-/* Blocks of one dimension for n threads. */
+/* The number of blocks for n threads. */
 static inline unsigned grid_of(int64_t n, int block)
 {
     return (unsigned)((n + block - 1) / block);
 }
 
-/* ---- sums over a warp and over a block ------------------------------------------------------ */
+/* ---- reductions over a warp and over a block
+ * -------------------------------------------------- */
 
 struct add_two {
     template <class T> DEVICE_MEMBER T operator()(T a, T b) const
@@ -110,7 +111,8 @@ template <class T, class F> DEVICE T warp_reduce(T value, F fn)
     return value;
 }
 
-/* All threads of the block call it, and all get the result.  The block is a multiple of WARP. */
+/* All threads of the block must call it; all get the result.  blockDim.x must be a multiple of
+ * WARP. */
 template <class T, class F> DEVICE T block_reduce(T value, T neutral, F fn)
 {
     SHARED T part[BLOCK_MOST / WARP];
@@ -143,7 +145,7 @@ template <class T> DEVICE T block_max(T value)
 
 /* ---- elements of any float type ------------------------------------------------------------- */
 
-/* The hardware's conversions where there are some: the same roundings as in base/dtype.h. */
+/* Hardware conversions where available; they round as base/dtype.h does. */
 DEVICE uint16_t to_bf16(float x)
 {
 #if defined(__CUDA_ARCH__)
@@ -198,7 +200,7 @@ DEVICE void store(enum dtype dtype, void *data, int64_t at, float value)
     }
 }
 
-/* What a tensor of this type would give back. */
+/* The value after rounding to this type. */
 DEVICE float as_stored(enum dtype dtype, float value)
 {
     return dtype == DTYPE_f32    ? value
@@ -206,7 +208,7 @@ DEVICE float as_stored(enum dtype dtype, float value)
                                  : from_f16(to_f16(value));
 }
 
-/* 2^x, with what would be a denormal as 0.  __expf is this, a matmul before it and three more
+/* 2^x, with denormal results flushed to 0.  __expf is this plus a multiplication and three
  * instructions for denormals. */
 DEVICE float exp2_near(float x)
 {
@@ -224,7 +226,8 @@ DEVICE float exp2_near(float x)
 struct alignas(16) pack_f32 {
     float at[4];
 };
-/* Two numbers a word, the first in its lower half: single ones would take a register each. */
+/* Two elements per word, the first in the lower half: separate uint16_t would take a register
+ * each. */
 struct alignas(16) pack_16 {
     uint32_t two[PACK / 2];
 };
@@ -281,8 +284,8 @@ DEVICE void pack_load(enum dtype dtype, const void *data, int64_t at, float x[PA
     pack_unpack(dtype, bits, x);
 }
 
-/* To memory, by one access.  nvcc had made four stores of 4 bytes of a struct that was assigned: of every
- * pack of bf16 and f16 in batchnorm.cu, though not in image.cu. */
+/* Stores a pack with one 16-byte access.  Assigning the struct made nvcc emit four 4-byte stores
+ * for every bf16 and f16 pack in batchnorm.cu, though not in image.cu. */
 DEVICE void pack_16_store(void *to, const pack_16 &bits)
 {
 #if defined(__CUDA_ARCH__)
@@ -310,7 +313,7 @@ DEVICE void pack_store(enum dtype dtype, void *data, int64_t at, const float x[P
     pack_16_store((uint16_t *)data + at, pack_of(dtype, x));
 }
 
-/* The first n elements of a pack that may be cut or not aligned; the others are 0. */
+/* The first n elements of a pack that may be partial or unaligned; the others are 0. */
 DEVICE void pack_load_part(enum dtype dtype, const void *data, int64_t at, int n, float x[PACK])
 {
     for (int i = 0; i < PACK; i++)
@@ -324,9 +327,10 @@ DEVICE void pack_store_part(enum dtype dtype, void *data, int64_t at, int n, con
             store(dtype, data, at + i, x[i]);
 }
 
-/* ---- copies to shared memory that a thread does not wait for ----------------------------------- */
+/* ---- asynchronous copies to shared memory
+ * ------------------------------------------------------ */
 
-/* 16 bytes.  A thread sees what it has asked for itself after copies_wait_but_one. */
+/* Starts a 16-byte copy.  The thread that started it sees the data after copies_wait_but_one. */
 DEVICE void copy_ahead(void *shared, const void *global)
 {
 #if defined(__CUDA_ARCH__)
@@ -339,7 +343,7 @@ DEVICE void copy_ahead(void *shared, const void *global)
 #endif
 }
 
-/* What was asked for since the last call is a group. */
+/* Closes a group: all copies of this thread since the last call. */
 DEVICE void copies_group(void)
 {
 #if defined(__CUDA_ARCH__)
@@ -347,7 +351,7 @@ DEVICE void copies_group(void)
 #endif
 }
 
-/* Until all groups of this thread but the last are there. */
+/* Waits until all groups of this thread but the latest are complete. */
 DEVICE void copies_wait_but_one(void)
 {
 #if defined(__CUDA_ARCH__)

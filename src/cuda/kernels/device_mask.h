@@ -1,5 +1,6 @@
 /*
- * device_mask.h -- the mask of dropout in kernels: the same function of the same counters as cpu/dropout_mask.h.
+ * device_mask.h -- the dropout mask in kernels: the same function of the same counters as
+ * cpu/dropout_mask.h.
  */
 #ifndef SNUG_CUDA_KERNELS_DEVICE_MASK_H
 #define SNUG_CUDA_KERNELS_DEVICE_MASK_H
@@ -11,8 +12,8 @@
 
 struct mask {
     uint64_t key;
-    uint32_t below; /* elements whose random number is below this are dropped; 0: none is */
-    float scale;    /* of the others: 1 / (1 - p) */
+    uint32_t below; /* elements whose random number is below this are dropped; 0 drops none */
+    float scale;    /* for the kept elements: 1 / (1 - p) */
 };
 
 DEVICE struct mask mask_of(const struct cuda_dropout &dropout)
@@ -33,7 +34,7 @@ DEVICE bool mask_keeps(const struct mask &mask, uint64_t index)
     return mask.below == 0 || counter_random(mask.key, index) >= mask.below;
 }
 
-/* What it is multiplied by. */
+/* The factor of element `index`. */
 DEVICE float mask_factor(const struct mask &mask, uint64_t index)
 {
     return mask_keeps(mask, index) ? mask.scale : 0.0f;

@@ -1,5 +1,5 @@
 /*
- * dropout.cu -- dropout by itself; norm.cu and attention.cu make the same masks on their way.
+ * dropout.cu -- dropout as an op of its own; norm.cu and attention.cu apply the same masks inline.
  */
 #include "cuda/kernels/device.h"
 #include "cuda/kernels/device_mask.h"
@@ -20,7 +20,7 @@ KERNEL drop(struct cuda_dropout dropout, int64_t n, bool aligned, struct cuda_ar
         pack_load(x.dtype, x.data, at, value);
     else
         pack_load_part(x.dtype, x.data, at, count, value);
-    for (int i = 0; i < PACK; i++) /* what is dropped is 0 whatever it was */
+    for (int i = 0; i < PACK; i++) /* dropped elements are 0, even if they were NaN */
         value[i] = mask_keeps(mask, (uint64_t)(at + i)) ? mask.scale * value[i] : 0.0f;
     if (whole)
         pack_store(y.dtype, y.data, at, value);

@@ -1,5 +1,5 @@
 /*
- * dropout.h -- launcher of dropout.cu, and how launchers are told about a mask.
+ * dropout.h -- launcher of dropout.cu, and the mask parameters that launchers take.
  */
 #ifndef SNUG_CUDA_KERNELS_DROPOUT_H
 #define SNUG_CUDA_KERNELS_DROPOUT_H
@@ -7,16 +7,15 @@
 #include "cuda/kernels/launch.h"
 
 struct cuda_dropout {
-    const double *scalars; /* seed, step and micro-batch are read there */
+    const double *scalars; /* provides seed, step and micro-batch */
     int64_t site;
-    int64_t micro; /* of an unrolled program: added to the one that is read there */
-    uint32_t
-        below;   /* of 2^32: how often an element is dropped; 0: never, and no scalars are needed */
-    float scale; /* of what is kept */
+    int64_t micro;  /* micro-batch within an unrolled program, added to the one from scalars */
+    uint32_t below; /* dropout rate times 2^32; 0: nothing is dropped and scalars may be NULL */
+    float scale;    /* for the kept elements */
 };
 
 CUDA_LAUNCHERS_BEGIN
-/* y = x where the mask keeps it, scaled, else 0; y may be x */
+/* y = scale * x where the mask keeps it, else 0; y may be x */
 CUDA_LAUNCHER int cuda_dropout(struct cuda_dropout dropout, int64_t n, struct cuda_array x,
                                struct cuda_array y, void *stream);
 CUDA_LAUNCHERS_END

@@ -1,9 +1,9 @@
 /*
- * elementwise.cu -- act, act_grad, add, scale, cast, accumulate: one walk over memory each.
+ * elementwise.cu -- act, act_grad, add, scale, cast, accumulate: one pass over memory each.
  *
- * A thread takes one pack of 8 elements: it loads what it needs of one or two tensors, applies the
- * function, stores.  All elements of a pack are read before one is written, and nobody else touches
- * them, so the result may lie on an operand.  The only limit is the memory's rate.
+ * A thread takes one pack of 8 elements: it loads them from one or two tensors, applies the
+ * function and stores the result.  It reads the whole pack before it writes, and no other thread
+ * touches those elements, so the output may alias an input.  Memory bandwidth is the only limit.
  */
 #include "cuda/kernels/device.h"
 #include "cuda/kernels/elementwise.h"
@@ -89,7 +89,7 @@ struct scale_fn {
     }
 };
 
-/* y = fn(a, b), b 0 if left out */
+/* y = fn(a, b); b is 0 if absent */
 template <class F>
 KERNEL each_pack(F fn, int64_t n, bool aligned, struct cuda_array a, struct cuda_array b,
                  struct cuda_array y)

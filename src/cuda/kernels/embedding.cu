@@ -1,19 +1,19 @@
 /*
- * embedding.cu -- rows of a table by id, and the gradient of the table.
+ * embedding.cu -- gathers rows of a table by id, and the gradient of the table.
  *
- * The gradient sums, for every id, the rows of dy at which it stands.  To add them where they fall
- * would take atomic additions, whose order nobody knows.  Instead the places of the ids are sorted by
- * id, keeping their order among equals (least significant digit first, 8 bits a round):
+ * For every id, the gradient sums the rows of dy at the positions of that id.  Scattering them
+ * directly would take atomic additions, which are not deterministic.  Instead the positions are
+ * sorted by id with a stable radix sort (least significant digit first, 8 bits per round):
  *
- *     count     of each digit in each chunk of 1024 ids: a thread for each digit looks at all of them
- *     scan      the counts, digit by digit and in it chunk by chunk, become first places
- *     scatter   each chunk's places go there, again a thread for each digit, in their order
+ *     count     each digit in each chunk of 1024 ids: one thread per digit scans the chunk
+ *     scan      the counts, ordered by digit and then by chunk, become start offsets
+ *     scatter   each chunk's positions go there in order, again one thread per digit
  *
- * Then equal ids stand in runs.  A block takes 64 sorted places and sums its runs: what lies wholly
- * inside goes to the table, the first and the last run may be longer than the block sees, and their
- * sums are kept as parts, which a last kernel adds from left to right.
+ * Now equal ids form runs.  A block takes 64 sorted positions and sums its runs.  Runs that lie
+ * inside the block go to the table.  The first and the last run may extend beyond the block; their
+ * sums are stored as parts, which a last kernel adds from left to right.
  *
- * Sorting reads 4 bytes for each id where summing reads a whole row, so it need not be clever.
+ * Sorting reads 4 bytes per id where summing reads a whole row, so the sort is simple on purpose.
  */
 #include "cuda/kernels/device.h"
 #include "cuda/kernels/embedding.h"
@@ -64,9 +64,10 @@ int cuda_embedding(int64_t n_ids, int64_t n_time, int64_t n_rows, int width, con
                   width, aligned, ids, table, positions, y);
 }
 
-/* ---- sorting places by id ------------------------------------------------------------------- */
+/* ---- sorting positions by id
+ * ------------------------------------------------------------------ */
 
-/* One round; `from` NULL: places are still in their order. */
+/* One round; `from` is NULL in the first, when positions are in their original order. */
 struct sort_round {
     int64_t n_ids, n_rows;
     const int32_t *ids, *from;
@@ -74,7 +75,7 @@ struct sort_round {
     int shift;
 };
 
-/* What is sorted by: the id, and after all of them what is none. */
+/* The sort key: the id, or n_rows for invalid ids, so that they come last. */
 DEVICE uint32_t key_of(int32_t id, int64_t n_rows)
 {
     return id >= 0 && id < n_rows ? (uint32_t)id : (uint32_t)n_rows;
@@ -85,7 +86,7 @@ DEVICE int32_t place_at(const struct sort_round &r, int64_t i)
     return r.from == NULL ? (int32_t)i : r.from[i];
 }
 
-/* The chunk's digits into shared memory; how many there are. */
+/* Loads the chunk's digits into shared memory; returns their number. */
 DEVICE int load_digits(const struct sort_round &r, uint8_t *digits)
 {
     int64_t first = (int64_t)blockIdx.x * CHUNK;
@@ -105,7 +106,7 @@ KERNEL count_digits(struct sort_round r)
     r.counts[(int64_t)threadIdx.x * gridDim.x + blockIdx.x] = count;
 }
 
-/* Counts become the sums of all before them.  One block; each thread takes a stretch. */
+/* Exclusive prefix sum of the counts.  One block; each thread takes a contiguous range. */
 KERNEL scan_counts(int32_t *counts, int64_t n)
 {
     SHARED int32_t before[BLOCK_MOST];
@@ -142,7 +143,7 @@ KERNEL scatter_places(struct sort_round r)
             r.to[at++] = place_at(r, first + i);
 }
 
-/* The places sorted by id, in *sorted, which is one of the two lists. */
+/* Sorts the positions by id; *sorted is one of the two lists. */
 static int sort_places(const struct cuda_embedding_grad *g, const struct cuda_embedding_layout &l,
                        const int32_t **sorted, void *stream)
 {
@@ -172,8 +173,8 @@ struct run_sums {
     bool add, aligned;
     const int32_t *ids, *sorted;
     struct cuda_array dy, dtable;
-    float *parts; /* of block b: 2 b the sum of its first run if that began earlier, 2 b + 1 of its
-                     last if that goes on */
+    float *parts; /* of block b: entry 2 b is the sum of its first run if that began earlier, entry
+                   * 2 b + 1 of its last run if that continues */
 };
 
 DEVICE uint32_t sorted_key(const struct run_sums &t, int64_t at)
@@ -197,12 +198,12 @@ DEVICE void add_to_table(const struct run_sums &t, uint32_t key, int column, con
         pack_store_part(t.dtable.dtype, t.dtable.data, at, t.width - column, x);
 }
 
-/* The end of a run: to the table, or to the parts if it is longer than the block sees. */
-DEVICE void end_run(const struct run_sums &t, uint32_t key, bool began_earlier, bool goes_on,
+/* Ends a run: adds its sum to the table, or stores a part if the run extends beyond the block. */
+DEVICE void end_run(const struct run_sums &t, uint32_t key, bool began_earlier, bool continues,
                     int column, float sum[PACK])
 {
     float *part = t.parts + (2 * (int64_t)blockIdx.x + !began_earlier) * t.width + column;
-    if (!began_earlier && !goes_on)
+    if (!began_earlier && !continues)
         add_to_table(t, key, column, sum);
     else
         pack_store_part(DTYPE_f32, part, 0, t.width - column, sum);
@@ -210,8 +211,8 @@ DEVICE void end_run(const struct run_sums &t, uint32_t key, bool began_earlier, 
         sum[i] = 0.0f;
 }
 
-/* One pack of columns, several rows of it asked for at once; keys[0] and keys[n + 1] are of the
- * neighbours. */
+/* Sums one pack of columns, with the loads of several rows in flight.  keys[0] and keys[n + 1]
+ * belong to the neighbouring blocks. */
 DEVICE void sum_column(const struct run_sums &t, int n, const uint32_t *keys, const int32_t *places,
                        int column)
 {
@@ -231,9 +232,9 @@ DEVICE void sum_column(const struct run_sums &t, int n, const uint32_t *keys, co
                 break;
             for (int i = 0; i < PACK; i++)
                 sum[i] += x[j][i];
-            bool goes_on = keys[k] == keys[k + 1];
-            if (k == n || !goes_on) {
-                end_run(t, keys[k], began_earlier, goes_on, column, sum);
+            bool continues = keys[k] == keys[k + 1];
+            if (k == n || !continues) {
+                end_run(t, keys[k], began_earlier, continues, column, sum);
                 began_earlier = false;
             }
         }
@@ -257,7 +258,7 @@ KERNEL sum_runs(struct run_sums t)
         sum_column(t, n, keys, places, c);
 }
 
-/* Where a run began in this block and goes on: its parts, to where it ends. */
+/* If a run begins in this block and continues, adds up its parts to where it ends. */
 KERNEL add_parts(struct run_sums t)
 {
     int64_t b = blockIdx.x, first = b * RUN, next = first + RUN;
@@ -280,7 +281,7 @@ KERNEL add_parts(struct run_sums t)
     }
 }
 
-/* Threads for a row of packs, in whole warps. */
+/* Threads for one row of packs, in whole warps. */
 static int threads_of(int width)
 {
     int n_packs = (width + PACK - 1) / PACK, n = (n_packs + WARP - 1) / WARP * WARP;
@@ -301,7 +302,7 @@ int cuda_embedding_grad(const struct cuda_embedding_grad *g, void *stream)
     sums.dy = g->dy;
     sums.dtable = g->dtable;
     sums.parts = (float *)((char *)g->work + l.parts);
-    if (error == 0 && !g->add) /* most ids are nowhere */
+    if (error == 0 && !g->add) /* most rows get no gradient */
         error = cuda_clear(
             g->dtable.data,
             (size_t)g->n_rows * (size_t)g->width * (g->dtable.dtype == DTYPE_f32 ? 4 : 2), stream);

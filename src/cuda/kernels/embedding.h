@@ -7,22 +7,22 @@
 #include "cuda/kernels/launch.h"
 
 enum {
-    CUDA_SORT_DIGITS = 256, /* ids are sorted by 8 bits at a time */
-    CUDA_SORT_CHUNK = 1024, /* ids that a block sorts */
-    CUDA_RUN_CHUNK = 64     /* sorted places that a block sums */
+    CUDA_SORT_DIGITS = 256, /* radix sort of the ids, 8 bits per round */
+    CUDA_SORT_CHUNK = 1024, /* ids per block when sorting */
+    CUDA_RUN_CHUNK = 64     /* sorted positions per block when summing */
 };
 
 struct cuda_embedding_grad {
-    int64_t n_ids, n_rows; /* of the table */
+    int64_t n_ids, n_rows; /* n_rows: of the table */
     int width;
     const int32_t *ids;
     struct cuda_array dy;
     struct cuda_array dtable;
     bool add;
-    void *work; /* as many bytes as cuda_embedding_work says */
+    void *work; /* cuda_embedding_layout(...).total bytes */
 };
 
-/* Where the pieces of the workspace begin, in bytes, and its size. */
+/* Byte offsets of the pieces of the workspace, and its size. */
 struct cuda_embedding_layout {
     int64_t n_chunks, n_runs;
     size_t place[2], counts, parts, total;
@@ -43,11 +43,11 @@ static inline struct cuda_embedding_layout cuda_embedding_layout(int64_t n_ids, 
 }
 
 CUDA_LAUNCHERS_BEGIN
-/* y[n] = table[ids[n]] (+ positions[n % n_time]); a row is NaN if its id is not in 0 .. n_rows */
+/* y[n] = table[ids[n]] (+ positions[n % n_time]); a row of NaN if the id is not in [0, n_rows) */
 CUDA_LAUNCHER int cuda_embedding(int64_t n_ids, int64_t n_time, int64_t n_rows, int width,
                                  const int32_t *ids, struct cuda_array table,
                                  struct cuda_array positions, struct cuda_array y, void *stream);
-/* dtable[v] (+)= sum of dy[n] where ids[n] = v; ids that are not in the table count nowhere */
+/* dtable[v] (+)= sum of dy[n] where ids[n] = v; ids outside the table are ignored */
 CUDA_LAUNCHER int cuda_embedding_grad(const struct cuda_embedding_grad *grad, void *stream);
 CUDA_LAUNCHERS_END
 

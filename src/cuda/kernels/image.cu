@@ -1,20 +1,20 @@
 /*
- * image.cu -- pools of images and positions added to them.
+ * image.cu -- pooling of images, and adding positions.
  *
- * A thread makes elements of the result and gathers what it needs, also for the gradients: nothing is
- * added by two threads.  Neighbouring threads have neighbouring packs of channels.
+ * A thread computes elements of the result and gathers its inputs, also in the gradients: no two
+ * threads add to the same element.  Neighbouring threads have neighbouring packs of channels.
  *
- *     a pool of windows: per_row blocks go along a row of an image, then along the next, of all
- *     images
+ *     pooling: per_row blocks cover one row of an image, the next per_row blocks the next row,
+ *     over all images
  *
- * All of them lie along x: other sides of a grid end at 65535.
+ * All blocks are along x, because other grid dimensions are limited to 65535.
  */
 #include "cuda/kernels/image.h"
 #include "cuda/kernels/raw.h"
 
 enum { BLOCK = 128, TAPS_AHEAD = 3 };
 
-/* n channels from c on, of a pixel of an image. */
+/* n channels from c on, of one pixel of an image. */
 struct place {
     int image, h, w, c, n;
 };
@@ -35,16 +35,17 @@ static unsigned blocks_of_row(int64_t width, int64_t channels)
     return grid_of(width * n_packs, BLOCK);
 }
 
-/* Too many are refused by the launch, not cut to what a word holds. */
+/* If there are too many blocks the launch fails; the count must not wrap around. */
 static unsigned blocks_of_rows(int64_t n_rows, unsigned per_row)
 {
     int64_t n_blocks = n_rows * per_row;
     return n_blocks < UINT32_MAX ? (unsigned)n_blocks : UINT32_MAX;
 }
 
-/* ---- the largest of a window ----------------------------------------------------------------- */
+/* ---- max pooling
+ * ------------------------------------------------------------------------------ */
 
-/* cuda_conv_shape in words of the machine. */
+/* cuda_conv_shape in 32-bit integers. */
 struct pool {
     int x_h, x_w, y_h, y_w, channels, kernel_h, kernel_w, stride, pad;
 };
@@ -55,13 +56,13 @@ static struct pool pool_of(const struct cuda_conv_shape *s)
             (int)s->kernel_h, (int)s->kernel_w, (int)s->stride, (int)s->pad};
 }
 
-/* Where this place's channels of the first pixel of row h lie; pixels are s.channels apart. */
+/* Offset of these channels in the first pixel of row h; pixels are s.channels apart. */
 DEVICE int64_t row_begin(const struct pool &s, const struct place &p, int height, int width, int h)
 {
     return ((int64_t)p.image * height + h) * width * s.channels + p.c;
 }
 
-/* The taps, begin to end, of a window from `at` on that meet one of n rows (or columns). */
+/* The taps [begin, end) of a window starting at `at` that are inside n rows (or columns). */
 struct span {
     int begin, end;
 };
@@ -83,7 +84,7 @@ DEVICE void keep_larger(const raw_pack<DTYPE> &raw, int tap, float most[PACK], i
         }
 }
 
-/* The numbers of taps, a byte for each channel. */
+/* Tap indices, one byte per channel. */
 template <int DTYPE> DEVICE uint64_t load_taps(const uint8_t *from, int64_t at, int n)
 {
     if (DTYPE != ANY_TYPE)
@@ -106,7 +107,7 @@ template <int DTYPE> DEVICE void store_taps(uint8_t *to, int64_t at, int n, cons
             to[at + i] = (uint8_t)(word >> 8 * i);
 }
 
-/* Every window meets the image: the pad is at most half of one. */
+/* Every window overlaps the image: the padding is at most half a window. */
 template <int DTYPE>
 KERNEL maxpool(struct pool s, unsigned per_row, struct cuda_array x, struct cuda_array y,
                uint8_t *at)
@@ -142,16 +143,17 @@ KERNEL maxpool(struct pool s, unsigned per_row, struct cuda_array x, struct cuda
 }
 
 /*
- * Pixels that differ by less than a stride meet the same windows, each by other taps.  They are a cell:
+ * Pixels that differ by less than a stride are in the same windows, but under different taps.  They
+ * form a cell:
  *
- *     pixel = cell * stride - pad + r, r < stride     meets window cell - i by tap r + i * stride
+ *     pixel = cell * stride - pad + r, r < stride   is in window cell - i under tap r + i * stride
  */
 static int64_t n_cells(int64_t n_pixels, const struct cuda_conv_shape *s)
 {
     return (n_pixels - 1 + s->pad) / s->stride + 1;
 }
 
-/* What comes back to pixel (r_h, r_w) of a cell, tap after tap. */
+/* Sums the gradient of pixel (r_h, r_w) of a cell, tap by tap. */
 template <int DTYPE>
 DEVICE void gather(const struct pool &s, const struct place &cell, int r_h, int r_w,
                    const struct cuda_array &dy, const uint8_t *at, float sum[PACK])
@@ -176,7 +178,7 @@ DEVICE void gather(const struct pool &s, const struct place &cell, int r_h, int 
     }
 }
 
-/* A thread makes a cell. */
+/* One thread per cell. */
 template <int DTYPE>
 KERNEL maxpool_grad(struct pool s, int cells_h, unsigned per_row, struct cuda_array dy,
                     const uint8_t *at, struct cuda_array dx)
@@ -225,7 +227,8 @@ int cuda_maxpool_grad(const struct cuda_conv_shape *shape, struct cuda_array dy,
                   pool_of(shape), cells_h, per_row, dy, at, dx);
 }
 
-/* ---- means and positions --------------------------------------------------------------------- */
+/* ---- mean pooling and positions
+ * --------------------------------------------------------------- */
 
 KERNEL meanpool(int64_t n_elems, int64_t n_pixels, int64_t channels, struct cuda_array x,
                 struct cuda_array y)

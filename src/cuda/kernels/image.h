@@ -8,8 +8,8 @@
 #include "cuda/kernels/launch.h"
 
 CUDA_LAUNCHERS_BEGIN
-/* The largest of each window, and which it is: u8, kh KW + kw.  The first of equals; NaN is
- * larger than all, the last NaN counts. */
+/* Max of each window and its tap, as u8: kh * KW + kw.  Of equal values the first wins.  NaN is
+ * larger than everything; of several the last wins. */
 CUDA_LAUNCHER int cuda_maxpool(const struct cuda_conv_shape *shape, struct cuda_array x,
                                struct cuda_array y, uint8_t *at, void *stream);
 CUDA_LAUNCHER int cuda_maxpool_grad(const struct cuda_conv_shape *shape, struct cuda_array dy,

@@ -1,18 +1,20 @@
 /*
- * launch.h -- how C calls kernels: what every header of launchers (elementwise.h, norm.h...) begins with.
+ * launch.h -- how C code calls kernels: included by every launcher header (elementwise.h, norm.h,
+ * ...).
  *
- * A launcher is a C function over one kernel family: plain pointers of the device, sizes, enums and a
- * stream, no ops and no tensors.  It starts its kernels on the stream and returns: 0, or CUDA's error.
- * What changes from step to step is read by the kernels from the scalar table in device memory, so that
- * a recorded section can be run again; the micro-batch is scalars[SCALAR_micro].
+ * A launcher is a C function for one kernel family.  It takes device pointers, sizes, enums and a
+ * stream, but no ops and no tensors.  It enqueues its kernels on the stream and returns 0 or CUDA's
+ * error.  Values that change from step to step are read by the kernels from the scalar table in
+ * device memory, so that a recorded section can be replayed; the micro-batch is
+ * scalars[SCALAR_micro].
  *
  *     CUDA_LAUNCHERS_BEGIN
  *     CUDA_LAUNCHER int cuda_add(...);
  *     CUDA_LAUNCHERS_END
  *
- * The rows (rows_*.c) are compiled twice.  In the plugin they run the kernels.  In libsnug they only
- * plan, on machines that have no CUDA: there the launchers are missing, which `weak` allows.  In the tests
- * the emulated launchers are linked to those same rows.
+ * The dispatch files (dispatch_*.c) are compiled twice.  In the plugin they run the kernels.  In
+ * libsnug they only plan, on machines without CUDA; the launchers are missing there, which `weak`
+ * allows.  The tests link the same dispatch files with the emulated launchers.
  */
 #ifndef SNUG_CUDA_KERNELS_LAUNCH_H
 #define SNUG_CUDA_KERNELS_LAUNCH_H
@@ -37,9 +39,9 @@
 #define CUDA_LAUNCHERS_END
 #endif
 
-struct cuda_array { /* an operand, as kernels see it */
+struct cuda_array { /* an operand as kernels see it */
     enum dtype dtype;
-    void *data; /* NULL: left out */
+    void *data; /* NULL if the operand is absent */
 };
 
 CUDA_LAUNCHERS_BEGIN

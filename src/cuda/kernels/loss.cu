@@ -1,13 +1,14 @@
 /*
- * loss.cu -- from logits to loss, lse and, in their place, the gradient; and that of the squared error.
+ * loss.cu -- softmax cross entropy: loss, lse and the gradient, which may overwrite the logits; and
+ * the gradient of the mean squared error.
  *
- * A row is read once to find its largest logit and the sum of exponentials together: a thread keeps both
- * for what it has seen, and scales its sum when the largest moves.  A team of threads takes a row: a warp
- * where classes are few, else a block.
+ * A row is read once to find its maximum and its sum of exponentials together: each thread keeps
+ * both for the elements it has seen, and rescales its sum when its maximum changes.  A team of
+ * threads takes a row: a warp if there are few classes, else a block.
  *
- * Long rows of 16 bits (50257 classes are 100 KB) go through shared memory, two at a time: while one is worked
- * on, the next is on its way.  Where two do not fit, the second reading, for the gradient, finds the row in
- * the caches.
+ * Long 16-bit rows (50257 classes are 100 KB) are staged in shared memory, double-buffered: the
+ * next row is loaded while the current one is processed.  If two rows do not fit, the second read,
+ * for the gradient, mostly hits the caches.
  */
 #include "cuda/kernels/device.h"
 #include "cuda/kernels/loss.h"
@@ -18,7 +19,7 @@ enum {
     TEAMS = 4,
     FEW_CLASSES = 1024,
     SOME_CLASSES = 8192,
-    STATIC_SHARED = 4096 /* at most, of the sums over a block */
+    STATIC_SHARED = 4096 /* upper bound for the block reductions */
 };
 
 DEVICE float team_sum(float value, int team)
@@ -31,7 +32,7 @@ DEVICE float team_max(float value, int team)
     return team == WARP ? warp_max(value) : block_max(value);
 }
 
-/* Eight logits of a row from class k on. */
+/* Loads eight logits of a row, from class k on. */
 template <int DTYPE, bool ALIGNED>
 DEVICE void load_classes(const void *row, int64_t n_classes, int64_t k, float x[PACK])
 {
@@ -43,11 +44,11 @@ DEVICE void load_classes(const void *row, int64_t n_classes, int64_t k, float x[
     }
     pack_load_part(dtype, row, k, n < PACK ? (int)n : PACK, x);
     for (int i = 0; i < PACK; i++)
-        x[i] = i < n ? x[i] : -INFINITY; /* counts for nothing */
+        x[i] = i < n ? x[i] : -INFINITY; /* contributes 0 to the sum */
 }
 
 struct row_sums {
-    float most, exps, all; /* exps: of exp(x - most); all: of x itself */
+    float most, exps, all; /* exps: sum of exp(x - most); all: sum of x */
 };
 
 #define LOG2_E 1.4426950408889634f
@@ -67,7 +68,7 @@ DEVICE struct row_sums sum_row(const void *row, int64_t n_classes, bool wants_al
             sums.exps *= exp2_near(LOG2_E * (sums.most - most));
             sums.most = most;
         }
-        float base = most == -INFINITY ? 0.0f : LOG2_E * most; /* no difference of infinities */
+        float base = most == -INFINITY ? 0.0f : LOG2_E * most; /* avoids inf - inf */
         for (int i = 0; i < PACK; i++)
             sums.exps += exp2_near(LOG2_E * x[i] - base);
         for (int i = 0; wants_all && i < PACK; i++)
@@ -76,9 +77,10 @@ DEVICE struct row_sums sum_row(const void *row, int64_t n_classes, bool wants_al
     return sums;
 }
 
-/* log(sum(exp(logits))), and the loss of row `at`. */
+/* Computes lse = log(sum(exp(logits))) and the loss of row `at`. */
 template <int DTYPE, bool ALIGNED>
-DEVICE float make_lse(const struct cuda_softmax &t, int64_t at, const void *row, int lane, int team)
+DEVICE float compute_lse(const struct cuda_softmax &t, int64_t at, const void *row, int lane,
+                         int team)
 {
     int64_t target = t.targets[at];
     bool there = target >= 0 && target < t.n_classes;
@@ -124,12 +126,12 @@ DEVICE void write_gradient(const struct cuda_softmax &t, int64_t at, const void 
     }
 }
 
-/* row: logits of row `at`, where they are or copied from there. */
+/* row: the logits of row `at`, in place or copied to shared memory. */
 template <int DTYPE, bool ALIGNED>
 DEVICE void finish_row(const struct cuda_softmax &t, int64_t at, const void *row, int lane,
                        int team)
 {
-    float lse = t.makes_lse ? make_lse<DTYPE, ALIGNED>(t, at, row, lane, team) : t.lse[at];
+    float lse = t.makes_lse ? compute_lse<DTYPE, ALIGNED>(t, at, row, lane, team) : t.lse[at];
     if (t.dlogits != NULL)
         write_gradient<DTYPE, ALIGNED>(t, at, row, lse, lane, team);
 }
@@ -148,10 +150,12 @@ template <int DTYPE, bool ALIGNED> KERNEL softmax_rows(struct cuda_softmax t, in
     finish_row<DTYPE, ALIGNED>(t, at, row_at<DTYPE>(t, at), (int)threadIdx.x % team, team);
 }
 
-/* ---- long rows of 16 bits ---------------------------------------------------------------------- */
+/* ---- long 16-bit rows
+ * -------------------------------------------------------------------------- */
 
-/* A thread asks for those packs of a row that it will look at itself. */
-template <int DTYPE> DEVICE void ask_for_row(const struct cuda_softmax &t, int64_t at, pack_16 *row)
+/* Each thread loads the packs of a row that it will read itself. */
+template <int DTYPE>
+DEVICE void load_row_async(const struct cuda_softmax &t, int64_t at, pack_16 *row)
 {
     const pack_16 *from = (const pack_16 *)row_at<DTYPE>(t, at);
     for (int64_t i = threadIdx.x; i < t.pitch / PACK; i += blockDim.x)
@@ -161,21 +165,21 @@ template <int DTYPE> DEVICE void ask_for_row(const struct cuda_softmax &t, int64
 template <int DTYPE> KERNEL softmax_staged(struct cuda_softmax t)
 {
     DYNAMIC_SHARED(pack_16, rows);
-    int64_t n_packs = t.pitch / PACK, turn = 0;
-    ask_for_row<DTYPE>(t, blockIdx.x, rows);
+    int64_t n_packs = t.pitch / PACK, slot = 0;
+    load_row_async<DTYPE>(t, blockIdx.x, rows);
     copies_group();
-    for (int64_t at = blockIdx.x; at < t.n_rows; at += gridDim.x, turn = 1 - turn) {
+    for (int64_t at = blockIdx.x; at < t.n_rows; at += gridDim.x, slot = 1 - slot) {
         if (at + gridDim.x < t.n_rows)
-            ask_for_row<DTYPE>(t, at + gridDim.x, rows + (1 - turn) * n_packs);
+            load_row_async<DTYPE>(t, at + gridDim.x, rows + (1 - slot) * n_packs);
         copies_group();
         copies_wait_but_one();
-        finish_row<DTYPE, true>(t, at, rows + turn * n_packs, (int)threadIdx.x, (int)blockDim.x);
+        finish_row<DTYPE, true>(t, at, rows + slot * n_packs, (int)threadIdx.x, (int)blockDim.x);
     }
 }
 
-/* ---- launching --------------------------------------------------------------------------------- */
+/* ---- launching ------------------------------------------------------------------------------ */
 
-/* Two rows side by side in the shared memory of a processor; 0: they do not fit. */
+/* Blocks for the staged kernel, one per SM; 0 if two rows do not fit in shared memory. */
 static unsigned staged_blocks(const struct cuda_softmax *t, size_t *shared_bytes)
 {
     int device = 0, most = 0, n_processors = 0;

@@ -6,20 +6,22 @@
 
 #include "cuda/kernels/launch.h"
 
-/* Rows of logits, each `pitch` elements after the one before.  One read of them, and one write if
- * their gradient is wanted. */
+/* Rows of logits, `pitch` elements apart.  They are read once, and written once if their gradient
+ * is wanted. */
 struct cuda_softmax {
     int64_t n_rows, n_classes, pitch;
     enum dtype dtype; /* of logits and dlogits */
     const void *logits;
-    void *dlogits; /* (softmax - labels) * grad_factor * loss_scale; may be logits; NULL: none */
+    void *dlogits; /* (softmax - labels) * grad_factor * loss_scale; may be logits; NULL: not
+                    * wanted */
     const int32_t *targets;
     float *lse;
-    bool makes_lse; /* else it is read */
-    double *losses; /* of each row, before weight and mean; NaN if its target is no class; NULL */
+    bool makes_lse; /* lse is computed; false: it is read */
+    double *losses; /* per row, before weight and mean; NaN if the target is not a class; may be
+                     * NULL */
     float smoothing;
-    double grad_factor;    /* weight / number of rows of all chunks */
-    const double *scalars; /* for dlogits */
+    double grad_factor;    /* weight / number of rows over all chunks */
+    const double *scalars; /* needed for dlogits */
 };
 
 CUDA_LAUNCHERS_BEGIN

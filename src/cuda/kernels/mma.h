@@ -1,19 +1,19 @@
 /*
- * mma.h -- matmuls on tensor cores: d[16,8] += a[16,16] b[16,8] by the threads of a warp together.
+ * mma.h -- warp-level tensor core mma: d[16,8] += a[16,16] b[16,8].
  *
- * Each thread holds some elements, two of 16 bits to a register, neighbours along k.  With g = lane / 4
- * and t = lane % 4 (k and columns count pairs from 2 t):
+ * Each thread holds some elements, two 16-bit values per register, adjacent along k.  With g = lane
+ * / 4 and t = lane % 4 (k and columns are pairs starting at 2t):
  *
- *     a[0] row g       k 2t         b[0] k 2t      column g        d[0], d[1] row g       columns 2t, 2t + 1
- *     a[1] row g + 8   k 2t         b[1] k 2t + 8  column g        d[2], d[3] row g + 8   likewise
+ *     a[0] row g       k 2t      b[0] k 2t      column g   d[0], d[1] row g      columns 2t, 2t + 1
+ *     a[1] row g + 8   k 2t      b[1] k 2t + 8  column g   d[2], d[3] row g + 8  likewise
  *     a[2] row g       k 2t + 8
  *     a[3] row g + 8   k 2t + 8
  *
- * So d, rounded to 16 bits, is an a of the next matmul: columns 16 c .. 16 c + 15 of two neighbouring
- * results are its k.
+ * So d, rounded to 16 bits, can be the `a` of the next mma: columns 16 c .. 16 c + 15 of two
+ * adjacent results are its k.
  *
- * Tiles lie in shared memory as rows along k; a pitch of 8 more than a multiple of 64 elements keeps the
- * 32 threads of a load in different banks.
+ * Tiles are stored in shared memory with k along rows.  A pitch of 8 more than a multiple of 64
+ * elements puts the 32 threads of a load in different banks.
  */
 #ifndef SNUG_CUDA_KERNELS_MMA_H
 #define SNUG_CUDA_KERNELS_MMA_H
@@ -48,7 +48,7 @@ DEVICE int mma_pair(void)
     return (int)threadIdx.x % 4 * 2;
 }
 
-/* Two numbers as 16 bits each, the first lower. */
+/* Two values rounded to 16 bits each, the first in the lower half. */
 template <int DTYPE> DEVICE uint32_t mma_round(float low, float high)
 {
     return DTYPE == DTYPE_bf16 ? to_bf16(low) | (uint32_t)to_bf16(high) << 16
@@ -73,8 +73,8 @@ DEVICE void mma_load_b(const uint16_t *tile, int pitch, int column, int k, uint3
     b[1] = *(const uint32_t *)(at + 8);
 }
 
-/* d of columns 8 j .. of rows row .., += the sum over N_K steps of 16 of a tile of rows and one of
- * columns */
+/* d += the product of a row tile and a column tile, over N_K steps of 16 along k.  d[j] holds
+ * columns 8 j .. 8 j + 7 of rows row .. row + 15. */
 template <int DTYPE, int N_COLUMNS, int N_K>
 DEVICE void mma_tiles(float (&d)[N_COLUMNS][4], const uint16_t *rows, int row,
                       const uint16_t *columns, int pitch)
@@ -91,7 +91,7 @@ DEVICE void mma_tiles(float (&d)[N_COLUMNS][4], const uint16_t *rows, int row,
     }
 }
 
-/* The same with a made of p, whose 2 N_K blocks of 8 columns are its k. */
+/* The same with a = p, whose 2 N_K blocks of 8 columns are k. */
 template <int DTYPE, int N_COLUMNS, int N_K>
 DEVICE void mma_results(float (&d)[N_COLUMNS][4], const float (&p)[2 * N_K][4],
                         const uint16_t *columns, int pitch)

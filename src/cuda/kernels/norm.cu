@@ -1,19 +1,20 @@
 /*
- * norm.cu -- layer normalisation, alone and after a residual add, and its gradient.
+ * norm.cu -- layer normalization, alone and after a residual add, and its gradient.
  *
- * All of it is bound by memory, so a row is read once and stays in registers: a team of threads holds
- * it, each up to 4 packs of 8 elements.  A team is a warp as far as that goes (1024 columns), else a
- * whole block; the sums of a row then need shuffles alone, or a barrier besides.  For gradients a thread
- * has 2 packs at most: it holds sums and the next row besides, and 16 warps should fit a processor.
+ * Everything is memory-bound, so a row is read once and stays in registers: a team of threads holds
+ * it, up to 4 packs of 8 elements per thread.  A team is one warp up to 1024 columns, else a whole
+ * block; row sums then need only shuffles, or also a barrier.  In the gradient a thread holds at
+ * most 2 packs, because it also holds sums and the next row, and 16 warps should fit on an SM.
  *
- * The gradients of gamma and beta are sums down the columns, and so is that of a bias that was added
- * to x, the sum of dx.  A thread sees the same columns of every row that its team takes, so it sums
- * them in registers; the teams of a block add up in shared memory, the block writes one part, and a
- * second kernel sums the parts, in an order that follows from the shape alone.  While a row is worked
- * on, the next one is on its way.
+ * The gradients of gamma and beta are column sums, and so is the gradient of a bias that was added
+ * to x: the sum of dx.  A thread sees the same columns in every row that its team takes, so it sums
+ * them in registers.  The teams of a block add up in shared memory, the block writes one part, and
+ * a second kernel sums the parts in an order that depends on the shape alone.  The next row is
+ * loaded while the current one is processed.
  *
- * Rows of more than CUDA_NORM_WIDTH columns do not fit the registers of a block: its threads walk over
- * them and read them again, mostly from the cache, and sum columns in the block's part itself.
+ * Rows of more than CUDA_NORM_WIDTH columns do not fit in the registers of a block.  Its threads
+ * then loop over a row, read it again, mostly from the cache, and accumulate column sums in the
+ * block's part directly.
  */
 #include "cuda/kernels/device.h"
 #include "cuda/kernels/device_mask.h"
@@ -38,8 +39,8 @@ DEVICE raw_pack<DTYPE> raw_load(const void *data, int64_t row_begin, int column,
     return raw_of<DTYPE>(x);
 }
 
-/* The compiler would keep the floats of a first unpacking until the second, and run out of registers:
- * after this it knows nothing about the bits. */
+/* Hides the bits from the compiler.  Otherwise it would keep the floats of the first unpacking for
+ * the second one, and run out of registers. */
 template <int DTYPE> DEVICE void forget_floats(raw_pack<DTYPE> &raw)
 {
 #if defined(__CUDA_ARCH__)
@@ -68,7 +69,7 @@ DEVICE void row_store(void *data, int64_t row_begin, int column, int width, cons
         pack_store_part((enum dtype)DTYPE, data, row_begin + column, width - column, x);
 }
 
-/* Over the threads of a row. */
+/* Sums over the threads of a row. */
 DEVICE float team_sum(float value, int team)
 {
     return team == WARP ? warp_sum(value) : block_sum(value);
@@ -103,8 +104,8 @@ static int team_of(int width)
 
 /* ---- forward -------------------------------------------------------------------------------- */
 
-/* x = a, or the rounded a + dropout(b), which is stored: the same bits as add and layernorm apart.
- * All of the row is asked for before anything is stored. */
+/* x = a, or the rounded a + dropout(b), which is stored: the same bits as separate add and
+ * layernorm. The whole row is loaded before anything is stored. */
 template <int DTYPE, int N_PACKS, bool ALIGNED>
 DEVICE void read_row(const struct cuda_norm &t, int64_t begin, int lane, int team,
                      float (&x)[N_PACKS][PACK])
@@ -168,7 +169,7 @@ template <int DTYPE, int N_PACKS, bool ALIGNED> KERNEL norm_rows(struct cuda_nor
     }
 }
 
-/* A block a row.  A thread comes back to the columns that it wrote, so nobody else's are read. */
+/* One block per row.  A thread rereads only columns that it wrote itself. */
 template <int DTYPE, bool ALIGNED> KERNEL norm_wide_rows(struct cuda_norm t)
 {
     const int team = CUDA_NORM_WIDE_TEAM, first = (int)threadIdx.x * PACK, step = team * PACK;
@@ -216,7 +217,7 @@ static int launch_norm(const struct cuda_norm *t, int team, void *stream)
     return launch(kernel, grid_of(t->n_rows, n_teams), team * n_teams, 0, stream, *t, team);
 }
 
-/* Rows of GPT-2 fill 3 packs of a warp's threads (768), or 4. */
+/* Rows of GPT-2 fill 3 packs per thread of a warp (768), or 4. */
 template <int DTYPE> static int norm_of_type(const struct cuda_norm *t, void *stream)
 {
     int team = team_of(t->width), n_packs = (t->width + PACK - 1) / PACK;
@@ -250,14 +251,14 @@ int cuda_norm(const struct cuda_norm *norm, void *stream)
 
 /*
  * With h = (x - mean) * rstd and g = dy * gamma:
- *     dx = rstd * (g - mean(g) - h * mean(g * h)) (+ r)      dgamma = sum of dy h      dbeta = sum of dy
+ *     dx = rstd * (g - mean(g) - h * mean(g * h)) (+ r)   dgamma = sum of dy h   dbeta = sum of dy
  */
 template <int DTYPE, int N_PACKS, bool ALIGNED> struct grad_row {
     raw_pack<DTYPE> dy[N_PACKS], x[N_PACKS];
     float mean, rstd;
 };
 
-/* Asks for a row; one that is not there is left alone. */
+/* Issues the loads of a row, unless it is beyond the end. */
 template <int DTYPE, int N_PACKS, bool ALIGNED>
 DEVICE void load_grad_row(const struct cuda_norm_grad &t, grad_row<DTYPE, N_PACKS, ALIGNED> &in,
                           int64_t row, int lane, int team)
@@ -273,7 +274,7 @@ DEVICE void load_grad_row(const struct cuda_norm_grad &t, grad_row<DTYPE, N_PACK
     in.rstd = t.rstd[row];
 }
 
-/* Sums of this thread's columns; dx: with SUMS, else no register is spent on it. */
+/* Sums over this thread's columns.  dx takes registers only with SUMS. */
 template <int N_PACKS, bool SUMS> struct column_sums {
     float gamma[N_PACKS][PACK], beta[N_PACKS][PACK], dx[SUMS ? N_PACKS : 1][PACK];
 };
@@ -302,7 +303,8 @@ DEVICE void write_dx(const struct cuda_norm_grad &t, const grad_row<DTYPE, N_PAC
     }
 }
 
-/* Adds a row to the sums of its columns; gives its sums of g and of g h, of this thread's columns. */
+/* Adds a row to the column sums; adds the sums of g and g h over this thread's columns to *sum_g
+ * and *sum_gh. */
 template <int DTYPE, int N_PACKS, bool ALIGNED, bool SUMS>
 DEVICE void sum_grad_row(const struct cuda_norm_grad &t,
                          const grad_row<DTYPE, N_PACKS, ALIGNED> &in, int lane, int team,
@@ -313,7 +315,7 @@ DEVICE void sum_grad_row(const struct cuda_norm_grad &t,
         unpack<DTYPE>(in.dy[k], dy);
         unpack<DTYPE>(in.x[k], x);
         row_load<DTYPE, ALIGNED>(t.gamma, 0, (lane + k * team) * PACK, t.width, gamma);
-        for (int i = 0; i < PACK; i++) { /* columns that are not there have dy 0 */
+        for (int i = 0; i < PACK; i++) { /* dy is 0 beyond the end of the row */
             float h = (x[i] - in.mean) * in.rstd;
             sums.gamma[k][i] += dy[i] * h;
             sums.beta[k][i] += dy[i];
@@ -323,7 +325,7 @@ DEVICE void sum_grad_row(const struct cuda_norm_grad &t,
     }
 }
 
-/* The block's part: of dgamma, of dbeta, then of dsum.  Teams add up one after the other. */
+/* Writes the block's part: dgamma, dbeta, then dsum.  Teams add up one after the other. */
 template <int N_PACKS, bool SUMS>
 DEVICE void write_part(const struct cuda_norm_grad &t, int lane, int team,
                        const column_sums<N_PACKS, SUMS> &own)
@@ -358,7 +360,7 @@ KERNEL REGISTERS_MOST(128) norm_grad_rows(struct cuda_norm_grad t, int team)
     column_sums<N_PACKS, SUMS> sums = {};
     int64_t first = (int64_t)blockIdx.x * n_teams + threadIdx.x / team;
     int64_t step = (int64_t)gridDim.x * n_teams;
-    const bool ahead = DTYPE != DTYPE_f32; /* which has no registers for two rows */
+    const bool ahead = DTYPE != DTYPE_f32; /* fp32 has no registers for two rows */
     grad_row<DTYPE, N_PACKS, ALIGNED> in, next;
     load_grad_row(t, ahead ? next : in, first, lane, team);
     for (int64_t row = first; row < t.n_rows; row += step) {
@@ -388,7 +390,7 @@ KERNEL REGISTERS_MOST(128) norm_grad_rows(struct cuda_norm_grad t, int team)
         write_part(t, lane, team, sums);
 }
 
-/* Columns of a wide row; the sums are of this thread's columns, in the block's part. */
+/* One wide row.  The column sums of this thread accumulate in the block's part. */
 template <int DTYPE, bool ALIGNED, bool SUMS>
 DEVICE void wide_grad_row(const struct cuda_norm_grad &t, int64_t row, float *part)
 {

@@ -6,17 +6,18 @@
 
 #include "cuda/kernels/dropout.h"
 
-/* Rows of `width` elements.  All arrays but mean, rstd, dgamma, dbeta and dsum have one type. */
+/* Rows of `width` elements.  All arrays have one type, except mean, rstd, dgamma, dbeta and
+ * dsum. */
 struct cuda_norm {
     int64_t n_rows;
     int width; /* at most CUDA_NORM_WIDTH_MOST */
     enum dtype dtype;
     float eps;
-    const void *a, *b; /* b NULL: x = a, else x = sum = a + dropout(b) */
+    const void *a, *b; /* x = a if b is NULL, else x = sum = a + dropout(b) */
     const void *gamma, *beta;
-    void *sum; /* may be a or b; only with b */
+    void *sum; /* may be a or b; only used with b */
     void *y;
-    float *mean, *rstd; /* of each row */
+    float *mean, *rstd; /* per row */
     struct cuda_dropout dropout;
 };
 
@@ -26,18 +27,19 @@ struct cuda_norm_grad {
     enum dtype dtype;
     const void *dy, *x, *gamma;
     const float *mean, *rstd;
-    const void *r;                   /* added to dx; NULL: nothing */
-    void *dx;                        /* may be dy or r; NULL: left out */
-    struct cuda_array dgamma, dbeta; /* either may be left out */
-    struct cuda_array dsum;          /* sums of dx, before it is rounded; may be left out */
-    bool add;                        /* to these three */
-    float *parts;                    /* as many as cuda_norm_parts says */
+    const void *r;                   /* added to dx; may be NULL */
+    void *dx;                        /* may be dy or r; optional */
+    struct cuda_array dgamma, dbeta; /* both optional */
+    struct cuda_array dsum;          /* column sums of dx before rounding; optional */
+    bool add;                        /* these three: += instead of = */
+    float *parts;                    /* workspace: cuda_norm_parts floats */
 };
 
-/* Rows up to the first are held in registers, longer ones are read more than once. */
+/* Rows up to CUDA_NORM_WIDTH are held in registers; longer ones are read more than once. */
 enum { CUDA_NORM_WIDTH = 8192, CUDA_NORM_WIDTH_MOST = 1 << 24, CUDA_NORM_WIDE_TEAM = 256 };
 
-/* Threads of a row of the gradient: two packs of 8 elements each, at most, if they hold it. */
+/* Threads per row in the gradient: each holds at most two packs of 8 elements, if the row fits
+ * registers at all. */
 static inline int cuda_norm_grad_team(int64_t width)
 {
     int team = 32;
@@ -48,8 +50,9 @@ static inline int cuda_norm_grad_team(int64_t width)
     return team;
 }
 
-/* Sums of rows that are kept apart: one for each block, and 512 threads for each of 132 processors.  By
- * the shape alone, as the bits are.  Where a team is a warp, a block has CUDA_NORM_TEAMS of them. */
+/* Blocks of the gradient, each with its own partial sums: enough for 512 threads on each of 132
+ * SMs.  The count depends on the shape alone, so the bits do too.  If a team is one warp, a block
+ * has CUDA_NORM_TEAMS teams. */
 enum { CUDA_NORM_TEAMS = 4 };
 static inline int64_t cuda_norm_blocks(int64_t n_rows, int64_t width)
 {

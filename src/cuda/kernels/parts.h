@@ -1,6 +1,6 @@
 /*
- * parts.h -- sums over n elements are made of sums over parts of equal length, one for each block of
- * threads: how many there are, and for kernels (after device.h) which is whose.
+ * parts.h -- sums over n elements are split into parts of equal length, one per block of threads:
+ * how many there are, and (for kernels, after device.h) which block has which part.
  */
 #ifndef SNUG_CUDA_KERNELS_PARTS_H
 #define SNUG_CUDA_KERNELS_PARTS_H
@@ -9,7 +9,7 @@
 
 #include "base/device_fn.h"
 
-enum { PART_ELEMS_LEAST = 4096, PARTS_MOST = 1024, PART_BLOCK = 256 /* threads of a block */ };
+enum { PART_ELEMS_LEAST = 4096, PARTS_MOST = 1024, PART_BLOCK = 256 /* threads per block */ };
 
 DEVICE_FN int64_t parts_count(int64_t n)
 {
@@ -23,7 +23,7 @@ struct range {
     int64_t begin, end;
 };
 
-/* The elements of this block of threads, of a grid of one dimension. */
+/* The elements of this block, in a one-dimensional grid. */
 DEVICE struct range part_of(int64_t n)
 {
     int64_t length = (n + gridDim.x - 1) / gridDim.x;
@@ -32,10 +32,10 @@ DEVICE struct range part_of(int64_t n)
     return part;
 }
 
-/* For each element i of a range, by the threads of one block. */
+/* Loops over each element i of a range, spread over the threads of one block. */
 #define EACH_OF(part) for (int64_t i = (part).begin + threadIdx.x; i < (part).end; i += PART_BLOCK)
 
-/* By one block of threads: the sum of every step-th number of n. */
+/* The sum of n values, `step` apart, computed by one block. */
 DEVICE double sum_parts(const double *parts, int64_t n, int64_t step)
 {
     double sum = 0.0;

@@ -1,7 +1,7 @@
 /*
- * peak_rates.cu -- kernels that do one thing as fast as the device can: read, and multiply-add.
+ * peak_rates.cu -- kernels that read, or multiply-add, at the peak rate of the device.
  *
- * Both end in a store that never happens, so that the compiler keeps what comes before it.
+ * Both end in a store that never happens, so that the compiler keeps the work before it.
  */
 #include "cuda/kernels/device.h"
 #include "cuda/kernels/peak_rates.h"
@@ -23,7 +23,7 @@ KERNEL read_all(int64_t n, float *x)
 
 int cuda_read_all(int64_t n, float *x, void *stream)
 {
-    const int packs_each = 8; /* a thread: enough loads under way to hide their delay */
+    const int packs_each = 8; /* per thread: enough loads in flight to hide their latency */
     return launch(read_all, grid_of(n / PACK / packs_each, BLOCK), BLOCK, 0, stream, n, x);
 }
 

@@ -1,12 +1,12 @@
 /*
- * raw.h -- packs of operands as they lie in memory, for kernels that are compiled for a type.
+ * raw.h -- packs of operands in their storage type, for kernels that are compiled per type.
  *
- * Such a kernel asks for several packs and unpacks the first when all are on their way; a switch over types
- * would wait for each.  ANY_TYPE is the slow way: each operand has a type of its own, begins anywhere, and
- * the last pack of a row may be cut.
+ * Such a kernel issues several loads and unpacks the first pack when all of them are in flight;
+ * with a switch over types it would wait for each.  ANY_TYPE is the slow path: each operand has its
+ * own type, may begin anywhere, and the last pack of a row may be partial.
  *
- *     auto kernel = kernel_of_type(type_of_packs(channels, operands, n), K<DTYPE_f32>, K<DTYPE_bf16>,
- *                                  K<DTYPE_f16>, K<ANY_TYPE>);
+ *     auto kernel = kernel_of_type(type_of_packs(channels, operands, n), K<DTYPE_f32>,
+ *                                  K<DTYPE_bf16>, K<DTYPE_f16>, K<ANY_TYPE>);
  */
 #ifndef SNUG_CUDA_KERNELS_RAW_H
 #define SNUG_CUDA_KERNELS_RAW_H
@@ -16,7 +16,7 @@
 
 enum { ANY_TYPE = -1 };
 
-/* 8 elements: half the registers that 16-bit types would take as floats. */
+/* 8 elements.  16-bit types take half the registers that floats would. */
 template <int DTYPE> struct raw_pack {
     pack_16 bits;
 };
@@ -24,7 +24,7 @@ template <> struct raw_pack<DTYPE_f32> {
     pack_f32 half[2];
 };
 template <> struct raw_pack<ANY_TYPE> {
-    pack_f32 half[2]; /* floats already */
+    pack_f32 half[2]; /* already converted to floats */
 };
 
 template <int DTYPE> DEVICE void unpack(const raw_pack<DTYPE> &raw, float x[PACK])
@@ -32,7 +32,7 @@ template <int DTYPE> DEVICE void unpack(const raw_pack<DTYPE> &raw, float x[PACK
     pack_load(DTYPE == ANY_TYPE ? DTYPE_f32 : (enum dtype)DTYPE, &raw, 0, x);
 }
 
-/* As they lie there, which must be aligned; not of ANY_TYPE. */
+/* Loads a pack as stored.  The address must be aligned; not for ANY_TYPE. */
 template <int DTYPE> DEVICE raw_pack<DTYPE> raw_at(const void *data, int64_t at)
 {
     const size_t bytes = DTYPE == DTYPE_f32 ? 4 : 2;
@@ -49,7 +49,7 @@ template <int DTYPE> DEVICE raw_pack<DTYPE> raw_of(const float x[PACK])
     return raw;
 }
 
-/* n elements, which is PACK unless the type is ANY_TYPE. */
+/* Loads n elements; n is PACK unless the type is ANY_TYPE. */
 template <int DTYPE>
 DEVICE raw_pack<DTYPE> raw_load_some(const struct cuda_array &from, int64_t at, int n)
 {
@@ -69,7 +69,8 @@ DEVICE void store_some(const struct cuda_array &to, int64_t at, int n, const flo
         pack_store_part(to.dtype, to.data, at, n, x);
 }
 
-/* The type of all operands if it is one and their rows are whole, aligned packs; otherwise ANY_TYPE. */
+/* The common type of all operands if their rows consist of whole, aligned packs; otherwise
+ * ANY_TYPE. */
 static inline int type_of_packs(int64_t n_columns, const struct cuda_array operands[],
                                 int n_operands)
 {

@@ -1,22 +1,23 @@
 /*
- * sums.cu -- sums down the columns of a matrix (bias gradients, positions, what other kernels have left
- * in parts) and sums of squares.
+ * sums.cu -- column sums of a matrix (bias gradients, positions, partial sums of other kernels) and
+ * sums of squares.
  *
- * A block sums a strip of columns: its warps take the rows in turn, and add up through shared memory in
- * a fixed order.  Where rows are many, they are cut into parts first, by their number alone.
+ * A block sums a strip of columns: its warps take the rows in turn and add up through shared memory
+ * in a fixed order.  If there are many rows they are first split into parts, by the number of rows
+ * alone.
  */
 #include "cuda/kernels/device.h"
 #include "cuda/kernels/sums.h"
 
 enum { STRIPES_MOST = 32, SQUARE_THREADS = 256 };
 
-/* blockIdx.x: which columns; blockIdx.y: which rows; blockIdx.z: which group of columns.
- * EACH columns of a thread side by side. */
+/* blockIdx.x: columns; blockIdx.y: part of the rows; blockIdx.z: group of columns.  A thread has
+ * EACH adjacent columns. */
 template <int EACH>
 KERNEL sum_strip(struct cuda_array from, int64_t n_rows, int64_t pitch, int64_t width,
                  struct cuda_sum_groups groups, bool add)
 {
-    /* an index that is not a constant would copy the parameter to memory */
+    /* a dynamic index would copy the parameter to local memory */
     struct cuda_array to = blockIdx.z == 0   ? groups.to[0]
                            : blockIdx.z == 1 ? groups.to[1]
                                              : groups.to[2];
@@ -67,7 +68,7 @@ static int launch_strips(struct cuda_array from, int64_t n_rows, int64_t n_parts
                   stream, from, n_rows, pitch, width, *groups, add);
 }
 
-/* By packs where there are columns enough to keep the GPU busy. */
+/* Uses packs if there are enough columns to keep the GPU busy. */
 static int sum_parts(struct cuda_array from, int64_t n_rows, int64_t n_parts, int64_t pitch,
                      int64_t width, struct cuda_array to, bool add, void *stream)
 {
@@ -103,8 +104,8 @@ int cuda_sum_columns(struct cuda_array from, int64_t n_rows, int64_t width, floa
 
 /* ---- sums of everything --------------------------------------------------------------------- */
 
-/* By a block of threads: part `part` of the n_parts of a sum.  In fp64 from the first addition on: the norm
- * of a large model is the sum of 10^9 small numbers. */
+/* Part `part` of the n_parts of a sum, computed by one block.  In fp64 from the first addition on:
+ * the gradient norm of a large model is the sum of 10^9 small values. */
 DEVICE double square_sum(int64_t n, bool aligned, struct cuda_array x, const float *minus, int part,
                          int n_parts)
 {
@@ -141,8 +142,8 @@ int cuda_sum_square_gaps(int64_t n, struct cuda_array x, const float *minus, dou
                   pack_aligned(x.data), x, minus, parts);
 }
 
-/* Several tensors: a block of threads for each part, then one for each tensor.  Neither the parts of a
- * tensor nor their order depend on those beside it. */
+/* Several tensors: one block per part, then one per tensor.  Neither the parts of a tensor nor
+ * their order depend on the other tensors. */
 struct square_tensor {
     int64_t n;
     struct cuda_array x;

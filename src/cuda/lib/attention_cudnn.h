@@ -1,8 +1,8 @@
 /*
- * attention_cudnn.h -- attention by a library: cuDNN (attention_cudnn.c), or under emulation plain
- * loops (attention_emulated.c).  No dropout, 16-bit types.
+ * attention_cudnn.h -- attention with cuDNN (attention_cudnn.c), or under emulation with plain
+ * loops (attention_emulated.c).  16-bit types, no dropout.
  *
- * Rows of qkv, y and their gradients lie as ops.def has them: qkv [B,T,3,H,D], y [B,T,H,D], lse [B,H,T].
+ * Layouts are those of ops.def: qkv [B,T,3,H,D], y [B,T,H,D], lse [B,H,T].
  */
 #ifndef SNUG_CUDA_LIB_ATTENTION_CUDNN_H
 #define SNUG_CUDA_LIB_ATTENTION_CUDNN_H
@@ -14,12 +14,12 @@ struct cuda_attention_shape {
     int64_t n_batch, n_heads, n_time, depth; /* B, H, T, D */
     enum dtype type;
     bool causal, is_grad;
-    bool nondeterministic; /* the gradient may be summed up in no fixed order */
+    bool nondeterministic; /* the gradient may be summed in an order that changes from run to run */
 };
 
 struct cuda_attention_call {
     const void *qkv, *dy;
-    void *y; /* written, or for the gradient read */
+    void *y; /* written; the gradient reads it */
     float *lse;
     void *dqkv;
     void *work; /* 256-byte aligned */
@@ -28,9 +28,9 @@ struct cuda_attention_call {
 
 struct cuda_attention;
 
-/* What is booked for it: enough for a part of it at least, on any GPU that it was tried on. */
+/* The workspace that is planned for it: enough for at least one part on every GPU tried so far. */
 size_t cuda_attention_work_bytes(const struct cuda_attention_shape *shape);
-/* *attention is NULL, which is not an error, if the library refuses: then use an own kernel. */
+/* If cuDNN rejects the shape, *attention is NULL and the status is OK: use the fallback kernel. */
 CUDA_LAUNCHER enum snug_status cuda_attention_prepare(const struct cuda_attention_shape *shape,
                                                       size_t most_work_bytes,
                                                       struct cuda_attention **attention,

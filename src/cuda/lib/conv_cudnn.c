@@ -1,8 +1,8 @@
 /*
- * conv_cudnn.c -- a convolution, or one of its gradients, by cuDNN: a graph of one operation.
+ * conv_cudnn.c -- a convolution or one of its gradients with cuDNN: a graph of one operation.
  *
- * Engines that add in an order of their own are refused, and for fp32 also those that round their
- * operands to fewer bits for the tensor cores.
+ * Nondeterministic engines are excluded.  For fp32, so are engines that round their operands to
+ * fewer bits for the tensor cores.
  */
 #include <stdlib.h>
 
@@ -15,7 +15,7 @@ struct cuda_conv {
     struct dnn_plan *plan;
 };
 
-/* cuDNN names the sides N, C, H, W wherever they lie; here the channels lie last. */
+/* cuDNN lists the dimensions as N, C, H, W in any layout; here the channels are contiguous. */
 static struct dnn_extent channels_last(int64_t n, int64_t h, int64_t w, int64_t c)
 {
     return (struct dnn_extent){{n, c, h, w}, {h * w * c, 1, w * c, c}};
@@ -44,7 +44,7 @@ static void write_graph(struct dnn_graph *g, const struct cuda_conv_shape *s, en
     dnn_convolution(g, &conv);
 }
 
-/* *plan is NULL if cuDNN refuses. */
+/* *plan is NULL if cuDNN rejects the convolution. */
 static enum snug_status plan_of(const struct cuda_conv_shape *s, enum dtype type, enum dtype w_type,
                                 size_t most_work_bytes, struct dnn_plan **plan,
                                 struct snug_error *err)
@@ -52,22 +52,22 @@ static enum snug_status plan_of(const struct cuda_conv_shape *s, enum dtype type
     const unsigned nondeterministic = 1u << CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
     const unsigned fewer_bits =
         1u << CUDNN_NUMERICAL_NOTE_TENSOR_CORE | 1u << CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS;
-    struct dnn_wish wish = {.most_work_bytes = (int64_t)most_work_bytes,
-                            .refused_notes =
-                                nondeterministic | (type == DTYPE_f32 ? fewer_bits : 0u)};
+    struct dnn_limits limits = {.most_work_bytes = (int64_t)most_work_bytes,
+                                .refused_notes =
+                                    nondeterministic | (type == DTYPE_f32 ? fewer_bits : 0u)};
     struct dnn_key key = {DNN_BY_convolution,
                           {s->kind, s->n, s->x_h, s->x_w, s->x_c, s->y_h, s->y_w, s->y_c,
                            s->kernel_h, s->kernel_w, s->stride, s->pad, s->groups, type, w_type}};
     int64_t least_work_bytes = 0;
-    if (dnn_plan_again(&key, &wish, plan, &least_work_bytes))
+    if (dnn_plan_find(&key, &limits, plan, &least_work_bytes))
         return SNUG_OK;
     cudnnHandle_t handle;
     TRY(cuda_library_dnn(NULL, &handle, err));
     struct dnn_graph *g = calloc(1, sizeof *g);
     if (g == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "convolution: no memory for its graph");
+        return snug_fail(err, SNUG_NO_MEMORY, "convolution: out of memory for its cuDNN graph");
     write_graph(g, s, type, w_type);
-    return dnn_plan_make(&key, g, handle, &wish, plan, &least_work_bytes, err);
+    return dnn_plan_make(&key, g, handle, &limits, plan, &least_work_bytes, err);
 }
 
 enum snug_status cuda_conv_prepare(const struct cuda_conv_shape *shape, enum dtype type,
@@ -77,7 +77,7 @@ enum snug_status cuda_conv_prepare(const struct cuda_conv_shape *shape, enum dty
     *conv = NULL;
     struct cuda_conv *c = calloc(1, sizeof *c);
     if (c == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "convolution: no memory to prepare it");
+        return snug_fail(err, SNUG_NO_MEMORY, "convolution: out of memory while preparing it");
     enum snug_status status = plan_of(shape, type, w_type, most_work_bytes, &c->plan, err);
     if (status == SNUG_OK && c->plan != NULL)
         *conv = c;

@@ -1,8 +1,8 @@
 /*
- * conv_cudnn.h -- convolutions by a library: cuDNN (conv_cudnn.c), or under emulation plain loops
+ * conv_cudnn.h -- convolutions with cuDNN (conv_cudnn.c), or under emulation with plain loops
  * (conv_emulated.c).
  *
- * Images are [N,H,W,C].  The library wants weights with the channels last as well: [O,KH,KW,I/groups].
+ * Images are [N,H,W,C].  cuDNN wants the weights channels-last as well: [O,KH,KW,I/groups].
  */
 #ifndef SNUG_CUDA_LIB_CONV_CUDNN_H
 #define SNUG_CUDA_LIB_CONV_CUDNN_H
@@ -12,17 +12,17 @@
 #include "cuda/kernels/launch.h"
 
 struct cuda_conv_call {
-    void *x, *w, *y; /* of the forward convolution, or in their places its gradients */
+    void *x, *w, *y; /* as in the forward convolution; a gradient replaces the one it computes */
     void *work;      /* 256-byte aligned */
     void *stream;
 };
 
 struct cuda_conv;
 
-/* What is booked for it. */
+/* The workspace that is planned for it. */
 size_t cuda_conv_work_bytes(const struct cuda_conv_shape *shape, enum dtype type);
-/* Of x and y in `type`, of w in `w_type`.  *conv is NULL, which is not an error, if the library refuses:
- * then use an own kernel. */
+/* x and y have type `type`, w has `w_type`.  If cuDNN rejects the convolution, *conv is NULL and
+ * the status is OK: use the fallback kernel. */
 CUDA_LAUNCHER enum snug_status cuda_conv_prepare(const struct cuda_conv_shape *shape,
                                                  enum dtype type, enum dtype w_type,
                                                  size_t most_work_bytes, struct cuda_conv **conv,

@@ -1,8 +1,8 @@
 /*
- * cuda_gemm.c -- matmuls by cuBLASLt: their description, and running them.
+ * cuda_gemm.c -- gemms with cuBLASLt: their descriptors, and launching them.
  *
- * Everything about a matmul that does not change from step to step is described once, when it is
- * prepared.  A run only puts in addresses.
+ * Everything about a gemm that stays the same from step to step is described once, when it is
+ * prepared.  A run only sets the addresses.
  */
 #include "cuda/lib/cuda_gemm.h"
 
@@ -17,16 +17,16 @@ static cudaDataType_t type_of(enum dtype type)
 
 static cublasLtEpilogue_t epilogue_of(const struct cuda_gemm_shape *s)
 {
-    switch (s->end) {
+    switch (s->epilogue) {
     case GEMM_bias:
         return CUBLASLT_EPILOGUE_BIAS;
     case GEMM_gelu:
-        if (s->keeps_before)
+        if (s->saves_pre_act)
             return s->has_bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
         return s->has_bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
     case GEMM_dgelu:
         return CUBLASLT_EPILOGUE_DGELU;
-    case GEMM_dgelu_sums: /* of the gradient's columns, which are its rows */
+    case GEMM_dgelu_sums: /* sums our columns, which are cuBLASLt's rows */
         return CUBLASLT_EPILOGUE_DGELU_BGRAD;
     case GEMM_sums_a: /* our A is its right matrix, which it calls B */
         return CUBLASLT_EPILOGUE_BGRADB;
@@ -37,12 +37,12 @@ static cublasLtEpilogue_t epilogue_of(const struct cuda_gemm_shape *s)
     }
 }
 
-/* The address that goes to the library as that of a bias: what is added, or what is summed up. */
+/* The address passed as the bias: the bias itself, or where the sums go. */
 static void *bias_of(const struct cuda_gemm_shape *s, const struct cuda_gemm_call *call)
 {
-    if (s->end == GEMM_sums_a || s->end == GEMM_sums_b || s->end == GEMM_dgelu_sums)
+    if (s->epilogue == GEMM_sums_a || s->epilogue == GEMM_sums_b || s->epilogue == GEMM_dgelu_sums)
         return call->sums;
-    return s->end == GEMM_bias || s->has_bias ? (void *)call->bias : NULL;
+    return s->epilogue == GEMM_bias || s->has_bias ? (void *)call->bias : NULL;
 }
 
 static cublasStatus_t set(cublasLtMatmulDesc_t how, cublasLtMatmulDescAttributes_t attribute,
@@ -57,33 +57,33 @@ static cublasStatus_t set_addresses(const struct cuda_gemm *p, const struct cuda
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
     if (bias != NULL)
         status = set(p->how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
-    if (status == CUBLAS_STATUS_SUCCESS && cuda_gemm_has_before(&p->shape))
-        status = set(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &call->before,
-                     sizeof call->before);
+    if (status == CUBLAS_STATUS_SUCCESS && cuda_gemm_has_pre_act(&p->shape))
+        status = set(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &call->pre_act,
+                     sizeof call->pre_act);
     return status;
 }
 
 static cublasStatus_t describe_how(struct cuda_gemm *p)
 {
     const struct cuda_gemm_shape *s = &p->shape;
-    /* Sums in fp32 for every type; for fp32 operands this is fp32 proper, not its 10-bit kin. */
+    /* Accumulates in fp32 for every type; fp32 operands are multiplied in true fp32, not TF32. */
     cublasStatus_t status = cublasLtMatmulDescCreate(&p->how, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     int32_t left = s->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     int32_t right = s->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     uint32_t epilogue = (uint32_t)epilogue_of(s);
-    int64_t before_pitch = s->n;
+    int64_t pre_act_pitch = s->n;
     if (status == CUBLAS_STATUS_SUCCESS)
         status = set(p->how, CUBLASLT_MATMUL_DESC_TRANSA, &left, sizeof left);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = set(p->how, CUBLASLT_MATMUL_DESC_TRANSB, &right, sizeof right);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = set(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
-    if (status == CUBLAS_STATUS_SUCCESS && cuda_gemm_has_before(s))
+    if (status == CUBLAS_STATUS_SUCCESS && cuda_gemm_has_pre_act(s))
         status =
-            set(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &before_pitch, sizeof before_pitch);
-    /* The search for algorithms looks at these addresses for their alignment only. */
+            set(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &pre_act_pitch, sizeof pre_act_pitch);
+    /* The algorithm search uses these addresses only for their alignment. */
     void *aligned = (void *)(uintptr_t)s->alignment; // NOLINT(performance-no-int-to-ptr)
-    struct cuda_gemm_call nowhere = {.bias = aligned, .before = aligned, .sums = aligned};
+    struct cuda_gemm_call nowhere = {.bias = aligned, .pre_act = aligned, .sums = aligned};
     return status == CUBLAS_STATUS_SUCCESS ? set_addresses(p, &nowhere) : status;
 }
 
@@ -136,7 +136,7 @@ void cuda_gemm_release(struct cuda_gemm *p)
 static enum snug_status nothing_found(const struct cuda_gemm_shape *s, struct snug_error *err)
 {
     return snug_fail(err, SNUG_UNSUPPORTED,
-                     "cuBLASLt has no algorithm for a matmul of %lld x %lld x %lld in %s to %s",
+                     "cuBLASLt has no algorithm for a %lld x %lld x %lld matmul of %s to %s",
                      (long long)s->m, (long long)s->n, (long long)s->k, dtype_name(s->type),
                      dtype_name(s->c_type));
 }
@@ -145,11 +145,11 @@ enum snug_status cuda_gemm_prepare(const struct cuda_gemm_shape *shape, struct c
                                    struct snug_error *err)
 {
     *gemm = NULL;
-    if (!cuda_gemm_end_fits(shape))
+    if (!cuda_gemm_epilogue_fits(shape))
         return SNUG_OK;
     struct cuda_gemm *p = calloc(1, sizeof *p);
     if (p == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "matmul: no memory to prepare it");
+        return snug_fail(err, SNUG_NO_MEMORY, "matmul: out of memory while preparing it");
     p->shape = cuda_gemm_unpacked(shape);
     bool found = false;
     enum snug_status status = cuda_library_blas(&p->handle, err);
@@ -157,7 +157,7 @@ enum snug_status cuda_gemm_prepare(const struct cuda_gemm_shape *shape, struct c
         status = cuda_library_check_blas(describe(p), "describing a matmul", err);
     if (status == SNUG_OK)
         status = cuda_gemm_choose(p, &found, err);
-    if (status == SNUG_OK && !found && shape->end == GEMM_plain)
+    if (status == SNUG_OK && !found && shape->epilogue == GEMM_plain)
         status = nothing_found(&p->shape, err);
     if (status == SNUG_OK && found)
         *gemm = p;
@@ -181,5 +181,6 @@ cublasStatus_t cuda_gemm_launch(const struct cuda_gemm *p, const cublasLtMatmulA
 enum snug_status cuda_gemm_run(struct cuda_gemm *gemm, const struct cuda_gemm_call *call,
                                struct snug_error *err)
 {
-    return cuda_library_check_blas(cuda_gemm_launch(gemm, &gemm->algorithm, call), "a matmul", err);
+    return cuda_library_check_blas(cuda_gemm_launch(gemm, &gemm->algorithm, call),
+                                   "running a matmul", err);
 }

@@ -1,9 +1,9 @@
 /*
- * cuda_libs.c -- NVIDIA's libraries, opened once a process.
+ * cuda_libs.c -- NVIDIA's libraries, opened once per process.
  */
 #include "cuda/lib/cuda_libs.h"
 
-/* One backend a process, and one thread that prepares and runs: no lock. */
+/* No lock: one backend per process, and one thread prepares and runs. */
 static struct {
     cublasLtHandle_t blas;
     cudnnHandle_t dnn;
@@ -15,7 +15,7 @@ enum snug_status cuda_library_check_blas(cublasStatus_t status, const char *what
 {
     if (status == CUBLAS_STATUS_SUCCESS)
         return SNUG_OK;
-    return snug_fail(err, SNUG_UNSUPPORTED, "cuBLASLt: %s: %s", what,
+    return snug_fail(err, SNUG_UNSUPPORTED, "cuBLASLt error while %s: %s", what,
                      cublasLtGetStatusString(status));
 }
 
@@ -26,8 +26,8 @@ enum snug_status cuda_library_check_dnn(cudnnStatus_t status, const char *what,
         return SNUG_OK;
     char detail[256] = "";
     cudnnGetLastErrorString(detail, sizeof detail);
-    return snug_fail(err, SNUG_UNSUPPORTED, "cuDNN: %s: %s %s", what, cudnnGetErrorString(status),
-                     detail);
+    return snug_fail(err, SNUG_UNSUPPORTED, "cuDNN error while %s: %s %s", what,
+                     cudnnGetErrorString(status), detail);
 }
 
 enum snug_status cuda_library_blas(cublasLtHandle_t *handle, struct snug_error *err)
@@ -42,10 +42,10 @@ enum snug_status cuda_library_dnn(void *stream, cudnnHandle_t *handle, struct sn
 {
     if (library.dnn == NULL) {
         TRY(cuda_library_check_dnn(cudnnCreate(&library.dnn), "opening the library", err));
-        library.dnn_stream = NULL; /* as it is made */
+        library.dnn_stream = NULL; /* a new handle uses the default stream */
     }
     if (stream != NULL && stream != library.dnn_stream) {
-        TRY(cuda_library_check_dnn(cudnnSetStream(library.dnn, stream), "taking a stream", err));
+        TRY(cuda_library_check_dnn(cudnnSetStream(library.dnn, stream), "setting the stream", err));
         library.dnn_stream = stream;
     }
     *handle = library.dnn;

@@ -1,9 +1,10 @@
 /*
- * cuda_libs.h -- NVIDIA's libraries, opened once a process and shared by all kernels that use them.
+ * cuda_libs.h -- NVIDIA's libraries, opened once per process and shared by all kernels that use
+ * them.
  *
- * A handle is made when it is first asked for, before the first step: a model without attention never
- * loads cuDNN.  What a handle takes of the device's memory is no part of the plan but of `runtime`.  It is
- * there until the process ends, as the plugin is.
+ * A handle is created on first use, before the first step: a model without attention or
+ * convolutions never loads cuDNN.  The device memory that a handle takes is not part of the plan;
+ * it is reported as `runtime`.  Like the plugin, a handle lives until the process ends.
  */
 #ifndef SNUG_CUDA_LIB_CUDA_LIBS_H
 #define SNUG_CUDA_LIB_CUDA_LIBS_H
@@ -14,10 +15,12 @@
 #include "base/status.h"
 
 enum snug_status cuda_library_blas(cublasLtHandle_t *handle, struct snug_error *err);
-/* Bound to the stream: what is executed with it goes there.  NULL: it will not be executed with yet. */
+/* The handle is bound to the stream: work executed with it goes there.  NULL: nothing is executed
+ * yet. */
 enum snug_status cuda_library_dnn(void *stream, cudnnHandle_t *handle, struct snug_error *err);
 
-/* A failed call of a library as one of ours; `what` says what was tried. */
+/* Turns a failed library call into a status; `what` says what was attempted ("running a
+ * matmul"). */
 enum snug_status cuda_library_check_blas(cublasStatus_t status, const char *what,
                                          struct snug_error *err);
 enum snug_status cuda_library_check_dnn(cudnnStatus_t status, const char *what,

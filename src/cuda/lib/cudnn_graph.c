@@ -1,5 +1,5 @@
 /*
- * cudnn_graph.c -- writing down cuDNN's graphs.
+ * cudnn_graph.c -- builds cuDNN graphs.
  */
 #include "cuda/lib/cudnn_graph.h"
 
@@ -8,7 +8,7 @@ struct dnn_extent dnn_packed(int64_t d0, int64_t d1, int64_t d2, int64_t d3)
     return (struct dnn_extent){{d0, d1, d2, d3}, {d1 * d2 * d3, d2 * d3, d3, 1}};
 }
 
-struct dnn_extent dnn_swapped(struct dnn_extent e)
+struct dnn_extent dnn_transposed(struct dnn_extent e)
 {
     return (struct dnn_extent){{e.dim[0], e.dim[1], e.dim[3], e.dim[2]},
                                {e.stride[0], e.stride[1], e.stride[3], e.stride[2]}};
@@ -32,12 +32,12 @@ static void note(struct dnn_graph *g, cudnnStatus_t status, const char *what)
 static dnn_object make(struct dnn_graph *g, cudnnBackendDescriptorType_t kind, const char *what)
 {
     dnn_object object = NULL;
-    if (g->n_made == DNN_MOST_MADE)
+    if (g->n_objects == DNN_MOST_OBJECTS)
         note(g, CUDNN_STATUS_INTERNAL_ERROR, what);
     if (g->status == CUDNN_STATUS_SUCCESS)
         note(g, cudnnBackendCreateDescriptor(kind, &object), what);
     if (g->status == CUDNN_STATUS_SUCCESS)
-        g->made[g->n_made++] = object;
+        g->objects[g->n_objects++] = object;
     return object;
 }
 
@@ -75,7 +75,7 @@ static void add_op(struct dnn_graph *g, dnn_object op, const char *what)
 static dnn_object any_tensor(struct dnn_graph *g, int64_t uid, cudnnDataType_t type,
                              struct dnn_extent extent, bool is_virtual, bool by_value)
 {
-    const char *what = "a tensor";
+    const char *what = "building a tensor";
     const int64_t alignment = 16;
     dnn_object tensor = make(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR, what);
     set(g, tensor, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type, what);
@@ -99,7 +99,7 @@ dnn_object dnn_tensor(struct dnn_graph *g, int64_t uid, cudnnDataType_t type,
 
 dnn_object dnn_virtual(struct dnn_graph *g, cudnnDataType_t type, struct dnn_extent extent)
 {
-    const int64_t first_uid = 1000; /* above all that callers choose */
+    const int64_t first_uid = 1000; /* above all uids that callers use */
     return any_tensor(g, first_uid + g->n_virtual++, type, extent, true, false);
 }
 
@@ -112,7 +112,7 @@ dnn_object dnn_scalar(struct dnn_graph *g, int64_t uid)
 
 void dnn_pointwise(struct dnn_graph *g, const struct dnn_pointwise *how)
 {
-    const char *what = "a pointwise operation";
+    const char *what = "building a pointwise operation";
     const float one = 1.0f;
     dnn_object mode = make(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, what);
     set(g, mode, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &how->mode, what);
@@ -141,7 +141,7 @@ void dnn_float(struct dnn_graph *g, cudnnPointwiseMode_t mode, dnn_object x, dnn
 
 void dnn_gemm(struct dnn_graph *g, dnn_object a, dnn_object b, dnn_object c)
 {
-    const char *what = "a matmul";
+    const char *what = "building a matmul";
     const cudnnDataType_t math = CUDNN_DATA_FLOAT;
     dnn_object mode = make(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR, what);
     set(g, mode, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &math, what);
@@ -157,7 +157,7 @@ void dnn_gemm(struct dnn_graph *g, dnn_object a, dnn_object b, dnn_object c)
 
 void dnn_reduce(struct dnn_graph *g, cudnnReduceTensorOp_t how, dnn_object x, dnn_object y)
 {
-    const char *what = "a reduction";
+    const char *what = "building a reduction";
     const cudnnDataType_t math = CUDNN_DATA_FLOAT;
     dnn_object mode = make(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR, what);
     set(g, mode, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &math, what);
@@ -173,14 +173,14 @@ void dnn_reduce(struct dnn_graph *g, cudnnReduceTensorOp_t how, dnn_object x, dn
 
 void dnn_reshape(struct dnn_graph *g, dnn_object x, dnn_object y)
 {
-    const char *what = "a reshape";
+    const char *what = "building a reshape";
     dnn_object op = make(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, what);
     set_object(g, op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x, what);
     set_object(g, op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y, what);
     add_op(g, op, what);
 }
 
-/* The names of a convolution's attributes; each of the three operations has its own. */
+/* The attribute names of a convolution; each of the three operations has its own. */
 static const struct convolution_names {
     cudnnBackendDescriptorType_t kind;
     cudnnBackendAttributeName_t x, w, y, how, alpha, beta;
@@ -210,18 +210,18 @@ static const struct convolution_names {
 
 void dnn_convolution(struct dnn_graph *g, const struct dnn_convolution *how)
 {
-    const char *what = "a convolution";
+    const char *what = "building a convolution";
     const struct convolution_names *names = &convolution_names[how->kind];
     const cudnnDataType_t math = CUDNN_DATA_FLOAT;
     const cudnnConvolutionMode_t not_mirrored = CUDNN_CROSS_CORRELATION;
-    const int64_t n_sides = 2, pads[2] = {how->pad, how->pad};
+    const int64_t n_spatial_dims = 2, pads[2] = {how->pad, how->pad};
     const int64_t strides[2] = {how->stride, how->stride}, dilations[2] = {1, 1};
     const float one = 1.0f, zero = 0.0f;
     dnn_object mode = make(g, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, what);
     set(g, mode, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &math, what);
     set(g, mode, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &not_mirrored,
         what);
-    set(g, mode, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &n_sides, what);
+    set(g, mode, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &n_spatial_dims, what);
     set(g, mode, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, pads, what);
     set(g, mode, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, pads, what);
     set(g, mode, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, dilations, what);

@@ -1,9 +1,9 @@
 /*
- * cudnn_plan.c -- from a cuDNN graph to an engine that runs it.
+ * cudnn_plan.c -- finds an engine for a cuDNN graph.
  *
- * cuDNN proposes engines in the order of its own guesses, then those that run almost anything.  The
- * first one that can be built, that wants no more workspace than was booked and that does nothing that
- * the caller refuses is taken.  Given the same library and GPU that is the same one every time.
+ * cuDNN proposes engines in its own order of preference, then fallback engines that run almost
+ * anything.  We take the first one that can be built, fits the planned workspace and has none of
+ * the excluded numerical notes.  With the same library and GPU this is the same engine every time.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 enum { MOST_ENGINES = 32 };
 
 struct dnn_plan {
-    struct dnn_graph *graph; /* what the plan is made of lives as long as it does */
+    struct dnn_graph *graph; /* owned: it must live as long as the plan */
     dnn_object graph_object;
     dnn_object config, plan;
 };
@@ -26,8 +26,8 @@ static void release_object(dnn_object object)
 
 static void release_graph(struct dnn_graph *g)
 {
-    for (int i = g->n_made - 1; i >= 0; i--)
-        release_object(g->made[i]);
+    for (int i = g->n_objects - 1; i >= 0; i--)
+        release_object(g->objects[i]);
     free(g);
 }
 
@@ -63,13 +63,14 @@ static cudnnStatus_t make_graph(struct dnn_plan *plan, cudnnHandle_t handle)
     return status == CUDNN_STATUS_SUCCESS ? cudnnBackendFinalize(plan->graph_object) : status;
 }
 
-/* The engines that cuDNN proposes in a mode; the caller owns them.  0: none, for whatever reason. */
+/* The engine configs that cuDNN proposes in a mode; the caller owns them.  0 if there are none, for
+ * whatever reason. */
 static int propose(const struct dnn_plan *plan, cudnnBackendHeurMode_t mode,
                    dnn_object configs[MOST_ENGINES])
 {
     dnn_object advice = NULL;
     int64_t n = 0;
-    int n_made = 0;
+    int n_created = 0;
     cudnnStatus_t status =
         cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, &advice);
     if (status == CUDNN_STATUS_SUCCESS)
@@ -83,9 +84,10 @@ static int propose(const struct dnn_plan *plan, cudnnBackendHeurMode_t mode,
         status = cudnnBackendGetAttribute(advice, CUDNN_ATTR_ENGINEHEUR_RESULTS,
                                           CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &n, NULL);
     n = n < MOST_ENGINES ? n : MOST_ENGINES;
-    while (status == CUDNN_STATUS_SUCCESS && n_made < n) {
-        status = cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &configs[n_made]);
-        n_made += status == CUDNN_STATUS_SUCCESS;
+    while (status == CUDNN_STATUS_SUCCESS && n_created < n) {
+        status =
+            cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &configs[n_created]);
+        n_created += status == CUDNN_STATUS_SUCCESS;
     }
     int64_t n_got = 0;
     if (status == CUDNN_STATUS_SUCCESS && n > 0)
@@ -93,12 +95,12 @@ static int propose(const struct dnn_plan *plan, cudnnBackendHeurMode_t mode,
                                           CUDNN_TYPE_BACKEND_DESCRIPTOR, n, &n_got, configs);
     release_object(advice);
     n_got = status == CUDNN_STATUS_SUCCESS ? n_got : 0;
-    for (int i = (int)n_got; i < n_made; i++)
+    for (int i = (int)n_got; i < n_created; i++)
         release_object(configs[i]);
     return (int)n_got;
 }
 
-/* Does its engine carry one of the notes?  One that does not say so is taken to. */
+/* Does the engine have one of the notes?  If the query fails, assume that it does. */
 static bool is_refused(dnn_object config, unsigned notes)
 {
     if (notes == 0)
@@ -121,7 +123,7 @@ static bool is_refused(dnn_object config, unsigned notes)
     return refused;
 }
 
-/* NULL: it cannot be built here. */
+/* Returns NULL if the plan cannot be built here. */
 static dnn_object build(dnn_object config, int64_t *work_bytes)
 {
     dnn_object built = NULL;
@@ -142,7 +144,7 @@ static dnn_object build(dnn_object config, int64_t *work_bytes)
     return NULL;
 }
 
-/* Before anything is built; a plan may still want more. */
+/* An estimate before the plan is built, which may still need more. */
 static int64_t work_bytes_of(dnn_object config)
 {
     int64_t n = 0, bytes = 0;
@@ -151,16 +153,16 @@ static int64_t work_bytes_of(dnn_object config)
     return status == CUDNN_STATUS_SUCCESS ? bytes : 0;
 }
 
-/* Does plan->config run, in the workspace that there is? */
-static bool try_config(struct dnn_plan *plan, const struct dnn_wish *wish,
+/* Can plan->config run in the available workspace? */
+static bool try_config(struct dnn_plan *plan, const struct dnn_limits *limits,
                        int64_t *least_work_bytes)
 {
     int64_t work_bytes = work_bytes_of(plan->config);
-    if (is_refused(plan->config, wish->refused_notes))
+    if (is_refused(plan->config, limits->refused_notes))
         return false;
-    if (work_bytes <= wish->most_work_bytes) {
+    if (work_bytes <= limits->most_work_bytes) {
         plan->plan = build(plan->config, &work_bytes);
-        if (plan->plan == NULL || work_bytes <= wish->most_work_bytes)
+        if (plan->plan == NULL || work_bytes <= limits->most_work_bytes)
             return plan->plan != NULL;
         release_object(plan->plan);
         plan->plan = NULL;
@@ -170,14 +172,14 @@ static bool try_config(struct dnn_plan *plan, const struct dnn_wish *wish,
     return false;
 }
 
-/* Takes one of the configs, if one will do, and releases the others. */
-static void take_first(struct dnn_plan *plan, const struct dnn_wish *wish, dnn_object *configs,
+/* Takes the first config that works, if any, and releases the others. */
+static void take_first(struct dnn_plan *plan, const struct dnn_limits *limits, dnn_object *configs,
                        int n_configs, int64_t *least_work_bytes)
 {
     int taken = -1;
     for (int i = 0; i < n_configs && taken < 0; i++) {
         plan->config = configs[i];
-        if (try_config(plan, wish, least_work_bytes))
+        if (try_config(plan, limits, least_work_bytes))
             taken = i;
     }
     if (taken < 0)
@@ -187,31 +189,33 @@ static void take_first(struct dnn_plan *plan, const struct dnn_wish *wish, dnn_o
             release_object(configs[i]);
 }
 
-/* ---- plans that were made ------------------------------------------------------------------- */
+/* ---- the cache of plans
+ * ----------------------------------------------------------------------- */
 
-/* One thread prepares.  That nothing was found is known until the process ends. */
+/* Not locked: one thread prepares.  An entry without a plan stays until the process ends. */
 static struct known {
     struct dnn_key key;
-    struct dnn_wish wish;
+    struct dnn_limits limits;
     struct dnn_plan *plan;
     int64_t least_work_bytes;
     int n_users;
     struct known *next;
 } * first_known;
 
-static bool is_of(const struct known *known, const struct dnn_key *key, const struct dnn_wish *wish)
+static bool matches(const struct known *known, const struct dnn_key *key,
+                    const struct dnn_limits *limits)
 {
     return known->key.writer == key->writer &&
-           memcmp(known->key.numbers, key->numbers, sizeof key->numbers) == 0 &&
-           known->wish.most_work_bytes == wish->most_work_bytes &&
-           known->wish.refused_notes == wish->refused_notes;
+           memcmp(known->key.values, key->values, sizeof key->values) == 0 &&
+           known->limits.most_work_bytes == limits->most_work_bytes &&
+           known->limits.refused_notes == limits->refused_notes;
 }
 
-bool dnn_plan_again(const struct dnn_key *key, const struct dnn_wish *wish, struct dnn_plan **plan,
-                    int64_t *least_work_bytes)
+bool dnn_plan_find(const struct dnn_key *key, const struct dnn_limits *limits,
+                   struct dnn_plan **plan, int64_t *least_work_bytes)
 {
     struct known *known = first_known;
-    while (known != NULL && !is_of(known, key, wish))
+    while (known != NULL && !matches(known, key, limits))
         known = known->next;
     if (known == NULL)
         return false;
@@ -221,17 +225,17 @@ bool dnn_plan_again(const struct dnn_key *key, const struct dnn_wish *wish, stru
     return true;
 }
 
-static enum snug_status remember(const struct dnn_key *key, const struct dnn_wish *wish,
+static enum snug_status remember(const struct dnn_key *key, const struct dnn_limits *limits,
                                  struct dnn_plan *plan, int64_t least_work_bytes,
                                  struct snug_error *err)
 {
     struct known *known = calloc(1, sizeof *known);
     if (known == NULL) {
         free_plan(plan);
-        return snug_fail(err, SNUG_NO_MEMORY, "cuDNN: no memory for a plan");
+        return snug_fail(err, SNUG_NO_MEMORY, "cuDNN: out of memory for a plan");
     }
     *known = (struct known){.key = *key,
-                            .wish = *wish,
+                            .limits = *limits,
                             .plan = plan,
                             .least_work_bytes = least_work_bytes,
                             .n_users = 1,
@@ -253,38 +257,39 @@ void dnn_plan_release(struct dnn_plan *plan)
     free(unused);
 }
 
-/* ---- making one ----------------------------------------------------------------------------- */
+/* ---- building a plan
+ * -------------------------------------------------------------------------- */
 
 enum snug_status dnn_plan_make(const struct dnn_key *key, struct dnn_graph *g, cudnnHandle_t handle,
-                               const struct dnn_wish *wish, struct dnn_plan **plan,
+                               const struct dnn_limits *limits, struct dnn_plan **plan,
                                int64_t *least_work_bytes, struct snug_error *err)
 {
     static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
     *plan = NULL;
     *least_work_bytes = 0;
-    struct dnn_plan *made = calloc(1, sizeof *made);
-    if (made == NULL) {
+    struct dnn_plan *created = calloc(1, sizeof *created);
+    if (created == NULL) {
         release_graph(g);
-        return snug_fail(err, SNUG_NO_MEMORY, "cuDNN: no memory for a plan");
+        return snug_fail(err, SNUG_NO_MEMORY, "cuDNN: out of memory for a plan");
     }
-    made->graph = g;
+    created->graph = g;
     enum snug_status status = SNUG_OK;
-    if (g->status != CUDNN_STATUS_SUCCESS) /* written down wrongly: ours to mend */
+    if (g->status != CUDNN_STATUS_SUCCESS) /* a bug in our graph */
         status = cuda_library_check_dnn(g->status, g->failed, err);
-    else if (make_graph(made, handle) == CUDNN_STATUS_SUCCESS)
-        for (size_t i = 0; i < sizeof modes / sizeof *modes && made->plan == NULL; i++) {
+    else if (make_graph(created, handle) == CUDNN_STATUS_SUCCESS)
+        for (size_t i = 0; i < sizeof modes / sizeof *modes && created->plan == NULL; i++) {
             dnn_object configs[MOST_ENGINES];
-            int n = propose(made, modes[i], configs);
-            take_first(made, wish, configs, n, least_work_bytes);
+            int n = propose(created, modes[i], configs);
+            take_first(created, limits, configs, n, least_work_bytes);
         }
-    if (made->plan == NULL) {
-        free_plan(made);
-        made = NULL;
+    if (created->plan == NULL) {
+        free_plan(created);
+        created = NULL;
     }
     if (status == SNUG_OK)
-        status = remember(key, wish, made, *least_work_bytes, err);
+        status = remember(key, limits, created, *least_work_bytes, err);
     if (status == SNUG_OK)
-        *plan = made;
+        *plan = created;
     return status;
 }
 

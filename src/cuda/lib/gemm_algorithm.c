@@ -1,14 +1,14 @@
 /*
- * gemm_algorithm.c -- which of cuBLASLt's algorithms makes a matmul.
+ * gemm_algorithm.c -- chooses the cuBLASLt algorithm of a gemm.
  *
- * The library names candidates, best guess first.  They are timed once, in turns, on numbers like those
- * of training (constants run faster than data does), and the fastest is pinned to the shape: like
- * matmuls of a model are made alike, and give like bits.  Candidates that differ by less than MARGIN
- * are not told apart by a timing, and so the earlier one stays.  Pins are kept in a file: another run
- * takes the same (tuning_cache.h).
+ * The library proposes candidates, best guess first.  They are timed once, in alternation, on data
+ * like that of training (constants would run faster), and the fastest is fixed for the shape.  So
+ * equal gemms of a model use the same algorithm and give the same bits.  Timings cannot separate
+ * candidates that differ by less than MARGIN; the earlier one wins.  The choice is stored in a
+ * file, so later runs take the same algorithm (tuning_cache.h).
  *
- * No candidate may add parts of a sum in an order of its own: sums over k are in one piece, or their
- * parts are kept in fp32 in the workspace and added up in a second step.
+ * Candidates must be deterministic: a sum over k is either not split, or its parts are kept in fp32
+ * in the workspace and added in a second step.
  */
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
@@ -22,9 +22,9 @@ static const float MARGIN = 0.97f;
 
 /* ---- candidates ----------------------------------------------------------------------------- */
 
-/* The least alignment of operands, in bytes.  Algorithms that load whole tiles by hardware need 16, and
- * compute-sanitizer's racecheck breaks on them: SNUG_CUDA_UNALIGNED leaves them out of what is chosen from
- * (not out of what was pinned before). */
+/* The guaranteed alignment of operands, in bytes.  Algorithms that load whole tiles in hardware
+ * (TMA) need 16, and compute-sanitizer's racecheck fails on them.  SNUG_CUDA_UNALIGNED excludes
+ * them from new choices, but not from the tuning cache. */
 static uint32_t alignment_of(const struct cuda_gemm_shape *s)
 {
     size_t least = dtype_bytes(s->type) < dtype_bytes(s->c_type) ? dtype_bytes(s->type)
@@ -32,7 +32,7 @@ static uint32_t alignment_of(const struct cuda_gemm_shape *s)
     return getenv("SNUG_CUDA_UNALIGNED") != NULL ? (uint32_t)least : (uint32_t)s->alignment;
 }
 
-static cublasStatus_t prefer(cublasLtMatmulPreference_t wish, const struct cuda_gemm_shape *s)
+static cublasStatus_t prefer(cublasLtMatmulPreference_t preference, const struct cuda_gemm_shape *s)
 {
     static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
@@ -41,31 +41,31 @@ static cublasStatus_t prefer(cublasLtMatmulPreference_t wish, const struct cuda_
     uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     uint32_t alignment = alignment_of(s);
     cublasStatus_t status = cublasLtMatmulPreferenceSetAttribute(
-        wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &work_bytes, sizeof work_bytes);
+        preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &work_bytes, sizeof work_bytes);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = cublasLtMatmulPreferenceSetAttribute(
-            wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes);
+            preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes);
     for (size_t i = 0; i < sizeof alignments / sizeof *alignments; i++)
         if (status == CUBLAS_STATUS_SUCCESS)
-            status = cublasLtMatmulPreferenceSetAttribute(wish, alignments[i], &alignment,
+            status = cublasLtMatmulPreferenceSetAttribute(preference, alignments[i], &alignment,
                                                           sizeof alignment);
     return status;
 }
 
-/* *n_good: how many there are; 0 if the library refuses the matmul. */
+/* *n_good: the number of usable candidates; 0 if the library rejects the gemm. */
 static cublasStatus_t candidates(const struct cuda_gemm *p,
                                  cublasLtMatmulHeuristicResult_t found[N_CANDIDATES], int *n_good)
 {
-    cublasLtMatmulPreference_t wish = NULL;
+    cublasLtMatmulPreference_t preference = NULL;
     int n = 0;
-    cublasStatus_t status = cublasLtMatmulPreferenceCreate(&wish);
+    cublasStatus_t status = cublasLtMatmulPreferenceCreate(&preference);
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = prefer(wish, &p->shape);
+        status = prefer(preference, &p->shape);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = cublasLtMatmulAlgoGetHeuristic(p->handle, p->how, p->left, p->right, p->result,
-                                                p->result, wish, N_CANDIDATES, found, &n);
-    if (wish != NULL)
-        cublasLtMatmulPreferenceDestroy(wish);
+                                                p->result, preference, N_CANDIDATES, found, &n);
+    if (preference != NULL)
+        cublasLtMatmulPreferenceDestroy(preference);
     *n_good = 0;
     for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < n; i++)
         if (found[i].state == CUBLAS_STATUS_SUCCESS)
@@ -75,7 +75,7 @@ static cublasStatus_t candidates(const struct cuda_gemm *p,
 
 /* ---- timing --------------------------------------------------------------------------------- */
 
-struct room { /* where candidates are tried: one block of memory for as long as it takes */
+struct trial { /* buffers for timing candidates: one block, freed afterwards */
     char *block;
     size_t total;
     struct cuda_gemm_call call;
@@ -95,7 +95,7 @@ static size_t matrix_bytes(int64_t rows, int64_t pitch, int64_t n_batch, int64_t
     return (size_t)((n_batch - 1) * batch_step + rows * pitch) * dtype_bytes(type);
 }
 
-/* Numbers of about the size of activations: a short row of random ones, copied on and on. */
+/* Values about the size of activations: a short random pattern, repeated. */
 static cudaError_t fill(char *block, size_t bytes, enum dtype type)
 {
     enum { N_RANDOM = 8192 };
@@ -124,115 +124,116 @@ static cudaError_t fill(char *block, size_t bytes, enum dtype type)
     return status;
 }
 
-static cudaError_t open_room(const struct cuda_gemm_shape *s, struct room *room)
+static cudaError_t open_trial(const struct cuda_gemm_shape *s, struct trial *trial)
 {
-    /* A bias gradient comes with that of the weights, which is added to what is there. */
-    bool is_added = s->end == GEMM_sums_a || s->end == GEMM_sums_b;
-    size_t a = take(&room->total, matrix_bytes(s->a_transposed ? s->k : s->m, s->lda, s->n_batch,
-                                               s->batch_a, s->type));
-    size_t b = take(&room->total, matrix_bytes(s->b_transposed ? s->n : s->k, s->ldb, s->n_batch,
-                                               s->batch_b, s->type));
-    size_t vector = take(&room->total, (size_t)(s->m + s->n) * sizeof(float));
-    size_t operands = room->total;
-    size_t c = take(&room->total, matrix_bytes(s->m, s->ldc, s->n_batch, s->batch_c, s->c_type));
-    size_t before = take(
-        &room->total, cuda_gemm_has_before(s) ? (size_t)(s->m * s->n) * dtype_bytes(s->c_type) : 0);
-    size_t work = take(&room->total, cuda_gemm_work_bytes(s));
+    /* A bias gradient comes with the weight gradient, which accumulates. */
+    bool is_added = s->epilogue == GEMM_sums_a || s->epilogue == GEMM_sums_b;
+    size_t a = take(&trial->total, matrix_bytes(s->a_transposed ? s->k : s->m, s->lda, s->n_batch,
+                                                s->batch_a, s->type));
+    size_t b = take(&trial->total, matrix_bytes(s->b_transposed ? s->n : s->k, s->ldb, s->n_batch,
+                                                s->batch_b, s->type));
+    size_t vector = take(&trial->total, (size_t)(s->m + s->n) * sizeof(float));
+    size_t operands = trial->total;
+    size_t c = take(&trial->total, matrix_bytes(s->m, s->ldc, s->n_batch, s->batch_c, s->c_type));
+    size_t pre_act =
+        take(&trial->total,
+             cuda_gemm_has_pre_act(s) ? (size_t)(s->m * s->n) * dtype_bytes(s->c_type) : 0);
+    size_t work = take(&trial->total, cuda_gemm_work_bytes(s));
 
-    cudaError_t status = cudaMalloc((void **)&room->block, room->total);
+    cudaError_t status = cudaMalloc((void **)&trial->block, trial->total);
     if (status == cudaSuccess)
-        status = fill(room->block, operands, s->type);
+        status = fill(trial->block, operands, s->type);
     if (status == cudaSuccess)
-        status = fill(room->block + c, work - c, s->c_type);
+        status = fill(trial->block + c, work - c, s->c_type);
     if (status == cudaSuccess)
-        status = cudaEventCreate(&room->begin);
+        status = cudaEventCreate(&trial->begin);
     if (status == cudaSuccess)
-        status = cudaEventCreate(&room->end);
+        status = cudaEventCreate(&trial->end);
     if (status != cudaSuccess)
         return status;
-    room->call = (struct cuda_gemm_call){.a = room->block + a,
-                                         .b = room->block + b,
-                                         .c = room->block + c,
-                                         .r = room->block + c,
-                                         .alpha = 1.0f,
-                                         .beta = is_added ? 1.0f : 0.0f,
-                                         .bias = room->block + vector,
-                                         .before = room->block + before,
-                                         .sums = room->block + vector,
-                                         .work = room->block + work};
+    trial->call = (struct cuda_gemm_call){.a = trial->block + a,
+                                          .b = trial->block + b,
+                                          .c = trial->block + c,
+                                          .r = trial->block + c,
+                                          .alpha = 1.0f,
+                                          .beta = is_added ? 1.0f : 0.0f,
+                                          .bias = trial->block + vector,
+                                          .pre_act = trial->block + pre_act,
+                                          .sums = trial->block + vector,
+                                          .work = trial->block + work};
     return cudaSuccess;
 }
 
-static void close_room(struct room *room)
+static void close_trial(struct trial *trial)
 {
-    if (room->begin != NULL)
-        cudaEventDestroy(room->begin);
-    if (room->end != NULL)
-        cudaEventDestroy(room->end);
-    cudaFree(room->block);
-    (void)cudaGetLastError(); /* no room to try them in is not an error of what comes next */
+    if (trial->begin != NULL)
+        cudaEventDestroy(trial->begin);
+    if (trial->end != NULL)
+        cudaEventDestroy(trial->end);
+    cudaFree(trial->block);
+    (void)cudaGetLastError(); /* running out of memory here must not fail the next call */
 }
 
-/* Milliseconds between the two events; negative: something failed. */
-static float elapsed(const struct room *room)
+/* Milliseconds between the two events; negative if something failed. */
+static float elapsed(const struct trial *trial)
 {
     float ms = -1.0f;
-    bool done = cudaEventRecord(room->end, NULL) == cudaSuccess &&
-                cudaEventSynchronize(room->end) == cudaSuccess &&
-                cudaEventElapsedTime(&ms, room->begin, room->end) == cudaSuccess;
+    bool done = cudaEventRecord(trial->end, NULL) == cudaSuccess &&
+                cudaEventSynchronize(trial->end) == cudaSuccess &&
+                cudaEventElapsedTime(&ms, trial->begin, trial->end) == cudaSuccess;
     return done ? ms : -1.0f;
 }
 
-/* Milliseconds; negative: it does not run. */
+/* Milliseconds; negative if the algorithm does not run. */
 static float time_one(const struct cuda_gemm *p, const cublasLtMatmulAlgo_t *algorithm,
-                      const struct room *room)
+                      const struct trial *trial)
 {
-    if (cudaEventRecord(room->begin, NULL) != cudaSuccess ||
-        cuda_gemm_launch(p, algorithm, &room->call) != CUBLAS_STATUS_SUCCESS)
+    if (cudaEventRecord(trial->begin, NULL) != cudaSuccess ||
+        cuda_gemm_launch(p, algorithm, &trial->call) != CUBLAS_STATUS_SUCCESS)
         return -1.0f;
-    return elapsed(room);
+    return elapsed(trial);
 }
 
-/* Once: a GPU that was idle is slow at first. */
+/* Once per process: an idle GPU is slow at first. */
 static void warm_up(const struct cuda_gemm *p, const cublasLtMatmulAlgo_t *algorithm,
-                    const struct room *room)
+                    const struct trial *trial)
 {
     static bool is_warm;
     const float enough_ms = 200.0f;
     float ms = 0.0f, spent_ms = 0.0f;
     for (int i = 0; i < 20000 && !is_warm && ms >= 0.0f && spent_ms < enough_ms; i++) {
-        ms = time_one(p, algorithm, room);
+        ms = time_one(p, algorithm, trial);
         spent_ms += ms;
     }
     is_warm = true;
 }
 
-/* The least of some timings of each, in turns; 0: it does not run. */
+/* The minimum of several timings of each candidate, in alternation; 0 if it does not run. */
 static void time_all(const struct cuda_gemm *p, const cublasLtMatmulHeuristicResult_t *found,
-                     int n_found, const struct room *room, float *ms)
+                     int n_found, const struct trial *trial, float *ms)
 {
-    warm_up(p, &found[0].algo, room);
-    for (int turn = 0; turn <= N_TIMED; turn++)
+    warm_up(p, &found[0].algo, trial);
+    for (int round = 0; round <= N_TIMED; round++)
         for (int i = 0; i < n_found; i++) {
-            float now = turn == 0 || ms[i] > 0.0f ? time_one(p, &found[i].algo, room) : 0.0f;
+            float now = round == 0 || ms[i] > 0.0f ? time_one(p, &found[i].algo, trial) : 0.0f;
             if (now < 0.0f)
                 ms[i] = 0.0f;
-            else if (turn <= 1 || now < ms[i]) /* the first one loads its code */
+            else if (round <= 1 || now < ms[i]) /* round 0 loads the code */
                 ms[i] = now;
         }
 }
 
-/* Chooses among what was found; where there is no room to time, the first.  False: none of them runs,
- * whatever the library says. */
+/* Takes the fastest candidate, or the first one if there is no memory for timing.  Returns false if
+ * none of them runs, whatever the library claims. */
 static bool take_fastest(struct cuda_gemm *p, const cublasLtMatmulHeuristicResult_t *found,
                          int n_found)
 {
-    struct room room = {0};
+    struct trial trial = {0};
     float ms[N_CANDIDATES] = {0};
-    bool is_timed = open_room(&p->shape, &room) == cudaSuccess;
+    bool is_timed = open_trial(&p->shape, &trial) == cudaSuccess;
     if (is_timed)
-        time_all(p, found, n_found, &room, ms);
-    close_room(&room);
+        time_all(p, found, n_found, &trial, ms);
+    close_trial(&trial);
     p->algorithm = found[0].algo;
     p->ms = ms[0];
     for (int i = 1; i < n_found; i++)
@@ -243,27 +244,28 @@ static bool take_fastest(struct cuda_gemm *p, const cublasLtMatmulHeuristicResul
     return !is_timed || p->ms > 0.0f;
 }
 
-/* Bytes that a copy reads and writes in a millisecond; 0: there is no room to try one. */
+/* Bytes read and written by a copy per millisecond; 0 if there is no memory to time one. */
 static float time_copy(void)
 {
-    const size_t half = (size_t)128 << 20; /* more than a cache holds */
-    struct room room = {0};
+    const size_t half = (size_t)128 << 20; /* larger than any cache */
+    struct trial trial = {0};
     float best = 0.0f;
-    bool ready = cudaMalloc((void **)&room.block, 2 * half) == cudaSuccess &&
-                 cudaEventCreate(&room.begin) == cudaSuccess &&
-                 cudaEventCreate(&room.end) == cudaSuccess;
+    bool ready = cudaMalloc((void **)&trial.block, 2 * half) == cudaSuccess &&
+                 cudaEventCreate(&trial.begin) == cudaSuccess &&
+                 cudaEventCreate(&trial.end) == cudaSuccess;
     for (int i = 0; i <= N_TIMED && ready; i++) {
-        ready = cudaEventRecord(room.begin, NULL) == cudaSuccess &&
-                cudaMemcpyAsync(room.block + half, room.block, half, cudaMemcpyDeviceToDevice,
+        ready = cudaEventRecord(trial.begin, NULL) == cudaSuccess &&
+                cudaMemcpyAsync(trial.block + half, trial.block, half, cudaMemcpyDeviceToDevice,
                                 NULL) == cudaSuccess;
-        float ms = ready ? elapsed(&room) : 0.0f;
+        float ms = ready ? elapsed(&trial) : 0.0f;
         best = ms > 0.0f && (best == 0.0f || ms < best) ? ms : best;
     }
-    close_room(&room);
+    close_trial(&trial);
     return best > 0.0f ? 2.0f * (float)half / best : 0.0f;
 }
 
-/* Pinned as algorithms are, under a shape that no matmul has: choices made with it stay the same. */
+/* Stored in the tuning cache under a shape that no gemm has, so that decisions based on it stay the
+ * same. */
 static float copy_rate(void)
 {
     const struct cuda_gemm_shape none = {0};
@@ -277,19 +279,19 @@ static float copy_rate(void)
     return rate;
 }
 
-bool cuda_gemm_is_worth(const struct cuda_gemm *fused, const struct cuda_gemm *plain,
-                        int64_t n_bytes)
+bool cuda_gemm_fused_is_faster(const struct cuda_gemm *fused, const struct cuda_gemm *plain,
+                               int64_t n_bytes)
 {
     const double tie = 1.1;
     float rate = copy_rate();
     if (fused->ms == 0.0f || plain->ms == 0.0f || rate == 0.0f)
         return true;
-    double walk_ms = (double)n_bytes / (double)rate;
-    return (double)fused->ms <= tie * ((double)plain->ms + walk_ms);
+    double pass_ms = (double)n_bytes / (double)rate;
+    return (double)fused->ms <= tie * ((double)plain->ms + pass_ms);
 }
 
-/* A pin comes from a file that anybody may have written. */
-static bool still_serves(const struct cuda_gemm *p)
+/* A cached algorithm comes from a file that anyone may have written. */
+static bool is_still_valid(const struct cuda_gemm *p)
 {
     cublasLtMatmulHeuristicResult_t checked;
     return cublasLtMatmulAlgoCheck(p->handle, p->how, p->left, p->right, p->result, p->result,
@@ -303,21 +305,21 @@ enum snug_status cuda_gemm_choose(struct cuda_gemm *p, bool *found, struct snug_
     bool from_file;
     *found = true;
     if (tuning_cache_find(&p->shape, &p->algorithm, &p->ms, &from_file) &&
-        (!from_file || still_serves(p)))
+        (!from_file || is_still_valid(p)))
         return SNUG_OK;
     cublasLtMatmulHeuristicResult_t results[N_CANDIDATES];
     int n = 0;
     cublasStatus_t status = candidates(p, results, &n);
     *found = n > 0;
-    if (n == 0) /* an end may be refused in many ways; a matmul without one should not be */
-        return p->shape.end == GEMM_plain
-                   ? cuda_library_check_blas(status, "looking for an algorithm", err)
+    if (n == 0) /* an epilogue may be unsupported for many reasons; a plain gemm must work */
+        return p->shape.epilogue == GEMM_plain
+                   ? cuda_library_check_blas(status, "searching for an algorithm", err)
                    : SNUG_OK;
     *found = take_fastest(p, results, n);
     if (!*found)
         return SNUG_OK;
     TRY(tuning_cache_add(&p->shape, &p->algorithm, p->ms, err));
-    /* another rank's, if it was first */
+    /* takes the choice of another rank if that was first */
     (void)tuning_cache_find(&p->shape, &p->algorithm, &p->ms, &from_file);
     return SNUG_OK;
 }

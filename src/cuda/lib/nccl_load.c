@@ -1,5 +1,5 @@
 /*
- * nccl_load.c -- looks for NCCL on this machine, once.
+ * nccl_load.c -- loads NCCL at run time, once.
  */
 #include "cuda/nccl.h"
 
@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Where each name goes; the list is the same as that of struct nccl_calls. */
+/* The NCCL function of each member of struct nccl_calls, in its order. */
 #define NCCL_NAMES(X)                       \
     X(get_version, "ncclGetVersion")        \
     X(get_id, "ncclGetUniqueId")            \
@@ -27,9 +27,9 @@
     X(send, "ncclSend")                     \
     X(recv, "ncclRecv")
 
-static void say(char why[DEVICE_TEXT_MAX], const char *text)
+static void set_reason(char why[DEVICE_TEXT_MAX], const char *text)
 {
-    snprintf(why, DEVICE_TEXT_MAX, "%.90s", text == NULL ? "it does not load" : text);
+    snprintf(why, DEVICE_TEXT_MAX, "%.90s", text == NULL ? "libnccl.so.2 does not load" : text);
 }
 
 static bool load(struct nccl_calls *calls, char why[DEVICE_TEXT_MAX])
@@ -37,22 +37,22 @@ static bool load(struct nccl_calls *calls, char why[DEVICE_TEXT_MAX])
     void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
     void *symbol;
     if (library == NULL) {
-        say(why, dlerror());
+        set_reason(why, dlerror());
         return false;
     }
-#define TAKE(member, name)           \
-    symbol = dlsym(library, name);   \
-    if (symbol == NULL) {            \
-        say(why, "it has no " name); \
-        return false;                \
-    }                                \
+#define TAKE(member, name)                           \
+    symbol = dlsym(library, name);                   \
+    if (symbol == NULL) {                            \
+        set_reason(why, "libnccl.so.2 lacks " name); \
+        return false;                                \
+    }                                                \
     memcpy(&calls->member, &symbol, sizeof symbol);
     NCCL_NAMES(TAKE)
 #undef TAKE
     return true;
 }
 
-/* One library a process, and one thread that asks first. */
+/* Not thread-safe: one thread makes the first call. */
 const struct nccl_calls *nccl_find(char why[DEVICE_TEXT_MAX])
 {
     static struct nccl_calls calls;

@@ -1,5 +1,5 @@
 /*
- * tuning_cache.c -- the table of chosen algorithms.
+ * tuning_cache.c -- the table of chosen gemm algorithms.
  */
 #include "cuda/lib/tuning_cache.h"
 
@@ -10,40 +10,40 @@
 #include "cuda/tuning_cache_file.h"
 
 _Static_assert(sizeof(cublasLtMatmulAlgo_t) == TUNING_WORDS * sizeof(uint64_t),
-               "the words of a pin");
+               "a tuning stores the whole algorithm");
 
-static struct { /* one thread prepares */
+static struct { /* not locked: one thread prepares */
     struct tuning_list list;
-    bool is_read; /* the file, if there is one */
+    bool is_read; /* the file was read, if there is one */
     char title[384];
-    char *path; /* where new pins are added; NULL: nowhere.  Lives as long as the process */
+    char *path; /* where new tunings are added, NULL if nowhere; lives as long as the process */
 } table;
 
 static void write_key(const struct cuda_gemm_shape *s, int64_t key[TUNING_KEY])
 {
-    const int64_t numbers[TUNING_KEY] = {s->m,
-                                         s->n,
-                                         s->k,
-                                         s->lda,
-                                         s->ldb,
-                                         s->ldc,
-                                         s->n_batch,
-                                         s->batch_a,
-                                         s->batch_b,
-                                         s->batch_c,
-                                         s->type,
-                                         s->c_type,
-                                         s->end,
-                                         s->has_bias,
-                                         s->keeps_before,
-                                         s->alignment,
-                                         s->a_transposed,
-                                         s->b_transposed};
-    memcpy(key, numbers, sizeof numbers);
+    const int64_t fields[TUNING_KEY] = {s->m,
+                                        s->n,
+                                        s->k,
+                                        s->lda,
+                                        s->ldb,
+                                        s->ldc,
+                                        s->n_batch,
+                                        s->batch_a,
+                                        s->batch_b,
+                                        s->batch_c,
+                                        s->type,
+                                        s->c_type,
+                                        s->epilogue,
+                                        s->has_bias,
+                                        s->saves_pre_act,
+                                        s->alignment,
+                                        s->a_transposed,
+                                        s->b_transposed};
+    memcpy(key, fields, sizeof fields);
 }
 
-/* What an algorithm depends on beside its shape.  1: the order of the key, and what gemm_algorithm.c asks
- * of candidates. */
+/* What an algorithm depends on besides its shape.  The 1 is the version of the key order and of the
+ * conditions that gemm_algorithm.c sets for candidates. */
 static bool write_title(char *out, size_t size)
 {
     struct cudaDeviceProp prop;
@@ -52,8 +52,8 @@ static bool write_title(char *out, size_t size)
         cudaGetDeviceProperties(&prop, device) != cudaSuccess ||
         cudaDriverGetVersion(&driver) != cudaSuccess)
         return false;
-    snprintf(out, size, "pins 1: cuBLASLt %zu on %s, driver %d", cublasLtGetVersion(), prop.name,
-             driver);
+    snprintf(out, size, "gemm tuning 1: cuBLASLt %zu on %s, driver %d", cublasLtGetVersion(),
+             prop.name, driver);
     return true;
 }
 
@@ -90,12 +90,12 @@ enum snug_status tuning_cache_add(const struct cuda_gemm_shape *shape,
     struct tuning tuning = {.ms = ms};
     write_key(shape, tuning.key);
     memcpy(tuning.algorithm, algorithm, sizeof *algorithm);
-    struct tuning *there = tuning_list_find(&table.list, tuning.key);
-    if (there != NULL) {
+    struct tuning *existing = tuning_list_find(&table.list, tuning.key);
+    if (existing != NULL) {
         tuning.replaces = true;
-        *there = tuning;
+        *existing = tuning;
     } else if (table.list.failed || !tuning_list_add(&table.list, &tuning))
-        return snug_fail(err, SNUG_NO_MEMORY, "matmul: no memory for the chosen algorithms");
+        return snug_fail(err, SNUG_NO_MEMORY, "matmul: out of memory for the tuning cache");
     if (table.path != NULL)
         tuning_cache_file_add(table.path, table.title, &table.list);
     return SNUG_OK;

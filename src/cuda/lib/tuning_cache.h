@@ -1,8 +1,8 @@
 /*
- * tuning_cache.h -- which algorithm makes which matmul, from its first choice on.
+ * tuning_cache.h -- remembers which algorithm was chosen for each gemm shape.
  *
- * The table lives as long as the process, and its file (tuning_cache_file.h) longer: another run makes every
- * matmul with the same algorithm, gives the same bits, and starts without timing anything.
+ * The table lives as long as the process, its file (tuning_cache_file.h) longer.  Later runs use
+ * the same algorithm for every gemm, so they give the same bits and start without timing anything.
  */
 #ifndef SNUG_CUDA_LIB_TUNING_CACHE_H
 #define SNUG_CUDA_LIB_TUNING_CACHE_H
@@ -10,8 +10,9 @@
 #include "cuda/lib/cuda_libs.h"
 #include "cuda/lib/cuda_gemm.h"
 
-/* The shape is one with every stride filled in.  ms: what it took when it was chosen.  A pin that is added
- * takes the place of one that no longer serves; what counts afterwards is what is found. */
+/* All strides of the shape must be filled in.  ms: the time measured when the algorithm was chosen.
+ * An added tuning replaces one that is no longer valid.  Call find after add: the file may hold
+ * another choice. */
 bool tuning_cache_find(const struct cuda_gemm_shape *shape, cublasLtMatmulAlgo_t *algorithm,
                        float *ms, bool *from_file);
 enum snug_status tuning_cache_add(const struct cuda_gemm_shape *shape,

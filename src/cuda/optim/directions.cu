@@ -1,10 +1,10 @@
 /*
- * directions.cu -- the direction of a step where it takes more than the numbers of one element: adafactor,
+ * directions.cu -- the step direction of optimizers that are not purely elementwise: adafactor,
  * amos, prodigy.
  *
- * Sums are in fp64: over a part of the elements by one block of threads, then over the parts by one block,
- * both by fixed trees.  Whoever reads the sums is a kernel of its own, after the one that makes them.  The
- * numbers of the step (src/optim/direction.h) are made by the first thread of a block.
+ * Sums are in fp64, with fixed trees: one block sums a part of the elements, then one block sums
+ * the parts.  A kernel that reads sums runs after the kernel that computes them.  The constants of
+ * the step (src/optim/direction.h) are computed by the first thread of each block.
  */
 #include "cuda/kernels/device.h"
 #include "cuda/optim/directions.h"
@@ -30,7 +30,7 @@ DEVICE struct adafactor_now adafactor_of(const struct direction_job *job)
     return adafactor_now(job->options, job->relative, job->lr_factor, job->scalars);
 }
 
-/* A warp for each row: its mean of squares goes into the running one. */
+/* One warp per row: updates the running mean of its squares. */
 KERNEL adafactor_rows(struct direction_job job, int64_t n_rows, int64_t n_columns,
                       struct cuda_array g, float *rows)
 {
@@ -51,7 +51,7 @@ KERNEL adafactor_rows(struct direction_job job, int64_t n_rows, int64_t n_column
         rows[row] = (float)adafactor_mean(&now, (double)rows[row], sum / (double)n_columns);
 }
 
-/* A thread for each column, over a part of its rows. */
+/* One thread per column, over a part of its rows. */
 KERNEL adafactor_columns(struct direction_job job, int64_t n_rows, int64_t n_columns,
                          int64_t part_rows, struct cuda_array g, double *sums)
 {
@@ -67,7 +67,7 @@ KERNEL adafactor_columns(struct direction_job job, int64_t n_rows, int64_t n_col
     sums[(int64_t)blockIdx.y * n_columns + column] = sum;
 }
 
-/* One block: the mean of the rows' means. */
+/* One block: the mean of the row means. */
 KERNEL adafactor_mean_row(struct direction_job job, int64_t n_rows, const float *rows, double *mean)
 {
     double sum = 0.0;
@@ -80,7 +80,8 @@ KERNEL adafactor_mean_row(struct direction_job job, int64_t n_rows, const float 
         *mean = sum / (double)n_rows;
 }
 
-/* What an element is multiplied with for its row, and for its column, whose running mean moves here. */
+/* The factors of an element for its row and its column.  Also updates the running mean of the
+ * column. */
 KERNEL adafactor_sides(struct direction_job job, int64_t n_rows, int64_t n_columns,
                        struct adafactor_work work, const float *rows, float *columns)
 {
@@ -102,7 +103,8 @@ KERNEL adafactor_sides(struct direction_job job, int64_t n_rows, int64_t n_colum
     }
 }
 
-/* The squares of W, if the rate follows them, and what was summed before: into the tables of parts. */
+/* Writes the partial sums: `squares`, and the squares of W if the learning rate is relative to
+ * them. */
 DEVICE void close_part(const struct direction_job *job, struct range part, struct cuda_array w,
                        double squares, struct adafactor_work work)
 {
@@ -140,7 +142,7 @@ KERNEL adafactor_matrix(struct direction_job job, int64_t n_rows, int64_t n_colu
     close_part(&job, part, w, squares, work);
 }
 
-/* Each element has a running mean of its own. */
+/* A tensor that is not factored: each element has its own running mean. */
 KERNEL adafactor_vector(struct direction_job job, int64_t n, struct cuda_array g,
                         struct cuda_array w, float *v, struct cuda_array u,
                         struct adafactor_work work)
@@ -191,7 +193,7 @@ static struct adafactor_work cut_work(void *block, int64_t n_rows, int64_t n_col
     return work;
 }
 
-/* The running means of rows and columns, and what they give. */
+/* Updates the running means of rows and columns, and computes the factors. */
 static int launch_sides(const struct direction_job *job, int64_t n_rows, int64_t n_columns,
                         struct cuda_array g, float *rows, float *columns,
                         struct adafactor_work work, void *stream)
@@ -260,7 +262,7 @@ DEVICE void amos_direction(struct range part, struct cuda_array g, struct cuda_a
     }
 }
 
-/* v moves by the mean of the clamped squares; what the direction is made with comes of it. */
+/* Updates v with the mean of the clamped squares; returns the coefficients of the direction. */
 DEVICE struct amos_work amos_move(const struct amos_now *now, double most, double square, float *v)
 {
     *v = (float)(now->beta2 * (double)*v + square);
@@ -275,7 +277,7 @@ DEVICE void amos_finish(const struct direction_job *job, const struct amos_now *
     job->scalars[SCALAR_direction_scale] = job->scalars[SCALAR_direction_lr] = 1;
 }
 
-/* A block for each row, which has a v of its own. */
+/* One block per row; each row has its own v. */
 KERNEL amos_rows(struct direction_job job, int64_t width, struct cuda_array g, struct cuda_array w,
                  float *v, const float *b, struct cuda_array u)
 {
@@ -307,7 +309,7 @@ KERNEL amos_rows_end(struct direction_job job, int64_t width, float *b)
     amos_finish(&job, &now, b);
 }
 
-/* One v in all: the parts of its sum, */
+/* A single v for the whole tensor, in three kernels: the partial sums, */
 KERNEL amos_parts(struct direction_job job, int64_t n, struct cuda_array g, const float *v,
                   const float *b, double *parts)
 {
@@ -325,7 +327,7 @@ KERNEL amos_parts(struct direction_job job, int64_t n, struct cuda_array g, cons
         parts[blockIdx.x] = squares;
 }
 
-/* the sum itself, */
+/* the total, which updates v and b, */
 KERNEL amos_whole(struct direction_job job, int64_t n, float *v, float *b, const double *parts,
                   struct amos_work *work)
 {
@@ -376,7 +378,7 @@ KERNEL prodigy_parts(struct direction_job job, int64_t n, struct cuda_array g, s
 {
     SHARED struct prodigy_now now;
     struct range part = part_of(n);
-    double gemm = 0.0, size = 0.0;
+    double dot = 0.0, size = 0.0;
     if (skips(&job))
         return;
     if (threadIdx.x == 0)
@@ -387,15 +389,15 @@ KERNEL prodigy_parts(struct direction_job job, int64_t n, struct cuda_array g, s
     EACH_OF(part)
     {
         float gradient = load(g.dtype, g.data, i) * clip;
-        gemm += (double)gradient *
-                ((double)load(x0.dtype, x0.data, i) - (double)load(z.dtype, z.data, i));
+        dot += (double)gradient *
+               ((double)load(x0.dtype, x0.data, i) - (double)load(z.dtype, z.data, i));
         s[i] = keep * s[i] + step * gradient;
         size += (double)fabsf(s[i]);
     }
-    gemm = block_sum(gemm);
+    dot = block_sum(dot);
     size = block_sum(size);
     if (threadIdx.x == 0) {
-        parts[2 * blockIdx.x] = gemm;
+        parts[2 * blockIdx.x] = dot;
         parts[2 * blockIdx.x + 1] = size;
     }
 }
@@ -403,10 +405,10 @@ KERNEL prodigy_parts(struct direction_job job, int64_t n, struct cuda_array g, s
 KERNEL prodigy_whole(struct direction_job job, int64_t n, const double *parts, double *part)
 {
     bool skip = skips(&job);
-    double gemm = skip ? 0.0 : sum_parts(parts, parts_count(n), 2);
+    double dot = skip ? 0.0 : sum_parts(parts, parts_count(n), 2);
     double size = skip ? 0.0 : sum_parts(parts + 1, parts_count(n), 2);
     if (threadIdx.x == 0) {
-        part[0] = gemm;
+        part[0] = dot;
         part[1] = size;
     }
 }
@@ -415,9 +417,9 @@ KERNEL prodigy_estimate(struct direction_job job, int64_t n, const double *parts
 {
     if (skips(&job))
         return;
-    double gemm = sum_parts(parts, n, 2), size = sum_parts(parts + 1, n, 2);
+    double dot = sum_parts(parts, n, 2), size = sum_parts(parts + 1, n, 2);
     if (threadIdx.x == 0)
-        prodigy_size(job.options, gemm, size, job.scalars);
+        prodigy_size(job.options, dot, size, job.scalars);
 }
 
 int cuda_prodigy_sums(const struct direction_job *job, int64_t n, struct cuda_array g,

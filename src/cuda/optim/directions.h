@@ -1,6 +1,6 @@
 /*
- * directions.h -- launchers of directions.cu: the direction of a step by adafactor, amos and prodigy, and
- * the workspaces that they want, in bytes.
+ * directions.h -- launchers of directions.cu: the step directions of adafactor, amos and prodigy,
+ * and the sizes of their workspaces in bytes.
  */
 #ifndef SNUG_CUDA_OPTIM_DIRECTIONS_H
 #define SNUG_CUDA_OPTIM_DIRECTIONS_H
@@ -18,17 +18,17 @@ struct direction_job { /* attributes of the op */
 
 enum { COLUMN_PARTS_MOST = 128 };
 
-/* Of a matrix: over how many rows a part of the sums of a column goes. */
+/* Rows per part of the column sums of a matrix. */
 DEVICE_FN int64_t adafactor_part_rows(int64_t n_rows)
 {
     int64_t least = (n_rows + COLUMN_PARTS_MOST - 1) / COLUMN_PARTS_MOST;
     return least < 64 ? 64 : least;
 }
 
-/* In this order; the doubles first. */
+/* The pieces of the workspace, in this order (doubles first). */
 struct adafactor_work {
-    double *columns;                /* a part after the other */
-    double *steps, *weights, *mean; /* squares of u and of W by parts; of the rows' means */
+    double *columns;                /* partial column sums, part by part */
+    double *steps, *weights, *mean; /* squares of u and of W by parts; mean of the row means */
     float *of_row, *of_column;      /* u = g of_row of_column */
 };
 
@@ -46,7 +46,7 @@ DEVICE_FN size_t adafactor_work_bytes(int64_t n_rows, int64_t n_columns, bool fa
     return (columns + sums) * sizeof(double) + (size_t)(n_rows + n_columns) * sizeof(float);
 }
 
-struct amos_work { /* of a tensor with one v: what its blocks of threads need */
+struct amos_work { /* for a tensor with a single v: read by all its blocks */
     double most, of_weight, of_gradient;
 };
 
@@ -61,18 +61,18 @@ DEVICE_FN size_t prodigy_work_bytes(int64_t n)
 }
 
 CUDA_LAUNCHERS_BEGIN
-/* u may lie on g.  columns NULL: rows has a number for each element. */
+/* u may alias g.  If columns is NULL, rows has a value per element. */
 CUDA_LAUNCHER int cuda_adafactor(const struct direction_job *job, int64_t n_rows, int64_t n_columns,
                                  struct cuda_array g, struct cuda_array w, float *rows,
                                  float *columns, struct cuda_array u, void *work, void *stream);
-/* u may lie on g.  v has n_groups numbers, each for elements side by side. */
+/* u may alias g.  v has n_groups values, each for a range of consecutive elements. */
 CUDA_LAUNCHER int cuda_amos(const struct direction_job *job, int64_t n, int64_t n_groups,
                             struct cuda_array g, struct cuda_array w, float *v, float *b,
                             struct cuda_array u, void *work, void *stream);
 CUDA_LAUNCHER int cuda_prodigy_sums(const struct direction_job *job, int64_t n, struct cuda_array g,
                                     struct cuda_array z, struct cuda_array x0, float *s,
                                     double *part, void *work, void *stream);
-/* parts: two numbers for each of n tensors */
+/* parts: two values for each of n tensors */
 CUDA_LAUNCHER int cuda_prodigy_size(const struct direction_job *job, int64_t n, const double *parts,
                                     void *stream);
 CUDA_LAUNCHERS_END

@@ -1,7 +1,7 @@
 /*
- * matrix_steps.cu -- what the optimizers that work on whole matrices do between matmuls.
+ * matrix_steps.cu -- what the matrix optimizers do between gemms.
  *
- * Sums are in fp64, by parts and then over the parts, both by fixed trees (parts.h).
+ * Sums are in fp64, by parts and then over the parts, both with fixed trees (parts.h).
  */
 #include "cuda/kernels/device.h"
 #include "cuda/optim/matrix_steps.h"
@@ -84,7 +84,7 @@ int cuda_muon_end(const double *scalars, int64_t n, const uint16_t *x, struct cu
     return launch(muon_end, (unsigned)parts_count(n), PART_BLOCK, 0, stream, scalars, n, x, u);
 }
 
-/* ---- elements of fp32 matrices ----------------------------------------------------------------- */
+/* ---- elements of fp32 matrices ------------------------------------------------------------- */
 
 struct mix_fn {
     float keep, rest;
@@ -213,7 +213,7 @@ int cuda_matrix_adam(int64_t n, float beta1, float rest1, float beta2, float res
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-KERNEL sum_gemms(int64_t n, int64_t step, const float *a, const float *b, double *parts)
+KERNEL sum_products(int64_t n, int64_t step, const float *a, const float *b, double *parts)
 {
     double sum = 0.0;
     EACH_OF(part_of(n))
@@ -234,12 +234,13 @@ int cuda_matrix_sum(int64_t n, int64_t step, const float *a, const float *b, dou
                     double *sum, void *stream)
 {
     int64_t n_parts = parts_count(n);
-    int error = launch(sum_gemms, (unsigned)n_parts, PART_BLOCK, 0, stream, n, step, a, b, parts);
+    int error =
+        launch(sum_products, (unsigned)n_parts, PART_BLOCK, 0, stream, n, step, a, b, parts);
     return error != 0 ? error : launch(sum_whole, 1, PART_BLOCK, 0, stream, n_parts, parts, sum);
 }
 
-/* A block for each row. */
-KERNEL row_gemms(int64_t n, const float *a, const float *b, float *values)
+/* One block per row. */
+KERNEL row_dots(int64_t n, const float *a, const float *b, float *values)
 {
     int64_t first = (int64_t)blockIdx.x * n;
     struct range row = {first, first + n};
@@ -251,9 +252,9 @@ KERNEL row_gemms(int64_t n, const float *a, const float *b, float *values)
         values[blockIdx.x] = (float)sum;
 }
 
-int cuda_matrix_row_gemms(int64_t n, const float *a, const float *b, float *values, void *stream)
+int cuda_matrix_row_dots(int64_t n, const float *a, const float *b, float *values, void *stream)
 {
-    return launch(row_gemms, (unsigned)n, PART_BLOCK, 0, stream, n, a, b, values);
+    return launch(row_dots, (unsigned)n, PART_BLOCK, 0, stream, n, a, b, values);
 }
 
 KERNEL block_moments(struct moments_job job, struct cuda_array gradient, float *g, float *h,
@@ -295,7 +296,8 @@ int cuda_matrix_moments(const struct moments_job *job, struct cuda_array gradien
 static int copy_now(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
                     void *stream)
 {
-    cudaError_t error = cudaStreamSynchronize((cudaStream_t)stream); /* refused while recorded */
+    cudaError_t error = cudaStreamSynchronize((cudaStream_t)stream); /* fails while the stream is
+                                                                      * captured */
     if (error == cudaSuccess)
         error = cudaMemcpyAsync(to, from, bytes, kind, (cudaStream_t)stream);
     return (int)(error == cudaSuccess ? cudaStreamSynchronize((cudaStream_t)stream) : error);

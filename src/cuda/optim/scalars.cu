@@ -1,9 +1,9 @@
 /*
  * scalars.cu -- the ops around the updates that only read and write the scalar table, and take_row,
- * which is told there what to take.
+ * which reads its row index there.
  *
- * The host never waits for any of these numbers: whether a step is skipped, by how much gradients are
- * clipped, is decided here and read by the kernels of the updates.
+ * The host never waits for any of these values.  Whether a step is skipped and how much gradients
+ * are clipped is decided here and read by the update kernels.
  */
 #include "cuda/kernels/device.h"
 #include "cuda/optim/scalars.h"
@@ -11,7 +11,7 @@
 
 enum { BLOCK = 256 };
 
-/* By one block of threads. */
+/* Computed by one block. */
 DEVICE double sum_parts(const double *parts, int64_t n)
 {
     double total = 0.0;

@@ -1,5 +1,5 @@
 /*
- * scalars.h -- launchers of scalars.cu: each changes the scalar table.
+ * scalars.h -- launchers of scalars.cu.  All but take_row change the scalar table.
  */
 #ifndef SNUG_CUDA_OPTIM_SCALARS_H
 #define SNUG_CUDA_OPTIM_SCALARS_H
@@ -7,13 +7,14 @@
 #include "cuda/kernels/launch.h"
 
 CUDA_LAUNCHERS_BEGIN
-/* From sums of squares: grad_norm, clip, skip, update_count, and the next loss_scale if dynamic. */
+/* From the sums of squares: sets grad_norm, clip, skip, update_count, and the next loss_scale if
+ * dynamic. */
 CUDA_LAUNCHER int cuda_grad_norm(const double *parts, int64_t n, double max_norm,
                                  bool dynamic_scale, double *scalars, void *stream);
 CUDA_LAUNCHER int cuda_open_updates(double *scalars, void *stream);
-/* skip = 1 unless *part is finite */
+/* skip = *part is finite ? 0 : 1 */
 CUDA_LAUNCHER int cuda_check_gradient(const double *part, double *scalars, void *stream);
-/* grad_norm and skip */
+/* sets grad_norm and skip */
 CUDA_LAUNCHER int cuda_close_updates(const double *parts, int64_t n, double *scalars, void *stream);
 CUDA_LAUNCHER int cuda_next_loss_scale(double *scalars, void *stream);
 /* y[b] = x[b, scalars[row]]; NaN if there is no such row */

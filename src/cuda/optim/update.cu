@@ -1,19 +1,20 @@
 /*
- * update.cu -- the op update: every elementwise optimizer, each byte of a parameter moved once.
+ * update.cu -- the op update: every elementwise optimizer, moving each byte of a parameter once.
  *
- * The rules come from src/optim in fp32, as in the fast rows of the CPU.  A kernel is made of a rule; how
- * numbers are kept (types, quantized elements, a master copy, roundings by chance) is looked up while it runs, which
- * costs branches that all threads take alike and is hidden behind the memory.
+ * The rules come from src/optim in fp32, as in the vectorized CPU kernels.  A kernel is compiled
+ * per rule.  How elements are stored (types, quantized states, a master copy, stochastic rounding)
+ * is decided at run time, with branches that are uniform across threads and hidden behind the
+ * memory traffic.
  *
  *     tensor      | block of threads: 16384 elements | ...
  *     block       | warp: units 0, 8, 16 ... | warp: units 1, 9, 17 ... | ...
- *     unit        | 128 elements, 4 a lane | 128 elements, 4 a lane |
+ *     unit        | 128 elements, 4 per lane | 128 elements, 4 per lane |
  *
- * A unit of 256 elements is one block of quantized elements of 8 bits or two of 4 bits, so a block's scale is the
- * maximum over one warp.  Lanes read 16 bytes of fp32 side by side, 8 of 16-bit numbers.
+ * A unit of 256 elements is one 8-bit quant block or two 4-bit quant blocks, so a block's scale is
+ * a maximum over one warp.  Adjacent lanes read 16 bytes of fp32 each, or 8 bytes of a 16-bit type.
  *
- * A launch takes several tensors.  The numbers of the step are made once for each block of threads, by its
- * first thread, from the scalar table: nothing about a step is known to the host.
+ * A launch takes several tensors.  The first thread of each block computes the constants of the
+ * step from the scalar table: the host knows nothing about the step.
  */
 #include <string.h>
 
@@ -28,10 +29,10 @@
 enum {
     THREADS = 256,
     N_WARPS = THREADS / WARP,
-    QUAD = 4,                    /* elements of a lane at once */
+    QUAD = 4,                    /* elements per lane at once */
     HALF_ELEMS = WARP * QUAD,    /* QUANT_BLOCK_4 */
     UNIT_ELEMS = 2 * HALF_ELEMS, /* QUANT_BLOCK_8 */
-    UNITS = 64,                  /* of a block of threads */
+    UNITS = 64,                  /* per block of threads */
     BLOCK_ELEMS = UNITS * UNIT_ELEMS,
     CONSTANTS_MOST = 16
 };
@@ -43,7 +44,7 @@ struct update_list {
     struct update_tensor tensor[UPDATE_TENSORS_MOST];
 };
 
-/* Of numbers of either sign, and of positive ones. */
+/* Quantization maps: [0] for values of either sign, [1] for non-negative ones. */
 template <bool QUANTIZED> struct update_maps {
 };
 template <> struct update_maps<true> {
@@ -51,7 +52,7 @@ template <> struct update_maps<true> {
     float value[2][QUANT_VALUES_MOST];
 };
 
-struct update_shared { /* of a block of threads */
+struct update_shared { /* per block of threads */
     float constants[CONSTANTS_MOST], factor;
     uint64_t key, state_key[MAX_STATES];
     float value[2][QUANT_VALUES_MOST];
@@ -83,13 +84,14 @@ struct update_shared { /* of a block of threads */
 #include "ir/rules.def"
 #undef RULE
 
-/* ---- four numbers at once -------------------------------------------------------------------- */
+/* ---- four elements at once
+ * --------------------------------------------------------------------- */
 
 struct alignas(8) quad_16 {
     uint16_t at[QUAD];
 };
 
-/* count: of the four, those that there are; the others read as 0. */
+/* count: how many of the four exist; the others read as 0. */
 DEVICE void quad_load(int type, const void *data, int64_t at, int count, bool aligned,
                       float x[QUAD])
 {
@@ -137,9 +139,9 @@ DEVICE void quad_store(int type, void *data, int64_t at, int count, bool aligned
     }
 }
 
-/* The same, rounded stochastically. */
-DEVICE void quad_store_by_chance(int type, const struct update_numbers *to, uint64_t key,
-                                 int64_t at, int count, bool aligned, const float x[QUAD])
+/* The same with stochastic rounding. */
+DEVICE void quad_store_stochastic(int type, const struct update_array *to, uint64_t key, int64_t at,
+                                  int count, bool aligned, const float x[QUAD])
 {
     quad_16 four;
     for (int i = 0; i < QUAD; i++) {
@@ -150,9 +152,10 @@ DEVICE void quad_store_by_chance(int type, const struct update_numbers *to, uint
     quad_store_16(to->data, at, count, aligned, &four);
 }
 
-/* ---- quantized elements ----------------------------------------------------------------------------------- */
+/* ---- quantized elements
+ * ------------------------------------------------------------------------ */
 
-/* Four quantized elements as one word, the first lowest: of 8 bits, or of 4. */
+/* Four quantized elements as one word, the first in the lowest bits: 8 or 4 bits each. */
 DEVICE uint32_t quant_load_word(int bits, const void *quants, int64_t at, int count, bool aligned)
 {
     const uint8_t *from = (const uint8_t *)quants + (bits == 8 ? at : at / 2);
@@ -185,7 +188,7 @@ DEVICE void quad_dequantize(int bits, const float *value, uint32_t word, float s
         x[i] = value[word >> (bits * i) & ((1u << bits) - 1)] * scale;
 }
 
-/* Those that are not there have the code 0. */
+/* Elements beyond `count` become 0. */
 DEVICE uint32_t quad_quantize(int bits, const struct quant_finder *finder, float unit, int count,
                               const float x[QUAD])
 {
@@ -209,7 +212,7 @@ DEVICE float quad_largest(int count, const float x[QUAD], float largest)
 
 /* ---- one unit -------------------------------------------------------------------------------- */
 
-struct unit { /* where a lane's eight elements are */
+struct unit { /* positions of a lane's eight elements */
     int64_t at[2];
     int count[2];
 };
@@ -226,7 +229,7 @@ DEVICE struct unit unit_at(int64_t n, int64_t index, int lane)
     return u;
 }
 
-/* The scale of half h. */
+/* Index of the scale of half h. */
 DEVICE int64_t scale_at(int bits, const struct unit *u, int h)
 {
     return bits == 8 ? u->at[0] / QUANT_BLOCK_8 : u->at[h] / QUANT_BLOCK_4;
@@ -237,10 +240,10 @@ DEVICE void open_state(const struct update_job *job, const struct update_tensor 
                        const struct update_shared *shared, const struct unit *u, int j,
                        float x[2][QUAD])
 {
-    bool in_quants = QUANTIZED && t->scales[j] != NULL;
+    bool is_quantized = QUANTIZED && t->scales[j] != NULL;
     UNROLL(2)
     for (int h = 0; h < 2; h++)
-        if (in_quants) {
+        if (is_quantized) {
             uint32_t word = quant_load_word(job->state_bits, t->state[j].data, u->at[h],
                                             u->count[h], t->aligned);
             float scale = u->count[h] > 0 ? t->scales[j][scale_at(job->state_bits, u, h)] : 0.0f;
@@ -251,7 +254,7 @@ DEVICE void open_state(const struct update_job *job, const struct update_tensor 
         }
 }
 
-/* All lanes come here: the scale of a block is a maximum over them. */
+/* All lanes must call it: the scale of a quant block is a maximum over the warp. */
 DEVICE void store_quants(const struct update_job *job, const struct update_tensor *t,
                          const struct quant_finder *finder, const struct unit *u, int j,
                          const float x[2][QUAD])
@@ -273,14 +276,14 @@ DEVICE void store_quants(const struct update_job *job, const struct update_tenso
     }
 }
 
-/* Numbers that an update changes: by chance if they have 16 bits and the op says so. */
-DEVICE void close_numbers(const struct update_tensor *t, int type, const struct update_numbers *to,
-                          uint64_t key, const struct unit *u, const float x[2][QUAD])
+/* Stores updated elements; with stochastic rounding if they have 16 bits and the op asks for it. */
+DEVICE void store_elements(const struct update_tensor *t, int type, const struct update_array *to,
+                           uint64_t key, const struct unit *u, const float x[2][QUAD])
 {
     UNROLL(2)
     for (int h = 0; h < 2; h++)
         if (t->stochastic && type != DTYPE_f32)
-            quad_store_by_chance(type, to, key, u->at[h], u->count[h], t->aligned, x[h]);
+            quad_store_stochastic(type, to, key, u->at[h], u->count[h], t->aligned, x[h]);
         else
             quad_store(type, to->data, u->at[h], u->count[h], t->aligned, x[h]);
 }
@@ -327,9 +330,9 @@ DEVICE void update_unit(const struct update_job *job, const struct update_tensor
                 store_quants(job, t, &maps->finder[t->positive >> j & 1], u, j, state[j]);
                 continue;
             }
-        close_numbers(t, t->state_type[j], &t->state[j], shared->state_key[j], u, state[j]);
+        store_elements(t, t->state_type[j], &t->state[j], shared->state_key[j], u, state[j]);
     }
-    close_numbers(t, t->stepped_type, &t->stepped, shared->key, u, w);
+    store_elements(t, t->stepped_type, &t->stepped, shared->key, u, w);
     UNROLL(2)
     for (int h = 0; h < 2; h++)
         if (t->copy != NULL)
@@ -353,7 +356,7 @@ DEVICE void prepare_block(const struct update_job *job, const struct update_tens
         shared->state_key[j] = rng_u64(seed, t->state[j].stream, count);
 }
 
-/* The tensor of a block of threads. */
+/* Index of the tensor that a block works on. */
 DEVICE int find_tensor(const struct update_list *list, int block)
 {
     int low = 0, high = list->n - 1;

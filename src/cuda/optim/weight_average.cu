@@ -1,8 +1,8 @@
 /*
- * weight_average.cu -- averages of the weights, for evaluation: one walk over what is kept of them.
+ * weight_average.cu -- averages of the weights, for evaluation: one pass over the stored copies.
  *
- * Whether this step keeps a copy, and in which slot, only the scalar table knows: the first thread of a
- * block reads it there and tells the others.
+ * Whether this step stores a copy, and in which slot, is known only to the scalar table: the first
+ * thread of a block reads it and shares it with the others.
  */
 #include "cuda/optim/weight_average.h"
 #include "cuda/kernels/device.h"
@@ -15,7 +15,7 @@ KERNEL clock_of_average(struct average_job job)
     average_clock(job.average, job.options, job.scalars);
 }
 
-/* Eight elements of a thread: which, and whether 16 bytes can be moved at once. */
+/* The eight elements of a thread, and whether they can be moved as one aligned pack. */
 struct packed {
     int64_t at;
     int count;

@@ -15,9 +15,9 @@ struct average_job {
 };
 
 CUDA_LAUNCHERS_BEGIN
-/* What this step is to the average, in the scalar table. */
+/* Updates the scalars that say what this step contributes to the average. */
 CUDA_LAUNCHER int cuda_average_clock(const struct average_job *job, void *stream);
-/* kept: of n_copies times n */
+/* kept: n_copies times n elements */
 CUDA_LAUNCHER int cuda_average_keep(const struct average_job *job, struct cuda_array w,
                                     struct cuda_array kept, void *stream);
 CUDA_LAUNCHER int cuda_average(const struct average_job *job, struct cuda_array w,

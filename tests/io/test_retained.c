@@ -1,5 +1,6 @@
 /*
- * test_kept.c -- kept checkpoints: whatever is called step-N is whole, wherever a disk fails or a process dies.
+ * test_retained.c -- kept checkpoints: every folder named step-N is complete, wherever a disk fails or
+ * a process dies.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -15,7 +16,7 @@
 
 #include <cmocka.h>
 
-#include "io/kept.h"
+#include "io/retained.h"
 #include "io/run_lock.h"
 #include "support/files.h"
 
@@ -45,8 +46,8 @@ static void write_run(const char *dir, int64_t step)
 static enum snug_status keep(const char *dir, int64_t step, struct file_faults *faults,
                              struct snug_error *err)
 {
-    TRY(kept_add(dir, step, names, N_NAMES, faults, err));
-    return kept_trim(dir, step, KEEP, faults, err);
+    TRY(retained_add(dir, step, names, N_NAMES, faults, err));
+    return retained_trim(dir, step, KEEP, faults, err);
 }
 
 static void assert_whole(const char *dir, int64_t step)
@@ -103,7 +104,7 @@ static void test_last_ones_stay(void **state)
         assert_int_equal(keep(dir, step, NULL, &err), SNUG_OK);
         assert_int_equal(count_whole(dir, &n_strays), step / 10 < KEEP ? step / 10 : KEEP);
         assert_int_equal(n_strays, 0);
-        assert_true(kept_has(dir, step));
+        assert_true(retained_has(dir, step));
     }
     struct stat own, kept;
     assert_int_equal(stat(files_path(dir, "model.safetensors"), &own), 0);
@@ -114,7 +115,7 @@ static void test_last_ones_stay(void **state)
               55); /* a run that was taken back: 60 and 70 are no part of it, and are not lost */
     assert_int_equal(keep(dir, 55, NULL, &err), SNUG_OK);
     assert_int_equal(count_whole(dir, &n_strays), 4);
-    assert_true(kept_has(dir, 50) && kept_has(dir, 55) && kept_has(dir, 70));
+    assert_true(retained_has(dir, 50) && retained_has(dir, 55) && retained_has(dir, 70));
     write_run(dir, 60); /* recomputed */
     assert_int_equal(keep(dir, 60, NULL, &err), SNUG_OK);
     assert_int_equal(count_whole(dir, &n_strays), 4);
@@ -150,7 +151,7 @@ static void test_every_failure(void **state)
             assert_true(status == SNUG_OK || status == SNUG_IO_ERROR);
             n_injected += faults.calls >= at;
             assert_true(count_whole(dir, &n_strays) >= KEEP);
-            assert_true(kept_has(dir, 3) && kept_has(dir, 4));
+            assert_true(retained_has(dir, 3) && retained_has(dir, 4));
             for (int64_t step = 5; step <= 6; step++) { /* what was cut off is recomputed */
                 write_run(dir, step);
                 assert_int_equal(keep(dir, step, NULL, &err), SNUG_OK);
@@ -174,17 +175,18 @@ static void test_planted(void **state)
     files_make_subdir(dir, "elsewhere/step-000001");
     assert_int_equal(symlink("elsewhere", files_path(dir, "checkpoints")), 0);
     write_run(dir, 9);
-    assert_int_equal(kept_check_home(dir, &err), SNUG_BAD_FILE); /* before anything is trained */
-    assert_non_null(strstr(err.message, "checkpoints: is a link"));
+    assert_int_equal(retained_check_home(dir, &err),
+                     SNUG_BAD_FILE); /* before anything is trained */
+    assert_non_null(strstr(err.message, "checkpoints: --keep does not follow symbolic links"));
     assert_int_equal(keep(dir, 9, NULL, &err), SNUG_BAD_FILE);
-    assert_non_null(strstr(err.message, "checkpoints: is a link"));
+    assert_non_null(strstr(err.message, "checkpoints: --keep does not follow symbolic links"));
     assert_int_equal(access(files_path(dir, "elsewhere/step-000001"), F_OK), 0);
     assert_int_not_equal(access(files_path(dir, "elsewhere/step-000009"), F_OK), 0);
     assert_int_equal(unlink(files_path(dir, "checkpoints")), 0);
-    assert_int_equal(kept_check_home(dir, &err), SNUG_OK);
+    assert_int_equal(retained_check_home(dir, &err), SNUG_OK);
     files_write_text(dir, "checkpoints", "a file");
-    assert_int_equal(kept_check_home(dir, &err), SNUG_BAD_FILE);
-    assert_non_null(strstr(err.message, "checkpoints: is not a folder"));
+    assert_int_equal(retained_check_home(dir, &err), SNUG_BAD_FILE);
+    assert_non_null(strstr(err.message, "checkpoints: --keep needs this path"));
     files_remove_dir(dir);
 }
 
@@ -212,13 +214,13 @@ static void test_runs_of_others(void **state)
     files_write_text(dir, "checkpoints/step-000020/state.json", "{\"step\": 25}");
     files_write_text(dir, "checkpoints/step-000020/metrics.jsonl", "mine");
     keep_steps(dir, 40, 80);
-    assert_true(kept_has(dir, 10) && kept_has(dir, 20) && !kept_has(dir, 30));
+    assert_true(retained_has(dir, 10) && retained_has(dir, 20) && !retained_has(dir, 30));
     assert_whole(dir, 10);
     files_write_text(dir, "checkpoints/step-000010/metrics.jsonl", "mine");
     write_run(dir, 20); /* the run was taken back, and comes by here again */
-    assert_int_equal(kept_add(dir, 20, names, N_NAMES, NULL, &err), SNUG_OK);
+    assert_int_equal(retained_add(dir, 20, names, N_NAMES, NULL, &err), SNUG_OK);
     write_run(dir, 10);
-    assert_int_equal(kept_add(dir, 10, names, N_NAMES, NULL, &err), SNUG_OK);
+    assert_int_equal(retained_add(dir, 10, names, N_NAMES, NULL, &err), SNUG_OK);
     for (int i = 0; i < 2; i++)
         assert_int_equal(access(files_path(dir, i == 0 ? "checkpoints/step-000010/metrics.jsonl"
                                                        : "checkpoints/step-000020/metrics.jsonl"),
@@ -227,7 +229,7 @@ static void test_runs_of_others(void **state)
     assert_int_not_equal(access(files_path(dir, "checkpoints/step-000010.new"), F_OK), 0);
     run_lock_give_back(lock);
     keep_steps(dir, 90, 90); /* unchanged, and nobody is in it any more */
-    assert_true(!kept_has(dir, 10) && kept_has(dir, 20));
+    assert_true(!retained_has(dir, 10) && retained_has(dir, 20));
     files_remove_dir(dir);
 }
 
@@ -259,7 +261,7 @@ static void test_which_folders_are_kept(void **state)
     files_make_subdir(dir, "copy/checkpoints/step-000010");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         bool is_kept = !cases[i].is_kept;
-        assert_int_equal(kept_is_one(files_path(dir, cases[i].name), &is_kept, &err), SNUG_OK);
+        assert_int_equal(retained_is_one(files_path(dir, cases[i].name), &is_kept, &err), SNUG_OK);
         assert_int_equal(is_kept, cases[i].is_kept);
     }
     files_remove_dir(dir);

@@ -1,10 +1,10 @@
 /*
- * test_own_gemm.c -- our own fp32 matmul: every level of this CPU, and tiles as wide as AVX-512's
- * on any CPU.
+ * test_simd_gemm.c -- our own fp32 matmul: every instruction level of this CPU, and tiles as wide
+ * as AVX-512's on any CPU.
  *
- * Whole numbers are multiplied, so that results are exact whatever the order.  A workspace of just what
- * is booked lies between guards and begins as NaN; so do the gaps between the rows of C, which must stay
- * as they are.
+ * Operands are integers, so results are exact in any order.  A workspace of exactly the booked size
+ * lies between guards and starts as NaN.  So do the gaps between the rows of C, which must not
+ * change.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,8 +1,9 @@
 /*
- * test_gemm_limit.c -- matmuls where memory ends at any place: they are made, with the same
- * bits, or fail with a status.  A library that is not prepared for it must not take the process along.
+ * test_gemm_limit.c -- matmuls under a memory limit: they succeed with the same bits or return
+ * an error status, wherever memory runs out.  A library that does not handle that must not kill the
+ * process.
  *
- * Each try is a child that may only have so much more than it has.
+ * Each attempt is a child process that may allocate only so much more.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,8 +1,8 @@
 /*
- * test_gemm.c -- matmuls on the device against plain sums in double: every end, transposes, rows that
- * are not packed, batches, and results that lie on an operand.
+ * test_cuda_gemm.c -- matmuls on the device against plain sums in double: every epilogue, transposes,
+ * rows with gaps, batches, and results that alias an operand.
  *
- * Ends that the library refuses are named, not failed: rows do without them.
+ * Epilogues that the library refuses are listed and not a failure: the kernels work without them.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -104,7 +104,7 @@ static double b_at(const struct bench *t, int64_t b, int64_t k, int64_t j)
     return value(t, B, b * s->batch_b + (s->b_transposed ? j * s->ldb + k : k * s->ldb + j));
 }
 
-/* What C holds at i, j of matmul b; *before: what GELU saw. */
+/* The expected C at i, j of matmul b; *before: the input of GELU. */
 static double wanted(const struct bench *t, int64_t b, int64_t i, int64_t j, double *before)
 {
     const struct cuda_gemm_shape *s = &t->shape;
@@ -114,12 +114,12 @@ static double wanted(const struct bench *t, int64_t b, int64_t i, int64_t j, dou
     sum *= (double)t->test.alpha;
     if (t->test.beta != 0.0f)
         sum += (double)t->test.beta * value(t, R, b * s->batch_c + i * s->ldc + j);
-    if (s->end == GEMM_bias || s->end == GEMM_gelu)
+    if (s->epilogue == GEMM_bias || s->epilogue == GEMM_gelu)
         sum += value(t, BIAS, j);
     *before = sum;
-    if (s->end == GEMM_gelu)
+    if (s->epilogue == GEMM_gelu)
         return 0.5 * sum * (1.0 + gelu_u(sum));
-    if (s->end == GEMM_dgelu || s->end == GEMM_dgelu_sums) {
+    if (s->epilogue == GEMM_dgelu || s->epilogue == GEMM_dgelu_sums) {
         double x = value(t, BEFORE, i * s->n + j), u = gelu_u(x);
         double slope = 0.79788456080286535588 * (1.0 + 3.0 * 0.044715 * x * x);
         return sum * (0.5 * (1.0 + u) + 0.5 * x * (1.0 - u * u) * slope);
@@ -140,11 +140,11 @@ static void check_near(const struct bench *t, const char *of, int64_t i, int64_t
 {
     double allowed = t->shape.c_type == DTYPE_f32 ? 1e-4 : 0.04;
     if (!(fabs(got - want) <= allowed * (1.0 + fabs(want))))
-        fail_msg("%s, %s, %s [%lld,%lld]: %g, not %g", t->test.what, end_names[t->shape.end], of,
-                 (long long)i, (long long)j, got, want);
+        fail_msg("%s, %s, %s [%lld,%lld]: %g, not %g", t->test.what, end_names[t->shape.epilogue],
+                 of, (long long)i, (long long)j, got, want);
 }
 
-/* Down the columns of C, which is read back. */
+/* Column sums of C, which is read back. */
 static void check_sums_of_c(struct bench *t)
 {
     const struct cuda_gemm_shape *s = &t->shape;
@@ -159,9 +159,9 @@ static void check_sums_of_c(struct bench *t)
 static void check_sums(struct bench *t)
 {
     const struct cuda_gemm_shape *s = &t->shape;
-    bool of_a = s->end == GEMM_sums_a;
+    bool of_a = s->epilogue == GEMM_sums_a;
     read_back(t, SUMS, t->host[SUMS]);
-    if (s->end == GEMM_dgelu_sums) {
+    if (s->epilogue == GEMM_dgelu_sums) {
         check_sums_of_c(t);
         return;
     }
@@ -176,7 +176,7 @@ static void check_sums(struct bench *t)
 static void check_results(struct bench *t)
 {
     const struct cuda_gemm_shape *s = &t->shape;
-    bool keeps = s->end == GEMM_gelu && s->keeps_before;
+    bool keeps = s->epilogue == GEMM_gelu && s->saves_pre_act;
     void *before = calloc((size_t)t->n[BEFORE], dtype_bytes(s->c_type));
     assert_non_null(before);
     read_back(t, C, t->host[C]);
@@ -191,12 +191,12 @@ static void check_results(struct bench *t)
                     check_near(t, "before", i, j, dtype_load(s->c_type, before, i * s->n + j),
                                seen);
             }
-    if (s->end >= GEMM_sums_a)
+    if (s->epilogue >= GEMM_sums_a)
         check_sums(t);
     free(before);
 }
 
-/* False: the library refuses it. */
+/* Returns false if the library refuses it. */
 static bool run_one(struct bench *t)
 {
     struct snug_error err = {0};
@@ -214,7 +214,7 @@ static bool run_one(struct bench *t)
                                   .alpha = t->test.alpha,
                                   .beta = t->test.beta,
                                   .bias = t->on_device[BIAS],
-                                  .before = t->on_device[BEFORE],
+                                  .pre_act = t->on_device[BEFORE],
                                   .sums = t->on_device[SUMS],
                                   .work = t->on_device[WORK],
                                   .stream = t->backend->hooks->stream(t->device)};
@@ -258,7 +258,7 @@ static void run_types(const struct gemm_case *test, int *n_run, int *n_refused)
         *n_refused += !ran;
         if (!ran)
             print_message("  refused: %s, end %s, %s to %s\n", test->what,
-                          end_names[test->shape.end], dtype_name(types[i][0]),
+                          end_names[test->shape.epilogue], dtype_name(types[i][0]),
                           dtype_name(types[i][1]));
     }
 }
@@ -290,8 +290,8 @@ static void test_ends(void **state)
     for (int end = GEMM_bias; end <= GEMM_dgelu_sums; end++)
         for (int t = 0; t < 4; t++) {
             struct gemm_case test = {cases[t].what, cases[t].shape, 1.0f, 0.0f, false};
-            test.shape.end = (enum cuda_gemm_end)end;
-            test.shape.has_bias = test.shape.keeps_before = end == GEMM_gelu;
+            test.shape.epilogue = (enum cuda_gemm_epilogue)end;
+            test.shape.has_bias = test.shape.saves_pre_act = end == GEMM_gelu;
             run_types(&test, &n_run, &n_refused);
         }
     print_message("  %d of %d ends refused\n", n_refused, n_run);
@@ -301,12 +301,12 @@ static void test_ends(void **state)
 static void test_what_does_not_fit(void **state)
 {
     (void)state;
-    struct cuda_gemm_shape odd = {.m = 8, .n = 5, .k = 8, .end = GEMM_dgelu};
-    struct cuda_gemm_shape batch = {SIZES, .n_batch = 2, .end = GEMM_bias};
+    struct cuda_gemm_shape odd = {.m = 8, .n = 5, .k = 8, .epilogue = GEMM_dgelu};
+    struct cuda_gemm_shape batch = {SIZES, .n_batch = 2, .epilogue = GEMM_bias};
     struct cuda_gemm_shape large = {.m = 65536, .n = 3072, .k = 768};
     struct cuda_gemm_shape small = {.m = 1, .n = 1, .k = 1};
-    assert_false(cuda_gemm_end_fits(&odd));
-    assert_false(cuda_gemm_end_fits(&batch));
+    assert_false(cuda_gemm_epilogue_fits(&odd));
+    assert_false(cuda_gemm_epilogue_fits(&batch));
     assert_true(cuda_gemm_work_bytes(&large) == (size_t)32 << 20);
     assert_true(cuda_gemm_work_bytes(&small) == (size_t)64 << 10);
 }

@@ -1,12 +1,12 @@
 /*
- * transpose16.h -- a square of 16 x 16 numbers of 32 bits, transposed.
+ * transpose_block.h -- transpose a 16 x 16 block of 32-bit elements.
  *
- * Packing an operand turns it where the matmul wants its other side contiguous.  One by one that is a
- * load and a store a number, each from another line of the cache; with AVX-512 a square is 16 loads,
- * 64 shuffles and 16 stores.
+ * Packing an operand transposes it if the matmul needs its other dimension contiguous.  Element by
+ * element that takes a load and a store each, every load from another cache line.  With AVX-512 a
+ * block takes 16 loads, 64 shuffles and 16 stores.
  */
-#ifndef SNUG_CPU_TRANSPOSE16_H
-#define SNUG_CPU_TRANSPOSE16_H
+#ifndef SNUG_CPU_TRANSPOSE_BLOCK_H
+#define SNUG_CPU_TRANSPOSE_BLOCK_H
 
 #include <stdint.h>
 #include <string.h>
@@ -17,7 +17,7 @@
 
 enum { SQUARE_SIDE = 16 };
 
-/* Rows lie from_step and to_step bytes apart. */
+/* Rows are from_step and to_step bytes apart. */
 #if defined(__AVX512F__)
 
 static inline void square_transpose(const void *from, int64_t from_step, void *to, int64_t to_step)
@@ -27,7 +27,7 @@ static inline void square_transpose(const void *from, int64_t from_step, void *t
 #pragma GCC unroll 16
     for (int r = 0; r < SQUARE_SIDE; r++)
         in[r] = _mm512_loadu_si512((const char *)from + r * from_step);
-        /* Inside each 128-bit lane: 4 x 4 blocks of four rows. */
+        /* Within each 128-bit lane: transpose 4 x 4 blocks of four rows. */
 #pragma GCC unroll 4
     for (int q = 0; q < SQUARE_SIDE; q += 4) {
         __m512i low01 = _mm512_unpacklo_epi32(in[q], in[q + 1]);
@@ -39,7 +39,8 @@ static inline void square_transpose(const void *from, int64_t from_step, void *t
         mid[q + 2] = _mm512_unpacklo_epi64(high01, high23);
         mid[q + 3] = _mm512_unpackhi_epi64(high01, high23);
     }
-    /* mid[4i + j], lane l: column 4l + j of rows 4i to 4i+3.  Then the lanes are a 4 x 4 each. */
+    /* Lane l of mid[4i + j] has column 4l + j of rows 4i to 4i+3.  Now transpose the lanes, 4 x
+     * 4. */
 #pragma GCC unroll 4
     for (int j = 0; j < 4; j++) {
         __m512i low01 = _mm512_shuffle_i32x4(mid[j], mid[j + 4], 0x44);

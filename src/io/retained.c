@@ -1,7 +1,7 @@
 /*
- * kept.c -- making and removing kept checkpoints; see kept.h.
+ * retained.c -- create and remove retained checkpoints; see retained.h.
  */
-#include "io/kept.h"
+#include "io/retained.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -24,16 +24,16 @@ enum { NAME_MAX_BYTES = 48, COPY_BYTES = 1 << 16 };
 
 static enum snug_status no_memory(const char *dir, struct snug_error *err)
 {
-    return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to keep the checkpoint", dir);
+    return snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory keeping a checkpoint", dir);
 }
 
 static enum snug_status failed(const char *path, const char *doing, struct snug_error *err)
 {
     return snug_fail(err, SNUG_IO_ERROR, "%s: cannot %s: %s%s", path, doing, strerror(errno),
-                     errno == ENOSPC || errno == EDQUOT ? "; free some space" : "");
+                     errno == ENOSPC || errno == EDQUOT ? "; free disk space" : "");
 }
 
-/* "DIR/checkpoints/step-000020" plus a suffix, the caller's. */
+/* "DIR/checkpoints/step-000020" plus a suffix.  The caller frees it. */
 static char *path_of(const char *dir, int64_t step, const char *suffix)
 {
     char name[NAME_MAX_BYTES];
@@ -47,7 +47,7 @@ static bool is_there(const char *path)
     return lstat(path, &info) == 0;
 }
 
-bool kept_has(const char *dir, int64_t step)
+bool retained_has(const char *dir, int64_t step)
 {
     char *path = path_of(dir, step, "");
     bool has = path != NULL && is_there(path);
@@ -55,7 +55,7 @@ bool kept_has(const char *dir, int64_t step)
     return has;
 }
 
-/* "step-000020" and what comes after the digits; false: it is not one of ours. */
+/* Parses "step-000020".  *rest points behind the digits.  Returns false for any other name. */
 static bool parse_name(const char *name, int64_t *step, const char **rest)
 {
     static const char head[] = "step-";
@@ -69,7 +69,7 @@ static bool parse_name(const char *name, int64_t *step, const char **rest)
     return errno == 0;
 }
 
-/* Cuts the last name off and returns it; what is before it may be "" for the root. */
+/* Cuts off the last path component and returns it.  What remains is "" for the root. */
 static char *cut_name(char *path, bool *is_bare)
 {
     char *slash = strrchr(path, '/');
@@ -80,17 +80,17 @@ static char *cut_name(char *path, bool *is_bare)
     return slash + 1;
 }
 
-enum snug_status kept_is_one(const char *dir, bool *is_one, struct snug_error *err)
+enum snug_status retained_is_one(const char *dir, bool *is_one, struct snug_error *err)
 {
     char real[PATH_MAX];
-    char *path = strdup(realpath(dir, real) != NULL ? real : dir); /* as it is: it may be new */
+    char *path = strdup(realpath(dir, real) != NULL ? real : dir); /* realpath fails if it is new */
     const char *rest;
     int64_t step;
     bool is_bare;
     enum snug_status status = SNUG_OK;
     *is_one = false;
     if (path == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "%s: no memory to look at the name", dir);
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory resolving the path", dir);
     for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--)
         path[n - 1] = '\0';
     if (parse_name(cut_name(path, &is_bare), &step, &rest) && *rest == '\0' && !is_bare &&
@@ -121,27 +121,27 @@ static enum snug_status remove_entries(DIR *folder, const char *path, struct fil
     return SNUG_OK;
 }
 
-/* With all that is in it; links are removed, not followed.  Nothing there: nothing to do. */
+/* Removes recursively, without following links.  Succeeds if the path does not exist. */
 static enum snug_status remove_tree(const char *path, struct file_faults *faults,
                                     struct snug_error *err)
 {
     struct stat info;
     if (lstat(path, &info) != 0)
-        return errno == ENOENT ? SNUG_OK : failed(path, "look at it", err);
+        return errno == ENOENT ? SNUG_OK : failed(path, "stat", err);
     TRY(file_count_read(path, faults, err));
     if (!S_ISDIR(info.st_mode))
-        return unlink(path) == 0 ? SNUG_OK : failed(path, "remove it", err);
+        return unlink(path) == 0 ? SNUG_OK : failed(path, "remove", err);
     DIR *folder = opendir(path);
     if (folder == NULL)
         return failed(path, "open the folder", err);
     enum snug_status status = remove_entries(folder, path, faults, err);
     closedir(folder);
     if (status == SNUG_OK && rmdir(path) != 0)
-        status = failed(path, "remove it", err);
+        status = failed(path, "remove", err);
     return status;
 }
 
-/* Is its state.json still that of the step in its name?  What cannot be read is not. */
+/* Does its state.json still have the step of its name?  An unreadable state.json does not. */
 static enum snug_status is_unchanged(const char *path, int64_t step, bool *unchanged,
                                      struct file_faults *faults, struct snug_error *err)
 {
@@ -162,7 +162,7 @@ static enum snug_status is_unchanged(const char *path, int64_t step, bool *uncha
     return status;
 }
 
-/* May it be removed, or is it the folder of somebody's run by now?  *lock: its lock, to be held meanwhile. */
+/* May it be removed, or has it become a run of its own?  The caller holds *lock until done. */
 static enum snug_status is_removable(const char *path, int64_t step, bool *removable,
                                      struct run_lock **lock, struct file_faults *faults,
                                      struct snug_error *err)
@@ -177,7 +177,7 @@ static enum snug_status is_removable(const char *path, int64_t step, bool *remov
     return is_unchanged(path, step, removable, faults, err);
 }
 
-/* It loses its name first.  *is_gone: there is none, or none any more. */
+/* Renames the folder, then removes it.  Sets *is_gone unless it has become a run of its own. */
 static enum snug_status remove_kept(const char *dir, int64_t step, bool *is_gone,
                                     struct file_faults *faults, struct snug_error *err)
 {
@@ -199,7 +199,7 @@ static enum snug_status remove_kept(const char *dir, int64_t step, bool *is_gone
     return status;
 }
 
-/* ---- making --------------------------------------------------------------------------------- */
+/* ---- creating ------------------------------------------------------------------------------- */
 
 static enum snug_status copy_bytes(int from, const char *path, int64_t n_bytes, int to,
                                    const char *to_path, struct file_faults *faults,
@@ -244,7 +244,8 @@ static enum snug_status link_or_copy(const char *path, const char *to, struct fi
     TRY(file_count_read(to, faults, err));
     if (link(path, to) == 0)
         return SNUG_OK;
-    return has_no_links(errno) ? copy_file(path, to, faults, err) : failed(to, "link it", err);
+    return has_no_links(errno) ? copy_file(path, to, faults, err)
+                               : failed(to, "create a hard link", err);
 }
 
 static enum snug_status make_folder(const char *path, struct file_faults *faults,
@@ -252,10 +253,10 @@ static enum snug_status make_folder(const char *path, struct file_faults *faults
 {
     TRY(file_count_read(path, faults, err));
     return mkdir(path, 0777) == 0 || errno == EEXIST ? SNUG_OK
-                                                     : failed(path, "make this folder", err);
+                                                     : failed(path, "create this folder", err);
 }
 
-/* The folder of "adapter/x", synced once its last file is there; of "x" it is the kept one's own. */
+/* Links or copies one file.  Creates and syncs the subfolder of a name such as "adapter/x". */
 static enum snug_status add_file(const char *dir, const char *fresh, const char *name,
                                  struct file_faults *faults, struct snug_error *err)
 {
@@ -281,7 +282,7 @@ done:
     return status;
 }
 
-enum snug_status kept_check_home(const char *dir, struct snug_error *err)
+enum snug_status retained_check_home(const char *dir, struct snug_error *err)
 {
     struct stat info;
     char *home = path_join(dir, FOLDER, "");
@@ -289,21 +290,21 @@ enum snug_status kept_check_home(const char *dir, struct snug_error *err)
     if (home == NULL)
         return no_memory(dir, err);
     if (lstat(home, &info) != 0)
-        status = errno == ENOENT || errno == ENOTDIR ? SNUG_OK : failed(home, "look at it", err);
+        status = errno == ENOENT || errno == ENOTDIR ? SNUG_OK : failed(home, "stat", err);
     else if (S_ISLNK(info.st_mode))
         status = snug_fail(err, SNUG_BAD_FILE,
-                           "%s: is a link, which --keep does not follow: move it away", home);
+                           "%s: --keep does not follow symbolic links: move this one away", home);
     else if (!S_ISDIR(info.st_mode))
-        status =
-            snug_fail(err, SNUG_BAD_FILE,
-                      "%s: is not a folder, where --keep puts checkpoints: move it away", home);
+        status = snug_fail(
+            err, SNUG_BAD_FILE,
+            "%s: --keep needs this path for a folder of checkpoints: move the file away", home);
     else if (access(home, W_OK | X_OK) != 0)
         status = failed(home, "write to the folder", err);
     free(home);
     return status;
 }
 
-/* DIR/checkpoints, which is no link to somewhere else. */
+/* Creates DIR/checkpoints if needed.  Refuses a symbolic link. */
 static enum snug_status make_home(const char *dir, char **home, struct file_faults *faults,
                                   struct snug_error *err)
 {
@@ -312,12 +313,12 @@ static enum snug_status make_home(const char *dir, char **home, struct file_faul
         return no_memory(dir, err);
     bool is_new = !is_there(*home);
     TRY(make_folder(*home, faults, err));
-    TRY(kept_check_home(dir, err));
+    TRY(retained_check_home(dir, err));
     return is_new ? file_sync_folder(dir, faults, err) : SNUG_OK;
 }
 
-enum snug_status kept_add(const char *dir, int64_t step, const char *const *names, int n_names,
-                          struct file_faults *faults, struct snug_error *err)
+enum snug_status retained_add(const char *dir, int64_t step, const char *const *names, int n_names,
+                              struct file_faults *faults, struct snug_error *err)
 {
     char *home = NULL, *path = path_of(dir, step, ""), *fresh = path_of(dir, step, ".new");
     bool is_free = false;
@@ -343,7 +344,7 @@ enum snug_status kept_add(const char *dir, int64_t step, const char *const *name
     return status;
 }
 
-/* ---- which of them stay ------------------------------------------------------------------------ */
+/* ---- trimming ------------------------------------------------------------------------------- */
 
 struct list {
     int64_t *steps;
@@ -356,7 +357,7 @@ static int descending(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* The kept ones up to `step`; what is left of others is removed. */
+/* Lists the checkpoints up to `step`.  Removes leftovers that end in .new or .old. */
 static enum snug_status list_kept(DIR *folder, const char *home, int64_t step, struct list *list,
                                   struct file_faults *faults, struct snug_error *err)
 {
@@ -382,8 +383,8 @@ static enum snug_status list_kept(DIR *folder, const char *home, int64_t step, s
     return SNUG_OK;
 }
 
-enum snug_status kept_trim(const char *dir, int64_t step, int64_t n_keep,
-                           struct file_faults *faults, struct snug_error *err)
+enum snug_status retained_trim(const char *dir, int64_t step, int64_t n_keep,
+                               struct file_faults *faults, struct snug_error *err)
 {
     struct list list = {0};
     bool is_gone;

@@ -1,7 +1,7 @@
 /*
- * test_message_room.c -- places of messages in the host's memory: two that are under way at once
- * have no byte in common, there are no more than it takes, and a tensor that is sent again is not
- * brought again.
+ * test_p2p_buffers.c -- host buffers of sends and receives: two that are in flight at once share
+ * no byte, the buffer is no larger than necessary, and a tensor that is sent again is not copied
+ * again.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -55,7 +55,7 @@ static void parse(const struct row *row, struct program *prog)
     must(program_parse(text, prog, &err), &err);
 }
 
-/* A message is there from its send to the next `sent` of its tensor, or while it is received. */
+/* A buffer is in use from `send` to the next `sent` of its tensor, or while it is received. */
 static int end_of(const struct program *prog, int i)
 {
     int end = i;
@@ -75,15 +75,15 @@ static bool is_placed(const struct op *op)
     return op->kind == OP_send || op->kind == OP_recv;
 }
 
-static void check_pair(const struct program *prog, const struct message_room *room, int a, int b)
+static void check_pair(const struct program *prog, const struct p2p_buffers *room, int a, int b)
 {
     tensor_id x = tensor_of(&prog->ops[a]), y = tensor_of(&prog->ops[b]);
-    int64_t from_x = room->places[a].at, from_y = room->places[b].at;
+    int64_t from_x = room->buffers[a].at, from_y = room->buffers[b].at;
     bool shares =
         from_x < from_y + tensor_bytes(prog, y) && from_y < from_x + tensor_bytes(prog, x);
     if (x == y) {
         assert_int_equal(from_x, from_y);
-        assert_true(room->places[b].is_there);
+        assert_true(room->buffers[b].is_filled);
     } else if (shares) {
         fail_msg("\"%s\" and \"%s\" share bytes", prog->tensors[x].name, prog->tensors[y].name);
     }
@@ -96,10 +96,10 @@ static void test_places(void **state)
     for (int r = 0; r < N_ROWS; r++) {
         struct snug_error err = {0};
         struct program prog = {0};
-        struct message_room room;
+        struct p2p_buffers room;
         print_message("%s\n", rows[r].name);
         parse(&rows[r], &prog);
-        must(message_room_open(&room, &prog, &hooks, &err), &err);
+        must(p2p_buffers_open(&room, &prog, &hooks, &err), &err);
         assert_int_equal(room.n_bytes, rows[r].n_bytes);
         assert_true((room.block != NULL) == (rows[r].n_bytes > 0));
         for (int a = 0; a < prog.n_ops; a++)
@@ -108,8 +108,8 @@ static void test_places(void **state)
                     check_pair(&prog, &room, a, b);
         for (int a = 0; a < prog.n_ops; a++)
             if (prog.ops[a].kind == OP_send)
-                assert_int_equal(room.places[end_of(&prog, a)].at, room.places[a].at);
-        message_room_close(&room, &hooks);
+                assert_int_equal(room.buffers[end_of(&prog, a)].at, room.buffers[a].at);
+        p2p_buffers_close(&room, &hooks);
         program_free(&prog);
     }
 }
@@ -120,11 +120,11 @@ static void test_no_room(void **state)
     const struct device_hooks hooks = {.alloc_host = give_nothing, .release_host = free};
     struct snug_error err = {0};
     struct program prog = {0};
-    struct message_room room;
+    struct p2p_buffers room;
     parse(&rows[1], &prog);
-    assert_int_equal(message_room_open(&room, &prog, &hooks, &err), SNUG_NO_MEMORY);
-    assert_non_null(strstr(err.message, "128 bytes of pinned memory"));
-    message_room_close(&room, &hooks);
+    assert_int_equal(p2p_buffers_open(&room, &prog, &hooks, &err), SNUG_NO_MEMORY);
+    assert_non_null(strstr(err.message, "128 bytes of pinned host memory"));
+    p2p_buffers_close(&room, &hooks);
     program_free(&prog);
 }
 

@@ -1,6 +1,6 @@
 /*
- * test_pins.c -- the file of pinned algorithms: found again by the next process, by several at once, and
- * never in the way.
+ * test_tuning_cache.c -- the tuning cache file: later processes find its entries, several processes share
+ * it, and it never causes a failure.
  */
 #include <errno.h>
 #include <setjmp.h>
