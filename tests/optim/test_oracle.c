@@ -2,8 +2,8 @@
  * test_oracle.c -- ten steps with every optimizer, against PyTorch or its rule in float64.
  *
  * There is one test for each fixtures/MODEL/cases/NAME.recipe, written by oracle.py; RULES.md has
- * the rules.  The folder is the list of required optimizers: one that the library does not know
- * fails.
+ * the rules.  A case of an optimizer that the library does not know fails, and so does an optimizer
+ * without a case.
  *
  * The error of a tensor is
  *
@@ -30,6 +30,7 @@
 #include <cmocka.h>
 
 #include "io/safetensors.h"
+#include "optim/optim.h"
 #include "support/files.h"
 #include "support/training.h"
 
@@ -255,20 +256,49 @@ static int add_cases(const char *model, const char *wanted, struct one_case *cas
     return n;
 }
 
+static bool is_case_of(const struct one_case *c, const struct optimizer *optimizer)
+{
+    char line[NAME_MAX_CHARS], name[2 * NAME_MAX_CHARS];
+    snprintf(line, sizeof line, "optimizer = %s\n", optimizer->name);
+    snprintf(name, sizeof name, "cases/%s.recipe", c->name);
+    size_t n_bytes;
+    char *recipe = files_read(files_path(files_path(folder, c->model), name), &n_bytes);
+    bool is = strstr(recipe, line) != NULL;
+    free(recipe);
+    return is;
+}
+
+static struct one_case cases[MAX_CASES];
+static int n_cases;
+
+static void test_every_optimizer_has_a_case(void **state)
+{
+    (void)state;
+    const struct optimizer *optimizer;
+    for (int i = 0; (optimizer = optimizer_at(i)) != NULL; i++) {
+        int c = 0;
+        while (c < n_cases && !is_case_of(&cases[c], optimizer))
+            c++;
+        if (c == n_cases)
+            fail_msg("%s has no case: add one to tests/optim/oracle.py", optimizer->name);
+    }
+}
+
 int main(int argc, char **argv)
 {
-    static struct one_case cases[MAX_CASES];
-    static struct CMUnitTest tests[MAX_CASES];
-    int n = 0;
+    static struct CMUnitTest tests[MAX_CASES + 1];
     for (int i = 0; i < N_MODELS; i++)
-        n = add_cases(models[i], argc > 1 ? argv[1] : "", cases, n);
-    if (n == 0) {
+        n_cases = add_cases(models[i], argc > 1 ? argv[1] : "", cases, n_cases);
+    if (n_cases == 0) {
         fprintf(stderr, "test_oracle: no such case in %s; run it in snug's root\n", folder);
         return 1;
     }
-    qsort(cases, (size_t)n, sizeof *cases, by_name);
-    for (int i = 0; i < n; i++)
+    qsort(cases, (size_t)n_cases, sizeof *cases, by_name);
+    for (int i = 0; i < n_cases; i++)
         tests[i] = (struct CMUnitTest){
             .name = cases[i].name, .test_func = test_case, .initial_state = &cases[i]};
-    return _cmocka_run_group_tests("optim", tests, (size_t)n, NULL, NULL);
+    int n_tests = n_cases;
+    if (argc == 1)
+        tests[n_tests++] = (struct CMUnitTest)cmocka_unit_test(test_every_optimizer_has_a_case);
+    return _cmocka_run_group_tests("optim", tests, (size_t)n_tests, NULL, NULL);
 }
