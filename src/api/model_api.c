@@ -4,7 +4,7 @@
 #include "api/open.h"
 
 #include "base/fd.h"
-#include "io/checkpoint.h"
+#include "checkpoint/checkpoint.h"
 #include "io/hf_config.h"
 #include "io/peft.h"
 

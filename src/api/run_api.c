@@ -5,11 +5,11 @@
 
 #include "base/fd.h"
 #include "base/rng.h"
-#include "io/checkpoint.h"
+#include "checkpoint/checkpoint.h"
 #include "io/json.h"
 #include "checkpoint/adapter.h"
 #include "compile/budget.h"
-#include "train/trainer.h"
+#include "train/evaluator.h"
 #include "checkpoint/weights.h"
 
 #include <math.h>
