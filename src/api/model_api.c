@@ -1,7 +1,7 @@
 /*
  * model_api.c -- opens a model by preset name or from a Hugging Face folder.
  */
-#include "api/open.h"
+#include "api/model_api.h"
 
 #include "base/fd.h"
 #include "checkpoint/checkpoint.h"
