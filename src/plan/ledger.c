@@ -1,6 +1,6 @@
 /*
- * ledger.c -- the ledger: the peak, the bytes of each role at the peak, and the flops and seconds of
- * a step.
+ * ledger.c -- the ledger: the peak, the bytes of each role at the peak, and the flops and seconds
+ * of a step.
  */
 #include "ir/collective_options.h"
 #include "plan/plan.h"

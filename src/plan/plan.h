@@ -74,12 +74,14 @@ enum snug_status plan_make_over(const struct program *prog, const struct program
 /* The stages of plan_make, in order.  lifetime.c */
 enum snug_status plan_lifetimes(const struct program *prog, struct plan *plan,
                                 struct snug_error *err);
-/* offload_pool.c: assigns offsets in the offload pool.  With a host program, offloaded tensors are found by name in
+/* offload_pool.c */
+/* Assigns offsets in the offload pool.  With a host program, offloaded tensors are found by name in
  * the host and have its offsets. */
 enum snug_status plan_place_offloaded(const struct program *prog, const struct program *host,
                                       const struct plan *host_plan, int alignment,
                                       struct plan *plan, struct snug_error *err);
-/* place.c.  floor is the first free byte.  Sets *persistent_end to the end of the last persistent block of
+/* place.c */
+/* floor is the first free byte.  Sets *persistent_end to the end of the last persistent block of
  * any lane, rounded up to the alignment. */
 enum snug_status plan_place(struct block *blocks, int n_blocks, int n_ops, int alignment,
                             int64_t floor, int64_t *persistent_end, int64_t *arena_bytes,
@@ -92,7 +94,8 @@ enum snug_status plan_place_within(struct block *blocks, int n_blocks, int n_ops
 enum snug_status plan_ledger(const struct program *prog, const struct device_rates *rates,
                              struct plan *plan, struct snug_error *err);
 
-/* check.c.  Checks, without the code above, that no op reads overwritten bytes and that tensors other than
+/* check.c */
+/* Checks, without the code above, that no op reads overwritten bytes and that tensors other than
  * views are aligned to `alignment`.  The error names the op and the two tensors.  `offset` is per
  * tensor, -1 if it is not in the arena. */
 enum snug_status plan_check(const struct program *prog, const int64_t *offset, int64_t arena_bytes,
