@@ -138,7 +138,7 @@ $(PLUGINS:%=$(BUILD)/%): $(BUILD)/libsnug_%.so: $(MPI_SRC) src/comm/mpi_plugin.h
 	@mkdir -p $(@D)
 	$(say) LINK $@
 	$(run)$(CONFIG_MPICC_$*) $(CPPFLAGS) -std=c11 -g -O2 -fPIC -fvisibility=hidden -Wall -Wextra \
-	    -Wno-stringop-overflow -DSNUG_MPI_NAME='"$(if $(filter openmpi,$*),Open MPI,MPICH)"' -shared -o $@ $<
+	    -Wno-stringop-overflow -DSNUG_MPI_NAME='"$(if $(filter openmpi,$*),Open MPI,MPICH)"' -shared -o $@ $(MPI_SRC)
 $(BUILD)/snug: $(CLI_OBJ) $(BUILD)/libsnug.a
 	$(say) LINK $@
 	$(run)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)

@@ -40,6 +40,7 @@ extern "C" {
 #endif
 
 /* ---- status ------------------------------------------------------------------------------ */
+/* src/base/status.c; snug_printable: src/base/text.c; the others: src/api/info_api.c */
 
 #define SNUG_STATUS_LIST(X)                                           \
     X(OK, 0, "done")                                                  \
@@ -85,6 +86,7 @@ SNUG_API const char *snug_nearest(const char *typed, const char *const *words, i
 SNUG_API int snug_launch_rank(void);
 
 /* ---- models ------------------------------------------------------------------------------ */
+/* src/api/model_api.c; the builder and snug_model_free: src/model/custom.c */
 
 typedef struct snug_model snug_model;
 
@@ -125,6 +127,7 @@ SNUG_API snug_tensor snug_mean_squared_error(snug_model *m, snug_tensor output);
 SNUG_API enum snug_status snug_model_finish(snug_model *m, struct snug_error *err);
 
 /* ---- recipes ----------------------------------------------------------------------------- */
+/* src/recipe/recipe.c, recipe_values.c (new, free, copy), recipe_file.c, recipe_line.c */
 
 typedef struct snug_recipe snug_recipe;
 
@@ -145,6 +148,7 @@ SNUG_API const char *snug_recipe_key(int index); /* the index-th key; NULL past 
 SNUG_API char *snug_recipe_help(void);           /* a table of keys, values and defaults */
 
 /* ---- plans ------------------------------------------------------------------------------- */
+/* src/api/plan_api.c */
 
 typedef struct snug_plan snug_plan;
 
@@ -204,6 +208,7 @@ SNUG_API char *snug_compare_json(const snug_plan *const *plans, const char *cons
 SNUG_API enum snug_status snug_plan_check_budget(const snug_plan *plan, struct snug_error *err);
 
 /* ---- the fastest recipe inside a budget --------------------------------------------------- */
+/* src/api/fit_api.c; snug_dump: src/api/plan_api.c */
 
 typedef struct snug_fit snug_fit;
 
@@ -241,6 +246,8 @@ SNUG_API enum snug_status snug_dump(const snug_model *model, const snug_recipe *
                                     const char *after_pass, char **text, struct snug_error *err);
 
 /* ---- training ---------------------------------------------------------------------------- */
+/* src/train/trainer.c; results and descriptions: src/train/trainer_report.c; snug_ranks_abandon:
+ * src/api/info_api.c */
 
 typedef struct snug_trainer snug_trainer;
 
@@ -360,6 +367,7 @@ SNUG_API enum snug_status snug_trainer_read(snug_trainer *trainer, const char *t
                                             struct snug_error *err);
 
 /* ---- after training ---------------------------------------------------------------------- */
+/* src/api/eval_api.c, generate_api.c, info_api.c, bench_api.c, data_api.c */
 
 struct snug_eval_result {
     int64_t n; /* tokens or samples evaluated */

@@ -18,17 +18,17 @@ pass:       base ir optim
 plan:       base ir
 comm:       base
 data:       base
-exec:       base ir plan comm/comm.h
+exec:       base ir plan/plan.h comm/comm.h
 cpu:        base ir exec/backend.h $kernels
 cuda:       base ir exec/backend.h $kernels
 io:         base ir
-report:     base ir plan
+report:     base
 recipe:     base optim/optim.h io/file.h
 compile:    base ir model optim pass plan recipe exec/backend.h exec/collective_plan.h io/json.h
-checkpoint: base ir io comm recipe compile exec
-train:      base ir model optim pass plan comm data exec io report recipe compile checkpoint
-bench:      base ir model optim pass plan comm data exec io report recipe compile checkpoint train
-api:        base ir model optim pass plan comm data exec io report recipe compile checkpoint train bench
+checkpoint: base ir io comm/comm.h recipe compile/compile.h exec/exec.h
+train:      base ir comm/comm.h data/data.h exec io report compile checkpoint
+bench:      base exec report compile checkpoint train
+api:        base model optim pass plan comm data exec io report compile checkpoint train bench
 cli:
 "
 # Headers of external libraries (pattern) may be included in one folder only.
@@ -38,7 +38,7 @@ mpi\.h              comm
 dnnl                cpu
 '
 
-find src -name '*.[ch]' -o -name '*.def' -o -name '*.cu' -o -name '*.cuh' | sort |
+find src -name '*.[ch]' -o -name '*.def' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc' | sort |
     RULES=$rules FOREIGN=$foreign xargs awk '
 BEGIN {
     n = split(ENVIRON["RULES"], lines, "\n")

@@ -9,7 +9,7 @@
 #include "data/data.h"
 #include "data/fetch.h"
 #include "exec/plugin.h"
-#include "io/checkpoint.h"
+#include "checkpoint/checkpoint.h"
 #include "io/json.h"
 #include "io/metrics.h"
 #include "io/peft.h"

@@ -1,10 +1,10 @@
 /*
  * model_api.c -- opens a model by preset name or from a Hugging Face folder.
  */
-#include "api/open.h"
+#include "api/model_api.h"
 
 #include "base/fd.h"
-#include "io/checkpoint.h"
+#include "checkpoint/checkpoint.h"
 #include "io/hf_config.h"
 #include "io/peft.h"
 

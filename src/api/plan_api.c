@@ -135,7 +135,7 @@ char *snug_plan_text(const snug_plan *plan, int color)
         return NULL;
     for (int i = 0; i < n_remarks; i++)
         remarks[i] = (struct report_remark){explained[i].about, explained[i].words};
-    bool ok = plan_report(&plan->compiled, &plan->recipe, plan->model->name, &recipe, &report);
+    bool ok = step_report(&plan->compiled, &plan->recipe, plan->model->name, &recipe, &report);
     report.alternatives = alternatives;
     report.n_alternatives = n;
     report.remarks = remarks;
@@ -147,7 +147,7 @@ char *snug_plan_text(const snug_plan *plan, int color)
 
 char *snug_plan_json(const snug_plan *plan)
 {
-    return plan_json(&plan->compiled, &plan->recipe, plan->model->name);
+    return step_report_json(&plan->compiled, &plan->recipe, plan->model->name);
 }
 
 /* ---- the timeline ---------------------------------------------------------------------------- */
@@ -224,7 +224,7 @@ static char *timeline(const snug_plan *plan, bool as_json, int color)
                                 .n_repeat = prog->n_repeat};
     if (snug_plan_timeline(plan, &points, &t.n_points, NULL) != SNUG_OK)
         return NULL;
-    bool ok = plan_report(&plan->compiled, &plan->recipe, plan->model->name, &recipe, &report);
+    bool ok = step_report(&plan->compiled, &plan->recipe, plan->model->name, &recipe, &report);
     t.points = points;
     t.recipe = recipe.data;
     report.timeline = &t;
@@ -254,7 +254,7 @@ static char *compare(const snug_plan *const *plans, const char *const *names, in
     char *out = NULL;
     bool ok = reports != NULL && lines != NULL;
     for (int i = 0; i < n_plans && ok; i++) {
-        ok = plan_report(&plans[i]->compiled, &plans[i]->recipe, plans[i]->model->name, &lines[i],
+        ok = step_report(&plans[i]->compiled, &plans[i]->recipe, plans[i]->model->name, &lines[i],
                          &reports[i]);
         reports[i].compared = names[i];
     }

@@ -7,8 +7,10 @@
 
 #include "report/report.h"
 #include "compile/compile.h"
+#include "compile/device_rates.h"
 #include "exec/exec.h"
 
+/* bench.c */
 /* Measures the limits, then the kernels of a compiled step, then n_steps steps on random data
  * (after a warm-up step).  The caller sets the names of model, recipe and type in *bench before. */
 enum snug_status bench_run(const struct compiled_step *compiled, int n_steps, const char *type,
@@ -20,7 +22,7 @@ void bench_note_limits(struct report_bench *bench, const struct device_limits *a
 /* Were other processes running, so that these rates should not be saved? */
 bool bench_is_busy(const struct report_bench *bench);
 
-/* Measures the limits of a CPU once more and sets is_busy. */
+/* bench.c.  Measures the limits of a CPU once more and sets is_busy. */
 enum snug_status bench_measure_again(const struct compiled_step *compiled,
                                      struct report_bench *bench, struct snug_error *err);
 
@@ -35,6 +37,11 @@ enum snug_status bench_kernels(const struct compiled_step *compiled, const char 
                                const struct device_limits *limits, struct report_bench *bench,
                                struct snug_error *err);
 
+/* measure_rates.c: runs steps of small models for a few seconds. */
+enum snug_status rates_measure(const struct snug_recipe *recipe, struct machine_rates *rates,
+                               struct snug_error *err);
+
+/* bench.c */
 /* Adds an op that took `seconds` for `times` executions to a row of the report, and sets the row's
  * limit. */
 void bench_add_op(struct report_rate *row, const struct compiled_step *compiled,

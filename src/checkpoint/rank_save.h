@@ -2,7 +2,7 @@
  * rank_save.h -- save tensors that are spread over several ranks as one checkpoint.
  *
  * Rank 0 creates the files and decides which rank writes which bytes.  When everything is on disk,
- * it commits the new checkpoint (io/checkpoint.h).  The other ranks serve its requests:
+ * it commits the new checkpoint (checkpoint/checkpoint.h).  The other ranks serve its requests:
  *
  *     rank_parts.c   which rank holds what
  *     rank_write.c   every rank writes its ranges into the file; only checksums go to rank 0

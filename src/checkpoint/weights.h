@@ -4,7 +4,7 @@
 #ifndef SNUG_CHECKPOINT_WEIGHTS_H
 #define SNUG_CHECKPOINT_WEIGHTS_H
 
-#include "io/checkpoint.h"
+#include "checkpoint/checkpoint.h"
 #include "compile/compile.h"
 #include "exec/exec.h"
 

@@ -31,9 +31,6 @@ enum snug_status rates_of_recipe(const struct snug_recipe *recipe, struct machin
                                  struct snug_error *err);
 struct device_rates rates_generic_cpu(int threads);
 
-/* bench/measure_rates.c: runs steps of small models for a few seconds. */
-enum snug_status rates_measure(const struct snug_recipe *recipe, struct machine_rates *rates,
-                               struct snug_error *err);
 /* device_rates_file.c: *path is the file that was written, for the caller to free; NULL on
  * failure. */
 enum snug_status rates_save(int threads, const struct machine_rates *rates, char **path,

@@ -6,6 +6,7 @@
 
 #include "exec/backend.h"
 
+/* cuda_backend.c */
 const struct backend *snug_cuda_backend(void);
 
 #endif

@@ -24,6 +24,7 @@ struct data {
     uint64_t fingerprint;
 };
 
+/* random.c, token_shards.c, idx.c, cifar.c */
 enum snug_status source_open_random(const struct data_request *request, struct data **data,
                                     struct snug_error *err);
 enum snug_status source_open_tokens(const char *path, const struct data_request *request,
@@ -38,6 +39,7 @@ enum snug_status source_open_cifar(const char *folder, const struct data_request
 enum snug_status source_is_cifar(const char *path, bool *is_cifar, struct snug_error *err);
 struct data_image source_cifar_image(void);
 
+/* folder.c */
 /* A sorted list of the regular files in a folder, or in its whole tree if `recursive`.  Skips
  * hidden files and, in a tree, symbolic links. */
 struct file_list {
@@ -48,6 +50,7 @@ enum snug_status file_list_folder(const char *folder, bool recursive, struct fil
                                   struct snug_error *err);
 void file_list_free(struct file_list *list);
 
+/* gunzip.c */
 /* Inflates a gzip file into an unlinked temporary file, which can be read at any offset. */
 enum snug_status source_gunzip(const char *path, int *fd, int64_t *n_bytes, struct snug_error *err);
 

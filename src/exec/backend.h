@@ -309,14 +309,18 @@ static inline struct kernel_choice backend_choice(const struct backend *backend,
     return choice;
 }
 
+/* src/cpu/cpu_backend.c */
 const struct backend *backend_cpu(void);
 
+/* src/cuda/dispatch/kernel_table.c */
 /* The CUDA backend as far as planning needs it: kernels and alignment.  alloc is NULL;
  * exec/plugin.h loads the backend that runs. */
 const struct backend *backend_cuda_table(void);
 const char *backend_cuda_kernels(enum op_kind kind); /* for `snug ops` */
 
-/* For `snug ops`: the names of all kernels of a kind, comma separated, without the reference. */
+/* The rest: src/cpu/cpu_backend.c.
+ *
+ * For `snug ops`: the name of the fast kernel of a kind on this CPU; "" if there is none. */
 const char *backend_cpu_simd_kernels(enum op_kind kind);
 bool backend_cpu_has_reference(enum op_kind kind);
 /* One line per library: "oneDNN 2.6.3 (avx512 cap)", "OpenMP 4.5", "isa avx512"... */

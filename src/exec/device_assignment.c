@@ -61,7 +61,8 @@ static enum snug_status count_here(struct comm *comm, int end, int *n_here, stru
     return status;
 }
 
-enum snug_status ranks_on_this_machine(struct comm *comm, int *n_here, struct snug_error *err)
+enum snug_status device_assignment_ranks_here(struct comm *comm, int *n_here,
+                                              struct snug_error *err)
 {
     return count_here(comm, comm->n_ranks, n_here, err);
 }

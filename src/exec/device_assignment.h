@@ -30,6 +30,7 @@ enum snug_status device_assignment_agree(struct comm *comm, const struct device_
 void device_assignment_free(struct device_assignment *device_assignment);
 
 /* How many ranks run on this machine, this one included.  Collective. */
-enum snug_status ranks_on_this_machine(struct comm *comm, int *n_here, struct snug_error *err);
+enum snug_status device_assignment_ranks_here(struct comm *comm, int *n_here,
+                                              struct snug_error *err);
 
 #endif

@@ -37,6 +37,7 @@ enum snug_status exec_read(const struct exec *exec, tensor_id id, int64_t at_byt
 enum snug_status exec_write(const struct exec *exec, tensor_id id, int64_t at_bytes,
                             int64_t n_bytes, const void *from, struct snug_error *err);
 
+/* fill.c */
 /* Fills large pieces of such a tensor from the host.  begin returns the address to write to, end
  * starts the copy; pieces are copied in the order of the calls.  At most three may be open.  After
  * the last piece, finish waits for all copies.  Not during a run.  One thread calls these; others
@@ -53,7 +54,7 @@ enum snug_status exec_fill_begin(struct exec *exec, tensor_id id, int64_t at_byt
 enum snug_status exec_fill_end(struct exec *exec, const struct exec_fill *fill,
                                struct snug_error *err);
 enum snug_status exec_fill_finish(struct exec *exec, struct snug_error *err);
-/* Zeroes a tensor; asynchronous, like a piece. */
+/* fill.c.  Zeroes a tensor; asynchronous, like a piece. */
 enum snug_status exec_clear(struct exec *exec, tensor_id id, struct snug_error *err);
 
 /* The scalar table, or NULL if the program has none.  A run starts with the values that the host
@@ -77,6 +78,7 @@ enum snug_status exec_run(struct exec *exec, exec_feed *feed, void *user, struct
 typedef bool exec_stop(void *user);
 void exec_watch(struct exec *exec, exec_stop *stop, void *user);
 
+/* nonfinite.c */
 /* Runs the body again (forward and backward, no updates) and checks every result.  *name is the
  * first tensor with a non-finite element, or NULL.  For the error message of a run that
  * diverged. */

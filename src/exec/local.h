@@ -54,7 +54,7 @@ struct exec {
     struct recording *recordings[N_PARTS];
 };
 
-/* The tensor's address in the arena, on host or device; NULL if it is not in the arena. */
+/* exec.c.  The tensor's address in the arena, on host or device; NULL if it is not in the arena. */
 void *exec_place_of(const struct exec *exec, tensor_id id);
 /* The number of a micro-batch over all ranks, so that random numbers do not depend on the rank. */
 int exec_micro_number(const struct exec *exec, int micro);

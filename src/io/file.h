@@ -60,7 +60,7 @@ enum snug_status file_sync_folder(const char *dir, struct file_faults *faults,
                                   struct snug_error *err);
 void file_remove(const char *path, struct file_faults *faults); /* cleanup; ignores errors */
 
-/* CRC-32 as in zip and gzip.  Start with crc = 0; feed a long input piece by piece. */
+/* crc32.c.  CRC-32 as in zip and gzip.  Start with crc = 0; feed a long input piece by piece. */
 uint32_t file_crc32(uint32_t crc, const void *bytes, size_t n_bytes);
 /* The CRC of A followed by B, given the CRC of each and the length of B. */
 uint32_t file_crc32_join(uint32_t crc_a, uint32_t crc_b, int64_t b_bytes);

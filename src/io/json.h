@@ -10,6 +10,7 @@
 
 #include "io/file.h"
 
+/* json_parse.c */
 /* Parses an object or an array.  Refuses duplicate keys.  Free with json_decref(). */
 enum snug_status json_parse(const char *text, size_t n_bytes, const char *where, json_t **value,
                             struct snug_error *err);

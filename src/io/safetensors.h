@@ -69,6 +69,7 @@ enum snug_status safetensors_read(struct safetensors *st, const struct st_entry 
  * file order. */
 enum snug_status safetensors_crc(struct safetensors *st, uint32_t *crc, struct snug_error *err);
 
+/* safetensors_write.c */
 /* Writes `path` in place and syncs it.  Removes it on failure.  `metadata` is NULL or a list: key,
  * value, ..., NULL.  The writer adds the key SAFETENSORS_SAVE, a checksum of the data, so that two
  * saves can be told apart by their headers.  Tensors of wide dtypes come first, otherwise in the

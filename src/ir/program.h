@@ -146,6 +146,7 @@ struct program {
     int name_table_size;
 };
 
+/* program.c, up to op_shapes. */
 enum snug_status program_init(struct program *prog, const char *name, struct snug_error *err);
 void program_free(struct program *prog);
 enum snug_status program_copy(struct program *to, const struct program *from,

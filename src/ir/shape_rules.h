@@ -37,6 +37,7 @@ static inline enum snug_status shape_none(const struct program *prog, const stru
     return SNUG_OK;
 }
 
+/* shape_update.c */
 shape_rule shape_update, shape_adafactor, shape_amos, shape_prodigy_sums, shape_average,
     shape_direction, shape_dequantize, shape_collective;
 

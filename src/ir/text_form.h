@@ -12,6 +12,7 @@ struct words { /* the names of an enum's values, in order */
     int count;
 };
 
+/* All of the following are defined in dump.c. */
 extern const struct words role_words, dtype_words, init_words;
 extern const struct words link_words; /* "gradient_of", as in gradient_of=W */
 

@@ -51,6 +51,7 @@ enum model_purpose {
     MODEL_FOR_LOGITS /* language model: the logits of one position; others: the same as for loss */
 };
 
+/* registry.c */
 /* Builds the forward program for `batch` samples.  seq 0 selects the model's own length. */
 enum snug_status model_forward(const struct snug_model *model, enum model_purpose purpose,
                                int64_t batch, int64_t seq, struct program *prog,
@@ -63,7 +64,7 @@ struct text;
 void model_list(struct text *out);
 int64_t model_count_parameters(const struct program *prog);
 
-/* One file per family. */
+/* One file per family: gpt2.c, mlp.c, vision.c. */
 enum snug_status gpt2_forward(const struct gpt2_shape *shape, enum model_purpose purpose,
                               int64_t seq, struct program *prog, struct snug_error *err);
 enum snug_status mlp_forward(const struct mlp_shape *shape, struct program *prog,

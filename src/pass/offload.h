@@ -20,6 +20,7 @@ enum snug_status offload_add_copy(struct rewriter *rw, enum op_kind kind, tensor
 enum snug_status offload_add_like(struct rewriter *rw, struct arena *scratch, const char *prefix,
                                   tensor_id like, enum role role, bool offloaded, tensor_id *id);
 
+/* offload_states.c, offload_activations.c */
 enum snug_status offload_states(struct program *prog, struct pass_env *env);
 enum snug_status offload_activations(struct program *prog, struct pass_env *env);
 

@@ -135,6 +135,7 @@ struct pass_env {
     struct pass_results results;
 };
 
+/* pass_NAME is in NAME.c, except pass_checkpoint: gradient_checkpointing.c. */
 typedef enum snug_status pass_fn(struct program *prog, struct pass_env *env);
 
 pass_fn pass_inference, pass_regularize, pass_lora, pass_precision, pass_average, pass_stage,
@@ -142,6 +143,7 @@ pass_fn pass_inference, pass_regularize, pass_lora, pass_precision, pass_average
     pass_drop_dead, pass_unroll, pass_in_backward, pass_shard, pass_offload, pass_bias_sums,
     pass_book;
 
+/* pipeline.c */
 /* Runs the pipeline up to and including the pass named `last` (NULL: all; "model": none). */
 enum snug_status pass_run(struct program *prog, struct pass_env *env, const char *last);
 /* The names of the passes in order, separated by spaces, for error messages. */

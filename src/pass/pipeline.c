@@ -91,7 +91,7 @@ static bool has_ranks(const struct pass_env *env)
     X(average,    beside_averages) /* of the weights, in their place */                            \
     X(stage,      has_stages)  /* this rank's part of the layers */                                \
     X(autodiff,   in_training) /* the backward half */                                             \
-    X(checkpoint, recomputes)  /* activations recomputed, not kept */                              \
+    X(checkpoint, recomputes)  /* recompute activations: gradient_checkpointing.c */               \
     X(accumulate, in_training) /* micro-batches as a repeated body */                              \
     X(optimizer,  in_training) /* gradient norm, states, updates */                                \
     X(fuse,       always)      /* as coarse as the best kernels */                                 \

@@ -1,6 +1,7 @@
 /*
  * plan.h -- the memory plan of a program: an offset for every tensor, the peak, and the step time.
  *
+ *     plan.c          plan_make and its variants, which run these stages in order
  *     lifetime.c      the lifetime of each tensor, and which tensors share a block in place
  *     place.c         an offset in the arena for every block
  *     offload_pool.c  an offset in the offload pool for every offloaded tensor
@@ -48,6 +49,7 @@ struct plan {
     double body_seconds; /* the part of step_seconds for forward and backward */
 };
 
+/* plan.c */
 enum snug_status plan_make(const struct program *prog, int alignment,
                            const struct device_rates *rates, struct plan *plan,
                            struct snug_error *err);
@@ -69,14 +71,16 @@ enum snug_status plan_make_over(const struct program *prog, const struct program
                                 const struct plan *host_plan, int alignment, struct plan *plan,
                                 struct snug_error *err);
 
-/* The stages of plan_make, in order. */
+/* The stages of plan_make, in order.  lifetime.c */
 enum snug_status plan_lifetimes(const struct program *prog, struct plan *plan,
                                 struct snug_error *err);
+/* offload_pool.c */
 /* Assigns offsets in the offload pool.  With a host program, offloaded tensors are found by name in
  * the host and have its offsets. */
 enum snug_status plan_place_offloaded(const struct program *prog, const struct program *host,
                                       const struct plan *host_plan, int alignment,
                                       struct plan *plan, struct snug_error *err);
+/* place.c */
 /* floor is the first free byte.  Sets *persistent_end to the end of the last persistent block of
  * any lane, rounded up to the alignment. */
 enum snug_status plan_place(struct block *blocks, int n_blocks, int n_ops, int alignment,
@@ -86,9 +90,11 @@ enum snug_status plan_place(struct block *blocks, int n_blocks, int n_ops, int a
  * plan_is_within, but much faster than plan_place. */
 enum snug_status plan_place_within(struct block *blocks, int n_blocks, int n_ops, int alignment,
                                    int64_t limit_bytes, bool *is_within, struct snug_error *err);
+/* ledger.c */
 enum snug_status plan_ledger(const struct program *prog, const struct device_rates *rates,
                              struct plan *plan, struct snug_error *err);
 
+/* check.c */
 /* Checks, without the code above, that no op reads overwritten bytes and that tensors other than
  * views are aligned to `alignment`.  The error names the op and the two tensors.  `offset` is per
  * tensor, -1 if it is not in the arena. */

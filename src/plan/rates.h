@@ -49,7 +49,9 @@ struct device_rates {
     int n_curves;
 };
 
-/* The size that a curve is indexed by: the smallest dimension of a matmul, the sequence length of
+/* All functions below are in time.c.
+ *
+ * The size that a curve is indexed by: the smallest dimension of a matmul, the sequence length of
  * attention, else the bytes moved. */
 double op_size(const struct program *prog, const struct op *op);
 /* The dtype of the first float operand. */

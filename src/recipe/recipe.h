@@ -82,23 +82,20 @@ struct snug_recipe {
     uint64_t given; /* bit k: key k of the table was set by the user */
 };
 
+/* recipe_values.c */
 enum dtype recipe_dtype(const struct snug_recipe *recipe);
-const char *recipe_precision_name(const struct snug_recipe *recipe);             /* "bf16" */
-void recipe_checkpoint_name(const struct snug_recipe *recipe, struct text *out); /* "every:2" */
-const char *recipe_offload_name(const struct snug_recipe *recipe);
-const char *recipe_schedule_name(const struct snug_recipe *recipe);
 /* The optimizer options: defaults, overridden by --opt. */
 enum snug_status recipe_options(const struct snug_recipe *recipe, double values[MAX_OPTIONS],
                                 struct snug_error *err);
 int recipe_state_bits(const struct snug_recipe *recipe);
 int recipe_stages(const struct snug_recipe *recipe); /* 1: no pipeline */
-const char *recipe_pipeline_name(const struct snug_recipe *recipe);
-const char *recipe_lora_on_name(const struct snug_recipe *recipe); /* "attention" */
 double recipe_lora_alpha(const struct snug_recipe *recipe);
 /* Resets all LoRA keys. */
 void recipe_clear_lora(struct snug_recipe *recipe);
 double recipe_lr(const struct snug_recipe *recipe); /* before --scale-lr */
 double recipe_weight_decay(const struct snug_recipe *recipe);
+int recipe_threads(const struct snug_recipe *recipe);
+
 /* lr_schedule.c.  Without --lr, does the optimizer scale its rate by the size of the weights? */
 bool recipe_lr_is_relative(const struct snug_recipe *recipe);
 /* The learning rate before --schedule.  `update` counts from 1, without skipped updates; a relative
@@ -107,12 +104,20 @@ double recipe_scaled_lr(const struct snug_recipe *recipe, int64_t batch, double 
 /* The learning rate of step `step` (from 0) of n_steps, which applies update number `update`. */
 double recipe_lr_at(const struct snug_recipe *recipe, int64_t batch, int64_t step, int64_t n_steps,
                     double update);
-/* Refuse keys that contradict each other; recipe_check_steps has the checks that need n_steps. */
+
+/* recipe_check.c.  Refuse keys that contradict each other; recipe_check_steps has the checks that
+ * need n_steps. */
 enum snug_status recipe_check(const struct snug_recipe *recipe, struct snug_error *err);
 enum snug_status recipe_check_steps(const struct snug_recipe *recipe, int64_t n_steps,
                                     struct snug_error *err);
 
-int recipe_threads(const struct snug_recipe *recipe);
+/* recipe.c: names of values as they are typed, and the keys by name. */
+const char *recipe_precision_name(const struct snug_recipe *recipe);             /* "bf16" */
+void recipe_checkpoint_name(const struct snug_recipe *recipe, struct text *out); /* "every:2" */
+const char *recipe_offload_name(const struct snug_recipe *recipe);
+const char *recipe_schedule_name(const struct snug_recipe *recipe);
+const char *recipe_pipeline_name(const struct snug_recipe *recipe);
+const char *recipe_lora_on_name(const struct snug_recipe *recipe); /* "attention" */
 /* Sets a key from the saved recipe of a resumed run, unless the user set it.  For "opt" this holds
  * for each option; the optimizer must be set first. */
 enum snug_status recipe_inherit(struct snug_recipe *recipe, const char *key, const char *value,
@@ -120,9 +125,10 @@ enum snug_status recipe_inherit(struct snug_recipe *recipe, const char *key, con
 bool recipe_is_given(const struct snug_recipe *recipe, const char *key); /* by the user */
 /* Adds the value of a key, or nothing if the model, the optimizer or a default decides. */
 void recipe_get(const struct snug_recipe *recipe, const char *key, struct text *out);
-/* recipe_line.c: adds " --key value" for every key that the user set. */
-void recipe_write_flags(const struct snug_recipe *recipe, struct text *out);
 /* Adds all keys as `key = value` lines that snug_recipe_read can parse. */
 void recipe_write(const struct snug_recipe *recipe, struct text *out);
+
+/* recipe_line.c: adds " --key value" for every key that the user set. */
+void recipe_write_flags(const struct snug_recipe *recipe, struct text *out);
 
 #endif

@@ -48,8 +48,10 @@ struct report_plan {
     int n_remarks;
 };
 
+/* plan_text.c */
 /* A title, a table of the six kinds with bars, facts about the plan, and smaller alternatives. */
 char *report_plan_text(const struct report_plan *plan, int color);
+/* plan_json.c */
 /* One JSON object on one line, for scripts ("op" in "peak" is an index in the program). */
 char *report_plan_json(const struct report_plan *plan);
 struct text;
@@ -65,10 +67,12 @@ struct report_timeline {
         update_op;    /* the last op of forward, the first after backward; loss_op 0: no loss */
     int64_t n_repeat; /* micro-batches */
 };
+/* timeline_text.c */
 char *report_timeline_text(const struct report_timeline *timeline, int color);
 /* Adds the array of timeline points, one object per op. */
 void report_timeline_json(const struct report_timeline *timeline, struct text *out);
 
+/* compare_text.c */
 /* Plans of one model side by side; `compared` of each has its flags ("" for no extra flags). */
 char *report_compare_text(const struct report_plan *plans, int n_plans, int color);
 char *report_compare_json(const struct report_plan *plans, int n_plans);
@@ -94,12 +98,14 @@ struct report_fit {
     double tokens; /* or samples, per step */
     const char *unit, *rates;
 };
+/* fit_text.c */
 char *report_fit_text(const struct report_fit *fit, int whole_frontier, int color);
 char *report_fit_json(const struct report_fit *fit);
 
 struct report_op { /* NULL or "" prints as a dash */
     const char *name, *reference, *cpu, *cuda, *gradient;
 };
+/* ops_table.c */
 char *report_ops_table(const struct report_op *rows, int n_rows);
 
 struct report_rate {  /* one kernel, or all ops of one kind in a step */
@@ -134,10 +140,12 @@ struct report_bench {
     const char *rates_file;        /* where they were saved; NULL: not saved */
 };
 
+/* bench_text.c */
 /* The limits, the kernels, the step op by op, and the step compared with its matmuls. */
 char *report_bench_text(const struct report_bench *bench);
 char *report_bench_json(const struct report_bench *bench); /* on one line */
 
+/* plan_json.c */
 /* Adds a JSON string with its quotes.  Bytes that are not valid UTF-8 become U+FFFD. */
 void report_json_string(struct text *out, const char *value);
 

@@ -96,7 +96,7 @@ enum snug_status default_memory_agree(struct snug_trainer *t, struct snug_error 
     int n_ranks = t->comm->n_ranks, n_here = 1;
     if (n_ranks == 1)
         return default_memory_set(r, 1, err);
-    TRY(ranks_on_this_machine(t->comm, &n_here, err));
+    TRY(device_assignment_ranks_here(t->comm, &n_here, err));
     TRY(default_memory_set(r, n_here, err));
     bool is_default = r->memory_origin[0] != '\0';
     int64_t least = is_default ? r->memory : INT64_MAX;

@@ -10,7 +10,7 @@
  * samples run as 8, then 4 twice, 2 four times and 1 eight times.  Repeating every sample equally
  * often does not change the mean.
  */
-#include "train/trainer.h"
+#include "train/evaluator.h"
 
 #include "train/agree.h"
 

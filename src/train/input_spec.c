@@ -2,7 +2,7 @@
  * input_spec.c -- derive the data that a program needs from its loss op, so that presets and
  * hand-built networks are fed the same way.
  */
-#include "train/trainer.h"
+#include "train/input_spec.h"
 
 static const struct op *loss_op(const struct program *prog)
 {

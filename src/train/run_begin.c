@@ -3,7 +3,7 @@
  * config.json, plan.json, the adapter's config and metrics.jsonl.
  */
 #include "base/fd.h"
-#include "io/checkpoint.h"
+#include "checkpoint/checkpoint.h"
 #include "io/hf_config.h"
 #include "checkpoint/adapter.h"
 #include "train/trainer.h"
@@ -58,15 +58,19 @@ static char *config_text(const struct snug_trainer *t)
 /* Never overwrites a model that is not a run of snug's. */
 static enum snug_status check_folder_is_free(const char *dir, struct snug_error *err)
 {
-    static const char *const ours[] = {"state.json", "plan.json", "state.json"};
-    static const char *const theirs[] = {"model.safetensors", "config.json", PEFT_CONFIG_NAME};
-    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) {
+    static const struct {
+        const char *file, *mark; /* a run that has `file` has `mark`, too */
+    } pairs[] = {{"model.safetensors", "state.json"},
+                 {"config.json", "plan.json"},
+                 {PEFT_CONFIG_NAME, "state.json"}};
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         bool has_mark, has_file;
-        TRY(path_find(dir, ours[i], &has_mark, err));
-        TRY(path_find(dir, theirs[i], &has_file, err));
+        TRY(path_find(dir, pairs[i].mark, &has_mark, err));
+        TRY(path_find(dir, pairs[i].file, &has_file, err));
         if (has_file && !has_mark)
             return snug_fail(err, SNUG_BAD_ARGUMENT,
-                             "%s already holds a model (%s): choose another --out", dir, theirs[i]);
+                             "%s already holds a model (%s): choose another --out", dir,
+                             pairs[i].file);
     }
     return SNUG_OK;
 }

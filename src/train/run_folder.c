@@ -1,12 +1,12 @@
 /*
  * run_folder.c -- the lock of a run folder, and the checkpoints that --keep keeps in it.
  *
- * Rank 0 holds the lock (io/run_lock.h) from before the first byte is written until the trainer is
- * freed.  A locked folder is refused before anything else is checked: another process is writing to
- * it, so any other message would describe an intermediate state.
+ * Rank 0 holds the lock (checkpoint/run_lock.h) from before the first byte is written until the
+ * trainer is freed.  A locked folder is refused before anything else is checked: another process is
+ * writing to it, so any other message would describe an intermediate state.
  */
-#include "io/checkpoint.h"
-#include "io/retained.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/retained.h"
 #include "checkpoint/adapter.h"
 #include "train/trainer.h"
 

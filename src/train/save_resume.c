@@ -15,7 +15,7 @@
  */
 #include "base/fd.h"
 #include "base/rng.h"
-#include "io/checkpoint.h"
+#include "checkpoint/checkpoint.h"
 #include "io/json.h"
 #include "checkpoint/adapter.h"
 #include "checkpoint/rank_save.h"

@@ -26,7 +26,7 @@ static const char *updates_text(const struct compiled_step *s, const struct snug
     return NULL;
 }
 
-bool plan_report(const struct compiled_step *s, const struct snug_recipe *recipe,
+bool step_report(const struct compiled_step *s, const struct snug_recipe *recipe,
                  const char *model_name, struct text *line, struct report_plan *report)
 {
     *report = (struct report_plan){.model = model_name,
@@ -54,12 +54,12 @@ bool plan_report(const struct compiled_step *s, const struct snug_recipe *recipe
     return !line->failed;
 }
 
-char *plan_json(const struct compiled_step *s, const struct snug_recipe *recipe,
-                const char *model_name)
+char *step_report_json(const struct compiled_step *s, const struct snug_recipe *recipe,
+                       const char *model_name)
 {
     struct text line = {0};
     struct report_plan report;
-    bool ok = plan_report(s, recipe, model_name, &line, &report);
+    bool ok = step_report(s, recipe, model_name, &line, &report);
     char *out = ok ? report_plan_json(&report) : NULL;
     text_free(&line);
     return out;

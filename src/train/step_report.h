@@ -10,9 +10,9 @@
 
 /* Fills *report except for its alternatives.  `line` receives the description of the recipe and
  * must outlive *report. */
-bool plan_report(const struct compiled_step *compiled, const struct snug_recipe *recipe,
+bool step_report(const struct compiled_step *compiled, const struct snug_recipe *recipe,
                  const char *model_name, struct text *line, struct report_plan *report);
-char *plan_json(const struct compiled_step *compiled, const struct snug_recipe *recipe,
-                const char *model_name); /* for the caller to free; NULL if out of memory */
+char *step_report_json(const struct compiled_step *compiled, const struct snug_recipe *recipe,
+                       const char *model_name); /* for the caller to free; NULL if out of memory */
 
 #endif

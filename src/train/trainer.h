@@ -6,56 +6,10 @@
 
 #include "checkpoint/rank_parts.h"
 #include "comm/comm.h"
-#include "data/data.h"
 #include "io/metrics.h"
-#include "io/run_lock.h"
+#include "checkpoint/run_lock.h"
 #include "ir/collective_options.h"
-#include "compile/compile.h"
-#include "exec/exec.h"
-
-/* The data that a program needs, derived from its loss op. */
-struct input_spec {
-    enum data_target target;
-    tensor_id input; /* TENSOR_NONE unless the model has exactly one input besides the target */
-    tensor_id target_input;
-    tensor_id output; /* what the loss reads, logits or values; TENSOR_NONE with a fused LM head */
-    int64_t n_classes;
-};
-enum snug_status input_spec_of(const struct program *prog, struct input_spec *input_spec,
-                               struct snug_error *err);
-enum snug_status input_spec_open_data(const struct compiled_step *compiled,
-                                      const struct input_spec *input_spec, const char *spec,
-                                      const struct snug_recipe *recipe, struct data **data,
-                                      struct snug_error *err);
-
-/* Runs the forward program on the held-out split. */
-struct evaluator {
-    struct compiled_step compiled;
-    struct exec *exec;
-    struct input_spec input_spec;
-    struct data *data; /* borrowed */
-    int64_t n_samples; /* to score */
-    int64_t first;     /* first sample of the current batch */
-    int64_t n_now;     /* samples that the current batch scores */
-    struct comm *comm; /* the ranks of a pipeline; NULL if this rank has all stages */
-    /* The ranks that run the same batches and stop together; NULL for a single rank. */
-    struct comm *ranks;
-    /* Called with the progress; returns true to stop the evaluation.  May be NULL. */
-    bool (*stop)(void *user, int64_t done, int64_t total);
-    void *stop_user;
-};
-/* Scores at most max_samples (0: all, but at most 131,072 tokens of text), independent of the
- * micro-batch.  request->micro_batch is the largest micro-batch to run.  `shared`: run in the arena
- * of that exec, which has arena_limit bytes.  With several ranks, all must call this and
- * evaluator_run. */
-enum snug_status evaluator_make(struct evaluator *evaluator, const struct compile_request *request,
-                                struct exec *shared, struct data *data, int64_t max_samples,
-                                int64_t arena_limit, struct comm *comm, struct snug_error *err);
-/* SNUG_DIVERGED: the loss is not finite; the message names the first non-finite tensor.
- * SNUG_INTERRUPTED: stopped on request, on all ranks. */
-enum snug_status evaluator_run(struct evaluator *evaluator, struct snug_eval_result *result,
-                               struct snug_error *err);
-void evaluator_free(struct evaluator *evaluator);
+#include "train/evaluator.h"
 
 struct rank_account {
     int64_t planned_bytes, allocated_bytes;
@@ -121,7 +75,7 @@ enum snug_status trainer_keep(struct snug_trainer *trainer, struct snug_error *e
 enum snug_status trainer_open_groups(struct snug_trainer *trainer, struct snug_error *err);
 void trainer_close_groups(struct snug_trainer *trainer);
 
-/* Sets the image size of a vision model from the data, unless the user gave one. */
+/* trainer.c: sets the image size of a vision model from the data, unless the user gave one. */
 enum snug_status trainer_fit_model(struct snug_trainer *trainer, struct snug_error *err);
 
 /* trainer_report.c: collects every rank's account on rank 0.  Collective. */

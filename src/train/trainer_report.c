@@ -44,10 +44,10 @@ char *trainer_plan_json(const struct snug_trainer *t)
     struct compiled_step fullest;
     struct compile_request q = {.model = t->model, .recipe = &t->recipe, .train = true};
     if (t->compiled.plan.arena_bytes == t->most_planned_bytes)
-        return plan_json(&t->compiled, &t->recipe, t->model->name);
+        return step_report_json(&t->compiled, &t->recipe, t->model->name);
     if (compile_step(&q, &fullest, NULL) != SNUG_OK)
         return NULL;
-    char *json = plan_json(&fullest, &t->recipe, t->model->name);
+    char *json = step_report_json(&fullest, &t->recipe, t->model->name);
     compiled_step_free(&fullest);
     return json;
 }

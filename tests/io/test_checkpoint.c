@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-#include "io/checkpoint.h"
+#include "checkpoint/checkpoint.h"
 #include "support/files.h"
 
 enum { N_WEIGHTS = 37 };

@@ -16,8 +16,8 @@
 
 #include <cmocka.h>
 
-#include "io/retained.h"
-#include "io/run_lock.h"
+#include "checkpoint/retained.h"
+#include "checkpoint/run_lock.h"
 #include "support/files.h"
 
 enum { KEEP = 3, STEPS_MOST = 100 };

@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-#include "io/run_lock.h"
+#include "checkpoint/run_lock.h"
 #include "support/files.h"
 
 static bool has_lock_file(const char *dir)

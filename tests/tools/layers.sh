@@ -27,6 +27,7 @@ must_fail base/text.c '#include "ir/program.h"' 'src/base may not include "ir/pr
 must_fail ir/shape.c '  #  include "plan/plan.h"' 'may not include'
 must_fail cli/main.c '#include "base/text.h"' 'src/cli may not include'
 must_fail cpu/ref/ref_table.c '#include "exec/exec.h"' 'may not include'
+must_fail cuda/emulation/stand_in.cc '#include "pass/pass.h"' 'may not include'
 must_fail ir/shape.c '#include "program.h"' 'write the path relative to src/'
 must_fail pass/new_pass.c '#include "plan/plan.h"' 'may not include'
 must_fail plan/place.c '#include <mpi.h>' 'only src/comm may include <mpi.h>'

@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "io/checkpoint.h"
+#include "checkpoint/checkpoint.h"
 #include "support/files.h"
 #include "support/training.h"
 

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "io/checkpoint.h"
+#include "checkpoint/checkpoint.h"
 #include "io/peft.h"
 #include "support/files.h"
 #include "support/training.h"

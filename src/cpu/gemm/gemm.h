@@ -37,6 +37,7 @@ struct cpu_loops;
 #define GEMM_NAME "plain"
 #endif
 
+/* gemm_onednn.c, or gemm_builtin.c in a build without oneDNN. */
 size_t gemm_work_bytes(const struct gemm_shape *shape, int threads);
 /* `loops` are those of the compiled step's instruction level. */
 enum snug_status gemm_prepare(const struct gemm_shape *shape, int threads,
@@ -58,7 +59,7 @@ static inline int gemm_threads(const struct gemm_shape *shape, int threads)
 struct text;
 void gemm_describe(struct text *out); /* one line per library */
 
-/* Our own loops (simd_gemm.c), which every build has. */
+/* gemm_builtin.c: the workspace of our own loops (simd_gemm.c), which every build has. */
 size_t gemm_plain_work_bytes(const struct gemm_shape *shape, int threads);
 
 /* A packed panel of B is at most KC x NC, in whole strips.  A thread packs ITEM_ROWS rows of A at a

@@ -1,5 +1,6 @@
 /*
- * gemm_builtin.c -- matmuls with our own loops, for builds without oneDNN.
+ * gemm_builtin.c -- the workspace of our own matmul loops, in every build; and gemm.h with these
+ * loops alone, for builds without oneDNN.
  *
  * The loops are in simd_gemm.c, compiled per instruction level.  Their workspace size, computed
  * here, is the same for every level, so a plan does not depend on the planning machine.

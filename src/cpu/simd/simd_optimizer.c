@@ -114,7 +114,7 @@ static inline void round_constants(size_t n, const double *exact, float *rounded
             float w = p[i];                                                                      \
             for (int j = 0; j < name##_n_states; j++)                                            \
                 ((float *)&s)[j] = state[j][i];                                                  \
-            step_##name(&k, g[i] * clip, &w, &s);                                                \
+            step_##name(&k, g[i] * clip, &w, &s); /* STEP of src/optim/NAME.c */                 \
             for (int j = 0; j < name##_n_states; j++)                                            \
                 state[j][i] = ((float *)&s)[j];                                                  \
             p[i] = w;                                                                            \

@@ -45,6 +45,7 @@ struct cuda_array { /* an operand as kernels see it */
 };
 
 CUDA_LAUNCHERS_BEGIN
+/* src/cuda/cuda_backend.c */
 CUDA_LAUNCHER const char *cuda_error_text(int error);
 CUDA_LAUNCHERS_END
 

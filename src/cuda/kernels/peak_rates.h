@@ -7,6 +7,7 @@
 #include "cuda/kernels/launch.h"
 #include "exec/backend.h"
 
+/* src/cuda/cuda_limits.c */
 bool cuda_measure(const struct device_facts *facts, struct device_limits *limits);
 
 CUDA_LAUNCHERS_BEGIN

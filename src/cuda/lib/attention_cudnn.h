@@ -28,6 +28,7 @@ struct cuda_attention_call {
 
 struct cuda_attention;
 
+/* dispatch_attention_cudnn.c */
 /* The workspace that is planned for it: enough for at least one part on every GPU tried so far. */
 size_t cuda_attention_work_bytes(const struct cuda_attention_shape *shape);
 /* If cuDNN rejects the shape, *attention is NULL and the status is OK: use the fallback kernel. */

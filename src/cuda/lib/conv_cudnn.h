@@ -19,7 +19,7 @@ struct cuda_conv_call {
 
 struct cuda_conv;
 
-/* The workspace that is planned for it. */
+/* dispatch_conv_cudnn.c: the workspace that is planned for it. */
 size_t cuda_conv_work_bytes(const struct cuda_conv_shape *shape, enum dtype type);
 /* x and y have type `type`, w has `w_type`.  If cuDNN rejects the convolution, *conv is NULL and
  * the status is OK: use the fallback kernel. */

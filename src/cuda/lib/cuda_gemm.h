@@ -64,7 +64,9 @@ struct cuda_gemm_call {
 
 struct cuda_gemm;
 
-/* The shape with all strides filled in. */
+/* dispatch_gemm.c has the functions that plans need: these four and cuda_gemm_work_bytes.
+ *
+ * The shape with all strides filled in. */
 struct cuda_gemm_shape cuda_gemm_unpacked(const struct cuda_gemm_shape *shape);
 /* Does the epilogue read or write pre_act? */
 bool cuda_gemm_has_pre_act(const struct cuda_gemm_shape *shape);

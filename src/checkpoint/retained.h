@@ -14,8 +14,8 @@
  * A folder that a process trains in (its lock is held), or whose state.json has a step other than
  * the one in its name, has become a run of its own.  It is neither replaced nor removed.
  */
-#ifndef SNUG_IO_RETAINED_H
-#define SNUG_IO_RETAINED_H
+#ifndef SNUG_CHECKPOINT_RETAINED_H
+#define SNUG_CHECKPOINT_RETAINED_H
 
 #include "io/file.h"
 

@@ -13,8 +13,8 @@
  * save finishes step 3 first.  A process killed at any instant leaves the old checkpoint or the new
  * one.  Opening changes nothing on disk, so a run can be evaluated while it trains.
  */
-#ifndef SNUG_IO_CHECKPOINT_H
-#define SNUG_IO_CHECKPOINT_H
+#ifndef SNUG_CHECKPOINT_CHECKPOINT_H
+#define SNUG_CHECKPOINT_CHECKPOINT_H
 
 #include "io/safetensors.h"
 

@@ -1,7 +1,7 @@
 /*
  * checkpoint.c -- save and open checkpoints; see checkpoint.h for the scheme.
  */
-#include "io/checkpoint.h"
+#include "checkpoint/checkpoint.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,8 +1,8 @@
 /*
- * open.h -- opens a model folder, for snug_model_open and the functions that take a run.
+ * model_api.h -- opens a model folder, for snug_model_open and the functions that take a run.
  */
-#ifndef SNUG_API_OPEN_H
-#define SNUG_API_OPEN_H
+#ifndef SNUG_API_MODEL_API_H
+#define SNUG_API_MODEL_API_H
 
 #include "model/model.h"
 

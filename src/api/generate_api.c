@@ -1,177 +1,15 @@
 /*
- * run_api.c -- evaluates a saved run, or samples from it.
+ * generate_api.c -- snug_generate: samples text from a saved run.
  */
-#include "api/open.h"
-
-#include "base/fd.h"
-#include "base/rng.h"
-#include "io/checkpoint.h"
-#include "io/json.h"
-#include "checkpoint/adapter.h"
-#include "compile/budget.h"
-#include "train/trainer.h"
-#include "checkpoint/weights.h"
+#include "api/saved_run.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Reads state.json of a run; *state is NULL if the folder is not a run. */
-static enum snug_status state_of(const char *run, json_t **state, struct snug_error *err)
-{
-    struct checkpoint *checkpoint;
-    bool exists;
-    *state = NULL;
-    TRY(checkpoint_exists(run, &exists, err));
-    if (!exists)
-        return SNUG_OK;
-    TRY(checkpoint_open(run, &checkpoint, err));
-    const char *text = checkpoint_state(checkpoint);
-    enum snug_status status = json_parse(text, strlen(text), run, state, err);
-    checkpoint_close(checkpoint);
-    return status;
-}
-
-/* Opens a folder with weights; it need not be a run. */
-static enum snug_status open_run(const char *run, struct snug_model *model, struct snug_error *err)
-{
-    TRY(open_model_folder(run, model, err));
-    return checkpoint_refuse_begun(run, err);
-}
-
-/* A string in an object of the state, or NULL. */
-static const char *saved_text(const json_t *state, const char *object, const char *key)
-{
-    return json_string_value(json_object_get(json_object_get(state, object), key));
-}
-
-/* Was the run trained on text as bytes? */
-static bool trained_on_bytes(const json_t *state)
-{
-    return data_kind_is_bytes(saved_text(state, "data", "kind"));
-}
-
-/* The sequence length of the run, 0 if unknown. */
-static int64_t seq_of(const json_t *state)
-{
-    const char *text = saved_text(state, "recipe", "seq");
-    int64_t seq = 0;
-    if (text != NULL)
-        text_parse_count(text, &seq);
-    return seq;
-}
-
-/* Takes over the loss of the run, unless the user sets another. */
-static enum snug_status inherit_loss(const json_t *state, struct snug_recipe *recipe,
-                                     struct snug_error *err)
-{
-    struct snug_error why = {0};
-    const char *loss = saved_text(state, "recipe", "loss");
-    enum snug_status status = loss == NULL ? SNUG_OK : recipe_inherit(recipe, "loss", loss, &why);
-    return status == SNUG_NO_MEMORY ? snug_fail(err, status, "%s", why.message) : SNUG_OK;
-}
-
-/* Loads the weights of the run and merges the adapter of --lora-from.  Refuses weights that are not
- * finite, because the loss may hide them: relu turns NaN into 0. */
-static enum snug_status load_weights(const struct compiled_step *compiled, struct exec *exec,
-                                     const char *run, const char *adapter, struct snug_error *err)
-{
-    const char *broken;
-    TRY(weights_load_folder(compiled, exec, run, err));
-    if (adapter[0] != '\0')
-        TRY(adapter_merge(compiled, exec, adapter, err));
-    TRY(weights_find_nonfinite(compiled, exec, &broken, err));
-    return broken == NULL ? SNUG_OK
-                          : snug_fail(err, SNUG_BAD_FILE,
-                                      "%s: weights are not finite, first in \"%s\"; use an earlier "
-                                      "checkpoint or train again with a lower --lr",
-                                      run, broken);
-}
-
-/* ---- eval ------------------------------------------------------------------------------------ */
-
-struct watcher {
-    snug_watch_fn *watch;
-    void *user;
-};
-
-static bool stop_evaluation(void *user, int64_t done, int64_t total)
-{
-    const struct watcher *watcher = user;
-    struct snug_doing doing = {
-        .activity = SNUG_EVALUATION, .saved_step = -1, .done = done, .total = total};
-    return watcher->watch != NULL && watcher->watch(&doing, watcher->user) != 0;
-}
-
-static enum snug_status evaluate(const char *run, const char *adapter, struct data *data,
-                                 struct compile_request *q, struct watcher *watcher,
-                                 struct snug_eval_result *result, struct snug_error *err)
-{
-    struct evaluator evaluator;
-    TRY(evaluator_make(&evaluator, q, NULL, data, INT64_MAX, 0, NULL, err));
-    evaluator.stop = stop_evaluation;
-    evaluator.stop_user = watcher;
-    enum snug_status status = load_weights(&evaluator.compiled, evaluator.exec, run, adapter, err);
-    if (status == SNUG_OK)
-        status = evaluator_run(&evaluator, result, err);
-    evaluator_free(&evaluator);
-    return status;
-}
-
-enum snug_status snug_eval(const char *run, const char *data_spec, const snug_recipe *recipe,
-                           struct snug_eval_result *result, struct snug_error *err)
-{
-    return snug_eval_watched(run, data_spec, recipe, NULL, NULL, result, err);
-}
-
-enum snug_status snug_eval_watched(const char *run, const char *data_spec,
-                                   const snug_recipe *recipe, snug_watch_fn *watch, void *user,
-                                   struct snug_eval_result *result, struct snug_error *err)
-{
-    struct watcher watcher = {watch, user};
-    struct snug_model *model = calloc(1, sizeof *model);
-    struct compiled_step compiled = {0};
-    struct data *data = NULL;
-    json_t *state = NULL;
-    if (model == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
-    struct snug_recipe own = *recipe;
-    struct compile_request q = {.model = model, .recipe = &own};
-    enum snug_status status = open_run(run, model, err);
-    if (status != SNUG_OK || (status = state_of(run, &state, err)) != SNUG_OK ||
-        (status = inherit_loss(state, &own, err)) != SNUG_OK)
-        goto done;
-    if (trained_on_bytes(state))
-        own.tokenizer = TOKENIZER_bytes;
-    recipe_clear_lora(&own); /* the saved weights include the adapters */
-    q.micro_batch = recipe->micro_batch > 0    ? recipe->micro_batch
-                    : recipe->batch > 0        ? recipe->batch
-                    : model_is_language(model) ? 4
-                                               : 128;
-    q.batch = q.micro_batch;
-    q.seq = recipe->seq > 0 || !model_is_language(model) ? recipe->seq : seq_of(state);
-    if (data_spec == NULL)
-        data_spec = saved_text(state, "data", "spec"); /* owned by state */
-    struct input_spec input_spec;
-    status = compile_step(&q, &compiled, err);
-    if (status == SNUG_OK)
-        status = budget_check_forward(&compiled, recipe, model->name, err);
-    if (status == SNUG_OK)
-        status = input_spec_of(&compiled.prog, &input_spec, err);
-    if (status == SNUG_OK)
-        status = input_spec_open_data(&compiled, &input_spec, data_spec, q.recipe, &data, err);
-    if (status == SNUG_OK)
-        status = evaluate(run, recipe->lora_from, data, &q, &watcher, result, err);
-done:
-    data_close(data);
-    compiled_step_free(&compiled);
-    json_decref(state);
-    snug_model_free(model);
-    return status;
-}
-
-/* ---- generate -------------------------------------------------------------------------------- */
+#include "base/rng.h"
+#include "compile/budget.h"
 
 struct sampler {
     struct snug_model *model;
@@ -210,7 +48,7 @@ static enum snug_status ensure_window(struct sampler *s, int64_t need, struct sn
     TRY(exec_create(&s->compiled.prog, &s->compiled.plan, s->compiled.backend, &s->compiled.facts,
                     NULL, &s->exec, err));
     s->window = window;
-    return load_weights(&s->compiled, s->exec, s->run, s->adapter, err);
+    return saved_run_load_weights(&s->compiled, s->exec, s->run, s->adapter, err);
 }
 
 static int descending(const void *a, const void *b)
@@ -337,8 +175,8 @@ static enum snug_status check_trained_on_bytes(const char *run, const struct snu
                                                struct snug_error *err)
 {
     json_t *state;
-    TRY(state_of(run, &state, err));
-    bool is_bytes = trained_on_bytes(state);
+    TRY(saved_run_state(run, &state, err));
+    bool is_bytes = saved_run_is_bytes(state);
     json_decref(state);
     return is_bytes
                ? SNUG_OK
@@ -359,7 +197,7 @@ enum snug_status snug_generate(const char *run, const struct snug_generate_optio
     s.model = calloc(1, sizeof *s.model);
     if (s.model == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
-    enum snug_status status = open_run(run, s.model, err);
+    enum snug_status status = saved_run_open(run, s.model, err);
     if (status == SNUG_OK && !model_is_language(s.model))
         status = snug_fail(err, SNUG_UNSUPPORTED,
                            "%s is not a language model: it cannot generate text", run);

@@ -6,8 +6,8 @@
  * removed on release; one left behind by kill -9 is harmless.  Readers of a run need no lock (see
  * checkpoint.h).
  */
-#ifndef SNUG_IO_RUN_LOCK_H
-#define SNUG_IO_RUN_LOCK_H
+#ifndef SNUG_CHECKPOINT_RUN_LOCK_H
+#define SNUG_CHECKPOINT_RUN_LOCK_H
 
 #include "io/file.h"
 

@@ -1,7 +1,7 @@
 /*
  * retained.c -- create and remove retained checkpoints; see retained.h.
  */
-#include "io/retained.h"
+#include "checkpoint/retained.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -15,9 +15,9 @@
 
 #include "base/arena.h"
 #include "base/fd.h"
-#include "io/checkpoint.h"
+#include "checkpoint/checkpoint.h"
 #include "io/json.h"
-#include "io/run_lock.h"
+#include "checkpoint/run_lock.h"
 
 #define FOLDER "checkpoints"
 enum { NAME_MAX_BYTES = 48, COPY_BYTES = 1 << 16 };

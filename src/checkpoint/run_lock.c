@@ -4,7 +4,7 @@
  * The lock file is opened without following links, and written only if it is empty or starts with
  * MARK.  Any other file of that name is left unchanged.
  */
-#include "io/run_lock.h"
+#include "checkpoint/run_lock.h"
 
 #include <errno.h>
 #include <fcntl.h>
