@@ -27,6 +27,17 @@ static int64_t ranks_of(const snug_recipe *recipe)
     return recipe->ranks > 0 ? recipe->ranks : launcher_ranks();
 }
 
+/* What a plan and a dump add to the user's recipe: ranks, adapters, the default budget. */
+static enum snug_status complete_recipe(const snug_recipe *recipe, snug_recipe *complete,
+                                        struct snug_error *err)
+{
+    *complete = *recipe;
+    complete->ranks = ranks_of(recipe);
+    TRY(rates_check_target(recipe, err));
+    TRY(adapter_read_recipe(complete, err));
+    return default_memory_set(complete, 1, err);
+}
+
 /* rank NULL: plan the rank with the highest peak. */
 static enum snug_status make(const snug_model *model, const snug_recipe *recipe, const int *rank,
                              snug_plan **out, struct snug_error *err)
@@ -36,15 +47,9 @@ static enum snug_status make(const snug_model *model, const snug_recipe *recipe,
     if (plan == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     plan->model = model;
-    plan->recipe = *recipe;
-    plan->recipe.ranks = ranks_of(recipe);
     struct compile_request q = {
         .model = model, .recipe = &plan->recipe, .train = true, .rank = rank};
-    enum snug_status status = rates_check_target(recipe, err);
-    if (status == SNUG_OK)
-        status = adapter_read_recipe(&plan->recipe, err);
-    if (status == SNUG_OK)
-        status = default_memory_set(&plan->recipe, 1, err);
+    enum snug_status status = complete_recipe(recipe, &plan->recipe, err);
     if (status == SNUG_OK)
         status = compile_step(&q, &plan->compiled, err);
     if (status != SNUG_OK) {
@@ -285,11 +290,12 @@ enum snug_status snug_dump(const snug_model *model, const snug_recipe *recipe,
                            const char *after_pass, char **text, struct snug_error *err)
 {
     struct compiled_step s;
-    struct snug_recipe own = *recipe;
-    struct compile_request q = {.model = model, .recipe = &own, .train = true};
+    struct snug_recipe own;
     bool kernels = strcmp(after_pass, "kernels") == 0;
-    TRY(adapter_read_recipe(&own, err));
-    TRY(compile_program(&q, kernels ? NULL : after_pass, &s, err));
+    struct compile_request q = {
+        .model = model, .recipe = &own, .train = true, .last_pass = kernels ? NULL : after_pass};
+    TRY(complete_recipe(recipe, &own, err));
+    TRY(compile_step(&q, &s, err));
     struct text out = {0};
     if (kernels)
         compiled_step_kernels(&s, &out);

@@ -7,8 +7,8 @@
  * checkpointing, optimizer, sharding, offload...  The plan (plan/) gives every tensor its offset in
  * one arena and estimates the time of a step.  The executor (exec/) runs the result.
  *
- * plan, train, eval, generate and bench all call compile_step, so a plan shows exactly what a run
- * allocates.  compile.c shows the functions below it.
+ * plan, train, eval, generate and bench all call compile_step, the only entry point, so a plan
+ * shows exactly what a run allocates.  compile.c shows the functions below it.
  */
 #ifndef SNUG_COMPILE_COMPILE_H
 #define SNUG_COMPILE_COMPILE_H
@@ -56,19 +56,19 @@ struct compile_request {
     int64_t room_bytes; /* --checkpoint auto: see struct checkpointing; 0: no limit */
     bool estimate;      /* assign no offsets; the total is the plan's lower bound */
     const struct device_rates *rates; /* NULL: look them up for the recipe (device_rates.h) */
+    /* Stop after this pass, without a plan; "last" runs all, "model" none.  The program is the one
+     * that the same request compiles without last_pass: if plans decide its rank, micro-batch or
+     * recomputation, they are made first.  NULL: go on to the plan. */
+    const char *last_pass;
+    /* Instead of a model and a recipe: a finished program, which gets kernels and a plan for the
+     * device of the step `like`.  Taken over, also on failure. */
+    struct program *program;
+    const struct compiled_step *like;
 };
 
 enum snug_status compile_step(const struct compile_request *request, struct compiled_step *compiled,
                               struct snug_error *err);
 void compiled_step_free(struct compiled_step *compiled);
-
-/* Runs the passes up to and including last_pass, without planning.  NULL runs all of them and
- * checks that every op has a kernel. */
-enum snug_status compile_program(const struct compile_request *request, const char *last_pass,
-                                 struct compiled_step *compiled, struct snug_error *err);
-
-/* Books workspaces and plans a hand-built compiled step: prog, backend and facts must be set. */
-enum snug_status compile_plan(struct compiled_step *compiled, struct snug_error *err);
 
 /* The forward program of the whole model; its inputs are what the data loader fills. */
 const struct program *compiled_step_forward(const struct compiled_step *compiled);
