@@ -10,7 +10,7 @@
 #include "train/default_memory.h"
 #include "compile/explain.h"
 #include "train/step_report.h"
-#include "compile/device_rates.h"
+#include "compile/compile_target.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +19,9 @@ struct snug_plan {
     struct compiled_step compiled;
     const snug_model *model;
     snug_recipe recipe;
+    int rank;
+    struct compile_target target;
+    struct compile_request request; /* what was compiled; advice compiles variations of it */
 };
 
 /* --ranks, or the number of processes that mpirun started. */
@@ -47,11 +50,17 @@ static enum snug_status make(const snug_model *model, const snug_recipe *recipe,
     if (plan == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     plan->model = model;
-    struct compile_request q = {
-        .model = model, .recipe = &plan->recipe, .train = true, .rank = rank};
+    plan->rank = rank == NULL ? 0 : *rank;
+    plan->request = (struct compile_request){.model = model,
+                                             .recipe = &plan->recipe,
+                                             .train = true,
+                                             .rank = rank == NULL ? NULL : &plan->rank,
+                                             .target = &plan->target};
     enum snug_status status = complete_recipe(recipe, &plan->recipe, err);
     if (status == SNUG_OK)
-        status = compile_step(&q, &plan->compiled, err);
+        status = compile_target_find(&plan->recipe, &plan->target, err);
+    if (status == SNUG_OK)
+        status = compile_step(&plan->request, &plan->compiled, err);
     if (status != SNUG_OK) {
         free(plan);
         return status;
@@ -126,7 +135,7 @@ char *snug_plan_text(const snug_plan *plan, int color)
     struct report_alternative alternatives[ADVICE_MOST];
     struct text recipe = {0};
     struct report_plan report;
-    int n = advice_list(plan->model, &plan->recipe, &plan->compiled, priced);
+    int n = advice_list(&plan->request, &plan->compiled, priced);
     if (n < 0)
         return NULL;
     for (int i = 0; i < n; i++)
@@ -135,7 +144,7 @@ char *snug_plan_text(const snug_plan *plan, int color)
                                         priced[i].total_bytes, priced[i].step_seconds};
     struct explanation explained[EXPLAIN_MOST];
     struct report_remark remarks[EXPLAIN_MOST];
-    int n_remarks = explain_plan(plan->model, &plan->recipe, &plan->compiled, explained);
+    int n_remarks = explain_plan(&plan->request, &plan->compiled, explained);
     if (n_remarks < 0)
         return NULL;
     for (int i = 0; i < n_remarks; i++)

@@ -5,7 +5,7 @@
  * largest plan, so several ranks are compiled and the largest plan is returned.  From top to
  * bottom:
  *
- *     compile_step                  the entry point
+ *     compile_step                  the entry point: reads the machine (compile_target.c)
  *       stop_after_pass               last_pass: settle what plans decide, then run the passes only
  *       compile_planned
  *         compile_largest_stage         no rank requested and a pipeline: compile every stage
@@ -26,6 +26,7 @@
 
 #include "compile/auto_checkpoint.h"
 #include "compile/compile_rank.h"
+#include "compile/compile_target.h"
 #include "compile/lower.h"
 
 static bool fits_itself(const struct compile_request *q)
@@ -97,10 +98,17 @@ static enum snug_status stop_after_pass(const struct compile_request *q, struct 
     return lower_program(&one, s, err);
 }
 
-enum snug_status compile_step(const struct compile_request *q, struct compiled_step *s,
+enum snug_status compile_step(const struct compile_request *request, struct compiled_step *s,
                               struct snug_error *err)
 {
-    if (q->program != NULL)
-        return compile_finished(q, s, err);
-    return q->last_pass != NULL ? stop_after_pass(q, s, err) : compile_planned(q, s, err);
+    struct compile_target own;
+    struct compile_request q = *request;
+    if (q.program != NULL)
+        return compile_finished(&q, s, err);
+    if (q.target == NULL && q.over != NULL)
+        compile_target_of_run(q.over, &own);
+    else if (q.target == NULL)
+        TRY(compile_target_find(q.recipe, &own, err));
+    q.target = q.target != NULL ? q.target : &own;
+    return q.last_pass != NULL ? stop_after_pass(&q, s, err) : compile_planned(&q, s, err);
 }

@@ -19,6 +19,8 @@
 #include "plan/plan.h"
 #include "recipe/recipe.h"
 
+struct compile_target;
+
 struct compiled_step {
     struct program prog;
     struct plan plan;
@@ -31,6 +33,7 @@ struct compiled_step {
     int n_rank_kinds;
     int n_stages, stage;             /* pipeline stages (1: no pipeline), and this program's */
     int n_micro;                     /* micro-batches per step on this rank */
+    bool collectives_alone;          /* a single rank runs collectives with itself, to test NCCL */
     struct program whole;            /* with a pipeline: the forward program of the whole model */
     struct stage_cut *cut;           /* where it is cut into stages; NULL without stages */
     int64_t n_parameters, n_trained; /* the model's; trained ones, adapters included */
@@ -39,7 +42,7 @@ struct compiled_step {
     double repeated_flops;           /* per step, if the backward half runs twice */
     struct checkpointing checkpoint; /* the settings the pass was run with */
     struct checkpoint_bounds checkpoint_bounds; /* found by the pass, with auto */
-    char rates_origin[96]; /* which rates the step time is based on; "" if the caller gave them */
+    char rates_origin[96]; /* which rates the step time is based on; "": not told, or no time */
 };
 
 struct compile_request {
@@ -55,7 +58,7 @@ struct compile_request {
     bool averages_only; /* the program computes the weight averages of `over`, nothing else */
     int64_t room_bytes; /* --checkpoint auto: see struct checkpointing; 0: no limit */
     bool estimate;      /* assign no offsets; the total is the plan's lower bound */
-    const struct device_rates *rates; /* NULL: look them up for the recipe (device_rates.h) */
+    const struct compile_target *target; /* NULL: read it (compile_target.h), or that of `over` */
     /* Stop after this pass, without a plan; "last" runs all, "model" none.  The program is the one
      * that the same request compiles without last_pass: if plans decide its rank, micro-batch or
      * recomputation, they are made first.  NULL: go on to the plan. */
@@ -80,8 +83,6 @@ bool compiled_step_is_at_ends(const struct compiled_step *compiled, tensor_id we
 double compiled_step_bubble(const struct compiled_step *compiled, const struct snug_recipe *recipe);
 
 bool compiled_step_is_on_gpu(const struct compiled_step *compiled);
-/* SNUG_NCCL=force makes a single rank run collectives with itself, to test NCCL on one GPU. */
-bool compiled_step_runs_collectives_alone(const struct compiled_step *compiled);
 
 /* runtime_bytes.c: an upper bound of the memory the process needs in addition to the plan. */
 int64_t compiled_step_runtime_bytes(const struct compiled_step *compiled);

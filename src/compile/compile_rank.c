@@ -9,7 +9,7 @@
  */
 #include "compile/compile_rank.h"
 
-#include "compile/device_rates.h"
+#include "compile/compile_target.h"
 #include "compile/lower.h"
 
 #include <string.h>
@@ -17,15 +17,11 @@
 static enum snug_status plan_step(const struct compile_request *q, struct compiled_step *s,
                                   struct snug_error *err)
 {
-    struct machine_rates own;
     if (q->over != NULL)
         return plan_make_over(&s->prog, &q->over->prog, &q->over->plan, s->backend->alignment,
                               &s->plan, err);
-    if (q->rates == NULL) {
-        TRY(rates_of_recipe(q->recipe, &own, err));
-        memcpy(s->rates_origin, own.origin, sizeof s->rates_origin);
-    }
-    const struct device_rates *rates = q->rates != NULL ? q->rates : &own.rates;
+    const struct device_rates *rates = &q->target->rates.rates;
+    memcpy(s->rates_origin, q->target->rates.origin, sizeof s->rates_origin);
     TRY(q->estimate ? plan_estimate(&s->prog, rates, &s->plan, err)
                     : plan_make(&s->prog, s->backend->alignment, rates, &s->plan, err));
     double idle = compiled_step_bubble(s, q->recipe);
@@ -48,6 +44,7 @@ static enum snug_status reserve_averages(const struct compile_request *q, struct
                                           .micro_batch = 1,
                                           .seq = s->seq,
                                           .over = s,
+                                          .target = q->target,
                                           .averages_only = only};
         TRY(lower_program(&request, &beside, err));
         enum snug_status status = plan_step(&request, &beside, err);

@@ -12,7 +12,7 @@
  */
 #include "compile/lower.h"
 
-#include "compile/device_rates.h"
+#include "compile/compile_target.h"
 #include "exec/collective_plan.h"
 #include "ir/collective_options.h"
 
@@ -158,7 +158,7 @@ static struct rank_place rank_place_of(const struct compile_request *q,
                                .zero = shards || r->zero > 1 ? r->zero : 0,
                                .n_stages = s->n_stages,
                                .stage = stage,
-                               .collectives_alone = compiled_step_runs_collectives_alone(s)};
+                               .collectives_alone = s->collectives_alone};
 }
 
 /* All ranks must cut the pipeline at the same ops, so measured rates are not used here. */
@@ -273,9 +273,9 @@ static struct compiled_step begin_step(const struct compile_request *q)
 {
     bool on_gpu = q->recipe->device == DEVICE_cuda;
     return (struct compiled_step){.backend = on_gpu ? backend_cuda_table() : backend_cpu(),
-                                  .facts = {.threads = recipe_threads(q->recipe),
+                                  .facts = {.threads = q->target->threads,
                                             .reference_only = q->recipe->kernels != 0,
-                                            .isa = on_gpu ? NULL : backend_cpu_isa(),
+                                            .isa = q->target->isa,
                                             .least_workspace = q->least_workspace,
                                             .nondeterministic = q->recipe->nondeterministic != 0}};
 }
@@ -306,6 +306,8 @@ enum snug_status lower_program(const struct compile_request *q, struct compiled_
     *s = begin_step(q);
     TRY(recipe_check(q->recipe, err));
     TRY(set_sizes(q, s, err));
+    s->collectives_alone =
+        q->target->nccl_is_forced && s->n_ranks == 1 && compiled_step_is_on_gpu(s);
     enum snug_status status = build_forward(q, s, err);
     if (status == SNUG_OK)
         status = run_passes(q, s, &scratch, err);
