@@ -37,8 +37,8 @@ struct candidates {
     bool no_memory; /* a candidate could not be planned, so the list may be incomplete */
 };
 
-/* Plans the request with another recipe.  Fails if it cannot be planned, or if there is no memory to
- * plan it. */
+/* Plans the request with another recipe.  Fails if it cannot be planned, or if there is no memory
+ * to plan it. */
 static enum snug_status price(const struct compile_request *request,
                               const struct snug_recipe *recipe, bool estimate,
                               struct priced_recipe *priced)

@@ -16,8 +16,8 @@
  *               compile_rank                  one rank (compile_rank.c)
  *                 lower_program                 its program (lower.c)
  *                 plan_step                     its plan
- *                 reserve_averages              averaged weights: two more programs beside it, lowered
- *                                               and planned
+ *                 reserve_averages              averaged weights: lower and plan two more
+ *                                               programs in the same arena
  *       compile_finished              bench: a program that needs no passes (compile_rank.c)
  *
  * Each function calls those below it, never one above.
@@ -79,7 +79,8 @@ static bool depends_on_plans(const struct compile_request *q)
     return any_rank || fits_itself(q);
 }
 
-/* Where nothing depends on plans none is made, so a pass can be dumped even if a later one fails. */
+/* Where nothing depends on plans none is made, so a pass can be dumped even if a later one
+ * fails. */
 static enum snug_status stop_after_pass(const struct compile_request *q, struct compiled_step *s,
                                         struct snug_error *err)
 {

@@ -69,8 +69,12 @@ struct compile_request {
     const struct compiled_step *like;
 };
 
+/* compile.c, which calls compile_rank.c, auto_checkpoint.c and lower.c. */
 enum snug_status compile_step(const struct compile_request *request, struct compiled_step *compiled,
                               struct snug_error *err);
+
+/* ---- compiled_step.c: accessors, the ledger, descriptions ------------------------------------ */
+
 void compiled_step_free(struct compiled_step *compiled);
 
 /* The forward program of the whole model; its inputs are what the data loader fills. */
@@ -84,19 +88,22 @@ double compiled_step_bubble(const struct compiled_step *compiled, const struct s
 
 bool compiled_step_is_on_gpu(const struct compiled_step *compiled);
 
-/* runtime_bytes.c: an upper bound of the memory the process needs in addition to the plan. */
-int64_t compiled_step_runtime_bytes(const struct compiled_step *compiled);
-
 void compiled_step_ledger(const struct compiled_step *compiled, const struct snug_recipe *recipe,
                           struct snug_ledger *ledger);
 
-/* thread_bytes.c: does a workspace of this program depend on the number of threads? */
-bool compiled_step_has_thread_bytes(const struct compiled_step *compiled);
 /* One line per op: index, op, kernel, workspace bytes, result. */
 void compiled_step_kernels(const struct compiled_step *compiled, struct text *out);
 
 /* "batch 32 x 1024 in 4 micro-batches, bf16, adamw" */
 void compiled_step_describe(const struct compiled_step *compiled, const struct snug_recipe *recipe,
                             struct text *out);
+
+/* ---- runtime_bytes.c, thread_bytes.c: memory beside the plan; what depends on threads -------- */
+
+/* An upper bound of the memory the process needs in addition to the plan. */
+int64_t compiled_step_runtime_bytes(const struct compiled_step *compiled);
+
+/* Does a workspace of this program depend on the number of threads? */
+bool compiled_step_has_thread_bytes(const struct compiled_step *compiled);
 
 #endif

@@ -28,7 +28,8 @@ enum snug_status rates_check_target(const struct snug_recipe *recipe, struct snu
  * 0 if the target is not a card. */
 int64_t rates_card_memory(enum target target, const char **name);
 
-/* The rates of the recipe's device; with --device cpu of these threads and instructions.  A machine that was never measured counts as a generic CPU. */
+/* The rates of the recipe's device; a CPU is looked up by threads and instructions.  A machine that
+ * was never measured counts as a generic CPU. */
 enum snug_status rates_of_recipe(const struct snug_recipe *recipe, int threads,
                                  const struct cpu_isa *isa, struct machine_rates *rates,
                                  struct snug_error *err);
