@@ -50,7 +50,7 @@ static int find_fast(const struct program *prog, const struct op *op, enum op_ki
 
 static int choose(const struct program *prog, const struct op *op, const struct device_facts *facts)
 {
-    int number = facts->reference_only ? 0 : find_fast(prog, op, op->kind, cpu_isa_of(facts));
+    int number = facts->reference_only ? 0 : find_fast(prog, op, op->kind, facts->isa);
     return number != 0 ? number
                        : kernels_find(families, REFERENCE_FAMILY, N_FAMILIES, prog, op, op->kind);
 }
