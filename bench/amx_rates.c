@@ -69,7 +69,9 @@ static enum snug_status compare(const struct opcase *c, int op_index, int thread
     double seconds[2] = {0, 0}, flops = op_flops(&c->prog, op);
     enum snug_status status = SNUG_OK;
     for (int i = 0; i < 2 && status == SNUG_OK; i++) {
-        struct row_run run = {.facts = {.threads = threads}, .inplace = -1, .n_repeat = n_repeat};
+        struct row_run run = {.facts = {.threads = threads, .isa = backend_cpu_isa()},
+                              .inplace = -1,
+                              .n_repeat = n_repeat};
         run.add = op->kind == OP_linear_grad_w && out->dtype == DTYPE_f32;
         setenv("SNUG_CPU_LEVEL", levels[i], 1);
         run.row = backend_choose(backend_cpu(), &c->prog, op, &run.facts);
@@ -138,7 +140,7 @@ static enum snug_status time_attention(int n_rows, int threads, int n_repeat,
     if (status == SNUG_OK)
         printf("attention: %d of %d rows, 12 heads of 64\n", n_rows / n_time, n_time);
     for (int i = 0; i < c.prog.n_ops && status == SNUG_OK; i++) {
-        const struct device_facts one_thread = {.threads = 1};
+        const struct device_facts one_thread = {.threads = 1, .isa = backend_cpu_isa()};
         status = compare(&c, i, threads, n_repeat, levels, totals, err);
         if (status == SNUG_OK && i + 1 < c.prog.n_ops)
             status = oprun_step(

@@ -22,7 +22,8 @@ static enum snug_status save_rates(const struct compiled_step *compiled, const s
         return SNUG_OK;
     TRY(rates_measure(recipe, &rates, err));
     TRY(bench_measure_again(compiled, bench, err));
-    if (!bench->is_busy && rates_save(bench->threads, &rates, path, NULL) == SNUG_OK) {
+    if (!bench->is_busy &&
+        rates_save(bench->threads, compiled->facts.isa, &rates, path, NULL) == SNUG_OK) {
         bench->n_rates = rates.rates.n_curves;
         bench->rates_file = *path;
     }

@@ -131,7 +131,7 @@ static enum snug_status describe_recipe(snug_fit *f, struct snug_error *err)
                                 .recipe = &f->fit.recipe,
                                 .train = true,
                                 .estimate = true,
-                                .rates = &f->fit.rates.rates};
+                                .target = &f->fit.target};
     enum snug_status status = compile_step(&q, &s, NULL);
     if (status != SNUG_OK && status != SNUG_NO_MEMORY)
         return SNUG_OK; /* a recipe that does not compile has no description */
@@ -158,7 +158,7 @@ enum snug_status snug_fit_make(const snug_model *model, const snug_recipe *recip
         free(f);
         return found;
     }
-    f->fit.rates.rates.curves = f->fit.rates.curves;
+    f->fit.target.rates.rates.curves = f->fit.target.rates.curves;
     struct snug_error why = {0}; /* err may already say that nothing fits */
     enum snug_status status = describe_recipe(f, &why);
     if (status == SNUG_OK)
@@ -237,7 +237,7 @@ static struct report_fit report_of(const snug_fit *f)
                            .n_losers = f->n_losers,
                            .tokens = (double)(fit->batch * (fit->seq > 0 ? fit->seq : 1)),
                            .unit = fit->seq > 0 ? "tokens" : "samples",
-                           .rates = fit->rates.origin};
+                           .rates = fit->target.rates.origin};
     for (int i = 0; i < fit->n_frontier; i++)
         if (f->points[i].is_chosen)
             r.chosen = i;

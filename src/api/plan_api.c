@@ -10,7 +10,7 @@
 #include "train/default_memory.h"
 #include "compile/explain.h"
 #include "train/step_report.h"
-#include "compile/device_rates.h"
+#include "compile/compile_target.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,12 +19,26 @@ struct snug_plan {
     struct compiled_step compiled;
     const snug_model *model;
     snug_recipe recipe;
+    int rank;
+    struct compile_target target;
+    struct compile_request request; /* what was compiled; advice compiles variations of it */
 };
 
 /* --ranks, or the number of processes that mpirun started. */
 static int64_t ranks_of(const snug_recipe *recipe)
 {
     return recipe->ranks > 0 ? recipe->ranks : launcher_ranks();
+}
+
+/* What a plan and a dump add to the user's recipe: ranks, adapters, the default budget. */
+static enum snug_status complete_recipe(const snug_recipe *recipe, snug_recipe *complete,
+                                        struct snug_error *err)
+{
+    *complete = *recipe;
+    complete->ranks = ranks_of(recipe);
+    TRY(rates_check_target(recipe, err));
+    TRY(adapter_read_recipe(complete, err));
+    return default_memory_set(complete, 1, err);
 }
 
 /* rank NULL: plan the rank with the highest peak. */
@@ -36,17 +50,17 @@ static enum snug_status make(const snug_model *model, const snug_recipe *recipe,
     if (plan == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     plan->model = model;
-    plan->recipe = *recipe;
-    plan->recipe.ranks = ranks_of(recipe);
-    struct compile_request q = {
-        .model = model, .recipe = &plan->recipe, .train = true, .rank = rank};
-    enum snug_status status = rates_check_target(recipe, err);
+    plan->rank = rank == NULL ? 0 : *rank;
+    plan->request = (struct compile_request){.model = model,
+                                             .recipe = &plan->recipe,
+                                             .train = true,
+                                             .rank = rank == NULL ? NULL : &plan->rank,
+                                             .target = &plan->target};
+    enum snug_status status = complete_recipe(recipe, &plan->recipe, err);
     if (status == SNUG_OK)
-        status = adapter_read_recipe(&plan->recipe, err);
+        status = compile_target_find(&plan->recipe, &plan->target, err);
     if (status == SNUG_OK)
-        status = default_memory_set(&plan->recipe, 1, err);
-    if (status == SNUG_OK)
-        status = compile_step(&q, &plan->compiled, err);
+        status = compile_step(&plan->request, &plan->compiled, err);
     if (status != SNUG_OK) {
         free(plan);
         return status;
@@ -121,7 +135,7 @@ char *snug_plan_text(const snug_plan *plan, int color)
     struct report_alternative alternatives[ADVICE_MOST];
     struct text recipe = {0};
     struct report_plan report;
-    int n = advice_list(plan->model, &plan->recipe, &plan->compiled, priced);
+    int n = advice_list(&plan->request, &plan->compiled, priced);
     if (n < 0)
         return NULL;
     for (int i = 0; i < n; i++)
@@ -130,7 +144,7 @@ char *snug_plan_text(const snug_plan *plan, int color)
                                         priced[i].total_bytes, priced[i].step_seconds};
     struct explanation explained[EXPLAIN_MOST];
     struct report_remark remarks[EXPLAIN_MOST];
-    int n_remarks = explain_plan(plan->model, &plan->recipe, &plan->compiled, explained);
+    int n_remarks = explain_plan(&plan->request, &plan->compiled, explained);
     if (n_remarks < 0)
         return NULL;
     for (int i = 0; i < n_remarks; i++)
@@ -285,11 +299,12 @@ enum snug_status snug_dump(const snug_model *model, const snug_recipe *recipe,
                            const char *after_pass, char **text, struct snug_error *err)
 {
     struct compiled_step s;
-    struct snug_recipe own = *recipe;
-    struct compile_request q = {.model = model, .recipe = &own, .train = true};
+    struct snug_recipe own;
     bool kernels = strcmp(after_pass, "kernels") == 0;
-    TRY(adapter_read_recipe(&own, err));
-    TRY(compile_program(&q, kernels ? NULL : after_pass, &s, err));
+    struct compile_request q = {
+        .model = model, .recipe = &own, .train = true, .last_pass = kernels ? NULL : after_pass};
+    TRY(complete_recipe(recipe, &own, err));
+    TRY(compile_step(&q, &s, err));
     struct text out = {0};
     if (kernels)
         compiled_step_kernels(&s, &out);

@@ -150,13 +150,16 @@ static enum snug_status run_case(const struct compiled_step *compiled, const str
                                  const struct kernel_case *c, const struct device_limits *limits,
                                  struct report_rate *row, struct snug_error *err)
 {
-    struct compiled_step one = {.backend = compiled->backend, .facts = compiled->facts};
+    struct compiled_step one;
+    struct program prog;
+    struct compile_request q = {.program = &prog, .like = compiled};
     double seconds = 0;
-    enum snug_status status = extract_op(&compiled->prog, op, c, &one.prog, err);
-    if (status == SNUG_OK)
-        status = compile_plan(&one, err);
-    if (status == SNUG_OK)
-        status = best_run(&one, &seconds, err);
+    enum snug_status status = extract_op(&compiled->prog, op, c, &prog, err);
+    if (status != SNUG_OK)
+        program_free(&prog);
+    TRY(status);
+    TRY(compile_step(&q, &one, err));
+    status = best_run(&one, &seconds, err);
     if (status == SNUG_OK) {
         describe(&one.prog, row);
         bench_add_op(row, &one, &one.prog.ops[0], 1, seconds, limits);

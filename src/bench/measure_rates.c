@@ -12,7 +12,7 @@
  * shared machine, load or a lower clock in one round may be gone in the other.
  */
 #include "bench/bench.h"
-#include "compile/device_rates.h"
+#include "compile/compile_target.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -59,6 +59,7 @@ struct bucket { /* all ops of one point */
 
 struct gathered {
     struct machine_rates *rates;
+    struct compile_target target; /* with any rates: the plans' times are not read */
     struct bucket buckets[RATE_CURVES_MAX][RATE_POINTS_MAX]; /* per curve and size bucket */
     double *least[N_TRIALS]; /* best seconds of each op of a trial, over the rounds so far */
 };
@@ -133,7 +134,7 @@ static enum snug_status run_trial(const struct compiled_step *compiled, int tria
     return status;
 }
 
-static enum snug_status compile_trial(int trial, int round, int threads, struct gathered *all,
+static enum snug_status compile_trial(int trial, int round, struct gathered *all,
                                       struct snug_error *err)
 {
     const struct trial *t = &trials[trial];
@@ -146,14 +147,13 @@ static enum snug_status compile_trial(int trial, int round, int threads, struct 
     for (int i = 0; i < SETTINGS_MAX && t->settings[i][0] != NULL && status == SNUG_OK; i++)
         status = snug_recipe_set(recipe, t->settings[i][0], t->settings[i][1], err);
     if (status == SNUG_OK) {
-        recipe->threads = threads;
-        struct device_rates any = rates_generic_cpu(threads);
+        recipe->threads = all->target.threads;
         struct compile_request q = {.model = &model,
                                     .recipe = recipe,
                                     .train = true,
                                     .batch = t->batch,
                                     .seq = t->seq,
-                                    .rates = &any};
+                                    .target = &all->target};
         status = compile_step(&q, &compiled, err);
     }
     if (status == SNUG_OK) {
@@ -196,16 +196,19 @@ enum snug_status rates_measure(const struct snug_recipe *recipe, struct machine_
     int threads = recipe_threads(recipe);
     struct device_limits limits;
     struct gathered *all = calloc(1, sizeof *all);
-    struct device_facts facts = {.threads = threads};
+    struct device_facts facts = {.threads = threads, .isa = backend_cpu_isa()};
     if (all == NULL || !backend_cpu()->measure(&facts, &limits)) {
         free(all);
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     }
     rates->rates = (struct device_rates){.bytes = limits.update_bytes, .curves = rates->curves};
     all->rates = rates;
+    all->target.threads = threads;
+    all->target.isa = facts.isa;
+    all->target.rates.rates = rates_generic_cpu(threads);
     enum snug_status status = SNUG_OK;
     for (int i = 0; i < N_ROUNDS * N_TRIALS && status == SNUG_OK; i++)
-        status = compile_trial(i % N_TRIALS, i / N_TRIALS, threads, all, err);
+        status = compile_trial(i % N_TRIALS, i / N_TRIALS, all, err);
     for (int i = 0; i < N_TRIALS; i++)
         free(all->least[i]);
     draw_curves(all);

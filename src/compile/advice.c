@@ -14,6 +14,7 @@
  */
 #include "compile/advice.h"
 
+#include "compile/compile_target.h"
 #include "optim/optim.h"
 
 #include <stdio.h>
@@ -27,6 +28,7 @@ struct candidate {
 };
 
 struct candidates {
+    const struct compile_request *request;
     const struct snug_model *model;
     const struct snug_recipe *recipe;
     const struct compiled_step *compiled;
@@ -35,13 +37,16 @@ struct candidates {
     bool no_memory; /* a candidate could not be planned, so the list may be incomplete */
 };
 
-/* Plans a recipe.  Fails if it cannot be planned, or if there is no memory to plan it. */
-static enum snug_status price(const struct snug_model *model, const struct snug_recipe *recipe,
-                              bool estimate, struct priced_recipe *priced)
+/* Plans the request with another recipe.  Fails if it cannot be planned, or if there is no memory
+ * to plan it. */
+static enum snug_status price(const struct compile_request *request,
+                              const struct snug_recipe *recipe, bool estimate,
+                              struct priced_recipe *priced)
 {
     struct compiled_step s;
-    struct compile_request q = {
-        .model = model, .recipe = recipe, .train = true, .estimate = estimate};
+    struct compile_request q = *request;
+    q.recipe = recipe;
+    q.estimate = estimate;
     TRY(compile_step(&q, &s, NULL));
     priced->total_bytes = s.plan.arena_bytes;
     priced->runtime_bytes = compiled_step_runtime_bytes(&s);
@@ -111,7 +116,7 @@ static void consider(struct candidates *c, enum advice_changes changes, const ch
     snprintf(one->priced.flags, sizeof one->priced.flags, "%s", flags);
     enum snug_status status = snug_recipe_set_line(&one->recipe, flags, NULL);
     if (status == SNUG_OK)
-        status = price(c->model, &one->recipe, false, &one->priced);
+        status = price(c->request, &one->recipe, false, &one->priced);
     one->priced.reorders_sums = reorders_sums(c->compiled, c->recipe, &one->recipe);
     c->no_memory |= status == SNUG_NO_MEMORY;
     if (status == SNUG_OK && needs_less(&one->priced, c->compiled->plan.arena_bytes))
@@ -187,11 +192,13 @@ static void sort_candidates(struct candidates *c)
         }
 }
 
-int advice_list(const struct snug_model *model, const struct snug_recipe *recipe,
-                const struct compiled_step *s, struct priced_recipe out[ADVICE_MOST])
+int advice_list(const struct compile_request *request, const struct compiled_step *s,
+                struct priced_recipe out[ADVICE_MOST])
 {
     enum { OF_ONE_KIND = ADVICE_MOST - 1 };
-    struct candidates c = {.model = model, .recipe = recipe, .compiled = s};
+    const struct snug_recipe *recipe = request->recipe;
+    struct candidates c = {
+        .request = request, .model = request->model, .recipe = recipe, .compiled = s};
     int n = 0, n_alike = 0;
     if (recipe->checkpoint == CHECKPOINT_auto)
         return 0; /* auto fills the budget whatever the other flags are */
@@ -218,7 +225,7 @@ int advice_list(const struct snug_model *model, const struct snug_recipe *recipe
 /* ---- within a budget ------------------------------------------------------------------------- */
 
 struct nearest {
-    const struct snug_model *model;
+    struct compile_request request;
     const struct snug_recipe *recipe; /* the user's, which does not fit */
     const struct compiled_step *compiled;
     int64_t limit_bytes;
@@ -268,7 +275,7 @@ static enum verdict weigh(struct nearest *n, const struct snug_recipe *other,
 {
     *priced = (struct priced_recipe){.changes = n->changes,
                                      .reorders_sums = reorders_sums(n->compiled, n->recipe, other)};
-    if (price(n->model, other, true, priced) != SNUG_OK || !write_flags(n, other, priced))
+    if (price(&n->request, other, true, priced) != SNUG_OK || !write_flags(n, other, priced))
         return NO_PLAN;
     if (priced_needed(priced) < n->smallest_bytes) {
         n->smallest_bytes = priced_needed(priced);
@@ -277,7 +284,7 @@ static enum verdict weigh(struct nearest *n, const struct snug_recipe *other,
     }
     if (priced_needed(priced) > n->limit_bytes)
         return TOO_LARGE;
-    if (price(n->model, other, false, priced) != SNUG_OK)
+    if (price(&n->request, other, false, priced) != SNUG_OK)
         return NO_PLAN;
     return priced_needed(priced) <= n->limit_bytes ? FITS : TOO_LARGE;
 }
@@ -404,14 +411,17 @@ bool advice_find_fitting(const struct snug_model *model, const struct snug_recip
                          const struct compiled_step *s, int64_t limit_bytes,
                          struct priced_recipe *found)
 {
-    struct nearest n = {.model = model,
+    struct compile_target target;
+    *found = (struct priced_recipe){.total_bytes = INT64_MAX};
+    if (compile_target_find(recipe, &target, NULL) != SNUG_OK)
+        return false;
+    struct nearest n = {.request = {.model = model, .train = true, .target = &target},
                         .recipe = recipe,
                         .compiled = s,
                         .limit_bytes = limit_bytes,
                         .smallest_bytes = INT64_MAX,
                         .found = found};
     bool splits_are_last = splits_change_learning(s);
-    *found = (struct priced_recipe){.total_bytes = INT64_MAX};
     for (int split = splits_are_last ? 0 : 1; split < 2 && s->prog.loss != TENSOR_NONE; split++) {
         bool is_last = split == 1 && splits_are_last;
         n.may_split = split;
@@ -422,7 +432,7 @@ bool advice_find_fitting(const struct snug_model *model, const struct snug_recip
         if (try_other_rounding(&n))
             return true;
     }
-    if (n.smallest_bytes == INT64_MAX || price(model, &n.smallest, false, found) != SNUG_OK)
+    if (n.smallest_bytes == INT64_MAX || price(&n.request, &n.smallest, false, found) != SNUG_OK)
         found->total_bytes = INT64_MAX;
     return false;
 }

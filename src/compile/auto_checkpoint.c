@@ -13,7 +13,9 @@
  *
  * Ranks that share a batch recompute the same ops: every rank uses the limit of the largest plan.
  */
-#include "compile/compile_internal.h"
+#include "compile/auto_checkpoint.h"
+
+#include "compile/compile_rank.h"
 
 enum { N_HALVINGS = 12, N_HALVINGS_ESTIMATE = 5 };
 
@@ -38,7 +40,7 @@ static enum snug_status try_room(struct compile_request *q, int64_t room_bytes,
 {
     struct compiled_step other;
     q->room_bytes = room_bytes;
-    TRY(compile_fullest(q, &other, err));
+    TRY(compile_fullest_rank(q, &other, err));
     *does_fit = fits(&other, q->recipe);
     if (is_better(&other, s, q->recipe)) {
         compiled_step_free(s);
@@ -76,7 +78,7 @@ static enum snug_status make_best(struct compile_request *q, struct compiled_ste
                                   struct snug_error *err)
 {
     q->room_bytes = 0;
-    TRY(compile_fullest(q, s, err));
+    TRY(compile_fullest_rank(q, s, err));
     if (s->prog.loss == TENSOR_NONE || fits(s, q->recipe))
         return SNUG_OK;
     enum snug_status status = search(q, s, err);
@@ -105,14 +107,14 @@ static int64_t smaller_divisor(int64_t batch, int64_t micro_batch)
 }
 
 /* Replaces *s by the plan of one rank, with the limit and the micro-batch of *s. */
-static enum snug_status compile_rank(const struct compile_request *request, struct compiled_step *s,
-                                     struct snug_error *err)
+static enum snug_status compile_alike(const struct compile_request *request,
+                                      struct compiled_step *s, struct snug_error *err)
 {
     struct compile_request q = *request;
     q.room_bytes = s->checkpoint.room_bytes;
     q.micro_batch = s->micro_batch;
     compiled_step_free(s);
-    return compile_once(&q, s, err);
+    return compile_rank(&q, s, err);
 }
 
 enum snug_status compile_fitting(const struct compile_request *request, struct compiled_step *s,
@@ -141,5 +143,5 @@ enum snug_status compile_fitting(const struct compile_request *request, struct c
             return status;
         *s = smaller;
     }
-    return is_one_of_many ? compile_rank(request, s, err) : SNUG_OK;
+    return is_one_of_many ? compile_alike(request, s, err) : SNUG_OK;
 }

@@ -7,8 +7,8 @@
  * checkpointing, optimizer, sharding, offload...  The plan (plan/) gives every tensor its offset in
  * one arena and estimates the time of a step.  The executor (exec/) runs the result.
  *
- * plan, train, eval, generate and bench all call compile_step, so a plan shows exactly what a run
- * allocates.  compile.c shows the functions below it.
+ * plan, train, eval, generate and bench all call compile_step, the only entry point, so a plan
+ * shows exactly what a run allocates.  compile.c shows the functions below it.
  */
 #ifndef SNUG_COMPILE_COMPILE_H
 #define SNUG_COMPILE_COMPILE_H
@@ -18,6 +18,8 @@
 #include "pass/pass.h"
 #include "plan/plan.h"
 #include "recipe/recipe.h"
+
+struct compile_target;
 
 struct compiled_step {
     struct program prog;
@@ -31,6 +33,7 @@ struct compiled_step {
     int n_rank_kinds;
     int n_stages, stage;             /* pipeline stages (1: no pipeline), and this program's */
     int n_micro;                     /* micro-batches per step on this rank */
+    bool collectives_alone;          /* a single rank runs collectives with itself, to test NCCL */
     struct program whole;            /* with a pipeline: the forward program of the whole model */
     struct stage_cut *cut;           /* where it is cut into stages; NULL without stages */
     int64_t n_parameters, n_trained; /* the model's; trained ones, adapters included */
@@ -39,7 +42,7 @@ struct compiled_step {
     double repeated_flops;           /* per step, if the backward half runs twice */
     struct checkpointing checkpoint; /* the settings the pass was run with */
     struct checkpoint_bounds checkpoint_bounds; /* found by the pass, with auto */
-    char rates_origin[96]; /* which rates the step time is based on; "" if the caller gave them */
+    char rates_origin[96]; /* which rates the step time is based on; "": not told, or no time */
 };
 
 struct compile_request {
@@ -55,20 +58,24 @@ struct compile_request {
     bool averages_only; /* the program computes the weight averages of `over`, nothing else */
     int64_t room_bytes; /* --checkpoint auto: see struct checkpointing; 0: no limit */
     bool estimate;      /* assign no offsets; the total is the plan's lower bound */
-    const struct device_rates *rates; /* NULL: look them up for the recipe (device_rates.h) */
+    const struct compile_target *target; /* NULL: read it (compile_target.h), or that of `over` */
+    /* Stop after this pass, without a plan; "last" runs all, "model" none.  The program is the one
+     * that the same request compiles without last_pass: if plans decide its rank, micro-batch or
+     * recomputation, they are made first.  NULL: go on to the plan. */
+    const char *last_pass;
+    /* Instead of a model and a recipe: a finished program, which gets kernels and a plan for the
+     * device of the step `like`.  Taken over, also on failure. */
+    struct program *program;
+    const struct compiled_step *like;
 };
 
+/* compile.c, which calls compile_rank.c, auto_checkpoint.c and lower.c. */
 enum snug_status compile_step(const struct compile_request *request, struct compiled_step *compiled,
                               struct snug_error *err);
+
+/* ---- compiled_step.c: accessors, the ledger, descriptions ------------------------------------ */
+
 void compiled_step_free(struct compiled_step *compiled);
-
-/* Runs the passes up to and including last_pass, without planning.  NULL runs all of them and
- * checks that every op has a kernel. */
-enum snug_status compile_program(const struct compile_request *request, const char *last_pass,
-                                 struct compiled_step *compiled, struct snug_error *err);
-
-/* Books workspaces and plans a hand-built compiled step: prog, backend and facts must be set. */
-enum snug_status compile_plan(struct compiled_step *compiled, struct snug_error *err);
 
 /* The forward program of the whole model; its inputs are what the data loader fills. */
 const struct program *compiled_step_forward(const struct compiled_step *compiled);
@@ -80,22 +87,23 @@ bool compiled_step_is_at_ends(const struct compiled_step *compiled, tensor_id we
 double compiled_step_bubble(const struct compiled_step *compiled, const struct snug_recipe *recipe);
 
 bool compiled_step_is_on_gpu(const struct compiled_step *compiled);
-/* SNUG_NCCL=force makes a single rank run collectives with itself, to test NCCL on one GPU. */
-bool compiled_step_runs_collectives_alone(const struct compiled_step *compiled);
-
-/* runtime_bytes.c: an upper bound of the memory the process needs in addition to the plan. */
-int64_t compiled_step_runtime_bytes(const struct compiled_step *compiled);
 
 void compiled_step_ledger(const struct compiled_step *compiled, const struct snug_recipe *recipe,
                           struct snug_ledger *ledger);
 
-/* thread_bytes.c: does a workspace of this program depend on the number of threads? */
-bool compiled_step_has_thread_bytes(const struct compiled_step *compiled);
 /* One line per op: index, op, kernel, workspace bytes, result. */
 void compiled_step_kernels(const struct compiled_step *compiled, struct text *out);
 
 /* "batch 32 x 1024 in 4 micro-batches, bf16, adamw" */
 void compiled_step_describe(const struct compiled_step *compiled, const struct snug_recipe *recipe,
                             struct text *out);
+
+/* ---- runtime_bytes.c, thread_bytes.c: memory beside the plan; what depends on threads -------- */
+
+/* An upper bound of the memory the process needs in addition to the plan. */
+int64_t compiled_step_runtime_bytes(const struct compiled_step *compiled);
+
+/* Does a workspace of this program depend on the number of threads? */
+bool compiled_step_has_thread_bytes(const struct compiled_step *compiled);
 
 #endif

@@ -3,8 +3,6 @@
  */
 #include "compile/compile.h"
 
-#include "exec/collective_plan.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,11 +38,6 @@ double compiled_step_bubble(const struct compiled_step *s, const struct snug_rec
     int n_stages = s->n_stages > 1 ? s->n_stages : 1;
     bool one_at_a_time = recipe->pipeline == PIPELINE_naive;
     return (n_stages - 1.0) / ((one_at_a_time ? 1 : s->n_micro) + n_stages - 1.0);
-}
-
-bool compiled_step_runs_collectives_alone(const struct compiled_step *s)
-{
-    return s->n_ranks == 1 && compiled_step_is_on_gpu(s) && collectives_are_forced();
 }
 
 bool compiled_step_is_on_gpu(const struct compiled_step *s)

@@ -110,15 +110,15 @@ enum snug_status rates_check_target(const struct snug_recipe *recipe, struct snu
     return SNUG_BAD_ARGUMENT;
 }
 
-enum snug_status rates_of_recipe(const struct snug_recipe *recipe, struct machine_rates *rates,
+enum snug_status rates_of_recipe(const struct snug_recipe *recipe, int threads,
+                                 const struct cpu_isa *isa, struct machine_rates *rates,
                                  struct snug_error *err)
 {
     bool measured = false;
     bool is_some_gpu = recipe->device == DEVICE_cuda && recipe->target == TARGET_here;
     const struct card *card = &cards[is_some_gpu ? TARGET_h100 : recipe->target];
-    int threads = recipe_threads(recipe);
     if (card->name == NULL && recipe->target == TARGET_here)
-        TRY(rates_load(threads, rates, &measured, err));
+        TRY(rates_load(threads, isa, rates, &measured, err));
     if (card->name != NULL) {
         rates->rates = rates_of_card(card);
         snprintf(rates->origin, sizeof rates->origin, "for an assumed %s", card->name);

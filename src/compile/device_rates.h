@@ -11,6 +11,8 @@
 #include "plan/rates.h"
 #include "recipe/recipe.h"
 
+struct cpu_isa;
+
 enum { RATE_CURVES_MAX = 160 };
 
 struct machine_rates {
@@ -26,17 +28,19 @@ enum snug_status rates_check_target(const struct snug_recipe *recipe, struct snu
  * 0 if the target is not a card. */
 int64_t rates_card_memory(enum target target, const char **name);
 
-/* The rates of the recipe's device.  A machine that was never measured counts as a generic CPU. */
-enum snug_status rates_of_recipe(const struct snug_recipe *recipe, struct machine_rates *rates,
+/* The rates of the recipe's device; a CPU is looked up by threads and instructions.  A machine that
+ * was never measured counts as a generic CPU. */
+enum snug_status rates_of_recipe(const struct snug_recipe *recipe, int threads,
+                                 const struct cpu_isa *isa, struct machine_rates *rates,
                                  struct snug_error *err);
 struct device_rates rates_generic_cpu(int threads);
 
 /* device_rates_file.c: *path is the file that was written, for the caller to free; NULL on
  * failure. */
-enum snug_status rates_save(int threads, const struct machine_rates *rates, char **path,
-                            struct snug_error *err);
+enum snug_status rates_save(int threads, const struct cpu_isa *isa,
+                            const struct machine_rates *rates, char **path, struct snug_error *err);
 /* *found: the file has an entry for this machine. */
-enum snug_status rates_load(int threads, struct machine_rates *rates, bool *found,
-                            struct snug_error *err);
+enum snug_status rates_load(int threads, const struct cpu_isa *isa, struct machine_rates *rates,
+                            bool *found, struct snug_error *err);
 
 #endif

@@ -39,13 +39,12 @@ static void add_cpu_name(struct text *out)
 }
 
 /* "AMD EPYC, v4, 2 threads", for the caller to free. */
-static char *machine_name(int threads)
+static char *machine_name(int threads, const struct cpu_isa *isa)
 {
     struct text name = {0};
     add_cpu_name(&name);
-    text_add(&name, ", ");
-    backend_cpu_level(&name);
-    text_add(&name, ", %d thread%s", threads, threads == 1 ? "" : "s");
+    text_add(&name, ", %s, %d thread%s", backend_cpu_isa_name(isa), threads,
+             threads == 1 ? "" : "s");
     return text_take(&name);
 }
 
@@ -114,28 +113,28 @@ static enum snug_status read_file(const char *path, json_t **all, struct snug_er
 
 /* The path of the file and the key of this machine in it.  *path is NULL if there is no home
  * folder. */
-static enum snug_status find_file(int threads, char **folder, char **path, char **name,
-                                  struct snug_error *err)
+static enum snug_status find_file(int threads, const struct cpu_isa *isa, char **folder,
+                                  char **path, char **name, struct snug_error *err)
 {
     *folder = *path = *name = NULL;
     TRY(cache_folder(folder, err));
     if (*folder == NULL)
         return SNUG_OK;
     *path = file_in(*folder);
-    *name = machine_name(threads);
+    *name = machine_name(threads, isa);
     return *path != NULL && *name != NULL
                ? SNUG_OK
                : snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory while looking for rates",
                            *folder);
 }
 
-enum snug_status rates_load(int threads, struct machine_rates *rates, bool *found,
-                            struct snug_error *err)
+enum snug_status rates_load(int threads, const struct cpu_isa *isa, struct machine_rates *rates,
+                            bool *found, struct snug_error *err)
 {
     char *folder, *path, *name;
     json_t *all = NULL;
     *found = false;
-    enum snug_status status = find_file(threads, &folder, &path, &name, err);
+    enum snug_status status = find_file(threads, isa, &folder, &path, &name, err);
     if (status == SNUG_OK && path != NULL)
         status = read_file(path, &all, err);
     if (status == SNUG_OK && path != NULL) {
@@ -186,11 +185,11 @@ static enum snug_status write_machine(const char *path, const char *name,
     return status;
 }
 
-enum snug_status rates_save(int threads, const struct machine_rates *rates, char **path,
-                            struct snug_error *err)
+enum snug_status rates_save(int threads, const struct cpu_isa *isa,
+                            const struct machine_rates *rates, char **path, struct snug_error *err)
 {
     char *folder, *name;
-    enum snug_status status = find_file(threads, &folder, path, &name, err);
+    enum snug_status status = find_file(threads, isa, &folder, path, &name, err);
     if (status == SNUG_OK && *path == NULL)
         status = snug_fail(err, SNUG_IO_ERROR,
                            "cannot save the measured rates: set XDG_CACHE_HOME or HOME");

@@ -94,21 +94,23 @@ static bool explain_activations(const struct snug_model *model, const struct snu
 }
 
 /* Fewer, longer segments save less between them and more inside the one being recomputed. */
-static bool explain_checkpoint(const struct snug_model *model, const struct snug_recipe *recipe,
-                               const struct compiled_step *s, struct explanation *e, bool *failed)
+static bool explain_checkpoint(const struct compile_request *request, const struct compiled_step *s,
+                               struct explanation *e, bool *failed)
 {
+    const struct snug_recipe *recipe = request->recipe;
     char more[TEXT_SIZE_MAX], total[TEXT_SIZE_MAX];
     bool has_segments = recipe->checkpoint == CHECKPOINT_sqrt ||
                         (recipe->checkpoint == CHECKPOINT_every && recipe->checkpoint_every > 1);
     struct snug_recipe other = *recipe;
+    struct compile_request q = *request;
     struct compiled_step every;
     struct text name = {0};
     if (!has_segments)
         return false;
     other.checkpoint = CHECKPOINT_every;
     other.checkpoint_every = 1;
-    enum snug_status status = compile_step(
-        &(struct compile_request){.model = model, .recipe = &other, .train = true}, &every, NULL);
+    q.recipe = &other;
+    enum snug_status status = compile_step(&q, &every, NULL);
     *failed |= status == SNUG_NO_MEMORY;
     if (status != SNUG_OK)
         return false;
@@ -128,15 +130,16 @@ static bool explain_checkpoint(const struct snug_model *model, const struct snug
     return true;
 }
 
-int explain_plan(const struct snug_model *model, const struct snug_recipe *recipe,
-                 const struct compiled_step *s, struct explanation out[EXPLAIN_MOST])
+int explain_plan(const struct compile_request *request, const struct compiled_step *s,
+                 struct explanation out[EXPLAIN_MOST])
 {
+    const struct snug_recipe *recipe = request->recipe;
     bool failed = false;
     int n = 0;
     if (s->prog.loss == TENSOR_NONE)
         return 0;
     n += explain_gradients(recipe, s, &out[n], &failed);
-    n += explain_activations(model, recipe, s, &out[n]);
-    n += explain_checkpoint(model, recipe, s, &out[n], &failed);
+    n += explain_activations(request->model, recipe, s, &out[n]);
+    n += explain_checkpoint(request, s, &out[n], &failed);
     return failed ? -1 : n;
 }

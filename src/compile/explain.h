@@ -13,8 +13,9 @@ struct explanation {
     char words[EXPLAIN_WORDS];
 };
 
-/* The explanations that apply to this plan.  Returns their number, or -1 if out of memory. */
-int explain_plan(const struct snug_model *model, const struct snug_recipe *recipe,
-                 const struct compiled_step *compiled, struct explanation out[EXPLAIN_MOST]);
+/* The explanations that apply to this plan; `request` gave it.  Returns their number, or -1 if out
+ * of memory. */
+int explain_plan(const struct compile_request *request, const struct compiled_step *compiled,
+                 struct explanation out[EXPLAIN_MOST]);
 
 #endif

@@ -205,7 +205,7 @@ static enum snug_status price(struct fit *fit, int candidate, bool place, struct
                                 .recipe = &recipe,
                                 .train = true,
                                 .estimate = !place,
-                                .rates = &fit->rates.rates};
+                                .target = &fit->target};
     TRY(compile_step(&q, &s, err));
     c->is_possible = true;
     c->is_placed = place;
@@ -237,7 +237,7 @@ static int search_threads(const struct fit *fit)
 {
     struct snug_recipe here = fit->recipe;
     here.threads = 0;
-    int cores = recipe_threads(&here), own = recipe_threads(&fit->recipe);
+    int cores = recipe_threads(&here), own = fit->target.threads;
     return own < cores ? own : cores;
 }
 
@@ -307,11 +307,11 @@ static enum snug_status begin(struct fit *fit, const char *allow, struct snug_er
                                 .recipe = &fit->recipe,
                                 .train = true,
                                 .estimate = true,
-                                .rates = &fit->rates.rates};
+                                .target = &fit->target};
     TRY(check_allow(allow, err));
     if (fit->recipe.memory <= 0)
         return snug_fail(err, SNUG_BAD_ARGUMENT, "fit needs a memory budget: add --memory 24G");
-    TRY(rates_of_recipe(&fit->recipe, &fit->rates, err));
+    TRY(compile_target_find(&fit->recipe, &fit->target, err));
     TRY(compile_step(&q, &s, err));
     fit->batch = s.batch;
     fit->seq = s.seq;

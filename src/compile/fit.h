@@ -13,8 +13,7 @@
 #ifndef SNUG_COMPILE_FIT_H
 #define SNUG_COMPILE_FIT_H
 
-#include "compile/device_rates.h"
-#include "compile/compile.h"
+#include "compile/compile_target.h"
 
 /* The axes, in the order of the table.  Those from FIT_STATE_BITS on change training. */
 enum fit_axis_id {
@@ -49,7 +48,7 @@ struct fit_candidate {
 struct fit {
     const struct snug_model *model;
     struct snug_recipe recipe; /* the user's */
-    struct machine_rates rates;
+    struct compile_target target;
     struct fit_axis axes[FIT_N_AXES];
     struct fit_candidate *candidates;
     int n_candidates;

@@ -2,14 +2,17 @@
  * lower.c -- lower a model and a recipe to the program of one rank.
  *
  *     set_sizes        batch, micro-batch and sequence length, from the request, recipe or defaults
- *     model_forward    the forward program of one micro-batch
+ *     build_forward    the forward program of one micro-batch
+ *     fill_config      what the recipe asks of the passes
  *     pass_run         the pass pipeline turns it into a training step (pass/pipeline.c)
+ *     take_results     what the passes report back
  *     check_kernels    every op must have a kernel on the device
  *
- * compile.c plans the result.
+ * compile_rank.c plans the result.
  */
-#include "compile/compile_internal.h"
-#include "compile/device_rates.h"
+#include "compile/lower.h"
+
+#include "compile/compile_target.h"
 #include "exec/collective_plan.h"
 #include "ir/collective_options.h"
 
@@ -155,7 +158,7 @@ static struct rank_place rank_place_of(const struct compile_request *q,
                                .zero = shards || r->zero > 1 ? r->zero : 0,
                                .n_stages = s->n_stages,
                                .stage = stage,
-                               .collectives_alone = compiled_step_runs_collectives_alone(s)};
+                               .collectives_alone = s->collectives_alone};
 }
 
 /* All ranks must cut the pipeline at the same ops, so measured rates are not used here. */
@@ -194,102 +197,138 @@ static enum snug_status find_dropout(const struct compile_request *q, struct dro
     return SNUG_OK;
 }
 
-enum snug_status compile_program(const struct compile_request *q, const char *last_pass,
-                                 struct compiled_step *s, struct snug_error *err)
+/* The forward program of one micro-batch, with the loss of the recipe. */
+static enum snug_status build_forward(const struct compile_request *q, struct compiled_step *s,
+                                      struct snug_error *err)
 {
     const struct snug_recipe *r = q->recipe;
-    struct arena scratch = {0};
-    double options[MAX_OPTIONS];
-    *s = (struct compiled_step){
-        .backend = r->device == DEVICE_cuda ? backend_cuda_table() : backend_cpu(),
-        .facts = {.threads = recipe_threads(r),
-                  .reference_only = r->kernels != 0,
-                  .isa = r->device == DEVICE_cuda ? NULL : backend_cpu_isa(),
-                  .least_workspace = q->least_workspace,
-                  .nondeterministic = r->nondeterministic != 0}};
-    TRY(recipe_check(r, err));
-    TRY(set_sizes(q, s, err));
-    TRY(recipe_options(r, options, err));
-    struct dropout_rates dropout;
-    TRY(find_dropout(q, &dropout, err));
     int64_t seq = model_is_language(q->model) ? s->seq : r->seq;
-    enum snug_status status =
-        model_forward(q->model, q->purpose, s->micro_batch, seq, &s->prog, err);
-    if (status == SNUG_OK && r->loss != RECIPE_LOSS_model)
-        status = model_set_loss(&s->prog,
-                                r->loss == RECIPE_LOSS_mse ? LOSS_mse : LOSS_cross_entropy, err);
-    if (status == SNUG_OK && !q->train)
+    TRY(model_forward(q->model, q->purpose, s->micro_batch, seq, &s->prog, err));
+    if (r->loss != RECIPE_LOSS_model)
+        TRY(model_set_loss(&s->prog, r->loss == RECIPE_LOSS_mse ? LOSS_mse : LOSS_cross_entropy,
+                           err));
+    if (!q->train)
         keep_outputs(&s->prog);
+    s->n_parameters = model_count_parameters(&s->prog);
+    s->n_micro = (int)(s->batch / s->micro_batch / (q->train ? s->n_ranks : 1));
+    return make_cut(q, s, err);
+}
+
+static struct checkpointing checkpointing_of(const struct compile_request *q)
+{
+    return (struct checkpointing){.how = (enum checkpoint_how)q->recipe->checkpoint,
+                                  .every = q->recipe->checkpoint_every,
+                                  .room_bytes = q->room_bytes > 0 ? q->room_bytes : INT64_MAX};
+}
+
+/* What the request and its recipe ask of the passes.  Points to *options. */
+static enum snug_status fill_config(const struct compile_request *q, const struct compiled_step *s,
+                                    double options[MAX_OPTIONS], struct pass_config *config,
+                                    struct snug_error *err)
+{
+    const struct snug_recipe *r = q->recipe;
+    *config =
+        (struct pass_config){.train = q->train,
+                             .compute = recipe_dtype(r),
+                             .master = !r->no_master,
+                             .n_micro = s->n_micro,
+                             .label_smoothing = r->label_smoothing,
+                             .checkpoint = checkpointing_of(q),
+                             .lora_rank = (int)r->lora,
+                             .lora_on = (enum lora_on)r->lora_on,
+                             .lora_scale = r->lora > 0 ? recipe_lora_alpha(r) / (double)r->lora : 0,
+                             .base_bits = r->lora_base,
+                             .optimizer = r->optimizer,
+                             .options = options,
+                             .state_bits = recipe_state_bits(r),
+                             .lr = recipe_lr(r),
+                             .weight_decay = recipe_weight_decay(r),
+                             .max_norm = r->clip,
+                             .in_backward = r->in_backward != 0,
+                             .offload = (unsigned)r->offload,
+                             .ranks = rank_place_of(q, s),
+                             .pipeline = (enum pipeline)r->pipeline,
+                             .run = q->over != NULL ? &q->over->prog : NULL,
+                             .averages_only = q->averages_only};
+    TRY(recipe_options(r, options, err));
+    return find_dropout(q, &config->dropout, err);
+}
+
+static void take_results(const struct pass_env *env, struct compiled_step *s)
+{
+    s->update_place = env->results.update_place;
+    s->repeated_flops = env->results.repeated_flops;
+    s->forward_flops = env->results.forward_flops * s->n_micro;
+    s->rank = env->results.rank > 0 ? env->results.rank : 0;
+    s->stage = env->config.ranks.stage;
+    s->n_rank_kinds = env->results.n_rank_kinds;
+    memcpy(s->rank_kinds, env->results.rank_kinds, sizeof s->rank_kinds);
+    s->checkpoint = env->config.checkpoint;
+    s->checkpoint_bounds = env->results.checkpoint;
+    s->n_trained = count_trained(&s->prog);
+}
+
+/* The backend and its facts, before anything is built. */
+static struct compiled_step begin_step(const struct compile_request *q)
+{
+    bool on_gpu = q->recipe->device == DEVICE_cuda;
+    return (struct compiled_step){.backend = on_gpu ? backend_cuda_table() : backend_cpu(),
+                                  .facts = {.threads = q->target->threads,
+                                            .reference_only = q->recipe->kernels != 0,
+                                            .isa = q->target->isa,
+                                            .least_workspace = q->least_workspace,
+                                            .nondeterministic = q->recipe->nondeterministic != 0}};
+}
+
+static enum snug_status run_passes(const struct compile_request *q, struct compiled_step *s,
+                                   struct arena *scratch, struct snug_error *err)
+{
+    double options[MAX_OPTIONS];
+    bool unrolls = s->n_stages > 1 || q->recipe->pipeline == PIPELINE_pipedream;
+    struct pass_env env = {.scratch = scratch,
+                           .err = err,
+                           .device.handle = s,
+                           .device.op_seconds = seconds_anywhere,
+                           .device.choose_kernel = choose_kernel,
+                           .device.sums_columns = sums_columns,
+                           .results.cut = s->cut,
+                           .results.whole = unrolls ? &s->whole : NULL};
+    TRY(fill_config(q, s, options, &env.config, err));
+    TRY(pass_run(&s->prog, &env, q->last_pass));
+    take_results(&env, s);
+    return q->last_pass == NULL ? check_kernels(s, err) : SNUG_OK;
+}
+
+enum snug_status lower_program(const struct compile_request *q, struct compiled_step *s,
+                               struct snug_error *err)
+{
+    struct arena scratch = {0};
+    *s = begin_step(q);
+    TRY(recipe_check(q->recipe, err));
+    TRY(set_sizes(q, s, err));
+    s->collectives_alone =
+        q->target->nccl_is_forced && s->n_ranks == 1 && compiled_step_is_on_gpu(s);
+    enum snug_status status = build_forward(q, s, err);
     if (status == SNUG_OK)
-        status = make_cut(q, s, err);
-    if (status == SNUG_OK) {
-        struct checkpointing checkpoint = {.how = (enum checkpoint_how)r->checkpoint,
-                                           .every = r->checkpoint_every,
-                                           .room_bytes =
-                                               q->room_bytes > 0 ? q->room_bytes : INT64_MAX};
-        s->n_parameters = model_count_parameters(&s->prog);
-        s->n_micro = (int)(s->batch / s->micro_batch / (q->train ? s->n_ranks : 1));
-        struct pass_env env = {
-            .scratch = &scratch,
-            .err = err,
-            .config.train = q->train,
-            .config.compute = recipe_dtype(r),
-            .config.master = !r->no_master,
-            .config.n_micro = s->n_micro,
-            .config.ranks = rank_place_of(q, s),
-            .config.pipeline = (enum pipeline)r->pipeline,
-            .results.cut = s->cut,
-            .results.whole =
-                s->n_stages > 1 || r->pipeline == PIPELINE_pipedream ? &s->whole : NULL,
-            .device.op_seconds = seconds_anywhere,
-            .config.dropout = dropout,
-            .config.label_smoothing = r->label_smoothing,
-            .config.checkpoint = checkpoint,
-            .config.lora_rank = (int)r->lora,
-            .config.lora_on = (enum lora_on)r->lora_on,
-            .config.lora_scale = r->lora > 0 ? recipe_lora_alpha(r) / (double)r->lora : 0,
-            .config.base_bits = r->lora_base,
-            .config.optimizer = r->optimizer,
-            .config.options = options,
-            .config.state_bits = recipe_state_bits(r),
-            .config.lr = recipe_lr(r),
-            .config.weight_decay = recipe_weight_decay(r),
-            .config.max_norm = r->clip,
-            .config.in_backward = r->in_backward != 0,
-            .config.offload = (unsigned)r->offload,
-            .config.run = q->over != NULL ? &q->over->prog : NULL,
-            .config.averages_only = q->averages_only,
-            .device.choose_kernel = choose_kernel,
-            .device.sums_columns = sums_columns,
-            .device.handle = s};
-        status = pass_run(&s->prog, &env, last_pass);
-        s->update_place = env.results.update_place;
-        s->repeated_flops = env.results.repeated_flops;
-        s->forward_flops = env.results.forward_flops * s->n_micro;
-        s->rank = env.results.rank > 0 ? env.results.rank : 0;
-        s->stage = env.config.ranks.stage;
-        s->n_rank_kinds = env.results.n_rank_kinds;
-        memcpy(s->rank_kinds, env.results.rank_kinds, sizeof s->rank_kinds);
-        s->checkpoint = env.config.checkpoint;
-        s->checkpoint_bounds = env.results.checkpoint;
-        s->n_trained = count_trained(&s->prog);
-    }
-    if (status == SNUG_OK && last_pass == NULL)
-        status = check_kernels(s, err);
+        status = run_passes(q, s, &scratch, err);
     arena_free(&scratch);
     if (status != SNUG_OK)
         compiled_step_free(s);
     return status;
 }
 
-enum snug_status compile_plan(struct compiled_step *s, struct snug_error *err)
+enum snug_status lower_finished(const struct compile_request *q, struct compiled_step *s,
+                                struct snug_error *err)
 {
     struct arena scratch = {0};
-    struct device_rates rates = rates_generic_cpu(s->facts.threads);
+    *s = (struct compiled_step){
+        .prog = *q->program, .backend = q->like->backend, .facts = q->like->facts};
+    *q->program = (struct program){0};
     struct pass_env env = {
         .scratch = &scratch, .err = err, .device.choose_kernel = choose_kernel, .device.handle = s};
     enum snug_status status = pass_book(&s->prog, &env);
     arena_free(&scratch);
-    return status != SNUG_OK ? status
-                             : plan_make(&s->prog, s->backend->alignment, &rates, &s->plan, err);
+    if (status != SNUG_OK)
+        compiled_step_free(s);
+    return status;
 }

@@ -10,7 +10,7 @@ static size_t workspace_with(const struct compiled_step *s, const struct op *op,
 {
     struct device_facts facts = s->facts;
     facts.threads = threads;
-    const struct kernel *kernel = backend_choose(s->backend, &s->prog, op, &facts);
+    const struct kernel *kernel = s->backend->kernel(op->kernel);
     bool has_none = kernel == NULL || kernel->workspace_bytes == NULL;
     return has_none ? 0 : kernel->workspace_bytes(&s->prog, op, &facts);
 }

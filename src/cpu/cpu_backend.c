@@ -50,7 +50,7 @@ static int find_fast(const struct program *prog, const struct op *op, enum op_ki
 
 static int choose(const struct program *prog, const struct op *op, const struct device_facts *facts)
 {
-    int number = facts->reference_only ? 0 : find_fast(prog, op, op->kind, cpu_isa_of(facts));
+    int number = facts->reference_only ? 0 : find_fast(prog, op, op->kind, facts->isa);
     return number != 0 ? number
                        : kernels_find(families, REFERENCE_FAMILY, N_FAMILIES, prog, op, op->kind);
 }
@@ -157,9 +157,9 @@ const struct cpu_isa *backend_cpu_isa(void)
     return cpu_isa_find();
 }
 
-void backend_cpu_level(struct text *out)
+const char *backend_cpu_isa_name(const struct cpu_isa *isa)
 {
-    text_add(out, "%s", cpu_isa_find()->name);
+    return isa->name;
 }
 
 void backend_cpu_describe(struct text *out)
@@ -179,7 +179,5 @@ void backend_cpu_describe(struct text *out)
 #if defined(SNUG_AMX)
     text_add(out, " amx");
 #endif
-    text_add(out, ", this CPU runs ");
-    backend_cpu_level(out);
-    text_add(out, "\n");
+    text_add(out, ", this CPU runs %s\n", cpu_isa_find()->name);
 }

@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 #include <string.h>
-#if defined(SNUG_LEVEL_v3)
+#if defined(__x86_64__)
 #include <cpuid.h>
 #include <stdatomic.h>
 #endif
@@ -44,8 +44,19 @@ static const struct cpu_isa amx = ISA_WITH_TILES("v4 and amx", v4, amx);
 
 enum {                               /* flags above 1 << enum cpu_level */
        HAS_BF16 = 1 << N_CPU_LEVELS, /* AVX-512 bf16 conversions, for the code between tiles */
-       HAS_TILES = HAS_BF16 << 1
+       HAS_TILES = HAS_BF16 << 1,
+       HIDES_PALETTES = HAS_TILES << 1
 };
+
+#if defined(__x86_64__)
+static unsigned find_hidden_palettes(void)
+{
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    bool has_amx = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 24 & 1u);
+    bool has_palettes = __get_cpuid_count(0x1d, 0, &a, &b, &c, &d) && a >= 1;
+    return has_amx && !has_palettes ? HIDES_PALETTES : 0;
+}
+#endif
 
 #if defined(SNUG_LEVEL_v3)
 /* Uses CPUID directly: not every compiler knows the names of these two. */
@@ -96,6 +107,9 @@ static unsigned find_tiles(void)
 static unsigned find_features(void)
 {
     unsigned has = 1u << CPU_LEVEL_base;
+#if defined(__x86_64__)
+    has |= find_hidden_palettes();
+#endif
 #if defined(SNUG_LEVEL_v3)
     has |= find_v3();
 #endif
@@ -114,7 +128,7 @@ static unsigned find_features(void)
  * thousands of steps. */
 static unsigned features(void)
 {
-#if defined(SNUG_LEVEL_v3)
+#if defined(__x86_64__)
     static atomic_uint known; /* 0 before detection; all threads store the same value */
     unsigned has = atomic_load_explicit(&known, memory_order_relaxed);
     if (has == 0) {
@@ -135,6 +149,11 @@ static bool may_use_tiles(void)
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_TILE_DATA) == 0;
 }
 #endif
+
+bool cpu_hides_tile_palettes(void)
+{
+    return (features() & HIDES_PALETTES) != 0;
+}
 
 /* ---- selection ------------------------------------------------------------------------------- */
 

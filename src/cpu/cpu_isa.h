@@ -2,9 +2,8 @@
  * cpu_isa.h -- the instruction set that the kernels of a compiled step use.
  *
  * A level is a set of SIMD instructions that the fast kernel families are compiled for (level.h).
- * A CPU with AMX tiles also has functions for bf16 matmuls, gelu and attention.  lower.c queries it
- * when a step is compiled (backend_cpu_isa) and stores it in the step's device_facts for the
- * kernels.
+ * A CPU with AMX tiles also has functions for bf16 matmuls, gelu and attention.  A step is
+ * compiled for one (backend_cpu_isa), which its device_facts carry to the kernels.
  */
 #ifndef SNUG_CPU_CPU_ISA_H
 #define SNUG_CPU_CPU_ISA_H
@@ -34,10 +33,7 @@ struct cpu_isa {
  * if the CPU supports it. */
 const struct cpu_isa *cpu_isa_find(void);
 
-/* The instruction set of a compiled step.  Tests may leave it out of their facts. */
-static inline const struct cpu_isa *cpu_isa_of(const struct device_facts *facts)
-{
-    return facts->isa != NULL ? facts->isa : cpu_isa_find();
-}
+/* Does the CPU report AMX, but not the CPUID leaf with its palettes?  Some hypervisors hide it. */
+bool cpu_hides_tile_palettes(void);
 
 #endif

@@ -79,7 +79,7 @@ static void keep_best(double *best, double bytes, double begin, double end)
 bool cpu_measure(const struct device_facts *facts, struct device_limits *limits)
 {
     const int64_t n_bytes = (int64_t)128 << 20; /* larger than any cache */
-    const struct cpu_isa *isa = cpu_isa_of(facts);
+    const struct cpu_isa *isa = facts->isa;
     int threads = facts->threads;
     unsigned char *from = malloc((size_t)n_bytes), *to = malloc((size_t)n_bytes);
     bool ok = from != NULL && to != NULL;

@@ -328,7 +328,7 @@ struct text;
 void backend_cpu_describe(struct text *out);
 /* The instructions that kernels use: those the CPU has and SNUG_CPU_LEVEL allows. */
 const struct cpu_isa *backend_cpu_isa(void);
-/* The same as text, for cache keys: "v4", "v4 and amx". */
-void backend_cpu_level(struct text *out);
+/* As text, for cache keys: "v4", "v4 and amx". */
+const char *backend_cpu_isa_name(const struct cpu_isa *isa);
 
 #endif

@@ -138,9 +138,11 @@ struct pass_env {
 /* pass_NAME is in NAME.c, except pass_checkpoint: gradient_checkpointing.c. */
 typedef enum snug_status pass_fn(struct program *prog, struct pass_env *env);
 
+/* In the order of the pipeline.  The last one, book, chooses the kernel of every op and reserves
+ * its workspace. */
 pass_fn pass_inference, pass_regularize, pass_lora, pass_precision, pass_average, pass_stage,
     pass_autodiff, pass_checkpoint, pass_accumulate, pass_optimizer, pass_fuse, pass_dequantize,
-    pass_drop_dead, pass_unroll, pass_in_backward, pass_shard, pass_offload, pass_bias_sums,
+    pass_drop_dead, pass_unroll, pass_shard, pass_in_backward, pass_offload, pass_bias_sums,
     pass_book;
 
 /* pipeline.c */

@@ -102,7 +102,7 @@ static bool has_ranks(const struct pass_env *env)
     X(in_backward, updates_in_backward) /* updates where gradients are complete */                 \
     X(offload,    is_offloaded) /* states and activations to the offload pool, and back */                \
     X(bias_sums,  in_training) /* where a gradient is made, not where it is read */                \
-    X(book,       always)      /* workspaces of the kernels, as tensors */
+    X(book,       always)      /* the kernel of each op, its workspace */
 /* clang-format on */
 
 static const struct {

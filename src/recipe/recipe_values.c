@@ -92,14 +92,14 @@ double recipe_weight_decay(const struct snug_recipe *recipe)
  * has. */
 int recipe_threads(const struct snug_recipe *recipe)
 {
+    if (recipe->threads > 0)
+        return recipe->threads;
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
 #ifdef __linux__
     cpu_set_t allowed;
     if (sched_getaffinity(0, sizeof allowed, &allowed) == 0)
         cores = CPU_COUNT(&allowed);
 #endif
-    if (recipe->threads > 0)
-        return recipe->threads;
     /* Slurm may not bind a task to its cores */
     const char *share = getenv("SLURM_CPUS_PER_TASK");
     long n = share == NULL ? 0 : strtol(share, NULL, 10);

@@ -152,7 +152,7 @@ static enum snug_status make_exec(struct snug_trainer *t, struct snug_error *err
     if (has_pool && t->out != NULL)
         TRY(checkpoint_make_dir(t->out, err));
     t->compiled.facts.pool_folder = t->out;
-    bool collectives = t->comm->n_ranks > 1 || compiled_step_runs_collectives_alone(&t->compiled);
+    bool collectives = t->comm->n_ranks > 1 || t->compiled.collectives_alone;
     t->compiled.facts.comm = collectives ? t->comm : NULL;
     t->compiled.facts.groups = t->compiled.n_stages > 1 ? t->groups : NULL;
     t->compiled.facts.first_micro = t->compiled.rank * t->compiled.n_micro;

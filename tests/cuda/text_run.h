@@ -14,11 +14,10 @@ struct text_run {
     struct exec *exec;
 };
 
-static const struct device_facts one_thread = {.threads = 1};
-
 static void text_run_open(struct text_run *run, const char *text, const struct backend *on)
 {
     struct snug_error err = {0};
+    const struct device_facts one_thread = {.threads = 1, .isa = backend_cpu_isa()};
     struct device_rates rates = {.flops = 1e9, .bytes = 1e9, .pool_bytes_per_s = 1e9};
     must(program_parse(text, &run->prog, &err), &err);
     must(program_verify(&run->prog, &err), &err);

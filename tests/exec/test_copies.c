@@ -195,6 +195,7 @@ static void make_run_of(const char *text)
     struct device_rates rates = {.flops = 1e9, .bytes = 1e9, .pool_bytes_per_s = 1e9};
     memset(&run, 0, sizeof run);
     run.facts.threads = 1;
+    run.facts.isa = backend_cpu_isa();
     must(program_parse(text, &run.prog, &err), &err);
     must(program_verify(&run.prog, &err), &err);
     book_kernels(&run.prog, backend_cpu(), &run.facts);

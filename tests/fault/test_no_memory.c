@@ -34,6 +34,7 @@
 #include "support/signals.h"
 #include "support/size.h"
 #include "compile/device_rates.h"
+#include "exec/backend.h"
 
 int snug_main(int argc, char **argv);
 
@@ -315,7 +316,7 @@ static void keep_rates(void)
     char *path;
     assert_non_null(rates);
     rates->rates = (struct device_rates){.flops = 1e9, .bytes = 1e9, .curves = rates->curves};
-    assert_int_equal(rates_save(1, rates, &path, &err), SNUG_OK);
+    assert_int_equal(rates_save(1, backend_cpu_isa(), rates, &path, &err), SNUG_OK);
     free(path);
     free(rates);
 }

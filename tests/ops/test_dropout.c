@@ -48,7 +48,7 @@ static void *dropped(struct opcase *c, int op_index, const char *level, int thre
 {
     struct snug_error err = {0};
     struct row_result result;
-    struct row_run run = {.facts = {.threads = threads}, .inplace = -1};
+    struct row_run run = {.facts = {.threads = threads, .isa = backend_cpu_isa()}, .inplace = -1};
     const struct op *op = &c->prog.ops[op_index];
     oprun_set_level(level);
     run.row = level == NULL ? ref_kernel(op->kind)

@@ -53,7 +53,8 @@ static void run(struct machine *m, const char *text, bool reference)
 {
     struct snug_error err = {0};
     const struct backend *cpu = backend_cpu();
-    *m = (struct machine){.facts = {.threads = 2, .reference_only = reference}};
+    *m = (struct machine){
+        .facts = {.threads = 2, .isa = backend_cpu_isa(), .reference_only = reference}};
     if (program_parse(text, &m->prog, &err) != SNUG_OK || program_verify(&m->prog, &err) != SNUG_OK)
         fail_msg("%s: %s", text, err.message);
     book_kernels(&m->prog, cpu, &m->facts);

@@ -35,7 +35,7 @@ static void refuse_id(struct opcompare *ctx, struct opcase *c, int op_index, int
 {
     const struct op *op = &c->prog.ops[op_index];
     const struct tensor *ids = program_tensor(&c->prog, op->in[input]);
-    struct row_run run = {.facts = {.threads = 1}, .inplace = -1};
+    struct row_run run = {.facts = {.threads = 1, .isa = backend_cpu_isa()}, .inplace = -1};
     struct row_result result;
     struct snug_error err = {0};
     int64_t place = shape_elems(&ids->shape) - 1;
@@ -277,7 +277,7 @@ static void time_case(const struct case_text *text, int index, enum dtype dtype)
     struct snug_error err = {0};
     const struct backend *cpu = backend_cpu();
     const char *threads = getenv("OMP_NUM_THREADS");
-    struct row_run run = {.inplace = -1};
+    struct row_run run = {.facts.isa = backend_cpu_isa(), .inplace = -1};
     run.facts.threads = threads == NULL ? 1 : atoi(threads);
     enum snug_status status = opcase_build(text, CASE_time, index, dtype, OPCOMPARE_SEED, &c, &err);
     struct run_modes modes = cpu->run_begin(&run.facts);

@@ -69,7 +69,8 @@ static void check_op(const struct opcase *c, int op_index, const char *level, bo
     for (int threads = 1; threads <= MOST_THREADS; threads += sized(MOST_THREADS - 1, 1)) {
         struct snug_error err = {0};
         struct row_result got = {0};
-        struct row_run run = {.facts = {.threads = threads}, .add = add, .inplace = -1};
+        struct row_run run = {
+            .facts = {.threads = threads, .isa = backend_cpu_isa()}, .add = add, .inplace = -1};
         run.row = backend_choose(cpu, &c->prog, op, &run.facts);
         if (run.row == ref_kernel(op->kind))
             break;
@@ -109,7 +110,7 @@ static void check_case(const struct case_text *text, enum case_use use, int inde
                 check_op(&c, i, oprun_levels[level], add != 0, tally);
         }
         oprun_set_level(NULL);
-        const struct device_facts one_thread = {.threads = 1};
+        const struct device_facts one_thread = {.threads = 1, .isa = backend_cpu_isa()};
         const struct kernel *row = backend_choose(backend_cpu(), &c.prog, op, &one_thread);
         if (oprun_step(&c, i, row, &err) != SNUG_OK)
             fail_msg("%s: %s: %s", c.label, op_infos[op->kind].name, err.message);

@@ -204,7 +204,7 @@ static void test_a_rule_without_its_states_is_refused(void **state)
     struct opcase c;
     build(&text, DTYPE_f32, &c);
     for (int i = 0; i < c.prog.n_ops; i++) {
-        struct device_facts facts = {.threads = 1};
+        struct device_facts facts = {.threads = 1, .isa = backend_cpu_isa()};
         const struct kernel *rows[] = {
             ref_kernel(OP_update), backend_choose(backend_cpu(), &c.prog, &c.prog.ops[i], &facts)};
         for (int r = 0; r < COUNT(rows); r++) {

@@ -68,11 +68,15 @@ static void check_stages(const char *preset, const char *precision, bool train, 
          pass = strtok_r(NULL, " ", &rest)) {
         char what[200];
         struct compiled_step compiled;
-        struct compile_request request = {
-            .model = &model, .recipe = recipe, .train = train, .batch = 8, .micro_batch = 2};
+        struct compile_request request = {.model = &model,
+                                          .recipe = recipe,
+                                          .train = train,
+                                          .batch = 8,
+                                          .micro_batch = 2,
+                                          .last_pass = pass};
         snprintf(what, sizeof what, "%s %s%s after %s", preset, precision, train ? "" : " eval",
                  pass);
-        if (compile_program(&request, pass, &compiled, &err) != SNUG_OK ||
+        if (compile_step(&request, &compiled, &err) != SNUG_OK ||
             program_verify(&compiled.prog, &err) != SNUG_OK)
             fail_msg("%s: %s", what, err.message);
         if (with_text)

@@ -14,7 +14,7 @@
 
 #include "plan/timeline.h"
 #include "support/training.h"
-#include "compile/compile.h"
+#include "compile/compile_target.h"
 
 static const struct {
     const char *model, *keys;
@@ -172,10 +172,11 @@ static void both_ways_at_once(void **state)
     double seconds[2], fetched = 0, evicted = 0;
     for (int duplex = 0; duplex < 2; duplex++) {
         struct compiled_step s;
-        struct device_rates rates = {
+        struct compile_target target = {.threads = 1, .isa = backend_cpu_isa()};
+        target.rates.rates = (struct device_rates){
             .flops = 1e30, .bytes = 1e30, .pool_bytes_per_s = 1e6, .pool_is_duplex = duplex != 0};
         struct compile_request q = {
-            .model = model, .recipe = recipe, .train = true, .rates = &rates};
+            .model = model, .recipe = recipe, .train = true, .target = &target};
         must(compile_step(&q, &s, &err), &err);
         seconds[duplex] = s.plan.step_seconds;
         for (int i = 0; i < s.prog.n_ops && duplex == 0; i++) {

@@ -163,6 +163,7 @@ static void check_row(struct opcompare *ctx, const struct opcase *c, int op_inde
     bool once = reference_only || ctx->device_of != NULL;
     for (int i = 0; i < (once ? 1 : N_THREAD_COUNTS); i++) {
         struct row_run run = {.facts = {.threads = thread_counts[i],
+                                        .isa = backend_cpu_isa(),
                                         .reference_only = reference_only,
                                         .device = ctx->device},
                               .device_of = ctx->device_of,
@@ -197,7 +198,7 @@ static void check_levels(struct opcompare *ctx, const struct opcase *c, int op_i
 /* On the CPU every op has a kernel. */
 static bool has_row(const struct opcompare *ctx, const struct program *prog, const struct op *op)
 {
-    struct device_facts facts = {.threads = 1};
+    struct device_facts facts = {.threads = 1, .isa = backend_cpu_isa()};
     return ctx->device_of == NULL || backend_choose(ctx->device_of, prog, op, &facts) != NULL;
 }
 

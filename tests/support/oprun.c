@@ -304,7 +304,8 @@ enum snug_status oprun_step(struct opcase *c, int op_index, const struct kernel 
                             struct snug_error *err)
 {
     const struct op *op = &c->prog.ops[op_index];
-    struct row_run run = {.row = row, .facts = {.threads = 1}, .inplace = -1};
+    struct row_run run = {
+        .row = row, .facts = {.threads = 1, .isa = backend_cpu_isa()}, .inplace = -1};
     struct row_result result;
     enum snug_status status = oprun(c, op_index, &run, &result, err);
     for (int k = 0; status == SNUG_OK && k < op->n_out; k++)

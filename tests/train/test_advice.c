@@ -52,7 +52,7 @@ static void check(const struct expected *e)
     snug_recipe *recipe = recipe_of(e->keys);
     struct compile_request q = {.model = model, .recipe = recipe, .train = true};
     must(compile_step(&q, &s, &err), &err);
-    int n = advice_list(model, recipe, &s, list);
+    int n = advice_list(&q, &s, list);
     bool has = false;
     assert_in_range(n, 1, ADVICE_MOST);
     for (int i = 0; i < n; i++) {
@@ -141,12 +141,37 @@ static void changes_are_named_honestly(void **state)
         snug_recipe *recipe = recipe_of(rows[i].keys);
         struct compile_request q = {.model = model, .recipe = recipe, .train = true};
         must(compile_step(&q, &s, &err), &err);
-        int n = advice_list(model, recipe, &s, list);
+        int n = advice_list(&q, &s, list);
         const struct priced_recipe *one = find_flag(list, n, rows[i].flag);
         if (one == NULL)
             fail_msg("%s, %s: no %s", rows[i].model, rows[i].keys, rows[i].flag);
         assert_string_equal(advice_change_words(one), rows[i].words);
         compiled_step_free(&s);
+        snug_recipe_free(recipe);
+        snug_model_free(model);
+    }
+}
+
+/* The plan of one stage is compared with plans of the same stage. */
+static void advice_is_for_the_rank_of_the_plan(void **state)
+{
+    (void)state;
+    for (int rank = 0; rank < 2; rank++) {
+        struct snug_error err = {0};
+        struct compiled_step s, other;
+        struct priced_recipe list[ADVICE_MOST];
+        snug_model *model = model_of("gpt-nano");
+        snug_recipe *recipe = recipe_of("batch=8 micro-batch=4 ranks=2 pipeline=gpipe threads=1");
+        struct compile_request q = {.model = model, .recipe = recipe, .train = true, .rank = &rank};
+        must(compile_step(&q, &s, &err), &err);
+        int n = advice_list(&q, &s, list);
+        const struct priced_recipe *one = find_flag(list, n, "--precision bf16");
+        assert_non_null(one);
+        must(snug_recipe_set_line(recipe, one->flags, &err), &err);
+        must(compile_step(&q, &other, &err), &err);
+        assert_int_equal(one->total_bytes, other.plan.arena_bytes);
+        compiled_step_free(&s);
+        compiled_step_free(&other);
         snug_recipe_free(recipe);
         snug_model_free(model);
     }
@@ -265,6 +290,7 @@ int main(void)
         cmocka_unit_test(the_mildest_comes_first),
         cmocka_unit_test(learning_is_changed_last),
         cmocka_unit_test(changes_are_named_honestly),
+        cmocka_unit_test(advice_is_for_the_rank_of_the_plan),
         cmocka_unit_test(what_fits_is_mild),
         cmocka_unit_test(what_is_said_to_fit_is_accepted),
     };

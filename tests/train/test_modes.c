@@ -73,7 +73,7 @@ static enum snug_status feed(void *user, int micro, struct snug_error *err)
 static void build(struct machine *m, int threads)
 {
     struct snug_error err = {0};
-    *m = (struct machine){.facts = {.threads = threads}};
+    *m = (struct machine){.facts = {.threads = threads, .isa = backend_cpu_isa()}};
     if (program_parse("tensor x input f32 [64 300]; tensor w parameter f32 [300 300] persistent; "
                       "tensor y activation f32 [64 300]; tensor z activation f32 [64 300] output; "
                       "y = linear x, w; z = act y {act=gelu}",

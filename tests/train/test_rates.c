@@ -34,7 +34,7 @@ static bool are_kept(int threads, struct machine_rates *found)
 {
     struct snug_error err = {0};
     bool is_there;
-    must(rates_load(threads, found, &is_there, &err), &err);
+    must(rates_load(threads, backend_cpu_isa(), found, &is_there, &err), &err);
     return is_there;
 }
 
@@ -42,12 +42,13 @@ static void kept_for_each_machine(void **state)
 {
     (void)state;
     struct snug_error err = {0};
+    const struct cpu_isa *isa = backend_cpu_isa();
     struct machine_rates *one = example(5e9), *two = example(9e9),
                          *found = calloc(1, sizeof *found);
     char *path;
-    must(rates_save(1, one, &path, &err), &err);
+    must(rates_save(1, isa, one, &path, &err), &err);
     free(path);
-    must(rates_save(2, two, &path, &err), &err);
+    must(rates_save(2, isa, two, &path, &err), &err);
     assert_true(are_kept(1, found));
     assert_true(found->rates.flops == 5e9 && found->rates.bytes == 2e10);
     assert_int_equal(found->rates.n_curves, 2);
@@ -62,7 +63,7 @@ static void kept_for_each_machine(void **state)
         assert_false(are_kept(1, found));
     }
     free(path);
-    must(rates_save(1, one, &path, &err), &err); /* and is rewritten */
+    must(rates_save(1, isa, one, &path, &err), &err); /* and is rewritten */
     assert_true(are_kept(1, found));
     unlink(path);
     free(path);
@@ -76,17 +77,18 @@ static void plans_use_them(void **state)
 {
     (void)state;
     struct snug_error err = {0};
+    const struct cpu_isa *isa = backend_cpu_isa();
     struct machine_rates *slow = example(1e6), found;
     char *path;
     snug_recipe *here = recipe_of("threads=1"), *card = recipe_of("threads=1 target=a100");
     slow->curves[0].dtype = DTYPE_f32;
-    must(rates_of_recipe(here, &found, &err), &err);
+    must(rates_of_recipe(here, 1, isa, &found, &err), &err);
     assert_non_null(strstr(found.origin, "generic CPU"));
-    must(rates_save(1, slow, &path, &err), &err);
-    must(rates_of_recipe(here, &found, &err), &err);
+    must(rates_save(1, isa, slow, &path, &err), &err);
+    must(rates_of_recipe(here, 1, isa, &found, &err), &err);
     assert_non_null(strstr(found.origin, "measured here"));
     assert_true(found.rates.flops == 1e6);
-    must(rates_of_recipe(card, &found, &err), &err);
+    must(rates_of_recipe(card, 1, NULL, &found, &err), &err);
     assert_non_null(strstr(found.origin, "A100"));
     assert_true(found.rates.bf16_flops > found.rates.flops && found.rates.n_curves == 0);
     unlink(path);

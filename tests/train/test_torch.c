@@ -159,9 +159,10 @@ static void plan_keeping_gradients(const snug_model *model, const snug_recipe *r
                                    struct compiled_step *s)
 {
     struct snug_error err;
-    struct compile_request q = {.model = model, .recipe = recipe, .train = true};
+    struct compile_request q = {
+        .model = model, .recipe = recipe, .train = true, .last_pass = "last"};
     struct device_rates rates = {.flops = 1e9, .bytes = 1e9};
-    must(compile_program(&q, NULL, s, &err), &err);
+    must(compile_step(&q, s, &err), &err);
     for (int i = 0; i < s->prog.n_tensors; i++)
         s->prog.tensors[i].is_output |= s->prog.tensors[i].role == ROLE_gradient;
     must(plan_make(&s->prog, s->backend->alignment, &rates, &s->plan, &err), &err);

@@ -49,11 +49,9 @@
 #if defined(SNUG_OPENMP)
 #include <omp.h>
 #endif
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 
 #include "base/text.h"
+#include "cpu/cpu_isa.h"
 
 enum { PIECE_K = 512, LEAST_K = 16 }; /* brgemm pads a short k */
 
@@ -215,26 +213,13 @@ size_t gemm_work_bytes(const struct gemm_shape *shape, int threads)
 
 /* ---- preparing ----------------------------------------------------------------------------- */
 
-/* Some hypervisors report AMX but hide the CPUID leaf with its palettes.  oneDNN 2.6 then crashes
- * with an illegal instruction, so AMX must not be used. */
-static bool hides_tile_palettes(void)
-{
-#if defined(__x86_64__)
-    unsigned a = 0, b = 0, c = 0, d = 0;
-    bool has_amx = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 24 & 1u);
-    bool has_palettes = __get_cpuid_count(0x1d, 0, &a, &b, &c, &d) && a >= 1;
-    return has_amx && !has_palettes;
-#else
-    return false;
-#endif
-}
-
-/* oneDNN accepts the cap only before its first primitive.  Later calls fail, but then an earlier
- * matmul has already set it. */
+/* If the CPU hides its tile palettes, oneDNN 2.6 crashes with an illegal instruction, so AMX must
+ * not be used.  oneDNN accepts the cap only before its first primitive.  Later calls fail, but then
+ * an earlier matmul has already set it. */
 static void cap_instructions(void)
 {
 #if defined(__x86_64__)
-    if (hides_tile_palettes())
+    if (cpu_hides_tile_palettes())
         (void)dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core_bf16);
 #endif
 }
@@ -519,7 +504,8 @@ void gemm_describe(struct text *out)
 {
     const dnnl_version_t *version = dnnl_version();
     text_add(out, "oneDNN %d.%d.%d%s\n", version->major, version->minor, version->patch,
-             hides_tile_palettes() ? ", capped at AVX-512 (the CPU hides its tile palettes)" : "");
+             cpu_hides_tile_palettes() ? ", capped at AVX-512 (the CPU hides its tile palettes)"
+                                       : "");
 }
 
 #endif

@@ -260,7 +260,7 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
         return snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory preparing the op",
                          op_infos[op->kind].name);
     p->layout = layout_of(prog, op, facts);
-    const struct cpu_isa *isa = cpu_isa_of(facts);
+    const struct cpu_isa *isa = facts->isa;
     p->threads = facts->threads;
     p->loops = isa->loops;
     p->gemm_bf16 = p->layout.fits_tiles ? isa->gemm_bf16 : NULL;

@@ -208,7 +208,7 @@ static inline enum snug_status prepare_attention(const struct program *prog, con
     struct shape_of_attention sizes = sizes_of(&qkv->shape, attrs_of(op, attention));
     struct attention_bf16 shape = shape16(&sizes);
     bool on_tiles = suits_tiles(prog, op) && attention_bf16_serves(&shape);
-    *prepared = on_tiles ? (void *)cpu_isa_of(facts)->attention_bf16 : NULL;
+    *prepared = on_tiles ? (void *)facts->isa->attention_bf16 : NULL;
     return SNUG_OK;
 }
 

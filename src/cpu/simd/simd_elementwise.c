@@ -83,7 +83,7 @@ static enum snug_status prepare_act(const struct program *prog, const struct op 
     (void)err;
     bool in_bf16 = program_tensor(prog, op->in[0])->dtype == DTYPE_bf16 &&
                    program_tensor(prog, op->out[0])->dtype == DTYPE_bf16;
-    *prepared = in_bf16 && op->attrs.act == ACT_gelu ? (void *)cpu_isa_of(facts)->gelu_bf16 : NULL;
+    *prepared = in_bf16 && op->attrs.act == ACT_gelu ? (void *)facts->isa->gelu_bf16 : NULL;
     return SNUG_OK;
 }
 

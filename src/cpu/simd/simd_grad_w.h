@@ -86,9 +86,9 @@ static void sum_bias(const struct kernel_call *call)
     const struct operand *dy = &call->in[1], *dbias = &call->out[1];
     const struct shape *shape = &dy->tensor->shape;
     if (call->op->n_out > 1 && dbias->data != NULL)
-        cpu_isa_of(call->facts)
-            ->loops->sum_columns(call->facts->threads, span_of(dy, 0), shape_rows(shape),
-                                 shape_last(shape), span_of(dbias, 0), call->add);
+        call->facts->isa->loops->sum_columns(call->facts->threads, span_of(dy, 0),
+                                             shape_rows(shape), shape_last(shape),
+                                             span_of(dbias, 0), call->add);
 }
 
 #endif

@@ -158,7 +158,7 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
         return snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory preparing the op",
                          op_infos[op->kind].name);
     (void)list_gemms(prog, op, &p->list);
-    const struct cpu_isa *isa = cpu_isa_of(facts);
+    const struct cpu_isa *isa = facts->isa;
     p->loops = isa->loops;
     if (op->kind != OP_orthogonalize)
         spectral_load();

@@ -3,9 +3,12 @@
  */
 #include "cuda/lib/cuda_libs.h"
 
+#include <stdlib.h>
+
 /* No lock: one backend per process, and one thread prepares and runs. */
 static struct {
     cublasLtHandle_t blas;
+    bool blas_is_unaligned;
     cudnnHandle_t dnn;
     void *dnn_stream;
 } library;
@@ -32,10 +35,17 @@ enum snug_status cuda_library_check_dnn(cudnnStatus_t status, const char *what,
 
 enum snug_status cuda_library_blas(cublasLtHandle_t *handle, struct snug_error *err)
 {
-    if (library.blas == NULL)
+    if (library.blas == NULL) {
         TRY(cuda_library_check_blas(cublasLtCreate(&library.blas), "opening the library", err));
+        library.blas_is_unaligned = getenv("SNUG_CUDA_UNALIGNED") != NULL;
+    }
     *handle = library.blas;
     return SNUG_OK;
+}
+
+bool cuda_library_blas_is_unaligned(void)
+{
+    return library.blas_is_unaligned;
 }
 
 enum snug_status cuda_library_dnn(void *stream, cudnnHandle_t *handle, struct snug_error *err)

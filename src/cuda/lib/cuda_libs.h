@@ -11,10 +11,13 @@
 
 #include <cublasLt.h>
 #include <cudnn.h>
+#include <stdbool.h>
 
 #include "base/status.h"
 
 enum snug_status cuda_library_blas(cublasLtHandle_t *handle, struct snug_error *err);
+/* Was SNUG_CUDA_UNALIGNED set when the handle was created?  gemm_algorithm.c says what it does. */
+bool cuda_library_blas_is_unaligned(void);
 /* The handle is bound to the stream: work executed with it goes there.  NULL: nothing is executed
  * yet. */
 enum snug_status cuda_library_dnn(void *stream, cudnnHandle_t *handle, struct snug_error *err);

@@ -11,7 +11,6 @@
  * in the workspace and added in a second step.
  */
 #include <cuda_runtime_api.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cuda/lib/gemm_cublaslt.h"
@@ -29,7 +28,7 @@ static uint32_t alignment_of(const struct cuda_gemm_shape *s)
 {
     size_t least = dtype_bytes(s->type) < dtype_bytes(s->c_type) ? dtype_bytes(s->type)
                                                                  : dtype_bytes(s->c_type);
-    return getenv("SNUG_CUDA_UNALIGNED") != NULL ? (uint32_t)least : (uint32_t)s->alignment;
+    return cuda_library_blas_is_unaligned() ? (uint32_t)least : (uint32_t)s->alignment;
 }
 
 static cublasStatus_t prefer(cublasLtMatmulPreference_t preference, const struct cuda_gemm_shape *s)
