@@ -319,8 +319,8 @@ void program_dump(const struct program *prog, struct text *out)
     text_add(out, "program ");
     add_name(out, prog->name);
     text_add(out, "\n");
-    if (prog->body_begin != 0 || prog->body_end != 0 || prog->n_repeat != 1)
-        text_add(out, "body %d %d x %d\n", prog->body_begin, prog->body_end, prog->n_repeat);
+    if (prog->body_end != 0 || prog->n_repeat != 1)
+        text_add(out, "body %d x %d\n", prog->body_end, prog->n_repeat);
     if (prog->loss != TENSOR_NONE) {
         text_add(out, "loss ");
         add_tensor_name(out, prog, prog->loss);

@@ -412,13 +412,11 @@ static enum snug_status read_op(struct parser *p)
 
 static enum snug_status read_body(struct parser *p)
 {
-    int64_t begin, end, repeat;
-    TRY(read_integer(p, "the first op of the body", 0, INT_MAX, &begin));
+    int64_t end, repeat;
     TRY(read_integer(p, "the end of the body (0: the last op)", 0, INT_MAX, &end));
     if (!is_word(take(p), "x"))
-        return fail(p, "a body is written as: body BEGIN END x REPEATS");
+        return fail(p, "a body is written as: body END x REPEATS");
     TRY(read_integer(p, "the number of repeats", 1, INT_MAX, &repeat));
-    p->prog->body_begin = (int)begin;
     p->prog->body_end = (int)end;
     p->prog->n_repeat = (int)repeat;
     return expect_end(p);
@@ -502,10 +500,9 @@ static enum snug_status read_all(struct parser *p, const char *text)
             TRY(read_one(p, walk == 1));
         }
     }
-    int end = program_body_end(p->prog);
-    if (p->prog->body_begin > end || end > p->prog->n_ops)
-        return fail(p, "the body, ops %d to %d, does not fit the program's %d ops",
-                    p->prog->body_begin, end, p->prog->n_ops);
+    if (p->prog->body_end > p->prog->n_ops)
+        return fail(p, "the body, ops 0 to %d, does not fit the program's %d ops",
+                    p->prog->body_end, p->prog->n_ops);
     return SNUG_OK;
 }
 

@@ -252,7 +252,7 @@ static enum snug_status shard_training(struct sharding *s)
         TRY(shard_gather(s));
     TRY(grow_tables(s, n_tensors));
     TRY(shard_gradients(s));
-    rewriter_open(&s->rw, SECTION_after);
+    rewriter_end_body(&s->rw);
     TRY(shard_end(s));
     return rewriter_finish(&s->rw, SNUG_OK);
 }

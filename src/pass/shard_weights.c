@@ -109,7 +109,7 @@ static enum snug_status find_visits(struct visits *v)
 {
     struct sharding *s = v->s;
     int layer = -1;
-    for (int i = s->prog->body_begin; i < program_body_end(s->prog); i++) {
+    for (int i = 0; i < program_body_end(s->prog); i++) {
         int weight = first_weight_of(s, &s->prog->ops[i]);
         if (weight < 0)
             continue;

@@ -247,20 +247,18 @@ static enum snug_status simulate_step(struct simulation *s)
 {
     const struct program *prog = s->prog;
     int body_end = program_body_end(prog), rounds = prog->n_repeat < 3 ? prog->n_repeat : 3;
-    for (s->op = 0; s->op < prog->body_begin; s->op++)
-        TRY(simulate_op(s, 0));
-    s->n_in_flight = 0; /* all copies are complete at the end of a section */
     for (int round = 0; round < rounds; round++) {
         for (int i = 0; i < prog->n_tensors; i++)
             if (prog->tensors[i].role == ROLE_input && s->offset[i] >= 0)
                 write_tensor(s, i);
-        for (s->op = prog->body_begin; s->op < body_end; s->op++)
+        for (s->op = 0; s->op < body_end; s->op++)
             if (!prog->ops[s->op].in_last || round == rounds - 1)
                 TRY(simulate_op(s, round));
-        s->n_in_flight = 0;
+        s->n_in_flight = 0; /* all copies are complete at the end of a section */
     }
     for (s->op = body_end; s->op < prog->n_ops; s->op++)
         TRY(simulate_op(s, 0));
+    s->n_in_flight = 0;
     s->op = prog->n_ops - 1; /* for the error message */
     for (int i = 0; i < prog->n_tensors && prog->n_ops > 0; i++)
         if ((prog->tensors[i].persistent || prog->tensors[i].is_output) && s->offset[i] >= 0)

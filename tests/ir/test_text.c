@@ -65,9 +65,9 @@ static const struct {
      "tensor loss   activation f32  [1]\ntensor work   activation f32  [1]\n"
      "loss = act tensor\nwork = act loss work=work\n"},
     {"sections and special tensors",
-     "program p; scalars s; loss l; body 0 1 x 4; tensor s optimizer f64 [8] persistent\n"
+     "program p; scalars s; loss l; body 1 x 4; tensor s optimizer f64 [8] persistent\n"
      "tensor l activation f32 [1]; " XY "l = mse x, x {accumulate=after_first}; y = act x",
-     "program p\nbody 0 1 x 4\nloss l\nscalars s\ntensor s optimizer  f64  [8] persistent\n"
+     "program p\nbody 1 x 4\nloss l\nscalars s\ntensor s optimizer  f64  [8] persistent\n"
      "tensor l activation f32  [1]\ntensor x input      f32  [2 3]\n"
      "tensor y activation f32  [2 3]\nl = mse x, x {accumulate=after_first}\ny = act x\n"},
     {"quoted names",
@@ -161,10 +161,9 @@ static const struct {
     {"program twice", "program a; program b", "program must be the first statement, and only once"},
     {"program without name", "program", "expected a name after program"},
     {"loss twice", X "loss x; loss x", "loss is given twice"},
-    {"body without x", "body 0 1", "body BEGIN END x REPEATS"},
-    {"body 0 times", "body 0 0 x 0", "number of repeats is a whole number from 1"},
-    {"body beyond the ops", XY "y = act x; body 0 2 x 1", "does not fit the program's 1 ops"},
-    {"body backwards", XY "y = act x; body 3 0 x 1", "does not fit the program's 1 ops"},
+    {"body without x", "body 1 2", "body END x REPEATS"},
+    {"body 0 times", "body 0 x 0", "number of repeats is a whole number from 1"},
+    {"body beyond the ops", XY "y = act x; body 2 x 1", "does not fit the program's 1 ops"},
     {"strange character", "tensor x@ input f32 [1]", "unexpected character '@'"},
     {"strange byte", "tensor \x01", "unexpected byte 0x01"},
     {"byte above 127", "tensor \xff", "unexpected byte 0xff"},
@@ -316,11 +315,7 @@ static void make_random(struct program *prog, uint64_t seed)
         add_random_op(&dice, prog);
     prog->loss = random_id(&dice, prog);
     prog->scalars = random_id(&dice, prog);
-    prog->body_begin = roll(&dice, prog->n_ops + 1);
-    prog->body_end =
-        roll(&dice, 2) ? 0 : prog->body_begin + roll(&dice, prog->n_ops - prog->body_begin + 1);
-    if (prog->body_end == 0 && roll(&dice, 2))
-        prog->body_begin = 0;
+    prog->body_end = roll(&dice, prog->n_ops + 1);
     prog->n_repeat = 1 + roll(&dice, 3);
 }
 
@@ -376,7 +371,6 @@ static void assert_same_program(const struct program *a, const struct program *b
         assert_same_tensor(&a->tensors[i], &b->tensors[i]);
     for (int i = 0; i < a->n_ops; i++)
         assert_same_op(&a->ops[i], &b->ops[i]);
-    assert_int_equal(a->body_begin, b->body_begin);
     assert_int_equal(a->body_end, b->body_end);
     assert_int_equal(a->n_repeat, b->n_repeat);
     assert_int_equal(a->loss, b->loss);

@@ -266,13 +266,9 @@ enum snug_status random_program(struct program *prog, uint64_t seed, int n_ops, 
         TRY(add_vector(&d, widths[dice_roll(&d.dice, 5)], &id));
         remember(&d, id);
     }
-    int n_before = chance(&d, 2) ? dice_roll(&d.dice, n_ops / 3 + 1) : 0;
     int n_after = chance(&d, 2) ? dice_roll(&d.dice, n_ops / 3 + 1) : 0;
     prog->n_repeat = 1 + dice_roll(&d.dice, 3);
-    while (prog->n_ops < n_before)
-        TRY(draw_op(&d));
-    prog->body_begin = prog->n_ops;
-    for (int i = 0; i < 2; i++) { /* inputs are available when the body starts, not before */
+    for (int i = 0; i < 2; i++) {
         struct shape shape = {2, {rows[dice_roll(&d.dice, 4)], widths[dice_roll(&d.dice, 5)]}};
         TRY(add_tensor(&d, "x", ROLE_input, &shape, false, &id));
         remember(&d, id);

@@ -1,6 +1,6 @@
 /*
  * random_program.h -- programs that nobody would write, for code that must handle any program:
- * ragged sizes, three sections, repeated bodies, views, lanes, updates in place, workspaces,
+ * ragged sizes, two sections, repeated bodies, views, lanes, updates in place, workspaces,
  * left-out operands, unread results.
  */
 #ifndef SNUG_TESTS_RANDOM_PROGRAM_H
