@@ -211,8 +211,6 @@ static void add_tensor(struct text *out, const struct program *prog, const struc
     if (t->base != TENSOR_NONE || t->offset_elems != 0)
         text_add(out, "%s+%lld", t->base == TENSOR_NONE ? " view=_" : "",
                  (long long)t->offset_elems);
-    if (t->lane != 0)
-        text_add(out, " lane=%d", t->lane);
     for (int i = 0; i < N_TENSOR_FLAGS; i++)
         if (*(const bool *)((const char *)t + tensor_flags[i].offset))
             text_add(out, " %s", tensor_flags[i].word);

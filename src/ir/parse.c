@@ -192,16 +192,11 @@ static enum snug_status read_other(struct parser *p, bool first_walk, tensor_id 
 static enum snug_status read_tensor_word(struct parser *p, struct tensor *tensor, bool first_walk)
 {
     const struct token *key = take(p);
-    int64_t number;
     int word;
     bool *flag = find_flag(tensor, key);
     enum tensor_link link = find_link(key);
     if (flag != NULL) {
         *flag = true;
-    } else if (is_word(key, "lane")) {
-        TRY(expect(p, '=', "after lane"));
-        TRY(read_integer(p, "lane", INT_MIN, INT_MAX, &number));
-        tensor->lane = (int)number;
     } else if (is_word(key, "view")) {
         TRY(expect(p, '=', "after view"));
         TRY(read_other(p, first_walk, &tensor->base));
@@ -224,7 +219,7 @@ static enum snug_status read_tensor_word(struct parser *p, struct tensor *tensor
         TRY(read_other(p, first_walk, &tensor->of));
     } else {
         return fail(p,
-                    "after its shape a tensor may have view=BASE+OFFSET, lane=N, persistent, "
+                    "after its shape a tensor may have view=BASE+OFFSET, persistent, "
                     "offloaded, output, decays, recomputed, frozen, init=WORD:SCALE, "
                     "shard=FROM[DIMS] and gradient_of=TENSOR or another link, not %s",
                     show(p, key));

@@ -82,7 +82,6 @@ struct tensor {
     struct shape shape;
     tensor_id base;       /* of a view: the tensor that owns the bytes; else TENSOR_NONE */
     int64_t offset_elems; /* of a view: offset in its base, in elements of the view's own dtype */
-    int lane;             /* 0 is compute; tensors of different lanes never share bytes */
     bool persistent;      /* lives from step to step: weights, states, the scalar table */
     bool offloaded;       /* in the offload pool, not in the arena; only copies may name it */
     bool is_output;       /* read after the program has run, so it must survive to the end */

@@ -61,8 +61,6 @@ static enum snug_status verify_view(const struct program *prog, int i, struct sn
              (t->offset_elems + shape_elems(&t->shape)) * (int64_t)dtype_bytes(t->dtype) >
                  tensor_bytes(prog, t->base))
         wrong = "extends beyond its base";
-    else if (t->lane != prog->tensors[t->base].lane)
-        wrong = "is not in the lane of its base";
     else if (t->offloaded != prog->tensors[t->base].offloaded)
         wrong = "and its base must both be offloaded or both not";
     if (wrong != NULL)

@@ -152,7 +152,6 @@ static enum snug_status add_part(struct visits *s, const struct op *op, int k, i
     struct tensor part = {.dtype = whole->dtype,
                           .role = ROLE_temporary,
                           .base = *id,
-                          .lane = whole->lane,
                           .offloaded = whole->offloaded,
                           .offset_elems = from,
                           .shape = {1, {count}}};

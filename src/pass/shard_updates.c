@@ -85,7 +85,6 @@ static enum snug_status add_view(struct sharding *s, const struct shared_weight 
     struct tensor view = {.dtype = t->dtype,
                           .role = t->role,
                           .base = whole,
-                          .lane = t->lane,
                           .offset_elems = w->own.from,
                           .shape = {1, {w->own.count}}};
     *id = w->own.count > 0 ? whole : TENSOR_NONE;

@@ -178,8 +178,8 @@ static bool may_alias(const struct program *prog, const struct plan *plan, const
     bool ends_step = i == prog->n_ops - 1 || dies_in_last; /* an output may end here too */
     return (op_infos[op->kind].inplace >> k & 1) && !op->no_alias && from->base == TENSOR_NONE &&
            to->base == TENSOR_NONE && !from->persistent && !to->persistent &&
-           from->role != ROLE_input && from->lane == to->lane && dies &&
-           plan->alive_from[out] == i && tensor_bytes(prog, in) == tensor_bytes(prog, out) &&
+           from->role != ROLE_input && dies && plan->alive_from[out] == i &&
+           tensor_bytes(prog, in) == tensor_bytes(prog, out) &&
            !(ends_step && is_read_after_step(prog, in));
 }
 
@@ -192,7 +192,6 @@ static void add_block(const struct program *prog, struct plan *plan, tensor_id r
     plan->blocks[plan->n_blocks++] = (struct block){.bytes = tensor_bytes(prog, root),
                                                     .first = plan->alive_from[root],
                                                     .last = plan->alive_to[root],
-                                                    .lane = t->lane,
                                                     .persistent = t->persistent};
 }
 

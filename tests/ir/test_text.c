@@ -32,9 +32,8 @@ static const struct {
     {"a tensor", "program p\ntensor x input f32 [2 3]",
      "program p\ntensor x input      f32  [2 3]\n"},
     {"every word",
-     "tensor w parameter bf16 [5] frozen decays init=normal:2e-2 output offloaded persistent "
-     "lane=3",
-     "program \"\"\ntensor w parameter  bf16 [5] lane=3 persistent offloaded output decays frozen "
+     "tensor w parameter bf16 [5] frozen decays init=normal:2e-2 output offloaded persistent",
+     "program \"\"\ntensor w parameter  bf16 [5] persistent offloaded output decays frozen "
      "init=normal:0.02\n"},
     {"a view above its base", "tensor v gradient f32 [2] view=b+4; tensor b gradient f32 [8]",
      "program \"\"\ntensor v gradient   f32  [2] view=b+4\ntensor b gradient   f32  [8]\n"},
@@ -135,7 +134,6 @@ static const struct {
     {"unknown tensor word", "tensor x input f32 [1] thawed", "not \"thawed\""},
     {"view without offset", X "tensor v input f32 [1] view=x", "expected \"+\" and an offset"},
     {"negative offset", X "tensor v input f32 [1] view=x+-1", "offset of a view is a whole number"},
-    {"lane out of range", "tensor x input f32 [1] lane=3000000000", "lane is a whole number"},
     {"unknown init", "tensor x input f32 [1] init=xavier", "none, zeros, ones, normal, uniform"},
     {"scale is not finite", "tensor x input f32 [1] init=normal:1e999", "finite number"},
     {"too many inputs", XY "y = act x, x", "act has 1 inputs, not 2"},
@@ -231,7 +229,6 @@ static void add_random_tensor(struct dice *dice, struct program *prog)
                             .role = (enum role)roll(dice, ROLE_COUNT),
                             .shape.n_dims = 1 + roll(dice, MAX_DIMS),
                             .base = TENSOR_NONE,
-                            .lane = roll(dice, 3),
                             .persistent = roll(dice, 2),
                             .offloaded = roll(dice, 2),
                             .is_output = roll(dice, 2),
@@ -346,7 +343,6 @@ static void assert_same_tensor(const struct tensor *a, const struct tensor *b)
     assert_true(shape_equal(&a->shape, &b->shape));
     assert_int_equal(a->base, b->base);
     assert_int_equal(a->offset_elems, b->offset_elems);
-    assert_int_equal(a->lane, b->lane);
     assert_int_equal(a->persistent, b->persistent);
     assert_int_equal(a->offloaded, b->offloaded);
     assert_int_equal(a->is_output, b->is_output);

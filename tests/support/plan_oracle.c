@@ -162,17 +162,6 @@ bool oracle_plan_is_wrong(const struct program *prog, const int64_t *offset, int
     return wrong;
 }
 
-bool oracle_lanes_meet(const struct program *prog, const int64_t *offset)
-{
-    struct history h = {.prog = prog, .offset = offset};
-    for (int a = 0; a < prog->n_tensors; a++)
-        for (int b = 0; b < a; b++)
-            if (offset[a] >= 0 && offset[b] >= 0 &&
-                prog->tensors[a].lane != prog->tensors[b].lane && meet(&h, a, b))
-                return true;
-    return false;
-}
-
 static bool names(const struct op *op, tensor_id root, const struct program *prog)
 {
     bool found = op->work == root;
