@@ -263,14 +263,15 @@ enum snug_status shard_end(struct sharding *s)
         TRY(add_weight_pieces(s));
     for (int i = begin; i < prog->n_ops; i++) {
         struct op op = prog->ops[i];
-        if (shards)
+        if (shards) {
             TRY(append_end_op(s, &op, &weight));
-        else if (op.kind == OP_sum_squares)
+        } else if (op.kind == OP_sum_squares) {
             TRY(append_norm_part(s, &op));
-        else if (op.kind == OP_grad_norm && sum_in_place(s, op.in[0]) != SNUG_OK)
-            return shard_no_memory(s);
-        else
+        } else {
+            if (op.kind == OP_grad_norm)
+                TRY(sum_in_place(s, op.in[0]));
             TRY(rewriter_add(&s->rw, &op));
+        }
     }
     if (weight >= 0 && has_loss)
         TRY(append_gather(s, &s->weights[weight]));
