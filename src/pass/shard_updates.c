@@ -18,7 +18,7 @@
  * The norm is summed from the ranks' parts in every scheme, so it is the same in all of them.  In a
  * pipeline, gradients are summed over the ranks of one stage, the norm and the loss over all ranks.
  */
-#include "base/quant_map.h"
+#include "ir/update_range.h"
 #include "optim/optim.h"
 #include "pass/shard.h"
 
@@ -165,17 +165,8 @@ static enum snug_status append_norm_part(struct sharding *s, const struct op *ol
 static void shard_state(struct sharding *s, const struct op *op, int k,
                         const struct shared_weight *w)
 {
-    int bits = (int)attrs_of(op, update)->state_bits;
-    int64_t from = w->own.from, count = w->own.count;
-    bool is_scales = k >= UPDATE_STATES && (k - UPDATE_STATES) % 2 == 1;
-    bool is_quantized =
-        k >= UPDATE_STATES && !is_scales && k + 1 < op->n_in && op->in[k + 1] != TENSOR_NONE;
-    if (is_quantized)
-        shard_in_place(s, op->in[k], quant_bytes(bits, from), quant_bytes(bits, count));
-    else if (is_scales)
-        shard_in_place(s, op->in[k], from / quant_block_elems(bits), quant_blocks(bits, count));
-    else
-        shard_in_place(s, op->in[k], from, count);
+    struct cut_range own = update_range(op, k, w->own);
+    shard_in_place(s, op->in[k], own.from, own.count);
 }
 
 /* Appends the update of this rank's range, if it has one. */
