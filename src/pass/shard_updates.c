@@ -154,10 +154,8 @@ static enum snug_status append_norm_part(struct sharding *s, const struct op *ol
 {
     struct op op = *old;
     op.in[0] = s->weights[s->of_grad[old->in[0]]].grad_piece;
-    if (op.in[0] == TENSOR_NONE) { /* this rank has none of it */
-        op.kind = OP_clear;
-        op.n_in = 0;
-    }
+    if (op.in[0] == TENSOR_NONE) /* this rank has none of it */
+        op = op_make(OP_clear, attrs_default(op_infos[OP_clear].family), 0, NULL, 1, old->out);
     return rewriter_add(&s->rw, &op);
 }
 
