@@ -97,7 +97,7 @@ size_t attr_form_bytes(enum attr_form form)
     return bytes[form];
 }
 
-int64_t attr_integer(const void *field, enum attr_form form)
+static int64_t attr_integer(const void *field, enum attr_form form)
 {
     return form == ATTR_FORM_word    ? *(const int *)field
            : form == ATTR_FORM_small ? *(const int8_t *)field

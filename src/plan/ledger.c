@@ -72,8 +72,8 @@ static void add_costs(const struct program *prog, const struct device_rates *rat
     }
 }
 
-enum snug_status plan_ledger(const struct program *prog, const struct device_rates *rates,
-                             struct plan *plan, struct snug_error *err)
+static enum snug_status fill_ledger(const struct program *prog, const struct device_rates *rates,
+                                    struct plan *plan, struct snug_error *err)
 {
     int64_t *delta = calloc((size_t)prog->n_ops + 2, sizeof *delta);
     int *owner = malloc(((size_t)plan->n_blocks + 1) * sizeof *owner);
@@ -166,7 +166,7 @@ static enum snug_status make(const struct program *prog, const struct program *h
     if (status == SNUG_OK)
         status = plan_place_offloaded(prog, host, host_plan, alignment, plan, err);
     if (status == SNUG_OK && rates != NULL)
-        status = plan_ledger(prog, rates, plan, err);
+        status = fill_ledger(prog, rates, plan, err);
 #ifdef SNUG_DEBUG
     if (status == SNUG_OK)
         status = host != NULL ? plan_check_over(prog, plan->offset, plan->arena_bytes, alignment,
@@ -202,7 +202,7 @@ enum snug_status plan_estimate(const struct program *prog, const struct device_r
     if (status == SNUG_OK)
         status = plan_lifetimes(prog, plan, err);
     if (status == SNUG_OK)
-        status = plan_ledger(prog, rates, plan, err);
+        status = fill_ledger(prog, rates, plan, err);
     plan->arena_bytes = plan->lower_bound;
     plan->fragmentation = 0;
     if (status != SNUG_OK)

@@ -83,8 +83,6 @@ enum snug_status plan_place(struct block *blocks, int n_blocks, int n_ops, int a
  * plan_is_within, but much faster than plan_place. */
 enum snug_status plan_place_within(struct block *blocks, int n_blocks, int n_ops, int alignment,
                                    int64_t limit_bytes, bool *is_within, struct snug_error *err);
-enum snug_status plan_ledger(const struct program *prog, const struct device_rates *rates,
-                             struct plan *plan, struct snug_error *err);
 
 /* Checks, without the code above, that no op reads overwritten bytes and that tensors other than
  * views are aligned to `alignment`.  The error names the op and the two tensors.  `offset` is per
