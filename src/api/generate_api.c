@@ -17,11 +17,24 @@ struct sampler {
     const char *run, *adapter;
     struct compiled_step compiled;
     struct exec *exec;
+    tensor_id input, logits;    /* of the compiled program */
     int64_t window;             /* sequence length of the compiled program */
     int32_t *tokens;            /* the latest tokens, at most n_positions */
     int64_t n_tokens, position; /* tokens in the buffer; prompt and sampled tokens so far */
     double *weights;            /* 2 x vocabulary: logits or probabilities, and scratch for top-k */
 };
+
+/* A program for logits has one input and one output. */
+static void find_ends(struct sampler *s)
+{
+    const struct program *prog = &s->compiled.prog;
+    for (int i = 0; i < prog->n_tensors; i++) {
+        if (prog->tensors[i].role == ROLE_input)
+            s->input = i;
+        if (prog->tensors[i].is_output)
+            s->logits = i;
+    }
+}
 
 /* Compiles a program for at least `need` tokens.  Short texts get a short, fast program. */
 static enum snug_status ensure_window(struct sampler *s, int64_t need, struct snug_error *err)
@@ -47,6 +60,7 @@ static enum snug_status ensure_window(struct sampler *s, int64_t need, struct sn
     TRY(budget_check_forward(&s->compiled, s->recipe, s->model->name, err));
     TRY(exec_create(&s->compiled.prog, &s->compiled.plan, s->compiled.backend, &s->compiled.facts,
                     NULL, &s->exec, err));
+    find_ends(s);
     s->window = window;
     return saved_run_load_weights(&s->compiled, s->exec, s->run, s->adapter, err);
 }
@@ -103,19 +117,18 @@ static enum snug_status next_token(struct sampler *s, const struct snug_generate
                                    int32_t *token, struct snug_error *err)
 {
     TRY(ensure_window(s, s->n_tokens, err));
-    const struct program *prog = &s->compiled.prog;
     int64_t used = s->n_tokens < s->window ? s->n_tokens : s->window;
-    int32_t *input = exec_input(s->exec, program_find(prog, "tokens"));
+    int32_t *input = exec_input(s->exec, s->input);
     memset(input, 0, (size_t)s->window * sizeof *input); /* causal: padding has no effect */
     memcpy(input, s->tokens + s->n_tokens - used, (size_t)used * sizeof *input);
     exec_scalars(s->exec)[SCALAR_row] = (double)(used - 1);
     TRY(exec_run(s->exec, NULL, NULL, err));
-    tensor_id logits = program_find(prog, "logits");
     int64_t vocabulary = s->model->gpt2.vocab_size;
+    enum dtype dtype = s->compiled.prog.tensors[s->logits].dtype;
     const void *values;
-    TRY(exec_view(s->exec, logits, &values, err));
+    TRY(exec_view(s->exec, s->logits, &values, err));
     for (int64_t i = 0; i < vocabulary; i++) {
-        s->weights[i] = dtype_load(prog->tensors[logits].dtype, values, i);
+        s->weights[i] = dtype_load(dtype, values, i);
         if (!isfinite(s->weights[i]))
             return not_finite(s, err);
     }

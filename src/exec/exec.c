@@ -456,11 +456,10 @@ static enum snug_status run_all(struct exec *exec, exec_feed *feed, void *user,
 {
     const struct program *prog = exec->prog;
     int body_end = program_body_end(prog);
-    TRY(exec_run_section(exec, 0, prog->body_begin, 0, err));
     for (int micro = 0; micro < prog->n_repeat; micro++) {
         if (feed != NULL)
             TRY(feed(user, micro, err));
-        TRY(exec_run_section(exec, prog->body_begin, body_end, micro, err));
+        TRY(exec_run_section(exec, 0, body_end, micro, err));
     }
     return exec_run_section(exec, body_end, prog->n_ops, 0, err);
 }

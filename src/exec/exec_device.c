@@ -228,15 +228,12 @@ static struct part_range range_of(const struct program *prog, enum part part)
 {
     int body_end = program_body_end(prog);
     switch (part) {
-    case PART_prologue:
-        return (struct part_range){0, prog->body_begin, 0};
     case PART_first:
-        return (struct part_range){prog->body_begin, body_end, 0};
+        return (struct part_range){0, body_end, 0};
     case PART_middle:
-        return (struct part_range){prog->body_begin, prog->n_repeat > 2 ? body_end : 0, 1};
+        return (struct part_range){0, prog->n_repeat > 2 ? body_end : 0, 1};
     case PART_last:
-        return (struct part_range){prog->body_begin, prog->n_repeat > 1 ? body_end : 0,
-                                   prog->n_repeat - 1};
+        return (struct part_range){0, prog->n_repeat > 1 ? body_end : 0, prog->n_repeat - 1};
     default:
         return (struct part_range){body_end, prog->n_ops, 0};
     }
@@ -306,7 +303,6 @@ enum snug_status device_run_all(struct exec *exec, exec_feed *feed, void *user,
     const struct program *prog = exec->prog;
     forget_copies(exec);
     TRY(staging_push_scalars(exec, err));
-    TRY(run_part(exec, PART_prologue, 0, err));
     for (int micro = 0; micro < prog->n_repeat; micro++) {
         TRY(staging_feed(exec, feed, user, micro, err));
         TRY(run_part(exec, part_of(prog, micro), micro, err));

@@ -10,7 +10,7 @@
 #include "exec/device_assignment.h"
 
 /* All sections of one kind enqueue the same work: one recording serves them. */
-enum part { PART_prologue, PART_first, PART_middle, PART_last, PART_epilogue, N_PARTS };
+enum part { PART_first, PART_middle, PART_last, PART_epilogue, N_PARTS };
 
 struct exec {
     const struct program *prog;

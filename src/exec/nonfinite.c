@@ -75,7 +75,7 @@ static enum snug_status find_nonfinite(struct exec *exec, exec_feed *feed, void 
             TRY(staging_feed(exec, feed, user, micro, err));
         else if (feed != NULL)
             TRY(feed(user, micro, err));
-        for (int i = prog->body_begin; i < program_body_end(prog) && (*name == NULL || !alone); i++)
+        for (int i = 0; i < program_body_end(prog) && (*name == NULL || !alone); i++)
             if (op_runs_in(prog, &prog->ops[i], micro) && !changes_run(prog, &prog->ops[i]))
                 TRY(run_and_look(exec, i, micro, name, err));
     }

@@ -97,7 +97,7 @@ size_t attr_form_bytes(enum attr_form form)
     return bytes[form];
 }
 
-int64_t attr_integer(const void *field, enum attr_form form)
+static int64_t attr_integer(const void *field, enum attr_form form)
 {
     return form == ATTR_FORM_word    ? *(const int *)field
            : form == ATTR_FORM_small ? *(const int8_t *)field
@@ -211,8 +211,6 @@ static void add_tensor(struct text *out, const struct program *prog, const struc
     if (t->base != TENSOR_NONE || t->offset_elems != 0)
         text_add(out, "%s+%lld", t->base == TENSOR_NONE ? " view=_" : "",
                  (long long)t->offset_elems);
-    if (t->lane != 0)
-        text_add(out, " lane=%d", t->lane);
     for (int i = 0; i < N_TENSOR_FLAGS; i++)
         if (*(const bool *)((const char *)t + tensor_flags[i].offset))
             text_add(out, " %s", tensor_flags[i].word);
@@ -319,8 +317,8 @@ void program_dump(const struct program *prog, struct text *out)
     text_add(out, "program ");
     add_name(out, prog->name);
     text_add(out, "\n");
-    if (prog->body_begin != 0 || prog->body_end != 0 || prog->n_repeat != 1)
-        text_add(out, "body %d %d x %d\n", prog->body_begin, prog->body_end, prog->n_repeat);
+    if (prog->body_end != 0 || prog->n_repeat != 1)
+        text_add(out, "body %d x %d\n", prog->body_end, prog->n_repeat);
     if (prog->loss != TENSOR_NONE) {
         text_add(out, "loss ");
         add_tensor_name(out, prog, prog->loss);

@@ -192,16 +192,11 @@ static enum snug_status read_other(struct parser *p, bool first_walk, tensor_id 
 static enum snug_status read_tensor_word(struct parser *p, struct tensor *tensor, bool first_walk)
 {
     const struct token *key = take(p);
-    int64_t number;
     int word;
     bool *flag = find_flag(tensor, key);
     enum tensor_link link = find_link(key);
     if (flag != NULL) {
         *flag = true;
-    } else if (is_word(key, "lane")) {
-        TRY(expect(p, '=', "after lane"));
-        TRY(read_integer(p, "lane", INT_MIN, INT_MAX, &number));
-        tensor->lane = (int)number;
     } else if (is_word(key, "view")) {
         TRY(expect(p, '=', "after view"));
         TRY(read_other(p, first_walk, &tensor->base));
@@ -224,7 +219,7 @@ static enum snug_status read_tensor_word(struct parser *p, struct tensor *tensor
         TRY(read_other(p, first_walk, &tensor->of));
     } else {
         return fail(p,
-                    "after its shape a tensor may have view=BASE+OFFSET, lane=N, persistent, "
+                    "after its shape a tensor may have view=BASE+OFFSET, persistent, "
                     "offloaded, output, decays, recomputed, frozen, init=WORD:SCALE, "
                     "shard=FROM[DIMS] and gradient_of=TENSOR or another link, not %s",
                     show(p, key));
@@ -412,13 +407,11 @@ static enum snug_status read_op(struct parser *p)
 
 static enum snug_status read_body(struct parser *p)
 {
-    int64_t begin, end, repeat;
-    TRY(read_integer(p, "the first op of the body", 0, INT_MAX, &begin));
+    int64_t end, repeat;
     TRY(read_integer(p, "the end of the body (0: the last op)", 0, INT_MAX, &end));
     if (!is_word(take(p), "x"))
-        return fail(p, "a body is written as: body BEGIN END x REPEATS");
+        return fail(p, "a body is written as: body END x REPEATS");
     TRY(read_integer(p, "the number of repeats", 1, INT_MAX, &repeat));
-    p->prog->body_begin = (int)begin;
     p->prog->body_end = (int)end;
     p->prog->n_repeat = (int)repeat;
     return expect_end(p);
@@ -502,10 +495,9 @@ static enum snug_status read_all(struct parser *p, const char *text)
             TRY(read_one(p, walk == 1));
         }
     }
-    int end = program_body_end(p->prog);
-    if (p->prog->body_begin > end || end > p->prog->n_ops)
-        return fail(p, "the body, ops %d to %d, does not fit the program's %d ops",
-                    p->prog->body_begin, end, p->prog->n_ops);
+    if (p->prog->body_end > p->prog->n_ops)
+        return fail(p, "the body, ops 0 to %d, does not fit the program's %d ops",
+                    p->prog->body_end, p->prog->n_ops);
     return SNUG_OK;
 }
 

@@ -231,7 +231,6 @@ enum snug_status program_copy(struct program *to, const struct program *from,
     if (from->n_ops > 0)
         memcpy(ops, from->ops, (size_t)from->n_ops * sizeof *ops);
     program_set_ops(to, ops, from->n_ops);
-    to->body_begin = from->body_begin;
     to->body_end = from->body_end;
     to->n_repeat = from->n_repeat;
     to->loss = from->loss;

@@ -1,11 +1,10 @@
 /*
  * program.h -- a training step as data: a list of tensors and a list of ops in execution order.
  *
- * A program is everything that one rank does in one optimizer step.  It has three sections:
+ * A program is everything that one rank does in one optimizer step.  It has two sections:
  *
- *     [0 .. body_begin)         once, before the body (empty today)
- *     [body_begin .. body_end)  the body: n_repeat times, forward and backward of one micro-batch
- *     [body_end .. n_ops)       once, after the body: gradient norm and updates
+ *     [0 .. body_end)      the body: n_repeat times, forward and backward of one micro-batch
+ *     [body_end .. n_ops)  once, after the body: gradient norm and updates
  *
  * An op of the body that is marked `in_last` runs in the last micro-batch only, when the sums over
  * all micro-batches are complete.  In a pipeline micro-batches overlap, so the body is unrolled:
@@ -83,7 +82,6 @@ struct tensor {
     struct shape shape;
     tensor_id base;       /* of a view: the tensor that owns the bytes; else TENSOR_NONE */
     int64_t offset_elems; /* of a view: offset in its base, in elements of the view's own dtype */
-    int lane;             /* 0 is compute; tensors of different lanes never share bytes */
     bool persistent;      /* lives from step to step: weights, states, the scalar table */
     bool offloaded;       /* in the offload pool, not in the arena; only copies may name it */
     bool is_output;       /* read after the program has run, so it must survive to the end */
@@ -140,9 +138,9 @@ struct program {
     int n_tensors, tensor_capacity;
     struct op *ops;
     int n_ops, op_capacity;
-    int body_begin, body_end, n_repeat; /* body_end 0 means n_ops: see program_body_end */
-    tensor_id loss, scalars;            /* or TENSOR_NONE */
-    int32_t *name_table; /* hash table: name -> tensor id + 1; private to program.c */
+    int body_end, n_repeat;  /* body_end 0 means n_ops: see program_body_end */
+    tensor_id loss, scalars; /* or TENSOR_NONE */
+    int32_t *name_table;     /* hash table: name -> tensor id + 1; private to program.c */
     int name_table_size;
 };
 
@@ -257,8 +255,7 @@ static inline bool op_runs_in(const struct program *prog, const struct op *op, i
 /* Returns how often op i runs in one step. */
 static inline int program_op_runs(const struct program *prog, int i)
 {
-    bool repeats = i >= prog->body_begin && i < program_body_end(prog) && !prog->ops[i].in_last;
-    return repeats ? prog->n_repeat : 1;
+    return i < program_body_end(prog) && !prog->ops[i].in_last ? prog->n_repeat : 1;
 }
 
 /* Returns the last op of the section that contains op i.
@@ -269,9 +266,7 @@ static inline int program_op_runs(const struct program *prog, int i)
 static inline int program_section_last(const struct program *prog, int i)
 {
     int body_end = program_body_end(prog);
-    return i < prog->body_begin ? prog->body_begin - 1
-           : i < body_end       ? body_end - 1
-                                : prog->n_ops - 1;
+    return i < body_end ? body_end - 1 : prog->n_ops - 1;
 }
 
 #endif

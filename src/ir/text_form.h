@@ -44,8 +44,7 @@ extern const struct attr_spec attr_specs[ATTR_COUNT];
 size_t attr_offset(enum attr_family family, int i);
 size_t attr_form_bytes(enum attr_form form);
 
-/* Read and write an attribute of the form word, integer, small or flag.  The value must fit. */
-int64_t attr_integer(const void *field, enum attr_form form);
+/* Writes an attribute of the form word, integer, small or flag.  The value must fit. */
 void attr_set_integer(void *field, enum attr_form form, int64_t value);
 
 /* Letters, digits and . _ - / form a bare name; any other name is written in quotes. */

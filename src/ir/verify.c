@@ -61,8 +61,6 @@ static enum snug_status verify_view(const struct program *prog, int i, struct sn
              (t->offset_elems + shape_elems(&t->shape)) * (int64_t)dtype_bytes(t->dtype) >
                  tensor_bytes(prog, t->base))
         wrong = "extends beyond its base";
-    else if (t->lane != prog->tensors[t->base].lane)
-        wrong = "is not in the lane of its base";
     else if (t->offloaded != prog->tensors[t->base].offloaded)
         wrong = "and its base must both be offloaded or both not";
     if (wrong != NULL)
@@ -182,10 +180,9 @@ static enum snug_status verify_offloaded(struct state *s, const struct op *op)
 static enum snug_status verify_counts(const struct program *prog, struct snug_error *err)
 {
     int body_end = program_body_end(prog);
-    if (prog->n_repeat < 1 || prog->body_begin < 0 || prog->body_begin > body_end ||
-        body_end > prog->n_ops)
-        return snug_fail(err, SNUG_BAD_PROGRAM, "%s: body %d..%d x %d does not fit %d ops",
-                         prog->name, prog->body_begin, body_end, prog->n_repeat, prog->n_ops);
+    if (prog->n_repeat < 1 || body_end < 0 || body_end > prog->n_ops)
+        return snug_fail(err, SNUG_BAD_PROGRAM, "%s: body 0..%d x %d does not fit %d ops",
+                         prog->name, body_end, prog->n_repeat, prog->n_ops);
     if (prog->loss < TENSOR_NONE || prog->loss >= prog->n_tensors || prog->scalars < TENSOR_NONE ||
         prog->scalars >= prog->n_tensors)
         return snug_fail(err, SNUG_BAD_PROGRAM, "%s: the loss or the scalar table does not exist",
@@ -196,7 +193,7 @@ static enum snug_status verify_counts(const struct program *prog, struct snug_er
             op->n_out < 0 || op->n_out > MAX_OUTPUTS)
             return snug_fail(err, SNUG_BAD_PROGRAM,
                              "%s: op %d has an invalid kind or operand count", prog->name, i);
-        if (op->in_last && (i < prog->body_begin || i >= body_end))
+        if (op->in_last && i >= body_end)
             return snug_fail(err, SNUG_BAD_PROGRAM,
                              "%s: op %d (%s) is marked `last` but is not in the body", prog->name,
                              i, op_infos[op->kind].name);

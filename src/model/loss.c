@@ -22,9 +22,10 @@ static enum snug_status to_cross_entropy(struct program *prog, struct op *op,
                          .shape = {1, {shape_rows(&target->shape)}}};
     target->dtype = DTYPE_i32;
     target->shape.n_dims--;
-    op->kind = OP_cross_entropy;
-    op->n_out = 2;
-    return program_add_tensor(prog, &lse, &op->out[1], err);
+    tensor_id out[2] = {op->out[0]};
+    TRY(program_add_tensor(prog, &lse, &out[1], err));
+    *op = op_make(OP_cross_entropy, op->attrs, 2, op->in, 2, out);
+    return SNUG_OK;
 }
 
 static void to_mse(struct program *prog, struct op *op)
@@ -32,8 +33,7 @@ static void to_mse(struct program *prog, struct op *op)
     struct tensor *target = &prog->tensors[op->in[1]];
     target->dtype = DTYPE_f32;
     target->shape = prog->tensors[op->in[0]].shape;
-    op->kind = OP_mse;
-    op->n_out = 1; /* without lse */
+    *op = op_make(OP_mse, op->attrs, 2, op->in, 1, op->out); /* without lse */
 }
 
 enum snug_status model_set_loss(struct program *prog, enum model_loss loss, struct snug_error *err)

@@ -12,7 +12,6 @@
 
 enum snug_status pass_accumulate(struct program *prog, struct pass_env *env)
 {
-    prog->body_begin = 0;
     prog->body_end = prog->n_ops;
     /* PipeDream updates after every micro-batch (pipedream.c) */
     bool updates_each = env->config.pipeline == PIPELINE_pipedream;

@@ -55,9 +55,7 @@ static int producer_of(const struct program *prog, int at)
 {
     const struct op *grad = &prog->ops[at];
     tensor_id dy = grad->in[1], dbias = grad->out[1];
-    int begin = at >= program_body_end(prog) ? program_body_end(prog)
-                : at >= prog->body_begin     ? prog->body_begin
-                                             : 0;
+    int begin = at >= program_body_end(prog) ? program_body_end(prog) : 0;
     for (int i = at - 1; i >= begin; i--) {
         const struct op *op = &prog->ops[i];
         if (touches(prog, op, dbias))

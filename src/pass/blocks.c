@@ -15,6 +15,7 @@
  * cost:  O(ops + tensors)
  */
 #include "pass/blocks.h"
+#include "pass/layer_name.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -73,18 +74,6 @@ static enum snug_status find_cuts(struct finder *f, struct arena *scratch, struc
     return SNUG_OK;
 }
 
-/* The length of "h.3" in "h.3.attn.c_attn.weight"; 0 if no component is a number. */
-static size_t layer_length(const char *name)
-{
-    for (const char *part = name; *part != '\0';) {
-        size_t length = strcspn(part, ".");
-        if (length > 0 && strspn(part, "0123456789") == length)
-            return (size_t)(part - name) + length;
-        part += length + (part[length] == '.');
-    }
-    return 0;
-}
-
 static bool reads_parameter(const struct program *prog, const struct op *op)
 {
     for (int k = 0; k < op->n_in; k++)
@@ -104,7 +93,7 @@ static bool has_key(const struct finder *f, int at, bool by_gemms, struct key *k
         if (op->in[k] == TENSOR_NONE || f->prog->tensors[op->in[k]].role != ROLE_parameter)
             continue;
         const char *name = f->prog->tensors[op->in[k]].name;
-        *key = (struct key){.text = name, .length = layer_length(name), .gemm = -1};
+        *key = (struct key){.text = name, .length = layer_name_length(name), .gemm = -1};
         if (key->length > 0)
             return true;
     }

@@ -126,15 +126,9 @@ static void fuse_add_layernorm(struct fuse *f, int at)
     for (int k = 0; k < 3; k++)
         if (is_touched(f, norm->out[k], place, at))
             return;
-    struct op fused = *norm;
-    fused.kind = OP_add_layernorm;
-    fused.n_in = fused.n_out = 4;
-    fused.in[0] = add->in[0], fused.in[1] = add->in[1];
-    fused.in[2] = norm->in[1], fused.in[3] = norm->in[2];
-    fused.out[0] = add->out[0];
-    for (int k = 0; k < 3; k++)
-        fused.out[k + 1] = norm->out[k];
-    *add = fused;
+    tensor_id in[] = {add->in[0], add->in[1], norm->in[1], norm->in[2]};
+    tensor_id out[] = {add->out[0], norm->out[0], norm->out[1], norm->out[2]};
+    *add = op_make(OP_add_layernorm, norm->attrs, 4, in, 4, out);
     set_writer(f, add, place);
     f->removed[at] = true;
     fuse_dropout(f, place);
@@ -241,13 +235,9 @@ static void fuse_head(struct fuse *f, int at)
     for (int k = 0; k < 2; k++)
         if (is_touched(f, head->out[k], from + 1, at))
             return;
-    struct op fused = *grad;
-    fused.kind = OP_linear_cross_entropy_train;
-    fused.n_in = fused.n_out = 4;
-    fused.in[3] = grad->in[4], fused.in[4] = TENSOR_NONE;
-    fused.out[0] = head->out[0], fused.out[1] = head->out[1];
-    fused.out[2] = grad->out[0], fused.out[3] = grad->out[1];
-    *grad = fused;
+    tensor_id in[] = {grad->in[0], grad->in[1], grad->in[2], grad->in[4]};
+    tensor_id out[] = {head->out[0], head->out[1], grad->out[0], grad->out[1]};
+    *grad = op_make(OP_linear_cross_entropy_train, grad->attrs, 4, in, 4, out);
     set_writer(f, grad, at);
     f->removed[from] = true;
 }

@@ -274,7 +274,7 @@ static enum snug_status update_once(struct moving *m)
     }
     if (!opened) /* other ranks update all the weights */
         TRY(append_open_updates(m, in_last));
-    rewriter_open(&m->rw, SECTION_after);
+    rewriter_end_body(&m->rw);
     m->env->results.update_place = in_last ? UPDATES_IN_LAST : UPDATES_IN_BACKWARD;
     TRY(append_before_norm(m, body_end));
     TRY(append_scalar_op(m, OP_close_updates, prog->ops[m->norm_at].in[0], false));
@@ -365,7 +365,7 @@ static enum snug_status update_in_second(struct moving *m)
             if (m->groups[at].norm_op >= 0)
                 TRY(append_old(m, m->groups[at].norm_op, false));
     }
-    rewriter_open(&m->rw, SECTION_after);
+    rewriter_end_body(&m->rw);
     TRY(append_before_norm(m, end));
     attrs_of(&norm, grad_norm)->dynamic_scale = 0;
     TRY(rewriter_add(&m->rw, &norm));

@@ -20,13 +20,10 @@ static enum snug_status use_averages(struct program *prog, struct op *norm, cons
                          "\"%s\": batchnorm has no running averages to evaluate with: the model "
                          "needs a batchnorm_update op",
                          prog->tensors[norm->out[0]].name);
+    const tensor_id *averages = &prog->ops[update].in[2];
     bool has_r = norm->n_in > 3 && norm->in[3] != TENSOR_NONE;
-    norm->in[5] = has_r ? norm->in[3] : TENSOR_NONE;
-    norm->in[3] = prog->ops[update].in[2];
-    norm->in[4] = prog->ops[update].in[3];
-    norm->kind = OP_batchnorm_eval;
-    norm->n_in = has_r ? 6 : 5;
-    norm->n_out = 1;
+    tensor_id in[] = {norm->in[0], norm->in[1], norm->in[2], averages[0], averages[1], norm->in[3]};
+    *norm = op_make(OP_batchnorm_eval, norm->attrs, has_r ? 6 : 5, in, 1, norm->out);
     return SNUG_OK;
 }
 

@@ -104,11 +104,12 @@ static char *layer_name(struct pass_env *env, const char *weight, const char *su
     return arena_format(env->scratch, "%.*s%s", (int)(ends ? n - m : n), weight, suffix);
 }
 
+/* Adds the matrix A or B of the adapter of a weight. */
 static enum snug_status add_matrix(struct program *prog, struct pass_env *env, tensor_id of,
-                                   const char *suffix, struct shape shape, tensor_id *id)
+                                   bool is_a, struct shape shape, tensor_id *id)
 {
     const char *weight = prog->tensors[of].name;
-    bool is_a = strcmp(suffix, ".lora_A.weight") == 0;
+    const char *suffix = is_a ? ".lora_A.weight" : ".lora_B.weight";
     struct tensor t = {TENSOR_INIT,
                        .name = layer_name(env, weight, suffix),
                        .dtype = DTYPE_f32,
@@ -153,9 +154,8 @@ static enum snug_status adapt(struct rewriter *rw, struct pass_env *env, int i)
     int64_t n_in = w.dim[in_out ? 0 : 1], n_out = w.dim[in_out ? 1 : 0];
     tensor_id a, b, down, scaled, y = linear.out[0];
     struct attrs scale = ATTRS(options, .options = {{env->config.lora_scale}});
-    TRY(add_matrix(prog, env, linear.in[1], ".lora_A.weight", (struct shape){2, {rank, n_in}}, &a));
-    TRY(add_matrix(prog, env, linear.in[1], ".lora_B.weight", (struct shape){2, {n_out, rank}},
-                   &b));
+    TRY(add_matrix(prog, env, linear.in[1], true, (struct shape){2, {rank, n_in}}, &a));
+    TRY(add_matrix(prog, env, linear.in[1], false, (struct shape){2, {n_out, rank}}, &b));
     rewriter_reach(rw, i);
     TRY(emit_part(rw, env, OP_linear, NULL, linear.in[0], a, y, ".down", &down));
     TRY(emit_part(rw, env, OP_scale, &scale, down, TENSOR_NONE, y, ".scaled", &scaled));

@@ -91,7 +91,7 @@ static void note_uses(const struct program *prog, struct use *uses)
             if (id == TENSOR_NONE)
                 continue;
             note_use(&uses[id], i, i >= body_end);
-            uses[id].unfit |= i < prog->body_begin || (i >= body_end && prog->n_repeat > 1);
+            uses[id].unfit |= i >= body_end && prog->n_repeat > 1;
         }
         note_writes(uses, op);
     }

@@ -21,6 +21,7 @@
  * offloaded.  It uses the same visits, with nothing to evict.
  */
 #include "base/quant_map.h"
+#include "ir/update_range.h"
 #include "pass/offload.h"
 
 #include <stdlib.h>
@@ -147,25 +148,14 @@ static enum snug_status add_part(struct visits *s, const struct op *op, int k, i
                                  int64_t count, tensor_id *id)
 {
     struct rewriter *rw = &s->rw;
-    int bits = (int)attrs_of(op, update)->state_bits;
     const struct tensor *whole = &rw->prog->tensors[*id];
+    struct cut_range range = update_range(op, k, (struct cut_range){from, count});
     struct tensor part = {.dtype = whole->dtype,
                           .role = ROLE_temporary,
                           .base = *id,
-                          .lane = whole->lane,
                           .offloaded = whole->offloaded,
-                          .offset_elems = from,
-                          .shape = {1, {count}}};
-    bool in_pairs = k >= UPDATE_STATES; /* operands are pairs: a state and its scales, if any */
-    bool is_scales = in_pairs && (k - UPDATE_STATES) % 2 == 1;
-    bool is_quantized = in_pairs && !is_scales && k + 1 < op->n_in && op->in[k + 1] != TENSOR_NONE;
-    if (is_quantized) {
-        part.offset_elems = quant_bytes(bits, from);
-        part.shape.dim[0] = quant_bytes(bits, count);
-    } else if (is_scales) {
-        part.offset_elems = from / quant_block_elems(bits);
-        part.shape.dim[0] = quant_blocks(bits, count);
-    }
+                          .offset_elems = range.from,
+                          .shape = {1, {range.count}}};
     part.name = arena_format(s->scratch, "%s.from.%lld", whole->name, (long long)from);
     if (part.name == NULL)
         return offload_no_memory(rw);

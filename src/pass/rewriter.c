@@ -1,38 +1,30 @@
 /*
- * rewriter.c -- a new list of ops and the boundaries of its sections.
+ * rewriter.c -- a new list of ops and the end of its body.
  *
  * body_end 0 means that all ops are in the body.  The new list gets a body_end if the old one had
- * one or if the pass opened the section after the body.
+ * one or if the pass ended the body.
  */
 #include "pass/rewriter.h"
 
 #include <assert.h>
 #include <stdlib.h>
 
-static enum section section_of(const struct program *prog, int i)
-{
-    return i < prog->body_begin         ? SECTION_before
-           : i < program_body_end(prog) ? SECTION_body
-                                        : SECTION_after;
-}
-
 struct rewriter rewriter_begin(struct program *prog, const char *pass, struct snug_error *err)
 {
-    struct rewriter rw = {.prog = prog, .pass = pass, .err = err, .open = SECTION_before};
-    if (prog->body_begin == 0)
-        rw.open = SECTION_body; /* there are no ops before the body */
-    return rw;
+    return (struct rewriter){.prog = prog, .pass = pass, .err = err};
 }
 
-void rewriter_open(struct rewriter *rw, enum section section)
+void rewriter_end_body(struct rewriter *rw)
 {
-    while (rw->open < section)
-        rw->begin[++rw->open] = rw->n_ops;
+    if (!rw->body_has_ended)
+        rw->body_end = rw->n_ops;
+    rw->body_has_ended = true;
 }
 
 void rewriter_reach(struct rewriter *rw, int i)
 {
-    rewriter_open(rw, section_of(rw->prog, i));
+    if (i >= program_body_end(rw->prog))
+        rewriter_end_body(rw);
 }
 
 enum snug_status rewriter_add(struct rewriter *rw, const struct op *op)
@@ -69,26 +61,25 @@ enum snug_status rewriter_emit(struct rewriter *rw, enum op_kind kind, const str
     return rewriter_add(rw, &op);
 }
 
-/* Checks the boundaries; program_verify checks the rest after the pass. */
-static void check_bounds(const struct program *prog)
+/* Checks the end of the body; program_verify checks the rest after the pass. */
+static void check_body(const struct program *prog)
 {
 #ifdef SNUG_DEBUG
     int body_end = program_body_end(prog);
-    assert(prog->body_begin >= 0 && prog->body_begin <= body_end && body_end <= prog->n_ops);
+    assert(body_end <= prog->n_ops);
     for (int i = 0; i < prog->n_ops; i++) /* only body ops may be in_last */
-        assert(!prog->ops[i].in_last || section_of(prog, i) == SECTION_body);
+        assert(!prog->ops[i].in_last || i < body_end);
 #else
     (void)prog;
 #endif
 }
 
-static void set_bounds(struct program *prog, int body_begin, int body_end)
+static void set_body_end(struct program *prog, int body_end)
 {
     if (prog->body_end > 0 && body_end == 0)
         prog->n_repeat = 1; /* the body is empty */
-    prog->body_begin = body_begin;
     prog->body_end = body_end;
-    check_bounds(prog);
+    check_body(prog);
 }
 
 void rewriter_free(struct rewriter *rw)
@@ -102,10 +93,10 @@ enum snug_status rewriter_finish(struct rewriter *rw, enum snug_status status)
 {
     struct program *prog = rw->prog;
     if (status == SNUG_OK) {
-        bool has_body_end = prog->body_end > 0 || rw->open == SECTION_after;
-        rewriter_open(rw, SECTION_after);
+        bool has_body_end = prog->body_end > 0 || rw->body_has_ended;
+        rewriter_end_body(rw);
         program_set_ops(prog, rw->ops, rw->n_ops);
-        set_bounds(prog, rw->begin[SECTION_body], has_body_end ? rw->begin[SECTION_after] : 0);
+        set_body_end(prog, has_body_end ? rw->body_end : 0);
         rw->ops = NULL;
     }
     rewriter_free(rw);
@@ -114,13 +105,12 @@ enum snug_status rewriter_finish(struct rewriter *rw, enum snug_status status)
 
 void rewriter_drop(struct program *prog, const bool *removed)
 {
-    int n_kept = 0, body_begin = 0, body_end = 0;
+    int n_kept = 0, body_end = 0;
     for (int i = 0; i < prog->n_ops; i++) {
-        body_begin += i < prog->body_begin && !removed[i];
         body_end += i < prog->body_end && !removed[i];
         if (!removed[i])
             prog->ops[n_kept++] = prog->ops[i];
     }
     prog->n_ops = n_kept;
-    set_bounds(prog, body_begin, body_end);
+    set_body_end(prog, body_end);
 }

@@ -2,8 +2,8 @@
  * rewriter.h -- how a pass replaces the list of ops.
  *
  * A pass walks the old list and writes the new one op by op.  The rewriter owns the new list and
- * the boundaries of its three sections (body_begin, body_end), which are correct by construction:
- * copying an old op opens the section of that op, and a new op goes into the open section.
+ * the end of its body (body_end), which is correct by construction: copying the first op after the
+ * old body ends the body, and a new op goes into the open section.
  *
  *     struct rewriter rw = rewriter_begin(prog, "cast", env->err);
  *     for (int i = 0; status == SNUG_OK && i < prog->n_ops; i++) {
@@ -22,24 +22,22 @@
 
 #include "ir/program.h"
 
-enum section { SECTION_before, SECTION_body, SECTION_after };
-
 struct rewriter {
     struct program *prog;
     const char *pass; /* for error messages */
     struct snug_error *err;
     struct op *ops; /* the new list; read only, the functions below add to it */
     int n_ops, capacity;
-    enum section open;
-    int begin[SECTION_after + 1]; /* where each opened section begins in the new list */
+    bool body_has_ended; /* the section after it is open */
+    int body_end;        /* in the new list, if body_has_ended */
 };
 
 struct rewriter rewriter_begin(struct program *prog, const char *pass, struct snug_error *err);
 
-/* Opens the section of op i of the old list, unless a later one is open. */
+/* Opens the section of op i of the old list.  The body does not open again once it has ended. */
 void rewriter_reach(struct rewriter *rw, int i);
-/* Opens a section, for passes that do not walk the list in order. */
-void rewriter_open(struct rewriter *rw, enum section section);
+/* Opens the section after the body, for passes that do not walk the list in order. */
+void rewriter_end_body(struct rewriter *rw);
 
 /* Appends op i of the old list, in its section. */
 enum snug_status rewriter_copy(struct rewriter *rw, int i);

@@ -176,23 +176,34 @@ static enum snug_status cut_all(struct sharding *s)
     return SNUG_OK;
 }
 
+/* Returns, per tensor of `run`, the first all_gather that writes it; NULL when out of memory. */
+static const struct op **find_gathers(const struct program *run, struct arena *scratch)
+{
+    const struct op **gather_of =
+        arena_zeros(scratch, (size_t)run->n_tensors + 1, sizeof *gather_of);
+    for (int i = run->n_ops - 1; gather_of != NULL && i >= 0; i--)
+        for (int k = 0; run->ops[i].kind == OP_all_gather && k < run->ops[i].n_out; k++)
+            if (run->ops[i].out[k] != TENSOR_NONE)
+                gather_of[run->ops[i].out[k]] = &run->ops[i];
+    return gather_of;
+}
+
 /* An evaluation uses the run's shards. */
 static enum snug_status cut_as_run(struct sharding *s)
 {
     const struct program *run = s->env->config.run;
+    const struct op **gather_of = find_gathers(run, s->env->scratch);
+    if (gather_of == NULL)
+        return shard_no_memory(s);
     for (int i = 0; i < s->n_weights; i++) {
         struct shared_weight *w = &s->weights[i];
         const char *weight = s->prog->tensors[w->weight].name;
         tensor_id gathered = program_linked(run, program_find(run, weight), LINK_gathered);
-        const struct op *found = NULL;
-        for (int k = 0; k < run->n_ops && found == NULL; k++)
-            for (int o = 0; run->ops[k].kind == OP_all_gather && o < run->ops[k].n_out; o++)
-                if (run->ops[k].out[o] == gathered)
-                    found = &run->ops[k];
-        if (gathered == TENSOR_NONE || found == NULL)
+        const struct op *gather = gathered == TENSOR_NONE ? NULL : gather_of[gathered];
+        if (gather == NULL)
             return snug_fail(s->env->err, SNUG_BAD_PROGRAM,
                              "shard: the training run does not gather \"%s\"", weight);
-        w->cut = collective_cut(found);
+        w->cut = collective_cut(gather);
         w->own = cut_of(w->cut, shape_elems(&w->shape), s->env->config.ranks.n_ranks,
                         s->env->config.ranks.rank);
     }
@@ -252,7 +263,7 @@ static enum snug_status shard_training(struct sharding *s)
         TRY(shard_gather(s));
     TRY(grow_tables(s, n_tensors));
     TRY(shard_gradients(s));
-    rewriter_open(&s->rw, SECTION_after);
+    rewriter_end_body(&s->rw);
     TRY(shard_end(s));
     return rewriter_finish(&s->rw, SNUG_OK);
 }

@@ -18,7 +18,7 @@
  * The norm is summed from the ranks' parts in every scheme, so it is the same in all of them.  In a
  * pipeline, gradients are summed over the ranks of one stage, the norm and the loss over all ranks.
  */
-#include "base/quant_map.h"
+#include "ir/update_range.h"
 #include "optim/optim.h"
 #include "pass/shard.h"
 
@@ -85,7 +85,6 @@ static enum snug_status add_view(struct sharding *s, const struct shared_weight 
     struct tensor view = {.dtype = t->dtype,
                           .role = t->role,
                           .base = whole,
-                          .lane = t->lane,
                           .offset_elems = w->own.from,
                           .shape = {1, {w->own.count}}};
     *id = w->own.count > 0 ? whole : TENSOR_NONE;
@@ -155,10 +154,8 @@ static enum snug_status append_norm_part(struct sharding *s, const struct op *ol
 {
     struct op op = *old;
     op.in[0] = s->weights[s->of_grad[old->in[0]]].grad_piece;
-    if (op.in[0] == TENSOR_NONE) { /* this rank has none of it */
-        op.kind = OP_clear;
-        op.n_in = 0;
-    }
+    if (op.in[0] == TENSOR_NONE) /* this rank has none of it */
+        op = op_make(OP_clear, attrs_default(op_infos[OP_clear].family), 0, NULL, 1, old->out);
     return rewriter_add(&s->rw, &op);
 }
 
@@ -166,17 +163,8 @@ static enum snug_status append_norm_part(struct sharding *s, const struct op *ol
 static void shard_state(struct sharding *s, const struct op *op, int k,
                         const struct shared_weight *w)
 {
-    int bits = (int)attrs_of(op, update)->state_bits;
-    int64_t from = w->own.from, count = w->own.count;
-    bool is_scales = k >= UPDATE_STATES && (k - UPDATE_STATES) % 2 == 1;
-    bool is_quantized =
-        k >= UPDATE_STATES && !is_scales && k + 1 < op->n_in && op->in[k + 1] != TENSOR_NONE;
-    if (is_quantized)
-        shard_in_place(s, op->in[k], quant_bytes(bits, from), quant_bytes(bits, count));
-    else if (is_scales)
-        shard_in_place(s, op->in[k], from / quant_block_elems(bits), quant_blocks(bits, count));
-    else
-        shard_in_place(s, op->in[k], from, count);
+    struct cut_range own = update_range(op, k, w->own);
+    shard_in_place(s, op->in[k], own.from, own.count);
 }
 
 /* Appends the update of this rank's range, if it has one. */
@@ -264,14 +252,15 @@ enum snug_status shard_end(struct sharding *s)
         TRY(add_weight_pieces(s));
     for (int i = begin; i < prog->n_ops; i++) {
         struct op op = prog->ops[i];
-        if (shards)
+        if (shards) {
             TRY(append_end_op(s, &op, &weight));
-        else if (op.kind == OP_sum_squares)
+        } else if (op.kind == OP_sum_squares) {
             TRY(append_norm_part(s, &op));
-        else if (op.kind == OP_grad_norm && sum_in_place(s, op.in[0]) != SNUG_OK)
-            return shard_no_memory(s);
-        else
+        } else {
+            if (op.kind == OP_grad_norm)
+                TRY(sum_in_place(s, op.in[0]));
             TRY(rewriter_add(&s->rw, &op));
+        }
     }
     if (weight >= 0 && has_loss)
         TRY(append_gather(s, &s->weights[weight]));

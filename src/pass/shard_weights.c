@@ -11,6 +11,7 @@
  * The backward half visits and gathers the layers once more.  Layers are recognized by weight
  * names: the prefix up to the first number ("h.3"), or up to the last dot.
  */
+#include "pass/layer_name.h"
 #include "pass/shard.h"
 
 #include <stdlib.h>
@@ -31,18 +32,12 @@ struct visits {
     int *in_visit; /* per weight: its last index in `used`, possibly of an earlier visit */
 };
 
-/* The length of the layer's name in a weight's name. */
+/* The length of the layer's name in a weight's name; without a number, all but the last part. */
 static size_t layer_length(const char *name)
 {
-    const char *part = name, *last = strrchr(name, '.');
-    while (part != NULL) {
-        size_t digits = strspn(part, "0123456789");
-        if (digits > 0 && (part[digits] == '.' || part[digits] == '\0'))
-            return (size_t)(part - name) + digits;
-        part = strchr(part, '.');
-        part = part == NULL ? NULL : part + 1;
-    }
-    return last == NULL ? strlen(name) : (size_t)(last - name);
+    size_t numbered = layer_name_length(name);
+    const char *last = strrchr(name, '.');
+    return numbered > 0 ? numbered : last == NULL ? strlen(name) : (size_t)(last - name);
 }
 
 static bool is_same_layer(const char *a, const char *b)
@@ -109,7 +104,7 @@ static enum snug_status find_visits(struct visits *v)
 {
     struct sharding *s = v->s;
     int layer = -1;
-    for (int i = s->prog->body_begin; i < program_body_end(s->prog); i++) {
+    for (int i = 0; i < program_body_end(s->prog); i++) {
         int weight = first_weight_of(s, &s->prog->ops[i]);
         if (weight < 0)
             continue;

@@ -258,7 +258,7 @@ static enum snug_status run(struct unrolling *u, struct pipedream *p)
     TRY(wait_for_sends(u));
     TRY(sum_over_ends(u));
     TRY(append_loss(u));
-    rewriter_open(&u->rw, SECTION_after);
+    rewriter_end_body(&u->rw);
     for (int i = u->body_end; i < n_ops && u->pipedream == NULL; i++)
         TRY(rewriter_copy(&u->rw, i));
     return SNUG_OK;

@@ -11,7 +11,6 @@
  * It also checks that
  *   - outputs and workspace of an op do not overlap each other or its inputs, except that output 0
  *     may alias an input where ops.def allows it;
- *   - tensors of different lanes do not share bytes;
  *   - while a copy is in flight, only other copies may write its inputs or touch its outputs.  A
  *     copy is in flight until an op reads the result of it or of a later copy, or until the last op
  *     of the section.
@@ -247,20 +246,18 @@ static enum snug_status simulate_step(struct simulation *s)
 {
     const struct program *prog = s->prog;
     int body_end = program_body_end(prog), rounds = prog->n_repeat < 3 ? prog->n_repeat : 3;
-    for (s->op = 0; s->op < prog->body_begin; s->op++)
-        TRY(simulate_op(s, 0));
-    s->n_in_flight = 0; /* all copies are complete at the end of a section */
     for (int round = 0; round < rounds; round++) {
         for (int i = 0; i < prog->n_tensors; i++)
             if (prog->tensors[i].role == ROLE_input && s->offset[i] >= 0)
                 write_tensor(s, i);
-        for (s->op = prog->body_begin; s->op < body_end; s->op++)
+        for (s->op = 0; s->op < body_end; s->op++)
             if (!prog->ops[s->op].in_last || round == rounds - 1)
                 TRY(simulate_op(s, round));
-        s->n_in_flight = 0;
+        s->n_in_flight = 0; /* all copies are complete at the end of a section */
     }
     for (s->op = body_end; s->op < prog->n_ops; s->op++)
         TRY(simulate_op(s, 0));
+    s->n_in_flight = 0;
     s->op = prog->n_ops - 1; /* for the error message */
     for (int i = 0; i < prog->n_tensors && prog->n_ops > 0; i++)
         if ((prog->tensors[i].persistent || prog->tensors[i].is_output) && s->offset[i] >= 0)
@@ -276,7 +273,7 @@ static enum snug_status check_bounds(const struct program *prog, const int64_t *
         if (offset[i] < 0)
             continue;
         int64_t end = offset[i] + tensor_bytes(prog, i);
-        if (end > arena_bytes || t->lane < 0 || t->lane >= PLAN_LANES_MAX)
+        if (end > arena_bytes)
             return snug_fail(err, SNUG_BAD_PROGRAM,
                              "plan is wrong: \"%s\" ends at byte %lld of an arena of %lld", t->name,
                              (long long)end, (long long)arena_bytes);
@@ -290,27 +287,6 @@ static enum snug_status check_bounds(const struct program *prog, const int64_t *
                              "plan is wrong: view \"%s\" is not at its offset in its base",
                              t->name);
     }
-    return SNUG_OK;
-}
-
-/* All tensors on a piece must be in the same lane. */
-static enum snug_status check_lanes(struct simulation *s)
-{
-    const struct tensor *tensors = s->prog->tensors;
-    for (int i = 0; i < s->prog->n_tensors; i++) {
-        int64_t end = s->offset[i] < 0 ? 0 : end_of(s, i);
-        for (int at = end == 0 ? 0 : first_piece(s, i); at < s->n_edges && s->edge[at] < end; at++)
-            if (s->owner[at] == NO_OWNER)
-                s->owner[at] = i;
-            else if (tensors[s->owner[at]].lane != tensors[i].lane)
-                return snug_fail(s->err, SNUG_BAD_PROGRAM,
-                                 "plan is wrong: \"%s\" of lane %d and \"%s\" of lane %d share "
-                                 "bytes",
-                                 name_of(s, s->owner[at]), tensors[s->owner[at]].lane,
-                                 name_of(s, i), tensors[i].lane);
-    }
-    for (int at = 0; at < s->n_edges; at++)
-        s->owner[at] = NO_OWNER;
     return SNUG_OK;
 }
 
@@ -342,8 +318,6 @@ enum snug_status plan_check(const struct program *prog, const int64_t *offset, i
     s.in_flight = malloc(((size_t)prog->n_ops + 1) * sizeof *s.in_flight);
     if (status == SNUG_OK && s.in_flight == NULL)
         status = snug_fail(err, SNUG_NO_MEMORY, "check: out of memory");
-    if (status == SNUG_OK)
-        status = check_lanes(&s);
     for (int i = 0; i < prog->n_tensors && status == SNUG_OK; i++)
         if (prog->tensors[i].persistent && prog->tensors[i].base == TENSOR_NONE && offset[i] >= 0)
             write_tensor(&s, i);

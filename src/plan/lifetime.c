@@ -2,9 +2,8 @@
  * lifetime.c -- finds the lifetime of every tensor, and which tensors can share a block in place.
  *
  * A tensor is alive from its first writer to its last reader; a base is alive as long as any of its
- * views.  Inputs are alive from the start of the body.  In a body that repeats, two kinds of
- * tensors are alive throughout: those that accumulate over micro-batches, and those written before
- * the body and read in it.
+ * views.  Inputs are alive from the start of the body.  Tensors that accumulate over micro-batches
+ * are alive throughout the body.
  *
  * The operands of a copy are alive until the copy is complete, which is at a later op
  * (ir/program_waits.h).  Offloaded tensors are not in the arena and have no lifetime here.
@@ -126,7 +125,7 @@ static void find_lifetimes(const struct program *prog, struct plan *plan, int *l
             use(last_use, root, i);
             if ((op_infos[op->kind].accumulates >> k & 1) &&
                 op->attrs.accumulate == ACC_after_first) {
-                touch(prog, plan, root, prog->body_begin);
+                touch(prog, plan, root, 0);
                 touch(prog, plan, root, body_end - 1);
             }
         }
@@ -140,12 +139,8 @@ static void find_lifetimes(const struct program *prog, struct plan *plan, int *l
             touch(prog, plan, root, prog->n_ops - 1);
         if (t->base != TENSOR_NONE || t->offloaded)
             continue;
-        bool touched = plan->alive_from[i] >= 0;
-        if (t->role == ROLE_input && touched)
-            touch(prog, plan, i, prog->body_begin);
-        if (touched && prog->n_repeat > 1 && plan->alive_from[i] < prog->body_begin &&
-            plan->alive_to[i] >= prog->body_begin)
-            touch(prog, plan, i, body_end - 1);
+        if (t->role == ROLE_input && plan->alive_from[i] >= 0)
+            touch(prog, plan, i, 0);
         if (t->persistent) {
             plan->alive_from[i] = 0;
             plan->alive_to[i] = prog->n_ops > 0 ? prog->n_ops - 1 : 0;
@@ -175,7 +170,7 @@ static bool may_alias(const struct program *prog, const struct plan *plan, const
         if (other != k && op->in[other] != TENSOR_NONE && tensor_root(prog, op->in[other]) == in)
             return false;
     if (prog->n_repeat > 1 && i == program_body_end(prog) - 1 && !op->in_last &&
-        plan->alive_from[in] <= prog->body_begin)
+        plan->alive_from[in] == 0)
         return false; /* alive throughout the body: the next micro-batch reads it again */
     bool dies_in_last =
         op->in_last && last_use[in] == i && plan->alive_to[in] < program_body_end(prog);
@@ -183,8 +178,8 @@ static bool may_alias(const struct program *prog, const struct plan *plan, const
     bool ends_step = i == prog->n_ops - 1 || dies_in_last; /* an output may end here too */
     return (op_infos[op->kind].inplace >> k & 1) && !op->no_alias && from->base == TENSOR_NONE &&
            to->base == TENSOR_NONE && !from->persistent && !to->persistent &&
-           from->role != ROLE_input && from->lane == to->lane && dies &&
-           plan->alive_from[out] == i && tensor_bytes(prog, in) == tensor_bytes(prog, out) &&
+           from->role != ROLE_input && dies && plan->alive_from[out] == i &&
+           tensor_bytes(prog, in) == tensor_bytes(prog, out) &&
            !(ends_step && is_read_after_step(prog, in));
 }
 
@@ -197,7 +192,6 @@ static void add_block(const struct program *prog, struct plan *plan, tensor_id r
     plan->blocks[plan->n_blocks++] = (struct block){.bytes = tensor_bytes(prog, root),
                                                     .first = plan->alive_from[root],
                                                     .last = plan->alive_to[root],
-                                                    .lane = t->lane,
                                                     .persistent = t->persistent};
 }
 

@@ -3,7 +3,7 @@
  * position in time is fixed and whose offset is free.
  *
  * The problem is NP-hard, so we place greedily in several orders and take the best result.
- * Persistent blocks are stacked at the bottom of their lane.  Every other block goes into the
+ * Persistent blocks are stacked at the bottom of the arena.  Every other block goes into the
  * tightest gap that is free during its lifetime.  The orders are: largest first, largest area
  * (bytes x lifetime) first, longest lifetime first, first op first, and two ends.  After each try
  * the block that ends highest moves to the front of the order, and all blocks are placed again, up
@@ -34,11 +34,11 @@ enum {
 
 struct placer {
     struct block *blocks;
-    int *order;    /* the blocks of the current lane, without persistent ones */
+    int *order;    /* the blocks that are not persistent */
     int *placed;   /* the placed blocks, sorted by offset */
     int64_t *best; /* per block: its offset in the best result so far */
     int n_blocks, alignment;
-    int peak;        /* the op with the most bytes alive in the current lane */
+    int peak;        /* the op with the most bytes alive */
     int64_t ceiling; /* floor + the most bytes alive, blocks padded to the alignment */
     int only;        /* the index of the only order to try, once; -1 tries all orders */
 };
@@ -258,7 +258,7 @@ done:
     return used;
 }
 
-/* ---- one lane -------------------------------------------------------------------------------- */
+/* ---- all blocks ------------------------------------------------------------------------------ */
 
 /* Returns the most bytes alive at once, blocks padded to `alignment`, and the op in *peak. */
 static int64_t most_alive(const struct placer *p, int n, int n_ops, int alignment, int64_t *delta,
@@ -295,9 +295,10 @@ static void lift_highest(struct placer *p, int n)
     p->order[0] = block;
 }
 
-/* Places one lane and returns its end, or -1 when out of memory.  With `only`, the result is an
- * upper bound for the search over all orders: it stops at `enough` or tries this order too. */
-static int64_t place_lane(struct placer *p, int n, int64_t floor, int64_t lower)
+/* Places the n blocks of p->order above `floor` and returns their end, or -1 when out of memory.
+ * With `only`, the result is an upper bound for the search over all orders: it stops at `enough` or
+ * tries this order too. */
+static int64_t place_ordered(struct placer *p, int n, int64_t floor, int64_t lower)
 {
     int64_t best_top = -1, enough = floor + lower + lower / NEAR;
     int n_tries = n <= LIFT_MAX && p->only < 0 ? N_LIFTS : 1;
@@ -326,17 +327,13 @@ static enum snug_status check_blocks(const struct block *blocks, int n_blocks, i
                                      int64_t floor, struct snug_error *err)
 {
     int64_t sum = floor;
-    for (int i = 0; i < n_blocks; i++) {
-        if (blocks[i].lane < 0 || blocks[i].lane >= PLAN_LANES_MAX)
-            return snug_fail(err, SNUG_BAD_PROGRAM, "plan: lane %d is out of range 0 to %d",
-                             blocks[i].lane, PLAN_LANES_MAX - 1);
+    for (int i = 0; i < n_blocks; i++)
         if (__builtin_add_overflow(sum, blocks[i].bytes, &sum) ||
             __builtin_add_overflow(sum, alignment, &sum) || sum > PLACED_BYTES_MAX)
             return snug_fail(err, SNUG_BAD_ARGUMENT,
                              "plan: the tensors need more than %.2g bytes: choose a smaller "
                              "--batch or --seq",
                              (double)PLACED_BYTES_MAX);
-    }
     return SNUG_OK;
 }
 
@@ -358,31 +355,23 @@ static enum snug_status place(struct block *blocks, int n_blocks, int n_ops, int
         status = snug_fail(err, SNUG_NO_MEMORY, "plan: no memory to place %d blocks", n_blocks);
         goto done;
     }
-    *persistent_end = align_up(floor, alignment);
-    for (int lane = 0; lane < PLAN_LANES_MAX; lane++) {
-        int n = 0;
-        for (int i = 0; i < n_blocks; i++) {
-            if (blocks[i].lane != lane)
-                continue;
-            if (blocks[i].persistent) {
-                blocks[i].offset = align_up(top, alignment);
-                top = blocks[i].offset + blocks[i].bytes;
-                *persistent_end = align_up(top, alignment);
-            } else {
-                p.order[n++] = i;
-            }
+    int n = 0;
+    for (int i = 0; i < n_blocks; i++)
+        if (blocks[i].persistent) {
+            blocks[i].offset = align_up(top, alignment);
+            top = blocks[i].offset + blocks[i].bytes;
+        } else {
+            p.order[n++] = i;
         }
-        if (n == 0)
-            continue;
-        int64_t base = align_up(top, alignment);
-        p.ceiling = base + most_alive(&p, n, n_ops, alignment, delta, &p.peak);
-        top = place_lane(&p, n, base, most_alive(&p, n, n_ops, 1, delta, &p.peak));
-        if (top < 0) {
-            status = snug_fail(err, SNUG_NO_MEMORY, "plan: no memory to place %d blocks", n);
-            goto done;
-        }
+    *persistent_end = align_up(top, alignment);
+    if (n > 0) {
+        p.ceiling = *persistent_end + most_alive(&p, n, n_ops, alignment, delta, &p.peak);
+        top = place_ordered(&p, n, *persistent_end, most_alive(&p, n, n_ops, 1, delta, &p.peak));
     }
-    *arena_bytes = top;
+    if (top < 0)
+        status = snug_fail(err, SNUG_NO_MEMORY, "plan: no memory to place %d blocks", n);
+    else
+        *arena_bytes = top;
 done:
     free(delta);
     free(p.order);

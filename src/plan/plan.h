@@ -16,13 +16,10 @@
 #include "ir/program.h"
 #include "plan/rates.h"
 
-enum { PLAN_LANES_MAX = 8 };
-
 /* The unit of placement: a tensor, or several tensors that reuse the same bytes in place. */
 struct block {
     int64_t bytes;
     int first, last; /* lifetime: ops, inclusive; a persistent block spans all ops */
-    int lane;
     bool persistent;
     int64_t offset; /* set by plan_place */
 };
@@ -37,7 +34,7 @@ struct plan {
     int n_blocks;
     int64_t *offset; /* per tensor: byte offset in the arena, or -1 */
     int64_t arena_bytes;
-    int64_t persistent_bytes; /* end of the last persistent block of any lane */
+    int64_t persistent_bytes; /* end of the last persistent block */
     int64_t *pool_offset;     /* per tensor: byte offset in the offload pool, or -1 */
     int64_t pool_bytes;       /* not part of arena_bytes */
 
@@ -81,8 +78,8 @@ enum snug_status plan_place_offloaded(const struct program *prog, const struct p
                                       const struct plan *host_plan, int alignment,
                                       struct plan *plan, struct snug_error *err);
 /* place.c */
-/* floor is the first free byte.  Sets *persistent_end to the end of the last persistent block of
- * any lane, rounded up to the alignment. */
+/* floor is the first free byte.  Sets *persistent_end to the end of the last persistent block,
+ * rounded up to the alignment. */
 enum snug_status plan_place(struct block *blocks, int n_blocks, int n_ops, int alignment,
                             int64_t floor, int64_t *persistent_end, int64_t *arena_bytes,
                             struct snug_error *err);

@@ -24,7 +24,7 @@ enum { ELEMS = 1000, N_STEPS = 4, ROUNDS = 3 };
 /* Each exchange, over all ranks and with an owner; sums that are added to what is there.  %d: bytes of the
  * bucket. */
 static const char program_text[] =
-    "program ranks; body 0 10 x 3\n"
+    "program ranks; body 10 x 3\n"
     "tensor x input f32 [1000]; tensor work temporary u8 [%d]\n"
     "tensor a activation f32 [1000]; tensor b activation f32 [7 11]; tensor h activation bf16 "
     "[1000]\n"

@@ -160,7 +160,7 @@ static void test_pool(void **state)
 /* Two rounds of a body that evictions and prefetches, then a state that visits: what was evicted comes
  * back, though its bytes were used for others in between. */
 static const char program_text[] =
-    "program copies; body 0 8 x 2\n"
+    "program copies; body 8 x 2\n"
     "tensor x input f32 [4096]\n"
     "tensor a activation f32 [4096]; tensor b activation f32 [4096]\n"
     "tensor c activation f32 [4096]; tensor back temporary f32 [4096]\n"
@@ -289,7 +289,7 @@ static void test_rounds(void **state)
     struct backend backend = *backend_cpu();
     backend.open_pool = open_slow;
     make_run_of(
-        "program rounds; body 0 3 x 2\n"
+        "program rounds; body 3 x 2\n"
         "tensor m optimizer f32 [4096] persistent offloaded; tensor a temporary f32 [4096]\n"
         "tensor v optimizer f32 [4096] persistent offloaded; tensor b temporary f32 [4096]\n"
         "tensor y activation f32 [4096] output\n"
@@ -461,7 +461,7 @@ static void test_random_programs(void **state)
             s.number[0][i] = i;
         for (int i = 0; i < RANDOM_OPS; i++)
             add_random(&dice, &s, &tensors, &ops);
-        text_add(&all, "program random; body 0 %d x 3; tensor t0 input f32 [%d]\n%s%s", s.n_ops,
+        text_add(&all, "program random; body %d x 3; tensor t0 input f32 [%d]\n%s%s", s.n_ops,
                  ELEMS, tensors.data, ops.data);
         make_run_of(all.data);
         must(exec_create(&run.prog, &run.plan, &backend, &run.facts, NULL, &run.exec, &err), &err);

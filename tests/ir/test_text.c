@@ -32,9 +32,8 @@ static const struct {
     {"a tensor", "program p\ntensor x input f32 [2 3]",
      "program p\ntensor x input      f32  [2 3]\n"},
     {"every word",
-     "tensor w parameter bf16 [5] frozen decays init=normal:2e-2 output offloaded persistent "
-     "lane=3",
-     "program \"\"\ntensor w parameter  bf16 [5] lane=3 persistent offloaded output decays frozen "
+     "tensor w parameter bf16 [5] frozen decays init=normal:2e-2 output offloaded persistent",
+     "program \"\"\ntensor w parameter  bf16 [5] persistent offloaded output decays frozen "
      "init=normal:0.02\n"},
     {"a view above its base", "tensor v gradient f32 [2] view=b+4; tensor b gradient f32 [8]",
      "program \"\"\ntensor v gradient   f32  [2] view=b+4\ntensor b gradient   f32  [8]\n"},
@@ -65,9 +64,9 @@ static const struct {
      "tensor loss   activation f32  [1]\ntensor work   activation f32  [1]\n"
      "loss = act tensor\nwork = act loss work=work\n"},
     {"sections and special tensors",
-     "program p; scalars s; loss l; body 0 1 x 4; tensor s optimizer f64 [8] persistent\n"
+     "program p; scalars s; loss l; body 1 x 4; tensor s optimizer f64 [8] persistent\n"
      "tensor l activation f32 [1]; " XY "l = mse x, x {accumulate=after_first}; y = act x",
-     "program p\nbody 0 1 x 4\nloss l\nscalars s\ntensor s optimizer  f64  [8] persistent\n"
+     "program p\nbody 1 x 4\nloss l\nscalars s\ntensor s optimizer  f64  [8] persistent\n"
      "tensor l activation f32  [1]\ntensor x input      f32  [2 3]\n"
      "tensor y activation f32  [2 3]\nl = mse x, x {accumulate=after_first}\ny = act x\n"},
     {"quoted names",
@@ -135,7 +134,6 @@ static const struct {
     {"unknown tensor word", "tensor x input f32 [1] thawed", "not \"thawed\""},
     {"view without offset", X "tensor v input f32 [1] view=x", "expected \"+\" and an offset"},
     {"negative offset", X "tensor v input f32 [1] view=x+-1", "offset of a view is a whole number"},
-    {"lane out of range", "tensor x input f32 [1] lane=3000000000", "lane is a whole number"},
     {"unknown init", "tensor x input f32 [1] init=xavier", "none, zeros, ones, normal, uniform"},
     {"scale is not finite", "tensor x input f32 [1] init=normal:1e999", "finite number"},
     {"too many inputs", XY "y = act x, x", "act has 1 inputs, not 2"},
@@ -161,10 +159,9 @@ static const struct {
     {"program twice", "program a; program b", "program must be the first statement, and only once"},
     {"program without name", "program", "expected a name after program"},
     {"loss twice", X "loss x; loss x", "loss is given twice"},
-    {"body without x", "body 0 1", "body BEGIN END x REPEATS"},
-    {"body 0 times", "body 0 0 x 0", "number of repeats is a whole number from 1"},
-    {"body beyond the ops", XY "y = act x; body 0 2 x 1", "does not fit the program's 1 ops"},
-    {"body backwards", XY "y = act x; body 3 0 x 1", "does not fit the program's 1 ops"},
+    {"body without x", "body 1 2", "body END x REPEATS"},
+    {"body 0 times", "body 0 x 0", "number of repeats is a whole number from 1"},
+    {"body beyond the ops", XY "y = act x; body 2 x 1", "does not fit the program's 1 ops"},
     {"strange character", "tensor x@ input f32 [1]", "unexpected character '@'"},
     {"strange byte", "tensor \x01", "unexpected byte 0x01"},
     {"byte above 127", "tensor \xff", "unexpected byte 0xff"},
@@ -232,7 +229,6 @@ static void add_random_tensor(struct dice *dice, struct program *prog)
                             .role = (enum role)roll(dice, ROLE_COUNT),
                             .shape.n_dims = 1 + roll(dice, MAX_DIMS),
                             .base = TENSOR_NONE,
-                            .lane = roll(dice, 3),
                             .persistent = roll(dice, 2),
                             .offloaded = roll(dice, 2),
                             .is_output = roll(dice, 2),
@@ -316,11 +312,7 @@ static void make_random(struct program *prog, uint64_t seed)
         add_random_op(&dice, prog);
     prog->loss = random_id(&dice, prog);
     prog->scalars = random_id(&dice, prog);
-    prog->body_begin = roll(&dice, prog->n_ops + 1);
-    prog->body_end =
-        roll(&dice, 2) ? 0 : prog->body_begin + roll(&dice, prog->n_ops - prog->body_begin + 1);
-    if (prog->body_end == 0 && roll(&dice, 2))
-        prog->body_begin = 0;
+    prog->body_end = roll(&dice, prog->n_ops + 1);
     prog->n_repeat = 1 + roll(&dice, 3);
 }
 
@@ -351,7 +343,6 @@ static void assert_same_tensor(const struct tensor *a, const struct tensor *b)
     assert_true(shape_equal(&a->shape, &b->shape));
     assert_int_equal(a->base, b->base);
     assert_int_equal(a->offset_elems, b->offset_elems);
-    assert_int_equal(a->lane, b->lane);
     assert_int_equal(a->persistent, b->persistent);
     assert_int_equal(a->offloaded, b->offloaded);
     assert_int_equal(a->is_output, b->is_output);
@@ -376,7 +367,6 @@ static void assert_same_program(const struct program *a, const struct program *b
         assert_same_tensor(&a->tensors[i], &b->tensors[i]);
     for (int i = 0; i < a->n_ops; i++)
         assert_same_op(&a->ops[i], &b->ops[i]);
-    assert_int_equal(a->body_begin, b->body_begin);
     assert_int_equal(a->body_end, b->body_end);
     assert_int_equal(a->n_repeat, b->n_repeat);
     assert_int_equal(a->loss, b->loss);

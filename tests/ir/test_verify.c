@@ -41,25 +41,25 @@ static const struct {
     {"an update in place", DECLARE "g = linear_grad_w x, x; w = update g, s, w {rule=sgd}", NULL},
     {"adding to what was written", DECLARE "a = act x; a = accumulate x {accumulate=yes}", NULL},
     {"adding after the first micro-batch",
-     DECLARE "a = accumulate x {accumulate=after_first}; body 0 1 x 3", NULL},
+     DECLARE "a = accumulate x {accumulate=after_first}; body 1 x 3", NULL},
     {"parts, then the whole",
      DECLARE "tensor q activation f32 [8]; tensor q1 activation f32 [2 4] view=q+0; "
              "tensor r activation f32 [8]; q1 = act x; r = act q",
      NULL},
     {"left-out results", DECLARE "a, _, _ = layernorm x, gm, gm", NULL},
     {"in the last micro-batch, read there and after all",
-     DECLARE "a = act x last; b = act a last; c = act b; body 0 2 x 3", NULL},
+     DECLARE "a = act x last; b = act a last; c = act b; body 2 x 3", NULL},
     {"an update in the last micro-batch of what every one reads",
      DECLARE "g = linear_grad_w x, x {accumulate=after_first}; "
-             "w = update g, s, w {rule=sgd} last; a = linear x, w; body 0 3 x 3",
+             "w = update g, s, w {rule=sgd} last; a = linear x, w; body 3 x 3",
      NULL},
-    {"in the last micro-batch, but after all", DECLARE "a = act x; b = act a last; body 0 1 x 3",
+    {"in the last micro-batch, but after all", DECLARE "a = act x; b = act a last; body 1 x 3",
      "op 1 (act) is marked `last` but is not in the body"},
     {"made in the last micro-batch, read in every one",
-     DECLARE "a = act x last; b = act a; body 0 2 x 3",
+     DECLARE "a = act x last; b = act a; body 2 x 3",
      "op 1 (act): tensor \"a\" is written in the last micro-batch only, but read in every one"},
     {"a sum over micro-batches in the last of them",
-     DECLARE "a = accumulate x {accumulate=after_first} last; body 0 1 x 3",
+     DECLARE "a = accumulate x {accumulate=after_first} last; body 1 x 3",
      "\"a\" is added to in the last micro-batch, but no earlier micro-batch writes it"},
 
     {"read before written", DECLARE "b = act a",
@@ -231,13 +231,13 @@ static void body_too_long(struct program *p)
 {
     p->body_end = 2;
 }
-static void body_backwards(struct program *p)
+static void body_without_ops(struct program *p)
 {
-    p->body_begin = 1, p->body_end = 1, p->n_ops = 0;
+    p->body_end = 1, p->n_ops = 0;
 }
 static void body_negative(struct program *p)
 {
-    p->body_begin = -1;
+    p->body_end = -1;
 }
 static void body_never(struct program *p)
 {
@@ -266,8 +266,8 @@ static const struct {
     {"too many outputs", too_many_outputs, "2 outputs, expected 1 to 1"},
     {"no outputs", no_outputs, "0 outputs, expected 1 to 1"},
     {"body beyond the ops", body_too_long, "body 0..2 x 1 does not fit 1 ops"},
-    {"body of a program without ops", body_backwards, "does not fit 0 ops"},
-    {"body that starts before the program", body_negative, "does not fit"},
+    {"body of a program without ops", body_without_ops, "does not fit 0 ops"},
+    {"body that ends before the program", body_negative, "does not fit"},
     {"body that never runs", body_never, "body 0..1 x 0 does not fit"},
 };
 

@@ -53,12 +53,12 @@ static const struct row {
     int body_end;
 } rows[] = {
     {"after the gradient and the last reader of the weight",
-     "body 0 7 x 1; " BODY NORMS "s = grad_norm parts, s; " UPDATE_W "; " UPDATE_V,
+     "body 7 x 1; " BODY NORMS "s = grad_norm parts, s; " UPDATE_W "; " UPDATE_V,
      FORWARD GRAD_B GRAD_V GRAD_A "s = open_updates s; " CHECK_V UPDATE_V "; "
      GRAD_W "; " CHECK_W UPDATE_W "; s = close_updates parts, s",
      UPDATES_IN_BACKWARD, 14},
     {"a weight that is read and written at both ends waits for the last",
-     "body 0 6 x 1; a = linear x, w; b = linear a, w; l = mse b, y; " GRAD_B
+     "body 6 x 1; a = linear x, w; b = linear a, w; l = mse b, y; " GRAD_B
      "dw = linear_grad_w a, db; dw = linear_grad_w x, db {accumulate=yes}; "
      "one = sum_squares dw; s = grad_norm one, s; " UPDATE_W,
      "a = linear x, w; b = linear a, w; l = mse b, y; " GRAD_B
@@ -66,7 +66,7 @@ static const struct row {
      "one = sum_squares dw; s = check_gradient one, s; " UPDATE_W "; s = close_updates one, s",
      UPDATES_IN_BACKWARD, 10},
     {"all ops of a weight go together, the clock of the step before the first",
-     "body 0 7 x 1; " BODY NORMS "s = grad_norm parts, s; s = average_clock s {average=ema}; "
+     "body 7 x 1; " BODY NORMS "s = grad_norm parts, s; s = average_clock s {average=ema}; "
      "u, s, rw, cw = adafactor dw, s, w, rw, cw; w = update u, s, w {rule=sgd, direction=scaled}; "
      "ema = average_keep s, w, ema {average=ema}; " UPDATE_V,
      FORWARD GRAD_B GRAD_V GRAD_A "s = open_updates s; s = average_clock s {average=ema}; "
@@ -75,7 +75,7 @@ static const struct row {
      "ema = average_keep s, w, ema {average=ema}; s = close_updates parts, s",
      UPDATES_IN_BACKWARD, 17},
     {"in the last micro-batch",
-     "body 0 4 x 3; a = linear x, w; l = mse a, y {accumulate=after_first}; db = mse_grad a, y, s; "
+     "body 4 x 3; a = linear x, w; l = mse a, y {accumulate=after_first}; db = mse_grad a, y, s; "
      "dw = linear_grad_w x, db {accumulate=after_first}; "
      "one = sum_squares dw; s = grad_norm one, s; " UPDATE_W,
      "a = linear x, w; l = mse a, y {accumulate=after_first}; db = mse_grad a, y, s; "
@@ -84,7 +84,7 @@ static const struct row {
      "s = close_updates one, s",
      UPDATES_IN_LAST, 8},
     {"clipping: backward again, on tensors of its own",
-     "body 0 7 x 1; " BODY NORMS "s = grad_norm parts, s {max_norm=1}; " UPDATE_W "; " UPDATE_V,
+     "body 7 x 1; " BODY NORMS "s = grad_norm parts, s {max_norm=1}; " UPDATE_W "; " UPDATE_V,
      FORWARD GRAD_B GRAD_V "p0 = sum_squares dv; " GRAD_A GRAD_W "; p1 = sum_squares dw; "
      "s = grad_norm parts, s {max_norm=1}; db.again = mse_grad b, y, s; "
      "dv.again = linear_grad_w a, db.again; da.again = linear_grad_x db.again, v; "
@@ -92,7 +92,7 @@ static const struct row {
      "w = update dw.again, s, w {rule=sgd}",
      UPDATES_IN_SECOND, 9},
     {"the loss scale moves after the second half",
-     "body 0 4 x 1; a = linear x, w; l = mse a, y; db = mse_grad a, y, s; "
+     "body 4 x 1; a = linear x, w; l = mse a, y; db = mse_grad a, y, s; "
      "dw = linear_grad_w x, db; one = sum_squares dw; s = grad_norm one, s {dynamic_scale=1}; "
      UPDATE_W,
      "a = linear x, w; l = mse a, y; db = mse_grad a, y, s; dw = linear_grad_w x, db; "
@@ -101,7 +101,7 @@ static const struct row {
      "s = next_loss_scale s",
      UPDATES_IN_SECOND, 5},
     {"a loss that makes a gradient too runs twice; the loss is that of the first",
-     "body 0 2 x 1; a = linear x, v; l, lse, da, dw = linear_cross_entropy_train a, w, t, s; "
+     "body 2 x 1; a = linear x, v; l, lse, da, dw = linear_cross_entropy_train a, w, t, s; "
      "one = sum_squares dw; s = grad_norm one, s {max_norm=1}; " UPDATE_W,
      "a = linear x, v; l, lse, da, dw = linear_cross_entropy_train a, w, t, s; "
      "one = sum_squares dw; s = grad_norm one, s {max_norm=1}; "
@@ -109,7 +109,7 @@ static const struct row {
      "w = update dw.again, s, w {rule=sgd}",
      UPDATES_IN_SECOND, 3},
     {"sums that wait for their norm stay at the end",
-     "body 0 3 x 3; l = mse x, y {accumulate=after_first}; db = mse_grad x, y, s; "
+     "body 3 x 3; l = mse x, y {accumulate=after_first}; db = mse_grad x, y, s; "
      "dw = linear_grad_w x, db {accumulate=after_first}; "
      "one = sum_squares dw; s = grad_norm one, s {max_norm=1}; " UPDATE_W,
      "l = mse x, y {accumulate=after_first}; db = mse_grad x, y, s; "
@@ -117,7 +117,7 @@ static const struct row {
      "one = sum_squares dw; s = grad_norm one, s {max_norm=1}; " UPDATE_W,
      UPDATES_WAIT, 3},
     {"sums over all gradients before the first update",
-     "body 0 3 x 1; l = mse x, y; db = mse_grad x, y, s; dw = linear_grad_w x, db; "
+     "body 3 x 1; l = mse x, y; db = mse_grad x, y, s; dw = linear_grad_w x, db; "
      "one = sum_squares dw; s = grad_norm one, s; sum, zs = prodigy_sums dw, s, w, x0, zs; "
      "s = prodigy_size sums, s; " UPDATE_W,
      "--update in-backward: --optimizer schedule-free-prodigy needs sums over all gradients",

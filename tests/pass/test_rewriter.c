@@ -1,6 +1,6 @@
 /*
  * test_rewriter.c -- the sections of a rewritten list: whatever a pass adds, drops or moves, the
- * bounds of the body enclose its ops.
+ * end of the body stays where it belongs.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,23 +23,22 @@ static const char ops[] = "a = accumulate w\n"
                           "w = accumulate c {accumulate=yes}\n";
 
 /* Per letter: a digit copies that op of the list, + adds a clear, < reaches the op whose digit follows, |
- * opens the last section. */
+ * ends the body. */
 static const struct {
     const char *what, *body, *script, *then;
 } rows[] = {
-    {"nothing changes", "body 1 3 x 2", "0123", "body 1 3 x 2"},
+    {"nothing changes", "body 3 x 2", "0123", "body 3 x 2"},
     {"all is the body, and stays so", "", "01+23", ""},
-    {"repeats without an end", "body 0 0 x 2", "0+123+", "body 0 0 x 2"},
-    {"before the first op of the body", "body 1 3 x 2", "0<1+123", "body 1 4 x 2"},
-    {"after the last op before it", "body 1 3 x 2", "0+123", "body 2 4 x 2"},
-    {"after the last op of the body", "body 1 3 x 2", "012+3", "body 1 4 x 2"},
-    {"before the first op after it", "body 1 3 x 2", "012<3+3", "body 1 3 x 2"},
-    {"an op of the end moves into the body", "body 0 3 x 1", "01+2|3", "body 0 4 x 1"},
-    {"a list that had no end gets one", "", "012|3", "body 0 3 x 1"},
-    {"what is before the body goes", "body 1 3 x 2", "123", "body 0 2 x 2"},
-    {"the end goes", "body 1 3 x 2", "012", "body 1 3 x 2"},
-    {"ops of the body come again at the end", "body 1 3 x 1", "012|123", "body 1 3 x 1"},
-    {"nothing is left to repeat", "body 0 2 x 3", "23", "body 0 0 x 1"},
+    {"repeats without an end", "body 0 x 2", "0+123+", "body 0 x 2"},
+    {"between two ops of the body", "body 3 x 2", "0<1+123", "body 4 x 2"},
+    {"after the last op of the body", "body 3 x 2", "012+3", "body 4 x 2"},
+    {"before the first op after it", "body 3 x 2", "012<3+3", "body 3 x 2"},
+    {"an op of the end moves into the body", "body 3 x 1", "01+2|3", "body 4 x 1"},
+    {"a list that had no end gets one", "", "012|3", "body 3 x 1"},
+    {"the first op goes", "body 3 x 2", "123", "body 2 x 2"},
+    {"the end goes", "body 3 x 2", "012", "body 3 x 2"},
+    {"ops of the body come again at the end", "body 3 x 1", "012|123", "body 3 x 1"},
+    {"nothing is left to repeat", "body 2 x 3", "23", "body 0 x 1"},
 };
 
 static void parse(const char *body, struct program *prog)
@@ -61,19 +60,18 @@ static void play(struct rewriter *rw, const char *script)
         else if (*at == '<')
             rewriter_reach(rw, *++at - '0');
         else if (*at == '|')
-            rewriter_open(rw, SECTION_after);
+            rewriter_end_body(rw);
         else
             assert_int_equal(rewriter_copy(rw, *at - '0'), SNUG_OK);
 }
 
 static void expect_body(const struct program *prog, const char *what, const char *body)
 {
-    int begin = 0, end = 0, repeats = 1;
+    int end = 0, repeats = 1;
     if (*body != '\0')
-        assert_int_equal(sscanf(body, "body %d %d x %d", &begin, &end, &repeats), 3);
-    if (prog->body_begin != begin || prog->body_end != end || prog->n_repeat != repeats)
-        fail_msg("%s: body %d %d x %d, not %s", what, prog->body_begin, prog->body_end,
-                 prog->n_repeat, body);
+        assert_int_equal(sscanf(body, "body %d x %d", &end, &repeats), 2);
+    if (prog->body_end != end || prog->n_repeat != repeats)
+        fail_msg("%s: body %d x %d, not %s", what, prog->body_end, prog->n_repeat, body);
 }
 
 static void test_sections(void **state)
@@ -99,13 +97,13 @@ static void test_a_failure_leaves_the_program(void **state)
     (void)state;
     struct program prog;
     struct snug_error err;
-    parse("body 1 3 x 2", &prog);
+    parse("body 3 x 2", &prog);
     struct rewriter rw = rewriter_begin(&prog, "test", &err);
     play(&rw, "3+");
     assert_int_equal(rewriter_finish(&rw, SNUG_BAD_PROGRAM), SNUG_BAD_PROGRAM);
     assert_null(rw.ops);
     assert_int_equal(prog.n_ops, 4);
-    expect_body(&prog, "failed", "body 1 3 x 2");
+    expect_body(&prog, "failed", "body 3 x 2");
     program_free(&prog);
 }
 
@@ -117,10 +115,10 @@ static void test_dropped_ops(void **state)
         bool gone[4];
         const char *then;
     } drops[] = {
-        {"body 1 3 x 2", {true, false, false, false}, "body 0 2 x 2"},
-        {"body 1 3 x 2", {false, true, false, true}, "body 1 2 x 2"},
+        {"body 3 x 2", {true, false, false, false}, "body 2 x 2"},
+        {"body 3 x 2", {false, true, false, true}, "body 2 x 2"},
         {"", {false, true, true, false}, ""},
-        {"body 0 2 x 3", {true, true, false, false}, "body 0 0 x 1"},
+        {"body 2 x 3", {true, true, false, false}, "body 0 x 1"},
     };
     for (size_t i = 0; i < sizeof drops / sizeof *drops; i++) {
         struct program prog;
@@ -138,7 +136,7 @@ static void test_emitted_op(void **state)
     struct program prog;
     struct snug_error err;
     tensor_id made;
-    parse("body 0 3 x 2", &prog);
+    parse("body 3 x 2", &prog);
     struct rewriter rw = rewriter_begin(&prog, "test", &err);
     play(&rw, "01");
     assert_int_equal(rewriter_emit(&rw, OP_act, &ATTRS(common, .act = ACT_relu), 1,
@@ -151,7 +149,7 @@ static void test_emitted_op(void **state)
     assert_int_equal(prog.ops[2].out[0], made);
     assert_int_equal(prog.ops[2].attrs.act, ACT_relu);
     assert_int_equal(prog.ops[2].in[1], TENSOR_NONE); /* places that are left */
-    expect_body(&prog, "emitted", "body 0 4 x 2");
+    expect_body(&prog, "emitted", "body 4 x 2");
     program_free(&prog);
 }
 

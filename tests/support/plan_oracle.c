@@ -75,13 +75,11 @@ static void note_all(struct history *h)
             h->offset[i] >= 0)
             note(h, i, h->now++, true, false);
     for (int step = 0; step < 2; step++) {
-        for (int i = 0; i < prog->body_begin; i++)
-            note_op(h, &prog->ops[i], 0);
         for (int round = 0; round < prog->n_repeat; round++) {
             for (int i = 0; i < prog->n_tensors; i++)
                 if (prog->tensors[i].role == ROLE_input && h->offset[i] >= 0)
                     note(h, i, h->now++, true, false);
-            for (int i = prog->body_begin; i < program_body_end(prog); i++)
+            for (int i = 0; i < program_body_end(prog); i++)
                 if (!prog->ops[i].in_last || round + 1 == prog->n_repeat)
                     note_op(h, &prog->ops[i], round);
         }
@@ -164,17 +162,6 @@ bool oracle_plan_is_wrong(const struct program *prog, const int64_t *offset, int
     return wrong;
 }
 
-bool oracle_lanes_meet(const struct program *prog, const int64_t *offset)
-{
-    struct history h = {.prog = prog, .offset = offset};
-    for (int a = 0; a < prog->n_tensors; a++)
-        for (int b = 0; b < a; b++)
-            if (offset[a] >= 0 && offset[b] >= 0 &&
-                prog->tensors[a].lane != prog->tensors[b].lane && meet(&h, a, b))
-                return true;
-    return false;
-}
-
 static bool names(const struct op *op, tensor_id root, const struct program *prog)
 {
     bool found = op->work == root;
@@ -188,7 +175,7 @@ static bool names(const struct op *op, tensor_id root, const struct program *pro
 /* Is a tensor with this root an output, or accumulated from round to round? */
 static void life_of(const struct program *prog, tensor_id root, int *first, int *last)
 {
-    int begin = prog->body_begin, end = program_body_end(prog);
+    int body_end = program_body_end(prog);
     *first = prog->n_ops, *last = -1;
     for (int i = 0; i < prog->n_ops; i++)
         if (names(&prog->ops[i], root, prog)) {
@@ -198,8 +185,8 @@ static void life_of(const struct program *prog, tensor_id root, int *first, int 
     if (*last < 0)
         return;
     if (prog->tensors[root].role == ROLE_input)
-        *first = begin < *first ? begin : *first;
-    bool whole_body = prog->n_repeat > 1 && *first < begin && *last >= begin;
+        *first = 0;
+    bool whole_body = false;
     for (int i = 0; i < prog->n_ops; i++)
         for (int k = 0; k < prog->ops[i].n_out; k++)
             whole_body |= prog->ops[i].out[k] != TENSOR_NONE &&
@@ -207,8 +194,8 @@ static void life_of(const struct program *prog, tensor_id root, int *first, int 
                           (op_infos[prog->ops[i].kind].accumulates & 1u << k) &&
                           prog->ops[i].attrs.accumulate == ACC_after_first;
     if (whole_body) {
-        *first = begin < *first ? begin : *first;
-        *last = end - 1 > *last ? end - 1 : *last;
+        *first = 0;
+        *last = body_end - 1 > *last ? body_end - 1 : *last;
     }
     for (int i = 0; i < prog->n_tensors; i++)
         if (prog->tensors[i].is_output && tensor_root(prog, i) == root)

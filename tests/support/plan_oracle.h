@@ -11,9 +11,6 @@
  * of an op illegally share bytes, or does a tensor end beyond the arena? */
 bool oracle_plan_is_wrong(const struct program *prog, const int64_t *offset, int64_t arena_bytes);
 
-/* Do two tensors of different lanes share bytes? */
-bool oracle_lanes_meet(const struct program *prog, const int64_t *offset);
-
 /* The most bytes in use at one op, counted byte by byte; tensors that alias count once. */
 int64_t oracle_most_alive(const struct program *prog, const int64_t *offset, int64_t arena_bytes);
 

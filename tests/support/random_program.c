@@ -12,7 +12,7 @@ enum { MOST_POOL = 512 };
 struct drawer {
     struct program *prog;
     struct dice dice;
-    unsigned features;
+    bool with_views;
     tensor_id pool[MOST_POOL]; /* tensors that may be read now */
     int n_pool;
     bool in_body;
@@ -66,8 +66,6 @@ static enum snug_status add_tensor(struct drawer *d, const char *name, enum role
         t.dtype = chance(d, 4) ? DTYPE_bf16 : DTYPE_f32;
         t.is_output = chance(d, 12);
     }
-    if ((d->features & RANDOM_LANES) && role != ROLE_input && chance(d, 8))
-        t.lane = 1 + dice_roll(&d->dice, 2);
     char numbered[32];
     snprintf(numbered, sizeof numbered, "%s%d", name, d->prog->n_tensors);
     t.name = numbered;
@@ -175,8 +173,7 @@ static enum snug_status draw_views(struct drawer *d, tensor_id x)
                           .dtype = d->prog->tensors[base].dtype,
                           .role = ROLE_activation,
                           .base = base,
-                          .shape = *shape_of(d, x),
-                          .lane = d->prog->tensors[base].lane};
+                          .shape = *shape_of(d, x)};
     if (chance(d, 2)) { /* the views, then the base */
         for (int k = 0; k < 2; k++) {
             view.offset_elems = k * (n + gap);
@@ -235,7 +232,7 @@ static enum snug_status draw_op(struct drawer *d)
     case 9:
         return draw_accumulate(d, x);
     case 10:
-        return (d->features & RANDOM_VIEWS) ? draw_views(d, x) : draw_linear(d, x);
+        return d->with_views ? draw_views(d, x) : draw_linear(d, x);
     default:
         return draw_update(d, x);
     }
@@ -255,24 +252,20 @@ static enum snug_status draw_op_of_body(struct drawer *d)
     return SNUG_OK;
 }
 
-enum snug_status random_program(struct program *prog, uint64_t seed, int n_ops, unsigned features,
+enum snug_status random_program(struct program *prog, uint64_t seed, int n_ops, bool with_views,
                                 struct snug_error *err)
 {
     static const int64_t rows[] = {1, 2, 5, 8}, widths[] = {1, 3, 16, 31, 32};
-    struct drawer d = {.prog = prog, .dice = {.seed = seed}, .features = features, .err = err};
+    struct drawer d = {.prog = prog, .dice = {.seed = seed}, .with_views = with_views, .err = err};
     tensor_id id;
     TRY(program_init(prog, "random", err));
     for (int i = 0; i < 2; i++) {
         TRY(add_vector(&d, widths[dice_roll(&d.dice, 5)], &id));
         remember(&d, id);
     }
-    int n_before = chance(&d, 2) ? dice_roll(&d.dice, n_ops / 3 + 1) : 0;
     int n_after = chance(&d, 2) ? dice_roll(&d.dice, n_ops / 3 + 1) : 0;
     prog->n_repeat = 1 + dice_roll(&d.dice, 3);
-    while (prog->n_ops < n_before)
-        TRY(draw_op(&d));
-    prog->body_begin = prog->n_ops;
-    for (int i = 0; i < 2; i++) { /* inputs are available when the body starts, not before */
+    for (int i = 0; i < 2; i++) {
         struct shape shape = {2, {rows[dice_roll(&d.dice, 4)], widths[dice_roll(&d.dice, 5)]}};
         TRY(add_tensor(&d, "x", ROLE_input, &shape, false, &id));
         remember(&d, id);
