@@ -122,15 +122,16 @@ enum snug_status shape_average(const struct program *prog, const struct op *op, 
 /* The size of state k of a matrix optimizer; 0 if it is left out. */
 static int64_t direction_state_elems(const struct op *op, int k, const struct shape *g)
 {
-    bool is_soap = op->kind == OP_soap,
-         is_left = k == STATE_l || k == STATE_pl || k == STATE_l_then;
+    bool in_blocks = op_has(op, TRAIT_blocks);
+    bool is_left = k == STATE_l || k == STATE_pl || k == STATE_l_then;
     if (k == STATE_m || k == STATE_v)
         return shape_elems(g);
-    if (is_soap && (k >= op->n_in - MATRIX_STATES || op->in[MATRIX_STATES + k] == TENSOR_NONE))
+    if (!in_blocks && (k >= op->n_in - MATRIX_STATES || op->in[MATRIX_STATES + k] == TENSOR_NONE))
         return 0;
-    struct matrix m = matrix_of(
-        g, is_soap ? INT64_MAX : (int64_t)attrs_of(op, options)->options.value[PRECONDITION_block]);
-    if (is_soap)
+    struct matrix m =
+        matrix_of(g, in_blocks ? (int64_t)attrs_of(op, options)->options.value[PRECONDITION_block]
+                               : INT64_MAX);
+    if (!in_blocks)
         return is_left ? m.rows * m.rows : m.cols * m.cols;
     return is_left ? matrix_left_elems(&m) : matrix_right_elems(&m);
 }
