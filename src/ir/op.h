@@ -271,6 +271,9 @@ static inline bool op_has(const struct op *op, enum op_trait trait)
 /* kind_reads(OP_linear, layout): do ops of this kind read this attribute? */
 #define kind_reads(kind, name) ((op_infos[kind].attrs & ATTR_BIT(name)) != 0)
 
+/* op_reads_attrs(op, update): does the op read the attributes of this family? */
+#define op_reads_attrs(op, which) (op_infos[(op)->kind].family == FAMILY_##which)
+
 /* attrs_of(op, attention)->heads: the attributes of an op.  The family must be that of the op's
  * kind; debug builds assert this. */
 #ifdef SNUG_DEBUG

@@ -25,7 +25,7 @@ static int wait_of(const struct lane *lane, int i)
     const struct op *op = &lane->prog->ops[i];
     if (op->kind == OP_sent)
         return op->in[0] == TENSOR_NONE ? -1 : lane->sent_by[op->in[0]];
-    if (op->kind == OP_evict || op->kind == OP_send)
+    if (op_has(op, TRAIT_leaves))
         return newest_writer(lane, op);
     if (op_is_copy(op))
         return -1;

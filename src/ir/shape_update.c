@@ -104,8 +104,8 @@ enum snug_status shape_prodigy_sums(const struct program *prog, const struct op 
 }
 
 /* z and an EMA are as large as the weight.  A queue holds several copies of the weight. */
-enum snug_status shape_average(const struct program *prog, const struct op *op, struct shape *out,
-                               struct snug_error *err)
+static enum snug_status check_average(const struct program *prog, const struct op *op,
+                                      struct snug_error *err)
 {
     bool queue = attrs_of(op, average)->average == AVERAGE_queue;
     if (op->in[1] == TENSOR_NONE || op->in[2] == TENSOR_NONE)
@@ -115,7 +115,22 @@ enum snug_status shape_average(const struct program *prog, const struct op *op, 
     if (queue ? kept % n != 0 : kept != n)
         return wrong(prog, op, 2, queue ? "whole copies of the weight" : "as large as the weight",
                      err);
-    out[0] = *in_shape(prog, op, op->kind == OP_average_keep ? 2 : 1);
+    return SNUG_OK;
+}
+
+enum snug_status shape_average(const struct program *prog, const struct op *op, struct shape *out,
+                               struct snug_error *err)
+{
+    TRY(check_average(prog, op, err));
+    out[0] = *in_shape(prog, op, 1);
+    return SNUG_OK;
+}
+
+enum snug_status shape_average_keep(const struct program *prog, const struct op *op,
+                                    struct shape *out, struct snug_error *err)
+{
+    TRY(check_average(prog, op, err));
+    out[0] = *in_shape(prog, op, 2);
     return SNUG_OK;
 }
 

@@ -224,7 +224,7 @@ enum snug_status program_verify(const struct program *prog, struct snug_error *e
             status = verify_outputs(&s, op);
         if (status == SNUG_OK)
             status = verify_offloaded(&s, op);
-        if (status == SNUG_OK && op->kind == OP_update)
+        if (status == SNUG_OK && op_reads_attrs(op, update))
             status = verify_update(&s, op);
         if (status == SNUG_OK && op_has(op, TRAIT_matrix))
             status = verify_direction(&s, op);

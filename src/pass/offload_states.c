@@ -130,7 +130,7 @@ static enum snug_status stage_operands(struct visits *s, struct visit *v, struct
 /* Elements of the weight per piece; 0: the op is not split. */
 static int64_t piece_elems(const struct program *prog, const struct op *op)
 {
-    if (op->kind != OP_update || tensor_elems(prog, op->in[UPDATE_WEIGHT]) <= PIECE_ELEMS)
+    if (!op_reads_attrs(op, update) || tensor_elems(prog, op->in[UPDATE_WEIGHT]) <= PIECE_ELEMS)
         return 0;
     for (int k = 0; k < op->n_in; k++) /* views of views do not exist */
         if (op->in[k] != TENSOR_NONE && prog->tensors[op->in[k]].base != TENSOR_NONE)

@@ -113,8 +113,8 @@ static enum snug_status inspect_updates(struct sharding *s)
         if (weight < 0 || op->kind == OP_sum_squares)
             continue;
         s->weights[weight].is_elementwise &=
-            op->kind == OP_update && attrs_of(op, update)->direction == DIRECTION_none;
-        for (int k = UPDATE_STATES + 1; op->kind == OP_update && k < op->n_in; k += 2)
+            op_reads_attrs(op, update) && attrs_of(op, update)->direction == DIRECTION_none;
+        for (int k = UPDATE_STATES + 1; op_reads_attrs(op, update) && k < op->n_in; k += 2)
             s->weights[weight].has_quants |= op->in[k] != TENSOR_NONE;
         count_states(s, op, seen, &s->weights[weight]);
     }

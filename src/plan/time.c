@@ -55,10 +55,9 @@ enum dtype op_dtype(const struct program *prog, const struct op *op)
 
 int op_variant(const struct op *op)
 {
-    bool is_update = op->kind == OP_update;
-    return is_update ? (int)attrs_of(op, update)->state_bits +
-                           (attrs_of(op, update)->stochastic ? 100 : 0)
-                     : 0;
+    return op_reads_attrs(op, update) ? (int)attrs_of(op, update)->state_bits +
+                                            (attrs_of(op, update)->stochastic ? 100 : 0)
+                                      : 0;
 }
 
 double op_work(const struct program *prog, const struct op *op)
