@@ -179,7 +179,7 @@ enum snug_status bench_kernels(const struct compiled_step *compiled, const char 
                                     .type = cases[i].in_fp32 ? "fp32" : type};
         TRY(run_case(compiled, op, &cases[i], limits, row, err));
         double rate = row->flops / row->seconds;
-        bool is_gemm = op_is_gemm(op->kind) && !op_is_conv(op->kind);
+        bool is_gemm = op_has(op, TRAIT_gemm) && !op_has(op, TRAIT_conv);
         if (is_gemm && !cases[i].in_fp32 && rate > bench->best_gemm_flops)
             bench->best_gemm_flops = rate;
     }

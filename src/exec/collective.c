@@ -62,11 +62,11 @@ static enum snug_status p2p_over_comm(const struct rank_collectives *ranks,
     case OP_send:
         if (!p2p.is_filled)
             TRY(copy_and_wait(ranks, p2p.host_data, p2p.tensor, p2p.n_bytes, err));
-        return comm->table->post(comm, message_peer(call->op), p2p.host_data, p2p.n_bytes, err);
+        return comm->table->post(comm, p2p_peer(call->op), p2p.host_data, p2p.n_bytes, err);
     case OP_sent:
         return comm->table->wait_post(comm, p2p.host_data, err);
     default:
-        TRY(comm_recv(comm, message_peer(call->op), p2p.host_data, p2p.n_bytes, err));
+        TRY(comm_recv(comm, p2p_peer(call->op), p2p.host_data, p2p.n_bytes, err));
         return p2p.is_filled ? SNUG_OK
                              : copy_and_wait(ranks, p2p.tensor, p2p.host_data, p2p.n_bytes, err);
     }
@@ -82,7 +82,7 @@ static enum snug_status p2p_direct(const struct rank_collectives *ranks,
     if (op->kind == OP_sent)
         return SNUG_OK;
     int peer;
-    struct direct *direct = direct_of_message(ranks, op, &peer);
+    struct direct *direct = direct_of_p2p(ranks, op, &peer);
     return op->kind == OP_send ? ranks->hooks->direct->pass(direct, peer, p2p.tensor, p2p.n_bytes,
                                                             peer, NULL, 0, call->stream, err)
                                : ranks->hooks->direct->pass(direct, peer, NULL, 0, peer, p2p.tensor,
@@ -113,7 +113,7 @@ static enum snug_status run(struct collective_runner *collective_runner,
 {
     struct rank_collectives *ranks = (struct rank_collectives *)collective_runner;
     const struct op *op = call->op;
-    if (op_is_message(op->kind))
+    if (op_has(op, TRAIT_p2p))
         return run_p2p(ranks, call, err);
     struct comm *comm = group_of(ranks, op);
     struct comm_tensor tensors[MAX_INPUTS];

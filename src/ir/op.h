@@ -301,19 +301,6 @@ static inline struct dropout_attrs op_dropout(const struct op *op)
     }
 }
 
-static inline bool op_is_copy(const struct op *op)
-{
-    return op_has(op, TRAIT_copy);
-}
-static inline bool op_is_gemm(enum op_kind kind)
-{
-    return kind_has(kind, TRAIT_gemm);
-}
-static inline bool op_is_conv(enum op_kind kind)
-{
-    return kind_has(kind, TRAIT_conv);
-}
-
 /* The inputs of update.  Output k is input k + UPDATE_WEIGHT. */
 enum { UPDATE_GRADIENT, UPDATE_SCALARS, UPDATE_WEIGHT, UPDATE_MASTER, UPDATE_STATES };
 static inline int update_n_states(const struct op *op)

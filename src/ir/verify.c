@@ -171,7 +171,7 @@ static enum snug_status verify_offloaded(struct state *s, const struct op *op)
                        op->kind == OP_evict ? "must be offloaded: evict writes to the offload pool"
                                             : "is offloaded: only evict may write it",
                        op->out[k]);
-    if (!op_is_copy(op) || op_is_collective(op->kind) || op_is_message(op->kind))
+    if (!op_has(op, TRAIT_copy) || op_has(op, TRAIT_collective) || op_has(op, TRAIT_p2p))
         return SNUG_OK;
     if (op->out[0] == TENSOR_NONE || tensors[op->in[0]].dtype != tensors[op->out[0]].dtype)
         return bad(s, "does not have the dtype of the tensor that is copied to it", op->out[0]);

@@ -96,7 +96,7 @@ tensor_id pipedream_version(const struct unrolling *u, bool backward, int micro,
 static struct attrs other_end(const struct unrolling *u)
 {
     int stage = unroll_is_first_stage(u) ? unroll_n_stages(u) - 1 : 0;
-    return message_attrs(rank_at(&u->env->config.ranks, stage, 0));
+    return p2p_attrs(rank_at(&u->env->config.ranks, stage, 0));
 }
 
 /* Before F: from the first stage to the last. */
