@@ -95,7 +95,7 @@ static enum snug_status find_waits(struct exec *exec, struct snug_error *err)
         exec->fetched[t] = TENSOR_NONE;
     for (int i = 0; i < prog->n_ops; i++) {
         exec->number[i] = -1;
-        if (prog->ops[i].kind == OP_prefetch)
+        if (op_infos[prog->ops[i].kind].reads_pool != 0)
             exec->fetched[prog->ops[i].out[0]] = prog->ops[i].in[0];
     }
     return SNUG_OK;

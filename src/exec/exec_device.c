@@ -142,20 +142,19 @@ enum snug_status device_issue_copy(struct exec *exec, int i, struct snug_error *
         exec->number[i] = copies_issue(exec->copies, i);
         return SNUG_OK;
     }
-    enum op_kind kind = exec->prog->ops[i].kind;
+    const struct op *op = &exec->prog->ops[i];
+    bool leaves = op_has(op, TRAIT_leaves), evicts = op_infos[op->kind].writes_pool != 0;
     void *stream = exec->calls[i].stream;
     TRY(hooks->event_record(exec->forked, hooks->stream(device), err));
     TRY(hooks->event_wait(stream, exec->forked, err));
-    if (!kind_has(kind, TRAIT_leaves) && exec->newest_eviction >= 0)
+    if (!leaves && exec->newest_eviction >= 0)
         TRY(hooks->event_wait(stream, exec->copied[exec->newest_eviction], err));
-    if (kind_has(kind, TRAIT_leaves) && is_in_flight(exec, exec->waits_for[i]))
+    if (leaves && is_in_flight(exec, exec->waits_for[i]))
         TRY(hooks->event_wait(stream, exec->copied[exec->waits_for[i]], err));
     TRY(wait_for_send(exec, i, err));
     exec->number[i] = exec->n_issued++;
-    exec->newest_eviction = kind == OP_evict               ? i
-                            : kind_has(kind, TRAIT_leaves) ? exec->newest_eviction
-                                                           : -1;
-    exec->newest_fetch = kind_has(kind, TRAIT_leaves) ? exec->newest_fetch : i;
+    exec->newest_eviction = evicts ? i : leaves ? exec->newest_eviction : -1;
+    exec->newest_fetch = leaves ? exec->newest_fetch : i;
     TRY(exec->kernels[i]->run(&exec->calls[i], err));
     return hooks->event_record(exec->copied[i], stream, err);
 }

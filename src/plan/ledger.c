@@ -59,7 +59,7 @@ static void add_costs(const struct program *prog, const struct device_rates *rat
         else if (op_has(op, TRAIT_collective))
             so_far.collective += times * collective_seconds(prog, op, rates);
         else if (op_has(op, TRAIT_copy))
-            *(op->kind == OP_evict ? &so_far.evict : &so_far.prefetch) +=
+            *(op_infos[op->kind].writes_pool != 0 ? &so_far.evict : &so_far.prefetch) +=
                 times * op_read_bytes(prog, op) / rates->pool_bytes_per_s;
         else
             so_far.compute += times * op_seconds(prog, op, rates);

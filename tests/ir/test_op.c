@@ -31,6 +31,8 @@ static void test_rows_name_operands_that_there_are(void **state)
                   info->max_out <= MAX_OUTPUTS;
         ok = ok && above(info->inplace, info->max_in) == 0;
         ok = ok && above(info->accumulates | info->keeps_f32 | info->makes_u8, info->max_out) == 0;
+        ok = ok && above(info->reads_pool, info->max_in) == 0;
+        ok = ok && above(info->writes_pool, info->max_out) == 0;
         ok = ok && (info->keeps_f32 & info->makes_u8) == 0;
         ok = ok && (info->ids.dimension == IDS_none ||
                     (info->ids.in < info->min_in && info->ids.of < info->min_in));
@@ -53,6 +55,9 @@ static void test_columns_agree(void **state)
              kind_has(kind, TRAIT_p2p)) &&
             !kind_has(kind, TRAIT_copy))
             fail_msg("%s: with other ranks or the pool, but not on the lane of copies", name);
+        if ((op_infos[kind].reads_pool | op_infos[kind].writes_pool) != 0 &&
+            !kind_has(kind, TRAIT_copy))
+            fail_msg("%s: only copies name tensors of the offload pool", name);
         if ((kind_has(kind, TRAIT_blocks) || kind_has(kind, TRAIT_lapack)) &&
             !kind_has(kind, TRAIT_matrix))
             fail_msg("%s: blocks and lapack are of directions that need whole matrices", name);
