@@ -117,14 +117,14 @@ static enum snug_status run(struct collective_runner *collective_runner,
         return run_p2p(ranks, call, err);
     struct comm *comm = group_of(ranks, op);
     struct comm_tensor tensors[MAX_INPUTS];
+    bool reduces = op_has(op, TRAIT_reduces);
     struct snug_error why = {0};
     if (collective_ranks(op) != comm->n_ranks)
         return snug_fail(err, SNUG_MISMATCH, "%s was planned for %d ranks, but there are %d",
                          op_infos[op->kind].name, collective_ranks(op), comm->n_ranks);
     for (int k = 0; k < op->n_in; k++) {
-        bool gathers = op->kind == OP_all_gather;
-        const struct operand *whole = gathers ? &call->out[k] : &call->in[k];
-        const struct operand *piece = gathers ? &call->in[k] : &call->out[k];
+        const struct operand *whole = reduces ? &call->in[k] : &call->out[k];
+        const struct operand *piece = reduces ? &call->out[k] : &call->in[k];
         tensors[k] =
             (struct comm_tensor){.whole = whole->data,
                                  .piece = piece->data == whole->data ? NULL : piece->data,
@@ -138,7 +138,7 @@ static enum snug_status run(struct collective_runner *collective_runner,
     enum snug_status status = direct != NULL
                                   ? ranks->hooks->direct->run(direct, call, ranks->work_bytes, &why)
                                   : run_over_comm(ranks, comm, call, tensors, &why);
-    const struct tensor *first = (op->kind == OP_all_gather ? call->out : call->in)[0].tensor;
+    const struct tensor *first = (reduces ? call->in : call->out)[0].tensor;
     return status == SNUG_OK ? SNUG_OK
                              : snug_fail(err, status, "%.400s (in %s of \"%.60s\")", why.message,
                                          op_infos[op->kind].name, first->name);

@@ -62,12 +62,12 @@ static inline struct cut collective_cut(const struct op *op)
 /* The whole tensor and this rank's range of pair k. */
 static inline tensor_id collective_whole(const struct op *op, int k)
 {
-    return op->kind == OP_all_gather ? op->out[k] : op->in[k];
+    return op_has(op, TRAIT_reduces) ? op->in[k] : op->out[k];
 }
 
 static inline tensor_id collective_piece(const struct op *op, int k)
 {
-    return op->kind == OP_all_gather ? op->in[k] : op->out[k];
+    return op_has(op, TRAIT_reduces) ? op->out[k] : op->in[k];
 }
 
 /* Bytes of all whole tensors. */

@@ -216,6 +216,8 @@ struct op {
     X(copy)             /* runs on the copy lane, concurrently with compute */                \
     X(leaves)           /* a copy out of the arena: to the offload pool or to another rank */ \
     X(collective)       /* runs together with all ranks of a group */                         \
+    X(reduces)          /* a collective that sums; its full tensors are the inputs */         \
+    X(gathers)          /* a collective whose results are full tensors on every rank */       \
     X(p2p)              /* exchanges data with one other rank */                              \
     X(gemm)             /* its flops are those of matmuls or convolutions */                  \
     X(linear)           /* a linear layer, or one of its gradients */                         \

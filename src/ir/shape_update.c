@@ -214,7 +214,7 @@ enum snug_status shape_collective(const struct program *prog, const struct op *o
             return snug_fail(err, SNUG_BAD_PROGRAM,
                              "%s: \"%s\" does not have the dtype of the other operands", name,
                              prog->tensors[whole].name);
-        if (op->kind == OP_all_reduce && piece != whole)
+        if (op_has(op, TRAIT_reduces) && op_has(op, TRAIT_gathers) && piece != whole)
             return snug_fail(err, SNUG_BAD_PROGRAM, "%s: \"%s\" must be summed in place", name,
                              prog->tensors[whole].name);
         if (piece != TENSOR_NONE && tensor_elems(prog, piece) > tensor_elems(prog, whole))

@@ -139,7 +139,7 @@ static enum snug_status find_groups(struct moving *m)
             norm_of[grad] = i;
         } else if (op->kind == OP_grad_norm) {
             m->norm_at = i;
-        } else if (m->norm_at >= 0 && op_has(op, TRAIT_collective) && op->kind != OP_all_gather) {
+        } else if (m->norm_at >= 0 && op_has(op, TRAIT_reduces)) {
             return snug_fail(m->env->err, SNUG_BAD_ARGUMENT,
                              "--update in-backward: --optimizer %s needs a sum over ranks between "
                              "its updates; use --update end",

@@ -186,7 +186,7 @@ static enum snug_status cut_as_run(struct sharding *s)
         tensor_id gathered = program_linked(run, program_find(run, weight), LINK_gathered);
         const struct op *found = NULL;
         for (int k = 0; k < run->n_ops && found == NULL; k++)
-            for (int o = 0; run->ops[k].kind == OP_all_gather && o < run->ops[k].n_out; o++)
+            for (int o = 0; op_has(&run->ops[k], TRAIT_gathers) && o < run->ops[k].n_out; o++)
                 if (run->ops[k].out[o] == gathered)
                     found = &run->ops[k];
         if (gathered == TENSOR_NONE || found == NULL)

@@ -150,7 +150,8 @@ double op_seconds(const struct program *prog, const struct op *op, const struct 
 double collective_seconds(const struct program *prog, const struct op *op,
                           const struct device_rates *rates)
 {
-    double n = collective_ranks(op), phases = op->kind == OP_all_reduce ? 2 : 1;
+    double n = collective_ranks(op);
+    double phases = op_has(op, TRAIT_reduces) && op_has(op, TRAIT_gathers) ? 2 : 1;
     double share = collective_cut(op).owner == CUT_OVER_ALL ? (n - 1) / n : n - 1;
     if (n < 2 || !(rates->network_bytes > 0))
         return 0;

@@ -55,6 +55,9 @@ static void test_columns_agree(void **state)
              kind_has(kind, TRAIT_p2p)) &&
             !kind_has(kind, TRAIT_copy))
             fail_msg("%s: with other ranks or the pool, but not on the lane of copies", name);
+        if (kind_has(kind, TRAIT_collective) !=
+            (kind_has(kind, TRAIT_reduces) || kind_has(kind, TRAIT_gathers)))
+            fail_msg("%s: a collective reduces, gathers, or does both", name);
         if ((op_infos[kind].reads_pool | op_infos[kind].writes_pool) != 0 &&
             !kind_has(kind, TRAIT_copy))
             fail_msg("%s: only copies name tensors of the offload pool", name);
