@@ -20,6 +20,12 @@ static enum snug_status run_over_comm(struct rank_collectives *ranks, struct com
     }
 }
 
+/* The tensor that a p2p op names: recv has no input. */
+static const struct operand *p2p_tensor(const struct kernel_call *call)
+{
+    return call->op->n_in == 0 ? &call->out[0] : &call->in[0];
+}
+
 /* The operand of a send or recv. */
 struct p2p_operand {
     void *tensor;    /* in the arena */
@@ -31,7 +37,7 @@ struct p2p_operand {
 static struct p2p_operand p2p_operand_of(const struct rank_collectives *ranks,
                                          const struct kernel_call *call)
 {
-    const struct operand *x = call->op->kind == OP_recv ? &call->out[0] : &call->in[0];
+    const struct operand *x = p2p_tensor(call);
     struct p2p_operand p2p = {.tensor = x->data, .host_data = x->data, .is_filled = true};
     p2p.n_bytes = shape_elems(&x->tensor->shape) * (int64_t)dtype_bytes(x->tensor->dtype);
     if (ranks->p2p.block != NULL) {
@@ -77,29 +83,33 @@ static enum snug_status p2p_over_comm(const struct rank_collectives *ranks,
 static enum snug_status p2p_direct(const struct rank_collectives *ranks,
                                    const struct kernel_call *call, struct snug_error *err)
 {
-    const struct op *op = call->op;
     struct p2p_operand p2p = p2p_operand_of(ranks, call);
-    if (op->kind == OP_sent)
-        return SNUG_OK;
+    struct direct *direct;
     int peer;
-    struct direct *direct = direct_of_p2p(ranks, op, &peer);
-    return op->kind == OP_send ? ranks->hooks->direct->pass(direct, peer, p2p.tensor, p2p.n_bytes,
-                                                            peer, NULL, 0, call->stream, err)
-                               : ranks->hooks->direct->pass(direct, peer, NULL, 0, peer, p2p.tensor,
-                                                            p2p.n_bytes, call->stream, err);
+    switch (call->op->kind) {
+    case OP_send:
+        direct = direct_of_p2p(ranks, call->op, &peer);
+        return ranks->hooks->direct->pass(direct, peer, p2p.tensor, p2p.n_bytes, peer, NULL, 0,
+                                          call->stream, err);
+    case OP_sent:
+        return SNUG_OK;
+    default:
+        direct = direct_of_p2p(ranks, call->op, &peer);
+        return ranks->hooks->direct->pass(direct, peer, NULL, 0, peer, p2p.tensor, p2p.n_bytes,
+                                          call->stream, err);
+    }
 }
 
 static enum snug_status run_p2p(const struct rank_collectives *ranks,
                                 const struct kernel_call *call, struct snug_error *err)
 {
     const struct op *op = call->op;
-    const struct operand *x = op->kind == OP_recv ? &call->out[0] : &call->in[0];
     struct snug_error why = {0};
     enum snug_status status =
         directs_are_open(ranks) ? p2p_direct(ranks, call, &why) : p2p_over_comm(ranks, call, &why);
     return status == SNUG_OK ? SNUG_OK
                              : snug_fail(err, status, "%.400s (in %s of \"%.60s\")", why.message,
-                                         op_infos[op->kind].name, x->tensor->name);
+                                         op_infos[op->kind].name, p2p_tensor(call)->tensor->name);
 }
 
 static struct comm *group_of(const struct rank_collectives *collective_runner, const struct op *op)
