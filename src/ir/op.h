@@ -211,25 +211,26 @@ struct op {
 };
 
 /* Classes of ops.  Code tests for a trait instead of listing the ops that have it. */
-#define TRAIT_LIST(X)                                                                         \
-    X(effect)           /* has side effects (weights, the scalar table): never dead code */   \
-    X(copy)             /* runs on the copy lane, concurrently with compute */                \
-    X(leaves)           /* a copy out of the arena: to the offload pool or to another rank */ \
-    X(collective)       /* runs together with all ranks of a group */                         \
-    X(reduces)          /* a collective that sums; its full tensors are the inputs */         \
-    X(gathers)          /* a collective whose results are full tensors on every rank */       \
-    X(p2p)              /* exchanges data with one other rank */                              \
-    X(gemm)             /* its flops are those of matmuls or convolutions */                  \
-    X(linear)           /* a linear layer, or one of its gradients */                         \
-    X(conv)             /* a convolution, or one of its gradients */                          \
-    X(attention)        /* attention, or its gradient */                                      \
-    X(batch_statistics) /* normalizes over the samples of a micro-batch */                    \
-    X(loss)             /* a loss; the predictions are input 0 */                             \
-    X(lm_head)          /* the LM head fused with the loss; never materializes the logits */  \
-    X(table)            /* inputs 1 and up are embedding or position tables */                \
-    X(matrix)           /* an optimizer direction that needs the whole matrix */              \
-    X(blocks)           /* a matrix direction that preconditions blocks */                    \
-    X(lapack)           /* a matrix direction that needs eigenvectors or matrix roots */      \
+#define TRAIT_LIST(X)                                                                           \
+    X(effect)           /* has side effects (weights, the scalar table): never dead code */     \
+    X(copy)             /* runs on the copy lane, concurrently with compute */                  \
+    X(leaves)           /* a copy out of the arena: to the offload pool or to another rank */   \
+    X(collective)       /* runs together with all ranks of a group */                           \
+    X(reduces)          /* a collective that sums; its full tensors are the inputs */           \
+    X(gathers)          /* a collective whose results are full tensors on every rank */         \
+    X(p2p)              /* exchanges data with one other rank */                                \
+    X(gemm)             /* its flops are those of matmuls or convolutions */                    \
+    X(linear)           /* a linear layer, or one of its gradients */                           \
+    X(conv)             /* a convolution, or one of its gradients */                            \
+    X(attention)        /* attention, or its gradient */                                        \
+    X(batch_statistics) /* normalizes over the samples of a micro-batch */                      \
+    X(loss)             /* a loss; the predictions are input 0 */                               \
+    X(lm_head)          /* the LM head fused with the loss; never materializes the logits */    \
+    X(table)            /* inputs 1 and up are embedding or position tables */                  \
+    X(converts)         /* output 0 is input 0 in another dtype; input 1, if any, its scales */ \
+    X(matrix)           /* an optimizer direction that needs the whole matrix */                \
+    X(blocks)           /* a matrix direction that preconditions blocks */                      \
+    X(lapack)           /* a matrix direction that needs eigenvectors or matrix roots */        \
     X(grad)             /* belongs to backward: the gradient of another op */
 enum op_trait_index {
 #define TRAIT_INDEX(name) TRAIT_INDEX_##name,
