@@ -260,6 +260,7 @@ struct op_info {
     enum attr_family family;
     uint64_t attrs; /* one ATTR_BIT per attribute that it reads */
     struct op_ids ids;
+    int column_sums; /* this output holds the column sums of output 0; 0 if none does */
 };
 extern const struct op_info op_infos[OP_COUNT];
 
@@ -286,6 +287,13 @@ static inline bool op_has(const struct op *op, enum op_trait trait)
 #else
 #define attrs_of(op, which) (&(op)->attrs.which)
 #endif
+
+/* The output with the column sums of output 0; TENSOR_NONE if it is left out, or if the op has none. */
+static inline tensor_id op_column_sums(const struct op *op)
+{
+    int k = op_infos[op->kind].column_sums;
+    return k > 0 && k < op->n_out ? op->out[k] : TENSOR_NONE;
+}
 
 /* The dropout rate of an op of any family, 0 if it has none, and the site of its mask. */
 static inline struct dropout_attrs op_dropout(const struct op *op)

@@ -33,6 +33,7 @@ static void test_rows_name_operands_that_there_are(void **state)
         ok = ok && above(info->accumulates | info->keeps_f32 | info->makes_u8, info->max_out) == 0;
         ok = ok && above(info->reads_pool, info->max_in) == 0;
         ok = ok && above(info->writes_pool, info->max_out) == 0;
+        ok = ok && info->column_sums >= 0 && info->column_sums < info->max_out;
         ok = ok && (info->keeps_f32 & info->makes_u8) == 0;
         ok = ok && (info->ids.dimension == IDS_none ||
                     (info->ids.in < info->min_in && info->ids.of < info->min_in));
@@ -49,6 +50,9 @@ static void test_columns_agree(void **state)
         const char *name = op_infos[kind].name;
         if ((op_infos[kind].accumulates != 0) != kind_reads(kind, accumulate))
             fail_msg("%s: .accumulates and A(accumulate) go together", name);
+        if (op_infos[kind].column_sums > 0 &&
+            (op_infos[kind].accumulates >> op_infos[kind].column_sums & 1) == 0)
+            fail_msg("%s: column sums accumulate", name);
         if (kind_reads(kind, dropout) != kind_reads(kind, site))
             fail_msg("%s: A(dropout) and A(site) go together", name);
         if ((kind_has(kind, TRAIT_leaves) || kind_has(kind, TRAIT_collective) ||

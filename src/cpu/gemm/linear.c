@@ -67,7 +67,7 @@ static bool is_f32(const struct tensor *tensor)
 /* linear_grad_x with column sums is not supported here: linear_grad_w computes them. */
 static bool supports(const struct program *prog, const struct op *op)
 {
-    if (op->kind == OP_linear_grad_x && output(prog, op, 1) != NULL)
+    if (op_column_sums(op) != TENSOR_NONE)
         return false;
     for (int k = 0; k < MAX_INPUTS; k++)
         if (input(prog, op, k) != NULL && !dtype_is_gemm(input(prog, op, k)->dtype))

@@ -55,11 +55,6 @@ static const struct tensor *output(const struct program *prog, const struct op *
     return k < op->n_out && op->out[k] != TENSOR_NONE ? program_tensor(prog, op->out[k]) : NULL;
 }
 
-static bool sums_its_columns(const struct program *prog, const struct op *op)
-{
-    return op->kind == OP_linear_grad_x && output(prog, op, 1) != NULL;
-}
-
 static bool supports(const struct program *prog, const struct op *op)
 {
     const struct tensor *y = output(prog, op, 0), *pre_act = output(prog, op, 1);
@@ -125,7 +120,7 @@ static struct layout times_matrix_layout(const struct program *prog, const struc
         layout.a = cuda_work_take(&layout.total, type_bytes(layout.n_rows * layout.k, DTYPE_f32));
     if (layout.widen_b)
         layout.b = cuda_work_take(&layout.total, type_bytes(layout.n * layout.k, DTYPE_f32));
-    if (sums_its_columns(prog, op))
+    if (op_column_sums(op) != TENSOR_NONE)
         take_sums(&layout, layout.n);
     if (third == NULL && layout.types_fit)
         return layout; /* a plain gemm is never rejected */
@@ -226,7 +221,7 @@ static enum snug_status prepare_dgelu(const struct program *prog, const struct o
     p->path = PATH_fused;
     TRY(cuda_gemm_prepare(&shape, &p->full, err));
     shape.epilogue = GEMM_dgelu_sums;
-    if (sums_its_columns(prog, op) && has_type(output(prog, op, 1), shape.c_type))
+    if (op_column_sums(op) != TENSOR_NONE && has_type(output(prog, op, 1), shape.c_type))
         TRY(cuda_gemm_prepare(&shape, &summing, err));
     int64_t n_bytes = shape.m * shape.n * (int64_t)dtype_bytes(shape.c_type);
     if (summing == NULL ||
@@ -506,7 +501,7 @@ static bool no_alias(const struct program *prog, const struct op *op)
 static bool sums_columns(const struct program *prog, const struct op *op)
 {
     struct layout layout = layout_of(prog, op);
-    return sums_its_columns(prog, op) && may_fuse_dgelu(prog, op, &layout) &&
+    return op_column_sums(op) != TENSOR_NONE && may_fuse_dgelu(prog, op, &layout) &&
            has_type(output(prog, op, 1), layout.shape.c_type);
 }
 

@@ -41,7 +41,7 @@ static bool supports_add(const struct program *prog, const struct op *op)
 
 static bool sums_dx(const struct op *op)
 {
-    return op->n_out > 3 && op->out[3] != TENSOR_NONE;
+    return op_column_sums(op) != TENSOR_NONE;
 }
 
 static bool supports_grad(const struct program *prog, const struct op *op)
