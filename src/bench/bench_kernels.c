@@ -132,9 +132,9 @@ static void describe(const struct program *one, struct report_rate *row)
 {
     const struct op *op = &one->ops[0];
     const struct shape *s = &one->tensors[op->in[0]].shape;
-    tensor_id to = op->kind == OP_linear_grad_w ? op->in[1]
-                   : op_has(op, TRAIT_linear)   ? op->out[0]
-                                                : TENSOR_NONE;
+    tensor_id to = !op_has(op, TRAIT_linear)      ? TENSOR_NONE
+                   : op_layer(op) == LAYER_grad_w ? op->in[1]
+                                                  : op->out[0];
     int length = 0;
     if (to != TENSOR_NONE) {
         snprintf(row->shape, sizeof row->shape, "%lld x %lld to %lld", (long long)shape_rows(s),

@@ -85,7 +85,7 @@ static double cost_head_train(const struct program *prog, const struct op *op)
 static double cost_conv2d(const struct program *prog, const struct op *op)
 {
     const struct shape *w = &prog->tensors[op->in[1]].shape;
-    double n_out = elems(prog, op->kind == OP_conv2d ? op->out[0] : op->in[0]);
+    double n_out = elems(prog, op_layer(op) == LAYER_forward ? op->out[0] : op->in[0]);
     return 2 * n_out * (double)(w->dim[1] * w->dim[2] * w->dim[3]);
 }
 

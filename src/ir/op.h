@@ -251,6 +251,10 @@ struct op_ids {
     enum ids_dimension dimension;
 };
 
+/* What a layer with a weight (linear, conv2d) computes: its result, or the gradient of its input or
+ * weight. */
+enum layer_part { LAYER_none, LAYER_forward, LAYER_grad_x, LAYER_grad_w };
+
 struct op_info {
     const char *name;
     int min_in, max_in, min_out, max_out;
@@ -260,6 +264,7 @@ struct op_info {
     enum attr_family family;
     uint64_t attrs; /* one ATTR_BIT per attribute that it reads */
     struct op_ids ids;
+    enum layer_part layer;
     int column_sums; /* this output holds the column sums of output 0; 0 if none does */
 };
 extern const struct op_info op_infos[OP_COUNT];
@@ -271,6 +276,11 @@ static inline bool kind_has(enum op_kind kind, enum op_trait trait)
 static inline bool op_has(const struct op *op, enum op_trait trait)
 {
     return kind_has(op->kind, trait);
+}
+
+static inline enum layer_part op_layer(const struct op *op)
+{
+    return op_infos[op->kind].layer;
 }
 
 /* kind_reads(OP_linear, layout): do ops of this kind read this attribute? */

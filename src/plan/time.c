@@ -19,7 +19,7 @@ static double least_of(double size, int64_t dimension)
 static double least_dimension(const struct program *prog, const struct op *op)
 {
     double size = INFINITY;
-    if (op->kind == OP_conv2d_grad_w)
+    if (op_has(op, TRAIT_conv) && op_layer(op) == LAYER_grad_w)
         return least_of((double)shape_last(&prog->tensors[op->in[1]].shape),
                         shape_last(&prog->tensors[op->in[0]].shape) *
                             attrs_of(op, image)->kernel_h * attrs_of(op, image)->kernel_w);

@@ -53,6 +53,11 @@ static void test_columns_agree(void **state)
         if (op_infos[kind].column_sums > 0 &&
             (op_infos[kind].accumulates >> op_infos[kind].column_sums & 1) == 0)
             fail_msg("%s: column sums accumulate", name);
+        if ((op_infos[kind].layer != LAYER_none) !=
+            (kind_has(kind, TRAIT_linear) || kind_has(kind, TRAIT_conv)))
+            fail_msg("%s: .layer is for linear layers and convolutions", name);
+        if ((op_infos[kind].layer > LAYER_forward) && !kind_has(kind, TRAIT_grad))
+            fail_msg("%s: a gradient without TRAIT_grad", name);
         if (kind_reads(kind, dropout) != kind_reads(kind, site))
             fail_msg("%s: A(dropout) and A(site) go together", name);
         if ((kind_has(kind, TRAIT_leaves) || kind_has(kind, TRAIT_collective) ||
