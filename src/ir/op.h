@@ -259,7 +259,7 @@ struct op_info {
     const char *name;
     int min_in, max_in, min_out, max_out;
     unsigned inplace, accumulates, keeps_f32, makes_u8; /* one bit per operand */
-    unsigned reads_pool, writes_pool;
+    unsigned reads_pool, writes_pool, unread;
     unsigned traits;
     enum attr_family family;
     uint64_t attrs; /* one ATTR_BIT per attribute that it reads */

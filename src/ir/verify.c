@@ -155,14 +155,14 @@ static enum snug_status verify_direction(struct state *s, const struct op *op)
     return SNUG_OK;
 }
 
-/* Only prefetch reads offloaded tensors, and only evict writes them; wait_copy names any tensor. */
+/* Only prefetch reads offloaded tensors, and only evict writes them. */
 static enum snug_status verify_offloaded(struct state *s, const struct op *op)
 {
     const struct tensor *tensors = s->prog->tensors;
     const struct op_info *info = &op_infos[op->kind];
-    for (int k = 0; k < op->n_in && op->kind != OP_wait_copy; k++) {
-        bool in_pool = info->reads_pool >> k & 1;
-        if (op->in[k] != TENSOR_NONE && tensors[op->in[k]].offloaded != in_pool)
+    for (int k = 0; k < op->n_in; k++) {
+        bool in_pool = info->reads_pool >> k & 1, is_read = (info->unread >> k & 1) == 0;
+        if (op->in[k] != TENSOR_NONE && is_read && tensors[op->in[k]].offloaded != in_pool)
             return bad(s,
                        in_pool ? "must be offloaded to be prefetched"
                                : "is offloaded: only prefetch may read it",

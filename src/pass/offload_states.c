@@ -64,10 +64,11 @@ static int find_tensor(const struct visit *v, tensor_id offloaded)
 /* Does the op compute on offloaded tensors?  The copies of offload_activations.c do not count. */
 static bool touches_pool(const struct program *prog, const struct op *op)
 {
-    if (op_has(op, TRAIT_copy) || op->kind == OP_wait_copy)
+    if (op_has(op, TRAIT_copy))
         return false;
     for (int k = 0; k < op->n_in; k++)
-        if (op->in[k] != TENSOR_NONE && prog->tensors[op->in[k]].offloaded)
+        if (op->in[k] != TENSOR_NONE && prog->tensors[op->in[k]].offloaded &&
+            (op_infos[op->kind].unread >> k & 1) == 0)
             return true;
     return false;
 }

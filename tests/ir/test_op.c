@@ -31,7 +31,7 @@ static void test_rows_name_operands_that_there_are(void **state)
                   info->max_out <= MAX_OUTPUTS;
         ok = ok && above(info->inplace, info->max_in) == 0;
         ok = ok && above(info->accumulates | info->keeps_f32 | info->makes_u8, info->max_out) == 0;
-        ok = ok && above(info->reads_pool, info->max_in) == 0;
+        ok = ok && above(info->reads_pool | info->unread, info->max_in) == 0;
         ok = ok && above(info->writes_pool, info->max_out) == 0;
         ok = ok && info->column_sums >= 0 && info->column_sums < info->max_out;
         ok = ok && (info->keeps_f32 & info->makes_u8) == 0;
